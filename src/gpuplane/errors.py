@@ -1,0 +1,51 @@
+"""The one tree of exceptions.
+
+Whether an error is worth another try is its type, not a flag that callers have to remember. A message says what was
+wrong, where, and what to do; `where` and `cure` are kept apart so that every output format can show them.
+"""
+
+from __future__ import annotations
+
+
+class GpuplaneError(Exception):
+    """Base of all errors that gpuplane raises on purpose.
+
+    Args:
+        what: what is wrong, in one sentence without a full stop.
+        where: the place: a file with line, an object, a node and GPU, a field path.
+        cure: the next thing to do, as a command or a value.
+    """
+
+    def __init__(self, what: str, *, where: str = "", cure: str = "") -> None:
+        super().__init__(what)
+        self.what = what
+        self.where = where
+        self.cure = cure
+
+    def __str__(self) -> str:
+        text = f"{self.where}: {self.what}" if self.where else self.what
+        return f"{text}; {self.cure}" if self.cure else text
+
+
+class Retryable(GpuplaneError):
+    """May succeed when tried again without anybody's doing: a server away, a conflict, a time-out."""
+
+
+class Terminal(GpuplaneError):
+    """Stays wrong until somebody changes something."""
+
+
+class InvalidInput(Terminal):
+    """A manifest, configuration file or flag that cannot be accepted; carries every finding, not only the first."""
+
+    def __init__(self, what: str, *, where: str = "", cure: str = "", findings: tuple[str, ...] = ()) -> None:
+        super().__init__(what, where=where, cure=cure)
+        self.findings = findings
+
+
+class Usage(Terminal):
+    """The command line was wrong (exit 2)."""
+
+
+class NoAnswer(Retryable):
+    """The cluster, a node or a socket could not be asked (exit 3)."""

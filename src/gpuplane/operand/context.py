@@ -1,0 +1,57 @@
+"""The world as one operand sees it: everything that touches hardware, kubelet or time comes in through here.
+
+A pod on a real or simulated node gets the real things (`gpuplane run COMPONENT` builds them). A light node, of which
+thousands share one process, gets the same production operand with a simulated GPU source, a kubelet without a socket
+and a vectorAdd that answers from the hardware profile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
+
+if TYPE_CHECKING:
+    from gpuplane.hardware import GPUSource
+    from gpuplane.kube import Client
+
+
+class VectorAdd(Protocol):
+    """Runs the validation workload on one GPU (by UUID); returns its output, raises Terminal when it fails."""
+
+    async def __call__(self, uuid: str) -> str: ...
+
+
+class Kubelet(Protocol):
+    """The kubelet's side of the device plugin protocol: where a plugin offers its resource.
+
+    `serve` returns when the kubelet went away (its socket was deleted); the caller offers again.
+    """
+
+    async def serve(self, resource: str, plugin: Any) -> None: ...
+
+
+class OperandContext(msgspec.Struct, kw_only=True, frozen=True):
+    """What an operand's `run(context)` may use.
+
+    `client` speaks as the operand's own service account. `host_root` is the node's file system as the operand sees it
+    (`/` on the host itself, `/host` in a pod). `open_gpus` loads NVML from the driver's root and raises Retryable while
+    there is none. `now` gives RFC 3339 UTC with microseconds.
+    """
+
+    node_name: str
+    namespace: str
+    client: Client
+    now: Callable[[], str]
+    host_root: Path = Path("/")
+    kubelet_dir: Path = Path("/var/lib/kubelet")
+    config: Path | None = None
+    port: int | None = None
+    pod_name: str = ""
+    image: str = ""
+    open_gpus: Callable[[], GPUSource]
+    kubelet: Kubelet | None = None
+    vector_add: VectorAdd | None = None
+    sleep: Callable[[float], Awaitable[None]]
