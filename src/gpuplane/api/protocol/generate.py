@@ -1,0 +1,52 @@
+"""Generates the Python stubs of the kubelet's protocols from the .proto files beside this one.
+
+The generated files are committed, so that nobody needs protoc to install gpuplane; a test generates them again
+and compares. Invariant: `generate` depends on the .proto files and the pinned grpcio-tools only.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).parent
+PROTOCOLS = ("deviceplugin", "podresources")
+
+
+def generate(target: Path) -> list[Path]:
+    """Write messages, their types and the service stubs of every protocol below `target`; returns the files.
+
+    Needs grpcio-tools (development only). Raises RuntimeError when a .proto file does not compile.
+    """
+    from grpc_tools import protoc
+
+    for name in PROTOCOLS:
+        arguments = [
+            "protoc",
+            f"--proto_path=gpuplane/api/protocol={HERE}",
+            f"--python_out={target}",
+            f"--pyi_out={target}",
+            f"--grpc_python_out={target}",
+            f"gpuplane/api/protocol/{name}.proto",
+        ]
+        if protoc.main(arguments) != 0:
+            raise RuntimeError(f"{HERE / name}.proto does not compile")
+    return sorted(
+        path for path in (target / "gpuplane/api/protocol").iterdir() if re.search(r"_pb2", path.name)
+    )
+
+
+def main() -> int:
+    """Regenerate in place."""
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as directory:
+        for path in generate(Path(directory)):
+            (HERE / path.name).write_bytes(path.read_bytes())
+            sys.stdout.write(f"{path.name}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
