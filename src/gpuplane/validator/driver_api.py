@@ -1,0 +1,145 @@
+"""The few calls of the CUDA driver API that the vectorAdd needs, by ctypes on libcuda.so.1.
+
+Invariants: no import beyond ctypes and our errors (this starts once for each GPU); every call that fails raises
+`CudaError` with CUDA's own name of the error and what to do about it; memory and context are given back in reverse
+order, also after a failure.
+
+Source: NVIDIA, "CUDA Driver API" (functions, CUresult values).
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from gpuplane.errors import GpuplaneError, Retryable, Terminal
+
+LIBRARY: Final = "libcuda.so.1"
+
+CURES: Final = {
+    2: "see with nvidia-smi which process fills the GPU's memory and end it",
+    46: "end the process that holds the GPU exclusively, or nvidia-smi -c DEFAULT",
+    100: "give the container a GPU (resources.limits nvidia.com/gpu), then compare nvidia-smi -L on the node",
+    101: "compare with nvidia-smi -L on the node",
+    209: "install a driver that supports this GPU",
+    214: "reset the GPU (nvidia-smi -r) or reboot the node; replace the GPU when it happens again",
+    218: "install a newer driver",
+    221: "install libnvidia-ptxjitcompiler.so.1 of the same version as the driver beside libcuda.so.1",
+    222: "install a newer driver",
+    700: "look for Xid lines in dmesg on the node",
+    702: "look for Xid lines in dmesg on the node",
+    719: "look for Xid lines in dmesg on the node",
+    802: "start nvidia-fabricmanager of the same version as the driver (systemctl start nvidia-fabricmanager)",
+    803: "reload the kernel modules or reboot: libcuda and the loaded kernel module are of different versions",
+    804: "remove the CUDA compatibility libraries, or install a newer driver",
+    999: "modprobe nvidia-uvm, see that /dev/nvidia-uvm is there, and look for Xid lines in dmesg",
+}
+
+
+class CudaError(Terminal):
+    """A call of the driver API that failed. `code` is its CUresult."""
+
+    def __init__(self, call: str, code: int, name: str, text: str, *, where: str = "") -> None:
+        cure = CURES.get(code, "look for Xid lines in dmesg on the node")
+        super().__init__(f"{call}: {name} ({code}), {text}", where=where, cure=cure)
+        self.code = code
+
+
+class Device:
+    """One GPU as CUDA sees it: `handle` for the calls, `uuid` as `GPU-...`, `name` as CUDA spells it."""
+
+    def __init__(self, handle: int, index: int, uuid: str, name: str) -> None:
+        self.handle = handle
+        self.index = index
+        self.uuid = uuid
+        self.name = name
+
+    def __str__(self) -> str:
+        return f"{self.uuid} ({self.name})"
+
+
+class Driver:
+    """libcuda.so.1, loaded and initialised.
+
+    Raises Retryable when the library cannot be loaded and CudaError when the driver does not come up.
+    """
+
+    def __init__(self) -> None:
+        try:
+            self._library = ctypes.CDLL(LIBRARY)
+        except OSError as error:
+            raise Retryable(
+                f"{LIBRARY} cannot be loaded: {error}",
+                cure="give the container a GPU, or put the driver's library directory into LD_LIBRARY_PATH",
+            ) from error
+        self.call("cuInit", 0)
+
+    def call(self, name: str, *arguments: object, where: str = "") -> None:
+        """Call `name`; Python ints go as C int, so pointers and sizes come as ctypes values."""
+        function = getattr(self._library, name)
+        code: int = function(*arguments)
+        if code != 0:
+            raise CudaError(
+                name, code, self._text("cuGetErrorName", code), self._text("cuGetErrorString", code), where=where
+            )
+
+    def devices(self) -> list[Device]:
+        count = ctypes.c_int()
+        self.call("cuDeviceGetCount", ctypes.byref(count))
+        return [self._device(index) for index in range(count.value)]
+
+    def select(self, wanted: str) -> Device:
+        """The GPU of that UUID or index; raises Terminal, saying which there are, when there is none."""
+        devices = self.devices()
+        for device in devices:
+            if wanted in (device.uuid, str(device.index)):
+                return device
+        seen = ", ".join(device.uuid for device in devices) or "none"
+        raise Terminal(f"no GPU {wanted} is visible here", cure=f"choose one of: {seen}")
+
+    @contextmanager
+    def context(self, device: Device) -> Iterator[None]:
+        """A CUDA context on `device`, current in this thread."""
+        handle = ctypes.c_void_p()
+        self.call("cuCtxCreate_v2", ctypes.byref(handle), 0, device.handle, where=str(device))
+        try:
+            yield
+        except GpuplaneError:
+            # After an error on the GPU the context is dead and cannot be destroyed cleanly; the first error counts.
+            self._library.cuCtxDestroy_v2(handle)
+            raise
+        self.call("cuCtxDestroy_v2", handle, where=str(device))
+
+    @contextmanager
+    def memory(self, size_bytes: int, where: str) -> Iterator[ctypes.c_uint64]:
+        """GPU memory of that size, freed at the end; what is left after an error goes with the context."""
+        pointer = ctypes.c_uint64()
+        self.call("cuMemAlloc_v2", ctypes.byref(pointer), ctypes.c_size_t(size_bytes), where=where)
+        yield pointer
+        self.call("cuMemFree_v2", pointer, where=where)
+
+    def function(self, ptx: bytes, name: str, where: str) -> ctypes.c_void_p:
+        """The kernel `name` of a PTX text, compiled by the driver; it lives as long as the context."""
+        module, function = ctypes.c_void_p(), ctypes.c_void_p()
+        self.call("cuModuleLoadData", ctypes.byref(module), ptx, where=where)
+        self.call("cuModuleGetFunction", ctypes.byref(function), module, name.encode(), where=where)
+        return function
+
+    def _device(self, index: int) -> Device:
+        handle = ctypes.c_int()
+        self.call("cuDeviceGet", ctypes.byref(handle), index)
+        raw = (ctypes.c_ubyte * 16)()
+        self.call("cuDeviceGetUuid", raw, handle.value)
+        name = ctypes.create_string_buffer(256)
+        self.call("cuDeviceGetName", name, 256, handle.value)
+        digits = bytes(raw).hex()
+        parts = (digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:])
+        return Device(handle.value, index, "GPU-" + "-".join(parts), name.value.decode(errors="replace"))
+
+    def _text(self, function: str, code: int) -> str:
+        text = ctypes.c_char_p()
+        if getattr(self._library, function)(code, ctypes.byref(text)) != 0 or text.value is None:
+            return "unknown error"
+        return text.value.decode(errors="replace")
