@@ -1,0 +1,78 @@
+"""What NVML says of GPUs: inventory, topology, MIG, health, samples. The same code on a real and on a simulated GPU.
+
+with closing(open_gpus(Path("/run/nvidia/driver"))) as gpus:
+    for gpu in gpus.inventory(): ...
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gpuplane.api.gpunode import GPU as ApiGPU
+from gpuplane.hardware.facts import (
+    GPU,
+    GPUSource,
+    HealthEvent,
+    HealthEventKind,
+    Mig,
+    MigDevice,
+    MigMode,
+    MigProfile,
+    Process,
+    Sample,
+    Topology,
+    family,
+)
+from gpuplane.hardware.library import find_library
+from gpuplane.hardware.topology import matrix
+
+__all__ = [
+    "GPU",
+    "GPUSource",
+    "HealthEvent",
+    "HealthEventKind",
+    "Mig",
+    "MigDevice",
+    "MigMode",
+    "MigProfile",
+    "Process",
+    "Sample",
+    "Topology",
+    "family",
+    "find_library",
+    "matrix",
+    "open_gpus",
+    "to_api",
+]
+
+
+def open_gpus(driver_root: Path = Path("/"), dev: Path | None = None) -> GPUSource:
+    """The GPUs of this node through NVML.
+
+    Args:
+        driver_root: where the driver's libraries lie (`<driver_root>/usr/lib/...`).
+        dev: where the device nodes lie, for the simulated driver only; `$SIMGPU_DEV` or `/dev` when None.
+
+    Raises:
+        Retryable: no library there, or the driver is not loaded.
+        Terminal: the library cannot be loaded, or does not fit the loaded driver.
+    """
+    # Late, so that light nodes and `--help` never load the binding.
+    from gpuplane.hardware.nvml import NvmlGPUs
+
+    return NvmlGPUs(driver_root, dev)
+
+
+def to_api(gpu: GPU) -> ApiGPU:
+    """The GPU as GPUNode carries it."""
+    return ApiGPU(
+        index=gpu.index,
+        uuid=gpu.uuid,
+        model=gpu.name,
+        memory_mib=gpu.memory_bytes >> 20,
+        pci=gpu.pci,
+        numa=gpu.numa,
+        compute=f"{gpu.compute[0]}.{gpu.compute[1]}",
+        mig=gpu.mig.value,
+        links=gpu.links,
+    )

@@ -1,0 +1,77 @@
+"""One reading of one GPU from NVML; what a model does not offer stays None."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pynvml
+
+from gpuplane.hardware.binding import ask, fields
+from gpuplane.hardware.facts import Sample
+
+_ALL_LINKS = 0xFFFFFFFF  # scope of the NVLink fields: the sum over all links
+
+
+def read_sample(uuid: str, handle: Any) -> Sample:
+    """Reads everything at once. Raises GpuLost when the GPU is."""
+    utilisation = ask(pynvml.nvmlDeviceGetUtilizationRates, handle)
+    encoder = ask(pynvml.nvmlDeviceGetEncoderUtilization, handle)
+    decoder = ask(pynvml.nvmlDeviceGetDecoderUtilization, handle)
+    power = ask(pynvml.nvmlDeviceGetPowerUsage, handle)
+    total, free, used, reserved = _memory(handle)
+    remapped = ask(pynvml.nvmlDeviceGetRemappedRows, handle)
+    memory_temperature, sent, received = fields(
+        handle,
+        [
+            pynvml.NVML_FI_DEV_MEMORY_TEMP,
+            (pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, _ALL_LINKS),
+            (pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX, _ALL_LINKS),
+        ],
+    )
+    return Sample(
+        uuid=uuid,
+        gpu_percent=utilisation.gpu if utilisation else None,
+        memory_percent=utilisation.memory if utilisation else None,
+        encoder_percent=encoder[0] if encoder else None,
+        decoder_percent=decoder[0] if decoder else None,
+        sm_clock_mhz=ask(pynvml.nvmlDeviceGetClockInfo, handle, pynvml.NVML_CLOCK_SM),
+        memory_clock_mhz=ask(pynvml.nvmlDeviceGetClockInfo, handle, pynvml.NVML_CLOCK_MEM),
+        temperature_celsius=ask(pynvml.nvmlDeviceGetTemperature, handle, pynvml.NVML_TEMPERATURE_GPU),
+        memory_temperature_celsius=memory_temperature,
+        power_watts=None if power is None else power / 1000,
+        energy_millijoules=ask(pynvml.nvmlDeviceGetTotalEnergyConsumption, handle),
+        memory_total_bytes=total,
+        memory_free_bytes=free,
+        memory_used_bytes=used,
+        memory_reserved_bytes=reserved,
+        pcie_replays=ask(pynvml.nvmlDeviceGetPcieReplayCounter, handle),
+        pcie_tx_bytes_per_second=_pcie(handle, pynvml.NVML_PCIE_UTIL_TX_BYTES),
+        pcie_rx_bytes_per_second=_pcie(handle, pynvml.NVML_PCIE_UTIL_RX_BYTES),
+        nvlink_bytes=None if sent is None or received is None else (sent + received) * 1024,
+        remapped_rows_correctable=remapped[0] if remapped else None,
+        remapped_rows_uncorrectable=remapped[1] if remapped else None,
+        row_remap_failure=bool(remapped[3]) if remapped else None,
+        ecc_uncorrected_volatile=_ecc(handle, pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED),
+        ecc_corrected_volatile=_ecc(handle, pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED),
+        vgpu_license=0,
+    )
+
+
+def _memory(handle: Any) -> tuple[int | None, int | None, int | None, int | None]:
+    """Total, free, used, reserved. The first version of the call counts the reserved part as used, so it is the second
+    choice."""
+    second = ask(pynvml.nvmlDeviceGetMemoryInfo, handle, pynvml.nvmlMemory_v2)
+    if second is not None:
+        return second.total, second.free, second.used, second.reserved
+    first = ask(pynvml.nvmlDeviceGetMemoryInfo, handle)
+    return (first.total, first.free, first.used, None) if first is not None else (None, None, None, None)
+
+
+def _pcie(handle: Any, counter: int) -> int | None:
+    kilobytes = ask(pynvml.nvmlDeviceGetPcieThroughput, handle, counter)
+    return None if kilobytes is None else kilobytes * 1024
+
+
+def _ecc(handle: Any, kind: int) -> int | None:
+    count: int | None = ask(pynvml.nvmlDeviceGetTotalEccErrors, handle, kind, pynvml.NVML_VOLATILE_ECC)
+    return count

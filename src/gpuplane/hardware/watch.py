@@ -1,0 +1,144 @@
+"""Health events: NVML's event sets, waited for in a thread, as an async iterator.
+
+NVML can only wait with a time-out and nothing can wake it, so the thread asks again every two seconds whether it is
+still wanted; it reads no GPU meanwhile. The thread holds its own reference to NVML's initialization, therefore
+closing the source while somebody still waits is safe.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import threading
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any
+
+import pynvml
+
+from gpuplane.errors import GpuplaneError
+from gpuplane.hardware import health
+from gpuplane.hardware.binding import GpuLost, ask, fields, need, translate
+from gpuplane.hardware.facts import HealthEvent
+
+_WANTED = (
+    pynvml.nvmlEventTypeXidCriticalError
+    | pynvml.nvmlEventTypeDoubleBitEccError
+    | pynvml.nvmlEventTypeSingleBitEccError
+    | pynvml.nvmlEventTypeGpuUnavailableError
+    | pynvml.nvmlEventTypeGpuRecoveryAction
+)
+_SLICE_MS = 2000
+_LOST_SECONDS = 5.0  # how often a lost GPU is asked whether it is back, when no event tells
+
+
+def event_set(handles: Mapping[str, Any]) -> Any:
+    """A new event set with every event that the GPUs offer and that we understand."""
+    events = need(pynvml.nvmlEventSetCreate)
+    for handle in handles.values():
+        try:
+            offered = ask(pynvml.nvmlDeviceGetSupportedEventTypes, handle) or 0
+            if offered & _WANTED:
+                need(pynvml.nvmlDeviceRegisterEvents, handle, offered & _WANTED, events)
+        except GpuLost:
+            continue
+    return events
+
+
+def wait_once(events: Any, handles: Mapping[str, Any], timeout_ms: int) -> HealthEvent | None:
+    """The next event, None when none came in time or it says nothing about health. Raises GpuLost."""
+    try:
+        data = pynvml.nvmlEventSetWait_v2(events, timeout_ms)
+    except pynvml.NVMLError as error:
+        if error.value == pynvml.NVML_ERROR_TIMEOUT:
+            return None
+        raise translate(error, "nvmlEventSetWait") from error
+    address = _address(data.device)
+    uuid = next((uuid for uuid, handle in handles.items() if _address(handle) == address), "")
+    return _health_event(uuid, handles.get(uuid), data)
+
+
+def _health_event(uuid: str, handle: Any, data: Any) -> HealthEvent | None:
+    if data.eventType == pynvml.nvmlEventTypeXidCriticalError:
+        return health.xid_event(uuid, int(data.eventData))
+    if data.eventType == pynvml.nvmlEventTypeDoubleBitEccError:
+        return health.double_bit_event(uuid)
+    if data.eventType == pynvml.nvmlEventTypeSingleBitEccError:
+        return health.single_bit_event(uuid)
+    if data.eventType == pynvml.nvmlEventTypeGpuUnavailableError:
+        return health.lost_event(uuid)
+    if data.eventType == pynvml.nvmlEventTypeGpuRecoveryAction and handle is not None:
+        [action] = fields(handle, [pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION])
+        return health.recovered_event(uuid) if action == pynvml.NVML_GPU_RECOVERY_ACTION_NONE else None
+    return None
+
+
+def _address(handle: Any) -> int:
+    return ctypes.cast(handle, ctypes.c_void_p).value or 0
+
+
+async def event_stream(handles: Mapping[str, Any]) -> AsyncIterator[HealthEvent]:
+    """Events from the first `anext` on. Ends with an error when NVML does."""
+    loop = asyncio.get_running_loop()
+    queue: asyncio.Queue[HealthEvent | GpuplaneError] = asyncio.Queue()
+    stop = threading.Event()
+
+    def post(item: HealthEvent | GpuplaneError) -> None:
+        # The loop may be gone already when the process ends.
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(queue.put_nowait, item)
+
+    need(pynvml.nvmlInit)
+    try:
+        events = event_set(handles)
+    except BaseException:
+        pynvml.nvmlShutdown()
+        raise
+    threading.Thread(target=_watch, args=(events, dict(handles), stop, post), daemon=True, name="nvml-events").start()
+    try:
+        while True:
+            item = await queue.get()
+            if isinstance(item, GpuplaneError):
+                raise item
+            yield item
+    finally:
+        stop.set()
+
+
+def _watch(
+    events: Any,
+    handles: dict[str, Any],
+    stop: threading.Event,
+    post: Callable[[HealthEvent | GpuplaneError], None],
+) -> None:
+    lost: set[str] = set()
+    try:
+        while not stop.is_set():
+            try:
+                event = wait_once(events, handles, _SLICE_MS)
+            except GpuLost:
+                _tell_lost(handles, lost, post)
+                stop.wait(_LOST_SECONDS)
+                continue
+            if event is not None:
+                post(event)
+    except GpuplaneError as error:
+        post(error)
+    finally:
+        pynvml.nvmlEventSetFree(events)
+        pynvml.nvmlShutdown()
+
+
+def _tell_lost(handles: dict[str, Any], lost: set[str], post: Callable[[HealthEvent | GpuplaneError], None]) -> None:
+    """Compares who is lost now with who was, and tells the differences."""
+    for uuid, handle in handles.items():
+        try:
+            need(pynvml.nvmlDeviceGetPciInfo, handle)
+        except GpuLost:
+            if uuid not in lost:
+                lost.add(uuid)
+                post(health.lost_event(uuid))
+        else:
+            if uuid in lost:
+                lost.discard(uuid)
+                post(health.recovered_event(uuid))
