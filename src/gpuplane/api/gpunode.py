@@ -3,7 +3,7 @@
 Invariants:
 
 - A stage is a fact about the node, written by the operand that makes it so, under its own field manager, only when it
-  changes. The operator writes the stages that nobody on the node can see (discovered, exporter, labels, ready).
+  changes. What is merely on its way is not stored: a stage that is absent is pending, or running when it is the first. The operator writes the stages that nobody on the node can see (discovered, exporter, labels, ready).
 - `summary` is derived from the rest by `summarize` and travels in the same write as the change it follows from, so that
   `kubectl get gpunodes` is right without a second write.
 - There is no status subresource: the kind has no spec to protect, and creating it with its first facts is one write.
@@ -36,8 +36,8 @@ class StageName(StrEnum):
 
 
 class StageState(StrEnum):
-    PENDING = "pending"  # an earlier stage does not hold yet
-    RUNNING = "running"  # its operand is on the way
+    PENDING = "pending"  # an earlier stage does not hold yet; never stored, see `view`
+    RUNNING = "running"  # its operand is on the way; stored only when there is a reason to tell
     DONE = "done"  # the fact holds
     PRESENT = "present"  # the fact held before we came (driver pre-installed); done, and not ours to undo
     SKIPPED = "skipped"  # the ClusterPolicy switches it off
@@ -51,15 +51,13 @@ class StageState(StrEnum):
 class Stage(Struct):
     """One stage of one node.
 
-    `since` is when it came into this state and `took` (seconds) how long the work before it lasted. `reason` is a
-    CamelCase cause, `message` one line for people, `where` the pod or file to look at, `cure` what to do next.
+    `since` is when it came into this state, RFC 3339. `reason` is a CamelCase cause, `message` one line for people, `where` the pod or file to look at, `cure` what to do next.
     `digest` names what the fact was made from (driver version, configuration hash): another digest wanted means the
     stage has to run again.
     """
 
     state: StageState
     since: str = ""
-    took: float = 0.0
     reason: str = ""
     message: str = ""
     where: str = ""
@@ -123,11 +121,10 @@ class GPUNodeStatus(Struct):
     conditions: tuple[Condition, ...] = ()
 
 
-class GPUNode(Struct, tag_field="kind", tag="GPUNode"):
+class GPUNode(Struct):
     RESOURCE: ClassVar[Resource] = Resource("gpuplane.dev", "v1alpha1", "gpunodes", "GPUNode", False)
 
     metadata: ObjectMeta = ObjectMeta()
-    api_version: str = "gpuplane.dev/v1alpha1"
     status: GPUNodeStatus = GPUNodeStatus()
 
 
@@ -140,10 +137,20 @@ def current_stage(stages: Mapping[str, Stage]) -> StageName:
     return StageName.READY
 
 
+def view(stages: Mapping[str, Stage]) -> dict[StageName, Stage]:
+    """All stages: those stored, the current one as running, those after it as pending."""
+    current = current_stage(stages)
+    full = {}
+    for name in StageName:
+        implied = StageState.RUNNING if name is current else StageState.PENDING
+        full[name] = stages.get(name.value, Stage(state=implied))
+    return full
+
+
 def summarize(status: GPUNodeStatus) -> Summary:
     """The summary that belongs to `status`. `free` is kept: only the ledger knows it."""
     name = current_stage(status.stages)
-    stage = status.stages.get(name, Stage(state=StageState.PENDING))
+    stage = status.stages.get(name.value, Stage(state=StageState.RUNNING))
     usable = sum(1 for gpu in status.gpus if gpu.uuid not in status.health)
     before = [status.stages[n].since for n in StageName if n in status.stages and status.stages[n].state.holds]
     waits_for = "" if stage.state.holds else (stage.reason or name.value)

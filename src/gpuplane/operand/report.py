@@ -14,6 +14,7 @@ import msgspec
 from gpuplane import names
 from gpuplane.api.gpunode import GPU, GPUNode, GPUNodeStatus, Machine, Stage, StageName, summarize
 from gpuplane.api.meta import to_dict
+from gpuplane.kube import Conflict
 from gpuplane.operand.context import OperandContext
 
 log = logging.getLogger("gpuplane.operand")
@@ -32,14 +33,23 @@ async def report_stage(
     `since` of a stage that only repeats what is known is kept, so a restarted operand takes nothing back and writes
     nothing. Raises `NotFound` while the operator has not created the GPUNode.
     """
+    while True:
+        try:
+            return await _report_once(context, name, stage, machine, gpus)
+        except Conflict:
+            # Somebody wrote between our read and our write; the summary has to be made from what they wrote.
+            continue
+
+
+async def _report_once(
+    context: OperandContext, name: StageName, stage: Stage, machine: Machine | None, gpus: tuple[GPU, ...] | None
+) -> bool:
     node = await context.client.get(GPUNode, context.node_name)
     after = changed_status(node.status, name, stage, machine=machine, gpus=gpus)
     if after is None:
         return False
     body: dict[str, Any] = {
-        "apiVersion": node.api_version,
-        "kind": GPUNode.RESOURCE.kind,
-        "metadata": {"name": context.node_name},
+        "metadata": {"name": context.node_name, "resourceVersion": node.metadata.resource_version},
         "status": {
             "stages": {name.value: to_dict(after.stages[name.value])},
             "summary": to_dict(after.summary),
@@ -49,7 +59,7 @@ async def report_stage(
         body["status"]["machine"] = to_dict(machine)
     if gpus is not None:
         body["status"]["gpus"] = to_dict(gpus)
-    await context.client.apply(body, names.FIELD_MANAGER_PREFIX + name.value)
+    await context.client.apply(body, names.FIELD_MANAGER_PREFIX + name.value, resource=GPUNode.RESOURCE)
     log.info("%s: %s %s", name.value, stage.state.value, stage.message or stage.reason)
     return True
 
@@ -62,14 +72,14 @@ def changed_status(
     machine: Machine | None = None,
     gpus: tuple[GPU, ...] | None = None,
 ) -> GPUNodeStatus | None:
-    """The status with the report in it, or None when the report says nothing new (times do not count as news)."""
+    """The status with the report in it, or None when the report says nothing new (times are no news)."""
     old = before.stages.get(name.value)
     merged_machine = before.machine if machine is None else _overlay(before.machine, machine)
     same_stage = old is not None and _without_times(old) == _without_times(stage)
     if same_stage and merged_machine == before.machine and (gpus is None or gpus == before.gpus):
         return None
     if old is not None and old.state is stage.state:
-        stage = msgspec.structs.replace(stage, since=old.since, took=old.took)
+        stage = msgspec.structs.replace(stage, since=old.since)
     after = msgspec.structs.replace(
         before,
         stages={**before.stages, name.value: stage},
@@ -80,7 +90,7 @@ def changed_status(
 
 
 def _without_times(stage: Stage) -> Stage:
-    return msgspec.structs.replace(stage, since="", took=0.0)
+    return msgspec.structs.replace(stage, since="")
 
 
 def _overlay(base: Machine, new: Machine) -> Machine:

@@ -1,0 +1,43 @@
+# Each target sets up what it needs by itself, from package registries only; a second run takes seconds.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+NATIVE := $(wildcard native/*.py native/*/*.c native/*/*.h)
+
+.PHONY: demo test lint bench docs lock setup clean
+
+demo: setup
+	$(BIN)/gpuplane demo
+
+test: setup lint
+	$(BIN)/pytest
+
+lint: setup
+	$(BIN)/ruff check src tests benchmarks native
+	$(BIN)/ruff format --check src tests benchmarks native
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: setup
+	$(BIN)/python benchmarks/run.py
+
+docs: setup
+	$(BIN)/uv pip install --quiet --python $(BIN)/python mkdocs-material
+	$(BIN)/mkdocs build --strict
+
+lock: setup
+	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --no-emit-index-url --no-emit-find-links \
+	    --extra dev --output-file requirements.lock pyproject.toml
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml requirements.lock $(NATIVE)
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@test -x $(BIN)/uv || $(BIN)/python -m pip install --quiet uv
+	$(BIN)/uv pip sync --quiet --python $(BIN)/python --allow-empty-requirements requirements.lock
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
+	@touch $@
+
+clean:
+	rm -rf $(VENV) build dist site src/gpuplane/_native

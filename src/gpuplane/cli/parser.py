@@ -1,0 +1,216 @@
+"""The whole command line as one table of parsers; what a command does is imported only when it runs."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from gpuplane import __version__
+from gpuplane.cli.components import OPERANDS, OTHERS
+
+
+def lazy(module: str, function: str) -> Callable[[Namespace, Any], int]:
+    """The command `module.function`, imported when it is called."""
+
+    def call(options: Namespace, screen: Any) -> int:
+        result: int = getattr(importlib.import_module(f"gpuplane.cli.{module}"), function)(options, screen)
+        return result
+
+    return call
+
+
+class Parser(ArgumentParser):
+    """argparse whose usage errors name the command's own help."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message}\nSee '{self.prog} --help'.\n")
+
+
+def parse(arguments: Sequence[str]) -> Namespace:
+    """The options of one command line; `command` is the function to call. Exits with 2 on wrong usage."""
+    parser = build()
+    options = parser.parse_args(arguments)
+    if not hasattr(options, "command"):
+        parser.print_help()
+        parser.exit(0)
+    return options
+
+
+def build() -> Parser:
+    """The parser of everything; also what shell completion and the reference in docs/ are made from."""
+    parser = Parser(prog="gpuplane", description="GPUs on Kubernetes, from bare machines to a shared cluster.")
+    parser.add_argument("--version", action="version", version=f"gpuplane {__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
+    common = _common()
+    cluster = _cluster()
+    _embedded(commands, common)
+    _real(commands, [common, cluster])
+    _hand(commands, common)
+    _run(commands, [common, cluster])
+    return parser
+
+
+def _common() -> Parser:
+    """Flags that every command has, before and after its own."""
+    parent = Parser(add_help=False)
+    group = parent.add_argument_group("output")
+    group.add_argument(
+        "-o", "--output", choices=["text", "wide", "json", "yaml", "name"], default="text", help="form of the answer"
+    )
+    group.add_argument("-q", "--quiet", action="store_true", help="no progress and no hints")
+    group.add_argument("-v", "--verbose", action="store_true", help="say more; a stack trace with an error")
+    group.add_argument("--color", choices=["auto", "always", "never"], default="auto", help="colour of verdicts")
+    group.add_argument(
+        "--progress", choices=["auto", "tty", "plain", "json", "quiet"], default="auto", help="form of progress"
+    )
+    return parent
+
+
+def _cluster() -> Parser:
+    """Flags of the commands that ask a cluster."""
+    parent = Parser(add_help=False)
+    group = parent.add_argument_group("cluster")
+    group.add_argument(
+        "--kubeconfig", type=Path, metavar="FILE", help="kubeconfig file (default: $KUBECONFIG, ~/.kube/config)"
+    )
+    group.add_argument("--context", metavar="NAME", help="context of the kubeconfig")
+    group.add_argument(
+        "--timeout", type=duration, metavar="TIME", default=300.0, help="how long to wait at most, as 90s or 5m"
+    )
+    return parent
+
+
+def duration(text: str) -> float:
+    """`90s`, `5m`, `1h` or bare seconds, in seconds."""
+    factor = {"s": 1.0, "m": 60.0, "h": 3600.0}.get(text[-1:], 0.0)
+    try:
+        seconds = float(text[:-1]) * factor if factor else float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no duration: 90s, 5m or 1h") from None
+    if seconds < 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is negative")
+    return seconds
+
+
+def _embedded(commands: Any, common: Parser) -> None:
+    up = commands.add_parser(
+        "up", parents=[common], help="start the embedded cluster: no Kubernetes, no Docker, no GPU"
+    )
+    up.add_argument("--name", default="gpuplane", help="name of the cluster (default: %(default)s)")
+    up.add_argument(
+        "--node",
+        action="append",
+        default=[],
+        metavar="[NAME=]MACHINE",
+        help="a simulated machine, see --list-machines; may be given again (default: the three of the demo)",
+    )
+    up.add_argument("--light-nodes", type=int, default=0, metavar="N", help="as many nodes without processes")
+    up.add_argument("--port", type=int, default=0, help="port of the API server (default: a free one)")
+    up.add_argument("--persist", action="store_true", help="keep objects on disk: a killed API server loses nothing")
+    up.add_argument("--detach", action="store_true", help="return once kubectl is answered")
+    up.add_argument("--list-machines", action="store_true", help="show the machines that can be simulated")
+    up.set_defaults(command=lazy("up", "up"))
+
+    down = commands.add_parser("down", parents=[common], help="stop an embedded cluster and remove its files")
+    down.add_argument("name", nargs="?", default="", help="name of the cluster (default: the only one there is)")
+    down.add_argument("--keep-files", action="store_true", help="leave the cluster's directory, to look at")
+    down.set_defaults(command=lazy("up", "down"))
+
+    demo = commands.add_parser(
+        "demo", parents=[common], help="the whole story on an embedded cluster, in half a minute"
+    )
+    demo.add_argument("--down", action="store_true", help="stop the cluster at the end")
+    demo.set_defaults(command=lazy("demo", "demo"))
+
+
+def _real(commands: Any, parents: list[Parser]) -> None:
+    install = commands.add_parser(
+        "install", parents=parents, help="put gpuplane on the cluster of the current kubeconfig"
+    )
+    install.add_argument("--image", default="", metavar="IMAGE", help="image of the operator and the operands")
+    install.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="PATH=VALUE",
+        help="a field of the ClusterPolicy's spec, as driver.enabled=false",
+    )
+    install.add_argument("--dry-run", action="store_true", help="print the manifests instead of applying them")
+    install.add_argument("--wait", action="store_true", help="until every GPU node is ready")
+    install.set_defaults(command=lazy("install", "install"))
+
+    uninstall = commands.add_parser(
+        "uninstall", parents=parents, help="take gpuplane off the cluster, every node as it was"
+    )
+    uninstall.add_argument("--dry-run", action="store_true", help="print what would be removed")
+    uninstall.set_defaults(command=lazy("install", "uninstall"))
+
+    status = commands.add_parser(
+        "status", parents=parents, help="nodes by stage with reasons; GPUs with who holds what"
+    )
+    status.add_argument("what", nargs="?", choices=["nodes", "gpus"], default="nodes", help="nodes (default) or gpus")
+    status.add_argument("-w", "--watch", action="store_true", help="stay and show each change")
+    status.add_argument(
+        "--wait", action="store_true", help="until every GPU node is ready; exit 1 when --timeout runs out"
+    )
+    status.set_defaults(command=lazy("status", "status"))
+
+
+def _hand(commands: Any, common: Parser) -> None:
+    check = commands.add_parser(
+        "check", parents=[common], help="every error of a manifest or configuration file at once"
+    )
+    check.add_argument("files", nargs="+", type=Path, metavar="FILE", help="YAML or JSON; - for standard input")
+    check.set_defaults(command=lazy("check", "check"))
+
+    explain = commands.add_parser("explain", parents=[common], help="what a code of a finding means")
+    explain.add_argument("code", metavar="CODE", help="a code such as GP201")
+    explain.set_defaults(command=lazy("check", "explain"))
+
+    toolkit = commands.add_parser("toolkit", help="container runtime and CDI of this machine, by hand")
+    actions = toolkit.add_subparsers(title="actions", metavar="ACTION", required=True)
+    for name, about in (
+        ("configure", "let the container runtime give GPUs to containers"),
+        ("unconfigure", "give the runtime its configuration back, byte for byte"),
+        ("cdi", "print the CDI specification of this machine's GPUs"),
+    ):
+        action = actions.add_parser(name, parents=[common], help=about)
+        action.add_argument(
+            "--host-root", type=Path, default=Path("/"), metavar="DIR", help="root of the machine's file system"
+        )
+        if name != "cdi":
+            action.add_argument(
+                "--runtime", choices=["containerd", "docker", "cri-o"], help="default: the one that is there"
+            )
+            action.add_argument("--no-restart", action="store_true", help="do not reload the runtime")
+            action.add_argument("--dry-run", action="store_true", help="print a diff; exit 1 when there is one")
+        action.set_defaults(command=lazy("toolkit", name))
+
+    completion = commands.add_parser("completion", help="a completion script for your shell")
+    completion.add_argument("shell", choices=["bash", "zsh", "tcsh"], help="the shell")
+    completion.set_defaults(command=lazy("completion", "completion"))
+
+
+def _run(commands: Any, parents: list[Parser]) -> None:
+    run = commands.add_parser("run", help="start one component: what the pods start, and just as well a shell")
+    components = run.add_subparsers(title="components", metavar="COMPONENT", required=True)
+    for name, component in (OPERANDS | OTHERS).items():
+        part = components.add_parser(name, parents=parents, help=component.about)
+        part.add_argument("--node-name", default="", help="the node it works for (default: $NODE_NAME)")
+        part.add_argument(
+            "--host-root", type=Path, default=Path("/"), metavar="DIR", help="root of the node's file system"
+        )
+        part.add_argument(
+            "--kubelet-dir", type=Path, default=Path("/var/lib/kubelet"), metavar="DIR", help="the kubelet's directory"
+        )
+        part.add_argument("--config", type=Path, metavar="FILE", help="the component's configuration file")
+        part.add_argument("--port", type=int, help="port to serve on")
+        if name in ("driver", "toolkit", "discovery", "gpu-feature-discovery"):
+            part.add_argument(
+                "--uninstall", action="store_true", help="undo what this component did to the node, and end"
+            )
+        part.set_defaults(command=lazy("run", "run"), component=name)

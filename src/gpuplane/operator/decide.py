@@ -1,0 +1,196 @@
+"""What to do with one node: a pure function from what is seen to what to write.
+
+Invariants:
+
+- A gate, once open, stays open while nothing *before* it is seen to be false. A pod that restarts, a plugin that is
+  away for a moment, an operator that was killed: none of them closes a gate.
+- Gates close in reverse order, each only when no pod that stands on it is left, so that what is below is never taken
+  from under a running operand.
+- Nothing is written that is so already; a settled node costs no write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from gpuplane import names
+from gpuplane.api.gpunode import GPUNodeStatus, Stage, StageName, StageState, summarize
+from gpuplane.operator.conditions import conditions
+from gpuplane.operator.observed import Observed
+from gpuplane.operator.stages import OPERANDS, Operand, before, operand_of
+
+OPEN = "true"
+PRE_INSTALLED = "pre-installed"
+GPU_LABELLED = "nvidia.com/gpu.product"
+
+
+class NodePlan(msgspec.Struct, frozen=True):
+    """What to write for one node.
+
+    `labels`: None removes one. `status` is the whole new status, None when it stays. `urgent` is False for progress
+    that the next write will carry as well. `taint`: True sets it, False takes it away, None leaves it.
+    """
+
+    labels: Mapping[str, str | None] = {}
+    status: GPUNodeStatus | None = None
+    urgent: bool = True
+    delete: bool = False
+    taint: bool | None = None
+
+    @property
+    def empty(self) -> bool:
+        return not self.labels and self.status is None and not self.delete and self.taint is None
+
+
+def decide(seen: Observed, now: str) -> NodePlan:
+    """The plan for one node; `now` is RFC 3339."""
+    if not seen.has_gpus or seen.opted_out or not seen.enabled:
+        return _take_back(seen)
+    old = seen.status or GPUNodeStatus()
+    stages = _stages(seen, old.stages, now)
+    status = msgspec.structs.replace(
+        old,
+        stages=stages,
+        machine=msgspec.structs.replace(
+            old.machine,
+            os=seen.os,
+            kernel=seen.kernel,
+            arch=seen.arch,
+            runtime=old.machine.runtime or seen.runtime,
+        ),
+        summary=msgspec.structs.replace(old.summary, free=str(max(0, seen.allocatable_gpus - seen.held))),
+    )
+    status = msgspec.structs.replace(status, summary=summarize(status))
+    status = msgspec.structs.replace(status, conditions=conditions(status, seen.allocatable_gpus, now))
+    ready = holds(stages, StageName.READY)
+    taint = seen.taint_wanted and not ready
+    return NodePlan(
+        labels=_changes(seen.labels, {names.GPU_PRESENT_LABEL: OPEN, **gates(seen, stages)}),
+        status=status if status != seen.status else None,
+        urgent=(
+            seen.status is None
+            or ready
+            or holds(old.stages, StageName.READY)
+            or _failures(stages) != _failures(old.stages)
+        ),
+        taint=taint if taint != seen.tainted else None,
+    )
+
+
+def _stages(seen: Observed, reported: Mapping[str, Stage], now: str) -> dict[str, Stage]:
+    """The stages as they are: what operands reported, and what only the operator can see."""
+    stages = dict(reported)
+
+    def put(name: StageName, state: StageState, **details: str) -> None:
+        if state_of(stages, name) is not state:
+            stages[name.value] = Stage(state=state, since=now, **details)
+
+    put(StageName.DISCOVERED, StageState.DONE)
+    for operand in OPERANDS:
+        closed = operand.gate in seen.enabled and _must_close(operand, stages)
+        for name in operand.makes:
+            if operand.gate not in seen.enabled:
+                put(name, StageState.SKIPPED, reason="Disabled")
+            elif state_of(stages, name) is StageState.SKIPPED or (closed and operand.gate not in seen.pods):
+                stages.pop(name.value, None)
+    if seen.allocatable_gpus > 0 and state_of(stages, StageName.DEVICE_PLUGIN) is not StageState.FAILED:
+        _hold(stages, StageName.DEVICE_PLUGIN, now)
+    exporter = seen.pods.get("dcgm-exporter")
+    if exporter is not None and exporter.ready:
+        _hold(stages, StageName.EXPORTER, now)
+    if GPU_LABELLED in seen.labels:
+        _hold(stages, StageName.LABELS, now)
+    _explain_running(seen, stages, now)
+    if all_hold(stages, before(StageName.READY)):
+        _hold(stages, StageName.READY, now)
+    else:
+        stages.pop(StageName.READY.value, None)
+    return stages
+
+
+def _explain_running(seen: Observed, stages: dict[str, Stage], now: str) -> None:
+    """Store why a stage is not there yet when its pod has a problem, and forget it when the problem is gone."""
+    for name in StageName:
+        operand = operand_of(name)
+        if operand is None or state_of(stages, name) not in (None, StageState.RUNNING):
+            continue
+        pod = seen.pods.get(operand.gate)
+        if pod is None or not pod.problem:
+            stages.pop(name.value, None)
+            continue
+        old = stages.get(name.value)
+        since = old.since if old is not None and old.reason == pod.problem else now
+        stages[name.value] = Stage(
+            state=StageState.RUNNING, since=since, reason=pod.problem, message=pod.message, where=f"pod/{pod.name}"
+        )
+
+
+def gates(seen: Observed, stages: Mapping[str, Stage]) -> dict[str, str | None]:
+    """The value of each gate label; None for a closed one."""
+    wanted: dict[str, str | None] = {}
+    for operand in OPERANDS:
+        label = names.DEPLOY_PREFIX + operand.gate
+        is_open = seen.labels.get(label) is not None
+        if operand.gate not in seen.enabled or _must_close(operand, stages):
+            wanted[label] = seen.labels.get(label) if is_open and _stood_upon(seen, operand) else None
+        elif not is_open and not all_hold(stages, operand.needs):
+            wanted[label] = None
+        else:
+            present = any(state_of(stages, name) is StageState.PRESENT for name in operand.makes)
+            wanted[label] = PRE_INSTALLED if present else OPEN
+    return wanted
+
+
+def _take_back(seen: Observed) -> NodePlan:
+    """Close every gate in reverse order; at the end the node carries nothing of ours."""
+    labels: dict[str, str | None] = {}
+    for operand in OPERANDS:
+        label = names.DEPLOY_PREFIX + operand.gate
+        if label in seen.labels and not _stood_upon(seen, operand):
+            labels[label] = None
+    done = not any(operand.gate in seen.pods for operand in OPERANDS)
+    if done and names.GPU_PRESENT_LABEL in seen.labels:
+        labels[names.GPU_PRESENT_LABEL] = None
+    return NodePlan(labels=labels, delete=done and seen.status is not None, taint=False if seen.tainted else None)
+
+
+def _must_close(operand: Operand, stages: Mapping[str, Stage]) -> bool:
+    """Whether a stage that `operand` stands on was seen to be false."""
+    below = {name for need in operand.needs for name in (*before(need), need)}
+    return any(state_of(stages, name) is StageState.FAILED for name in below)
+
+
+def _stood_upon(seen: Observed, operand: Operand) -> bool:
+    """Whether a later operand's pod on the node needs what `operand` makes, or what follows from it."""
+    order = list(StageName)
+    follows = set(order[order.index(operand.makes[0]) :])
+    return any(other.gate in seen.pods for other in OPERANDS if other is not operand and set(other.needs) & follows)
+
+
+def state_of(stages: Mapping[str, Stage], name: StageName) -> StageState | None:
+    stage = stages.get(name.value)
+    return stage.state if stage is not None else None
+
+
+def holds(stages: Mapping[str, Stage], name: StageName) -> bool:
+    stage = stages.get(name.value)
+    return stage is not None and stage.state.holds
+
+
+def all_hold(stages: Mapping[str, Stage], wanted: tuple[StageName, ...]) -> bool:
+    return all(holds(stages, name) for name in wanted)
+
+
+def _hold(stages: dict[str, Stage], name: StageName, now: str) -> None:
+    if not holds(stages, name):
+        stages[name.value] = Stage(state=StageState.DONE, since=now)
+
+
+def _failures(stages: Mapping[str, Stage]) -> dict[str, tuple[str, str]]:
+    return {name: (stage.reason, stage.message) for name, stage in stages.items() if not stage.state.holds}
+
+
+def _changes(have: Mapping[str, str], want: Mapping[str, str | None]) -> dict[str, str | None]:
+    return {name: value for name, value in want.items() if have.get(name) != value}

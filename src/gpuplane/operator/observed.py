@@ -1,0 +1,111 @@
+"""What the operator sees of one node, as plain data, and how it is read from the objects."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from gpuplane import names
+from gpuplane.api.core import Node, Pod
+from gpuplane.api.gpunode import GPUNode, GPUNodeStatus
+
+COMPONENT_LABEL = "app.kubernetes.io/component"
+
+
+class OperandPod(msgspec.Struct, frozen=True):
+    """An operand's pod on the node. `problem` is a reason such as ErrImagePull or CrashLoopBackOff, else empty."""
+
+    name: str
+    ready: bool
+    problem: str = ""
+    message: str = ""
+
+
+class Observed(msgspec.Struct, frozen=True):
+    """Everything that decides about one node.
+
+    `status` is None while there is no GPUNode; `pods` is keyed by gate; `enabled` holds the gates that the
+    ClusterPolicy wants and is empty when there is none (then everything is taken back). `held` counts GPUs promised
+    to pods.
+    """
+
+    name: str
+    labels: Mapping[str, str]
+    allocatable_gpus: int
+    held: int
+    os: str
+    kernel: str
+    runtime: str
+    arch: str
+    tainted: bool
+    status: GPUNodeStatus | None
+    pods: Mapping[str, OperandPod]
+    enabled: frozenset[str]
+    taint_wanted: bool = False
+
+    @property
+    def has_gpus(self) -> bool:
+        """Whether discovery saw an NVIDIA GPU; the label that we set ourselves does not count."""
+        return any(self.labels.get(label) == "true" for label in names.PCI_PRESENT_LABELS)
+
+    @property
+    def opted_out(self) -> bool:
+        return self.labels.get(names.DEPLOY_OPERANDS_LABEL) == "false"
+
+
+def observe(
+    node: Node,
+    gpunode: GPUNode | None,
+    pods: Iterable[Pod],
+    *,
+    held: int,
+    enabled: frozenset[str],
+    taint_wanted: bool,
+) -> Observed:
+    labels = node.metadata.labels
+    info = node.status.node_info
+    return Observed(
+        name=node.metadata.name,
+        labels=labels,
+        allocatable_gpus=int(node.status.allocatable.get(names.GPU_RESOURCE, 0)),
+        held=held,
+        os=labels.get(names.OS_ID_LABEL, "") + labels.get(names.OS_VERSION_LABEL, ""),
+        kernel=info.kernel_version,
+        runtime=info.container_runtime_version.partition("://")[0],
+        arch=info.architecture,
+        tainted=any(taint.key == names.NOT_READY_TAINT for taint in node.spec.taints),
+        status=gpunode.status if gpunode is not None else None,
+        pods={pod.metadata.labels.get(COMPONENT_LABEL, ""): operand_pod(pod) for pod in pods},
+        enabled=enabled,
+        taint_wanted=taint_wanted,
+    )
+
+
+# Reasons that the kubelet gives on the way to a start; they are no problem.
+_ON_THE_WAY = frozenset({"", "ContainerCreating", "PodInitializing"})
+
+
+def operand_pod(pod: Pod) -> OperandPod:
+    ready = any(c.type == "Ready" and c.status == "True" for c in pod.status.conditions)
+    for status in (*pod.status.init_container_statuses, *pod.status.container_statuses):
+        waiting = status.state.waiting
+        if waiting is not None and waiting.reason not in _ON_THE_WAY:
+            last = status.last_state.terminated
+            cause = last.message.strip() if last is not None and last.message else waiting.message
+            return OperandPod(pod.metadata.name, ready, waiting.reason, cause)
+    if pod.status.phase == "Failed":
+        return OperandPod(pod.metadata.name, False, pod.status.reason or "PodFailed", pod.status.message)
+    for condition in pod.status.conditions:
+        if condition.type == "PodScheduled" and condition.status == "False":
+            return OperandPod(pod.metadata.name, False, condition.reason, condition.message)
+    return OperandPod(pod.metadata.name, ready)
+
+
+def held_gpus(pod: Pod) -> int:
+    """Whole GPUs that a bound pod holds: none once it has ended."""
+    if pod.status.phase in ("Succeeded", "Failed"):
+        return 0
+    main = sum(int(c.resources.limits.get(names.GPU_RESOURCE, 0)) for c in pod.spec.containers)
+    first = max((int(c.resources.limits.get(names.GPU_RESOURCE, 0)) for c in pod.spec.init_containers), default=0)
+    return max(main, first)

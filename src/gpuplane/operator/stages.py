@@ -1,0 +1,53 @@
+"""The table of stages: which operand makes each, what must hold before it, and who sees that it is so.
+
+The table is data; `decide` walks it. The order is that of `StageName`.
+
+An operand's gate is its node label `nvidia.com/gpu.deploy.<gate>`: the DaemonSet selects it, and the operator sets it
+on a node only when `needs` hold on that node.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from gpuplane.api.gpunode import StageName
+
+
+class Operand(msgspec.Struct, frozen=True):
+    """A DaemonSet of ours.
+
+    `gate` is the suffix of its node label; `needs` the stages that must hold on a node before the gate opens;
+    `component` the field of the ClusterPolicy that switches it; `manifest` the file below `operands/`.
+    """
+
+    gate: str
+    component: str
+    manifest: str
+    needs: tuple[StageName, ...]
+    makes: tuple[StageName, ...]
+
+
+S = StageName
+
+OPERANDS: Final[tuple[Operand, ...]] = (
+    Operand("driver", "driver", "0200-driver.yaml", (S.DISCOVERED,), (S.DRIVER,)),
+    Operand("container-toolkit", "toolkit", "0300-container-toolkit.yaml", (S.DRIVER,), (S.TOOLKIT,)),
+    # The validator starts with the toolkit and waits for it by a watch: one label, one pod start less in a node's way.
+    Operand("operator-validator", "validator", "0400-operator-validator.yaml", (S.DRIVER,), (S.CUDA, S.PLUGIN)),
+    Operand("device-plugin", "device_plugin", "0500-device-plugin.yaml", (S.CUDA,), (S.DEVICE_PLUGIN,)),
+    Operand("dcgm-exporter", "dcgm_exporter", "0600-dcgm-exporter.yaml", (S.PLUGIN,), (S.EXPORTER,)),
+    Operand("gpu-feature-discovery", "gfd", "0700-gpu-feature-discovery.yaml", (S.PLUGIN,), (S.LABELS,)),
+)
+
+
+def operand_of(stage: StageName) -> Operand | None:
+    """The operand that makes `stage`; None for discovered and ready."""
+    return next((operand for operand in OPERANDS if stage in operand.makes), None)
+
+
+def before(stage: StageName) -> tuple[StageName, ...]:
+    """All stages in front of `stage`."""
+    order = list(StageName)
+    return tuple(order[: order.index(stage)])

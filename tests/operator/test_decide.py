@@ -1,0 +1,227 @@
+"""One node's way, as tables: what the operator decides from what it sees."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuplane import names
+from gpuplane.api.gpunode import GPU, GPUNodeStatus, Stage, StageName, StageState, view
+from gpuplane.operator.decide import NodePlan, decide
+from gpuplane.operator.observed import Observed, OperandPod
+from gpuplane.operator.stages import OPERANDS
+
+NOW = "2026-11-20T10:00:00.000000Z"
+ALL = frozenset(operand.gate for operand in OPERANDS)
+GPU_NODE = {names.PCI_PRESENT_LABELS[0]: "true", names.OS_ID_LABEL: "ubuntu", names.OS_VERSION_LABEL: "22.04"}
+GATE = {operand.gate: names.DEPLOY_PREFIX + operand.gate for operand in OPERANDS}
+
+
+def node(**changes: object) -> Observed:
+    base = Observed(
+        name="n1",
+        labels=GPU_NODE,
+        allocatable_gpus=0,
+        held=0,
+        os="ubuntu22.04",
+        kernel="6.8.0",
+        runtime="containerd",
+        arch="amd64",
+        tainted=False,
+        status=None,
+        pods={},
+        enabled=ALL,
+    )
+    return msgspec.structs.replace(base, **changes)
+
+
+def status(*done: StageName, **failed: str) -> GPUNodeStatus:
+    stages = {name.value: Stage(state=StageState.DONE, since=NOW) for name in done}
+    stages |= {name: Stage(state=StageState.FAILED, since=NOW, reason=why) for name, why in failed.items()}
+    return GPUNodeStatus(stages=stages)
+
+
+def applied(seen: Observed, plan: NodePlan) -> Observed:
+    """The node after the plan was carried out."""
+    labels = {k: v for k, v in {**seen.labels, **plan.labels}.items() if v is not None}
+    tainted = seen.tainted if plan.taint is None else plan.taint
+    new = None if plan.delete else plan.status or seen.status
+    return msgspec.structs.replace(seen, labels=labels, status=new, tainted=tainted)
+
+
+S = StageName
+
+
+@pytest.mark.parametrize(
+    ("done", "opened"),
+    [
+        ((S.DISCOVERED,), {"driver"}),
+        ((S.DISCOVERED, S.DRIVER), {"driver", "container-toolkit", "operator-validator"}),
+        ((S.DISCOVERED, S.DRIVER, S.TOOLKIT), {"driver", "container-toolkit", "operator-validator"}),
+        (
+            (S.DISCOVERED, S.DRIVER, S.TOOLKIT, S.CUDA),
+            {"driver", "container-toolkit", "operator-validator", "device-plugin"},
+        ),
+        ((S.DISCOVERED, S.DRIVER, S.TOOLKIT, S.CUDA, S.PLUGIN), ALL),
+    ],
+)
+def test_a_gate_opens_when_what_it_needs_holds(done: tuple[StageName, ...], opened: set[str]) -> None:
+    plan = decide(node(status=status(*done)), NOW)
+    assert {gate for gate, label in GATE.items() if plan.labels.get(label) == "true"} == opened
+
+
+def test_a_bare_gpu_node_gets_its_gpunode_and_the_first_gate() -> None:
+    plan = decide(node(), NOW)
+    assert plan.labels == {names.GPU_PRESENT_LABEL: "true", GATE["driver"]: "true"}
+    assert plan.status is not None
+    assert plan.status.summary.stage == "driver"
+    assert plan.status.machine.os == "ubuntu22.04"
+    assert plan.urgent
+
+
+@pytest.mark.parametrize("changes", [{"labels": {}}, {"enabled": frozenset()}])
+def test_what_is_no_gpu_node_or_has_no_policy_is_left_alone(changes: dict[str, object]) -> None:
+    assert decide(node(**changes), NOW).empty
+
+
+def test_a_pre_installed_driver_is_labelled_so_and_needs_no_pod() -> None:
+    have = status(S.DISCOVERED)
+    present = msgspec.structs.replace(
+        have, stages={**have.stages, "driver": Stage(state=StageState.PRESENT, since=NOW)}
+    )
+    plan = decide(node(status=present), NOW)
+    assert plan.labels[GATE["driver"]] == "pre-installed"
+    assert plan.labels[GATE["container-toolkit"]] == "true"
+
+
+def test_a_disabled_operand_is_skipped_and_its_followers_go_on() -> None:
+    have = status(S.DISCOVERED, S.DRIVER, S.CUDA)
+    plan = decide(node(status=have, enabled=ALL - {"container-toolkit"}), NOW)
+    assert plan.labels.get(GATE["container-toolkit"]) is None
+    assert plan.labels[GATE["device-plugin"]] == "true"
+    assert plan.status is not None
+    assert plan.status.stages["toolkit"].state is StageState.SKIPPED
+
+
+def test_a_restarting_pod_takes_nothing_back() -> None:
+    seen = settled()
+    without = msgspec.structs.replace(seen, pods={}, allocatable_gpus=0)
+    plan = decide(without, NOW)
+    assert plan.labels == {}
+    assert view((plan.status or seen.status or GPUNodeStatus()).stages)[S.READY].state is StageState.DONE
+
+
+def test_a_failed_vectoradd_closes_what_stands_on_it_in_reverse_order() -> None:
+    seen = settled()
+    assert seen.status is not None
+    broken = {**seen.status.stages, "cuda": Stage(state=StageState.FAILED, since=NOW, reason="VectorAddFailed")}
+    seen = msgspec.structs.replace(seen, status=msgspec.structs.replace(seen.status, stages=broken))
+
+    first = decide(seen, NOW)
+    assert first.urgent
+    assert first.labels == {GATE["dcgm-exporter"]: None, GATE["gpu-feature-discovery"]: None}
+    seen = applied(seen, first)
+    pods = {gate: pod for gate, pod in seen.pods.items() if gate not in ("dcgm-exporter", "gpu-feature-discovery")}
+    second = decide(msgspec.structs.replace(seen, pods=pods), NOW)
+    assert second.labels == {GATE["device-plugin"]: None}
+
+
+def test_the_problem_of_a_pod_is_told_and_forgotten() -> None:
+    have = status(S.DISCOVERED)
+    pod = OperandPod("nvidia-driver-x", False, "ErrImagePull", "no such image")
+    plan = decide(node(status=have, pods={"driver": pod}), NOW)
+    assert plan.status is not None
+    assert plan.urgent
+    assert plan.status.stages["driver"].where == "pod/nvidia-driver-x"
+    assert plan.status.summary.waits_for == "ErrImagePull"
+    after = decide(node(status=plan.status, pods={"driver": OperandPod("nvidia-driver-x", True)}), NOW)
+    assert after.status is not None
+    assert "driver" not in after.status.stages
+
+
+def test_the_taint_is_on_while_not_ready_and_goes_when_ready() -> None:
+    assert decide(node(taint_wanted=True), NOW).taint is True
+    ready = msgspec.structs.replace(settled(), taint_wanted=True, tainted=True)
+    assert decide(ready, NOW).taint is False
+
+
+def test_deleting_the_policy_takes_everything_back_from_the_top() -> None:
+    seen = msgspec.structs.replace(settled(), enabled=frozenset())
+    order: list[str] = []
+    for _ in range(12):
+        plan = decide(seen, NOW)
+        if plan.empty:
+            break
+        closed = [gate for gate, label in GATE.items() if label in plan.labels]
+        order += sorted(closed)
+        seen = applied(seen, plan)
+        seen = msgspec.structs.replace(seen, pods={g: p for g, p in seen.pods.items() if GATE[g] in seen.labels})
+    assert seen.status is None
+    assert set(seen.labels) == {*GPU_NODE, "nvidia.com/gpu.product"}
+    assert order.index("device-plugin") < order.index("container-toolkit") < order.index("driver")
+
+
+def settled() -> Observed:
+    """A node that has gone the whole way, with all its pods."""
+    stages = [S.DISCOVERED, S.DRIVER, S.TOOLKIT, S.CUDA, S.DEVICE_PLUGIN, S.PLUGIN, S.EXPORTER, S.LABELS]
+    have = status(*stages)
+    have = msgspec.structs.replace(have, gpus=(GPU(index=0, uuid="GPU-1", model="Tesla T4", memory_mib=15360),))
+    seen = node(
+        status=have,
+        allocatable_gpus=1,
+        labels={**GPU_NODE, "nvidia.com/gpu.product": "Tesla-T4"},
+        pods={gate: OperandPod(gate, True) for gate in ALL},
+    )
+    return applied(seen, decide(seen, NOW))
+
+
+def test_a_settled_node_costs_no_write() -> None:
+    assert decide(settled(), "2026-11-20T11:00:00.000000Z").empty
+
+
+reports = st.lists(
+    st.tuples(
+        st.sampled_from([S.DRIVER, S.TOOLKIT, S.CUDA, S.PLUGIN]),
+        st.sampled_from([StageState.DONE, StageState.FAILED, StageState.PRESENT]),
+        st.integers(0, 2),
+        st.sets(st.sampled_from(sorted(ALL))),
+    ),
+    max_size=12,
+)
+
+
+@given(reports)
+def test_any_history_settles_and_never_opens_a_gate_too_early(
+    history: list[tuple[StageName, StageState, int, set[str]]],
+) -> None:
+    seen = node()
+    for name, state, gpus, pods in history:
+        before = seen
+        have = seen.status or GPUNodeStatus()
+        stages = {
+            **have.stages,
+            name.value: Stage(state=state, since=NOW, reason="X" if state is StageState.FAILED else ""),
+        }
+        seen = msgspec.structs.replace(
+            seen,
+            status=msgspec.structs.replace(have, stages=stages),
+            allocatable_gpus=gpus,
+            pods={gate: OperandPod(gate, True) for gate in pods if GATE[gate] in seen.labels},
+        )
+        for _ in range(20):
+            plan = decide(seen, NOW)
+            if plan.empty:
+                break
+            seen = applied(seen, plan)
+            closed = {g for g in seen.pods if GATE[g] not in seen.labels}
+            seen = msgspec.structs.replace(seen, pods={g: p for g, p in seen.pods.items() if g not in closed})
+        else:
+            raise AssertionError("does not settle")
+        assert seen.status is not None
+        for operand in OPERANDS:
+            opened = GATE[operand.gate] in seen.labels and GATE[operand.gate] not in before.labels
+            if opened:
+                full = view(seen.status.stages)
+                assert all(full[need].state.holds for need in operand.needs)
