@@ -51,7 +51,7 @@ class Entry:
 
 
 class Event:
-    """One write as watchers see it. `entry` is the new version; of a deletion the last one, with the deletion's number."""
+    """One write as watchers see it. `entry` is the new version; of a deletion the last, with the deletion's number."""
 
     __slots__ = ("_left", "_lines", "entry", "old", "type", "version")
 
