@@ -1,0 +1,13 @@
+"""How each built-in kind looks in `kubectl get`: kubectl's own columns, made by the server as Kubernetes does."""
+
+from gpuplane.simulator.apiserver.printers.access import DEFAULT
+from gpuplane.simulator.apiserver.printers.access import PRINTERS as _ACCESS
+from gpuplane.simulator.apiserver.printers.base import Column, Object, Printer
+from gpuplane.simulator.apiserver.printers.cluster import PRINTERS as _CLUSTER
+from gpuplane.simulator.apiserver.printers.workloads import PRINTERS as _WORKLOADS
+from gpuplane.simulator.apiserver.printers.workloads import pod_status
+
+#: Printers by (group, plural).
+PRINTERS: dict[tuple[str, str], Printer] = {**_WORKLOADS, **_CLUSTER, **_ACCESS}
+
+__all__ = ["DEFAULT", "PRINTERS", "Column", "Object", "Printer", "pod_status"]
