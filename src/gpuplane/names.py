@@ -39,6 +39,7 @@ NOT_READY_TAINT: Final = "nvidia.com/gpu-not-ready"
 # -- CDI ---------------------------------------------------------------------------------------------------------
 CDI_KIND: Final = "nvidia.com/gpu"
 CDI_MANAGEMENT_KIND: Final = "management.nvidia.com/gpu"
+VISIBLE_DEVICES_ENV: Final = "NVIDIA_VISIBLE_DEVICES"
 
 # -- paths on a host, relative to its root -----------------------------------------------------------------------
 DRIVER_ROOT: Final = "run/nvidia/driver"
@@ -48,3 +49,10 @@ TOOLKIT_DIR: Final = "usr/local/nvidia/toolkit"
 KUBELET_DIR: Final = "var/lib/kubelet"
 DEVICE_PLUGIN_DIR: Final = "device-plugins"  # below the kubelet's directory
 POD_RESOURCES_SOCKET: Final = "pod-resources/kubelet.sock"  # below the kubelet's directory
+
+# -- what the host-side operands leave on a host, relative to its root -------------------------------------------
+STATE_DIR: Final = "var/lib/gpuplane"  # what was changed and how it was before, one folder a component
+DRIVER_READY: Final = VALIDATIONS_DIR + "/driver-ready"  # an env file, see gpuplane.driver.ready
+HOST_DRIVER_READY: Final = VALIDATIONS_DIR + "/host-driver-ready"  # older releases' word for a driver of the host's own
+TOOLKIT_READY: Final = VALIDATIONS_DIR + "/toolkit-ready"
+SIMGPU_STATE: Final = "var/lib/simgpu/state"  # there: the root's GPUs are simulated

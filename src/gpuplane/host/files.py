@@ -1,0 +1,381 @@
+"""A host's file system, seen through its root directory.
+
+Invariants:
+
+- No path leads out of the root, whatever links lie in it (see `gpuplane.host.walk`).
+- A file is replaced whole or not at all: the new bytes are written beside it, flushed, and renamed over it. Owner, mode
+  and SELinux label of a file that existed are kept. After a crash the next writer of the same file clears the rest.
+- What cannot be done raises `HostError`, with the path and what to do; that a file is absent is an answer, no error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import stat
+from collections.abc import AsyncIterator, Iterator, Sequence
+from pathlib import Path
+
+from gpuplane.errors import Retryable, Terminal
+from gpuplane.host.runner import Command, Completed, Runner, SystemRunner
+from gpuplane.host.walk import Place, locate
+from gpuplane.host.watch import watch
+
+_CURES = {
+    errno.EROFS: "remount the file system read-write",
+    errno.ENOSPC: "free space on the file system",
+    errno.EDQUOT: "raise the quota",
+    errno.EACCES: "run as root, in a privileged container on a node",
+    errno.EPERM: "run as root, in a privileged container on a node",
+    errno.ELOOP: "look for a link that points to itself",
+}
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # NONBLOCK: a FIFO must not hold us
+_ABSENT = (FileNotFoundError, NotADirectoryError)
+
+
+class HostError(Terminal):
+    """The host's file system refused; `code` is the errno."""
+
+    def __init__(self, what: str, *, where: str = "", cure: str = "", code: int = 0) -> None:
+        super().__init__(what, where=where, cure=cure)
+        self.code = code
+
+
+class Locked(Retryable):
+    """Somebody else holds the lock."""
+
+
+class Host:
+    """The file system below `root`, and the programs in it. Paths are relative to the root, with or without a `/`.
+
+    Args:
+        root: `/` on the host itself, `/host` in a pod, any directory in a test.
+        runner: runs the host's programs.
+    """
+
+    def __init__(self, root: Path, runner: Runner | None = None) -> None:
+        self.root = root
+        self.runner: Runner = runner or SystemRunner()
+
+    def __repr__(self) -> str:
+        return f"Host({str(self.root)!r})"
+
+    # -- reading ---------------------------------------------------------------------------------------------------
+
+    def read(self, path: str) -> bytes | None:
+        """The bytes of a regular file; None when there is none."""
+        try:
+            with self._at(path) as place:
+                return _read(place.directory, place.name)
+        except _ABSENT:
+            return None
+
+    def read_text(self, path: str) -> str | None:
+        """As `read`, decoded leniently and without white space around."""
+        data = self.read(path)
+        return None if data is None else data.decode(errors="replace").strip()
+
+    def read_files(self, directory: str, wanted: Sequence[str]) -> dict[str, str]:
+        """Those of the `wanted` files of one directory that can be read, as text: the cheap way through sysfs.
+
+        A file that is there but has no answer (many in sysfs, e.g. EINVAL, EIO) is left out like an absent one.
+        """
+        found: dict[str, str] = {}
+        try:
+            with self._at(directory) as place, _directory(place) as handle:
+                for name in wanted:
+                    with contextlib.suppress(OSError):
+                        found[name] = _read(handle, name).decode(errors="replace").strip()
+        except _ABSENT:
+            return {}
+        return found
+
+    def list(self, directory: str) -> tuple[str, ...]:
+        """The names in a directory, sorted; none when it is absent."""
+        try:
+            with self._at(directory) as place, _directory(place) as handle:
+                return tuple(sorted(os.listdir(handle)))  # noqa: PTH208 - a handle is no path
+        except _ABSENT:
+            return ()
+
+    def stat(self, path: str, *, follow: bool = True) -> os.stat_result | None:
+        """What the file is; None when there is none. `follow=False` looks at a link itself."""
+        try:
+            with self._at(path, follow=follow) as place:
+                return os.stat(place.name, dir_fd=place.directory, follow_symlinks=False)
+        except _ABSENT:
+            return None
+
+    def exists(self, path: str) -> bool:
+        return self.stat(path) is not None
+
+    def readlink(self, path: str) -> str | None:
+        """The target of a link; None for anything else."""
+        try:
+            with self._at(path, follow=False) as place:
+                return os.readlink(place.name, dir_fd=place.directory)
+        except _ABSENT:
+            return None
+        except OSError as error:
+            if error.errno == errno.EINVAL:
+                return None
+            raise
+
+    def real(self, path: str) -> str | None:
+        """The path without links, absolute as the host sees it; None when nothing is there."""
+        try:
+            with self._at(path) as place:
+                os.stat(place.name, dir_fd=place.directory, follow_symlinks=False)
+                return "/" + place.path
+        except _ABSENT:
+            return None
+
+    # -- writing ---------------------------------------------------------------------------------------------------
+
+    def write_atomic(self, path: str, data: bytes, *, mode: int = 0o644, durable: bool = True) -> bool:
+        """Make the file's content `data`; False when it is so already. A link is followed, and stays.
+
+        Args:
+            mode: permissions of a file that is new.
+            durable: flush file and directory to the disk. Needless below `run/`, which no boot survives.
+        """
+        with self._at(path, make=True) as place:
+            old = _stat(place)
+            if old is not None:
+                if not stat.S_ISREG(old.st_mode):
+                    raise HostError("it is not a regular file", where=self.shown(path), cure="move it away")
+                if old.st_size == len(data) and _read(place.directory, place.name) == data:
+                    return False
+            _replace(place, data, old, mode, durable)
+            return True
+
+    def symlink(self, path: str, target: str, *, durable: bool = True) -> bool:
+        """Make `path` a link to `target`, replacing a file or link; False when it is so already."""
+        if self.readlink(path) == target:
+            return False
+        with self._at(path, follow=False, make=True) as place:
+            temporary = _temporary(place.name)
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(temporary, dir_fd=place.directory)
+            os.symlink(target, temporary, dir_fd=place.directory)
+            os.rename(temporary, place.name, src_dir_fd=place.directory, dst_dir_fd=place.directory)
+            if durable:
+                _flush(place)
+            return True
+
+    def make_dirs(self, path: str) -> None:
+        with self._at(f"{path}/x", make=True):
+            pass
+
+    def missing_dirs(self, path: str) -> tuple[str, ...]:
+        """The directories above `path` that do not exist yet, outermost first."""
+        parts = path.strip("/").split("/")[:-1]
+        above = ["/".join(parts[: i + 1]) for i in range(len(parts))]
+        return tuple(directory for directory in above if not self.exists(directory))
+
+    def remove(self, path: str, *, durable: bool = True) -> bool:
+        """Delete a file or link; False when there is none."""
+        try:
+            with self._at(path, follow=False) as place:
+                os.unlink(place.name, dir_fd=place.directory)
+                if durable:
+                    _flush(place)
+                return True
+        except _ABSENT:
+            return False
+
+    def clear_leftover(self, path: str) -> None:
+        """Delete what a writer that died has left beside `path`, and beside what a link there points to."""
+        for follow in (False, True):
+            with contextlib.suppress(*_ABSENT), self._at(path, follow=follow) as place:
+                os.unlink(_temporary(place.name), dir_fd=place.directory)
+
+    def remove_dir(self, path: str) -> bool:
+        """Delete a directory if it is empty; False when it is not, or there is none."""
+        try:
+            with self._at(path, follow=False) as place:
+                os.rmdir(place.name, dir_fd=place.directory)
+                return True
+        except _ABSENT:
+            return False
+        except OSError as error:
+            if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+                return False
+            raise
+
+    def chmod(self, path: str, mode: int, uid: int, gid: int) -> None:
+        """Give a file its permissions and owner, touching only what differs."""
+        with self._at(path) as place:
+            handle = os.open(place.name, _READ, dir_fd=place.directory)
+            try:
+                now = os.fstat(handle)
+                if (now.st_uid, now.st_gid) != (uid, gid):
+                    os.fchown(handle, uid, gid)
+                if stat.S_IMODE(now.st_mode) != mode:
+                    os.fchmod(handle, mode)
+            finally:
+                os.close(handle)
+
+    # -- waiting, locking, running ---------------------------------------------------------------------------------
+
+    def watch(self, *paths: str) -> AsyncIterator[None]:
+        """Yields at once, and again whenever one of the files may have changed (see `gpuplane.host.watch`)."""
+        return watch(self.root, paths)
+
+    async def wait_for(self, path: str) -> bytes:
+        """The content of a file, as soon as it exists."""
+        async for _ in self.watch(path):
+            data = self.read(path)
+            if data is not None:
+                return data
+        raise AssertionError("a watch never ends")
+
+    @contextlib.contextmanager
+    def lock(self, path: str) -> Iterator[None]:
+        """Hold an exclusive lock while in the context; the kernel frees it when we die, also by kill -9.
+
+        The file, with our process id for people to read, is removed when the lock is given back.
+
+        Raises:
+            Locked: somebody else holds it.
+        """
+        handle = self._lock(path)
+        try:
+            yield
+        finally:
+            self.remove(path, durable=False)
+            os.close(handle)
+
+    def _lock(self, path: str) -> int:
+        while True:
+            with self._at(path, make=True) as place:
+                flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+                handle = os.open(place.name, flags, 0o644, dir_fd=place.directory)
+                try:
+                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    holder = os.read(handle, 32).decode(errors="replace").strip()
+                    os.close(handle)
+                    raise Locked(f"process {holder or '?'} is at work here", where=self.shown(path)) from None
+                now = _stat(place)
+            if now is not None and now.st_ino == os.fstat(handle).st_ino:
+                os.truncate(handle, 0)
+                os.write(handle, f"{os.getpid()}\n".encode())
+                return handle
+            os.close(handle)  # its last holder removed it between our two calls
+
+    async def run(self, *argv: str, chroot: bool = True, timeout: float = 300.0) -> Completed:
+        """Run a program of the host; see `gpuplane.host.runner` for how it is found."""
+        return await self.runner.run(Command(argv, self.root if chroot else None, timeout))
+
+    def shown(self, path: str) -> str:
+        """The path as people should read it."""
+        return str(self.root / path.lstrip("/"))
+
+    @contextlib.contextmanager
+    def _at(self, path: str, *, follow: bool = True, make: bool = False) -> Iterator[Place]:
+        try:
+            with locate(self.root, path, follow=follow, make=make) as place:
+                yield place
+        except _ABSENT:
+            raise
+        except OSError as error:
+            if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.EINVAL):
+                raise  # answers to the question asked, for the caller
+            code = error.errno or 0
+            raise HostError(
+                (error.strerror or str(error)).lower(), where=self.shown(path), cure=_CURES.get(code, ""), code=code
+            ) from error
+
+
+def _read(directory: int, name: str) -> bytes:
+    handle = os.open(name, _READ, dir_fd=directory)
+    try:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise IsADirectoryError(errno.EISDIR, "it is not a regular file")
+        parts = []
+        while part := os.read(handle, 1 << 20):
+            parts.append(part)
+        return b"".join(parts)
+    finally:
+        os.close(handle)
+
+
+def _stat(place: Place) -> os.stat_result | None:
+    try:
+        return os.stat(place.name, dir_fd=place.directory, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+
+
+def _temporary(name: str) -> str:
+    return f".{name}.gpuplane"
+
+
+def _replace(place: Place, data: bytes, old: os.stat_result | None, mode: int, durable: bool) -> None:
+    """Write beside, flush, rename. The name beside is fixed, so that a crash leaves at most one file, which the next
+    writer takes over; the lock on it keeps two writers apart."""
+    temporary = _temporary(place.name)
+    handle = _open_locked(place, temporary)
+    try:
+        os.truncate(handle, 0)
+        view = memoryview(data)
+        while view:
+            view = view[os.write(handle, view) :]
+        if old is not None and (old.st_uid, old.st_gid) != (os.geteuid(), os.getegid()):
+            os.fchown(handle, old.st_uid, old.st_gid)
+        os.fchmod(handle, stat.S_IMODE(old.st_mode) if old is not None else mode)
+        if old is not None:
+            _copy_selinux_label(place, handle)
+        if durable:
+            os.fsync(handle)
+        os.rename(temporary, place.name, src_dir_fd=place.directory, dst_dir_fd=place.directory)
+        if durable:
+            _flush(place)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary, dir_fd=place.directory)
+        raise
+    finally:
+        os.close(handle)
+
+
+def _open_locked(place: Place, name: str) -> int:
+    while True:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        handle = os.open(name, flags, 0o600, dir_fd=place.directory)
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        with contextlib.suppress(FileNotFoundError):
+            there = os.stat(name, dir_fd=place.directory, follow_symlinks=False)
+            if there.st_ino == os.fstat(handle).st_ino:
+                return handle
+        os.close(handle)  # the writer before us renamed it while we waited
+
+
+def _copy_selinux_label(place: Place, handle: int) -> None:
+    source = os.open(place.name, _READ, dir_fd=place.directory)
+    try:
+        label = os.getxattr(source, "security.selinux")
+        if label != os.getxattr(handle, "security.selinux"):
+            os.setxattr(handle, "security.selinux", label)
+    except OSError as error:
+        if error.errno not in (errno.ENODATA, errno.ENOTSUP):
+            raise
+    finally:
+        os.close(source)
+
+
+def _flush(place: Place) -> None:
+    with _directory(Place(place.directory, ".", "")) as handle:
+        os.fsync(handle)
+
+
+@contextlib.contextmanager
+def _directory(place: Place) -> Iterator[int]:
+    handle = os.open(place.name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=place.directory)
+    try:
+        yield handle
+    finally:
+        os.close(handle)
