@@ -1,0 +1,57 @@
+"""All filters for one pod, prepared once and then asked node by node."""
+
+from __future__ import annotations
+
+from gpuplane.simulator.scheduler import filters
+from gpuplane.simulator.scheduler.cache import Cache, NodeState
+from gpuplane.simulator.scheduler.filters import Failure
+from gpuplane.simulator.scheduler.podinfo import PodInfo
+from gpuplane.simulator.scheduler.topology import PodAffinity, TopologySpread
+
+
+class Check:
+    """`check(node)` is None when the pod may go there.
+
+    Prepared from the cache as it is now; make a new one when pods came or went (preemption does).
+    """
+
+    def __init__(self, pod: PodInfo, cache: Cache, ignored: frozenset[str] = frozenset()) -> None:
+        self._pod = pod
+        self._ignored = ignored
+        # NB: DaemonSet pods have neither, and must not pay for those who have.
+        needs_affinity = bool(pod.affinity.pod_required or pod.affinity.anti_required or cache.anti_terms)
+        self._affinity = PodAffinity(pod, cache) if needs_affinity else None
+        self._spread = TopologySpread(pod, cache) if any(c.hard for c in pod.spread) else None
+
+    def __call__(self, node: NodeState) -> Failure | None:
+        pod, facts = self._pod, node.facts
+        if facts is None:
+            return Failure("NodeName", ("node(s) didn't match the requested node name",))
+        failure = (
+            filters.check_unschedulable(pod, facts)
+            or filters.check_taints(pod, facts)
+            or filters.check_affinity(pod, facts)
+        )
+        if failure is not None:
+            return failure
+        requested, count, ports = node.requested, len(node.pods), node.ports
+        others = [
+            other
+            for key, other in node.nominated.items()
+            if key != pod.key and other.priority >= pod.priority and key not in node.pods
+        ]
+        if others:
+            # Pods that made room for themselves here come first; what they are promised is taken.
+            requested, count, ports = dict(requested), count + len(others), dict(ports)
+            for other in others:
+                for name, amount in other.requests.items():
+                    requested[name] = requested.get(name, 0) + amount
+                ports.update(dict.fromkeys(other.ports, 1))
+        failure = filters.check_ports(pod, ports) if pod.ports else None
+        if failure is None:
+            failure = filters.check_resources(pod, facts.allocatable, requested, count, self._ignored)
+        if failure is None and self._spread is not None:
+            failure = self._spread.check(facts)
+        if failure is None and self._affinity is not None:
+            failure = self._affinity.check(facts)
+        return failure

@@ -1,0 +1,241 @@
+"""Which nodes a pod may go to, and the words for those it may not."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from gpuplane.simulator.scheduler.decide import find, fit_error
+from gpuplane.simulator.scheduler.podinfo import pod_requests
+
+
+def term(key, operator, *values):
+    return {"nodeSelectorTerms": [{"matchExpressions": [{"key": key, "operator": operator, "values": list(values)}]}]}
+
+
+def required_node(selector):
+    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": selector}}
+
+
+def company(kind, labels, key="kubernetes.io/hostname"):
+    rule = {"labelSelector": {"matchLabels": labels}, "topologyKey": key}
+    return {kind: {"requiredDuringSchedulingIgnoredDuringExecution": [rule]}}
+
+
+def names(found):
+    return sorted(node.name for node in found.feasible)
+
+
+def verdict(world, pod):
+    return fit_error(find(pod, world.cache))
+
+
+def test_the_reasons_are_counted_and_worded_as_kube_scheduler_does(world):
+    world.node("a", taints=[{"key": "gpu", "value": "yes", "effect": "NoSchedule"}])
+    world.node("b")
+    world.node("c")
+    text = verdict(world, world.pod("p", requests={"nvidia.com/gpu": "1"}))
+    assert text == "0/3 nodes are available: 1 node(s) had untolerated taint {gpu: yes}, 2 Insufficient nvidia.com/gpu."
+
+
+def test_without_nodes_the_message_says_so(world):
+    assert verdict(world, world.pod("p")) == "no nodes available to schedule pods"
+
+
+def test_all_short_resources_are_named(world):
+    world.node("a", allocatable={"pods": "0"})
+    text = verdict(world, world.pod("p", requests={"cpu": "5", "memory": "9Gi"}))
+    assert text == "0/1 nodes are available: 1 Insufficient cpu, 1 Insufficient memory, 1 Too many pods."
+
+
+def test_what_placed_pods_hold_is_not_free(world):
+    world.node("a", allocatable={"nvidia.com/gpu": "8"})
+    world.placed("one", "a", requests={"nvidia.com/gpu": "5"})
+    assert names(find(world.pod("fits", requests={"nvidia.com/gpu": "3"}), world.cache)) == ["a"]
+    assert not find(world.pod("does-not", requests={"nvidia.com/gpu": "4"}), world.cache).feasible
+
+
+def test_cordoned_nodes_take_only_pods_that_tolerate_it(world):
+    world.node("a", unschedulable=True)
+    assert "1 node(s) were unschedulable" in verdict(world, world.pod("p"))
+    tolerant = world.pod("p", tolerations=[{"key": "node.kubernetes.io/unschedulable", "operator": "Exists"}])
+    assert names(find(tolerant, world.cache)) == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("toleration", "passes"),
+    [
+        ({"key": "k", "operator": "Equal", "value": "v", "effect": "NoSchedule"}, True),
+        ({"key": "k", "value": "v"}, True),
+        ({"key": "k", "operator": "Exists"}, True),
+        ({"operator": "Exists"}, True),
+        ({"key": "k", "value": "other"}, False),
+        ({"key": "other", "operator": "Exists"}, False),
+        ({"key": "k", "operator": "Exists", "effect": "NoExecute"}, False),
+    ],
+)
+def test_tolerations(world, toleration, passes):
+    world.node("a", taints=[{"key": "k", "value": "v", "effect": "NoSchedule"}])
+    assert bool(find(world.pod("p", tolerations=[toleration]), world.cache).feasible) is passes
+
+
+def test_prefer_no_schedule_keeps_nobody_out(world):
+    world.node("a", taints=[{"key": "k", "effect": "PreferNoSchedule"}])
+    assert names(find(world.pod("p"), world.cache)) == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("operator", "values", "expected"),
+    [
+        ("In", ["h100", "t4"], ["a", "b"]),
+        ("NotIn", ["h100"], ["b", "c"]),
+        ("Exists", [], ["a", "b"]),
+        ("DoesNotExist", [], ["c"]),
+    ],
+)
+def test_node_affinity_operators(world, operator, values, expected):
+    world.node("a", labels={"gpu": "h100"})
+    world.node("b", labels={"gpu": "t4"})
+    world.node("c")
+    pod = world.pod("p", affinity=required_node(term("gpu", operator, *values)))
+    assert names(find(pod, world.cache)) == expected
+
+
+@pytest.mark.parametrize(("operator", "expected"), [("Gt", ["b"]), ("Lt", ["a"])])
+def test_node_affinity_compares_numbers(world, operator, expected):
+    world.node("a", labels={"count": "2"})
+    world.node("b", labels={"count": "10"})
+    world.node("c", labels={"count": "many"})
+    assert names(find(world.pod("p", affinity=required_node(term("count", operator, "4"))), world.cache)) == expected
+
+
+def test_an_empty_node_selector_term_matches_nothing(world):
+    world.node("a")
+    pod = world.pod("p", affinity=required_node({"nodeSelectorTerms": [{}]}))
+    assert "didn't match Pod's node affinity/selector" in verdict(world, pod)
+
+
+def test_a_daemon_pod_asks_its_own_node_only(world):
+    world.node("a")
+    world.node("b", allocatable={"pods": "0"})
+    world.node("c")
+    fields = {"nodeSelectorTerms": [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["b"]}]}]}
+    text = verdict(world, world.pod("p", affinity=required_node(fields)))
+    assert text == "0/3 nodes are available: 1 Too many pods, 2 node(s) didn't satisfy plugin(s) [NodeAffinity]."
+
+
+def test_host_ports_conflict_by_address_protocol_and_number(world):
+    world.node("a")
+    world.placed("one", "a", ports=[{"hostPort": 80, "hostIP": "10.0.0.1"}])
+
+    def fits(**port):
+        return bool(find(world.pod("p", ports=[port]), world.cache).feasible)
+
+    assert not fits(hostPort=80)
+    assert not fits(hostPort=80, hostIP="10.0.0.1")
+    assert fits(hostPort=80, hostIP="10.0.0.2")
+    assert fits(hostPort=80, protocol="UDP")
+    assert fits(hostPort=81)
+
+
+def test_pod_affinity_follows_company_and_the_first_may_go_anywhere(world):
+    for name, zone in (("a", "x"), ("b", "x"), ("c", "y")):
+        world.node(name, labels={"zone": zone})
+    rule = company("podAffinity", {"app": "web"}, "zone")
+    member = {"labels": {"app": "web"}, "affinity": rule}
+    assert names(find(world.pod("first", **member), world.cache)) == ["a", "b", "c"]
+    stranger = world.pod("stranger", affinity=rule)
+    assert "3 node(s) didn't match pod affinity rules" in verdict(world, stranger)
+    world.placed("first", "a", **member)
+    assert names(find(stranger, world.cache)) == ["a", "b"]
+
+
+def test_anti_affinity_works_in_both_directions(world):
+    world.node("a")
+    world.node("b")
+    rule = company("podAntiAffinity", {"app": "web"})
+    world.placed("one", "a", labels={"app": "web"}, affinity=rule)
+    assert names(find(world.pod("two", labels={"app": "web"}), world.cache)) == ["b"]
+    world.placed("two", "b", labels={"app": "web"})
+    text = verdict(world, world.pod("three", affinity=rule))
+    assert text == "0/2 nodes are available: 2 node(s) didn't match pod anti-affinity rules."
+    four = find(world.pod("four", labels={"app": "web"}), world.cache)
+    assert names(four) == ["b"]
+    assert four.failures["a"].reasons == ("node(s) didn't satisfy existing pods anti-affinity rules",)
+
+
+def test_affinity_looks_into_namespaces_by_name_and_by_label(world):
+    world.node("a")
+    world.node("b")
+    world.cache.set_namespace("team", {"kind": "team"})
+    world.placed("one", "a", namespace="team", labels={"app": "web"})
+    rule = company("podAffinity", {"app": "web"})
+    terms = rule["podAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    assert not find(world.pod("p", affinity=rule), world.cache).feasible
+    terms[0]["namespaces"] = ["team"]
+    assert names(find(world.pod("p", affinity=rule), world.cache)) == ["a"]
+    terms[0]["namespaces"] = []
+    terms[0]["namespaceSelector"] = {"matchLabels": {"kind": "team"}}
+    assert names(find(world.pod("p", affinity=rule), world.cache)) == ["a"]
+    world.cache.set_namespace("team", {})
+    assert not find(world.pod("p", affinity=rule), world.cache).feasible
+
+
+def spread(skew=1, key="zone", **more):
+    return [
+        {
+            "maxSkew": skew,
+            "topologyKey": key,
+            "whenUnsatisfiable": "DoNotSchedule",
+            "labelSelector": {"matchLabels": {"app": "web"}},
+            **more,
+        }
+    ]
+
+
+def test_topology_spread_keeps_the_skew(world):
+    world.node("a", labels={"zone": "x"})
+    world.node("b", labels={"zone": "y"})
+    world.node("c")
+    web = {"labels": {"app": "web"}}
+    world.placed("one", "a", **web)
+    pod = world.pod("two", **web, topologySpreadConstraints=spread())
+    assert names(find(pod, world.cache)) == ["b"]
+    assert find(pod, world.cache).failures["c"].reasons == (
+        "node(s) didn't match pod topology spread constraints (missing required label)",
+    )
+    world.placed("two", "b", **web)
+    assert names(find(world.pod("three", **web, topologySpreadConstraints=spread()), world.cache)) == ["a", "b"]
+
+
+def test_topology_spread_waits_for_enough_domains(world):
+    world.node("a", labels={"zone": "x"})
+    web = {"labels": {"app": "web"}}
+    world.placed("one", "a", **web)
+    pod = world.pod("two", **web, topologySpreadConstraints=spread(minDomains=2))
+    assert "1 node(s) didn't match pod topology spread constraints" in verdict(world, pod)
+
+
+def test_topology_spread_does_not_count_pods_that_are_leaving(world):
+    world.node("a", labels={"zone": "x"})
+    world.node("b", labels={"zone": "y"})
+    leaving = world.pod("one", labels={"app": "web"}, nodeName="a")
+    world.cache.place(msgspec.structs.replace(leaving, terminating=True))
+    pod = world.pod("two", labels={"app": "web"}, topologySpreadConstraints=spread())
+    assert names(find(pod, world.cache)) == ["a", "b"]
+
+
+def test_requests_count_init_containers_sidecars_and_overhead_as_kubernetes_does():
+    def container(cpu, **more):
+        return {"resources": {"requests": {"cpu": cpu}}, **more}
+
+    assert pod_requests({"containers": [container("1"), container("500m")]}) == {"cpu": 1500}
+    assert pod_requests({"containers": [container("1")], "initContainers": [container("3")]}) == {"cpu": 3000}
+    sidecar = container("1", restartPolicy="Always")
+    assert pod_requests({"containers": [container("1")], "initContainers": [sidecar, container("2")]}) == {"cpu": 3000}
+    assert pod_requests({"containers": [container("1")], "initContainers": [container("2"), sidecar]}) == {"cpu": 2000}
+    assert pod_requests({"containers": [container("1")], "overhead": {"cpu": "250m"}}) == {"cpu": 1250}
+    limited = {"resources": {"limits": {"nvidia.com/gpu": "1"}}}
+    assert pod_requests({"containers": [limited]}) == {"nvidia.com/gpu": 1}
+    pod_level = {"containers": [container("1")], "resources": {"requests": {"cpu": "4"}}}
+    assert pod_requests(pod_level) == {"cpu": 4000}

@@ -1,0 +1,122 @@
+"""When a waiting pod is tried again."""
+
+from __future__ import annotations
+
+import msgspec
+
+from gpuplane.simulator.scheduler.queue import ERROR, EXTENDER, Event, Queue
+
+
+def pinned_to(node):
+    field = {"key": "metadata.name", "operator": "In", "values": [node]}
+    terms = {"nodeSelectorTerms": [{"matchFields": [field]}]}
+    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
+
+
+def fail(queue, *plugins, now=0.0):
+    entry = queue.pop(now)
+    assert entry is not None
+    queue.failed(entry, plugins, now)
+    return entry
+
+
+def test_higher_priority_first_then_first_come(world):
+    queue = Queue()
+    for turn, (name, priority) in enumerate((("a", 0), ("b", 5), ("c", 0))):
+        queue.put(world.pod(name, priority=priority), float(turn))
+    assert [queue.pop(9.0).pod.name for _ in range(3)] == ["b", "a", "c"]
+    assert queue.pop(9.0) is None
+
+
+def test_only_events_that_could_help_wake_a_pod(world):
+    queue = Queue()
+    queue.put(world.pod("p"), 0.0)
+    fail(queue, "NodeResourcesFit")
+    assert not queue.notify(Event.NODE_TAINTS, "a", 20.0)
+    assert queue.pop(20.0) is None
+    assert queue.notify(Event.POD_GONE, "a", 20.0)
+    assert queue.pop(20.0).pod.name == "p"
+
+
+def test_a_pinned_pod_hears_of_its_own_node_only(world):
+    queue = Queue()
+    queue.put(world.pod("p", affinity=pinned_to("a")), 0.0)
+    fail(queue, "NodeResourcesFit")
+    assert not queue.notify(Event.NODE_ALLOCATABLE, "b", 20.0)
+    assert queue.notify(Event.NODE_ALLOCATABLE, "a", 20.0)
+
+
+def test_an_event_during_the_try_is_not_lost(world):
+    queue = Queue()
+    queue.put(world.pod("p"), 0.0)
+    entry = queue.pop(0.0)
+    queue.notify(Event.NODE_ADDED, "a", 0.0)
+    queue.failed(entry, {"NodeAffinity"}, 0.0)
+    assert queue.pop(0.0) is entry
+
+
+def test_a_woken_pod_backs_off_behind_others(world):
+    queue = Queue()
+    queue.put(world.pod("p", priority=9), 0.0)
+    fail(queue, "NodeAffinity")
+    queue.put(world.pod("q"), 0.1)
+    queue.notify(Event.NODE_ADDED, "a", 0.1)
+    assert queue.pop(0.2).pod.name == "q"
+    assert queue.pop(0.2).pod.name == "p"
+
+
+def test_errors_sit_out_their_backoff_which_doubles(world):
+    queue = Queue()
+    queue.put(world.pod("p"), 0.0)
+    fail(queue, ERROR, now=0.0)
+    assert queue.pop(0.9) is None
+    assert queue.next_due(0.9) == 1.0 - 0.9
+    fail(queue, ERROR, now=1.0)
+    assert queue.pop(2.9) is None
+    assert queue.pop(3.0).pod.name == "p"
+
+
+def test_a_pod_that_an_extender_refused_is_woken_by_any_touch_of_a_node(world):
+    queue = Queue()
+    queue.put(world.pod("p"), 0.0)
+    fail(queue, EXTENDER)
+    assert queue.notify(Event.NODE_OTHER, "a", 20.0)
+
+
+def test_waiting_pods_are_tried_again_after_five_minutes_anyway(world):
+    queue = Queue()
+    queue.put(world.pod("p"), 0.0)
+    fail(queue, "NodeAffinity")
+    assert queue.next_due(100.0) == 200.0
+    assert queue.pop(299.0) is None
+    assert queue.pop(300.0).pod.name == "p"
+
+
+def test_gated_pods_wait_until_the_gates_are_gone(world):
+    queue = Queue()
+    gated = world.pod("p", schedulingGates=[{"name": "quota"}])
+    queue.put(gated, 0.0)
+    assert queue.pop(0.0) is None
+    queue.notify(Event.NODE_ADDED, "a", 1.0)
+    assert queue.pop(1.0) is None
+    queue.put(msgspec.structs.replace(gated, gates=()), 2.0)
+    assert queue.pop(2.0).pod.name == "p"
+
+
+def test_a_dropped_pod_never_comes_back(world):
+    queue = Queue()
+    queue.put(world.pod("p"), 0.0)
+    entry = queue.pop(0.0)
+    queue.drop("default/p")
+    queue.failed(entry, {ERROR}, 0.0)
+    assert queue.pop(1000.0) is None
+    assert len(queue) == 0
+
+
+def test_a_pod_made_anew_under_the_same_name_starts_anew(world):
+    queue = Queue()
+    old = world.pod("p")
+    queue.put(old, 0.0)
+    fail(queue, "NodeAffinity")
+    queue.put(msgspec.structs.replace(old, uid="other"), 1.0)
+    assert queue.pop(1.0).attempts == 1
