@@ -20,22 +20,15 @@ def test_service_paths_are_the_kubelets() -> None:
     services = deviceplugin_pb2.DESCRIPTOR.services_by_name
     assert set(services) == {"Registration", "DevicePlugin"}
     assert services["Registration"].full_name == "v1beta1.Registration"
-    assert (
-        podresources_pb2.DESCRIPTOR.services_by_name["PodResourcesLister"].full_name
-        == "v1.PodResourcesLister"
-    )
+    assert podresources_pb2.DESCRIPTOR.services_by_name["PodResourcesLister"].full_name == "v1.PodResourcesLister"
     assert hasattr(deviceplugin_pb2_grpc, "add_DevicePluginServicer_to_server")
 
 
 def test_bytes_on_the_wire() -> None:
     # Written down by hand from the field numbers, so that a renumbered .proto cannot pass with fresh stubs.
-    request = deviceplugin_pb2.RegisterRequest(
-        version="v1beta1", endpoint="g.sock", resource_name="nvidia.com/gpu"
-    )
+    request = deviceplugin_pb2.RegisterRequest(version="v1beta1", endpoint="g.sock", resource_name="nvidia.com/gpu")
     request.options.get_preferred_allocation_available = True
-    assert (
-        request.SerializeToString() == b"\x0a\x07v1beta1\x12\x06g.sock\x1a\x0envidia.com/gpu\x22\x02\x10\x01"
-    )
+    assert request.SerializeToString() == b"\x0a\x07v1beta1\x12\x06g.sock\x1a\x0envidia.com/gpu\x22\x02\x10\x01"
     response = deviceplugin_pb2.ContainerAllocateResponse(
         envs={"A": "b"}, cdi_devices=[deviceplugin_pb2.CDIDevice(name="x/y=z")]
     )

@@ -32,9 +32,7 @@ def generate(target: Path) -> list[Path]:
         ]
         if protoc.main(arguments) != 0:
             raise RuntimeError(f"{HERE / name}.proto does not compile")
-    return sorted(
-        path for path in (target / "gpuplane/api/protocol").iterdir() if re.search(r"_pb2", path.name)
-    )
+    return sorted(path for path in (target / "gpuplane/api/protocol").iterdir() if re.search(r"_pb2", path.name))
 
 
 def main() -> int:

@@ -1,0 +1,31 @@
+"""gRPC addresses of unix sockets, also of those whose path is too long for one.
+
+A unix socket's address holds 107 bytes. The kubelet's directories fit; a simulated node's, deep below somebody's home
+or a test's temporary directory, may not. Such a path is addressed through a descriptor of its directory instead.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+LONGEST: Final = 107
+
+
+@contextmanager
+def address(path: Path) -> Iterator[str]:
+    """The gRPC target of the socket at `path`, usable inside the `with` for listening as well as for connecting.
+
+    Raises OSError when the path is too long and its directory cannot be opened.
+    """
+    if len(os.fsencode(path)) <= LONGEST:
+        yield f"unix:{path}"
+        return
+    directory = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"unix:/proc/self/fd/{directory}/{path.name}"
+    finally:
+        os.close(directory)

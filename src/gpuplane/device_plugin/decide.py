@@ -1,0 +1,87 @@
+"""What is advertised and what a container gets: pure functions on inventory, health and configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from gpuplane import names
+from gpuplane.device_plugin.config import DeviceIDStrategy, DeviceListStrategy, PluginConfig
+from gpuplane.device_plugin.facts import Allocation, Device
+from gpuplane.errors import GpuplaneError, InvalidInput, Terminal
+from gpuplane.hardware import GPU, HealthEvent, HealthEventKind
+
+NOT_LISTED = "lost: NVML does not list it any more"
+
+
+def devices(inventory: Sequence[GPU], health: Mapping[str, str]) -> tuple[Device, ...]:
+    """The devices of `nvidia.com/gpu`: each GPU once, by UUID; one that is not healthy stays listed as such."""
+    return tuple(
+        Device(id=gpu.uuid, healthy=gpu.uuid not in health, numa=(gpu.numa,) if gpu.numa >= 0 else ())
+        for gpu in inventory
+    )
+
+
+def first_health(inventory: Sequence[GPU], now: Mapping[str, str], listed_before: Iterable[str]) -> dict[str, str]:
+    """Health at the start: what the GPUs say, and those that the GPUNode lists but NVML does not show any more."""
+    present = {gpu.uuid for gpu in inventory}
+    gone = {uuid: NOT_LISTED for uuid in listed_before if uuid not in present}
+    return {**gone, **now}
+
+
+def health_after(health: Mapping[str, str], event: HealthEvent) -> dict[str, str]:
+    """Health after one event.
+
+    An application's own fault (XID 13, 31, 43, 45, 68, 109) says nothing about the GPU. The first reason is kept: what
+    follows on a GPU that has failed is seldom the cause. A GPU that has recovered is trusted again.
+    """
+    if event.kind is HealthEventKind.RECOVERED:
+        return {uuid: reason for uuid, reason in health.items() if uuid != event.uuid}
+    if not event.critical or not event.uuid or event.uuid in health:
+        return dict(health)
+    return {**health, event.uuid: event.reason or event.kind.value}
+
+
+def allocation(
+    ids: Sequence[str], inventory: Sequence[GPU], health: Mapping[str, str], config: PluginConfig
+) -> Allocation:
+    """What a container with the GPUs `ids` (UUIDs) gets. Raises Terminal for an id that is unknown or not healthy."""
+    by_uuid = {gpu.uuid: gpu for gpu in inventory}
+    for uuid in ids:
+        if uuid not in by_uuid:
+            raise Terminal(f"no GPU {uuid} on this node", where="Allocate", cure="delete the pod; it is placed anew")
+        if uuid in health:
+            raise Terminal(f"GPU {uuid} is not usable: {health[uuid]}", where="Allocate", cure="delete the pod")
+    by_index = config.device_id_strategy is DeviceIDStrategy.INDEX
+    shown = [str(by_uuid[uuid].index) if by_index else uuid for uuid in ids]
+    envs: dict[str, str] = {}
+    cdi: tuple[str, ...] = ()
+    if DeviceListStrategy.ENVVAR in config.device_list_strategy:
+        envs[names.VISIBLE_DEVICES_ENV] = ",".join(shown)
+    if DeviceListStrategy.CDI_CRI in config.device_list_strategy:
+        cdi = tuple(f"{names.CDI_KIND}={name}" for name in shown)
+    return Allocation(envs=envs, cdi_devices=cdi)
+
+
+QUIET_CHECKS = 5
+
+
+def health_after_quiet(
+    health: Mapping[str, str], says: Mapping[str, str], quiet: Mapping[str, int]
+) -> tuple[dict[str, str], dict[str, int]]:
+    """Health after a GPU that is not usable was asked how it is, and how often in a row each has said "well".
+
+    One that says so `QUIET_CHECKS` times in a row is trusted again; one that is not listed any more cannot say so.
+    Drivers that tell a recovery themselves never get here; see `health_after`.
+    """
+    counts = {
+        uuid: 0 if uuid in says else quiet.get(uuid, 0) + 1 for uuid, reason in health.items() if reason != NOT_LISTED
+    }
+    trusted = {uuid for uuid, count in counts.items() if count >= QUIET_CHECKS}
+    return {uuid: reason for uuid, reason in health.items() if uuid not in trusted}, counts
+
+
+def failure_reason(error: GpuplaneError) -> str:
+    """The stable CamelCase cause of a failure of the whole plugin."""
+    if isinstance(error, InvalidInput):
+        return "InvalidPluginConfig"
+    return "PluginFailed" if isinstance(error, Terminal) else "PluginNotServing"

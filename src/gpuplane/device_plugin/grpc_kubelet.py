@@ -1,0 +1,200 @@
+"""A real kubelet: offers a plugin over the unix sockets in the kubelet's `device-plugins` directory.
+
+Order matters: the plugin's socket answers before it is registered, because the kubelet calls back at once. A kubelet
+that restarts deletes all sockets in the directory and forgets every plugin; then `serve` returns and is called again.
+
+Source: Kubernetes, "Device Plugins"; kubelet device plugin API v1beta1.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any, Final, cast
+
+import grpc
+import grpc.aio
+
+from gpuplane import names
+from gpuplane.api.protocol import deviceplugin_pb2 as pb
+from gpuplane.api.protocol import deviceplugin_pb2_grpc as rpc
+from gpuplane.api.protocol.sockets import address
+from gpuplane.device_plugin.facts import Allocation, Device, Plugin
+from gpuplane.errors import GpuplaneError, InvalidInput, Retryable
+from gpuplane.host import Host
+
+log = logging.getLogger("gpuplane.device-plugin")
+
+VERSION: Final = "v1beta1"
+KUBELET_SOCKET: Final = "kubelet.sock"
+REGISTER_TIMEOUT_SECONDS: Final = 1.0
+FIRST_PAUSE_SECONDS: Final = 0.1
+LONGEST_PAUSE_SECONDS: Final = 5.0
+
+
+class GrpcKubelet:
+    """The kubelet whose directory (`/var/lib/kubelet`) is `kubelet_dir`; see `gpuplane.operand.Kubelet`."""
+
+    def __init__(self, kubelet_dir: Path, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
+        self._directory = kubelet_dir / names.DEVICE_PLUGIN_DIR
+        self._sleep = sleep
+
+    async def serve(self, resource: str, plugin: Plugin) -> None:
+        """Offer `plugin` until the kubelet's socket goes away or is another one, or ours was deleted.
+
+        Raises Retryable when the directory cannot be watched or the socket cannot be opened.
+        """
+        ours = self._directory / (resource.replace("/", "-").replace(".com", "") + ".sock")
+        try:
+            self._directory.mkdir(parents=True, exist_ok=True)
+            # The watch stands before anything is looked at, so no change between a look and a wait is lost.
+            watch = Host(self._directory).watch(KUBELET_SOCKET, ours.name)
+            async with aclosing(cast("AsyncGenerator[None, None]", watch)) as changes:
+                await anext(changes)
+                await self._serve(resource, plugin, ours, changes)
+        except OSError as error:
+            raise Retryable(
+                f"the kubelet's device plugin directory cannot be used: {error}",
+                where=str(self._directory),
+                cure="mount the kubelet's directory into the pod, or give --kubelet-dir",
+            ) from error
+
+    async def _serve(self, resource: str, plugin: Plugin, ours: Path, changes: AsyncGenerator[None, None]) -> None:
+        server = grpc.aio.server()
+        rpc.add_DevicePluginServicer_to_server(_Servicer(plugin), server)
+        ours.unlink(missing_ok=True)
+        with address(ours) as target:
+            try:
+                server.add_insecure_port(target)
+                await server.start()
+            except RuntimeError as error:
+                raise Retryable(f"the socket cannot be opened: {error}", where=str(ours)) from error
+            made = _identity(ours)
+            try:
+                kubelet = await self._register(resource, ours, made, changes)
+                while (_identity(self._directory / KUBELET_SOCKET), _identity(ours)) == (kubelet, made):
+                    await anext(changes)
+                log.info("%s: the kubelet's sockets changed", resource)
+            finally:
+                still_ours = _identity(ours) == made
+                await server.stop(None)
+                if still_ours:
+                    ours.unlink(missing_ok=True)
+
+    async def _register(
+        self, resource: str, ours: Path, made: _Identity, changes: AsyncGenerator[None, None]
+    ) -> _Identity:
+        """Register, however long it takes; returns which kubelet socket it was.
+
+        NB: a kubelet that starts empties the directory first; a socket that it deleted must not be registered. Then it
+        is None.
+        """
+        socket = self._directory / KUBELET_SOCKET
+        options = pb.DevicePluginOptions(get_preferred_allocation_available=True)
+        request = pb.RegisterRequest(version=VERSION, endpoint=ours.name, resource_name=resource, options=options)
+        pause, said = FIRST_PAUSE_SECONDS, ""
+        while _identity(ours) == made:
+            kubelet = _identity(socket)
+            if kubelet is None:
+                if said != "absent":
+                    log.info("%s: waits for %s", resource, socket)
+                    said = "absent"
+                await anext(changes)
+                continue
+            try:
+                with address(socket) as target:
+                    async with grpc.aio.insecure_channel(target) as channel:
+                        await rpc.RegistrationStub(channel).Register(request, timeout=REGISTER_TIMEOUT_SECONDS)
+            except grpc.aio.AioRpcError as error:
+                reason = error.details() or error.code().name
+                if said != reason:
+                    log.warning("%s: the kubelet refused the registration, trying again: %s", resource, reason)
+                    said = reason
+                await self._sleep(pause)
+                pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+                continue
+            log.info("%s: registered with the kubelet", resource)
+            return kubelet
+        return None
+
+
+_Identity = tuple[int, int] | None
+
+
+def _identity(path: Path) -> _Identity:
+    """Inode and birth of the socket at `path`, None when there is none. The time: inode numbers are used again."""
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return None
+    return (status.st_ino, status.st_mtime_ns)
+
+
+class _Servicer(rpc.DevicePluginServicer):
+    """Translates the kubelet's calls into those of a Plugin."""
+
+    def __init__(self, plugin: Plugin) -> None:
+        self._plugin = plugin
+
+    async def GetDevicePluginOptions(self, request: pb.Empty, context: Any) -> pb.DevicePluginOptions:
+        return pb.DevicePluginOptions(get_preferred_allocation_available=True)
+
+    async def ListAndWatch(self, request: pb.Empty, context: Any) -> AsyncIterator[pb.ListAndWatchResponse]:
+        async for devices in self._plugin.watch():
+            yield pb.ListAndWatchResponse(devices=[_device(device) for device in devices])
+
+    async def GetPreferredAllocation(
+        self, request: pb.PreferredAllocationRequest, context: Any
+    ) -> pb.PreferredAllocationResponse:
+        response = pb.PreferredAllocationResponse()
+        for wanted in request.container_requests:
+            try:
+                ids = self._plugin.preferred(
+                    wanted.available_deviceIDs, wanted.must_include_deviceIDs, wanted.allocation_size
+                )
+            except GpuplaneError as error:
+                await _abort(context, error)
+                raise
+            response.container_responses.add(deviceIDs=ids)
+        return response
+
+    async def Allocate(self, request: pb.AllocateRequest, context: Any) -> pb.AllocateResponse:
+        response = pb.AllocateResponse()
+        for wanted in request.container_requests:
+            try:
+                allocation = self._plugin.allocate(wanted.devices_ids)
+            except GpuplaneError as error:
+                await _abort(context, error)
+                raise
+            response.container_responses.append(_allocated(allocation))
+        return response
+
+    async def PreStartContainer(
+        self, request: pb.PreStartContainerRequest, context: Any
+    ) -> pb.PreStartContainerResponse:
+        return pb.PreStartContainerResponse()
+
+
+def _device(device: Device) -> pb.Device:
+    message = pb.Device(ID=device.id, health="Healthy" if device.healthy else "Unhealthy")
+    for node in device.numa:
+        message.topology.nodes.add(ID=node)
+    return message
+
+
+def _allocated(allocation: Allocation) -> pb.ContainerAllocateResponse:
+    return pb.ContainerAllocateResponse(
+        envs=allocation.envs,
+        annotations=allocation.annotations,
+        cdi_devices=[pb.CDIDevice(name=name) for name in allocation.cdi_devices],
+    )
+
+
+async def _abort(context: Any, error: GpuplaneError) -> None:
+    """End the call with a status; the message reaches the pod's events. Always raises, in grpc's own way."""
+    wrong_request = isinstance(error, InvalidInput)
+    code = grpc.StatusCode.INVALID_ARGUMENT if wrong_request else grpc.StatusCode.FAILED_PRECONDITION
+    await context.abort(code, str(error))

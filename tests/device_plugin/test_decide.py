@@ -1,0 +1,90 @@
+"""What is advertised, what a container gets, and what an event does to a GPU's health."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpuplane.device_plugin import decide
+from gpuplane.device_plugin.config import DeviceIDStrategy, DeviceListStrategy, PluginConfig
+from gpuplane.errors import Terminal
+from gpuplane.hardware import GPU, HealthEvent, HealthEventKind
+from gpuplane.hardware.health import xid_event
+
+
+def gpu(index: int, numa: int = -1) -> GPU:
+    return GPU(
+        index=index,
+        minor=index,
+        uuid=f"GPU-{index}",
+        name="T",
+        memory_bytes=1,
+        pci="",
+        compute=(7, 5),
+        numa=numa,
+    )
+
+
+def test_sick_gpus_stay_listed_as_unhealthy() -> None:
+    devices = decide.devices([gpu(0, 1), gpu(1)], {"GPU-1": "Xid 79"})
+    assert [(d.id, d.healthy, d.numa) for d in devices] == [("GPU-0", True, (1,)), ("GPU-1", False, ())]
+
+
+@pytest.mark.parametrize("xid", [13, 31, 43, 45, 68, 109])
+def test_an_applications_own_fault_is_not_the_gpus(xid: int) -> None:
+    assert decide.health_after({}, xid_event("GPU-0", xid)) == {}
+
+
+@pytest.mark.parametrize("xid", [48, 62, 74, 79, 95, 119, 9999])
+def test_other_xids_take_the_gpu_out_until_it_has_recovered(xid: int) -> None:
+    health = decide.health_after({}, xid_event("GPU-0", xid))
+    assert f"Xid {xid}" in health["GPU-0"]
+    again = decide.health_after(health, xid_event("GPU-0", 94))
+    assert again == health, "the first reason is the cause"
+    assert decide.health_after(health, HealthEvent(uuid="GPU-1", kind=HealthEventKind.RECOVERED)) == health
+    assert decide.health_after(health, HealthEvent(uuid="GPU-0", kind=HealthEventKind.RECOVERED)) == {}
+
+
+def test_an_event_without_a_gpu_changes_nothing() -> None:
+    assert decide.health_after({}, xid_event("", 79)) == {}
+
+
+def test_a_gpu_that_nvml_does_not_list_any_more_is_named() -> None:
+    health = decide.first_health([gpu(0)], {"GPU-0": "sick"}, ["GPU-0", "GPU-7"])
+    assert health == {"GPU-7": decide.NOT_LISTED, "GPU-0": "sick"}
+
+
+def test_a_gpu_that_answers_well_for_long_enough_is_trusted_again() -> None:
+    health: dict[str, str] = {"GPU-0": "Xid 62", "GPU-7": decide.NOT_LISTED}
+    quiet: dict[str, int] = {}
+    for _ in range(decide.QUIET_CHECKS - 1):
+        health, quiet = decide.health_after_quiet(health, {}, quiet)
+    health, quiet = decide.health_after_quiet(health, {"GPU-0": "lost"}, quiet)
+    assert quiet == {"GPU-0": 0}, "a bad answer starts the count anew"
+    for _ in range(decide.QUIET_CHECKS):
+        assert "GPU-0" in health
+        health, quiet = decide.health_after_quiet(health, {}, quiet)
+    assert health == {"GPU-7": decide.NOT_LISTED}
+
+
+def test_both_strategies_by_default() -> None:
+    got = decide.allocation(["GPU-1", "GPU-0"], [gpu(0), gpu(1)], {}, PluginConfig())
+    assert got.envs == {"NVIDIA_VISIBLE_DEVICES": "GPU-1,GPU-0"}
+    assert got.cdi_devices == ("nvidia.com/gpu=GPU-1", "nvidia.com/gpu=GPU-0")
+
+
+def test_strategies_and_ids_as_configured() -> None:
+    only_cdi = PluginConfig(
+        device_list_strategy=frozenset({DeviceListStrategy.CDI_CRI}), device_id_strategy=DeviceIDStrategy.INDEX
+    )
+    got = decide.allocation(["GPU-1"], [gpu(0), gpu(1)], {}, only_cdi)
+    assert (got.envs, got.cdi_devices) == ({}, ("nvidia.com/gpu=1",))
+    only_env = PluginConfig(device_list_strategy=frozenset({DeviceListStrategy.ENVVAR}))
+    got = decide.allocation(["GPU-1"], [gpu(0), gpu(1)], {}, only_env)
+    assert (got.envs, got.cdi_devices) == ({"NVIDIA_VISIBLE_DEVICES": "GPU-1"}, ())
+
+
+def test_unknown_and_sick_gpus_are_not_handed_out() -> None:
+    with pytest.raises(Terminal, match="no GPU GPU-9"):
+        decide.allocation(["GPU-9"], [gpu(0)], {}, PluginConfig())
+    with pytest.raises(Terminal, match="Xid 79"):
+        decide.allocation(["GPU-0"], [gpu(0)], {"GPU-0": "Xid 79"}, PluginConfig())
