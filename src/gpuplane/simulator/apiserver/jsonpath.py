@@ -12,7 +12,7 @@ from typing import Any
 
 Step = Callable[[Any], Iterator[Any]]
 
-_NAME = re.compile(r"(?:[^.\[\]\\]|\\.)+")
+_NAME = re.compile(r"(?:[^.\[\]\\\s]|\\.)+")
 _FILTER = re.compile(r"\?\(\s*@((?:[.\[][^=!<>]*?)?)\s*(?:(==|!=|<=|>=|<|>)\s*(.+?))?\s*\)$")
 _SLICE = re.compile(r"(-?\d*):(-?\d*)(?::(-?\d+))?$")
 
