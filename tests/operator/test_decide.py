@@ -150,17 +150,43 @@ def test_the_taint_is_on_while_not_ready_and_goes_when_ready() -> None:
 def test_deleting_the_policy_takes_everything_back_from_the_top() -> None:
     seen = msgspec.structs.replace(settled(), enabled=frozenset())
     order: list[str] = []
-    for _ in range(12):
+    for _ in range(20):
         plan = decide(seen, NOW)
         if plan.empty:
             break
-        closed = [gate for gate, label in GATE.items() if label in plan.labels]
-        order += sorted(closed)
-        seen = applied(seen, plan)
-        seen = msgspec.structs.replace(seen, pods={g: p for g, p in seen.pods.items() if GATE[g] in seen.labels})
+        order += [f"{gate} {plan.labels[label]}" for gate, label in GATE.items() if label in plan.labels]
+        seen = carried_on(applied(seen, plan))
     assert seen.status is None
     assert set(seen.labels) == {*GPU_NODE, "nvidia.com/gpu.product"}
-    assert order.index("device-plugin") < order.index("container-toolkit") < order.index("driver")
+    assert sorted(order[:2]) == ["dcgm-exporter None", "gpu-feature-discovery None"]
+    assert order[2:] == [
+        "device-plugin None",
+        "container-toolkit removing",
+        "operator-validator None",
+        "container-toolkit None",
+        "driver removing",
+        "driver None",
+    ]
+
+
+def carried_on(seen: Observed) -> Observed:
+    """What the node makes of its labels: pods come and go, and those that remove report that they have."""
+    pods, stages = {}, dict(seen.status.stages) if seen.status is not None else {}
+    for operand in OPERANDS:
+        value = seen.labels.get(GATE[operand.gate])
+        if value in ("true", "removing"):
+            pods[operand.gate] = OperandPod(operand.gate, True)
+        if value == "removing":
+            stages[operand.makes[0].value] = Stage(state=StageState.REMOVED, since=NOW)
+    have = msgspec.structs.replace(seen.status, stages=stages) if seen.status is not None else None
+    return msgspec.structs.replace(seen, pods=pods, status=have)
+
+
+def test_a_node_that_does_not_answer_holds_nobody_up() -> None:
+    seen = msgspec.structs.replace(settled(), enabled=frozenset(), answers=False, pods={})
+    plan = decide(seen, NOW)
+    assert plan.delete
+    assert all(value is None for value in plan.labels.values())
 
 
 def settled() -> Observed:

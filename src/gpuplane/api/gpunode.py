@@ -42,6 +42,7 @@ class StageState(StrEnum):
     PRESENT = "present"  # the fact held before we came (driver pre-installed); done, and not ours to undo
     SKIPPED = "skipped"  # the ClusterPolicy switches it off
     FAILED = "failed"  # the fact does not hold, with the reason
+    REMOVED = "removed"  # undone: the node is as it was before this stage
 
     @property
     def holds(self) -> bool:

@@ -23,6 +23,7 @@ from gpuplane.operator.stages import OPERANDS, Operand, before, operand_of
 
 OPEN = "true"
 PRE_INSTALLED = "pre-installed"
+REMOVING = "removing"  # selects the DaemonSet that undoes the operand's work on the node
 GPU_LABELLED = "nvidia.com/gpu.product"
 
 
@@ -92,7 +93,8 @@ def _stages(seen: Observed, reported: Mapping[str, Stage], now: str) -> dict[str
         closed = operand.gate in seen.enabled and _must_close(operand, stages)
         for name in operand.makes:
             if operand.gate not in seen.enabled:
-                put(name, StageState.SKIPPED, reason="Disabled")
+                if names.DEPLOY_PREFIX + operand.gate not in seen.labels:
+                    put(name, StageState.SKIPPED, reason="Disabled")
             elif state_of(stages, name) is StageState.SKIPPED or (closed and operand.gate not in seen.pods):
                 stages.pop(name.value, None)
     if seen.allocatable_gpus > 0 and state_of(stages, StageName.DEVICE_PLUGIN) is not StageState.FAILED:
@@ -132,8 +134,10 @@ def gates(seen: Observed, stages: Mapping[str, Stage]) -> dict[str, str | None]:
     wanted: dict[str, str | None] = {}
     for operand in OPERANDS:
         label = names.DEPLOY_PREFIX + operand.gate
-        is_open = seen.labels.get(label) is not None
-        if operand.gate not in seen.enabled or _must_close(operand, stages):
+        is_open = seen.labels.get(label) in (OPEN, PRE_INSTALLED)
+        if operand.gate not in seen.enabled:
+            wanted[label] = _closing(seen, operand, stages)
+        elif _must_close(operand, stages):
             wanted[label] = seen.labels.get(label) if is_open and _stood_upon(seen, operand) else None
         elif not is_open and not all_hold(stages, operand.needs):
             wanted[label] = None
@@ -145,15 +149,26 @@ def gates(seen: Observed, stages: Mapping[str, Stage]) -> dict[str, str | None]:
 
 def _take_back(seen: Observed) -> NodePlan:
     """Close every gate in reverse order; at the end the node carries nothing of ours."""
-    labels: dict[str, str | None] = {}
-    for operand in OPERANDS:
-        label = names.DEPLOY_PREFIX + operand.gate
-        if label in seen.labels and not _stood_upon(seen, operand):
-            labels[label] = None
-    done = not any(operand.gate in seen.pods for operand in OPERANDS)
-    if done and names.GPU_PRESENT_LABEL in seen.labels:
-        labels[names.GPU_PRESENT_LABEL] = None
-    return NodePlan(labels=labels, delete=done and seen.status is not None, taint=False if seen.tainted else None)
+    stages = seen.status.stages if seen.status is not None else {}
+    wanted = {names.DEPLOY_PREFIX + operand.gate: _closing(seen, operand, stages) for operand in OPERANDS}
+    closed = not any(wanted.values()) and not any(operand.gate in seen.pods for operand in OPERANDS)
+    if closed:
+        wanted[names.GPU_PRESENT_LABEL] = None
+    return NodePlan(
+        labels=_changes(seen.labels, wanted),
+        delete=closed and seen.status is not None,
+        taint=False if seen.tainted else None,
+    )
+
+
+def _closing(seen: Observed, operand: Operand, stages: Mapping[str, Stage]) -> str | None:
+    """The next value of a gate that shall close for good: as it is, then removing, then none."""
+    current = seen.labels.get(names.DEPLOY_PREFIX + operand.gate)
+    if current is None or _stood_upon(seen, operand):
+        return current
+    undone = any(state_of(stages, name) is StageState.REMOVED for name in operand.makes)
+    # A node that does not answer cannot undo anything; waiting for it would hold up all others for ever.
+    return REMOVING if operand.undo and not undone and seen.status is not None and seen.answers else None
 
 
 def _must_close(operand: Operand, stages: Mapping[str, Stage]) -> bool:

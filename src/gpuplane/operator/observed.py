@@ -27,7 +27,7 @@ class Observed(msgspec.Struct, frozen=True):
 
     `status` is None while there is no GPUNode; `pods` is keyed by gate; `enabled` holds the gates that the
     ClusterPolicy wants and is empty when there is none (then everything is taken back). `held` counts GPUs promised
-    to pods.
+    to pods. `answers` is False while the node is not Ready.
     """
 
     name: str
@@ -43,6 +43,7 @@ class Observed(msgspec.Struct, frozen=True):
     pods: Mapping[str, OperandPod]
     enabled: frozenset[str]
     taint_wanted: bool = False
+    answers: bool = True
 
     @property
     def has_gpus(self) -> bool:
@@ -79,6 +80,7 @@ def observe(
         pods={pod.metadata.labels.get(COMPONENT_LABEL, ""): operand_pod(pod) for pod in pods},
         enabled=enabled,
         taint_wanted=taint_wanted,
+        answers=any(c.type == "Ready" and c.status == "True" for c in node.status.conditions),
     )
 
 
@@ -100,12 +102,3 @@ def operand_pod(pod: Pod) -> OperandPod:
         if condition.type == "PodScheduled" and condition.status == "False":
             return OperandPod(pod.metadata.name, False, condition.reason, condition.message)
     return OperandPod(pod.metadata.name, ready)
-
-
-def held_gpus(pod: Pod) -> int:
-    """Whole GPUs that a bound pod holds: none once it has ended."""
-    if pod.status.phase in ("Succeeded", "Failed"):
-        return 0
-    main = sum(int(c.resources.limits.get(names.GPU_RESOURCE, 0)) for c in pod.spec.containers)
-    first = max((int(c.resources.limits.get(names.GPU_RESOURCE, 0)) for c in pod.spec.init_containers), default=0)
-    return max(main, first)

@@ -19,7 +19,8 @@ class Operand(msgspec.Struct, frozen=True):
     """A DaemonSet of ours.
 
     `gate` is the suffix of its node label; `needs` the stages that must hold on a node before the gate opens;
-    `component` the field of the ClusterPolicy that switches it; `manifest` the file below `operands/`.
+    `component` the field of the ClusterPolicy that switches it; `manifest` the file below `operands/`. `undo`: it has
+    changed files on the node, and gives them back before its gate closes for good.
     """
 
     gate: str
@@ -27,13 +28,14 @@ class Operand(msgspec.Struct, frozen=True):
     manifest: str
     needs: tuple[StageName, ...]
     makes: tuple[StageName, ...]
+    undo: bool = False
 
 
 S = StageName
 
 OPERANDS: Final[tuple[Operand, ...]] = (
-    Operand("driver", "driver", "0200-driver.yaml", (S.DISCOVERED,), (S.DRIVER,)),
-    Operand("container-toolkit", "toolkit", "0300-container-toolkit.yaml", (S.DRIVER,), (S.TOOLKIT,)),
+    Operand("driver", "driver", "0200-driver.yaml", (S.DISCOVERED,), (S.DRIVER,), undo=True),
+    Operand("container-toolkit", "toolkit", "0300-container-toolkit.yaml", (S.DRIVER,), (S.TOOLKIT,), undo=True),
     # The validator starts with the toolkit and waits for it by a watch: one label, one pod start less in a node's way.
     Operand("operator-validator", "validator", "0400-operator-validator.yaml", (S.DRIVER,), (S.CUDA, S.PLUGIN)),
     Operand("device-plugin", "device_plugin", "0500-device-plugin.yaml", (S.CUDA,), (S.DEVICE_PLUGIN,)),

@@ -1,0 +1,167 @@
+"""What `gpuplane status` knows: a pure function from the cluster's objects to plain data; texts are made elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+
+import msgspec
+
+from gpuplane.api.core import Pod
+from gpuplane.api.gpunode import GPU, GPUNode, Stage, StageName, StageState, view
+from gpuplane.api.requests import ENDED, gpus_asked
+
+
+class Holder(msgspec.Struct, frozen=True, rename="camel"):
+    """A pod that holds whole GPUs of a node."""
+
+    pod: str  # namespace/name
+    gpus: int
+
+
+class NodeView(msgspec.Struct, frozen=True, rename="camel"):
+    """One node. `stages` has all nine, each with its state and the seconds it took (None where not known)."""
+
+    name: str
+    stage: str
+    ready: bool
+    since: str
+    waits_for: str
+    os: str
+    kernel: str
+    runtime: str
+    driver: str
+    stages: dict[str, str]
+    took: dict[str, float]
+    gpus: tuple[GPU, ...]
+    sick: dict[str, str]
+    advertised: int
+    held_by: tuple[Holder, ...]
+    what: str = ""
+    where: str = ""
+    cure: str = ""
+
+    @property
+    def held(self) -> int:
+        return sum(holder.gpus for holder in self.held_by)
+
+    @property
+    def free(self) -> int:
+        return max(0, self.advertised - self.held)
+
+
+class Model(msgspec.Struct, frozen=True, rename="camel"):
+    """All GPUs of one model."""
+
+    model: str
+    nodes: int
+    gpus: int
+    held: int
+    free: int
+    waiting: int
+
+
+class Overview(msgspec.Struct, frozen=True, rename="camel"):
+    """`fits` maps a number of GPUs to how many pods of that size could start now."""
+
+    nodes: tuple[NodeView, ...]
+    models: tuple[Model, ...]
+    gpus: int
+    held: int
+    running: int
+    waiting: int
+    fits: dict[int, int]
+
+    @property
+    def troubled(self) -> tuple[NodeView, ...]:
+        return tuple(node for node in self.nodes if not node.ready or node.sick)
+
+
+def overview(gpunodes: Iterable[GPUNode], pods: Iterable[Pod], allocatable: Mapping[str, int]) -> Overview:
+    """The overview; `allocatable` says how many GPUs each node's kubelet advertises."""
+    holders: dict[str, list[Holder]] = {}
+    running = waiting = 0
+    for pod in pods:
+        asked = gpus_asked(pod)
+        if not asked or pod.status.phase in ENDED:
+            continue
+        if pod.spec.node_name:
+            name = f"{pod.metadata.namespace}/{pod.metadata.name}"
+            holders.setdefault(pod.spec.node_name, []).append(Holder(name, asked))
+            running += 1
+        else:
+            waiting += 1
+    views = tuple(
+        node_view(node, allocatable.get(node.metadata.name, 0), holders.get(node.metadata.name, ()))
+        for node in sorted(gpunodes, key=lambda node: node.metadata.name)
+    )
+    sizes = [size for size in (8, 4, 2, 1) if any(view.advertised >= size for view in views)]
+    return Overview(
+        nodes=views,
+        models=_models(views),
+        gpus=sum(len(view.gpus) for view in views),
+        held=sum(view.held for view in views),
+        running=running,
+        waiting=waiting,
+        fits={size: sum(view.free // size for view in views) for size in sizes},
+    )
+
+
+def node_view(node: GPUNode, advertised: int, holders: Sequence[Holder]) -> NodeView:
+    status = node.status
+    stages = view(status.stages)
+    current = stages.get(StageName(status.summary.stage)) if status.summary.stage else None
+    stopped = next(
+        (stage for stage in stages.values() if stage.state is StageState.FAILED),
+        current or Stage(state=StageState.RUNNING),
+    )
+    return NodeView(
+        name=node.metadata.name,
+        stage=status.summary.stage,
+        ready=stages[StageName.READY].state.holds,
+        since=status.summary.since,
+        waits_for=status.summary.waits_for,
+        os=status.machine.os,
+        kernel=status.machine.kernel,
+        runtime=status.machine.runtime,
+        driver=status.machine.driver,
+        stages={name.value: stage.state.value for name, stage in stages.items()},
+        took=took(stages),
+        gpus=status.gpus,
+        sick=dict(status.health),
+        advertised=advertised,
+        held_by=tuple(sorted(holders, key=lambda holder: holder.pod)),
+        what=stopped.message or stopped.reason,
+        where=stopped.where,
+        cure=stopped.cure,
+    )
+
+
+def took(stages: Mapping[StageName, Stage]) -> dict[str, float]:
+    """Seconds from the end of what came before to the end of each stage that holds."""
+    result: dict[str, float] = {}
+    last: datetime | None = None
+    for name, stage in stages.items():
+        if not stage.state.holds or not stage.since:
+            continue
+        end = datetime.fromisoformat(stage.since)
+        result[name.value] = round(max(0.0, (end - last).total_seconds()), 3) if last is not None else 0.0
+        last = end if last is None else max(last, end)
+    return result
+
+
+def _models(views: Sequence[NodeView]) -> tuple[Model, ...]:
+    by_model: dict[str, list[NodeView]] = {}
+    for node in views:
+        by_model.setdefault(node.gpus[0].model if node.gpus else "not seen yet", []).append(node)
+    return tuple(
+        Model(
+            model=model,
+            nodes=len(nodes),
+            gpus=sum(len(node.gpus) for node in nodes),
+            held=sum(node.held for node in nodes),
+            free=sum(node.free for node in nodes),
+            waiting=sum(1 for node in nodes if not node.ready),
+        )
+        for model, nodes in sorted(by_model.items())
+    )

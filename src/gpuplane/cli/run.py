@@ -1,0 +1,103 @@
+"""`gpuplane run COMPONENT`: builds the real world around one component and runs it until a signal.
+
+Every pod starts here, so nothing is imported that the component does not use.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import logging
+import os
+import signal
+import sys
+from argparse import Namespace
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from typing import Any
+
+from gpuplane.cli.components import OPERANDS, OTHERS
+from gpuplane.cli.terminal import Terminal
+from gpuplane.errors import Usage
+
+Run = Callable[[], Awaitable[None]]
+
+
+def run(options: Namespace, screen: Terminal) -> int:
+    """Run the component in `options.component`; 0 after SIGTERM or SIGINT."""
+    level = logging.DEBUG if options.verbose else logging.INFO
+    logging.basicConfig(level=level, stream=sys.stderr, format="%(asctime)s %(levelname).1s %(name)s %(message)s")
+    name = options.component
+    start = _operand(options) if name in OPERANDS else _other(options)
+    asyncio.run(_until_signalled(start))
+    return 0
+
+
+def now() -> str:
+    """RFC 3339 UTC with microseconds."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+async def _until_signalled(start: Run) -> None:
+    """Run to the end, or until SIGTERM or SIGINT; the component is cancelled and may clean up."""
+    task = asyncio.ensure_future(start())
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, task.cancel)
+    try:
+        await task
+    except asyncio.CancelledError:
+        logging.getLogger("gpuplane").info("stopped")
+
+
+def _operand(options: Namespace) -> Run:
+    from gpuplane.kube import Client
+    from gpuplane.operand import OperandContext
+
+    name = options.component
+    component = OPERANDS[name]
+    node_name = options.node_name or os.environ.get("NODE_NAME", "")
+    if not node_name:
+        raise Usage("which node?", where=f"gpuplane run {name}", cure="--node-name, or NODE_NAME in the environment")
+    module = importlib.import_module(component.module)
+    function = "uninstall" if getattr(options, "uninstall", False) else component.function
+
+    async def start() -> None:
+        async with Client.connect(options.kubeconfig, options.context, user_agent=f"gpuplane-{name}") as client:
+            context = OperandContext(
+                node_name=node_name,
+                namespace=os.environ.get("POD_NAMESPACE", client.namespace),
+                client=client,
+                now=now,
+                host_root=options.host_root,
+                kubelet_dir=options.kubelet_dir,
+                config=options.config,
+                port=options.port,
+                address=os.environ.get("POD_IP", ""),
+                pod_name=os.environ.get("POD_NAME", ""),
+                image=os.environ.get("GPUPLANE_IMAGE", ""),
+                open_gpus=_gpu_opener(options),
+                sleep=asyncio.sleep,
+            )
+            await getattr(module, function)(context)
+
+    return start
+
+
+def _gpu_opener(options: Namespace) -> Callable[[], Any]:
+    def open_gpus() -> Any:
+        from gpuplane.hardware import open_gpus as open_nvml
+
+        return open_nvml(options.host_root, options.host_root / "dev")
+
+    return open_gpus
+
+
+def _other(options: Namespace) -> Run:
+    component = OTHERS[options.component]
+    function = getattr(importlib.import_module(component.module), component.function)
+
+    async def start() -> None:
+        await function(options)
+
+    return start

@@ -1,0 +1,155 @@
+"""`gpuplane status`: nodes by stage with reasons, and GPUs with who holds what.
+
+With --watch or --wait it stays on watches; nothing is polled. On a terminal the page is redrawn, elsewhere each change of
+a node is one line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from argparse import Namespace
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+import yaml
+
+from gpuplane import names
+from gpuplane.api.core import Node, Pod
+from gpuplane.api.gpunode import GPUNode
+from gpuplane.cli.overview import NodeView, Overview, overview
+from gpuplane.cli.status_text import age, gpus_page, nodes_page, stage_glyphs
+from gpuplane.cli.terminal import Terminal
+from gpuplane.kube import Client, Informer, NotFound
+
+PRESENT_LABEL = f"{names.GPU_PRESENT_LABEL}=true"
+
+
+def status(options: Namespace, screen: Terminal) -> int:
+    if options.watch or options.wait:
+        return asyncio.run(_stay(options, screen))
+    return asyncio.run(_once(options, screen))
+
+
+async def _once(options: Namespace, screen: Terminal) -> int:
+    async with Client.connect(options.kubeconfig, options.context, user_agent="gpuplane-status") as client:
+        seen = await observe(client)
+        show(seen, _cluster_name(client), options, screen)
+    return 0
+
+
+async def observe(client: Client) -> Overview:
+    """The overview of a cluster, by three lists. Without our CRD there are no GPU nodes."""
+    try:
+        gpunodes, pods, nodes = await asyncio.gather(
+            client.list(GPUNode), client.list(Pod), client.list(Node, labels=PRESENT_LABEL)
+        )
+    except NotFound:
+        return overview((), (), {})
+    return overview(gpunodes, pods, {node.metadata.name: allocatable(node) for node in nodes})
+
+
+def allocatable(node: Node) -> int:
+    return int(node.status.allocatable.get(names.GPU_RESOURCE, 0))
+
+
+def show(seen: Overview, name: str, options: Namespace, screen: Terminal) -> None:
+    """Print the overview in the form that was asked for."""
+    if options.output == "json":
+        screen.json("Status", to_json(seen))
+    elif options.output == "yaml":
+        screen.print(yaml.safe_dump({"apiVersion": "cli.gpuplane.dev/v1", "kind": "Status", **to_json(seen)}).rstrip())
+    elif options.output == "name":
+        for node in seen.nodes:
+            screen.print(f"gpunode/{node.name}")
+    elif options.what == "gpus":
+        screen.print(gpus_page(seen, screen))
+    else:
+        screen.print(nodes_page(name, seen, screen, datetime.now(UTC), wide=options.output == "wide"))
+
+
+def to_json(seen: Overview) -> dict[str, Any]:
+    data: dict[str, Any] = msgspec.to_builtins(seen, str_keys=True)
+    return data
+
+
+async def _stay(options: Namespace, screen: Terminal) -> int:
+    """Follow the cluster until it is ready (--wait) or for ever (--watch); 1 when --wait runs out of time."""
+    async with Client.connect(options.kubeconfig, options.context, user_agent="gpuplane-status") as client:
+        follower = Follower(client)
+        try:
+            limit = options.timeout if options.wait else None
+            async with asyncio.timeout(limit), follower:
+                await _follow(follower, _cluster_name(client), options, screen)
+        except TimeoutError:
+            show(follower.seen(), _cluster_name(client), options, screen)
+            return 1
+    return 0
+
+
+async def _follow(follower: Follower, name: str, options: Namespace, screen: Terminal) -> None:
+    last: dict[str, NodeView] = {}
+    while True:
+        seen = follower.seen()
+        if options.watch and screen.out.isatty() and options.output in ("text", "wide"):
+            screen.out.write("\x1b[H\x1b[2J")
+            show(seen, name, options, screen)
+            screen.out.flush()
+        else:
+            last = _changed_lines(seen, last, screen)
+        if options.wait and seen.nodes and not any(not node.ready for node in seen.nodes):
+            if not options.watch:
+                show(seen, name, options, screen)
+            return
+        await follower.changed()
+
+
+def _changed_lines(seen: Overview, last: dict[str, NodeView], screen: Terminal) -> dict[str, NodeView]:
+    """One line for each node that is not as it was."""
+    for node in seen.nodes:
+        before = last.get(node.name)
+        if before is None or (before.stages, before.what, before.sick) != (node.stages, node.what, node.sick):
+            text = f"{node.name}   {stage_glyphs(node, screen)}  {node.stage}"
+            screen.say(f"{text}   {node.what or age(node.since, datetime.now(UTC))}".rstrip())
+    return {node.name: node for node in seen.nodes}
+
+
+class Follower:
+    """The overview kept current by informers; `changed` waits for the next change and gathers bursts into one."""
+
+    def __init__(self, client: Client) -> None:
+        self._gpunodes = Informer(client, GPUNode)
+        self._pods = Informer(client, Pod)
+        self._nodes = Informer(client, Node, labels=PRESENT_LABEL)
+        self._change = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        for informer in (self._gpunodes, self._pods, self._nodes):
+            informer.on_change(lambda old, new: self._change.set())
+
+    async def __aenter__(self) -> Follower:
+        informers = (self._gpunodes, self._pods, self._nodes)
+        self._tasks = [asyncio.create_task(informer.run()) for informer in informers]
+        for informer in informers:
+            await informer.synced()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def seen(self) -> Overview:
+        return overview(
+            self._gpunodes.items(),
+            self._pods.items(),
+            {node.metadata.name: allocatable(node) for node in self._nodes.items()},
+        )
+
+    async def changed(self) -> None:
+        await self._change.wait()
+        await asyncio.sleep(0.05)
+        self._change.clear()
+
+
+def _cluster_name(client: Client) -> str:
+    return client.endpoint.name

@@ -1,0 +1,170 @@
+"""How `gpuplane status` looks: pictures of an `Overview`. The most important comes last; healthy things are counted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from gpuplane import __version__
+from gpuplane.api.gpunode import StageState
+from gpuplane.cli.overview import NodeView, Overview
+from gpuplane.cli.terminal import Terminal
+
+BAR = 24
+MARKS = {
+    StageState.DONE.value: ("good", "good"),
+    StageState.PRESENT.value: ("same", "good"),
+    StageState.SKIPPED.value: ("same", "dim"),
+    StageState.FAILED.value: ("bad", "bad"),
+    StageState.PENDING.value: ("wait", "dim"),
+    StageState.RUNNING.value: ("wait", "warn"),
+}
+
+
+def age(since: str, now: datetime) -> str:
+    """`4s`, `14m`, `3h`, `9d` from an RFC 3339 time; empty when there is none."""
+    if not since:
+        return ""
+    seconds = max(0, int((now - datetime.fromisoformat(since)).total_seconds()))
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "m")):
+        if seconds >= 2 * size or (seconds >= size and unit == "m"):
+            return f"{seconds // size}{unit}"
+    return f"{seconds}s"
+
+
+def short_model(model: str) -> str:
+    """`NVIDIA H100 80GB HBM3` as people say it: `H100 80GB HBM3`."""
+    return model.removeprefix("NVIDIA ").removeprefix("Tesla ")
+
+
+def stage_glyphs(node: NodeView, screen: Terminal, running: str = "") -> str:
+    """One glyph for each stage, e.g. `✓=✓✗-----`; `running` replaces the glyph of what is on its way."""
+    marks = []
+    for state in node.stages.values():
+        glyph, colour = MARKS[state]
+        text = running if running and state == StageState.RUNNING.value else screen.glyph(glyph)
+        marks.append(screen.paint(text, colour))
+    return "".join(marks)
+
+
+def nodes_page(name: str, seen: Overview, screen: Terminal, now: datetime, *, wide: bool = False) -> str:
+    """The page of `gpuplane status`."""
+    if not seen.nodes:
+        return "\n".join(
+            (
+                f"{name}   no GPU nodes   gpuplane {__version__}",
+                "",
+                "    what   no node carries a GPU that discovery has seen",
+                "    cure   kubectl get pods -n gpu-operator shows whether discovery runs",
+            )
+        )
+    troubled = seen.troubled
+    verdict = (
+        screen.paint(f"{screen.glyph('good')} all ready", "good")
+        if not troubled
+        else screen.paint(f"{screen.glyph('bad')} {len(troubled)} of {len(seen.nodes)} need you", "bad")
+    )
+    lines = [f"{name}   {len(seen.nodes)} GPU nodes   {seen.gpus} GPUs   gpuplane {__version__}   {verdict}", ""]
+    lines += _bars(seen, screen)
+    lines += ["", *_models(seen, screen)]
+    if wide:
+        lines += ["", *_wide(seen.nodes, screen, now)]
+    for node in troubled:
+        lines += ["", *_trouble(node, screen, now)]
+    return "\n".join(lines)
+
+
+def _bars(seen: Overview, screen: Terminal) -> list[str]:
+    total = sum(node.advertised for node in seen.nodes)
+    share = seen.held / total if total else 0.0
+    fits = [f"{size} GPU{'s' if size > 1 else ' '} {screen.glyph('times')}{count}" for size, count in seen.fits.items()]
+    left = [
+        f" Held   {screen.bar(share, BAR)}  {seen.held} of {total} GPUs   {share:.0%}",
+        f" Pods   {seen.running} running   {seen.waiting} waiting",
+    ]
+    rows = max(len(left), len(fits))
+    left += [""] * (rows - len(left))
+    fits += [""] * (rows - len(fits))
+    heads = ["Fits now", *[""] * (rows - 1)]
+    return [f"{a:58} {head:9} {b}".rstrip() for a, head, b in zip(left, heads, fits, strict=True)]
+
+
+def _models(seen: Overview, screen: Terminal) -> list[str]:
+    width = max(len("MODEL"), *(len(short_model(model.model)) for model in seen.models))
+    lines = [f" {'MODEL':{width}}   NODES   GPUS   {'HELD':22}   FREE   NOT READY"]
+    for model in seen.models:
+        usable = model.held + model.free
+        share = model.held / usable if usable else 0.0
+        bar = f"{screen.bar(share, 15)} {share:>5.0%}"
+        lines.append(
+            f" {short_model(model.model):{width}}   {model.nodes:5}   {model.gpus:4}   {bar:22}   {model.free:4}"
+            f"   {model.waiting:9}"
+        )
+    return lines
+
+
+def _wide(nodes: Sequence[NodeView], screen: Terminal, now: datetime) -> list[str]:
+    rows = [("NODE", "STAGES", "STAGE", "SINCE", "GPUS", "OS", "KERNEL", "RUNTIME", "DRIVER")]
+    for node in nodes:
+        usable = len(node.gpus) - len(node.sick)
+        rows.append(
+            (
+                node.name,
+                "",
+                node.stage,
+                age(node.since, now),
+                f"{usable}/{len(node.gpus)}",
+                node.os,
+                node.kernel,
+                node.runtime,
+                node.driver,
+            )
+        )
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    widths[1] = 9
+    lines = []
+    for index, row in enumerate(rows):
+        cells = [f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)]
+        if index:
+            cells[1] = stage_glyphs(nodes[index - 1], screen)
+        lines.append((" " + "   ".join(cells)).rstrip())
+    return lines
+
+
+def _trouble(node: NodeView, screen: Terminal, now: datetime) -> list[str]:
+    mark = screen.paint(screen.glyph("warn"), "warn") if node.ready else screen.paint(screen.glyph("bad"), "bad")
+    count = len(node.gpus)
+    if node.ready:
+        effect = f"{len(node.sick)} of {count} GPUs not usable"
+        what = "; ".join(f"{uuid}: {why}" for uuid, why in sorted(node.sick.items()))
+        where, cure = node.name, node.cure
+    else:
+        effect = (
+            f"{count or 'its'} GPUs not advertised" if not node.advertised else f"{node.advertised} GPUs advertised"
+        )
+        what, where, cure = node.what or f"waits for {node.waits_for}", node.where, node.cure
+    lines = [f" {mark} {node.name}   {stage_glyphs(node, screen)}  {node.stage}   {age(node.since, now)}   {effect}"]
+    lines += [f"     {name:6} {text}" for name, text in (("what", what), ("where", where), ("cure", cure)) if text]
+    return lines
+
+
+def gpus_page(seen: Overview, screen: Terminal) -> str:
+    """The page of `gpuplane status gpus`: every GPU, and which pods hold GPUs of its node."""
+    lines: list[str] = []
+    for node in seen.nodes:
+        verdict = ("good", "ready") if node.ready else ("bad", node.stage)
+        mark = screen.paint(f"{screen.glyph(verdict[0])} {verdict[1]}", verdict[0])
+        model = short_model(node.gpus[0].model) if node.gpus else "no GPU seen yet"
+        head = f"{node.name}   {model} {screen.glyph('times')}{len(node.gpus)}"
+        lines += [f"{head:60} {node.held} held   {node.free} free   {mark}"]
+        for gpu in node.gpus:
+            state = node.sick.get(gpu.uuid, "")
+            text = (
+                screen.paint(f"{screen.glyph('bad')} {state}", "bad")
+                if state
+                else screen.paint(screen.glyph("good"), "good")
+            )
+            lines.append(f" {gpu.index:>3}  {gpu.memory_mib / 1024:6.1f} GiB  {gpu.pci:14}  {gpu.uuid:42}  {text}")
+        lines += [f"      held by {holder.pod}: {holder.gpus}" for holder in node.held_by]
+        lines.append("")
+    return "\n".join(lines).rstrip("\n")

@@ -1,0 +1,74 @@
+"""What `gpuplane install` puts on a cluster: CRDs, accounts, the operator and a ClusterPolicy, in the order to apply.
+
+The manifests below `install/` are the single source; nothing else says what an installation is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from importlib import resources
+from typing import Any, Final
+
+import yaml
+
+from gpuplane.api.crds import crds
+from gpuplane.api.meta import Resource
+from gpuplane.errors import InvalidInput
+
+MANAGER: Final = "gpuplane-install"
+POLICY_KIND: Final = "ClusterPolicy"
+Manifest = dict[str, Any]
+
+_RESOURCES: Final = {
+    resource.kind: resource
+    for resource in (
+        Resource("apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", False),
+        Resource("", "v1", "namespaces", "Namespace", False),
+        Resource("", "v1", "serviceaccounts", "ServiceAccount", True),
+        Resource("rbac.authorization.k8s.io", "v1", "clusterroles", "ClusterRole", False),
+        Resource("rbac.authorization.k8s.io", "v1", "clusterrolebindings", "ClusterRoleBinding", False),
+        Resource("rbac.authorization.k8s.io", "v1", "roles", "Role", True),
+        Resource("rbac.authorization.k8s.io", "v1", "rolebindings", "RoleBinding", True),
+        Resource("apps", "v1", "deployments", "Deployment", True),
+        Resource("nvidia.com", "v1", "clusterpolicies", POLICY_KIND, False),
+    )
+}
+
+
+def resource_of(manifest: Mapping[str, Any]) -> Resource:
+    """Where a manifest of the installation is served."""
+    return _RESOURCES[manifest["kind"]]
+
+
+def installation(*, image: str = "", settings: Iterable[str] = ()) -> list[Manifest]:
+    """The manifests. `image` replaces the image everywhere; `settings` are `path.to.field=value` of the policy's spec.
+
+    Raises InvalidInput for a setting without a value.
+    """
+    wanted = crds()
+    for entry in sorted(resources.files(__package__).joinpath("install").iterdir(), key=lambda entry: entry.name):
+        wanted += [document for document in yaml.safe_load_all(entry.read_text()) if document]
+    for manifest in wanted:
+        if manifest["kind"] == "Deployment" and image:
+            for container in manifest["spec"]["template"]["spec"]["containers"]:
+                container["image"] = image
+        if manifest["kind"] == POLICY_KIND:
+            for setting in settings:
+                _set(manifest["spec"], setting)
+    return wanted
+
+
+def _set(spec: Manifest, setting: str) -> None:
+    path, equals, value = setting.partition("=")
+    if not equals or not path:
+        raise InvalidInput(
+            f"{setting!r} sets nothing",
+            where="--set",
+            cure="--set driver.enabled=false: a path, an equals sign, a value",
+        )
+    *parents, last = path.split(".")
+    for parent in parents:
+        spec = spec.setdefault(parent, {})
+        if not isinstance(spec, dict):
+            raise InvalidInput(f"{parent} in {path} is no group of fields", where="--set")
+    spec[last] = yaml.safe_load(value)

@@ -1,0 +1,136 @@
+"""Carries out the plan for one node: at most one patch of the Node and one write of its GPUNode.
+
+The patch of the GPUNode holds only what changed and the version it was made from, so that an operand's report that
+arrives at the same moment is never overwritten: the write fails, the newer object comes by the watch, and the plan is
+made again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any, Final
+
+from gpuplane import names
+from gpuplane.api.core import Node
+from gpuplane.api.gpunode import GPUNode, GPUNodeStatus
+from gpuplane.api.meta import to_dict
+from gpuplane.kube import AlreadyExists, Client, Conflict, NotFound
+from gpuplane.operator.decide import NodePlan, decide
+from gpuplane.operator.observed import Observed
+
+log = logging.getLogger("gpuplane.operator")
+MANAGER: Final = names.FIELD_MANAGER_PREFIX + "operator"
+
+
+class Settling:
+    """Holds back progress that a later write will carry as well.
+
+    The more nodes there are, the longer: a few nodes show each step at once, a thousand save the API server a write for
+    each stage. `seconds_per_node` times the number of nodes, at most `at_most` seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float], *, seconds_per_node: float = 0.01, at_most: float = 10.0) -> None:
+        self._clock = clock
+        self._per_node = seconds_per_node
+        self._at_most = at_most
+        self._due: dict[str, float] = {}
+
+    def wait(self, name: str, plan: NodePlan, nodes: int) -> float:
+        """Seconds to hold the status of `plan` back; 0 means write it now."""
+        if plan.status is None or plan.urgent:
+            self._due.pop(name, None)
+            return 0.0
+        delay = min(self._at_most, self._per_node * nodes)
+        due = self._due.setdefault(name, self._clock() + delay)
+        left = due - self._clock()
+        if left <= 0:
+            self._due.pop(name, None)
+            return 0.0
+        return left
+
+
+class NodeWriter:
+    """Writes plans. `writes` counts what was sent, by kind of object, for metrics and benchmarks."""
+
+    def __init__(self, client: Client, now: Callable[[], str]) -> None:
+        self._client = client
+        self._now = now
+        self.writes: dict[str, int] = {"nodes": 0, "gpunodes": 0}
+
+    async def carry_out(
+        self, node: Node, gpunode: GPUNode | None, seen: Observed, settling: Settling, nodes: int
+    ) -> float | None:
+        """Decide and write. Returns seconds after which to look again, None for never."""
+        plan = decide(seen, self._now())
+        if plan.empty:
+            settling.wait(seen.name, plan, nodes)
+            return None
+        if plan.delete:
+            await self._delete(seen.name)
+        # NB: the GPUNode first: an operand that the gate lets in reports into it.
+        hold = settling.wait(seen.name, plan, nodes)
+        if plan.status is not None and not hold:
+            await self._write_status(node, gpunode, plan.status)
+        if plan.labels or plan.taint is not None:
+            await self._patch_node(node, plan)
+        return hold or None
+
+    async def _patch_node(self, node: Node, plan: NodePlan) -> None:
+        patch: dict[str, Any] = {"metadata": {"labels": dict(plan.labels)}} if plan.labels else {}
+        if plan.taint is not None:
+            # A list without merge key in a merge patch is replaced whole; the version guards the others in it.
+            others = [to_dict(taint) for taint in node.spec.taints if taint.key != names.NOT_READY_TAINT]
+            ours = [{"key": names.NOT_READY_TAINT, "effect": "NoSchedule"}] if plan.taint else []
+            patch["spec"] = {"taints": others + ours}
+            patch.setdefault("metadata", {})["resourceVersion"] = node.metadata.resource_version
+        self.writes["nodes"] += 1
+        try:
+            await self._client.patch(Node, node.metadata.name, patch, manager=MANAGER)
+        except NotFound:
+            log.debug("%s: gone", node.metadata.name)
+
+    async def _write_status(self, node: Node, gpunode: GPUNode | None, status: GPUNodeStatus) -> None:
+        self.writes["gpunodes"] += 1
+        try:
+            if gpunode is None:
+                await self._client.create(new_gpunode(node, status), resource=GPUNode.RESOURCE, manager=MANAGER)
+                return
+            patch = {
+                "metadata": {"resourceVersion": gpunode.metadata.resource_version},
+                "status": difference(to_dict(gpunode.status), to_dict(status)),
+            }
+            await self._client.patch(GPUNode, node.metadata.name, patch, manager=MANAGER)
+        except (AlreadyExists, Conflict, NotFound) as error:
+            # Our picture is older than the object; what came in between is on its way by the watch.
+            log.debug("%s: %s", node.metadata.name, error)
+
+    async def _delete(self, name: str) -> None:
+        self.writes["gpunodes"] += 1
+        try:
+            await self._client.delete(GPUNode, name)
+        except NotFound:
+            log.debug("%s: GPUNode gone", name)
+
+
+def new_gpunode(node: Node, status: GPUNodeStatus) -> dict[str, Any]:
+    """A GPUNode, owned by its Node so that it goes with it."""
+    owner = {"apiVersion": "v1", "kind": "Node", "name": node.metadata.name, "uid": node.metadata.uid}
+    return {
+        "metadata": {"name": node.metadata.name, "ownerReferences": [owner]},
+        "status": to_dict(status),
+    }
+
+
+def difference(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    """The JSON merge patch (RFC 7386) that makes `new` of `old`."""
+    patch: dict[str, Any] = {key: None for key in old if key not in new}
+    for key, value in new.items():
+        before = old.get(key)
+        if isinstance(before, dict) and isinstance(value, dict):
+            inner = difference(before, value)
+            if inner:
+                patch[key] = inner
+        elif key not in old or before != value:
+            patch[key] = value
+    return patch

@@ -1,0 +1,182 @@
+"""From a ClusterPolicy to the objects that shall exist: the plain YAML of `operands/` with the policy's values in it.
+
+The YAML reads as it ships; nothing in it is a template. What a policy can change is changed here, field by field.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import re
+from collections.abc import Iterable
+from importlib import resources
+from typing import Any, Final
+
+import msgspec
+import yaml
+
+from gpuplane import names
+from gpuplane.api.clusterpolicy import ClusterPolicySpec
+from gpuplane.operator.decide import REMOVING
+from gpuplane.operator.observed import COMPONENT_LABEL
+from gpuplane.operator.stages import OPERANDS, Operand
+
+MANAGER: Final = names.FIELD_MANAGER_PREFIX + "operator"
+GROUP_LABEL: Final = "gpuplane.dev/driver-group"
+NAME_LABEL: Final = "app.kubernetes.io/name"
+DISCOVERY: Final = "0100-node-feature-discovery.yaml"
+RUNTIME_CLASSES: Final = "0010-runtime-classes.yaml"
+Manifest = dict[str, Any]
+
+
+class DriverGroup(msgspec.Struct, frozen=True, order=True):
+    """Nodes that can share one driver: same OS and version, same kernel. `os` is "ubuntu", `version` "22.04"."""
+
+    os: str
+    version: str
+    kernel: str
+
+    @property
+    def name(self) -> str:
+        """For the DaemonSet's name: lower case, at most 40 characters, a digest where it had to be cut."""
+        text = re.sub(r"[^a-z0-9.-]+", "-", f"{self.kernel}-{self.os}{self.version}".lower())
+        if len(text) <= 40:
+            return text.strip("-.")
+        return text[:33].strip("-.") + "-" + hashlib.sha256(text.encode()).hexdigest()[:6]
+
+
+def enabled_gates(spec: ClusterPolicySpec) -> frozenset[str]:
+    """The gates that the policy wants.
+
+    The driver's operand runs with `driver.enabled: false` too: it then only looks for the host's own driver.
+    """
+    switched = {operand.gate: getattr(spec, operand.component).enabled for operand in OPERANDS if _switchable(operand)}
+    return frozenset(operand.gate for operand in OPERANDS if switched.get(operand.gate, True))
+
+
+def _switchable(operand: Operand) -> bool:
+    return operand.component not in ("driver", "validator")
+
+
+def manifests(
+    spec: ClusterPolicySpec,
+    groups: Iterable[DriverGroup],
+    removing: Iterable[str] = (),
+    *,
+    image: str,
+    owner: Manifest,
+) -> list[Manifest]:
+    """Everything that shall exist under this policy, in the order in which to apply it.
+
+    `removing` are the gates that some node has at `removing`; their DaemonSets undo the operand's work.
+    """
+    wanted = [*load(RUNTIME_CLASSES), *load(DISCOVERY)]
+    for operand in OPERANDS:
+        if operand.gate in removing:
+            wanted += [_removal(manifest) for manifest in load(operand.manifest)]
+    gates = enabled_gates(spec)
+    for operand in OPERANDS:
+        if operand.gate not in gates:
+            continue
+        for manifest in load(operand.manifest):
+            if operand.gate == "driver":
+                wanted += [_for_group(manifest, group) for group in sorted(groups)]
+            else:
+                wanted.append(manifest)
+    return [_customized(manifest, spec, image=image, owner=owner) for manifest in wanted]
+
+
+@functools.cache
+def _text(name: str) -> str:
+    return resources.files(__package__).joinpath("operands", name).read_text()
+
+
+def load(name: str) -> list[Manifest]:
+    """The documents of one file of `operands/`, fresh copies."""
+    return [document for document in yaml.safe_load_all(_text(name)) if document]
+
+
+def _for_group(manifest: Manifest, group: DriverGroup) -> Manifest:
+    name = f"{manifest['metadata']['name']}-{group.name}"
+    manifest = msgspec.json.decode(msgspec.json.encode(manifest))
+    manifest["metadata"]["name"] = name
+    spec = manifest["spec"]
+    for labels in (
+        manifest["metadata"]["labels"],
+        spec["selector"]["matchLabels"],
+        spec["template"]["metadata"]["labels"],
+    ):
+        labels[GROUP_LABEL] = group.name
+    spec["template"]["spec"]["nodeSelector"] |= {
+        names.OS_ID_LABEL: group.os,
+        names.OS_VERSION_LABEL: group.version,
+        names.KERNEL_VERSION_LABEL: group.kernel,
+    }
+    return manifest
+
+
+def _removal(manifest: Manifest) -> Manifest:
+    """The DaemonSet that undoes an operand's work where its gate says `removing`."""
+    name = manifest["metadata"]["name"] + "-removal"
+    spec = manifest["spec"]
+    pod = spec["template"]["spec"]
+    gate = manifest["metadata"]["labels"][COMPONENT_LABEL]
+    manifest["metadata"]["name"] = name
+    for labels in (
+        manifest["metadata"]["labels"],
+        spec["selector"]["matchLabels"],
+        spec["template"]["metadata"]["labels"],
+    ):
+        labels[NAME_LABEL] = name
+    pod["nodeSelector"] = {names.DEPLOY_PREFIX + gate: REMOVING}
+    pod["containers"][0]["args"].append("--uninstall")
+    return manifest
+
+
+def _customized(manifest: Manifest, spec: ClusterPolicySpec, *, image: str, owner: Manifest) -> Manifest:
+    manifest["metadata"]["ownerReferences"] = [owner]
+    if manifest["kind"] != "DaemonSet":
+        return manifest
+    manifest["metadata"]["namespace"] = names.OPERATOR_NAMESPACE
+    template = manifest["spec"]["template"]
+    pod = template["spec"]
+    common = spec.daemonsets
+    for key, value in common.labels.items():
+        template["metadata"]["labels"].setdefault(key, value)
+    pod["tolerations"] += [msgspec.to_builtins(toleration) for toleration in common.tolerations]
+    if common.priority_class_name:
+        pod["priorityClassName"] = common.priority_class_name
+    manifest["spec"]["updateStrategy"] = _update_strategy(spec, manifest["spec"]["updateStrategy"])
+    gate = manifest["metadata"]["labels"][COMPONENT_LABEL]
+    component = next((operand.component for operand in OPERANDS if operand.gate == gate), "")
+    for container in pod["containers"]:
+        container["image"] = image
+        container["terminationMessagePolicy"] = "FallbackToLogsOnError"
+        if component:
+            _component(container, getattr(spec, component))
+    if component == "driver" and not spec.driver.enabled:
+        _set_env(pod["containers"][0], "GPUPLANE_DRIVER_INSTALL", "false")
+    return manifest
+
+
+def _component(container: Manifest, component: Any) -> None:
+    """What a component of the policy says of its container: env, resources, pull policy."""
+    for variable in component.env:
+        _set_env(container, variable.name, variable.value)
+    if component.image_pull_policy:
+        container["imagePullPolicy"] = component.image_pull_policy
+    if component.resources is not None:
+        container["resources"] = msgspec.to_builtins(component.resources)
+
+
+def _set_env(container: Manifest, name: str, value: str) -> None:
+    container["env"] = [entry for entry in container["env"] if entry["name"] != name] + [{"name": name, "value": value}]
+
+
+def _update_strategy(spec: ClusterPolicySpec, default: Manifest) -> Manifest:
+    if spec.daemonsets.update_strategy == "OnDelete":
+        return {"type": "OnDelete"}
+    rolling = spec.daemonsets.rolling_update
+    if rolling is None or rolling.max_unavailable is None:
+        return default
+    return {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": rolling.max_unavailable}}

@@ -1,0 +1,127 @@
+"""What a ClusterPolicy says of the cluster as a whole, and what the cluster says back in its status. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from gpuplane import names
+from gpuplane.api.clusterpolicy import ClusterPolicy
+from gpuplane.api.core import DaemonSet, Node
+from gpuplane.api.gpunode import GPUNode, StageName, StageState
+from gpuplane.api.meta import Condition, to_dict
+from gpuplane.operator.operands import DriverGroup, Manifest
+
+FINALIZER: Final = "gpuplane.dev/take-back"
+PART_OF: Final = "app.kubernetes.io/part-of=gpuplane"
+
+
+def chosen(policies: Iterable[ClusterPolicy]) -> tuple[ClusterPolicy | None, list[ClusterPolicy]]:
+    """The policy that counts, the oldest, and those that are ignored."""
+    order = sorted(policies, key=lambda policy: (policy.metadata.creation_timestamp, policy.metadata.name))
+    return (order[0], order[1:]) if order else (None, [])
+
+
+def driver_groups(nodes: Iterable[Node]) -> frozenset[DriverGroup]:
+    """The driver groups of all GPU nodes that discovery has labelled."""
+    groups = set()
+    for node in nodes:
+        labels = node.metadata.labels
+        system = labels.get(names.OS_ID_LABEL)
+        kernel = labels.get(names.KERNEL_VERSION_LABEL)
+        if system and kernel and any(labels.get(label) == "true" for label in names.PCI_PRESENT_LABELS):
+            groups.add(DriverGroup(system, labels.get(names.OS_VERSION_LABEL, ""), kernel))
+    return frozenset(groups)
+
+
+def to_prune(existing: Iterable[DaemonSet], wanted: Iterable[Manifest], policy_uid: str) -> list[str]:
+    """DaemonSets that this policy made and does not want any more."""
+    keep = {manifest["metadata"]["name"] for manifest in wanted if manifest["kind"] == "DaemonSet"}
+    return sorted(
+        found.metadata.name
+        for found in existing
+        if found.metadata.name not in keep and any(owner.uid == policy_uid for owner in found.metadata.owner_references)
+    )
+
+
+def policy_status(
+    old: Sequence[Condition], gpunodes: Sequence[GPUNode], *, discovered: bool, error: str, now: str
+) -> dict[str, Any]:
+    """`status` of the policy in force: state and the conditions Ready and Error.
+
+    Reasons are those that users of the GPU operator know: Reconciled, ReconcileFailed, OperandNotReady, DriverNotReady,
+    NFDLabelsMissing, NoGPUNodes.
+    """
+    waiting = [node for node in gpunodes if not _holds(node, StageName.READY)]
+    if error:
+        reason, message = "ReconcileFailed", error
+    elif not discovered:
+        reason, message = "NFDLabelsMissing", "no node carries feature.node.kubernetes.io labels yet"
+    elif not gpunodes:
+        reason, message = "NoGPUNodes", "no node has an NVIDIA GPU"
+    elif any(not _holds(node, StageName.DRIVER) for node in waiting):
+        reason, message = "DriverNotReady", _waits(waiting)
+    elif waiting:
+        reason, message = "OperandNotReady", _waits(waiting)
+    else:
+        reason, message = "Reconciled", f"{len(gpunodes)} GPU nodes are ready"
+    ready = reason in ("Reconciled", "NoGPUNodes")
+    return {
+        "state": "ready" if ready else "notReady",
+        "namespace": names.OPERATOR_NAMESPACE,
+        "conditions": [
+            to_dict(_condition(old, "Ready", ready, reason, message, now)),
+            to_dict(_condition(old, "Error", bool(error), reason if error else "None", error, now)),
+        ],
+    }
+
+
+def ignored_status(used: str, now: str, old: Sequence[Condition]) -> dict[str, Any]:
+    """`status` of a policy that does not count."""
+    message = f"ClusterPolicy {used} is older and in force; there can be one"
+    condition = _condition(old, "Ready", False, "Ignored", message, now)
+    return {"state": "ignored", "conditions": [to_dict(condition)]}
+
+
+def _holds(node: GPUNode, name: StageName) -> bool:
+    stage = node.status.stages.get(name.value)
+    return stage is not None and stage.state.holds
+
+
+def _waits(waiting: Sequence[GPUNode]) -> str:
+    """`n1 waits for driver, n2 for toolkit and 3 more`."""
+    shown = [f"{node.metadata.name} waits for {node.status.summary.waits_for or 'driver'}" for node in waiting[:3]]
+    more = f" and {len(waiting) - 3} more" if len(waiting) > 3 else ""
+    return ", ".join(shown) + more
+
+
+def _condition(old: Sequence[Condition], kind: str, holds: bool, reason: str, message: str, now: str) -> Condition:
+    status = "True" if holds else "False"
+    before = next((condition for condition in old if condition.type == kind), None)
+    since = before.last_transition_time if before is not None and before.status == status else now
+    return Condition(type=kind, status=status, reason=reason, message=message, last_transition_time=since)
+
+
+def stage_events(old: GPUNode, new: GPUNode) -> list[tuple[str, str, str]]:
+    """(type, reason, message) of the events that a change of a GPUNode is worth."""
+    events = []
+    for name in StageName:
+        before, after = old.status.stages.get(name.value), new.status.stages.get(name.value)
+        if after is None or (before is not None and (before.state, before.reason) == (after.state, after.reason)):
+            continue
+        if after.state is StageState.FAILED:
+            cure = f"; {after.cure}" if after.cure else ""
+            events.append(("Warning", "StageFailed", f"{name.value}: {after.message or after.reason}{cure}"[:1000]))
+        elif after.state in (StageState.DONE, StageState.PRESENT):
+            events.append(("Normal", "StageDone", f"{name.value}: {after.message or after.state.value}"[:1000]))
+    for uuid, why in new.status.health.items():
+        if uuid not in old.status.health:
+            events.append(("Warning", "GPULost" if "lost" in why else "GPUUnhealthy", f"{uuid}: {why}"[:1000]))
+    return events
+
+
+def digest(manifest: Mapping[str, Any]) -> bytes:
+    """What tells whether a manifest is the one that was applied last."""
+    return msgspec.json.encode(manifest, order="sorted")
