@@ -220,15 +220,16 @@ class Table:
         self._publish(Event(ADDED if old is None else MODIFIED, entry, old))
         return entry
 
-    def remove(self, entry: Entry) -> Entry:
-        """Delete; gives the last version with the number of the deletion."""
+    def remove(self, entry: Entry, content: Object | None = None) -> Entry:
+        """Delete; gives the last version (`content`, if it changed with this write) with the deletion's number."""
         store = self._store
         version = store.version + 1
         if store.journal is not None:
             store.journal.remove(self.resource, entry.key, version)
         store.version = version
-        metadata = {**entry.obj["metadata"], "resourceVersion": str(version)}
-        last = Entry(entry.namespace, entry.name, entry.key, {**entry.obj, "metadata": metadata}, version)
+        obj = content or entry.obj
+        metadata = {**obj["metadata"], "resourceVersion": str(version)}
+        last = Entry(entry.namespace, entry.name, entry.key, {**obj, "metadata": metadata}, version)
         del self.items[entry.key]
         self._sorted = None
         space = self.by_namespace[entry.namespace]
@@ -240,10 +241,17 @@ class Table:
         self._publish(Event(DELETED, last, entry))
         return last
 
-    def load(self, entries: Iterable[Entry]) -> None:
-        """Fill from a journal, before anybody listens."""
-        for entry in entries:
-            self._place(entry, None)
+    def load(self, entry: Entry) -> None:
+        """Take an entry over from a journal, before anybody listens."""
+        self._place(entry, None)
+
+    def clear(self) -> None:
+        """Forget everything, before anybody listens."""
+        self.items.clear()
+        self.by_namespace.clear()
+        self._by_field.clear()
+        self._history.clear()
+        self._sorted = None
 
     def _place(self, entry: Entry, old: Entry | None) -> None:
         self.items[entry.key] = entry
@@ -306,6 +314,17 @@ class Store:
         if table is None:
             table = self._tables[resource] = Table(self, resource, indexed)
         return table
+
+    def restore(self, journal: Journal, objects: Iterable[tuple[str, Entry]], version: int) -> None:
+        """Take over a journal's objects and counter; from now on every write goes to it first."""
+        for table in self._tables.values():
+            table.clear()
+        self.version = version
+        for resource, entry in objects:
+            self.table(resource).load(entry)
+        for table in self._tables.values():
+            table.compacted = version
+        self.journal = journal
 
     def drop(self, resource: str) -> None:
         """Forget a table and everything in it without events: its CRD is gone, and so are its watchers."""
