@@ -64,11 +64,11 @@ class Host:
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
-    def read(self, path: str) -> bytes | None:
-        """The bytes of a regular file; None when there is none."""
+    def read(self, path: str, *, limit: int | None = None) -> bytes | None:
+        """The bytes of a regular file, the first `limit` of them; None when there is none."""
         try:
             with self._at(path) as place:
-                return _read(place.directory, place.name)
+                return _read(place.directory, place.name, limit)
         except _ABSENT:
             return None
 
@@ -290,11 +290,13 @@ class Host:
             ) from error
 
 
-def _read(directory: int, name: str) -> bytes:
+def _read(directory: int, name: str, limit: int | None = None) -> bytes:
     handle = os.open(name, _READ, dir_fd=directory)
     try:
         if not stat.S_ISREG(os.fstat(handle).st_mode):
             raise IsADirectoryError(errno.EISDIR, "it is not a regular file")
+        if limit is not None:
+            return os.read(handle, limit)
         parts = []
         while part := os.read(handle, 1 << 20):
             parts.append(part)
