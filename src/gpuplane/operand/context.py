@@ -49,9 +49,19 @@ class OperandContext(msgspec.Struct, kw_only=True, frozen=True):
     kubelet_dir: Path = Path("/var/lib/kubelet")
     config: Path | None = None
     port: int | None = None
+    address: str = ""  # where to listen; the pod's IP, "" for all
     pod_name: str = ""
     image: str = ""
     open_gpus: Callable[[], GPUSource]
     kubelet: Kubelet | None = None
     vector_add: VectorAdd | None = None
     sleep: Callable[[float], Awaitable[None]]
+
+    @property
+    def in_process(self) -> bool:
+        """Whether this is a light node: its kubelet or its GPUs' program are objects in this process.
+
+        Such a node has no network, no programs and no images of its own, so an operand opens no port on it, starts no
+        process and makes no pod there.
+        """
+        return self.kubelet is not None or self.vector_add is not None

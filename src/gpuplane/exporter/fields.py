@@ -1,0 +1,176 @@
+"""The metrics: DCGM's field names, what each is made of, and the choice of them in a CSV file.
+
+Invariant: a field that a GPU does not offer has the value None and is left out for that GPU, as DCGM does; it is
+never 0.
+
+Source of names, types and the file format: NVIDIA DCGM exporter's default counters and DCGM's field identifiers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from enum import StrEnum
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from gpuplane.errors import InvalidInput
+from gpuplane.hardware import GPU, Sample
+
+MIB: Final = 1 << 20
+KIB: Final = 1 << 10
+VOLTA: Final = (7, 0)  # DCGM has profiling fields from this compute capability on
+
+Value = float | int | None
+
+
+class FieldType(StrEnum):
+    GAUGE = "gauge"
+    COUNTER = "counter"
+    LABEL = "label"  # no metric of its own: a label on all others
+
+
+class Field(msgspec.Struct, frozen=True):
+    """A metric as it is written out."""
+
+    name: str
+    type: FieldType
+    help: str
+
+
+def _in(unit: int, value: int | None) -> int | None:
+    return None if value is None else value // unit
+
+
+def _profiled(gpu: GPU, value: Value) -> Value:
+    return value if gpu.compute >= VOLTA else None
+
+
+_READ: Final[dict[str, Callable[[GPU, Sample], Value]]] = {
+    "DCGM_FI_DEV_SM_CLOCK": lambda _, s: s.sm_clock_mhz,
+    "DCGM_FI_DEV_MEM_CLOCK": lambda _, s: s.memory_clock_mhz,
+    "DCGM_FI_DEV_MEMORY_TEMP": lambda _, s: s.memory_temperature_celsius,
+    "DCGM_FI_DEV_GPU_TEMP": lambda _, s: s.temperature_celsius,
+    "DCGM_FI_DEV_POWER_USAGE": lambda _, s: s.power_watts,
+    "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION": lambda _, s: s.energy_millijoules,
+    "DCGM_FI_DEV_PCIE_REPLAY_COUNTER": lambda _, s: s.pcie_replays,
+    "DCGM_FI_DEV_GPU_UTIL": lambda _, s: s.gpu_percent,
+    "DCGM_FI_DEV_MEM_COPY_UTIL": lambda _, s: s.memory_percent,
+    "DCGM_FI_DEV_ENC_UTIL": lambda _, s: s.encoder_percent,
+    "DCGM_FI_DEV_DEC_UTIL": lambda _, s: s.decoder_percent,
+    "DCGM_FI_DEV_XID_ERRORS": lambda _, s: s.last_xid,
+    "DCGM_FI_DEV_FB_FREE": lambda _, s: _in(MIB, s.memory_free_bytes),
+    "DCGM_FI_DEV_FB_USED": lambda _, s: _in(MIB, s.memory_used_bytes),
+    "DCGM_FI_DEV_FB_RESERVED": lambda _, s: _in(MIB, s.memory_reserved_bytes),
+    "DCGM_FI_DEV_FB_TOTAL": lambda _, s: _in(MIB, s.memory_total_bytes),
+    "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL": lambda _, s: _in(KIB, s.nvlink_bytes),
+    "DCGM_FI_DEV_VGPU_LICENSE_STATUS": lambda _, s: s.vgpu_license,
+    "DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS": lambda _, s: s.remapped_rows_uncorrectable,
+    "DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS": lambda _, s: s.remapped_rows_correctable,
+    "DCGM_FI_DEV_ROW_REMAP_FAILURE": lambda _, s: None if s.row_remap_failure is None else int(s.row_remap_failure),
+    "DCGM_FI_DEV_ECC_SBE_VOL_TOTAL": lambda _, s: s.ecc_corrected_volatile,
+    "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL": lambda _, s: s.ecc_uncorrected_volatile,
+    # NVML's utilization is the share of time in which a kernel ran: what this field says, as a ratio.
+    "DCGM_FI_PROF_GR_ENGINE_ACTIVE": lambda g, s: _profiled(g, None if s.gpu_percent is None else s.gpu_percent / 100),
+    "DCGM_FI_PROF_PCIE_TX_BYTES": lambda g, s: _profiled(g, s.pcie_tx_bytes_per_second),
+    "DCGM_FI_PROF_PCIE_RX_BYTES": lambda g, s: _profiled(g, s.pcie_rx_bytes_per_second),
+}
+_LABELS: Final[dict[str, Callable[[GPU, str], str]]] = {
+    "DCGM_FI_DRIVER_VERSION": lambda _, driver: driver,
+    "DCGM_FI_DEV_NAME": lambda gpu, _: gpu.name,
+    "DCGM_FI_DEV_SERIAL": lambda gpu, _: gpu.serial,
+    "DCGM_FI_DEV_UUID": lambda gpu, _: gpu.uuid,
+}
+
+_G, _C = FieldType.GAUGE, FieldType.COUNTER
+DEFAULT_FIELDS: Final = (
+    Field("DCGM_FI_DEV_SM_CLOCK", _G, "Clock of the streaming multiprocessors, MHz."),
+    Field("DCGM_FI_DEV_MEM_CLOCK", _G, "Clock of the memory, MHz."),
+    Field("DCGM_FI_DEV_MEMORY_TEMP", _G, "Temperature of the memory, degrees Celsius."),
+    Field("DCGM_FI_DEV_GPU_TEMP", _G, "Temperature of the GPU, degrees Celsius."),
+    Field("DCGM_FI_DEV_POWER_USAGE", _G, "Power draw, watts."),
+    Field("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", _C, "Energy used since the driver was loaded, millijoules."),
+    Field("DCGM_FI_DEV_PCIE_REPLAY_COUNTER", _C, "PCIe packets that had to be sent again."),
+    Field("DCGM_FI_DEV_GPU_UTIL", _G, "Time in which a kernel ran, percent."),
+    Field("DCGM_FI_DEV_MEM_COPY_UTIL", _G, "Time in which the memory was read or written, percent."),
+    Field("DCGM_FI_DEV_ENC_UTIL", _G, "Utilization of the video encoder, percent."),
+    Field("DCGM_FI_DEV_DEC_UTIL", _G, "Utilization of the video decoder, percent."),
+    Field("DCGM_FI_DEV_XID_ERRORS", _G, "The last XID error seen; 0 is none."),
+    Field("DCGM_FI_DEV_FB_FREE", _G, "Free GPU memory, MiB."),
+    Field("DCGM_FI_DEV_FB_USED", _G, "GPU memory in use, MiB."),
+    Field("DCGM_FI_DEV_FB_RESERVED", _G, "GPU memory that the driver keeps for itself, MiB."),
+    Field("DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL", _C, "Data over all NVLinks in both directions, KiB."),
+    Field("DCGM_FI_DEV_VGPU_LICENSE_STATUS", _G, "Whether a vGPU licence is held."),
+    Field("DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS", _C, "Memory rows remapped after uncorrectable errors."),
+    Field("DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS", _C, "Memory rows remapped after correctable errors."),
+    Field("DCGM_FI_DEV_ROW_REMAP_FAILURE", _G, "Whether remapping of a memory row failed."),
+    Field("DCGM_FI_PROF_GR_ENGINE_ACTIVE", _G, "Time in which the compute or graphics engine was active, ratio."),
+    Field("DCGM_FI_PROF_PCIE_TX_BYTES", _G, "Data sent over PCIe, bytes per second."),
+    Field("DCGM_FI_PROF_PCIE_RX_BYTES", _G, "Data received over PCIe, bytes per second."),
+)
+
+
+class Choice(msgspec.Struct, frozen=True):
+    """What to write out. `missing` are fields of DCGM that were asked for and that gpuplane does not offer."""
+
+    fields: tuple[Field, ...] = DEFAULT_FIELDS
+    missing: tuple[str, ...] = ()
+
+
+def read(field: Field, gpu: GPU, sample: Sample) -> Value:
+    """The value of a metric on one GPU; None when the GPU does not offer it."""
+    return _READ[field.name](gpu, sample)
+
+
+def read_label(field: Field, gpu: GPU, driver_version: str) -> str:
+    return _LABELS[field.name](gpu, driver_version)
+
+
+def load(path: Path | None) -> Choice:
+    """The fields of a CSV file, the default ones without a file. Raises InvalidInput."""
+    if path is None:
+        return Choice()
+    try:
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInput(f"the list of fields cannot be read: {error}", where=str(path)) from error
+    return parse(text, where=str(path))
+
+
+def parse(text: str, *, where: str = "") -> Choice:
+    """A list of fields: `FIELD, type, help` in each line, `#` before a comment; the help may have commas.
+
+    Raises InvalidInput with every wrong line. A field of DCGM that is not offered is no error, since lists made for
+    DCGM are full of them: it goes to `missing`.
+    """
+    fields: list[Field] = []
+    missing: list[str] = []
+    findings: list[str] = []
+    for number, line in enumerate(text.splitlines(), 1):
+        parts = [part.strip() for part in line.split("#")[0].split(",", 2)]
+        if parts == [""]:
+            continue
+        if len(parts) != 3:
+            findings.append(f"line {number}: is not FIELD, type, help")
+            continue
+        name, kind, description = parts
+        if not re.fullmatch(r"DCGM_(FI|EXP)_[A-Z0-9_]+", name):
+            findings.append(f"line {number}: {name!r} is no name of a DCGM field")
+        elif kind not in [*FieldType, "histogram"]:
+            findings.append(f"line {number}: {kind!r} is no type; choose gauge, counter or label")
+        elif any(name == field.name for field in fields):
+            findings.append(f"line {number}: {name} is there already")
+        elif name in (_LABELS if kind == FieldType.LABEL else _READ) and kind in list(FieldType):
+            fields.append(Field(name, FieldType(kind), description))
+        else:
+            missing.append(name)
+    if findings:
+        raise InvalidInput(
+            "the list of fields is wrong: " + "; ".join(findings),
+            where=where,
+            cure="write FIELD, type, help in each line",
+            findings=tuple(findings),
+        )
+    return Choice(tuple(fields), tuple(missing))

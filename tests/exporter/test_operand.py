@@ -1,0 +1,282 @@
+"""The exporter as Prometheus and the kubelet's probe see it."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+
+from gpuplane import names
+from gpuplane.api.protocol import podresources_pb2 as pb
+from gpuplane.api.protocol import podresources_pb2_grpc as rpc
+from gpuplane.api.protocol.sockets import address
+from gpuplane.errors import InvalidInput, Retryable, Terminal
+from gpuplane.exporter import run
+from gpuplane.exporter.pods import PodResources
+from gpuplane.exporter.render import Holder
+from gpuplane.hardware import GPU, Sample
+from gpuplane.operand import OperandContext
+
+T4 = GPU(index=0, minor=0, uuid="GPU-0", name="T4", memory_bytes=1, pci="0000:1a:00.0", compute=(7, 5))
+
+
+class FakeGPUs:
+    """A source of one GPU whose clock counts the readings."""
+
+    def __init__(self) -> None:
+        self.readings = 0
+        self.closed = 0
+        self.error: Exception | None = None
+
+    def driver_version(self) -> str:
+        return "570.1"
+
+    def inventory(self) -> tuple[GPU, ...]:
+        return (T4,)
+
+    def samples(self) -> tuple[Sample, ...]:
+        if self.error is not None:
+            raise self.error
+        self.readings += 1
+        return (Sample(uuid="GPU-0", sm_clock_mhz=self.readings),)
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+async def no_sleep(_: float) -> None:
+    await asyncio.sleep(0)
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+def context(open_gpus: Callable[[], Any], **more: Any) -> OperandContext:
+    facts: dict[str, Any] = {
+        "node_name": "sim-1",
+        "namespace": "gpu-operator",
+        "client": None,
+        "now": lambda: "",
+        "kubelet_dir": Path("/nonexistent"),
+        "address": "127.0.0.1",
+        "port": free_port(),
+        "open_gpus": open_gpus,
+        "sleep": no_sleep,
+    }
+    return OperandContext(**{**facts, **more})
+
+
+def get(port: int, path: str, method: str = "GET") -> tuple[int, str]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    try:
+        connection.request(method, path)
+        response = connection.getresponse()
+        return response.status, response.read().decode()
+    finally:
+        connection.close()
+
+
+@asynccontextmanager
+async def exporting(given: OperandContext) -> AsyncIterator[Callable[..., Any]]:
+    task = asyncio.create_task(run(given))
+
+    async def ask(path: str, method: str = "GET") -> tuple[int, str]:
+        while True:
+            try:
+                return await asyncio.to_thread(get, given.port, path, method)
+            except ConnectionRefusedError:
+                if task.done():
+                    raise
+                await asyncio.sleep(0.01)
+
+    try:
+        yield ask
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_metrics_are_read_when_they_are_asked_for() -> None:
+    gpus = FakeGPUs()
+    async with exporting(context(lambda: gpus)) as ask:
+        assert await ask("/health") == (200, "OK\n")
+        assert gpus.readings == 0
+        for number in (1, 2):
+            status, text = await ask("/metrics")
+            assert status == 200
+            assert f'Hostname="sim-1"}} {number}\n' in text
+    assert gpus.closed == 1
+
+
+async def test_no_driver_is_503_with_the_reason_and_heals() -> None:
+    gpus = FakeGPUs()
+    away = [Retryable("no libnvidia-ml.so.1 found", where="/", cure="install the driver")]
+
+    def open_gpus() -> FakeGPUs:
+        if away:
+            raise away[0]
+        return gpus
+
+    async with exporting(context(open_gpus)) as ask:
+        for path in ("/health", "/metrics"):
+            assert await ask(path) == (503, "/: no libnvidia-ml.so.1 found; install the driver\n")
+        away.clear()
+        assert (await ask("/metrics"))[0] == 200
+        gpus.error = Retryable("the driver is going away")
+        assert (await ask("/metrics"))[0] == 503
+        assert gpus.closed == 1
+        gpus.error = None
+        assert (await ask("/metrics"))[0] == 200
+
+
+async def test_what_only_a_new_process_heals_ends_this_one() -> None:
+    def open_gpus() -> FakeGPUs:
+        raise Terminal("NVML is of another version than the driver")
+
+    given = context(open_gpus)
+    task = asyncio.create_task(run(given))
+    assert given.port is not None
+    while not task.done():
+        try:
+            assert (await asyncio.to_thread(get, given.port, "/metrics"))[0] == 503
+        except ConnectionError:
+            await asyncio.sleep(0.01)
+    with pytest.raises(Terminal, match="another version"):
+        await task
+
+
+async def test_other_paths_and_methods() -> None:
+    async with exporting(context(FakeGPUs)) as ask:
+        assert (await ask("/"))[0] == 404
+        assert (await ask("/metrics", "POST"))[0] == 405
+        assert await ask("/health", "HEAD") == (200, "")
+        assert (await ask("/metrics?x=1"))[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "status"),
+    [
+        (b"\x16\x03\x01\r\n\r\n", b"400"),
+        (b"GET /metrics\r\n\r\n", b"400"),
+        (b"GET / HTTP/1.1\r\nA: " + b"x" * 20_000 + b"\r\n\r\n", b"431"),
+    ],
+)
+async def test_what_is_no_request_is_refused_and_the_connection_closed(request_bytes: bytes, status: bytes) -> None:
+    given = context(FakeGPUs)
+    async with exporting(given) as ask:
+        await ask("/health")
+        reader, writer = await asyncio.open_connection("127.0.0.1", given.port)
+        writer.write(request_bytes)
+        assert (await reader.read()).split()[1] == status
+        writer.close()
+
+
+async def test_a_connection_serves_many_scrapes_and_a_body_ends_it() -> None:
+    given = context(FakeGPUs)
+    async with exporting(given) as ask:
+        await ask("/health")
+        reader, writer = await asyncio.open_connection("127.0.0.1", given.port)
+        for _ in range(3):
+            writer.write(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
+            assert await reader.readexactly(3) == b"OK\n"
+        writer.write(b"GET /health HTTP/1.1\r\nContent-Length: 20\r\n\r\nGET /metrics HTTP/1.1\r\n\r\n")
+        assert (await reader.read()).count(b"HTTP/1.1") == 1
+        writer.close()
+
+
+async def test_a_port_in_use_is_said_and_taken_when_it_is_free(caplog: pytest.LogCaptureFixture) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        given = context(FakeGPUs, port=other.getsockname()[1])
+        said = asyncio.Event()
+
+        async def sleep(_: float) -> None:
+            said.set()
+            await asyncio.sleep(0.01)
+
+        given = context(FakeGPUs, port=given.port, sleep=sleep)
+        task = asyncio.create_task(run(given))
+        await said.wait()
+        assert f"cannot listen on port {given.port}" in caplog.text
+    while True:
+        try:
+            assert given.port is not None
+            assert await asyncio.to_thread(get, given.port, "/health") == (200, "OK\n")
+            break
+        except ConnectionError:
+            await asyncio.sleep(0.01)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert caplog.text.count("cannot listen") == 1
+
+
+async def test_a_wrong_list_of_fields_stops_it(tmp_path: Path) -> None:
+    (tmp_path / "fields.csv").write_text("nonsense")
+    with pytest.raises(InvalidInput, match="line 1"):
+        await run(context(FakeGPUs, config=tmp_path / "fields.csv"))
+
+
+class FakePods(rpc.PodResourcesListerServicer):
+    def __init__(self, exhausted: int = 0) -> None:
+        self.exhausted = exhausted
+
+    async def List(self, request: pb.ListPodResourcesRequest, context: Any) -> pb.ListPodResourcesResponse:
+        if self.exhausted:
+            self.exhausted -= 1
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "rejected by rate limit")
+        answer = pb.ListPodResourcesResponse()
+        pod = answer.pod_resources.add(name="train", namespace="ml")
+        container = pod.containers.add(name="main")
+        container.devices.add(resource_name="nvidia.com/gpu", device_ids=["GPU-0", "GPU-1::3"])
+        container.devices.add(resource_name="example.com/nic", device_ids=["nic-0"])
+        return answer
+
+
+@asynccontextmanager
+async def pod_resources(kubelet_dir: Path, pods: FakePods) -> AsyncIterator[None]:
+    path = kubelet_dir / names.POD_RESOURCES_SOCKET
+    path.parent.mkdir(parents=True)
+    server = grpc.aio.server()
+    rpc.add_PodResourcesListerServicer_to_server(pods, server)
+    with address(path) as target:
+        server.add_insecure_port(target)
+        await server.start()
+        yield
+        await server.stop(None)
+
+
+async def test_pods_are_labelled(tmp_path: Path) -> None:
+    async with pod_resources(tmp_path, FakePods()), exporting(context(FakeGPUs, kubelet_dir=tmp_path)) as ask:
+        assert 'container="main",namespace="ml",pod="train"} 1' in (await ask("/metrics"))[1]
+
+
+async def test_a_busy_kubelet_is_asked_again(tmp_path: Path) -> None:
+    async with pod_resources(tmp_path, FakePods(exhausted=3)):
+        found = await PodResources(tmp_path, no_sleep).holders()
+    assert found == {"GPU-0": [Holder("ml", "train", "main")], "GPU-1": [Holder("ml", "train", "main")]}
+
+
+async def test_without_a_kubelet_there_are_no_pod_labels_and_it_is_said_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    pods = PodResources(tmp_path, no_sleep)
+    for _ in range(3):
+        assert await pods.holders() == {}
+    assert caplog.text.count("no pod labels") == 1
+    async with pod_resources(tmp_path, FakePods(exhausted=99)):
+        for _ in range(2):
+            assert await pods.holders() == {}
+    assert caplog.text.count("RESOURCE_EXHAUSTED") == 1
