@@ -225,7 +225,7 @@ def _planned(
         before = want.before if want.before is not None else base_of(now, record)
         records.append(Record(want.path, before, (want.fingerprint,)))
     missing = {directory for want in wanted for directory in host.missing_dirs(want.path)}
-    made = sorted(missing.union(old.made if old else ()), key=lambda directory: directory.count("/"))
+    made = sorted(missing.union(old.made if old else ()), key=lambda path: (path.count("/"), path))
     return State(notes=notes, records=tuple(records), made=tuple(made))
 
 
