@@ -1,7 +1,7 @@
 """`gpuplane status`: nodes by stage with reasons, and GPUs with who holds what.
 
-With --watch or --wait it stays on watches; nothing is polled. On a terminal the page is redrawn, elsewhere each change of
-a node is one line.
+With --watch or --wait it stays on watches; nothing is polled. On a terminal the page is redrawn, elsewhere each change
+of a node is one line.
 """
 
 from __future__ import annotations

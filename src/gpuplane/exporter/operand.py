@@ -17,11 +17,11 @@ from typing import Final, TypeVar
 
 from gpuplane.errors import GpuplaneError, Retryable
 from gpuplane.exporter.fields import Choice, load
-from gpuplane.exporter.http import Answer, serving
 from gpuplane.exporter.pods import PodResources
 from gpuplane.exporter.render import CONTENT_TYPE, render
 from gpuplane.hardware import GPU, GPUSource, Sample
 from gpuplane.operand import OperandContext
+from gpuplane.operand.http import Answer, serving
 
 log = logging.getLogger("gpuplane.exporter")
 

@@ -15,6 +15,7 @@ import msgspec
 
 if TYPE_CHECKING:
     from gpuplane.hardware import GPUSource
+    from gpuplane.host import Runner
     from gpuplane.kube import Client
 
 
@@ -55,6 +56,7 @@ class OperandContext(msgspec.Struct, kw_only=True, frozen=True):
     open_gpus: Callable[[], GPUSource]
     kubelet: Kubelet | None = None
     vector_add: VectorAdd | None = None
+    runner: Runner | None = None  # runs the host's programs; None: as real processes
     sleep: Callable[[float], Awaitable[None]]
 
     @property

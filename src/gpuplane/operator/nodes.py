@@ -14,7 +14,7 @@ from typing import Any, Final
 from gpuplane import names
 from gpuplane.api.core import Node
 from gpuplane.api.gpunode import GPUNode, GPUNodeStatus
-from gpuplane.api.meta import to_dict
+from gpuplane.api.meta import Resource, to_dict
 from gpuplane.kube import AlreadyExists, Client, Conflict, NotFound
 from gpuplane.operator.decide import NodePlan, decide
 from gpuplane.operator.observed import Observed
@@ -51,12 +51,30 @@ class Settling:
 
 
 class NodeWriter:
-    """Writes plans. `writes` counts what was sent, by kind of object, for metrics and benchmarks."""
+    """Writes plans. `writes` counts what was sent, by kind of object, for metrics."""
 
     def __init__(self, client: Client, now: Callable[[], str]) -> None:
         self._client = client
         self._now = now
+        self._written: dict[tuple[str, str], int] = {}
         self.writes: dict[str, int] = {"nodes": 0, "gpunodes": 0}
+
+    def behind(self, *objects: Node | GPUNode | None) -> bool:
+        """Whether one of the objects is older than what we wrote; then the watch will bring the newer one.
+
+        Deciding on the older one would write the same again.
+        """
+        for obj in objects:
+            if obj is None:
+                continue
+            place = (obj.RESOURCE.plural, obj.metadata.name)
+            if int(obj.metadata.resource_version or 0) < self._written.get(place, 0):
+                return True
+            self._written.pop(place, None)
+        return False
+
+    def _note(self, resource: Resource, name: str, version: str) -> None:
+        self._written[resource.plural, name] = int(version or 0)
 
     async def carry_out(
         self, node: Node, gpunode: GPUNode | None, seen: Observed, settling: Settling, nodes: int
@@ -86,7 +104,8 @@ class NodeWriter:
             patch.setdefault("metadata", {})["resourceVersion"] = node.metadata.resource_version
         self.writes["nodes"] += 1
         try:
-            await self._client.patch(Node, node.metadata.name, patch, manager=MANAGER)
+            after = await self._client.patch(Node, node.metadata.name, patch, manager=MANAGER)
+            self._note(Node.RESOURCE, node.metadata.name, after.metadata.resource_version)
         except NotFound:
             log.debug("%s: gone", node.metadata.name)
 
@@ -100,7 +119,8 @@ class NodeWriter:
                 "metadata": {"resourceVersion": gpunode.metadata.resource_version},
                 "status": difference(to_dict(gpunode.status), to_dict(status)),
             }
-            await self._client.patch(GPUNode, node.metadata.name, patch, manager=MANAGER)
+            after = await self._client.patch(GPUNode, node.metadata.name, patch, manager=MANAGER)
+            self._note(GPUNode.RESOURCE, node.metadata.name, after.metadata.resource_version)
         except (AlreadyExists, Conflict, NotFound) as error:
             # Our picture is older than the object; what came in between is on its way by the watch.
             log.debug("%s: %s", node.metadata.name, error)

@@ -87,18 +87,25 @@ def manifests(
 
 
 @functools.cache
-def _text(name: str) -> str:
-    return resources.files(__package__).joinpath("operands", name).read_text()
+def _parsed(name: str) -> bytes:
+    text = resources.files(__package__).joinpath("operands", name).read_text()
+    return msgspec.json.encode([document for document in yaml.safe_load_all(text) if document])
 
 
 def load(name: str) -> list[Manifest]:
     """The documents of one file of `operands/`, fresh copies."""
-    return [document for document in yaml.safe_load_all(_text(name)) if document]
+    documents: list[Manifest] = msgspec.json.decode(_parsed(name))
+    return documents
+
+
+def _copy(manifest: Manifest) -> Manifest:
+    same: Manifest = msgspec.json.decode(msgspec.json.encode(manifest))
+    return same
 
 
 def _for_group(manifest: Manifest, group: DriverGroup) -> Manifest:
     name = f"{manifest['metadata']['name']}-{group.name}"
-    manifest = msgspec.json.decode(msgspec.json.encode(manifest))
+    manifest = _copy(manifest)
     manifest["metadata"]["name"] = name
     spec = manifest["spec"]
     for labels in (

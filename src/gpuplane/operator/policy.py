@@ -24,6 +24,11 @@ def chosen(policies: Iterable[ClusterPolicy]) -> tuple[ClusterPolicy | None, lis
     return (order[0], order[1:]) if order else (None, [])
 
 
+def is_feature(label: str) -> bool:
+    """Whether a node label comes from feature discovery."""
+    return label.startswith(names.FEATURE_PREFIX)
+
+
 def driver_groups(nodes: Iterable[Node]) -> frozenset[DriverGroup]:
     """The driver groups of all GPU nodes that discovery has labelled."""
     groups = set()

@@ -1,6 +1,6 @@
-"""The little of HTTP that a scrape needs: GET and HEAD of a few paths, connections kept open.
+"""The little of HTTP that metrics and health need: GET and HEAD of a few paths, connections kept open.
 
-A web framework would be two thirds of the exporter's memory for two paths without parameters.
+A web framework would be two thirds of an operand's memory for two paths without parameters.
 
 Invariants: a request is read to its end within `READ_SECONDS` and `LONGEST_HEAD` bytes or the connection is closed;
 what cannot be understood gets a status and the connection is closed, so nothing is ever taken for the next request.
@@ -19,7 +19,7 @@ import msgspec
 
 from gpuplane.errors import Retryable
 
-log = logging.getLogger("gpuplane.exporter")
+log = logging.getLogger("gpuplane.http")
 
 LONGEST_HEAD: Final = 16 << 10
 READ_SECONDS: Final = 120.0  # also how long an idle connection is kept; scrapes come every 15 to 60 s

@@ -1,0 +1,147 @@
+"""Keeps the cluster-wide objects as the ClusterPolicy wants them: RuntimeClasses, DaemonSets, and the policy's status.
+
+Also the end: a policy that is being deleted first has every node taken back, then its DaemonSets removed, then the
+labels of discovery released, and only then may go.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+import msgspec
+
+from gpuplane import names
+from gpuplane.api.clusterpolicy import ClusterPolicy
+from gpuplane.api.core import DaemonSet, Node, RuntimeClass
+from gpuplane.api.gpunode import GPUNode
+from gpuplane.kube import Client, NotFound
+from gpuplane.operator.decide import GPU_LABELLED, REMOVING
+from gpuplane.operator.operands import MANAGER, Manifest, manifests
+from gpuplane.operator.policy import (
+    FINALIZER,
+    digest,
+    driver_groups,
+    ignored_status,
+    is_feature,
+    policy_status,
+    to_prune,
+)
+from gpuplane.operator.stages import OPERANDS
+
+log = logging.getLogger("gpuplane.operator")
+LABELLERS: Final = (names.FIELD_MANAGER_PREFIX + "discovery", names.FIELD_MANAGER_PREFIX + "gpu-feature-discovery")
+
+
+class ClusterView(msgspec.Struct, frozen=True):
+    """What the cluster-wide decisions are made from."""
+
+    nodes: list[Node]
+    gpunodes: list[GPUNode]
+    daemonsets: list[DaemonSet]
+    operand_pods: int
+
+
+class ClusterWriter:
+    """Applies and prunes; remembers what it applied, so that nothing is sent twice."""
+
+    def __init__(self, client: Client, image: str, now: Callable[[], str]) -> None:
+        self._client = client
+        self._image = image
+        self._now = now
+        self._applied: dict[str, bytes] = {}
+        self.error = ""
+
+    async def keep(self, policy: ClusterPolicy, seen: ClusterView) -> None:
+        """Make the cluster as a living policy wants it."""
+        if FINALIZER not in policy.metadata.finalizers:
+            finalizers = [*policy.metadata.finalizers, FINALIZER]
+            version = policy.metadata.resource_version
+            await self._patch(policy, {"metadata": {"finalizers": finalizers, "resourceVersion": version}})
+        wanted = self._wanted(policy, seen.nodes)
+        for manifest in wanted:
+            await self._apply(manifest)
+        for name in to_prune(seen.daemonsets, wanted, policy.metadata.uid):
+            await self._delete_daemonset(name)
+        await self._tell(policy, seen)
+
+    async def end(self, policy: ClusterPolicy, seen: ClusterView) -> None:
+        """One step towards a cluster without us; each watch event brings the next."""
+        for manifest in self._wanted(policy, seen.nodes):
+            await self._apply(manifest)
+        gates = [names.DEPLOY_PREFIX + operand.gate for operand in OPERANDS]
+        if seen.gpunodes or any(label in node.metadata.labels for node in seen.nodes for label in gates):
+            return
+        for found in seen.daemonsets:
+            if any(owner.uid == policy.metadata.uid for owner in found.metadata.owner_references):
+                await self._delete_daemonset(found.metadata.name)
+        if seen.operand_pods:
+            return
+        for node in seen.nodes:
+            if any(is_feature(label) or label == GPU_LABELLED for label in node.metadata.labels):
+                await self._release_labels(node.metadata.name)
+        finalizers = [name for name in policy.metadata.finalizers if name != FINALIZER]
+        version = policy.metadata.resource_version
+        await self._patch(policy, {"metadata": {"finalizers": finalizers, "resourceVersion": version}})
+        log.info("every node is as it was; ClusterPolicy %s may go", policy.metadata.name)
+
+    async def ignore(self, policy: ClusterPolicy, used: str) -> None:
+        """Say in its status that a second policy does not count."""
+        await self._status(policy, ignored_status(used, self._now(), policy.status.conditions))
+
+    def _wanted(self, policy: ClusterPolicy, nodes: Iterable[Node]) -> list[Manifest]:
+        owner = {
+            "apiVersion": ClusterPolicy.RESOURCE.api_version,
+            "kind": ClusterPolicy.RESOURCE.kind,
+            "name": policy.metadata.name,
+            "uid": policy.metadata.uid,
+            "controller": True,
+        }
+        nodes = list(nodes)
+        removing = {
+            operand.gate
+            for operand in OPERANDS
+            for node in nodes
+            if node.metadata.labels.get(names.DEPLOY_PREFIX + operand.gate) == REMOVING
+        }
+        return manifests(policy.spec, driver_groups(nodes), removing, image=self._image, owner=owner)
+
+    async def _apply(self, manifest: Manifest) -> None:
+        name = f"{manifest['kind']}/{manifest['metadata']['name']}"
+        mark = digest(manifest)
+        if self._applied.get(name) == mark:
+            return
+        kind = RuntimeClass if manifest["kind"] == "RuntimeClass" else DaemonSet
+        await self._client.apply(manifest, MANAGER, resource=kind.RESOURCE)
+        self._applied[name] = mark
+        log.info("applied %s", name)
+
+    async def _delete_daemonset(self, name: str) -> None:
+        try:
+            await self._client.delete(DaemonSet, name, names.OPERATOR_NAMESPACE)
+            log.info("removed DaemonSet/%s", name)
+        except NotFound:
+            log.debug("DaemonSet %s: gone", name)
+        self._applied.pop(f"DaemonSet/{name}", None)
+
+    async def _release_labels(self, node: str) -> None:
+        """Drop every label that the discovery operands own: an apply of nothing under their names."""
+        for manager in LABELLERS:
+            await self._client.apply({"metadata": {"name": node}}, manager, resource=Node.RESOURCE)
+
+    async def _tell(self, policy: ClusterPolicy, seen: ClusterView) -> None:
+        discovered = any(is_feature(label) for node in seen.nodes for label in node.metadata.labels)
+        status = policy_status(
+            policy.status.conditions, seen.gpunodes, discovered=discovered, error=self.error, now=self._now()
+        )
+        await self._status(policy, status)
+
+    async def _status(self, policy: ClusterPolicy, status: dict[str, Any]) -> None:
+        if msgspec.convert(status, type(policy.status)) != policy.status:
+            await self._client.patch(
+                ClusterPolicy, policy.metadata.name, {"status": status}, subresource="status", manager=MANAGER
+            )
+
+    async def _patch(self, policy: ClusterPolicy, patch: dict[str, Any]) -> None:
+        await self._client.patch(ClusterPolicy, policy.metadata.name, patch, manager=MANAGER)

@@ -1,0 +1,173 @@
+"""The operator's process: informers in, one controller for nodes and one for the policy, metrics out."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from argparse import Namespace
+from collections.abc import Iterable
+from typing import Any, Final
+
+from gpuplane import names
+from gpuplane.api.clusterpolicy import ClusterPolicy
+from gpuplane.api.core import DaemonSet, Node, Pod
+from gpuplane.api.gpunode import GPUNode
+from gpuplane.api.requests import gpus_held
+from gpuplane.kube import Client, Controller, EventRecorder, Informer, Lease, Source, SystemClock, TokenBucket, running
+from gpuplane.operand.http import serving
+from gpuplane.operator.cluster import ClusterView, ClusterWriter
+from gpuplane.operator.metrics import paths
+from gpuplane.operator.nodes import NodeWriter, Settling
+from gpuplane.operator.observed import COMPONENT_LABEL, observe
+from gpuplane.operator.operands import enabled_gates
+from gpuplane.operator.policy import chosen, is_feature, stage_events
+
+log = logging.getLogger("gpuplane.operator")
+POLICY_KEY: Final = "policy"
+PORT: Final = 8080
+LEASE: Final = "gpuplane-operator"
+# Events are hints, GPUNode has the record: a cluster that comes up whole does not drown in them.
+EVENTS_PER_SECOND, EVENTS_AT_ONCE = 5.0, 100.0
+GATHER_SECONDS_PER_NODE: Final = 0.005
+
+
+async def run(options: Namespace) -> None:
+    """Run until cancelled, as the only one that works (a lease decides)."""
+    identity = os.environ.get("POD_NAME") or f"operator-{os.getpid()}"
+    async with Client.connect(options.kubeconfig, options.context, user_agent="gpuplane-operator") as client:
+        operator = Operator(client, image=await own_image(client), identity=identity)
+        lease = Lease(client, LEASE, os.environ.get("POD_NAMESPACE", names.OPERATOR_NAMESPACE), identity=identity)
+        port = PORT if options.port is None else options.port
+        async with serving(paths(operator), os.environ.get("POD_IP", ""), port):
+            await lease.lead(operator.run)
+
+
+async def own_image(client: Client) -> str:
+    """The image that the operator runs from: operands run from the same."""
+    if image := os.environ.get("GPUPLANE_IMAGE"):
+        return image
+    name = os.environ.get("POD_NAME")
+    if not name:
+        return names.IMAGE
+    pod = await client.get(Pod, name, os.environ.get("POD_NAMESPACE", names.OPERATOR_NAMESPACE))
+    return pod.spec.containers[0].image
+
+
+class Operator:
+    """All that the operator knows and does; `writes` and the informers feed the metrics."""
+
+    def __init__(self, client: Client, *, image: str, identity: str) -> None:
+        self.clock = SystemClock()
+        self.nodes = Informer(client, Node)
+        self.gpunodes = Informer(client, GPUNode)
+        self.policies = Informer(client, ClusterPolicy)
+        self.pods = Informer(client, Pod)
+        self.daemonsets = Informer(client, DaemonSet, names.OPERATOR_NAMESPACE)
+        self.pods.add_index("node", lambda pod: (pod.spec.node_name,) if pod.spec.node_name else ())
+        self.writer = NodeWriter(client, self.clock.wall)
+        self.cluster = ClusterWriter(client, image, self.clock.wall)
+        self.recorder = EventRecorder(client, "gpuplane-operator", instance=identity)
+        self.last_success = 0.0  # Unix time
+        self._events = TokenBucket(EVENTS_PER_SECOND, EVENTS_AT_ONCE, self.clock.now)
+        self._settling = Settling(self.clock.now)
+        self.gpunodes.add_handler(self._tell)
+        self.node_controller = Controller(
+            "nodes",
+            [
+                self.nodes,
+                self.gpunodes,
+                Source(self.pods, _node_of_pod),
+                Source(self.policies, lambda policy: self._all_nodes()),
+            ],
+            self.reconcile_node,
+            workers=8,
+        )
+        self.policy_controller = Controller(
+            "policy",
+            [Source(informer, lambda obj: (POLICY_KEY,)) for informer in self._policy_sources()],
+            self.reconcile_policy,
+        )
+
+    def _policy_sources(self) -> Iterable[Informer[Any]]:
+        return (self.policies, self.nodes, self.gpunodes, self.daemonsets)
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        try:
+            async with running(self.node_controller, self.policy_controller):
+                await asyncio.Event().wait()
+        finally:
+            await self.recorder.aclose()
+
+    @property
+    def policy(self) -> ClusterPolicy | None:
+        """The policy in force."""
+        return chosen(self.policies.items())[0]
+
+    @property
+    def discovered(self) -> bool:
+        """Whether some node carries labels of feature discovery."""
+        return any(any(map(is_feature, node.metadata.labels)) for node in self.nodes.items())
+
+    async def reconcile_node(self, name: str) -> float | None:
+        node = self.nodes.get(name)
+        if node is None:
+            return None
+        gpunode = self.gpunodes.get(name)
+        if self.writer.behind(node, gpunode):
+            return None
+        policy = self.policy
+        alive = policy is not None and not policy.metadata.deletion_timestamp
+        pods = self.pods.by_index("node", name)
+        seen = observe(
+            node,
+            gpunode,
+            [pod for pod in pods if pod.metadata.namespace == names.OPERATOR_NAMESPACE and is_operand(pod)],
+            held=sum(map(gpus_held, pods)),
+            enabled=enabled_gates(policy.spec) if policy is not None and alive else frozenset(),
+            taint_wanted=policy.spec.operator.not_ready_taint if policy is not None and alive else False,
+        )
+        return await self.writer.carry_out(node, gpunode, seen, self._settling, len(self.nodes))
+
+    async def reconcile_policy(self, key: str) -> float | None:
+        # Every change of every node comes here; gathered, they cost one look at all nodes instead of one each.
+        await self.clock.sleep(min(1.0, GATHER_SECONDS_PER_NODE * len(self.nodes)))
+        policy, ignored = chosen(self.policies.items())
+        if policy is None:
+            return None
+        for other in ignored:
+            await self.cluster.ignore(other, policy.metadata.name)
+        seen = ClusterView(
+            nodes=self.nodes.items(),
+            gpunodes=self.gpunodes.items(),
+            daemonsets=self.daemonsets.items(),
+            operand_pods=sum(1 for pod in self.pods.items() if is_operand(pod)),
+        )
+        if policy.metadata.deletion_timestamp:
+            await self.cluster.end(policy, seen)
+        else:
+            await self.cluster.keep(policy, seen)
+        self.last_success = time.time()
+        return None
+
+    def _all_nodes(self) -> list[str]:
+        return [node.metadata.name for node in self.nodes.items()]
+
+    def _tell(self, old: GPUNode | None, new: GPUNode | None) -> None:
+        """Events for what changed on a node; nothing at the start, when everything is new."""
+        if old is None or new is None:
+            return
+        for level, reason, message in stage_events(old, new):
+            if level == "Warning" or self._events.take():
+                self.recorder.event(new, level, reason, message)
+
+
+def is_operand(pod: Pod) -> bool:
+    return COMPONENT_LABEL in pod.metadata.labels and pod.metadata.labels.get("app.kubernetes.io/part-of") == "gpuplane"
+
+
+def _node_of_pod(pod: Pod) -> Iterable[str]:
+    relevant = pod.metadata.namespace == names.OPERATOR_NAMESPACE or gpus_held(pod)
+    return (pod.spec.node_name,) if pod.spec.node_name and relevant else ()
