@@ -6,6 +6,8 @@ wrong, where, and what to do; `where` and `cure` are kept apart so that every ou
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 
 class GpuplaneError(Exception):
     """Base of all errors that gpuplane raises on purpose.
@@ -14,7 +16,11 @@ class GpuplaneError(Exception):
         what: what is wrong, in one sentence without a full stop.
         where: the place: a file with line, an object, a node and GPU, a field path.
         cure: the next thing to do, as a command or a value.
+
+    `exit_code` is what a command that fails with it ends with: 1 the answer is no, 2 wrong usage, 3 could not ask.
     """
+
+    exit_code: ClassVar[int] = 1
 
     def __init__(self, what: str, *, where: str = "", cure: str = "") -> None:
         super().__init__(what)
@@ -44,8 +50,12 @@ class InvalidInput(Terminal):
 
 
 class Usage(Terminal):
-    """The command line was wrong (exit 2)."""
+    """The command line was wrong."""
+
+    exit_code = 2
 
 
 class NoAnswer(Retryable):
-    """The cluster, a node or a socket could not be asked (exit 3)."""
+    """The cluster, a node or a socket could not be asked."""
+
+    exit_code = 3

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 
 from gpuplane.cli.parser import parse
 from gpuplane.cli.terminal import Terminal as Screen
-from gpuplane.errors import GpuplaneError, InvalidInput, NoAnswer, Usage
+from gpuplane.errors import GpuplaneError
 
-OK, NO, USAGE, COULD_NOT_ASK, INTERRUPTED = 0, 1, 2, 3, 130
+OK, INTERRUPTED = 0, 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -33,16 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if getattr(options, "verbose", False):
             raise
         screen.error(error)
-        return exit_code(error)
-
-
-def exit_code(error: GpuplaneError) -> int:
-    """The exit code that belongs to an error."""
-    if isinstance(error, Usage):
-        return USAGE
-    if isinstance(error, InvalidInput):
-        return NO
-    return COULD_NOT_ASK if isinstance(error, NoAnswer) else NO
+        return error.exit_code
 
 
 if __name__ == "__main__":

@@ -122,21 +122,20 @@ class Follower:
         self._pods = Informer(client, Pod)
         self._nodes = Informer(client, Node, labels=PRESENT_LABEL)
         self._change = asyncio.Event()
-        self._tasks: list[asyncio.Task[None]] = []
-        for informer in (self._gpunodes, self._pods, self._nodes):
-            informer.on_change(lambda old, new: self._change.set())
+        self._informers: tuple[Informer[Any], ...] = (self._gpunodes, self._pods, self._nodes)
+        for informer in self._informers:
+            informer.add_handler(lambda old, new: self._change.set())
 
     async def __aenter__(self) -> Follower:
-        informers = (self._gpunodes, self._pods, self._nodes)
-        self._tasks = [asyncio.create_task(informer.run()) for informer in informers]
-        for informer in informers:
+        for informer in self._informers:
+            informer.start()
+        for informer in self._informers:
             await informer.synced()
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for informer in self._informers:
+            await informer.stop()
 
     def seen(self) -> Overview:
         return overview(
@@ -152,4 +151,4 @@ class Follower:
 
 
 def _cluster_name(client: Client) -> str:
-    return client.endpoint.name
+    return client.endpoint.context

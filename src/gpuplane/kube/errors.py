@@ -46,10 +46,12 @@ class BadRequest(ApiError, Terminal):
 
 class Unauthorized(ApiError, Terminal):
     status = 401
+    exit_code = 3
 
 
 class Forbidden(ApiError, Terminal):
     status = 403
+    exit_code = 3
 
 
 class NotFound(ApiError, Terminal):
@@ -106,6 +108,8 @@ class Unreachable(ApiError, NoAnswer):
 
 class ConfigError(Terminal):
     """The kubeconfig, the service account files or a credential plugin cannot be used."""
+
+    exit_code = 3
 
 
 class _Cause(msgspec.Struct):

@@ -12,6 +12,7 @@ from gpuplane.api.clusterpolicy import ClusterPolicy
 from gpuplane.api.core import DaemonSet, Node
 from gpuplane.api.gpunode import GPUNode, StageName, StageState
 from gpuplane.api.meta import Condition, to_dict
+from gpuplane.kube.events import EventLevel
 from gpuplane.operator.operands import DriverGroup, Manifest
 
 FINALIZER: Final = "gpuplane.dev/take-back"
@@ -109,9 +110,9 @@ def _condition(old: Sequence[Condition], kind: str, holds: bool, reason: str, me
     return Condition(type=kind, status=status, reason=reason, message=message, last_transition_time=since)
 
 
-def stage_events(old: GPUNode, new: GPUNode) -> list[tuple[str, str, str]]:
-    """(type, reason, message) of the events that a change of a GPUNode is worth."""
-    events = []
+def stage_events(old: GPUNode, new: GPUNode) -> list[tuple[EventLevel, str, str]]:
+    """(level, reason, message) of the events that a change of a GPUNode is worth."""
+    events: list[tuple[EventLevel, str, str]] = []
     for name in StageName:
         before, after = old.status.stages.get(name.value), new.status.stages.get(name.value)
         if after is None or (before is not None and (before.state, before.reason) == (after.state, after.reason)):
