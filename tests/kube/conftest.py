@@ -7,6 +7,8 @@ merge, put with conflicts, delete, and nothing of schemas. `faults` are taken on
 from __future__ import annotations
 
 import asyncio
+import datetime
+import heapq
 import json
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
@@ -321,6 +323,93 @@ class Harness:
             await asyncio.sleep(0)
 
 
+class VirtualTimer:
+    def __init__(self, callback: Callable[[], None]) -> None:
+        self.callback: Callable[[], None] | None = callback
+
+    def cancel(self) -> None:
+        self.callback = None
+
+
+class VirtualClock:
+    """Time that passes only in `advance`; timers fire in order, sleepers wake in between."""
+
+    def __init__(self) -> None:
+        self.seconds = 1000.0
+        self._timers: list[tuple[float, int, VirtualTimer]] = []
+        self._count = 0
+
+    def now(self) -> float:
+        return self.seconds
+
+    def wall(self) -> str:
+        return datetime.datetime.fromtimestamp(self.seconds, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+    def call_later(self, seconds: float, callback: Callable[[], None]) -> VirtualTimer:
+        timer = VirtualTimer(callback)
+        self._count += 1
+        heapq.heappush(self._timers, (self.seconds + seconds, self._count, timer))
+        return timer
+
+    async def sleep(self, seconds: float) -> None:
+        woken = asyncio.get_running_loop().create_future()
+        timer = self.call_later(seconds, lambda: woken.done() or woken.set_result(None))
+        try:
+            await woken
+        finally:
+            timer.cancel()
+
+    def jump(self, seconds: float) -> None:
+        """Fires what is due, without running the event loop."""
+        end = self.seconds + seconds
+        while self._timers and self._timers[0][0] <= end:
+            self.seconds, _, timer = heapq.heappop(self._timers)
+            if timer.callback is not None:
+                timer.callback()
+        self.seconds = end
+
+    async def advance(self, seconds: float) -> None:
+        """Fires what is due, letting tasks run (and plan more) after each."""
+        end = self.seconds + seconds
+        await settle()
+        while self._timers and self._timers[0][0] <= end:
+            self.seconds, _, timer = heapq.heappop(self._timers)
+            if timer.callback is not None:
+                timer.callback()
+                await settle()
+        self.seconds = end
+        await settle()
+
+
+async def settle() -> None:
+    """Lets every task run until it waits for something outside this process's memory."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+class HurriedClock(VirtualClock):
+    """Sleeps take no time at all: for code whose pauses do not matter to the test."""
+
+    async def sleep(self, seconds: float) -> None:
+        self.seconds += seconds
+        await asyncio.sleep(0)
+
+
+@pytest.fixture
+def clock() -> VirtualClock:
+    return VirtualClock()
+
+
+@pytest.fixture(scope="session")
+def make_clock() -> type[VirtualClock]:
+    return VirtualClock
+
+
+@pytest.fixture(scope="session")
+def hurried() -> type[HurriedClock]:
+    return HurriedClock
+
+
 @pytest.fixture
 async def harness() -> AsyncIterator[Harness]:
     harness = Harness()
@@ -329,12 +418,12 @@ async def harness() -> AsyncIterator[Harness]:
     await harness.aclose()
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def fault() -> type[Fault]:
     return Fault
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def make_harness() -> type[Harness]:
     """For tests that build their own (hypothesis runs many examples in one test)."""
     return Harness

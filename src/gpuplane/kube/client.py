@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar, overload
 from urllib.parse import quote, urlencode
@@ -160,7 +160,7 @@ class Client:
         resource_version: str = "",
         *,
         bad: BadItem | None = None,
-    ) -> AsyncIterator[Event[K]]:
+    ) -> AsyncGenerator[Event[K], None]:
         """Changes after `resource_version`, bookmarks included; ends when the server ends it. Raises Gone, Unreachable.
 
         Resume with the resource version of the last event.
@@ -172,7 +172,7 @@ class Client:
 
     async def _watch(
         self, kind: type[K], path: str, params: dict[str, str], *, idle: float, bad: BadItem | None
-    ) -> AsyncIterator[Event[K]]:
+    ) -> AsyncGenerator[Event[K], None]:
         rest = b""
         decode = decoder(kind)
         async with self._open(path, params, idle=idle) as read:

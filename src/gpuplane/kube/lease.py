@@ -1,0 +1,195 @@
+"""Leader election on a `coordination.k8s.io/v1` Lease, with the semantics of client-go's, so that both can compete.
+
+Invariants:
+
+- Clocks of other machines are never compared with ours: a lease is free when its record has not *changed* for its
+  duration by our own monotonic clock.
+- Every write carries the resource version that was read, so of two takers one gets a Conflict.
+- Work is cancelled when the lease could not be renewed for `renew` seconds, which is before anybody else may take it.
+- Leaving gives the lease up, so that the next one starts at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable
+from enum import Enum
+
+import msgspec
+
+from gpuplane.api.core import LeaseObject, LeaseSpec
+from gpuplane.api.meta import ObjectMeta
+from gpuplane.errors import Retryable
+from gpuplane.kube.client import Client
+from gpuplane.kube.clock import Clock, SystemClock
+from gpuplane.kube.errors import AlreadyExists, ApiError, NotFound
+
+log = logging.getLogger("gpuplane.kube")
+
+
+class LeaseLost(Retryable):
+    """The lease could not be renewed, or somebody else holds it."""
+
+
+class Observed(msgspec.Struct, frozen=True):
+    """A lease's record and when (our clock) it was first seen to be so."""
+
+    spec: LeaseSpec
+    since: float
+
+
+class Verdict(Enum):
+    MINE = "mine"  # renew it
+    FREE = "free"  # take it
+    TAKEN = "taken"  # wait
+
+
+def judge(observed: Observed, identity: str, now: float) -> Verdict:
+    """What a candidate may do with a lease that it has seen unchanged since `observed.since`."""
+    spec = observed.spec
+    if spec.holder_identity == identity:
+        return Verdict.MINE
+    if not spec.holder_identity or now >= observed.since + spec.lease_duration_seconds:
+        return Verdict.FREE
+    return Verdict.TAKEN
+
+
+class Lease:
+    """
+    Args:
+        identity: names this candidate; must differ between processes (pod name and a random part).
+        duration, renew, retry: seconds that others wait for a silent holder, that the holder tries to renew before it
+            gives up, and between two tries. duration > renew > retry.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        name: str,
+        namespace: str,
+        identity: str,
+        *,
+        duration: int = 15,
+        renew: float = 10.0,
+        retry: float = 2.0,
+        clock: Clock | None = None,
+    ) -> None:
+        if not duration > renew > retry > 0:
+            raise ValueError(f"a lease needs duration > renew > retry > 0, got {duration}, {renew}, {retry}")
+        self.identity = identity
+        self.holder = ""
+        self._client = client
+        self._name = name
+        self._namespace = namespace
+        self._duration = duration
+        self._renew = renew
+        self._retry = retry
+        self._clock = clock or SystemClock()
+        self._observed: Observed | None = None
+        self._version = ""
+
+    async def lead(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Waits for the lease, then runs `work` while holding it.
+
+        Returns when `work` does. Raises LeaseLost after cancelling `work`, and whatever `work` raises.
+        """
+        await self._acquire()
+        log.info("lease %s: leading as %s", self._name, self.identity)
+        job = asyncio.ensure_future(work())
+        keeper = asyncio.ensure_future(self._keep())
+        try:
+            await asyncio.wait([job, keeper], return_when=asyncio.FIRST_COMPLETED)
+            if not job.done():
+                keeper.result()  # raises LeaseLost
+            job.result()
+        finally:
+            for task in (job, keeper):
+                task.cancel()
+            await asyncio.gather(job, keeper, return_exceptions=True)
+            with contextlib.suppress(ApiError):  # NB: giving up is a courtesy; the lease expires anyway
+                await self._release()
+
+    async def _acquire(self) -> None:
+        said = ""
+        while True:
+            try:
+                if await self._try():
+                    return
+                if self.holder != said:
+                    said = self.holder
+                    log.info("lease %s: held by %s, waiting", self._name, said)
+            except (ApiError, Retryable) as error:
+                if str(error) != said:
+                    said = str(error)
+                    log.warning("lease %s: %s; trying again", self._name, error)
+            await self._clock.sleep(self._retry)
+
+    async def _keep(self) -> None:
+        good = self._clock.now()
+        while True:
+            await self._clock.sleep(self._retry)
+            left = good + self._renew - self._clock.now()
+            if left <= 0:
+                raise LeaseLost(f"could not be renewed for {self._renew:g} s", where=f"lease {self._name}")
+            try:
+                # NB: an API server that hangs must not hold the work beyond the deadline.
+                async with asyncio.timeout(left):
+                    mine = await self._try()
+            except (ApiError, TimeoutError) as error:
+                log.warning("lease %s: renewing failed: %s", self._name, error or "no answer in time")
+                continue
+            if not mine:
+                raise LeaseLost(f"taken by {self.holder}", where=f"lease {self._name}")
+            good = self._clock.now()
+
+    async def _try(self) -> bool:
+        """One look, and one write if the lease is ours or free; whether we hold it now."""
+        try:
+            lease = await self._client.get(LeaseObject, self._name, self._namespace)
+        except NotFound:
+            return await self._write(None, 0)
+        self._observe(lease)
+        assert self._observed is not None
+        verdict = judge(self._observed, self.identity, self._clock.now())
+        if verdict is Verdict.TAKEN:
+            return False
+        moved = 0 if verdict is Verdict.MINE else 1
+        return await self._write(lease, lease.spec.lease_transitions + moved)
+
+    def _observe(self, lease: LeaseObject) -> None:
+        self.holder = lease.spec.holder_identity
+        self._version = lease.metadata.resource_version
+        if self._observed is None or self._observed.spec != lease.spec:
+            self._observed = Observed(lease.spec, self._clock.now())
+
+    async def _write(self, old: LeaseObject | None, transitions: int) -> bool:
+        now = self._clock.wall()
+        kept = old is not None and old.spec.holder_identity == self.identity
+        spec = LeaseSpec(
+            holder_identity=self.identity,
+            lease_duration_seconds=self._duration,
+            acquire_time=old.spec.acquire_time if old is not None and kept else now,
+            renew_time=now,
+            lease_transitions=transitions,
+        )
+        try:
+            if old is None:
+                meta = ObjectMeta(name=self._name, namespace=self._namespace)
+                lease = await self._client.create(LeaseObject(metadata=meta, spec=spec))
+            else:
+                lease = await self._client.replace(LeaseObject(metadata=old.metadata, spec=spec))
+        except AlreadyExists:
+            return False
+        self._observe(lease)
+        return True
+
+    async def _release(self) -> None:
+        if self.holder != self.identity or self._observed is None:
+            return
+        spec = msgspec.structs.replace(self._observed.spec, holder_identity="", lease_duration_seconds=1)
+        meta = ObjectMeta(name=self._name, namespace=self._namespace, resource_version=self._version)
+        await self._client.replace(LeaseObject(metadata=meta, spec=spec))
+        self.holder = ""
+        log.info("lease %s: given up", self._name)

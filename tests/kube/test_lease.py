@@ -1,0 +1,128 @@
+"""Leader election: one at a time, whatever clocks and networks do."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from gpuplane.api.core import LeaseSpec
+from gpuplane.kube import Lease, LeaseLost
+from gpuplane.kube.lease import Observed, Verdict, judge
+
+LEASES = "/apis/coordination.k8s.io/v1/leases"
+
+
+@pytest.mark.parametrize(
+    ("holder", "seen_before", "verdict"),
+    [
+        ("me", 0, Verdict.MINE),
+        ("me", 100, Verdict.MINE),
+        ("", 0, Verdict.FREE),
+        ("other", 14, Verdict.TAKEN),
+        ("other", 15, Verdict.FREE),
+    ],
+)
+def test_judge(holder, seen_before, verdict):
+    spec = LeaseSpec(holder_identity=holder, lease_duration_seconds=15, renew_time="1999-01-01T00:00:00.000000Z")
+    assert judge(Observed(spec, since=1000.0), "me", 1000.0 + seen_before) is verdict
+
+
+class Candidate:
+    def __init__(self, harness, clock, identity):
+        self.lease = Lease(harness.client(), "operator", "gpu-operator", identity, clock=clock)
+        self.leads = False
+        self.stop = asyncio.Event()
+        self.started = asyncio.Event()
+        self.task = asyncio.create_task(self.lease.lead(self.work))
+
+    async def work(self):
+        self.leads = True
+        self.started.set()
+        try:
+            await self.stop.wait()
+        finally:
+            self.leads = False
+
+    async def end(self):
+        self.task.cancel()
+        await asyncio.gather(self.task, return_exceptions=True)
+
+
+async def turn(harness, clock, seconds):
+    """Lets virtual time pass in small steps, with room for real requests on the loopback in between."""
+    for _ in range(int(seconds * 2)):
+        await clock.advance(0.5)
+        for _ in range(30):
+            await asyncio.sleep(0)
+
+
+def record(harness):
+    return harness.server.objects[LEASES]["gpu-operator/operator"]["spec"]
+
+
+async def test_the_first_leads_and_the_second_follows_at_once_when_it_leaves(harness, clock):
+    one = Candidate(harness, clock, "one")
+    await one.started.wait()
+    two = Candidate(harness, clock, "two")
+    await turn(harness, clock, 60)
+    assert (one.leads, two.leads) == (True, False)
+    assert two.lease.holder == "one"
+    one.stop.set()
+    await one.task
+    assert record(harness).get("holderIdentity", "") == ""
+    await turn(harness, clock, 5)
+    assert two.leads
+    assert record(harness)["leaseTransitions"] == 1
+    await two.end()
+
+
+async def test_a_silent_holder_is_replaced_after_the_duration(harness, clock):
+    one = Candidate(harness, clock, "one")
+    await one.started.wait()
+    harness.server.faults.clear()
+    one.lease._client = harness.client()
+    await one.lease._client.aclose()  # it can reach nobody any more
+    two = Candidate(harness, clock, "two")
+    await turn(harness, clock, 11)
+    assert not one.leads, "gives up before anybody else may take it"
+    assert not two.leads
+    with pytest.raises(LeaseLost, match="could not be renewed"):
+        await one.task
+    await turn(harness, clock, 10)
+    assert two.leads
+    await two.end()
+
+
+async def test_a_lease_taken_away_ends_the_work(harness, clock):
+    one = Candidate(harness, clock, "one")
+    await one.started.wait()
+    await harness.server.put(LEASES, "operator", "gpu-operator", spec={**record(harness), "holderIdentity": "thief"})
+    await turn(harness, clock, 3)
+    assert not one.leads
+    with pytest.raises(LeaseLost, match="taken by thief"):
+        await one.task
+    assert record(harness)["holderIdentity"] == "thief"
+
+
+async def test_of_many_candidates_one_leads(harness, clock):
+    candidates = [Candidate(harness, clock, f"c{i}") for i in range(5)]
+    await turn(harness, clock, 10)
+    assert sum(c.leads for c in candidates) == 1
+    for candidate in candidates:
+        await candidate.end()
+
+
+async def test_what_the_work_raises_is_raised_and_the_lease_given_up(harness, clock):
+    async def work():
+        raise ValueError("broken")
+
+    lease = Lease(harness.client(), "operator", "gpu-operator", "me", clock=clock)
+    with pytest.raises(ValueError, match="broken"):
+        await lease.lead(work)
+    assert record(harness).get("holderIdentity", "") == ""
+
+
+async def test_durations_that_cannot_work_are_refused(harness):
+    with pytest.raises(ValueError, match="duration > renew > retry"):
+        Lease(harness.client(), "l", "ns", "me", duration=5, renew=10)
