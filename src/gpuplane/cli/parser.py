@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -42,7 +43,9 @@ def parse(arguments: Sequence[str]) -> Namespace:
 
 def build() -> Parser:
     """The parser of everything; also what shell completion and the reference in docs/ are made from."""
-    parser = Parser(prog="gpuplane", description="GPUs on Kubernetes, from bare machines to a shared cluster.")
+    called_by_kubectl = Path(sys.argv[0]).name == "kubectl-gpuplane"
+    name = "kubectl gpuplane" if called_by_kubectl else "gpuplane"
+    parser = Parser(prog=name, description="GPUs on Kubernetes, from bare machines to a shared cluster.")
     parser.add_argument("--version", action="version", version=f"gpuplane {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     common = _common()

@@ -16,7 +16,6 @@ from gpuplane.api.core import DaemonSet, Node, Pod
 from gpuplane.api.gpunode import GPUNode
 from gpuplane.api.requests import gpus_held
 from gpuplane.kube import Client, Controller, EventRecorder, Informer, Lease, Source, SystemClock, TokenBucket
-from gpuplane.kube.controller import running
 from gpuplane.operand.http import serving
 from gpuplane.operator.cluster import ClusterView, ClusterWriter
 from gpuplane.operator.metrics import paths
@@ -97,8 +96,9 @@ class Operator:
     async def run(self) -> None:
         """Work until cancelled."""
         try:
-            async with running(self.node_controller, self.policy_controller):
-                await asyncio.Event().wait()
+            async with asyncio.TaskGroup() as group:
+                for controller in (self.node_controller, self.policy_controller):
+                    group.create_task(controller.run(), name=controller.name)
         finally:
             await self.recorder.aclose()
 

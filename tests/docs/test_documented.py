@@ -1,0 +1,38 @@
+"""Nothing that users can name is undocumented."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+def requirement_name(line: str) -> str:
+    return re.split(r"[<>=!~\[; ]", line, maxsplit=1)[0]
+
+
+def test_every_dependency_is_justified_and_none_besides() -> None:
+    declared = [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["dev"]]
+    wanted = {requirement_name(line) for line in declared}
+    rows = re.findall(r"^\| ([\w, -]+?) \|", (ROOT / "docs/dependencies.md").read_text(), flags=re.M)
+    listed = {name.strip() for row in rows for name in row.split(",")} - {"package"}
+    assert listed == wanted
+
+
+def nav_files() -> list[str]:
+    return re.findall(r"[\w/-]+\.md", (ROOT / "mkdocs.yml").read_text())
+
+
+@pytest.mark.parametrize("name", nav_files())
+def test_every_page_of_the_navigation_is_there(name: str) -> None:
+    assert (ROOT / "docs" / name).read_text().startswith("# ")
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    pages = {str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.md")}
+    assert pages == set(nav_files())
