@@ -1,8 +1,8 @@
 """Compiles the C parts: in place with `python native/build.py`, and as the build hook of the wheel.
 
-zig's C compiler (a Python package) is used because what it links against glibc 2.17 loads in any container that GPU users
-still have; $CC replaces it where zig cannot run. Each target is a row of TARGETS. A target is compiled again only when
-its sources, its flags or the compiler changed: their digest stands next to the output.
+zig's C compiler (a Python package) is used because what it links against glibc 2.17 loads in any container that GPU
+users still have; $CC replaces it where zig cannot run. Each target is a row of TARGETS. A target is compiled again only
+when its sources, its flags or the compiler changed: their digest stands next to the output.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def _build_one(target: Target, arch: str, path: Path, force: bool) -> None:
     stamp = path.with_name(f".{path.name}.digest")
     if not force and path.is_file() and stamp.is_file() and stamp.read_text() == digest:
         return
-    print(f"native: compiling {target.output} for {arch}", file=sys.stderr)
+    sys.stderr.write(f"native: compiling {target.output} for {arch}\n")
     # Beside the target and then renamed: a process that has the old library mapped keeps it whole.
     fresh = path.with_name(f".{path.name}.{os.getpid()}.new")
     try:

@@ -68,7 +68,7 @@ def _profile(handle: Any, number: int, mode: MigMode) -> MigProfile | None:
     free = ask(pynvml.nvmlDeviceGetGpuInstanceRemainingCapacity, handle, info.id) if mode is MigMode.ENABLED else 0
     return MigProfile(
         id=info.id,
-        name=info.name.decode().removeprefix("MIG "),
+        name=str(info.name).removeprefix("MIG "),
         slices=info.sliceCount,
         memory_mib=info.memorySizeMB,
         capacity=info.instanceCount,

@@ -24,7 +24,7 @@ from gpuplane.hardware.binding import GpuLost, ask, fields, need
 from gpuplane.hardware.facts import GPU, HealthEvent, Mig, MigMode, Process, Sample, Topology
 from gpuplane.hardware.library import load_library
 from gpuplane.hardware.readings import read_sample
-from gpuplane.hardware.watch import event_set, event_stream, wait_once
+from gpuplane.hardware.watch import Watcher, event_set, wait_once
 
 _CPU_WORDS = 16  # 1,024 CPUs
 
@@ -36,6 +36,7 @@ class NvmlGPUs:
         load_library(driver_root, dev)
         need(pynvml.nvmlInit)
         self._closed = False
+        self._watchers: list[Watcher] = []
         self._last_xid: dict[str, int] = {}
         try:
             self._handles, self._gpus = _scan()
@@ -75,11 +76,15 @@ class NvmlGPUs:
         return {uuid: reason for uuid, reason in found.items() if reason}
 
     def events(self) -> AsyncIterator[HealthEvent]:
-        return event_stream(self._handles)
+        watcher = Watcher(self._handles)
+        self._watchers.append(watcher)
+        return watcher.stream()
 
     def close(self) -> None:
         if not self._closed:
             self._closed = True
+            for watcher in self._watchers:
+                watcher.stop()
             pynvml.nvmlEventSetFree(self._events)
             pynvml.nvmlShutdown()
 

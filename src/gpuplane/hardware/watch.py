@@ -1,7 +1,7 @@
 """Health events: NVML's event sets, waited for in a thread, as an async iterator.
 
-NVML can only wait with a time-out and nothing can wake it, so the thread asks again every two seconds whether it is
-still wanted; it reads no GPU meanwhile. The thread holds its own reference to NVML's initialization, therefore
+NVML can only wait with a time-out and nothing can wake it, so the thread asks again every quarter of a second whether
+it is still wanted; it reads no GPU meanwhile. The thread holds its own reference to NVML's initialization, therefore
 closing the source while somebody still waits is safe.
 """
 
@@ -19,7 +19,7 @@ import pynvml
 from gpuplane.errors import GpuplaneError
 from gpuplane.hardware import health
 from gpuplane.hardware.binding import GpuLost, ask, fields, need, translate
-from gpuplane.hardware.facts import HealthEvent
+from gpuplane.hardware.facts import HealthEvent, HealthEventKind
 
 _WANTED = (
     pynvml.nvmlEventTypeXidCriticalError
@@ -28,8 +28,8 @@ _WANTED = (
     | pynvml.nvmlEventTypeGpuUnavailableError
     | pynvml.nvmlEventTypeGpuRecoveryAction
 )
-_SLICE_MS = 2000
-_LOST_SECONDS = 5.0  # how often a lost GPU is asked whether it is back, when no event tells
+_SLICE_MS = 250
+_LOST_SECONDS = 1.0  # how often a lost GPU is asked whether it is back, when no event tells
 
 
 def event_set(handles: Mapping[str, Any]) -> Any:
@@ -77,68 +77,81 @@ def _address(handle: Any) -> int:
     return ctypes.cast(handle, ctypes.c_void_p).value or 0
 
 
-async def event_stream(handles: Mapping[str, Any]) -> AsyncIterator[HealthEvent]:
-    """Events from the first `anext` on. Ends with an error when NVML does."""
-    loop = asyncio.get_running_loop()
-    queue: asyncio.Queue[HealthEvent | GpuplaneError] = asyncio.Queue()
-    stop = threading.Event()
+class Watcher:
+    """One thread that waits, and the iterator that gives what it saw."""
 
-    def post(item: HealthEvent | GpuplaneError) -> None:
-        # The loop may be gone already when the process ends.
-        with contextlib.suppress(RuntimeError):
-            loop.call_soon_threadsafe(queue.put_nowait, item)
+    def __init__(self, handles: Mapping[str, Any]) -> None:
+        self._handles = dict(handles)
+        self._stop = threading.Event()
+        self._lost: set[str] = set()
+        self._thread: threading.Thread | None = None
 
-    need(pynvml.nvmlInit)
-    try:
-        events = event_set(handles)
-    except BaseException:
-        pynvml.nvmlShutdown()
-        raise
-    threading.Thread(target=_watch, args=(events, dict(handles), stop, post), daemon=True, name="nvml-events").start()
-    try:
-        while True:
-            item = await queue.get()
-            if isinstance(item, GpuplaneError):
-                raise item
-            yield item
-    finally:
-        stop.set()
+    async def stream(self) -> AsyncIterator[HealthEvent]:
+        """Events from the first `anext` on. Ends with an error when NVML does."""
+        loop = asyncio.get_running_loop()
+        queue: asyncio.Queue[HealthEvent | GpuplaneError] = asyncio.Queue()
 
+        def post(item: HealthEvent | GpuplaneError) -> None:
+            # The loop may be gone already when the process ends.
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(queue.put_nowait, item)
 
-def _watch(
-    events: Any,
-    handles: dict[str, Any],
-    stop: threading.Event,
-    post: Callable[[HealthEvent | GpuplaneError], None],
-) -> None:
-    lost: set[str] = set()
-    try:
-        while not stop.is_set():
-            try:
-                event = wait_once(events, handles, _SLICE_MS)
-            except GpuLost:
-                _tell_lost(handles, lost, post)
-                stop.wait(_LOST_SECONDS)
-                continue
-            if event is not None:
-                post(event)
-    except GpuplaneError as error:
-        post(error)
-    finally:
-        pynvml.nvmlEventSetFree(events)
-        pynvml.nvmlShutdown()
-
-
-def _tell_lost(handles: dict[str, Any], lost: set[str], post: Callable[[HealthEvent | GpuplaneError], None]) -> None:
-    """Compares who is lost now with who was, and tells the differences."""
-    for uuid, handle in handles.items():
+        need(pynvml.nvmlInit)
         try:
-            need(pynvml.nvmlDeviceGetPciInfo, handle)
-        except GpuLost:
-            if uuid not in lost:
-                lost.add(uuid)
-                post(health.lost_event(uuid))
-        else:
-            if uuid in lost:
-                lost.discard(uuid)
-                post(health.recovered_event(uuid))
+            events = event_set(self._handles)
+        except BaseException:
+            pynvml.nvmlShutdown()
+            raise
+        self._thread = threading.Thread(target=self._watch, args=(events, post), daemon=True, name="nvml-events")
+        self._thread.start()
+        try:
+            while True:
+                item = await queue.get()
+                if isinstance(item, GpuplaneError):
+                    raise item
+                yield item
+        finally:
+            self._stop.set()
+
+    def stop(self) -> None:
+        """Ends the thread; returns when it has given NVML back, a quarter of a second later at most."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _watch(self, events: Any, post: Callable[[HealthEvent | GpuplaneError], None]) -> None:
+        try:
+            while not self._stop.is_set():
+                try:
+                    event = wait_once(events, self._handles, _SLICE_MS)
+                except GpuLost:
+                    self._tell_lost(post)
+                    self._stop.wait(_LOST_SECONDS)
+                    continue
+                if event is not None:
+                    self._note(event)
+                    post(event)
+        except GpuplaneError as error:
+            post(error)
+        finally:
+            pynvml.nvmlEventSetFree(events)
+            pynvml.nvmlShutdown()
+
+    def _note(self, event: HealthEvent) -> None:
+        if event.kind is HealthEventKind.LOST:
+            self._lost.add(event.uuid)
+        elif event.kind is HealthEventKind.RECOVERED:
+            self._lost.discard(event.uuid)
+
+    def _tell_lost(self, post: Callable[[HealthEvent | GpuplaneError], None]) -> None:
+        """Compares who is lost now with who was, and tells the differences."""
+        for uuid, handle in self._handles.items():
+            try:
+                need(pynvml.nvmlDeviceGetPciInfo, handle)
+            except GpuLost:
+                event = health.lost_event(uuid) if uuid not in self._lost else None
+            else:
+                event = health.recovered_event(uuid) if uuid in self._lost else None
+            if event is not None:
+                self._note(event)
+                post(event)

@@ -1,0 +1,227 @@
+/* Opening the state, slots and the memory charged in them. Its rules stand in state.h. */
+#include "state.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#ifndef F_OFD_SETLK
+#define F_OFD_GETLK 36
+#define F_OFD_SETLK 37
+#define F_OFD_SETLKW 38
+#endif
+
+static const char *dev(void)
+{
+	const char *path = getenv("SIMGPU_DEV");
+	return path && *path ? path : "/dev";
+}
+
+static int lock(int fd, int64_t byte, short type, bool wait)
+{
+	struct flock range = {.l_type = type, .l_whence = SEEK_SET, .l_start = byte, .l_len = 1};
+	int result;
+	do
+		result = fcntl(fd, wait ? F_OFD_SETLKW : F_OFD_SETLK, &range);
+	while (result < 0 && errno == EINTR);
+	return result;
+}
+
+bool simgpu_lock(struct simgpu *view, int64_t byte, bool wait)
+{
+	return lock(view->fd, byte, F_WRLCK, wait) == 0;
+}
+
+void simgpu_unlock(struct simgpu *view, int64_t byte)
+{
+	lock(view->fd, byte, F_UNLCK, false);
+}
+
+bool simgpu_reachable(const struct simgpu_gpu *gpu)
+{
+	char path[4096];
+	snprintf(path, sizeof path, "%s/nvidia%u", dev(), gpu->minor);
+	int fd = open(path, O_RDWR | O_CLOEXEC);
+	if (fd < 0)
+		return false;
+	close(fd);
+	return true;
+}
+
+enum simgpu_status simgpu_open(struct simgpu *view)
+{
+	char path[4096];
+	struct stat info;
+	memset(view, 0, sizeof *view);
+	view->slot = -1;
+	snprintf(path, sizeof path, "%s/nvidiactl", dev());
+	view->fd = open(path, O_RDWR | O_CLOEXEC);
+	if (view->fd < 0)
+		return errno == EACCES || errno == EPERM ? SIMGPU_DENIED : SIMGPU_ABSENT;
+	/* A device of a real driver, or a file of another release of ours, is not ours to map. */
+	if (fstat(view->fd, &info) < 0 || !S_ISREG(info.st_mode) || info.st_size < (off_t)sizeof(struct simgpu_state))
+		goto mismatch;
+	view->state = mmap(NULL, sizeof(struct simgpu_state), PROT_READ | PROT_WRITE, MAP_SHARED, view->fd, 0);
+	if (view->state == MAP_FAILED)
+		goto mismatch;
+	if (view->state->magic != SIMGPU_MAGIC || view->state->layout != SIMGPU_LAYOUT_VERSION ||
+	    view->state->size != sizeof(struct simgpu_state) || view->state->gpu_count > SIMGPU_GPUS) {
+		munmap(view->state, sizeof(struct simgpu_state));
+		goto mismatch;
+	}
+	lock(view->fd, LOCK_USERS, F_RDLCK, false);
+	for (uint32_t i = 0; i < view->state->gpu_count; i++)
+		if (simgpu_reachable(&view->state->gpus[i]))
+			view->visible[view->visible_count++] = i;
+	return SIMGPU_OK;
+mismatch:
+	close(view->fd);
+	view->fd = -1;
+	view->state = NULL;
+	return SIMGPU_MISMATCH;
+}
+
+static void clear_slot(struct simgpu_state *state, struct simgpu_slot *slot)
+{
+	/* The process may have died with work queued on the time line; nobody will wait for that work. */
+	uint64_t now = simgpu_now();
+	for (uint32_t gpu = 0; gpu < state->gpu_count; gpu++) {
+		uint64_t tail = slot->tail[gpu];
+		if (tail > now)
+			__atomic_compare_exchange_n(&state->gpus[gpu].timeline, &tail, now, false, __ATOMIC_SEQ_CST,
+						    __ATOMIC_SEQ_CST);
+	}
+	memset((char *)slot + sizeof slot->pid, 0, sizeof *slot - sizeof slot->pid);
+	__atomic_store_n(&slot->pid, 0, __ATOMIC_SEQ_CST);
+}
+
+void simgpu_close(struct simgpu *view)
+{
+	if (!view->state)
+		return;
+	if (view->slot >= 0)
+		clear_slot(view->state, &view->state->slots[view->slot]);
+	munmap(view->state, sizeof(struct simgpu_state));
+	close(view->fd);
+	view->state = NULL;
+	view->fd = view->slot = -1;
+}
+
+/* The process id as the host sees it, if /proc tells: the first of NSpid. */
+static uint64_t host_pid(void)
+{
+	char line[256];
+	unsigned long pid = (unsigned long)getpid();
+	FILE *file = fopen("/proc/self/status", "re");
+	if (!file)
+		return pid;
+	while (fgets(line, sizeof line, file))
+		if (sscanf(line, "NSpid: %lu", &pid) == 1)
+			break;
+	fclose(file);
+	return pid;
+}
+
+enum simgpu_status simgpu_claim_slot(struct simgpu *view)
+{
+	if (view->slot >= 0)
+		return SIMGPU_OK;
+	for (int i = 0; i < SIMGPU_SLOTS; i++) {
+		struct simgpu_slot *slot = &view->state->slots[i];
+		if (!simgpu_lock(view, LOCK_SLOTS + i, false))
+			continue;
+		clear_slot(view->state, slot);
+		for (int gpu = 0; gpu < SIMGPU_GPUS; gpu++)
+			slot->gpu_instance[gpu] = SIMGPU_NO_INSTANCE;
+		__atomic_store_n(&slot->pid, host_pid(), __ATOMIC_SEQ_CST);
+		view->slot = i;
+		return SIMGPU_OK;
+	}
+	return SIMGPU_FULL;
+}
+
+void simgpu_reap(struct simgpu *view)
+{
+	/* File locks do not exclude threads of one process from each other: without this, one could clear a slot that
+	   the other has just cleared and given back, and that a new process has claimed meanwhile. */
+	static pthread_mutex_t threads = PTHREAD_MUTEX_INITIALIZER;
+	pthread_mutex_lock(&threads);
+	for (int i = 0; i < SIMGPU_SLOTS; i++) {
+		struct simgpu_slot *slot = &view->state->slots[i];
+		if (i == view->slot || !__atomic_load_n(&slot->pid, __ATOMIC_SEQ_CST))
+			continue;
+		if (!simgpu_lock(view, LOCK_SLOTS + i, false))
+			continue;
+		clear_slot(view->state, slot);
+		simgpu_unlock(view, LOCK_SLOTS + i);
+	}
+	pthread_mutex_unlock(&threads);
+}
+
+uint64_t simgpu_used(const struct simgpu_state *state, uint32_t gpu, uint32_t instance)
+{
+	uint64_t sum = instance == SIMGPU_NO_INSTANCE ? state->gpus[gpu].load_memory_bytes : 0;
+	for (int i = 0; i < SIMGPU_SLOTS; i++) {
+		const struct simgpu_slot *slot = &state->slots[i];
+		if (!__atomic_load_n(&slot->pid, __ATOMIC_SEQ_CST))
+			continue;
+		if (instance == SIMGPU_NO_INSTANCE || slot->gpu_instance[gpu] == instance)
+			sum += __atomic_load_n(&slot->memory[gpu], __ATOMIC_SEQ_CST);
+	}
+	return sum;
+}
+
+bool simgpu_charge(struct simgpu *view, uint32_t gpu, uint32_t instance, uint64_t bytes, uint64_t capacity)
+{
+	struct simgpu_slot *slot = &view->state->slots[view->slot];
+	if (bytes > capacity)
+		return false;
+	slot->gpu_instance[gpu] = instance;
+	/* Refused more than once, because the first refusal may be due to a dead process's memory, the next ones to
+	   a competitor that is about to take its own charge back. */
+	for (int attempt = 0; attempt < 4; attempt++) {
+		__atomic_add_fetch(&slot->memory[gpu], bytes, __ATOMIC_SEQ_CST);
+		if (simgpu_used(view->state, gpu, instance) <= capacity)
+			return true;
+		__atomic_sub_fetch(&slot->memory[gpu], bytes, __ATOMIC_SEQ_CST);
+		if (attempt == 0) {
+			simgpu_reap(view);
+		} else {
+			struct timespec pause = {0, 20000 * attempt + 1000 * (view->slot % 16)};
+			nanosleep(&pause, NULL);
+		}
+	}
+	return false;
+}
+
+void simgpu_uncharge(struct simgpu *view, uint32_t gpu, uint64_t bytes)
+{
+	__atomic_sub_fetch(&view->state->slots[view->slot].memory[gpu], bytes, __ATOMIC_SEQ_CST);
+}
+
+uint64_t simgpu_mig_bytes(const struct simgpu_gpu *gpu, const struct simgpu_mig_device *device)
+{
+	return gpu->mig_profiles[device->profile].memory_mib << 20;
+}
+
+/* For the test that keeps layout.py equal: sizes of the parts, 0 behind the last. */
+__attribute__((visibility("default"))) uint64_t simgpu_layout(uint32_t part)
+{
+	static const uint64_t sizes[] = {
+		sizeof(struct simgpu_state), sizeof(struct simgpu_gpu),  sizeof(struct simgpu_slot),
+		sizeof(struct simgpu_event), sizeof(struct simgpu_mig_profile), sizeof(struct simgpu_mig_device),
+		offsetof(struct simgpu_gpu, mig_enabled), offsetof(struct simgpu_gpu, load_memory_bytes),
+		offsetof(struct simgpu_gpu, timeline), offsetof(struct simgpu_gpu, level),
+		offsetof(struct simgpu_gpu, mig_profiles), offsetof(struct simgpu_state, events),
+		offsetof(struct simgpu_state, slots),
+	};
+	return part < sizeof sizes / sizeof *sizes ? sizes[part] : 0;
+}

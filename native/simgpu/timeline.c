@@ -1,0 +1,139 @@
+/*
+ * Simulated time: work is given a span on a GPU's time line when it is queued, and what it did is added to buckets from
+ * which utilisation is read. One time line a GPU: kernels of all processes follow each other, as they do without MPS.
+ */
+#include "state.h"
+
+#include <errno.h>
+#include <time.h>
+
+#define BUCKETS_SPAN (SIMGPU_BUCKETS * SIMGPU_BUCKET_NS)
+
+uint64_t simgpu_now(void)
+{
+	struct timespec now;
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * 1000000000ull + (uint64_t)now.tv_nsec;
+}
+
+void simgpu_sleep_until(uint64_t when)
+{
+	struct timespec until = {(time_t)(when / 1000000000ull), (long)(when % 1000000000ull)};
+	while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL) == EINTR)
+		;
+}
+
+/* Adds [start, end) to a ring of buckets; what other processes add at the same time is kept. */
+static void add_span(uint64_t *ring, uint32_t count, uint64_t start, uint64_t end)
+{
+	for (uint64_t at = start; at < end;) {
+		uint64_t epoch = at / SIMGPU_BUCKET_NS;
+		uint64_t stop = (epoch + 1) * SIMGPU_BUCKET_NS;
+		uint64_t micros = ((stop < end ? stop : end) - at + 500) / 1000;
+		uint64_t *bucket = &ring[epoch % count];
+		uint64_t old = __atomic_load_n(bucket, __ATOMIC_RELAXED), fresh;
+		do
+			fresh = old >> 32 == (epoch & 0xffffffffu) ? old + micros
+								    : (epoch & 0xffffffffu) << 32 | micros;
+		while (!__atomic_compare_exchange_n(bucket, &old, fresh, true, __ATOMIC_SEQ_CST, __ATOMIC_RELAXED));
+		at = stop;
+	}
+}
+
+/* The part of the last `window` that the ring counts as busy, 0 to 1. */
+static double ring_busy(const uint64_t *ring, uint32_t count, uint64_t window, uint64_t long_start, uint64_t long_end)
+{
+	uint64_t now = simgpu_now();
+	uint64_t from = now > window ? now - window : 0;
+	double busy = 0;
+	for (uint64_t epoch = from / SIMGPU_BUCKET_NS; epoch <= now / SIMGPU_BUCKET_NS; epoch++) {
+		uint64_t bucket = __atomic_load_n(&ring[epoch % count], __ATOMIC_RELAXED);
+		uint64_t start = epoch * SIMGPU_BUCKET_NS, stop = start + SIMGPU_BUCKET_NS;
+		if (bucket >> 32 != (epoch & 0xffffffffu))
+			continue;
+		/* Of the first and last bucket only the part in the window counts, in proportion. */
+		double share = (double)((stop < now ? stop : now) - (start > from ? start : from)) / SIMGPU_BUCKET_NS;
+		busy += (double)(bucket & 0xffffffffu) * 1000.0 * share;
+	}
+	uint64_t a = long_start > from ? long_start : from, b = long_end < now ? long_end : now;
+	if (b > a)
+		busy += (double)(b - a);
+	busy /= (double)window;
+	return busy > 1 ? 1 : busy;
+}
+
+static struct simgpu_span reserve(uint64_t *timeline, uint64_t ready, uint64_t cost)
+{
+	struct simgpu_span span;
+	uint64_t tail = __atomic_load_n(timeline, __ATOMIC_SEQ_CST);
+	uint64_t now = simgpu_now();
+	do {
+		span.start = tail > now ? tail : now;
+		if (ready > span.start)
+			span.start = ready;
+		span.end = span.start + cost;
+	} while (!__atomic_compare_exchange_n(timeline, &tail, span.end, true, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST));
+	return span;
+}
+
+struct simgpu_span simgpu_run(struct simgpu *view, uint32_t number, uint64_t ready, uint64_t cost, uint64_t memory_ns)
+{
+	struct simgpu_gpu *gpu = &view->state->gpus[number];
+	struct simgpu_slot *slot = &view->state->slots[view->slot];
+	struct simgpu_span span = reserve(&gpu->timeline, ready, cost);
+	__atomic_store_n(&slot->tail[number], span.end, __ATOMIC_SEQ_CST);
+	__atomic_add_fetch(&gpu->busy_ns, cost, __ATOMIC_RELAXED);
+	/* Half of the ring, because a span may begin in the future and must not overwrite what is being read. */
+	if (cost < BUCKETS_SPAN / 2) {
+		add_span(gpu->buckets, SIMGPU_BUCKETS, span.start, span.end);
+	} else {
+		__atomic_store_n(&gpu->long_start, span.start, __ATOMIC_RELAXED);
+		__atomic_store_n(&gpu->long_end, span.end, __ATOMIC_RELAXED);
+	}
+	uint64_t memory_end = span.start + (memory_ns < cost ? memory_ns : cost);
+	if (memory_end - span.start < BUCKETS_SPAN / 2)
+		add_span(gpu->memory_buckets, SIMGPU_BUCKETS, span.start, memory_end);
+	add_span(slot->buckets[number], SIMGPU_SLOT_BUCKETS, span.start,
+		 cost < BUCKETS_SPAN / 8 ? span.end : span.start + BUCKETS_SPAN / 8);
+	return span;
+}
+
+struct simgpu_span simgpu_copy(struct simgpu *view, uint32_t number, uint64_t ready, uint64_t bytes, bool to_device)
+{
+	struct simgpu_gpu *gpu = &view->state->gpus[number];
+	uint64_t mbps = gpu->pcie_mbps ? gpu->pcie_mbps : 12000;
+	/* A microsecond to start, then as PCIe goes: bytes per MB/s are microseconds. */
+	struct simgpu_span span = reserve(&gpu->copy_timeline, ready, 1000 + bytes * 1000 / mbps);
+	__atomic_add_fetch(to_device ? &gpu->pcie_rx_bytes : &gpu->pcie_tx_bytes, bytes, __ATOMIC_RELAXED);
+	if (span.end - span.start < BUCKETS_SPAN / 2)
+		add_span(gpu->memory_buckets, SIMGPU_BUCKETS, span.start, span.end);
+	return span;
+}
+
+double simgpu_busy(const struct simgpu_gpu *gpu, uint64_t window)
+{
+	double busy = ring_busy(gpu->buckets, SIMGPU_BUCKETS, window, gpu->long_start, gpu->long_end);
+	busy += gpu->load_gpu_percent / 100.0;
+	return busy > 1 ? 1 : busy;
+}
+
+double simgpu_memory_busy(const struct simgpu_gpu *gpu, uint64_t window)
+{
+	double busy = ring_busy(gpu->memory_buckets, SIMGPU_BUCKETS, window, 0, 0) + gpu->load_memory_percent / 100.0;
+	return busy > 1 ? 1 : busy;
+}
+
+double simgpu_slot_busy(const struct simgpu_slot *slot, uint32_t gpu, uint64_t window)
+{
+	return ring_busy(slot->buckets[gpu], SIMGPU_SLOT_BUCKETS, window, 0, 0);
+}
+
+uint64_t simgpu_total_busy_ns(const struct simgpu_gpu *gpu)
+{
+	uint64_t now = simgpu_now();
+	/* What is queued but not yet done is not counted. */
+	uint64_t ahead = gpu->timeline > now ? gpu->timeline - now : 0;
+	uint64_t busy = gpu->busy_ns > ahead ? gpu->busy_ns - ahead : 0;
+	uint64_t loaded = gpu->load_since && now > gpu->load_since ? (now - gpu->load_since) / 100 * gpu->load_gpu_percent : 0;
+	return busy + gpu->load_busy_ns + loaded;
+}
