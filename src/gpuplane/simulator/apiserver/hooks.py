@@ -1,7 +1,7 @@
-"""Where the core of the API server meets the parts beside it: admission, access, custom kinds, tables, streams.
+"""Where the core of the API server meets the parts beside it: admission, access, custom kinds, streams.
 
 The core (store, registry, REST) knows these shapes only. A hook that is not set means that the step does not happen: no
-admission, everybody may do everything, no tables. `server.py` sets them all.
+admission, everybody may do everything. `server.py` sets them all.
 """
 
 from __future__ import annotations
@@ -126,8 +126,6 @@ class Rules:
     scale: ScalePaths | None = None
 
 
-# (info, objects, list metadata, includeObject) -> Table
-ToTable = Callable[[ResourceInfo, Sequence[Object], Object, str], Object]
 # Answers a subresource that is not about the stored object (log, exec, attach, portforward, proxy, token ...), given
 # namespace and name. A handler that has spoken to the client itself (a stream) returns None.
 Connect = Callable[[Request, ResourceInfo, str, str], Awaitable[Response | None]]
@@ -142,7 +140,6 @@ class Hooks:
     admission: Admission | None = None
     authenticator: Authenticator | None = None
     authorizer: Authorizer | None = None
-    to_table: ToTable | None = None
     connect: dict[tuple[str, str], Connect] = field(default_factory=dict)  # by (plural, subresource)
     reviews: dict[str, Review] = field(default_factory=dict)  # by plural
     pages: list[Page] = field(default_factory=list)

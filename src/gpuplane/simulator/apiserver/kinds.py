@@ -13,7 +13,9 @@ from typing import Any
 from gpuplane.errors import Terminal
 from gpuplane.simulator.apiserver.builtin import ResourceInfo
 from gpuplane.simulator.apiserver.hooks import Rules
+from gpuplane.simulator.apiserver.printers import DEFAULT, Printer
 from gpuplane.simulator.apiserver.store import Entry, Store, Table
+from gpuplane.simulator.apiserver.tables import printer_for
 
 Object = dict[str, Any]
 Convert = Callable[[Object], Object]
@@ -31,6 +33,7 @@ class Kind:
     table: Table
     outward: Convert | None = None
     inward: Convert | None = None
+    printer: Printer = DEFAULT
 
     def show(self, entry: Entry) -> Entry:
         """The entry as this version shows it."""
@@ -59,10 +62,12 @@ class Kinds:
         table: str = "",
         outward: Convert | None = None,
         inward: Convert | None = None,
+        printer: Printer | None = None,
     ) -> Kind:
         """Serve a version of a resource, or serve it with other rules. `table` names another resource's storage."""
         indexed = ("spec.nodeName",) if info.plural == "pods" and not info.group else ()
-        kind = Kind(info, rules, self._store.table(table or info.qualified, indexed), outward, inward)
+        columns = printer or printer_for(info.group, info.plural)
+        kind = Kind(info, rules, self._store.table(table or info.qualified, indexed), outward, inward, columns)
         self._served[info.group, info.version, info.plural] = kind
         self._by_kind[info.api_version, info.kind] = kind
         if preferred or (info.group, info.plural) not in self._preferred:

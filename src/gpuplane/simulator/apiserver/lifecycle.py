@@ -119,10 +119,22 @@ def prepare_create(info: ResourceInfo, obj: Object, *, uid: str, now: str) -> No
 
 
 def prepare_update(info: ResourceInfo, old: Object, obj: Object, subresource: str) -> Object:
-    """The new version: of `obj` what this kind of write may change, of `old` the rest. May share parts with both."""
+    """The new version: of `obj` what this kind of write may change, of `old` the rest. May share parts with both.
+
+    A binding is made by the server itself and taken as it is.
+    """
     before: Object = old["metadata"]
     given: Object = obj["metadata"]
-    if subresource == "status":
+    if subresource == "binding":
+        return obj
+    if subresource == "finalize":
+        return {**old, "spec": {**(old.get("spec") or {}), "finalizers": (obj.get("spec") or {}).get("finalizers")}}
+    if subresource in ("ephemeralcontainers", "resize"):
+        field = "ephemeralContainers" if subresource == "ephemeralcontainers" else "containers"
+        spec = {**old["spec"]}
+        _carry(obj.get("spec") or {}, spec, field)
+        return {**old, "spec": spec}
+    if subresource in ("status", "approval"):
         metadata = {**before}
         if info.plural in _STATUS_WITH_METADATA:
             for field in ("labels", "annotations"):

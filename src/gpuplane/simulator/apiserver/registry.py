@@ -23,9 +23,11 @@ from gpuplane.simulator.apiserver.fieldset import Object
 from gpuplane.simulator.apiserver.hooks import SYSTEM, AdmissionRequest, Hooks, Rules, User
 from gpuplane.simulator.apiserver.kinds import Convert, Kind, Kinds, Named
 from gpuplane.simulator.apiserver.patch import json_patch, merge_patch, strategic_patch
+from gpuplane.simulator.apiserver.printers import Printer
 from gpuplane.simulator.apiserver.rules import builtin_rules
 from gpuplane.simulator.apiserver.selectors import parse_fields, parse_labels
 from gpuplane.simulator.apiserver.store import Entry, Journal, Selection, Store, Subscriber
+from gpuplane.simulator.apiserver.validation import validate_metadata
 
 _ATTEMPTS = 8  # of one write whose object changed while admission was asked
 _SUFFIX = "bcdfghjklmnpqrstvwxz2456789"  # of generated names, as Kubernetes chooses them: no vowels, no lookalikes
@@ -149,9 +151,10 @@ class Registry:
         preferred: bool = True,
         outward: Convert | None = None,
         inward: Convert | None = None,
+        printer: Printer | None = None,
     ) -> None:
-        """Serve a custom kind, or serve it anew with other rules."""
-        self.kinds.add(info, rules, preferred=preferred, outward=outward, inward=inward)
+        """Serve a version of a custom kind, or serve it anew with other rules."""
+        self.kinds.add(info, rules, preferred=preferred, outward=outward, inward=inward, printer=printer)
 
     def withdraw(self, group: str, plural: str) -> None:
         """Serve a custom kind no more and forget its objects."""
@@ -249,7 +252,7 @@ class Registry:
         self._prune(rules, obj, write)
         rules.default(obj)
         obj = await self._admit("CREATE", kind, namespace, name or "", "", obj, None, write)
-        causes = rules.validate(obj, None)
+        causes = (*validate_metadata(info, obj, None), *rules.validate(obj, None))
         if causes:
             raise failure.invalid(info, name or "", causes)
         name = obj["metadata"]["name"]
@@ -301,7 +304,7 @@ class Registry:
             rules.default(new)
             new = await self._admit("UPDATE", kind, namespace, name, subresource, new, old, write)
             lifecycle.check_finalizers(info, old, new)
-            causes = rules.validate(new, old)
+            causes = (*validate_metadata(info, new, old), *rules.validate(new, old))
             if causes:
                 raise failure.invalid(info, name, causes)
             if kind.table.get(namespace, name) is not entry:
