@@ -10,6 +10,7 @@ import asyncio
 import datetime
 import heapq
 import json
+import ssl
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
@@ -293,8 +294,8 @@ class Harness:
         self._listener: asyncio.Server | None = None
         self.port = 0
 
-    async def start(self) -> None:
-        self._listener = await asyncio.start_server(self.server.serve, "127.0.0.1", self.port)
+    async def start(self, tls: ssl.SSLContext | None = None) -> None:
+        self._listener = await asyncio.start_server(self.server.serve, "127.0.0.1", self.port, ssl=tls)
         self.port = self._listener.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:

@@ -1,0 +1,340 @@
+"""Where the client connects and as whom: kubeconfig files, service accounts, credential plugins."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import ssl
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from gpuplane.api.core import Node
+from gpuplane.kube import Client, ConfigError, Unauthorized, Unreachable
+from gpuplane.kube.auth import ExecAuth, ExecSpec, FileAuth
+from gpuplane.kube.config import from_file, load
+
+NODES = "/api/v1/nodes"
+
+
+def write(path: Path, server="https://127.0.0.1:6443", user=None, cluster=None, **changes) -> Path:
+    config = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "a",
+        "clusters": [{"name": "c", "cluster": {"server": server, **(cluster or {})}}],
+        "users": [{"name": "u", "user": user or {}}],
+        "contexts": [
+            {"name": "a", "context": {"cluster": "c", "user": "u", "namespace": "ml"}},
+            {"name": "b", "context": {"cluster": "c", "user": "u"}},
+        ],
+    }
+    path.write_text(yaml.safe_dump(config | changes))
+    return path
+
+
+@pytest.fixture(scope="session")
+def pki(tmp_path_factory) -> Path:
+    """A CA, a certificate for 127.0.0.1, a client certificate."""
+    directory = tmp_path_factory.mktemp("pki")
+
+    def openssl(*args):
+        subprocess.run(["openssl", *args], check=True, capture_output=True, cwd=directory)
+
+    key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    openssl("req", "-x509", *key, "-keyout", "ca.key", "-out", "ca.crt", "-subj", "/CN=ca", "-days", "2")
+    for name, extra in (("server", "subjectAltName=IP:127.0.0.1"), ("client", "extendedKeyUsage=clientAuth")):
+        (directory / f"{name}.ext").write_text(extra)
+        openssl("req", *key, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}")
+        signed = ["-CA", "ca.crt", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2", "-extfile", f"{name}.ext"]
+        openssl("x509", "-req", "-in", f"{name}.csr", "-out", f"{name}.crt", *signed)
+    return directory
+
+
+# -- files ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_current_context_or_the_one_asked_for(tmp_path):
+    path = write(tmp_path / "config", server="https://example:8443/prefix/", user={"token": "t"})
+    first, second = from_file(path), from_file(path, "b")
+    assert (first.host, first.port, first.prefix, first.namespace) == ("example", 8443, "/prefix", "ml")
+    assert (second.context, second.namespace) == ("b", "default")
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"current-context": ""}, "no current context"),
+        ({"current-context": "zzz"}, "no context named 'zzz'; known: a, b"),
+        ({"clusters": []}, "unknown cluster 'c'"),
+        ({"users": []}, "unknown user 'u'"),
+        ({"users": [{"name": "u", "user": {"auth-provider": {"name": "gcp"}}}]}, "auth-provider is gone"),
+        ({"clusters": [{"name": "c", "cluster": {"server": "ftp://x"}}]}, "is no server URL"),
+        ({"clusters": [{"name": "c", "cluster": {"server": "https://x:99999"}}]}, "is no server URL"),
+        ({"clusters": [{"name": "c", "cluster": {"server": "https://x", "proxy-url": "http://p"}}]}, "proxy-url"),
+        ({"clusters": [{"name": "c", "cluster": {"server": 7}}]}, r"malformed.*clusters\[0\]\.cluster\.server"),
+        (
+            {"clusters": [{"name": "c", "cluster": {"server": "https://x", "certificate-authority-data": "%%"}}]},
+            "no base64",
+        ),
+    ],
+)
+def test_what_cannot_be_honoured_is_refused_with_its_place(tmp_path, changes, complaint):
+    path = write(tmp_path / "config", **changes)
+    with pytest.raises(ConfigError, match=complaint) as caught:
+        from_file(path)
+    assert str(path) in str(caught.value)
+
+
+def test_no_yaml_and_no_file(tmp_path):
+    (tmp_path / "bad").write_text("{:")
+    with pytest.raises(ConfigError, match="no YAML"):
+        from_file(tmp_path / "bad")
+    with pytest.raises(ConfigError, match="No such file"):
+        from_file(tmp_path / "none")
+
+
+def test_the_order_of_places(tmp_path):
+    account = tmp_path / "account"
+    home = tmp_path / "home"
+    (home / ".kube").mkdir(parents=True)
+    env = {"HOME": str(home)}
+    with pytest.raises(ConfigError, match="gpuplane up starts an embedded one"):
+        load(environ=env, service_account=account)
+    write(home / ".kube" / "config", server="http://from-home:1")
+    assert load(environ=env, service_account=account).host == "from-home"
+    one = write(tmp_path / "one", server="http://from-one:1")
+    two = write(tmp_path / "two", server="http://from-two:1", contexts=[{"name": "z", "context": {"cluster": "c"}}])
+    several = env | {"KUBECONFIG": f"{tmp_path / 'absent'}{os.pathsep}{one}{os.pathsep}{two}"}
+    assert load(environ=several, service_account=account).host == "from-one"
+    assert load(context="z", environ=several, service_account=account).host == "from-two"
+    assert load(two, "z", environ=several).host == "from-two"
+    with pytest.raises(ConfigError, match="no such file"):
+        load(environ={"KUBECONFIG": str(tmp_path / "absent")})
+
+
+def test_in_a_pod(tmp_path, pki):
+    (tmp_path / "token").write_text("pod-token\n")
+    (tmp_path / "ca.crt").write_text((pki / "ca.crt").read_text())
+    (tmp_path / "namespace").write_text("gpu-operator")
+    env = {"KUBERNETES_SERVICE_HOST": "10.96.0.1", "KUBERNETES_SERVICE_PORT": "443", "HOME": str(tmp_path)}
+    found = load(environ=env, service_account=tmp_path)
+    assert (found.host, found.port, found.namespace) == ("10.96.0.1", 443, "gpu-operator")
+    assert found.tls is not None
+    with pytest.raises(ConfigError, match="is no port number"):
+        load(environ=env | {"KUBERNETES_SERVICE_PORT": "https"}, service_account=tmp_path)
+
+
+# -- tokens --------------------------------------------------------------------------------------------------------
+
+
+async def test_a_token_file_is_read_again_as_it_ages(tmp_path):
+    path, now = tmp_path / "token", [0.0]
+    path.write_text("one")
+    auth = FileAuth(path, monotonic=lambda: now[0])
+    assert (await auth.credential()).header == "Bearer one"
+    path.write_text("two")
+    assert (await auth.credential()).header == "Bearer one"
+    now[0] = 61
+    assert (await auth.credential()).header == "Bearer two"
+    path.unlink()
+    now[0] = 200
+    assert (await auth.credential()).header == "Bearer two"
+    with pytest.raises(ConfigError, match="cannot read the token"):
+        await auth.credential(refused=True)
+
+
+async def test_after_a_401_the_token_is_read_again_once(harness, tmp_path, fault):
+    path = tmp_path / "token"
+    path.write_text("one")
+    client = harness.client()
+    client._auth = FileAuth(path, monotonic=lambda: 0.0)
+    await harness.server.put(NODES, "n1")
+    await client.get(Node, "n1")
+    path.write_text("two")
+    harness.server.faults.append(fault(status=401))
+    await client.get(Node, "n1")
+    assert [r.headers["authorization"] for r in harness.server.log] == ["Bearer one", "Bearer one", "Bearer two"]
+    harness.server.faults += [fault(status=401), fault(status=401)]
+    with pytest.raises(Unauthorized):
+        await client.get(Node, "n1")
+
+
+# -- credential plugins --------------------------------------------------------------------------------------------
+
+
+def plugin(directory: Path, body: str) -> str:
+    """A credential plugin: Python that may use `count`, how often it ran before, and prints."""
+    path = directory / "plugin"
+    path.write_text(
+        f"#!{sys.executable}\n"
+        "import json, os, pathlib, sys\n"
+        f"seen = pathlib.Path({str(directory / 'seen')!r})\n"
+        "count = len(seen.read_text().splitlines()) if seen.exists() else 0\n"
+        "seen.open('a').write(os.environ['KUBERNETES_EXEC_INFO'] + '\\n')\n"
+        f"{body}\n"
+    )
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return str(path)
+
+
+def answer(version="client.authentication.k8s.io/v1", **status) -> str:
+    return (
+        f"print({json.dumps({'apiVersion': version, 'kind': 'ExecCredential', 'status': status})!r} % {{'n': count}})"
+    )
+
+
+async def test_a_plugin_runs_once_until_its_credential_expires(tmp_path):
+    wall = [0.0]
+    command = plugin(tmp_path, answer(token="token-%(n)d", expirationTimestamp="1970-01-01T00:10:00Z"))
+    auth = ExecAuth(ExecSpec(command, "client.authentication.k8s.io/v1"), wall=lambda: wall[0])
+    assert (await auth.credential()).header == "Bearer token-0"
+    assert (await auth.credential()).header == "Bearer token-0"
+    wall[0] = 595.0
+    assert (await auth.credential()).header == "Bearer token-1"
+    info = json.loads((tmp_path / "seen").read_text().splitlines()[0])
+    assert info == {
+        "apiVersion": "client.authentication.k8s.io/v1",
+        "kind": "ExecCredential",
+        "spec": {"interactive": False},
+    }
+
+
+async def test_a_refused_credential_is_made_anew(tmp_path):
+    command = plugin(tmp_path, answer(token="token-%(n)d"))
+    auth = ExecAuth(ExecSpec(command, "client.authentication.k8s.io/v1"), wall=lambda: 0.0)
+    assert (await auth.credential()).header == "Bearer token-0"
+    assert (await auth.credential(refused=True)).header == "Bearer token-1"
+
+
+@pytest.mark.parametrize(
+    ("body", "complaint"),
+    [
+        ("sys.exit('not logged in')", "ended with 1: not logged in"),
+        ("print('hello')", "no ExecCredential"),
+        (answer("client.authentication.k8s.io/v1beta1", token="t"), "answered .*v1beta1, asked .*v1"),
+        (answer(), "neither a token nor a certificate"),
+        (answer(token="t", expirationTimestamp="soon"), "is no RFC 3339 time"),
+    ],
+)
+async def test_a_broken_plugin_is_explained(tmp_path, body, complaint):
+    command = plugin(tmp_path, body)
+    auth = ExecAuth(ExecSpec(command, "client.authentication.k8s.io/v1"), wall=lambda: 0.0)
+    with pytest.raises(ConfigError, match=complaint):
+        await auth.credential()
+
+
+async def test_a_missing_plugin_gives_its_install_hint(tmp_path):
+    spec = ExecSpec("no-such-plugin", "client.authentication.k8s.io/v1beta1", install_hint="apt install it")
+    with pytest.raises(ConfigError, match="apt install it"):
+        await ExecAuth(spec, wall=lambda: 0.0).credential()
+
+
+def test_a_removed_plugin_version_is_refused_with_the_cure():
+    with pytest.raises(ConfigError, match=r"use apiVersion: client\.authentication\.k8s\.io/v1"):
+        ExecAuth(ExecSpec("x", "client.authentication.k8s.io/v1alpha1"), wall=lambda: 0.0)
+
+
+async def test_a_plugin_named_in_a_kubeconfig_gets_the_cluster(tmp_path, pki):
+    plugin(tmp_path, answer(token="t"))
+    user = {
+        "exec": {
+            "apiVersion": "client.authentication.k8s.io/v1",
+            "command": "./plugin",
+            "interactiveMode": "Never",
+            "provideClusterInfo": True,
+            "env": [{"name": "X", "value": "y"}],
+        }
+    }
+    ca = {"certificate-authority": str(pki / "ca.crt")}
+    endpoint = from_file(write(tmp_path / "config", user=user, cluster=ca))
+    assert (await endpoint.auth.credential()).header == "Bearer t"
+    info = json.loads((tmp_path / "seen").read_text())["spec"]["cluster"]
+    assert info["server"] == "https://127.0.0.1:6443"
+    assert base64.b64decode(info["certificate-authority-data"]) == (pki / "ca.crt").read_bytes()
+
+
+# -- TLS -----------------------------------------------------------------------------------------------------------
+
+
+def encoded(path: Path) -> str:
+    return base64.b64encode(path.read_bytes()).decode()
+
+
+async def secure(make_harness, pki, *, client_certificate=False):
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(pki / "server.crt", pki / "server.key")
+    if client_certificate:
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.load_verify_locations(pki / "ca.crt")
+    harness = make_harness()
+    await harness.start(context)
+    await harness.server.put(NODES, "n1")
+    return harness
+
+
+async def get(harness, path) -> None:
+    async with Client.connect(path) as client:
+        assert (await client.get(Node, "n1")).metadata.name == "n1"
+
+
+@pytest.mark.parametrize("inline", [True, False])
+async def test_client_certificates(make_harness, tmp_path, pki, inline):
+    harness = await secure(make_harness, pki, client_certificate=True)
+    if inline:
+        user = {
+            "client-certificate-data": encoded(pki / "client.crt"),
+            "client-key-data": encoded(pki / "client.key"),
+        }
+        cluster = {"certificate-authority-data": encoded(pki / "ca.crt")}
+    else:
+        user = {"client-certificate": str(pki / "client.crt"), "client-key": str(pki / "client.key")}
+        cluster = {"certificate-authority": os.path.relpath(pki / "ca.crt", tmp_path)}
+    path = write(tmp_path / "config", server=f"https://127.0.0.1:{harness.port}", user=user, cluster=cluster)
+    await get(harness, path)
+    await harness.aclose()
+
+
+async def test_a_plugins_certificate(make_harness, tmp_path, pki):
+    harness = await secure(make_harness, pki, client_certificate=True)
+    status = {
+        "clientCertificateData": (pki / "client.crt").read_text(),
+        "clientKeyData": (pki / "client.key").read_text(),
+    }
+    plugin(tmp_path, answer(**status).removesuffix(" % {'n': count})") + ")")
+    user = {"exec": {"apiVersion": "client.authentication.k8s.io/v1", "command": "./plugin"}}
+    cluster = {"certificate-authority": str(pki / "ca.crt")}
+    path = write(tmp_path / "config", server=f"https://127.0.0.1:{harness.port}", user=user, cluster=cluster)
+    await get(harness, path)
+    await harness.aclose()
+
+
+async def test_a_certificate_nobody_trusts(make_harness, tmp_path, pki):
+    harness = await secure(make_harness, pki)
+    server = f"https://127.0.0.1:{harness.port}"
+    with pytest.raises(Unreachable, match=r"its certificate is not trusted.*check certificate-authority"):
+        await get(harness, write(tmp_path / "config", server=server))
+    with pytest.raises(Unreachable, match="its certificate is not trusted"):
+        other = {"certificate-authority": str(pki / "ca.crt"), "tls-server-name": "other.example"}
+        await get(harness, write(tmp_path / "config", server=server, cluster=other))
+    await get(harness, write(tmp_path / "config", server=server, cluster={"insecure-skip-tls-verify": True}))
+    await harness.aclose()
+
+
+def test_it_runs_on_uvloop_too(make_harness, tmp_path, pki):
+    uvloop = pytest.importorskip("uvloop")
+
+    async def run() -> None:
+        harness = await secure(make_harness, pki)
+        cluster = {"certificate-authority": str(pki / "ca.crt")}
+        path = write(tmp_path / "config", server=f"https://127.0.0.1:{harness.port}", cluster=cluster)
+        for _ in range(3):
+            await get(harness, path)
+        await harness.aclose()
+
+    uvloop.run(run())
