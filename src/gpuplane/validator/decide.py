@@ -1,0 +1,123 @@
+"""What to validate next on a node: pure functions of its GPUNode and of what this process has tried."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Mapping
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+
+from gpuplane import names
+from gpuplane.api.core import Pod
+from gpuplane.api.gpunode import GPU, GPUNode, GPUNodeStatus, StageName
+from gpuplane.api.quantity import whole
+
+FIRST_PAUSE_SECONDS: Final = 60.0
+LONGEST_PAUSE_SECONDS: Final = 600.0
+
+_BEFORE_CUDA: Final = (StageName.DISCOVERED, StageName.DRIVER, StageName.TOOLKIT)
+
+
+class Step(StrEnum):
+    """What can be validated, in order; the value is the status file in the validations folder."""
+
+    CUDA = "cuda-ready"
+    PLUGIN = "plugin-ready"
+
+    @property
+    def stage(self) -> StageName:
+        return StageName.CUDA if self is Step.CUDA else StageName.PLUGIN
+
+    @property
+    def file(self) -> str:
+        return f"{names.VALIDATIONS_DIR}/{self.value}"
+
+
+class Attempt(msgspec.Struct, frozen=True):
+    """A validation that failed: of what, how often in a row, and when the next try is due (monotonic seconds)."""
+
+    fingerprint: str
+    failures: int
+    due: float
+
+
+def digest(status: GPUNodeStatus) -> str:
+    """Names what a validation was made on: driver, toolkit and GPUs. Another one means: validate again."""
+    toolkit = status.stages.get(StageName.TOOLKIT.value)
+    parts = [status.machine.driver, toolkit.digest if toolkit else "", *sorted(gpu.uuid for gpu in status.gpus)]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]
+
+
+def fingerprint(node: GPUNode) -> str:
+    """What, if it changes, makes another try worth while after a failure."""
+    parts = [
+        digest(node.status),
+        repr(sorted(node.status.health.items())),
+        repr(sorted(node.metadata.labels.items())),
+        repr(sorted(node.metadata.annotations.items())),
+    ]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]
+
+
+def next_step(status: GPUNodeStatus, files: Collection[str]) -> Step | None:
+    """The first validation that is due; None when everything that can be validated now is.
+
+    A stage that holds is validated again when its digest is another one, or when its status file is gone: the node was
+    booted since.
+
+    Args:
+        files: the names of the status files that are there.
+    """
+    wanted = digest(status)
+
+    def holds(*stages: StageName) -> bool:
+        return all(name.value in status.stages and status.stages[name.value].state.holds for name in stages)
+
+    def proved(step: Step) -> bool:
+        stage = status.stages.get(step.stage.value)
+        return stage is not None and stage.state.holds and stage.digest == wanted and step.value in files
+
+    if not holds(*_BEFORE_CUDA):
+        return None
+    if not proved(Step.CUDA):
+        return Step.CUDA
+    if holds(StageName.DEVICE_PLUGIN) and not proved(Step.PLUGIN):
+        return Step.PLUGIN
+    return None
+
+
+def seconds_to_wait(attempt: Attempt | None, fingerprint: str, now: float) -> float:
+    """How long until the next try of what failed; 0 when it is due or something has changed."""
+    if attempt is None or attempt.fingerprint != fingerprint:
+        return 0.0
+    return max(0.0, attempt.due - now)
+
+
+def after_failure(before: Attempt | None, fingerprint: str, now: float) -> Attempt:
+    """The attempt that just failed; the pauses double, and start anew after a change."""
+    failures = before.failures + 1 if before is not None and before.fingerprint == fingerprint else 1
+    pause = min(FIRST_PAUSE_SECONDS * 2 ** (failures - 1), LONGEST_PAUSE_SECONDS)
+    return Attempt(fingerprint, failures, now + pause)
+
+
+def usable_gpus(status: GPUNodeStatus) -> tuple[GPU, ...]:
+    """The GPUs to prove: one that is known to be unusable is out already and must not keep the others out."""
+    return tuple(gpu for gpu in status.gpus if gpu.uuid not in status.health)
+
+
+def free_gpus(allocatable: int, pods: Collection[Pod]) -> int:
+    """How many of a node's GPUs no pod on it has been promised. Terminal pods hold none."""
+    held = 0
+    for pod in pods:
+        if pod.status.phase in ("Succeeded", "Failed"):
+            continue
+        main = sum(_gpus(container.resources.limits) for container in pod.spec.containers)
+        init = max((_gpus(container.resources.limits) for container in pod.spec.init_containers), default=0)
+        held += max(main, init)
+    return allocatable - held
+
+
+def _gpus(limits: Mapping[str, str | int | float]) -> int:
+    return whole(limits.get(names.GPU_RESOURCE, 0))

@@ -1,0 +1,203 @@
+"""The validator of one node: proves CUDA on every GPU when the toolkit holds, and a pod with a GPU when the plugin
+does.
+
+Driven by a watch of the node's own GPUNode. What failed is tried again when the GPUNode's GPUs, health, labels or
+annotations change, or after a pause of minutes; nothing else repeats. What was proved is left alone across restarts of
+this pod, and proved again after a boot of the node, which clears the status files.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+from gpuplane import names
+from gpuplane.api.core import Node, Pod
+from gpuplane.api.gpunode import GPU, GPUNode, Stage, StageState
+from gpuplane.api.quantity import whole
+from gpuplane.errors import GpuplaneError, Retryable
+from gpuplane.host import Host, HostError
+from gpuplane.kube import Controller, Informer
+from gpuplane.operand import OperandContext, VectorAdd, report_stage
+from gpuplane.validator import checks, decide
+from gpuplane.validator.char_links import make_links
+from gpuplane.validator.checks import Facts, Problem
+from gpuplane.validator.decide import Attempt, Step
+from gpuplane.validator.process import VectorAddProcess
+from gpuplane.validator.workload import NoRoom, pod_name, run_pod
+
+log = logging.getLogger("gpuplane.validator")
+
+NOT_RUN: Final = "no GPU was free, so no pod was run"
+
+
+async def run(context: OperandContext) -> None:
+    """Runs until cancelled. Status files and reports stay: they are facts about the node, not about this pod."""
+    nodes = Informer(context.client, GPUNode, fields=f"metadata.name={context.node_name}")
+    validator = Validator(context, nodes.get)
+    try:
+        await Controller("validator", [nodes], validator.reconcile).run()
+    finally:
+        await nodes.stop()
+
+
+class Validator:
+    """What one node's validations need to know between two looks.
+
+    Args:
+        get: the newest GPUNode of that name, None while there is none.
+        clock: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        context: OperandContext,
+        get: Callable[[str], GPUNode | None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._context = context
+        self._get = get
+        self._clock = clock
+        self._host = Host(context.host_root)
+        self._failed: dict[Step, Attempt] = {}
+
+    async def reconcile(self, name: str) -> float | None:
+        """Validate what is due; the seconds after which to look again, None when only a change can bring news.
+
+        Raises ApiError; what is wrong with the node is reported, not raised.
+        """
+        node = self._get(name)
+        if node is None:
+            return None
+        step = decide.next_step(node.status, self._host.list(names.VALIDATIONS_DIR))
+        if step is None:
+            return None
+        fingerprint = decide.fingerprint(node)
+        wait = decide.seconds_to_wait(self._failed.get(step), fingerprint, self._clock())
+        if wait:
+            return wait
+        digest = decide.digest(node.status)
+        try:
+            note = await (self._cuda(node) if step is Step.CUDA else self._plugin())
+            self._host.write_atomic(step.file, f"{digest}\n".encode(), durable=False)
+        except HostError as error:
+            outcome: Problem | None = Problem("NodeFilesUnusable", error.what, error.where, error.cure)
+        except Failed as error:
+            outcome = error.problem
+        else:
+            outcome = None
+        if outcome is None:
+            self._failed.pop(step, None)
+            done = Stage(state=StageState.DONE, since=self._context.now(), message=note, digest=digest)
+            await report_stage(self._context, step.stage, done)
+            return None
+        self._failed[step] = attempt = decide.after_failure(self._failed.get(step), fingerprint, self._clock())
+        self._host.remove(step.file, durable=False)
+        failed = Stage(
+            state=StageState.FAILED,
+            since=self._context.now(),
+            reason=outcome.reason,
+            message=outcome.message,
+            where=outcome.where,
+            cure=outcome.cure,
+        )
+        await report_stage(self._context, step.stage, failed)
+        return attempt.due - self._clock()
+
+    async def _cuda(self, node: GPUNode) -> str:
+        """Driver, toolkit, and the vectorAdd on every GPU. Raises Failed."""
+        context, usable = self._context, decide.usable_gpus(node.status)
+        if not usable:
+            seen = f"none of {len(node.status.gpus)} GPUs is usable" if node.status.gpus else "the driver saw no GPU"
+            raise Failed(
+                Problem("NoUsableGPU", seen, context.node_name, "kubectl describe gpunode " + context.node_name)
+            )
+        facts = checks.read_facts(self._host)
+        problem = checks.first_problem(
+            facts, [gpu.uuid for gpu in usable], namespace=context.namespace, in_process=context.in_process
+        )
+        if problem is not None:
+            raise Failed(problem)
+        if not context.in_process:
+            self._link()
+        vector_add = context.vector_add or _process(facts, self._host)
+        results = await asyncio.gather(*(_errors(vector_add, gpu) for gpu in usable))
+        failures = [(gpu, error) for gpu, error in zip(usable, results, strict=True) if error is not None]
+        if failures:
+            raise Failed(vector_add_problem(failures))
+        log.info("the vectorAdd passed on %d GPUs", len(usable))
+        return ""
+
+    async def _plugin(self) -> str:
+        """The kubelet offers GPUs, and a pod that asks for one gets one that works. Raises Failed, ApiError."""
+        context = self._context
+        node = await context.client.get(Node, context.node_name)
+        allocatable = whole(node.status.allocatable.get(names.GPU_RESOURCE, 0))
+        if allocatable <= 0:
+            cure = f"kubectl -n {context.namespace} logs ds/nvidia-device-plugin-daemonset"
+            raise Failed(
+                Problem("NothingAllocatable", f"the kubelet offers no {names.GPU_RESOURCE}", node.metadata.name, cure)
+            )
+        if context.in_process:
+            return ""
+        pods = await context.client.list(Pod, fields=f"spec.nodeName={context.node_name}")
+        others = [pod for pod in pods if pod.metadata.name != pod_name(context.node_name)]
+        if decide.free_gpus(allocatable, others) <= 0:
+            return NOT_RUN
+        try:
+            problem = await run_pod(context)
+        except NoRoom:
+            return NOT_RUN
+        if problem is not None:
+            raise Failed(problem)
+        return ""
+
+    def _link(self) -> None:
+        try:
+            made = make_links(self._host)
+        except HostError as error:
+            # Containers get their GPUs all the same; they may lose them at a daemon-reload.
+            log.warning("no links in /dev/char: %s", error)
+        else:
+            if made:
+                log.info("made %d links in /dev/char", made)
+
+
+class Failed(GpuplaneError):
+    """A validation found something wrong."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem.message, where=problem.where, cure=problem.cure)
+        self.problem = problem
+
+
+def vector_add_problem(failures: Sequence[tuple[GPU, GpuplaneError]]) -> Problem:
+    """One problem that names every GPU that failed; details and cure are those of the first."""
+    gpu, error = failures[0]
+    if len(failures) == 1:
+        message = f"GPU {gpu.index} fails the vectorAdd: {error.what}"
+    else:
+        indices = ", ".join(str(other.index) for other, _ in failures)
+        message = f"GPUs {indices} fail the vectorAdd; GPU {gpu.index}: {error.what}"
+    reason = "VectorAddNotRun" if all(isinstance(error, Retryable) for _, error in failures) else "VectorAddFailed"
+    where = ", ".join(part for part in (f"GPU {gpu.index}", gpu.uuid, gpu.pci and f"PCI {gpu.pci}") if part)
+    return Problem(reason, message, where, error.cure)
+
+
+def _process(facts: Facts, host: Host) -> VectorAdd:
+    if facts.library is None:
+        raise AssertionError("checked before")
+    return VectorAddProcess(Path(facts.library), host.root / "dev")
+
+
+async def _errors(vector_add: VectorAdd, gpu: GPU) -> GpuplaneError | None:
+    try:
+        await vector_add(gpu.uuid)
+    except GpuplaneError as error:
+        log.error("GPU %d: %s", gpu.index, error)
+        return error
+    return None

@@ -1,0 +1,181 @@
+"""The pod that proves the whole way: scheduler, kubelet, device plugin, runtime, driver, GPU.
+
+It goes through the scheduler, so that its GPU is accounted for, and asks for this node by name. It runs the same
+vectorAdd in the same image as the validator. It stays when it has completed: people look for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import sys
+from typing import Any, Final
+
+from gpuplane import names
+from gpuplane.api.core import Pod
+from gpuplane.errors import GpuplaneError
+from gpuplane.kube import AlreadyExists, ApiError, Informer, NotFound
+from gpuplane.operand import OperandContext
+from gpuplane.validator.checks import Problem
+from gpuplane.validator.process import PROGRAM
+
+NAME: Final = "nvidia-cuda-validator"
+PATIENCE_SECONDS: Final = 180.0
+LOG_LINES: Final = 5
+# Waiting reasons after which a container does not start without somebody's doing.
+HOPELESS: Final = frozenset(
+    {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "CreateContainerConfigError", "CreateContainerError"}
+)
+
+
+class NoRoom(GpuplaneError):
+    """The scheduler found no free GPU for the pod after all."""
+
+
+def pod_name(node_name: str) -> str:
+    """Always the same for a node, so that a validator that starts again finds its pod."""
+    return f"{NAME}-{hashlib.sha256(node_name.encode()).hexdigest()[:5]}"
+
+
+def manifest(context: OperandContext, owner: dict[str, Any] | None) -> dict[str, Any]:
+    """The pod. `owner` is the validator's DaemonSet, with which it goes; None when that is not known."""
+    field = {"key": "metadata.name", "operator": "In", "values": [context.node_name]}
+    metadata: dict[str, Any] = {
+        "name": pod_name(context.node_name),
+        "namespace": context.namespace,
+        "labels": {"app.kubernetes.io/name": NAME, "app.kubernetes.io/part-of": "gpuplane", "app": NAME},
+    }
+    if owner is not None:
+        metadata["ownerReferences"] = [owner]
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": metadata,
+        "spec": {
+            "restartPolicy": "Never",
+            "automountServiceAccountToken": False,
+            "tolerations": [{"operator": "Exists"}],
+            "affinity": {
+                "nodeAffinity": {
+                    "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchFields": [field]}]}
+                }
+            },
+            "containers": [
+                {
+                    "name": NAME,
+                    "image": context.image or names.IMAGE,
+                    "command": [sys.executable, "-m", PROGRAM],
+                    "resources": {"limits": {names.GPU_RESOURCE: 1}},
+                }
+            ],
+        },
+    }
+
+
+def verdict(pod: Pod) -> Problem | bool | None:
+    """True when the pod has succeeded, False when it finds no room, a Problem when it failed, None while it may
+    still."""
+    if pod.status.phase == "Succeeded":
+        return True
+    where = f"pod/{pod.metadata.name}"
+    if pod.status.phase == "Failed":
+        ended = [status.state.terminated for status in pod.status.container_statuses]
+        text = pod.status.message or next((e.message for e in ended if e is not None and e.message), "")
+        reason = pod.status.reason or next((e.reason for e in ended if e is not None and e.reason), "")
+        what = f"the validation pod failed: {text or reason or 'no reason given'}"
+        return Problem("PluginWorkloadFailed", what, where, f"kubectl -n {pod.metadata.namespace} logs {where}")
+    for condition in pod.status.conditions:
+        if condition.type == "PodScheduled" and condition.status == "False" and condition.reason == "Unschedulable":
+            return False
+    for status in pod.status.container_statuses:
+        waiting = status.state.waiting
+        if waiting is not None and waiting.reason in HOPELESS:
+            what = f"the validation pod does not start: {waiting.reason} {waiting.message}".rstrip()
+            cure = f"kubectl -n {pod.metadata.namespace} describe {where}"
+            return Problem("PluginWorkloadNotStarted", what, where, cure)
+    return None
+
+
+async def run_pod(context: OperandContext, patience: float = PATIENCE_SECONDS) -> Problem | None:
+    """Run the pod to its end; None when it passed.
+
+    Raises:
+        NoRoom: no GPU was free when the scheduler looked; the pod is gone again.
+        ApiError: the API server refused or is away.
+    """
+    client, name, namespace = context.client, pod_name(context.node_name), context.namespace
+    pods = Informer(client, Pod, namespace, fields=f"metadata.name={name}")
+    changed = asyncio.Event()
+    pods.add_handler(lambda old, new: changed.set())
+    pods.start()
+    try:
+        await pods.synced()
+        async with asyncio.timeout(patience):
+            uid = await _create(context, pods, changed)
+            while True:
+                pod = pods.get(f"{namespace}/{name}")
+                result = None if pod is None or pod.metadata.uid != uid else verdict(pod)
+                if result is not None:
+                    break
+                changed.clear()
+                await changed.wait()
+    except TimeoutError:
+        where = f"pod/{name}"
+        return Problem(
+            "PluginWorkloadTimedOut",
+            f"the validation pod did not end within {patience:g} s",
+            where,
+            f"kubectl -n {namespace} describe {where}",
+        )
+    finally:
+        await pods.stop()
+    if result is False:
+        await client.delete(Pod, name, namespace, uid=uid, grace_seconds=0)
+        raise NoRoom("no GPU was free for the validation pod")
+    return await _with_log(context, result) if isinstance(result, Problem) else None
+
+
+async def _create(context: OperandContext, pods: Informer[Pod], changed: asyncio.Event) -> str:
+    """Create the pod, in the place of one that an earlier validation left; returns its uid."""
+    name, namespace = pod_name(context.node_name), context.namespace
+    body = manifest(context, await _owner(context))
+    while True:
+        changed.clear()
+        old = pods.get(f"{namespace}/{name}")
+        if old is not None:
+            # When it is gone already, the informer is about to say so.
+            with contextlib.suppress(NotFound):
+                await context.client.delete(Pod, name, namespace, uid=old.metadata.uid, grace_seconds=0)
+            await changed.wait()
+            continue
+        try:
+            created = await context.client.create(body)
+        except AlreadyExists:
+            await changed.wait()
+            continue
+        return str(created["metadata"]["uid"])
+
+
+async def _owner(context: OperandContext) -> dict[str, Any] | None:
+    """The DaemonSet that owns our own pod: the workload goes when it goes, not when one validator pod is replaced."""
+    if not context.pod_name:
+        return None
+    ours = await context.client.get(Pod, context.pod_name, context.namespace)
+    for owner in ours.metadata.owner_references:
+        if owner.controller:
+            return {"apiVersion": owner.api_version, "kind": owner.kind, "name": owner.name, "uid": owner.uid}
+    return None
+
+
+async def _with_log(context: OperandContext, problem: Problem) -> Problem:
+    """The problem with the end of the pod's log, which says more than an exit code."""
+    path = Pod.RESOURCE.path(context.namespace, pod_name(context.node_name), "log")
+    try:
+        text = (await context.client.request("GET", path, {"tailLines": str(LOG_LINES)})).decode(errors="replace")
+    except ApiError:
+        return problem  # a pod that never started has no log; its own words are in the problem
+    said = " ".join(line.strip() for line in text.splitlines() if line.startswith(("what", "Test ")))
+    if not said:
+        return problem
+    return Problem(problem.reason, f"{problem.message}; it said: {said}", problem.where, problem.cure)
