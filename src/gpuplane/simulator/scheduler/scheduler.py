@@ -17,6 +17,8 @@ import msgspec
 
 from gpuplane.errors import GpuplaneError
 from gpuplane.simulator.apiserver.failure import ApiFailure
+from gpuplane.simulator.apiserver.registry import BY_SYSTEM
+from gpuplane.simulator.apiserver.subresources import bind
 from gpuplane.simulator.controllers.recorder import Recorder
 from gpuplane.simulator.scheduler import decide, preemption, scores
 from gpuplane.simulator.scheduler.cache import Cache, NodeState
@@ -187,7 +189,8 @@ class Scheduler:
             if binder is not None:
                 await binder.bind(pod, pod.node_name)
             else:
-                await self._registry.bind(pod.namespace, pod.name, pod.node_name, uid=pod.uid)
+                binding = {"metadata": {"uid": pod.uid}, "target": {"name": pod.node_name}}
+                await bind(self._registry, pod.namespace, pod.name, binding, BY_SYSTEM)
         except (ApiFailure, ExtenderError) as error:
             self.tracker.forget(pod)
             if self._registry.get(self._pods, pod.namespace, pod.name) is None:
@@ -254,7 +257,7 @@ class Scheduler:
                 compile_selector(pdb["spec"].get("selector")),
                 (pdb.get("status") or {}).get("disruptionsAllowed") or 0,
             )
-            for pdb in self._registry.list(self._registry.resource("poddisruptionbudgets", "policy"))
+            for pdb in self._registry.list(("policy", "poddisruptionbudgets"))
         ]
 
     async def _report(self, pod: PodInfo, raw: Mapping[str, Any], choice: Choice) -> None:

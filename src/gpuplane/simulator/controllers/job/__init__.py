@@ -1,0 +1,5 @@
+"""The Job and CronJob controllers: pods that run to their end."""
+
+from gpuplane.simulator.controllers.job.controller import JobController
+
+__all__ = ["JobController"]
