@@ -1,0 +1,295 @@
+"""The validator on one node, as GPUNode, status files and pods show it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+import pytest
+
+from gpuplane.api.core import Pod
+from gpuplane.api.gpunode import StageName, StageState
+from gpuplane.errors import Retryable, Terminal
+from gpuplane.kube import EventType
+from gpuplane.validator import run
+from gpuplane.validator.operand import NOT_RUN, Validator
+from gpuplane.validator.workload import NoRoom, pod_name, run_pod
+
+CUDA, PLUGIN = StageName.CUDA, StageName.PLUGIN
+WRONG = Terminal("element 7 of 50000 is 1 and should be 2", where="GPU-1 (T4)", cure="replace it")
+
+
+@asynccontextmanager
+async def running(world: Any, **more: Any) -> AsyncIterator[None]:
+    task = asyncio.create_task(run(world.context(**more)))
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def validator(world: Any, clock: Clock) -> Validator:
+    return Validator(world.context(), lambda name: world.node, clock)
+
+
+async def test_cuda_when_the_toolkit_holds_and_plugin_when_gpus_are_allocatable(world: Any) -> None:
+    async with running(world):
+        await world.until(lambda: world.stage(CUDA) is not None)
+        assert world.stage(CUDA).state is StageState.DONE
+        assert sorted(world.ran) == ["GPU-0", "GPU-1"]
+        assert world.file("cuda-ready")
+        assert world.stage(PLUGIN) is None
+        world.hold(StageName.DEVICE_PLUGIN)
+        await world.until(lambda: world.stage(PLUGIN) is not None)
+        assert world.stage(PLUGIN).state is StageState.DONE
+        assert world.file("plugin-ready")
+    assert [manager for manager, _ in world.client.writes] == ["gpuplane-cuda", "gpuplane-plugin"]
+    assert not [key for key in world.client.objects if key[0] == "pods"], "no pod on a light node"
+
+
+async def test_nothing_happens_before_the_toolkit_holds(world: Any, validator: Validator) -> None:
+    stages = dict(world.node.status.stages)
+    del stages["toolkit"]
+    world.change(stages=stages)
+    assert await validator.reconcile("sim-1") is None
+    assert (world.ran, world.client.writes) == ([], [])
+
+
+async def test_a_restarted_validator_takes_nothing_back_and_repeats_nothing(world: Any, validator: Validator) -> None:
+    await validator.reconcile("sim-1")
+    writes = len(world.client.writes)
+    again = Validator(world.context(), lambda name: world.node)
+    assert await again.reconcile("sim-1") is None
+    assert (len(world.ran), len(world.client.writes)) == (2, writes)
+
+
+async def test_after_a_boot_it_is_proved_again_without_a_write(world: Any, validator: Validator) -> None:
+    await validator.reconcile("sim-1")
+    writes = len(world.client.writes)
+    (world.root / "run/nvidia/validations/cuda-ready").unlink()
+    await validator.reconcile("sim-1")
+    assert (len(world.ran), len(world.client.writes)) == (4, writes)
+    assert world.file("cuda-ready")
+
+
+async def test_another_driver_is_proved_again(world: Any, validator: Validator) -> None:
+    await validator.reconcile("sim-1")
+    before = world.stage(CUDA).digest
+    world.change(machine=msgspec.structs.replace(world.node.status.machine, driver="580.2"))
+    await validator.reconcile("sim-1")
+    assert world.stage(CUDA).digest != before
+    assert len(world.ran) == 4
+
+
+async def test_a_gpu_that_computes_wrongly_fails_the_stage_and_is_named(world: Any, validator: Validator) -> None:
+    world.failing["GPU-1"] = WRONG
+    wait = await validator.reconcile("sim-1")
+    stage = world.stage(CUDA)
+    assert (stage.state, stage.reason, stage.where, stage.cure) == (
+        StageState.FAILED,
+        "VectorAddFailed",
+        "GPU 1, GPU-1",
+        "replace it",
+    )
+    assert stage.message == "GPU 1 fails the vectorAdd: element 7 of 50000 is 1 and should be 2"
+    assert not world.file("cuda-ready")
+    assert wait is not None and wait >= 60
+
+
+async def test_it_is_tried_again_on_a_change_or_after_growing_pauses(
+    world: Any, validator: Validator, clock: Clock
+) -> None:
+    world.failing["GPU-1"] = WRONG
+    waits = []
+    for _ in range(6):
+        waits.append(await validator.reconcile("sim-1"))
+        assert await validator.reconcile("sim-1") == waits[-1], "our own write is no reason to try again"
+        clock.seconds += waits[-1]
+    assert waits == [60, 120, 240, 480, 600, 600]
+    assert (len(world.ran), len(world.client.writes)) == (12, 1), "the same failure is written once"
+    await validator.reconcile("sim-1")
+    tried = len(world.ran)
+    world.client.objects["gpunodes", "sim-1"]["metadata"]["annotations"] = {"gpuplane.dev/retry": "1"}
+    assert await validator.reconcile("sim-1") == 60
+    assert len(world.ran) == tried + 2
+    world.failing.clear()
+    world.client.objects["gpunodes", "sim-1"]["metadata"]["annotations"] = {"gpuplane.dev/retry": "2"}
+    assert await validator.reconcile("sim-1") is None
+    assert world.stage(CUDA).state is StageState.DONE
+
+
+async def test_a_gpu_known_to_be_unusable_does_not_keep_the_others_out(world: Any, validator: Validator) -> None:
+    world.failing["GPU-1"] = WRONG
+    world.change(health={"GPU-1": "Xid 79"})
+    await validator.reconcile("sim-1")
+    assert world.stage(CUDA).state is StageState.DONE
+    assert world.ran == ["GPU-0"]
+
+
+async def test_no_usable_gpu_fails(world: Any, validator: Validator) -> None:
+    world.change(health={"GPU-0": "x", "GPU-1": "y"})
+    await validator.reconcile("sim-1")
+    assert (world.stage(CUDA).reason, world.stage(CUDA).message) == ("NoUsableGPU", "none of 2 GPUs is usable")
+
+
+async def test_several_failing_gpus_are_all_named_and_no_driver_is_no_broken_gpu(
+    world: Any, validator: Validator
+) -> None:
+    world.failing = {uuid: Retryable("libcuda.so.1 cannot be loaded") for uuid in ("GPU-0", "GPU-1")}
+    await validator.reconcile("sim-1")
+    assert world.stage(CUDA).reason == "VectorAddNotRun"
+    assert world.stage(CUDA).message.startswith("GPUs 0, 1 fail the vectorAdd; GPU 0: libcuda")
+
+
+async def test_files_that_are_gone_are_said(world: Any, validator: Validator) -> None:
+    (world.root / "var/run/cdi/nvidia.json").unlink()
+    await validator.reconcile("sim-1")
+    assert (world.stage(CUDA).reason, world.stage(CUDA).where) == ("CDIDeviceMissing", "/var/run/cdi")
+    assert world.ran == []
+
+
+async def test_nothing_allocatable_is_a_failure_of_the_plugin_stage(world: Any, validator: Validator) -> None:
+    await validator.reconcile("sim-1")
+    world.hold(StageName.DEVICE_PLUGIN, allocatable=0)
+    assert await validator.reconcile("sim-1") == 60
+    assert world.stage(PLUGIN).reason == "NothingAllocatable"
+
+
+# -- the pod -------------------------------------------------------------------------------------------------------
+
+
+def ends(world: Any, phase: str, **status: Any) -> None:
+    """Every pod that is created gets this status at once."""
+
+    def on_create(pod: dict[str, Any]) -> None:
+        world.client.put(Pod, {**pod, "status": {"phase": phase, **status}})
+
+    world.client.on_create = on_create
+
+
+async def plugin_stage(world: Any) -> Any:
+    """Validate CUDA with the fake and the plugin as on a full node."""
+    light = Validator(world.context(), lambda name: world.node)
+    await light.reconcile("sim-1")
+    world.hold(StageName.DEVICE_PLUGIN)
+    full = Validator(world.context(vector_add=None), lambda name: world.node)
+    await full.reconcile("sim-1")
+    return world.stage(PLUGIN)
+
+
+async def test_a_pod_gets_a_gpu_and_stays_completed(world: Any) -> None:
+    ends(world, "Succeeded")
+    assert (await plugin_stage(world)).state is StageState.DONE
+    pod = world.client.objects["pods", pod_name("sim-1")]
+    assert pod["metadata"]["name"].startswith("nvidia-cuda-validator-")
+    assert pod["metadata"]["namespace"] == "gpu-operator"
+    container = pod["spec"]["containers"][0]
+    assert container["resources"] == {"limits": {"nvidia.com/gpu": 1}}
+    assert container["command"][1:] == ["-m", "gpuplane.validator.vectoradd"]
+    assert "nodeName" not in pod["spec"], "the scheduler has to know"
+
+
+async def test_the_pod_of_an_earlier_validation_is_replaced(world: Any) -> None:
+    old = world.client.put(Pod, {"metadata": {"name": pod_name("sim-1"), "namespace": "gpu-operator"}})
+    ends(world, "Succeeded")
+    assert (await plugin_stage(world)).state is StageState.DONE
+    assert world.client.objects["pods", pod_name("sim-1")]["metadata"]["uid"] != old["metadata"]["uid"]
+
+
+async def test_a_pod_that_fails_says_why(world: Any) -> None:
+    world.client.log = b"[Vector addition of 50000 elements]\nTest FAILED\nwhat   cuInit: no device\ncure   x\n"
+    ends(
+        world,
+        "Failed",
+        containerStatuses=[{"name": "c", "state": {"terminated": {"exitCode": 1, "reason": "Error"}}}],
+    )
+    stage = await plugin_stage(world)
+    assert (stage.reason, stage.where) == ("PluginWorkloadFailed", f"pod/{pod_name('sim-1')}")
+    assert stage.message == "the validation pod failed: Error; it said: Test FAILED what   cuInit: no device"
+
+
+async def test_a_pod_that_cannot_start_is_not_waited_for(world: Any) -> None:
+    waiting = {"waiting": {"reason": "ErrImagePull", "message": "no such image"}}
+    ends(world, "Pending", containerStatuses=[{"name": "c", "state": waiting}])
+    stage = await plugin_stage(world)
+    assert stage.reason == "PluginWorkloadNotStarted"
+    assert "ErrImagePull no such image" in stage.message
+
+
+async def test_without_a_free_gpu_no_pod_is_made(world: Any) -> None:
+    limits = {"limits": {"nvidia.com/gpu": "2"}}
+    world.client.put(
+        Pod,
+        {
+            "metadata": {"name": "train", "namespace": "ml"},
+            "spec": {"nodeName": "sim-1", "containers": [{"name": "c", "resources": limits}]},
+            "status": {"phase": "Running"},
+        },
+    )
+    stage = await plugin_stage(world)
+    assert (stage.state, stage.message) == (StageState.DONE, NOT_RUN)
+    assert ("pods", pod_name("sim-1")) not in world.client.objects
+
+
+async def test_a_gpu_that_was_taken_meanwhile_is_no_failure(world: Any) -> None:
+    ends(world, "Pending", conditions=[{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}])
+    stage = await plugin_stage(world)
+    assert (stage.state, stage.message) == (StageState.DONE, NOT_RUN)
+    assert ("pods", pod_name("sim-1")) not in world.client.objects
+    with pytest.raises(NoRoom):
+        await run_pod(world.context(vector_add=None))
+
+
+async def test_a_pod_that_hangs_is_given_up(world: Any) -> None:
+    problem = await run_pod(world.context(vector_add=None), patience=0.01)
+    assert problem is not None
+    assert problem.reason == "PluginWorkloadTimedOut"
+
+
+async def test_the_pod_goes_with_the_daemonset(world: Any) -> None:
+    owner = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "nvidia-operator-validator", "uid": "d1"}
+    world.client.put(
+        Pod,
+        {
+            "metadata": {
+                "name": "v-abc",
+                "namespace": "gpu-operator",
+                "ownerReferences": [{**owner, "controller": True}],
+            }
+        },
+    )
+    ends(world, "Succeeded")
+    assert await run_pod(world.context(vector_add=None, pod_name="v-abc")) is None
+    assert world.client.objects["pods", pod_name("sim-1")]["metadata"]["ownerReferences"] == [owner]
+
+
+async def test_a_deleted_pod_is_seen_by_its_uid(world: Any) -> None:
+    """A pod of the same name by somebody else's hand is not taken for ours."""
+
+    def replaced(pod: dict[str, Any]) -> None:
+        world.client.put(Pod, pod, EventType.DELETED)
+        world.client.put(
+            Pod, {**pod, "metadata": {**pod["metadata"], "uid": "other"}, "status": {"phase": "Succeeded"}}
+        )
+
+    world.client.on_create = replaced
+    problem = await run_pod(world.context(vector_add=None), patience=0.05)
+    assert problem is not None
