@@ -13,6 +13,7 @@ import msgspec
 
 from gpuplane.simulator.apiserver.builtin import ResourceInfo
 from gpuplane.simulator.apiserver.cel import CelSyntaxError
+from gpuplane.simulator.apiserver.celrules import Rule
 from gpuplane.simulator.apiserver.failure import Cause, duplicate, invalid_value, not_supported, required
 from gpuplane.simulator.apiserver.formats import regex, valid_format
 from gpuplane.simulator.apiserver.hooks import Object, Rules, ScalePaths
@@ -21,7 +22,6 @@ from gpuplane.simulator.apiserver.printers import Printer
 from gpuplane.simulator.apiserver.schema import openapi_schema
 from gpuplane.simulator.apiserver.structural import Structural
 from gpuplane.simulator.apiserver.tables import crd_printer
-from gpuplane.simulator.apiserver.celrules import Rule
 
 _TYPES: Final = ("array", "boolean", "integer", "number", "object", "string")
 _COLUMN_TYPES: Final = ("boolean", "date", "integer", "number", "string")

@@ -13,9 +13,9 @@ from typing import Any, Final
 
 import msgspec
 
+from gpuplane.simulator.apiserver.celrules import Rule, compile_rules
 from gpuplane.simulator.apiserver.failure import Cause
 from gpuplane.simulator.apiserver.formats import regex, valid_format
-from gpuplane.simulator.apiserver.celrules import Rule, compile_rules
 
 _MISSING: Final = object()
 _TYPES: Final[dict[str, Any]] = {"object": dict, "array": list, "string": str, "boolean": bool}
