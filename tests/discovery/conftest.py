@@ -117,7 +117,11 @@ class World:
                 raise asyncio.CancelledError
             steps.pop(0)()
 
-        context = OperandContext(
+        with pytest.raises(asyncio.CancelledError):
+            await worker(self.context(sleep))
+
+    def context(self, sleep: Any) -> OperandContext:
+        return OperandContext(
             node_name="n",
             namespace="gpu-operator",
             client=self.client,  # type: ignore[arg-type]  # the part of it that is used
@@ -126,8 +130,6 @@ class World:
             open_gpus=self.open_gpus,
             sleep=sleep,
         )
-        with pytest.raises(asyncio.CancelledError):
-            await worker(context)
 
 
 @pytest.fixture

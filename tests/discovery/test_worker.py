@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpuplane.discovery import run, run_gpu
+from gpuplane.discovery import run, run_gpu, uninstall
 from gpuplane.discovery.gpu import is_gpu_label
 from gpuplane.errors import Retryable
 from gpuplane.hardware import GPU
@@ -95,3 +95,15 @@ async def test_gpu_labels_follow_the_driver_and_go_with_the_gpus(world: Any) -> 
     assert len(world.client.writes) == 3
     assert world.client.writes[1][1]["nvidia.com/cuda.driver.major"] == "550"
     assert [name for name in world.client.labels if "nvidia.com" in name] == ["nvidia.com/gpu.present"]
+
+
+async def test_uninstall_leaves_the_labels_of_others_only(world: Any) -> None:
+    world.gpus = type(world.gpus)((T4,))
+    await world.passes(run)
+    await world.passes(run_gpu)
+    await uninstall(world.context(None))
+    assert world.client.labels == {"kubernetes.io/hostname": "n"}
+    assert [len(labels) for _, labels in world.client.writes[2:]] == [0, 0]
+    world.client.writes.clear()
+    await uninstall(world.context(None))
+    assert world.client.writes == []

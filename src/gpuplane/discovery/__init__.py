@@ -3,6 +3,6 @@
 from gpuplane.discovery.facts import Facts, observe
 from gpuplane.discovery.gpu import GpuFacts, gpu_labels
 from gpuplane.discovery.labels import feature_labels
-from gpuplane.discovery.worker import run, run_gpu
+from gpuplane.discovery.worker import run, run_gpu, uninstall
 
-__all__ = ["Facts", "GpuFacts", "feature_labels", "gpu_labels", "observe", "run", "run_gpu"]
+__all__ = ["Facts", "GpuFacts", "feature_labels", "gpu_labels", "observe", "run", "run_gpu", "uninstall"]

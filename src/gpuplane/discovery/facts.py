@@ -14,7 +14,7 @@ import zlib
 import msgspec
 
 from gpuplane.discovery import cpuid
-from gpuplane.host import Host
+from gpuplane.host import Host, read_os_release
 
 _CPUINFO_BYTES = 8192  # the first processor's paragraph; all of them are 400 kB on large machines
 _KERNEL_OPTIONS = ("NO_HZ", "NO_HZ_IDLE", "NO_HZ_FULL", "PREEMPT")
@@ -87,17 +87,6 @@ def observe(host: Host, before: Facts | None = None) -> Facts:
         pci=_pci(host),
         usb=_usb(host),
     )
-
-
-def read_os_release(host: Host) -> dict[str, str]:
-    """The assignments of os-release(5), without quotes."""
-    text = host.read_text("etc/os-release") or host.read_text("usr/lib/os-release") or ""
-    found = {}
-    for line in text.splitlines():
-        key, equals, value = line.strip().partition("=")
-        if equals and value and re.fullmatch(r"\w+", key):
-            found[key] = value.strip("\"'")
-    return found
 
 
 def _cpuinfo(host: Host) -> dict[str, str]:

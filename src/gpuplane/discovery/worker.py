@@ -10,6 +10,7 @@ and every interval, a write of each Node each time for nothing.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
@@ -97,6 +98,14 @@ async def run_gpu(context: OperandContext) -> None:
         last = wanted
 
     await _every_interval(context, step)
+
+
+async def uninstall(context: OperandContext) -> None:
+    """Take all labels made here, of both workers, off this node's Node."""
+    for manager, ours in ((FEATURES_MANAGER, is_feature_label), (GPU_MANAGER, is_gpu_label)):
+        await apply_labels(context, manager, {}, None, ours)
+    if context.pod_name:
+        await asyncio.Event().wait()  # a DaemonSet would start it over; cancelled when the pod is deleted
 
 
 def observe_gpus(context: OperandContext, host: Host) -> GpuFacts:

@@ -2,13 +2,17 @@
 
 from gpuplane.host.changes import Before, File, Link, Record, State, apply_changes, base_of, load_state, observe, revert
 from gpuplane.host.files import Host, HostError, Locked
+from gpuplane.host.ready import DriverReady, mark_ready, read_driver_ready, unmark_ready
+from gpuplane.host.release import LIBRARY_DIRS, library_dir, read_os_release
 from gpuplane.host.runner import Command, CommandFailed, Completed, DryRunner, Runner, SystemRunner
 
 __all__ = [
+    "LIBRARY_DIRS",
     "Before",
     "Command",
     "CommandFailed",
     "Completed",
+    "DriverReady",
     "DryRunner",
     "File",
     "Host",
@@ -21,7 +25,12 @@ __all__ = [
     "SystemRunner",
     "apply_changes",
     "base_of",
+    "library_dir",
     "load_state",
+    "mark_ready",
     "observe",
+    "read_driver_ready",
+    "read_os_release",
     "revert",
+    "unmark_ready",
 ]

@@ -1,6 +1,15 @@
 """What every operand is started with, and how it reports its stage."""
 
 from gpuplane.operand.context import Kubelet, OperandContext, VectorAdd
+from gpuplane.operand.keep import Outcome, keep_stage, remove_stage
 from gpuplane.operand.report import report_stage
 
-__all__ = ["Kubelet", "OperandContext", "VectorAdd", "report_stage"]
+__all__ = [
+    "Kubelet",
+    "OperandContext",
+    "Outcome",
+    "VectorAdd",
+    "keep_stage",
+    "remove_stage",
+    "report_stage",
+]

@@ -1,0 +1,167 @@
+"""Observing and changing a host's driver: the edge around `gpuplane.driver.decide`.
+
+Installing is stepwise: each step is decided on fresh facts, recorded before it is made (see `gpuplane.host.changes`),
+and harmless to repeat. One installer works on a host at a time, held apart by a lock that dies with its holder.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+
+from gpuplane import names
+from gpuplane.driver.decide import Action, Decision, Facts, decide
+from gpuplane.driver.package import MODULES, files, find_package
+from gpuplane.errors import Terminal
+from gpuplane.host import (
+    LIBRARY_DIRS,
+    Completed,
+    Host,
+    apply_changes,
+    library_dir,
+    load_state,
+    read_os_release,
+    revert,
+    unmark_ready,
+)
+
+log = logging.getLogger("gpuplane.driver")
+
+COMPONENT = "driver"
+LOCK = "run/gpuplane-driver.lock"
+_NVIDIA, _DISPLAY = "0x10de", ("0x0300", "0x0302")
+_MAX_STEPS = 8  # install, unload, load, done: twice as many as there can be
+
+
+class DriverError(Terminal):
+    """The driver cannot be made to work; `reason` is the CamelCase cause that the stage shows."""
+
+    def __init__(self, reason: str, what: str, *, where: str = "", cure: str = "") -> None:
+        super().__init__(what, where=where, cure=cure)
+        self.reason = reason
+
+
+def observe(host: Host, *, may_install: bool = True) -> Facts:
+    """The facts that `decide` wants. `may_install` is the administrator's word, passed through."""
+    state = load_state(host, COMPONENT)
+    complete = state is not None and all(host.exists(record.path) for record in state.records)
+    loaded = _loaded(host)
+    return Facts(
+        gpus=_count_gpus(host),
+        module=_module_version(host),
+        users=int(host.read_text("sys/module/nvidia/refcnt") or 0),
+        unloaded=tuple(module for module in MODULES if module.replace("-", "_") not in loaded),
+        library=next((d for d in LIBRARY_DIRS if host.exists(f"{d}/libnvidia-ml.so.1")), ""),
+        installed=None if state is None else state.notes.get("digest", "") if complete else "",
+        package=find_package(host),
+        may_install=may_install,
+        kernel=host.read_text("proc/sys/kernel/osrelease") or "",
+        library_dir=library_dir(read_os_release(host)),
+    )
+
+
+async def install(host: Host, *, may_install: bool = True) -> tuple[Facts, Decision]:
+    """Go on until the driver is loaded; what is there then, and whether it is ours (DONE) or the host's (PRESENT).
+
+    Args:
+        may_install: False only finds a driver that is there, and loads it.
+
+    Raises:
+        DriverError: with the reason, when it cannot be done.
+        Locked: another installer is at work.
+    """
+    facts = observe(host, may_install=may_install)
+    decision = decide(facts)
+    if decision.action in (Action.DONE, Action.PRESENT):
+        return facts, decision
+    with host.lock(LOCK):
+        for _ in range(_MAX_STEPS):
+            facts = observe(host, may_install=may_install)
+            decision = decide(facts)
+            if decision.action in (Action.DONE, Action.PRESENT):
+                return facts, decision
+            await _act(host, facts, decision)
+    raise DriverError("NoProgress", f"still {decision.action} after {_MAX_STEPS} steps", where=str(host.root))
+
+
+async def uninstall(host: Host) -> tuple[str, ...]:
+    """Take back what `install` did, byte for byte; the paths that changed. A driver of the host's own stays.
+
+    Raises:
+        DriverError: ModuleInUse; nothing was changed then.
+    """
+    with host.lock(LOCK):
+        state = load_state(host, COMPONENT)
+        if state is not None and state.notes.get("loaded") == "ours" and _module_version(host):
+            await _unload(host)
+        changed = revert(host, COMPONENT)
+        unmark_ready(host, names.DRIVER_READY)
+    for path in changed:
+        log.info("driver: took back %s", host.shown(path))
+    return changed
+
+
+async def _act(host: Host, facts: Facts, decision: Decision) -> None:
+    if decision.action is Action.FAIL:
+        raise DriverError(decision.reason, decision.what, where=decision.where, cure=decision.cure)
+    log.info("driver: %s", decision.action.value)
+    if decision.action is Action.INSTALL:
+        assert facts.package is not None, "decided only with a package"
+        state = load_state(host, COMPONENT)
+        ours = not facts.module or (state is not None and state.notes.get("loaded") == "ours")
+        notes = {"version": facts.package.version, "digest": "", "loaded": "ours" if ours else "host"}
+        wanted = files(facts.package, facts.library_dir, facts.kernel)
+        apply_changes(host, COMPONENT, wanted, notes)
+        # The digest comes last: with it the installation counts as whole, and the next start looks no further.
+        apply_changes(host, COMPONENT, wanted, {**notes, "digest": facts.package.digest})
+    elif decision.action is Action.LOAD:
+        for module in MODULES:
+            await _tool(host, "modprobe", module)
+    elif decision.action is Action.UNLOAD:
+        await _unload(host)
+
+
+async def _unload(host: Host) -> None:
+    loaded = _loaded(host)
+    for module in ("nvidia_drm", "nvidia_peermem", "nvidia_modeset", "nvidia_uvm", "nvidia"):
+        if module in loaded:
+            await _tool(host, "rmmod", module)
+
+
+async def _tool(host: Host, tool: str, module: str) -> Completed:
+    done = await host.run(tool, module)
+    if done.code == 0:
+        return done
+    where = f"{tool} {module}, in {host.root}"
+    if done.code in (126, 127):
+        raise DriverError(
+            f"{tool.capitalize()}Missing",
+            f"the host has no {tool}",
+            where=where,
+            cure="install the package kmod on the node",
+        )
+    if "in use" in done.last_words:
+        raise DriverError("ModuleInUse", done.last_words, where=where, cure="stop what uses the GPUs first")
+    raise DriverError(
+        f"{tool.capitalize()}Failed", done.last_words, where=where, cure="see `dmesg | grep -i nvrm` on the node"
+    )
+
+
+def _count_gpus(host: Host) -> int:
+    base = "sys/bus/pci/devices"
+    devices = (host.read_files(f"{base}/{address}", ("vendor", "class")) for address in host.list(base))
+    return sum(1 for d in devices if d.get("vendor") == _NVIDIA and d.get("class", "")[:6] in _DISPLAY)
+
+
+def _loaded(host: Host) -> frozenset[str]:
+    """The loaded kernel modules, by the names that /proc/modules has for them."""
+    return frozenset(line.split(" ", 1)[0] for line in (host.read_text("proc/modules") or "").splitlines())
+
+
+def _module_version(host: Host) -> str:
+    """The version of the loaded kernel module, "" when it is not loaded."""
+    version = host.read_text("sys/module/nvidia/version")
+    if version:
+        return version
+    said = re.search(r"Kernel Module\s+(\d+\.\d[\d.]*)", host.read_text("proc/driver/nvidia/version") or "")
+    return said.group(1) if said else ""

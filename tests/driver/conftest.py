@@ -1,0 +1,196 @@
+"""Hosts with and without drivers, host tools that behave and misbehave, and a GPUNode that records its writes."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuplane.api.gpunode import GPUNode, GPUNodeStatus, Stage
+from gpuplane.api.meta import ObjectMeta
+from gpuplane.driver import package
+from gpuplane.errors import Retryable
+from gpuplane.hardware import GPU
+from gpuplane.host import Command, Completed, Host
+from gpuplane.operand import OperandContext
+
+VERSION = "535.161.08"
+KERNEL = "5.15.0-1051-aws"
+
+
+class Kernel:
+    """modprobe and rmmod on a root of files, as far as the driver is concerned; `broken` answers instead when set."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.broken: dict[str, Completed] = {}
+        self.ran: list[str] = []
+        self.before: Callable[[str], None] = lambda _: None
+
+    async def run(self, command: Command) -> Completed:
+        text = str(command)
+        self.ran.append(text)
+        self.before(text)
+        tool, module = command.argv
+        if tool in self.broken:
+            return self.broken[tool]
+        name = module.replace("-", "_")
+        loaded = self._loaded()
+        if tool == "modprobe":
+            found = next((self.root / "lib/modules" / KERNEL).rglob(f"{module}.ko"), None)
+            if found is None:
+                return Completed(command, 1, stderr=f"modprobe: FATAL: Module {module} not found")
+            loaded.setdefault(name, None)
+            if name == "nvidia":
+                version = found.read_text().split("version=")[1].split("\n")[0]
+                self._write("sys/module/nvidia/version", version + "\n")
+                self._write("sys/module/nvidia/refcnt", "0\n")
+                self._write("proc/driver/nvidia/version", f"NVRM version: NVIDIA Kernel Module  {version}  x\n")
+        elif name in loaded:
+            if name == "nvidia" and (self.root / "sys/module/nvidia/refcnt").read_text() != "0\n":
+                return Completed(command, 1, stderr="rmmod: ERROR: Module nvidia is in use")
+            del loaded[name]
+            if name == "nvidia":
+                for path in ("sys/module/nvidia/version", "sys/module/nvidia/refcnt", "proc/driver/nvidia/version"):
+                    (self.root / path).unlink()
+                for path in ("sys/module/nvidia", "proc/driver/nvidia", "proc/driver"):
+                    (self.root / path).rmdir()
+        self._write("proc/modules", "".join(f"{m} 1 0 - Live 0x0\n" for m in loaded))
+        return Completed(command, 0)
+
+    def _loaded(self) -> dict[str, None]:
+        path = self.root / "proc/modules"
+        return dict.fromkeys(line.split()[0] for line in path.read_text().splitlines())
+
+    def _write(self, path: str, text: str) -> None:
+        (self.root / path).parent.mkdir(parents=True, exist_ok=True)
+        (self.root / path).write_text(text)
+
+
+class FakeClient:
+    """One GPUNode and its writes."""
+
+    def __init__(self) -> None:
+        self.stages: dict[str, Stage] = {}
+        self.status = GPUNodeStatus()
+        self.writes: list[dict[str, Any]] = []
+        self.unreachable: list[Exception] = []
+
+    async def get(self, kind: type, name: str) -> GPUNode:
+        assert kind is GPUNode
+        if self.unreachable:
+            raise self.unreachable.pop(0)
+        return GPUNode(metadata=ObjectMeta(name=name, resource_version="1"), status=self.status)
+
+    async def apply(self, body: dict[str, Any], manager: str, **_: object) -> dict[str, Any]:
+        import msgspec
+
+        self.writes.append({"manager": manager, **body["status"]})
+        new = msgspec.convert(body["status"], GPUNodeStatus)
+        changes = {k: getattr(new, k) for k in ("machine", "gpus", "summary") if k in body["status"]}
+        self.status = msgspec.structs.replace(self.status, stages={**self.status.stages, **new.stages}, **changes)
+        return body
+
+
+class FakeGPUs:
+    def __init__(self, host: Host, count: int) -> None:
+        self.host, self.count = host, count
+
+    def inventory(self) -> tuple[GPU, ...]:
+        return tuple(
+            GPU(
+                index=i,
+                minor=i,
+                uuid=f"GPU-{i}",
+                name="Tesla T4",
+                memory_bytes=15360 << 20,
+                pci=f"0000:00:{i:02x}.0",
+                compute=(7, 5),
+            )
+            for i in range(self.count)
+        )
+
+    def driver_version(self) -> str:
+        return self.host.read_text("sys/module/nvidia/version") or ""
+
+    def cuda_version(self) -> tuple[int, int]:
+        return (12, 2)
+
+    def close(self) -> None:
+        pass
+
+
+class World:
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.kernel = Kernel(root)
+        self.host = Host(root, self.kernel)
+        self.client = FakeClient()
+        self.answering = 2
+        self.pauses: list[float] = []
+        self.between: list[Callable[[], None]] = []
+
+    def write(self, path: str, data: str | bytes) -> None:
+        (self.root / path).parent.mkdir(parents=True, exist_ok=True)
+        (self.root / path).write_bytes(data.encode() if isinstance(data, str) else data)
+
+    def preinstall(self) -> None:
+        self.write("usr/lib64/libnvidia-ml.so.1", "theirs")
+        self.write(f"lib/modules/{KERNEL}/updates/nvidia.ko", f"version={VERSION}\n")
+        for module in ("nvidia-uvm", "nvidia-modeset"):
+            self.write(f"lib/modules/{KERNEL}/updates/{module}.ko", "")
+
+    def simulated(self, version: str = VERSION) -> None:
+        head = struct.pack("<Q4I2Q32s", 0x0055504740494D53, 1, 2, 12020, 0, 0, 0, version.encode())
+        self.write("var/lib/simgpu/state", head + bytes(1000))
+
+    def open_gpus(self) -> Any:
+        if not self.host.exists("sys/module/nvidia"):
+            raise Retryable("the driver is not loaded", where="NVML", cure="modprobe nvidia")
+        return FakeGPUs(self.host, self.answering)
+
+    def context(self, **changes: Any) -> OperandContext:
+        async def sleep(seconds: float) -> None:
+            self.pauses.append(seconds)
+            if self.between:
+                self.between.pop(0)()
+            elif len(self.pauses) > 50:
+                raise asyncio.CancelledError
+            await asyncio.sleep(0)
+
+        return OperandContext(
+            node_name="n",
+            namespace="gpu-operator",
+            client=self.client,  # type: ignore[arg-type]  # the part of it that is used
+            now=lambda: "2026-11-20T12:00:00.000000Z",
+            host_root=self.root,
+            open_gpus=self.open_gpus,
+            sleep=sleep,
+            runner=self.kernel,
+            **changes,
+        )
+
+
+@pytest.fixture(autouse=True)
+def libraries(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, bytes]]:
+    found = {"libcuda.so.1": b"\x7fELF cuda", "libnvidia-ml.so.1": b"\x7fELF nvml"}
+    monkeypatch.setattr(package, "_libraries", lambda: found)
+    yield found
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    world = World(tmp_path)
+    world.write("etc/os-release", 'ID=rhel\nID_LIKE="fedora"\nVERSION_ID="9.4"\n')
+    world.write("proc/modules", "")
+    world.write("proc/sys/kernel/osrelease", KERNEL + "\n")
+    for i in range(2):
+        world.write(f"sys/bus/pci/devices/0000:00:1{i}.0/vendor", "0x10de\n")
+        world.write(f"sys/bus/pci/devices/0000:00:1{i}.0/class", "0x030200\n")
+    for directory in ("var/lib", "run", "usr/lib64", f"lib/modules/{KERNEL}", "sys/module"):
+        (tmp_path / directory).mkdir(parents=True, exist_ok=True)
+    return world

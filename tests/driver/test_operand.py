@@ -1,0 +1,131 @@
+"""The operand: one write for a success, one for each new failure, nothing taken back by a restart."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from gpuplane.driver import run, uninstall
+from gpuplane.host import Command, Completed
+from gpuplane.kube import NotFound
+
+
+async def started(world: Any, until: Any, **changes: Any) -> asyncio.Task[None]:
+    """The operand, running until `until()` holds."""
+    task = asyncio.create_task(run(world.context(**changes)))
+    async with asyncio.timeout(10):
+        while not until() and not task.done():  # noqa: ASYNC110 - files and commands, which set no event
+            await asyncio.sleep(0.001)
+    assert not task.done(), task
+    return task
+
+
+async def stop(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_success_is_one_write_with_the_inventory_and_a_restart_writes_nothing(world: Any) -> None:
+    world.simulated()
+    task = await started(world, lambda: world.client.writes)
+    (write,) = world.client.writes
+    assert write["stages"]["driver"]["state"] == "done"
+    assert write["stages"]["driver"]["digest"].startswith("simulated-535.161.08-")
+    assert write["machine"] == {"driver": "535.161.08", "cuda": "12.2"}
+    assert [gpu["uuid"] for gpu in write["gpus"]] == ["GPU-0", "GPU-1"]
+    assert world.host.read_text("run/nvidia/validations/driver-ready") == (
+        "IS_HOST_DRIVER=false\nNVIDIA_DRIVER_ROOT=/\nDRIVER_ROOT_CTR_PATH=/host"
+    )
+    await stop(task)
+    assert world.host.exists("sys/module/nvidia")
+    ran = len(world.kernel.ran)
+    task = await started(world, lambda: world.host.list("run"))
+    for _ in range(20):
+        await asyncio.sleep(0)
+    await stop(task)
+    assert len(world.client.writes) == 1
+    assert len(world.kernel.ran) == ran
+
+
+async def test_a_driver_of_the_host_is_present(world: Any) -> None:
+    world.preinstall()
+    await world.kernel.run(Command(("modprobe", "nvidia")))
+    world.answering = 1
+    task = await started(world, lambda: world.client.writes)
+    stage = world.client.writes[0]["stages"]["driver"]
+    assert stage["state"] == "present"
+    assert stage["message"] == "1 of 2 GPUs answer"
+    assert "IS_HOST_DRIVER=true" in (world.host.read_text("run/nvidia/validations/driver-ready") or "")
+    await stop(task)
+
+
+async def test_a_failure_is_one_write_until_its_message_changes_and_is_got_over(world: Any) -> None:
+    world.simulated()
+    world.kernel.broken["modprobe"] = Completed(Command(("x",)), 127)
+
+    def other_failure() -> None:
+        world.kernel.broken["modprobe"] = Completed(Command(("x",)), 1, stderr="Required key not available")
+
+    world.between = [lambda: None, lambda: None, other_failure, lambda: None, world.kernel.broken.clear]
+    task = await started(world, lambda: len(world.client.writes) == 3)
+    await stop(task)
+    stages = [write["stages"]["driver"] for write in world.client.writes]
+    assert [stage.get("reason") for stage in stages] == ["ModprobeMissing", "ModprobeFailed", None]
+    assert stages[0]["cure"] == "install the package kmod on the node"
+    assert stages[2]["state"] == "done"
+    assert world.pauses == [1.0, 2.0, 4.0, 8.0, 16.0]
+
+
+async def test_gpus_that_do_not_answer_are_a_failure(world: Any) -> None:
+    world.simulated()
+    world.answering = 0
+    task = await started(world, lambda: world.client.writes)
+    await stop(task)
+    assert world.client.writes[0]["stages"]["driver"]["reason"] == "GPUsDoNotAnswer"
+    assert not world.host.exists("run/nvidia/validations/driver-ready")
+
+
+async def test_a_gpunode_that_does_not_exist_yet_is_waited_for(world: Any) -> None:
+    world.simulated()
+    world.client.unreachable = [NotFound("gpunodes n not found"), NotFound("gpunodes n not found")]
+    task = await started(world, lambda: world.client.writes)
+    await stop(task)
+    assert [write["stages"]["driver"]["state"] for write in world.client.writes] == ["done"]
+
+
+async def test_a_module_that_somebody_unloads_is_loaded_again_without_a_word(world: Any) -> None:
+    world.simulated()
+    task = await started(world, lambda: world.client.writes)
+    for _ in range(5):
+        await asyncio.sleep(0)
+    for module in ("nvidia_modeset", "nvidia_uvm", "nvidia"):
+        await world.kernel.run(Command(("rmmod", module)))
+    async with asyncio.timeout(10):
+        async for _ in world.host.watch("sys/module/nvidia/version"):
+            if world.host.exists("sys/module/nvidia/version"):
+                break
+    await stop(task)
+    assert len(world.client.writes) == 1
+
+
+async def test_installing_switched_off(world: Any, monkeypatch: Any) -> None:
+    world.simulated()
+    monkeypatch.setenv("GPUPLANE_DRIVER_INSTALL", "false")
+    task = await started(world, lambda: world.client.writes)
+    await stop(task)
+    assert world.client.writes[0]["stages"]["driver"]["reason"] == "DriverDisabled"
+
+
+async def test_uninstall_reports_removed_and_says_why_while_it_cannot(world: Any) -> None:
+    world.simulated()
+    await stop(await started(world, lambda: world.client.writes))
+    world.write("sys/module/nvidia/refcnt", "1\n")
+    world.between = [lambda: world.write("sys/module/nvidia/refcnt", "0\n")]
+    await uninstall(world.context())
+    stages = [write["stages"]["driver"] for write in world.client.writes]
+    assert [(stage["state"], stage.get("reason")) for stage in stages[1:]] == [
+        ("failed", "ModuleInUse"),
+        ("removed", None),
+    ]
+    assert not world.host.exists("run/nvidia")
+    assert not world.host.list("usr/lib64")
