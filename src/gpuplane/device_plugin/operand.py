@@ -41,12 +41,13 @@ async def run(context: OperandContext) -> None:
     """Runs until cancelled. Raises Terminal where only a new process helps: another driver version, no permission."""
     pause = FIRST_PAUSE_SECONDS
     while True:
+        config = _read_config(context)
         try:
-            await _session(context)
+            await _session(context, config)
             pause = FIRST_PAUSE_SECONDS
         except InvalidInput as error:
             await _report_failure(context, error)
-            await _config_changed(context)
+            await _config_changed(context, config)
         except GpuplaneError as error:
             await _report_failure(context, error)
             if not isinstance(error, Retryable):
@@ -55,8 +56,8 @@ async def run(context: OperandContext) -> None:
             pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
 
 
-async def _session(context: OperandContext) -> None:
-    """From one look at configuration and GPUs to the next; returns when the configuration changed."""
+async def _session(context: OperandContext, seen: bytes | None) -> None:
+    """From one look at configuration and GPUs to the next; returns when the configuration is not `seen` any more."""
     config = load(context.config)
     source = await asyncio.to_thread(context.open_gpus)
     try:
@@ -73,7 +74,7 @@ async def _session(context: OperandContext) -> None:
             _follow(source, plugin, report),
             _recheck(context, source, plugin, report),
             report.run(),
-            _config_changed(context),
+            _config_changed(context, seen),
         )
     finally:
         source.close()
@@ -102,16 +103,19 @@ async def _take_back_failure(context: OperandContext, plugin: GPUPlugin, node: G
     await asyncio.Event().wait()
 
 
-async def _config_changed(context: OperandContext) -> None:
-    """Returns when the configuration file has another content; never without a file."""
+def _read_config(context: OperandContext) -> bytes | None:
+    path = context.config
+    return None if path is None else Host(path.parent).read(path.name)
+
+
+async def _config_changed(context: OperandContext, seen: bytes | None) -> None:
+    """Returns when the configuration file is not what was seen before it was loaded; never without a file."""
     if context.config is None:
         await asyncio.Event().wait()
         return
-    host, name = Host(context.config.parent), context.config.name
-    before = host.read(name)
     # A mounted ConfigMap changes by its `..data` link being pointed elsewhere.
-    async for _ in host.watch(name, "..data"):
-        if host.read(name) != before:
+    async for _ in Host(context.config.parent).watch(context.config.name, "..data"):
+        if _read_config(context) != seen:
             log.info("the configuration changed: %s", context.config)
             return
 

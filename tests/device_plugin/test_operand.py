@@ -1,0 +1,268 @@
+"""The device plugin on one node: a kubelet in the same process, health in GPUNode, failures and their end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from gpuplane.api import gpunode as api
+from gpuplane.api.gpunode import GPUNode, GPUNodeStatus, Stage, StageName, StageState
+from gpuplane.api.meta import ObjectMeta
+from gpuplane.device_plugin import Device, Plugin, run
+from gpuplane.device_plugin.decide import NOT_LISTED, QUIET_CHECKS
+from gpuplane.errors import Retryable, Terminal
+from gpuplane.hardware import GPU, HealthEvent, HealthEventKind
+from gpuplane.hardware.health import xid_event
+from gpuplane.kube import Conflict, Unreachable
+from gpuplane.operand import OperandContext
+
+GPUS = tuple(
+    GPU(index=i, minor=i, uuid=f"GPU-{i}", name="T4", memory_bytes=1, pci="", compute=(7, 5)) for i in range(2)
+)
+
+
+class FakeGPUs:
+    """Two GPUs; `tell` makes an event, `says` is what they answer about their health."""
+
+    def __init__(self) -> None:
+        self.says: dict[str, str] = {}
+        self.queue: asyncio.Queue[HealthEvent | Exception] = asyncio.Queue()
+        self.closed = 0
+
+    def tell(self, event: HealthEvent | Exception) -> None:
+        self.queue.put_nowait(event)
+
+    def inventory(self) -> tuple[GPU, ...]:
+        return GPUS
+
+    def health(self) -> dict[str, str]:
+        return dict(self.says)
+
+    async def events(self) -> AsyncIterator[HealthEvent]:
+        while True:
+            event = await self.queue.get()
+            if isinstance(event, Exception):
+                raise event
+            yield event
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+class FakeKubelet:
+    """Takes the devices in process, as a light node's does. `fail` is raised by the next offers."""
+
+    def __init__(self) -> None:
+        self.seen: asyncio.Queue[tuple[Device, ...]] = asyncio.Queue()
+        self.plugin: Plugin | None = None
+        self.fail: list[Exception] = []
+        self.away = asyncio.Event()
+
+    async def serve(self, resource: str, plugin: Plugin) -> None:
+        assert resource == plugin.resource == "nvidia.com/gpu"
+        if self.fail:
+            raise self.fail.pop(0)
+        self.plugin = plugin
+        self.away.clear()
+        watching = asyncio.create_task(self._watch(plugin))
+        try:
+            await self.away.wait()
+        finally:
+            watching.cancel()
+
+    async def _watch(self, plugin: Plugin) -> None:
+        async for devices in plugin.watch():
+            self.seen.put_nowait(devices)
+
+    async def healthy(self) -> list[bool]:
+        return [device.healthy for device in await asyncio.wait_for(self.seen.get(), 10)]
+
+
+class FakeClient:
+    def __init__(self) -> None:
+        gpus = tuple(api.GPU(index=i, uuid=f"GPU-{i}", model="T4", memory_mib=1) for i in range(2))
+        self.node = GPUNode(metadata=ObjectMeta(name="sim-1"), status=GPUNodeStatus(gpus=gpus))
+        self.writes: list[tuple[str, dict[str, Any]]] = []
+        self.fail: list[Exception] = []
+        self.wrote = asyncio.Condition()
+
+    async def get(self, kind: type, name: str) -> GPUNode:
+        assert (kind, name) == (GPUNode, "sim-1")
+        return self.node
+
+    async def apply(self, body: dict[str, Any], manager: str, *, resource: object) -> None:
+        if self.fail:
+            raise self.fail.pop(0)
+        status = self.node.status
+        new = msgspec.convert(body["status"], GPUNodeStatus)
+        if "stages" in body["status"]:
+            status = msgspec.structs.replace(status, stages={**status.stages, **new.stages})
+        if "health" in body["status"]:
+            status = msgspec.structs.replace(status, health=new.health)
+        status = msgspec.structs.replace(status, summary=new.summary)
+        self.node = msgspec.structs.replace(self.node, status=status)
+        self.writes.append((manager, body["status"]))
+        async with self.wrote:
+            self.wrote.notify_all()
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        async with asyncio.timeout(10), self.wrote:
+            await self.wrote.wait_for(holds)
+
+    @property
+    def stage(self) -> Stage | None:
+        return self.node.status.stages.get(StageName.DEVICE_PLUGIN.value)
+
+
+class World:
+    def __init__(self) -> None:
+        self.gpus, self.kubelet, self.client = FakeGPUs(), FakeKubelet(), FakeClient()
+        self.opened = 0
+        self.cannot_open: list[Exception] = []
+        self.slept: list[float] = []
+
+    def open_gpus(self) -> FakeGPUs:
+        self.opened += 1
+        if self.cannot_open:
+            raise self.cannot_open.pop(0)
+        return self.gpus
+
+    async def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        await asyncio.sleep(0)
+
+    @asynccontextmanager
+    async def running(self, **more: Any) -> AsyncIterator[asyncio.Task[None]]:
+        facts: dict[str, Any] = {
+            "node_name": "sim-1",
+            "namespace": "gpu-operator",
+            "client": self.client,
+            "now": lambda: "2026-01-01T00:00:00.000000Z",
+            "open_gpus": self.open_gpus,
+            "kubelet": self.kubelet,
+            "sleep": self.sleep,
+            "pod_name": "plugin-abc",
+        }
+        task = asyncio.create_task(run(OperandContext(**{**facts, **more})))
+        try:
+            yield task
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+
+@pytest.fixture
+async def world() -> World:
+    return World()
+
+
+async def test_all_well_is_no_write(world: World) -> None:
+    async with world.running():
+        assert await world.kubelet.healthy() == [True, True]
+    assert world.client.writes == []
+    assert world.gpus.closed == 1
+
+
+async def test_a_critical_xid_reaches_kubelet_and_gpunode_and_recovery_takes_it_back(world: World) -> None:
+    async with world.running():
+        await world.kubelet.healthy()
+        world.gpus.tell(xid_event("GPU-1", 31))
+        world.gpus.tell(xid_event("GPU-1", 79))
+        assert await world.kubelet.healthy() == [True, False]
+        await world.client.until(lambda: bool(world.client.node.status.health))
+        assert world.client.node.status.health == {"GPU-1": "Xid 79: fallen off the bus"}
+        assert world.client.node.status.summary.gpus == "1/2"
+        world.gpus.tell(HealthEvent(uuid="GPU-1", kind=HealthEventKind.RECOVERED))
+        assert await world.kubelet.healthy() == [True, True]
+        await world.client.until(lambda: not world.client.node.status.health)
+    assert [manager for manager, _ in world.client.writes] == ["gpuplane-health"] * 2
+
+
+async def test_the_kubelet_is_told_while_the_api_server_is_away(world: World) -> None:
+    world.client.fail = [Unreachable("refused"), Unreachable("refused"), Conflict("somebody wrote")]
+    async with world.running():
+        await world.kubelet.healthy()
+        world.gpus.tell(xid_event("GPU-0", 48))
+        assert await world.kubelet.healthy() == [False, True]
+        await world.client.until(lambda: bool(world.client.node.status.health))
+
+
+async def test_a_gpu_that_answers_well_again_is_trusted_without_an_event(world: World) -> None:
+    async with world.running():
+        await world.kubelet.healthy()
+        world.gpus.tell(xid_event("GPU-0", 62))
+        assert await world.kubelet.healthy() == [False, True]
+        assert await world.kubelet.healthy() == [True, True]
+    assert world.slept.count(60.0) >= QUIET_CHECKS
+
+
+async def test_a_gpu_that_nvml_lost_before_the_start_is_named(world: World) -> None:
+    gone = api.GPU(index=2, uuid="GPU-2", model="T4", memory_mib=1)
+    status = msgspec.structs.replace(world.client.node.status, gpus=(*world.client.node.status.gpus, gone))
+    world.client.node = msgspec.structs.replace(world.client.node, status=status)
+    async with world.running():
+        assert await world.kubelet.healthy() == [True, True]
+        await world.client.until(lambda: world.client.node.status.health == {"GPU-2": NOT_LISTED})
+    assert world.slept == []
+
+
+async def test_a_kubelet_that_restarts_is_offered_the_gpus_again(world: World) -> None:
+    async with world.running():
+        for _ in range(3):
+            assert await world.kubelet.healthy() == [True, True]
+            world.kubelet.away.set()
+        assert await world.kubelet.healthy() == [True, True]
+    assert world.opened == 1
+
+
+async def test_a_failure_is_written_once_and_taken_back_when_a_kubelet_listens(world: World) -> None:
+    world.cannot_open = [Retryable("no libnvidia-ml.so.1 found", cure="install the driver")] * 3
+    async with world.running():
+        assert await world.kubelet.healthy() == [True, True]
+        await world.client.until(lambda: world.client.stage is not None and world.client.stage.reason == "")
+        assert world.client.stage is not None
+        assert world.client.stage.state is StageState.RUNNING
+    first = world.client.writes[0][1]["stages"]["device-plugin"]
+    assert (first["state"], first["reason"], first["cure"]) == ("failed", "PluginNotServing", "install the driver")
+    assert len(world.client.writes) == 2
+    assert world.slept == [1.0, 2.0, 4.0]
+
+
+async def test_a_driver_that_goes_away_is_opened_anew(world: World) -> None:
+    async with world.running():
+        await world.kubelet.healthy()
+        world.gpus.tell(Retryable("the driver is going away"))
+        assert await world.kubelet.healthy() == [True, True]
+    assert (world.opened, world.gpus.closed) == (2, 2)
+
+
+async def test_what_only_a_new_process_heals_ends_this_one(world: World) -> None:
+    world.cannot_open = [Terminal("NVML is of another version than the driver")]
+    async with world.running() as task:
+        with pytest.raises(Terminal, match="another version"):
+            await task
+    assert world.client.stage is not None
+    assert world.client.stage.reason == "PluginFailed"
+
+
+async def test_a_wrong_configuration_is_said_and_followed_once_it_is_right(world: World, tmp_path: Path) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text("version: v1\nsharing:\n  mps:\n    resources: [{name: nvidia.com/gpu, replicas: 2}]\n")
+    async with world.running(config=config):
+        await world.client.until(lambda: world.client.stage is not None)
+        assert world.client.stage is not None
+        assert world.client.stage.reason == "InvalidPluginConfig"
+        assert "sharing.mps" in world.client.stage.message
+        config.write_text("version: v1\nflags: {plugin: {deviceListStrategy: cdi-cri}}\n")
+        await world.kubelet.healthy()
+        assert world.kubelet.plugin is not None
+        assert world.kubelet.plugin.allocate(["GPU-0"]).envs == {}
+        config.write_text("version: v1\nflags: {plugin: {deviceListStrategy: envvar}}\n")
+        await world.kubelet.healthy()
+        assert world.kubelet.plugin.allocate(["GPU-0"]).cdi_devices == ()
