@@ -1,6 +1,6 @@
 """Bodies on their way in and out: JSON, YAML, tables, metadata only; what is not spoken is refused.
 
-`kubectl` sends protobuf for built-in kinds first in some commands; 415 makes it fall back to JSON.
+`kubectl` and other Go clients send protobuf for built-in kinds in some commands; it is read, never written.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any, Final
 import msgspec
 import yaml
 
+from gpuplane.simulator.apiserver import protobuf
 from gpuplane.simulator.apiserver.asgi import Request, Response
 from gpuplane.simulator.apiserver.failure import ApiFailure, bad_request
 from gpuplane.simulator.apiserver.kinds import Kind
@@ -65,11 +66,13 @@ def parse(request: Request, data: bytes) -> Any:
             return yaml.load(data, _Loader)
         except (yaml.YAMLError, UnicodeDecodeError) as error:
             raise bad_request(f"error converting YAML to JSON: {error}") from error
+    if media == "application/vnd.kubernetes.protobuf":
+        return protobuf.decode(data)
     raise ApiFailure(
         415,
         "UnsupportedMediaType",
         "the body of the request was in an unknown format - accepted media types include: "
-        "application/json, application/yaml",
+        "application/json, application/yaml, application/vnd.kubernetes.protobuf",
     )
 
 

@@ -249,7 +249,7 @@ class Registry:
         if name and kind.table.get(namespace, name) is not None:
             raise failure.already_exists(info, name)
         lifecycle.prepare_create(info, obj, uid=str(uuid.uuid4()), now=self.now())
-        self._prune(rules, obj, write)
+        self._prune(info, rules, obj, "", write)
         rules.default(obj)
         obj = await self._admit("CREATE", kind, namespace, name or "", "", obj, None, write)
         causes = (*validate_metadata(info, obj, None), *rules.validate(obj, None))
@@ -300,7 +300,7 @@ class Registry:
             if metadata.get("uid"):
                 lifecycle.check_preconditions(info, old, uid=metadata["uid"], version=None)
             new = copy(lifecycle.prepare_update(info, old, given, subresource))
-            self._prune(rules, new, write)
+            self._prune(info, rules, new, subresource, write)
             rules.default(new)
             new = await self._admit("UPDATE", kind, namespace, name, subresource, new, old, write)
             lifecycle.check_finalizers(info, old, new)
@@ -415,7 +415,9 @@ class Registry:
         return kind.table.put(namespace, name, obj)
 
     @staticmethod
-    def _prune(rules: Rules, obj: Object, write: Write) -> None:
+    def _prune(info: ResourceInfo, rules: Rules, obj: Object, subresource: str, write: Write) -> None:
+        if info.model and (write.validation == "Ignore" or subresource):
+            return  # built-in kinds: our own writers are typed, and a kubelet's status is written by the thousand
         unknown = rules.prune(obj)
         if not unknown or write.validation == "Ignore":
             return

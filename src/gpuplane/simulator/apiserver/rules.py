@@ -6,6 +6,7 @@ from gpuplane.simulator.apiserver.builtin import ResourceInfo
 from gpuplane.simulator.apiserver.defaults import defaults_of
 from gpuplane.simulator.apiserver.hooks import Rules, ScalePaths
 from gpuplane.simulator.apiserver.schema import builtin_schema
+from gpuplane.simulator.apiserver.typed import pruner_of
 from gpuplane.simulator.apiserver.validation import validator_of
 
 _SCALE = ScalePaths(("spec", "replicas"), ("status", "replicas"), ("spec", "selector"))
@@ -15,6 +16,7 @@ def builtin_rules(info: ResourceInfo) -> Rules:
     return Rules(
         schema=builtin_schema(info.kind),
         default=defaults_of(info),
+        prune=pruner_of(info),
         validate=validator_of(info),
         scale=_SCALE if "scale" in info.subresources else None,
     )

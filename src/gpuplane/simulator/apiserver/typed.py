@@ -1,0 +1,114 @@
+"""Unknown fields and wrong types in built-in kinds, found as the real server's typed decoding finds them.
+
+Unknown fields are dropped and told (strict clients refuse them, others warn); a wrong type is a 400 at once. Quantities
+written as numbers become text, as they are stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from gpuplane.simulator.apiserver.builtin import ResourceInfo
+from gpuplane.simulator.apiserver.failure import bad_request
+from gpuplane.simulator.apiserver.fieldtable import Field, Message, table
+
+Object = dict[str, Any]
+
+_KINDS: Final[dict[type, str]] = {
+    str: "string",
+    bool: "bool",
+    int: "number",
+    float: "number",
+    dict: "object",
+    list: "array",
+}
+# scalar -> (types that JSON may have there, the Go type to name in the message)
+_ALLOWED: Final[dict[str, tuple[tuple[type, ...], str]]] = {
+    "string": ((str,), "string"),
+    "int": ((int,), "int32"),
+    "bool": ((bool,), "bool"),
+    "double": ((int, float), "float64"),
+    "bytes": ((str,), "[]uint8"),
+    "time": ((str,), "Time"),
+    "microtime": ((str,), "MicroTime"),
+    "duration": ((str,), "Duration"),
+    "quantity": ((str, int, float), "Quantity"),
+    "intstr": ((str, int), "IntOrString"),
+    "strings": ((list,), "[]string"),
+}
+
+
+def pruner_of(info: ResourceInfo) -> Callable[[Object], Sequence[str]]:
+    """The function that drops the unknown fields of a built-in kind, in place, and gives their paths."""
+
+    def prune(obj: Object) -> Sequence[str]:
+        message = table().of(info.api_version, info.kind)
+        if message is None:
+            return ()
+        unknown: list[str] = []
+        _object(obj, message, "", unknown, info.kind, top=True)
+        return unknown
+
+    return prune
+
+
+def _object(obj: Object, message: Message, path: str, unknown: list[str], kind: str, *, top: bool = False) -> None:
+    named = message.named
+    dropped: list[str] = []
+    for name, value in obj.items():
+        field = named.get(name)
+        if field is None:
+            if not (top and name in ("apiVersion", "kind")):
+                dropped.append(name)
+        elif value is not None:
+            where = f"{path}.{name}" if path else name
+            shape = field.shape
+            if not shape:
+                fixed = _value(value, field, message, where, unknown, kind)
+                if fixed is not value:
+                    obj[name] = fixed
+            elif shape == "[]":
+                if type(value) is not list:
+                    raise _wrong(kind, message, where, value, f"[]{_go_type(field)}")
+                for index, item in enumerate(value):
+                    value[index] = _value(item, field, message, f"{where}[{index}]", unknown, kind)
+            else:
+                if type(value) is not dict:
+                    raise _wrong(kind, message, where, value, f"map[string]{_go_type(field)}")
+                for key, item in value.items():
+                    value[key] = _value(item, field, message, f"{where}.{key}", unknown, kind)
+    for name in dropped:
+        del obj[name]
+        unknown.append(f"{path}.{name}" if path else name)
+
+
+def _value(value: Any, field: Field, parent: Message, path: str, unknown: list[str], kind: str) -> Any:
+    scalar = field.scalar
+    if not scalar:
+        if type(value) is dict:
+            _object(value, field.message, path, unknown, kind)
+        elif value is not None:
+            raise _wrong(kind, parent, path, value, _go_type(field))
+        return value
+    if scalar == "raw" or value is None:
+        return value
+    types, go_type = _ALLOWED[scalar]
+    if type(value) not in types:
+        raise _wrong(kind, parent, path, value, go_type)
+    if scalar == "quantity" and type(value) is not str:
+        return str(value)
+    return value
+
+
+def _go_type(field: Field) -> str:
+    return _ALLOWED[field.scalar][1] if field.scalar in _ALLOWED else field.message.name.rpartition(".")[2]
+
+
+def _wrong(kind: str, message: Message, path: str, value: Any, wanted: str) -> Exception:
+    found = _KINDS.get(type(value), "null")
+    where = f"{message.name.rpartition('.')[2]}.{path}"
+    return bad_request(
+        f'{kind} in version "v1" cannot be handled as a {kind}: json: cannot unmarshal {found} into Go struct field '
+        f"{where} of type {wanted}"
+    )
