@@ -36,6 +36,9 @@ PLUGIN_CONFIG_LABEL: Final = "nvidia.com/device-plugin.config"
 UPGRADE_STATE_LABEL: Final = "nvidia.com/gpu-driver-upgrade-state"
 NOT_READY_TAINT: Final = "nvidia.com/gpu-not-ready"
 
+# -- environment of the driver's operand: "false" where ClusterPolicy spec.driver.enabled is, look but do not install ----
+DRIVER_INSTALL_ENV: Final = "GPUPLANE_DRIVER_INSTALL"
+
 # -- CDI ---------------------------------------------------------------------------------------------------------
 CDI_KIND: Final = "nvidia.com/gpu"
 CDI_MANAGEMENT_KIND: Final = "management.nvidia.com/gpu"

@@ -18,8 +18,6 @@ from gpuplane.hardware import to_api
 from gpuplane.host import DriverReady, Host, HostError, Locked, mark_ready
 from gpuplane.operand import OperandContext, Outcome, keep_stage, remove_stage
 
-# Set by the operator where ClusterPolicy spec.driver.enabled is false.
-INSTALL_VARIABLE = "GPUPLANE_DRIVER_INSTALL"
 _ANSWER_TRIES = 5  # device nodes come a moment after the module
 _WATCHED = (names.DRIVER_READY, "sys/module/nvidia/version", "proc/driver/nvidia/version")
 
@@ -27,7 +25,7 @@ _WATCHED = (names.DRIVER_READY, "sys/module/nvidia/version", "proc/driver/nvidia
 async def run(context: OperandContext) -> None:
     """Install the driver or find it, report the stage, repeat when what it consists of changes; until cancelled."""
     host = Host(context.host_root, context.runner)
-    may_install = os.environ.get(INSTALL_VARIABLE, "true") != "false"
+    may_install = os.environ.get(names.DRIVER_INSTALL_ENV, "true") != "false"
     seen: list[bytes | None] = []
 
     async def attempt() -> Outcome:

@@ -17,6 +17,8 @@ import yaml
 
 from gpuplane import names
 from gpuplane.api.clusterpolicy import ClusterPolicySpec
+from gpuplane.api.components import Component
+from gpuplane.api.meta import to_dict
 from gpuplane.operator.decide import REMOVING
 from gpuplane.operator.observed import COMPONENT_LABEL
 from gpuplane.operator.stages import OPERANDS, Operand
@@ -141,39 +143,63 @@ def _removal(manifest: Manifest) -> Manifest:
 
 
 def _customized(manifest: Manifest, spec: ClusterPolicySpec, *, image: str, owner: Manifest) -> Manifest:
-    manifest["metadata"]["ownerReferences"] = [owner]
+    meta = manifest["metadata"]
+    meta["ownerReferences"] = [owner]
+    meta["labels"] = {**spec.operator.labels, **meta["labels"]}
+    if spec.operator.annotations:
+        meta["annotations"] = dict(spec.operator.annotations)
     if manifest["kind"] != "DaemonSet":
         return manifest
-    manifest["metadata"]["namespace"] = names.OPERATOR_NAMESPACE
+    meta["namespace"] = names.OPERATOR_NAMESPACE
+    manifest["spec"]["updateStrategy"] = _update_strategy(spec, manifest["spec"]["updateStrategy"])
     template = manifest["spec"]["template"]
     pod = template["spec"]
-    common = spec.daemonsets
-    for key, value in common.labels.items():
-        template["metadata"]["labels"].setdefault(key, value)
-    pod["tolerations"] += [msgspec.to_builtins(toleration) for toleration in common.tolerations]
-    if common.priority_class_name:
-        pod["priorityClassName"] = common.priority_class_name
-    manifest["spec"]["updateStrategy"] = _update_strategy(spec, manifest["spec"]["updateStrategy"])
-    gate = manifest["metadata"]["labels"][COMPONENT_LABEL]
-    component = next((operand.component for operand in OPERANDS if operand.gate == gate), "")
+    _shared(template, spec)
+    component = next((o.component for o in OPERANDS if o.gate == meta["labels"][COMPONENT_LABEL]), "")
     for container in pod["containers"]:
         container["image"] = image
         container["terminationMessagePolicy"] = "FallbackToLogsOnError"
+        container["args"] = [_host_path(argument, spec) for argument in container["args"]]
         if component:
-            _component(container, getattr(spec, component))
+            _component(pod, container, getattr(spec, component))
     if component == "driver" and not spec.driver.enabled:
-        _set_env(pod["containers"][0], "GPUPLANE_DRIVER_INSTALL", "false")
+        _set_env(pod["containers"][0], names.DRIVER_INSTALL_ENV, "false")
     return manifest
 
 
-def _component(container: Manifest, component: Any) -> None:
-    """What a component of the policy says of its container: env, resources, pull policy."""
+def _shared(template: Manifest, spec: ClusterPolicySpec) -> None:
+    """What `daemonsets` and `hostPaths` say of every operand's pods."""
+    common, pod = spec.daemonsets, template["spec"]
+    template["metadata"]["labels"] = {**spec.operator.labels, **common.labels, **template["metadata"]["labels"]}
+    if annotations := {**spec.operator.annotations, **common.annotations}:
+        template["metadata"]["annotations"] = annotations
+    pod["tolerations"] += [to_dict(toleration) for toleration in common.tolerations]
+    if common.priority_class_name:
+        pod["priorityClassName"] = common.priority_class_name
+    if common.pod_security_context:
+        pod["securityContext"] = common.pod_security_context
+    for volume in pod["volumes"]:
+        if volume["name"] == "host":
+            volume["hostPath"]["path"] = spec.host_paths.root_fs or "/"
+
+
+def _host_path(argument: str, spec: ClusterPolicySpec) -> str:
+    flag = "--kubelet-dir="
+    return f"{flag}/host{spec.host_paths.kubelet_root_dir}" if argument.startswith(flag) else argument
+
+
+def _component(pod: Manifest, container: Manifest, component: Component) -> None:
+    """What one component of the policy says of its pod: env, resources, network, how to pull."""
     for variable in component.env:
         _set_env(container, variable.name, variable.value)
     if component.image_pull_policy:
         container["imagePullPolicy"] = component.image_pull_policy
+    if component.image_pull_secrets:
+        pod["imagePullSecrets"] = [{"name": name} for name in component.image_pull_secrets]
     if component.resources is not None:
-        container["resources"] = msgspec.to_builtins(component.resources)
+        container["resources"] = to_dict(component.resources)
+    if component.host_network is not None:
+        pod["hostNetwork"] = component.host_network
 
 
 def _set_env(container: Manifest, name: str, value: str) -> None:

@@ -1,0 +1,91 @@
+"""The steps of the demo and how they look: plain data and pictures, no cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from gpuplane.cli.overview import NodeView
+from gpuplane.cli.status_text import short_model, stage_glyphs
+from gpuplane.cli.terminal import SPINNER, Terminal
+
+TITLE = "embedded cluster: no Kubernetes, no Docker, no GPU"
+
+
+class Step(msgspec.Struct):
+    """One step of the story. `started` and `ended` are seconds of the demo's clock, None before that."""
+
+    name: str
+    about: str
+    started: float | None = None
+    ended: float | None = None
+
+
+class Story:
+    """What has been told so far. `clock` gives the seconds since the demo began."""
+
+    def __init__(self, steps: Sequence[tuple[str, str]], clock: Callable[[], float]) -> None:
+        self.steps = [Step(name, about) for name, about in steps]
+        self.clock = clock
+        self.nodes: Sequence[NodeView] = ()
+        self.lines: list[str] = []
+
+    def begin(self, name: str) -> Step:
+        step = next(step for step in self.steps if step.name == name)
+        step.started = self.clock()
+        return step
+
+    def end(self, step: Step) -> float:
+        """Close a step; the seconds it took."""
+        step.ended = self.clock()
+        return step.ended - (step.started or 0.0)
+
+
+def page(story: Story, screen: Terminal, tick: int) -> str:
+    """The picture of a demo that runs; `tick` turns the spinner."""
+    frames = SPINNER[1 if screen.ascii else 0]
+    spinner = frames[tick % len(frames)]
+    lines = [f"gpuplane demo    {TITLE}   {story.clock():5.1f}s", ""]
+    for step in story.steps:
+        if step.ended is not None:
+            mark, took = screen.paint(screen.glyph("good"), "good", screen.err), step.ended - (step.started or 0.0)
+        elif step.started is not None:
+            mark, took = spinner, story.clock() - step.started
+        else:
+            mark, took = screen.paint(screen.glyph("wait"), "dim", screen.err), None
+        lines.append(f" {mark} {step.name:9} {step.about:62} {'' if took is None else f'{took:5.1f}s'}".rstrip())
+    if story.nodes:
+        lines += ["", f" {'NODE':7} {'MACHINE':34} {'STAGES':11} GPUS"]
+        lines += [node_line(node, screen, spinner) for node in story.nodes]
+    return "\n".join([*lines, *([""] if story.lines else []), *story.lines])
+
+
+def node_line(node: NodeView, screen: Terminal, spinner: str = "") -> str:
+    machine = f"{node.os}  {node.runtime}"
+    model = f"{short_model(node.gpus[0].model)} {screen.glyph('times')}{len(node.gpus)}" if node.gpus else ""
+    if node.ready:
+        state = "ready, driver was there" if node.stages.get("driver") == "present" else "ready"
+    elif "failed" in node.stages.values():
+        state = f"{node.stage} failed"
+    else:
+        state = node.stage
+    return f" {node.name:7} {machine:34} {stage_glyphs(node, screen, spinner)}   {model:20} {state}".rstrip()
+
+
+def stage_times(nodes: Sequence[NodeView]) -> list[str]:
+    """A table of the seconds that each stage took on each node."""
+    names = list(nodes[0].stages) if nodes else []
+    lines = [" " + f"{'seconds':9}" + "".join(f"{name:>14}" for name in names)]
+    for node in nodes:
+        cells = "".join(f"{cell(node, name):>14}" for name in names)
+        lines.append(f" {node.name:9}{cells}")
+    return lines
+
+
+def cell(node: NodeView, stage: str) -> str:
+    """`0.84`, or the state of a stage that has no time."""
+    state = node.stages[stage]
+    if state in ("done", "present") and stage in node.took:
+        return f"{node.took[stage]:.2f}" + ("=" if state == "present" else "")
+    return {"pending": "-", "running": "..."}.get(state, state)
