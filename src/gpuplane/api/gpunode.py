@@ -3,7 +3,8 @@
 Invariants:
 
 - A stage is a fact about the node, written by the operand that makes it so, under its own field manager, only when it
-  changes. What is merely on its way is not stored: a stage that is absent is pending, or running when it is the first. The operator writes the stages that nobody on the node can see (discovered, exporter, labels, ready).
+  changes. What is merely on its way is not stored: a stage that is absent is pending, or running when it is the first.
+  The operator writes the stages that nobody on the node can see (discovered, exporter, labels, ready).
 - `summary` is derived from the rest by `summarize` and travels in the same write as the change it follows from, so that
   `kubectl get gpunodes` is right without a second write.
 - There is no status subresource: the kind has no spec to protect, and creating it with its first facts is one write.
@@ -14,10 +15,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import msgspec
 
+from gpuplane.api.marks import Rule, keyed_by, matching, shaped
 from gpuplane.api.meta import Condition, ObjectMeta, Resource, Struct
 
 
@@ -49,25 +51,48 @@ class StageState(StrEnum):
         return self in (StageState.DONE, StageState.PRESENT, StageState.SKIPPED)
 
 
+Time = Annotated[str, shaped(format="date-time")]
+
+
 class Stage(Struct):
     """One stage of one node.
 
-    `since` is when it came into this state, RFC 3339. `reason` is a CamelCase cause, `message` one line for people, `where` the pod or file to look at, `cure` what to do next.
-    `digest` names what the fact was made from (driver version, configuration hash): another digest wanted means the
-    stage has to run again.
+    Fields:
+    state: done, present (was so before us), skipped (switched off), running, failed, removed (undone)
+    since: when it came into this state
+    reason: a cause in CamelCase
+    message: one line for people
+    where: the pod or file to look at
+    cure: what to do next
+    digest: what the fact was made from (driver version, hash of a configuration); another one wanted means that the
+        stage has to run again
     """
 
     state: StageState
-    since: str = ""
+    since: Time = ""
     reason: str = ""
     message: str = ""
     where: str = ""
     cure: str = ""
     digest: str = ""
 
+    RULES: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "self.state != 'failed' || (has(self.reason) && self.reason != '')",
+            "a failed stage names its reason",
+            "GP130",
+        ),
+    )
+
 
 class Link(Struct):
-    """The path to another GPU of the same node: `NVL` with a width, or PIX, PXB, PHB, NODE, SYS as nvidia-smi says."""
+    """The path to another GPU of the same node.
+
+    Fields:
+    gpu: index of the other GPU
+    type: NVL for NVLink, or PIX, PXB, PHB, NODE, SYS as nvidia-smi says
+    lanes: number of NVLinks
+    """
 
     gpu: int
     type: str
@@ -75,7 +100,19 @@ class Link(Struct):
 
 
 class GPU(Struct):
-    """One GPU as NVML shows it. `memory_mib` is its whole memory; `pci` the bus id as `0000:1b:00.0`."""
+    """One GPU as NVML shows it.
+
+    Fields:
+    index: its number on the node
+    uuid: its identity, whatever its number
+    model: its name, as nvidia-smi says
+    memory_mib: its whole memory in MiB
+    pci: bus id, as 0000:1b:00.0
+    numa: NUMA node, -1 when unknown
+    compute: compute capability, as 9.0
+    mig: disabled or enabled, empty where there is none
+    links: paths to the other GPUs of the node
+    """
 
     index: int
     uuid: str
@@ -83,30 +120,51 @@ class GPU(Struct):
     memory_mib: int
     pci: str = ""
     numa: int = -1
-    compute: str = ""  # compute capability, "9.0"
-    mig: str = ""  # "", "disabled", "enabled"
+    compute: str = ""
+    mig: str = ""
     links: tuple[Link, ...] = ()
 
 
 class Machine(Struct):
-    """What the node is, as discovery and the kubelet say."""
+    """What the node is, as discovery and the kubelet say.
 
-    os: str = ""  # "ubuntu22.04": ID and VERSION_ID of os-release
+    Fields:
+    os: ID and VERSION_ID of os-release, as ubuntu22.04
+    kernel: release of the running kernel
+    runtime: containerd, docker or cri-o
+    runtime_version: version of the container runtime
+    arch: architecture, as amd64
+    driver: version of the loaded driver
+    cuda: highest CUDA version that the driver supports
+    """
+
+    os: str = ""
     kernel: str = ""
-    runtime: str = ""  # containerd, docker, cri-o
+    runtime: str = ""
     runtime_version: str = ""
     arch: str = ""
-    driver: str = ""  # version of the loaded driver
-    cuda: str = ""  # highest CUDA version that the driver supports
+    driver: str = ""
+    cuda: str = ""
 
 
 class Summary(Struct):
-    """What the printer columns show; derived, see `summarize`. `gpus` is "4/4": usable of present."""
+    """What the columns of kubectl show, derived from the rest.
+
+    Fields:
+    stage: the first stage that does not hold; ready when all do
+    waits_for: what that stage waits for
+    since: since when
+    gpus: GPUs usable of those present, as 4/4
+    free: GPUs not held, as 1.6
+    model: model of the GPUs
+    reason: why the stage does not hold, in CamelCase
+    message: the same in one line for people
+    """
 
     stage: str = ""
     waits_for: str = ""
-    since: str = ""
-    gpus: str = ""
+    since: Time = ""
+    gpus: Annotated[str, matching("^([0-9]+/[0-9]+)?$")] = ""
     free: str = ""
     model: str = ""
     reason: str = ""
@@ -114,15 +172,40 @@ class Summary(Struct):
 
 
 class GPUNodeStatus(Struct):
+    """What is so on the node, section by section; each has one writer.
+
+    Fields:
+    summary: what the columns of kubectl show
+    machine: what the node is
+    stages: how far the node is prepared, by stage; an absent stage has not begun
+    gpus: the GPUs, as NVML shows them
+    health: by UUID, why a GPU is not usable; healthy ones are not listed
+    conditions: Ready, DriverReady, ToolkitReady, Advertised, GPUsHealthy
+    """
+
     summary: Summary = Summary()
     machine: Machine = Machine()
-    stages: dict[str, Stage] = {}
+    stages: Annotated[dict[str, Stage], shaped(maxProperties=len(StageName))] = {}
     gpus: tuple[GPU, ...] = ()
-    health: dict[str, str] = {}  # UUID -> why it is not usable; a healthy GPU is not listed
-    conditions: tuple[Condition, ...] = ()
+    health: dict[str, str] = {}
+    conditions: Annotated[tuple[Condition, ...], keyed_by("type")] = ()
+
+    RULES: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            f"!has(self.stages) || self.stages.all(name, name in {[name.value for name in StageName]})",
+            f"stages are {', '.join(StageName)}",
+            "GP131",
+        ),
+    )
 
 
 class GPUNode(Struct):
+    """What is so on one GPU node: its stages, its GPUs, their health. Written by gpuplane only.
+
+    Fields:
+    status: what is so
+    """
+
     RESOURCE: ClassVar[Resource] = Resource("gpuplane.dev", "v1alpha1", "gpunodes", "GPUNode", False)
 
     metadata: ObjectMeta = ObjectMeta()
