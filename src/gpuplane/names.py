@@ -36,7 +36,8 @@ PLUGIN_CONFIG_LABEL: Final = "nvidia.com/device-plugin.config"
 UPGRADE_STATE_LABEL: Final = "nvidia.com/gpu-driver-upgrade-state"
 NOT_READY_TAINT: Final = "nvidia.com/gpu-not-ready"
 
-# -- environment of the driver's operand: "false" where ClusterPolicy spec.driver.enabled is, look but do not install ----
+# -- environment ---------------------------------------------------------------------------------------------------
+# "false" where ClusterPolicy spec.driver.enabled is: the driver's operand then looks for a driver and installs none.
 DRIVER_INSTALL_ENV: Final = "GPUPLANE_DRIVER_INSTALL"
 
 # -- CDI ---------------------------------------------------------------------------------------------------------
