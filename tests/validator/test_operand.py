@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -234,28 +235,27 @@ async def test_a_pod_that_cannot_start_is_not_waited_for(world: Any) -> None:
     assert "ErrImagePull no such image" in stage.message
 
 
-async def test_without_a_free_gpu_no_pod_is_made(world: Any) -> None:
-    limits = {"limits": {"nvidia.com/gpu": "2"}}
-    world.client.put(
-        Pod,
-        {
-            "metadata": {"name": "train", "namespace": "ml"},
-            "spec": {"nodeName": "sim-1", "containers": [{"name": "c", "resources": limits}]},
-            "status": {"phase": "Running"},
-        },
-    )
-    stage = await plugin_stage(world)
-    assert (stage.state, stage.message) == (StageState.DONE, NOT_RUN)
-    assert ("pods", pod_name("sim-1")) not in world.client.objects
+NO_ROOM = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
 
 
-async def test_a_gpu_that_was_taken_meanwhile_is_no_failure(world: Any) -> None:
-    ends(world, "Pending", conditions=[{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}])
+async def test_without_a_free_gpu_the_pod_is_taken_back(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpuplane.validator.operand.run_pod", partial(run_pod, grace=0.01))
+    ends(world, "Pending", conditions=[NO_ROOM])
     stage = await plugin_stage(world)
     assert (stage.state, stage.message) == (StageState.DONE, NOT_RUN)
     assert ("pods", pod_name("sim-1")) not in world.client.objects
     with pytest.raises(NoRoom):
-        await run_pod(world.context(vector_add=None))
+        await run_pod(world.context(vector_add=None), grace=0.01)
+
+
+async def test_a_scheduler_that_is_late_to_see_the_gpus_is_waited_for(world: Any) -> None:
+    def on_create(pod: dict[str, Any]) -> None:
+        world.client.put(Pod, {**pod, "status": {"phase": "Pending", "conditions": [NO_ROOM]}})
+        loop = asyncio.get_running_loop()
+        loop.call_later(0.02, lambda: world.client.put(Pod, {**pod, "status": {"phase": "Succeeded"}}))
+
+    world.client.on_create = on_create
+    assert await run_pod(world.context(vector_add=None)) is None
 
 
 async def test_a_pod_that_hangs_is_given_up(world: Any) -> None:

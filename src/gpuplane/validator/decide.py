@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from enum import StrEnum
 from typing import Final
 
 import msgspec
 
 from gpuplane import names
-from gpuplane.api.core import Pod
 from gpuplane.api.gpunode import GPU, GPUNode, GPUNodeStatus, StageName
-from gpuplane.api.quantity import whole
 
 FIRST_PAUSE_SECONDS: Final = 60.0
 LONGEST_PAUSE_SECONDS: Final = 600.0
@@ -105,19 +103,3 @@ def after_failure(before: Attempt | None, fingerprint: str, now: float) -> Attem
 def usable_gpus(status: GPUNodeStatus) -> tuple[GPU, ...]:
     """The GPUs to prove: one that is known to be unusable is out already and must not keep the others out."""
     return tuple(gpu for gpu in status.gpus if gpu.uuid not in status.health)
-
-
-def free_gpus(allocatable: int, pods: Collection[Pod]) -> int:
-    """How many of a node's GPUs no pod on it has been promised. Terminal pods hold none."""
-    held = 0
-    for pod in pods:
-        if pod.status.phase in ("Succeeded", "Failed"):
-            continue
-        main = sum(_gpus(container.resources.limits) for container in pod.spec.containers)
-        init = max((_gpus(container.resources.limits) for container in pod.spec.init_containers), default=0)
-        held += max(main, init)
-    return allocatable - held
-
-
-def _gpus(limits: Mapping[str, str | int | float]) -> int:
-    return whole(limits.get(names.GPU_RESOURCE, 0))

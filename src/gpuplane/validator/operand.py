@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from gpuplane import names
-from gpuplane.api.core import Node, Pod
+from gpuplane.api.core import Node
 from gpuplane.api.gpunode import GPU, GPUNode, Stage, StageState
 from gpuplane.api.quantity import whole
 from gpuplane.errors import GpuplaneError, Retryable
@@ -28,7 +28,7 @@ from gpuplane.validator.char_links import make_links
 from gpuplane.validator.checks import Facts, Problem
 from gpuplane.validator.decide import Attempt, Step
 from gpuplane.validator.process import VectorAddProcess
-from gpuplane.validator.workload import NoRoom, pod_name, run_pod
+from gpuplane.validator.workload import NoRoom, run_pod
 
 log = logging.getLogger("gpuplane.validator")
 
@@ -144,10 +144,6 @@ class Validator:
             )
         if context.in_process:
             return ""
-        pods = await context.client.list(Pod, fields=f"spec.nodeName={context.node_name}")
-        others = [pod for pod in pods if pod.metadata.name != pod_name(context.node_name)]
-        if decide.free_gpus(allocatable, others) <= 0:
-            return NOT_RUN
         try:
             problem = await run_pod(context)
         except NoRoom:

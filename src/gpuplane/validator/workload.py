@@ -1,6 +1,6 @@
 """The pod that proves the whole way: scheduler, kubelet, device plugin, runtime, driver, GPU.
 
-It goes through the scheduler, so that its GPU is accounted for, and asks for this node by name. It runs the same
+It goes through the scheduler, which knows whether a GPU is free and accounts for it, and asks for this node by name. It runs the same
 vectorAdd in the same image as the validator. It stays when it has completed: people look for it.
 """
 
@@ -22,6 +22,7 @@ from gpuplane.validator.process import PROGRAM
 
 NAME: Final = "nvidia-cuda-validator"
 PATIENCE_SECONDS: Final = 180.0
+GRACE_SECONDS: Final = 10.0
 LOG_LINES: Final = 5
 # Waiting reasons after which a container does not start without somebody's doing.
 HOPELESS: Final = frozenset(
@@ -30,7 +31,7 @@ HOPELESS: Final = frozenset(
 
 
 class NoRoom(GpuplaneError):
-    """The scheduler found no free GPU for the pod after all."""
+    """The scheduler finds no free GPU for the pod."""
 
 
 def pod_name(node_name: str) -> str:
@@ -97,11 +98,18 @@ def verdict(pod: Pod) -> Problem | bool | None:
     return None
 
 
-async def run_pod(context: OperandContext, patience: float = PATIENCE_SECONDS) -> Problem | None:
+async def run_pod(
+    context: OperandContext, patience: float = PATIENCE_SECONDS, grace: float = GRACE_SECONDS
+) -> Problem | None:
     """Run the pod to its end; None when it passed.
 
+    Args:
+        patience: seconds after which a pod that has not ended has failed.
+        grace: seconds in which a scheduler that found no room may find some; it may not have seen yet that the kubelet
+            offers GPUs.
+
     Raises:
-        NoRoom: no GPU was free when the scheduler looked; the pod is gone again.
+        NoRoom: no GPU is free; the pod is gone again.
         ApiError: the API server refused or is away.
     """
     client, name, namespace = context.client, pod_name(context.node_name), context.namespace
@@ -109,17 +117,25 @@ async def run_pod(context: OperandContext, patience: float = PATIENCE_SECONDS) -
     changed = asyncio.Event()
     pods.add_handler(lambda old, new: changed.set())
     pods.start()
+
+    async def outcome(uid: str, *, final: bool) -> Problem | bool:
+        while True:
+            changed.clear()
+            pod = pods.get(f"{namespace}/{name}")
+            result = None if pod is None or pod.metadata.uid != uid else verdict(pod)
+            if result is not None and not (final and result is False):
+                return result
+            await changed.wait()
+
     try:
         await pods.synced()
         async with asyncio.timeout(patience):
             uid = await _create(context, pods, changed)
-            while True:
-                pod = pods.get(f"{namespace}/{name}")
-                result = None if pod is None or pod.metadata.uid != uid else verdict(pod)
-                if result is not None:
-                    break
-                changed.clear()
-                await changed.wait()
+            result = await outcome(uid, final=False)
+            if result is False:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(grace):
+                        result = await outcome(uid, final=True)
     except TimeoutError:
         where = f"pod/{name}"
         return Problem(
@@ -132,7 +148,7 @@ async def run_pod(context: OperandContext, patience: float = PATIENCE_SECONDS) -
         await pods.stop()
     if result is False:
         await client.delete(Pod, name, namespace, uid=uid, grace_seconds=0)
-        raise NoRoom("no GPU was free for the validation pod")
+        raise NoRoom("no GPU is free for the validation pod")
     return await _with_log(context, result) if isinstance(result, Problem) else None
 
 
