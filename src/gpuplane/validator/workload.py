@@ -1,7 +1,7 @@
 """The pod that proves the whole way: scheduler, kubelet, device plugin, runtime, driver, GPU.
 
-It goes through the scheduler, which knows whether a GPU is free and accounts for it, and asks for this node by name. It runs the same
-vectorAdd in the same image as the validator. It stays when it has completed: people look for it.
+It goes through the scheduler, which knows whether a GPU is free and accounts for it, and asks for this node by name.
+It runs the same vectorAdd in the same image as the validator. It stays when it has completed: people look for it.
 """
 
 from __future__ import annotations
