@@ -77,7 +77,7 @@ def _spec_findings(crd: Object, old: Object | None) -> Iterator[Cause]:
         yield required("spec.scope")
     elif scope not in ("Cluster", "Namespaced"):
         yield not_supported("spec.scope", scope, ("Cluster", "Namespaced"))
-    if old is not None and spec.get("scope") != old["spec"].get("scope") and _established(old):
+    if old is not None and spec.get("scope") != old["spec"].get("scope") and established(old):
         yield invalid_value("spec.scope", scope, "field is immutable")
     strategy = (spec.get("conversion") or {}).get("strategy", "None")
     if strategy != "None":
@@ -85,9 +85,16 @@ def _spec_findings(crd: Object, old: Object | None) -> Iterator[Cause]:
     yield from _version_findings(crd, spec.get("versions") or [])
 
 
-def _established(crd: Object) -> bool:
+def established(crd: Object) -> bool:
+    """Whether its names were accepted, so that it is served."""
     conditions = (crd.get("status") or {}).get("conditions") or []
     return any(c.get("type") == "Established" and c.get("status") == "True" for c in conditions)
+
+
+def storage_version(crd: Object) -> str:
+    """The apiVersion that objects are stored in."""
+    name = next(v["name"] for v in crd["spec"]["versions"] if v.get("storage"))
+    return f"{crd['spec']['group']}/{name}"
 
 
 def _version_findings(crd: Object, versions: Sequence[Mapping[str, Any]]) -> Iterator[Cause]:
@@ -215,7 +222,7 @@ def status(crd: Object, conflict: str | None, now: str) -> Object:
     before = crd.get("status") or {}
     accepted = conflict is None
     names = crd["spec"]["names"]
-    stored = next(v["name"] for v in crd["spec"]["versions"] if v.get("storage"))
+    stored = storage_version(crd).rpartition("/")[2]
     made = [
         _condition("NamesAccepted", accepted, "NoConflicts", conflict or "no conflicts found"),
         _condition("Established", accepted, "InitialNamesAccepted", "the initial names have been accepted"),

@@ -9,14 +9,13 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Final
 
-import msgspec
-
 from gpuplane.simulator.apiserver.asgi import Request, Response, json_response
 from gpuplane.simulator.apiserver.builtin import ResourceInfo
 from gpuplane.simulator.apiserver.durations import format_time
 from gpuplane.simulator.apiserver.failure import ApiFailure, bad_request, not_found
 from gpuplane.simulator.apiserver.hooks import Attributes, Object, Review, User
 from gpuplane.simulator.apiserver.identity import ISSUER, Find, Identity, InvalidToken
+from gpuplane.simulator.apiserver.negotiation import parse_object
 from gpuplane.simulator.apiserver.rbac import RBAC
 
 _MIN_SECONDS: Final = 600
@@ -134,7 +133,8 @@ class TokenRequests:
         account = self._find("serviceaccounts", namespace, name)
         if account is None:
             raise not_found(self._info, name)
-        body: Object = msgspec.json.decode(await request.body() or b"{}")
+        data = await request.body()
+        body = parse_object(request, data) if data else {}
         spec = body.get("spec") or {}
         seconds = int(spec.get("expirationSeconds") or _DEFAULT_SECONDS)
         if seconds < _MIN_SECONDS:
