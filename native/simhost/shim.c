@@ -13,7 +13,7 @@
  *
  *   log PATH | exit PATH | unshare root|user | stage DIR | skeleton DIR (overlay of the machine's DIR) | pivot
  *   bind SRC DST rw|ro   | dir DST | tmpfs DST | symlink TARGET DST | readonly DST
- *   cwd DIR | user UID GID | group GID | tty | env K=V | arg A
+ *   hostname NAME | cwd DIR | user UID GID | group GID | tty | env K=V | arg A
  *
  * Invariants: sources of binds are paths of the machine and are resolved before the word is written (after `pivot` they are
  * reached through /.old, which is unmounted before the command starts). Every mount is made in the container's own
@@ -102,7 +102,7 @@ static int arity(const char *op)
     static const struct { const char *op; int arguments; } table[] = {
         {"log", 1}, {"exit", 1}, {"unshare", 1}, {"stage", 1}, {"skeleton", 1}, {"pivot", 0}, {"bind", 3},
         {"dir", 1}, {"tmpfs", 1}, {"symlink", 2}, {"readonly", 1}, {"cwd", 1}, {"user", 2}, {"group", 1},
-        {"tty", 0}, {"env", 1}, {"arg", 1},
+        {"tty", 0}, {"env", 1}, {"arg", 1}, {"hostname", 1},
     };
     for (size_t i = 0; i < sizeof table / sizeof *table; i++)
         if (!strcmp(table[i].op, op))
@@ -324,6 +324,10 @@ static void carry_out(struct spec spec, struct command *command)
                 fail("replace %s: %s", a[1], strerror(errno));
             if (symlink(a[0], a[1]) < 0)
                 fail("symlink %s: %s", a[1], strerror(errno));
+        }
+        else if (!strcmp(op, "hostname")) {
+            if (unshare(CLONE_NEWUTS) < 0 || sethostname(a[0], strlen(a[0])) < 0)
+                fail("set the host name: %s", strerror(errno));
         }
         else if (!strcmp(op, "readonly")) remount_readonly(a[0]);
         else if (!strcmp(op, "cwd")) command->cwd = a[0];

@@ -274,6 +274,18 @@ static int load_nvidia(const char *version)
     return write_file("proc/driver/nvidia/version", text) || write_file("proc/driver/nvidia/params", "ModifyDeviceFiles: 1\n");
 }
 
+/* Processes that use the driver hold a read lock on one byte of the state; see native/simgpu/state.h, LOCK_USERS. */
+static int driver_in_use(void)
+{
+    char path[PATH];
+    struct flock users = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = 0x40001000, .l_len = 1};
+    int fd = open(at(path, "var/lib/simgpu/state"), O_RDWR | O_CLOEXEC);
+    int in_use = fd >= 0 && fcntl(fd, F_OFD_GETLK, &users) == 0 && users.l_type != F_UNLCK;
+    if (fd >= 0)
+        close(fd);
+    return in_use;
+}
+
 static void unload_nvidia(void)
 {
     char path[PATH], relative[64];
@@ -339,6 +351,8 @@ static int take_out(const char *module)
         return complain("ERROR: Module %s is not currently loaded%s", module, "");
     snprintf(relative, sizeof relative, "sys/module/%s/refcnt", module);
     if (atoi(read_file(relative, text, sizeof text)) > 0)
+        return complain("ERROR: Module %s is in use%s", module, "");
+    if (!strcmp(module, "nvidia") && driver_in_use())
         return complain("ERROR: Module %s is in use%s", module, "");
     if (!strcmp(module, "nvidia"))
         unload_nvidia();

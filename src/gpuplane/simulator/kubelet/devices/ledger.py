@@ -1,0 +1,122 @@
+"""Who holds which device of one node, and which ids a container gets. No I/O.
+
+Invariants: a device has at most one holding pod; what an init container got goes to the pod's other containers first
+(the pod's containers share it, as in a kubelet); ids of unhealthy devices are never given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+
+
+class Device(msgspec.Struct, frozen=True):
+    """A device as its plugin lists it."""
+
+    healthy: bool
+    numa: tuple[int, ...] = ()
+
+
+class DeviceMount(msgspec.Struct, frozen=True):
+    """A mount or device node of an Allocate response; `read_only` matters for mounts only."""
+
+    host_path: str
+    container_path: str
+    read_only: bool = False
+
+
+class Given(msgspec.Struct, frozen=True, kw_only=True):
+    """What Allocate said a container shall get, of all its resources together."""
+
+    envs: dict[str, str] = {}
+    mounts: tuple[DeviceMount, ...] = ()
+    devices: tuple[DeviceMount, ...] = ()
+    annotations: dict[str, str] = {}
+    cdi: tuple[str, ...] = ()
+
+    def joined(self, other: Given) -> Given:
+        return Given(
+            envs=self.envs | other.envs,
+            mounts=self.mounts + tuple(m for m in other.mounts if m not in self.mounts),
+            devices=self.devices + tuple(d for d in other.devices if d not in self.devices),
+            annotations=self.annotations | other.annotations,
+            cdi=self.cdi + tuple(name for name in other.cdi if name not in self.cdi),
+        )
+
+
+NOTHING = Given()
+
+
+class Holding(msgspec.Struct, frozen=True, kw_only=True):
+    """One resource of one container."""
+
+    pod_uid: str
+    container: str
+    resource: str
+    ids: tuple[str, ...]
+    given: Given
+
+
+class Ledger:
+    """All holdings of a node, by (pod uid, container, resource)."""
+
+    def __init__(self, holdings: Iterable[Holding] = ()) -> None:
+        self._held = {(h.pod_uid, h.container, h.resource): h for h in holdings}
+
+    def hold(self, holding: Holding) -> None:
+        self._held[(holding.pod_uid, holding.container, holding.resource)] = holding
+
+    def release(self, pod_uid: str) -> bool:
+        """Gives a pod's devices back; False when it held none."""
+        gone = [key for key in self._held if key[0] == pod_uid]
+        for key in gone:
+            del self._held[key]
+        return bool(gone)
+
+    def of(self, pod_uid: str, container: str) -> list[Holding]:
+        return [h for (uid, name, _), h in self._held.items() if uid == pod_uid and name == container]
+
+    def all(self) -> list[Holding]:
+        return list(self._held.values())
+
+    def pods(self) -> set[str]:
+        return {key[0] for key in self._held}
+
+    def in_use(self, resource: str) -> set[str]:
+        return {i for h in self._held.values() if h.resource == resource for i in h.ids}
+
+    def of_pod(self, pod_uid: str, resource: str, containers: Iterable[str]) -> list[str]:
+        """The ids that these containers of a pod hold, in the order they came."""
+        wanted = set(containers)
+        return [
+            i for h in self._held.values() if h.pod_uid == pod_uid and h.resource == resource and h.container in wanted
+            for i in h.ids
+        ]  # fmt: skip
+
+
+class Choice(msgspec.Struct, frozen=True):
+    """What may be given: `must` (of the pod's init containers) and `available` with them."""
+
+    must: tuple[str, ...]
+    available: tuple[str, ...]
+
+
+def candidates(devices: Mapping[str, Device], used: set[str], reusable: Sequence[str], wanted: int) -> Choice | None:
+    """What a container that wants `wanted` devices may get; None when there are too few."""
+    must = tuple(reusable[:wanted])
+    free = sorted(i for i, device in devices.items() if device.healthy and i not in used)
+    if len(must) + len(free) < wanted:
+        return None
+    return Choice(must, (*must, *free))
+
+
+def choose(choice: Choice, preferred: Sequence[str], wanted: int) -> tuple[str, ...]:
+    """The ids. A preference counts if it is enough, available, distinct and holds what must be in; else the first ones.
+
+    NB: a kubelet takes any ids without a preference; that ours are the first in order is no promise to anybody.
+    """
+    good = len(preferred) == wanted == len(set(preferred)) and set(preferred) <= set(choice.available)
+    if good and set(choice.must) <= set(preferred):
+        return tuple(preferred)
+    return choice.available[:wanted]

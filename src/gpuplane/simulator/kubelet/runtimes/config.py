@@ -1,0 +1,152 @@
+"""What containerd, docker and cri-o make of the configuration files in a node's root.
+
+Read as the runtimes read them, since wrong edits must break here too: containerd without a `version` key is version
+1 with its own plugin name, and before 2.1 an imported file replaces whole plugin tables; docker wants strict JSON;
+cri-o merges its drop-ins in order. A file that cannot be parsed keeps the runtime down.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from gpuplane.errors import Terminal
+from gpuplane.simulator.kubelet.volumes import inside_root
+
+CDI_DIRS: Final = ("/etc/cdi", "/var/run/cdi")
+_CRI_PLUGIN: Final = {1: "cri", 2: "io.containerd.grpc.v1.cri", 3: "io.containerd.cri.v1.runtime"}
+
+
+class RuntimeDown(Terminal):
+    """The runtime does not start with this configuration."""
+
+
+class Handler(msgspec.Struct, frozen=True):
+    """A runtime that containers can ask for; `binary` is a path of the node, or a name on its search path."""
+
+    binary: str = "runc"
+
+
+class RuntimeConfig(msgspec.Struct, frozen=True, kw_only=True):
+    handlers: dict[str, Handler]
+    default: str
+    cdi: bool
+    cdi_dirs: tuple[str, ...] = CDI_DIRS
+
+
+def read_config(root: Path, runtime: str, version: str) -> RuntimeConfig:
+    """The configuration that `runtime` ("containerd", "docker", "cri-o") of `version` finds in `root`. Raises
+    RuntimeDown."""
+    readers: dict[str, Callable[[Path, tuple[int, ...]], RuntimeConfig]] = {
+        "containerd": _containerd,
+        "docker": _docker,
+        "cri-o": _crio,
+    }
+    numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
+    return readers[runtime](root, numbers)
+
+
+def _toml(root: Path, path: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(inside_root(root, path).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise RuntimeDown(f"failed to load TOML: {error}", where=path) from error
+
+
+def _table(data: Mapping[str, Any], *path: str) -> dict[str, Any]:
+    at: Any = data
+    for key in path:
+        at = at.get(key, {}) if isinstance(at, dict) else {}
+    return at if isinstance(at, dict) else {}
+
+
+def _merge(base: dict[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(base)
+    for key, value in new.items():
+        old = merged.get(key)
+        merged[key] = _merge(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
+    return merged
+
+
+def _containerd(root: Path, version: tuple[int, ...]) -> RuntimeConfig:
+    config = _toml(root, "/etc/containerd/config.toml")
+    deep = version >= (2, 1)
+    for pattern in config.get("imports", []):
+        for path in _glob(root, str(pattern)):
+            imported = _toml(root, path)
+            if deep:
+                config = _merge(config, imported)
+            else:
+                plugins = {**_table(config, "plugins"), **_table(imported, "plugins")}
+                config = {**config, **{k: v for k, v in imported.items() if k != "imports"}, "plugins": plugins}
+    number = config.get("version", 1 if config else (3 if version >= (2, 0) else 2))
+    if number not in _CRI_PLUGIN or (number == 3 and version < (2, 0)):
+        raise RuntimeDown(f"unsupported config version: {number}", where="/etc/containerd/config.toml")
+    cri = _table(config, "plugins", _CRI_PLUGIN[number])
+    if "cri" in config.get("disabled_plugins", []) or _CRI_PLUGIN[number] in config.get("disabled_plugins", []):
+        raise RuntimeDown(
+            "unknown service runtime.v1.RuntimeService", where="disabled_plugins of containerd's configuration"
+        )
+    section = _table(cri, "containerd")
+    handlers = {"runc": Handler()}
+    for name, table in _table(section, "runtimes").items():
+        options = _table(table, "options")
+        handlers[name] = Handler(str(options.get("BinaryName") or options.get("Runtime") or "runc"))
+    # CDI came with 1.7, off; from 2.0 on it is on. Before, the keys are unknown and mean nothing.
+    cdi = version >= (1, 7) and bool(cri.get("enable_cdi", version >= (2, 0)))
+    dirs = tuple(str(path) for path in cri.get("cdi_spec_dirs", CDI_DIRS))
+    return RuntimeConfig(
+        handlers=handlers, default=str(section.get("default_runtime_name", "runc")), cdi=cdi, cdi_dirs=dirs
+    )
+
+
+def _glob(root: Path, pattern: str) -> list[str]:
+    """Paths of the node that match an import: a glob in its last component."""
+    directory, _, last = pattern.rpartition("/")
+    place = inside_root(root, directory)
+    return [f"{directory}/{path.name}" for path in sorted(place.glob(last))] if place.is_dir() else []
+
+
+def _docker(root: Path, version: tuple[int, ...]) -> RuntimeConfig:
+    path = "/etc/docker/daemon.json"
+    try:
+        text = inside_root(root, path).read_text(encoding="utf-8")
+        config = json.loads(text) if text.strip() else {}
+    except FileNotFoundError:
+        config = {}
+    except (ValueError, UnicodeDecodeError) as error:
+        raise RuntimeDown(f"unable to configure the Docker daemon with file {path}: {error}", where=path) from error
+    if not isinstance(config, dict):
+        raise RuntimeDown(f"unable to configure the Docker daemon with file {path}: no object", where=path)
+    handlers = {"runc": Handler()}
+    for name, table in _table(config, "runtimes").items():
+        handlers[name] = Handler(str(table.get("path", "runc")))
+    default = str(config.get("default-runtime", "runc"))
+    if default not in handlers:
+        raise RuntimeDown(f"specified default runtime '{default}' does not exist", where=path)
+    cdi = version >= (25, 0) and bool(_table(config, "features").get("cdi", version >= (28, 2)))
+    dirs = tuple(str(p) for p in config.get("cdi-spec-dirs", CDI_DIRS))
+    return RuntimeConfig(handlers=handlers, default=default, cdi=cdi, cdi_dirs=dirs)
+
+
+def _crio(root: Path, version: tuple[int, ...]) -> RuntimeConfig:
+    config = _toml(root, "/etc/crio/crio.conf")
+    for path in _glob(root, "/etc/crio/crio.conf.d/*"):
+        config = _merge(config, _toml(root, path))
+    section = _table(config, "crio", "runtime")
+    handlers = {name: Handler(str(t.get("runtime_path") or name)) for name, t in _table(section, "runtimes").items()}
+    default = str(section.get("default_runtime", "crun" if version >= (1, 31) else "runc"))
+    handlers.setdefault("runc", Handler())
+    handlers.setdefault("crun", Handler("crun"))
+    if default not in handlers:
+        raise RuntimeDown(f"set default runtime: default_runtime set to {default!r}, but no runtime entry found for it",
+                          where="/etc/crio")  # fmt: skip
+    dirs = tuple(str(p) for p in section.get("cdi_spec_dirs", CDI_DIRS))
+    return RuntimeConfig(handlers=handlers, default=default, cdi=True, cdi_dirs=dirs)

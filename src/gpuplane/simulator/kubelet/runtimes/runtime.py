@@ -1,0 +1,156 @@
+"""One node's container runtime: what it adds to a container that the kubelet asks it to create.
+
+Invariants: its configuration is read when it starts and when it is told to (SIGHUP, systemctl); running containers
+are left alone by both. With a configuration that it cannot read it is down: nothing new starts, and the node says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from gpuplane.errors import Terminal
+from gpuplane.simulator.kubelet.containers import ContainerSpec, Mount
+from gpuplane.simulator.kubelet.devices.ledger import Given
+from gpuplane.simulator.kubelet.runtimes import cdi
+from gpuplane.simulator.kubelet.runtimes.config import RuntimeConfig, RuntimeDown, read_config
+from gpuplane.simulator.kubelet.volumes import inside_root
+
+log = logging.getLogger("gpuplane.kubelet")
+
+SOCKETS: Final = {
+    "containerd": "/run/containerd/containerd.sock",
+    "docker": "/run/docker.sock",
+    "cri-o": "/run/crio/crio.sock",
+}
+_NVIDIA_KIND: Final = "nvidia.com/gpu"
+_VISIBLE: Final = "NVIDIA_VISIBLE_DEVICES"
+
+
+class CreateFailed(Terminal):
+    """The runtime refuses to create the container; the pod waits with CreateContainerError."""
+
+
+class Runtime:
+    """`kind` is containerd, docker or cri-o."""
+
+    def __init__(self, root: Path, kind: str, version: str) -> None:
+        self.root = root
+        self.kind = kind
+        self.version = version
+        self.down: str = ""  # why it does not run, "" when it does
+        self.config: RuntimeConfig | None = None
+        self.reload()
+
+    @property
+    def name(self) -> str:
+        """As in containerID and containerRuntimeVersion."""
+        return self.kind
+
+    def reload(self) -> None:
+        """Reads the configuration again, as after a restart."""
+        try:
+            self.config = read_config(self.root, self.kind, self.version)
+            self.down = ""
+            log.info("%s reads its configuration: default runtime %s, CDI %s", self.kind, self.config.default,
+                     "on" if self.config.cdi else "off")  # fmt: skip
+        except RuntimeDown as error:
+            self.config = None
+            self.down = str(error)
+            log.error("%s does not start: %s", self.kind, error)
+
+    def create(self, spec: ContainerSpec, given: Given, handler: str = "") -> ContainerSpec:
+        """`spec` with what devices, CDI and the runtime `handler` (of a RuntimeClass) add. Raises CreateFailed."""
+        config = self.config
+        if config is None:
+            raise CreateFailed(f"container runtime is down: {self.down}")
+        name = handler or config.default
+        chosen = config.handlers.get(name)
+        if chosen is None:
+            raise CreateFailed(f'failed to get sandbox runtime: no runtime for "{name}" is configured')
+        if chosen.binary.startswith("/") and not inside_root(self.root, chosen.binary).exists():
+            raise CreateFailed(
+                f'failed to create task: exec: "{chosen.binary}": stat {chosen.binary}: no such file or directory'
+            )
+        env = spec.env | given.envs
+        mounts = [*spec.mounts, *(Mount(self._real(m.host_path), m.container_path, m.read_only) for m in given.mounts)]
+        devices = [*spec.devices, *(Mount(self._real(d.host_path), d.container_path) for d in given.devices)]
+        spec = msgspec.structs.replace(spec, env=env, mounts=tuple(mounts), devices=tuple(devices))
+        names = [*given.cdi, *cdi.annotated_names(given.annotations)] if config.cdi else []
+        if Path(chosen.binary).name.startswith("nvidia-container-runtime"):
+            names += visible_names(env.get(_VISIBLE, ""))
+        if not names:
+            return spec
+        try:
+            return self._inject(spec, cdi.resolve(names, cdi.read_specs(self.root, config.cdi_dirs)))
+        except cdi.CDIFailed as error:
+            raise CreateFailed(error.what) from error
+
+    def _real(self, path: str) -> str:
+        place = inside_root(self.root, path)
+        if not place.exists():
+            raise CreateFailed(f"failed to stat {path}: no such file or directory")
+        return str(place)
+
+    def _inject(self, spec: ContainerSpec, edits: cdi.Edits) -> ContainerSpec:
+        env = dict(spec.env)
+        for entry in edits.env:
+            key, _, value = entry.partition("=")
+            env[key] = value
+        devices = {d.target: d for d in spec.devices}
+        for node in edits.device_nodes:
+            devices[node.path] = Mount(self._real(node.host_path or node.path), node.path)
+        mounts = {m.target: m for m in spec.mounts}
+        for mount in edits.mounts:
+            mounts[mount.container_path] = Mount(
+                self._real(mount.host_path), mount.container_path, "ro" in mount.options
+            )
+        links = list(spec.links)
+        folders: list[str] = []
+        for hook in edits.hooks:
+            if not inside_root(self.root, hook.path).exists():
+                raise CreateFailed(
+                    f"error running {hook.hook_name} hook: fork/exec {hook.path}: no such file or directory"
+                )
+            _, new, more = cdi.hook_words(hook)
+            links += new
+            folders += more
+        if folders:
+            # NB: for the loader's cache, which update-ldcache renews: a library path does the same without 40 ms.
+            given = [env["LD_LIBRARY_PATH"]] if env.get("LD_LIBRARY_PATH") else []
+            env["LD_LIBRARY_PATH"] = ":".join(dict.fromkeys([*folders, *given]))
+        return msgspec.structs.replace(
+            spec, env=env, devices=tuple(devices.values()), mounts=tuple(mounts.values()), links=tuple(links)
+        )
+
+    # -- its socket ------------------------------------------------------------------------------------------------
+
+    async def serve(self) -> asyncio.Server:
+        """Listens where clients look for it. Who connects learns our pid from the socket, and may send SIGHUP."""
+        place = inside_root(self.root, SOCKETS[self.kind])
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.unlink(missing_ok=True)
+        directory = os.open(place.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            # Through the directory: the path may be longer than a socket's address can be.
+            return await asyncio.start_unix_server(_listen, f"/proc/self/fd/{directory}/{place.name}")
+        finally:
+            os.close(directory)
+
+
+async def _listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await reader.read()
+    writer.close()
+
+
+def visible_names(value: str) -> list[str]:
+    """CDI names for NVIDIA_VISIBLE_DEVICES; nothing for empty, void and none."""
+    parts = [part.strip() for part in value.split(",") if part.strip()]
+    if not parts or parts[0] in ("void", "none"):
+        return []
+    return [part if "=" in part else f"{_NVIDIA_KIND}={part}" for part in parts]
