@@ -35,6 +35,10 @@ class Kind:
     inward: Convert | None = None
     printer: Printer = DEFAULT
 
+    def stored(self, obj: Object) -> Object:
+        """An object of this version as it is stored."""
+        return obj if self.inward is None else self.inward(obj)
+
     def show(self, entry: Entry) -> Entry:
         """The entry as this version shows it."""
         if self.outward is None:

@@ -57,6 +57,7 @@ _SERVER_FIELDS: Final = (
 _STATUS_WITH_METADATA: Final = frozenset(("pods", "nodes", "persistentvolumes", "persistentvolumeclaims"))
 # Kinds whose status is accepted when they are created: a kubelet registers its Node with it.
 _STATUS_ON_CREATE: Final = frozenset(("nodes",))
+_ALLOCATED: Final = ("clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy")
 
 
 def counts_generations(info: ResourceInfo) -> bool:
@@ -150,6 +151,10 @@ def prepare_update(info: ResourceInfo, old: Object, obj: Object, subresource: st
     new = {**obj, "metadata": metadata}
     if "status" in info.subresources:
         _carry(old, new, "status")
+    if info.plural == "services" and isinstance(new.get("spec"), dict):
+        # What was allocated stays when a client sends the object without it.
+        kept = {field: old["spec"][field] for field in _ALLOCATED if field in old["spec"]}
+        new["spec"] = {**kept, **{k: v for k, v in new["spec"].items() if v is not None}}
     if counts_generations(info) and wanted(info, old) != wanted(info, new):
         metadata["generation"] = before.get("generation", 0) + 1
     return new

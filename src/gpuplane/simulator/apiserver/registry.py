@@ -19,6 +19,7 @@ import msgspec
 from gpuplane.simulator.apiserver import apply as book
 from gpuplane.simulator.apiserver import failure, lifecycle
 from gpuplane.simulator.apiserver.builtin import RESOURCES, ResourceInfo
+from gpuplane.simulator.apiserver.eventforms import from_core, to_core
 from gpuplane.simulator.apiserver.fieldset import Object
 from gpuplane.simulator.apiserver.hooks import SYSTEM, AdmissionRequest, Hooks, Rules, User
 from gpuplane.simulator.apiserver.kinds import Convert, Kind, Kinds, Named
@@ -40,13 +41,17 @@ _decode = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 class Write(msgspec.Struct, frozen=True):
-    """How a write is meant. `manager` empty: not recorded in managedFields. `validation` is Ignore, Warn or Strict."""
+    """How a write is meant. `manager` empty: not recorded in managedFields.
+
+    `validation` of unknown fields is Ignore, Warn or Strict; empty: the writer is our own and built-in kinds are not
+    looked through.
+    """
 
     user: User = SYSTEM
     manager: str = ""
     operation: str = "Update"  # or Apply
     dry_run: bool = False
-    validation: str = "Ignore"
+    validation: str = ""
     warnings: list[str] = []
 
 
@@ -80,8 +85,12 @@ class Registry:
         self._clock = clock
         self._second = -1
         self._now = ""
+        services = self.store.table("services")
         for info in RESOURCES:
-            self.kinds.add(info, builtin_rules(info))
+            if info.group == "events.k8s.io":
+                self.kinds.add(info, builtin_rules(info, services), table="events", outward=from_core, inward=to_core)
+            else:
+                self.kinds.add(info, builtin_rules(info, services))
         self._namespaces = self.kinds.find("namespaces").table
         self._add_namespaces()
 
@@ -160,6 +169,8 @@ class Registry:
         """Serve a custom kind no more and forget its objects."""
         table = self.kinds.find((group, plural)).table
         self.kinds.remove(group, plural)
+        for entry in tuple(table.items.values()):
+            table.remove(entry)
         self.store.drop(table.resource)
 
     # -- writing ---------------------------------------------------------------------------------------------
@@ -290,7 +301,7 @@ class Registry:
             entry = kind.table.get(namespace, name)
             if entry is None:
                 raise failure.not_found(info, name)
-            old = entry.obj
+            old = kind.show(entry).obj
             given = change(old)
             lifecycle.check_identity(info, namespace, name, given)
             metadata = given["metadata"]
@@ -314,9 +325,9 @@ class Registry:
                 book.record(old, new, rules.schema, manager, self.now())
             new["metadata"]["resourceVersion"] = old["metadata"]["resourceVersion"]
             if lifecycle.unchanged(old, new):
-                return entry
+                return kind.show(entry)
             if lifecycle.finished(info, new) and not write.dry_run:
-                return kind.table.remove(entry, new)
+                return kind.show(kind.table.remove(entry, kind.stored(new)))
             return self._put(kind, namespace, name, new, write)
         raise failure.conflict(info, name)
 
@@ -412,14 +423,18 @@ class Registry:
     def _put(self, kind: Kind, namespace: str, name: str, obj: Object, write: Write) -> Entry:
         if write.dry_run:
             return Entry(namespace, name, f"{namespace}/{name}", obj, self.store.version)
-        return kind.table.put(namespace, name, obj)
+        return kind.show(kind.table.put(namespace, name, kind.stored(obj)))
 
     @staticmethod
     def _prune(info: ResourceInfo, rules: Rules, obj: Object, subresource: str, write: Write) -> None:
-        if info.model and (write.validation == "Ignore" or subresource):
-            return  # built-in kinds: our own writers are typed, and a kubelet's status is written by the thousand
+        if info.model and (not write.validation or subresource):
+            return  # a kubelet's status is written by the thousand
+        metadata = obj["metadata"]
+        for field in ("labels", "annotations", "finalizers", "ownerReferences"):
+            if field in metadata and not metadata[field]:
+                del metadata[field]
         unknown = rules.prune(obj)
-        if not unknown or write.validation == "Ignore":
+        if not unknown or write.validation in ("", "Ignore"):
             return
         messages = [f'unknown field "{path}"' for path in unknown]
         if write.validation == "Strict":

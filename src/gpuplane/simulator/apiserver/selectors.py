@@ -120,7 +120,18 @@ def field_text(obj: Object, path: tuple[str, ...]) -> str:
 
 _BOOLEANS = frozenset(("unschedulable", "hostNetwork"))
 _NUMBERS = frozenset(("replicas", "successful"))
-_ALIASES = {("source",): ("source", "component")}
+# Events are stored in their v1 form, whichever form a client selects by.
+_ALIASES: dict[tuple[str, ...], tuple[str, ...]] = {
+    ("source",): ("source", "component"),
+    ("reportingController",): ("reportingComponent",),
+}
+
+
+def _stored_path(name: str) -> tuple[str, ...]:
+    path = tuple(name.split("."))
+    if path[0] == "regarding":
+        return ("involvedObject", *path[1:])
+    return _ALIASES.get(path, path)
 
 
 @lru_cache(maxsize=8192)
@@ -138,9 +149,8 @@ def parse_fields(text: str, selectable: tuple[str, ...]) -> FieldSelector | None
         name, operator, value = found.groups()
         if name not in ("metadata.name", "metadata.namespace") and name not in selectable:
             raise bad_request(f'field label not supported: "{name}"')
-        path = tuple(name.split("."))
         wanted = operator != "!="
-        terms.append((_ALIASES.get(path, path), value, wanted))
+        terms.append((_stored_path(name), value, wanted))
         if wanted:
             equal[name] = value
     return FieldSelector(equal, tuple(terms)) if terms else None

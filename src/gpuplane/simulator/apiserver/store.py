@@ -113,6 +113,8 @@ class Watcher(Protocol):
 
     def deliver(self, event: Event) -> None: ...
 
+    def close(self) -> None: ...
+
 
 Subscriber = Callable[[str, Object, Object | None], None]
 
@@ -182,6 +184,12 @@ class Table:
         watchers.pop(watcher, None)
         if not watchers:
             self._watchers.pop(bucket, None)
+
+    def end(self) -> None:
+        """End all watches: the resource is served no more."""
+        for bucket in tuple(self._watchers.values()):
+            for watcher in tuple(bucket):
+                watcher.close()
 
     def _bucket(self, selection: Selection) -> tuple[str, str]:
         fields = selection.fields.equal if selection.fields is not None else {}
@@ -327,8 +335,7 @@ class Store:
         self.journal = journal
 
     def drop(self, resource: str) -> None:
-        """Forget a table and everything in it without events: its CRD is gone, and so are its watchers."""
+        """Forget an empty table and end its watches: its CRD is gone."""
         table = self._tables.pop(resource, None)
-        if table is not None and self.journal is not None:
-            for entry in table.items.values():
-                self.journal.remove(resource, entry.key, self.version)
+        if table is not None:
+            table.end()

@@ -1,7 +1,7 @@
 """Unknown fields and wrong types in built-in kinds, found as the real server's typed decoding finds them.
 
-Unknown fields are dropped and told (strict clients refuse them, others warn); a wrong type is a 400 at once. Quantities
-written as numbers become text, as they are stored.
+Unknown fields are dropped and told (strict clients refuse them, others warn); a wrong type is a 400 at once. Empty maps
+and lists and nulls go, as they do where the same kinds are Go types; quantities written as numbers become text.
 """
 
 from __future__ import annotations
@@ -56,12 +56,15 @@ def pruner_of(info: ResourceInfo) -> Callable[[Object], Sequence[str]]:
 def _object(obj: Object, message: Message, path: str, unknown: list[str], kind: str, *, top: bool = False) -> None:
     named = message.named
     dropped: list[str] = []
+    empty: list[str] = []
     for name, value in obj.items():
         field = named.get(name)
         if field is None:
             if not (top and name in ("apiVersion", "kind")):
                 dropped.append(name)
-        elif value is not None:
+        elif value is None or (field.shape and not field.always and value in ({}, [])):
+            empty.append(name)
+        else:
             where = f"{path}.{name}" if path else name
             shape = field.shape
             if not shape:
@@ -78,6 +81,8 @@ def _object(obj: Object, message: Message, path: str, unknown: list[str], kind: 
                     raise _wrong(kind, message, where, value, f"map[string]{_go_type(field)}")
                 for key, item in value.items():
                     value[key] = _value(item, field, message, f"{where}.{key}", unknown, kind)
+    for name in empty:
+        del obj[name]
     for name in dropped:
         del obj[name]
         unknown.append(f"{path}.{name}" if path else name)
