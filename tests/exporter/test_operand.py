@@ -109,9 +109,16 @@ async def exporting(given: OperandContext) -> AsyncIterator[Callable[..., Any]]:
 
 async def test_metrics_are_read_when_they_are_asked_for() -> None:
     gpus = FakeGPUs()
-    async with exporting(context(lambda: gpus)) as ask:
+    opened = 0
+
+    def open_gpus() -> FakeGPUs:
+        nonlocal opened
+        opened += 1
+        return gpus
+
+    async with exporting(context(open_gpus)) as ask:
         assert await ask("/health") == (200, "OK\n")
-        assert gpus.readings == 0
+        assert (opened, gpus.readings) == (1, 0)
         for number in (1, 2):
             status, text = await ask("/metrics")
             assert status == 200
@@ -144,16 +151,8 @@ async def test_what_only_a_new_process_heals_ends_this_one() -> None:
     def open_gpus() -> FakeGPUs:
         raise Terminal("NVML is of another version than the driver")
 
-    given = context(open_gpus)
-    task = asyncio.create_task(run(given))
-    assert given.port is not None
-    while not task.done():
-        try:
-            assert (await asyncio.to_thread(get, given.port, "/metrics"))[0] == 503
-        except ConnectionError:
-            await asyncio.sleep(0.01)
     with pytest.raises(Terminal, match="another version"):
-        await task
+        await run(context(open_gpus))
 
 
 async def test_other_paths_and_methods() -> None:

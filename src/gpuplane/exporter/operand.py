@@ -53,6 +53,10 @@ async def run(context: OperandContext) -> None:
 
 
 async def _serve(context: OperandContext, exporter: Exporter) -> None:
+    # At once, not with the first scrape: a GPU that is lost later keeps its place only in a source that knew it before.
+    first = await exporter.health()
+    if first.status is not HTTPStatus.OK:
+        log.warning("%s", first.body.decode().strip())
     paths = {"/metrics": exporter.metrics, "/health": exporter.health}
     port = PORT if context.port is None else context.port
     pause, said = FIRST_PAUSE_SECONDS, ""
