@@ -170,6 +170,17 @@ async def test_a_registration_that_fails_is_tried_again(tmp_path: Path) -> None:
         assert kubelet.refuse == 0
 
 
+async def test_a_kubelet_that_goes_on_refusing_is_an_error(tmp_path: Path) -> None:
+    async def no_sleep(_: float) -> None:
+        await asyncio.sleep(0)
+
+    plugin = GPUPlugin([gpu(0)], {}, PluginConfig())
+    async with FakeKubelet(tmp_path / "device-plugins", refuse=99).listening() as kubelet:
+        with pytest.raises(Retryable, match="refuses the registration: not yet"):
+            await GrpcKubelet(tmp_path, no_sleep).serve(plugin.resource, plugin)
+        assert [path.name for path in kubelet.directory.iterdir()] == ["kubelet.sock"]
+
+
 async def test_its_socket_goes_with_it(tmp_path: Path) -> None:
     plugin = GPUPlugin([gpu(0)], {}, PluginConfig())
     async with FakeKubelet(tmp_path / "device-plugins").listening() as kubelet:

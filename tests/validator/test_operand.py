@@ -264,21 +264,22 @@ async def test_a_pod_that_hangs_is_given_up(world: Any) -> None:
     assert problem.reason == "PluginWorkloadTimedOut"
 
 
-async def test_the_pod_goes_with_the_daemonset(world: Any) -> None:
+async def test_the_pod_has_the_validators_image_and_goes_with_its_daemonset(world: Any) -> None:
     owner = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "nvidia-operator-validator", "uid": "d1"}
-    world.client.put(
-        Pod,
-        {
-            "metadata": {
-                "name": "v-abc",
-                "namespace": "gpu-operator",
-                "ownerReferences": [{**owner, "controller": True}],
-            }
+    ours = {
+        "metadata": {
+            "name": "v-abc",
+            "namespace": "gpu-operator",
+            "ownerReferences": [{**owner, "controller": True}],
         },
-    )
+        "spec": {"containers": [{"name": "operator-validator", "image": "registry.local/gpuplane:1"}]},
+    }
+    world.client.put(Pod, ours)
     ends(world, "Succeeded")
     assert await run_pod(world.context(vector_add=None, pod_name="v-abc")) is None
-    assert world.client.objects["pods", pod_name("sim-1")]["metadata"]["ownerReferences"] == [owner]
+    made = world.client.objects["pods", pod_name("sim-1")]
+    assert made["metadata"]["ownerReferences"] == [owner]
+    assert made["spec"]["containers"][0]["image"] == "registry.local/gpuplane:1"
 
 
 async def test_a_deleted_pod_is_seen_by_its_uid(world: Any) -> None:

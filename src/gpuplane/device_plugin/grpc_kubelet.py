@@ -33,6 +33,7 @@ KUBELET_SOCKET: Final = "kubelet.sock"
 REGISTER_TIMEOUT_SECONDS: Final = 1.0
 FIRST_PAUSE_SECONDS: Final = 0.1
 LONGEST_PAUSE_SECONDS: Final = 5.0
+REFUSALS_AT_MOST: Final = 10  # about half a minute: longer than any start of a kubelet
 
 
 class GrpcKubelet:
@@ -45,7 +46,8 @@ class GrpcKubelet:
     async def serve(self, resource: str, plugin: Plugin) -> None:
         """Offer `plugin` until the kubelet's socket goes away or is another one, or ours was deleted.
 
-        Raises Retryable when the directory cannot be watched or the socket cannot be opened.
+        Raises Retryable when the directory cannot be watched, the socket cannot be opened, or the kubelet goes on
+        refusing.
         """
         ours = self._directory / (resource.replace("/", "-").replace(".com", "") + ".sock")
         try:
@@ -87,7 +89,7 @@ class GrpcKubelet:
     async def _register(
         self, resource: str, ours: Path, made: _Identity, changes: AsyncGenerator[None, None]
     ) -> _Identity:
-        """Register, however long it takes; returns which kubelet socket it was.
+        """Register, however long it takes for a kubelet to appear; returns which kubelet socket it was.
 
         NB: a kubelet that starts empties the directory first; a socket that it deleted must not be registered. Then it
         is None.
@@ -95,7 +97,7 @@ class GrpcKubelet:
         socket = self._directory / KUBELET_SOCKET
         options = pb.DevicePluginOptions(get_preferred_allocation_available=True)
         request = pb.RegisterRequest(version=VERSION, endpoint=ours.name, resource_name=resource, options=options)
-        pause, said = FIRST_PAUSE_SECONDS, ""
+        pause, said, refusals = FIRST_PAUSE_SECONDS, "", 0
         while _identity(ours) == made:
             kubelet = _identity(socket)
             if kubelet is None:
@@ -113,6 +115,13 @@ class GrpcKubelet:
                 if said != reason:
                     log.warning("%s: the kubelet refused the registration, trying again: %s", resource, reason)
                     said = reason
+                refusals += 1
+                if refusals == REFUSALS_AT_MOST:
+                    raise Retryable(
+                        f"the kubelet refuses the registration: {reason}",
+                        where=str(socket),
+                        cure="look at the kubelet's log: journalctl -u kubelet",
+                    ) from error
                 await self._sleep(pause)
                 pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
                 continue

@@ -39,16 +39,24 @@ def pod_name(node_name: str) -> str:
     return f"{NAME}-{hashlib.sha256(node_name.encode()).hexdigest()[:5]}"
 
 
-def manifest(context: OperandContext, owner: dict[str, Any] | None) -> dict[str, Any]:
-    """The pod. `owner` is the validator's DaemonSet, with which it goes; None when that is not known."""
+def manifest(context: OperandContext, ours: Pod | None) -> dict[str, Any]:
+    """The pod. `ours` is the validator's own: the workload has its image and its owner, the DaemonSet, with which it
+    goes; it does not go when one validator pod is replaced by the next.
+    """
     field = {"key": "metadata.name", "operator": "In", "values": [context.node_name]}
     metadata: dict[str, Any] = {
         "name": pod_name(context.node_name),
         "namespace": context.namespace,
         "labels": {"app.kubernetes.io/name": NAME, "app.kubernetes.io/part-of": "gpuplane", "app": NAME},
     }
-    if owner is not None:
-        metadata["ownerReferences"] = [owner]
+    image = context.image
+    if ours is not None:
+        image = image or ours.spec.containers[0].image
+        metadata["ownerReferences"] = [
+            {"apiVersion": owner.api_version, "kind": owner.kind, "name": owner.name, "uid": owner.uid}
+            for owner in ours.metadata.owner_references
+            if owner.controller
+        ]
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -65,7 +73,7 @@ def manifest(context: OperandContext, owner: dict[str, Any] | None) -> dict[str,
             "containers": [
                 {
                     "name": NAME,
-                    "image": context.image or names.IMAGE,
+                    "image": image or names.IMAGE,
                     "command": [sys.executable, "-m", PROGRAM],
                     "resources": {"limits": {names.GPU_RESOURCE: 1}},
                 }
@@ -155,7 +163,8 @@ async def run_pod(
 async def _create(context: OperandContext, pods: Informer[Pod], changed: asyncio.Event) -> str:
     """Create the pod, in the place of one that an earlier validation left; returns its uid."""
     name, namespace = pod_name(context.node_name), context.namespace
-    body = manifest(context, await _owner(context))
+    ours = await context.client.get(Pod, context.pod_name, namespace) if context.pod_name else None
+    body = manifest(context, ours)
     while True:
         changed.clear()
         old = pods.get(f"{namespace}/{name}")
@@ -171,17 +180,6 @@ async def _create(context: OperandContext, pods: Informer[Pod], changed: asyncio
             await changed.wait()
             continue
         return str(created["metadata"]["uid"])
-
-
-async def _owner(context: OperandContext) -> dict[str, Any] | None:
-    """The DaemonSet that owns our own pod: the workload goes when it goes, not when one validator pod is replaced."""
-    if not context.pod_name:
-        return None
-    ours = await context.client.get(Pod, context.pod_name, context.namespace)
-    for owner in ours.metadata.owner_references:
-        if owner.controller:
-            return {"apiVersion": owner.api_version, "kind": owner.kind, "name": owner.name, "uid": owner.uid}
-    return None
 
 
 async def _with_log(context: OperandContext, problem: Problem) -> Problem:
