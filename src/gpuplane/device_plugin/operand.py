@@ -27,6 +27,7 @@ from gpuplane.errors import GpuplaneError, InvalidInput, Retryable
 from gpuplane.hardware import GPUSource
 from gpuplane.host import Host
 from gpuplane.operand import Kubelet, OperandContext, report_stage
+from gpuplane.operand.keep import failed
 
 log = logging.getLogger("gpuplane.device-plugin")
 
@@ -209,14 +210,7 @@ class HealthReport:
 
 async def _report_failure(context: OperandContext, error: GpuplaneError) -> None:
     """Say in GPUNode why nothing is advertised; the log has it in any case."""
-    stage = Stage(
-        state=StageState.FAILED,
-        since=context.now(),
-        reason=decide.failure_reason(error),
-        message=error.what,
-        where=error.where or f"pod/{context.pod_name}",
-        cure=error.cure,
-    )
+    stage = failed(error, decide.failure_reason(error), context.now())
     log.error("%s", error)
     try:
         await report_stage(context, StageName.DEVICE_PLUGIN, stage)
