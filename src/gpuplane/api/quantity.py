@@ -37,7 +37,7 @@ _SUFFIX: Final[dict[str, Decimal]] = {
 def parse_quantity(value: Quantity) -> Decimal:
     """The exact value of a quantity, in its base unit (cores, bytes, pieces). Raises InvalidInput."""
     text = str(value).strip()
-    body = text.rstrip("numkMGTPEi")
+    body = text.rstrip("numkKMGTPEi")
     suffix = text[len(body) :]
     try:
         if suffix not in _SUFFIX or not body or body[-1] in "eE.+-":

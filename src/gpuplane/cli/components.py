@@ -23,9 +23,9 @@ OPERANDS: Final[dict[str, Component]] = {
     "exporter": Component("gpuplane.exporter", "serves DCGM metrics of this node's GPUs"),
 }
 OTHERS: Final[dict[str, Component]] = {
-    "operator": Component("gpuplane.operator", "turns a ClusterPolicy into prepared nodes"),
+    "operator": Component("gpuplane.operator.operator", "turns a ClusterPolicy into prepared nodes"),
     "cluster": Component("gpuplane.simulator.controlplane", "embedded API server, controllers and scheduler"),
-    "kubelet": Component("gpuplane.simulator.kubelet", "one simulated node of the embedded cluster"),
-    "light-nodes": Component("gpuplane.simulator.nodes", "many simulated nodes without processes"),
+    "kubelet": Component("gpuplane.simulator.kubelet", "one node of the embedded cluster"),
+    "light-nodes": Component("gpuplane.simulator.nodes.light", "many simulated nodes without processes"),
     "cluster-supervisor": Component("gpuplane.simulator.cluster", "keeps the embedded cluster's processes alive"),
 }
