@@ -1,6 +1,6 @@
 """The kubelet of simulated nodes: pods as real processes, the device plugin protocol, logs and exec.
 
-    from gpuplane.simulator.kubelet import run, stop_containers
+    from gpuplane.simulator.kubelet import run, run_node, stop_containers
 
 See docs/components/kubelet.md.
 """
@@ -9,13 +9,40 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from gpuplane.errors import Usage
+
 if TYPE_CHECKING:
+    from argparse import Namespace
     from pathlib import Path
 
-__all__ = ["run", "stop_containers"]
+__all__ = ["run", "run_node", "stop_containers"]
 
 
-async def run(*, node_name: str, directory: Path, kubeconfig: Path, token: str = "", port: int = 0) -> None:
+async def run(options: Namespace) -> None:
+    """`gpuplane run kubelet --node-name N --kubeconfig FILE --config CLUSTER.JSON`, until cancelled.
+
+    The machine that N is stands in the cluster's specification; its directory is made at the first start. Raises Usage.
+    """
+    from gpuplane.simulator.cluster.directory import ClusterDirectory
+    from gpuplane.simulator.nodes import build_node, machine
+
+    where = "gpuplane run kubelet"
+    if not (options.node_name and options.kubeconfig and options.config):
+        raise Usage("a simulated node belongs to a cluster", where=where, cure="--node-name, --kubeconfig and --config")
+    cluster = ClusterDirectory.of_config(options.config)
+    node = next((node for node in cluster.spec().nodes if node.name == options.node_name), None)
+    if node is None:
+        raise Usage(f"the cluster has no node {options.node_name}", where=str(options.config))
+    build_node(cluster.nodes / node.name, node.name, machine(node.machine))
+    await run_node(
+        node_name=node.name,
+        directory=cluster.nodes / node.name,
+        kubeconfig=options.kubeconfig,
+        token=cluster.kubelet_token.read_text().strip(),
+    )
+
+
+async def run_node(*, node_name: str, directory: Path, kubeconfig: Path, token: str = "", port: int = 0) -> None:
     """One node, until cancelled; see `gpuplane.simulator.kubelet.kubelet.run`."""
     from gpuplane.simulator.kubelet.kubelet import run as run_kubelet
 

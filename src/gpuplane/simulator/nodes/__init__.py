@@ -1,8 +1,15 @@
 """Simulated machines: what they are, their file systems, the images they know, and light nodes."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 from gpuplane.simulator.nodes.images import Image, ImageMissing, find_image
 from gpuplane.simulator.nodes.machine import DEMO_MACHINES, NodeMachine, machine, machines
-from gpuplane.simulator.nodes.root import build_node, read_machine
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+    from pathlib import Path
 
 __all__ = [
     "DEMO_MACHINES",
@@ -14,4 +21,26 @@ __all__ = [
     "machine",
     "machines",
     "read_machine",
+    "run",
 ]
+
+
+def build_node(directory: Path, name: str, machine: NodeMachine) -> NodeMachine:
+    """Makes a node's directory, unless it stands; see `gpuplane.simulator.nodes.root`."""
+    from gpuplane.simulator.nodes import root
+
+    return root.build_node(directory, name, machine)
+
+
+def read_machine(directory: Path) -> NodeMachine:
+    """Which machine stands in a node's directory. Raises Terminal when none does."""
+    from gpuplane.simulator.nodes import root
+
+    return root.read_machine(directory)
+
+
+async def run(options: Namespace) -> None:
+    """`gpuplane run light-nodes`; see `gpuplane.simulator.nodes.light`."""
+    from gpuplane.simulator.nodes.light import run as run_light
+
+    await run_light(options)

@@ -1,0 +1,279 @@
+"""All light nodes of a process: registration, leases, pods, device amounts.
+
+Writes: a Node, its lease and, when the devices change, the Node's status; one status for a pod that comes up. Leases
+are renewed one after the other, evenly over the interval, so that nothing comes in bursts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import resource
+import time
+from argparse import Namespace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from gpuplane.api.core import LeaseObject, Node
+from gpuplane.errors import Retryable, Usage
+from gpuplane.kube import AlreadyExists, ApiError, Client, Endpoint, Informer, NotFound
+from gpuplane.kube.config import load
+from gpuplane.simulator.gpus import SimulatedGPUs, profile
+from gpuplane.simulator.kubelet.node import LEASE_NAMESPACE, LEASE_SECONDS, Facts, node_labels, node_status
+from gpuplane.simulator.kubelet.pod import Pod
+from gpuplane.simulator.nodes.light.operands import Accounts
+from gpuplane.simulator.nodes.light.pods import LightPod
+from gpuplane.simulator.nodes.light.root import build_light_root, light_tree, state_head
+from gpuplane.simulator.nodes.light.views import Hubs, ViewClient
+from gpuplane.simulator.nodes.light.world import LightHardware, LightHost, LightKubelet
+from gpuplane.simulator.nodes.machine import NodeMachine
+from gpuplane.simulator.nodes.machine import machine as find_machine
+
+log = logging.getLogger("gpuplane.light-nodes")
+
+DEFAULT_MACHINE: Final = "t4-ubuntu22"
+RENEW_SECONDS: Final = 20.0
+_AT_ONCE: Final = 32  # requests in flight
+_WRITERS: Final = 8
+_RETRY_SECONDS: Final = 1.0
+
+
+class LightNode:
+    """One node. Its pods are in LightNodes."""
+
+    def __init__(self, name: str, machine: NodeMachine, root: Path, changed: Any) -> None:
+        self.name = name
+        self.machine = machine
+        self.root = root
+        self.host = LightHost(root, machine.driver)
+        gpus = SimulatedGPUs(profile(machine.gpus), name, machine.driver) if machine.gpus else None
+        self.hardware = LightHardware(gpus, self.host)
+        self.kubelet = LightKubelet(lambda: changed(self))
+
+    def facts(self) -> Facts:
+        return Facts(machine=self.machine, name=self.name, host_ip="127.0.0.1", port=0, devices=self.kubelet.amounts())
+
+
+class LightNodes:
+    """`run` goes on until cancelled.
+
+    Args:
+        directory: holds a root for each node.
+        machine: what every node is.
+        prefix: nodes are called prefix + number from 0, padded to the width of the largest.
+    """
+
+    def __init__(
+        self,
+        *,
+        endpoint: Endpoint,
+        directory: Path,
+        count: int,
+        machine: NodeMachine,
+        prefix: str = "light-",
+    ) -> None:
+        limit = asyncio.Semaphore(_AT_ONCE)
+        self.client = ViewClient(endpoint, user_agent="gpuplane-light-nodes")
+        self.client.limit = limit
+        self._watching = Client(endpoint, user_agent="gpuplane-light-nodes")
+        self.client.hubs = Hubs(self._watching)
+        self.accounts = Accounts(self.client, self.client.hubs, limit)
+        self.directory = directory
+        width = len(str(max(count - 1, 0)))
+        names = (f"{prefix}{number:0{width}d}" for number in range(count))
+        self.nodes = {n: LightNode(n, machine, directory / n / "root", self._changed) for n in names}
+        self.pods: dict[str, LightPod] = {}
+        self.registered = asyncio.Event()
+        self._machine = machine
+        self._dirty: asyncio.Queue[LightNode] = asyncio.Queue()
+        self._queued: set[str] = set()
+        self._informer = Informer(self._watching, Pod)
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @staticmethod
+    def clock() -> float:
+        return time.time()
+
+    @staticmethod
+    def now() -> str:
+        return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+    async def run(self) -> None:
+        _raise_file_limit()
+        await asyncio.to_thread(self._build)
+        try:
+            async with asyncio.TaskGroup() as group:
+                await self._in_parallel(self._register)
+                log.info("%d light nodes registered", len(self.nodes))
+                self.registered.set()
+                group.create_task(self._renew())
+                for _ in range(_WRITERS):
+                    group.create_task(self._write_statuses())
+                self._informer.add_handler(self._on_pod)
+                group.create_task(self._informer.run())
+        finally:
+            for task in list(self._tasks):
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            await self.client.hubs.stop()
+            await self.accounts.aclose()
+            await self.client.aclose()
+            await self._watching.aclose()
+
+    def _build(self) -> None:
+        self.directory.mkdir(parents=True, exist_ok=True)
+        template = light_tree(self._machine, "light")
+        head = state_head(self._machine, self.directory)
+        for node in self.nodes.values():
+            build_light_root(node.root, node.name, self._machine, template, head)
+
+    async def _in_parallel(self, work: Any) -> None:
+        nodes = iter(self.nodes.values())
+
+        async def worker() -> None:
+            for node in nodes:
+                await _until_done(work, node)
+
+        await asyncio.gather(*(worker() for _ in range(_WRITERS)))
+
+    # -- nodes -----------------------------------------------------------------------------------------------------
+
+    async def _register(self, node: LightNode) -> None:
+        facts = node.facts()
+        status = node_status(facts, self.now())
+        body = {
+            "apiVersion": "v1",
+            "kind": "Node",
+            "metadata": {"name": node.name, "labels": {**node_labels(facts), "gpuplane.dev/light": "true"}},
+            "status": status,
+        }
+        try:
+            made = await self.client.create(body)
+            if not made.get("status", {}).get("capacity"):  # a server that keeps status apart
+                await self.client.patch(Node, node.name, {"status": status}, None, "strategic", "status")
+        except AlreadyExists:
+            await self.client.patch(Node, node.name, {"status": status}, None, "strategic", "status")
+        await self._renew_one(node)
+
+    def _changed(self, node: LightNode) -> None:
+        if node.name not in self._queued:
+            self._queued.add(node.name)
+            self._dirty.put_nowait(node)
+
+    async def _write_statuses(self) -> None:
+        while True:
+            node = await self._dirty.get()
+            self._queued.discard(node.name)
+            await _until_done(self._write_amounts, node)
+
+    async def _write_amounts(self, node: LightNode) -> None:
+        status = node_status(node.facts(), self.now())
+        body = {"status": {key: status[key] for key in ("capacity", "allocatable")}}
+        with contextlib.suppress(NotFound):
+            await self.client.patch(Node, node.name, body, None, "strategic", "status")
+
+    async def _renew(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            start = loop.time()
+            for number, node in enumerate(self.nodes.values()):
+                await _until_done(self._renew_one, node)
+                ahead = start + (number + 1) * RENEW_SECONDS / len(self.nodes) - loop.time()
+                if ahead > 0:
+                    await asyncio.sleep(ahead)
+
+    async def _renew_one(self, node: LightNode) -> None:
+        spec = {"holderIdentity": node.name, "leaseDurationSeconds": LEASE_SECONDS, "renewTime": self.now()}
+        try:
+            await self.client.patch(LeaseObject, node.name, {"spec": spec}, LEASE_NAMESPACE)
+        except NotFound:
+            metadata = {"name": node.name, "namespace": LEASE_NAMESPACE}
+            kind = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease"}
+            with contextlib.suppress(AlreadyExists):
+                await self.client.create({**kind, "metadata": metadata, "spec": spec})
+
+    # -- pods ------------------------------------------------------------------------------------------------------
+
+    def _on_pod(self, old: Pod | None, new: Pod | None) -> None:
+        pod = new if new is not None else old
+        assert pod is not None
+        node = self.nodes.get(pod.spec.node_name)
+        if node is None:
+            return
+        known = self.pods.get(pod.metadata.uid)
+        if new is None:
+            if known is not None:
+                known.vanish()
+        elif known is not None:
+            known.update(new)
+        elif new.status.phase not in ("Succeeded", "Failed") or new.metadata.deletion_timestamp is not None:
+            self._begin(LightPod(self, node, new))
+
+    def _begin(self, pod: LightPod) -> None:
+        self.pods[pod.pod.metadata.uid] = pod
+        task = asyncio.create_task(self._work(pod))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _work(self, pod: LightPod) -> None:
+        try:
+            await pod.run()
+        except Exception:
+            log.exception("pod %s of %s failed", pod.pod.metadata.name, pod.node.name)
+        finally:
+            self.pods.pop(pod.pod.metadata.uid, None)
+
+
+async def _until_done(work: Any, node: LightNode) -> None:
+    said = ""
+    while True:
+        try:
+            await work(node)
+            return
+        except (ApiError, Retryable) as error:
+            if str(error) != said:
+                log.warning("%s: %s; trying again", node.name, error)
+                said = str(error)
+            await asyncio.sleep(_RETRY_SECONDS)
+
+
+def _raise_file_limit() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = min(hard, 65536) if hard != resource.RLIM_INFINITY else 65536
+    if soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+async def run_light_nodes(
+    *, count: int, directory: Path, kubeconfig: Path, machine: str = "", prefix: str = "light-"
+) -> None:
+    """`count` light nodes with their roots below `directory`, until cancelled. Raises InvalidInput for a machine
+    unknown."""
+    nodes = LightNodes(
+        endpoint=load(kubeconfig, None),
+        directory=directory,
+        count=count,
+        machine=find_machine(machine or DEFAULT_MACHINE),
+        prefix=prefix,
+    )
+    await nodes.run()
+
+
+async def run(options: Namespace) -> None:
+    """`gpuplane run light-nodes --kubeconfig FILE --config CLUSTER.JSON`. Raises Usage."""
+    from gpuplane.simulator.cluster.directory import ClusterDirectory
+
+    if not (options.kubeconfig and options.config):
+        raise Usage(
+            "light nodes belong to a cluster", where="gpuplane run light-nodes", cure="--kubeconfig and --config"
+        )
+    cluster = ClusterDirectory.of_config(options.config)
+    spec = cluster.spec()
+    await run_light_nodes(
+        count=spec.light_nodes,
+        directory=cluster.path / "light-nodes",
+        kubeconfig=options.kubeconfig,
+        machine=spec.light_machine,
+    )

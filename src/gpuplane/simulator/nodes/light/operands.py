@@ -1,0 +1,158 @@
+"""The production operands inside a light node's pods: which coroutine a container is, and the world it is given."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import importlib
+from collections.abc import Callable, Coroutine, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from gpuplane.errors import InvalidInput
+from gpuplane.kube import Client, Endpoint
+from gpuplane.kube.auth import Credential
+from gpuplane.operand import OperandContext
+from gpuplane.simulator.kubelet.pod import Container, Pod
+from gpuplane.simulator.nodes.light.views import Hubs, ViewClient
+from gpuplane.simulator.nodes.light.world import LightHardware, LightHost, LightKubelet
+
+_OPERANDS: Final = {
+    "discovery": ("gpuplane.discovery", "run"),
+    "gpu-feature-discovery": ("gpuplane.discovery", "run_gpu"),
+    "driver": ("gpuplane.driver", "run"),
+    "toolkit": ("gpuplane.toolkit", "run"),
+    "validator": ("gpuplane.validator", "run"),
+    "device-plugin": ("gpuplane.device_plugin", "run"),
+    "exporter": ("gpuplane.exporter", "run"),
+}
+_TOKEN_SECONDS: Final = 24 * 3600
+
+
+class _Status(msgspec.Struct):
+    token: str
+
+
+class _TokenAnswer(msgspec.Struct):
+    status: _Status
+
+
+class AccountAuth:
+    """The token of one service account, asked for once and again when the server refuses it."""
+
+    def __init__(self, client: Client, namespace: str, account: str) -> None:
+        self._client = client
+        self._path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token"
+        self._credential: Credential | None = None
+        self._asking = asyncio.Lock()
+
+    async def credential(self, *, refused: bool = False) -> Credential:
+        stale = self._credential
+        async with self._asking:
+            if self._credential is None or (refused and self._credential is stale):
+                body = {
+                    "apiVersion": "authentication.k8s.io/v1",
+                    "kind": "TokenRequest",
+                    "spec": {"audiences": [], "expirationSeconds": _TOKEN_SECONDS},
+                }
+                answer = await self._client.request("POST", self._path, None, body)
+                token = msgspec.json.decode(answer, type=_TokenAnswer).status.token
+                self._credential = Credential(header=f"Bearer {token}")
+            return self._credential
+
+
+class Accounts:
+    """One client for each service account, shared by its pods on all light nodes."""
+
+    def __init__(self, client: Client, hubs: Hubs, limit: asyncio.Semaphore) -> None:
+        self._client = client
+        self._hubs = hubs
+        self._limit = limit
+        self._clients: dict[tuple[str, str], ViewClient] = {}
+
+    def client(self, namespace: str, account: str) -> ViewClient:
+        found = self._clients.get((namespace, account))
+        if found is None:
+            auth = AccountAuth(self._client, namespace, account)
+            endpoint: Endpoint = msgspec.structs.replace(self._client.endpoint, auth=auth, namespace=namespace)
+            found = ViewClient(endpoint, user_agent=f"gpuplane-light/{account}")
+            found.hubs = self._hubs
+            found.limit = self._limit
+            self._clients[(namespace, account)] = found
+        return found
+
+    async def aclose(self) -> None:
+        for client in self._clients.values():
+            await client.aclose()
+
+
+def operand_name(container: Container) -> str:
+    """Which operand a container of gpuplane's image is, "" for none."""
+    words = [*container.command, *container.args]
+    if words[:1] == ["gpuplane"]:
+        words = words[1:]
+    return words[1] if len(words) > 1 and words[0] == "run" and words[1] in _OPERANDS else ""
+
+
+def node_path(pod: Pod, container: Container, root: Path, path: str) -> Path:
+    """Where a path of the container lies in the node's root, through its hostPath volumes."""
+    sources = {v.name: v.host_path.path for v in pod.spec.volumes if v.host_path is not None}
+    mounts = [(m.mount_path.rstrip("/"), sources[m.name]) for m in container.volume_mounts if m.name in sources]
+    for target, source in sorted(mounts, key=lambda pair: -len(pair[0])):
+        if path == target or path.startswith(f"{target}/"):
+            return root / source.strip("/") / path[len(target) :].strip("/")
+    raise InvalidInput(f"{path} is on no hostPath volume", where=f"container {container.name}")
+
+
+def operand(
+    pod: Pod,
+    container: Container,
+    *,
+    root: Path,
+    client: Client,
+    host: LightHost,
+    hardware: LightHardware,
+    kubelet: LightKubelet,
+    now: Callable[[], str],
+) -> Coroutine[Any, Any, None]:
+    """The coroutine that a container of gpuplane's image is. Raises InvalidInput for arguments it cannot have here."""
+    name = operand_name(container)
+    words = [word for word in (*container.command, *container.args) if word != "gpuplane"][2:]
+    options = _options(words)
+    module, function = _OPERANDS[name]
+    env: Mapping[str, str] = {variable.name: variable.value for variable in container.env}
+    context = OperandContext(
+        node_name=pod.spec.node_name,
+        namespace=pod.metadata.namespace,
+        client=client,
+        now=now,
+        host_root=node_path(pod, container, root, options.host_root or "/host"),
+        kubelet_dir=root / "var/lib/kubelet",
+        config=None,
+        port=options.port,
+        pod_name=pod.metadata.name,
+        image=env.get("GPUPLANE_IMAGE", container.image),
+        open_gpus=hardware.open,
+        kubelet=kubelet,
+        vector_add=hardware.vector_add,
+        runner=host,
+        sleep=asyncio.sleep,
+    )
+    run: Coroutine[Any, Any, None] = getattr(importlib.import_module(module), function)(context)
+    return run
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> Any:
+        raise InvalidInput(message, where="container arguments")
+
+
+def _options(words: list[str]) -> argparse.Namespace:
+    parser = _Parser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--host-root", default="")
+    parser.add_argument("--kubelet-dir", default="")
+    parser.add_argument("--port", type=int, default=None)
+    parser.add_argument("--verbose", "-v", action="store_true")
+    return parser.parse_args(words)

@@ -1,0 +1,155 @@
+"""The hardware, kubelet and host programs of a light node, as objects in this process.
+
+Invariant: an operand cannot tell them from the real ones but by `OperandContext.in_process`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from gpuplane.errors import Retryable, Terminal
+from gpuplane.host import Command, Completed
+from gpuplane.simulator.gpus import SimulatedGPUs
+from gpuplane.simulator.kubelet.devices import Device, choose
+from gpuplane.simulator.kubelet.devices.ledger import Given, Holding, Ledger, candidates
+
+_PASSED = """\
+[Vector addition of 50000 elements]
+Copy input data from the host memory to the CUDA device
+CUDA kernel launch with 196 blocks of 256 threads
+Copy output data from the CUDA device to the host memory
+Test PASSED
+Done
+"""
+
+
+class LightHost:
+    """Runs the host's programs: those that operands call are a few changes to the root."""
+
+    def __init__(self, root: Path, driver: str) -> None:
+        self.root = root
+        self._driver = driver
+
+    async def run(self, command: Command) -> Completed:
+        program, *words = command.argv
+        names = [word.replace("-", "_") for word in words if not word.startswith("-")]
+        if Path(program).name == "modprobe" and "-r" not in words:
+            for name in names:
+                self.load(name)
+        elif Path(program).name in ("rmmod", "modprobe"):
+            for name in names:
+                self._unload(name)
+        elif Path(program).name not in ("systemctl", "ldconfig"):
+            return Completed(command, 127, stderr=f"{program}: not found on a light node")
+        return Completed(command, 0)
+
+    def load(self, module: str) -> None:
+        home = self.root / "sys/module" / module
+        if home.is_dir():
+            return
+        home.mkdir(parents=True)
+        (home / "version").write_text(f"{self._driver}\n")
+        (home / "refcnt").write_text("0\n")
+        self._list(lambda names: {module, *names})
+        if module == "nvidia":
+            version = self.root / "proc/driver/nvidia/version"
+            version.parent.mkdir(parents=True, exist_ok=True)
+            version.write_text(f"NVRM version: NVIDIA UNIX x86_64 Kernel Module  {self._driver}  (simulated)\n")
+
+    def _unload(self, module: str) -> None:
+        for place in (
+            self.root / "sys/module" / module,
+            *([self.root / "proc/driver/nvidia"] if module == "nvidia" else []),
+        ):
+            for path in place.glob("*"):
+                path.unlink()
+            if place.is_dir():
+                place.rmdir()
+        self._list(lambda names: names - {module})
+
+    def _list(self, change: Callable[[set[str]], set[str]]) -> None:
+        path = self.root / "proc/modules"
+        names = {line.split()[0] for line in path.read_text().splitlines()} if path.exists() else set()
+        path.write_text("".join(f"{name} 16384 0 - Live 0x0\n" for name in sorted(change(names))))
+
+    @property
+    def loaded(self) -> bool:
+        return (self.root / "sys/module/nvidia").is_dir()
+
+
+class LightHardware:
+    """The GPUs of one node. `broken` holds UUIDs whose vectorAdd fails."""
+
+    def __init__(self, gpus: SimulatedGPUs | None, host: LightHost) -> None:
+        self.gpus = gpus
+        self.broken: set[str] = set()
+        self._host = host
+
+    def open(self) -> SimulatedGPUs:
+        """As `hardware.open_gpus`. Raises Retryable without a loaded driver."""
+        if self.gpus is None or not self._host.loaded:
+            raise Retryable("NVML does not answer: the driver is not loaded", cure="modprobe nvidia")
+        return self.gpus
+
+    async def vector_add(self, uuid: str) -> str:
+        """The validation workload on one GPU; its output. Raises Terminal."""
+        known = {gpu.uuid for gpu in self.open().inventory()}
+        if uuid not in known:
+            raise Terminal(f"no GPU {uuid}", where="cuDeviceGetUuid")
+        if uuid in self.broken:
+            raise Terminal("Result verification failed at element 0", where=f"GPU {uuid}", cure="replace the GPU")
+        return _PASSED
+
+
+class LightKubelet:
+    """The device manager of a light node: what `device_plugin.Plugin` is offered to."""
+
+    def __init__(self, changed: Callable[[], None]) -> None:
+        self.devices: dict[str, dict[str, Device]] = {}
+        self._ledger = Ledger()
+        self._plugins: dict[str, Any] = {}
+        self._changed = changed
+
+    async def serve(self, resource: str, plugin: Any) -> None:
+        """Until the plugin is cancelled; then its devices are unhealthy."""
+        self._plugins[resource] = plugin
+        try:
+            async for devices in plugin.watch():
+                found = {device.id: Device(device.healthy, tuple(device.numa)) for device in devices}
+                if found != self.devices.get(resource):
+                    self.devices[resource] = found
+                    self._changed()
+        finally:
+            if self._plugins.get(resource) is plugin:
+                del self._plugins[resource]
+                self.devices[resource] = {i: Device(False, d.numa) for i, d in self.devices.get(resource, {}).items()}
+                self._changed()
+
+    def amounts(self) -> dict[str, tuple[int, int]]:
+        return {r: (len(known), sum(d.healthy for d in known.values())) for r, known in self.devices.items()}
+
+    def allocate(self, pod_uid: str, container: str, resource: str, wanted: int) -> str:
+        """Gives devices to a container; why not, "" when it has them."""
+        if resource not in self.devices or wanted <= 0:
+            return ""
+        known = self.devices[resource]
+        choice = candidates(known, self._ledger.in_use(resource), (), wanted)
+        plugin = self._plugins.get(resource)
+        if choice is None or plugin is None:
+            free = sum(d.healthy for i, d in known.items() if i not in self._ledger.in_use(resource))
+            return (
+                f"Allocate failed due to requested number of devices unavailable for {resource}. "
+                f"Requested: {wanted}, Available: {free}, which is unexpected"
+            )
+        try:
+            ids = choose(choice, plugin.preferred(choice.available, choice.must, wanted), wanted)
+            plugin.allocate(ids)
+        except Terminal as error:
+            return f"Allocate failed due to {error}, which is unexpected"
+        self._ledger.hold(Holding(pod_uid=pod_uid, container=container, resource=resource, ids=ids, given=Given()))
+        return ""
+
+    def release(self, pod_uid: str) -> None:
+        self._ledger.release(pod_uid)
