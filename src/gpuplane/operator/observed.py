@@ -94,7 +94,9 @@ def operand_pod(pod: Pod) -> OperandPod:
         waiting = status.state.waiting
         if waiting is not None and waiting.reason not in _ON_THE_WAY:
             last = status.last_state.terminated
-            cause = last.message.strip() if last is not None and last.message else waiting.message
+            text = last.message.strip() if last is not None else ""
+            # Of a log's end, the last line is the error.
+            cause = text.splitlines()[-1] if text else waiting.message
             return OperandPod(pod.metadata.name, ready, waiting.reason, cause)
     if pod.status.phase == "Failed":
         return OperandPod(pod.metadata.name, False, pod.status.reason or "PodFailed", pod.status.message)

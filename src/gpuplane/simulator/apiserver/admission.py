@@ -7,6 +7,8 @@ by the registry itself.
 
 from __future__ import annotations
 
+import copy
+import secrets
 from collections.abc import Callable
 from typing import Final
 
@@ -96,10 +98,16 @@ class AdmissionChain:
     def _service_account(self, request: AdmissionRequest, spec: Object) -> None:
         name = spec.get("serviceAccountName") or spec.get("serviceAccount") or "default"
         # NB: a real server refuses until the controller has made `default`; here a pod need not wait for that.
-        if name != "default" and self._find("serviceaccounts", request.namespace, name) is None:
+        account = self._find("serviceaccounts", request.namespace, name)
+        if name != "default" and account is None:
             text = f'error looking up service account {request.namespace}/{name}: serviceaccount "{name}" not found'
             raise forbidden(request.info, request.name, text)
         spec["serviceAccountName"] = spec["serviceAccount"] = name
+        automount = spec.get("automountServiceAccountToken")
+        if automount is None:
+            automount = (account or {}).get("automountServiceAccountToken")
+        if automount is not False:
+            _mount_token(spec)
 
     def _priority(self, request: AdmissionRequest, spec: Object) -> None:
         name = spec.get("priorityClassName")
@@ -139,6 +147,32 @@ class AdmissionChain:
             present += [toleration for toleration in tolerations if toleration not in present]
         if overhead := (found.get("overhead") or {}).get("podFixed"):
             spec.setdefault("overhead", overhead)
+
+
+_TOKEN_DIR: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
+_TOKEN_SOURCES: Final = (
+    {"serviceAccountToken": {"expirationSeconds": 3607, "path": "token"}},
+    {"configMap": {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}},
+    {
+        "downwardAPI": {
+            "items": [{"path": "namespace", "fieldRef": {"apiVersion": "v1", "fieldPath": "metadata.namespace"}}]
+        }
+    },
+)
+
+
+def _mount_token(spec: Object) -> None:
+    """Every container gets the account's token, the cluster's CA and the namespace, unless it mounts that path."""
+    containers = [c for field in ("initContainers", "containers") for c in spec.get(field) or () if isinstance(c, dict)]
+    without = [c for c in containers if all(m.get("mountPath") != _TOKEN_DIR for m in c.get("volumeMounts") or ())]
+    if not without:
+        return
+    name = "kube-api-access-" + secrets.token_hex(3)[:5]
+    volumes = spec.setdefault("volumes", [])
+    volumes.append({"name": name, "projected": {"defaultMode": 420, "sources": copy.deepcopy(list(_TOKEN_SOURCES))}})
+    for container in without:
+        mount = {"name": name, "readOnly": True, "mountPath": _TOKEN_DIR}
+        container.setdefault("volumeMounts", []).append(mount)
 
 
 _OWN: Final = frozenset({("", "v1", "pods", "CREATE", "")})
