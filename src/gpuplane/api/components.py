@@ -80,9 +80,12 @@ class NamedDefault(Named):
 
     RULES: ClassVar[tuple[Rule, ...]] = (
         Rule(
-            "!has(self.default) || self.default == '' || (has(self.name) && self.name != '')",
-            "default names a key of a ConfigMap, but no ConfigMap is named",
-            "GP120",
+            rule="!has(self.default) || self.default == '' || (has(self.name) && self.name != '')",
+            holds=lambda config: not config.get("default") or bool(config.get("name")),
+            message="default names a key of a ConfigMap, but no ConfigMap is named",
+            code="GP120",
+            at="default",
+            cure="set name beside it",
         ),
     )
 
@@ -195,9 +198,12 @@ class Rdma(Struct):
 
     RULES: ClassVar[tuple[Rule, ...]] = (
         Rule(
-            "!has(self.useHostMofed) || !self.useHostMofed || (has(self.enabled) && self.enabled)",
-            "useHostMofed has a meaning only with enabled: true",
-            "GP121",
+            rule="!has(self.useHostMofed) || !self.useHostMofed || (has(self.enabled) && self.enabled)",
+            holds=lambda rdma: not rdma.get("useHostMofed") or bool(rdma.get("enabled")),
+            message="useHostMofed has a meaning only with enabled: true",
+            code="GP121",
+            at="useHostMofed",
+            cure="enabled: true",
         ),
     )
 
@@ -241,15 +247,23 @@ Tolerations = tuple[Toleration, ...]
 
 TOLERATION_RULES: Final = (
     Rule(
-        "!has(self.tolerations) || self.tolerations.all(t, !(has(t.operator) && t.operator == 'Exists' "
+        rule="!has(self.tolerations) || self.tolerations.all(t, !(has(t.operator) && t.operator == 'Exists' "
         "&& has(t.value) && t.value != ''))",
-        "a toleration with operator Exists takes no value",
-        "GP122",
+        holds=lambda pods: all(
+            t.get("operator") != "Exists" or not t.get("value") for t in pods.get("tolerations") or ()
+        ),
+        message="a toleration with operator Exists takes no value",
+        code="GP122",
+        at="tolerations",
+        cure="leave out its value, or operator: Equal",
     ),
     Rule(
-        "!has(self.tolerations) || self.tolerations.all(t, (has(t.key) && t.key != '') "
+        rule="!has(self.tolerations) || self.tolerations.all(t, (has(t.key) && t.key != '') "
         "|| (has(t.operator) && t.operator == 'Exists'))",
-        "a toleration without key needs operator Exists",
-        "GP123",
+        holds=lambda pods: all(t.get("key") or t.get("operator") == "Exists" for t in pods.get("tolerations") or ()),
+        message="a toleration without key needs operator Exists",
+        code="GP123",
+        at="tolerations",
+        cure="operator: Exists",
     ),
 )

@@ -78,9 +78,11 @@ class Stage(Struct):
 
     RULES: ClassVar[tuple[Rule, ...]] = (
         Rule(
-            "self.state != 'failed' || (has(self.reason) && self.reason != '')",
-            "a failed stage names its reason",
-            "GP130",
+            rule="self.state != 'failed' || (has(self.reason) && self.reason != '')",
+            holds=lambda stage: stage["state"] != "failed" or bool(stage.get("reason")),
+            message="a failed stage names its reason",
+            code="GP130",
+            at="reason",
         ),
     )
 
@@ -192,9 +194,11 @@ class GPUNodeStatus(Struct):
 
     RULES: ClassVar[tuple[Rule, ...]] = (
         Rule(
-            f"!has(self.stages) || self.stages.all(name, name in {[name.value for name in StageName]})",
-            f"stages are {', '.join(StageName)}",
-            "GP131",
+            rule=f"!has(self.stages) || self.stages.all(name, name in {[name.value for name in StageName]})",
+            holds=lambda status: set(status.get("stages") or ()) <= set(StageName),
+            message=f"stages are {', '.join(StageName)}",
+            code="GP131",
+            at="stages",
         ),
     )
 

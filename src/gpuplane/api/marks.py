@@ -6,17 +6,25 @@ not decoding: a value from a newer release must never make an object look absent
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
 
 
-class Rule(msgspec.Struct, frozen=True):
-    """A CEL rule of a schema, what it means to people, and its code in `gpuplane check`."""
+class Rule(msgspec.Struct, frozen=True, kw_only=True):
+    """A rule about several fields of an object: in CEL for the API server, as a function for `gpuplane check`.
+
+    `holds` gets the object as plain JSON data, of which every field is right in itself. `at` is the field to point at,
+    `cure` what to write. A test holds `rule` and `holds` to the same answers.
+    """
 
     rule: str
+    holds: Callable[[Mapping[str, Any]], bool]
     message: str
     code: str
+    at: str = ""
+    cure: str = ""
 
 
 def one_of(*values: str) -> msgspec.Meta:

@@ -11,11 +11,14 @@ from __future__ import annotations
 
 import inspect
 import textwrap
+from collections.abc import Iterator
 from functools import cache
 from typing import Any, Final
 
 import msgspec
 from msgspec import inspect as types
+
+from gpuplane.api.marks import Rule
 
 Schema = dict[str, Any]
 
@@ -110,6 +113,28 @@ def _union(info: types.UnionType, defaults: bool) -> Schema:
     else:
         raise TypeError(f"{info} has no place in a structural schema")
     return {**schema, "nullable": True} if nullable else schema
+
+
+def rules_of(kind: type[Any]) -> dict[str, Rule]:
+    """Every rule in the schema of a Struct, by its CEL text."""
+    return {rule.rule: rule for rule in _rules(types.type_info(kind))}
+
+
+def _rules(info: types.Type) -> Iterator[Rule]:
+    match info:
+        case types.Metadata():
+            yield from _rules(info.type)
+        case types.StructType():
+            yield from getattr(info.cls, "RULES", ())
+            for field in info.fields:
+                yield from _rules(field.type)
+        case types.VarTupleType() | types.ListType():
+            yield from _rules(info.item_type)
+        case types.DictType():
+            yield from _rules(info.value_type)
+        case types.UnionType():
+            for part in info.types:
+                yield from _rules(part)
 
 
 # -- descriptions ------------------------------------------------------------------------------------------------------

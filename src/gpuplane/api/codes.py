@@ -1,0 +1,142 @@
+"""The stable codes of findings, each with what it means and an example, for `gpuplane explain GPnnn`.
+
+Invariant: a code once given out keeps its meaning; a test holds that every finding's code stands here.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+
+class Code(msgspec.Struct, frozen=True):
+    """`title` in a few words, `text` why it matters and what to do, `wrong` and `right` an example."""
+
+    title: str
+    text: str
+    wrong: str = ""
+    right: str = ""
+
+
+CODES: Final[dict[str, Code]] = {
+    "GP100": Code(
+        "not readable as YAML or JSON",
+        "The file cannot be parsed, so nothing in it could be checked. The place is where the parser gave up; the "
+        "mistake is often on the line before: a missing colon, a tab, an unclosed quote.",
+    ),
+    "GP101": Code(
+        "not a Kubernetes object",
+        "Every document needs apiVersion and kind, which say what it is.",
+        "spec: {}",
+        "apiVersion: nvidia.com/v1\nkind: ClusterPolicy\nmetadata:\n  name: cluster-policy\nspec: {}",
+    ),
+    "GP102": Code(
+        "unknown kind or version",
+        "The group is one of ours, but this kind, or this version of it, does not exist.",
+        "apiVersion: nvidia.com/v1beta1\nkind: ClusterPolicy",
+        "apiVersion: nvidia.com/v1\nkind: ClusterPolicy",
+    ),
+    "GP103": Code(
+        "bad name",
+        "metadata.name is required: lower-case letters, digits, '-' and '.', at most 253 characters, beginning and "
+        "ending with a letter or digit.",
+        "name: Cluster_Policy",
+        "name: cluster-policy",
+    ),
+    "GP110": Code(
+        "unknown field",
+        "The kind has no such field. The API server would drop it, and what it was meant to do would not happen.",
+        "spec:\n  driver:\n    enable: false",
+        "spec:\n  driver:\n    enabled: false",
+    ),
+    "GP111": Code(
+        "wrong type",
+        "The field wants another type of value. In YAML, quotes make text of anything, and on, off, yes and no without "
+        "quotes are true and false.",
+        'enabled: "true"',
+        "enabled: true",
+    ),
+    "GP112": Code(
+        "not one of the allowed values",
+        "The field takes one of a fixed set of words.",
+        "kernelModuleType: opensource",
+        "kernelModuleType: open",
+    ),
+    "GP113": Code(
+        "not of the required form",
+        "The text does not have the form that the field wants (a path, a duration, a percentage).",
+        "interval: 15 seconds",
+        "interval: 15s",
+    ),
+    "GP114": Code("out of range", "The number is too small, or there are too many entries."),
+    "GP115": Code("missing", "The field is required where it stands."),
+    "GP116": Code(
+        "two entries with the same key",
+        "The list is a map by one field of its entries, so each value of it may stand there once.",
+        "env:\n- {name: A, value: x}\n- {name: A, value: y}",
+        "env:\n- {name: A, value: y}",
+    ),
+    "GP117": Code(
+        "the same field twice",
+        "A mapping has the same field twice. Parsers silently take the last one.",
+    ),
+    "GP118": Code(
+        "null where a value must be",
+        "The field may be left out, but not be null. A key with nothing after its colon is null.",
+        "driver:",
+        "driver: {}",
+    ),
+    "GP120": Code(
+        "default without a ConfigMap",
+        "config.default chooses one of the configurations in the ConfigMap config.name. Without the name there is "
+        "nothing to choose from, and the component would not start.",
+        "devicePlugin:\n  config:\n    default: any",
+        "devicePlugin:\n  config:\n    name: plugin-configs\n    default: any",
+    ),
+    "GP121": Code(
+        "useHostMofed without rdma",
+        "driver.rdma.useHostMofed says where RDMA's network driver comes from; without driver.rdma.enabled there is "
+        "none.",
+    ),
+    "GP122": Code(
+        "toleration Exists with a value",
+        "A toleration with operator Exists matches every value, so it may not name one. Kubernetes would refuse every "
+        "DaemonSet made with it.",
+    ),
+    "GP123": Code(
+        "toleration without key",
+        "A toleration without key means all taints, and Kubernetes wants operator: Exists for that. It would refuse "
+        "every DaemonSet made with it.",
+    ),
+    "GP124": Code(
+        "NRI without CDI",
+        "The NRI plugin injects CDI devices, so cdi.nriPluginEnabled can never work with cdi.enabled: false.",
+    ),
+    "GP125": Code(
+        "gds without driver",
+        "The module of GPUDirect Storage is built and loaded in the driver's container, which driver.enabled: false "
+        "leaves out.",
+    ),
+    "GP126": Code(
+        "gdrcopy without driver",
+        "The module of GDRCopy is built and loaded in the driver's container, which driver.enabled: false leaves out.",
+    ),
+    "GP130": Code(
+        "failed without reason", "A failed stage of a GPUNode names its reason. Only gpuplane writes GPUNodes."
+    ),
+    "GP131": Code("unknown stage", "A GPUNode has a fixed set of stages. Only gpuplane writes GPUNodes."),
+    "GP140": Code(
+        "accepted without effect",
+        "The field is known, so that existing manifests apply, but this release does not act on it. A warning only.",
+    ),
+    "GP141": Code(
+        "more than one ClusterPolicy",
+        "The oldest ClusterPolicy of a cluster is in force; all others are ignored and say so in their status.",
+    ),
+}
+
+
+def explain(code: str) -> Code | None:
+    """The entry of `code`, whatever its case."""
+    return CODES.get(code.upper())
