@@ -311,7 +311,7 @@ class Registry:
             if metadata.get("uid"):
                 lifecycle.check_preconditions(info, old, uid=metadata["uid"], version=None)
             new = copy(lifecycle.prepare_update(info, old, given, subresource))
-            self._prune(info, rules, new, subresource, write)
+            self._prune_changed(info, rules, old, new, subresource, write)
             rules.default(new)
             new = await self._admit("UPDATE", kind, namespace, name, subresource, new, old, write)
             lifecycle.check_finalizers(info, old, new)
@@ -424,6 +424,17 @@ class Registry:
         if write.dry_run:
             return Entry(namespace, name, f"{namespace}/{name}", obj, self.store.version)
         return kind.show(kind.table.put(namespace, name, kind.stored(obj)))
+
+    def _prune_changed(
+        self, info: ResourceInfo, rules: Rules, old: Object, new: Object, subresource: str, write: Write
+    ) -> None:
+        """As `_prune`, of what an update changed: the stored rest has been looked through before."""
+        part = {key: value for key, value in new.items() if key == "metadata" or old.get(key) != value}
+        before = tuple(part)
+        self._prune(info, rules, part, subresource, write)
+        for key in before:
+            if key not in part:
+                del new[key]
 
     @staticmethod
     def _prune(info: ResourceInfo, rules: Rules, obj: Object, subresource: str, write: Write) -> None:

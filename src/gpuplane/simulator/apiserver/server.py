@@ -6,6 +6,7 @@ written, and only then requests are answered. Stopping ends watches first and cl
 
 from __future__ import annotations
 
+import gc
 import logging
 import time
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from gpuplane.simulator.apiserver.http import HttpServer, bind
 from gpuplane.simulator.apiserver.journal import SQLiteJournal
 from gpuplane.simulator.apiserver.registry import Registry
 from gpuplane.simulator.apiserver.rest import Rest
+from gpuplane.simulator.apiserver.streams import UpgradableProtocol
 
 log = logging.getLogger("gpuplane.apiserver")
 
@@ -68,7 +70,7 @@ class ApiServer:
             journal = _restored(registry, data) if data is not None else None
             extensions = install(registry, signing_key=signing_key, clock=clock)
             await furnish(registry)
-            http = HttpServer(Rest(registry), sock, paths)
+            http = HttpServer(Rest(registry), sock, paths, protocol=UpgradableProtocol)
             server = cls(registry, extensions, http, host, paths.authority)
             server._journal = journal
             await server._publish(host)
@@ -76,6 +78,11 @@ class ApiServer:
             sock.close()
             raise
         await http.start()
+        # Stored objects are trees without cycles: looking through all of them again and again is half the cost of
+        # every write. What is here now is never looked at again, the rest seldom.
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(50_000, 20, 100)
         return server
 
     async def _publish(self, host: str) -> None:

@@ -12,9 +12,10 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
@@ -25,6 +26,7 @@ from gpuplane.simulator.apiserver.failure import ApiFailure
 from gpuplane.simulator.apiserver.store import ADDED, Entry, Event, Selection, Store, Table
 
 MAX_WAITING_LINES = 50_000
+_PIECE = 200  # objects of the start in one piece, so that many watchers at once need little memory
 BOOKMARK_SECONDS = 60.0
 _encode = msgspec.json.Encoder().encode
 
@@ -55,6 +57,7 @@ class Stream:
     def __init__(self, selection: Selection, render: Render | None) -> None:
         self.selection = selection
         self.lines: list[bytes] = []
+        self.initial: Iterator[Entry] = iter(())
         self.closed = False
         self._render = render
         self._first = True
@@ -67,18 +70,22 @@ class Stream:
         if len(self.lines) >= MAX_WAITING_LINES:
             self.close()
             return
-        if self._render is None:
-            self.lines.append(event.line(type))
-        else:
-            self.add(type, event.seen_as(type))
+        self.lines.append(event.line(type) if self._render is None else self._line(type, event.seen_as(type)))
         if self._waiting is not None:
             self._wake()
 
-    def add(self, type: str, entry: Entry) -> None:
-        """Append one line without waking anybody."""
+    def _line(self, type: str, entry: Entry) -> bytes:
         raw = entry.raw if self._render is None else self._render(type, entry, self._first)
         self._first = False
-        self.lines.append(line(type, raw))
+        return line(type, raw)
+
+    def take(self) -> bytes:
+        """The next piece to send: of what there was at the start, a part at a time, then what waits; empty: nothing."""
+        started = list(itertools.islice(self.initial, _PIECE))
+        if started:
+            return b"".join([self._line(ADDED, entry) for entry in started])
+        lines, self.lines = self.lines, []
+        return b"".join(lines)
 
     def close(self) -> None:
         self.closed = True
@@ -150,8 +157,7 @@ class Watches:
         self, info: ResourceInfo, table: Table, selection: Selection, options: WatchOptions, stream: Stream
     ) -> None:
         if options.start is None:
-            for entry in table.select(selection):
-                stream.add(ADDED, entry)
+            stream.initial = iter(table.select(selection))
             if options.initial_bookmark:
                 stream.lines.append(self._bookmark(info, initial=True))
             return
@@ -165,9 +171,8 @@ class Watches:
         end = now + options.timeout_seconds
         bookmark = now + BOOKMARK_SECONDS if options.bookmarks else end
         while not stream.closed:
-            if stream.lines:
-                lines, stream.lines = stream.lines, []
-                await request.send({"type": "http.response.body", "body": b"".join(lines), "more_body": True})
+            if piece := stream.take():
+                await request.send({"type": "http.response.body", "body": piece, "more_body": True})
                 continue
             now = time.monotonic()
             if now >= end:
