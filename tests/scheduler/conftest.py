@@ -18,7 +18,9 @@ def pod_object(
     status = spec.pop("status", {})
     created = spec.pop("created", "2026-01-01T00:00:00Z")
     ports = spec.pop("ports", [])
-    container = {"name": "main", "image": "app", "resources": {"requests": requests}, "ports": ports}
+    limits = {name: amount for name, amount in requests.items() if "/" in name}
+    resources = {"requests": requests, "limits": limits}
+    container = {"name": "main", "image": "app", "resources": resources, "ports": ports}
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -70,3 +72,15 @@ class World:
 @pytest.fixture
 def world() -> World:
     return World()
+
+
+class Objects:
+    """Raw objects, for tests on the registry."""
+
+    pod = staticmethod(pod_object)
+    node = staticmethod(node_object)
+
+
+@pytest.fixture
+def objects() -> Objects:
+    return Objects()

@@ -8,7 +8,6 @@ from typing import Final
 import msgspec
 
 from gpuplane.errors import InvalidInput
-from gpuplane.simulator.nodes.machine import machine
 
 _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 MAX_PORT: Final = 65535
@@ -60,6 +59,9 @@ class ClusterSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _machine(name: str) -> list[str]:
+    # Imported here, because the control plane reads specs and is to start without what nodes need.
+    from gpuplane.simulator.nodes import machine
+
     try:
         machine(name)
     except InvalidInput as error:
