@@ -28,6 +28,7 @@ from gpuplane.simulator.apiserver.policies import Policies, findings
 from gpuplane.simulator.apiserver.rbac import RBAC
 from gpuplane.simulator.apiserver.registry import Registry
 from gpuplane.simulator.apiserver.reviews import Reviews, TokenRequests
+from gpuplane.simulator.apiserver.streams import Streams
 from gpuplane.simulator.apiserver.webhooks import Webhooks
 
 logger = logging.getLogger("gpuplane.apiserver")
@@ -37,7 +38,7 @@ _HEALTH = ("healthz", "livez", "readyz")
 
 
 class Extensions:
-    """What `install` set up; `identity.add(token, user)` lets somebody in."""
+    """What `install` set up; `identity.add(token, user)` lets somebody in, `streams.token` is for kubelets."""
 
     def __init__(self, registry: Registry, signing_key: bytes, clock: Callable[[], float]) -> None:
         self.registry = registry
@@ -45,6 +46,7 @@ class Extensions:
         self.identity = Identity(ServiceAccountTokens(signing_key, self.find, clock), self.rbac)
         self.webhooks = Webhooks(self._resolve)
         self.admission = AdmissionChain(self.find, registry.list, self.webhooks, Policies(self._params))
+        self.streams = Streams(self.find)
         self._schemas: dict[tuple[str, str, str], Object] = {}
         self._openapi = OpenAPI(self._resources, self._schema, lambda: registry.kinds.changes)
         self._pages: dict[str, Answer | None] = {}
@@ -193,6 +195,7 @@ def install(
     hooks.reviews.update(Reviews(made.identity, made.rbac).by_plural())
     tokens = TokenRequests(made.identity, made.find, registry.resource("serviceaccounts"))
     hooks.connect["serviceaccounts", "token"] = tokens.connect
+    hooks.connect.update(made.streams.by_subresource())
     hooks.pages.append(made.page)
     return made
 

@@ -114,7 +114,7 @@ class Webhooks:
             if hook.ignores_failure:
                 return False
             raise _internal(hook, f"the patch cannot be applied: {problem}") from problem
-        changed = patched != request.obj
+        changed: bool = patched != request.obj
         request.obj = patched
         return changed
 

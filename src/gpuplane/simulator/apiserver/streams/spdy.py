@@ -1,0 +1,168 @@
+"""SPDY/3.1 (draft-mbelshe-httpbis-spdy-00) from the server's side, as far as kubectl's exec and port-forward use it.
+
+Streams are opened by the client, named by their headers; nobody limits windows (neither does the Go library that all
+clients use), so WINDOW_UPDATE is ignored. One zlib stream in each direction carries all headers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+import zlib
+from collections.abc import AsyncIterator
+from typing import Final
+
+_VERSION: Final = 3
+_SYN_STREAM, _SYN_REPLY, _RST_STREAM, _PING, _GOAWAY, _HEADERS = 1, 2, 3, 6, 7, 8
+_FIN: Final = 1
+_MAX_FRAME: Final = 1 << 24
+_WORDS: Final = (
+    "options head post put delete trace accept accept-charset accept-encoding accept-language accept-ranges age allow "
+    "authorization cache-control connection content-base content-encoding content-language content-length "
+    "content-location content-md5 content-range content-type date etag expect expires from host if-match "
+    "if-modified-since if-none-match if-range if-unmodified-since last-modified location max-forwards pragma "
+    "proxy-authenticate proxy-authorization range referer retry-after server te trailer transfer-encoding upgrade "
+    "user-agent vary via warning www-authenticate method get status 200_OK version HTTP/1.1 url public set-cookie "
+    "keep-alive origin"
+)
+_TAIL: Final = (
+    "100101201202205206300302303304305306307402405406407408409410411412413414415416417502504505"
+    "203 Non-Authoritative Information204 No Content301 Moved Permanently400 Bad Request401 Unauthorized"
+    "403 Forbidden404 Not Found500 Internal Server Error501 Not Implemented503 Service Unavailable"
+    "Jan Feb Mar Apr May Jun Jul Aug Sept Oct Nov Dec 00:00:00 Mon, Tue, Wed, Thu, Fri, Sat, Sun, GMT"
+    "chunked,text/html,image/png,image/jpg,image/gif,application/xml,application/xhtml+xml,text/plain,"
+    "text/javascript,publicprivatemax-age=gzip,deflate,sdchcharset=utf-8charset=iso-8859-1,utf-,*,enq=0."
+)
+#: The dictionary of the header compression, section 2.6.10.1 of the draft.
+DICTIONARY: Final = (
+    b"".join(struct.pack("!I", len(word)) + word.replace("_", " ").encode() for word in _WORDS.split()) + _TAIL.encode()
+)
+
+
+class Stream:
+    """One stream; `read` gives data until the client has closed its half."""
+
+    def __init__(self, session: Session, number: int, headers: dict[str, str]) -> None:
+        self.number = number
+        self.headers = headers
+        self._session = session
+        self._arrived: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self._sent_fin = False
+
+    def arrived(self, data: bytes | None) -> None:
+        """None: the client's half is closed."""
+        self._arrived.put_nowait(data)
+
+    async def read(self) -> bytes:
+        """The next piece; empty at the end."""
+        data = await self._arrived.get()
+        if data is None:
+            self._arrived.put_nowait(None)
+            return b""
+        return data
+
+    async def write(self, data: bytes) -> None:
+        """Raises ConnectionError when the client has gone."""
+        await self._session.send_data(self.number, data)
+
+    async def close(self) -> None:
+        """Closes our half."""
+        if not self._sent_fin:
+            self._sent_fin = True
+            await self._session.send_data(self.number, b"", _FIN)
+
+    def reset(self) -> None:
+        """Ends the stream in both directions, as cancelled."""
+        self._session.send_control(_RST_STREAM, struct.pack("!II", self.number, 5))
+
+
+class Session:
+    """A connection after the upgrade. `streams` yields them as the client opens them."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._inflate = zlib.decompressobj(zdict=DICTIONARY)
+        self._deflate = zlib.compressobj(zdict=DICTIONARY)
+        self._streams: dict[int, Stream] = {}
+        self._opened: asyncio.Queue[Stream | None] = asyncio.Queue()
+
+    async def streams(self) -> AsyncIterator[Stream]:
+        while (stream := await self._opened.get()) is not None:
+            yield stream
+
+    async def run(self) -> None:
+        """Reads frames until the client goes; then every stream ends."""
+        try:
+            while await self._frame():
+                pass
+        except (asyncio.IncompleteReadError, ConnectionError, zlib.error, struct.error):
+            pass  # the client went away or speaks something else: the session is over either way
+        finally:
+            for stream in self._streams.values():
+                stream.arrived(None)
+            self._opened.put_nowait(None)
+
+    async def _frame(self) -> bool:
+        first, flags_length = struct.unpack("!II", await self._reader.readexactly(8))
+        flags, length = flags_length >> 24, flags_length & 0xFFFFFF
+        body = await self._reader.readexactly(length)
+        if not first & 0x80000000:
+            stream = self._streams.get(first)
+            if stream is not None:
+                if body:
+                    stream.arrived(body)
+                if flags & _FIN:
+                    stream.arrived(None)
+            return True
+        kind: int = first & 0xFFFF
+        if kind == _SYN_STREAM:
+            self._syn_stream(body, flags)
+        elif kind == _HEADERS:
+            self._headers(body[4:])  # keeps the decompressor in step
+        elif kind == _RST_STREAM:
+            number = struct.unpack("!I", body[:4])[0]
+            if number in self._streams:
+                self._streams[number].arrived(None)
+        elif kind == _PING:
+            self.send_control(_PING, body)
+        return kind != _GOAWAY
+
+    def _syn_stream(self, body: bytes, flags: int) -> None:
+        number = struct.unpack("!I", body[:4])[0] & 0x7FFFFFFF
+        stream = self._streams[number] = Stream(self, number, self._headers(body[10:]))
+        if flags & _FIN:
+            stream.arrived(None)
+        self.send_control(_SYN_REPLY, struct.pack("!I", number) + self._compressed({}))
+        self._opened.put_nowait(stream)
+
+    def _headers(self, block: bytes) -> dict[str, str]:
+        data = self._inflate.decompress(block)
+        (count,) = struct.unpack_from("!I", data)
+        at = 4
+        texts: list[str] = []
+        for _ in range(2 * count):
+            (size,) = struct.unpack_from("!I", data, at)
+            texts.append(data[at + 4 : at + 4 + size].decode("latin-1"))
+            at += 4 + size
+        return dict(zip(texts[::2], texts[1::2], strict=True))
+
+    def _compressed(self, headers: dict[str, str]) -> bytes:
+        block = struct.pack("!I", len(headers))
+        for name, value in headers.items():
+            block += struct.pack("!I", len(name)) + name.encode() + struct.pack("!I", len(value)) + value.encode()
+        return self._deflate.compress(block) + self._deflate.flush(zlib.Z_SYNC_FLUSH)
+
+    def send_control(self, kind: int, body: bytes, flags: int = 0) -> None:
+        head = struct.pack("!HHI", 0x8000 | _VERSION, kind, flags << 24 | len(body))
+        self._writer.write(head + body)
+
+    async def send_data(self, number: int, data: bytes, flags: int = 0) -> None:
+        for at in range(0, max(len(data), 1), _MAX_FRAME - 1):
+            part = data[at : at + _MAX_FRAME - 1]
+            self._writer.write(struct.pack("!II", number, flags << 24 | len(part)) + part)
+        await self._writer.drain()
+
+    async def close(self) -> None:
+        self.send_control(_GOAWAY, struct.pack("!II", max(self._streams, default=0), 0))
+        await self._writer.drain()
