@@ -8,7 +8,6 @@ and started again at any moment; with `persist` it then loses nothing.
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 from argparse import Namespace
 from pathlib import Path
@@ -17,12 +16,9 @@ from typing import Final
 import msgspec
 
 from gpuplane.errors import Usage
-from gpuplane.simulator.apiserver import Registry, certificates
-from gpuplane.simulator.apiserver.extensions import Extensions, furnish, install
-from gpuplane.simulator.apiserver.http import HttpServer, bind
+from gpuplane.simulator.apiserver.extensions import Extensions
 from gpuplane.simulator.apiserver.identity import ADMIN, node_user
-from gpuplane.simulator.apiserver.journal import SQLiteJournal
-from gpuplane.simulator.apiserver.rest import Rest
+from gpuplane.simulator.apiserver.server import ApiServer
 from gpuplane.simulator.cluster.directory import ClusterDirectory, Endpoint, Tokens, write
 from gpuplane.simulator.cluster.spec import ClusterSpec
 from gpuplane.simulator.cluster.supervisor import keep_supervised
@@ -52,33 +48,25 @@ class ControlPlane:
         self._directory = directory
         self._spec = spec
         self._tokens = directory.ensure_tokens(spec)
-        self.registry = Registry()
-        self._journal: SQLiteJournal | None = None
 
     async def run(self) -> None:
         directory, spec = self._directory, self._spec
-        known = directory.endpoint()
-        # A restarted server must be where its clients look for it; only the first start may choose.
-        socket = bind(HOST, known.port if known is not None else spec.port)
-        if spec.persist:
-            self._journal = SQLiteJournal(directory.data / "objects.sqlite")
-            self.registry.restore(self._journal, list(self._journal.load()), self._journal.version())
-        certs = certificates.ensure(directory.pki)
-        extensions = install(self.registry, signing_key=bytes.fromhex(self._tokens.signing_key))
-        admit(extensions, self._tokens)
-        await furnish(self.registry)
         config = load(Path(spec.scheduler_config)) if spec.scheduler_config else SchedulerConfig()
-        controllers = Controllers(self.registry, ca=certs.authority.read_text())
-        scheduler = Scheduler(self.registry, config)
-        server = HttpServer(Rest(self.registry), socket, certs)
-        await server.start()
-        endpoint = Endpoint(f"https://{HOST}:{server.port}", server.port)
-        write(directory.endpoint_file, msgspec.json.encode(endpoint))
-        _log.info("cluster %s serves on %s", spec.name, endpoint.server)
-        # What was loaded and imported stays; the garbage collector need not walk it again and again.
-        gc.collect()
-        gc.freeze()
-        gc.set_threshold(20_000, 50, 100)
+        known = directory.endpoint()
+        server = await ApiServer.start(
+            directory.pki,
+            host=HOST,
+            # A restarted server must be where its clients look for it; only the first start may choose.
+            port=known.port if known is not None else spec.port,
+            data=directory.data if spec.persist else None,
+            signing_key=bytes.fromhex(self._tokens.signing_key),
+        )
+        # NB: nothing is awaited until everybody is let in, so that no early request is refused.
+        admit(server.extensions, self._tokens)
+        controllers = Controllers(server.registry, ca=server.authority.read_text())
+        scheduler = Scheduler(server.registry, config)
+        write(directory.endpoint_file, msgspec.json.encode(Endpoint(server.url, server.port)))
+        _log.info("cluster %s serves on %s", spec.name, server.url)
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(controllers.run(), name="controllers")
@@ -86,13 +74,11 @@ class ControlPlane:
                 group.create_task(keep_supervised(directory), name="supervision")
         finally:
             await server.stop()
-            extensions.close()
-            if self._journal is not None:
-                self._journal.close()
 
 
 def admit(extensions: Extensions, tokens: Tokens) -> None:
-    """Lets the cluster's own people and machines in."""
+    """Lets the cluster's own people and machines in, and the API server into the kubelets."""
+    extensions.streams.token = tokens.kubelet
     identity = extensions.identity
     identity.add(tokens.admin, ADMIN)
     for name, token in tokens.nodes.items():
