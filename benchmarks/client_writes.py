@@ -1,6 +1,6 @@
 """CPU cost of one small write (a merge patch of a Node) over TLS on the loopback: ours, lightkube's, aiohttp's.
 
-    python benchmarks/requests.py [COUNT]
+    python benchmarks/client_writes.py [COUNT]
 
 The server is a process of its own that answers every request with the same bytes, so that the figure is the client's
 alone: user and system time of this process, divided by the number of requests. Peers that are not installed are left
