@@ -78,12 +78,14 @@ async def _stay(options: Namespace, screen: Terminal) -> int:
     async with Client.connect(options.kubeconfig, options.context, user_agent="gpuplane-status") as client:
         follower = Follower(client)
         try:
-            limit = options.timeout if options.wait else None
-            async with asyncio.timeout(limit), follower:
+            async with asyncio.timeout(options.timeout if options.wait else None):
+                await follower.start()
                 await _follow(follower, _cluster_name(client), options, screen)
         except TimeoutError:
             show(follower.seen(), _cluster_name(client), options, screen)
             return 1
+        finally:
+            await follower.aclose()
     return 0
 
 
@@ -126,14 +128,14 @@ class Follower:
         for informer in self._informers:
             informer.add_handler(lambda old, new: self._change.set())
 
-    async def __aenter__(self) -> Follower:
+    async def start(self) -> None:
+        """Returns when the first lists are complete."""
         for informer in self._informers:
             informer.start()
         for informer in self._informers:
             await informer.synced()
-        return self
 
-    async def __aexit__(self, *exc: object) -> None:
+    async def aclose(self) -> None:
         for informer in self._informers:
             await informer.stop()
 

@@ -8,7 +8,7 @@ from datetime import datetime
 from gpuplane import __version__
 from gpuplane.api.gpunode import StageState
 from gpuplane.cli.overview import NodeView, Overview
-from gpuplane.cli.terminal import Terminal
+from gpuplane.cli.terminal import Terminal, count
 
 BAR = 24
 MARKS = {
@@ -64,7 +64,8 @@ def nodes_page(name: str, seen: Overview, screen: Terminal, now: datetime, *, wi
         if not troubled
         else screen.paint(f"{screen.glyph('bad')} {len(troubled)} of {len(seen.nodes)} need you", "bad")
     )
-    lines = [f"{name}   {len(seen.nodes)} GPU nodes   {seen.gpus} GPUs   gpuplane {__version__}   {verdict}", ""]
+    numbers = f"{count(len(seen.nodes), 'GPU node')}   {count(seen.gpus, 'GPU')}"
+    lines = [f"{name}   {numbers}   gpuplane {__version__}   {verdict}", ""]
     lines += _bars(seen, screen)
     lines += ["", *_models(seen, screen)]
     if wide:
@@ -77,7 +78,7 @@ def nodes_page(name: str, seen: Overview, screen: Terminal, now: datetime, *, wi
 def _bars(seen: Overview, screen: Terminal) -> list[str]:
     total = sum(node.advertised for node in seen.nodes)
     share = seen.held / total if total else 0.0
-    fits = [f"{size} GPU{'s' if size > 1 else ' '} {screen.glyph('times')}{count}" for size, count in seen.fits.items()]
+    fits = [f"{count(size, 'GPU'):6} {screen.glyph('times')}{number}" for size, number in seen.fits.items()]
     left = [
         f" Held   {screen.bar(share, BAR)}  {seen.held} of {total} GPUs   {share:.0%}",
         f" Pods   {seen.running} running   {seen.waiting} waiting",
@@ -133,9 +134,9 @@ def _wide(nodes: Sequence[NodeView], screen: Terminal, now: datetime) -> list[st
 
 def _trouble(node: NodeView, screen: Terminal, now: datetime) -> list[str]:
     mark = screen.paint(screen.glyph("warn"), "warn") if node.ready else screen.paint(screen.glyph("bad"), "bad")
-    count = len(node.gpus)
+    number = len(node.gpus)
     if node.ready:
-        effect = f"{len(node.sick)} of {count} GPUs not usable"
+        effect = f"{len(node.sick)} of {count(number, 'GPU')} not usable"
         what = "; ".join(f"{uuid}: {why}" for uuid, why in sorted(node.sick.items()))
         where, cure = node.name, node.cure
     else:
@@ -144,8 +145,14 @@ def _trouble(node: NodeView, screen: Terminal, now: datetime) -> list[str]:
         )
         what, where, cure = node.what or f"waits for {node.waits_for}", node.where, node.cure
     lines = [f" {mark} {node.name}   {stage_glyphs(node, screen)}  {node.stage}   {age(node.since, now)}   {effect}"]
-    lines += [f"     {name:6} {text}" for name, text in (("what", what), ("where", where), ("cure", cure)) if text]
+    for name, text in (("what", what), ("where", where), ("cure", cure)):
+        lines += [f"     {name if first else '':6} {line}" for first, line in _numbered(text)]
     return lines
+
+
+def _numbered(text: str) -> list[tuple[bool, str]]:
+    """The lines of a text, each with whether it is the first."""
+    return [(number == 0, line) for number, line in enumerate(text.splitlines())]
 
 
 def gpus_page(seen: Overview, screen: Terminal) -> str:

@@ -10,6 +10,7 @@ import os
 import shutil
 import sys
 from argparse import Namespace
+from pathlib import Path
 from typing import Any, Final, TextIO
 
 from gpuplane.errors import GpuplaneError
@@ -27,6 +28,17 @@ GLYPHS: Final = {
 }
 SPINNER: Final = ("⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏", "|/-\\")
 EIGHTHS: Final = " ▏▎▍▌▋▊▉"
+
+
+def tilde(path: Path) -> str:
+    """A path as people write it, with ~ for the home directory."""
+    home = Path.home()
+    return f"~/{path.relative_to(home)}" if path.is_relative_to(home) else str(path)
+
+
+def count(number: int, thing: str) -> str:
+    """`1 GPU`, `8 GPUs`."""
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 
 class Terminal:

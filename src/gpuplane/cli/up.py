@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import time
 from argparse import Namespace
 from collections.abc import Sequence
 
-from gpuplane.cli.terminal import Terminal
+from gpuplane.cli.terminal import Terminal, tilde
 from gpuplane.errors import Usage
 from gpuplane.simulator.cluster import ClusterHandle, ClusterSpec, NodeSpec
 from gpuplane.simulator.cluster import down as stop
@@ -76,9 +75,8 @@ def describe(handle: ClusterHandle) -> dict[str, object]:
 
 
 def next_commands(handle: ClusterHandle) -> list[str]:
-    kubeconfig = str(handle.kubeconfig).replace(os.path.expanduser("~"), "~", 1)
     return [
-        f"export KUBECONFIG={kubeconfig}",
+        f"export KUBECONFIG={tilde(handle.kubeconfig)}",
         "kubectl get nodes",
         "gpuplane install --wait",
         f"gpuplane down {handle.name}",
@@ -103,7 +101,9 @@ def node_specs(wanted: Sequence[str], *, default: bool) -> tuple[NodeSpec, ...]:
 def _list_machines(options: Namespace, screen: Terminal) -> int:
     found = [machine(name) for name in machines()]
     if options.output == "json":
-        rows = [{"name": m.name, "os": m.os_image, "kernel": m.kernel, "runtime": m.runtime, "gpus": m.gpus} for m in found]
+        rows = [
+            {"name": m.name, "os": m.os_image, "kernel": m.kernel, "runtime": m.runtime, "gpus": m.gpus} for m in found
+        ]
         screen.json("Machines", {"machines": rows})
         return 0
     for m in found:
