@@ -314,6 +314,9 @@ class Registry:
             self._prune_changed(info, rules, old, new, subresource, write)
             rules.default(new)
             new = await self._admit("UPDATE", kind, namespace, name, subresource, new, old, write)
+            if "generation" in old["metadata"] and lifecycle.wanted(info, old) == lifecycle.wanted(info, new):
+                # What a client writes in its own spelling (a quantity 1 for "1") is no change once it is canonical.
+                new["metadata"]["generation"] = old["metadata"]["generation"]
             lifecycle.check_finalizers(info, old, new)
             causes = (*validate_metadata(info, new, old), *rules.validate(new, old))
             if causes:

@@ -1,8 +1,7 @@
 """OpenAPI v3 (an index and one document for each group version) and v2 (one document of everything).
 
 Clients read from them: which fields a kind has (`kubectl explain`, client-side validation), that the server checks
-unknown fields itself (`fieldValidation`), that dry runs are supported. Strategic merge patch is not among the media
-types, so that kubectl computes such patches from its own types, which know every merge key.
+unknown fields itself (`fieldValidation`), that dry runs are supported, how lists merge.
 """
 
 from __future__ import annotations
@@ -56,9 +55,9 @@ class OpenAPI:
             self._seen = self._changes()
         parts = path.strip("/").split("/")
         if parts == ["openapi", "v2"]:
-            wanted = next((kind for kind in _PROTOBUF_V2 if kind in accept), None)
-            if wanted:
-                return self._keep("v2 " + wanted, lambda: Answer(encode_document(self._v2()), wanted))
+            if any(kind in accept for kind in _PROTOBUF_V2):
+                # NB: the answer has the newer name whatever was asked for: Go reads no media type with an @.
+                return self._keep("v2 protobuf", lambda: Answer(encode_document(self._v2()), _PROTOBUF_V2[1]))
             return self._keep("v2", lambda: Answer(msgspec.json.encode(self._v2())))
         if parts == ["openapi", "v3"]:
             return self._keep("v3", lambda: Answer(msgspec.json.encode(self._index())))
@@ -194,7 +193,8 @@ def _to_v2(schema: Mapping[str, Any]) -> Schema:
         return {"$ref": target.replace("#/components/schemas/", "#/definitions/")} | _described(schema)
     if schema.get("x-kubernetes-int-or-string") or schema.get("format") == "int-or-string":
         return {"type": "string", "format": "int-or-string"} | _described(schema)
-    made = {key: value for key, value in schema.items() if key in _V2_KEYWORDS or key == _GVK}
+    made = {key: value for key, value in schema.items() if key in _V2_KEYWORDS or key.startswith("x-kubernetes-")}
+    made.pop("x-kubernetes-validations", None)
     if "properties" in made:
         made["properties"] = {name: _to_v2(child) for name, child in made["properties"].items()}
     for key in ("items", "additionalProperties"):

@@ -13,6 +13,10 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any, Final
 
+from gpuplane.simulator.apiserver.builtin import RESOURCES
+from gpuplane.simulator.apiserver.schema import PLAIN, builtin_schema
+from gpuplane.simulator.apiserver.schema import Schema as Merge
+
 Schema = dict[str, Any]
 
 _PACKAGE: Final = "lightkube.models"
@@ -61,12 +65,40 @@ def _module(name: str) -> Any:
 
 
 @cache
+def _merging() -> dict[tuple[str, str], Merge]:
+    """How the lists of each model merge, by walking every built-in kind through its models and its merge schema."""
+    found: dict[tuple[str, str], Merge] = {}
+    todo = [((info.model, info.kind), builtin_schema(info.kind)) for info in RESOURCES]
+    while todo:
+        place, merge = todo.pop()
+        if place in found or merge is PLAIN:
+            continue
+        found[place] = merge
+        for field, annotation in _annotations(getattr(_module(place[0]), place[1])):
+            child = merge.child(_wire_name(field))
+            _, references = _of_annotation(place[0], field, annotation)
+            todo += [(reference, child.item() if child.list_type else child) for reference in references]
+    return found
+
+
+def _merge_hints(merge: Merge) -> Schema:
+    """What kubectl's own merging reads: it computes strategic merge patches from these where it finds them."""
+    if merge.list_type == "map":
+        hints = {"x-kubernetes-patch-strategy": "merge", "x-kubernetes-patch-merge-key": merge.keys[0]}
+        return {**hints, "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": list(merge.keys)}
+    if merge.list_type == "set":
+        return {"x-kubernetes-list-type": "set"} | ({"x-kubernetes-patch-strategy": "merge"} if merge.merge_set else {})
+    return {}
+
+
+@cache
 def schema_of(module: str, kind: str) -> tuple[Schema, tuple[tuple[str, str], ...]]:
     """The schema of one model and the (module, kind) of the models it refers to."""
     model = getattr(_module(module), kind)
     summary, notes = _documentation(model)
     properties: Schema = {}
     required: list[str] = []
+    merging = _merging().get((module, kind), PLAIN)
     references: list[tuple[str, str]] = []
     for field, annotation in _annotations(model):
         name = _wire_name(field)
@@ -77,7 +109,7 @@ def schema_of(module: str, kind: str) -> tuple[Schema, tuple[tuple[str, str], ..
             schema = {"description": note, "allOf": [schema], "default": {}}
         elif note:
             schema = {"description": note, **schema}
-        properties[name] = schema
+        properties[name] = schema | _merge_hints(merging.child(name))
         if not annotation.startswith("Optional["):
             required.append(name)
     made: Schema = {"type": "object", "description": summary, "properties": properties}
