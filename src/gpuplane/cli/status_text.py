@@ -140,9 +140,9 @@ def _trouble(node: NodeView, screen: Terminal, now: datetime) -> list[str]:
         what = "; ".join(f"{uuid}: {why}" for uuid, why in sorted(node.sick.items()))
         where, cure = node.name, node.cure
     else:
-        effect = (
-            f"{count or 'its'} GPUs not advertised" if not node.advertised else f"{node.advertised} GPUs advertised"
-        )
+        effect = f"{count(number, 'GPU') if number else 'its GPUs'} not advertised"
+        if node.advertised:
+            effect = f"{count(node.advertised, 'GPU')} advertised"
         what, where, cure = node.what or f"waits for {node.waits_for}", node.where, node.cure
     lines = [f" {mark} {node.name}   {stage_glyphs(node, screen)}  {node.stage}   {age(node.since, now)}   {effect}"]
     for name, text in (("what", what), ("where", where), ("cure", cure)):

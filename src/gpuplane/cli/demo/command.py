@@ -14,7 +14,7 @@ from typing import Final
 from gpuplane.cli.demo.acts import BROKEN, TOO_LARGE, Acts, DemoFailed
 from gpuplane.cli.demo.live import Live
 from gpuplane.cli.demo.story import Story, stage_times
-from gpuplane.cli.terminal import Terminal, tilde
+from gpuplane.cli.terminal import Terminal, count, tilde
 from gpuplane.cli.up import describe, node_specs
 from gpuplane.simulator.cluster import ClusterHandle, ClusterSpec, clusters
 from gpuplane.simulator.cluster import down as stop
@@ -62,23 +62,28 @@ def _ending(story: Story, acts: Acts, handle: ClusterHandle, options: Namespace,
     ready = [node for node in story.nodes if node.name in acts.healthy]
     good = screen.paint(screen.glyph("good"), "good")
     seconds = list(acts.bare_to_ready.values())
-    lines = [
-        f"{good} the whole story in {story.clock():.1f}s",
-        "",
-        *stage_times(ready),
-        "",
-        f" prepared   {len(ready)} of {len(acts.healthy)} machines     bare to ready {median(seconds):.1f}s median, "
-        f"operand restarts {acts.restarts}",
-        f" ran        cuda-vectoradd      {acts.vectoradd_verdict} on {acts.vectoradd_node}, {acts.vectoradd_seconds:.1f}s "
-        "from manifest to end",
-        f" waited     {TOO_LARGE} GPUs on one node {acts.waiting_message}",
-        f" broke      {BROKEN}               {acts.broken_message}",
-        f"            {'':19} healed {acts.healed_seconds:.1f}s after the repair, "
-        f"{acts.disturbed} writes to other nodes' GPUNodes meanwhile",
-        "",
+    rows = [
+        (
+            "prepared",
+            f"{len(ready)} of {len(acts.healthy)} machines",
+            f"bare to ready {median(seconds):.1f}s median, {count(acts.restarts, 'operand restart')}",
+        ),
+        (
+            "ran",
+            "cuda-vectoradd",
+            f"{acts.vectoradd_verdict} on {acts.vectoradd_node}, {acts.vectoradd_seconds:.1f}s from manifest to end",
+        ),
+        ("waits", f"a pod of {TOO_LARGE} GPUs", acts.waiting_message),
+        ("broke", f"{BROKEN}/0", acts.broken_message),
+        ("healed", BROKEN, f"{acts.healed_seconds:.1f}s after the repair, {acts.disturbed} other GPUNodes touched"),
     ]
-    for line in lines:
+    screen.print(f"{good} the whole story in {story.clock():.1f}s\n")
+    for line in stage_times(ready):
         screen.print(line)
+    screen.print()
+    for what, which, how in rows:
+        screen.print(f" {what:9} {which:17} {how}")
+    screen.print()
     if options.down:
         return
     screen.say("The cluster is still up. Try:")
