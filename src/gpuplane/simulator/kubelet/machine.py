@@ -86,7 +86,7 @@ class Machine:
         A program that listens on every address, or on its own pod's, is reached there.
         """
         if uid not in self._ips:
-            digest = hashlib.sha256(self.node_name.encode()).digest()
+            digest = hashlib.sha256(str(self.directory).encode()).digest()
             used = set(self._ips.values())
             base = f"127.{64 + digest[0] % 64}.{digest[1]}"
             free = (f"{base}.{n}" for n in range(2, 255) if f"{base}.{n}" not in used)

@@ -157,10 +157,8 @@ def _conditions(pod: Pod, seen: Mapping[str, Seen], plan: Plan, phase: Phase, no
         old = before.get(kind)
         value = "True" if holds else "False"
         since = old.last_transition_time if old is not None and old.status == value else None
-        condition = {"type": kind, "status": value, "lastTransitionTime": since or stamp(now)}
-        if why:
-            condition["reason"] = why
-        if text:
-            condition["message"] = text
+        # A strategic patch merges conditions by type: what does not hold any more has to be taken out by name.
+        condition: dict[str, Any] = {"type": kind, "status": value, "lastTransitionTime": since or stamp(now)}
+        condition |= {"reason": why or None, "message": text or None}
         conditions.append(condition)
     return conditions

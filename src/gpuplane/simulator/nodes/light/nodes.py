@@ -25,7 +25,7 @@ from gpuplane.simulator.kubelet.node import LEASE_NAMESPACE, LEASE_SECONDS, Fact
 from gpuplane.simulator.kubelet.pod import Pod
 from gpuplane.simulator.nodes.light.operands import Accounts
 from gpuplane.simulator.nodes.light.pods import LightPod
-from gpuplane.simulator.nodes.light.root import build_light_root, light_tree, state_head
+from gpuplane.simulator.nodes.light.root import Template
 from gpuplane.simulator.nodes.light.views import Hubs, ViewClient
 from gpuplane.simulator.nodes.light.world import LightHardware, LightHost, LightKubelet
 from gpuplane.simulator.nodes.machine import NodeMachine
@@ -102,7 +102,8 @@ class LightNodes:
 
     async def run(self) -> None:
         _raise_file_limit()
-        await asyncio.to_thread(self._build)
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self._template = Template(self._machine, self.directory / ".template")
         try:
             async with asyncio.TaskGroup() as group:
                 await self._in_parallel(self._register)
@@ -122,13 +123,6 @@ class LightNodes:
             await self.client.aclose()
             await self._watching.aclose()
 
-    def _build(self) -> None:
-        self.directory.mkdir(parents=True, exist_ok=True)
-        template = light_tree(self._machine, "light")
-        head = state_head(self._machine, self.directory)
-        for node in self.nodes.values():
-            build_light_root(node.root, node.name, self._machine, template, head)
-
     async def _in_parallel(self, work: Any) -> None:
         nodes = iter(self.nodes.values())
 
@@ -141,6 +135,7 @@ class LightNodes:
     # -- nodes -----------------------------------------------------------------------------------------------------
 
     async def _register(self, node: LightNode) -> None:
+        self._template.make(node.root)
         facts = node.facts()
         status = node_status(facts, self.now())
         body = {
