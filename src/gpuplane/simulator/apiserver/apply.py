@@ -31,7 +31,6 @@ from gpuplane.simulator.apiserver.fieldset import (
     paths,
     union,
 )
-from gpuplane.simulator.apiserver.patch import arrange
 from gpuplane.simulator.apiserver.schema import Schema
 
 Object = dict[str, Any]
@@ -171,8 +170,24 @@ def merge(live: Any, wanted: Any, schema: Schema) -> Any:
     after = dict(before)
     for key, item in keyed(wanted, schema).items():
         after[key] = merge(before[key], item, schema.item()) if key in before else item
-    order = [item_key(item, schema) for item in wanted]
-    return [after[key] for key in arrange(list(before), list(after), order, lambda key: key)]
+    return [after[key] for key in _interleaved(list(before), [item_key(item, schema) for item in wanted])]
+
+
+def _interleaved(live: list[str], wanted: list[str]) -> list[str]:
+    """The keys of both in one order: that of `wanted` where they share keys, each other key after what precedes it."""
+    asked = set(wanted)
+    result: dict[str, None] = {}
+    left, right = 0, 0
+    while left < len(live) or right < len(wanted):
+        if left < len(live) and (live[left] not in asked or live[left] in result):
+            result[live[left]] = None
+            left += 1
+        elif right < len(wanted):
+            result[wanted[right]] = None
+            right += 1
+        else:
+            left += 1
+    return list(result)
 
 
 def remove(value: Any, fields: Fields, schema: Schema) -> Any:
