@@ -272,11 +272,11 @@ class DCGM(Component):
     """A DCGM server of its own on each node.
 
     Fields:
-    host_port: port on the node, 0 for none
+    host_port: port on the node
     """
 
     enabled: bool = False
-    host_port: int = 0
+    host_port: int | None = None
 
 
 class ExporterService(Struct):

@@ -12,7 +12,6 @@ import base64
 import binascii
 import os
 import ssl
-import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -310,6 +309,8 @@ def _tls(cluster: _Cluster, user: _User, path: Path) -> ssl.SSLContext:
 
 def load_client_certificate(context: ssl.SSLContext, certificate: str, key: str) -> None:
     """PEM texts into an SSL context. The ssl module reads files only, so a private one exists for an instant."""
+    import tempfile  # 10 ms that few clients need
+
     with tempfile.TemporaryDirectory(prefix="gpuplane-") as directory:
         pem = Path(directory) / "client.pem"
         pem.touch(mode=0o600)
