@@ -104,7 +104,8 @@ class GarbageCollector:
         for reference in references:
             owner = self._items.get(reference["uid"])
             self._dependents.setdefault(reference["uid"], set()).add(uid)
-            if self._started and (owner is None or owner.foreground):
+            fine = owner is not None and not owner.foreground and owner.namespace in ("", meta.get("namespace"))
+            if self._started and not fine:
                 self.dependents.add(uid)
 
     def _unlink(self, owner: str, dependent: str) -> None:

@@ -1,0 +1,145 @@
+"""Endpoints behind services, disruption budgets, events, and the loop that all controllers share."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+from gpuplane.simulator.controllers.disruption import numbers
+from gpuplane.simulator.controllers.recorder import Recorder
+from gpuplane.simulator.controllers.worker import Worker
+
+
+async def pod(cluster, name, ip, ready=True, **labels):
+    ports = [{"name": "metrics", "containerPort": 9400}]
+    spec = {"containers": [{"name": "m", "image": "x", "ports": ports}]}
+    made = await cluster.create("pods", {"metadata": {"name": name, "labels": labels}, "spec": spec})
+    await cluster.run_pods(made, ready=ready)
+    await cluster.set_status("pods", made, podIP=ip)
+    return made
+
+
+def endpoints(cluster):
+    return cluster.registry.get("endpoints", "default", "web")
+
+
+async def test_endpoints_are_the_ready_pods_behind_a_service(cluster):
+    await cluster.create(
+        "services",
+        {
+            "metadata": {"name": "web"},
+            "spec": {"selector": {"app": "web"}, "ports": [{"port": 80, "targetPort": "metrics"}]},
+        },
+    )
+    await pod(cluster, "one", "10.0.0.1", app="web")
+    await pod(cluster, "two", "10.0.0.2", ready=False, app="web")
+    await pod(cluster, "other", "10.0.0.3", app="db")
+    await cluster.settle()
+    subset = endpoints(cluster)["subsets"][0]
+    assert [a["ip"] for a in subset["addresses"]] == ["10.0.0.1"]
+    assert [a["ip"] for a in subset["notReadyAddresses"]] == ["10.0.0.2"]
+    assert subset["ports"] == [{"port": 9400, "protocol": "TCP"}]
+    found = cluster.registry.list("endpointslices", "default")[0]
+    assert [e["conditions"]["ready"] for e in found["endpoints"]] == [True, False]
+    assert found["metadata"]["labels"]["kubernetes.io/service-name"] == "web"
+    await cluster.registry.delete("pods", "default", "one", grace=0)
+    await cluster.settle()
+    assert "addresses" not in endpoints(cluster)["subsets"][0]
+    await cluster.registry.delete("services", "default", "web")
+    await cluster.settle()
+    assert endpoints(cluster) is None
+    assert cluster.registry.list("endpointslices", "default") == []
+
+
+async def test_services_without_a_selector_are_left_alone(cluster):
+    await cluster.create("services", {"metadata": {"name": "web"}, "spec": {"ports": [{"port": 80}]}})
+    await cluster.create("endpoints", {"metadata": {"name": "web"}, "subsets": [{"addresses": [{"ip": "1.2.3.4"}]}]})
+    await cluster.settle()
+    assert endpoints(cluster)["subsets"][0]["addresses"][0]["ip"] == "1.2.3.4"
+
+
+async def test_a_budget_says_how_many_pods_may_be_disrupted(cluster):
+    await cluster.create(
+        "poddisruptionbudgets",
+        {"metadata": {"name": "web"}, "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "web"}}}},
+    )
+    await pod(cluster, "one", "10.0.0.1", app="web")
+    await pod(cluster, "two", "10.0.0.2", app="web")
+    await cluster.settle()
+    status = cluster.registry.get("poddisruptionbudgets", "default", "web")["status"]
+    assert (status["currentHealthy"], status["desiredHealthy"], status["disruptionsAllowed"]) == (2, 1, 1)
+    await cluster.registry.delete("pods", "default", "one", grace=0)
+    await cluster.settle()
+    status = cluster.registry.get("poddisruptionbudgets", "default", "web")["status"]
+    assert status["disruptionsAllowed"] == 0
+    assert status["conditions"][0]["reason"] == "InsufficientPods"
+
+
+def test_budgets_in_percent_count_what_the_controllers_want():
+    ready = {"metadata": {}, "status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}}
+    assert numbers({"maxUnavailable": "50%"}, [ready] * 4, 4)["disruptionsAllowed"] == 2
+    assert numbers({"minAvailable": "75%"}, [ready] * 3, 4)["disruptionsAllowed"] == 0
+    assert numbers({"maxUnavailable": 0}, [ready] * 4, 4)["disruptionsAllowed"] == 0
+
+
+# -- events ------------------------------------------------------------------------------------------------------------
+async def test_the_same_event_again_raises_its_count(cluster):
+    recorder = Recorder(cluster.registry, "tester")
+    writing = asyncio.create_task(recorder.run())
+    node = await cluster.node("a")
+    for _ in range(3):
+        recorder.record(node, "Node", "Odd", "something odd", "Warning")
+        await cluster.settle()
+    found = cluster.events("Odd")
+    assert [(e["count"], e["metadata"]["namespace"]) for e in found] == [(3, "default")]
+    assert found[0]["firstTimestamp"] < found[0]["lastTimestamp"]
+    writing.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await writing
+
+
+async def test_one_object_cannot_flood_the_events(cluster):
+    recorder = Recorder(cluster.registry, "tester")
+    writing = asyncio.create_task(recorder.run())
+    node = await cluster.node("a")
+    for turn in range(100):
+        recorder.record(node, "Node", "Flood", f"message {turn}")
+    await cluster.settle()
+    assert len(cluster.events("Flood")) == 25
+    await cluster.settle(301)
+    recorder.record(node, "Node", "Flood", "another one")
+    await cluster.settle()
+    assert len(cluster.events("Flood")) == 26
+    writing.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await writing
+
+
+# -- the loop ----------------------------------------------------------------------------------------------------------
+async def test_a_worker_looks_once_however_often_it_is_told_and_backs_off_on_errors(virtual_time):
+    seen = []
+
+    async def reconcile(key):
+        seen.append((key, round(asyncio.get_running_loop().time(), 3)))
+        if key == "bad" and len([k for k, _ in seen if k == "bad"]) < 4:
+            raise ValueError("not yet")
+        return 60.0 if key == "again" and len(seen) < 20 else None
+
+    worker = Worker("test", reconcile)
+    for _ in range(5):
+        worker.add("good")
+    task = asyncio.create_task(worker.run())
+    await asyncio.sleep(1)
+    assert [key for key, _ in seen] == ["good"]
+    seen.clear()
+    start = asyncio.get_running_loop().time()
+    worker.add("bad")
+    await asyncio.sleep(1)
+    assert [round(at - start, 3) for _, at in seen] == [0.0, 0.005, 0.015, 0.035]
+    seen.clear()
+    worker.add("again")
+    await asyncio.sleep(125)
+    assert [key for key, _ in seen] == ["again"] * 3
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
