@@ -83,10 +83,11 @@ class Machine:
     def pod_ip(self, uid: str) -> str:
         """An address of this machine's loopback network, one for each pod: there is no other network here.
 
-        A program that listens on every address, or on its own pod's, is reached there.
+        A program that listens on every address, or on its own pod's, is reached there. Nodes of other clusters on this
+        machine have other addresses.
         """
         if uid not in self._ips:
-            digest = hashlib.sha256(str(self.directory).encode()).digest()
+            digest = hashlib.sha256(str(self.root).encode()).digest()
             used = set(self._ips.values())
             base = f"127.{64 + digest[0] % 64}.{digest[1]}"
             free = (f"{base}.{n}" for n in range(2, 255) if f"{base}.{n}" not in used)
