@@ -1,0 +1,218 @@
+/*
+ * The driver API's types, written down from its documentation, and what the parts of this library share.
+ *
+ * Work is done when it is asked for, in the caller's thread; only its time is simulated. So results are always those of
+ * the program's own order, and what is asynchronous is when a stream or an event says it is done.
+ */
+#ifndef SIMGPU_CUDA_H
+#define SIMGPU_CUDA_H
+
+#include "../ptx/ptx.h"
+#include "../state.h"
+
+#include <pthread.h>
+
+#define EXPORT __attribute__((visibility("default")))
+
+typedef enum {
+	CUDA_SUCCESS = 0,
+	CUDA_INVALID_VALUE = 1,
+	CUDA_OUT_OF_MEMORY = 2,
+	CUDA_NOT_INITIALIZED = 3,
+	CUDA_DEVICE_UNAVAILABLE = 46,
+	CUDA_NO_DEVICE = 100,
+	CUDA_INVALID_DEVICE = 101,
+	CUDA_INVALID_CONTEXT = 201,
+	CUDA_NO_BINARY_FOR_GPU = 209,
+	CUDA_ECC_UNCORRECTABLE = 214,
+	CUDA_UNSUPPORTED_LIMIT = 215,
+	CUDA_PEER_ACCESS_UNSUPPORTED = 217,
+	CUDA_INVALID_PTX = 218,
+	CUDA_UNSUPPORTED_PTX_VERSION = 222,
+	CUDA_FILE_NOT_FOUND = 301,
+	CUDA_OPERATING_SYSTEM = 304,
+	CUDA_INVALID_HANDLE = 400,
+	CUDA_NOT_FOUND = 500,
+	CUDA_NOT_READY = 600,
+	CUDA_ILLEGAL_ADDRESS = 700,
+	CUDA_LAUNCH_OUT_OF_RESOURCES = 701,
+	CUDA_LAUNCH_TIMEOUT = 702,
+	CUDA_PEER_ACCESS_ALREADY_ENABLED = 704,
+	CUDA_PEER_ACCESS_NOT_ENABLED = 705,
+	CUDA_PRIMARY_CONTEXT_ACTIVE = 708,
+	CUDA_CONTEXT_IS_DESTROYED = 709,
+	CUDA_HOST_MEMORY_ALREADY_REGISTERED = 712,
+	CUDA_HOST_MEMORY_NOT_REGISTERED = 713,
+	CUDA_ILLEGAL_INSTRUCTION = 715,
+	CUDA_MISALIGNED_ADDRESS = 716,
+	CUDA_LAUNCH_FAILED = 719,
+	CUDA_NOT_SUPPORTED = 801,
+	CUDA_SYSTEM_DRIVER_MISMATCH = 803,
+	CUDA_UNKNOWN = 999,
+} CUresult;
+
+typedef int CUdevice;
+typedef uint64_t CUdeviceptr;
+typedef struct context *CUcontext;
+typedef struct module *CUmodule;
+typedef struct function *CUfunction;
+typedef struct stream *CUstream;
+typedef struct event *CUevent;
+typedef struct pool *CUmemoryPool;
+
+#define STREAM_LEGACY ((CUstream)1)
+#define STREAM_PER_THREAD ((CUstream)2)
+#define STREAM_NON_BLOCKING 1u
+
+/* What a CUdevice stands for: a GPU, or the one MIG device of it that this process uses. */
+struct device {
+	uint32_t gpu;
+	int32_t mig; /* -1: the whole GPU */
+	struct context *primary;
+	int primary_references;
+	unsigned primary_flags;
+	struct pool *default_pool, *pool;
+};
+
+struct stream {
+	uint32_t magic;
+	unsigned flags;
+	int priority;
+	uint64_t tail, id; /* when all that was queued is done */
+	struct context *context;
+	struct stream *next;
+	int callbacks; /* host functions still to be called */
+};
+
+struct context {
+	uint32_t magic;
+	CUdevice device;
+	unsigned flags;
+	bool primary, destroyed;
+	CUresult failed; /* what broke it; every later call says so */
+	uint64_t id, ecc_errors;
+	struct stream legacy, per_thread, *streams;
+	struct module *modules;
+	uint64_t limits[11];
+	uint32_t peers; /* bit for each device whose memory it may use */
+	int cache_config;
+};
+
+enum kind { KIND_DEVICE, KIND_MANAGED, KIND_HOST, KIND_REGISTERED };
+
+struct allocation {
+	uint64_t start, size, charged;
+	uint8_t *host; /* where the bytes really are */
+	enum kind kind;
+	CUdevice device;
+	unsigned flags;
+	struct context *context;
+	struct pool *pool;
+	uint64_t id;
+};
+
+struct function {
+	uint32_t magic;
+	const struct ptx_kernel *kernel;
+	struct module *module;
+	uint32_t dynamic_shared_limit;
+	int carveout;
+};
+
+struct module {
+	uint32_t magic;
+	struct context *context;
+	struct ptx_module *ptx;
+	struct function *functions;
+	uint64_t base;
+	struct module *next;
+};
+
+struct event {
+	uint32_t magic;
+	unsigned flags;
+	bool recorded;
+	uint64_t time;
+	struct context *context;
+};
+
+struct pool {
+	uint32_t magic;
+	CUdevice device;
+	uint64_t threshold, used, used_high, settings[4];
+};
+
+#define MAGIC_CONTEXT 0x43545843u
+#define MAGIC_MODULE 0x4d4f4443u
+#define MAGIC_FUNCTION 0x46554e43u
+#define MAGIC_STREAM 0x53545243u
+#define MAGIC_EVENT 0x45564e43u
+#define MAGIC_POOL 0x504f4f4cu
+#define MAGIC_LIBRARY 0x4c494243u
+#define MAGIC_KERNEL 0x4b524e43u
+
+extern struct simgpu cuda_view;
+extern pthread_mutex_t cuda_guard; /* contexts, streams, modules; never held while waiting for time */
+extern uint32_t cuda_device_count;
+extern struct device cuda_devices[SIMGPU_GPUS];
+extern __thread unsigned cuda_default_stream; /* what a NULL stream means in this call: 1 legacy, 2 per thread */
+
+CUresult cuda_ready(void); /* initialized, and not in a forked child */
+struct simgpu_gpu *cuda_gpu(CUdevice device);
+uint32_t cuda_instance(CUdevice device);  /* GPU instance, or SIMGPU_NO_INSTANCE */
+uint64_t cuda_capacity(CUdevice device);  /* bytes that programs may use */
+uint32_t cuda_multiprocessors(CUdevice device);
+CUresult cuda_valid_device(CUdevice device);
+
+/* The calling thread's context, checked for everything that makes it unusable. */
+CUresult cuda_current(struct context **context);
+CUresult cuda_usable(struct context *context);
+CUresult cuda_set_current(struct context *context);
+
+CUresult cuda_allocate(struct context *context, uint64_t size, enum kind kind, unsigned flags, struct pool *pool, uint64_t *address);
+CUresult cuda_release(uint64_t address, bool host);
+void cuda_release_all(struct context *context);
+/* The allocation that holds an address; copied, since the table moves. */
+bool cuda_find(uint64_t address, struct allocation *found);
+/* Where the bytes of [address, address + size) are; with `host`, memory that CUDA does not know is itself. */
+uint8_t *cuda_bytes(uint64_t address, uint64_t size, bool host);
+/* For kernels, which hold the table still while they run. */
+void cuda_hold_table(bool hold);
+bool cuda_window(void *context, uint64_t address, struct ptx_window *window);
+
+CUresult cuda_stream(CUstream handle, struct context **context, struct stream **stream);
+uint64_t cuda_stream_ready(struct stream *stream); /* when what is queued now on it may start */
+void cuda_wait_stream(struct stream *stream);
+void cuda_wait_context(struct context *context);
+void cuda_module_free(struct module *module);
+CUresult cuda_function(CUfunction handle, struct function **function);
+CUresult cuda_load(struct context *context, const char *image, unsigned count, const int *options, void **values, struct module **result);
+
+#define CONTEXT(context)                                                                                               \
+	struct context *context;                                                                                        \
+	CUresult context##_result = cuda_current(&context);                                                             \
+	if (context##_result != CUDA_SUCCESS)                                                                           \
+	return context##_result
+#define READY()                                                                                                        \
+	do {                                                                                                            \
+		CUresult ready_result = cuda_ready();                                                                   \
+		if (ready_result != CUDA_SUCCESS)                                                                       \
+			return ready_result;                                                                            \
+	} while (0)
+#define NEED(condition)                                                                                                \
+	if (!(condition))                                                                                               \
+	return CUDA_INVALID_VALUE
+
+/* Defines name_suffix, the form in which a NULL stream is the thread's own. */
+#define PER_THREAD(name, suffix, parameters, arguments)                                                                \
+	EXPORT CUresult name##suffix parameters;                                                                        \
+	CUresult name##suffix parameters                                                                                \
+	{                                                                                                               \
+		unsigned before_call = cuda_default_stream;                                                             \
+		cuda_default_stream = 2;                                                                                \
+		CUresult call_result = name arguments;                                                                  \
+		cuda_default_stream = before_call;                                                                      \
+		return call_result;                                                                                     \
+	}
+
+#endif

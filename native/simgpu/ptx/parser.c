@@ -1,0 +1,479 @@
+/* Modules: directives, variables, entries. The statements of a kernel's body are read by instructions.c. */
+#include "lexer.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define MAX_IMAGE (64u << 20)
+
+static uint64_t align_to(uint64_t value, uint64_t alignment)
+{
+	return (value + alignment - 1) / alignment * alignment;
+}
+
+static char *copy_name(struct parser *parser, const struct token *name)
+{
+	char *copy = malloc(name->length + 1);
+	if (!copy)
+		parser_fail(parser, name->line, "out of memory");
+	memcpy(copy, name->text, name->length);
+	copy[name->length] = 0;
+	return copy;
+}
+
+static struct symbol *add_symbol(struct parser *parser, enum symbol_kind kind, const struct token *name)
+{
+	parser->symbols = parser_grow(parser, parser->symbols, &parser->symbol_room, parser->symbol_count,
+				      sizeof *parser->symbols, 100000);
+	struct symbol *symbol = &parser->symbols[parser->symbol_count++];
+	*symbol = (struct symbol){.kind = kind, .name = name->text, .length = name->length};
+	return symbol;
+}
+
+/* Finds by name, the newest first; `%r7` is the eighth of `%r<10>`. */
+struct symbol *find_symbol(struct parser *parser, const struct token *name)
+{
+	uint32_t stem = name->length;
+	while (stem > 1 && name->text[stem - 1] >= '0' && name->text[stem - 1] <= '9')
+		stem--;
+	for (uint32_t i = parser->symbol_count; i-- > 0;) {
+		struct symbol *symbol = &parser->symbols[i];
+		if (!symbol->count) {
+			if (symbol->length == name->length && !memcmp(symbol->name, name->text, name->length))
+				return symbol;
+			continue;
+		}
+		/* The stem of the declaration may itself end in digits. */
+		if (symbol->length < stem || symbol->length >= name->length ||
+		    memcmp(symbol->name, name->text, symbol->length) || name->length - symbol->length > 7)
+			continue;
+		uint32_t number = 0;
+		for (uint32_t at = symbol->length; at < name->length; at++)
+			number = number * 10 + (uint32_t)(name->text[at] - '0');
+		if (number < symbol->count)
+			return symbol;
+	}
+	return NULL;
+}
+
+/* .align N, .ptr, spaces and types, in any order, before a name; returns the type. */
+static enum ptx_type declaration(struct parser *parser, uint32_t *alignment)
+{
+	enum ptx_type type = PTX_NO_TYPE;
+	for (*alignment = 0; parser->token.kind == TOKEN_DOT;) {
+		enum ptx_type found = type_named(&parser->token);
+		if (found != PTX_NO_TYPE) {
+			if (type != PTX_NO_TYPE)
+				parser_fail(parser, parser->token.line, "two types");
+			type = found;
+			parser_next(parser);
+		} else if (token_is(&parser->token, "align")) {
+			parser_next(parser);
+			int64_t value = parser_integer(parser);
+			if (value < 1 || value > 1024 || (value & (value - 1)))
+				parser_fail(parser, parser->token.line, "alignment must be a power of two up to 1024");
+			*alignment = (uint32_t)value;
+		} else if (token_is(&parser->token, "ptr") || token_is(&parser->token, "global") ||
+			   token_is(&parser->token, "shared") || token_is(&parser->token, "const") ||
+			   token_is(&parser->token, "local")) {
+			parser_next(parser);
+		} else {
+			parser_fail(parser, parser->token.line, "unknown .%.*s in a declaration",
+				    (int)parser->token.length, parser->token.text);
+		}
+	}
+	if (type == PTX_NO_TYPE || type == PTX_PRED)
+		parser_fail(parser, parser->token.line, "a variable needs a type");
+	if (!*alignment)
+		*alignment = ptx_width(type);
+	return type;
+}
+
+/* [N][M]... after a name: how many elements; 0 for [] */
+static uint64_t dimensions(struct parser *parser)
+{
+	uint64_t count = 1;
+	while (parser_sign(parser, '[')) {
+		int64_t size = 0;
+		if (!(parser->token.kind == TOKEN_SIGN && parser->token.sign == ']')) {
+			size = parser_integer(parser);
+			if (size < 1 || (uint64_t)size > MAX_IMAGE / count)
+				parser_fail(parser, parser->token.line, "array size out of range");
+		}
+		count *= (uint64_t)size;
+		parser_need(parser, ']');
+	}
+	return count;
+}
+
+static void initial_value(struct parser *parser, uint8_t *at, const uint8_t *end, enum ptx_type type)
+{
+	uint32_t width = ptx_width(type);
+	if (at + width > end)
+		parser_fail(parser, parser->token.line, "more values than elements");
+	bool negative = parser_sign(parser, '-');
+	uint64_t value = parser->token.number;
+	if (parser->token.kind == TOKEN_FLOAT && type == PTX_F32 && parser->token.is_double) {
+		double wide;
+		memcpy(&wide, &value, sizeof wide);
+		float narrow = (float)(negative ? -wide : wide);
+		memcpy(at, &narrow, sizeof narrow);
+	} else if (parser->token.kind == TOKEN_FLOAT || parser->token.kind == TOKEN_NUMBER) {
+		if (negative)
+			value = parser->token.kind == TOKEN_FLOAT ? value ^ 1ull << (8 * width - 1) : 0 - value;
+		memcpy(at, &value, width);
+	} else {
+		parser_fail(parser, parser->token.line, "expected a number; addresses as initial values are not known here");
+	}
+	parser_next(parser);
+}
+
+/* A variable of the module, in its image; of a kernel, in shared or local memory. */
+static void variable(struct parser *parser, enum symbol_kind kind, bool constant, bool external)
+{
+	uint32_t alignment;
+	enum ptx_type type = declaration(parser, &alignment);
+	do {
+		struct token name = parser_name(parser, "the name of a variable");
+		uint64_t size = dimensions(parser) * ptx_width(type);
+		struct symbol *symbol = add_symbol(parser, kind, &name);
+		symbol->type = type;
+		if (kind != SYMBOL_VARIABLE) {
+			/* Shared variables of the module are laid out as if every kernel used them. */
+			struct ptx_kernel *kernel = parser->kernel;
+			uint32_t *total = kind == SYMBOL_SHARED ? &kernel->shared_bytes : &kernel->local_bytes;
+			symbol->offset = align_to(*total, alignment);
+			if (symbol->offset + size > (kind == SYMBOL_SHARED ? PTX_MAX_SHARED : PTX_MAX_LOCAL))
+				parser_fail(parser, name.line, "too much shared or local memory");
+			*total = (uint32_t)(symbol->offset + size);
+			continue;
+		}
+		struct ptx_module *module = parser->module;
+		uint32_t room = module->variable_count;
+		module->variables = parser_grow(parser, module->variables, &room, module->variable_count,
+						sizeof *module->variables, 100000);
+		struct ptx_variable *made = &module->variables[module->variable_count];
+		*made = (struct ptx_variable){.name = copy_name(parser, &name), .size = size, .constant = constant};
+		module->variable_count++;
+		made->offset = align_to(module->image_size, alignment);
+		if (made->offset + size > MAX_IMAGE || (external && !size))
+			parser_fail(parser, name.line, "too much global memory, or a variable of unknown size");
+		uint8_t *image = realloc(module->image, made->offset + size);
+		if (!image && made->offset + size)
+			parser_fail(parser, name.line, "out of memory");
+		memset(image + module->image_size, 0, made->offset + size - module->image_size);
+		module->image = image;
+		module->image_size = made->offset + size;
+		symbol->offset = made->offset;
+		if (!parser_sign(parser, '='))
+			continue;
+		uint8_t *at = image + made->offset;
+		const uint8_t *end = at + size;
+		if (!parser_sign(parser, '{')) {
+			initial_value(parser, at, end, type);
+			continue;
+		}
+		do {
+			initial_value(parser, at, end, type);
+			at += ptx_width(type);
+		} while (parser_sign(parser, ','));
+		parser_need(parser, '}');
+	} while (parser_sign(parser, ','));
+	parser_need(parser, ';');
+}
+
+static void skip_statement(struct parser *parser)
+{
+	while (!parser_sign(parser, ';')) {
+		if (parser->token.kind == TOKEN_END)
+			parser_fail(parser, parser->token.line, "unexpected end");
+		parser_next(parser);
+	}
+}
+
+static void skip_block(struct parser *parser)
+{
+	uint32_t line = parser->token.line, depth = 1;
+	parser_need(parser, '{');
+	while (depth) {
+		if (parser->token.kind == TOKEN_END)
+			parser_fail(parser, line, "'{' without '}'");
+		if (parser->token.kind == TOKEN_SIGN && parser->token.sign == '{')
+			depth++;
+		if (parser->token.kind == TOKEN_SIGN && parser->token.sign == '}')
+			depth--;
+		parser_next(parser);
+	}
+}
+
+static void registers(struct parser *parser)
+{
+	enum ptx_type type = type_named(&parser->token);
+	if (type == PTX_NO_TYPE)
+		parser_fail(parser, parser->token.line, "unknown type of registers");
+	parser_next(parser);
+	do {
+		struct token name = parser_name(parser, "the name of a register");
+		struct symbol *symbol = add_symbol(parser, SYMBOL_REGISTER, &name);
+		int64_t count = 1;
+		symbol->type = type;
+		symbol->base = parser->kernel->registers;
+		if (parser_sign(parser, '<')) {
+			count = parser_integer(parser);
+			parser_need(parser, '>');
+			if (count < 1 || count > PTX_MAX_SLOTS / 2)
+				parser_fail(parser, name.line, "number of registers out of range");
+			symbol->count = (uint32_t)count;
+		}
+		parser->kernel->registers += (uint32_t)count;
+		if (parser->kernel->registers > PTX_MAX_SLOTS / 2)
+			parser_fail(parser, name.line, "too many registers");
+	} while (parser_sign(parser, ','));
+	parser_need(parser, ';');
+}
+
+static void pragma(struct parser *parser)
+{
+	static const char word[] = "simgpu.time_ns ";
+	struct token text = parser->token;
+	if (text.kind != TOKEN_STRING)
+		parser_fail(parser, text.line, "expected a string");
+	/* Other pragmas are for other compilers, and are to be ignored. */
+	if (parser->kernel && text.length > sizeof word - 1 && !memcmp(text.text, word, sizeof word - 1)) {
+		char digits[24] = {0};
+		uint32_t length = text.length - (uint32_t)(sizeof word - 1);
+		memcpy(digits, text.text + sizeof word - 1, length < sizeof digits ? length : sizeof digits - 1);
+		parser->kernel->cost_ns = strtoull(digits, NULL, 10);
+	}
+	skip_statement(parser);
+}
+
+static void body(struct parser *parser)
+{
+	/* Each '{' remembers where its names began. */
+	uint32_t scopes[64], line = parser->token.line;
+	parser->depth = 0;
+	parser_need(parser, '{');
+	scopes[parser->depth++] = parser->symbol_count;
+	while (parser->depth) {
+		if (parser->token.kind == TOKEN_END)
+			parser_fail(parser, line, "'{' without '}'");
+		if (parser_sign(parser, '{')) {
+			if (parser->depth == 64)
+				parser_fail(parser, parser->token.line, "blocks nested too deeply");
+			scopes[parser->depth++] = parser->symbol_count;
+		} else if (parser_sign(parser, '}')) {
+			parser->symbol_count = scopes[--parser->depth];
+		} else if (parser->token.kind != TOKEN_DOT) {
+			parse_statement(parser);
+		} else if (token_is(&parser->token, "reg")) {
+			parser_next(parser);
+			registers(parser);
+		} else if (token_is(&parser->token, "shared") || token_is(&parser->token, "local")) {
+			bool shared = token_is(&parser->token, "shared");
+			parser_next(parser);
+			variable(parser, shared ? SYMBOL_SHARED : SYMBOL_LOCAL, false, false);
+		} else if (token_is(&parser->token, "pragma")) {
+			parser_next(parser);
+			pragma(parser);
+		} else if (token_is(&parser->token, "loc")) {
+			/* Numbers, and names with a plus in newer versions, up to the end of the line. */
+			uint32_t at = parser->token.line;
+			while (parser->token.kind != TOKEN_END && parser->token.line == at)
+				parser_next(parser);
+		} else {
+			parser_fail(parser, parser->token.line, "unknown directive .%.*s", (int)parser->token.length,
+				    parser->token.text);
+		}
+	}
+}
+
+static void entry_params(struct parser *parser)
+{
+	struct ptx_kernel *kernel = parser->kernel;
+	uint32_t room = 0;
+	if (!parser_sign(parser, '(') || parser_sign(parser, ')'))
+		return;
+	do {
+		uint32_t alignment;
+		if (!token_is(&parser->token, "param"))
+			parser_fail(parser, parser->token.line, "expected .param");
+		parser_next(parser);
+		enum ptx_type type = declaration(parser, &alignment);
+		struct token name = parser_name(parser, "the name of a parameter");
+		uint64_t size = dimensions(parser) * ptx_width(type);
+		uint64_t offset = align_to(kernel->param_bytes, alignment);
+		if (offset + size > PTX_MAX_PARAMS)
+			parser_fail(parser, name.line, "more than %d bytes of parameters", PTX_MAX_PARAMS);
+		kernel->params = parser_grow(parser, kernel->params, &room, kernel->param_count, sizeof *kernel->params, 4096);
+		kernel->params[kernel->param_count++] = (struct ptx_param){(uint32_t)offset, (uint32_t)size};
+		kernel->param_bytes = (uint32_t)(offset + size);
+		add_symbol(parser, SYMBOL_PARAM, &name)->offset = offset;
+	} while (parser_sign(parser, ','));
+	parser_need(parser, ')');
+}
+
+static void entry(struct parser *parser, uint32_t module_shared)
+{
+	struct ptx_module *module = parser->module;
+	struct token name = parser_name(parser, "the name of a kernel");
+	uint32_t room = module->kernel_count, symbols = parser->symbol_count;
+	module->kernels = parser_grow(parser, module->kernels, &room, module->kernel_count, sizeof *module->kernels, 65536);
+	struct ptx_kernel *kernel = parser->kernel = &module->kernels[module->kernel_count++];
+	*kernel = (struct ptx_kernel){.line = name.line, .shared_bytes = module_shared};
+	kernel->name = copy_name(parser, &name);
+	parser->label_count = parser->jump_count = parser->code_room = parser->constant_room = 0;
+	entry_params(parser);
+	while (parser->token.kind == TOKEN_DOT) {
+		bool limits = token_is(&parser->token, "maxntid") || token_is(&parser->token, "reqntid");
+		if (!limits && !token_is(&parser->token, "minnctapersm") && !token_is(&parser->token, "maxnreg"))
+			parser_fail(parser, parser->token.line, "unknown directive .%.*s", (int)parser->token.length,
+				    parser->token.text);
+		parser_next(parser);
+		uint64_t threads = 1;
+		do
+			threads *= (uint64_t)parser_integer(parser) & 0xffff;
+		while (parser_sign(parser, ','));
+		if (limits)
+			kernel->max_threads = threads > 1024 ? 1024 : (uint32_t)threads;
+	}
+	if (parser_sign(parser, ';')) { /* only declared */
+		free(kernel->name);
+		free(kernel->params);
+		module->kernel_count--;
+	} else {
+		body(parser);
+		finish_kernel(parser);
+	}
+	parser->kernel = NULL;
+	parser->symbol_count = symbols;
+}
+
+/* A device function: its name is known, so that a call to it can be refused with a clear word. */
+static void function(struct parser *parser)
+{
+	while (parser->token.kind != TOKEN_END) {
+		if (parser->token.kind == TOKEN_SIGN && parser->token.sign == '{') {
+			skip_block(parser);
+			return;
+		}
+		if (parser_sign(parser, ';'))
+			return;
+		parser_next(parser);
+	}
+}
+
+static void module_statements(struct parser *parser)
+{
+	struct ptx_kernel shared = {0}; /* collects the shared variables of the module */
+	bool external = false;
+	if (!token_is(&parser->token, "version"))
+		parser_fail(parser, parser->token.line, "a module begins with .version");
+	while (parser->token.kind != TOKEN_END) {
+		struct token word = parser->token;
+		if (word.kind != TOKEN_DOT)
+			parser_fail(parser, word.line, "expected a directive");
+		parser_next(parser);
+		if (token_is(&word, "version")) {
+			double version = 0;
+			if (parser->token.kind == TOKEN_FLOAT)
+				memcpy(&version, &parser->token.number, sizeof version);
+			if (version < 1 || version >= 100)
+				parser_fail(parser, word.line, "expected a version such as 8.0");
+			parser->module->version = (uint32_t)(version * 10 + 0.5);
+			parser_next(parser);
+		} else if (token_is(&word, "target")) {
+			do {
+				struct token target = parser_name(parser, "a target such as sm_70");
+				if (target.length > 3 && target.length < 10 && !memcmp(target.text, "sm_", 3))
+					parser->module->target = (uint32_t)strtoul(target.text + 3, NULL, 10);
+			} while (parser_sign(parser, ','));
+		} else if (token_is(&word, "address_size")) {
+			if (parser_integer(parser) != 64)
+				parser_fail(parser, word.line, "only .address_size 64");
+		} else if (token_is(&word, "visible") || token_is(&word, "weak") || token_is(&word, "common")) {
+			;
+		} else if (token_is(&word, "extern")) {
+			external = true;
+			continue;
+		} else if (token_is(&word, "entry")) {
+			entry(parser, shared.shared_bytes);
+		} else if (token_is(&word, "func")) {
+			function(parser);
+		} else if (token_is(&word, "global") || token_is(&word, "const")) {
+			variable(parser, SYMBOL_VARIABLE, token_is(&word, "const"), external);
+		} else if (token_is(&word, "shared")) {
+			parser->kernel = &shared;
+			variable(parser, SYMBOL_SHARED, false, external);
+			parser->kernel = NULL;
+		} else if (token_is(&word, "file") || token_is(&word, "loc")) {
+			while (parser->token.kind != TOKEN_END && parser->token.line == word.line)
+				parser_next(parser);
+		} else if (token_is(&word, "section")) {
+			while (parser->token.kind != TOKEN_END &&
+			       !(parser->token.kind == TOKEN_SIGN && parser->token.sign == '{'))
+				parser_next(parser);
+			skip_block(parser);
+		} else if (token_is(&word, "pragma")) {
+			pragma(parser);
+		} else {
+			parser_fail(parser, word.line, "unknown directive .%.*s", (int)word.length, word.text);
+		}
+		external = false;
+	}
+	if (!parser->module->target)
+		parser_fail(parser, parser->token.line, "no .target");
+}
+
+/* Apart, because what is changed between setjmp and longjmp must not live in registers. */
+static bool parse(struct parser *parser)
+{
+	if (setjmp(parser->failed))
+		return false;
+	parser_next(parser);
+	module_statements(parser);
+	return true;
+}
+
+struct ptx_module *ptx_parse(const char *text, size_t length, struct ptx_error *error)
+{
+	struct parser *parser = calloc(1, sizeof *parser);
+	struct ptx_module *module = calloc(1, sizeof *module);
+	bool done = false;
+	*error = (struct ptx_error){0};
+	if (parser && module) {
+		parser->at = text;
+		parser->end = text + length;
+		parser->line = 1;
+		parser->error = error;
+		parser->module = module;
+		done = parse(parser);
+		free(parser->symbols);
+		free(parser->labels);
+		free(parser->jumps);
+	}
+	free(parser);
+	if (done)
+		return module;
+	ptx_free(module);
+	return NULL;
+}
+
+void ptx_free(struct ptx_module *module)
+{
+	if (!module)
+		return;
+	for (uint32_t i = 0; i < module->kernel_count; i++) {
+		free(module->kernels[i].name);
+		free(module->kernels[i].code);
+		free(module->kernels[i].params);
+		free(module->kernels[i].constants);
+		free(module->kernels[i].relocated);
+	}
+	for (uint32_t i = 0; i < module->variable_count; i++)
+		free(module->variables[i].name);
+	free(module->kernels);
+	free(module->variables);
+	free(module->image);
+	free(module);
+}
