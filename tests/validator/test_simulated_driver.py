@@ -1,0 +1,100 @@
+"""The vectorAdd on the simulated driver: the very program and library that pods get."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import gpuplane
+from gpuplane.errors import Terminal
+from gpuplane.simulator.gpus import PROFILES, Faults, create_state
+from gpuplane.simulator.gpus.profile import gpu_uuid
+from gpuplane.validator.process import PROGRAM, VectorAddProcess
+
+NATIVE = Path(gpuplane.__file__).parent / "_native"
+PROFILE = PROFILES["2x-l4"]
+UUIDS = [gpu_uuid(PROFILE, "sim-1", index) for index in range(PROFILE.count)]
+EXPECTED = """\
+[Vector addition of 50000 elements]
+Copy input data from the host memory to the CUDA device
+CUDA kernel launch with 196 blocks of 256 threads
+Copy output data from the CUDA device to the host memory
+Test PASSED
+Done
+"""
+
+
+@pytest.fixture
+def dev(tmp_path: Path) -> Path:
+    """The device nodes of a machine with two L4."""
+    folder = tmp_path / "dev"
+    folder.mkdir()
+    create_state(folder / "nvidiactl", PROFILE, "570.133.20", "sim-1")
+    for index in range(PROFILE.count):
+        (folder / f"nvidia{index}").touch()
+    return folder
+
+
+@pytest.fixture
+def faults(dev: Path) -> Iterator[Faults]:
+    with Faults(dev / "nvidiactl") as faults:
+        yield faults
+
+
+@pytest.fixture
+def vector_add(dev: Path) -> VectorAddProcess:
+    return VectorAddProcess(NATIVE, dev)
+
+
+def started(dev: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    env = {"LD_LIBRARY_PATH": str(NATIVE), "SIMGPU_DEV": str(dev)}
+    return subprocess.run(
+        [sys.executable, "-m", PROGRAM, *arguments], env=env, capture_output=True, text=True, check=False
+    )
+
+
+async def test_every_gpu_passes_with_the_output_that_people_know(vector_add: VectorAddProcess) -> None:
+    for uuid in UUIDS:
+        assert await vector_add(uuid) == EXPECTED
+
+
+async def test_a_gpu_that_computes_wrongly_is_caught_and_the_other_is_not_touched(
+    vector_add: VectorAddProcess, faults: Faults
+) -> None:
+    faults.wrong_results(1)
+    with pytest.raises(Terminal, match=r"element \d+ of 50000 is .* and should be") as caught:
+        await vector_add(UUIDS[1])
+    assert UUIDS[1] in caught.value.where
+    assert "take the GPU out of use" in caught.value.cure
+    assert await vector_add(UUIDS[0]) == EXPECTED
+    faults.clear(1)
+    assert await vector_add(UUIDS[1]) == EXPECTED
+
+
+async def test_a_gpu_off_the_bus_is_an_error_with_cudas_name(vector_add: VectorAddProcess, faults: Faults) -> None:
+    faults.off_bus(1)
+    with pytest.raises(Terminal):
+        await vector_add(UUIDS[1])
+    assert await vector_add(UUIDS[0]) == EXPECTED
+
+
+def test_exit_codes_and_what_is_said(dev: Path, faults: Any) -> None:
+    assert started(dev).returncode == 0
+    assert started(dev, "--gpu", "1").stdout == EXPECTED
+    unknown = started(dev, "--gpu", "GPU-none")
+    assert (unknown.returncode, unknown.stdout.splitlines()[-1]) == (1, "Test FAILED")
+    assert unknown.stderr.splitlines() == [
+        "what   no GPU GPU-none is visible here",
+        f"cure   choose one of: {UUIDS[0]}, {UUIDS[1]}",
+    ]
+    for index in range(PROFILE.count):
+        (dev / f"nvidia{index}").unlink()
+    none = started(dev)
+    assert none.returncode == 1
+    assert "CUDA_ERROR_NO_DEVICE (100)" in none.stderr
+    assert "nvidia.com/gpu" in none.stderr
