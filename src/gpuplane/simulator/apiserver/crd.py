@@ -276,7 +276,7 @@ def _served(crd: Object, version: Object) -> Served:
     rules = Rules(
         schema=openapi_schema(schema),
         default=structural.fill,
-        prune=(lambda obj: ()) if preserve else structural.prune,
+        prune=(lambda obj, old: ()) if preserve else structural.prune,
         validate=structural.validate,
         scale=_scale_paths(scale) if scale else None,
     )

@@ -98,7 +98,7 @@ def _no_change(obj: Object) -> None:
     return None
 
 
-def _nothing_unknown(obj: Object) -> Sequence[str]:
+def _nothing_unknown(obj: Object, old: Object | None) -> Sequence[str]:
     return ()
 
 
@@ -114,14 +114,15 @@ class ScalePaths(msgspec.Struct, frozen=True):
 class Rules:
     """What is particular to one kind.
 
-    `default` fills in and `prune` drops unknown fields, both in place on an object that the chain owns; `prune` returns
-    the paths it dropped (`spec.foo`), which fieldValidation warns about or refuses. `validate` gets the old object on
-    updates. `scale` is set where the scale subresource is served.
+    `default` fills in and `prune` drops unknown fields, both in place on an object that the chain owns. `prune` and
+    `validate` get the old object on updates, so that they can pass over what is as it was. `prune` returns the paths it
+    dropped (`spec.foo`), which fieldValidation warns about or refuses. `scale` is set where the scale subresource is
+    served.
     """
 
     schema: Schema = PLAIN
     default: Callable[[Object], None] = _no_change
-    prune: Callable[[Object], Sequence[str]] = _nothing_unknown
+    prune: Callable[[Object, Object | None], Sequence[str]] = _nothing_unknown
     validate: Callable[[Object, Object | None], Sequence[Cause]] = _no_findings
     scale: ScalePaths | None = None
 

@@ -148,6 +148,8 @@ def prepare_update(info: ResourceInfo, old: Object, obj: Object, subresource: st
     for field in _SERVER_FIELDS:
         _carry(before, metadata, field)
     metadata["name"] = before["name"]
+    if "managedFields" not in given:
+        _carry(before, metadata, "managedFields")
     new = {**obj, "metadata": metadata}
     if "status" in info.subresources:
         _carry(old, new, "status")

@@ -260,7 +260,7 @@ class Registry:
         if name and kind.table.get(namespace, name) is not None:
             raise failure.already_exists(info, name)
         lifecycle.prepare_create(info, obj, uid=str(uuid.uuid4()), now=self.now())
-        self._prune(info, rules, obj, "", write)
+        self._prune(info, rules, obj, None, "", write)
         rules.default(obj)
         obj = await self._admit("CREATE", kind, namespace, name or "", "", obj, None, write)
         causes = (*validate_metadata(info, obj, None), *rules.validate(obj, None))
@@ -311,7 +311,7 @@ class Registry:
             if metadata.get("uid"):
                 lifecycle.check_preconditions(info, old, uid=metadata["uid"], version=None)
             new = copy(lifecycle.prepare_update(info, old, given, subresource))
-            self._prune_changed(info, rules, old, new, subresource, write)
+            self._prune(info, rules, new, old, subresource, write)
             rules.default(new)
             new = await self._admit("UPDATE", kind, namespace, name, subresource, new, old, write)
             if "generation" in old["metadata"] and lifecycle.wanted(info, old) == lifecycle.wanted(info, new):
@@ -428,26 +428,17 @@ class Registry:
             return Entry(namespace, name, f"{namespace}/{name}", obj, self.store.version)
         return kind.show(kind.table.put(namespace, name, kind.stored(obj)))
 
-    def _prune_changed(
-        self, info: ResourceInfo, rules: Rules, old: Object, new: Object, subresource: str, write: Write
-    ) -> None:
-        """As `_prune`, of what an update changed: the stored rest has been looked through before."""
-        part = {key: value for key, value in new.items() if key == "metadata" or old.get(key) != value}
-        before = tuple(part)
-        self._prune(info, rules, part, subresource, write)
-        for key in before:
-            if key not in part:
-                del new[key]
-
     @staticmethod
-    def _prune(info: ResourceInfo, rules: Rules, obj: Object, subresource: str, write: Write) -> None:
+    def _prune(
+        info: ResourceInfo, rules: Rules, obj: Object, old: Object | None, subresource: str, write: Write
+    ) -> None:
         if info.model and (not write.validation or subresource):
             return  # a kubelet's status is written by the thousand
         metadata = obj["metadata"]
         for field in ("labels", "annotations", "finalizers", "ownerReferences"):
             if field in metadata and not metadata[field]:
                 del metadata[field]
-        unknown = rules.prune(obj)
+        unknown = rules.prune(obj, old)
         if not unknown or write.validation in ("", "Ignore"):
             return
         messages = [f'unknown field "{path}"' for path in unknown]

@@ -86,21 +86,28 @@ class Structural:
         return self.properties.get(name) or self.values
 
     # -- pruning ----------------------------------------------------------------------------------------------------
-    def prune(self, value: Any, path: str = "") -> list[str]:
-        """Drops what the schema does not know, in place; returns the paths of what was dropped."""
+    def prune(self, value: Any, old: Any = None, path: str = "") -> list[str]:
+        """Drops what the schema does not know, in place; returns the paths of what was dropped.
+
+        Parts that equal their `old` are not looked through: they were when they were stored.
+        """
         dropped: list[str] = []
         if isinstance(value, list):
             if self.items is not None:
                 for index, item in enumerate(value):
-                    dropped += self.items.prune(item, f"{path}[{index}]")
+                    dropped += self.items.prune(item, None, f"{path}[{index}]")
         elif isinstance(value, dict):
+            known = old if isinstance(old, dict) else {}
             for name in list(value):
+                before = known.get(name)
+                if before is not None and before == value[name]:
+                    continue
                 here = f"{path}.{name}" if path else name
                 child = self._child(name)
                 if self.embedded and name in _ROOT_FIELDS:
                     continue
                 if child is not None:
-                    dropped += child.prune(value[name], here)
+                    dropped += child.prune(value[name], before, here)
                 elif not self.preserve and not self.any_key:
                     del value[name]
                     dropped.append(here)

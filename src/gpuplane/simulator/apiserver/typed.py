@@ -39,25 +39,34 @@ _ALLOWED: Final[dict[str, tuple[tuple[type, ...], str]]] = {
 }
 
 
-def pruner_of(info: ResourceInfo) -> Callable[[Object], Sequence[str]]:
-    """The function that drops the unknown fields of a built-in kind, in place, and gives their paths."""
+def pruner_of(info: ResourceInfo) -> Callable[[Object, Object | None], Sequence[str]]:
+    """The function that drops the unknown fields of a built-in kind, in place, and gives their paths.
 
-    def prune(obj: Object) -> Sequence[str]:
+    What equals the old object is passed over: it was looked through when it was stored.
+    """
+
+    def prune(obj: Object, old: Object | None) -> Sequence[str]:
         message = table().of(info.api_version, info.kind)
         if message is None:
             return ()
         unknown: list[str] = []
-        _object(obj, message, "", unknown, info.kind, top=True)
+        _object(obj, old, message, "", unknown, info.kind, top=True)
         return unknown
 
     return prune
 
 
-def _object(obj: Object, message: Message, path: str, unknown: list[str], kind: str, *, top: bool = False) -> None:
+def _object(
+    obj: Object, old: Any, message: Message, path: str, unknown: list[str], kind: str, *, top: bool = False
+) -> None:
+    known = old if isinstance(old, dict) else {}
     named = message.named
     dropped: list[str] = []
     empty: list[str] = []
     for name, value in obj.items():
+        before = known.get(name)
+        if before is not None and before == value:
+            continue
         field = named.get(name)
         if field is None:
             if not (top and name in ("apiVersion", "kind")):
@@ -68,19 +77,19 @@ def _object(obj: Object, message: Message, path: str, unknown: list[str], kind: 
             where = f"{path}.{name}" if path else name
             shape = field.shape
             if not shape:
-                fixed = _value(value, field, message, where, unknown, kind)
+                fixed = _value(value, before, field, message, where, unknown, kind)
                 if fixed is not value:
                     obj[name] = fixed
             elif shape == "[]":
                 if type(value) is not list:
                     raise _wrong(kind, message, where, value, f"[]{_go_type(field)}")
                 for index, item in enumerate(value):
-                    value[index] = _value(item, field, message, f"{where}[{index}]", unknown, kind)
+                    value[index] = _value(item, None, field, message, f"{where}[{index}]", unknown, kind)
             else:
                 if type(value) is not dict:
                     raise _wrong(kind, message, where, value, f"map[string]{_go_type(field)}")
                 for key, item in value.items():
-                    value[key] = _value(item, field, message, f"{where}.{key}", unknown, kind)
+                    value[key] = _value(item, None, field, message, f"{where}.{key}", unknown, kind)
     for name in empty:
         del obj[name]
     for name in dropped:
@@ -88,11 +97,11 @@ def _object(obj: Object, message: Message, path: str, unknown: list[str], kind: 
         unknown.append(f"{path}.{name}" if path else name)
 
 
-def _value(value: Any, field: Field, parent: Message, path: str, unknown: list[str], kind: str) -> Any:
+def _value(value: Any, old: Any, field: Field, parent: Message, path: str, unknown: list[str], kind: str) -> Any:
     scalar = field.scalar
     if not scalar:
         if type(value) is dict:
-            _object(value, field.message, path, unknown, kind)
+            _object(value, old, field.message, path, unknown, kind)
         elif value is not None:
             raise _wrong(kind, parent, path, value, _go_type(field))
         return value
