@@ -16,8 +16,9 @@ from gpuplane.api.clusterpolicy import ClusterPolicy
 from gpuplane.api.crds import SERVED, crds
 from gpuplane.api.gpunode import GPUNode, Stage, StageName, StageState
 from gpuplane.api.marks import Rule
-from gpuplane.api.schema import rules_of, schema_of
-from gpuplane.api.validation import check_object, errors
+from gpuplane.api.nvidiadriver import NVIDIADriver
+from gpuplane.api.schema import Served, definition, rules_of, schema_of
+from gpuplane.api.validation import KINDS, check_object, errors
 from gpuplane.simulator.apiserver import crd
 from gpuplane.simulator.apiserver.celrules import compile_rules
 from gpuplane.simulator.apiserver.structural import Structural
@@ -28,9 +29,13 @@ nodeStatusExporter gds gdrcopy cdi sandboxWorkloads psa
 """
 
 
+DRIVER = Served(kind=NVIDIADriver, singular="nvidiadriver", status_subresource=True)
+KNOWN = (*SERVED, DRIVER)
+
+
 def schema(kind) -> dict[str, Any]:
-    (found,) = [c for c in crds() if c["spec"]["names"]["kind"] == kind.RESOURCE.kind]
-    return found["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    (served,) = [served for served in KNOWN if served.kind is kind]
+    return definition(served)["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
 
 
 def places(schema, path=""):
@@ -42,13 +47,14 @@ def places(schema, path=""):
             yield from places(schema[word], f"{path}[]")
 
 
-@pytest.mark.parametrize("definition", crds(), ids=lambda d: d["metadata"]["name"])
-def test_the_api_server_takes_it(definition):
-    crd.fill_defaults(definition)
-    assert list(crd.findings(definition)) == []
+@pytest.mark.parametrize("served", KNOWN, ids=lambda s: s.kind.__name__)
+def test_the_api_server_takes_it(served):
+    made = definition(served)
+    crd.fill_defaults(made)
+    assert list(crd.findings(made)) == []
 
 
-@pytest.mark.parametrize("served", SERVED, ids=lambda s: s.kind.__name__)
+@pytest.mark.parametrize("served", KNOWN, ids=lambda s: s.kind.__name__)
 def test_every_place_is_structural(served):
     for path, place in places(schema(served.kind)):
         assert place.get("type") or place.get("x-kubernetes-int-or-string"), path
@@ -57,7 +63,7 @@ def test_every_place_is_structural(served):
             assert "x-kubernetes-list-type" in place, path
 
 
-@pytest.mark.parametrize("served", SERVED, ids=lambda s: s.kind.__name__)
+@pytest.mark.parametrize("served", KNOWN, ids=lambda s: s.kind.__name__)
 def test_every_field_explains_itself(served):
     missing = [
         path
@@ -89,15 +95,15 @@ def test_an_empty_spec_gets_every_default():
 
 
 def test_gpunode_is_the_status_page():
-    (definition,) = [c for c in crds() if c["spec"]["names"]["kind"] == "GPUNode"]
-    version = definition["spec"]["versions"][0]
+    (made,) = [c for c in crds() if c["spec"]["names"]["kind"] == "GPUNode"]
+    version = made["spec"]["versions"][0]
     columns = version["additionalPrinterColumns"]
     narrow = [column["name"].upper() for column in columns if not column.get("priority")]
     assert narrow == ["STAGE", "WAITS-FOR", "SINCE", "GPUS", "FREE", "DRIVER", "RUNTIME"]
     wide = [column["name"].upper() for column in columns if column.get("priority")]
     assert wide == ["MODEL", "OS", "KERNEL", "REASON", "MESSAGE"]
     assert next(c for c in columns if c["name"] == "Since")["type"] == "date"
-    assert definition["spec"]["names"]["shortNames"] == ["gpn"]
+    assert made["spec"]["names"]["shortNames"] == ["gpn"]
     assert "subresources" not in version
     for column in columns:
         place = schema(GPUNode)
@@ -142,12 +148,13 @@ SUBJECTS = {
     "GP124": mapping(enabled=FLAG, nriPluginEnabled=FLAG),
     "GP125": mapping(gds=GROUP, driver=GROUP),
     "GP126": mapping(gdrcopy=GROUP, driver=GROUP),
+    "GP127": mapping(default=FLAG, nodeSelector=st.sampled_from([None, {}, {"a": "b"}])),
     "GP130": st.fixed_dictionaries({"state": st.sampled_from(["failed", "done"])}, optional={"reason": st.just("x")}),
     "GP131": mapping(
         stages=st.dictionaries(st.sampled_from([*StageName, "other"]), st.just({"state": "done"}), max_size=3)
     ),
 }
-RULES: dict[str, Rule] = {rule.code: rule for served in SERVED for rule in rules_of(served.kind).values()}
+RULES: dict[str, Rule] = {rule.code: rule for kind in KINDS for rule in rules_of(kind).values()}
 
 
 def test_every_rule_is_tried():
@@ -200,7 +207,7 @@ def fill(kind, data):
     return data
 
 
-@pytest.mark.parametrize(("kind", "field"), [(ClusterPolicy, "spec"), (GPUNode, "status")])
+@pytest.mark.parametrize(("kind", "field"), [(ClusterPolicy, "spec"), (GPUNode, "status"), (NVIDIADriver, "spec")])
 def test_what_has_no_error_is_taken_by_the_api_server_and_decodes(kind, field):
     whole = schema(kind)
     server = Structural(whole, root=True)

@@ -109,6 +109,14 @@ def test_what_is_found_and_how_to_cure_it(spec, code, path, cure):
     assert "\n" not in str(finding)
 
 
+def test_a_driver_of_a_pool_is_checked_and_its_lack_of_effect_told():
+    driver = {"apiVersion": "nvidia.com/v1alpha1", "kind": "NVIDIADriver", "metadata": {"name": "d"}}
+    found = check_object(driver | {"spec": {"driverTyp": "gpu", "default": True, "nodeSelector": {"a": "b"}}})
+    assert [f.code for f in found] == ["GP110", "GP140"]
+    found = check_object(driver | {"spec": {"default": True, "nodeSelector": {"a": "b"}}})
+    assert [f.code for f in found] == ["GP127", "GP140"]
+
+
 def test_combinations_that_need_the_driver():
     found = errors(check_object(policy(driver={"enabled": False}, gds={"enabled": True}, gdrcopy={"enabled": True})))
     assert [f.code for f in found] == ["GP125", "GP126"]

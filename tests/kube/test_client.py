@@ -342,3 +342,15 @@ async def test_an_odd_object_does_not_end_a_watch(harness):
     assert (await anext(watch)).object.metadata.name == "good"
     assert "unschedulable" in found[0]
     await watch.aclose()
+
+
+async def test_a_servers_warnings_are_logged_once(harness, fault, caplog):
+    for text in ('299 - "unknown field \\"spec.x\\""', '299 - "unknown field \\"spec.x\\""', '299 - "deprecated"'):
+        harness.server.faults.append(fault(status=200, headers={"Warning": text}, body=b"{}"))
+    client = harness.client()
+    for _ in range(3):
+        await client.get(Node, "n1")
+    assert [r.message.partition(" warns: ")[2] for r in caplog.records] == [
+        '299 - "unknown field \\"spec.x\\""',
+        '299 - "deprecated"',
+    ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import logging
 
@@ -258,3 +259,17 @@ def test_after_any_history_the_cache_equals_the_server(make_harness, hurried, fa
         await harness.aclose()
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize(("count", "frozen"), [(3, False), (1100, True)])
+async def test_only_a_large_first_list_is_taken_out_of_garbage_collection(harness, hurried, count, frozen):
+    for i in range(count):
+        await harness.server.put(PODS, f"p{i}", "default")
+    gc.unfreeze()
+    informer = Informer(harness.client(), Pod, clock=hurried())
+    informer.start()
+    await informer.synced()
+    assert gc.isenabled()
+    assert (gc.get_freeze_count() > 0) is frozen
+    gc.unfreeze()
+    await informer.stop()

@@ -122,6 +122,12 @@ CODES: Final[dict[str, Code]] = {
         "gdrcopy without driver",
         "The module of GDRCopy is built and loaded in the driver's container, which driver.enabled: false leaves out.",
     ),
+    "GP127": Code(
+        "default driver with a node selector",
+        "The default NVIDIADriver is for the nodes that no other one selects, so it can select none itself.",
+        "default: true\nnodeSelector: {pool: a100}",
+        "nodeSelector: {pool: a100}",
+    ),
     "GP130": Code(
         "failed without reason", "A failed stage of a GPUNode names its reason. Only gpuplane writes GPUNodes."
     ),

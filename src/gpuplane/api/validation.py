@@ -17,16 +17,18 @@ from typing import Any, Final, Literal, TypeVar
 
 import msgspec
 
+from gpuplane.api import components
 from gpuplane.api.clusterpolicy import NO_EFFECT, ClusterPolicy
 from gpuplane.api.gpunode import GPUNode
 from gpuplane.api.marks import Rule
 from gpuplane.api.meta import KubeObject
-from gpuplane.api.schema import Schema, rules_of, schema_of
+from gpuplane.api.nvidiadriver import NVIDIADriver
+from gpuplane.api.schema import QUANTITY_PATTERN, Schema, rules_of, schema_of
 from gpuplane.errors import InvalidInput
 
 K = TypeVar("K", bound=KubeObject)
 
-KINDS: Final[tuple[type[Any], ...]] = (ClusterPolicy, GPUNode)
+KINDS: Final[tuple[type[Any], ...]] = (ClusterPolicy, GPUNode, NVIDIADriver)
 """The kinds that can be checked."""
 
 _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
@@ -275,9 +277,6 @@ def _string(schema: Schema, value: str, path: str) -> Iterator[Finding]:
 
 
 def _form(pattern: str) -> str:
-    from gpuplane.api import components
-    from gpuplane.api.schema import QUANTITY_PATTERN
-
     return {
         components.ABSOLUTE_PATH: "an absolute path",
         components.DURATION_PATTERN: "a duration as 15s or 1m30s",
@@ -356,6 +355,15 @@ def _find(name: str, schema: Schema, path: str = "") -> str:
 
 
 def _warnings(kind: type[Any], data: Mapping[str, Any]) -> Iterator[Finding]:
+    if kind is NVIDIADriver:
+        yield Finding(
+            code="GP140",
+            path="kind",
+            message="NVIDIADriver has no effect in this release",
+            cure="drivers are taken from the ClusterPolicy's spec.driver",
+            severity="warning",
+            at="key",
+        )
     if kind is not ClusterPolicy:
         return
     for path, why in NO_EFFECT.items():

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import random
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
@@ -34,7 +35,10 @@ from gpuplane.kube.watch import Event, decode_event, watch_params
 K = TypeVar("K", bound=KubeObject)
 Body = Mapping[str, Any] | list[Any]
 
+log = logging.getLogger("gpuplane.kube")
+
 PAGE: Final = 500
+_WARNINGS: Final = 100  # different ones that are logged
 _LINE_LIMIT: Final = 64 << 20  # bytes; objects end at 3 MiB in etcd
 _TIMEOUT_SECONDS: Final = 60.0
 _WAITS_AT_MOST: Final = 10  # times that a request obeys Retry-After
@@ -68,6 +72,7 @@ class Client:
         self.user_agent = user_agent
         self._auth = endpoint.auth
         self._credential = Credential()
+        self._warnings: set[str] = set()
         self._sleep = sleep
         self._timeout = timeout
         self._owns_pool = pool is None
@@ -348,6 +353,8 @@ class Client:
                 head if payload is None else head + payload, timeout=self._timeout, replay=again
             )
             if response.status < 300:
+                if b"warning" in response.headers:
+                    self._warned(response.headers[b"warning"].decode(errors="replace"), f"{method} {path}")
                 return response.body
             error = self._error(response, method, path)
             if response.status == 401 and not refused:
@@ -391,6 +398,12 @@ class Client:
         elif method != "GET":
             text += "Content-Length: 0\r\n"
         return (text + "\r\n").encode("latin-1")
+
+    def _warned(self, text: str, where: str) -> None:
+        """The server took the request and has doubts (unknown fields, deprecated versions): said once a text."""
+        if text not in self._warnings and len(self._warnings) < _WARNINGS:
+            self._warnings.add(text)
+            log.warning("%s: the API server warns: %s", where, text)
 
     def _renew(self, credential: Credential) -> None:
         """A credential plugin gave a client certificate: TLS starts anew with it."""

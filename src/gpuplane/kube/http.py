@@ -112,7 +112,9 @@ class _Connection(asyncio.Protocol):
     # -- httptools' callbacks --------------------------------------------------------------------------------------
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self.headers[name.lower()] = value
+        name = name.lower()
+        before = self.headers.get(name)
+        self.headers[name] = value if before is None else before + b", " + value
 
     def on_headers_complete(self) -> None:
         if self._streaming:

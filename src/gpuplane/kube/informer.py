@@ -167,12 +167,16 @@ class Informer(Generic[K]):
     async def _list(self) -> None:
         first = not self._synced.is_set()
         version = ""
-        with _no_gc() if first else contextlib.nullcontext():
+        with contextlib.ExitStack() as stack:
             self._cache.begin()
             async for page in self._client.pages(self.kind, *self._where, bad=self._bad):
                 if page is None:
                     self._cache.begin()
                     continue
+                if first and page.more:
+                    # Only for large lists: freezing also keeps what garbage there is at that time.
+                    first = False
+                    stack.enter_context(_no_gc())
                 for obj in page.items:
                     self._tell(self._cache.upsert(obj))
                 version = page.resource_version
