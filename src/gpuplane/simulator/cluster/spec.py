@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -50,6 +51,8 @@ class ClusterSpec(msgspec.Struct, frozen=True, kw_only=True):
             findings += _machine(node.machine)
         if self.light_machine:
             findings += _machine(self.light_machine)
+        if self.scheduler_config:
+            findings += _scheduler_config(self.scheduler_config)
         if self.light_nodes < 0:
             findings.append(f"light nodes: {self.light_nodes} is negative")
         if not 0 <= self.port <= MAX_PORT:
@@ -59,11 +62,21 @@ class ClusterSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _machine(name: str) -> list[str]:
-    # Imported here, because the control plane reads specs and is to start without what nodes need.
+    # Imported here, like the scheduler below, because every process of a cluster reads its spec, and few need these.
     from gpuplane.simulator.nodes import machine
 
     try:
         machine(name)
+    except InvalidInput as error:
+        return [str(error)]
+    return []
+
+
+def _scheduler_config(path: str) -> list[str]:
+    from gpuplane.simulator.scheduler import load
+
+    try:
+        load(Path(path))
     except InvalidInput as error:
         return [str(error)]
     return []

@@ -1,0 +1,179 @@
+"""An embedded cluster as processes: up, down, and what may be killed in between."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+from pathlib import Path
+
+import pytest
+
+from gpuplane.api.core import ConfigMap, Node, Pod
+from gpuplane.errors import NoAnswer, Terminal
+from gpuplane.kube import Client
+from gpuplane.simulator.cluster import ClusterSpec, NodeSpec, clusters, down, load, processes, up
+from gpuplane.simulator.cluster.directory import ClusterDirectory
+
+NODE = (NodeSpec(name="sim-1", machine="t4-ubuntu18"),)
+
+
+async def until(answer, seconds=20.0):
+    """Waits for other processes: they are asked again and again, for so long at most."""
+    async with asyncio.timeout(seconds):
+        while True:
+            try:
+                value = await answer()
+            except Exception:
+                value = None
+            if value:
+                return value
+            await asyncio.sleep(0.05)
+
+
+def directory_of(handle):
+    return ClusterDirectory(handle.name, handle.directory.parent.parent)
+
+
+def kill(handle, process):
+    running = directory_of(handle).running(process)
+    assert processes.signal_(running, signal.SIGKILL)
+    return running
+
+
+async def restarted(handle, process, before):
+    async def again():
+        running = directory_of(handle).running(process)
+        return running is not None and running.pid != before.pid and processes.alive(running)
+
+    await until(again)
+
+
+def configmap(name):
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": "default"}}
+
+
+async def test_a_cluster_answers_and_goes_without_a_trace(embedded_cluster, monkeypatch, tmp_path):
+    own = tmp_path / "own-kubeconfig"
+    own.write_text("current-context: mine\n")
+    monkeypatch.setenv("KUBECONFIG", str(own))
+    handle = await embedded_cluster()
+    base = handle.directory.parent.parent
+    assert load("test", base=base) == handle
+    assert clusters(base) == ("test",)
+    async with Client.connect(handle.kubeconfig) as client:
+        await client.create(configmap("c"))
+        assert (await client.get(ConfigMap, "kube-root-ca.crt", "default")) is not None
+    with pytest.raises(Terminal, match="runs already") as caught:
+        await embedded_cluster()
+    assert "gpuplane down test" in caught.value.cure
+    with pytest.raises(Terminal, match="no such cluster"):
+        load("other", base=base)
+    with pytest.raises(Terminal, match="no cluster other"):
+        await down("other", base=base)
+    noted = directory_of(handle).processes()
+    assert set(noted) == {"cluster", "supervisor"}
+    assert await down("", base=base) == "test"
+    assert not any(processes.alive(running) for running in noted.values())
+    assert not handle.directory.exists()
+    assert not handle.kubeconfig.exists()
+    assert own.read_text() == "current-context: mine\n"
+
+
+async def test_a_port_in_use_and_a_strange_directory_are_told_before_anything_starts(tmp_path):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(Terminal, match=f"port {port} cannot be used"):
+            await up(ClusterSpec(name="test", port=port), base=tmp_path)
+    assert not (tmp_path / "clusters" / "test" / "run").exists()
+    (tmp_path / "clusters" / "mine").mkdir(parents=True)
+    (tmp_path / "clusters" / "mine" / "thesis.tex").write_text("important")
+    with pytest.raises(Terminal, match="not an embedded cluster's"):
+        await up(ClusterSpec(name="mine"), base=tmp_path)
+    assert (tmp_path / "clusters" / "mine" / "thesis.tex").exists()
+
+
+async def test_an_api_server_that_cannot_start_says_why(tmp_path):
+    data = tmp_path / "clusters" / "test" / "data"
+    directory = ClusterDirectory("test", tmp_path)
+    directory.create(ClusterSpec(name="test", persist=True))
+    data.mkdir()
+    (data / "objects.sqlite").write_bytes(b"this is no database at all" * 100)
+    with pytest.raises(Terminal, match="cannot open the cluster's data"):
+        await up(ClusterSpec(name="test", persist=True), base=tmp_path)
+    assert processes.of_directory(directory.path) == set()
+
+
+async def test_any_process_may_be_killed(embedded_cluster):
+    handle = await embedded_cluster(persist=True, nodes=NODE)
+    async with Client.connect(handle.kubeconfig) as client:
+
+        async def ready():
+            node = await client.get(Node, "sim-1")
+            return any(c.type == "Ready" and c.status == "True" for c in node.status.conditions)
+
+        await until(ready)
+        await client.create(configmap("kept"))
+        for process in ("kubelet-sim-1", "supervisor", "cluster"):
+            await restarted(handle, process, kill(handle, process))
+        # With the supervisor's successor everything goes on as before: same address, nothing lost.
+        assert (await until(lambda: client.get(ConfigMap, "kept", "default"))).metadata.name == "kept"
+        await restarted(handle, "kubelet-sim-1", kill(handle, "kubelet-sim-1"))
+        await until(ready)
+
+
+async def test_a_cluster_that_died_altogether_is_started_again_with_its_objects(embedded_cluster):
+    handle = await embedded_cluster(persist=True)
+    async with Client.connect(handle.kubeconfig) as client:
+        await client.create(configmap("kept"))
+    directory = directory_of(handle)
+    # The supervisor's note goes first, as when a machine is switched off: nobody is left to start anybody.
+    noted = directory.processes()
+    directory.note_running("supervisor", None)
+    for process in ("cluster", "supervisor"):
+        processes.signal_(noted[process], signal.SIGKILL)
+        await processes.ended(noted[process])
+    await until(lambda: asyncio.sleep(0, not directory.supervised()))
+    with pytest.raises(NoAnswer, match="not running"):
+        load("test", base=directory.base)
+    again = await embedded_cluster(persist=True)
+    assert again.server == handle.server
+    async with Client.connect(again.kubeconfig) as client:
+        assert (await client.get(ConfigMap, "kept", "default")).metadata.name == "kept"
+
+
+async def test_down_ends_containers_too_even_those_of_a_killed_kubelet(embedded_cluster):
+    handle = await embedded_cluster(nodes=NODE)
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "sleeper", "namespace": "default"},
+        "spec": {"containers": [{"name": "main", "image": "busybox", "command": ["sleep", "86399"]}]},
+    }
+
+    def sleepers():
+        found = set()
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            try:
+                if path.read_bytes() == b"sleep\x0086399\x00":
+                    found.add(int(path.parent.name))
+            except OSError:
+                continue
+        return found
+
+    async with Client.connect(handle.kubeconfig) as client:
+        await until(lambda: client.get(Node, "sim-1"))
+        await until(lambda: client.create(pod))
+
+        async def runs():
+            return (await client.get(Pod, "sleeper", "default")).status.phase == "Running"
+
+        await until(runs)
+    assert sleepers()
+    os.kill(directory_of(handle).running("supervisor").pid, signal.SIGKILL)
+    kill(handle, "kubelet-sim-1")
+    await down("test", base=handle.directory.parent.parent)
+    assert sleepers() == set()

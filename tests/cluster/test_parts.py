@@ -1,0 +1,186 @@
+"""The parts of a cluster that need no process: what it is to be, where it lies, who runs, when to try again."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuplane.errors import InvalidInput, Terminal
+from gpuplane.simulator.cluster import ClusterSpec, NodeSpec, processes
+from gpuplane.simulator.cluster.directory import ClusterDirectory, Endpoint, Running, home, write
+from gpuplane.simulator.cluster.kubeconfig import save
+from gpuplane.simulator.cluster.supervisor import LAST_BACKOFF_S, STABLE_S, next_backoff, programs
+
+SPEC = ClusterSpec(name="c", nodes=(NodeSpec(name="sim-1", machine="h100-ubuntu22"),), light_nodes=5)
+
+
+def test_a_spec_is_refused_with_everything_that_is_wrong():
+    nodes = (NodeSpec(name="A", machine="h100-ubuntu22"), NodeSpec(name="b", machine="abacus"))
+    with pytest.raises(InvalidInput) as caught:
+        ClusterSpec(name="Not Good", nodes=(*nodes, nodes[1]), light_nodes=-1, port=70000).check()
+    text = str(caught.value)
+    for part in ("'Not Good'", "'A'", "abacus", "'b' is given twice", "-1 is negative", "70000"):
+        assert part in text
+    SPEC.check()
+
+
+def test_a_scheduler_configuration_is_read_before_anything_starts(tmp_path):
+    config = tmp_path / "scheduler.yaml"
+    config.write_text("apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\nplugins: {}\n")
+    with pytest.raises(InvalidInput, match="plugins"):
+        ClusterSpec(scheduler_config=str(config)).check()
+    config.write_text("apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n")
+    ClusterSpec(scheduler_config=str(config)).check()
+
+
+def test_every_node_gets_a_process_of_its_own_and_light_nodes_share_one(tmp_path):
+    found = programs(SPEC, ClusterDirectory("c", tmp_path))
+    assert [program.name for program in found] == ["kubelet-sim-1", "light-nodes"]
+    assert found[0].arguments[:3] == ("kubelet", "--node-name", "sim-1")
+
+
+@given(st.lists(st.floats(0, 100), max_size=20))
+def test_backoff_doubles_to_a_limit_and_forgets_what_ran_long(runs):
+    before = 0.0
+    for ran in runs:
+        after = next_backoff(before, ran)
+        assert 0 < after <= LAST_BACKOFF_S
+        if ran >= STABLE_S:
+            assert after < 1
+        elif before:
+            assert after == min(before * 2, LAST_BACKOFF_S)
+        before = after
+
+
+# -- the directory -----------------------------------------------------------------------------------------------------
+def test_a_directory_remembers_what_it_was_told(tmp_path):
+    directory = ClusterDirectory("c", tmp_path)
+    directory.create(SPEC)
+    assert directory.spec() == SPEC
+    assert ClusterDirectory.of_config(directory.spec_file).path == directory.path
+    assert directory.endpoint() is None
+    write(directory.endpoint_file, msgspec.json.encode(Endpoint("https://x:1", 1)))
+    assert directory.endpoint() == Endpoint("https://x:1", 1)
+
+
+def test_tokens_stay_and_new_nodes_get_theirs(tmp_path):
+    directory = ClusterDirectory("c", tmp_path)
+    directory.create(SPEC)
+    first = directory.ensure_tokens(SPEC)
+    more = msgspec.structs.replace(SPEC, nodes=(*SPEC.nodes, NodeSpec(name="sim-2", machine="t4-ubuntu18")))
+    second = directory.ensure_tokens(more)
+    assert (first.admin, first.nodes["sim-1"]) == (second.admin, second.nodes["sim-1"])
+    assert len({second.admin, second.light_nodes, second.kubelet, second.signing_key, *second.nodes.values()}) == 6
+    assert stat.S_IMODE((directory.path / "tokens.json").stat().st_mode) == 0o600
+    assert directory.kubelet_token.read_text() == second.kubelet
+
+
+def test_a_broken_file_is_named_with_a_cure(tmp_path):
+    directory = ClusterDirectory("c", tmp_path)
+    directory.create(SPEC)
+    directory.spec_file.write_text("{")
+    with pytest.raises(Terminal) as caught:
+        directory.spec()
+    assert caught.value.where == str(directory.spec_file)
+    assert "gpuplane down c" in caught.value.cure
+
+
+def test_only_one_may_hold_the_lock(tmp_path):
+    directory = ClusterDirectory("c", tmp_path)
+    directory.create(SPEC)
+    assert not directory.supervised()
+    lock = directory.lock()
+    assert lock is not None
+    assert directory.lock() is None
+    assert directory.supervised()
+    os.close(lock)
+    assert not directory.supervised()
+
+
+def test_a_write_that_fails_leaves_the_old_file_and_no_other(tmp_path, monkeypatch):
+    path = tmp_path / "file"
+    write(path, b"old")
+    monkeypatch.setattr(type(path), "replace", lambda *_: (_ for _ in ()).throw(OSError("full")))
+    with pytest.raises(OSError, match="full"):
+        write(path, b"new")
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]
+    assert path.read_bytes() == b"old"
+
+
+def test_home_is_where_the_environment_says(tmp_path, monkeypatch):
+    monkeypatch.setenv("GPUPLANE_HOME", str(tmp_path))
+    assert home() == tmp_path
+    monkeypatch.delenv("GPUPLANE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert home() == tmp_path / ".gpuplane"
+
+
+def test_a_kubeconfig_is_one_context_readable_by_its_owner_only(tmp_path):
+    path = tmp_path / "c.kubeconfig"
+    save(path, cluster="c", server="https://127.0.0.1:1", ca=b"PEM", user="admin", token="t")
+    config = json.loads(path.read_text())
+    assert config["current-context"] == "gpuplane-c"
+    assert base64.b64decode(config["clusters"][0]["cluster"]["certificate-authority-data"]) == b"PEM"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+# -- processes ---------------------------------------------------------------------------------------------------------
+def sleeper(**environment):
+    return subprocess.Popen(
+        [sys.executable, "-c", "import time; print(flush=True); time.sleep(60)"],
+        stdout=subprocess.PIPE,
+        env={**os.environ, **environment},
+    )
+
+
+@pytest.fixture
+def child(tmp_path):
+    process = sleeper(GPUPLANE_CLUSTER_DIR=f"{tmp_path}/")
+    process.stdout.readline()
+    yield process
+    process.kill()
+    process.wait()
+    process.stdout.close()
+
+
+async def test_a_process_is_followed_by_pid_and_start_time(child):
+    running = Running(child.pid, processes.started(child.pid))
+    assert processes.alive(running)
+    other = Running(child.pid, running.started + 1)
+    assert not processes.alive(other)
+    assert not processes.signal_(other, signal.SIGKILL)
+    waiting = asyncio.create_task(processes.ended(running))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    assert processes.signal_(running, signal.SIGKILL)
+    await waiting
+    assert not processes.alive(running)
+    await processes.ended(running)
+
+
+def test_processes_of_a_directory_are_found_by_their_environment(child, tmp_path):
+    assert processes.of_directory(tmp_path) == {child.pid}
+    assert processes.of_directory(tmp_path / "other") == set()
+    assert child.pid in processes.descendants([os.getpid()])
+
+
+def test_a_shell_in_the_directory_is_nobody_of_the_cluster(tmp_path):
+    shell = sleeper(PWD=f"{tmp_path}/x", OLDPWD=f"{tmp_path}/y")
+    try:
+        shell.stdout.readline()
+        assert processes.of_directory(tmp_path) == set()
+    finally:
+        shell.kill()
+        shell.wait()
+        shell.stdout.close()

@@ -1,0 +1,34 @@
+"""What tests of several folders share: embedded clusters, as `gpuplane up` makes them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuplane.errors import Terminal
+from gpuplane.simulator.cluster import ClusterHandle, ClusterSpec, down, up
+
+
+@pytest.fixture
+async def embedded_cluster(tmp_path: Path) -> Any:
+    """Starts embedded clusters: `handle = await embedded_cluster(nodes=(...), persist=True)`; ended after the test.
+
+    Takes the fields of ClusterSpec. Each start costs about a second; `handle.kubeconfig` is for clients.
+    """
+    base = tmp_path / "gpuplane"
+    names: set[str] = set()
+
+    async def start(**fields: Any) -> ClusterHandle:
+        spec = ClusterSpec(**{"name": "test", **fields})
+        names.add(spec.name)
+        return await up(spec, base=base)
+
+    begin: Callable[..., Awaitable[ClusterHandle]] = start
+    yield begin
+    for name in names:
+        with suppress(Terminal):  # the test may have ended it
+            await down(name, base=base)
