@@ -2,7 +2,7 @@
 
 zig's C compiler (a Python package) is used because what it links against glibc 2.17 loads in any container that GPU
 users still have; $CC replaces it where zig cannot run. Each target is a row of TARGETS. A target is compiled again only
-when its sources, its flags or the compiler changed: their digest stands next to the output.
+when its sources, its flags or the compiler changed: their digest is kept in .cache/native.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ except ImportError:  # `python native/build.py` needs no hatchling
 
 ROOT = Path(__file__).resolve().parent.parent
 OUTPUT = ROOT / "src" / "gpuplane" / "_native"
+STAMPS = ROOT / ".cache" / "native"
 COMMON_FLAGS = ("-std=c11", "-O2", "-g0", "-Wall", "-Wextra", "-Werror", "-D_GNU_SOURCE", "-fno-sanitize=all")
 GLIBC = "2.17"
 
@@ -50,13 +51,13 @@ class Target:
         return sorted([*self.files(), *headers])
 
 
-_SHARED = ("-shared", "-fPIC", "-fvisibility=hidden", "-Wl,--no-undefined")
+_SHARED = ("-shared", "-s", "-fPIC", "-fvisibility=hidden", "-Wl,--no-undefined")
 TARGETS = (
     Target(
         "libcuda.so.1",
         ("simgpu/*.c", "simgpu/ptx/*.c", "simgpu/cuda/*.c"),
         (*_SHARED, "-Wl,-soname,libcuda.so.1"),
-        ("-lpthread", "-lm", "-ldl"),
+        ("-lpthread", "-lm"),
     ),
     Target(
         "libnvidia-ml.so.1",
@@ -100,7 +101,7 @@ def build(arch: str, output: Path, names: tuple[str, ...] = (), *, force: bool =
 def _build_one(target: Target, arch: str, path: Path, force: bool) -> None:
     command = [*compiler(arch, target.libc), *COMMON_FLAGS, *target.flags]
     digest = _digest(target, command[1:])
-    stamp = path.with_name(f".{path.name}.digest")
+    stamp = STAMPS / hashlib.sha256(str(path).encode()).hexdigest()[:16]
     if not force and path.is_file() and stamp.is_file() and stamp.read_text() == digest:
         return
     sys.stderr.write(f"native: compiling {target.output} for {arch}\n")
@@ -115,6 +116,7 @@ def _build_one(target: Target, arch: str, path: Path, force: bool) -> None:
         raise SystemExit(f"native/build.py: {target.output} does not compile") from error
     finally:
         fresh.unlink(missing_ok=True)
+    STAMPS.mkdir(parents=True, exist_ok=True)
     stamp.write_text(digest)
 
 

@@ -1,319 +1,27 @@
-/* Statements of a kernel: labels, guards, instructions and their operands. */
-#include "lexer.h"
+/* Statements of a kernel: labels, guards, and each instruction with its operands. */
+#include "parser.h"
 
-#include <stdlib.h>
 #include <string.h>
-
-#define CONSTANT_SLOT 0x10000u /* while a kernel is read: constants are numbered from here, specials from below */
-#define SPECIAL_SLOT 0x20000u
-
-/* `sources` is for those that only compute; the others read their operands themselves. */
-static const struct opcode {
-	const char *name;
-	enum ptx_op op;
-	uint8_t sources;
-} opcodes[] = {
-	{"add", OP_ADD, 2},   {"sub", OP_SUB, 2},     {"mul", OP_MUL, 2},     {"mad", OP_MAD, 3},
-	 {"div", OP_DIV, 2},     {"rem", OP_REM, 2},     {"abs", OP_ABS, 1},     {"neg", OP_NEG, 1},
-	{"min", OP_MIN, 2},   {"max", OP_MAX, 2},     {"fma", OP_FMA, 3},     {"and", OP_AND, 2},     {"or", OP_OR, 2},
-	{"xor", OP_XOR, 2},   {"not", OP_NOT, 1},     {"cnot", OP_CNOT, 1},   {"shl", OP_SHL, 2},     {"shr", OP_SHR, 2},
-	{"popc", OP_POPC, 1}, {"clz", OP_CLZ, 1},     {"brev", OP_BREV, 1},   {"bfind", OP_BFIND, 1}, {"bfe", OP_BFE, 3},
-	{"bfi", OP_BFI, 4},   {"prmt", OP_PRMT, 3},   {"lop3", OP_LOP3, 4},   {"shf", OP_SHF, 3},     {"sad", OP_SAD, 3},
-	{"sqrt", OP_SQRT, 1}, {"rcp", OP_RCP, 1},     {"rsqrt", OP_RSQRT, 1}, {"sin", OP_SIN, 1},     {"cos", OP_COS, 1},
-	{"ex2", OP_EX2, 1},   {"lg2", OP_LG2, 1},     {"tanh", OP_TANH, 1},   {"copysign", OP_COPYSIGN, 2},
-	{"selp", OP_SELP, 3}, {"slct", OP_SLCT, 3},   {"cvt", OP_CVT, 1},     {"mov", OP_MOV, 1},     {"setp", OP_SETP, 2},
-	{"set", OP_SET, 2},   {"testp", OP_TESTP, 1}, {"cvta", OP_CVTA, 1},   {"isspacep", OP_ISSPACEP, 1},
-	{"ld", OP_LD, 0},     {"ldu", OP_LD, 0},      {"st", OP_ST, 0},       {"atom", OP_ATOM, 1},   {"red", OP_RED, 1},
-	{"bra", OP_BRA, 0},   {"ret", OP_EXIT, 0},    {"exit", OP_EXIT, 0},   {"trap", OP_TRAP, 0},   {"brkpt", OP_TRAP, 0},
-	{"nanosleep", OP_NANOSLEEP, 0},               {"activemask", OP_ACTIVEMASK, 0},               {"bar", OP_BAR, 0},
-	{"barrier", OP_BAR, 0},                       {"membar", OP_NOP, 0},  {"fence", OP_NOP, 0},   {"prefetch", OP_NOP, 0},
-	{"prefetchu", OP_NOP, 0},                     {"pmevent", OP_NOP, 0}, {"shfl", OP_SHFL, 3},   {"vote", OP_VOTE, 1},
-	{"redux", OP_REDUX, 1},
-};
-
-static const struct { const char *name; enum ptx_mode mode; } modes[] = {
-	{"lo", M_LO}, {"hi", M_HI}, {"wide", M_WIDE}, {"eq", M_EQ}, {"ne", M_NE}, {"lt", M_LT}, {"le", M_LE}, {"gt", M_GT},
-	{"ge", M_GE}, {"ls", M_LS}, {"hs", M_HS}, {"equ", M_EQU}, {"neu", M_NEU}, {"ltu", M_LTU}, {"leu", M_LEU},
-	{"gtu", M_GTU}, {"geu", M_GEU}, {"num", M_NUM}, {"nan", M_NAN}, {"NaN", M_NAN}, {"and", M_AND}, {"or", M_OR},
-	{"xor", M_XOR}, {"add", M_ADD}, {"min", M_MIN}, {"max", M_MAX}, {"inc", M_INC}, {"dec", M_DEC}, {"exch", M_EXCH},
-	{"cas", M_CAS}, {"rni", M_RNI}, {"rzi", M_RZI}, {"rmi", M_RMI}, {"rpi", M_RPI}, {"sat", M_SAT}, {"to", M_TO},
-	{"up", M_UP}, {"down", M_DOWN}, {"bfly", M_BFLY}, {"idx", M_IDX}, {"all", M_ALL}, {"any", M_ANY},
-	{"ballot", M_BALLOT}, {"l", M_L}, {"r", M_R}, {"clamp", M_CLAMP}, {"wrap", M_WRAP}, {"finite", M_FINITE},
-	{"infinite", M_INFINITE}, {"number", M_NUMBER}, {"notanumber", M_NOTANUMBER}, {"normal", M_NORMAL},
-	{"subnormal", M_SUBNORMAL}, {"warp", M_WARP}, {"shiftamt", M_SHIFTAMT},
-};
-
-/* Rounding of the last bit, caches, memory order and scope: threads here run one after another, so all are the same. */
-static const char *const ignored[] = {
-	"rn", "rz", "rm", "rp", "rna", "ftz", "approx", "full", "ca", "cg", "cs", "lu", "cv", "wb", "wt", "nc", "volatile",
-	"relaxed", "acquire", "release", "acq_rel", "sc", "weak", "gpu", "sys", "cta", "gl", "cluster", "sync", "aligned",
-	"L1", "L2", "L1::no_allocate", "L1::evict_last", "L1::evict_first", "L1::evict_normal", "L1::evict_unchanged",
-	"L2::64B", "L2::128B", "L2::256B", "L2::cache_hint", "uni", "mmio", "alias", "proxy",
-};
-
-static const struct { const char *name; const char *part; uint8_t special; enum ptx_type type; } specials[] = {
-	{"%tid", "x", PTX_TID_X, PTX_U32}, {"%tid", "y", PTX_TID_Y, PTX_U32}, {"%tid", "z", PTX_TID_Z, PTX_U32},
-	{"%ntid", "x", PTX_NTID_X, PTX_U32}, {"%ntid", "y", PTX_NTID_Y, PTX_U32}, {"%ntid", "z", PTX_NTID_Z, PTX_U32},
-	{"%ctaid", "x", PTX_CTAID_X, PTX_U32}, {"%ctaid", "y", PTX_CTAID_Y, PTX_U32}, {"%ctaid", "z", PTX_CTAID_Z, PTX_U32},
-	{"%nctaid", "x", PTX_NCTAID_X, PTX_U32}, {"%nctaid", "y", PTX_NCTAID_Y, PTX_U32},
-	{"%nctaid", "z", PTX_NCTAID_Z, PTX_U32}, {"%laneid", "", PTX_LANEID, PTX_U32}, {"%warpid", "", PTX_WARPID, PTX_U32},
-	{"%nwarpid", "", PTX_NWARPID, PTX_U32}, {"%smid", "", PTX_SMID, PTX_U32}, {"%nsmid", "", PTX_NSMID, PTX_U32},
-	{"%gridid", "", PTX_GRIDID, PTX_U64}, {"%lanemask_eq", "", PTX_LANEMASK_EQ, PTX_U32},
-	{"%lanemask_le", "", PTX_LANEMASK_LE, PTX_U32}, {"%lanemask_lt", "", PTX_LANEMASK_LT, PTX_U32},
-	{"%lanemask_ge", "", PTX_LANEMASK_GE, PTX_U32}, {"%lanemask_gt", "", PTX_LANEMASK_GT, PTX_U32},
-	{"%dynamic_smem_size", "", PTX_DYNAMIC_SMEM_SIZE, PTX_U32}, {"%total_smem_size", "", PTX_TOTAL_SMEM_SIZE, PTX_U32},
-	{"%clock", "", PTX_CLOCK, PTX_U32}, {"%clock_hi", "", PTX_CLOCK64, PTX_U32}, {"%clock64", "", PTX_CLOCK64, PTX_U64},
-	{"%globaltimer", "", PTX_GLOBALTIMER, PTX_U64}, {"%globaltimer_lo", "", PTX_GLOBALTIMER, PTX_U32},
-};
-
-static struct ptx_instruction *emit(struct parser *parser, uint32_t line)
-{
-	struct ptx_kernel *kernel = parser->kernel;
-	kernel->code = parser_grow(parser, kernel->code, &parser->code_room, kernel->code_size, sizeof *kernel->code, 1u << 20);
-	struct ptx_instruction *made = &kernel->code[kernel->code_size++];
-	*made = (struct ptx_instruction){.line = line, .type = PTX_NO_TYPE, .other_type = PTX_NO_TYPE, .guard = PTX_NO_SLOT};
-	for (int i = 0; i < PTX_OPERANDS; i++)
-		made->slot[i] = PTX_NO_SLOT;
-	return made;
-}
-
-static uint32_t constant(struct parser *parser, uint64_t value, bool relocated)
-{
-	struct ptx_kernel *kernel = parser->kernel;
-	for (uint32_t i = 0; i < kernel->constant_count; i++)
-		if (kernel->constants[i] == value && kernel->relocated[i] == relocated)
-			return CONSTANT_SLOT + i;
-	uint32_t room = parser->constant_room;
-	kernel->constants = parser_grow(parser, kernel->constants, &room, kernel->constant_count, sizeof *kernel->constants,
-					PTX_MAX_SLOTS / 4);
-	kernel->relocated = parser_grow(parser, kernel->relocated, &parser->constant_room, kernel->constant_count, 1,
-					PTX_MAX_SLOTS / 4);
-	kernel->constants[kernel->constant_count] = value;
-	kernel->relocated[kernel->constant_count] = relocated;
-	return CONSTANT_SLOT + kernel->constant_count++;
-}
-
-/* While a kernel is read, slots need more than 16 bits: they are kept beside the code and folded in at its end. */
-struct operand {
-	uint32_t slot;
-	bool is_register, negated;
-	uint8_t special; /* PTX_NOT_SPECIAL, or one that only mov may read */
-	enum ptx_type type;
-};
-
-static struct token name_of_special(struct parser *parser, struct token name, uint8_t *special, enum ptx_type *type)
-{
-	*special = PTX_NOT_SPECIAL;
-	for (size_t i = 0; i < sizeof specials / sizeof *specials; i++) {
-		if (!token_is(&name, specials[i].name))
-			continue;
-		if (*specials[i].part && !token_is(&parser->token, specials[i].part))
-			continue;
-		if (*specials[i].part)
-			parser_next(parser);
-		*special = specials[i].special;
-		*type = specials[i].type;
-		break;
-	}
-	return name;
-}
-
-static struct operand literal(struct parser *parser, enum ptx_type type)
-{
-	bool negative = parser_sign(parser, '-');
-	struct token token = parser->token;
-	uint64_t value = token.number;
-	if (token.kind == TOKEN_FLOAT && type == PTX_F32 && token.is_double) {
-		double wide;
-		memcpy(&wide, &value, sizeof wide);
-		float narrow = (float)(negative ? -wide : wide);
-		uint32_t bits;
-		memcpy(&bits, &narrow, sizeof bits);
-		value = bits;
-	} else if (token.kind == TOKEN_FLOAT) {
-		value ^= negative ? 1ull << (token.is_double ? 63 : 31) : 0;
-	} else if (token.kind == TOKEN_NUMBER) {
-		if (ptx_is_float(type))
-			parser_fail(parser, token.line, "an integer where a float is needed");
-		value = negative ? 0 - value : value;
-	} else {
-		parser_fail(parser, token.line, "expected an operand");
-	}
-	parser_next(parser);
-	value = type == PTX_PRED ? value != 0 : ptx_mask(type, value);
-	return (struct operand){.slot = constant(parser, value, false), .special = PTX_NOT_SPECIAL, .type = type};
-}
-
-static struct operand operand(struct parser *parser, enum ptx_type type)
-{
-	bool negated = parser_sign(parser, '!');
-	struct operand result = {.negated = negated, .special = PTX_NOT_SPECIAL, .type = type};
-	if (parser->token.kind != TOKEN_NAME) {
-		result = literal(parser, type);
-		result.negated = negated;
-		return result;
-	}
-	struct token name = parser->token;
-	parser_next(parser);
-	struct symbol *symbol = find_symbol(parser, &name);
-	if (symbol && symbol->kind == SYMBOL_REGISTER) {
-		result.is_register = true;
-		result.type = symbol->type;
-		result.slot = symbol->base;
-		for (uint32_t i = symbol->length, number = 0; symbol->count && i < name.length; i++) {
-			number = number * 10 + (uint32_t)(name.text[i] - '0');
-			result.slot = symbol->base + number;
-		}
-		return result;
-	}
-	if (symbol) { /* its address */
-		result.slot = constant(parser, symbol->offset, symbol->kind == SYMBOL_VARIABLE);
-		return result;
-	}
-	if (token_is(&name, "WARP_SZ")) {
-		result.slot = constant(parser, 32, false);
-		return result;
-	}
-	name_of_special(parser, name, &result.special, &result.type);
-	if (result.special == PTX_NOT_SPECIAL)
-		parser_fail(parser, name.line, "unknown name %.*s", (int)(name.length < 60 ? name.length : 60), name.text);
-	if (result.special < PTX_SPECIALS) {
-		result.slot = SPECIAL_SLOT + result.special;
-		result.special = PTX_NOT_SPECIAL;
-	}
-	return result;
-}
-
-/* Registers, constants and specials get their places only when all are known; until then 16 bits are enough with the
-   kinds in the two highest bits. */
-static uint16_t fold(struct parser *parser, const struct operand *from)
-{
-	uint32_t slot = from->slot;
-	if (slot >= SPECIAL_SLOT)
-		return (uint16_t)(0xc000 | (slot - SPECIAL_SLOT));
-	if (slot >= CONSTANT_SLOT) {
-		if (slot - CONSTANT_SLOT >= 0x4000)
-			parser_fail(parser, parser->token.line, "too many constants");
-		return (uint16_t)(0x8000 | (slot - CONSTANT_SLOT));
-	}
-	return (uint16_t)slot;
-}
-
-static uint16_t unfold(const struct ptx_kernel *kernel, uint16_t slot)
-{
-	if (slot == PTX_NO_SLOT || slot < 0x8000)
-		return slot;
-	if ((slot & 0xc000) == 0xc000)
-		return (uint16_t)(kernel->registers + kernel->constant_count + (slot & 0x3fff));
-	return (uint16_t)(kernel->registers + (slot & 0x3fff));
-}
-
-static uint16_t source(struct parser *parser, enum ptx_type type)
-{
-	struct operand found = operand(parser, type);
-	if (found.special != PTX_NOT_SPECIAL)
-		parser_fail(parser, parser->token.line, "clocks can only be read by mov");
-	return fold(parser, &found);
-}
-
-static uint16_t source_maybe_negated(struct parser *parser, struct ptx_instruction *made, int place, enum ptx_type type)
-{
-	struct operand found = operand(parser, type);
-	if (found.special != PTX_NOT_SPECIAL)
-		parser_fail(parser, parser->token.line, "clocks can only be read by mov");
-	if (found.negated)
-		made->negate |= (uint8_t)(1u << place);
-	return fold(parser, &found);
-}
-
-static uint16_t destination(struct parser *parser, struct ptx_instruction *made)
-{
-	if (token_is(&parser->token, "_")) {
-		parser_next(parser);
-		return PTX_NO_SLOT;
-	}
-	struct operand found = operand(parser, PTX_B64);
-	if (!found.is_register)
-		parser_fail(parser, parser->token.line, "the result must go to a register");
-	made->register_type = (uint8_t)found.type;
-	return fold(parser, &found);
-}
-
-/* {a, b} or {a, b, c, d}; returns how many. */
-static uint32_t vector(struct parser *parser, struct ptx_instruction *made, int first, bool read, enum ptx_type type)
-{
-	uint32_t count = 0;
-	parser_need(parser, '{');
-	do {
-		if (count == 4)
-			parser_fail(parser, parser->token.line, "a vector has at most four parts");
-		made->slot[first + (int)count++] = read ? source(parser, type) : destination(parser, made);
-	} while (parser_sign(parser, ','));
-	parser_need(parser, '}');
-	return count;
-}
-
-static bool at_sign(const struct parser *parser, char sign)
-{
-	return parser->token.kind == TOKEN_SIGN && parser->token.sign == sign;
-}
-
-/* [register], [register+N], [name], [name+N], [N] */
-static uint16_t address(struct parser *parser, struct ptx_instruction *made)
-{
-	uint16_t slot;
-	parser_need(parser, '[');
-	if (parser->token.kind == TOKEN_NUMBER) {
-		struct operand zero = {.slot = constant(parser, 0, false)};
-		made->offset = parser_integer(parser);
-		slot = fold(parser, &zero);
-	} else {
-		slot = source(parser, PTX_U64);
-		if (parser_sign(parser, '+'))
-			made->offset = parser_integer(parser);
-		else if (at_sign(parser, '-'))
-			made->offset = parser_integer(parser);
-	}
-	parser_need(parser, ']');
-	return slot;
-}
 
 static void modifiers(struct parser *parser, struct ptx_instruction *made)
 {
 	for (; parser->token.kind == TOKEN_DOT; parser_next(parser)) {
 		const struct token *word = &parser->token;
-		static const struct { const char *name; enum ptx_space space; } spaces[] = {
-			{"global", PTX_GLOBAL}, {"shared", PTX_SHARED}, {"local", PTX_LOCAL}, {"param", PTX_PARAM},
-			{"const", PTX_CONST}, {"shared::cta", PTX_SHARED}, {"param::entry", PTX_PARAM},
-		};
 		enum ptx_type type = type_named(word);
-		bool known = type != PTX_NO_TYPE;
-		if (known && made->type == PTX_NO_TYPE)
+		enum ptx_mode mode = mode_named(word);
+		if (type != PTX_NO_TYPE && made->type == PTX_NO_TYPE)
 			made->type = type;
-		else if (known)
+		else if (type != PTX_NO_TYPE)
 			made->other_type = type;
-		for (size_t i = 0; !known && i < sizeof spaces / sizeof *spaces; i++)
-			if (token_is(word, spaces[i].name)) {
-				made->space = spaces[i].space;
-				known = true;
-			}
-		if (token_is(word, "v2") || token_is(word, "v4")) {
+		else if (token_is(word, "v2") || token_is(word, "v4"))
 			made->vector = word->text[1] == '2' ? 2 : 4;
-			known = true;
-		}
-		for (size_t i = 0; !known && i < sizeof modes / sizeof *modes; i++)
-			if (token_is(word, modes[i].name)) {
-				if (modes[i].mode == M_SAT)
-					made->saturate = 1;
-				else if (made->mode == M_NONE)
-					made->mode = modes[i].mode;
-				else
-					made->second_mode = modes[i].mode;
-				known = true;
-			}
-		for (size_t i = 0; !known && i < sizeof ignored / sizeof *ignored; i++)
-			known = token_is(word, ignored[i]);
-		if (!known)
+		else if (mode == M_SAT)
+			made->saturate = 1;
+		else if (mode != M_NONE && mode != M_IGNORED && made->mode == M_NONE)
+			made->mode = mode;
+		else if (mode != M_NONE && mode != M_IGNORED)
+			made->second_mode = mode;
+		else if (mode == M_NONE && !space_named(word, &made->space))
 			parser_fail(parser, word->line, "unknown .%.*s", (int)(word->length < 60 ? word->length : 60), word->text);
 	}
 }
@@ -535,10 +243,7 @@ static void branch(struct parser *parser)
 
 static void instruction(struct parser *parser, const struct token *name, uint32_t guard, bool negated)
 {
-	const struct opcode *opcode = NULL;
-	for (size_t i = 0; !opcode && i < sizeof opcodes / sizeof *opcodes; i++)
-		if (token_is(name, opcodes[i].name))
-			opcode = &opcodes[i];
+	const struct opcode *opcode = opcode_named(name);
 	if (!opcode)
 		parser_fail(parser, name->line, token_is(name, "call") ? "%.*s: device functions are not known here, only kernels"
 								      : "unknown instruction %.*s",

@@ -1,5 +1,5 @@
 /* Cutting a PTX text into words. */
-#include "lexer.h"
+#include "parser.h"
 
 #include <ctype.h>
 #include <stdarg.h>

@@ -1,5 +1,5 @@
 /* Modules: directives, variables, entries. The statements of a kernel's body are read by instructions.c. */
-#include "lexer.h"
+#include "parser.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /* Words of a PTX text, and the state that the two halves of the parser share. */
-#ifndef SIMGPU_PTX_LEXER_H
-#define SIMGPU_PTX_LEXER_H
+#ifndef SIMGPU_PTX_PARSER_H
+#define SIMGPU_PTX_PARSER_H
 
 #include "ptx.h"
 
@@ -61,6 +61,41 @@ int64_t parser_integer(struct parser *parser);
 /* Makes room for one more element; gives up when there are too many. */
 void *parser_grow(struct parser *parser, void *array, uint32_t *room, uint32_t count, size_t size, uint32_t limit);
 enum ptx_type type_named(const struct token *token);
+/* `sources` is for instructions that only compute; the others read their operands themselves. */
+struct opcode {
+	const char *name;
+	enum ptx_op op;
+	uint8_t sources;
+};
+
+/* words.c */
+const struct opcode *opcode_named(const struct token *word);
+enum ptx_mode mode_named(const struct token *word); /* M_NONE: unknown; M_IGNORED: known and without effect here */
+bool space_named(const struct token *word, uint8_t *space);
+uint8_t special_named(const struct token *name, const struct token *next, enum ptx_type *type, bool *took);
+
+/* operands.c */
+/* While a kernel is read, slots need more than 16 bits: they are kept beside the code and folded in at its end. */
+struct operand {
+	uint32_t slot;
+	bool is_register, negated;
+	uint8_t special; /* PTX_NOT_SPECIAL, or one that only mov may read */
+	enum ptx_type type;
+};
+
+struct ptx_instruction *emit(struct parser *parser, uint32_t line);
+bool at_sign(const struct parser *parser, char sign);
+struct operand operand(struct parser *parser, enum ptx_type type);
+uint16_t source(struct parser *parser, enum ptx_type type);
+uint16_t source_maybe_negated(struct parser *parser, struct ptx_instruction *made, int place, enum ptx_type type);
+uint16_t destination(struct parser *parser, struct ptx_instruction *made);
+/* {a, b} or {a, b, c, d} into the slots from `first` on; returns how many. */
+uint32_t vector(struct parser *parser, struct ptx_instruction *made, int first, bool read, enum ptx_type type);
+/* [register], [register+N], [name], [name+N], [N] */
+uint16_t address(struct parser *parser, struct ptx_instruction *made);
+uint16_t fold(struct parser *parser, const struct operand *from);
+uint16_t unfold(const struct ptx_kernel *kernel, uint16_t slot);
+
 /* instructions.c */
 void parse_statement(struct parser *parser);
 void finish_kernel(struct parser *parser);
