@@ -1,0 +1,92 @@
+"""The command line as its users meet it: usage, exit codes, completion."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpuplane.cli.completion import candidates
+from gpuplane.cli.components import OPERANDS, OTHERS
+from gpuplane.cli.main import main
+from gpuplane.cli.parser import duration, parse
+
+
+def test_help_imports_nothing_heavy() -> None:
+    script = (
+        "import sys\nfrom gpuplane.cli.parser import build\nbuild().format_help()\n"
+        "heavy = {'msgspec', 'asyncio', 'yaml', 'rich', 'grpc', 'uvicorn', 'lightkube', 'ssl'}\n"
+        "print(sorted(heavy & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("words", [["nonsense"], ["up", "--light-nodes", "many"], ["status", "everything"], ["run"]])
+def test_wrong_usage_ends_with_2_and_names_the_help(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(words)
+    assert caught.value.code == 2
+    assert "--help" in capsys.readouterr().err
+
+
+def test_no_cluster_ends_with_3_and_a_cure(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    assert main(["status"]) == 3
+    assert "gpuplane up" in capsys.readouterr().err
+
+
+def test_an_unknown_machine_is_refused_with_the_way_to_find_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["up", "--node", "toaster", "--detach"]) == 2
+    assert "--list-machines" in capsys.readouterr().err
+
+
+def test_an_operand_without_a_node_is_wrong_usage(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("NODE_NAME", raising=False)
+    assert main(["run", "driver"]) == 2
+    assert "--node-name" in capsys.readouterr().err
+
+
+def test_install_dry_run_prints_manifests_with_the_settings(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["install", "--dry-run", "--set", "driver.enabled=false", "--image", "registry/own:1"]) == 0
+    text = capsys.readouterr().out
+    assert "kind: ClusterPolicy" in text
+    assert "enabled: false" in text
+    assert "image: registry/own:1" in text
+
+
+def test_a_setting_without_a_value_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["install", "--dry-run", "--set", "driver.enabled"]) == 1
+    assert "--set driver.enabled=false" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("90", 90.0), ("90s", 90.0), ("5m", 300.0), ("1h", 3600.0)])
+def test_durations(text: str, seconds: float) -> None:
+    assert duration(text) == seconds
+
+
+def test_every_component_can_be_named() -> None:
+    for name in OPERANDS | OTHERS:
+        assert parse(["run", name]).component == name
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["sta"], ["status"]),
+        (["run", "dr"], ["driver"]),
+        (["status", "--wa"], ["--wait", "--watch"]),
+        (["status", "-o", "y"], ["yaml"]),
+        (["run", "nonsense", ""], sorted(OPERANDS | OTHERS)),
+    ],
+)
+def test_completion_knows_commands_flags_and_values(words: list[str], expected: list[str]) -> None:
+    assert candidates(words) == expected

@@ -1,0 +1,122 @@
+"""What `gpuplane status` shows: pages made from objects, without a cluster."""
+
+from __future__ import annotations
+
+import io
+from datetime import UTC, datetime
+
+from gpuplane.api.core import Container, ObjectMeta, Pod, PodSpec, PodStatus, Resources
+from gpuplane.api.gpunode import GPU, GPUNode, GPUNodeStatus, Machine, Stage, StageName, StageState, summarize
+from gpuplane.cli.overview import overview
+from gpuplane.cli.status_text import age, gpus_page, nodes_page
+from gpuplane.cli.terminal import Terminal
+
+NOW = datetime(2026, 11, 20, 10, 0, 30, tzinfo=UTC)
+
+
+def at(second: int) -> str:
+    return f"2026-11-20T10:00:{second:02}.000000Z"
+
+
+def gpunode(name: str, *, failed: StageName | None = None, gpus: int = 2, sick: bool = False) -> GPUNode:
+    stages = {}
+    for second, stage in enumerate(StageName):
+        if stage is failed:
+            stages[stage.value] = Stage(
+                state=StageState.FAILED,
+                since=at(second),
+                reason="VectorAddFailed",
+                message="GPU 1 computes wrong",
+                where=f"{name}, GPU 1",
+                cure=f"kubectl drain {name}",
+            )
+            break
+        stages[stage.value] = Stage(state=StageState.DONE, since=at(second))
+    found = tuple(GPU(index=i, uuid=f"GPU-{i}", model="NVIDIA L4", memory_mib=23034) for i in range(gpus))
+    status = GPUNodeStatus(
+        stages=stages,
+        gpus=found,
+        machine=Machine(os="ubuntu24.04", kernel="6.8.0", runtime="containerd", driver="580.82.07"),
+        health={"GPU-1": "Xid 79: fallen off the bus"} if sick else {},
+    )
+    return GPUNode(
+        metadata=ObjectMeta(name=name),
+        status=GPUNodeStatus(
+            summary=summarize(status), machine=status.machine, stages=stages, gpus=found, health=status.health
+        ),
+    )
+
+
+def pod(name: str, node: str, gpus: int, phase: str = "Running") -> Pod:
+    container = Container(name="main", resources=Resources(limits={"nvidia.com/gpu": str(gpus)}))
+    return Pod(
+        metadata=ObjectMeta(name=name, namespace="ml"),
+        spec=PodSpec(node_name=node, containers=(container,)),
+        status=PodStatus(phase=phase),
+    )
+
+
+def screen(ascii_only: bool = False) -> Terminal:
+    return Terminal(io.StringIO(), io.StringIO(), colour="never", ascii_only=ascii_only)
+
+
+def test_healthy_nodes_are_counted_not_listed() -> None:
+    seen = overview([gpunode("n1"), gpunode("n2")], [pod("a", "n1", 1)], {"n1": 2, "n2": 2})
+    page = nodes_page("prod", seen, screen(), NOW)
+    assert "2 GPU nodes   4 GPUs" in page
+    assert "✓ all ready" in page
+    assert "1 of 4 GPUs   25%" in page
+    assert "2 GPUs ×1" in page
+    assert "1 GPU  ×3" in page
+    assert "n1" not in page
+
+
+def test_a_failed_stage_says_what_where_and_cure_and_comes_last() -> None:
+    seen = overview([gpunode("n1", failed=StageName.CUDA), gpunode("n2")], [], {"n2": 2})
+    page = nodes_page("prod", seen, screen(), NOW)
+    assert "✗ 1 of 2 need you" in page
+    assert page.splitlines()[-4:] == [
+        " ✗ n1   ✓✓✓✗-----  cuda   27s   2 GPUs not advertised",
+        "     what   GPU 1 computes wrong",
+        "     where  n1, GPU 1",
+        "     cure   kubectl drain n1",
+    ]
+
+
+def test_a_lost_gpu_of_a_ready_node_is_trouble_too() -> None:
+    seen = overview([gpunode("n1", sick=True)], [], {"n1": 1})
+    page = nodes_page("prod", seen, screen(), NOW)
+    assert "! n1" in page
+    assert "1 of 2 GPUs not usable" in page
+    assert "Xid 79" in page
+
+
+def test_without_gpu_nodes_the_cure_is_told() -> None:
+    page = nodes_page("prod", overview([], [], {}), screen(), NOW)
+    assert "no GPU nodes" in page
+    assert "cure" in page
+
+
+def test_ascii_has_no_other_characters() -> None:
+    seen = overview([gpunode("n1", failed=StageName.CUDA)], [], {})
+    assert nodes_page("prod", seen, screen(ascii_only=True), NOW, wide=True).isascii()
+
+
+def test_who_holds_what_is_listed_under_the_node_and_ended_pods_hold_nothing() -> None:
+    pods = [pod("train", "n1", 1), pod("done", "n1", 1, "Succeeded"), pod("waits", "", 1, "Pending")]
+    seen = overview([gpunode("n1")], pods, {"n1": 2})
+    page = gpus_page(seen, screen())
+    assert "held by ml/train: 1" in page
+    assert "done" not in page
+    assert "1 held   1 free" in page
+    assert (seen.running, seen.waiting) == (1, 1)
+
+
+def test_stages_take_the_time_since_the_one_before() -> None:
+    node = overview([gpunode("n1")], [], {}).nodes[0]
+    assert node.took["driver"] == 1.0
+    assert node.took["ready"] == 1.0
+
+
+def test_ages_are_short() -> None:
+    assert [age(at(0), NOW), age("2026-11-20T09:46:30Z", NOW), age("2026-11-11T10:00:00Z", NOW)] == ["30s", "14m", "9d"]
