@@ -42,6 +42,7 @@ from gpuplane.simulator.nodes.root import read_machine
 log = logging.getLogger("gpuplane.kubelet")
 
 _POWER_OFF_SECONDS: Final = 2.0
+_START_OVER_SECONDS: Final = 5.0
 
 
 class Kubelet:
@@ -126,7 +127,17 @@ class Kubelet:
             await resources.stop()
             await self.devices.stop()
             await self._server.stop()
+            await self.machine.objects.stop()
             await self.machine.events.aclose()
+
+    async def synced(self) -> None:
+        """Returns when the pods of the node are known and each has its worker."""
+        await self._pods.synced()
+
+    async def idle(self) -> None:
+        """Returns when no pod is left."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
 
     # -- pods ------------------------------------------------------------------------------------------------------
 
@@ -154,7 +165,13 @@ class Kubelet:
         try:
             await worker.run()
         except Exception:
-            log.exception("the worker of %s failed", worker.key)
+            # A mistake of ours on one pod must not lose it: look again from what is on disk.
+            log.exception("the worker of %s failed; starting it over", worker.key)
+            await self.clock.sleep(_START_OVER_SECONDS)
+            uid = worker.pod.metadata.uid
+            if self._pods.get(worker.key) is not None:
+                self._found[uid] = [r for r in self.machine.launcher.records.all() if r.pod_uid == uid]
+                self._begin(worker.pod)
         finally:
             if self.workers.get(worker.pod.metadata.uid) is worker:
                 del self.workers[worker.pod.metadata.uid]

@@ -14,6 +14,7 @@ from gpuplane.kube import Client
 from gpuplane.simulator.kubelet.clock import Clock
 from gpuplane.simulator.kubelet.containers import Launcher, Record
 from gpuplane.simulator.kubelet.events import Events
+from gpuplane.simulator.kubelet.objects import Objects
 from gpuplane.simulator.kubelet.pod import Pod
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ class Machine:
         self.node_name = node_name
         self.root = directory / "root"
         self.client = client
+        self.objects = Objects(client)
         self.cluster = cluster
         self.launcher = launcher
         self.runtime = runtime

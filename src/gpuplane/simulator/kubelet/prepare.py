@@ -6,6 +6,7 @@ again.
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Final
 
@@ -13,7 +14,7 @@ import msgspec
 
 from gpuplane.api.core import ConfigMap, RuntimeClass, Secret
 from gpuplane.errors import GpuplaneError, Retryable
-from gpuplane.kube import ApiError, NotFound
+from gpuplane.kube import ApiError
 from gpuplane.simulator.kubelet.containers import ContainerSpec, Isolation, Mount
 from gpuplane.simulator.kubelet.env import ConfigInvalid, Sources, arguments, cluster_env, environment
 from gpuplane.simulator.kubelet.machine import Machine
@@ -61,7 +62,21 @@ class Preparation:
     def __init__(self, machine: Machine, pod: Pod) -> None:
         self.machine = machine
         self.pod = pod
+        self.stale = asyncio.Event()  # a mounted object changed
         self._tokens: dict[TokenSource, tuple[str, float]] = {}
+
+    @property
+    def refresh_at(self) -> float | None:
+        """When the first of the pod's tokens is due, in seconds since the epoch."""
+        return min((at for _, at in self._tokens.values()), default=None)
+
+    async def refresh(self) -> None:
+        """Writes the volumes' files anew from what the API server has now. Raises VolumeUnready, ApiError."""
+        self.stale.clear()
+        await self._places(await self._sources())
+
+    def close(self) -> None:
+        self.machine.objects.forget(self.stale)
 
     async def container(self, container: Container, attempt: int) -> ContainerSpec:
         """Everything a start needs. Raises WaitingFor."""
@@ -191,21 +206,20 @@ class Preparation:
 
     async def _sources(self) -> Sources:
         """The ConfigMaps, Secrets and tokens that the pod refers to."""
-        pod, client = self.pod, self.machine.client
+        pod, objects = self.pod, self.machine.objects
         space = pod.metadata.namespace
         maps, secrets, tokens = needed_objects(pod)
         found_maps, found_secrets = {}, {}
         for name in maps:
-            try:
-                found_maps[name] = (await client.get(ConfigMap, name, space)).data
-            except NotFound:
-                if name == _ROOT_CA:  # published a moment after its namespace
-                    found_maps[name] = {"ca.crt": self.machine.cluster.ca.decode()}
+            config_map = await objects.get(ConfigMap, space, name, self.stale)
+            if config_map is not None:
+                found_maps[name] = config_map.data
+            elif name == _ROOT_CA:  # published a moment after its namespace
+                found_maps[name] = {"ca.crt": self.machine.cluster.ca.decode()}
         for name in secrets:
-            try:
-                found_secrets[name] = (await client.get(Secret, name, space)).data
-            except NotFound:
-                continue
+            secret = await objects.get(Secret, space, name, self.stale)
+            if secret is not None:
+                found_secrets[name] = secret.data
         for token in tokens:
             await self._token(token)
         return Sources(

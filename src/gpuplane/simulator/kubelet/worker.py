@@ -89,6 +89,7 @@ class PodWorker:
             for task in self._tasks.values():
                 task.cancel()
             await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+            self._preparation.close()
             self.ended.set()
 
     async def _step(self) -> bool:
@@ -249,7 +250,28 @@ class PodWorker:
         )
         self._spawn(f"wait {name}", self._await_end(record))
         self._spawn(f"probe {name}", watch_probes(self, container, record))
+        if "volumes" not in self._tasks:
+            self._spawn("volumes", self._keep_volumes())
         return True
+
+    async def _keep_volumes(self) -> None:
+        """Mounted ConfigMaps and Secrets follow their objects; tokens are renewed before they end."""
+        preparation, clock = self._preparation, self.machine.clock
+        while True:
+            due = preparation.refresh_at
+            waiting: list[asyncio.Future[Any]] = [asyncio.ensure_future(preparation.stale.wait())]
+            if due is not None:
+                waiting.append(asyncio.ensure_future(clock.sleep(max(due - clock.time(), 1.0))))
+            try:
+                await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for one in waiting:
+                    one.cancel()
+            try:
+                await preparation.refresh()
+            except (Retryable, ApiError) as error:  # an object that went: the files stay as they were
+                log.warning("%s: volumes are not renewed: %s", self.key, error)
+                await clock.sleep(_RETRY_SECONDS)
 
     # -- ending ----------------------------------------------------------------------------------------------------
 
@@ -281,7 +303,8 @@ class PodWorker:
         if not message and container and container.termination_message_policy == "FallbackToLogsOnError" and exit_.code:
             message = last_lines(record.log, _MESSAGE_BYTES // 2)
         reason = "Completed" if exit_.code == 0 else "Error"
-        return Ended(record.id, exit_.code, exit_.signal, reason, message[-_MESSAGE_BYTES:], started, exit_.finished)
+        finished = min(exit_.finished, self.machine.clock.time())
+        return Ended(record.id, exit_.code, exit_.signal, reason, message[-_MESSAGE_BYTES:], started, finished)
 
     def _stop(self, stop: Stop) -> None:
         record = self.records[stop.name]
@@ -339,7 +362,7 @@ class PodWorker:
             runtime=machine.runtime_name,
             failure=self._failure,
         )
-        if self._written is not None and _same(self._written, status):
+        if status == self._written:
             return
         body = {"metadata": {"uid": self.pod.metadata.uid}, "status": status}
         meta = self.pod.metadata
@@ -377,7 +400,3 @@ def _past(pod: Pod) -> dict[str, Seen]:
                 ),
             )
     return past
-
-
-def _same(old: dict[str, Any], new: dict[str, Any]) -> bool:
-    return old == new

@@ -1,0 +1,287 @@
+"""Pods from the API server to processes and back, on one node."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuplane.simulator.kubelet.containers import Isolation
+from gpuplane.simulator.kubelet.containers.launcher import find_isolation
+
+SLEEP = "trap 'exit 0' TERM; while :; do sleep 0.05; done"
+
+
+def shell(script: str, **more: Any) -> dict[str, Any]:
+    return {"name": "c", "image": "busybox:1.36", "command": ["sh", "-c", script], **more}
+
+
+async def test_a_pod_runs_to_its_end_and_its_output_is_kept(api: Any, make_node: Any) -> None:
+    node = await make_node()
+    await api.create_pod(restartPolicy="Never", containers=[shell("echo hello; echo wrong >&2; exit 3")])
+    status = await api.phase("Failed")
+    ended = status["containerStatuses"][0]["state"]["terminated"]
+    assert ended["exitCode"] == 3
+    assert ended["reason"] == "Error"
+    assert node.log() == "hello\nwrong\n"
+    assert {"Pulled", "Created", "Started"} <= api.reasons() or await api.until(lambda: "Started" in api.reasons())
+
+
+async def test_a_running_pod_is_ready_and_costs_one_write(api: Any, make_node: Any) -> None:
+    await make_node()
+    writes: list[str] = []
+    api.registry.subscribe("pods", lambda kind, obj, old: writes.append(kind))
+    await api.create_pod(containers=[shell(SLEEP)])
+    status = await api.phase("Running")
+    conditions = {c["type"]: c["status"] for c in status["conditions"]}
+    assert conditions["Ready"] == conditions["Initialized"] == conditions["ContainersReady"] == "True"
+    assert not any(c.get("reason") for c in status["conditions"])
+    assert writes == ["ADDED", "MODIFIED"]
+    assert status["podIP"].startswith("127.")
+
+
+@pytest.mark.skipif(find_isolation() is Isolation.NONE, reason="needs mount namespaces, which the kernel refuses here")
+async def test_variables_arguments_and_volumes(api: Any, make_node: Any) -> None:
+    node = await make_node()
+    registry = api.registry
+    await registry.create("configmaps", "default", {"metadata": {"name": "cfg"}, "data": {"a": "from-map", "b": "2"}})
+    secret = base64.b64encode(b"hidden").decode()
+    await registry.create("secrets", "default", {"metadata": {"name": "sec"}, "data": {"pw": secret}})
+    (node.root / "opt/data").mkdir()
+    (node.root / "opt/data/file").write_text("of the node\n")
+    container = {
+        "name": "c",
+        "image": "ubuntu",
+        "command": ["sh", "-c"],
+        "args": [
+            "echo $(WHO) $PW $CM_a '$$(WHO)'; cat /cfg/renamed /pod/labels /sub /data/file; echo; "
+            "ls /var/run/secrets/kubernetes.io/serviceaccount; echo made > /data/made; echo gone > /work/x; cat /work/x"
+        ],
+        "env": [
+            {"name": "WHO", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+            {"name": "PW", "valueFrom": {"secretKeyRef": {"name": "sec", "key": "pw"}}},
+        ],
+        "envFrom": [{"prefix": "CM_", "configMapRef": {"name": "cfg"}}],
+        "volumeMounts": [
+            {"name": "cfg", "mountPath": "/cfg"},
+            {"name": "all", "mountPath": "/sub", "subPath": "b"},
+            {"name": "down", "mountPath": "/pod"},
+            {"name": "host", "mountPath": "/data"},
+            {"name": "work", "mountPath": "/work"},
+        ],
+    }
+    volumes = [
+        {"name": "cfg", "configMap": {"name": "cfg", "items": [{"key": "a", "path": "renamed"}]}},
+        {"name": "all", "configMap": {"name": "cfg"}},
+        {"name": "down", "downwardAPI": {"items": [{"path": "labels", "fieldRef": {"fieldPath": "metadata.labels"}}]}},
+        {"name": "host", "hostPath": {"path": "/opt/data", "type": "Directory"}},
+        {"name": "work", "emptyDir": {}},
+    ]
+    await api.create_pod(restartPolicy="Never", containers=[container], volumes=volumes)
+    await api.phase("Succeeded")
+    assert node.log() == 'one hidden from-map $(WHO)\nfrom-mapapp="x"2of the node\n\nca.crt\nnamespace\ntoken\ngone\n'
+    assert (node.root / "opt/data/made").read_text() == "made\n"
+
+
+async def test_init_containers_and_sidecars_come_first_and_sidecars_last(api: Any, make_node: Any) -> None:
+    node = await make_node()
+    await api.create_pod(
+        restartPolicy="Never",
+        initContainers=[
+            shell("echo one > /work/order") | {"name": "first", "volumeMounts": [{"name": "w", "mountPath": "/work"}]},
+            shell("echo two >> /work/order; " + SLEEP)
+            | {
+                "name": "side",
+                "restartPolicy": "Always",
+                "volumeMounts": [{"name": "w", "mountPath": "/work"}],
+                "startupProbe": {"exec": {"command": ["grep", "two", "/work/order"]}, "periodSeconds": 1},
+            },
+        ],
+        containers=[shell("cat /work/order") | {"volumeMounts": [{"name": "w", "mountPath": "/work"}]}],
+        volumes=[{"name": "w", "emptyDir": {}}],
+    )
+    status = await api.phase("Succeeded")
+    assert node.log() == "one\ntwo\n"
+    assert {s["name"]: "terminated" in s["state"] for s in status["initContainerStatuses"]} == {
+        "first": True,
+        "side": True,
+    }
+
+
+async def test_a_crashing_container_backs_off(api: Any, make_node: Any, clock: Any) -> None:
+    await make_node(clock=clock)
+    await api.create_pod(containers=[shell("echo try; exit 1", terminationMessagePolicy="FallbackToLogsOnError")])
+    waiting = await api.until(
+        lambda: api.container()["state"].get("waiting", {}).get("reason") == "CrashLoopBackOff" and api.container()
+    )
+    assert waiting["restartCount"] == 1  # the first restart is immediate
+    assert waiting["lastState"]["terminated"]["message"] == "try\n"
+    clock.advance(11)
+    await api.until(lambda: api.container()["restartCount"] == 2)
+    await api.until(lambda: "waiting" in api.container()["state"])
+    clock.advance(11)  # the next pause is 20 seconds
+    clock.advance(10)
+    await api.until(lambda: api.container()["restartCount"] == 3)
+
+
+async def test_an_unknown_image_waits_with_the_reason(api: Any, make_node: Any) -> None:
+    await make_node()
+    await api.create_pod(containers=[{"name": "c", "image": "example.com/nothing:1"}])
+    waiting = await api.until(lambda: api.container()["state"].get("waiting"))
+    assert waiting["reason"] in ("ErrImagePull", "ImagePullBackOff")
+    assert "example.com/nothing:1" in waiting["message"]
+
+
+async def test_a_missing_program_is_a_start_error(api: Any, make_node: Any) -> None:
+    await make_node()
+    await api.create_pod(restartPolicy="Never", containers=[{"name": "c", "image": "busybox", "command": ["no-such"]}])
+    status = await api.phase("Failed")
+    ended = status["containerStatuses"][0]["state"]["terminated"]
+    assert ended["reason"] == "StartError"
+    assert 'exec: "no-such"' in ended["message"]
+
+
+async def test_a_missing_config_map_is_waited_for(api: Any, make_node: Any, clock: Any) -> None:
+    await make_node(clock=clock)
+    await api.create_pod(
+        restartPolicy="Never",
+        containers=[shell("cat /cfg/a") | {"volumeMounts": [{"name": "v", "mountPath": "/cfg"}]}],
+        volumes=[{"name": "v", "configMap": {"name": "late"}}],
+    )
+    await api.until(lambda: "FailedMount" in api.reasons())
+    await api.registry.create("configmaps", "default", {"metadata": {"name": "late"}, "data": {"a": "x"}})
+    while api.status().get("phase") != "Succeeded":
+        clock.advance(3)
+        await asyncio.sleep(0.01)  # for the watch and the process, which live in real time
+
+
+async def test_a_mounted_config_map_follows_its_object(api: Any, make_node: Any) -> None:
+    node = await make_node()
+    await api.registry.create("configmaps", "default", {"metadata": {"name": "cfg"}, "data": {"a": "old"}})
+    await api.create_pod(
+        restartPolicy="Never",
+        containers=[
+            shell("until grep -q new /cfg/a; do sleep 0.02; done; cat /cfg/a")
+            | {"volumeMounts": [{"name": "v", "mountPath": "/cfg"}]}
+        ],
+        volumes=[{"name": "v", "configMap": {"name": "cfg"}}],
+    )
+    await api.phase("Running")
+    await api.registry.patch("configmaps", "default", "cfg", {"data": {"a": "new"}}, "merge")
+    await api.phase("Succeeded")
+    assert node.log() == "new\n"
+
+
+async def test_deletion_asks_first_and_then_kills(api: Any, make_node: Any) -> None:
+    node = await make_node()
+    await api.create_pod(
+        "polite", containers=[shell("trap 'echo bye; exit 0' TERM; echo up; while :; do sleep 0.05; done")]
+    )
+    await api.create_pod("stubborn", containers=[shell("trap '' TERM; while :; do sleep 0.05; done")])
+    await api.phase("Running", "polite")
+    await api.phase("Running", "stubborn")
+    deleted: dict[str, Any] = {}
+    api.registry.subscribe(
+        "pods", lambda kind, obj, old: deleted.update({obj["metadata"]["name"]: obj}) if kind == "DELETED" else None
+    )
+    for name in ("polite", "stubborn"):
+        await api.registry.delete("pods", "default", name)
+    await api.until(lambda: len(deleted) == 2)
+    codes = {n: o["status"]["containerStatuses"][0]["state"]["terminated"]["exitCode"] for n, o in deleted.items()}
+    assert codes == {"polite": 0, "stubborn": 137}
+    assert node.kubelet is not None
+    await node.kubelet.idle()
+    assert not list((node.directory / "containers").iterdir())
+    assert not list((node.root / "var/lib/kubelet/pods").iterdir())
+
+
+async def test_liveness_restarts_and_readiness_follows(api: Any, make_node: Any, clock: Any) -> None:
+    node = await make_node(clock=clock)
+    (node.root / "opt/up").touch()
+    container = shell(SLEEP) | {
+        "volumeMounts": [{"name": "h", "mountPath": "/opt/h"}],
+        "readinessProbe": {"exec": {"command": ["test", "-e", "/opt/h/up"]}, "periodSeconds": 5, "failureThreshold": 1},
+        "livenessProbe": {
+            "exec": {"command": ["test", "-e", "/opt/h/up"]},
+            "initialDelaySeconds": 30,
+            "failureThreshold": 1,
+        },
+    }
+    await api.create_pod(containers=[container], volumes=[{"name": "h", "hostPath": {"path": "/opt"}}])
+    await api.until(lambda: api.container().get("ready"))
+    (node.root / "opt/up").unlink()
+    clock.advance(6)
+    await api.until(lambda: not api.container().get("ready"))
+    assert api.container()["restartCount"] == 0
+    clock.advance(30)
+    await api.until(lambda: api.container()["restartCount"] == 1)
+    assert "Unhealthy" in api.reasons()
+
+
+async def test_a_killed_kubelet_finds_its_containers_again(api: Any, make_node: Any) -> None:
+    node = await make_node()
+    await api.create_pod(containers=[shell("echo start; " + SLEEP)])
+    await api.phase("Running")
+    before = api.container()["containerID"]
+    await node.stop(leave_containers=True)
+    kubelet = await node.start()
+    await kubelet.synced()
+    worker = next(iter(kubelet.workers.values()))
+    record = worker.records["c"]
+    assert Path(f"/proc/{record.pid}").exists()
+    assert api.container()["containerID"] == before
+    os.kill(record.pid, 9)
+    await api.until(lambda: api.container()["restartCount"] == 1)
+    assert node.log().startswith("start\n")
+
+
+async def test_stopping_the_kubelet_ends_what_runs(api: Any, make_node: Any) -> None:
+    node = await make_node()
+    await api.create_pod(containers=[shell(SLEEP)])
+    await api.phase("Running")
+    assert node.kubelet is not None
+    record = next(iter(node.kubelet.workers.values())).records["c"]
+    await node.stop()
+    assert not Path(f"/proc/{record.pid}").exists()
+
+
+@pytest.mark.parametrize("isolation", [Isolation.NONE])
+async def test_without_namespaces_paths_are_rewritten(api: Any, make_node: Any, isolation: Isolation) -> None:
+    node = await make_node(isolation=isolation)
+    (node.root / "opt/file").write_text("of the node\n")
+    await api.create_pod(
+        restartPolicy="Never",
+        containers=[
+            shell(
+                "cat /host/opt/file $PLACE; test -e $KUBECONFIG && echo configured; test -d $SIMGPU_DEV && echo devices"
+            )
+            | {
+                "env": [{"name": "PLACE", "value": "/host/opt/file"}],
+                "volumeMounts": [{"name": "h", "mountPath": "/host"}],
+            }
+        ],
+        volumes=[{"name": "h", "hostPath": {"path": "/"}}],
+    )
+    await api.phase("Succeeded")
+    assert node.log() == "of the node\nof the node\nconfigured\ndevices\n"
+
+
+async def test_logs_and_probes_reach_the_pod_through_its_address(api: Any, make_node: Any) -> None:
+    await make_node()
+    await api.create_pod(
+        containers=[
+            {
+                "name": "c",
+                "image": "python:3.12",
+                "command": ["/bin/sh", "-c"],
+                "args": ["exec python3 -m http.server 18080 --bind $POD_IP"],
+                "env": [{"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}],
+                "readinessProbe": {"httpGet": {"port": 18080, "path": "/"}, "periodSeconds": 1},
+            }
+        ]
+    )
+    await api.until(lambda: api.container().get("ready"))
