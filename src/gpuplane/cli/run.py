@@ -14,6 +14,7 @@ import sys
 from argparse import Namespace
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from gpuplane.cli.components import OPERANDS, OTHERS
@@ -88,7 +89,9 @@ def _gpu_opener(options: Namespace) -> Callable[[], Any]:
     def open_gpus() -> Any:
         from gpuplane.hardware import open_gpus as open_nvml
 
-        return open_nvml(options.host_root, options.host_root / "dev")
+        # A pod that was given the GPUs has them in its own /dev; one that makes them finds them on the host.
+        own = Path("/dev/nvidiactl").exists()
+        return open_nvml(options.host_root, None if own else options.host_root / "dev")
 
     return open_gpus
 
