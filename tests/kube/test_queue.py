@@ -100,11 +100,12 @@ def test_a_token_bucket_never_gives_more_than_burst_and_rate(make_clock):
 
 OPERATIONS = st.lists(
     st.tuples(
-        st.sampled_from(["add", "get", "done", "retry", "after", "jump"]),
-        st.sampled_from("abcd"),
+        st.sampled_from(["add", "add", "get", "get", "done", "retry", "after", "jump"]),
+        st.sampled_from("abc"),
         st.floats(0.001, 5.0),
     ),
-    max_size=60,
+    min_size=15,
+    max_size=80,
 )
 
 
