@@ -88,7 +88,8 @@ class Launcher:
     async def start(self, record: Record, spec: ContainerSpec, now: str) -> Record:
         """Starts a container and returns its record with the pids. Raises StartFailed."""
         home = self.records.home(record.id)
-        home.mkdir(parents=True, exist_ok=True)
+        # NB: first the record: a directory without one counts as half-made and is removed by whoever lists them.
+        self.records.save(record)
         Path(record.log).parent.mkdir(parents=True, exist_ok=True)
         if self.isolation is Isolation.NONE:
             words = plain_words(spec, device_dir=self._device_dir(home, spec))
