@@ -101,13 +101,25 @@ class FakeClient:
             raise self.fail.pop(0)
         status = self.node.status
         new = msgspec.convert(body["status"], GPUNodeStatus)
-        if "stages" in body["status"]:
-            status = msgspec.structs.replace(status, stages={**status.stages, **new.stages})
-        if "health" in body["status"]:
-            status = msgspec.structs.replace(status, health=new.health)
-        status = msgspec.structs.replace(status, summary=new.summary)
+        await self._wrote(
+            manager,
+            body["status"],
+            msgspec.structs.replace(status, stages={**status.stages, **new.stages}, summary=new.summary),
+        )
+
+    async def patch(self, kind: type, name: str, patch: dict[str, Any], *, manager: str) -> None:
+        """A merge patch: a null takes the key out."""
+        if self.fail:
+            raise self.fail.pop(0)
+        status = self.node.status
+        health = {**status.health, **patch["status"]["health"]}
+        health = {uuid: reason for uuid, reason in health.items() if reason is not None}
+        summary = msgspec.convert(patch["status"]["summary"], api.Summary)
+        await self._wrote(manager, patch["status"], msgspec.structs.replace(status, health=health, summary=summary))
+
+    async def _wrote(self, manager: str, body: dict[str, Any], status: GPUNodeStatus) -> None:
         self.node = msgspec.structs.replace(self.node, status=status)
-        self.writes.append((manager, body["status"]))
+        self.writes.append((manager, body))
         async with self.wrote:
             self.wrote.notify_all()
 

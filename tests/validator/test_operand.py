@@ -82,6 +82,17 @@ async def test_a_restarted_validator_takes_nothing_back_and_repeats_nothing(worl
     assert (len(world.ran), len(world.client.writes)) == (2, writes)
 
 
+async def test_what_the_watch_does_not_show_yet_is_not_proved_twice(world: Any, clock: Clock) -> None:
+    stale = world.node
+    validator = Validator(world.context(), lambda name: stale, clock)
+    assert await validator.reconcile("sim-1") is None
+    assert await validator.reconcile("sim-1") == 10
+    assert len(world.ran) == 2
+    clock.seconds += 11
+    await validator.reconcile("sim-1")
+    assert len(world.ran) == 4, "somebody took the stage back, and the watch never showed that it held"
+
+
 async def test_after_a_boot_it_is_proved_again_without_a_write(world: Any, validator: Validator) -> None:
     await validator.reconcile("sim-1")
     writes = len(world.client.writes)

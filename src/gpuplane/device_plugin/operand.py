@@ -3,8 +3,9 @@
 Invariants:
 
 - What works is not reported: that the GPUs are advertised is seen at the Node's allocatable.
-- `health` in GPUNode has this writer only, under a field manager of its own, and is written when it changes. An API
-  server that is away never keeps a sick GPU advertised: the kubelet is told first.
+- `health` in GPUNode has this writer only, and is written when it changes. An API server that is away never keeps a
+sick
+  GPU advertised: the kubelet is told first.
 - Nothing polls while all GPUs are well.
 """
 
@@ -199,12 +200,14 @@ class HealthReport:
         if node.status.health == health:
             return
         status = msgspec.structs.replace(node.status, health=health)
-        body = {
-            # With its version: the summary has to be made from what others wrote meanwhile.
-            "metadata": {"name": name, "resourceVersion": node.metadata.resource_version},
-            "status": {"health": health, "summary": to_dict(summarize(status))},
+        gone = dict.fromkeys(set(node.status.health) - set(health))
+        # A merge patch, not an apply: what is taken out must go whoever else has written it. With its version, because
+        # the summary has to be made from what others wrote meanwhile.
+        patch = {
+            "metadata": {"resourceVersion": node.metadata.resource_version},
+            "status": {"health": {**health, **gone}, "summary": to_dict(summarize(status))},
         }
-        await client.apply(body, HEALTH_MANAGER, resource=GPUNode.RESOURCE)
+        await client.patch(GPUNode, name, patch, manager=HEALTH_MANAGER)
         log.info("health written: %s", ", ".join(sorted(health)) or "all GPUs are usable")
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Final
 
 import msgspec
@@ -59,7 +60,9 @@ def fingerprint(node: GPUNode) -> str:
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]
 
 
-def next_step(status: GPUNodeStatus, files: Collection[str]) -> Step | None:
+def next_step(
+    status: GPUNodeStatus, files: Collection[str], unseen: Mapping[Step, str] = MappingProxyType({})
+) -> Step | None:
     """The first validation that is due; None when everything that can be validated now is.
 
     A stage that holds is validated again when its digest is another one, or when its status file is gone: the node was
@@ -67,6 +70,7 @@ def next_step(status: GPUNodeStatus, files: Collection[str]) -> Step | None:
 
     Args:
         files: the names of the status files that are there.
+        unseen: digests of what this process has proved and reported, and the watch has not shown yet.
     """
     wanted = digest(status)
 
@@ -74,8 +78,7 @@ def next_step(status: GPUNodeStatus, files: Collection[str]) -> Step | None:
         return all(name.value in status.stages and status.stages[name.value].state.holds for name in stages)
 
     def proved(step: Step) -> bool:
-        stage = status.stages.get(step.stage.value)
-        return stage is not None and stage.state.holds and stage.digest == wanted and step.value in files
+        return step.value in files and (unseen.get(step) == wanted or shown(status, step, wanted))
 
     if not holds(*_BEFORE_CUDA):
         return None
@@ -84,6 +87,12 @@ def next_step(status: GPUNodeStatus, files: Collection[str]) -> Step | None:
     if holds(StageName.DEVICE_PLUGIN) and not proved(Step.PLUGIN):
         return Step.PLUGIN
     return None
+
+
+def shown(status: GPUNodeStatus, step: Step, digest: str) -> bool:
+    """Whether the stage of `step` holds, made from `digest`."""
+    stage = status.stages.get(step.stage.value)
+    return stage is not None and stage.state.holds and stage.digest == digest
 
 
 def seconds_to_wait(attempt: Attempt | None, fingerprint: str, now: float) -> float:

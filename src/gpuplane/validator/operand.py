@@ -32,6 +32,7 @@ from gpuplane.validator.workload import NoRoom, run_pod
 
 log = logging.getLogger("gpuplane.validator")
 
+UNSEEN_SECONDS: Final = 10.0
 NOT_RUN: Final = "no GPU was free, so no pod was run"
 
 
@@ -64,6 +65,7 @@ class Validator:
         self._clock = clock
         self._host = Host(context.host_root)
         self._failed: dict[Step, Attempt] = {}
+        self._unseen: dict[Step, tuple[str, float]] = {}  # digest, and until when the watch may take to show it
 
     async def reconcile(self, name: str) -> float | None:
         """Validate what is due; the seconds after which to look again, None when only a change can bring news.
@@ -73,9 +75,10 @@ class Validator:
         node = self._get(name)
         if node is None:
             return None
-        step = decide.next_step(node.status, self._host.list(names.VALIDATIONS_DIR))
+        unseen = self._still_unseen(node)
+        step = decide.next_step(node.status, self._host.list(names.VALIDATIONS_DIR), unseen)
         if step is None:
-            return None
+            return UNSEEN_SECONDS if unseen else None
         fingerprint = decide.fingerprint(node)
         wait = decide.seconds_to_wait(self._failed.get(step), fingerprint, self._clock())
         if wait:
@@ -94,6 +97,7 @@ class Validator:
             self._failed.pop(step, None)
             done = Stage(state=StageState.DONE, since=self._context.now(), message=note, digest=digest)
             await report_stage(self._context, step.stage, done)
+            self._unseen[step] = (digest, self._clock() + UNSEEN_SECONDS)
             return None
         self._failed[step] = attempt = decide.after_failure(self._failed.get(step), fingerprint, self._clock())
         self._host.remove(step.file, durable=False)
@@ -107,6 +111,15 @@ class Validator:
         )
         await report_stage(self._context, step.stage, failed)
         return attempt.due - self._clock()
+
+    def _still_unseen(self, node: GPUNode) -> dict[Step, str]:
+        """What was reported a moment ago and the watch does not show yet; without it, it would be proved twice."""
+        self._unseen = {
+            step: (digest, until)
+            for step, (digest, until) in self._unseen.items()
+            if self._clock() < until and not decide.shown(node.status, step, digest)
+        }
+        return {step: digest for step, (digest, _) in self._unseen.items()}
 
     async def _cuda(self, node: GPUNode) -> str:
         """Driver, toolkit, and the vectorAdd on every GPU. Raises Failed."""
@@ -129,7 +142,7 @@ class Validator:
         failures = [(gpu, error) for gpu, error in zip(usable, results, strict=True) if error is not None]
         if failures:
             raise Failed(vector_add_problem(failures))
-        log.info("the vectorAdd passed on %d GPUs", len(usable))
+        log.info("the vectorAdd passed on %d of %d GPUs", len(usable), len(node.status.gpus))
         return ""
 
     async def _plugin(self) -> str:
