@@ -1,4 +1,4 @@
-"""A node of the embedded cluster in the test's own event loop: API server, machine, kubelet; and waiting without sleeping."""
+"""A node in the test's own event loop: API server, machine, kubelet; and waiting without sleeping."""
 
 from __future__ import annotations
 
