@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -180,6 +181,12 @@ def libraries(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, bytes]]:
     found = {"libcuda.so.1": b"\x7fELF cuda", "libnvidia-ml.so.1": b"\x7fELF nvml"}
     monkeypatch.setattr(package, "_libraries", lambda: found)
     yield found
+
+
+@pytest.fixture(autouse=True)
+def quick_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing here pulls the plug, so nothing has to reach the disk."""
+    monkeypatch.setattr(os, "fsync", lambda handle: None)
 
 
 @pytest.fixture

@@ -1,6 +1,21 @@
 """A host as the operands handle it: its files below a root, its programs, and a record of what was changed on it."""
 
-from gpuplane.host.changes import Before, File, Link, Record, State, apply_changes, base_of, load_state, observe, revert
+from gpuplane.host.changes import (
+    Before,
+    File,
+    Link,
+    Record,
+    State,
+    apply_changes,
+    base_of,
+    forget,
+    go_back,
+    load_state,
+    note,
+    observe,
+    observe_file,
+    revert,
+)
 from gpuplane.host.files import Host, HostError, Locked
 from gpuplane.host.ready import DriverReady, mark_ready, read_driver_ready, unmark_ready
 from gpuplane.host.release import LIBRARY_DIRS, library_dir, read_os_release
@@ -25,10 +40,14 @@ __all__ = [
     "SystemRunner",
     "apply_changes",
     "base_of",
+    "forget",
+    "go_back",
     "library_dir",
     "load_state",
     "mark_ready",
+    "note",
     "observe",
+    "observe_file",
     "read_driver_ready",
     "read_os_release",
     "revert",

@@ -48,12 +48,17 @@ class Before(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class File(msgspec.Struct, frozen=True, kw_only=True):
-    """A file that shall be so. `before`: what the path returns to, where the caller knows better than `base_of`."""
+    """A file that shall be so.
+
+    `before` is what the path returns to, where the caller knows better than `base_of`. `durable=False` is for files
+    below `run/`, which need no flushing.
+    """
 
     path: str
     data: bytes
     mode: int = 0o644
     before: Before | None = None
+    durable: bool = True
 
     @property
     def fingerprint(self) -> str:
@@ -164,23 +169,24 @@ def apply_changes(
     component: str,
     wanted: Sequence[File | Link],
     notes: Mapping[str, str] | None = None,
+    strip: Callable[[Record, Before], Before] | None = None,
 ) -> tuple[str, ...]:
     """Make the host so, and record how to go back; the paths that were changed.
 
-    Paths recorded earlier that are not wanted any more go back to what they were. An empty `wanted` still records
-    `notes`.
+    Paths recorded earlier that are not wanted any more go back to what they were (`strip` as for `revert`). An empty
+    `wanted` still records `notes`.
     """
     old = load_state(host, component)
     state = _planned(host, component, old, wanted, dict(notes or {}))
     gone = tuple(r for r in (old.records if old else ()) if all(r.path != w.path for w in wanted))
     # what leaves stays recorded until it has gone back
     _save(host, component, msgspec.structs.replace(state, records=gone + _with_former(state.records, old)))
-    changed = [record.path for record in reversed(gone) if _back(host, record, None)]
+    changed = [record.path for record in reversed(gone) if _back(host, record, strip)]
     for want in wanted:
         if isinstance(want, Link):
             done = host.symlink(want.path, want.target)
         else:
-            done = host.write_atomic(want.path, want.data, mode=want.mode)
+            done = host.write_atomic(want.path, want.data, mode=want.mode, durable=want.durable)
         if done:
             log.info("%s: wrote %s", component, host.shown(want.path))
             changed.append(want.path)
@@ -201,18 +207,40 @@ def revert(
         strip: what becomes of a file that somebody edited after us: gets the record and the file, answers the file
             without our part. Without it such a file stays as it is.
     """
+    changed = go_back(host, component, strip)
+    forget(host, component)
+    return changed
+
+
+def go_back(
+    host: Host,
+    component: str,
+    strip: Callable[[Record, Before], Before] | None = None,
+) -> tuple[str, ...]:
+    """As `revert`, but the record stays, for a caller who has more to do that a crash must not make it miss."""
     state = load_state(host, component)
-    changed: list[str] = []
-    if state is not None:
-        changed = [record.path for record in reversed(state.records) if _back(host, record, strip)]
-    path = state_path(component)
-    for directory in reversed(state.made if state else ()):
+    if state is None:
+        return ()
+    changed = [record.path for record in reversed(state.records) if _back(host, record, strip)]
+    for directory in reversed(state.made):
         host.remove_dir(directory)
+    return tuple(changed)
+
+
+def forget(host: Host, component: str) -> None:
+    """Delete the record; what it is about has to be back by then."""
+    path = state_path(component)
     host.remove(path)
     host.clear_leftover(path)
     host.remove_dir(path.rpartition("/")[0])
     host.remove_dir(names.STATE_DIR)
-    return tuple(changed)
+
+
+def note(host: Host, component: str, notes: Mapping[str, str]) -> None:
+    """Add to the notes of a record that exists."""
+    state = load_state(host, component)
+    if state is not None:
+        _save(host, component, msgspec.structs.replace(state, notes={**state.notes, **notes}))
 
 
 def _planned(

@@ -14,6 +14,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import socket
 import stat
 from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
@@ -245,8 +246,10 @@ class Host:
         try:
             yield
         finally:
-            self.remove(path, durable=False)
-            os.close(handle)
+            try:
+                self.remove(path, durable=False)
+            finally:
+                os.close(handle)
 
     def _lock(self, path: str) -> int:
         while True:
@@ -265,6 +268,21 @@ class Host:
                 os.write(handle, f"{os.getpid()}\n".encode())
                 return handle
             os.close(handle)  # its last holder removed it between our two calls
+
+    def connect(self, path: str, *, timeout: float = 5.0) -> socket.socket | None:
+        """A connection to a unix socket of the host; None when nobody listens there.
+
+        The address goes through a handle of the directory, so neither a deep root nor a link in it is in the way.
+        """
+        client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        client.settimeout(timeout)
+        try:
+            with self._at(path) as place:
+                client.connect(f"/proc/self/fd/{place.directory}/{place.name}")
+                return client
+        except (*_ABSENT, HostError, TimeoutError):
+            client.close()
+            return None
 
     async def run(self, *argv: str, chroot: bool = True, timeout: float = 300.0) -> Completed:
         """Run a program of the host; see `gpuplane.host.runner` for how it is found."""

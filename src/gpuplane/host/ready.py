@@ -51,7 +51,8 @@ def mark_ready(host: Host, path: str, content: bytes = b"") -> bool:
 def unmark_ready(host: Host, path: str) -> None:
     """Delete a ready file, and the directories made for it if they are empty."""
     host.remove(path, durable=False)
+    host.clear_leftover(path)
     directory = path
     while "/" in (directory := directory.rpartition("/")[0]):
-        if not host.remove_dir(directory):
-            return
+        if not host.remove_dir(directory) and host.exists(directory):
+            return  # somebody else's file is in it

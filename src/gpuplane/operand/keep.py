@@ -18,7 +18,7 @@ import msgspec
 
 from gpuplane.api.gpunode import GPU, Machine, Stage, StageName, StageState
 from gpuplane.errors import GpuplaneError
-from gpuplane.kube import NotFound
+from gpuplane.kube import ApiError, NotFound
 from gpuplane.operand.context import OperandContext
 from gpuplane.operand.report import report_stage
 
@@ -52,6 +52,11 @@ async def keep_stage(
     while True:
         try:
             outcome = await attempt()
+        except ApiError as error:
+            log.warning("%s: the cluster cannot be asked: %s", context.node_name, error)
+            await context.sleep(pause)
+            pause = min(pause * 2, MAX_PAUSE)
+            continue
         except GpuplaneError as error:
             log.warning("%s: %s", context.node_name, error)
             outcome = Outcome(failed(error, reason_of(error), context.now()))

@@ -1,0 +1,86 @@
+"""What the toolkit knows of a host before it decides anything: plain data, read in `observing.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+
+import msgspec
+
+from gpuplane import names
+from gpuplane.errors import Terminal
+from gpuplane.hardware import GPU
+from gpuplane.host import Before, Record
+
+# The programs of NVIDIA's toolkit that configurations name.
+RUNTIME, HOOK, CLI, CTK = (
+    "nvidia-container-runtime",
+    "nvidia-container-runtime-hook",
+    "nvidia-container-cli",
+    "nvidia-ctk",
+)
+CDI_HOOK = "nvidia-cdi-hook"
+PROGRAMS = (RUNTIME, f"{RUNTIME}.cdi", f"{RUNTIME}.legacy", HOOK, CLI, CTK, CDI_HOOK)
+# Runtimes by name, with the program of each.
+RUNTIMES = {"nvidia": RUNTIME, "nvidia-cdi": f"{RUNTIME}.cdi", "nvidia-legacy": f"{RUNTIME}.legacy"}
+
+
+class ToolkitError(Terminal):
+    """The runtime cannot be made to give out GPUs; `reason` is the CamelCase cause that the stage shows."""
+
+    def __init__(self, reason: str, what: str, *, where: str = "", cure: str = "") -> None:
+        super().__init__(what, where=where, cure=cure)
+        self.reason = reason
+
+
+class RuntimeName(StrEnum):
+    CONTAINERD = "containerd"
+    DOCKER = "docker"
+    CRIO = "cri-o"
+
+
+class Driver(msgspec.Struct, frozen=True, kw_only=True):
+    """The driver's files on the host. `root` is where they lie ("/" or "/run/nvidia/driver"); other paths begin there.
+
+    `libraries` and `binaries` are absolute paths below `root`; `links` are links in the libraries' directories that
+    lead to them, path -> target.
+    """
+
+    root: str = "/"
+    version: str = ""
+    libraries: tuple[str, ...] = ()
+    links: Mapping[str, str] = {}
+    binaries: tuple[str, ...] = ()
+    firmware: tuple[str, ...] = ()
+    sockets: tuple[str, ...] = ()
+    ldconfig: str = "/sbin/ldconfig"
+
+
+class Facts(msgspec.Struct, frozen=True, kw_only=True):
+    """A host. `main` is the runtime's own configuration file as it is, `record` how it was before us (None: untouched).
+
+    `others` are the files it takes in besides, in order, path -> content; ours are not among them. `gpus` is None
+    where NVML does not answer: then no CDI specification is written. `device_nodes` are the names in /dev, and
+    `drm_nodes` those in /dev/dri that belong to a GPU, by its PCI address. `programs` maps those of PROGRAMS that are
+    on the host to their absolute paths; `stand_ins` names those that a simulated host may be given by us.
+    """
+
+    runtime: RuntimeName
+    version: tuple[int, ...] = ()
+    main: Before = Before()
+    record: Record | None = None
+    others: Mapping[str, bytes] = {}
+    gpus: tuple[GPU, ...] | None = None
+    driver: Driver = Driver()
+    device_nodes: frozenset[str] = frozenset()
+    drm_nodes: Mapping[str, tuple[str, ...]] = {}
+    programs: Mapping[str, str] = {}
+    stand_ins: frozenset[str] = frozenset()
+
+    def program(self, name: str) -> str:
+        """Where a program is, or where it belongs."""
+        return self.programs.get(name, f"/{names.TOOLKIT_DIR}/{name}")
+
+    def has(self, name: str) -> bool:
+        """Whether the program is on the host, or will be."""
+        return name in self.programs or name in self.stand_ins

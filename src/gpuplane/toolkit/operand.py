@@ -1,0 +1,87 @@
+"""The toolkit operand: CDI specifications and the runtime's configuration on its node, kept as planned.
+
+A stage is a fact about the node: when this ends, all stays. Only `uninstall` takes it back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from gpuplane import names
+from gpuplane.api.core import Node
+from gpuplane.api.gpunode import Machine, Stage, StageName, StageState
+from gpuplane.errors import GpuplaneError, InvalidInput, Retryable
+from gpuplane.host import Host, HostError, Locked
+from gpuplane.operand import OperandContext, Outcome, keep_stage, remove_stage
+from gpuplane.toolkit import applying
+from gpuplane.toolkit.facts import Facts, ToolkitError
+from gpuplane.toolkit.observing import observe
+from gpuplane.toolkit.planning import CONFIGS, Plan, plan
+
+
+async def run(context: OperandContext) -> None:
+    """Configure this node's runtime, report the stage, repeat when somebody changes what is ours; until cancelled."""
+    host = Host(context.host_root, context.runner)
+    watched: dict[str, bytes | None] = {}
+
+    async def attempt() -> Outcome:
+        node = await context.client.get(Node, context.node_name)
+        said = node.status.node_info.container_runtime_version
+        facts = _observe(context, host, said)
+        planned = plan(facts)
+        await applying.apply(host, planned, restart=not context.in_process, sleep=context.sleep)
+        watched.clear()
+        watched.update((path, host.read(path)) for path in _watched(facts, planned))
+        return Outcome(
+            Stage(state=StageState.DONE, since=context.now(), digest=planned.digest),
+            Machine(runtime=facts.runtime.value, runtime_version=said.partition("://")[2]),
+        )
+
+    async def until_changed() -> None:
+        if context.in_process:
+            await asyncio.Event().wait()  # nobody edits a light node's files
+        async for _ in host.watch(*watched):
+            if any(host.read(path) != content for path, content in watched.items()):
+                return
+
+    await keep_stage(context, StageName.TOOLKIT, attempt, until_changed, reason_of)
+
+
+async def uninstall(context: OperandContext) -> None:
+    """Give this node's runtime its configuration back, byte for byte."""
+    host = Host(context.host_root, context.runner)
+
+    async def undo() -> None:
+        await applying.unconfigure(host, restart=not context.in_process, sleep=context.sleep)
+
+    await remove_stage(context, StageName.TOOLKIT, undo, reason_of)
+
+
+def _observe(context: OperandContext, host: Host, said: str) -> Facts:
+    source = context.open_gpus()
+    try:
+        gpus, version = source.inventory(), source.driver_version()
+    finally:
+        source.close()
+    return observe(host, gpus=gpus, driver_version=version, runtime=said)
+
+
+def _watched(facts: Facts, planned: Plan) -> tuple[str, ...]:
+    """The files whose change means that the plan may be another: ours, the runtime's, and where the driver is."""
+    ours = (file.path for file in planned.files)
+    return tuple(dict.fromkeys((*ours, CONFIGS[facts.runtime], *facts.others, names.DRIVER_READY)))
+
+
+def reason_of(error: GpuplaneError) -> str:
+    """The stable CamelCase cause that a failed stage shows for an error."""
+    if isinstance(error, ToolkitError):
+        return error.reason
+    if isinstance(error, InvalidInput):
+        return "ConfigurationInvalid"
+    if isinstance(error, Locked):
+        return "ToolkitBusy"
+    if isinstance(error, HostError):
+        return "HostFileSystem"
+    if isinstance(error, Retryable):
+        return "GPUsDoNotAnswer"
+    return type(error).__name__

@@ -1,0 +1,151 @@
+"""What has to be on a host so that its container runtime gives out GPUs: pure, from facts to files.
+
+A plan is a set of whole files, what each path returns to, and which of them the runtime has to be told of. A plan of a
+host that is as planned is the same plan, so applying it changes nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import msgspec
+
+from gpuplane import names
+from gpuplane.errors import InvalidInput
+from gpuplane.host import Before, File, Record, base_of
+from gpuplane.toolkit import cdi_spec, containerd, crio, docker, json_edit, runtime_config, toml_edit
+from gpuplane.toolkit.facts import CDI_HOOK, RUNTIME, RUNTIMES, Facts, RuntimeName, ToolkitError
+
+CONFIGS = {
+    RuntimeName.CONTAINERD: containerd.CONFIG,
+    RuntimeName.DOCKER: docker.CONFIG,
+    RuntimeName.CRIO: crio.CONFIG,
+}
+SOCKETS = {
+    RuntimeName.CONTAINERD: containerd.SOCKET,
+    RuntimeName.DOCKER: docker.SOCKET,
+    RuntimeName.CRIO: crio.SOCKET,
+}
+# What a simulated host is given in place of NVIDIA's programs; its runtime does their work by itself.
+_STAND_IN_RUNTIME = b"""#!/bin/sh
+# The runtime of a simulated node injects GPUs by itself; configurations only need this name to exist.
+exec runc "$@"
+"""
+_STAND_IN_HOOK = b"""#!/bin/sh
+# The runtime of a simulated node carries out CDI hooks by itself; specifications only need this name to exist.
+exit 0
+"""
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """`restart_for` are the paths that the runtime reads only when it is told; `digest` names all contents together."""
+
+    runtime: RuntimeName
+    files: tuple[File, ...]
+    restart_for: frozenset[str]
+    digest: str
+
+
+def plan(facts: Facts, *, set_as_default: bool | None = None) -> Plan:
+    """The files for this host.
+
+    Args:
+        set_as_default: whether containers that ask for no runtime get `nvidia`. None: with docker, which has no other
+            way to give a pod its GPUs, if the program is there; with the others not, they know CDI.
+
+    Raises:
+        InvalidInput: a configuration does not parse or cannot be edited safely.
+        ToolkitError: RuntimeBinaryMissing, when `nvidia` shall be the default and every container would fail.
+    """
+    there = facts.has(RUNTIME)
+    if set_as_default and not there:
+        raise ToolkitError(
+            "RuntimeBinaryMissing",
+            f"{RUNTIME} is not on the host, and every container would fail with it as the default",
+            where=facts.program(RUNTIME),
+            cure="install the NVIDIA container toolkit, or leave the default runtime as it is",
+        )
+    wants_default = there and (facts.runtime is RuntimeName.DOCKER if set_as_default is None else set_as_default)
+    base = base_of(facts.main, facts.record, lambda now: _strip(facts, now))
+    configs = _configs(facts, base, "nvidia" if wants_default else None)
+    main = CONFIGS[facts.runtime]
+    if main in configs and _same_meaning(facts.runtime, configs[main], facts.main):
+        # Edited since, and our part is still in it: theirs is the layout to keep, and nothing has to restart.
+        configs[main] = _decode(facts.main, main)
+    mode = facts.main.mode if facts.main.kind == "file" else 0o644
+    files = [
+        File(path=path, data=text.encode(), mode=mode, before=base if path == main else None)
+        for path, text in configs.items()
+    ]
+    tools = [File(path=runtime_config.PATH, data=runtime_config.config_toml(facts).encode())]
+    tools += [
+        File(
+            path=f"{names.TOOLKIT_DIR}/{name}",
+            data=_STAND_IN_HOOK if name == CDI_HOOK else _STAND_IN_RUNTIME,
+            mode=0o755,
+        )
+        for name in sorted(facts.stand_ins)
+    ]
+    tools += [File(path=path, data=text.encode(), durable=False) for path, text in cdi_spec.specs(facts).items()]
+    # NB: what is referred to comes before what refers to it, and the main file, which starts it all, last.
+    ordered = tuple(tools + files)
+    digest = hashlib.sha256()
+    for file in ordered:
+        digest.update(f"{file.path} {file.fingerprint}\n".encode())
+    return Plan(runtime=facts.runtime, files=ordered, restart_for=frozenset(configs), digest=digest.hexdigest()[:16])
+
+
+def strip_record(record: Record, now: Before) -> Before:
+    """What becomes of a configuration that somebody edited after us: theirs stays, ours goes."""
+    if record.path == containerd.CONFIG:
+        return _stripped(record.before, now, containerd.strip(_decode(now, record.path)))
+    if record.path == docker.CONFIG:
+        text = docker.strip(_decode(now, record.path), _decode(record.before, record.path), RUNTIMES)
+        return _stripped(record.before, now, text)
+    return record.before  # the other files are ours alone
+
+
+def _configs(facts: Facts, base: Before, default: str | None) -> dict[str, str]:
+    programs = {name: facts.program(program) for name, program in RUNTIMES.items()}
+    text = _decode(base, CONFIGS[facts.runtime])
+    others = {path: _decode(Before("file", data), path) for path, data in facts.others.items()}
+    if facts.runtime is RuntimeName.DOCKER:
+        return docker.configure(text, programs=programs, default=default)
+    if facts.runtime is RuntimeName.CONTAINERD:
+        return containerd.configure(text, others, programs=programs, default=default, containerd=facts.version)
+    if not all(facts.has(program) for program in RUNTIMES.values()):
+        return {}
+    return crio.configure(text, others, programs=programs, default=default)
+
+
+def _same_meaning(runtime: RuntimeName, text: str, now: Before) -> bool:
+    if now.kind != "file":
+        return False
+    parse = json_edit.parse if runtime is RuntimeName.DOCKER else toml_edit.parse
+    path = CONFIGS[runtime]
+    return parse(text, path) == parse(_decode(now, path), path)
+
+
+def _strip(facts: Facts, now: Before) -> Before:
+    """The main file without our part, where it is not as we left it."""
+    if facts.record is None:
+        if facts.runtime is RuntimeName.CONTAINERD and now.kind == "file":
+            return _stripped(Before(), now, containerd.strip(_decode(now, containerd.CONFIG)))
+        return now
+    return strip_record(facts.record, now)
+
+
+def _stripped(before: Before, now: Before, text: str) -> Before:
+    """`now` with another text; absent when the file was made by us and nothing of others is in it."""
+    if before.kind == "absent" and text.strip() in ("", "{}") and now.data.strip() not in (b"", b"{}"):
+        return Before()
+    return msgspec.structs.replace(now, data=text.encode())
+
+
+def _decode(file: Before, path: str) -> str:
+    try:
+        return file.data.decode()
+    except UnicodeDecodeError as error:
+        raise InvalidInput(
+            f"it is no UTF-8 text: {error}", where=f"/{path.lstrip('/')}", cure="repair the file; nothing was changed"
+        ) from error

@@ -1,0 +1,13 @@
+"""What all tests of the host share."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def quick_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing here pulls the plug, so nothing has to reach the disk."""
+    monkeypatch.setattr(os, "fsync", lambda handle: None)

@@ -1,0 +1,168 @@
+"""Hosts with a container runtime and a driver, and a GPUNode that records its writes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from gpuplane.api.core import Node, NodeInfo, NodeStatus
+from gpuplane.api.gpunode import GPUNode, GPUNodeStatus
+from gpuplane.api.meta import ObjectMeta
+from gpuplane.hardware import GPU
+from gpuplane.host import Command, Completed, Host
+from gpuplane.operand import OperandContext
+from gpuplane.toolkit import Facts, Plan, observe, plan
+
+VERSION = "535.161.08"
+LIB = "usr/lib64"
+GPUS = tuple(
+    GPU(
+        index=i,
+        minor=1 - i,  # NVML's order need not be that of the device nodes
+        uuid=f"GPU-{i}",
+        name="Tesla T4",
+        memory_bytes=15360 << 20,
+        pci=f"0000:00:1{i}.0",
+        compute=(7, 5),
+    )
+    for i in range(2)
+)
+Tree = dict[str, tuple[str, int, bytes]]
+
+
+def tree(root: Path) -> Tree:
+    found: Tree = {}
+    for path in sorted(root.rglob("*")):
+        mode = stat.S_IMODE(path.lstat().st_mode)
+        if path.is_symlink():
+            found[str(path.relative_to(root))] = ("link", 0, os.fsencode(path.readlink()))
+        elif path.is_dir():
+            found[str(path.relative_to(root))] = ("dir", mode, b"")
+        elif path.is_file():
+            found[str(path.relative_to(root))] = ("file", mode, path.read_bytes())
+    return found
+
+
+class FakeRunner:
+    """systemctl that says what it is told to say."""
+
+    def __init__(self) -> None:
+        self.ran: list[str] = []
+        self.code = 0
+
+    async def run(self, command: Command) -> Completed:
+        self.ran.append(str(command))
+        return Completed(command, self.code, stderr="Job for crio.service failed" if self.code else "")
+
+
+class FakeClient:
+    def __init__(self) -> None:
+        self.runtime = "docker://24.0.7"
+        self.status = GPUNodeStatus()
+        self.writes: list[dict[str, Any]] = []
+        self.unreachable: list[Exception] = []
+
+    async def get(self, kind: type, name: str) -> Any:
+        if kind is Node:
+            if self.unreachable:
+                raise self.unreachable.pop(0)
+            return Node(
+                metadata=ObjectMeta(name=name),
+                status=NodeStatus(node_info=NodeInfo(container_runtime_version=self.runtime)),
+            )
+        return GPUNode(metadata=ObjectMeta(name=name, resource_version="1"), status=self.status)
+
+    async def apply(self, body: dict[str, Any], manager: str, **_: object) -> dict[str, Any]:
+        self.writes.append({"manager": manager, **body["status"]})
+        new = msgspec.convert(body["status"], GPUNodeStatus)
+        self.status = msgspec.structs.replace(
+            self.status, stages={**self.status.stages, **new.stages}, machine=new.machine
+        )
+        return body
+
+
+class FakeGPUs:
+    def inventory(self) -> tuple[GPU, ...]:
+        return GPUS
+
+    def driver_version(self) -> str:
+        return VERSION
+
+    def close(self) -> None:
+        pass
+
+
+class World:
+    """A host with a driver; `simulated` hosts are given stand-ins for NVIDIA's programs."""
+
+    def __init__(self, root: Path, *, simulated: bool = True) -> None:
+        self.root = root
+        self.runner = FakeRunner()
+        self.host = Host(root, self.runner)
+        self.client = FakeClient()
+        self.answers: Callable[[], Any] = FakeGPUs
+        for path in ("var/lib", "run", "etc/containerd", "etc/docker", "etc/crio", LIB, "dev"):
+            (root / path).mkdir(parents=True, exist_ok=True)
+        for soname in ("libcuda", "libnvidia-ml"):
+            self.write(f"{LIB}/{soname}.so.{VERSION}", "elf")
+            self.host.symlink(f"{LIB}/{soname}.so.1", f"{soname}.so.{VERSION}")
+            self.host.symlink(f"{LIB}/{soname}.so", f"{soname}.so.1")
+        self.write(f"{LIB}/libc.so.6", "elf")
+        for name in ("nvidiactl", "nvidia-uvm", "nvidia0", "nvidia1"):
+            self.write(f"dev/{name}", "")
+        if simulated:
+            self.write("var/lib/simgpu/state", "")
+
+    def write(self, path: str, data: str | bytes) -> None:
+        (self.root / path).parent.mkdir(parents=True, exist_ok=True)
+        (self.root / path).write_bytes(data.encode() if isinstance(data, str) else data)
+
+    def observe(self, runtime: str) -> Facts:
+        return observe(self.host, gpus=GPUS, driver_version=VERSION, runtime=runtime)
+
+    def plan(self, runtime: str, **options: Any) -> Plan:
+        return plan(self.observe(runtime), **options)
+
+    def context(self, **changes: Any) -> OperandContext:
+        async def sleep(seconds: float) -> None:
+            await asyncio.sleep(0)
+
+        return OperandContext(
+            node_name="n",
+            namespace="gpu-operator",
+            client=self.client,  # type: ignore[arg-type]  # the part of it that is used
+            now=lambda: "2026-11-20T12:00:00.000000Z",
+            host_root=self.root,
+            open_gpus=lambda: self.answers(),
+            sleep=sleep,
+            runner=self.runner,
+            **changes,
+        )
+
+
+@pytest.fixture(autouse=True)
+def quick_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing here pulls the plug, so nothing has to reach the disk."""
+    monkeypatch.setattr(os, "fsync", lambda handle: None)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+@pytest.fixture
+def make_world() -> Callable[..., World]:
+    return World
+
+
+@pytest.fixture
+def tree_of() -> Callable[[Path], Tree]:
+    return tree

@@ -1,0 +1,355 @@
+"""Configuring hosts and giving them back: byte for byte, whatever was there, whoever edited, wherever it died."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gpuplane.errors import InvalidInput
+from gpuplane.host import Locked
+from gpuplane.toolkit import ToolkitError, apply, by_hand, configure, diff, unconfigure
+from gpuplane.toolkit.applying import LOCK
+from gpuplane.toolkit.applying import unconfigure as take_back
+
+V2 = """\
+version = 2
+[plugins."io.containerd.grpc.v1.cri"]
+  sandbox_image = "pause:3.9"   # theirs
+  [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+    runtime_type = "io.containerd.runc.v2"
+"""
+CASES = {
+    "containerd, version 3": ("containerd", "etc/containerd/config.toml", V2.replace("= 2", "= 3", 1)),
+    "containerd, version 2": ("containerd", "etc/containerd/config.toml", V2),
+    "containerd, version 2 without a last newline": ("containerd", "etc/containerd/config.toml", V2.rstrip()),
+    "containerd, version 2, imports": (
+        "containerd",
+        "etc/containerd/config.toml",
+        'version = 2\nimports = [\n  "/etc/x/*.toml", # mine\n]\n',
+    ),
+    "containerd, version 1": ("containerd", "etc/containerd/config.toml", "[plugins.cri]\nsandbox_image = 'p'\n"),
+    "containerd, Windows line ends": ("containerd", "etc/containerd/config.toml", V2.replace("\n", "\r\n")),
+    "containerd, empty": ("containerd", "etc/containerd/config.toml", ""),
+    "containerd, none": ("containerd", "etc/containerd/config.toml", None),
+    "docker": ("docker", "etc/docker/daemon.json", '{\n\t"data-root":"/d",\n\t"features": {}\n}\n'),
+    "docker, one line": ("docker", "etc/docker/daemon.json", '{"default-runtime": "runc", "runtimes":{ }}'),
+    "docker, empty": ("docker", "etc/docker/daemon.json", ""),
+    "docker, none": ("docker", "etc/docker/daemon.json", None),
+    "cri-o": ("cri-o", "etc/crio/crio.conf", '[crio.runtime]\ndefault_runtime = "crun"\n'),
+    "cri-o, none": ("cri-o", "etc/crio/crio.conf", None),
+    "cri-o, a drop-in of that name": ("cri-o", "etc/crio/crio.conf.d/99-nvidia.toml", "# somebody else's\n"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("simulated", [True, False])
+async def test_there_twice_and_back(make_world: Any, tmp_path: Path, tree_of: Any, case: str, simulated: bool) -> None:
+    runtime, path, text = CASES[case]
+    world = make_world(tmp_path, simulated=simulated)
+    if text is not None:
+        world.write(path, text)
+        (tmp_path / path).chmod(0o640)
+    before = tree_of(tmp_path)
+    changed = await apply(world.host, world.plan(runtime))
+    assert "var/run/cdi/nvidia.com-gpu.json" in changed
+    assert world.host.exists("run/nvidia/validations/toolkit-ready")
+    once = tree_of(tmp_path)
+    assert await apply(world.host, world.plan(runtime)) == ()
+    assert tree_of(tmp_path) == once
+    await take_back(world.host)
+    assert tree_of(tmp_path) == before
+    assert await take_back(world.host) == ()
+    assert tree_of(tmp_path) == before
+
+
+VALUES = st.one_of(
+    st.text(max_size=6).filter(lambda s: "set by gpuplane" not in s),
+    st.integers(-9, 9),
+    st.booleans(),
+    st.lists(st.text(max_size=4), max_size=2),
+)
+WORDS = st.sampled_from(["root", "state", "debug", "a b", "é"])
+
+
+@st.composite
+def containerd_texts(draw: st.DrawFn) -> str:
+    """Valid configurations of every version, with runtimes, imports, comments and odd spellings."""
+    from gpuplane.toolkit.toml_edit import dump, literal
+
+    version = draw(st.sampled_from([1, 2, 3]))
+    plugin = {1: "cri", 2: "io.containerd.grpc.v1.cri", 3: "io.containerd.cri.v1.runtime"}[version]
+    lines = [] if version == 1 and draw(st.booleans()) else [f"version = {version}"]
+    lines += [f"{literal(k)} = {literal(v)}" for k, v in draw(st.dictionaries(WORDS, VALUES, max_size=2)).items()]
+    if draw(st.booleans()):
+        entries = draw(st.lists(st.sampled_from(["/etc/x/*.toml", "/etc/y.toml"]), max_size=2, unique=True))
+        comma = draw(st.sampled_from(["", ", "])) if entries else ""
+        lines.append(f"imports = [{draw(st.sampled_from(['', ' ']))}{', '.join(map(literal, entries))}{comma}]")
+    data: dict[str, Any] = {}
+    if draw(st.booleans()):
+        runtimes = draw(
+            st.dictionaries(
+                st.sampled_from(["runc", "crun", "nvidia"]),
+                st.fixed_dictionaries(
+                    {"runtime_type": st.just("io.containerd.runc.v2")},
+                    optional={"options": st.just({"SystemdCgroup": True})},
+                ),
+                max_size=2,
+            )
+        )
+        cri: dict[str, Any] = draw(st.dictionaries(WORDS, VALUES, max_size=2))
+        if runtimes:
+            cri["containerd"] = {"runtimes": runtimes}
+            if draw(st.booleans()):
+                cri["containerd"]["default_runtime_name"] = draw(st.sampled_from(["runc", "nvidia"]))
+        data = {"plugins": {plugin: cri, "other": {"x": 1}}}
+    text = "\n".join(lines) + "\n" + dump(data)
+    out = []
+    for line in text.splitlines():
+        out += [line + draw(st.sampled_from(["", "  # note"])), *draw(st.sampled_from([[], [""], ["# c"]]))]
+    newline = draw(st.sampled_from(["\n", "\r\n"]))
+    return newline.join(out) + draw(st.sampled_from(["", newline]))
+
+
+@st.composite
+def docker_texts(draw: st.DrawFn) -> str:
+    values = st.one_of(
+        st.text(max_size=5), st.integers(-9, 9), st.booleans(), st.lists(st.text(max_size=3), max_size=2)
+    )
+    data: dict[str, Any] = draw(
+        st.dictionaries(st.sampled_from(["data-root", "debug", "log-opts", "é"]), values, max_size=3)
+    )
+    if draw(st.booleans()):
+        data["runtimes"] = draw(
+            st.dictionaries(st.sampled_from(["kata", "nvidia"]), st.just({"path": "/x"}), max_size=2)
+        )
+    if draw(st.booleans()):
+        data["default-runtime"] = draw(st.sampled_from(["runc", "nvidia"]))
+    if draw(st.booleans()):
+        data["features"] = draw(st.dictionaries(st.sampled_from(["cdi", "buildkit"]), st.booleans(), max_size=2))
+    items = draw(st.permutations(list(data.items())))
+    text = json.dumps(dict(items), indent=draw(st.sampled_from([None, 0, 2, "\t"])), ensure_ascii=draw(st.booleans()))
+    return text + draw(st.sampled_from(["", "\n"]))
+
+
+@st.composite
+def crio_texts(draw: st.DrawFn) -> str:
+    runtime = draw(st.sampled_from(["", 'default_runtime = "crun"\n', "default_runtime = 'runc' # x\n"]))
+    return f"[crio.runtime]\n{runtime}[crio.runtime.runtimes.crun]\nruntime_path = '/usr/bin/crun'"
+
+
+CONFIGS = st.one_of(
+    st.tuples(st.just("containerd"), st.just("etc/containerd/config.toml"), containerd_texts()),
+    st.tuples(st.just("docker"), st.just("etc/docker/daemon.json"), docker_texts()),
+    st.tuples(st.just("cri-o"), st.just("etc/crio/crio.conf"), crio_texts()),
+)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(config=CONFIGS, default=st.sampled_from([None, True, False]))
+async def test_any_valid_configuration_comes_back(
+    tmp_path_factory: pytest.TempPathFactory,
+    make_world: Any,
+    tree_of: Any,
+    config: tuple[str, str, str],
+    default: bool | None,
+) -> None:
+    runtime, path, text = config
+    world = make_world(tmp_path_factory.mktemp("h"))
+    world.write(path, text)
+    before = tree_of(world.root)
+    try:
+        planned = world.plan(runtime, set_as_default=default)
+    except InvalidInput as error:
+        assert "cannot be edited safely" in error.what
+        assert tree_of(world.root) == before
+        return
+    await apply(world.host, planned)
+    again = world.plan(runtime, set_as_default=default)
+    assert again == planned
+    assert await apply(world.host, again) == ()
+    await take_back(world.host)
+    assert tree_of(world.root) == before
+
+
+EDITS: dict[str, Callable[[str], str]] = {
+    "a line more": lambda text: text + "# mine\n",
+    "a key of theirs": lambda text: text.replace('"pause:3.9"', '"pause:3.10"'),
+}
+
+
+@pytest.mark.parametrize("edit", EDITS)
+async def test_an_edited_containerd_file_keeps_the_edit_and_loses_our_part(world: Any, edit: str) -> None:
+    path = world.root / "etc/containerd/config.toml"
+    path.write_text(V2)
+    await apply(world.host, world.plan("containerd"))
+    path.write_text(EDITS[edit](path.read_text()))
+    await apply(world.host, world.plan("containerd"))
+    assert "imports" in tomllib.loads(path.read_text())
+    drop_in = tomllib.loads(world.host.read("etc/containerd/conf.d/99-nvidia.toml").decode())
+    expected = "pause:3.10" if "3.10" in path.read_text() else "pause:3.9"
+    assert drop_in["plugins"]["io.containerd.grpc.v1.cri"]["sandbox_image"] == expected
+    path.write_text(path.read_text() + "# again\n")
+    await take_back(world.host)
+    assert path.read_text() == EDITS[edit](V2) + "# again\n"
+    assert world.host.list("etc/containerd") == ("config.toml",)
+
+
+async def test_an_edited_daemon_json_keeps_the_edit_and_loses_our_part(world: Any) -> None:
+    path = world.root / "etc/docker/daemon.json"
+    path.write_text('{"default-runtime": "kata", "runtimes": {"kata": {"path": "/k"}}}')
+    await apply(world.host, world.plan("docker"))
+    data = json.loads(path.read_text())
+    assert data["default-runtime"] == "nvidia"
+    path.write_text(json.dumps({**data, "debug": True}))
+    assert await apply(world.host, world.plan("docker")) == ()
+    await take_back(world.host)
+    assert json.loads(path.read_text()) == {
+        "default-runtime": "kata",
+        "runtimes": {"kata": {"path": "/k"}},
+        "debug": True,
+    }
+
+
+async def test_a_file_made_by_us_that_somebody_wrote_into_stays_with_theirs(world: Any) -> None:
+    await apply(world.host, world.plan("docker"))
+    path = world.root / "etc/docker/daemon.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "debug": True}))
+    await take_back(world.host)
+    assert json.loads(path.read_text()) == {"debug": True}
+
+
+async def test_a_configuration_that_does_not_parse_is_not_touched(world: Any, tree_of: Any) -> None:
+    world.write("etc/docker/daemon.json", '{\n  "a": 1,\n}')
+    before = tree_of(world.root)
+    with pytest.raises(InvalidInput) as caught:
+        world.plan("docker")
+    assert caught.value.where == "/etc/docker/daemon.json:3:1"
+    assert tree_of(world.root) == before
+
+
+async def test_nvidia_as_the_default_needs_its_program(make_world: Any, tmp_path: Path) -> None:
+    world = make_world(tmp_path, simulated=False)
+    with pytest.raises(ToolkitError) as caught:
+        world.plan("containerd", set_as_default=True)
+    assert caught.value.reason == "RuntimeBinaryMissing"
+    docker = world.plan("docker")
+    (daemon,) = [json.loads(file.data) for file in docker.files if file.path.endswith("daemon.json")]
+    assert "default-runtime" not in daemon
+    world.write("usr/bin/nvidia-container-runtime", "elf")
+    docker = world.plan("docker")
+    (daemon,) = [json.loads(file.data) for file in docker.files if file.path.endswith("daemon.json")]
+    assert daemon["default-runtime"] == "nvidia"
+    assert daemon["runtimes"]["nvidia"]["path"] == "/usr/bin/nvidia-container-runtime"
+
+
+def test_the_diff_is_one_that_patch_takes(world: Any, tree_of: Any, tmp_path_factory: pytest.TempPathFactory) -> None:
+    if shutil.which("patch") is None:
+        pytest.skip("no patch(1) here")
+    world.write("etc/docker/daemon.json", '{"data-root": "/d"}')
+    planned = world.plan("docker")
+    text = diff(world.host, planned)
+    assert "\\ No newline at end of file" in text
+    subprocess.run(["patch", "-p1", "-s"], cwd=world.root, input=text, text=True, check=True)
+    assert all(world.host.read(file.path) == file.data for file in planned.files)
+    assert diff(world.host, planned) == ""
+
+
+class Died(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("case", ["containerd, version 2", "docker"])
+async def test_dying_at_any_rename_or_removal_is_recovered_from(
+    make_world: Any, tmp_path: Path, tree_of: Any, monkeypatch: pytest.MonkeyPatch, case: str
+) -> None:
+    runtime, path, text = CASES[case]
+    pristine = make_world(tmp_path / "pristine", simulated=False)
+    if text is not None:
+        pristine.write(path, text)
+    before = tree_of(pristine.root)
+    want = tmp_path / "want"
+    shutil.copytree(pristine.root, want, symlinks=True)
+    await apply(make_world(want, simulated=False).host, make_world(want, simulated=False).plan(runtime))
+    whole = tree_of(want)
+
+    def mortal(patch: pytest.MonkeyPatch, steps: int) -> None:
+        left = steps
+        for name in ("rename", "unlink", "rmdir"):
+            real = getattr(os, name)
+
+            def call(*args: Any, _real: Any = real, **kwargs: Any) -> Any:
+                nonlocal left
+                left -= 1
+                if left < 0:
+                    raise Died
+                return _real(*args, **kwargs)
+
+            patch.setattr(os, name, call)
+
+    for step in range(60):
+        root = tmp_path / f"step{step}"
+        shutil.copytree(pristine.root, root, symlinks=True)
+        world = make_world(root, simulated=False)
+        died = False
+        with monkeypatch.context() as patch:
+            mortal(patch, step)
+            try:
+                await apply(world.host, world.plan(runtime))
+            except Died:
+                died = True
+        undone = tmp_path / f"undone{step}"
+        shutil.copytree(root, undone, symlinks=True)
+        await take_back(make_world(undone, simulated=False).host)
+        left_over = {name for name in tree_of(undone) if name.startswith("run/gpuplane")}
+        assert {k: v for k, v in tree_of(undone).items() if k not in left_over} == before, step
+        await apply(world.host, world.plan(runtime))
+        assert tree_of(root) == whole, step
+        with monkeypatch.context() as patch:
+            mortal(patch, step)
+            try:
+                await take_back(world.host)
+            except Died:
+                died = True
+        await take_back(world.host)
+        assert tree_of(root) == before, step
+        if not died:
+            return
+    raise AssertionError("it never got through")
+
+
+async def test_one_at_a_time(world: Any) -> None:
+    with world.host.lock(LOCK), pytest.raises(Locked):
+        await apply(world.host, world.plan("docker"))
+
+
+async def test_by_hand_without_a_driver_the_runtime_is_configured_all_the_same(
+    world: Any, tree_of: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from gpuplane.errors import Retryable
+
+    def none(*_: object) -> Any:
+        raise Retryable("no libnvidia-ml.so.1 found")
+
+    monkeypatch.setattr(by_hand, "open_gpus", none)
+    world.write("etc/docker/daemon.json", "{}")
+    before = tree_of(world.root)
+    preview = await configure(world.host, dry_run=True)
+    assert preview.diff.count("+++ b/etc/docker/daemon.json") == 1
+    assert tree_of(world.root) == before
+    report = await configure(world.host, restart=False)
+    assert report.runtime == "docker"
+    assert report.no_cdi == "no libnvidia-ml.so.1 found"
+    assert report.restart == "systemctl reload docker"
+    assert (await configure(world.host, dry_run=True)).diff == ""
+    assert "etc/docker/daemon.json" in (await unconfigure(world.host, restart=False)).changed
+    assert tree_of(world.root) == before

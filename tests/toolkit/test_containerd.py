@@ -1,0 +1,172 @@
+"""containerd's configuration: what comes out of what, for the three versions."""
+
+from __future__ import annotations
+
+import tomllib
+from typing import Any
+
+import pytest
+
+from gpuplane.errors import InvalidInput
+from gpuplane.toolkit import containerd
+
+PROGRAMS = {
+    "nvidia": "/usr/local/nvidia/toolkit/nvidia-container-runtime",
+    "nvidia-cdi": "/usr/local/nvidia/toolkit/nvidia-container-runtime.cdi",
+    "nvidia-legacy": "/usr/local/nvidia/toolkit/nvidia-container-runtime.legacy",
+}
+V2 = """\
+version = 2
+# where images lie
+root = "/data/containerd"
+
+[plugins."io.containerd.grpc.v1.cri"]
+  sandbox_image = "pause:3.9"
+  [plugins."io.containerd.grpc.v1.cri".containerd]
+    default_runtime_name = "runc"
+    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+      runtime_type = "io.containerd.runc.v2"
+      [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
+        SystemdCgroup = true
+  [plugins."io.containerd.grpc.v1.cri".registry]
+    config_path = "/etc/containerd/certs.d"
+[plugins."io.containerd.internal.v1.opt"]
+  path = "/opt/containerd"
+"""
+V1 = """\
+# an old one
+root = "/data"
+[plugins.cri]
+  sandbox_image = "pause"
+  [plugins.cri.containerd.runtimes.runc.options]
+    SystemdCgroup = true
+"""
+
+
+def configured(
+    main: str, default: str | None = None, others: dict[str, str] | None = None, **more: Any
+) -> dict[str, str]:
+    return containerd.configure(main, others or {}, programs=PROGRAMS, default=default, **more)
+
+
+def merged(files: dict[str, str], plugin: str) -> dict[str, Any]:
+    """The CRI table that containerd before 2.1 ends up with: the imported plugin table replaces the whole."""
+    main = tomllib.loads(files[containerd.CONFIG])
+    plugins = dict(main.get("plugins", {}))
+    if containerd.DROP_IN in files:
+        assert containerd.IMPORT in main["imports"]
+        plugins.update(tomllib.loads(files[containerd.DROP_IN])["plugins"])
+    table: dict[str, Any] = plugins[plugin]
+    return table
+
+
+@pytest.mark.parametrize(("number", "plugin"), [(2, "io.containerd.grpc.v1.cri"), (3, "io.containerd.cri.v1.runtime")])
+def test_versions_2_and_3_get_a_drop_in_with_the_whole_table(number: int, plugin: str) -> None:
+    text = V2.replace("version = 2", f"version = {number}").replace("io.containerd.grpc.v1.cri", plugin)
+    files = configured(text)
+    main = files[containerd.CONFIG]
+    added = [line for line in main.splitlines() if line not in text.splitlines()]
+    assert added == ['imports = ["/etc/containerd/conf.d/99-nvidia*.toml"]  # set by gpuplane']
+    table = merged(files, plugin)
+    assert table["sandbox_image"] == "pause:3.9"
+    assert table["registry"] == {"config_path": "/etc/containerd/certs.d"}
+    assert table["enable_cdi"] is True
+    assert table["cdi_spec_dirs"] == ["/etc/cdi", "/var/run/cdi"]
+    runtimes = table["containerd"]["runtimes"]
+    assert table["containerd"]["default_runtime_name"] == "runc"
+    assert runtimes["nvidia-cdi"] == {
+        "runtime_type": "io.containerd.runc.v2",
+        "options": {"SystemdCgroup": True, "BinaryName": PROGRAMS["nvidia-cdi"]},
+    }
+    assert set(runtimes) == {"runc", *PROGRAMS}
+    drop_in = tomllib.loads(files[containerd.DROP_IN])
+    assert drop_in["version"] == number
+    assert set(drop_in["plugins"]) == {plugin}
+
+
+def test_version_1_is_edited_in_place() -> None:
+    files = configured(V1, "nvidia")
+    assert set(files) == {containerd.CONFIG}
+    data = tomllib.loads(files[containerd.CONFIG])
+    assert data["root"] == "/data"
+    table = data["plugins"]["cri"]
+    assert table["sandbox_image"] == "pause"
+    assert table["enable_cdi"] is True
+    assert table["containerd"]["default_runtime_name"] == "nvidia"
+    assert table["containerd"]["runtimes"]["nvidia"]["options"] == {
+        "SystemdCgroup": True,
+        "BinaryName": PROGRAMS["nvidia"],
+    }
+    assert containerd.strip(files[containerd.CONFIG]) == V1
+
+
+@pytest.mark.parametrize("text", ["", "\n", "# nothing set\n"])
+def test_without_a_configuration_there_is_a_small_one(text: str) -> None:
+    files = configured(text)
+    main = tomllib.loads(files[containerd.CONFIG])
+    assert main == {"version": 2, "imports": [containerd.IMPORT]}
+    assert set(merged(files, "io.containerd.grpc.v1.cri")["containerd"]["runtimes"]) == set(PROGRAMS)
+    assert containerd.strip(files[containerd.CONFIG]) == text
+
+
+@pytest.mark.parametrize(
+    ("runtimes", "default", "inherited"),
+    [
+        ({"kata": {"runtime_type": "kata"}, "runc": {"runtime_type": "r"}}, "kata", "kata"),
+        ({"runc": {"runtime_type": "r"}}, "nvidia", "r"),
+        ({"crun": {"runtime_type": "c"}}, "gone", "c"),
+        ({}, "runc", "io.containerd.runc.v2"),
+    ],
+)
+def test_options_come_from_the_default_runtime_or_runc_or_crun(
+    runtimes: dict[str, Any], default: str, inherited: str
+) -> None:
+    from gpuplane.toolkit.toml_edit import dump
+
+    plugin = "io.containerd.grpc.v1.cri"
+    section = {"default_runtime_name": default, "runtimes": runtimes}
+    files = configured(dump({"version": 2, "plugins": {plugin: {"containerd": section}}}))
+    assert merged(files, plugin)["containerd"]["runtimes"]["nvidia"]["runtime_type"] == inherited
+
+
+def test_other_imports_are_kept_and_count_as_containerd_counts_them() -> None:
+    main = 'version = 2\nimports = ["/etc/containerd/extra/*.toml"]\n' + V2.partition("\n")[2]
+    other = '[plugins."io.containerd.grpc.v1.cri"]\nsandbox_image = "other"\n'
+    files = configured(main, others={"/etc/containerd/extra/a.toml": other})
+    assert tomllib.loads(files[containerd.CONFIG])["imports"] == ["/etc/containerd/extra/*.toml", containerd.IMPORT]
+    replaced = merged(files, "io.containerd.grpc.v1.cri")
+    assert replaced["sandbox_image"] == "other"
+    assert "registry" not in replaced
+    deep = merged(
+        configured(main, others={"/etc/containerd/extra/a.toml": other}, containerd=(2, 1)),
+        "io.containerd.grpc.v1.cri",
+    )
+    assert deep["sandbox_image"] == "other"
+    assert "registry" in deep
+
+
+def test_an_import_that_covers_the_drop_in_already_is_enough() -> None:
+    main = 'version = 2\nimports = ["/etc/containerd/conf.d/*.toml"]\n'
+    assert configured(main)[containerd.CONFIG] == main
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "where"),
+    [
+        ("version = 2\nroot = \n", "does not parse", "/etc/containerd/config.toml:2"),
+        ("version = 9\n", "version 9", "/etc/containerd/config.toml"),
+        ('version = "2"\n', "version '2'", "/etc/containerd/config.toml"),
+        ("version = 2\nimports = 3\n", "imports is no array", "/etc/containerd/config.toml"),
+        (
+            'version = 2\n[plugins."io.containerd.grpc.v1.cri".containerd]\nruntimes = 1\n',
+            "runtimes is no table",
+            "/etc/containerd/config.toml",
+        ),
+        ("plugins = {cri = {sandbox_image = 'x'}}\n", "cannot be edited safely", "/etc/containerd/config.toml"),
+    ],
+)
+def test_what_is_wrong_is_told_with_its_place(text: str, message: str, where: str) -> None:
+    with pytest.raises(InvalidInput, match=message) as caught:
+        configured(text)
+    assert caught.value.where == where
+    assert caught.value.cure

@@ -1,0 +1,106 @@
+"""docker's daemon.json and cri-o's drop-in."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from typing import Any
+
+import pytest
+
+from gpuplane.errors import InvalidInput
+from gpuplane.toolkit import crio, docker
+from gpuplane.toolkit.facts import RUNTIMES
+
+PROGRAMS = {name: f"/usr/local/nvidia/toolkit/{program}" for name, program in RUNTIMES.items()}
+# The members that expected-containerd-docker.md names, in a layout of its own.
+DAEMON = """{
+  "data-root": "/data/docker",
+  "exec-opts": ["native.cgroupdriver=systemd"],
+  "log-driver":"json-file",
+  "log-opts": { "max-size": "100m" },
+  "registry-mirrors": [ "https://mirror.example" ],
+  "storage-driver": "overlay2",
+  "storage-opts": ["overlay2.override_kernel_check=true"]
+}
+"""
+
+
+def test_a_docker_host_ends_as_documented() -> None:
+    text = docker.configure(DAEMON, programs=PROGRAMS, default="nvidia")[docker.CONFIG]
+    data = json.loads(text)
+    assert {key: data[key] for key in json.loads(DAEMON)} == json.loads(DAEMON)
+    assert data["default-runtime"] == "nvidia"
+    assert data["runtimes"] == {
+        "nvidia": {"path": "/usr/local/nvidia/toolkit/nvidia-container-runtime", "args": []},
+        "nvidia-cdi": {"path": "/usr/local/nvidia/toolkit/nvidia-container-runtime.cdi", "args": []},
+        "nvidia-legacy": {"path": "/usr/local/nvidia/toolkit/nvidia-container-runtime.legacy", "args": []},
+    }
+    assert data["features"] == {"cdi": True}
+    assert text.startswith(DAEMON.rstrip().rstrip("}").rstrip())
+    assert docker.strip(text, DAEMON, RUNTIMES) == DAEMON
+
+
+@pytest.mark.parametrize(
+    ("before", "edit", "expected"),
+    [
+        (
+            {"default-runtime": "kata", "runtimes": {"kata": {"path": "/k"}}},
+            {"debug": True},
+            {"default-runtime": "kata", "runtimes": {"kata": {"path": "/k"}}, "debug": True},
+        ),
+        ({"features": {"cdi": False}}, {"debug": True}, {"features": {"cdi": False}, "debug": True}),
+        ({"features": {"cdi": True}}, {"debug": True}, {"features": {"cdi": True}, "debug": True}),
+        ({}, {"default-runtime": "runc"}, {"default-runtime": "runc"}),
+        (
+            {"runtimes": {"nvidia": {"path": "nvidia-container-runtime", "runtimeArgs": []}}},
+            {},
+            {"runtimes": {"nvidia": {"path": "nvidia-container-runtime", "runtimeArgs": []}}},
+        ),
+    ],
+)
+def test_our_part_goes_out_of_a_file_that_was_edited_since(
+    before: dict[str, Any], edit: dict[str, Any], expected: dict[str, Any]
+) -> None:
+    text = json.dumps(before, indent=2)
+    ours = docker.configure(text, programs=PROGRAMS, default="nvidia")[docker.CONFIG]
+    edited = json.dumps({**json.loads(ours), **edit}, indent=1)
+    assert json.loads(docker.strip(edited, text, RUNTIMES)) == expected
+
+
+def test_a_file_that_somebody_broke_is_left_alone() -> None:
+    assert docker.strip('{"runtimes": ', DAEMON, RUNTIMES) == '{"runtimes": '
+
+
+def test_wrong_types_are_told() -> None:
+    with pytest.raises(InvalidInput, match="runtimes is no object"):
+        docker.configure('{"runtimes": []}', programs=PROGRAMS, default=None)
+
+
+CRIO = """\
+[crio.runtime]
+default_runtime = "crun"
+[crio.runtime.runtimes.crun]
+runtime_path = "/usr/bin/crun"
+monitor_path = "/usr/bin/conmon"
+"""
+
+
+def test_crio_gets_runtimes_that_inherit_from_its_default() -> None:
+    other = '[crio.runtime.runtimes.crun]\nmonitor_path = "/usr/libexec/conmon"\nruntime_path = "/usr/bin/crun"\n'
+    files = crio.configure(CRIO, {"/etc/crio/crio.conf.d/10-x.conf": other}, programs=PROGRAMS, default=None)
+    section = tomllib.loads(files[crio.DROP_IN])["crio"]["runtime"]
+    assert set(section) == {"runtimes"}
+    assert section["runtimes"]["nvidia-legacy"] == {
+        "runtime_path": PROGRAMS["nvidia-legacy"],
+        "runtime_type": "oci",
+        "monitor_path": "/usr/libexec/conmon",
+    }
+    files = crio.configure("", {}, programs=PROGRAMS, default="nvidia")
+    assert tomllib.loads(files[crio.DROP_IN])["crio"]["runtime"]["default_runtime"] == "nvidia"
+
+
+def test_a_broken_drop_in_of_others_is_told_by_name() -> None:
+    with pytest.raises(InvalidInput) as caught:
+        crio.configure("", {"/etc/crio/crio.conf.d/x": "[crio"}, programs=PROGRAMS, default=None)
+    assert caught.value.where == "/etc/crio/crio.conf.d/x:1"

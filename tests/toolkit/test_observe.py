@@ -1,0 +1,86 @@
+"""Finding the runtime and what it reads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gpuplane.errors import InvalidInput
+from gpuplane.toolkit import RuntimeName, ToolkitError
+from gpuplane.toolkit.observing import find_runtime, version_of
+
+
+@pytest.mark.parametrize(
+    ("files", "said", "expected"),
+    [
+        ({}, "docker://24.0.7", RuntimeName.DOCKER),
+        ({}, "cri-o://1.30.2", RuntimeName.CRIO),
+        ({}, "containerd", RuntimeName.CONTAINERD),
+        ({"run/crio/crio.sock": "", "run/containerd/containerd.sock": ""}, "", RuntimeName.CRIO),
+        ({"run/docker.sock": "", "run/containerd/containerd.sock": ""}, "", RuntimeName.DOCKER),
+        (
+            {
+                "run/docker.sock": "",
+                "var/lib/kubelet/config.yaml": "containerRuntimeEndpoint: unix:///run/containerd/containerd.sock\n",
+            },
+            "",
+            RuntimeName.CONTAINERD,
+        ),
+        (
+            {"var/lib/kubelet/kubeadm-flags.env": 'X="--container-runtime-endpoint=unix:///run/cri-dockerd.sock"\n'},
+            "",
+            RuntimeName.DOCKER,
+        ),
+        ({"etc/docker/daemon.json": "{}"}, "", RuntimeName.DOCKER),
+        ({"etc/containerd/config.toml": ""}, "", RuntimeName.CONTAINERD),
+    ],
+)
+def test_the_runtime_is_found(world: Any, files: dict[str, str], said: str, expected: RuntimeName) -> None:
+    for path, text in files.items():
+        world.write(path, text)
+    assert find_runtime(world.host, said) is expected
+
+
+def test_no_runtime_is_told(world: Any) -> None:
+    with pytest.raises(ToolkitError) as caught:
+        find_runtime(world.host)
+    assert caught.value.reason == "NoRuntime"
+
+
+@pytest.mark.parametrize(
+    ("said", "version"), [("containerd://1.7.22", (1, 7)), ("docker://v25.0.1-ce", (25, 0)), ("docker", ()), ("", ())]
+)
+def test_versions(said: str, version: tuple[int, ...]) -> None:
+    assert version_of(said) == version
+
+
+def test_imports_are_followed_each_once(world: Any) -> None:
+    world.write("etc/containerd/config.toml", 'version = 2\nimports = ["/etc/containerd/a/*.toml", "b.toml"]\n')
+    world.write("etc/containerd/a/1.toml", 'imports = ["/etc/containerd/b.toml", "/etc/containerd/config.tom?"]\n')
+    world.write("etc/containerd/a/2.toml", "")
+    world.write("etc/containerd/a/no", "")
+    world.write("etc/containerd/b.toml", 'imports = ["/etc/containerd/a/1.toml"]\n')
+    found = list(world.observe("containerd").others)
+    assert found == [
+        "/etc/containerd/a/1.toml",
+        "/etc/containerd/b.toml",
+        "/etc/containerd/a/2.toml",
+    ]
+
+
+def test_an_import_that_does_not_parse_is_told_by_name(world: Any) -> None:
+    world.write("etc/containerd/config.toml", 'version = 2\nimports = ["/etc/containerd/a.toml"]\n')
+    world.write("etc/containerd/a.toml", "x = \n")
+    with pytest.raises(InvalidInput) as caught:
+        world.observe("containerd")
+    assert caught.value.where == "/etc/containerd/a.toml:1"
+    world.write("etc/containerd/a.toml", b"\xff\xfe")
+    with pytest.raises(InvalidInput, match="UTF-8"):
+        world.observe("containerd")
+
+
+def test_crio_drop_ins_of_others(world: Any) -> None:
+    for name in ("10-a.conf", "99-nvidia.toml"):
+        world.write(f"etc/crio/crio.conf.d/{name}", "")
+    assert list(world.observe("cri-o").others) == ["/etc/crio/crio.conf.d/10-a.conf"]

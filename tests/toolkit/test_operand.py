@@ -1,0 +1,100 @@
+"""The operand: one write for a success, one for a failure; what somebody undoes is done again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from gpuplane.errors import Retryable
+from gpuplane.kube import NotFound, Unreachable
+from gpuplane.toolkit import run, uninstall
+
+
+async def started(world: Any, until: Callable[[], object], **changes: Any) -> asyncio.Task[None]:
+    task = asyncio.create_task(run(world.context(**changes)))
+    await eventually(until, task)
+    return task
+
+
+async def eventually(until: Callable[[], object], task: asyncio.Task[None]) -> None:
+    async with asyncio.timeout(10):
+        while not until() and not task.done():  # noqa: ASYNC110 - files, which set no event
+            await asyncio.sleep(0.001)
+    assert not task.done(), task
+
+
+async def stop(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_success_is_one_write_and_a_restart_writes_nothing(world: Any, tree_of: Any) -> None:
+    before = tree_of(world.root)
+    task = await started(world, lambda: world.client.writes)
+    (write,) = world.client.writes
+    assert write["manager"] == "gpuplane-toolkit"
+    assert write["stages"]["toolkit"]["state"] == "done"
+    assert write["machine"] == {"runtime": "docker", "runtimeVersion": "24.0.7"}
+    await stop(task)
+    whole = tree_of(world.root)
+    task = asyncio.create_task(run(world.context()))
+    for _ in range(50):
+        await asyncio.sleep(0)
+    await stop(task)
+    assert tree_of(world.root) == whole
+    assert len(world.client.writes) == 1
+    await uninstall(world.context())
+    assert tree_of(world.root) == before
+    assert world.client.writes[-1]["stages"]["toolkit"]["state"] == "removed"
+
+
+async def test_what_somebody_undoes_is_done_again_without_a_word(world: Any) -> None:
+    task = await started(world, lambda: world.client.writes)
+    for _ in range(10):
+        await asyncio.sleep(0)
+    world.write("etc/docker/daemon.json", '{"debug": true}')
+    await eventually(lambda: b"nvidia" in (world.host.read("etc/docker/daemon.json") or b""), task)
+    assert b"debug" in (world.host.read("etc/docker/daemon.json") or b"")
+    world.host.remove("var/run/cdi/nvidia.com-gpu.json")
+    await eventually(lambda: world.host.exists("var/run/cdi/nvidia.com-gpu.json"), task)
+    await stop(task)
+    assert {write["stages"]["toolkit"]["state"] for write in world.client.writes} == {"done"}
+
+
+async def test_a_broken_configuration_is_reported_and_got_over(world: Any) -> None:
+    world.write("etc/docker/daemon.json", '{"a": ')
+    task = await started(world, lambda: world.client.writes)
+    stage = world.client.writes[0]["stages"]["toolkit"]
+    assert (stage["state"], stage["reason"]) == ("failed", "ConfigurationInvalid")
+    assert stage["where"] == "/etc/docker/daemon.json:1:7"
+    assert world.host.read_text("etc/docker/daemon.json") == '{"a":'
+    world.write("etc/docker/daemon.json", "{}")
+    await eventually(lambda: len(world.client.writes) == 2, task)
+    await stop(task)
+    assert world.client.writes[1]["stages"]["toolkit"]["state"] == "done"
+
+
+async def test_gpus_that_do_not_answer_and_a_cluster_that_cannot_be_asked(world: Any) -> None:
+    world.client.unreachable = [Unreachable("no answer"), NotFound("nodes n not found")]
+    answers = world.answers
+
+    def none() -> Any:
+        raise Retryable("the driver is not loaded", where="NVML", cure="modprobe nvidia")
+
+    world.answers = none
+    task = await started(world, lambda: world.client.writes)
+    stage = world.client.writes[0]["stages"]["toolkit"]
+    assert (stage["state"], stage["reason"]) == ("failed", "GPUsDoNotAnswer")
+    world.answers = answers
+    await eventually(lambda: len(world.client.writes) == 2, task)
+    await stop(task)
+
+
+async def test_a_light_node_is_configured_without_watches(world: Any) -> None:
+    async def vector_add(uuid: str) -> str:
+        return uuid
+
+    task = await started(world, lambda: world.client.writes, vector_add=vector_add)
+    await stop(task)
+    assert world.host.exists("etc/docker/daemon.json")
