@@ -1,0 +1,92 @@
+"""Who holds which device; the checkpoint."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuplane.simulator.kubelet.devices import checkpoint
+from gpuplane.simulator.kubelet.devices.ledger import (
+    Choice,
+    Device,
+    DeviceMount,
+    Given,
+    Holding,
+    Ledger,
+    candidates,
+    choose,
+)
+
+IDS = tuple(f"GPU-{n}" for n in range(4))
+DEVICES = {i: Device(healthy=i != "GPU-3", numa=(int(i[-1]) // 2,)) for i in IDS}
+
+
+def hold(pod: str, container: str, *ids: str) -> Holding:
+    given_ = Given(envs={"A": container}, devices=(DeviceMount("/dev/x", "/dev/x"),), cdi=("nvidia.com/gpu=0",))
+    return Holding(pod_uid=pod, container=container, resource="nvidia.com/gpu", ids=ids, given=given_)
+
+
+def test_used_and_sick_devices_are_not_given() -> None:
+    assert candidates(DEVICES, {"GPU-0"}, (), 2) == Choice((), ("GPU-1", "GPU-2"))
+    assert candidates(DEVICES, {"GPU-0"}, (), 3) is None
+
+
+def test_an_init_containers_devices_come_first() -> None:
+    assert candidates(DEVICES, {"GPU-1"}, ("GPU-1",), 2) == Choice(("GPU-1",), ("GPU-1", "GPU-0", "GPU-2"))
+
+
+@pytest.mark.parametrize(
+    ("preferred", "chosen"),
+    [
+        (("b", "a"), ("b", "a")),
+        (("b",), ("a", "b")),
+        (("b", "b"), ("a", "b")),
+        (("b", "x"), ("a", "b")),
+        (("b", "c"), ("a", "b")),
+        ((), ("a", "b")),
+    ],
+)
+def test_a_preference_is_honoured_when_it_can_be(preferred: tuple[str, ...], chosen: tuple[str, ...]) -> None:
+    assert choose(Choice(("a",), ("a", "b", "c")), preferred, 2) == chosen
+
+
+pods = st.sampled_from(["p", "q", "r"])
+
+
+@given(
+    st.lists(
+        st.one_of(st.tuples(st.just("hold"), pods, st.integers(1, 3)), st.tuples(st.just("free"), pods, st.just(0)))
+    )
+)
+def test_no_device_has_two_holders(steps: list[tuple[str, str, int]]) -> None:
+    ledger = Ledger()
+    for step, pod, wanted in steps:
+        if step == "free":
+            ledger.release(pod)
+        elif not ledger.of(pod, "c"):
+            choice = candidates(DEVICES, ledger.in_use("nvidia.com/gpu"), (), wanted)
+            if choice is not None:
+                ledger.hold(hold(pod, "c", *choose(choice, (), wanted)))
+        ids = [i for holding in ledger.all() for i in holding.ids]
+        assert len(ids) == len(set(ids))
+        assert "GPU-3" not in ids
+
+
+@given(st.lists(st.tuples(pods, st.sampled_from(["c", "d"]), st.lists(st.sampled_from(IDS), unique=True)), max_size=6))
+def test_the_checkpoint_gives_back_what_it_was_given(entries: list[tuple[str, str, list[str]]]) -> None:
+    ledger = Ledger(hold(pod, container, *ids) for pod, container, ids in entries)
+    again = checkpoint.decode(checkpoint.encode(ledger.all(), {"nvidia.com/gpu": DEVICES}))
+    key = lambda h: (h.pod_uid, h.container)  # noqa: E731
+    assert [(key(h), set(h.ids), h.given) for h in again] == [(key(h), set(h.ids), h.given) for h in ledger.all()]
+
+
+def test_a_torn_checkpoint_is_begun_anew(tmp_path: Path) -> None:
+    path = tmp_path / checkpoint.NAME
+    checkpoint.save(path, [hold("p", "c", "GPU-0")], {"nvidia.com/gpu": DEVICES})
+    assert [h.ids for h in checkpoint.load(path)] == [("GPU-0",)]
+    path.write_bytes(path.read_bytes().replace(b"GPU-0", b"GPU-1"))
+    assert checkpoint.load(path) == []
+    assert checkpoint.load(tmp_path / "none") == []
