@@ -252,6 +252,16 @@ async def test_nvidia_as_the_default_needs_its_program(make_world: Any, tmp_path
     assert daemon["runtimes"]["nvidia"]["path"] == "/usr/bin/nvidia-container-runtime"
 
 
+@pytest.mark.parametrize(
+    ("said", "default"),
+    [("containerd://1.6.9", "nvidia"), ("containerd://1.7.2", None), ("containerd", None)],
+)
+def test_a_containerd_without_cdi_gets_nvidia_as_its_default(world: Any, said: str, default: str | None) -> None:
+    (drop_in,) = [tomllib.loads(f.data.decode()) for f in world.plan(said).files if f.path.endswith("99-nvidia.toml")]
+    section = drop_in["plugins"]["io.containerd.grpc.v1.cri"]["containerd"]
+    assert section.get("default_runtime_name") == default
+
+
 def test_the_diff_is_one_that_patch_takes(world: Any, tree_of: Any, tmp_path_factory: pytest.TempPathFactory) -> None:
     if shutil.which("patch") is None:
         pytest.skip("no patch(1) here")

@@ -50,8 +50,8 @@ def plan(facts: Facts, *, set_as_default: bool | None = None) -> Plan:
     """The files for this host.
 
     Args:
-        set_as_default: whether containers that ask for no runtime get `nvidia`. None: with docker, which has no other
-            way to give a pod its GPUs, if the program is there; with the others not, they know CDI.
+        set_as_default: whether containers that ask for no runtime get `nvidia`. None: where there is no other way
+            to give a pod its GPUs (docker, and containerd before 1.7), if the program is there; the others know CDI.
 
     Raises:
         InvalidInput: a configuration does not parse or cannot be edited safely.
@@ -65,7 +65,7 @@ def plan(facts: Facts, *, set_as_default: bool | None = None) -> Plan:
             where=facts.program(RUNTIME),
             cure="install the NVIDIA container toolkit, or leave the default runtime as it is",
         )
-    wants_default = there and (facts.runtime is RuntimeName.DOCKER if set_as_default is None else set_as_default)
+    wants_default = there and (_lacks_cdi(facts) if set_as_default is None else set_as_default)
     base = base_of(facts.main, facts.record, lambda now: _strip(facts, now))
     configs = _configs(facts, base, "nvidia" if wants_default else None)
     main = CONFIGS[facts.runtime]
@@ -116,6 +116,13 @@ def _configs(facts: Facts, base: Before, default: str | None) -> dict[str, str]:
     if not all(facts.has(program) for program in RUNTIMES.values()):
         return {}
     return crio.configure(text, others, programs=programs, default=default)
+
+
+def _lacks_cdi(facts: Facts) -> bool:
+    """Whether the runtime cannot be asked for CDI devices by a kubelet."""
+    if facts.runtime is RuntimeName.CONTAINERD:
+        return () < facts.version < (1, 7)
+    return facts.runtime is RuntimeName.DOCKER
 
 
 def _same_meaning(runtime: RuntimeName, text: str, now: Before) -> bool:
