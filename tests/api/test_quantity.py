@@ -18,13 +18,14 @@ def test_every_suffix_counts(number: int, suffix: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "value"), [("1e3", 1000), ("1E3", 1000), ("1.5Gi", 1610612736), (2, 2), (0.5, Decimal("0.5")), ("-1", -1)]
+    ("text", "value"),
+    [("1e3", 1000), ("1E3", 1000), ("1.5Gi", 1610612736), (2, 2), (0.5, Decimal("0.5")), ("-1", -1), ("1.", 1)],
 )
 def test_other_forms(text: str | int | float, value: Decimal | int) -> None:
     assert parse_quantity(text) == value
 
 
-@pytest.mark.parametrize("text", ["", "Gi", "1K", "1ki", "1.", "one", "inf", "nan", "1 Gi x"])
+@pytest.mark.parametrize("text", ["", "Gi", "1K", "1ki", "1_000", "one", "inf", "nan", "1 Gi x"])
 def test_what_is_no_quantity_is_refused(text: str) -> None:
     with pytest.raises(InvalidInput, match="not a quantity"):
         parse_quantity(text)

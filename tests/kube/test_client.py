@@ -284,16 +284,6 @@ async def test_many_requests_at_once_reuse_connections(harness):
     assert harness.server.opened <= 64
 
 
-async def test_identities_share_connections(harness):
-    await harness.server.put(NODES, "n1")
-    client = harness.client(token="one")
-    await client.get(Node, "n1")
-    other = client.with_auth(harness.client(token="two").endpoint, user_agent="node")
-    await other.get(Node, "n1")
-    assert [r.headers["authorization"] for r in harness.server.log] == ["Bearer one", "Bearer two"]
-    assert harness.server.opened == 1
-
-
 # -- watch ---------------------------------------------------------------------------------------------------------
 
 

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Final
 
 from msgspec import field
 
-from gpuplane.api.meta import Condition, ObjectMeta, OwnerReference, Resource, Struct
+from gpuplane.api.meta import Condition, ObjectMeta, Resource, Struct
 from gpuplane.api.quantity import Quantity
 
 # -- parts shared by several kinds ---------------------------------------------------------------------------------
@@ -465,17 +465,4 @@ def reference(obj: Any, kind: Resource | None = None) -> ObjectReference:
         name=meta.name,
         uid=meta.uid,
         resource_version=meta.resource_version,
-    )
-
-
-def owner(obj: Any, *, controller: bool = True) -> OwnerReference:
-    """An owner reference to a Struct that the server has given a uid."""
-    resource: Resource = type(obj).RESOURCE
-    return OwnerReference(
-        api_version=resource.api_version,
-        kind=resource.kind,
-        name=obj.metadata.name,
-        uid=obj.metadata.uid,
-        controller=controller,
-        block_owner_deletion=controller,
     )

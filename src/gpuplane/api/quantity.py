@@ -6,7 +6,9 @@ of fractions of a CPU do not drift.
 
 from __future__ import annotations
 
-from decimal import ROUND_CEILING, Decimal, InvalidOperation
+import re
+from decimal import ROUND_CEILING, Decimal
+from functools import lru_cache
 from typing import Final
 
 from gpuplane.errors import InvalidInput
@@ -34,20 +36,19 @@ _SUFFIX: Final[dict[str, Decimal]] = {
 }
 
 
+PATTERN: Final = r"^[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([numkMGTPE]|[KMGTPE]i|[eE][+-]?[0-9]+)?$"
+"""What a quantity looks like, for schemas."""
+
+_PARTS: Final = re.compile(r"([+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)([numkMGTPE]|[KMGTPE]i|)")
+
+
+@lru_cache(maxsize=4096)
 def parse_quantity(value: Quantity) -> Decimal:
     """The exact value of a quantity, in its base unit (cores, bytes, pieces). Raises InvalidInput."""
-    text = str(value).strip()
-    body = text.rstrip("numkKMGTPEi")
-    suffix = text[len(body) :]
-    try:
-        if suffix not in _SUFFIX or not body or body[-1] in "eE.+-":
-            raise InvalidOperation
-        number = Decimal(body)
-        if not number.is_finite():
-            raise InvalidOperation
-    except InvalidOperation:
-        raise InvalidInput(f"{text!r} is not a quantity", cure='write it like "2", "500m", "5Gi"') from None
-    return number * _SUFFIX[suffix]
+    parts = _PARTS.fullmatch(str(value))
+    if parts is None:
+        raise InvalidInput(f"{value!r} is not a quantity", cure='write it like "2", "500m", "5Gi"')
+    return Decimal(parts[1]) * _SUFFIX[parts[2]]
 
 
 def whole(value: Quantity) -> int:

@@ -13,16 +13,15 @@ import inspect
 import textwrap
 from collections.abc import Iterator
 from functools import cache
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 from msgspec import inspect as types
 
+from gpuplane.api import quantity
 from gpuplane.api.marks import Rule
 
 Schema = dict[str, Any]
-
-QUANTITY_PATTERN: Final = r"^[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([numkMGTPE]|[KMGTPE]i|[eE][+-]?[0-9]+)?$"
 
 
 def schema_of(kind: type[Any], *, defaults: bool = True) -> Schema:
@@ -109,7 +108,7 @@ def _union(info: types.UnionType, defaults: bool) -> Schema:
         # Structural schemas know no number-or-string; JSON numbers with a fraction are written as strings there.
         schema = {"anyOf": [{"type": "integer"}, {"type": "string"}], "x-kubernetes-int-or-string": True}
         if types.FloatType in kinds:
-            schema["pattern"] = QUANTITY_PATTERN
+            schema["pattern"] = quantity.PATTERN
     else:
         raise TypeError(f"{info} has no place in a structural schema")
     return {**schema, "nullable": True} if nullable else schema

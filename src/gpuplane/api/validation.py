@@ -17,13 +17,13 @@ from typing import Any, Final, Literal, TypeVar
 
 import msgspec
 
-from gpuplane.api import components
+from gpuplane.api import components, quantity
 from gpuplane.api.clusterpolicy import NO_EFFECT, ClusterPolicy
 from gpuplane.api.gpunode import GPUNode
 from gpuplane.api.marks import Rule
 from gpuplane.api.meta import KubeObject
 from gpuplane.api.nvidiadriver import NVIDIADriver
-from gpuplane.api.schema import QUANTITY_PATTERN, Schema, rules_of, schema_of
+from gpuplane.api.schema import Schema, rules_of, schema_of
 from gpuplane.errors import InvalidInput
 
 K = TypeVar("K", bound=KubeObject)
@@ -282,7 +282,7 @@ def _form(pattern: str) -> str:
         components.DURATION_PATTERN: "a duration as 15s or 1m30s",
         components.COUNT_OR_PERCENT: "a number or a percentage as 25%",
         components.IMAGE_PATTERN: "the name of an image",
-        QUANTITY_PATTERN: "a quantity as 2, 500m or 5Gi",
+        quantity.PATTERN: "a quantity as 2, 500m or 5Gi",
     }.get(pattern, f"of the form {pattern}")
 
 

@@ -45,9 +45,6 @@ class Cache(Generic[K]):
         """Objects that the index `name` files under `value`. KeyError for an unknown index."""
         return [self._objects[k] for k in self._indexes[name].get(value, ())]
 
-    def index_values(self, name: str) -> Iterable[str]:
-        return self._indexes[name].keys()
-
     # -- writing ---------------------------------------------------------------------------------------------------
 
     def add_index(self, name: str, by: IndexBy[K]) -> None:

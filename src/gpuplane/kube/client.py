@@ -65,7 +65,6 @@ class Client:
         user_agent: str = "gpuplane",
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         timeout: float = _TIMEOUT_SECONDS,
-        pool: HttpPool | None = None,
     ) -> None:
         self.endpoint = endpoint
         self.namespace = endpoint.namespace
@@ -75,8 +74,7 @@ class Client:
         self._warnings: set[str] = set()
         self._sleep = sleep
         self._timeout = timeout
-        self._owns_pool = pool is None
-        self._pool = pool or HttpPool(endpoint.host, endpoint.port, tls=endpoint.tls, server_name=endpoint.server_name)
+        self._pool = HttpPool(endpoint.host, endpoint.port, tls=endpoint.tls, server_name=endpoint.server_name)
         host = f"[{endpoint.host}]" if ":" in endpoint.host else endpoint.host
         agent = user_agent.replace("\r", " ").replace("\n", " ")
         self._common = f"Host: {host}:{endpoint.port}\r\nUser-Agent: {agent}\r\nAccept: application/json\r\n"
@@ -88,19 +86,8 @@ class Client:
         """A client for the configured cluster (see `gpuplane.kube.config`). Opens nothing yet. Raises ConfigError."""
         return cls(load(kubeconfig, context), user_agent=user_agent)
 
-    def with_auth(self, endpoint: Endpoint, *, user_agent: str = "") -> Client:
-        """Another identity over the same connections: how thousands of light nodes share a process."""
-        return Client(
-            endpoint,
-            user_agent=user_agent or self.user_agent,
-            sleep=self._sleep,
-            timeout=self._timeout,
-            pool=self._pool,
-        )
-
     async def aclose(self) -> None:
-        if self._owns_pool:
-            await self._pool.aclose()
+        await self._pool.aclose()
 
     async def __aenter__(self) -> Client:
         return self

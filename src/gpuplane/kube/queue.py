@@ -87,9 +87,6 @@ class WorkQueue:
         """`key` succeeded: its next failure waits the shortest time again."""
         self._failures.pop(key, None)
 
-    def failures(self, key: str) -> int:
-        return self._failures.get(key, 0)
-
     async def get(self) -> str:
         """The next key; give it back with `done`. Raises QueueClosed."""
         while not self._order:
