@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+
 import pytest
 
 from gpuplane.simulator.controllers.nodelifecycle import patience
@@ -37,7 +40,24 @@ def ready(obj):
     return next(c["status"] for c in obj["status"]["conditions"] if c["type"] == "Ready")
 
 
-async def test_a_silent_node_is_unknown_tainted_and_its_pods_not_ready(cluster):
+@pytest.fixture
+async def alive(cluster):
+    """Another node that stays; without any that is ready nobody is evicted."""
+    await cluster.node("alive")
+
+    async def go_on():
+        while True:
+            await beat(cluster, "alive")
+            await cluster.settle(10)
+
+    beating = asyncio.create_task(go_on())
+    yield
+    beating.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await beating
+
+
+async def test_a_silent_node_is_unknown_tainted_and_its_pods_not_ready(cluster, alive):
     await cluster.node("a")
     await pod(cluster, "p", "a", {"key": UNREACHABLE, "operator": "Exists"})
     await cluster.settle(30)
@@ -61,7 +81,7 @@ async def test_leases_keep_a_node_alive(cluster):
     assert taints(cluster, "a") == set()
 
 
-async def test_a_node_that_comes_back_loses_its_taints(cluster):
+async def test_a_node_that_comes_back_loses_its_taints(cluster, alive):
     await cluster.node("a", ready="False")
     await cluster.settle()
     assert taints(cluster, "a") == {(NOT_READY, "NoSchedule"), (NOT_READY, "NoExecute")}
@@ -84,7 +104,7 @@ async def test_cordon_and_pressure_become_taints_and_others_taints_stay(cluster)
     }
 
 
-async def test_pods_leave_when_their_patience_ends(cluster):
+async def test_pods_leave_when_their_patience_ends(cluster, alive):
     await cluster.node("a")
     await pod(cluster, "at-once", "a")
     await pod(cluster, "later", "a", {"key": UNREACHABLE, "operator": "Exists", "tolerationSeconds": 300})
@@ -98,6 +118,20 @@ async def test_pods_leave_when_their_patience_ends(cluster):
     await cluster.settle(300)
     assert leaving() == {"at-once", "later"}
     assert len(cluster.events("TaintManagerEviction")) == 2
+
+
+async def test_when_no_node_at_all_is_heard_of_nobody_is_evicted(cluster):
+    for name in "ab":
+        await cluster.node(name)
+        await pod(cluster, f"p-{name}", name)
+    await cluster.settle(60)
+    assert taints(cluster, "a") == {(UNREACHABLE, "NoSchedule")}
+    assert not any("deletionTimestamp" in p["metadata"] for p in cluster.pods())
+    node = cluster.registry.get("nodes", None, "b")
+    await cluster.set_status("nodes", node, conditions=[{"type": "Ready", "status": "True"}])
+    await cluster.settle()
+    assert (UNREACHABLE, "NoExecute") in taints(cluster, "a")
+    assert taints(cluster, "b") == set()
 
 
 @pytest.mark.parametrize(

@@ -38,15 +38,18 @@ _OURS: Final = frozenset((*_BY_CONDITION.values(), "unschedulable"))
 _KUBELET_CONDITIONS: Final = ("Ready", "MemoryPressure", "DiskPressure", "PIDPressure")
 
 
-def taints_of(node: Object, now: str) -> list[dict[str, Any]]:
-    """The taints a node should have: ours by its conditions, all others as they are."""
+def taints_of(node: Object, now: str, *, evict: bool = True) -> list[dict[str, Any]]:
+    """The taints a node should have: ours by its conditions, all others as they are.
+
+    Without `evict` a node that is not ready takes no new pods but keeps those it has.
+    """
     spec = node.get("spec") or {}
     wanted: list[tuple[str, str]] = []
     for condition in (node.get("status") or {}).get("conditions") or ():
         name = _BY_CONDITION.get((condition["type"], condition["status"]))
         if name:
             wanted.append((_PREFIX + name, "NoSchedule"))
-            if name in ("not-ready", "unreachable"):
+            if evict and name in ("not-ready", "unreachable"):
                 wanted.append((_PREFIX + name, "NoExecute"))
     if spec.get("unschedulable"):
         wanted.append((_PREFIX + "unschedulable", "NoSchedule"))
@@ -114,6 +117,8 @@ class NodeLifecycleController:
         self._leases = registry.resource(("coordination.k8s.io", "leases"))
         self._heard: dict[str, float] = {}
         self._tainted: set[str] = set()
+        self._known: set[str] = set()
+        self._ready: set[str] = set()
         self.worker: Worker[str] = Worker("node lifecycle", self._look)
         self.evictions: Worker[str] = Worker("taint eviction", self._evict)
         self.health: Worker[str] = Worker("node health", self._look_at_health)
@@ -135,6 +140,13 @@ class NodeLifecycleController:
 
     def _on_node(self, event: str, obj: Object, old: Object | None) -> None:
         name = obj["metadata"]["name"]
+        before = self._disrupted
+        ready = event != "DELETED" and podstate.is_ready(obj)
+        (self._ready.add if ready else self._ready.discard)(name)
+        (self._known.discard if event == "DELETED" else self._known.add)(name)
+        if self._disrupted != before:
+            for other in self._known:
+                self.worker.add(other)
         if event == "DELETED":
             self._heard.pop(name, None)
             self._tainted.discard(name)
@@ -149,6 +161,11 @@ class NodeLifecycleController:
             self._tainted.discard(name)
         if old is None or _relevant(old) != _relevant(obj):
             self.worker.add(name)
+
+    @property
+    def _disrupted(self) -> bool:
+        """No node at all is ready: then it is rather us who cannot hear, and nobody is evicted for it."""
+        return not self._ready
 
     def _on_pod(self, event: str, obj: Object, old: Object | None) -> None:
         node = obj["spec"].get("nodeName")
@@ -187,7 +204,7 @@ class NodeLifecycleController:
         node = self._registry.get(self._nodes, "", name)
         if node is None:
             return None
-        wanted = taints_of(node, self._registry.now())
+        wanted = taints_of(node, self._registry.now(), evict=not self._disrupted)
         standing = (node.get("spec") or {}).get("taints") or []
         if wanted != standing:
             patch = {"metadata": {"resourceVersion": node["metadata"]["resourceVersion"]}, "spec": {"taints": wanted}}
