@@ -174,28 +174,35 @@ def _hand(commands: Any, common: Parser) -> None:
     explain.add_argument("code", metavar="CODE", help="a code such as GP201")
     explain.set_defaults(command=lazy("check", "explain"))
 
-    toolkit = commands.add_parser("toolkit", help="container runtime and CDI of this machine, by hand")
-    actions = toolkit.add_subparsers(title="actions", metavar="ACTION", required=True)
-    for name, about in (
-        ("configure", "let the container runtime give GPUs to containers"),
-        ("unconfigure", "give the runtime its configuration back, byte for byte"),
-        ("cdi", "print the CDI specification of this machine's GPUs"),
-    ):
-        action = actions.add_parser(name, parents=[common], help=about)
-        action.add_argument(
-            "--host-root", type=Path, default=Path("/"), metavar="DIR", help="root of the machine's file system"
-        )
-        if name != "cdi":
-            action.add_argument(
-                "--runtime", choices=["containerd", "docker", "cri-o"], help="default: the one that is there"
-            )
-            action.add_argument("--no-restart", action="store_true", help="do not reload the runtime")
-            action.add_argument("--dry-run", action="store_true", help="print a diff; exit 1 when there is one")
-        action.set_defaults(command=lazy("toolkit", name))
+    _toolkit(commands, common)
 
     completion = commands.add_parser("completion", help="a completion script for your shell")
     completion.add_argument("shell", choices=["bash", "zsh", "tcsh"], help="the shell")
     completion.set_defaults(command=lazy("completion", "completion"))
+
+
+def _toolkit(commands: Any, common: Parser) -> None:
+    toolkit = commands.add_parser("toolkit", help="container runtime and CDI of this machine, by hand")
+    actions = toolkit.add_subparsers(title="actions", metavar="ACTION", required=True)
+
+    def action(name: str, about: str) -> ArgumentParser:
+        parser: ArgumentParser = actions.add_parser(name, parents=[common], help=about)
+        root = parser.add_argument("--host-root", type=Path, default=Path("/"), metavar="DIR")
+        root.help = "root of the machine's file system"
+        parser.set_defaults(command=lazy("toolkit", name))
+        return parser
+
+    configure = action("configure", "let the container runtime give GPUs to containers")
+    configure.add_argument(
+        "--runtime", choices=["containerd", "docker", "cri-o"], help="default: the one that is there"
+    )
+    configure.add_argument("--set-as-default", action="store_true", help="make nvidia the default runtime")
+    configure.add_argument("--dry-run", action="store_true", help="print a diff; exit 1 when there is one")
+    unconfigure = action("unconfigure", "give the runtime its configuration back, byte for byte")
+    for parser in (configure, unconfigure):
+        parser.add_argument("--no-restart", action="store_true", help="do not reload the runtime")
+    cdi = action("cdi", "print the CDI specification of this machine's GPUs")
+    cdi.add_argument("--management", action="store_true", help="the specification for management containers")
 
 
 def _run(commands: Any, parents: list[Parser]) -> None:

@@ -1,0 +1,58 @@
+"""`gpuplane toolkit configure | unconfigure | cdi`: the toolkit by hand, on this machine or on a mounted root."""
+
+from __future__ import annotations
+
+import asyncio
+from argparse import Namespace
+
+import msgspec
+
+from gpuplane.cli.terminal import Terminal
+from gpuplane.host import Host
+from gpuplane.toolkit import by_hand
+
+
+def configure(options: Namespace, screen: Terminal) -> int:
+    """0; with --dry-run 1 when something would change, and the diff on stdout."""
+    report = asyncio.run(
+        by_hand.configure(
+            Host(options.host_root),
+            runtime=options.runtime or "",
+            set_as_default=True if options.set_as_default else None,
+            restart=not options.no_restart,
+            dry_run=options.dry_run,
+        )
+    )
+    if report.runtime is not None:
+        screen.say(f"found {report.runtime.value} in {options.host_root}")
+    if report.no_cdi:
+        screen.say(f"no CDI specification: {report.no_cdi}")
+    if options.dry_run:
+        screen.out.write(report.diff)
+    _tell(report, options, screen)
+    if report.restart:
+        screen.say(f"then: {report.restart}")
+    if report.diff or report.changed:
+        screen.say("undo: gpuplane toolkit unconfigure")
+    return 1 if report.diff else 0
+
+
+def unconfigure(options: Namespace, screen: Terminal) -> int:
+    report = asyncio.run(by_hand.unconfigure(Host(options.host_root), restart=not options.no_restart))
+    _tell(report, options, screen)
+    return 0
+
+
+def cdi(options: Namespace, screen: Terminal) -> int:
+    screen.out.write(by_hand.cdi(Host(options.host_root), management=options.management))
+    return 0
+
+
+def _tell(report: by_hand.Report, options: Namespace, screen: Terminal) -> None:
+    if options.output == "json":
+        screen.json("Toolkit", msgspec.to_builtins(report))
+        return
+    for path in report.changed:
+        screen.say(f" {screen.glyph('good')} {path}")
+    if not report.changed and not report.diff:
+        screen.say("nothing to change")

@@ -1,0 +1,62 @@
+"""`gpuplane check` and `explain` as their users see them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from gpuplane.cli.main import main
+
+POLICY = """\
+apiVersion: nvidia.com/v1
+kind: ClusterPolicy
+metadata:
+  name: cluster-policy
+spec:
+  driver:
+    enable: false
+    kernelModuleType: opn
+"""
+
+
+@pytest.fixture
+def policy(tmp_path: Path) -> Path:
+    path = tmp_path / "policy.yaml"
+    path.write_text(POLICY)
+    return path
+
+
+def test_every_error_has_its_place_the_line_and_a_cure(policy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", str(policy), "--color", "never"]) == 1
+    out = capsys.readouterr().out
+    assert f"{policy}:7:5  GP110" in out
+    assert "      7 |     enable: false\n        |     ^^^^^^\n        = cure: did you mean enabled?" in out
+    assert f"{policy}:8:23  GP112" in out
+    assert "2 errors in 1 file" in out
+
+
+def test_json_has_the_same_findings(policy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", str(policy), "-o", "json"]) == 1
+    data = json.loads(capsys.readouterr().out)
+    assert data["errors"] == 2
+    assert [f["code"] for f in data["files"][0]["documents"][0]["findings"]] == ["GP110", "GP112"]
+
+
+def test_a_good_file_ends_with_0(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "good.yaml"
+    path.write_text(POLICY.partition("  driver")[0].replace("spec:", "spec: {}"))
+    assert main(["check", str(path)]) == 0
+    assert "1 file without error" in capsys.readouterr().out
+
+
+def test_a_file_that_cannot_be_read_ends_with_3(tmp_path: Path) -> None:
+    assert main(["check", str(tmp_path / "none.yaml")]) == 3
+
+
+def test_a_code_is_explained_and_a_wrong_one_corrected(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "gp110"]) == 0
+    assert "unknown field" in capsys.readouterr().out
+    assert main(["explain", "GP11"]) == 1
+    assert "did you mean GP11" in capsys.readouterr().err
