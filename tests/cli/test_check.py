@@ -59,4 +59,4 @@ def test_a_code_is_explained_and_a_wrong_one_corrected(capsys: pytest.CaptureFix
     assert main(["explain", "gp110"]) == 0
     assert "unknown field" in capsys.readouterr().out
     assert main(["explain", "GP11"]) == 1
-    assert "did you mean GP11" in capsys.readouterr().err
+    assert "did you mean GP1" in capsys.readouterr().err

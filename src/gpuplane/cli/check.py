@@ -32,7 +32,7 @@ def check(options: Namespace, screen: Terminal) -> int:
 def explain(options: Namespace, screen: Terminal) -> int:
     code = CODES.get(options.code.upper())
     if code is None:
-        near = difflib.get_close_matches(options.code.upper(), CODES, 1)
+        near = difflib.get_close_matches(options.code.upper(), CODES, 1, 0.5)
         cure = f"did you mean {near[0]}?" if near else "codes stand in front of each finding of gpuplane check"
         raise InvalidInput(f"there is no code {options.code}", cure=cure)
     if options.output == "json":
