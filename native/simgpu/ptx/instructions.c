@@ -105,13 +105,23 @@ static enum ptx_type result_type(const struct ptx_instruction *made)
 	}
 }
 
+/* The predicate of `a|p`. */
+static void second_destination(struct parser *parser, struct ptx_instruction *made)
+{
+	uint8_t type = made->register_type;
+	if ((made->op != OP_SETP && made->op != OP_SHFL) || !parser_sign(parser, '|'))
+		return;
+	made->slot[5] = destination(parser, made);
+	if (made->op == OP_SHFL)
+		made->register_type = type;
+}
+
 static void compute_operands(struct parser *parser, struct ptx_instruction *made, uint32_t sources)
 {
 	enum ptx_type type = (enum ptx_type)made->type;
 	made->result_type = (uint8_t)result_type(made);
 	made->slot[0] = destination(parser, made);
-	if (made->op == OP_SETP && parser_sign(parser, '|'))
-		made->slot[5] = destination(parser, made);
+	second_destination(parser, made);
 	for (uint32_t i = 1; i <= sources; i++) {
 		enum ptx_type wanted = type;
 		bool amount = (made->op == OP_SHL || made->op == OP_SHR) && i == 2;
@@ -217,8 +227,7 @@ static void warp_operands(struct parser *parser, struct ptx_instruction *made)
 	} else if (made->op == OP_SHFL) {
 		wants(parser, made, among(made->mode, M_UP, M_IDX) && made->type < PTX_PRED && ptx_width((enum ptx_type)made->type) == 4);
 		made->slot[0] = destination(parser, made);
-		if (parser_sign(parser, '|'))
-			made->slot[5] = destination(parser, made);
+		second_destination(parser, made);
 		for (int i = 1; i <= 3; i++) {
 			parser_need(parser, ',');
 			made->slot[i] = source(parser, i == 1 ? (enum ptx_type)made->type : PTX_U32);
