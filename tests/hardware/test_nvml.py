@@ -157,8 +157,7 @@ def test_work_shows_in_utilisation_power_temperature_clocks_and_processes(make_m
 def test_work_queued_by_a_killed_process_is_not_waited_for(make_machine: Make) -> None:
     machine = make_machine("1x-t4")
     gpus = machine.open()
-    text = WORKER.replace("600000000", "3600000000000").replace('call("cuCtxSynchronize")
-', "")
+    text = WORKER.replace("600000000", "3600000000000").replace('call("cuCtxSynchronize")', "")
     ghost = machine.program(text)
     ghost.stdout.readline()
     ghost.kill()
