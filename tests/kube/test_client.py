@@ -240,7 +240,7 @@ async def test_a_silent_server_runs_into_the_timeout(harness, fault):
 async def test_nobody_listening_is_said_so(harness):
     client = harness.client()
     await harness.stop()
-    with pytest.raises(Unreachable, match="cannot connect") as caught:
+    with pytest.raises(Unreachable, match="cannot connect: connection refused") as caught:
         await client.get(Node, "n1")
     assert not caught.value.sent
     assert isinstance(caught.value, ApiError)

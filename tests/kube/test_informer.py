@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from gpuplane.api.core import Node, Pod
 from gpuplane.api.meta import key
-from gpuplane.kube import ConfigError, Informer
+from gpuplane.kube import ConfigError, Informer, SystemClock
 
 NODES = "/api/v1/nodes"
 PODS = "/api/v1/pods"
@@ -109,6 +109,33 @@ async def test_an_expired_watch_lists_anew_and_tells_of_deletes(harness, hurried
         (True, False),
         (False, True),
     ]
+    await informer.stop()
+
+
+async def test_a_server_whose_watches_all_expire_is_not_asked_in_a_tight_loop(harness, fault, caplog):
+    class Clock(SystemClock):
+        def __init__(self):
+            self.pauses = []
+
+        async def sleep(self, seconds):
+            self.pauses.append(seconds)
+            await asyncio.sleep(0)
+
+    await harness.server.put(NODES, "n1")
+    harness.server.faults += [fault(status=410, only=lambda r: "watch" in r.params) for _ in range(8)]
+    clock = Clock()
+    informer = Informer(harness.client(), Node, clock=clock)
+    mirror = Mirror(informer)
+    informer.start()
+    await informer.synced()
+    async with asyncio.timeout(5):
+        while informer.lists < 9:  # noqa: ASYNC110 - lists that change nothing make no change to wait for
+            await asyncio.sleep(0)
+    assert len(clock.pauses) == 7
+    assert clock.pauses[-1] > 5
+    assert "every watch expires at once" in caplog.text
+    await harness.server.put(NODES, "n2")
+    await mirror.until(state(harness.server, NODES))
     await informer.stop()
 
 

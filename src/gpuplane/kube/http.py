@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import socket
 import ssl
 from collections import deque
@@ -321,7 +322,10 @@ class HttpPool:
                 sent=False,
             ) from error
         except OSError as error:
-            raise Unreachable(f"cannot connect: {error.strerror or error}", where=self.place, sent=False) from error
+            # NB: asyncio puts the address into strerror; the place has it already.
+            known = error.errno is not None and error.errno > 0
+            why = os.strerror(error.errno).lower() if known and error.errno else (error.strerror or str(error))
+            raise Unreachable(f"cannot connect: {why}", where=self.place, sent=False) from error
         self._open.add(connection)
         return connection, True
 

@@ -80,7 +80,8 @@ class Informer(Generic[K]):
         self._handlers: list[Handler[K]] = []
         self._version = ""
         self._synced = asyncio.Event()
-        self._failures = 0
+        self._failures = 0  # in a row
+        self._expired = 0  # watches that expired without having lived
         self._task: asyncio.Task[None] | None = None
 
     # -- reading ---------------------------------------------------------------------------------------------------
@@ -151,12 +152,12 @@ class Informer(Generic[K]):
             except ConfigError:
                 raise
             except Gone:
-                # Two in a row without an event between are a server in trouble: wait before the next list.
                 self._version = ""
-                self._failures += 1
-                if self._failures == 1:
-                    continue
-                await self._pause("the watch expired again at once")
+                self._expired += 1
+                if self._expired > 1:
+                    # Two in a row without life between are a server in trouble: wait before the next list.
+                    self._failures = max(self._failures, self._expired)
+                    await self._pause("every watch expires at once")
             except ApiError as error:
                 if isinstance(error, ServerError) and error.status == 504:
                     # "Too large resource version": the server was restored to an older state.
@@ -191,12 +192,17 @@ class Informer(Generic[K]):
         heard = False
         self.watches += 1
         stream = self._client.watch(self.kind, *self._where, self._version, bad=self._bad)
-        async with contextlib.aclosing(stream):
-            async for event in stream:
-                heard = True
-                self._well()
-                self._take(event)
-        if not heard and self._clock.now() - started < _LIVELY_SECONDS:
+        try:
+            async with contextlib.aclosing(stream):
+                async for event in stream:
+                    heard = True
+                    self._well()
+                    self._take(event)
+        finally:
+            lived = heard or self._clock.now() - started >= _LIVELY_SECONDS
+            if lived:
+                self._expired = 0
+        if not lived:
             self._failures += 1
             await self._pause("the server ends watches at once")
 
