@@ -80,7 +80,7 @@ def _type(info: types.Type, defaults: bool) -> Schema:
         case types.BoolType():
             return {"type": "boolean"}
         case types.IntType():
-            return {"type": "integer", "format": "int64"}
+            return {"type": "integer"}
         case types.FloatType():
             return {"type": "number"}
         case types.StrType():
