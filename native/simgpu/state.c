@@ -91,14 +91,8 @@ mismatch:
 
 static void clear_slot(struct simgpu_state *state, struct simgpu_slot *slot)
 {
-	/* The process may have died with work queued on the time line; nobody will wait for that work. */
-	uint64_t now = simgpu_now();
-	for (uint32_t gpu = 0; gpu < state->gpu_count; gpu++) {
-		uint64_t tail = slot->tail[gpu];
-		if (tail > now)
-			__atomic_compare_exchange_n(&state->gpus[gpu].timeline, &tail, now, false, __ATOMIC_SEQ_CST,
-						    __ATOMIC_SEQ_CST);
-	}
+	for (uint32_t gpu = 0; gpu < state->gpu_count; gpu++)
+		simgpu_forget_queued(&state->gpus[gpu], slot->tail[gpu]);
 	memset((char *)slot + sizeof slot->pid, 0, sizeof *slot - sizeof slot->pid);
 	__atomic_store_n(&slot->pid, 0, __ATOMIC_SEQ_CST);
 }

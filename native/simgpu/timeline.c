@@ -110,6 +110,18 @@ struct simgpu_span simgpu_copy(struct simgpu *view, uint32_t number, uint64_t re
 	return span;
 }
 
+void simgpu_forget_queued(struct simgpu_gpu *gpu, uint64_t tail)
+{
+	uint64_t now = simgpu_now(), expected = tail;
+	if (tail <= now || !__atomic_compare_exchange_n(&gpu->timeline, &expected, now, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+		return;
+	__atomic_sub_fetch(&gpu->busy_ns, tail - now < gpu->busy_ns ? tail - now : gpu->busy_ns, __ATOMIC_RELAXED);
+	if (gpu->long_end > now)
+		gpu->long_end = now;
+	for (uint64_t epoch = now / SIMGPU_BUCKET_NS + 1; epoch <= now / SIMGPU_BUCKET_NS + SIMGPU_BUCKETS / 2; epoch++)
+		gpu->buckets[epoch % SIMGPU_BUCKETS] = gpu->memory_buckets[epoch % SIMGPU_BUCKETS] = 0;
+}
+
 double simgpu_busy(const struct simgpu_gpu *gpu, uint64_t window)
 {
 	double busy = ring_busy(gpu->buckets, SIMGPU_BUCKETS, window, gpu->long_start, gpu->long_end);

@@ -162,7 +162,7 @@ def test_work_queued_by_a_killed_process_is_not_waited_for(make_machine: Make) -
     ghost.stdout.readline()
     ghost.kill()
     ghost.communicate()
-    gpus.samples()
+    assert gpus.samples()[0].energy_millijoules < 60_000  # an hour's work would be 200,000 J
     worker = machine.program(WORKER.replace("600000000", "1000000"))
     assert worker.stdout.readline() == "busy\n"
     worker.communicate()
