@@ -6,7 +6,9 @@ wrong, where, and what to do; `where` and `cure` are kept apart so that every ou
 
 from __future__ import annotations
 
-from typing import ClassVar
+TYPE_CHECKING = False  # as type checkers read it: the vectorAdd's start would be twice as long with typing
+if TYPE_CHECKING:
+    from typing import ClassVar
 
 
 class GpuplaneError(Exception):

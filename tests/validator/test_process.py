@@ -5,6 +5,7 @@ from __future__ import annotations
 import stat
 import subprocess
 import sys
+from array import array
 from pathlib import Path
 
 import pytest
@@ -24,11 +25,29 @@ def test_arguments() -> None:
     assert "wrong arguments: --gup 1" in done.stderr
 
 
+def test_the_expected_sums_are_those_of_floats() -> None:
+    a, b = vectoradd.inputs()
+    values = array("f", a)
+    assert 1 <= min(values) < max(values) < 2
+    assert len(set(values)) > 20_000, "random"
+    assert vectoradd.sums(a, b) == array("f", map(float.__add__, values, array("f", b))).tobytes()
+
+
+def test_the_first_wrong_element_is_found_by_its_bits() -> None:
+    a, b = vectoradd.inputs()
+    right = vectoradd.sums(a, b)
+    assert vectoradd.first_difference(right, right) is None
+    wrong = bytearray(right)
+    wrong[4 * 77] ^= 1
+    element, got, expected = vectoradd.first_difference(bytes(wrong), right) or (0, 0, 0)
+    assert (element, got != expected) == (77, True)
+
+
 def test_it_imports_next_to_nothing() -> None:
     code = f"import sys; import {process.PROGRAM}; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = set(done.stdout.split())
-    assert not loaded & {"asyncio", "msgspec", "random", "argparse", "json", "pynvml", "gpuplane.kube"}
+    assert not loaded & {"asyncio", "typing", "re", "msgspec", "random", "argparse", "json", "pynvml", "gpuplane.kube"}
 
 
 async def test_no_driver_is_retryable_and_says_what_to_do(tmp_path: Path) -> None:

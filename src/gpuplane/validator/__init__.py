@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+TYPE_CHECKING = False  # as type checkers read it; typing is most of what the vectorAdd would import
 if TYPE_CHECKING:
     from gpuplane.operand import OperandContext
 

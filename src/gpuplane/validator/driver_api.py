@@ -1,6 +1,6 @@
 """The few calls of the CUDA driver API that the vectorAdd needs, by ctypes on libcuda.so.1.
 
-Invariants: no import beyond ctypes and our errors (this starts once for each GPU); every call that fails raises
+Invariants: no import beyond ctypes and our errors (this starts once for each GPU and pod); every call that fails raises
 `CudaError` with CUDA's own name of the error and what to do about it; memory and context are given back in reverse
 order, also after a failure.
 
@@ -10,11 +10,12 @@ Source: NVIDIA, "CUDA Driver API" (functions, CUresult values).
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Final
 
-from gpuplane.errors import GpuplaneError, Retryable, Terminal
+from gpuplane.errors import Retryable, Terminal
+
+TYPE_CHECKING = False  # as type checkers read it, without importing typing
+if TYPE_CHECKING:
+    from typing import Final
 
 LIBRARY: Final = "libcuda.so.1"
 
@@ -99,26 +100,13 @@ class Driver:
         seen = ", ".join(device.uuid for device in devices) or "none"
         raise Terminal(f"no GPU {wanted} is visible here", cure=f"choose one of: {seen}")
 
-    @contextmanager
-    def context(self, device: Device) -> Iterator[None]:
-        """A CUDA context on `device`, current in this thread."""
-        handle = ctypes.c_void_p()
-        self.call("cuCtxCreate_v2", ctypes.byref(handle), 0, device.handle, where=str(device))
-        try:
-            yield
-        except GpuplaneError:
-            # After an error on the GPU the context is dead and cannot be destroyed cleanly; the first error counts.
-            self._library.cuCtxDestroy_v2(handle)
-            raise
-        self.call("cuCtxDestroy_v2", handle, where=str(device))
+    def context(self, device: Device) -> Context:
+        """A CUDA context on `device`, current in this thread while in the `with`."""
+        return Context(self, device)
 
-    @contextmanager
-    def memory(self, size_bytes: int, where: str) -> Iterator[ctypes.c_uint64]:
-        """GPU memory of that size, freed at the end; what is left after an error goes with the context."""
-        pointer = ctypes.c_uint64()
-        self.call("cuMemAlloc_v2", ctypes.byref(pointer), ctypes.c_size_t(size_bytes), where=where)
-        yield pointer
-        self.call("cuMemFree_v2", pointer, where=where)
+    def memory(self, size_bytes: int, where: str) -> Memory:
+        """GPU memory of that size while in the `with`."""
+        return Memory(self, size_bytes, where)
 
     def function(self, ptx: bytes, name: str, where: str) -> ctypes.c_void_p:
         """The kernel `name` of a PTX text, compiled by the driver; it lives as long as the context."""
@@ -143,3 +131,40 @@ class Driver:
         if getattr(self._library, function)(code, ctypes.byref(text)) != 0 or text.value is None:
             return "unknown error"
         return text.value.decode(errors="replace")
+
+
+class Context:
+    """A CUDA context; made and destroyed by `with`."""
+
+    def __init__(self, driver: Driver, device: Device) -> None:
+        self._driver = driver
+        self._device = device
+        self._handle = ctypes.c_void_p()
+
+    def __enter__(self) -> None:
+        where = str(self._device)
+        self._driver.call("cuCtxCreate_v2", ctypes.byref(self._handle), 0, self._device.handle, where=where)
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        # After an error on the GPU the context is dead and cannot be destroyed; the first error is the one that counts.
+        if error is None:
+            self._driver.call("cuCtxDestroy_v2", self._handle, where=str(self._device))
+
+
+class Memory:
+    """Memory on a GPU, as its address for the calls; what is left after an error goes with the process."""
+
+    def __init__(self, driver: Driver, size_bytes: int, where: str) -> None:
+        self._driver = driver
+        self._size_bytes = size_bytes
+        self._where = where
+        self._pointer = ctypes.c_uint64()
+
+    def __enter__(self) -> ctypes.c_uint64:
+        size = ctypes.c_size_t(self._size_bytes)
+        self._driver.call("cuMemAlloc_v2", ctypes.byref(self._pointer), size, where=self._where)
+        return self._pointer
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        if error is None:
+            self._driver.call("cuMemFree_v2", self._pointer, where=self._where)

@@ -16,10 +16,13 @@ import ctypes
 import os
 import sys
 from array import array
-from typing import Final
 
 from gpuplane.errors import GpuplaneError, NoAnswer, Retryable, Terminal, Usage
 from gpuplane.validator.driver_api import Device, Driver
+
+TYPE_CHECKING = False  # as type checkers read it, without importing typing
+if TYPE_CHECKING:
+    from typing import Final
 
 ELEMENTS: Final = 50_000
 THREADS: Final = 256
@@ -88,20 +91,58 @@ def say(line: str) -> None:
     sys.stdout.flush()
 
 
-def first_difference(got: array[float], expected: array[float]) -> int | None:
-    """The first element where the two differ in any bit, None when there is none."""
-    if got.tobytes() == expected.tobytes():
+def inputs() -> tuple[bytes, bytes]:
+    """Two random vectors of 32-bit floats 1 + r / 65536, r a 16-bit integer: any two have an exact sum.
+
+    Made with one operation on all elements at once, the vector taken as one long integer: 16 random bits of each
+    element below its sign, exponent and first mantissa bit.
+    """
+    return _as_bytes(_RANDOM & _random_bits() | _ONE), _as_bytes(_RANDOM & _random_bits() | _ONE)
+
+
+def sums(a: bytes, b: bytes) -> bytes:
+    """The sum of two vectors of `inputs`, element by element, again on all at once.
+
+    1 + r/65536 + 1 + s/65536 = 2 * (1 + (r + s)/131072): exponent 1, and the mantissas' sum halved.
+    """
+    mantissas = (_as_integer(a) & _RANDOM) + (_as_integer(b) & _RANDOM)
+    return _as_bytes(mantissas >> 1 | _TWO)
+
+
+def _as_integer(vector: bytes) -> int:
+    return int.from_bytes(vector, "little")
+
+
+def _as_bytes(vector: int) -> bytes:
+    return vector.to_bytes(4 * ELEMENTS, "little")
+
+
+def _each(word: int) -> int:
+    return _as_integer(word.to_bytes(4, "little") * ELEMENTS)
+
+
+def _random_bits() -> int:
+    return _as_integer(os.urandom(4 * ELEMENTS))
+
+
+_RANDOM: Final = _each(0x007FFF80)  # the upper 16 of the 23 bits of a mantissa
+_ONE: Final = _each(0x3F800000)  # 1.0
+_TWO: Final = _each(0x40000000)  # 2.0
+
+
+def first_difference(got: bytes, expected: bytes) -> tuple[int, float, float] | None:
+    """The first element that differs in any bit with both its values, None when there is none."""
+    if got == expected:
         return None
-    return next(i for i, (x, y) in enumerate(zip(got, expected, strict=True)) if x != y or x != x)
+    pairs = zip(range(0, len(expected), 4), array("f", got), array("f", expected), strict=True)
+    return next((at // 4, x, y) for at, x, y in pairs if got[at : at + 4] != expected[at : at + 4])
 
 
 def add_on(driver: Driver, device: Device) -> None:
     """Run the workload on one GPU; raises CudaError or WrongResult."""
     where = str(device)
-    # Random 16-bit integers: every sum is exact in 32-bit floats, so the comparison is of bits, without a tolerance.
-    a = array("f", array("H", os.urandom(2 * ELEMENTS)))
-    b = array("f", array("H", os.urandom(2 * ELEMENTS)))
-    c = array("f", bytes(4 * ELEMENTS))
+    a, b = inputs()
+    c = ctypes.create_string_buffer(4 * ELEMENTS)
     size = 4 * ELEMENTS
     with (
         driver.context(device),
@@ -111,7 +152,7 @@ def add_on(driver: Driver, device: Device) -> None:
     ):
         say("Copy input data from the host memory to the CUDA device")
         for target, source in ((on_gpu_a, a), (on_gpu_b, b), (on_gpu_c, c)):
-            driver.call("cuMemcpyHtoD_v2", target, _address(source), ctypes.c_size_t(size), where=where)
+            driver.call("cuMemcpyHtoD_v2", target, source, ctypes.c_size_t(size), where=where)
         kernel = driver.function(PTX, "vector_add", where)
         say(f"CUDA kernel launch with {BLOCKS} blocks of {THREADS} threads")
         values = (on_gpu_a, on_gpu_b, on_gpu_c, ctypes.c_uint32(ELEMENTS))
@@ -120,15 +161,10 @@ def add_on(driver: Driver, device: Device) -> None:
         driver.call("cuLaunchKernel", kernel, *shape, 0, None, arguments, None, where=where)
         driver.call("cuCtxSynchronize", where=where)
         say("Copy output data from the CUDA device to the host memory")
-        driver.call("cuMemcpyDtoH_v2", _address(c), on_gpu_c, ctypes.c_size_t(size), where=where)
-    expected = array("f", map(float.__add__, a, b))
-    element = first_difference(c, expected)
-    if element is not None:
-        raise WrongResult(element, c[element], expected[element], where=where)
-
-
-def _address(values: array[float]) -> ctypes.c_void_p:
-    return ctypes.c_void_p(values.buffer_info()[0])
+        driver.call("cuMemcpyDtoH_v2", c, on_gpu_c, ctypes.c_size_t(size), where=where)
+    difference = first_difference(c.raw, sums(a, b))
+    if difference is not None:
+        raise WrongResult(*difference, where=where)
 
 
 def wanted_gpu(arguments: list[str]) -> str:
