@@ -17,9 +17,11 @@ from gpuplane.host import (
     LIBRARY_DIRS,
     Completed,
     Host,
+    State,
     apply_changes,
     library_dir,
     load_state,
+    note,
     read_os_release,
     revert,
     unmark_ready,
@@ -41,22 +43,27 @@ class DriverError(Terminal):
         self.reason = reason
 
 
-def observe(host: Host, *, may_install: bool = True) -> Facts:
-    """The facts that `decide` wants. `may_install` is the administrator's word, passed through."""
+def observe(host: Host, *, may_install: bool = True, before: Facts | None = None) -> Facts:
+    """The facts that `decide` wants.
+
+    Args:
+        may_install: the administrator's word, passed through.
+        before: facts of a moment ago, for what no step of ours changes.
+    """
     state = load_state(host, COMPONENT)
-    complete = state is not None and all(host.exists(record.path) for record in state.records)
+    complete = state is not None and _complete(host, state)
     loaded = _loaded(host)
     return Facts(
-        gpus=_count_gpus(host),
+        gpus=_count_gpus(host) if before is None else before.gpus,
         module=_module_version(host),
         users=int(host.read_text("sys/module/nvidia/refcnt") or 0),
         unloaded=tuple(module for module in MODULES if module.replace("-", "_") not in loaded),
         library=next((d for d in LIBRARY_DIRS if host.exists(f"{d}/libnvidia-ml.so.1")), ""),
         installed=None if state is None else state.notes.get("digest", "") if complete else "",
-        package=find_package(host),
+        package=find_package(host) if before is None else before.package,
         may_install=may_install,
         kernel=host.read_text("proc/sys/kernel/osrelease") or "",
-        library_dir=library_dir(read_os_release(host)),
+        library_dir=library_dir(read_os_release(host)) if before is None else before.library_dir,
     )
 
 
@@ -76,7 +83,7 @@ async def install(host: Host, *, may_install: bool = True) -> tuple[Facts, Decis
         return facts, decision
     with host.lock(LOCK):
         for _ in range(_MAX_STEPS):
-            facts = observe(host, may_install=may_install)
+            facts = observe(host, may_install=may_install, before=facts)
             decision = decide(facts)
             if decision.action in (Action.DONE, Action.PRESENT):
                 return facts, decision
@@ -113,7 +120,7 @@ async def _act(host: Host, facts: Facts, decision: Decision) -> None:
         wanted = files(facts.package, facts.library_dir, facts.kernel)
         apply_changes(host, COMPONENT, wanted, notes)
         # The digest comes last: with it the installation counts as whole, and the next start looks no further.
-        apply_changes(host, COMPONENT, wanted, {**notes, "digest": facts.package.digest})
+        note(host, COMPONENT, {"digest": facts.package.digest})
     elif decision.action is Action.LOAD:
         for module in MODULES:
             await _tool(host, "modprobe", module)
@@ -151,6 +158,15 @@ def _count_gpus(host: Host) -> int:
     base = "sys/bus/pci/devices"
     devices = (host.read_files(f"{base}/{address}", ("vendor", "class")) for address in host.list(base))
     return sum(1 for d in devices if d.get("vendor") == _NVIDIA and d.get("class", "")[:6] in _DISPLAY)
+
+
+def _complete(host: Host, state: State) -> bool:
+    """Whether all that was installed is still there."""
+    wanted: dict[str, set[str]] = {}
+    for record in state.records:
+        directory, _, name = record.path.rpartition("/")
+        wanted.setdefault(directory, set()).add(name)
+    return all(names_in <= set(host.list(directory)) for directory, names_in in wanted.items())
 
 
 def _loaded(host: Host) -> frozenset[str]:

@@ -252,7 +252,8 @@ def _planned(
         now = observe(host, want.path) if isinstance(want, Link) else observe_file(host, want.path)
         before = want.before if want.before is not None else base_of(now, record)
         records.append(Record(want.path, before, (want.fingerprint,)))
-    missing = {directory for want in wanted for directory in host.missing_dirs(want.path)}
+    parents = {want.path.rpartition("/")[0] for want in wanted}
+    missing = {directory for parent in parents for directory in host.missing_dirs(f"{parent}/x")}
     made = sorted(missing.union(old.made if old else ()), key=lambda path: (path.count("/"), path))
     return State(notes=notes, records=tuple(records), made=tuple(made))
 

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from gpuplane.errors import Retryable, Terminal
 from gpuplane.host.runner import Command, Completed, Runner, SystemRunner
-from gpuplane.host.walk import Place, locate
+from gpuplane.host.walk import Place, find, resolve
 from gpuplane.host.watch import watch
 
 _CURES = {
@@ -129,7 +129,7 @@ class Host:
         try:
             with self._at(path) as place:
                 os.stat(place.name, dir_fd=place.directory, follow_symlinks=False)
-                return "/" + place.path
+            return "/" + resolve(self.root, path)
         except _ABSENT:
             return None
 
@@ -172,9 +172,12 @@ class Host:
 
     def missing_dirs(self, path: str) -> tuple[str, ...]:
         """The directories above `path` that do not exist yet, outermost first."""
-        parts = path.strip("/").split("/")[:-1]
-        above = ["/".join(parts[: i + 1]) for i in range(len(parts))]
-        return tuple(directory for directory in above if not self.exists(directory))
+        missing: list[str] = []
+        directory = path.strip("/").rpartition("/")[0]
+        while directory and not self.exists(directory):
+            missing.append(directory)
+            directory = directory.rpartition("/")[0]
+        return tuple(reversed(missing))
 
     def remove(self, path: str, *, durable: bool = True) -> bool:
         """Delete a file or link; False when there is none."""
@@ -292,20 +295,47 @@ class Host:
         """The path as people should read it."""
         return str(self.root / path.lstrip("/"))
 
-    @contextlib.contextmanager
-    def _at(self, path: str, *, follow: bool = True, make: bool = False) -> Iterator[Place]:
+    def _at(self, path: str, *, follow: bool = True, make: bool = False) -> _At:
+        return _At(self, path, follow, make)
+
+
+class _At:
+    """A place on a host for the time of a context, in which errors of the file system become HostError.
+
+    A class, since a generator costs as much as the work that is done in it, and discovery does this hundreds of times.
+    """
+
+    __slots__ = ("_follow", "_handle", "_host", "_make", "_path")
+
+    def __init__(self, host: Host, path: str, follow: bool, make: bool) -> None:
+        self._host, self._path, self._follow, self._make = host, path, follow, make
+        self._handle = -1
+
+    def __enter__(self) -> Place:
         try:
-            with locate(self.root, path, follow=follow, make=make) as place:
-                yield place
-        except _ABSENT:
-            raise
+            place = find(self._host.root, self._path, follow=self._follow, make=self._make)
         except OSError as error:
-            if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.EINVAL):
-                raise  # answers to the question asked, for the caller
-            code = error.errno or 0
-            raise HostError(
-                (error.strerror or str(error)).lower(), where=self.shown(path), cure=_CURES.get(code, ""), code=code
-            ) from error
+            self._translate(error)
+            raise
+        self._handle = place.directory
+        return place
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        os.close(self._handle)
+        if isinstance(error, OSError):
+            self._translate(error)
+
+    def _translate(self, error: OSError) -> None:
+        """Raise HostError, unless the error is an answer to the question asked, for the caller."""
+        code = error.errno or 0
+        if isinstance(error, _ABSENT) or code in (errno.ENOTEMPTY, errno.EEXIST, errno.EINVAL):
+            return
+        raise HostError(
+            (error.strerror or str(error)).lower(),
+            where=self._host.shown(self._path),
+            cure=_CURES.get(code, ""),
+            code=code,
+        ) from error
 
 
 def _read(directory: int, name: str, limit: int | None = None) -> bytes:
@@ -388,7 +418,7 @@ def _copy_selinux_label(place: Place, handle: int) -> None:
 
 
 def _flush(place: Place) -> None:
-    with _directory(Place(place.directory, ".", "")) as handle:
+    with _directory(Place(place.directory, ".")) as handle:
         os.fsync(handle)
 
 

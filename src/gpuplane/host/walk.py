@@ -2,17 +2,19 @@
 
 The root is another machine's file system (or the host's, mounted into a pod), so its symbolic links mean its own `/`:
 `var/run -> /run` is `<root>/run`, and `../../..` stops at the root. The kernel has this as `openat2(RESOLVE_IN_ROOT)`,
-but older seccomp profiles refuse that call; a walk over directory handles is the same and works everywhere.
+one call for the whole way; where an older kernel or a seccomp profile refuses that call, and where directories have to
+be made on the way, the same is walked component by component over directory handles.
 
 Invariants:
 
-- A component is opened relative to the handle of its parent and never through a link, so nothing that is exchanged
-  during the walk leads outside: it ends in an error instead.
-- Nothing is opened for reading here; handles are `O_PATH` and closed when the context ends.
+- No component is ever opened through a link by the kernel's own rules, so nothing that is exchanged on the way leads
+  outside: it ends in an error instead.
+- Nothing is opened for reading here; handles are `O_PATH`.
 """
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 from collections.abc import Iterator
@@ -20,23 +22,33 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-_HANDLE = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
+_HANDLE = _DIRECTORY | os.O_NOFOLLOW
 _MAX_LINKS = 40  # as the kernel's own limit
+
+_OPENAT2 = 437  # the same number on every architecture: openat2(2)
+_RESOLVE_IN_ROOT = 0x10
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class _OpenHow(ctypes.Structure):
+    _fields_ = (("flags", ctypes.c_uint64), ("mode", ctypes.c_uint64), ("resolve", ctypes.c_uint64))
+
+
+_HOW = _OpenHow(_DIRECTORY, 0, _RESOLVE_IN_ROOT)
 
 
 class Place(NamedTuple):
-    """Where a path ends: a handle of its directory, its name in there, and its path from the root without links.
+    """Where a path ends: a handle of its directory, and its name in there; "." when the path is the root itself.
 
-    `name` is "." when the path is the root itself.
+    The handle is the caller's to close.
     """
 
     directory: int
     name: str
-    path: str
 
 
-@contextmanager
-def locate(root: Path, path: str, *, follow: bool = True, make: bool = False) -> Iterator[Place]:
+def find(root: Path, path: str, *, follow: bool = True, make: bool = False) -> Place:
     """Walk to `path` below `root`; the last component need not exist.
 
     Args:
@@ -47,33 +59,73 @@ def locate(root: Path, path: str, *, follow: bool = True, make: bool = False) ->
         FileNotFoundError, NotADirectoryError: a component on the way is missing or is a file.
         OSError: ELOOP after 40 links, and whatever the file system answers.
     """
-    stack = [os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)]
+    place = _at_once(root, path, make)
+    if place is None:
+        return _walk(root, path, follow, make)[0]
+    if follow and _link(place.name, place.directory) is not None:
+        os.close(place.directory)
+        return _walk(root, path, follow, make)[0]
+    return place
+
+
+def resolve(root: Path, path: str) -> str:
+    """The path from the root, without links and `..`, of what is at `path`; raises as `find`."""
+    place, names = _walk(root, path, True, False)
+    os.close(place.directory)
+    return "/".join(names)
+
+
+@contextmanager
+def locate(root: Path, path: str, *, follow: bool = True, make: bool = False) -> Iterator[Place]:
+    """As `find`, and the handle is closed at the end of the context."""
+    place = find(root, path, follow=follow, make=make)
+    try:
+        yield place
+    finally:
+        os.close(place.directory)
+
+
+def _at_once(root: Path, path: str, make: bool) -> Place | None:
+    """The place by one call of the kernel; None when it cannot be had so."""
+    above, _, name = path.rstrip("/").rpartition("/")
+    if name in ("", ".", ".."):
+        return None
+    base = os.open(root, _DIRECTORY)
+    if not above.strip("/"):
+        return Place(base, name)
+    try:
+        handle = _libc.syscall(_OPENAT2, base, os.fsencode(above.lstrip("/")), ctypes.byref(_HOW), ctypes.sizeof(_HOW))
+        if handle < 0 and not make and (code := ctypes.get_errno()) in (errno.ENOENT, errno.ENOTDIR):
+            raise OSError(code, os.strerror(code), path)
+    finally:
+        os.close(base)
+    return Place(handle, name) if handle >= 0 else None
+
+
+def _walk(root: Path, path: str, follow: bool, make: bool) -> tuple[Place, list[str]]:
+    """As `find`, one component at a time; also the names on the way, and of the end."""
+    stack = [os.open(root, _DIRECTORY)]
     names: list[str] = []
-    todo = list(reversed(path.split("/")))
+    todo = _parts(path)
     links = 0
     try:
         while todo:
             part = todo.pop()
-            if part in ("", "."):
-                continue
             if part == "..":
                 if names:
                     names.pop()
                     os.close(stack.pop())
                 continue
-            last = not any(rest not in ("", ".") for rest in todo)
-            if last and not follow:
-                yield Place(stack[-1], part, "/".join((*names, part)))
-                return
-            if not last and (handle := _open(part, stack[-1], make)) is not None:
+            if not todo and not follow:
+                return Place(stack.pop(), part), [*names, part]
+            if todo and (handle := _open(part, stack[-1], make)) is not None:
                 stack.append(handle)
                 names.append(part)
                 continue
             target = _link(part, stack[-1])
             if target is None:
-                if last:
-                    yield Place(stack[-1], part, "/".join((*names, part)))
-                    return
+                if not todo:
+                    return Place(stack.pop(), part), [*names, part]
                 raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), "/".join((*names, part)))
             links += 1
             if links > _MAX_LINKS:
@@ -82,11 +134,16 @@ def locate(root: Path, path: str, *, follow: bool = True, make: bool = False) ->
                 names.clear()
                 while len(stack) > 1:
                     os.close(stack.pop())
-            todo.extend(reversed(target.split("/")))
-        yield Place(stack[-1], ".", "/".join(names))
+            todo += _parts(target)
+        return Place(stack.pop(), "."), names
     finally:
         for handle in stack:
             os.close(handle)
+
+
+def _parts(path: str) -> list[str]:
+    """The components that count, last first."""
+    return [part for part in reversed(path.split("/")) if part not in ("", ".")]
 
 
 def _open(name: str, directory: int, make: bool) -> int | None:

@@ -10,9 +10,10 @@ substance as nvidia-ctk makes them; links to sonames are made as well, so that a
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from typing import Any
+
+import msgspec
 
 from gpuplane import names
 from gpuplane.hardware import GPU
@@ -132,4 +133,4 @@ def _hook(facts: Facts, action: str, *arguments: str) -> Spec:
 
 
 def _text(data: Spec) -> str:
-    return json.dumps(data, indent=2) + "\n"
+    return msgspec.json.format(msgspec.json.encode(data), indent=2).decode() + "\n"

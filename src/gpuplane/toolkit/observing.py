@@ -24,14 +24,16 @@ from gpuplane.toolkit.planning import CONFIGS, SOCKETS
 
 COMPONENT = "toolkit"
 _ENDPOINTS = {"crio": RuntimeName.CRIO, "docker": RuntimeName.DOCKER, "containerd": RuntimeName.CONTAINERD}
-_BINARIES = (
-    "nvidia-smi",
-    "nvidia-debugdump",
-    "nvidia-persistenced",
-    "nvidia-cuda-mps-control",
-    "nvidia-cuda-mps-server",
-    "nvidia-imex",
-    "nvidia-imex-ctl",
+_BINARIES = frozenset(
+    (
+        "nvidia-smi",
+        "nvidia-debugdump",
+        "nvidia-persistenced",
+        "nvidia-cuda-mps-control",
+        "nvidia-cuda-mps-server",
+        "nvidia-imex",
+        "nvidia-imex-ctl",
+    )
 )
 _DRIVER_SOCKETS = ("run/nvidia-persistenced/socket", "run/nvidia-fabricmanager/socket")
 
@@ -142,11 +144,10 @@ def _imported(host: Host, data: bytes, where: str, found: dict[str, bytes]) -> N
 
 def _programs(host: Host) -> dict[str, str]:
     places = (names.TOOLKIT_DIR, "usr/bin", "usr/local/bin")
-    found = {}
-    for program in PROGRAMS:
-        place = next((place for place in places if host.exists(f"{place}/{program}")), None)
-        if place is not None:
-            found[program] = f"/{place}/{program}"
+    found: dict[str, str] = {}
+    for place in places:
+        for program in set(PROGRAMS).intersection(host.list(place)):
+            found.setdefault(program, f"/{place}/{program}")
     return found
 
 
@@ -166,7 +167,7 @@ def _driver(host: Host, version: str) -> Driver:
         version=version,
         libraries=libraries,
         links=links,
-        binaries=tuple(f"/usr/bin/{name}" for name in _BINARIES if host.exists(inside(f"usr/bin/{name}"))),
+        binaries=tuple(f"/usr/bin/{name}" for name in sorted(_BINARIES.intersection(host.list(inside("usr/bin"))))),
         firmware=tuple(f"/{firmware}/{name}" for name in host.list(inside(firmware)) if name.endswith(".bin")),
         sockets=tuple(f"/{path}" for path in _DRIVER_SOCKETS if host.exists(inside(path))),
         ldconfig="/sbin/ldconfig.real" if host.exists(inside("sbin/ldconfig.real")) else "/sbin/ldconfig",

@@ -24,6 +24,8 @@ log = logging.getLogger("gpuplane.toolkit")
 
 _CREDENTIALS = struct.Struct("iII")  # pid, uid, gid: struct ucred of socket(7)
 _PATIENCE, _STEP = 30.0, 0.1  # seconds
+# How long an answer may still come from the process that was told to end: only containerd ends at SIGHUP.
+_GRACE = {RuntimeName.CONTAINERD: 0.3}
 Sleep = Callable[[float], Awaitable[None]]
 
 
@@ -46,7 +48,8 @@ async def tell(host: Host, runtime: RuntimeName, sleep: Sleep = asyncio.sleep) -
     while waited < _PATIENCE:
         await sleep(_STEP)
         waited += _STEP
-        if peer(host, runtime) is not None:
+        now = peer(host, runtime)
+        if now is not None and (now != pid or waited >= _GRACE.get(runtime, 0.0)):
             return True
     raise ToolkitError(
         "RuntimeDown",

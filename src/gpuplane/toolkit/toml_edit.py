@@ -11,6 +11,7 @@ Grammar: toml.io, version 1.0. The scan needs to know only where statements and 
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import tomllib
@@ -47,7 +48,7 @@ def parse(text: str, where: str) -> dict[str, Any]:
         InvalidInput: with the line, when it is none.
     """
     try:
-        return tomllib.loads(text)
+        return _loads(text)
     except tomllib.TOMLDecodeError as error:
         line = re.search(r"line (\d+)", str(error))
         raise InvalidInput(
@@ -55,6 +56,12 @@ def parse(text: str, where: str) -> dict[str, Any]:
             where=f"{where}:{line.group(1) if line else len(text.splitlines())}",
             cure="repair the file; nothing was changed",
         ) from error
+
+
+@functools.lru_cache(maxsize=32)
+def _loads(text: str) -> dict[str, Any]:
+    """Parsing, remembered: one plan asks for the same few texts ten times over. Nobody changes what is returned."""
+    return tomllib.loads(text)
 
 
 def dump(data: Mapping[str, Any], path: tuple[str, ...] = ()) -> str:
@@ -343,24 +350,22 @@ def _merged(base: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
 
 def _prove(text: str, meaning: Mapping[str, Any], where: str, path: tuple[str, ...]) -> None:
     try:
-        proved = repr(tomllib.loads(text)) == repr(_ordered_like(text, meaning))
+        proved = _same(_loads(text), dict(meaning))
     except tomllib.TOMLDecodeError:
         proved = False
     if not proved:
         raise _refused(where, path)
 
 
-def _ordered_like(text: str, meaning: Mapping[str, Any]) -> dict[str, Any]:
-    """`meaning` with its keys in the order of `text`, so that comparing their texts also tells 1 from 1.0 and true."""
-
-    def order(data: Any, like: Any) -> Any:
-        if isinstance(data, dict) and isinstance(like, dict):
-            return {key: order(data[key], like[key]) for key in (*(k for k in like if k in data), *data) if key in data}
-        return data
-
-    ordered = order(dict(meaning), tomllib.loads(text))
-    assert isinstance(ordered, dict)
-    return ordered
+def _same(a: Any, b: Any) -> bool:
+    """Whether two parsed values are equal; unlike `==` it tells 1 from 1.0 and from true, and takes nan for nan."""
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(_same(value, b[key]) for key, value in a.items())
+    if isinstance(a, list):
+        return len(a) == len(b) and all(map(_same, a, b))
+    return bool(a == b) or repr(a) == repr(b)
 
 
 def _refused(where: str, path: Sequence[str]) -> InvalidInput:
