@@ -10,7 +10,6 @@ Source of the format: the NVIDIA device plugin's documentation, "configuration f
 from __future__ import annotations
 
 from collections.abc import Iterator
-from difflib import get_close_matches
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -123,6 +122,8 @@ def _findings(data: dict[Any, Any], prefix: str = "") -> Iterator[str]:
             else:
                 yield f"{path}: is a section, not {value!r}"
         elif path not in _ACCEPTED:
+            from difflib import get_close_matches  # late: only a wrong file needs it
+
             known = [name[len(prefix) :].split(".")[0] for name in _ACCEPTED if name.startswith(prefix)]
             near = get_close_matches(str(key), known, 1)
             yield f"{path}: is unknown" + (f", did you mean {near[0]}?" if near else "")
