@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuplane.simulator.apiserver import crd as crds
+from gpuplane.simulator.apiserver.quickcheck import quick
 from gpuplane.simulator.apiserver.structural import Structural
 
 NOW = "2026-01-01T00:00:00Z"
@@ -255,3 +256,10 @@ def test_pruning_and_defaulting_are_idempotent_and_never_fail(schema: dict[str, 
     compiled.fill(value)
     assert value == once
     list(compiled.check(value, ""))
+
+
+@given(_schemas, _values)
+def test_the_quick_check_never_says_yes_where_there_is_a_finding(schema: dict[str, Any], value: Any) -> None:
+    compiled = Structural(schema)
+    if quick(compiled)(value):
+        assert list(compiled.check(value, "")) == []

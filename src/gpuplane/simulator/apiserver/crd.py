@@ -6,6 +6,7 @@ written. Versions do not convert (`conversion: None` semantics: only apiVersion 
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -124,7 +125,9 @@ def _version_findings(crd: Object, versions: Sequence[Mapping[str, Any]]) -> Ite
                 yield invalid_value(
                     f"{path}.schema.openAPIV3Schema.type", root.get("type", ""), "must be object at the root"
                 )
-            yield from _schema_findings(root, f"{path}.schema.openAPIV3Schema")
+            where = f"{path}.schema.openAPIV3Schema"
+            found = list(_schema_findings(root, where))
+            yield from found or _default_findings(root, where)
         for at, column in enumerate(version.get("additionalPrinterColumns") or []):
             yield from _column_findings(column, f"{path}.additionalPrinterColumns[{at}]")
     gone = set((crd.get("status") or {}).get("storedVersions") or ()) - seen
@@ -170,12 +173,10 @@ def _schema_findings(schema: Mapping[str, Any], path: str) -> Iterator[Cause]:
             regex(pattern)
         except ValueError as problem:
             yield invalid_value(f"{path}.pattern", pattern, f"must be a valid regular expression, but isn't: {problem}")
-    broken = False
     for index, rule in enumerate(schema.get("x-kubernetes-validations") or []):
         try:
             Rule(rule)
         except CelSyntaxError as problem:
-            broken = True
             where = f"{path}.x-kubernetes-validations[{index}].rule"
             yield invalid_value(where, str(rule.get("rule", "")), f"compilation failed: {problem}")
     for name, child in (schema.get("properties") or {}).items():
@@ -184,18 +185,24 @@ def _schema_findings(schema: Mapping[str, Any], path: str) -> Iterator[Cause]:
     for field in ("additionalProperties", "items"):
         if isinstance(schema.get(field), Mapping):
             yield from _schema_findings(schema[field], f"{path}.{field}")
-    if schema.get("default") is not None and not broken:
-        yield from _default_findings(schema, f"{path}.default")
 
 
 def _default_findings(schema: Mapping[str, Any], path: str) -> Iterator[Cause]:
-    try:
-        compiled = Structural(schema)
-    except (CelSyntaxError, ValueError):
-        return  # what does not compile has been found where it stands
-    value = msgspec.json.decode(msgspec.json.encode(schema["default"]))
-    compiled.fill(value)
-    yield from compiled.check(value, path)
+    """Defaults that do not fit where they stand; only of a schema that is otherwise right."""
+    todo = [(schema, Structural(schema, root=True), path)]
+    while todo:
+        spec, compiled, where = todo.pop()
+        if spec.get("default") is not None:
+            value = copy.deepcopy(spec["default"])
+            compiled.fill(value)
+            yield from compiled.check(value, f"{where}.default")
+        todo += [
+            (child, compiled.properties[name], f"{where}.properties[{name}]")
+            for name, child in (spec.get("properties") or {}).items()
+        ]
+        for field, inner in (("additionalProperties", compiled.values), ("items", compiled.items)):
+            if inner is not None:
+                todo.append((spec[field], inner, f"{where}.{field}"))
 
 
 # -- names and conditions ----------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ import msgspec
 from gpuplane.simulator.apiserver.celrules import Rule, compile_rules
 from gpuplane.simulator.apiserver.failure import Cause
 from gpuplane.simulator.apiserver.formats import regex, valid_format
+from gpuplane.simulator.apiserver.quickcheck import Check, quick
 
 _MISSING: Final = object()
 _TYPES: Final[dict[str, Any]] = {"object": dict, "array": list, "string": str, "boolean": bool}
@@ -78,6 +79,7 @@ class Structural:
             word: [Structural(child) for child in schema[word]] for word in ("allOf", "anyOf", "oneOf") if get(word)
         }
         self.negated = Structural(schema["not"]) if get("not") else None
+        self._quick: Check | None = None
         children = [*self.properties.values(), *(s for s in (self.values, self.items) if s is not None)]
         self.has_rules: bool = bool(self.rules) or any(child.has_rules for child in children)
         self.has_defaults: bool = any(c.default is not _MISSING or c.has_defaults for c in children)
@@ -86,7 +88,7 @@ class Structural:
         return self.properties.get(name) or self.values
 
     # -- pruning ----------------------------------------------------------------------------------------------------
-    def prune(self, value: Any, old: Any = None, path: str = "") -> list[str]:
+    def prune(self, value: Any, old: Any = None) -> list[str]:
         """Drops what the schema does not know, in place; returns the paths of what was dropped.
 
         Parts that equal their `old` are not looked through: they were when they were stored.
@@ -95,22 +97,22 @@ class Structural:
         if isinstance(value, list):
             if self.items is not None:
                 for index, item in enumerate(value):
-                    dropped += self.items.prune(item, None, f"{path}[{index}]")
+                    if isinstance(item, (dict, list)):
+                        dropped += [_below(f"[{index}]", path) for path in self.items.prune(item)]
         elif isinstance(value, dict):
             known = old if isinstance(old, dict) else {}
-            for name in list(value):
-                before = known.get(name)
-                if before is not None and before == value[name]:
-                    continue
-                here = f"{path}.{name}" if path else name
-                child = self._child(name)
+            for name, item in tuple(value.items()):
                 if self.embedded and name in _ROOT_FIELDS:
                     continue
-                if child is not None:
-                    dropped += child.prune(value[name], before, here)
-                elif not self.preserve and not self.any_key:
-                    del value[name]
-                    dropped.append(here)
+                child = self.properties.get(name) or self.values
+                if child is None:
+                    if not self.preserve and not self.any_key:
+                        del value[name]
+                        dropped.append(name)
+                elif isinstance(item, (dict, list)):
+                    before = known.get(name)
+                    if before is None or before != item:
+                        dropped += [_below(name, path) for path in child.prune(item, before)]
         return dropped
 
     # -- defaults ---------------------------------------------------------------------------------------------------
@@ -137,7 +139,9 @@ class Structural:
     # -- validation -------------------------------------------------------------------------------------------------
     def validate(self, value: Any, old: Any = None) -> list[Cause]:
         """Every finding; CEL rules run only when nothing is missing or of a wrong type."""
-        causes = list(self.check(value, "", old))
+        if self._quick is None:
+            self._quick = quick(self)
+        causes = [] if self._quick(value) else list(self.check(value, "", old))
         if not self.has_rules:
             return causes
         if any(cause.reason in _BLOCKING for cause in causes):
@@ -306,6 +310,10 @@ _BOUNDS: Final = (
     "minLength", "maxLength", "minimum", "maximum", "multipleOf",
     "minItems", "maxItems", "minProperties", "maxProperties",
 )  # fmt: skip
+
+
+def _below(place: str, path: str) -> str:
+    return place + path if path.startswith("[") else f"{place}.{path}"
 
 
 def _join(path: str, name: str) -> str:
