@@ -6,8 +6,11 @@ The inventory is the very one that the library gives for the same profile and se
 from __future__ import annotations
 
 import asyncio
+import functools
 import time
 from collections.abc import AsyncIterator, Callable
+
+import msgspec
 
 from gpuplane.api.gpunode import Link
 from gpuplane.errors import Terminal
@@ -163,19 +166,30 @@ class SimulatedGPUs:
         )
 
 
+@functools.cache
+def _models(profile: Profile) -> tuple[GPU, ...]:
+    """The GPUs of a machine without what makes each machine's differ; thousands of light nodes share them."""
+    return tuple(_model(profile, index) for index in range(profile.count))
+
+
 def _gpu(profile: Profile, seed: str, index: int) -> GPU:
+    return msgspec.structs.replace(
+        _models(profile)[index], uuid=gpu_uuid(profile, seed, index), serial=gpu_serial(profile, seed, index)
+    )
+
+
+def _model(profile: Profile, index: int) -> GPU:
     model, place = profile.model, profile.places[index]
     return GPU(
         index=index,
         minor=index,
-        uuid=gpu_uuid(profile, seed, index),
+        uuid="",
         name=model.name,
         memory_bytes=model.memory_bytes,
         pci=f"{place.domain:04x}:{place.bus:02x}:{place.device:02x}.0",
         compute=model.compute,
         pci_device=model.pci_device,
         pci_subsystem=model.pci_subsystem,
-        serial=gpu_serial(profile, seed, index),
         numa=place.numa,
         cpus=cpu_list(cpu_words(profile, index)),
         mig=MigMode.DISABLED if model.mig else MigMode.UNSUPPORTED,

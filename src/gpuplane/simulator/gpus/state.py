@@ -61,7 +61,7 @@ def create_state(path: Path, profile: Profile, driver_version: str, seed: str) -
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     # Only the front is written; slots and events are a hole in the file until they are used.
-    front = bytes(state)[: layout.State.events.offset]
+    front = memoryview(state).cast("B")[: layout.State.events.offset]
     try:
         fresh.write_bytes(front)
         os.truncate(fresh, sizeof(layout.State))
