@@ -361,5 +361,9 @@ async def test_by_hand_without_a_driver_the_runtime_is_configured_all_the_same(
     assert report.no_cdi == "no libnvidia-ml.so.1 found"
     assert report.restart == "systemctl reload docker"
     assert (await configure(world.host, dry_run=True)).diff == ""
+    undo = (await unconfigure(world.host, dry_run=True)).diff
+    assert "+++ b/etc/docker/daemon.json\n" in undo
+    assert "+++ /dev/null\n" in undo
+    assert undo.count("\n+{}\n") == 1
     assert "etc/docker/daemon.json" in (await unconfigure(world.host, restart=False)).changed
     assert tree_of(world.root) == before

@@ -24,7 +24,7 @@ _WATCHED = (names.DRIVER_READY, "sys/module/nvidia/version", "proc/driver/nvidia
 
 async def run(context: OperandContext) -> None:
     """Install the driver or find it, report the stage, repeat when what it consists of changes; until cancelled."""
-    host = Host(context.host_root, context.runner)
+    host = Host(context.host_root, context.runner, flush=not context.in_process)
     may_install = os.environ.get(names.DRIVER_INSTALL_ENV, "true") != "false"
     seen: list[bytes | None] = []
 
@@ -45,7 +45,7 @@ async def run(context: OperandContext) -> None:
 
 async def uninstall(context: OperandContext) -> None:
     """Take back what was installed on this node, byte for byte; a driver of the host's own stays."""
-    host = Host(context.host_root, context.runner)
+    host = Host(context.host_root, context.runner, flush=not context.in_process)
 
     async def undo() -> None:
         await uninstall_from(host)

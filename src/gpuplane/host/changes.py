@@ -14,6 +14,7 @@ Invariants:
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import logging
 import stat
@@ -43,8 +44,16 @@ class Before(msgspec.Struct, frozen=True, omit_defaults=True):
     def fingerprint(self) -> str:
         """Names the content: equal for equal files and links."""
         if self.kind == "file":
-            return "sha256:" + hashlib.sha256(self.data).hexdigest()
+            return _fingerprint(self.data)
         return f"{self.kind}:{self.target}"
+
+
+def _fingerprint(data: bytes) -> str:
+    return "sha256:" + hashlib.sha256(data).hexdigest()
+
+
+_known_fingerprint = functools.lru_cache(maxsize=64)(_fingerprint)
+"""For what is installed again and again: libraries of megabytes, on thousands of simulated hosts."""
 
 
 class File(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,7 +71,7 @@ class File(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def fingerprint(self) -> str:
-        return Before("file", self.data).fingerprint
+        return _known_fingerprint(self.data)
 
 
 class Link(msgspec.Struct, frozen=True, kw_only=True):

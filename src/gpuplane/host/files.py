@@ -54,10 +54,12 @@ class Host:
     Args:
         root: `/` on the host itself, `/host` in a pod, any directory in a test.
         runner: runs the host's programs.
+        flush: whether durable writes reach the disk before they return; not for a host that is gone with this process.
     """
 
-    def __init__(self, root: Path, runner: Runner | None = None) -> None:
+    def __init__(self, root: Path, runner: Runner | None = None, *, flush: bool = True) -> None:
         self.root = root
+        self._flush = flush
         self.runner: Runner = runner or SystemRunner()
 
     def __repr__(self) -> str:
@@ -149,7 +151,7 @@ class Host:
                     raise HostError("it is not a regular file", where=self.shown(path), cure="move it away")
                 if old.st_size == len(data) and _read(place.directory, place.name) == data:
                     return False
-            _replace(place, data, old, mode, durable)
+            _replace(place, data, old, mode, durable and self._flush)
             return True
 
     def symlink(self, path: str, target: str, *, durable: bool = True) -> bool:
@@ -162,7 +164,7 @@ class Host:
                 os.unlink(temporary, dir_fd=place.directory)
             os.symlink(target, temporary, dir_fd=place.directory)
             os.rename(temporary, place.name, src_dir_fd=place.directory, dst_dir_fd=place.directory)
-            if durable:
+            if durable and self._flush:
                 _flush(place)
             return True
 
@@ -184,7 +186,7 @@ class Host:
         try:
             with self._at(path, follow=False) as place:
                 os.unlink(place.name, dir_fd=place.directory)
-                if durable:
+                if durable and self._flush:
                     _flush(place)
                 return True
         except _ABSENT:

@@ -14,10 +14,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import difflib
+import functools
 import logging
 
 from gpuplane import names
-from gpuplane.host import Host, apply_changes, forget, go_back, load_state, mark_ready, note, unmark_ready
+from gpuplane.host import (
+    Before,
+    Host,
+    apply_changes,
+    base_of,
+    forget,
+    go_back,
+    load_state,
+    mark_ready,
+    note,
+    observe_file,
+    unmark_ready,
+)
 from gpuplane.toolkit.facts import RuntimeName, ToolkitError
 from gpuplane.toolkit.observing import COMPONENT
 from gpuplane.toolkit.planning import CONFIGS, Plan, strip_record
@@ -92,6 +105,22 @@ def diff(host: Host, plan: Plan) -> str:
     return "".join(parts)
 
 
+def undo_diff(host: Host) -> str:
+    """What `unconfigure` would change, as `diff` shows it."""
+    state = load_state(host, COMPONENT)
+    parts = []
+    for record in state.records if state is not None else ():
+        now = observe_file(host, record.path)
+        then = base_of(now, record, functools.partial(strip_record, record))
+        if now.fingerprint != then.fingerprint:
+            parts.append(_diff(record.path, _content(now), _content(then)))
+    return "".join(parts)
+
+
+def _content(file: Before) -> bytes | None:
+    return None if file.kind == "absent" else file.data
+
+
 def _due(host: Host, plan: Plan) -> bool:
     """Whether a file changes that the runtime reads only when it is told."""
     state = load_state(host, COMPONENT)
@@ -112,10 +141,13 @@ async def _take_back(host: Host, plan: Plan, sleep: Sleep) -> None:
         await tell(host, plan.runtime, sleep)
 
 
-def _diff(path: str, old: bytes | None, new: bytes) -> str:
-    before = [] if old is None else old.decode(errors="replace").splitlines(keepends=True)
-    after = new.decode(errors="replace").splitlines(keepends=True)
+def _diff(path: str, old: bytes | None, new: bytes | None) -> str:
+    before, after = ((data or b"").decode(errors="replace").splitlines(keepends=True) for data in (old, new))
     lines = difflib.unified_diff(
-        before, after, "/dev/null" if old is None else f"a/{path}", f"b/{path}", n=3 if old else 0
+        before,
+        after,
+        "/dev/null" if old is None else f"a/{path}",
+        "/dev/null" if new is None else f"b/{path}",
+        n=3 if old and new else 0,
     )
     return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)

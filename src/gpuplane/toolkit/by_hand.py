@@ -46,8 +46,10 @@ async def configure(
     return Report(runtime=facts.runtime, changed=changed, no_cdi=why, restart=_command(planned) if due else "")
 
 
-async def unconfigure(host: Host, *, restart: bool = True) -> Report:
+async def unconfigure(host: Host, *, restart: bool = True, dry_run: bool = False) -> Report:
     """Give the runtime its configuration back, byte for byte."""
+    if dry_run:
+        return Report(diff=applying.undo_diff(host))
     return Report(changed=await applying.unconfigure(host, restart=restart))
 
 

@@ -21,7 +21,7 @@ from gpuplane.toolkit.planning import CONFIGS, Plan, plan
 
 async def run(context: OperandContext) -> None:
     """Configure this node's runtime, report the stage, repeat when somebody changes what is ours; until cancelled."""
-    host = Host(context.host_root, context.runner)
+    host = Host(context.host_root, context.runner, flush=not context.in_process)
     watched: dict[str, bytes | None] = {}
 
     async def attempt() -> Outcome:
@@ -49,7 +49,7 @@ async def run(context: OperandContext) -> None:
 
 async def uninstall(context: OperandContext) -> None:
     """Give this node's runtime its configuration back, byte for byte."""
-    host = Host(context.host_root, context.runner)
+    host = Host(context.host_root, context.runner, flush=not context.in_process)
 
     async def undo() -> None:
         await applying.unconfigure(host, restart=not context.in_process, sleep=context.sleep)
