@@ -5,6 +5,8 @@
 
 #define OFFERED (EVENT_SINGLE_BIT | EVENT_DOUBLE_BIT | EVENT_XID | EVENT_GPU_UNAVAILABLE | EVENT_RECOVERY_ACTION)
 
+#define REPORT_NS 50000000ull
+
 typedef struct event_set {
 	uint64_t seen;
 	uint64_t wanted[SIMGPU_GPUS];
@@ -66,6 +68,14 @@ static bool next_event(nvmlEventSet_t set, nvmlEventData_t *data)
 	return false;
 }
 
+static bool one_is_lost(nvmlEventSet_t set)
+{
+	for (uint32_t gpu = 0; gpu < nvml_view.state->gpu_count; gpu++)
+		if (set->wanted[gpu] && nvml_view.state->gpus[gpu].lost)
+			return true;
+	return false;
+}
+
 EXPORT nvmlReturn_t nvmlEventSetWait_v2(nvmlEventSet_t set, nvmlEventData_t *data, unsigned timeout_ms)
 {
 	NEED(set && data);
@@ -75,9 +85,12 @@ EXPORT nvmlReturn_t nvmlEventSetWait_v2(nvmlEventSet_t set, nvmlEventData_t *dat
 	for (;;) {
 		if (next_event(set, data))
 			return NVML_SUCCESS;
-		for (uint32_t gpu = 0; gpu < nvml_view.state->gpu_count; gpu++)
-			if (set->wanted[gpu] && nvml_view.state->gpus[gpu].lost)
-				return NVML_GPU_IS_LOST;
+		/* A GPU falls off the bus first and is reported a moment later; the report says more, so it goes first. */
+		if (one_is_lost(set)) {
+			if (simgpu_await(&nvml_view, set->seen, simgpu_now() + REPORT_NS))
+				continue;
+			return NVML_GPU_IS_LOST;
+		}
 		if (!simgpu_await(&nvml_view, set->seen, deadline))
 			return NVML_TIMEOUT;
 	}
