@@ -1,5 +1,5 @@
-"""The functions of CEL: the standard ones, the string, list, set, math and optional extensions, and Kubernetes' own
-(quantity, url, ip, cidr, semver, regex, lists, format), as far as Kubernetes 1.33 offers them to rules.
+"""The functions of CEL: the standard ones, the string, list, set, math and optional extensions, regex and
+lists, as far as Kubernetes 1.33 offers them to rules. `kubernetes.py` has the rest.
 
 A function raises CelError, or lets a TypeError or ValueError through, which the caller turns into one.
 """
@@ -7,24 +7,22 @@ A function raises CelError, or lets a TypeError or ValueError through, which the
 from __future__ import annotations
 
 import base64
-import ipaddress
 import re
 from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
-from functools import cmp_to_key, lru_cache
+from functools import cmp_to_key
 from itertools import pairwise
 from typing import Any
-from urllib.parse import SplitResult, parse_qs, urlsplit
 from zoneinfo import ZoneInfo
 
+from gpuplane.simulator.apiserver.cel import kubernetes
+from gpuplane.simulator.apiserver.cel.kubernetes import INT_MAX, INT_MIN, compare
 from gpuplane.simulator.apiserver.cel.syntax import UInt
 from gpuplane.simulator.apiserver.cel.values import (
     ABSENT,
     CelError,
     CelType,
     OptionalValue,
-    Quantity,
-    Semver,
     equal,
     is_number,
     less,
@@ -32,9 +30,7 @@ from gpuplane.simulator.apiserver.cel.values import (
     type_name,
 )
 from gpuplane.simulator.apiserver.durations import format_time, parse_time
-from gpuplane.simulator.apiserver.formats import go_duration, regex, valid_format
-
-_INT_MIN, _INT_MAX = -(2**63), 2**63 - 1
+from gpuplane.simulator.apiserver.formats import go_duration, regex
 
 
 def _overload() -> CelError:
@@ -43,7 +39,7 @@ def _overload() -> CelError:
 
 # -- arithmetic ---------------------------------------------------------------------------------------------------
 def _ranged(value: Any) -> Any:
-    if type(value) is int and not _INT_MIN <= value <= _INT_MAX:
+    if type(value) is int and not INT_MIN <= value <= INT_MAX:
         raise CelError("integer overflow")
     return value
 
@@ -286,10 +282,6 @@ def _shown(value: Any) -> str:
 
 
 # -- lists and sets -----------------------------------------------------------------------------------------------
-def _compare(left: Any, right: Any) -> int:
-    return -1 if less(left, right) else 1 if less(right, left) else 0
-
-
 def _sum(items: list[Any]) -> Any:
     total: Any = None
     for item in items:
@@ -304,7 +296,7 @@ def _extreme(sign: int, name: str) -> Callable[..., Any]:
             raise CelError(f"{name} called on empty list")
         best = items[0]
         for item in items[1:]:
-            best = item if _compare(item, best) * sign > 0 else best
+            best = item if compare(item, best) * sign > 0 else best
         return best
 
     return pick
@@ -339,78 +331,7 @@ def _set_contains(whole: list[Any], part: list[Any]) -> bool:
     return all(_in(item, whole) for item in part)
 
 
-# -- Kubernetes' own types ----------------------------------------------------------------------------------------
-def _is(make: Callable[..., Any]) -> Callable[..., bool]:
-    def check(*args: Any) -> bool:
-        if not args or not isinstance(args[0], str):
-            raise _overload()
-        try:
-            make(*args)
-        except (CelError, ValueError):
-            return False
-        return True
-
-    return check
-
-
-def _url(text: str) -> SplitResult:
-    parts = urlsplit(text)
-    if not (parts.scheme and parts.netloc) and not text.startswith("/"):
-        raise CelError(f"URL parse error during conversion from string: parse {text!r}: invalid URI for request")
-    return parts
-
-
-def _ip(text: str) -> Any:
-    return ipaddress.ip_address(text)
-
-
-def _cidr(text: str) -> Any:
-    return ipaddress.ip_network(text, strict=False)
-
-
-def _contains_ip(network: Any, address: Any) -> bool:
-    return (_ip(address) if isinstance(address, str) else address) in network
-
-
-def _contains_cidr(network: Any, inner: Any) -> bool:
-    other = _cidr(inner) if isinstance(inner, str) else inner
-    return bool(other.version == network.version and other.subnet_of(network))
-
-
-def _quantity_of(value: Any) -> Quantity:
-    if isinstance(value, Quantity):
-        return value
-    if isinstance(value, int) and not isinstance(value, bool):
-        return Quantity(str(value))
-    raise _overload()
-
-
-def _as_integer(quantity: Quantity) -> int:
-    if quantity.amount % 1:
-        raise CelError("cannot convert value to integer")
-    return int(quantity.amount)
-
-
-def _semver(text: str, normalize: bool = False) -> Semver:
-    if normalize:
-        core = text.removeprefix("v")
-        text = ".".join(str(int(p)) if p.isdigit() else p for p in [*core.split("."), "0", "0"][:3])
-    return Semver(text)
-
-
-class _NamedFormat:
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def validate(self, text: str) -> OptionalValue:
-        return ABSENT if valid_format(self.name, text) else some([f"must be a valid {self.name}"])
-
-
-@lru_cache
-def _named_format(name: str) -> _NamedFormat:
-    return _NamedFormat(name)
-
-
+# -- optionals ---------------------------------------------------------------------------------------------------
 def _value(optional: OptionalValue) -> Any:
     if not optional.present:
         raise CelError("optional.none() dereference")
@@ -426,7 +347,7 @@ def _optional_of_non_zero(value: Any) -> OptionalValue:
 
 
 def _sorted(items: Iterable[Any]) -> list[Any]:
-    return sorted(items, key=cmp_to_key(_compare))
+    return sorted(items, key=cmp_to_key(compare))
 
 
 #: Identifiers that stand for types.
@@ -436,6 +357,7 @@ TYPES: dict[str, CelType] = {
 }
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
+    **kubernetes.FUNCTIONS,
     "_<_": less,
     "_<=_": lambda a, b: less(a, b) or not less(b, a),
     "_>_": lambda a, b: less(b, a),
@@ -459,20 +381,11 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "duration": _duration,
     "timestamp": _timestamp,
     "matches": lambda text, pattern: regex(pattern).search(_string(text)) is not None,
-    "quantity": Quantity,
-    "isQuantity": _is(Quantity),
-    "url": _url,
-    "isURL": _is(_url),
-    "ip": _ip,
-    "isIP": _is(_ip),
-    "cidr": _cidr,
-    "isCIDR": _is(_cidr),
-    "semver": _semver,
-    "isSemver": _is(_semver),
 }
 
 #: Functions with a dotted name, `sets.contains(a, b)`.
 NAMESPACES: dict[str, Callable[..., Any]] = {
+    **kubernetes.NAMESPACES,
     "optional.of": some,
     "optional.none": lambda: ABSENT,
     "optional.ofNonZeroValue": _optional_of_non_zero,
@@ -483,21 +396,13 @@ NAMESPACES: dict[str, Callable[..., Any]] = {
     "math.least": _extreme(-1, "math.least"),
     "math.abs": abs,
     "lists.range": lambda count: list(range(count)),
-    "ip.isCanonical": lambda text: str(_ip(text)) == text,
     "base64.encode": lambda value: base64.b64encode(value).decode(),
     "base64.decode": lambda text: base64.b64decode(text, validate=True),
     "strings.quote": lambda text: '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"',
-    "format.named": lambda name: some(_named_format(name)),
-    **{
-        f"format.{name}": (lambda fixed: lambda: _named_format(fixed))(name)
-        for name in (
-            "dns1123Label", "dns1123Subdomain", "dns1035Label", "qualifiedName", "labelValue",
-            "uri", "uuid", "byte", "date", "datetime",
-        )
-    },
 }  # fmt: skip
 
 METHODS: dict[str, Callable[..., Any]] = {
+    **kubernetes.METHODS,
     "size": _size,
     "matches": FUNCTIONS["matches"],
     "startsWith": lambda text, prefix: _string(text).startswith(prefix),
@@ -531,36 +436,6 @@ METHODS: dict[str, Callable[..., Any]] = {
     "value": _value,
     "orValue": _or_value,
     "or": lambda optional, other: optional if optional.present else other,
-    "validate": lambda named, text: named.validate(text),
-    "getScheme": lambda url: url.scheme,
-    "getHost": lambda url: url.netloc.rpartition("@")[2],
-    "getHostname": lambda url: url.hostname or "",
-    "getPort": lambda url: str(url.port) if url.port is not None else "",
-    "getEscapedPath": lambda url: url.path,
-    "getQuery": lambda url: parse_qs(url.query, keep_blank_values=True),
-    "sign": lambda q: (q.amount > 0) - (q.amount < 0),
-    "isInteger": lambda q: not q.amount % 1 and _INT_MIN <= q.amount <= _INT_MAX,
-    "asInteger": _as_integer,
-    "asApproximateFloat": lambda q: float(q.amount),
-    "add": lambda q, other: Quantity(q.amount + _quantity_of(other).amount),
-    "sub": lambda q, other: Quantity(q.amount - _quantity_of(other).amount),
-    "isGreaterThan": lambda a, b: less(b, a),
-    "isLessThan": less,
-    "compareTo": _compare,
-    "major": lambda version: version.numbers[0],
-    "minor": lambda version: version.numbers[1],
-    "patch": lambda version: version.numbers[2],
-    "family": lambda address: address.version,
-    "isUnspecified": lambda address: address.is_unspecified,
-    "isLoopback": lambda address: address.is_loopback,
-    "isLinkLocalMulticast": lambda address: address.is_multicast and address.is_link_local,
-    "isLinkLocalUnicast": lambda address: address.is_link_local,
-    "isGlobalUnicast": lambda address: not (address.is_multicast or address.is_loopback or address.is_unspecified),
-    "containsIP": _contains_ip,
-    "containsCIDR": _contains_cidr,
-    "ip": lambda network: network.network_address,
-    "masked": lambda network: network,
-    "prefixLength": lambda network: network.prefixlen,
     "getFullYear": _part(lambda t: t.year),
     "getMonth": _part(lambda t: t.month - 1),
     "getDate": _part(lambda t: t.day),

@@ -1,0 +1,185 @@
+"""Identity and access: tokens, impersonation, roles, what kubelets may, reviews."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuplane.simulator.apiserver import ApiFailure, User
+from gpuplane.simulator.apiserver.asgi import Request
+from gpuplane.simulator.apiserver.hooks import Attributes
+from gpuplane.simulator.apiserver.identity import ADMIN, InvalidToken, ServiceAccountTokens, node_user
+
+JANE = User("jane", ("devs", "system:authenticated"))
+
+
+def request(**headers: str) -> Request:
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": b""}
+
+    async def send(_: Any) -> None:
+        return None
+
+    raw = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
+    return Request({"type": "http", "path": "/", "headers": raw, "query_string": b""}, receive, send)
+
+
+def may(cluster: Any, user: User, verb: str, resource: str, namespace: str = "", name: str = "", **more: str) -> bool:
+    wanted = Attributes(verb, resource=resource, namespace=namespace, name=name, **more)
+    return cluster.extensions.rbac.authorize(user, wanted) is None
+
+
+async def grant(cluster: Any, kind: str, rules: list[dict[str, Any]], subject: dict[str, Any], **meta: Any) -> None:
+    """A role of its own and the binding to it."""
+    plural = kind.lower() + "s"
+    await cluster.create(plural, {"metadata": {"name": "r", **meta}, "rules": rules})
+    binding = {"metadata": {"name": "b"}, "roleRef": {"kind": kind, "name": "r"}, "subjects": [subject]}
+    await cluster.create(plural.replace("roles", "rolebindings"), binding)
+
+
+async def test_fixed_tokens_and_anonymous(cluster):
+    identity = cluster.extensions.identity
+    identity.add("secret", ADMIN)
+    assert identity.authenticate(request(authorization="Bearer secret")) == ADMIN
+    assert identity.authenticate(request()).name == "system:anonymous"
+    for wrong in ("Bearer nonsense", "Bearer a.b.c", "Basic x"):
+        with pytest.raises(ApiFailure) as refused:
+            identity.authenticate(request(authorization=wrong))
+        assert refused.value.status == 401
+
+
+async def test_a_service_account_token_lives_as_long_as_what_it_is_bound_to(cluster):
+    tokens = cluster.extensions.identity.accounts
+    account = await cluster.create("serviceaccounts", {"metadata": {"name": "bot"}})
+    pod = await cluster.pod(serviceAccountName="bot", nodeName="n1")
+    token, until = tokens.issue(account, 600, pod=pod)
+    user, _ = tokens.check(token)
+    assert user.name == "system:serviceaccount:default:bot"
+    assert "system:serviceaccounts:default" in user.groups
+    assert user.extra["authentication.kubernetes.io/node-name"] == ("n1",)
+    with pytest.raises(InvalidToken, match="audiences"):
+        tokens.check(token, ("vault",))
+    cluster.time = until
+    with pytest.raises(InvalidToken, match="expired"):
+        tokens.check(token)
+    cluster.time = until - 1
+    await cluster.registry.delete("pods", "default", "p", grace=0)
+    with pytest.raises(InvalidToken, match="deleted"):
+        tokens.check(token)
+    unbound, _ = tokens.issue(account, 600)
+    await cluster.registry.delete("serviceaccounts", "default", "bot")
+    await cluster.create("serviceaccounts", {"metadata": {"name": "bot"}})
+    with pytest.raises(InvalidToken, match="deleted"):
+        tokens.check(unbound)
+
+
+ACCOUNT = {"metadata": {"name": "a", "namespace": "n", "uid": "u"}}
+
+
+@given(st.integers(0, 400), st.integers(0, 255))
+def test_a_changed_token_is_refused(position, value):
+    tokens = ServiceAccountTokens(b"key", lambda *_: ACCOUNT, lambda: 1000.0)
+    token, _ = tokens.issue(ACCOUNT, 600)
+    at = position % len(token)
+    changed = token[:at] + chr(33 + value % 90) + token[at + 1 :]
+    if changed != token:
+        with pytest.raises(InvalidToken):
+            tokens.check(changed)
+
+
+async def test_impersonation_needs_the_right_to_it(cluster):
+    identity = cluster.extensions.identity
+    identity.add("admin", ADMIN)
+    identity.add("jane", JANE)
+    seen = identity.authenticate(request(authorization="Bearer admin", impersonate_user="bob"))
+    assert seen == User("bob", ("system:authenticated",))
+    with pytest.raises(ApiFailure) as refused:
+        identity.authenticate(request(authorization="Bearer jane", impersonate_user="bob"))
+    assert 'User "jane" cannot impersonate resource "users"' in str(refused.value)
+
+
+async def test_roles_hold_with_the_write_that_makes_them(cluster):
+    assert not may(cluster, JANE, "get", "pods", "default")
+    rules = [{"apiGroups": [""], "resources": ["pods", "pods/log"], "verbs": ["get"], "resourceNames": ["mine"]}]
+    await grant(cluster, "Role", rules, {"kind": "Group", "name": "devs"})
+    assert may(cluster, JANE, "get", "pods", "default", "mine")
+    assert may(cluster, JANE, "get", "pods", "default", "mine", subresource="log")
+    assert not may(cluster, JANE, "get", "pods", "default", "other")
+    assert not may(cluster, JANE, "get", "pods", "kube-system", "mine")
+    assert not may(cluster, JANE, "get", "pods", "default", "mine", subresource="exec")
+    assert not may(cluster, JANE, "delete", "pods", "default", "mine")
+    await cluster.registry.delete("rolebindings", "default", "b")
+    assert not may(cluster, JANE, "get", "pods", "default", "mine")
+
+
+async def test_cluster_roles_reach_everywhere_and_to_paths(cluster):
+    rules = [
+        {"apiGroups": ["*"], "resources": ["*"], "verbs": ["list"]},
+        {"nonResourceURLs": ["/logs/*"], "verbs": ["get"]},
+    ]
+    account = {"kind": "ServiceAccount", "name": "bot", "namespace": "default"}
+    await grant(cluster, "ClusterRole", rules, account)
+    bot = User("system:serviceaccount:default:bot")
+    assert may(cluster, bot, "list", "nodes") and may(cluster, bot, "list", "deployments", "x", group="apps")
+    assert cluster.extensions.rbac.authorize(bot, Attributes("get", path="/logs/kubelet")) is None
+    refusal = cluster.extensions.rbac.authorize(bot, Attributes("get", path="/metrics"))
+    assert refusal == 'forbidden: User "system:serviceaccount:default:bot" cannot get path "/metrics"'
+
+
+async def test_aggregated_roles_have_the_rules_of_those_they_select(cluster):
+    subject = {"kind": "User", "name": "jane"}
+    binding = {"metadata": {"name": "v"}, "roleRef": {"kind": "ClusterRole", "name": "view"}, "subjects": [subject]}
+    await cluster.create("clusterrolebindings", binding)
+    assert may(cluster, JANE, "list", "pods", "default")
+    assert not may(cluster, JANE, "get", "secrets", "default")
+    assert not may(cluster, JANE, "list", "gpunodes", group="gpuplane.dev")
+    more = {
+        "metadata": {"name": "gpus", "labels": {"rbac.authorization.k8s.io/aggregate-to-view": "true"}},
+        "rules": [{"apiGroups": ["gpuplane.dev"], "resources": ["gpunodes"], "verbs": ["list"]}],
+    }
+    await cluster.create("clusterroles", more)
+    assert may(cluster, JANE, "list", "gpunodes", group="gpuplane.dev")
+
+
+async def test_a_kubelet_writes_only_what_is_its_own(cluster):
+    kubelet = node_user("n1")
+    await cluster.pod("here", nodeName="n1")
+    await cluster.pod("there", nodeName="n2")
+    assert may(cluster, kubelet, "list", "pods") and may(cluster, kubelet, "get", "secrets", "default", "s")
+    assert may(cluster, kubelet, "patch", "nodes", name="n1", subresource="status")
+    assert not may(cluster, kubelet, "patch", "nodes", name="n2", subresource="status")
+    assert may(cluster, kubelet, "patch", "pods", "default", "here", subresource="status")
+    assert not may(cluster, kubelet, "patch", "pods", "default", "there", subresource="status")
+    assert not may(cluster, kubelet, "delete", "deployments", "default", "d", group="apps")
+
+
+async def test_the_words_of_a_refusal(cluster):
+    refusal = cluster.extensions.rbac.authorize(
+        JANE, Attributes("delete", group="apps", resource="deployments", namespace="default", name="web")
+    )
+    assert refusal == (
+        'deployments.apps "web" is forbidden: User "jane" cannot delete resource "deployments" '
+        'in API group "apps" in the namespace "default"'
+    )
+
+
+async def test_reviews(cluster):
+    reviews = cluster.registry.hooks.reviews
+    asked = {"verb": "get", "resource": "pods", "namespace": "default"}
+    own = await reviews["selfsubjectaccessreviews"]({"spec": {"resourceAttributes": asked}}, "", JANE)
+    assert own["status"]["allowed"] is False
+    spec = {"user": "root", "groups": ["system:masters"], "resourceAttributes": asked}
+    assert (await reviews["subjectaccessreviews"]({"spec": spec}, "", JANE))["status"]["allowed"] is True
+    rules = await reviews["selfsubjectrulesreviews"]({"spec": {"namespace": "default"}}, "", ADMIN)
+    assert rules["status"]["resourceRules"][0]["verbs"] == ["*"]
+    me = await reviews["selfsubjectreviews"]({}, "", JANE)
+    assert me["status"]["userInfo"] == {"username": "jane", "groups": ["devs", "system:authenticated"]}
+    account = await cluster.create("serviceaccounts", {"metadata": {"name": "bot"}})
+    token, _ = cluster.extensions.identity.accounts.issue(account, 600)
+    known = await reviews["tokenreviews"]({"spec": {"token": token}}, "", ADMIN)
+    assert known["status"]["user"]["username"] == "system:serviceaccount:default:bot"
+    unknown = await reviews["tokenreviews"]({"spec": {"token": "x"}}, "", ADMIN)
+    assert unknown["status"]["authenticated"] is False and unknown["status"]["error"]

@@ -1,0 +1,209 @@
+"""What the server says of itself: discovery, OpenAPI, CRDs that come and go, the SPDY session."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import struct
+import zlib
+from typing import Any
+
+import pytest
+
+from gpuplane.simulator.apiserver import ApiFailure, discovery
+from gpuplane.simulator.apiserver.asgi import Request
+from gpuplane.simulator.apiserver.builtin import RESOURCES
+from gpuplane.simulator.apiserver.streams.spdy import DICTIONARY, Session
+
+AGGREGATED = "application/json;g=apidiscovery.k8s.io;v={};as=APIGroupDiscoveryList,application/json"
+PROTOBUF = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf"
+
+
+def crd(version: str = "v1", **spec: Any) -> dict[str, Any]:
+    schema = {"type": "object", "properties": {"spec": {"type": "object", "properties": {"a": {"type": "string"}}}}}
+    served = {"name": version, "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
+    names = {"plural": "things", "kind": "Thing", "shortNames": ["th"]}
+    body = {"group": "example.com", "scope": "Cluster", "names": names, "versions": [served], **spec}
+    return {"metadata": {"name": "things.example.com"}, "spec": body}
+
+
+async def page(cluster: Any, path: str, accept: str = "application/json", **headers: str) -> Any:
+    raw = [(b"accept", accept.encode()), (b"host", b"localhost:1")]
+    raw += [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
+    scope = {"type": "http", "method": "GET", "path": path, "headers": raw, "query_string": b""}
+    return await cluster.extensions.page(Request(scope, None, None))  # type: ignore[arg-type]  # neither is used
+
+
+def served(path: str, accept: str = "application/json") -> Any:
+    answer = discovery.respond(path, accept, RESOURCES, address="localhost:1")
+    return None if answer is None else json.loads(answer.body)
+
+
+def test_discovery_in_both_forms_says_the_same():
+    plain = {
+        (group["name"], version["version"], resource["name"], resource["kind"])
+        for group in served("/apis")["groups"]
+        for version in group["versions"]
+        for resource in served(f"/apis/{version['groupVersion']}")["resources"]
+        if "/" not in resource["name"]
+    }
+    for wanted in ("v2", "v2beta1"):
+        whole = served("/apis", AGGREGATED.format(wanted))
+        assert whole["apiVersion"] == f"apidiscovery.k8s.io/{wanted}"
+        assert plain == {
+            (group["metadata"]["name"], version["version"], resource["resource"], resource["responseKind"]["kind"])
+            for group in whole["items"]
+            for version in group["versions"]
+            for resource in version["resources"]
+        }
+
+
+def test_subresources_say_their_own_kinds():
+    pods = {r["name"]: r for r in served("/api/v1")["resources"]}
+    assert pods["pods/eviction"]["kind"] == "Eviction" and pods["pods/eviction"]["group"] == "policy"
+    assert pods["pods"]["shortNames"] == ["po"] and pods["pods"]["categories"] == ["all"]
+    deployments = {r["name"]: r for r in served("/apis/apps/v1")["resources"]}
+    assert deployments["deployments/scale"]["kind"] == "Scale"
+    assert served("/apis/nosuch.io") is None and served("/apis/apps/v9") is None
+
+
+@pytest.mark.parametrize(
+    ("versions", "preferred"),
+    [(["v1beta1", "v1"], "v1"), (["v2alpha1", "v1beta2", "v1beta1"], "v1beta2"), (["v1", "v2"], "v2")],
+)
+def test_versions_are_in_kubernetes_order(versions: list[str], preferred: str):
+    assert sorted(versions, key=discovery.version_priority)[0] == preferred
+
+
+async def test_a_crd_is_served_at_once_and_gone_at_once(cluster):
+    made = await cluster.create("customresourcedefinitions", crd())
+    assert {c["type"]: c["status"] for c in made["status"]["conditions"]}["Established"] == "True"
+    listed = json.loads((await page(cluster, "/apis/example.com/v1")).body)
+    assert listed["resources"][0]["shortNames"] == ["th"]
+    await cluster.create("things.example.com", {"metadata": {"name": "t"}, "spec": {"a": "x"}})
+    document = json.loads((await page(cluster, "/openapi/v3/apis/example.com/v1")).body)
+    assert "a" in document["components"]["schemas"]["com.example.v1.Thing"]["properties"]["spec"]["properties"]
+    gone: list[str] = []
+    cluster.registry.subscribe("things.example.com", lambda event, obj, old: gone.append(event))
+    await cluster.registry.delete("customresourcedefinitions", None, "things.example.com")
+    assert gone == ["DELETED"]
+    assert await page(cluster, "/apis/example.com/v1") is None
+    await cluster.create("customresourcedefinitions", crd())
+    assert cluster.registry.list("things.example.com") == []
+
+
+async def test_a_crd_changes_its_schema_and_versions_without_losing_objects(cluster):
+    await cluster.create("customresourcedefinitions", crd())
+    await cluster.create("things.example.com", {"metadata": {"name": "t"}, "spec": {"a": "x"}})
+    versions = crd()["spec"]["versions"]
+    second = {**versions[0], "name": "v2", "storage": False}
+    change = {"spec": {"versions": [*versions, second]}}
+    await cluster.registry.patch("customresourcedefinitions", None, "things.example.com", change, "merge")
+    info = cluster.registry.kinds.served("example.com", "v2", "things").info
+    assert cluster.registry.get(info, None, "t")["apiVersion"] == "example.com/v2"
+    await cluster.registry.patch(info, None, "t", {"spec": {"a": "y"}}, "merge")
+    stored = cluster.registry.get("things.example.com", None, "t")
+    assert (stored["apiVersion"], stored["spec"]["a"]) == ("example.com/v1", "y")
+
+
+async def test_names_that_are_taken_are_not_served(cluster):
+    await cluster.create("customresourcedefinitions", crd())
+    other = crd(names={"plural": "others", "kind": "Other", "shortNames": ["th"]})
+    other["metadata"]["name"] = "others.example.com"
+    made = await cluster.create("customresourcedefinitions", other)
+    assert {c["type"]: c["status"] for c in made["status"]["conditions"]}["NamesAccepted"] == "False"
+    assert cluster.registry.kinds.served("example.com", "v1", "others") is None
+
+
+async def test_a_wrong_crd_is_refused(cluster):
+    with pytest.raises(ApiFailure, match=r"spec\.scope: Required value"):
+        await cluster.create("customresourcedefinitions", crd(scope=""))
+
+
+async def test_openapi_has_every_kind_and_changes_its_hash_with_crds(cluster):
+    index = json.loads((await page(cluster, "/openapi/v3")).body)["paths"]
+    for name in ("api/v1", "apis/apps/v1"):
+        document = json.loads((await page(cluster, f"/openapi/v3/{name}")).body)
+        schemas = document["components"]["schemas"]
+        for path in document["paths"].values():
+            for operation in path.values():
+                target = operation["responses"]["200"]["content"]["application/json"]["schema"]["$ref"]
+                assert target.rpartition("/")[2] in schemas
+        references = set(json.dumps(schemas).split('"#/components/schemas/')[1:])
+        assert {text.partition('"')[0] for text in references} <= schemas.keys()
+    pod = json.loads((await page(cluster, "/openapi/v3/api/v1")).body)["components"]["schemas"][
+        "io.k8s.api.core.v1.Pod"
+    ]
+    assert pod["x-kubernetes-group-version-kind"] == [{"group": "", "kind": "Pod", "version": "v1"}]
+    await cluster.create("customresourcedefinitions", crd())
+    after = json.loads((await page(cluster, "/openapi/v3")).body)["paths"]
+    assert after.keys() - index.keys() == {"apis/example.com/v1"}
+    assert after["api/v1"] == index["api/v1"]
+
+
+async def test_openapi_v2_in_json_and_protobuf(cluster):
+    await cluster.create("customresourcedefinitions", crd())
+    document = json.loads((await page(cluster, "/openapi/v2")).body)
+    containers = document["definitions"]["io.k8s.api.core.v1.PodSpec"]["properties"]["containers"]
+    assert containers["x-kubernetes-patch-merge-key"] == "name"
+    assert "com.example.v1.Thing" in document["definitions"]
+    binary = await page(cluster, "/openapi/v2", PROTOBUF)
+    assert binary.content_type.endswith("+protobuf") and "@" not in binary.content_type
+    assert binary.body.startswith(b"\x0a\x032.0") and b"com.example.v1.Thing" in binary.body
+
+
+async def test_pages_know_their_etag(cluster):
+    first = await page(cluster, "/apis", AGGREGATED.format("v2"))
+    etag = dict(first.headers)[b"etag"].decode()
+    assert (await page(cluster, "/apis", AGGREGATED.format("v2"), if_none_match=etag)).status == 304
+    assert (await page(cluster, "/healthz")).body == b"ok"
+
+
+# -- SPDY --------------------------------------------------------------------------------------------------------
+class SpdyClient:
+    """The client's half of a session, enough to test the server's."""
+
+    def __init__(self) -> None:
+        self.deflate = zlib.compressobj(zdict=DICTIONARY)
+        self.inflate = zlib.decompressobj(zdict=DICTIONARY)
+
+    def open(self, number: int, **headers: str) -> bytes:
+        block = struct.pack("!I", len(headers))
+        for name, value in headers.items():
+            block += struct.pack("!I", len(name)) + name.encode() + struct.pack("!I", len(value)) + value.encode()
+        packed = self.deflate.compress(block) + self.deflate.flush(zlib.Z_SYNC_FLUSH)
+        body = struct.pack("!IIH", number, 0, 0) + packed
+        return struct.pack("!HHI", 0x8003, 1, len(body)) + body
+
+
+def test_the_dictionary_is_that_of_the_draft():
+    assert zlib.adler32(DICTIONARY) == 0xE3C6A7C2
+
+
+async def test_streams_are_opened_read_written_and_closed():
+    connected: asyncio.Future[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = asyncio.Future()
+    listener = await asyncio.start_server(lambda r, w: connected.set_result((r, w)), "127.0.0.1", 0)
+    reader, writer = await asyncio.open_connection(*listener.sockets[0].getsockname())
+    ours = await connected
+    session = Session(*ours)
+    running = asyncio.create_task(session.run())
+    client = SpdyClient()
+    writer.write(client.open(1, streamtype="error") + client.open(3, streamtype="stdin"))
+    streams = [await anext(aiter_) for aiter_ in [session.streams()] for _ in range(2)]
+    assert [stream.headers for stream in streams] == [{"streamtype": "error"}, {"streamtype": "stdin"}]
+    for number in (1, 3):
+        kind, size = struct.unpack("!II", await reader.readexactly(8))
+        assert kind == 0x80030002
+        assert struct.unpack("!I", (await reader.readexactly(size))[:4])[0] == number
+    writer.write(struct.pack("!II", 3, 5) + b"hello" + struct.pack("!II", 3, 1 << 24))
+    assert (await streams[1].read(), await streams[1].read(), await streams[1].read()) == (b"hello", b"", b"")
+    await streams[0].write(b"done")
+    await streams[0].close()
+    assert await reader.readexactly(20) == struct.pack("!II", 1, 4) + b"done" + struct.pack("!II", 1, 1 << 24)
+    ping = struct.pack("!HHI", 0x8003, 6, 4) + b"ping"
+    writer.write(ping)
+    assert await reader.readexactly(12) == ping
+    writer.close()
+    await asyncio.wait_for(running, 5)
+    ours[1].close()
+    listener.close()
