@@ -30,6 +30,7 @@ class Kernel:
         self.root = root
         self.broken: dict[str, Completed] = {}
         self.ran: list[str] = []
+        self.holders = 0
         self.before: Callable[[str], None] = lambda _: None
 
     async def run(self, command: Command) -> Completed:
@@ -49,19 +50,30 @@ class Kernel:
             if name == "nvidia":
                 version = found.read_text().split("version=")[1].split("\n")[0]
                 self._write("sys/module/nvidia/version", version + "\n")
-                self._write("sys/module/nvidia/refcnt", "0\n")
                 self._write("proc/driver/nvidia/version", f"NVRM version: NVIDIA Kernel Module  {version}  x\n")
         elif name in loaded:
-            if name == "nvidia" and (self.root / "sys/module/nvidia/refcnt").read_text() != "0\n":
+            if name == "nvidia" and self.holders:
                 return Completed(command, 1, stderr="rmmod: ERROR: Module nvidia is in use")
             del loaded[name]
             if name == "nvidia":
-                for path in ("sys/module/nvidia/version", "sys/module/nvidia/refcnt", "proc/driver/nvidia/version"):
+                for path in ("sys/module/nvidia/version", "proc/driver/nvidia/version"):
                     (self.root / path).unlink()
                 for path in ("sys/module/nvidia", "proc/driver/nvidia", "proc/driver"):
                     (self.root / path).rmdir()
-        self._write("proc/modules", "".join(f"{m} 1 0 - Live 0x0\n" for m in loaded))
+        self._write("proc/modules", "".join(self._line(m, loaded) for m in loaded))
         return Completed(command, 0)
+
+    def _line(self, module: str, loaded: dict[str, None]) -> str:
+        """As proc(5): size, references, and the modules among them."""
+        dependents = [m for m in loaded if m != "nvidia"] if module == "nvidia" else []
+        users = "".join(f"{m}," for m in dependents) or "-"
+        return f"{module} 1 {len(dependents) + (self.holders if module == 'nvidia' else 0)} {users} Live 0x0\n"
+
+    def hold(self, holders: int) -> None:
+        """Let so many processes hold the driver."""
+        self.holders = holders
+        loaded = self._loaded()
+        self._write("proc/modules", "".join(self._line(m, loaded) for m in loaded))
 
     def _loaded(self) -> dict[str, None]:
         path = self.root / "proc/modules"

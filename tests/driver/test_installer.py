@@ -84,7 +84,7 @@ async def test_new_hardware_version_replaces_the_loaded_driver(world: Any) -> No
     facts, _ = await install(world.host)
     assert facts.module == "550.54.15"
     assert sorted(p.name for p in (world.root / "usr/lib64").glob("libcuda.so.5*")) == ["libcuda.so.550.54.15"]
-    world.write("sys/module/nvidia/refcnt", "2\n")
+    world.kernel.hold(2)
     world.simulated("560.1")
     with pytest.raises(DriverError) as caught:
         await install(world.host)
@@ -123,7 +123,7 @@ async def test_real_hardware_without_a_driver_is_told_what_to_do(world: Any) -> 
 async def test_a_driver_in_use_is_not_taken_away(world: Any) -> None:
     world.simulated()
     await install(world.host)
-    world.write("sys/module/nvidia/refcnt", "1\n")
+    world.kernel.hold(1)
     with pytest.raises(DriverError) as caught:
         await uninstall(world.host)
     assert caught.value.reason == "ModuleInUse"

@@ -119,8 +119,8 @@ async def test_installing_switched_off(world: Any, monkeypatch: Any) -> None:
 async def test_uninstall_reports_removed_and_says_why_while_it_cannot(world: Any) -> None:
     world.simulated()
     await stop(await started(world, lambda: world.client.writes))
-    world.write("sys/module/nvidia/refcnt", "1\n")
-    world.between = [lambda: world.write("sys/module/nvidia/refcnt", "0\n")]
+    world.kernel.hold(1)
+    world.between = [lambda: world.kernel.hold(0)]
     await uninstall(world.context())
     stages = [write["stages"]["driver"] for write in world.client.writes]
     assert [(stage["state"], stage.get("reason")) for stage in stages[1:]] == [

@@ -9,6 +9,8 @@ from __future__ import annotations
 import logging
 import re
 
+import msgspec
+
 from gpuplane import names
 from gpuplane.driver.decide import Action, Decision, Facts, decide
 from gpuplane.driver.package import MODULES, files, find_package
@@ -31,6 +33,7 @@ log = logging.getLogger("gpuplane.driver")
 
 COMPONENT = "driver"
 LOCK = "run/gpuplane-driver.lock"
+_UNLOAD_ORDER = ("nvidia_drm", "nvidia_peermem", "nvidia_modeset", "nvidia_uvm", "nvidia")
 _NVIDIA, _DISPLAY = "0x10de", ("0x0300", "0x0302")
 _MAX_STEPS = 8  # install, unload, load, done: twice as many as there can be
 
@@ -56,7 +59,7 @@ def observe(host: Host, *, may_install: bool = True, before: Facts | None = None
     return Facts(
         gpus=_count_gpus(host) if before is None else before.gpus,
         module=_module_version(host),
-        users=int(host.read_text("sys/module/nvidia/refcnt") or 0),
+        users=sum(module.users for module in loaded.values()),
         unloaded=tuple(module for module in MODULES if module.replace("-", "_") not in loaded),
         library=next((d for d in LIBRARY_DIRS if host.exists(f"{d}/libnvidia-ml.so.1")), ""),
         installed=None if state is None else state.notes.get("digest", "") if complete else "",
@@ -130,7 +133,7 @@ async def _act(host: Host, facts: Facts, decision: Decision) -> None:
 
 async def _unload(host: Host) -> None:
     loaded = _loaded(host)
-    for module in ("nvidia_drm", "nvidia_peermem", "nvidia_modeset", "nvidia_uvm", "nvidia"):
+    for module in _UNLOAD_ORDER:
         if module in loaded:
             await _tool(host, "rmmod", module)
 
@@ -169,9 +172,21 @@ def _complete(host: Host, state: State) -> bool:
     return all(names_in <= set(host.list(directory)) for directory, names_in in wanted.items())
 
 
-def _loaded(host: Host) -> frozenset[str]:
-    """The loaded kernel modules, by the names that /proc/modules has for them."""
-    return frozenset(line.split(" ", 1)[0] for line in (host.read_text("proc/modules") or "").splitlines())
+class Module(msgspec.Struct, frozen=True):
+    """A loaded kernel module; `users` are those that are no modules themselves: open files, mappings."""
+
+    users: int
+
+
+def _loaded(host: Host) -> dict[str, Module]:
+    """The driver's loaded modules, by the names that /proc/modules has for them (format: proc(5))."""
+    found = {}
+    for line in (host.read_text("proc/modules") or "").splitlines():
+        name, _, references, dependents, *_ = [*line.split(), "", "", "", ""]
+        if name in _UNLOAD_ORDER:
+            modules = 0 if dependents in ("", "-") else dependents.strip(",").count(",") + 1
+            found[name] = Module(max(0, int(references) - modules) if references.isdigit() else 0)
+    return found
 
 
 def _module_version(host: Host) -> str:

@@ -13,7 +13,7 @@ from gpuplane.api.gpunode import GPU, Machine, Stage, StageName, StageState
 from gpuplane.driver.decide import Action, Facts
 from gpuplane.driver.installer import DriverError, install
 from gpuplane.driver.installer import uninstall as uninstall_from
-from gpuplane.errors import GpuplaneError, Retryable
+from gpuplane.errors import GpuplaneError, Retryable, Terminal
 from gpuplane.hardware import to_api
 from gpuplane.host import DriverReady, Host, HostError, Locked, mark_ready
 from gpuplane.operand import OperandContext, Outcome, keep_stage, remove_stage
@@ -74,7 +74,8 @@ async def _ask_gpus(context: OperandContext) -> tuple[str, tuple[int, int], tupl
     """Driver version, CUDA version and GPUs as NVML gives them.
 
     Raises:
-        DriverError: GPUsDoNotAnswer, when there is no answer after some tries.
+        DriverError: GPUsDoNotAnswer, when there is no answer after some tries; DriverUnusable, when trying again is no
+            use: libraries and module do not fit, for one.
     """
     for attempt in range(_ANSWER_TRIES):
         try:
@@ -88,6 +89,8 @@ async def _ask_gpus(context: OperandContext) -> tuple[str, tuple[int, int], tupl
             what, where, cure = "NVML answers, but lists no GPU", "nvmlDeviceGetCount", "see `dmesg` on the node"
         except Retryable as error:
             what, where, cure = error.what, error.where, error.cure
+        except Terminal as error:
+            raise DriverError("DriverUnusable", error.what, where=error.where, cure=error.cure) from error
         if attempt + 1 < _ANSWER_TRIES:
             await context.sleep(0.1 * 2**attempt)
     raise DriverError("GPUsDoNotAnswer", what, where=where, cure=cure)

@@ -10,7 +10,7 @@ import asyncio
 from gpuplane import names
 from gpuplane.api.core import Node
 from gpuplane.api.gpunode import Machine, Stage, StageName, StageState
-from gpuplane.errors import GpuplaneError, InvalidInput, Retryable
+from gpuplane.errors import GpuplaneError, InvalidInput, Retryable, Terminal
 from gpuplane.host import Host, HostError, Locked
 from gpuplane.operand import OperandContext, Outcome, keep_stage, remove_stage
 from gpuplane.toolkit import applying
@@ -58,11 +58,14 @@ async def uninstall(context: OperandContext) -> None:
 
 
 def _observe(context: OperandContext, host: Host, said: str) -> Facts:
-    source = context.open_gpus()
     try:
-        gpus, version = source.inventory(), source.driver_version()
-    finally:
-        source.close()
+        source = context.open_gpus()
+        try:
+            gpus, version = source.inventory(), source.driver_version()
+        finally:
+            source.close()
+    except (Retryable, Terminal) as error:
+        raise ToolkitError("GPUsDoNotAnswer", error.what, where=error.where, cure=error.cure) from error
     return observe(host, gpus=gpus, driver_version=version, runtime=said)
 
 
@@ -82,6 +85,4 @@ def reason_of(error: GpuplaneError) -> str:
         return "ToolkitBusy"
     if isinstance(error, HostError):
         return "HostFileSystem"
-    if isinstance(error, Retryable):
-        return "GPUsDoNotAnswer"
     return type(error).__name__
