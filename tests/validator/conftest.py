@@ -152,6 +152,10 @@ class World:
         self.change(stages={**self.node.status.stages, name.value: Stage(state=StageState.DONE)})
         self.client.put(Node, {"metadata": {"name": NODE}, "status": {"allocatable": {"nvidia.com/gpu": allocatable}}})
 
+    def allocatable(self) -> int:
+        node = msgspec.convert(self.client.objects["nodes", NODE], Node)
+        return int(node.status.allocatable.get("nvidia.com/gpu", 0))
+
     def stage(self, name: StageName) -> Stage | None:
         return self.node.status.stages.get(name.value)
 

@@ -48,7 +48,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def validator(world: Any, clock: Clock) -> Validator:
-    return Validator(world.context(), lambda name: world.node, clock)
+    return Validator(world.context(), lambda name: world.node, world.allocatable, clock)
 
 
 async def test_cuda_when_the_toolkit_holds_and_plugin_when_gpus_are_allocatable(world: Any) -> None:
@@ -77,14 +77,14 @@ async def test_nothing_happens_before_the_toolkit_holds(world: Any, validator: V
 async def test_a_restarted_validator_takes_nothing_back_and_repeats_nothing(world: Any, validator: Validator) -> None:
     await validator.reconcile("sim-1")
     writes = len(world.client.writes)
-    again = Validator(world.context(), lambda name: world.node)
+    again = Validator(world.context(), lambda name: world.node, world.allocatable)
     assert await again.reconcile("sim-1") is None
     assert (len(world.ran), len(world.client.writes)) == (2, writes)
 
 
 async def test_what_the_watch_does_not_show_yet_is_not_proved_twice(world: Any, clock: Clock) -> None:
     stale = world.node
-    validator = Validator(world.context(), lambda name: stale, clock)
+    validator = Validator(world.context(), lambda name: stale, world.allocatable, clock)
     assert await validator.reconcile("sim-1") is None
     assert await validator.reconcile("sim-1") == 10
     assert len(world.ran) == 2
@@ -199,10 +199,10 @@ def ends(world: Any, phase: str, **status: Any) -> None:
 
 async def plugin_stage(world: Any) -> Any:
     """Validate CUDA with the fake and the plugin as on a full node."""
-    light = Validator(world.context(), lambda name: world.node)
+    light = Validator(world.context(), lambda name: world.node, world.allocatable)
     await light.reconcile("sim-1")
     world.hold(StageName.DEVICE_PLUGIN)
-    full = Validator(world.context(vector_add=None), lambda name: world.node)
+    full = Validator(world.context(vector_add=None), lambda name: world.node, world.allocatable)
     await full.reconcile("sim-1")
     return world.stage(PLUGIN)
 

@@ -30,7 +30,7 @@ class Settling:
     each stage. `seconds_per_node` times the number of nodes, at most `at_most` seconds.
     """
 
-    def __init__(self, clock: Callable[[], float], *, seconds_per_node: float = 0.01, at_most: float = 10.0) -> None:
+    def __init__(self, clock: Callable[[], float], *, seconds_per_node: float = 0.01, at_most: float = 60.0) -> None:
         self._clock = clock
         self._per_node = seconds_per_node
         self._at_most = at_most

@@ -61,7 +61,11 @@ def fingerprint(node: GPUNode) -> str:
 
 
 def next_step(
-    status: GPUNodeStatus, files: Collection[str], unseen: Mapping[Step, str] = MappingProxyType({})
+    status: GPUNodeStatus,
+    files: Collection[str],
+    *,
+    advertised: bool,
+    unseen: Mapping[Step, str] = MappingProxyType({}),
 ) -> Step | None:
     """The first validation that is due; None when everything that can be validated now is.
 
@@ -70,6 +74,7 @@ def next_step(
 
     Args:
         files: the names of the status files that are there.
+        advertised: whether the Node offers GPUs: that is seen there before the operator writes the stage.
         unseen: digests of what this process has proved and reported, and the watch has not shown yet.
     """
     wanted = digest(status)
@@ -84,7 +89,7 @@ def next_step(
         return None
     if not proved(Step.CUDA):
         return Step.CUDA
-    if holds(StageName.DEVICE_PLUGIN) and not proved(Step.PLUGIN):
+    if (advertised or holds(StageName.DEVICE_PLUGIN)) and not proved(Step.PLUGIN):
         return Step.PLUGIN
     return None
 

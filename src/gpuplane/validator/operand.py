@@ -1,9 +1,9 @@
 """The validator of one node: proves CUDA on every GPU when the toolkit holds, and a pod with a GPU when the plugin
 does.
 
-Driven by a watch of the node's own GPUNode. What failed is tried again when the GPUNode's GPUs, health, labels or
-annotations change, or after a pause of minutes; nothing else repeats. What was proved is left alone across restarts of
-this pod, and proved again after a boot of the node, which clears the status files.
+Driven by watches of the node's own GPUNode and Node. What failed is tried again when the GPUNode's GPUs, health, labels
+or annotations change, or after a pause of minutes; nothing else repeats. What was proved is left alone across restarts
+of this pod, and proved again after a boot of the node, which clears the status files.
 """
 
 from __future__ import annotations
@@ -38,12 +38,19 @@ NOT_RUN: Final = "no GPU was free, so no pod was run"
 
 async def run(context: OperandContext) -> None:
     """Runs until cancelled. Status files and reports stay: they are facts about the node, not about this pod."""
-    nodes = Informer(context.client, GPUNode, fields=f"metadata.name={context.node_name}")
-    validator = Validator(context, nodes.get)
+    own = f"metadata.name={context.node_name}"
+    nodes = Informer(context.client, GPUNode, fields=own)
+    machines = Informer(context.client, Node, fields=own)
+    validator = Validator(context, nodes.get, lambda: allocatable_gpus(machines.get(context.node_name)))
     try:
-        await Controller("validator", [nodes], validator.reconcile).run()
+        await Controller("validator", [nodes, machines], validator.reconcile).run()
     finally:
         await nodes.stop()
+        await machines.stop()
+
+
+def allocatable_gpus(node: Node | None) -> int:
+    return whole(node.status.allocatable.get(names.GPU_RESOURCE, 0)) if node is not None else 0
 
 
 class Validator:
@@ -51,6 +58,7 @@ class Validator:
 
     Args:
         get: the newest GPUNode of that name, None while there is none.
+        allocatable: how many GPUs the node's kubelet offers now.
         clock: monotonic seconds.
     """
 
@@ -58,10 +66,12 @@ class Validator:
         self,
         context: OperandContext,
         get: Callable[[str], GPUNode | None],
+        allocatable: Callable[[], int],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._context = context
         self._get = get
+        self._allocatable = allocatable
         self._clock = clock
         self._host = Host(context.host_root)
         self._failed: dict[Step, Attempt] = {}
@@ -76,7 +86,12 @@ class Validator:
         if node is None:
             return None
         unseen = self._still_unseen(node)
-        step = decide.next_step(node.status, self._host.list(names.VALIDATIONS_DIR), unseen)
+        step = decide.next_step(
+            node.status,
+            self._host.list(names.VALIDATIONS_DIR),
+            advertised=self._allocatable() > 0,
+            unseen=unseen,
+        )
         if step is None:
             return UNSEEN_SECONDS if unseen else None
         fingerprint = decide.fingerprint(node)
@@ -148,12 +163,10 @@ class Validator:
     async def _plugin(self) -> str:
         """The kubelet offers GPUs, and a pod that asks for one gets one that works. Raises Failed, ApiError."""
         context = self._context
-        node = await context.client.get(Node, context.node_name)
-        allocatable = whole(node.status.allocatable.get(names.GPU_RESOURCE, 0))
-        if allocatable <= 0:
+        if self._allocatable() <= 0:
             cure = f"kubectl -n {context.namespace} logs ds/nvidia-device-plugin-daemonset"
             raise Failed(
-                Problem("NothingAllocatable", f"the kubelet offers no {names.GPU_RESOURCE}", node.metadata.name, cure)
+                Problem("NothingAllocatable", f"the kubelet offers no {names.GPU_RESOURCE}", context.node_name, cure)
             )
         if context.in_process:
             return ""

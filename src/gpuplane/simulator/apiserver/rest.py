@@ -18,6 +18,7 @@ from gpuplane.simulator.apiserver.builtin import ResourceInfo
 from gpuplane.simulator.apiserver.failure import ApiFailure, bad_request
 from gpuplane.simulator.apiserver.hooks import SYSTEM, Attributes
 from gpuplane.simulator.apiserver.kinds import Kind
+from gpuplane.simulator.apiserver.metrics import Requests
 from gpuplane.simulator.apiserver.negotiation import (
     PATCH_TYPES,
     View,
@@ -74,6 +75,7 @@ class Rest:
     def __init__(self, registry: Registry) -> None:
         self.registry = registry
         self.reader = Reader(registry)
+        self.requests = Requests()
 
     def close(self) -> None:
         self.reader.watches.close()
@@ -146,10 +148,10 @@ class Rest:
 
     def _authorize(self, request: Request, attributes: Attributes) -> None:
         authorizer = self.registry.hooks.authorizer
-        if authorizer is None:
-            return
-        refusal = authorizer.authorize(request.user, attributes)
-        if refusal is not None:
+        refusal = None if authorizer is None else authorizer.authorize(request.user, attributes)
+        if refusal is None:
+            self.requests.count(request.user.name, attributes)
+        else:
             details: Object = {"name": attributes.name} if attributes.name else {}
             if attributes.group:
                 details["group"] = attributes.group
@@ -157,6 +159,8 @@ class Rest:
             raise ApiFailure(403, "Forbidden", refusal, details)
 
     async def _page(self, request: Request) -> Response | None:
+        if request.path == "/metrics":
+            return Response(200, self.requests.exposition(), "text/plain; version=0.0.4; charset=utf-8")
         for page in self.registry.hooks.pages:
             response = await page(request)
             if response is not None:
