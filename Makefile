@@ -28,14 +28,14 @@ docs: setup
 
 lock: setup
 	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --no-emit-index-url --no-emit-find-links \
-	    --extra dev --output-file requirements.lock pyproject.toml
+	    --python-version 3.11 --extra dev --output-file requirements.lock pyproject.toml
 
 setup: $(STAMP)
 
 $(STAMP): pyproject.toml requirements.lock $(NATIVE)
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@test -x $(BIN)/uv || $(BIN)/python -m pip install --quiet uv
-	$(BIN)/uv pip sync --quiet --python $(BIN)/python --allow-empty-requirements requirements.lock
+	$(BIN)/uv pip sync --quiet --compile-bytecode --python $(BIN)/python --allow-empty-requirements requirements.lock
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
 	@touch $@
 
