@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import datetime
 import threading
 
 import pytest
@@ -161,3 +162,51 @@ def test_kopf(cluster, namespace, monkeypatch):
         asyncio.run(operate())
     assert (told[0], told[-1]) == ("created 1", "deleted")
     assert "updated 2" in told
+
+
+def test_a_client_certificate_says_who_asks(cluster, tmp_path):
+    """The official client with a certificate of the cluster's authority instead of a token."""
+    kubernetes = pytest.importorskip("kubernetes")
+    certificate, key = client_certificate(cluster.authority, "carol", "system:masters", tmp_path)
+    configuration = kubernetes.client.Configuration(host=cluster.url)
+    configuration.ssl_ca_cert = str(cluster.authority)
+    configuration.cert_file, configuration.key_file = str(certificate), str(key)
+    api_client = kubernetes.client.ApiClient(configuration)
+    review = kubernetes.client.AuthenticationV1Api(api_client).create_self_subject_review({})
+    assert review.status.user_info.username == "carol"
+    assert review.status.user_info.groups == ["system:masters", "system:authenticated"]
+    assert kubernetes.client.CoreV1Api(api_client).list_node().items
+    api_client.close()
+
+
+def client_certificate(authority, name, group, directory):
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    issuer = x509.load_pem_x509_certificate(authority.read_bytes())
+    signer = serialization.load_pem_private_key(authority.with_name("ca.key").read_bytes(), None)
+    key = ec.generate_private_key(ec.SECP256R1())
+    attributes = [
+        x509.NameAttribute(x509.NameOID.ORGANIZATION_NAME, group),
+        x509.NameAttribute(x509.NameOID.COMMON_NAME, name),
+    ]
+    now = datetime.datetime.now(datetime.UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(x509.Name(attributes))
+        .issuer_name(issuer.subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(minutes=1))
+        .not_valid_after(now + datetime.timedelta(hours=1))
+        .add_extension(x509.ExtendedKeyUsage([x509.ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer.public_key()), critical=False)
+        .sign(signer, hashes.SHA256())
+    )
+    paths = directory / "client.crt", directory / "client.key"
+    paths[0].write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    form = serialization.PrivateFormat.PKCS8
+    plain = serialization.NoEncryption()
+    paths[1].write_bytes(key.private_bytes(serialization.Encoding.PEM, form, plain))
+    return paths

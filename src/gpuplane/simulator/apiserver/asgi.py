@@ -19,6 +19,9 @@ Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
+# Where in a scope the subject of the client's certificate is, as `ssl.SSLSocket.getpeercert` gives it.
+CERTIFICATE_SUBJECT = "gpuplane.certificate_subject"
+
 MAX_BODY_BYTES = 3 * 1024 * 1024  # as the real server limits it
 
 

@@ -10,6 +10,7 @@ import contextlib
 import errno
 import logging
 import socket
+import ssl
 from collections.abc import Iterator
 
 import uvicorn
@@ -94,6 +95,9 @@ class HttpServer:
             timeout_graceful_shutdown=_STOP_SECONDS,
             ssl_certfile=str(certificates.certificate) if certificates else None,
             ssl_keyfile=str(certificates.key) if certificates else None,
+            # A client may show a certificate of the cluster's authority instead of a token.
+            ssl_ca_certs=str(certificates.authority) if certificates else None,
+            ssl_cert_reqs=ssl.CERT_OPTIONAL if certificates else ssl.CERT_NONE,
         )
         self._server = _Server(config)
 

@@ -1,4 +1,4 @@
-"""Who asks: bearer tokens, service account tokens, impersonation.
+"""Who asks: bearer tokens, service account tokens, client certificates, impersonation.
 
 Tokens of people and nodes are fixed and known by heart; those of service accounts are signed (JWT, HS256), so that any
 number of them costs no memory, and live as long as their service account, their pod and their own expiry.
@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import msgspec
 
-from gpuplane.simulator.apiserver.asgi import Request
+from gpuplane.simulator.apiserver.asgi import CERTIFICATE_SUBJECT, Request
 from gpuplane.simulator.apiserver.failure import ApiFailure
 from gpuplane.simulator.apiserver.hooks import Attributes, Authorizer, Object, User
 
@@ -153,7 +153,7 @@ class Identity:
         if not scheme:
             token = _websocket_token(request)
             if not token:
-                return request.scope.get("peer_user") or ANONYMOUS
+                return _certificate_user(request) or ANONYMOUS
         elif scheme.lower() != "bearer":
             raise ApiFailure(401, "Unauthorized", "Unauthorized")
         try:
@@ -179,6 +179,15 @@ class Identity:
         problem = self._authorizer.authorize(user, Attributes("impersonate", resource=resource, name=name))
         if problem is not None:
             raise ApiFailure(403, "Forbidden", problem)
+
+
+def _certificate_user(request: Request) -> User | None:
+    """The user of a client certificate: its common name, its organizations as groups. TLS has checked who signed it."""
+    subject = request.scope.get(CERTIFICATE_SUBJECT) or ()
+    parts = [attribute for name in subject for attribute in name]
+    names = [value for key, value in parts if key == "commonName"]
+    groups = [value for key, value in parts if key == "organizationName"]
+    return User(names[0], (*groups, AUTHENTICATED)) if names else None
 
 
 def _websocket_token(request: Request) -> str:

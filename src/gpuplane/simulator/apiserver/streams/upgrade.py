@@ -13,7 +13,7 @@ from typing import Any, Final
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from gpuplane.simulator.apiserver.asgi import Request
+from gpuplane.simulator.apiserver.asgi import CERTIFICATE_SUBJECT, Request
 from gpuplane.simulator.apiserver.failure import bad_request
 
 logger = logging.getLogger("gpuplane.apiserver")
@@ -22,11 +22,19 @@ _KEY: Final = "gpuplane.connection"
 
 
 class UpgradableProtocol(HttpToolsProtocol):
-    """Pass as `http` to uvicorn."""
+    """Pass as `http` to uvicorn. The subject of a client's certificate is put into the scope as well."""
+
+    def connection_made(  # type: ignore[override]  # as uvicorn's own: it is only given stream transports
+        self, transport: asyncio.Transport
+    ) -> None:
+        super().connection_made(transport)
+        self._subject = (transport.get_extra_info("peercert") or {}).get("subject", ())
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self.scope[_KEY] = self  # type: ignore[typeddict-unknown-key]  # scopes may be extended, TypedDicts not
+        scope: dict[str, Any] = self.scope  # type: ignore[assignment]  # scopes may be extended, TypedDicts not
+        scope[_KEY] = self
+        scope[CERTIFICATE_SUBJECT] = self._subject
 
     def _should_upgrade(self) -> bool:
         return False  # WebSockets go to the application as every other request
