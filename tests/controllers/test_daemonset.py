@@ -200,3 +200,23 @@ async def test_a_nodes_heartbeat_touches_no_daemonset(cluster):
     await cluster.set_status("nodes", node, conditions=conditions)
     await cluster.settle()
     assert cluster.registry.store.version == before + 1
+
+
+async def test_orphaned_pods_are_adopted_by_the_next_one_and_strangers_released(cluster):
+    for name in "ab":
+        await cluster.node(name)
+    await made(cluster)
+    await cluster.run_pods(*cluster.pods())
+    names = sorted(pod["metadata"]["name"] for pod in cluster.pods())
+    await cluster.registry.delete("daemonsets", "default", "daemon", propagation="Orphan")
+    await cluster.settle()
+    assert sorted(pod["metadata"]["name"] for pod in cluster.pods()) == names
+    await made(cluster)
+    await cluster.settle()
+    assert sorted(pod["metadata"]["name"] for pod in cluster.pods()) == names
+    assert status(cluster)["numberReady"] == 2
+    stranger = {"metadata": {"labels": {"app": "other"}}}
+    await cluster.registry.patch("pods", "default", names[0], stranger, "merge")
+    await cluster.settle()
+    assert not cluster.registry.get("pods", "default", names[0])["metadata"].get("ownerReferences")
+    assert len(cluster.pods(app="daemon")) == 2

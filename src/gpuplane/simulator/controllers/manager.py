@@ -47,7 +47,7 @@ class Controllers:
         controllers = (
             garbage,
             NamespaceController(registry, everything, ca),
-            DaemonSetController(registry, recorders["daemonset-controller"]),
+            DaemonSetController(registry, index, recorders["daemonset-controller"]),
             ReplicaSetController(registry, index, recorders["replicaset-controller"]),
             DeploymentController(registry, index, recorders["deployment-controller"]),
             JobController(registry, index, recorders["job-controller"]),

@@ -19,7 +19,7 @@ from gpuplane.simulator.controllers import pods as podstate
 from gpuplane.simulator.controllers.daemonset import decide
 from gpuplane.simulator.controllers.daemonset.revisions import Revisions
 from gpuplane.simulator.controllers.recorder import Recorder
-from gpuplane.simulator.controllers.templates import pod_from, scaled
+from gpuplane.simulator.controllers.templates import owner_reference, pod_from, scaled
 from gpuplane.simulator.controllers.worker import Worker
 from gpuplane.simulator.scheduler.podinfo import NodeFacts, compile_node
 
@@ -65,8 +65,9 @@ _FIELDS: Final = decide.Counts.__struct_fields__
 class DaemonSetController:
     """Runs the daemons; `run` works until cancelled."""
 
-    def __init__(self, registry: Registry, recorder: Recorder) -> None:
+    def __init__(self, registry: Registry, index: podstate.PodIndex, recorder: Recorder) -> None:
         self._registry = registry
+        self._index = index
         self._recorder = recorder
         self._sets = registry.resource(("apps", "daemonsets"))
         self._pods = registry.resource("pods")
@@ -128,19 +129,33 @@ class DaemonSetController:
                 self.places.add((key, name))
 
     def _on_pod(self, event: str, obj: Object, old: Object | None) -> None:
-        owner = podstate.controller_of(obj)
-        if owner is None or owner["kind"] != "DaemonSet":
-            return
-        uid, name, node = owner["uid"], obj["metadata"]["name"], _node_of(obj)
+        owner = _daemonset_of(obj)
+        before = _daemonset_of(old) if old is not None else owner
+        if before != owner and before is not None:
+            self._place(before, obj, gone=True)
+        if owner is not None:
+            self._place(owner, obj, gone=event == "DELETED")
+        changed = old is None or before != owner or old["metadata"].get("labels") != obj["metadata"].get("labels")
+        if changed and event != "DELETED" and (owner is not None or podstate.controller_of(obj) is None):
+            # Somebody may have to adopt or release it.
+            namespace, labels = obj["metadata"]["namespace"], obj["metadata"].get("labels") or {}
+            for key, known in self._known.items():
+                matches = key.startswith(f"{namespace}/") and known.plan.selector.matches(labels)
+                if matches != (owner is not None and owner == known.plan.obj["metadata"]["uid"]):
+                    self.sets.later(key, _STATUS_EVERY_S)
+
+    def _place(self, uid: str, pod: Object, *, gone: bool) -> None:
+        """Keeps `_placed`, and has the pod's pair looked at."""
+        name, node = pod["metadata"]["name"], _node_of(pod)
         nodes = self._placed.setdefault(uid, {})
-        if event == "DELETED":
+        if gone:
             nodes.get(node, {}).pop(name, None)
             if not nodes.get(node):
                 nodes.pop(node, None)
             if not nodes:
                 self._placed.pop(uid, None)
         else:
-            nodes.setdefault(node, {})[name] = obj
+            nodes.setdefault(node, {})[name] = pod
         key = self._by_uid.get(uid)
         if key is not None:
             self.places.add((key, node))
@@ -248,12 +263,32 @@ class DaemonSetController:
             return None
         plan = known.plan
         await self._revisions.ensure(plan)
+        await self._claim(plan)
         # Until every node was looked at, the sums are too small; the last look brings us back here.
         if not known.unseen:
             if known.outdated and plan.rolling:
                 await self._roll(known)
             await self._write_status(plan, known)
         return None
+
+    async def _claim(self, plan: decide.Plan) -> None:
+        """Adopts pods that match, have no controller and belong to a node; releases those that match no more."""
+        meta = plan.obj["metadata"]
+        for pod in list(self._index.orphans(meta["namespace"]).values()):
+            matches = plan.selector.matches(pod["metadata"].get("labels") or {})
+            if matches and podstate.is_active(pod) and _node_of(pod):
+                reference = owner_reference(plan.obj, "apps/v1", "DaemonSet")
+                await self._own(pod, [*(pod["metadata"].get("ownerReferences") or ()), reference])
+        for pods in list(self._placed.get(meta["uid"], {}).values()):
+            for pod in list(pods.values()):
+                if not plan.selector.matches(pod["metadata"].get("labels") or {}) and podstate.is_active(pod):
+                    left = [r for r in pod["metadata"]["ownerReferences"] if r["uid"] != meta["uid"]]
+                    await self._own(pod, left)
+
+    async def _own(self, pod: Object, references: list[Object]) -> None:
+        meta = pod["metadata"]
+        patch = {"metadata": {"uid": meta["uid"], "ownerReferences": references}}
+        await self._registry.patch(self._pods, meta["namespace"], meta["name"], patch, "merge")
 
     async def _roll(self, known: _Known) -> None:
         plan = known.plan
@@ -290,6 +325,12 @@ class DaemonSetController:
         meta = obj["metadata"]
         body = {"metadata": {"name": meta["name"], "namespace": meta["namespace"]}, "status": status}
         await self._registry.update(self._sets, meta["namespace"], meta["name"], {**obj, **body}, subresource="status")
+
+
+def _daemonset_of(pod: Object) -> str | None:
+    """The uid of the DaemonSet that owns a pod."""
+    owner = podstate.controller_of(pod)
+    return owner["uid"] if owner is not None and owner["kind"] == "DaemonSet" else None
 
 
 def _node_of(pod: Object) -> str:

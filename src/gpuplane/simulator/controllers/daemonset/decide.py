@@ -20,6 +20,7 @@ from gpuplane.simulator.scheduler.podinfo import (
     compile_affinity,
     compile_tolerations,
 )
+from gpuplane.simulator.scheduler.selectors import Selector, compile_selector
 
 Object = Mapping[str, Any]
 _ALWAYS: Final = (
@@ -80,6 +81,7 @@ class Plan:
         spec = obj["spec"]
         self.obj = obj
         self.template: Object = spec["template"]
+        self.selector: Selector = compile_selector(spec.get("selector")) or Selector()
         self.hash = template_hash(self.template)
         self.min_ready_seconds: int = spec.get("minReadySeconds") or 0
         strategy = spec.get("updateStrategy") or {}
