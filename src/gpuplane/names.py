@@ -59,4 +59,6 @@ STATE_DIR: Final = "var/lib/gpuplane"  # what was changed and how it was before,
 DRIVER_READY: Final = VALIDATIONS_DIR + "/driver-ready"  # an env file, see gpuplane.driver.ready
 HOST_DRIVER_READY: Final = VALIDATIONS_DIR + "/host-driver-ready"  # older releases' word for a driver of the host's own
 TOOLKIT_READY: Final = VALIDATIONS_DIR + "/toolkit-ready"
+CUDA_READY: Final = VALIDATIONS_DIR + "/cuda-ready"
+PLUGIN_READY: Final = VALIDATIONS_DIR + "/plugin-ready"
 SIMGPU_STATE: Final = "var/lib/simgpu/state"  # there: the root's GPUs are simulated

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from argparse import Namespace
-from typing import Any
+from contextlib import aclosing
+from typing import Any, Final, Literal
 
+import msgspec
 import yaml
 
 from gpuplane.cli.terminal import Terminal
-from gpuplane.errors import NoAnswer
-from gpuplane.kube import ApiError, Client, NotFound
+from gpuplane.errors import NoAnswer, Retryable
+from gpuplane.kube import Client, NotFound
 from gpuplane.operator.installation import MANAGER, POLICY_KIND, installation, resource_of
 
 Manifest = dict[str, Any]
+AWAY_SECONDS: Final = 0.5  # until an API server that did not answer is asked again
 
 
 def install(options: Namespace, screen: Terminal) -> int:
@@ -21,7 +24,13 @@ def install(options: Namespace, screen: Terminal) -> int:
     if options.dry_run:
         screen.print(yaml.safe_dump_all(wanted, sort_keys=False).rstrip())
         return 0
-    return asyncio.run(_install(options, screen, wanted))
+    asyncio.run(_install(options, screen, wanted))
+    if options.wait:
+        from gpuplane.cli.status import status
+
+        options.what, options.watch = "nodes", False
+        return status(options, screen)
+    return 0
 
 
 def uninstall(options: Namespace, screen: Terminal) -> int:
@@ -33,7 +42,7 @@ def uninstall(options: Namespace, screen: Terminal) -> int:
     return asyncio.run(_uninstall(options, screen, wanted))
 
 
-async def _install(options: Namespace, screen: Terminal, wanted: list[Manifest]) -> int:
+async def _install(options: Namespace, screen: Terminal, wanted: list[Manifest]) -> None:
     async with Client.connect(options.kubeconfig, options.context, user_agent=MANAGER) as client:
         async with asyncio.timeout(options.timeout):
             for manifest in wanted:
@@ -41,13 +50,8 @@ async def _install(options: Namespace, screen: Terminal, wanted: list[Manifest])
                 screen.say(f" {screen.glyph('good')} {_title(manifest)}")
     if options.output == "json":
         screen.json("Installation", {"applied": [_title(manifest) for manifest in wanted]})
-    screen.say("Next: gpuplane status --wait")
-    if options.wait:
-        from gpuplane.cli.status import status
-
-        options.what, options.watch = "nodes", False
-        return status(options, screen)
-    return 0
+    if not options.wait:
+        screen.say("Next: gpuplane status --wait")
 
 
 async def apply(client: Client, manifest: Manifest) -> None:
@@ -82,25 +86,32 @@ async def _remove(client: Client, manifest: Manifest) -> None:
     """Delete one object and wait until it is gone: the policy first brings every node back to what it was."""
     resource = resource_of(manifest)
     meta = manifest["metadata"]
-    path = resource.path(meta.get("namespace"), meta["name"])
+    # NB: never so for the policy: its operands would be deleted before they have given the nodes back.
+    propagation: Literal["Foreground", "Background"] = (
+        "Foreground" if manifest["kind"] == "Deployment" else "Background"
+    )
     try:
-        await client.delete(resource, meta["name"], meta.get("namespace"), propagation="Foreground")
-        async for _ in _changes(client, path, meta["name"]):
-            await client.request("GET", path)
+        await client.delete(resource, meta["name"], meta.get("namespace"), propagation=propagation)
+        await _gone(client, resource.path(meta.get("namespace"), meta["name"]))
     except NotFound:
         return
 
 
-async def _changes(client: Client, path: str, name: str) -> Any:
-    """One item now, and one for each change of the object at `path`."""
-    yield None
-    collection = path.rsplit("/", 1)[0]
+async def _gone(client: Client, path: str) -> None:
+    """Returns when there is no object at `path` any more; looks at the start and after each change."""
+    collection, _, name = path.rpartition("/")
+    chosen = {"fieldSelector": f"metadata.name={name}"}
     while True:
         try:
-            async for _ in client.stream(collection, {"watch": "1", "fieldSelector": f"metadata.name={name}"}):
-                yield None
-        except ApiError:
-            yield None
+            found = msgspec.json.decode(await client.request("GET", collection, chosen))
+            if not found["items"]:
+                return
+            version = found["metadata"]["resourceVersion"]
+            changes = client.stream(collection, {"watch": "true", "resourceVersion": version, **chosen})
+            async with aclosing(changes):
+                await anext(changes, None)
+        except Retryable:
+            await asyncio.sleep(AWAY_SECONDS)
 
 
 def _title(manifest: Manifest) -> str:

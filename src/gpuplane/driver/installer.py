@@ -105,7 +105,9 @@ async def uninstall(host: Host) -> tuple[str, ...]:
         if state is not None and state.notes.get("loaded") == "ours" and _module_version(host):
             await _unload(host)
         changed = revert(host, COMPONENT)
-        unmark_ready(host, names.DRIVER_READY)
+        # What was proved with the driver falls with it; nobody else is left to take it back.
+        for ready in (names.PLUGIN_READY, names.CUDA_READY, names.DRIVER_READY):
+            unmark_ready(host, ready)
     for path in changed:
         log.info("driver: took back %s", host.shown(path))
     return changed
@@ -125,8 +127,7 @@ async def _act(host: Host, facts: Facts, decision: Decision) -> None:
         # The digest comes last: with it the installation counts as whole, and the next start looks no further.
         note(host, COMPONENT, {"digest": facts.package.digest})
     elif decision.action is Action.LOAD:
-        for module in MODULES:
-            await _tool(host, "modprobe", module)
+        await _load(host)
     elif decision.action is Action.UNLOAD:
         await _unload(host)
 
@@ -135,14 +136,22 @@ async def _unload(host: Host) -> None:
     loaded = _loaded(host)
     for module in _UNLOAD_ORDER:
         if module in loaded:
-            await _tool(host, "rmmod", module)
+            _check(host, await host.run("rmmod", module))
 
 
-async def _tool(host: Host, tool: str, module: str) -> Completed:
-    done = await host.run(tool, module)
+async def _load(host: Host) -> None:
+    """Load all modules by one command. A host's own driver need not have all of them, ours has."""
+    done = await host.run("modprobe", "-a", *MODULES)
+    if load_state(host, COMPONENT) is not None or not _module_version(host):
+        _check(host, done)
+
+
+def _check(host: Host, done: Completed) -> None:
+    """Raise DriverError for a host tool that failed, with what it said."""
     if done.code == 0:
-        return done
-    where = f"{tool} {module}, in {host.root}"
+        return
+    tool = done.command.argv[0]
+    where = f"{done.command}, in {host.root}"
     if done.code in (126, 127):
         raise DriverError(
             f"{tool.capitalize()}Missing",

@@ -178,7 +178,7 @@ class Client:
 
     async def stream(
         self, path: str, params: Mapping[str, str] | None = None, *, idle: float = 3600.0
-    ) -> AsyncIterator[bytes]:
+    ) -> AsyncGenerator[bytes, None]:
         """The body of a GET as it arrives (logs with follow)."""
         async with self._open(path, dict(params or {}), idle=idle) as read:
             while (data := await read()) is not None:

@@ -18,7 +18,7 @@ from gpuplane.api.core import DaemonSet, Node, RuntimeClass
 from gpuplane.api.gpunode import GPUNode
 from gpuplane.kube import Client, NotFound
 from gpuplane.operator.decide import GPU_LABELLED, REMOVING
-from gpuplane.operator.operands import MANAGER, Manifest, manifests
+from gpuplane.operator.operands import MANAGER, Manifest, is_removal, manifests
 from gpuplane.operator.policy import (
     FINALIZER,
     digest,
@@ -67,15 +67,19 @@ class ClusterWriter:
         await self._tell(policy, seen)
 
     async def end(self, policy: ClusterPolicy, seen: ClusterView) -> None:
-        """One step towards a cluster without us; each watch event brings the next."""
+        """One step towards a cluster without us; each watch event brings the next.
+
+        NB: the operands are not kept up any more. Whoever deletes the policy with its dependents first has them gone
+        already, and what undoes their work does not need them.
+        """
         for manifest in self._wanted(policy, seen.nodes):
-            await self._apply(manifest)
+            if is_removal(manifest):
+                await self._apply(manifest)
         gates = [names.DEPLOY_PREFIX + operand.gate for operand in OPERANDS]
         if seen.gpunodes or any(label in node.metadata.labels for node in seen.nodes for label in gates):
             return
-        for found in seen.daemonsets:
-            if any(owner.uid == policy.metadata.uid for owner in found.metadata.owner_references):
-                await self._delete_daemonset(found.metadata.name)
+        for name in to_prune(seen.daemonsets, (), policy.metadata.uid):
+            await self._delete_daemonset(name)
         if seen.operand_pods:
             return
         for node in seen.nodes:

@@ -28,6 +28,7 @@ GROUP_LABEL: Final = "gpuplane.dev/driver-group"
 NAME_LABEL: Final = "app.kubernetes.io/name"
 DISCOVERY: Final = "0100-node-feature-discovery.yaml"
 RUNTIME_CLASSES: Final = "0010-runtime-classes.yaml"
+REMOVAL: Final = "-removal"
 Manifest = dict[str, Any]
 
 
@@ -70,7 +71,8 @@ def manifests(
 ) -> list[Manifest]:
     """Everything that shall exist under this policy, in the order in which to apply it.
 
-    `removing` are the gates that some node has at `removing`; their DaemonSets undo the operand's work.
+    `removing` are the gates that some node has at `removing`; their DaemonSets undo the operand's work. These are not
+    owned by the policy: garbage collection must not take them while a policy is deleted with its dependents first.
     """
     wanted = [*load(RUNTIME_CLASSES), *load(DISCOVERY)]
     for operand in OPERANDS:
@@ -126,7 +128,7 @@ def _for_group(manifest: Manifest, group: DriverGroup) -> Manifest:
 
 def _removal(manifest: Manifest) -> Manifest:
     """The DaemonSet that undoes an operand's work where its gate says `removing`."""
-    name = manifest["metadata"]["name"] + "-removal"
+    name = manifest["metadata"]["name"] + REMOVAL
     spec = manifest["spec"]
     pod = spec["template"]["spec"]
     gate = manifest["metadata"]["labels"][COMPONENT_LABEL]
@@ -142,9 +144,16 @@ def _removal(manifest: Manifest) -> Manifest:
     return manifest
 
 
+def is_removal(manifest: Manifest) -> bool:
+    """Whether a manifest is of a DaemonSet that undoes an operand's work."""
+    name: str = manifest["metadata"]["name"]
+    return manifest["kind"] == "DaemonSet" and name.endswith(REMOVAL)
+
+
 def _customized(manifest: Manifest, spec: ClusterPolicySpec, *, image: str, owner: Manifest) -> Manifest:
     meta = manifest["metadata"]
-    meta["ownerReferences"] = [owner]
+    if not is_removal(manifest):
+        meta["ownerReferences"] = [owner]
     meta["labels"] = {**spec.operator.labels, **meta["labels"]}
     if spec.operator.annotations:
         meta["annotations"] = dict(spec.operator.annotations)

@@ -22,10 +22,11 @@ from gpuplane.operator.metrics import paths
 from gpuplane.operator.nodes import NodeWriter, Settling
 from gpuplane.operator.observed import COMPONENT_LABEL, observe
 from gpuplane.operator.operands import enabled_gates
-from gpuplane.operator.policy import chosen, is_feature, stage_events
+from gpuplane.operator.policy import PART_OF, PART_OF_LABEL, chosen, is_feature, stage_events
 
 log = logging.getLogger("gpuplane.operator")
 POLICY_KEY: Final = "policy"
+OWN_COMPONENT: Final = "gpu-operator"
 PORT: Final = 8080
 LEASE: Final = "gpuplane-operator"
 # Events are hints, GPUNode has the record: a cluster that comes up whole does not drown in them.
@@ -86,12 +87,20 @@ class Operator:
         )
         self.policy_controller = Controller(
             "policy",
-            [Source(informer, lambda obj: (POLICY_KEY,)) for informer in self._policy_sources()],
+            [
+                *(Source(informer, lambda obj: (POLICY_KEY,)) for informer in self._policy_sources()),
+                Source(self.pods, self._ends_with),
+            ],
             self.reconcile_policy,
         )
 
     def _policy_sources(self) -> Iterable[Informer[Any]]:
         return (self.policies, self.nodes, self.gpunodes, self.daemonsets)
+
+    def _ends_with(self, pod: Pod) -> Iterable[str]:
+        """A policy that is being deleted waits for the last operand's pod; one in force does not ask."""
+        policy = self.policy
+        return (POLICY_KEY,) if policy is not None and policy.metadata.deletion_timestamp and is_operand(pod) else ()
 
     async def run(self) -> None:
         """Work until cancelled."""
@@ -166,7 +175,9 @@ class Operator:
 
 
 def is_operand(pod: Pod) -> bool:
-    return COMPONENT_LABEL in pod.metadata.labels and pod.metadata.labels.get("app.kubernetes.io/part-of") == "gpuplane"
+    """Whether a pod is one of our DaemonSets'; the operator itself is not."""
+    component = pod.metadata.labels.get(COMPONENT_LABEL, OWN_COMPONENT)
+    return component != OWN_COMPONENT and pod.metadata.labels.get(PART_OF_LABEL) == PART_OF
 
 
 def _node_of_pod(pod: Pod) -> Iterable[str]:

@@ -16,7 +16,8 @@ from gpuplane.kube.events import EventLevel
 from gpuplane.operator.operands import DriverGroup, Manifest
 
 FINALIZER: Final = "gpuplane.dev/take-back"
-PART_OF: Final = "app.kubernetes.io/part-of=gpuplane"
+PART_OF_LABEL: Final = "app.kubernetes.io/part-of"
+PART_OF: Final = "gpuplane"
 
 
 def chosen(policies: Iterable[ClusterPolicy]) -> tuple[ClusterPolicy | None, list[ClusterPolicy]]:
@@ -46,10 +47,16 @@ def to_prune(existing: Iterable[DaemonSet], wanted: Iterable[Manifest], policy_u
     """DaemonSets that this policy made and does not want any more."""
     keep = {manifest["metadata"]["name"] for manifest in wanted if manifest["kind"] == "DaemonSet"}
     return sorted(
-        found.metadata.name
-        for found in existing
-        if found.metadata.name not in keep and any(owner.uid == policy_uid for owner in found.metadata.owner_references)
+        found.metadata.name for found in existing if found.metadata.name not in keep and is_ours(found, policy_uid)
     )
+
+
+def is_ours(found: DaemonSet, policy_uid: str) -> bool:
+    """Whether the policy made it. What removes an operand's work has no owner, see `operands.manifests`."""
+    owners = found.metadata.owner_references
+    if not owners:
+        return found.metadata.labels.get(PART_OF_LABEL) == PART_OF
+    return any(owner.uid == policy_uid for owner in owners)
 
 
 def policy_status(

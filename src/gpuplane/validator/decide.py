@@ -22,8 +22,8 @@ _BEFORE_CUDA: Final = (StageName.DISCOVERED, StageName.DRIVER, StageName.TOOLKIT
 class Step(StrEnum):
     """What can be validated, in order; the value is the status file in the validations folder."""
 
-    CUDA = "cuda-ready"
-    PLUGIN = "plugin-ready"
+    CUDA = names.CUDA_READY.removeprefix(f"{names.VALIDATIONS_DIR}/")
+    PLUGIN = names.PLUGIN_READY.removeprefix(f"{names.VALIDATIONS_DIR}/")
 
     @property
     def stage(self) -> StageName:
