@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from gpuplane.api.gpunode import GPUNode, GPUNodeStatus, Stage
@@ -37,9 +38,13 @@ class Kernel:
         text = str(command)
         self.ran.append(text)
         self.before(text)
-        tool, module = command.argv
+        tool, *modules = (word for word in command.argv if word != "-a")
         if tool in self.broken:
-            return self.broken[tool]
+            return msgspec.structs.replace(self.broken[tool], command=command)
+        answers = [self.one(command, tool, module) for module in modules]
+        return max(answers, key=lambda answer: answer.code)
+
+    def one(self, command: Command, tool: str, module: str) -> Completed:
         name = module.replace("-", "_")
         loaded = self._loaded()
         if tool == "modprobe":
@@ -100,8 +105,6 @@ class FakeClient:
         return GPUNode(metadata=ObjectMeta(name=name, resource_version="1"), status=self.status)
 
     async def apply(self, body: dict[str, Any], manager: str, **_: object) -> dict[str, Any]:
-        import msgspec
-
         self.writes.append({"manager": manager, **body["status"]})
         new = msgspec.convert(body["status"], GPUNodeStatus)
         changes = {k: getattr(new, k) for k in ("machine", "gpus", "summary") if k in body["status"]}

@@ -14,6 +14,8 @@ from gpuplane.driver import Action, DriverError, install
 from gpuplane.driver.installer import LOCK, uninstall
 from gpuplane.host import Command, Completed, Host, Locked, revert
 
+KERNEL = "5.15.0-1051-aws"
+
 
 def tree(root: Path) -> dict[str, tuple[str, int, bytes]]:
     found = {}
@@ -48,6 +50,18 @@ async def test_a_driver_that_is_there_but_not_loaded_is_loaded(world: Any) -> No
     assert facts.module == "535.161.08"
 
 
+async def test_a_host_driver_without_every_module_is_good_enough(world: Any) -> None:
+    world.preinstall()
+    (world.root / f"lib/modules/{KERNEL}/updates/nvidia-modeset.ko").unlink()
+    assert (await install(world.host))[1].action is Action.PRESENT
+    (world.root / f"lib/modules/{KERNEL}/updates/nvidia.ko").unlink()
+    await world.kernel.run(Command(("rmmod", "nvidia_uvm")))
+    await world.kernel.run(Command(("rmmod", "nvidia")))
+    with pytest.raises(DriverError) as caught:
+        await install(world.host)
+    assert caught.value.reason == "ModprobeFailed"
+
+
 async def test_simulated_hardware_gets_its_driver_and_gives_it_back(world: Any) -> None:
     world.simulated()
     before = tree(world.root)
@@ -59,10 +73,10 @@ async def test_simulated_hardware_gets_its_driver_and_gives_it_back(world: Any) 
     assert host_link(lib / "libcuda.so.1") == "libcuda.so.535.161.08"
     assert (lib / "libnvidia-ml.so.1").read_bytes() == b"\x7fELF nvml"
     assert stat.S_IMODE((lib / "libcuda.so.535.161.08").stat().st_mode) == 0o755
-    assert world.kernel.ran == ["modprobe nvidia", "modprobe nvidia-uvm", "modprobe nvidia-modeset"]
+    assert world.kernel.ran == ["modprobe -a nvidia nvidia-uvm nvidia-modeset"]
     installed = tree(world.root)
     assert (await install(world.host))[1].action is Action.DONE
-    assert len(world.kernel.ran) == 3
+    assert len(world.kernel.ran) == 1
     assert tree(world.root) == installed
     await uninstall(world.host)
     assert tree(world.root) == before
@@ -107,7 +121,7 @@ async def test_a_host_tool_that_fails_is_told_with_reason_and_cure(
         await install(world.host)
     assert caught.value.reason == reason
     assert cure in caught.value.cure
-    assert "modprobe nvidia" in caught.value.where
+    assert "modprobe -a nvidia" in caught.value.where
     del world.kernel.broken[tool]
     assert (await install(world.host))[1].action is Action.DONE
 
