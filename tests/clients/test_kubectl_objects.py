@@ -210,7 +210,7 @@ def test_discovery(kubectl):
     resources = kubectl("api-resources", "-o", "wide")
     assert "deployments" in resources and "pods" in resources
     assert "apps/v1" in kubectl("api-versions")
-    assert "v1.33" in kubectl("version")
+    assert "v1.34" in kubectl("version")
     assert "running at https" in kubectl("cluster-info")
     assert kubectl("get", "--raw", "/readyz") == "ok"
 

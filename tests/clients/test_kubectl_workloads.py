@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
+import threading
 
 import pytest
 
@@ -112,3 +114,41 @@ def test_a_namespace_goes_with_what_is_in_it(kubectl):
     kubectl("create", "configmap", "x", "-n", "brief")
     kubectl("delete", "namespace", "brief", "--timeout=20s")
     assert "not found" in kubectl.refused("create", "configmap", "y", "-n", "brief")
+
+
+@pytest.fixture
+def hanging_up(cluster, kubectl):
+    """A pod on a node whose kubelet says yes and then nothing more."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                accepted, _ = listener.accept()
+                with accepted:
+                    request = accepted.recv(65536)
+                    log = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n5\r\nhe"
+                    exec_ = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n"
+                    accepted.sendall(log if b"containerLogs" in request else exec_)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    store = cluster.server.registry
+    status = {
+        "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}],
+        "daemonEndpoints": {"kubeletEndpoint": {"Port": listener.getsockname()[1]}},
+    }
+    cluster.call(store.create, "nodes", None, {"metadata": {"name": "gone"}, "status": status})
+    spec = {"nodeName": "gone", "containers": [{"name": "c", "image": "i"}]}
+    cluster.call(store.create, "pods", kubectl.namespace, {"metadata": {"name": "gone"}, "spec": spec})
+    yield "gone"
+    cluster.call(store.delete, "pods", kubectl.namespace, "gone", grace=0)
+    cluster.call(store.delete, "nodes", None, "gone")
+    listener.shutdown(socket.SHUT_RDWR)
+    listener.close()
+    thread.join(10)
+
+
+def test_a_kubelet_that_hangs_up_is_told_to_the_client(kubectl, hanging_up):
+    assert "the kubelet hung up" in kubectl.refused("exec", hanging_up, "--", "true")
+    assert kubectl("logs", "-f", hanging_up) == "hello"

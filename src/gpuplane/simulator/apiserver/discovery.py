@@ -16,11 +16,11 @@ import msgspec
 from gpuplane.simulator.apiserver.builtin import ResourceInfo
 
 #: The Kubernetes release whose behaviour is followed, as `kubectl version` prints it.
-VERSION_MINOR = "33"
+VERSION_MINOR = "34"
 VERSION = {
     "major": "1",
     "minor": VERSION_MINOR,
-    "gitVersion": f"v1.{VERSION_MINOR}.0+gpuplane",
+    "gitVersion": f"v1.{VERSION_MINOR}.1+gpuplane",
     "gitCommit": "",
     "gitTreeState": "clean",
     "buildDate": "1970-01-01T00:00:00Z",

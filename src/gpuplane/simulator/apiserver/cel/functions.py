@@ -1,5 +1,5 @@
 """The functions of CEL: the standard ones, the string, list, set, math and optional extensions, regex and
-lists, as far as Kubernetes 1.33 offers them to rules. `kubernetes.py` has the rest.
+lists, as far as Kubernetes 1.34 offers them to rules. `kubernetes.py` has the rest.
 
 A function raises CelError, or lets a TypeError or ValueError through, which the caller turns into one.
 """

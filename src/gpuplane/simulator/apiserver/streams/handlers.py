@@ -40,6 +40,14 @@ _LOG_OPTIONS: Final = (
 )  # fmt: skip
 _EXEC_OPTIONS: Final = ("stdin", "stdout", "stderr", "tty")
 _SUCCESS: Final = {"metadata": {}, "status": "Success"}
+_LOST: Final = {
+    "metadata": {},
+    "status": "Failure",
+    "reason": "InternalError",
+    "message": "the kubelet hung up before it said how the command ended",
+}
+# How reading from a kubelet ends that goes away in the middle.
+_HUNG_UP: Final = (asyncio.IncompleteReadError, ConnectionError, ValueError)
 
 
 class Streams:
@@ -163,14 +171,16 @@ async def _disconnected(request: Request) -> None:
 
 
 async def _send_all(request: Request, pieces: AsyncIterator[bytes]) -> None:
-    async for piece in pieces:
-        await request.send({"type": "http.response.body", "body": piece, "more_body": True})
+    with contextlib.suppress(*_HUNG_UP):  # what came is what there is
+        async for piece in pieces:
+            await request.send({"type": "http.response.body", "body": piece, "more_body": True})
     await request.send({"type": "http.response.body", "body": b""})
 
 
 async def _copy(client: Channels, pieces: AsyncIterator[bytes]) -> None:
-    async for piece in pieces:
-        await client.send(STDOUT, piece)
+    with contextlib.suppress(asyncio.IncompleteReadError):
+        async for piece in pieces:
+            await client.send(STDOUT, piece)
 
 
 async def _drained(client: Channels) -> None:
@@ -218,8 +228,12 @@ async def _to_kubelet(client: Channels, kubelet: WebSocket) -> None:
 
 
 async def _to_client(client: Channels, kubelet: WebSocket) -> None:
+    told = False
     with contextlib.suppress(Closed):
         while True:
             message = await kubelet.receive()
             if message and message[0] != CLOSE:
+                told = told or message[0] == ERROR
                 await client.send(message[0], message[1:])
+    if not told:
+        await client.send(ERROR, msgspec.json.encode(_LOST))
