@@ -183,6 +183,7 @@ bool cuda_window(void *context, uint64_t address, struct ptx_window *window);
 CUresult cuda_stream(CUstream handle, struct context **context, struct stream **stream);
 uint64_t cuda_stream_ready(struct stream *stream); /* when what is queued now on it may start */
 void cuda_wait_stream(struct stream *stream);
+void cuda_wait_callbacks(struct stream *stream); /* with the guard held, which it gives up meanwhile */
 void cuda_wait_context(struct context *context);
 void cuda_module_free(struct module *module);
 CUresult cuda_function(CUfunction handle, struct function **function);

@@ -47,7 +47,7 @@ uint64_t cuda_stream_ready(struct stream *stream)
 	return ready;
 }
 
-static void wait_callbacks(struct stream *stream)
+void cuda_wait_callbacks(struct stream *stream)
 {
 	while (stream->callbacks)
 		pthread_cond_wait(&callback_done, &cuda_guard);
@@ -56,7 +56,7 @@ static void wait_callbacks(struct stream *stream)
 void cuda_wait_stream(struct stream *stream)
 {
 	pthread_mutex_lock(&cuda_guard);
-	wait_callbacks(stream);
+	cuda_wait_callbacks(stream);
 	uint64_t ready = cuda_stream_ready(stream);
 	pthread_mutex_unlock(&cuda_guard);
 	if (ready > simgpu_now())
@@ -66,11 +66,11 @@ void cuda_wait_stream(struct stream *stream)
 void cuda_wait_context(struct context *context)
 {
 	pthread_mutex_lock(&cuda_guard);
-	wait_callbacks(&context->legacy);
-	wait_callbacks(&context->per_thread);
+	cuda_wait_callbacks(&context->legacy);
+	cuda_wait_callbacks(&context->per_thread);
 	uint64_t ready = cuda_stream_ready(&context->legacy);
 	for (struct stream *stream = context->streams; stream; stream = stream->next) {
-		wait_callbacks(stream);
+		cuda_wait_callbacks(stream);
 		ready = later(ready, stream->tail);
 	}
 	pthread_mutex_unlock(&cuda_guard);
@@ -108,7 +108,7 @@ EXPORT CUresult cuStreamDestroy_v2(CUstream stream)
 	if (stream == STREAM_LEGACY || stream == STREAM_PER_THREAD || stream->magic != MAGIC_STREAM)
 		return CUDA_INVALID_HANDLE;
 	pthread_mutex_lock(&cuda_guard);
-	wait_callbacks(stream);
+	cuda_wait_callbacks(stream);
 	/* What is queued goes on without it: who waits for the context still waits for that. */
 	struct context *context = stream->context;
 	if (!(stream->flags & STREAM_NON_BLOCKING))
@@ -216,7 +216,7 @@ static CUresult queue_host_call(CUstream handle, struct host_call wanted)
 		return CUDA_OUT_OF_MEMORY;
 	*call = wanted;
 	pthread_mutex_lock(&cuda_guard);
-	wait_callbacks(stream); /* one after another */
+	cuda_wait_callbacks(stream); /* one after another */
 	call->stream = stream;
 	call->when = cuda_stream_ready(stream);
 	bool started = !pthread_create(&thread, NULL, call_host, call);

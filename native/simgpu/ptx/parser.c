@@ -276,6 +276,8 @@ static void body(struct parser *parser)
 		} else if (token_is(&parser->token, "pragma")) {
 			parser_next(parser);
 			pragma(parser);
+		} else if (token_is(&parser->token, "param")) {
+			parser_fail(parser, parser->token.line, "a call: device functions are not known here, only kernels");
 		} else if (token_is(&parser->token, "loc")) {
 			/* Numbers, and names with a plus in newer versions, up to the end of the line. */
 			uint32_t at = parser->token.line;

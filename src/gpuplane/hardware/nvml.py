@@ -26,7 +26,7 @@ from gpuplane.hardware.library import load_library
 from gpuplane.hardware.readings import read_sample
 from gpuplane.hardware.watch import Watcher, event_set, wait_once
 
-_CPU_WORDS = 16  # 1,024 CPUs
+_CPU_WORDS = 64  # 4,096 CPUs
 
 
 class NvmlGPUs:

@@ -39,7 +39,7 @@ def event_set(handles: Mapping[str, Any]) -> Any:
         try:
             offered = ask(pynvml.nvmlDeviceGetSupportedEventTypes, handle) or 0
             if offered & _WANTED:
-                need(pynvml.nvmlDeviceRegisterEvents, handle, offered & _WANTED, events)
+                ask(pynvml.nvmlDeviceRegisterEvents, handle, offered & _WANTED, events)
         except GpuLost:
             continue
     return events

@@ -1,0 +1,38 @@
+"""native/build.py compiles what changed, for the machine that is wanted, and says what is wrong."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+BUILD = Path(__file__).resolve().parents[2] / "native" / "build.py"
+
+
+def build(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, str(BUILD), *arguments], env=os.environ | environment, capture_output=True, text=True
+    )
+
+
+def test_what_is_up_to_date_is_not_compiled_again(native: Path) -> None:
+    again = build("libcuda.so.1", "libnvidia-ml.so.1", CC="/nonexistent/cc")
+    # Another compiler is another build; the same one is none.
+    assert "no compiler" in again.stderr
+    assert build("libcuda.so.1", "libnvidia-ml.so.1").stderr == ""
+    assert (native / "libcuda.so.1").is_file()
+
+
+def test_a_compiler_that_fails_leaves_the_old_library(tmp_path: Path) -> None:
+    old = tmp_path / "libcuda.so.1"
+    old.write_text("old")
+    failed = build("libcuda.so.1", "--output", str(tmp_path), CC="false")
+    assert (failed.returncode, "does not compile" in failed.stderr) == (1, True)
+    assert old.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [old]
+
+
+def test_unknown_targets_are_wrong_usage() -> None:
+    wrong = build("libother.so")
+    assert (wrong.returncode, "no target libother.so" in wrong.stderr) == (2, True)
