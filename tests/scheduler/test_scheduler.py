@@ -10,7 +10,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from gpuplane.simulator.apiserver.registry import Registry
+from gpuplane.simulator.apiserver.registry import BY_SYSTEM, Registry
+from gpuplane.simulator.apiserver.subresources import bind as post
 from gpuplane.simulator.scheduler import Scheduler, SchedulerConfig
 from gpuplane.simulator.scheduler.config import ExtenderConfig, ManagedResource
 
@@ -265,9 +266,6 @@ async def test_an_extender_filters_scores_and_binds_the_pods_it_manages(start, e
         binding = {"metadata": {"annotations": {"placed": "yes"}}, "target": {"name": body["Node"]}}
 
         async def write():
-            from gpuplane.simulator.apiserver.registry import BY_SYSTEM
-            from gpuplane.simulator.apiserver.subresources import bind as post
-
             await post(board.registry, body["PodNamespace"], body["PodName"], binding, BY_SYSTEM)
 
         asyncio.run_coroutine_threadsafe(write(), loop).result(5)
@@ -307,6 +305,22 @@ async def test_the_extenders_reasons_are_counted_and_any_touch_of_a_node_asks_it
     extender.answers["filter"] = lambda body: {"NodeNames": ["a"]}
     await board.registry.patch("nodes", None, "a", {"metadata": {"annotations": {"touched": "1"}}}, "merge")
     assert await board.until(lambda: board.node_of("p")) == "a"
+
+
+async def test_an_extender_has_a_say_in_preemption(start, extender):
+    board = await start(managed(extender, filter_verb="filter", preempt_verb="preempt"))
+    for name in "ab":
+        await board.node(name, allocatable={GPU: "1"})
+        await board.pod(f"low-{name}", requests={GPU: "1"}, priority=1, nodeSelector={"kubernetes.io/hostname": name})
+        await board.until(lambda name=name: board.node_of(f"low-{name}"))
+    extender.answers["filter"] = lambda body: {"NodeNames": body["NodeNames"]}
+    extender.answers["preempt"] = lambda body: {
+        "NodeNameToMetaVictims": {"b": {"Pods": body["NodeNameToMetaVictims"]["b"]["Pods"], "NumPDBViolations": 0}}
+    }
+    await board.pod("high", requests={GPU: "1", **SHARE}, priority=100)
+    await board.until(lambda: "deletionTimestamp" in board.get("low-b")["metadata"])
+    assert "deletionTimestamp" not in board.get("low-a")["metadata"]
+    await board.until(lambda: board.get("high")["status"].get("nominatedNodeName") == "b")
 
 
 async def test_an_extender_that_is_down_is_told_and_one_that_is_ignorable_is_left_out(start):

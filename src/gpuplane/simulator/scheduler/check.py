@@ -5,7 +5,7 @@ from __future__ import annotations
 from gpuplane.simulator.scheduler import filters
 from gpuplane.simulator.scheduler.cache import Cache, NodeState
 from gpuplane.simulator.scheduler.filters import Failure
-from gpuplane.simulator.scheduler.podinfo import PodInfo
+from gpuplane.simulator.scheduler.podinfo import PodInfo, Requests
 from gpuplane.simulator.scheduler.topology import PodAffinity, TopologySpread
 
 
@@ -18,6 +18,7 @@ class Check:
     def __init__(self, pod: PodInfo, cache: Cache, ignored: frozenset[str] = frozenset()) -> None:
         self._pod = pod
         self._ignored = ignored
+        self._selects = bool(pod.affinity.node_selector) or pod.affinity.node_required is not None
         # NB: DaemonSet pods have neither, and must not pay for those who have.
         needs_affinity = bool(pod.affinity.pod_required or pod.affinity.anti_required or cache.anti_terms)
         self._affinity = PodAffinity(pod, cache) if needs_affinity else None
@@ -27,26 +28,16 @@ class Check:
         pod, facts = self._pod, node.facts
         if facts is None:
             return Failure("NodeName", ("node(s) didn't match the requested node name",))
-        failure = (
-            filters.check_unschedulable(pod, facts)
-            or filters.check_taints(pod, facts)
-            or filters.check_affinity(pod, facts)
-        )
+        failure = filters.check_unschedulable(pod, facts) if facts.unschedulable else None
+        if failure is None and facts.taints:
+            failure = filters.check_taints(pod, facts)
+        if failure is None and self._selects:
+            failure = filters.check_affinity(pod, facts)
         if failure is not None:
             return failure
         requested, count, ports = node.requested, len(node.pods), node.ports
-        others = [
-            other
-            for key, other in node.nominated.items()
-            if key != pod.key and other.priority >= pod.priority and key not in node.pods
-        ]
-        if others:
-            # Pods that made room for themselves here come first; what they are promised is taken.
-            requested, count, ports = dict(requested), count + len(others), dict(ports)
-            for other in others:
-                for name, amount in other.requests.items():
-                    requested[name] = requested.get(name, 0) + amount
-                ports.update(dict.fromkeys(other.ports, 1))
+        if node.nominated:
+            requested, count, ports = self._with_nominated(node)
         failure = filters.check_ports(pod, ports) if pod.ports else None
         if failure is None:
             failure = filters.check_resources(pod, facts.allocatable, requested, count, self._ignored)
@@ -55,3 +46,16 @@ class Check:
         if failure is None and self._affinity is not None:
             failure = self._affinity.check(facts)
         return failure
+
+    def _with_nominated(self, node: NodeState) -> tuple[Requests, int, dict[tuple[str, str, int], int]]:
+        """What is taken of a node: pods that made room for themselves there come before less important ones."""
+        pod, requested, ports = self._pod, dict(node.requested), dict(node.ports)
+        count = len(node.pods)
+        for key, other in node.nominated.items():
+            if key == pod.key or other.priority < pod.priority or key in node.pods:
+                continue
+            count += 1
+            for name, amount in other.requests.items():
+                requested[name] = requested.get(name, 0) + amount
+            ports.update(dict.fromkeys(other.ports, 1))
+        return requested, count, ports

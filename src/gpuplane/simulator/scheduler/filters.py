@@ -87,7 +87,7 @@ def check_resources(
     pod: PodInfo, allocatable: Requests, requested: Requests, pods: int, ignored: frozenset[str]
 ) -> Failure | None:
     """`pods`: how many are on the node. `ignored`: resources that an extender looks after."""
-    reasons = []
+    reasons: list[str] = []
     resolvable = True
     if pods + 1 > allocatable.get("pods", 0):
         reasons.append("Too many pods")

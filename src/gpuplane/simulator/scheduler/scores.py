@@ -24,32 +24,31 @@ _IMAGE_MIN_BYTES: Final = 23 * 1024 * 1024
 _IMAGE_MAX_BYTES: Final = 1000 * 1024 * 1024
 
 
-def least_allocated(pod: PodInfo, node: NodeState, facts: NodeFacts) -> int:
-    """More free CPU and memory is better; resources a node lacks do not count."""
-    shares = []
-    for name, used in _after(pod, node):
-        capacity = facts.allocatable.get(name, 0)
-        if capacity:
-            shares.append(max(0, capacity - used) * BEST // capacity)
-    return sum(shares) // len(shares) if shares else 0
+def least_allocated(used: tuple[int, int], capacity: tuple[int, int]) -> int:
+    """More free CPU and memory is better; resources a node lacks do not count. Both are (CPU, memory)."""
+    total = count = 0
+    for amount, whole in zip(used, capacity, strict=True):
+        if whole:
+            count += 1
+            if amount < whole:
+                total += (whole - amount) * BEST // whole
+    return total // count if count else 0
 
 
-def balanced(pod: PodInfo, node: NodeState, facts: NodeFacts) -> int:
-    """Nearer together the used fractions of CPU and memory is better."""
-    fractions = []
-    for name, used in _after(pod, node):
-        capacity = facts.allocatable.get(name, 0)
-        if capacity:
-            fractions.append(min(1.0, used / capacity))
-    deviation = abs(fractions[0] - fractions[1]) / 2 if len(fractions) == 2 else 0.0
+def balanced(used: tuple[int, int], capacity: tuple[int, int]) -> int:
+    """Nearer together the used fractions of CPU and memory is better. Both are (CPU, memory)."""
+    (cpu, memory), (cpus, memories) = used, capacity
+    if not cpus or not memories:
+        return BEST
+    deviation = abs(min(1.0, cpu / cpus) - min(1.0, memory / memories)) / 2
     return int((1 - deviation) * BEST)
 
 
-def _after(pod: PodInfo, node: NodeState) -> tuple[tuple[str, int], tuple[str, int]]:
-    return (
-        ("cpu", node.scored_cpu_milli + pod.scored_cpu_milli),
-        ("memory", node.scored_memory_bytes + pod.scored_memory_bytes),
-    )
+def room(pod: PodInfo, node: NodeState, facts: NodeFacts) -> int:
+    """`least_allocated` and `balanced` with the pod on the node."""
+    used = (node.scored_cpu_milli + pod.scored_cpu_milli, node.scored_memory_bytes + pod.scored_memory_bytes)
+    capacity = (facts.allocatable.get("cpu", 0), facts.allocatable.get("memory", 0))
+    return least_allocated(used, capacity) + balanced(used, capacity)
 
 
 def image_locality(pod: PodInfo, facts: NodeFacts, spread: Mapping[str, float]) -> int:
@@ -62,6 +61,8 @@ def image_locality(pod: PodInfo, facts: NodeFacts, spread: Mapping[str, float]) 
 
 def intolerable(pod: PodInfo, facts: NodeFacts) -> int:
     """How many PreferNoSchedule taints are not tolerated."""
+    if not facts.taints:
+        return 0
     return sum(t.effect == "PreferNoSchedule" and not tolerates(pod.tolerations, t) for t in facts.taints)
 
 
@@ -125,7 +126,7 @@ def topology_spread(pod: PodInfo, cache: Cache, nodes: list[NodeState]) -> list[
 def totals(pod: PodInfo, cache: Cache, nodes: list[NodeState]) -> list[int]:
     """The weighted sum for each feasible node, in their order."""
     pairs = [(node, node.facts) for node in nodes if node.facts is not None]
-    sums = [least_allocated(pod, node, facts) + balanced(pod, node, facts) for node, facts in pairs]
+    sums = [room(pod, node, facts) for node, facts in pairs]
 
     def add(scores: Sequence[int], weight: int) -> None:
         for index, score in enumerate(scores):
@@ -139,7 +140,8 @@ def totals(pod: PodInfo, cache: Cache, nodes: list[NodeState]) -> list[int]:
     wished = pod_affinity(pod, cache, nodes)
     if wished is not None:
         add(wished, _WEIGHT_POD_AFFINITY)
-    having = {image: sum(any(n == image for n, _ in f.images) for _, f in pairs) for image in pod.images}
+    known = [dict(facts.images) for _, facts in pairs if facts.images]
+    having = {image: sum(image in images for images in known) for image in pod.images}
     if any(having.values()):
         spread = {image: count / len(pairs) for image, count in having.items()}
         add([image_locality(pod, facts, spread) for _, facts in pairs], 1)
