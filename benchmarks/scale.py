@@ -18,6 +18,8 @@ import time
 from collections import Counter
 from pathlib import Path
 
+import msgspec
+
 from figures import show
 from gpuplane import names
 from gpuplane.api.core import Node
@@ -26,12 +28,13 @@ from gpuplane.cli.demo.acts import is_ready, watching
 from gpuplane.cli.install import apply
 from gpuplane.kube import Client
 from gpuplane.operator.installation import installation
-from gpuplane.simulator.cluster import ClusterSpec, down, up
+from gpuplane.simulator.cluster import ClusterHandle, ClusterSpec, down, up
+from gpuplane.simulator.cluster.kubeconfig import save
 
 NAME = "scale"
 SETTLED_SECONDS = 20.0
 WRITES = ("create", "update", "patch", "delete")
-KUBELETS = ("system:node:", "light-nodes")
+KUBELETS = ("system:node:", "system:light-nodes", "kubernetes-admin")
 OURS = f"system:serviceaccount:{names.OPERATOR_NAMESPACE}:"
 GOAL_SECONDS, GOAL_WRITES, GOAL_OPERATOR_MIB = 60.0, 12.0, 150.0
 
@@ -65,11 +68,10 @@ async def measure(nodes: int) -> None:
                 await apply(client, manifest)
         token = await operator_token(client)
         kubeconfig = Path(os.environ["GPUPLANE_HOME"]) / "operator.kubeconfig"
-        text = handle.kubeconfig.read_text()
-        kubeconfig.write_text(re.sub(r"token: .*", f"token: {token}", text))
+        save(kubeconfig, cluster=NAME, server=handle.server, ca=ca(handle), user="gpu-operator", token=token)
         command = [sys.executable, "-m", "gpuplane", "run", "operator", "--kubeconfig", str(kubeconfig), "--port", "0"]
         with (kubeconfig.parent / "operator.log").open("wb") as log:
-            operator = subprocess.Popen(command, stderr=log)
+            operator = subprocess.Popen(command, stderr=log)  # noqa: ASYNC220 - once, before anything is measured
         try:
             await follow(client, operator, nodes)
         finally:
@@ -77,9 +79,11 @@ async def measure(nodes: int) -> None:
             operator.wait()
 
 
-async def operator_token(client: Client) -> str:
-    import msgspec
+def ca(handle: ClusterHandle) -> bytes:
+    return (handle.directory / "pki" / "ca.crt").read_bytes()
 
+
+async def operator_token(client: Client) -> str:
     path = f"/api/v1/namespaces/{names.OPERATOR_NAMESPACE}/serviceaccounts/gpu-operator/token"
     body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 86400}}
     answer = msgspec.json.decode(await client.request("POST", path, None, body))
