@@ -178,7 +178,7 @@ bool simgpu_charge(struct simgpu *view, uint32_t gpu, uint32_t instance, uint64_
 	struct simgpu_slot *slot = &view->state->slots[view->slot];
 	if (bytes > capacity)
 		return false;
-	slot->gpu_instance[gpu] = instance;
+	__atomic_store_n(&slot->gpu_instance[gpu], instance, __ATOMIC_SEQ_CST);
 	/* Refused more than once, because the first refusal may be due to a dead process's memory, the next ones to
 	   a competitor that is about to take its own charge back. */
 	for (int attempt = 0; attempt < 4; attempt++) {

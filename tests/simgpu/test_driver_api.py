@@ -147,6 +147,60 @@ def test_allocators_that_race_never_hold_more_than_there_is(node: Any) -> None:
         child.stdin.close()
 
 
+def test_killing_processes_at_any_moment_leaves_a_gpu_that_works(node: Any) -> None:
+    churn = """
+    context(); spin = kernel(SPIN, "spin")
+    while True:
+        blocks = [allocate(256 << 20) for _ in range(8)]
+        launch(spin, 200_000)
+        for block in blocks:
+            if type(block) is not int:
+                call("cuMemFree_v2", block)
+        answer(1)
+    """
+    children = [node.start(churn) for _ in range(6)]
+    for number, child in enumerate(children):
+        for _ in range(1 + 3 * number):
+            assert child.stdout.readline() == "1\n"
+        child.kill()
+    for child in children:
+        child.wait()
+    everything = (PROFILES["1x-t4"].model.memory_mib - PROFILES["1x-t4"].model.reserved_mib) * MIB
+    wanted = everything - PROFILES["1x-t4"].model.context_mib * MIB - 2 * MIB
+    assert node.run(f"context(); answer([type(allocate({wanted})) is int, launch(kernel(SPIN, 'spin'), 0)])") == [
+        False,
+        0,
+    ]
+
+
+def test_threads_share_a_context(node: Any) -> None:
+    assert (
+        node.run(
+            """
+        import threading
+        handle, failed = context(), []
+        def work(value):
+            call("cuCtxSetCurrent", handle)
+            stream = c_void_p()
+            call("cuStreamCreate", byref(stream), 1)
+            for _ in range(20):
+                block, out = allocate(4096), (c_uint * 1024)()
+                call("cuMemsetD32Async", block, value, c_size_t(1024), stream)
+                launch(kernel(SPIN, "spin"), 1000, stream=stream)
+                call("cuMemcpyDtoHAsync_v2", out, block, c_size_t(4096), stream)
+                call("cuStreamSynchronize", stream)
+                call("cuMemFree_v2", block)
+                failed.extend(set(out) - {value})
+        threads = [threading.Thread(target=work, args=(value,)) for value in range(1, 7)]
+        for thread in threads: thread.start()
+        for thread in threads: thread.join()
+        answer(failed)
+        """
+        )
+        == []
+    )
+
+
 def test_info_tells_what_is_left_and_contexts_cost(node: Any) -> None:
     before, after, freed = node.run(
         """
