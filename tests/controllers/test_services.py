@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 
 from gpuplane.simulator.controllers.disruption import numbers
+from gpuplane.simulator.controllers.following import follow
 from gpuplane.simulator.controllers.recorder import Recorder
 from gpuplane.simulator.controllers.worker import Worker
 
@@ -143,3 +144,13 @@ async def test_a_worker_looks_once_however_often_it_is_told_and_backs_off_on_err
     task.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await task
+
+
+async def test_a_listener_that_fails_does_not_fail_the_write(cluster, caplog):
+    def broken(event, obj, old):
+        raise KeyError("nobody expected this")
+
+    follow(cluster.registry, cluster.registry.resource("secrets"), broken)
+    await cluster.create("secrets", {"metadata": {"name": "s"}})
+    assert cluster.registry.get("secrets", "default", "s") is not None
+    assert "secrets default/s was not followed" in caplog.text

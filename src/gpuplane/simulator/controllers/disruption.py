@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gpuplane.simulator.controllers import pods as podstate
+from gpuplane.simulator.controllers.following import follow
 from gpuplane.simulator.controllers.templates import scaled
 from gpuplane.simulator.controllers.worker import Worker
 from gpuplane.simulator.scheduler.selectors import Selector, compile_selector
@@ -47,9 +48,7 @@ class DisruptionController:
         self._selectors: dict[str, dict[str, Selector]] = {}
         self.worker: Worker[str] = Worker("disruption", self._look)
         for resource, callback in ((self._budgets, self._on_budget), (self._pods, self._on_pod)):
-            registry.subscribe(resource, callback)
-            for obj in registry.list(resource):
-                callback("ADDED", obj, None)
+            follow(registry, resource, callback)
 
     def workers(self) -> tuple[Worker[Any], ...]:
         return (self.worker,)

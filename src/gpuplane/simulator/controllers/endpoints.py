@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gpuplane.simulator.apiserver.builtin import ResourceInfo
 from gpuplane.simulator.controllers import pods as podstate
+from gpuplane.simulator.controllers.following import follow
 from gpuplane.simulator.controllers.templates import owner_reference
 from gpuplane.simulator.controllers.worker import Worker
 from gpuplane.simulator.scheduler.selectors import Selector, equalities
@@ -114,9 +115,7 @@ class EndpointsController:
         self._members: dict[str, dict[str, Object]] = {}  # by service key, pod name
         self.worker: Worker[str] = Worker("endpoints", self._look)
         for resource, callback in ((self._services, self._on_service), (self._pods, self._on_pod)):
-            registry.subscribe(resource, callback)
-            for obj in registry.list(resource):
-                callback("ADDED", obj, None)
+            follow(registry, resource, callback)
 
     def workers(self) -> tuple[Worker[Any], ...]:
         return (self.worker,)

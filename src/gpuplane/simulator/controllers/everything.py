@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from gpuplane.simulator.apiserver.builtin import ResourceInfo
+from gpuplane.simulator.controllers.following import follow
 
 if TYPE_CHECKING:
     from gpuplane.simulator.apiserver.registry import Registry
@@ -34,7 +35,7 @@ class Everything:
     def start(self) -> None:
         self._refresh()
         crds = self._registry.resource(("apiextensions.k8s.io", "customresourcedefinitions"))
-        self._registry.subscribe(crds, self._on_crd)
+        follow(self._registry, crds, self._on_crd, existing=False)
 
     def _on_crd(self, event: str, obj: Object, old: Object | None) -> None:
         # The kind is served after the CRD is stored; look when whoever does that had its turn.
@@ -65,7 +66,7 @@ class Everything:
                 self._tell(info, "ADDED", obj, None)
 
     def _subscribe(self, info: ResourceInfo) -> None:
-        self._registry.subscribe(info, lambda event, obj, old: self._tell(info, event, obj, old))
+        follow(self._registry, info, lambda event, obj, old: self._tell(info, event, obj, old), existing=False)
 
     def _tell(self, info: ResourceInfo, event: str, obj: Object, old: Object | None) -> None:
         for listener in self._listeners:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from gpuplane.simulator.apiserver.durations import parse_time
 from gpuplane.simulator.apiserver.failure import ApiFailure
 from gpuplane.simulator.controllers import pods as podstate
+from gpuplane.simulator.controllers.following import follow
 from gpuplane.simulator.controllers.recorder import Recorder
 from gpuplane.simulator.controllers.worker import Worker
 from gpuplane.simulator.scheduler.podinfo import Taint, compile_taints, compile_tolerations
@@ -122,11 +123,9 @@ class NodeLifecycleController:
         self.worker: Worker[str] = Worker("node lifecycle", self._look)
         self.evictions: Worker[str] = Worker("taint eviction", self._evict)
         self.health: Worker[str] = Worker("node health", self._look_at_health)
-        registry.subscribe(self._leases, self._on_lease)
+        follow(registry, self._leases, self._on_lease, existing=False)
         for resource, callback in ((self._nodes, self._on_node), (self._pods, self._on_pod)):
-            registry.subscribe(resource, callback)
-            for obj in registry.list(resource):
-                callback("ADDED", obj, None)
+            follow(registry, resource, callback)
         self.health.later("", _LOOK_EVERY_S)
 
     def workers(self) -> tuple[Worker[Any], ...]:

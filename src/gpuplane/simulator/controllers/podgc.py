@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gpuplane.simulator.apiserver.failure import ApiFailure
 from gpuplane.simulator.controllers import pods as podstate
+from gpuplane.simulator.controllers.following import follow
 from gpuplane.simulator.controllers.worker import Worker
 
 if TYPE_CHECKING:
@@ -25,8 +26,8 @@ class PodCollector:
         self._nodes = registry.resource("nodes")
         self._pods = registry.resource("pods")
         self.worker: Worker[str] = Worker("pod garbage collector", self._look)
-        registry.subscribe(self._nodes, self._on_node)
-        registry.subscribe(self._pods, self._on_pod)
+        follow(registry, self._nodes, self._on_node, existing=False)
+        follow(registry, self._pods, self._on_pod, existing=False)
         for node in index.nodes():
             self._suspect(node)
 

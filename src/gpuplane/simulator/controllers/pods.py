@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from gpuplane.simulator.apiserver.durations import parse_time
+from gpuplane.simulator.controllers.following import follow
 
 if TYPE_CHECKING:
     from gpuplane.simulator.apiserver.registry import Registry
@@ -79,10 +80,7 @@ class PodIndex:
         self._owned: dict[str, dict[str, Object]] = {}
         self._on_node: dict[str, dict[str, Object]] = {}
         self._orphans: dict[str, dict[str, Object]] = {}
-        pods = registry.resource("pods")
-        registry.subscribe(pods, self._follow)
-        for pod in registry.list(pods):
-            self._follow("ADDED", pod, None)
+        follow(registry, registry.resource("pods"), self._follow)
 
     def owned(self, uid: str) -> Mapping[str, Object]:
         return self._owned.get(uid, {})

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gpuplane.simulator.apiserver.failure import ApiFailure
 from gpuplane.simulator.controllers import pods as podstate
+from gpuplane.simulator.controllers.following import follow
 from gpuplane.simulator.controllers.recorder import Recorder
 from gpuplane.simulator.controllers.templates import owner_reference, pod_from
 from gpuplane.simulator.controllers.worker import Worker
@@ -96,9 +97,7 @@ class ReplicaSetController:
         self._uids: dict[str, str] = {}
         self.worker: Worker[str] = Worker("replicaset", self._look)
         for resource, callback in ((self._sets, self._on_set), (self._pods, self._on_pod)):
-            registry.subscribe(resource, callback)
-            for obj in registry.list(resource):
-                callback("ADDED", obj, None)
+            follow(registry, resource, callback)
 
     def workers(self) -> tuple[Worker[Any], ...]:
         return (self.worker,)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from gpuplane.errors import InvalidInput
+from gpuplane.simulator.controllers.following import follow
 from gpuplane.simulator.scheduler.cache import Cache
 from gpuplane.simulator.scheduler.podinfo import NodeFacts, PodInfo, compile_node, compile_pod
 from gpuplane.simulator.scheduler.queue import Event, Queue
@@ -44,10 +45,7 @@ class Tracker:
         """Subscribes, and reads what is there (nothing can happen between the two)."""
         sources = (("namespaces", self.on_namespace), ("nodes", self.on_node), ("pods", self.on_pod))
         for plural, callback in sources:
-            resource = self._registry.resource(plural)
-            self._registry.subscribe(resource, callback)
-            for obj in self._registry.list(resource):
-                callback("ADDED", obj, None)
+            follow(self._registry, self._registry.resource(plural), callback)
 
     def on_namespace(self, event: str, obj: Object, old: Object | None) -> None:
         meta = obj["metadata"]

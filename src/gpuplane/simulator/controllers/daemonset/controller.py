@@ -18,6 +18,7 @@ from gpuplane.simulator.apiserver.failure import ApiFailure
 from gpuplane.simulator.controllers import pods as podstate
 from gpuplane.simulator.controllers.daemonset import decide
 from gpuplane.simulator.controllers.daemonset.revisions import Revisions
+from gpuplane.simulator.controllers.following import follow
 from gpuplane.simulator.controllers.recorder import Recorder
 from gpuplane.simulator.controllers.templates import owner_reference, pod_from, scaled
 from gpuplane.simulator.controllers.worker import Worker
@@ -82,9 +83,7 @@ class DaemonSetController:
         self.sets: Worker[str] = Worker("daemonset", self._look_at_set)
         nodes = registry.resource("nodes")
         for resource, callback in ((nodes, self._on_node), (self._sets, self._on_set), (self._pods, self._on_pod)):
-            registry.subscribe(resource, callback)
-            for obj in registry.list(resource):
-                callback("ADDED", obj, None)
+            follow(registry, resource, callback)
 
     def workers(self) -> tuple[Worker[Any], ...]:
         return self.places, self.sets

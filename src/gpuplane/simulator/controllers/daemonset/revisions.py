@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gpuplane.simulator.apiserver.failure import ApiFailure
 from gpuplane.simulator.controllers.daemonset.decide import Plan
+from gpuplane.simulator.controllers.following import follow
 from gpuplane.simulator.controllers.pods import controller_of
 from gpuplane.simulator.controllers.templates import copied, owner_reference
 
@@ -25,9 +26,7 @@ class Revisions:
         self._registry = registry
         self._revisions = registry.resource(("apps", "controllerrevisions"))
         self._by_owner: dict[str, dict[str, Mapping[str, Any]]] = {}
-        registry.subscribe(self._revisions, self._follow)
-        for obj in registry.list(self._revisions):
-            self._follow("ADDED", obj, None)
+        follow(registry, self._revisions, self._follow)
 
     def _follow(self, event: str, obj: Mapping[str, Any], old: Mapping[str, Any] | None) -> None:
         owner = controller_of(obj)

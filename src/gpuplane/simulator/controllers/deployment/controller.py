@@ -9,6 +9,7 @@ from gpuplane.simulator.apiserver.durations import parse_time
 from gpuplane.simulator.controllers import pods as podstate
 from gpuplane.simulator.controllers.deployment import decide
 from gpuplane.simulator.controllers.deployment.decide import Bounds, SetFacts
+from gpuplane.simulator.controllers.following import follow
 from gpuplane.simulator.controllers.recorder import Recorder
 from gpuplane.simulator.controllers.templates import copied, owner_reference, template_hash
 from gpuplane.simulator.controllers.worker import Worker
@@ -39,10 +40,8 @@ class DeploymentController:
         self._keys: dict[str, str] = {}
         self.worker: Worker[str] = Worker("deployment", self._look)
         for resource, callback in ((self._sets, self._on_set), (self._deployments, self._on_deployment)):
-            registry.subscribe(resource, callback)
-            for obj in registry.list(resource):
-                callback("ADDED", obj, None)
-        registry.subscribe(registry.resource("pods"), self._on_pod)
+            follow(registry, resource, callback)
+        follow(registry, registry.resource("pods"), self._on_pod, existing=False)
 
     def workers(self) -> tuple[Worker[Any], ...]:
         return (self.worker,)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpuplane.simulator.apiserver.failure import ApiFailure
 from gpuplane.simulator.controllers import pods as podstate
+from gpuplane.simulator.controllers.following import follow
 from gpuplane.simulator.controllers.job import decide
 from gpuplane.simulator.controllers.recorder import Recorder
 from gpuplane.simulator.controllers.templates import pod_from
@@ -30,9 +31,7 @@ class JobController:
         self._keys: dict[str, str] = {}
         self.worker: Worker[str] = Worker("job", self._look)
         for resource, callback in ((self._jobs, self._on_job), (self._pods, self._on_pod)):
-            registry.subscribe(resource, callback)
-            for obj in registry.list(resource):
-                callback("ADDED", obj, None)
+            follow(registry, resource, callback)
 
     def workers(self) -> tuple[Worker[Any], ...]:
         return (self.worker,)
