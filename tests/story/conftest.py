@@ -1,0 +1,243 @@
+"""One embedded cluster for the whole folder: three different machines, everything on them real, as a user has it.
+
+What every test may rely on: `story.ready()` brings the cluster to "installed and all nodes ready" (at once when it is
+so), and what stood on the nodes before the first installation is on record in `world.bare`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import importlib.util
+import json
+import os
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuplane import names
+from gpuplane.api.core import Node, Pod
+from gpuplane.api.gpunode import GPUNode, StageName
+from gpuplane.kube import Client, Informer, NotFound
+from gpuplane.simulator.gpus import Faults
+
+GPUPLANE = (sys.executable, "-m", "gpuplane")
+NAMESPACE = names.OPERATOR_NAMESPACE
+PATIENCE_SECONDS = 60.0
+NODES = ("sim-1", "sim-2", "sim-3")
+
+# What a node may keep: logs, the kubelet's own state, and the simulated hardware itself.
+KEPT = ("var/log/", "var/lib/kubelet/", "var/lib/simgpu/state", "dev/nvidiactl")
+
+
+def _find_kubectl() -> Any:
+    path = Path(__file__).parents[1] / "clients" / "find_kubectl.py"
+    spec = importlib.util.spec_from_file_location("story_find_kubectl", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def files(root: Path) -> dict[str, str]:
+    """Everything below a node's root: path -> kind, mode and content."""
+    found = {}
+    for directory, folders, plain in os.walk(root):
+        for name in (*folders, *plain):
+            path = Path(directory) / name
+            place = str(path.relative_to(root))
+            if f"{place}/".startswith(KEPT) or place in KEPT:
+                continue
+            status = path.lstat()
+            if stat.S_ISSOCK(status.st_mode):
+                continue
+            if path.is_symlink():
+                content = f"-> {path.readlink()}"
+            elif path.is_file():
+                content = hashlib.sha256(path.read_bytes()).hexdigest()
+            else:
+                content = ""
+            found[place] = f"{stat.filemode(status.st_mode)} {status.st_uid}:{status.st_gid} {content}".rstrip()
+    return found
+
+
+class World:
+    """The cluster as its owner has it: command line, kubeconfig, the nodes' roots."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.environment = {**os.environ, "GPUPLANE_HOME": str(home), "HOME": str(home), "NO_COLOR": "1"}
+        described = json.loads(self.gpuplane("up", "--detach", "--persist", "-q", "-o", "json"))
+        self.kubeconfig = Path(described["kubeconfig"])
+        self.directory = Path(described["directory"])
+        self.environment["KUBECONFIG"] = str(self.kubeconfig)
+        self.bare: dict[str, dict[str, str]] = {}
+        self.bare_nodes: dict[str, tuple[dict[str, str], list[str]]] = {}
+        self.first_pods: list[Pod] = []
+
+    def run(self, *arguments: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            arguments, input=stdin, env=self.environment, capture_output=True, text=True, timeout=90, check=False
+        )
+
+    def gpuplane(self, *arguments: str, code: int = 0) -> str:
+        """What a command prints; `code` is what it must exit with."""
+        done = self.run(*GPUPLANE, *arguments)
+        assert done.returncode == code, f"gpuplane {' '.join(arguments)}: {done.returncode}\n{done.stdout}{done.stderr}"
+        return done.stdout
+
+    def root(self, node: str) -> Path:
+        return self.directory / "nodes" / node / "root"
+
+    def files(self, node: str) -> dict[str, str]:
+        return files(self.root(node))
+
+    def faults(self, node: str) -> Faults:
+        return Faults(self.root(node) / names.SIMGPU_STATE)
+
+    def labels_and_taints(self, node: Node) -> tuple[dict[str, str], list[str]]:
+        return dict(node.metadata.labels), [f"{taint.key}={taint.value}:{taint.effect}" for taint in node.spec.taints]
+
+    def kill(self, process: str) -> int:
+        """kill -9 of one of the cluster's own processes; its pid."""
+        pid: int = json.loads((self.directory / "run" / f"{process}.json").read_text())["pid"]
+        os.kill(pid, signal.SIGKILL)
+        return pid
+
+
+class Story:
+    """A world and a client in the test's own loop."""
+
+    def __init__(self, world: World, client: Client) -> None:
+        self.world = world
+        self.client = client
+
+    async def until(
+        self, kind: Any, holds: Callable[[list[Any]], Any], *, namespace: str | None = None, fields: str = ""
+    ) -> Any:
+        """What `holds(objects)` gives once that is true; looks after each change."""
+        informer = Informer(self.client, kind, namespace, fields=fields)
+        changed = asyncio.Event()
+        informer.add_handler(lambda old, new: changed.set())
+        informer.start()
+        try:
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                await informer.synced()
+                while not (found := holds(informer.items())):
+                    await changed.wait()
+                    changed.clear()
+                return found
+        except TimeoutError:
+            seen = "\n".join(map(_seen, informer.items()))
+            raise AssertionError(f"did not come about in {PATIENCE_SECONDS:.0f} s; there is:\n{seen}") from None
+        finally:
+            await informer.stop()
+
+    async def node(self, name: str, holds: Callable[[GPUNode], Any]) -> GPUNode:
+        """The GPUNode once `holds(it)`."""
+        return await self.until(
+            GPUNode,
+            lambda found: next((node for node in found if node.metadata.name == name and holds(node)), None),
+            fields=f"metadata.name={name}",
+        )
+
+    async def ready(self) -> list[GPUNode]:
+        """The GPUNodes once the cluster is installed and all three are ready."""
+        try:
+            await self.client.get(GPUNode, NODES[0])
+        except NotFound:
+            self.world.gpuplane("install", "-q")
+        return await self.until(GPUNode, lambda found: len(found) == len(NODES) and all(map(is_ready, found)) and found)
+
+    async def run_pod(self, manifest: dict[str, Any], namespace: str = "default") -> Pod:
+        """Creates a pod and returns it at its end."""
+        made = await self.client.create(manifest, namespace=namespace)
+        return await self.phase(made["metadata"]["name"], "Succeeded", "Failed", namespace=namespace)
+
+    async def phase(self, pod: str, *phases: str, namespace: str = "default") -> Pod:
+        return await self.until(
+            Pod,
+            lambda found: next((pod for pod in found if pod.status.phase in phases), None),
+            namespace=namespace,
+            fields=f"metadata.name={pod}",
+        )
+
+    async def log(self, pod: str, namespace: str = "default") -> str:
+        return (await self.client.request("GET", f"/api/v1/namespaces/{namespace}/pods/{pod}/log")).decode()
+
+    async def operand_pods(self, node: str = "") -> list[Pod]:
+        pods = await self.client.list(Pod, NAMESPACE, fields=f"spec.nodeName={node}" if node else "")
+        return [pod for pod in pods if not pod.metadata.deletion_timestamp]
+
+
+def _seen(obj: Any) -> str:
+    if isinstance(obj, GPUNode):
+        stages = {name: stage.state.value for name, stage in obj.status.stages.items()}
+        return f"  {obj.metadata.name}: {obj.status.summary.stage} {obj.status.summary.message} {stages}"
+    status = getattr(obj, "status", None)
+    return f"  {obj.metadata.name}: {getattr(status, 'phase', '')} {getattr(status, 'reason', '')}"
+
+
+def is_ready(node: GPUNode) -> bool:
+    stage = node.status.stages.get(StageName.READY.value)
+    return stage is not None and stage.state.holds
+
+
+def node_is_ready(node: Node) -> bool:
+    return any(condition.type == "Ready" and condition.status == "True" for condition in node.status.conditions)
+
+
+async def _prepare(world: World) -> None:
+    async with Client.connect(world.kubeconfig) as client:
+        story = Story(world, client)
+        nodes = await story.until(Node, lambda found: len(list(filter(node_is_ready, found))) == len(NODES) and found)
+        world.bare_nodes = {node.metadata.name: world.labels_and_taints(node) for node in nodes}
+        world.bare = {name: world.files(name) for name in NODES}
+        world.gpuplane("install", "-q")
+        await story.ready()
+        world.first_pods = await story.operand_pods()
+
+
+@pytest.fixture(scope="session")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    # Unix sockets lie below it, whose paths are short.
+    home = tmp_path_factory.mktemp("s")
+    world = World(home)
+    try:
+        asyncio.run(_prepare(world))
+        yield world
+    finally:
+        world.gpuplane("down", "-q")
+
+
+@pytest.fixture
+async def story(world: World) -> AsyncIterator[Story]:
+    async with Client.connect(world.kubeconfig) as client:
+        yield Story(world, client)
+
+
+@pytest.fixture(scope="session")
+def kubectl(world: World) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Runs kubectl; the exit status is for the test to judge."""
+    module = _find_kubectl()
+    try:
+        binary = shutil.which("kubectl") or str(module.find())
+    except module.NoKubectl as problem:
+        pytest.skip(str(problem))
+    return lambda *arguments, stdin=None: world.run(binary, *arguments, stdin=stdin)
+
+
+@pytest.fixture
+async def cleanup() -> AsyncIterator[Callable[[Awaitable[Any]], None]]:
+    """Takes what to await after the test, whatever happened in it; last in, first out."""
+    later: list[Awaitable[Any]] = []
+    yield later.append
+    for work in reversed(later):
+        await work
