@@ -171,7 +171,7 @@ CONTENT = st.binary(max_size=20)
 PATHS = st.sampled_from(["a", "b", "d/a", "d/e/b", "x/y/z"])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     existing=st.dictionaries(PATHS, CONTENT, max_size=4),
     rounds=st.lists(st.dictionaries(PATHS, CONTENT, max_size=4), min_size=1, max_size=4),

@@ -50,7 +50,7 @@ NAMES = st.sampled_from(["a", "b", "c", "..", ".", ""])
 PATHS = st.lists(NAMES, min_size=1, max_size=5).map("/".join)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(links=st.lists(st.tuples(st.sampled_from(["a", "b", "c", "a/b", "b/c"]), PATHS, st.booleans())), path=PATHS)
 def test_whatever_links_there_are_everything_stays_inside(
     tmp_path_factory: pytest.TempPathFactory, links: list[tuple[str, str, bool]], path: str

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
+import errno
 from pathlib import Path
 
+import pytest
+
+from gpuplane.errors import Retryable
 from gpuplane.host import Host
+from gpuplane.host import watch as watch_module
 
 
 async def test_a_file_whose_directory_does_not_exist_yet(tmp_path: Path) -> None:
@@ -59,3 +65,16 @@ async def test_other_files_do_not_wake_and_many_watches_share_one_handle(tmp_pat
     for watch in watches:
         await watch.aclose()  # type: ignore[attr-defined]  # the generator behind the iterator
     assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+async def test_a_kernel_without_a_watch_to_spare_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Libc:
+        @staticmethod
+        def inotify_init1(flags: int) -> int:
+            ctypes.set_errno(errno.EMFILE)
+            return -1
+
+    monkeypatch.setattr(watch_module, "_libc", Libc)
+    with pytest.raises(Retryable, match="too many open files") as caught:
+        await anext(Host(tmp_path).watch("etc/file"))
+    assert "fs.inotify" in caught.value.cure

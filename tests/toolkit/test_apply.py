@@ -154,7 +154,7 @@ CONFIGS = st.one_of(
 )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(config=CONFIGS, default=st.sampled_from([None, True, False]))
 async def test_any_valid_configuration_comes_back(
     tmp_path_factory: pytest.TempPathFactory,

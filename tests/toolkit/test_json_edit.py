@@ -84,7 +84,7 @@ def texts(draw: st.DrawFn) -> str:
     return draw(st.sampled_from(["", "\n", " "])) + text + draw(st.sampled_from(["", "\n", "\n\n"]))
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(texts(), st.sampled_from([("new",), ("a",), ("a", "new"), ("new", "x", "y"), ("b", "a")]), VALUES)
 def test_any_text_gets_a_value_and_loses_it_again(text: str, path: tuple[str, ...], value: Any) -> None:
     before = json.loads(text)

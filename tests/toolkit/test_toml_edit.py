@@ -142,7 +142,7 @@ TABLES = st.recursive(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(TABLES)
 def test_new_text_means_what_it_is_made_from(data: dict[str, Any]) -> None:
     assert tomllib.loads(edit.dump(data)) == data
@@ -160,7 +160,7 @@ def texts(draw: st.DrawFn) -> str:
     return newline.join(lines) + draw(st.sampled_from(["", newline]))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(texts(), st.sampled_from([(), ("a",), ("a", "b"), ("new", "table")]), st.sampled_from(["a", "k"]), SCALARS)
 def test_any_text_edited_can_be_stripped_to_the_same_bytes(
     text: str, table: tuple[str, ...], key: str, value: object

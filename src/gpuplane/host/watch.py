@@ -23,6 +23,7 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from weakref import WeakKeyDictionary
 
+from gpuplane.errors import Retryable
 from gpuplane.host.walk import locate
 
 _IN_ATTRIB, _IN_CLOSE_WRITE, _IN_MOVED_FROM, _IN_MOVED_TO = 0x4, 0x8, 0x40, 0x80
@@ -43,6 +44,10 @@ _HEADER = struct.Struct("iIII")  # wd, mask, cookie, length of the name
 _OVERFLOW = -1  # the watch descriptor of "events were lost"
 
 _libc = ctypes.CDLL(None, use_errno=True)
+
+
+class WatchRefused(Retryable):
+    """The kernel has no more inotify instances or watches for this user."""
 
 
 class _Hub:
@@ -164,5 +169,9 @@ def _is_directory(root: Path, path: str) -> bool:
 def _checked(result: int) -> int:
     if result < 0:
         code = ctypes.get_errno()
-        raise OSError(code, os.strerror(code))
+        raise WatchRefused(
+            f"the kernel grants no watch: {os.strerror(code).lower()}",
+            where="inotify",
+            cure="raise fs.inotify.max_user_instances and max_user_watches with sysctl",
+        )
     return result

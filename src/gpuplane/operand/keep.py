@@ -2,7 +2,8 @@
 
 Invariants:
 
-- A stage that holds is reported once and then left alone until what it consists of changes; nothing polls.
+- A stage that holds is reported once and then left alone until what it consists of changes; nothing polls, but where
+  the kernel grants no watches.
 - A failure is a report as well, with its reason and cure, and is tried again after a pause that doubles up to a minute.
 - An API server that cannot be asked is no failure of the stage: it is logged, and reporting is tried again.
 - A stage is a fact: when the operand is cancelled it stays.
@@ -68,7 +69,11 @@ async def keep_stage(
             settled = False
         if settled:
             pause = FIRST_PAUSE
-            await until_changed()
+            try:
+                await until_changed()
+            except GpuplaneError as error:
+                log.warning("%s: looking again every minute: %s", context.node_name, error)
+                await context.sleep(MAX_PAUSE)
         else:
             await context.sleep(pause)
             pause = min(pause * 2, MAX_PAUSE)
