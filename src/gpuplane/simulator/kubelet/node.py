@@ -15,7 +15,7 @@ import msgspec
 
 from gpuplane.api.core import LeaseObject, Node
 from gpuplane.errors import Retryable
-from gpuplane.kube import AlreadyExists, ApiError, Client, NotFound
+from gpuplane.kube import AlreadyExists, ApiError, Client, Informer, NotFound
 from gpuplane.simulator.kubelet.clock import Clock
 from gpuplane.simulator.nodes.machine import NodeMachine
 
@@ -142,9 +142,21 @@ class NodeReporter:
         """Until cancelled."""
         await self._until_done(self._register)
         self.registered.set()
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._renew())
-            group.create_task(self._report())
+        own = Informer(self._client, Node, fields=f"metadata.name={self._facts().name}")
+        own.add_handler(self._look)
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._renew())
+                group.create_task(self._report())
+                group.create_task(own.run())
+        finally:
+            await own.stop()
+
+    def _look(self, old: Node | None, new: Node | None) -> None:
+        """Who was thought dead says that it is not; a Node that was deleted is made again."""
+        standing = {c.type: c.status for c in new.status.conditions} if new is not None else {}
+        if standing.get("Ready") != ("False" if self._facts().runtime_down else "True"):
+            self._changed.set()
 
     async def _until_done(self, act: Any) -> None:
         said = ""

@@ -1,7 +1,7 @@
 """All light nodes of a process: registration, leases, pods, device amounts.
 
 Writes: a Node, its lease and, when the devices change, the Node's status; one status for a pod that comes up. Leases
-are renewed one after the other, evenly over the interval, so that nothing comes in bursts.
+are renewed evenly over the interval, past the limit on requests: however busy the nodes are, they are alive.
 """
 
 from __future__ import annotations
@@ -33,8 +33,10 @@ from gpuplane.simulator.nodes.machine import machine as find_machine
 
 log = logging.getLogger("gpuplane.light-nodes")
 
-DEFAULT_MACHINE: Final = "t4-ubuntu22"
-RENEW_SECONDS: Final = 20.0
+DEFAULT_MACHINE: Final = "t4-light"
+RENEW_SECONDS: Final = 15.0
+_RENEWERS: Final = 4
+_STARTING: Final = 16  # pods that start at a time: the loop must stay quick for the leases
 _AT_ONCE: Final = 32  # requests in flight
 _WRITERS: Final = 8
 _RETRY_SECONDS: Final = 1.0
@@ -47,6 +49,7 @@ class LightNode:
         self.name = name
         self.machine = machine
         self.root = root
+        self.alive = False  # registered, so its lease is renewed
         self.host = LightHost(root, machine.driver)
         gpus = SimulatedGPUs(profile(machine.gpus), name, machine.driver) if machine.gpus else None
         self.hardware = LightHardware(gpus, self.host)
@@ -79,13 +82,16 @@ class LightNodes:
         self.client.limit = limit
         self._watching = Client(endpoint, user_agent="gpuplane-light-nodes")
         self.client.hubs = Hubs(self._watching)
-        self.accounts = Accounts(self.client, self.client.hubs, limit)
+        # NB: tokens are asked for inside requests that count against the limit, so by a client that does not.
+        self.accounts = Accounts(self._watching, self.client.hubs, limit)
         self.directory = directory
         width = len(str(max(count - 1, 0)))
         names = (f"{prefix}{number:0{width}d}" for number in range(count))
         self.nodes = {n: LightNode(n, machine, directory / n / "root", self._changed) for n in names}
         self.pods: dict[str, LightPod] = {}
         self.registered = asyncio.Event()
+        self.starting = asyncio.Semaphore(_STARTING)
+        self._alive: list[LightNode] = []
         self._machine = machine
         self._dirty: asyncio.Queue[LightNode] = asyncio.Queue()
         self._queued: set[str] = set()
@@ -106,12 +112,14 @@ class LightNodes:
         self._template = Template(self._machine, self.directory / ".template")
         try:
             async with asyncio.TaskGroup() as group:
+                for shard in range(_RENEWERS):
+                    group.create_task(self._renew(shard))
+                for _ in range(_WRITERS):
+                    group.create_task(self._write_statuses())
                 await self._in_parallel(self._register)
                 log.info("%d light nodes registered", len(self.nodes))
                 self.registered.set()
-                group.create_task(self._renew())
-                for _ in range(_WRITERS):
-                    group.create_task(self._write_statuses())
+                self.client.hubs.of(Node).informer.add_handler(self._on_node)
                 self._informer.add_handler(self._on_pod)
                 group.create_task(self._informer.run())
         finally:
@@ -136,6 +144,8 @@ class LightNodes:
 
     async def _register(self, node: LightNode) -> None:
         self._template.make(node.root)
+        if self._machine.preinstalled:
+            node.host.load("nvidia")
         facts = node.facts()
         status = node_status(facts, self.now())
         body = {
@@ -151,6 +161,19 @@ class LightNodes:
         except AlreadyExists:
             await self.client.patch(Node, node.name, {"status": status}, None, "strategic", "status")
         await self._renew_one(node)
+        if not node.alive:
+            node.alive = True
+            self._alive.append(node)
+
+    def _on_node(self, old: Node | None, new: Node | None) -> None:
+        """Who was thought dead says that it is not; who was deleted comes again."""
+        obj = new or old
+        node = self.nodes.get(obj.metadata.name) if obj is not None else None
+        if node is None:
+            return
+        ready = new is not None and any(c.type == "Ready" and c.status == "True" for c in new.status.conditions)
+        if not ready:
+            self._changed(node)
 
     def _changed(self, node: LightNode) -> None:
         if node.name not in self._queued:
@@ -161,33 +184,39 @@ class LightNodes:
         while True:
             node = await self._dirty.get()
             self._queued.discard(node.name)
-            await _until_done(self._write_amounts, node)
+            await _until_done(self._write_status, node)
 
-    async def _write_amounts(self, node: LightNode) -> None:
+    async def _write_status(self, node: LightNode) -> None:
         status = node_status(node.facts(), self.now())
-        body = {"status": {key: status[key] for key in ("capacity", "allocatable")}}
-        with contextlib.suppress(NotFound):
+        body = {"status": {key: status[key] for key in ("capacity", "allocatable", "conditions")}}
+        try:
             await self.client.patch(Node, node.name, body, None, "strategic", "status")
+        except NotFound:
+            await self._register(node)
 
-    async def _renew(self) -> None:
+    async def _renew(self, shard: int) -> None:
+        """Every `_RENEWERS`th lease, round and round."""
         loop = asyncio.get_running_loop()
         while True:
-            start = loop.time()
-            for number, node in enumerate(self.nodes.values()):
+            due = loop.time() + RENEW_SECONDS
+            mine = self._alive[shard::_RENEWERS]
+            for number, node in enumerate(mine):
                 await _until_done(self._renew_one, node)
-                ahead = start + (number + 1) * RENEW_SECONDS / len(self.nodes) - loop.time()
+                ahead = due - RENEW_SECONDS * (1 - (number + 1) / len(mine)) - loop.time()
                 if ahead > 0:
                     await asyncio.sleep(ahead)
+            if not mine:
+                await asyncio.sleep(1.0)
 
     async def _renew_one(self, node: LightNode) -> None:
         spec = {"holderIdentity": node.name, "leaseDurationSeconds": LEASE_SECONDS, "renewTime": self.now()}
         try:
-            await self.client.patch(LeaseObject, node.name, {"spec": spec}, LEASE_NAMESPACE)
+            await self._watching.patch(LeaseObject, node.name, {"spec": spec}, LEASE_NAMESPACE)
         except NotFound:
             metadata = {"name": node.name, "namespace": LEASE_NAMESPACE}
             kind = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease"}
             with contextlib.suppress(AlreadyExists):
-                await self.client.create({**kind, "metadata": metadata, "spec": spec})
+                await self._watching.create({**kind, "metadata": metadata, "spec": spec})
 
     # -- pods ------------------------------------------------------------------------------------------------------
 

@@ -82,15 +82,19 @@ class LightPod:
     async def _step(self) -> bool:
         self._poke.clear()
         plan = decide(self.pod, self.seen, self.nodes.clock(), evicted=self._gone or self._failure is not None)
-        while plan.stop or plan.start:
-            for stop in plan.stop:
-                await self._stop(stop.name)
-            for name in plan.start:
-                self._start(name)
-            plan = decide(self.pod, self.seen, self.nodes.clock(), evicted=self._gone or self._failure is not None)
         try:
-            if not self._gone:
-                await self._report(plan)
+            # NB: a thousand operands that start in one turn of the loop would keep it from everything else for seconds.
+            async with self.nodes.starting if plan.start else contextlib.nullcontext():
+                while plan.stop or plan.start:
+                    for stop in plan.stop:
+                        await self._stop(stop.name)
+                    for name in plan.start:
+                        self._start(name)
+                    plan = decide(
+                        self.pod, self.seen, self.nodes.clock(), evicted=self._gone or self._failure is not None
+                    )
+                if not self._gone:
+                    await self._report(plan)
             if plan.finished is not None:
                 self.node.kubelet.release(self.pod.metadata.uid)
                 if self._gone or self.pod.metadata.deletion_timestamp is not None:

@@ -51,6 +51,10 @@ class Template:
             path = place / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
+        if machine.preinstalled:
+            library = place / machine.library_dir / "libnvidia-ml.so.1"
+            library.parent.mkdir(parents=True, exist_ok=True)
+            library.touch()  # that it is there is all that a light node's driver is
         if machine.gpus:
             state = place / names.SIMGPU_STATE
             create_state(state, profile(machine.gpus), machine.driver, "light")

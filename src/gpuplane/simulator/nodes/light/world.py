@@ -5,6 +5,7 @@ Invariant: an operand cannot tell them from the real ones but by `OperandContext
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,8 @@ class LightHost:
     def __init__(self, root: Path, driver: str) -> None:
         self.root = root
         self._driver = driver
+        listed = root / "proc/modules"
+        self._modules = {line.split()[0] for line in listed.read_text().splitlines()} if listed.exists() else set()
 
     async def run(self, command: Command) -> Completed:
         program, *words = command.argv
@@ -46,37 +49,32 @@ class LightHost:
         return Completed(command, 0)
 
     def load(self, module: str) -> None:
-        home = self.root / "sys/module" / module
-        if home.is_dir():
+        if module in self._modules:
             return
-        home.mkdir(parents=True)
-        (home / "version").write_text(f"{self._driver}\n")
-        (home / "refcnt").write_text("0\n")
-        self._list(lambda names: {module, *names})
+        self._modules.add(module)
         if module == "nvidia":
-            version = self.root / "proc/driver/nvidia/version"
-            version.parent.mkdir(parents=True, exist_ok=True)
-            version.write_text(f"NVRM version: NVIDIA UNIX x86_64 Kernel Module  {self._driver}  (simulated)\n")
+            home = self.root / "sys/module/nvidia"
+            home.mkdir(parents=True)
+            (home / "version").write_text(f"{self._driver}\n")
+            (home / "refcnt").write_text("0\n")
+        self._list()
 
     def _unload(self, module: str) -> None:
-        for place in (
-            self.root / "sys/module" / module,
-            *([self.root / "proc/driver/nvidia"] if module == "nvidia" else []),
-        ):
-            for path in place.glob("*"):
-                path.unlink()
-            if place.is_dir():
-                place.rmdir()
-        self._list(lambda names: names - {module})
+        if module not in self._modules:
+            return
+        self._modules.remove(module)
+        if module == "nvidia":
+            shutil.rmtree(self.root / "sys/module/nvidia")
+        self._list()
 
-    def _list(self, change: Callable[[set[str]], set[str]]) -> None:
-        path = self.root / "proc/modules"
-        names = {line.split()[0] for line in path.read_text().splitlines()} if path.exists() else set()
-        path.write_text("".join(f"{name} 16384 0 - Live 0x0\n" for name in sorted(change(names))))
+    def _list(self) -> None:
+        (self.root / "proc/modules").write_text(
+            "".join(f"{name} 16384 0 - Live 0x0\n" for name in sorted(self._modules))
+        )
 
     @property
     def loaded(self) -> bool:
-        return (self.root / "sys/module/nvidia").is_dir()
+        return "nvidia" in self._modules
 
 
 class LightHardware:
