@@ -58,6 +58,13 @@ def test_a_t4_machine_has_the_documented_labels(world: Any) -> None:
     assert labels_of(world.root) == EXPECTED
 
 
+def test_a_file_without_an_answer_is_left_out(world: Any) -> None:
+    (world.root / "proc/swaps").unlink()
+    (world.root / "proc/swaps").mkdir()
+    (world.root / "sys/fs/selinux/enforce").mkdir(parents=True)
+    assert labels_of(world.root) == EXPECTED
+
+
 def test_an_empty_root_has_no_features(tmp_path: Path) -> None:
     assert labels_of(tmp_path) == {}
 

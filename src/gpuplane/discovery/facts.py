@@ -8,13 +8,16 @@ machine.
 from __future__ import annotations
 
 import gzip
+import logging
 import re
 import zlib
 
 import msgspec
 
 from gpuplane.discovery import cpuid
-from gpuplane.host import Host, read_os_release
+from gpuplane.host import Host, HostError, read_os_release
+
+log = logging.getLogger("gpuplane.discovery")
 
 _CPUINFO_BYTES = 8192  # the first processor's paragraph; all of them are 400 kB on large machines
 _KERNEL_OPTIONS = ("NO_HZ", "NO_HZ_IDLE", "NO_HZ_FULL", "PREEMPT")
@@ -61,13 +64,13 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
 def observe(host: Host, before: Facts | None = None) -> Facts:
     """The machine's facts now. What cannot change while its kernel runs is taken over from `before`."""
-    kernel = host.read_text("proc/sys/kernel/osrelease") or ""
+    kernel = _text(host, "proc/sys/kernel/osrelease") or ""
     known = before is not None and before.kernel == kernel
     cpu = _cpuinfo(host)
     return Facts(
         kernel=kernel,
         kernel_config=before.kernel_config if known and before else _kernel_config(host, kernel),
-        selinux=(host.read_text("sys/fs/selinux/enforce") or "").startswith("1"),
+        selinux=(_text(host, "sys/fs/selinux/enforce") or "").startswith("1"),
         cpu_vendor=_VENDORS.get(cpu.get("vendor_id", ""), cpu.get("vendor_id", "")),
         cpu_family=cpu.get("cpu family", ""),
         cpu_model=cpu.get("model", ""),
@@ -77,16 +80,25 @@ def observe(host: Host, before: Facts | None = None) -> Facts:
         pstate=_pstate(host),
         cstate=_cstate(host),
         numa_nodes=sum(1 for name in host.list("sys/devices/system/node") if re.fullmatch(r"node\d+", name)),
-        swap=len((host.read_text("proc/swaps") or "").splitlines()) > 1,
+        swap=len((_text(host, "proc/swaps") or "").splitlines()) > 1,
         sriov_capable=_any_vfs(host, "sriov_totalvfs"),
         sriov_configured=_any_vfs(host, "sriov_numvfs"),
         nonrotational_disk=any(
-            host.read_text(f"sys/block/{name}/queue/rotational") == "0" for name in host.list("sys/block")
+            _text(host, f"sys/block/{name}/queue/rotational") == "0" for name in host.list("sys/block")
         ),
         os_release=read_os_release(host),
         pci=_pci(host),
         usb=_usb(host),
     )
+
+
+def _text(host: Host, path: str) -> str | None:
+    """The text of a file; None also where the kernel has no answer to give in it (many in sysfs, EIO and the like)."""
+    try:
+        return host.read_text(path)
+    except HostError as error:
+        log.debug("left out: %s", error)
+        return None
 
 
 def _cpuinfo(host: Host) -> dict[str, str]:
@@ -132,7 +144,7 @@ def _multithreading(host: Host, cpu: dict[str, str]) -> bool | None:
     known = False
     for name in host.list("sys/devices/system/cpu"):
         if re.fullmatch(r"cpu\d+", name):
-            siblings = host.read_text(f"sys/devices/system/cpu/{name}/topology/thread_siblings_list")
+            siblings = _text(host, f"sys/devices/system/cpu/{name}/topology/thread_siblings_list")
             known |= siblings is not None
             if siblings and re.search(r"[,-]", siblings):
                 return True
@@ -158,9 +170,9 @@ def _pstate(host: Host) -> dict[str, str]:
 
 
 def _cstate(host: Host) -> bool | None:
-    if host.read_text("sys/devices/system/cpu/cpuidle/current_driver") != "intel_idle":
+    if _text(host, "sys/devices/system/cpu/cpuidle/current_driver") != "intel_idle":
         return None
-    deepest = host.read_text("sys/module/intel_idle/parameters/max_cstate") or ""
+    deepest = _text(host, "sys/module/intel_idle/parameters/max_cstate") or ""
     return int(deepest) > 0 if deepest.isdigit() else None
 
 
@@ -193,7 +205,7 @@ def _usb(host: Host) -> frozenset[UsbDevice]:
             continue
         kinds = [seen.get("bDeviceClass", "")]
         if kinds == ["00"]:
-            inside = [host.read_text(f"{base}/{name}/{part}/bInterfaceClass") for part in host.list(f"{base}/{name}")]
+            inside = [_text(host, f"{base}/{name}/{part}/bInterfaceClass") for part in host.list(f"{base}/{name}")]
             kinds = [kind for kind in inside if kind]
         found.update(UsbDevice(kind, seen.get("idVendor", ""), seen["idProduct"]) for kind in kinds)
     return frozenset(found)

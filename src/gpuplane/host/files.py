@@ -121,8 +121,8 @@ class Host:
                 return os.readlink(place.name, dir_fd=place.directory)
         except _ABSENT:
             return None
-        except OSError as error:
-            if error.errno == errno.EINVAL:
+        except HostError as error:
+            if error.code == errno.EINVAL:
                 return None
             raise
 
@@ -206,8 +206,8 @@ class Host:
                 return True
         except _ABSENT:
             return False
-        except OSError as error:
-            if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+        except HostError as error:
+            if error.code in (errno.ENOTEMPTY, errno.EEXIST):
                 return False
             raise
 
@@ -328,9 +328,9 @@ class _At:
             self._translate(error)
 
     def _translate(self, error: OSError) -> None:
-        """Raise HostError, unless the error is an answer to the question asked, for the caller."""
+        """Raise HostError, unless the error says that something is absent, which is for the caller to answer."""
         code = error.errno or 0
-        if isinstance(error, _ABSENT) or code in (errno.ENOTEMPTY, errno.EEXIST, errno.EINVAL):
+        if isinstance(error, _ABSENT):
             return
         raise HostError(
             (error.strerror or str(error)).lower(),
