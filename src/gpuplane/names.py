@@ -9,56 +9,56 @@ from __future__ import annotations
 from typing import Final
 
 # -- where we run ------------------------------------------------------------------------------------------------
-OPERATOR_NAMESPACE: Final = "gpu-operator"
-IMAGE: Final = "gpuplane/gpuplane"
-FIELD_MANAGER_PREFIX: Final = "gpuplane-"
+OPERATOR_NAMESPACE: Final = "gpu-operator"  # where operator and operands run
+IMAGE: Final = "gpuplane/gpuplane"  # the image of operator and operands when nobody names another
+FIELD_MANAGER_PREFIX: Final = "gpuplane-"  # begins the name of each component as owner of fields
 
 # -- resources ---------------------------------------------------------------------------------------------------
-GPU_RESOURCE: Final = "nvidia.com/gpu"
+GPU_RESOURCE: Final = "nvidia.com/gpu"  # a whole GPU
 
 # -- node feature discovery --------------------------------------------------------------------------------------
-FEATURE_PREFIX: Final = "feature.node.kubernetes.io/"
+FEATURE_PREFIX: Final = "feature.node.kubernetes.io/"  # begins every label of discovery
 PCI_PRESENT_LABELS: Final = (
     # Which of the three a cluster has depends on how its node feature discovery spells PCI classes.
     FEATURE_PREFIX + "pci-10de.present",
     FEATURE_PREFIX + "pci-0302_10de.present",
     FEATURE_PREFIX + "pci-0300_10de.present",
 )
-KERNEL_VERSION_LABEL: Final = FEATURE_PREFIX + "kernel-version.full"
-OS_ID_LABEL: Final = FEATURE_PREFIX + "system-os_release.ID"
-OS_VERSION_LABEL: Final = FEATURE_PREFIX + "system-os_release.VERSION_ID"
+KERNEL_VERSION_LABEL: Final = FEATURE_PREFIX + "kernel-version.full"  # release of the running kernel
+OS_ID_LABEL: Final = FEATURE_PREFIX + "system-os_release.ID"  # ID of os-release; with the others the driver group
+OS_VERSION_LABEL: Final = FEATURE_PREFIX + "system-os_release.VERSION_ID"  # VERSION_ID of os-release
 
 # -- the operator's node labels ----------------------------------------------------------------------------------
-GPU_PRESENT_LABEL: Final = "nvidia.com/gpu.present"
-DEPLOY_PREFIX: Final = "nvidia.com/gpu.deploy."
+GPU_PRESENT_LABEL: Final = "nvidia.com/gpu.present"  # "true" on nodes with an NVIDIA GPU
+DEPLOY_PREFIX: Final = "nvidia.com/gpu.deploy."  # begins the gates, one for each operand
 DEPLOY_OPERANDS_LABEL: Final = DEPLOY_PREFIX + "operands"  # "false" is the node's opt-out
-PLUGIN_CONFIG_LABEL: Final = "nvidia.com/device-plugin.config"
-UPGRADE_STATE_LABEL: Final = "nvidia.com/gpu-driver-upgrade-state"
-NOT_READY_TAINT: Final = "nvidia.com/gpu-not-ready"
+PLUGIN_CONFIG_LABEL: Final = "nvidia.com/device-plugin.config"  # a node's plugin configuration; nobody acts on it yet
+UPGRADE_STATE_LABEL: Final = "nvidia.com/gpu-driver-upgrade-state"  # a driver upgrade's state; nobody acts on it yet
+NOT_READY_TAINT: Final = "nvidia.com/gpu-not-ready"  # on nodes not ready yet, with operator.notReadyTaint
 
 # -- environment ---------------------------------------------------------------------------------------------------
 # "false" where ClusterPolicy spec.driver.enabled is: the driver's operand then looks for a driver and installs none.
 DRIVER_INSTALL_ENV: Final = "GPUPLANE_DRIVER_INSTALL"
 
 # -- CDI ---------------------------------------------------------------------------------------------------------
-CDI_KIND: Final = "nvidia.com/gpu"
-CDI_MANAGEMENT_KIND: Final = "management.nvidia.com/gpu"
-VISIBLE_DEVICES_ENV: Final = "NVIDIA_VISIBLE_DEVICES"
+CDI_KIND: Final = "nvidia.com/gpu"  # GPUs in CDI specifications: by index, by UUID, and "all"
+CDI_MANAGEMENT_KIND: Final = "management.nvidia.com/gpu"  # the same for management containers
+VISIBLE_DEVICES_ENV: Final = "NVIDIA_VISIBLE_DEVICES"  # the GPUs of a container, for runtimes that go by it
 
 # -- paths on a host, relative to its root -----------------------------------------------------------------------
-DRIVER_ROOT: Final = "run/nvidia/driver"
-VALIDATIONS_DIR: Final = "run/nvidia/validations"
-CDI_DIR: Final = "var/run/cdi"
-TOOLKIT_DIR: Final = "usr/local/nvidia/toolkit"
-KUBELET_DIR: Final = "var/lib/kubelet"
-DEVICE_PLUGIN_DIR: Final = "device-plugins"  # below the kubelet's directory
-POD_RESOURCES_SOCKET: Final = "pod-resources/kubelet.sock"  # below the kubelet's directory
+DRIVER_ROOT: Final = "run/nvidia/driver"  # where a driver in a container keeps its root
+VALIDATIONS_DIR: Final = "run/nvidia/validations"  # status files; each is written by the owner of its fact
+CDI_DIR: Final = "var/run/cdi"  # CDI specifications
+TOOLKIT_DIR: Final = "usr/local/nvidia/toolkit"  # configuration of the NVIDIA runtime
+KUBELET_DIR: Final = "var/lib/kubelet"  # the kubelet's directory
+DEVICE_PLUGIN_DIR: Final = "device-plugins"  # below the kubelet's directory: sockets of device plugins
+POD_RESOURCES_SOCKET: Final = "pod-resources/kubelet.sock"  # below the kubelet's directory: says who holds which GPU
 
 # -- what the host-side operands leave on a host, relative to its root -------------------------------------------
 STATE_DIR: Final = "var/lib/gpuplane"  # what was changed and how it was before, one folder a component
 DRIVER_READY: Final = VALIDATIONS_DIR + "/driver-ready"  # an env file, see gpuplane.driver.ready
 HOST_DRIVER_READY: Final = VALIDATIONS_DIR + "/host-driver-ready"  # older releases' word for a driver of the host's own
-TOOLKIT_READY: Final = VALIDATIONS_DIR + "/toolkit-ready"
-CUDA_READY: Final = VALIDATIONS_DIR + "/cuda-ready"
-PLUGIN_READY: Final = VALIDATIONS_DIR + "/plugin-ready"
+TOOLKIT_READY: Final = VALIDATIONS_DIR + "/toolkit-ready"  # the stage toolkit holds
+CUDA_READY: Final = VALIDATIONS_DIR + "/cuda-ready"  # the stage cuda holds
+PLUGIN_READY: Final = VALIDATIONS_DIR + "/plugin-ready"  # the stage plugin holds
 SIMGPU_STATE: Final = "var/lib/simgpu/state"  # there: the root's GPUs are simulated

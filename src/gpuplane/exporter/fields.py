@@ -83,6 +83,8 @@ _LABELS: Final[dict[str, Callable[[GPU, str], str]]] = {
     "DCGM_FI_DEV_SERIAL": lambda gpu, _: gpu.serial,
     "DCGM_FI_DEV_UUID": lambda gpu, _: gpu.uuid,
 }
+OFFERED_METRICS: Final = tuple(_READ)
+OFFERED_LABELS: Final = tuple(_LABELS)
 
 _G, _C = FieldType.GAUGE, FieldType.COUNTER
 DEFAULT_FIELDS: Final = (
