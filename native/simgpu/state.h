@@ -167,6 +167,8 @@ uint64_t simgpu_used(const struct simgpu_state *state, uint32_t gpu, uint32_t in
 /* Time. */
 struct simgpu_span { uint64_t start, end; };
 struct simgpu_span simgpu_run(struct simgpu *view, uint32_t gpu, uint64_t ready, uint64_t cost, uint64_t memory_ns);
+/* Whether another process had work on this GPU a moment ago. */
+bool simgpu_contended(const struct simgpu *view, uint32_t gpu);
 struct simgpu_span simgpu_copy(struct simgpu *view, uint32_t gpu, uint64_t ready, uint64_t bytes, bool to_device);
 /* Takes back what a process that is gone had queued, if nobody queued behind it. `tail` is when its last work ends. */
 void simgpu_forget_queued(struct simgpu_gpu *gpu, uint64_t tail);

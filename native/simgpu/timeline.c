@@ -7,6 +7,8 @@
 #include <errno.h>
 #include <time.h>
 
+#define SPIN_NS 60000ull
+#define RECENT_NS 50000000ull
 #define BUCKETS_SPAN (SIMGPU_BUCKETS * SIMGPU_BUCKET_NS)
 
 uint64_t simgpu_now(void)
@@ -18,8 +20,13 @@ uint64_t simgpu_now(void)
 
 void simgpu_sleep_until(uint64_t when)
 {
-	struct timespec until = {(time_t)(when / 1000000000ull), (long)(when % 1000000000ull)};
-	while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL) == EINTR)
+	/* The kernel wakes sleepers some 50 us late, which is long for a short kernel: the end is waited out awake. */
+	uint64_t early = when > SPIN_NS ? when - SPIN_NS : 0;
+	struct timespec until = {(time_t)(early / 1000000000ull), (long)(early % 1000000000ull)};
+	if (early > simgpu_now())
+		while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL) == EINTR)
+			;
+	while (simgpu_now() < when)
 		;
 }
 
@@ -120,6 +127,15 @@ void simgpu_forget_queued(struct simgpu_gpu *gpu, uint64_t tail)
 		gpu->long_end = now;
 	for (uint64_t epoch = now / SIMGPU_BUCKET_NS + 1; epoch <= now / SIMGPU_BUCKET_NS + SIMGPU_BUCKETS / 2; epoch++)
 		gpu->buckets[epoch % SIMGPU_BUCKETS] = gpu->memory_buckets[epoch % SIMGPU_BUCKETS] = 0;
+}
+
+bool simgpu_contended(const struct simgpu *view, uint32_t number)
+{
+	uint64_t since = simgpu_now() - RECENT_NS;
+	for (int i = 0; i < SIMGPU_SLOTS; i++)
+		if (i != view->slot && view->state->slots[i].pid && view->state->slots[i].tail[number] > since)
+			return true;
+	return false;
 }
 
 double simgpu_busy(const struct simgpu_gpu *gpu, uint64_t window)

@@ -4,7 +4,8 @@
 #include <string.h>
 
 #define LAUNCH_NS 2500ull      /* the least a launch takes on the GPU */
-#define AHEAD_NS 10000000ull   /* a process may queue so much time; who wants more waits, and others get their turn */
+#define ALONE_NS 10000000ull   /* so much time a process may queue ahead when it is alone on the GPU, */
+#define SHARING_NS 1000000ull  /* and when it is not; who wants more waits, and others get their turn */
 #define EVENT_XID 0x8ull
 
 struct limits {
@@ -270,8 +271,9 @@ static CUresult launch(CUfunction handle, const uint32_t *grid, const uint32_t *
 	pthread_mutex_unlock(&cuda_guard);
 	if (ran != PTX_OK)
 		return failure(context, ran);
-	if (span.start > simgpu_now() + AHEAD_NS)
-		simgpu_sleep_until(span.start - AHEAD_NS);
+	uint64_t ahead = simgpu_contended(&cuda_view, cuda_devices[context->device].gpu) ? SHARING_NS : ALONE_NS;
+	if (span.start > simgpu_now() + ahead)
+		simgpu_sleep_until(span.start - ahead);
 	return CUDA_SUCCESS;
 }
 
