@@ -27,6 +27,7 @@ def summary(cache: Cache) -> object:
         cache.scored_terms,
         [(cache.count(term), cache.count(term, live_only=True)) for term in TERMS],
         sorted(node.name for node in cache.candidates()),
+        cache.node_count,
     )
 
 

@@ -72,6 +72,7 @@ class Cache:
     def __init__(self) -> None:
         self.nodes: dict[str, NodeState] = {}
         self.pods: dict[str, PodInfo] = {}
+        self.node_count = 0  # of those that exist
         self.namespaces: dict[str, dict[str, str]] = {}
         # Terms that placed pods carry, with the nodes of the carriers.
         self.anti_terms: dict[PodTerm, PerNode] = {}
@@ -84,13 +85,15 @@ class Cache:
         node = self._state(facts.name)
         if node.facts is None:
             self._candidates = None
+            self.node_count += 1
         node.facts = facts
 
     def remove_node(self, name: str) -> None:
         node = self.nodes.get(name)
-        if node is None:
+        if node is None or node.facts is None:
             return
         node.facts = None
+        self.node_count -= 1
         self._candidates = None
         self._drop_if_empty(node)
 

@@ -50,17 +50,17 @@ def enough(total: int) -> int:
 
 def find(pod: PodInfo, cache: Cache, ignored: frozenset[str] = frozenset(), start: int = 0) -> Found:
     """Asks nodes from `start` on, in turn, until enough are feasible. A pinned pod asks one node only."""
-    nodes = cache.candidates()
-    check = Check(pod, cache, ignored)
+    check, total = Check(pod, cache, ignored), cache.node_count
     if pod.affinity.pinned:
         node = cache.nodes.get(pod.affinity.pinned)
         if node is None or node.facts is None:
-            return Found([], {}, len(nodes), absent=len(nodes))
+            return Found([], {}, total, absent=total)
         failure = check(node)
-        found = Found([] if failure else [node], {}, len(nodes), absent=len(nodes) - 1, next_start=start)
+        found = Found([] if failure else [node], {}, total, absent=total - 1, next_start=start)
         if failure:
             found.failures[node.name] = failure
         return found
+    nodes = cache.candidates()
     if pod.nominated:
         promised = cache.nodes.get(pod.nominated)
         if promised is not None and promised.facts is not None and check(promised) is None:

@@ -260,9 +260,13 @@ def compile_affinity(spec: Mapping[str, Any], namespace: str, labels: Mapping[st
     )
 
 
+# Thousands of pods of one DaemonSet tolerate the same: they share what says so.
+_toleration = lru_cache(maxsize=4096)(Toleration)
+
+
 def compile_tolerations(raw: Any) -> tuple[Toleration, ...]:
     return tuple(
-        Toleration(t.get("key", ""), t.get("operator") or "Equal", t.get("value", ""), t.get("effect", ""))
+        _toleration(t.get("key", ""), t.get("operator") or "Equal", t.get("value", ""), t.get("effect", ""))
         for t in raw or ()
     )
 

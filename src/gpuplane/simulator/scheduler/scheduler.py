@@ -131,7 +131,7 @@ class Scheduler:
             _log.error("binding failed unexpectedly", exc_info=task.exception())
 
     async def _choose(self, pod: PodInfo, raw: Mapping[str, Any], extenders: Sequence[Extender]) -> Choice:
-        if not self.cache.candidates():
+        if not self.cache.node_count:
             return Choice(message=decide.NO_NODES, plugins=frozenset({"NodeName"}))
         ignored = self._ignored if extenders else frozenset()
         found = decide.find(pod, self.cache, ignored, self._start)
