@@ -56,9 +56,12 @@ POD_RESOURCES_SOCKET: Final = "pod-resources/kubelet.sock"  # below the kubelet'
 
 # -- what the host-side operands leave on a host, relative to its root -------------------------------------------
 STATE_DIR: Final = "var/lib/gpuplane"  # what was changed and how it was before, one folder a component
-DRIVER_READY: Final = VALIDATIONS_DIR + "/driver-ready"  # an env file, see gpuplane.driver.ready
+DRIVER_READY: Final = VALIDATIONS_DIR + "/driver-ready"  # an env file, see gpuplane.host.ready
 HOST_DRIVER_READY: Final = VALIDATIONS_DIR + "/host-driver-ready"  # older releases' word for a driver of the host's own
 TOOLKIT_READY: Final = VALIDATIONS_DIR + "/toolkit-ready"  # the stage toolkit holds
 CUDA_READY: Final = VALIDATIONS_DIR + "/cuda-ready"  # the stage cuda holds
 PLUGIN_READY: Final = VALIDATIONS_DIR + "/plugin-ready"  # the stage plugin holds
 SIMGPU_STATE: Final = "var/lib/simgpu/state"  # there: the root's GPUs are simulated
+
+# -- the embedded cluster ----------------------------------------------------------------------------------------
+LIGHT_LABEL: Final = "gpuplane.dev/light"  # "true" on nodes without processes

@@ -19,7 +19,7 @@ from gpuplane.hardware import GPU, MigMode
 PREFIX = "nvidia.com/"
 TIMESTAMP_LABEL = PREFIX + "gfd.timestamp"
 # All that is made here; the operator's own nvidia.com/gpu.present and gpu.deploy.* are not.
-_NAMES = frozenset(
+GPU_LABELS = frozenset(
     PREFIX + name
     for name in (
         *(f"cuda.driver-version.{part}" for part in ("major", "minor", "revision", "full")),
@@ -48,7 +48,7 @@ class GpuFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 def is_gpu_label(label: str) -> bool:
     """Whether a label is one of those made here."""
-    return label in _NAMES
+    return label in GPU_LABELS
 
 
 def gpu_labels(facts: GpuFacts) -> dict[str, str]:

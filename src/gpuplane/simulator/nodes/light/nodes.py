@@ -20,6 +20,7 @@ from gpuplane.api.core import LeaseObject, Node
 from gpuplane.errors import Retryable, Usage
 from gpuplane.kube import AlreadyExists, ApiError, Client, Endpoint, Informer, NotFound
 from gpuplane.kube.config import load
+from gpuplane.names import LIGHT_LABEL
 from gpuplane.simulator.gpus import SimulatedGPUs, profile
 from gpuplane.simulator.kubelet.node import LEASE_NAMESPACE, LEASE_SECONDS, Facts, node_labels, node_status
 from gpuplane.simulator.kubelet.pod import Pod
@@ -151,7 +152,7 @@ class LightNodes:
         body = {
             "apiVersion": "v1",
             "kind": "Node",
-            "metadata": {"name": node.name, "labels": {**node_labels(facts), "gpuplane.dev/light": "true"}},
+            "metadata": {"name": node.name, "labels": {**node_labels(facts), LIGHT_LABEL: "true"}},
             "status": status,
         }
         try:
