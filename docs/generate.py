@@ -1,0 +1,571 @@
+"""Writes docs/reference/ from the code: `python docs/generate.py`; with --check it only says which page is out of date.
+
+Invariant: a page depends on the code alone, not on the terminal, the machine or the time, so a test can hold the pages
+in the repository to what would be written now.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Final
+
+from gpuplane import names
+from gpuplane.api.codes import CODES
+from gpuplane.api.crds import crds
+from gpuplane.api.effects import acts, why_not
+from gpuplane.api.gpunode import GPUNode, StageName
+from gpuplane.api.meta import ObjectMeta
+from gpuplane.cli.parser import build
+from gpuplane.discovery.gpu import GPU_LABELS
+from gpuplane.exporter.fields import DEFAULT_FIELDS, OFFERED_LABELS, OFFERED_METRICS
+from gpuplane.operator.metrics import exposition
+from gpuplane.operator.operands import GROUP_LABEL
+from gpuplane.operator.policy import FINALIZER
+from gpuplane.operator.stages import OPERANDS, operand_of
+from gpuplane.simulator.apiserver.metrics import Requests
+
+REFERENCE: Final = Path(__file__).parent / "reference"
+HEAD: Final = "<!-- Written by docs/generate.py from the code; changes here are lost. -->\n"
+SHARED_FROM: Final = 3  # a group of fields that stands in as many places is described once
+
+ENVIRONMENT: Final[dict[str, dict[str, str]]] = {
+    "On your machine": {
+        "GPUPLANE_HOME": "where embedded clusters and their kubeconfig files lie, instead of `~/.gpuplane`",
+        "GPUPLANE_ASCII": "`1`: only ASCII characters on the screen",
+        "NO_COLOR": "anything: no colours, as with `--color never`",
+        "TERM": "`dumb`: no colours, and no line is redrawn in place",
+        "COLUMNS": "width of the screen where there is no terminal to ask",
+        "KUBECONFIG": "kubeconfig files, separated by colons; `--kubeconfig` goes before",
+    },
+    "In a component's pod": {
+        "NODE_NAME": "the node that an operand works for; `--node-name` goes before",
+        "POD_NAME": "the component's own pod: its identity in the operator's lease, and where failures point to",
+        "POD_NAMESPACE": "the namespace it works in, instead of that of its credentials",
+        "POD_IP": "the address on which it serves metrics; without it all addresses",
+        "GPUPLANE_IMAGE": "the image that the operator gives to the operands, instead of its own pod's",
+        "GPUPLANE_DRIVER_INSTALL": "`false`: the driver's operand looks for a driver and installs none",
+        "KUBERNETES_SERVICE_HOST": "with the next one: the API server, as Kubernetes tells every pod",
+        "KUBERNETES_SERVICE_PORT": "see above",
+        "KUBERNETES_EXEC_INFO": "given to credential plugins, as client-go does",
+        "LD_LIBRARY_PATH": "the validator puts the driver's libraries before it for its vectorAdd",
+    },
+    "In containers": {
+        "NVIDIA_VISIBLE_DEVICES": "the GPUs of a container by UUID; set by the device plugin, read by NVIDIA's runtime",
+        "CUDA_VISIBLE_DEVICES": "which of a container's GPUs a program sees; the simulated driver follows it too",
+    },
+    "Simulation": {
+        "GPUPLANE_CLUSTER_DIR": "marks the processes of an embedded cluster, so that `down` finds all of them",
+        "SIMGPU_DEV": "where the simulated driver's libraries look for `nvidiactl` and `nvidiaN`, instead of `/dev`",
+        "SIMGPU_MAX_INSTRUCTIONS": "instructions after which a simulated kernel has timed out (2,000,000,000)",
+        "SIMHOST_ROOT": "the root on which a simulated machine's `modprobe`, `rmmod`, `lsmod`, `systemctl` work",
+    },
+}
+
+MARKS: Final[dict[str, str]] = {
+    FINALIZER: "finalizer of the ClusterPolicy: it goes when every node is as it was",
+    GROUP_LABEL: "label of the driver's DaemonSets: which OS and kernel they are for",
+}
+
+
+def pages() -> dict[str, str]:
+    """All pages of the reference: file name -> text."""
+    return {
+        "commands.md": commands(),
+        "crds.md": custom_resources(),
+        "names.md": all_names(),
+        "metrics.md": metrics(),
+        "findings.md": findings(),
+    }
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table in Markdown; bars inside cells are escaped."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(_cell(cell) for cell in line) + " |" for line in lines) + "\n"
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.replace("|", "\\|").split())
+
+
+def code(text: object) -> str:
+    """Text in code type, as it is; nothing for nothing."""
+    shown = str(text)
+    return f"`{shown}`" if shown else ""
+
+
+# -- commands ----------------------------------------------------------------------------------------------------
+def commands() -> str:
+    parser = build()
+    out = [
+        HEAD,
+        "# Commands\n",
+        "`kubectl gpuplane` is the same program. Flags may stand before and after other arguments.\n",
+        table(
+            ("exit code", "means"),
+            [
+                ("0", "yes, done"),
+                ("1", "the answer is no: errors in a file, a diff exists, `--wait` ran out, a stage failed"),
+                ("2", "wrong usage"),
+                ("3", "could not ask: no cluster, no permission"),
+                ("130", "interrupted"),
+            ],
+        ),
+        "The answer goes to stdout; progress, hints and errors go to stderr. Variables of the environment are listed in"
+        " [names](names.md#variables-of-the-environment).\n",
+    ]
+    groups: dict[str, list[argparse.Action]] = {}
+    sections = []
+    for path, sub, about in _walk(parser, (parser.prog,)):
+        # The parts of `run` have the same flags; one table says what differs.
+        if path[1] == "run" and len(path) > 2:
+            continue
+        sections.append(_command(path, sub, about, groups))
+        if path[1] == "run":
+            sections.append(_parts(path, sub, groups))
+    for title, actions in groups.items():
+        where = "every command" if title == "output" else "commands that ask a cluster"
+        out += [f"## Flags of {where}\n", _flags(actions)]
+    return "\n".join([*out, *sections])
+
+
+def _walk(
+    parser: argparse.ArgumentParser, path: tuple[str, ...]
+) -> Iterator[tuple[tuple[str, ...], argparse.ArgumentParser, str]]:
+    """Every command with its path and its line of help, in the order in which help shows them."""
+    for action in _actions(parser):
+        if isinstance(action, argparse._SubParsersAction):
+            about = {choice.dest: choice.help or "" for choice in action._choices_actions}
+            for name, sub in action.choices.items():
+                yield (*path, name), sub, about.get(name, "")
+                yield from _walk(sub, (*path, name))
+
+
+def _actions(parser: argparse.ArgumentParser) -> list[argparse.Action]:
+    # NB: argparse has no public way to list a parser's arguments; shtab reads the same attribute.
+    return list(parser._actions)
+
+
+def _command(
+    path: tuple[str, ...], parser: argparse.ArgumentParser, about: str, groups: dict[str, list[argparse.Action]]
+) -> str:
+    own, notes = _own(parser, groups)
+    words = [f"{'#' * len(path)} {' '.join(path)}\n", about[:1].upper() + about[1:] + ".\n"]
+    if own:
+        words.append(_flags(own))
+    if notes:
+        words.append(f"Also the flags of {' and '.join(notes)}.\n")
+    return "\n".join(words)
+
+
+def _own(
+    parser: argparse.ArgumentParser, groups: dict[str, list[argparse.Action]]
+) -> tuple[list[argparse.Action], list[str]]:
+    """A command's own arguments, and links to the groups of flags that it shares; these are added to `groups`."""
+    shared: set[int] = set()
+    notes = []
+    for group in parser._action_groups:
+        if group.title in ("output", "cluster"):
+            shared.update(id(action) for action in group._group_actions)
+            groups.setdefault(group.title, list(group._group_actions))
+            notes.append(f"[{group.title}]({_anchor(group.title)})")
+    own = [
+        action
+        for action in _actions(parser)
+        if id(action) not in shared and not isinstance(action, argparse._HelpAction | argparse._SubParsersAction)
+    ]
+    return own, notes
+
+
+def _parts(path: tuple[str, ...], parser: argparse.ArgumentParser, groups: dict[str, list[argparse.Action]]) -> str:
+    """The parts of a command whose flags are mostly the same: one table of the parts, one of all flags."""
+    parts = list(_walk(parser, path))
+    flags: dict[str, tuple[str, list[str]]] = {}
+    notes: list[str] = []
+    for part, sub, _ in parts:
+        own, notes = _own(sub, groups)
+        for action in own:
+            flags.setdefault(_spelled(action), (_help(action), []))[1].append(part[-1])
+    rows = [
+        (spelled, text if len(where) == len(parts) else f"{text}; of {', '.join(where)}")
+        for spelled, (text, where) in flags.items()
+    ]
+    return "\n".join(
+        [
+            table(("component", "what it does"), [(code(part[-1]), about) for part, _, about in parts]),
+            table(("argument", "meaning"), rows),
+            f"Also the flags of {' and '.join(notes)}.\n",
+        ]
+    )
+
+
+def _anchor(title: str) -> str:
+    return "#flags-of-every-command" if title == "output" else "#flags-of-commands-that-ask-a-cluster"
+
+
+def _flags(actions: Iterable[argparse.Action]) -> str:
+    return table(("argument", "meaning"), [(_spelled(action), _help(action)) for action in actions])
+
+
+def _spelled(action: argparse.Action) -> str:
+    value = action.metavar or ("|".join(action.choices) if action.choices else action.dest.upper())
+    if not action.option_strings:
+        return code(f"[{value}]" if action.nargs == "?" else f"{value}..." if action.nargs == "+" else value)
+    names_ = ", ".join(action.option_strings)
+    return code(names_ if action.nargs == 0 else f"{names_} {value}")
+
+
+def _help(action: argparse.Action) -> str:
+    text = (action.help or "") % {**vars(action), "prog": "gpuplane"}
+    default = action.default
+    silent = default in (None, "", False, 0, []) or default is argparse.SUPPRESS or "default" in text
+    shown = f"{default:.0f}s" if isinstance(default, float) else default
+    return text if silent else f"{text} (default: {shown})"
+
+
+# -- custom resources --------------------------------------------------------------------------------------------
+def custom_resources() -> str:
+    definitions = sorted(crds(), key=lambda definition: str(definition["spec"]["names"]["kind"]))
+    out = [
+        HEAD,
+        "# Custom resources\n",
+        "From the same schemas as the CRDs and `gpuplane check`. `kubectl explain` says the same of every field, and"
+        " `gpuplane install --dry-run` prints the definitions.\n",
+    ]
+    return "\n".join([*out, *map(_kind, definitions)])
+
+
+def _kind(definition: Mapping[str, Any]) -> str:
+    spec = definition["spec"]
+    version = spec["versions"][0]
+    schema = version["schema"]["openAPIV3Schema"]
+    short = spec["names"].get("shortNames", [])
+    kind = spec["names"]["kind"]
+    out = [
+        f"## {kind}\n",
+        f"{schema.get('description', '')}\n",
+        f"`{spec['group']}/{version['name']}`, {spec['scope'].lower()}-scoped, `kubectl get {spec['names']['plural']}`"
+        + (f", short `{', '.join(short)}`" if short else "")
+        + ".\n",
+        table(
+            ("column", "path", "shown"),
+            [
+                (column["name"], code(column["jsonPath"]), "with `-o wide`" if column.get("priority") else "always")
+                for column in version.get("additionalPrinterColumns", ())
+            ],
+        ),
+    ]
+    shared = _shared(schema)
+    for part in ("spec", "status"):
+        if body := schema["properties"].get(part):
+            out += _part(kind, part, body, shared)
+    if shared:
+        out.append(f"### {kind}: fields that stand in several places\n")
+        for key, title in shared.items():
+            others = {k: t for k, t in shared.items() if k != key}
+            out += [f"#### {title}\n", _fields(json.loads(key), "", others, effects=False)]
+    return "\n".join(out)
+
+
+def _part(kind: str, part: str, body: Mapping[str, Any], shared: Mapping[str, str]) -> Iterator[str]:
+    """Sections of a spec or a status: a table for each group of fields, one table for all that have no effect yet."""
+    effects = (kind, part) == ("ClusterPolicy", "spec")
+    yield f"### {kind}: {part}\n"
+    yield f"{body.get('description', '')}{_rules(body)}\n"
+    if effects:
+        yield (
+            "Every field of the GPU operator's kind is accepted. The column *acts* says whether this release does"
+            " something with it; for those that it does not act on, `gpuplane check` says why.\n"
+        )
+    if alone := {name: field for name, field in body["properties"].items() if not _group(field)}:
+        yield _fields(alone, f"{part}.", shared, effects=effects)
+    idle = []
+    for name, field in body["properties"].items():
+        path = f"{part}.{name}"
+        if effects and not _acts(path, field):
+            idle.append((name, field))
+        elif _group(field):
+            yield f"#### {path}\n"
+            yield f"{_described(field)}\n"
+            yield _fields(_group(field), f"{path}{_below(field)}.", shared, effects=effects)
+    if idle:
+        yield "#### Groups that are accepted without effect so far\n"
+        rows = [
+            (code(f"{part}.{name}"), field.get("description", ""), _why(name, field), _inside(field))
+            for name, field in idle
+        ]
+        yield table(("group", "meaning", "why it has no effect", "fields"), rows)
+
+
+def _acts(path: str, field: Mapping[str, Any]) -> bool:
+    """Whether the operator acts on a field of the ClusterPolicy's spec, or on one below it."""
+    below = field.get("properties", {})
+    if not below:
+        return acts(path.removeprefix("spec.").split("[")[0])
+    return any(_acts(f"{path}.{name}", inner) for name, inner in below.items())
+
+
+def _why(name: str, field: Mapping[str, Any]) -> str:
+    """Why a group has no effect: the reason of its own fields, not of those that every component has."""
+    reasons = Counter(why_not(f"{name}.{inner}") for inner in field["properties"])
+    own = [why_not(f"{name}.{inner}") for inner in field["properties"] if inner == "enabled"]
+    return own[0] if own else reasons.most_common(1)[0][0]
+
+
+def _inside(field: Mapping[str, Any]) -> str:
+    return ", ".join(code(name) for name in field["properties"])
+
+
+def _group(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields below a field: of an object, of a list's entries, of a map's values."""
+    inner = schema
+    if schema.get("type") == "array":
+        inner = schema["items"]
+    elif isinstance(schema.get("additionalProperties"), dict):
+        inner = schema["additionalProperties"]
+    found: dict[str, Any] = inner.get("properties", {})
+    return found
+
+
+def _below(schema: Mapping[str, Any]) -> str:
+    if schema.get("type") == "array":
+        return "[]"
+    return ".*" if isinstance(schema.get("additionalProperties"), dict) else ""
+
+
+def _shared(schema: Mapping[str, Any]) -> dict[str, str]:
+    """Groups of fields that stand in several places: their JSON -> a title."""
+    seen: Counter[str] = Counter()
+    titles: dict[str, str] = {}
+    todo = list(schema["properties"].values())
+    while todo:
+        for name, field in _group(todo.pop()).items():
+            if fields := _group(field):
+                seen[json.dumps(fields)] += 1
+                titles.setdefault(json.dumps(fields), str(field.get("description") or name).rstrip("."))
+                todo.append(field)
+    return {key: titles[key] for key, number in seen.items() if number >= SHARED_FROM and len(json.loads(key)) > 2}
+
+
+def _described(field: Mapping[str, Any]) -> str:
+    return f"{field.get('description', '')}{_rules(field)}".strip()
+
+
+def _rules(schema: Mapping[str, Any]) -> str:
+    rules = [rule["message"] for rule in schema.get("x-kubernetes-validations", ())]
+    return f" Rules: {'; '.join(rules)}." if rules else ""
+
+
+def _fields(fields: Mapping[str, Any], prefix: str, shared: Mapping[str, str], *, effects: bool) -> str:
+    head = ("field", "type", "default", "meaning", *(["acts"] if effects else []))
+    return table(head, [row[: len(head)] for row in _rows(fields, prefix, shared)])
+
+
+def _rows(fields: Mapping[str, Any], prefix: str, shared: Mapping[str, str]) -> Iterator[tuple[str, ...]]:
+    for name, field in fields.items():
+        path = f"{prefix}{name}"
+        inner = _group(field)
+        title = shared.get(json.dumps(inner)) if inner else None
+        text = _described(field)
+        if title is not None:
+            text = f"{text} See [its fields](#{_slug(title)})."
+        yield code(path), _type(field), _default(field), text, "yes" if _acts(path, field) else "no"
+        if inner and title is None:
+            yield from _rows(inner, f"{path}{_below(field)}.", shared)
+
+
+def _slug(title: str) -> str:
+    return re.sub(r"[^\w -]", "", title.lower()).strip().replace(" ", "-")
+
+
+def _default(field: Mapping[str, Any]) -> str:
+    default = field.get("default")
+    return "" if default in (None, {}) else code(json.dumps(default) if not isinstance(default, str) else default)
+
+
+def _type(field: Mapping[str, Any]) -> str:
+    if "enum" in field:
+        return " or ".join(code(value) for value in field["enum"] if value != "")
+    if field.get("x-kubernetes-int-or-string"):
+        return "integer or string"
+    kind = str(field.get("type", "any"))
+    if kind == "array":
+        return f"list of {_type(field['items'])}"
+    if isinstance(field.get("additionalProperties"), dict):
+        return f"map of {_type(field['additionalProperties'])}"
+    return str(field.get("format") or kind)
+
+
+# -- names -------------------------------------------------------------------------------------------------------
+def all_names() -> str:
+    out = [
+        HEAD,
+        "# Labels, annotations, paths and variables\n",
+        "All of them are interfaces: they do not change their meaning. The code has them in `gpuplane.names`.\n",
+    ]
+    for title, rows in _named():
+        if title == "environment":
+            continue  # below, with those that others have named
+        out += [f"## {title[:1].upper()}{title[1:]}\n", table(("name", "meaning"), rows)]
+    out += [
+        "## Our own marks\n",
+        table(("name", "meaning"), [(code(name), about) for name, about in MARKS.items()]),
+        "## Labels of a node's GPUs\n",
+        "As GPU feature discovery has them: " + ", ".join(code(label) for label in sorted(GPU_LABELS)) + ".\n",
+        "## Gates\n",
+        "Node labels that the operator sets; each lets one DaemonSet on the node. Values: `true`, and `removing`"
+        " while the operand takes back what it did to the node.\n",
+        table(
+            ("label", "set when these stages hold", "makes"),
+            [
+                (
+                    code(names.DEPLOY_PREFIX + operand.gate),
+                    ", ".join(stage.value for stage in operand.needs),
+                    ", ".join(stage.value for stage in operand.makes),
+                )
+                for operand in OPERANDS
+            ],
+        ),
+        "## Stages\n",
+        "In their order; see [the operator](../components/operator.md).\n",
+        table(
+            ("stage", "made by"),
+            [(stage.value, operand.gate if (operand := operand_of(stage)) else "the operator") for stage in StageName],
+        ),
+        "## Variables of the environment\n",
+    ]
+    for title, variables in ENVIRONMENT.items():
+        out += [f"### {title}\n", table(("variable", "meaning"), [(code(k), v) for k, v in variables.items()])]
+    return "\n".join(out)
+
+
+def _named() -> Iterator[tuple[str, list[tuple[str, str]]]]:
+    """The sections of names.py: title, and its names with the comments that stand above or beside them."""
+    source = Path(names.__file__).read_text()
+    lines = source.splitlines()
+    title, rows = "", list[tuple[str, str]]()
+    starts = {node.lineno: node for node in ast.parse(source).body if isinstance(node, ast.AnnAssign)}
+    for number, line in enumerate(lines, 1):
+        if heading := re.match(r"# -- (.+?) -*$", line):
+            if rows:
+                yield title, rows
+            title, rows = heading[1], []
+        elif node := starts.get(number):
+            assert isinstance(node.target, ast.Name)
+            value = getattr(names, node.target.id)
+            shown = ", ".join(map(code, value)) if isinstance(value, tuple) else code(value)
+            rows.append((shown, _comment(lines, node)))
+    yield title, rows
+
+
+def _comment(lines: Sequence[str], node: ast.AnnAssign) -> str:
+    """The comment beside a definition, or else the block of comment lines right above or inside it."""
+    assert node.end_lineno is not None
+    beside = re.search(r"  # (.+)$", lines[node.end_lineno - 1])
+    if beside:
+        return beside[1]
+    inside = [line.strip() for line in lines[node.lineno : node.end_lineno] if line.strip().startswith("# ")]
+    above: list[str] = []
+    for line in reversed(lines[: node.lineno - 1]):
+        if not line.startswith("# ") or line.startswith("# --"):
+            break
+        above.insert(0, line)
+    return " ".join(line.removeprefix("# ") for line in above + inside)
+
+
+# -- metrics -----------------------------------------------------------------------------------------------------
+def metrics() -> str:
+    node = GPUNode(metadata=ObjectMeta(name="NODE"))
+    stats = SimpleNamespace(reconciled=0, retryable=0, terminal=0, crashed=0)
+    operator: Any = SimpleNamespace(
+        gpunodes=SimpleNamespace(items=lambda: [node]),
+        policy_controller=SimpleNamespace(stats=lambda: stats),
+        policy=None,
+        writer=SimpleNamespace(writes={"nodes": 0}),
+        last_success=0.0,
+        discovered=False,
+    )
+    defaults = {field.name for field in DEFAULT_FIELDS}
+    out = [
+        HEAD,
+        "# Metrics\n",
+        "## Operator\n",
+        "`http://<pod of deployment/gpu-operator>:8080/metrics`; beside it `/healthz` and `/readyz` (503 until it has"
+        " the lease and has seen the cluster).\n",
+        table(("metric", "type", "labels", "meaning"), _exposed(exposition(operator))),
+        "## Exporter\n",
+        "Port 9400 on every ready GPU node, `/metrics` and `/health`: DaemonSet `nvidia-dcgm-exporter`. Labels `gpu`,"
+        " `UUID`, `pci_bus_id`, `device`, `modelName`, `Hostname`, and `container`, `namespace`, `pod` of who holds the"
+        " GPU. What a GPU does not offer is left out for it. Another list of fields: see"
+        " [the exporter](../components/exporter.md).\n",
+        table(("metric", "type", "meaning"), [(code(f.name), f.type.value, f.help) for f in DEFAULT_FIELDS]),
+        "Only when a list of fields names them: "
+        + ", ".join(code(name) for name in OFFERED_METRICS if name not in defaults)
+        + "; and as labels on all others: "
+        + ", ".join(code(name) for name in OFFERED_LABELS)
+        + ".\n",
+        "## Embedded API server\n",
+        "`kubectl get --raw /metrics` on an embedded cluster.\n",
+        table(
+            ("metric", "type", "labels", "meaning"),
+            [
+                (name, kind, "verb, resource, subresource, user", text)
+                for name, kind, _, text in _exposed(Requests().exposition().decode())
+            ],
+        ),
+    ]
+    return "\n".join(out)
+
+
+def _exposed(text: str) -> list[tuple[str, str, str, str]]:
+    """Rows (name, type, labels, help) of an exposition."""
+    kinds = dict(re.findall(r"^# TYPE (\S+) (\S+)$", text, flags=re.M))
+    labels = {
+        name: ", ".join(re.findall(r'(\w+)="', found)) for name, found in re.findall(r"^(\w+)\{(.*)\}", text, re.M)
+    }
+    helps = re.findall(r"^# HELP (\S+) (.+)$", text, flags=re.M)
+    return [(code(name), kinds[name], labels.get(name, ""), about) for name, about in helps]
+
+
+# -- findings ----------------------------------------------------------------------------------------------------
+def findings() -> str:
+    out = [
+        HEAD,
+        "# Findings\n",
+        "What `gpuplane check FILE...` finds, by code; `gpuplane explain CODE` prints the same. A code keeps its"
+        " meaning for ever. Findings of codes that say so are warnings, which do not change the exit code.\n",
+    ]
+    for name, entry in CODES.items():
+        out += [f"## {name}: {entry.title}\n", f"{entry.text}\n"]
+        for label, example in (("Wrong", entry.wrong), ("Right", entry.right)):
+            if example:
+                out.append(f"{label}:\n\n```yaml\n{example}\n```\n")
+    return "\n".join(out)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Write the pages; with --check say which differ, 1 when one does."""
+    stale = []
+    for name, text in pages().items():
+        path = REFERENCE / name
+        if path.is_file() and path.read_text() == text:
+            continue
+        stale.append(name)
+        if "--check" not in arguments:
+            REFERENCE.mkdir(exist_ok=True)
+            path.write_text(text)
+    for name in stale:
+        sys.stdout.write(f"{'out of date' if '--check' in arguments else 'written'}: docs/reference/{name}\n")
+    return int(bool(stale) and "--check" in arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
