@@ -98,6 +98,7 @@ struct simgpu_span simgpu_run(struct simgpu *view, uint32_t number, uint64_t rea
 		__atomic_store_n(&gpu->long_end, span.end, __ATOMIC_RELAXED);
 	}
 	uint64_t memory_end = span.start + (memory_ns < cost ? memory_ns : cost);
+	__atomic_add_fetch(&gpu->memory_busy_ns, memory_end - span.start, __ATOMIC_RELAXED);
 	if (memory_end - span.start < BUCKETS_SPAN / 2)
 		add_span(gpu->memory_buckets, SIMGPU_BUCKETS, span.start, memory_end);
 	add_span(slot->buckets[number], SIMGPU_SLOT_BUCKETS, span.start,

@@ -168,6 +168,22 @@ def test_work_queued_by_a_killed_process_is_not_waited_for(make_machine: Make) -
     worker.communicate()
 
 
+def test_profiling_counters_say_what_happened_between_two_readings(make_machine: Make) -> None:
+    machine = make_machine("8x-h100")
+    gpus = machine.open()
+    assert gpus.samples()[0].engine_active is None
+    worker = machine.program(WORKER)
+    assert worker.stdout.readline() == "busy\n"
+    busy, other = gpus.samples()[:2]
+    assert 0.1 < busy.engine_active <= 1
+    assert (busy.tensor_active, other.engine_active, other.dram_active) == (0, 0, 0)
+    worker.communicate()
+    gpus.close()
+    older = make_machine("8x-a100").open()
+    older.samples()
+    assert older.samples()[0].engine_active is None
+
+
 def test_a_declared_load_shows_and_ends(make_machine: Make) -> None:
     machine = make_machine("2x-l4")
     gpus = machine.open()

@@ -113,6 +113,9 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
     memory_free_bytes: int | None = None
     memory_used_bytes: int | None = None
     memory_reserved_bytes: int | None = None
+    engine_active: float | None = None  # parts of the time since the last reading, 0-1; Hopper and newer
+    tensor_active: float | None = None
+    dram_active: float | None = None
     pcie_replays: int | None = None
     pcie_tx_bytes_per_second: int | None = None
     pcie_rx_bytes_per_second: int | None = None

@@ -22,6 +22,7 @@ from gpuplane.errors import Terminal
 from gpuplane.hardware import health, mig, topology
 from gpuplane.hardware.binding import GpuLost, ask, fields, need
 from gpuplane.hardware.facts import GPU, HealthEvent, Mig, MigMode, Process, Sample, Topology
+from gpuplane.hardware.gpm import GpmReader, open_reader
 from gpuplane.hardware.library import load_library
 from gpuplane.hardware.readings import read_sample
 from gpuplane.hardware.watch import Watcher, event_set, wait_once
@@ -41,6 +42,7 @@ class NvmlGPUs:
         try:
             self._handles, self._gpus = _scan()
             self._events = event_set(self._handles)
+            self._gpm = {uuid: _gpm_reader(handle) for uuid, handle in self._handles.items()}
         except BaseException:
             pynvml.nvmlShutdown()
             raise
@@ -85,6 +87,9 @@ class NvmlGPUs:
             self._closed = True
             for watcher in self._watchers:
                 watcher.stop()
+            for reader in self._gpm.values():
+                if reader is not None:
+                    reader.close()
             pynvml.nvmlEventSetFree(self._events)
             pynvml.nvmlShutdown()
 
@@ -118,7 +123,12 @@ class NvmlGPUs:
     def _sample(self, uuid: str) -> Sample:
         last_xid = self._last_xid.get(uuid, 0)
         try:
-            return msgspec.structs.replace(read_sample(uuid, self._handles[uuid]), last_xid=last_xid)
+            sample = read_sample(uuid, self._handles[uuid])
+            reader = self._gpm[uuid]
+            engine, tensor, dram = reader.read() if reader is not None else (None, None, None)
+            return msgspec.structs.replace(
+                sample, last_xid=last_xid, engine_active=engine, tensor_active=tensor, dram_active=dram
+            )
         except GpuLost:
             return Sample(uuid=uuid, lost=True, last_xid=last_xid)
 
@@ -157,6 +167,13 @@ def _scan() -> tuple[dict[str, Any], tuple[GPU, ...]]:
         handles[gpu.uuid] = handle
         gpus.append(gpu)
     return handles, tuple(msgspec.structs.replace(gpu, links=_links(gpu, gpus, handles)) for gpu in gpus)
+
+
+def _gpm_reader(handle: Any) -> GpmReader | None:
+    try:
+        return open_reader(handle)
+    except GpuLost:
+        return None
 
 
 def _read_gpu(index: int, handle: Any) -> GPU:

@@ -9,7 +9,7 @@ from ctypes import Structure, c_char, c_int32, c_uint8, c_uint32, c_uint64
 from typing import Final
 
 MAGIC: Final = 0x0055504740494D53
-LAYOUT: Final = 1
+LAYOUT: Final = 2
 GPUS: Final = 16
 SLOTS: Final = 256
 MIG_PROFILES: Final = 12
@@ -65,7 +65,7 @@ class Gpu(Structure):
             c_uint64,
             "load_memory_bytes load_since load_busy_ns ecc_corrected_volatile ecc_uncorrected_volatile "
             "ecc_corrected_aggregate ecc_uncorrected_aggregate pcie_replays nvlink_bytes pcie_tx_bytes pcie_rx_bytes "
-            "loaded_ns timeline copy_timeline busy_ns long_start long_end",
+            "loaded_ns timeline copy_timeline busy_ns memory_busy_ns long_start long_end",
         ),
         ("buckets", c_uint64 * BUCKETS),
         ("memory_buckets", c_uint64 * BUCKETS),

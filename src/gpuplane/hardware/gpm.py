@@ -1,0 +1,63 @@
+"""NVML's profiling counters (GPM, Hopper and newer): what a GPU did between two readings.
+
+A reader keeps the last sample; a reading takes a new one and compares. So the first reading has no values, and who
+reads more often gets values over shorter times.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pynvml
+
+from gpuplane.hardware.binding import ask
+
+_METRICS = (
+    pynvml.NVML_GPM_METRIC_GRAPHICS_UTIL,
+    pynvml.NVML_GPM_METRIC_ANY_TENSOR_UTIL,
+    pynvml.NVML_GPM_METRIC_DRAM_BW_UTIL,
+)
+
+
+class GpmReader:
+    """The counters of one GPU. Use `open_reader`, which knows whether a GPU has them."""
+
+    def __init__(self, handle: Any) -> None:
+        self._handle = handle
+        self._last: Any = None
+
+    def read(self) -> tuple[float | None, float | None, float | None]:
+        """Parts of the time since the last reading, 0 to 1: compute engine, tensor cores, memory bandwidth."""
+        sample = ask(pynvml.nvmlGpmSampleAlloc)
+        if sample is None or ask(pynvml.nvmlGpmSampleGet, self._handle, sample) is None:
+            return None, None, None
+        before, self._last = self._last, sample
+        if before is None:
+            return None, None, None
+        wanted = pynvml.c_nvmlGpmMetricsGet_t()
+        wanted.version = pynvml.NVML_GPM_METRICS_GET_VERSION
+        wanted.numMetrics = len(_METRICS)
+        wanted.sample1, wanted.sample2 = before, sample
+        for place, metric in enumerate(_METRICS):
+            wanted.metrics[place].metricId = metric
+        answered = ask(pynvml.nvmlGpmMetricsGet, wanted)
+        ask(pynvml.nvmlGpmSampleFree, before)
+        if answered is None:
+            return None, None, None
+        graphics, tensor, memory = (_ratio(wanted.metrics[place]) for place in range(len(_METRICS)))
+        return graphics, tensor, memory
+
+    def close(self) -> None:
+        if self._last is not None:
+            ask(pynvml.nvmlGpmSampleFree, self._last)
+            self._last = None
+
+
+def open_reader(handle: Any) -> GpmReader | None:
+    """A reader, None for a GPU without these counters. Raises GpuLost."""
+    support = ask(pynvml.nvmlGpmQueryDeviceSupport, handle)
+    return GpmReader(handle) if support is not None and support.isSupportedDevice else None
+
+
+def _ratio(metric: Any) -> float | None:
+    return metric.value / 100 if metric.nvmlReturn == pynvml.NVML_SUCCESS else None
