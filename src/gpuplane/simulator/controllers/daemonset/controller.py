@@ -77,6 +77,7 @@ class DaemonSetController:
         self._by_uid: dict[str, str] = {}
         self._nodes: dict[str, NodeFacts] = {}
         self._placed: dict[str, dict[str, dict[str, Object]]] = {}  # by owner's uid, node, name
+        self._strays: set[str] = set()  # DaemonSets that may have a pod to adopt or to release
         self._retries: dict[Pair, int] = {}
         self._due: dict[Pair, float] = {}
         self.places: Worker[Pair] = Worker("daemonset pods", self._look_at_pair)
@@ -109,6 +110,7 @@ class DaemonSetController:
         known.unseen = self._nodes.keys() | self._placed.get(meta["uid"], {}).keys()
         for node in known.unseen:
             self.places.add((key, node))
+        self._strays.add(key)
         self.sets.add(key)
 
     def _on_node(self, event: str, obj: Object, old: Object | None) -> None:
@@ -141,6 +143,7 @@ class DaemonSetController:
             for key, known in self._known.items():
                 matches = key.startswith(f"{namespace}/") and known.plan.selector.matches(labels)
                 if matches != (owner is not None and owner == known.plan.obj["metadata"]["uid"]):
+                    self._strays.add(key)
                     self.sets.later(key, _STATUS_EVERY_S)
 
     def _place(self, uid: str, pod: Object, *, gone: bool) -> None:
@@ -262,7 +265,9 @@ class DaemonSetController:
             return None
         plan = known.plan
         await self._revisions.ensure(plan)
-        await self._claim(plan)
+        if key in self._strays:
+            await self._claim(plan)
+            self._strays.discard(key)
         # Until every node was looked at, the sums are too small; the last look brings us back here.
         if not known.unseen:
             if known.outdated and plan.rolling:
