@@ -38,8 +38,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """What is on the host.
 
     `module` is the version of the loaded kernel module, "" when none is; `users` how many hold it; `unloaded` those of
-    the package's modules that are not loaded. `library` is where libnvidia-ml lies. `installed` is the digest of what
-    we put there, None when we put nothing.
+    the package's modules that are not loaded. `library` is where the host's own libnvidia-ml lies. `installed` is the
+    digest of what we put there, None when we put nothing.
     """
 
     gpus: int = 0

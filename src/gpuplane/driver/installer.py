@@ -61,7 +61,7 @@ def observe(host: Host, *, may_install: bool = True, before: Facts | None = None
         module=_module_version(host),
         users=sum(module.users for module in loaded.values()),
         unloaded=tuple(module for module in MODULES if module.replace("-", "_") not in loaded),
-        library=next((d for d in LIBRARY_DIRS if host.exists(f"{d}/libnvidia-ml.so.1")), ""),
+        library=_library(host) if state is None else "",
         installed=None if state is None else state.notes.get("digest", "") if complete else "",
         package=find_package(host) if before is None else before.package,
         may_install=may_install,
@@ -170,6 +170,11 @@ def _count_gpus(host: Host) -> int:
     base = "sys/bus/pci/devices"
     devices = (host.read_files(f"{base}/{address}", ("vendor", "class")) for address in host.list(base))
     return sum(1 for d in devices if d.get("vendor") == _NVIDIA and d.get("class", "")[:6] in _DISPLAY)
+
+
+def _library(host: Host) -> str:
+    """The directory in which the host has NVML, "" for none."""
+    return next((path for path in LIBRARY_DIRS if host.exists(f"{path}/libnvidia-ml.so.1")), "")
 
 
 def _complete(host: Host, state: State) -> bool:

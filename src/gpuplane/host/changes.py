@@ -153,10 +153,10 @@ def observe(host: Host, path: str) -> Before:
 
 def observe_file(host: Host, path: str) -> Before:
     """The file at `path`, seen through links."""
-    data = host.read(path)
-    seen = host.stat(path)
-    if data is None or seen is None:
+    found = host.load(path)
+    if found is None:
         return Before()
+    data, seen = found
     return Before("file", data, stat.S_IMODE(seen.st_mode), seen.st_uid, seen.st_gid)
 
 

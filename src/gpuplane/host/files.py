@@ -75,6 +75,18 @@ class Host:
         except _ABSENT:
             return None
 
+    def load(self, path: str) -> tuple[bytes, os.stat_result] | None:
+        """The bytes of a regular file and what it is, seen at one moment; None when there is none."""
+        try:
+            with self._at(path) as place:
+                handle = os.open(place.name, _READ, dir_fd=place.directory)
+                try:
+                    return _content(handle), os.fstat(handle)
+                finally:
+                    os.close(handle)
+        except _ABSENT:
+            return None
+
     def read_text(self, path: str) -> str | None:
         """As `read`, decoded leniently and without white space around."""
         data = self.read(path)
@@ -343,16 +355,20 @@ class _At:
 def _read(directory: int, name: str, limit: int | None = None) -> bytes:
     handle = os.open(name, _READ, dir_fd=directory)
     try:
-        if not stat.S_ISREG(os.fstat(handle).st_mode):
-            raise IsADirectoryError(errno.EISDIR, "it is not a regular file")
-        if limit is not None:
-            return os.read(handle, limit)
-        parts = []
-        while part := os.read(handle, 1 << 20):
-            parts.append(part)
-        return b"".join(parts)
+        return _content(handle, limit)
     finally:
         os.close(handle)
+
+
+def _content(handle: int, limit: int | None = None) -> bytes:
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        raise IsADirectoryError(errno.EISDIR, "it is not a regular file")
+    if limit is not None:
+        return os.read(handle, limit)
+    parts = []
+    while part := os.read(handle, 1 << 20):
+        parts.append(part)
+    return b"".join(parts)
 
 
 def _stat(place: Place) -> os.stat_result | None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import copy
 import fnmatch
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -68,6 +69,7 @@ def configure(
     return {DROP_IN: f"# Written by gpuplane; the CRI table of {CONFIG} with GPU runtimes.\n{drop_in}", CONFIG: main}
 
 
+@functools.lru_cache(maxsize=16)
 def strip(text: str) -> str:
     """A main file without what `configure` put into it, whoever edited it since."""
     return edit.strip(text, {"imports": IMPORT})

@@ -6,6 +6,7 @@ host that is as planned is the same plan, so applying it changes nothing.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 
 import msgspec
@@ -106,16 +107,29 @@ def strip_record(record: Record, now: Before) -> Before:
 
 
 def _configs(facts: Facts, base: Before, default: str | None) -> dict[str, str]:
-    programs = {name: facts.program(program) for name, program in RUNTIMES.items()}
-    text = _decode(base, CONFIGS[facts.runtime])
-    others = {path: _decode(Before("file", data), path) for path, data in facts.others.items()}
-    if facts.runtime is RuntimeName.DOCKER:
-        return docker.configure(text, programs=programs, default=default)
-    if facts.runtime is RuntimeName.CONTAINERD:
-        return containerd.configure(text, others, programs=programs, default=default, containerd=facts.version)
-    if not all(facts.has(program) for program in RUNTIMES.values()):
+    if facts.runtime is RuntimeName.CRIO and not all(facts.has(program) for program in RUNTIMES.values()):
         return {}
-    return crio.configure(text, others, programs=programs, default=default)
+    text = _decode(base, CONFIGS[facts.runtime])
+    others = tuple((path, _decode(Before("file", data), path)) for path, data in facts.others.items())
+    programs = tuple((name, facts.program(program)) for name, program in RUNTIMES.items())
+    return dict(_configured(facts.runtime, facts.version, text, others, programs, default))
+
+
+Texts = tuple[tuple[str, str], ...]
+
+
+@functools.lru_cache(maxsize=16)
+def _configured(
+    runtime: RuntimeName, version: tuple[int, ...], text: str, others: Texts, programs: Texts, default: str | None
+) -> Texts:
+    """The files by path and text; remembered, since nodes of one kind have the same configuration."""
+    if runtime is RuntimeName.DOCKER:
+        files = docker.configure(text, programs=dict(programs), default=default)
+    elif runtime is RuntimeName.CRIO:
+        files = crio.configure(text, dict(others), programs=dict(programs), default=default)
+    else:
+        files = containerd.configure(text, dict(others), programs=dict(programs), default=default, containerd=version)
+    return tuple(files.items())
 
 
 def _lacks_cdi(facts: Facts) -> bool:
