@@ -10,7 +10,7 @@ from typing import Any
 
 import pynvml
 
-from gpuplane.hardware.binding import ask
+from gpuplane.hardware.binding import ask, need
 
 _METRICS = (
     pynvml.NVML_GPM_METRIC_GRAPHICS_UTIL,
@@ -24,33 +24,32 @@ class GpmReader:
 
     def __init__(self, handle: Any) -> None:
         self._handle = handle
-        self._last: Any = None
+        self._now, self._before = need(pynvml.nvmlGpmSampleAlloc), need(pynvml.nvmlGpmSampleAlloc)
+        self._taken = False  # whether `_now` holds a sample
 
     def read(self) -> tuple[float | None, float | None, float | None]:
         """Parts of the time since the last reading, 0 to 1: compute engine, tensor cores, memory bandwidth."""
-        sample = ask(pynvml.nvmlGpmSampleAlloc)
-        if sample is None or ask(pynvml.nvmlGpmSampleGet, self._handle, sample) is None:
+        comparable, self._taken = self._taken, False
+        self._now, self._before = self._before, self._now
+        if ask(pynvml.nvmlGpmSampleGet, self._handle, self._now) is None:  # MIG was switched on
             return None, None, None
-        before, self._last = self._last, sample
-        if before is None:
+        self._taken = True
+        if not comparable:
             return None, None, None
         wanted = pynvml.c_nvmlGpmMetricsGet_t()
         wanted.version = pynvml.NVML_GPM_METRICS_GET_VERSION
         wanted.numMetrics = len(_METRICS)
-        wanted.sample1, wanted.sample2 = before, sample
+        wanted.sample1, wanted.sample2 = self._before, self._now
         for place, metric in enumerate(_METRICS):
             wanted.metrics[place].metricId = metric
-        answered = ask(pynvml.nvmlGpmMetricsGet, wanted)
-        ask(pynvml.nvmlGpmSampleFree, before)
-        if answered is None:
+        if ask(pynvml.nvmlGpmMetricsGet, wanted) is None:
             return None, None, None
         graphics, tensor, memory = (_ratio(wanted.metrics[place]) for place in range(len(_METRICS)))
         return graphics, tensor, memory
 
     def close(self) -> None:
-        if self._last is not None:
-            ask(pynvml.nvmlGpmSampleFree, self._last)
-            self._last = None
+        need(pynvml.nvmlGpmSampleFree, self._now)
+        need(pynvml.nvmlGpmSampleFree, self._before)
 
 
 def open_reader(handle: Any) -> GpmReader | None:
