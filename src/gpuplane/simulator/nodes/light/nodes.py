@@ -13,6 +13,7 @@ import resource
 import time
 from argparse import Namespace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,10 +23,14 @@ from gpuplane.kube import AlreadyExists, ApiError, Client, Endpoint, Informer, N
 from gpuplane.kube.config import load
 from gpuplane.names import LIGHT_LABEL
 from gpuplane.simulator.gpus import SimulatedGPUs, profile
+from gpuplane.simulator.kubelet.kubelet import read_cluster
+from gpuplane.simulator.kubelet.machine import Cluster
 from gpuplane.simulator.kubelet.node import LEASE_NAMESPACE, LEASE_SECONDS, Facts, node_labels, node_status
 from gpuplane.simulator.kubelet.pod import Pod
+from gpuplane.simulator.kubelet.server import Backend, LogFile, Problem, Server
 from gpuplane.simulator.nodes.light.operands import Accounts
 from gpuplane.simulator.nodes.light.pods import LightPod
+from gpuplane.simulator.nodes.light.process import Processes, log_path
 from gpuplane.simulator.nodes.light.root import Template
 from gpuplane.simulator.nodes.light.views import Hubs, ViewClient
 from gpuplane.simulator.nodes.light.world import LightHardware, LightHost, LightKubelet
@@ -50,6 +55,7 @@ class LightNode:
         self.name = name
         self.machine = machine
         self.root = root
+        self.port = 0
         self.alive = False  # registered, so its lease is renewed
         self.host = LightHost(root, machine.driver)
         gpus = SimulatedGPUs(profile(machine.gpus), name, machine.driver) if machine.gpus else None
@@ -57,7 +63,9 @@ class LightNode:
         self.kubelet = LightKubelet(lambda: changed(self))
 
     def facts(self) -> Facts:
-        return Facts(machine=self.machine, name=self.name, host_ip="127.0.0.1", port=0, devices=self.kubelet.amounts())
+        return Facts(
+            machine=self.machine, name=self.name, host_ip="127.0.0.1", port=self.port, devices=self.kubelet.amounts()
+        )
 
 
 class LightNodes:
@@ -73,10 +81,12 @@ class LightNodes:
         self,
         *,
         endpoint: Endpoint,
+        cluster: Cluster,
         directory: Path,
         count: int,
         machine: NodeMachine,
         prefix: str = "light-",
+        token: str = "",
     ) -> None:
         limit = asyncio.Semaphore(_AT_ONCE)
         self.client = ViewClient(endpoint, user_agent="gpuplane-light-nodes")
@@ -85,7 +95,12 @@ class LightNodes:
         self.client.hubs = Hubs(self._watching)
         # NB: tokens are asked for inside requests that count against the limit, so by a client that does not.
         self.accounts = Accounts(self._watching, self.client.hubs, limit)
+        self.processes = Processes(directory, self._watching, cluster)
         self.directory = directory
+        self._server = Server(
+            Backend(log_file=self._log_file, exec_command=_no_exec, pods=lambda: b"{}", now=self.clock), token
+        )
+        self._port = 0
         width = len(str(max(count - 1, 0)))
         names = (f"{prefix}{number:0{width}d}" for number in range(count))
         self.nodes = {n: LightNode(n, machine, directory / n / "root", self._changed) for n in names}
@@ -109,6 +124,7 @@ class LightNodes:
 
     async def run(self) -> None:
         _raise_file_limit()
+        self._port = await self._server.start()
         self.directory.mkdir(parents=True, exist_ok=True)
         self._template = Template(self._machine, self.directory / ".template")
         try:
@@ -127,6 +143,7 @@ class LightNodes:
             for task in list(self._tasks):
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
+            await self._server.stop()
             await self.client.hubs.stop()
             await self.accounts.aclose()
             await self.client.aclose()
@@ -145,6 +162,7 @@ class LightNodes:
 
     async def _register(self, node: LightNode) -> None:
         self._template.make(node.root)
+        node.port = self._port
         if self._machine.preinstalled:
             node.host.load("nvidia")
         facts = node.facts()
@@ -250,6 +268,24 @@ class LightNodes:
         finally:
             self.pods.pop(pod.pod.metadata.uid, None)
 
+    def _log_file(self, namespace: str, name: str, container: str, previous: bool) -> LogFile:
+        for pod in self.pods.values():
+            meta = pod.pod.metadata
+            state = pod.seen.get(container)
+            if (meta.namespace, meta.name) == (namespace, name) and state is not None:
+                attempt = state.attempt - 1 if previous else state.attempt
+                path = log_path(pod.node.root, pod.pod, container, attempt)
+                return LogFile(path, partial(_may_grow, pod, container, path))
+        raise Problem(404, f'pod "{name}" or its container "{container}" not found')
+
+
+def _may_grow(pod: LightPod, container: str, path: Path) -> bool:
+    return pod.seen[container].running and path.exists()
+
+
+def _no_exec(namespace: str, name: str, container: str, argv: tuple[str, ...], tty: bool) -> list[str]:
+    raise Problem(400, f"pod {name} is on a light node: there is no process to join")
+
 
 async def _until_done(work: Any, node: LightNode) -> None:
     said = ""
@@ -272,12 +308,14 @@ def _raise_file_limit() -> None:
 
 
 async def run_light_nodes(
-    *, count: int, directory: Path, kubeconfig: Path, machine: str = "", prefix: str = "light-"
+    *, count: int, directory: Path, kubeconfig: Path, machine: str = "", prefix: str = "light-", token: str = ""
 ) -> None:
     """`count` light nodes with their roots below `directory`, until cancelled. Raises InvalidInput for a machine
     unknown."""
     nodes = LightNodes(
         endpoint=load(kubeconfig, None),
+        cluster=read_cluster(kubeconfig),
+        token=token,
         directory=directory,
         count=count,
         machine=find_machine(machine or DEFAULT_MACHINE),
@@ -301,4 +339,5 @@ async def run(options: Namespace) -> None:
         directory=cluster.path / "light-nodes",
         kubeconfig=options.kubeconfig,
         machine=spec.light_machine,
+        token=cluster.kubelet_token.read_text().strip(),
     )

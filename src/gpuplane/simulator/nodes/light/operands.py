@@ -15,6 +15,7 @@ from gpuplane.kube import Client, Endpoint
 from gpuplane.kube.auth import Credential
 from gpuplane.operand import OperandContext
 from gpuplane.simulator.kubelet.pod import Container, Pod
+from gpuplane.simulator.nodes.images import find_image
 from gpuplane.simulator.nodes.light.views import Hubs, ViewClient
 from gpuplane.simulator.nodes.light.world import LightHardware, LightHost, LightKubelet
 
@@ -38,12 +39,21 @@ class _TokenAnswer(msgspec.Struct):
     status: _Status
 
 
+async def request_token(client: Client, namespace: str, account: str) -> str:
+    """A token of a service account, good for a day. Raises ApiError."""
+    path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token"
+    spec = {"audiences": [], "expirationSeconds": _TOKEN_SECONDS}
+    body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
+    return msgspec.json.decode(await client.request("POST", path, None, body), type=_TokenAnswer).status.token
+
+
 class AccountAuth:
     """The token of one service account, asked for once and again when the server refuses it."""
 
     def __init__(self, client: Client, namespace: str, account: str) -> None:
         self._client = client
-        self._path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token"
+        self._namespace = namespace
+        self._account = account
         self._credential: Credential | None = None
         self._asking = asyncio.Lock()
 
@@ -51,13 +61,7 @@ class AccountAuth:
         stale = self._credential
         async with self._asking:
             if self._credential is None or (refused and self._credential is stale):
-                body = {
-                    "apiVersion": "authentication.k8s.io/v1",
-                    "kind": "TokenRequest",
-                    "spec": {"audiences": [], "expirationSeconds": _TOKEN_SECONDS},
-                }
-                answer = await self._client.request("POST", self._path, None, body)
-                token = msgspec.json.decode(answer, type=_TokenAnswer).status.token
+                token = await request_token(self._client, self._namespace, self._account)
                 self._credential = Credential(header=f"Bearer {token}")
             return self._credential
 
@@ -93,6 +97,12 @@ def operand_name(container: Container) -> str:
     if words[:1] == ["gpuplane"]:
         words = words[1:]
     return words[1] if len(words) > 1 and words[0] == "run" and words[1] in _OPERANDS else ""
+
+
+def is_program(container: Container) -> bool:
+    """Whether a container of gpuplane's image runs something that is no node operand."""
+    image = find_image(container.image)
+    return image.entrypoint[1:] == ("-m", "gpuplane") and not operand_name(container)
 
 
 def node_path(pod: Pod, container: Container, root: Path, path: str) -> Path:

@@ -22,7 +22,9 @@ from gpuplane.simulator.kubelet.lifecycle import NEVER_SEEN, Ended, Seen, decide
 from gpuplane.simulator.kubelet.pod import Container, Pod, all_containers
 from gpuplane.simulator.kubelet.status import pod_status
 from gpuplane.simulator.nodes.images import ImageMissing, find_image
-from gpuplane.simulator.nodes.light.operands import operand, operand_name
+from gpuplane.simulator.nodes.light.operands import is_program, operand, operand_name
+from gpuplane.simulator.nodes.light.process import log_path
+from gpuplane.simulator.nodes.light.world import PASSED
 
 if TYPE_CHECKING:
     from gpuplane.simulator.nodes.light.nodes import LightNode, LightNodes
@@ -142,8 +144,27 @@ class LightPod:
                 self._end(name, 2, str(error))
                 return
             self._running[name] = asyncio.create_task(self._await_end(name, work), name=f"{self.pod.metadata.name}")
+        elif is_program(container):
+            self._running[name] = asyncio.create_task(self._await_process(container, attempt))
         elif _VECTOR_ADD in image.entrypoint or (container in self.pod.spec.init_containers and not container.sidecar):
+            if _VECTOR_ADD in image.entrypoint:
+                self._write_log(name, attempt, PASSED)
             self._end(name, 0, "")
+
+    def _write_log(self, name: str, attempt: int, text: str) -> None:
+        path = log_path(self.node.root, self.pod, name, attempt)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("".join(f"{self.nodes.now()} stdout F {line}\n" for line in text.splitlines()))
+
+    async def _await_process(self, container: Container, attempt: int) -> None:
+        nodes = self.nodes
+        try:
+            code = await nodes.processes.run(self.node, self.pod, container, attempt, nodes.now())
+            self._end(container.name, code, "")
+        except GpuplaneError as error:
+            log.warning("%s: %s does not start: %s", self.node.name, container.name, error)
+            self._end(container.name, 128, str(error))
+        self._poke.set()
 
     def _operand(self, container: Container) -> Coroutine[Any, Any, None]:
         spec, node = self.pod.spec, self.node

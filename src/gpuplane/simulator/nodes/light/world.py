@@ -16,7 +16,7 @@ from gpuplane.simulator.gpus import SimulatedGPUs
 from gpuplane.simulator.kubelet.devices import Device, choose
 from gpuplane.simulator.kubelet.devices.ledger import Given, Holding, Ledger, candidates
 
-_PASSED = """\
+PASSED = """\
 [Vector addition of 50000 elements]
 Copy input data from the host memory to the CUDA device
 CUDA kernel launch with 196 blocks of 256 threads
@@ -98,7 +98,7 @@ class LightHardware:
             raise Terminal(f"no GPU {uuid}", where="cuDeviceGetUuid")
         if uuid in self.broken:
             raise Terminal("Result verification failed at element 0", where=f"GPU {uuid}", cure="replace the GPU")
-        return _PASSED
+        return PASSED
 
 
 class LightKubelet:
