@@ -334,3 +334,18 @@ async def test_an_extender_that_is_down_is_told_and_one_that_is_ignorable_is_lef
     await board.node("a")
     await board.pod("p", requests=SHARE)
     assert await board.until(lambda: board.node_of("p")) == "a"
+
+
+async def test_a_still_more_important_pod_takes_the_promised_room(start):
+    board = await start()
+    await board.node("a", allocatable={GPU: "1"})
+    await board.pod("low", requests={GPU: "1"}, priority=1)
+    await board.until(lambda: board.node_of("low"))
+    await board.pod("high", requests={GPU: "1"}, priority=100)
+    await board.until(lambda: board.get("high").get("status", {}).get("nominatedNodeName") == "a")
+    await board.pod("higher", requests={GPU: "1"}, priority=200)
+    await board.until(lambda: board.get("higher").get("status", {}).get("nominatedNodeName") == "a")
+    await board.until(lambda: not board.get("high")["status"].get("nominatedNodeName"))
+    await board.registry.delete("pods", "default", "low", grace=0)
+    assert await board.until(lambda: board.node_of("higher")) == "a"
+    assert board.node_of("high") is None

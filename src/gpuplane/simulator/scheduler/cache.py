@@ -143,7 +143,7 @@ class Cache:
         for scored in scored_terms(pod):
             self._count_carrier(self.scored_terms, scored, pod.node_name, sign)
         for (counted, live_only), per_node in self._counted.items():
-            if not (live_only and pod.terminating) and self._selects(counted, pod):
+            if not (live_only and pod.terminating) and self.selects(counted, pod):
                 _bump(per_node, pod.node_name, sign)
         if sign < 0:
             self._drop_if_empty(node)
@@ -177,11 +177,9 @@ class Cache:
             for counted in [c for c in self._counted if c[0].namespace_selector is not None]:
                 del self._counted[counted]
 
-    def _selects(self, term: PodTerm, pod: PodInfo) -> bool:
-        return term.selects(pod.namespace, pod.labels, self.namespaces.get(pod.namespace, {}))
-
     def selects(self, term: PodTerm, pod: PodInfo) -> bool:
-        return self._selects(term, pod)
+        """Whether a term is about a pod, by its labels and its namespace's."""
+        return term.selects(pod.namespace, pod.labels, self.namespaces.get(pod.namespace, {}))
 
     def count(self, term: PodTerm, live_only: bool = False) -> PerNode:
         """How many placed pods a term selects, by node (nodes with none are absent); shared, do not change."""
@@ -192,7 +190,7 @@ class Cache:
             return per_node
         per_node = {}
         for pod in self.pods.values():
-            if not (live_only and pod.terminating) and self._selects(term, pod):
+            if not (live_only and pod.terminating) and self.selects(term, pod):
                 _bump(per_node, pod.node_name, 1)
         self._counted[key] = per_node
         if len(self._counted) > _COUNTED_TERMS:

@@ -32,7 +32,6 @@ class ManagedResource(_Struct, frozen=True, kw_only=True, rename="camel", forbid
 
 class TLSConfig(_Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
     insecure: bool = False
-    server_name: str = ""
     ca_file: str = ""
     cert_file: str = ""
     key_file: str = ""

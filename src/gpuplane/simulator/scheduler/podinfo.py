@@ -25,7 +25,6 @@ from gpuplane.simulator.scheduler.selectors import (
 
 Requests = dict[str, int]
 DEFAULT_SCHEDULER: Final = "default-scheduler"
-HOSTNAME_LABEL: Final = "kubernetes.io/hostname"
 # What a container without a request counts as in scores (not in filters), as in kube-scheduler.
 ASSUMED_CPU_MILLI: Final = 100
 ASSUMED_MEMORY_BYTES: Final = 200 * 1024 * 1024

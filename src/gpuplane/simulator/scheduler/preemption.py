@@ -7,7 +7,7 @@ before when the functions return. Rules and order of preference as in kube-sched
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -168,6 +168,6 @@ def _oldest_of_the_most_important(candidate: Candidate) -> str:
     return min(victim.created for victim in candidate.victims if victim.priority == highest)
 
 
-def lower_nominations(node: NodeState, pod: PodInfo) -> Mapping[str, PodInfo]:
+def outbid(node: NodeState, pod: PodInfo) -> list[PodInfo]:
     """Pods of lower priority that were promised room on this node; the promise no longer holds."""
-    return {key: other for key, other in node.nominated.items() if other.priority < pod.priority}
+    return [other for other in node.nominated.values() if other.priority < pod.priority]

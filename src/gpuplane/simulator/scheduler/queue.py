@@ -82,9 +82,6 @@ class Queue:
     def __len__(self) -> int:
         return len(self._entries)
 
-    def __contains__(self, key: str) -> bool:
-        return key in self._entries
-
     # -- pods ----------------------------------------------------------------------------------------------------
     def put(self, pod: PodInfo, now: float) -> None:
         """A pod that needs a node, new or changed."""

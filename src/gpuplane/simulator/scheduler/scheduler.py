@@ -93,7 +93,11 @@ class Scheduler:
                 except TimeoutError:
                     pass
                 continue
-            await self._try(entry)
+            try:
+                await self._try(entry)
+            except Exception:
+                # What could not be written about one pod must not end the scheduling of all.
+                _log.exception("%s", entry.pod.key)
             turn += 1
             if turn % _PODS_PER_TURN == 0:
                 await asyncio.sleep(0)
@@ -127,8 +131,6 @@ class Scheduler:
     def _bound(self, task: asyncio.Task[None]) -> None:
         self._bindings.discard(task)
         self._slots.release()
-        if not task.cancelled() and task.exception() is not None:
-            _log.error("binding failed unexpectedly", exc_info=task.exception())
 
     async def _choose(self, pod: PodInfo, raw: Mapping[str, Any], extenders: Sequence[Extender]) -> Choice:
         if not self.cache.node_count:
@@ -191,7 +193,9 @@ class Scheduler:
             else:
                 binding = {"metadata": {"uid": pod.uid}, "target": {"name": pod.node_name}}
                 await bind(self._registry, pod.namespace, pod.name, binding, BY_SYSTEM)
-        except (ApiFailure, ExtenderError) as error:
+        except Exception as error:
+            if not isinstance(error, GpuplaneError):
+                _log.exception("binding %s to %s", pod.key, pod.node_name)
             self.tracker.forget(pod)
             if self._registry.get(self._pods, pod.namespace, pod.name) is None:
                 self.queue.drop(pod.key)
@@ -229,10 +233,20 @@ class Scheduler:
         chosen = preemption.choose(candidates)
         for victim in chosen.victims:
             await self._evict(victim, pod, chosen.node)
+        for other in preemption.outbid(self.cache.nodes[chosen.node], pod):
+            self.tracker.withdraw(other.key)
+            await self._nominate(other, None)
         self.tracker.nominate(pod, chosen.node)
-        patch: dict[str, Any] = {"status": {"nominatedNodeName": chosen.node}}
-        await self._registry.patch(self._pods, pod.namespace, pod.name, patch, "merge", subresource="status")
+        await self._nominate(pod, chosen.node)
         return ""
+
+    async def _nominate(self, pod: PodInfo, node: str | None) -> None:
+        patch = {"status": {"nominatedNodeName": node}}
+        try:
+            await self._registry.patch(self._pods, pod.namespace, pod.name, patch, "merge", subresource="status")
+        except ApiFailure as error:
+            if error.status != 404:
+                raise
 
     async def _evict(self, victim: PodInfo, pod: PodInfo, node: str) -> None:
         raw = self._registry.get(self._pods, victim.namespace, victim.name)

@@ -98,7 +98,7 @@ class Tracker:
     def _gone(self, key: str, uid: str) -> None:
         self._queue.drop(key)
         self._assumed.pop(key, None)
-        self._withdraw(key)
+        self.withdraw(key)
         known = self._cache.pods.get(key)
         if known is not None and known.uid == uid:
             self._cache.remove(key)
@@ -107,7 +107,7 @@ class Tracker:
     def _placed(self, pod: PodInfo) -> None:
         assumed = self._assumed.pop(pod.key, None) is not None
         self._queue.drop(pod.key)
-        self._withdraw(pod.key)
+        self.withdraw(pod.key)
         known = self._cache.pods.get(pod.key)
         self._cache.place(pod)
         if assumed or known is None or known.labels != pod.labels or known.node_name != pod.node_name:
@@ -128,7 +128,7 @@ class Tracker:
     def assume(self, pod: PodInfo) -> None:
         """Counts a pod on the node it is about to be bound to."""
         self._assumed[pod.key] = pod
-        self._withdraw(pod.key)
+        self.withdraw(pod.key)
         self._cache.place(pod)
 
     def forget(self, pod: PodInfo) -> None:
@@ -139,11 +139,12 @@ class Tracker:
 
     def nominate(self, pod: PodInfo, node: str) -> None:
         """Keeps the room that preemption makes for this pod."""
-        self._withdraw(pod.key)
+        self.withdraw(pod.key)
         self._nominated[pod.key] = node
         self._cache.nominate(msgspec.structs.replace(pod, nominated=node), node)
 
-    def _withdraw(self, key: str) -> None:
+    def withdraw(self, key: str) -> None:
+        """Keeps room for this pod no longer."""
         node = self._nominated.pop(key, None)
         if node is not None:
             self._cache.withdraw(key, node)

@@ -8,10 +8,8 @@ The status is the sum of what the pairs say, kept incrementally and written at m
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
-
-import msgspec
 
 from gpuplane.errors import InvalidInput
 from gpuplane.simulator.apiserver.failure import ApiFailure
@@ -366,12 +364,3 @@ def _node_changed(old: Object, new: Object) -> bool:
         return True
     was, now = old.get("spec") or {}, new.get("spec") or {}
     return was.get("taints") != now.get("taints") or was.get("unschedulable") != now.get("unschedulable")
-
-
-def summed(counts: Iterable[decide.Counts]) -> decide.Counts:
-    """The sum built anew; tests hold the incremental one to it."""
-    total = dict.fromkeys(_FIELDS, 0)
-    for one in counts:
-        for field in _FIELDS:
-            total[field] += getattr(one, field)
-    return msgspec.convert(total, decide.Counts)
