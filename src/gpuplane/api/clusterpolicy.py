@@ -7,13 +7,13 @@ Invariants:
 
 - Decoding is lenient where the API server is strict (enumerations are plain strings here): a policy written for a newer
   release must never look absent to the operator, who would take everything back.
-- NO_EFFECT lists what is accepted and not acted on yet; `gpuplane check` warns of each, so nothing is ignored silently.
+- What is accepted and not acted on yet is listed in `gpuplane.api.effects`; nothing is ignored silently.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Final
+from typing import Annotated, Any, ClassVar
 
 from gpuplane.api.marks import Rule, keyed_by, one_of
 from gpuplane.api.meta import Condition, ObjectMeta, Resource, Struct
@@ -156,20 +156,3 @@ class ClusterPolicy(Struct):
     metadata: ObjectMeta = ObjectMeta()
     spec: ClusterPolicySpec = ClusterPolicySpec()
     status: ClusterPolicyStatus = ClusterPolicyStatus()
-
-
-NO_EFFECT: Final[dict[str, str]] = {
-    "operator.defaultRuntime": "the runtime of each node is found by itself",
-    "driver.useOpenKernelModules": "set driver.kernelModuleType instead",
-    "driver.useNvidiaDriverCRD": "drivers are taken from the ClusterPolicy only, so far",
-    "driver.rdma.enabled": "peer memory is not loaded yet",
-    "gds.enabled": "GPUDirect Storage is not installed yet",
-    "gdrcopy.enabled": "GDRCopy is not installed yet",
-    "cdi.default": "CDI is the only way in which GPUs are handed out",
-    "psp.enabled": "Pod Security Policies are gone from Kubernetes; set psa.enabled",
-    "kataManager.enabled": "it is gone from the GPU operator too",
-    "sandboxWorkloads.enabled": "nodes are prepared for containers only, so far",
-    "dcgm.enabled": "the exporter reads the GPUs itself",
-    "nodeStatusExporter.enabled": "the operator's metrics have every node's state",
-}
-"""Path below `spec` -> why setting it (to other than false or empty) changes nothing."""

@@ -18,7 +18,8 @@ from typing import Any, Final, Literal, TypeVar
 import msgspec
 
 from gpuplane.api import components, quantity
-from gpuplane.api.clusterpolicy import NO_EFFECT, ClusterPolicy
+from gpuplane.api.clusterpolicy import ClusterPolicy
+from gpuplane.api.effects import why_not, without_effect
 from gpuplane.api.gpunode import GPUNode
 from gpuplane.api.marks import Rule
 from gpuplane.api.meta import KubeObject
@@ -72,7 +73,15 @@ def check_object(data: Any, kind: Any = None) -> list[Finding]:
         kind = found
     if kind is None:
         return []
-    return [*_metadata(data), *_walk(_schema(kind), _known_rules(kind), data), *_warnings(kind, data)]
+    wrong = [*_metadata(data), *_walk(_schema(kind), _known_rules(kind), data)]
+    # What is wrong is told once; that it would change nothing either comes when it is right.
+    return wrong + [warning for warning in _warnings(kind, data) if not any(_same(warning, it) for it in wrong)]
+
+
+def _same(warning: Finding, wrong: Finding) -> bool:
+    """Whether both are about one group of fields."""
+    group = warning.path.rpartition(".")[0] or warning.path
+    return wrong.path.startswith(group)
 
 
 def errors(findings: list[Finding]) -> list[Finding]:
@@ -366,20 +375,17 @@ def _warnings(kind: type[Any], data: Mapping[str, Any]) -> Iterator[Finding]:
         )
     if kind is not ClusterPolicy:
         return
-    for path, why in NO_EFFECT.items():
-        value: Any = data.get("spec")
-        for name in path.split("."):
-            value = value.get(name) if isinstance(value, Mapping) else None
-        if value:
-            yield Finding(
-                code="GP140",
-                path=f"spec.{path}",
-                message="has no effect in this release",
-                cure=why,
-                severity="warning",
-                at="key",
-                shown=_shown(value),
-            )
+    spec = data.get("spec")
+    for path, value in without_effect(spec) if isinstance(spec, Mapping) else ():
+        yield Finding(
+            code="GP140",
+            path=f"spec.{path}",
+            message="has no effect in this release",
+            cure=why_not(path),
+            severity="warning",
+            at="key",
+            shown=_shown(value),
+        )
 
 
 def _join(path: str, name: str) -> str:

@@ -18,6 +18,7 @@ from gpuplane.api.core import DaemonSet, Node, RuntimeClass
 from gpuplane.api.gpunode import GPUNode
 from gpuplane.kube import Client, NotFound
 from gpuplane.operator.decide import GPU_LABELLED, REMOVING
+from gpuplane.operator.nodes import FEATURE_LABELLER, GPU_LABELLER, release_labels
 from gpuplane.operator.operands import MANAGER, Manifest, is_removal, manifests
 from gpuplane.operator.policy import (
     FINALIZER,
@@ -31,7 +32,6 @@ from gpuplane.operator.policy import (
 from gpuplane.operator.stages import OPERANDS
 
 log = logging.getLogger("gpuplane.operator")
-LABELLERS: Final = (names.FIELD_MANAGER_PREFIX + "discovery", names.FIELD_MANAGER_PREFIX + "gpu-feature-discovery")
 
 
 class ClusterView(msgspec.Struct, frozen=True):
@@ -84,7 +84,8 @@ class ClusterWriter:
             return
         for node in seen.nodes:
             if any(is_feature(label) or label == GPU_LABELLED for label in node.metadata.labels):
-                await self._release_labels(node.metadata.name)
+                version = node.metadata.resource_version
+                await release_labels(self._client, node.metadata.name, version, FEATURE_LABELLER, GPU_LABELLER)
         finalizers = [name for name in policy.metadata.finalizers if name != FINALIZER]
         version = policy.metadata.resource_version
         await self._patch(policy, {"metadata": {"finalizers": finalizers, "resourceVersion": version}})
@@ -128,11 +129,6 @@ class ClusterWriter:
         except NotFound:
             log.debug("DaemonSet %s: gone", name)
         self._applied.pop(f"DaemonSet/{name}", None)
-
-    async def _release_labels(self, node: str) -> None:
-        """Drop every label that the discovery operands own: an apply of nothing under their names."""
-        for manager in LABELLERS:
-            await self._client.apply({"metadata": {"name": node}}, manager, resource=Node.RESOURCE)
 
     async def _tell(self, policy: ClusterPolicy, seen: ClusterView) -> None:
         discovered = any(is_feature(label) for node in seen.nodes for label in node.metadata.labels)

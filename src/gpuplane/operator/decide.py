@@ -31,7 +31,8 @@ class NodePlan(msgspec.Struct, frozen=True):
     """What to write for one node.
 
     `labels`: None removes one. `status` is the whole new status, None when it stays. `urgent` is False for progress
-    that the next write will carry as well. `taint`: True sets it, False takes it away, None leaves it.
+    that the next write will carry as well. `taint`: True sets it, False takes it away, None leaves it. `release`: the
+    labels of GPU feature discovery go too.
     """
 
     labels: Mapping[str, str | None] = {}
@@ -39,10 +40,11 @@ class NodePlan(msgspec.Struct, frozen=True):
     urgent: bool = True
     delete: bool = False
     taint: bool | None = None
+    release: bool = False
 
     @property
     def empty(self) -> bool:
-        return not self.labels and self.status is None and not self.delete and self.taint is None
+        return msgspec.structs.replace(self, urgent=True) == NodePlan()
 
 
 def decide(seen: Observed, now: str) -> NodePlan:
@@ -97,12 +99,14 @@ def _stages(seen: Observed, reported: Mapping[str, Stage], now: str) -> dict[str
                     put(name, StageState.SKIPPED, reason="Disabled")
             elif state_of(stages, name) is StageState.SKIPPED or (closed and operand.gate not in seen.pods):
                 stages.pop(name.value, None)
-    if seen.allocatable_gpus > 0 and state_of(stages, StageName.DEVICE_PLUGIN) is not StageState.FAILED:
+    # NB: with a gate closed, the same signs are what an operand has left behind.
+    advertised = seen.allocatable_gpus > 0 and _is_open(seen, "device-plugin")
+    if advertised and state_of(stages, StageName.DEVICE_PLUGIN) is not StageState.FAILED:
         _hold(stages, StageName.DEVICE_PLUGIN, now)
     exporter = seen.pods.get("dcgm-exporter")
     if exporter is not None and exporter.ready:
         _hold(stages, StageName.EXPORTER, now)
-    if GPU_LABELLED in seen.labels:
+    if GPU_LABELLED in seen.labels and _is_open(seen, "gpu-feature-discovery"):
         _hold(stages, StageName.LABELS, now)
     _explain_running(seen, stages, now)
     if all_hold(stages, before(StageName.READY)):
@@ -134,7 +138,7 @@ def gates(seen: Observed, stages: Mapping[str, Stage]) -> dict[str, str | None]:
     wanted: dict[str, str | None] = {}
     for operand in OPERANDS:
         label = names.DEPLOY_PREFIX + operand.gate
-        is_open = seen.labels.get(label) in (OPEN, PRE_INSTALLED)
+        is_open = _is_open(seen, operand.gate)
         if operand.gate not in seen.enabled:
             wanted[label] = _closing(seen, operand, stages)
         elif _must_close(operand, stages):
@@ -158,6 +162,7 @@ def _take_back(seen: Observed) -> NodePlan:
         labels=_changes(seen.labels, wanted),
         delete=closed and seen.status is not None,
         taint=False if seen.tainted else None,
+        release=closed and GPU_LABELLED in seen.labels,
     )
 
 
@@ -169,6 +174,10 @@ def _closing(seen: Observed, operand: Operand, stages: Mapping[str, Stage]) -> s
     undone = any(state_of(stages, name) is StageState.REMOVED for name in operand.makes)
     # A node that does not answer cannot undo anything; waiting for it would hold up all others for ever.
     return REMOVING if operand.undo and not undone and seen.status is not None and seen.answers else None
+
+
+def _is_open(seen: Observed, gate: str) -> bool:
+    return seen.labels.get(names.DEPLOY_PREFIX + gate) in (OPEN, PRE_INSTALLED)
 
 
 def _must_close(operand: Operand, stages: Mapping[str, Stage]) -> bool:

@@ -23,6 +23,8 @@ from gpuplane.operator.observed import Observed
 
 log = logging.getLogger("gpuplane.operator")
 MANAGER: Final = names.FIELD_MANAGER_PREFIX + "operator"
+GPU_LABELLER: Final = names.FIELD_MANAGER_PREFIX + "gpu-feature-discovery"
+FEATURE_LABELLER: Final = names.FIELD_MANAGER_PREFIX + "discovery"
 
 
 class Settling:
@@ -104,11 +106,17 @@ class NodeWriter:
         hold = settling.wait(seen.name, plan, nodes)
         if plan.status is not None and not hold:
             await self._write_status(node, gpunode, plan.status)
+        version = node.metadata.resource_version
         if plan.labels or plan.taint is not None:
-            await self._patch_node(node, plan)
+            version = await self._patch_node(node, plan)
+        if plan.release and version:
+            self.writes["nodes"] += 1
+            version = await release_labels(self._client, seen.name, version, GPU_LABELLER)
+            self._note(Node.RESOURCE, seen.name, version)
         return hold or None
 
-    async def _patch_node(self, node: Node, plan: NodePlan) -> None:
+    async def _patch_node(self, node: Node, plan: NodePlan) -> str:
+        """The Node's version afterwards, empty when it is gone."""
         patch: dict[str, Any] = {"metadata": {"labels": dict(plan.labels)}} if plan.labels else {}
         if plan.taint is not None:
             # A list without merge key in a merge patch is replaced whole; the version guards the others in it.
@@ -119,9 +127,11 @@ class NodeWriter:
         self.writes["nodes"] += 1
         try:
             after = await self._client.patch(Node, node.metadata.name, patch, manager=MANAGER)
-            self._note(Node.RESOURCE, node.metadata.name, after.metadata.resource_version)
         except NotFound:
             log.debug("%s: gone", node.metadata.name)
+            return ""
+        self._note(Node.RESOURCE, node.metadata.name, after.metadata.resource_version)
+        return after.metadata.resource_version
 
     async def _write_status(self, node: Node, gpunode: GPUNode | None, status: GPUNodeStatus) -> None:
         self.writes["gpunodes"] += 1
@@ -145,6 +155,19 @@ class NodeWriter:
             await self._client.delete(GPUNode, name)
         except NotFound:
             log.debug("%s: GPUNode gone", name)
+
+
+async def release_labels(client: Client, node: str, version: str, *labellers: str) -> str:
+    """Drop every label that these discovery operands own: an apply of nothing under their names.
+
+    `version` is the Node's, so that a Node that was deleted meanwhile is not made again; the one afterwards is returned.
+    Raises Conflict.
+    """
+    for manager in labellers:
+        body = {"metadata": {"name": node, "resourceVersion": version}}
+        after = await client.apply(body, manager, resource=Node.RESOURCE)
+        version = after["metadata"]["resourceVersion"]
+    return version
 
 
 def new_gpunode(node: Node, status: GPUNodeStatus) -> dict[str, Any]:

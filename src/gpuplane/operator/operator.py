@@ -13,7 +13,9 @@ from typing import Any, Final
 from gpuplane import names
 from gpuplane.api.clusterpolicy import ClusterPolicy
 from gpuplane.api.core import DaemonSet, Node, Pod
+from gpuplane.api.effects import without_effect
 from gpuplane.api.gpunode import GPUNode
+from gpuplane.api.meta import to_dict
 from gpuplane.api.requests import gpus_held
 from gpuplane.kube import Client, Controller, EventRecorder, Informer, Lease, Source, SystemClock, TokenBucket
 from gpuplane.operand.http import serving
@@ -71,6 +73,7 @@ class Operator:
         self.cluster = ClusterWriter(client, image, self.clock.wall)
         self.recorder = EventRecorder(client, "gpuplane-operator", instance=identity)
         self.last_success = 0.0  # Unix time
+        self._warned: tuple[str, int] | None = None
         self._events = TokenBucket(EVENTS_PER_SECOND, EVENTS_AT_ONCE, self.clock.now)
         self._settling = Settling(self.clock.now)
         self.gpunodes.add_handler(self._tell)
@@ -158,9 +161,22 @@ class Operator:
         if policy.metadata.deletion_timestamp:
             await self.cluster.end(policy, seen)
         else:
+            self._warn(policy)
             await self.cluster.keep(policy, seen)
         self.last_success = time.time()
         return None
+
+    def _warn(self, policy: ClusterPolicy) -> None:
+        """One event for each new version of the policy that sets what changes nothing."""
+        version = (policy.metadata.uid, policy.metadata.generation)
+        if version == self._warned:
+            return
+        self._warned = version
+        idle = [f"spec.{path}" for path, _ in without_effect(to_dict(policy.spec))]
+        if idle:
+            named = ", ".join(idle[:5]) + (f" and {len(idle) - 5} more" if len(idle) > 5 else "")
+            text = f"no effect in this release: {named}; gpuplane check says why"
+            self.recorder.event(policy, "Warning", "NoEffect", text)
 
     def _all_nodes(self) -> list[str]:
         return [node.metadata.name for node in self.nodes.items()]

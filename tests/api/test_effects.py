@@ -1,0 +1,32 @@
+"""No field of a ClusterPolicy is ignored in silence."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+
+import pytest
+
+from gpuplane.api.effects import ACTS, NO_EFFECT, acts, fields, why_not, without_effect
+
+PATHS = [path for path, _ in fields()]
+
+
+def test_every_field_acts_or_says_why_not() -> None:
+    for path in PATHS:
+        assert acts(path) or why_not(path)
+
+
+@pytest.mark.parametrize("pattern", [*ACTS, *NO_EFFECT])
+def test_every_pattern_is_about_a_field(pattern: str) -> None:
+    if pattern != "validator.enabled":  # the one operand that cannot be switched off
+        assert any(fnmatchcase(path, pattern) for path in PATHS)
+
+
+def test_what_is_set_and_does_nothing_is_named_and_defaults_are_not() -> None:
+    spec = {
+        "driver": {"enabled": False, "version": "570", "usePrecompiled": False},
+        "mig": {"strategy": "mixed"},
+        "dcgmExporter": {"env": [{"name": "A", "value": "b"}]},
+        "unknown": {"x": 1},
+    }
+    assert dict(without_effect(spec)) == {"driver.version": "570", "mig.strategy": "mixed"}
