@@ -197,9 +197,9 @@ def _toolkit(commands: Any, common: Parser) -> None:
         "--runtime", choices=["containerd", "docker", "cri-o"], help="default: the one that is there"
     )
     configure.add_argument("--set-as-default", action="store_true", help="make nvidia the default runtime")
-    configure.add_argument("--dry-run", action="store_true", help="print a diff; exit 1 when there is one")
     unconfigure = action("unconfigure", "give the runtime its configuration back, byte for byte")
     for parser in (configure, unconfigure):
+        parser.add_argument("--dry-run", action="store_true", help="print a diff; exit 1 when there is one")
         parser.add_argument("--no-restart", action="store_true", help="do not reload the runtime")
     cdi = action("cdi", "print the CDI specification of this machine's GPUs")
     cdi.add_argument("--management", action="store_true", help="the specification for management containers")

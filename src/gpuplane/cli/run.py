@@ -23,6 +23,9 @@ from gpuplane.errors import Usage
 
 Run = Callable[[], Awaitable[None]]
 
+# Many connections in one process: uvloop takes a third off their cost. A node's own processes start quicker without it.
+_BUSY = ("cluster", "light-nodes", "operator")
+
 
 def run(options: Namespace, screen: Terminal) -> int:
     """Run the component in `options.component`; 0 after SIGTERM or SIGINT."""
@@ -30,8 +33,17 @@ def run(options: Namespace, screen: Terminal) -> int:
     logging.basicConfig(level=level, stream=sys.stderr, format="%(asctime)s %(levelname).1s %(name)s %(message)s")
     name = options.component
     start = _operand(options) if name in OPERANDS else _other(options)
-    asyncio.run(_until_signalled(start))
+    with asyncio.Runner(loop_factory=_loop_factory(name)) as runner:
+        runner.run(_until_signalled(start))
     return 0
+
+
+def _loop_factory(name: str) -> Callable[[], asyncio.AbstractEventLoop] | None:
+    if name not in _BUSY:
+        return None
+    import uvloop
+
+    return uvloop.new_event_loop
 
 
 def now() -> str:

@@ -27,20 +27,18 @@ def configure(options: Namespace, screen: Terminal) -> int:
         screen.say(f"found {report.runtime.value} in {options.host_root}")
     if report.no_cdi:
         screen.say(f"no CDI specification: {report.no_cdi}")
-    if options.dry_run:
-        screen.out.write(report.diff)
     _tell(report, options, screen)
-    if report.restart:
-        screen.say(f"then: {report.restart}")
     if report.diff or report.changed:
         screen.say("undo: gpuplane toolkit unconfigure")
     return 1 if report.diff else 0
 
 
 def unconfigure(options: Namespace, screen: Terminal) -> int:
-    report = asyncio.run(by_hand.unconfigure(Host(options.host_root), restart=not options.no_restart))
+    """0; with --dry-run 1 when something would change, and the diff on stdout."""
+    restart = not options.no_restart
+    report = asyncio.run(by_hand.unconfigure(Host(options.host_root), restart=restart, dry_run=options.dry_run))
     _tell(report, options, screen)
-    return 0
+    return 1 if report.diff else 0
 
 
 def cdi(options: Namespace, screen: Terminal) -> int:
@@ -52,7 +50,10 @@ def _tell(report: by_hand.Report, options: Namespace, screen: Terminal) -> None:
     if options.output == "json":
         screen.json("Toolkit", msgspec.to_builtins(report))
         return
+    screen.out.write(report.diff)
     for path in report.changed:
         screen.say(f" {screen.glyph('good')} {path}")
     if not report.changed and not report.diff:
         screen.say("nothing to change")
+    if report.restart:
+        screen.say(f"then: {report.restart}")

@@ -43,6 +43,7 @@ class Acts:
         self._spec = spec
         self._story = story
         self._opened: list[Client | Follower] = []
+        self._follower: Follower | None = None
         self._watching: asyncio.Task[None] | None = None
         self._ready_at: dict[str, float] = {}
         self._pods_lost: set[str] = set()
@@ -126,6 +127,7 @@ class Acts:
         follower = Follower(client)
         await follower.start()
         self._opened.append(follower)
+        self._follower = follower
         self._watching = asyncio.create_task(self._watch(follower), name="demo's nodes")
         async with watching(client, GPUNode) as nodes:
             await nodes.until(lambda: self._healthy_are_ready(nodes.items(), began))
@@ -143,6 +145,12 @@ class Acts:
         while True:
             self._story.nodes = follower.seen().nodes
             await follower.changed()
+
+    async def _told(self, name: str) -> None:
+        """Returns when the page shows a node as ready, so that the last picture does not lag behind the story."""
+        while self._follower is not None and not any(n.name == name and n.ready for n in self._story.nodes):
+            await self._follower.changed()
+            self._story.nodes = self._follower.seen().nodes
 
     async def _run(self, client: Client) -> None:
         began = self._story.clock()
@@ -185,6 +193,7 @@ class Acts:
             await client.patch(GPUNode, BROKEN, annotations)
             await nodes.until(lambda: stage_holds(nodes.get(BROKEN), StageName.READY))
             self.healed_seconds = self._story.clock() - repaired
+            await self._told(BROKEN)
             self.disturbed = sum(
                 node.metadata.name != BROKEN and versions[node.metadata.name] != node.metadata.resource_version
                 for node in nodes.items()

@@ -13,7 +13,7 @@ from typing import Final
 
 from gpuplane.cli.demo.acts import BROKEN, TOO_LARGE, Acts, DemoFailed
 from gpuplane.cli.demo.live import Live
-from gpuplane.cli.demo.story import Story, stage_times
+from gpuplane.cli.demo.story import Story, ending, stage_times
 from gpuplane.cli.terminal import Terminal, count, tilde
 from gpuplane.cli.up import describe, node_specs
 from gpuplane.simulator.cluster import ClusterHandle, ClusterSpec, clusters
@@ -77,12 +77,13 @@ def _ending(story: Story, acts: Acts, handle: ClusterHandle, options: Namespace,
         ("broke", f"{BROKEN}/0", acts.broken_message),
         ("healed", BROKEN, f"{acts.healed_seconds:.1f}s after the repair, {acts.disturbed} other GPUNodes touched"),
     ]
+    screen.say()
     screen.print(f"{good} the whole story in {story.clock():.1f}s\n")
     for line in stage_times(ready):
         screen.print(line)
     screen.print()
-    for what, which, how in rows:
-        screen.print(f" {what:9} {which:17} {how}")
+    for line in ending(rows, screen.width):
+        screen.print(line)
     screen.print()
     if options.down:
         return

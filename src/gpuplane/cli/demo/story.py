@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -54,15 +55,15 @@ def page(story: Story, screen: Terminal, tick: int) -> str:
             mark, took = spinner, story.clock() - step.started
         else:
             mark, took = screen.paint(screen.glyph("wait"), "dim", screen.err), None
-        lines.append(f" {mark} {step.name:9} {step.about:62} {'' if took is None else f'{took:5.1f}s'}".rstrip())
+        lines.append(f" {mark} {step.name:9} {step.about:66} {'' if took is None else f'{took:5.1f}s'}".rstrip())
     if story.nodes:
-        lines += ["", f" {'NODE':7} {'MACHINE':34} {'STAGES':11} GPUS"]
+        lines += ["", f" {'NODE':7} {'MACHINE':26} {'STAGES':11} GPUS"]
         lines += [node_line(node, screen, spinner) for node in story.nodes]
     return "\n".join([*lines, *([""] if story.lines else []), *story.lines])
 
 
 def node_line(node: NodeView, screen: Terminal, spinner: str = "") -> str:
-    machine = f"{node.os}  {node.runtime}"
+    machine = f"{node.os:12} {node.runtime}"
     model = f"{short_model(node.gpus[0].model)} {screen.glyph('times')}{len(node.gpus)}" if node.gpus else ""
     if node.ready:
         state = "ready, driver was there" if node.stages.get("driver") == "present" else "ready"
@@ -70,16 +71,26 @@ def node_line(node: NodeView, screen: Terminal, spinner: str = "") -> str:
         state = f"{node.stage} failed"
     else:
         state = node.stage
-    return f" {node.name:7} {machine:34} {stage_glyphs(node, screen, spinner)}   {model:20} {state}".rstrip()
+    return f" {node.name:7} {machine:26} {stage_glyphs(node, screen, spinner)}   {model:20} {state}".rstrip()
 
 
 def stage_times(nodes: Sequence[NodeView]) -> list[str]:
     """A table of the seconds that each stage took on each node."""
     names = list(nodes[0].stages) if nodes else []
-    lines = [" " + f"{'seconds':9}" + "".join(f"{name:>14}" for name in names)]
+    widths = {name: max(len(name), 5) + 2 for name in names}
+    lines = [" " + f"{'seconds':9}" + "".join(f"{name:>{widths[name]}}" for name in names)]
     for node in nodes:
-        cells = "".join(f"{cell(node, name):>14}" for name in names)
+        cells = "".join(f"{cell(node, name):>{widths[name]}}" for name in names)
         lines.append(f" {node.name:9}{cells}")
+    return lines
+
+
+def ending(rows: Sequence[tuple[str, str, str]], width: int) -> list[str]:
+    """What came of it, one (what, which, how) after the other; long ones go on below themselves."""
+    lines = []
+    for what, which, how in rows:
+        head = f" {what:9} {which:17} "
+        lines += textwrap.wrap(how, max(width, 60), initial_indent=head, subsequent_indent=" " * len(head))
     return lines
 
 
