@@ -6,6 +6,7 @@ import asyncio
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -122,6 +123,13 @@ class Kubectl:
         self._cluster = cluster
         self._home = home
         self.namespace = namespace
+        known = json.loads(self("version", "--client", "-o", "json"))["clientVersion"]
+        self.minor = int(re.match(r"\d+", known["minor"])[0])
+
+    def needs(self, minor: int, what: str) -> None:
+        """Skips a test of something that this kubectl does not have yet."""
+        if self.minor < minor:
+            pytest.skip(f"kubectl 1.{self.minor} has no {what}")
 
     def run(
         self, *args: str, stdin: str | None = None, kubeconfig: Path | None = None, timeout: float = 30

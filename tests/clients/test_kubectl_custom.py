@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import re
+
 import yaml
 
 from gpuplane.simulator.apiserver.durations import parse_time
@@ -80,11 +83,13 @@ def test_the_life_of_a_custom_resource(kubectl):
     assert "should be greater than or equal to 0" in refused
     assert 'spec.mode: Unsupported value: "quick": supported values: "slow", "fast"' in refused
     assert "at most five" in kubectl.refused("apply", "-f", "-", stdin=gadget(replicas=6))
-    assert 'unknown field "spec.replica"' in kubectl.refused("apply", "-f", "-", stdin=gadget(replica=1))
+    refused = kubectl.refused("apply", "-f", "-", stdin=gadget(replica=1))
+    assert re.search(r'unknown field "(spec\.)?replica"', refused), refused
 
     kubectl("scale", "gadget", "one", "--replicas=4")
-    kubectl("patch", "gadget", "one", "--subresource=status", "--type=merge", "-p", '{"status":{"phase":"Up"}}')
-    kubectl("wait", "--for=jsonpath={.status.phase}=Up", "gadget/one", "--timeout=10s")
+    path = f"/apis/example.com/v1/namespaces/{kubectl.namespace}/gadgets/one/status"
+    whole = kubectl.json("get", "gadget", "one") | {"status": {"phase": "Up"}}
+    kubectl("replace", "--raw", path, "-f", "-", stdin=json.dumps(whole))
     found = kubectl.json("get", "gadget", "one")
     assert found["spec"] == {"replicas": 4, "mode": "slow"}
     assert found["metadata"]["generation"] == 3
@@ -98,15 +103,15 @@ def test_the_life_of_a_custom_resource(kubectl):
 def test_an_admission_policy_holds_as_soon_as_it_is_written(kubectl):
     kubectl("apply", "-f", "-", stdin=POLICY)
     refused = kubectl.refused("create", "configmap", "no", "--from-literal=forbidden=1")
-    assert "ValidatingAdmissionPolicy 'no-forbidden' with binding 'no-forbidden' denied request" in refused
-    assert "not as kubernetes-admin" in refused
+    if kubectl.minor >= 25:  # older ones leave the reason out
+        assert "ValidatingAdmissionPolicy 'no-forbidden' with binding 'no-forbidden' denied request" in refused
+        assert "not as kubernetes-admin" in refused
     kubectl("create", "configmap", "yes", "--from-literal=allowed=1")
     kubectl("delete", "-f", "-", stdin=POLICY)
     kubectl("create", "configmap", "no", "--from-literal=forbidden=1")
 
 
 def test_who_may_do_what(kubectl, cluster):
-    assert "kubernetes-admin" in kubectl("auth", "whoami")
     assert kubectl("auth", "can-i", "create", "pods").strip() == "yes"
     assert kubectl.run("auth", "can-i", "get", "secrets", kubeconfig=cluster.jane).stdout.strip() == "no"
     refused = kubectl.refused("get", "secrets", kubeconfig=cluster.jane)
@@ -116,9 +121,14 @@ def test_who_may_do_what(kubectl, cluster):
     kubectl("get", "secrets", kubeconfig=cluster.jane)
     assert "secrets" in kubectl("auth", "can-i", "--list", kubeconfig=cluster.jane)
     assert kubectl("auth", "can-i", "get", "secrets", "--as=jane").strip() == "yes"
+    nobody = cluster.config_for("wrong", cluster.kubeconfig.with_name("nobody.kubeconfig"))
+    assert "must be logged in" in kubectl.refused("get", "pods", kubeconfig=nobody)
+
+
+def test_service_accounts_have_tokens(kubectl, cluster):
+    kubectl.needs(28, "create token, auth whoami")
+    assert "kubernetes-admin" in kubectl("auth", "whoami")
     kubectl("create", "serviceaccount", "robot")
     token = kubectl("create", "token", "robot").strip()
     robot = cluster.config_for(token, cluster.kubeconfig.with_name("robot.kubeconfig"))
     assert f"system:serviceaccount:{kubectl.namespace}:robot" in kubectl("auth", "whoami", kubeconfig=robot)
-    nobody = cluster.config_for("wrong", cluster.kubeconfig.with_name("nobody.kubeconfig"))
-    assert "must be logged in" in kubectl.refused("get", "pods", kubeconfig=nobody)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -100,20 +101,18 @@ def test_create_makes_each_kind_that_kubectl_knows(kubectl):
     for words in (
         ("deployment", "made", "--image=nginx", "--replicas=0"),
         ("job", "made", "--image=done", "--", "true"),
-        ("cronjob", "made", "--image=done", "--schedule=0 0 * * *"),
         ("configmap", "made", "--from-literal=a=b"),
         ("secret", "generic", "made", "--from-literal=a=b"),
         ("serviceaccount", "made"),
         ("role", "made", "--verb=get", "--resource=pods"),
         ("rolebinding", "made", "--role=made", "--serviceaccount=default:made"),
         ("quota", "made", "--hard=pods=100"),
-        ("poddisruptionbudget", "made", "--selector=a=b", "--min-available=1"),
         ("service", "clusterip", "made", "--tcp=80:8080"),
         ("ingress", "made", "--rule=example.com/=made:80"),
     ):
         assert "created" in kubectl("create", *words), words
     assert "already exists" in kubectl.refused("create", "configmap", "made")
-    assert "made" in kubectl("get", "deploy,job,cronjob,cm,secret,sa,role,rolebinding,quota,pdb,svc,ing")
+    assert "made" in kubectl("get", "deploy,job,cm,secret,sa,role,rolebinding,quota,svc,ing")
     assert kubectl("get", "secret", "made", "-o", "jsonpath={.data.a}") == "Yg=="
 
 
@@ -163,10 +162,12 @@ def test_wrong_manifests_are_refused_with_their_place(kubectl):
     wrong: dict[str, Any] = json.loads(json.dumps(POD))
     wrong["metadata"]["name"] = "wrong"
     wrong["spec"]["containers"][0]["imagee"] = "typo"
-    assert 'unknown field "spec.containers[0].imagee"' in kubectl.refused("apply", "-f", "-", stdin=manifest(wrong))
+    refused = kubectl.refused("apply", "-f", "-", stdin=manifest(wrong))
+    assert re.search(r'unknown field "(spec\.containers\[0\]\.)?imagee"', refused), refused
     del wrong["spec"]["containers"][0]["imagee"]
     del wrong["spec"]["containers"][0]["name"]
-    assert "spec.containers[0].name: Required value" in kubectl.refused("apply", "-f", "-", stdin=manifest(wrong))
+    refused = kubectl.refused("apply", "--validate=false", "-f", "-", stdin=manifest(wrong))
+    assert "spec.containers[0].name: Required value" in refused
 
 
 def test_describe_and_events(kubectl, pod):
@@ -185,24 +186,22 @@ def test_describe_and_events(kubectl, pod):
         "count": 2,
     }
     kubectl("create", "-f", "-", stdin=manifest(event))
-    assert "something was told" in kubectl("events", "--for", f"pod/{pod}")
     described = kubectl("describe", "pod", pod)
     assert "something was told" in described and "busybox" in described
     assert "Told" in kubectl("get", "events", "--field-selector", f"involvedObject.name={pod}")
 
 
-def test_wait_and_delete(kubectl):
+def test_delete(kubectl):
     kubectl("create", "configmap", "going", "--from-literal=a=b")
-    kubectl("wait", "--for=jsonpath={.data.a}=b", "configmap/going", "--timeout=10s")
     kubectl("delete", "configmap", "going")
-    kubectl("wait", "--for=delete", "configmap/going", "--timeout=10s")
     assert "NotFound" in kubectl.refused("get", "configmap", "going")
     kubectl("delete", "configmap", "going", "--ignore-not-found")
 
 
 def test_explain_reads_builtin_kinds(kubectl):
     text = kubectl("explain", "pod.spec.containers")
-    assert "<[]Container>" in text and "imagePullPolicy" in text and "-required-" in text
+    assert ("<[]Container>" if kubectl.minor >= 27 else "<[]Object>") in text
+    assert "imagePullPolicy" in text and "-required-" in text
     assert "maxSurge" in kubectl("explain", "deployment.spec.strategy.rollingUpdate")
 
 
@@ -211,10 +210,21 @@ def test_discovery(kubectl):
     assert "deployments" in resources and "pods" in resources
     assert "apps/v1" in kubectl("api-versions")
     assert "v1.34" in kubectl("version")
-    assert "running at https" in kubectl("cluster-info")
+    assert "is running at" in kubectl("cluster-info")
     assert kubectl("get", "--raw", "/readyz") == "ok"
 
 
 def test_top_is_refused_cleanly(kubectl):
     for what in ("nodes", "pods"):
         assert "Metrics API not available" in kubectl.refused("top", what)
+
+
+def test_newer_commands(kubectl, pod):
+    kubectl.needs(28, "events, wait for a value")
+    kubectl("create", "cronjob", "newer", "--image=done", "--schedule=0 0 * * *")
+    kubectl("create", "poddisruptionbudget", "newer", "--selector=a=b", "--min-available=1")
+    kubectl("create", "configmap", "newer", "--from-literal=a=b")
+    kubectl("wait", "--for=jsonpath={.data.a}=b", "configmap/newer", "--timeout=10s")
+    kubectl("events", "--for", f"pod/{pod}")
+    kubectl("delete", "configmap", "newer", "--wait=false")
+    kubectl("wait", "--for=delete", "configmap/newer", "--timeout=10s")

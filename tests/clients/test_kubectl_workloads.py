@@ -103,7 +103,7 @@ def test_cordon_drain_uncordon(kubectl, web, shell):
     kubectl("drain", "node-1", "--force", "--ignore-daemonsets", "--timeout=30s")
     phases = kubectl("get", "pods", "-l", "app=web", "-o", "jsonpath={.items[*].status.phase}")
     assert set(phases.split()) == {"Pending"}
-    assert "FailedScheduling" in kubectl("events")
+    assert "FailedScheduling" in kubectl("get", "events")
     kubectl("uncordon", "node-1")
     kubectl("rollout", "status", "deployment/web", "--timeout=30s")
     assert "Allocatable" in kubectl("describe", "node", "node-1")
