@@ -1,0 +1,68 @@
+"""The image catalogue."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from gpuplane.simulator.nodes.images import Image, ImageMissing, command_line, find_image, image_id
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "busybox",
+        "docker.io/library/busybox:1.36",
+        "nginx:1.27",
+        "registry.k8s.io/pause:3.10",
+        "k8s.gcr.io/pause:2.0",
+        "gpuplane/gpuplane",
+        "registry.example.com/gpuplane/gpuplane:0.1",
+        "nvcr.io/nvidia/k8s/cuda-sample:vectoradd-cuda11.7.1-ubuntu20.04",
+        "tensorflow/tensorflow:latest-gpu",
+        "ccr.ccs.tencentyun.com/menghe/tensorflow-gputest:0.2",
+        "nvidia/cuda:12.2.0-base-ubuntu22.04",
+    ],
+)
+def test_known(name: str) -> None:
+    assert find_image(name) != Image()
+
+
+@pytest.mark.parametrize("name", ["example.com/app:1", "notbusybox", "gpuplane/gpuplanet"])
+def test_unknown(name: str) -> None:
+    with pytest.raises(ImageMissing, match=name):
+        find_image(name)
+
+
+def test_commands_replace_as_in_a_runtime() -> None:
+    image = Image(entrypoint=("e",), command=("c",))
+    assert command_line(image, (), ()) == ("e", "c")
+    assert command_line(image, (), ("a",)) == ("e", "a")
+    assert command_line(image, ("x",), ()) == ("x",)
+    assert command_line(image, ("x",), ("a",)) == ("x", "a")
+
+
+def test_gpuplane_is_this_installation() -> None:
+    image = find_image("gpuplane/gpuplane:1")
+    expected = (sys.executable, "-m", "gpuplane", "run", "driver")
+    assert command_line(image, (), ("run", "driver")) == expected
+    assert command_line(image, ("gpuplane",), ("run", "driver")) == expected
+
+
+def test_image_ids_are_stable() -> None:
+    assert image_id("busybox:1") == image_id("busybox:1") != image_id("busybox:2")
+    assert image_id("registry:5000/a").startswith("registry") and "@sha256:" in image_id("a")
+
+
+def test_the_operands_images_are_known() -> None:
+    import gpuplane.operator
+
+    folder = Path(gpuplane.operator.__file__).parent / "operands"
+    documents = [d for path in folder.glob("*.yaml") for d in yaml.safe_load_all(path.read_text()) if d]
+    pods = [d["spec"]["template"]["spec"] for d in documents if "template" in d.get("spec", {})]
+    images = {c["image"] for pod in pods for c in [*pod["containers"], *pod.get("initContainers", [])]}
+    assert images
+    assert all(find_image(image) for image in images)

@@ -1,0 +1,181 @@
+"""Light nodes against an API server: registration, pods, operands, devices, and what they write."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from gpuplane import names
+from gpuplane.api.crds import crds
+from gpuplane.errors import InvalidInput, Retryable, Terminal
+from gpuplane.host import Command
+from gpuplane.kube.config import load
+from gpuplane.simulator.gpus import SimulatedGPUs, profile
+from gpuplane.simulator.kubelet.kubelet import read_cluster
+from gpuplane.simulator.kubelet.pod import Container, Pod
+from gpuplane.simulator.nodes import machine
+from gpuplane.simulator.nodes.light import LightNodes
+from gpuplane.simulator.nodes.light.operands import is_program, node_path, operand_name
+from gpuplane.simulator.nodes.light.world import LightHardware, LightHost, LightKubelet
+
+
+@pytest.fixture
+async def nodes(api: Any, tmp_path: Path) -> AsyncIterator[LightNodes]:
+    found = LightNodes(
+        endpoint=load(api.kubeconfig, None),
+        cluster=read_cluster(api.kubeconfig),
+        directory=tmp_path / "light",
+        count=3,
+        machine=machine("t4-light"),
+    )
+    task = asyncio.create_task(found.run())
+    await found.registered.wait()
+    yield found
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_registration(api: Any, nodes: LightNodes) -> None:
+    found = {n["metadata"]["name"]: n for n in api.registry.list("nodes")}
+    assert sorted(found) == ["light-0", "light-1", "light-2"]
+    status = found["light-0"]["status"]
+    assert status["nodeInfo"]["containerRuntimeVersion"] == "containerd://1.7.28"
+    assert {c["type"]: c["status"] for c in status["conditions"]}["Ready"] == "True"
+    assert api.registry.get("leases", "kube-node-lease", "light-2")["spec"]["holderIdentity"] == "light-2"
+
+
+async def test_a_pod_costs_one_status_and_goes_when_it_is_told(api: Any, nodes: LightNodes) -> None:
+    writes: Counter[str] = Counter()
+    api.registry.subscribe("pods", lambda kind, obj, old: writes.update([kind]))
+    await api.create_pod("web", "light-1", containers=[{"name": "c", "image": "nginx"}])
+    await api.until(lambda: api.status("web").get("phase") == "Running")
+    assert {c["type"]: c["status"] for c in api.status("web")["conditions"]}["Ready"] == "True"
+    assert writes == {"ADDED": 1, "MODIFIED": 1}
+    await api.registry.delete("pods", "default", "web")
+    await api.until(lambda: writes["DELETED"])
+
+
+async def test_unknown_images_wait_and_vector_add_passes(api: Any, nodes: LightNodes) -> None:
+    await api.create_pod("bad", "light-0", containers=[{"name": "c", "image": "example.com/x"}])
+    await api.create_pod("cuda", "light-0", restartPolicy="OnFailure", containers=[
+        {"name": "c", "image": "nvcr.io/nvidia/k8s/cuda-sample:vectoradd-cuda11.7.1"}])  # fmt: skip
+    await api.until(lambda: api.status("cuda").get("phase") == "Succeeded")
+    state = (await api.until(lambda: api.status("bad").get("containerStatuses")))[0]["state"]
+    assert state["waiting"]["reason"] == "ErrImagePull"
+
+
+async def test_the_device_plugin_is_the_production_one(api: Any, nodes: LightNodes) -> None:
+    crd = next(c for c in crds() if c["spec"]["names"]["plural"] == "gpunodes")
+    await api.registry.create("customresourcedefinitions", None, crd)
+    await api.until(lambda: _served(api))
+    # The operand speaks as its pod's service account, which may nothing by itself.
+    subject = {"kind": "ServiceAccount", "name": "default", "namespace": "default"}
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"}
+    binding = {"metadata": {"name": "all"}, "subjects": [subject], "roleRef": role}
+    await api.registry.create("clusterrolebindings", None, binding)
+    await api.registry.create(("gpuplane.dev", "gpunodes"), None, {
+        "apiVersion": "gpuplane.dev/v1alpha1", "kind": "GPUNode", "metadata": {"name": "light-0"}})  # fmt: skip
+    plugin = {
+        "name": "p",
+        "image": "gpuplane/gpuplane",
+        "args": ["run", "device-plugin", "--host-root=/host", "--kubelet-dir=/host/var/lib/kubelet"],
+        "volumeMounts": [{"name": "host", "mountPath": "/host"}],
+    }
+    await api.create_pod(
+        "plugin", "light-0", containers=[plugin], volumes=[{"name": "host", "hostPath": {"path": "/"}}]
+    )
+
+    def allocatable() -> str | None:
+        amount: str | None = api.registry.get("nodes", None, "light-0")["status"]["allocatable"].get(names.GPU_RESOURCE)
+        return amount
+
+    await api.until(lambda: allocatable() == "1")
+    wants = [{"name": "c", "image": "nginx", "resources": {"limits": {names.GPU_RESOURCE: "1"}}}]
+    await api.create_pod("first", "light-0", containers=wants)
+    await api.until(lambda: api.status("first").get("phase") == "Running")
+    await api.create_pod("second", "light-0", containers=wants)
+    await api.until(lambda: api.status("second").get("phase") == "Failed")
+    assert api.status("second")["reason"] == "UnexpectedAdmissionError"
+    await api.registry.delete("pods", "default", "plugin")
+    await api.until(lambda: allocatable() == "0")
+
+
+def _served(api: Any) -> bool:
+    crd = api.registry.list("customresourcedefinitions")[0]
+    conditions = {c["type"]: c["status"] for c in crd.get("status", {}).get("conditions", [])}
+    return conditions.get("Established") == "True"
+
+
+# -- the world of one node -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> LightHost:
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/modules").touch()
+    return LightHost(tmp_path, "570.133.20")
+
+
+async def test_modules(host: LightHost, tmp_path: Path) -> None:
+    assert (await host.run(Command(("modprobe", "nvidia")))).code == 0
+    assert host.loaded
+    assert (tmp_path / "sys/module/nvidia/version").read_text() == "570.133.20\n"
+    assert LightHost(tmp_path, "x").loaded  # a new process finds it so
+    assert (await host.run(Command(("rmmod", "nvidia")))).code == 0
+    assert not (tmp_path / "sys/module/nvidia").exists()
+    assert (await host.run(Command(("nvidia-smi",)))).code == 127
+
+
+async def test_hardware_answers_with_a_driver_only(host: LightHost) -> None:
+    gpus = SimulatedGPUs(profile("1x-t4"), "n", "570.133.20")
+    hardware = LightHardware(gpus, host)
+    with pytest.raises(Retryable):
+        hardware.open()
+    host.load("nvidia")
+    uuid = hardware.open().inventory()[0].uuid
+    assert "Test PASSED" in await hardware.vector_add(uuid)
+    hardware.broken.add(uuid)
+    with pytest.raises(Terminal, match="verification failed"):
+        await hardware.vector_add(uuid)
+
+
+def test_a_kubelet_without_a_plugin_gives_nothing() -> None:
+    kubelet = LightKubelet(lambda: None)
+    assert kubelet.allocate("p", "c", "example.com/x", 1) == ""  # a resource it never heard of
+    assert kubelet.amounts() == {}
+
+
+@pytest.mark.parametrize(
+    ("container", "name", "program"),
+    [
+        ({"args": ["run", "driver", "--host-root=/host"]}, "driver", False),
+        ({"command": ["gpuplane"], "args": ["run", "toolkit"]}, "toolkit", False),
+        ({"args": ["run", "operator"]}, "", True),
+        ({"args": ["--help"]}, "", True),
+    ],
+)
+def test_which_operand_a_container_is(container: dict[str, Any], name: str, program: bool) -> None:
+    found = msgspec.convert({"name": "c", "image": "gpuplane/gpuplane", **container}, Container)
+    assert operand_name(found) == name
+    assert is_program(found) is program
+
+
+def test_paths_lead_through_volumes() -> None:
+    body = {
+        "metadata": {"name": "p"},
+        "spec": {
+            "containers": [{"name": "c", "volumeMounts": [{"name": "h", "mountPath": "/host"}]}],
+            "volumes": [{"name": "h", "hostPath": {"path": "/"}}],
+        },
+    }
+    pod = msgspec.convert(body, Pod)
+    container = pod.spec.containers[0]
+    assert node_path(pod, container, Path("/r"), "/host/etc") == Path("/r/etc")
+    with pytest.raises(InvalidInput):
+        node_path(pod, container, Path("/r"), "/etc")

@@ -1,0 +1,118 @@
+"""The host tools in a node's root, started as operands start them."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import struct
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from gpuplane.simulator.nodes import build_node, machine
+
+KERNEL = machine("l4-ubuntu24").kernel
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    build_node(tmp_path, "n", machine("l4-ubuntu24"))
+    video = tmp_path / f"root/lib/modules/{KERNEL}/kernel/drivers/video"
+    video.mkdir(parents=True)
+    for name in ("nvidia", "nvidia-uvm", "nvidia-modeset"):
+        (video / f"{name}.ko").write_text(f"name={name}\nversion=580.82.07\n")
+    return tmp_path / "root"
+
+
+def tool(root: Path, *argv: str) -> subprocess.CompletedProcess[str]:
+    program = root / ("usr/bin" if argv[0] in ("systemctl", "uname") else "usr/sbin") / argv[0]
+    return subprocess.run(
+        [program, *argv[1:]], env={"SIMHOST_ROOT": str(root)}, capture_output=True, text=True, check=False
+    )
+
+
+def listing(root: Path) -> set[str]:
+    return {str(p.relative_to(root)) for p in root.rglob("*")}
+
+
+def test_loading_makes_devices_and_unloading_leaves_nothing(root: Path) -> None:
+    before = listing(root)
+    for module in ("nvidia", "nvidia-uvm", "nvidia_modeset"):
+        done = tool(root, "modprobe", module)
+        assert done.returncode == 0, done.stderr
+    new = {path for path in listing(root) - before if path.startswith("dev/")}
+    assert new == {
+        "dev/nvidiactl",
+        "dev/nvidia0",
+        "dev/nvidia1",
+        "dev/nvidia-uvm",
+        "dev/nvidia-uvm-tools",
+        "dev/nvidia-modeset",
+    }
+    state = root / "var/lib/simgpu/state"
+    assert (root / "dev/nvidiactl").samefile(state)
+    assert (root / "sys/module/nvidia/version").read_text() == "580.82.07\n"
+    assert (root / "sys/module/nvidia/refcnt").read_text() == "2\n"
+    assert "580.82.07" in (root / "proc/driver/nvidia/version").read_text()
+    assert "nvidia_uvm" in tool(root, "lsmod").stdout
+    assert tool(root, "modprobe", "nvidia").returncode == 0  # a second time is nothing
+    for module in ("nvidia_modeset", "nvidia_uvm", "nvidia"):
+        done = tool(root, "rmmod", module)
+        assert done.returncode == 0, done.stderr
+    assert listing(root) == before
+
+
+def test_dependencies_come_along(root: Path) -> None:
+    assert tool(root, "modprobe", "nvidia-uvm").returncode == 0
+    assert (root / "dev/nvidiactl").exists()
+    done = tool(root, "rmmod", "nvidia")
+    assert done.returncode == 1
+    assert "Module nvidia is in use" in done.stderr
+
+
+def test_a_driver_in_use_stays(root: Path) -> None:
+    assert tool(root, "modprobe", "nvidia").returncode == 0
+    fd = os.open(root / "var/lib/simgpu/state", os.O_RDWR)
+    lock = struct.pack("hhqqi4x", fcntl.F_RDLCK, os.SEEK_SET, 0x40001000, 1, 0)
+    fcntl.fcntl(fd, 37, lock)  # F_OFD_SETLK
+    try:
+        assert "in use" in tool(root, "rmmod", "nvidia").stderr
+    finally:
+        os.close(fd)
+    assert tool(root, "rmmod", "nvidia").returncode == 0
+
+
+def test_without_hardware_or_module_nothing_is_loaded(root: Path, tmp_path: Path) -> None:
+    done = tool(root, "modprobe", "no-such")
+    assert (done.returncode, "not found in directory /lib/modules" in done.stderr) == (1, True)
+    (root / "var/lib/simgpu/state").unlink()
+    done = tool(root, "modprobe", "nvidia")
+    assert (done.returncode, "No such device" in done.stderr) == (1, True)
+    assert not (root / "dev/nvidiactl").exists()
+
+
+def test_unloading_what_is_not_loaded(root: Path) -> None:
+    assert tool(root, "rmmod", "nvidia").returncode == 1
+    assert tool(root, "modprobe", "-r", "nvidia").returncode == 0
+
+
+def test_units(root: Path) -> None:
+    assert tool(root, "systemctl", "daemon-reload").returncode == 0
+    assert tool(root, "systemctl", "is-active", "containerd").returncode == 3
+    assert tool(root, "systemctl", "restart", "containerd").returncode == 5
+    assert tool(root, "systemctl", "start", "none").returncode == 4
+    assert tool(root, "systemctl", "start", "kubelet").returncode == 0
+    assert tool(root, "systemctl", "is-active", "kubelet.service").stdout == "active\n"
+
+
+def test_uname(root: Path) -> None:
+    assert tool(root, "uname", "-r").stdout == f"{KERNEL}\n"
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("chroot"), reason="needs to be root to change root")
+def test_inside_a_chroot(root: Path) -> None:
+    done = subprocess.run(["chroot", root, "modprobe", "nvidia"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert (root / "dev/nvidia1").exists()
