@@ -14,9 +14,8 @@ import platform
 import shlex
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 try:
     from hatchling.builders.hooks.plugin.interface import BuildHookInterface
@@ -30,8 +29,7 @@ COMMON_FLAGS = ("-std=c11", "-O2", "-g0", "-Wall", "-Wextra", "-Werror", "-D_GNU
 GLIBC = "2.17"
 
 
-@dataclass(frozen=True)
-class Target:
+class Target(NamedTuple):  # no dataclass: hatchling executes this file without making it a module
     """One output file. `sources` are patterns relative to native/; `libc` is "gnu" or "musl" (then static)."""
 
     output: str
