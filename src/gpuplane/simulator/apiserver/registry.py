@@ -33,7 +33,7 @@ from gpuplane.simulator.apiserver.validation import validate_metadata
 _ATTEMPTS = 8  # of one write whose object changed while admission was asked
 _SUFFIX = "bcdfghjklmnpqrstvwxz2456789"  # of generated names, as Kubernetes chooses them: no vowels, no lookalikes
 _MAX_GENERATED = 58
-NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
+NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")  # the first three stay for ever
 
 Change = Callable[[Object], Object]
 _encode = msgspec.json.Encoder().encode
@@ -407,6 +407,8 @@ class Registry:
             if entry is None:
                 raise failure.not_found(info, name)
             lifecycle.check_preconditions(info, entry.obj, uid=options.uid, version=options.version)
+            if kind.table is self._namespaces and name in NAMESPACES[:3]:
+                raise failure.forbidden(info, name, "this namespace may not be deleted")
             await self._admit("DELETE", kind, namespace, name, "", None, entry.obj, write)
             if kind.table.get(namespace, name) is not entry:
                 continue
