@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import http.server
 import json
+import socket
 import ssl
 import threading
 from collections.abc import Callable, Iterator
@@ -118,9 +119,13 @@ class Hook:
         paths = certificates.ensure(directory)
         self.decide: Decide = lambda request: {"allowed": True}
         self.requests: list[dict[str, Any]] = []
+        self.connections = 0
+        self.sockets: list[ssl.SSLSocket] = []
         hook = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
             def do_POST(self) -> None:
                 review = json.loads(self.rfile.read(int(self.headers["content-length"])))
                 hook.requests.append(review["request"])
@@ -130,6 +135,11 @@ class Hook:
                 self.send_header("content-length", str(len(body)))
                 self.end_headers()
                 self.wfile.write(body)
+
+            def setup(self) -> None:
+                super().setup()
+                hook.connections += 1
+                hook.sockets.append(self.connection)
 
             def log_message(self, *_: Any) -> None:
                 return None
@@ -186,6 +196,16 @@ async def test_a_mutating_webhook_changes_what_is_stored(cluster, hook):
     assert asked["object"]["data"] == {"a": "1"} and asked["oldObject"] is None
     await cluster.create("secrets", {"metadata": {"name": "s"}})
     assert len(hook.requests) == 1
+    await cluster.create("configmaps", {**CONFIG, "metadata": {"name": "next"}})
+    assert (len(hook.requests), hook.connections) == (2, 1)
+
+
+async def test_a_connection_that_was_closed_meanwhile_is_replaced(cluster, hook):
+    await cluster.create("validatingwebhookconfigurations", hook.configuration())
+    await cluster.create("configmaps", CONFIG)
+    hook.sockets[0].shutdown(socket.SHUT_RDWR)
+    await cluster.create("configmaps", {**CONFIG, "metadata": {"name": "next"}})
+    assert hook.connections == 2
 
 
 async def test_a_validating_webhook_says_no_in_its_words(cluster, hook):

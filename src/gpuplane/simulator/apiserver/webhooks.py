@@ -1,6 +1,6 @@
 """Mutating and validating webhooks: which are asked, how they are asked, what their answers mean.
 
-Calls go out from threads (the standard library's HTTP client) with the caBundle of the configuration; a service is
+Calls go out from threads (`httpspool.py`) with the caBundle of the configuration; a service is
 reached at the address of a ready pod behind it, under its own name as far as TLS is concerned.
 """
 
@@ -11,8 +11,6 @@ import base64
 import binascii
 import http.client
 import logging
-import socket
-import ssl
 import uuid
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -25,6 +23,7 @@ from gpuplane.simulator.apiserver.builtin import ResourceInfo
 from gpuplane.simulator.apiserver.cel import CelError, CelSyntaxError, Program
 from gpuplane.simulator.apiserver.failure import ApiFailure
 from gpuplane.simulator.apiserver.hooks import AdmissionRequest, Object
+from gpuplane.simulator.apiserver.httpspool import HttpsPool, Server
 from gpuplane.simulator.apiserver.matching import Match, parse_match, review_request
 from gpuplane.simulator.apiserver.patch import json_patch
 
@@ -78,6 +77,7 @@ class Webhooks:
         self._resolve = resolve
         self._mutating: list[Webhook] = []
         self._validating: list[Webhook] = []
+        self._pool = HttpsPool()
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="webhook")
 
     def load(self, mutating: Iterable[Object], validating: Iterable[Object]) -> None:
@@ -87,6 +87,7 @@ class Webhooks:
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
+        self._pool.close()
 
     def covers(self, info: ResourceInfo, operation: str, subresource: str) -> bool:
         return any(hook.match.covers(info, operation, subresource) for hook in (*self._mutating, *self._validating))
@@ -182,10 +183,16 @@ class Webhooks:
                 raise CallFailed(f'no endpoints available for service "{service["name"]}"')
             address = found
         try:
-            return _post_json(server, address, path, body, hook)
+            bundle = base64.b64decode(hook.client.get("caBundle") or "").decode()
+            target = f"{path or '/'}{'&' if '?' in path else '?'}timeout={hook.timeout_seconds:g}s"
+            reply = self._pool.post(Server(server, address, bundle), target, body, hook.timeout_seconds)
         except (OSError, http.client.HTTPException, ValueError) as problem:
-            target = f"{url}?timeout={hook.timeout_seconds:g}s"
-            raise CallFailed(f'failed to call webhook: Post "{target}": {problem}') from problem
+            whole = f"{url}?timeout={hook.timeout_seconds:g}s"
+            raise CallFailed(f'failed to call webhook: Post "{whole}": {problem}') from problem
+        if reply.status != 200:
+            shown = reply.data[:200].decode(errors="replace")
+            raise CallFailed(f"the server answered {reply.status} {reply.reason}: {shown}")
+        return reply.data
 
 
 def _compiled(configuration: Object) -> list[Webhook]:
@@ -194,26 +201,6 @@ def _compiled(configuration: Object) -> list[Webhook]:
     except CelSyntaxError as problem:
         logger.warning("webhooks of %s are not in force: %s", configuration["metadata"]["name"], problem)
         return []
-
-
-def _post_json(server: str, address: tuple[str, int], path: str, body: bytes, hook: Webhook) -> bytes:
-    bundle = hook.client.get("caBundle")
-    context = ssl.create_default_context(cadata=base64.b64decode(bundle).decode() if bundle else None)
-    with socket.create_connection(address, timeout=hook.timeout_seconds) as plain:
-        connection = http.client.HTTPConnection(server, address[1], timeout=hook.timeout_seconds)
-        connection.sock = context.wrap_socket(plain, server_hostname=server)
-        try:
-            separator = "&" if "?" in path else "?"
-            target = f"{path or '/'}{separator}timeout={hook.timeout_seconds:g}s"
-            connection.request("POST", target, body, {"Content-Type": "application/json"})
-            response = connection.getresponse()
-            data = response.read()
-        finally:
-            connection.close()
-    if response.status != 200:
-        shown = data[:200].decode(errors="replace")
-        raise CallFailed(f"the server answered {response.status} {response.reason}: {shown}")
-    return data
 
 
 def _response_of(answer: bytes, uid: str) -> Object:
