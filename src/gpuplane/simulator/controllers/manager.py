@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
+from gpuplane.simulator.controllers.cronjob import CronJobController
 from gpuplane.simulator.controllers.daemonset import DaemonSetController
 from gpuplane.simulator.controllers.deployment import DeploymentController
 from gpuplane.simulator.controllers.disruption import DisruptionController
@@ -27,6 +28,7 @@ _COMPONENTS: Final = (
     "replicaset-controller",
     "deployment-controller",
     "job-controller",
+    "cronjob-controller",
     "node-controller",
 )
 
@@ -51,6 +53,7 @@ class Controllers:
             ReplicaSetController(registry, index, recorders["replicaset-controller"]),
             DeploymentController(registry, index, recorders["deployment-controller"]),
             JobController(registry, index, recorders["job-controller"]),
+            CronJobController(registry, recorders["cronjob-controller"]),
             NodeLifecycleController(registry, index, recorders["node-controller"], grace_s=node_grace_s),
             PodCollector(registry, index),
             EndpointsController(registry),
