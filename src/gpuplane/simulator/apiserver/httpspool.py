@@ -44,7 +44,7 @@ class HttpsPool:
         if connection is not None:
             try:
                 return self._ask(server, connection, target, body, timeout)
-            except (ConnectionError, http.client.BadStatusLine):
+            except (ConnectionError, ssl.SSLError, http.client.BadStatusLine):
                 pass  # it was closed while it lay idle
         return self._ask(server, _connect(server, timeout), target, body, timeout)
 
