@@ -1,4 +1,4 @@
-"""The Job and CronJob controllers: pods that run to their end."""
+"""The Job controller: pods that run to their end."""
 
 from gpuplane.simulator.controllers.job.controller import JobController
 
