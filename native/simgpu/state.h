@@ -19,7 +19,7 @@
 #include <stdint.h>
 
 #define SIMGPU_MAGIC 0x0055504740494d53ull
-#define SIMGPU_LAYOUT_VERSION 2
+#define SIMGPU_LAYOUT_VERSION 3
 #define SIMGPU_GPUS 16
 #define SIMGPU_SLOTS 256
 #define SIMGPU_MIG_PROFILES 12
@@ -95,7 +95,7 @@ struct simgpu_gpu {
 	uint64_t copy_timeline;
 	uint64_t busy_ns;         /* all the time that kernels took */
 	uint64_t memory_busy_ns;  /* all the time that memory was read or written at full speed */
-	uint64_t long_start, long_end;        /* the last piece of work too long for the buckets */
+	uint64_t long_start, long_end;        /* the last work too long for the buckets */
 	uint64_t buckets[SIMGPU_BUCKETS];     /* epoch << 32 | microseconds busy in it */
 	uint64_t memory_buckets[SIMGPU_BUCKETS];
 	uint8_t level[SIMGPU_GPUS];           /* nvmlGpuTopologyLevel_t to each other GPU */
@@ -115,6 +115,7 @@ struct simgpu_slot {
 	uint64_t tail[SIMGPU_GPUS]; /* when its last kernel on that GPU ends */
 	uint32_t gpu_instance[SIMGPU_GPUS];
 	uint32_t contexts[SIMGPU_GPUS];
+	uint64_t long_start[SIMGPU_GPUS], long_end[SIMGPU_GPUS]; /* as in struct simgpu_gpu */
 	uint64_t buckets[SIMGPU_GPUS][SIMGPU_SLOT_BUCKETS];
 };
 

@@ -47,6 +47,19 @@ static void add_span(uint64_t *ring, uint32_t count, uint64_t start, uint64_t en
 	}
 }
 
+/* Adds work to a ring, or what is too long for it to the one long piece, which grows when it goes on without a pause.
+   Half of the ring, because work may begin in the future and must not overwrite what is being read. */
+static void add_work(uint64_t *ring, uint32_t count, uint64_t *long_start, uint64_t *long_end, struct simgpu_span span)
+{
+	if (span.end - span.start < count * SIMGPU_BUCKET_NS / 2) {
+		add_span(ring, count, span.start, span.end);
+		return;
+	}
+	if (span.start > __atomic_load_n(long_end, __ATOMIC_RELAXED) + SIMGPU_BUCKET_NS)
+		__atomic_store_n(long_start, span.start, __ATOMIC_RELAXED);
+	__atomic_store_n(long_end, span.end, __ATOMIC_RELAXED);
+}
+
 /* The part of the last `window` that the ring counts as busy, 0 to 1. */
 static double ring_busy(const uint64_t *ring, uint32_t count, uint64_t window, uint64_t long_start, uint64_t long_end)
 {
@@ -90,19 +103,12 @@ struct simgpu_span simgpu_run(struct simgpu *view, uint32_t number, uint64_t rea
 	struct simgpu_span span = reserve(&gpu->timeline, ready, cost);
 	__atomic_store_n(&slot->tail[number], span.end, __ATOMIC_SEQ_CST);
 	__atomic_add_fetch(&gpu->busy_ns, cost, __ATOMIC_RELAXED);
-	/* Half of the ring, because a span may begin in the future and must not overwrite what is being read. */
-	if (cost < BUCKETS_SPAN / 2) {
-		add_span(gpu->buckets, SIMGPU_BUCKETS, span.start, span.end);
-	} else {
-		__atomic_store_n(&gpu->long_start, span.start, __ATOMIC_RELAXED);
-		__atomic_store_n(&gpu->long_end, span.end, __ATOMIC_RELAXED);
-	}
+	add_work(gpu->buckets, SIMGPU_BUCKETS, &gpu->long_start, &gpu->long_end, span);
 	uint64_t memory_end = span.start + (memory_ns < cost ? memory_ns : cost);
 	__atomic_add_fetch(&gpu->memory_busy_ns, memory_end - span.start, __ATOMIC_RELAXED);
 	if (memory_end - span.start < BUCKETS_SPAN / 2)
 		add_span(gpu->memory_buckets, SIMGPU_BUCKETS, span.start, memory_end);
-	add_span(slot->buckets[number], SIMGPU_SLOT_BUCKETS, span.start,
-		 cost < BUCKETS_SPAN / 8 ? span.end : span.start + BUCKETS_SPAN / 8);
+	add_work(slot->buckets[number], SIMGPU_SLOT_BUCKETS, &slot->long_start[number], &slot->long_end[number], span);
 	return span;
 }
 
@@ -154,7 +160,7 @@ double simgpu_memory_busy(const struct simgpu_gpu *gpu, uint64_t window)
 
 double simgpu_slot_busy(const struct simgpu_slot *slot, uint32_t gpu, uint64_t window)
 {
-	return ring_busy(slot->buckets[gpu], SIMGPU_SLOT_BUCKETS, window, 0, 0);
+	return ring_busy(slot->buckets[gpu], SIMGPU_SLOT_BUCKETS, window, slot->long_start[gpu], slot->long_end[gpu]);
 }
 
 uint64_t simgpu_total_busy_ns(const struct simgpu_gpu *gpu)

@@ -148,6 +148,9 @@ def test_work_shows_in_utilisation_power_temperature_clocks_and_processes(make_m
     assert busy.memory_total_bytes - busy.memory_free_bytes - busy.memory_reserved_bytes == held
     assert (process.pid, process.memory_bytes) == (worker.pid, held)
     assert "python" in process.name
+    [sample] = pynvml.nvmlDeviceGetProcessUtilization(pynvml.nvmlDeviceGetHandleByUUID(uuid), 0)
+    assert sample.pid == worker.pid
+    assert sample.smUtil > 30
     worker.send_signal(signal.SIGKILL)
     worker.communicate()
     assert gpus.processes(uuid) == ()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ import pytest
 from gpuplane.simulator.gpus import PROFILES, in_use
 from gpuplane.simulator.gpus.profile import gpu_uuid
 
+ROOT = Path(__file__).resolve().parents[2]
 MIB = 1 << 20
 
 
@@ -367,6 +370,14 @@ def test_calls_without_what_they_need_say_what_is_missing(node: Any) -> None:
         answer([before, none, allocate(1), code_of("cuDeviceGet", byref(count), 5), code_of("cuInit", 1)])
         """
     ) == [3, 201, 709, 101, 1]
+
+
+@pytest.mark.parametrize("start", ["", "context()"], ids=["before initialization", "with a context"])
+def test_every_function_takes_nothing_at_all_for_an_answer(node: Any, start: str) -> None:
+    names = re.findall(r"\bcu\w+(?=\))", (ROOT / "native/simgpu/cuda/procs.def").read_text())
+    codes = node.run(f"{start}\nanswer(sorted({{getattr(cuda, name)(*[c_uint64(0)] * 11) for name in {names}}}))")
+    assert len(names) > 150
+    assert set(codes) <= {0, 1, 3, 100, 101, 201, 218, 400, 500, 801}
 
 
 def test_functions_are_found_in_the_form_of_a_version_and_stream_kind(node: Any) -> None:

@@ -9,7 +9,7 @@ from ctypes import Structure, c_char, c_int32, c_uint8, c_uint32, c_uint64
 from typing import Final
 
 MAGIC: Final = 0x0055504740494D53
-LAYOUT: Final = 2
+LAYOUT: Final = 3
 GPUS: Final = 16
 SLOTS: Final = 256
 MIG_PROFILES: Final = 12
@@ -88,6 +88,8 @@ class Slot(Structure):
         ("tail", c_uint64 * GPUS),
         ("gpu_instance", c_uint32 * GPUS),
         ("contexts", c_uint32 * GPUS),
+        ("long_start", c_uint64 * GPUS),
+        ("long_end", c_uint64 * GPUS),
         ("buckets", c_uint64 * SLOT_BUCKETS * GPUS),
     )
 
