@@ -87,7 +87,8 @@ def test_a_lost_gpu_of_a_ready_node_is_trouble_too() -> None:
     seen = overview([gpunode("n1", sick=True)], [], {"n1": 1})
     page = nodes_page("prod", seen, screen(), NOW)
     assert "! n1" in page
-    assert "1 of 2 GPUs not usable" in page
+    assert "GPU 1 not usable; 1 of 2 left" in page
+    assert "where  n1, PCI" in page and "cure   kubectl drain n1" in page
     assert "Xid 79" in page
 
 

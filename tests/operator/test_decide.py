@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gpuplane import names
 from gpuplane.api.gpunode import GPU, GPUNodeStatus, Stage, StageName, StageState, view
-from gpuplane.operator.decide import NodePlan, decide
+from gpuplane.operator.decide import GPU_LABELLED, NodePlan, decide
 from gpuplane.operator.observed import Observed, OperandPod
 from gpuplane.operator.stages import OPERANDS
 
@@ -205,6 +205,21 @@ def settled() -> Observed:
 
 def test_a_settled_node_costs_no_write() -> None:
     assert decide(settled(), "2026-11-20T11:00:00.000000Z").empty
+
+
+def test_what_a_removed_operand_left_behind_makes_no_stage():
+    left = {**GPU_NODE, GPU_LABELLED: "Tesla-T4"}
+    seen = node(labels=left, status=status(S.DISCOVERED, S.DRIVER, S.TOOLKIT, cuda="VectorAddFailed"))
+    first = decide(seen, NOW)
+    after = applied(seen, first)
+    assert {S.LABELS.value, S.DEVICE_PLUGIN.value}.isdisjoint(after.status.stages)
+    assert decide(after, "2026-11-20T11:00:00.000000Z").empty
+
+
+def test_a_node_that_is_given_back_loses_the_labels_of_its_gpus():
+    seen = node(labels={**GPU_NODE, GPU_LABELLED: "Tesla-T4", names.DEPLOY_OPERANDS_LABEL: "false"})
+    assert decide(seen, NOW).release
+    assert decide(node(labels={**GPU_NODE, names.DEPLOY_OPERANDS_LABEL: "false"}), NOW).empty
 
 
 reports = st.lists(

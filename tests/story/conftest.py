@@ -118,6 +118,7 @@ class Story:
     def __init__(self, world: World, client: Client) -> None:
         self.world = world
         self.client = client
+        self._repairs = 0
 
     async def until(
         self, kind: Any, holds: Callable[[list[Any]], Any], *, namespace: str | None = None, fields: str = ""
@@ -155,6 +156,22 @@ class Story:
         except NotFound:
             self.world.gpuplane("install", "-q")
         return await self.until(GPUNode, lambda found: len(found) == len(NODES) and all(map(is_ready, found)) and found)
+
+    async def opt_out(self, *nodes: str) -> None:
+        """Takes nodes out of our hands, and returns when they are as they were before."""
+        for node in nodes:
+            await self.client.patch(Node, node, {"metadata": {"labels": {names.DEPLOY_OPERANDS_LABEL: "false"}}})
+        await self.until(GPUNode, lambda found: not {node.metadata.name for node in found} & set(nodes))
+
+    async def opt_in(self, *nodes: str) -> None:
+        for node in nodes:
+            await self.client.patch(Node, node, {"metadata": {"labels": {names.DEPLOY_OPERANDS_LABEL: None}}})
+
+    async def validate_again(self, node: str) -> None:
+        """What an administrator does after a repair, so as not to wait for the next attempt."""
+        self._repairs += 1
+        mark = {"metadata": {"annotations": {"gpuplane.dev/retry": str(self._repairs)}}}
+        await self.client.patch(GPUNode, node, mark)
 
     async def run_pod(self, manifest: dict[str, Any], namespace: str = "default") -> Pod:
         """Creates a pod and returns it at its end."""

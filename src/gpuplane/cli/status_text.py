@@ -136,9 +136,13 @@ def _trouble(node: NodeView, screen: Terminal, now: datetime) -> list[str]:
     mark = screen.paint(screen.glyph("warn"), "warn") if node.ready else screen.paint(screen.glyph("bad"), "bad")
     number = len(node.gpus)
     if node.ready:
-        effect = f"{len(node.sick)} of {count(number, 'GPU')} not usable"
-        what = "; ".join(f"{uuid}: {why}" for uuid, why in sorted(node.sick.items()))
-        where, cure = node.name, node.cure
+        sick = [gpu for gpu in node.gpus if gpu.uuid in node.sick]
+        indices = ", ".join(str(gpu.index) for gpu in sick)
+        effect = f"GPU{'s' if len(sick) > 1 else ''} {indices} not usable; {number - len(sick)} of {number} left"
+        what = "\n".join(dict.fromkeys(node.sick[gpu.uuid] for gpu in sick))
+        where = "\n".join(f"{node.name}, PCI {gpu.pci}, {gpu.uuid}" for gpu in sick)
+        # A reset may do, but a GPU that is lost needs more, and nobody else can tell from here.
+        cure = f"kubectl drain {node.name} --ignore-daemonsets; reboot it"
     else:
         effect = f"{count(number, 'GPU') if number else 'its GPUs'} not advertised"
         if node.advertised:

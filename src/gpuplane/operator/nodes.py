@@ -160,8 +160,8 @@ class NodeWriter:
 async def release_labels(client: Client, node: str, version: str, *labellers: str) -> str:
     """Drop every label that these discovery operands own: an apply of nothing under their names.
 
-    `version` is the Node's, so that a Node that was deleted meanwhile is not made again; the one afterwards is returned.
-    Raises Conflict.
+    `version` is the Node's, so that a Node that was deleted meanwhile is not made again. Returns the one afterwards;
+    raises Conflict.
     """
     for manager in labellers:
         body = {"metadata": {"name": node, "resourceVersion": version}}

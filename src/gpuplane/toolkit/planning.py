@@ -15,7 +15,7 @@ from gpuplane import names
 from gpuplane.errors import InvalidInput
 from gpuplane.host import Before, File, Record, base_of
 from gpuplane.toolkit import cdi_spec, containerd, crio, docker, json_edit, runtime_config, toml_edit
-from gpuplane.toolkit.facts import CDI_HOOK, RUNTIME, RUNTIMES, Facts, RuntimeName, ToolkitError
+from gpuplane.toolkit.facts import CDI_HOOK, RUNTIME, RUNTIMES, Driver, Facts, RuntimeName, ToolkitError
 
 CONFIGS = {
     RuntimeName.CONTAINERD: containerd.CONFIG,
@@ -27,6 +27,7 @@ SOCKETS = {
     RuntimeName.DOCKER: docker.SOCKET,
     RuntimeName.CRIO: crio.SOCKET,
 }
+LIBCUDA = "libcuda.so.1"
 # What a simulated host is given in place of NVIDIA's programs; its runtime does their work by itself.
 _STAND_IN_RUNTIME = b"""#!/bin/sh
 # The runtime of a simulated node injects GPUs by itself; configurations only need this name to exist.
@@ -56,8 +57,10 @@ def plan(facts: Facts, *, set_as_default: bool | None = None) -> Plan:
 
     Raises:
         InvalidInput: a configuration does not parse or cannot be edited safely.
-        ToolkitError: RuntimeBinaryMissing, when `nvidia` shall be the default and every container would fail.
+        ToolkitError: RuntimeBinaryMissing, when `nvidia` shall be the default and every container would fail;
+            DriverIncomplete, when containers would get a driver without CUDA.
     """
+    _check_driver(facts.driver)
     there = facts.has(RUNTIME)
     if set_as_default and not there:
         raise ToolkitError(
@@ -94,6 +97,19 @@ def plan(facts: Facts, *, set_as_default: bool | None = None) -> Plan:
     for file in ordered:
         digest.update(f"{file.path} {file.fingerprint}\n".encode())
     return Plan(runtime=facts.runtime, files=ordered, restart_for=frozenset(configs), digest=digest.hexdigest()[:16])
+
+
+def _check_driver(driver: Driver) -> None:
+    """Raises ToolkitError when the driver has libraries, but not the one that every CUDA program loads."""
+    there = {path.rpartition("/")[2] for path in (*driver.libraries, *driver.links)}
+    if there and LIBCUDA not in there:
+        directory = min((*driver.libraries, *driver.links)).rpartition("/")[0]
+        raise ToolkitError(
+            "DriverIncomplete",
+            f"driver {driver.version} has no {LIBCUDA}",
+            where=f"{driver.root.rstrip('/')}{directory}",
+            cure=f"install the driver's libraries of version {driver.version} again",
+        )
 
 
 def strip_record(record: Record, now: Before) -> Before:

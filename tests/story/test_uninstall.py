@@ -1,0 +1,48 @@
+"""Taking gpuplane off a cluster: every node is as it was before, in the API and on its disk, byte for byte."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpuplane.api.clusterpolicy import ClusterPolicy
+from gpuplane.api.core import DaemonSet, Node, RuntimeClass
+from gpuplane.api.gpunode import GPUNode
+from gpuplane.kube import NotFound
+
+
+async def assert_as_before(story):
+    for name, bare in story.world.bare.items():
+        after = story.world.files(name)
+        assert {path: after.get(path) for path in bare.keys() ^ after.keys()} == {}, name
+        assert {path: after[path] for path in bare if bare[path] != after[path]} == {}, name
+    for node in await story.client.list(Node):
+        assert story.world.labels_and_taints(node) == story.world.bare_nodes[node.metadata.name]
+    assert not await story.client.list(RuntimeClass)
+
+
+async def test_uninstall_gives_everything_back(story):
+    await story.ready()
+    assert story.world.gpuplane("uninstall", "-q", "--timeout", "60s") == ""
+    await assert_as_before(story)
+    for kind in (GPUNode, ClusterPolicy):
+        with pytest.raises(NotFound):
+            await story.client.list(kind)
+    with pytest.raises(NotFound):
+        await story.client.request("GET", "/api/v1/namespaces/gpu-operator")
+    roles = (await story.client.request("GET", "/apis/rbac.authorization.k8s.io/v1/clusterroles")).decode()
+    assert "gpuplane" not in roles
+    # Once more: there is nothing left to take away, and that is no error.
+    assert story.world.gpuplane("uninstall", "-q") == ""
+    assert "✗" not in story.world.gpuplane("status")
+
+
+async def test_deleting_the_policy_alone_gives_the_nodes_back_and_keeps_the_operator(story):
+    await story.ready()
+    await story.client.delete(ClusterPolicy, "cluster-policy", propagation="Foreground")
+    await story.until(ClusterPolicy, lambda found: not found)
+    await story.until(DaemonSet, lambda found: not found, namespace="gpu-operator")
+    assert await story.client.list(GPUNode) == []
+    await story.until(RuntimeClass, lambda found: not found)
+    await assert_as_before(story)
+    story.world.gpuplane("install", "-q")
+    await story.ready()
