@@ -114,6 +114,9 @@ def _embedded(commands: Any, common: Parser) -> None:
     up.add_argument("--light-nodes", type=int, default=0, metavar="N", help="as many nodes without processes")
     up.add_argument("--port", type=int, default=0, help="port of the API server (default: a free one)")
     up.add_argument("--persist", action="store_true", help="keep objects on disk: a killed API server loses nothing")
+    up.add_argument(
+        "--scheduler-config", type=Path, metavar="FILE", help="a KubeSchedulerConfiguration, for extenders and scores"
+    )
     up.add_argument("--detach", action="store_true", help="return once kubectl is answered")
     up.add_argument("--list-machines", action="store_true", help="show the machines that can be simulated")
     up.set_defaults(command=lazy("up", "up"))

@@ -21,6 +21,7 @@ from gpuplane.cli.components import OPERANDS, OTHERS
 from gpuplane.cli.terminal import Terminal
 from gpuplane.errors import Usage
 
+BUSY = ("cluster", "light-nodes", "operator")
 Run = Callable[[], Awaitable[None]]
 
 # Many connections in one process: uvloop takes a third off their cost. A node's own processes start quicker without it.

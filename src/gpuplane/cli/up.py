@@ -25,6 +25,7 @@ def up(options: Namespace, screen: Terminal) -> int:
         light_nodes=options.light_nodes,
         port=options.port,
         persist=options.persist,
+        scheduler_config=str(options.scheduler_config.absolute()) if options.scheduler_config else "",
     )
     return asyncio.run(_up(spec, options, screen))
 

@@ -39,7 +39,7 @@ async def _demo(options: Namespace, screen: Terminal) -> int:
     story = Story(STEPS, lambda: time.monotonic() - began)
     if NAME in clusters():
         await stop(NAME)
-    spec = ClusterSpec(name=NAME, nodes=node_specs(MACHINES, default=False))
+    spec = ClusterSpec(name=NAME, nodes=node_specs(MACHINES, default=False), persist=True)
     acts = Acts(spec, story)
     try:
         async with Live(story, screen, options.progress):
