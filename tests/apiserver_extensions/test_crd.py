@@ -204,6 +204,32 @@ def test_names_that_another_crd_has_are_not_accepted() -> None:
     assert crds.name_conflict(first, [first]) is None
 
 
+def ruled(rule: str) -> dict[str, Any]:
+    entry = obj(a={"type": "string"})
+    spec = obj(
+        items={"type": "array", "items": entry},
+        map={"type": "object", "additionalProperties": entry},
+        free={"type": "object", "x-kubernetes-preserve-unknown-fields": True},
+    )
+    return {**obj(spec=spec), "x-kubernetes-validations": [{"rule": rule}]}
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        "self.metadata.name != '' && self.kind == 'Widget'",
+        "!has(self.spec.items) || self.spec.items.filter(i, i.a != '').all(i, has(i.a))",
+        "self.spec.map.all(k, v, k == v.a) && self.spec.free.any.thing == 1",
+        "self.spec.?items[?0].a.orValue('') != oldSelf.spec.items[0].a",
+        "self.spec.items.map(i, {'x': i.a}).all(m, m.x != '')",
+    ],
+)
+def test_rules_may_use_what_the_schema_has(rule: str) -> None:
+    crd = widget()
+    crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"] = ruled(rule)
+    assert crds.findings(crd) == []
+
+
 @pytest.mark.parametrize(
     ("schema", "finding"),
     [
@@ -213,6 +239,10 @@ def test_names_that_another_crd_has_are_not_accepted() -> None:
         (obj(a={"type": "string", "pattern": "("}), "must be a valid regular expression"),
         (obj(a={"type": "integer", "default": "x"}), "properties[a].default"),
         ({"type": "object", "x-kubernetes-validations": [{"rule": "self.("}]}, "compilation failed"),
+        (ruled("self.spec.nosuch == 1"), "undefined field 'nosuch'"),
+        (ruled("self.spec.items.all(i, i.b == '')"), "undefined field 'b'"),
+        (ruled("self.spec.map.all(k, self.spec.map[k].c == k)"), "undefined field 'c'"),
+        (ruled("has(self.spec.items[0].a.x)"), "type 'string' does not support field selection"),
     ],
 )
 def test_a_schema_that_is_not_structural_is_refused(schema: dict[str, Any], finding: str) -> None:

@@ -14,6 +14,7 @@ import msgspec
 
 from gpuplane.simulator.apiserver.builtin import ResourceInfo
 from gpuplane.simulator.apiserver.cel import CelSyntaxError
+from gpuplane.simulator.apiserver.celfields import undefined_fields
 from gpuplane.simulator.apiserver.celrules import Rule
 from gpuplane.simulator.apiserver.failure import Cause, duplicate, invalid_value, not_supported, required
 from gpuplane.simulator.apiserver.formats import regex, valid_format
@@ -174,11 +175,15 @@ def _schema_findings(schema: Mapping[str, Any], path: str) -> Iterator[Cause]:
         except ValueError as problem:
             yield invalid_value(f"{path}.pattern", pattern, f"must be a valid regular expression, but isn't: {problem}")
     for index, rule in enumerate(schema.get("x-kubernetes-validations") or []):
+        source = str(rule.get("rule", ""))
+        where = f"{path}.x-kubernetes-validations[{index}].rule"
         try:
             Rule(rule)
+            problems = undefined_fields(source, schema, root=path.endswith("openAPIV3Schema"))
         except CelSyntaxError as problem:
-            where = f"{path}.x-kubernetes-validations[{index}].rule"
-            yield invalid_value(where, str(rule.get("rule", "")), f"compilation failed: {problem}")
+            problems = [str(problem)]
+        for text in problems:
+            yield invalid_value(where, source, f"compilation failed: {text}")
     for name, child in (schema.get("properties") or {}).items():
         if isinstance(child, Mapping):
             yield from _schema_findings(child, f"{path}.properties[{name}]")

@@ -91,8 +91,8 @@ def _check(node: Node, known: set[str]) -> set[str]:
             for arg in call.args:
                 visit(arg, bound)
             return
-        if call.target is not None and call.function in _MACROS and _is_macro(call):
-            names, bodies = _split_macro(call)
+        if (parts := macro_parts(call)) is not None:
+            names, bodies = parts
             for body in bodies:
                 visit(body, bound | set(names))
             return
@@ -153,7 +153,7 @@ def _lookup(value: Any, key: Any) -> OptionalValue:
         if key in value:
             return some(value[key])
         if isinstance(key, str) and "__" in key:
-            plain = _unescape(key)
+            plain = unescape(key)
             if plain in value:
                 return some(value[plain])
         return ABSENT
@@ -164,7 +164,8 @@ def _lookup(value: Any, key: Any) -> OptionalValue:
     raise CelError("no such overload")
 
 
-def _unescape(key: str) -> str:
+def unescape(key: str) -> str:
+    """The property that an identifier stands for, `nvidia__dot__com` for `nvidia.com`."""
     for escaped, plain in _ESCAPES:
         key = key.replace(escaped, plain)
     return key[2:-2] if key.startswith("__") and key.endswith("__") and len(key) > 4 else key
@@ -236,8 +237,8 @@ def _call(call: Call) -> Run:
         return _bind(_variable(call.args[0]), _compile(call.args[1]), _compile(call.args[2]))
     if qualified in NAMESPACES:
         return _apply(NAMESPACES[qualified], [_compile(arg) for arg in call.args])
-    if call.target is not None and call.function in _MACROS and _is_macro(call):
-        names, bodies = _split_macro(call)
+    if call.target is not None and (parts := macro_parts(call)) is not None:
+        names, bodies = parts
         return _MACROS[call.function](_compile(call.target), names, [_compile(body) for body in bodies])
     if call.target is None:
         return _apply(FUNCTIONS[call.function], [_compile(arg) for arg in call.args])
@@ -330,6 +331,13 @@ _OPERATORS: dict[str, Callable[..., Run]] = {
 # -- macros: one or two variables over a list or map ---------------------------------------------------------------
 def _is_macro(call: Call) -> bool:
     return len(call.args) >= 2 and isinstance(call.args[0], Ident)
+
+
+def macro_parts(call: Call) -> tuple[list[str], list[Node]] | None:
+    """The variables and bodies of a macro over a list or map; None for every other call."""
+    if call.target is None or call.function not in _MACROS or not _is_macro(call):
+        return None
+    return _split_macro(call)
 
 
 def _split_macro(call: Call) -> tuple[list[str], list[Node]]:
