@@ -30,6 +30,8 @@ def test_units_are_those_of_dcgm() -> None:
         row_remap_failure=True,
         gpu_percent=50,
         energy_millijoules=7,
+        tensor_active=0.25,
+        dram_active=0.125,
     )
     got = {field.name: read(field, H100, sample) for field in DEFAULT_FIELDS}
     assert got["DCGM_FI_DEV_POWER_USAGE"] == 70.25
@@ -38,6 +40,8 @@ def test_units_are_those_of_dcgm() -> None:
     assert got["DCGM_FI_DEV_ROW_REMAP_FAILURE"] == 1
     assert got["DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION"] == 7
     assert got["DCGM_FI_PROF_GR_ENGINE_ACTIVE"] == 0.5
+    assert got["DCGM_FI_PROF_PIPE_TENSOR_ACTIVE"] == 0.25
+    assert got["DCGM_FI_PROF_DRAM_ACTIVE"] == 0.125
     profiling = next(field for field in DEFAULT_FIELDS if field.name == "DCGM_FI_PROF_GR_ENGINE_ACTIVE")
     assert read(profiling, K80, sample) is None, "DCGM has no profiling fields before Volta"
 
@@ -50,7 +54,7 @@ def test_a_list_made_for_dcgm() -> None:
 DCGM_FI_DEV_SM_CLOCK,  gauge, SM clock frequency (in MHz).
 DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION, counter, Energy, since boot (in mJ).
 # DCGM_FI_DEV_FAN_SPEED, gauge, Fan
-DCGM_FI_PROF_PIPE_TENSOR_ACTIVE, gauge, Tensor pipe.
+DCGM_FI_PROF_SM_ACTIVE, gauge, SMs.
 DCGM_EXP_XID_ERRORS_COUNT, gauge, Count.
 DCGM_FI_DRIVER_VERSION, label, Driver Version
 """
@@ -61,7 +65,7 @@ DCGM_FI_DRIVER_VERSION, label, Driver Version
         ("DCGM_FI_DRIVER_VERSION", FieldType.LABEL),
     ]
     assert choice.fields[1].help == "Energy, since boot (in mJ)."
-    assert choice.missing == ("DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", "DCGM_EXP_XID_ERRORS_COUNT")
+    assert choice.missing == ("DCGM_FI_PROF_SM_ACTIVE", "DCGM_EXP_XID_ERRORS_COUNT")
 
 
 def test_every_wrong_line_is_named() -> None:

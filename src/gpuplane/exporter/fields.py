@@ -48,6 +48,13 @@ def _profiled(gpu: GPU, value: Value) -> Value:
     return value if gpu.compute >= VOLTA else None
 
 
+def _engine_active(sample: Sample) -> float | None:
+    """Measured by the GPU from Hopper on; before, NVML's utilization, the share of time in which a kernel ran."""
+    if sample.engine_active is not None:
+        return sample.engine_active
+    return None if sample.gpu_percent is None else sample.gpu_percent / 100
+
+
 _READ: Final[dict[str, Callable[[GPU, Sample], Value]]] = {
     "DCGM_FI_DEV_SM_CLOCK": lambda _, s: s.sm_clock_mhz,
     "DCGM_FI_DEV_MEM_CLOCK": lambda _, s: s.memory_clock_mhz,
@@ -72,8 +79,9 @@ _READ: Final[dict[str, Callable[[GPU, Sample], Value]]] = {
     "DCGM_FI_DEV_ROW_REMAP_FAILURE": lambda _, s: None if s.row_remap_failure is None else int(s.row_remap_failure),
     "DCGM_FI_DEV_ECC_SBE_VOL_TOTAL": lambda _, s: s.ecc_corrected_volatile,
     "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL": lambda _, s: s.ecc_uncorrected_volatile,
-    # NVML's utilization is the share of time in which a kernel ran: what this field says, as a ratio.
-    "DCGM_FI_PROF_GR_ENGINE_ACTIVE": lambda g, s: _profiled(g, None if s.gpu_percent is None else s.gpu_percent / 100),
+    "DCGM_FI_PROF_GR_ENGINE_ACTIVE": lambda g, s: _profiled(g, _engine_active(s)),
+    "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE": lambda g, s: _profiled(g, s.tensor_active),
+    "DCGM_FI_PROF_DRAM_ACTIVE": lambda g, s: _profiled(g, s.dram_active),
     "DCGM_FI_PROF_PCIE_TX_BYTES": lambda g, s: _profiled(g, s.pcie_tx_bytes_per_second),
     "DCGM_FI_PROF_PCIE_RX_BYTES": lambda g, s: _profiled(g, s.pcie_rx_bytes_per_second),
 }
@@ -109,6 +117,8 @@ DEFAULT_FIELDS: Final = (
     Field("DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS", _C, "Memory rows remapped after correctable errors."),
     Field("DCGM_FI_DEV_ROW_REMAP_FAILURE", _G, "Whether remapping of a memory row failed."),
     Field("DCGM_FI_PROF_GR_ENGINE_ACTIVE", _G, "Time in which the compute or graphics engine was active, ratio."),
+    Field("DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", _G, "Cycles in which the tensor cores were active, ratio."),
+    Field("DCGM_FI_PROF_DRAM_ACTIVE", _G, "Cycles in which memory was read or written, ratio."),
     Field("DCGM_FI_PROF_PCIE_TX_BYTES", _G, "Data sent over PCIe, bytes per second."),
     Field("DCGM_FI_PROF_PCIE_RX_BYTES", _G, "Data received over PCIe, bytes per second."),
 )
