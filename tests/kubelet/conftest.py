@@ -58,7 +58,7 @@ class Api:
         self.registry = server.registry
         self.kubeconfig = kubeconfig
         self._changed = asyncio.Event()
-        for resource in ("pods", "nodes", "events"):
+        for resource in ("pods", "nodes", "events", "leases"):
             self.registry.subscribe(resource, lambda *_: self._changed.set())
 
     async def until(self, predicate: Callable[[], Any], what: str = "") -> Any:

@@ -159,7 +159,7 @@ def test_without_cdi_names_mean_nothing(root: Path) -> None:
 
 
 def test_an_unknown_device_fails_the_start(root: Path) -> None:
-    with pytest.raises(CreateFailed, match="unresolvable CDI devices nvidia.com/gpu=9"):
+    with pytest.raises(CreateFailed, match=r"unresolvable CDI devices nvidia\.com/gpu=9"):
         Runtime(root, "cri-o", "1.32.8").create(SPEC, Given(cdi=("nvidia.com/gpu=9",)))
 
 

@@ -148,7 +148,9 @@ class NodeReporter:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._renew())
                 group.create_task(self._report())
-                group.create_task(own.run())
+                own.start()
+                await own.synced()
+                self._look(None, own.get(self._facts().name))  # it may have gone before the watch began
         finally:
             await own.stop()
 

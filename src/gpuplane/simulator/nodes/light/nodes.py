@@ -229,13 +229,14 @@ class LightNodes:
 
     async def _renew_one(self, node: LightNode) -> None:
         spec = {"holderIdentity": node.name, "leaseDurationSeconds": LEASE_SECONDS, "renewTime": self.now()}
-        try:
-            await self._watching.patch(LeaseObject, node.name, {"spec": spec}, LEASE_NAMESPACE)
-        except NotFound:
-            metadata = {"name": node.name, "namespace": LEASE_NAMESPACE}
-            kind = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease"}
-            with contextlib.suppress(AlreadyExists):
-                await self._watching.create({**kind, "metadata": metadata, "spec": spec})
+        if node.alive:
+            with contextlib.suppress(NotFound):  # somebody deleted it: made again below
+                await self._watching.patch(LeaseObject, node.name, {"spec": spec}, LEASE_NAMESPACE)
+                return
+        metadata = {"name": node.name, "namespace": LEASE_NAMESPACE}
+        kind = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease"}
+        with contextlib.suppress(AlreadyExists):  # of an earlier process; the next renewal is not far
+            await self._watching.create({**kind, "metadata": metadata, "spec": spec})
 
     # -- pods ------------------------------------------------------------------------------------------------------
 

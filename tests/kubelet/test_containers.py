@@ -1,0 +1,233 @@
+"""Containers as processes: what they see, how they end, and that they outlive whoever started them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuplane.simulator.kubelet.containers import (
+    ContainerSpec,
+    Isolation,
+    Launcher,
+    Mount,
+    Record,
+    Records,
+    StartFailed,
+)
+from gpuplane.simulator.kubelet.containers.launcher import find_isolation, kill_all, readable
+from gpuplane.simulator.kubelet.containers.records import is_running, signal_container
+from gpuplane.simulator.kubelet.containers.rootfs import rewrite_paths
+from gpuplane.simulator.nodes import build_node, machine
+
+ENV = {"PATH": "/usr/bin:/bin"}
+namespaces = pytest.mark.skipif(find_isolation() is Isolation.NONE, reason="the kernel refuses mount namespaces here")
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    build_node(tmp_path, "n", machine("cpu-ubuntu24"))
+    return tmp_path / "root"
+
+
+@pytest.fixture
+def launcher(root: Path) -> Any:
+    found = Launcher(root, Records(root.parent / "containers"))
+    yield found
+    kill_all(root.parent / "containers")
+
+
+def record(root: Path, name: str = "c") -> Record:
+    log = str(root / f"var/log/{name}.log")
+    return Record(
+        id=name,
+        pod_uid="u",
+        namespace="d",
+        pod="p",
+        name=name,
+        attempt=0,
+        image="busybox",
+        log=log,
+        created="2026-01-01T00:00:00Z",
+    )
+
+
+def output(of: Record) -> str:
+    return "".join(line.split(" ", 3)[3] + "\n" for line in Path(of.log).read_text().splitlines())
+
+
+async def run(launcher: Launcher, root: Path, script: str, **spec: Any) -> tuple[int, str]:
+    env = {**ENV, **spec.pop("env", {})}
+    one = record(root, uuid.uuid4().hex)
+    started = await launcher.start(one, ContainerSpec(argv=("sh", "-c", script), env=env, **spec), "now")
+    ended = await launcher.wait(started)
+    return ended.code, output(started)
+
+
+@namespaces
+async def test_a_container_sees_its_own_world(launcher: Launcher, root: Path) -> None:
+    (root / "etc/of-the-node").write_text("yes\n")
+    script = "cat /host/etc/of-the-node; hostname; ls -d /dev/null /tmp; echo x > /usr/made && cat /usr/made"
+    code, text = await run(
+        launcher, root, script, mounts=(Mount(str(root), "/host"),), hostname="pod-1", env={"A": "b"}
+    )
+    assert (code, text.splitlines()[:2]) == (0, ["yes", "pod-1"])
+    assert text.splitlines()[-1] == "x"
+    assert not Path("/usr/made").exists()
+
+
+@namespaces
+async def test_devices_are_only_those_given(launcher: Launcher, root: Path) -> None:
+    (root / "dev/nvidia0").write_text("zero\n")
+    (root / "dev/nvidia1").write_text("one\n")
+    given_ = (Mount(str(root / "dev/nvidia1"), "/dev/nvidia1"),)
+    assert (await run(launcher, root, "ls /dev | grep nvidia; cat /dev/nvidia1", devices=given_))[1] == "nvidia1\none\n"
+    assert (await run(launcher, root, "ls /dev | grep nvidia", privileged=True))[1] == "nvidia0\nnvidia1\n"
+
+
+@namespaces
+async def test_files_can_be_mounted_anywhere_and_links_made(launcher: Launcher, root: Path) -> None:
+    (root / "etc/lib").write_text("library\n")
+    mounts = (Mount(str(root / "etc/lib"), "/usr/lib/x86_64-linux-gnu/libfake.so.1", True),)
+    links = (("libfake.so.1", "/usr/lib/x86_64-linux-gnu/libfake.so"),)
+    script = (
+        "cat /usr/lib/x86_64-linux-gnu/libfake.so; echo no > /usr/lib/x86_64-linux-gnu/libfake.so.1 || echo refused"
+    )
+    assert (await run(launcher, root, script, mounts=mounts, links=links))[1].startswith("library\n")
+    assert (root / "etc/lib").read_text() == "library\n"
+
+
+@namespaces
+async def test_a_read_only_root(launcher: Launcher, root: Path) -> None:
+    script = "touch /usr/x 2>/dev/null || echo refused; touch /tmp/x && echo tmp; touch /data/x && echo data"
+    mounts = (Mount(str(root / "opt"), "/data"),)
+    assert (await run(launcher, root, script, mounts=mounts, read_only_root=True))[1] == "refused\ntmp\ndata\n"
+
+
+@namespaces
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may become somebody else")
+async def test_users_and_groups(launcher: Launcher, root: Path) -> None:
+    assert (await run(launcher, root, "id -u; id -g; id -G", user=1000, group=2000, groups=(3000,)))[1] == (
+        "1000\n2000\n2000 3000\n"
+    )
+
+
+@pytest.mark.parametrize("isolation", [None, Isolation.NONE])
+async def test_exit_codes_and_signals(root: Path, isolation: Isolation | None) -> None:
+    launcher = Launcher(root, Records(root.parent / "containers"), isolation)
+    assert (await run(launcher, root, "exit 7"))[0] == 7
+    assert (await run(launcher, root, "kill -9 $$"))[0] == 137
+
+
+async def test_descendants_go_with_the_main_process(launcher: Launcher, root: Path) -> None:
+    script = "setsid sleep 1000 & echo $!; exec true"
+    code, text = await run(launcher, root, script)
+    assert code == 0
+    assert not Path(f"/proc/{text.strip()}/cwd").exists()
+
+
+async def test_long_and_unfinished_lines(launcher: Launcher, root: Path) -> None:
+    started = await launcher.start(
+        record(root),
+        ContainerSpec(argv=(sys.executable, "-c", "print('x' * 40000); print('end', end='')"), env=ENV),
+        "now",
+    )
+    await launcher.wait(started)
+    tags = [line.split(" ", 3)[2] for line in Path(started.log).read_text().splitlines()]
+    assert tags == ["P", "P", "F", "P"]
+
+
+async def test_what_cannot_be_started_says_so(launcher: Launcher, root: Path) -> None:
+    with pytest.raises(StartFailed, match="executable file not found"):
+        await launcher.start(record(root), ContainerSpec(argv=("none",), env=ENV), "now")
+    with pytest.raises(StartFailed, match="no command"):
+        await launcher.start(record(root), ContainerSpec(argv=(), env=ENV), "now")
+
+
+@namespaces
+async def test_a_missing_mount_source_says_so(launcher: Launcher, root: Path) -> None:
+    with pytest.raises(StartFailed, match="/no/such"):
+        await launcher.start(
+            record(root), ContainerSpec(argv=("true",), env=ENV, mounts=(Mount("/no/such", "/x"),)), "now"
+        )
+
+
+async def test_exec_joins_the_container(launcher: Launcher, root: Path) -> None:
+    (root / "opt/f").write_text("found\n")
+    spec = ContainerSpec(argv=("sleep", "60"), env={**ENV, "A": "1"}, mounts=(Mount(str(root / "opt"), "/data"),))
+    started = await launcher.start(record(root), spec, "now")
+    command = launcher.exec_command(started, ["sh", "-c", "cat /data/f; echo $A; exit 5"])
+    done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (5, "found\n1\n")
+
+
+async def test_another_launcher_waits_for_the_same_container(launcher: Launcher, root: Path) -> None:
+    started = await launcher.start(record(root), ContainerSpec(argv=("sleep", "60"), env=ENV), "now")
+    again = Launcher(root, Records(root.parent / "containers"), launcher.isolation)
+    found = again.records.all()
+    assert found == [started]
+    assert is_running(started)
+    waiting = asyncio.create_task(again.wait(found[0]))
+    signal_container(started, signal.SIGTERM)
+    assert (await waiting).signal == signal.SIGTERM
+    assert not is_running(started)
+
+
+async def test_a_killed_shim_takes_its_container_along(launcher: Launcher, root: Path) -> None:
+    started = await launcher.start(record(root), ContainerSpec(argv=("sleep", "60"), env=ENV), "now")
+    main = os.pidfd_open(started.pid)
+    os.kill(started.shim_pid, signal.SIGKILL)
+    assert (await launcher.wait(started)).code == 137
+    async with asyncio.timeout(5):
+        await readable(main)
+    os.close(main)
+
+
+async def test_everything_can_be_killed_without_a_kubelet(launcher: Launcher, root: Path) -> None:
+    started = [
+        await launcher.start(record(root, name), ContainerSpec(argv=("sleep", "60"), env=ENV), "now") for name in "ab"
+    ]
+    assert kill_all(root.parent / "containers") == 2
+    for one in started:
+        await launcher.wait(one)
+    assert kill_all(root.parent / "containers") == 0
+
+
+def test_half_written_records_are_removed(tmp_path: Path) -> None:
+    (tmp_path / "x").mkdir()
+    (tmp_path / "x/record.json").write_text('{"id":')
+    assert Records(tmp_path).all() == []
+    assert not (tmp_path / "x").exists()
+
+
+MOUNTS = (Mount("/real/root", "/host"), Mount("/real/pods", "/host/var/lib/kubelet"))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("/host", "/real/root"),
+        ("--host-root=/host", "--host-root=/real/root"),
+        ("/host/etc:/host/usr", "/real/root/etc:/real/root/usr"),
+        ("/host/var/lib/kubelet/x", "/real/pods/x"),
+        ("/hostile", "/hostile"),
+        ("/a/host", "/a/host"),
+        ("cat '/host/x' /host;", "cat '/real/root/x' /real/root;"),
+    ],
+)
+def test_paths_are_moved_whole(text: str, expected: str) -> None:
+    assert rewrite_paths(text, MOUNTS) == expected
+
+
+@given(st.text(alphabet="abc/ -=:", max_size=30))
+def test_text_without_a_mount_in_it_stays(text: str) -> None:
+    assert rewrite_paths(text, MOUNTS) == text

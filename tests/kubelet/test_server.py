@@ -1,0 +1,147 @@
+"""Logs, exec and the token of the kubelet's endpoint; exec through the API server as kubectl does it."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import os
+from typing import Any
+from urllib.parse import urlencode
+
+import msgspec
+import pytest
+
+from gpuplane.simulator.kubelet.execute import exit_status
+from gpuplane.simulator.kubelet.pod import Probe
+from gpuplane.simulator.kubelet.probes import Tally, judge
+from gpuplane.simulator.kubelet.server import Backend, LogFile, Problem, Server
+from gpuplane.simulator.kubelet.websocket import Closed, WebSocket, accept_key, frame
+
+
+async def get(port: int, target: str, *headers: str) -> tuple[int, str]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    lines = "".join(f"{header}\r\n" for header in headers)
+    writer.write(f"GET {target} HTTP/1.1\r\nHost: x\r\n{lines}\r\n".encode())
+    head, _, body = (await reader.read()).decode().partition("\r\n\r\n")
+    writer.close()
+    return int(head.split()[1]), body
+
+
+def exec_target(script: str, **options: str) -> str:
+    query = [("command", "sh"), ("command", "-c"), ("command", script), *options.items()]
+    return f"/exec/default/one/c?{urlencode(query)}"
+
+
+async def execute(port: int, target: str, *sent: bytes) -> dict[int, bytes]:
+    """Runs an exec request; what came on each channel."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    key = base64.b64encode(os.urandom(16)).decode()
+    writer.write(
+        f"GET {target} HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+        f"Sec-WebSocket-Key: {key}\r\nSec-WebSocket-Protocol: v5.channel.k8s.io\r\n\r\n".encode()
+    )
+    head = (await reader.readuntil(b"\r\n\r\n")).decode()
+    assert " 101 " in head, head
+    assert accept_key(key) in head
+    socket = WebSocket(reader, writer)
+    for message in sent:
+        await socket.send(message)
+    channels: dict[int, bytes] = {}
+    try:
+        while True:
+            message = await socket.receive()
+            channels[message[0]] = channels.get(message[0], b"") + message[1:]
+    except Closed:
+        writer.close()
+        return channels
+
+
+@pytest.fixture
+async def port(api: Any, make_node: Any) -> int:
+    node = await make_node()
+    script = "echo up; trap 'exit 0' TERM; while :; do sleep 0.05; done"
+    await api.create_pod(containers=[{"name": "c", "image": "busybox", "command": ["sh", "-c", script]}])
+    await api.phase("Running")
+    assert node.kubelet is not None
+    number: int = node.kubelet.port
+    return number
+
+
+async def test_exec_carries_streams_and_the_exit_code(port: int) -> None:
+    target = exec_target("cat; echo bad >&2; exit 3", stdin="true", stdout="true", stderr="true")
+    channels = await execute(port, target, b"\x00typed\n", b"\xff\x00")
+    assert channels[1] == b"typed\n"
+    assert channels[2] == b"bad\n"
+    assert msgspec.json.decode(channels[3]) == exit_status(3)
+
+
+async def test_exec_on_a_terminal(port: int) -> None:
+    size = b'\x04{"Width":99,"Height":7}'
+    target = exec_target("sleep 0.1; stty size; test -t 1 && echo tty", stdin="true", stdout="true", tty="true")
+    channels = await execute(port, target, size)
+    assert channels[1] == b"7 99\r\ntty\r\n"
+    assert msgspec.json.decode(channels[3])["status"] == "Success"
+
+
+async def test_what_is_not_there(port: int) -> None:
+    assert (await get(port, "/healthz")) == (200, "ok")
+    assert (await get(port, "/containerLogs/default/none/c"))[0] == 404
+    assert (await get(port, "/containerLogs/default/one/none")) == (400, "container none is not valid for pod one")
+    assert (await get(port, "/containerLogs/default/one/c?previous=true"))[0] == 400
+    assert (await get(port, "/containerLogs/default/one/c?tailLines=x"))[0] == 400
+    assert (await get(port, "/exec/default/one/c?command=true"))[0] == 400
+    assert (await get(port, "/other"))[0] == 404
+
+
+async def test_logs_and_pods(port: int) -> None:
+    status, body = await get(port, "/containerLogs/default/one/c")
+    assert (status, body) == (200, "3\r\nup\n\r\n0\r\n\r\n")
+    assert '"name":"one"' in (await get(port, "/pods"))[1]
+
+
+async def test_the_token_is_asked_for() -> None:
+    def no_log(*_: Any) -> LogFile:
+        raise Problem(404, "none")
+
+    server = Server(Backend(log_file=no_log, exec_command=lambda *_: [], pods=lambda: b"{}", now=lambda: 0.0), "secret")
+    port = await server.start()
+    assert (await get(port, "/pods"))[0] == 401
+    assert (await get(port, "/pods", "Authorization: Bearer wrong"))[0] == 401
+    assert (await get(port, "/pods", "Authorization: Bearer secret")) == (200, "{}")
+    assert (await get(port, "/healthz"))[0] == 200
+    await server.stop()
+
+
+@pytest.mark.parametrize("size", [0, 1, 125, 126, 65535, 65536])
+async def test_frames_of_all_sizes(size: int) -> None:
+    reader = asyncio.StreamReader()
+    reader.feed_data(frame(2, b"x" * size))
+    reader.feed_eof()
+    socket = WebSocket(reader, None)  # type: ignore[arg-type]  # nothing is sent
+    assert await socket.receive() == b"x" * size
+    with pytest.raises(Closed):
+        await socket.receive()
+
+
+async def test_masked_and_split_messages() -> None:
+    reader = asyncio.StreamReader()
+    mask = b"\x01\x02\x03\x04"
+    masked = bytes(byte ^ mask[n % 4] for n, byte in enumerate(b"hello"))
+    reader.feed_data(bytes([0x02, 0x85]) + mask + masked + frame(0, b" world"))
+    assert await WebSocket(reader, None).receive() == b"hello world"  # type: ignore[arg-type]  # nothing is sent
+
+
+def verdicts(results: str, **thresholds: int) -> list[bool | None]:
+    tally, found = Tally(), []
+    probe = Probe(**thresholds)
+    for result in results:
+        tally = judge(tally, result == "+", probe)
+        found.append(tally.verdict)
+    return found
+
+
+def test_thresholds() -> None:
+    assert verdicts("+") == [True]
+    assert verdicts("---") == [None, None, False]
+    assert verdicts("+--+---", failure_threshold=3) == [True, True, True, True, True, True, False]
+    assert verdicts("-++", success_threshold=2, failure_threshold=1) == [False, False, True]
