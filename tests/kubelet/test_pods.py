@@ -199,6 +199,30 @@ async def test_deletion_asks_first_and_then_kills(api: Any, make_node: Any) -> N
     assert not list((node.root / "var/lib/kubelet/pods").iterdir())
 
 
+async def test_hooks_run_inside_the_container(api: Any, make_node: Any) -> None:
+    node = await make_node()
+    container = shell(SLEEP) | {
+        "volumeMounts": [{"name": "w", "mountPath": "/work"}],
+        "readinessProbe": {"exec": {"command": ["test", "-e", "/work/started"]}, "periodSeconds": 1},
+        "lifecycle": {
+            "postStart": {"exec": {"command": ["touch", "/work/started"]}},
+            "preStop": {"exec": {"command": ["touch", "/work/stopping"]}},
+        },
+    }
+    await api.create_pod(containers=[container], volumes=[{"name": "w", "hostPath": {"path": "/opt"}}])
+    await api.until(lambda: api.container().get("ready"))
+    await api.registry.delete("pods", "default", "one")
+    await api.until(lambda: api.pod() is None)
+    assert (node.root / "opt/stopping").exists()
+
+
+async def test_a_failing_hook_restarts_the_container(api: Any, make_node: Any) -> None:
+    await make_node()
+    await api.create_pod(containers=[shell(SLEEP) | {"lifecycle": {"postStart": {"exec": {"command": ["false"]}}}}])
+    await api.until(lambda: api.container()["restartCount"] >= 1)
+    await api.until(lambda: "FailedPostStartHook" in api.reasons())
+
+
 async def test_liveness_restarts_and_readiness_follows(api: Any, make_node: Any, clock: Any) -> None:
     node = await make_node(clock=clock)
     (node.root / "opt/up").touch()

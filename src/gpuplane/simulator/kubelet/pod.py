@@ -112,7 +112,6 @@ class Lifecycle(Struct):
 class ContainerPort(Struct):
     container_port: int
     name: str = ""
-    host_port: int = 0
 
 
 class SecurityContext(Struct):
@@ -239,7 +238,6 @@ class PodSpec(Struct):
     volumes: tuple[Volume, ...] = ()
     restart_policy: str = "Always"
     service_account_name: str = "default"
-    automount_service_account_token: bool | None = None
     termination_grace_period_seconds: int = 30
     active_deadline_seconds: int | None = None
     security_context: PodSecurityContext = PodSecurityContext()

@@ -250,9 +250,20 @@ class PodWorker:
         )
         self._spawn(f"wait {name}", self._await_end(record))
         self._spawn(f"probe {name}", watch_probes(self, container, record))
+        if container.lifecycle.post_start is not None and container.lifecycle.post_start.exec is not None:
+            self._spawn(
+                f"hook {name}", self._post_start(container, record, container.lifecycle.post_start.exec.command)
+            )
         if "volumes" not in self._tasks:
             self._spawn("volumes", self._keep_volumes())
         return True
+
+    async def _post_start(self, container: Container, record: Record, command: tuple[str, ...]) -> None:
+        code, output = await self.machine.run_inside(record, command)
+        if code != 0:
+            text = f"PostStartHook of {container.name} failed with {code}: {output.strip()}"
+            self.machine.events.warn(self.pod, "FailedPostStartHook", text, container)
+            self.note_probe(container.name, unhealthy="FailedPostStartHook")
 
     async def _keep_volumes(self) -> None:
         """Mounted ConfigMaps and Secrets follow their objects; tokens are renewed before they end."""
@@ -283,9 +294,10 @@ class PodWorker:
         self._poke.set()
 
     def _after_end(self, name: str, record: Record, ended: Ended, before: Seen, attempt: int) -> None:
-        probe = self._tasks.pop(f"probe {name}", None)
-        if probe is not None:
-            probe.cancel()
+        for kind in ("probe", "hook"):
+            task = self._tasks.pop(f"{kind} {name}", None)
+            if task is not None:
+                task.cancel()
         long = ended.finished - ended.started >= 600
         self.seen[name] = Seen(
             id=record.id,
