@@ -14,8 +14,8 @@ test: setup lint
 	$(BIN)/pytest
 
 lint: setup
-	$(BIN)/ruff check src tests benchmarks native
-	$(BIN)/ruff format --check src tests benchmarks native
+	$(BIN)/ruff check src tests benchmarks native docs
+	$(BIN)/ruff format --check src tests benchmarks native docs
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 

@@ -26,6 +26,7 @@ from gpuplane.api.meta import ObjectMeta
 from gpuplane.cli.parser import build
 from gpuplane.discovery.gpu import GPU_LABELS
 from gpuplane.exporter.fields import DEFAULT_FIELDS, OFFERED_LABELS, OFFERED_METRICS
+from gpuplane.operator.decide import OPEN, PRE_INSTALLED, REMOVING
 from gpuplane.operator.metrics import exposition
 from gpuplane.operator.operands import GROUP_LABEL
 from gpuplane.operator.policy import FINALIZER
@@ -38,6 +39,7 @@ SHARED_FROM: Final = 3  # a group of fields that stands in as many places is des
 
 ENVIRONMENT: Final[dict[str, dict[str, str]]] = {
     "On your machine": {
+        "HOME": "your home directory, for `~/.gpuplane` and `~/.kube/config`",
         "GPUPLANE_HOME": "where embedded clusters and their kubeconfig files lie, instead of `~/.gpuplane`",
         "GPUPLANE_ASCII": "`1`: only ASCII characters on the screen",
         "NO_COLOR": "anything: no colours, as with `--color never`",
@@ -106,8 +108,8 @@ def code(text: object) -> str:
 def commands() -> str:
     parser = build()
     out = [
-        HEAD,
         "# Commands\n",
+        HEAD,
         "`kubectl gpuplane` is the same program. Flags may stand before and after other arguments.\n",
         table(
             ("exit code", "means"),
@@ -235,8 +237,8 @@ def _help(action: argparse.Action) -> str:
 def custom_resources() -> str:
     definitions = sorted(crds(), key=lambda definition: str(definition["spec"]["names"]["kind"]))
     out = [
-        HEAD,
         "# Custom resources\n",
+        HEAD,
         "From the same schemas as the CRDs and `gpuplane check`. `kubectl explain` says the same of every field, and"
         " `gpuplane install --dry-run` prints the definitions.\n",
     ]
@@ -407,11 +409,11 @@ def _type(field: Mapping[str, Any]) -> str:
 # -- names -------------------------------------------------------------------------------------------------------
 def all_names() -> str:
     out = [
-        HEAD,
         "# Labels, annotations, paths and variables\n",
+        HEAD,
         "All of them are interfaces: they do not change their meaning. The code has them in `gpuplane.names`.\n",
     ]
-    for title, rows in _named():
+    for title, rows in named():
         if title == "environment":
             continue  # below, with those that others have named
         out += [f"## {title[:1].upper()}{title[1:]}\n", table(("name", "meaning"), rows)]
@@ -421,8 +423,9 @@ def all_names() -> str:
         "## Labels of a node's GPUs\n",
         "As GPU feature discovery has them: " + ", ".join(code(label) for label in sorted(GPU_LABELS)) + ".\n",
         "## Gates\n",
-        "Node labels that the operator sets; each lets one DaemonSet on the node. Values: `true`, and `removing`"
-        " while the operand takes back what it did to the node.\n",
+        "Node labels that the operator sets; each lets one DaemonSet on the node. Values:"
+        f" {code(OPEN)}; {code(PRE_INSTALLED)} where what the operand makes was there before it, which then has nothing"
+        f" to do; {code(REMOVING)} while the operand takes back what it did to the node.\n",
         table(
             ("label", "set when these stages hold", "makes"),
             [
@@ -447,7 +450,7 @@ def all_names() -> str:
     return "\n".join(out)
 
 
-def _named() -> Iterator[tuple[str, list[tuple[str, str]]]]:
+def named() -> Iterator[tuple[str, list[tuple[str, str]]]]:
     """The sections of names.py: title, and its names with the comments that stand above or beside them."""
     source = Path(names.__file__).read_text()
     lines = source.splitlines()
@@ -495,8 +498,8 @@ def metrics() -> str:
     )
     defaults = {field.name for field in DEFAULT_FIELDS}
     out = [
-        HEAD,
         "# Metrics\n",
+        HEAD,
         "## Operator\n",
         "`http://<pod of deployment/gpu-operator>:8080/metrics`; beside it `/healthz` and `/readyz` (503 until it has"
         " the lease and has seen the cluster).\n",
@@ -538,8 +541,8 @@ def _exposed(text: str) -> list[tuple[str, str, str, str]]:
 # -- findings ----------------------------------------------------------------------------------------------------
 def findings() -> str:
     out = [
-        HEAD,
         "# Findings\n",
+        HEAD,
         "What `gpuplane check FILE...` finds, by code; `gpuplane explain CODE` prints the same. A code keeps its"
         " meaning for ever. Findings of codes that say so are warnings, which do not change the exit code.\n",
     ]

@@ -35,6 +35,7 @@ DEPLOY_OPERANDS_LABEL: Final = DEPLOY_PREFIX + "operands"  # "false" is the node
 PLUGIN_CONFIG_LABEL: Final = "nvidia.com/device-plugin.config"  # a node's plugin configuration; nobody acts on it yet
 UPGRADE_STATE_LABEL: Final = "nvidia.com/gpu-driver-upgrade-state"  # a driver upgrade's state; nobody acts on it yet
 NOT_READY_TAINT: Final = "nvidia.com/gpu-not-ready"  # on nodes not ready yet, with operator.notReadyTaint
+RETRY_ANNOTATION: Final = "gpuplane.dev/retry"  # on a GPUNode, any new value: validate again now
 
 # -- environment ---------------------------------------------------------------------------------------------------
 # "false" where ClusterPolicy spec.driver.enabled is: the driver's operand then looks for a driver and installs none.

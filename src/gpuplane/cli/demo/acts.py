@@ -29,7 +29,6 @@ K = TypeVar("K", bound=KubeObject)
 BROKEN: Final = "sim-4"
 TOO_LARGE: Final = 16
 PATIENCE_SECONDS: Final = 60.0
-RETRY_ANNOTATION: Final = "gpuplane.dev/validate-again"
 
 
 class DemoFailed(GpuplaneError):
@@ -189,7 +188,7 @@ class Acts:
             self.broken_message = why_failed(nodes.get(BROKEN))
             repaired = self._story.clock()
             Faults(handle.directory / "nodes" / BROKEN / "root" / names.SIMGPU_STATE).clear(0)
-            annotations = {"metadata": {"annotations": {RETRY_ANNOTATION: "repaired"}}}
+            annotations = {"metadata": {"annotations": {names.RETRY_ANNOTATION: "repaired"}}}
             await client.patch(GPUNode, BROKEN, annotations)
             await nodes.until(lambda: stage_holds(nodes.get(BROKEN), StageName.READY))
             self.healed_seconds = self._story.clock() - repaired

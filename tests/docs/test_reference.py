@@ -1,0 +1,169 @@
+"""The reference is what the code says: commands, fields, names, metrics, findings, variables."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import re
+import shlex
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from gpuplane import names
+from gpuplane.cli.parser import parse
+
+ROOT = Path(__file__).parents[2]
+SOURCE = ROOT / "src" / "gpuplane"
+OURS = re.compile(
+    r"(?:[a-z]+\.)*(?:gpuplane\.dev|nvidia\.com|feature\.node\.kubernetes\.io)/[A-Za-z0-9._-]*[A-Za-z0-9]"
+)
+
+
+def load_generator() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("docs_generate", ROOT / "docs" / "generate.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+GENERATE = load_generator()
+PAGES: dict[str, str] = GENERATE.pages()
+REFERENCE = "\n".join(PAGES.values())
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_reference_page_is_what_the_code_says(name: str) -> None:
+    written = (ROOT / "docs" / "reference" / name).read_text()
+    assert written == PAGES[name], "run: python docs/generate.py"
+
+
+def test_pages_do_not_depend_on_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    assert GENERATE.pages() == PAGES
+
+
+def test_every_name_says_what_it_is_for() -> None:
+    silent = [name for _, rows in GENERATE.named() for name, about in rows if not about]
+    assert not silent
+
+
+@cache
+def trees() -> tuple[tuple[Path, ast.Module], ...]:
+    paths = [path for path in sorted(SOURCE.rglob("*.py")) if "protocol" not in path.parts]
+    return tuple((path, ast.parse(path.read_text())) for path in paths)
+
+
+def strings(tree: ast.Module) -> Iterator[str]:
+    """The string constants of a module that are no docstrings."""
+    docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
+            yield node.value
+
+
+def test_every_label_annotation_and_resource_of_ours_is_documented() -> None:
+    used = {found for _, tree in trees() for text in strings(tree) for found in OURS.findall(text)}
+    kinds = {found for found in used if re.search(r"/v\d", found)}
+    unknown = {found for found in used - kinds if found not in REFERENCE}
+    assert not unknown
+
+
+@cache
+def constants() -> dict[str, str]:
+    """Module-level string constants by name: NAME -> value, for variables that are read through one."""
+    found = {}
+    for _, tree in trees():
+        for node in tree.body:
+            target = (
+                node.target
+                if isinstance(node, ast.AnnAssign)
+                else node.targets[0]
+                if isinstance(node, ast.Assign)
+                else None
+            )
+            value = getattr(node, "value", None)
+            if isinstance(target, ast.Name) and isinstance(value, ast.Constant) and isinstance(value.value, str):
+                found[target.id] = value.value
+    return found
+
+
+@cache
+def read_variables() -> frozenset[str]:
+    """Every variable of the environment that Python or C of ours reads or sets by name."""
+    known = constants()
+    found: set[str] = set()
+    for path, tree in trees():
+        for node in ast.walk(tree):
+            if (
+                isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Attribute)
+                and node.func.attr in ("get", "getenv")
+            ):
+                owner, keys = ast.unparse(node.func.value), node.args[:1]
+            elif isinstance(node, ast.Subscript):
+                owner, keys = ast.unparse(node.value), [node.slice]
+            else:
+                continue
+            if owner not in ("os.environ", "os", "env", "environ", "self._environ") or "kubelet" in path.parts:
+                continue
+            for key in keys:
+                if isinstance(key, ast.Constant) and isinstance(key.value, str):
+                    found.add(key.value)
+                elif isinstance(key, ast.Name | ast.Attribute):
+                    name = key.id if isinstance(key, ast.Name) else key.attr
+                    found |= {known[name]} & set(known.values()) if name in known else set()
+    for path in (ROOT / "native").rglob("*.[ch]"):
+        found |= set(re.findall(r'getenv\("(\w+)"\)', path.read_text(errors="replace")))
+    return frozenset(found)
+
+
+def test_every_variable_that_is_read_is_documented() -> None:
+    documented = {name for group in GENERATE.ENVIRONMENT.values() for name in group}
+    assert "NODE_NAME" in read_variables()
+    assert not read_variables() - documented
+
+
+def test_no_variable_is_documented_that_nobody_knows() -> None:
+    text = "\n".join(
+        path.read_text(errors="replace") for path in [*SOURCE.rglob("*.py"), *(ROOT / "native").rglob("*.c")]
+    )
+    elsewhere = {"COLUMNS"}  # read by Python's shutil.get_terminal_size
+    documented = {name for group in GENERATE.ENVIRONMENT.values() for name in group} - elsewhere
+    assert not {name for name in documented if f'"{name}"' not in text}
+
+
+def commands() -> list[tuple[str, str]]:
+    """(page, command) of every `gpuplane ...` that stands in a code block or between backticks."""
+    found = []
+    for path in [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]:
+        text = path.read_text()
+        blocks = re.findall(r"^(?:    |\t)(.+)$", text, flags=re.M)
+        blocks += [line for block in re.findall(r"```\w*\n(.*?)```", text, flags=re.S) for line in block.splitlines()]
+        blocks += re.findall(r"`([^`\n]+)`", text)
+        for line in blocks:
+            match = re.match(r"(?:\$ )?(?:\.venv/bin/|kubectl )?gpuplane (?!demo  )([a-z][^|#;]*)", line.strip())
+            if match and path.parent.name != "reference":
+                found.append((str(path.relative_to(ROOT)), re.split(r"  +|\.\.\.", match[1])[0].strip()))
+    return sorted(set(found))
+
+
+@pytest.mark.parametrize(("page", "command"), commands())
+def test_every_command_in_the_pages_is_understood(page: str, command: str) -> None:
+    words = shlex.split(command.replace("\\", ""))
+    try:
+        parse(words)
+    except SystemExit as end:
+        assert end.code == 0 or len(words) == 1 or "COMPONENT" in words, f"{page}: gpuplane {command}"
+
+
+def test_the_namespace_of_the_pages_is_the_operators() -> None:
+    for page in (ROOT / "docs").rglob("*.md"):
+        for namespace in re.findall(r"kubectl -n (\S+)", page.read_text()):
+            assert namespace in (names.OPERATOR_NAMESPACE, "NAMESPACE"), page
