@@ -83,3 +83,11 @@ async def test_a_collection_is_deleted_by_selector(api):
     answer = await api("DELETE", MAPS, labelSelector="keep!=true")
     assert [item["metadata"]["name"] for item in answer.json["items"]] == ["a", "c"]
     assert [item["metadata"]["name"] for item in (await api.get(MAPS))["items"]] == ["b"]
+
+
+async def test_the_namespaces_that_every_cluster_has_stay(api):
+    answer = await api("DELETE", "/api/v1/namespaces/default")
+    assert (answer.status, answer.message) == (
+        403,
+        'namespaces "default" is forbidden: this namespace may not be deleted',
+    )

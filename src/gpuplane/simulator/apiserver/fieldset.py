@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
+from gpuplane.simulator.apiserver.failure import bad_request
 from gpuplane.simulator.apiserver.schema import Schema
 
 Object = dict[str, Any]
@@ -63,6 +64,11 @@ def item_key(item: Any, schema: Schema) -> str:
 
 
 def keyed(items: list[Any], schema: Schema) -> dict[str, Any]:
+    """The items by their keys. Raises ApiFailure 400 for an item that can have none."""
+    if schema.list_type == "map":
+        for item in items:
+            if not isinstance(item, dict):
+                raise bad_request(f"a list told apart by {', '.join(schema.keys)} cannot have the item {item!r}")
     return {item_key(item, schema): item for item in items}
 
 

@@ -180,8 +180,14 @@ def _strategic_value(old: Any, value: Any, schema: Schema, order: list[Any] | No
         return strategic_patch(old if isinstance(old, dict) else {}, value, schema)
     if isinstance(value, list):
         if schema.list_type == "map":
+            for item in value:
+                name = item.get(schema.keys[0]) if isinstance(item, dict) else None
+                if not isinstance(item, dict) or isinstance(name, dict | list):
+                    raise bad_request(f"a list merged by {schema.keys[0]} cannot have the item {item!r}")
             return _merge_items(old or [], value, schema, order)
         if schema.merge_set:
+            if any(isinstance(item, dict | list) for item in value):
+                raise bad_request("a set can have scalars only")
             merged = list(dict.fromkeys([*(old or []), *value]))
             return arrange(old or [], merged, order, lambda item: item) if order is not None else merged
     return _plain(value)

@@ -12,7 +12,7 @@ import time
 import uuid
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -28,6 +28,7 @@ from gpuplane.simulator.apiserver.printers import Printer
 from gpuplane.simulator.apiserver.rules import builtin_rules
 from gpuplane.simulator.apiserver.selectors import parse_fields, parse_labels
 from gpuplane.simulator.apiserver.store import Entry, Journal, Selection, Store, Subscriber
+from gpuplane.simulator.apiserver.typed import prune_metadata
 from gpuplane.simulator.apiserver.validation import validate_metadata
 
 _ATTEMPTS = 8  # of one write whose object changed while admission was asked
@@ -37,7 +38,8 @@ NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")  # the
 
 Change = Callable[[Object], Object]
 _encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(dict[str, Any]).decode
+_decode = msgspec.json.Decoder().decode
+T = TypeVar("T")
 
 
 class Write(msgspec.Struct, frozen=True):
@@ -67,9 +69,10 @@ class Delete(msgspec.Struct, frozen=True):
     version: str | None = None
 
 
-def copy(obj: Object) -> Object:
-    """A deep copy; encoding and decoding is four times faster than copying in Python."""
-    return _decode(_encode(obj))
+def copy(obj: T) -> T:
+    """A deep copy of plain data; encoding and decoding is four times faster than copying in Python."""
+    copied: T = _decode(_encode(obj))
+    return copied
 
 
 class Registry:
@@ -223,6 +226,7 @@ class Registry:
         kind = self.kinds.find(resource)
         operation = "Apply" if type == "apply" else "Update"
         write = Write(user=user, manager=manager, operation=operation)
+        patch = copy(patch)
         entry = await self.patch_entry(kind, namespace or "", name, patch, type, subresource or "", write, force=force)
         return entry.obj
 
@@ -260,7 +264,7 @@ class Registry:
         if name and kind.table.get(namespace, name) is not None:
             raise failure.already_exists(info, name)
         lifecycle.prepare_create(info, obj, uid=str(uuid.uuid4()), now=self.now())
-        self._prune(info, rules, obj, None, "", write)
+        self._prune(info, rules, obj, None, write)
         rules.default(obj)
         obj = await self._admit("CREATE", kind, namespace, name or "", "", obj, None, write)
         causes = (*validate_metadata(info, obj, None), *rules.validate(obj, None))
@@ -311,7 +315,7 @@ class Registry:
             if metadata.get("uid"):
                 lifecycle.check_preconditions(info, old, uid=metadata["uid"], version=None)
             new = copy(lifecycle.prepare_update(info, old, given, subresource))
-            self._prune(info, rules, new, old, subresource, write)
+            self._prune(info, rules, new, old, write)
             rules.default(new)
             new = await self._admit("UPDATE", kind, namespace, name, subresource, new, old, write)
             if "generation" in old["metadata"] and lifecycle.wanted(info, old) == lifecycle.wanted(info, new):
@@ -381,6 +385,8 @@ class Registry:
         lifecycle.check_identity(info, namespace, name, config)
         if config["metadata"].get("managedFields"):
             raise failure.bad_request("metadata.managedFields must be nil")
+        # Before anything is merged: who owns what can only be said of fields that there are.
+        self._prune(info, kind.rules, config, None, write)
         manager = book.Manager(write.manager, "Apply", info.api_version, subresource)
 
         def change(live: Object) -> Object:
@@ -431,16 +437,11 @@ class Registry:
         return kind.show(kind.table.put(namespace, name, kind.stored(obj)))
 
     @staticmethod
-    def _prune(
-        info: ResourceInfo, rules: Rules, obj: Object, old: Object | None, subresource: str, write: Write
-    ) -> None:
-        if info.model and (not write.validation or subresource):
-            return  # a kubelet's status is written by the thousand
-        metadata = obj["metadata"]
-        for field in ("labels", "annotations", "finalizers", "ownerReferences"):
-            if field in metadata and not metadata[field]:
-                del metadata[field]
-        unknown = rules.prune(obj, old)
+    def _prune(info: ResourceInfo, rules: Rules, obj: Object, old: Object | None, write: Write) -> None:
+        if info.model and not write.validation:
+            return
+        unknown = prune_metadata(obj, old, info.kind) if not info.model and write.validation else []
+        unknown += rules.prune(obj, old)
         if not unknown or write.validation in ("", "Ignore"):
             return
         messages = [f'unknown field "{path}"' for path in unknown]

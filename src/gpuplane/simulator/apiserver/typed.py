@@ -37,6 +37,20 @@ _ALLOWED: Final[dict[str, tuple[tuple[type, ...], str]]] = {
     "intstr": ((str, int), "IntOrString"),
     "strings": ((list,), "[]string"),
 }
+_ZEROS: Final[dict[str, Any]] = {
+    "string": "",
+    "int": 0,
+    "bool": False,
+    "double": 0.0,
+    "bytes": "",
+    "quantity": "0",
+    "intstr": 0,
+    "time": "",
+    "microtime": "",
+    "duration": "0s",
+    "raw": None,
+    "strings": [],
+}
 
 
 def pruner_of(info: ResourceInfo) -> Callable[[Object, Object | None], Sequence[str]]:
@@ -54,6 +68,14 @@ def pruner_of(info: ResourceInfo) -> Callable[[Object, Object | None], Sequence[
         return unknown
 
     return prune
+
+
+def prune_metadata(obj: Object, old: Object | None, kind: str) -> list[str]:
+    """As a pruner, for the metadata of an object of any kind."""
+    unknown: list[str] = []
+    before = old["metadata"] if old is not None else None
+    _object(obj["metadata"], before, table().messages["meta.ObjectMeta"], "metadata", unknown, kind)
+    return unknown
 
 
 def _object(
@@ -84,12 +106,20 @@ def _object(
                 if type(value) is not list:
                     raise _wrong(kind, message, where, value, f"[]{_go_type(field)}")
                 for index, item in enumerate(value):
-                    value[index] = _value(item, None, field, message, f"{where}[{index}]", unknown, kind)
+                    value[index] = (
+                        _zero(field)
+                        if item is None
+                        else _value(item, None, field, message, f"{where}[{index}]", unknown, kind)
+                    )
             else:
                 if type(value) is not dict:
                     raise _wrong(kind, message, where, value, f"map[string]{_go_type(field)}")
                 for key, item in value.items():
-                    value[key] = _value(item, None, field, message, f"{where}.{key}", unknown, kind)
+                    value[key] = (
+                        _zero(field)
+                        if item is None
+                        else _value(item, None, field, message, f"{where}.{key}", unknown, kind)
+                    )
     for name in empty:
         del obj[name]
     for name in dropped:
@@ -102,10 +132,10 @@ def _value(value: Any, old: Any, field: Field, parent: Message, path: str, unkno
     if not scalar:
         if type(value) is dict:
             _object(value, old, field.message, path, unknown, kind)
-        elif value is not None:
+        else:
             raise _wrong(kind, parent, path, value, _go_type(field))
         return value
-    if scalar == "raw" or value is None:
+    if scalar == "raw":
         return value
     types, go_type = _ALLOWED[scalar]
     if type(value) not in types:
@@ -113,6 +143,11 @@ def _value(value: Any, old: Any, field: Field, parent: Message, path: str, unkno
     if scalar == "quantity" and type(value) is not str:
         return str(value)
     return value
+
+
+def _zero(field: Field) -> Any:
+    """What a null among the items of a list or map is read as."""
+    return _ZEROS.get(field.scalar, {})
 
 
 def _go_type(field: Field) -> str:

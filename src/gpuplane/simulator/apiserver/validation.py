@@ -280,6 +280,30 @@ def _without_image(container: Object) -> Object:
     return {key: value for key, value in container.items() if key not in ("image", "imagePullPolicy", "resources")}
 
 
+_OPERATORS: Final = ("In", "NotIn", "Exists", "DoesNotExist")
+
+
+def validate_selector(selector: Any, field: str) -> list[Cause]:
+    """A `metav1.LabelSelector`."""
+    if not isinstance(selector, dict):
+        return [invalid_value(field, selector, "must be an object")]
+    causes = validate_labels(selector.get("matchLabels") or {}, f"{field}.matchLabels")
+    for index, term in enumerate(selector.get("matchExpressions") or ()):
+        where = f"{field}.matchExpressions[{index}]"
+        operator = term.get("operator")
+        if operator not in _OPERATORS:
+            causes.append(invalid_value(f"{where}.operator", str(operator), "not a valid selector operator"))
+        if operator in ("In", "NotIn") and not term.get("values"):
+            causes.append(required(f"{where}.values", "must be specified when `operator` is 'In' or 'NotIn'"))
+        if operator in ("Exists", "DoesNotExist") and term.get("values"):
+            text = "Forbidden: may not be specified when `operator` is 'Exists' or 'DoesNotExist'"
+            causes.append(Cause("FieldValueForbidden", text, f"{where}.values"))
+        wrong = _qualified(str(term.get("key") or ""))
+        if wrong:
+            causes.append(invalid_value(f"{where}.key", str(term.get("key")), wrong))
+    return causes
+
+
 # -- workloads ---------------------------------------------------------------------------------------------------
 def _workload(obj: Object, old: Object | None) -> list[Cause]:
     spec = obj.get("spec") or {}
@@ -293,8 +317,10 @@ def _workload(obj: Object, old: Object | None) -> list[Cause]:
     if not isinstance(template, dict):
         return [*causes, required("spec.template")]
     labels = (template.get("metadata") or {}).get("labels")
-    if selector and isinstance(selector, dict):
-        found = selector_of(selector)
+    if selector:
+        bad = validate_selector(selector, "spec.selector")
+        causes += bad
+        found = None if bad else selector_of(selector)
         if found is not None and not found.matches(labels):
             shown = "{" + ", ".join(f'"{k}":"{v}"' for k, v in (labels or {}).items()) + "}"
             text = f"Invalid value: {shown}: `selector` does not match template `labels`"
@@ -395,11 +421,26 @@ def _role_binding(obj: Object, old: Object | None) -> list[Cause]:
     return []
 
 
+def _disruption_budget(obj: Object, old: Object | None) -> list[Cause]:
+    spec = obj.get("spec") or {}
+    selector = spec.get("selector")
+    causes = validate_selector(selector, "spec.selector") if selector is not None else []
+    given = [name for name in ("minAvailable", "maxUnavailable") if spec.get(name) is not None]
+    if len(given) == 2:
+        causes.append(invalid_value("spec", str(given), "minAvailable and maxUnavailable cannot be both set"))
+    for name in given:
+        value = spec[name]
+        if isinstance(value, str) and not re.match(r"^[0-9]+%$", value):
+            causes.append(invalid_value(f"spec.{name}", value, "must be a number or a percentage (e.g. '50%')"))
+    return causes
+
+
 _BY_PLURAL: Final[dict[tuple[str, str], Validate]] = {
     ("", "pods"): _pod,
     ("", "configmaps"): _config,
     ("", "secrets"): _config,
     ("", "services"): _service,
+    ("policy", "poddisruptionbudgets"): _disruption_budget,
     ("apps", "deployments"): _workload,
     ("apps", "daemonsets"): _workload,
     ("apps", "replicasets"): _workload,
