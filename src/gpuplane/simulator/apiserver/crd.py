@@ -17,10 +17,11 @@ from gpuplane.simulator.apiserver.cel import CelSyntaxError
 from gpuplane.simulator.apiserver.celfields import undefined_fields
 from gpuplane.simulator.apiserver.celrules import Rule
 from gpuplane.simulator.apiserver.failure import Cause, duplicate, invalid_value, not_supported, required
-from gpuplane.simulator.apiserver.formats import regex, valid_format
+from gpuplane.simulator.apiserver.formats import valid_format
 from gpuplane.simulator.apiserver.hooks import Object, Rules, ScalePaths
 from gpuplane.simulator.apiserver.jsonpath import JSONPath
 from gpuplane.simulator.apiserver.printers import Printer
+from gpuplane.simulator.apiserver.regexes import regex
 from gpuplane.simulator.apiserver.schema import openapi_schema
 from gpuplane.simulator.apiserver.structural import Structural
 from gpuplane.simulator.apiserver.tables import crd_printer

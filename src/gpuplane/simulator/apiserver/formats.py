@@ -1,4 +1,4 @@
-"""The `format` keyword of structural schemas, Go durations and Go regular expressions.
+"""The `format` keyword of structural schemas, and Go durations.
 
 Only formats that Kubernetes checks are here; an unknown format is no constraint, as in Kubernetes.
 """
@@ -11,40 +11,12 @@ import ipaddress
 import re
 from collections.abc import Callable
 from datetime import date, timedelta
-from functools import lru_cache
 from urllib.parse import urlsplit
 
 from gpuplane.simulator.apiserver.durations import parse_time
 
 _UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 _DURATION_PART = re.compile(r"(\d+\.?\d*|\.\d+)(ns|us|µs|μs|ms|s|m|h)")
-_POSIX = {
-    "[:alpha:]": "a-zA-Z",
-    "[:digit:]": "0-9",
-    "[:alnum:]": "a-zA-Z0-9",
-    "[:upper:]": "A-Z",
-    "[:lower:]": "a-z",
-    "[:space:]": r"\s",
-    "[:xdigit:]": "0-9a-fA-F",
-    "[:word:]": r"\w",
-}
-
-
-@lru_cache(maxsize=2048)
-def regex(pattern: str) -> re.Pattern[str]:
-    """A Go (RE2) pattern for Python. Raises ValueError where it is none.
-
-    NB: `$` means the very end in Go, Python's also matches before a last newline.
-    """
-    translated = pattern.replace(r"\z", r"\Z")
-    for name, letters in _POSIX.items():
-        translated = translated.replace(name, letters)
-    if translated.endswith("$") and not translated.endswith(r"\$"):
-        translated = translated[:-1] + r"\Z"
-    try:
-        return re.compile(translated, re.ASCII)
-    except re.error as problem:
-        raise ValueError(f"error parsing regexp: {problem}: `{pattern}`") from None
 
 
 def go_duration(text: str) -> timedelta:

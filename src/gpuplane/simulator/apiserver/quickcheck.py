@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from gpuplane.simulator.apiserver.formats import regex, valid_format
+from gpuplane.simulator.apiserver.formats import valid_format
+from gpuplane.simulator.apiserver.regexes import regex
 
 if TYPE_CHECKING:
     from gpuplane.simulator.apiserver.structural import Structural

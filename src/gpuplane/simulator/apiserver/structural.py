@@ -15,8 +15,9 @@ import msgspec
 
 from gpuplane.simulator.apiserver.celrules import Rule, compile_rules
 from gpuplane.simulator.apiserver.failure import Cause
-from gpuplane.simulator.apiserver.formats import regex, valid_format
+from gpuplane.simulator.apiserver.formats import valid_format
 from gpuplane.simulator.apiserver.quickcheck import Check, quick
+from gpuplane.simulator.apiserver.regexes import regex
 
 _MISSING: Final = object()
 _TYPES: Final[dict[str, Any]] = {"object": dict, "array": list, "string": str, "boolean": bool}

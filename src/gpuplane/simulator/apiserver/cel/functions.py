@@ -30,7 +30,8 @@ from gpuplane.simulator.apiserver.cel.values import (
     type_name,
 )
 from gpuplane.simulator.apiserver.durations import format_time, parse_time
-from gpuplane.simulator.apiserver.formats import go_duration, regex
+from gpuplane.simulator.apiserver.formats import go_duration
+from gpuplane.simulator.apiserver.regexes import regex
 
 
 def _overload() -> CelError:
