@@ -148,6 +148,16 @@ async def test_scaling_takes_replicas_over_from_the_applier(api):
     assert kept.json["spec"]["replicas"] == 4
 
 
+async def test_a_status_written_without_the_book_keeps_it(api):
+    path = f"{DEPLOYMENTS}/d"
+    containers = [{"name": "c", "image": "i"}]
+    made = (await apply(api, deployment(containers, replicas=3), "one", path)).json
+    status = {"metadata": {"name": "d", "namespace": "default"}, "status": {"replicas": 3}}
+    written = await api("PUT", f"{path}/status", {"apiVersion": "apps/v1", "kind": "Deployment", **status})
+    assert written.status == 200, written.message
+    assert owned(written.json, "one") == owned(made, "one")
+
+
 async def test_status_is_applied_apart(api):
     await api.create("/api/v1/nodes", {"metadata": {"name": "n"}})
     body = {

@@ -140,7 +140,8 @@ def prepare_update(info: ResourceInfo, old: Object, obj: Object, subresource: st
         if info.plural in _STATUS_WITH_METADATA:
             for field in ("labels", "annotations"):
                 _carry(given, metadata, field)
-        _carry(given, metadata, "managedFields")
+        if "managedFields" in given:
+            metadata["managedFields"] = given["managedFields"]
         new = {**old, "metadata": metadata}
         _carry(obj, new, "status")
         return new
