@@ -63,8 +63,8 @@ TARGETS = (
         (*_SHARED, "-Wl,-soname,libnvidia-ml.so.1"),
         ("-lpthread", "-lm"),
     ),
-    Target("simhost", ("simhost/simhost.c",), ("-static", "-s"), libc="musl"),
-    Target("container-shim", ("simhost/shim.c",), ("-static", "-s"), libc="musl"),
+    Target("simhost", ("simhost/tools/*.c",), ("-static", "-s"), libc="musl"),
+    Target("container-shim", ("simhost/shim/*.c",), ("-static", "-s"), libc="musl"),
 )
 
 

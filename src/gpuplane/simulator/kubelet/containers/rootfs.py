@@ -1,4 +1,4 @@
-"""What a container sees: decided here as words for `native/simhost/shim.c`, which carries them out.
+"""What a container sees: decided here as words for `native/simhost/shim`, which carries them out.
 
 There are no images, so a container's root is the machine's own `/` with a private writable layer, and on it what the
 container was given: volumes from the node's root, its devices, libraries that the runtime injects.

@@ -1,0 +1,53 @@
+/* A container's log: one line "TIME STREAM F|P TEXT" for each line it writes, P for a part of a longer one. */
+#include "shim.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+static void write_line(int log, const char *name, const char *text, size_t length, int partial)
+{
+    char head[96];
+    struct timespec now;
+    struct tm parts;
+    clock_gettime(CLOCK_REALTIME, &now);
+    gmtime_r(&now.tv_sec, &parts);
+    size_t at = strftime(head, sizeof head, "%Y-%m-%dT%H:%M:%S", &parts);
+    at += (size_t)snprintf(head + at, sizeof head - at, ".%09ldZ %s %c ", now.tv_nsec, name, partial ? 'P' : 'F');
+    static char whole[LINE_MAX_BYTES + 128];
+    memcpy(whole, head, at);
+    memcpy(whole + at, text, length);
+    whole[at + length] = '\n';
+    if (write(log, whole, at + length + 1) < 0)
+        return; /* a full disk must not stop the container */
+}
+
+/* Returns 0 when the stream has ended. */
+int pump(struct stream *stream, int log)
+{
+    ssize_t got = read(stream->fd, stream->line + stream->have, sizeof stream->line - stream->have);
+    if (got < 0)
+        return errno == EAGAIN || errno == EINTR;
+    if (got == 0) {
+        if (stream->have)
+            write_line(log, stream->name, stream->line, stream->have, 1);
+        stream->have = 0;
+        return 0;
+    }
+    stream->have += (size_t)got;
+    size_t from = 0;
+    for (char *end; (end = memchr(stream->line + from, '\n', stream->have - from));) {
+        size_t length = (size_t)(end - stream->line) - from;
+        write_line(log, stream->name, stream->line + from, length, 0);
+        from += length + 1;
+    }
+    if (from == 0 && stream->have == sizeof stream->line) {
+        write_line(log, stream->name, stream->line, stream->have, 1);
+        from = stream->have;
+    }
+    memmove(stream->line, stream->line + from, stream->have - from);
+    stream->have -= from;
+    return 1;
+}

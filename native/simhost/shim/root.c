@@ -1,0 +1,163 @@
+/*
+ * What a container sees: a private tmpfs as its root, overlays of the machine's directories, mounts of what it was given.
+ *
+ * Everything is made in the container's own mount namespace, so the end of its last process takes it all back.
+ */
+#include "shim.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+static const char *old_root = "";
+static char stage[4096];
+
+void make_parents(const char *path)
+{
+    char copy[4096];
+    if (snprintf(copy, sizeof copy, "%s", path) >= (int)sizeof copy)
+        fail("path too long: %.100s", path);
+    for (char *at = strchr(copy + 1, '/'); at; at = strchr(at + 1, '/')) {
+        *at = 0;
+        mkdir(copy, 0755); /* what cannot be made shows at the last step, with its own message */
+        *at = '/';
+    }
+}
+
+void make_directory(const char *path)
+{
+    make_parents(path);
+    if (mkdir(path, 0755) < 0 && errno != EEXIST)
+        fail("mkdir %s: %s", path, strerror(errno));
+}
+
+void remount_readonly(const char *path)
+{
+    struct statvfs facts;
+    unsigned long keep = 0;
+    if (statvfs(path, &facts) == 0) { /* flags locked by the owner of the machine must be named again */
+        if (facts.f_flag & ST_NOSUID) keep |= MS_NOSUID;
+        if (facts.f_flag & ST_NODEV) keep |= MS_NODEV;
+        if (facts.f_flag & ST_NOEXEC) keep |= MS_NOEXEC;
+        if (facts.f_flag & ST_NOATIME) keep |= MS_NOATIME;
+        if (facts.f_flag & ST_RELATIME) keep |= MS_RELATIME;
+    }
+    if (mount(NULL, path, NULL, MS_REMOUNT | MS_BIND | MS_RDONLY | keep, NULL) < 0)
+        fail("remount %s read-only: %s", path, strerror(errno));
+}
+
+void bind_mount(const char *source, const char *target, const char *mode)
+{
+    char from[8192];
+    struct stat facts;
+    snprintf(from, sizeof from, "%s%s", old_root, source);
+    if (stat(from, &facts) < 0)
+        fail("mount source %s: %s", source, strerror(errno));
+    if (S_ISDIR(facts.st_mode)) {
+        make_directory(target);
+    } else {
+        struct stat there;
+        make_parents(target);
+        if (lstat(target, &there) == 0 && S_ISLNK(there.st_mode))
+            unlink(target); /* a library's link in the machine's own directory must not lead the mount astray */
+        int fd = open(target, O_CREAT | O_WRONLY | O_CLOEXEC, 0644);
+        if (fd >= 0)
+            close(fd);
+        else if (access(target, F_OK) != 0)
+            fail("create %s: %s", target, strerror(errno));
+    }
+    if (mount(from, target, NULL, MS_BIND | MS_REC, NULL) < 0)
+        fail("mount %s on %s: %s", source, target, strerror(errno));
+    if (!strcmp(mode, "ro"))
+        remount_readonly(target);
+}
+
+static void write_text(const char *path, const char *text)
+{
+    int fd = open(path, O_WRONLY | O_CLOEXEC);
+    if (fd < 0 || write(fd, text, strlen(text)) < 0)
+        fail("%s: %s", path, strerror(errno));
+    close(fd);
+}
+
+void leave_machine(const char *how)
+{
+    if (!strcmp(how, "user")) {
+        char map[64];
+        unsigned uid = geteuid(), gid = getegid();
+        if (unshare(CLONE_NEWUSER | CLONE_NEWNS) < 0)
+            fail("unshare user and mount namespace: %s", strerror(errno));
+        write_text("/proc/self/setgroups", "deny");
+        snprintf(map, sizeof map, "0 %u 1", uid);
+        write_text("/proc/self/uid_map", map);
+        snprintf(map, sizeof map, "0 %u 1", gid);
+        write_text("/proc/self/gid_map", map);
+    } else if (unshare(CLONE_NEWNS) < 0) {
+        fail("unshare mount namespace: %s", strerror(errno));
+    }
+    if (mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0)
+        fail("make / private: %s", strerror(errno));
+}
+
+void start_stage(const char *directory)
+{
+    char path[4200];
+    snprintf(stage, sizeof stage, "%s", directory);
+    if (mount("gpuplane", stage, "tmpfs", MS_NOSUID, "mode=0755") < 0)
+        fail("mount tmpfs on %s: %s", stage, strerror(errno));
+    snprintf(path, sizeof path, "%s/root", stage);
+    make_directory(path);
+    snprintf(path, sizeof path, "%s/layers", stage);
+    make_directory(path);
+}
+
+void overlay(const char *directory)
+{
+    static int layers;
+    char upper[4200], work[4200], target[8400], options[17000];
+    int number = layers++;
+    snprintf(upper, sizeof upper, "%s/layers/u%d", stage, number);
+    snprintf(work, sizeof work, "%s/layers/w%d", stage, number);
+    snprintf(target, sizeof target, "%s/root%s", stage, directory);
+    make_directory(upper);
+    make_directory(work);
+    make_directory(target);
+    snprintf(options, sizeof options, "lowerdir=%s,upperdir=%s,workdir=%s", directory, upper, work);
+    if (mount("gpuplane", target, "overlay", 0, options) == 0)
+        return;
+    /* What holds other file systems cannot be a lower layer in a user namespace: show it as it is, read-only. */
+    if (mount(directory, target, NULL, MS_BIND | MS_REC, NULL) < 0)
+        fail("mount %s on %s: %s", directory, target, strerror(errno));
+    remount_readonly(target);
+}
+
+void pivot(void)
+{
+    char root[4200], put_old[4200];
+    snprintf(root, sizeof root, "%s/root", stage);
+    snprintf(put_old, sizeof put_old, "%s/root/.old", stage);
+    if (mount(root, root, NULL, MS_BIND | MS_REC, NULL) < 0)
+        fail("bind %s: %s", root, strerror(errno));
+    make_directory(put_old);
+    if (chdir(root) < 0 || syscall(SYS_pivot_root, ".", ".old") < 0)
+        fail("pivot_root %s: %s", root, strerror(errno));
+    if (chdir("/") < 0)
+        fail("chdir /: %s", strerror(errno));
+    old_root = "/.old";
+}
+
+void drop_old_root(void)
+{
+    if (!*old_root)
+        return;
+    if (umount2("/.old", MNT_DETACH) < 0)
+        fail("unmount the machine's root: %s", strerror(errno));
+    rmdir("/.old");
+}

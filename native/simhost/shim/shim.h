@@ -1,0 +1,53 @@
+/* What the parts of the shim know of each other; what it is for stands in main.c. */
+#ifndef SHIM_H
+#define SHIM_H
+
+#include <stddef.h>
+#include <sys/types.h>
+
+/* Where a failure is told; the text goes there and the process ends. */
+extern int error_fd;
+void fail(const char *format, ...) __attribute__((noreturn, format(printf, 1, 2)));
+
+/* spec.c: the words of a specification. */
+struct spec {
+    char **words;
+    size_t count;
+};
+struct spec read_spec(const char *path);
+int arity(const char *op); /* how many arguments an operation has; fails for an unknown one */
+const char *word_after(struct spec spec, const char *op);
+
+/* root.c: the file system of a container. Paths before `pivot` are the machine's, after it the container's. */
+void make_parents(const char *path);
+void make_directory(const char *path);
+void remount_readonly(const char *path);
+void bind_mount(const char *source, const char *target, const char *mode);
+void leave_machine(const char *how);
+void start_stage(const char *directory);
+void overlay(const char *directory);
+void pivot(void);
+void drop_old_root(void);
+
+/* start.c: from words to a process. */
+struct command {
+    char **argv, **envp;
+    const char *cwd;
+    long uid, gid;
+    gid_t groups[64];
+    int group_count, tty;
+};
+void carry_out(struct spec spec, struct command *command); /* all words but `log` and `exit`, which are the parent's */
+void start(struct command *command) __attribute__((noreturn));
+
+/* logs.c: what a container writes, as the container runtime interface has it. */
+#define LINE_MAX_BYTES 16384
+struct stream {
+    int fd;
+    const char *name;
+    size_t have;
+    char line[LINE_MAX_BYTES];
+};
+int pump(struct stream *stream, int log); /* 0 when the stream has ended */
+
+#endif
