@@ -368,7 +368,8 @@ def _rules(schema: Mapping[str, Any]) -> str:
 
 def _fields(fields: Mapping[str, Any], prefix: str, shared: Mapping[str, str], *, effects: bool) -> str:
     head = ("field", "type", "default", "meaning", *(["acts"] if effects else []))
-    return table(head, [row[: len(head)] for row in _rows(fields, prefix, shared)])
+    rows = [(code(path.removeprefix(prefix)), *cells) for path, *cells in _rows(fields, prefix, shared)]
+    return table(head, [row[: len(head)] for row in rows])
 
 
 def _rows(fields: Mapping[str, Any], prefix: str, shared: Mapping[str, str]) -> Iterator[tuple[str, ...]]:
@@ -379,7 +380,7 @@ def _rows(fields: Mapping[str, Any], prefix: str, shared: Mapping[str, str]) -> 
         text = _described(field)
         if title is not None:
             text = f"{text} See [its fields](#{_slug(title)})."
-        yield code(path), _type(field), _default(field), text, "yes" if _acts(path, field) else "no"
+        yield path, _type(field), _default(field), text, "yes" if _acts(path, field) else "no"
         if inner and title is None:
             yield from _rows(inner, f"{path}{_below(field)}.", shared)
 
