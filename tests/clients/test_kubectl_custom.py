@@ -121,6 +121,11 @@ def test_who_may_do_what(kubectl, cluster):
     kubectl("get", "secrets", kubeconfig=cluster.jane)
     assert "secrets" in kubectl("auth", "can-i", "--list", kubeconfig=cluster.jane)
     assert kubectl("auth", "can-i", "get", "secrets", "--as=jane").strip() == "yes"
+    kubectl("create", "role", "patcher", "--verb=get,patch", "--resource=configmaps")
+    kubectl("create", "rolebinding", "patcher", "--role=patcher", "--user=jane")
+    new = '{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "new"}}'
+    refused = kubectl.refused("apply", "--server-side", "-f", "-", stdin=new, kubeconfig=cluster.jane)
+    assert 'User "jane" cannot create resource "configmaps"' in refused
     nobody = cluster.config_for("wrong", cluster.kubeconfig.with_name("nobody.kubeconfig"))
     assert "must be logged in" in kubectl.refused("get", "pods", kubeconfig=nobody)
 

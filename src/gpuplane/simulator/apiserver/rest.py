@@ -216,6 +216,10 @@ class Rest:
         write = self._write(request, "Apply" if type == "apply" else "Update")
         patch = parse(request, await request.body())
         existed = type != "apply" or kind.table.get(namespace, name) is not None
+        if not existed:
+            info = kind.info
+            creation = Attributes("create", info.group, info.version, info.plural, subresource, namespace, name)
+            self._authorize(request, creation)
         entry = await self.registry.patch_entry(
             kind, namespace, name, patch, type, subresource, write, force=request.query.get("force") == "true"
         )
