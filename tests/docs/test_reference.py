@@ -22,6 +22,7 @@ SOURCE = ROOT / "src" / "gpuplane"
 OURS = re.compile(
     r"(?:[a-z]+\.)*(?:gpuplane\.dev|nvidia\.com|feature\.node\.kubernetes\.io)/[A-Za-z0-9._-]*[A-Za-z0-9]"
 )
+CAUSE = re.compile(r"[A-Z]+[a-z]+(?:[A-Z]+[a-z]*)+")
 
 
 def load_generator() -> ModuleType:
@@ -137,6 +138,41 @@ def test_no_variable_is_documented_that_nobody_knows() -> None:
     elsewhere = {"COLUMNS"}  # read by Python's shutil.get_terminal_size
     documented = {name for group in GENERATE.ENVIRONMENT.values() for name in group} - elsewhere
     assert not {name for name in documented if f'"{name}"' not in text}
+
+
+def reasons(package: str) -> set[str]:
+    """The CamelCase causes that a package gives to failed stages: what it passes to calls or returns."""
+    found = set()
+    for path, tree in trees():
+        if path.relative_to(SOURCE).parts[0] != package:
+            continue
+        for node in ast.walk(tree):
+            values: list[ast.expr | None] = []
+            if isinstance(node, ast.Call) and ast.unparse(node.func) != "getattr":
+                values = [*node.args, *(keyword.value for keyword in node.keywords)]
+            elif isinstance(node, ast.IfExp):
+                values = [node.body, node.orelse]
+            elif isinstance(node, ast.Return):
+                values = [node.value]
+            texts = [value.value for value in values if isinstance(value, ast.Constant)]
+            found |= {text for text in texts if isinstance(text, str) and CAUSE.fullmatch(text)}
+    return found
+
+
+@pytest.mark.parametrize("package", ["driver", "toolkit", "validator", "device_plugin"])
+def test_every_reason_of_a_failed_stage_is_on_its_components_page(package: str) -> None:
+    page = (ROOT / "docs" / "components" / f"{package.replace('_', '-')}.md").read_text()
+    assert reasons(package)
+    assert not {reason for reason in reasons(package) if f"`{reason}`" not in page}
+
+
+def test_reasons_in_the_troubleshooting_table_are_those_of_the_components() -> None:
+    pages = {"cuda": "validator", "plugin": "validator"}
+    rows = re.findall(r"^\| ([a-z-]+) \| `(\w+)` \|", (ROOT / "docs" / "operations.md").read_text(), flags=re.M)
+    assert rows
+    for stage, reason in rows:
+        page = (ROOT / "docs" / "components" / f"{pages.get(stage, stage)}.md").read_text()
+        assert f"`{reason}`" in page, (stage, reason)
 
 
 def commands() -> list[tuple[str, str]]:
