@@ -6,6 +6,7 @@ holds that each field is in exactly one of the two tables.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
 from typing import Annotated, Any, Final, get_args, get_origin
@@ -66,6 +67,7 @@ NO_EFFECT: Final[dict[str, str]] = {
 """Pattern below `spec` -> why setting it changes nothing. The first that matches counts."""
 
 
+@functools.cache
 def acts(path: str) -> bool:
     """Whether the operator acts on a field."""
     return any(fnmatchcase(path, pattern) for pattern in ACTS)
@@ -78,11 +80,15 @@ def why_not(path: str) -> str:
 
 def without_effect(spec: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """(path, value) of every field that is set to something else than its default and changes nothing."""
-    defaults = dict(fields())
+    defaults = _defaults()
     for path, value in _leaves(spec):
-        known = path in defaults
-        if known and not acts(path) and value not in (defaults[path], None, False, "", [], {}):
+        if path in defaults and not acts(path) and value not in (defaults[path], None, False, "", [], {}):
             yield path, value
+
+
+@functools.cache
+def _defaults() -> dict[str, Any]:
+    return dict(fields())
 
 
 def fields(kind: type[msgspec.Struct] = ClusterPolicySpec, prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -108,10 +114,9 @@ def _struct(kind: Any) -> type[msgspec.Struct] | None:
 
 
 def _leaves(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    known = dict(fields())
     for name, inner in value.items():
         path = f"{prefix}{name}"
-        if isinstance(inner, Mapping) and path not in known:
+        if isinstance(inner, Mapping) and path not in _defaults():
             yield from _leaves(inner, path + ".")
         else:
             yield path, inner
