@@ -330,7 +330,7 @@ WORDS = [
 ]  # fmt: skip
 
 
-@settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.one_of(st.sampled_from(WORDS), st.text(max_size=6)), max_size=40), st.booleans())
 def test_any_words_are_refused_or_run(gpu: Any, words: list[str], inside: bool) -> None:
     text = " ".join(words)
@@ -338,7 +338,7 @@ def test_any_words_are_refused_or_run(gpu: Any, words: list[str], inside: bool) 
     check_harmless(gpu, (HEAD + (body if inside else text)).encode(errors="replace"))
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_a_spoiled_kernel_is_refused_or_runs(gpu: Any, data: st.DataObject) -> None:
     text = bytearray((HEAD + data.draw(st.sampled_from([SUM_IN_SHARED_MEMORY, SUM_BY_SHUFFLE, FRAME]))).encode())

@@ -114,7 +114,7 @@ def containerd_texts(draw: st.DrawFn) -> str:
         data = {"plugins": {plugin: cri, "other": {"x": 1}}}
     text = "\n".join(lines) + "\n" + dump(data)
     out = []
-    for line in text.splitlines():
+    for line in text.split("\n"):  # NB: splitlines would also cut strings at U+0085 and its like
         out += [line + draw(st.sampled_from(["", "  # note"])), *draw(st.sampled_from([[], [""], ["# c"]]))]
     newline = draw(st.sampled_from(["\n", "\r\n"]))
     return newline.join(out) + draw(st.sampled_from(["", newline]))
