@@ -20,6 +20,8 @@ Fields = dict[str, Any]
 
 _encode = msgspec.json.Encoder(order="sorted").encode
 
+_KNOWN_ITEMS: Final = 1024  # keys of items that a schema remembers in their written form
+
 # Never owned by anybody: identity and what the server keeps itself.
 _UNOWNED: Final = frozenset(("apiVersion", "kind"))
 _UNOWNED_METADATA: Final = frozenset(
@@ -60,7 +62,12 @@ def item_key(item: Any, schema: Schema) -> str:
         value = item.get(key, schema.key_defaults.get(key)) if isinstance(item, dict) else None
         if value is not None:
             keys[key] = value
-    return "k:" + _encode(keys).decode()
+    text = "k:" + _encode(keys).decode()
+    if len(schema.keys) == 1 and len(schema.known_items) < _KNOWN_ITEMS:
+        name = keys.get(schema.keys[0])
+        if isinstance(name, str):
+            schema.known_items[name] = text
+    return text
 
 
 def keyed(items: list[Any], schema: Schema) -> dict[str, Any]:
@@ -69,6 +76,13 @@ def keyed(items: list[Any], schema: Schema) -> dict[str, Any]:
         for item in items:
             if not isinstance(item, dict):
                 raise bad_request(f"a list told apart by {', '.join(schema.keys)} cannot have the item {item!r}")
+        if len(schema.keys) == 1:
+            # Condition types, container and volume names: the same few over and over.
+            key, known = schema.keys[0], schema.known_items
+            return {
+                (known.get(name) if isinstance(name := item.get(key), str) else None) or item_key(item, schema): item
+                for item in items
+            }
     return {item_key(item, schema): item for item in items}
 
 

@@ -21,7 +21,7 @@ class Schema:
     values that a missing key of an item counts as.
     """
 
-    __slots__ = ("atomic", "fields", "items", "key_defaults", "keys", "list_type", "merge_set", "values")
+    __slots__ = ("atomic", "fields", "items", "key_defaults", "keys", "known_items", "list_type", "merge_set", "values")
 
     def __init__(
         self,
@@ -37,6 +37,7 @@ class Schema:
         self.keys = keys
         self.merge_set = merge_set
         self.key_defaults: Mapping[str, Any] = key_defaults or {}
+        self.known_items: dict[Any, str] = {}  # a memo of `fieldset`
         self.fields: dict[str, Schema] = {}
         self.items: Schema | None = None
         self.values: Schema | None = None
