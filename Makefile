@@ -11,7 +11,7 @@ demo: setup
 	$(BIN)/gpuplane demo
 
 test: setup lint
-	$(BIN)/pytest
+	$(BIN)/pytest -n auto --dist loadfile
 
 lint: setup
 	$(BIN)/ruff check src tests benchmarks native docs

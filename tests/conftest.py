@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from gpuplane.errors import Terminal
 from gpuplane.simulator.cluster import ClusterHandle, ClusterSpec, down, up
+
+
+# The same examples in every run, so that a change is judged by what it changes; look for new ones with
+# HYPOTHESIS_PROFILE=default.
+settings.register_profile("same", derandomize=True, deadline=None, database=None)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 
 
 @pytest.fixture
