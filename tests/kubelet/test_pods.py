@@ -250,16 +250,20 @@ async def test_a_killed_kubelet_finds_its_containers_again(api: Any, make_node: 
     node = await make_node()
     await api.create_pod(containers=[shell("echo start; " + SLEEP)])
     await api.phase("Running")
+    await api.create_pod("first-by-name", containers=[shell(SLEEP)])
+    await api.phase("Running", "first-by-name")
     before = api.container()["containerID"]
+    addresses = {name: api.status(name)["podIP"] for name in ("one", "first-by-name")}
     await node.stop(leave_containers=True)
     kubelet = await node.start()
     await kubelet.synced()
-    worker = next(iter(kubelet.workers.values()))
+    worker = next(w for w in kubelet.workers.values() if w.pod.metadata.name == "one")
     record = worker.records["c"]
     assert Path(f"/proc/{record.pid}").exists()
     assert api.container()["containerID"] == before
     os.kill(record.pid, 9)
     await api.until(lambda: api.container()["restartCount"] == 1)
+    assert {name: api.status(name)["podIP"] for name in addresses} == addresses
     assert node.log().startswith("start\n")
 
 

@@ -96,6 +96,11 @@ class Machine:
             self._ips[uid] = next(free, "127.0.0.1")
         return self._ips[uid]
 
+    def keep_ip(self, pod: Pod) -> None:
+        """A pod that ran under an earlier kubelet keeps the address it may be listening on."""
+        if pod.status.pod_ip and pod.status.pod_ip not in self._ips.values():
+            self._ips[pod.metadata.uid] = pod.status.pod_ip
+
     # -- pods ------------------------------------------------------------------------------------------------------
 
     async def admit(self, pod: Pod) -> None:

@@ -58,6 +58,7 @@ class PodWorker:
         self._failure: tuple[str, str] | None = None
         self._gone = False
         self._preparation = Preparation(machine, pod)
+        machine.keep_ip(pod)
         for record in sorted(found, key=lambda r: r.attempt):
             self._adopt(record)
 
