@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
-NATIVE := $(wildcard native/*.py native/*/*.c native/*/*.h)
+NATIVE := $(wildcard native/*.py native/*/*.[ch] native/*/*/*.[ch] native/*/*.def)
 
 .PHONY: demo test lint bench docs lock setup clean
 
