@@ -24,7 +24,7 @@ HELP_RUNS, UP_RUNS, DEMO_RUNS = 15, 5, 3
 def timed(*words: str) -> tuple[float, str]:
     """Seconds and standard output of one command; its failure ends the benchmark."""
     began = time.monotonic()
-    done = subprocess.run(words, check=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    done = subprocess.run(words, check=True, capture_output=True, text=True)
     return time.monotonic() - began, done.stdout
 
 
