@@ -68,6 +68,13 @@ def test_a_setting_without_a_value_is_an_error(capsys: pytest.CaptureFixture[str
     assert "--set driver.enabled=false" in capsys.readouterr().err
 
 
+def test_settings_that_no_policy_has_are_refused_all_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["install", "--dry-run", "--set", "driver.enable=false", "--set", "gfd.enabled=maybe"]) == 1
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert "GP110 spec.driver.enable" in shown.err and "GP111 spec.gfd.enabled" in shown.err
+
+
 @pytest.mark.parametrize(("text", "seconds"), [("90", 90.0), ("90s", 90.0), ("5m", 300.0), ("1h", 3600.0)])
 def test_durations(text: str, seconds: float) -> None:
     assert duration(text) == seconds

@@ -11,8 +11,10 @@ from typing import Any, Final
 
 import yaml
 
+from gpuplane.api.clusterpolicy import ClusterPolicy
 from gpuplane.api.crds import crds
 from gpuplane.api.meta import Resource
+from gpuplane.api.validation import decode
 from gpuplane.errors import InvalidInput
 
 MANAGER: Final = "gpuplane-install"
@@ -43,7 +45,8 @@ def resource_of(manifest: Mapping[str, Any]) -> Resource:
 def installation(*, image: str = "", settings: Iterable[str] = ()) -> list[Manifest]:
     """The manifests. `image` replaces the image everywhere; `settings` are `path.to.field=value` of the policy's spec.
 
-    Raises InvalidInput for a setting without a value.
+    Raises InvalidInput for a setting without a value, and with every finding for settings that no ClusterPolicy has:
+    the API server would drop them in silence.
     """
     wanted = crds()
     for entry in sorted(resources.files(__package__).joinpath("install").iterdir(), key=lambda entry: entry.name):
@@ -55,6 +58,7 @@ def installation(*, image: str = "", settings: Iterable[str] = ()) -> list[Manif
         if manifest["kind"] == POLICY_KIND:
             for setting in settings:
                 _set(manifest["spec"], setting)
+            decode(ClusterPolicy, manifest)
     return wanted
 
 
