@@ -20,6 +20,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from gpuplane import names
@@ -27,6 +28,7 @@ from gpuplane.api.core import Node, Pod
 from gpuplane.api.gpunode import GPUNode, StageName
 from gpuplane.kube import Client, Informer, NotFound
 from gpuplane.simulator.gpus import Faults
+from gpuplane.simulator.kubelet.containers.records import Record, is_running
 
 GPUPLANE = (sys.executable, "-m", "gpuplane")
 NAMESPACE = names.OPERATOR_NAMESPACE
@@ -105,11 +107,28 @@ class World:
     def labels_and_taints(self, node: Node) -> tuple[dict[str, str], list[str]]:
         return dict(node.metadata.labels), [f"{taint.key}={taint.value}:{taint.effect}" for taint in node.spec.taints]
 
-    def kill(self, process: str) -> int:
-        """kill -9 of one of the cluster's own processes; its pid."""
+    def pid(self, process: str) -> int:
+        """Of one of the cluster's own processes."""
         pid: int = json.loads((self.directory / "run" / f"{process}.json").read_text())["pid"]
-        os.kill(pid, signal.SIGKILL)
         return pid
+
+    async def kill(self, process: str) -> None:
+        """kill -9 of one of the cluster's own processes; returns when another one runs in its place."""
+        before = self.pid(process)
+        os.kill(before, signal.SIGKILL)
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while self.pid(process) == before:  # noqa: ASYNC110 - another process writes that file
+                await asyncio.sleep(0.05)
+
+    def kill_containers(self, node: str, *prefixes: str) -> set[str]:
+        """kill -9 of the main processes of the pods whose names begin so; the pods' names."""
+        killed = set()
+        for path in (self.directory / "nodes" / node / "containers").glob("*/record.json"):
+            record = msgspec.json.decode(path.read_bytes(), type=Record)
+            if record.pod.startswith(prefixes) and record.pid and is_running(record):
+                os.kill(record.pid, signal.SIGKILL)
+                killed.add(record.pod)
+        return killed
 
 
 class Story:

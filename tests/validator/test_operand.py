@@ -178,11 +178,19 @@ async def test_files_that_are_gone_are_said(world: Any, validator: Validator) ->
     assert world.ran == []
 
 
-async def test_nothing_allocatable_is_a_failure_of_the_plugin_stage(world: Any, validator: Validator) -> None:
+async def test_nothing_allocatable_for_long_is_a_failure_of_the_plugin_stage(
+    world: Any, validator: Validator, clock: Clock
+) -> None:
     await validator.reconcile("sim-1")
     world.hold(StageName.DEVICE_PLUGIN, allocatable=0)
+    assert await validator.reconcile("sim-1") == 15  # a plugin that restarts is away for a moment
+    assert world.stage(PLUGIN) is None
+    clock.seconds += 15
     assert await validator.reconcile("sim-1") == 60
     assert world.stage(PLUGIN).reason == "NothingAllocatable"
+    world.hold(StageName.DEVICE_PLUGIN, allocatable=2)
+    assert await validator.reconcile("sim-1") is None
+    assert world.stage(PLUGIN).state is StageState.DONE
 
 
 # -- the pod -------------------------------------------------------------------------------------------------------

@@ -49,9 +49,10 @@ def digest(status: GPUNodeStatus) -> str:
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]
 
 
-def fingerprint(node: GPUNode) -> str:
-    """What, if it changes, makes another try worth while after a failure."""
+def fingerprint(node: GPUNode, offered: bool) -> str:
+    """What, if it changes, makes another try worth while after a failure; `offered`: whether the kubelet has GPUs."""
     parts = [
+        str(offered),
         digest(node.status),
         repr(sorted(node.status.health.items())),
         repr(sorted(node.metadata.labels.items())),

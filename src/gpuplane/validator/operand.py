@@ -33,6 +33,7 @@ from gpuplane.validator.workload import NoRoom, run_pod
 log = logging.getLogger("gpuplane.validator")
 
 UNSEEN_SECONDS: Final = 10.0
+ABSENT_SECONDS: Final = 15.0
 NOT_RUN: Final = "no GPU was free, so no pod was run"
 
 
@@ -75,6 +76,7 @@ class Validator:
         self._clock = clock
         self._host = Host(context.host_root)
         self._failed: dict[Step, Attempt] = {}
+        self._absent: float | None = None  # since when the kubelet offers no GPU
         self._unseen: dict[Step, tuple[str, float]] = {}  # digest, and until when the watch may take to show it
 
     async def reconcile(self, name: str) -> float | None:
@@ -86,15 +88,18 @@ class Validator:
         if node is None:
             return None
         unseen = self._still_unseen(node)
+        offered = self._allocatable() > 0
         step = decide.next_step(
             node.status,
             self._host.list(names.VALIDATIONS_DIR),
-            advertised=self._allocatable() > 0,
+            advertised=offered,
             unseen=unseen,
         )
         if step is None:
             return UNSEEN_SECONDS if unseen else None
-        fingerprint = decide.fingerprint(node)
+        if step is Step.PLUGIN and (left := self._grace(offered)):
+            return left
+        fingerprint = decide.fingerprint(node, offered)
         wait = decide.seconds_to_wait(self._failed.get(step), fingerprint, self._clock())
         if wait:
             return wait
@@ -126,6 +131,15 @@ class Validator:
         )
         await report_stage(self._context, step.stage, failed)
         return attempt.due - self._clock()
+
+    def _grace(self, offered: bool) -> float:
+        """How long GPUs that were offered and are not now may still stay away: a plugin that restarts is no failure."""
+        if offered:
+            self._absent = None
+            return 0.0
+        if self._absent is None:
+            self._absent = self._clock()
+        return max(0.0, self._absent + ABSENT_SECONDS - self._clock())
 
     def _still_unseen(self, node: GPUNode) -> dict[Step, str]:
         """What was reported a moment ago and the watch does not show yet; without it, it would be proved twice."""
