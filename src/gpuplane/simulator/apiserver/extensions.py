@@ -15,16 +15,15 @@ from collections.abc import Callable
 
 import msgspec
 
-from gpuplane.simulator.apiserver import bootstrap, crd, discovery, services
+from gpuplane.simulator.apiserver import bootstrap, configurations, crd, crdshape, discovery, services
 from gpuplane.simulator.apiserver.admission import CONFIGURATION, SYSTEM_PRIORITIES, AdmissionChain
 from gpuplane.simulator.apiserver.asgi import Request, Response
 from gpuplane.simulator.apiserver.builtin import ResourceInfo
 from gpuplane.simulator.apiserver.discovery import Answer
-from gpuplane.simulator.apiserver.failure import Cause
 from gpuplane.simulator.apiserver.hooks import Object
 from gpuplane.simulator.apiserver.identity import Identity, ServiceAccountTokens
 from gpuplane.simulator.apiserver.openapi import OpenAPI
-from gpuplane.simulator.apiserver.policies import Policies, findings
+from gpuplane.simulator.apiserver.policies import Policies
 from gpuplane.simulator.apiserver.rbac import RBAC
 from gpuplane.simulator.apiserver.registry import Registry
 from gpuplane.simulator.apiserver.reviews import Reviews, TokenRequests
@@ -34,6 +33,14 @@ from gpuplane.simulator.apiserver.webhooks import Webhooks
 logger = logging.getLogger("gpuplane.apiserver")
 
 _RBAC_KINDS = ("clusterroles", "clusterrolebindings", "roles", "rolebindings")
+_VALIDATORS = {
+    "mutatingwebhookconfigurations": configurations.webhooks,
+    "validatingwebhookconfigurations": configurations.webhooks,
+    "validatingadmissionpolicies": configurations.policy,
+    "validatingadmissionpolicybindings": configurations.policy_binding,
+    "clusterroles": configurations.cluster_role,
+    "roles": configurations.cluster_role,
+}
 _HEALTH = ("healthz", "livez", "readyz")
 
 
@@ -161,14 +168,6 @@ def _as_version(api_version: str) -> Callable[[Object], Object]:
     return lambda obj: {**obj, "apiVersion": api_version}
 
 
-def _policy_causes(obj: Object, old: Object | None) -> list[Cause]:
-    causes = []
-    for text in findings(obj):
-        field, _, message = text.partition(": ")
-        causes.append(Cause("FieldValueInvalid", message, field))
-    return causes
-
-
 def install(
     registry: Registry, *, signing_key: bytes | None = None, clock: Callable[[], float] = time.time
 ) -> Extensions:
@@ -176,12 +175,12 @@ def install(
     made = Extensions(registry, signing_key or secrets.token_bytes(32), clock)
     hooks, kinds = registry.hooks, registry.kinds
     definitions = kinds.find("customresourcedefinitions")
-    rules = dataclasses.replace(
-        definitions.rules, default=made.fill_crd, validate=lambda obj, old: crd.findings(obj, old)
-    )
-    kinds.add(definitions.info, rules)
-    policies = kinds.find("validatingadmissionpolicies")
-    kinds.add(policies.info, dataclasses.replace(policies.rules, validate=_policy_causes))
+    rules = definitions.rules
+    own = dataclasses.replace(rules, prune=crdshape.prune, default=made.fill_crd, validate=crd.findings)
+    kinds.add(definitions.info, own)
+    for plural, validate in _VALIDATORS.items():
+        kind = kinds.find(plural)
+        kinds.add(kind.info, dataclasses.replace(kind.rules, validate=validate))
     registry.subscribe("customresourcedefinitions", made.follow_crd)
     for obj in registry.list("customresourcedefinitions"):
         made.follow_crd("ADDED", obj, None)

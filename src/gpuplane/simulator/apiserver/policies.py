@@ -21,7 +21,7 @@ from gpuplane.simulator.apiserver.selectors import selector_of
 
 logger = logging.getLogger("gpuplane.apiserver")
 
-_VARIABLES: Final = ("object", "oldObject", "request", "params", "namespaceObject", "variables")
+VARIABLES: Final = ("object", "oldObject", "request", "params", "namespaceObject", "variables")
 _CODES: Final = {"Invalid": 422, "Forbidden": 403, "Unauthorized": 401, "RequestEntityTooLarge": 413}
 
 # (apiVersion, kind, namespace, name or None for all) -> the parameter objects
@@ -77,7 +77,7 @@ class _Variables(Mapping[str, Any]):
 
 
 def _program(source: str) -> Program:
-    return Program(source, _VARIABLES)
+    return Program(source, VARIABLES)
 
 
 def compile_policy(obj: Object) -> Policy:
@@ -101,23 +101,6 @@ def compile_policy(obj: Object) -> Policy:
         (kind["apiVersion"], kind["kind"]) if kind else None,
         spec.get("failurePolicy") == "Ignore",
     )
-
-
-def findings(obj: Object) -> list[str]:
-    """What does not compile in a ValidatingAdmissionPolicy, with its place."""
-    spec = obj.get("spec") or {}
-    places = [
-        *((f"spec.matchConditions[{i}].expression", c) for i, c in enumerate(spec.get("matchConditions") or ())),
-        *((f"spec.variables[{i}].expression", v) for i, v in enumerate(spec.get("variables") or ())),
-        *((f"spec.validations[{i}].expression", v) for i, v in enumerate(spec.get("validations") or ())),
-    ]
-    found = []
-    for place, entry in places:
-        try:
-            _program(entry.get("expression") or "")
-        except CelSyntaxError as problem:
-            found.append(f'{place}: Invalid value: "{entry.get("expression", "")}": compilation failed: {problem}')
-    return found
 
 
 def compile_binding(obj: Object) -> Binding:
