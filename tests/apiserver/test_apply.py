@@ -172,6 +172,18 @@ async def test_status_is_applied_apart(api):
     assert entry["subresource"] == "status"
 
 
+async def test_a_write_does_not_own_what_it_cannot_change(api):
+    await apply(api, deployment([{"name": "main", "image": "one"}]), "one", f"{DEPLOYMENTS}/d")
+    await api.patch(f"{DEPLOYMENTS}/d/status", {"status": {"replicas": 1}}, fieldManager="controller")
+    whole = {**deployment([{"name": "main", "image": "one"}]), "status": {"replicas": 7}}
+    answer = await apply(api, whole, "two", f"{DEPLOYMENTS}/d")
+    assert (answer.status, answer.json["status"]) == (200, {"replicas": 1})
+    assert "f:status" not in owned(answer.json, "two")
+    answer = await apply(api, whole, "three", f"{DEPLOYMENTS}/d/status", force="true")
+    assert answer.json["status"] == {"replicas": 7}
+    assert owned(answer.json, "three") == {"f:status": {"f:replicas": {}}}
+
+
 async def test_apply_wants_a_manager_and_a_kind(api):
     assert (await api.patch(f"{MAPS}/m", config_map(), "apply")).status == 400
     assert (await api.patch(f"{MAPS}/m", {"metadata": {}}, "apply", fieldManager="x")).status == 400

@@ -163,6 +163,18 @@ def prepare_update(info: ResourceInfo, old: Object, obj: Object, subresource: st
     return new
 
 
+def applied_part(info: ResourceInfo, config: Object, subresource: str) -> Object:
+    """What of an applied object this kind of write applies: nobody comes to own what the write cannot change."""
+    if subresource == "status":
+        identity = ("name", "namespace", "uid", "resourceVersion")
+        part: Object = {field: config[field] for field in ("apiVersion", "kind", "status") if field in config}
+        part["metadata"] = {field: config["metadata"][field] for field in identity if field in config["metadata"]}
+        return part
+    if "status" in info.subresources:
+        return {field: value for field, value in config.items() if field != "status"}
+    return config
+
+
 def _carry(source: Object, target: Object, field: str) -> None:
     if field in source:
         target[field] = source[field]

@@ -385,6 +385,7 @@ class Registry:
         lifecycle.check_identity(info, namespace, name, config)
         if config["metadata"].get("managedFields"):
             raise failure.bad_request("metadata.managedFields must be nil")
+        config = lifecycle.applied_part(info, config, subresource)
         # Before anything is merged: who owns what can only be said of fields that there are.
         self._prune(info, kind.rules, config, None, write)
         manager = book.Manager(write.manager, "Apply", info.api_version, subresource)
