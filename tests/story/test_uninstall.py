@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpuplane.api.clusterpolicy import ClusterPolicy
-from gpuplane.api.core import DaemonSet, Node, RuntimeClass
+from gpuplane.api.core import DaemonSet, Node, Pod, RuntimeClass
 from gpuplane.api.gpunode import GPUNode
 from gpuplane.kube import NotFound
 
@@ -41,6 +41,11 @@ async def test_deleting_the_policy_alone_gives_the_nodes_back_and_keeps_the_oper
     await story.client.delete(ClusterPolicy, "cluster-policy", propagation="Foreground")
     await story.until(ClusterPolicy, lambda found: not found)
     await story.until(DaemonSet, lambda found: not found, namespace="gpu-operator")
+    await story.until(
+        Pod,
+        lambda found: found and all(pod.metadata.name.startswith("gpu-operator-") for pod in found),
+        namespace="gpu-operator",
+    )
     assert await story.client.list(GPUNode) == []
     await story.until(RuntimeClass, lambda found: not found)
     await assert_as_before(story)

@@ -131,7 +131,8 @@ def stage_events(old: GPUNode, new: GPUNode) -> list[tuple[EventLevel, str, str]
             events.append(("Normal", "StageDone", f"{name.value}: {after.message or after.state.value}"[:1000]))
     for uuid, why in new.status.health.items():
         if uuid not in old.status.health:
-            events.append(("Warning", "GPULost" if "lost" in why else "GPUUnhealthy", f"{uuid}: {why}"[:1000]))
+            lost = "lost" in why or "off the bus" in why
+            events.append(("Warning", "GPULost" if lost else "GPUUnhealthy", f"{uuid}: {why}"[:1000]))
     return events
 
 
