@@ -58,7 +58,7 @@ def find() -> Path:
 
 
 def _run(directory: Path, *command: str) -> None:
-    subprocess.run(command, cwd=directory, check=True, capture_output=True, timeout=600)
+    subprocess.run(command, cwd=directory, check=True, capture_output=True, timeout=1800)
 
 
 def _from_debian(scratch: Path) -> Path:
