@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import shutil
+import ssl
+import sys
 import tempfile
 from pathlib import Path
 
@@ -121,6 +125,59 @@ async def test_a_registry_goes_on_where_it_was(tmp_path):
         second.kinds.find("configmaps").table.events_after(version - 1)
     assert caught.value.status == 410
     journal.close()
+
+
+SERVER = """
+import asyncio, sys
+from pathlib import Path
+from gpuplane.simulator.apiserver import User
+from gpuplane.simulator.apiserver.server import ApiServer
+
+async def main():
+    server = await ApiServer.start(Path(sys.argv[1], "pki"), data=Path(sys.argv[1], "data"))
+    server.extensions.identity.add("secret", User("admin", ("system:masters",)))
+    print(server.port, flush=True)
+    await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+async def test_a_killed_server_has_every_write_that_it_answered(tmp_path):
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", SERVER, str(tmp_path), stdout=asyncio.subprocess.PIPE
+    )
+    assert process.stdout is not None
+    port = int(await asyncio.wait_for(process.stdout.readline(), 30))
+    context = ssl.create_default_context(cafile=tmp_path / "pki" / "ca.crt")
+    answered = []
+
+    async def write(worker):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
+        for number in range(1000):
+            name = f"m-{worker}-{number}"
+            body = json.dumps({"metadata": {"name": name}, "data": {"n": "x" * 500}})
+            head = (
+                "POST /api/v1/namespaces/default/configmaps HTTP/1.1\r\nhost: x\r\nauthorization: Bearer secret\r\n"
+                f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+            )
+            writer.write((head + body).encode())
+            answer = (await reader.readuntil(b"\r\n\r\n")).decode()
+            size = int(answer.lower().partition("content-length: ")[2].split("\r\n")[0])
+            await reader.readexactly(size)
+            assert answer.startswith("HTTP/1.1 201")
+            answered.append(name)
+            if len(answered) == 150:
+                process.kill()
+
+    ends = await asyncio.gather(*(write(worker) for worker in range(4)), return_exceptions=True)
+    await process.wait()
+    assert all(isinstance(end, OSError | asyncio.IncompleteReadError) for end in ends)
+    store, journal = reload(tmp_path / "data" / "objects.sqlite")
+    found = {entry.name for entry in store.table("configmaps").items.values()}
+    journal.close()
+    assert found >= set(answered)
+    assert len(found) <= len(answered) + 4  # at most the ones that were under way
 
 
 def test_data_in_use_is_one_clear_error(tmp_path):
