@@ -145,7 +145,7 @@ class Licensing(Struct):
     """vGPU licences.
 
     Fields:
-    config_map_name: no longer advised; use secret_name
+    config_map_name: no longer advised; use secretName
     secret_name: Secret with gridd.conf and the client token
     nls_enabled: licences come from NVIDIA License System
     """
