@@ -14,8 +14,8 @@ test: setup lint
 	$(BIN)/pytest -n auto --dist loadfile
 
 lint: setup
-	$(BIN)/ruff check src tests benchmarks native docs
-	$(BIN)/ruff format --check src tests benchmarks native docs
+	$(BIN)/ruff check src tests benchmarks native docs/*.py
+	$(BIN)/ruff format --check src tests benchmarks native docs/*.py
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
