@@ -49,6 +49,7 @@ class LightPod:
         self._written: dict[str, Any] | None = None
         self._failure: tuple[str, str] | None = None
         self._begun = nodes.clock()
+        self._address = "127.0.0.1"
 
     def update(self, pod: Pod) -> None:
         # Our own status write comes back as an event; only what changes the plan is worth a look.
@@ -95,7 +96,8 @@ class LightPod:
                     plan = decide(
                         self.pod, self.seen, self.nodes.clock(), evicted=self._gone or self._failure is not None
                     )
-                if not self._gone:
+                over = plan.finished is not None and self.pod.metadata.deletion_timestamp is not None
+                if not self._gone and not over:  # nobody reads how a pod ended that is gone with the next request
                     await self._report(plan)
             if plan.finished is not None:
                 self.node.kubelet.release(self.pod.metadata.uid)
@@ -145,6 +147,7 @@ class LightPod:
                 return
             self._running[name] = asyncio.create_task(self._await_end(name, work), name=f"{self.pod.metadata.name}")
         elif is_program(container):
+            self._address = self.nodes.processes.address(self.pod.metadata.uid)
             self._running[name] = asyncio.create_task(self._await_process(container, attempt))
         elif _VECTOR_ADD in image.entrypoint or (container in self.pod.spec.init_containers and not container.sidecar):
             if _VECTOR_ADD in image.entrypoint:
@@ -216,7 +219,7 @@ class LightPod:
             now=self.nodes.clock(),
             started_at=self._begun,
             host_ip="127.0.0.1",
-            pod_ip="127.0.0.1",
+            pod_ip=self._address,
             runtime=self.node.machine.runtime,
             failure=self._failure,
         )

@@ -6,6 +6,7 @@ There are few of them, and each is a program of its own that would take its time
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import signal
 import uuid
 from pathlib import Path
@@ -39,9 +40,15 @@ class Processes:
         kill_all(directory / ".containers")
         self._launcher = Launcher(directory, Records(directory / ".containers"), Isolation.NONE)
 
+    def address(self, uid: str) -> str:
+        """The address of a pod with processes: its own, so that its ports meet nobody else's."""
+        digest = hashlib.sha256(f"{self._directory}/{uid}".encode()).digest()
+        return f"127.{64 + digest[0] % 64}.{digest[1]}.{2 + digest[2] % 253}"
+
     async def run(self, node: LightNode, pod: Pod, container: Container, attempt: int, now: str) -> int:
         """Runs a container to its end; its exit code. Cancelled, it ends the process. Raises StartFailed, ApiError."""
-        env = environment(pod, container, Sources(), cluster_env(self._cluster.host, self._cluster.port))
+        sources = Sources(pod_ip=self.address(pod.metadata.uid))
+        env = environment(pod, container, sources, cluster_env(self._cluster.host, self._cluster.port))
         env["KUBECONFIG"] = str(await self._kubeconfig(pod))
         command, args = arguments(container, env)
         record = Record(

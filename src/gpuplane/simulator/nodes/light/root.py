@@ -15,6 +15,9 @@ from pathlib import Path
 from typing import Final
 
 from gpuplane import names
+from gpuplane.driver.package import Package
+from gpuplane.driver.package import files as driver_files
+from gpuplane.host import Link
 from gpuplane.simulator.gpus import create_state, profile
 from gpuplane.simulator.nodes.machine import NodeMachine
 from gpuplane.simulator.nodes.root import tree
@@ -51,19 +54,27 @@ class Template:
             path = place / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
+        self._links = dict(_LINKS)
         if machine.preinstalled:
-            library = place / machine.library_dir / "libnvidia-ml.so.1"
-            library.parent.mkdir(parents=True, exist_ok=True)
-            library.touch()  # that it is there is all that a light node's driver is
+            self._add_driver(machine, place)
         if machine.gpus:
             state = place / names.SIMGPU_STATE
             create_state(state, profile(machine.gpus), machine.driver, "light")
             os.truncate(state, _STATE_BYTES)
         self._place = str(place)
         self._files = [str(path.relative_to(place)) for path in sorted(place.rglob("*")) if path.is_file()]
-        below = {parent for name in (*self._files, _OWN, *_LINKS) for parent in Path(name).parents}
+        below = {parent for name in (*self._files, _OWN, *self._links) for parent in Path(name).parents}
         below |= {parent for name in _DIRECTORIES for parent in (Path(name), *Path(name).parents)}
         self._directories = [str(path) for path in sorted(below) if path != Path()]
+
+    def _add_driver(self, machine: NodeMachine, place: Path) -> None:
+        """The driver's libraries by name: that they are there is all that a light node's driver is."""
+        for file in driver_files(Package(machine.driver, ""), machine.library_dir, machine.kernel):
+            if isinstance(file, Link):
+                self._links[file.path] = file.target
+            elif file.path.startswith(machine.library_dir):
+                (place / file.path).parent.mkdir(parents=True, exist_ok=True)
+                (place / file.path).touch()
 
     def make(self, root: Path) -> None:
         """Makes a node's root, unless it stands."""
@@ -77,7 +88,7 @@ class Template:
         os.makedirs(base)  # noqa: PTH103
         for name in self._directories:
             os.mkdir(f"{base}/{name}")  # noqa: PTH102
-        for link, target in _LINKS.items():
+        for link, target in self._links.items():
             os.symlink(target, f"{base}/{link}")  # noqa: PTH211
         for name in self._files:
             os.link(f"{self._place}/{name}", f"{base}/{name}")

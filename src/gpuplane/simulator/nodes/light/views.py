@@ -3,15 +3,18 @@
 An operand watches one object: its own GPUNode, or its own Node. Thousands of such watches would be thousands of
 connections on both sides, so here each kind is watched once and each operand sees its part. Everything else a client
 does goes to the server as it is.
+
+Invariant: who has written an object reads nothing older than what it wrote; until the watch has caught up, reads go to
+the server.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from typing import Any
 
-from gpuplane.api.meta import KubeObject, key
+from gpuplane.api.meta import KubeObject, Resource, key
 from gpuplane.kube import Client, Event, EventType, Informer, Page
 from gpuplane.kube.codec import BadItem
 
@@ -62,6 +65,23 @@ class Hubs:
     def __init__(self, client: Client) -> None:
         self._client = client
         self._hubs: dict[Any, Hub] = {}
+        self._written: dict[tuple[str, str], int] = {}  # (plural, name) -> version of the last write from here
+
+    def wrote(self, answer: Mapping[str, Any], plural: str) -> None:
+        """Remembers the version that a write of a cluster-scoped object gave it."""
+        meta = answer["metadata"]
+        if not meta.get("namespace"):
+            key = (plural, meta["name"])
+            self._written[key] = max(self._written.get(key, 0), int(meta["resourceVersion"]))
+
+    async def fresh(self, kind: type[Any], name: str) -> Any | None:
+        """The object as the watch has it, None when it is not there or older than what was written from here."""
+        hub = self.of(kind)
+        await hub.informer.synced()
+        obj = hub.informer.get(name)
+        if obj is None or int(obj.metadata.resource_version) < self._written.get((kind.RESOURCE.plural, name), 0):
+            return None
+        return obj
 
     def of(self, kind: type[Any]) -> Hub:
         if kind not in self._hubs:
@@ -83,6 +103,27 @@ class ViewClient(Client):
         """As `Client.request`, but only so many at a time: a thousand nodes that act at once share few connections."""
         async with self.limit:
             return await super().request(*args, **kwargs)
+
+    async def get(self, kind: type[Any], name: str, namespace: str | None = None) -> Any:
+        if not kind.RESOURCE.namespaced:
+            found = await self.hubs.fresh(kind, name)
+            if found is not None:
+                return found
+        return await super().get(kind, name, namespace)
+
+    async def apply(
+        self,
+        obj: Any,
+        manager: str,
+        force: bool = True,
+        namespace: str | None = None,
+        subresource: str | None = None,
+        resource: Resource | None = None,
+    ) -> dict[str, Any]:
+        answer = await super().apply(obj, manager, force, namespace, subresource, resource)
+        if resource is not None:
+            self.hubs.wrote(answer, resource.plural)
+        return answer
 
     @staticmethod
     def _single(kind: type[Any], namespace: str | None, labels: str, fields: str) -> str:
