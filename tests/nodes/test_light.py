@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import pytest
 
 from gpuplane import names
 from gpuplane.api.crds import crds
+from gpuplane.device_plugin import Allocation, Device
 from gpuplane.errors import InvalidInput, Retryable, Terminal
 from gpuplane.host import Command
 from gpuplane.kube.config import load
@@ -145,10 +146,35 @@ async def test_hardware_answers_with_a_driver_only(host: LightHost) -> None:
         await hardware.vector_add(uuid)
 
 
-def test_a_kubelet_without_a_plugin_gives_nothing() -> None:
-    kubelet = LightKubelet(lambda: None)
-    assert kubelet.allocate("p", "c", "example.com/x", 1) == ""  # a resource it never heard of
+class FakePlugin:
+    def __init__(self, *ids: str) -> None:
+        self.ids = ids
+
+    async def watch(self) -> AsyncIterator[tuple[Device, ...]]:
+        yield tuple(Device(id=i, healthy=True) for i in self.ids)
+        await asyncio.Event().wait()
+
+    def preferred(self, available: Sequence[str], must: Sequence[str], size: int) -> tuple[str, ...]:
+        return tuple(available[-size:])
+
+    def allocate(self, ids: Sequence[str]) -> Allocation:
+        return Allocation()
+
+
+async def test_pods_from_before_hold_their_devices_first() -> None:
+    changed = asyncio.Event()
+    kubelet = LightKubelet(changed.set)
+    assert kubelet.allocate("old", "c", "example.com/x", 1) == ""  # as after a restart: no plugin has come yet
     assert kubelet.amounts() == {}
+    serving = asyncio.create_task(kubelet.serve("example.com/x", FakePlugin("a", "b")))
+    await changed.wait()
+    assert kubelet.amounts() == {"example.com/x": (2, 2)}
+    assert "Available: 1" in kubelet.allocate("new", "c", "example.com/x", 2)
+    kubelet.release("old")
+    assert kubelet.allocate("new", "c", "example.com/x", 2) == ""
+    serving.cancel()
+    await asyncio.gather(serving, return_exceptions=True)
+    assert kubelet.amounts() == {"example.com/x": (2, 0)}
 
 
 @pytest.mark.parametrize(

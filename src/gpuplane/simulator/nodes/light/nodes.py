@@ -178,6 +178,10 @@ class LightNodes:
             if not made.get("status", {}).get("capacity"):  # a server that keeps status apart
                 await self.client.patch(Node, node.name, {"status": status}, None, "strategic", "status")
         except AlreadyExists:
+            # Of an earlier process: what its plugins offered is gone until ours offer it again.
+            standing = await self.client.get(Node, node.name)
+            gone = {r: "0" for r in standing.status.capacity if "/" in r and r not in facts.devices}
+            status = {**status, "capacity": status["capacity"] | gone, "allocatable": status["allocatable"] | gone}
             await self.client.patch(Node, node.name, {"status": status}, None, "strategic", "status")
         await self._renew_one(node)
         if not node.alive:

@@ -5,6 +5,7 @@ Invariant: an operand cannot tell them from the real ones but by `OperandContext
 
 from __future__ import annotations
 
+import logging
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,8 @@ from gpuplane.host import Command, Completed
 from gpuplane.simulator.gpus import SimulatedGPUs
 from gpuplane.simulator.kubelet.devices import Device, choose
 from gpuplane.simulator.kubelet.devices.ledger import Given, Holding, Ledger, candidates
+
+log = logging.getLogger("gpuplane.light-nodes")
 
 PASSED = """\
 [Vector addition of 50000 elements]
@@ -108,6 +111,7 @@ class LightKubelet:
         self.devices: dict[str, dict[str, Device]] = {}
         self._ledger = Ledger()
         self._plugins: dict[str, Any] = {}
+        self._awaiting: list[tuple[str, str, str, int]] = []
         self._changed = changed
 
     async def serve(self, resource: str, plugin: Any) -> None:
@@ -118,6 +122,7 @@ class LightKubelet:
                 found = {device.id: Device(device.healthy, tuple(device.numa)) for device in devices}
                 if found != self.devices.get(resource):
                     self.devices[resource] = found
+                    self._settle(resource)
                     self._changed()
         finally:
             if self._plugins.get(resource) is plugin:
@@ -125,12 +130,24 @@ class LightKubelet:
                 self.devices[resource] = {i: Device(False, d.numa) for i, d in self.devices.get(resource, {}).items()}
                 self._changed()
 
+    def _settle(self, resource: str) -> None:
+        """Pods that ran before this process did hold their devices again before anybody else gets some."""
+        waiting = [one for one in self._awaiting if one[2] == resource]
+        self._awaiting = [one for one in self._awaiting if one[2] != resource]
+        for pod_uid, container, _, wanted in waiting:
+            problem = self.allocate(pod_uid, container, resource, wanted)
+            if problem:
+                log.warning("pod %s goes on without %s: %s", pod_uid, resource, problem)
+
     def amounts(self) -> dict[str, tuple[int, int]]:
         return {r: (len(known), sum(d.healthy for d in known.values())) for r, known in self.devices.items()}
 
     def allocate(self, pod_uid: str, container: str, resource: str, wanted: int) -> str:
         """Gives devices to a container; why not, "" when it has them."""
-        if resource not in self.devices or wanted <= 0:
+        if wanted <= 0:
+            return ""
+        if resource not in self.devices:
+            self._awaiting.append((pod_uid, container, resource, wanted))
             return ""
         known = self.devices[resource]
         choice = candidates(known, self._ledger.in_use(resource), (), wanted)
@@ -151,3 +168,4 @@ class LightKubelet:
 
     def release(self, pod_uid: str) -> None:
         self._ledger.release(pod_uid)
+        self._awaiting = [one for one in self._awaiting if one[0] != pod_uid]
