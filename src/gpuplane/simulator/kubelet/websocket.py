@@ -76,6 +76,9 @@ class WebSocket:
 
     async def send(self, data: bytes) -> None:
         """One binary message. Raises Closed."""
+        # NB: writing to a closed connection is a RuntimeError with uvloop, which the API server runs on.
+        if self._writer.is_closing():
+            raise Closed
         try:
             self._writer.write(frame(BINARY, data))
             await self._writer.drain()
@@ -83,6 +86,8 @@ class WebSocket:
             raise Closed from error
 
     async def close(self) -> None:
+        if self._writer.is_closing():
+            return
         try:
             self._writer.write(frame(CLOSE, struct.pack("!H", 1000)))
             await self._writer.drain()

@@ -109,11 +109,13 @@ class SpdyChannels:
             await stream.write(data)
 
     async def close(self) -> None:
-        for stream in self._streams.values():
-            await stream.close()
-        await self._session.close()
-        self._running.cancel()
-        self._writer.close()
+        try:
+            for stream in self._streams.values():
+                await stream.close()
+            await self._session.close()
+        finally:
+            self._running.cancel()
+            self._writer.close()
 
 
 async def accept(request: Request) -> Channels:
@@ -134,7 +136,11 @@ async def accept(request: Request) -> Channels:
     if kind == "spdy/3.1":
         reader, writer = upgrade.switch(request, {"Upgrade": "SPDY/3.1", "X-Stream-Protocol-Version": _SPDY})
         channels = SpdyChannels(Session(reader, writer), writer, _expected(request))
-        await channels.open()
+        try:
+            await channels.open()
+        except ConnectionError:
+            writer.close()
+            raise
         return channels
     raise bad_request("Upgrade request required")
 

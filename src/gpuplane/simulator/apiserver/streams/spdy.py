@@ -154,10 +154,15 @@ class Session:
         return self._deflate.compress(block) + self._deflate.flush(zlib.Z_SYNC_FLUSH)
 
     def send_control(self, kind: int, body: bytes, flags: int = 0) -> None:
+        if self._writer.is_closing():
+            return  # nobody is there to hear it
         head = struct.pack("!HHI", 0x8000 | _VERSION, kind, flags << 24 | len(body))
         self._writer.write(head + body)
 
     async def send_data(self, number: int, data: bytes, flags: int = 0) -> None:
+        # NB: writing to a closed connection is a RuntimeError with uvloop.
+        if self._writer.is_closing():
+            raise ConnectionResetError("the client has gone")
         for at in range(0, max(len(data), 1), _MAX_FRAME - 1):
             part = data[at : at + _MAX_FRAME - 1]
             self._writer.write(struct.pack("!II", number, flags << 24 | len(part)) + part)
