@@ -8,7 +8,7 @@ import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 from gpuplane import __version__
 from gpuplane.cli.components import OPERANDS, OTHERS
@@ -48,39 +48,45 @@ def build() -> Parser:
     parser = Parser(prog=name, description="GPUs on Kubernetes, from bare machines to a shared cluster.")
     parser.add_argument("--version", action="version", version=f"gpuplane {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
-    common = _common()
-    cluster = _cluster()
-    _embedded(commands, common)
-    _real(commands, [common, cluster])
-    _hand(commands, common)
-    _run(commands, [common, cluster])
+    _embedded(commands)
+    _real(commands)
+    _hand(commands)
+    _run(commands)
     return parser
 
 
-def _common() -> Parser:
-    """Flags that every command has, before and after its own."""
+def _talk() -> Parser:
+    """How much a command says, and in which colours."""
     parent = Parser(add_help=False)
     group = parent.add_argument_group("output")
-    group.add_argument(
-        "-o", "--output", choices=["text", "wide", "json", "yaml", "name"], default="text", help="form of the answer"
-    )
     group.add_argument("-q", "--quiet", action="store_true", help="no progress and no hints")
-    group.add_argument("-v", "--verbose", action="store_true", help="say more; a stack trace with an error")
+    group.add_argument("-v", "--verbose", action="store_true", help="a stack trace with an error")
     group.add_argument("--color", choices=["auto", "always", "never"], default="auto", help="colour of verdicts")
-    group.add_argument(
-        "--progress", choices=["auto", "tty", "plain", "json", "quiet"], default="auto", help="form of progress"
-    )
+    return parent
+
+
+def _form(*choices: str) -> Parser:
+    """The forms that a command's answer can have."""
+    parent = Parser(add_help=False)
+    group = parent.add_argument_group("output")
+    group.add_argument("-o", "--output", choices=choices, default="text", help="form of the answer")
     return parent
 
 
 def _cluster() -> Parser:
-    """Flags of the commands that ask a cluster."""
+    """Which cluster is asked."""
     parent = Parser(add_help=False)
     group = parent.add_argument_group("cluster")
     group.add_argument(
         "--kubeconfig", type=Path, metavar="FILE", help="kubeconfig file (default: $KUBECONFIG, ~/.kube/config)"
     )
     group.add_argument("--context", metavar="NAME", help="context of the kubeconfig")
+    return parent
+
+
+def _timeout() -> Parser:
+    parent = Parser(add_help=False)
+    group = parent.add_argument_group("cluster")
     group.add_argument(
         "--timeout", type=duration, metavar="TIME", default=300.0, help="how long to wait at most, as 90s or 5m"
     )
@@ -99,10 +105,9 @@ def duration(text: str) -> float:
     return seconds
 
 
-def _embedded(commands: Any, common: Parser) -> None:
-    up = commands.add_parser(
-        "up", parents=[common], help="start the embedded cluster: no Kubernetes, no Docker, no GPU"
-    )
+def _embedded(commands: Any) -> None:
+    parents = [_talk(), _form("text", "json")]
+    up = commands.add_parser("up", parents=parents, help="start the embedded cluster: no Kubernetes, no Docker, no GPU")
     up.add_argument("--name", default="gpuplane", help="name of the cluster (default: %(default)s)")
     up.add_argument(
         "--node",
@@ -121,21 +126,25 @@ def _embedded(commands: Any, common: Parser) -> None:
     up.add_argument("--list-machines", action="store_true", help="show the machines that can be simulated")
     up.set_defaults(command=lazy("up", "up"))
 
-    down = commands.add_parser("down", parents=[common], help="stop an embedded cluster and remove its files")
+    down = commands.add_parser("down", parents=parents, help="stop an embedded cluster and remove its files")
     down.add_argument("name", nargs="?", default="", help="name of the cluster (default: the only one there is)")
     down.add_argument("--keep-files", action="store_true", help="leave the cluster's directory, to look at")
     down.set_defaults(command=lazy("up", "down"))
 
-    demo = commands.add_parser(
-        "demo", parents=[common], help="the whole story on an embedded cluster, in half a minute"
+    demo = commands.add_parser("demo", parents=parents, help="the whole story on an embedded cluster, in half a minute")
+    demo.add_argument(
+        "--progress", choices=["auto", "tty", "plain", "json", "quiet"], default="auto", help="form of progress"
     )
     demo.add_argument("--down", action="store_true", help="stop the cluster at the end")
     demo.set_defaults(command=lazy("demo", "demo"))
 
 
-def _real(commands: Any, parents: list[Parser]) -> None:
+def _real(commands: Any) -> None:
+    parents = [_talk(), _cluster(), _timeout()]
     install = commands.add_parser(
-        "install", parents=parents, help="put gpuplane on the cluster of the current kubeconfig"
+        "install",
+        parents=[*parents, _form("text", "json")],
+        help="put gpuplane on the cluster of the current kubeconfig",
     )
     install.add_argument("--image", default="", metavar="IMAGE", help="image of the operator and the operands")
     install.add_argument(
@@ -156,7 +165,9 @@ def _real(commands: Any, parents: list[Parser]) -> None:
     uninstall.set_defaults(command=lazy("install", "uninstall"))
 
     status = commands.add_parser(
-        "status", parents=parents, help="nodes by stage with reasons; GPUs with who holds what"
+        "status",
+        parents=[*parents, _form("text", "wide", "json", "yaml", "name")],
+        help="nodes by stage with reasons; GPUs with who holds what",
     )
     status.add_argument("what", nargs="?", choices=["nodes", "gpus"], default="nodes", help="nodes (default) or gpus")
     status.add_argument("-w", "--watch", action="store_true", help="stay and show each change")
@@ -166,41 +177,42 @@ def _real(commands: Any, parents: list[Parser]) -> None:
     status.set_defaults(command=lazy("status", "status"))
 
 
-def _hand(commands: Any, common: Parser) -> None:
+def _hand(commands: Any) -> None:
+    parents = [_talk(), _form("text", "json")]
     check = commands.add_parser(
-        "check", parents=[common], help="every error of a manifest or configuration file at once"
+        "check", parents=parents, help="every error of a manifest or configuration file at once"
     )
     check.add_argument("files", nargs="+", type=Path, metavar="FILE", help="YAML or JSON; - for standard input")
     check.set_defaults(command=lazy("check", "check"))
 
-    explain = commands.add_parser("explain", parents=[common], help="what a code of a finding means")
+    explain = commands.add_parser("explain", parents=parents, help="what a code of a finding means")
     explain.add_argument("code", metavar="CODE", help="a code such as GP201")
     explain.set_defaults(command=lazy("check", "explain"))
 
-    _toolkit(commands, common)
+    _toolkit(commands)
 
     completion = commands.add_parser("completion", help="a completion script for your shell")
     completion.add_argument("shell", choices=["bash", "zsh", "tcsh"], help="the shell")
     completion.set_defaults(command=lazy("completion", "completion"))
 
 
-def _toolkit(commands: Any, common: Parser) -> None:
+def _toolkit(commands: Any) -> None:
     toolkit = commands.add_parser("toolkit", help="container runtime and CDI of this machine, by hand")
     actions = toolkit.add_subparsers(title="actions", metavar="ACTION", required=True)
 
-    def action(name: str, about: str) -> ArgumentParser:
-        parser: ArgumentParser = actions.add_parser(name, parents=[common], help=about)
+    def action(name: str, about: str, *parents: Parser) -> ArgumentParser:
+        parser: ArgumentParser = actions.add_parser(name, parents=[_talk(), *parents], help=about)
         root = parser.add_argument("--host-root", type=Path, default=Path("/"), metavar="DIR")
         root.help = "root of the machine's file system"
         parser.set_defaults(command=lazy("toolkit", name))
         return parser
 
-    configure = action("configure", "let the container runtime give GPUs to containers")
+    configure = action("configure", "let the container runtime give GPUs to containers", _form("text", "json"))
     configure.add_argument(
         "--runtime", choices=["containerd", "docker", "cri-o"], help="default: the one that is there"
     )
     configure.add_argument("--set-as-default", action="store_true", help="make nvidia the default runtime")
-    unconfigure = action("unconfigure", "give the runtime its configuration back, byte for byte")
+    unconfigure = action("unconfigure", "give the runtime its configuration back, byte for byte", _form("text", "json"))
     for parser in (configure, unconfigure):
         parser.add_argument("--dry-run", action="store_true", help="print a diff; exit 1 when there is one")
         parser.add_argument("--no-restart", action="store_true", help="do not reload the runtime")
@@ -208,22 +220,28 @@ def _toolkit(commands: Any, common: Parser) -> None:
     cdi.add_argument("--management", action="store_true", help="the specification for management containers")
 
 
-def _run(commands: Any, parents: list[Parser]) -> None:
+def _run(commands: Any) -> None:
     run = commands.add_parser("run", help="start one component: what the pods start, and just as well a shell")
     components = run.add_subparsers(title="components", metavar="COMPONENT", required=True)
     for name, component in (OPERANDS | OTHERS).items():
+        parents = [_cluster()] if "kubeconfig" in component.flags else []
         part = components.add_parser(name, parents=parents, help=component.about)
-        part.add_argument("--node-name", default="", help="the node it works for (default: $NODE_NAME)")
-        part.add_argument(
-            "--host-root", type=Path, default=Path("/"), metavar="DIR", help="root of the node's file system"
-        )
-        part.add_argument(
-            "--kubelet-dir", type=Path, default=Path("/var/lib/kubelet"), metavar="DIR", help="the kubelet's directory"
-        )
-        part.add_argument("--config", type=Path, metavar="FILE", help="the component's configuration file")
-        part.add_argument("--port", type=int, help="port to serve on")
-        if name in ("driver", "toolkit", "discovery", "gpu-feature-discovery"):
-            part.add_argument(
-                "--uninstall", action="store_true", help="undo what this component did to the node, and end"
-            )
+        part.add_argument("-v", "--verbose", action="store_true", help="log details")
+        for flag in component.flags:
+            if flag in _RUN_FLAGS:
+                part.add_argument(f"--{flag}", **_RUN_FLAGS[flag])
         part.set_defaults(command=lazy("run", "run"), component=name)
+
+
+_RUN_FLAGS: Final[dict[str, dict[str, Any]]] = {
+    "node-name": {"default": "", "help": "the node it works for (default: $NODE_NAME)"},
+    "host-root": {
+        "type": Path, "default": Path("/"), "metavar": "DIR", "help": "root of the node's file system",
+    },
+    "kubelet-dir": {
+        "type": Path, "default": Path("/var/lib/kubelet"), "metavar": "DIR", "help": "the kubelet's directory",
+    },
+    "config": {"type": Path, "metavar": "FILE", "help": "the component's configuration file"},
+    "port": {"type": int, "help": "port to serve on"},
+    "uninstall": {"action": "store_true", "help": "undo what this component did to the node, and end"},
+}  # fmt: skip
