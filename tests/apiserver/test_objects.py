@@ -42,6 +42,14 @@ async def test_creating_twice_conflicts(api):
     assert answer.message == 'configmaps "m" already exists'
 
 
+async def test_an_object_that_was_read_is_not_created_again_by_accident(api):
+    made = await api.create(MAPS, config_map())
+    answer = await api(
+        "POST", "/api/v1/namespaces/kube-system/configmaps", {"metadata": {**made["metadata"], "namespace": ""}}
+    )
+    assert (answer.status, answer.message) == (400, "resourceVersion should not be set on objects to be created")
+
+
 async def test_generated_names_start_with_the_prefix_and_differ(api):
     body = {"metadata": {"generateName": "job-"}}
     names = {(await api.create(MAPS, body))["metadata"]["name"] for _ in range(20)}

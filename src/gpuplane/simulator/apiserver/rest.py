@@ -195,6 +195,8 @@ class Rest:
             raise bad_request("an empty namespace may not be set during creation")
         view, write = View(request), self._write(request)
         obj = parse_object(request, await request.body())
+        if isinstance(metadata := obj.get("metadata"), dict) and metadata.get("resourceVersion"):
+            raise bad_request("resourceVersion should not be set on objects to be created")
         entry = await self.registry.create_entry(kind, namespace, obj, write)
         return view.respond(view.one(kind, entry), 201)
 
