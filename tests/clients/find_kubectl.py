@@ -14,6 +14,8 @@ import tempfile
 from pathlib import Path
 
 GO_MODULE = "v0.33.0"
+_VERSION = "k8s.io/component-base/version"
+_LINK = f"-s -w -X {_VERSION}.gitMajor=1 -X {_VERSION}.gitMinor=33 -X {_VERSION}.gitVersion=v1.33.0"
 _GO_MAIN = """package main
 
 import (
@@ -73,7 +75,7 @@ def _from_go(scratch: Path) -> Path:
     _run(scratch, "go", "mod", "init", "gpuplane.dev/kubectl")
     _run(scratch, "go", "get", f"k8s.io/kubectl@{GO_MODULE}", f"k8s.io/component-base@{GO_MODULE}")
     _run(scratch, "go", "mod", "tidy")
-    _run(scratch, "go", "build", "-trimpath", "-o", "kubectl", ".")
+    _run(scratch, "go", "build", "-trimpath", "-ldflags", _LINK, "-o", "kubectl", ".")
     return scratch / "kubectl"
 
 
