@@ -5,6 +5,7 @@
  */
 #include "shim.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <sched.h>
@@ -18,6 +19,7 @@
 
 static const char *old_root = "";
 static char stage[4096];
+static int in_user_namespace;
 
 void make_parents(const char *path)
 {
@@ -31,8 +33,68 @@ void make_parents(const char *path)
     }
 }
 
+static void join(char *buffer, size_t size, const char *directory, const char *name)
+{
+    if (snprintf(buffer, size, "%s/%s", directory, name) >= (int)size)
+        fail("path too long: %.100s/%s", directory, name);
+}
+
+/*
+ * Puts a tmpfs over a directory of the machine, with everything in it mounted from where it was: then more can be added.
+ * That is how a library gets into /usr/lib in a user namespace, where nobody may write to what the machine's root owns.
+ */
+static void open_up(const char *directory)
+{
+    char original[4096], from[4400], to[4400], link[4096];
+    struct stat facts;
+    snprintf(original, sizeof original, "%s%s", old_root, directory);
+    DIR *entries = opendir(original);
+    if (!entries || mount("gpuplane", directory, "tmpfs", MS_NOSUID, "mode=0755") < 0)
+        fail("open up %s: %s", directory, strerror(errno));
+    for (struct dirent *entry; (entry = readdir(entries));) {
+        if (!strcmp(entry->d_name, ".") || !strcmp(entry->d_name, ".."))
+            continue;
+        join(from, sizeof from, original, entry->d_name);
+        join(to, sizeof to, directory, entry->d_name);
+        if (lstat(from, &facts) < 0)
+            continue;
+        if (S_ISLNK(facts.st_mode)) {
+            ssize_t length = readlink(from, link, sizeof link - 1);
+            link[length < 0 ? 0 : length] = 0;
+            if (symlink(link, to) < 0)
+                fail("symlink %s: %s", to, strerror(errno));
+            continue;
+        }
+        int fd = S_ISDIR(facts.st_mode) ? mkdir(to, 0755) : open(to, O_CREAT | O_WRONLY | O_CLOEXEC, 0644);
+        if (fd > 0)
+            close(fd);
+        if (mount(from, to, NULL, MS_BIND | MS_REC, NULL) < 0)
+            fail("mount %s on %s: %s", from, to, strerror(errno));
+    }
+    closedir(entries);
+}
+
+/* Makes sure that something can be made at `path`: its deepest directory that exists is opened up if it has to be. */
+void make_room(const char *path)
+{
+    char copy[4096];
+    if (!*old_root || access(path, F_OK) == 0)
+        return;
+    if (snprintf(copy, sizeof copy, "%s", path) >= (int)sizeof copy)
+        fail("path too long: %.100s", path);
+    for (char *slash; (slash = strrchr(copy, '/')) && slash != copy;) {
+        *slash = 0;
+        if (access(copy, F_OK) == 0) {
+            if (access(copy, W_OK) != 0)
+                open_up(copy);
+            return;
+        }
+    }
+}
+
 void make_directory(const char *path)
 {
+    make_room(path);
     make_parents(path);
     if (mkdir(path, 0755) < 0 && errno != EEXIST)
         fail("mkdir %s: %s", path, strerror(errno));
@@ -64,14 +126,15 @@ void bind_mount(const char *source, const char *target, const char *mode)
         make_directory(target);
     } else {
         struct stat there;
+        make_room(target);
         make_parents(target);
         if (lstat(target, &there) == 0 && S_ISLNK(there.st_mode))
             unlink(target); /* a library's link in the machine's own directory must not lead the mount astray */
         int fd = open(target, O_CREAT | O_WRONLY | O_CLOEXEC, 0644);
         if (fd >= 0)
             close(fd);
-        else if (access(target, F_OK) != 0)
-            fail("create %s: %s", target, strerror(errno));
+        else if (lstat(target, &there) != 0)
+            fail("create a place to mount on at %s", target);
     }
     if (mount(from, target, NULL, MS_BIND | MS_REC, NULL) < 0)
         fail("mount %s on %s: %s", source, target, strerror(errno));
@@ -92,6 +155,7 @@ void leave_machine(const char *how)
     if (!strcmp(how, "user")) {
         char map[64];
         unsigned uid = geteuid(), gid = getegid();
+        in_user_namespace = 1;
         if (unshare(CLONE_NEWUSER | CLONE_NEWNS) < 0)
             fail("unshare user and mount namespace: %s", strerror(errno));
         write_text("/proc/self/setgroups", "deny");
@@ -130,9 +194,9 @@ void overlay(const char *directory)
     make_directory(work);
     make_directory(target);
     snprintf(options, sizeof options, "lowerdir=%s,upperdir=%s,workdir=%s", directory, upper, work);
-    if (mount("gpuplane", target, "overlay", 0, options) == 0)
+    if (!in_user_namespace && mount("gpuplane", target, "overlay", 0, options) == 0)
         return;
-    /* What holds other file systems cannot be a lower layer in a user namespace: show it as it is, read-only. */
+    /* In a user namespace a layer over what another user owns cannot be written: show it as it is, read-only. */
     if (mount(directory, target, NULL, MS_BIND | MS_REC, NULL) < 0)
         fail("mount %s on %s: %s", directory, target, strerror(errno));
     remount_readonly(target);

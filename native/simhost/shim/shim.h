@@ -21,6 +21,7 @@ const char *word_after(struct spec spec, const char *op);
 /* root.c: the file system of a container. Paths before `pivot` are the machine's, after it the container's. */
 void make_parents(const char *path);
 void make_directory(const char *path);
+void make_room(const char *path); /* after `pivot`: something can be made at `path` */
 void remount_readonly(const char *path);
 void bind_mount(const char *source, const char *target, const char *mode);
 void leave_machine(const char *how);

@@ -63,6 +63,7 @@ void carry_out(struct spec spec, struct command *command)
             if (mount("gpuplane", a[0], "tmpfs", MS_NOSUID, "mode=1777") < 0)
                 fail("mount tmpfs on %s: %s", a[0], strerror(errno));
         } else if (!strcmp(op, "symlink")) {
+            make_room(a[1]);
             make_parents(a[1]);
             if (unlink(a[1]) < 0 && errno != ENOENT)
                 fail("replace %s: %s", a[1], strerror(errno));
