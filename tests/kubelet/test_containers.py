@@ -95,6 +95,15 @@ async def test_devices_are_only_those_given(launcher: Launcher, root: Path) -> N
 
 
 @namespaces
+async def test_exec_has_the_containers_name(launcher: Launcher, root: Path) -> None:
+    spec = ContainerSpec(argv=("sleep", "60"), env=ENV, hostname="pod-1")
+    started = await launcher.start(record(root), spec, "now")
+    command = launcher.exec_command(started, ["hostname"])
+    done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=False)
+    assert done.stdout == "pod-1\n"
+
+
+@namespaces
 async def test_files_can_be_mounted_anywhere_and_links_made(launcher: Launcher, root: Path) -> None:
     (root / "etc/lib").write_text("library\n")
     mounts = (Mount(str(root / "etc/lib"), "/usr/lib/x86_64-linux-gnu/libfake.so.1", True),)

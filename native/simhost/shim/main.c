@@ -172,7 +172,7 @@ static int run(const char *path)
 
 /* ---- exec, pause, probe ---------------------------------------------------------------------------------------- */
 
-static void enter(const char *pid, const char *space, int required)
+static void enter(const char *pid, const char *space)
 {
     char path[128], own[128];
     struct stat theirs, ours;
@@ -183,7 +183,7 @@ static void enter(const char *pid, const char *space, int required)
     if (stat(own, &ours) == 0 && ours.st_ino == theirs.st_ino)
         return;
     int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0 || (setns(fd, 0) < 0 && required))
+    if (fd < 0 || setns(fd, 0) < 0)
         fail("enter the %s namespace of %s: %s\n", space, pid, strerror(errno));
     close(fd);
 }
@@ -192,8 +192,9 @@ static int execute(const char *pid, const char *path)
 {
     struct command command = {0};
     struct spec spec = read_spec(path);
-    enter(pid, "user", 1);
-    enter(pid, "mnt", 1);
+    enter(pid, "user");
+    enter(pid, "uts");
+    enter(pid, "mnt");
     carry_out(spec, &command);
     start(&command);
 }
