@@ -176,6 +176,18 @@ async def test_a_plugin_that_goes_takes_allocatable_with_it(api: Any, plugin: Pl
     assert api.status()["phase"] == "Running"
 
 
+async def test_after_five_minutes_its_capacity_goes_too(api: Any, make_node: Any, clock: Any) -> None:
+    node = await make_node(clock=clock)
+    plugin = Plugin(node.root / "var/lib/kubelet/device-plugins")
+    await plugin.start()
+    await plugin.register()
+    await api.until(lambda: amounts(api) == ("4", "4"))
+    await plugin.stop()
+    await api.until(lambda: amounts(api) == ("4", "0"))
+    clock.advance(301)
+    await api.until(lambda: amounts(api) == ("0", "0"))
+
+
 async def test_a_restarted_kubelet_deletes_the_sockets_and_remembers_holders(api: Any, plugin: Plugin) -> None:
     node: Any = plugin.node  # type: ignore[attr-defined]
     await api.until(lambda: amounts(api) == ("4", "4"))

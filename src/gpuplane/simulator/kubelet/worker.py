@@ -50,7 +50,6 @@ class PodWorker:
         self.pod = pod
         self.seen: dict[str, Seen] = {}
         self.records: dict[str, Record] = {}
-        self.ended = asyncio.Event()
         self._poke = asyncio.Event()
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._begun = machine.clock.time()
@@ -91,7 +90,6 @@ class PodWorker:
                 task.cancel()
             await asyncio.gather(*self._tasks.values(), return_exceptions=True)
             self._preparation.close()
-            self.ended.set()
 
     async def _step(self) -> bool:
         """One round; True when the pod is over and gone."""
@@ -100,9 +98,8 @@ class PodWorker:
         plan = self._decide(now)
         for stop in plan.stop:
             self._stop(stop)
-        failed_start = False
         for name in plan.start:
-            failed_start = not await self._start(name) or failed_start
+            await self._start(name)
         if plan.start or plan.stop:
             plan = self._decide(self.machine.clock.time())
         try:
@@ -119,6 +116,8 @@ class PodWorker:
             log.warning("%s: %s; trying again", self.key, error)
             await self._wait(_RETRY_SECONDS)
             return False
+        if plan.start:
+            return False  # one that could not be started has its first retry at once
         delay = None if plan.wake_at is None else max(0.0, plan.wake_at - self.machine.clock.time())
         await self._wait(delay)
         return False
@@ -195,7 +194,7 @@ class PodWorker:
 
     # -- starting --------------------------------------------------------------------------------------------------
 
-    async def _start(self, name: str) -> bool:
+    async def _start(self, name: str) -> None:
         container = self._container(name)
         assert container is not None
         before = self.seen.get(name, NEVER_SEEN)
@@ -222,7 +221,7 @@ class PodWorker:
             self.seen[name] = msgspec.structs.replace(
                 before, waiting=(reason, waiting.what), retry_at=now + waiting.retry_seconds
             )
-            return False
+            return
         machine.events.note(
             self.pod, "Pulled", f'Container image "{container.image}" already present on machine', container
         )
@@ -234,7 +233,7 @@ class PodWorker:
             machine.events.warn(self.pod, "Failed", f'Error: failed to start container "{name}": {text}', container)
             ended = Ended(record.id, 128, 0, "StartError", f"failed to create containerd task: {text}", now, now)
             self._after_end(name, record, ended, before, attempt)
-            return False
+            return
         previous = self.records.get(name)
         self.records[name] = record
         if previous is not None and before.previous is not None and before.previous.id != previous.id:
@@ -257,7 +256,6 @@ class PodWorker:
             )
         if "volumes" not in self._tasks:
             self._spawn("volumes", self._keep_volumes())
-        return True
 
     async def _post_start(self, container: Container, record: Record, command: tuple[str, ...]) -> None:
         code, output = await self.machine.run_inside(record, command)
