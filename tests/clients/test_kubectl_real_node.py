@@ -46,7 +46,9 @@ def test_logs_and_exec_reach_a_real_process(kubectl, kubeconfig):
     done = kubectl.run("--namespace=default", "exec", "shell", "--", "sh", "-c", "exit 7", kubeconfig=kubeconfig)
     assert done.returncode == 7
     assert "Started container" in real("get", "events")
+    real("delete", "pod", "shell", "--grace-period=1", "--timeout=20s")
+    kubectl.needs(23, "wait for a value")
     real("run", "brief", "--image=busybox", "--restart=Never", "--", "sh", "-c", "for i in 1 2 3; do echo $i; done")
     real("wait", "--for=jsonpath={.status.phase}=Succeeded", "pod/brief", "--timeout=20s")
     assert real("logs", "-f", "brief") == "1\n2\n3\n"
-    real("delete", "pod", "shell", "brief", "--grace-period=1", "--timeout=20s")
+    real("delete", "pod", "brief", "--timeout=20s")
