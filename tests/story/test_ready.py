@@ -32,10 +32,14 @@ async def test_nine_stages_hold_on_three_different_machines(story):
 
 async def test_gpus_are_capacity_of_the_node(story):
     await story.ready()
-    for node in await story.client.list(Node):
-        count = str(MACHINES[node.metadata.name][1])
-        assert node.status.capacity["nvidia.com/gpu"] == count
-        assert node.status.allocatable["nvidia.com/gpu"] == count
+    counts = {name: str(machine[1]) for name, machine in MACHINES.items()}
+    for kind in ("capacity", "allocatable"):
+        await story.until(
+            Node,
+            lambda found, kind=kind: (
+                {n.metadata.name: getattr(n.status, kind).get("nvidia.com/gpu") for n in found} == counts
+            ),
+        )
 
 
 @pytest.mark.parametrize("name", MACHINES)

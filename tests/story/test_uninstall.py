@@ -20,6 +20,24 @@ async def assert_as_before(story):
     assert not await story.client.list(RuntimeClass)
 
 
+async def test_deleting_the_policy_alone_gives_the_nodes_back_and_keeps_the_operator(story):
+    await story.ready()
+    await story.client.delete(ClusterPolicy, "cluster-policy", propagation="Foreground")
+    await story.until(ClusterPolicy, lambda found: not found)
+    await story.until(DaemonSet, lambda found: not found, namespace="gpu-operator")
+    await story.until(
+        Pod,
+        lambda found: found and all(pod.metadata.name.startswith("gpu-operator-") for pod in found),
+        namespace="gpu-operator",
+    )
+    assert await story.client.list(GPUNode) == []
+    await story.until(RuntimeClass, lambda found: not found)
+    await assert_as_before(story)
+    # The operator stays, and begins anew with the next policy.
+    story.world.gpuplane("install", "-q")
+    await story.until(GPUNode, lambda found: len(found) == len(story.world.bare))
+
+
 async def test_uninstall_gives_everything_back(story):
     await story.ready()
     assert story.world.gpuplane("uninstall", "-q", "--timeout", "60s") == ""
@@ -34,20 +52,3 @@ async def test_uninstall_gives_everything_back(story):
     # Once more: there is nothing left to take away, and that is no error.
     assert story.world.gpuplane("uninstall", "-q") == ""
     assert "✗" not in story.world.gpuplane("status")
-
-
-async def test_deleting_the_policy_alone_gives_the_nodes_back_and_keeps_the_operator(story):
-    await story.ready()
-    await story.client.delete(ClusterPolicy, "cluster-policy", propagation="Foreground")
-    await story.until(ClusterPolicy, lambda found: not found)
-    await story.until(DaemonSet, lambda found: not found, namespace="gpu-operator")
-    await story.until(
-        Pod,
-        lambda found: found and all(pod.metadata.name.startswith("gpu-operator-") for pod in found),
-        namespace="gpu-operator",
-    )
-    assert await story.client.list(GPUNode) == []
-    await story.until(RuntimeClass, lambda found: not found)
-    await assert_as_before(story)
-    story.world.gpuplane("install", "-q")
-    await story.ready()

@@ -27,6 +27,7 @@ from gpuplane.device_plugin.plugin import GPUPlugin
 from gpuplane.errors import GpuplaneError, InvalidInput, Retryable
 from gpuplane.hardware import GPUSource
 from gpuplane.host import Host
+from gpuplane.kube import ApiError
 from gpuplane.operand import Kubelet, OperandContext, report_stage
 from gpuplane.operand.keep import failed
 
@@ -47,6 +48,11 @@ async def run(context: OperandContext) -> None:
         try:
             await _session(context, config)
             pause = FIRST_PAUSE_SECONDS
+        except ApiError as error:
+            # That the cluster cannot be asked says nothing about the node.
+            log.warning("the cluster cannot be asked: %s", error)
+            await context.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
         except InvalidInput as error:
             await _report_failure(context, error)
             await _config_changed(context, config)

@@ -99,8 +99,8 @@ def _stages(seen: Observed, reported: Mapping[str, Stage], now: str) -> dict[str
                     put(name, StageState.SKIPPED, reason="Disabled")
             elif state_of(stages, name) is StageState.SKIPPED or (closed and operand.gate not in seen.pods):
                 stages.pop(name.value, None)
-    # NB: with a gate closed, the same signs are what an operand has left behind.
-    advertised = seen.allocatable_gpus > 0 and _is_open(seen, "device-plugin")
+    # NB: with a gate closed, or no pod behind it, the same signs are what an operand has left behind.
+    advertised = seen.allocatable_gpus > 0 and _is_open(seen, "device-plugin") and "device-plugin" in seen.pods
     if advertised and state_of(stages, StageName.DEVICE_PLUGIN) is not StageState.FAILED:
         _hold(stages, StageName.DEVICE_PLUGIN, now)
     exporter = seen.pods.get("dcgm-exporter")

@@ -17,6 +17,7 @@ from gpuplane.api.effects import without_effect
 from gpuplane.api.gpunode import GPUNode
 from gpuplane.api.meta import to_dict
 from gpuplane.api.requests import gpus_held
+from gpuplane.errors import Retryable
 from gpuplane.kube import Client, Controller, EventRecorder, Informer, Lease, Source, SystemClock, TokenBucket
 from gpuplane.operand.http import serving
 from gpuplane.operator.cluster import ClusterView, ClusterWriter
@@ -33,6 +34,7 @@ PORT: Final = 8080
 LEASE: Final = "gpuplane-operator"
 # Events are hints, GPUNode has the record: a cluster that comes up whole does not drown in them.
 EVENTS_PER_SECOND, EVENTS_AT_ONCE = 5.0, 100.0
+AWAY_SECONDS: Final = 1.0  # until an API server that did not answer is asked again
 GATHER_SECONDS_PER_NODE: Final = 0.005
 
 
@@ -48,14 +50,19 @@ async def run(options: Namespace) -> None:
 
 
 async def own_image(client: Client) -> str:
-    """The image that the operator runs from: operands run from the same."""
+    """The image that the operator runs from: operands run from the same. An API server that is away is waited for."""
     if image := os.environ.get("GPUPLANE_IMAGE"):
         return image
     name = os.environ.get("POD_NAME")
     if not name:
         return names.IMAGE
-    pod = await client.get(Pod, name, os.environ.get("POD_NAMESPACE", names.OPERATOR_NAMESPACE))
-    return pod.spec.containers[0].image
+    while True:
+        try:
+            pod = await client.get(Pod, name, os.environ.get("POD_NAMESPACE", names.OPERATOR_NAMESPACE))
+            return pod.spec.containers[0].image
+        except Retryable as error:
+            log.warning("%s; trying again", error)
+            await asyncio.sleep(AWAY_SECONDS)
 
 
 class Operator:
