@@ -7,7 +7,6 @@
  *   shim run SPEC      fd 3 gets "ok PID\n" or what went wrong; then logs until the container ends and writes its exit file
  *   shim exec PID SPEC runs a command where PID's container is
  *   shim pause         waits for a signal
- *   shim probe DIR     exit 0 when mount namespaces work here (in a user namespace where we are not root)
  *
  * SPEC is a file of NUL-terminated words, an operation followed by its arguments, in the order they are carried out:
  *
@@ -170,7 +169,7 @@ static int run(const char *path)
     return 0;
 }
 
-/* ---- exec, pause, probe ---------------------------------------------------------------------------------------- */
+/* ---- exec, pause ---------------------------------------------------------------------------------------- */
 
 static void enter(const char *pid, const char *space)
 {
@@ -213,16 +212,6 @@ static int pause_until_signal(void)
         pause();
 }
 
-static int probe(const char *directory)
-{
-    leave_machine(geteuid() == 0 ? "root" : "user");
-    start_stage(directory);
-    overlay("/usr");
-    pivot();
-    drop_old_root();
-    return access("/usr", F_OK) == 0 ? 0 : 1;
-}
-
 int main(int argc, char **argv)
 {
     const char *what = argc > 1 ? argv[1] : "";
@@ -232,8 +221,6 @@ int main(int argc, char **argv)
         return execute(argv[2], argv[3]);
     if (!strcmp(what, "pause"))
         return pause_until_signal();
-    if (!strcmp(what, "probe") && argc == 3)
-        return probe(argv[2]);
-    fprintf(stderr, "usage: shim run SPEC | exec PID SPEC | pause | probe DIR\n");
+    fprintf(stderr, "usage: shim run SPEC | exec PID SPEC | pause\n");
     return 2;
 }

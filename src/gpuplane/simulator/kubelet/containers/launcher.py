@@ -12,15 +12,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import logging
 import os
 import signal
-import subprocess
 import sys
 import sysconfig
 import tempfile
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
@@ -43,7 +44,10 @@ from gpuplane.simulator.kubelet.containers.rootfs import (
 )
 from gpuplane.simulator.nodes.images import NATIVE
 
-_REPORT_FD = 3
+log = logging.getLogger("gpuplane.kubelet")
+
+_SHIM: Final = NATIVE / "container-shim"
+_REPORT_FD: Final = 3
 
 
 class StartFailed(Terminal):
@@ -56,15 +60,53 @@ class Isolation(StrEnum):
     NONE = "none"  # rewritten paths
 
 
-def find_isolation(shim: Path = NATIVE / "container-shim") -> Isolation:
-    """What this machine allows."""
-    if not shim.is_file():
-        raise Terminal("the container shim is not built", where=str(shim), cure="python native/build.py")
-    with tempfile.TemporaryDirectory() as stage:
-        works = subprocess.run([shim, "probe", stage], capture_output=True, check=False).returncode == 0
-    if not works:
-        return Isolation.NONE
-    return Isolation.ROOT if os.geteuid() == 0 else Isolation.USER
+def find_isolation() -> Isolation:
+    """What this machine allows, found out by starting a container that does nothing. Raises Terminal."""
+    if not _SHIM.is_file():
+        raise Terminal("the container shim is not built", where=str(_SHIM), cure="python native/build.py")
+    how = Isolation.ROOT if os.geteuid() == 0 else Isolation.USER
+    spec = ContainerSpec(argv=("true",), env={"PATH": "/usr/bin:/bin"}, hostname="probe")
+    with tempfile.TemporaryDirectory() as directory:
+        home = Path(directory)
+        (home / "stage").mkdir()
+        words = isolated_words(spec, observe_machine(_own_paths()), how=how.value, stage=home / "stage", node_root=home)
+        write_words(home / "spec", ["log", str(home / "log"), "exit", str(home / "exit"), *words])
+        pid, report = _spawn(home / "spec")
+        with os.fdopen(report) as file:
+            answer = file.read()
+        os.waitpid(pid, 0)
+    if answer.startswith("ok "):
+        return how
+    log.warning("no mount namespaces here (%s); containers run without", answer.strip())
+    return Isolation.NONE
+
+
+def _own_paths() -> list[Path]:
+    """What a container needs of this installation, wherever it lies."""
+    package = Path(gpuplane.__file__).parent.parent
+    return [Path(sys.prefix), Path(sys.base_prefix), package, NATIVE, Path(sysconfig.get_path("purelib"))]
+
+
+def _spawn(spec: Path) -> tuple[int, int]:
+    """Starts a shim: its pid, and the descriptor on which it says how the start went."""
+    read, write = os.pipe()
+    null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
+    actions = [(os.POSIX_SPAWN_DUP2, null, fd) for fd in (0, 1, 2)]
+    try:
+        pid = os.posix_spawn(
+            _SHIM,
+            [str(_SHIM), "run", str(spec)],
+            {},
+            file_actions=[*actions, (os.POSIX_SPAWN_DUP2, write, _REPORT_FD)],
+            setsigdef=[signal.SIGPIPE, signal.SIGHUP, signal.SIGTERM, signal.SIGINT],
+        )
+    except OSError:
+        os.close(read)
+        raise
+    finally:
+        os.close(null)
+        os.close(write)
+    return pid, read
 
 
 class Launcher:
@@ -81,9 +123,7 @@ class Launcher:
         self.records = records
         self.isolation = find_isolation() if isolation is None else isolation
         self._execs = itertools.count()
-        self._shim = NATIVE / "container-shim"
-        own = (Path(sys.prefix), Path(sys.base_prefix), Path(gpuplane.__file__).parent.parent, NATIVE)
-        self._machine = observe_machine([*own, Path(sysconfig.get_path("purelib"))])
+        self._machine = observe_machine(_own_paths())
 
     async def start(self, record: Record, spec: ContainerSpec, now: str) -> Record:
         """Starts a container and returns its record with the pids. Raises StartFailed."""
@@ -100,8 +140,10 @@ class Launcher:
         (home / "spec.json").write_bytes(msgspec.json.encode(spec))  # who execs into it later may be another kubelet
         words = ["log", record.log, "exit", str(home / "exit"), *words]
         write_words(home / "spec", words)
-        shim, answer = await self._spawn(home / "spec")
+        shim, report = _spawn(home / "spec")
+        answer = (await read_all(report)).strip()
         if not answer.startswith("ok "):
+            await self._reap(shim)
             raise StartFailed(answer or "the shim died", where=f"container {record.name}")
         started = msgspec.structs.replace(
             record,
@@ -113,26 +155,6 @@ class Launcher:
         )
         self.records.save(started)
         return started
-
-    async def _spawn(self, spec: Path) -> tuple[int, str]:
-        read, write = os.pipe()
-        null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
-        actions = [(os.POSIX_SPAWN_DUP2, null, fd) for fd in (0, 1, 2)]
-        try:
-            pid = os.posix_spawn(  # noqa: ASYNC221 - a vfork, 1 ms; it does not wait for the process
-                self._shim,
-                [str(self._shim), "run", str(spec)],
-                {},
-                file_actions=[*actions, (os.POSIX_SPAWN_DUP2, write, _REPORT_FD)],
-                setsigdef=[signal.SIGPIPE, signal.SIGHUP, signal.SIGTERM, signal.SIGINT],
-            )
-        finally:
-            os.close(null)
-            os.close(write)
-        answer = await read_all(read)
-        if not answer.startswith("ok "):
-            await self._reap(pid)
-        return pid, answer.strip()
 
     async def wait(self, record: Record) -> Exit:
         """Returns once the container has ended. One whose shim was killed ends like a container that was: 137."""
@@ -174,7 +196,7 @@ class Launcher:
         else:
             words += plain_words(inside, device_dir=self._device_dir(home, spec))
         write_words(place, words)
-        return [str(self._shim), "exec", str(record.pid), str(place)]
+        return [str(_SHIM), "exec", str(record.pid), str(place)]
 
     def _device_dir(self, home: Path, spec: ContainerSpec) -> Path:
         if spec.privileged:

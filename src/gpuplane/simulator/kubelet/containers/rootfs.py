@@ -72,7 +72,7 @@ class Machine(msgspec.Struct, frozen=True):
 def observe_machine(keep: Iterable[Path]) -> Machine:
     directories, links = [], []
     for entry in sorted(os.scandir("/"), key=lambda e: e.name):
-        if entry.name in _PRIVATE:
+        if entry.name in _PRIVATE or not os.access(entry.path, os.R_OK):
             continue
         if entry.is_symlink():
             links.append((str(Path(entry.path).readlink()), entry.name))
