@@ -207,3 +207,18 @@ async def test_streams_are_opened_read_written_and_closed():
     await asyncio.wait_for(running, 5)
     ours[1].close()
     listener.close()
+
+
+async def test_an_object_applied_as_empty_gives_up_what_it_had(cluster):
+    await cluster.create("customresourcedefinitions", crd())
+
+    async def apply(manager: str, spec: dict[str, Any], force: bool = False) -> Any:
+        obj = {"apiVersion": "example.com/v1", "kind": "Thing", "metadata": {"name": "t"}, "spec": spec}
+        made = await cluster.registry.patch("things.example.com", None, "t", obj, "apply", manager=manager, force=force)
+        return made.get("spec")
+
+    await apply("one", {"a": "x"})
+    assert await apply("one", {}) == {}
+    await apply("one", {"a": "x"})
+    await apply("two", {"a": "x"})
+    assert await apply("one", {}) == {"a": "x"}

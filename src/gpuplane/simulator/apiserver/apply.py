@@ -109,12 +109,13 @@ def apply(live: Object, config: Object, schema: Schema, manager: Manager, *, for
     base = owned_part(live)
     merged = merge(base, wanted, schema)
     if kept is not None:
-        given_up = difference(kept.get("fieldsV1") or {}, sent)
+        given_up = _given_up(kept.get("fieldsV1") or {}, sent, wanted, schema)
         for entry in others:
             if given_up:
                 given_up = difference(given_up, entry.get("fieldsV1") or {})
         if given_up:
-            merged = remove(merged, given_up, schema)
+            # Removal takes emptied objects along; one that is applied as empty comes back.
+            merged = merge(remove(merged, given_up, schema), wanted, schema)
     changed, _ = differences(base, merged, schema)
     conflicts = [(entry, both) for entry in others if (both := intersection(entry.get("fieldsV1") or {}, changed))]
     if conflicts and not force:
@@ -131,6 +132,27 @@ def apply(live: Object, config: Object, schema: Schema, manager: Manager, *, for
     }
     _close(new, [entry for entry in others if entry.get("fieldsV1")], kept, manager, sent, now)
     return new
+
+
+def _given_up(mine: Fields, sent: Fields, wanted: Any, schema: Schema) -> Fields:
+    """What this manager owned and no longer sends. An object that it now sends empty gives up all that it had in it."""
+    result: Fields = {}
+    items = schema.list_type == "map"
+    values = keyed(wanted, schema) if items else {f"f:{name}": value for name, value in wanted.items()}
+    for key, inner in mine.items():
+        if key not in sent:
+            result[key] = inner
+        elif inner and isinstance(values.get(key), (dict, list)):
+            child = schema.item() if items else schema.child(key[2:])
+            if not values[key]:
+                result[key] = inner
+            elif granular(values[key], child) and child.list_type != "set" and sent[key]:
+                rest = _given_up(inner, sent[key], values[key], child)
+                if rest:
+                    result[key] = rest
+            elif sent[key] and (rest := difference(inner, sent[key])):
+                result[key] = rest
+    return result
 
 
 def _conflict(conflicts: list[tuple[Object, Fields]]) -> ApiFailure:
