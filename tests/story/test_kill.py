@@ -130,6 +130,7 @@ async def test_processes_may_be_killed_while_nodes_are_prepared(story):
     await story.world.kill("kubelet-sim-1")
     await holds("sim-3", StageName.TOOLKIT)
     await story.world.kill(CONTROL_PLANE)
+    await story.world.kill(SUPERVISOR)
     await holds("sim-2", StageName.DEVICE_PLUGIN)
     story.world.kill_containers("sim-2", "nvidia-device-plugin", "nvidia-operator-validator")
     await story.ready()

@@ -163,6 +163,11 @@ async def test_a_gpu_that_falls_off_the_bus_is_not_offered_and_comes_back(story)
 async def test_a_machine_that_lacks_something_says_what_and_how_to_mend_it(story):
     await story.ready()
     await story.opt_out("sim-1", "sim-2", "sim-3")
+    for name, bare in story.world.bare.items():
+        assert story.world.files(name) == bare
+        labels = (await story.client.get(Node, name)).metadata.labels
+        ours = [label for label in labels if label.startswith("nvidia.com/")]
+        assert ours == ["nvidia.com/gpu.deploy.operands"]
     containerd = story.world.root("sim-1") / "etc/containerd/config.toml"
     library = next((story.world.root("sim-2") / "usr/lib").rglob("libcuda.so.1"))
     modprobe = story.world.root("sim-3") / "usr/sbin/modprobe"

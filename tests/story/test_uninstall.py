@@ -2,12 +2,41 @@
 
 from __future__ import annotations
 
+import asyncio
+import sys
+from typing import Any
+
 import pytest
 
 from gpuplane.api.clusterpolicy import ClusterPolicy
 from gpuplane.api.core import DaemonSet, Node, Pod, RuntimeClass
-from gpuplane.api.gpunode import GPUNode
+from gpuplane.api.gpunode import GPUNode, StageState
 from gpuplane.kube import NotFound
+
+USE = """
+import time, pynvml
+pynvml.nvmlInit()
+print("uses", pynvml.nvmlDeviceGetCount(), flush=True)
+time.sleep(3600)
+"""
+
+
+def holder(node: str) -> dict[str, Any]:
+    """A pod that has the driver open."""
+    container = {
+        "name": "main",
+        "image": "python:3.11",
+        "command": [sys.executable, "-c", USE],
+        "resources": {"limits": {"nvidia.com/gpu": 1}},
+    }
+    spec = {"nodeSelector": {"kubernetes.io/hostname": node}, "containers": [container]}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "holder"}, "spec": spec}
+
+
+async def until_in_use(story) -> None:
+    async with asyncio.timeout(20):
+        while "uses" not in await story.log("holder"):  # noqa: ASYNC110 - a log is not watched
+            await asyncio.sleep(0.05)
 
 
 async def assert_as_before(story):
@@ -38,9 +67,18 @@ async def test_deleting_the_policy_alone_gives_the_nodes_back_and_keeps_the_oper
     await story.until(GPUNode, lambda found: len(found) == len(story.world.bare))
 
 
-async def test_uninstall_gives_everything_back(story):
+async def test_uninstall_waits_for_who_uses_a_gpu_and_gives_everything_back(story):
     await story.ready()
-    assert story.world.gpuplane("uninstall", "-q", "--timeout", "60s") == ""
+    await story.client.create(holder("sim-3"), namespace="default")
+    await story.phase("holder", "Running")
+    await until_in_use(story)
+    uninstall = asyncio.create_task(asyncio.to_thread(story.world.gpuplane, "uninstall", "-q", "--timeout", "60s"))
+    node = await story.node("sim-3", lambda node: node.status.stages["driver"].reason == "ModuleInUse")
+    assert node.status.stages["driver"].state is StageState.FAILED
+    assert "stop what uses the GPUs" in node.status.stages["driver"].cure
+    await story.until(GPUNode, lambda found: {node.metadata.name for node in found} == {"sim-3"})
+    await story.client.delete(Pod, "holder", "default", grace_seconds=0)
+    assert await uninstall == ""
     await assert_as_before(story)
     for kind in (GPUNode, ClusterPolicy):
         with pytest.raises(NotFound):
