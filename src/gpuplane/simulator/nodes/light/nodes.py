@@ -41,7 +41,7 @@ log = logging.getLogger("gpuplane.light-nodes")
 
 DEFAULT_MACHINE: Final = "t4-light"
 RENEW_SECONDS: Final = 15.0
-_RENEWERS: Final = 4
+_RENEWERS: Final = 32  # each waits for its answers: together they must keep pace on a busy loop, too
 _STARTING: Final = 16  # pods that start at a time: the loop must stay quick for the leases
 _AT_ONCE: Final = 32  # requests in flight
 _WRITERS: Final = 8
