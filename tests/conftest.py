@@ -14,7 +14,6 @@ from hypothesis import settings
 from gpuplane.errors import Terminal
 from gpuplane.simulator.cluster import ClusterHandle, ClusterSpec, down, up
 
-
 # The same examples in every run, so that a change is judged by what it changes; look for new ones with
 # HYPOTHESIS_PROFILE=default.
 settings.register_profile("same", derandomize=True, deadline=None, database=None)
