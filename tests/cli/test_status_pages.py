@@ -92,6 +92,15 @@ def test_a_lost_gpu_of_a_ready_node_is_trouble_too() -> None:
     assert "Xid 79" in page
 
 
+def test_a_node_that_does_not_answer_is_told_and_offers_nothing() -> None:
+    away = {"n1": "the node is not Ready: Kubelet stopped posting node status."}
+    seen = overview([gpunode("n1"), gpunode("n2")], [], {"n1": 2, "n2": 2}, away)
+    page = nodes_page("prod", seen, screen(), NOW)
+    assert "1 of 2 need you" in page and "2 GPUs out of reach" in page
+    assert "Kubelet stopped posting" in page and "cure   kubectl describe node n1" in page
+    assert seen.fits == {2: 1, 1: 2}
+
+
 def test_without_gpu_nodes_the_cure_is_told() -> None:
     page = nodes_page("prod", overview([], [], {}), screen(), NOW)
     assert "no GPU nodes" in page

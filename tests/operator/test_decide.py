@@ -222,6 +222,21 @@ def test_a_node_that_is_given_back_loses_the_labels_of_its_gpus():
     assert decide(node(labels={**GPU_NODE, names.DEPLOY_OPERANDS_LABEL: "false"}), NOW).empty
 
 
+def test_a_node_that_does_not_answer_is_let_go():
+    gates = {GATE[gate]: "true" for gate in ALL}
+    pods = {gate: OperandPod(gate, False) for gate in ALL}
+    seen = node(
+        labels={**GPU_NODE, **gates, names.GPU_PRESENT_LABEL: "true"},
+        status=status(*list(S)),
+        pods=pods,
+        enabled=frozenset(),
+        answers=False,
+    )
+    plan = decide(seen, NOW)
+    assert plan.delete
+    assert applied(seen, plan).labels == GPU_NODE
+
+
 reports = st.lists(
     st.tuples(
         st.sampled_from([S.DRIVER, S.TOOLKIT, S.CUDA, S.PLUGIN]),

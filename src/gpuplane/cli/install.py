@@ -16,6 +16,11 @@ from gpuplane.kube import Client, NotFound
 from gpuplane.operator.installation import MANAGER, POLICY_KIND, installation, resource_of
 
 Manifest = dict[str, Any]
+# Where to see what holds an object up that does not go.
+LOOK: Final = {
+    POLICY_KIND: "gpuplane status shows what the nodes wait for, kubectl -n gpu-operator get pods the operator; ",
+    "Namespace": "kubectl -n gpu-operator get pods shows what is left, as on a node that is not Ready; ",
+}
 AWAY_SECONDS: Final = 0.5  # until an API server that did not answer is asked again
 
 
@@ -69,15 +74,17 @@ async def apply(client: Client, manifest: Manifest) -> None:
 
 async def _uninstall(options: Namespace, screen: Terminal, wanted: list[Manifest]) -> int:
     async with Client.connect(options.kubeconfig, options.context, user_agent=MANAGER) as client:
+        manifest: Manifest = {}
         try:
             async with asyncio.timeout(options.timeout):
                 for manifest in wanted:
                     await _remove(client, manifest)
                     screen.say(f" {screen.glyph('good')} {_title(manifest)} removed")
         except TimeoutError:
+            look = LOOK.get(manifest["kind"], "")
             raise NoAnswer(
-                f"not everything was gone after {options.timeout:.0f} s",
-                cure="kubectl get clusterpolicy,gpunodes shows what is left; run gpuplane uninstall again",
+                f"{_title(manifest)} was not gone after {options.timeout:.0f} s",
+                cure=f"{look}run gpuplane uninstall again: it goes on from here",
             ) from None
     return 0
 

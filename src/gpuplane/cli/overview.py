@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
+from types import MappingProxyType
 
 import msgspec
 
@@ -20,7 +21,8 @@ class Holder(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class NodeView(msgspec.Struct, frozen=True, rename="camel"):
-    """One node. `stages` has all nine, each with its state and the seconds it took (None where not known)."""
+    """One node. `stages` has all nine, each with its state and the seconds it took (None where not known); `away` says
+    why Kubernetes does not count on the node."""
 
     name: str
     stage: str
@@ -40,6 +42,7 @@ class NodeView(msgspec.Struct, frozen=True, rename="camel"):
     what: str = ""
     where: str = ""
     cure: str = ""
+    away: str = ""
 
     @property
     def held(self) -> int:
@@ -74,11 +77,19 @@ class Overview(msgspec.Struct, frozen=True, rename="camel"):
 
     @property
     def troubled(self) -> tuple[NodeView, ...]:
-        return tuple(node for node in self.nodes if not node.ready or node.sick)
+        return tuple(node for node in self.nodes if not node.ready or node.sick or node.away)
 
 
-def overview(gpunodes: Iterable[GPUNode], pods: Iterable[Pod], allocatable: Mapping[str, int]) -> Overview:
-    """The overview; `allocatable` says how many GPUs each node's kubelet advertises."""
+def overview(
+    gpunodes: Iterable[GPUNode],
+    pods: Iterable[Pod],
+    allocatable: Mapping[str, int],
+    away: Mapping[str, str] = MappingProxyType({}),
+) -> Overview:
+    """The overview.
+
+    `allocatable` says how many GPUs each node's kubelet advertises, `away` why a node does not answer.
+    """
     holders: dict[str, list[Holder]] = {}
     running = waiting = 0
     for pod in pods:
@@ -92,7 +103,12 @@ def overview(gpunodes: Iterable[GPUNode], pods: Iterable[Pod], allocatable: Mapp
         else:
             waiting += 1
     views = tuple(
-        node_view(node, allocatable.get(node.metadata.name, 0), holders.get(node.metadata.name, ()))
+        node_view(
+            node,
+            0 if node.metadata.name in away else allocatable.get(node.metadata.name, 0),
+            holders.get(node.metadata.name, ()),
+            away.get(node.metadata.name, ""),
+        )
         for node in sorted(gpunodes, key=lambda node: node.metadata.name)
     )
     sizes = [size for size in (8, 4, 2, 1) if any(view.advertised >= size for view in views)]
@@ -107,7 +123,7 @@ def overview(gpunodes: Iterable[GPUNode], pods: Iterable[Pod], allocatable: Mapp
     )
 
 
-def node_view(node: GPUNode, advertised: int, holders: Sequence[Holder]) -> NodeView:
+def node_view(node: GPUNode, advertised: int, holders: Sequence[Holder], away: str = "") -> NodeView:
     status = node.status
     stages = view(status.stages)
     current = stages.get(StageName(status.summary.stage)) if status.summary.stage else None
@@ -134,6 +150,7 @@ def node_view(node: GPUNode, advertised: int, holders: Sequence[Holder]) -> Node
         what=stopped.message or stopped.reason,
         where=stopped.where,
         cure=stopped.cure,
+        away=away,
     )
 
 

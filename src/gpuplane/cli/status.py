@@ -46,7 +46,20 @@ async def observe(client: Client) -> Overview:
         )
     except NotFound:
         return overview((), (), {})
-    return overview(gpunodes, pods, {node.metadata.name: allocatable(node) for node in nodes})
+    return _overview(gpunodes, pods, nodes)
+
+
+def _overview(gpunodes: list[GPUNode], pods: list[Pod], nodes: list[Node]) -> Overview:
+    advertised = {node.metadata.name: allocatable(node) for node in nodes}
+    return overview(gpunodes, pods, advertised, {node.metadata.name: why for node in nodes if (why := _away(node))})
+
+
+def _away(node: Node) -> str:
+    """Why Kubernetes does not count on the node, empty when it does."""
+    ready = next((condition for condition in node.status.conditions if condition.type == "Ready"), None)
+    if ready is not None and ready.status == "True":
+        return ""
+    return f"the node is not Ready: {ready.message or ready.reason}" if ready is not None else "the node is not Ready"
 
 
 def allocatable(node: Node) -> int:
@@ -140,11 +153,7 @@ class Follower:
             await informer.stop()
 
     def seen(self) -> Overview:
-        return overview(
-            self._gpunodes.items(),
-            self._pods.items(),
-            {node.metadata.name: allocatable(node) for node in self._nodes.items()},
-        )
+        return _overview(self._gpunodes.items(), self._pods.items(), self._nodes.items())
 
     async def changed(self) -> None:
         await self._change.wait()

@@ -135,7 +135,10 @@ def _wide(nodes: Sequence[NodeView], screen: Terminal, now: datetime) -> list[st
 def _trouble(node: NodeView, screen: Terminal, now: datetime) -> list[str]:
     mark = screen.paint(screen.glyph("warn"), "warn") if node.ready else screen.paint(screen.glyph("bad"), "bad")
     number = len(node.gpus)
-    if node.ready:
+    if node.away:
+        effect = f"{count(number, 'GPU') if number else 'its GPUs'} out of reach"
+        what, where, cure = node.away, f"node/{node.name}", f"kubectl describe node {node.name}; look at its kubelet"
+    elif node.ready:
         sick = [gpu for gpu in node.gpus if gpu.uuid in node.sick]
         indices = ", ".join(str(gpu.index) for gpu in sick)
         effect = f"GPU{'s' if len(sick) > 1 else ''} {indices} not usable; {number - len(sick)} of {number} left"

@@ -153,6 +153,9 @@ def gates(seen: Observed, stages: Mapping[str, Stage]) -> dict[str, str | None]:
 
 def _take_back(seen: Observed) -> NodePlan:
     """Close every gate in reverse order; at the end the node carries nothing of ours."""
+    if not seen.answers:
+        # Pods there do not end before their kubelet is back, which may be never.
+        seen = msgspec.structs.replace(seen, pods={})
     stages = seen.status.stages if seen.status is not None else {}
     wanted = {names.DEPLOY_PREFIX + operand.gate: _closing(seen, operand, stages) for operand in OPERANDS}
     closed = not any(wanted.values()) and not any(operand.gate in seen.pods for operand in OPERANDS)

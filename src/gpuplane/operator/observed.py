@@ -80,8 +80,13 @@ def observe(
         pods={pod.metadata.labels.get(COMPONENT_LABEL, ""): operand_pod(pod) for pod in pods},
         enabled=enabled,
         taint_wanted=taint_wanted,
-        answers=any(c.type == "Ready" and c.status == "True" for c in node.status.conditions),
+        answers=answers(node),
     )
+
+
+def answers(node: Node) -> bool:
+    """Whether the node's kubelet is there."""
+    return any(c.type == "Ready" and c.status == "True" for c in node.status.conditions)
 
 
 # Reasons that the kubelet gives on the way to a start; they are no problem.

@@ -23,7 +23,7 @@ from gpuplane.operand.http import serving
 from gpuplane.operator.cluster import ClusterView, ClusterWriter
 from gpuplane.operator.metrics import paths
 from gpuplane.operator.nodes import NodeWriter, Settling
-from gpuplane.operator.observed import COMPONENT_LABEL, observe
+from gpuplane.operator.observed import COMPONENT_LABEL, answers, observe
 from gpuplane.operator.operands import enabled_gates
 from gpuplane.operator.policy import PART_OF, PART_OF_LABEL, chosen, is_feature, stage_events
 
@@ -163,7 +163,7 @@ class Operator:
             nodes=self.nodes.items(),
             gpunodes=self.gpunodes.items(),
             daemonsets=self.daemonsets.items(),
-            operand_pods=sum(1 for pod in self.pods.items() if is_operand(pod)),
+            operand_pods=self._operand_pods(),
         )
         if policy.metadata.deletion_timestamp:
             await self.cluster.end(policy, seen)
@@ -184,6 +184,11 @@ class Operator:
             named = ", ".join(idle[:5]) + (f" and {len(idle) - 5} more" if len(idle) > 5 else "")
             text = f"no effect in this release: {named}; gpuplane check says why"
             self.recorder.event(policy, "Warning", "NoEffect", text)
+
+    def _operand_pods(self) -> int:
+        """How many there are on nodes that answer; on others they cannot end."""
+        answering = {node.metadata.name for node in self.nodes.items() if answers(node)}
+        return sum(1 for pod in self.pods.items() if pod.spec.node_name in answering and is_operand(pod))
 
     def _all_nodes(self) -> list[str]:
         return [node.metadata.name for node in self.nodes.items()]
