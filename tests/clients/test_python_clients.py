@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import datetime
+import gc
 import threading
+import warnings
+from collections.abc import Iterator
 
 import pytest
 
@@ -15,6 +18,15 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
+
+
+@pytest.fixture(autouse=True)
+def sockets_of_others() -> Iterator[None]:
+    """These clients leave connections to the garbage collector, whose warning would meet some later test."""
+    yield
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
 
 
 def test_lightkube(cluster, namespace):
