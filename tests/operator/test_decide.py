@@ -237,6 +237,18 @@ def test_a_node_that_does_not_answer_is_let_go():
     assert applied(seen, plan).labels == GPU_NODE
 
 
+def test_a_node_that_comes_back_half_way_out_begins_where_it_was_undone():
+    done = status(*list(S)).stages
+    undone = {**done, S.TOOLKIT.value: Stage(state=StageState.REMOVED, since=NOW)}
+    labels = {**GPU_NODE, GATE["driver"]: "true", GATE["container-toolkit"]: "removing"}
+    seen = node(labels=labels, status=GPUNodeStatus(stages=undone))
+    after = applied(seen, decide(seen, NOW))
+    assert after.status is not None
+    assert set(after.status.stages) == {S.DISCOVERED, S.DRIVER, S.TOOLKIT}
+    opened = {gate for gate in ALL if after.labels.get(GATE[gate]) == "true"}
+    assert opened == {"driver", "container-toolkit", "operator-validator"}
+
+
 reports = st.lists(
     st.tuples(
         st.sampled_from([S.DRIVER, S.TOOLKIT, S.CUDA, S.PLUGIN]),

@@ -10,6 +10,8 @@ from gpuplane.api.core import Event, Node, Pod
 from gpuplane.api.gpunode import GPUNode, StageName, StageState
 from gpuplane.simulator.gpus import Faults
 
+MACHINES = ("sim-1", "sim-2", "sim-3")
+OPERANDS_LABEL = "nvidia.com/gpu.deploy.operands"
 PLUGIN, EXPORTER, LABELLER = "nvidia-device-plugin-daemonset", "nvidia-dcgm-exporter", "gpu-feature-discovery"
 
 
@@ -185,4 +187,27 @@ async def test_a_machine_that_lacks_something_says_what_and_how_to_mend_it(story
         assert "modprobe" in stage.message and "kmod" in stage.cure
     for name in ("sim-1", "sim-2", "sim-3"):
         await story.validate_again(name)
+    await story.ready()
+
+
+async def test_a_node_that_is_let_in_again_half_way_out_becomes_ready(story):
+    await story.ready()
+    for node in MACHINES:
+        await story.client.patch(Node, node, {"metadata": {"labels": {OPERANDS_LABEL: "false"}}})
+    await story.until(
+        GPUNode,
+        lambda found: any(
+            stage.state is StageState.REMOVED
+            for node in found
+            for name, stage in node.status.stages.items()
+            if name == "toolkit"
+        ),
+    )
+    await story.opt_in(*MACHINES)
+    await story.ready()
+    await story.until(
+        Pod,
+        lambda pods: pods and not any("-removal" in pod.metadata.name for pod in pods),
+        namespace="gpu-operator",
+    )
     await story.ready()

@@ -84,7 +84,7 @@ def decide(seen: Observed, now: str) -> NodePlan:
 
 def _stages(seen: Observed, reported: Mapping[str, Stage], now: str) -> dict[str, Stage]:
     """The stages as they are: what operands reported, and what only the operator can see."""
-    stages = dict(reported)
+    stages = _still_founded(reported)
 
     def put(name: StageName, state: StageState, **details: str) -> None:
         if state_of(stages, name) is not state:
@@ -114,6 +114,17 @@ def _stages(seen: Observed, reported: Mapping[str, Stage], now: str) -> dict[str
     else:
         stages.pop(StageName.READY.value, None)
     return stages
+
+
+def _still_founded(reported: Mapping[str, Stage]) -> dict[str, Stage]:
+    """The stages without those that stand on one that was undone: a node that comes back half way out begins there."""
+    order = [name for name in StageName if name.value in reported]
+    undone = next((name for name in order if reported[name.value].state is StageState.REMOVED), None)
+    return {
+        name.value: reported[name.value]
+        for name in order
+        if undone is None or name in before(undone) or reported[name.value].state is StageState.REMOVED
+    }
 
 
 def _explain_running(seen: Observed, stages: dict[str, Stage], now: str) -> None:
