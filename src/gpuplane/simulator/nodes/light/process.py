@@ -27,7 +27,7 @@ from gpuplane.simulator.nodes.light.operands import request_token
 if TYPE_CHECKING:
     from gpuplane.simulator.nodes.light.nodes import LightNode
 
-_TERM_SECONDS = 5.0
+_TERM_SECONDS = 2.0
 
 
 class Processes:
