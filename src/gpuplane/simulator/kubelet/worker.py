@@ -242,7 +242,7 @@ class PodWorker:
         self.seen[name] = Seen(
             id=record.id,
             attempt=attempt,
-            started_at=machine.clock.time(),
+            started_at=machine.started_at(record),  # as the next kubelet will read it
             previous=before.ended,
             crashes=before.crashes,
             started=container.startup_probe is None,
