@@ -63,7 +63,9 @@ class ControlPlane:
         )
         # NB: nothing is awaited until everybody is let in, so that no early request is refused.
         admit(server.extensions, self._tokens)
-        controllers = Controllers(server.registry, ca=server.authority.read_text())
+        controllers = Controllers(
+            server.registry, ca=server.authority.read_text(), node_grace_s=self._spec.grace_seconds
+        )
         scheduler = Scheduler(server.registry, config)
         write(directory.endpoint_file, msgspec.json.encode(Endpoint(server.url, server.port)))
         _log.info("cluster %s serves on %s", spec.name, server.url)

@@ -36,6 +36,16 @@ class ClusterSpec(msgspec.Struct, frozen=True, kw_only=True):
     persist: bool = False
     scheduler_config: str = ""
 
+    @property
+    def renew_seconds(self) -> float:
+        """How often a light node renews its lease: thousands on one machine must leave it time for something else."""
+        return max(15.0, self.light_nodes / 40)
+
+    @property
+    def grace_seconds(self) -> float:
+        """How long a node may be silent; Kubernetes' 40 s, or what fits `renew_seconds`."""
+        return max(40.0, 2.7 * self.renew_seconds)
+
     def check(self) -> None:
         """Raises InvalidInput with everything that is wrong."""
         findings = []

@@ -40,7 +40,6 @@ from gpuplane.simulator.nodes.machine import machine as find_machine
 log = logging.getLogger("gpuplane.light-nodes")
 
 DEFAULT_MACHINE: Final = "t4-light"
-RENEW_SECONDS: Final = 15.0
 _RENEWERS: Final = 32  # each waits for its answers: together they must keep pace on a busy loop, too
 _STARTING: Final = 16  # pods that start at a time: the loop must stay quick for the leases
 _AT_ONCE: Final = 32  # requests in flight
@@ -87,7 +86,9 @@ class LightNodes:
         machine: NodeMachine,
         prefix: str = "light-",
         token: str = "",
+        renew_seconds: float = 15.0,
     ) -> None:
+        self._renew_seconds = renew_seconds
         limit = asyncio.Semaphore(_AT_ONCE)
         self.client = ViewClient(endpoint, user_agent="gpuplane-light-nodes")
         self.client.limit = limit
@@ -221,18 +222,22 @@ class LightNodes:
         """Every `_RENEWERS`th lease, round and round."""
         loop = asyncio.get_running_loop()
         while True:
-            due = loop.time() + RENEW_SECONDS
+            due = loop.time() + self._renew_seconds
             mine = self._alive[shard::_RENEWERS]
             for number, node in enumerate(mine):
                 await _until_done(self._renew_one, node)
-                ahead = due - RENEW_SECONDS * (1 - (number + 1) / len(mine)) - loop.time()
+                ahead = due - self._renew_seconds * (1 - (number + 1) / len(mine)) - loop.time()
                 if ahead > 0:
                     await asyncio.sleep(ahead)
             if not mine:
                 await asyncio.sleep(1.0)
 
     async def _renew_one(self, node: LightNode) -> None:
-        spec = {"holderIdentity": node.name, "leaseDurationSeconds": LEASE_SECONDS, "renewTime": self.now()}
+        spec = {
+            "holderIdentity": node.name,
+            "leaseDurationSeconds": max(LEASE_SECONDS, int(2.7 * self._renew_seconds)),
+            "renewTime": self.now(),
+        }
         if node.alive:
             with contextlib.suppress(NotFound):  # somebody deleted it: made again below
                 await self._watching.patch(LeaseObject, node.name, {"spec": spec}, LEASE_NAMESPACE)
@@ -313,7 +318,14 @@ def _raise_file_limit() -> None:
 
 
 async def run_light_nodes(
-    *, count: int, directory: Path, kubeconfig: Path, machine: str = "", prefix: str = "light-", token: str = ""
+    *,
+    count: int,
+    directory: Path,
+    kubeconfig: Path,
+    machine: str = "",
+    prefix: str = "light-",
+    token: str = "",
+    renew_seconds: float = 15.0,
 ) -> None:
     """`count` light nodes with their roots below `directory`, until cancelled. Raises InvalidInput for a machine
     unknown."""
@@ -325,6 +337,7 @@ async def run_light_nodes(
         count=count,
         machine=find_machine(machine or DEFAULT_MACHINE),
         prefix=prefix,
+        renew_seconds=renew_seconds,
     )
     await nodes.run()
 
@@ -345,4 +358,5 @@ async def run(options: Namespace) -> None:
         kubeconfig=options.kubeconfig,
         machine=spec.light_machine,
         token=cluster.kubelet_token.read_text().strip(),
+        renew_seconds=spec.renew_seconds,
     )
