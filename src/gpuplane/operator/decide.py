@@ -16,10 +16,10 @@ from collections.abc import Mapping
 import msgspec
 
 from gpuplane import names
-from gpuplane.api.gpunode import GPUNodeStatus, Stage, StageName, StageState, summarize
+from gpuplane.api.gpunode import STAGES, GPUNodeStatus, Stage, StageName, StageState, summarize
 from gpuplane.operator.conditions import conditions
 from gpuplane.operator.observed import Observed
-from gpuplane.operator.stages import OPERANDS, Operand, before, operand_of
+from gpuplane.operator.stages import OPERANDS, Operand, before, below, operand_of, users
 
 OPEN = "true"
 PRE_INSTALLED = "pre-installed"
@@ -118,7 +118,7 @@ def _stages(seen: Observed, reported: Mapping[str, Stage], now: str) -> dict[str
 
 def _still_founded(reported: Mapping[str, Stage]) -> dict[str, Stage]:
     """The stages without those that stand on one that was undone: a node that comes back half way out begins there."""
-    order = [name for name in StageName if name.value in reported]
+    order = [name for name in STAGES if name.value in reported]
     undone = next((name for name in order if reported[name.value].state is StageState.REMOVED), None)
     return {
         name.value: reported[name.value]
@@ -129,7 +129,7 @@ def _still_founded(reported: Mapping[str, Stage]) -> dict[str, Stage]:
 
 def _explain_running(seen: Observed, stages: dict[str, Stage], now: str) -> None:
     """Store why a stage is not there yet when its pod has a problem, and forget it when the problem is gone."""
-    for name in StageName:
+    for name in STAGES:
         operand = operand_of(name)
         if operand is None or state_of(stages, name) not in (None, StageState.RUNNING):
             continue
@@ -196,15 +196,12 @@ def _is_open(seen: Observed, gate: str) -> bool:
 
 def _must_close(operand: Operand, stages: Mapping[str, Stage]) -> bool:
     """Whether a stage that `operand` stands on was seen to be false."""
-    below = {name for need in operand.needs for name in (*before(need), need)}
-    return any(state_of(stages, name) is StageState.FAILED for name in below)
+    return any(state_of(stages, name) is StageState.FAILED for name in below(operand))
 
 
 def _stood_upon(seen: Observed, operand: Operand) -> bool:
     """Whether a later operand's pod on the node needs what `operand` makes, or what follows from it."""
-    order = list(StageName)
-    follows = set(order[order.index(operand.makes[0]) :])
-    return any(other.gate in seen.pods for other in OPERANDS if other is not operand and set(other.needs) & follows)
+    return any(other.gate in seen.pods for other in users(operand))
 
 
 def state_of(stages: Mapping[str, Stage], name: StageName) -> StageState | None:

@@ -8,11 +8,12 @@ on a node only when `needs` hold on that node.
 
 from __future__ import annotations
 
+import functools
 from typing import Final
 
 import msgspec
 
-from gpuplane.api.gpunode import StageName
+from gpuplane.api.gpunode import STAGES, StageName
 
 
 class Operand(msgspec.Struct, frozen=True):
@@ -44,12 +45,27 @@ OPERANDS: Final[tuple[Operand, ...]] = (
 )
 
 
+# Asked for every node at every change, of a table that never changes: hence the caches.
+@functools.cache
 def operand_of(stage: StageName) -> Operand | None:
     """The operand that makes `stage`; None for discovered and ready."""
     return next((operand for operand in OPERANDS if stage in operand.makes), None)
 
 
+@functools.cache
 def before(stage: StageName) -> tuple[StageName, ...]:
     """All stages in front of `stage`."""
-    order = list(StageName)
-    return tuple(order[: order.index(stage)])
+    return STAGES[: STAGES.index(stage)]
+
+
+@functools.cache
+def below(operand: Operand) -> tuple[StageName, ...]:
+    """Everything that `operand` stands on: what it needs, and all that comes before."""
+    return tuple(stage for stage in STAGES if any(stage is need or stage in before(need) for need in operand.needs))
+
+
+@functools.cache
+def users(operand: Operand) -> tuple[Operand, ...]:
+    """The operands that stand on what `operand` makes, or on what follows from it."""
+    follows = set(STAGES[STAGES.index(operand.makes[0]) :])
+    return tuple(other for other in OPERANDS if other is not operand and set(other.needs) & follows)
