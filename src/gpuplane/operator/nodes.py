@@ -31,12 +31,12 @@ class Settling:
     """Holds back progress that a later write will carry as well.
 
     A few nodes show each step at once; a hundred on their way together save the API server a write for each stage. The
-    delay grows with the square of the number of nodes: 40 ms for 4, 25 s for 100, a minute from 155 on.
+    delay grows with the square of the number of nodes, up to about the time in which so many come up: 40 ms for 4, 25 s
+    for 100, a minute from 155 to 600, 100 s for 1,000.
     """
 
-    def __init__(self, clock: Callable[[], float], *, at_most: float = 60.0) -> None:
+    def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._at_most = at_most
         self._due: dict[str, float] = {}
         self._first: dict[str, dict[tuple[str, str], str]] = {}
 
@@ -57,7 +57,7 @@ class Settling:
         if plan.status is None or plan.urgent:
             self._due.pop(name, None)
             return 0.0
-        delay = min(self._at_most, nodes * nodes / 400)
+        delay = min(nodes * nodes / 400, max(60.0, nodes / 10))
         due = self._due.setdefault(name, self._clock() + delay)
         left = due - self._clock()
         if left <= 0:

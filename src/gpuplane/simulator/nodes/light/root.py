@@ -24,7 +24,8 @@ from gpuplane.simulator.nodes.root import tree
 
 _READ: Final = (
     *("etc/os-release", "etc/containerd/", "etc/docker/", "etc/crio/", "boot/config-"),
-    *("proc/sys/kernel/osrelease", "proc/cpuinfo", "sys/block/", "sys/devices/system/node/", "sys/fs/"),
+    *("proc/sys/kernel/osrelease", "proc/cpuinfo", "sys/block/", "sys/class/dmi/", "sys/devices/system/node/"),
+    "sys/fs/",
 )
 _PCI: Final = "sys/bus/pci/devices/"
 _PCI_FILES: Final = ("vendor", "class", "device")
