@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from gpuplane import names
 from gpuplane.api.gpunode import GPU, GPUNodeStatus, Stage, StageName, StageState, view
 from gpuplane.operator.decide import GPU_LABELLED, NodePlan, decide
+from gpuplane.operator.nodes import FREE_SECONDS, Settling
 from gpuplane.operator.observed import Observed, OperandPod
 from gpuplane.operator.stages import OPERANDS
 
@@ -247,6 +248,19 @@ def test_a_node_that_comes_back_half_way_out_begins_where_it_was_undone():
     assert set(after.status.stages) == {S.DISCOVERED, S.DRIVER, S.TOOLKIT}
     opened = {gate for gate in ALL if after.labels.get(GATE[gate]) == "true"}
     assert opened == {"driver", "container-toolkit", "operator-validator"}
+
+
+def test_free_gpus_alone_can_wait_and_are_told_in_the_end() -> None:
+    seen = msgspec.structs.replace(settled(), held=1)
+    plan = decide(seen, NOW)
+    assert plan.status is not None
+    assert plan.status.summary.free == "0"
+    assert not plan.urgent
+    clock = [0.0]
+    settling = Settling(lambda: clock[0])
+    assert settling.wait("n1", plan, nodes=1) == FREE_SECONDS
+    clock[0] = FREE_SECONDS
+    assert settling.wait("n1", plan, nodes=1) == 0.0
 
 
 reports = st.lists(

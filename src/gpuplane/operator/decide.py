@@ -32,7 +32,7 @@ class NodePlan(msgspec.Struct, frozen=True):
 
     `labels`: None removes one. `status` is the whole new status, None when it stays. `urgent` is False for progress
     that the next write will carry as well. `taint`: True sets it, False takes it away, None leaves it. `release`: the
-    labels of GPU feature discovery go too.
+    labels of GPU feature discovery go too. `only_free`: nothing changed but the number of free GPUs.
     """
 
     labels: Mapping[str, str | None] = {}
@@ -41,10 +41,11 @@ class NodePlan(msgspec.Struct, frozen=True):
     delete: bool = False
     taint: bool | None = None
     release: bool = False
+    only_free: bool = False
 
     @property
     def empty(self) -> bool:
-        return msgspec.structs.replace(self, urgent=True) == NodePlan()
+        return msgspec.structs.replace(self, urgent=True, only_free=False) == NodePlan()
 
 
 def decide(seen: Observed, now: str) -> NodePlan:
@@ -67,17 +68,21 @@ def decide(seen: Observed, now: str) -> NodePlan:
     )
     status = msgspec.structs.replace(status, summary=summarize(status))
     status = msgspec.structs.replace(status, conditions=conditions(status, seen.allocatable_gpus, now))
+    summary = msgspec.structs.replace(status.summary, free=old.summary.free)
+    only_free = msgspec.structs.replace(status, summary=summary) == seen.status
     ready = holds(stages, StageName.READY)
     taint = seen.taint_wanted and not ready
     return NodePlan(
         labels=_changes(seen.labels, {names.GPU_PRESENT_LABEL: OPEN, **gates(seen, stages)}),
         status=status if status != seen.status else None,
-        urgent=(
+        urgent=not only_free
+        and (
             seen.status is None
             or ready
             or holds(old.stages, StageName.READY)
             or _failures(stages) != _failures(old.stages)
         ),
+        only_free=only_free,
         taint=taint if taint != seen.tainted else None,
     )
 

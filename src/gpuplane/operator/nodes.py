@@ -27,6 +27,9 @@ GPU_LABELLER: Final = names.FIELD_MANAGER_PREFIX + "gpu-feature-discovery"
 FEATURE_LABELLER: Final = names.FIELD_MANAGER_PREFIX + "discovery"
 
 
+FREE_SECONDS: Final = 5.0  # pods come and go; the number of free GPUs is written no more often than this
+
+
 class Settling:
     """Holds back progress that a later write will carry as well.
 
@@ -57,7 +60,7 @@ class Settling:
         if plan.status is None or plan.urgent:
             self._due.pop(name, None)
             return 0.0
-        delay = min(nodes * nodes / 400, max(60.0, nodes / 10))
+        delay = FREE_SECONDS if plan.only_free else min(nodes * nodes / 400, max(60.0, nodes / 10))
         due = self._due.setdefault(name, self._clock() + delay)
         left = due - self._clock()
         if left <= 0:
