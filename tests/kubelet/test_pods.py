@@ -59,7 +59,7 @@ async def test_variables_arguments_and_volumes(api: Any, make_node: Any) -> None
         "command": ["sh", "-c"],
         "args": [
             "echo $(WHO) $PW $CM_a '$$(WHO)'; cat /cfg/renamed /pod/labels /sub /data/file; echo; "
-            "ls /var/run/secrets/kubernetes.io/serviceaccount; echo made > /data/made; echo gone > /scratch/x; cat /scratch/x"
+            "ls /var/run/secrets/kubernetes.io/serviceaccount; echo made > /data/made; echo gone > /job/x; cat /job/x"
         ],
         "env": [
             {"name": "WHO", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
@@ -71,7 +71,7 @@ async def test_variables_arguments_and_volumes(api: Any, make_node: Any) -> None
             {"name": "all", "mountPath": "/sub", "subPath": "b"},
             {"name": "down", "mountPath": "/pod"},
             {"name": "host", "mountPath": "/data"},
-            {"name": "work", "mountPath": "/scratch"},
+            {"name": "work", "mountPath": "/job"},
         ],
     }
     volumes = [
@@ -92,16 +92,16 @@ async def test_init_containers_and_sidecars_come_first_and_sidecars_last(api: An
     await api.create_pod(
         restartPolicy="Never",
         initContainers=[
-            shell("echo one > /scratch/order") | {"name": "first", "volumeMounts": [{"name": "w", "mountPath": "/scratch"}]},
-            shell("echo two >> /scratch/order; " + SLEEP)
+            shell("echo one > /job/order") | {"name": "first", "volumeMounts": [{"name": "w", "mountPath": "/job"}]},
+            shell("echo two >> /job/order; " + SLEEP)
             | {
                 "name": "side",
                 "restartPolicy": "Always",
-                "volumeMounts": [{"name": "w", "mountPath": "/scratch"}],
-                "startupProbe": {"exec": {"command": ["grep", "two", "/scratch/order"]}, "periodSeconds": 1},
+                "volumeMounts": [{"name": "w", "mountPath": "/job"}],
+                "startupProbe": {"exec": {"command": ["grep", "two", "/job/order"]}, "periodSeconds": 1},
             },
         ],
-        containers=[shell("cat /scratch/order") | {"volumeMounts": [{"name": "w", "mountPath": "/scratch"}]}],
+        containers=[shell("cat /job/order") | {"volumeMounts": [{"name": "w", "mountPath": "/job"}]}],
         volumes=[{"name": "w", "emptyDir": {}}],
     )
     status = await api.phase("Succeeded")
@@ -202,11 +202,11 @@ async def test_deletion_asks_first_and_then_kills(api: Any, make_node: Any) -> N
 async def test_hooks_run_inside_the_container(api: Any, make_node: Any) -> None:
     node = await make_node()
     container = shell(SLEEP) | {
-        "volumeMounts": [{"name": "w", "mountPath": "/scratch"}],
-        "readinessProbe": {"exec": {"command": ["test", "-e", "/scratch/started"]}, "periodSeconds": 1},
+        "volumeMounts": [{"name": "w", "mountPath": "/job"}],
+        "readinessProbe": {"exec": {"command": ["test", "-e", "/job/started"]}, "periodSeconds": 1},
         "lifecycle": {
-            "postStart": {"exec": {"command": ["touch", "/scratch/started"]}},
-            "preStop": {"exec": {"command": ["touch", "/scratch/stopping"]}},
+            "postStart": {"exec": {"command": ["touch", "/job/started"]}},
+            "preStop": {"exec": {"command": ["touch", "/job/stopping"]}},
         },
     }
     await api.create_pod(containers=[container], volumes=[{"name": "w", "hostPath": {"path": "/opt"}}])
