@@ -1,6 +1,9 @@
 """A thousand light nodes from bare to ready: time, writes for each node, writes once settled, memory of the operator.
 
-    python benchmarks/scale.py [NODES]
+    python benchmarks/scale.py [NODES [MACHINE]]
+
+MACHINE is one of `gpuplane up --list-machines`; by default a T4 machine without a driver, so that every node installs
+one. With t4-light it is there already, as on many cloud images.
 
 Everything above the hardware is production code: API server, scheduler, controllers, kubelet protocol and operands on
 one side, the operator in its own process on the other. Writes are counted by the API server, by user.
@@ -56,9 +59,9 @@ def resident_mib(pid: int) -> float:
     return int(re.findall(r"VmRSS:\s+(\d+)", text)[0]) / 1024
 
 
-async def measure(nodes: int) -> None:
+async def measure(nodes: int, machine: str) -> None:
     began = time.monotonic()
-    handle = await up(ClusterSpec(name=NAME, light_nodes=nodes), timeout=120)
+    handle = await up(ClusterSpec(name=NAME, light_nodes=nodes, light_machine=machine), timeout=120)
     async with Client.connect(handle.kubeconfig, user_agent="benchmark") as client:
         async with watching(client, Node) as bare:
             await bare.until(lambda: sum(map(is_ready, bare.items())) == nodes)
@@ -111,14 +114,15 @@ async def follow(client: Client, operator: subprocess.Popen[bytes], nodes: int) 
     show(f"writes in {SETTLED_SECONDS:.0f} s once settled", sum((await writes(client) - before).values()), "", goal=0)
 
 
-async def main(nodes: int) -> None:
+async def main(nodes: int, machine: str) -> None:
     with tempfile.TemporaryDirectory(prefix="gpuplane-") as home:
         os.environ["GPUPLANE_HOME"] = home
         try:
-            await measure(nodes)
+            await measure(nodes, machine)
         finally:
             await down(NAME)
 
 
 if __name__ == "__main__":
-    asyncio.run(main(int(sys.argv[1]) if len(sys.argv) > 1 else 1000))
+    given = dict(enumerate(sys.argv))
+    asyncio.run(main(int(given.get(1, 1000)), given.get(2, "t4-ubuntu22")))
