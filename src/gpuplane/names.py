@@ -32,8 +32,6 @@ OS_VERSION_LABEL: Final = FEATURE_PREFIX + "system-os_release.VERSION_ID"  # VER
 GPU_PRESENT_LABEL: Final = "nvidia.com/gpu.present"  # "true" on nodes with an NVIDIA GPU
 DEPLOY_PREFIX: Final = "nvidia.com/gpu.deploy."  # begins the gates, one for each operand
 DEPLOY_OPERANDS_LABEL: Final = DEPLOY_PREFIX + "operands"  # "false" is the node's opt-out
-PLUGIN_CONFIG_LABEL: Final = "nvidia.com/device-plugin.config"  # a node's plugin configuration; nobody acts on it yet
-UPGRADE_STATE_LABEL: Final = "nvidia.com/gpu-driver-upgrade-state"  # a driver upgrade's state; nobody acts on it yet
 NOT_READY_TAINT: Final = "nvidia.com/gpu-not-ready"  # on nodes not ready yet, with operator.notReadyTaint
 RETRY_ANNOTATION: Final = "gpuplane.dev/retry"  # on a GPUNode, any new value: validate again now
 

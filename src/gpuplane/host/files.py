@@ -180,10 +180,6 @@ class Host:
                 _flush(place)
             return True
 
-    def make_dirs(self, path: str) -> None:
-        with self._at(f"{path}/x", make=True):
-            pass
-
     def missing_dirs(self, path: str) -> tuple[str, ...]:
         """The directories above `path` that do not exist yet, outermost first."""
         missing: list[str] = []
