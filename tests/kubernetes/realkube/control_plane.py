@@ -1,0 +1,276 @@
+"""etcd, kube-apiserver, kube-controller-manager and kube-scheduler as processes of this machine, for anybody.
+
+A cluster's directory:
+
+    cluster.json       ports and pids
+    pki/               certificates and kubeconfigs; pki/admin.kubeconfig is for people
+    etcd/              the objects
+    logs/<process>.log
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import ssl
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from gpuplane.errors import NoAnswer, Terminal
+from gpuplane.simulator.cluster import processes
+from gpuplane.simulator.cluster.directory import Running
+from realkube import binaries, pki
+
+HOST: Final = "127.0.0.1"
+SERVICES: Final = "10.96.0.0/16"
+PARTS: Final = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
+_PATIENCE_S: Final = 90.0
+_POLL_S: Final = 0.05
+Progress = Callable[[str], None]
+
+
+class State(msgspec.Struct):
+    """What is known of a cluster between commands; `network` is the third byte of its machines' addresses."""
+
+    ports: dict[str, int]
+    network: int
+    running: dict[str, Running] = {}
+
+
+class ControlPlane:
+    """One cluster's control plane. `fake_nodes` keeps nodes without a kubelet alive for a day.
+
+    `scheduler_config` is a KubeSchedulerConfiguration's path; its kubeconfig is filled in.
+    """
+
+    def __init__(self, directory: Path, *, fake_nodes: bool = True, scheduler_config: Path | None = None) -> None:
+        self.directory = directory
+        self.pki = directory / "pki"
+        self.logs = directory / "logs"
+        self.fake_nodes = fake_nodes
+        self.scheduler_config = scheduler_config
+        self._file = directory / "cluster.json"
+        self.state = self._load()
+
+    # -- what others ask -------------------------------------------------------------------------------------------
+    @property
+    def url(self) -> str:
+        return f"https://{HOST}:{self.state.ports['kube-apiserver']}"
+
+    @property
+    def kubeconfig(self) -> Path:
+        return self.pki / "admin.kubeconfig"
+
+    @property
+    def host_address(self) -> str:
+        """This machine, as the cluster's machines see it."""
+        return f"10.99.{self.state.network}.1"
+
+    def pid(self, part: str) -> int:
+        return self.state.running[part].pid
+
+    def client_config(self, user: str, group: str = "") -> Path:
+        """A kubeconfig for anybody: the authority signs what the test asks for."""
+        name = "user-" + user.replace(":", "-").replace("/", "-")
+        pki.client(self.pki, name, user, group)
+        return pki.kubeconfig(self.pki, name, self.url)
+
+    # -- life ------------------------------------------------------------------------------------------------------
+    def start(self, progress: Progress = lambda _: None) -> None:
+        """Starts what does not run, and returns when the API server is ready. What an earlier run left goes on.
+
+        Raises Unavailable when the programs cannot be built; Terminal with the log's last line when one ends.
+        """
+        for part in ("etcd", "kubernetes"):
+            binaries.build(part, progress)
+        for path in (self.directory, self.logs):
+            path.mkdir(parents=True, exist_ok=True)
+        pki.ensure(self.pki, (self.host_address,))
+        for name in pki.CLIENTS:
+            pki.kubeconfig(self.pki, name, self.url)
+        for part in PARTS:
+            self.start_part(part)
+            if part == "kube-apiserver":
+                progress("waiting for the API server")
+                self._ready()
+
+    def start_part(self, part: str) -> None:
+        """Starts one process, unless it runs."""
+        known = self.state.running.get(part)
+        if known is not None and processes.alive(known):
+            return
+        program = binaries.directory("etcd" if part == "etcd" else "kubernetes") / part
+        arguments = getattr(self, "_" + part.replace("-", "_"))()
+        pid = spawn([str(program), *arguments], self.logs / f"{part}.log")
+        self.state.running[part] = Running(pid, processes.started(pid) or 0)
+        self._save()
+
+    def kill(self, part: str) -> None:
+        """kill -9; `start_part` starts it again."""
+        running = self.state.running.pop(part)
+        processes.signal_(running, signal.SIGKILL)
+        _wait_gone(running)
+        self._save()
+
+    def stop(self, *, keep: bool = False) -> None:
+        """Ends everything; the directory goes too, unless it is to be kept."""
+        for part in reversed(PARTS):
+            if part in self.state.running:
+                self.kill(part)
+        if not keep:
+            shutil.rmtree(self.directory, ignore_errors=True)
+
+    # -- flags -----------------------------------------------------------------------------------------------------
+    def _etcd(self) -> list[str]:
+        client, peer = (f"http://{HOST}:{self.state.ports[name]}" for name in ("etcd", "etcd-peer"))
+        return [
+            f"--data-dir={self.directory / 'etcd'}",
+            f"--listen-client-urls={client}",
+            f"--advertise-client-urls={client}",
+            f"--listen-peer-urls={peer}",
+            f"--initial-advertise-peer-urls={peer}",
+            f"--initial-cluster=default={peer}",
+            "--unsafe-no-fsync",  # a test's cluster need not survive this machine's power failure
+            "--log-level=warn",
+        ]
+
+    def _kube_apiserver(self) -> list[str]:
+        pki_dir = self.pki
+        return [
+            f"--etcd-servers=http://{HOST}:{self.state.ports['etcd']}",
+            f"--secure-port={self.state.ports['kube-apiserver']}",
+            # As root there is a machine beside us, in a network of its own.
+            f"--bind-address={'0.0.0.0' if os.geteuid() == 0 else HOST}",
+            f"--advertise-address={self.host_address}",
+            "--endpoint-reconciler-type=none",
+            f"--tls-cert-file={pki_dir / 'apiserver.crt'}",
+            f"--tls-private-key-file={pki_dir / 'apiserver.key'}",
+            f"--client-ca-file={pki_dir / 'ca.crt'}",
+            f"--service-account-key-file={pki_dir / 'sa.pub'}",
+            f"--service-account-signing-key-file={pki_dir / 'sa.key'}",
+            "--service-account-issuer=https://kubernetes.default.svc",
+            f"--service-cluster-ip-range={SERVICES}",
+            f"--kubelet-client-certificate={pki_dir / 'kube-apiserver-kubelet-client.crt'}",
+            f"--kubelet-client-key={pki_dir / 'kube-apiserver-kubelet-client.key'}",
+            "--kubelet-preferred-address-types=InternalIP",
+            "--authorization-mode=Node,RBAC",
+            "--enable-admission-plugins=NodeRestriction",
+            "--allow-privileged=true",
+            "--watch-cache=true",
+            "--profiling=false",
+        ]
+
+    def _kube_controller_manager(self) -> list[str]:
+        arguments = [
+            f"--kubeconfig={self.pki / 'kube-controller-manager.kubeconfig'}",
+            f"--service-account-private-key-file={self.pki / 'sa.key'}",
+            f"--root-ca-file={self.pki / 'ca.crt'}",
+            "--use-service-account-credentials",
+            "--leader-elect=false",
+            f"--bind-address={HOST}",
+            f"--secure-port={self.state.ports['kube-controller-manager']}",
+            "--profiling=false",
+        ]
+        if self.fake_nodes:
+            arguments.append("--node-monitor-grace-period=24h")
+        return arguments
+
+    def _kube_scheduler(self) -> list[str]:
+        arguments = [
+            "--leader-elect=false",
+            f"--bind-address={HOST}",
+            f"--secure-port={self.state.ports['kube-scheduler']}",
+            "--profiling=false",
+        ]
+        kubeconfig = self.pki / "kube-scheduler.kubeconfig"
+        if self.scheduler_config is None:
+            return [*arguments, f"--kubeconfig={kubeconfig}"]
+        config = msgspec.yaml.decode(self.scheduler_config.read_bytes())
+        config["clientConnection"] = {"kubeconfig": str(kubeconfig)}
+        config["leaderElection"] = {"leaderElect": False}
+        path = self.directory / "kube-scheduler.yaml"
+        path.write_text(json.dumps(config))
+        return [*arguments, f"--config={path}"]
+
+    # -- inside ----------------------------------------------------------------------------------------------------
+    def _load(self) -> State:
+        if self._file.exists():
+            return msgspec.json.decode(self._file.read_bytes(), type=State)
+        names = ("etcd", "etcd-peer", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet")
+        return State(dict(zip(names, _free_ports(len(names)), strict=True)), _free_network())
+
+    def _save(self) -> None:
+        new = self._file.with_suffix(".new")
+        new.write_bytes(msgspec.json.encode(self.state))
+        new.replace(self._file)
+
+    def _ready(self) -> None:
+        context = ssl.create_default_context(cafile=str(self.pki / "ca.crt"))
+        deadline = time.monotonic() + _PATIENCE_S
+        while time.monotonic() < deadline:
+            for part in ("etcd", "kube-apiserver"):
+                if not processes.alive(self.state.running[part]):
+                    raise Terminal(f"{part} ended: {self.last_line(part)}", where=str(self.logs / f"{part}.log"))
+            try:
+                with urllib.request.urlopen(f"{self.url}/readyz", context=context, timeout=5) as answer:
+                    if answer.status == 200:
+                        return
+            except (urllib.error.URLError, OSError):
+                time.sleep(_POLL_S)
+        raise NoAnswer(
+            f"the API server was not ready after {_PATIENCE_S:.0f} s", where=str(self.logs / "kube-apiserver.log")
+        )
+
+    def last_line(self, part: str) -> str:
+        path = self.logs / f"{part}.log"
+        lines = path.read_text(errors="replace").splitlines() if path.exists() else []
+        return lines[-1] if lines else "it wrote nothing"
+
+
+def spawn(arguments: list[str], log: Path) -> int:
+    """Starts a program in a session of its own, which outlives us; its pid. It writes to the end of `log`."""
+    appending = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    actions = [
+        (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
+        (os.POSIX_SPAWN_OPEN, 1, str(log), appending, 0o644),
+        (os.POSIX_SPAWN_DUP2, 1, 2),
+    ]
+    return os.posix_spawn(arguments[0], arguments, os.environ, file_actions=actions, setsid=True)
+
+
+def _wait_gone(running: Running) -> None:
+    while processes.alive(running):
+        time.sleep(_POLL_S)
+    processes.reap(running.pid)
+
+
+def _free_ports(count: int) -> list[int]:
+    sockets = [socket.create_server((HOST, 0)) for _ in range(count)]
+    ports = [taken.getsockname()[1] for taken in sockets]
+    for taken in sockets:
+        taken.close()
+    return ports
+
+
+def _free_network() -> int:
+    """The third byte of a network 10.99.x.0/24 that no interface of this machine is in."""
+    taken = {address.partition("10.99.")[2].split(".")[0] for address in _addresses()}
+    return next(number for number in range(1, 255) if str(number) not in taken)
+
+
+def _addresses() -> list[str]:
+    """The local addresses of this machine (proc(5): the local table of fib_trie)."""
+    try:
+        lines = Path("/proc/net/fib_trie").read_text().splitlines()
+    except OSError:
+        return []
+    return [line.split()[-1] for line in lines if "|-- 10.99." in line]
