@@ -51,19 +51,35 @@ bool simgpu_reachable(const struct simgpu_gpu *gpu)
 	snprintf(path, sizeof path, "%s/nvidia%u", dev(), gpu->minor);
 	int fd = open(path, O_RDWR | O_CLOEXEC);
 	if (fd < 0)
-		return false;
+		return errno == ENXIO; /* a real device node that we may open, without a real driver behind it */
 	close(fd);
 	return true;
 }
 
-enum simgpu_status simgpu_open(struct simgpu *view)
+/* The state: the control node itself where nodes are files that play devices; where they are real devices, what a
+   container gets as the persistence daemon's socket. */
+static int open_state(void)
 {
 	char path[4096];
 	struct stat info;
+	snprintf(path, sizeof path, "%s/nvidiactl", dev());
+	if (stat(path, &info) < 0 || !S_ISCHR(info.st_mode))
+		return open(path, O_RDWR | O_CLOEXEC);
+	int node = open(path, O_RDWR | O_CLOEXEC);
+	if (node < 0 && errno != ENXIO)
+		return -1;
+	if (node >= 0)
+		close(node);
+	snprintf(path, sizeof path, "%s/../run/nvidia-persistenced/socket", dev());
+	return open(path, O_RDWR | O_CLOEXEC);
+}
+
+enum simgpu_status simgpu_open(struct simgpu *view)
+{
+	struct stat info;
 	memset(view, 0, sizeof *view);
 	view->slot = -1;
-	snprintf(path, sizeof path, "%s/nvidiactl", dev());
-	view->fd = open(path, O_RDWR | O_CLOEXEC);
+	view->fd = open_state();
 	if (view->fd < 0)
 		return errno == EACCES || errno == EPERM ? SIMGPU_DENIED : SIMGPU_ABSENT;
 	/* A device of a real driver, or a file of another release of ours, is not ours to map. */

@@ -32,7 +32,7 @@ int exists(const char *relative)
     return access(at(path, relative), F_OK) == 0;
 }
 
-static void make_directories(const char *relative)
+void make_directories(const char *relative)
 {
     char path[PATH];
     at(path, relative);

@@ -109,6 +109,8 @@ static void module_version(const char *file, char *version, size_t size)
         fclose(stream);
 }
 
+/* NB: uvm has a major of its own on real machines, given by the kernel; here all are minors of one. */
+#define FIRST_OTHER_MINOR 250
 static const char *const uvm_nodes[] = {"dev/nvidia-uvm", "dev/nvidia-uvm-tools", NULL};
 static const char *const modeset_nodes[] = {"dev/nvidia-modeset", NULL};
 
@@ -143,8 +145,8 @@ static int insert(const char *module, int quiet)
         return 1;
     if (!strcmp(module, "nvidia") && load_nvidia(version))
         return 1;
-    for (const char *const *node = nodes_of(module); *node; node++)
-        if (write_file(*node, ""))
+    for (const char *const *node = nodes_of(module), *const *first = node; *node; node++)
+        if (make_node(*node, FIRST_OTHER_MINOR + (unsigned)(node - first) + (first == modeset_nodes ? 2 : 0), ""))
             return 1;
     if (*version) {
         char line[160];

@@ -16,10 +16,12 @@ int exists(const char *relative);
 int write_file(const char *relative, const char *text); /* 0, or 1 after a complaint */
 char *read_file(const char *relative, char *buffer, size_t size);
 void remove_tree(const char *relative);
+void make_directories(const char *relative);
 const char *release(void);
 
 /* gpus.c */
 int load_nvidia(const char *version);
+int make_node(const char *relative, unsigned number, const char *text); /* a device node, or a file that plays one */
 int driver_in_use(void);
 void unload_nvidia(void);
 

@@ -236,11 +236,11 @@ class ControlPlane:
         return lines[-1] if lines else "it wrote nothing"
 
 
-def spawn(arguments: list[str], log: Path) -> int:
+def spawn(arguments: list[str], log: Path, stdin: int | None = None) -> int:
     """Starts a program in a session of its own, which outlives us; its pid. It writes to the end of `log`."""
     appending = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     actions = [
-        (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
+        (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0) if stdin is None else (os.POSIX_SPAWN_DUP2, stdin, 0),
         (os.POSIX_SPAWN_OPEN, 1, str(log), appending, 0o644),
         (os.POSIX_SPAWN_DUP2, 1, 2),
     ]

@@ -1,0 +1,314 @@
+"""A machine of a real cluster: containerd and kubelet in namespaces of their own, over simulated GPU hardware.
+
+The machine's directory, below the cluster's:
+
+    machine/root/    the simulated machine (gpuplane.simulator.nodes), and every file that was written since: what an
+                     installation leaves can be seen here
+    containerd/  kubelet/    their data
+    init.json  init.log      process 1, see `init`
+
+Needs root, mount and network namespaces, and the programs in NEEDED; says so in one line otherwise.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from gpuplane.simulator.cluster import processes
+from gpuplane.simulator.cluster.directory import Running
+from gpuplane.simulator.nodes import build_node, machine
+from realkube import binaries, pki
+from realkube.binaries import Unavailable
+from realkube.control_plane import ControlPlane, spawn
+
+MACHINE: Final = "l4-ubuntu24"
+PAUSE_IMAGE: Final = "localhost/pause:1"
+CNI_DIR: Final = Path("/usr/lib/cni")
+POD_NETWORK: Final = "10.244.0.0/24"
+SERVICES: Final = ("containerd", "kubelet")
+# What simulated machines carry as stand-ins and here would hide the real programs.
+STAND_INS: Final = ("usr/bin/runc", "usr/bin/containerd", "usr/bin/crun", "usr/bin/conmon", "usr/bin/uname")
+NEEDED: Final = {
+    "runc": "runc",
+    "ip": "iproute2",
+    "unshare": "util-linux",
+    "nsenter": "util-linux",
+    "pivot_root": "util-linux",
+    "mount": "mount",
+}
+
+
+def lacking() -> str:
+    """Why this machine cannot run a kubelet; empty when it can."""
+    if os.geteuid() != 0:
+        return "a kubelet needs root"
+    packages = sorted({package for program, package in NEEDED.items() if shutil.which(program) is None})
+    if not (CNI_DIR / "bridge").exists():
+        packages.append("containernetworking-plugins")
+    if packages:
+        return f"apt-get install {' '.join(packages)}"
+    probe = subprocess.run(["unshare", "--mount", "--pid", "--net", "--fork", "true"], capture_output=True, check=False)
+    return f"namespaces are refused: {probe.stderr.decode().strip()}" if probe.returncode else ""
+
+
+class KubernetesNode:
+    """A machine of `plane`; there is one a cluster. `start` returns at once, the Node becomes Ready in seconds."""
+
+    def __init__(self, plane: ControlPlane, name: str = "node-1", hardware: str = MACHINE) -> None:
+        self.plane = plane
+        self.name = name
+        self.hardware = hardware
+        self.directory = plane.directory / "machines" / name
+        self.address = f"10.99.{plane.state.network}.2"
+        self.interface = f"gpuplane{plane.state.network}"
+        self.cgroup = f"gpuplane-{plane.state.network}-{name}"
+        self._pid_file = self.directory / "init.pid"
+
+    @property
+    def root(self) -> Path:
+        """The machine's own files: all that differ from those of this machine."""
+        return self.directory / "machine" / "root"
+
+    # -- life ------------------------------------------------------------------------------------------------------
+    def start(self, progress: Callable[[str], None] = lambda _: None) -> None:
+        """Makes the machine and starts it. Raises Unavailable where this machine cannot have one."""
+        why = lacking()
+        if why:
+            raise Unavailable("no machine with a kubelet here", where=self.name, cure=why)
+        if processes.alive(self._running()):
+            return
+        programs = [binaries.build(name, progress) for name in ("containerd", "kubernetes")]
+        build_node(self.directory / "machine", self.name, machine(self.hardware))
+        self._write_files()
+        config = {
+            "name": self.name,
+            "directory": str(self.directory),
+            "programs": [str(place) for place in programs],
+            "address": self.address,
+            "interface": "eth0",
+            "gateway": self.plane.host_address,
+            "api_port": self.plane.state.ports["kube-apiserver"],
+            "service_address": pki.SERVICE_ADDRESS,
+            "boot_id": str(uuid.uuid4()),
+            "cgroups": [str(place) for place in _cgroups(self.cgroup)],
+            "services": self._services(),
+        }
+        (self.directory / "init.json").write_text(json.dumps(config, indent=2))
+        self._start_init()
+
+    def stop(self) -> None:
+        """As pulling the plug: every process of the machine is gone, its files stay."""
+        running = self._running()
+        processes.signal_(running, signal.SIGKILL)
+        while processes.alive(running):
+            time.sleep(0.02)
+        processes.reap()
+        self._pid_file.unlink(missing_ok=True)
+        subprocess.run(["ip", "link", "delete", self.interface], capture_output=True, check=False)
+        _remove_cgroups(self.cgroup)
+
+    def reboot(self) -> None:
+        self.stop()
+        self.start()
+
+    def pid(self, service: str) -> int:
+        """Of `containerd` or `kubelet`, as this machine sees it; 0 while it does not run."""
+        init = self._running().pid
+        for child in Path(f"/proc/{init}/task/{init}/children").read_text().split():
+            if Path(f"/proc/{child}/comm").read_text().strip() == service:
+                return int(child)
+        return 0
+
+    def kill(self, service: str) -> None:
+        """kill -9 of containerd or the kubelet; returns when another one runs in its place."""
+        before = self.pid(service)
+        os.kill(before, signal.SIGKILL)
+        while self.pid(service) in (0, before):
+            time.sleep(0.02)
+
+    def run(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        """A command on the machine, as its root."""
+        inside = ("nsenter", f"--target={self._running().pid}", "--mount", "--pid", "--net", "--uts", "--ipc", "--root")
+        environment = {**os.environ, "PATH": "/opt/kubernetes/0:/opt/kubernetes/1:/usr/sbin:/usr/bin:/sbin:/bin"}
+        return subprocess.run(
+            [*inside, "--wd=/", *arguments], capture_output=True, text=True, check=check, env=environment
+        )
+
+    def import_image(self, archive: Path) -> None:
+        """An image from an OCI or docker archive, for the kubelet."""
+        place = self.directory / "kubelet" / "image.tar"
+        shutil.copyfile(archive, place)
+        try:
+            self.run("ctr", "-n", "k8s.io", "images", "import", "--local", "/var/lib/kubelet/image.tar")
+        finally:
+            place.unlink()
+
+    # -- inside ----------------------------------------------------------------------------------------------------
+    def _running(self) -> Running:
+        try:
+            pid, started = map(int, self._pid_file.read_text().split())
+        except FileNotFoundError:
+            return Running(0, -1)
+        return Running(pid, started)
+
+    def _start_init(self) -> None:
+        """Process 1 waits at its standard input until it has a network."""
+        read, write = os.pipe()
+        log = self.directory / "init.log"
+        module = str(Path(__file__).with_name("init.py"))
+        command = ["unshare", "--mount", "--pid", "--net", "--uts", "--ipc", "--fork", "--kill-child"]
+        parent = spawn(
+            [
+                shutil.which("unshare") or "",
+                *command[1:],
+                sys.executable,
+                "-I",
+                module,
+                str(self.directory / "init.json"),
+            ],
+            log,
+            stdin=read,
+        )
+        os.close(read)
+        pid = _only_child(parent)
+        self._pid_file.write_text(f"{pid} {processes.started(pid)}")
+        for arguments in (
+            ("link", "add", self.interface, "type", "veth", "peer", "name", "eth0", "netns", str(pid)),
+            ("address", "add", f"{self.plane.host_address}/24", "dev", self.interface),
+            ("link", "set", self.interface, "up"),
+        ):
+            subprocess.run(["ip", *arguments], check=True, capture_output=True)
+        os.write(write, b"go\n")
+        os.close(write)
+
+    def _write_files(self) -> None:
+        root = self.root
+        for name in STAND_INS:
+            (root / name).unlink(missing_ok=True)
+        pki.client(self.plane.pki, "kubelet", f"system:node:{self.name}", "system:nodes")
+        api = f"https://{self.plane.host_address}:{self.plane.state.ports['kube-apiserver']}"
+        config = pki.kubeconfig(self.plane.pki, "kubelet", api)
+        files: dict[str, str] = {
+            "etc/kubernetes/kubelet.conf": config.read_text(),
+            "etc/kubernetes/ca.crt": (self.plane.pki / "ca.crt").read_text(),
+            "etc/kubernetes/kubelet.yaml": json.dumps(self._kubelet()),
+            "etc/containerd/config.toml": _CONTAINERD,
+            "etc/cni/net.d/10-pods.conflist": json.dumps(_CNI),
+            "etc/resolv.conf": "",
+        }
+        for name, text in files.items():
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            (root / name).unlink(missing_ok=True)
+            (root / name).write_text(text)
+
+    def _kubelet(self) -> dict[str, Any]:
+        return {
+            "apiVersion": "kubelet.config.k8s.io/v1beta1",
+            "kind": "KubeletConfiguration",
+            "authentication": {"x509": {"clientCAFile": "/etc/kubernetes/ca.crt"}},
+            "cgroupDriver": "cgroupfs",
+            "cgroupRoot": f"/{self.cgroup}",
+            "failCgroupV1": False,
+            "failSwapOn": False,
+            "address": self.address,
+            "port": 10250,
+            "containerRuntimeEndpoint": "unix:///run/containerd/containerd.sock",
+            "resolvConf": "",
+            "evictionHard": {"nodefs.available": "0%", "imagefs.available": "0%", "memory.available": "1Mi"},
+            "imageGCHighThresholdPercent": 100,
+            "nodeStatusUpdateFrequency": "5s",
+            "serializeImagePulls": True,
+            "localStorageCapacityIsolation": False,
+        }
+
+    def _services(self) -> dict[str, list[str]]:
+        return {
+            "containerd": ["containerd", "--config=/etc/containerd/config.toml"],
+            "kubelet": [
+                "kubelet",
+                "--config=/etc/kubernetes/kubelet.yaml",
+                "--kubeconfig=/etc/kubernetes/kubelet.conf",
+                f"--node-ip={self.address}",
+                f"--hostname-override={self.name}",
+            ],
+        }
+
+
+def _only_child(parent: int) -> int:
+    children = Path(f"/proc/{parent}/task/{parent}/children")
+    while not (found := children.read_text().split()):
+        time.sleep(0.01)
+    return int(found[0])
+
+
+def _cgroups(name: str) -> list[Path]:
+    """The machine's own cgroup: one directory, or with cgroup v1 one for each controller."""
+    base = Path("/sys/fs/cgroup")
+    if (base / "cgroup.controllers").exists():
+        return [base / name]
+    return [place / name for place in base.iterdir() if (place / "cgroup.procs").exists() and place.name != "unified"]
+
+
+def _remove_cgroups(name: str) -> None:
+    for top in _cgroups(name):
+        for directory, _, _ in os.walk(top, topdown=False):
+            for _ in range(50):
+                try:
+                    os.rmdir(directory)  # noqa: PTH106 - os.walk gives strings
+                    break
+                except FileNotFoundError:
+                    break
+                except OSError:
+                    time.sleep(0.02)  # its last process is just going
+
+
+_CONTAINERD: Final = f"""\
+version = 3
+root = '/var/lib/containerd'
+state = '/run/containerd'
+
+[grpc]
+  address = '/run/containerd/containerd.sock'
+
+[plugins.'io.containerd.cri.v1.images']
+  snapshotter = 'overlayfs'
+  [plugins.'io.containerd.cri.v1.images'.pinned_images]
+    sandbox = '{PAUSE_IMAGE}'
+
+[plugins.'io.containerd.cri.v1.runtime']
+  # Machines without CAP_SYS_RESOURCE cannot lower it, and every sandbox would fail.
+  restrict_oom_score_adj = true
+  [plugins.'io.containerd.cri.v1.runtime'.containerd]
+    default_runtime_name = 'runc'
+    [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc]
+      runtime_type = 'io.containerd.runc.v2'
+      [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc.options]
+        SystemdCgroup = false
+  [plugins.'io.containerd.cri.v1.runtime'.cni]
+    bin_dirs = ['{CNI_DIR}']
+    conf_dir = '/etc/cni/net.d'
+"""
+
+_CNI: Final = {
+    "cniVersion": "1.0.0",
+    "name": "pods",
+    "plugins": [
+        {
+            "type": "bridge",
+            "bridge": "pods0",
+            "isDefaultGateway": True,
+            "ipam": {"type": "host-local", "ranges": [[{"subnet": POD_NETWORK}]]},
+        },
+        {"type": "loopback"},
+    ],
+}
