@@ -265,7 +265,7 @@ async def test_pods_are_labelled(tmp_path: Path) -> None:
 async def test_a_busy_kubelet_is_asked_again(tmp_path: Path) -> None:
     async with pod_resources(tmp_path, FakePods(exhausted=3)):
         found = await PodResources(tmp_path, no_sleep).holders()
-    assert found == {"GPU-0": [Holder("ml", "train", "main")], "GPU-1": [Holder("ml", "train", "main")]}
+    assert found == {"GPU-0": [Holder("ml", "train", "main")], "GPU-1": [Holder("ml", "train", "main", "3")]}
 
 
 async def test_without_a_kubelet_there_are_no_pod_labels_and_it_is_said_once(

@@ -9,26 +9,25 @@ Source: Kubernetes, "Device Plugins"; kubelet device plugin API v1beta1.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from pathlib import Path
-from typing import Any, Final, cast
-
-import grpc
-import grpc.aio
+from typing import Final, cast
 
 from gpuplane import names
 from gpuplane.api.protocol import deviceplugin_pb2 as pb
-from gpuplane.api.protocol import deviceplugin_pb2_grpc as rpc
-from gpuplane.api.protocol.sockets import address
 from gpuplane.device_plugin.facts import Allocation, Device, Plugin
-from gpuplane.errors import GpuplaneError, InvalidInput, Retryable
+from gpuplane.errors import Retryable
 from gpuplane.host import Host
+from gpuplane.operand.rpc import RpcError, call
+from gpuplane.operand.rpc_server import Method, serving
 
 log = logging.getLogger("gpuplane.device-plugin")
 
 VERSION: Final = "v1beta1"
+REGISTER: Final = f"/{VERSION}.Registration/Register"
 KUBELET_SOCKET: Final = "kubelet.sock"
 REGISTER_TIMEOUT_SECONDS: Final = 1.0
 FIRST_PAUSE_SECONDS: Final = 0.1
@@ -65,14 +64,11 @@ class GrpcKubelet:
             ) from error
 
     async def _serve(self, resource: str, plugin: Plugin, ours: Path, changes: AsyncGenerator[None, None]) -> None:
-        server = grpc.aio.server()
-        rpc.add_DevicePluginServicer_to_server(_Servicer(plugin), server)
         ours.unlink(missing_ok=True)
-        with address(ours) as target:
+        async with contextlib.AsyncExitStack() as stack:
             try:
-                server.add_insecure_port(target)
-                await server.start()
-            except RuntimeError as error:
+                await stack.enter_async_context(serving(methods(plugin), ours))
+            except OSError as error:
                 raise Retryable(f"the socket cannot be opened: {error}", where=str(ours)) from error
             made = _identity(ours)
             try:
@@ -81,9 +77,7 @@ class GrpcKubelet:
                     await anext(changes)
                 log.info("%s: the kubelet's sockets changed", resource)
             finally:
-                still_ours = _identity(ours) == made
-                await server.stop(None)
-                if still_ours:
+                if _identity(ours) == made:
                     ours.unlink(missing_ok=True)
 
     async def _register(
@@ -107,11 +101,9 @@ class GrpcKubelet:
                 await anext(changes)
                 continue
             try:
-                with address(socket) as target:
-                    async with grpc.aio.insecure_channel(target) as channel:
-                        await rpc.RegistrationStub(channel).Register(request, timeout=REGISTER_TIMEOUT_SECONDS)
-            except grpc.aio.AioRpcError as error:
-                reason = error.details() or error.code().name
+                await call(socket, REGISTER, request.SerializeToString(), timeout=REGISTER_TIMEOUT_SECONDS)
+            except RpcError as error:
+                reason = error.details or error.status.name
                 if said != reason:
                     log.warning("%s: the kubelet refused the registration, trying again: %s", resource, reason)
                     said = reason
@@ -142,49 +134,40 @@ def _identity(path: Path) -> _Identity:
     return (status.st_ino, status.st_mtime_ns)
 
 
-class _Servicer(rpc.DevicePluginServicer):
-    """Translates the kubelet's calls into those of a Plugin."""
+def methods(plugin: Plugin) -> dict[str, Method]:
+    """The kubelet's calls, translated into those of a Plugin. An error's message reaches the pod's events."""
 
-    def __init__(self, plugin: Plugin) -> None:
-        self._plugin = plugin
+    async def options(request: bytes) -> AsyncIterator[bytes]:
+        yield pb.DevicePluginOptions(get_preferred_allocation_available=True).SerializeToString()
 
-    async def GetDevicePluginOptions(self, request: pb.Empty, context: Any) -> pb.DevicePluginOptions:
-        return pb.DevicePluginOptions(get_preferred_allocation_available=True)
+    async def list_and_watch(request: bytes) -> AsyncIterator[bytes]:
+        async for devices in plugin.watch():
+            yield pb.ListAndWatchResponse(devices=[_device(device) for device in devices]).SerializeToString()
 
-    async def ListAndWatch(self, request: pb.Empty, context: Any) -> AsyncIterator[pb.ListAndWatchResponse]:
-        async for devices in self._plugin.watch():
-            yield pb.ListAndWatchResponse(devices=[_device(device) for device in devices])
-
-    async def GetPreferredAllocation(
-        self, request: pb.PreferredAllocationRequest, context: Any
-    ) -> pb.PreferredAllocationResponse:
+    async def preferred(request: bytes) -> AsyncIterator[bytes]:
         response = pb.PreferredAllocationResponse()
-        for wanted in request.container_requests:
-            try:
-                ids = self._plugin.preferred(
-                    wanted.available_deviceIDs, wanted.must_include_deviceIDs, wanted.allocation_size
-                )
-            except GpuplaneError as error:
-                await _abort(context, error)
-                raise
+        for wanted in pb.PreferredAllocationRequest.FromString(request).container_requests:
+            ids = plugin.preferred(wanted.available_deviceIDs, wanted.must_include_deviceIDs, wanted.allocation_size)
             response.container_responses.add(deviceIDs=ids)
-        return response
+        yield response.SerializeToString()
 
-    async def Allocate(self, request: pb.AllocateRequest, context: Any) -> pb.AllocateResponse:
+    async def allocate(request: bytes) -> AsyncIterator[bytes]:
         response = pb.AllocateResponse()
-        for wanted in request.container_requests:
-            try:
-                allocation = self._plugin.allocate(wanted.devices_ids)
-            except GpuplaneError as error:
-                await _abort(context, error)
-                raise
-            response.container_responses.append(_allocated(allocation))
-        return response
+        for wanted in pb.AllocateRequest.FromString(request).container_requests:
+            response.container_responses.append(_allocated(plugin.allocate(wanted.devices_ids)))
+        yield response.SerializeToString()
 
-    async def PreStartContainer(
-        self, request: pb.PreStartContainerRequest, context: Any
-    ) -> pb.PreStartContainerResponse:
-        return pb.PreStartContainerResponse()
+    async def pre_start(request: bytes) -> AsyncIterator[bytes]:
+        yield pb.PreStartContainerResponse().SerializeToString()
+
+    table = {
+        "GetDevicePluginOptions": options,
+        "ListAndWatch": list_and_watch,
+        "GetPreferredAllocation": preferred,
+        "Allocate": allocate,
+        "PreStartContainer": pre_start,
+    }
+    return {f"/{VERSION}.DevicePlugin/{name}": method for name, method in table.items()}
 
 
 def _device(device: Device) -> pb.Device:
@@ -200,10 +183,3 @@ def _allocated(allocation: Allocation) -> pb.ContainerAllocateResponse:
         annotations=allocation.annotations,
         cdi_devices=[pb.CDIDevice(name=name) for name in allocation.cdi_devices],
     )
-
-
-async def _abort(context: Any, error: GpuplaneError) -> None:
-    """End the call with a status; the message reaches the pod's events. Always raises, in grpc's own way."""
-    wrong_request = isinstance(error, InvalidInput)
-    code = grpc.StatusCode.INVALID_ARGUMENT if wrong_request else grpc.StatusCode.FAILED_PRECONDITION
-    await context.abort(code, str(error))

@@ -135,7 +135,7 @@ async def _offer(context: OperandContext, plugin: GPUPlugin) -> None:
 
 
 def _real_kubelet(context: OperandContext) -> Kubelet:
-    # Late: gRPC is 20 MB that light nodes do not need.
+    # Late: HTTP/2 and the protocol's messages are 7 MB that light nodes do not need.
     from gpuplane.device_plugin.grpc_kubelet import GrpcKubelet
 
     return GrpcKubelet(context.kubelet_dir, context.sleep)

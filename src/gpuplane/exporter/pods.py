@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -20,35 +21,57 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("gpuplane.exporter")
 
+LIST: Final = "/v1.PodResourcesLister/List"
 TIMEOUT_SECONDS: Final = 2.0
 # The kubelet answers RESOURCE_EXHAUSTED above 100 calls a second.
 PAUSES_SECONDS: Final = (0.05, 0.1, 0.2)
-REPLICA_MARK: Final = "::"
-LARGEST_ANSWER: Final = 64 << 20  # bytes; gRPC's default of 4 MiB is less than 250 busy pods can need
+# A replica of a shared GPU: `UUID::3` of NVIDIA's plugin and ours, `nvidia0/vgpu3` of GKE's.
+_REPLICA: Final = re.compile(r"(?P<device>.+?)(?:::|/vgpu)(?P<replica>\d+)")
 
 
-def holders(answer: ListPodResourcesResponse) -> dict[str, list[Holder]]:
-    """GPU UUID -> its containers, from the kubelet's answer. Ids of other resources do no harm: they are no UUIDs."""
+def split_replica(device_id: str) -> tuple[str, str]:
+    """(`GPU-1`, `3`) of `GPU-1::3`; the second is "" for a whole device."""
+    found = _REPLICA.fullmatch(device_id)
+    return (found["device"], found["replica"]) if found else (device_id, "")
+
+
+def holders(answer: ListPodResourcesResponse, prefixes: tuple[str, ...] = ("nvidia.com/",)) -> dict[str, list[Holder]]:
+    """Device id without its replica -> who holds it, from the kubelet's answer.
+
+    Args:
+        prefixes: what the names of GPU resources begin with. Ids that are of no GPU do no harm: nobody looks for them.
+    """
     found: dict[str, list[Holder]] = {}
     for pod in answer.pod_resources:
         for container in pod.containers:
-            holder = Holder(namespace=pod.namespace, pod=pod.name, container=container.name)
             for devices in container.devices:
-                if not devices.resource_name.startswith("nvidia.com/"):
+                if not devices.resource_name.startswith(prefixes):
                     continue
-                for device in devices.device_ids:
-                    known = found.setdefault(device.partition(REPLICA_MARK)[0], [])
+                for device_id in devices.device_ids:
+                    device, replica = split_replica(device_id)
+                    holder = Holder(pod.namespace, pod.name, container.name, replica)
+                    known = found.setdefault(device, [])
                     if holder not in known:
                         known.append(holder)
     return found
 
 
 class PodResources:
-    """The kubelet whose directory is `kubelet_dir`."""
+    """The kubelet whose directory is `kubelet_dir`.
 
-    def __init__(self, kubelet_dir: Path, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
+    Args:
+        resources: GPU resources beside those of `nvidia.com/`.
+    """
+
+    def __init__(
+        self,
+        kubelet_dir: Path,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        resources: tuple[str, ...] = (),
+    ) -> None:
         self._socket = kubelet_dir / names.POD_RESOURCES_SOCKET
         self._sleep = sleep
+        self._prefixes = ("nvidia.com/", *resources)
         self._said = ""
 
     async def holders(self) -> dict[str, list[Holder]]:
@@ -58,39 +81,34 @@ class PodResources:
                 f"no pod labels: there is no {self._socket}; mount the kubelet's directory, or give --kubelet-dir"
             )
             return {}
-        # Late: gRPC is 20 MB, needed only where there is a kubelet to ask.
-        import grpc
+        # Late: 7 MB, needed only where there is a kubelet to ask.
+        from google.protobuf.message import DecodeError
+
+        from gpuplane.api.protocol.podresources_pb2 import ListPodResourcesResponse
+        from gpuplane.operand.rpc import RpcError
 
         try:
-            answer = await self._list()
-        except grpc.aio.AioRpcError as error:
-            self._say(f"no pod labels: the kubelet answers {error.code().name} {error.details()}".rstrip())
+            answer = ListPodResourcesResponse.FromString(await self._list())
+        except RpcError as error:
+            self._say(f"no pod labels: the kubelet answers {error.status.name} {error.details}".rstrip())
+            return {}
+        except DecodeError as error:
+            self._say(f"no pod labels: the kubelet's answer cannot be read: {error}")
             return {}
         self._say("")
-        return holders(answer)
+        return holders(answer, self._prefixes)
 
-    async def _list(self) -> ListPodResourcesResponse:
-        import grpc
-        import grpc.aio
+    async def _list(self) -> bytes:
+        from gpuplane.operand.rpc import RpcError, Status, call
 
-        from gpuplane.api.protocol.podresources_pb2 import ListPodResourcesRequest, ListPodResourcesResponse
-        from gpuplane.api.protocol.podresources_pb2_grpc import PodResourcesListerStub
-        from gpuplane.api.protocol.sockets import address
-
-        options = [("grpc.max_receive_message_length", LARGEST_ANSWER)]
-        with address(self._socket) as target:
-            async with grpc.aio.insecure_channel(target, options) as channel:
-                stub = PodResourcesListerStub(channel)
-                for pause in (*PAUSES_SECONDS, None):
-                    try:
-                        answer = await stub.List(ListPodResourcesRequest(), timeout=TIMEOUT_SECONDS)
-                        assert isinstance(answer, ListPodResourcesResponse)
-                        return answer
-                    except grpc.aio.AioRpcError as error:
-                        if error.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED or pause is None:
-                            raise
-                    await self._sleep(pause)
-        raise AssertionError("the last try returns or raises")
+        for pause in PAUSES_SECONDS:
+            try:
+                return await call(self._socket, LIST, b"", timeout=TIMEOUT_SECONDS)
+            except RpcError as error:
+                if error.status is not Status.RESOURCE_EXHAUSTED:
+                    raise
+            await self._sleep(pause)
+        return await call(self._socket, LIST, b"", timeout=TIMEOUT_SECONDS)
 
     def _say(self, text: str) -> None:
         if text != self._said:

@@ -21,6 +21,7 @@ class Holder(msgspec.Struct, frozen=True, order=True):
     namespace: str
     pod: str
     container: str
+    replica: str = ""  # of a shared GPU
 
 
 def render(

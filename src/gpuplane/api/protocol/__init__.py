@@ -3,6 +3,7 @@
     from gpuplane.api.protocol import deviceplugin_pb2, deviceplugin_pb2_grpc
     from gpuplane.api.protocol import podresources_pb2, podresources_pb2_grpc
 
-Nothing is imported here: grpc costs 20 MB and 60 ms, which only those pay who speak to a kubelet. Regenerate
+Nothing is imported here: the stubs' grpc costs 20 MB and 60 ms. Operands use the messages alone, and speak to a kubelet
+through `gpuplane.operand.rpc`. Regenerate
 with `python -m gpuplane.api.protocol.generate` after a change to a .proto file.
 """
