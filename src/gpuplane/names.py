@@ -36,6 +36,21 @@ NOT_READY_TAINT: Final = "nvidia.com/gpu-not-ready"  # on nodes not ready yet, w
 RETRY_ANNOTATION: Final = "gpuplane.dev/retry"  # on a GPUNode, any new value: validate again now
 
 # -- environment ---------------------------------------------------------------------------------------------------
+PAUSED_ANNOTATION: Final = "gpuplane.dev/paused"  # "true" on the ClusterPolicy: the operator changes nothing
+
+# -- upgrades of the driver ----------------------------------------------------------------------------------------
+UPGRADE_STATE_LABEL: Final = "nvidia.com/gpu-driver-upgrade-state"  # on a node: how far its upgrade is
+UPGRADE_SKIP_LABEL: Final = "nvidia.com/gpu-driver-upgrade.skip"  # "true" on a node: its driver is not upgraded
+UPGRADE_ENABLED_ANNOTATION: Final = "nvidia.com/gpu-driver-upgrade-enabled"  # "false" on a node: the same
+UPGRADE_REQUESTED_ANNOTATION: Final = "nvidia.com/gpu-driver-upgrade-requested"  # "true" on a node: upgrade it again
+# "true" on a node: it was unschedulable before its upgrade, and stays so after it.
+UPGRADE_INITIAL_ANNOTATION: Final = "nvidia.com/gpu-driver-upgrade.node-initial-state.unschedulable"
+UPGRADE_DRAIN_SKIP_LABEL: Final = "nvidia.com/gpu-driver-upgrade-drain.skip"  # "true" on a pod: it is not drained
+UPGRADE_RECORD_ANNOTATION: Final = "gpuplane.dev/driver-upgrade"  # on a node: what is remembered of its upgrade, JSON
+ROLLBACK_LABEL: Final = "gpuplane.dev/driver-rollback"  # on a node: digest of the driver that it went back to
+DRIVER_BEFORE_LABEL: Final = "gpuplane.dev/driver-before"  # on a DaemonSet kept to go back to: the driver's digest
+DRIVER_DIGEST_ENV: Final = "DRIVER_CONFIG_DIGEST"  # of a driver's container: another value is another driver
+TEMPLATE_DIGEST_ANNOTATION: Final = "gpuplane.dev/template-digest"  # on a driver's pod: digest of what it was made from
 # "false" where ClusterPolicy spec.driver.enabled is: the driver's operand then looks for a driver and installs none.
 DRIVER_INSTALL_ENV: Final = "GPUPLANE_DRIVER_INSTALL"
 
