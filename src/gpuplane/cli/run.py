@@ -102,9 +102,11 @@ def _gpu_opener(options: Namespace) -> Callable[[], Any]:
     def open_gpus() -> Any:
         from gpuplane.hardware import open_gpus as open_nvml
 
-        # A pod that was given the GPUs has them in its own /dev; one that makes them finds them on the host.
-        own = Path("/dev/nvidiactl").exists()
-        return open_nvml(options.host_root, None if own else options.host_root / "dev")
+        # The host's nodes come and go with its driver. A privileged container's own /dev is a copy made at its start;
+        # only a pod that was given GPUs has nothing but its own.
+        host = options.host_root / "dev"
+        given = not (host / "nvidiactl").exists() and Path("/dev/nvidiactl").exists()
+        return open_nvml(options.host_root, None if given else host)
 
     return open_gpus
 
