@@ -295,6 +295,10 @@ def test_mig_devices_are_made_used_and_removed(make_machine: Make) -> None:
     assert worker.stdout.readline() == "busy\n"
     [process] = gpus.processes(uuid)
     assert process.gpu_instance == mig.devices[0].gpu_instance
+    used, idle = gpus.samples()[0].instances
+    assert (used.gpu_instance, used.memory_total_bytes) == (process.gpu_instance, mig.devices[0].memory_bytes)
+    assert (used.memory_used_bytes or 0) > 2 << 30
+    assert idle.memory_used_bytes == 0
     with pytest.raises(pynvml.NVMLError_InUse):
         pynvml.nvmlComputeInstanceDestroy(instances[0])
     worker.communicate()

@@ -10,6 +10,7 @@ from typing import Any
 
 import pynvml
 
+from gpuplane.cures import of_nvml
 from gpuplane.errors import GpuplaneError, Retryable, Terminal
 
 # Newer names than the installed driver knows, values a model does not have, and rights a container was not given.
@@ -42,13 +43,12 @@ def translate(error: Any, where: str = "NVML") -> GpuplaneError:
     """Our error for one of NVML's."""
     code = error.value
     what = str(error)
+    cure = of_nvml(code)
     if code in _LOST:
-        return GpuLost(what, where=where, cure="drain the node and reboot it")
-    if code == pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH:
-        return Terminal(what, where=where, cure="reload the driver's modules, or reboot the node")
+        return GpuLost(what, where=where, cure=cure)
     if code in _COMING:
-        return Retryable(what, where=where, cure="modprobe nvidia")
-    return Terminal(what, where=where)
+        return Retryable(what, where=where, cure=cure)
+    return Terminal(what, where=where, cure=cure)
 
 
 def need(function: Callable[..., Any], *arguments: Any) -> Any:
@@ -75,6 +75,18 @@ def fields(handle: Any, wanted: list[Any]) -> list[int | None]:
     if values is None:
         return [None] * len(wanted)
     return [_field(value) for value in values]
+
+
+def memory(handle: Any) -> tuple[int | None, int | None, int | None, int | None]:
+    """Bytes of a GPU or MIG device: total, free, used, reserved.
+
+    The first version of the call counts the reserved part as used, so it is the second choice.
+    """
+    second = ask(pynvml.nvmlDeviceGetMemoryInfo, handle, pynvml.nvmlMemory_v2)
+    if second is not None:
+        return second.total, second.free, second.used, second.reserved
+    first = ask(pynvml.nvmlDeviceGetMemoryInfo, handle)
+    return (first.total, first.free, first.used, None) if first is not None else (None, None, None, None)
 
 
 def _field(value: Any) -> int | None:

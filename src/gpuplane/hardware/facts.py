@@ -95,6 +95,16 @@ class Mig(msgspec.Struct, frozen=True, kw_only=True):
     devices: tuple[MigDevice, ...] = ()
 
 
+class MigSample(msgspec.Struct, frozen=True, kw_only=True):
+    """One reading of one GPU instance; its compute instances share this memory."""
+
+    gpu_instance: int
+    memory_total_bytes: int | None = None
+    memory_free_bytes: int | None = None
+    memory_used_bytes: int | None = None
+    memory_reserved_bytes: int | None = None
+
+
 class Sample(msgspec.Struct, frozen=True, kw_only=True):
     """One reading of one GPU. Percentages are 0-100, counters count from the driver's load."""
 
@@ -116,6 +126,11 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
     engine_active: float | None = None  # parts of the time since the last reading, 0-1; Hopper and newer
     tensor_active: float | None = None
     dram_active: float | None = None
+    sm_active: float | None = None
+    sm_occupancy: float | None = None
+    fp64_active: float | None = None
+    fp32_active: float | None = None
+    fp16_active: float | None = None
     pcie_replays: int | None = None
     pcie_tx_bytes_per_second: int | None = None
     pcie_rx_bytes_per_second: int | None = None
@@ -125,8 +140,11 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
     row_remap_failure: bool | None = None
     ecc_uncorrected_volatile: int | None = None
     ecc_corrected_volatile: int | None = None
+    ecc_uncorrected_aggregate: int | None = None  # over the GPU's life
+    ecc_corrected_aggregate: int | None = None
     last_xid: int | None = None  # of those this source has seen; 0 when none
     vgpu_license: int | None = None
+    instances: tuple[MigSample, ...] = ()  # of a GPU in MIG mode, in the order of its devices
     lost: bool = False  # NVML answers that the GPU is lost; all else is None then
 
 

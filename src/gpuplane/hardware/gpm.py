@@ -12,11 +12,17 @@ import pynvml
 
 from gpuplane.hardware.binding import ask, need
 
-_METRICS = (
-    pynvml.NVML_GPM_METRIC_GRAPHICS_UTIL,
-    pynvml.NVML_GPM_METRIC_ANY_TENSOR_UTIL,
-    pynvml.NVML_GPM_METRIC_DRAM_BW_UTIL,
-)
+# Field of Sample -> its metric.
+_METRICS = {
+    "engine_active": pynvml.NVML_GPM_METRIC_GRAPHICS_UTIL,
+    "tensor_active": pynvml.NVML_GPM_METRIC_ANY_TENSOR_UTIL,
+    "dram_active": pynvml.NVML_GPM_METRIC_DRAM_BW_UTIL,
+    "sm_active": pynvml.NVML_GPM_METRIC_SM_UTIL,
+    "sm_occupancy": pynvml.NVML_GPM_METRIC_SM_OCCUPANCY,
+    "fp64_active": pynvml.NVML_GPM_METRIC_FP64_UTIL,
+    "fp32_active": pynvml.NVML_GPM_METRIC_FP32_UTIL,
+    "fp16_active": pynvml.NVML_GPM_METRIC_FP16_UTIL,
+}
 
 
 class GpmReader:
@@ -27,25 +33,24 @@ class GpmReader:
         self._now, self._before = need(pynvml.nvmlGpmSampleAlloc), need(pynvml.nvmlGpmSampleAlloc)
         self._taken = False  # whether `_now` holds a sample
 
-    def read(self) -> tuple[float | None, float | None, float | None]:
-        """Parts of the time since the last reading, 0 to 1: compute engine, tensor cores, memory bandwidth."""
+    def read(self) -> dict[str, float | None]:
+        """Parts of the time since the last reading, 0 to 1, by their fields of Sample; empty where there are none."""
         comparable, self._taken = self._taken, False
         self._now, self._before = self._before, self._now
         if ask(pynvml.nvmlGpmSampleGet, self._handle, self._now) is None:  # MIG was switched on
-            return None, None, None
+            return {}
         self._taken = True
         if not comparable:
-            return None, None, None
+            return {}
         wanted = pynvml.c_nvmlGpmMetricsGet_t()
         wanted.version = pynvml.NVML_GPM_METRICS_GET_VERSION
         wanted.numMetrics = len(_METRICS)
         wanted.sample1, wanted.sample2 = self._before, self._now
-        for place, metric in enumerate(_METRICS):
+        for place, metric in enumerate(_METRICS.values()):
             wanted.metrics[place].metricId = metric
         if ask(pynvml.nvmlGpmMetricsGet, wanted) is None:
-            return None, None, None
-        graphics, tensor, memory = (_ratio(wanted.metrics[place]) for place in range(len(_METRICS)))
-        return graphics, tensor, memory
+            return {}
+        return {name: _ratio(wanted.metrics[place]) for place, name in enumerate(_METRICS)}
 
     def close(self) -> None:
         need(pynvml.nvmlGpmSampleFree, self._now)

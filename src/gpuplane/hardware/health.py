@@ -9,39 +9,16 @@ from __future__ import annotations
 
 from typing import Final
 
+from gpuplane.cures import xid_meaning
 from gpuplane.hardware.facts import HealthEvent, HealthEventKind
 
 APPLICATION_XIDS: Final = frozenset({13, 31, 43, 45, 68, 109})
-_MEANINGS: Final = {
-    8: "the GPU stopped processing",
-    13: "graphics engine exception of an application",
-    31: "GPU memory page fault of an application",
-    32: "invalid or corrupted push buffer",
-    38: "driver firmware error",
-    43: "an application's channel was stopped",
-    45: "an application was cleaned up before its end",
-    48: "double bit ECC error",
-    61: "internal micro-controller halt",
-    62: "internal micro-controller halt",
-    63: "row remapping recorded",
-    64: "row remapping failed",
-    68: "video processor exception of an application",
-    69: "graphics engine class error",
-    74: "NVLink error",
-    79: "fallen off the bus",
-    92: "high rate of single bit ECC errors",
-    94: "contained ECC error",
-    95: "uncontained ECC error",
-    109: "context switch timeout of an application",
-    119: "GPU system processor timeout",
-    120: "GPU system processor error",
-}
 OFF_BUS: Final = 79
 
 
 def xid_event(uuid: str, xid: int) -> HealthEvent:
     critical = xid not in APPLICATION_XIDS
-    meaning = _MEANINGS.get(xid)
+    meaning = xid_meaning(xid)
     reason = f"Xid {xid}: {meaning}" if meaning else f"Xid {xid}"
     kind = HealthEventKind.LOST if xid == OFF_BUS else HealthEventKind.XID
     return HealthEvent(uuid=uuid, kind=kind, xid=xid, critical=critical, reason=reason)

@@ -7,8 +7,8 @@ from typing import Any
 
 import pynvml
 
-from gpuplane.hardware.binding import ask
-from gpuplane.hardware.facts import Mig, MigDevice, MigMode, MigProfile
+from gpuplane.hardware.binding import ask, memory
+from gpuplane.hardware.facts import Mig, MigDevice, MigMode, MigProfile, MigSample
 
 _PROFILE_NUMBERS = 0x12  # NVML numbers its profiles 0 to 17 and offers each model a few of them
 
@@ -47,7 +47,7 @@ def devices(handle: Any) -> tuple[MigDevice, ...]:
 
 def _device(index: int, handle: Any) -> MigDevice:
     attributes = ask(pynvml.nvmlDeviceGetAttributes_v2, handle)
-    memory = ask(pynvml.nvmlDeviceGetMemoryInfo, handle)
+    total, _, _, _ = memory(handle)
     name = str(ask(pynvml.nvmlDeviceGetName, handle) or "")
     return MigDevice(
         index=index,
@@ -56,9 +56,29 @@ def _device(index: int, handle: Any) -> MigDevice:
         profile=name.rpartition(" MIG ")[2],
         gpu_instance=int(ask(pynvml.nvmlDeviceGetGpuInstanceId, handle) or 0),
         compute_instance=int(ask(pynvml.nvmlDeviceGetComputeInstanceId, handle) or 0),
-        memory_bytes=memory.total if memory else 0,
+        memory_bytes=total or 0,
         slices=attributes.computeInstanceSliceCount if attributes else 0,
     )
+
+
+def samples(handle: Any) -> tuple[MigSample, ...]:
+    """The memory of each GPU instance, from the first of its devices; empty when MIG is off or not known."""
+    found: dict[int, MigSample] = {}
+    for index in range(ask(pynvml.nvmlDeviceGetMaxMigDeviceCount, handle) or 0):
+        device = ask(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, index)
+        if device is None:
+            continue
+        number = int(ask(pynvml.nvmlDeviceGetGpuInstanceId, device) or 0)
+        if number not in found:
+            total, free, used, reserved = memory(device)
+            found[number] = MigSample(
+                gpu_instance=number,
+                memory_total_bytes=total,
+                memory_free_bytes=free,
+                memory_used_bytes=used,
+                memory_reserved_bytes=reserved,
+            )
+    return tuple(found.values())
 
 
 def _profile(handle: Any, number: int, mode: MigMode) -> MigProfile | None:

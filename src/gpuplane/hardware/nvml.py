@@ -125,10 +125,8 @@ class NvmlGPUs:
         try:
             sample = read_sample(uuid, self._handles[uuid])
             reader = self._gpm[uuid]
-            engine, tensor, dram = reader.read() if reader is not None else (None, None, None)
-            return msgspec.structs.replace(
-                sample, last_xid=last_xid, engine_active=engine, tensor_active=tensor, dram_active=dram
-            )
+            active = reader.read() if reader is not None else {}
+            return msgspec.structs.replace(sample, last_xid=last_xid, **active)
         except GpuLost:
             return Sample(uuid=uuid, lost=True, last_xid=last_xid)
 

@@ -6,8 +6,9 @@ from typing import Any
 
 import pynvml
 
-from gpuplane.hardware.binding import ask, fields
-from gpuplane.hardware.facts import Sample
+from gpuplane.hardware import mig
+from gpuplane.hardware.binding import ask, fields, memory
+from gpuplane.hardware.facts import MigMode, Sample
 
 _ALL_LINKS = 0xFFFFFFFF  # scope of the NVLink fields: the sum over all links
 
@@ -18,7 +19,7 @@ def read_sample(uuid: str, handle: Any) -> Sample:
     encoder = ask(pynvml.nvmlDeviceGetEncoderUtilization, handle)
     decoder = ask(pynvml.nvmlDeviceGetDecoderUtilization, handle)
     power = ask(pynvml.nvmlDeviceGetPowerUsage, handle)
-    total, free, used, reserved = _memory(handle)
+    total, free, used, reserved = memory(handle)
     remapped = ask(pynvml.nvmlDeviceGetRemappedRows, handle)
     memory_temperature, sent, received = fields(
         handle,
@@ -51,20 +52,13 @@ def read_sample(uuid: str, handle: Any) -> Sample:
         remapped_rows_correctable=remapped[0] if remapped else None,
         remapped_rows_uncorrectable=remapped[1] if remapped else None,
         row_remap_failure=bool(remapped[3]) if remapped else None,
-        ecc_uncorrected_volatile=_ecc(handle, pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED),
-        ecc_corrected_volatile=_ecc(handle, pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED),
+        ecc_uncorrected_volatile=_ecc(handle, pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, pynvml.NVML_VOLATILE_ECC),
+        ecc_corrected_volatile=_ecc(handle, pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED, pynvml.NVML_VOLATILE_ECC),
+        ecc_uncorrected_aggregate=_ecc(handle, pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, pynvml.NVML_AGGREGATE_ECC),
+        ecc_corrected_aggregate=_ecc(handle, pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED, pynvml.NVML_AGGREGATE_ECC),
         vgpu_license=0,
+        instances=mig.samples(handle) if mig.modes(handle)[0] is MigMode.ENABLED else (),
     )
-
-
-def _memory(handle: Any) -> tuple[int | None, int | None, int | None, int | None]:
-    """Total, free, used, reserved. The first version of the call counts the reserved part as used, so it is the second
-    choice."""
-    second = ask(pynvml.nvmlDeviceGetMemoryInfo, handle, pynvml.nvmlMemory_v2)
-    if second is not None:
-        return second.total, second.free, second.used, second.reserved
-    first = ask(pynvml.nvmlDeviceGetMemoryInfo, handle)
-    return (first.total, first.free, first.used, None) if first is not None else (None, None, None, None)
 
 
 def _pcie(handle: Any, counter: int) -> int | None:
@@ -72,6 +66,6 @@ def _pcie(handle: Any, counter: int) -> int | None:
     return None if kilobytes is None else kilobytes * 1024
 
 
-def _ecc(handle: Any, kind: int) -> int | None:
-    count: int | None = ask(pynvml.nvmlDeviceGetTotalEccErrors, handle, kind, pynvml.NVML_VOLATILE_ECC)
+def _ecc(handle: Any, kind: int, since: int) -> int | None:
+    count: int | None = ask(pynvml.nvmlDeviceGetTotalEccErrors, handle, kind, since)
     return count

@@ -1,8 +1,8 @@
 """The few calls of the CUDA driver API that the vectorAdd needs, by ctypes on libcuda.so.1.
 
-Invariants: no import beyond ctypes and our errors (this starts once for each GPU and pod); every call that fails raises
-`CudaError` with CUDA's own name of the error and what to do about it; memory and context are given back in reverse
-order, also after a failure.
+Invariants: no import beyond ctypes, our errors and cures (this starts once for each GPU and pod); every call that fails
+raises `CudaError` with CUDA's own name of the error and what to do about it; memory and context are given back in
+reverse order, also after a failure.
 
 Source: NVIDIA, "CUDA Driver API" (functions, CUresult values).
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ctypes
 
+from gpuplane import cures
 from gpuplane.errors import Retryable, Terminal
 
 TYPE_CHECKING = False  # as type checkers read it, without importing typing
@@ -19,32 +20,12 @@ if TYPE_CHECKING:
 
 LIBRARY: Final = "libcuda.so.1"
 
-CURES: Final = {
-    2: "see with nvidia-smi which process fills the GPU's memory and end it",
-    46: "end the process that holds the GPU exclusively, or nvidia-smi -c DEFAULT",
-    100: "give the container a GPU (resources.limits nvidia.com/gpu), then compare nvidia-smi -L on the node",
-    101: "compare with nvidia-smi -L on the node",
-    209: "install a driver that supports this GPU",
-    214: "reset the GPU (nvidia-smi -r) or reboot the node; replace the GPU when it happens again",
-    218: "install a newer driver",
-    221: "install libnvidia-ptxjitcompiler.so.1 of the same version as the driver beside libcuda.so.1",
-    222: "install a newer driver",
-    700: "look for Xid lines in dmesg on the node",
-    702: "look for Xid lines in dmesg on the node",
-    719: "look for Xid lines in dmesg on the node",
-    802: "start nvidia-fabricmanager of the same version as the driver (systemctl start nvidia-fabricmanager)",
-    803: "reload the kernel modules or reboot: libcuda and the loaded kernel module are of different versions",
-    804: "remove the CUDA compatibility libraries, or install a newer driver",
-    999: "modprobe nvidia-uvm, see that /dev/nvidia-uvm is there, and look for Xid lines in dmesg",
-}
-
 
 class CudaError(Terminal):
     """A call of the driver API that failed. `code` is its CUresult."""
 
     def __init__(self, call: str, code: int, name: str, text: str, *, where: str = "") -> None:
-        cure = CURES.get(code, "look for Xid lines in dmesg on the node")
-        super().__init__(f"{call}: {name} ({code}), {text}", where=where, cure=cure)
+        super().__init__(f"{call}: {name} ({code}), {text}", where=where, cure=cures.of_cuda(code))
         self.code = code
 
 

@@ -161,6 +161,8 @@ class SimulatedGPUs:
             row_remap_failure=False if model.row_remapping else None,
             ecc_uncorrected_volatile=0 if model.ecc else None,
             ecc_corrected_volatile=0 if model.ecc else None,
+            ecc_uncorrected_aggregate=0 if model.ecc else None,
+            ecc_corrected_aggregate=0 if model.ecc else None,
             last_xid=last_xid,
             vgpu_license=0,
         )
