@@ -104,6 +104,7 @@ class World:
 
     def __init__(self, root: Path, *, simulated: bool = True) -> None:
         self.root = root
+        self.simulated = simulated
         self.runner = FakeRunner()
         self.host = Host(root, self.runner)
         self.client = FakeClient()
@@ -124,11 +125,16 @@ class World:
         (self.root / path).parent.mkdir(parents=True, exist_ok=True)
         (self.root / path).write_bytes(data.encode() if isinstance(data, str) else data)
 
-    def observe(self, runtime: str) -> Facts:
-        return observe(self.host, gpus=GPUS, driver_version=VERSION, runtime=runtime)
+    def observe(self, runtime: str, **options: Any) -> Facts:
+        facts = observe(self.host, gpus=GPUS, driver_version=VERSION, runtime=runtime, **options)
+        if self.simulated:
+            return facts
+        # the plain files in this host's /dev stand for device nodes, which only root can make
+        nodes = frozenset(path.name for path in (self.root / "dev").iterdir() if path.is_file())
+        return msgspec.structs.replace(facts, devices=msgspec.structs.replace(facts.devices, nodes=nodes))
 
-    def plan(self, runtime: str, **options: Any) -> Plan:
-        return plan(self.observe(runtime), **options)
+    def plan(self, runtime: str, *, set_as_default: bool | None = None, **options: Any) -> Plan:
+        return plan(self.observe(runtime, **options), set_as_default=set_as_default)
 
     def context(self, **changes: Any) -> OperandContext:
         async def sleep(seconds: float) -> None:

@@ -249,7 +249,8 @@ async def test_nvidia_as_the_default_needs_its_program(make_world: Any, tmp_path
     docker = world.plan("docker")
     (daemon,) = [json.loads(file.data) for file in docker.files if file.path.endswith("daemon.json")]
     assert daemon["default-runtime"] == "nvidia"
-    assert daemon["runtimes"]["nvidia"]["path"] == "/usr/bin/nvidia-container-runtime"
+    # a runtime for each program that is there, and for no other
+    assert daemon["runtimes"] == {"nvidia": {"path": "/usr/bin/nvidia-container-runtime", "args": []}}
 
 
 @pytest.mark.parametrize(

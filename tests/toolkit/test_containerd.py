@@ -9,6 +9,7 @@ import pytest
 
 from gpuplane.errors import InvalidInput
 from gpuplane.toolkit import containerd
+from gpuplane.toolkit.places import CONTAINERD
 
 PROGRAMS = {
     "nvidia": "/usr/local/nvidia/toolkit/nvidia-container-runtime",
@@ -46,16 +47,16 @@ root = "/data"
 def configured(
     main: str, default: str | None = None, others: dict[str, str] | None = None, **more: Any
 ) -> dict[str, str]:
-    return containerd.configure(main, others or {}, programs=PROGRAMS, default=default, **more)
+    return containerd.configure(CONTAINERD, main, others or {}, programs=PROGRAMS, default=default, **more)
 
 
 def merged(files: dict[str, str], plugin: str) -> dict[str, Any]:
     """The CRI table that containerd before 2.1 ends up with: the imported plugin table replaces the whole."""
-    main = tomllib.loads(files[containerd.CONFIG])
+    main = tomllib.loads(files[CONTAINERD.config])
     plugins = dict(main.get("plugins", {}))
-    if containerd.DROP_IN in files:
-        assert containerd.IMPORT in main["imports"]
-        plugins.update(tomllib.loads(files[containerd.DROP_IN])["plugins"])
+    if CONTAINERD.drop_in in files:
+        assert CONTAINERD.imports in main["imports"]
+        plugins.update(tomllib.loads(files[CONTAINERD.drop_in])["plugins"])
     table: dict[str, Any] = plugins[plugin]
     return table
 
@@ -64,7 +65,7 @@ def merged(files: dict[str, str], plugin: str) -> dict[str, Any]:
 def test_versions_2_and_3_get_a_drop_in_with_the_whole_table(number: int, plugin: str) -> None:
     text = V2.replace("version = 2", f"version = {number}").replace("io.containerd.grpc.v1.cri", plugin)
     files = configured(text)
-    main = files[containerd.CONFIG]
+    main = files[CONTAINERD.config]
     added = [line for line in main.splitlines() if line not in text.splitlines()]
     assert added == ['imports = ["/etc/containerd/conf.d/99-nvidia*.toml"]  # set by gpuplane']
     table = merged(files, plugin)
@@ -79,15 +80,15 @@ def test_versions_2_and_3_get_a_drop_in_with_the_whole_table(number: int, plugin
         "options": {"SystemdCgroup": True, "BinaryName": PROGRAMS["nvidia-cdi"]},
     }
     assert set(runtimes) == {"runc", *PROGRAMS}
-    drop_in = tomllib.loads(files[containerd.DROP_IN])
+    drop_in = tomllib.loads(files[CONTAINERD.drop_in])
     assert drop_in["version"] == number
     assert set(drop_in["plugins"]) == {plugin}
 
 
 def test_version_1_is_edited_in_place() -> None:
     files = configured(V1, "nvidia")
-    assert set(files) == {containerd.CONFIG}
-    data = tomllib.loads(files[containerd.CONFIG])
+    assert set(files) == {CONTAINERD.config}
+    data = tomllib.loads(files[CONTAINERD.config])
     assert data["root"] == "/data"
     table = data["plugins"]["cri"]
     assert table["sandbox_image"] == "pause"
@@ -97,16 +98,16 @@ def test_version_1_is_edited_in_place() -> None:
         "SystemdCgroup": True,
         "BinaryName": PROGRAMS["nvidia"],
     }
-    assert containerd.strip(files[containerd.CONFIG]) == V1
+    assert containerd.strip(CONTAINERD, files[CONTAINERD.config]) == V1
 
 
 @pytest.mark.parametrize("text", ["", "\n", "# nothing set\n"])
 def test_without_a_configuration_there_is_a_small_one(text: str) -> None:
     files = configured(text)
-    main = tomllib.loads(files[containerd.CONFIG])
-    assert main == {"version": 2, "imports": [containerd.IMPORT]}
+    main = tomllib.loads(files[CONTAINERD.config])
+    assert main == {"version": 2, "imports": [CONTAINERD.imports]}
     assert set(merged(files, "io.containerd.grpc.v1.cri")["containerd"]["runtimes"]) == set(PROGRAMS)
-    assert containerd.strip(files[containerd.CONFIG]) == text
+    assert containerd.strip(CONTAINERD, files[CONTAINERD.config]) == text
 
 
 @pytest.mark.parametrize(
@@ -133,7 +134,7 @@ def test_other_imports_are_kept_and_count_as_containerd_counts_them() -> None:
     main = 'version = 2\nimports = ["/etc/containerd/extra/*.toml"]\n' + V2.partition("\n")[2]
     other = '[plugins."io.containerd.grpc.v1.cri"]\nsandbox_image = "other"\n'
     files = configured(main, others={"/etc/containerd/extra/a.toml": other})
-    assert tomllib.loads(files[containerd.CONFIG])["imports"] == ["/etc/containerd/extra/*.toml", containerd.IMPORT]
+    assert tomllib.loads(files[CONTAINERD.config])["imports"] == ["/etc/containerd/extra/*.toml", CONTAINERD.imports]
     replaced = merged(files, "io.containerd.grpc.v1.cri")
     assert replaced["sandbox_image"] == "other"
     assert "registry" not in replaced
@@ -141,13 +142,14 @@ def test_other_imports_are_kept_and_count_as_containerd_counts_them() -> None:
         configured(main, others={"/etc/containerd/extra/a.toml": other}, containerd=(2, 1)),
         "io.containerd.grpc.v1.cri",
     )
-    assert deep["sandbox_image"] == "other"
-    assert "registry" in deep
+    # from 2.1 on containerd merges key by key, so only what is ours is written
+    assert set(deep) == {"containerd"}
+    assert deep["containerd"]["runtimes"]["nvidia"]["options"]["SystemdCgroup"] is True
 
 
 def test_an_import_that_covers_the_drop_in_already_is_enough() -> None:
     main = 'version = 2\nimports = ["/etc/containerd/conf.d/*.toml"]\n'
-    assert configured(main)[containerd.CONFIG] == main
+    assert configured(main)[CONTAINERD.config] == main
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,9 @@ import pytest
 from gpuplane.errors import InvalidInput
 from gpuplane.toolkit import crio, docker
 from gpuplane.toolkit.facts import RUNTIMES
+from gpuplane.toolkit.places import CRIO as PLACE
+
+WHERE = "/etc/docker/daemon.json"
 
 PROGRAMS = {name: f"/usr/local/nvidia/toolkit/{program}" for name, program in RUNTIMES.items()}
 # The members that expected-containerd-docker.md names, in a layout of its own.
@@ -27,7 +30,7 @@ DAEMON = """{
 
 
 def test_a_docker_host_ends_as_documented() -> None:
-    text = docker.configure(DAEMON, programs=PROGRAMS, default="nvidia")[docker.CONFIG]
+    text = docker.configure(DAEMON, WHERE, programs=PROGRAMS, default="nvidia")
     data = json.loads(text)
     assert {key: data[key] for key in json.loads(DAEMON)} == json.loads(DAEMON)
     assert data["default-runtime"] == "nvidia"
@@ -38,7 +41,7 @@ def test_a_docker_host_ends_as_documented() -> None:
     }
     assert data["features"] == {"cdi": True}
     assert text.startswith(DAEMON.rstrip().rstrip("}").rstrip())
-    assert docker.strip(text, DAEMON, RUNTIMES) == DAEMON
+    assert docker.strip(text, DAEMON, RUNTIMES, WHERE) == DAEMON
 
 
 @pytest.mark.parametrize(
@@ -63,18 +66,49 @@ def test_our_part_goes_out_of_a_file_that_was_edited_since(
     before: dict[str, Any], edit: dict[str, Any], expected: dict[str, Any]
 ) -> None:
     text = json.dumps(before, indent=2)
-    ours = docker.configure(text, programs=PROGRAMS, default="nvidia")[docker.CONFIG]
+    ours = docker.configure(text, WHERE, programs=PROGRAMS, default="nvidia")
     edited = json.dumps({**json.loads(ours), **edit}, indent=1)
-    assert json.loads(docker.strip(edited, text, RUNTIMES)) == expected
+    assert json.loads(docker.strip(edited, text, RUNTIMES, WHERE)) == expected
 
 
 def test_a_file_that_somebody_broke_is_left_alone() -> None:
-    assert docker.strip('{"runtimes": ', DAEMON, RUNTIMES) == '{"runtimes": '
+    assert docker.strip('{"runtimes": ', DAEMON, RUNTIMES, WHERE) == '{"runtimes": '
 
 
-def test_wrong_types_are_told() -> None:
-    with pytest.raises(InvalidInput, match="runtimes is no object"):
-        docker.configure('{"runtimes": []}', programs=PROGRAMS, default=None)
+@pytest.mark.parametrize(
+    ("text", "message", "where"),
+    [
+        ('{"runtimes": []}', "runtimes is not an object", "/etc/docker/daemon.json:1:14"),
+        ('{\n  "a": 1,\n  "features": true\n}', "features is not an object", "/etc/docker/daemon.json:3:15"),
+        ('{"features": {\n"cdi": "yes"}}', "features.cdi is not true or false", "/etc/docker/daemon.json:2:8"),
+        ('{"default-runtime": 3}', "default-runtime is not a string", "/etc/docker/daemon.json:1:21"),
+        ('{"cdi-spec-dirs": "/etc/cdi"}', "cdi-spec-dirs is not an array", "/etc/docker/daemon.json:1:19"),
+        ("[]", "it is no JSON object", "/etc/docker/daemon.json"),
+    ],
+)
+def test_wrong_types_are_told_with_their_place(text: str, message: str, where: str) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        docker.configure(text, WHERE, programs=PROGRAMS, default=None)
+    assert (caught.value.what, caught.value.where) == (message, where)
+    assert caught.value.cure
+
+
+@pytest.mark.parametrize(
+    ("text", "version", "expected"),
+    [
+        ("{}", (27, 5), {"features": {"cdi": True}}),
+        ("{}", (), {"features": {"cdi": True}}),
+        ("{}", (28, 2), {}),
+        ('{"features": {"cdi": false}}', (28, 2), {"features": {"cdi": True}}),
+        ('{"cdi-spec-dirs": ["/etc/cdi"]}', (28, 3), {"cdi-spec-dirs": ["/etc/cdi", "/var/run/cdi"]}),
+        ('{"cdi-spec-dirs": ["/run/cdi"]}', (28, 3), {"cdi-spec-dirs": ["/run/cdi"]}),
+    ],
+)
+def test_cdi_is_switched_on_where_it_is_not(text: str, version: tuple[int, ...], expected: dict[str, Any]) -> None:
+    new = docker.configure(text, WHERE, programs={}, default=None, docker=version)
+    assert json.loads(new) == expected
+    assert (new == text) is (json.loads(text) == expected)
+    assert json.loads(docker.strip(new, text, RUNTIMES, WHERE)) == json.loads(text)
 
 
 CRIO = """\
@@ -88,19 +122,19 @@ monitor_path = "/usr/bin/conmon"
 
 def test_crio_gets_runtimes_that_inherit_from_its_default() -> None:
     other = '[crio.runtime.runtimes.crun]\nmonitor_path = "/usr/libexec/conmon"\nruntime_path = "/usr/bin/crun"\n'
-    files = crio.configure(CRIO, {"/etc/crio/crio.conf.d/10-x.conf": other}, programs=PROGRAMS, default=None)
-    section = tomllib.loads(files[crio.DROP_IN])["crio"]["runtime"]
+    files = crio.configure(PLACE, CRIO, {"/etc/crio/crio.conf.d/10-x.conf": other}, programs=PROGRAMS, default=None)
+    section = tomllib.loads(files[PLACE.drop_in])["crio"]["runtime"]
     assert set(section) == {"runtimes"}
     assert section["runtimes"]["nvidia-legacy"] == {
         "runtime_path": PROGRAMS["nvidia-legacy"],
         "runtime_type": "oci",
         "monitor_path": "/usr/libexec/conmon",
     }
-    files = crio.configure("", {}, programs=PROGRAMS, default="nvidia")
-    assert tomllib.loads(files[crio.DROP_IN])["crio"]["runtime"]["default_runtime"] == "nvidia"
+    files = crio.configure(PLACE, "", {}, programs=PROGRAMS, default="nvidia")
+    assert tomllib.loads(files[PLACE.drop_in])["crio"]["runtime"]["default_runtime"] == "nvidia"
 
 
 def test_a_broken_drop_in_of_others_is_told_by_name() -> None:
     with pytest.raises(InvalidInput) as caught:
-        crio.configure("", {"/etc/crio/crio.conf.d/x": "[crio"}, programs=PROGRAMS, default=None)
+        crio.configure(PLACE, "", {"/etc/crio/crio.conf.d/x": "[crio"}, programs=PROGRAMS, default=None)
     assert caught.value.where == "/etc/crio/crio.conf.d/x:1"

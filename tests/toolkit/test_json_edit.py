@@ -44,7 +44,7 @@ def test_a_file_keeps_its_layout() -> None:
         ('{"a": 1,}', "does not parse", "f:1:9"),
         ("[1]", "no JSON object", "f"),
         ('{"a": {"b": 1, "b": 2}}', '"b" stands twice', "f"),
-        ('{"x": 1}', "x is no object", "f"),
+        ('{"x": 1}', "x is no object", "f:1:7"),
     ],
 )
 def test_what_is_wrong_is_told_with_its_place(text: str, message: str, where: str) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from gpuplane.errors import InvalidInput
 from gpuplane.toolkit import RuntimeName, ToolkitError
-from gpuplane.toolkit.observing import find_runtime, version_of
+from gpuplane.toolkit.observing import find_place, version_of
 
 
 @pytest.mark.parametrize(
@@ -39,12 +39,12 @@ from gpuplane.toolkit.observing import find_runtime, version_of
 def test_the_runtime_is_found(world: Any, files: dict[str, str], said: str, expected: RuntimeName) -> None:
     for path, text in files.items():
         world.write(path, text)
-    assert find_runtime(world.host, said) is expected
+    assert find_place(world.host, said).runtime is expected
 
 
 def test_no_runtime_is_told(world: Any) -> None:
     with pytest.raises(ToolkitError) as caught:
-        find_runtime(world.host)
+        find_place(world.host)
     assert caught.value.reason == "NoRuntime"
 
 
@@ -55,18 +55,46 @@ def test_versions(said: str, version: tuple[int, ...]) -> None:
     assert version_of(said) == version
 
 
-def test_imports_are_followed_each_once(world: Any) -> None:
+def test_imports_are_followed_each_once_in_containerds_order(world: Any) -> None:
     world.write("etc/containerd/config.toml", 'version = 2\nimports = ["/etc/containerd/a/*.toml", "b.toml"]\n')
-    world.write("etc/containerd/a/1.toml", 'imports = ["/etc/containerd/b.toml", "/etc/containerd/config.tom?"]\n')
-    world.write("etc/containerd/a/2.toml", "")
+    world.write("etc/containerd/a/1.toml", 'imports = ["../b.toml", "/etc/containerd/config.tom*"]\n')
+    world.write("etc/containerd/a/2.toml", 'imports = ["3.tml"]\n')
+    world.write("etc/containerd/a/3.tml", "")
     world.write("etc/containerd/a/no", "")
-    world.write("etc/containerd/b.toml", 'imports = ["/etc/containerd/a/1.toml"]\n')
-    found = list(world.observe("containerd").others)
-    assert found == [
+    world.write("etc/containerd/b.toml", 'imports = ["/etc/containerd/*.toml"]\n')
+    assert list(world.observe("containerd").others) == [
         "/etc/containerd/a/1.toml",
-        "/etc/containerd/b.toml",
         "/etc/containerd/a/2.toml",
+        "/etc/containerd/b.toml",
+        "/etc/containerd/a/3.tml",
     ]
+
+
+@pytest.mark.parametrize(
+    ("files", "where"),
+    [
+        ({"config.toml": 'version = 2\nimports = ["config.toml"]\n'}, "/etc/containerd/config.toml:2"),
+        (
+            {
+                "config.toml": 'version = 2\nimports = ["a/*.toml"]\n',
+                "a/1.toml": 'imports = ["../b.toml"]\n',
+                "b.toml": '# b\nimports = [\n  "a/1.toml",\n]\n',
+            },
+            "/etc/containerd/b.toml:3",
+        ),
+    ],
+)
+def test_an_imports_loop_is_told_with_its_way_and_nothing_is_touched(
+    world: Any, tree_of: Any, files: dict[str, str], where: str
+) -> None:
+    for path, text in files.items():
+        world.write(f"etc/containerd/{path}", text)
+    before = tree_of(world.root)
+    with pytest.raises(InvalidInput, match="imports lead back") as caught:
+        world.observe("containerd")
+    assert caught.value.where == where
+    assert "remove" in caught.value.cure
+    assert tree_of(world.root) == before
 
 
 def test_an_import_that_does_not_parse_is_told_by_name(world: Any) -> None:

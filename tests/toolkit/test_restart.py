@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
-from gpuplane.toolkit import RuntimeName, ToolkitError, apply, unconfigure
+from gpuplane.toolkit import ToolkitError, apply, unconfigure
 from gpuplane.toolkit import restart as restarting
 from gpuplane.toolkit.applying import unconfigure as take_back
+from gpuplane.toolkit.places import CONTAINERD, DOCKER
 
 # Serves a socket and writes a letter to its output for each SIGHUP; with "once" it ends at the first one.
 SERVER = """
@@ -55,7 +56,7 @@ def served(world: Any, path: str, mode: str = "stays") -> Iterator[subprocess.Po
 async def test_docker_is_signalled_through_its_socket_only_when_something_changed(world: Any) -> None:
     with served(world, "run/docker.sock") as process:
         assert process.stdout is not None
-        assert restarting.peer(world.host, RuntimeName.DOCKER) == process.pid
+        assert restarting.peer(world.host, DOCKER) == process.pid
         await apply(world.host, world.plan("docker"))
         assert process.stdout.read(1) == b"H"
         await apply(world.host, world.plan("docker"))
@@ -124,7 +125,7 @@ async def test_crio_is_restarted_by_systemd(world: Any) -> None:
 async def test_a_runtime_that_is_not_running_is_no_error(world: Any) -> None:
     assert await apply(world.host, world.plan("containerd"))
     world.write("run/containerd/containerd.sock", "no socket at all")
-    assert restarting.peer(world.host, RuntimeName.CONTAINERD) is None
+    assert restarting.peer(world.host, CONTAINERD) is None
 
 
 async def test_a_process_that_cannot_be_signalled_is_told(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:

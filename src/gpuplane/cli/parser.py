@@ -209,15 +209,32 @@ def _toolkit(commands: Any) -> None:
 
     configure = action("configure", "let the container runtime give GPUs to containers", _form("text", "json"))
     configure.add_argument(
-        "--runtime", choices=["containerd", "docker", "cri-o"], help="default: the one that is there"
+        "--runtime", choices=["containerd", "docker", "crio", "cri-o"], help="default: the one that is there"
     )
+    configure.add_argument(
+        "--config",
+        default="",
+        metavar="PATH",
+        help="its configuration file (default: found, also of k3s, rke2, k0s, microk8s)",
+    )
+    configure.add_argument("--socket", default="", metavar="PATH", help="its socket (default: found)")
     configure.add_argument("--set-as-default", action="store_true", help="make nvidia the default runtime")
     unconfigure = action("unconfigure", "give the runtime its configuration back, byte for byte", _form("text", "json"))
     for parser in (configure, unconfigure):
         parser.add_argument("--dry-run", action="store_true", help="print a diff; exit 1 when there is one")
         parser.add_argument("--no-restart", action="store_true", help="do not reload the runtime")
     cdi = action("cdi", "print the CDI specification of this machine's GPUs")
-    cdi.add_argument("--management", action="store_true", help="the specification for management containers")
+    cdi.add_argument(
+        "--mode", choices=["nvml", "management"], default="nvml", help="management: for containers that look after GPUs"
+    )
+    cdi.add_argument("--format", choices=["yaml", "json"], help="default: by the ending of --output, or yaml")
+    cdi.add_argument("--output", type=Path, metavar="FILE", help="write it there, whole or not at all")
+    cdi.add_argument(
+        "--device-name-strategy",
+        choices=["index", "uuid", "type-index"],
+        action="append",
+        help="how devices are named; may be given again (default: index and uuid)",
+    )
 
 
 def _run(commands: Any) -> None:

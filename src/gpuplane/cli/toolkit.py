@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from argparse import Namespace
+from pathlib import Path
+from typing import Final
 
 import msgspec
 
@@ -11,20 +13,24 @@ from gpuplane.cli.terminal import Terminal
 from gpuplane.host import Host
 from gpuplane.toolkit import by_hand
 
+_RUNTIMES: Final = {"crio": "cri-o"}
+
 
 def configure(options: Namespace, screen: Terminal) -> int:
     """0; with --dry-run 1 when something would change, and the diff on stdout."""
     report = asyncio.run(
         by_hand.configure(
             Host(options.host_root),
-            runtime=options.runtime or "",
+            runtime=_RUNTIMES.get(options.runtime, options.runtime or ""),
+            config=options.config,
+            socket=options.socket,
             set_as_default=True if options.set_as_default else None,
             restart=not options.no_restart,
             dry_run=options.dry_run,
         )
     )
     if report.runtime is not None:
-        screen.say(f"found {report.runtime.value} in {options.host_root}")
+        screen.say(f"found {report.place} in {options.host_root}: {report.config}")
     if report.no_cdi:
         screen.say(f"no CDI specification: {report.no_cdi}")
     _tell(report, options, screen)
@@ -42,7 +48,21 @@ def unconfigure(options: Namespace, screen: Terminal) -> int:
 
 
 def cdi(options: Namespace, screen: Terminal) -> int:
-    screen.out.write(by_hand.cdi(Host(options.host_root), management=options.management))
+    """0; the specification on stdout, or in the file of --output."""
+    path: Path | None = options.output
+    kind = options.format or ("json" if path is not None and path.suffix == ".json" else "yaml")
+    text = by_hand.cdi(
+        Host(options.host_root),
+        management=options.mode == "management",
+        strategies=tuple(dict.fromkeys(options.device_name_strategy or ("index", "uuid"))),
+        yaml=kind == "yaml",
+    )
+    if path is None:
+        screen.out.write(text)
+        return 0
+    place = path.absolute()
+    changed = Host(Path("/")).write_atomic(str(place), text.encode())
+    screen.say(f" {screen.glyph('good')} {place}" if changed else "nothing to change")
     return 0
 
 

@@ -14,6 +14,7 @@ from gpuplane.host.changes import (
     note,
     observe,
     observe_file,
+    put_back,
     revert,
 )
 from gpuplane.host.files import Host, HostError, Locked
@@ -48,6 +49,7 @@ __all__ = [
     "note",
     "observe",
     "observe_file",
+    "put_back",
     "read_driver_ready",
     "read_os_release",
     "revert",

@@ -25,7 +25,7 @@ import msgspec
 
 from gpuplane import names
 from gpuplane.errors import Terminal
-from gpuplane.host.files import Host
+from gpuplane.host.files import Host, HostError
 
 log = logging.getLogger("gpuplane.host")
 
@@ -230,7 +230,15 @@ def go_back(
     state = load_state(host, component)
     if state is None:
         return ()
-    changed = [record.path for record in reversed(state.records) if _back(host, record, strip)]
+    changed, refused = [], None
+    for record in reversed(state.records):
+        try:
+            if _back(host, record, strip):
+                changed.append(record.path)
+        except HostError as error:  # the others go back all the same, and may make the room that this one needs
+            refused = refused or error
+    if refused is not None:
+        raise refused
     for directory in reversed(state.made):
         host.remove_dir(directory)
     return tuple(changed)
@@ -291,11 +299,17 @@ def _back(host: Host, record: Record, strip: Callable[[Record, Before], Before] 
         log.info("%s was edited since we wrote it; only our part goes", host.shown(record.path))
     changed = now.fingerprint != target.fingerprint
     host.clear_leftover(record.path)
-    if target.kind == "absent":
-        host.remove(record.path)
-    elif target.kind == "link":
-        host.symlink(record.path, target.target)
-    elif changed:
-        host.write_atomic(record.path, target.data, mode=target.mode)
-        host.chmod(record.path, target.mode, target.uid, target.gid)
+    if changed:
+        put_back(host, record.path, target)
     return changed
+
+
+def put_back(host: Host, path: str, target: Before) -> None:
+    """Make the path what it was seen to be."""
+    if target.kind == "absent":
+        host.remove(path)
+    elif target.kind == "link":
+        host.symlink(path, target.target)
+    else:
+        host.write_atomic(path, target.data, mode=target.mode)
+        host.chmod(path, target.mode, target.uid, target.gid)

@@ -12,15 +12,20 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import difflib
 import functools
 import logging
+from collections.abc import Callable, Iterable
+
+import msgspec
 
 from gpuplane import names
 from gpuplane.host import (
     Before,
     Host,
+    HostError,
+    Record,
+    State,
     apply_changes,
     base_of,
     forget,
@@ -29,18 +34,20 @@ from gpuplane.host import (
     mark_ready,
     note,
     observe_file,
+    put_back,
     unmark_ready,
 )
-from gpuplane.toolkit.facts import RuntimeName, ToolkitError
+from gpuplane.toolkit.facts import ToolkitError
 from gpuplane.toolkit.observing import COMPONENT
-from gpuplane.toolkit.planning import CONFIGS, Plan, strip_record
-from gpuplane.toolkit.restart import Sleep, tell
+from gpuplane.toolkit.places import PLAIN, Place, RuntimeName
+from gpuplane.toolkit.planning import Plan, strip_record
+from gpuplane.toolkit.restart import Sleep, revive, tell
 
 log = logging.getLogger("gpuplane.toolkit")
 
 LOCK = "run/gpuplane-toolkit.lock"
 _PENDING = "pending"
-_RUNTIME_FILES = ("etc/containerd/", "etc/docker/", "etc/crio/")
+_NOT_THE_RUNTIMES = (f"{names.CDI_DIR}/", f"{names.TOOLKIT_DIR}/")  # of these files the runtime needs not be told
 
 
 async def apply(host: Host, plan: Plan, *, restart: bool = True, sleep: Sleep = asyncio.sleep) -> tuple[str, ...]:
@@ -51,6 +58,7 @@ async def apply(host: Host, plan: Plan, *, restart: bool = True, sleep: Sleep = 
 
     Raises:
         Locked: another process is at it.
+        HostError: the file system refuses; the files are as they were.
         ToolkitError: the runtime cannot be told, or does not come back; its files are then as they were.
     """
     with host.lock(LOCK):
@@ -59,20 +67,23 @@ async def apply(host: Host, plan: Plan, *, restart: bool = True, sleep: Sleep = 
         if notes.get("refused") == plan.digest:
             raise ToolkitError(
                 "RuntimeDown",
-                f"{plan.runtime.value} did not come back with this configuration, which was taken back",
-                where=host.shown(CONFIGS[plan.runtime]),
-                cure=f"see `journalctl -u {plan.runtime.value}` and `gpuplane toolkit configure --dry-run`",
+                f"{plan.place.name} did not come back with this configuration, which was taken back",
+                where=host.shown(plan.place.config),
+                cure=f"see `journalctl -u {plan.place.units[0]}` and `gpuplane toolkit configure --dry-run`",
             )
+        if state is not None and place_of(state) not in (None, plan.place):
+            # another runtime than before: what was told to the other one is taken back there
+            await _unconfigure(host, state, restart, sleep)
+            state, notes = None, {}
         due = _due(host, plan) or notes.get("restart") == _PENDING
-        kept = {"runtime": plan.runtime.value, "restart": _PENDING if due else ""}
-        changed = apply_changes(host, COMPONENT, plan.files, kept, strip_record)
+        place = msgspec.json.encode(plan.place).decode()
+        changed = _write(host, plan, {"place": place, "restart": _PENDING if due else ""}, state)
         if due:
             if restart:
                 try:
-                    await tell(host, plan.runtime, sleep)
-                except ToolkitError:
-                    await _take_back(host, plan, sleep)
-                    raise
+                    await tell(host, plan.place, sleep)
+                except ToolkitError as error:
+                    raise await _take_back(host, plan, error, sleep) from error
             note(host, COMPONENT, {"restart": ""})
         mark_ready(host, names.TOOLKIT_READY)
         return changed
@@ -86,13 +97,39 @@ async def unconfigure(host: Host, *, restart: bool = True, sleep: Sleep = asynci
         if state is None:
             forget(host, COMPONENT)  # what a first attempt that died has left beside
             return ()
+        return await _unconfigure(host, state, restart, sleep)
+
+
+async def _unconfigure(host: Host, state: State, restart: bool, sleep: Sleep) -> tuple[str, ...]:
+    place = place_of(state)
+    touched = concern_the_runtime(record.path for record in state.records)
+    if touched and not state.notes.get("refused"):
         note(host, COMPONENT, {"restart": _PENDING})
-        changed = go_back(host, COMPONENT, strip_record)
-        touched = any(record.path.startswith(_RUNTIME_FILES) for record in state.records)
-        if restart and touched and (runtime := state.notes.get("runtime", "")) in list(RuntimeName):
-            await tell(host, RuntimeName(runtime), sleep)
-        forget(host, COMPONENT)
-        return changed
+    changed = go_back(host, COMPONENT, _stripper(place))
+    if restart and touched and place is not None and not state.notes.get("refused"):
+        await tell(host, place, sleep)
+    forget(host, COMPONENT)
+    return changed
+
+
+def configured(host: Host) -> Place | None:
+    """The runtime that is configured now, as far as the record says."""
+    state = load_state(host, COMPONENT)
+    return place_of(state) if state is not None else None
+
+
+def concern_the_runtime(paths: Iterable[str]) -> bool:
+    """Whether the runtime has to be told when these files change."""
+    return any(not path.startswith(_NOT_THE_RUNTIMES) for path in paths)
+
+
+def place_of(state: State) -> Place | None:
+    """The runtime that was configured; None when nothing says so."""
+    said = state.notes.get("place")
+    if said:
+        return msgspec.json.decode(said, type=Place)
+    runtime = state.notes.get("runtime", "")  # by a release that knew one place each
+    return PLAIN[RuntimeName(runtime)] if runtime in list(RuntimeName) else None
 
 
 def diff(host: Host, plan: Plan) -> str:
@@ -108,10 +145,11 @@ def diff(host: Host, plan: Plan) -> str:
 def undo_diff(host: Host) -> str:
     """What `unconfigure` would change, as `diff` shows it."""
     state = load_state(host, COMPONENT)
+    strip = _stripper(place_of(state) if state is not None else None)
     parts = []
     for record in state.records if state is not None else ():
         now = observe_file(host, record.path)
-        then = base_of(now, record, functools.partial(strip_record, record))
+        then = base_of(now, record, functools.partial(strip, record))
         if now.fingerprint != then.fingerprint:
             parts.append(_diff(record.path, _content(now), _content(then)))
     return "".join(parts)
@@ -121,24 +159,47 @@ def _content(file: Before) -> bytes | None:
     return None if file.kind == "absent" else file.data
 
 
+def _stripper(place: Place | None) -> Callable[[Record, Before], Before]:
+    def strip(record: Record, now: Before) -> Before:
+        return strip_record(place, record, now) if place is not None else record.before
+
+    return strip
+
+
 def _due(host: Host, plan: Plan) -> bool:
     """Whether a file changes that the runtime reads only when it is told."""
     state = load_state(host, COMPONENT)
     planned = {file.path for file in plan.files}
-    gone = any(
-        record.path.startswith(_RUNTIME_FILES) and record.path not in planned
-        for record in (state.records if state is not None else ())
+    gone = [record.path for record in (state.records if state else ()) if record.path not in planned]
+    return concern_the_runtime(gone) or any(
+        file.path in plan.restart_for and host.read(file.path) != file.data for file in plan.files
     )
-    return gone or any(file.path in plan.restart_for and host.read(file.path) != file.data for file in plan.files)
 
 
-async def _take_back(host: Host, plan: Plan, sleep: Sleep) -> None:
-    """The configuration of before, for a runtime that did not come back with ours."""
-    go_back(host, COMPONENT, strip_record)
+def _write(host: Host, plan: Plan, notes: dict[str, str], state: State | None) -> tuple[str, ...]:
+    """The files, all or none: a full or read-only file system is seen at any of them."""
+    was = {file.path: observe_file(host, file.path) for file in plan.files}
+    try:
+        return apply_changes(host, COMPONENT, plan.files, notes, _stripper(plan.place))
+    except HostError:
+        log.error("a file cannot be written; the others are put back")
+        if state is None:
+            go_back(host, COMPONENT, _stripper(plan.place))
+            forget(host, COMPONENT)
+        else:
+            for path, before in was.items():
+                put_back(host, path, before)
+        raise
+
+
+async def _take_back(host: Host, plan: Plan, error: ToolkitError, sleep: Sleep) -> ToolkitError:
+    """The configuration of before, for a runtime that did not come back with ours; the error to tell."""
+    go_back(host, COMPONENT, _stripper(plan.place))
     note(host, COMPONENT, {"refused": plan.digest, "restart": ""})
-    log.error("%s: its configuration was taken back", plan.runtime.value)
-    with contextlib.suppress(ToolkitError):  # the first error is the one to tell
-        await tell(host, plan.runtime, sleep)
+    log.error("%s: its configuration was taken back", plan.place.name)
+    lives = await revive(host, plan.place, sleep)
+    after = "it answers again with the configuration of before" if lives else "nor with the configuration of before"
+    return ToolkitError(error.reason, f"{error.what}; {after}", where=error.where, cure=error.cure)
 
 
 def _diff(path: str, old: bytes | None, new: bytes | None) -> str:

@@ -2,69 +2,114 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from gpuplane.errors import Retryable
 from gpuplane.hardware import GPU, open_gpus
 from gpuplane.host import Host
 from gpuplane.toolkit import applying, cdi_spec
-from gpuplane.toolkit.facts import Facts, RuntimeName
+from gpuplane.toolkit.facts import Facts, ToolkitError
 from gpuplane.toolkit.observing import observe
-from gpuplane.toolkit.planning import Plan, plan
+from gpuplane.toolkit.places import RuntimeName
+from gpuplane.toolkit.planning import plan
+from gpuplane.toolkit.restart import by_hand
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """What was done, or would be: the runtime, the changed paths, the diff (dry run), why there is no CDI spec."""
+    """What was done, or would be.
+
+    `place` is what was found ("k3s"), `config` its file. `no_cdi` says why there is no CDI specification. `restart` is
+    the command that makes the runtime read its configuration, where it was not told.
+    """
 
     runtime: RuntimeName | None = None
+    place: str = ""
+    config: str = ""
     changed: tuple[str, ...] = ()
     diff: str = ""
     no_cdi: str = ""
-    restart: str = ""  # the command that makes the runtime read its configuration, where it was not told
+    restart: str = ""
 
 
 async def configure(
     host: Host,
     *,
     runtime: str = "",
+    config: str = "",
+    socket: str = "",
     set_as_default: bool | None = None,
     restart: bool = True,
     dry_run: bool = False,
 ) -> Report:
-    """Let the machine's container runtime give out GPUs, and write the CDI cdi_spec.
+    """Let the machine's container runtime give out GPUs, and write the CDI specifications.
 
     Raises:
         InvalidInput, ToolkitError, HostError: with place and cure; the machine is as it was.
     """
-    facts, why = _observe(host, runtime)
+    facts, why = _observe(host, runtime, config, socket)
     planned = plan(facts, set_as_default=set_as_default)
+    text = applying.diff(host, planned) if dry_run else ""
     if dry_run:
-        text = applying.diff(host, planned)
-        return Report(runtime=facts.runtime, diff=text, no_cdi=why, restart=_command(planned) if text else "")
-    changed = await applying.apply(host, planned, restart=restart)
-    due = not restart and any(path in planned.restart_for for path in changed)
-    return Report(runtime=facts.runtime, changed=changed, no_cdi=why, restart=_command(planned) if due else "")
+        due = any(f"b/{path}\n" in text for path in planned.restart_for)
+        changed: tuple[str, ...] = ()
+    else:
+        changed = await applying.apply(host, planned, restart=restart)
+        due = not restart and any(path in planned.restart_for for path in changed)
+    return Report(
+        runtime=facts.runtime,
+        place=facts.place.name,
+        config=host.shown(facts.place.config),
+        changed=changed,
+        diff=text,
+        no_cdi=why,
+        restart=by_hand(facts.place) if due else "",
+    )
 
 
 async def unconfigure(host: Host, *, restart: bool = True, dry_run: bool = False) -> Report:
     """Give the runtime its configuration back, byte for byte."""
     if dry_run:
         return Report(diff=applying.undo_diff(host))
-    return Report(changed=await applying.unconfigure(host, restart=restart))
+    place = applying.configured(host)
+    changed = await applying.unconfigure(host, restart=restart)
+    if place is None:
+        return Report(changed=changed)
+    due = not restart and applying.concern_the_runtime(changed)
+    return Report(
+        runtime=place.runtime,
+        place=place.name,
+        config=host.shown(place.config),
+        changed=changed,
+        restart=by_hand(place) if due else "",
+    )
 
 
-def cdi(host: Host, *, management: bool = False) -> str:
-    """The CDI specification of this machine's GPUs, as JSON.
+def cdi(
+    host: Host, *, management: bool = False, strategies: Sequence[str] = ("index", "uuid"), yaml: bool = False
+) -> str:
+    """The CDI specification of this machine's GPUs, as JSON or YAML.
 
     Raises:
         Retryable: NVML does not answer.
+        ToolkitError: DeviceNodesMissing.
     """
-    facts, _ = _observe(host, "containerd", must_answer=True)
-    path = cdi_spec.MANAGEMENT_SPEC if management else cdi_spec.SPEC
-    return cdi_spec.specs(facts)[path]
+    facts, _ = _observe(host, "containerd", must_answer=not management)
+    made = cdi_spec.management(facts) if management else cdi_spec.spec(facts, facts.gpus or (), strategies)
+    if not made["devices"]:
+        raise ToolkitError(
+            "DeviceNodesMissing",
+            "no GPU has a device node",
+            where=host.shown("dev"),
+            cure="nvidia-modprobe -u -c 0, or nvidia-smi as root, makes them",
+        )
+    return cdi_spec.as_yaml(made) if yaml else cdi_spec.as_json(made)
 
 
-def _observe(host: Host, runtime: str, *, must_answer: bool = False) -> tuple[Facts, str]:
+def _observe(
+    host: Host, runtime: str, config: str = "", socket: str = "", *, must_answer: bool = False
+) -> tuple[Facts, str]:
     """The machine's facts, and why it has no GPUs to specify, if so."""
     gpus: tuple[GPU, ...] | None = None
     version = why = ""
@@ -78,10 +123,4 @@ def _observe(host: Host, runtime: str, *, must_answer: bool = False) -> tuple[Fa
         if must_answer:
             raise
         why = str(error)
-    return observe(host, gpus=gpus, driver_version=version, runtime=runtime), why
-
-
-def _command(planned: Plan) -> str:
-    verb = "reload" if planned.runtime is RuntimeName.DOCKER else "restart"
-    unit = "crio" if planned.runtime is RuntimeName.CRIO else planned.runtime.value
-    return f"systemctl {verb} {unit}"
+    return observe(host, gpus=gpus, driver_version=version, runtime=runtime, config=config, socket=socket), why

@@ -1,108 +1,197 @@
 """CDI specifications: what a container gets that asks for `nvidia.com/gpu=0`.
 
-Two kinds: `nvidia.com/gpu` has a device for each GPU under its index and its UUID, and `all`;
-`management.nvidia.com/gpu` has `all` only, for containers that look after GPUs. Both bring the driver's libraries,
-programs and sockets along.
+Two kinds: `nvidia.com/gpu` has a device for each GPU under its index and its UUID, for each MIG device under "0:1"
+and its UUID, and `all`; `management.nvidia.com/gpu` has `all` only, for containers that look after GPUs. Both bring
+the driver's libraries, programs, settings and sockets along. Device nodes that are not there are left out, and with
+them the devices that would have none: runtimes refuse a whole file for either.
+
+Where NVIDIA's hook program is on the host, its hooks make links and the loader's cache. Otherwise the libraries are
+mounted under the links' names too, and in the directories where loaders of either family of distributions look
+without a cache.
 
 Format: Container Device Interface (github.com/cncf-tags/container-device-interface), version 0.5.0. Contents in
-substance as nvidia-ctk makes them; links to sonames are made as well, so that a loader finds them without its cache.
+substance as nvidia-ctk makes them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import platform
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from gpuplane import names
-from gpuplane.hardware import GPU
+from gpuplane.hardware import GPU, MigDevice, MigMode
 from gpuplane.toolkit.facts import CDI_HOOK, Driver, Facts
 
 SPEC = f"{names.CDI_DIR}/nvidia.com-gpu.json"
 MANAGEMENT_SPEC = f"{names.CDI_DIR}/management.nvidia.com-gpu.json"
+STRATEGIES = ("index", "uuid", "type-index")
 _VERSION = "0.5.0"
 _COMMON = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
-_MANAGEMENT = ("nvidia-fs", "nvidia-nvswitchctl", "nvidia-caps/nvidia-cap1", "nvidia-caps/nvidia-cap2")
+_NOT_MANAGED = ("nvidia-fs", "nvidia-nvswitch", "nvidia-nvlink")
 _READ_ONLY = ["ro", "nosuid", "nodev", "rbind", "rprivate"]
+_SOCKET = ["nosuid", "nodev", "rbind", "rprivate", "noexec"]
+_LOADER_DIRS = (f"/usr/lib/{platform.machine()}-linux-gnu", "/usr/lib64")  # Debian's family; the others'
 
 Spec = dict[str, Any]
 
 
 def specs(facts: Facts) -> dict[str, str]:
-    """The specifications as text, path -> JSON; none while NVML does not answer."""
+    """The specifications as text, path -> JSON; none while NVML does not answer, and none without a device."""
     if facts.gpus is None:
         return {}
-    return {
-        SPEC: _text(spec(facts, facts.gpus)),
-        MANAGEMENT_SPEC: _text(management(facts, facts.gpus)),
-    }
+    made = {SPEC: spec(facts, facts.gpus), MANAGEMENT_SPEC: management(facts)}
+    return {path: as_json(made) for path, made in made.items() if made["devices"]}
 
 
-def spec(facts: Facts, gpus: tuple[GPU, ...]) -> Spec:
-    """The specification of kind `nvidia.com/gpu`."""
+def spec(facts: Facts, gpus: Sequence[GPU], strategies: Sequence[str] = ("index", "uuid")) -> Spec:
+    """The specification of kind `nvidia.com/gpu`. `strategies` are of STRATEGIES, one name of a device for each."""
     devices = []
+    everything: list[Spec] = []
     for gpu in gpus:
-        nodes = _gpu_nodes(facts, gpu)
-        devices += [_device(str(gpu.index), nodes), _device(gpu.uuid, nodes)]
-    devices.append(_device("all", [node for gpu in gpus for node in _gpu_nodes(facts, gpu)]))
+        for mig, edits in _gpu_edits(facts, gpu):
+            if not edits["deviceNodes"]:
+                continue
+            devices += [{"name": _name(s, gpu, mig), "containerEdits": edits} for s in strategies]
+            everything.append(edits)
+    if everything:
+        devices.append({"name": "all", "containerEdits": _joined(everything)})
     return {
         "cdiVersion": _VERSION,
         "kind": names.CDI_KIND,
         "devices": devices,
-        "containerEdits": {"env": ["NVIDIA_VISIBLE_DEVICES=void"], **_common(facts, _COMMON)},
+        "containerEdits": _common(facts, _COMMON),
     }
 
 
-def management(facts: Facts, gpus: tuple[GPU, ...]) -> Spec:
+def management(facts: Facts) -> Spec:
     """The specification of kind `management.nvidia.com/gpu`: every GPU and every control node, in one device."""
-    nodes = [f"/dev/nvidia{gpu.minor}" for gpu in gpus]
+    wanted = [name for name in facts.devices.nodes if not name.startswith(_NOT_MANAGED)]
+    nodes = _nodes(facts, sorted(wanted, key=_natural))
     return {
         "cdiVersion": _VERSION,
         "kind": names.CDI_MANAGEMENT_KIND,
-        "devices": [_device("all", nodes)],
-        "containerEdits": {
-            "env": ["NVIDIA_VISIBLE_DEVICES=void"],
-            **_common(facts, _COMMON + _MANAGEMENT),
-        },
+        "devices": [{"name": "all", "containerEdits": {"deviceNodes": nodes}}] if nodes else [],
+        "containerEdits": _common(facts, ()),
     }
 
 
-def _device(name: str, nodes: Iterable[str]) -> Spec:
-    return {"name": name, "containerEdits": {"deviceNodes": [{"path": node} for node in nodes]}}
+def as_json(made: Spec) -> str:
+    return msgspec.json.format(msgspec.json.encode(made), indent=2).decode() + "\n"
 
 
-def _gpu_nodes(facts: Facts, gpu: GPU) -> list[str]:
-    drm = [f"/dev/dri/{name}" for name in facts.drm_nodes.get(gpu.pci, ())]
-    return [f"/dev/nvidia{gpu.minor}", *drm]
+def as_yaml(made: Spec) -> str:
+    return "---\n" + msgspec.yaml.encode(made).decode()
+
+
+def _gpu_edits(facts: Facts, gpu: GPU) -> Iterable[tuple[MigDevice | None, Spec]]:
+    """The edits of a GPU, or, when it is partitioned, of each of its MIG devices."""
+    own = f"nvidia{gpu.minor}"
+    if gpu.mig is not MigMode.ENABLED:
+        drm = [f"dri/{name}" for name in facts.devices.drm.get(gpu.pci, ())]
+        edits: Spec = {"deviceNodes": _nodes(facts, (own,))}
+        if edits["deviceNodes"]:
+            edits["deviceNodes"] += [_node(facts, name) for name in drm]
+        links = facts.devices.drm_links.get(gpu.pci, {})
+        if links and _has_hooks(facts):
+            edits["hooks"] = [_links_hook(facts, {f"/dev/dri/by-path/{name}": to for name, to in links.items()})]
+        yield None, edits
+        return
+    for mig in gpu.mig_devices:
+        instance = f"gpu{gpu.minor}/gi{mig.gpu_instance}"
+        caps = [facts.devices.caps.get(f"{instance}/{rest}") for rest in ("access", f"ci{mig.compute_instance}/access")]
+        nodes = _nodes(facts, (own, *(f"nvidia-caps/nvidia-cap{cap}" for cap in caps)))
+        yield mig, {"deviceNodes": nodes if len(nodes) == 1 + len(caps) else []}
+
+
+def _name(strategy: str, gpu: GPU, mig: MigDevice | None) -> str:
+    if strategy == "uuid":
+        return gpu.uuid if mig is None else mig.uuid
+    number = str(gpu.index) if mig is None else f"{gpu.index}:{mig.index}"
+    kind = "gpu" if mig is None else "mig"
+    return number if strategy == "index" else f"{kind}{number}"
+
+
+def _joined(edits: Iterable[Spec]) -> Spec:
+    """Several devices' edits as one, each thing once."""
+    joined: Spec = {}
+    for one in edits:
+        for key, things in one.items():
+            known = joined.setdefault(key, [])
+            known += [thing for thing in things if thing not in known]
+    return joined
+
+
+def _nodes(facts: Facts, wanted: Iterable[str]) -> list[Spec]:
+    return [_node(facts, name) for name in wanted if name in facts.devices.nodes]
+
+
+def _node(facts: Facts, name: str) -> Spec:
+    path = f"/dev/{name}"
+    root = facts.devices.root.rstrip("/")
+    return {"path": path, "hostPath": f"{root}{path}"} if root and not name.startswith("dri/") else {"path": path}
 
 
 def _common(facts: Facts, nodes: Iterable[str]) -> Spec:
     driver = facts.driver
+    env = ["NVIDIA_VISIBLE_DEVICES=void"]
     mounts = [_mount(driver, path) for path in (*driver.libraries, *driver.binaries, *driver.firmware)]
-    mounts += [{**_mount(driver, path), "options": ["nosuid", "nodev", "rbind", "noexec"]} for path in driver.sockets]
-    edits: Spec = {"deviceNodes": [{"path": f"/dev/{name}"} for name in nodes if name in facts.device_nodes]}
-    if facts.has(CDI_HOOK):
-        edits["hooks"] = _hooks(facts)
+    mounts += [{**_mount(driver, path), "containerPath": place} for place, path in driver.configs.items()]
+    mounts += [{"hostPath": path, "containerPath": place, "options": _SOCKET} for place, path in driver.sockets.items()]
+    folders = list(dict.fromkeys(_folder(path) for path in driver.libraries if _base(path).startswith("lib")))
+    hooks: list[Spec] = []
+    if _has_hooks(facts):
+        if driver.links:
+            hooks.append(_links_hook(facts, driver.links))
+        if driver.version:
+            hooks.append(_hook(facts, "enable-cuda-compat", f"--host-driver-version={driver.version}"))
+        env = [f"NVIDIA_CTK_LIBCUDA_DIR={':'.join(folders)}", *env] if folders else env
     else:
-        # Nobody makes the links in the container then: the libraries are mounted under the links' names too.
-        by_name = {path.rpartition("/")[2]: path for path in driver.libraries}
-        for link, target in driver.links.items():
-            real = _follow(driver, target, by_name)
-            if real is not None:
-                mounts.append({**_mount(driver, real), "containerPath": link})
-    edits["mounts"] = mounts
-    return edits
+        mounts += _mounted_links(driver)
+        if CDI_HOOK not in facts.stand_ins:
+            mounts += _elsewhere(mounts, folders)
+    if folders and facts.has(CDI_HOOK):
+        hooks.append(_hook(facts, "update-ldcache", *(w for folder in folders for w in ("--folder", folder))))
+    edits: Spec = {"env": env, "deviceNodes": _nodes(facts, nodes), "hooks": hooks, "mounts": mounts}
+    return {key: value for key, value in edits.items() if value}
 
 
-def _follow(driver: Driver, target: str, by_name: dict[str, str]) -> str | None:
-    """The library that a link's target leads to, through further links."""
-    links = {path.rpartition("/")[2]: to for path, to in driver.links.items()}
-    for _ in range(4):
-        if target in by_name:
-            return by_name[target]
-        target = links.get(target, "")
-    return None
+def _has_hooks(facts: Facts) -> bool:
+    """Whether hooks do what they say; a stand-in's are carried out by simulated runtimes only."""
+    return CDI_HOOK in facts.programs and CDI_HOOK not in facts.stand_ins
+
+
+def _mounted_links(driver: Driver) -> list[Spec]:
+    """The libraries under the names of the links that lead to them, for nobody makes links in the container."""
+    libraries = frozenset(driver.libraries)
+    mounts = []
+    for link in driver.links:
+        real = link
+        for _ in range(4):
+            target = driver.links.get(real)
+            if target is None:
+                break
+            folder = _folder(real)
+            real = f"{_folder(folder)}/{target[3:]}" if target.startswith("../") else f"{folder}/{target}"
+        if real in libraries:
+            mounts.append({**_mount(driver, real), "containerPath": link})
+    return mounts
+
+
+def _elsewhere(mounts: Iterable[Spec], folders: Sequence[str]) -> list[Spec]:
+    """The same libraries once more where loaders of the other family of distributions look without a cache."""
+    if not folders:
+        return []
+    other = [place for place in _LOADER_DIRS if place != folders[0]]
+    return [
+        {**mount, "containerPath": f"{place}/{_base(mount['containerPath'])}"}
+        for place in other[:1]
+        for mount in mounts
+        if _folder(mount["containerPath"]) == folders[0]
+    ]
 
 
 def _mount(driver: Driver, path: str) -> Spec:
@@ -110,18 +199,9 @@ def _mount(driver: Driver, path: str) -> Spec:
     return {"hostPath": f"{root}{path}", "containerPath": path, "options": _READ_ONLY}
 
 
-def _hooks(facts: Facts) -> list[Spec]:
-    driver = facts.driver
-    hooks = []
-    if driver.links:
-        links = [word for path, target in driver.links.items() for word in ("--link", f"{target}::{path}")]
-        hooks.append(_hook(facts, "create-symlinks", *links))
-    if driver.version:
-        hooks.append(_hook(facts, "enable-cuda-compat", f"--host-driver-version={driver.version}"))
-    folders = dict.fromkeys(path.rpartition("/")[0] for path in driver.libraries)
-    if folders:
-        hooks.append(_hook(facts, "update-ldcache", *(w for folder in folders for w in ("--folder", folder))))
-    return hooks
+def _links_hook(facts: Facts, links: Mapping[str, str]) -> Spec:
+    words = [word for path, target in links.items() for word in ("--link", f"{target}::{path}")]
+    return _hook(facts, "create-symlinks", *words)
 
 
 def _hook(facts: Facts, action: str, *arguments: str) -> Spec:
@@ -132,5 +212,14 @@ def _hook(facts: Facts, action: str, *arguments: str) -> Spec:
     }
 
 
-def _text(data: Spec) -> str:
-    return msgspec.json.format(msgspec.json.encode(data), indent=2).decode() + "\n"
+def _folder(path: str) -> str:
+    return path.rpartition("/")[0]
+
+
+def _base(path: str) -> str:
+    return path.rpartition("/")[2]
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    """Sorts nvidia10 after nvidia9."""
+    return [(int(part), "") if part.isdigit() else (0, part) for part in re.split(r"(\d+)", name)]

@@ -1,11 +1,12 @@
-"""containerd: its configuration in the versions 1, 2 and 3.
+"""containerd: its configuration in the versions 1, 2 and 3, as it is kept by itself and by k3s, rke2, k0s and microk8s.
 
-Version 1 is edited in place. For 2 and 3 all that is ours is in a drop-in, and the main file gets one entry in
-`imports`. containerd before 2.1 replaces whole plugin tables when it merges files, so the drop-in carries the whole CRI
-table as it is without us, and ours in it; it has to be made again when somebody changes that table.
+Version 1, and a file whose strings somebody else fills in, is edited in place. Otherwise all that is ours is in a
+drop-in, and the main file gets one entry in `imports`. containerd before 2.1 replaces whole plugin tables when it
+merges files, so the drop-in carries the whole CRI table as it is without us, and ours in it; it has to be made again
+when somebody changes that table. A newer containerd gets our part only.
 
-NB: the import is a glob that only our drop-in matches. A path without a glob that does not exist keeps containerd from
-starting, and `conf.d/*.toml` would take in files that were lying there unused.
+Switched on is what is not on by itself: CDI came with 1.7, off, and is on since 2.0. Runtimes are written for the
+programs that are there. Where nothing is left to write, nothing is written.
 """
 
 from __future__ import annotations
@@ -16,31 +17,34 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
+from gpuplane import names
 from gpuplane.errors import InvalidInput
 from gpuplane.toolkit import toml_edit as edit
+from gpuplane.toolkit.places import Edit, Place
 
-CONFIG = "etc/containerd/config.toml"
-DROP_IN = "etc/containerd/conf.d/99-nvidia.toml"
-IMPORT = "/etc/containerd/conf.d/99-nvidia*.toml"
-SOCKET = "run/containerd/containerd.sock"
-_PLUGIN = {1: "cri", 2: "io.containerd.grpc.v1.cri", 3: "io.containerd.cri.v1.runtime"}
+PLUGIN = {1: "cri", 2: "io.containerd.grpc.v1.cri", 3: "io.containerd.cri.v1.runtime"}
 _DEEP_MERGE = (2, 1)  # from this containerd on, imported tables are merged key by key
-_CDI_DIRS = ["/etc/cdi", "/var/run/cdi"]
+_CDI_IS_ON = (2, 0)
+CDI_DIRS = ["/etc/cdi", f"/{names.CDI_DIR}"]
+BASE_TEMPLATE = '{{ template "base" . }}\n'
 
 
 def configure(
+    place: Place,
     main: str,
     others: Mapping[str, str],
     *,
+    effective: str | None = None,
     programs: Mapping[str, str],
     default: str | None,
     containerd: tuple[int, ...] = (),
 ) -> dict[str, str]:
-    """The files that let containerd give out GPUs, path -> text.
+    """The files that let containerd give out GPUs, path -> text; none where it does so already.
 
     Args:
-        main: the main file without our part; "" when there is none.
-        others: what it imports, in order.
+        main: `place.config` without our part; "" when there is none.
+        others: what is imported, in order.
+        effective: the text of `place.effective`, where there is one.
         programs: runtime name -> program.
         default: the runtime for containers that ask for none; None leaves that as it is.
         containerd: its version, () when unknown.
@@ -48,35 +52,74 @@ def configure(
     Raises:
         InvalidInput: a file does not parse, or cannot be edited safely.
     """
-    data = edit.parse(main, f"/{CONFIG}")
+    where = f"/{place.effective if effective is not None else place.config}"
+    shown = edit.strip_marks(effective) if effective is not None else main
+    data = edit.parse(shown, where)
     version = data.get("version", 1) if data else 2
-    if type(version) is not int or version not in _PLUGIN:
+    if type(version) is not int or version not in PLUGIN:
         raise InvalidInput(
-            f"version {version!r} of the configuration is unknown", where=f"/{CONFIG}", cure="use version 2 or 3"
+            f"version {version!r} of the configuration is unknown", where=where, cure="use version 2 or 3"
         )
-    if version == 1:
-        return {CONFIG: _in_place(main, data, programs, default)}
+    plugin = PLUGIN[version]
+    deep = containerd >= _DEEP_MERGE
+    table = _cri_table(data, others, plugin, deep=deep)
+    ours = _ours(table, programs, default, containerd, place, where)
+    if not ours:
+        return {}
+    if version == 1 or place.edit is Edit.IN_PLACE:
+        return {place.config: _in_place(main, plugin, table, ours, f"/{place.config}")}
+    if place.edit is Edit.NONE or deep:
+        table = ours  # merged into what is there, key by key
+    else:
+        table = edit.merged(table, ours)
+    drop_in = _drop_in(place, version, plugin, table)
+    if place.edit is Edit.NONE:
+        return drop_in
     if not data:
-        main = edit.set_value(main, (), "version", version, f"/{CONFIG}")
-    imports = data.get("imports", [])
-    if not (isinstance(imports, list) and any(_covers(str(pattern)) for pattern in imports)):
-        main = edit.add_element(main, "imports", IMPORT, f"/{CONFIG}")
-    table = _cri_table(data, others, _PLUGIN[version], deep=containerd >= _DEEP_MERGE)
-    _add_runtimes(table, programs, default)
-    table["enable_cdi"] = True
-    table.setdefault("cdi_spec_dirs", _CDI_DIRS)
-    drop_in = edit.dump({"version": version, "plugins": {_PLUGIN[version]: table}})
-    return {DROP_IN: f"# Written by gpuplane; the CRI table of {CONFIG} with GPU runtimes.\n{drop_in}", CONFIG: main}
+        main = edit.set_value(main, (), "version", version, where)
+    return {**drop_in, **_imported(place, main, shown, data)}
+
+
+def strip(place: Place, text: str) -> str:
+    """A main file without what `configure` put into it, whoever edited it since."""
+    if place.edit is Edit.TEMPLATE:
+        return edit.strip_marks(text)
+    return _strip(place.imports, text)
 
 
 @functools.lru_cache(maxsize=16)
-def strip(text: str) -> str:
-    """A main file without what `configure` put into it, whoever edited it since."""
-    return edit.strip(text, {"imports": IMPORT})
+def _strip(imports: str, text: str) -> str:
+    return edit.strip(text, {"imports": imports})
 
 
-def _covers(pattern: str) -> bool:
-    return fnmatch.fnmatch(f"/{DROP_IN}", pattern)
+def _drop_in(place: Place, version: int, plugin: str, table: dict[str, Any]) -> dict[str, str]:
+    text = edit.dump({"version": version, "plugins": {plugin: table}})
+    source = place.effective or place.config
+    about = f"the CRI table of {source} with GPU runtimes" if place.edit is not Edit.NONE else "merged into k0s's own"
+    return {place.drop_in: f"# Written by gpuplane; {about}.\n{text}"}
+
+
+def _imported(place: Place, main: str, shown: str, data: Mapping[str, Any]) -> dict[str, str]:
+    """The main file with our entry in `imports`, unless an entry covers the drop-in already."""
+    imports = data.get("imports", [])
+    if isinstance(imports, list) and any(_covers(str(pattern), place) for pattern in imports):
+        return {} if place.edit is Edit.TEMPLATE else {place.config: main}
+    if place.edit is not Edit.TEMPLATE:
+        return {place.config: edit.add_element(main, "imports", place.imports, f"/{place.config}")}
+    if "imports" in data:
+        raise InvalidInput(
+            "it sets imports, and a template cannot be edited safely",
+            where=f"/{place.config}",
+            cure=f'add "{place.imports}" to its imports',
+        )
+    line = edit.set_value("", (), "imports", [place.imports], f"/{place.config}")
+    edit.parse(line + shown, f"/{place.config}")
+    return {place.config: line + (main or BASE_TEMPLATE)}
+
+
+def _covers(pattern: str, place: Place) -> bool:
+    base = place.config.rpartition("/")[0]
+    return fnmatch.fnmatch(f"/{place.drop_in}", pattern if pattern.startswith("/") else f"/{base}/{pattern}")
 
 
 def _cri_table(data: dict[str, Any], others: Mapping[str, str], plugin: str, *, deep: bool) -> dict[str, Any]:
@@ -85,29 +128,58 @@ def _cri_table(data: dict[str, Any], others: Mapping[str, str], plugin: str, *, 
     for path, text in others.items():
         imported = _sub(edit.parse(text, path), "plugins", plugin)
         if imported:
-            table = _merged(table, imported) if deep else imported
+            table = edit.merged(table, imported) if deep else imported
     return copy.deepcopy(table)
 
 
-def _add_runtimes(table: dict[str, Any], programs: Mapping[str, str], default: str | None) -> None:
-    section = _own(table, "containerd")
-    runtimes = _own(section, "runtimes")
-    options = inherited(runtimes, section.get("default_runtime_name", "runc"), programs)
-    for name, program in programs.items():
-        own = copy.deepcopy(options)
-        own.setdefault("runtime_type", "io.containerd.runc.v2")
-        _own(own, "options")["BinaryName"] = program
-        runtimes[name] = own
-    if default is not None:
-        section["default_runtime_name"] = default
+def _ours(
+    table: dict[str, Any],
+    programs: Mapping[str, str],
+    default: str | None,
+    containerd: tuple[int, ...],
+    place: Place,
+    where: str,
+) -> dict[str, Any]:
+    """What has to be in the CRI table besides what is there."""
+    merging = place.edit is Edit.NONE  # what is shown has our part in it already
+    ours: dict[str, Any] = {}
+    by_itself = containerd >= _CDI_IS_ON and "enable_cdi" not in table
+    if merging or not (table.get("enable_cdi") is True or by_itself):
+        ours["enable_cdi"] = True
+    found = table.get("cdi_spec_dirs")
+    if found is not None and not (isinstance(found, list) and all(isinstance(item, str) for item in found)):
+        raise InvalidInput("cdi_spec_dirs is no array of strings", where=where, cure="repair it; nothing was changed")
+    if not merging and "enable_cdi" in ours and found is None:
+        ours["cdi_spec_dirs"] = CDI_DIRS
+    elif not merging and found is not None and not set(found) & {CDI_DIRS[1], "/run/cdi"}:
+        ours["cdi_spec_dirs"] = [*found, CDI_DIRS[1]]
+    section = _table(table, "containerd", where)
+    runtimes = _table(section, "runtimes", where)
+    new = {
+        name: own
+        for name, program in programs.items()
+        if (own := _runtime(runtimes, section.get("default_runtime_name"), programs, program, where))
+        and (merging or not _is_kept(runtimes.get(name), own, place))
+    }
+    if new:
+        ours["containerd"] = {"runtimes": new}
+    if default is not None and (merging or section.get("default_runtime_name") != default):
+        ours.setdefault("containerd", {})["default_runtime_name"] = default
+    return ours
 
 
-def _own(table: dict[str, Any], key: str) -> dict[str, Any]:
-    """The table under `key`, made when it is missing."""
-    found = table.setdefault(key, {})
-    if not isinstance(found, dict):
-        raise InvalidInput(f"{key} is no table", where=f"/{CONFIG}", cure="repair the file; nothing was changed")
-    return found
+def _is_kept(found: object, own: dict[str, Any], place: Place) -> bool:
+    """Whether a runtime of this name stays as it is: k3s finds the programs by itself, and in place nothing is lost."""
+    return found is not None and (found == own or place.edit in (Edit.TEMPLATE, Edit.IN_PLACE))
+
+
+def _runtime(
+    runtimes: Mapping[str, Any], default: object, programs: Mapping[str, str], program: str, where: str
+) -> dict[str, Any]:
+    own = copy.deepcopy(inherited(runtimes, default or "runc", programs))
+    own.setdefault("runtime_type", "io.containerd.runc.v2")
+    own["options"] = {**_table(own, "options", where), "BinaryName": program}
+    return own
 
 
 def inherited(runtimes: Mapping[str, Any], default: object, programs: Mapping[str, str]) -> dict[str, Any]:
@@ -119,23 +191,27 @@ def inherited(runtimes: Mapping[str, Any], default: object, programs: Mapping[st
     return {}
 
 
-def _in_place(main: str, data: dict[str, Any], programs: Mapping[str, str], default: str | None) -> str:
-    where = f"/{CONFIG}"
-    section = _sub(data, "plugins", "cri", "containerd")
-    runtimes = _sub(section, "runtimes")
-    options = inherited(runtimes, section.get("default_runtime_name", "runc"), programs)
-    new: dict[str, Any] = {}
-    for name, program in programs.items():
-        if name not in runtimes:  # one that the administrator wrote stays as it is
-            own = {"runtime_type": "io.containerd.runc.v2", **copy.deepcopy(options)}
-            _own(own, "options")["BinaryName"] = program
-            new[name] = own
-    main = edit.set_value(main, ("plugins", "cri"), "enable_cdi", True, where)
-    if default is not None:
-        main = edit.set_value(main, ("plugins", "cri", "containerd"), "default_runtime_name", default, where)
-    if new:
-        main = edit.append_tables(main, {"plugins": {"cri": {"containerd": {"runtimes": new}}}}, where)
+def _in_place(main: str, plugin: str, table: Mapping[str, Any], ours: dict[str, Any], where: str) -> str:
+    path = ("plugins", plugin)
+    for key in ("enable_cdi", "cdi_spec_dirs"):
+        # NB: with CDI on its directories are the usual ones by themselves
+        if key in ours and (key != "cdi_spec_dirs" or key in table):
+            main = edit.set_value(main, path, key, ours[key], where)
+    section = ours.get("containerd", {})
+    if "default_runtime_name" in section:
+        name = section["default_runtime_name"]
+        main = edit.set_value(main, (*path, "containerd"), "default_runtime_name", name, where)
+    if "runtimes" in section:
+        tables = {"plugins": {plugin: {"containerd": {"runtimes": section["runtimes"]}}}}
+        main = edit.append_tables(main, tables, where)
     return main
+
+
+def _table(data: Mapping[str, Any], key: str, where: str) -> dict[str, Any]:
+    found = data.get(key, {})
+    if not isinstance(found, dict):
+        raise InvalidInput(f"{key} is no table", where=where, cure="repair the file; nothing was changed")
+    return found
 
 
 def _sub(data: Mapping[str, Any], *path: str) -> dict[str, Any]:
@@ -143,11 +219,3 @@ def _sub(data: Mapping[str, Any], *path: str) -> dict[str, Any]:
     for key in path:
         at = at.get(key) if isinstance(at, dict) else None
     return at if isinstance(at, dict) else {}
-
-
-def _merged(base: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
-    merged = dict(base)
-    for key, value in more.items():
-        old = merged.get(key)
-        merged[key] = _merged(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
-    return merged

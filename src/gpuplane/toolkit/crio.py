@@ -9,39 +9,46 @@ import copy
 from collections.abc import Mapping
 from typing import Any
 
+from gpuplane.errors import InvalidInput
 from gpuplane.toolkit import toml_edit as edit
-from gpuplane.toolkit.containerd import inherited
-
-CONFIG = "etc/crio/crio.conf"
-DROP_INS = "etc/crio/crio.conf.d"
-DROP_IN = f"{DROP_INS}/99-nvidia.toml"
-SOCKET = "run/crio/crio.sock"
-UNIT = "crio"
+from gpuplane.toolkit.containerd import CDI_DIRS, inherited
+from gpuplane.toolkit.places import Place
 
 
 def configure(
-    main: str, others: Mapping[str, str], *, programs: Mapping[str, str], default: str | None
+    place: Place, main: str, others: Mapping[str, str], *, programs: Mapping[str, str], default: str | None
 ) -> dict[str, str]:
-    """The drop-in, path -> text; the arguments as for containerd, `others` being the other drop-ins in order.
+    """The drop-in, path -> text, if there is anything to write; the arguments as for containerd, `others` being the
+    other drop-ins in order.
 
     Raises:
         InvalidInput: a file does not parse.
     """
     section: dict[str, Any] = {}
     runtimes: dict[str, Any] = {}
-    for path, text in {f"/{CONFIG}": main, **others}.items():
+    for path, text in {f"/{place.config}": main, **others}.items():
         found = _sub(edit.parse(text, path), "crio", "runtime")
         section.update(found)
         runtimes.update(_sub(found, "runtimes"))
     options = inherited(runtimes, str(section.get("default_runtime", "")), programs)
     own: dict[str, Any] = {}
+    dirs = section.get("cdi_spec_dirs")
+    if dirs is not None and not isinstance(dirs, list):
+        raise InvalidInput(
+            "cdi_spec_dirs is no array of strings", where=f"/{place.config}", cure="repair it; nothing was changed"
+        )
+    if dirs is not None and not {CDI_DIRS[1], "/run/cdi"}.intersection(map(str, dirs)):
+        own["cdi_spec_dirs"] = [*dirs, CDI_DIRS[1]]
     if default is not None:
         own["default_runtime"] = default
-    own["runtimes"] = {
-        name: {**copy.deepcopy(options), "runtime_path": program, "runtime_type": "oci"}
-        for name, program in programs.items()
-    }
-    return {DROP_IN: f"# Written by gpuplane.\n{edit.dump({'crio': {'runtime': own}})}"}
+    if programs:
+        own["runtimes"] = {
+            name: {**copy.deepcopy(options), "runtime_path": program, "runtime_type": "oci"}
+            for name, program in programs.items()
+        }
+    if not own:
+        return {}
+    return {place.drop_in: f"# Written by gpuplane.\n{edit.dump({'crio': {'runtime': own}})}"}
 
 
 def _sub(data: Mapping[str, Any], *path: str) -> dict[str, Any]:

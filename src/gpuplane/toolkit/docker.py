@@ -5,37 +5,60 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from gpuplane import names
 from gpuplane.errors import InvalidInput
 from gpuplane.toolkit import json_edit as edit
 
-CONFIG = "etc/docker/daemon.json"
-SOCKET = "run/docker.sock"
 _DEFAULT = ("default-runtime",)
 _CDI = ("features", "cdi")
+_CDI_DIRS = ("cdi-spec-dirs",)
+_OUR_DIR = f"/{names.CDI_DIR}"
+_CDI_IS_ON = (28, 2)
+_TYPES: dict[tuple[str, ...], tuple[type, str]] = {
+    ("runtimes",): (dict, "an object"),
+    ("features",): (dict, "an object"),
+    _DEFAULT: (str, "a string"),
+    _CDI: (bool, "true or false"),
+    _CDI_DIRS: (list, "an array"),
+}
 
 
-def configure(main: str, *, programs: Mapping[str, str], default: str | None) -> dict[str, str]:
-    """daemon.json with our runtimes, path -> text; the arguments as for containerd.
+def configure(
+    main: str, where: str, *, programs: Mapping[str, str], default: str | None, docker: tuple[int, ...] = ()
+) -> str:
+    """daemon.json with our runtimes; the arguments as for containerd, `docker` being docker's version.
 
     Raises:
         InvalidInput: the file does not parse, or has wrong types where ours belongs.
     """
-    where = f"/{CONFIG}"
+    data = edit.parse(main, where)
+    for path, (kind, words) in _TYPES.items():
+        found = _get(data, path)
+        if found is not None and not isinstance(found, kind):
+            raise InvalidInput(
+                f"{'.'.join(path)} is not {words}",
+                where=edit.place_of(main, path, where),
+                cure="repair it; nothing was changed",
+            )
     for name, program in programs.items():
         main = edit.set_value(main, ("runtimes", name), _runtime(program), where)
     if default is not None:
         main = edit.set_value(main, _DEFAULT, default, where)
-    return {CONFIG: edit.set_value(main, _CDI, True, where)}
+    if docker < _CDI_IS_ON or _get(data, _CDI) is False:
+        main = edit.set_value(main, _CDI, True, where)
+    dirs = _get(data, _CDI_DIRS)
+    if dirs is not None and not {_OUR_DIR, "/run/cdi"}.intersection(map(str, dirs)):
+        main = edit.set_value(main, _CDI_DIRS, [*dirs, _OUR_DIR], where)
+    return main
 
 
-def strip(text: str, before: str, programs: Mapping[str, str]) -> str:
+def strip(text: str, before: str, programs: Mapping[str, str], where: str) -> str:
     """A daemon.json without what `configure` put into it, whoever edited it since.
 
     Args:
         before: the file as it was before us; what we replaced comes back from there.
         programs: runtime name -> name of its program, wherever that lay.
     """
-    where = f"/{CONFIG}"
     try:
         data, base = edit.parse(text, where), edit.parse(before, where)
     except InvalidInput:
@@ -49,6 +72,9 @@ def strip(text: str, before: str, programs: Mapping[str, str]) -> str:
             text = edit.set_value(text, path, _get(base, path), where)
         else:
             text = edit.remove(text, path, where)
+    dirs, base_dirs = _get(data, _CDI_DIRS), _get(base, _CDI_DIRS)
+    if isinstance(dirs, list) and isinstance(base_dirs, list) and _OUR_DIR in dirs and _OUR_DIR not in base_dirs:
+        text = edit.set_value(text, _CDI_DIRS, [item for item in dirs if item != _OUR_DIR], where)
     for key in ("runtimes", "features"):
         if _get(edit.parse(text, where), (key,)) == {} and key not in base:
             text = edit.remove(text, (key,), where)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from enum import StrEnum
 
 import msgspec
 
@@ -11,6 +10,7 @@ from gpuplane import names
 from gpuplane.errors import Terminal
 from gpuplane.hardware import GPU
 from gpuplane.host import Before, Record
+from gpuplane.toolkit.places import Place, RuntimeName
 
 # The programs of NVIDIA's toolkit that configurations name.
 RUNTIME, HOOK, CLI, CTK = (
@@ -33,17 +33,12 @@ class ToolkitError(Terminal):
         self.reason = reason
 
 
-class RuntimeName(StrEnum):
-    CONTAINERD = "containerd"
-    DOCKER = "docker"
-    CRIO = "cri-o"
-
-
 class Driver(msgspec.Struct, frozen=True, kw_only=True):
     """The driver's files on the host. `root` is where they lie ("/" or "/run/nvidia/driver"); other paths begin there.
 
-    `libraries` and `binaries` are absolute paths below `root`; `links` are links in the libraries' directories that
-    lead to them, path -> target.
+    `libraries` and `binaries` are absolute paths below `root`. `links` are links that lead to the libraries, those in
+    their directories and those that programs rely on, path -> target. `configs` are files of Vulkan, EGL, OpenCL and
+    X.Org, their place in a container -> path. `sockets` has the path in a container -> path of the host.
     """
 
     root: str = "/"
@@ -52,30 +47,49 @@ class Driver(msgspec.Struct, frozen=True, kw_only=True):
     links: Mapping[str, str] = {}
     binaries: tuple[str, ...] = ()
     firmware: tuple[str, ...] = ()
-    sockets: tuple[str, ...] = ()
+    configs: Mapping[str, str] = {}
+    sockets: Mapping[str, str] = {}
     ldconfig: str = "/sbin/ldconfig"
+
+
+class Devices(msgspec.Struct, frozen=True, kw_only=True):
+    """Device nodes. `root` is where /dev lies ("/", or the driver's); `nodes` are names in it, "nvidia-caps/..." too.
+
+    `drm` are the names in /dev/dri that belong to a GPU, by its PCI address, `drm_links` links in /dev/dri/by-path to
+    them, name -> target. `caps` maps "gpu0/gi1/ci0/access" to the N of /dev/nvidia-caps/nvidia-capN.
+    """
+
+    root: str = "/"
+    nodes: frozenset[str] = frozenset()
+    drm: Mapping[str, tuple[str, ...]] = {}
+    drm_links: Mapping[str, Mapping[str, str]] = {}
+    caps: Mapping[str, int] = {}
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """A host. `main` is the runtime's own configuration file as it is, `record` how it was before us (None: untouched).
 
-    `others` are the files it takes in besides, in order, path -> content; ours are not among them. `gpus` is None
-    where NVML does not answer: then no CDI specification is written. `device_nodes` are the names in /dev, and
-    `drm_nodes` those in /dev/dri that belong to a GPU, by its PCI address. `programs` maps those of PROGRAMS that are
-    on the host to their absolute paths; `stand_ins` names those that a simulated host may be given by us.
+    `effective` is the content of `place.effective`. `others` are the files that the runtime takes in besides, in
+    order, path -> content; ours are not among them. `gpus` is None where NVML does not answer: then no CDI
+    specification is written. `programs` maps those of PROGRAMS that are on the host to their absolute paths;
+    `stand_ins` names those that a simulated host may be given by us.
     """
 
-    runtime: RuntimeName
+    place: Place
     version: tuple[int, ...] = ()
     main: Before = Before()
+    effective: bytes | None = None
     record: Record | None = None
     others: Mapping[str, bytes] = {}
     gpus: tuple[GPU, ...] | None = None
     driver: Driver = Driver()
-    device_nodes: frozenset[str] = frozenset()
-    drm_nodes: Mapping[str, tuple[str, ...]] = {}
+    devices: Devices = Devices()
     programs: Mapping[str, str] = {}
     stand_ins: frozenset[str] = frozenset()
+
+    @property
+    def runtime(self) -> RuntimeName:
+        return self.place.runtime
 
     def program(self, name: str) -> str:
         """Where a program is, or where it belongs."""

@@ -83,7 +83,9 @@ def set_value(text: str, path: tuple[str, ...], value: Any, where: str) -> str:
             break
         if text[found.value] != "{":
             raise InvalidInput(
-                f"{'.'.join(path[: depth + 1])} is no object", where=where, cure="repair it; nothing was changed"
+                f"{'.'.join(path[: depth + 1])} is no object",
+                where=place_of(text, path[: depth + 1], where),
+                cure="repair it; nothing was changed",
             )
         at = found.value
     if parse(new, where) != _with(before, path, value, where):
@@ -109,6 +111,20 @@ def remove(text: str, path: tuple[str, ...], where: str) -> str:
     if parse(new, where) != _without(before, path):
         raise InvalidInput(f"{'.'.join(path)} cannot be removed safely", where=where, cure="format the file with jq")
     return new
+
+
+def place_of(text: str, path: tuple[str, ...], where: str) -> str:
+    """`where` with line and column of the value at `path`, of a text that parses."""
+    at = _blank(text, 0)
+    for key in path:
+        found = next((member for member in members(text, at) if member.key == key), None)
+        if found is None:
+            return where
+        at = found.value
+        if text[at] != "{":
+            break
+    line = text.rfind("\n", 0, at) + 1
+    return f"{where}:{text.count(chr(10), 0, at) + 1}:{at - line + 1}"
 
 
 def members(text: str, at: int) -> list[Member]:

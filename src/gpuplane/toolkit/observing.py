@@ -3,39 +3,20 @@
 from __future__ import annotations
 
 import fnmatch
+import posixpath
 import re
-from collections.abc import Iterable
 
 from gpuplane import names
 from gpuplane.errors import InvalidInput
 from gpuplane.hardware import GPU
-from gpuplane.host import LIBRARY_DIRS, Host, load_state, observe_file, read_driver_ready
-from gpuplane.toolkit import containerd, crio, toml_edit
-from gpuplane.toolkit.facts import (
-    CDI_HOOK,
-    PROGRAMS,
-    RUNTIMES,
-    Driver,
-    Facts,
-    RuntimeName,
-    ToolkitError,
-)
-from gpuplane.toolkit.planning import CONFIGS, SOCKETS
+from gpuplane.host import Host, load_state, observe_file
+from gpuplane.toolkit import places, toml_edit
+from gpuplane.toolkit.driver_files import observe_devices, observe_driver
+from gpuplane.toolkit.facts import CDI_HOOK, PROGRAMS, RUNTIMES, Facts, ToolkitError
+from gpuplane.toolkit.places import Edit, Place, RuntimeName
 
 COMPONENT = "toolkit"
 _ENDPOINTS = {"crio": RuntimeName.CRIO, "docker": RuntimeName.DOCKER, "containerd": RuntimeName.CONTAINERD}
-_BINARIES = frozenset(
-    (
-        "nvidia-smi",
-        "nvidia-debugdump",
-        "nvidia-persistenced",
-        "nvidia-cuda-mps-control",
-        "nvidia-cuda-mps-server",
-        "nvidia-imex",
-        "nvidia-imex-ctl",
-    )
-)
-_DRIVER_SOCKETS = ("run/nvidia-persistenced/socket", "run/nvidia-fabricmanager/socket")
 
 
 def observe(
@@ -44,20 +25,24 @@ def observe(
     gpus: tuple[GPU, ...] | None,
     driver_version: str = "",
     runtime: str = "",
+    config: str = "",
+    socket: str = "",
 ) -> Facts:
     """The host's facts.
 
     Args:
         gpus: what NVML shows; None when it does not answer.
         runtime: what the Node says, `containerd://1.7.22`, or just a name; "" to find it out.
+        config: the runtime's configuration file, where it is not a known one; socket: its socket.
 
     Raises:
         ToolkitError: NoRuntime.
-        InvalidInput: containerd's configuration does not parse.
+        InvalidInput: containerd's configuration does not parse, or imports itself.
     """
-    name = find_runtime(host, runtime)
+    place = find_place(host, runtime, config, socket)
     state = load_state(host, COMPONENT)
-    main = observe_file(host, CONFIGS[name])
+    main = observe_file(host, place.config)
+    effective = host.read(place.effective) if place.effective else None
     programs = _programs(host)
     simulated = host.exists(names.SIMGPU_STATE)
     given = {record.path.rpartition("/")[2] for record in (state.records if state else ())}
@@ -66,45 +51,63 @@ def observe(
         for program in (*RUNTIMES.values(), CDI_HOOK)
         if simulated and (program not in programs or program in given)
     }
+    driver = observe_driver(host, driver_version)
     return Facts(
-        runtime=name,
+        place=place,
         version=version_of(runtime),
         main=main,
-        record=state.record(CONFIGS[name]) if state else None,
-        others=_others(host, name, main.data),
+        effective=effective,
+        record=state.record(place.config) if state else None,
+        others=_others(host, place, main.data if effective is None else effective),
         gpus=gpus,
-        driver=_driver(host, driver_version),
-        device_nodes=frozenset(_device_nodes(host)),
-        drm_nodes={gpu.pci: _drm(host, gpu.pci) for gpu in gpus or ()},
+        driver=driver,
+        devices=observe_devices(host, gpus or (), driver.root),
         programs={program: path for program, path in programs.items() if program not in stand_ins},
         stand_ins=frozenset(stand_ins),
     )
 
 
-def find_runtime(host: Host, said: str = "") -> RuntimeName:
-    """The kubelet's runtime: what the Node says, else the kubelet's own configuration, else what is there."""
+def find_place(host: Host, said: str = "", config: str = "", socket: str = "") -> Place:
+    """Where the kubelet's runtime keeps its configuration.
+
+    What the user says; else what the Node says, else the kubelet's own configuration, else what is there: first what
+    runs, then what is only configured. A distribution that brings its own containerd goes before what else is on the
+    machine, and docker before containerd, of which it brings one too.
+    """
     scheme = said.partition("://")[0]
-    if scheme in list(RuntimeName):
-        return RuntimeName(scheme)
+    runtime = RuntimeName(scheme) if scheme in list(RuntimeName) else None
+    if config or socket:
+        return places.named(host, runtime or _guessed(config or socket), config, socket)
     kubelet = "".join(
         host.read_text(f"{names.KUBELET_DIR}/{name}") or "" for name in ("config.yaml", "kubeadm-flags.env")
     )
-    endpoint = re.search(r"container-?runtime-?endpoint\W+(\S+)", kubelet, re.IGNORECASE)
-    for word, name in _ENDPOINTS.items():
-        if endpoint and word in endpoint.group(1):
-            return name
-    # docker brings a containerd of its own, so it is asked for first
-    order = (RuntimeName.CRIO, RuntimeName.DOCKER, RuntimeName.CONTAINERD)
-    for places in (SOCKETS, CONFIGS):
-        for name in order:
-            if host.exists(places[name]):
-                return name
+    found = re.search(r"container-?runtime-?endpoint\W+([^\s\"']+)", kubelet, re.IGNORECASE)
+    endpoint = found.group(1).removeprefix("unix://") if found else ""
+    asked = next((name for word, name in _ENDPOINTS.items() if word in endpoint), None)
+    if asked is not None and runtime in (None, asked):
+        # docker is reached through cri-dockerd, whose socket is not its own
+        return places.named(host, asked, "", "" if asked is RuntimeName.DOCKER else endpoint)
+    for running in (True, False):
+        own = places.bundled(host, running=running) if runtime in (None, RuntimeName.CONTAINERD) else None
+        if own is not None:
+            return own
+        for name, place in places.PLAIN.items():
+            if runtime in (None, name) and host.exists(place.socket if running else place.config):
+                return place
+    if runtime is not None:
+        return places.PLAIN[runtime]
     raise ToolkitError(
         "NoRuntime",
         "neither containerd nor docker nor cri-o is on the host",
         where=str(host.root),
         cure="install one of them, or name it with --runtime",
     )
+
+
+def _guessed(path: str) -> RuntimeName:
+    """The runtime whose file or socket this looks like."""
+    words = {"daemon.json": RuntimeName.DOCKER, "docker": RuntimeName.DOCKER, "crio": RuntimeName.CRIO}
+    return next((name for word, name in words.items() if word in path), RuntimeName.CONTAINERD)
 
 
 def version_of(said: str) -> tuple[int, ...]:
@@ -114,32 +117,58 @@ def version_of(said: str) -> tuple[int, ...]:
     return (int(match.group(1)), int(match.group(2))) if match else ()
 
 
-def _others(host: Host, runtime: RuntimeName, main: bytes) -> dict[str, bytes]:
+def _others(host: Host, place: Place, main: bytes) -> dict[str, bytes]:
     """The files that the runtime takes in besides its main one, in its order, without ours."""
-    if runtime is RuntimeName.CRIO:
-        paths = [f"/{crio.DROP_INS}/{name}" for name in host.list(crio.DROP_INS)]
-        return {path: host.read(path) or b"" for path in paths if path != f"/{crio.DROP_IN}"}
+    if place.runtime is RuntimeName.CRIO:
+        directory = place.drop_in.rpartition("/")[0]
+        paths = [f"/{directory}/{name}" for name in host.list(directory)]
+        return {path: host.read(path) or b"" for path in paths if path != f"/{place.drop_in}"}
+    if place.runtime is not RuntimeName.CONTAINERD or place.edit is Edit.NONE:
+        return {}
+    return _imported(host, place, main, f"/{place.effective or place.config}")
+
+
+def _imported(host: Host, place: Place, data: bytes, start: str) -> dict[str, bytes]:
+    """The files that `imports` lead to, in the order in which containerd takes them in: those of a file after all that
+    were found before it, each once.
+
+    NB: a glob that also matches a file on the way is common (`*.toml` in the file's own directory) and means nothing,
+    as containerd reads each file once. A file that names one on the way is a mistake.
+    """
     found: dict[str, bytes] = {}
-    if runtime is RuntimeName.CONTAINERD:
-        _imported(host, main, f"/{containerd.CONFIG}", found)
+    pending: list[tuple[bytes, tuple[str, ...]]] = [(data, (start,))]
+    for content, way in pending:
+        where = way[-1]
+        for pattern in _patterns(content, where):
+            whole = posixpath.normpath(posixpath.join(posixpath.dirname(where), pattern))
+            directory, _, last = whole.rpartition("/")
+            for name in host.list(directory):
+                path = f"{directory}/{name}"
+                if not fnmatch.fnmatch(name, last) or path == f"/{place.drop_in}":
+                    continue
+                if path in way and "*" not in last:
+                    raise _loop(content.decode(), pattern, (*way[way.index(path) :], path), where)
+                if path not in found and path not in way:
+                    found[path] = host.read(path) or b""
+                    pending.append((found[path], (*way, path)))
     return found
 
 
-def _imported(host: Host, data: bytes, where: str, found: dict[str, bytes]) -> None:
-    """Follow `imports` into `found`, each file once, so that files that import each other end."""
+def _patterns(data: bytes, where: str) -> list[str]:
     try:
         patterns = toml_edit.parse(data.decode(), where).get("imports", [])
     except UnicodeDecodeError as error:
         raise InvalidInput(f"it is no UTF-8 text: {error}", where=where, cure="repair the file") from error
-    own = (f"/{containerd.CONFIG}", f"/{containerd.DROP_IN}")
-    for pattern in patterns if isinstance(patterns, list) else []:
-        directory, _, last = str(pattern).rpartition("/")
-        base = directory if directory.startswith("/") else f"{where.rpartition('/')[0]}/{directory}".rstrip("/")
-        for name in host.list(base):
-            path = f"{base}/{name}"
-            if fnmatch.fnmatch(name, last) and path not in found and path not in own:
-                found[path] = host.read(path) or b""
-                _imported(host, found[path], path, found)
+    return [str(pattern) for pattern in patterns] if isinstance(patterns, list) else []
+
+
+def _loop(text: str, pattern: str, way: tuple[str, ...], where: str) -> InvalidInput:
+    line = next((i for i, words in enumerate(text.splitlines(), 1) if pattern in words), 1)
+    return InvalidInput(
+        f"its imports lead back to a file on the way: {' -> '.join(way)}",
+        where=f"{where}:{line}",
+        cure=f"remove {pattern} from imports; nothing was changed",
+    )
 
 
 def _programs(host: Host) -> dict[str, str]:
@@ -149,68 +178,3 @@ def _programs(host: Host) -> dict[str, str]:
         for program in set(PROGRAMS).intersection(host.list(place)):
             found.setdefault(program, f"/{place}/{program}")
     return found
-
-
-def _driver(host: Host, version: str) -> Driver:
-    ready = read_driver_ready(host)
-    root = ready.root if ready is not None else "/"
-    base = root.strip("/")
-    version = version or host.read_text("sys/module/nvidia/version") or ""
-
-    def inside(path: str) -> str:
-        return f"{base}/{path}" if base else path
-
-    libraries, links = _libraries(host, [(d, inside(d)) for d in LIBRARY_DIRS], version)
-    firmware = f"lib/firmware/nvidia/{version}"
-    return Driver(
-        root=root,
-        version=version,
-        libraries=libraries,
-        links=links,
-        binaries=tuple(f"/usr/bin/{name}" for name in sorted(_BINARIES.intersection(host.list(inside("usr/bin"))))),
-        firmware=tuple(f"/{firmware}/{name}" for name in host.list(inside(firmware)) if name.endswith(".bin")),
-        sockets=tuple(f"/{path}" for path in _DRIVER_SOCKETS if host.exists(inside(path))),
-        ldconfig="/sbin/ldconfig.real" if host.exists(inside("sbin/ldconfig.real")) else "/sbin/ldconfig",
-    )
-
-
-def _libraries(host: Host, places: Iterable[tuple[str, str]], version: str) -> tuple[tuple[str, ...], dict[str, str]]:
-    """The driver's libraries and the links to them, from the first directory that has NVML."""
-    for directory, place in places:
-        inside = host.list(place)
-        if "libnvidia-ml.so.1" not in inside:
-            continue
-        targets = {name: host.readlink(f"{place}/{name}") for name in inside if ".so" in name}
-        real = {name for name, target in targets.items() if target is None and _is_driver(name, version)}
-        links: dict[str, str] = {}
-        grown = True
-        while grown:  # links to links
-            more = {n: t for n, t in targets.items() if t is not None and n not in links and t in real | set(links)}
-            links.update(more)
-            grown = bool(more)
-        return (
-            tuple(f"/{directory}/{name}" for name in sorted(real)),
-            {f"/{directory}/{name}": links[name] for name in sorted(links)},
-        )
-    return (), {}
-
-
-def _is_driver(name: str, version: str) -> bool:
-    if version and name.endswith(f".so.{version}"):
-        return True
-    return name in ("libcuda.so.1", "libnvidia-ml.so.1")
-
-
-def _device_nodes(host: Host) -> Iterable[str]:
-    for name in host.list("dev"):
-        if name.startswith("nvidia"):
-            yield name
-    for name in host.list("dev/nvidia-caps"):
-        yield f"nvidia-caps/{name}"
-
-
-def _drm(host: Host, pci: str) -> tuple[str, ...]:
-    names_there = host.list(f"sys/bus/pci/devices/{pci}/drm")
-    return tuple(
-        name for name in names_there if re.fullmatch(r"(card|renderD)\d+", name) and host.exists(f"dev/dri/{name}")
-    )

@@ -16,7 +16,7 @@ from gpuplane.operand import OperandContext, Outcome, keep_stage, remove_stage
 from gpuplane.toolkit import applying
 from gpuplane.toolkit.facts import Facts, ToolkitError
 from gpuplane.toolkit.observing import observe
-from gpuplane.toolkit.planning import CONFIGS, Plan, plan
+from gpuplane.toolkit.planning import Plan, plan
 
 
 async def run(context: OperandContext) -> None:
@@ -72,7 +72,8 @@ def _observe(context: OperandContext, host: Host, said: str) -> Facts:
 def _watched(facts: Facts, planned: Plan) -> tuple[str, ...]:
     """The files whose change means that the plan may be another: ours, the runtime's, and where the driver is."""
     ours = (file.path for file in planned.files)
-    return tuple(dict.fromkeys((*ours, CONFIGS[facts.runtime], *facts.others, names.DRIVER_READY)))
+    place = (facts.place.config, *([facts.place.effective] if facts.place.effective else []))
+    return tuple(dict.fromkeys((*ours, *place, *facts.others, names.DRIVER_READY)))
 
 
 def reason_of(error: GpuplaneError) -> str:

@@ -15,18 +15,9 @@ from gpuplane import names
 from gpuplane.errors import InvalidInput
 from gpuplane.host import Before, File, Record, base_of
 from gpuplane.toolkit import cdi_spec, containerd, crio, docker, json_edit, runtime_config, toml_edit
-from gpuplane.toolkit.facts import CDI_HOOK, RUNTIME, RUNTIMES, Driver, Facts, RuntimeName, ToolkitError
+from gpuplane.toolkit.facts import CDI_HOOK, RUNTIME, RUNTIMES, Driver, Facts, ToolkitError
+from gpuplane.toolkit.places import Edit, Place, RuntimeName
 
-CONFIGS = {
-    RuntimeName.CONTAINERD: containerd.CONFIG,
-    RuntimeName.DOCKER: docker.CONFIG,
-    RuntimeName.CRIO: crio.CONFIG,
-}
-SOCKETS = {
-    RuntimeName.CONTAINERD: containerd.SOCKET,
-    RuntimeName.DOCKER: docker.SOCKET,
-    RuntimeName.CRIO: crio.SOCKET,
-}
 LIBCUDA = "libcuda.so.1"
 # What a simulated host is given in place of NVIDIA's programs; its runtime does their work by itself.
 _STAND_IN_RUNTIME = b"""#!/bin/sh
@@ -42,10 +33,14 @@ exit 0
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """`restart_for` are the paths that the runtime reads only when it is told; `digest` names all contents together."""
 
-    runtime: RuntimeName
+    place: Place
     files: tuple[File, ...]
     restart_for: frozenset[str]
     digest: str
+
+    @property
+    def runtime(self) -> RuntimeName:
+        return self.place.runtime
 
 
 def plan(facts: Facts, *, set_as_default: bool | None = None) -> Plan:
@@ -58,9 +53,10 @@ def plan(facts: Facts, *, set_as_default: bool | None = None) -> Plan:
     Raises:
         InvalidInput: a configuration does not parse or cannot be edited safely.
         ToolkitError: RuntimeBinaryMissing, when `nvidia` shall be the default and every container would fail;
-            DriverIncomplete, when containers would get a driver without CUDA.
+            DriverIncomplete, when containers would get a driver without CUDA; DeviceNodesMissing.
     """
     _check_driver(facts.driver)
+    _check_devices(facts)
     there = facts.has(RUNTIME)
     if set_as_default and not there:
         raise ToolkitError(
@@ -72,8 +68,8 @@ def plan(facts: Facts, *, set_as_default: bool | None = None) -> Plan:
     wants_default = there and (_lacks_cdi(facts) if set_as_default is None else set_as_default)
     base = base_of(facts.main, facts.record, lambda now: _strip(facts, now))
     configs = _configs(facts, base, "nvidia" if wants_default else None)
-    main = CONFIGS[facts.runtime]
-    if main in configs and _same_meaning(facts.runtime, configs[main], facts.main):
+    main = facts.place.config
+    if main in configs and _same_meaning(facts.place, configs[main], facts.main):
         # Edited since, and our part is still in it: theirs is the layout to keep, and nothing has to restart.
         configs[main] = _decode(facts.main, main)
     mode = facts.main.mode if facts.main.kind == "file" else 0o644
@@ -96,7 +92,7 @@ def plan(facts: Facts, *, set_as_default: bool | None = None) -> Plan:
     digest = hashlib.sha256()
     for file in ordered:
         digest.update(f"{file.path} {file.fingerprint}\n".encode())
-    return Plan(runtime=facts.runtime, files=ordered, restart_for=frozenset(configs), digest=digest.hexdigest()[:16])
+    return Plan(place=facts.place, files=ordered, restart_for=frozenset(configs), digest=digest.hexdigest()[:16])
 
 
 def _check_driver(driver: Driver) -> None:
@@ -112,23 +108,37 @@ def _check_driver(driver: Driver) -> None:
         )
 
 
-def strip_record(record: Record, now: Before) -> Before:
+def _check_devices(facts: Facts) -> None:
+    """Raises ToolkitError when NVML shows GPUs and none of them can be given to a container."""
+    if facts.gpus and not any(f"nvidia{gpu.minor}" in facts.devices.nodes for gpu in facts.gpus):
+        raise ToolkitError(
+            "DeviceNodesMissing",
+            f"none of the {len(facts.gpus)} GPUs has a device node",
+            where=f"{facts.devices.root.rstrip('/')}/dev/nvidia{facts.gpus[0].minor}",
+            cure="nvidia-modprobe -u -c 0, or nvidia-smi as root, makes them",
+        )
+
+
+def strip_record(place: Place, record: Record, now: Before) -> Before:
     """What becomes of a configuration that somebody edited after us: theirs stays, ours goes."""
-    if record.path == containerd.CONFIG:
-        return _stripped(record.before, now, containerd.strip(_decode(now, record.path)))
-    if record.path == docker.CONFIG:
-        text = docker.strip(_decode(now, record.path), _decode(record.before, record.path), RUNTIMES)
-        return _stripped(record.before, now, text)
-    return record.before  # the other files are ours alone
+    if record.path != place.config:
+        return record.before  # the other files are ours alone
+    text = _decode(now, record.path)
+    if place.runtime is RuntimeName.DOCKER:
+        text = docker.strip(text, _decode(record.before, record.path), RUNTIMES, f"/{record.path}")
+    else:
+        text = containerd.strip(place, text)
+    return _stripped(record.before, now, text)
 
 
 def _configs(facts: Facts, base: Before, default: str | None) -> dict[str, str]:
-    if facts.runtime is RuntimeName.CRIO and not all(facts.has(program) for program in RUNTIMES.values()):
-        return {}
-    text = _decode(base, CONFIGS[facts.runtime])
+    text = _decode(base, facts.place.config)
     others = tuple((path, _decode(Before("file", data), path)) for path, data in facts.others.items())
-    programs = tuple((name, facts.program(program)) for name, program in RUNTIMES.items())
-    return dict(_configured(facts.runtime, facts.version, text, others, programs, default))
+    programs = tuple((name, facts.program(program)) for name, program in RUNTIMES.items() if facts.has(program))
+    effective = None
+    if facts.effective is not None:
+        effective = _decode(Before("file", facts.effective), facts.place.effective)
+    return dict(_configured(facts.place, facts.version, text, effective, others, programs, default))
 
 
 Texts = tuple[tuple[str, str], ...]
@@ -136,15 +146,25 @@ Texts = tuple[tuple[str, str], ...]
 
 @functools.lru_cache(maxsize=16)
 def _configured(
-    runtime: RuntimeName, version: tuple[int, ...], text: str, others: Texts, programs: Texts, default: str | None
+    place: Place,
+    version: tuple[int, ...],
+    text: str,
+    effective: str | None,
+    others: Texts,
+    programs: Texts,
+    default: str | None,
 ) -> Texts:
     """The files by path and text; remembered, since nodes of one kind have the same configuration."""
-    if runtime is RuntimeName.DOCKER:
-        files = docker.configure(text, programs=dict(programs), default=default)
-    elif runtime is RuntimeName.CRIO:
-        files = crio.configure(text, dict(others), programs=dict(programs), default=default)
+    given = dict(programs)
+    if place.runtime is RuntimeName.DOCKER:
+        new = docker.configure(text, f"/{place.config}", programs=given, default=default, docker=version)
+        files = {place.config: new} if new != text else {}
+    elif place.runtime is RuntimeName.CRIO:
+        files = crio.configure(place, text, dict(others), programs=given, default=default)
     else:
-        files = containerd.configure(text, dict(others), programs=dict(programs), default=default, containerd=version)
+        files = containerd.configure(
+            place, text, dict(others), effective=effective, programs=given, default=default, containerd=version
+        )
     return tuple(files.items())
 
 
@@ -155,26 +175,29 @@ def _lacks_cdi(facts: Facts) -> bool:
     return facts.runtime is RuntimeName.DOCKER
 
 
-def _same_meaning(runtime: RuntimeName, text: str, now: Before) -> bool:
+def _same_meaning(place: Place, text: str, now: Before) -> bool:
+    path = place.config
     if now.kind != "file":
         return False
-    parse = json_edit.parse if runtime is RuntimeName.DOCKER else toml_edit.parse
-    path = CONFIGS[runtime]
+    if place.edit is Edit.TEMPLATE:
+        return text == _decode(now, path)
+    parse = json_edit.parse if place.runtime is RuntimeName.DOCKER else toml_edit.parse
     return parse(text, path) == parse(_decode(now, path), path)
 
 
 def _strip(facts: Facts, now: Before) -> Before:
     """The main file without our part, where it is not as we left it."""
-    if facts.record is None:
-        if facts.runtime is RuntimeName.CONTAINERD and now.kind == "file":
-            return _stripped(Before(), now, containerd.strip(_decode(now, containerd.CONFIG)))
-        return now
-    return strip_record(facts.record, now)
+    if facts.record is not None:
+        return strip_record(facts.place, facts.record, now)
+    if facts.runtime is RuntimeName.CONTAINERD and now.kind == "file":
+        return _stripped(Before(), now, containerd.strip(facts.place, _decode(now, facts.place.config)))
+    return now
 
 
 def _stripped(before: Before, now: Before, text: str) -> Before:
     """`now` with another text; absent when the file was made by us and nothing of others is in it."""
-    if before.kind == "absent" and text.strip() in ("", "{}") and now.data.strip() not in (b"", b"{}"):
+    made = ("", "{}", containerd.BASE_TEMPLATE.strip())
+    if before.kind == "absent" and text.strip() in made and now.data.decode().strip() not in made:
         return Before()
     return msgspec.structs.replace(now, data=text.encode())
 

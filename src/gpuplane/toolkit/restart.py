@@ -1,8 +1,13 @@
 """Telling a runtime to read its configuration again, and looking whether it comes back.
 
 containerd and docker get SIGHUP, sent to the process at the other end of their socket: no process name, no service
-manager has to be guessed. docker reads its configuration again; containerd ends and is started by its service. cri-o is
-restarted through systemd.
+manager has to be guessed. docker reads its configuration again; containerd ends and is started by its service. cri-o,
+k3s, rke2 and microk8s are restarted through systemd, as a configuration has to be made first or a signal does
+nothing. k0s looks at its files itself and is waited for.
+
+A runtime is back when something else than the old process answers its socket, or, where the old process stays, the
+same; and where CRI was answered before, when it is answered again: containerd goes on without CRI when it cannot use
+its table.
 """
 
 from __future__ import annotations
@@ -16,52 +21,61 @@ import struct
 from collections.abc import Awaitable, Callable
 
 from gpuplane.host import Host
-from gpuplane.toolkit import crio
-from gpuplane.toolkit.facts import RuntimeName, ToolkitError
-from gpuplane.toolkit.planning import SOCKETS
+from gpuplane.toolkit import cri
+from gpuplane.toolkit.facts import ToolkitError
+from gpuplane.toolkit.places import Place, RuntimeName, Way
 
 log = logging.getLogger("gpuplane.toolkit")
 
 _CREDENTIALS = struct.Struct("iII")  # pid, uid, gid: struct ucred of socket(7)
 _PATIENCE, _STEP = 30.0, 0.1  # seconds
-# How long an answer may still come from the process that was told to end: only containerd ends at SIGHUP.
-_GRACE = {RuntimeName.CONTAINERD: 0.3}
+_ITS_OWN_TIME = 10.0  # seconds in which k0s (three, by its source) begins by itself
+# How long an answer may still come from the process that was told to end: docker's stays.
+_GRACE = 0.3
 Sleep = Callable[[float], Awaitable[None]]
 
 
-async def tell(host: Host, runtime: RuntimeName, sleep: Sleep = asyncio.sleep) -> bool:
+async def tell(host: Host, place: Place, sleep: Sleep = asyncio.sleep) -> bool:
     """Make the runtime read its configuration; False when it does not run, and will read it when it starts.
 
     Raises:
         ToolkitError: RuntimeNotVisible, RestartFailed, or RuntimeDown when it does not come back.
     """
-    pid = peer(host, runtime)
+    pid = peer(host, place)
     if pid is None:
-        log.info("%s is not running; it reads its configuration when it starts", runtime.value)
+        log.info("%s is not running; it reads its configuration when it starts", place.name)
         return False
-    log.info("telling %s (process %d) to read its configuration", runtime.value, pid)
-    if runtime is RuntimeName.CRIO:
-        await _restart(host)
-    else:
-        _signal(host, runtime, pid)
-    waited = 0.0
-    while waited < _PATIENCE:
-        await sleep(_STEP)
-        waited += _STEP
-        now = peer(host, runtime)
-        if now is not None and (now != pid or waited >= _GRACE.get(runtime, 0.0)):
-            return True
-    raise ToolkitError(
-        "RuntimeDown",
-        f"{runtime.value} does not answer {_PATIENCE:.0f} s after it was told to read its configuration",
-        where=host.shown(SOCKETS[runtime]),
-        cure=f"see `journalctl -u {_unit(runtime)}` on the node",
-    )
+    served = cri.answers(host, place.socket)
+    log.info("telling %s (process %d) to read its configuration", place.name, pid)
+    if place.way is Way.SERVICE:
+        await _restart(host, place)
+    elif place.way is Way.SIGNAL or not await _changes(host, place, pid, sleep):
+        _signal(host, place, pid)
+    await _comes_back(host, place, pid, served, sleep)
+    return True
 
 
-def peer(host: Host, runtime: RuntimeName) -> int | None:
+async def revive(host: Host, place: Place, sleep: Sleep = asyncio.sleep) -> bool:
+    """Bring a runtime back whose configuration is the old one again; whether it answers.
+
+    One that died over and over is given up by systemd, so its service is started as well.
+    """
+    try:
+        if peer(host, place) is not None:
+            return await tell(host, place, sleep)
+        for unit in place.units:
+            await host.run("systemctl", "reset-failed", unit)
+            await host.run("systemctl", "start", unit)
+        await _comes_back(host, place, 0, False, sleep)
+    except ToolkitError as error:
+        log.error("%s with its old configuration: %s", place.name, error)
+        return False
+    return True
+
+
+def peer(host: Host, place: Place) -> int | None:
     """The process that serves the runtime's socket, 0 when it is in a namespace we do not see; None without one."""
-    client = host.connect(SOCKETS[runtime])
+    client = host.connect(place.socket)
     if client is None:
         return None
     with client:
@@ -69,7 +83,42 @@ def peer(host: Host, runtime: RuntimeName) -> int | None:
     return int(pid)
 
 
-def _signal(host: Host, runtime: RuntimeName, pid: int) -> None:
+def by_hand(place: Place) -> str:
+    """The command with which a person does what `tell` does."""
+    verb = "reload" if place.runtime is RuntimeName.DOCKER else "restart"
+    return f"systemctl {verb} {place.units[0]}"
+
+
+async def _comes_back(host: Host, place: Place, pid: int, served: bool, sleep: Sleep) -> None:
+    waited = 0.0
+    now = None
+    while waited < _PATIENCE:
+        await sleep(_STEP)
+        waited += _STEP
+        now = peer(host, place)
+        grace = 0.0 if place.runtime is RuntimeName.DOCKER else _GRACE
+        if now is not None and (now != pid or waited >= grace) and (not served or cri.answers(host, place.socket)):
+            return
+    raise ToolkitError(
+        "RuntimeDown",
+        f"{place.name} does not answer{' CRI' if now is not None else ''} {_PATIENCE:.0f} s after it was told to read"
+        " its configuration",
+        where=host.shown(place.socket),
+        cure=f"see `journalctl -u {place.units[0]}` on the node",
+    )
+
+
+async def _changes(host: Host, place: Place, pid: int, sleep: Sleep) -> bool:
+    waited = 0.0
+    while waited < _ITS_OWN_TIME:
+        await sleep(_STEP)
+        waited += _STEP
+        if peer(host, place) != pid:
+            return True
+    return False
+
+
+def _signal(host: Host, place: Place, pid: int) -> None:
     try:
         if pid <= 0:
             raise ProcessLookupError
@@ -77,22 +126,24 @@ def _signal(host: Host, runtime: RuntimeName, pid: int) -> None:
     except OSError as error:
         raise ToolkitError(
             "RuntimeNotVisible",
-            f"the process behind {runtime.value}'s socket cannot be signalled",
-            where=host.shown(SOCKETS[runtime]),
-            cure=f"give this pod hostPID: true, or run `systemctl restart {_unit(runtime)}` on the node",
+            f"the process behind {place.name}'s socket cannot be signalled",
+            where=host.shown(place.socket),
+            cure=f"give this pod hostPID: true, or run `{by_hand(place)}` on the node",
         ) from error
 
 
-async def _restart(host: Host) -> None:
-    done = await host.run("systemctl", "restart", crio.UNIT)
+async def _restart(host: Host, place: Place) -> None:
+    unit = place.units[0]
+    if len(place.units) > 1:  # a server or an agent: the one that runs
+        for name in place.units:
+            if (await host.run("systemctl", "is-active", "--quiet", name)).code == 0:
+                unit = name
+                break
+    done = await host.run("systemctl", "restart", unit)
     if done.code != 0:
         raise ToolkitError(
             "RestartFailed",
             done.last_words,
             where=f"{done.command}, in {host.root}",
-            cure=f"see `journalctl -u {crio.UNIT}` on the node",
+            cure=f"see `journalctl -u {unit}` on the node",
         )
-
-
-def _unit(runtime: RuntimeName) -> str:
-    return crio.UNIT if runtime is RuntimeName.CRIO else runtime.value

@@ -6,7 +6,8 @@ Its place and contents are what other tools look for; see expected values in the
 from __future__ import annotations
 
 from gpuplane import names
-from gpuplane.toolkit.facts import CLI, CTK, HOOK, Facts, RuntimeName
+from gpuplane.toolkit.facts import CLI, CTK, HOOK, Facts
+from gpuplane.toolkit.places import RuntimeName
 
 PATH = f"{names.TOOLKIT_DIR}/.config/nvidia-container-runtime/config.toml"
 _LOW_LEVEL = {

@@ -124,7 +124,7 @@ def append_tables(text: str, tables: Mapping[str, Any], where: str) -> str:
     """`text` with new tables at its end, as one marked block. Tables that exist are refused."""
     before = parse(text, where)
     new = append(text, dump(tables).strip().replace("\n", _newline(text)))
-    expected = _merged(before, tables)
+    expected = merged(before, tables)
     _prove(new, expected, where, tuple(tables))
     return new
 
@@ -171,6 +171,11 @@ def strip(text: str, arrays: Mapping[str, str]) -> str:
     """
     for key, element in arrays.items():
         text = _without_element(text, key, element)
+    return strip_marks(text)
+
+
+def strip_marks(text: str) -> str:
+    """As `strip`, without elements of arrays; for a text that is no TOML but the template of one, too."""
     begin, end = re.escape(_BEGIN), re.escape(_END)
     mark = re.escape(MARK)
     joint = rf"(?:\r?\n{mark}: no newline before\r?\n)?"
@@ -340,12 +345,13 @@ def _with(data: dict[str, Any], path: tuple[str, ...], value: Any) -> dict[str, 
     return {**data, path[0]: new}
 
 
-def _merged(base: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
-    merged = dict(base)
+def merged(base: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
+    """`base` with the keys of `more`, tables merged key by key."""
+    both = dict(base)
     for key, value in more.items():
-        old = merged.get(key)
-        merged[key] = _merged(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
-    return merged
+        old = both.get(key)
+        both[key] = merged(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
+    return both
 
 
 def _prove(text: str, meaning: Mapping[str, Any], where: str, path: tuple[str, ...]) -> None:

@@ -1,0 +1,228 @@
+"""Finding what of a driver belongs into containers: libraries and their links, programs, firmware, settings, sockets.
+
+The lists are those of nvidia-ctk (github.com/NVIDIA/nvidia-container-toolkit, `pkg/nvcdi`, `internal/discover`): what
+ends in the driver's version, and the few files that do not.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import platform
+import re
+import stat
+from collections.abc import Iterable, Mapping
+
+from gpuplane import names
+from gpuplane.hardware import GPU
+from gpuplane.host import LIBRARY_DIRS, Host, read_driver_ready
+from gpuplane.toolkit.elf import soname
+from gpuplane.toolkit.facts import Devices, Driver
+
+_BINARIES = frozenset(
+    (
+        "nvidia-smi",
+        "nvidia-debugdump",
+        "nvidia-persistenced",
+        "nvidia-cuda-mps-control",
+        "nvidia-cuda-mps-server",
+        "nvidia-imex",
+        "nvidia-imex-ctl",
+        "nvidia-xconfig",
+    )
+)
+_SOCKETS = ("run/nvidia-persistenced/socket", "run/nvidia-fabricmanager/socket", "tmp/nvidia-mps")
+# Libraries with versions of their own.
+_OTHERS = ("libnvidia-nvvm70.so.*", *(f"libnvidia-egl-{name}.so.*.*" for name in
+                                      ("gbm", "wayland", "wayland2", "xcb", "xlib")))  # fmt: skip
+_PLAIN = ("libcuda.so.1", "libnvidia-ml.so.1")  # where a driver is no more than these
+# Links that programs rely on: library without its version -> (link beside it, target; "" for the library itself).
+_RELIED_ON = {
+    "libcuda.so": ("libcuda.so", "libcuda.so.1"),
+    "libGLX_nvidia.so": ("libGLX_indirect.so.0", ""),
+    "libnvidia-opticalflow.so": ("libnvidia-opticalflow.so", "libnvidia-opticalflow.so.1"),
+    "libnvidia-allocator.so": ("gbm/nvidia-drm_gbm.so", "../libnvidia-allocator.so.1"),
+    "libnvidia-vulkan-producer.so": ("libnvidia-vulkan-producer.so", ""),
+    "libglxserver_nvidia.so": ("libglxserver_nvidia.so", ""),
+}
+_CONFIG_DIRS = ("etc", "usr/local/share", "usr/share")
+_CONFIGS = {
+    "/usr/share": (
+        "glvnd/egl_vendor.d/10_nvidia.json",
+        "egl/egl_external_platform.d/15_nvidia_gbm.json",
+        "egl/egl_external_platform.d/10_nvidia_wayland.json",
+        "egl/egl_external_platform.d/09_nvidia_wayland2.json",
+        "egl/egl_external_platform.d/20_nvidia_xcb.json",
+        "egl/egl_external_platform.d/20_nvidia_xlib.json",
+        "nvidia/nvoptix.bin",
+        "X11/xorg.conf.d/10-nvidia.conf",
+        "X11/xorg.conf.d/nvidia-drm-outputclass.conf",
+    ),
+    "/etc": (
+        "OpenCL/vendors/nvidia.icd",
+        "vulkan/icd.d/nvidia_icd.json",
+        "vulkan/icd.d/nvidia_layers.json",
+        "vulkan/implicit_layer.d/nvidia_layers.json",
+        f"vulkan/icd.d/nvidia_icd.{platform.machine()}.json",
+    ),
+}
+_XORG = tuple(
+    f"{base}/{below}"
+    for base in ("usr/lib/xorg/modules", "usr/lib64/xorg/modules", "usr/X11R6/lib/modules", "usr/X11R6/lib64/modules")
+    for below in ("drivers", "extensions", "updates/drivers", "updates/extensions")
+)
+_CAP = re.compile(r"^((?:gpu\d+/gi\d+(?:/ci\d+)?/access)|config|monitor) (\d+)$", re.MULTILINE)
+
+
+def observe_driver(host: Host, version: str) -> Driver:
+    """The driver that `driver-ready` names, or the host's own."""
+    ready = read_driver_ready(host)
+    root = ready.root if ready is not None else "/"
+    base = root.strip("/")
+    version = version or host.read_text("sys/module/nvidia/version") or ""
+
+    def inside(path: str) -> str:
+        return f"{base}/{path}" if base else path
+
+    libraries, links = _libraries(host, base, version)
+    return Driver(
+        root=root,
+        version=version,
+        libraries=libraries,
+        links=links,
+        binaries=tuple(f"/usr/bin/{name}" for name in sorted(_BINARIES.intersection(host.list(inside("usr/bin"))))),
+        firmware=_firmware(host, base, version),
+        configs=_configs(host, base),
+        sockets={
+            f"/{path}": f"/{where}"
+            for path in _SOCKETS
+            if (where := next((p for p in (inside(path), path) if host.exists(p)), ""))
+        },
+        ldconfig="/sbin/ldconfig.real" if host.exists(inside("sbin/ldconfig.real")) else "/sbin/ldconfig",
+    )
+
+
+def observe_devices(host: Host, gpus: Iterable[GPU], driver_root: str) -> Devices:
+    """The nodes that are there, in /dev or, where it has none, in the /dev of a driver in a container."""
+    simulated = host.exists(names.SIMGPU_STATE)
+    inside = driver_root.strip("/")
+    root, nodes = "/", frozenset(_nodes(host, "dev", simulated))
+    if inside and "nvidiactl" not in nodes and (own := frozenset(_nodes(host, f"{inside}/dev", simulated))):
+        root, nodes = driver_root, own
+    if simulated and not nodes:
+        nodes = frozenset(f"nvidia{gpu.minor}" for gpu in gpus)  # a light node, which has no /dev
+    drm = {gpu.pci: _drm(host, gpu.pci, simulated) for gpu in gpus}
+    minors = host.read_text("proc/driver/nvidia-caps/mig-minors") or ""
+    return Devices(
+        root=root,
+        nodes=nodes,
+        drm=drm,
+        drm_links={pci: _drm_links(host, pci, found) for pci, found in drm.items() if found},
+        caps={path: int(minor) for path, minor in _CAP.findall(minors)},
+    )
+
+
+def _libraries(host: Host, base: str, version: str) -> tuple[tuple[str, ...], dict[str, str]]:
+    """The driver's libraries and the links to them, from the first directory that has NVML."""
+    prefix = f"{base}/" if base else ""
+    for directory in LIBRARY_DIRS:
+        if "libnvidia-ml.so.1" not in host.list(f"{prefix}{directory}"):
+            continue
+        libraries: list[str] = []
+        links: dict[str, str] = {}
+        xorg = (f"{directory}/nvidia/xorg", *_XORG)
+        for place in (directory, f"{directory}/vdpau", *xorg):
+            found, leading = _directory(host, prefix, place, version)
+            if place in xorg:
+                found = [path for path in found if path.rpartition("/")[2].startswith("libglxserver_nvidia.so.")]
+                if "nvidia_drv.so" in host.list(f"{prefix}{place}"):
+                    found.append(f"/{place}/nvidia_drv.so")
+                leading = {path: target for path, target in leading.items() if "libglxserver" in path}
+            libraries += [path for path in found if path not in libraries]
+            links |= leading
+        return tuple(libraries), dict(sorted(links.items()))
+    return (), {}
+
+
+def _directory(host: Host, prefix: str, directory: str, version: str) -> tuple[list[str], dict[str, str]]:
+    """Libraries and links of one directory."""
+    inside = host.list(f"{prefix}{directory}")
+    targets = {name: host.readlink(f"{prefix}{directory}/{name}") for name in inside if ".so" in name}
+    real = {name for name, target in targets.items() if target is None and _is_driver(name, version)}
+    links: dict[str, str] = {}
+    grown = True
+    while grown:  # links to links
+        more = {n: t for n, t in targets.items() if t is not None and n not in links and t in real | set(links)}
+        links.update(more)
+        grown = bool(more)
+    for name in sorted(real - set(links.values())):  # a driver that nobody ran ldconfig for
+        if (wanted := soname(host, f"{prefix}{directory}/{name}")) and wanted not in real:
+            links.setdefault(wanted, name)
+    for name in real:
+        stem = name.removesuffix(f".{version}")
+        link, target = _RELIED_ON.get(stem, ("", ""))
+        if link and link not in real:
+            links.setdefault(link, target or name)
+    return [f"/{directory}/{name}" for name in sorted(real)], {f"/{directory}/{n}": t for n, t in links.items()}
+
+
+def _is_driver(name: str, version: str) -> bool:
+    if version and name.endswith(f".so.{version}"):
+        return True
+    return name in _PLAIN or any(fnmatch.fnmatchcase(name, pattern) for pattern in _OTHERS)
+
+
+def _firmware(host: Host, base: str, version: str) -> tuple[str, ...]:
+    """GSP firmware, from the first of the kernel's directories that has it."""
+    prefix = f"{base}/" if base else ""
+    release = host.read_text("proc/sys/kernel/osrelease") or ""
+    custom = (host.read_text("sys/module/firmware_class/parameters/path") or "").strip("/")
+    searched = (custom, f"lib/firmware/updates/{release}", "lib/firmware/updates", f"lib/firmware/{release}",
+                "lib/firmware")  # fmt: skip
+    for directory in dict.fromkeys(place.rstrip("/") for place in searched if place):
+        place = f"{directory}/nvidia/{version}"
+        found = [name for name in host.list(f"{prefix}{place}") if fnmatch.fnmatchcase(name, "gsp*.bin")]
+        if found and version:
+            return tuple(f"/{place}/{name}" for name in found)
+    return ()
+
+
+def _configs(host: Host, base: str) -> dict[str, str]:
+    prefix = f"{base}/" if base else ""
+    found = {}
+    for container, paths in _CONFIGS.items():
+        for path in paths:
+            place = next((d for d in _CONFIG_DIRS if host.exists(f"{prefix}{d}/{path}")), None)
+            if place is not None:
+                found[f"{container}/{path}"] = f"/{place}/{path}"
+    return found
+
+
+def _nodes(host: Host, dev: str, simulated: bool) -> Iterable[str]:
+    """Device nodes of NVIDIA's; a simulated host's are plain files, which no runtime but its own takes."""
+    for directory in ("", "nvidia-caps/", "nvidia-caps-imex-channels/"):
+        for name in host.list(f"{dev}/{directory}"):
+            if (directory or name.startswith("nvidia")) and _is_node(host, f"{dev}/{directory}{name}", simulated):
+                yield f"{directory}{name}"
+
+
+def _is_node(host: Host, path: str, simulated: bool) -> bool:
+    found = host.stat(path)
+    return found is not None and (stat.S_ISCHR(found.st_mode) or (simulated and stat.S_ISREG(found.st_mode)))
+
+
+def _drm(host: Host, pci: str, simulated: bool) -> tuple[str, ...]:
+    return tuple(
+        name
+        for name in host.list(f"sys/bus/pci/devices/{pci}/drm")
+        if re.fullmatch(r"(card|renderD)\d+", name) and _is_node(host, f"dev/dri/{name}", simulated)
+    )
+
+
+def _drm_links(host: Host, pci: str, nodes: tuple[str, ...]) -> Mapping[str, str]:
+    found = {}
+    for kind in ("card", "render"):
+        name = f"pci-{pci}-{kind}"
+        target = host.readlink(f"dev/dri/by-path/{name}")
+        if target is not None and target.rpartition("/")[2] in nodes:
+            found[name] = target
+    return found
