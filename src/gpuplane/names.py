@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from typing import Final
 
+from gpuplane import __version__
+
 # -- where we run ------------------------------------------------------------------------------------------------
 OPERATOR_NAMESPACE: Final = "gpu-operator"  # where operator and operands run
-IMAGE: Final = "gpuplane/gpuplane"  # the image of operator and operands when nobody names another
+IMAGE: Final = f"gpuplane/gpuplane:{__version__}"  # the image of operator and operands when nobody names another
 FIELD_MANAGER_PREFIX: Final = "gpuplane-"  # begins the name of each component as owner of fields
 
 # -- resources ---------------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ Manifest = dict[str, Any]
 LOOK: Final = {
     POLICY_KIND: "gpuplane status shows what the nodes wait for, kubectl -n gpu-operator get pods the operator; ",
     "Namespace": "kubectl -n gpu-operator get pods shows what is left, as on a node that is not Ready; ",
+    "CustomResourceDefinition": "kubectl get clusterpolicies,gpunodes shows what is left; ",
 }
 AWAY_SECONDS: Final = 0.5  # until an API server that did not answer is asked again
 
@@ -49,10 +50,14 @@ def uninstall(options: Namespace, screen: Terminal) -> int:
 
 async def _install(options: Namespace, screen: Terminal, wanted: list[Manifest]) -> None:
     async with Client.connect(options.kubeconfig, options.context, user_agent=MANAGER) as client:
-        async with asyncio.timeout(options.timeout):
-            for manifest in wanted:
-                await apply(client, manifest)
-                screen.say(f" {screen.glyph('good')} {_title(manifest)}")
+        manifest: Manifest = {}
+        try:
+            async with asyncio.timeout(options.timeout):
+                for manifest in wanted:
+                    await apply(client, manifest)
+                    screen.say(f" {screen.glyph('good')} {_title(manifest)}")
+        except TimeoutError:
+            raise _late(manifest, "there", options.timeout, "install") from None
     if options.output == "json":
         screen.json("Installation", {"applied": [_title(manifest) for manifest in wanted]})
     if not options.wait:
@@ -60,37 +65,54 @@ async def _install(options: Namespace, screen: Terminal, wanted: list[Manifest])
 
 
 async def apply(client: Client, manifest: Manifest) -> None:
-    """Server-side apply; a kind whose CRD was applied a moment ago is tried until it is served."""
+    """Server-side apply. A kind whose CRD was applied a moment ago is tried until it is served, and what an earlier
+    uninstall is still taking away is waited for and made anew.
+    """
     resource = resource_of(manifest)
+    meta = manifest["metadata"]
     while True:
         try:
-            await client.apply(manifest, MANAGER, resource=resource)
-            return
+            made = await client.apply(manifest, MANAGER, resource=resource)
         except NotFound:
             if manifest["kind"] != POLICY_KIND:
                 raise
             await asyncio.sleep(0.05)
+            continue
+        if "deletionTimestamp" not in made["metadata"]:
+            return
+        await _gone(client, resource.path(meta.get("namespace"), meta["name"]))
 
 
 async def _uninstall(options: Namespace, screen: Terminal, wanted: list[Manifest]) -> int:
+    removed = 0
     async with Client.connect(options.kubeconfig, options.context, user_agent=MANAGER) as client:
         manifest: Manifest = {}
         try:
             async with asyncio.timeout(options.timeout):
                 for manifest in wanted:
-                    await _remove(client, manifest)
-                    screen.say(f" {screen.glyph('good')} {_title(manifest)} removed")
+                    if await _remove(client, manifest):
+                        removed += 1
+                        screen.say(f" {screen.glyph('good')} {_title(manifest)} removed")
         except TimeoutError:
-            look = LOOK.get(manifest["kind"], "")
-            raise NoAnswer(
-                f"{_title(manifest)} was not gone after {options.timeout:.0f} s",
-                cure=f"{look}run gpuplane uninstall again: it goes on from here",
-            ) from None
+            raise _late(manifest, "gone", options.timeout, "uninstall") from None
+    if not removed:
+        screen.say("gpuplane is not on this cluster: nothing to remove")
     return 0
 
 
-async def _remove(client: Client, manifest: Manifest) -> None:
-    """Delete one object and wait until it is gone: the policy first brings every node back to what it was."""
+def _late(manifest: Manifest, aim: str, seconds: float, command: str) -> NoAnswer:
+    look = LOOK.get(manifest["kind"], "")
+    return NoAnswer(
+        f"{_title(manifest)} was not {aim} after {seconds:.0f} s",
+        cure=f"{look}run gpuplane {command} again: it goes on from here",
+    )
+
+
+async def _remove(client: Client, manifest: Manifest) -> bool:
+    """Delete one object and wait until it is gone: the policy first brings every node back to what it was.
+
+    False when it was not there.
+    """
     resource = resource_of(manifest)
     meta = manifest["metadata"]
     # NB: never so for the policy: its operands would be deleted before they have given the nodes back.
@@ -101,7 +123,8 @@ async def _remove(client: Client, manifest: Manifest) -> None:
         await client.delete(resource, meta["name"], meta.get("namespace"), propagation=propagation)
         await _gone(client, resource.path(meta.get("namespace"), meta["name"]))
     except NotFound:
-        return
+        return False
+    return True
 
 
 async def _gone(client: Client, path: str) -> None:

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import yaml
 
+from gpuplane import names
 from gpuplane.api.clusterpolicy import ClusterPolicy
 from gpuplane.api.crds import crds
 from gpuplane.api.meta import Resource
@@ -26,11 +27,26 @@ _RESOURCES: Final = {
     for resource in (
         Resource("apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", False),
         Resource("", "v1", "namespaces", "Namespace", False),
+        Resource("", "v1", "resourcequotas", "ResourceQuota", True),
         Resource("", "v1", "serviceaccounts", "ServiceAccount", True),
         Resource("rbac.authorization.k8s.io", "v1", "clusterroles", "ClusterRole", False),
         Resource("rbac.authorization.k8s.io", "v1", "clusterrolebindings", "ClusterRoleBinding", False),
         Resource("rbac.authorization.k8s.io", "v1", "roles", "Role", True),
         Resource("rbac.authorization.k8s.io", "v1", "rolebindings", "RoleBinding", True),
+        Resource(
+            "admissionregistration.k8s.io",
+            "v1",
+            "validatingadmissionpolicies",
+            "ValidatingAdmissionPolicy",
+            False,
+        ),
+        Resource(
+            "admissionregistration.k8s.io",
+            "v1",
+            "validatingadmissionpolicybindings",
+            "ValidatingAdmissionPolicyBinding",
+            False,
+        ),
         Resource("apps", "v1", "deployments", "Deployment", True),
         Resource("nvidia.com", "v1", "clusterpolicies", POLICY_KIND, False),
     )
@@ -43,7 +59,8 @@ def resource_of(manifest: Mapping[str, Any]) -> Resource:
 
 
 def installation(*, image: str = "", settings: Iterable[str] = ()) -> list[Manifest]:
-    """The manifests. `image` replaces the image everywhere; `settings` are `path.to.field=value` of the policy's spec.
+    """The manifests. `image` is what operator and operands run, this release's own when it is
+    empty; `settings` are `path.to.field=value` of the policy's spec.
 
     Raises InvalidInput for a setting without a value, and with every finding for settings that no ClusterPolicy has:
     the API server would drop them in silence.
@@ -52,9 +69,9 @@ def installation(*, image: str = "", settings: Iterable[str] = ()) -> list[Manif
     for entry in sorted(resources.files(__package__).joinpath("install").iterdir(), key=lambda entry: entry.name):
         wanted += [document for document in yaml.safe_load_all(entry.read_text()) if document]
     for manifest in wanted:
-        if manifest["kind"] == "Deployment" and image:
+        if manifest["kind"] == "Deployment":
             for container in manifest["spec"]["template"]["spec"]["containers"]:
-                container["image"] = image
+                container["image"] = image or names.IMAGE
         if manifest["kind"] == POLICY_KIND:
             for setting in settings:
                 _set(manifest["spec"], setting)

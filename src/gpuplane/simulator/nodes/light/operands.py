@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from gpuplane.errors import InvalidInput
-from gpuplane.kube import Client, Endpoint
+from gpuplane.kube import Client
 from gpuplane.kube.auth import Credential
 from gpuplane.operand import OperandContext
 from gpuplane.simulator.kubelet.pod import Container, Pod
@@ -39,21 +39,22 @@ class _TokenAnswer(msgspec.Struct):
     status: _Status
 
 
-async def request_token(client: Client, namespace: str, account: str) -> str:
-    """A token of a service account, good for a day. Raises ApiError."""
-    path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token"
-    spec = {"audiences": [], "expirationSeconds": _TOKEN_SECONDS}
+async def request_token(client: Client, pod: Pod) -> str:
+    """A token of a pod's service account, bound to the pod and good for a day. Raises ApiError."""
+    meta, account = pod.metadata, pod.spec.service_account_name or "default"
+    path = f"/api/v1/namespaces/{meta.namespace}/serviceaccounts/{account}/token"
+    bound = {"apiVersion": "v1", "kind": "Pod", "name": meta.name, "uid": meta.uid}
+    spec = {"audiences": [], "expirationSeconds": _TOKEN_SECONDS, "boundObjectRef": bound}
     body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
     return msgspec.json.decode(await client.request("POST", path, None, body), type=_TokenAnswer).status.token
 
 
-class AccountAuth:
-    """The token of one service account, asked for once and again when the server refuses it."""
+class PodAuth:
+    """The token of one pod, asked for when it is first needed and again when the server refuses it."""
 
-    def __init__(self, client: Client, namespace: str, account: str) -> None:
+    def __init__(self, client: Client, pod: Pod) -> None:
         self._client = client
-        self._namespace = namespace
-        self._account = account
+        self._pod = pod
         self._credential: Credential | None = None
         self._asking = asyncio.Lock()
 
@@ -61,34 +62,25 @@ class AccountAuth:
         stale = self._credential
         async with self._asking:
             if self._credential is None or (refused and self._credential is stale):
-                token = await request_token(self._client, self._namespace, self._account)
+                token = await request_token(self._client, self._pod)
                 self._credential = Credential(header=f"Bearer {token}")
             return self._credential
 
 
 class Accounts:
-    """One client for each service account, shared by its pods on all light nodes."""
+    """The clients of all light nodes' pods: one identity each, and the connections of one client for all."""
 
     def __init__(self, client: Client, hubs: Hubs, limit: asyncio.Semaphore) -> None:
         self._client = client
-        self._hubs = hubs
-        self._limit = limit
-        self._clients: dict[tuple[str, str], ViewClient] = {}
+        self._shared = ViewClient(client.endpoint, user_agent="gpuplane-light/operands")
+        self._shared.hubs = hubs
+        self._shared.limit = limit
 
-    def client(self, namespace: str, account: str) -> ViewClient:
-        found = self._clients.get((namespace, account))
-        if found is None:
-            auth = AccountAuth(self._client, namespace, account)
-            endpoint: Endpoint = msgspec.structs.replace(self._client.endpoint, auth=auth, namespace=namespace)
-            found = ViewClient(endpoint, user_agent=f"gpuplane-light/{account}")
-            found.hubs = self._hubs
-            found.limit = self._limit
-            self._clients[(namespace, account)] = found
-        return found
+    def client(self, pod: Pod) -> ViewClient:
+        return self._shared.as_other(PodAuth(self._client, pod))
 
     async def aclose(self) -> None:
-        for client in self._clients.values():
-            await client.aclose()
+        await self._shared.aclose()
 
 
 def operand_name(container: Container) -> str:

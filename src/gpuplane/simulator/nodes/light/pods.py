@@ -170,12 +170,12 @@ class LightPod:
         self._poke.set()
 
     def _operand(self, container: Container) -> Coroutine[Any, Any, None]:
-        spec, node = self.pod.spec, self.node
+        node = self.node
         return operand(
             self.pod,
             container,
             root=node.root,
-            client=self.nodes.accounts.client(self.pod.metadata.namespace, spec.service_account_name or "default"),
+            client=self.nodes.accounts.client(self.pod),
             host=node.host,
             hardware=node.hardware,
             kubelet=node.kubelet,

@@ -76,8 +76,7 @@ class Processes:
             self._launcher.records.remove(record.id)
 
     async def _kubeconfig(self, pod: Pod) -> Path:
-        account = pod.spec.service_account_name or "default"
-        token = await request_token(self._client, pod.metadata.namespace, account)
+        token = await request_token(self._client, pod)
         server = {"server": f"{self._cluster.scheme}://{self._cluster.host}:{self._cluster.port}"}
         home = self._directory / ".containers"
         home.mkdir(exist_ok=True)

@@ -11,11 +11,13 @@ the server.
 from __future__ import annotations
 
 import asyncio
+import copy
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from typing import Any
 
 from gpuplane.api.meta import KubeObject, Resource, key
 from gpuplane.kube import Client, Event, EventType, Informer, Page
+from gpuplane.kube.auth import Auth, Credential
 from gpuplane.kube.codec import BadItem
 
 
@@ -98,6 +100,13 @@ class ViewClient(Client):
 
     hubs: Hubs
     limit: asyncio.Semaphore
+
+    def as_other(self, auth: Auth) -> ViewClient:
+        """A client with another identity and the connections, views and limit of this one."""
+        other = copy.copy(self)
+        other._auth = auth
+        other._credential = Credential()
+        return other
 
     async def request(self, *args: Any, **kwargs: Any) -> bytes:
         """As `Client.request`, but only so many at a time: a thousand nodes that act at once share few connections."""
