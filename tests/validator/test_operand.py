@@ -277,6 +277,30 @@ async def test_a_scheduler_that_is_late_to_see_the_gpus_is_waited_for(world: Any
     assert await run_pod(world.context(vector_add=None)) is None
 
 
+async def test_a_pod_that_the_kubelet_turns_away_is_tried_again(world: Any) -> None:
+    """A kubelet that has just started does not know the plugin yet; that says nothing of the GPU."""
+    tries: list[str] = []
+
+    def on_create(pod: dict[str, Any]) -> None:
+        tries.append(pod["metadata"]["uid"])
+        refused = {"phase": "Failed", "reason": "UnexpectedAdmissionError", "message": "no healthy devices present"}
+        world.client.put(Pod, {**pod, "status": refused if len(tries) < 3 else {"phase": "Succeeded"}})
+
+    world.client.on_create = on_create
+    assert await run_pod(world.context(vector_add=None)) is None
+    assert len(set(tries)) == 3
+
+
+async def test_a_pod_that_is_always_turned_away_says_so_in_the_end(world: Any) -> None:
+    ends(world, "Failed", reason="UnexpectedAdmissionError", message="no healthy devices present")
+    problem = await run_pod(world.context(vector_add=None), patience=0.05)
+    assert problem is not None
+    assert (problem.reason, problem.message) == (
+        "PluginWorkloadRejected",
+        "the kubelet turned the validation pod away: no healthy devices present",
+    )
+
+
 async def test_a_pod_that_hangs_is_given_up(world: Any) -> None:
     problem = await run_pod(world.context(vector_add=None), patience=0.01)
     assert problem is not None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import itertools
 import sys
 from typing import Any, Final
 
@@ -24,6 +25,10 @@ NAME: Final = "nvidia-cuda-validator"
 PATIENCE_SECONDS: Final = 180.0
 GRACE_SECONDS: Final = 10.0
 LOG_LINES: Final = 5
+# The kubelet turned the pod away: right after a start of its own it does not know the device plugin yet, and may still
+# count devices of pods that are gone. It says nothing of the GPU.
+REJECTED: Final = frozenset({"UnexpectedAdmissionError", f"OutOf{names.GPU_RESOURCE}"})
+REJECTED_PAUSES: Final = (1.0, 2.0, 4.0, 8.0, 16.0)  # seconds; the last one for all that follow
 # Waiting reasons after which a container does not start without somebody's doing.
 HOPELESS: Final = frozenset(
     {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "CreateContainerConfigError", "CreateContainerError"}
@@ -92,6 +97,9 @@ def verdict(pod: Pod) -> Problem | bool | None:
         ended = [status.state.terminated for status in pod.status.container_statuses]
         text = pod.status.message or next((e.message for e in ended if e is not None and e.message), "")
         reason = pod.status.reason or next((e.reason for e in ended if e is not None and e.reason), "")
+        if reason in REJECTED:
+            cure = f"kubectl -n {pod.metadata.namespace} describe {where}"
+            return Problem("PluginWorkloadRejected", f"the kubelet turned the validation pod away: {text}", where, cure)
         what = f"the validation pod failed: {text or reason or 'no reason given'}"
         return Problem("PluginWorkloadFailed", what, where, f"kubectl -n {pod.metadata.namespace} logs {where}")
     for condition in pod.status.conditions:
@@ -135,18 +143,25 @@ async def run_pod(
                 return result
             await changed.wait()
 
+    rejected: Problem | None = None
+    pauses = itertools.chain(REJECTED_PAUSES, itertools.repeat(REJECTED_PAUSES[-1]))
     try:
         await pods.synced()
         async with asyncio.timeout(patience):
-            uid = await _create(context, pods, changed)
-            result = await outcome(uid, final=False)
+            while True:
+                uid = await _create(context, pods, changed)
+                result = await outcome(uid, final=False)
+                if not isinstance(result, Problem) or result.reason != "PluginWorkloadRejected":
+                    break
+                rejected = result
+                await context.sleep(next(pauses))
             if result is False:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(grace):
                         result = await outcome(uid, final=True)
     except TimeoutError:
         where = f"pod/{name}"
-        return Problem(
+        return rejected or Problem(
             "PluginWorkloadTimedOut",
             f"the validation pod did not end within {patience:g} s",
             where,
