@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 NATIVE := $(wildcard native/*.py native/*/*.[ch] native/*/*/*.[ch] native/*/*.def)
 
-.PHONY: demo test lint bench docs lock setup clean
+.PHONY: demo test lint bench docs image lock setup clean
 
 demo: setup
 	$(BIN)/gpuplane demo
@@ -14,8 +14,8 @@ test: setup lint
 	$(BIN)/pytest -n auto --dist loadfile
 
 lint: setup
-	$(BIN)/ruff check src tests benchmarks native docs/*.py
-	$(BIN)/ruff format --check src tests benchmarks native docs/*.py
+	$(BIN)/ruff check src tests benchmarks native deploy docs/*.py
+	$(BIN)/ruff format --check src tests benchmarks native deploy docs/*.py
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
@@ -25,6 +25,9 @@ bench: setup
 docs: setup
 	$(BIN)/uv pip install --quiet --python $(BIN)/python mkdocs-material
 	$(BIN)/mkdocs build --strict
+
+image: setup
+	$(BIN)/python deploy/image/build.py
 
 lock: setup
 	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --no-emit-index-url --no-emit-find-links \

@@ -1,0 +1,127 @@
+"""The Python half: which locked packages run, where they are installed to, and the wheel of gpuplane itself.
+
+uv does the work, for the Python of the image and not for the one that runs this. It is taken from beside that one or
+from the path, and otherwise installed into the cache.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+import venv
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from gpuplane_image.errors import ImageError
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+PYTHON = "3.11"  # that of Debian bookworm
+GLIBC = "2_36"
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+def project() -> dict[str, object]:
+    """The [project] table of pyproject.toml."""
+    table = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+    assert isinstance(table, dict)
+    return table
+
+
+def roots(requirements: Iterable[str]) -> set[str]:
+    """The names in requirements such as `grpcio>=1.85.1`, as a lock file spells them."""
+    return {_canonical(match[0]) for line in requirements if (match := _NAME.match(line))}
+
+
+def runtime_lock(lock: str, wanted: set[str]) -> str:
+    """The blocks of a lock file (as `uv pip compile` writes it) that `wanted` need, directly or by others.
+
+    Who needs a package is what the lock says in its `# via` lines. Raises ImageError for a name that is not locked.
+    """
+    blocks = {
+        _canonical(block.partition("==")[0]): block for block in re.split(r"\n(?=\w)", lock.strip()) if "==" in block
+    }
+    missing = sorted(wanted - blocks.keys())
+    if missing:
+        raise ImageError(f"requirements.lock lacks {', '.join(missing)}", cure="make lock")
+    needed = set(wanted)
+    parents = {name: _via(block) for name, block in blocks.items()}
+    while more := {name for name, by in parents.items() if by & needed} - needed:
+        needed |= more
+    # Without the comments: who asks for a package is no part of the image.
+    return "".join(blocks[name].partition("\n    # via")[0] + "\n" for name in sorted(needed))
+
+
+def install(requirements: str, target: Path, machine: str, cache: Path) -> None:
+    """Installs exactly these wheels, their hashes checked, for the image's Python. Raises ImageError."""
+    file = cache / "requirements.txt"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(requirements)
+    _uv(cache, *_for_image(target, machine), "--require-hashes", "--only-binary", ":all:", "--requirements", str(file))
+
+
+def install_wheel(wheel: Path, target: Path, machine: str, cache: Path) -> None:
+    _uv(cache, *_for_image(target, machine), str(wheel))
+
+
+def build_wheel(folder: Path, cache: Path) -> Path:
+    """gpuplane's own wheel, C parts included, with the build tools that requirements.lock names. Raises ImageError."""
+    shutil.rmtree(folder, ignore_errors=True)
+    locked = ("--build-constraints", str(REPOSITORY / "requirements.lock"), "--require-hashes")
+    _uv(cache, "build", "--quiet", "--wheel", "--out-dir", str(folder), *locked, str(REPOSITORY))
+    return next(folder.glob("*.whl"))
+
+
+def sources() -> Iterator[bytes]:
+    """All that the wheel is made of, names and contents: another digest of these is another wheel."""
+    files = [REPOSITORY / name for name in ("pyproject.toml", "requirements.lock", "README.md", "LICENSE")]
+    for folder in ("src/gpuplane", "native"):
+        files += (REPOSITORY / folder).rglob("*")
+    for path in sorted(files):
+        if path.is_file() and not {"__pycache__", "_native"} & set(path.parts):
+            yield str(path.relative_to(REPOSITORY)).encode()
+            yield path.read_bytes()
+
+
+def _for_image(target: Path, machine: str) -> tuple[str, ...]:
+    platform = ("--python-version", PYTHON, "--python-platform", f"{machine}-manylinux_{GLIBC}")
+    return ("pip", "install", "--quiet", "--no-deps", "--link-mode", "copy", "--target", str(target), *platform)
+
+
+def _canonical(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name.strip()).lower()
+
+
+def _via(block: str) -> set[str]:
+    return {_canonical(name) for name in _NAME.findall(block.partition("# via")[2])}
+
+
+def _uv(cache: Path, *arguments: str) -> None:
+    done = subprocess.run([_find_uv(cache), *arguments], capture_output=True, text=True)
+    if done.returncode:
+        sys.stderr.write(done.stderr)
+        raise ImageError(
+            f"uv {arguments[0]} failed, as it says above", cure="look at the network and the package index"
+        )
+
+
+def _find_uv(cache: Path) -> str:
+    own = cache / "tools"
+    for place in (Path(sys.executable).parent, own / "bin"):
+        if (place / "uv").is_file():
+            return str(place / "uv")
+    if found := shutil.which("uv"):
+        return found
+    try:
+        venv.create(own, with_pip=True, clear=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise ImageError("there is no uv here, and no venv to install it in", cure="pip install uv") from error
+    pip = [str(own / "bin/python"), "-m", "pip", "install", "--quiet", "uv"]
+    done = subprocess.run(pip, capture_output=True, text=True)
+    if done.returncode:
+        words = (done.stderr.strip().splitlines() or ["pip failed"])[-1].removeprefix("ERROR: ")
+        raise ImageError(f"there is no uv here, and pip cannot install it ({words})", cure="pip install uv")
+    return str(own / "bin/uv")
