@@ -91,10 +91,11 @@ def get(port: int, path: str, method: str = "GET") -> tuple[int, str]:
 async def exporting(given: OperandContext) -> AsyncIterator[Callable[..., Any]]:
     task = asyncio.create_task(run(given))
 
-    async def ask(path: str, method: str = "GET") -> tuple[int, str]:
+    async def ask(path: str, method: str = "GET", port: int | None = given.port) -> tuple[int, str]:
+        assert port is not None
         while True:
             try:
-                return await asyncio.to_thread(get, given.port, path, method)
+                return await asyncio.to_thread(get, port, path, method)
             except ConnectionRefusedError:
                 if task.done():
                     raise
@@ -122,7 +123,7 @@ async def test_metrics_are_read_when_they_are_asked_for() -> None:
         for number in (1, 2):
             status, text = await ask("/metrics")
             assert status == 200
-            assert f'Hostname="sim-1"}} {number}\n' in text
+            assert f'Hostname="sim-1",DCGM_FI_DRIVER_VERSION="570.1"}} {number}\n' in text
     assert gpus.closed == 1
 
 
@@ -157,7 +158,10 @@ async def test_what_only_a_new_process_heals_ends_this_one() -> None:
 
 async def test_other_paths_and_methods() -> None:
     async with exporting(context(FakeGPUs)) as ask:
-        assert (await ask("/"))[0] == 404
+        assert (await ask("/absent"))[0] == 404
+        assert await ask("/-/ready") == (200, "OK\n")
+        status, text = await ask("/")
+        assert (status, 'href="metrics"' in text) == (200, True)
         assert (await ask("/metrics", "POST"))[0] == 405
         assert await ask("/health", "HEAD") == (200, "")
         assert (await ask("/metrics?x=1"))[0] == 200
@@ -226,6 +230,50 @@ async def test_a_wrong_list_of_fields_stops_it(tmp_path: Path) -> None:
     (tmp_path / "fields.csv").write_text("nonsense")
     with pytest.raises(InvalidInput, match="line 1"):
         await run(context(FakeGPUs, config=tmp_path / "fields.csv"))
+
+
+async def test_a_list_of_fields_that_changes_is_taken_over_and_a_wrong_one_is_not(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    # As a kubelet mounts a ConfigMap: the file is a link through `..data`, which is replaced whole.
+    def put(version: int, text: str) -> None:
+        folder = tmp_path / f"..{version}"
+        folder.mkdir()
+        (folder / "fields.csv").write_text(text)
+        (tmp_path / "..data_tmp").symlink_to(folder.name)
+        (tmp_path / "..data_tmp").rename(tmp_path / "..data")
+
+    put(1, "DCGM_FI_DEV_SM_CLOCK, gauge, One.")
+    (tmp_path / "fields.csv").symlink_to("..data/fields.csv")
+    async with exporting(context(FakeGPUs, config=tmp_path / "fields.csv")) as ask:
+        assert "# HELP DCGM_FI_DEV_SM_CLOCK One." in (await ask("/metrics"))[1]
+        put(2, "nonsense")
+        while "the list before stays" not in caplog.text:
+            await ask("/health")
+        assert f"{tmp_path}/fields.csv:1" in caplog.text
+        assert "# HELP DCGM_FI_DEV_SM_CLOCK One." in (await ask("/metrics"))[1]
+        put(3, "DCGM_FI_DEV_SM_CLOCK, gauge, Three.")
+        while "Three" not in (await ask("/metrics"))[1]:
+            pass
+
+
+async def test_the_environment_is_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "jobs").mkdir()
+    (tmp_path / "jobs/0").write_text("17\n")
+    given = context(FakeGPUs, host_root=tmp_path, kubelet_dir=tmp_path, port=None)
+    port = free_port()
+    for name, value in (
+        ("DCGM_EXPORTER_LISTEN", f":{port}"),
+        ("DCGM_EXPORTER_KUBERNETES", "false"),
+        ("DCGM_EXPORTER_NO_HOSTNAME", "true"),
+        ("DCGM_HPC_JOB_MAPPING_DIR", "/jobs"),
+    ):
+        monkeypatch.setenv(name, value)
+    async with pod_resources(tmp_path, FakePods()), exporting(given) as ask:
+        text = (await ask("/metrics", port=port))[1]
+        assert 'hpc_job="17"' in text
+        assert "pod=" not in text
+        assert "Hostname" not in text
 
 
 class FakePods(rpc.PodResourcesListerServicer):

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
+from typing import Any
 
+import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuplane.exporter.fields import DEFAULT_FIELDS, Field, FieldType, parse
-from gpuplane.exporter.render import Holder, render
-from gpuplane.hardware import GPU, Sample
+from gpuplane.exporter.choice import parse
+from gpuplane.exporter.fields import DEFAULT_FIELDS, Field, FieldType
+from gpuplane.exporter.render import Extra, Holder, entities, render
+from gpuplane.hardware import GPU, MigDevice, MigMode, MigSample, Sample
 
 GPUS = [
     GPU(
@@ -27,8 +31,15 @@ CLOCK = Field("DCGM_FI_DEV_SM_CLOCK", FieldType.GAUGE, "Clock.")
 POWER = Field("DCGM_FI_DEV_POWER_USAGE", FieldType.GAUGE, "Power.")
 
 
-def text(*args: object, **more: object) -> str:
-    return render(*args, **{"hostname": "sim-1", "driver_version": "570.1", **more}).decode()  # type: ignore[arg-type]
+def text(
+    fields: Sequence[Field],
+    gpus: Sequence[GPU],
+    samples: Sequence[Sample],
+    holders: Mapping[str, Sequence[Holder]] = {},
+    **more: Any,
+) -> str:
+    extra = Extra(**{"hostname": "sim-1", "driver_version": "570.1", "holders": holders, **more})
+    return render(fields, entities(gpus, samples), extra).decode()
 
 
 def test_looks_as_dcgm_exporters() -> None:
@@ -56,8 +67,16 @@ def test_a_lost_gpu_keeps_its_last_xid_only() -> None:
     got = text(DEFAULT_FIELDS, GPUS[:1], [Sample(uuid="GPU-0", lost=True, last_xid=79)], {})
     assert [line for line in got.splitlines() if not line.startswith("#")] == [
         'DCGM_FI_DEV_XID_ERRORS{gpu="0",UUID="GPU-0",pci_bus_id="00000000:1A:00.0",device="nvidia0",'
-        'modelName="Tesla T4",Hostname="sim-1"} 79'
+        'modelName="Tesla T4",Hostname="sim-1",DCGM_FI_DRIVER_VERSION="570.1",err_code="79",'
+        'err_msg="fallen off the bus"} 79'
     ]
+
+
+def test_an_xid_says_what_it_means() -> None:
+    for xid, said in ((0, "none"), (31, "GPU memory page fault of an application"), (777, "unknown")):
+        field = Field("DCGM_FI_DEV_XID_ERRORS", FieldType.GAUGE, "Xid.")
+        got = text([field], GPUS[:1], [Sample(uuid="GPU-0", last_xid=xid)])
+        assert f'err_code="{xid}",err_msg="{said}"}} {xid}\n' in got
 
 
 def test_labels_from_the_list_are_on_every_line() -> None:
@@ -73,8 +92,82 @@ def test_several_holders_have_a_line_each() -> None:
     assert re.findall(r'namespace="(\w)"', got) == ["a", "b"]
 
 
+def test_replicas_of_a_shared_gpu_say_which_they_are() -> None:
+    holders = {
+        "GPU-0": [Holder("ml", "a", "main", "0"), Holder("ml", "a", "main", "2"), Holder("ml", "b", "main", "1")]
+    }
+    got = text([CLOCK], GPUS[:1], [Sample(uuid="GPU-0", sm_clock_mhz=1)], holders)
+    assert re.findall(r'pod="(\w)",vgpu="(\d)"', got) == [("a", "0"), ("a", "2"), ("b", "1")]
+
+
+def test_a_device_may_be_known_by_its_node() -> None:
+    got = text([CLOCK], GPUS, [Sample(uuid="GPU-1", sm_clock_mhz=1)], {"nvidia1": [Holder("ml", "a", "main", "3")]})
+    assert 'pod="a",vgpu="3"} 1' in got
+
+
+def test_jobs_have_a_line_each_and_names_may_have_dashes() -> None:
+    got = text([CLOCK], GPUS[:1], [Sample(uuid="GPU-0", sm_clock_mhz=1)], jobs={"0": ["17", "18"]}, dashes=True)
+    assert re.findall(r'hpc_job="(\d+)"', got) == ["17", "18"]
+    assert 'modelName="Tesla-T4"' in got
+    assert "Hostname" not in text([CLOCK], GPUS[:1], [Sample(uuid="GPU-0", sm_clock_mhz=1)], hostname="")
+
+
+def mig_device(instance: int, compute: int, profile: str) -> MigDevice:
+    return MigDevice(
+        index=0,
+        uuid=f"MIG-{instance}-{compute}",
+        profile=profile,
+        gpu_instance=instance,
+        compute_instance=compute,
+        memory_bytes=1,
+        slices=1,
+    )
+
+
+def test_a_gpu_in_mig_mode_is_shown_as_its_instances() -> None:
+    devices = (mig_device(1, 0, "1c.3g.40gb"), mig_device(1, 1, "1c.3g.40gb"), mig_device(9, 0, "1g.10gb"))
+    gpu = msgspec.structs.replace(GPUS[0], mig=MigMode.ENABLED, mig_devices=devices, compute=(9, 0))
+    sample = Sample(
+        uuid="GPU-0",
+        power_watts=200.0,
+        gpu_percent=5,
+        engine_active=0.5,
+        memory_used_bytes=99 << 20,
+        instances=(
+            MigSample(gpu_instance=1, memory_total_bytes=40 << 30, memory_used_bytes=3 << 20),
+            MigSample(gpu_instance=9, memory_total_bytes=10 << 30, memory_used_bytes=0),
+        ),
+    )
+    holders = {
+        "MIG-1-1": [Holder("ml", "part", "main")],
+        "nvidia0/gi9": [Holder("ml", "gke", "main", "4")],
+        "GPU-0": [Holder("ml", "whole", "main")],
+    }
+    jobs = {"0.9": ["17"], "0": ["16"]}
+    names = ("DCGM_FI_DEV_FB_USED", "DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_PROF_GR_ENGINE_ACTIVE")
+    fields = [POWER, *(field for field in DEFAULT_FIELDS if field.name in names)]
+    lines = [line for line in text(fields, [gpu], [sample], holders, jobs=jobs).splitlines() if line[0] != "#"]
+    assert [(line.partition("{")[0], line.rpartition(" ")[2]) for line in lines] == [
+        ("DCGM_FI_DEV_POWER_USAGE", "200.000000"),
+        ("DCGM_FI_DEV_POWER_USAGE", "200.000000"),
+        ("DCGM_FI_DEV_FB_USED", "3"),
+        ("DCGM_FI_DEV_FB_USED", "0"),
+    ], "what NVML does not tell of an instance is not made up"
+    assert (
+        'GPU_I_PROFILE="3g.40gb",GPU_I_ID="1",Hostname="sim-1",container="main",namespace="ml",pod="part"' in lines[0]
+    )
+    assert 'GPU_I_PROFILE="1g.10gb",GPU_I_ID="9"' in lines[1]
+    assert 'pod="gke",vgpu="4",hpc_job="17"' in lines[1]
+
+
+def test_a_gpu_in_mig_mode_without_instances_is_shown_as_a_whole() -> None:
+    gpu = msgspec.structs.replace(GPUS[0], mig=MigMode.ENABLED)
+    assert "GPU_I_ID" not in text([CLOCK], [gpu], [Sample(uuid="GPU-0", sm_clock_mhz=1)])
+    assert "585" in text([CLOCK], [gpu], [Sample(uuid="GPU-0", sm_clock_mhz=585)])
+
+
 @settings(deadline=None)
-@given(name=st.text(alphabet='a"\\\n{}, =', max_size=12), value=st.integers(0, 10**15))
+@given(name=st.text(alphabet='a"\\\n{}, =', min_size=1, max_size=12), value=st.integers(0, 10**15))
 def test_any_label_value_survives(name: str, value: int) -> None:
     got = text([CLOCK], GPUS[:1], [Sample(uuid="GPU-0", sm_clock_mhz=value)], {}, hostname=name)
     *_, line = got.splitlines()

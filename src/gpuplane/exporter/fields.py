@@ -1,22 +1,19 @@
-"""The metrics: DCGM's field names, what each is made of, and the choice of them in a CSV file.
+"""The metrics: DCGM's field names, and what each is made of.
 
 Invariant: a field that a GPU does not offer has the value None and is left out for that GPU, as DCGM does; it is
 never 0.
 
-Source of names, types and the file format: NVIDIA DCGM exporter's default counters and DCGM's field identifiers.
+Source of names and types: NVIDIA DCGM exporter's default counters and DCGM's field identifiers.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from enum import StrEnum
-from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from gpuplane.errors import InvalidInput
 from gpuplane.hardware import GPU, Sample
 
 MIB: Final = 1 << 20
@@ -40,6 +37,12 @@ class Field(msgspec.Struct, frozen=True):
     help: str
 
 
+def bus_id(pci: str) -> str:
+    """`0000:1b:00.0` as NVML and DCGM spell it: eight digits of the domain, capitals."""
+    domain, _, rest = pci.partition(":")
+    return f"{domain.zfill(8)}:{rest}".upper() if rest else pci
+
+
 def _in(unit: int, value: int | None) -> int | None:
     return None if value is None else value // unit
 
@@ -53,6 +56,13 @@ def _engine_active(sample: Sample) -> float | None:
     if sample.engine_active is not None:
         return sample.engine_active
     return None if sample.gpu_percent is None else sample.gpu_percent / 100
+
+
+def _used_ratio(sample: Sample) -> float | None:
+    """Of the memory that programs can have."""
+    if sample.memory_used_bytes is None or not sample.memory_total_bytes:
+        return None
+    return sample.memory_used_bytes / (sample.memory_total_bytes - (sample.memory_reserved_bytes or 0))
 
 
 _READ: Final[dict[str, Callable[[GPU, Sample], Value]]] = {
@@ -77,10 +87,18 @@ _READ: Final[dict[str, Callable[[GPU, Sample], Value]]] = {
     "DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS": lambda _, s: s.remapped_rows_uncorrectable,
     "DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS": lambda _, s: s.remapped_rows_correctable,
     "DCGM_FI_DEV_ROW_REMAP_FAILURE": lambda _, s: None if s.row_remap_failure is None else int(s.row_remap_failure),
+    "DCGM_FI_DEV_FB_USED_PERCENT": lambda _, s: _used_ratio(s),
     "DCGM_FI_DEV_ECC_SBE_VOL_TOTAL": lambda _, s: s.ecc_corrected_volatile,
     "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL": lambda _, s: s.ecc_uncorrected_volatile,
+    "DCGM_FI_DEV_ECC_SBE_AGG_TOTAL": lambda _, s: s.ecc_corrected_aggregate,
+    "DCGM_FI_DEV_ECC_DBE_AGG_TOTAL": lambda _, s: s.ecc_uncorrected_aggregate,
     "DCGM_FI_PROF_GR_ENGINE_ACTIVE": lambda g, s: _profiled(g, _engine_active(s)),
+    "DCGM_FI_PROF_SM_ACTIVE": lambda g, s: _profiled(g, s.sm_active),
+    "DCGM_FI_PROF_SM_OCCUPANCY": lambda g, s: _profiled(g, s.sm_occupancy),
     "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE": lambda g, s: _profiled(g, s.tensor_active),
+    "DCGM_FI_PROF_PIPE_FP64_ACTIVE": lambda g, s: _profiled(g, s.fp64_active),
+    "DCGM_FI_PROF_PIPE_FP32_ACTIVE": lambda g, s: _profiled(g, s.fp32_active),
+    "DCGM_FI_PROF_PIPE_FP16_ACTIVE": lambda g, s: _profiled(g, s.fp16_active),
     "DCGM_FI_PROF_DRAM_ACTIVE": lambda g, s: _profiled(g, s.dram_active),
     "DCGM_FI_PROF_PCIE_TX_BYTES": lambda g, s: _profiled(g, s.pcie_tx_bytes_per_second),
     "DCGM_FI_PROF_PCIE_RX_BYTES": lambda g, s: _profiled(g, s.pcie_rx_bytes_per_second),
@@ -90,11 +108,14 @@ _LABELS: Final[dict[str, Callable[[GPU, str], str]]] = {
     "DCGM_FI_DEV_NAME": lambda gpu, _: gpu.name,
     "DCGM_FI_DEV_SERIAL": lambda gpu, _: gpu.serial,
     "DCGM_FI_DEV_UUID": lambda gpu, _: gpu.uuid,
+    "DCGM_FI_DEV_NVML_INDEX": lambda gpu, _: str(gpu.index),
+    "DCGM_FI_DEV_MINOR_NUMBER": lambda gpu, _: str(gpu.minor),
+    "DCGM_FI_DEV_PCI_BUSID": lambda gpu, _: bus_id(gpu.pci),
 }
 OFFERED_METRICS: Final = tuple(_READ)
 OFFERED_LABELS: Final = tuple(_LABELS)
 
-_G, _C = FieldType.GAUGE, FieldType.COUNTER
+_G, _C, _L = FieldType.GAUGE, FieldType.COUNTER, FieldType.LABEL
 DEFAULT_FIELDS: Final = (
     Field("DCGM_FI_DEV_SM_CLOCK", _G, "Clock of the streaming multiprocessors, MHz."),
     Field("DCGM_FI_DEV_MEM_CLOCK", _G, "Clock of the memory, MHz."),
@@ -116,19 +137,13 @@ DEFAULT_FIELDS: Final = (
     Field("DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS", _C, "Memory rows remapped after uncorrectable errors."),
     Field("DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS", _C, "Memory rows remapped after correctable errors."),
     Field("DCGM_FI_DEV_ROW_REMAP_FAILURE", _G, "Whether remapping of a memory row failed."),
+    Field("DCGM_FI_DRIVER_VERSION", _L, "Version of the driver."),
     Field("DCGM_FI_PROF_GR_ENGINE_ACTIVE", _G, "Time in which the compute or graphics engine was active, ratio."),
     Field("DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", _G, "Cycles in which the tensor cores were active, ratio."),
     Field("DCGM_FI_PROF_DRAM_ACTIVE", _G, "Cycles in which memory was read or written, ratio."),
     Field("DCGM_FI_PROF_PCIE_TX_BYTES", _G, "Data sent over PCIe, bytes per second."),
     Field("DCGM_FI_PROF_PCIE_RX_BYTES", _G, "Data received over PCIe, bytes per second."),
 )
-
-
-class Choice(msgspec.Struct, frozen=True):
-    """What to write out. `missing` are fields of DCGM that were asked for and that gpuplane does not offer."""
-
-    fields: tuple[Field, ...] = DEFAULT_FIELDS
-    missing: tuple[str, ...] = ()
 
 
 def read(field: Field, gpu: GPU, sample: Sample) -> Value:
@@ -138,51 +153,3 @@ def read(field: Field, gpu: GPU, sample: Sample) -> Value:
 
 def read_label(field: Field, gpu: GPU, driver_version: str) -> str:
     return _LABELS[field.name](gpu, driver_version)
-
-
-def load(path: Path | None) -> Choice:
-    """The fields of a CSV file, the default ones without a file. Raises InvalidInput."""
-    if path is None:
-        return Choice()
-    try:
-        text = path.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"the list of fields cannot be read: {error}", where=str(path)) from error
-    return parse(text, where=str(path))
-
-
-def parse(text: str, *, where: str = "") -> Choice:
-    """A list of fields: `FIELD, type, help` in each line, `#` before a comment; the help may have commas.
-
-    Raises InvalidInput with every wrong line. A field of DCGM that is not offered is no error, since lists made for
-    DCGM are full of them: it goes to `missing`.
-    """
-    fields: list[Field] = []
-    missing: list[str] = []
-    findings: list[str] = []
-    for number, line in enumerate(text.splitlines(), 1):
-        parts = [part.strip() for part in line.split("#")[0].split(",", 2)]
-        if parts == [""]:
-            continue
-        if len(parts) != 3:
-            findings.append(f"line {number}: is not FIELD, type, help")
-            continue
-        name, kind, description = parts
-        if not re.fullmatch(r"DCGM_(FI|EXP)_[A-Z0-9_]+", name):
-            findings.append(f"line {number}: {name!r} is no name of a DCGM field")
-        elif kind not in [*FieldType, "histogram"]:
-            findings.append(f"line {number}: {kind!r} is no type; choose gauge, counter or label")
-        elif any(name == field.name for field in fields):
-            findings.append(f"line {number}: {name} is there already")
-        elif name in (_LABELS if kind == FieldType.LABEL else _READ) and kind in list(FieldType):
-            fields.append(Field(name, FieldType(kind), description))
-        else:
-            missing.append(name)
-    if findings:
-        raise InvalidInput(
-            "the list of fields is wrong: " + "; ".join(findings),
-            where=where,
-            cure="write FIELD, type, help in each line",
-            findings=tuple(findings),
-        )
-    return Choice(tuple(fields), tuple(missing))

@@ -4,6 +4,7 @@ Invariants:
 
 - Everything is read when it is asked for; nothing runs between scrapes. Scrapes that come together share one reading.
 - Never an old value: while the driver is away the answer is 503 with the reason.
+- A list of fields that becomes wrong while it is served changes nothing: the one before stays, and the log says why.
 - Nothing is written to the API server: that the exporter works is seen at its pod's readiness.
 """
 
@@ -11,15 +12,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Callable
 from http import HTTPStatus
+from pathlib import Path
 from typing import Final, TypeVar
 
-from gpuplane.errors import GpuplaneError, Retryable
-from gpuplane.exporter.fields import Choice, load
+from gpuplane.errors import GpuplaneError, InvalidInput, Retryable
+from gpuplane.exporter import settings
+from gpuplane.exporter.choice import Choice, load
+from gpuplane.exporter.jobs import Jobs
 from gpuplane.exporter.pods import PodResources
-from gpuplane.exporter.render import CONTENT_TYPE, render
+from gpuplane.exporter.render import CONTENT_TYPE, Extra, Holder, entities, render
+from gpuplane.exporter.settings import Settings
 from gpuplane.hardware import GPU, GPUSource, Sample
+from gpuplane.host import Host
 from gpuplane.operand import OperandContext
 from gpuplane.operand.http import Answer, serving
 
@@ -30,40 +37,81 @@ T = TypeVar("T")
 PORT: Final = 9400
 FIRST_PAUSE_SECONDS: Final = 1.0
 LONGEST_PAUSE_SECONDS: Final = 30.0
+INDEX: Final = b"""<!doctype html><title>GPU metrics</title>
+<h1>GPU metrics of this node</h1>
+<p><a href="metrics">metrics</a>, <a href="health">health</a></p>
+"""
 
 
 async def run(context: OperandContext) -> None:
     """Runs until cancelled.
 
     Raises:
-        InvalidInput: the list of fields.
+        InvalidInput: the environment, or the list of fields.
         Terminal: the driver's library cannot be used by this process; a new one may.
     """
-    choice = load(context.config)
-    if choice.missing:
-        log.warning("left out, not offered by gpuplane: %s", ", ".join(choice.missing))
-    exporter = Exporter(context, choice)
+    given = settings.read(os.environ, context.config)
+    if given.idle:
+        log.warning("no effect here: %s", ", ".join(given.idle))
+    exporter = Exporter(context, given, _loaded(given.collectors))
+    following = asyncio.create_task(_follow(given.collectors, exporter))
     try:
         if context.in_process:
             # A light node has no network of its own; there is nobody who could ask.
             await asyncio.Event().wait()
-        await _serve(context, exporter)
+        await _serve(context, given, exporter)
     finally:
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
         exporter.close()
 
 
-async def _serve(context: OperandContext, exporter: Exporter) -> None:
+def _loaded(path: Path | None) -> Choice:
+    choice = load(path)
+    if choice.missing:
+        log.warning("%s: left out, not offered by gpuplane: %s", path, ", ".join(choice.missing))
+    return choice
+
+
+async def _follow(path: Path | None, exporter: Exporter) -> None:
+    """Take over a list of fields that changes; a mounted ConfigMap does when `..data_tmp` becomes its `..data`."""
+    if path is None:
+        return
+    host = Host(path.parent)
+    seen = host.read(path.name)
+    try:
+        async for _ in host.watch(path.name, "..data_tmp"):
+            now = host.read(path.name)
+            if now == seen:
+                continue
+            seen = now
+            try:
+                exporter.choose(_loaded(path))
+                log.info("%s: the list of fields changed", path)
+            except InvalidInput as error:
+                log.error("%s; the list before stays", error)
+    except GpuplaneError as error:
+        log.warning("%s: a change is noticed at the next start only: %s", path, error)
+
+
+async def _serve(context: OperandContext, given: Settings, exporter: Exporter) -> None:
     # At once, not with the first scrape: a GPU that is lost later keeps its place only in a source that knew it before.
     first = await exporter.health()
     if first.status is not HTTPStatus.OK:
         log.warning("%s", first.body.decode().strip())
-    paths = {"/metrics": exporter.metrics, "/health": exporter.health}
-    port = PORT if context.port is None else context.port
+    paths = {
+        "/": exporter.index,
+        "/metrics": exporter.metrics,
+        "/health": exporter.health,
+        "/-/ready": exporter.health,
+    }
+    address = given.address or context.address
+    port = next(port for port in (context.port, given.port, PORT) if port is not None)
     pause, said = FIRST_PAUSE_SECONDS, ""
     while True:
         try:
-            async with serving(paths, context.address, port) as bound:
-                log.info("serving /metrics on %s:%d", context.address or "*", bound)
+            async with serving(paths, address, port) as bound:
+                log.info("serving /metrics on %s:%d", address or "*", bound)
                 await exporter.broken
         except Retryable as error:
             if said != str(error):
@@ -74,17 +122,27 @@ async def _serve(context: OperandContext, exporter: Exporter) -> None:
 
 
 class Exporter:
-    """Answers the two paths. `broken` gets the error after which only a new process can help."""
+    """Answers the paths. `broken` gets the error after which only a new process can help."""
 
-    def __init__(self, context: OperandContext, choice: Choice) -> None:
+    def __init__(self, context: OperandContext, given: Settings, choice: Choice) -> None:
         self._context = context
+        self._settings = given
         self._choice = choice
-        self._pods = PodResources(context.kubelet_dir, context.sleep)
+        self._pods = PodResources(context.kubelet_dir, context.sleep, given.resources)
+        self._jobs = Jobs(Host(context.host_root), given.jobs_dir)
         self._source: GPUSource | None = None
         self._driver_version = ""
         self._reading: asyncio.Task[bytes] | None = None
         self._one_at_a_time = asyncio.Lock()
         self.broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def choose(self, choice: Choice) -> None:
+        """Other fields from the next scrape on."""
+        self._choice = choice
+
+    async def index(self) -> Answer:
+        """For people."""
+        return Answer(INDEX, content_type="text/html; charset=utf-8")
 
     async def metrics(self) -> Answer:
         """All metrics of now."""
@@ -109,15 +167,18 @@ class Exporter:
             self._source = None
 
     async def _read(self) -> bytes:
-        holders, (inventory, samples) = await asyncio.gather(self._pods.holders(), self._ask(self._measure))
-        return render(
-            self._choice.fields,
-            inventory,
-            samples,
-            holders,
-            hostname=self._context.node_name,
+        holders, (inventory, samples) = await asyncio.gather(self._held(), self._ask(self._measure))
+        extra = Extra(
             driver_version=self._driver_version,
+            hostname=self._context.node_name if self._settings.hostname else "",
+            dashes=self._settings.dashes,
+            holders=holders,
+            jobs=self._jobs.read(),
         )
+        return render(self._choice.fields, entities(inventory, samples), extra)
+
+    async def _held(self) -> dict[str, list[Holder]]:
+        return await self._pods.holders() if self._settings.pods else {}
 
     def _measure(self) -> tuple[tuple[GPU, ...], tuple[Sample, ...]]:
         source = self._open()

@@ -5,83 +5,149 @@ Source: Prometheus, "Exposition formats", text format 0.0.4.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
 
 import msgspec
 
-from gpuplane.exporter.fields import Field, FieldType, Value, read, read_label
+from gpuplane.cures import xid_meaning
+from gpuplane.exporter.fields import Field, FieldType, Value, bus_id, read, read_label
 from gpuplane.hardware import GPU, Sample
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+XID_FIELD: Final = "DCGM_FI_DEV_XID_ERRORS"
 
 
 class Holder(msgspec.Struct, frozen=True, order=True):
-    """A container that holds a GPU."""
+    """A container that holds a GPU; `replica` is its number of a shared one."""
 
     namespace: str
     pod: str
     container: str
-    replica: str = ""  # of a shared GPU
+    replica: str = ""
 
 
-def render(
-    fields: Sequence[Field],
-    inventory: Sequence[GPU],
-    samples: Sequence[Sample],
-    holders: Mapping[str, Sequence[Holder]],
-    *,
-    hostname: str,
-    driver_version: str,
-) -> bytes:
-    """The whole answer of `/metrics`.
+class Entity(msgspec.Struct, frozen=True):
+    """What has lines of its own: a GPU, or in MIG mode each of its GPU instances.
+
+    `key` is `3` for a GPU, `3.1` for a GPU instance; `ids` are the device ids that kubelets know it by. The values of
+    a GPU instance are those of its GPU, but for its memory and for utilization, which NVML does not tell for it.
+    """
+
+    gpu: GPU
+    sample: Sample
+    key: str
+    ids: tuple[str, ...]
+    profile: str = ""
+    instance: str = ""
+
+
+class Extra(msgspec.Struct, frozen=True):
+    """What else goes on the lines.
 
     Args:
-        holders: GPU UUID -> the containers that hold it. A GPU without one has no pod labels; one with several has a
-        line
+        holders: device id -> the containers that hold it. Who has none has no pod labels; who has several has a line
             for each.
+        jobs: key of an entity -> the batch system's jobs on it, a line for each.
+        hostname: "" leaves the label out.
+        dashes: dashes instead of blanks in model names.
     """
+
+    driver_version: str = ""
+    hostname: str = ""
+    dashes: bool = False
+    holders: Mapping[str, Sequence[Holder]] = {}
+    jobs: Mapping[str, Sequence[str]] = {}
+
+
+def entities(inventory: Iterable[GPU], samples: Iterable[Sample]) -> list[Entity]:
+    """GPUs in order; a GPU in MIG mode with instances is shown as these, as DCGM's exporter does."""
     by_uuid = {sample.uuid: sample for sample in samples}
-    extra = [field for field in fields if field.type is FieldType.LABEL]
-    rows = [
-        (gpu, by_uuid[gpu.uuid], _label_sets(gpu, extra, holders.get(gpu.uuid, ()), hostname, driver_version))
-        for gpu in inventory
-        if gpu.uuid in by_uuid
-    ]
+    found = []
+    for gpu in inventory:
+        sample = by_uuid.get(gpu.uuid)
+        if sample is None:
+            continue
+        node = f"nvidia{gpu.minor}"
+        if not sample.instances:
+            found.append(Entity(gpu, sample, str(gpu.index), (gpu.uuid, node)))
+            continue
+        for instance in sample.instances:
+            number = instance.gpu_instance
+            devices = [device for device in gpu.mig_devices if device.gpu_instance == number]
+            own = msgspec.structs.replace(
+                sample,
+                gpu_percent=None,
+                memory_percent=None,
+                engine_active=None,
+                memory_total_bytes=instance.memory_total_bytes,
+                memory_free_bytes=instance.memory_free_bytes,
+                memory_used_bytes=instance.memory_used_bytes,
+                memory_reserved_bytes=instance.memory_reserved_bytes,
+            )
+            # A compute instance that is a part only has the GPU instance's profile after its own: 1c.3g.40gb.
+            profile = devices[0].profile.rpartition("c.")[2] if devices else ""
+            ids = (*(device.uuid for device in devices), f"{node}/gi{number}")
+            found.append(Entity(gpu, own, f"{gpu.index}.{number}", ids, profile, str(number)))
+    return found
+
+
+def render(fields: Sequence[Field], shown: Sequence[Entity], extra: Extra) -> bytes:
+    """The whole answer of `/metrics`."""
+    added = [field for field in fields if field.type is FieldType.LABEL]
+    rows = [(entity, _label_sets(entity, added, extra)) for entity in shown]
     lines: list[str] = []
     for field in fields:
         if field.type is FieldType.LABEL:
             continue
-        values = [
-            f"{field.name}{{{labels}}} {_number(value)}\n"
-            for gpu, sample, label_sets in rows
-            if (value := read(field, gpu, sample)) is not None
-            for labels in label_sets
-        ]
+        name, values = field.name, []
+        for entity, label_sets in rows:
+            value = read(field, entity.gpu, entity.sample)
+            if value is None:
+                continue
+            end = _xid(value) if name == XID_FIELD else ""
+            number = _number(value)
+            values += [f"{name}{{{labels}{end}}} {number}\n" for labels in label_sets]
         if values:
             text = field.help.replace("\\", "\\\\")
-            lines.append(f"# HELP {field.name} {text}\n# TYPE {field.name} {field.type.value}\n")
+            lines.append(f"# HELP {name} {text}\n# TYPE {name} {field.type.value}\n")
             lines += values
     return "".join(lines).encode()
 
 
-def _label_sets(
-    gpu: GPU, extra: Sequence[Field], holders: Sequence[Holder], hostname: str, driver_version: str
-) -> list[str]:
-    labels = {
+def _label_sets(entity: Entity, added: Sequence[Field], extra: Extra) -> list[str]:
+    gpu = entity.gpu
+    common = {
         "gpu": str(gpu.index),
         "UUID": gpu.uuid,
-        "pci_bus_id": _dcgm_bus_id(gpu.pci),
+        "pci_bus_id": bus_id(gpu.pci),
         "device": f"nvidia{gpu.minor}",
-        "modelName": gpu.name,
-        "Hostname": hostname,
-        **{field.name: read_label(field, gpu, driver_version) for field in extra},
+        "modelName": "-".join(gpu.name.split()) if extra.dashes else gpu.name,
     }
-    if not holders:
-        return [_labels(labels)]
-    return [
-        _labels({**labels, "container": holder.container, "namespace": holder.namespace, "pod": holder.pod})
-        for holder in sorted(holders)
-    ]
+    if entity.instance:
+        common |= {"GPU_I_PROFILE": entity.profile, "GPU_I_ID": entity.instance}
+    if extra.hostname:
+        common["Hostname"] = extra.hostname
+    common |= {field.name: read_label(field, gpu, extra.driver_version) for field in added}
+    first = _labels(common)
+    holders = sorted({holder for device in entity.ids for holder in extra.holders.get(device, ())})
+    held = [_held(holder) for holder in holders] or [""]
+    jobs = [f',hpc_job="{_escaped(job)}"' for job in extra.jobs.get(entity.key, ())] or [""]
+    return [first + holder + job for holder in held for job in jobs]
+
+
+def _held(holder: Holder) -> str:
+    labels = {"container": holder.container, "namespace": holder.namespace, "pod": holder.pod}
+    if holder.replica:
+        labels["vgpu"] = holder.replica
+    return "," + _labels(labels)
+
+
+def _xid(value: Value) -> str:
+    """DCGM's exporter says of the last Xid what it means."""
+    code = int(value or 0)
+    meaning = xid_meaning(code) or "unknown" if code else "none"
+    return f',err_code="{code}",err_msg="{_escaped(meaning)}"'
 
 
 def _labels(labels: Mapping[str, str]) -> str:
@@ -94,9 +160,3 @@ def _escaped(value: str) -> str:
 
 def _number(value: Value) -> str:
     return f"{value:.6f}" if isinstance(value, float) else str(value)
-
-
-def _dcgm_bus_id(pci: str) -> str:
-    """`0000:1b:00.0` as NVML and DCGM spell it: eight digits of the domain, capitals."""
-    domain, _, rest = pci.partition(":")
-    return f"{domain.zfill(8)}:{rest}".upper() if rest else pci
