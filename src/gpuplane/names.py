@@ -28,6 +28,10 @@ PCI_PRESENT_LABELS: Final = (
 )
 KERNEL_VERSION_LABEL: Final = FEATURE_PREFIX + "kernel-version.full"  # release of the running kernel
 OS_ID_LABEL: Final = FEATURE_PREFIX + "system-os_release.ID"  # ID of os-release; with the others the driver group
+# On a NodeFeature of ours: what the rules asked for when it was made, as kernel.config/X86.
+FEATURES_FOR_ANNOTATION: Final = "gpuplane.dev/features-for"
+# On a Node: labels that feature files and rules on the machine made, by which they are found when the files are gone.
+USER_LABELS_ANNOTATION: Final = "gpuplane.dev/user-labels"
 OS_VERSION_LABEL: Final = FEATURE_PREFIX + "system-os_release.VERSION_ID"  # VERSION_ID of os-release
 
 # -- the operator's node labels ----------------------------------------------------------------------------------

@@ -7,11 +7,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from gpuplane.api.core import Node
 from gpuplane.api.meta import ObjectMeta
+from gpuplane.api.nodefeature import NodeFeature, NodeFeatureRule
 from gpuplane.hardware import GPU
+from gpuplane.kube import NotFound, Page
+from gpuplane.names import USER_LABELS_ANNOTATION
 from gpuplane.operand import OperandContext
 
 CPUINFO = """processor\t: 0
@@ -48,28 +52,58 @@ FILES = {
 
 
 class FakeClient:
-    """A Node, and server-side apply of its labels as far as owners of labels go."""
+    """A Node, server-side apply of its labels as far as owners of labels go, NodeFeatures, and rules with a watch."""
 
     def __init__(self, labels: dict[str, str]) -> None:
         self.labels = dict(labels)
+        self.annotations: dict[str, str] = {}
         self.owned: dict[str, set[str]] = {}
         self.writes: list[tuple[str, dict[str, str]]] = []
+        self.features: dict[str, NodeFeature] = {}
+        self.feature_writes = 0
+        self.rules: list[NodeFeatureRule] = []
 
-    async def get(self, kind: type, name: str) -> Any:
+    async def get(self, kind: type, name: str, namespace: str | None = None) -> Any:
+        if kind is NodeFeature:
+            if name not in self.features:
+                raise NotFound("no such NodeFeature")
+            return self.features[name]
         assert kind is Node
-        return Node(metadata=ObjectMeta(name=name, labels=dict(self.labels)))
+        meta = ObjectMeta(name=name, uid="uid-1", labels=dict(self.labels), annotations=dict(self.annotations))
+        return Node(metadata=meta)
 
-    async def apply(self, body: dict[str, Any], manager: str, *, resource: object) -> dict[str, Any]:
+    async def apply(
+        self, body: dict[str, Any], manager: str, *, resource: object, namespace: str | None = None
+    ) -> dict[str, Any]:
+        if resource is NodeFeature.RESOURCE:
+            self.features[body["metadata"]["name"]] = msgspec.convert(body, NodeFeature)
+            self.feature_writes += 1
+            return body
         assert resource is Node.RESOURCE
         labels = body["metadata"]["labels"]
-        assert set(body["metadata"]) == {"name", "labels"}
+        assert set(body["metadata"]) <= {"name", "labels", "annotations"}
         for name in self.owned.get(manager, set()) - set(labels):
             if not any(name in names for owner, names in self.owned.items() if owner != manager):
                 self.labels.pop(name, None)
         self.owned[manager] = set(labels)
         self.labels.update(labels)
+        self.annotations = {k: v for k, v in self.annotations.items() if k != USER_LABELS_ANNOTATION}
+        self.annotations.update(body["metadata"].get("annotations", {}))
         self.writes.append((manager, labels))
         return body
+
+    async def delete(self, kind: type, name: str, namespace: str | None = None) -> None:
+        assert kind is NodeFeature
+        del self.features[name]
+        self.feature_writes += 1
+
+    async def pages(self, kind: type, *where: Any, bad: object = None) -> Any:
+        assert kind is NodeFeatureRule
+        yield Page(list(self.rules), "1", "")
+
+    async def watch(self, kind: type, *where: Any, bad: object = None) -> Any:
+        await asyncio.Event().wait()
+        yield
 
 
 class FakeGPUs:

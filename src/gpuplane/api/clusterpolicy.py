@@ -1,7 +1,7 @@
 """ClusterPolicy (`nvidia.com/v1`, cluster-scoped): what the administrator wants of a whole cluster.
 
-It is the GPU operator's kind, every field of it, so that existing manifests apply unchanged; `notReadyTaint` is ours.
-Everything has a default: `spec: {}` is a working cluster.
+It is the GPU operator's kind, every field of it, so that existing manifests apply unchanged; `notReadyTaint` and `nfd`
+are ours. Everything has a default: `spec: {}` is a working cluster.
 
 Invariants:
 
@@ -22,6 +22,7 @@ from gpuplane.api.policygroups import (
     DCGM,
     GFD,
     MIG,
+    NFD,
     CCManager,
     Daemonsets,
     DCGMExporter,
@@ -53,6 +54,7 @@ class ClusterPolicySpec(Struct):
 
     Fields:
     operator: the operator itself
+    nfd: labels that say what each node is
     daemonsets: what all operands' DaemonSets share
     host_paths: where things lie on a node
     driver: the GPU driver on the nodes
@@ -81,6 +83,7 @@ class ClusterPolicySpec(Struct):
     """
 
     operator: Operator = Operator()
+    nfd: NFD = NFD()
     daemonsets: Daemonsets = Daemonsets()
     host_paths: HostPaths = HostPaths()
     driver: Driver = Driver()

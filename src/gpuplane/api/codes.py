@@ -140,6 +140,52 @@ CODES: Final[dict[str, Code]] = {
         "more than one ClusterPolicy",
         "The oldest ClusterPolicy of a cluster is in force; all others are ignored and say so in their status.",
     ),
+    "GP150": Code(
+        "wrong number of values",
+        "In, NotIn and InRegexp take one value or more; Gt, Ge, Lt and Le exactly one; GtLt and GeLe exactly two, the "
+        "lower first; Exists, DoesNotExist, IsTrue and IsFalse none. The rule would match nothing, or fail everywhere.",
+        "AVX512F: {op: Exists, value: [true]}",
+        "AVX512F: {op: Exists}",
+    ),
+    "GP151": Code(
+        "not comparable",
+        "Gt, Ge, Lt, Le, GtLt and GeLe compare whole numbers, or with type: version versions as 1.2.3.",
+        'full: {op: Ge, value: ["5.15"]}',
+        'full: {op: Ge, type: version, value: ["5.15"]}',
+    ),
+    "GP152": Code(
+        "no regular expression",
+        "The value of InRegexp is read as RE2 does: no look-around and no references to groups.",
+        'class: {op: InRegexp, value: ["^(02"]}',
+        'class: {op: InRegexp, value: ["^02"]}',
+    ),
+    "GP153": Code(
+        "template that cannot be read",
+        "labelsTemplate and varsTemplate are templates of Go's text/template, with range, if, with, variables, pipes "
+        "and the functions in docs/components/discovery.md. Each line of what they make is name=value.",
+        "labelsTemplate: '{{ range .pci.device }}{{ .vendor }}=true'",
+        "labelsTemplate: '{{ range .pci.device }}{{ .vendor }}=true\n{{ end }}'",
+    ),
+    "GP154": Code(
+        "name that a rule may not use",
+        "Names of labels, annotations, taints and resources have a prefix (feature.node.kubernetes.io/ is put before "
+        "those without one, not before taints). Prefixes of kubernetes.io belong to Kubernetes, and labels the "
+        "operator sets itself are not for rules. Features are named as pci.device.",
+        "labels: {node-role.kubernetes.io/gpu: ''}",
+        "labels: {example.com/gpu: 'true'}",
+    ),
+    "GP155": Code(
+        "value that a node may not have",
+        "Values of labels have 63 letters, digits, '-', '_' and '.' at most; annotations 1024 bytes; extended "
+        "resources are whole numbers. A value as @kernel.config.LSM is taken from the node's features.",
+        'extendedResources: {example.com/port: "1.5"}',
+        'extendedResources: {example.com/port: "2"}',
+    ),
+    "GP156": Code(
+        "NodeFeatureGroup",
+        "Groups are an alpha part of node feature discovery that gpuplane does not evaluate. A rule's label groups "
+        "nodes as well, and schedulers understand it.",
+    ),
 }
 
 

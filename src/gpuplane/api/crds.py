@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from gpuplane.api.clusterpolicy import ClusterPolicy
 from gpuplane.api.gpunode import GPUNode
+from gpuplane.api.nodefeature import NodeFeature, NodeFeatureRule
 from gpuplane.api.schema import Column, Served, definition
 
 SERVED: Final = (
@@ -45,6 +46,8 @@ SERVED: Final = (
             Column("Age", ".metadata.creationTimestamp", type="date"),
         ),
     ),
+    Served(kind=NodeFeature, singular="nodefeature", defaults=False),
+    Served(kind=NodeFeatureRule, singular="nodefeaturerule", short_names=("nfr",), defaults=False),
 )
 
 

@@ -19,9 +19,19 @@ ACTS: Final = (
     "operator.labels",
     "operator.annotations",
     "operator.notReadyTaint",
+    "driver.upgradePolicy.*",
+    "nfd.enabled",
     "daemonsets.*",
     "hostPaths.rootFS",
     "hostPaths.kubeletRootDir",
+    *(
+        f"driver.{field}"
+        for field in (
+            *("useNvidiaDriverCRD", "repository", "image", "version", "usePrecompiled", "kernelModuleType", "rdma.*"),
+            *("kernelModuleConfig.*", "repoConfig.*", "certConfig.*", "secretEnv", "licensingConfig.*"),
+            *("virtualTopology.*", "startupProbe.*", "args"),
+        )
+    ),
     *(
         f"{component}.{field}"
         for component in ("driver", "toolkit", "devicePlugin", "dcgmExporter", "gfd", "validator")
@@ -29,6 +39,16 @@ ACTS: Final = (
     ),
 )
 """Patterns of paths below `spec` that the operator acts on."""
+
+IMAGE_ONLY: Final = (
+    "driver.licensingConfig.*",
+    "driver.virtualTopology.*",
+    "driver.startupProbe.*",
+    "driver.args",
+    "driver.rdma.useHostMofed",
+)
+"""Of those, what NVIDIA's driver images know and our own installer does not."""
+_NEEDS_IMAGE: Final = "gpuplane's own installer has none of it; set repository, image and version of a driver image"
 
 NO_EFFECT: Final[dict[str, str]] = {
     "operator.defaultRuntime": "the runtime of each node is found by itself",
@@ -38,12 +58,9 @@ NO_EFFECT: Final[dict[str, str]] = {
     "operator.use_ocp_driver_toolkit": "OpenShift's driver toolkit is not used",
     "hostPaths.driverInstallDir": "the driver is found by itself",
     "driver.useOpenKernelModules": "set driver.kernelModuleType instead",
-    "driver.useNvidiaDriverCRD": "drivers are taken from the ClusterPolicy only, so far",
-    "driver.upgradePolicy.*": "drivers are not upgraded by the operator yet",
-    "driver.manager.*": "there is no driver manager: nothing is unloaded",
-    "driver.rdma.*": "peer memory is not loaded yet",
-    "driver.*Probe.*": "the driver's operand has no probes; its stage is a fact about the node",
-    "driver.*": "drivers are found, or simulated ones installed; building real ones comes later",
+    "driver.manager.*": "the operand makes room for a driver by itself",
+    "driver.livenessProbe.*": "only a driver's start is probed; that it works is a stage of its node",
+    "driver.readinessProbe.*": "only a driver's start is probed; that it works is a stage of its node",
     "toolkit.installDir": "nothing is installed there: CDI does the work",
     "devicePlugin.config.*": "the plugin advertises whole GPUs only, so far",
     "devicePlugin.mps.*": "the plugin advertises whole GPUs only, so far",
@@ -75,15 +92,50 @@ def acts(path: str) -> bool:
 
 def why_not(path: str) -> str:
     """Why a field that the operator does not act on changes nothing."""
+    if acts(path) and needs_image(path):
+        return _NEEDS_IMAGE
     return next(why for pattern, why in NO_EFFECT.items() if fnmatchcase(path, pattern))
 
 
 def without_effect(spec: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """(path, value) of every field that is set to something else than its default and changes nothing."""
     defaults = _defaults()
+    own = not has_image(spec.get("driver") or {})
     for path, value in _leaves(spec):
-        if path in defaults and not acts(path) and value not in (defaults[path], None, False, "", [], {}):
+        idle = not acts(path) or (own and needs_image(path))
+        if path in defaults and idle and value not in (defaults[path], None, False, "", [], {}):
             yield path, value
+
+
+def driver_without_effect(spec: Mapping[str, Any]) -> Iterator[tuple[str, Any, str]]:
+    """(path, value, why) of every field of an NVIDIADriver that is set and changes nothing."""
+    own = not has_image(spec)
+    for path, value in _leaves(spec, known=frozenset(("nodeSelector", "nodeAffinity", "labels", "annotations"))):
+        same = path if path.startswith(("gds.", "gdrcopy.")) else f"driver.{_POLICY_NAMES.get(path, path)}"
+        if same not in _defaults() or value in (_defaults()[same], None, False, "", [], {}):
+            continue
+        if own and needs_image(same):
+            yield path, value, _NEEDS_IMAGE
+        elif not acts(same):
+            yield path, value, why_not(same)
+
+
+# What the two kinds spell differently: NVIDIADriver -> ClusterPolicy's driver.
+_POLICY_NAMES: Final = {
+    "licensingConfig.name": "licensingConfig.configMapName",
+    "virtualTopologyConfig.name": "virtualTopology.config",
+    "repoConfig.name": "repoConfig.configMapName",
+}
+
+
+def has_image(driver: Mapping[str, Any]) -> bool:
+    """Whether a driver image is named, and not our own installer meant."""
+    return bool(driver.get("repository") or driver.get("image"))
+
+
+def needs_image(path: str) -> bool:
+    """Whether a field says something to driver images only."""
+    return any(fnmatchcase(path, pattern) for pattern in IMAGE_ONLY)
 
 
 @functools.cache
@@ -113,10 +165,13 @@ def _struct(kind: Any) -> type[msgspec.Struct] | None:
     return None
 
 
-def _leaves(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def _leaves(
+    value: Mapping[str, Any], prefix: str = "", known: frozenset[str] | None = None
+) -> Iterator[tuple[str, Any]]:
+    """(path, value) of what is set; mappings that are values themselves are `known`, else those of a ClusterPolicy."""
     for name, inner in value.items():
         path = f"{prefix}{name}"
-        if isinstance(inner, Mapping) and path not in _defaults():
-            yield from _leaves(inner, path + ".")
+        if isinstance(inner, Mapping) and path not in (_defaults() if known is None else known):
+            yield from _leaves(inner, path + ".", known)
         else:
             yield path, inner

@@ -421,6 +421,17 @@ class Switch(Struct):
     enabled: bool = False
 
 
+class NFD(Struct):
+    """Labels that say what each node is: node feature discovery. A group of gpuplane's own.
+
+    Fields:
+    enabled: whether gpuplane's discovery runs; false where another installation of node feature discovery labels the
+        nodes
+    """
+
+    enabled: bool = True
+
+
 class SandboxWorkloads(Switch):
     """GPUs for virtual machines.
 

@@ -19,17 +19,19 @@ import msgspec
 
 from gpuplane.api import components, quantity
 from gpuplane.api.clusterpolicy import ClusterPolicy
-from gpuplane.api.effects import why_not, without_effect
+from gpuplane.api.effects import driver_without_effect, why_not, without_effect
 from gpuplane.api.gpunode import GPUNode
 from gpuplane.api.marks import Rule
 from gpuplane.api.meta import KubeObject
+from gpuplane.api.nodefeature import GROUP, NodeFeature, NodeFeatureRule
+from gpuplane.api.nodefeature_checks import Problem, problems
 from gpuplane.api.nvidiadriver import NVIDIADriver
 from gpuplane.api.schema import Schema, rules_of, schema_of
 from gpuplane.errors import InvalidInput
 
 K = TypeVar("K", bound=KubeObject)
 
-KINDS: Final[tuple[type[Any], ...]] = (ClusterPolicy, GPUNode, NVIDIADriver)
+KINDS: Final[tuple[type[Any], ...]] = (ClusterPolicy, GPUNode, NVIDIADriver, NodeFeature, NodeFeatureRule)
 """The kinds that can be checked."""
 
 _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
@@ -74,8 +76,21 @@ def check_object(data: Any, kind: Any = None) -> list[Finding]:
     if kind is None:
         return []
     wrong = [*_metadata(data), *_walk(_schema(kind), _known_rules(kind), data)]
+    if kind is NodeFeatureRule and not wrong:
+        wrong = [_of_rule(problem) for problem in problems(data)]
     # What is wrong is told once; that it would change nothing either comes when it is right.
     return wrong + [warning for warning in _warnings(kind, data) if not any(_same(warning, it) for it in wrong)]
+
+
+def _of_rule(problem: Problem) -> Finding:
+    return Finding(
+        code=problem.code,
+        path=problem.path,
+        message=problem.message,
+        cure=problem.cure,
+        at="value" if problem.shown else "key",
+        shown=problem.shown,
+    )
 
 
 def _same(warning: Finding, wrong: Finding) -> bool:
@@ -109,6 +124,14 @@ def _kind_of(api_version: str, kind: str) -> type[Any] | Finding | None:
             return known
     if not ours:
         return None
+    if (group, kind) == (GROUP, "NodeFeatureGroup"):
+        return Finding(
+            code="GP156",
+            path="kind",
+            message="NodeFeatureGroup is not evaluated, so its status would stay empty",
+            cure="a NodeFeatureRule with the same matchFeatures can give the nodes a label",
+            shown=_shown(kind),
+        )
     same = next((known for known in ours if known.RESOURCE.kind == kind), None)
     if same is not None:
         return Finding(
@@ -364,15 +387,17 @@ def _find(name: str, schema: Schema, path: str = "") -> str:
 
 
 def _warnings(kind: type[Any], data: Mapping[str, Any]) -> Iterator[Finding]:
-    if kind is NVIDIADriver:
-        yield Finding(
-            code="GP140",
-            path="kind",
-            message="NVIDIADriver has no effect in this release",
-            cure="drivers are taken from the ClusterPolicy's spec.driver",
-            severity="warning",
-            at="key",
-        )
+    if kind is NVIDIADriver and isinstance(data.get("spec"), Mapping):
+        for path, value, why in driver_without_effect(data["spec"]):
+            yield Finding(
+                code="GP140",
+                path=f"spec.{path}",
+                message="has no effect in this release",
+                cure=why,
+                severity="warning",
+                at="key",
+                shown=_shown(value),
+            )
     if kind is not ClusterPolicy:
         return
     spec = data.get("spec")

@@ -33,6 +33,9 @@ OPERANDS: Final[dict[str, Component]] = {
     ),
 }
 OTHERS: Final[dict[str, Component]] = {
+    "discovery-master": Component(
+        "gpuplane.discovery.master", "evaluates NodeFeatureRules on what the nodes publish", ("kubeconfig",)
+    ),
     "operator": Component(
         "gpuplane.operator.operator", "turns a ClusterPolicy into prepared nodes", ("kubeconfig", "port")
     ),

@@ -65,6 +65,44 @@ _RENAMED: Final = {
     "vmcb_clean": "VMCBCLEAN",
 }
 
+# Those that every machine has, or that say nothing by themselves: features, but no labels by default.
+_COMMON: Final = {
+    "abm": "LZCNT",
+    "bmi1": "BMI1",
+    "bmi2": "BMI2",
+    "cmov": "CMOV",
+    "cx16": "CX16",
+    "erms": "ERMS",
+    "f16c": "F16C",
+    "ht": "HTT",
+    "mmx": "MMX",
+    "mmxext": "MMXEXT",
+    "nx": "NX",
+    "pclmulqdq": "CLMUL",
+    "pni": "SSE3",
+    "popcnt": "POPCNT",
+    "rdrand": "RDRAND",
+    "rdseed": "RDSEED",
+    "rdtscp": "RDTSCP",
+    "sgx": "SGX",
+    "sgx_lc": "SGXLC",
+    "sse": "SSE",
+    "sse2": "SSE2",
+    "sse4_1": "SSE4",
+    "sse4_2": "SSE42",
+    "ssse3": "SSSE3",
+    "tdx_guest": "TDX_GUEST",
+}
+UNLABELLED: Final = frozenset(_COMMON.values())
+
+# What each level of the x86-64 psABI adds to the one below, in the kernel's names.
+_LEVELS: Final = (
+    "cmov cx8 fpu fxsr lm mmx sse sse2 syscall",
+    "cx16 lahf_lm pni popcnt sse4_1 sse4_2 ssse3",
+    "abm avx avx2 bmi1 bmi2 f16c fma movbe xsave",
+    "avx512bw avx512cd avx512dq avx512f avx512vl",
+)
+
 # Those where it does.
 _SAME: Final = frozenset(
     """adx avx avx2 avx512bw avx512cd avx512dq avx512er avx512f avx512ifma avx512pf avx512vbmi avx512vl cldemote clzero
@@ -78,20 +116,25 @@ _SAME: Final = frozenset(
 _IMPLIED: Final = {"sse": "FXSROPT", "xsave": "OSXSAVE"}
 
 
-def label_names(flags: Iterable[str], *, arm: bool = False) -> frozenset[str]:
-    """The label names of the kernel's flags.
+def feature_names(flags: Iterable[str], *, arm: bool = False) -> frozenset[str]:
+    """The names of the kernel's flags, and the levels X86_64_V1 to V4 that they make up.
 
-    Flags that node feature discovery leaves out by default (MMX, SSE to SSE4.2, NX, CX16, RDRAND and the like, which
-    every machine has) are left out here too, by not being in the tables. Arm's names are the kernel's, in upper case.
+    Those in UNLABELLED, which every machine has, become no labels by default. Arm's names are the kernel's, in upper
+    case.
     """
+    present = frozenset(flags)
     if arm:
-        return frozenset(flag.upper() for flag in flags)
+        return frozenset(flag.upper() for flag in present)
     found = set()
-    for flag in flags:
-        if flag in _RENAMED:
-            found.add(_RENAMED[flag])
+    for flag in present:
+        if name := _RENAMED.get(flag) or _COMMON.get(flag):
+            found.add(name)
         elif flag in _SAME:
             found.add(flag.upper())
         if flag in _IMPLIED:
             found.add(_IMPLIED[flag])
+    for level, wanted in enumerate(_LEVELS, start=1):
+        if not present.issuperset(wanted.split()):
+            break
+        found.add(f"X86_64_V{level}")
     return frozenset(found)

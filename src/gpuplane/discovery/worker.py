@@ -14,15 +14,23 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
+from typing import Any
 
 from gpuplane import names
 from gpuplane.api.core import Node
-from gpuplane.discovery.facts import Facts, observe
+from gpuplane.api.nodefeature import NodeFeatureRule
+from gpuplane.api.nodefeature_node import labels_of_others, labels_of_rules, other_discovery
+from gpuplane.discovery.features import Features, union
 from gpuplane.discovery.gpu import TIMESTAMP_LABEL, GpuFacts, gpu_labels, is_gpu_label
 from gpuplane.discovery.labels import feature_labels, is_feature_label
+from gpuplane.discovery.match import RuleError, evaluate_object
+from gpuplane.discovery.publish import Publisher, wanted_object
+from gpuplane.discovery.sources import CustomRules, LocalFeatures, load_rules, observe, read_local
+from gpuplane.discovery.sources.devices import product_name
 from gpuplane.discovery.vgpu import read_vgpu
 from gpuplane.errors import GpuplaneError
 from gpuplane.host import Host
+from gpuplane.kube import Informer
 from gpuplane.operand import OperandContext
 
 log = logging.getLogger("gpuplane.discovery")
@@ -51,36 +59,107 @@ def needs_write(on_node: Labels, wanted: Labels, last: Labels | None, ours: Call
 
 
 async def apply_labels(
-    context: OperandContext, manager: str, wanted: Labels, last: Labels | None, ours: Callable[[str], bool]
+    context: OperandContext,
+    node: Node,
+    manager: str,
+    wanted: Labels,
+    last: Labels | None,
+    ours: Callable[[str], bool],
+    annotations: Labels | None = None,
 ) -> bool:
     """Bring the labels of this node's Node to `wanted` under `manager`; True when that took a write."""
-    node = await context.client.get(Node, context.node_name)
     on_node = {name: value for name, value in node.metadata.labels.items() if name != TIMESTAMP_LABEL}
     if not needs_write(on_node, wanted, last, ours):
         return False
     labels = dict(wanted)
     if manager == GPU_MANAGER and wanted:
         labels[TIMESTAMP_LABEL] = str(int(datetime.fromisoformat(context.now()).timestamp()))
-    body = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": context.node_name, "labels": labels}}
+    meta: dict[str, Any] = {"name": context.node_name, "labels": labels}
+    if annotations:
+        meta["annotations"] = dict(annotations)
+    body = {"apiVersion": "v1", "kind": "Node", "metadata": meta}
     await context.client.apply(body, manager, resource=Node.RESOURCE)
     log.info("%s: %d labels applied by %s", context.node_name, len(labels), manager)
     return True
 
 
+class Worker:
+    """One node's features, from pass to pass."""
+
+    def __init__(self, context: OperandContext, rules: Informer[NodeFeatureRule]) -> None:
+        self._context = context
+        self._rules = rules
+        self._host = Host(context.host_root)
+        self._publisher = Publisher(context.client, context.namespace)
+        self._machine: Features | None = None
+        self._local: LocalFeatures | None = None
+        self._custom: CustomRules | None = None
+        self._last: Labels | None = None
+        self._said: set[str] = set()
+
+    async def step(self) -> None:
+        """One pass."""
+        features, user_labels = self._observe()
+        node = await self._context.client.get(Node, self._context.node_name)
+        books = node.metadata.annotations
+        wanted = {**feature_labels(features), **user_labels}
+        aside = other_discovery(books)
+        if aside:
+            # What the other one keeps stays as it stands, whoever wrote it first: no label goes for a moment.
+            kept = labels_of_others(books) & wanted.keys()
+            wanted = {name: node.metadata.labels[name] for name in kept if name in node.metadata.labels}
+            self._say("node feature discovery of another installation labels this node; standing aside")
+        # A rule's label has the last word, as in node feature discovery.
+        by_rules = labels_of_rules(books)
+        wanted = {name: value for name, value in wanted.items() if name not in by_rules}
+        users = frozenset(filter(None, books.get(names.USER_LABELS_ANNOTATION, "").split(",")))
+        book = ",".join(sorted(name for name in user_labels if name in wanted))
+
+        def ours(name: str) -> bool:
+            return (is_feature_label(name) and name not in by_rules) or name in users
+
+        annotations = {names.USER_LABELS_ANNOTATION: book} if book else None
+        await apply_labels(self._context, node, FEATURES_MANAGER, wanted, self._last, ours, annotations)
+        self._last = wanted
+        if self._rules.has_synced:
+            rules = [] if aside else self._rules.items()
+            await self._publisher.keep(self._context.node_name, wanted_object(node, features, rules))
+
+    def _observe(self) -> tuple[Features, Labels]:
+        """Everything that the machine has, and the labels that users' files make."""
+        self._machine = observe(self._host, self._context.node_name, self._machine)
+        self._local = read_local(self._host, self._context.now(), self._local)
+        self._custom = load_rules(self._host, self._custom)
+        for problem in (*self._local.problems, *self._custom.problems):
+            self._say(str(problem))
+        features = union(self._machine, self._local.features)
+        labels: Labels = {}
+        try:
+            made, left = evaluate_object(self._custom.rules, features)
+            labels = made.labels
+            features = union(features, Features(attributes={"rule.matched": left}))
+        except RuleError as error:
+            self._say(f"custom rules: {error}")
+        return features, {**labels, **self._local.labels}
+
+    def _say(self, text: str) -> None:
+        """Each thing once."""
+        if text not in self._said:
+            self._said.add(text)
+            log.warning("%s: %s", self._context.node_name, text)
+
+
 async def run(context: OperandContext) -> None:
     """Keep this node's feature labels true until cancelled. They stay when this ends: they are facts of the machine."""
-    host = Host(context.host_root)
-    facts: Facts | None = None
-    last: Labels | None = None
-
-    async def step() -> None:
-        nonlocal facts, last
-        facts = observe(host, facts)
-        wanted = feature_labels(facts)
-        await apply_labels(context, FEATURES_MANAGER, wanted, last, is_feature_label)
-        last = wanted
-
-    await _every_interval(context, step)
+    rules = Informer(context.client, NodeFeatureRule)
+    changed = asyncio.Event()
+    rules.add_handler(lambda old, new: changed.set())
+    worker = Worker(context, rules)
+    rules.start()
+    try:
+        await _every_interval(context, worker.step, changed)
+    finally:
+        await rules.stop()
 
 
 async def run_gpu(context: OperandContext) -> None:
@@ -94,18 +173,27 @@ async def run_gpu(context: OperandContext) -> None:
     async def step() -> None:
         nonlocal last
         wanted = gpu_labels(observe_gpus(context, host))
-        await apply_labels(context, GPU_MANAGER, wanted, last, is_gpu_label)
+        node = await context.client.get(Node, context.node_name)
+        await apply_labels(context, node, GPU_MANAGER, wanted, last, is_gpu_label)
         last = wanted
 
     await _every_interval(context, step)
 
 
 async def uninstall(context: OperandContext) -> None:
-    """Take all labels made here, of both workers, off this node's Node."""
+    """Take all labels made here, of both workers, off this node's Node, and its NodeFeature away."""
+    await Publisher(context.client, context.namespace).keep(context.node_name, None)
     for manager, ours in ((FEATURES_MANAGER, is_feature_label), (GPU_MANAGER, is_gpu_label)):
-        await apply_labels(context, manager, {}, None, ours)
+        node = await context.client.get(Node, context.node_name)
+        users = frozenset(filter(None, node.metadata.annotations.get(names.USER_LABELS_ANNOTATION, "").split(",")))
+        mine = users if manager == FEATURES_MANAGER else frozenset()
+        await apply_labels(context, node, manager, {}, None, _either(ours, mine))
     if context.pod_name:
         await asyncio.Event().wait()  # a DaemonSet would start it over; cancelled when the pod is deleted
+
+
+def _either(ours: Callable[[str], bool], mine: frozenset[str]) -> Callable[[str], bool]:
+    return lambda name: ours(name) or name in mine
 
 
 def observe_gpus(context: OperandContext, host: Host) -> GpuFacts:
@@ -122,17 +210,22 @@ def observe_gpus(context: OperandContext, host: Host) -> GpuFacts:
         driver=driver,
         cuda=cuda,
         gpus=gpus,
-        machine=host.read_text("sys/class/dmi/id/product_name") or "",
+        machine=product_name(host),
         classes={pci: host.read_text(f"{path}/class") or "" for pci, path in devices.items()},
         vgpus=tuple(vgpu for vgpu in virtual if vgpu is not None),
     )
 
 
-async def _every_interval(context: OperandContext, step: Callable[[], Awaitable[None]]) -> None:
-    """Run `step` for ever: every INTERVAL, and after an error sooner at first, with doubling pauses up to INTERVAL."""
+async def _every_interval(
+    context: OperandContext, step: Callable[[], Awaitable[None]], changed: asyncio.Event | None = None
+) -> None:
+    """Run `step` for ever: every INTERVAL or when something `changed`, and after an error sooner at first, with
+    doubling pauses up to INTERVAL."""
     retry = _FIRST_RETRY
     said = ""
     while True:
+        if changed is not None:
+            changed.clear()
         try:
             await step()
             pause, retry, said = INTERVAL, _FIRST_RETRY, ""
@@ -141,4 +234,20 @@ async def _every_interval(context: OperandContext, step: Callable[[], Awaitable[
                 said = str(error)
                 log.warning("%s: %s", context.node_name, said)
             pause, retry = retry, min(retry * 2, INTERVAL)
-        await context.sleep(pause)
+        await _pause(context, pause, changed)
+
+
+async def _pause(context: OperandContext, seconds: float, changed: asyncio.Event | None) -> None:
+    """Sleep, or less when something changed. A change while an error lasts waits: it would meet the same error."""
+    if changed is None or seconds < INTERVAL:
+        await context.sleep(seconds)
+        return
+    sleep = asyncio.ensure_future(context.sleep(seconds))
+    change = asyncio.ensure_future(changed.wait())
+    try:
+        await asyncio.wait([sleep, change], return_when=asyncio.FIRST_COMPLETED)
+        if sleep.done():
+            await sleep
+    finally:
+        for task in (sleep, change):
+            task.cancel()

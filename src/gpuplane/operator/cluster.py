@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from gpuplane import names
 from gpuplane.api.clusterpolicy import ClusterPolicy
-from gpuplane.api.core import DaemonSet, Node, RuntimeClass
+from gpuplane.api.core import DaemonSet, Deployment, Node, RuntimeClass
 from gpuplane.api.gpunode import GPUNode
 from gpuplane.kube import Client, NotFound
 from gpuplane.operator.decide import GPU_LABELLED, REMOVING
+from gpuplane.operator.discovery import DiscoveryRemains
 from gpuplane.operator.nodes import FEATURE_LABELLER, GPU_LABELLER, release_labels
 from gpuplane.operator.operands import MANAGER, Manifest, is_removal, manifests
 from gpuplane.operator.policy import (
@@ -41,6 +42,10 @@ class ClusterView(msgspec.Struct, frozen=True):
     gpunodes: list[GPUNode]
     daemonsets: list[DaemonSet]
     operand_pods: int
+    discovery_pods: int = 0
+
+
+_KINDS: Final = {kind.RESOURCE.kind: kind.RESOURCE for kind in (RuntimeClass, DaemonSet, Deployment)}
 
 
 class ClusterWriter:
@@ -51,6 +56,7 @@ class ClusterWriter:
         self._image = image
         self._now = now
         self._applied: dict[str, bytes] = {}
+        self._remains = DiscoveryRemains(client)
         self.error = ""
 
     async def keep(self, policy: ClusterPolicy, seen: ClusterView) -> None:
@@ -64,6 +70,12 @@ class ClusterWriter:
             await self._apply(manifest)
         for name in to_prune(seen.daemonsets, wanted, policy.metadata.uid):
             await self._delete_daemonset(name)
+        if policy.spec.nfd.enabled:
+            self._remains.started()
+        else:
+            await self._remains.stop()
+            if not seen.discovery_pods:
+                await self._remains.clear(seen.nodes)
         await self._tell(policy, seen)
 
     async def end(self, policy: ClusterPolicy, seen: ClusterView) -> None:
@@ -80,7 +92,11 @@ class ClusterWriter:
             return
         for name in to_prune(seen.daemonsets, (), policy.metadata.uid):
             await self._delete_daemonset(name)
+        await self._remains.stop()
         if seen.operand_pods:
+            return
+        await self._remains.clear(seen.nodes)
+        if self._remains.left(seen.nodes):
             return
         for node in seen.nodes:
             if any(is_feature(label) or label == GPU_LABELLED for label in node.metadata.labels):
@@ -117,8 +133,7 @@ class ClusterWriter:
         mark = digest(manifest)
         if self._applied.get(name) == mark:
             return
-        kind = RuntimeClass if manifest["kind"] == "RuntimeClass" else DaemonSet
-        await self._client.apply(manifest, MANAGER, resource=kind.RESOURCE)
+        await self._client.apply(manifest, MANAGER, resource=_KINDS[manifest["kind"]])
         self._applied[name] = mark
         log.info("applied %s", name)
 

@@ -74,7 +74,7 @@ def manifests(
     `removing` are the gates that some node has at `removing`; their DaemonSets undo the operand's work. These are not
     owned by the policy: garbage collection must not take them while a policy is deleted with its dependents first.
     """
-    wanted = [*load(RUNTIME_CLASSES), *load(DISCOVERY)]
+    wanted = [*load(RUNTIME_CLASSES), *(load(DISCOVERY) if spec.nfd.enabled else ())]
     for operand in OPERANDS:
         if operand.gate in removing:
             wanted += [_removal(manifest) for manifest in load(operand.manifest)]
@@ -157,10 +157,11 @@ def _customized(manifest: Manifest, spec: ClusterPolicySpec, *, image: str, owne
     meta["labels"] = {**spec.operator.labels, **meta["labels"]}
     if spec.operator.annotations:
         meta["annotations"] = dict(spec.operator.annotations)
-    if manifest["kind"] != "DaemonSet":
+    if manifest["kind"] not in ("DaemonSet", "Deployment"):
         return manifest
     meta["namespace"] = names.OPERATOR_NAMESPACE
-    manifest["spec"]["updateStrategy"] = _update_strategy(spec, manifest["spec"]["updateStrategy"])
+    if manifest["kind"] == "DaemonSet":
+        manifest["spec"]["updateStrategy"] = _update_strategy(spec, manifest["spec"]["updateStrategy"])
     template = manifest["spec"]["template"]
     pod = template["spec"]
     _shared(template, spec)
@@ -187,7 +188,7 @@ def _shared(template: Manifest, spec: ClusterPolicySpec) -> None:
         pod["priorityClassName"] = common.priority_class_name
     if common.pod_security_context:
         pod["securityContext"] = common.pod_security_context
-    for volume in pod["volumes"]:
+    for volume in pod.get("volumes", ()):
         if volume["name"] == "host":
             volume["hostPath"]["path"] = spec.host_paths.root_fs or "/"
 

@@ -21,6 +21,7 @@ from gpuplane.errors import Retryable
 from gpuplane.kube import Client, Controller, EventRecorder, Informer, Lease, Source, SystemClock, TokenBucket
 from gpuplane.operand.http import serving
 from gpuplane.operator.cluster import ClusterView, ClusterWriter
+from gpuplane.operator.discovery import COMPONENTS as DISCOVERY
 from gpuplane.operator.metrics import paths
 from gpuplane.operator.nodes import NodeWriter, Settling
 from gpuplane.operator.observed import COMPONENT_LABEL, answers, observe
@@ -108,9 +109,12 @@ class Operator:
         return (self.policies, self.nodes, self.gpunodes, self.daemonsets)
 
     def _ends_with(self, pod: Pod) -> Iterable[str]:
-        """A policy that is being deleted waits for the last operand's pod; one in force does not ask."""
+        """A policy that is being deleted waits for the last operand's pod, one without discovery for discovery's."""
         policy = self.policy
-        return (POLICY_KEY,) if policy is not None and policy.metadata.deletion_timestamp and is_operand(pod) else ()
+        if policy is None or not is_operand(pod):
+            return ()
+        discovers = policy.spec.nfd.enabled or pod.metadata.labels.get(COMPONENT_LABEL) not in DISCOVERY
+        return (POLICY_KEY,) if policy.metadata.deletion_timestamp or not discovers else ()
 
     async def run(self) -> None:
         """Work until cancelled."""
@@ -164,6 +168,7 @@ class Operator:
             gpunodes=self.gpunodes.items(),
             daemonsets=self.daemonsets.items(),
             operand_pods=self._operand_pods(),
+            discovery_pods=self._operand_pods(DISCOVERY),
         )
         if policy.metadata.deletion_timestamp:
             await self.cluster.end(policy, seen)
@@ -185,10 +190,16 @@ class Operator:
             text = f"no effect in this release: {named}; gpuplane check says why"
             self.recorder.event(policy, "Warning", "NoEffect", text)
 
-    def _operand_pods(self) -> int:
-        """How many there are on nodes that answer; on others they cannot end."""
+    def _operand_pods(self, components: tuple[str, ...] = ()) -> int:
+        """How many there are on nodes that answer (on others they cannot end); of some components, or of all."""
         answering = {node.metadata.name for node in self.nodes.items() if answers(node)}
-        return sum(1 for pod in self.pods.items() if pod.spec.node_name in answering and is_operand(pod))
+        return sum(
+            1
+            for pod in self.pods.items()
+            if pod.spec.node_name in answering
+            and is_operand(pod)
+            and (not components or pod.metadata.labels.get(COMPONENT_LABEL) in components)
+        )
 
     def _all_nodes(self) -> list[str]:
         return [node.metadata.name for node in self.nodes.items()]

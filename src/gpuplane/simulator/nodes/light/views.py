@@ -13,12 +13,14 @@ from __future__ import annotations
 import asyncio
 import copy
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from typing import Any
+from typing import Any, Final
 
 from gpuplane.api.meta import KubeObject, Resource, key
 from gpuplane.kube import Client, Event, EventType, Informer, Page
 from gpuplane.kube.auth import Auth, Credential
 from gpuplane.kube.codec import BadItem
+
+_ALL: Final = ""  # no object has this name
 
 
 class Hub:
@@ -33,12 +35,18 @@ class Hub:
     def _tell(self, old: KubeObject | None, new: KubeObject | None) -> None:
         obj = new if new is not None else old
         assert obj is not None
-        queues = self._waiting.get(key(obj))
+        queues = [*self._waiting.get(key(obj), ()), *self._waiting.get(_ALL, ())]
         if queues:
             kind = EventType.DELETED if new is None else EventType.ADDED if old is None else EventType.MODIFIED
             event = Event(kind, obj, obj.metadata.resource_version)
             for queue in queues:
                 queue.put_nowait(event)
+
+    async def page_of_all(self) -> Page:
+        await self.informer.synced()
+        items = self.informer.items()
+        newest = max((int(obj.metadata.resource_version) for obj in items), default=0)
+        return Page(items, str(newest), "")
 
     async def page(self, name: str) -> Page:
         await self.informer.synced()
@@ -59,6 +67,18 @@ class Hub:
             self._waiting[name].remove(queue)
             if not self._waiting[name]:
                 del self._waiting[name]
+
+    async def watch_all(self) -> AsyncGenerator[Event[Any], None]:
+        """News of every object; what is there comes first, for it may have changed since it was listed."""
+        queue: asyncio.Queue[Event[Any]] = asyncio.Queue()
+        self._waiting.setdefault(_ALL, []).append(queue)
+        try:
+            for obj in self.informer.items():
+                yield Event(EventType.MODIFIED, obj, obj.metadata.resource_version)
+            while True:
+                yield await queue.get()
+        finally:
+            self._waiting[_ALL].remove(queue)
 
 
 class Hubs:
@@ -135,6 +155,11 @@ class ViewClient(Client):
         return answer
 
     @staticmethod
+    def _whole(kind: type[Any], namespace: str | None, labels: str, fields: str) -> bool:
+        """Whether all objects of a kind are asked for, which many operands do for the same few."""
+        return not kind.RESOURCE.namespaced and not namespace and not labels and not fields
+
+    @staticmethod
     def _single(kind: type[Any], namespace: str | None, labels: str, fields: str) -> str:
         """The name of the one object that is asked for, "" when it is not one."""
         alone = not kind.RESOURCE.namespaced and not namespace and not labels and "," not in fields
@@ -149,10 +174,15 @@ class ViewClient(Client):
         *,
         bad: BadItem | None = None,
     ) -> AsyncIterator[Page | None]:
+        if self._whole(kind, namespace, labels, fields):
+            return self._page_of_all(kind)
         name = self._single(kind, namespace, labels, fields)
         if not name:
             return super().pages(kind, namespace, labels, fields, bad=bad)
         return self._page(kind, name)
+
+    async def _page_of_all(self, kind: type[Any]) -> AsyncIterator[Page | None]:
+        yield await self.hubs.of(kind).page_of_all()
 
     async def _page(self, kind: type[Any], name: str) -> AsyncIterator[Page | None]:
         yield await self.hubs.of(kind).page(name)
@@ -167,6 +197,8 @@ class ViewClient(Client):
         *,
         bad: BadItem | None = None,
     ) -> AsyncGenerator[Event[Any], None]:
+        if self._whole(kind, namespace, labels, fields):
+            return self.hubs.of(kind).watch_all()
         name = self._single(kind, namespace, labels, fields)
         if not name:
             return super().watch(kind, namespace, labels, fields, resource_version, bad=bad)

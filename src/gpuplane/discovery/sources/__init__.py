@@ -1,0 +1,13 @@
+"""What a machine has, read from its /proc, /sys, /etc and /boot: one module for each domain of features.
+
+Everything is read below a host root, nothing is asked of the running kernel, so that a simulated machine is a
+directory. A file that is absent or has no answer (many in sysfs, with EIO and the like) leaves its feature out, and is
+never an error: a machine without USB is a machine. What users write (feature files, rules) is judged: a file with a
+mistake is left out whole, and said so.
+"""
+
+from gpuplane.discovery.sources.custom import CustomRules, load_rules
+from gpuplane.discovery.sources.local import LocalFeatures, read_local
+from gpuplane.discovery.sources.machine import observe
+
+__all__ = ["CustomRules", "LocalFeatures", "load_rules", "observe", "read_local"]
