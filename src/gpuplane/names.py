@@ -33,15 +33,15 @@ FEATURES_FOR_ANNOTATION: Final = "gpuplane.dev/features-for"
 # On a Node: labels that feature files and rules on the machine made, by which they are found when the files are gone.
 USER_LABELS_ANNOTATION: Final = "gpuplane.dev/user-labels"
 OS_VERSION_LABEL: Final = FEATURE_PREFIX + "system-os_release.VERSION_ID"  # VERSION_ID of os-release
+OS_MAJOR_LABEL: Final = FEATURE_PREFIX + "system-os_release.VERSION_ID.major"  # the same up to the first dot
 
 # -- the operator's node labels ----------------------------------------------------------------------------------
 GPU_PRESENT_LABEL: Final = "nvidia.com/gpu.present"  # "true" on nodes with an NVIDIA GPU
 DEPLOY_PREFIX: Final = "nvidia.com/gpu.deploy."  # begins the gates, one for each operand
 DEPLOY_OPERANDS_LABEL: Final = DEPLOY_PREFIX + "operands"  # "false" is the node's opt-out
+DRIVER_OWNER_LABEL: Final = "nvidia.com/gpu-operator.driver.owner"  # the NVIDIADriver that a node has its driver from
 NOT_READY_TAINT: Final = "nvidia.com/gpu-not-ready"  # on nodes not ready yet, with operator.notReadyTaint
 RETRY_ANNOTATION: Final = "gpuplane.dev/retry"  # on a GPUNode, any new value: validate again now
-
-# -- environment ---------------------------------------------------------------------------------------------------
 PAUSED_ANNOTATION: Final = "gpuplane.dev/paused"  # "true" on the ClusterPolicy: the operator changes nothing
 
 # -- upgrades of the driver ----------------------------------------------------------------------------------------
@@ -57,8 +57,17 @@ ROLLBACK_LABEL: Final = "gpuplane.dev/driver-rollback"  # on a node: digest of t
 DRIVER_BEFORE_LABEL: Final = "gpuplane.dev/driver-before"  # on a DaemonSet kept to go back to: the driver's digest
 DRIVER_DIGEST_ENV: Final = "DRIVER_CONFIG_DIGEST"  # of a driver's container: another value is another driver
 TEMPLATE_DIGEST_ANNOTATION: Final = "gpuplane.dev/template-digest"  # on a driver's pod: digest of what it was made from
+
+# -- environment ---------------------------------------------------------------------------------------------------
 # "false" where ClusterPolicy spec.driver.enabled is: the driver's operand then looks for a driver and installs none.
 DRIVER_INSTALL_ENV: Final = "GPUPLANE_DRIVER_INSTALL"
+DRIVER_SOURCE_ENV: Final = "GPUPLANE_DRIVER_SOURCE"  # "container": NVIDIA's image installs, the operand only watches
+# What the driver's operand installs, named as NVIDIA's driver images name it where they do.
+DRIVER_VERSION_ENV: Final = "DRIVER_VERSION"  # 570.133.20, or the branch 570 with precompiled packages
+DRIVER_MODULES_ENV: Final = "KERNEL_MODULE_TYPE"  # auto, open or proprietary
+DRIVER_PRECOMPILED_ENV: Final = "GPUPLANE_DRIVER_PRECOMPILED"  # "true": packages made for the kernel, nothing compiled
+DRIVER_URL_ENV: Final = "BASE_URL"  # where <version>/NVIDIA-Linux-<machine>-<version>.run lies
+DRIVER_RDMA_ENV: Final = "GPU_DIRECT_RDMA_ENABLED"  # "true": nvidia-peermem is loaded too
 
 # -- CDI ---------------------------------------------------------------------------------------------------------
 CDI_KIND: Final = "nvidia.com/gpu"  # GPUs in CDI specifications: by index, by UUID, and "all"
@@ -66,7 +75,9 @@ CDI_MANAGEMENT_KIND: Final = "management.nvidia.com/gpu"  # the same for managem
 VISIBLE_DEVICES_ENV: Final = "NVIDIA_VISIBLE_DEVICES"  # the GPUs of a container, for runtimes that go by it
 
 # -- paths on a host, relative to its root -----------------------------------------------------------------------
-DRIVER_ROOT: Final = "run/nvidia/driver"  # where a driver in a container keeps its root
+DRIVER_ROOT: Final = "run/nvidia/driver"  # where a driver in a container, or an installed one, keeps its root
+DRIVER_CONTAINER_READY: Final = "run/nvidia/validations/.driver-ctr-ready"  # by the start-up probe of NVIDIA's image
+NEW_KERNEL: Final = "run/nvidia/new-kernel"  # release of a kernel that was just installed, by the kernel-update hook
 VALIDATIONS_DIR: Final = "run/nvidia/validations"  # status files; each is written by the owner of its fact
 CDI_DIR: Final = "var/run/cdi"  # CDI specifications
 TOOLKIT_DIR: Final = "usr/local/nvidia/toolkit"  # configuration of the NVIDIA runtime
@@ -81,7 +92,14 @@ HOST_DRIVER_READY: Final = VALIDATIONS_DIR + "/host-driver-ready"  # older relea
 TOOLKIT_READY: Final = VALIDATIONS_DIR + "/toolkit-ready"  # the stage toolkit holds
 CUDA_READY: Final = VALIDATIONS_DIR + "/cuda-ready"  # the stage cuda holds
 PLUGIN_READY: Final = VALIDATIONS_DIR + "/plugin-ready"  # the stage plugin holds
+DRIVER_STORE: Final = STATE_DIR + "/driver/root"  # the writable layer of the driver's root
+DRIVER_DOWNLOADS: Final = "var/cache/gpuplane"  # .run files; one that lies there is not downloaded
 SIMGPU_STATE: Final = "var/lib/simgpu/state"  # there: the root's GPUs are simulated
+
+# -- in the driver's pod ------------------------------------------------------------------------------------------
+DRIVER_MODULES_DIR: Final = "/drivers"  # <module>.conf with module parameters, from driver.kernelModuleConfig
+DRIVER_REPOSITORIES_DIR: Final = "/config/repositories"  # from driver.repoConfig
+DRIVER_CERTIFICATES_DIR: Final = "/config/certificates"  # from driver.certConfig
 
 # -- the embedded cluster ----------------------------------------------------------------------------------------
 LIGHT_LABEL: Final = "gpuplane.dev/light"  # "true" on nodes without processes

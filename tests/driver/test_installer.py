@@ -109,7 +109,12 @@ async def test_new_hardware_version_replaces_the_loaded_driver(world: Any) -> No
     ("tool", "answer", "reason", "cure"),
     [
         ("modprobe", Completed(Command(("x",)), 127, stderr="no such file"), "ModprobeMissing", "kmod"),
-        ("modprobe", Completed(Command(("x",)), 1, stderr="Key was rejected by service"), "ModprobeFailed", "dmesg"),
+        (
+            "modprobe",
+            Completed(Command(("x",)), 1, stderr="Key was rejected by service"),
+            "SecureBoot",
+            "usePrecompiled",
+        ),
     ],
 )
 async def test_a_host_tool_that_fails_is_told_with_reason_and_cure(

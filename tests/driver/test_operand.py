@@ -70,7 +70,7 @@ async def test_a_failure_is_one_write_until_its_message_changes_and_is_got_over(
     task = await started(world, lambda: len(world.client.writes) == 3)
     await stop(task)
     stages = [write["stages"]["driver"] for write in world.client.writes]
-    assert [stage.get("reason") for stage in stages] == ["ModprobeMissing", "ModprobeFailed", None]
+    assert [stage.get("reason") for stage in stages] == ["ModprobeMissing", "SecureBoot", None]
     assert stages[0]["cure"] == "install the package kmod on the node"
     assert stages[2]["state"] == "done"
     assert world.pauses == [1.0, 2.0, 4.0, 8.0, 16.0]

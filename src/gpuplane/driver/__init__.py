@@ -1,7 +1,10 @@
-"""The driver of a node: finds the host's own, or installs the simulated one; `run` and `uninstall` are the operand."""
+"""The driver of a node: finds the host's own, or installs one; `run` and `uninstall` are the operand."""
 
 from gpuplane.driver.decide import Action, Decision, Facts, decide
-from gpuplane.driver.installer import DriverError, install, observe
+from gpuplane.driver.failures import DriverError
+from gpuplane.driver.installer import install
+from gpuplane.driver.observing import observe
 from gpuplane.driver.operand import run, uninstall
+from gpuplane.driver.released import Wanted
 
-__all__ = ["Action", "Decision", "DriverError", "Facts", "decide", "install", "observe", "run", "uninstall"]
+__all__ = ["Action", "Decision", "DriverError", "Facts", "Wanted", "decide", "install", "observe", "run", "uninstall"]

@@ -10,10 +10,25 @@ nothing can be done. So it starts in the middle as well as at the beginning, wha
     module loaded, no libraries, none to install     FAIL DriverIncomplete
     nothing there, nothing to install                FAIL NoInstaller
     nothing there, installing switched off           FAIL DriverDisabled
+
+    the simulated driver
     not installed, or another digest installed       INSTALL
     installed, a module not loaded                   LOAD
     installed, another version loaded                UNLOAD, or FAIL ModuleInUse
     installed and loaded                             DONE
+
+    a released driver, which has a root of its own
+    it does not fit the host                         FAIL with the problem
+    nouveau has the GPUs                             FAIL NouveauLoaded
+    another digest installed, its daemons run        STOP
+    ... its modules are loaded                       UNLOAD, or FAIL ModuleInUse
+    ... or it was left half made                     CLEAR
+    its root not mounted (after a boot, too)         MOUNT
+    nothing in it                                    INSTALL
+    no modules for the running kernel                BUILD
+    a module not loaded                              LOAD
+    a daemon not running                             START
+    all of that                                      DONE
 """
 
 from __future__ import annotations
@@ -23,11 +38,17 @@ from enum import StrEnum
 import msgspec
 
 from gpuplane.driver.package import Package
+from gpuplane.driver.released import Released
 
 
 class Action(StrEnum):
+    CLEAR = "clear"
+    MOUNT = "mount"
     INSTALL = "install"
+    BUILD = "build"
     LOAD = "load"
+    START = "start"
+    STOP = "stop"
     UNLOAD = "unload"
     DONE = "done"
     PRESENT = "present"
@@ -39,7 +60,13 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
     `module` is the version of the loaded kernel module, "" when none is; `users` how many hold it; `unloaded` those of
     the package's modules that are not loaded. `library` is where the host's own libnvidia-ml lies. `installed` is the
-    digest of what we put there, None when we put nothing.
+    digest of what we put there, None when we put nothing, "" when it is not whole.
+
+    Of a released driver: `begun` is the digest that its root was made for; `broken`, that somebody died while writing
+    into it; `mounted`, that it is there; `mounted_other`, that somebody else's is; `built` are the kernels with
+    modules in it; `loaded` the driver's modules in the order in which they are unloaded; `daemons` those that run, with
+    process ids, and `daemons_missing` those that should. `file_systems` are the host's own below `/` that package
+    managers write to. `signing_key`: the host has a machine owner's key. `processors` to compile with.
     """
 
     gpus: int = 0
@@ -48,10 +75,22 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     unloaded: tuple[str, ...] = ()
     library: str = ""
     installed: str | None = None
-    package: Package | None = None
+    package: Package | Released | None = None
     may_install: bool = True
     kernel: str = ""
     library_dir: str = ""
+    begun: str = ""
+    broken: bool = False
+    mounted: bool = False
+    mounted_other: bool = False
+    built: tuple[str, ...] = ()
+    loaded: tuple[str, ...] = ()
+    daemons: tuple[tuple[str, int], ...] = ()
+    daemons_missing: tuple[str, ...] = ()
+    file_systems: tuple[str, ...] = ()
+    signing_key: bool = False
+    nouveau: bool = False
+    processors: int = 1
 
 
 class Decision(msgspec.Struct, frozen=True):
@@ -80,8 +119,12 @@ def decide(facts: Facts) -> Decision:
             "pre-install the driver on the node, or set spec.driver.enabled to true",
         )
     package = facts.package
+    if package is None and facts.installed and facts.module and facts.mounted:
+        return Decision(Action.DONE)  # no version is wanted any more; what works stays
     if package is None:
         return _no_package(facts)
+    if isinstance(package, Released):
+        return _released(facts, package)
     if package.missing or not package.version:
         what = ", ".join(package.missing) or "the hardware's driver version"
         return Decision(
@@ -96,16 +139,54 @@ def decide(facts: Facts) -> Decision:
     if not facts.module or (facts.module == package.version and facts.unloaded):
         return Decision(Action.LOAD)
     if facts.module != package.version:
-        if not facts.users:
-            return Decision(Action.UNLOAD)
+        return _unload(facts, package.version)
+    return Decision(Action.DONE)
+
+
+def _released(facts: Facts, driver: Released) -> Decision:
+    if driver.problem is not None:
+        problem = driver.problem
+        return Decision(Action.FAIL, problem.reason, problem.what, problem.where, problem.cure)
+    if facts.nouveau and not facts.module:
         return Decision(
             Action.FAIL,
-            "ModuleInUse",
-            f"driver {facts.module} is loaded and in use, {package.version} is installed",
-            "/sys/module/nvidia",
-            "stop what uses the GPUs, or reboot the node",
+            "NouveauLoaded",
+            "the module nouveau has the GPUs",
+            "/proc/modules",
+            "echo 'blacklist nouveau' > /etc/modprobe.d/nouveau.conf, rebuild the initramfs, reboot",
         )
-    return Decision(Action.DONE)
+    if facts.installed != driver.digest:
+        if facts.module or facts.loaded:
+            return _unload(facts, driver.version)
+        if facts.mounted_other or (facts.begun and (facts.begun != driver.digest or facts.broken)):
+            return Decision(Action.CLEAR)
+        return Decision(Action.INSTALL if facts.mounted else Action.MOUNT)
+    if facts.broken and not facts.module:
+        return Decision(Action.CLEAR)
+    if not facts.mounted:
+        return Decision(Action.MOUNT)
+    if facts.module and not driver.is_version(facts.module):
+        return _unload(facts, driver.version)
+    if facts.kernel not in facts.built:
+        return Decision(Action.BUILD)
+    if not facts.module or facts.unloaded:
+        return Decision(Action.LOAD)
+    return Decision(Action.START if facts.daemons_missing else Action.DONE)
+
+
+def _unload(facts: Facts, version: str) -> Decision:
+    """The way to be rid of what is loaded: first the driver's own daemons, which hold it."""
+    if facts.daemons:
+        return Decision(Action.STOP)
+    if not facts.users:
+        return Decision(Action.UNLOAD)
+    return Decision(
+        Action.FAIL,
+        "ModuleInUse",
+        f"driver {facts.module} is loaded and in use, {version} is wanted",
+        "/sys/module/nvidia",
+        "stop what uses the GPUs, or reboot the node",
+    )
 
 
 def _no_package(facts: Facts) -> Decision:
@@ -122,5 +203,5 @@ def _no_package(facts: Facts) -> Decision:
         "NoInstaller",
         f"no driver on the host, and none can be installed for kernel {facts.kernel or '?'}",
         f"/lib/modules/{facts.kernel}",
-        "install the NVIDIA driver with the distribution's packages; it is found by itself then",
+        "ClusterPolicy spec.driver.version, or install it with the distribution's packages; it is found by itself then",
     )

@@ -1,112 +1,106 @@
-"""Observing and changing a host's driver: the edge around `gpuplane.driver.decide`.
+"""Changing a host's driver: the edge around `gpuplane.driver.decide`.
 
 Installing is stepwise: each step is decided on fresh facts, recorded before it is made (see `gpuplane.host.changes`),
 and harmless to repeat. One installer works on a host at a time, held apart by a lock that dies with its holder.
+
+A released driver's root is written to by package managers, which do not stand being killed. `busy` in the record says
+that one may have been: then the root is thrown away and made anew. A tool that fails by itself leaves it usable.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 
-import msgspec
-
 from gpuplane import names
+from gpuplane.driver import steps as stepping
 from gpuplane.driver.decide import Action, Decision, Facts, decide
-from gpuplane.driver.package import MODULES, files, find_package
-from gpuplane.errors import Terminal
+from gpuplane.driver.failures import DriverError, failure
+from gpuplane.driver.families import Put, Run, Step
+from gpuplane.driver.hook import hook_files
+from gpuplane.driver.observing import COMPONENT, module_version, observe
+from gpuplane.driver.package import MODULES, Package, files
+from gpuplane.driver.released import Released, Wanted
 from gpuplane.host import (
-    LIBRARY_DIRS,
+    Command,
     Completed,
     Host,
-    State,
     apply_changes,
-    library_dir,
     load_state,
     note,
-    read_os_release,
     revert,
     unmark_ready,
 )
 
 log = logging.getLogger("gpuplane.driver")
 
-COMPONENT = "driver"
 LOCK = "run/gpuplane-driver.lock"
-_UNLOAD_ORDER = ("nvidia_drm", "nvidia_peermem", "nvidia_modeset", "nvidia_uvm", "nvidia")
-_NVIDIA, _DISPLAY = "0x10de", ("0x0300", "0x0302")
-_MAX_STEPS = 8  # install, unload, load, done: twice as many as there can be
+_MAX_STEPS = 16  # stop, unload, clear, mount, install, build, load, start, done: twice as many as there can be
+_DAEMON_LOOKS, _LOOK_SECONDS = 50, 0.1  # how long a daemon may take to end
+_WRITING = (Action.INSTALL, Action.BUILD)
+SETTLED = (Action.DONE, Action.PRESENT)
 
 
-class DriverError(Terminal):
-    """The driver cannot be made to work; `reason` is the CamelCase cause that the stage shows."""
-
-    def __init__(self, reason: str, what: str, *, where: str = "", cure: str = "") -> None:
-        super().__init__(what, where=where, cure=cure)
-        self.reason = reason
-
-
-def observe(host: Host, *, may_install: bool = True, before: Facts | None = None) -> Facts:
-    """The facts that `decide` wants.
-
-    Args:
-        may_install: the administrator's word, passed through.
-        before: facts of a moment ago, for what no step of ours changes.
-    """
-    state = load_state(host, COMPONENT)
-    complete = state is not None and _complete(host, state)
-    loaded = _loaded(host)
-    return Facts(
-        gpus=_count_gpus(host) if before is None else before.gpus,
-        module=_module_version(host),
-        users=sum(module.users for module in loaded.values()),
-        unloaded=tuple(module for module in MODULES if module.replace("-", "_") not in loaded),
-        library=_library(host) if state is None else "",
-        installed=None if state is None else state.notes.get("digest", "") if complete else "",
-        package=find_package(host) if before is None else before.package,
-        may_install=may_install,
-        kernel=host.read_text("proc/sys/kernel/osrelease") or "",
-        library_dir=library_dir(read_os_release(host)) if before is None else before.library_dir,
-    )
-
-
-async def install(host: Host, *, may_install: bool = True) -> tuple[Facts, Decision]:
+async def install(host: Host, *, wanted: Wanted | None = None, may_install: bool = True) -> tuple[Facts, Decision]:
     """Go on until the driver is loaded; what is there then, and whether it is ours (DONE) or the host's (PRESENT).
 
     Args:
+        wanted: the released driver to install where there is none; None for no wish.
         may_install: False only finds a driver that is there, and loads it.
 
     Raises:
         DriverError: with the reason, when it cannot be done.
         Locked: another installer is at work.
     """
-    facts = observe(host, may_install=may_install)
+    facts = observe(host, wanted=wanted, may_install=may_install)
     decision = decide(facts)
-    if decision.action in (Action.DONE, Action.PRESENT):
+    if decision.action in SETTLED:
         return facts, decision
     with host.lock(LOCK):
         for _ in range(_MAX_STEPS):
-            facts = observe(host, may_install=may_install, before=facts)
+            facts = observe(host, wanted=wanted, may_install=may_install, before=facts)
             decision = decide(facts)
-            if decision.action in (Action.DONE, Action.PRESENT):
+            if decision.action in SETTLED:
                 return facts, decision
             await _act(host, facts, decision)
     raise DriverError("NoProgress", f"still {decision.action} after {_MAX_STEPS} steps", where=str(host.root))
+
+
+async def prepare(host: Host, kernel: str, *, wanted: Wanted | None) -> bool:
+    """Make modules for a kernel that will be booted later; False when there is nothing to do.
+
+    Raises:
+        DriverError: with the reason, when it cannot be done; what is loaded keeps working.
+    """
+    facts = observe(host, wanted=wanted)
+    ready = isinstance(facts.package, Released) and facts.installed == facts.package.digest and facts.mounted
+    if not ready or kernel in facts.built:
+        return False
+    with host.lock(LOCK):
+        await _write_root(host, facts, Action.BUILD, kernel)
+    return True
 
 
 async def uninstall(host: Host) -> tuple[str, ...]:
     """Take back what `install` did, byte for byte; the paths that changed. A driver of the host's own stays.
 
     Raises:
-        DriverError: ModuleInUse; nothing was changed then.
+        DriverError: ModuleInUse; no file was changed then.
     """
     with host.lock(LOCK):
+        facts = observe(host)
         state = load_state(host, COMPONENT)
-        if state is not None and state.notes.get("loaded") == "ours" and _module_version(host):
+        if state is not None and state.notes.get("loaded") == "ours" and module_version(host):
+            await _stop_daemons(host, facts)
             await _unload(host)
+        if state is not None and state.notes.get("begun"):
+            await _run(host, stepping.clear(facts.mounted))
+            await _run(host, (stepping.reset_firmware(),))
+            host.remove_dir(names.DRIVER_ROOT)
         changed = revert(host, COMPONENT)
         # What was proved with the driver falls with it; nobody else is left to take it back.
-        for ready in (names.PLUGIN_READY, names.CUDA_READY, names.DRIVER_READY):
+        for ready in (names.PLUGIN_READY, names.CUDA_READY, names.DRIVER_READY, names.NEW_KERNEL):
             unmark_ready(host, ready)
     for path in changed:
         log.info("driver: took back %s", host.shown(path))
@@ -114,99 +108,163 @@ async def uninstall(host: Host) -> tuple[str, ...]:
 
 
 async def _act(host: Host, facts: Facts, decision: Decision) -> None:
-    if decision.action is Action.FAIL:
+    action = decision.action
+    if action is Action.FAIL:
         raise DriverError(decision.reason, decision.what, where=decision.where, cure=decision.cure)
-    log.info("driver: %s", decision.action.value)
-    if decision.action is Action.INSTALL:
-        assert facts.package is not None, "decided only with a package"
-        state = load_state(host, COMPONENT)
-        ours = not facts.module or (state is not None and state.notes.get("loaded") == "ours")
-        notes = {"version": facts.package.version, "digest": "", "loaded": "ours" if ours else "host"}
-        wanted = files(facts.package, facts.library_dir, facts.kernel)
-        apply_changes(host, COMPONENT, wanted, notes)
-        # The digest comes last: with it the installation counts as whole, and the next start looks no further.
-        note(host, COMPONENT, {"digest": facts.package.digest})
-    elif decision.action is Action.LOAD:
-        await _load(host)
-    elif decision.action is Action.UNLOAD:
+    log.info("driver: %s", action.value)
+    if action is Action.UNLOAD:
         await _unload(host)
+    elif action is Action.STOP:
+        await _stop_daemons(host, facts)
+    elif isinstance(facts.package, Released):
+        await _act_released(host, facts, facts.package, action)
+    elif action is Action.LOAD:
+        await _load(host)
+    else:
+        assert facts.package is not None, "decided only with a package"
+        _install_files(host, facts, facts.package)
+
+
+def _install_files(host: Host, facts: Facts, package: Package) -> None:
+    """The simulated driver."""
+    notes = {"version": package.version, "digest": "", "loaded": _who_loaded(host, facts)}
+    apply_changes(host, COMPONENT, files(package, facts.library_dir, facts.kernel), notes)
+    # The digest comes last: with it the installation counts as whole, and the next start looks no further.
+    note(host, COMPONENT, {"digest": package.digest})
+
+
+def _who_loaded(host: Host, facts: Facts) -> str:
+    state = load_state(host, COMPONENT)
+    ours = not facts.module or (state is not None and state.notes.get("loaded") == "ours")
+    return "ours" if ours else "host"
+
+
+async def _act_released(host: Host, facts: Facts, driver: Released, action: Action) -> None:
+    if action is Action.CLEAR:
+        await _run(host, stepping.steps(action, facts))
+        note(host, COMPONENT, {"begun": "", "digest": "", "built": "", "busy": ""})
+    elif action is Action.MOUNT:
+        if facts.installed != driver.digest:
+            notes = {
+                "version": driver.version,
+                "begun": driver.digest,
+                "digest": "",
+                "loaded": _who_loaded(host, facts),
+            }
+            apply_changes(host, COMPONENT, hook_files(host), notes)
+        await _mount(host, facts)
+    elif action in _WRITING:
+        await _write_root(host, facts, action)
+    elif action is Action.LOAD and load_state(host, COMPONENT) is None:
+        await _load(host)  # the host's own, which needs no root of ours
+    else:
+        note(host, COMPONENT, {"loaded": "ours"})
+        await _run(host, stepping.steps(action, facts))
+
+
+async def _mount(host: Host, facts: Facts) -> None:
+    """All mounts or none: the first one is what shows that the root is there."""
+    try:
+        await _run(host, stepping.steps(Action.MOUNT, facts))
+    except (DriverError, asyncio.CancelledError):
+        await asyncio.shield(host.runner.run(_command(host, stepping.unmount())))
+        raise
+
+
+async def _write_root(host: Host, facts: Facts, action: Action, kernel: str = "") -> None:
+    """Let package managers and installers write into the driver's root."""
+    assert isinstance(facts.package, Released), "only a released driver has a root"
+    kernel = kernel or facts.kernel
+    note(host, COMPONENT, {"busy": action.value})
+    try:
+        await _run(host, stepping.steps(action, facts, kernel))
+    except DriverError as error:
+        if error.reason != "DiskFull" and not error.reason.endswith("Killed"):
+            note(host, COMPONENT, {"busy": ""})
+        raise
+    except asyncio.CancelledError:
+        # A signal in the middle: nothing half made stays mounted. What is loaded already keeps its root.
+        if not module_version(host):
+            await asyncio.shield(host.runner.run(_command(host, stepping.unmount())))
+        raise
+    if action is Action.INSTALL:
+        note(host, COMPONENT, {"digest": facts.package.digest, "busy": ""})
+    else:
+        note(host, COMPONENT, {"built": " ".join((*facts.built, kernel)), "busy": ""})
+
+
+async def _run(host: Host, steps: tuple[Step, ...]) -> None:
+    """Carry out steps in their order.
+
+    Raises:
+        DriverError: for the first that fails.
+    """
+    root = Host(host.root / names.DRIVER_ROOT, host.runner)
+    found = ""
+    for step in steps:
+        if isinstance(step, Put):
+            root.write_atomic(step.path, step.data, mode=step.mode)
+            continue
+        if step.unless and root.exists(step.unless):
+            continue
+        done = await host.runner.run(_command(host, step, found))
+        if done.code and step.otherwise:
+            log.info("%s; trying %s", done.last_words, " ".join(step.otherwise))
+            again = await host.runner.run(_command(host, step, found, step.otherwise))
+            done = done if again.code else again  # the plain way tells more
+        if done.code and not step.lenient:
+            raise failure(done, str(root.root if step.in_root else host.root))
+        if step.find:
+            found = _found(step, done)
+
+
+def _found(step: Run, done: Completed) -> str:
+    match = re.search(step.find, done.stdout)
+    if match is None:
+        raise DriverError(
+            "KernelHeadersMissing",
+            f"no {step.argv[-1]} for the running kernel in the node's repositories",
+            where=str(done.command),
+            cure="boot a kernel that they have headers for, or ClusterPolicy spec.driver.repoConfig",
+        )
+    return match.group(1)
+
+
+def _command(host: Host, step: Run, found: str = "", argv: tuple[str, ...] = ()) -> Command:
+    words = tuple(word.replace("{found}", found) for word in argv or step.argv)
+    return Command(words, host.root / names.DRIVER_ROOT if step.in_root else host.root, step.timeout)
+
+
+async def _stop_daemons(host: Host, facts: Facts) -> None:
+    """Ask the driver's daemons to end, and wait for it."""
+    if not facts.daemons:
+        return
+    await _run(host, stepping.stop(facts.daemons))
+    for _ in range(_DAEMON_LOOKS):
+        if not observe(host, before=facts).daemons:
+            return
+        await asyncio.sleep(_LOOK_SECONDS)
+    running = ", ".join(f"{name} ({pid})" for name, pid in observe(host, before=facts).daemons)
+    raise DriverError("DaemonStays", f"{running} does not end", where="/run", cure="kill it, or reboot the node")
 
 
 async def _unload(host: Host) -> None:
-    loaded = _loaded(host)
-    for module in _UNLOAD_ORDER:
-        if module in loaded:
-            _check(host, await host.run("rmmod", module))
+    loaded = observe(host)
+    if loaded.users:
+        raise DriverError(
+            "ModuleInUse",
+            f"driver {loaded.module} is in use by {loaded.users} open files or mappings",
+            where="/sys/module/nvidia",
+            cure="stop what uses the GPUs first",
+        )
+    for module in loaded.loaded:
+        done = await host.run("rmmod", module)
+        if done.code:
+            raise failure(done, str(host.root))
 
 
 async def _load(host: Host) -> None:
     """Load all modules by one command. A host's own driver need not have all of them, ours has."""
     done = await host.run("modprobe", "-a", *MODULES)
-    if load_state(host, COMPONENT) is not None or not _module_version(host):
-        _check(host, done)
-
-
-def _check(host: Host, done: Completed) -> None:
-    """Raise DriverError for a host tool that failed, with what it said."""
-    if done.code == 0:
-        return
-    tool = done.command.argv[0]
-    where = f"{done.command}, in {host.root}"
-    if done.code in (126, 127):
-        raise DriverError(
-            f"{tool.capitalize()}Missing",
-            f"the host has no {tool}",
-            where=where,
-            cure="install the package kmod on the node",
-        )
-    if "in use" in done.last_words:
-        raise DriverError("ModuleInUse", done.last_words, where=where, cure="stop what uses the GPUs first")
-    raise DriverError(
-        f"{tool.capitalize()}Failed", done.last_words, where=where, cure="see `dmesg | grep -i nvrm` on the node"
-    )
-
-
-def _count_gpus(host: Host) -> int:
-    base = "sys/bus/pci/devices"
-    devices = (host.read_files(f"{base}/{address}", ("vendor", "class")) for address in host.list(base))
-    return sum(1 for d in devices if d.get("vendor") == _NVIDIA and d.get("class", "")[:6] in _DISPLAY)
-
-
-def _library(host: Host) -> str:
-    """The directory in which the host has NVML, "" for none."""
-    return next((path for path in LIBRARY_DIRS if host.exists(f"{path}/libnvidia-ml.so.1")), "")
-
-
-def _complete(host: Host, state: State) -> bool:
-    """Whether all that was installed is still there."""
-    wanted: dict[str, set[str]] = {}
-    for record in state.records:
-        directory, _, name = record.path.rpartition("/")
-        wanted.setdefault(directory, set()).add(name)
-    return all(names_in <= set(host.list(directory)) for directory, names_in in wanted.items())
-
-
-class Module(msgspec.Struct, frozen=True):
-    """A loaded kernel module; `users` are those that are no modules themselves: open files, mappings."""
-
-    users: int
-
-
-def _loaded(host: Host) -> dict[str, Module]:
-    """The driver's loaded modules, by the names that /proc/modules has for them (format: proc(5))."""
-    found = {}
-    for line in (host.read_text("proc/modules") or "").splitlines():
-        name, _, references, dependents, *_ = [*line.split(), "", "", "", ""]
-        if name in _UNLOAD_ORDER:
-            modules = 0 if dependents in ("", "-") else dependents.strip(",").count(",") + 1
-            found[name] = Module(max(0, int(references) - modules) if references.isdigit() else 0)
-    return found
-
-
-def _module_version(host: Host) -> str:
-    """The version of the loaded kernel module, "" when it is not loaded."""
-    version = host.read_text("sys/module/nvidia/version")
-    if version:
-        return version
-    said = re.search(r"Kernel Module\s+(\d+\.\d[\d.]*)", host.read_text("proc/driver/nvidia/version") or "")
-    return said.group(1) if said else ""
+    if done.code and (load_state(host, COMPONENT) is not None or not module_version(host)):
+        raise failure(done, str(host.root))

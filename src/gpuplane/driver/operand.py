@@ -1,35 +1,52 @@
 """The driver operand: makes its node's driver work, says so in the GPUNode, and looks again when the host changes.
 
 A stage is a fact about the node: when this ends, the driver stays. Only `uninstall` takes it back.
+
+Where NVIDIA's own driver image installs, this runs twice beside it: before it, to leave a node alone that has a driver
+and to take back one of ours, and next to it, to watch for its driver and report. Which is in `DRIVER_SOURCE_ENV`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+from pathlib import Path
+
+import msgspec
 
 from gpuplane import names
 from gpuplane.api.gpunode import GPU, Machine, Stage, StageName, StageState
 from gpuplane.driver.decide import Action, Facts
-from gpuplane.driver.installer import DriverError, install
+from gpuplane.driver.failures import DriverError
+from gpuplane.driver.hook import new_kernel
+from gpuplane.driver.installer import install, prepare
 from gpuplane.driver.installer import uninstall as uninstall_from
+from gpuplane.driver.observing import module_version, observe
+from gpuplane.driver.released import Released, Wanted, read_wanted
 from gpuplane.errors import GpuplaneError, Retryable, Terminal
 from gpuplane.hardware import to_api
 from gpuplane.host import DriverReady, Host, HostError, Locked, mark_ready
 from gpuplane.operand import OperandContext, Outcome, keep_stage, remove_stage
 
 _ANSWER_TRIES = 5  # device nodes come a moment after the module
-_WATCHED = (names.DRIVER_READY, "sys/module/nvidia/version", "proc/driver/nvidia/version")
+_WATCHED = (names.DRIVER_READY, names.NEW_KERNEL, "sys/module/nvidia/version", "proc/driver/nvidia/version")
+_MOUNTED = (names.DRIVER_MODULES_DIR, names.DRIVER_REPOSITORIES_DIR, names.DRIVER_CERTIFICATES_DIR)
+BEFORE_CONTAINER, CONTAINER = "before-container", "container"
 
 
 async def run(context: OperandContext) -> None:
     """Install the driver or find it, report the stage, repeat when what it consists of changes; until cancelled."""
     host = Host(context.host_root, context.runner, flush=not context.in_process)
-    may_install = os.environ.get(names.DRIVER_INSTALL_ENV, "true") != "false"
+    source = os.environ.get(names.DRIVER_SOURCE_ENV, "")
+    may_install = not source and os.environ.get(names.DRIVER_INSTALL_ENV, "true") != "false"
+    wanted = read_wanted(os.environ, {} if context.in_process else _mounted_files())
+    at = _Setting(context, host, may_install)
     seen: list[bytes | None] = []
+    if source == BEFORE_CONTAINER and await _makes_room(host):
+        return
 
     async def attempt() -> Outcome:
-        outcome = await _settle(context, host, may_install)
+        outcome = await (_settle_container(context, host) if source == CONTAINER else _settle(at, wanted))
         seen[:] = _watched(host)
         return outcome
 
@@ -53,21 +70,81 @@ async def uninstall(context: OperandContext) -> None:
     await remove_stage(context, StageName.DRIVER, undo, reason_of)
 
 
-async def _settle(context: OperandContext, host: Host, may_install: bool) -> Outcome:
-    facts, decision = await install(host, may_install=may_install)
-    version, cuda, gpus = await _ask_gpus(context)
+class _Setting(msgspec.Struct, frozen=True):
+    """Where the operand works, and whether it may install."""
+
+    context: OperandContext
+    host: Host
+    may_install: bool
+
+
+async def _settle(at: _Setting, wanted: Wanted) -> Outcome:
+    facts, decision = await install(at.host, wanted=wanted, may_install=at.may_install)
     present = decision.action is Action.PRESENT
-    mark_ready(host, names.DRIVER_READY, DriverReady(host_driver=present).encode())
+    said = "" if present else await _prepare_next(at.host, facts, wanted)
+    outcome = await _report(at.context, at.host, facts.gpus, present=present, in_root=not present and facts.mounted)
+    if said or (facts.package is not None and not present):
+        digest = outcome.stage.digest if present or facts.package is None else facts.package.digest
+        message = "; ".join(filter(None, (outcome.stage.message, said)))
+        stage = msgspec.structs.replace(outcome.stage, message=message, digest=digest)
+        return msgspec.structs.replace(outcome, stage=stage)
+    return outcome
+
+
+async def _settle_container(context: OperandContext, host: Host) -> Outcome:
+    """Wait until the container beside us says that its driver works; how it fares until then, its pod tells."""
+    async for _ in host.watch(names.DRIVER_CONTAINER_READY, "sys/module/nvidia/version"):
+        if host.exists(names.DRIVER_CONTAINER_READY) and module_version(host):
+            break
+    return await _report(context, host, observe(host).gpus, present=False, in_root=True)
+
+
+async def _makes_room(host: Host) -> bool:
+    """Whether NVIDIA's image may install: not where the host has a driver, and only after ours is gone."""
+    facts = observe(host)
+    if facts.library:
+        return False
+    if facts.installed is not None:
+        await uninstall_from(host)
+    return True
+
+
+async def _report(context: OperandContext, host: Host, gpus_there: int, *, present: bool, in_root: bool) -> Outcome:
+    version, cuda, gpus = await _ask_gpus(context)
+    root = f"/{names.DRIVER_ROOT}" if in_root else "/"
+    ready = DriverReady(host_driver=present, root=root, container_root=f"/host{root}".rstrip("/"))
+    mark_ready(host, names.DRIVER_READY, ready.encode())
     return Outcome(
         Stage(
             state=StageState.PRESENT if present else StageState.DONE,
             since=context.now(),
-            message=_message(facts, gpus),
-            digest=version if present or facts.package is None else facts.package.digest,
+            message=f"{len(gpus)} of {gpus_there} GPUs answer" if len(gpus) < gpus_there else "",
+            digest=version,
         ),
         Machine(driver=version, cuda=f"{cuda[0]}.{cuda[1]}"),
         gpus,
     )
+
+
+async def _prepare_next(host: Host, facts: Facts, wanted: Wanted) -> str:
+    """Make modules for a kernel that was installed; what there is to say if that fails, long before its boot."""
+    kernel = new_kernel(host)
+    if not isinstance(facts.package, Released) or kernel in ("", facts.kernel):
+        return ""
+    try:
+        await prepare(host, kernel, wanted=wanted)
+    except DriverError as error:
+        return f"not ready for the installed kernel {kernel}: {error.what}"
+    return ""
+
+
+def _mounted_files() -> dict[str, dict[str, bytes]]:
+    """The files of the ConfigMaps that are mounted into our pod."""
+    return {
+        directory: {path.name: path.read_bytes() for path in sorted(Path(directory).glob("[!.]*")) if path.is_file()}
+        for directory in _MOUNTED
+        if Path(directory).is_dir()
+    }
 
 
 async def _ask_gpus(context: OperandContext) -> tuple[str, tuple[int, int], tuple[GPU, ...]]:
@@ -94,10 +171,6 @@ async def _ask_gpus(context: OperandContext) -> tuple[str, tuple[int, int], tupl
         if attempt + 1 < _ANSWER_TRIES:
             await context.sleep(0.1 * 2**attempt)
     raise DriverError("GPUsDoNotAnswer", what, where=where, cure=cure)
-
-
-def _message(facts: Facts, gpus: tuple[GPU, ...]) -> str:
-    return f"{len(gpus)} of {facts.gpus} GPUs answer" if len(gpus) < facts.gpus else ""
 
 
 def _watched(host: Host) -> list[bytes | None]:

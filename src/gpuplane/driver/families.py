@@ -1,0 +1,194 @@
+"""What a family of distributions does its own way: package managers, names of packages, where repositories are listed.
+
+Pure: commands as data. They run in the driver's root, which has the host's own package manager and repositories, so
+proxies, mirrors and subscriptions of the host hold there too.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import msgspec
+
+from gpuplane.driver.released import Family, Released
+
+QUICK, LONG = 300.0, 1800.0  # seconds
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """One command.
+
+    `in_root`: in the driver's root, otherwise on the host itself. `unless` names a path there that makes it needless.
+    `otherwise` is tried when it fails. `lenient`: its failure does not matter. `find` is looked for in what it prints;
+    the first group replaces `{found}` in later commands, and nothing found is a failure.
+    """
+
+    argv: tuple[str, ...]
+    in_root: bool = True
+    timeout: float = QUICK
+    unless: str = ""
+    otherwise: tuple[str, ...] = ()
+    lenient: bool = False
+    find: str = ""
+
+
+class Put(msgspec.Struct, frozen=True):
+    """A file of the driver's root."""
+
+    path: str
+    data: bytes
+    mode: int = 0o644
+
+
+Step = Run | Put
+
+_APT: Final = ("env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-q", "-y", "-o", "Dpkg::Use-Pty=0")
+_DNF: Final = ("dnf", "-q", "-y")
+_ZYPPER: Final = ("zypper", "--non-interactive")
+_APT_INSTALL: Final = (*_APT, "install", "--no-install-recommends")
+_DNF_INSTALL: Final = (*_DNF, "install")
+_ZYPPER_INSTALL: Final = (*_ZYPPER, "install", "--no-recommends")
+_INSTALL: Final = {
+    Family.UBUNTU: _APT_INSTALL,
+    Family.DEBIAN: _APT_INSTALL,
+    Family.RHEL: _DNF_INSTALL,
+    Family.SUSE: _ZYPPER_INSTALL,
+}
+_REFRESH: Final = {
+    Family.UBUNTU: (*_APT, "update"),
+    Family.DEBIAN: (*_APT, "update"),
+    Family.RHEL: (*_DNF, "makecache"),
+    Family.SUSE: (*_ZYPPER, "refresh"),
+}
+# What compiling and unpacking need beside the kernel's headers.
+_TOOLS: Final = {
+    Family.UBUNTU: ("gcc", "make", "libc6-dev", "libelf-dev", "kmod", "file", "curl", "ca-certificates"),
+    Family.DEBIAN: ("gcc", "make", "libc6-dev", "libelf-dev", "kmod", "file", "curl", "ca-certificates"),
+    Family.RHEL: ("gcc", "make", "elfutils-libelf-devel", "kmod", "cpio", "/usr/bin/curl", "ca-certificates"),
+    Family.SUSE: ("gcc", "make", "libelf-devel", "kmod", "curl", "ca-certificates"),
+}
+REPOSITORIES: Final = {
+    Family.UBUNTU: "etc/apt/sources.list.d",
+    Family.DEBIAN: "etc/apt/sources.list.d",
+    Family.RHEL: "etc/yum.repos.d",
+    Family.SUSE: "etc/zypp/repos.d",
+}
+_CERTIFICATES: Final = {
+    Family.UBUNTU: ("usr/local/share/ca-certificates", ("update-ca-certificates",)),
+    Family.DEBIAN: ("usr/local/share/ca-certificates", ("update-ca-certificates",)),
+    Family.RHEL: ("etc/pki/ca-trust/source/anchors", ("update-ca-trust", "extract")),
+    Family.SUSE: ("etc/pki/trust/anchors", ("update-ca-certificates",)),
+}
+_UBUNTU_USER_SPACE: Final = (
+    "nvidia-utils-{branch}-server",
+    "nvidia-headless-no-dkms-{branch}-server",
+    "libnvidia-decode-{branch}-server",
+    "libnvidia-encode-{branch}-server",
+    "libnvidia-extra-{branch}-server",
+    "libnvidia-fbc1-{branch}-server",
+)
+
+
+def sources(driver: Released) -> tuple[Step, ...]:
+    """Certificates and repositories of the ClusterPolicy, then fresh lists of packages."""
+    family = _family(driver)
+    directory, update = _CERTIFICATES[family]
+    steps: list[Step] = [Put(f"{directory}/{name}", data) for name, data in driver.wanted.certificates]
+    if driver.wanted.certificates:
+        steps.append(Run(argv=update))
+    steps += [Put(f"{REPOSITORIES[family]}/{name}", data) for name, data in driver.wanted.repositories]
+    return (*steps, refresh(driver))
+
+
+def refresh(driver: Released, unless: str = "") -> Run:
+    return Run(argv=_REFRESH[_family(driver)], timeout=LONG, unless=unless)
+
+
+def tools(driver: Released) -> Run:
+    family = _family(driver)
+    return Run(argv=(*_INSTALL[family], *_TOOLS[family]), timeout=LONG)
+
+
+def makefile(kernel: str) -> str:
+    """The file that says that a kernel's headers are there."""
+    return f"lib/modules/{kernel}/build/Makefile"
+
+
+def find_headers(driver: Released, kernel: str) -> tuple[Run, ...]:
+    """Asks whether the repositories have the kernel's headers, before anything large is fetched."""
+    there = makefile(kernel)
+    if _family(driver) in (Family.UBUNTU, Family.DEBIAN):
+        return (Run(argv=("apt-cache", "show", f"linux-headers-{kernel}"), unless=there, find=r"(?m)^Version: *(\S+)"),)
+    if driver.family is Family.SUSE:
+        version, _, flavour = kernel.rpartition("-")
+        search = (*_ZYPPER, "--xmlout", "search", "--details", "--match-exact", f"kernel-{flavour}-devel")
+        # The package's edition has one number more than the release that the kernel tells.
+        return (Run(argv=search, unless=there, find=rf'edition="({re.escape(version)}(?:\.[\d.]+)?)"'),)
+    return ()
+
+
+def install_headers(driver: Released, kernel: str) -> Run:
+    """Installs the kernel's headers; after `find_headers`, whose finding it uses."""
+    family, there = _family(driver), makefile(kernel)
+    if family is Family.RHEL:
+        # The mirrors' lists of a major version go on to its newest minor one; the kernel's own may be older.
+        minor = re.search(r"\.el(\d+)_(\d+)", kernel)
+        command = (*_DNF_INSTALL, f"kernel-devel-{kernel}")
+        older = (*_DNF, f"--releasever={minor[1]}.{minor[2]}", "install", f"kernel-devel-{kernel}") if minor else ()
+        return Run(argv=command, otherwise=older, timeout=LONG, unless=there)
+    if family is Family.SUSE:
+        package = f"kernel-{kernel.rpartition('-')[2]}-devel={{found}}"
+        return Run(argv=(*_ZYPPER_INSTALL, package), timeout=LONG, unless=there)
+    return Run(argv=(*_APT_INSTALL, f"linux-headers-{kernel}"), timeout=LONG, unless=there)
+
+
+def packaged_user_space(driver: Released) -> tuple[Run, ...]:
+    """Libraries and programs from precompiled packages."""
+    branch = driver.branch
+    if driver.family is Family.UBUNTU:
+        packages = tuple(name.format(branch=branch) for name in _UBUNTU_USER_SPACE)
+        return (Run(argv=(*_APT_INSTALL, *packages), timeout=LONG),)
+    if driver.family is Family.RHEL:
+        return (
+            Run(argv=(*_DNF, "module", "enable", f"nvidia-driver:{branch}"), timeout=LONG),
+            Run(argv=(*_DNF_INSTALL, "nvidia-driver-cuda", "nvidia-persistenced"), timeout=LONG),
+        )
+    return (Run(argv=(*_ZYPPER_INSTALL, "nvidia-compute-utils-G06"), timeout=LONG),)
+
+
+def packaged_modules(driver: Released, kernel: str) -> tuple[Run, ...]:
+    """Kernel modules made and signed for the kernel by those who made the kernel, or by NVIDIA."""
+    branch = driver.branch
+    if driver.family is Family.UBUNTU:
+        kind = "server-open" if driver.open else "server"
+        packages = [f"linux-signatures-nvidia-{kernel}", f"linux-modules-nvidia-{branch}-{kind}-{kernel}"]
+        if not driver.open:
+            packages.append(f"linux-objects-nvidia-{branch}-server-{kernel}")
+        return (Run(argv=(*_APT_INSTALL, *packages), timeout=LONG),)
+    if driver.family is Family.RHEL:
+        release = re.sub(r"\.el\d.*", "", kernel)
+        return (Run(argv=(*_DNF_INSTALL, f"kmod-nvidia-{branch}*-{release}"), timeout=LONG),)
+    flavour = kernel.rpartition("-")[2]
+    return (Run(argv=(*_ZYPPER_INSTALL, f"nvidia-open-driver-G06-signed-kmp-{flavour}"), timeout=LONG),)
+
+
+def fabric_manager(driver: Released) -> tuple[Run, ...]:
+    """The fabric manager, which NVSwitches need and the .run file lacks; of the driver's very version."""
+    if not driver.fabric:
+        return ()
+    family = _family(driver)
+    whole = "." in driver.version
+    if family in (Family.UBUNTU, Family.DEBIAN):
+        name = "nvidia-fabricmanager" if int(driver.branch) >= 580 else f"nvidia-fabricmanager-{driver.branch}"
+        package = f"{name}={driver.version}*" if whole else name
+    elif family is Family.RHEL:
+        package = f"nvidia-fabricmanager-{driver.version}" if whole else "nvidia-fabricmanager"
+    else:
+        package = f"nvidia-fabricmanager={driver.version}" if whole else "nvidia-fabricmanager"
+    return (Run(argv=(*_INSTALL[family], package), timeout=LONG),)
+
+
+def _family(driver: Released) -> Family:
+    assert driver.family is not None, "a driver without a family has a problem, and nothing is done for it"
+    return driver.family

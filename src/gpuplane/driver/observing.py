@@ -1,0 +1,180 @@
+"""Reading what a host has of a driver: the facts that `gpuplane.driver.decide` wants."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+
+import msgspec
+
+from gpuplane import names
+from gpuplane.driver.decide import Facts
+from gpuplane.driver.package import MODULES, find_package
+from gpuplane.driver.released import Platform, Released, Wanted, choose
+from gpuplane.driver.steps import PID_FILES, ROOT, SIGNING_CERTIFICATE, SIGNING_KEY, UNLOAD_ORDER
+from gpuplane.host import LIBRARY_DIRS, Host, State, library_dir, load_state, read_os_release
+
+COMPONENT = "driver"
+OVERLAY = "gpuplane-driver"  # the name of our layer among the host's mounts
+_NVIDIA, _DISPLAY, _BRIDGE = "0x10de", ("0x0300", "0x0302"), "0x0680"
+_WRITTEN_TO = ("usr", "var", "etc", "opt", "lib", "var/lib", "var/cache", "usr/lib", "usr/local", "usr/src")
+
+
+def observe(
+    host: Host, *, wanted: Wanted | None = None, may_install: bool = True, before: Facts | None = None
+) -> Facts:
+    """The facts of a host.
+
+    Args:
+        wanted: which released driver, None for none.
+        may_install: the administrator's word, passed through.
+        before: facts of a moment ago, for what no step of ours changes.
+    """
+    state = load_state(host, COMPONENT)
+    notes = state.notes if state is not None else {}
+    loaded = _loaded(host)
+    facts = _lasting(host, wanted, may_install) if before is None else before
+    package = facts.package
+    wanted_modules = package.modules if isinstance(package, Released) else MODULES
+    mounted, mounted_other = _mounted(host)
+    daemons = _daemons(host)
+    return msgspec.structs.replace(
+        facts,
+        module=module_version(host),
+        users=sum(module.users for module in loaded.values()),
+        unloaded=tuple(module for module in wanted_modules if module.replace("-", "_") not in loaded),
+        library=_library(host) if state is None else "",
+        installed=_installed(host, state),
+        begun=notes.get("begun", ""),
+        broken=notes.get("busy", "") != "",
+        mounted=mounted,
+        mounted_other=mounted_other,
+        built=tuple(notes.get("built", "").split()),
+        loaded=tuple(module for module in UNLOAD_ORDER if module in loaded),
+        daemons=daemons,
+        daemons_missing=_missing(package, {name for name, _ in daemons}),
+        nouveau="nouveau " in (host.read_text("proc/modules") or ""),
+    )
+
+
+def _lasting(host: Host, wanted: Wanted | None, may_install: bool) -> Facts:
+    """What no step of ours changes."""
+    os_release = read_os_release(host)
+    devices, switches = _devices(host)
+    package = find_package(host)
+    chosen = None
+    if package is None and wanted is not None:
+        fits = Platform(os_release=os_release, machine=platform.machine(), devices=devices, switches=switches)
+        chosen = choose(wanted, fits)
+    return Facts(
+        gpus=len(devices),
+        package=package or chosen,
+        may_install=may_install,
+        kernel=host.read_text("proc/sys/kernel/osrelease") or "",
+        library_dir=library_dir(os_release),
+        file_systems=_file_systems(host),
+        signing_key=host.exists(SIGNING_KEY) and host.exists(SIGNING_CERTIFICATE),
+        processors=os.cpu_count() or 1,
+    )
+
+
+def _installed(host: Host, state: State | None) -> str | None:
+    """The digest of what is there; "" when something of it is missing, None when we put nothing."""
+    if state is None:
+        return None
+    if state.notes.get("begun") and not host.exists(names.DRIVER_STORE):
+        return ""
+    return state.notes.get("digest", "") if _complete(host, state) else ""
+
+
+def _devices(host: Host) -> tuple[tuple[int, ...], int]:
+    """PCI device ids of the GPUs, and how many NVSwitches there are."""
+    base = "sys/bus/pci/devices"
+    gpus: list[int] = []
+    switches = 0
+    for address in host.list(base):
+        device = host.read_files(f"{base}/{address}", ("vendor", "class", "device"))
+        if device.get("vendor") != _NVIDIA:
+            continue
+        if device.get("class", "")[:6] in _DISPLAY:
+            text = device.get("device", "")
+            gpus.append(int(text, 16) if re.fullmatch(r"0x[0-9a-fA-F]{1,4}", text) else 0xFFFF)
+        switches += device.get("class", "")[:6] == _BRIDGE
+    return tuple(gpus), switches
+
+
+def _library(host: Host) -> str:
+    """The directory in which the host has NVML, "" for none."""
+    return next((path for path in LIBRARY_DIRS if host.exists(f"{path}/libnvidia-ml.so.1")), "")
+
+
+def _complete(host: Host, state: State) -> bool:
+    """Whether all that was installed is still there."""
+    wanted: dict[str, set[str]] = {}
+    for record in state.records:
+        directory, _, name = record.path.rpartition("/")
+        wanted.setdefault(directory, set()).add(name)
+    return all(names_in <= set(host.list(directory)) for directory, names_in in wanted.items())
+
+
+def _mounts(host: Host) -> list[tuple[str, str]]:
+    """(device, place) of the host's mounts: those of its first process, for ours may be a pod's. Format: proc(5)."""
+    lines = (host.read_text("proc/1/mounts") or "").splitlines()
+    return [(words[0], words[1]) for words in map(str.split, lines) if len(words) > 2]
+
+
+def _mounted(host: Host) -> tuple[bool, bool]:
+    """Whether our driver's root is mounted, and whether somebody else's is."""
+    there = [device for device, place in _mounts(host) if place == ROOT]
+    return OVERLAY in there, bool(there) and OVERLAY not in there
+
+
+def _file_systems(host: Host) -> tuple[str, ...]:
+    """Places below `/` with a file system of their own, of those that package managers write to; outer ones first."""
+    places = {place.lstrip("/") for _, place in _mounts(host)}
+    return tuple(sorted(places.intersection(_WRITTEN_TO)))
+
+
+def _daemons(host: Host) -> tuple[tuple[str, int], ...]:
+    """The driver's daemons that run, by their files of process ids."""
+    running = []
+    for name, path in PID_FILES.items():
+        pid = host.read_text(path) or ""
+        # A name is cut to 15 letters in there; the id of one that died may be another's by now.
+        if pid.isdigit() and host.read_text(f"proc/{pid}/comm") == name[:15]:
+            running.append((name, int(pid)))
+    return tuple(running)
+
+
+def _missing(package: object, running: set[str]) -> tuple[str, ...]:
+    if not isinstance(package, Released):
+        return ()
+    wanted = ("nvidia-persistenced", *(("nv-fabricmanager",) if package.fabric else ()))
+    return tuple(name for name in wanted if name not in running)
+
+
+class Module(msgspec.Struct, frozen=True):
+    """A loaded kernel module; `users` are those that are no modules themselves: open files, mappings."""
+
+    users: int
+
+
+def _loaded(host: Host) -> dict[str, Module]:
+    """The driver's loaded modules, by the names that /proc/modules has for them (format: proc(5))."""
+    found = {}
+    for line in (host.read_text("proc/modules") or "").splitlines():
+        name, _, references, dependents, *_ = [*line.split(), "", "", "", ""]
+        if name in UNLOAD_ORDER:
+            modules = 0 if dependents in ("", "-") else dependents.strip(",").count(",") + 1
+            found[name] = Module(max(0, int(references) - modules) if references.isdigit() else 0)
+    return found
+
+
+def module_version(host: Host) -> str:
+    """The version of the loaded kernel module, "" when it is not loaded."""
+    version = host.read_text("sys/module/nvidia/version")
+    if version:
+        return version
+    said = re.search(r"Kernel Module\s+(\d+\.\d[\d.]*)", host.read_text("proc/driver/nvidia/version") or "")
+    return said.group(1) if said else ""

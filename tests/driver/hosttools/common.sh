@@ -1,0 +1,48 @@
+# What the fake tools share. SIMHOST_ROOT is the root they run in, MACHINE the host's own (its kernel is there), STATE
+# a directory beside it: what the machine holds in its kernel, its mirrors, and what shall go wrong.
+set -eu
+tool=${0##*/}
+kernel=$(cat "$MACHINE/proc/sys/kernel/osrelease")
+
+# trouble/<tool>: the first line is an exit status, the second a pattern of arguments, the rest what the tool says.
+if [ -f "$STATE/trouble/$tool" ]; then
+    pattern=$(sed -n 2p "$STATE/trouble/$tool")
+    case "$*" in
+        *$pattern*)
+            sed 1,2d "$STATE/trouble/$tool" >&2
+            exit "$(sed -n 1p "$STATE/trouble/$tool")"
+            ;;
+    esac
+fi
+
+# kill/<tool>: the tool does half its work and its caller is killed, as by the kernel's out-of-memory killer.
+half_way() {
+    if [ -f "$STATE/kill/$tool" ]; then
+        rm "$STATE/kill/$tool"
+        kill -9 "$PPID"
+        exit 137
+    fi
+}
+
+fail() {
+    code=$1
+    shift
+    echo "$*" >&2
+    exit "$code"
+}
+
+# proc/modules from the modules in $STATE/modules (newest first) and the holders in $STATE/holders.
+list_modules() {
+    : >"$MACHINE/proc/modules.new"
+    holders=$(wc -l <"$STATE/holders")
+    while read -r name; do
+        if [ "$name" = nvidia ]; then
+            others=$(grep -c -v '^nvidia$' "$STATE/modules" || true)
+            users=$(grep -v '^nvidia$' "$STATE/modules" | tr '\n' ',' || true)
+            echo "nvidia 1 $((others + holders)) ${users:--} Live 0x0" >>"$MACHINE/proc/modules.new"
+        else
+            echo "$name 1 0 - Live 0x0" >>"$MACHINE/proc/modules.new"
+        fi
+    done <"$STATE/modules"
+    mv "$MACHINE/proc/modules.new" "$MACHINE/proc/modules"
+}

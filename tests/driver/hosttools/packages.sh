@@ -1,0 +1,40 @@
+# What a package is made of. `repository` lists what there is, one pattern a line.
+available() {
+    while read -r pattern; do
+        # shellcheck disable=SC2254  # it is a pattern
+        case "$1" in $pattern) return 0 ;; esac
+    done <"$STATE/repository"
+    return 1
+}
+
+headers() {
+    mkdir -p "$SIMHOST_ROOT/usr/src/linux-headers-$1/scripts" "$SIMHOST_ROOT/lib/modules/$1"
+    echo "headers of $1" >"$SIMHOST_ROOT/usr/src/linux-headers-$1/Makefile"
+    ln -sfn "/usr/src/linux-headers-$1" "$SIMHOST_ROOT/lib/modules/$1/build"
+}
+
+modules() {
+    version=$(sed -n "s/^packaged //p" "$STATE/versions")
+    mkdir -p "$SIMHOST_ROOT/lib/modules/$1/kernel/nvidia"
+    for module in nvidia nvidia-uvm nvidia-modeset; do
+        printf 'version=%s\nvermagic=%s\nkind=%s\n' "$version" "$1" "$2" >"$SIMHOST_ROOT/lib/modules/$1/kernel/nvidia/$module.ko"
+    done
+}
+
+provide() {
+    case "$1" in
+        gcc | make | curl | /usr/bin/curl) cp "$TOOLS/${1##*/}" "$SIMHOST_ROOT/usr/bin/" ;;
+        linux-headers-*) headers "${1#linux-headers-}" ;;
+        kernel-devel-*) headers "${1#kernel-devel-}" ;;
+        kernel-default-devel=*) headers "$kernel" ;;
+        linux-modules-nvidia-*-open-*) modules "$kernel" open ;;
+        linux-modules-nvidia-* | kmod-nvidia-*) modules "$kernel" proprietary ;;
+        nvidia-open-driver-G06-signed-kmp-*) modules "$kernel" open ;;
+        nvidia-utils-* | nvidia-driver-cuda | nvidia-compute-utils-G06)
+            "$TOOLS/nvidia-installer" "$(sed -n "s/^packaged //p" "$STATE/versions")"
+            ;;
+        nvidia-fabricmanager*) cp "$TOOLS/nv-fabricmanager" "$SIMHOST_ROOT/usr/bin/" ;;
+    esac
+    mkdir -p "$SIMHOST_ROOT/$database"
+    echo "$1" >>"$SIMHOST_ROOT/$database/installed"
+}

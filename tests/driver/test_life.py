@@ -1,0 +1,357 @@
+"""The driver's whole life on each family of distributions: no step is faked in Python, every tool is a process."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+from tests.driver.machine import ALSO, NEWER, SYSTEMS, VERSION, WANTED, Machine, tree
+
+from gpuplane import names
+from gpuplane.driver import Action, DriverError, install
+from gpuplane.driver.installer import LOCK, prepare, uninstall
+from gpuplane.host import Command
+
+FAMILIES = list(SYSTEMS)
+UPGRADED = msgspec.structs.replace(WANTED, version=NEWER)
+
+
+@pytest.mark.parametrize("system", FAMILIES)
+async def test_the_whole_life(tmp_path: Path, system: str) -> None:
+    machine = Machine(tmp_path, system)
+    old, new = machine.system.kernels
+    bare = tree(machine.root)
+
+    facts, decision = await install(machine.host, wanted=WANTED)
+    assert decision.action is Action.DONE
+    assert (facts.module, machine.loaded) == (VERSION, f"{VERSION} open")
+    libraries = machine.driver_root / machine.system.libraries
+    assert (libraries / "libnvidia-ml.so.1").read_text() == f"nvml {VERSION}\n"
+    assert machine.host.read_text("sys/module/firmware_class/parameters/path") == "/run/nvidia/driver/lib/firmware"
+    # What the host has of its own did not change by a byte; all that is new is in the driver's layer.
+    after = tree(machine.root)
+    ours = ("var/lib/gpuplane", "run", "proc", "sys", machine.system.hooks)
+    assert {k: v for k, v in after.items() if not k.startswith(ours)} == {
+        k: v for k, v in bare.items() if not k.startswith(ours)
+    }
+
+    # Nothing is done when it is as wanted.
+    machine.ran.clear()
+    assert (await install(machine.host, wanted=WANTED))[1].action is Action.DONE
+    assert machine.ran == []
+
+    # A boot needs neither network nor compiler.
+    machine.boot(old)
+    machine.stock()
+    assert (await install(machine.host, wanted=WANTED))[1].action is Action.DONE
+    assert machine.loaded == f"{VERSION} open"
+    assert {command.split()[0] for command in machine.ran} == {
+        "mkdir",
+        "mount",
+        "sh",
+        "modprobe",
+        "nvidia-persistenced",
+    }
+
+    # The next kernel is prepared while this one runs, and its first boot is such a boot.
+    machine.stock("*")
+    hook = next((machine.root / machine.system.hooks).iterdir())
+    assert os.access(hook, os.X_OK)
+    if system in ("ubuntu", "debian"):
+        # Debian's packages name headers by kernel; the other families' fake mirrors serve the running one's.
+        assert await prepare(machine.host, new, wanted=WANTED)
+        assert not await prepare(machine.host, new, wanted=WANTED)
+        machine.stock()
+    machine.boot(new)
+    await install(machine.host, wanted=WANTED)
+    assert machine.loaded == f"{VERSION} open"
+
+    # Another version: not while the GPUs are used, then whole.
+    machine.stock("*")
+    machine.hold(2)
+    with pytest.raises(DriverError) as caught:
+        await install(machine.host, wanted=UPGRADED)
+    assert caught.value.reason == "ModuleInUse"
+    assert machine.loaded == f"{VERSION} open"
+    with pytest.raises(DriverError) as caught:
+        await uninstall(machine.host)
+    assert caught.value.reason == "ModuleInUse"
+    machine.hold(0)
+    facts, _ = await install(machine.host, wanted=UPGRADED)
+    assert machine.loaded == f"{NEWER} open"
+    assert not list(libraries.glob(f"*{VERSION}"))
+    options = machine.driver_root / "etc/modprobe.d/nvidia.conf"
+    assert options.read_text() == "options nvidia NVreg_CoherentGPUMemoryMode=driver\n"
+
+    # And all of it is taken back, byte for byte.
+    await uninstall(machine.host)
+    machine.boot(old)
+    assert tree(machine.root) == bare
+    await uninstall(machine.host)
+    assert tree(machine.root) == bare
+
+
+@pytest.mark.parametrize(
+    ("system", "packages", "loaded"),
+    [
+        ("ubuntu", "linux-modules-nvidia-570-server-open-5.15.0-97-generic", "570.158.01 open"),
+        ("rocky", "kmod-nvidia-570*-5.14.0-427.13.1", "570.158.01 proprietary"),
+        ("sles", "nvidia-open-driver-G06-signed-kmp-default", "570.158.01 open"),
+    ],
+)
+async def test_precompiled_packages_need_no_compiler(tmp_path: Path, system: str, packages: str, loaded: str) -> None:
+    machine = Machine(tmp_path, system)
+    machine.stock("linux-*", "nvidia-*", "libnvidia-*", "kmod-nvidia-*")
+    bare = tree(machine.root)
+    wanted = msgspec.structs.replace(WANTED, version="570", precompiled=True)
+    await install(machine.host, wanted=wanted)
+    assert machine.loaded == loaded
+    assert any(packages in command for command in machine.ran)
+    assert not {"make", "curl", "install"} & {command.split()[0] for command in machine.ran}
+    machine.ran.clear()
+    await install(machine.host, wanted=wanted)
+    assert machine.ran == []
+    await uninstall(machine.host)
+    assert tree(machine.root) == bare
+
+
+async def test_machines_with_nvswitches_get_the_fabric_manager_and_older_gpus_the_proprietary_modules(
+    tmp_path: Path,
+) -> None:
+    machine = Machine(tmp_path, "ubuntu", device="0x1db5", switches=6)
+    bare = tree(machine.root)
+    await install(machine.host, wanted=msgspec.structs.replace(WANTED, parameters=(("nvidia", "NVreg_X=1"),)))
+    assert machine.loaded == f"{VERSION} proprietary"
+    assert any("nvidia-fabricmanager-570=570.133.20*" in command for command in machine.ran)
+    assert machine.host.exists("run/nvidia-fabricmanager/nv-fabricmanager.pid")
+    assert (machine.driver_root / "etc/modprobe.d/nvidia.conf").read_text() == "options nvidia NVreg_X=1\n"
+    # A daemon that died is started again, and nothing else is done.
+    await machine.run(Command(("kill", "-TERM", "4243"), machine.root))
+    machine.ran.clear()
+    await install(machine.host, wanted=msgspec.structs.replace(WANTED, parameters=(("nvidia", "NVreg_X=1"),)))
+    assert machine.ran == ["nv-fabricmanager -c /usr/share/nvidia/nvswitch/fabricmanager.cfg"]
+    await uninstall(machine.host)
+    assert tree(machine.root) == bare
+
+
+class Trouble(msgspec.Struct, frozen=True):
+    """What goes wrong, and what the stage says of it."""
+
+    system: str
+    tool: str
+    code: int
+    text: str
+    pattern: str
+    reason: str
+    message: str
+
+
+TROUBLES = [
+    Trouble("ubuntu", "", 0, "", "", "KernelHeadersMissing", "no linux-headers-5.15.0-97-generic"),
+    Trouble("rocky", "", 0, "", "", "KernelHeadersMissing", "no kernel-devel-5.14.0-427.13.1.el9_4.x86_64"),
+    Trouble("sles", "", 0, "", "", "KernelHeadersMissing", "no kernel-default-devel"),
+    Trouble("ubuntu", "apt-get", 100, "E: Failed to fetch http://x  404  Not Found", "libc6-dev", "PackageGone", "404"),
+    Trouble("debian", "apt-get", 100, "E: Failed to fetch http://x  Could not resolve 'x'", "update",
+            "RepositoryUnreachable", "Could not resolve 'x'"),
+    Trouble("rocky", "dnf", 1, "Curl error (6): Could not resolve host: x", "makecache", "RepositoryUnreachable", "x"),
+    Trouble("ubuntu", "apt-get", 100, "dpkg: error: No space left on device", "libc6-dev", "DiskFull", "No space left"),
+    Trouble("ubuntu", "curl", 22, "curl: (22) The requested URL returned error: 404", "", "VersionUnknown",
+            "NVIDIA-Linux-x86_64-570.133.20.run"),
+    Trouble("sles", "curl", 6, "curl: (6) Could not resolve host: mirror.example", "", "DownloadFailed", "mirror"),
+    Trouble("ubuntu", "make", 2, "x.c:1: error: implicit declaration of 'f'", "modules", "CompileFailed", "'f'"),
+    Trouble("ubuntu", "modprobe", 1, "modprobe: ERROR: could not insert 'nvidia': Key was rejected by service",
+            "nvidia", "SecureBoot", "could not insert 'nvidia'"),
+    Trouble("ubuntu", "modprobe", 1, "modprobe: ERROR: could not insert 'nvidia': Unknown symbol in module", "nvidia",
+            "KernelMismatch", "Unknown symbol"),
+    Trouble("rocky", "nvidia-persistenced", 1, "nvidia-persistenced failed to initialize.", "",
+            "NvidiaPersistencedFailed", "failed to initialize"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("trouble", TROUBLES, ids=lambda t: f"{t.system}-{t.tool}-{t.reason}")
+async def test_what_goes_wrong_is_named_with_its_cure_and_got_over(tmp_path: Path, trouble: Trouble) -> None:
+    machine = Machine(tmp_path, trouble.system)
+    bare = tree(machine.root)
+    if trouble.tool:
+        machine.trouble(trouble.tool, trouble.code, trouble.text, trouble.pattern)
+    else:
+        machine.stock(*ALSO)
+    with pytest.raises(DriverError) as caught:
+        await install(machine.host, wanted=WANTED)
+    assert caught.value.reason == trouble.reason
+    assert trouble.message in caught.value.what
+    assert caught.value.cure
+    assert caught.value.where
+    # From there both ways are open.
+    machine.mend()
+    machine.stock("*")
+    await install(machine.host, wanted=WANTED)
+    assert machine.loaded == f"{VERSION} open"
+    await uninstall(machine.host)
+    assert tree(machine.root) == bare
+
+
+async def test_headers_of_an_older_minor_release_are_found_in_its_own_list(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, "rocky")
+    machine.stock("gcc", "make", "elfutils*", "kmod", "cpio", "*curl", "ca-certificates", "9.4:kernel-devel-*")
+    await install(machine.host, wanted=WANTED)
+    assert any("--releasever=9.4 install kernel-devel-5.14.0-427.13.1.el9_4.x86_64" in c for c in machine.ran)
+
+
+async def test_a_missing_tool_is_named(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, "ubuntu")
+    (machine.root / "usr/bin/apt-get").unlink()
+    with pytest.raises(DriverError) as caught:
+        await install(machine.host, wanted=WANTED)
+    assert caught.value.reason == "AptGetMissing"
+
+
+async def test_repositories_certificates_and_a_signing_key_are_used(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, "debian")
+    for name in ("MOK.priv", "MOK.der"):
+        machine.write(f"var/lib/shim-signed/mok/{name}", "key")
+    wanted = msgspec.structs.replace(
+        WANTED, repositories=(("mirror.list", b"deb http://m /\n"),), certificates=(("ca.crt", b"PEM"),)
+    )
+    with pytest.raises(DriverError) as caught:
+        await install(machine.host, wanted=wanted)
+    assert caught.value.reason == "UpdateCaCertificatesMissing"
+    machine.write("usr/bin/update-ca-certificates", "#!/bin/sh\nexit 0\n")
+    (machine.root / "usr/bin/update-ca-certificates").chmod(0o755)
+    await uninstall(machine.host)
+    with pytest.raises(DriverError) as caught:
+        await install(machine.host, wanted=wanted)
+    assert (machine.driver_root / "etc/apt/sources.list.d/mirror.list").read_text() == "deb http://m /\n"
+    assert not (machine.root / "etc/apt").exists()
+    assert caught.value.reason == "SignFileMissing"
+    assert "sha512 /var/lib/shim-signed/mok/MOK.priv" in caught.value.where
+
+
+# -- kill -9 -----------------------------------------------------------------------------------------------------------
+
+
+def killed(work: Callable[[Machine], Awaitable[None]], machine: Machine) -> bool:
+    """Do `work` on a machine in a process of its own; whether it was killed on the way."""
+    child = os.fork()
+    if not child:
+        code = 1
+        try:
+            asyncio.run(_on(work, machine))
+            code = 0
+        finally:
+            os._exit(code)
+    _, status = os.waitpid(child, 0)
+    if os.WIFSIGNALED(status):
+        return True
+    assert os.WEXITSTATUS(status) == 0
+    return False
+
+
+async def _on(work: Callable[[Machine], Awaitable[None]], machine: Machine) -> None:
+    await work(machine)
+
+
+async def begin(machine: Machine) -> None:
+    await install(machine.host, wanted=WANTED)
+
+
+async def undo(machine: Machine) -> None:
+    await uninstall(machine.host)
+
+
+PARTS = 4
+
+
+@pytest.mark.parametrize(
+    ("system", "part"), [*(("ubuntu", part) for part in range(PARTS)), ("rocky", None), ("sles", None)]
+)
+def test_killed_before_a_command_it_goes_on_and_goes_back(
+    tmp_path_factory: pytest.TempPathFactory, system: str, part: int | None
+) -> None:
+    """Before each command on Ubuntu; elsewhere before those that are that family's own."""
+    model = Machine(tmp_path_factory.mktemp(system), system)
+    bare = tree(model.root)
+    asyncio.run(begin(model))
+    commands = list(model.ran)
+    asyncio.run(undo(model))
+    assert tree(model.root) == bare
+    undoing = len(model.ran) - len(commands)
+    assert len(commands) > 20
+    for step, command in enumerate(commands, start=1):
+        if step % PARTS != part and not (part is None and command.startswith(model.system.programs)):
+            continue
+        machine = Machine(tmp_path_factory.mktemp(system), system)
+        die_at(machine, step)
+        assert killed(begin, machine)
+        machine.before = lambda _: None
+        if step % 2:
+            asyncio.run(finish(machine))
+        die_at(machine, 1 + step % undoing)
+        killed(undo, machine)
+        machine.before = lambda _: None
+        asyncio.run(undo(machine))
+        assert tree(machine.root) == bare, command
+
+
+async def finish(machine: Machine) -> None:
+    await install(machine.host, wanted=WANTED)
+    assert machine.loaded == f"{VERSION} open"
+
+
+def die_at(machine: Machine, step: int) -> None:
+    left = step
+
+    def die(_: str) -> None:
+        nonlocal left
+        left -= 1
+        if left <= 0:
+            os.kill(os.getpid(), 9)
+
+    machine.before = die
+
+
+@pytest.mark.parametrize(
+    ("system", "tool"),
+    [
+        *(("ubuntu", tool) for tool in ("apt-get", "curl", "nvidia-installer", "run", "make", "modprobe", "mount")),
+        *(("ubuntu", tool) for tool in ("nvidia-persistenced", "depmod", "mkdir", "install")),
+        ("rocky", "dnf"),
+        ("sles", "zypper"),
+    ],
+)
+def test_killed_in_the_middle_of_a_tool_it_goes_on(tmp_path: Path, system: str, tool: str) -> None:
+    machine = Machine(tmp_path, system)
+    bare = tree(machine.root)
+    (machine.state / "kill" / tool).touch()
+    assert killed(begin, machine)
+    asyncio.run(finish(machine))
+    for undoing in ("kill", "rmmod", "umount", "rm"):
+        (machine.state / "kill" / undoing).touch()
+        assert killed(undo, machine), undoing
+    asyncio.run(undo(machine))
+    assert tree(machine.root) == bare
+
+
+async def test_a_signal_in_the_middle_leaves_nothing_mounted(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, "ubuntu")
+    bare = tree(machine.root)
+    task = asyncio.create_task(install(machine.host, wanted=WANTED))
+
+    def cancel(command: str) -> None:
+        if "nvidia-installer" in command:
+            task.cancel()
+
+    machine.before = cancel
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    machine.before = lambda _: None
+    assert names.DRIVER_ROOT not in machine.mounts()
+    assert not machine.host.exists(LOCK)
+    await install(machine.host, wanted=WANTED)
+    assert machine.loaded == f"{VERSION} open"
+    await uninstall(machine.host)
+    assert tree(machine.root) == bare
