@@ -17,7 +17,7 @@ from gpuplane.api.crds import SERVED, crds
 from gpuplane.api.gpunode import GPUNode, Stage, StageName, StageState
 from gpuplane.api.marks import Rule
 from gpuplane.api.nvidiadriver import NVIDIADriver
-from gpuplane.api.schema import Served, definition, rules_of, schema_of
+from gpuplane.api.schema import definition, rules_of, schema_of
 from gpuplane.api.validation import KINDS, check_object, errors
 from gpuplane.simulator.apiserver import crd
 from gpuplane.simulator.apiserver.celrules import compile_rules
@@ -29,12 +29,8 @@ nodeStatusExporter gds gdrcopy cdi sandboxWorkloads psa
 """
 
 
-DRIVER = Served(kind=NVIDIADriver, singular="nvidiadriver", status_subresource=True)
-KNOWN = (*SERVED, DRIVER)
-
-
 def schema(kind) -> dict[str, Any]:
-    (served,) = [served for served in KNOWN if served.kind is kind]
+    (served,) = [served for served in SERVED if served.kind is kind]
     return definition(served)["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
 
 
@@ -47,14 +43,14 @@ def places(schema, path=""):
             yield from places(schema[word], f"{path}[]")
 
 
-@pytest.mark.parametrize("served", KNOWN, ids=lambda s: s.kind.__name__)
+@pytest.mark.parametrize("served", SERVED, ids=lambda s: s.kind.__name__)
 def test_the_api_server_takes_it(served):
     made = definition(served)
     crd.fill_defaults(made)
     assert list(crd.findings(made)) == []
 
 
-@pytest.mark.parametrize("served", KNOWN, ids=lambda s: s.kind.__name__)
+@pytest.mark.parametrize("served", SERVED, ids=lambda s: s.kind.__name__)
 def test_every_place_is_structural(served):
     for path, place in places(schema(served.kind)):
         assert place.get("type") or place.get("x-kubernetes-int-or-string"), path
@@ -63,7 +59,7 @@ def test_every_place_is_structural(served):
             assert "x-kubernetes-list-type" in place, path
 
 
-@pytest.mark.parametrize("served", KNOWN, ids=lambda s: s.kind.__name__)
+@pytest.mark.parametrize("served", SERVED, ids=lambda s: s.kind.__name__)
 def test_every_field_explains_itself(served):
     missing = [
         path

@@ -24,9 +24,18 @@ def test_every_pattern_is_about_a_field(pattern: str) -> None:
 
 def test_what_is_set_and_does_nothing_is_named_and_defaults_are_not() -> None:
     spec = {
-        "driver": {"enabled": False, "version": "570", "usePrecompiled": False},
+        "driver": {
+            "enabled": False,
+            "version": "570",
+            "args": ["-x"],
+            "manager": {"image": "m"},
+        },
         "mig": {"strategy": "mixed"},
         "dcgmExporter": {"env": [{"name": "A", "value": "b"}]},
         "unknown": {"x": 1},
     }
-    assert dict(without_effect(spec)) == {"driver.version": "570", "mig.strategy": "mixed"}
+    idle = {"driver.args": ["-x"], "driver.manager.image": "m", "mig.strategy": "mixed"}
+    assert dict(without_effect(spec)) == idle
+    # With a driver image its arguments are somebody's to read.
+    spec["driver"] |= {"repository": "nvcr.io/nvidia", "image": "driver"}
+    assert dict(without_effect(spec)) == {k: v for k, v in idle.items() if k != "driver.args"}

@@ -108,12 +108,20 @@ def test_what_is_found_and_how_to_cure_it(spec, code, path, cure):
     assert "\n" not in str(finding)
 
 
-def test_a_driver_of_a_pool_is_checked_and_its_lack_of_effect_told():
+def test_a_driver_of_a_pool_is_checked():
     driver = {"apiVersion": "nvidia.com/v1alpha1", "kind": "NVIDIADriver", "metadata": {"name": "d"}}
     found = check_object(driver | {"spec": {"driverTyp": "gpu", "default": True, "nodeSelector": {"a": "b"}}})
-    assert [f.code for f in found] == ["GP110", "GP140"]
+    assert [f.code for f in found] == ["GP110"]
     found = check_object(driver | {"spec": {"default": True, "nodeSelector": {"a": "b"}}})
-    assert [f.code for f in found] == ["GP127", "GP140"]
+    assert [f.code for f in found] == ["GP127"]
+    idle = {"nodeSelector": {"a.b/c": "d"}, "gds": {"enabled": True}, "args": ["x"], "licensingConfig": {"name": "l"}}
+    found = check_object(driver | {"spec": idle | {"version": "570.133.20", "repoConfig": {"name": "r"}}})
+    assert {(f.code, f.severity, f.path) for f in found} == {
+        ("GP140", "warning", f"spec.{path}") for path in ("gds.enabled", "args", "licensingConfig.name")
+    }
+    image = {"repository": "nvcr.io/nvidia", "image": "driver", "version": "570.133.20"}
+    found = check_object(driver | {"spec": idle | image})
+    assert [f.path for f in found] == ["spec.gds.enabled"]
 
 
 def test_combinations_that_need_the_driver():

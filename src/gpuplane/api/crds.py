@@ -14,6 +14,7 @@ from typing import Any, Final
 from gpuplane.api.clusterpolicy import ClusterPolicy
 from gpuplane.api.gpunode import GPUNode
 from gpuplane.api.nodefeature import NodeFeature, NodeFeatureRule
+from gpuplane.api.nvidiadriver import NVIDIADriver
 from gpuplane.api.schema import Column, Served, definition
 
 SERVED: Final = (
@@ -41,6 +42,16 @@ SERVED: Final = (
         kind=ClusterPolicy,
         singular="clusterpolicy",
         status_subresource=True,
+        columns=(
+            Column("Status", ".status.state"),
+            Column("Age", ".metadata.creationTimestamp", type="date"),
+        ),
+    ),
+    Served(
+        kind=NVIDIADriver,
+        singular="nvidiadriver",
+        status_subresource=True,
+        short_names=("nvd", "nvdriver", "nvdrivers"),
         columns=(
             Column("Status", ".status.state"),
             Column("Age", ".metadata.creationTimestamp", type="date"),

@@ -100,7 +100,7 @@ def why_not(path: str) -> str:
 def without_effect(spec: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """(path, value) of every field that is set to something else than its default and changes nothing."""
     defaults = _defaults()
-    own = not has_image(spec.get("driver") or {})
+    own = not has_image(spec.get("driver"))
     for path, value in _leaves(spec):
         idle = not acts(path) or (own and needs_image(path))
         if path in defaults and idle and value not in (defaults[path], None, False, "", [], {}):
@@ -128,9 +128,9 @@ _POLICY_NAMES: Final = {
 }
 
 
-def has_image(driver: Mapping[str, Any]) -> bool:
+def has_image(driver: Any) -> bool:
     """Whether a driver image is named, and not our own installer meant."""
-    return bool(driver.get("repository") or driver.get("image"))
+    return isinstance(driver, Mapping) and bool(driver.get("repository") or driver.get("image"))
 
 
 def needs_image(path: str) -> bool:

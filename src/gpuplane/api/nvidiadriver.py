@@ -1,7 +1,8 @@
 """NVIDIADriver (`nvidia.com/v1alpha1`, cluster-scoped): one pool of nodes' driver, instead of the ClusterPolicy's.
 
-The GPU operator's kind. gpuplane checks it, so that a manifest's mistakes are found before it counts; its definition is
-not installed as long as no controller acts on it, for an object that nobody reads would be a lie.
+The GPU operator's kind. It counts with ClusterPolicy `spec.driver.useNvidiaDriverCRD: true`; then the ClusterPolicy's
+own driver fields say no more than whether drivers are installed at all. What becomes of it is decided in
+`gpuplane.operator.drivers`.
 """
 
 from __future__ import annotations
