@@ -37,6 +37,10 @@ ACTS: Final = (
         for component in ("driver", "toolkit", "devicePlugin", "dcgmExporter", "gfd", "validator")
         for field in ("enabled", "env", "resources.*", "imagePullPolicy", "imagePullSecrets", "hostNetwork")
     ),
+    *(
+        f"dcgmExporter.{field}"
+        for field in ("config.*", "service.*", "serviceMonitor.*", "annotations", "hostPID", "hpcJobMapping.*")
+    ),
 )
 """Patterns of paths below `spec` that the operator acts on."""
 
@@ -65,7 +69,7 @@ NO_EFFECT: Final[dict[str, str]] = {
     "devicePlugin.config.*": "the plugin advertises whole GPUs only, so far",
     "devicePlugin.mps.*": "the plugin advertises whole GPUs only, so far",
     "dcgm.*": "the exporter reads the GPUs itself",
-    "dcgmExporter.*": "the exporter serves its default fields to everybody on port 9400, so far",
+    "dcgmExporter.*": "the exporter may not read pods; let Prometheus join kube_pod_labels of kube-state-metrics",
     "mig.*": "MIG is shown but not managed yet",
     "migManager.*": "MIG is shown but not managed yet",
     "validator.*": "the validator validates everything with its own environment",
