@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from gpuplane_image import ImageError
-from gpuplane_image.images import compose_layers, default_cache
+from gpuplane_image.images import composed_layers, default_cache
 
 
 def main() -> None:
@@ -22,10 +22,11 @@ def main() -> None:
     parser.add_argument("--cache", type=Path, help="folder (default: ${XDG_CACHE_HOME:-~/.cache}/gpuplane/image)")
     options = parser.parse_args()
     try:
-        for composed in compose_layers(options.cache or default_cache()):
-            target = options.output / composed.layer.name
-            shutil.rmtree(target, ignore_errors=True)
-            shutil.copytree(composed.tree, target, symlinks=True)
+        with composed_layers(options.cache or default_cache()) as layers:
+            for composed in layers:
+                target = options.output / composed.layer.name
+                shutil.rmtree(target, ignore_errors=True)
+                shutil.copytree(composed.tree, target, symlinks=True)
     except ImageError as error:
         sys.exit(f"rootfs.py: {error}")
 

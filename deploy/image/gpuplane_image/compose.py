@@ -101,7 +101,7 @@ def compose_base(root: Path, packages: Iterable[debian.Package], requirements: s
 def compose_gpuplane(root: Path, base: Path, cache: Path, epoch: int) -> Parts:
     """The upper layer; `base` is the tree of the lower one, whose Python compiles."""
     wheel = dependencies.build_wheel(cache / "wheel", cache)
-    dependencies.install_wheel(wheel, root / _PACKAGES, os.uname().machine, cache)
+    dependencies.unpack_wheel(wheel, root / _PACKAGES)
     _prune(root / _PACKAGES, _UNUSED_WHEEL)
     entry = root / "usr/bin/gpuplane"
     entry.parent.mkdir(parents=True)

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tomllib
 import venv
+import zipfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -63,8 +64,13 @@ def install(requirements: str, target: Path, machine: str, cache: Path) -> None:
     _uv(cache, *_for_image(target, machine), "--require-hashes", "--only-binary", ":all:", "--requirements", str(file))
 
 
-def install_wheel(wheel: Path, target: Path, machine: str, cache: Path) -> None:
-    _uv(cache, *_for_image(target, machine), str(wheel))
+def unpack_wheel(wheel: Path, target: Path) -> None:
+    """Installs a wheel without data files. NB: uv would leave the wheel's place and time beside it, never the same."""
+    with zipfile.ZipFile(wheel) as archive:
+        for entry in archive.infolist():
+            path = Path(archive.extract(entry, target))
+            if not entry.is_dir():
+                path.chmod(entry.external_attr >> 16 & 0o777 or 0o644)
 
 
 def build_wheel(folder: Path, cache: Path) -> Path:

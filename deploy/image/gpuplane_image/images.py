@@ -59,14 +59,16 @@ def build(output: Path, tag: str, *, cache: Path | None = None) -> ImageInfo:
     settings = containerfile.read_settings(
         containerfile.CONTAINERFILE.read_text(), {"VERSION": str(dependencies.project()["version"])}
     )
-    return _write(output, tag, compose_layers(cache or default_cache()), settings)
+    with composed_layers(cache or default_cache()) as layers:
+        return _write(output, tag, layers, settings)
 
 
 def vectoradd_image(output: Path, tag: str = VECTORADD, *, cache: Path | None = None) -> ImageInfo:
     """The vectorAdd workload: the layers of gpuplane's image, with that program as the entry point, as root."""
     program = ("/usr/bin/python3.11", "-P", "-m", "gpuplane.validator.vectoradd")
     settings = layout.Settings(program, environment=("PATH=/usr/sbin:/usr/bin", "PYTHONDONTWRITEBYTECODE=1"))
-    return _write(output, tag, compose_layers(cache or default_cache()), settings)
+    with composed_layers(cache or default_cache()) as layers:
+        return _write(output, tag, layers, settings)
 
 
 def small_image(
@@ -102,8 +104,12 @@ def small_image(
         return _write(output, tag, (composed,), layout.Settings(entrypoint, environment=environment))
 
 
-def compose_layers(cache: Path) -> tuple[_Composed, ...]:
-    """Debian with the dependencies, and gpuplane; from the cache where nothing has changed."""
+@contextmanager
+def composed_layers(cache: Path) -> Iterator[tuple[_Composed, ...]]:
+    """Debian with the dependencies, and gpuplane; from the cache where nothing has changed.
+
+    They are there as long as the context is: the next builder may replace them.
+    """
     with _locked(cache):
         requirements = dependencies.runtime_lock(
             (dependencies.REPOSITORY / "requirements.lock").read_text(), _runtime_roots()
@@ -121,12 +127,13 @@ def compose_layers(cache: Path) -> tuple[_Composed, ...]:
             key,
             lambda tree: compose.compose_base(tree, packages, requirements, cache, epoch()),
         )
-        return base, _kept(
+        own = _kept(
             cache,
             "gpuplane",
             _key(key.encode(), *dependencies.sources()),
             lambda tree: compose.compose_gpuplane(tree, base.tree, cache, epoch()),
         )
+        yield base, own
 
 
 def epoch() -> int:
