@@ -7,7 +7,7 @@ labels of discovery released, and only then may go.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
@@ -16,15 +16,17 @@ from gpuplane import names
 from gpuplane.api.clusterpolicy import ClusterPolicy
 from gpuplane.api.core import DaemonSet, Deployment, Node, RuntimeClass
 from gpuplane.api.gpunode import GPUNode
+from gpuplane.api.nvidiadriver import NVIDIADriver
 from gpuplane.kube import Client, NotFound
 from gpuplane.operator.decide import GPU_LABELLED, REMOVING
 from gpuplane.operator.discovery import DiscoveryRemains
+from gpuplane.operator.driver_objects import read_keys, tell
+from gpuplane.operator.drivers import assign, choices, driver_groups
 from gpuplane.operator.nodes import FEATURE_LABELLER, GPU_LABELLER, release_labels
 from gpuplane.operator.operands import MANAGER, Manifest, is_removal, manifests
 from gpuplane.operator.policy import (
     FINALIZER,
     digest,
-    driver_groups,
     ignored_status,
     is_feature,
     policy_status,
@@ -43,6 +45,7 @@ class ClusterView(msgspec.Struct, frozen=True):
     daemonsets: list[DaemonSet]
     operand_pods: int
     discovery_pods: int = 0
+    drivers: tuple[NVIDIADriver, ...] = ()
 
 
 _KINDS: Final = {kind.RESOURCE.kind: kind.RESOURCE for kind in (RuntimeClass, DaemonSet, Deployment)}
@@ -65,7 +68,7 @@ class ClusterWriter:
             finalizers = [*policy.metadata.finalizers, FINALIZER]
             version = policy.metadata.resource_version
             await self._patch(policy, {"metadata": {"finalizers": finalizers, "resourceVersion": version}})
-        wanted = self._wanted(policy, seen.nodes)
+        wanted = await self._wanted(policy, seen)
         for manifest in wanted:
             await self._apply(manifest)
         for name in to_prune(seen.daemonsets, wanted, policy.metadata.uid):
@@ -84,7 +87,7 @@ class ClusterWriter:
         NB: the operands are not kept up any more. Whoever deletes the policy with its dependents first has them gone
         already, and what undoes their work does not need them.
         """
-        for manifest in self._wanted(policy, seen.nodes):
+        for manifest in await self._wanted(policy, seen):
             if is_removal(manifest):
                 await self._apply(manifest)
         gates = [names.DEPLOY_PREFIX + operand.gate for operand in OPERANDS]
@@ -111,7 +114,7 @@ class ClusterWriter:
         """Say in its status that a second policy does not count."""
         await self._status(policy, ignored_status(used, self._now(), policy.status.conditions))
 
-    def _wanted(self, policy: ClusterPolicy, nodes: Iterable[Node]) -> list[Manifest]:
+    async def _wanted(self, policy: ClusterPolicy, seen: ClusterView) -> list[Manifest]:
         owner = {
             "apiVersion": ClusterPolicy.RESOURCE.api_version,
             "kind": ClusterPolicy.RESOURCE.kind,
@@ -119,14 +122,16 @@ class ClusterWriter:
             "uid": policy.metadata.uid,
             "controller": True,
         }
-        nodes = list(nodes)
         removing = {
             operand.gate
             for operand in OPERANDS
-            for node in nodes
+            for node in seen.nodes
             if node.metadata.labels.get(names.DEPLOY_PREFIX + operand.gate) == REMOVING
         }
-        return manifests(policy.spec, driver_groups(nodes), removing, image=self._image, owner=owner)
+        found = choices(policy.spec, seen.drivers)
+        groups = driver_groups(seen.nodes, found, assign(seen.nodes, found))
+        keys = await read_keys(self._client, found)
+        return manifests(policy.spec, groups, removing, image=self._image, owner=owner, keys=keys)
 
     async def _apply(self, manifest: Manifest) -> None:
         name = f"{manifest['kind']}/{manifest['metadata']['name']}"
@@ -151,6 +156,11 @@ class ClusterWriter:
             policy.status.conditions, seen.gpunodes, discovered=discovered, error=self.error, now=self._now()
         )
         await self._status(policy, status)
+        if seen.drivers:
+            used = policy.spec.driver.use_nvidia_driver_crd
+            found = choices(policy.spec, seen.drivers) if used else []
+            by_name = {node.metadata.name: node for node in seen.gpunodes}
+            await tell(self._client, MANAGER, seen.drivers, found, assign(seen.nodes, found), by_name, self._now())
 
     async def _status(self, policy: ClusterPolicy, status: dict[str, Any]) -> None:
         if msgspec.convert(status, type(policy.status)) != policy.status:

@@ -73,7 +73,14 @@ def decide(seen: Observed, now: str) -> NodePlan:
     ready = holds(stages, StageName.READY)
     taint = seen.taint_wanted and not ready
     return NodePlan(
-        labels=_changes(seen.labels, {names.GPU_PRESENT_LABEL: OPEN, **gates(seen, stages)}),
+        labels=_changes(
+            seen.labels,
+            {
+                names.GPU_PRESENT_LABEL: OPEN,
+                names.DRIVER_OWNER_LABEL: seen.driver_owner or None,
+                **gates(seen, stages),
+            },
+        ),
         status=status if status != seen.status else None,
         urgent=not only_free
         and (
@@ -139,14 +146,18 @@ def _explain_running(seen: Observed, stages: dict[str, Stage], now: str) -> None
         if operand is None or state_of(stages, name) not in (None, StageState.RUNNING):
             continue
         pod = seen.pods.get(operand.gate)
-        if pod is None or not pod.problem:
+        if name is StageName.DRIVER and pod is None and seen.no_driver[0]:
+            reason, message, cure = seen.no_driver
+            why = Stage(state=StageState.RUNNING, reason=reason, message=message, cure=cure)
+        elif pod is not None and pod.problem:
+            where = f"pod/{pod.name}"
+            why = Stage(state=StageState.RUNNING, reason=pod.problem, message=pod.message, where=where)
+        else:
             stages.pop(name.value, None)
             continue
         old = stages.get(name.value)
-        since = old.since if old is not None and old.reason == pod.problem else now
-        stages[name.value] = Stage(
-            state=StageState.RUNNING, since=since, reason=pod.problem, message=pod.message, where=f"pod/{pod.name}"
-        )
+        since = old.since if old is not None and old.reason == why.reason else now
+        stages[name.value] = msgspec.structs.replace(why, since=since)
 
 
 def gates(seen: Observed, stages: Mapping[str, Stage]) -> dict[str, str | None]:
@@ -176,7 +187,7 @@ def _take_back(seen: Observed) -> NodePlan:
     wanted = {names.DEPLOY_PREFIX + operand.gate: _closing(seen, operand, stages) for operand in OPERANDS}
     closed = not any(wanted.values()) and not any(operand.gate in seen.pods for operand in OPERANDS)
     if closed:
-        wanted[names.GPU_PRESENT_LABEL] = None
+        wanted[names.GPU_PRESENT_LABEL] = wanted[names.DRIVER_OWNER_LABEL] = None
     return NodePlan(
         labels=_changes(seen.labels, wanted),
         delete=closed and seen.status is not None,

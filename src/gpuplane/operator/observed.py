@@ -27,7 +27,8 @@ class Observed(msgspec.Struct, frozen=True):
 
     `status` is None while there is no GPUNode; `pods` is keyed by gate; `enabled` holds the gates that the
     ClusterPolicy wants and is empty when there is none (then everything is taken back). `held` counts GPUs promised
-    to pods. `answers` is False while the node is not Ready.
+    to pods. `answers` is False while the node is not Ready. `driver_owner` is the NVIDIADriver that the node has its
+    driver from; `no_driver` (reason, message, cure) why it gets none.
     """
 
     name: str
@@ -44,6 +45,8 @@ class Observed(msgspec.Struct, frozen=True):
     enabled: frozenset[str]
     taint_wanted: bool = False
     answers: bool = True
+    driver_owner: str = ""
+    no_driver: tuple[str, str, str] = ("", "", "")
 
     @property
     def has_gpus(self) -> bool:
@@ -63,6 +66,8 @@ def observe(
     held: int,
     enabled: frozenset[str],
     taint_wanted: bool,
+    driver_owner: str = "",
+    no_driver: tuple[str, str, str] = ("", "", ""),
 ) -> Observed:
     labels = node.metadata.labels
     info = node.status.node_info
@@ -81,6 +86,8 @@ def observe(
         enabled=enabled,
         taint_wanted=taint_wanted,
         answers=answers(node),
+        driver_owner=driver_owner,
+        no_driver=no_driver,
     )
 
 

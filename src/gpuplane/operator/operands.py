@@ -6,9 +6,7 @@ The YAML reads as it ships; nothing in it is a template. What a policy can chang
 from __future__ import annotations
 
 import functools
-import hashlib
-import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from importlib import resources
 from typing import Any, Final
 
@@ -20,32 +18,20 @@ from gpuplane.api.clusterpolicy import ClusterPolicySpec
 from gpuplane.api.components import Component
 from gpuplane.api.meta import to_dict
 from gpuplane.operator.decide import REMOVING
+from gpuplane.operator.driver_sets import GROUP_LABEL, Keys, for_group, set_env
+from gpuplane.operator.drivers import DriverChoice, DriverGroup
 from gpuplane.operator.observed import COMPONENT_LABEL
 from gpuplane.operator.stages import OPERANDS, Operand
 
 MANAGER: Final = names.FIELD_MANAGER_PREFIX + "operator"
-GROUP_LABEL: Final = "gpuplane.dev/driver-group"
 NAME_LABEL: Final = "app.kubernetes.io/name"
+DRIVER_IMAGE: Final = "0210-driver-image.yaml"
+DEFAULT_PRIORITY: Final = "system-node-critical"
+OWN_IMAGE: Final = "gpuplane/gpuplane"  # in the YAML, where the operator puts its own
 DISCOVERY: Final = "0100-node-feature-discovery.yaml"
 RUNTIME_CLASSES: Final = "0010-runtime-classes.yaml"
 REMOVAL: Final = "-removal"
 Manifest = dict[str, Any]
-
-
-class DriverGroup(msgspec.Struct, frozen=True, order=True):
-    """Nodes that can share one driver: same OS and version, same kernel. `os` is "ubuntu", `version` "22.04"."""
-
-    os: str
-    version: str
-    kernel: str
-
-    @property
-    def name(self) -> str:
-        """For the DaemonSet's name: lower case, at most 40 characters, a digest where it had to be cut."""
-        text = re.sub(r"[^a-z0-9.-]+", "-", f"{self.kernel}-{self.os}{self.version}".lower())
-        if len(text) <= 40:
-            return text.strip("-.")
-        return text[:33].strip("-.") + "-" + hashlib.sha256(text.encode()).hexdigest()[:6]
 
 
 def enabled_gates(spec: ClusterPolicySpec) -> frozenset[str]:
@@ -63,14 +49,16 @@ def _switchable(operand: Operand) -> bool:
 
 def manifests(
     spec: ClusterPolicySpec,
-    groups: Iterable[DriverGroup],
+    groups: Mapping[DriverGroup, DriverChoice],
     removing: Iterable[str] = (),
     *,
     image: str,
     owner: Manifest,
+    keys: Keys | None = None,
 ) -> list[Manifest]:
     """Everything that shall exist under this policy, in the order in which to apply it.
 
+    `groups` are the driver groups with what each gets, `keys` those of the ConfigMaps that driver images are given.
     `removing` are the gates that some node has at `removing`; their DaemonSets undo the operand's work. These are not
     owned by the policy: garbage collection must not take them while a policy is deleted with its dependents first.
     """
@@ -82,11 +70,12 @@ def manifests(
     for operand in OPERANDS:
         if operand.gate not in gates:
             continue
-        for manifest in load(operand.manifest):
-            if operand.gate == "driver":
-                wanted += [_for_group(manifest, group) for group in sorted(groups)]
-            else:
-                wanted.append(manifest)
+        if operand.gate == "driver":
+            for group, choice in sorted(groups.items()):
+                own, theirs = load(operand.manifest)[0], load(DRIVER_IMAGE)[0]
+                wanted.append(for_group(own, theirs, group, choice, keys or {}))
+        else:
+            wanted += load(operand.manifest)
     return [_customized(manifest, spec, image=image, owner=owner) for manifest in wanted]
 
 
@@ -100,30 +89,6 @@ def load(name: str) -> list[Manifest]:
     """The documents of one file of `operands/`, fresh copies."""
     documents: list[Manifest] = msgspec.json.decode(_parsed(name))
     return documents
-
-
-def _copy(manifest: Manifest) -> Manifest:
-    same: Manifest = msgspec.json.decode(msgspec.json.encode(manifest))
-    return same
-
-
-def _for_group(manifest: Manifest, group: DriverGroup) -> Manifest:
-    name = f"{manifest['metadata']['name']}-{group.name}"
-    manifest = _copy(manifest)
-    manifest["metadata"]["name"] = name
-    spec = manifest["spec"]
-    for labels in (
-        manifest["metadata"]["labels"],
-        spec["selector"]["matchLabels"],
-        spec["template"]["metadata"]["labels"],
-    ):
-        labels[GROUP_LABEL] = group.name
-    spec["template"]["spec"]["nodeSelector"] |= {
-        names.OS_ID_LABEL: group.os,
-        names.OS_VERSION_LABEL: group.version,
-        names.KERNEL_VERSION_LABEL: group.kernel,
-    }
-    return manifest
 
 
 def _removal(manifest: Manifest) -> Manifest:
@@ -166,14 +131,15 @@ def _customized(manifest: Manifest, spec: ClusterPolicySpec, *, image: str, owne
     pod = template["spec"]
     _shared(template, spec)
     component = next((o.component for o in OPERANDS if o.gate == meta["labels"][COMPONENT_LABEL]), "")
-    for container in pod["containers"]:
-        container["image"] = image
+    if GROUP_LABEL in meta["labels"]:
+        component = ""  # a driver's own fields are in already, the ClusterPolicy's or an NVIDIADriver's
+    for container in (*pod.get("initContainers", ()), *pod["containers"]):
+        if container["image"] == OWN_IMAGE:
+            container["image"] = image
         container["terminationMessagePolicy"] = "FallbackToLogsOnError"
         container["args"] = [_host_path(argument, spec) for argument in container["args"]]
         if component:
             _component(pod, container, getattr(spec, component))
-    if component == "driver" and not spec.driver.enabled:
-        _set_env(pod["containers"][0], names.DRIVER_INSTALL_ENV, "false")
     return manifest
 
 
@@ -181,10 +147,12 @@ def _shared(template: Manifest, spec: ClusterPolicySpec) -> None:
     """What `daemonsets` and `hostPaths` say of every operand's pods."""
     common, pod = spec.daemonsets, template["spec"]
     template["metadata"]["labels"] = {**spec.operator.labels, **common.labels, **template["metadata"]["labels"]}
-    if annotations := {**spec.operator.annotations, **common.annotations}:
+    own = template["metadata"].get("annotations", {})
+    if annotations := {**spec.operator.annotations, **common.annotations, **own}:
         template["metadata"]["annotations"] = annotations
     pod["tolerations"] += [to_dict(toleration) for toleration in common.tolerations]
-    if common.priority_class_name:
+    theirs = GROUP_LABEL in template["metadata"]["labels"] and pod["priorityClassName"] != DEFAULT_PRIORITY
+    if common.priority_class_name and not theirs:
         pod["priorityClassName"] = common.priority_class_name
     if common.pod_security_context:
         pod["securityContext"] = common.pod_security_context
@@ -201,7 +169,7 @@ def _host_path(argument: str, spec: ClusterPolicySpec) -> str:
 def _component(pod: Manifest, container: Manifest, component: Component) -> None:
     """What one component of the policy says of its pod: env, resources, network, how to pull."""
     for variable in component.env:
-        _set_env(container, variable.name, variable.value)
+        set_env(container, variable.name, variable.value)
     if component.image_pull_policy:
         container["imagePullPolicy"] = component.image_pull_policy
     if component.image_pull_secrets:
@@ -210,10 +178,6 @@ def _component(pod: Manifest, container: Manifest, component: Component) -> None
         container["resources"] = to_dict(component.resources)
     if component.host_network is not None:
         pod["hostNetwork"] = component.host_network
-
-
-def _set_env(container: Manifest, name: str, value: str) -> None:
-    container["env"] = [entry for entry in container["env"] if entry["name"] != name] + [{"name": name, "value": value}]
 
 
 def _update_strategy(spec: ClusterPolicySpec, default: Manifest) -> Manifest:

@@ -16,12 +16,14 @@ from gpuplane.api.core import DaemonSet, Node, Pod
 from gpuplane.api.effects import without_effect
 from gpuplane.api.gpunode import GPUNode
 from gpuplane.api.meta import to_dict
+from gpuplane.api.nvidiadriver import NVIDIADriver
 from gpuplane.api.requests import gpus_held
 from gpuplane.errors import Retryable
 from gpuplane.kube import Client, Controller, EventRecorder, Informer, Lease, Source, SystemClock, TokenBucket
 from gpuplane.operand.http import serving
 from gpuplane.operator.cluster import ClusterView, ClusterWriter
 from gpuplane.operator.discovery import COMPONENTS as DISCOVERY
+from gpuplane.operator.drivers import choices, owner_of, why_none
 from gpuplane.operator.metrics import paths
 from gpuplane.operator.nodes import NodeWriter, Settling
 from gpuplane.operator.observed import COMPONENT_LABEL, answers, observe
@@ -74,6 +76,7 @@ class Operator:
         self.nodes = Informer(client, Node)
         self.gpunodes = Informer(client, GPUNode)
         self.policies = Informer(client, ClusterPolicy)
+        self.drivers = Informer(client, NVIDIADriver)
         self.pods = Informer(client, Pod)
         self.daemonsets = Informer(client, DaemonSet, names.OPERATOR_NAMESPACE)
         self.pods.add_index("node", lambda pod: (pod.spec.node_name,) if pod.spec.node_name else ())
@@ -92,6 +95,7 @@ class Operator:
                 self.gpunodes,
                 Source(self.pods, _node_of_pod),
                 Source(self.policies, lambda policy: self._all_nodes()),
+                Source(self.drivers, lambda driver: self._all_nodes()),
             ],
             self.reconcile_node,
             workers=8,
@@ -106,7 +110,7 @@ class Operator:
         )
 
     def _policy_sources(self) -> Iterable[Informer[Any]]:
-        return (self.policies, self.nodes, self.gpunodes, self.daemonsets)
+        return (self.policies, self.drivers, self.nodes, self.gpunodes, self.daemonsets)
 
     def _ends_with(self, pod: Pod) -> Iterable[str]:
         """A policy that is being deleted waits for the last operand's pod, one without discovery for discovery's."""
@@ -145,6 +149,8 @@ class Operator:
         policy = self.policy
         alive = policy is not None and not policy.metadata.deletion_timestamp
         pods = self.pods.by_index("node", name)
+        found = choices(policy.spec, self.drivers.items()) if policy is not None and alive else []
+        owner = owner_of(node.metadata.labels, found)
         seen = observe(
             node,
             gpunode,
@@ -152,6 +158,8 @@ class Operator:
             held=sum(map(gpus_held, pods)),
             enabled=enabled_gates(policy.spec) if policy is not None and alive else frozenset(),
             taint_wanted=policy.spec.operator.not_ready_taint if policy is not None and alive else False,
+            driver_owner=owner or "",
+            no_driver=why_none(owner, found) if alive else ("", "", ""),
         )
         return await self.writer.carry_out(node, gpunode, seen, self._settling, len(self.nodes))
 
@@ -169,6 +177,7 @@ class Operator:
             daemonsets=self.daemonsets.items(),
             operand_pods=self._operand_pods(),
             discovery_pods=self._operand_pods(DISCOVERY),
+            drivers=tuple(self.drivers.items()),
         )
         if policy.metadata.deletion_timestamp:
             await self.cluster.end(policy, seen)

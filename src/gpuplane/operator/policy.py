@@ -9,11 +9,11 @@ import msgspec
 
 from gpuplane import names
 from gpuplane.api.clusterpolicy import ClusterPolicy
-from gpuplane.api.core import DaemonSet, Node
+from gpuplane.api.core import DaemonSet
 from gpuplane.api.gpunode import GPUNode, StageName, StageState
 from gpuplane.api.meta import Condition, to_dict
 from gpuplane.kube.events import EventLevel
-from gpuplane.operator.operands import DriverGroup, Manifest
+from gpuplane.operator.operands import Manifest
 
 FINALIZER: Final = "gpuplane.dev/take-back"
 PART_OF_LABEL: Final = "app.kubernetes.io/part-of"
@@ -29,18 +29,6 @@ def chosen(policies: Iterable[ClusterPolicy]) -> tuple[ClusterPolicy | None, lis
 def is_feature(label: str) -> bool:
     """Whether a node label comes from feature discovery."""
     return label.startswith(names.FEATURE_PREFIX)
-
-
-def driver_groups(nodes: Iterable[Node]) -> frozenset[DriverGroup]:
-    """The driver groups of all GPU nodes that discovery has labelled."""
-    groups = set()
-    for node in nodes:
-        labels = node.metadata.labels
-        system = labels.get(names.OS_ID_LABEL)
-        kernel = labels.get(names.KERNEL_VERSION_LABEL)
-        if system and kernel and any(labels.get(label) == "true" for label in names.PCI_PRESENT_LABELS):
-            groups.add(DriverGroup(system, labels.get(names.OS_VERSION_LABEL, ""), kernel))
-    return frozenset(groups)
 
 
 def to_prune(existing: Iterable[DaemonSet], wanted: Iterable[Manifest], policy_uid: str) -> list[str]:
@@ -85,8 +73,8 @@ def policy_status(
         "state": "ready" if ready else "notReady",
         "namespace": names.OPERATOR_NAMESPACE,
         "conditions": [
-            to_dict(_condition(old, "Ready", ready, reason, message, now)),
-            to_dict(_condition(old, "Error", bool(error), reason if error else "None", error, now)),
+            to_dict(condition(old, "Ready", ready, reason, message, now)),
+            to_dict(condition(old, "Error", bool(error), reason if error else "None", error, now)),
         ],
     }
 
@@ -94,8 +82,7 @@ def policy_status(
 def ignored_status(used: str, now: str, old: Sequence[Condition]) -> dict[str, Any]:
     """`status` of a policy that does not count."""
     message = f"ClusterPolicy {used} is older and in force; there can be one"
-    condition = _condition(old, "Ready", False, "Ignored", message, now)
-    return {"state": "ignored", "conditions": [to_dict(condition)]}
+    return {"state": "ignored", "conditions": [to_dict(condition(old, "Ready", False, "Ignored", message, now))]}
 
 
 def _holds(node: GPUNode, name: StageName) -> bool:
@@ -110,9 +97,9 @@ def _waits(waiting: Sequence[GPUNode]) -> str:
     return ", ".join(shown) + more
 
 
-def _condition(old: Sequence[Condition], kind: str, holds: bool, reason: str, message: str, now: str) -> Condition:
+def condition(old: Sequence[Condition], kind: str, holds: bool, reason: str, message: str, now: str) -> Condition:
     status = "True" if holds else "False"
-    before = next((condition for condition in old if condition.type == kind), None)
+    before = next((one for one in old if one.type == kind), None)
     since = before.last_transition_time if before is not None and before.status == status else now
     return Condition(type=kind, status=status, reason=reason, message=message, last_transition_time=since)
 
