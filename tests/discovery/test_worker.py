@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
+from gpuplane.api.nodefeature import NodeFeatureRule
 from gpuplane.discovery import run, run_gpu, uninstall
 from gpuplane.discovery.gpu import is_gpu_label
 from gpuplane.errors import Retryable
@@ -107,3 +110,84 @@ async def test_uninstall_leaves_the_labels_of_others_only(world: Any) -> None:
     world.client.writes.clear()
     await uninstall(world.context(None))
     assert world.client.writes == []
+
+
+FEATURES_D = "etc/kubernetes/node-feature-discovery/features.d"
+
+
+async def test_labels_of_feature_files_come_and_go_also_over_a_restart(world: Any) -> None:
+    world.write(f"{FEATURES_D}/f", "vendor.io/x=1\n")
+    await world.passes(run, nothing)
+    assert world.client.labels["vendor.io/x"] == "1"
+    assert world.client.annotations == {"gpuplane.dev/user-labels": "vendor.io/x"}
+    assert len(world.client.writes) == 1
+    (world.root / FEATURES_D / "f").unlink()
+    await world.passes(run, nothing)
+    assert "vendor.io/x" not in world.client.labels
+    assert world.client.annotations == {}
+    assert len(world.client.writes) == 2
+
+
+async def test_a_broken_feature_file_is_told_once_and_changes_nothing(world: Any, caplog: Any) -> None:
+    world.write(f"{FEATURES_D}/f", "vendor.io/x=1\n")
+    await world.passes(run, lambda: world.write(f"{FEATURES_D}/f", "kubernetes.io/x=1\n"), nothing, nothing)
+    assert world.client.labels["vendor.io/x"] == "1"
+    assert len(world.client.writes) == 1
+    assert len([record for record in caplog.records if "belongs to Kubernetes" in record.message]) == 1
+
+
+def a_rule(**fields: Any) -> NodeFeatureRule:
+    spec = {"rules": [{"name": "r", **fields}]}
+    return msgspec.convert({"metadata": {"name": "r"}, "spec": spec}, NodeFeatureRule)
+
+
+BY_RELEASE = a_rule(
+    labels={"x": "1"}, matchFeatures=[{"feature": "system.osrelease", "matchExpressions": {"ID": {"op": "Exists"}}}]
+)
+
+
+async def test_features_are_published_while_there_are_rules(world: Any) -> None:
+    world.client.rules = [BY_RELEASE]
+    await world.passes(run, nothing, nothing)
+    published = world.client.features["n"]
+    assert published.spec.features.attributes["system.osrelease"].elements == {"ID": "ubuntu"}
+    assert published.metadata.owner_references[0].uid == "uid-1"
+    assert world.client.feature_writes == 1
+    world.client.rules = []
+    await world.passes(run, nothing)
+    assert world.client.features == {}
+    assert world.client.feature_writes == 2
+
+
+async def test_a_published_object_that_somebody_deleted_comes_back(world: Any) -> None:
+    world.client.rules = [BY_RELEASE]
+    await world.passes(run, nothing, world.client.features.clear)
+    assert "n" in world.client.features
+
+
+async def test_a_rules_label_has_the_last_word_without_a_fight(world: Any) -> None:
+    await world.passes(run)
+    world.client.labels[DISK] = "by-rule"
+    world.client.annotations["gpuplane.nfd.node.kubernetes.io/feature-labels"] = "storage-nonrotationaldisk"
+    await world.passes(run, nothing, nothing)
+    assert world.client.labels[DISK] == "by-rule"
+    assert len(world.client.writes) == 1
+    del world.client.labels[DISK], world.client.annotations["gpuplane.nfd.node.kubernetes.io/feature-labels"]
+    await world.passes(run)
+    assert world.client.labels[DISK] == "true"
+
+
+async def test_another_node_feature_discovery_takes_over_without_a_gap(world: Any) -> None:
+    await world.passes(run)
+    before = dict(world.client.labels)
+    theirs = [name for name in before if "pci-" in name or "os_release" in name]
+    short = ",".join(name.removeprefix("feature.node.kubernetes.io/") for name in theirs)
+    world.client.annotations["nfd.node.kubernetes.io/feature-labels"] = short
+    world.client.rules = [BY_RELEASE]
+    await world.passes(run, nothing, nothing)
+    kept = {name: value for name, value in world.client.labels.items() if "feature.node" in name}
+    assert kept == {name: before[name] for name in theirs}  # what it keeps stays, what nobody keeps any more goes
+    assert world.client.features == {}
+    assert len(world.client.writes) == 2
+    await world.passes(run, lambda: world.client.labels.pop(theirs[0]))
+    assert theirs[0] not in world.client.labels  # theirs to give, theirs to take

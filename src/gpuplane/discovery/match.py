@@ -191,7 +191,7 @@ def evaluate(rule: FeatureRule, features: Features) -> Output | None:
     ways = [found for way in rule.match_any if (found := match_all(way.match_features, features)) is not None]
     if rule.match_any and not ways:
         return None
-    if rule.match_features:
+    if rule.match_features or not rule.match_any:  # a rule that asks nothing holds everywhere
         found = match_all(rule.match_features, features)
         if found is None:
             return None

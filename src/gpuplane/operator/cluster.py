@@ -19,7 +19,7 @@ from gpuplane.api.gpunode import GPUNode
 from gpuplane.api.nvidiadriver import NVIDIADriver
 from gpuplane.kube import Client, NotFound
 from gpuplane.operator.decide import GPU_LABELLED, REMOVING
-from gpuplane.operator.discovery import DiscoveryRemains
+from gpuplane.operator.discovery import MASTER, DiscoveryRemains
 from gpuplane.operator.driver_objects import read_keys, tell
 from gpuplane.operator.drivers import assign, choices, driver_groups
 from gpuplane.operator.nodes import FEATURE_LABELLER, GPU_LABELLER, release_labels
@@ -77,6 +77,7 @@ class ClusterWriter:
             self._remains.started()
         else:
             await self._remains.stop()
+            self._applied.pop(f"Deployment/{MASTER}", None)
             if not seen.discovery_pods:
                 await self._remains.clear(seen.nodes)
         await self._tell(policy, seen)

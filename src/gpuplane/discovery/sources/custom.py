@@ -6,6 +6,7 @@ They make labels and variables only. A file is taken whole or not at all, as fea
 from __future__ import annotations
 
 import textwrap
+from contextlib import suppress
 from typing import Any, Final
 
 import msgspec
@@ -88,25 +89,23 @@ def parse(data: bytes, path: str) -> tuple[FeatureRule, ...]:
     from gpuplane.api.manifests import check_text  # late: few machines have such a file
 
     text = data.decode(errors="replace")
+    found: Any = []
+    with suppress(yaml.YAMLError):  # told below, with its place
+        found = yaml.safe_load(text)
+        if not isinstance(found, list):
+            raise InvalidInput("is no list of rules", where=f"{path}:1", cure="begin each rule with - name:")
     checked = check_text(_HEAD + textwrap.indent(text, "  "))
     for finding in (finding for document in checked for finding in document.findings):
         if finding.severity == "error":
             line = max(1, finding.line - _HEAD.count("\n"))
             what = f"{finding.path.removeprefix('spec.')} {finding.message}".strip()
             raise InvalidInput(what, where=f"{path}:{line}", cure=finding.cure or f"gpuplane explain {finding.code}")
-    rules = tuple(msgspec.convert(_list(text, path), list[FeatureRule]))
+    rules = tuple(msgspec.convert(found, list[FeatureRule]))
     for rule in rules:
         if rule.taints or rule.extended_resources or rule.annotations:
             what = f"rule {rule.name!r} makes more than labels"
             cure = "taints, resources and annotations are for NodeFeatureRule objects"
             raise InvalidInput(what, where=path, cure=cure)
-    return rules
-
-
-def _list(text: str, path: str) -> list[Any]:
-    rules = yaml.safe_load(text)
-    if not isinstance(rules, list):
-        raise InvalidInput("is no list of rules", where=f"{path}:1", cure="begin each rule with - name:")
     return rules
 
 

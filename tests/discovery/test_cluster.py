@@ -1,0 +1,179 @@
+"""Rules on a cluster: installed, applied, changed, broken, deleted, and nothing left of them.
+
+The embedded cluster with one machine; operator, worker and master are the processes that a real one runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuplane.api.clusterpolicy import ClusterPolicy
+from gpuplane.api.core import DaemonSet, Deployment, Event, Node, Pod
+from gpuplane.api.nodefeature import NodeFeature, NodeFeatureRule
+from gpuplane.api.nodefeature_node import other_discovery
+from gpuplane.kube import Client, Informer, Invalid
+from gpuplane.simulator.cluster import NodeSpec
+
+PATIENCE_SECONDS = 60.0
+PREFIX = "feature.node.kubernetes.io/"
+GPU = {"feature": "pci.device", "matchExpressions": {"vendor": {"op": "In", "value": ["10de"]}}}
+RULE: dict[str, Any] = {
+    "apiVersion": "nfd.k8s-sigs.io/v1alpha1",
+    "kind": "NodeFeatureRule",
+    "metadata": {"name": "gpu-nodes"},
+    "spec": {
+        "rules": [
+            {
+                "name": "gpu nodes",
+                "labels": {"system": "@system.osrelease.ID", "vendor.io/gpus": "true"},
+                "labelsTemplate": "{{ range .pci.device }}device-{{ .device }}=true\n{{ end }}",
+                "annotations": {"vendor.io/note": "has GPUs"},
+                "taints": [{"key": "vendor.io/gpus", "effect": "PreferNoSchedule", "value": "yes"}],
+                "extendedResources": {"vendor.io/licences": "3"},
+                "matchFeatures": [GPU],
+            }
+        ]
+    },
+}
+
+
+class World:
+    """A client, and what it sees of the one Node."""
+
+    def __init__(self, client: Client, kubeconfig: Path) -> None:
+        self.client = client
+        self._kubeconfig = kubeconfig
+
+    async def gpuplane(self, *arguments: str) -> None:
+        environment = {**os.environ, "KUBECONFIG": str(self._kubeconfig)}
+        command = (sys.executable, "-m", "gpuplane", *arguments)
+        done = await asyncio.to_thread(subprocess.run, command, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+
+    async def until(self, kind: Any, holds: Callable[[list[Any]], Any]) -> Any:
+        """What `holds(objects)` gives once that is true; looks after each change."""
+        informer = Informer(self.client, kind)
+        changed = asyncio.Event()
+        informer.add_handler(lambda old, new: changed.set())
+        informer.start()
+        try:
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                await informer.synced()
+                while not (found := holds(informer.items())):
+                    await changed.wait()
+                    changed.clear()
+                return found
+        except TimeoutError:
+            raise AssertionError(f"did not come about in {PATIENCE_SECONDS:.0f} s: {informer.items()}") from None
+        finally:
+            await informer.stop()
+
+    async def node(self, holds: Callable[[Node], Any]) -> Node:
+        found: Node = await self.until(Node, lambda nodes: next((node for node in nodes if holds(node)), None))
+        return found
+
+    async def apply(self, rule: dict[str, Any]) -> None:
+        await self.client.apply(rule, "kubectl", resource=NodeFeatureRule.RESOURCE)
+
+
+def of_rules(node: Node) -> tuple[Any, ...]:
+    """Everything on a Node that could come from a rule."""
+    meta = node.metadata
+    return (
+        {name for name in meta.labels if "vendor.io" in name or name.startswith((f"{PREFIX}system", f"{PREFIX}device"))}
+        - {name for name in meta.labels if name.startswith(f"{PREFIX}system-os_release")},
+        {name: value for name, value in meta.annotations.items() if "vendor.io" in name or "nfd." in name},
+        [taint for taint in node.spec.taints if "vendor.io" in taint.key],
+        {name for name in node.status.capacity if "vendor.io" in name},
+    )
+
+
+@pytest.fixture
+async def world(embedded_cluster: Any) -> Any:
+    handle = await embedded_cluster(nodes=(NodeSpec(name="n1", machine="t4-ubuntu22"),))
+    async with Client.connect(handle.kubeconfig) as client:
+        yield World(client, handle.kubeconfig)
+
+
+async def test_a_rules_whole_life(world: World) -> None:
+    await world.gpuplane("install", "-q")
+    bare = of_rules(await world.node(lambda node: node.metadata.labels.get(f"{PREFIX}pci-10de.present")))
+    assert bare == (set(), {}, [], set())
+
+    await world.apply(RULE)
+    node = await world.node(lambda node: "vendor.io/licences" in node.status.allocatable)
+    labels = node.metadata.labels
+    assert (labels[f"{PREFIX}system"], labels["vendor.io/gpus"], labels[f"{PREFIX}device-1eb8"]) == (
+        "ubuntu",
+        "true",
+        "true",
+    )
+    assert node.metadata.annotations["vendor.io/note"] == "has GPUs"
+    assert [(taint.key, taint.value, taint.effect) for taint in node.spec.taints if "vendor" in taint.key] == [
+        ("vendor.io/gpus", "yes", "PreferNoSchedule")
+    ]
+    assert node.status.capacity["vendor.io/licences"] == "3"
+    assert not other_discovery(node.metadata.annotations)
+
+    changed = {**RULE, "spec": {"rules": [{**RULE["spec"]["rules"][0], "extendedResources": {"vendor.io/seats": "5"}}]}}
+    changed["spec"]["rules"][0] |= {"labels": {"vendor.io/other": "1"}, "labelsTemplate": "", "taints": []}
+    await world.apply(changed)
+    node = await world.node(lambda node: of_rules(node)[3] == {"vendor.io/seats"})
+    found = of_rules(await world.node(lambda node: len(of_rules(node)[1]) == 4))
+    assert found[0] == {"vendor.io/other"}
+    assert found[2] == []
+
+    # One that cannot be evaluated on this node leaves what there is, and says why.
+    number = {"feature": "system.osrelease", "matchExpressions": {"ID": {"op": "Gt", "value": ["1"]}}}
+    wrong = {**RULE, "spec": {"rules": [{"name": "wrong", "matchFeatures": [number]}]}}
+    await world.apply(wrong)
+    event = await world.until(Event, lambda events: next((e for e in events if e.reason == "RuleNotApplied"), None))
+    assert "no whole number" in event.message
+    assert event.involved_object.name == "gpu-nodes"
+    assert of_rules(await world.client.get(Node, "n1")) == found
+    with pytest.raises(Invalid, match="Nearly"):
+        number["matchExpressions"] = {"ID": {"op": "Nearly", "value": ["1"]}}
+        await world.apply(wrong)
+
+    await world.client.delete(NodeFeatureRule, "gpu-nodes")
+    await world.node(lambda node: of_rules(node) == bare)
+    await world.until(NodeFeature, lambda objects: not objects)
+
+
+async def test_switched_off_it_leaves_the_labels_of_the_machine_and_nothing_else(world: World) -> None:
+    await world.gpuplane("install", "-q")
+    await world.apply(RULE)
+    await world.node(lambda node: "vendor.io/licences" in node.status.allocatable)
+    await world.client.create(
+        {
+            "apiVersion": "nfd.k8s-sigs.io/v1alpha1",
+            "kind": "NodeFeature",
+            "metadata": {"name": "gone", "labels": {"nfd.node.kubernetes.io/node-name": "no-such-node"}},
+            "spec": {},
+        },
+        namespace="default",
+        resource=NodeFeature.RESOURCE,
+    )
+    await world.until(NodeFeature, lambda objects: [one.metadata.name for one in objects] == ["n1"])
+    (policy,) = await world.client.list(ClusterPolicy)
+    await world.client.patch(ClusterPolicy, policy.metadata.name, {"spec": {"nfd": {"enabled": False}}})
+    node = await world.node(lambda node: of_rules(node) == (set(), {}, [], set()))
+    assert node.metadata.labels[f"{PREFIX}pci-10de.present"] == "true"
+    await world.until(NodeFeature, lambda objects: not objects)
+    await world.until(Pod, lambda pods: not [pod for pod in pods if "feature-discovery-" in pod.metadata.name[:30]])
+    for kind in (DaemonSet, Deployment):
+        assert not [one for one in await world.client.list(kind) if one.metadata.name.startswith("node-feature")]
+    await world.client.patch(ClusterPolicy, policy.metadata.name, {"spec": {"nfd": {"enabled": True}}})
+    await world.node(lambda node: "vendor.io/licences" in node.status.allocatable)
+    await world.gpuplane("uninstall", "-q")
+    node = await world.client.get(Node, "n1")
+    assert of_rules(node) == (set(), {}, [], set())
+    assert not [name for name in node.metadata.labels if name.startswith(PREFIX)]
