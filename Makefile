@@ -13,6 +13,30 @@ demo: setup
 test: setup lint
 	$(BIN)/pytest -n auto --dist loadfile
 
+# The same scenarios on real Kubernetes: built here once (Go 1.26, minutes), then started anew each time. On another
+# cluster: make test-kubernetes KUBECONFIG=FILE. What this machine cannot have is skipped, each test saying why.
+test-kubernetes: setup kubernetes-packages
+ifeq ($(origin KUBECONFIG),command line)
+	$(BIN)/pytest --cluster $(KUBECONFIG) tests/conformance tests/clients
+else
+	PYTHONPATH=tests/kubernetes $(BIN)/python -m realkube build
+	GPUPLANE_TEST_IMAGE=1 $(BIN)/pytest -n 2 --dist loadfile --cluster real \
+	    tests/kubernetes tests/conformance tests/clients tests/image
+endif
+
+kubernetes-up: setup kubernetes-packages
+	PYTHONPATH=tests/kubernetes $(BIN)/python -m realkube up
+
+kubernetes-down: setup
+	PYTHONPATH=tests/kubernetes $(BIN)/python -m realkube down
+
+kubernetes-packages:
+	@if [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null && ! dpkg -s $(KUBERNETES_PACKAGES) > /dev/null 2>&1; then \
+	    apt-get update --quiet --quiet; \
+	    DEBIAN_FRONTEND=noninteractive apt-get install --quiet --quiet --yes --no-install-recommends \
+	        $(KUBERNETES_PACKAGES) || echo "tests that need a kubelet will be skipped"; \
+	fi
+
 lint: setup
 	$(BIN)/ruff check src tests benchmarks native deploy docs/*.py
 	$(BIN)/ruff format --check src tests benchmarks native deploy docs/*.py

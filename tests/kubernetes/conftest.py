@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from realkube import images
 from realkube.binaries import Unavailable
 from realkube.control_plane import ControlPlane
+from realkube.node import KubernetesNode, wait_ready
 
 
 @pytest.fixture(scope="session")
@@ -20,4 +23,23 @@ def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlP
     try:
         yield plane
     finally:
+        plane.stop()
+
+
+@pytest.fixture(scope="session")
+def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KubernetesNode]:
+    """A cluster of its own with one machine: a real kubelet and containerd over simulated GPUs; nothing installed."""
+    directory: Path = tmp_path_factory.mktemp("m")
+    plane = ControlPlane(directory / "plane", fake_nodes=False)
+    node = KubernetesNode(plane)
+    try:
+        plane.start(print)
+        node.start(print)
+        images.provide(node, print)
+        wait_ready(node)
+        yield node
+    except Unavailable as problem:
+        pytest.skip(f"no machine with a kubelet: {problem}")
+    finally:
+        node.stop()
         plane.stop()

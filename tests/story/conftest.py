@@ -7,13 +7,11 @@ so), and what stood on the nodes before the first installation is on record in `
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import importlib.util
 import json
 import os
 import shutil
 import signal
-import stat
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -22,6 +20,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from realkube.files import files
 
 from gpuplane import names
 from gpuplane.api.core import Node, Pod
@@ -46,28 +45,6 @@ def _find_kubectl() -> Any:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
-
-
-def files(root: Path) -> dict[str, str]:
-    """Everything below a node's root: path -> kind, mode and content."""
-    found = {}
-    for directory, folders, plain in os.walk(root):
-        for name in (*folders, *plain):
-            path = Path(directory) / name
-            place = str(path.relative_to(root))
-            if f"{place}/".startswith(KEPT) or place in KEPT:
-                continue
-            status = path.lstat()
-            if stat.S_ISSOCK(status.st_mode):
-                continue
-            if path.is_symlink():
-                content = f"-> {path.readlink()}"
-            elif path.is_file():
-                content = hashlib.sha256(path.read_bytes()).hexdigest()
-            else:
-                content = ""
-            found[place] = f"{stat.filemode(status.st_mode)} {status.st_uid}:{status.st_gid} {content}".rstrip()
-    return found
 
 
 class World:
@@ -99,7 +76,7 @@ class World:
         return self.directory / "nodes" / node / "root"
 
     def files(self, node: str) -> dict[str, str]:
-        return files(self.root(node))
+        return files(self.root(node), KEPT)
 
     def faults(self, node: str) -> Faults:
         return Faults(self.root(node) / names.SIMGPU_STATE)

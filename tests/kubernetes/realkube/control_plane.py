@@ -78,6 +78,11 @@ class ControlPlane:
     def pid(self, part: str) -> int:
         return self.state.running[part].pid
 
+    @property
+    def audit_log(self) -> Path:
+        """Who asked for what: a JSON line (audit.k8s.io/v1 Event) for each answered request, without bodies."""
+        return self.logs / "audit.log"
+
     def client_config(self, user: str, group: str = "") -> Path:
         """A kubeconfig for anybody: the authority signs what the test asks for."""
         name = "user-" + user.replace(":", "-").replace("/", "-")
@@ -165,9 +170,25 @@ class ControlPlane:
             "--authorization-mode=Node,RBAC",
             "--enable-admission-plugins=NodeRestriction",
             "--allow-privileged=true",
-            "--watch-cache=true",
+            f"--audit-policy-file={self._audit_policy()}",
+            f"--audit-log-path={self.audit_log}",
             "--profiling=false",
         ]
+
+    def _audit_policy(self) -> Path:
+        path = self.directory / "audit-policy.json"
+        policy = {
+            "apiVersion": "audit.k8s.io/v1",
+            "kind": "Policy",
+            "omitStages": ["RequestReceived", "ResponseStarted"],
+            "rules": [
+                {"level": "None", "resources": [{"group": "coordination.k8s.io", "resources": ["leases"]}]},
+                {"level": "None", "users": ["system:apiserver"]},
+                {"level": "Metadata"},
+            ],
+        }
+        path.write_text(json.dumps(policy))
+        return path
 
     def _kube_controller_manager(self) -> list[str]:
         arguments = [

@@ -112,7 +112,8 @@ def _mount(config: dict[str, Any]) -> None:
     for name in ("run", "tmp"):
         run("mount", "-t", "tmpfs", "tmpfs", str(root / name))
     (root / "tmp").chmod(0o1777)
-    for name in ("dev", "run"):
+    # The hardware's state is a mount of its own, so that a container whose host is read-only can still talk to GPUs.
+    for name in ("dev", "run", "var/lib/simgpu"):
         run("mount", "--rbind", str(root / name), str(machine / name))
     old = root / "mnt"
     run("pivot_root", str(root), str(old))

@@ -12,6 +12,8 @@ Needs root, mount and network namespaces, and the programs in NEEDED; says so in
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 import os
 import shutil
@@ -22,20 +24,22 @@ import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
+from gpuplane.api.core import Node
+from gpuplane.errors import NoAnswer
+from gpuplane.kube import Client
 from gpuplane.simulator.cluster import processes
 from gpuplane.simulator.cluster.directory import Running
 from gpuplane.simulator.nodes import build_node, machine
-from realkube import binaries, pki
+from realkube import binaries, configuration, files, init, pki
 from realkube.binaries import Unavailable
 from realkube.control_plane import ControlPlane, spawn
+from realkube.watching import node_is_ready, until
 
 MACHINE: Final = "l4-ubuntu24"
-PAUSE_IMAGE: Final = "localhost/pause:1"
-CNI_DIR: Final = Path("/usr/lib/cni")
-POD_NETWORK: Final = "10.244.0.0/24"
-SERVICES: Final = ("containerd", "kubelet")
+# What a machine may keep: logs, the runtime's and the kubelet's own state, and the simulated hardware itself.
+KEPT: Final = ("var/log/", "var/lib/cni/", "var/lib/simgpu/state", "proc/sys/kernel/random/")
 # What simulated machines carry as stand-ins and here would hide the real programs.
 STAND_INS: Final = ("usr/bin/runc", "usr/bin/containerd", "usr/bin/crun", "usr/bin/conmon", "usr/bin/uname")
 NEEDED: Final = {
@@ -53,7 +57,7 @@ def lacking() -> str:
     if os.geteuid() != 0:
         return "a kubelet needs root"
     packages = sorted({package for program, package in NEEDED.items() if shutil.which(program) is None})
-    if not (CNI_DIR / "bridge").exists():
+    if not Path(configuration.CNI_DIR, "bridge").exists():
         packages.append("containernetworking-plugins")
     if packages:
         return f"apt-get install {' '.join(packages)}"
@@ -75,9 +79,22 @@ class KubernetesNode:
         self._pid_file = self.directory / "init.pid"
 
     @property
+    def host_root(self) -> str:
+        """What ClusterPolicy's hostPaths.rootFS has to be: the machine with its simulated /proc and /sys."""
+        return f"/{init.MACHINE}"
+
+    @property
     def root(self) -> Path:
         """The machine's own files: all that differ from those of this machine."""
         return self.directory / "machine" / "root"
+
+    def files(self) -> files.Files:
+        """The machine's own files, to be compared with those of another moment.
+
+        A directory of this machine's is in the upper layer as soon as something below it was written; it is the same.
+        """
+        found = files.files(self.root, KEPT)
+        return {path: facts for path, facts in found.items() if facts != files.facts(Path("/", path))}
 
     # -- life ------------------------------------------------------------------------------------------------------
     def start(self, progress: Callable[[str], None] = lambda _: None) -> None:
@@ -101,7 +118,7 @@ class KubernetesNode:
             "service_address": pki.SERVICE_ADDRESS,
             "boot_id": str(uuid.uuid4()),
             "cgroups": [str(place) for place in _cgroups(self.cgroup)],
-            "services": self._services(),
+            "services": configuration.services(self.name, self.address),
         }
         (self.directory / "init.json").write_text(json.dumps(config, indent=2))
         self._start_init()
@@ -125,8 +142,9 @@ class KubernetesNode:
         """Of `containerd` or `kubelet`, as this machine sees it; 0 while it does not run."""
         init = self._running().pid
         for child in Path(f"/proc/{init}/task/{init}/children").read_text().split():
-            if Path(f"/proc/{child}/comm").read_text().strip() == service:
-                return int(child)
+            with contextlib.suppress(FileNotFoundError):  # it has just ended
+                if Path(f"/proc/{child}/comm").read_text().strip() == service:
+                    return int(child)
         return 0
 
     def kill(self, service: str) -> None:
@@ -192,56 +210,37 @@ class KubernetesNode:
         os.close(write)
 
     def _write_files(self) -> None:
-        root = self.root
         for name in STAND_INS:
-            (root / name).unlink(missing_ok=True)
+            (self.root / name).unlink(missing_ok=True)
         pki.client(self.plane.pki, "kubelet", f"system:node:{self.name}", "system:nodes")
         api = f"https://{self.plane.host_address}:{self.plane.state.ports['kube-apiserver']}"
-        config = pki.kubeconfig(self.plane.pki, "kubelet", api)
-        files: dict[str, str] = {
-            "etc/kubernetes/kubelet.conf": config.read_text(),
+        credentials = pki.kubeconfig(self.plane.pki, "kubelet", api)
+        files = configuration.files(self.address, self.cgroup) | {
+            "etc/kubernetes/kubelet.conf": credentials.read_text(),
             "etc/kubernetes/ca.crt": (self.plane.pki / "ca.crt").read_text(),
-            "etc/kubernetes/kubelet.yaml": json.dumps(self._kubelet()),
-            "etc/containerd/config.toml": _CONTAINERD,
-            "etc/cni/net.d/10-pods.conflist": json.dumps(_CNI),
-            "etc/resolv.conf": "",
         }
         for name, text in files.items():
-            (root / name).parent.mkdir(parents=True, exist_ok=True)
-            (root / name).unlink(missing_ok=True)
-            (root / name).write_text(text)
+            (self.root / name).parent.mkdir(parents=True, exist_ok=True)
+            (self.root / name).unlink(missing_ok=True)
+            (self.root / name).write_text(text)
 
-    def _kubelet(self) -> dict[str, Any]:
-        return {
-            "apiVersion": "kubelet.config.k8s.io/v1beta1",
-            "kind": "KubeletConfiguration",
-            "authentication": {"x509": {"clientCAFile": "/etc/kubernetes/ca.crt"}},
-            "cgroupDriver": "cgroupfs",
-            "cgroupRoot": f"/{self.cgroup}",
-            "failCgroupV1": False,
-            "failSwapOn": False,
-            "address": self.address,
-            "port": 10250,
-            "containerRuntimeEndpoint": "unix:///run/containerd/containerd.sock",
-            "resolvConf": "",
-            "evictionHard": {"nodefs.available": "0%", "imagefs.available": "0%", "memory.available": "1Mi"},
-            "imageGCHighThresholdPercent": 100,
-            "nodeStatusUpdateFrequency": "5s",
-            "serializeImagePulls": True,
-            "localStorageCapacityIsolation": False,
-        }
 
-    def _services(self) -> dict[str, list[str]]:
-        return {
-            "containerd": ["containerd", "--config=/etc/containerd/config.toml"],
-            "kubelet": [
-                "kubelet",
-                "--config=/etc/kubernetes/kubelet.yaml",
-                "--kubeconfig=/etc/kubernetes/kubelet.conf",
-                f"--node-ip={self.address}",
-                f"--hostname-override={self.name}",
-            ],
-        }
+def wait_ready(node: KubernetesNode, patience_s: float = 60.0) -> None:
+    """Returns when the API server has seen the machine Ready. Raises NoAnswer with the kubelet's last line."""
+
+    async def ready() -> None:
+        async with Client.connect(node.plane.kubeconfig) as client:
+            fields = f"metadata.name={node.name}"
+            await until(
+                client, Node, lambda nodes: any(map(node_is_ready, nodes)), patience_s=patience_s, fields=fields
+            )
+
+    try:
+        asyncio.run(ready())
+    except AssertionError as late:
+        log = node.root / "var/log/kubelet.log"
+        last = log.read_text(errors="replace").splitlines()[-1:] if log.exists() else ["it has no log"]
+        raise NoAnswer(f"{node.name} is not Ready: {last[0]}", where=str(log)) from late
 
 
 def _only_child(parent: int) -> int:
@@ -270,45 +269,3 @@ def _remove_cgroups(name: str) -> None:
                     break
                 except OSError:
                     time.sleep(0.02)  # its last process is just going
-
-
-_CONTAINERD: Final = f"""\
-version = 3
-root = '/var/lib/containerd'
-state = '/run/containerd'
-
-[grpc]
-  address = '/run/containerd/containerd.sock'
-
-[plugins.'io.containerd.cri.v1.images']
-  snapshotter = 'overlayfs'
-  [plugins.'io.containerd.cri.v1.images'.pinned_images]
-    sandbox = '{PAUSE_IMAGE}'
-
-[plugins.'io.containerd.cri.v1.runtime']
-  # Machines without CAP_SYS_RESOURCE cannot lower it, and every sandbox would fail.
-  restrict_oom_score_adj = true
-  [plugins.'io.containerd.cri.v1.runtime'.containerd]
-    default_runtime_name = 'runc'
-    [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc]
-      runtime_type = 'io.containerd.runc.v2'
-      [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc.options]
-        SystemdCgroup = false
-  [plugins.'io.containerd.cri.v1.runtime'.cni]
-    bin_dirs = ['{CNI_DIR}']
-    conf_dir = '/etc/cni/net.d'
-"""
-
-_CNI: Final = {
-    "cniVersion": "1.0.0",
-    "name": "pods",
-    "plugins": [
-        {
-            "type": "bridge",
-            "bridge": "pods0",
-            "isDefaultGateway": True,
-            "ipam": {"type": "host-local", "ranges": [[{"subnet": POD_NETWORK}]]},
-        },
-        {"type": "loopback"},
-    ],
-}

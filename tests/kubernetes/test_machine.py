@@ -1,0 +1,235 @@
+"""The whole story on a real kubelet and containerd: prepare, use, kill everything, take away.
+
+The tests build on each other in this order; each brings the machine to "installed and ready" by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import yaml
+from realkube import files
+from realkube.inventory import Objects, difference, inventory
+from realkube.node import KubernetesNode
+from realkube.watching import gpu_node_is_ready, log, node_is_ready, phase, until
+
+from gpuplane import names
+from gpuplane.api.core import Node, Pod
+from gpuplane.api.gpunode import GPUNode
+from gpuplane.cli import demo
+from gpuplane.kube import Client, NotFound
+
+MANIFEST = Path(demo.__file__).parent / "cuda-vectoradd.yaml"
+pytestmark = pytest.mark.timeout(400)  # the first one builds what is not in the cache yet
+NAMESPACE = names.OPERATOR_NAMESPACE
+
+
+class Bare(NamedTuple):
+    """The cluster and its machine before anything was installed."""
+
+    objects: Objects
+    files: files.Files
+
+
+class Story:
+    """The machine as its administrator has it."""
+
+    def __init__(self, node: KubernetesNode, client: Client) -> None:
+        self.node = node
+        self.client = client
+
+    def gpuplane(self, *arguments: str, code: int = 0) -> str:
+        """What a command prints; `code` is what it must exit with."""
+        environment = {**os.environ, "KUBECONFIG": str(self.node.plane.kubeconfig), "NO_COLOR": "1"}
+        done = subprocess.run(
+            [sys.executable, "-m", "gpuplane", *arguments], env=environment, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == code, f"gpuplane {' '.join(arguments)}: {done.returncode}\n{done.stdout}{done.stderr}"
+        return done.stdout
+
+    async def ready(self) -> GPUNode:
+        """The GPUNode, once the machine is installed and ready with all it offers."""
+        try:
+            await self.client.get(GPUNode, self.node.name)
+        except NotFound:
+            self.gpuplane("install", "-q", "--set", f"hostPaths.rootFS={self.node.host_root}")
+        found = await until(self.client, GPUNode, lambda nodes: [n for n in nodes if gpu_node_is_ready(n)])
+        await self.offers(2)
+        return found[0]
+
+    async def offers(self, count: int) -> None:
+        """Returns when the kubelet lets so many GPUs be allocated, on a Node that is Ready."""
+        wanted = str(count)
+        await until(
+            self.client,
+            Node,
+            lambda nodes: [
+                n for n in nodes if n.status.allocatable.get(names.GPU_RESOURCE) == wanted and node_is_ready(n)
+            ],
+        )
+
+    async def create(self, name: str, script: str, gpus: int) -> None:
+        container = {
+            "name": "main",
+            "image": names.IMAGE,
+            "command": ["/usr/bin/python3.11", "-u", "-c", script],
+            "resources": {"limits": {names.GPU_RESOURCE: gpus}},
+        }
+        spec = {"restartPolicy": "Never", "terminationGracePeriodSeconds": 0, "containers": [container]}
+        manifest = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
+        await self.client.create(manifest, namespace="default")
+
+    async def delete(self, *pods: str) -> None:
+        for name in pods:
+            await self.client.delete(Pod, name, "default")
+        await until(
+            self.client, Pod, lambda found: not {pod.metadata.name for pod in found} & set(pods), namespace="default"
+        )
+
+    async def vectoradd(self) -> str:
+        """What the sample's pod prints, run once more."""
+        manifest = yaml.safe_load(MANIFEST.read_text())
+        name = manifest["metadata"]["name"]
+        await self.client.create(manifest, namespace="default")
+        await phase(self.client, name, "Succeeded", "Failed")
+        said = await log(self.client, name)
+        await self.delete(name)
+        return said
+
+
+@pytest.fixture(scope="session")
+def bare(machine: KubernetesNode) -> Bare:
+    async def look() -> Objects:
+        async with Client.connect(machine.plane.kubeconfig) as client:
+            return await objects(client)
+
+    return Bare(asyncio.run(look()), machine.files())
+
+
+@pytest.fixture
+async def story(machine: KubernetesNode, bare: Bare) -> AsyncIterator[Story]:
+    async with Client.connect(machine.plane.kubeconfig) as client:
+        yield Story(machine, client)
+
+
+# A program that keeps a GPU and says which; CUDA by the library that CDI put into its container.
+HOLD = """
+import ctypes, time
+cuda = ctypes.CDLL("libcuda.so.1")
+device, context, uuid = ctypes.c_int(), ctypes.c_void_p(), (ctypes.c_ubyte * 16)()
+assert cuda.cuInit(0) == 0 and cuda.cuDeviceGet(ctypes.byref(device), 0) == 0
+assert cuda.cuCtxCreate_v2(ctypes.byref(context), 0, device) == 0 and cuda.cuDeviceGetUuid_v2(uuid, device) == 0
+print("GPU", bytes(uuid).hex(), flush=True)
+time.sleep(3600)
+"""
+
+
+async def until_said(story: Story, pod: str) -> str:
+    """The first line of a running pod's log, once there is one."""
+    await phase(story.client, pod, "Running", "Failed")
+    async with asyncio.timeout(30):
+        while not (said := await log(story.client, pod)):  # noqa: ASYNC110 - a log is not watched
+            await asyncio.sleep(0.1)
+    return said.splitlines()[0]
+
+
+async def test_a_bare_machine_becomes_ready_and_prints_test_passed(story: Story) -> None:
+    found = await story.ready()
+    assert {stage.state.value for stage in found.status.stages.values()} == {"done"}
+    assert "Test PASSED" in await story.vectoradd()
+    labels = (await story.client.get(Node, story.node.name)).metadata.labels
+    assert labels["nvidia.com/gpu.product"] == "NVIDIA-L4"
+    assert "ready" in story.gpuplane("status")
+
+
+async def test_each_pod_has_its_own_gpu_and_a_third_one_waits(story: Story) -> None:
+    await story.ready()
+    for name in ("one", "two", "three"):
+        await story.create(name, HOLD, 1)
+    first, second = await until_said(story, "one"), await until_said(story, "two")
+    assert first.startswith("GPU ") and first != second
+    waiting = await story.client.get(Pod, "three", "default")
+    assert waiting.status.phase == "Pending"
+    await story.delete("one")
+    assert await until_said(story, "three") == first
+    await story.delete("two", "three")
+
+
+async def kill_kubelet(story: Story) -> None:
+    story.node.kill("kubelet")
+
+
+async def kill_containerd(story: Story) -> None:
+    story.node.kill("containerd")
+
+
+async def kill_plugin(story: Story) -> None:
+    """Returns when the plugin is registered again: the kubelet fails for good what it admits while there is none."""
+
+    async def plugin() -> Pod:
+        found: Pod = (await story.client.list(Pod, NAMESPACE, labels="app.kubernetes.io/component=device-plugin"))[0]
+        return found
+
+    before = await plugin()
+    story.node.run("pkill", "-KILL", "-f", "run device-plugin")
+    restarts = before.status.container_statuses[0].restart_count + 1
+    await until(
+        story.client,
+        Pod,
+        lambda pods: [pod for pod in pods if pod.status.container_statuses[0].restart_count == restarts],
+        namespace=NAMESPACE,
+        fields=f"metadata.name={before.metadata.name}",
+    )
+    async with asyncio.timeout(30):
+        while "registered" not in await log(story.client, before.metadata.name, NAMESPACE):  # noqa: ASYNC110 - a log
+            await asyncio.sleep(0.1)
+
+
+@pytest.mark.parametrize("kill", [kill_kubelet, kill_containerd, kill_plugin])
+async def test_a_restart_loses_nothing(story: Story, kill: Callable[[Story], Any]) -> None:
+    await story.ready()
+    await story.create("holder", HOLD, 1)
+    said = await until_said(story, "holder")
+    before = (await story.client.get(Pod, "holder", "default")).status.container_statuses[0]
+    await kill(story)
+    await story.create("next", HOLD, 1)
+    assert (await until_said(story, "next")) not in ("", said)
+    await story.ready()
+    after = (await story.client.get(Pod, "holder", "default")).status.container_statuses[0]
+    assert (after.container_id, after.restart_count) == (before.container_id, 0)
+    assert await log(story.client, "holder") == said + "\n"
+    await story.delete("holder", "next")
+    assert "Test PASSED" in await story.vectoradd()
+
+
+async def test_after_a_reboot_it_is_ready_again_by_itself(story: Story) -> None:
+    await story.ready()
+    before = (await story.client.get(Node, story.node.name)).status.node_info.boot_id
+    story.node.reboot()
+    await until(story.client, Node, lambda nodes: [n for n in nodes if n.status.node_info.boot_id != before])
+    await story.ready()
+    assert "Test PASSED" in await story.vectoradd()
+
+
+async def test_uninstall_leaves_nothing(story: Story, bare: Bare) -> None:
+    await story.ready()
+    assert story.node.files() != bare.files
+    story.gpuplane("uninstall", "-q")
+    assert difference(bare.objects, await objects(story.client)) == ""
+    assert files.difference(bare.files, story.node.files()) == {}
+
+
+async def objects(client: Client) -> Objects:
+    """Everything but the kubelet's report of itself: images it has, and resources that it forgets when it restarts."""
+    found = await inventory(client)
+    for name, obj in found.items():
+        if name.startswith("core/Node "):
+            del obj["status"]
+    return found
