@@ -189,11 +189,27 @@ def _hand(commands: Any) -> None:
     explain.add_argument("code", metavar="CODE", help="a code such as GP201")
     explain.set_defaults(command=lazy("check", "explain"))
 
+    _driver(commands)
     _toolkit(commands)
 
     completion = commands.add_parser("completion", help="a completion script for your shell")
     completion.add_argument("shell", choices=["bash", "zsh", "tcsh"], help="the shell")
     completion.set_defaults(command=lazy("completion", "completion"))
+
+
+def _driver(commands: Any) -> None:
+    driver = commands.add_parser("driver", help="the GPU driver of this machine, by hand")
+    actions = driver.add_subparsers(title="actions", metavar="ACTION", required=True)
+    plan = actions.add_parser(
+        "plan", parents=[_talk(), _form("text", "json")], help="what installing a driver would do; does nothing"
+    )
+    plan.add_argument("--host-root", type=Path, default=Path("/"), metavar="DIR", help="root of the file system")
+    plan.add_argument("--driver-version", default="", metavar="VERSION", help="570.133.20, or 570 with --precompiled")
+    plan.add_argument(
+        "--kernel-modules", choices=["auto", "open", "proprietary"], default="auto", help="which kernel modules"
+    )
+    plan.add_argument("--precompiled", action="store_true", help="from packages made for the kernel")
+    plan.set_defaults(command=lazy("driver", "plan"))
 
 
 def _toolkit(commands: Any) -> None:

@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from gpuplane import names
 from gpuplane.cli.components import OPERANDS, OTHERS
 from gpuplane.cli.terminal import Terminal
 from gpuplane.errors import Usage
@@ -101,12 +102,16 @@ def _operand(options: Namespace) -> Run:
 def _gpu_opener(options: Namespace) -> Callable[[], Any]:
     def open_gpus() -> Any:
         from gpuplane.hardware import open_gpus as open_nvml
+        from gpuplane.hardware.library import find_library
 
+        # An installed driver has a root of its own on the host; one of the host's own is in front.
+        roots = (options.host_root, options.host_root / names.DRIVER_ROOT)
+        root = next((place for place in roots if find_library(place) is not None), options.host_root)
         # The host's nodes come and go with its driver. A privileged container's own /dev is a copy made at its start;
         # only a pod that was given GPUs has nothing but its own.
         host = options.host_root / "dev"
         given = not (host / "nvidiactl").exists() and Path("/dev/nvidiactl").exists()
-        return open_nvml(options.host_root, None if given else host)
+        return open_nvml(root, None if given else host)
 
     return open_gpus
 

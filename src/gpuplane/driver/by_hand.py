@@ -1,0 +1,83 @@
+"""What installing would do to a host, without doing it: the same decisions and steps, on the facts that each leaves.
+
+What only a step brings to light (the edition of a package, a failing download, who but the daemons holds a GPU) is not
+in a plan.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from gpuplane.driver.decide import Action, Decision, Facts, decide
+from gpuplane.driver.families import Put, Step
+from gpuplane.driver.observing import observe
+from gpuplane.driver.released import Released, Wanted
+from gpuplane.driver.steps import ROOT, steps
+from gpuplane.host import Command, Host
+
+_MOST = 16
+
+
+class Planned(msgspec.Struct, frozen=True):
+    """One action and its commands, as one would type them on the host."""
+
+    action: Action
+    commands: tuple[str, ...] = ()
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """The actions in their order, and how it ends: DONE, PRESENT, or FAIL with the reason."""
+
+    actions: tuple[Planned, ...]
+    end: Decision
+
+
+def plan(host: Host, wanted: Wanted) -> Plan:
+    """Ask for decisions until nothing is left to do."""
+    facts = observe(host, wanted=wanted)
+    planned: list[Planned] = []
+    decision = decide(facts)
+    while decision.action not in (Action.DONE, Action.PRESENT, Action.FAIL) and len(planned) < _MOST:
+        planned.append(Planned(decision.action, _commands(decision.action, facts)))
+        facts = after(facts, decision.action)
+        decision = decide(facts)
+    return Plan(tuple(planned), decision)
+
+
+def after(facts: Facts, action: Action) -> Facts:
+    """The facts that an action leaves when it succeeds."""
+    package = facts.package
+    version, digest = (package.version, package.digest) if package is not None else ("", "")
+    changes: dict[str, object] = {}
+    if action is Action.CLEAR:
+        changes = {"begun": "", "broken": False, "built": (), "mounted": False, "mounted_other": False}
+    elif action is Action.MOUNT:
+        changes = {"mounted": True, "begun": facts.begun or digest}
+    elif action is Action.INSTALL:
+        changes = {"installed": digest}
+    elif action is Action.BUILD:
+        changes = {"built": (*facts.built, facts.kernel)}
+    elif action is Action.LOAD:
+        changes = {"module": version or "?", "unloaded": ()}
+    elif action is Action.START:
+        changes = {"daemons_missing": ()}
+    elif action is Action.STOP:
+        names = tuple(name for name, _ in facts.daemons)
+        changes = {"daemons": (), "users": 0, "daemons_missing": (*facts.daemons_missing, *names)}
+    elif action is Action.UNLOAD:
+        modules = package.modules if isinstance(package, Released) else ()
+        changes = {"module": "", "loaded": (), "unloaded": modules, "users": 0}
+    return msgspec.structs.replace(facts, **changes)
+
+
+def _commands(action: Action, facts: Facts) -> tuple[str, ...]:
+    if not isinstance(facts.package, Released):
+        return ()
+    return tuple(_typed(step) for step in steps(action, facts))
+
+
+def _typed(step: Step) -> str:
+    if isinstance(step, Put):
+        return f"write {ROOT}/{step.path}"
+    text = str(Command(step.argv))
+    return f"chroot {ROOT} {text}" if step.in_root else text
