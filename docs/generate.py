@@ -28,6 +28,7 @@ from gpuplane.discovery.gpu import GPU_LABELS
 from gpuplane.exporter.fields import DEFAULT_FIELDS, OFFERED_LABELS, OFFERED_METRICS
 from gpuplane.operator.decide import OPEN, PRE_INSTALLED, REMOVING
 from gpuplane.operator.metrics import exposition
+from gpuplane.operator.upgrade.controller import Seen
 from gpuplane.operator.operands import GROUP_LABEL
 from gpuplane.operator.policy import FINALIZER
 from gpuplane.operator.stages import OPERANDS, operand_of
@@ -491,7 +492,8 @@ def metrics() -> str:
     stats = SimpleNamespace(reconciled=0, retryable=0, terminal=0, crashed=0)
     operator: Any = SimpleNamespace(
         gpunodes=SimpleNamespace(items=lambda: [node]),
-        policy_controller=SimpleNamespace(stats=lambda: stats),
+        policy_controller=SimpleNamespace(stats=lambda: stats, failing=False),
+        upgrades=SimpleNamespace(seen=Seen()),
         policy=None,
         writer=SimpleNamespace(writes={"nodes": 0}),
         last_success=0.0,

@@ -90,6 +90,11 @@ class Controller:
         """Nothing to do now; retries and later looks may be planned."""
         return self._queue.idle
 
+    @property
+    def failing(self) -> bool:
+        """Whether the last try of some key ended with an error."""
+        return bool(self._said)
+
     def stats(self) -> ControllerStats:
         return ControllerStats(
             reconciled=self._reconciled,

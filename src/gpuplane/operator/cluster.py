@@ -33,6 +33,9 @@ from gpuplane.operator.policy import (
     to_prune,
 )
 from gpuplane.operator.stages import OPERANDS
+from gpuplane.operator.upgrade.controller import Seen, is_marked
+from gpuplane.operator.upgrade.kept import keep_before, without_needed
+from gpuplane.operator.upgrade.told import paused_status, upgrading
 
 log = logging.getLogger("gpuplane.operator")
 
@@ -44,6 +47,8 @@ class ClusterView(msgspec.Struct, frozen=True):
     gpunodes: list[GPUNode]
     daemonsets: list[DaemonSet]
     operand_pods: int
+    needed: frozenset[str] = frozenset()  # digests of drivers that run somewhere, or that some node may go back to
+    upgrades: Seen = Seen()
     discovery_pods: int = 0
     drivers: tuple[NVIDIADriver, ...] = ()
 
@@ -70,8 +75,11 @@ class ClusterWriter:
             await self._patch(policy, {"metadata": {"finalizers": finalizers, "resourceVersion": version}})
         wanted = await self._wanted(policy, seen)
         for manifest in wanted:
+            if manifest["kind"] == "DaemonSet":
+                await keep_before(self._client, manifest, seen.daemonsets, seen.needed)
             await self._apply(manifest)
-        for name in to_prune(seen.daemonsets, wanted, policy.metadata.uid):
+        prune = to_prune(seen.daemonsets, wanted, policy.metadata.uid)
+        for name in without_needed(prune, seen.daemonsets, seen.needed):
             await self._delete_daemonset(name)
         if policy.spec.nfd.enabled:
             self._remains.started()
@@ -94,6 +102,8 @@ class ClusterWriter:
         gates = [names.DEPLOY_PREFIX + operand.gate for operand in OPERANDS]
         if seen.gpunodes or any(label in node.metadata.labels for node in seen.nodes for label in gates):
             return
+        if any(map(is_marked, seen.nodes)):
+            return  # upgrades take back what they have put there
         for name in to_prune(seen.daemonsets, (), policy.metadata.uid):
             await self._delete_daemonset(name)
         await self._remains.stop()
@@ -110,6 +120,10 @@ class ClusterWriter:
         version = policy.metadata.resource_version
         await self._patch(policy, {"metadata": {"finalizers": finalizers, "resourceVersion": version}})
         log.info("every node is as it was; ClusterPolicy %s may go", policy.metadata.name)
+
+    async def pause(self, policy: ClusterPolicy) -> None:
+        """Say in its status that nothing is done."""
+        await self._status(policy, paused_status(policy.status, self._now()))
 
     async def ignore(self, policy: ClusterPolicy, used: str) -> None:
         """Say in its status that a second policy does not count."""
@@ -156,6 +170,8 @@ class ClusterWriter:
         status = policy_status(
             policy.status.conditions, seen.gpunodes, discovered=discovered, error=self.error, now=self._now()
         )
+        last = seen.upgrades
+        status["conditions"] += upgrading(last.census, last.rules, policy.status.conditions, self._now())
         await self._status(policy, status)
         if seen.drivers:
             used = policy.spec.driver.use_nvidia_driver_crd

@@ -20,15 +20,16 @@ def conditions(status: GPUNodeStatus, allocatable_gpus: int, now: str) -> tuple[
     if status.gpus:
         sick = "; ".join(f"{uuid}: {why}" for uuid, why in sorted(status.health.items()))
         wanted.append(("GPUsHealthy", not sick, "GPUsUnhealthy" if sick else "AllHealthy", sick))
-    old = {condition.type: condition for condition in status.conditions}
-    return tuple(_condition(*facts, old=old.get(facts[0]), now=now) for facts in wanted)
+    old = {one.type: one for one in status.conditions}
+    return tuple(condition(*facts, old=old.get(facts[0]), now=now) for facts in wanted)
 
 
 def _of_stage(kind: str, stage: Stage) -> tuple[str, bool, str, str]:
     return kind, stage.state.holds, stage.reason or _camel(stage.state.value), stage.message
 
 
-def _condition(kind: str, holds: bool, reason: str, message: str, *, old: Condition | None, now: str) -> Condition:
+def condition(kind: str, holds: bool, reason: str, message: str, *, old: Condition | None, now: str) -> Condition:
+    """A condition; its time is that of the last change between True and False."""
     status = "True" if holds else "False"
     since = old.last_transition_time if old is not None and old.status == status else now
     return Condition(type=kind, status=status, reason=reason, message=message, last_transition_time=since)

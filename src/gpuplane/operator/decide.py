@@ -5,7 +5,7 @@ Invariants:
 - A gate, once open, stays open while nothing *before* it is seen to be false. A pod that restarts, a plugin that is
   away for a moment, an operator that was killed: none of them closes a gate.
 - Gates close in reverse order, each only when no pod that stands on it is left, so that what is below is never taken
-  from under a running operand.
+  from under a running operand. So they do while an upgrade replaces the driver, and open again as the stages return.
 - Nothing is written that is so already; a settled node costs no write.
 """
 
@@ -23,8 +23,10 @@ from gpuplane.operator.stages import OPERANDS, Operand, before, below, operand_o
 
 OPEN = "true"
 PRE_INSTALLED = "pre-installed"
+PAUSED = "paused-for-driver-upgrade"
 REMOVING = "removing"  # selects the DaemonSet that undoes the operand's work on the node
 GPU_LABELLED = "nvidia.com/gpu.product"
+DRIVER = next(operand for operand in OPERANDS if StageName.DRIVER in operand.makes)
 
 
 class NodePlan(msgspec.Struct, frozen=True):
@@ -85,6 +87,7 @@ def decide(seen: Observed, now: str) -> NodePlan:
         urgent=not only_free
         and (
             seen.status is None
+            or seen.restarting
             or ready
             or holds(old.stages, StageName.READY)
             or _failures(stages) != _failures(old.stages)
@@ -111,6 +114,8 @@ def _stages(seen: Observed, reported: Mapping[str, Stage], now: str) -> dict[str
                     put(name, StageState.SKIPPED, reason="Disabled")
             elif state_of(stages, name) is StageState.SKIPPED or (closed and operand.gate not in seen.pods):
                 stages.pop(name.value, None)
+    if seen.restarting:
+        _forget(seen, stages)
     # NB: with a gate closed, or no pod behind it, the same signs are what an operand has left behind.
     advertised = seen.allocatable_gpus > 0 and _is_open(seen, "device-plugin") and "device-plugin" in seen.pods
     if advertised and state_of(stages, StageName.DEVICE_PLUGIN) is not StageState.FAILED:
@@ -126,6 +131,17 @@ def _stages(seen: Observed, reported: Mapping[str, Stage], now: str) -> dict[str
     else:
         stages.pop(StageName.READY.value, None)
     return stages
+
+
+def _forget(seen: Observed, stages: dict[str, Stage]) -> None:
+    """Drop what was true with the driver that is being replaced, as soon as nobody on the node can report it again."""
+    for operand in users(DRIVER):
+        if operand.gate not in seen.pods:
+            for name in operand.makes:
+                if state_of(stages, name) is not StageState.SKIPPED:
+                    stages.pop(name.value, None)
+    if seen.stale and not _stood_upon(seen, DRIVER):
+        stages.pop(StageName.DRIVER.value, None)
 
 
 def _still_founded(reported: Mapping[str, Stage]) -> dict[str, Stage]:
@@ -170,6 +186,8 @@ def gates(seen: Observed, stages: Mapping[str, Stage]) -> dict[str, str | None]:
             wanted[label] = _closing(seen, operand, stages)
         elif _must_close(operand, stages):
             wanted[label] = seen.labels.get(label) if is_open and _stood_upon(seen, operand) else None
+        elif seen.restarting and operand in users(DRIVER):
+            wanted[label] = PAUSED if is_open and not _stood_upon(seen, operand) else seen.labels.get(label)
         elif not is_open and not all_hold(stages, operand.needs):
             wanted[label] = None
         else:

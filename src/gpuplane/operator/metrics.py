@@ -7,8 +7,10 @@ from collections.abc import Iterable
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
+from gpuplane.api.clusterpolicy import ClusterPolicy
 from gpuplane.api.gpunode import GPUNode, StageName
 from gpuplane.operand.http import Answer, Handler
+from gpuplane.operator.policy import is_paused
 
 if TYPE_CHECKING:
     from gpuplane.operator.operator import Operator
@@ -27,16 +29,36 @@ def exposition(operator: Operator) -> str:
     stats = operator.policy_controller.stats()
     policy = operator.policy
     failing = stats.retryable + stats.terminal + stats.crashed
-    ready = policy is not None and policy.status.state == "ready"
+    last = operator.upgrades.seen
     recon = "gpu_operator_reconciliation_"
     writes = [(f'resource="{kind}"', count) for kind, count in sorted(operator.writer.writes.items())]
     lines = [
         *_gauge("gpu_operator_gpu_nodes_total", "Nodes with GPUs.", len(nodes)),
-        *_gauge(recon + "status", "1 when the cluster is as the policy wants, 0 when not.", int(ready)),
+        *_gauge(
+            recon + "status",
+            "1 when the cluster is as the policy wants, 0 when operands are not ready, -1 without a policy, "
+            "-2 when the operator cannot do its work.",
+            _status(policy, failing=operator.policy_controller.failing),
+        ),
         *_metric(recon + "total", "counter", "Reconciliations of the policy.", [("", stats.reconciled)]),
         *_metric(recon + "failed_total", "counter", "Reconciliations that failed.", [("", failing)]),
         *_gauge(recon + "last_success_ts_seconds", "Unix time of the last success.", operator.last_success),
         *_gauge(recon + "has_nfd_labels", "1 when discovery has labelled a node.", int(operator.discovered)),
+        *_gauge(
+            "gpu_operator_driver_auto_upgrade_enabled",
+            "1 when drivers are upgraded by the operator.",
+            int(last.rules.enabled),
+        ),
+        *_gauge(
+            "gpu_operator_nodes_upgrades_in_progress", "Nodes on their way to another driver.", last.census.in_progress
+        ),
+        *_gauge("gpu_operator_nodes_upgrades_done", "Nodes that run the wanted driver.", last.census.done),
+        *_gauge("gpu_operator_nodes_upgrades_failed", "Nodes whose upgrade failed.", last.census.failed),
+        *_gauge("gpu_operator_nodes_upgrades_available", "Waiting nodes that may begin now.", last.census.available),
+        *_gauge("gpu_operator_nodes_upgrades_pending", "Nodes that wait for their turn.", last.census.pending),
+        *_gauge(
+            "gpuplane_operator_paused", "1 while the policy is paused.", int(policy is not None and is_paused(policy))
+        ),
         *_metric("gpuplane_operator_writes_total", "counter", "Writes to the API server, by resource.", writes),
     ]
     for name, stage in _READY_GAUGES:
@@ -46,6 +68,15 @@ def exposition(operator: Operator) -> str:
     waiting = [(f'stage="{stage.value}"', at[stage.value]) for stage in StageName]
     lines += _metric("gpuplane_nodes_by_stage", "gauge", "GPU nodes by the stage they are in.", waiting)
     return "\n".join(lines) + "\n"
+
+
+def _status(policy: ClusterPolicy | None, *, failing: bool) -> int:
+    """The GPU operator's code for how the last reconciliation ended."""
+    if policy is None:
+        return -1
+    if failing:
+        return -2
+    return int(policy.status.state == "ready")
 
 
 def _holds(node: GPUNode, name: StageName) -> bool:

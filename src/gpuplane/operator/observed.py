@@ -9,8 +9,11 @@ import msgspec
 from gpuplane import names
 from gpuplane.api.core import Node, Pod
 from gpuplane.api.gpunode import GPUNode, GPUNodeStatus
+from gpuplane.api.upgrade import UpgradeRecord, UpgradeState, upgrade_record, upgrade_state
+from gpuplane.operator.upgrade.templates import digest_of
 
 COMPONENT_LABEL = "app.kubernetes.io/component"
+DRIVER = "driver"
 
 
 class OperandPod(msgspec.Struct, frozen=True):
@@ -27,8 +30,9 @@ class Observed(msgspec.Struct, frozen=True):
 
     `status` is None while there is no GPUNode; `pods` is keyed by gate; `enabled` holds the gates that the
     ClusterPolicy wants and is empty when there is none (then everything is taken back). `held` counts GPUs promised
-    to pods. `answers` is False while the node is not Ready. `driver_owner` is the NVIDIADriver that the node has its
-    driver from; `no_driver` (reason, message, cure) why it gets none.
+    to pods. `answers` is False while the node is not Ready. `restarting`: an upgrade replaces the node's driver, and
+    what stands on it has to stand aside; `stale`: the pod that it replaces is still there. `driver_owner` is the
+    NVIDIADriver that the node has its driver from; `no_driver` (reason, message, cure) why it gets none.
     """
 
     name: str
@@ -45,6 +49,8 @@ class Observed(msgspec.Struct, frozen=True):
     enabled: frozenset[str]
     taint_wanted: bool = False
     answers: bool = True
+    restarting: bool = False
+    stale: bool = False
     driver_owner: str = ""
     no_driver: tuple[str, str, str] = ("", "", "")
 
@@ -71,6 +77,8 @@ def observe(
 ) -> Observed:
     labels = node.metadata.labels
     info = node.status.node_info
+    pods = list(pods)
+    restarting = upgrade_state(node) is UpgradeState.RESTART
     return Observed(
         name=node.metadata.name,
         labels=labels,
@@ -86,9 +94,17 @@ def observe(
         enabled=enabled,
         taint_wanted=taint_wanted,
         answers=answers(node),
+        restarting=restarting,
+        stale=restarting and _is_stale(upgrade_record(node), pods),
         driver_owner=driver_owner,
         no_driver=no_driver,
     )
+
+
+def _is_stale(record: UpgradeRecord, pods: Iterable[Pod]) -> bool:
+    """Whether the driver's pod that the upgrade began with, or one of another driver, is there."""
+    drivers = (pod for pod in pods if pod.metadata.labels.get(COMPONENT_LABEL) == DRIVER)
+    return any(pod.metadata.uid == record.pod or digest_of(pod.spec) != record.target for pod in drivers)
 
 
 def answers(node: Node) -> bool:

@@ -20,8 +20,9 @@ from gpuplane.api.meta import to_dict
 from gpuplane.operator.decide import REMOVING
 from gpuplane.operator.driver_sets import GROUP_LABEL, Keys, for_group, set_env
 from gpuplane.operator.drivers import DriverChoice, DriverGroup
-from gpuplane.operator.observed import COMPONENT_LABEL
+from gpuplane.operator.observed import COMPONENT_LABEL, DRIVER
 from gpuplane.operator.stages import OPERANDS, Operand
+from gpuplane.operator.upgrade.templates import seal
 
 MANAGER: Final = names.FIELD_MANAGER_PREFIX + "operator"
 NAME_LABEL: Final = "app.kubernetes.io/name"
@@ -140,6 +141,8 @@ def _customized(manifest: Manifest, spec: ClusterPolicySpec, *, image: str, owne
         container["args"] = [_host_path(argument, spec) for argument in container["args"]]
         if component:
             _component(pod, container, getattr(spec, component))
+    if meta["labels"][COMPONENT_LABEL] == DRIVER and not is_removal(manifest):
+        seal(manifest, image)
     return manifest
 
 

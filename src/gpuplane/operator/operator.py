@@ -28,7 +28,9 @@ from gpuplane.operator.metrics import paths
 from gpuplane.operator.nodes import NodeWriter, Settling
 from gpuplane.operator.observed import COMPONENT_LABEL, answers, observe
 from gpuplane.operator.operands import enabled_gates
-from gpuplane.operator.policy import PART_OF, PART_OF_LABEL, chosen, is_feature, stage_events
+from gpuplane.operator.policy import PART_OF, PART_OF_LABEL, chosen, is_feature, is_paused, stage_events
+from gpuplane.operator.upgrade.controller import KEY as UPGRADES_KEY
+from gpuplane.operator.upgrade.controller import Upgrades
 
 log = logging.getLogger("gpuplane.operator")
 POLICY_KEY: Final = "policy"
@@ -87,6 +89,18 @@ class Operator:
         self._warned: tuple[str, int] | None = None
         self._events = TokenBucket(EVENTS_PER_SECOND, EVENTS_AT_ONCE, self.clock.now)
         self._settling = Settling(self.clock.now)
+        self.upgrades = Upgrades(
+            client,
+            nodes=self.nodes,
+            gpunodes=self.gpunodes,
+            pods=self.pods,
+            daemonsets=self.daemonsets,
+            policy=lambda: self.policy,
+            image=image,
+            recorder=self.recorder,
+            events=self._events,
+            told=lambda: self.policy_controller.enqueue(POLICY_KEY),
+        )
         self.gpunodes.add_handler(self._tell)
         self.node_controller = Controller(
             "nodes",
@@ -109,6 +123,12 @@ class Operator:
             self.reconcile_policy,
         )
 
+        self.upgrade_controller = Controller(
+            "upgrades",
+            [Source(informer, lambda obj: (UPGRADES_KEY,)) for informer in (*self._policy_sources(), self.pods)],
+            self.upgrades.reconcile,
+        )
+
     def _policy_sources(self) -> Iterable[Informer[Any]]:
         return (self.policies, self.drivers, self.nodes, self.gpunodes, self.daemonsets)
 
@@ -124,7 +144,7 @@ class Operator:
         """Work until cancelled."""
         try:
             async with asyncio.TaskGroup() as group:
-                for controller in (self.node_controller, self.policy_controller):
+                for controller in (self.node_controller, self.policy_controller, self.upgrade_controller):
                     group.create_task(controller.run(), name=controller.name)
         finally:
             await self.recorder.aclose()
@@ -147,6 +167,8 @@ class Operator:
         if self.writer.behind(node, gpunode):
             return None
         policy = self.policy
+        if policy is not None and is_paused(policy):
+            return None
         alive = policy is not None and not policy.metadata.deletion_timestamp
         pods = self.pods.by_index("node", name)
         found = choices(policy.spec, self.drivers.items()) if policy is not None and alive else []
@@ -169,12 +191,17 @@ class Operator:
         policy, ignored = chosen(self.policies.items())
         if policy is None:
             return None
+        if is_paused(policy):
+            await self.cluster.pause(policy)
+            return None
         for other in ignored:
             await self.cluster.ignore(other, policy.metadata.name)
         seen = ClusterView(
             nodes=self.nodes.items(),
             gpunodes=self.gpunodes.items(),
             daemonsets=self.daemonsets.items(),
+            needed=self.upgrades.needed(),
+            upgrades=self.upgrades.seen,
             operand_pods=self._operand_pods(),
             discovery_pods=self._operand_pods(DISCOVERY),
             drivers=tuple(self.drivers.items()),

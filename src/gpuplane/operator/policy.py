@@ -26,6 +26,11 @@ def chosen(policies: Iterable[ClusterPolicy]) -> tuple[ClusterPolicy | None, lis
     return (order[0], order[1:]) if order else (None, [])
 
 
+def is_paused(policy: ClusterPolicy) -> bool:
+    """Whether nothing is to be changed. A policy that is being deleted is carried out to its end all the same."""
+    return policy.metadata.annotations.get(names.PAUSED_ANNOTATION) == "true" and not policy.metadata.deletion_timestamp
+
+
 def is_feature(label: str) -> bool:
     """Whether a node label comes from feature discovery."""
     return label.startswith(names.FEATURE_PREFIX)

@@ -31,7 +31,7 @@ S = UpgradeState
 EDGES: Final[dict[UpgradeState, frozenset[UpgradeState]]] = {
     S.UNKNOWN: frozenset({S.DONE, S.REQUIRED}),
     S.DONE: frozenset({S.REQUIRED}),
-    S.REQUIRED: frozenset({S.CORDON, S.DONE}),  # done: the wanted driver was changed back meanwhile
+    S.REQUIRED: frozenset({S.CORDON, S.DONE, S.FAILED}),  # the last two: the wanted driver was changed back meanwhile
     S.CORDON: frozenset({S.JOBS}),
     S.JOBS: frozenset({S.PODS}),
     S.PODS: frozenset({S.RESTART, S.DRAIN, S.FAILED}),
@@ -66,9 +66,9 @@ def _step(node: NodeFacts, rules: Rules, now: Now) -> Step | None:
     if not node.managed:
         # NB: with the label that it went back goes what keeps the other driver off; not under a driver that runs.
         pin = "" if node.pin and node.driver is None else None
-        return Step(node.name, clear=True, pin=pin) if _told(node) or pin is not None else None
+        return _clear(node, pin) if _told(node) or pin is not None else None
     if not rules.enabled and (node.state in _BEFORE_RESTART or _at_rest(node)):
-        return Step(node.name, clear=True) if _told(node) else None
+        return _clear(node) if _told(node) else None
     if node.state in ACTIVE and node.since is None:
         return Step(node.name, record=_with(node.record, since=now.text))
     return _DECIDERS[node.state](node, rules, now)
@@ -99,7 +99,12 @@ def _resting(node: NodeFacts, rules: Rules, now: Now) -> Step | None:
 def _required(node: NodeFacts, rules: Rules, now: Now) -> Step | None:
     """It waits for its turn, which `turns` gives it."""
     if node.driver is not None and not node.outdated and not node.requested:
-        return _move(node, S.DONE, now, record=UpgradeRecord(), event="the wanted driver is the one that it has")
+        why = "the wanted driver is the one that it has"
+        if not node.record.cordoned:
+            return _move(node, S.DONE, now, initial=_forgotten(node), event=why)
+        record = UpgradeRecord(cordoned=True, failed=node.wanted, reason=node.trouble or f"{why}; it does not work")
+        # It failed before, and is away until a driver works there.
+        return _move(node, S.FAILED, now, record=record, event=why)
     if node.skip:
         return _wait(node, "skipped, as its label says")
     if not node.ready:
@@ -201,9 +206,9 @@ def _validation(node: NodeFacts, rules: Rules, now: Now) -> Step | None:
 def _uncordon(node: NodeFacts, rules: Rules, now: Now) -> Step | None:
     record = node.record
     cordon = False if record.cordoned else None
-    initial = False if node.initial else None
+    initial = _forgotten(node)
     if not record.failure:
-        return _move(node, S.DONE, now, record=UpgradeRecord(), cordon=cordon, initial=initial, event="upgraded")
+        return _move(node, S.DONE, now, cordon=cordon, initial=initial, event="upgraded")
     reason = f"back on the driver before, for with the wanted one: {record.failure}"
     after = _with(record, cordoned=False, reason=reason)
     return _move(node, S.FAILED, now, record=after, cordon=cordon, initial=initial, event=reason, bad=True)
@@ -215,12 +220,14 @@ def _failed(node: NodeFacts, rules: Rules, now: Now) -> Step | None:
         return None
     if node.requested or (node.outdated and node.wanted != record.failed):
         return _move(node, S.REQUIRED, now, record=UpgradeRecord(cordoned=record.cordoned), event="another try")
-    if not node.validated or node.driver.digest not in (node.wanted, record.target):
+    if not node.validated:
         return None
     if record.cordoned:
         mended = record if node.outdated else _with(record, failure="", failed="")
         return _move(node, S.UNCORDON, now, record=mended, event="it works again")
-    return None if node.outdated else _move(node, S.DONE, now, event="it runs the wanted driver")
+    if node.outdated:
+        return None
+    return _move(node, S.DONE, now, initial=_forgotten(node), event="it runs the wanted driver")
 
 
 _DECIDERS: Final[dict[UpgradeState, Callable[[NodeFacts, Rules, Now], Step | None]]] = {
@@ -319,12 +326,21 @@ def _wait(
     return step if step != Step(node.name) else None
 
 
+def _clear(node: NodeFacts, pin: str | None = None) -> Step:
+    """Take away what upgrades have put on the node, and uncordon it if they cordoned it."""
+    return Step(node.name, clear=True, cordon=False if node.record.cordoned else None, pin=pin)
+
+
 def _give_up(node: NodeFacts, now: Now, reason: str) -> Step:
     """The old driver still runs: the node goes back into service as it was."""
     cordon = False if node.record.cordoned else None
     record = UpgradeRecord(reason=reason, failed=node.wanted)
-    initial = False if node.initial else None
-    return _move(node, S.FAILED, now, record=record, cordon=cordon, initial=initial, event=reason, bad=True)
+    return _move(node, S.FAILED, now, record=record, cordon=cordon, initial=_forgotten(node), event=reason, bad=True)
+
+
+def _forgotten(node: NodeFacts) -> bool | None:
+    """At the end of an upgrade: how the node was before it is not needed any more."""
+    return False if node.initial else None
 
 
 def _wrong(node: NodeFacts, now: Now, why: str) -> Step:

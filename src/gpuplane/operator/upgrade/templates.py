@@ -119,12 +119,15 @@ def is_kept(found: DaemonSet) -> bool:
     return names.DRIVER_BEFORE_LABEL in found.metadata.labels
 
 
-def still_needed(kept_sets: Iterable[DaemonSet], running: Iterable[str], pinned: Iterable[str]) -> set[str]:
-    """The names of those kept DaemonSets whose driver still runs somewhere, or is wanted there.
+def driver_of(manifest: Mapping[str, Any]) -> str:
+    """The driver digest of a DaemonSet's manifest; empty for one that is not sealed."""
+    env = manifest["spec"]["template"]["spec"]["containers"][_MAIN].get("env") or ()
+    return next((entry.get("value", "") for entry in env if entry["name"] == names.DRIVER_DIGEST_ENV), "")
 
-    `running` are the digests of all driver pods, `pinned` those in the nodes' rollback labels.
-    """
-    wanted = {*running, *pinned}
+
+def still_needed(kept_sets: Iterable[DaemonSet], needed: Iterable[str]) -> set[str]:
+    """The names of those kept DaemonSets whose driver is among the digests `needed`."""
+    wanted = set(needed)
     return {found.metadata.name for found in kept_sets if found.metadata.labels[names.DRIVER_BEFORE_LABEL] in wanted}
 
 

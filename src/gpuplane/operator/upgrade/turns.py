@@ -100,7 +100,6 @@ def _away(node: NodeFacts) -> bool:
 
 
 def _driver_failed(node: NodeFacts) -> bool:
-    """Whether the driver that is wanted was tried on the node and did not work there."""
+    """Whether the driver that is wanted was tried on the node and did not work there; without a target it was not."""
     record = node.record
-    tried = bool(record.failure) or record.cordoned
-    return node.state is UpgradeState.FAILED and tried and record.failed == node.wanted
+    return node.state is UpgradeState.FAILED and bool(record.target) and record.failed == node.wanted

@@ -1,0 +1,534 @@
+"""Upgrades of drivers as a state machine: one node as tables, and whole clusters with all that can happen to them."""
+
+from __future__ import annotations
+
+import random
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpuplane.api.components import Drain, PodDeletion, UpgradePolicy, WaitForCompletion
+from gpuplane.api.upgrade import ACTIVE, UpgradeRecord, UpgradeState
+from gpuplane.operator.upgrade.decide import (
+    EDGES,
+    PATIENCE_SECONDS,
+    RESTART_SECONDS,
+    VALIDATION_SECONDS,
+    Now,
+    plan,
+)
+from gpuplane.operator.upgrade.facts import DriverPod, NodeFacts, PodFact, Rules, Step, rules_for, scaled
+from gpuplane.operator.upgrade.turns import census, in_place, turns
+
+S = UpgradeState
+START = 1_800_000_000.0
+RULES = Rules(enabled=True, parallel=1, unavailable=1)
+OLD, NEW = "old", "new"
+
+
+def at(seconds: float) -> Now:
+    return Now(START + seconds, f"T+{seconds:g}")
+
+
+def facts(state: UpgradeState = S.UNKNOWN, **changes: object) -> NodeFacts:
+    base = NodeFacts(
+        "n1",
+        state=state,
+        since=START if state in ACTIVE else None,
+        wanted=NEW,
+        driver=DriverPod("driver-n1", "u1", OLD),
+        loaded=True,
+        validated=True,
+        kept=True,
+    )
+    return msgspec.structs.replace(base, **changes)
+
+
+def only(node: NodeFacts, rules: Rules = RULES, seconds: float = 0.0) -> Step | None:
+    steps = plan([node], rules, at(seconds))
+    return steps[0] if steps else None
+
+
+BEGUN = UpgradeRecord(since="T", before=OLD, pod="u1", cordoned=True)
+UNDER_WAY = msgspec.structs.replace(BEGUN, target=NEW)
+
+
+def test_a_node_with_the_wanted_driver_is_done() -> None:
+    step = only(facts(driver=DriverPod("d", "u1", NEW)))
+    assert step is not None
+    assert (step.state, step.event) == (S.DONE, "upgrade-done")
+    assert only(facts(S.DONE, driver=DriverPod("d", "u1", NEW))) is None
+
+
+def test_a_node_without_a_driver_of_ours_is_left_alone() -> None:
+    assert only(facts(driver=None)) is None
+    assert only(facts(wanted="")) is None
+
+
+def test_the_first_installation_is_no_upgrade() -> None:
+    assert only(facts(driver=DriverPod("d", "u1", NEW), loaded=False)) is None
+
+
+def test_another_driver_wanted_or_asked_for() -> None:
+    outdated = only(facts(S.DONE))
+    assert outdated is not None
+    assert outdated.state is S.REQUIRED
+    asked = only(facts(S.DONE, driver=DriverPod("d", "u1", NEW), requested=True))
+    assert asked is not None
+    assert asked.state is S.REQUIRED
+
+
+@pytest.mark.parametrize("change", [{"skip": True}, {"ready": False}])
+def test_a_node_that_is_skipped_or_away_waits_and_says_so(change: dict[str, bool]) -> None:
+    step = only(facts(S.REQUIRED, **change))
+    assert step is not None
+    assert step.state is None
+    assert step.record is not None
+    assert step.record.reason
+
+
+def test_its_turn_is_remembered_with_the_driver_before() -> None:
+    step = only(facts(S.REQUIRED, requested=True))
+    assert step is not None
+    assert step.record is not None
+    assert (step.state, step.record.before, step.record.pod) == (S.CORDON, OLD, "u1")
+    assert step.requested is False
+
+
+def test_cordoning_remembers_who_did_it() -> None:
+    free = only(facts(S.CORDON, record=msgspec.structs.replace(BEGUN, cordoned=False)))
+    assert free is not None
+    assert free.record is not None
+    assert (free.cordon, free.initial, free.record.cordoned) == (True, None, True)
+    users = only(facts(S.CORDON, cordoned=True, record=msgspec.structs.replace(BEGUN, cordoned=False)))
+    assert users is not None
+    assert users.record is not None
+    assert (users.initial, users.record.cordoned) == (True, False)
+
+
+def test_jobs_are_waited_for_until_the_time_out() -> None:
+    rules = msgspec.structs.replace(RULES, jobs="kind=train", jobs_seconds=600)
+    node = facts(S.JOBS, record=BEGUN, jobs=("ml/a", "ml/b", "ml/c", "ml/d"))
+    step = only(node, rules)
+    assert step is not None
+    assert step.record is not None
+    assert step.record.reason == "waits for ml/a, ml/b, ml/c and 1 more to end"
+    assert step.again == 600
+    late = only(node, rules, 600)
+    assert late is not None
+    assert late.state is S.PODS
+    forever = only(node, msgspec.structs.replace(rules, jobs_seconds=0), 1e9)
+    assert forever is not None
+    assert forever.state is None
+
+
+def test_only_pods_with_gpus_are_evicted() -> None:
+    gpu, web = PodFact("ml/train", "p1", gpu=True), PodFact("web/front", "p2")
+    step = only(facts(S.PODS, record=BEGUN, pods=(gpu, web)))
+    assert step is not None
+    assert step.evict == (gpu,)
+    done = only(facts(S.PODS, record=BEGUN, pods=(web,)))
+    assert done is not None
+    assert done.record is not None
+    assert (done.state, done.record.target) == (S.RESTART, NEW)
+
+
+@pytest.mark.parametrize(
+    ("pod", "policy", "why"),
+    [
+        (PodFact("ml/a", "p", gpu=True, managed=False), PodDeletion(), "podDeletion.force"),
+        (PodFact("ml/a", "p", gpu=True, scratch=True), PodDeletion(), "podDeletion.deleteEmptyDir"),
+        (PodFact("ml/a", "p", gpu=True, daemon=True), PodDeletion(force=True), "DaemonSet"),
+    ],
+)
+def test_a_pod_that_may_not_go_holds_all_back(pod: PodFact, policy: PodDeletion, why: str) -> None:
+    other = PodFact("ml/b", "q", gpu=True)
+    rules = msgspec.structs.replace(RULES, deletion=policy)
+    step = only(facts(S.PODS, record=BEGUN, pods=(pod, other)), rules)
+    assert step is not None
+    assert step.record is not None
+    assert step.evict == ()
+    assert why in step.record.reason
+
+
+@pytest.mark.parametrize(
+    ("pod", "policy"),
+    [
+        (PodFact("ml/a", "p", gpu=True, managed=False), PodDeletion(force=True)),
+        (PodFact("ml/a", "p", gpu=True, scratch=True), PodDeletion(delete_empty_dir=True)),
+    ],
+)
+def test_the_policy_may_let_it_go(pod: PodFact, policy: PodDeletion) -> None:
+    step = only(facts(S.PODS, record=BEGUN, pods=(pod,)), msgspec.structs.replace(RULES, deletion=policy))
+    assert step is not None
+    assert step.evict == (pod,)
+
+
+def test_a_refused_eviction_is_said_and_tried_again() -> None:
+    pod = PodFact("ml/a", "p", gpu=True, refused="its PodDisruptionBudget allows none now")
+    step = only(facts(S.PODS, record=BEGUN, pods=(pod,)))
+    assert step is not None
+    assert step.record is not None
+    assert "PodDisruptionBudget" in step.record.reason
+    assert step.evict == (pod,)
+    assert step.again == 5
+
+
+def test_pods_that_do_not_go_are_drained_or_the_node_is_given_back() -> None:
+    node = facts(S.PODS, cordoned=True, record=BEGUN, pods=(PodFact("ml/a", "p", gpu=True),))
+    drain = only(node, msgspec.structs.replace(RULES, drain=Drain(enable=True)), 300)
+    assert drain is not None
+    assert drain.state is S.DRAIN
+    failed = only(node, RULES, 300)
+    assert failed is not None
+    assert failed.record is not None
+    assert (failed.state, failed.cordon, failed.record.failed, failed.bad) == (S.FAILED, False, NEW, True)
+    assert failed.record.reason == "GPU pods did not go in 300 s: waits for ml/a to go"
+
+
+def test_a_drain_takes_all_but_daemons_and_those_that_say_so() -> None:
+    web, daemon, skipped = PodFact("w/a", "1"), PodFact("w/b", "2", daemon=True), PodFact("w/c", "3", drains=False)
+    rules = msgspec.structs.replace(RULES, drain=Drain(enable=True))
+    step = only(facts(S.DRAIN, record=BEGUN, pods=(web, daemon, skipped)), rules)
+    assert step is not None
+    assert step.evict == (web,)
+    done = only(facts(S.DRAIN, record=BEGUN, pods=(daemon, skipped)), rules)
+    assert done is not None
+    assert done.state is S.RESTART
+
+
+def test_the_driver_is_replaced_when_nothing_stands_on_it() -> None:
+    node = facts(S.RESTART, record=UNDER_WAY, followers=("nvidia-device-plugin",))
+    waits = only(node)
+    assert waits is not None
+    assert waits.restart is None
+    assert waits.record is not None
+    assert "nvidia-device-plugin" in waits.record.reason
+    told = only(msgspec.structs.replace(node, followers=()))
+    assert told is not None
+    assert told.restart is None, "a stage that is reported still is about the old driver"
+    free = only(msgspec.structs.replace(node, followers=(), settled=True, loaded=False))
+    assert free is not None
+    assert free.restart == node.driver
+
+
+def test_a_new_pod_of_the_same_driver_is_told_from_the_old_one() -> None:
+    record = msgspec.structs.replace(UNDER_WAY, before=NEW)
+    same = DriverPod("d", "u1", NEW)
+    step = only(facts(S.RESTART, record=record, driver=same, settled=True))
+    assert step is not None
+    assert step.restart == same
+    fresh = only(facts(S.RESTART, record=record, driver=DriverPod("d", "u2", NEW)))
+    assert fresh is not None
+    assert fresh.state is S.VALIDATION
+
+
+NEW_POD = DriverPod("driver-n1", "u2", NEW)
+
+
+def test_validation_proves_it_and_the_node_comes_back() -> None:
+    step = only(facts(S.VALIDATION, record=UNDER_WAY, driver=NEW_POD))
+    assert step is not None
+    assert step.state is S.UNCORDON
+    last = only(facts(S.UNCORDON, record=UNDER_WAY, cordoned=True, driver=NEW_POD))
+    assert last is not None
+    assert (last.state, last.cordon, last.record) == (S.DONE, False, UpgradeRecord())
+    users = msgspec.structs.replace(UNDER_WAY, cordoned=False)
+    stays = only(facts(S.UNCORDON, record=users, cordoned=True, initial=True, driver=NEW_POD))
+    assert stays is not None
+    assert (stays.state, stays.cordon, stays.initial) == (S.DONE, None, False)
+
+
+@pytest.mark.parametrize(
+    ("state", "change", "seconds"),
+    [
+        (S.RESTART, {"trouble": "modprobe failed", "troubled": PATIENCE_SECONDS}, 1.0),
+        (S.RESTART, {}, RESTART_SECONDS),
+        (S.VALIDATION, {"trouble": "vectorAdd is wrong", "troubled": PATIENCE_SECONDS}, 1.0),
+        (S.VALIDATION, {}, VALIDATION_SECONDS),
+    ],
+)
+def test_a_driver_that_does_not_work_goes_back_to_the_one_before(
+    state: UpgradeState, change: dict[str, object], seconds: float
+) -> None:
+    node = facts(state, record=UNDER_WAY, driver=NEW_POD, loaded=False, validated=False, **change)
+    step = only(node, seconds=seconds)
+    assert step is not None
+    assert step.record is not None
+    assert (step.state, step.record.target, step.record.failed, step.bad) == (S.RESTART, OLD, NEW, True)
+    assert step.record.failure
+    without = only(msgspec.structs.replace(node, kept=False), seconds=seconds)
+    assert without is not None
+    assert (without.state, without.cordon) == (S.FAILED, None), "nothing works there: it stays away"
+
+
+def test_going_back_is_by_label_and_ends_as_failed_but_in_service() -> None:
+    back = msgspec.structs.replace(UNDER_WAY, failure="vectorAdd is wrong", failed=NEW, target=OLD, pod="u2")
+    node = facts(S.RESTART, record=back, driver=NEW_POD, settled=True, loaded=False)
+    step = only(node)
+    assert step is not None
+    assert (step.pin, step.restart) == (OLD, None), "the DaemonSets do the rest"
+    old = DriverPod("d", "u3", OLD)
+    end = only(facts(S.UNCORDON, record=back, driver=old, pin=OLD, cordoned=True))
+    assert end is not None
+    assert end.record is not None
+    assert (end.state, end.cordon, end.record.cordoned) == (S.FAILED, False, False)
+    assert end.record.reason == "back on the driver before, for with the wanted one: vectorAdd is wrong"
+    rest = msgspec.structs.replace(node, state=S.FAILED, record=end.record, driver=old, pin=OLD, loaded=True)
+    assert only(rest) is None
+    for change in ({"wanted": "newer"}, {"requested": True}):
+        again = only(msgspec.structs.replace(rest, **change))
+        assert again is not None
+        assert again.state is S.REQUIRED
+
+
+def test_a_bad_driver_stops_at_as_many_nodes_as_may_be_under_way() -> None:
+    failed = UpgradeRecord(failure="vectorAdd is wrong", failed=NEW, target=OLD)
+    nodes = [facts(S.FAILED, name="a", record=failed), facts(S.REQUIRED, name="b"), facts(S.REQUIRED, name="c")]
+    assert turns(nodes, RULES) == []
+    assert census(nodes, RULES).stopped == 1
+    later = [msgspec.structs.replace(node, wanted="newer") for node in nodes]
+    assert [node.name for node in turns(later, RULES)] == ["b"]
+    stubborn = msgspec.structs.replace(nodes[0], record=UpgradeRecord(failed=NEW, reason="pods did not go"))
+    assert [node.name for node in turns([stubborn, *nodes[1:]], RULES)] == ["b"], "no fault of the driver"
+
+
+def test_nodes_that_are_cordoned_anyway_are_first_and_cost_nothing() -> None:
+    nodes = [facts(S.REQUIRED, name="a"), facts(S.REQUIRED, name="b", cordoned=True), facts(S.REQUIRED, name="c")]
+    rules = msgspec.structs.replace(RULES, parallel=0, unavailable=2)
+    assert [node.name for node in turns(nodes, rules)] == ["b", "a"]
+    assert [node.name for node in turns(nodes, msgspec.structs.replace(rules, unavailable=0))] == ["b"]
+
+
+@pytest.mark.parametrize("state", [S.REQUIRED, S.CORDON, S.JOBS, S.PODS, S.DRAIN, S.DONE])
+def test_switched_off_nodes_that_lost_nothing_yet_are_given_back(state: UpgradeState) -> None:
+    step = only(facts(state, record=BEGUN, cordoned=True), Rules())
+    assert step is not None
+    assert step.clear
+
+
+@pytest.mark.parametrize("state", [S.RESTART, S.VALIDATION, S.UNCORDON])
+def test_switched_off_what_is_under_way_is_finished(state: UpgradeState) -> None:
+    step = only(facts(state, record=UNDER_WAY, driver=NEW_POD), Rules())
+    assert step is not None
+    assert step.state in EDGES[state]
+
+
+def test_a_node_that_is_not_ours_any_more_loses_every_mark_the_pin_last() -> None:
+    node = facts(S.FAILED, managed=False, pin=OLD, record=BEGUN)
+    first = only(node)
+    assert first is not None
+    assert (first.clear, first.pin) == (True, None)
+    last = only(facts(S.UNKNOWN, managed=False, pin=OLD, driver=None))
+    assert last is not None
+    assert last.pin == ""
+    assert only(facts(S.UNKNOWN, managed=False)) is None
+
+
+def test_in_place_only_what_nobody_notices() -> None:
+    same = DriverPod("d", "u", NEW, template="t1", in_place=True)
+    nodes = [facts(S.DONE, name=f"n{i}", driver=same, wanted_template="t2", expected=True) for i in range(20)]
+    assert [node.name for node, _ in in_place(nodes, 0.1)] == ["n0", "n1"]
+    assert in_place(nodes, 0.0) == [], "OnDelete: by hand"
+    foreign = msgspec.structs.replace(same, in_place=False)
+    assert in_place([facts(S.DONE, driver=foreign, wanted_template="t2")], 0.1) == []
+    gone = [msgspec.structs.replace(nodes[0], driver=None), *nodes[1:]]
+    assert [node.name for node, _ in in_place(gone, 0.1)] == ["n1"]
+
+
+def test_a_driver_that_does_not_work_is_replaced_at_once_when_nobody_holds_a_gpu() -> None:
+    broken = facts(loaded=False, validated=False)
+    assert in_place([broken], 0.1) == [(broken, broken.driver)]
+    held = msgspec.structs.replace(broken, pods=(PodFact("ml/a", "p", gpu=True),))
+    assert in_place([held], 0.1) == []
+
+
+@pytest.mark.parametrize(
+    ("limit", "total", "nodes"),
+    [
+        (3, 200, 3),
+        ("3", 200, 3),
+        ("25%", 200, 50),
+        ("25%", 1, 1),
+        ("10%", 15, 2),
+        ("0%", 9, 0),
+        ("", 9, 0),
+        ("x%", 9, 0),
+    ],
+)
+def test_limits(limit: int | str, total: int, nodes: int) -> None:
+    assert scaled(limit, total) == nodes
+
+
+def test_the_policy_counted_out() -> None:
+    policy = UpgradePolicy(
+        auto_upgrade=True, max_unavailable="10%", wait_for_completion=WaitForCompletion(pod_selector="a=b")
+    )
+    rules = rules_for(policy, 30)
+    assert (rules.enabled, rules.parallel, rules.unavailable, rules.jobs) == (True, 1, 3, "a=b")
+    assert not rules_for(None, 30).enabled
+
+
+# -- whole clusters ----------------------------------------------------------------------------------------------------
+
+
+class Machine:
+    """One node as the world has it: what the API server stores, and what its operands and pods do."""
+
+    def __init__(self, name: str, rng: random.Random, *, cordoned: bool, pods: int) -> None:
+        self.name = name
+        self.rng = rng
+        self.state, self.record, self.since = S.UNKNOWN, UpgradeRecord(), None
+        self.cordoned = self.was_cordoned = cordoned
+        self.initial = self.requested = False
+        self.ready = True
+        self.pin = ""
+        self.uids = 0
+        self.driver: DriverPod | None = DriverPod(f"driver-{name}", "0", OLD)
+        self.pods = [PodFact(f"ml/{name}-{i}", f"{name}{i}", gpu=i % 2 == 0) for i in range(pods)]
+        self.budget = rng.choice((0, 1, 99))  # evictions granted before the budget refuses
+        self.stages = self.followers = True
+        self.busy = 0.0
+        self.troubled = 0.0
+
+    def seen(self, wanted: str, bad: frozenset[tuple[str, str]]) -> NodeFacts:
+        works = self.driver is not None and (self.name, self.driver.digest) not in bad
+        up = self.stages and self.ready
+        return NodeFacts(
+            self.name,
+            ready=self.ready,
+            cordoned=self.cordoned,
+            state=self.state,
+            record=self.record,
+            since=self.since,
+            initial=self.initial,
+            requested=self.requested,
+            pin=self.pin,
+            wanted=wanted,
+            driver=self.driver,
+            kept=True,
+            followers=("plugin",) if self.followers else (),
+            loaded=up and works,
+            settled=not self.stages and not self.followers,
+            validated=up and works and self.followers,
+            trouble="" if works or self.driver is None else "does not work",
+            troubled=self.troubled,
+            pods=tuple(self.pods),
+        )
+
+    def apply(self, step: Step, now: float) -> None:
+        if step.state is not None:
+            assert step.state in EDGES[self.state]
+            self.state, self.since = step.state, now
+        if step.record is not None:
+            self.record = step.record
+        self.cordoned = self.cordoned if step.cordon is None else step.cordon
+        self.initial = self.initial if step.initial is None else step.initial
+        self.requested = self.requested if step.requested is None else step.requested
+        for pod in step.evict:
+            if self.budget and pod in self.pods:
+                self.budget -= 1
+                self.pods.remove(pod)
+        if step.pin is not None:
+            self.pin, self.driver = step.pin, None
+        if step.restart is not None and self.driver is not None and step.restart.uid == self.driver.uid:
+            self.driver = None
+
+    def turn(self, wanted: str, bad: frozenset[tuple[str, str]], seconds: float) -> None:
+        """What kubelet, DaemonSets and operands do in some seconds."""
+        self.budget = max(self.budget, self.rng.choice((0, 0, 1)))
+        if not self.ready:
+            return
+        fresh = self.driver is None
+        if self.driver is None:
+            self.uids += 1
+            self.driver = DriverPod(f"driver-{self.name}", str(self.uids), self.pin or wanted)
+        works = (self.name, self.driver.digest) not in bad
+        self.troubled = 0.0 if works or fresh else self.troubled + seconds
+        if self.state is S.RESTART:
+            stale = self.driver.digest != self.record.target or self.driver.uid == self.record.pod
+            self.followers = False
+            self.stages = not stale and not fresh
+        else:
+            self.stages = self.followers = True
+
+
+def away(machines: dict[str, Machine]) -> int:
+    return sum(m.cordoned or not m.ready or m.state in ACTIVE for m in machines.values())
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    seed=st.integers(0, 2**32),
+    count=st.integers(1, 9),
+    parallel=st.integers(0, 4),
+    unavailable=st.integers(1, 5),
+    drain=st.booleans(),
+    timeout=st.sampled_from((60, 300)),
+    bad=st.sampled_from((0.0, 0.2, 1.0)),
+    trouble=st.booleans(),
+)
+def test_no_cluster_goes_beyond_its_limits_and_no_node_is_stuck(
+    seed: int, count: int, parallel: int, unavailable: int, drain: bool, timeout: int, bad: float, trouble: bool
+) -> None:
+    rng = random.Random(seed)
+    rules = Rules(
+        enabled=True,
+        parallel=parallel,
+        unavailable=unavailable,
+        deletion=PodDeletion(timeout_seconds=timeout),
+        drain=Drain(enable=drain, timeout_seconds=timeout),
+    )
+    machines = {
+        f"n{i}": Machine(f"n{i}", rng, cordoned=rng.random() < 0.2, pods=rng.randrange(4)) for i in range(count)
+    }
+    broken = frozenset((name, NEW) for name in machines if rng.random() < bad)
+    limit = max(unavailable, away(machines))
+    wanted, now = OLD, START
+    for tick in range(400):
+        now += rng.choice((1.0, 20.0, 70.0))
+        if tick == 3:
+            wanted = NEW
+        if trouble and tick < 120:
+            name = rng.choice([*machines, ""])
+            if name and rng.random() < 0.03:
+                del machines[name]  # with all that it carried; it may come back as another one
+            elif name and rng.random() < 0.05:
+                machines[name].ready = not machines[name].ready
+                limit = max(limit, away(machines))
+            elif rng.random() < 0.03:
+                wanted = rng.choice((OLD, NEW, "newer"))
+        elif tick == 120:
+            for machine in machines.values():
+                machine.ready = True
+        if not machines:
+            return
+        seen = [machine.seen(wanted, broken) for machine in machines.values()]
+        steps = plan(seen, rules, Now(now, f"T{now}"))
+        begun = [step.node for step in steps if step.state is S.CORDON]
+        for step in steps:
+            if trouble and rng.random() < 0.2:
+                continue  # the operator died before this one
+            machines[step.node].apply(step, now)
+            if rng.random() < 0.2 and step.state is None:
+                machines[step.node].apply(step, now)  # or was told the same twice
+        under_way = sum(machine.state in ACTIVE for machine in machines.values())
+        if begun:
+            assert not parallel or under_way <= parallel
+            assert away(machines) <= limit
+        for machine in machines.values():
+            machine.turn(wanted, broken, 20.0)
+    final = [machine.seen(wanted, broken) for machine in machines.values()]
+    for machine, node in zip(machines.values(), final, strict=True):
+        assert machine.state in (S.DONE, S.FAILED, S.REQUIRED), (machine.name, machine.state, machine.record)
+        if machine.state is S.REQUIRED:
+            counted = census(final, rules)
+            assert not turns(final, rules)
+            assert (parallel and counted.stopped >= parallel) or counted.away >= unavailable
+        if machine.state is S.DONE:
+            assert not node.outdated
+        works = (machine.name, machine.driver.digest if machine.driver else "") not in broken
+        assert machine.cordoned == machine.was_cordoned or not works, node
+        assert not machine.initial or machine.state is S.FAILED
