@@ -1,0 +1,68 @@
+"""The driver's root with the kernel's own overlayfs, in a mount namespace: nothing of this machine changes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+SCRIPT = """
+    import asyncio, os, pathlib
+    from gpuplane.driver.installer import _run
+    from gpuplane.driver.steps import ROOT, STORE, clear, mount
+    from gpuplane.host import Host
+
+    host = Host(pathlib.Path("/"))
+    asyncio.run(_run(host, mount(("opt",))))
+    inside = pathlib.Path(ROOT)
+    assert (inside / "etc/os-release").read_bytes() == pathlib.Path("/etc/os-release").read_bytes()
+    assert (inside / "opt/there").read_text() == "before"
+    assert all((inside / path).exists() for path in ("proc/self/status", "sys/kernel", "dev/null"))
+    assert (inside / "run/mark").read_text() == "run"
+    assert not list((inside / "run/nvidia/driver").iterdir())
+
+    # What is written in there is not on the host, what is deleted in there stays.
+    (inside / "etc/gpuplane-test").write_text("x")
+    (inside / "opt/there").unlink()
+    assert not os.path.exists("/etc/gpuplane-test")
+    assert pathlib.Path("/opt/there").read_text() == "before"
+    assert (pathlib.Path(STORE) / "host/upper/etc/gpuplane-test").read_text() == "x"
+
+    # The same as an installer that was killed: mounted again, it is all there.
+    asyncio.run(_run(host, clear(True)[:1]))
+    asyncio.run(_run(host, mount(("opt",))))
+    assert (inside / "etc/gpuplane-test").read_text() == "x"
+    assert not (inside / "opt/there").exists()
+
+    asyncio.run(_run(host, clear(True)))
+    assert not os.path.exists(STORE)
+    assert not list(inside.iterdir())
+    assert os.path.exists("/dev/null") and os.path.exists("/proc/self") and pathlib.Path("/run/mark").exists()
+    print("done")
+"""
+# The places that are written to are memory of the namespace.
+SETUP = """
+set -e
+mount --make-rprivate /
+for place in /run /var/lib /opt; do mount -t tmpfs tmpfs $place; done
+echo -n run >/run/mark
+echo -n before >/opt/there
+exec "$@"
+"""
+
+
+@pytest.mark.namespaces
+def test_the_drivers_root_is_the_host_under_a_layer_of_its_own() -> None:
+    if os.geteuid() != 0:
+        pytest.skip("overlays of the whole machine can be mounted by root only")
+    start = ("unshare", "--mount", "sh", "-c", SETUP, "sh")
+    if subprocess.run([*start, "true"], capture_output=True, check=False).returncode != 0:
+        pytest.skip("mounts are refused here")
+    done = subprocess.run(
+        [*start, sys.executable, "-c", textwrap.dedent(SCRIPT)],
+        capture_output=True, text=True, check=False, timeout=60, env={**os.environ, "PYTHONSAFEPATH": "1"},
+    )  # fmt: skip
+    assert done.stdout.strip() == "done", done.stderr
