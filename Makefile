@@ -19,16 +19,16 @@ test-kubernetes: setup kubernetes-packages
 ifeq ($(origin KUBECONFIG),command line)
 	$(BIN)/pytest --cluster $(KUBECONFIG) tests/conformance tests/clients
 else
-	PYTHONPATH=tests/kubernetes $(BIN)/python -m realkube build
+	PYTHONPATH=tests/kubernetes:deploy/image $(BIN)/python -m realkube build
 	GPUPLANE_TEST_IMAGE=1 $(BIN)/pytest -n 2 --dist loadfile --cluster real \
 	    tests/kubernetes tests/conformance tests/clients tests/image
 endif
 
 kubernetes-up: setup kubernetes-packages
-	PYTHONPATH=tests/kubernetes $(BIN)/python -m realkube up
+	PYTHONPATH=tests/kubernetes:deploy/image $(BIN)/python -m realkube up
 
 kubernetes-down: setup
-	PYTHONPATH=tests/kubernetes $(BIN)/python -m realkube down
+	PYTHONPATH=tests/kubernetes:deploy/image $(BIN)/python -m realkube down
 
 kubernetes-packages:
 	@if [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null && ! dpkg -s $(KUBERNETES_PACKAGES) > /dev/null 2>&1; then \

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
+
+from gpuplane_image import ImageError
+from gpuplane_image.images import VECTORADD, build, small_image, vectoradd_image
 
 from gpuplane import names
 from realkube.binaries import Unavailable
 from realkube.configuration import PAUSE_IMAGE
 from realkube.node import KubernetesNode
 
-BUILDER: Final = Path(__file__).parents[3] / "deploy" / "image"
 BUSYBOX: Final = "localhost/busybox:1"
 _BUSYBOX_PACKAGES: Final = ("busybox-static",)
 
@@ -22,11 +23,6 @@ def provide(node: KubernetesNode, progress: Callable[[str], None] = lambda _: No
 
     Raises Unavailable when they cannot be made: no apt, no network.
     """
-    if str(BUILDER) not in sys.path:
-        sys.path.insert(0, str(BUILDER))
-    from gpuplane_image import ImageError
-    from gpuplane_image.images import VECTORADD, build, small_image, vectoradd_image
-
     folder = node.directory / "images"
     folder.mkdir(exist_ok=True)
     busybox = "/bin/busybox"

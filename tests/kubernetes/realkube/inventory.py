@@ -51,7 +51,7 @@ def settled(obj: Mapping[str, Any]) -> dict[str, Any]:
 
 def difference(before: Objects, after: Objects) -> str:
     """A unified diff in YAML, object by object; empty when nothing differs."""
-    pieces = []
+    pieces: list[str] = []
     for name in sorted(before.keys() | after.keys()):
         if before.get(name) != after.get(name):
             old, new = (_lines(objects.get(name)) for objects in (before, after))

@@ -14,13 +14,20 @@ PATIENCE_S: Final = 90.0
 
 
 async def until(
-    client: Client, kind: type[Any], holds: Callable[[list[Any]], Any], *, patience_s: float = PATIENCE_S, **chosen: str
+    client: Client,
+    kind: type[Any],
+    holds: Callable[[list[Any]], Any],
+    *,
+    namespace: str | None = None,
+    labels: str = "",
+    fields: str = "",
+    patience_s: float = PATIENCE_S,
 ) -> Any:
-    """What `holds(objects)` gives, once it gives something true. `chosen`: namespace, fields, labels.
+    """What `holds(objects)` gives, once it gives something true; of the objects that are chosen, or all of the kind.
 
     Raises AssertionError with what there is when the time is over.
     """
-    informer = Informer(client, kind, **chosen)
+    informer = Informer(client, kind, namespace, labels, fields)
     changed = asyncio.Event()
     informer.add_handler(lambda old, new: changed.set())
     informer.start()
