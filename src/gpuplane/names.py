@@ -59,6 +59,7 @@ DRIVER_DIGEST_ENV: Final = "DRIVER_CONFIG_DIGEST"  # of a driver's container: an
 TEMPLATE_DIGEST_ANNOTATION: Final = "gpuplane.dev/template-digest"  # on a driver's pod: digest of what it was made from
 
 # -- environment ---------------------------------------------------------------------------------------------------
+MIG_STRATEGY_ENV: Final = "MIG_STRATEGY"  # none, single or mixed: how labels tell MIG devices
 # "false" where ClusterPolicy spec.driver.enabled is: the driver's operand then looks for a driver and installs none.
 DRIVER_INSTALL_ENV: Final = "GPUPLANE_DRIVER_INSTALL"
 DRIVER_SOURCE_ENV: Final = "GPUPLANE_DRIVER_SOURCE"  # "container": NVIDIA's image installs, the operand only watches
@@ -66,7 +67,8 @@ DRIVER_SOURCE_ENV: Final = "GPUPLANE_DRIVER_SOURCE"  # "container": NVIDIA's ima
 DRIVER_VERSION_ENV: Final = "DRIVER_VERSION"  # 570.133.20, or the branch 570 with precompiled packages
 DRIVER_MODULES_ENV: Final = "KERNEL_MODULE_TYPE"  # auto, open or proprietary
 DRIVER_PRECOMPILED_ENV: Final = "GPUPLANE_DRIVER_PRECOMPILED"  # "true": packages made for the kernel, nothing compiled
-DRIVER_URL_ENV: Final = "BASE_URL"  # where <version>/NVIDIA-Linux-<machine>-<version>.run lies
+DRIVER_URL_ENV: Final = "BASE_URL"  # where <version>/NVIDIA-Linux-<machine>-<version>.run lies, instead of:
+DRIVER_URL: Final = "https://us.download.nvidia.com/tesla"  # NVIDIA's own place for its data centre drivers
 DRIVER_RDMA_ENV: Final = "GPU_DIRECT_RDMA_ENABLED"  # "true": nvidia-peermem is loaded too
 
 # -- CDI ---------------------------------------------------------------------------------------------------------

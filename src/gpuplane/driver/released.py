@@ -20,7 +20,6 @@ import msgspec
 
 from gpuplane import names
 
-BASE_URL: Final = "https://us.download.nvidia.com/tesla"
 _TURING, _BLACKWELL = 0x1E00, 0x2900  # the first PCI device id of each
 _GRACE_HOPPER: Final = frozenset((0x2342, 0x2345, 0x2348))
 _FIRST_OPEN, _OPEN_BY_DEFAULT, _LAST_OF_THE_OLD = 515, 560, 580
@@ -75,7 +74,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     version: str = ""
     kind: str = "auto"
     precompiled: bool = False
-    base_url: str = BASE_URL
+    base_url: str = names.DRIVER_URL
     parameters: tuple[tuple[str, str], ...] = ()
     repositories: tuple[tuple[str, bytes], ...] = ()
     certificates: tuple[tuple[str, bytes], ...] = ()
@@ -234,7 +233,7 @@ def read_wanted(environment: Mapping[str, str], files: Mapping[str, Mapping[str,
         version=environment.get(names.DRIVER_VERSION_ENV, ""),
         kind=environment.get(names.DRIVER_MODULES_ENV, "") or "auto",
         precompiled=environment.get(names.DRIVER_PRECOMPILED_ENV) == "true",
-        base_url=environment.get(names.DRIVER_URL_ENV, "") or BASE_URL,
+        base_url=environment.get(names.DRIVER_URL_ENV, "") or names.DRIVER_URL,
         parameters=tuple(sorted(parameters.items())),
         repositories=tuple(sorted(files.get(names.DRIVER_REPOSITORIES_DIR, {}).items())),
         certificates=tuple(sorted(files.get(names.DRIVER_CERTIFICATES_DIR, {}).items())),
