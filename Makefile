@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 NATIVE := $(wildcard native/*.py native/*/*.[ch] native/*/*/*.[ch] native/*/*.def)
 
-.PHONY: demo test lint bench docs image lock setup clean
+.PHONY: demo test lint bench docs image chart lock setup clean
 
 demo: setup
 	$(BIN)/gpuplane demo
@@ -52,6 +52,10 @@ docs: setup
 
 image: setup
 	$(BIN)/python deploy/image/build.py
+
+# What of the chart comes from the code and from the installation's manifests.
+chart: setup
+	$(BIN)/python deploy/chart/generate.py
 
 lock: setup
 	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --no-emit-index-url --no-emit-find-links \

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 from realkube import images
 from realkube.binaries import Unavailable
 from realkube.control_plane import ControlPlane
+from realkube.life import Life, live
 from realkube.node import KubernetesNode, wait_ready
 
 
@@ -43,3 +45,9 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KubernetesNode
     finally:
         node.stop()
         plane.stop()
+
+
+@pytest.fixture(scope="session")
+def life(control_plane: ControlPlane) -> Life:
+    """An installation from its first object to its last; lived once, before anything else is installed."""
+    return asyncio.run(live(control_plane))

@@ -26,7 +26,7 @@ AWAY_SECONDS: Final = 0.5  # until an API server that did not answer is asked ag
 
 
 def install(options: Namespace, screen: Terminal) -> int:
-    wanted = installation(image=options.image, settings=options.set)
+    wanted = installation(image=options.image, settings=options.set, only=options.only)
     if options.dry_run:
         screen.print(yaml.safe_dump_all(wanted, sort_keys=False).rstrip())
         return 0
@@ -40,7 +40,7 @@ def install(options: Namespace, screen: Terminal) -> int:
 
 
 def uninstall(options: Namespace, screen: Terminal) -> int:
-    wanted = list(reversed(installation()))
+    wanted = list(reversed(installation(only=options.only)))
     if options.dry_run:
         for manifest in wanted:
             screen.print(_title(manifest))

@@ -154,6 +154,7 @@ def _real(commands: Any) -> None:
         metavar="PATH=VALUE",
         help="a field of the ClusterPolicy's spec, as driver.enabled=false",
     )
+    install.add_argument("--only", choices=["crds", "policy"], help="apply these objects of the installation alone")
     install.add_argument("--dry-run", action="store_true", help="print the manifests instead of applying them")
     install.add_argument("--wait", action="store_true", help="until every GPU node is ready")
     install.set_defaults(command=lazy("install", "install"))
@@ -161,6 +162,7 @@ def _real(commands: Any) -> None:
     uninstall = commands.add_parser(
         "uninstall", parents=parents, help="take gpuplane off the cluster, every node as it was"
     )
+    uninstall.add_argument("--only", choices=["crds", "policy"], help="remove these objects of the installation alone")
     uninstall.add_argument("--dry-run", action="store_true", help="print what would be removed")
     uninstall.set_defaults(command=lazy("install", "uninstall"))
 

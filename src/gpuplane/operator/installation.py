@@ -58,9 +58,15 @@ def resource_of(manifest: Mapping[str, Any]) -> Resource:
     return _RESOURCES[manifest["kind"]]
 
 
-def installation(*, image: str = "", settings: Iterable[str] = ()) -> list[Manifest]:
-    """The manifests. `image` is what operator and operands run, this release's own when it is
-    empty; `settings` are `path.to.field=value` of the policy's spec.
+# What the chart's hooks apply and remove by themselves.
+ONLY: Final = {"crds": "CustomResourceDefinition", "policy": POLICY_KIND}
+
+
+def installation(*, image: str = "", settings: Iterable[str] = (), only: str | None = None) -> list[Manifest]:
+    """The manifests, or those of one kind: `only` is a key of ONLY.
+
+    `image` is what operator and operands run, this release's own when it is empty; `settings` are
+    `path.to.field=value` of the policy's spec.
 
     Raises InvalidInput for a setting without a value, and with every finding for settings that no ClusterPolicy has:
     the API server would drop them in silence.
@@ -76,7 +82,7 @@ def installation(*, image: str = "", settings: Iterable[str] = ()) -> list[Manif
             for setting in settings:
                 _set(manifest["spec"], setting)
             decode(ClusterPolicy, manifest)
-    return wanted
+    return [manifest for manifest in wanted if only is None or manifest["kind"] == ONLY[only]]
 
 
 def _set(spec: Manifest, setting: str) -> None:

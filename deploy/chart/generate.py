@@ -1,0 +1,359 @@
+"""Writes the chart's generated files from what the code and the installation's manifests say.
+
+    python deploy/chart/generate.py
+
+Generated are the CRDs, one template for each file of `operator/install`, `values.yaml`, `values.schema.json`, and the
+list of values without effect. By hand are only the helpers, ConfigMaps, hooks and NOTES.txt. A test holds that what is
+committed is what this writes.
+
+CRDs lie in `crds/`, where helm applies them before it looks at the rest: a ClusterPolicy in the same release could not
+be created otherwise. Helm never touches them again, so a hook upgrades them, and another removes them if asked to.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import sys
+import textwrap
+from importlib import resources
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from gpuplane import __version__, names
+from gpuplane.api.crds import crds
+from gpuplane.api.effects import acts, fields, why_not
+
+CHART: Final = Path(__file__).parent / "gpuplane"
+HEAD: Final = (
+    "{{- /* Written by deploy/chart/generate.py from src/gpuplane/operator/install; changes here are lost. */ -}}\n"
+)
+Schema = dict[str, Any]
+
+# -- values that are the chart's own -----------------------------------------------------------------------------------
+TEXT: Final[Schema] = {"type": "string"}
+FLAG: Final[Schema] = {"type": "boolean"}
+MAP: Final[Schema] = {"type": "object", "additionalProperties": {"type": "string"}}
+ANY: Final[Schema] = {"type": "object"}
+LIST: Final[Schema] = {"type": "array"}
+
+
+def _told(schema: Schema, description: str, default: Any = None) -> Schema:
+    return {**schema, "description": description, "default": default}
+
+
+_CONFIG: Final[dict[str, Schema]] = {
+    "create": _told(FLAG, "make the ConfigMap `name` from `data`", False),
+    "data": _told({"type": ["object", "string"]}, "contents of the ConfigMap that `create` makes", {}),
+}
+OWN: Final[dict[str, dict[str, Schema]]] = {
+    "operator": {
+        "repository": _told(TEXT, "registry and path of the image of operator and operands", "gpuplane"),
+        "image": _told(TEXT, "name of that image", "gpuplane"),
+        "version": _told(TEXT, "its tag, or its digest as sha256:...; the chart's appVersion when empty", ""),
+        "imagePullPolicy": _told(
+            {"type": "string", "enum": ["Always", "IfNotPresent", "Never"]}, "when to pull it", "IfNotPresent"
+        ),
+        "imagePullSecrets": _told(LIST, "names of Secrets in the namespace to pull it with", []),
+        "replicas": _told({"type": "integer", "minimum": 1}, "one works, others wait for its lease", 1),
+        "priorityClassName": _told(TEXT, "priority of the operator's pod", "system-cluster-critical"),
+        "nodeSelector": _told(MAP, "labels of the nodes that the operator may run on", {}),
+        "tolerations": _told(LIST, "tolerations beside those for control planes and GPU nodes", []),
+        "affinity": _told(ANY, "affinity of the operator's pod", {}),
+        "resources": _told(ANY, "requests and limits of the operator's container", {}),
+        "env": _told(LIST, "more environment of the operator's container", []),
+        "logging": {
+            "type": "object",
+            "description": "The operator's log.",
+            "properties": {
+                "level": _told({"type": "string", "enum": ["info", "debug"]}, "debug says more", "info"),
+                "timeEncoding": _told(TEXT, "no effect: times are in RFC 3339", ""),
+                "develMode": _told(FLAG, "no effect: level is all there is", False),
+            },
+        },
+        "upgradeCRD": _told(FLAG, "apply this chart's CRDs before an upgrade, by a Job", True),
+        "cleanupCRD": _told(
+            FLAG, "remove the CRDs, and so everything of their kinds, after an uninstall, by a Job", False
+        ),
+    },
+    "driver": {
+        "nvidiaDriverCRD": {
+            "type": "object",
+            "description": "Drivers from NVIDIADriver objects.",
+            "properties": {
+                "enabled": _told(FLAG, "sets driver.useNvidiaDriverCRD", False),
+                "deployDefaultCR": _told(FLAG, "no effect: write the NVIDIADriver objects yourself", True),
+                "driverType": _told(TEXT, "no effect, see deployDefaultCR", "gpu"),
+                "nodeSelector": _told(MAP, "no effect, see deployDefaultCR", {}),
+            },
+        },
+    },
+    "driver.upgradePolicy": {"gpuPodDeletion": _told(ANY, "the GPU operator chart's name of podDeletion")},
+    "devicePlugin.config": {
+        **_CONFIG,
+        "map": _told(MAP, "named configurations, as in the device plugin's own chart: makes the ConfigMap too", {}),
+    },
+    "dcgmExporter.config": _CONFIG,
+    "migManager.config": _CONFIG,
+}
+TOP: Final[dict[str, Schema]] = {
+    "clusterPolicy": {
+        "type": "object",
+        "description": "The ClusterPolicy that the groups above make.",
+        "properties": {"deployCR": _told(FLAG, "create it; otherwise apply one yourself", True)},
+    },
+    "config": {
+        "type": "object",
+        "description": "What the device plugin's own chart calls devicePlugin.config; its values files work here.",
+        "properties": {
+            "name": _told(TEXT, "name of a ConfigMap in the namespace", ""),
+            "default": _told(TEXT, "key for nodes without the label", ""),
+            "map": _told(MAP, "named configurations: makes the ConfigMap", {}),
+        },
+    },
+    "nodeSelector": _told(
+        MAP, "no effect: nodes with GPUs are found; keep one out by its label nvidia.com/gpu.deploy.operands=false", {}
+    ),
+    "extraObjects": _told(LIST, "more objects to create with the release", []),
+    "platform": {
+        "type": "object",
+        "description": "The platform.",
+        "properties": {"openshift": _told({"const": False}, "OpenShift is not supported yet", False)},
+    },
+    "gpuCluster": {
+        "type": "object",
+        "description": "The GPUCluster kind of the GPU operator.",
+        "properties": {"deployCR": _told({"const": False}, "there is no such kind here", False)},
+    },
+    "node-feature-discovery": _told(ANY, "no effect: discovery is a part of gpuplane, without settings of its own", {}),
+    "global": _told(ANY, "helm's own; not used", {}),
+}
+
+
+# -- the files ---------------------------------------------------------------------------------------------------------
+@functools.cache
+def files() -> dict[str, str]:
+    """Path below the chart -> text of every generated file."""
+    schema = values_schema()
+    made = {
+        "Chart.yaml": chart_yaml(),
+        "values.yaml": values_yaml(schema),
+        "values.schema.json": json.dumps(schema, indent=1) + "\n",
+        "files/no-effect.json": json.dumps(no_effect(), indent=1) + "\n",
+    }
+    for definition in crds():
+        text = yaml.safe_dump(definition, sort_keys=False, width=120, allow_unicode=True)
+        made[f"crds/{definition['metadata']['name']}.yaml"] = text
+    for entry in sorted(resources.files("gpuplane.operator").joinpath("install").iterdir(), key=lambda e: e.name):
+        made[f"templates/{entry.name}"] = template(entry.name, entry.read_text())
+    return made
+
+
+def chart_yaml() -> str:
+    return f"""\
+# Written by deploy/chart/generate.py; changes here are lost.
+apiVersion: v2
+name: gpuplane
+description: GPUs on Kubernetes, from bare machines to a shared cluster
+type: application
+version: {__version__}
+appVersion: "{__version__}"
+kubeVersion: ">=1.30.0-0"
+home: https://gpuplane.dev
+keywords: [gpu, nvidia, device-plugin, cdi, operator]
+"""
+
+
+REPLACED: Final[dict[str, tuple[tuple[str, str], ...]]] = {
+    "30-operator.yaml": (
+        ("  replicas: 1\n", "  replicas: {{ .Values.operator.replicas | default 1 }}\n"),
+        (
+            "      priorityClassName: system-cluster-critical\n",
+            "      priorityClassName: {{ .Values.operator.priorityClassName | default "
+            '"system-cluster-critical" }}\n{{- with include "gpuplane.pod" . }}{{ . | nindent 6 }}{{ end }}\n',
+        ),
+        (
+            "      containers:\n",
+            '{{- with include "gpuplane.tolerations" . }}{{ . | nindent 8 }}{{ end }}\n      containers:\n',
+        ),
+        (f"          image: {names.IMAGE.rpartition(':')[0]}\n", '          image: {{ include "gpuplane.image" . }}\n'),
+        ("          args: [run, operator]\n", '          args: {{ include "gpuplane.args" . }}\n'),
+        (
+            "          ports:\n",
+            '{{- with include "gpuplane.container" . }}{{ . | nindent 10 }}{{ end }}\n          ports:\n',
+        ),
+    ),
+    "40-cluster-policy.yaml": (("spec: {}\n", 'spec: {{- include "gpuplane.spec" . }}\n'),),
+}
+WRAPPED: Final = {"40-cluster-policy.yaml": "if (.Values.clusterPolicy).deployCR | default true"}
+
+
+def template(name: str, text: str) -> str:
+    """A manifest of the installation as a template: the same text, with values where the chart has some."""
+    for old, new in REPLACED.get(name, ()):
+        if text.count(old) != 1:
+            raise SystemExit(f"{name}: {old!r} stands there {text.count(old)} times; see REPLACED")
+        text = text.replace(old, new)
+    if name.startswith("10-"):
+        # Where the release has the namespace already, as with helm's --create-namespace, it is not ours to make.
+        first, rest = text.split("---\n", 1)
+        own = f'{{{{- if ne .Release.Namespace "{names.OPERATOR_NAMESPACE}" }}}}\n{first}---\n{{{{- end }}}}\n'
+        text = own + rest
+    if name in WRAPPED:
+        text = f"{{{{- {WRAPPED[name]} }}}}\n{text.rstrip()}\n{{{{- end }}}}\n"
+    return HEAD + text
+
+
+# -- values ------------------------------------------------------------------------------------------------------------
+def policy_schema() -> Schema:
+    (definition,) = (crd for crd in crds() if crd["spec"]["names"]["kind"] == "ClusterPolicy")
+    found: Schema = definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    return found
+
+
+def values_schema() -> Schema:
+    """JSON schema of the values: the ClusterPolicy's own, closed, and the chart's."""
+    schema = {"$schema": "http://json-schema.org/draft-07/schema#", **_closed(policy_schema())}
+    for path, extra in OWN.items():
+        group = schema
+        for name in path.split("."):
+            group = group["properties"][name]
+        group["properties"] |= {name: _closed(value) for name, value in extra.items()}
+    schema["properties"]["operator"]["properties"]["version"]["type"] = ["string", "number"]
+    schema["properties"] |= {name: _closed(value) for name, value in TOP.items()}
+    schema["description"] = "Values of the gpuplane chart"
+    return schema
+
+
+def _closed(schema: Schema) -> Schema:
+    """A structural schema as JSON schema has it; objects take no unknown names."""
+    kept = {
+        key: value for key, value in schema.items() if not key.startswith("x-") and key not in ("nullable", "format")
+    }
+    if "properties" in kept:
+        kept["properties"] = {name: _closed(value) for name, value in kept["properties"].items()}
+        if kept["properties"].get("version", {}).get("type") == "string":
+            kept["properties"]["version"]["type"] = ["string", "number"]  # --set driver.version=570
+        kept["additionalProperties"] = bool(schema.get("x-kubernetes-preserve-unknown-fields"))
+    if "items" in kept:
+        kept["items"] = _closed(kept["items"])
+    if kept.get("anyOf") and schema.get("x-kubernetes-int-or-string"):
+        del kept["anyOf"]
+        kept["type"] = ["integer", "string"]
+    if schema.get("nullable") and isinstance(kept.get("type"), str):
+        kept["type"] = [kept["type"], "null"]
+    elif schema.get("nullable") and isinstance(kept.get("type"), list):
+        kept["type"] = [*kept["type"], "null"]
+    return kept
+
+
+VALUES_HEAD: Final = """\
+# Values of gpuplane. Names and meaning are those of the GPU operator's chart.
+#
+# Every value has a default, which stands here as a comment; the ClusterPolicy is written with what you set and nothing
+# else. A name that is not here is refused. What has no effect in this release is accepted, so that existing files work,
+# and named after the installation.
+#
+# Written by deploy/chart/generate.py; changes here are lost.
+"""
+
+
+def values_yaml(schema: Schema) -> str:
+    parts = [VALUES_HEAD]
+    for name, group in schema["properties"].items():
+        if name == "global":
+            continue
+        parts.append(_comment(group.get("description", ""), 0))
+        shown = "[]" if group.get("type") == "array" else "{}"
+        parts.append(f"{name}: {shown}\n" + "".join(_shown(group, name, 1)) + "\n")
+    return "".join(parts).rstrip() + "\n"
+
+
+def _shown(group: Schema, path: str, depth: int) -> list[str]:
+    """The values of a group as comments, with what each is for above it."""
+    lines = []
+    indent = "  " * depth
+    for name, schema in group.get("properties", {}).items():
+        place = f"{path}.{name}"
+        about = schema.get("description", "")
+        if "properties" in schema:
+            lines += [_comment(about, depth), f"{indent}# {name}:\n", *_shown(schema, place, depth + 1)]
+            continue
+        if place in _policy_fields() and not acts(place):
+            about = f"{about} (no effect: {why_not(place)})"
+        default = json.dumps(_default(schema, place))
+        lines += [_comment(about, depth), f"{indent}# {name}: {default}\n"]
+    return lines
+
+
+def _default(schema: Schema, path: str) -> Any:
+    if schema.get("default") is not None:
+        return schema["default"]
+    known = _policy_fields().get(path)
+    if known is not None:
+        return known
+    kind = schema.get("type")
+    first = kind[0] if isinstance(kind, list) else kind
+    return {"object": {}, "array": [], "string": "", "boolean": False}.get(first)
+
+
+def _comment(text: str, depth: int) -> str:
+    indent = "  " * depth + "# "
+    return "".join(
+        f"{indent}-- {line}\n" if not n else f"{indent}   {line}\n"
+        for n, line in enumerate(textwrap.wrap(" ".join(text.split()), 112 - 2 * depth))
+    )
+
+
+@functools.cache
+def _policy_fields() -> dict[str, Any]:
+    """Path -> default of every field of a ClusterPolicy's spec."""
+    return dict(fields())
+
+
+def no_effect() -> list[dict[str, Any]]:
+    """Every value that changes nothing, with why and its default; NOTES.txt names those that are set."""
+    found = [
+        {"path": path.split("."), "default": default, "why": why_not(path)}
+        for path, default in fields()
+        if not acts(path)
+    ]
+    for group, extra in OWN.items():
+        found += _own_no_effect(extra, group)
+    return found + _own_no_effect(TOP, "")
+
+
+def _own_no_effect(values: dict[str, Schema], group: str) -> list[dict[str, Any]]:
+    found = []
+    for name, schema in values.items():
+        path = f"{group}.{name}".lstrip(".")
+        if "properties" in schema:
+            found += _own_no_effect(schema["properties"], path)
+        elif schema["description"].startswith("no effect"):
+            why = schema["description"].removeprefix("no effect").lstrip(":, ")
+            found.append({"path": path.split("."), "default": schema["default"], "why": why})
+    return found
+
+
+def write() -> list[str]:
+    """Writes what differs; the paths."""
+    wanted = files()
+    changed = []
+    for stale in sorted((CHART / "crds").glob("*.yaml")):
+        if f"crds/{stale.name}" not in wanted:
+            stale.unlink()
+            changed.append(f"removed crds/{stale.name}")
+    for name, text in wanted.items():
+        path = CHART / name
+        if not path.exists() or path.read_text() != text:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+            changed.append(name)
+    return changed
+
+
+if __name__ == "__main__":
+    for name in write():
+        sys.stdout.write(f"written: deploy/chart/gpuplane/{name}\n")

@@ -1,0 +1,104 @@
+{{/* The image of operator and operands. */}}
+{{- define "gpuplane.image" -}}
+{{- $o := .Values.operator -}}
+{{- $repository := $o.repository | default "gpuplane" -}}
+{{- $version := $o.version | default .Chart.AppVersion | toString -}}
+{{- if and (hasPrefix "nvcr.io/nvidia" $repository) (eq ($o.image | default "") "gpu-operator") -}}
+{{- fail "operator.repository and operator.image name NVIDIA's operator; gpuplane runs from its own image: leave them out, or name where you keep it" -}}
+{{- end -}}
+{{- printf "%s/%s%s%s" $repository ($o.image | default "gpuplane") (ternary "@" ":" (hasPrefix "sha256:" $version)) $version -}}
+{{- end -}}
+
+{{- define "gpuplane.args" -}}
+[run, operator{{ if eq ((.Values.operator.logging).level | default "info") "debug" }}, --verbose{{ end }}]
+{{- end -}}
+
+{{/* What values add to the operator's pod, its container, and its tolerations. */}}
+{{- define "gpuplane.pod" -}}
+{{- $more := dict -}}
+{{- with .Values.operator.imagePullSecrets -}}
+{{- $secrets := list -}}
+{{- range . }}{{- $secrets = append $secrets (ternary (dict "name" .) . (kindIs "string" .)) -}}{{- end -}}
+{{- $_ := set $more "imagePullSecrets" $secrets -}}
+{{- end -}}
+{{- with .Values.operator.nodeSelector }}{{- $_ := set $more "nodeSelector" . -}}{{- end -}}
+{{- with .Values.operator.affinity }}{{- $_ := set $more "affinity" . -}}{{- end -}}
+{{- with $more }}{{ toYaml . }}{{ end -}}
+{{- end -}}
+
+{{- define "gpuplane.tolerations" -}}
+{{- with .Values.operator.tolerations }}{{ toYaml . }}{{ end -}}
+{{- end -}}
+
+{{- define "gpuplane.container" -}}
+{{- $more := dict -}}
+{{- with .Values.operator.imagePullPolicy }}{{- $_ := set $more "imagePullPolicy" . -}}{{- end -}}
+{{- with .Values.operator.resources }}{{- $_ := set $more "resources" . -}}{{- end -}}
+{{- with $more }}{{ toYaml . }}{{ end -}}
+{{- end -}}
+
+{{/* devicePlugin.config with what the device plugin's own chart calls it: name, default, and data as a dict. */}}
+{{- define "gpuplane.pluginConfig" -}}
+{{- $own := (.Values.devicePlugin).config | default dict -}}
+{{- $theirs := .Values.config | default dict -}}
+{{- $data := $own.map | default $theirs.map | default dict -}}
+{{- if and (not $data) $own.create -}}{{- $data = $own.data -}}{{- end -}}
+{{- $name := $own.name | default $theirs.name | default (ternary "device-plugin-config" "" (gt (len $data) 0)) -}}
+{{- $default := $own.default | default $theirs.default -}}
+{{- if and (not $default) (hasKey $data "default") -}}{{- $default = "default" -}}{{- end -}}
+{{- if and (not $default) (eq (len $data) 1) -}}{{- $default = first (keys $data) -}}{{- end -}}
+{{- if and $default (not $name) -}}
+{{- fail "devicePlugin.config.default names a configuration, but there is no ConfigMap: set devicePlugin.config.name or map" -}}
+{{- end -}}
+{{- dict "name" $name "default" ($default | default "") "data" $data | toJson -}}
+{{- end -}}
+
+{{/* spec of the ClusterPolicy: the groups of values that are set, without what is the chart's own. */}}
+{{- define "gpuplane.spec" -}}
+{{- $spec := omit (deepCopy (.Values | toYaml | fromYaml)) "clusterPolicy" "config" "nodeSelector" "extraObjects" "platform" "gpuCluster" "node-feature-discovery" "global" -}}
+{{- $operator := omit $spec.operator "repository" "image" "version" "imagePullPolicy" "imagePullSecrets" "replicas" "priorityClassName" "nodeSelector" "tolerations" "affinity" "resources" "env" "logging" "upgradeCRD" "cleanupCRD" -}}
+{{- $_ := set $spec "operator" $operator -}}
+{{- $driver := omit $spec.driver "nvidiaDriverCRD" -}}
+{{- if (($spec.driver).nvidiaDriverCRD).enabled -}}{{- $_ := set $driver "useNvidiaDriverCRD" true -}}{{- end -}}
+{{- with $driver.upgradePolicy -}}
+{{- $policy := omit . "gpuPodDeletion" -}}
+{{- with .gpuPodDeletion }}{{- $_ := set $policy "podDeletion" . -}}{{- end -}}
+{{- $_ := set $driver "upgradePolicy" $policy -}}
+{{- end -}}
+{{- $_ := set $spec "driver" $driver -}}
+{{- range $group := list "dcgmExporter" "migManager" -}}
+{{- $found := index $spec $group -}}
+{{- if $found.config }}{{- $_ := set $found "config" (omit $found.config "create" "data") -}}{{- end -}}
+{{- end -}}
+{{- $config := omit (include "gpuplane.pluginConfig" . | fromJson) "data" -}}
+{{- $plugin := omit $spec.devicePlugin "config" -}}
+{{- if not $config.default }}{{- $config = omit $config "default" -}}{{- end -}}
+{{- if $config.name }}{{- $_ := set $plugin "config" $config -}}{{- end -}}
+{{- $_ := set $spec "devicePlugin" $plugin -}}
+{{- range $group, $value := $spec -}}
+{{- if and (kindIs "map" $value) $value.version }}{{- $_ := set $value "version" (toString $value.version) -}}{{- end -}}
+{{- if not (index $spec $group) }}{{- $_ := unset $spec $group -}}{{- end -}}
+{{- end -}}
+{{- if $spec }}{{ toYaml $spec | nindent 2 }}{{ else }} {}{{ end -}}
+{{- end -}}
+
+{{/* Annotations of a hook's objects; (hook, weight). What an earlier run left goes first. */}}
+{{- define "gpuplane.hook" -}}
+helm.sh/hook: {{ (first .).when }}
+helm.sh/hook-weight: {{ last . | quote }}
+helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
+{{- end -}}
+
+{{/* Values that are set and change nothing in this release, one line each. */}}
+{{- define "gpuplane.noEffect" -}}
+{{- $values := .Values | toYaml | fromYaml -}}
+{{- range $entry := .Files.Get "files/no-effect.json" | fromJsonArray -}}
+{{- $at := $values -}}
+{{- range $name := $entry.path -}}
+{{- if kindIs "map" $at }}{{ $at = index $at $name }}{{ else }}{{ $at = "" }}{{ end -}}
+{{- end -}}
+{{- if and $at (ne (toJson $at) (toJson $entry.default)) }}
+  {{ join "." $entry.path }}: {{ $entry.why }}
+{{- end -}}
+{{- end -}}
+{{- end -}}

@@ -1,0 +1,98 @@
+"""The chart's generated files are what the code says, and they know the names that users of other charts know."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import yaml
+
+from gpuplane.operator.installation import installation
+
+ROOT = Path(__file__).parents[2]
+CHART = ROOT / "deploy/chart/gpuplane"
+
+
+def _generate() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("chart_generate", ROOT / "deploy/chart/generate.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+generate = _generate()
+
+
+@pytest.mark.parametrize("name", sorted(generate.files()))
+def test_a_generated_file_is_up_to_date(name: str) -> None:
+    path = CHART / name
+    assert path.exists() and path.read_text() == generate.files()[name], f"{name}: python deploy/chart/generate.py"
+
+
+def test_no_crd_is_left_of_an_earlier_release() -> None:
+    assert {f"crds/{path.name}" for path in (CHART / "crds").iterdir()} <= generate.files().keys()
+
+
+def test_the_crds_are_the_installations() -> None:
+    found = [yaml.safe_load(path.read_text()) for path in (CHART / "crds").iterdir()]
+    wanted = [manifest for manifest in installation() if manifest["kind"] == "CustomResourceDefinition"]
+    by_name = {crd["metadata"]["name"]: crd for crd in found}
+    assert by_name == {crd["metadata"]["name"]: crd for crd in wanted}
+
+
+def schema_at(path: str) -> dict[str, Any] | None:
+    found: Any = json.loads((CHART / "values.schema.json").read_text())
+    for name in path.split("."):
+        if name not in found.get("properties", {}):
+            return (
+                found
+                if found.get("additionalProperties", True) is not False and found.get("type") == "object"
+                else None
+            )
+        found = found["properties"][name]
+    return found
+
+
+# What values files of the GPU operator's chart (26.x) and of the device plugin's chart set.
+KNOWN = (Path(__file__).parent / "known_values.txt").read_text().split()
+
+
+@pytest.mark.parametrize("path", KNOWN)
+def test_a_value_that_users_know_is_known(path: str) -> None:
+    assert schema_at(path) is not None
+
+
+def test_an_unknown_value_is_not() -> None:
+    assert schema_at("driver.enbled") is None
+    assert schema_at("devicplugin") is None
+
+
+def test_every_value_says_what_it_is_for() -> None:
+    def silent(schema: dict[str, Any], path: str) -> list[str]:
+        found = []
+        for name, inner in schema.get("properties", {}).items():
+            place = f"{path}.{name}".lstrip(".")
+            if not inner.get("description"):
+                found.append(place)
+            if "items" not in inner:
+                found += silent(inner, place)
+        return found
+
+    # Kubernetes' own structures are described by Kubernetes.
+    kubernetes = ("resources.", "limits", "requests", "claims")
+    left = [place for place in silent(generate.values_schema(), "") if not any(word in place for word in kubernetes)]
+    assert left == []
+
+
+def test_the_manifests_are_the_installations_but_for_the_places_with_values() -> None:
+    install = ROOT / "src/gpuplane/operator/install"
+    for path in sorted(install.iterdir()):
+        made = (CHART / "templates" / path.name).read_text()
+        lines = [line for line in path.read_text().splitlines() if line not in made]
+        replaced = "".join(old for old, _ in generate.REPLACED.get(path.name, ()))
+        assert all(line in replaced for line in lines), path.name

@@ -1,0 +1,224 @@
+"""The whole life of an installation on the real control plane: what there was before, while it worked, and after.
+
+One simulated machine, so it needs neither root nor containerd. The life is lived once a session; tests look at what it
+left on record.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from gpuplane import names
+from gpuplane.api.core import Node
+from gpuplane.api.gpunode import GPUNode, StageName
+from gpuplane.kube import Client, Informer, NotFound
+from gpuplane.simulator.gpus import Faults
+from realkube.control_plane import ControlPlane
+from realkube.inventory import Objects, difference, inventory
+from realkube.simulated_node import SimulatedNode
+
+NODE: Final = "life-1"
+MACHINE: Final = "t4-ubuntu18"
+PATIENCE_S: Final = 90.0
+MADE_LATE: Final = {"core/ConfigMap default/kube-root-ca.crt", "core/ServiceAccount default/default"}
+AGGREGATED: Final = "rbac.authorization.k8s.io/ClusterRole admin"
+ACCOUNTS: Final = f"system:serviceaccount:{names.OPERATOR_NAMESPACE}:"
+_POLL_S: Final = 0.1
+
+
+class Life(msgspec.Struct):
+    """What was on record. `labels` and `taints` are the Node's; `asked` counts what each account asked for as
+    (account, API group, resource, verb), and `refused` has the audit events of answers 401 and 403."""
+
+    before: Objects
+    after: Objects = {}
+    stages: dict[str, str] = {}
+    taint_seen: bool = False
+    labels: tuple[dict[str, str], dict[str, str]] = ({}, {})
+    asked: Counter[tuple[str, str, str, str]] = Counter()
+    refused: list[str] = []
+
+
+def gpuplane(plane: ControlPlane, *arguments: str, code: int = 0) -> str:
+    """What a command prints; `code` is what it must exit with."""
+    command = [sys.executable, "-m", "gpuplane", *arguments, "--kubeconfig", str(plane.kubeconfig)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == code, f"gpuplane {' '.join(arguments)}: {done.returncode}\n{done.stdout}{done.stderr}"
+    return done.stdout
+
+
+async def settled(client: Client) -> Objects:
+    """The inventory once a new cluster's controllers have made theirs, and two in a row are the same."""
+    last: Objects = {}
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline:
+        await asyncio.sleep(1.0)
+        now = await inventory(client)
+        if now == last and now.keys() >= MADE_LATE and now[AGGREGATED].get("rules"):
+            return now
+        last = now
+    raise AssertionError(f"the cluster does not settle:\n{difference(last, await inventory(client))}")
+
+
+async def until_as(client: Client, before: Objects, patience: float = 20.0) -> Objects:
+    """The inventory once it is `before` again, or what it is when patience ends."""
+    deadline = time.monotonic() + patience
+    while True:
+        now = await inventory(client)
+        if now == before or time.monotonic() > deadline:
+            return now
+        await asyncio.sleep(_POLL_S)
+
+
+async def until(what: str, holds: Callable[[], Awaitable[Any]], patience: float = PATIENCE_S) -> Any:
+    """What `holds()` gives once that is true."""
+    deadline = time.monotonic() + patience
+    while time.monotonic() < deadline:
+        if found := await holds():
+            return found
+        await asyncio.sleep(_POLL_S)
+    raise AssertionError(f"{what}: not in {patience:.0f} s")
+
+
+async def live(plane: ControlPlane) -> Life:
+    """Install, ready, a GPU's fault and its repair, a second validation, uninstall."""
+    machine = SimulatedNode(plane, NODE, MACHINE)
+    machine.start()
+    try:
+        async with Client.connect(plane.kubeconfig) as client:
+            return await _live(plane, machine, client)
+    finally:
+        machine.stop()
+
+
+async def _live(plane: ControlPlane, machine: SimulatedNode, client: Client) -> Life:
+    await until("the node is there", lambda: _node(client))
+    before = await settled(client)
+    life = Life(before)
+    bare = (await _node(client)).metadata.labels
+    await asyncio.to_thread(gpuplane, plane, "install", "-q", "--set", "operator.notReadyTaint=true")
+    life.taint_seen = await _sees_taint(client)
+    try:
+        await until("the node is ready", lambda: _ready(client))
+        faults = Faults(machine.root / names.SIMGPU_STATE)
+        faults.xid(0, 79)
+        await until("the fault is reported", lambda: _health(client))
+        retry = {"metadata": {"annotations": {names.RETRY_ANNOTATION: "1"}}}
+        faults.clear(0)
+        await client.patch(GPUNode, NODE, retry)
+        await until("the node is ready again", lambda: _ready(client))
+    except AssertionError as problem:
+        raise AssertionError(f"{problem}\n{await _picture(client)}") from None
+    node = await client.get(GPUNode, NODE)
+    life.stages = {name: stage.state.value for name, stage in node.status.stages.items()}
+    await asyncio.to_thread(gpuplane, plane, "uninstall", "-q", "--timeout", "90")
+    life.after = await until_as(client, before)
+    life.labels = (dict(bare), dict((await _node(client)).metadata.labels))
+    life.asked, life.refused = read_audit(plane.audit_log)
+    return life
+
+
+def read_audit(path: Path) -> tuple[Counter[tuple[str, str, str, str]], list[str]]:
+    asked: Counter[tuple[str, str, str, str]] = Counter()
+    refused = []
+    for line in path.read_text().splitlines():
+        event = json.loads(line)
+        if not event["user"]["username"].startswith(ACCOUNTS):
+            continue
+        reference = event.get("objectRef") or {}
+        resource = "/".join(filter(None, (reference.get("resource", ""), reference.get("subresource", ""))))
+        account = event["user"]["username"].rpartition(":")[2]
+        asked[account, reference.get("apiGroup", ""), resource, event["verb"]] += 1
+        status = event.get("responseStatus", {})
+        if status.get("code") in (401, 403):
+            refused.append(f"{account} {event['verb']} {event['requestURI']}: {status.get('message', status)}")
+    return asked, refused
+
+
+async def _node(client: Client) -> Any:
+    try:
+        node = await client.get(Node, NODE)
+    except NotFound:
+        return None
+    return node if any(c.type == "Ready" and c.status == "True" for c in node.status.conditions) else None
+
+
+async def _gpunode(client: Client) -> GPUNode | None:
+    try:
+        return await client.get(GPUNode, NODE)
+    except NotFound:
+        return None
+
+
+async def _ready(client: Client) -> bool:
+    node = await _gpunode(client)
+    stage = node.status.stages.get(StageName.READY.value) if node is not None else None
+    return stage is not None and stage.state.holds
+
+
+async def _health(client: Client) -> bool:
+    node = await _gpunode(client)
+    return node is not None and bool(node.status.health)
+
+
+async def _sees_taint(client: Client) -> bool:
+    """Whether the Node carries the taint at some time before it is ready."""
+    seen = asyncio.Event()
+    informer = Informer(client, Node, fields=f"metadata.name={NODE}")
+
+    def look(old: Node | None, new: Node | None) -> None:
+        if new is not None and any(taint.key == names.NOT_READY_TAINT for taint in new.spec.taints):
+            seen.set()
+
+    informer.add_handler(look)
+    informer.start()
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            await seen.wait()
+    except TimeoutError:
+        return False
+    finally:
+        await informer.stop()
+    return True
+
+
+async def _picture(client: Client) -> str:
+    """What there is of the installation, for a failure's message."""
+    node = await _gpunode(client)
+    events = json.loads(await client.request("GET", "/api/v1/namespaces/gpu-operator/events"))["items"]
+    lines = [f"{e['involvedObject']['name']}: {e['reason']} {e.get('message', '')}" for e in events]
+    lines = [line for line, event in zip(lines, events, strict=True) if event["type"] == "Warning"]
+    stages = {name: (stage.state.value, stage.reason) for name, stage in node.status.stages.items()} if node else {}
+    return "\n".join([str(stages), *lines])
+
+
+async def account_config(plane: ControlPlane, client: Client, namespace: str, account: str, pod: str = "") -> Path:
+    """A kubeconfig with a token of a ServiceAccount, bound to a pod when one is named."""
+    spec: dict[str, Any] = {"audiences": [], "expirationSeconds": 3600}
+    if pod:
+        spec["boundObjectRef"] = {"apiVersion": "v1", "kind": "Pod", "name": pod}
+    body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
+    path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token"
+    token = json.loads(await client.request("POST", path, None, body))["status"]["token"]
+    config = json.loads(plane.kubeconfig.read_text())
+    config["users"][0]["user"] = {"token": token}
+    file = plane.directory / f"account-{account}-{pod}.kubeconfig"
+    file.write_text(json.dumps(config))
+    return file
+
+
+def asked_of(config: Path, *arguments: str) -> None:
+    """Runs a command of gpuplane under an account; it has to succeed."""
+    command = [sys.executable, "-m", "gpuplane", *arguments, "--kubeconfig", str(config)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, f"gpuplane {' '.join(arguments)}: {done.returncode}\n{done.stdout}{done.stderr}"

@@ -1,0 +1,54 @@
+"""A simulated machine on the real control plane: gpuplane's own kubelet, as anybody, without root and containerd.
+
+Pods are processes there that run under the tokens of their own accounts, on a machine with simulated GPUs. What a real
+kubelet does is tested with `node`; what API server, controllers and scheduler do to our components is tested here.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from pathlib import Path
+
+from gpuplane.simulator.cluster import processes
+from gpuplane.simulator.cluster.directory import ClusterDirectory, Running
+from gpuplane.simulator.cluster.spec import ClusterSpec, NodeSpec
+from gpuplane.simulator.kubelet import stop_containers
+from realkube.control_plane import ControlPlane, spawn
+
+GROUP = "system:nodes"
+
+
+class SimulatedNode:
+    """One machine. `machine` is a name of the simulator's machines, such as `t4-ubuntu18`."""
+
+    def __init__(self, plane: ControlPlane, name: str, machine: str) -> None:
+        self.name = name
+        self._plane = plane
+        self._directory = ClusterDirectory(name, plane.directory / "simulated")
+        self._directory.create(ClusterSpec(name=name, nodes=(NodeSpec(name=name, machine=machine),)))
+        self._running: Running | None = None
+
+    @property
+    def root(self) -> Path:
+        return self._directory.nodes / self.name / "root"
+
+    @property
+    def log(self) -> Path:
+        return self._directory.log_of("kubelet")
+
+    def start(self) -> None:
+        user = f"system:node:{self.name}"
+        arguments = [sys.executable, "-m", "gpuplane", "run", "kubelet", "--node-name", self.name]
+        arguments += ["--kubeconfig", str(self._plane.client_config(user, GROUP))]
+        arguments += ["--config", str(self._directory.spec_file)]
+        pid = spawn(arguments, self.log)
+        self._running = Running(pid, processes.started(pid) or 0)
+
+    def stop(self) -> None:
+        """Ends the kubelet and every container; the machine's files stay."""
+        if self._running is not None:
+            processes.signal_(self._running, signal.SIGKILL)
+            processes.reap(self._running.pid)
+            self._running = None
+        stop_containers(self._directory.nodes / self.name)

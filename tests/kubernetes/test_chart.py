@@ -1,0 +1,250 @@
+"""The chart with a real helm: it renders what `gpuplane install` applies, and comes and goes without a trace.
+
+Hooks are Jobs, which need a kubelet; here their commands run under their accounts, as processes.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from realkube import binaries
+from realkube.binaries import Unavailable
+from realkube.control_plane import ControlPlane
+from realkube.inventory import Objects, difference
+from realkube.life import account_config, asked_of, gpuplane, settled, until, until_as
+
+from gpuplane import names
+from gpuplane.api.clusterpolicy import ClusterPolicy
+from gpuplane.kube import Client, Forbidden
+from gpuplane.operator.installation import installation
+
+CHART = Path(__file__).parents[2] / "deploy/chart/gpuplane"
+PLUGIN_VALUES = """
+config:
+  name: ""
+  map:
+    default: |-
+      version: v1
+      flags: {migStrategy: "none"}
+    shared_gpu: |-
+      version: v1
+      sharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 10}]}}
+nodeSelector:
+  example.com/gpu-type: nvidia
+"""
+
+
+def helm(*arguments: str, code: int = 0, values: str = "") -> str:
+    try:
+        program = binaries.build("helm") / "helm"
+    except Unavailable as problem:
+        pytest.skip(f"no helm: {problem}")
+    more = ("-f", "-") if values else ()
+    done = subprocess.run(
+        [program, *arguments, *more], input=values or None, capture_output=True, text=True, timeout=100, check=False
+    )
+    assert done.returncode == code, f"helm {' '.join(arguments)}: {done.returncode}\n{done.stdout}{done.stderr}"
+    return done.stdout + done.stderr
+
+
+def rendered(*arguments: str, values: str = "") -> list[dict[str, Any]]:
+    text = helm("template", "gpuplane", str(CHART), "--include-crds", *arguments, values=values)
+    return [document for document in yaml.safe_load_all(text) if document]
+
+
+def place(manifest: dict[str, Any]) -> tuple[str, str, str]:
+    meta = manifest["metadata"]
+    return manifest["kind"], meta.get("namespace", ""), meta["name"]
+
+
+def is_hook(manifest: dict[str, Any]) -> bool:
+    return "helm.sh/hook" in manifest["metadata"].get("annotations", {})
+
+
+def policy(manifests: list[dict[str, Any]]) -> dict[str, Any]:
+    (found,) = (manifest["spec"] for manifest in manifests if manifest["kind"] == "ClusterPolicy")
+    return found
+
+
+def operator(manifests: list[dict[str, Any]]) -> dict[str, Any]:
+    (found,) = (manifest["spec"] for manifest in manifests if manifest["kind"] == "Deployment")
+    return found
+
+
+def test_it_lints() -> None:
+    assert "0 chart(s) failed" in helm("lint", "--strict", str(CHART))
+
+
+def test_it_renders_what_install_applies() -> None:
+    made = {place(manifest): manifest for manifest in rendered() if not is_hook(manifest)}
+    operator = made["Deployment", names.OPERATOR_NAMESPACE, "gpu-operator"]["spec"]["template"]["spec"]["containers"][0]
+    assert operator["image"] == names.IMAGE
+    assert made == {place(manifest): manifest for manifest in installation()}
+
+
+def test_in_its_own_namespace_it_does_not_make_it() -> None:
+    kinds = {manifest["kind"] for manifest in rendered("-n", names.OPERATOR_NAMESPACE)}
+    assert "Namespace" not in kinds and "Deployment" in kinds
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("driver.enbled=false", "enbled"),
+        ("devicplugin.enabled=false", "devicplugin"),
+        ("driver.kernelModuleType=closed", "kernelModuleType"),
+        ("daemonsets.updateStrategy=Sometimes", "updateStrategy"),
+        ("platform.openshift=true", "openshift"),
+        ("devicePlugin.config.default=x", "there is no ConfigMap"),
+        ("operator.repository=nvcr.io/nvidia,operator.image=gpu-operator", "runs from its own image"),
+    ],
+)
+def test_what_is_wrong_is_refused_by_name(setting: str, said: str) -> None:
+    assert said in helm("template", "gpuplane", str(CHART), "--set", setting, code=1)
+
+
+def test_values_reach_the_policy_and_the_operator() -> None:
+    settings = ["driver.enabled=false", "driver.version=570", "nfd.enabled=false", "mig.strategy=mixed"]
+    settings += ["driver.nvidiaDriverCRD.enabled=true", "driver.upgradePolicy.gpuPodDeletion.force=true"]
+    settings += ["operator.notReadyTaint=true", "operator.replicas=2", "operator.logging.level=debug"]
+    settings += ["operator.repository=registry.example.com/own", "operator.version=1.2", "operator.nodeSelector.a=b"]
+    settings += ["operator.imagePullSecrets[0]=pull", "operator.tolerations[0].operator=Exists"]
+    settings += ["operator.resources.limits.memory=1Gi", "operator.imagePullPolicy=Always"]
+    made = rendered("--set", ",".join(settings))
+    assert policy(made) == {
+        "driver": {
+            "enabled": False,
+            "version": "570",
+            "useNvidiaDriverCRD": True,
+            "upgradePolicy": {"podDeletion": {"force": True}},
+        },
+        "mig": {"strategy": "mixed"},
+        "nfd": {"enabled": False},
+        "operator": {"notReadyTaint": True},
+    }
+    found = operator(made)
+    pod = found["template"]["spec"]
+    (container,) = pod["containers"]
+    assert found["replicas"] == 2
+    assert container["args"] == ["run", "operator", "--verbose"]
+    assert container["image"] == "registry.example.com/own/gpuplane:1.2"
+    assert container["imagePullPolicy"] == "Always"
+    assert container["resources"] == {"limits": {"memory": "1Gi"}}
+    assert pod["imagePullSecrets"] == [{"name": "pull"}]
+    assert pod["nodeSelector"] == {"a": "b"}
+    assert pod["tolerations"][-1] == {"operator": "Exists"} and len(pod["tolerations"]) == 4
+
+
+def test_a_values_file_of_the_device_plugins_chart_works() -> None:
+    made = rendered(values=PLUGIN_VALUES)
+    (found,) = (manifest for manifest in made if manifest["kind"] == "ConfigMap")
+    assert list(found["data"]) == ["default", "shared_gpu"]
+    assert policy(made) == {"devicePlugin": {"config": {"name": found["metadata"]["name"], "default": "default"}}}
+
+
+@pytest.mark.parametrize("key", ["data", "map"])
+def test_configurations_of_the_device_plugin_make_their_configmap(key: str) -> None:
+    settings = f"devicePlugin.config.create=true,devicePlugin.config.name=own,devicePlugin.config.{key}.a=version: v1"
+    made = rendered("--set", settings)
+    (found,) = (manifest for manifest in made if manifest["kind"] == "ConfigMap")
+    assert (found["metadata"]["name"], found["data"]) == ("own", {"a": "version: v1"})
+    assert policy(made)["devicePlugin"]["config"] == {"name": "own", "default": "a"}
+
+
+def test_it_says_what_has_no_effect() -> None:
+    settings = "dcgm.enabled=true,sandboxWorkloads.enabled=true,driver.enabled=false,toolkit.enabled=true"
+    text = helm("install", "gpuplane", str(CHART), "--dry-run=client", "--set", settings)
+    notes = text.partition("NOTES:")[2]
+    assert "dcgm.enabled: " in notes and "sandboxWorkloads.enabled: " in notes
+    assert "driver.enabled" not in notes and "toolkit.enabled" not in notes
+
+
+def test_every_toleration_of_the_operators_chart_is_kept_when_values_add_one() -> None:
+    default = operator(rendered())["template"]["spec"]["tolerations"]
+    added = operator(rendered("--set", "operator.tolerations[0].key=own"))["template"]["spec"]["tolerations"]
+    assert added == [*default, {"key": "own"}]
+
+
+# -- on a cluster ------------------------------------------------------------------------------------------------------
+
+
+async def test_install_upgrade_and_uninstall_leave_the_crds_alone(control_plane: ControlPlane) -> None:
+    where = ("-n", names.OPERATOR_NAMESPACE, "--kubeconfig", str(control_plane.kubeconfig))
+    crds = [name for kind, _, name in map(place, installation()) if kind == "CustomResourceDefinition"]
+    async with Client.connect(control_plane.kubeconfig) as client:
+        before = await settled(client)
+        helm("install", "gpuplane", str(CHART), "--no-hooks", "--create-namespace", *where)
+        assert (await client.get(ClusterPolicy, "cluster-policy")).spec.driver.enabled
+        helm("upgrade", "gpuplane", str(CHART), "--no-hooks", "--set", "driver.enabled=false", *where)
+        assert not (await client.get(ClusterPolicy, "cluster-policy")).spec.driver.enabled
+        helm("uninstall", "gpuplane", "--no-hooks", "--wait", *where)
+        after = without_namespace(await until_left(client, before, crds))
+        assert sorted(set(after) - set(before)) == [
+            f"apiextensions.k8s.io/CustomResourceDefinition {name}" for name in sorted(crds)
+        ]
+        gpuplane(control_plane, "uninstall", "-q")
+        assert not (left := difference(before, await until_as(client, before))), left
+
+
+async def test_the_hooks_do_their_work_with_the_rights_they_have(control_plane: ControlPlane) -> None:
+    """The commands of the Jobs, under the Jobs' accounts, in the order of an upgrade and an uninstall."""
+    hooks = [m for m in rendered("-n", "default", "--set", "operator.cleanupCRD=true") if is_hook(m)]
+    jobs = {m["metadata"]["annotations"]["helm.sh/hook"]: m for m in hooks if m["kind"] == "Job"}
+    assert sorted(jobs) == ["post-delete", "pre-delete", "pre-upgrade"]
+    async with Client.connect(control_plane.kubeconfig) as client:
+        before = await settled(client)
+        gpuplane(control_plane, "install", "-q")
+        for manifest in hooks:
+            if manifest["kind"] != "Job":
+                await create(client, manifest)
+        for when in ("pre-upgrade", "pre-delete", "post-delete"):
+            spec = jobs[when]["spec"]["template"]["spec"]
+            config = await account_config(control_plane, client, "default", spec["serviceAccountName"])
+            asked_of(config, *spec["containers"][0]["args"])
+            async with Client.connect(config) as hook:
+                with pytest.raises(Forbidden):
+                    await hook.request("GET", "/api/v1/secrets")
+                with pytest.raises(Forbidden):
+                    await hook.request(
+                        "DELETE", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/others.example.com"
+                    )
+        for manifest in hooks:
+            if manifest["kind"] != "Job":
+                await delete(client, manifest)
+        gpuplane(control_plane, "uninstall", "-q")
+        assert not (left := difference(before, await until_as(client, before))), left
+
+
+def path_of(manifest: dict[str, Any]) -> str:
+    namespace = manifest["metadata"].get("namespace")
+    base = f"/api/v1/namespaces/{namespace}" if namespace else "/apis/rbac.authorization.k8s.io/v1"
+    return f"{base}/{manifest['kind'].lower()}s"
+
+
+async def create(client: Client, manifest: dict[str, Any]) -> None:
+    await client.request("POST", path_of(manifest), None, manifest)
+
+
+async def delete(client: Client, manifest: dict[str, Any]) -> None:
+    await client.request("DELETE", f"{path_of(manifest)}/{manifest['metadata']['name']}")
+
+
+async def until_left(client: Client, before: Objects, crds: list[str]) -> Objects:
+    """The inventory once nothing but the CRDs and the namespace that helm made is left."""
+    wanted = before.keys() | {f"apiextensions.k8s.io/CustomResourceDefinition {name}" for name in crds}
+
+    async def left() -> Objects | None:
+        found = await until_as(client, before, patience=1.0)
+        return found if without_namespace(found).keys() == wanted else None
+
+    found: Objects = await until("the release is gone", left)
+    return found
+
+
+def without_namespace(objects: Objects) -> Objects:
+    own = f" {names.OPERATOR_NAMESPACE}"
+    return {name: obj for name, obj in objects.items() if not (name.endswith(own) or f"{own}/" in name)}

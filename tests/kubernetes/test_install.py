@@ -1,0 +1,186 @@
+"""`gpuplane install` and `uninstall` on a real API server: nothing of it stays, however often and wherever it stops."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+
+import pytest
+from realkube.control_plane import ControlPlane
+from realkube.inventory import Objects, difference
+from realkube.life import Life, gpuplane, settled, until, until_as
+
+from gpuplane import names
+from gpuplane.api.clusterpolicy import ClusterPolicy
+from gpuplane.api.core import Pod
+from gpuplane.kube import Client
+from gpuplane.operator.installation import installation, resource_of
+from gpuplane.operator.policy import FINALIZER
+
+
+@pytest.fixture
+async def client(control_plane: ControlPlane) -> AsyncIterator[Client]:
+    async with Client.connect(control_plane.kubeconfig) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def before(control_plane: ControlPlane) -> Iterator[Objects]:
+    """What there was before these tests; after them all it is so again."""
+    found = asyncio.run(of(control_plane, settled))
+    yield found
+    gpuplane(control_plane, "uninstall", "-q")
+    after = asyncio.run(of(control_plane, lambda client: until_as(client, found)))
+    assert not (left := difference(found, after)), f"left behind:\n{left}"
+
+
+async def of(plane: ControlPlane, ask: Callable[[Client], Awaitable[Objects]]) -> Objects:
+    async with Client.connect(plane.kubeconfig) as client:
+        return await ask(client)
+
+
+async def applied(client: Client) -> list[str]:
+    """Kinds and names of the installation's objects that are there."""
+    found = []
+    for manifest in installation():
+        resource, meta = resource_of(manifest), manifest["metadata"]
+        collection, _, name = resource.path(meta.get("namespace"), meta["name"]).rpartition("/")
+        try:
+            body = await client.request("GET", collection, {"fieldSelector": f"metadata.name={name}"})
+        except Exception as error:
+            if getattr(error, "status", 0) != 404:
+                raise
+            continue
+        if json.loads(body)["items"]:
+            found.append(f"{manifest['kind']} {name}")
+    return found
+
+
+EVERYTHING = [f"{manifest['kind']} {manifest['metadata']['name']}" for manifest in installation()]
+
+
+# -- with operator, operands and a machine -----------------------------------------------------------------------------
+
+
+def test_a_whole_life_leaves_no_object_label_or_taint(life: Life) -> None:
+    assert not (left := difference(life.before, life.after)), f"install, then uninstall:\n{left}"
+    assert life.labels[0] == life.labels[1]
+
+
+def test_all_nine_stages_hold_on_a_real_api_server(life: Life) -> None:
+    assert list(life.stages.values()) == ["done"] * 9, life.stages
+
+
+def test_a_node_carries_the_taint_until_it_is_ready(life: Life) -> None:
+    assert life.taint_seen
+
+
+# -- objects only: no machine, so nothing runs -------------------------------------------------------------------------
+
+
+async def test_a_dry_run_writes_nothing(control_plane: ControlPlane, client: Client, before: Objects) -> None:
+    text = await asyncio.to_thread(gpuplane, control_plane, "install", "--dry-run")
+    assert "kind: ClusterPolicy" in text
+    await asyncio.to_thread(gpuplane, control_plane, "uninstall", "--dry-run")
+    assert not (changed := difference(before, await until_as(client, before))), changed
+
+
+async def test_installing_twice_changes_nothing(control_plane: ControlPlane, client: Client, before: Objects) -> None:
+    said = json.loads(await asyncio.to_thread(gpuplane, control_plane, "install", "-q", "-o", "json"))
+    assert said["applied"] == [
+        " ".join((m["kind"], "/".join(filter(None, (m["metadata"].get("namespace"), m["metadata"]["name"])))))
+        for m in installation()
+    ]
+    once = await settled(client)
+    await asyncio.to_thread(gpuplane, control_plane, "install", "-q")
+    assert not (changed := difference(once, await until_as(client, once))), changed
+    assert await applied(client) == EVERYTHING
+
+
+async def test_the_operators_pod_is_admitted_with_its_priority_and_image(
+    control_plane: ControlPlane, client: Client, before: Objects
+) -> None:
+    await asyncio.to_thread(gpuplane, control_plane, "install", "-q")
+
+    async def pods() -> list[Pod]:
+        return await client.list(Pod, names.OPERATOR_NAMESPACE)
+
+    (pod,) = await until("the operator's pod", pods)
+    body = await client.request("GET", f"/api/v1/namespaces/{names.OPERATOR_NAMESPACE}/pods/{pod.metadata.name}")
+    spec = json.loads(body)["spec"]
+    assert spec["priority"] == 2_000_000_000
+    (container,) = spec["containers"]
+    assert container["image"] == names.IMAGE
+    assert container["imagePullPolicy"] == "IfNotPresent"
+
+
+async def test_a_half_installed_cluster_is_completed(
+    control_plane: ControlPlane, client: Client, before: Objects
+) -> None:
+    await asyncio.to_thread(gpuplane, control_plane, "uninstall", "-q")
+    for manifest in installation()[:7]:
+        await client.apply(manifest, "half", resource=resource_of(manifest))
+    await asyncio.to_thread(gpuplane, control_plane, "install", "-q")
+    assert await applied(client) == EVERYTHING
+
+
+async def test_an_uninstall_that_was_killed_goes_on(
+    control_plane: ControlPlane, client: Client, before: Objects
+) -> None:
+    await asyncio.to_thread(gpuplane, control_plane, "install", "-q")
+    await asyncio.to_thread(killed_after, control_plane, 9)
+    assert 0 < len(await applied(client)) < len(EVERYTHING)
+    await asyncio.to_thread(gpuplane, control_plane, "uninstall", "-q")
+    assert await applied(client) == []
+
+
+async def test_installing_while_the_namespace_still_goes_waits_and_makes_it_anew(
+    control_plane: ControlPlane, client: Client, before: Objects
+) -> None:
+    await asyncio.to_thread(gpuplane, control_plane, "install", "-q")
+    held = {"metadata": {"name": "held", "finalizers": ["example.com/held"]}}
+    configmaps = f"/api/v1/namespaces/{names.OPERATOR_NAMESPACE}/configmaps"
+    await client.request("POST", configmaps, None, {"apiVersion": "v1", "kind": "ConfigMap", **held})
+    late = await asyncio.to_thread(lambda: run(control_plane, "uninstall", "-q", "--timeout", "8"))
+    assert late.returncode == 3
+    assert "Namespace gpu-operator was not gone after 8 s" in late.stderr
+    install = asyncio.create_task(asyncio.to_thread(gpuplane, control_plane, "install", "-q"))
+    free = {"metadata": {"finalizers": None}}
+    await client.request("PATCH", f"{configmaps}/held", None, free, content_type="application/merge-patch+json")
+    await install
+    assert await applied(client) == EVERYTHING
+
+
+async def test_uninstalling_without_the_operator_says_what_it_waits_for(
+    control_plane: ControlPlane, client: Client, before: Objects
+) -> None:
+    await asyncio.to_thread(gpuplane, control_plane, "install", "-q")
+    await client.patch(ClusterPolicy, "cluster-policy", {"metadata": {"finalizers": [FINALIZER]}})
+    late = await asyncio.to_thread(lambda: run(control_plane, "uninstall", "-q", "--timeout", "1"))
+    assert late.returncode == 3
+    assert "ClusterPolicy cluster-policy was not gone after 1 s" in late.stderr
+    await client.patch(ClusterPolicy, "cluster-policy", {"metadata": {"finalizers": None}})
+
+
+async def test_uninstalling_what_is_not_there_is_no_error(control_plane: ControlPlane, before: Objects) -> None:
+    await asyncio.to_thread(gpuplane, control_plane, "uninstall", "-q")
+    done = await asyncio.to_thread(run, control_plane, "uninstall")
+    assert (done.returncode, done.stderr.strip()) == (0, "gpuplane is not on this cluster: nothing to remove")
+
+
+def run(plane: ControlPlane, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "gpuplane", *arguments, "--kubeconfig", str(plane.kubeconfig)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+
+
+def killed_after(plane: ControlPlane, lines: int) -> None:
+    """An uninstall that is killed when it has said so many things."""
+    command = [sys.executable, "-m", "gpuplane", "uninstall", "--kubeconfig", str(plane.kubeconfig)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        for _ in range(lines):
+            process.stderr.readline()
+        process.kill()
