@@ -24,6 +24,7 @@ from gpuplane.api.effects import acts, why_not
 from gpuplane.api.gpunode import GPUNode, StageName
 from gpuplane.api.meta import ObjectMeta
 from gpuplane.cli.parser import build
+from gpuplane.cures import CUDA, NVML, XID
 from gpuplane.discovery.gpu import GPU_LABELS
 from gpuplane.exporter.fields import DEFAULT_FIELDS, OFFERED_LABELS, OFFERED_METRICS
 from gpuplane.operator.decide import OPEN, PRE_INSTALLED, REMOVING
@@ -60,6 +61,20 @@ ENVIRONMENT: Final[dict[str, dict[str, str]]] = {
         "KUBERNETES_EXEC_INFO": "given to credential plugins, as client-go does",
         "LD_LIBRARY_PATH": "the validator puts the driver's libraries before it for its vectorAdd",
     },
+    "In the exporter's pod (`dcgmExporter.env`)": {
+        "DCGM_EXPORTER_COLLECTORS": "the CSV file of fields; `--config` goes before",
+        "DCGM_EXPORTER_LISTEN": "where to listen, as `:9400`; `--port` goes before",
+        "DCGM_EXPORTER_KUBERNETES": "`false`: no pods on the metrics",
+        "DCGM_EXPORTER_NO_HOSTNAME": "`true`: no label `Hostname`",
+        "DCGM_EXPORTER_REPLACE_BLANKS_IN_MODEL_NAME": "`true`: dashes in `modelName`",
+        "NVIDIA_RESOURCE_NAMES": "GPU resources beside those of `nvidia.com/`, separated by commas",
+        "DCGM_HPC_JOB_MAPPING_DIR": "the host's directory with a batch system's jobs, one file a GPU",
+    },
+    "In the validator's pod (`validator.*.env`)": {
+        "DISABLE_DEV_CHAR_SYMLINK_CREATION": "`true`: no links in `/dev/char`",
+        "CUDA_WITH_WORKLOAD": "`false`: no vectorAdd; `WITH_WORKLOAD` of `validator.cuda.env`",
+        "PLUGIN_WITH_WORKLOAD": "`false`: no validation pod; `WITH_WORKLOAD` of `validator.plugin.env`",
+    },
     "In containers": {
         "NVIDIA_VISIBLE_DEVICES": "the GPUs of a container by UUID; set by the device plugin, read by NVIDIA's runtime",
         "CUDA_VISIBLE_DEVICES": "which of a container's GPUs a program sees; the simulated driver follows it too",
@@ -86,6 +101,7 @@ def pages() -> dict[str, str]:
         "names.md": all_names(),
         "metrics.md": metrics(),
         "findings.md": findings(),
+        "cures.md": errors_and_cures(),
     }
 
 
@@ -103,6 +119,22 @@ def code(text: object) -> str:
     """Text in code type, as it is; nothing for nothing."""
     shown = str(text)
     return f"`{shown}`" if shown else ""
+
+
+def errors_and_cures() -> str:
+    out = [
+        "# Errors and their cures\n",
+        HEAD,
+        "What the validator, the device plugin and the exporter say of an error, and what to do about it.\n",
+    ]
+    for title, about, entries in (
+        ("CUDA", "Of the driver API; in the validator's stages and its vectorAdd.", CUDA),
+        ("NVML", "Of the management library.", NVML),
+        ("Xid", "Of the kernel module, as dmesg has them; also in the exporter's `err_msg`.", XID),
+    ):
+        rows = [(str(number), meaning, cure) for number, (meaning, cure) in entries.items()]
+        out += [f"## {title}\n", about + "\n", table(("number", "means", "cure"), rows)]
+    return "\n".join(out)
 
 
 # -- commands ----------------------------------------------------------------------------------------------------
@@ -510,13 +542,21 @@ def metrics() -> str:
         "## Exporter\n",
         "Port 9400 on every ready GPU node, `/metrics` and `/health`: DaemonSet `nvidia-dcgm-exporter`. Labels `gpu`,"
         " `UUID`, `pci_bus_id`, `device`, `modelName`, `Hostname`, and `container`, `namespace`, `pod` of who holds the"
-        " GPU. What a GPU does not offer is left out for it. Another list of fields: see"
+        " GPU; `vgpu` is the replica of a shared one, `GPU_I_PROFILE` and `GPU_I_ID` are a GPU instance's, `hpc_job` a batch"
+        " system's job; `DCGM_FI_DEV_XID_ERRORS` has `err_code` and `err_msg`. What a GPU does not offer is left out for"
+        " it. Another list of fields: see"
         " [the exporter](../components/exporter.md).\n",
-        table(("metric", "type", "meaning"), [(code(f.name), f.type.value, f.help) for f in DEFAULT_FIELDS]),
+        table(
+            ("metric", "type", "meaning"),
+            [(code(f.name), f.type.value, f.help) for f in DEFAULT_FIELDS if f.name in OFFERED_METRICS],
+        ),
+        "A label on all of them: "
+        + ", ".join(code(f.name) for f in DEFAULT_FIELDS if f.name in OFFERED_LABELS)
+        + ".\n",
         "Only when a list of fields names them: "
         + ", ".join(code(name) for name in OFFERED_METRICS if name not in defaults)
         + "; and as labels on all others: "
-        + ", ".join(code(name) for name in OFFERED_LABELS)
+        + ", ".join(code(name) for name in OFFERED_LABELS if name not in defaults)
         + ".\n",
         "## Embedded API server\n",
         "`kubectl get --raw /metrics` on an embedded cluster.\n",

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
+import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -11,12 +14,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from gpuplane.api.core import Pod
+from gpuplane import cures
+from gpuplane.api.core import Node, NodeInfo, NodeStatus, Pod
 from gpuplane.api.gpunode import StageName, StageState
 from gpuplane.errors import Retryable, Terminal
+from gpuplane.host import Host
 from gpuplane.kube import EventType
 from gpuplane.validator import run
-from gpuplane.validator.operand import NOT_RUN, Validator
+from gpuplane.validator.operand import NOT_RUN, NOT_WANTED, Validator, boot_of
 from gpuplane.validator.workload import NoRoom, pod_name, run_pod
 
 CUDA, PLUGIN = StageName.CUDA, StageName.PLUGIN
@@ -93,6 +98,133 @@ async def test_what_the_watch_does_not_show_yet_is_not_proved_twice(world: Any, 
     assert len(world.ran) == 4, "somebody took the stage back, and the watch never showed that it held"
 
 
+async def test_a_status_file_of_another_boot_is_none(world: Any, clock: Clock) -> None:
+    boots = ["b1"]
+    validator = Validator(world.context(), lambda name: world.node, world.allocatable, clock, boot=lambda: boots[-1])
+    await validator.reconcile("sim-1")
+    assert (world.root / "run/nvidia/validations/cuda-ready").read_text() == f"{world.stage(CUDA).digest} b1\n"
+    writes = len(world.client.writes)
+    await validator.reconcile("sim-1")
+    assert len(world.ran) == 2
+    boots.append("b2")  # on this host /run outlives a boot
+    await validator.reconcile("sim-1")
+    assert (len(world.ran), len(world.client.writes)) == (4, writes)
+    await validator.reconcile("sim-1")
+    assert len(world.ran) == 4
+
+
+async def test_the_boot_is_the_kernels_word_or_the_kubelets(world: Any) -> None:
+    node = Node(status=NodeStatus(node_info=NodeInfo(boot_id="kubelet")))
+    real = world.context(vector_add=None)
+    assert boot_of(real, node) == "kubelet"
+    assert boot_of(real, None) == ""
+    world.write("proc/sys/kernel/random/boot_id", "kernel\n")
+    assert boot_of(real, node) == "kernel"
+    assert boot_of(world.context(), node) == "", "nothing boots on a light node"
+
+
+async def test_it_is_proved_again_as_soon_as_the_status_file_goes(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def vector_add(uuid: str) -> str:
+        return await world.vector_add(uuid)
+
+    monkeypatch.setattr("gpuplane.validator.operand._process", lambda facts, host: vector_add)
+    async with running(world, vector_add=None):
+        await world.until(lambda: world.stage(CUDA) is not None)
+        assert len(world.ran) == 2
+        path = world.root / "run/nvidia/validations/cuda-ready"
+        path.unlink()
+        async with asyncio.timeout(20):
+            async for _ in Host(world.root).watch("run/nvidia/validations/cuda-ready"):
+                if path.exists():
+                    break
+        assert len(world.ran) == 4
+
+
+@pytest.mark.parametrize(
+    ("code", "cure"), [(errno.EROFS, "remount the file system read-write"), (errno.ENOSPC, "free space")]
+)
+async def test_a_read_only_or_full_run_is_said_and_heals(
+    world: Any, validator: Validator, clock: Clock, monkeypatch: pytest.MonkeyPatch, code: int, cure: str
+) -> None:
+    def refuses(*_: object, **__: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    with monkeypatch.context() as broken:
+        broken.setattr("gpuplane.host.files._replace", refuses)
+        broken.setattr("gpuplane.host.files.os.unlink", refuses)
+        wait = await validator.reconcile("sim-1")
+    stage = world.stage(CUDA)
+    assert (stage.state, stage.reason) == (StageState.FAILED, "NodeFilesUnusable")
+    assert stage.message == os.strerror(code).lower()
+    assert cure in stage.cure
+    assert stage.where.endswith("run/nvidia/validations/cuda-ready")
+    clock.seconds += wait
+    await validator.reconcile("sim-1")
+    assert world.stage(CUDA).state is StageState.DONE
+
+
+async def test_something_else_in_the_place_of_the_files(world: Any, validator: Validator) -> None:
+    folder = world.root / "run/nvidia/validations"
+    shutil.rmtree(folder)
+    folder.write_text("not a folder")
+    await validator.reconcile("sim-1")
+    assert world.stage(CUDA).reason in ("DriverFileMissing", "NodeFilesUnusable")
+    folder.unlink()
+    (folder / "driver-ready").mkdir(parents=True)
+    world.client.objects["gpunodes", "sim-1"]["metadata"]["annotations"] = {"gpuplane.dev/retry": "1"}
+    await validator.reconcile("sim-1")
+    assert (world.stage(CUDA).reason, world.stage(CUDA).message) == ("NodeFilesUnusable", "it is not a regular file")
+
+
+async def test_a_broken_status_file_is_written_anew(world: Any, validator: Validator) -> None:
+    world.write("run/nvidia/validations/driver-ready", "\x00\xff nonsense = = \n")
+    await validator.reconcile("sim-1")
+    path = world.root / "run/nvidia/validations/cuda-ready"
+    good = path.read_text()
+    path.write_bytes(b"\xff\xfe\x00")
+    await validator.reconcile("sim-1")
+    assert world.stage(CUDA).state is StageState.DONE
+    path.unlink()
+    await validator.reconcile("sim-1")
+    assert path.read_text() == good
+
+
+async def test_the_policy_may_want_less(world: Any, clock: Clock) -> None:
+    off = {"CUDA_WITH_WORKLOAD": "false", "PLUGIN_WITH_WORKLOAD": "false"}
+    context = world.context(vector_add=None)
+    validator = Validator(context, lambda name: world.node, world.allocatable, clock, environment=off)
+    await validator.reconcile("sim-1")
+    world.hold(StageName.DEVICE_PLUGIN)
+    await validator.reconcile("sim-1")
+    for name in (CUDA, PLUGIN):
+        assert (world.stage(name).state, world.stage(name).message) == (StageState.DONE, NOT_WANTED)
+    assert world.ran == []
+    assert not [key for key in world.client.objects if key[0] == "pods"]
+
+
+async def test_a_feature_that_the_driver_was_told_and_does_not_have(world: Any, clock: Clock) -> None:
+    off = {"CUDA_WITH_WORKLOAD": "false"}
+    world.write("run/nvidia/validations/.driver-ctr-ready", "GDS_ENABLED: true\nGDRCOPY_ENABLED: false\n")
+    context = world.context(vector_add=None)
+    validator = Validator(context, lambda name: world.node, world.allocatable, clock, environment=off)
+    wait = await validator.reconcile("sim-1")
+    stage = world.stage(CUDA)
+    assert (stage.reason, "nvidia_fs" in stage.message) == ("DriverFeatureMissing", True)
+    assert stage.cure.startswith("modprobe nvidia_fs")
+    world.write("sys/module/nvidia_fs/refcnt", "0")
+    clock.seconds += wait
+    await validator.reconcile("sim-1")
+    assert world.stage(CUDA).state is StageState.DONE
+    assert world.file("nvidia-fs-ready")
+    assert not world.file("gdrcopy-ready")
+
+
+async def test_an_xid_brings_its_cure(world: Any, validator: Validator) -> None:
+    world.change(health={"GPU-0": "lost: NVML does not reach it", "GPU-1": "Xid 79: fallen off the bus"})
+    await validator.reconcile("sim-1")
+    assert world.stage(CUDA).cure == cures.of_xid(79)
+
+
 async def test_after_a_boot_it_is_proved_again_without_a_write(world: Any, validator: Validator) -> None:
     await validator.reconcile("sim-1")
     writes = len(world.client.writes)
@@ -159,7 +291,10 @@ async def test_a_gpu_known_to_be_unusable_does_not_keep_the_others_out(world: An
 async def test_no_usable_gpu_fails(world: Any, validator: Validator) -> None:
     world.change(health={"GPU-0": "x", "GPU-1": "y"})
     await validator.reconcile("sim-1")
-    assert (world.stage(CUDA).reason, world.stage(CUDA).message) == ("NoUsableGPU", "none of 2 GPUs is usable")
+    assert (world.stage(CUDA).reason, world.stage(CUDA).message) == (
+        "NoUsableGPU",
+        "none of 2 GPUs is usable: GPU 0 x, GPU 1 y",
+    )
 
 
 async def test_several_failing_gpus_are_all_named_and_no_driver_is_no_broken_gpu(

@@ -3,17 +3,25 @@
 runc asks systemd to allow a device by its path in `/dev/char`. The kernel's driver makes no links there, so a
 `systemctl daemon-reload` takes the GPUs away from running containers ("Failed to initialize NVML"). With the links it
 does not.
+
+Nodes below `/dev/nvidia-caps` come and go with MIG devices; their numbers are known before, so their links are made
+before. A link without its node harms nobody.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Iterable
+from typing import Final
 
 from gpuplane.host import Host
 
-_FOLDERS = ("dev", "dev/nvidia-caps")
+CAPS: Final = "dev/nvidia-caps"
+_FOLDERS: Final = ("dev", CAPS)
+_MINORS: Final = ("proc/driver/nvidia-caps/mig-minors", "proc/driver/nvidia-caps/sys-minors")
+_DEVICES: Final = "proc/devices"
 
 
 def links(nodes: Iterable[tuple[str, int, int]]) -> dict[str, str]:
@@ -23,10 +31,19 @@ def links(nodes: Iterable[tuple[str, int, int]]) -> dict[str, str]:
 
 
 def make_links(host: Host) -> int:
-    """Make the links that are missing; how many those were. Raises HostError.
+    """Make the links that are missing or wrong; how many those were. Raises HostError.
 
     The simulated driver's nodes are files; they need no links and get none.
     """
+    return sum(host.symlink(link, target, durable=False) for link, target in wanted_links(host).items())
+
+
+def wanted_links(host: Host) -> dict[str, str]:
+    """Link -> target, of all nodes that there are or may be."""
+    return links([*_possible_caps(host), *_nodes(host)])
+
+
+def _nodes(host: Host) -> list[tuple[str, int, int]]:
     found = []
     for folder in _FOLDERS:
         for name in host.list(folder):
@@ -35,4 +52,14 @@ def make_links(host: Host) -> int:
                 status = host.stat(path)
                 if status is not None and stat.S_ISCHR(status.st_mode):
                     found.append((path, os.major(status.st_rdev), os.minor(status.st_rdev)))
-    return sum(host.symlink(link, target, durable=False) for link, target in links(found).items())
+    return found
+
+
+def _possible_caps(host: Host) -> list[tuple[str, int, int]]:
+    """The capability nodes that the driver has numbers for: lines as `gpu0/gi1/access 12`."""
+    major = re.search(r"^\s*(\d+) nvidia-caps$", host.read_text(_DEVICES) or "", flags=re.M)
+    if major is None:
+        return []
+    text = "\n".join(host.read_text(path) or "" for path in _MINORS)
+    minors = re.findall(r"^\S+ (\d+)$", text, flags=re.M)
+    return [(f"{CAPS}/nvidia-cap{minor}", int(major[1]), int(minor)) for minor in minors]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
@@ -63,36 +63,53 @@ def fingerprint(node: GPUNode, offered: bool) -> str:
 
 def next_step(
     status: GPUNodeStatus,
-    files: Collection[str],
+    files: Mapping[str, str],
     *,
     advertised: bool,
+    boot: str = "",
     unseen: Mapping[Step, str] = MappingProxyType({}),
 ) -> Step | None:
     """The first validation that is due; None when everything that can be validated now is.
 
-    A stage that holds is validated again when its digest is another one, or when its status file is gone: the node was
-    booted since.
+    A stage that holds is validated again when its digest is another one, or when its status file is gone or of another
+    boot: the driver was loaded anew since.
 
     Args:
-        files: the names of the status files that are there.
+        files: the status files that are there: name -> content.
+        boot: the node's boot now; "" when it is not known.
         advertised: whether the Node offers GPUs: that is seen there before the operator writes the stage.
         unseen: digests of what this process has proved and reported, and the watch has not shown yet.
     """
     wanted = digest(status)
 
-    def holds(*stages: StageName) -> bool:
-        return all(name.value in status.stages and status.stages[name.value].state.holds for name in stages)
-
     def proved(step: Step) -> bool:
-        return step.value in files and (unseen.get(step) == wanted or shown(status, step, wanted))
+        return proved_in(files.get(step.value), boot) and (unseen.get(step) == wanted or shown(status, step, wanted))
 
-    if not holds(*_BEFORE_CUDA):
+    if not holds(status, *_BEFORE_CUDA):
         return None
     if not proved(Step.CUDA):
         return Step.CUDA
-    if (advertised or holds(StageName.DEVICE_PLUGIN)) and not proved(Step.PLUGIN):
+    if (advertised or holds(status, StageName.DEVICE_PLUGIN)) and not proved(Step.PLUGIN):
         return Step.PLUGIN
     return None
+
+
+def holds(status: GPUNodeStatus, *stages: StageName) -> bool:
+    """Whether all these stages hold."""
+    return all(name.value in status.stages and status.stages[name.value].state.holds for name in stages)
+
+
+def content(digest: str, boot: str) -> str:
+    """Of a status file: what was proved, and in which boot."""
+    return f"{digest} {boot}".rstrip() + "\n"
+
+
+def proved_in(text: str | None, boot: str) -> bool:
+    """Whether a status file is there and not of another boot. Most hosts empty `/run` at a boot, but not all do."""
+    if text is None:
+        return False
+    _, _, written = text.strip().partition(" ")
+    return not boot or not written or written == boot
 
 
 def shown(status: GPUNodeStatus, step: Step, digest: str) -> bool:

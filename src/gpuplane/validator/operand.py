@@ -1,40 +1,50 @@
 """The validator of one node: proves CUDA on every GPU when the toolkit holds, and a pod with a GPU when the plugin
 does.
 
-Driven by watches of the node's own GPUNode and Node. What failed is tried again when the GPUNode's GPUs, health, labels
-or annotations change, or after a pause of minutes; nothing else repeats. What was proved is left alone across restarts
-of this pod, and proved again after a boot of the node, which clears the status files.
+Driven by watches of the node's own GPUNode and Node, and of the status files and links that it makes. What failed is
+tried again when the GPUNode's GPUs, health, labels or annotations change, or after a pause of minutes; nothing else
+repeats. What was proved is left alone across restarts of this pod, and proved again after a boot of the node: then the
+status files are gone, or of another boot.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
 from gpuplane import names
 from gpuplane.api.core import Node
-from gpuplane.api.gpunode import GPU, GPUNode, Stage, StageState
+from gpuplane.api.gpunode import GPU, GPUNode, Stage, StageName, StageState
 from gpuplane.api.quantity import whole
-from gpuplane.errors import GpuplaneError, Retryable
+from gpuplane.errors import GpuplaneError
 from gpuplane.host import Host, HostError
 from gpuplane.kube import Controller, Informer
 from gpuplane.operand import OperandContext, VectorAdd, report_stage
 from gpuplane.validator import checks, decide
-from gpuplane.validator.char_links import make_links
+from gpuplane.validator.char_links import make_links, wanted_links
 from gpuplane.validator.checks import Facts, Problem
 from gpuplane.validator.decide import Attempt, Step
+from gpuplane.validator.features import OTHERS
+from gpuplane.validator.features import mark as mark_features
+from gpuplane.validator.problems import no_usable_gpu, unusable, vector_add_problem
 from gpuplane.validator.process import VectorAddProcess
 from gpuplane.validator.workload import NoRoom, run_pod
 
 log = logging.getLogger("gpuplane.validator")
 
+BOOT_ID: Final = "proc/sys/kernel/random/boot_id"
+NO_LINKS_ENV: Final = "DISABLE_DEV_CHAR_SYMLINK_CREATION"
+NO_CUDA_ENV, NO_POD_ENV = "CUDA_WITH_WORKLOAD", "PLUGIN_WITH_WORKLOAD"
 UNSEEN_SECONDS: Final = 10.0
 ABSENT_SECONDS: Final = 15.0
 NOT_RUN: Final = "no GPU was free, so no pod was run"
+NOT_WANTED: Final = "the ClusterPolicy wants no workload run"
 
 
 async def run(context: OperandContext) -> None:
@@ -42,12 +52,49 @@ async def run(context: OperandContext) -> None:
     own = f"metadata.name={context.node_name}"
     nodes = Informer(context.client, GPUNode, fields=own)
     machines = Informer(context.client, Node, fields=own)
-    validator = Validator(context, nodes.get, lambda: allocatable_gpus(machines.get(context.node_name)))
+    name = context.node_name
+    validator = Validator(
+        context,
+        nodes.get,
+        lambda: allocatable_gpus(machines.get(name)),
+        boot=lambda: boot_of(context, machines.get(name)),
+    )
+    controller = Controller("validator", [nodes, machines], validator.reconcile)
+    watching = asyncio.create_task(_watch_files(context, controller))
     try:
-        await Controller("validator", [nodes, machines], validator.reconcile).run()
+        await controller.run()
     finally:
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
         await nodes.stop()
         await machines.stop()
+
+
+async def _watch_files(context: OperandContext, controller: Controller) -> None:
+    """Look again when a status file or a link in `/dev/char` changes: a boot or a person takes them away."""
+    if context.in_process:
+        return  # of thousands of nodes in one process none boots
+    host = Host(context.host_root)
+    files = [f"{names.VALIDATIONS_DIR}/{name}" for name in (*Step, *OTHERS)]
+    try:
+        while True:
+            links = wanted_links(host)
+            watch = cast("AsyncGenerator[None, None]", host.watch(*files, *links))
+            async with contextlib.aclosing(watch) as changes:
+                async for _ in changes:
+                    controller.enqueue(context.node_name)
+                    if wanted_links(host) != links:
+                        break  # the driver came, or other devices did
+    except GpuplaneError as error:
+        log.warning("status files that go are noticed at the next change of the node only: %s", error)
+
+
+def boot_of(context: OperandContext, node: Node | None) -> str:
+    """Names the boot that the node is in: the kernel's word, else the kubelet's; "" where neither is known."""
+    if context.in_process:
+        return ""
+    said = Host(context.host_root).read_text(BOOT_ID)
+    return said or (node.status.node_info.boot_id if node is not None else "")
 
 
 def allocatable_gpus(node: Node | None) -> int:
@@ -61,6 +108,8 @@ class Validator:
         get: the newest GPUNode of that name, None while there is none.
         allocatable: how many GPUs the node's kubelet offers now.
         clock: monotonic seconds.
+        boot: names the boot that the node is in.
+        environment: switches of the ClusterPolicy's `validator`.
     """
 
     def __init__(
@@ -69,12 +118,17 @@ class Validator:
         get: Callable[[str], GPUNode | None],
         allocatable: Callable[[], int],
         clock: Callable[[], float] = time.monotonic,
+        boot: Callable[[], str] = lambda: "",
+        environment: Mapping[str, str] = os.environ,
     ) -> None:
         self._context = context
         self._get = get
         self._allocatable = allocatable
         self._clock = clock
+        self._boot = boot
+        self._environment = environment
         self._host = Host(context.host_root)
+        self._said = ""  # of the links
         self._failed: dict[Step, Attempt] = {}
         self._absent: float | None = None  # since when the kubelet offers no GPU
         self._unseen: dict[Step, tuple[str, float]] = {}  # digest, and until when the watch may take to show it
@@ -87,12 +141,15 @@ class Validator:
         node = self._get(name)
         if node is None:
             return None
+        if not self._context.in_process and decide.holds(node.status, StageName.DRIVER):
+            self._link()
         unseen = self._still_unseen(node)
         offered = self._allocatable() > 0
         step = decide.next_step(
             node.status,
-            self._host.list(names.VALIDATIONS_DIR),
+            self._files(),
             advertised=offered,
+            boot=self._boot(),
             unseen=unseen,
         )
         if step is None:
@@ -106,9 +163,10 @@ class Validator:
         digest = decide.digest(node.status)
         try:
             note = await (self._cuda(node) if step is Step.CUDA else self._plugin())
-            self._host.write_atomic(step.file, f"{digest}\n".encode(), durable=False)
-        except HostError as error:
-            outcome: Problem | None = Problem("NodeFilesUnusable", error.what, error.where, error.cure)
+            text = decide.content(digest, self._boot())
+            self._host.write_atomic(step.file, text.encode(), durable=False)
+        except (HostError, OSError) as error:
+            outcome: Problem | None = unusable(error)
         except Failed as error:
             outcome = error.problem
         else:
@@ -120,7 +178,8 @@ class Validator:
             self._unseen[step] = (digest, self._clock() + UNSEEN_SECONDS)
             return None
         self._failed[step] = attempt = decide.after_failure(self._failed.get(step), fingerprint, self._clock())
-        self._host.remove(step.file, durable=False)
+        with contextlib.suppress(HostError, OSError):
+            self._host.remove(step.file, durable=False)
         failed = Stage(
             state=StageState.FAILED,
             since=self._context.now(),
@@ -131,6 +190,16 @@ class Validator:
         )
         await report_stage(self._context, step.stage, failed)
         return attempt.due - self._clock()
+
+    def _files(self) -> dict[str, str]:
+        """The status files that can be read; what is in their way is said when one is to be written."""
+        try:
+            return self._host.read_files(names.VALIDATIONS_DIR, [step.value for step in Step])
+        except HostError:
+            return {}
+
+    def _off(self, name: str) -> bool:
+        return self._environment.get(name, "").strip().lower() in ("false", "0", "f")
 
     def _grace(self, offered: bool) -> float:
         """How long GPUs that were offered and are not now may still stay away: a plugin that restarts is no failure."""
@@ -154,18 +223,17 @@ class Validator:
         """Driver, toolkit, and the vectorAdd on every GPU. Raises Failed."""
         context, usable = self._context, decide.usable_gpus(node.status)
         if not usable:
-            seen = f"none of {len(node.status.gpus)} GPUs is usable" if node.status.gpus else "the driver saw no GPU"
-            raise Failed(
-                Problem("NoUsableGPU", seen, context.node_name, "kubectl describe gpunode " + context.node_name)
-            )
+            raise Failed(no_usable_gpu(node))
         facts = checks.read_facts(self._host)
         problem = checks.first_problem(
             facts, [gpu.uuid for gpu in usable], namespace=context.namespace, in_process=context.in_process
         )
         if problem is not None:
             raise Failed(problem)
-        if not context.in_process:
-            self._link()
+        if not context.in_process and (problem := mark_features(self._host)) is not None:
+            raise Failed(problem)
+        if self._off(NO_CUDA_ENV):
+            return NOT_WANTED
         vector_add = context.vector_add or _process(facts, self._host)
         results = await asyncio.gather(*(_errors(vector_add, gpu) for gpu in usable))
         failures = [(gpu, error) for gpu, error in zip(usable, results, strict=True) if error is not None]
@@ -184,6 +252,8 @@ class Validator:
             )
         if context.in_process:
             return ""
+        if self._off(NO_POD_ENV):
+            return NOT_WANTED
         try:
             problem = await run_pod(context)
         except NoRoom:
@@ -193,14 +263,18 @@ class Validator:
         return ""
 
     def _link(self) -> None:
+        if self._environment.get(NO_LINKS_ENV, "").strip().lower() in ("true", "1", "t"):
+            return
+        said = ""
         try:
-            made = make_links(self._host)
-        except HostError as error:
-            # Containers get their GPUs all the same; they may lose them at a daemon-reload.
-            log.warning("no links in /dev/char: %s", error)
-        else:
-            if made:
+            if made := make_links(self._host):
                 log.info("made %d links in /dev/char", made)
+        except (HostError, OSError) as error:
+            # Containers get their GPUs all the same; they may lose them at a daemon-reload.
+            said = f"no links in /dev/char: {error}"
+        if said and said != self._said:
+            log.warning(said)
+        self._said = said
 
 
 class Failed(GpuplaneError):
@@ -209,19 +283,6 @@ class Failed(GpuplaneError):
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem.message, where=problem.where, cure=problem.cure)
         self.problem = problem
-
-
-def vector_add_problem(failures: Sequence[tuple[GPU, GpuplaneError]]) -> Problem:
-    """One problem that names every GPU that failed; details and cure are those of the first."""
-    gpu, error = failures[0]
-    if len(failures) == 1:
-        message = f"GPU {gpu.index} fails the vectorAdd: {error.what}"
-    else:
-        indices = ", ".join(str(other.index) for other, _ in failures)
-        message = f"GPUs {indices} fail the vectorAdd; GPU {gpu.index}: {error.what}"
-    reason = "VectorAddNotRun" if all(isinstance(error, Retryable) for _, error in failures) else "VectorAddFailed"
-    where = ", ".join(part for part in (f"GPU {gpu.index}", gpu.uuid, gpu.pci and f"PCI {gpu.pci}") if part)
-    return Problem(reason, message, where, error.cure)
 
 
 def _process(facts: Facts, host: Host) -> VectorAdd:
