@@ -56,11 +56,11 @@ def lacking() -> str:
     """Why this machine cannot run a kubelet; empty when it can."""
     if os.geteuid() != 0:
         return "a kubelet needs root"
-    packages = sorted({package for program, package in NEEDED.items() if shutil.which(program) is None})
+    packages = {package for program, package in NEEDED.items() if shutil.which(program) is None}
     if not Path(configuration.CNI_DIR, "bridge").exists():
-        packages.append("containernetworking-plugins")
+        packages.add("containernetworking-plugins")
     if packages:
-        return f"apt-get install {' '.join(packages)}"
+        return f"apt-get install {' '.join(sorted(packages))}"
     probe = subprocess.run(["unshare", "--mount", "--pid", "--net", "--fork", "true"], capture_output=True, check=False)
     return f"namespaces are refused: {probe.stderr.decode().strip()}" if probe.returncode else ""
 

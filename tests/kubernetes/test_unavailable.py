@@ -1,0 +1,54 @@
+"""What this machine cannot have is said in one line, with the cure; nothing else fails for it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from realkube import binaries, node
+from realkube.binaries import Unavailable
+
+
+@pytest.fixture
+def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path
+
+
+def test_without_go(empty_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(empty_cache))
+    with pytest.raises(Unavailable, match="there is no Go to build Kubernetes with"):
+        binaries.build("etcd")
+
+
+def test_without_network(empty_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GOMODCACHE", str(empty_cache / "modules"))
+    monkeypatch.setenv("GOPROXY", "https://127.0.0.1:9")
+    with pytest.raises(Unavailable, match=r"etcd v[\d.]+ cannot be built: .*127.0.0.1:9") as problem:
+        binaries.build("etcd")
+    assert problem.value.cure == binaries.PROXY_HINT
+    assert not list((empty_cache / "gpuplane" / "kubernetes").glob("etcd*"))
+
+
+def test_without_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    assert node.lacking() == "a kubelet needs root"
+
+
+def test_without_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    monkeypatch.setenv("PATH", "/nonexistent")
+    monkeypatch.setattr("realkube.configuration.CNI_DIR", "/nonexistent")
+    assert node.lacking() == "apt-get install containernetworking-plugins iproute2 mount runc util-linux"
+
+
+def test_building_goes_on_with_what_can_be_built(empty_cache: Path) -> None:
+    """No Go, and still exit code 0: each set of programs has its line."""
+    environment = {"PATH": "", "XDG_CACHE_HOME": str(empty_cache), "PYTHONPATH": ":".join(sys.path)}
+    done = subprocess.run(
+        [sys.executable, "-m", "realkube", "build"], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0
+    assert len(done.stderr.splitlines()) == len(binaries.SETS), done.stderr
