@@ -41,6 +41,7 @@ ACTS: Final = (
         f"dcgmExporter.{field}"
         for field in ("config.*", "service.*", "serviceMonitor.*", "annotations", "hostPID", "hpcJobMapping.*")
     ),
+    *(f"validator.{part}.env" for part in ("driver", "toolkit", "cuda", "plugin")),
 )
 """Patterns of paths below `spec` that the operator acts on."""
 
@@ -72,7 +73,7 @@ NO_EFFECT: Final[dict[str, str]] = {
     "dcgmExporter.*": "the exporter may not read pods; let Prometheus join kube_pod_labels of kube-state-metrics",
     "mig.*": "MIG is shown but not managed yet",
     "migManager.*": "MIG is shown but not managed yet",
-    "validator.*": "the validator validates everything with its own environment",
+    "validator.*": "nodes are prepared for containers only, so far",
     "nodeStatusExporter.*": "the operator's metrics have every node's state",
     "gds.*": "GPUDirect Storage is not installed yet",
     "gdrcopy.*": "GDRCopy is not installed yet",

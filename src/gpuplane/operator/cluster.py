@@ -6,7 +6,9 @@ labels of discovery released, and only then may go.
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import time
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -18,10 +20,12 @@ from gpuplane.api.core import DaemonSet, Deployment, Node, RuntimeClass
 from gpuplane.api.gpunode import GPUNode
 from gpuplane.api.nvidiadriver import NVIDIADriver
 from gpuplane.kube import Client, NotFound
+from gpuplane.operator import exporter_objects
 from gpuplane.operator.decide import GPU_LABELLED, REMOVING
 from gpuplane.operator.discovery import MASTER, DiscoveryRemains
 from gpuplane.operator.driver_objects import read_keys, tell
 from gpuplane.operator.drivers import assign, choices, driver_groups
+from gpuplane.operator.exporter_objects import BESIDE, MONITOR, wants_monitor
 from gpuplane.operator.nodes import FEATURE_LABELLER, GPU_LABELLER, release_labels
 from gpuplane.operator.operands import MANAGER, Manifest, is_removal, manifests
 from gpuplane.operator.policy import (
@@ -53,7 +57,11 @@ class ClusterView(msgspec.Struct, frozen=True):
     drivers: tuple[NVIDIADriver, ...] = ()
 
 
-_KINDS: Final = {kind.RESOURCE.kind: kind.RESOURCE for kind in (RuntimeClass, DaemonSet, Deployment)}
+_KINDS: Final = {
+    **{kind.RESOURCE.kind: kind.RESOURCE for kind in (RuntimeClass, DaemonSet, Deployment)},
+    **{resource.kind: resource for resource in BESIDE},
+}
+MONITOR_CHECK_SECONDS: Final = 60.0
 
 
 class ClusterWriter:
@@ -64,6 +72,8 @@ class ClusterWriter:
         self._image = image
         self._now = now
         self._applied: dict[str, bytes] = {}
+        self._without: set[str] = set()  # objects beside the exporter that are known not to exist
+        self._monitors = (False, float("-inf"))  # whether ServiceMonitors are served, and when that was asked
         self._remains = DiscoveryRemains(client)
         self.error = ""
 
@@ -78,6 +88,7 @@ class ClusterWriter:
             if manifest["kind"] == "DaemonSet":
                 await keep_before(self._client, manifest, seen.daemonsets, seen.needed)
             await self._apply(manifest)
+        await self._remove_beside(wanted)
         prune = to_prune(seen.daemonsets, wanted, policy.metadata.uid)
         for name in without_needed(prune, seen.daemonsets, seen.needed):
             await self._delete_daemonset(name)
@@ -146,7 +157,33 @@ class ClusterWriter:
         found = choices(policy.spec, seen.drivers)
         groups = driver_groups(seen.nodes, found, assign(seen.nodes, found))
         keys = await read_keys(self._client, found)
-        return manifests(policy.spec, groups, removing, image=self._image, owner=owner, keys=keys)
+        monitored = wants_monitor(policy.spec) and await self._serves_monitors()
+        return manifests(policy.spec, groups, removing, image=self._image, owner=owner, keys=keys, monitored=monitored)
+
+    async def _serves_monitors(self) -> bool:
+        """Whether the Prometheus operator's CRD is there; asked again once a minute until it is."""
+        served, asked = self._monitors
+        if not served and time.monotonic() - asked >= MONITOR_CHECK_SECONDS:
+            try:
+                await self._client.request("GET", f"/apis/{MONITOR.api_version}")
+                served = True
+            except NotFound:
+                log.info("no ServiceMonitor is made: %s is not served here", MONITOR.api_version)
+            self._monitors = (served, time.monotonic())
+        return served
+
+    async def _remove_beside(self, wanted: list[Manifest]) -> None:
+        """Delete the Service and the ServiceMonitor of the exporter where they are not wanted any more."""
+        kinds = {manifest["kind"] for manifest in wanted}
+        for resource in BESIDE:
+            if resource.kind in kinds:
+                self._without.discard(resource.kind)
+            elif resource.kind not in self._without:
+                with contextlib.suppress(NotFound):
+                    path = resource.path(names.OPERATOR_NAMESPACE, exporter_objects.NAME)
+                    await self._client.request("DELETE", path)
+                self._without.add(resource.kind)
+                self._applied.pop(f"{resource.kind}/{exporter_objects.NAME}", None)
 
     async def _apply(self, manifest: Manifest) -> None:
         name = f"{manifest['kind']}/{manifest['metadata']['name']}"

@@ -20,9 +20,17 @@ from gpuplane.api.meta import to_dict
 from gpuplane.operator.decide import REMOVING
 from gpuplane.operator.driver_sets import GROUP_LABEL, Keys, for_group, set_env
 from gpuplane.operator.drivers import DriverChoice, DriverGroup
+from gpuplane.operator.exporter_objects import (
+    MONITOR_FILE,
+    SERVICE_FILE,
+    shape_daemonset,
+    shape_monitor,
+    shape_service,
+)
 from gpuplane.operator.observed import COMPONENT_LABEL, DRIVER
 from gpuplane.operator.stages import OPERANDS, Operand
 from gpuplane.operator.upgrade.templates import seal
+from gpuplane.operator.validator_objects import shape_validator
 
 MANAGER: Final = names.FIELD_MANAGER_PREFIX + "operator"
 NAME_LABEL: Final = "app.kubernetes.io/name"
@@ -56,12 +64,14 @@ def manifests(
     image: str,
     owner: Manifest,
     keys: Keys | None = None,
+    monitored: bool = False,
 ) -> list[Manifest]:
     """Everything that shall exist under this policy, in the order in which to apply it.
 
-    `groups` are the driver groups with what each gets, `keys` those of the ConfigMaps that driver images are given.
-    `removing` are the gates that some node has at `removing`; their DaemonSets undo the operand's work. These are not
-    owned by the policy: garbage collection must not take them while a policy is deleted with its dependents first.
+    `groups` are the driver groups with what each gets, `keys` those of the ConfigMaps that driver images are given,
+    `monitored` whether the exporter gets a ServiceMonitor. `removing` are the gates that some node has at `removing`;
+    their DaemonSets undo the operand's work. These are not owned by the policy: garbage collection must not take them
+    while a policy is deleted with its dependents first.
     """
     wanted = [*load(RUNTIME_CLASSES), *(load(DISCOVERY) if spec.nfd.enabled else ())]
     for operand in OPERANDS:
@@ -77,6 +87,11 @@ def manifests(
                 wanted.append(for_group(own, theirs, group, choice, keys or {}))
         else:
             wanted += load(operand.manifest)
+        if operand.component == "dcgm_exporter":
+            wanted.append(shape_service(load(SERVICE_FILE)[0], spec))
+            monitor = spec.dcgm_exporter.service_monitor
+            if monitored and monitor is not None:
+                wanted.append(shape_monitor(load(MONITOR_FILE)[0], monitor))
     return [_customized(manifest, spec, image=image, owner=owner) for manifest in wanted]
 
 
@@ -122,7 +137,7 @@ def _customized(manifest: Manifest, spec: ClusterPolicySpec, *, image: str, owne
         meta["ownerReferences"] = [owner]
     meta["labels"] = {**spec.operator.labels, **meta["labels"]}
     if spec.operator.annotations:
-        meta["annotations"] = dict(spec.operator.annotations)
+        meta["annotations"] = {**meta.get("annotations", {}), **spec.operator.annotations}
     if manifest["kind"] not in ("DaemonSet", "Deployment"):
         return manifest
     meta["namespace"] = names.OPERATOR_NAMESPACE
@@ -141,6 +156,10 @@ def _customized(manifest: Manifest, spec: ClusterPolicySpec, *, image: str, owne
         container["args"] = [_host_path(argument, spec) for argument in container["args"]]
         if component:
             _component(pod, container, getattr(spec, component))
+    if component == "dcgm_exporter":
+        shape_daemonset(manifest, spec)
+    if component == "validator":
+        shape_validator(manifest, spec)
     if meta["labels"][COMPONENT_LABEL] == DRIVER and not is_removal(manifest):
         seal(manifest, image)
     return manifest

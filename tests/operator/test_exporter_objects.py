@@ -1,0 +1,100 @@
+"""What a ClusterPolicy's `dcgmExporter` makes of the exporter's objects."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from gpuplane.api.clusterpolicy import ClusterPolicySpec
+from gpuplane.operator.exporter_objects import wants_monitor
+from gpuplane.operator.operands import manifests
+
+
+def made(monitored: bool = False, **exporter: Any) -> dict[str, dict[str, Any]]:
+    """Kind -> manifest, of what is made for the exporter."""
+    spec = msgspec.convert({"dcgmExporter": exporter}, ClusterPolicySpec)
+    owner = {"kind": "ClusterPolicy", "name": "p", "uid": "1", "apiVersion": "nvidia.com/v1", "controller": True}
+    every = manifests(spec, {}, image="i", owner=owner, monitored=monitored and wants_monitor(spec))
+    return {m["kind"]: m for m in every if m["metadata"]["name"] == "nvidia-dcgm-exporter"}
+
+
+def test_by_default_a_service_and_no_monitor() -> None:
+    found = made()
+    assert sorted(found) == ["DaemonSet", "Service"]
+    service, daemonset = found["Service"], found["DaemonSet"]
+    labels = daemonset["spec"]["template"]["metadata"]["labels"]
+    assert service["spec"]["selector"].items() <= labels.items()
+    assert labels["app"] == service["metadata"]["labels"]["app"] == "nvidia-dcgm-exporter", (
+        "scrape configurations go by it"
+    )
+    assert [(port["name"], port["port"]) for port in service["spec"]["ports"]] == [("gpu-metrics", 9400)]
+    assert service["metadata"]["ownerReferences"][0]["uid"] == "1"
+    assert not [a for a in daemonset["spec"]["template"]["spec"]["containers"][0]["args"] if "config" in a]
+
+
+def test_the_list_of_fields_is_mounted() -> None:
+    pod = made(config={"name": "fields"})["DaemonSet"]["spec"]["template"]["spec"]
+    [container] = pod["containers"]
+    volume = next(volume for volume in pod["volumes"] if volume["name"] == "config")
+    mount = next(mount for mount in container["volumeMounts"] if mount["name"] == "config")
+    assert volume["configMap"]["name"] == "fields"
+    assert "subPath" not in mount, "such a file would never change"
+    path = f"{mount['mountPath']}/{volume['configMap']['items'][0]['path']}"
+    assert f"--config={path}" in container["args"]
+    assert path.endswith("/dcgm-metrics.csv")
+
+
+def test_annotations_pid_and_jobs() -> None:
+    found = made(
+        annotations={"a": "b"}, hostPID=True, hpcJobMapping={"enabled": True}, env=[{"name": "X", "value": "1"}]
+    )
+    template = found["DaemonSet"]["spec"]["template"]
+    [container] = template["spec"]["containers"]
+    assert template["metadata"]["annotations"]["a"] == "b"
+    assert template["spec"]["hostPID"] is True
+    assert {"name": "X", "value": "1"} in container["env"]
+    jobs = {"name": "DCGM_HPC_JOB_MAPPING_DIR", "value": "/var/lib/dcgm-exporter/job-mapping"}
+    assert jobs in container["env"]
+    other = made(hpcJobMapping={"enabled": True, "directory": "/jobs"})["DaemonSet"]["spec"]["template"]["spec"]
+    assert {**jobs, "value": "/jobs"} in other["containers"][0]["env"]
+
+
+def test_the_service_as_the_policy_wants_it() -> None:
+    spec = made(service={"type": "NodePort", "internalTrafficPolicy": "Local"})["Service"]["spec"]
+    assert (spec["type"], spec["internalTrafficPolicy"]) == ("NodePort", "Local")
+
+
+def test_a_monitor_where_it_is_wanted_and_served() -> None:
+    wanted = {
+        "enabled": True,
+        "interval": "15s",
+        "scrapeTimeout": "10s",
+        "honorLabels": True,
+        "additionalLabels": {"release": "prometheus"},
+        "relabelings": [{"action": "labeldrop", "regex": "pod"}],
+    }
+    assert "ServiceMonitor" not in made(serviceMonitor=wanted), "its CRD is not served"
+    found = made(monitored=True, serviceMonitor=wanted)
+    monitor, service = found["ServiceMonitor"], found["Service"]
+    assert monitor["spec"]["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
+    assert monitor["metadata"]["labels"]["release"] == "prometheus"
+    [endpoint] = monitor["spec"]["endpoints"]
+    assert endpoint == {
+        "port": "gpu-metrics",
+        "path": "/metrics",
+        "interval": "15s",
+        "scrapeTimeout": "10s",
+        "honorLabels": True,
+        "relabelings": [{"action": "labeldrop", "regex": "pod"}],
+    }
+
+
+@pytest.mark.parametrize("monitor", [{}, {"enabled": False}])
+def test_no_monitor_that_nobody_asked_for(monitor: dict[str, Any]) -> None:
+    assert sorted(made(monitored=True, serviceMonitor=monitor)) == ["DaemonSet", "Service"]
+
+
+def test_a_disabled_exporter_leaves_nothing() -> None:
+    assert made(monitored=True, enabled=False, serviceMonitor={"enabled": True}) == {}
