@@ -60,6 +60,7 @@ TEMPLATE_DIGEST_ANNOTATION: Final = "gpuplane.dev/template-digest"  # on a drive
 
 # -- environment ---------------------------------------------------------------------------------------------------
 MIG_STRATEGY_ENV: Final = "MIG_STRATEGY"  # none, single or mixed: how labels tell MIG devices
+MIG_STRATEGY_ENV: Final = "MIG_STRATEGY"  # none, single or mixed: how labels tell MIG devices
 # "false" where ClusterPolicy spec.driver.enabled is: the driver's operand then looks for a driver and installs none.
 DRIVER_INSTALL_ENV: Final = "GPUPLANE_DRIVER_INSTALL"
 DRIVER_SOURCE_ENV: Final = "GPUPLANE_DRIVER_SOURCE"  # "container": NVIDIA's image installs, the operand only watches

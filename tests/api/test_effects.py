@@ -31,10 +31,11 @@ def test_what_is_set_and_does_nothing_is_named_and_defaults_are_not() -> None:
             "manager": {"image": "m"},
         },
         "mig": {"strategy": "mixed"},
+        "migManager": {"gpuClientsConfig": {"name": "x"}},
         "dcgmExporter": {"env": [{"name": "A", "value": "b"}]},
         "unknown": {"x": 1},
     }
-    idle = {"driver.args": ["-x"], "driver.manager.image": "m", "mig.strategy": "mixed"}
+    idle = {"driver.args": ["-x"], "driver.manager.image": "m", "migManager.gpuClientsConfig.name": "x"}
     assert dict(without_effect(spec)) == idle
     # With a driver image its arguments are somebody's to read.
     spec["driver"] |= {"repository": "nvcr.io/nvidia", "image": "driver"}

@@ -131,6 +131,7 @@ class World:
         self.client = FakeClient({"kubernetes.io/hostname": "n"})
         self.gpus: FakeGPUs | Exception = FakeGPUs(())
         self.pauses: list[float] = []
+        self.config: Path | None = None
 
     def write(self, path: str, text: str) -> None:
         (self.root / path).parent.mkdir(parents=True, exist_ok=True)
@@ -161,6 +162,7 @@ class World:
             client=self.client,  # type: ignore[arg-type]  # the part of it that is used
             now=lambda: "2026-11-20T12:00:00.000000Z",
             host_root=self.root,
+            config=self.config,
             open_gpus=self.open_gpus,
             sleep=sleep,
         )

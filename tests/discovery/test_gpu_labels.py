@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import struct
+from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
 from gpuplane.discovery import GpuFacts, gpu_labels
+from gpuplane.discovery.gpu import is_gpu_label
+from gpuplane.discovery.gpu_config import GpuConfig, load, parse
 from gpuplane.discovery.vgpu import VirtualGPU, read_vgpu
-from gpuplane.hardware import GPU, MigMode
+from gpuplane.errors import InvalidInput
+from gpuplane.hardware import GPU, MigDevice, MigMode
 
 
 def gpu(index: int = 0, **changes: object) -> GPU:
@@ -100,6 +105,204 @@ def test_no_gpu_no_label() -> None:
 )
 def test_single_labels(of: GpuFacts, label: str, value: str) -> None:
     assert short(gpu_labels(of))[label] == value
+
+
+# -- sharing and MIG, as the documentation of GPU feature discovery has them ------------------------------------------
+
+
+def config(strategy: str = "none", **sharing: Any) -> GpuConfig:
+    return parse({"version": "v1", "flags": {"migStrategy": strategy}, "sharing": sharing})
+
+
+def shared(name: str = "nvidia.com/gpu", replicas: int = 4, **more: Any) -> dict[str, Any]:
+    return {"resources": [{"name": name, "replicas": replicas, **more}]}
+
+
+def a100(index: int = 0, *profiles: str) -> GPU:
+    """An A100 of 40 GB, split into these profiles; their attributes are those that the documentation shows."""
+    sizes = {"1g.5gb": (4864, 1, 14, 1), "2g.10gb": (9856, 2, 28, 2), "3g.20gb": (19968, 3, 42, 3)}
+    devices = []
+    for place, profile in enumerate(profiles):
+        memory, slices, processors, copy = sizes[profile.removesuffix("+me")]
+        devices.append(
+            MigDevice(
+                index=place,
+                uuid=f"MIG-{index}-{place}",
+                profile=profile,
+                gpu_instance=place,
+                compute_instance=0,
+                memory_bytes=memory << 20,
+                slices=slices,
+                memory_mib=memory,
+                gpu_slices=slices,
+                multiprocessors=processors,
+                copy_engines=copy,
+                decoders=slices - 1,
+            )
+        )
+    return gpu(
+        index,
+        name="A100-SXM4-40GB",
+        memory_bytes=40537 << 20,
+        compute=(8, 0),
+        mig=MigMode.ENABLED if profiles else MigMode.DISABLED,
+        mig_devices=tuple(devices),
+    )
+
+
+def labels_of(configured: GpuConfig, *gpus: GPU) -> dict[str, str]:
+    labels = gpu_labels(facts(*gpus), configured)
+    assert all(is_gpu_label(name) for name in labels)
+    return short(labels)
+
+
+@pytest.mark.parametrize(
+    ("configured", "product", "replicas", "strategy", "mps"),
+    [
+        (config(), "Tesla-T4", "1", "none", "false"),
+        (config(timeSlicing=shared()), "Tesla-T4-SHARED", "4", "time-slicing", "false"),
+        (config(timeSlicing=shared("gpu")), "Tesla-T4-SHARED", "4", "time-slicing", "false"),
+        (config(timeSlicing=shared(rename="nvidia.com/gpu.shared")), "Tesla-T4", "4", "time-slicing", "false"),
+        (config(timeSlicing={"renameByDefault": True, **shared()}), "Tesla-T4", "4", "time-slicing", "false"),
+        (config(mps=shared(replicas=10)), "Tesla-T4-SHARED", "10", "mps", "true"),
+        (config(mps=shared(replicas=10), timeSlicing=shared()), "Tesla-T4-SHARED", "10", "mps", "true"),
+        (config(timeSlicing=shared("nvidia.com/mig-1g.5gb")), "Tesla-T4", "1", "none", "false"),
+    ],
+)
+def test_sharing(configured: GpuConfig, product: str, replicas: str, strategy: str, mps: str) -> None:
+    labels = labels_of(configured, gpu())
+    assert labels["gpu.product"] == product
+    assert labels["gpu.replicas"] == replicas
+    assert labels["gpu.sharing-strategy"] == strategy
+    assert labels["mps.capable"] == mps
+    assert labels["gpu.count"] == "1"
+
+
+def test_strategy_single_as_documented() -> None:
+    labels = labels_of(config("single"), *(a100(index, *["1g.5gb"] * 7) for index in range(8)))
+    assert labels["mig.strategy"] == "single"
+    assert labels["gpu.product"] == "A100-SXM4-40GB-MIG-1g.5gb"
+    assert labels["gpu.count"] == "56"
+    assert labels["gpu.replicas"] == "1"
+    assert labels["gpu.memory"] == "4864"
+    assert labels["gpu.multiprocessors"] == "14"
+    assert labels["gpu.slices.gi"] == labels["gpu.slices.ci"] == "1"
+    assert labels["gpu.engines.copy"] == "1"
+    assert [labels[f"gpu.engines.{engine}"] for engine in ("decoder", "encoder", "jpeg", "ofa")] == ["0"] * 4
+    assert labels["gpu.family"] == "ampere"
+
+
+def test_strategy_single_without_mig_is_the_whole_gpus() -> None:
+    labels = labels_of(config("single"), a100())
+    assert labels == labels_of(config(), a100()) | {"mig.strategy": "single"}
+
+
+@pytest.mark.parametrize(
+    "gpus",
+    [
+        (a100(0, "1g.5gb"), a100(1)),  # one is not split
+        (a100(0, "1g.5gb", "2g.10gb"),),  # two kinds
+        (a100(0, "1g.5gb"), msgspec.structs.replace(a100(1), mig=MigMode.ENABLED)),  # one is empty
+        (msgspec.structs.replace(a100(0), mig=MigMode.ENABLED),),
+    ],
+)
+def test_strategy_single_is_invalid_unless_all_are_alike(gpus: tuple[GPU, ...]) -> None:
+    labels = labels_of(config("single"), *gpus)
+    assert labels["gpu.product"] == "A100-SXM4-40GB-MIG-INVALID"
+    assert (labels["gpu.count"], labels["gpu.replicas"], labels["gpu.memory"]) == ("0", "0", "0")
+    assert labels["gpu.sharing-strategy"] == ""
+    assert labels["mig.strategy"] == "single"
+
+
+def test_strategy_mixed_as_documented() -> None:
+    labels = labels_of(config("mixed"), a100(0, "3g.20gb", "2g.10gb", "2g.10gb"), a100(1))
+    assert labels["mig.strategy"] == "mixed"
+    assert labels["gpu.product"] == "A100-SXM4-40GB"
+    assert (labels["gpu.count"], labels["gpu.replicas"], labels["gpu.memory"]) == ("2", "1", "40537")
+    kind = {name.removeprefix("mig-2g.10gb."): value for name, value in labels.items() if "mig-2g" in name}
+    assert kind == {
+        "product": "A100-SXM4-40GB-MIG-2g.10gb",
+        "count": "2",
+        "replicas": "1",
+        "sharing-strategy": "none",
+        "memory": "9856",
+        "multiprocessors": "28",
+        "slices.gi": "2",
+        "slices.ci": "2",
+        "engines.copy": "2",
+        "engines.decoder": "1",
+        "engines.encoder": "0",
+        "engines.jpeg": "0",
+        "engines.ofa": "0",
+    }
+    assert labels["mig-3g.20gb.count"] == "1"
+
+
+def test_shared_mig_devices_and_profiles_with_a_plus() -> None:
+    labels = labels_of(config("mixed", timeSlicing=shared("nvidia.com/mig-1g.5gb.me", 2)), a100(0, "1g.5gb+me"))
+    assert labels["mig-1g.5gb.me.product"] == "A100-SXM4-40GB-MIG-1g.5gb.me-SHARED"
+    assert labels["mig-1g.5gb.me.replicas"] == "2"
+    assert labels["mig-1g.5gb.me.sharing-strategy"] == "time-slicing"
+    assert labels["gpu.replicas"] == "0"  # nothing is offered whole
+    single = labels_of(config("single", timeSlicing=shared(replicas=2)), a100(0, "1g.5gb"))
+    assert single["gpu.product"] == "A100-SXM4-40GB-MIG-1g.5gb-SHARED"
+    assert single["gpu.replicas"] == "2"
+
+
+def test_gpus_of_one_fabric_name_it() -> None:
+    fabric = "7b968a6d-c8aa-45e1-9e07-e1e51be99c31.1"
+    assert labels_of(config(), gpu(0, fabric=fabric), gpu(1, fabric=fabric))["gpu.clique"] == fabric
+    assert "gpu.clique" not in labels_of(config(), gpu(0, fabric=fabric), gpu(1, fabric="other.2"))
+
+
+def test_labels_of_others_are_not_ours() -> None:
+    for name in ("gpu.present", "gpu.deploy.driver", "mig.config", "mig.config.state", "gpu-driver-upgrade-state"):
+        assert not is_gpu_label(f"nvidia.com/{name}")
+
+
+# -- the configuration -------------------------------------------------------------------------------------------------
+
+
+def test_the_environment_has_priority_over_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(
+        "version: v1\nflags:\n  migStrategy: mixed\n  plugin: {passDeviceSpecs: true}\n"
+        "  gfd: {noTimestamp: true, sleepInterval: 1m30s, machineTypeFile: /etc/machine}\n"
+    )
+    found = load(path, {})
+    assert (found.mig_strategy, found.timestamp, found.interval) == ("mixed", False, 90.0)
+    assert found.machine_file == "/etc/machine"
+    over = load(path, {"MIG_STRATEGY": "single", "GFD_NO_TIMESTAMP": "false", "GFD_SLEEP_INTERVAL": "10s"})
+    assert (over.mig_strategy, over.timestamp, over.interval) == ("single", True, 10.0)
+    assert load(None, {}) == GpuConfig()
+
+
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        ({"flags": {"migStrategy": "double"}}, "'double' is not one of none, single, mixed"),
+        ({"flags": {"gfd": {"sleepInterval": "soon"}}}, "sleepInterval"),
+        ({"flags": {"gfd": {"noTimestamp": "perhaps"}}}, "noTimestamp"),
+        ({"sharing": {"timeSlicing": {"resources": [{"name": "nvidia.com/gpu", "replicas": 1}]}}}, "2 or more"),
+        ({"sharing": {"mps": {"resources": [{"replicas": 2}]}}}, "sharing.mps.resources[0].name"),
+        ({"sharing": []}, "group of fields"),
+        ([], "no mapping"),
+    ],
+)
+def test_a_configuration_that_cannot_be_taken_is_told(data: Any, told: str) -> None:
+    with pytest.raises(InvalidInput) as error:
+        parse(data, where="config.yaml")
+    assert told in str(error.value)
+    assert error.value.cure
+
+
+def test_a_file_that_is_no_yaml_is_told_with_its_line(tmp_path: Path) -> None:
+    (tmp_path / "c").write_text("version: v1\nflags: [\n")
+    with pytest.raises(InvalidInput) as error:
+        load(tmp_path / "c", {})
+    assert error.value.where == f"{tmp_path / 'c'}:3"
+    with pytest.raises(InvalidInput, match="cannot be read"):
+        load(tmp_path / "none", {})
 
 
 def config_space(capability: bytes, at: int = 0x68, status: int = 0x10) -> bytes:

@@ -100,6 +100,23 @@ async def test_gpu_labels_follow_the_driver_and_go_with_the_gpus(world: Any) -> 
     assert [name for name in world.client.labels if "nvidia.com" in name] == ["nvidia.com/gpu.present"]
 
 
+async def test_gpu_labels_follow_the_configuration_and_stay_while_it_is_broken(world: Any) -> None:
+    world.gpus = type(world.gpus)((T4,))
+    world.config = world.root / "config.yaml"
+    flags = "flags: {gfd: {sleepInterval: 90s, noTimestamp: true}}\n"
+    share = "sharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 4}]}}\n"
+    world.write("config.yaml", flags)
+    await world.passes(
+        run_gpu,
+        lambda: world.write("config.yaml", flags + share),
+        lambda: world.write("config.yaml", flags + "sharing: [\n"),
+    )
+    assert world.client.labels["nvidia.com/gpu.product"] == "Tesla-T4-SHARED"
+    assert "nvidia.com/gfd.timestamp" not in world.client.labels
+    assert len(world.client.writes) == 2
+    assert world.pauses == [90.0, 90.0, 1.0]
+
+
 async def test_uninstall_leaves_the_labels_of_others_only(world: Any) -> None:
     world.gpus = type(world.gpus)((T4,))
     await world.passes(run)

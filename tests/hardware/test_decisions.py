@@ -23,7 +23,10 @@ from gpuplane.hardware.topology import cpu_list
         ((9, 0), "hopper"),
         ((10, 0), "blackwell"),
         ((12, 0), "blackwell"),
-        ((2, 0), "undefined"),
+        ((2, 0), "fermi"),
+        ((11, 0), "undefined"),
+        ((12, 0), "blackwell"),
+        ((13, 0), "rubin"),
         ((99, 0), "undefined"),
     ],
 )

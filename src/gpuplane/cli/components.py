@@ -18,7 +18,7 @@ _NODE: Final = ("kubeconfig", "node-name", "host-root")
 OPERANDS: Final[dict[str, Component]] = {
     "discovery": Component("gpuplane.discovery", "labels this node with its features", (*_NODE, "uninstall")),
     "gpu-feature-discovery": Component(
-        "gpuplane.discovery", "labels this node with what its GPUs are", (*_NODE, "uninstall"), "run_gpu"
+        "gpuplane.discovery", "labels this node with what its GPUs are", (*_NODE, "config", "uninstall"), "run_gpu"
     ),
     "driver": Component("gpuplane.driver", "installs the driver on this node, or finds it", (*_NODE, "uninstall")),
     "toolkit": Component(

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
 from typing import Any
@@ -22,11 +23,12 @@ from gpuplane.api.nodefeature import NodeFeatureRule
 from gpuplane.api.nodefeature_node import labels_of_others, labels_of_rules, other_discovery
 from gpuplane.discovery.features import Features, union
 from gpuplane.discovery.gpu import TIMESTAMP_LABEL, GpuFacts, gpu_labels, is_gpu_label
+from gpuplane.discovery.gpu_config import MACHINE_FILE, load
 from gpuplane.discovery.labels import feature_labels, is_feature_label
 from gpuplane.discovery.match import RuleError, evaluate_object
 from gpuplane.discovery.publish import Publisher, wanted_object
 from gpuplane.discovery.sources import CustomRules, LocalFeatures, load_rules, observe, read_local
-from gpuplane.discovery.sources.devices import product_name
+from gpuplane.discovery.sources.reading import text
 from gpuplane.discovery.vgpu import read_vgpu
 from gpuplane.errors import GpuplaneError
 from gpuplane.host import Host
@@ -66,13 +68,15 @@ async def apply_labels(
     last: Labels | None,
     ours: Callable[[str], bool],
     annotations: Labels | None = None,
+    *,
+    timestamp: bool = True,
 ) -> bool:
     """Bring the labels of this node's Node to `wanted` under `manager`; True when that took a write."""
     on_node = {name: value for name, value in node.metadata.labels.items() if name != TIMESTAMP_LABEL}
     if not needs_write(on_node, wanted, last, ours):
         return False
     labels = dict(wanted)
-    if manager == GPU_MANAGER and wanted:
+    if manager == GPU_MANAGER and wanted and timestamp:
         labels[TIMESTAMP_LABEL] = str(int(datetime.fromisoformat(context.now()).timestamp()))
     meta: dict[str, Any] = {"name": context.node_name, "labels": labels}
     if annotations:
@@ -165,17 +169,23 @@ async def run(context: OperandContext) -> None:
 async def run_gpu(context: OperandContext) -> None:
     """Keep this node's GPU labels true until cancelled.
 
-    NVML is opened for each pass and closed after it: a driver that is in use cannot be upgraded.
+    The configuration is read anew in each pass; one that cannot be read leaves the labels as they are. NVML is opened
+    for each pass and closed after it: a driver that is in use cannot be upgraded.
     """
     host = Host(context.host_root)
     last: Labels | None = None
+    # Light nodes share one process, and with it an environment that is no pod's.
+    environment = {} if context.in_process else os.environ
 
-    async def step() -> None:
+    async def step() -> float:
         nonlocal last
-        wanted = gpu_labels(observe_gpus(context, host))
+        config = load(context.config, environment)
+        wanted = gpu_labels(observe_gpus(context, host, config.machine_file), config)
         node = await context.client.get(Node, context.node_name)
-        await apply_labels(context, node, GPU_MANAGER, wanted, last, is_gpu_label)
+        written = config.timestamp
+        await apply_labels(context, node, GPU_MANAGER, wanted, last, is_gpu_label, timestamp=written)
         last = wanted
+        return config.interval
 
     await _every_interval(context, step)
 
@@ -196,8 +206,8 @@ def _either(ours: Callable[[str], bool], mine: frozenset[str]) -> Callable[[str]
     return lambda name: ours(name) or name in mine
 
 
-def observe_gpus(context: OperandContext, host: Host) -> GpuFacts:
-    """What NVML and sysfs say of the GPUs now."""
+def observe_gpus(context: OperandContext, host: Host, machine_file: str = MACHINE_FILE) -> GpuFacts:
+    """What NVML and sysfs say of the GPUs now; the machine's name is in `machine_file` of the host."""
     source = context.open_gpus()
     try:
         gpus = source.inventory()
@@ -210,25 +220,25 @@ def observe_gpus(context: OperandContext, host: Host) -> GpuFacts:
         driver=driver,
         cuda=cuda,
         gpus=gpus,
-        machine=product_name(host),
+        machine=text(host, machine_file) or "",
         classes={pci: host.read_text(f"{path}/class") or "" for pci, path in devices.items()},
         vgpus=tuple(vgpu for vgpu in virtual if vgpu is not None),
     )
 
 
 async def _every_interval(
-    context: OperandContext, step: Callable[[], Awaitable[None]], changed: asyncio.Event | None = None
+    context: OperandContext, step: Callable[[], Awaitable[float | None]], changed: asyncio.Event | None = None
 ) -> None:
-    """Run `step` for ever: every INTERVAL or when something `changed`, and after an error sooner at first, with
-    doubling pauses up to INTERVAL."""
+    """Run `step` for ever: after the seconds that it returns (INTERVAL for None) or when something `changed`, and after
+    an error sooner at first, with doubling pauses up to INTERVAL."""
     retry = _FIRST_RETRY
     said = ""
     while True:
         if changed is not None:
             changed.clear()
         try:
-            await step()
-            pause, retry, said = INTERVAL, _FIRST_RETRY, ""
+            pause = await step() or INTERVAL
+            retry, said = _FIRST_RETRY, ""
         except GpuplaneError as error:
             if str(error) != said:
                 said = str(error)

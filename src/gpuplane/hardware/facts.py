@@ -23,7 +23,11 @@ class MigMode(StrEnum):
 
 
 class MigDevice(msgspec.Struct, frozen=True, kw_only=True):
-    """One MIG device: a compute instance in a GPU instance. `profile` is "1g.10gb", without resource names' `mig-`."""
+    """One MIG device: a compute instance in a GPU instance. `profile` is "1g.10gb", without resource names' `mig-`.
+
+    `slices` are its compute slices, `gpu_slices` those of the GPU instance, whose engines it shares. `memory_mib` is
+    the profile's memory, `memory_bytes` what can be used of it.
+    """
 
     index: int
     uuid: str
@@ -32,6 +36,14 @@ class MigDevice(msgspec.Struct, frozen=True, kw_only=True):
     compute_instance: int
     memory_bytes: int
     slices: int
+    memory_mib: int = 0
+    gpu_slices: int = 0
+    multiprocessors: int = 0
+    copy_engines: int = 0
+    decoders: int = 0
+    encoders: int = 0
+    jpeg_engines: int = 0
+    ofa_engines: int = 0
 
 
 class GPU(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,7 +51,8 @@ class GPU(msgspec.Struct, frozen=True, kw_only=True):
 
     `index` is NVML's order, `minor` the N of `/dev/nvidiaN`. `pci` is the bus id as sysfs spells it ("0000:1b:00.0"),
     `pci_device` and `pci_subsystem` are `0xDDDDVVVV`. `numa` is -1 where the machine has no NUMA. `links` has one entry
-    for every other GPU of the node, in index order.
+    for every other GPU of the node, in index order. `fabric` is "<cluster UUID>.<clique>" of a multi-node NVLink
+    fabric that the GPU has joined.
     """
 
     index: int
@@ -58,6 +71,7 @@ class GPU(msgspec.Struct, frozen=True, kw_only=True):
     mig_devices: tuple[MigDevice, ...] = ()
     links: tuple[Link, ...] = ()
     ecc: bool = False
+    fabric: str = ""
 
     @property
     def family(self) -> str:
@@ -215,20 +229,24 @@ class GPUSource(Protocol):
 
 # NVIDIA, "CUDA C++ Programming Guide", compute capabilities; names as GPU feature discovery spells them.
 _FAMILIES = {
-    (3, 0): "kepler",
-    (5, 0): "maxwell",
-    (6, 0): "pascal",
-    (7, 0): "volta",
-    (7, 5): "turing",
-    (8, 0): "ampere",
-    (8, 9): "ada-lovelace",
-    (9, 0): "hopper",
-    (10, 0): "blackwell",
-    (13, 0): "undefined",
+    1: "tesla",
+    2: "fermi",
+    3: "kepler",
+    5: "maxwell",
+    6: "pascal",
+    7: "volta",
+    8: "ampere",
+    9: "hopper",
+    10: "blackwell",
+    12: "blackwell",
+    13: "rubin",
 }
+_LATER = {7: (5, "turing"), 8: (9, "ada-lovelace")}
+"""Major -> the minor from which on it is another family."""
 
 
 def family(compute: tuple[int, int]) -> str:
     """The architecture of a compute capability, "hopper" for (9, 0); "undefined" when it is unknown."""
-    known = [since for since in _FAMILIES if since <= compute]
-    return _FAMILIES[max(known)] if known else "undefined"
+    major, minor = compute
+    since, later = _LATER.get(major, (0, ""))
+    return later if later and minor >= since else _FAMILIES.get(major, "undefined")

@@ -57,8 +57,22 @@ def _device(index: int, handle: Any) -> MigDevice:
         gpu_instance=int(ask(pynvml.nvmlDeviceGetGpuInstanceId, handle) or 0),
         compute_instance=int(ask(pynvml.nvmlDeviceGetComputeInstanceId, handle) or 0),
         memory_bytes=total or 0,
-        slices=attributes.computeInstanceSliceCount if attributes else 0,
+        **(_attributes(attributes) if attributes else {"slices": 0}),
     )
+
+
+def _attributes(found: Any) -> dict[str, int]:
+    return {
+        "slices": found.computeInstanceSliceCount,
+        "memory_mib": found.memorySizeMB,
+        "gpu_slices": found.gpuInstanceSliceCount,
+        "multiprocessors": found.multiprocessorCount,
+        "copy_engines": found.sharedCopyEngineCount,
+        "decoders": found.sharedDecoderCount,
+        "encoders": found.sharedEncoderCount,
+        "jpeg_engines": found.sharedJpegCount,
+        "ofa_engines": found.sharedOfaCount,
+    }
 
 
 def samples(handle: Any) -> tuple[MigSample, ...]:

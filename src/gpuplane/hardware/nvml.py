@@ -10,7 +10,9 @@ Invariants:
 from __future__ import annotations
 
 import os
+import uuid
 from collections.abc import AsyncIterator
+from ctypes import byref
 from pathlib import Path
 from typing import Any
 
@@ -196,7 +198,18 @@ def _read_gpu(index: int, handle: Any) -> GPU:
         mig=mode,
         mig_devices=mig.devices(handle) if mode is MigMode.ENABLED else (),
         ecc=bool(ecc and ecc[0]),
+        fabric=_fabric(handle),
     )
+
+
+def _fabric(handle: Any) -> str:
+    """`<cluster UUID>.<clique>` of the fabric that the GPU has joined, "" for none."""
+    info = pynvml.c_nvmlGpuFabricInfo_t()
+    if ask(pynvml.nvmlDeviceGetGpuFabricInfo, handle, byref(info)) is None:
+        return ""
+    cluster = uuid.UUID(bytes=bytes(info.clusterUuid))
+    joined = info.state == pynvml.NVML_GPU_FABRIC_STATE_COMPLETED and info.status == pynvml.NVML_SUCCESS
+    return f"{cluster}.{info.cliqueId}" if joined and cluster.int else ""
 
 
 def _numa(handle: Any, bus: str) -> int:

@@ -154,6 +154,8 @@ def _customized(manifest: Manifest, spec: ClusterPolicySpec, *, image: str, owne
             container["image"] = image
         container["terminationMessagePolicy"] = "FallbackToLogsOnError"
         container["args"] = [_host_path(argument, spec) for argument in container["args"]]
+        if component == "gfd" and spec.mig.strategy:
+            set_env(container, names.MIG_STRATEGY_ENV, spec.mig.strategy)
         if component:
             _component(pod, container, getattr(spec, component))
     if component == "dcgm_exporter":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpuplane.discovery.features import Attributes, Features
-from gpuplane.discovery.sources.reading import names, text, values
+from gpuplane.discovery.sources.reading import names, values
 from gpuplane.host import Host
 
 _PCI = "sys/bus/pci/devices"
@@ -83,8 +83,3 @@ def dmi(host: Host, wanted: tuple[str, ...]) -> dict[str, str]:
     """Entries of the firmware's table that anybody may read."""
     found = values(host, "sys/devices/virtual/dmi/id", wanted) or values(host, "sys/class/dmi/id", wanted)
     return {name: value for name, value in found.items() if value}
-
-
-def product_name(host: Host) -> str:
-    """What the firmware calls the machine, "" when it does not say."""
-    return text(host, "sys/class/dmi/id/product_name") or ""
