@@ -61,6 +61,14 @@ ENVIRONMENT: Final[dict[str, dict[str, str]]] = {
         "KUBERNETES_EXEC_INFO": "given to credential plugins, as client-go does",
         "LD_LIBRARY_PATH": "the validator puts the driver's libraries before it for its vectorAdd",
     },
+    "In the driver's pod (`driver.env`)": {
+        "BASE_URL": "a mirror: where `<version>/NVIDIA-Linux-<machine>-<version>.run` lies",
+        "DRIVER_VERSION": "the version to install, or the branch with precompiled packages; from `driver.version`",
+        "KERNEL_MODULE_TYPE": "`auto`, `open` or `proprietary`; from `driver.kernelModuleType`",
+        "GPUPLANE_DRIVER_PRECOMPILED": "`true`: from packages made for the kernel; from `driver.usePrecompiled`",
+        "GPU_DIRECT_RDMA_ENABLED": "`true`: nvidia-peermem is loaded too; from `driver.rdma.enabled`",
+        "GPUPLANE_DRIVER_SOURCE": "beside a driver image, which of its two parts the operand has",
+    },
     "In the exporter's pod (`dcgmExporter.env`)": {
         "DCGM_EXPORTER_COLLECTORS": "the CSV file of fields; `--config` goes before",
         "DCGM_EXPORTER_LISTEN": "where to listen, as `:9400`; `--port` goes before",

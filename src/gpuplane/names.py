@@ -60,7 +60,6 @@ TEMPLATE_DIGEST_ANNOTATION: Final = "gpuplane.dev/template-digest"  # on a drive
 
 # -- environment ---------------------------------------------------------------------------------------------------
 MIG_STRATEGY_ENV: Final = "MIG_STRATEGY"  # none, single or mixed: how labels tell MIG devices
-MIG_STRATEGY_ENV: Final = "MIG_STRATEGY"  # none, single or mixed: how labels tell MIG devices
 # "false" where ClusterPolicy spec.driver.enabled is: the driver's operand then looks for a driver and installs none.
 DRIVER_INSTALL_ENV: Final = "GPUPLANE_DRIVER_INSTALL"
 DRIVER_SOURCE_ENV: Final = "GPUPLANE_DRIVER_SOURCE"  # "container": NVIDIA's image installs, the operand only watches
@@ -68,8 +67,7 @@ DRIVER_SOURCE_ENV: Final = "GPUPLANE_DRIVER_SOURCE"  # "container": NVIDIA's ima
 DRIVER_VERSION_ENV: Final = "DRIVER_VERSION"  # 570.133.20, or the branch 570 with precompiled packages
 DRIVER_MODULES_ENV: Final = "KERNEL_MODULE_TYPE"  # auto, open or proprietary
 DRIVER_PRECOMPILED_ENV: Final = "GPUPLANE_DRIVER_PRECOMPILED"  # "true": packages made for the kernel, nothing compiled
-DRIVER_URL_ENV: Final = "BASE_URL"  # where <version>/NVIDIA-Linux-<machine>-<version>.run lies, instead of:
-DRIVER_URL: Final = "https://us.download.nvidia.com/tesla"  # NVIDIA's own place for its data centre drivers
+DRIVER_URL_ENV: Final = "BASE_URL"  # where <version>/NVIDIA-Linux-<machine>-<version>.run lies, with its scheme
 DRIVER_RDMA_ENV: Final = "GPU_DIRECT_RDMA_ENABLED"  # "true": nvidia-peermem is loaded too
 
 # -- CDI ---------------------------------------------------------------------------------------------------------
@@ -100,6 +98,7 @@ DRIVER_DOWNLOADS: Final = "var/cache/gpuplane"  # .run files; one that lies ther
 SIMGPU_STATE: Final = "var/lib/simgpu/state"  # there: the root's GPUs are simulated
 
 # -- in the driver's pod ------------------------------------------------------------------------------------------
+DRIVER_PLACE: Final = "us.download.nvidia.com/tesla"  # NVIDIA's own place for its data centre drivers
 DRIVER_MODULES_DIR: Final = "/drivers"  # <module>.conf with module parameters, from driver.kernelModuleConfig
 DRIVER_REPOSITORIES_DIR: Final = "/config/repositories"  # from driver.repoConfig
 DRIVER_CERTIFICATES_DIR: Final = "/config/certificates"  # from driver.certConfig

@@ -74,7 +74,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     version: str = ""
     kind: str = "auto"
     precompiled: bool = False
-    base_url: str = names.DRIVER_URL
+    base_url: str = f"https://{names.DRIVER_PLACE}"
     parameters: tuple[tuple[str, str], ...] = ()
     repositories: tuple[tuple[str, bytes], ...] = ()
     certificates: tuple[tuple[str, bytes], ...] = ()
@@ -233,7 +233,7 @@ def read_wanted(environment: Mapping[str, str], files: Mapping[str, Mapping[str,
         version=environment.get(names.DRIVER_VERSION_ENV, ""),
         kind=environment.get(names.DRIVER_MODULES_ENV, "") or "auto",
         precompiled=environment.get(names.DRIVER_PRECOMPILED_ENV) == "true",
-        base_url=environment.get(names.DRIVER_URL_ENV, "") or names.DRIVER_URL,
+        base_url=environment.get(names.DRIVER_URL_ENV, "") or Wanted().base_url,
         parameters=tuple(sorted(parameters.items())),
         repositories=tuple(sorted(files.get(names.DRIVER_REPOSITORIES_DIR, {}).items())),
         certificates=tuple(sorted(files.get(names.DRIVER_CERTIFICATES_DIR, {}).items())),
