@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from anycluster import choice
 from hypothesis import settings
 
 from gpuplane.errors import Terminal
@@ -18,6 +19,24 @@ from gpuplane.simulator.cluster import ClusterHandle, ClusterSpec, down, up
 # HYPOTHESIS_PROFILE=default.
 settings.register_profile("same", derandomize=True, deadline=None, database=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--cluster",
+        default=choice.EMBEDDED,
+        help="what tests/conformance and tests/clients run against: embedded (default), real, or a kubeconfig's path",
+    )
+    parser.addoption(
+        "--record", action="store_true", help="with --cluster real: keep what the scenarios see as what is expected"
+    )
+
+
+@pytest.fixture(scope="session")
+def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[choice.Cluster]:
+    """The cluster that `--cluster` names, reached as any client reaches it."""
+    with choice.cluster(request.config.getoption("--cluster"), tmp_path_factory.mktemp("cluster")) as running:
+        yield running
 
 
 @pytest.fixture

@@ -185,7 +185,7 @@ async def test_a_write_does_not_own_what_it_cannot_change(api):
 
 
 async def test_apply_wants_a_manager_and_a_kind(api):
-    assert (await api.patch(f"{MAPS}/m", config_map(), "apply")).status == 400
+    assert (await api.patch(f"{MAPS}/m", config_map(), "apply")).status == 422
     assert (await api.patch(f"{MAPS}/m", {"metadata": {}}, "apply", fieldManager="x")).status == 400
     managed = config_map(managedFields=[{"manager": "y"}])
     answer = await apply(api, managed, "x")

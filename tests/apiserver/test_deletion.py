@@ -64,7 +64,7 @@ async def test_propagation_becomes_a_finalizer_for_the_garbage_collector(api):
     spec = {"selector": {"matchLabels": {"a": "b"}}, "template": template}
     await api.create(path, {"metadata": {"name": "background"}, "spec": spec})
     assert (await api("DELETE", f"{path}/background", propagationPolicy="Background")).json["status"] == "Success"
-    assert (await api("DELETE", f"{path}/orphan", {"propagationPolicy": "Sideways"})).status == 400
+    assert (await api("DELETE", f"{path}/orphan", {"propagationPolicy": "Sideways"})).status == 422
 
 
 async def test_preconditions_protect_another_object_of_the_same_name(api):
@@ -72,7 +72,7 @@ async def test_preconditions_protect_another_object_of_the_same_name(api):
     answer = await api("DELETE", f"{MAPS}/m", {"preconditions": {"uid": "other"}})
     assert answer.status == 409
     uid = made["metadata"]["uid"]
-    assert f"Precondition failed: UID in precondition: other, UID in object meta: {uid}" in answer.message
+    assert f"the UID in the precondition (other) does not match the UID in record ({uid})" in answer.message
     assert (await api("DELETE", f"{MAPS}/m", {"preconditions": {"resourceVersion": "1"}})).status == 409
     assert (await api("DELETE", f"{MAPS}/m", {"preconditions": {"uid": uid}})).status == 200
 

@@ -84,7 +84,10 @@ async def test_versions_of_lists(api):
     assert names(await api.get(MAPS, resourceVersion="0")) == ["m0"]
     assert names(await api.get(MAPS, resourceVersion=current, resourceVersionMatch="Exact")) == ["m0"]
     future = await api("GET", MAPS, resourceVersion=current + 5)
-    assert (future.status, future.message) == (504, f"Too large resource version: {current + 5}, current: {current}")
+    assert (future.status, future.message) == (
+        504,
+        f"Timeout: Too large resource version: {current + 5}, current: {current}",
+    )
     assert (await api("GET", MAPS, resourceVersionMatch="Exact")).status == 422
     assert (await api("GET", MAPS, resourceVersion="x")).status == 400
     await fill_more(api)

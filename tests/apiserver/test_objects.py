@@ -148,7 +148,8 @@ async def test_a_pods_spec_is_fixed_but_for_its_images(api, pod):
 async def test_unknown_fields_are_refused_warned_about_or_dropped(api):
     body = {**config_map(), "dat": {"a": "b"}}
     strict = await api("POST", MAPS, body, fieldValidation="Strict")
-    assert (strict.status, strict.message) == (400, 'strict decoding error: unknown field "dat"')
+    decoding = 'ConfigMap in version "v1" cannot be handled as a ConfigMap: strict decoding error: unknown field "dat"'
+    assert (strict.status, strict.message) == (400, decoding)
     warned = await api("POST", MAPS, body)
     assert warned.status == 201
     assert warned.headers["warning"] == '299 - "unknown field \\"dat\\""'

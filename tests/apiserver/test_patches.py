@@ -57,7 +57,7 @@ async def test_json_patch_operations(api):
         ([{"op": "replace", "path": "/none/a", "value": 1}], 422),
         ([{"op": "add", "path": "data", "value": 1}], 400),
         ([{"op": "add", "path": "/data/b"}], 400),
-        ([{"op": "dance", "path": "/data/b"}], 400),
+        ([{"op": "dance", "path": "/data/b"}], 422),
         ({"op": "add"}, 400),
     ],
 )

@@ -1,28 +1,21 @@
-"""An embedded API server with its controllers, its scheduler and one played node, over HTTPS, once for all tests."""
+"""kubectl and the clients of Python, unmodified, against the cluster that `--cluster` names, with one played node."""
 
 from __future__ import annotations
 
-import asyncio
 import importlib.util
 import json
 import os
 import re
 import subprocess
 import sys
-import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
-
-from gpuplane.simulator.apiserver.hooks import User
-from gpuplane.simulator.apiserver.identity import ADMIN
-from gpuplane.simulator.apiserver.server import ApiServer
-from gpuplane.simulator.controllers import Controllers
-from gpuplane.simulator.scheduler import Scheduler, SchedulerConfig
+from anycluster.api import Api
+from anycluster.choice import Cluster
+from anycluster.player import PLAYED, playing
 
 HERE = Path(__file__).parent
 
@@ -37,82 +30,43 @@ def _beside(name: str) -> Any:
     return module
 
 
-actor = _beside("actor")
 find_kubectl = _beside("find_kubectl")
 
 
-class Cluster:
-    """`url`, `authority` and `kubeconfig` of the running server; `call` runs a coroutine function beside it."""
-
-    def __init__(self, server: ApiServer, loop: asyncio.AbstractEventLoop, directory: Path) -> None:
-        self.server = server
-        self.url = server.url
-        self.authority = server.authority
-        self.kubeconfig = self.config_for("admin-token", directory / "admin.kubeconfig")
-        self.jane = self.config_for("jane-token", directory / "jane.kubeconfig")
-        self._loop = loop
-
-    def config_for(self, token: str, path: Path) -> Path:
-        config = {
-            "apiVersion": "v1",
-            "kind": "Config",
-            "clusters": [{"name": "it", "cluster": {"server": self.url, "certificate-authority": str(self.authority)}}],
-            "users": [{"name": "me", "user": {"token": token}}],
-            "contexts": [{"name": "it", "context": {"cluster": "it", "user": "me"}}],
-            "current-context": "it",
-        }
-        path.write_text(yaml.safe_dump(config))
-        return path
-
-    def call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(function(*args, **kwargs), self._loop).result(20)
-
-
-async def _serve(directory: Path, started: Future[Cluster], stop: asyncio.Event) -> None:
-    server = await ApiServer.start(directory / "pki")
-    server.extensions.identity.add("admin-token", ADMIN)
-    server.extensions.identity.add("jane-token", User("jane", ("system:authenticated",)))
-    server.extensions.streams.token = actor.TOKEN
-    parts = (
-        Controllers(server.registry, ca=server.authority.read_text()).run(),
-        Scheduler(server.registry, SchedulerConfig()).run(),
-        actor.Actor(server.registry, directory / "container.log").run(),
-        stop.wait(),
-    )
-    tasks = [asyncio.create_task(part) for part in parts]
-    started.set_result(Cluster(server, asyncio.get_running_loop(), directory))
-    try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
-            task.result()
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        await server.stop()
-
-
 @pytest.fixture(scope="session")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    directory = tmp_path_factory.mktemp("clients")
-    started: Future[Cluster] = Future()
-    stop = asyncio.Event()
+def api(cluster: Cluster) -> Iterator[Api]:
+    """An administrator's connection, for what a test prepares."""
+    made = Api(cluster.kubeconfig)
+    yield made
+    made.close()
 
-    def main() -> None:
-        try:
-            asyncio.run(_serve(directory, started, stop))
-        except BaseException as problem:
-            if started.done():
-                raise
-            started.set_exception(problem)
 
-    thread = threading.Thread(target=main, name="embedded-cluster")
-    thread.start()
-    running = started.result(30)
-    yield running
-    running._loop.call_soon_threadsafe(stop.set)
-    thread.join(20)
-    assert not thread.is_alive()
+@pytest.fixture(scope="session", autouse=True)
+def node(cluster: Cluster, api: Api, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The name of a played node."""
+    name = "node-1" if cluster.kind != "foreign" else f"node-{cluster.run}"
+    log = tmp_path_factory.mktemp("kubelet") / "container.log" if cluster.kubelet else None
+    with playing(cluster.kubeconfig, log):
+        labels = {"kubernetes.io/hostname": name, PLAYED: "yes"}
+        made = api.create("/api/v1/nodes", {"metadata": {"name": name, "labels": labels}})
+        assert made.status == 201, made.body
+        ready = {"type": "Ready", "status": "True"}
+        api.until(
+            f"/api/v1/nodes/{name}",
+            lambda found: (
+                any(ready.items() <= c.items() for c in found.get("status", {}).get("conditions") or ())
+                and not found.get("spec", {}).get("taints")
+            ),
+        )
+        yield name
+        api.delete(f"/api/v1/nodes/{name}")
+
+
+@pytest.fixture
+def kubelet(cluster: Cluster) -> None:
+    """For tests of what only a kubelet answers: logs, exec."""
+    if not cluster.kubelet:
+        pytest.skip("a played node has no kubelet that a real API server would talk to")
 
 
 class Kubectl:
@@ -185,11 +139,15 @@ def kubectl_binary() -> Path:
 
 
 @pytest.fixture(scope="module")
-def namespace(cluster: Cluster, request: pytest.FixtureRequest) -> str:
+def namespace(cluster: Cluster, api: Api, request: pytest.FixtureRequest) -> Iterator[str]:
     name = request.module.__name__.rpartition(".")[2].replace("_", "-").removeprefix("test-")
-    obj = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
-    cluster.call(cluster.server.registry.create, "namespaces", None, obj)
-    return name
+    if cluster.kind == "foreign":
+        name = f"{name}-{cluster.run}"
+    made = api.create("/api/v1/namespaces", {"metadata": {"name": name}})
+    assert made.status == 201, made.body
+    api.until(f"/api/v1/namespaces/{name}/serviceaccounts/default", lambda found: found)
+    yield name
+    api.delete(f"/api/v1/namespaces/{name}")
 
 
 @pytest.fixture(scope="module")

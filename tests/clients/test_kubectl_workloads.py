@@ -54,14 +54,14 @@ def test_a_job_completes(kubectl):
     assert "1/1" in kubectl("get", "job", "once")
 
 
-def test_logs(kubectl, shell):
+def test_logs(kubectl, kubelet, shell):
     assert kubectl("logs", shell) == "first line\nsecond line\n"
     assert kubectl("logs", "-f", shell, "--tail=1") == "second line\n"
     assert "2026-01-01T00:00:00" in kubectl("logs", shell, "--timestamps")
     assert "container nosuch is not valid for pod shell" in kubectl.refused("logs", shell, "-c", "nosuch")
 
 
-def test_exec_carries_streams_and_the_exit_code(kubectl, shell):
+def test_exec_carries_streams_and_the_exit_code(kubectl, kubelet, shell):
     assert kubectl("exec", shell, "--", "echo", "hello there") == "hello there\n"
     assert kubectl("exec", "-i", shell, "--", "cat", stdin="through\n") == "through\n"
     done = kubectl.run("exec", shell, "--", "sh", "-c", "echo out; echo err >&2; exit 3")
@@ -69,14 +69,14 @@ def test_exec_carries_streams_and_the_exit_code(kubectl, shell):
     assert "err" in done.stderr and "exit code 3" in done.stderr
 
 
-def test_exec_over_spdy(kubectl, shell, monkeypatch):
+def test_exec_over_spdy(kubectl, kubelet, shell, monkeypatch):
     monkeypatch.setenv("KUBECTL_REMOTE_COMMAND_WEBSOCKETS", "false")
     assert kubectl("exec", "-i", shell, "--", "cat", stdin="through spdy\n") == "through spdy\n"
     assert kubectl.run("exec", shell, "--", "sh", "-c", "exit 4").returncode == 4
 
 
 @pytest.mark.parametrize("websockets", ["true", "false"])
-def test_port_forward(kubectl, shell, monkeypatch, websockets):
+def test_port_forward(kubectl, kubelet, shell, monkeypatch, websockets):
     monkeypatch.setenv("KUBECTL_PORT_FORWARD_WEBSOCKETS", websockets)
     with socket.create_server(("127.0.0.1", 0)) as behind:
         forwarding = kubectl.popen("port-forward", "pod/shell", f":{behind.getsockname()[1]}", "--address=127.0.0.1")
@@ -97,16 +97,16 @@ def test_port_forward(kubectl, shell, monkeypatch, websockets):
             forwarding.stdout.close()
 
 
-def test_cordon_drain_uncordon(kubectl, web, shell):
-    kubectl("cordon", "node-1")
+def test_cordon_drain_uncordon(kubectl, node, web, shell):
+    kubectl("cordon", node)
     assert "Ready,SchedulingDisabled" in kubectl("get", "nodes")
-    kubectl("drain", "node-1", "--force", "--ignore-daemonsets", "--timeout=30s")
+    kubectl("drain", node, "--force", "--ignore-daemonsets", "--timeout=30s")
     phases = kubectl("get", "pods", "-l", "app=web", "-o", "jsonpath={.items[*].status.phase}")
     assert set(phases.split()) == {"Pending"}
     assert "FailedScheduling" in kubectl("get", "events")
-    kubectl("uncordon", "node-1")
+    kubectl("uncordon", node)
     kubectl("rollout", "status", "deployment/web", "--timeout=30s")
-    assert "Allocatable" in kubectl("describe", "node", "node-1")
+    assert "Allocatable" in kubectl("describe", "node", node)
 
 
 def test_a_namespace_goes_with_what_is_in_it(kubectl):
@@ -117,7 +117,7 @@ def test_a_namespace_goes_with_what_is_in_it(kubectl):
 
 
 @pytest.fixture
-def hanging_up(cluster, kubectl):
+def hanging_up(api, kubectl, kubelet):
     """A pod on a node whose kubelet says yes and then nothing more."""
     listener = socket.create_server(("127.0.0.1", 0))
 
@@ -133,17 +133,17 @@ def hanging_up(cluster, kubectl):
 
     thread = threading.Thread(target=serve)
     thread.start()
-    store = cluster.server.registry
     status = {
         "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}],
         "daemonEndpoints": {"kubeletEndpoint": {"Port": listener.getsockname()[1]}},
     }
-    cluster.call(store.create, "nodes", None, {"metadata": {"name": "gone"}, "status": status})
+    pods = f"/api/v1/namespaces/{kubectl.namespace}/pods"
+    api.create("/api/v1/nodes", {"metadata": {"name": "gone"}, "status": status})
     spec = {"nodeName": "gone", "containers": [{"name": "c", "image": "i"}]}
-    cluster.call(store.create, "pods", kubectl.namespace, {"metadata": {"name": "gone"}, "spec": spec})
+    api.create(pods, {"metadata": {"name": "gone"}, "spec": spec})
     yield "gone"
-    cluster.call(store.delete, "pods", kubectl.namespace, "gone", grace=0)
-    cluster.call(store.delete, "nodes", None, "gone")
+    api.delete(f"{pods}/gone", gracePeriodSeconds=0)
+    api.delete("/api/v1/nodes/gone")
     listener.shutdown(socket.SHUT_RDWR)
     listener.close()
     thread.join(10)

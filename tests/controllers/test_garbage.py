@@ -154,7 +154,7 @@ async def test_a_namespace_that_cannot_go_says_what_it_waits_for(cluster):
     await cluster.settle()
     conditions = {c["type"]: c for c in cluster.registry.get("namespaces", None, "team")["status"]["conditions"]}
     assert conditions["NamespaceContentRemaining"]["message"] == (
-        "Some resources are remaining: secrets has 1 resource instances"
+        "Some resources are remaining: secrets. has 1 resource instances"
     )
     assert "x/hold in 1 resource instances" in conditions["NamespaceFinalizersRemaining"]["message"]
     await cluster.registry.patch("secrets", "team", "s", {"metadata": {"finalizers": None}}, "merge")

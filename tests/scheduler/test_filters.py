@@ -35,7 +35,7 @@ def test_the_reasons_are_counted_and_worded_as_kube_scheduler_does(world):
     world.node("b")
     world.node("c")
     text = verdict(world, world.pod("p", requests={"nvidia.com/gpu": "1"}))
-    assert text == "0/3 nodes are available: 1 node(s) had untolerated taint {gpu: yes}, 2 Insufficient nvidia.com/gpu."
+    assert text == "0/3 nodes are available: 1 node(s) had untolerated taint(s), 2 Insufficient nvidia.com/gpu."
 
 
 def test_without_nodes_the_message_says_so(world):

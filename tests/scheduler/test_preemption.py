@@ -52,7 +52,8 @@ def test_the_message_says_why_nobody_can_give_way(world):
     pod = world.pod("high", requests={"cpu": "2"}, priority=10)
     found = find(pod, world.cache)
     assert fit_error(found, plan(pod, world.cache, found).message) == (
-        "0/2 nodes are available: 1 Insufficient cpu, 1 node(s) were unschedulable. preemption: 0/2 nodes are "
+        "0/2 nodes are available: 1 Insufficient cpu, 1 node(s) were unschedulable. no new claims to deallocate, "
+        "preemption: 0/2 nodes are "
         "available: 1 No preemption victims found for incoming pod, 1 Preemption is not helpful for scheduling."
     )
 

@@ -83,7 +83,7 @@ async def test_a_pod_is_bound_and_that_is_told(start):
     assert board.condition("p")["status"] == "True"
     event = (await board.until(lambda: board.events("Scheduled")))[0]
     assert event["message"] == "Successfully assigned default/p to a"
-    assert event["source"]["component"] == "default-scheduler"
+    assert event["reportingComponent"] == "default-scheduler"
 
 
 async def test_a_pod_that_fits_nowhere_is_told_why_and_bound_once_it_fits(start):
@@ -93,8 +93,9 @@ async def test_a_pod_that_fits_nowhere_is_told_why_and_bound_once_it_fits(start)
     condition = await board.until(lambda: board.condition("p"))
     assert (condition["status"], condition["reason"]) == ("False", "Unschedulable")
     expected = (
-        "0/1 nodes are available: 1 Insufficient nvidia.com/gpu. preemption: 0/1 nodes are available: "
-        "1 Preemption is not helpful for scheduling."
+        "0/1 nodes are available: 1 Insufficient nvidia.com/gpu. no new claims to deallocate, "
+        "preemption: 0/1 nodes are "
+        "available: 1 Preemption is not helpful for scheduling."
     )
     assert condition["message"] == expected
     event = (await board.until(lambda: board.events("FailedScheduling")))[0]

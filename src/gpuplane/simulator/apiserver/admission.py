@@ -1,8 +1,8 @@
 """The admission chain: Kubernetes' own plugins, mutating webhooks, then policies and validating webhooks.
 
 Of the plugins of a real API server those are here that change what users see: service account, priority, default
-tolerations, runtime class. Quotas and limit ranges are not enforced. A namespace that is missing or going is refused
-by the registry itself.
+tolerations, runtime class, and that nobody grants rights beyond his own. Quotas and limit ranges are not enforced. A
+namespace that is missing or going is refused by the registry itself.
 """
 
 from __future__ import annotations
@@ -12,11 +12,13 @@ import secrets
 from collections.abc import Callable
 from typing import Final
 
+from gpuplane.simulator.apiserver import escalation
 from gpuplane.simulator.apiserver.builtin import ResourceInfo
 from gpuplane.simulator.apiserver.failure import forbidden
 from gpuplane.simulator.apiserver.hooks import AdmissionRequest, Object
 from gpuplane.simulator.apiserver.identity import Find
 from gpuplane.simulator.apiserver.policies import Policies
+from gpuplane.simulator.apiserver.rbac import RBAC
 from gpuplane.simulator.apiserver.webhooks import Webhooks
 
 _TOLERATION_SECONDS: Final = 300
@@ -36,8 +38,14 @@ class AdmissionChain:
     """What `Hooks.admission` wants. `list_all` gives the stored objects of a plural, sorted by name."""
 
     def __init__(
-        self, find: Find, list_all: Callable[[str], list[Object]], webhooks: Webhooks, policies: Policies
+        self,
+        find: Find,
+        list_all: Callable[[str], list[Object]],
+        webhooks: Webhooks,
+        policies: Policies,
+        rbac: RBAC | None = None,
     ) -> None:
+        self._rbac = rbac
         self._find = find
         self._list = list_all
         self._webhooks = webhooks
@@ -74,6 +82,8 @@ class AdmissionChain:
     async def mutate(self, request: AdmissionRequest) -> Object | None:
         if request.info.plural == "pods" and request.operation == "CREATE" and not request.subresource:
             self._admit_pod(request)
+        elif self._rbac is not None and request.info.group == escalation.GROUP:
+            escalation.check(request, self._rbac, self._find)
         await self._webhooks.mutate(request, self._namespace(request))
         return request.obj
 
@@ -103,6 +113,9 @@ class AdmissionChain:
             text = f'error looking up service account {request.namespace}/{name}: serviceaccount "{name}" not found'
             raise forbidden(request.info, request.name, text)
         spec["serviceAccountName"] = spec["serviceAccount"] = name
+        secrets_of_account = (account or {}).get("imagePullSecrets")
+        if secrets_of_account and not spec.get("imagePullSecrets"):
+            spec["imagePullSecrets"] = copy.deepcopy(secrets_of_account)
         automount = spec.get("automountServiceAccountToken")
         if automount is None:
             automount = (account or {}).get("automountServiceAccountToken")
@@ -175,7 +188,16 @@ def _mount_token(spec: Object) -> None:
         container.setdefault("volumeMounts", []).append(mount)
 
 
-_OWN: Final = frozenset({("", "v1", "pods", "CREATE", "")})
+_OWN: Final = frozenset(
+    (
+        ("", "v1", "pods", "CREATE", ""),
+        *(
+            (escalation.GROUP, "v1", plural, operation, "")
+            for plural in (*escalation.ROLES, *escalation.BINDINGS)
+            for operation in ("CREATE", "UPDATE")
+        ),
+    )
+)
 
 
 def _default_tolerations(spec: Object) -> None:

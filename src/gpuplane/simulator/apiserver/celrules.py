@@ -68,7 +68,7 @@ class Rule:
             case "FieldValueDuplicate":
                 text = f'Duplicate value: "{kind}": {message}'
             case _:
-                text = f'Invalid value: "{kind}": {message}'
+                text = f"Invalid value: {message}"
         return Cause(reason, text, where or "<nil>")
 
 

@@ -30,6 +30,12 @@ def _fill(target: Object, **values: Any) -> None:
             target[key] = value
 
 
+def _status(obj: Object, **counts: int) -> None:
+    """Counts that a status always has."""
+    _fill(obj, status={})
+    _fill(obj["status"], **counts)
+
+
 def _spec(obj: Object) -> Object:
     spec = obj.get("spec")
     if not isinstance(spec, dict):
@@ -42,12 +48,23 @@ def pod(obj: Object) -> None:
     spec = _spec(obj)
     pod_spec(spec)
     status = obj.get("status")
+    for condition in (status or {}).get("conditions") or ():
+        condition.setdefault("lastProbeTime", None)
+        condition.setdefault("lastTransitionTime", None)
     if not status:
         obj["status"] = {"phase": "Pending", "qosClass": qos_class(spec)}
-    if spec.get("hostNetwork"):
-        for container in spec.get("containers") or ():
-            for port in container.get("ports") or ():
-                _fill(port, hostPort=port.get("containerPort"))
+        if spec.get("schedulingGates"):
+            gated = {
+                "type": "PodScheduled",
+                "status": "False",
+                "reason": "SchedulingGated",
+                "message": "Scheduling is blocked due to non-empty scheduling gates",
+                "lastProbeTime": None,
+                "lastTransitionTime": obj["metadata"].get("creationTimestamp"),
+            }
+            obj["status"]["conditions"] = [gated]
+    if spec.get("enableServiceLinks") is None:
+        spec["enableServiceLinks"] = True
 
 
 def pod_spec(spec: Object) -> None:
@@ -61,6 +78,10 @@ def pod_spec(spec: Object) -> None:
         spec["schedulerName"] = "default-scheduler"
     if spec.get("securityContext") is None:
         spec["securityContext"] = {}
+    if spec.get("hostNetwork"):
+        for container in (*(spec.get("containers") or ()), *(spec.get("initContainers") or ())):
+            for port in container.get("ports") or ():
+                _fill(port, hostPort=port.get("containerPort"))
     # Both names mean the same; the old one is kept for old readers.
     account = spec.get("serviceAccountName") or spec.get("serviceAccount")
     if account:
@@ -126,6 +147,9 @@ def _volume(volume: Object) -> None:
         source = volume.get(name)
         if source is not None:
             _fill(source, defaultMode=420)
+    for item in (volume.get("downwardAPI") or {}).get("items") or ():
+        if "fieldRef" in item:
+            _fill(item["fieldRef"], apiVersion="v1")
     for source in (volume.get("projected") or {}).get("sources") or ():
         if "serviceAccountToken" in source:
             _fill(source["serviceAccountToken"], expirationSeconds=3600)
@@ -156,6 +180,7 @@ def _template(spec: Object) -> None:
 
 def _deployment(obj: Object) -> None:
     spec = _spec(obj)
+    _fill(obj, status={})
     _fill(spec, replicas=1, revisionHistoryLimit=10, progressDeadlineSeconds=600, strategy={})
     strategy = spec["strategy"]
     _fill(strategy, type="RollingUpdate")
@@ -167,6 +192,7 @@ def _deployment(obj: Object) -> None:
 
 def _daemon_set(obj: Object) -> None:
     spec = _spec(obj)
+    _status(obj, currentNumberScheduled=0, desiredNumberScheduled=0, numberMisscheduled=0, numberReady=0)
     _fill(spec, revisionHistoryLimit=10, updateStrategy={})
     strategy = spec["updateStrategy"]
     _fill(strategy, type="RollingUpdate")
@@ -178,13 +204,16 @@ def _daemon_set(obj: Object) -> None:
 
 def _replica_set(obj: Object) -> None:
     spec = _spec(obj)
+    _status(obj, replicas=0)
     _fill(spec, replicas=1)
     _template(spec)
 
 
 def _stateful_set(obj: Object) -> None:
     spec = _spec(obj)
+    _status(obj, availableReplicas=0, replicas=0)
     _fill(spec, replicas=1, revisionHistoryLimit=10, podManagementPolicy="OrderedReady", updateStrategy={})
+    _fill(spec, serviceName="")
     _fill(spec, persistentVolumeClaimRetentionPolicy={"whenDeleted": "Retain", "whenScaled": "Retain"})
     _fill(spec["updateStrategy"], type="RollingUpdate")
     if spec["updateStrategy"]["type"] == "RollingUpdate":
@@ -209,6 +238,7 @@ def _job_spec(spec: Object) -> None:
 def _job(obj: Object) -> None:
     spec = _spec(obj)
     _job_spec(spec)
+    _fill(obj, status={})
     if spec.get("manualSelector") or not isinstance(spec.get("template"), dict):
         return
     uid, name = obj["metadata"].get("uid", ""), obj["metadata"].get("name", "")
@@ -217,13 +247,17 @@ def _job(obj: Object) -> None:
     for prefix in ("batch.kubernetes.io/", ""):
         labels.setdefault(prefix + "controller-uid", uid)
         labels.setdefault(prefix + "job-name", name)
+    if not obj["metadata"].get("labels"):
+        obj["metadata"]["labels"] = dict(labels)
 
 
 def _cron_job(obj: Object) -> None:
     spec = _spec(obj)
     _fill(spec, concurrencyPolicy="Allow", suspend=False, successfulJobsHistoryLimit=3, failedJobsHistoryLimit=1)
+    _fill(obj, status={})
     template = spec.get("jobTemplate")
     if isinstance(template, dict):
+        _fill(template, metadata={})
         _template(_spec(template))
 
 
@@ -252,6 +286,34 @@ def _service(obj: Object) -> None:
         _fill(port, protocol="TCP", targetPort=port.get("port"))
     if not obj.get("status"):
         obj["status"] = {"loadBalancer": {}}
+
+
+def _disruption_budget(obj: Object) -> None:
+    _status(obj, currentHealthy=0, desiredHealthy=0, disruptionsAllowed=0, expectedPods=0)
+
+
+_NODE_INFO: Final = [
+    "architecture",
+    "bootID",
+    "containerRuntimeVersion",
+    "kernelVersion",
+    "kubeProxyVersion",
+    "kubeletVersion",
+    "machineID",
+    "operatingSystem",
+    "osImage",
+    "systemUUID",
+]
+
+
+def _node(obj: Object) -> None:
+    _spec(obj)
+    _fill(obj, status={})
+    status = obj["status"]
+    _fill(status, daemonEndpoints={}, nodeInfo={})
+    _fill(status["daemonEndpoints"], kubeletEndpoint={})
+    _fill(status["daemonEndpoints"]["kubeletEndpoint"], Port=0)
+    _fill(status["nodeInfo"], **dict.fromkeys(_NODE_INFO, ""))
 
 
 def _secret(obj: Object) -> None:
@@ -328,6 +390,8 @@ _BY_PLURAL: Final[dict[tuple[str, str], Default]] = {
     ("", "podtemplates"): _template,
     ("", "replicationcontrollers"): _replica_set,
     ("", "namespaces"): _namespace,
+    ("", "nodes"): _node,
+    ("policy", "poddisruptionbudgets"): _disruption_budget,
     ("", "services"): _service,
     ("", "secrets"): _secret,
     ("", "persistentvolumes"): _volume_object,

@@ -52,7 +52,7 @@ class Extensions:
         self.rbac = RBAC(registry.list, self.find)
         self.identity = Identity(ServiceAccountTokens(signing_key, self.find, clock), self.rbac)
         self.webhooks = Webhooks(self._resolve)
-        self.admission = AdmissionChain(self.find, registry.list, self.webhooks, Policies(self._params))
+        self.admission = AdmissionChain(self.find, registry.list, self.webhooks, Policies(self._params), self.rbac)
         self.streams = Streams(self.find)
         self._schemas: dict[tuple[str, str, str], Object] = {}
         self._openapi = OpenAPI(self._resources, self._schema, lambda: registry.kinds.changes)

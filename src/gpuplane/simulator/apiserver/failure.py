@@ -49,9 +49,10 @@ class ApiFailure(GpuplaneError):
             "metadata": {},
             "status": "Failure",
             "message": self.message,
-            "reason": self.reason,
         }
-        if self.details:
+        if self.reason:
+            body["reason"] = self.reason
+        if self.details is not None:
             body["details"] = self.details
         body["code"] = self.status
         return body
@@ -85,15 +86,16 @@ def conflict(info: ResourceInfo, name: str, message: str = MODIFIED) -> ApiFailu
     return ApiFailure(409, "Conflict", text, _details(info, name))
 
 
-def invalid(info: ResourceInfo, name: str, causes: Sequence[Cause]) -> ApiFailure:
-    """422 with every finding, joined as the real server joins them."""
-    kind = f"{info.kind}.{info.group}" if info.group else info.kind
+def invalid(info: ResourceInfo, name: str, causes: Sequence[Cause], *, kind: str = "") -> ApiFailure:
+    """422 with every finding, joined as the real server joins them; `kind` where it names another."""
+    shown = kind or info.kind
+    kind = f"{shown}.{info.group}" if info.group else shown
     texts = list(dict.fromkeys(str(cause) for cause in causes))
     text = texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
     details: dict[str, Any] = {"name": name} if name else {}
     if info.group:
         details["group"] = info.group
-    details["kind"] = info.kind
+    details["kind"] = shown
     details["causes"] = [cause.to_dict() for cause in causes]
     return ApiFailure(422, "Invalid", f'{kind} "{name}" is invalid: {text}', details)
 
@@ -101,6 +103,12 @@ def invalid(info: ResourceInfo, name: str, causes: Sequence[Cause]) -> ApiFailur
 def forbidden(info: ResourceInfo, name: str, message: str, causes: Sequence[Cause] = ()) -> ApiFailure:
     text = f'{info.qualified} "{name}" is forbidden: {message}' if name else f"{info.qualified} is forbidden: {message}"
     return ApiFailure(403, "Forbidden", text, _details(info, name, causes))
+
+
+def invalid_options(kind: str, cause: Cause) -> ApiFailure:
+    """422 for an option of a request; `kind` is CreateOptions, PatchOptions, ListOptions and so on."""
+    details = {"group": "meta.k8s.io", "kind": kind, "causes": [cause.to_dict()]}
+    return ApiFailure(422, "Invalid", f'{kind}.meta.k8s.io "" is invalid: {cause}', details)
 
 
 def bad_request(message: str) -> ApiFailure:

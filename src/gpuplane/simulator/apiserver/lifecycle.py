@@ -10,7 +10,14 @@ from typing import Any, Final
 import msgspec
 
 from gpuplane.simulator.apiserver.builtin import ResourceInfo
-from gpuplane.simulator.apiserver.failure import Cause, bad_request, conflict, invalid
+from gpuplane.simulator.apiserver.failure import (
+    ApiFailure,
+    Cause,
+    bad_request,
+    conflict,
+    invalid,
+    invalid_options,
+)
 
 Object = dict[str, Any]
 
@@ -37,7 +44,6 @@ _GENERATIONS: Final = frozenset(
         "replicasets",
         "replicationcontrollers",
         "resourceslices",
-        "runtimeclasses",
         "statefulsets",
         "validatingadmissionpolicies",
         "validatingadmissionpolicybindings",
@@ -202,18 +208,30 @@ def check_preconditions(info: ResourceInfo, old: Object, *, uid: str | None, ver
     metadata = old["metadata"]
     name = metadata["name"]
     if uid is not None and uid != metadata["uid"]:
-        raise conflict(
-            info,
-            name,
-            f"Precondition failed: UID in precondition: {uid}, UID in object meta: {metadata['uid']}",
-        )
+        text = f"the UID in the precondition ({uid}) does not match the UID in record ({metadata['uid']}). "
+        raise _unlike(info, name, text + "The object might have been deleted and then recreated")
     if version is not None and version != metadata["resourceVersion"]:
-        raise conflict(
-            info,
-            name,
-            f"Precondition failed: ResourceVersion in precondition: {version}, "
-            f"ResourceVersion in object meta: {metadata['resourceVersion']}",
+        text = f"the ResourceVersion in the precondition ({version}) does not match the ResourceVersion in record "
+        raise _unlike(info, name, f"{text}({metadata['resourceVersion']}). The object might have been modified")
+
+
+def _unlike(info: ResourceInfo, name: str, text: str) -> ApiFailure:
+    """A precondition of a deletion that does not hold; it names the kind, not the resource."""
+    details: Object = {"name": name, **({"group": info.group} if info.group else {}), "kind": info.kind}
+    kind = f"{info.kind}.{info.group}" if info.group else info.kind
+    return ApiFailure(409, "Conflict", f'Operation cannot be fulfilled on {kind} "{name}": {text}', details)
+
+
+def check_uid(info: ResourceInfo, old: Object, uid: str) -> None:
+    """Raise ApiFailure 409 when an update is meant for another object of the same name."""
+    metadata = old["metadata"]
+    if uid != metadata["uid"]:
+        parts = ("/registry", info.plural, *([metadata["namespace"]] if info.namespaced else []), metadata["name"])
+        text = (
+            f"StorageError: invalid object, Code: 4, Key: {'/'.join(parts)}, ResourceVersion: 0, AdditionalErrorMsg: "
+            f"Precondition failed: UID in precondition: {uid}, UID in object meta: {metadata['uid']}"
         )
+        raise conflict(info, metadata["name"], text)
 
 
 def check_finalizers(info: ResourceInfo, old: Object, new: Object) -> None:
@@ -228,7 +246,9 @@ def check_finalizers(info: ResourceInfo, old: Object, new: Object) -> None:
             "Forbidden: no new finalizers can be added if the object is being deleted, "
             f"found new finalizers []string{{{shown}}}"
         )
-        raise invalid(info, new["metadata"]["name"], [Cause("FieldValueForbidden", message, "metadata.finalizers")])
+        # Said twice, as the real server says it: its general check and the one of the kind.
+        causes = [Cause("FieldValueForbidden", message, "metadata.finalizers")] * 2
+        raise invalid(info, new["metadata"]["name"], causes)
 
 
 def finished(info: ResourceInfo, obj: Object) -> bool:
@@ -261,7 +281,11 @@ def decide_deletion(
         elif propagation == "Orphan":
             finalizers.append(ORPHAN)
         elif propagation != "Background":
-            raise bad_request(f'invalid propagationPolicy "{propagation}": use Foreground, Background or Orphan')
+            message = 'supported values: "Foreground", "Background", "Orphan", "nil"'
+            cause = Cause(
+                "FieldValueNotSupported", f'Unsupported value: "{propagation}": {message}', "propagationPolicy"
+            )
+            raise invalid_options("DeleteOptions", cause)
     seconds = grace_seconds(info, old, grace)
     waits = bool(finalizers) or seconds > 0
     namespace = info.plural == "namespaces" and not info.group
@@ -277,12 +301,23 @@ def decide_deletion(
     before = metadata.get("deletionGracePeriodSeconds")
     if "deletionTimestamp" not in metadata or (before is not None and seconds < before):
         metadata["deletionTimestamp"] = at
-        metadata["deletionGracePeriodSeconds"] = seconds
+        if not namespace:
+            metadata["deletionGracePeriodSeconds"] = seconds
         if "generation" in metadata and "deletionTimestamp" not in old["metadata"]:
             metadata["generation"] += 1
         if namespace:
             new["status"] = {**(old.get("status") or {}), "phase": "Terminating"}
     return Deletion(None if new == old else new, False)
+
+
+def last_version(info: ResourceInfo, old: Object, now: str) -> Object | None:
+    """What clients see of a pod that goes at once: marked, with no grace left. None: the object as it was."""
+    if info.plural != "pods" or info.group:
+        return None
+    metadata = {"deletionTimestamp": now, **old["metadata"], "deletionGracePeriodSeconds": 0}
+    if "deletionTimestamp" not in old["metadata"] and "generation" in metadata:
+        metadata["generation"] += 1
+    return {**old, "metadata": metadata}
 
 
 def grace_seconds(info: ResourceInfo, obj: Object, asked: int | None) -> int:

@@ -120,6 +120,18 @@ def parse_match(spec: Mapping[str, Any], rules: str = "resourceRules") -> Match:
     )
 
 
+def _options(request: AdmissionRequest) -> Object:
+    """The options of the request as the reviewer sees them."""
+    kind = _OPTIONS.get(request.operation)
+    if kind is None:
+        return {}
+    dry_run = {"dryRun": ["All"]} if request.dry_run else {}
+    return {"kind": kind, "apiVersion": "meta.k8s.io/v1", **dry_run}
+
+
+_OPTIONS = {"CREATE": "CreateOptions", "UPDATE": "UpdateOptions", "DELETE": "DeleteOptions"}
+
+
 def review_request(request: AdmissionRequest, uid: str) -> Object:
     """The `request` of an AdmissionReview, which is also what CEL sees as `request` (less the objects)."""
     info = request.info
@@ -140,7 +152,7 @@ def review_request(request: AdmissionRequest, uid: str) -> Object:
         "operation": request.operation,
         "userInfo": user,
         "dryRun": request.dry_run,
-        "options": request.options or None,
+        "options": request.options or _options(request),
     }
     if request.subresource:
         made |= {"subResource": request.subresource, "requestSubResource": request.subresource}

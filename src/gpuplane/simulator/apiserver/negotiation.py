@@ -137,7 +137,7 @@ class View:
             items = b",".join(_encode(_metadata_of(entry.obj, version)) for entry in entries)
             name, api_version = "PartialObjectMetadataList", f"meta.k8s.io/{version}"
         else:
-            items = b",".join([entry.raw for entry in entries])
+            items = b",".join([entry.raw for entry in entries] if not kind.info.model else _bare(kind, entries))
             name, api_version = kind.info.list_kind, kind.info.api_version
         return b'{"kind":"%b","apiVersion":"%b","metadata":%b,"items":[%b]}' % (
             name.encode(),
@@ -156,6 +156,20 @@ class View:
             list_metadata=metadata,
             headers=headers,
         )
+
+
+def _bare(kind: Kind, entries: Sequence[Entry]) -> list[bytes]:
+    """Objects without apiVersion and kind: lists of built-in kinds say them once."""
+    api_version, name = _encode(kind.info.api_version), _encode(kind.info.kind)
+    heads = (b'{"apiVersion":%b,"kind":%b,' % (api_version, name), b'{"kind":%b,"apiVersion":%b,' % (name, api_version))
+    items = []
+    for entry in entries:
+        raw = entry.raw
+        if raw.startswith(heads):
+            items.append(b"{" + raw[len(heads[0]) :])
+        else:
+            items.append(_encode({k: v for k, v in entry.obj.items() if k not in ("apiVersion", "kind")}))
+    return items
 
 
 def _metadata_of(obj: Object, version: str) -> Object:

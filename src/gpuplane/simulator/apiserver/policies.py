@@ -214,6 +214,7 @@ class Policies:
         failure = forbidden(request.info, request.name, why)
         failure.reason = reason
         failure.status = _CODES.get(reason, 403)
+        failure.details = {**(failure.details or {}), "causes": [{"message": why}]}
         return failure
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from gpuplane.simulator.apiserver import failure
 from gpuplane.simulator.apiserver.asgi import Request, Response
-from gpuplane.simulator.apiserver.failure import ApiFailure, bad_request
+from gpuplane.simulator.apiserver.failure import ApiFailure, Cause, bad_request, invalid_options
 from gpuplane.simulator.apiserver.kinds import Kind
 from gpuplane.simulator.apiserver.negotiation import View
 from gpuplane.simulator.apiserver.paging import Snapshots
@@ -57,9 +57,13 @@ class Reader:
         limit = _number(query.get("limit"), "limit")
         token = query.get("continue")
         version, match = _version(request), query.get("resourceVersionMatch")
+        if query.get("sendInitialEvents") is not None:
+            raise _bad_options("sendInitialEvents", "Forbidden: sendInitialEvents is forbidden for list")
         _check_match(query.get("resourceVersion"), match, token, initial=False)
         current = self.registry.store.version
         if token:
+            if version is not None:
+                raise bad_request("specifying resource version is not allowed when using continue")
             page = self.snapshots.next(token, limit)
         else:
             if version is not None and version > current:
@@ -82,6 +86,9 @@ class Reader:
         view = View(request)
         initial = query.get("sendInitialEvents")
         text, match = query.get("resourceVersion"), query.get("resourceVersionMatch")
+        if match and initial is None:
+            what = "Forbidden: resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided"
+            raise _bad_options("resourceVersionMatch", what)
         _check_match(text, match, None, initial=initial is not None)
         bookmarks = query.get("allowWatchBookmarks") in ("true", "1")
         start = _version(request)
@@ -115,7 +122,7 @@ def _number(text: str | None, name: str) -> int:
     if not text:
         return 0
     if not text.isdigit():
-        raise bad_request(f'{name}: Invalid value: "{text}": must be a number')
+        raise bad_request(f'strconv.ParseInt: parsing "{text}": invalid syntax')
     return int(text)
 
 
@@ -126,17 +133,19 @@ def _version(request: Request) -> int | None:
         return None
     if not text.isdigit():
         raise bad_request(
-            f'resourceVersion: Invalid value: "{text}": strconv.ParseUint: parsing "{text}": invalid syntax'
+            f'invalid resource version: resourceVersion: Invalid value: "{text}": strconv.ParseUint: parsing "{text}": '
+            "invalid syntax"
         )
     return int(text)
+
+
+_INITIAL = "Forbidden: sendInitialEvents requires setting resourceVersionMatch to NotOlderThan"
 
 
 def _check_match(version: str | None, match: str | None, token: str | None, *, initial: bool) -> None:
     if not match:
         if initial:
-            raise _bad_options(
-                "resourceVersionMatch", "Forbidden: resourceVersionMatch is required when sendInitialEvents is set"
-            )
+            raise _bad_options("resourceVersionMatch", _INITIAL)
         return
     if match not in ("Exact", "NotOlderThan"):
         raise _bad_options(
@@ -145,10 +154,7 @@ def _check_match(version: str | None, match: str | None, token: str | None, *, i
         )
     if initial:
         if match != "NotOlderThan":
-            raise _bad_options(
-                "resourceVersionMatch",
-                "Forbidden: sendInitialEvents requires setting resourceVersionMatch to NotOlderThan",
-            )
+            raise _bad_options("resourceVersionMatch", _INITIAL)
         return
     if not version:
         raise _bad_options(
@@ -165,5 +171,5 @@ def _check_match(version: str | None, match: str | None, token: str | None, *, i
 
 
 def _bad_options(field: str, message: str) -> ApiFailure:
-    text = f'ListOptions.meta.k8s.io "" is invalid: {field}: {message}'
-    return ApiFailure(422, "Invalid", text, {"kind": "ListOptions", "group": "meta.k8s.io"})
+    reason = "FieldValueNotSupported" if message.startswith("Unsupported") else "FieldValueForbidden"
+    return invalid_options("ListOptions", Cause(reason, message, field))

@@ -313,7 +313,7 @@ class Registry:
             if version and version != old["metadata"]["resourceVersion"]:
                 raise failure.conflict(info, name)
             if metadata.get("uid"):
-                lifecycle.check_preconditions(info, old, uid=metadata["uid"], version=None)
+                lifecycle.check_uid(info, old, metadata["uid"])
             new = copy(lifecycle.prepare_update(info, old, given, subresource))
             self._prune(info, rules, new, old, write)
             rules.default(new)
@@ -358,7 +358,8 @@ class Registry:
                 kind, namespace, name, lambda old: json_patch(old, patch), subresource, write
             )
         if not isinstance(patch, dict):
-            raise failure.bad_request("a patch of this type is an object")
+            what = "json: cannot unmarshal array into Go value of type map[string]interface {}"
+            raise failure.bad_request(f"error decoding patch: {what}")
         if type == "merge":
             return await self.update_entry(
                 kind, namespace, name, lambda old: _own_metadata(merge_patch(old, patch)), subresource, write
@@ -379,7 +380,8 @@ class Registry:
     ) -> Entry:
         info = kind.info
         if not write.manager:
-            raise failure.bad_request("fieldManager: Required value: is required for apply patch")
+            cause = failure.required("fieldManager", "is required for apply patch")
+            raise failure.invalid_options("PatchOptions", cause)
         if not isinstance(config, dict) or "apiVersion" not in config or "kind" not in config:
             raise failure.bad_request("an applied object needs apiVersion and kind")
         lifecycle.check_identity(info, namespace, name, config)
@@ -426,7 +428,8 @@ class Registry:
             if write.dry_run:
                 return entry, decision.remove
             if decision.remove:
-                return kind.table.remove(entry), True
+                last = lifecycle.last_version(info, entry.obj, self.now())
+                return kind.table.remove(entry) if last is None else kind.table.remove(entry, last), True
             if decision.marked is None:
                 return entry, False
             return kind.table.put(namespace, name, decision.marked), False
@@ -445,9 +448,10 @@ class Registry:
         unknown += rules.prune(obj, old)
         if not unknown or write.validation in ("", "Ignore"):
             return
-        messages = [f'unknown field "{path}"' for path in unknown]
+        messages = [f'unknown field "{path}"' for path in (unknown if info.model else sorted(unknown))]
         if write.validation == "Strict":
-            raise failure.bad_request("strict decoding error: " + ", ".join(messages))
+            what = f'{info.kind} in version "{info.version}" cannot be handled as a {info.kind}'
+            raise failure.bad_request(f"{what}: strict decoding error: {', '.join(messages)}")
         write.warnings.extend(messages)
 
     async def _admit(

@@ -15,9 +15,10 @@ import msgspec
 from gpuplane.simulator.apiserver import failure
 from gpuplane.simulator.apiserver.asgi import BodyTooLarge, Receive, Request, Response, Scope, Send, json_response
 from gpuplane.simulator.apiserver.builtin import ResourceInfo
-from gpuplane.simulator.apiserver.failure import ApiFailure, bad_request
+from gpuplane.simulator.apiserver.failure import ApiFailure, Cause, bad_request
 from gpuplane.simulator.apiserver.hooks import SYSTEM, Attributes
 from gpuplane.simulator.apiserver.kinds import Kind
+from gpuplane.simulator.apiserver.lifecycle import check_identity
 from gpuplane.simulator.apiserver.metrics import Requests
 from gpuplane.simulator.apiserver.negotiation import (
     PATCH_TYPES,
@@ -37,6 +38,9 @@ Object = dict[str, Any]
 log = logging.getLogger("gpuplane.apiserver")
 
 _STORED = frozenset(("status", "finalize", "ephemeralcontainers", "resize", "approval"))
+_VERSION = "metadata.resourceVersion"
+_MANAGER_BYTES = 128
+_OPTIONS = {"POST": "CreateOptions", "PUT": "UpdateOptions", "PATCH": "PatchOptions", "DELETE": "DeleteOptions"}
 _PATCH_TYPES_TEXT = ", ".join(PATCH_TYPES)
 
 
@@ -67,6 +71,18 @@ def parse_path(parts: list[str]) -> Target | None:
     if rest[0] == "namespaces" and not namespace and name:
         namespace = name  # access to a namespace is granted inside it as well
     return Target(group, version, rest[0], namespace, name, subresource)
+
+
+def _attributes(verb: str, target: Target, name: str) -> Attributes:
+    return Attributes(
+        verb=verb,
+        group=target.group,
+        version=target.version,
+        resource=target.plural,
+        subresource=target.subresource,
+        namespace=target.namespace,
+        name=name,
+    )
 
 
 class Rest:
@@ -108,23 +124,17 @@ class Rest:
             return await self._page(request)
         kind = self.registry.kinds.served(target.group, target.version, target.plural)
         if kind is None:
+            self._authorize(request, _attributes(_verb(request, target), target, target.name))
             response = await self._page(request)
             if response is None or response.status == 404:
                 raise failure.no_such_resource()
             return response
         verb = _verb(request, target)
-        self._authorize(
-            request,
-            Attributes(
-                verb=verb,
-                group=target.group,
-                version=target.version,
-                resource=target.plural,
-                subresource=target.subresource,
-                namespace=target.namespace,
-                name=target.name,
-            ),
-        )
+        name = target.name
+        if not name and verb in ("list", "watch", "deletecollection"):
+            # Whoever may read one object may list it alone.
+            name = _selected_name(request.query.get("fieldSelector", ""))
+        self._authorize(request, _attributes(verb, target, name))
         namespace = target.namespace if kind.info.namespaced else ""
         if kind.info.namespaced and target.name and not namespace:
             raise failure.no_such_resource()
@@ -172,13 +182,21 @@ class Rest:
         query = request.query
         dry_run = query.get("dryRun", "")
         if dry_run not in ("", "All"):
-            raise bad_request(f'dryRun: Unsupported value: "{dry_run}": supported values: "All"')
+            cause = Cause(
+                "FieldValueNotSupported", f'Unsupported value: ["{dry_run}"]: supported values: "All"', "dryRun"
+            )
+            raise failure.invalid_options(_OPTIONS.get(request.method, "CreateOptions"), cause)
         validation = query.get("fieldValidation") or "Warn"
         if validation not in ("Ignore", "Warn", "Strict"):
-            raise bad_request(
-                f'fieldValidation: Unsupported value: "{validation}": supported values: "Ignore", "Strict", "Warn"'
-            )
+            cause = failure.not_supported("fieldValidation", validation, ("", "Ignore", "Strict", "Warn"))
+            raise failure.invalid_options(_OPTIONS.get(request.method, "CreateOptions"), cause)
         manager = query.get("fieldManager") or ""
+        if len(manager) > _MANAGER_BYTES:
+            cause = Cause("FieldValueTooLong", f"Too long: may not be more than {_MANAGER_BYTES} bytes", "fieldManager")
+            raise failure.invalid_options(_OPTIONS.get(request.method, "CreateOptions"), cause)
+        if "force" in query and request.method == "PATCH" and operation != "Apply":
+            cause = Cause("FieldValueForbidden", "Forbidden: may not be specified for non-apply patch", "force")
+            raise failure.invalid_options("PatchOptions", cause)
         if not manager and operation == "Update":
             manager = request.header(b"user-agent").partition("/")[0].strip()[:128] or "unknown"
         return Write(
@@ -195,6 +213,7 @@ class Rest:
             raise bad_request("an empty namespace may not be set during creation")
         view, write = View(request), self._write(request)
         obj = parse_object(request, await request.body())
+        _check_custom(kind.info, obj)
         if isinstance(metadata := obj.get("metadata"), dict) and metadata.get("resourceVersion"):
             raise bad_request("resourceVersion should not be set on objects to be created")
         entry = await self.registry.create_entry(kind, namespace, obj, write)
@@ -203,6 +222,11 @@ class Rest:
     async def _update(self, request: Request, kind: Kind, namespace: str, name: str, subresource: str) -> Response:
         view, write = View(request), self._write(request)
         obj = parse_object(request, await request.body())
+        _check_custom(kind.info, obj)
+        check_identity(kind.info, namespace, name, obj)  # before anything is looked up
+        if not kind.info.model and not subresource and not obj["metadata"].get("resourceVersion"):
+            cause = Cause("FieldValueInvalid", "Invalid value: 0: must be specified for an update", _VERSION)
+            raise failure.invalid(kind.info, name, (cause,), kind=kind.info.plural)
         entry = await self.registry.update_entry(kind, namespace, name, lambda _: obj, subresource, write)
         return view.respond(view.one(kind, entry))
 
@@ -237,6 +261,9 @@ class Rest:
             options = found if isinstance(found, dict) else {}
         grace = options.get("gracePeriodSeconds", query.get("gracePeriodSeconds"))
         propagation = options.get("propagationPolicy") or query.get("propagationPolicy")
+        if propagation and options.get("orphanDependents") is not None:
+            text = f'Invalid value: "{propagation}": orphanDependents and deletionPropagation cannot be both set'
+            raise failure.invalid_options("DeleteOptions", Cause("FieldValueInvalid", text, "propagationPolicy"))
         if propagation is None and options.get("orphanDependents") is not None:
             propagation = "Orphan" if options["orphanDependents"] else "Background"
         wanted = options.get("preconditions") or {}
@@ -250,6 +277,13 @@ class Rest:
     async def _delete(self, request: Request, kind: Kind, namespace: str, name: str) -> Response:
         view = View(request)
         options, write = await self._delete_options(request)
+        if options.propagation is None and (kind.info.group, kind.info.plural) == ("batch", "jobs"):
+            # Older than garbage collection, and kept so.
+            options = msgspec.structs.replace(options, propagation="Orphan")
+            request.warnings.append(
+                "child pods are preserved by default when jobs are deleted; set propagationPolicy=Background to remove "
+                "them or set propagationPolicy=Orphan to suppress this warning"
+            )
         entry, removed = await self.registry.delete_entry(kind, namespace, name, options, write)
         if removed and kind.info.plural != "pods":
             return view.respond(_encode(_success(kind.info, entry)))
@@ -279,7 +313,7 @@ class Rest:
         obj = parse_object(request, await request.body())
         if kind.info.plural == "bindings":
             await bind(self.registry, namespace, (obj.get("metadata") or {}).get("name", ""), obj, self._write(request))
-            return json_response(_done(), 201)
+            return json_response({**_done(), "code": 201}, 201)
         review = self.registry.hooks.reviews.get(kind.info.plural)
         if review is None:
             raise failure.no_such_resource()
@@ -308,7 +342,7 @@ class Rest:
         elif subresource == "binding" and verb == "create":
             body = parse_object(request, await request.body())
             await bind(self.registry, namespace, name, body, self._write(request))
-            return json_response(_done(), 201)
+            return json_response({**_done(), "code": 201}, 201)
         elif subresource == "eviction" and verb == "create":
             body = parse_object(request, await request.body())
             options = body.get("deleteOptions") or {}
@@ -316,7 +350,7 @@ class Rest:
             if options.get("dryRun"):
                 write = msgspec.structs.replace(write, dry_run=True)
             await evict(self.registry, namespace, name, body, write)
-            return json_response(_done(), 201)
+            return json_response({**_done(), "code": 201}, 201)
         raise failure.method_not_allowed()
 
     async def _scale(self, request: Request, kind: Kind, namespace: str, name: str, verb: str) -> Response:
@@ -352,7 +386,7 @@ def _verb(request: Request, target: Target) -> str:
     if method in ("GET", "HEAD"):
         if target.subresource:
             return "get"
-        if request.query.get("watch") in ("true", "1"):
+        if not target.name and request.query.get("watch") in ("true", "1"):
             return "watch"
         return "get" if target.name else "list"
     if method == "DELETE":
@@ -372,6 +406,23 @@ def _failed(error: ApiFailure) -> Response:
     return response
 
 
+def _check_custom(info: ResourceInfo, obj: Object) -> None:
+    """Built-in kinds are known by their URL; objects of others say what they are."""
+    if not info.model and not obj.get("apiVersion"):
+        raise bad_request(
+            f"the API version in the data () does not match the expected API version ({info.api_version})"
+        )
+
+
+def _selected_name(selector: str) -> str:
+    """The name that a field selector asks for alone."""
+    for part in selector.split(","):
+        field, _, value = part.partition("=")
+        if field == "metadata.name":
+            return value.removeprefix("=")
+    return ""
+
+
 def _success(info: ResourceInfo, entry: Entry) -> Object:
     details: Object = {"name": entry.name, "kind": info.plural, "uid": entry.obj["metadata"]["uid"]}
     if info.group:
@@ -380,4 +431,4 @@ def _success(info: ResourceInfo, entry: Entry) -> Object:
 
 
 def _done() -> Object:
-    return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
+    return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}

@@ -12,7 +12,7 @@ from typing import Final
 from gpuplane.simulator.apiserver.asgi import Request, Response, json_response
 from gpuplane.simulator.apiserver.builtin import ResourceInfo
 from gpuplane.simulator.apiserver.durations import format_time
-from gpuplane.simulator.apiserver.failure import ApiFailure, bad_request, not_found
+from gpuplane.simulator.apiserver.failure import ApiFailure, Cause, bad_request, not_found
 from gpuplane.simulator.apiserver.hooks import Attributes, Object, Review, User
 from gpuplane.simulator.apiserver.identity import ISSUER, Find, Identity, InvalidToken
 from gpuplane.simulator.apiserver.negotiation import parse_object
@@ -37,9 +37,10 @@ def _attributes(spec: Object) -> Attributes:
         )
     if path := spec.get("nonResourceAttributes"):
         return Attributes(path.get("verb", ""), path=path.get("path", ""))
-    raise bad_request(
-        "spec.resourceAttributes: Required value: exactly one of resourceAttributes and nonResourceAttributes"
-    )
+    text = "Invalid value: null: exactly one of nonResourceAttributes or resourceAttributes must be specified"
+    cause = Cause("FieldValueInvalid", text, "spec.resourceAttributes")
+    message = f'.authorization.k8s.io "" is invalid: {cause}'
+    raise ApiFailure(422, "Invalid", message, {"group": "authorization.k8s.io", "causes": [cause.to_dict()]})
 
 
 def _user_info(user: User) -> Object:
@@ -71,7 +72,7 @@ class Reviews:
         }
 
     def _decide(self, obj: Object, user: User, wanted: Attributes) -> Object:
-        return {**obj, "status": {"allowed": self._rbac.authorize(user, wanted) is None}}
+        return {"metadata": {}, **obj, "status": {"allowed": self._rbac.authorize(user, wanted) is None}}
 
     async def _self_access(self, obj: Object, namespace: str, user: User) -> Object:
         return self._decide(obj, user, _attributes(obj.get("spec") or {}))
@@ -117,8 +118,8 @@ class Reviews:
                 found, common = self._identity.who(spec.get("token", "")), (ISSUER,)
             status = {"authenticated": True, "user": _user_info(found), "audiences": list(common)}
         except InvalidToken as problem:
-            status = {"authenticated": False, "user": {}, "error": str(problem)}
-        return {**obj, "status": status}
+            status = {"user": {}, "error": str(problem)}
+        return {"metadata": {}, **obj, "status": status}
 
 
 class TokenRequests:
@@ -139,8 +140,12 @@ class TokenRequests:
         seconds = int(spec.get("expirationSeconds") or _DEFAULT_SECONDS)
         if seconds < _MIN_SECONDS:
             text = f"Invalid value: {seconds}: may not specify a duration less than 10 minutes"
+            cause = Cause("FieldValueInvalid", text, "spec.expirationSeconds")
             raise ApiFailure(
-                422, "Invalid", f'TokenRequest.authentication.k8s.io "" is invalid: spec.expirationSeconds: {text}'
+                422,
+                "Invalid",
+                f'TokenRequest.authentication.k8s.io "" is invalid: {cause}',
+                {"group": "authentication.k8s.io", "kind": "TokenRequest", "causes": [cause.to_dict()]},
             )
         pod = self._bound_pod(namespace, account, spec.get("boundObjectRef"))
         token, until = self._identity.accounts.issue(

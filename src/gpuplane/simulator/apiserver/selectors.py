@@ -17,6 +17,7 @@ Object = dict[str, Any]
 
 _SET_TERM = re.compile(r"^(\S+)\s+(in|notin)\s*\(([^()]*)\)$")
 _EQUAL_TERM = re.compile(r"^([^\s=!]+)\s*(==|=|!=)\s*(.*)$")
+_ORDER_TERM = re.compile(r"^([^\s=!<>]+)\s*([<>])\s*(-?\d+)$")
 _KEY = re.compile(r"^([A-Za-z0-9]([-A-Za-z0-9.]*[A-Za-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$")
 _SPLIT = re.compile(r",(?![^()]*\))")
 
@@ -46,9 +47,21 @@ class LabelSelector:
             elif operator == "exists":
                 if found is None:
                     return False
+            elif operator in ("<", ">"):
+                if not _ordered(found, operator, values):
+                    return False
             elif found is not None:
                 return False
         return True
+
+
+def _ordered(found: str | None, operator: str, values: frozenset[str]) -> bool:
+    (bound,) = values
+    try:
+        number = int(found or "")
+    except ValueError:
+        return False
+    return number < int(bound) if operator == "<" else number > int(bound)
 
 
 @lru_cache(maxsize=1024)
@@ -65,18 +78,32 @@ def parse_labels(text: str) -> LabelSelector | None:
             others.append((key, operator, frozenset(word.strip() for word in listed.split(","))))
         elif found := _EQUAL_TERM.match(term):
             key, operator, value = found.groups()
+            if "=" in value:
+                raise bad_request("found '=', expected: ',' or 'end of string'")
             if operator == "!=":
                 others.append((key, "notin", frozenset((value,))))
             elif equal.setdefault(key, value) != value:
                 others.append((key, "in", frozenset((value,))))
+        elif found := _ORDER_TERM.match(term):
+            key, operator, value = found.groups()
+            others.append((key, operator, frozenset((value,))))
         elif term.startswith("!"):
             key = term[1:].strip()
+            if not key:
+                raise bad_request("unable to parse requirement: found '', expected: identifier")
             others.append((key, "absent", frozenset()))
         else:
             key = term
             others.append((key, "exists", frozenset()))
+        if "(" in term and ")" not in term:
+            raise bad_request("unable to parse requirement: found '', expected: ',' or ')'")
         if not _KEY.match(key):
-            raise bad_request(f"unable to parse requirement: <nil>: Invalid value: {key!r}: not a label key")
+            text = (
+                "name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an "
+                "alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is "
+                "'([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')"
+            )
+            raise bad_request(f'unable to parse requirement: <nil>: Invalid value: "{key}": {text}')
     return LabelSelector(equal, tuple(others)) if equal or others else None
 
 

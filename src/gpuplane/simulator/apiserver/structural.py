@@ -23,7 +23,14 @@ _MISSING: Final = object()
 _TYPES: Final[dict[str, Any]] = {"object": dict, "array": list, "string": str, "boolean": bool}
 _ROOT_FIELDS: Final = frozenset({"apiVersion", "kind", "metadata"})
 _BLOCKING: Final = frozenset(
-    {"FieldValueRequired", "FieldValueTypeInvalid", "FieldValueTooLong", "FieldValueTooMany", "FieldValueNotFound"}
+    (
+        "FieldValueRequired",
+        "FieldValueTypeInvalid",
+        "FieldValueNotSupported",
+        "FieldValueTooLong",
+        "FieldValueTooMany",
+        "FieldValueNotFound",
+    )
 )
 
 
@@ -150,7 +157,7 @@ class Structural:
                 "some validation rules were not checked because the object was invalid; "
                 "correct the existing errors to complete validation"
             )
-            return [*causes, Cause("FieldValueInvalid", f'Invalid value: "null": {text}', "<nil>")]
+            return [*causes, Cause("FieldValueInvalid", f"Invalid value: null: {text}", "<nil>")]
         return causes + list(self.check_rules(value, "", old))
 
     def check(self, value: Any, path: str, old: Any = None) -> Iterator[Cause]:
@@ -205,7 +212,8 @@ class Structural:
         if self.pattern and regex(self.pattern).search(value) is None:
             yield _invalid(path, value, f"{_in(path)} should match '{self.pattern}'")
         if self.format and not valid_format(self.format, value):
-            yield _invalid(path, value, f"{_in(path)} must be of type {self.format}: {shown(value)}")
+            text = f"Invalid value: {shown(value)}: {_in(path)} must be of type {self.format}: {shown(value)}"
+            yield Cause("FieldValueTypeInvalid", text, path)
 
     def _check_number(self, value: float, path: str) -> Iterator[Cause]:
         low, high = self.bounds.get("minimum"), self.bounds.get("maximum")
@@ -219,7 +227,8 @@ class Structural:
             yield _invalid(path, value, f"{_in(path)} should be a multiple of {step}")
         ranges = {"int32": 2**31, "int64": 2**63}
         if self.format in ranges and not -ranges[self.format] <= value < ranges[self.format]:
-            yield _invalid(path, value, f"{_in(path)} must be of type {self.format}: {shown(value)}")
+            text = f"Invalid value: {shown(value)}: {_in(path)} must be of type {self.format}: {shown(value)}"
+            yield Cause("FieldValueTypeInvalid", text, path)
 
     def _check_object(self, value: dict[str, Any], path: str, old: Any) -> Iterator[Cause]:
         for name in self.required:

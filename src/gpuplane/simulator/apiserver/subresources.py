@@ -10,6 +10,7 @@ from typing import Any
 from gpuplane.simulator.apiserver import failure
 from gpuplane.simulator.apiserver.failure import ApiFailure, conflict
 from gpuplane.simulator.apiserver.kinds import Kind
+from gpuplane.simulator.apiserver.lifecycle import check_uid
 from gpuplane.simulator.apiserver.registry import Delete, Registry, Write
 from gpuplane.simulator.apiserver.selectors import selector_of
 from gpuplane.simulator.apiserver.store import Entry, Selection
@@ -94,20 +95,20 @@ async def bind(registry: Registry, namespace: str, name: str, binding: Object, w
     info = kind.info
     target = binding.get("target") or {}
     node = target.get("name")
-    if not node:
-        cause = failure.required("target.name")
-        raise failure.invalid(info, name, (cause,))
     metadata = binding.get("metadata") or {}
+    if metadata.get("name") and metadata["name"] != name:
+        raise failure.bad_request("name in URL does not match name in Binding object")
+    if target.get("kind") not in (None, "", "Node"):
+        supported = 'supported values: "Node", "<empty>"'
+        raise ApiFailure(500, "", f'target.kind: Unsupported value: "{target["kind"]}": {supported}')
+    if not node:
+        raise ApiFailure(500, "", "target.name: Required value")
 
     def change(old: Object) -> Object:
         spec = old["spec"]
         before = old["metadata"]
         if metadata.get("uid") and metadata["uid"] != before["uid"]:
-            raise conflict(
-                info,
-                name,
-                f"Precondition failed: UID in precondition: {metadata['uid']}, UID in object meta: {before['uid']}",
-            )
+            check_uid(info, old, metadata["uid"])
         if metadata.get("resourceVersion") and metadata["resourceVersion"] != before["resourceVersion"]:
             raise conflict(info, name)
         if "deletionTimestamp" in before:
@@ -145,6 +146,9 @@ def _binding_conflict(info: Any, name: str, message: str) -> ApiFailure:
 async def evict(registry: Registry, namespace: str, name: str, eviction: Object, write: Write) -> None:
     """Delete a pod unless a disruption budget forbids it (429)."""
     pods = registry.kinds.find("pods")
+    given = (eviction.get("metadata") or {}).get("name")
+    if given and given != name:
+        raise failure.bad_request("name in URL does not match name in Eviction object")
     entry = pods.table.get(namespace, name)
     if entry is None:
         raise failure.not_found(pods.info, name)
@@ -171,7 +175,7 @@ async def _spend_budget(registry: Registry, namespace: str, pod: Object, write: 
     if len(covering) > 1:
         raise ApiFailure(
             500,
-            "InternalError",
+            "",
             "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.",
         )
     budget = covering[0]

@@ -6,10 +6,13 @@ stored rest has passed before.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from gpuplane.api.quantity import parse_quantity
+from gpuplane.errors import InvalidInput
 from gpuplane.simulator.apiserver.builtin import ResourceInfo
 from gpuplane.simulator.apiserver.failure import Cause, duplicate, invalid_value, not_supported, required
 from gpuplane.simulator.apiserver.selectors import selector_of
@@ -24,6 +27,8 @@ _SUBDOMAIN: Final = re.compile(rf"^{_SUBDOMAIN_PATTERN}$")
 _DNS_1035: Final = re.compile(r"^[a-z]([-a-z0-9]*[a-z0-9])?$")
 _QUALIFIED: Final = re.compile(r"^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$")
 _ENV: Final = re.compile(r"^[^=\x00-\x1f\x7f]+$")
+_OWNER: Final = ("apiVersion", "kind", "name", "uid", "controller", "blockOwnerDeletion")
+_STANDARD_FINALIZERS: Final = frozenset(("kubernetes", "orphan", "foregroundDeletion"))
 _ANNOTATIONS_BYTES: Final = 256 * 1024
 
 _SUBDOMAIN_TEXT: Final = (
@@ -67,6 +72,9 @@ def validate_metadata(info: ResourceInfo, obj: Object, old: Object | None) -> li
     annotations = metadata.get("annotations")
     if annotations and annotations != before.get("annotations"):
         causes += _annotations(annotations)
+    finalizers = metadata.get("finalizers")
+    if finalizers and finalizers != before.get("finalizers"):
+        causes += _finalizers(finalizers)
     owners = metadata.get("ownerReferences")
     if owners and owners != before.get("ownerReferences"):
         causes += _owners(owners)
@@ -85,7 +93,7 @@ def _name(info: ResourceInfo, metadata: Object) -> list[Cause]:
     if info.plural == "namespaces" and not info.group:
         pattern, text, limit = _DNS_LABEL, _LABEL_TEXT, 63
     elif info.plural == "services" and not info.group:
-        pattern, text, limit = _DNS_1035, _1035_TEXT, 63
+        pattern, text, limit = _DNS_1035, "must not contain dots" if "." in name else _1035_TEXT, 63
     else:
         pattern, text, limit = _SUBDOMAIN, _SUBDOMAIN_TEXT, 253
     causes = [] if pattern.match(name) else [invalid_value("metadata.name", name, text)]
@@ -96,11 +104,16 @@ def _name(info: ResourceInfo, metadata: Object) -> list[Cause]:
 
 def _qualified(key: str) -> str | None:
     """What is wrong with a label or annotation key, None if nothing."""
+    if key.count("/") > 1:
+        return (
+            f"a valid label key must {_QUALIFIED_TEXT.removeprefix('name part must ')} with an optional DNS subdomain "
+            "prefix and '/' (e.g. 'example.com/MyName')"
+        )
     prefix, slash, name = key.rpartition("/")
     if slash and (not prefix or len(prefix) > 253 or not _SUBDOMAIN.match(prefix)):
         return f"prefix part {_SUBDOMAIN_TEXT}"
     if len(name) > 63:
-        return "name part must be no more than 63 characters"
+        return "name part must be no more than 63 bytes"
     return None if _QUALIFIED.match(name) else _QUALIFIED_TEXT
 
 
@@ -115,7 +128,7 @@ def validate_labels(labels: Any, field: str) -> list[Cause]:
         if not isinstance(value, str):
             causes.append(invalid_value(field, value, "must be a string"))
         elif len(value) > 63:
-            causes.append(invalid_value(field, value, "must be no more than 63 characters"))
+            causes.append(invalid_value(field, value, "must be no more than 63 bytes"))
         elif value and not _QUALIFIED.match(value):
             causes.append(invalid_value(field, value, _VALUE_TEXT))
     return causes
@@ -142,13 +155,32 @@ def _annotations(annotations: Any) -> list[Cause]:
 
 def _owners(owners: list[Object]) -> list[Cause]:
     causes: list[Cause] = []
-    for index, owner in enumerate(owners):
+    where = "metadata.ownerReferences"
+    for owner in owners:
         missing = [name for name in ("apiVersion", "kind", "name", "uid") if not owner.get(name)]
-        where = f"metadata.ownerReferences[{index}]"
-        causes += [required(f"{where}.{name}", "must not be empty") for name in missing]
-    if sum(1 for owner in owners if owner.get("controller")) > 1:
-        text = "Only one reference can have Controller set to true"
-        causes.append(invalid_value("metadata.ownerReferences", len(owners), text))
+        causes += [invalid_value(f"{where}.{name}", "", "must not be empty") for name in missing]
+    controllers = [f"{owner.get('kind')}/{owner.get('name')}" for owner in owners if owner.get("controller")]
+    if len(controllers) > 1:
+        shown = json.dumps(
+            [{key: owner[key] for key in _OWNER if key in owner} for owner in owners], separators=(",", ":")
+        )
+        text = 'Only one reference can have Controller set to true. Found "true" in references for '
+        causes.append(
+            Cause("FieldValueInvalid", f"Invalid value: {shown}: {text}{' and '.join(controllers[:2])}", where)
+        )
+    return causes
+
+
+def _finalizers(finalizers: list[str]) -> list[Cause]:
+    """Qualified names; a bare name only where Kubernetes itself uses it."""
+    causes: list[Cause] = []
+    for index, name in enumerate(finalizers):
+        field = f"metadata.finalizers[{index}]"
+        if wrong := _qualified(name):
+            causes.append(invalid_value(field, name, wrong))
+        elif "/" not in name and name not in _STANDARD_FINALIZERS:
+            text = "name is neither a standard finalizer name nor is it fully qualified"
+            causes.append(invalid_value(field, name, text))
     return causes
 
 
@@ -219,16 +251,28 @@ def _container(container: Object, field: str, volumes: set[str]) -> list[Cause]:
             causes.append(required(f"{where}.mountPath"))
     resources = container.get("resources") or {}
     requests, limits = resources.get("requests") or {}, resources.get("limits") or {}
+    for field_name, amounts in (("limits", limits), ("requests", requests)):
+        for name, value in amounts.items():
+            if "/" in name and not str(value).isdigit() and _fraction(str(value)):
+                causes.append(invalid_value(f"{field}.resources.{field_name}[{name}]", value, "must be an integer"))
     for name, value in requests.items():
         # Extended resources cannot be overcommitted: what is asked is what is allowed.
         if "/" in name and limits.get(name) != value:
-            text = (
-                f"must be equal to {name} limit"
-                if name in limits
-                else "Limit must be set for non overcommitable resources"
-            )
-            causes.append(invalid_value(f"{field}.resources.requests", str(value), text))
+            if name in limits:
+                text = f"must be equal to {name} limit"
+                causes.append(invalid_value(f"{field}.resources.requests", str(value), text))
+            else:
+                text = "Limit must be set for non overcommitable resources"
+                causes.append(required(f"{field}.resources.limits", text))
     return causes
+
+
+def _fraction(quantity: str) -> bool:
+    """Whether it is no whole number."""
+    try:
+        return parse_quantity(quantity) % 1 != 0
+    except InvalidInput:
+        return False  # what is no quantity is told elsewhere
 
 
 _POD_MUTABLE: Final = (

@@ -198,7 +198,7 @@ class Watches:
 def too_large(asked: int, current: int) -> ApiFailure:
     """The client has seen a later version than this server: it lost its data, or the client talks to another one."""
     details = {"causes": [{"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}]}
-    text = f"Too large resource version: {asked}, current: {current}"
+    text = f"Timeout: Too large resource version: {asked}, current: {current}"
     return ApiFailure(504, "Timeout", text, {**details, "retryAfterSeconds": 1}, retry_after=1)
 
 

@@ -188,10 +188,13 @@ class Webhooks:
             reply = self._pool.post(Server(server, address, bundle), target, body, hook.timeout_seconds)
         except (OSError, http.client.HTTPException, ValueError) as problem:
             whole = f"{url}?timeout={hook.timeout_seconds:g}s"
-            raise CallFailed(f'failed to call webhook: Post "{whole}": {problem}') from problem
+            why = str(problem)
+            if isinstance(problem, ConnectionRefusedError):
+                why = f"dial tcp {address[0]}:{address[1]}: connect: connection refused"
+            raise CallFailed(f'failed to call webhook: Post "{whole}": {why}') from problem
         if reply.status != 200:
-            shown = reply.data[:200].decode(errors="replace")
-            raise CallFailed(f"the server answered {reply.status} {reply.reason}: {shown}")
+            text = 'an error on the server ("unknown") has prevented the request from succeeding'
+            raise CallFailed(f"failed to call webhook: {text}")
         return reply.data
 
 
@@ -219,11 +222,11 @@ def _denied(hook: Webhook, status: Object) -> ApiFailure:
     text = f'admission webhook "{hook.name}" denied the request'
     message = status.get("message") or status.get("reason")
     text += f": {message}" if message else " without explanation"
-    code = int(status.get("code") or 403)
+    code = int(status.get("code") or 400)
     reason = status.get("reason") or ("Forbidden" if code == 403 else "")
-    return ApiFailure(code if code >= 400 else 403, reason, text, status.get("details"))
+    return ApiFailure(code if code >= 400 else 400, reason, text, status.get("details"))
 
 
 def _internal(hook: Webhook, why: str) -> ApiFailure:
-    text = f'Internal error occurred: failed calling webhook "{hook.name}": {why}'
-    return ApiFailure(500, "InternalError", text, {"causes": [{"message": text}]})
+    text = f'failed calling webhook "{hook.name}": {why}'
+    return ApiFailure(500, "InternalError", f"Internal error occurred: {text}", {"causes": [{"message": text}]})

@@ -162,7 +162,7 @@ class GarbageCollector:
         """Takes references to owners out of an object."""
         meta = obj["metadata"]
         left = [r for r in meta.get("ownerReferences") or () if r["uid"] not in owners]
-        patch = {"metadata": {"uid": meta["uid"], "ownerReferences": left}}
+        patch = {"metadata": {"uid": meta["uid"], "ownerReferences": left or None}}
         await self._tolerant(self._registry.patch(item.info, item.namespace, item.name, patch, "merge"))
 
     # -- owners that wait ----------------------------------------------------------------------------------------

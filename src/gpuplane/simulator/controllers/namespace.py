@@ -123,9 +123,29 @@ class NamespaceController:
         if obj is None:
             return
         now = self._registry.now()
-        listed = ", ".join(f"{r} has {n} resource instances" for r, n in sorted(remaining.items()))
+        listed = ", ".join(
+            f"{r}{'' if '.' in r else '.'} has {n} resource instances" for r, n in sorted(remaining.items())
+        )
         held = ", ".join(f"{f} in {n} resource instances" for f, n in sorted(finalizers.items()))
         texts = (
+            (
+                "NamespaceDeletionDiscoveryFailure",
+                False,
+                "ResourcesDiscovered",
+                "All resources successfully discovered",
+            ),
+            (
+                "NamespaceDeletionGroupVersionParsingFailure",
+                False,
+                "ParsedGroupVersions",
+                "All legacy kube types successfully parsed",
+            ),
+            (
+                "NamespaceDeletionContentFailure",
+                False,
+                "ContentDeleted",
+                "All content successfully deleted, may be waiting on finalization",
+            ),
             (
                 "NamespaceContentRemaining",
                 bool(listed),
@@ -145,7 +165,7 @@ class NamespaceController:
             status = "True" if on else "False"
             before = standing.get(type_, {})
             since = before["lastTransitionTime"] if before.get("status") == status else now
-            if not on:
+            if not on and type_.endswith("Remaining"):
                 reason, message = "ContentRemoved", "All content successfully removed"
             conditions.append(
                 {"type": type_, "status": status, "reason": reason, "message": message, "lastTransitionTime": since}

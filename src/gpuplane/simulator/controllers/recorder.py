@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import platform
 from collections import OrderedDict, deque
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
@@ -37,8 +38,13 @@ class Recorder:
         self._wake = asyncio.Event()
         self._serial = 0
 
-    def record(self, obj: Mapping[str, Any], kind: str, reason: str, message: str, type: str = "Normal") -> None:
-        """Notes an event about `obj`; `kind` is its kind, since stored objects in lists may not carry one."""
+    def record(
+        self, obj: Mapping[str, Any], kind: str, reason: str, message: str, type: str = "Normal", action: str = ""
+    ) -> None:
+        """Notes an event about `obj`; `kind` is its kind, since stored objects in lists may not carry one.
+
+        With an `action` it is told as events.k8s.io has it: by its time, and as a series when it is told again.
+        """
         meta = obj["metadata"]
         if not self._allowed(meta.get("uid") or meta["name"]):
             return
@@ -65,6 +71,8 @@ class Recorder:
             "reportingComponent": self._component,
             "reportingInstance": "",
         }
+        if action:
+            body |= {"action": action, "reportingInstance": f"{self._component}-{platform.node()}", "source": {}}
         self._pending.append(((namespace, kind, meta["name"], about["uid"], reason, message, type), body))
         self._wake.set()
 
@@ -98,13 +106,18 @@ class Recorder:
         standing = self._standing.pop(same, None)
         if standing is not None and self._registry.get(self._events, namespace, standing[0]) is not None:
             name, first, count = standing[0], standing[1], standing[2] + 1
-            patch = {"count": count, "lastTimestamp": now}
+            patch: dict[str, Any] = {"count": count, "lastTimestamp": now}
+            if "action" in body:
+                patch = {"series": {"count": count, "lastObservedTime": _micro(now)}}
             await self._registry.patch(self._events, namespace, name, patch, "merge")
         else:
             self._serial += 1
             name, first, count = f"{same[2]}.{self._suffix(now)}", now, 1
             body["metadata"]["name"] = name
-            body.update(firstTimestamp=first, lastTimestamp=now, count=1)
+            if "action" in body:
+                body.update(eventTime=_micro(now), firstTimestamp=None, lastTimestamp=None)
+            else:
+                body.update(firstTimestamp=first, lastTimestamp=now, count=1)
             await self._registry.create(self._events, namespace, body)
         self._standing[same] = (name, first, count)
         if len(self._standing) > _REMEMBERED:
@@ -114,3 +127,8 @@ class Recorder:
         """Unique among all events of one name: the time, the component and a counter of this process."""
         digits = "".join(c for c in now if c.isdigit())
         return f"{int(digits):x}{sum(self._component.encode()):x}{self._serial:x}"
+
+
+def _micro(now: str) -> str:
+    """A time in whole seconds as a MicroTime."""
+    return now.removesuffix("Z") + ".000000Z"

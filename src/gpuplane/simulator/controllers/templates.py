@@ -41,15 +41,15 @@ def pod_from(template: Object, owner: Object, api_version: str, kind: str, label
     """A new pod of a template, named after and owned by `owner`; `labels` are added to the template's."""
     made = copied(template)
     meta = made.get("metadata") or {}
+    kept = {field: meta[field] for field in ("annotations", "finalizers") if meta.get(field)}
     return {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {
+            **kept,
             "generateName": owner["metadata"]["name"][:57] + "-",
             "namespace": owner["metadata"]["namespace"],
             "labels": {**(meta.get("labels") or {}), **labels},
-            "annotations": meta.get("annotations") or {},
-            "finalizers": meta.get("finalizers") or [],
             "ownerReferences": [owner_reference(owner, api_version, kind)],
         },
         "spec": made.get("spec") or {},

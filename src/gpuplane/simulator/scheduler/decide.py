@@ -106,4 +106,4 @@ def fit_error(found: Found, preemption: str = "") -> str:
     if found.absent:
         counts[NOT_ASKED.reasons[0]] += found.absent
     text = available(found.total, counts)
-    return f"{text} preemption: {preemption}" if preemption else text
+    return f"{text} no new claims to deallocate, preemption: {preemption}" if preemption else text

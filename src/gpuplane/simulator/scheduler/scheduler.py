@@ -203,11 +203,11 @@ class Scheduler:
             self.queue.failed(entry, {ERROR}, asyncio.get_running_loop().time())
             self._wake.set()
             text = f"running Bind plugin: {error}"
-            self._recorder.record(raw, "Pod", "FailedScheduling", text, "Warning")
+            self._recorder.record(raw, "Pod", "FailedScheduling", text, "Warning", "Scheduling")
             return
         self.queue.drop(pod.key)
         message = f"Successfully assigned {pod.key} to {pod.node_name}"
-        self._recorder.record(raw, "Pod", "Scheduled", message)
+        self._recorder.record(raw, "Pod", "Scheduled", message, action="Binding")
 
     # -- no node -------------------------------------------------------------------------------------------------
     async def _preempt(
@@ -262,7 +262,9 @@ class Scheduler:
         await self._condition(victim, condition)
         preconditions = {"uid": victim.uid}
         await self._registry.delete(self._pods, victim.namespace, victim.name, preconditions=preconditions)
-        self._recorder.record(raw, "Pod", "Preempted", f"Preempted by pod {pod.uid} on node {node}")
+        self._recorder.record(
+            raw, "Pod", "Preempted", f"Preempted by pod {pod.uid} on node {node}", action="Preempting"
+        )
 
     def _budgets(self) -> list[preemption.Budget]:
         return [
@@ -277,7 +279,7 @@ class Scheduler:
     async def _report(self, pod: PodInfo, raw: Mapping[str, Any], choice: Choice) -> None:
         """FailedScheduling as event and as condition PodScheduled; unchanged, only the event's count rises."""
         reason = "SchedulerError" if ERROR in choice.plugins else "Unschedulable"
-        self._recorder.record(raw, "Pod", "FailedScheduling", choice.message, "Warning")
+        self._recorder.record(raw, "Pod", "FailedScheduling", choice.message, "Warning", "Scheduling")
         condition = {"type": "PodScheduled", "status": "False", "reason": reason, "message": choice.message}
         try:
             await self._condition(pod, condition)
@@ -297,6 +299,9 @@ class Scheduler:
         moved = same.get("status") != condition["status"]
         since = self._registry.now() if moved else same.get("lastTransitionTime")
         others = [c for c in standing if c["type"] != condition["type"]]
-        conditions = [*others, {**condition, "lastTransitionTime": since}]
+        made = {"lastProbeTime": None, "lastTransitionTime": since}
+        if generation := raw["metadata"].get("generation"):
+            made["observedGeneration"] = generation
+        conditions = [*others, {**condition, **made}]
         body = {**raw, "status": {**(raw.get("status") or {}), "conditions": conditions}}
         await self._registry.update(self._pods, pod.namespace, pod.name, body, subresource="status")

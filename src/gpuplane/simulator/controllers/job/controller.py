@@ -119,10 +119,10 @@ class JobController:
             "job-name": meta["name"],
         }
         pod = pod_from(job["spec"]["template"], job, "batch/v1", "Job", labels)
-        pod["metadata"]["finalizers"].append(decide.TRACKING)
+        pod["metadata"].setdefault("finalizers", []).append(decide.TRACKING)
         if index is not None:
             pod["metadata"]["generateName"] = f"{meta['name'][:50]}-{index}-"
-            pod["metadata"]["annotations"][decide.INDEX] = str(index)
+            pod["metadata"].setdefault("annotations", {})[decide.INDEX] = str(index)
             pod["metadata"]["labels"][decide.INDEX] = str(index)
             pod["spec"].setdefault("hostname", f"{meta['name']}-{index}")
             for container in [*pod["spec"]["containers"], *(pod["spec"].get("initContainers") or ())]:

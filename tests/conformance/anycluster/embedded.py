@@ -1,0 +1,71 @@
+"""The embedded control plane in a thread of the tests: API server, controllers and scheduler, over HTTPS."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from gpuplane.simulator.apiserver.hooks import User
+from gpuplane.simulator.apiserver.identity import ADMIN
+from gpuplane.simulator.apiserver.server import ApiServer
+from gpuplane.simulator.controllers import Controllers
+from gpuplane.simulator.scheduler import Scheduler, SchedulerConfig
+
+KUBELET_TOKEN: Final = "the-kubelet-token"
+ADMIN_TOKEN: Final = "admin-token"
+JANE_TOKEN: Final = "jane-token"
+
+
+@contextmanager
+def running(directory: Path) -> Iterator[tuple[str, Path]]:
+    """Its URL and its authority's PEM file."""
+    started: Future[tuple[str, Path]] = Future()
+    loop = asyncio.new_event_loop()
+    stop = asyncio.Event()
+
+    def main() -> None:
+        try:
+            loop.run_until_complete(_serve(directory, started, stop))
+        except BaseException as problem:
+            if started.done():
+                raise
+            started.set_exception(problem)
+        finally:
+            loop.close()
+
+    thread = threading.Thread(target=main, name="embedded-cluster")
+    thread.start()
+    try:
+        yield started.result(30)
+    finally:
+        loop.call_soon_threadsafe(stop.set)
+        thread.join(20)
+    assert not thread.is_alive()
+
+
+async def _serve(directory: Path, started: Future[tuple[str, Path]], stop: asyncio.Event) -> None:
+    server = await ApiServer.start(directory / "pki")
+    server.extensions.identity.add(ADMIN_TOKEN, ADMIN)
+    server.extensions.identity.add(JANE_TOKEN, User("jane", ("system:authenticated",)))
+    server.extensions.streams.token = KUBELET_TOKEN
+    parts = (
+        Controllers(server.registry, ca=server.authority.read_text()).run(),
+        Scheduler(server.registry, SchedulerConfig()).run(),
+        stop.wait(),
+    )
+    tasks = [asyncio.create_task(part) for part in parts]
+    started.set_result((server.url, server.authority))
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await server.stop()

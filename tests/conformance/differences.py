@@ -1,0 +1,82 @@
+"""Where the embedded cluster is unlike a real one: by decision (the documentation shows that table), and not mended.
+
+A line that is no longer true fails its scenario, so both only say what is so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Final
+
+import yaml
+
+# Scenario, steps, why.
+DECIDED: Final[tuple[tuple[str, tuple[str, ...], str], ...]] = (
+    (
+        "objects/bodies_that_are_wrong",
+        ("a list", "a wrong type", "a wrong type of metadata", "an unacceptable answer", "empty", "no JSON"),
+        "The words of Go's JSON decoder, and its types; status and reason are the same.",
+    ),
+    (
+        "discovery/resources",
+        (
+            "autoscaling/v1*",
+            "flowcontrol*",
+            "*mutatingadmission*",
+            "networking.k8s.io/v1 *",
+            "*volumeattributesclasses",
+        ),
+        "Served is what gpuplane and kubectl's common commands use.",
+    ),
+    (
+        "discovery/groups",
+        ("groups", "its number", "version"),
+        "The groups that are not served; the version says 1.34, the oldest of which all that is served is true.",
+    ),
+    (
+        "objects/defaults",
+        ("a rich pod",),
+        "Quantities keep their spelling (`1000m` does not become `1`); they are compared by value everywhere.",
+    ),
+    (
+        "admission/webhooks_that_refuse-*",
+        ("asked",),
+        "A real server adds the fingerprint of the client's certificate to `userInfo.extra`; tokens have none.",
+    ),
+    (
+        "objects/the_life_of_an_object",
+        ("create", "replace"),
+        "`managedFields` name the leaves of a map, not the map itself (`.`), which only tells who made it empty.",
+    ),
+    (
+        "workloads/a_deployment*",
+        ("status",),
+        "The hash in a ReplicaSet's name is of our own making; nobody may compute it.",
+    ),
+)
+# Scenario -> steps; no decision, only not done.
+UNMENDED: Final = Path(__file__).parent / "unmended.yaml"
+
+
+def unmended() -> dict[str, list[str]]:
+    found: dict[str, list[str]] = yaml.safe_load(UNMENDED.read_text()) or {}
+    return found
+
+
+def keep(scenario: str, steps: Iterable[str]) -> None:
+    """Notes what of a scenario still differs (`--record` with the embedded cluster)."""
+    left = {step for step in steps if not any(fnmatchcase(step, pattern) for pattern in decided(scenario))}
+    rest = {name: found for name, found in unmended().items() if name != scenario}
+    whole = {**rest, **({scenario: sorted(left)} if left else {})}
+    UNMENDED.write_text(yaml.safe_dump(whole, width=110))
+
+
+def told(scenario: str) -> set[str]:
+    """The steps of a scenario that are known to differ; patterns."""
+    return decided(scenario) | set(unmended().get(scenario, ()))
+
+
+def decided(scenario: str) -> set[str]:
+    return {step for place, steps, _ in DECIDED if fnmatchcase(scenario, place) for step in steps}
