@@ -10,6 +10,7 @@ import argparse
 import ast
 import json
 import re
+import runpy
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -618,6 +619,9 @@ def main(arguments: Sequence[str]) -> int:
             path.write_text(text)
     for name in stale:
         sys.stdout.write(f"{'out of date' if '--check' in arguments else 'written'}: docs/reference/{name}\n")
+    if "--check" not in arguments:
+        # The chart's values say the same of the ClusterPolicy's fields.
+        runpy.run_path(str(Path(__file__).parents[1] / "deploy/chart/generate.py"), run_name="__main__")
     return int(bool(stale) and "--check" in arguments)
 
 
