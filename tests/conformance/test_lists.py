@@ -313,6 +313,8 @@ def test_rows(here):
     }
     for path, obj in objects.items():
         here.made(path, {"metadata": {"name": "w"}, **obj})
+        if path.endswith("/jobs"):
+            here.until(f"{path}/w", lambda found: found.get("status", {}).get("startTime"))
         if "deployments" in path:
             here.until(f"{path}/w", lambda found: found.get("status", {}).get("observedGeneration"))
         found = here.get(f"{path}/w", accept=TABLE)
