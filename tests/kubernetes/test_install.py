@@ -20,6 +20,9 @@ from gpuplane.kube import Client
 from gpuplane.operator.installation import installation, resource_of
 from gpuplane.operator.policy import FINALIZER
 
+# The first test that wants the recorded life waits for all of it.
+pytestmark = pytest.mark.timeout(300)
+
 
 @pytest.fixture
 async def client(control_plane: ControlPlane) -> AsyncIterator[Client]:

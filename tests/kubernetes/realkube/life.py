@@ -19,9 +19,9 @@ from typing import Any, Final
 import msgspec
 
 from gpuplane import names
-from gpuplane.api.core import Node
+from gpuplane.api.core import Node, Pod
 from gpuplane.api.gpunode import GPUNode, StageName
-from gpuplane.kube import Client, Informer, NotFound
+from gpuplane.kube import ApiError, Client, Informer, NotFound
 from gpuplane.simulator.gpus import Faults
 from realkube.control_plane import ControlPlane
 from realkube.inventory import Objects, difference, inventory
@@ -199,6 +199,13 @@ async def _picture(client: Client) -> str:
     lines = [f"{e['involvedObject']['name']}: {e['reason']} {e.get('message', '')}" for e in events]
     lines = [line for line, event in zip(lines, events, strict=True) if event["type"] == "Warning"]
     stages = {name: (stage.state.value, stage.reason) for name, stage in node.status.stages.items()} if node else {}
+    for pod in await client.list(Pod, names.OPERATOR_NAMESPACE):
+        path = f"/api/v1/namespaces/{names.OPERATOR_NAMESPACE}/pods/{pod.metadata.name}/log"
+        try:
+            text = (await client.request("GET", path, {"tailLines": "3"})).decode()
+        except ApiError as error:
+            text = str(error)
+        lines += [f"{pod.metadata.name} says: {line}" for line in text.splitlines()]
     return "\n".join([str(stages), *lines])
 
 
