@@ -6,6 +6,7 @@ The embedded cluster with one machine; operator, worker and master are the proce
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import subprocess
 import sys
@@ -17,9 +18,11 @@ import pytest
 
 from gpuplane.api.clusterpolicy import ClusterPolicy
 from gpuplane.api.core import DaemonSet, Deployment, Event, Node, Pod
+from gpuplane.api.crds import crds
 from gpuplane.api.nodefeature import NodeFeature, NodeFeatureRule
-from gpuplane.api.nodefeature_node import other_discovery
+from gpuplane.api.nodefeature_node import RESOURCES_BOOK, other_discovery
 from gpuplane.kube import Client, Informer, Invalid
+from gpuplane.operator.installation import resource_of
 from gpuplane.simulator.cluster import NodeSpec
 
 PATIENCE_SECONDS = 60.0
@@ -127,7 +130,8 @@ async def test_a_rules_whole_life(world: World) -> None:
     changed["spec"]["rules"][0] |= {"labels": {"vendor.io/other": "1"}, "labelsTemplate": "", "taints": []}
     await world.apply(changed)
     node = await world.node(lambda node: of_rules(node)[3] == {"vendor.io/seats"})
-    found = of_rules(await world.node(lambda node: len(of_rules(node)[1]) == 4))
+    settled = {RESOURCES_BOOK: "vendor.io/seats"}
+    found = of_rules(await world.node(lambda node: settled.items() <= node.metadata.annotations.items()))
     assert found[0] == {"vendor.io/other"}
     assert found[2] == []
 
@@ -177,3 +181,17 @@ async def test_switched_off_it_leaves_the_labels_of_the_machine_and_nothing_else
     node = await world.client.get(Node, "n1")
     assert of_rules(node) == (set(), {}, [], set())
     assert not [name for name in node.metadata.labels if name.startswith(PREFIX)]
+
+
+async def test_kinds_that_another_installation_defined_stay_its_own(world: World) -> None:
+    kind = next(made for made in crds() if made["spec"]["names"]["kind"] == "NodeFeatureRule")
+    theirs = {**kind, "metadata": {"name": kind["metadata"]["name"], "labels": {"owner": "theirs"}}}
+    where = resource_of(kind)
+    await world.client.apply(theirs, "their-installation", resource=where)
+    await world.gpuplane("install", "-q")
+    await world.node(lambda node: node.metadata.labels.get(f"{PREFIX}pci-10de.present"))
+    await world.gpuplane("uninstall", "-q")
+    left = json.loads(await world.client.request("GET", where.path()))["items"]
+    assert [(one["metadata"]["name"], one["metadata"]["labels"]) for one in left] == [
+        (kind["metadata"]["name"], {"owner": "theirs"})
+    ]

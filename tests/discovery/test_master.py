@@ -11,7 +11,7 @@ from gpuplane.api.meta import ObjectMeta
 from gpuplane.api.nodefeature import NodeFeature, NodeFeatureRule
 from gpuplane.api.nodefeature_node import LABELS_BOOK, patches
 from gpuplane.discovery.features import Features
-from gpuplane.discovery.master import decide, refused
+from gpuplane.discovery.master import decide, evaluate, refused
 from gpuplane.discovery.publish import wanted_object
 
 NODE = Node(metadata=ObjectMeta(name="n", uid="u"))
@@ -40,7 +40,7 @@ def others(labels: dict[str, str], name: str = "vendor", **attributes: str) -> N
 
 def decision(node: Node, objects: list[NodeFeature], rules: list[NodeFeatureRule]) -> Any:
     bad = {one.metadata.name: why for one in rules if (why := refused(one))}
-    return decide(node, objects, rules, bad, "gpu-operator")
+    return decide(node, evaluate(objects, rules, bad, "gpu-operator"))
 
 
 NEW = rule("new", major={"op": "Ge", "value": ["5"]})

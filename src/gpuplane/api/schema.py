@@ -13,7 +13,7 @@ import inspect
 import textwrap
 from collections.abc import Iterator
 from functools import cache
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from msgspec import inspect as types
@@ -195,6 +195,10 @@ class Served(msgspec.Struct, frozen=True):
     defaults: bool = True
 
 
+OURS: Final = {"app.kubernetes.io/part-of": "gpuplane"}
+"""On our definitions: kinds that other projects have too may have been defined by them before."""
+
+
 def definition(served: Served) -> Schema:
     """The CustomResourceDefinition of a kind."""
     resource = served.kind.RESOURCE
@@ -217,7 +221,7 @@ def definition(served: Served) -> Schema:
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"{resource.plural}.{resource.group}"},
+        "metadata": {"name": f"{resource.plural}.{resource.group}", "labels": dict(OURS)},
         "spec": {
             "group": resource.group,
             "scope": "Namespaced" if resource.namespaced else "Cluster",

@@ -10,6 +10,8 @@ from typing import Any, Final, Literal
 import msgspec
 import yaml
 
+from gpuplane.api.nodefeature import GROUP as NODE_FEATURES
+from gpuplane.api.schema import OURS
 from gpuplane.cli.terminal import Terminal
 from gpuplane.errors import NoAnswer, Retryable
 from gpuplane.kube import Client, NotFound
@@ -54,6 +56,11 @@ async def _install(options: Namespace, screen: Terminal, wanted: list[Manifest])
         try:
             async with asyncio.timeout(options.timeout):
                 for manifest in wanted:
+                    if await of_others(client, manifest):
+                        screen.say(
+                            f" {screen.glyph('good')} {_title(manifest)} is another installation's: left as it is"
+                        )
+                        continue
                     await apply(client, manifest)
                     screen.say(f" {screen.glyph('good')} {_title(manifest)}")
         except TimeoutError:
@@ -62,6 +69,19 @@ async def _install(options: Namespace, screen: Terminal, wanted: list[Manifest])
         screen.json("Installation", {"applied": [_title(manifest) for manifest in wanted]})
     if not options.wait:
         screen.say("Next: gpuplane status --wait")
+
+
+async def of_others(client: Client, manifest: Manifest) -> bool:
+    """Whether a kind that we share with node feature discovery was defined by another installation of it."""
+    if manifest["kind"] != "CustomResourceDefinition" or manifest["spec"]["group"] != NODE_FEATURES:
+        return False
+    resource = resource_of(manifest)
+    try:
+        body = await client.request("GET", resource.path(None, manifest["metadata"]["name"]))
+    except NotFound:
+        return False
+    labels = msgspec.json.decode(body)["metadata"].get("labels") or {}
+    return not OURS.items() <= labels.items()
 
 
 async def apply(client: Client, manifest: Manifest) -> None:
@@ -111,8 +131,10 @@ def _late(manifest: Manifest, aim: str, seconds: float, command: str) -> NoAnswe
 async def _remove(client: Client, manifest: Manifest) -> bool:
     """Delete one object and wait until it is gone: the policy first brings every node back to what it was.
 
-    False when it was not there.
+    False when it was not there, or was not ours.
     """
+    if await of_others(client, manifest):
+        return False
     resource = resource_of(manifest)
     meta = manifest["metadata"]
     # NB: never so for the policy: its operands would be deleted before they have given the nodes back.

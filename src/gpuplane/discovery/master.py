@@ -25,7 +25,7 @@ import msgspec
 from gpuplane import names
 from gpuplane.api.core import Node
 from gpuplane.api.nodefeature import NODE_NAME_LABEL, NodeFeature, NodeFeatureRule
-from gpuplane.api.nodefeature_checks import label_problems
+from gpuplane.api.nodefeature_checks import full_name, label_problems
 from gpuplane.api.nodefeature_node import Wanted, merged, other_discovery, owned, patches
 from gpuplane.api.validation import check_object, errors
 from gpuplane.discovery.features import Features, covers, from_api, needs, union
@@ -45,42 +45,41 @@ class Decision(msgspec.Struct, frozen=True):
     failed: dict[str, str] = {}
 
 
-def decide(
-    node: Node,
-    published: Sequence[NodeFeature],
-    rules: Sequence[NodeFeatureRule],
-    bad: Mapping[str, str],
-    namespace: str,
+def evaluate(
+    published: Sequence[NodeFeature], rules: Sequence[NodeFeatureRule], bad: Mapping[str, str], namespace: str
 ) -> Decision:
-    """What one Node shall have. Pure.
+    """What rules want of a node with these NodeFeatures. Pure, and the costly part: it does not change with the Node.
 
     Args:
-        published: its NodeFeatures; ours are in `namespace`.
+        published: the node's NodeFeatures; ours are in `namespace`.
         bad: by name, why a NodeFeatureRule cannot be taken at all.
     """
-    if other_discovery(node.metadata.annotations):
-        return Decision(Wanted())
-    failed = dict(bad)
-    sound = [rule for rule in rules if rule.metadata.name not in failed]
     answers = [asked for one in published if (asked := asked_for(one.metadata.annotations)) is not None]
     asked = needs(rule for one in rules for rule in one.spec.rules)
     if rules and not any(covers(answer, asked) for answer in answers):
-        return Decision(None, failed)
+        return Decision(None, dict(bad))
     order = sorted(
         published, key=lambda one: (one.metadata.namespace != namespace, one.metadata.name, one.metadata.namespace)
     )
     features = union(*(from_api(one.spec.features) for one in order), Features())
-    outcome = evaluate_objects(sound, features)
-    failed |= outcome.failed
-    requested = {
-        name: value
+    outcome = evaluate_objects([rule for rule in rules if rule.metadata.name not in bad], features)
+    labels = {
+        full_name(name): value
         for one in order
         for name, value in one.spec.labels.items()
         if next(label_problems(name, value, ""), None) is None
     }
-    labels = {name if "/" in name else names.FEATURE_PREFIX + name: value for name, value in requested.items()}
     wanted = msgspec.structs.replace(outcome.wanted, labels={**labels, **outcome.wanted.labels})
-    return Decision(merged(owned(node), wanted) if failed else wanted, failed)
+    return Decision(wanted, {**bad, **outcome.failed})
+
+
+def decide(node: Node, evaluated: Decision) -> Decision:
+    """What this Node shall have, given what rules want of a node with its features. Pure."""
+    if other_discovery(node.metadata.annotations):
+        return Decision(Wanted())
+    if evaluated.wanted is None or not evaluated.failed:
+        return evaluated
+    return Decision(merged(owned(node), evaluated.wanted), evaluated.failed)
 
 
 def refused(rule: NodeFeatureRule) -> str:
@@ -115,6 +114,7 @@ class Master:
         self.published.add_index("node", _node_of)
         self._written: dict[str, int] = {}
         self._judged: dict[str, tuple[str, str]] = {}  # name of a rule -> its version, why it cannot be taken
+        self._evaluated: dict[str, tuple[tuple[str, ...], Decision]] = {}
         self._said: dict[str, str] = {}
         self.writes = 0
         self.controller = Controller(
@@ -133,16 +133,26 @@ class Master:
         node = self.nodes.get(name)
         published = self.published.by_index("node", name)
         if node is None:
+            self._evaluated.pop(name, None)
             await self._collect(published)
             return
         if int(node.metadata.resource_version or 0) < self._written.get(name, 0):
             return  # the watch will bring what was written
         rules = self.rules.items()
-        bad = {rule.metadata.name: why for rule in rules if (why := self._judge(rule))}
-        decision = decide(node, published, rules, bad, self._namespace)
+        decision = decide(node, self._evaluate(name, published, rules))
         self._tell(rules, decision.failed, name)
         if decision.wanted is not None:
             await self._write(node, decision.wanted)
+
+    def _evaluate(self, name: str, published: Sequence[NodeFeature], rules: Sequence[NodeFeatureRule]) -> Decision:
+        """`evaluate`, once for each version of the rules and of what the node publishes: Nodes change all the time."""
+        metas = (*(one.metadata for one in published), *(rule.metadata for rule in rules))
+        versions = tuple(f"{meta.namespace}/{meta.name} {meta.resource_version}" for meta in metas)
+        known = self._evaluated.get(name)
+        if known is None or known[0] != versions:
+            bad = {rule.metadata.name: why for rule in rules if (why := self._judge(rule))}
+            known = self._evaluated[name] = (versions, evaluate(published, rules, bad, self._namespace))
+        return known[1]
 
     def _judge(self, rule: NodeFeatureRule) -> str:
         """`refused`, once for each version of a rule."""
