@@ -95,7 +95,7 @@ class LightNodes:
         self._watching = Client(endpoint, user_agent="gpuplane-light-nodes")
         self.client.hubs = Hubs(self._watching)
         # NB: tokens are asked for inside requests that count against the limit, so by a client that does not.
-        self.accounts = Accounts(self._watching, self.client.hubs, limit)
+        self.accounts = Accounts(self._watching, self.client.hubs, limit, cluster.ca)
         self.processes = Processes(directory, self._watching, cluster)
         self.directory = directory
         self._server = Server(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import ssl
 from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -70,9 +71,13 @@ class PodAuth:
 class Accounts:
     """The clients of all light nodes' pods: one identity each, and the connections of one client for all."""
 
-    def __init__(self, client: Client, hubs: Hubs, limit: asyncio.Semaphore) -> None:
+    def __init__(self, client: Client, hubs: Hubs, limit: asyncio.Semaphore, ca: bytes) -> None:
+        """`ca`: of the API server, PEM; empty for plain HTTP."""
         self._client = client
-        self._shared = ViewClient(client.endpoint, user_agent="gpuplane-light/operands")
+        # NB: a client with a certificate is known by that, whatever token it sends.
+        tls = ssl.create_default_context(cadata=ca.decode()) if ca else client.endpoint.tls
+        endpoint = msgspec.structs.replace(client.endpoint, tls=tls)
+        self._shared = ViewClient(endpoint, user_agent="gpuplane-light/operands")
         self._shared.hubs = hubs
         self._shared.limit = limit
 
