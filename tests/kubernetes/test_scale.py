@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import re
 import signal
@@ -30,7 +29,7 @@ COUNT: Final = 200
 MACHINE: Final = "t4-ubuntu22"
 OURS: Final = f"system:serviceaccount:{names.OPERATOR_NAMESPACE}:"
 RESOURCES: Final = ("nodes", "gpunodes")
-PATIENCE_S: Final = 240.0
+PATIENCE_S: Final = 400.0  # alone it takes a tenth of that
 LIGHT_NODES: Final = """
 import asyncio, sys
 from pathlib import Path
@@ -39,7 +38,7 @@ asyncio.run(run_light_nodes(count={count}, directory=Path({directory!r}), kubeco
                             machine={machine!r}))
 """
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(900)
 Writes = Counter[tuple[str, str]]
 """Successful writes by (account, resource)."""
 
@@ -92,7 +91,8 @@ async def test_no_more_writes_than_on_the_embedded_cluster(
     finally:
         os.killpg(nodes.pid, signal.SIGTERM)
         await nodes.wait()
-    print(json.dumps({"embedded": sum(embedded.values()) / COUNT, "real": sum(real.values()) / COUNT}))
+    print(f"writes a node: embedded {sum(embedded.values()) / COUNT:.2f}, real {sum(real.values()) / COUNT:.2f}")
     by_account = {key: (embedded[key], real[key]) for key in embedded | real}
+    print(by_account)
     # A busy machine moves a report or two from one write into the next; more than that is a difference.
     assert sum(real.values()) <= sum(embedded.values()) * 1.02, by_account

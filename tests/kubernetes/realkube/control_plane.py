@@ -172,6 +172,7 @@ class ControlPlane:
             "--allow-privileged=true",
             f"--audit-policy-file={self._audit_policy()}",
             f"--audit-log-path={self.audit_log}",
+            "--audit-log-maxsize=10000",  # MB; one file, however long the tests run
             "--profiling=false",
         ]
 
@@ -196,6 +197,8 @@ class ControlPlane:
             f"--service-account-private-key-file={self.pki / 'sa.key'}",
             f"--root-ca-file={self.pki / 'ca.crt'}",
             "--use-service-account-credentials",
+            "--kube-api-qps=500",  # its 20 a second are for other controllers' sake, and would be what is measured
+            "--kube-api-burst=1000",
             "--leader-elect=false",
             f"--bind-address={HOST}",
             f"--secure-port={self.state.ports['kube-controller-manager']}",
@@ -214,7 +217,7 @@ class ControlPlane:
         ]
         kubeconfig = self.pki / "kube-scheduler.kubeconfig"
         if self.scheduler_config is None:
-            return [*arguments, f"--kubeconfig={kubeconfig}"]
+            return [*arguments, f"--kubeconfig={kubeconfig}", "--kube-api-qps=500", "--kube-api-burst=1000"]
         config = msgspec.yaml.decode(self.scheduler_config.read_bytes())
         config["clientConnection"] = {"kubeconfig": str(kubeconfig)}
         config["leaderElection"] = {"leaderElect": False}
