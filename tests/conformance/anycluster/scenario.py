@@ -23,6 +23,7 @@ _MOUNT: Final = re.compile(r"\bkube-api-access-\w{5}\b")
 _NUMBER: Final = re.compile(
     r"(?<=record \()\d+|(?<=current: )\d+|(?<=resource version: )\d+|(?<=object meta: )\d+\b(?!-)"
 )
+_SET: Final = re.compile(r'(?<=ReplicaSet "d-)[a-z0-9]+')
 _ADDRESS: Final = re.compile(r"\b10\.\d+\.\d+\.\d+\b")
 _VERSIONS: Final = ("resourceVersion", "continue", "clusterIP", "nodePort")
 _HASHES: Final = ("pod-template-hash", "controller-revision-hash", "deprecated.daemonset.template.generation")
@@ -68,6 +69,7 @@ class Normal:
             text = text.replace(name, self.names[name])
         text = _UUID.sub("UID", text)
         text = _NUMBER.sub("VERSION", text)
+        text = _SET.sub("HASH", text)
         text = _MOUNT.sub("kube-api-access-XXXXX", text)
         return _ADDRESS.sub("ADDRESS", _TIME.sub("TIME", text))
 
