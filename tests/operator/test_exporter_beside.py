@@ -1,0 +1,61 @@
+"""The objects beside the exporter come where they can and go when they are not wanted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gpuplane.kube import NotFound
+from gpuplane.operator import cluster
+from gpuplane.operator.cluster import MONITOR_CHECK_SECONDS, ClusterWriter
+
+SERVICE = "/api/v1/namespaces/gpu-operator/services/nvidia-dcgm-exporter"
+MONITOR = "/apis/monitoring.coreos.com/v1/namespaces/gpu-operator/servicemonitors/nvidia-dcgm-exporter"
+
+
+class FakeClient:
+    """An API server that knows the paths in `there`."""
+
+    def __init__(self, *there: str) -> None:
+        self.there = set(there)
+        self.asked: list[tuple[str, str]] = []
+
+    async def request(self, method: str, path: str) -> bytes:
+        self.asked.append((method, path))
+        if path not in self.there:
+            raise NotFound(f"no {path}")
+        if method == "DELETE":
+            self.there.remove(path)
+        return b"{}"
+
+
+def writer(client: FakeClient) -> Any:
+    return ClusterWriter(client, "image", lambda: "")  # type: ignore[arg-type]
+
+
+async def test_what_is_not_wanted_is_deleted_once() -> None:
+    client = FakeClient(SERVICE, MONITOR)
+    keeper = writer(client)
+    await keeper._remove_beside([{"kind": "Service"}])
+    assert client.asked == [("DELETE", MONITOR)]
+    await keeper._remove_beside([{"kind": "Service"}])
+    assert len(client.asked) == 1
+    await keeper._remove_beside([])
+    assert client.there == set()
+    await keeper._remove_beside([{"kind": "Service"}, {"kind": "ServiceMonitor"}])
+    await keeper._remove_beside([])
+    assert len(client.asked) == 4, "what was made again is deleted again"
+
+
+async def test_a_monitor_is_looked_for_once_a_minute_until_it_is_served(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(cluster.time, "monotonic", lambda: now[0])
+    client = FakeClient()
+    keeper = writer(client)
+    assert [await keeper._serves_monitors() for _ in range(3)] == [False] * 3
+    assert len(client.asked) == 1
+    client.there.add("/apis/monitoring.coreos.com/v1")
+    now[0] += MONITOR_CHECK_SECONDS
+    assert [await keeper._serves_monitors() for _ in range(3)] == [True] * 3
+    assert len(client.asked) == 2
