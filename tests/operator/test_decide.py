@@ -263,6 +263,34 @@ def test_free_gpus_alone_can_wait_and_are_told_in_the_end() -> None:
     assert settling.wait("n1", plan, nodes=1) == 0.0
 
 
+def progress(*done: StageName) -> NodePlan:
+    """A plan with news that can wait."""
+    stages = {name.value: Stage(state=StageState.DONE, since=NOW) for name in done}
+    return NodePlan(status=GPUNodeStatus(stages=stages), urgent=False)
+
+
+def test_progress_of_many_nodes_is_held_back_while_they_get_on() -> None:
+    clock = [0.0]
+    settling = Settling(lambda: clock[0])
+    assert settling.wait("n1", progress(S.DRIVER), nodes=200) == 60
+    clock[0] = 50
+    assert settling.wait("n1", progress(S.DRIVER), nodes=200) == 10
+    assert settling.wait("n1", progress(S.DRIVER, S.TOOLKIT), nodes=200) == 60
+    clock[0] = 110
+    assert settling.wait("n1", progress(S.DRIVER, S.TOOLKIT), nodes=200) == 0
+    assert settling.wait("n1", progress(S.DRIVER, S.TOOLKIT), nodes=200) == 60
+
+
+def test_progress_is_not_held_back_for_ever() -> None:
+    clock = [0.0]
+    settling = Settling(lambda: clock[0])
+    written = 0
+    for step in range(100):
+        clock[0] = step * 30.0
+        written += settling.wait("n1", progress(*list(S)[: 1 + step % 2]), nodes=200) == 0
+    assert written == 100 * 30 // (Settling.PATIENCE * 60 + 30)
+
+
 reports = st.lists(
     st.tuples(
         st.sampled_from([S.DRIVER, S.TOOLKIT, S.CUDA, S.PLUGIN]),

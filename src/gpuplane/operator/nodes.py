@@ -15,7 +15,7 @@ import msgspec
 
 from gpuplane import names
 from gpuplane.api.core import Node
-from gpuplane.api.gpunode import GPUNode, GPUNodeStatus
+from gpuplane.api.gpunode import GPUNode, GPUNodeStatus, StageState
 from gpuplane.api.meta import Resource, to_dict
 from gpuplane.kube import AlreadyExists, Client, Conflict, NotFound
 from gpuplane.operator.decide import NodePlan, decide
@@ -30,17 +30,28 @@ FEATURE_LABELLER: Final = names.FIELD_MANAGER_PREFIX + "discovery"
 FREE_SECONDS: Final = 5.0  # pods come and go; the number of free GPUs is written no more often than this
 
 
+class _Held(msgspec.Struct, frozen=True):
+    """What is not written yet: the stages' states, and when it is written as it is, and at the latest."""
+
+    stages: tuple[tuple[str, StageState], ...]
+    due: float
+    latest: float
+
+
 class Settling:
     """Holds back progress that a later write will carry as well.
 
     A few nodes show each step at once; a hundred on their way together save the API server a write for each stage. The
     delay grows with the square of the number of nodes, up to about the time in which so many come up: 40 ms for 4, 25 s
-    for 100, a minute from 155 to 600, 100 s for 1,000.
+    for 100, a minute from 155 to 600, 100 s for 1,000. A node that gets on starts it anew, so that a slow cluster costs
+    no more writes than a fast one; what is held back for PATIENCE delays is written all the same.
     """
+
+    PATIENCE: Final = 5
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._due: dict[str, float] = {}
+        self._held: dict[str, _Held] = {}
         self._first: dict[str, dict[tuple[str, str], str]] = {}
 
     def dated(self, name: str, plan: NodePlan) -> NodePlan:
@@ -58,15 +69,19 @@ class Settling:
     def wait(self, name: str, plan: NodePlan, nodes: int) -> float:
         """Seconds to hold the status of `plan` back; 0 means write it now."""
         if plan.status is None or plan.urgent:
-            self._due.pop(name, None)
+            self._held.pop(name, None)
             return 0.0
+        now = self._clock()
         delay = FREE_SECONDS if plan.only_free else min(nodes * nodes / 400, max(60.0, nodes / 10))
-        due = self._due.setdefault(name, self._clock() + delay)
-        left = due - self._clock()
-        if left <= 0:
-            self._due.pop(name, None)
+        stages = tuple((stage, value.state) for stage, value in sorted(plan.status.stages.items()))
+        held = self._held.get(name) or _Held(stages, due=now + delay, latest=now + self.PATIENCE * delay)
+        if held.stages != stages:
+            held = _Held(stages, due=min(now + delay, held.latest), latest=held.latest)
+        self._held[name] = held
+        if held.due <= now:
+            self._held.pop(name)
             return 0.0
-        return left
+        return held.due - now
 
 
 class NodeWriter:
