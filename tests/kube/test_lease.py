@@ -6,8 +6,10 @@ import asyncio
 
 import pytest
 
-from gpuplane.api.core import LeaseSpec
-from gpuplane.kube import Lease, LeaseLost
+from gpuplane.api.core import ConfigMap, LeaseSpec
+from gpuplane.api.meta import ObjectMeta
+from gpuplane.kube import Endpoint, Fenced, Lease, LeaseLost
+from gpuplane.kube.auth import StaticAuth
 from gpuplane.kube.lease import Observed, Verdict, judge
 
 LEASES = "/apis/coordination.k8s.io/v1/leases"
@@ -121,6 +123,31 @@ async def test_what_the_work_raises_is_raised_and_the_lease_given_up(harness, cl
     with pytest.raises(ValueError, match="broken"):
         await lease.lead(work)
     assert record(harness).get("holderIdentity", "") == ""
+
+
+async def test_a_holder_that_slept_too_long_writes_nothing_more(harness, clock):
+    """A stopped process goes on at the very line where it was, which may be in front of a write."""
+    one = Candidate(harness, clock, "one")
+    await one.started.wait()
+    endpoint = Endpoint(host="127.0.0.1", port=harness.port, auth=StaticAuth(token="t0"))
+    async with Fenced(endpoint) as writer:
+        writer.fence = one.lease
+        await writer.create(ConfigMap(metadata=ObjectMeta(name="a", namespace="default")))
+        two = Candidate(harness, clock, "two")
+        await turn(harness, clock, 4)
+        clock.jump(60)  # nobody has run meanwhile
+        assert one.leads
+        with pytest.raises(LeaseLost, match="not written"):
+            await writer.create(ConfigMap(metadata=ObjectMeta(name="b", namespace="default")))
+        await turn(harness, clock, 20)
+        assert (one.leads, two.leads) == (False, True)
+        with pytest.raises(LeaseLost):
+            await writer.delete(ConfigMap, "a", "default")
+        assert (await writer.get(ConfigMap, "a", "default")).metadata.name == "a", "reading it may"
+    writes = [request.method for request in harness.server.log if "configmaps" in request.path]
+    assert writes == ["POST", "GET"]
+    await asyncio.gather(one.task, return_exceptions=True)
+    await two.end()
 
 
 async def test_durations_that_cannot_work_are_refused(harness):

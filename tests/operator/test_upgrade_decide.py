@@ -532,3 +532,24 @@ def test_no_cluster_goes_beyond_its_limits_and_no_node_is_stuck(
         works = (machine.name, machine.driver.digest if machine.driver else "") not in broken
         assert machine.cordoned == machine.was_cordoned or not works, node
         assert not machine.initial or machine.state is S.FAILED
+
+
+def test_two_hundred_nodes_go_through_in_virtual_time() -> None:
+    """A quarter may be away; the pods of each take their time, and one driver in fifty does not come up."""
+    rng = random.Random(7)
+    rules = Rules(enabled=True, parallel=0, unavailable=scaled("25%", 200))
+    machines = {f"n{i}": Machine(f"n{i}", rng, cordoned=False, pods=rng.randrange(4)) for i in range(200)}
+    broken = frozenset((name, NEW) for name in machines if rng.random() < 0.02)
+    most, now = 0, START
+    for _ in range(400):
+        now += 20.0
+        for step in plan([machine.seen(NEW, broken) for machine in machines.values()], rules, Now(now, f"T{now}")):
+            machines[step.node].apply(step, now)
+        most = max(most, away(machines))
+        for machine in machines.values():
+            machine.turn(NEW, broken, 20.0)
+    assert most == 50
+    bad = {name for name, _ in broken}
+    assert {name for name, machine in machines.items() if machine.state is S.FAILED} == bad
+    assert all(machine.state is S.DONE for name, machine in machines.items() if name not in bad)
+    assert not any(machine.cordoned for machine in machines.values())

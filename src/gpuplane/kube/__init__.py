@@ -29,7 +29,7 @@ from gpuplane.kube.errors import (
 )
 from gpuplane.kube.events import EventRecorder
 from gpuplane.kube.informer import Informer
-from gpuplane.kube.lease import Lease, LeaseLost
+from gpuplane.kube.lease import Fenced, Lease, LeaseLost
 from gpuplane.kube.queue import QueueClosed, WorkQueue
 from gpuplane.kube.watch import Event, EventType
 
@@ -48,6 +48,7 @@ __all__ = [
     "Event",
     "EventRecorder",
     "EventType",
+    "Fenced",
     "Forbidden",
     "Gone",
     "Informer",

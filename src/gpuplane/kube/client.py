@@ -17,7 +17,7 @@ import logging
 import random
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import Any, Final, Literal, TypeVar, overload
+from typing import Any, Final, Literal, Self, TypeVar, overload
 from urllib.parse import quote, urlencode
 
 import msgspec
@@ -82,14 +82,14 @@ class Client:
     @classmethod
     def connect(
         cls, kubeconfig: Path | None = None, context: str | None = None, *, user_agent: str = "gpuplane"
-    ) -> Client:
+    ) -> Self:
         """A client for the configured cluster (see `gpuplane.kube.config`). Opens nothing yet. Raises ConfigError."""
         return cls(load(kubeconfig, context), user_agent=user_agent)
 
     async def aclose(self) -> None:
         await self._pool.aclose()
 
-    async def __aenter__(self) -> Client:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *exc: object) -> None:

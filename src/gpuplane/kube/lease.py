@@ -7,6 +7,8 @@ Invariants:
 - Every write carries the resource version that was read, so of two takers one gets a Conflict.
 - Work is cancelled when the lease could not be renewed for `renew` seconds, which is before anybody else may take it.
 - Leaving gives the lease up, so that the next one starts at once.
+- A process that was stopped and goes on learns first that its time is over: `Fenced` asks before every write, so that
+  one that was deposed in its sleep writes nothing more.
 """
 
 from __future__ import annotations
@@ -14,8 +16,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from enum import Enum
+from typing import Any
 
 import msgspec
 
@@ -56,6 +59,27 @@ def judge(observed: Observed, identity: str, now: float) -> Verdict:
     return Verdict.TAKEN
 
 
+class Fenced(Client):
+    """A client whose writes go out only while a lease is held; reading it may always."""
+
+    fence: Lease | None = None
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        params: Mapping[str, str] | None = None,
+        body: Any = None,
+        content_type: str = "application/json",
+        *,
+        replay: bool | None = None,
+    ) -> bytes:
+        """As Client's. Raises LeaseLost for a write without the lease."""
+        if method not in ("GET", "HEAD") and self.fence is not None and not self.fence.holds:
+            raise LeaseLost("not written, for another one may lead by now", where=f"{method} {path}")
+        return await super().request(method, path, params, body, content_type, replay=replay)
+
+
 class Lease:
     """
     Args:
@@ -89,6 +113,12 @@ class Lease:
         self._clock = clock or SystemClock()
         self._observed: Observed | None = None
         self._version = ""
+        self._good = float("-inf")  # when the last write of ours that was let through began
+
+    @property
+    def holds(self) -> bool:
+        """Whether the lease is ours beyond doubt: nobody else may take it yet."""
+        return self.holder == self.identity and self._clock.now() < self._good + self._renew
 
     async def lead(self, work: Callable[[], Awaitable[None]]) -> None:
         """Waits for the lease, then runs `work` while holding it.
@@ -127,10 +157,9 @@ class Lease:
             await self._clock.sleep(self._retry)
 
     async def _keep(self) -> None:
-        good = self._clock.now()
         while True:
             await self._clock.sleep(self._retry)
-            left = good + self._renew - self._clock.now()
+            left = self._good + self._renew - self._clock.now()
             if left <= 0:
                 raise LeaseLost(f"could not be renewed for {self._renew:g} s", where=f"lease {self._name}")
             try:
@@ -142,10 +171,17 @@ class Lease:
                 continue
             if not mine:
                 raise LeaseLost(f"taken by {self.holder}", where=f"lease {self._name}")
-            good = self._clock.now()
 
     async def _try(self) -> bool:
         """One look, and one write if the lease is ours or free; whether we hold it now."""
+        began = self._clock.now()
+        if not await self._look_and_write():
+            return False
+        # NB: from the beginning of the try: others count from when they see the write, which is later.
+        self._good = began
+        return True
+
+    async def _look_and_write(self) -> bool:
         try:
             lease = await self._client.get(LeaseObject, self._name, self._namespace)
         except NotFound:
@@ -190,6 +226,6 @@ class Lease:
             return
         spec = msgspec.structs.replace(self._observed.spec, holder_identity="", lease_duration_seconds=1)
         meta = ObjectMeta(name=self._name, namespace=self._namespace, resource_version=self._version)
-        await self._client.replace(LeaseObject(metadata=meta, spec=spec))
         self.holder = ""
+        await self._client.replace(LeaseObject(metadata=meta, spec=spec))
         log.info("lease %s: given up", self._name)

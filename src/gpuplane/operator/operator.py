@@ -19,7 +19,7 @@ from gpuplane.api.meta import to_dict
 from gpuplane.api.nvidiadriver import NVIDIADriver
 from gpuplane.api.requests import gpus_held
 from gpuplane.errors import Retryable
-from gpuplane.kube import Client, Controller, EventRecorder, Informer, Lease, Source, SystemClock, TokenBucket
+from gpuplane.kube import Client, Controller, EventRecorder, Fenced, Informer, Lease, Source, SystemClock, TokenBucket
 from gpuplane.operand.http import serving
 from gpuplane.operator.cluster import ClusterView, ClusterWriter
 from gpuplane.operator.discovery import COMPONENTS as DISCOVERY
@@ -46,9 +46,14 @@ GATHER_SECONDS_PER_NODE: Final = 0.005
 async def run(options: Namespace) -> None:
     """Run until cancelled, as the only one that works (a lease decides)."""
     identity = os.environ.get("POD_NAME") or f"operator-{os.getpid()}"
-    async with Client.connect(options.kubeconfig, options.context, user_agent="gpuplane-operator") as client:
+    agent = "gpuplane-operator"
+    async with (
+        Client.connect(options.kubeconfig, options.context, user_agent=agent) as own,
+        Fenced.connect(options.kubeconfig, options.context, user_agent=agent) as client,
+    ):
+        lease = Lease(own, LEASE, os.environ.get("POD_NAMESPACE", names.OPERATOR_NAMESPACE), identity=identity)
+        client.fence = lease
         operator = Operator(client, image=await own_image(client), identity=identity)
-        lease = Lease(client, LEASE, os.environ.get("POD_NAMESPACE", names.OPERATOR_NAMESPACE), identity=identity)
         port = PORT if options.port is None else options.port
         async with serving(paths(operator), os.environ.get("POD_IP", ""), port):
             await lease.lead(operator.run)

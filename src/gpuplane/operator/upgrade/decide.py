@@ -182,7 +182,7 @@ def _restart(node: NodeFacts, rules: Rules, now: Now) -> Step | None:
         return _wait(node, "waits for the driver's next pod", left)
     if node.loaded:
         return _move(node, S.VALIDATION, now, event="the driver is loaded")
-    if node.troubled >= PATIENCE_SECONDS:
+    if _worn_out(node):
         return _wrong(node, now, node.trouble)
     return _wait(node, node.trouble or "the driver is being installed", _sooner(node, left))
 
@@ -198,7 +198,7 @@ def _validation(node: NodeFacts, rules: Rules, now: Now) -> Step | None:
     if node.validated:
         return _move(node, S.UNCORDON, now, event="validated")
     left = _left(node, VALIDATION_SECONDS, now)
-    if left <= 0 or node.troubled >= PATIENCE_SECONDS:
+    if left <= 0 or _worn_out(node):
         return _wrong(node, now, node.trouble or f"not validated in {VALIDATION_SECONDS:.0f} s")
     return _wait(node, node.trouble or "the driver is being validated", _sooner(node, left))
 
@@ -369,6 +369,11 @@ def _left(node: NodeFacts, seconds: float, now: Now) -> float:
         return FOREVER
     since = node.since if node.since is not None else now.seconds
     return min(seconds, since + seconds - now.seconds)
+
+
+def _worn_out(node: NodeFacts) -> bool:
+    """Whether a stage has failed for longer than its operand's tries deserve patience."""
+    return bool(node.trouble) and node.troubled >= PATIENCE_SECONDS
 
 
 def _sooner(node: NodeFacts, left: float) -> float:
