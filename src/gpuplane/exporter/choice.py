@@ -6,10 +6,7 @@ that gpuplane does not offer is no error, since lists made for DCGM are full of 
 
 from __future__ import annotations
 
-import csv
-import difflib
 import re
-from importlib import resources
 from pathlib import Path
 from typing import Final
 
@@ -98,12 +95,16 @@ def parse(text: str, *, where: str = "") -> Choice:
 
 def _parts(line: str) -> list[str]:
     """The cells of one line. An open quote is closed at the line's end: help texts have single ones now and then."""
+    import csv  # late, as below: most exporters have no file, and their memory counts
+
     [cells] = csv.reader([line], skipinitialspace=True)
     return [cell.strip() for cell in cells]
 
 
 def _dcgm_names() -> frozenset[str]:
     # Read only for a file that names what is not offered; not kept.
+    from importlib import resources
+
     text = resources.files("gpuplane.exporter").joinpath("dcgm_fields.txt").read_text()
     return frozenset("DCGM_FI_" + name for name in text.split()) | OWN_OF_DCGM_EXPORTER
 
@@ -113,5 +114,7 @@ def _is_known(name: str) -> bool:
 
 
 def _resembling(name: str) -> str:
+    import difflib
+
     close = difflib.get_close_matches(name, [*OFFERED_METRICS, *OFFERED_LABELS], n=1)
     return f"; did you mean {close[0]}" if close else ""
