@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 
 from gpuplane.api.core import Container, ObjectMeta, Pod, PodSpec, PodStatus, Resources
 from gpuplane.api.gpunode import GPU, GPUNode, GPUNodeStatus, Machine, Stage, StageName, StageState, summarize
-from gpuplane.cli.overview import overview
-from gpuplane.cli.status_text import age, gpus_page, nodes_page
-from gpuplane.cli.terminal import Terminal
+from gpuplane.cli.overview import UpgradeView, overview
+from gpuplane.cli.status_text import gpus_page, nodes_page
+from gpuplane.cli.terminal import Terminal, age
 
 NOW = datetime(2026, 11, 20, 10, 0, 30, tzinfo=UTC)
 
@@ -130,3 +130,21 @@ def test_stages_take_the_time_since_the_one_before() -> None:
 
 def test_ages_are_short() -> None:
     assert [age(at(0), NOW), age("2026-11-20T09:46:30Z", NOW), age("2026-11-11T10:00:00Z", NOW)] == ["30s", "14m", "9d"]
+
+
+def test_upgrades_say_where_nodes_are_since_when_and_why() -> None:
+    upgrades = {
+        "a": UpgradeView("upgrade-done"),
+        "b": UpgradeView("pod-deletion-required", at(10), "waits for ml/train to go"),
+        "c": UpgradeView("upgrade-failed", at(0), "back on the driver before"),
+        "d": UpgradeView("upgrade-required", at(0)),
+    }
+    nodes = [gpunode(name) for name in upgrades]
+    page = nodes_page("prod", overview(nodes, (), dict.fromkeys(upgrades, 2), {}, upgrades), screen(), NOW)
+    at_work = [line.split() for line in page[page.index("Driver upgrade") :].splitlines()]
+    assert " ".join(at_work[0]) == "Driver upgrade 1 of 4 nodes 1 on the way 1 waiting 1 failed"
+    assert at_work[1][1:4] == ["b", "pod-deletion-required", "20s"]
+    assert at_work[2][1:4] == ["c", "upgrade-failed", "30s"]
+    assert len(at_work) == 3
+    done = overview(nodes, (), {}, {}, {"a": UpgradeView("upgrade-done")})
+    assert "Driver upgrade" not in nodes_page("prod", done, screen(), NOW)

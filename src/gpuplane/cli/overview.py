@@ -20,9 +20,17 @@ class Holder(msgspec.Struct, frozen=True, rename="camel"):
     gpus: int
 
 
+class UpgradeView(msgspec.Struct, frozen=True, rename="camel"):
+    """How far a node is on its way to another driver, since when, and why it is still there."""
+
+    state: str
+    since: str = ""
+    why: str = ""
+
+
 class NodeView(msgspec.Struct, frozen=True, rename="camel"):
     """One node. `stages` has all nine, each with its state and the seconds it took (None where not known); `away` says
-    why Kubernetes does not count on the node."""
+    why Kubernetes does not count on the node. `upgrade` is None where drivers are not upgraded."""
 
     name: str
     stage: str
@@ -43,6 +51,7 @@ class NodeView(msgspec.Struct, frozen=True, rename="camel"):
     where: str = ""
     cure: str = ""
     away: str = ""
+    upgrade: UpgradeView | None = None
 
     @property
     def held(self) -> int:
@@ -85,10 +94,12 @@ def overview(
     pods: Iterable[Pod],
     allocatable: Mapping[str, int],
     away: Mapping[str, str] = MappingProxyType({}),
+    upgrades: Mapping[str, UpgradeView] = MappingProxyType({}),
 ) -> Overview:
     """The overview.
 
-    `allocatable` says how many GPUs each node's kubelet advertises, `away` why a node does not answer.
+    `allocatable` says how many GPUs each node's kubelet advertises, `away` why a node does not answer, `upgrades` how
+    far the upgrade of its driver is.
     """
     holders: dict[str, list[Holder]] = {}
     running = waiting = 0
@@ -108,6 +119,7 @@ def overview(
             0 if node.metadata.name in away else allocatable.get(node.metadata.name, 0),
             holders.get(node.metadata.name, ()),
             away.get(node.metadata.name, ""),
+            upgrades.get(node.metadata.name),
         )
         for node in sorted(gpunodes, key=lambda node: node.metadata.name)
     )
@@ -123,7 +135,9 @@ def overview(
     )
 
 
-def node_view(node: GPUNode, advertised: int, holders: Sequence[Holder], away: str = "") -> NodeView:
+def node_view(
+    node: GPUNode, advertised: int, holders: Sequence[Holder], away: str = "", upgrade: UpgradeView | None = None
+) -> NodeView:
     status = node.status
     stages = view(status.stages)
     current = stages.get(StageName(status.summary.stage)) if status.summary.stage else None
@@ -151,6 +165,7 @@ def node_view(node: GPUNode, advertised: int, holders: Sequence[Holder], away: s
         where=stopped.where,
         cure=stopped.cure,
         away=away,
+        upgrade=upgrade,
     )
 
 

@@ -17,9 +17,10 @@ import yaml
 from gpuplane import names
 from gpuplane.api.core import Node, Pod
 from gpuplane.api.gpunode import GPUNode
-from gpuplane.cli.overview import NodeView, Overview, overview
-from gpuplane.cli.status_text import age, gpus_page, nodes_page, stage_glyphs
-from gpuplane.cli.terminal import Terminal
+from gpuplane.api.upgrade import UpgradeState, upgrade_record, upgrade_state
+from gpuplane.cli.overview import NodeView, Overview, UpgradeView, overview
+from gpuplane.cli.status_text import gpus_page, nodes_page, stage_glyphs
+from gpuplane.cli.terminal import Terminal, age
 from gpuplane.kube import Client, Informer, NotFound
 
 PRESENT_LABEL = f"{names.GPU_PRESENT_LABEL}=true"
@@ -51,7 +52,14 @@ async def observe(client: Client) -> Overview:
 
 def _overview(gpunodes: list[GPUNode], pods: list[Pod], nodes: list[Node]) -> Overview:
     advertised = {node.metadata.name: allocatable(node) for node in nodes}
-    return overview(gpunodes, pods, advertised, {node.metadata.name: why for node in nodes if (why := _away(node))})
+    away = {node.metadata.name: why for node in nodes if (why := _away(node))}
+    return overview(gpunodes, pods, advertised, away, {n.metadata.name: view for n in nodes if (view := _upgrade(n))})
+
+
+def _upgrade(node: Node) -> UpgradeView | None:
+    """How far the upgrade of the node's driver is; None where there is none."""
+    state, record = upgrade_state(node), upgrade_record(node)
+    return UpgradeView(state.value, record.since, record.reason) if state.value else None
 
 
 def _away(node: Node) -> str:
@@ -123,10 +131,17 @@ def _changed_lines(seen: Overview, last: dict[str, NodeView], screen: Terminal) 
     """One line for each node that is not as it was."""
     for node in seen.nodes:
         before = last.get(node.name)
-        if before is None or (before.stages, before.what, before.sick) != (node.stages, node.what, node.sick):
+        if before is None or _told(before) != _told(node):
             text = f"{node.name}   {stage_glyphs(node, screen)}  {node.stage}"
+            if node.upgrade is not None and node.upgrade.state != UpgradeState.DONE:
+                text += f"   {node.upgrade.state}   {node.upgrade.why}".rstrip()
             screen.say(f"{text}   {node.what or age(node.since, datetime.now(UTC))}".rstrip())
     return {node.name: node for node in seen.nodes}
+
+
+def _told(node: NodeView) -> tuple[object, ...]:
+    """What of a node is worth a line when it changes."""
+    return node.stages, node.what, node.sick, node.upgrade
 
 
 class Follower:

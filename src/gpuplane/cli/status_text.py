@@ -8,7 +8,8 @@ from datetime import datetime
 from gpuplane import __version__
 from gpuplane.api.gpunode import StageState
 from gpuplane.cli.overview import NodeView, Overview
-from gpuplane.cli.terminal import Terminal, count
+from gpuplane.cli.status_upgrades import upgrades
+from gpuplane.cli.terminal import Terminal, age, count
 
 BAR = 24
 MARKS = {
@@ -19,17 +20,6 @@ MARKS = {
     StageState.PENDING.value: ("wait", "dim"),
     StageState.RUNNING.value: ("wait", "warn"),
 }
-
-
-def age(since: str, now: datetime) -> str:
-    """`4s`, `14m`, `3h`, `9d` from an RFC 3339 time; empty when there is none."""
-    if not since:
-        return ""
-    seconds = max(0, int((now - datetime.fromisoformat(since)).total_seconds()))
-    for size, unit in ((86400, "d"), (3600, "h"), (60, "m")):
-        if seconds >= 2 * size or (seconds >= size and unit == "m"):
-            return f"{seconds // size}{unit}"
-    return f"{seconds}s"
 
 
 def short_model(model: str) -> str:
@@ -70,6 +60,7 @@ def nodes_page(name: str, seen: Overview, screen: Terminal, now: datetime, *, wi
     lines += ["", *_models(seen, screen)]
     if wide:
         lines += ["", *_wide(seen.nodes, screen, now)]
+    lines += upgrades(seen.nodes, screen, now)
     for node in troubled:
         lines += ["", *_trouble(node, screen, now)]
     return "\n".join(lines)

@@ -10,6 +10,7 @@ import os
 import shutil
 import sys
 from argparse import Namespace
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, TextIO
 
@@ -124,3 +125,14 @@ class Terminal:
         document = {"apiVersion": "cli.gpuplane.dev/v1", "kind": kind, **data}
         text = msgspec.json.format(msgspec.json.encode(document, order="sorted"), indent=2)
         self.print(text.decode())
+
+
+def age(since: str, now: datetime) -> str:
+    """`4s`, `14m`, `3h`, `9d` from an RFC 3339 time; empty when there is none."""
+    if not since:
+        return ""
+    seconds = max(0, int((now - datetime.fromisoformat(since)).total_seconds()))
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "m")):
+        if seconds >= 2 * size or (seconds >= size and unit == "m"):
+            return f"{seconds // size}{unit}"
+    return f"{seconds}s"

@@ -1,0 +1,58 @@
+"""How `gpuplane status` shows upgrades of drivers: what waits, why and since when; what is done is counted only."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from datetime import datetime
+
+from gpuplane.api.upgrade import ACTIVE, UpgradeState
+from gpuplane.cli.overview import NodeView
+from gpuplane.cli.terminal import Terminal, age
+
+SHOWN = 10  # nodes; of more only the number is told
+
+
+def upgrades(nodes: Sequence[NodeView], screen: Terminal, now: datetime) -> list[str]:
+    """The lines, none when every node runs the wanted driver or upgrades are switched off.
+
+    Nodes on their way come one by one, then those that failed; what only waits for its turn is counted.
+    """
+    found = [node for node in nodes if node.upgrade is not None]
+    states = Counter(node.upgrade.state for node in found if node.upgrade is not None)
+    if not found or set(states) == {UpgradeState.DONE.value}:
+        return []
+    way = sum(states[state.value] for state in ACTIVE)
+    parts = [f"{states[UpgradeState.DONE.value]} of {len(found)} nodes"]
+    for number, word in (
+        (way, "on the way"),
+        (states[UpgradeState.REQUIRED.value], "waiting"),
+        (states[UpgradeState.FAILED.value], "failed"),
+    ):
+        if number:
+            parts.append(f"{number} {word}")
+    lines = ["", f" Driver upgrade   {'   '.join(parts)}"]
+    told = [node for node in found if _order(node)]
+    first = sorted(told, key=lambda node: (-_order(node), node.name))[:SHOWN]
+    lines += [_line(node, screen, now) for node in first]
+    if len(told) > SHOWN:
+        lines.append(f"   and {len(told) - SHOWN} more: gpuplane status -o json")
+    return lines
+
+
+def _order(node: NodeView) -> int:
+    """Where a node comes: 2 on its way, 1 failed or waiting for a reason of its own, 0 not told one by one."""
+    view = node.upgrade
+    if view is None or view.state == UpgradeState.DONE:
+        return 0
+    if view.state in ACTIVE:
+        return 2
+    return int(view.state == UpgradeState.FAILED or bool(view.why))
+
+
+def _line(node: NodeView, screen: Terminal, now: datetime) -> str:
+    view = node.upgrade
+    assert view is not None, "only such are told"
+    glyph = ("bad", "bad") if view.state == UpgradeState.FAILED else ("wait", "warn")
+    mark = screen.paint(screen.glyph(glyph[0]), glyph[1])
+    return f" {mark} {node.name}   {view.state:22}   {age(view.since, now):>4}   {view.why}".rstrip()
