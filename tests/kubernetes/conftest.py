@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -14,10 +15,9 @@ from realkube.life import Life, live
 from realkube.node import KubernetesNode, wait_ready
 
 
-@pytest.fixture(scope="session")
-def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    """etcd, API server, controller manager and scheduler, real ones; no machine yet."""
-    plane = ControlPlane(tmp_path_factory.mktemp("k") / "plane")
+@contextmanager
+def _control_plane(directory: Path) -> Iterator[ControlPlane]:
+    plane = ControlPlane(directory)
     try:
         plane.start(print)
     except Unavailable as problem:
@@ -26,6 +26,20 @@ def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlP
         yield plane
     finally:
         plane.stop()
+
+
+@pytest.fixture(scope="session")
+def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    """etcd, API server, controller manager and scheduler, real ones; no machine. Who uses it leaves it as it was."""
+    with _control_plane(tmp_path_factory.mktemp("k") / "plane") as plane:
+        yield plane
+
+
+@pytest.fixture
+def own_control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    """One for a single test, which may leave it as it likes."""
+    with _control_plane(tmp_path_factory.mktemp("o") / "plane") as plane:
+        yield plane
 
 
 @pytest.fixture(scope="session")

@@ -74,20 +74,20 @@ async def counted_embedded(handle: ClusterHandle) -> Writes:
 
 
 async def test_no_more_writes_than_on_the_embedded_cluster(
-    control_plane: ControlPlane, embedded_cluster: Any, tmp_path: Path
+    own_control_plane: ControlPlane, embedded_cluster: Any, tmp_path: Path
 ) -> None:
     handle = await embedded_cluster(light_nodes=COUNT, light_machine=MACHINE)
     embedded = await converge(handle.kubeconfig, lambda: counted_embedded(handle))
 
     async def count() -> Writes:
-        return counted(control_plane)
+        return counted(own_control_plane)
 
     script = LIGHT_NODES.format(
-        count=COUNT, directory=str(tmp_path / "light"), kubeconfig=str(control_plane.kubeconfig), machine=MACHINE
+        count=COUNT, directory=str(tmp_path / "light"), kubeconfig=str(own_control_plane.kubeconfig), machine=MACHINE
     )
     nodes = await asyncio.create_subprocess_exec(sys.executable, "-c", script, start_new_session=True)
     try:
-        real = await converge(control_plane.kubeconfig, count)
+        real = await converge(own_control_plane.kubeconfig, count)
     finally:
         os.killpg(nodes.pid, signal.SIGTERM)
         await nodes.wait()

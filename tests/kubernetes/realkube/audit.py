@@ -27,6 +27,7 @@ class Reference(msgspec.Struct, frozen=True, rename="camel"):
 
 class Status(msgspec.Struct, frozen=True):
     code: int = 0
+    message: str = ""
 
 
 class Request(msgspec.Struct, frozen=True, rename="camel"):

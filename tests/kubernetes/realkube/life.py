@@ -23,6 +23,7 @@ from gpuplane.api.core import Node, Pod
 from gpuplane.api.gpunode import GPUNode, StageName
 from gpuplane.kube import ApiError, Client, Informer, NotFound
 from gpuplane.simulator.gpus import Faults
+from realkube.audit import requests
 from realkube.control_plane import ControlPlane
 from realkube.inventory import Objects, difference, inventory
 from realkube.simulated_node import SimulatedNode
@@ -131,17 +132,15 @@ async def _live(plane: ControlPlane, machine: SimulatedNode, client: Client) -> 
 def read_audit(path: Path) -> tuple[Counter[tuple[str, str, str, str]], list[str]]:
     asked: Counter[tuple[str, str, str, str]] = Counter()
     refused = []
-    for line in path.read_text().splitlines():
-        event = json.loads(line)
-        if not event["user"]["username"].startswith(ACCOUNTS):
+    for request in requests(path):
+        if not request.user.username.startswith(ACCOUNTS):
             continue
-        reference = event.get("objectRef") or {}
-        resource = "/".join(filter(None, (reference.get("resource", ""), reference.get("subresource", ""))))
-        account = event["user"]["username"].rpartition(":")[2]
-        asked[account, reference.get("apiGroup", ""), resource, event["verb"]] += 1
-        status = event.get("responseStatus", {})
-        if status.get("code") in (401, 403):
-            refused.append(f"{account} {event['verb']} {event['requestURI']}: {status.get('message', status)}")
+        reference = request.object_ref
+        resource = "/".join(filter(None, (reference.resource, reference.subresource)))
+        account = request.user.username.rpartition(":")[2]
+        asked[account, reference.api_group, resource, request.verb] += 1
+        if request.response_status.code in (401, 403):
+            refused.append(f"{account} {request.verb} {request.request_uri}: {request.response_status.message}")
     return asked, refused
 
 
