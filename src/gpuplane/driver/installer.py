@@ -10,6 +10,7 @@ that one may have been: then the root is thrown away and made anew. A tool that 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import re
 
@@ -26,6 +27,7 @@ from gpuplane.host import (
     Command,
     Completed,
     Host,
+    HostError,
     apply_changes,
     load_state,
     note,
@@ -39,6 +41,11 @@ LOCK = "run/gpuplane-driver.lock"
 _MAX_STEPS = 16  # stop, unload, clear, mount, install, build, load, start, done: twice as many as there can be
 _DAEMON_LOOKS, _LOOK_SECONDS = 50, 0.1  # how long a daemon may take to end
 _WRITING = (Action.INSTALL, Action.BUILD)
+_MADE_FOR_IMAGES = (
+    *(f"{names.DRIVER_ROOT}/lib/firmware", f"{names.DRIVER_ROOT}/lib"),
+    *("run/nvidia-fabricmanager", "run/nvidia-topologyd", "dev/log"),
+    *("run/mellanox/drivers/usr/src", "run/mellanox/drivers/usr", "run/mellanox/drivers", "run/mellanox"),
+)
 SETTLED = (Action.DONE, Action.PRESENT)
 
 
@@ -97,7 +104,11 @@ async def uninstall(host: Host) -> tuple[str, ...]:
         if state is not None and state.notes.get("begun"):
             await _run(host, stepping.clear(facts.mounted))
             await _run(host, (stepping.reset_firmware(),))
-            host.remove_dir(names.DRIVER_ROOT)
+        # Also what a kubelet made for a driver image to mount; directories in use are not empty.
+        for path in _MADE_FOR_IMAGES:
+            with contextlib.suppress(HostError):  # somebody's mount
+                host.remove_dir(path)
+        host.remove_dir(names.DRIVER_ROOT)
         changed = revert(host, COMPONENT)
         # What was proved with the driver falls with it; nobody else is left to take it back.
         for ready in (names.PLUGIN_READY, names.CUDA_READY, names.DRIVER_READY, names.NEW_KERNEL):

@@ -121,6 +121,7 @@ def _theirs(pod: Manifest, main: Manifest, group: DriverGroup, choice: DriverCho
         set_env(main, "OPEN_KERNEL_MODULES_ENABLED", "true")  # older images know no other
     if choice.rdma is not None and choice.rdma.enabled:
         set_env(main, names.DRIVER_RDMA_ENV, "true")
+        _network_driver(pod, main, on_host=choice.rdma.use_host_mofed)
         if choice.rdma.use_host_mofed:
             set_env(main, "USE_HOST_MOFED", "true")
     if choice.startup_probe is not None:
@@ -145,6 +146,18 @@ def _theirs(pod: Manifest, main: Manifest, group: DriverGroup, choice: DriverCho
         for key, path in paths.items():
             mount = {"name": "licensing", "mountPath": path, "subPath": key, "readOnly": True}
             main["volumeMounts"].append(mount)
+
+
+def _network_driver(pod: Manifest, main: Manifest, *, on_host: bool) -> None:
+    """The network driver, which peer memory is built against: in a container of its own, or the host's."""
+    run = "/run/mellanox/drivers"
+    for volume, path, place in (
+        ("run-mellanox-drivers", run, run),
+        ("mlnx-ofed-usr-src", "/usr/src" if on_host else f"{run}/usr/src", f"{run}/usr/src"),
+    ):
+        pod["volumes"].append({"name": volume, "hostPath": {"path": path, "type": "DirectoryOrCreate"}})
+        mount = {"name": volume, "mountPath": place, "mountPropagation": "HostToContainer"}
+        main["volumeMounts"].append(mount)
 
 
 def _files(pod: Manifest, main: Manifest, volume: str, config: str, directory: str, keys: Keys) -> None:

@@ -73,6 +73,7 @@ def tree(machine: NodeMachine, name: str) -> dict[str, str]:
         f"boot/config-{machine.kernel}": _kernel_config(machine),
         f"lib/modules/{machine.kernel}/modules.dep": "",
         "sys/block/nvme0n1/queue/rotational": "0\n",
+        "sys/module/firmware_class/parameters/path": "\n",
         "sys/class/dmi/id/product_name": f"{machine.instance_type or machine.name}\n",
         "sys/devices/system/cpu/online": f"0-{machine.cpus - 1}\n",
         "sys/devices/system/cpu/cpu0/topology/thread_siblings_list": f"0,{max(1, machine.cpus // 2)}\n",
