@@ -111,11 +111,11 @@ async def _live(plane: ControlPlane, machine: SimulatedNode, client: Client) -> 
     life.taint_seen = await _sees_taint(client)
     try:
         await until("the node is ready", lambda: _ready(client))
-        faults = Faults(machine.root / names.SIMGPU_STATE)
-        faults.xid(0, 79)
-        await until("the fault is reported", lambda: _health(client))
+        with Faults(machine.root / names.SIMGPU_STATE) as faults:
+            faults.xid(0, 79)
+            await until("the fault is reported", lambda: _health(client))
+            faults.clear(0)
         retry = {"metadata": {"annotations": {names.RETRY_ANNOTATION: "1"}}}
-        faults.clear(0)
         await client.patch(GPUNode, NODE, retry)
         await until("the node is ready again", lambda: _ready(client))
     except AssertionError as problem:
