@@ -14,6 +14,7 @@ Source: gRPC, "gRPC over HTTP2"; the status codes are those of "Status codes and
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Mapping
 from enum import IntEnum
 from pathlib import Path
@@ -83,7 +84,7 @@ async def call(socket: Path, method: str, request: bytes, *, timeout: float) -> 
             try:
                 return await _called(reader, writer, method, request, str(socket))
             finally:
-                writer.close()
+                await closed(writer)
     except TimeoutError:
         raise RpcError(Status.DEADLINE_EXCEEDED, f"no answer within {timeout:g} s", where=str(socket)) from None
     except (OSError, ProtocolError) as error:
@@ -129,6 +130,13 @@ def _message(answer: bytearray, said: Mapping[str, str], where: str) -> bytes:
     if len(answer) < PREFIX or answer[0] or len(answer) != PREFIX + int.from_bytes(answer[1:PREFIX], "big"):
         raise RpcError(Status.INTERNAL, "the answer is not one plain message", where=where)
     return bytes(answer[PREFIX:])
+
+
+async def closed(writer: asyncio.StreamWriter) -> None:
+    """Close a connection at once, with what is not sent yet, and wait until its socket is."""
+    writer.transport.abort()
+    with contextlib.suppress(OSError):
+        await writer.wait_closed()
 
 
 def framed(message: bytes) -> bytes:

@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import functools
 import logging
+import socket
 from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from urllib.parse import quote
@@ -23,7 +24,7 @@ from h2.exceptions import ProtocolError
 
 from gpuplane.api.protocol.sockets import address
 from gpuplane.errors import GpuplaneError, InvalidInput
-from gpuplane.operand.rpc import CONTENT_TYPE, LONGEST, PREFIX, READ_SIZE, Status, framed, take
+from gpuplane.operand.rpc import CONTENT_TYPE, LONGEST, PREFIX, READ_SIZE, Status, closed, framed, take
 
 log = logging.getLogger("gpuplane.rpc")
 
@@ -33,24 +34,48 @@ errors of ours FAILED_PRECONDITION."""
 
 
 @contextlib.asynccontextmanager
-async def serving(methods: Mapping[str, Method], socket: Path) -> AsyncIterator[None]:
-    """Answer calls of `methods` at `socket` while in the context. Raises OSError when it cannot be opened."""
-    connections: set[asyncio.Task[None]] = set()
+async def serving(methods: Mapping[str, Method], path: Path) -> AsyncIterator[None]:
+    """Answer calls of `methods` at the socket `path` while in the context. Raises OSError when it cannot be opened.
 
-    def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.create_task(_Connection(methods, reader, writer).run())
-        connections.add(task)
-        task.add_done_callback(connections.discard)
+    NB: not asyncio's own server, which goes on with connections that it was just accepting when it is closed.
+    """
+    loop = asyncio.get_running_loop()
+    connections: dict[asyncio.Task[None], socket.socket] = {}
 
-    with address(socket) as target:
-        server = await asyncio.start_unix_server(accept, target.removeprefix("unix:"))
+    def accept() -> None:
+        try:
+            client, _ = listener.accept()
+        except OSError:
+            return  # the caller is gone already
+        task = asyncio.create_task(_connected(methods, client))
+        connections[task] = client
+        task.add_done_callback(lambda task: connections.pop(task, None))
+
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.setblocking(False)
+        with address(path) as target:
+            listener.bind(target.removeprefix("unix:"))
+        listener.listen()
+        loop.add_reader(listener, accept)
+        try:
+            yield
+        finally:
+            loop.remove_reader(listener)
+            left = dict(connections)
+            for task in left:
+                task.cancel()
+            await asyncio.gather(*left, return_exceptions=True)
+            for client in left.values():
+                client.close()  # of a task that had not begun
+
+
+async def _connected(methods: Mapping[str, Method], client: socket.socket) -> None:
+    client.setblocking(False)
+    reader, writer = await asyncio.open_unix_connection(sock=client)
     try:
-        yield
+        await _Connection(methods, reader, writer).run()
     finally:
-        server.close()
-        for task in connections:
-            task.cancel()
-        await asyncio.gather(*connections, return_exceptions=True)
+        await closed(writer)
 
 
 class _Connection:
@@ -82,7 +107,6 @@ class _Connection:
             for task in self._answers.values():
                 task.cancel()
             await asyncio.gather(*self._answers.values(), return_exceptions=True)
-            self._writer.close()
 
     def _heard(self, event: Event) -> None:
         if isinstance(event, RequestReceived):
