@@ -108,7 +108,7 @@ class Story:
 def bare(machine: KubernetesNode) -> Bare:
     async def look() -> Objects:
         async with Client.connect(machine.plane.kubeconfig) as client:
-            return await objects(client)
+            return await inventory(client)
 
     return Bare(asyncio.run(look()), machine.files())
 
@@ -222,14 +222,5 @@ async def test_uninstall_leaves_nothing(story: Story, bare: Bare) -> None:
     await story.ready()
     assert story.node.files() != bare.files
     story.gpuplane("uninstall", "-q")
-    assert difference(bare.objects, await objects(story.client)) == ""
+    assert difference(bare.objects, await inventory(story.client)) == ""
     assert files.difference(bare.files, story.node.files()) == {}
-
-
-async def objects(client: Client) -> Objects:
-    """Everything but the kubelet's report of itself: images it has, and resources that it forgets when it restarts."""
-    found = await inventory(client)
-    for name, obj in found.items():
-        if name.startswith("core/Node "):
-            del obj["status"]
-    return found

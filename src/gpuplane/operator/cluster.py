@@ -107,9 +107,9 @@ class ClusterWriter:
         NB: the operands are not kept up any more. Whoever deletes the policy with its dependents first has them gone
         already, and what undoes their work does not need them.
         """
-        for manifest in await self._wanted(policy, seen):
-            if is_removal(manifest):
-                await self._apply(manifest)
+        wanted = await self._wanted(policy, seen)
+        for manifest in filter(is_removal, wanted):
+            await self._apply(manifest)
         gates = [names.DEPLOY_PREFIX + operand.gate for operand in OPERANDS]
         if seen.gpunodes or any(label in node.metadata.labels for node in seen.nodes for label in gates):
             return
@@ -127,6 +127,9 @@ class ClusterWriter:
             if any(is_feature(label) or label == GPU_LABELLED for label in node.metadata.labels):
                 version = node.metadata.resource_version
                 await release_labels(self._client, node.metadata.name, version, FEATURE_LABELLER, GPU_LABELLER)
+        for manifest in wanted:
+            if manifest["kind"] == RuntimeClass.RESOURCE.kind:
+                await self._delete_runtime_class(manifest["metadata"]["name"], policy)
         finalizers = [name for name in policy.metadata.finalizers if name != FINALIZER]
         version = policy.metadata.resource_version
         await self._patch(policy, {"metadata": {"finalizers": finalizers, "resourceVersion": version}})
@@ -201,6 +204,15 @@ class ClusterWriter:
         except NotFound:
             log.debug("DaemonSet %s: gone", name)
         self._applied.pop(f"DaemonSet/{name}", None)
+
+    async def _delete_runtime_class(self, name: str, policy: ClusterPolicy) -> None:
+        """NB: not left to garbage collection, which cannot follow an owner whose CRD an uninstallation takes away."""
+        with contextlib.suppress(NotFound):
+            found = await self._client.get(RuntimeClass, name)
+            if any(owner.uid == policy.metadata.uid for owner in found.metadata.owner_references):
+                await self._client.delete(RuntimeClass, name, uid=found.metadata.uid)
+                log.info("removed RuntimeClass/%s", name)
+        self._applied.pop(f"{RuntimeClass.RESOURCE.kind}/{name}", None)
 
     async def _tell(self, policy: ClusterPolicy, seen: ClusterView) -> None:
         discovered = any(is_feature(label) for node in seen.nodes for label in node.metadata.labels)

@@ -1,7 +1,8 @@
 """Everything that an API server stores, so that two moments can be compared.
 
-Left out is what changes by itself: leases, events, resource versions and managed fields, the heartbeats of Nodes, and
-the status that controllers write into objects of the system.
+Left out is what changes by itself: leases, events, resource versions and managed fields, the status that controllers
+write into objects of the system, and the kubelet's report of its Node: it lists images that it has seen, and resources
+whose device plugin is gone with 0, until it is started again.
 """
 
 from __future__ import annotations
@@ -31,13 +32,15 @@ async def inventory(client: Client) -> Objects:
         for obj in answer["items"]:
             meta = obj["metadata"]
             place = "/".join(part for part in (meta.get("namespace"), meta["name"]) if part)
-            found[f"{group or 'core'}/{resource['kind']} {place}"] = settled(obj)
+            found[f"{group or 'core'}/{resource['kind']} {place}"] = settled(obj, resource["kind"])
     return found
 
 
-def settled(obj: Mapping[str, Any]) -> dict[str, Any]:
+def settled(obj: Mapping[str, Any], kind: str) -> dict[str, Any]:
     """The object without what changes by itself."""
     kept = {key: value for key, value in obj.items() if key not in ("apiVersion", "kind")}
+    if kind == "Node":
+        kept.pop("status", None)
     kept["metadata"] = {key: value for key, value in obj["metadata"].items() if key not in _VOLATILE}
     status = kept.get("status")
     if isinstance(status, dict):
