@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from gpuplane import names
-from gpuplane.discovery.facts import observe
 from gpuplane.discovery.labels import feature_labels
+from gpuplane.discovery.sources import observe
 from gpuplane.driver.decide import Action, decide
 from gpuplane.driver.installer import observe as observe_driver
 from gpuplane.errors import InvalidInput, Terminal
@@ -22,8 +22,7 @@ from gpuplane.simulator.nodes import DEMO_MACHINES, build_node, machine, machine
 def test_every_machine_can_be_made_and_read(tmp_path: Path, name: str) -> None:
     built = build_node(tmp_path / "n", "n", machine(name))
     host = Host(tmp_path / "n/root")
-    facts = observe(host)
-    labels = feature_labels(facts)
+    labels = feature_labels(observe(host))
     assert labels[names.KERNEL_VERSION_LABEL] == built.kernel
     assert labels[names.OS_ID_LABEL] == built.os.id
     assert labels["feature.node.kubernetes.io/storage-nonrotationaldisk"] == "true"
