@@ -7,6 +7,7 @@ left on record.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import subprocess
 import sys
@@ -95,11 +96,14 @@ async def live(plane: ControlPlane) -> Life:
     """Install, ready, a GPU's fault and its repair, a second validation, uninstall."""
     machine = SimulatedNode(plane, NODE, MACHINE)
     machine.start()
-    try:
-        async with Client.connect(plane.kubeconfig) as client:
+    async with Client.connect(plane.kubeconfig) as client:
+        try:
             return await _live(plane, machine, client)
-    finally:
-        machine.stop()
+        finally:
+            machine.stop()
+            # Later tests' pods shall wait for a machine, not lie on one that is gone.
+            with contextlib.suppress(NotFound):
+                await client.delete(Node, NODE)
 
 
 async def _live(plane: ControlPlane, machine: SimulatedNode, client: Client) -> Life:
