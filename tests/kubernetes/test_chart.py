@@ -15,7 +15,7 @@ from realkube import binaries
 from realkube.binaries import Unavailable
 from realkube.control_plane import ControlPlane
 from realkube.inventory import Objects, difference
-from realkube.life import account_config, asked_of, gpuplane, settled, until, until_as
+from realkube.life import account_config, asked_of, gpuplane, settled, until_as
 
 from gpuplane import names
 from gpuplane.api.clusterpolicy import ClusterPolicy
@@ -183,7 +183,7 @@ async def test_install_upgrade_and_uninstall_leave_the_crds_alone(control_plane:
         assert not (await client.get(ClusterPolicy, "cluster-policy")).spec.driver.enabled
         helm("uninstall", "gpuplane", "--no-hooks", "--wait", *where)
         after = without_namespace(await until_left(client, before, crds))
-        assert sorted(set(after) - set(before)) == [
+        assert sorted(set(after) - set(without_namespace(before))) == [
             f"apiextensions.k8s.io/CustomResourceDefinition {name}" for name in sorted(crds)
         ]
         gpuplane(control_plane, "uninstall", "-q")
@@ -235,16 +235,24 @@ async def delete(client: Client, manifest: dict[str, Any]) -> None:
 
 async def until_left(client: Client, before: Objects, crds: list[str]) -> Objects:
     """The inventory once nothing but the CRDs and the namespace that helm made is left."""
-    wanted = before.keys() | {f"apiextensions.k8s.io/CustomResourceDefinition {name}" for name in crds}
+    wanted = without_namespace(before).keys() | {
+        f"apiextensions.k8s.io/CustomResourceDefinition {name}" for name in crds
+    }
 
-    async def left() -> Objects | None:
+    found: Objects = {}
+    for _ in range(60):
         found = await until_as(client, before, patience=1.0)
-        return found if without_namespace(found).keys() == wanted else None
-
-    found: Objects = await until("the release is gone", left)
+        if without_namespace(found).keys() == wanted:
+            break
+    assert sorted(without_namespace(found).keys() ^ wanted) == []
     return found
 
 
 def without_namespace(objects: Objects) -> Objects:
-    own = f" {names.OPERATOR_NAMESPACE}"
-    return {name: obj for name, obj in objects.items() if not (name.endswith(own) or f"{own}/" in name)}
+    """What is left without the namespace that helm made, and the APIServices that come and go with CRDs."""
+    own, with_crds = f" {names.OPERATOR_NAMESPACE}", "apiregistration.k8s.io/APIService "
+    return {
+        name: obj
+        for name, obj in objects.items()
+        if not (name.endswith(own) or f"{own}/" in name or name.startswith(with_crds))
+    }
