@@ -30,10 +30,10 @@ from gpuplane.discovery.gpu import GPU_LABELS
 from gpuplane.exporter.fields import DEFAULT_FIELDS, OFFERED_LABELS, OFFERED_METRICS
 from gpuplane.operator.decide import OPEN, PRE_INSTALLED, REMOVING
 from gpuplane.operator.metrics import exposition
-from gpuplane.operator.upgrade.controller import Seen
 from gpuplane.operator.operands import GROUP_LABEL
 from gpuplane.operator.policy import FINALIZER
 from gpuplane.operator.stages import OPERANDS, operand_of
+from gpuplane.operator.upgrade.controller import Seen
 from gpuplane.simulator.apiserver.metrics import Requests
 
 REFERENCE: Final = Path(__file__).parent / "reference"
@@ -551,8 +551,9 @@ def metrics() -> str:
         "## Exporter\n",
         "Port 9400 on every ready GPU node, `/metrics` and `/health`: DaemonSet `nvidia-dcgm-exporter`. Labels `gpu`,"
         " `UUID`, `pci_bus_id`, `device`, `modelName`, `Hostname`, and `container`, `namespace`, `pod` of who holds the"
-        " GPU; `vgpu` is the replica of a shared one, `GPU_I_PROFILE` and `GPU_I_ID` are a GPU instance's, `hpc_job` a batch"
-        " system's job; `DCGM_FI_DEV_XID_ERRORS` has `err_code` and `err_msg`. What a GPU does not offer is left out for"
+        " GPU; `vgpu` is the replica of a shared one, `GPU_I_PROFILE` and `GPU_I_ID` are a GPU instance's, `hpc_job` a"
+        " batch system's job; `DCGM_FI_DEV_XID_ERRORS` has `err_code` and `err_msg`. What a GPU does not offer is left"
+        " out for"
         " it. Another list of fields: see"
         " [the exporter](../components/exporter.md).\n",
         table(
