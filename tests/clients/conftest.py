@@ -46,8 +46,8 @@ def node(cluster: Cluster, api: Api, tmp_path_factory: pytest.TempPathFactory) -
     """The name of a played node."""
     name = "node-1" if cluster.kind != "foreign" else f"node-{cluster.run}"
     log = tmp_path_factory.mktemp("kubelet") / "container.log" if cluster.kubelet else None
-    with playing(cluster.kubeconfig, log):
-        labels = {"kubernetes.io/hostname": name, PLAYED: "yes"}
+    with playing(cluster.kubeconfig, "clients", log):
+        labels = {"kubernetes.io/hostname": name, PLAYED: "clients"}
         made = api.create("/api/v1/nodes", {"metadata": {"name": name, "labels": labels}})
         assert made.status == 201, made.body
         ready = {"type": "Ready", "status": "True"}

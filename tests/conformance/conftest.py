@@ -22,7 +22,7 @@ HERE = Path(__file__).parent
 
 @pytest.fixture(scope="session")
 def player(cluster: Cluster) -> Iterator[Player]:
-    with playing(cluster.kubeconfig) as running:
+    with playing(cluster.kubeconfig, "scenarios") as running:
         yield running
 
 
@@ -32,7 +32,7 @@ class Scenario(transcripts.Scenario):
     def node(self, base: str, *, labels: Any = None, taints: Any = None, capacity: Any = None) -> str:
         """A played node, ready; its name. It has the label `run` of this scenario."""
         name = self.name(base)
-        marks = {PLAYED: "yes", "run": self.suffix, "kubernetes.io/hostname": name, **(labels or {})}
+        marks = {PLAYED: "scenarios", "run": self.suffix, "kubernetes.io/hostname": name, **(labels or {})}
         node = {"metadata": {"name": name, "labels": marks}, "spec": {"taints": taints or []}}
         self.made("/api/v1/nodes", {**node, "status": {"capacity": capacity or {}}})
 

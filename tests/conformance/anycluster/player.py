@@ -1,8 +1,8 @@
 """Plays nodes through the API alone: they are ready, pods that are bound run, those that go are gone.
 
-It plays every node with the label PLAYED; it plays no machine, so a container is what its image says: `done` ends
-well, `fail` ends with exit code 1, anything else runs. With `kubelet`, logs and exec answer (embedded cluster only: a
-real API server wants a kubelet's certificate).
+It plays every node whose label PLAYED has its mark; it plays no machine, so a container is what its image says: `done`
+ends well, `fail` ends with exit code 1, anything else runs. With `kubelet`, logs and exec answer (embedded cluster
+only: a real API server wants a kubelet's certificate).
 """
 
 from __future__ import annotations
@@ -31,9 +31,10 @@ Object = dict[str, Any]
 
 
 class Player:
-    """`run` until cancelled; `ready` is set when it watches."""
+    """`run` until cancelled; `ready` is set when it watches. `mark` is the value of PLAYED on the nodes it plays."""
 
-    def __init__(self, kubeconfig: Path, kubelet_log: Path | None = None) -> None:
+    def __init__(self, kubeconfig: Path, mark: str, kubelet_log: Path | None = None) -> None:
+        self._mark = mark
         self.ready = threading.Event()
         self._kubeconfig = kubeconfig
         self._log = kubelet_log
@@ -52,7 +53,9 @@ class Player:
                 self._kubelet_port = await server.start()
                 stack.push_async_callback(server.stop)
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._follow("/api/v1/nodes", {"labelSelector": PLAYED}, self._node))
+                tasks.create_task(
+                    self._follow("/api/v1/nodes", {"labelSelector": f"{PLAYED}={self._mark}"}, self._node)
+                )
                 tasks.create_task(self._follow("/api/v1/pods", {}, self._pod))
                 tasks.create_task(self._stay_alive())
 
@@ -204,9 +207,9 @@ def _now() -> str:
 
 
 @contextlib.contextmanager
-def playing(kubeconfig: Path, kubelet_log: Path | None = None) -> Iterator[Player]:
+def playing(kubeconfig: Path, mark: str, kubelet_log: Path | None = None) -> Iterator[Player]:
     """A player in a thread of its own."""
-    player = Player(kubeconfig, kubelet_log)
+    player = Player(kubeconfig, mark, kubelet_log)
     loop = asyncio.new_event_loop()
     task = loop.create_task(player.run())
     problems: list[BaseException] = []
