@@ -119,6 +119,7 @@ def _mount(config: dict[str, Any]) -> None:
     run("pivot_root", str(root), str(old))
     os.chdir("/")
     run("umount", "-l", "/mnt")
+    run("mount", "--make-rshared", "/")  # as systemd does: operands' mounts reach the machine
 
 
 def _dev(root: Path) -> None:
