@@ -130,7 +130,7 @@ class Api:
                 response = self.send(connection, method, path, body, **more)
                 data = response.read()
                 break
-            except (http.client.RemoteDisconnected, ConnectionError):
+            except (http.client.HTTPException, OSError):  # a kept connection that the server has ended
                 self.close()
                 if not kept:
                     raise
