@@ -20,8 +20,8 @@ ifeq ($(origin KUBECONFIG),command line)
 	$(BIN)/pytest --cluster $(KUBECONFIG) tests/conformance tests/clients
 else
 	PYTHONPATH=tests/kubernetes:deploy/image $(BIN)/python -m realkube build
-	GPUPLANE_TEST_IMAGE=1 $(BIN)/pytest -n 2 --dist loadfile --cluster real \
-	    tests/kubernetes tests/conformance tests/clients tests/image
+	$(BIN)/pytest --cluster real tests/kubernetes
+	$(BIN)/pytest -n 2 --dist loadfile --cluster real tests/conformance tests/clients
 endif
 
 kubernetes-up: setup kubernetes-packages

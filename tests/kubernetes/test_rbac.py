@@ -119,7 +119,13 @@ async def admin(control_plane: ControlPlane) -> AsyncIterator[Client]:
             if manifest["kind"] not in ("ClusterPolicy", "Deployment"):
                 await client.apply(manifest, "test", resource=resource_of(manifest))
         for name in (MINE, OTHER):
-            node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}}
+            # Nobody's pod shall be bound to a machine that there is not: it would never end.
+            node = {
+                "apiVersion": "v1",
+                "kind": "Node",
+                "metadata": {"name": name},
+                "spec": {"unschedulable": True},
+            }
             await client.request("POST", "/api/v1/nodes", None, node)
             await client.request("POST", GPUNode.RESOURCE.path(None), None, gpunode(name))
         for account in OPERANDS:

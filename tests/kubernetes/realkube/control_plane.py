@@ -10,8 +10,10 @@ A cluster's directory:
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import random
 import shutil
 import signal
 import socket
@@ -35,6 +37,7 @@ SERVICES: Final = "10.96.0.0/16"
 PARTS: Final = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
 _PATIENCE_S: Final = 90.0
 _POLL_S: Final = 0.05
+_PORTS: Final = (20000, 32000)
 Progress = Callable[[str], None]
 
 
@@ -278,11 +281,13 @@ def _wait_gone(running: Running) -> None:
 
 
 def _free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server((HOST, 0)) for _ in range(count)]
-    ports = [taken.getsockname()[1] for taken in sockets]
-    for taken in sockets:
-        taken.close()
-    return ports
+    """NB: below those that the kernel gives to clients: a process that is killed must find its port free again."""
+    found: list[int] = []
+    while len(found) < count:
+        port = random.randrange(*_PORTS)
+        with contextlib.suppress(OSError), socket.create_server((HOST, port)):
+            found += [port] if port not in found else []
+    return found
 
 
 def _free_network() -> int:
