@@ -124,7 +124,7 @@ async def admin(control_plane: ControlPlane) -> AsyncIterator[Client]:
                 "apiVersion": "v1",
                 "kind": "Node",
                 "metadata": {"name": name},
-                "spec": {"unschedulable": True},
+                "spec": {"taints": [{"key": "example.com/nobody", "effect": "NoSchedule"}]},
             }
             await client.request("POST", "/api/v1/nodes", None, node)
             await client.request("POST", GPUNode.RESOURCE.path(None), None, gpunode(name))
