@@ -41,9 +41,9 @@ def api(cluster: Cluster) -> Iterator[Api]:
     made.close()
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def node(cluster: Cluster, api: Api, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The name of a played node."""
+    """The name of a played node; gone after each file, since other folders' scenarios count nodes."""
     name = "node-1" if cluster.kind != "foreign" else f"node-{cluster.run}"
     log = tmp_path_factory.mktemp("kubelet") / "container.log" if cluster.kubelet else None
     with playing(cluster.kubeconfig, "clients", log):
