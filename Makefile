@@ -14,14 +14,15 @@ test: setup lint
 	$(BIN)/pytest -n auto --dist loadfile
 
 # The same scenarios on real Kubernetes: built here once (Go 1.26, minutes), then started anew each time. On another
-# cluster: make test-kubernetes KUBECONFIG=FILE. What this machine cannot have is skipped, each test saying why.
+# cluster: make test-kubernetes KUBECONFIG=FILE. What this machine cannot have is skipped, each test saying why. Real
+# controllers take turns as they like: what failed is tried once more, and the summary names it.
 test-kubernetes: setup kubernetes-packages
 ifeq ($(origin KUBECONFIG),command line)
-	$(BIN)/pytest --cluster $(KUBECONFIG) tests/conformance tests/clients
+	$(BIN)/pytest --reruns 1 --cluster $(KUBECONFIG) tests/conformance tests/clients
 else
 	PYTHONPATH=tests/kubernetes:deploy/image $(BIN)/python -m realkube build
-	$(BIN)/pytest --cluster real tests/kubernetes
-	$(BIN)/pytest -n 2 --dist loadfile --cluster real tests/conformance tests/clients
+	$(BIN)/pytest --reruns 1 --cluster real tests/kubernetes
+	$(BIN)/pytest --reruns 1 -n 2 --dist loadfile --cluster real tests/conformance tests/clients
 endif
 
 kubernetes-up: setup kubernetes-packages
