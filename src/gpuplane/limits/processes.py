@@ -1,0 +1,113 @@
+"""What /proc says of a process: who it is, also after its id was given to another, and which container it is in."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+PROC: Final = Path("/proc")
+
+
+class Identity(msgspec.Struct, frozen=True, order=True):
+    """One process for all time: its id, and when it started, in clock ticks since the boot (stat's field 22)."""
+
+    pid: int
+    start: int
+
+
+class ProcessFacts(msgspec.Struct, frozen=True):
+    """A running process.
+
+    `inner_pid` is its id in its own pid namespace, by which it knows itself; `cgroup` the path of its (v2 or first)
+    control group, which carries the pod's UID and the container's id; `environment` the variables it was started with,
+    empty where we may not read them.
+    """
+
+    pid: int
+    start: int
+    inner_pid: int
+    name: str = ""
+    cgroup: str = ""
+    environment: dict[str, str] = {}
+
+    @property
+    def identity(self) -> Identity:
+        return Identity(self.pid, self.start)
+
+
+def start_of(pid: int, proc: Path = PROC) -> int | None:
+    """When a process started; None when there is none, or it has ended and waits only for its parent to look."""
+    try:
+        text = (proc / str(pid) / "stat").read_text(errors="replace")
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return None
+    fields = text[text.rindex(")") + 2 :].split()
+    return None if fields[0] in "ZX" else int(fields[19])
+
+
+def is_running(identity: Identity, proc: Path = PROC) -> bool:
+    return start_of(identity.pid, proc) == identity.start
+
+
+def myself() -> Identity:
+    pid = os.getpid()
+    return Identity(pid, start_of(pid) or 0)
+
+
+def facts_of(pid: int, wanted: Iterable[str] = (), proc: Path = PROC) -> ProcessFacts | None:
+    """The facts of a process, of its environment only the variables `wanted`; None when it has ended."""
+    start = start_of(pid, proc)
+    if start is None:
+        return None
+    status = _text(proc / str(pid) / "status")
+    inner = next((line.split()[-1] for line in status.splitlines() if line.startswith("NSpid:")), str(pid))
+    environment = _environment(proc, pid) if wanted else {}
+    return ProcessFacts(
+        pid=pid,
+        start=start,
+        inner_pid=int(inner),
+        name=_text(proc / str(pid) / "comm").strip(),
+        cgroup=_cgroup(_text(proc / str(pid) / "cgroup")),
+        environment={name: environment[name] for name in wanted if name in environment},
+    )
+
+
+def running(proc: Path = PROC) -> tuple[int, ...]:
+    """The ids of all processes that are to be seen."""
+    return tuple(int(entry.name) for entry in proc.iterdir() if entry.name.isdecimal())
+
+
+def users_of(variable: str, value: str, proc: Path = PROC) -> bool:
+    """Whether some process was started with this in its environment. Those of other users count only for root."""
+    wanted = f"{variable}={value}".encode()
+    return any(wanted in _bytes(proc / str(pid) / "environ").split(b"\0") for pid in running(proc))
+
+
+def _cgroup(text: str) -> str:
+    """The unified hierarchy's path (`0::/...`), else the first that is not the root."""
+    paths = [line.split(":", 2) for line in text.splitlines() if line.count(":") >= 2]
+    unified = next((path for number, _, path in paths if number == "0"), "")
+    if unified not in ("", "/"):
+        return unified
+    return next((path for _, _, path in paths if path != "/"), unified)
+
+
+def _environment(proc: Path, pid: int) -> dict[str, str]:
+    pairs = _bytes(proc / str(pid) / "environ").split(b"\0")
+    return {os.fsdecode(name): os.fsdecode(value) for name, _, value in (pair.partition(b"=") for pair in pairs)}
+
+
+def _text(path: Path) -> str:
+    return _bytes(path).decode(errors="replace")
+
+
+def _bytes(path: Path) -> bytes:
+    """The content; nothing of a process that has ended, or that we may not look at."""
+    try:
+        return path.read_bytes()
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return b""
