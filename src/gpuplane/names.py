@@ -16,7 +16,10 @@ IMAGE: Final = f"gpuplane/gpuplane:{__version__}"  # the image of operator and o
 FIELD_MANAGER_PREFIX: Final = "gpuplane-"  # begins the name of each component as owner of fields
 
 # -- resources ---------------------------------------------------------------------------------------------------
-GPU_RESOURCE: Final = "nvidia.com/gpu"  # a whole GPU
+NVIDIA_PREFIX: Final = "nvidia.com/"  # begins the resources that the device plugin's configuration names
+GPU_RESOURCE: Final = NVIDIA_PREFIX + "gpu"  # a whole GPU
+MIG_PREFIX: Final = NVIDIA_PREFIX + "mig-"  # begins MIG devices' resources with strategy mixed: nvidia.com/mig-1g.10gb
+SHARED_SUFFIX: Final = ".shared"  # ends the name of replicas that are renamed by default: nvidia.com/gpu.shared
 
 # -- node feature discovery --------------------------------------------------------------------------------------
 FEATURE_PREFIX: Final = "feature.node.kubernetes.io/"  # begins every label of discovery
