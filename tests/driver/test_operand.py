@@ -34,7 +34,8 @@ async def test_success_is_one_write_with_the_inventory_and_a_restart_writes_noth
     assert write["machine"] == {"driver": "535.161.08", "cuda": "12.2"}
     assert [gpu["uuid"] for gpu in write["gpus"]] == ["GPU-0", "GPU-1"]
     assert world.host.read_text("run/nvidia/validations/driver-ready") == (
-        "IS_HOST_DRIVER=false\nNVIDIA_DRIVER_ROOT=/\nDRIVER_ROOT_CTR_PATH=/host"
+        "IS_HOST_DRIVER=false\nNVIDIA_DRIVER_ROOT=/\nDRIVER_ROOT_CTR_PATH=/host\n"
+        "NVIDIA_DEV_ROOT=/\nDEV_ROOT_CTR_PATH=/host"
     )
     await stop(task)
     assert world.host.exists("sys/module/nvidia")

@@ -106,6 +106,21 @@ def test_no_library_is_worth_another_try(tmp_path: Path) -> None:
         open_gpus(tmp_path)
 
 
+def test_links_of_the_library_mean_the_drivers_root(tmp_path: Path) -> None:
+    """As Debian's alternatives are: absolute links, of the host and not of the pod that looks."""
+    folder = tmp_path / "usr/lib/x86_64-linux-gnu"
+    (folder / "nvidia").mkdir(parents=True)
+    (folder / "nvidia/libnvidia-ml.so.570.1").touch()
+    (folder / "nvidia/libnvidia-ml.so.1").symlink_to("libnvidia-ml.so.570.1")
+    (tmp_path / "etc/alternatives").mkdir(parents=True)
+    (tmp_path / "etc/alternatives/nvml").symlink_to("/usr/lib/x86_64-linux-gnu/nvidia/libnvidia-ml.so.1")
+    (folder / "libnvidia-ml.so.1").symlink_to("/etc/alternatives/nvml")
+    assert find_library(tmp_path) == folder / "nvidia/libnvidia-ml.so.570.1"
+    (tmp_path / "etc/alternatives/nvml").unlink()
+    (tmp_path / "etc/alternatives/nvml").symlink_to("/etc/alternatives/nvml")
+    assert find_library(tmp_path) is None
+
+
 def test_a_library_that_is_none_is_not(tmp_path: Path) -> None:
     path = tmp_path / "usr/lib64/libnvidia-ml.so.1"
     path.parent.mkdir(parents=True)

@@ -51,7 +51,20 @@ def test_a_driver_in_its_own_root_is_found(world: Any) -> None:
     world.write("run/nvidia/driver/usr/lib64/libcuda.so.1", "")
     world.write("run/nvidia/validations/driver-ready", "NVIDIA_DRIVER_ROOT=/run/nvidia/driver\n")
     facts = read_facts(Host(world.root))
-    assert facts.library == str(world.root / "run/nvidia/driver/usr/lib64")
+    assert facts.library == str(world.root / "run/nvidia/driver/usr/lib64/libcuda.so.1")
+
+
+def test_links_of_the_library_mean_the_drivers_root(world: Any) -> None:
+    """As Debian's alternatives are: absolute links, of the host and not of this process."""
+    library = world.root / "usr/lib/x86_64-linux-gnu/libcuda.so.1"
+    library.unlink()
+    library.symlink_to("/etc/alternatives/libcuda.so.1")
+    assert read_facts(Host(world.root)).library is None
+    (world.root / "etc/alternatives").mkdir(parents=True)
+    (world.root / "etc/alternatives/libcuda.so.1").symlink_to("/usr/lib/x86_64-linux-gnu/nvidia/libcuda.so.570.1")
+    world.write("usr/lib/x86_64-linux-gnu/nvidia/libcuda.so.570.1", "")
+    expected = world.root / "usr/lib/x86_64-linux-gnu/nvidia/libcuda.so.570.1"
+    assert read_facts(Host(world.root)).library == str(expected)
 
 
 @pytest.mark.parametrize(

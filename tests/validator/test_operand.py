@@ -163,10 +163,12 @@ async def test_a_read_only_or_full_run_is_said_and_heals(
     assert world.stage(CUDA).state is StageState.DONE
 
 
-async def test_something_else_in_the_place_of_the_files(world: Any, validator: Validator) -> None:
+async def test_something_else_in_the_place_of_the_files(world: Any, validator: Validator, clock: Clock) -> None:
     folder = world.root / "run/nvidia/validations"
     shutil.rmtree(folder)
     folder.write_text("not a folder")
+    await validator.reconcile("sim-1")
+    clock.seconds += 30
     await validator.reconcile("sim-1")
     assert world.stage(CUDA).reason in ("DriverFileMissing", "NodeFilesUnusable")
     folder.unlink()
@@ -306,11 +308,60 @@ async def test_several_failing_gpus_are_all_named_and_no_driver_is_no_broken_gpu
     assert world.stage(CUDA).message.startswith("GPUs 0, 1 fail the vectorAdd; GPU 0: libcuda")
 
 
-async def test_files_that_are_gone_are_said(world: Any, validator: Validator) -> None:
+async def test_files_that_stay_away_are_said(world: Any, validator: Validator, clock: Clock) -> None:
     (world.root / "var/run/cdi/nvidia.json").unlink()
+    assert await validator.reconcile("sim-1") == 30
+    assert world.stage(CUDA) is None, "after a boot it is about to come"
+    clock.seconds += 30
     await validator.reconcile("sim-1")
     assert (world.stage(CUDA).reason, world.stage(CUDA).where) == ("CDIDeviceMissing", "/var/run/cdi")
     assert world.ran == []
+
+
+async def test_after_a_failure_a_file_that_comes_is_reason_enough(
+    world: Any, validator: Validator, clock: Clock
+) -> None:
+    ready = world.root / "run/nvidia/validations/toolkit-ready"
+    ready.unlink()
+    await validator.reconcile("sim-1")
+    clock.seconds += 30
+    assert await validator.reconcile("sim-1") == 60
+    assert world.stage(CUDA).reason == "ToolkitFileMissing"
+    assert await validator.reconcile("sim-1") == 60, "nothing changed"
+    ready.touch()
+    assert await validator.reconcile("sim-1") is None
+    assert world.stage(CUDA).state is StageState.DONE
+
+
+async def test_after_a_boot_it_goes_on_the_moment_that_driver_and_toolkit_are_there(
+    world: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A boot as the validator sees it: /run and /dev are empty, the stages are those of before."""
+
+    async def vector_add(uuid: str) -> str:
+        return await world.vector_add(uuid)
+
+    monkeypatch.setattr("gpuplane.validator.operand._process", lambda facts, host: vector_add)
+    async with running(world, vector_add=None):
+        await world.until(lambda: world.stage(CUDA) is not None)
+    before, path = len(world.client.writes), world.root / "run/nvidia/validations/cuda-ready"
+    shutil.rmtree(world.root / "run")
+    (world.root / "dev/nvidiactl").unlink()
+    async with running(world, vector_add=None), asyncio.timeout(20):
+        seen = Host(world.root).watch("run/nvidia/validations/cuda-ready")
+        await anext(seen)
+        for file, text in (
+            ("dev/nvidiactl", ""),
+            ("run/nvidia/validations/driver-ready", "IS_HOST_DRIVER=true\nNVIDIA_DRIVER_ROOT=/\n"),
+            ("run/nvidia/validations/toolkit-ready", ""),
+        ):
+            assert not path.exists()
+            world.write(file, text)
+            await asyncio.sleep(0)
+        while not path.exists():
+            await anext(seen)
+    assert len(world.ran) == 4
+    assert len(world.client.writes) == before, "nothing was taken back, so nothing is new"
 
 
 async def test_nothing_allocatable_for_long_is_a_failure_of_the_plugin_stage(

@@ -10,14 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from gpuplane.errors import Retryable, Terminal
+from gpuplane.errors import Retryable, Terminal, Usage
 from gpuplane.validator import process, vectoradd
+from gpuplane.validator.driver_api import Driver
 from gpuplane.validator.process import VectorAddProcess, failure
 
 
 def test_arguments() -> None:
-    assert vectoradd.wanted_gpu([]) == "0"
-    assert vectoradd.wanted_gpu(["--gpu", "GPU-1"]) == vectoradd.wanted_gpu(["--gpu=GPU-1"]) == "GPU-1"
+    assert vectoradd.options([]) == ("0", "")
+    assert vectoradd.options(["--gpu", "GPU-1"]) == vectoradd.options(["--gpu=GPU-1"]) == ("GPU-1", "")
+    assert vectoradd.options(["--library", "/a=b/libcuda.so.1", "--gpu=1"]) == ("1", "/a=b/libcuda.so.1")
+    with pytest.raises(Usage):
+        vectoradd.options(["--gpu"])
     done = subprocess.run(
         [sys.executable, "-m", process.PROGRAM, "--gup", "1"], capture_output=True, text=True, check=False
     )
@@ -51,10 +55,13 @@ def test_it_imports_next_to_nothing() -> None:
 
 
 async def test_no_driver_is_retryable_and_says_what_to_do(tmp_path: Path) -> None:
-    (tmp_path / "libcuda.so.1").write_text("no library")
+    library = tmp_path / "libcuda.so.1"
+    library.write_text("no library")
     with pytest.raises(Retryable, match="cannot be loaded") as caught:
-        await VectorAddProcess(tmp_path, tmp_path)("GPU-0")
-    assert "LD_LIBRARY_PATH" in caught.value.cure
+        await VectorAddProcess(library, tmp_path)("GPU-0")
+    assert (caught.value.where, caught.value.cure) == (str(library), "install the driver's user space again")
+    with pytest.raises(Retryable, match="cannot be loaded") as caught:
+        Driver(str(tmp_path / "none"))
 
 
 async def test_a_program_that_hangs_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

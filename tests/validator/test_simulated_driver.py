@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,11 +15,13 @@ import gpuplane
 from gpuplane.errors import Terminal
 from gpuplane.simulator.gpus import PROFILES, Faults, create_state
 from gpuplane.simulator.gpus.profile import gpu_uuid
+from gpuplane.validator.driver_api import LIBRARY
 from gpuplane.validator.process import PROGRAM, VectorAddProcess
 
 NATIVE = Path(gpuplane.__file__).parent / "_native"
 PROFILE = PROFILES["2x-l4"]
 UUIDS = [gpu_uuid(PROFILE, "sim-1", index) for index in range(PROFILE.count)]
+VERSION, COMPILER = "570.133.20", "libnvidia-ptxjitcompiler.so.1"
 EXPECTED = """\
 [Vector addition of 50000 elements]
 Copy input data from the host memory to the CUDA device
@@ -48,7 +51,7 @@ def faults(dev: Path) -> Iterator[Faults]:
 
 @pytest.fixture
 def vector_add(dev: Path) -> VectorAddProcess:
-    return VectorAddProcess(NATIVE, dev)
+    return VectorAddProcess(NATIVE / LIBRARY, dev)
 
 
 def started(dev: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -81,6 +84,46 @@ async def test_a_gpu_off_the_bus_is_an_error_with_cudas_name(vector_add: VectorA
     with pytest.raises(Terminal):
         await vector_add(UUIDS[1])
     assert await vector_add(UUIDS[0]) == EXPECTED
+
+
+@pytest.fixture
+def host_folder(tmp_path: Path) -> Path:
+    """A host's library folder: the driver of one version, a compiler that it opens by name, and another glibc."""
+    folder = tmp_path / "host/usr/lib/x86_64-linux-gnu"
+    folder.mkdir(parents=True)
+    shutil.copy(NATIVE / LIBRARY, folder / f"libcuda.so.{VERSION}")
+    source = tmp_path / "compiler.c"
+    source.write_text("int answers(void) { return 42; }\n")
+    compiler = folder / f"libnvidia-ptxjitcompiler.so.{VERSION}"
+    subprocess.run(
+        ["cc", "-shared", "-o", str(compiler), f"-Wl,-soname,{COMPILER}", str(source)], check=True, capture_output=True
+    )
+    (folder / f"libnvidia-nvvm.so.{VERSION}").write_text("not for this processor")
+    for name in ("libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1", "ld-linux-x86-64.so.2"):
+        (folder / name).write_text("of another distribution")
+    return folder
+
+
+async def test_the_hosts_glibc_never_comes_into_the_process(host_folder: Path, dev: Path) -> None:
+    assert await VectorAddProcess(host_folder / f"libcuda.so.{VERSION}", dev)(UUIDS[0]) == EXPECTED
+
+
+def test_what_the_driver_opens_by_name_is_the_file_beside_it(host_folder: Path, dev: Path) -> None:
+    code = (
+        "import ctypes, sys; from gpuplane.validator.driver_api import Driver\n"
+        "driver = Driver(sys.argv[1])\n"
+        f"print(ctypes.CDLL({COMPILER!r}).answers())\n"
+        "print(open('/proc/self/maps').read())"
+    )
+    library = host_folder / f"libcuda.so.{VERSION}"
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(library)], env={"SIMGPU_DEV": str(dev)}, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    answer, _, maps = done.stdout.partition("\n")
+    assert answer == "42", done.stderr
+    mapped = {line.rpartition("/")[2] for line in maps.splitlines() if f" {host_folder}" in line}
+    assert mapped == {library.name, f"libnvidia-ptxjitcompiler.so.{VERSION}"}
 
 
 def test_exit_codes_and_what_is_said(dev: Path, faults: Any) -> None:

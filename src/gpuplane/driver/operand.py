@@ -112,7 +112,8 @@ async def _makes_room(host: Host) -> bool:
 async def _report(context: OperandContext, host: Host, gpus_there: int, *, present: bool, in_root: bool) -> Outcome:
     version, cuda, gpus = await _ask_gpus(context)
     root = f"/{names.DRIVER_ROOT}" if in_root else "/"
-    ready = DriverReady(host_driver=present, root=root, container_root=f"/host{root}".rstrip("/"))
+    nodes = root if in_root and host.exists(f"{names.DRIVER_ROOT}/dev/nvidiactl") else "/"
+    ready = DriverReady(host_driver=present, root=root, dev_root=nodes)
     mark_ready(host, names.DRIVER_READY, ready.encode())
     return Outcome(
         Stage(

@@ -28,17 +28,30 @@ _FOLDERS = (
     "usr/lib",
     "usr/local/nvidia/lib64",
 )
+_LINKS = 40  # followed at most, as the kernel does
 # The simulated driver looks here for its device nodes; a real one always uses /dev and ignores it.
 SIMULATED_DEV = "SIMGPU_DEV"
 
 
 def find_library(driver_root: Path, name: str = NVML) -> Path | None:
-    """The path of a driver library below `driver_root`, symbolic links resolved, or None."""
+    """The path of a driver library below `driver_root`, or None. Symbolic links are resolved as that root means them,
+    and where this leads nowhere, as this process does.
+    """
     for folder in _FOLDERS:
-        path = driver_root / folder / name
-        if path.is_file():
-            return path.resolve()
+        for path in (_resolved(driver_root, driver_root / folder / name), driver_root / folder / name):
+            if path.is_file():
+                return path.resolve()
     return None
+
+
+def _resolved(root: Path, path: Path) -> Path:
+    """The file that a chain of links ends at; Debian's alternatives are absolute links, of the host and not a pod."""
+    for _ in range(_LINKS):
+        if not path.is_symlink():
+            break
+        target = path.readlink()
+        path = root / target.relative_to("/") if target.is_absolute() else path.parent / target
+    return path
 
 
 def load_library(driver_root: Path, dev: Path | None) -> None:

@@ -1,7 +1,8 @@
 """The files in `run/nvidia/validations` by which a host's programs know how far the host is.
 
-`driver-ready` is an env file that shell scripts and other projects source. Nothing of gpuplane waits for these files
-(stages do that); they are written for those who do, and the toolkit reads where the driver's root is.
+`driver-ready` is an env file that shell scripts and other projects source; NVIDIA's own images of device plugin,
+toolkit and MIG manager begin so. Nothing of gpuplane waits for these files (stages do that); they are written for those
+who do, and toolkit and validator read where the driver's root is.
 """
 
 from __future__ import annotations
@@ -15,19 +16,34 @@ from gpuplane.host.files import Host
 class DriverReady(msgspec.Struct, frozen=True):
     """What `driver-ready` says: whether the host had the driver by itself, and where its files lie.
 
-    `root` is as the host sees it, `container_root` the same as an operand's container sees it.
+    `root` is where the driver's files lie as the host sees it, `dev_root` where its device nodes do. The two others are
+    the same as containers see it that follow this contract: the host at `/host`, a driver's own root at `/driver-root`.
     """
 
     host_driver: bool
     root: str = "/"
-    container_root: str = "/host"
+    dev_root: str = "/"
+
+    @property
+    def container_root(self) -> str:
+        return _in_container(self.root)
+
+    @property
+    def container_dev_root(self) -> str:
+        return _in_container(self.dev_root)
 
     def encode(self) -> bytes:
         return (
             f"IS_HOST_DRIVER={str(self.host_driver).lower()}\n"
             f"NVIDIA_DRIVER_ROOT={self.root}\n"
             f"DRIVER_ROOT_CTR_PATH={self.container_root}\n"
+            f"NVIDIA_DEV_ROOT={self.dev_root}\n"
+            f"DEV_ROOT_CTR_PATH={self.container_dev_root}\n"
         ).encode()
+
+
+def _in_container(root: str) -> str:
+    return "/host" if root == "/" else "/driver-root"
 
 
 def read_driver_ready(host: Host) -> DriverReady | None:
@@ -39,7 +55,7 @@ def read_driver_ready(host: Host) -> DriverReady | None:
     return DriverReady(
         host_driver=values.get("IS_HOST_DRIVER", "").strip().lower() == "true",
         root=values.get("NVIDIA_DRIVER_ROOT", "").strip() or "/",
-        container_root=values.get("DRIVER_ROOT_CTR_PATH", "").strip() or "/host",
+        dev_root=values.get("NVIDIA_DEV_ROOT", "").strip() or "/",
     )
 
 

@@ -12,8 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from gpuplane import names
-from gpuplane.hardware import find_library
-from gpuplane.host import Host
+from gpuplane.host import LIBRARY_DIRS, Host
 
 CDI_DIRS: Final = ("etc/cdi", names.CDI_DIR)
 CUDA_LIBRARY: Final = "libcuda.so.1"
@@ -29,8 +28,9 @@ class CdiSpec(msgspec.Struct, frozen=True):
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """What is on the node. `driver_ready` is the status file's content, None when there is none; `library` the folder
-    of libcuda on this machine, None when there is none; `nodes` the names of the driver's device nodes.
+    """What is on the node. `driver_ready` is the status file's content, None when there is none; `library` the file
+    of libcuda as this process sees it, without links, None when there is none; `nodes` the names of the driver's
+    device nodes.
     """
 
     driver_ready: Mapping[str, str] | None
@@ -38,6 +38,13 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     cdi: tuple[CdiSpec, ...]
     library: str | None
     nodes: frozenset[str]
+
+
+# What is missing because it is not there yet: after a boot, driver and toolkit come one after the other.
+AWAITED: Final = frozenset(
+    {"DriverFileMissing", "DriverLibraryMissing", "DeviceNodesMissing", "ToolkitFileMissing", "CDIDeviceMissing"}
+)
+WATCHED: Final = (names.DRIVER_READY, names.TOOLKIT_READY, f"dev/{CONTROL_NODE}")  # where those who wait look
 
 
 class Problem(msgspec.Struct, frozen=True):
@@ -167,7 +174,10 @@ def _decoded(data: bytes) -> Any:
 
 def _library(host: Host, ready: Mapping[str, str]) -> str | None:
     for root in (ready.get("NVIDIA_DRIVER_ROOT", "/"), "/", names.DRIVER_ROOT):
-        path = find_library(host.root / root.lstrip("/"), CUDA_LIBRARY)
-        if path is not None:
-            return str(path.parent)
+        # Links of a driver in a root of its own mean that root.
+        driver = Host(host.root / root.strip("/"))
+        for folder in LIBRARY_DIRS:
+            path = f"{folder}/{CUDA_LIBRARY}"
+            if driver.read(path, limit=1) is not None and (real := driver.real(path)) is not None:
+                return driver.shown(real)
     return None

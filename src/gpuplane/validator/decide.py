@@ -49,10 +49,16 @@ def digest(status: GPUNodeStatus) -> str:
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]
 
 
-def fingerprint(node: GPUNode, offered: bool) -> str:
-    """What, if it changes, makes another try worth while after a failure; `offered`: whether the kubelet has GPUs."""
+def fingerprint(node: GPUNode, offered: bool, facts: object = None) -> str:
+    """What, if it changes, makes another try worth while after a failure.
+
+    Args:
+        offered: whether the kubelet has GPUs.
+        facts: what lies on the node, where the step looks at it.
+    """
     parts = [
         str(offered),
+        msgspec.json.encode(facts, order="deterministic").decode(),
         digest(node.status),
         repr(sorted(node.status.health.items())),
         repr(sorted(node.metadata.labels.items())),

@@ -1,8 +1,11 @@
 """The few calls of the CUDA driver API that the vectorAdd needs, by ctypes on libcuda.so.1.
 
-Invariants: no import beyond ctypes, our errors and cures (this starts once for each GPU and pod); every call that fails
-raises `CudaError` with CUDA's own name of the error and what to do about it; memory and context are given back in
-reverse order, also after a failure.
+A pod finds the library by its name. On a node it lies in a folder of the host beside the host's glibc, which must never
+come into this process: it is loaded by its path then, and what it loads itself, by name, is loaded before it.
+
+Invariants: no import beyond ctypes and os, our errors and cures (this starts once for each GPU and pod); every call
+that fails raises `CudaError` with CUDA's own name of the error and what to do about it; memory and context are given
+back in reverse order, also after a failure.
 
 Source: NVIDIA, "CUDA Driver API" (functions, CUresult values).
 """
@@ -10,6 +13,7 @@ Source: NVIDIA, "CUDA Driver API" (functions, CUresult values).
 from __future__ import annotations
 
 import ctypes
+import os
 
 from gpuplane import cures
 from gpuplane.errors import Retryable, Terminal
@@ -19,6 +23,8 @@ if TYPE_CHECKING:
     from typing import Final
 
 LIBRARY: Final = "libcuda.so.1"
+# What libcuda loads when it needs it, each after what it needs itself: compilers of PTX, and encryption of the bus.
+COMPANIONS: Final = ("gpucomp", "nvvm", "nvvm70", "ptxjitcompiler", "pkcs11", "pkcs11-openssl3")
 
 
 class CudaError(Terminal):
@@ -45,16 +51,22 @@ class Device:
 class Driver:
     """libcuda.so.1, loaded and initialised.
 
+    Args:
+        path: the file, without links; "" for the loader's own choice, as programs in pods have it.
+
     Raises Retryable when the library cannot be loaded and CudaError when the driver does not come up.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, path: str = "") -> None:
+        self._companions = _load_companions(path) if path else []
         try:
-            self._library = ctypes.CDLL(LIBRARY)
+            self._library = ctypes.CDLL(path or LIBRARY)
         except OSError as error:
+            cure = "give the container a GPU, or put the driver's library directory into LD_LIBRARY_PATH"
             raise Retryable(
                 f"{LIBRARY} cannot be loaded: {error}",
-                cure="give the container a GPU, or put the driver's library directory into LD_LIBRARY_PATH",
+                where=path,
+                cure="install the driver's user space again" if path else cure,
             ) from error
         self.call("cuInit", 0)
 
@@ -112,6 +124,21 @@ class Driver:
         if getattr(self._library, function)(code, ctypes.byref(text)) != 0 or text.value is None:
             return "unknown error"
         return text.value.decode(errors="replace")
+
+
+def _load_companions(path: str) -> list[ctypes.CDLL]:
+    """Load what lies beside libcuda and is of its version, so that it is found there by its name."""
+    folder, _, name = path.rpartition("/")
+    version = name.partition(".so.")[2]
+    found = []
+    for companion in COMPANIONS:
+        file = f"{folder}/libnvidia-{companion}.so.{version}"
+        if os.access(file, os.R_OK):
+            try:
+                found.append(ctypes.CDLL(file))
+            except OSError:
+                continue  # not every program needs it; CUDA's own error says when this one did
+    return found
 
 
 class Context:

@@ -1,10 +1,11 @@
 """The validator of one node: proves CUDA on every GPU when the toolkit holds, and a pod with a GPU when the plugin
 does.
 
-Driven by watches of the node's own GPUNode and Node, and of the status files and links that it makes. What failed is
-tried again when the GPUNode's GPUs, health, labels or annotations change, or after a pause of minutes; nothing else
-repeats. What was proved is left alone across restarts of this pod, and proved again after a boot of the node: then the
-status files are gone, or of another boot.
+Driven by watches of the node's own GPUNode and Node, and of the files that it makes or stands on. What failed is tried
+again when the GPUNode's GPUs, health, labels or annotations change, when what lies on the node does, or after a pause
+of minutes; nothing else repeats. What was proved is left alone across restarts of this pod, and proved again after a
+boot of the node: then the status files are gone, or of another boot. What driver and toolkit make is waited for then,
+before it is called missing.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ NO_LINKS_ENV: Final = "DISABLE_DEV_CHAR_SYMLINK_CREATION"
 NO_CUDA_ENV, NO_POD_ENV = "CUDA_WITH_WORKLOAD", "PLUGIN_WITH_WORKLOAD"
 UNSEEN_SECONDS: Final = 10.0
 ABSENT_SECONDS: Final = 15.0
+MISSING_SECONDS: Final = 30.0
 NOT_RUN: Final = "no GPU was free, so no pod was run"
 NOT_WANTED: Final = "the ClusterPolicy wants no workload run"
 
@@ -71,11 +73,12 @@ async def run(context: OperandContext) -> None:
 
 
 async def _watch_files(context: OperandContext, controller: Controller) -> None:
-    """Look again when a status file or a link in `/dev/char` changes: a boot or a person takes them away."""
+    """Look again when a status file or a link in `/dev/char` changes: a boot or a person takes them away, and driver
+    and toolkit bring theirs back."""
     if context.in_process:
         return  # of thousands of nodes in one process none boots
     host = Host(context.host_root)
-    files = [f"{names.VALIDATIONS_DIR}/{name}" for name in (*Step, *OTHERS)]
+    files = [f"{names.VALIDATIONS_DIR}/{name}" for name in (*Step, *OTHERS)] + [*checks.WATCHED]
     try:
         while True:
             links = wanted_links(host)
@@ -131,6 +134,7 @@ class Validator:
         self._said = ""  # of the links
         self._failed: dict[Step, Attempt] = {}
         self._absent: float | None = None  # since when the kubelet offers no GPU
+        self._missing: float | None = None  # since when driver or toolkit are not all there
         self._unseen: dict[Step, tuple[str, float]] = {}  # digest, and until when the watch may take to show it
 
     async def reconcile(self, name: str) -> float | None:
@@ -156,13 +160,16 @@ class Validator:
             return UNSEEN_SECONDS if unseen else None
         if step is Step.PLUGIN and (left := self._grace(offered)):
             return left
-        fingerprint = decide.fingerprint(node, offered)
+        facts = self._facts() if step is Step.CUDA else None
+        if facts is not None and (left := self._until_it_may_fail(node, facts)):
+            return left
+        fingerprint = decide.fingerprint(node, offered, facts)
         wait = decide.seconds_to_wait(self._failed.get(step), fingerprint, self._clock())
         if wait:
             return wait
         digest = decide.digest(node.status)
         try:
-            note = await (self._cuda(node) if step is Step.CUDA else self._plugin())
+            note = await (self._cuda(node, facts) if step is Step.CUDA else self._plugin())
             text = decide.content(digest, self._boot())
             self._host.write_atomic(step.file, text.encode(), durable=False)
         except (HostError, OSError) as error:
@@ -198,6 +205,30 @@ class Validator:
         except HostError:
             return {}
 
+    def _facts(self) -> Facts | None:
+        """What lies on the node; None when it cannot be read, which is said when the step is tried."""
+        try:
+            return checks.read_facts(self._host)
+        except HostError:
+            return None
+
+    def _hindrance(self, node: GPUNode, facts: Facts) -> Problem | None:
+        uuids = [gpu.uuid for gpu in decide.usable_gpus(node.status)]
+        return checks.first_problem(
+            facts, uuids, namespace=self._context.namespace, in_process=self._context.in_process
+        )
+
+    def _until_it_may_fail(self, node: GPUNode, facts: Facts) -> float:
+        """How long what is missing may still come: after a boot it does, one thing after the other, and is watched."""
+        problem = self._hindrance(node, facts) if decide.usable_gpus(node.status) else None
+        if problem is None or problem.reason not in checks.AWAITED:
+            self._missing = None
+            return 0.0
+        if self._missing is None:
+            self._missing = self._clock()
+            log.info("%s; waiting for it", problem.message)
+        return max(0.0, self._missing + MISSING_SECONDS - self._clock())
+
     def _off(self, name: str) -> bool:
         return self._environment.get(name, "").strip().lower() in ("false", "0", "f")
 
@@ -219,15 +250,13 @@ class Validator:
         }
         return {step: digest for step, (digest, _) in self._unseen.items()}
 
-    async def _cuda(self, node: GPUNode) -> str:
+    async def _cuda(self, node: GPUNode, facts: Facts | None) -> str:
         """Driver, toolkit, and the vectorAdd on every GPU. Raises Failed."""
         context, usable = self._context, decide.usable_gpus(node.status)
         if not usable:
             raise Failed(no_usable_gpu(node))
-        facts = checks.read_facts(self._host)
-        problem = checks.first_problem(
-            facts, [gpu.uuid for gpu in usable], namespace=context.namespace, in_process=context.in_process
-        )
+        facts = facts or checks.read_facts(self._host)
+        problem = self._hindrance(node, facts)
         if problem is not None:
             raise Failed(problem)
         if not context.in_process and (problem := mark_features(self._host)) is not None:

@@ -1,7 +1,7 @@
 """Runs the vectorAdd on one GPU of this node, as a process of its own.
 
-A process: a CUDA context costs 300 MB and keeps the GPU awake, a hung GPU can only be left by killing, and the driver's
-libraries need not be in our own search path.
+A process: a CUDA context costs 300 MB and keeps the GPU awake, and a hung GPU can only be left by killing. It is given
+the driver's library as a file. The folder that it lies in has the host's glibc too, so it is in no search path.
 """
 
 from __future__ import annotations
@@ -25,18 +25,14 @@ class VectorAddProcess:
     """`gpuplane.operand.VectorAdd` for a real or simulated driver.
 
     Args:
-        library: the folder of libcuda, put before the loader's search path.
+        library: the file of libcuda, without links.
         dev: where the simulated driver's device nodes are; a real one ignores it.
         at_once: how many run at the same time.
     """
 
     def __init__(self, library: Path, dev: Path, *, timeout: float = TIMEOUT_SECONDS, at_once: int = 4) -> None:
-        path = os.environ.get("LD_LIBRARY_PATH", "")
-        self._environment = {
-            **os.environ,
-            "LD_LIBRARY_PATH": f"{library}:{path}" if path else str(library),
-            SIMULATED_DEV: str(dev),
-        }
+        self._library = str(library)
+        self._environment = {**os.environ, SIMULATED_DEV: str(dev)}
         self._timeout = timeout
         self._places = asyncio.Semaphore(at_once)
 
@@ -44,7 +40,7 @@ class VectorAddProcess:
         """The program's output. Raises Terminal when the GPU fails, Retryable when there is no driver to ask."""
         async with self._places:
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", PROGRAM, "--gpu", uuid),
+                *(sys.executable, "-m", PROGRAM, "--gpu", uuid, "--library", self._library),
                 env=self._environment,
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE,

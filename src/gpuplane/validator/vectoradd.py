@@ -1,10 +1,11 @@
 """The validation workload: adds two vectors on a GPU and checks every element.
 
-    python -m gpuplane.validator.vectoradd [--gpu UUID|INDEX]
+    python -m gpuplane.validator.vectoradd [--gpu UUID|INDEX] [--library FILE]
 
-What it prints is what people know from the CUDA sample of this name. On success it ends with 0. Otherwise
-`Test FAILED` is on stdout, `what`, `where` and `cure` are on stderr, and it ends with 1 (the GPU or the driver does not
-do what it should), 2 (wrong usage) or 3 (there is no driver library to ask).
+Without `--library` the loader finds libcuda, as for any program in a pod. What it prints is what people know from the
+CUDA sample of this name. On success it ends with 0. Otherwise `Test FAILED` is on stdout, `what`, `where` and `cure`
+are on stderr, and it ends with 1 (the GPU or the driver does not do what it should), 2 (wrong usage) or 3 (there is no
+driver library to ask).
 
 It is the whole program of a container that starts often, so it imports next to nothing, and its PTX is old enough for
 every GPU since Kepler: the driver compiles it for the GPU that it finds.
@@ -167,23 +168,24 @@ def add_on(driver: Driver, device: Device) -> None:
         raise WrongResult(*difference, where=where)
 
 
-def wanted_gpu(arguments: list[str]) -> str:
-    """The `--gpu` of a command line, "0" without one; raises Usage."""
-    match arguments:
-        case []:
-            return "0"
-        case ["--gpu", value]:
-            return value
-        case [text] if text.startswith("--gpu="):
-            return text.removeprefix("--gpu=")
-    raise Usage("wrong arguments: " + " ".join(arguments), cure="vectoradd [--gpu UUID|INDEX]")
+def options(arguments: list[str]) -> tuple[str, str]:
+    """The `--gpu` ("0" without one) and the `--library` ("" without one) of a command line; raises Usage."""
+    found = {"--gpu": "0", "--library": ""}
+    left = iter(arguments)
+    for argument in left:
+        name, equals, value = argument.partition("=")
+        value = value if equals else next(left, "")
+        if name not in found or not value:
+            raise Usage("wrong arguments: " + " ".join(arguments), cure="vectoradd [--gpu UUID|INDEX] [--library FILE]")
+        found[name] = value
+    return found["--gpu"], found["--library"]
 
 
 def main(arguments: list[str]) -> int:
     try:
-        wanted = wanted_gpu(arguments)
+        wanted, library = options(arguments)
         say(f"[Vector addition of {ELEMENTS} elements]")
-        driver = Driver()
+        driver = Driver(library)
         add_on(driver, driver.select(wanted))
     except GpuplaneError as error:
         if not isinstance(error, Usage):
