@@ -1,9 +1,11 @@
-"""The little of HTTP that metrics and health need: GET and HEAD of a few paths, connections kept open.
+"""The little of HTTP that components need: GET and HEAD of a few paths, POST of JSON, connections kept open.
 
-A web framework would be two thirds of an operand's memory for two paths without parameters.
+A web framework would be two thirds of an operand's memory for a few paths without parameters.
 
-Invariants: a request is read to its end within `READ_SECONDS` and `LONGEST_HEAD` bytes or the connection is closed;
-what cannot be understood gets a status and the connection is closed, so nothing is ever taken for the next request.
+Invariants: a head is read to its end within `READ_SECONDS` and `LONGEST_HEAD` bytes, a body within `BODY_SECONDS` and
+the length that is allowed, or the connection is closed; large bodies on their way never take more than two of the
+longest together; what cannot be understood gets a status and the connection is closed, so nothing is ever taken for the
+next request.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from http import HTTPStatus
 from typing import Final
@@ -22,7 +25,11 @@ from gpuplane.errors import Retryable
 log = logging.getLogger("gpuplane.http")
 
 LONGEST_HEAD: Final = 16 << 10
+LONGEST_BODY: Final = 1 << 20
 READ_SECONDS: Final = 120.0  # also how long an idle connection is kept; scrapes come every 15 to 60 s
+BODY_SECONDS: Final = 10.0
+LINGER_SECONDS: Final = 1.0
+_BUFFER: Final = 64 << 10
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -32,27 +39,50 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 Handler = Callable[[], Awaitable[Answer]]
+PostHandler = Callable[[bytes], Awaitable[Answer]]
+
+
+class _Served:
+    """What is served; `reading` counts the bytes of bodies that are on their way."""
+
+    def __init__(self, paths: Mapping[str, Handler], posts: Mapping[str, PostHandler], longest_body: int) -> None:
+        self.paths = paths
+        self.posts = posts
+        self.longest_body = longest_body
+        self.reading = 0
 
 
 @contextlib.asynccontextmanager
-async def serving(paths: Mapping[str, Handler], address: str, port: int) -> AsyncIterator[int]:
+async def serving(
+    paths: Mapping[str, Handler],
+    address: str,
+    port: int,
+    *,
+    posts: Mapping[str, PostHandler] | None = None,
+    longest_body: int = LONGEST_BODY,
+    tls: ssl.SSLContext | None = None,
+) -> AsyncIterator[int]:
     """Serve `paths` while in the context; yields the port (another than `port` only if that is 0).
 
     Args:
         address: where to listen, "" for all addresses.
+        posts: paths that take a POST, with what is given its body.
+        longest_body: bytes; a longer one is answered 413.
+        tls: HTTPS only.
 
     Raises:
         Retryable: the port is in use, or the address is not this machine's (yet).
     """
     connections: set[asyncio.Task[None]] = set()
+    served = _Served(paths, posts or {}, longest_body)
 
     def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.create_task(_connection(paths, reader, writer))
+        task = asyncio.create_task(_connection(served, reader, writer))
         connections.add(task)
         task.add_done_callback(connections.discard)
 
     try:
-        server = await asyncio.start_server(accept, address or None, port, limit=LONGEST_HEAD)
+        server = await asyncio.start_server(accept, address or None, port, limit=_BUFFER, ssl=tls)
     except OSError as error:
         raise Retryable(
             f"cannot listen on port {port}: {error.strerror or error}",
@@ -68,17 +98,23 @@ async def serving(paths: Mapping[str, Handler], address: str, port: int) -> Asyn
         await asyncio.gather(*connections, return_exceptions=True)
 
 
-async def _connection(paths: Mapping[str, Handler], reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def _connection(served: _Served, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     try:
-        while await _one(paths, reader, writer):
+        while await _one(served, reader, writer):
             pass
-    except (ConnectionError, TimeoutError):
+        if writer.can_write_eof():
+            writer.write_eof()
+            # NB: closing with something unread resets the connection, and the client may lose the answer.
+            async with asyncio.timeout(LINGER_SECONDS):
+                while await reader.read(_BUFFER):
+                    pass
+    except (ConnectionError, TimeoutError, ssl.SSLError):
         pass  # the other side went away or said nothing: nobody is there to be told
     finally:
         writer.close()
 
 
-async def _one(paths: Mapping[str, Handler], reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+async def _one(served: _Served, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
     """Answer one request; whether another may follow."""
     try:
         async with asyncio.timeout(READ_SECONDS):
@@ -86,6 +122,8 @@ async def _one(paths: Mapping[str, Handler], reader: asyncio.StreamReader, write
     except asyncio.IncompleteReadError:
         return False
     except asyncio.LimitOverrunError:
+        head = b" " * (LONGEST_HEAD + 1)
+    if len(head) > LONGEST_HEAD:
         await _send(writer, _plain(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE), close=True)
         return False
     line, _, rest = head.partition(b"\r\n")
@@ -99,27 +137,62 @@ async def _one(paths: Mapping[str, Handler], reader: asyncio.StreamReader, write
         await _send(writer, _plain(HTTPStatus.BAD_REQUEST), close=True)
         return False
     method, target, version = words
-    # A body would be read as the next request.
-    close = (
-        b"transfer-encoding" in headers
-        or headers.get(b"content-length", b"0") != b"0"
-        or headers.get(b"connection") == b"close"
-        or (version == "HTTP/1.0" and headers.get(b"connection") != b"keep-alive")
+    close = headers.get(b"connection") == b"close" or (
+        version == "HTTP/1.0" and headers.get(b"connection") != b"keep-alive"
     )
-    handler = paths.get(target.partition("?")[0])
-    if method not in ("GET", "HEAD"):
-        answer = _plain(HTTPStatus.METHOD_NOT_ALLOWED)
-    elif handler is None:
-        answer = _plain(HTTPStatus.NOT_FOUND)
+    path = target.partition("?")[0]
+    if method == "POST" and path in served.posts:
+        answer, whole = await _posted(served, path, headers, reader, writer)
+        close |= not whole
     else:
-        answer = await _handled(handler, target)
+        # A body would be read as the next request.
+        close |= b"transfer-encoding" in headers or headers.get(b"content-length", b"0") != b"0"
+        handler = served.paths.get(path)
+        if handler is not None and method in ("GET", "HEAD"):
+            answer = await _handled(handler(), target)
+        elif method not in ("GET", "HEAD", "POST") or handler is not None or path in served.posts:
+            answer = _plain(HTTPStatus.METHOD_NOT_ALLOWED)
+        else:
+            answer = _plain(HTTPStatus.NOT_FOUND)
     await _send(writer, answer, close=close, head_only=method == "HEAD")
     return not close
 
 
-async def _handled(handler: Handler, target: str) -> Answer:
+async def _posted(
+    served: _Served,
+    path: str,
+    headers: Mapping[bytes, bytes],
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+) -> tuple[Answer, bool]:
+    """The answer to a POST, and whether its body was read whole."""
+    given = headers.get(b"content-length", b"")
+    if b"transfer-encoding" in headers or not given.isdigit():
+        return _plain(HTTPStatus.LENGTH_REQUIRED), False
+    length = int(given) if len(given) < 20 else 1 << 64
+    if length > served.longest_body:
+        return _plain(HTTPStatus.REQUEST_ENTITY_TOO_LARGE), False
+    counted = length if length > LONGEST_BODY else 0  # small ones pass, whatever large ones are on their way
+    if served.reading + counted > 2 * served.longest_body:
+        return _plain(HTTPStatus.SERVICE_UNAVAILABLE), False
+    if headers.get(b"expect") == b"100-continue":
+        writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+    served.reading += counted
     try:
-        return await handler()
+        async with asyncio.timeout(BODY_SECONDS):
+            body = await reader.readexactly(length)
+    except asyncio.IncompleteReadError:
+        return _plain(HTTPStatus.BAD_REQUEST), False
+    except TimeoutError:
+        return _plain(HTTPStatus.REQUEST_TIMEOUT), False
+    finally:
+        served.reading -= counted
+    return await _handled(served.posts[path](body), path), True
+
+
+async def _handled(answer: Awaitable[Answer], target: str) -> Answer:
+    try:
+        return await answer
     except Exception:
         # One request's failure is not the server's end; the trace says what to repair.
         log.exception("%s failed", target)
