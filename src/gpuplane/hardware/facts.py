@@ -132,6 +132,7 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
     temperature_celsius: int | None = None
     memory_temperature_celsius: int | None = None
     power_watts: float | None = None
+    power_limit_watts: float | None = None
     energy_millijoules: int | None = None
     memory_total_bytes: int | None = None
     memory_free_bytes: int | None = None

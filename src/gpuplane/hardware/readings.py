@@ -19,6 +19,7 @@ def read_sample(uuid: str, handle: Any) -> Sample:
     encoder = ask(pynvml.nvmlDeviceGetEncoderUtilization, handle)
     decoder = ask(pynvml.nvmlDeviceGetDecoderUtilization, handle)
     power = ask(pynvml.nvmlDeviceGetPowerUsage, handle)
+    limit = ask(pynvml.nvmlDeviceGetEnforcedPowerLimit, handle)
     total, free, used, reserved = memory(handle)
     remapped = ask(pynvml.nvmlDeviceGetRemappedRows, handle)
     memory_temperature, sent, received = fields(
@@ -40,6 +41,7 @@ def read_sample(uuid: str, handle: Any) -> Sample:
         temperature_celsius=ask(pynvml.nvmlDeviceGetTemperature, handle, pynvml.NVML_TEMPERATURE_GPU),
         memory_temperature_celsius=memory_temperature,
         power_watts=None if power is None else power / 1000,
+        power_limit_watts=None if limit is None else limit / 1000,
         energy_millijoules=ask(pynvml.nvmlDeviceGetTotalEnergyConsumption, handle),
         memory_total_bytes=total,
         memory_free_bytes=free,

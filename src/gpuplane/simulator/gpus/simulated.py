@@ -145,6 +145,7 @@ class SimulatedGPUs:
             temperature_celsius=model.temperature_idle,
             memory_temperature_celsius=model.memory_temperature or None,
             power_watts=float(model.power_idle),
+            power_limit_watts=float(model.power_limit),
             energy_millijoules=int(model.power_idle * 1000 * (self._clock() - self._since))
             if model.energy_counter
             else None,
