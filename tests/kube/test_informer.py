@@ -72,6 +72,28 @@ async def test_lists_in_pages_then_follows(harness, hurried):
     await informer.stop()
 
 
+async def test_what_is_not_to_be_kept_is_as_if_it_were_not_there(harness, hurried, caplog):
+    def keep(pod):
+        if pod.spec.node_name == "strange":
+            raise ValueError("cannot be understood")
+        return Pod(metadata=pod.metadata) if pod.spec.node_name else None
+
+    await harness.server.put(PODS, "waits", "default")
+    await harness.server.put(PODS, "runs", "default", spec={"nodeName": "n1"})
+    informer = Informer(harness.client(), Pod, keep=keep, clock=hurried())
+    mirror = Mirror(informer)
+    informer.start()
+    await informer.synced()
+    assert {name: pod.spec.node_name for name, pod in mirror.objects.items()} == {"default/runs": ""}
+    await harness.server.put(PODS, "waits", "default", spec={"nodeName": "n2"})
+    await mirror.until(state(harness.server, PODS))
+    await harness.server.put(PODS, "runs", "default", spec={"nodeName": ""})
+    await harness.server.put(PODS, "waits", "default", spec={"nodeName": "strange"})
+    await mirror.until({})
+    assert "default/waits is malformed and taken as absent: ValueError: cannot be understood" in caplog.text
+    await informer.stop()
+
+
 async def test_a_cut_watch_resumes_without_a_list(harness, hurried):
     await harness.server.put(NODES, "n1")
     informer = Informer(harness.client(), Node, clock=hurried())

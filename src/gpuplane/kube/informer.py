@@ -55,6 +55,8 @@ class Informer(Generic[K]):
     Args:
         namespace: None for all of them.
         labels, fields: selectors as kubectl takes them.
+        keep: what is kept of an object, before anybody sees it: less of it, or None for nothing. For clusters where
+            all of it would be too much. Its metadata has to keep names, uid and resourceVersion.
     """
 
     def __init__(
@@ -65,6 +67,7 @@ class Informer(Generic[K]):
         labels: str = "",
         fields: str = "",
         *,
+        keep: Callable[[K], K | None] | None = None,
         clock: Clock | None = None,
     ) -> None:
         self.kind = kind
@@ -75,6 +78,7 @@ class Informer(Generic[K]):
         self.error = ""  # what hinders it now, "" when nothing does
         self._client = client
         self._where = (namespace, labels, fields)
+        self._keep = keep
         self._clock = clock or SystemClock()
         self._cache: Cache[K] = Cache()
         self._handlers: list[Handler[K]] = []
@@ -179,7 +183,7 @@ class Informer(Generic[K]):
                     first = False
                     stack.enter_context(_no_gc())
                 for obj in page.items:
-                    self._tell(self._cache.upsert(obj))
+                    self._tell(self._store(obj))
                 version = page.resource_version
             self._tell(self._cache.finish())
         self._version = version
@@ -214,13 +218,26 @@ class Informer(Generic[K]):
         if event.type is EventType.DELETED:
             self._tell(self._cache.remove(key(event.object)))
         else:
-            self._tell(self._cache.upsert(event.object))
+            self._tell(self._store(event.object))
+
+    def _store(self, obj: K) -> list[Change[K]]:
+        if self._keep is None:
+            return self._cache.upsert(obj)
+        try:
+            kept = self._keep(obj)
+        except Exception as error:
+            self._bad_object(key(obj), f"{type(error).__name__}: {error}")
+            kept = None
+        return self._cache.remove(key(obj)) if kept is None else self._cache.upsert(kept)
 
     def _bad(self, raw: bytes, why: str) -> None:
         meta = msgspec.json.decode(raw, type=_Named).metadata
         name = f"{meta.namespace}/{meta.name}" if meta.namespace else meta.name
-        log.warning("%s %s is malformed and taken as absent: %s", self.kind.RESOURCE.kind, name, why)
+        self._bad_object(name, why)
         self._tell(self._cache.remove(name))
+
+    def _bad_object(self, name: str, why: str) -> None:
+        log.warning("%s %s is malformed and taken as absent: %s", self.kind.RESOURCE.kind, name, why)
 
     def _tell(self, changes: Iterable[Change[K]]) -> None:
         for change in changes:
