@@ -21,6 +21,40 @@ GPU_RESOURCE: Final = NVIDIA_PREFIX + "gpu"  # a whole GPU
 MIG_PREFIX: Final = NVIDIA_PREFIX + "mig-"  # begins MIG devices' resources with strategy mixed: nvidia.com/mig-1g.10gb
 SHARED_SUFFIX: Final = ".shared"  # ends the name of replicas that are renamed by default: nvidia.com/gpu.shared
 
+VCUDA_CORE: Final = "tencent.com/vcuda-core"  # 1-99 a share of one GPU in percent, each 100 a whole GPU
+VCUDA_MEMORY: Final = "tencent.com/vcuda-memory"  # memory of a share, in units of 256 MiB
+ALPHA_GPU: Final = "alpha.kubernetes.io/nvidia-gpu"  # a whole GPU, as Kubernetes 1.3 to 1.9 spelled it
+
+# -- shares --------------------------------------------------------------------------------------------------------
+# On a pod, written by its Binding: which GPUs its containers hold, and how much of each, as JSON.
+ASSIGNMENT_ANNOTATION: Final = "gpuplane.dev/assignment"
+PREDICATE_INDEX_PREFIX: Final = "tencent.com/predicate-gpu-idx-"  # + number of the container: its GPUs, as 0,1
+PREDICATE_NODE_ANNOTATION: Final = "tencent.com/predicate-node"  # the node, for readers of gpu-admission's annotations
+PREDICATE_TIME_ANNOTATION: Final = "tencent.com/predicate-time"  # when, in nanoseconds since 1970
+GPU_ASSIGNED_ANNOTATION: Final = "tencent.com/gpu-assigned"  # "false": the device plugin has not given them yet
+# On a pod, by its author; each has a name that other schedulers read, which counts where ours is absent.
+NODE_POLICY_ANNOTATION: Final = "gpuplane.dev/node-policy"  # which node is preferred: the name of a policy
+GPU_POLICY_ANNOTATION: Final = "gpuplane.dev/gpu-policy"  # which GPUs of the node: the name of a policy
+GPU_MODELS_ANNOTATION: Final = "gpuplane.dev/gpu-models"  # models that will do, as A100,H100
+NOT_GPU_MODELS_ANNOTATION: Final = "gpuplane.dev/not-gpu-models"  # models that will not
+GPU_UUIDS_ANNOTATION: Final = "gpuplane.dev/gpu-uuids"  # UUIDs of GPUs that will do
+NOT_GPU_UUIDS_ANNOTATION: Final = "gpuplane.dev/not-gpu-uuids"  # UUIDs of GPUs that will not
+HAMI_NODE_POLICY_ANNOTATION: Final = "hami.io/node-scheduler-policy"  # binpack or spread
+HAMI_GPU_POLICY_ANNOTATION: Final = "hami.io/gpu-scheduler-policy"  # binpack, spread or topology-aware
+HAMI_GPU_MODELS_ANNOTATION: Final = "nvidia.com/use-gputype"  # models that will do
+HAMI_NOT_GPU_MODELS_ANNOTATION: Final = "nvidia.com/nouse-gputype"  # models that will not
+HAMI_GPU_UUIDS_ANNOTATION: Final = "nvidia.com/use-gpuuuid"  # UUIDs of GPUs that will do
+HAMI_NOT_GPU_UUIDS_ANNOTATION: Final = "nvidia.com/nouse-gpuuuid"  # UUIDs of GPUs that will not
+
+# -- quotas, by the names of gpu-admission -------------------------------------------------------------------------
+QUOTA_NAMESPACE: Final = "kube-system"  # where both ConfigMaps are, unless the second one says otherwise of the first
+QUOTA_CONFIGMAP: Final = "gpuquota"  # ConfigMap with the quotas
+QUOTA_KEY: Final = "gpu_quota"  # its key: JSON, namespace -> quota and pool
+QUOTA_SETTINGS_CONFIGMAP: Final = "gpu-quota-admission"  # ConfigMap that says where quotas stand and which labels count
+QUOTA_SETTINGS_KEY: Final = "gpu-quota-admission.config"  # its key: JSON
+QUOTA_MODEL_LABEL: Final = "gaia.tencent.com/gpu-model"  # on a node: model of its GPUs, as quotas call it
+QUOTA_POOL_LABEL: Final = "gaia.tencent.com/gpu-pool"  # on a node: the GPU pool that it belongs to
+
 # -- node feature discovery --------------------------------------------------------------------------------------
 FEATURE_PREFIX: Final = "feature.node.kubernetes.io/"  # begins every label of discovery
 PCI_PRESENT_LABELS: Final = (
@@ -47,6 +81,9 @@ NOT_READY_TAINT: Final = "nvidia.com/gpu-not-ready"  # on nodes not ready yet, w
 RETRY_ANNOTATION: Final = "gpuplane.dev/retry"  # on a GPUNode, any new value: validate again now
 PAUSED_ANNOTATION: Final = "gpuplane.dev/paused"  # "true" on the ClusterPolicy: the operator changes nothing
 
+# -- sharing -------------------------------------------------------------------------------------------------------
+PLUGIN_CONFIG_LABEL: Final = "nvidia.com/device-plugin.config"  # on a node: which of the plugin's configurations it has
+
 # -- upgrades of the driver ----------------------------------------------------------------------------------------
 UPGRADE_STATE_LABEL: Final = "nvidia.com/gpu-driver-upgrade-state"  # on a node: how far its upgrade is
 UPGRADE_SKIP_LABEL: Final = "nvidia.com/gpu-driver-upgrade.skip"  # "true" on a node: its driver is not upgraded
@@ -72,6 +109,9 @@ DRIVER_MODULES_ENV: Final = "KERNEL_MODULE_TYPE"  # auto, open or proprietary
 DRIVER_PRECOMPILED_ENV: Final = "GPUPLANE_DRIVER_PRECOMPILED"  # "true": packages made for the kernel, nothing compiled
 DRIVER_URL_ENV: Final = "BASE_URL"  # where <version>/NVIDIA-Linux-<machine>-<version>.run lies, with its scheme
 DRIVER_RDMA_ENV: Final = "GPU_DIRECT_RDMA_ENABLED"  # "true": nvidia-peermem is loaded too
+
+PLUGIN_DEFAULT_ENV: Final = "DEFAULT_CONFIG"  # the configuration of nodes without the label
+PLUGIN_FALLBACKS_ENV: Final = "FALLBACK_STRATEGIES"  # and without a default: of named, single, empty, in order
 
 # -- CDI ---------------------------------------------------------------------------------------------------------
 CDI_KIND: Final = "nvidia.com/gpu"  # GPUs in CDI specifications: by index, by UUID, and "all"

@@ -186,6 +186,54 @@ CODES: Final[dict[str, Code]] = {
         "Groups are an alpha part of node feature discovery that gpuplane does not evaluate. A rule's label groups "
         "nodes as well, and schedulers understand it.",
     ),
+    "GP201": Code(
+        "a share that can never be met",
+        "tencent.com/vcuda-core counts 100 to a GPU: 1-99 is a part of one GPU, 100, 200 and so on are whole GPUs. One "
+        "GPU and a half cannot be had by one container; two containers may ask for 100 and 50.",
+        'tencent.com/vcuda-core: "150"',
+        'tencent.com/vcuda-core: "200"',
+    ),
+    "GP202": Code(
+        "no whole number of a GPU resource",
+        "GPU resources are counted in whole numbers. A part of a GPU is asked for by tencent.com/vcuda-core.",
+        "nvidia.com/gpu: 0.5",
+        'tencent.com/vcuda-core: "50"\ntencent.com/vcuda-memory: "32"',
+    ),
+    "GP203": Code(
+        "requests that differ from limits",
+        "GPUs cannot be overcommitted, so Kubernetes takes a GPU resource from limits, and from requests only the same "
+        "number.",
+        "requests: {nvidia.com/gpu: 1}",
+        "limits: {nvidia.com/gpu: 1}",
+    ),
+    "GP204": Code(
+        "memory without core",
+        "tencent.com/vcuda-memory is the memory of a share, and a share has core: without tencent.com/vcuda-core the "
+        "container would get no GPU at all.",
+        'tencent.com/vcuda-memory: "20"',
+        'tencent.com/vcuda-core: "30"\ntencent.com/vcuda-memory: "20"',
+    ),
+    "GP205": Code(
+        "GPUs under two names",
+        "nvidia.com/gpu, tencent.com/vcuda-core and alpha.kubernetes.io/nvidia-gpu are names for the same GPUs; one "
+        "container asks by one of them.",
+        'nvidia.com/gpu: 1\ntencent.com/vcuda-core: "50"',
+        'tencent.com/vcuda-core: "50"',
+    ),
+    "GP206": Code(
+        "unknown policy",
+        "The annotations gpuplane.dev/node-policy and gpuplane.dev/gpu-policy name a placement policy: opportunity, "
+        "fragmentation, tightest, spread or topology.",
+        "gpuplane.dev/gpu-policy: binpack",
+        "gpuplane.dev/gpu-policy: tightest",
+    ),
+    "GP207": Code(
+        "no UUID of a GPU",
+        "The annotations gpuplane.dev/gpu-uuids and gpuplane.dev/not-gpu-uuids list UUIDs, separated by commas. A "
+        "number would be another GPU on every node.",
+        'gpuplane.dev/gpu-uuids: "0,1"',
+        "gpuplane.dev/gpu-uuids: GPU-7c41d0a3-9f0e-4c7b-8c4e-2b1f5a6d7e80",
+    ),
 }
 
 

@@ -1,0 +1,33 @@
+"""Sharing of GPUs, decided: what a pod asks, who holds what, which GPU it gets, and how that is written down.
+
+Pure: no I/O, no clock. Scheduler, device plugin and admission act on what is decided here and have no opinion of their
+own; `gpuplane explain` and `gpuplane simulate packing` run the same code.
+"""
+
+from gpuplane.sharing.assignment import Assignment, Part, of_pod, to_annotations
+from gpuplane.sharing.findings import POLICIES, findings, findings_of_object
+from gpuplane.sharing.ledger import Holding, Ledger, violations
+from gpuplane.sharing.node import Gpu, NodeState, empty, gpus_of
+from gpuplane.sharing.request import WHOLE, Ask, Request, matches, request_of
+
+__all__ = [
+    "POLICIES",
+    "WHOLE",
+    "Ask",
+    "Assignment",
+    "Gpu",
+    "Holding",
+    "Ledger",
+    "NodeState",
+    "Part",
+    "Request",
+    "empty",
+    "findings",
+    "findings_of_object",
+    "gpus_of",
+    "matches",
+    "of_pod",
+    "request_of",
+    "to_annotations",
+    "violations",
+]

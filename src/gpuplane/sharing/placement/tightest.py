@@ -1,0 +1,33 @@
+"""tightest: the order of Tencent's gpu-admission, so that its users find their pods where they would have been.
+
+A share goes to the GPU with the least free core that holds it, of those to the one with the least free memory; whole
+GPUs are taken by index. Nodes are tried by free core, free memory and name, ascending (`node_order`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from gpuplane.sharing.node import NodeState
+from gpuplane.sharing.placement.policy import BEST
+from gpuplane.sharing.request import Ask, Request
+
+
+class Tightest:
+    name = "tightest"
+
+    def order(self, node: NodeState, ask: Ask, fitting: Sequence[int]) -> Iterable[int]:
+        return sorted(fitting, key=lambda at: (node.core[at], node.memory[at], at))
+
+    def choose(self, node: NodeState, ask: Ask, free: Sequence[int]) -> tuple[int, ...]:
+        return tuple(free[: ask.gpus])
+
+    def score(self, before: NodeState, after: NodeState, request: Request) -> int:
+        """The fuller the node was, the better."""
+        capacity = len(before.gpus) * before.scale
+        return BEST - sum(before.core) * BEST // capacity if capacity else 0
+
+
+def node_order(node: NodeState) -> tuple[int, int, str]:
+    """The key by which gpu-admission sorts nodes, the first one that fits being taken."""
+    return sum(node.core), sum(node.memory), node.name

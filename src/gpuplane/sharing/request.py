@@ -1,0 +1,183 @@
+"""What a pod asks of GPUs, in whichever of the known dialects, as one Struct.
+
+Containers count as Kubernetes counts them: init containers run one after another before the main ones and may use the
+same GPUs again; sidecars (init containers with restartPolicy Always) stay. `Request.phases` says who runs together.
+
+What can never run is refused here, with every reason at once (codes GP2xx); `findings` are the same for
+`gpuplane check` and the webhook.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Final
+
+import msgspec
+
+from gpuplane import names
+from gpuplane.api.core import Container, Pod
+from gpuplane.api.quantity import parse_quantity
+from gpuplane.errors import InvalidInput
+from gpuplane.sharing.findings import MEMORY_UNIT_MIB, POLICIES, count, findings
+
+WHOLE: Final = 100  # core of one whole GPU
+
+_POLICY_OF_HAMI: Final = {"binpack": "tightest", "spread": "spread", "topology-aware": "topology"}
+
+
+class Ask(msgspec.Struct, frozen=True):
+    """What one container asks.
+
+    `core` is percent of one GPU: 1-99 a share, a multiple of 100 whole GPUs (`scale` says what a GPU counts where that
+    is not 100, as in the openb experiment). `memory_mib` is that of a share; 0 where
+    none was asked: the share then holds the same part of the GPU's memory as of its core. A whole GPU comes with all
+    of its memory. `position` is the container's number among its kind (main or init) in the pod, `dialect` the
+    resource by which it asked.
+    """
+
+    container: str
+    core: int
+    memory_mib: int = 0
+    init: bool = False
+    sidecar: bool = False
+    dialect: str = names.GPU_RESOURCE
+    position: int = 0
+    scale: int = WHOLE
+
+    @property
+    def gpus(self) -> int:
+        """Whole GPUs; 0 for a share."""
+        return self.core // self.scale
+
+    @property
+    def each(self) -> int:
+        """What it holds of each of its GPUs."""
+        return min(self.core, self.scale)
+
+    @property
+    def lasts(self) -> bool:
+        """Whether it runs beside the main containers."""
+        return self.sidecar or not self.init
+
+
+class Request(msgspec.Struct, frozen=True):
+    """What a pod asks of GPUs; `asks` in the order in which the containers start, without those that ask nothing.
+
+    `models` are any-of (see `matches`), empty for any; `uuids` likewise. Policies are names of
+    `gpuplane.sharing.placement`, empty for the configured one. `cpu_milli` and `host_memory_mib` are what the pod asks
+    of its node beside GPUs; policies that weigh what is left over look at them.
+    """
+
+    asks: tuple[Ask, ...] = ()
+    node_policy: str = ""
+    gpu_policy: str = ""
+    models: tuple[str, ...] = ()
+    not_models: tuple[str, ...] = ()
+    uuids: tuple[str, ...] = ()
+    not_uuids: tuple[str, ...] = ()
+    cpu_milli: int = 0
+    host_memory_mib: int = 0
+
+    def __bool__(self) -> bool:
+        return bool(self.asks)
+
+    def phases(self) -> Iterator[tuple[Ask, ...]]:
+        """Who holds GPUs at the same time: first those that last, then each init container with the sidecars before."""
+        yield tuple(ask for ask in self.asks if ask.lasts)
+        for index, ask in enumerate(self.asks):
+            if not ask.lasts:
+                yield (*(before for before in self.asks[:index] if before.sidecar), ask)
+
+    @property
+    def core(self) -> int:
+        """The most that the pod holds at any time, in percent of one GPU: what quotas count."""
+        return max((sum(ask.core for ask in phase) for phase in self.phases()), default=0)
+
+
+def request_of(pod: Pod) -> Request:
+    """What `pod` asks. Raises InvalidInput with all findings for what can never run."""
+    wrong = findings(pod)
+    if wrong:
+        raise InvalidInput(
+            wrong[0].message if len(wrong) == 1 else f"{len(wrong)} reasons why it can never run",
+            where=f"{pod.metadata.namespace or 'default'}/{pod.metadata.name}",
+            cure=wrong[0].cure if len(wrong) == 1 else "",
+            findings=tuple(str(finding) for finding in wrong),
+        )
+    asks = (*_asks(pod.spec.init_containers, init=True), *_asks(pod.spec.containers, init=False))
+    if not asks:
+        return Request()
+    said = pod.metadata.annotations
+    return Request(
+        asks=asks,
+        node_policy=_policy(said, names.NODE_POLICY_ANNOTATION, names.HAMI_NODE_POLICY_ANNOTATION),
+        gpu_policy=_policy(said, names.GPU_POLICY_ANNOTATION, names.HAMI_GPU_POLICY_ANNOTATION),
+        models=_listed(said, names.GPU_MODELS_ANNOTATION, names.HAMI_GPU_MODELS_ANNOTATION),
+        not_models=_listed(said, names.NOT_GPU_MODELS_ANNOTATION, names.HAMI_NOT_GPU_MODELS_ANNOTATION),
+        uuids=_listed(said, names.GPU_UUIDS_ANNOTATION, names.HAMI_GPU_UUIDS_ANNOTATION),
+        not_uuids=_listed(said, names.NOT_GPU_UUIDS_ANNOTATION, names.HAMI_NOT_GPU_UUIDS_ANNOTATION),
+        cpu_milli=of_node(pod, "cpu", 1000),
+        host_memory_mib=of_node(pod, "memory", 1 / 2**20),
+    )
+
+
+@lru_cache(maxsize=4096)
+def matches(model: str, wanted: str) -> bool:
+    """Whether a GPU's model is what somebody calls `wanted`: each word of `wanted` is a word of the model.
+
+    Words are what stands between other signs than letters and digits, whatever their case. So A100 is
+    NVIDIA A100-SXM4-80GB and its label form, A10 is not, and "Tesla K80" is Tesla-K80.
+    """
+    return set(_words(wanted)) <= set(_words(model))
+
+
+def _words(text: str) -> list[str]:
+    return "".join(sign.lower() if sign.isalnum() else " " for sign in text).split()
+
+
+def of_node(pod: Pod, resource: str, factor: float) -> int:
+    """CPU or memory that the pod asks of its node, times `factor`, as Kubernetes counts it; 0 where unreadable."""
+
+    def asked(container: Container) -> int:
+        resources = container.resources
+        value = resources.requests.get(resource, resources.limits.get(resource, 0))
+        try:
+            return int(float(parse_quantity(value)) * factor)
+        except (InvalidInput, ArithmeticError, ValueError):
+            return 0
+
+    sidecars = most = 0
+    for container in pod.spec.init_containers:
+        if container.restart_policy == "Always":
+            sidecars += asked(container)
+            most = max(most, sidecars)
+        else:
+            most = max(most, sidecars + asked(container))
+    return max(most, sidecars + sum(map(asked, pod.spec.containers)))
+
+
+def _asks(containers: tuple[Container, ...], *, init: bool) -> Iterator[Ask]:
+    for position, container in enumerate(containers):
+        limits = container.resources.limits
+        core, memory, dialect = 0, 0, ""
+        for resource in (names.GPU_RESOURCE, names.ALPHA_GPU):
+            if gpus := count(limits.get(resource, 0)):
+                core, dialect = gpus * WHOLE, resource
+        if share := count(limits.get(names.VCUDA_CORE, 0)):
+            core, dialect = share, names.VCUDA_CORE
+            memory = count(limits.get(names.VCUDA_MEMORY, 0)) * MEMORY_UNIT_MIB if core < WHOLE else 0
+        if core:
+            sidecar = init and container.restart_policy == "Always"
+            yield Ask(container.name, core, memory, init, sidecar, dialect, position)
+
+
+def _policy(said: dict[str, str], ours: str, theirs: str) -> str:
+    if said.get(ours, "") in POLICIES:
+        return said.get(ours, "")
+    return _POLICY_OF_HAMI.get(said.get(theirs, "").strip().lower(), "")
+
+
+def _listed(said: dict[str, str], ours: str, theirs: str) -> tuple[str, ...]:
+    text = said.get(ours, said.get(theirs, ""))
+    return tuple(sorted({part.strip() for part in text.split(",") if part.strip()}))
