@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import os
-import stat
-from collections.abc import Callable
+import signal
+import socket
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from tests.toolkit.machine import GPUS, VERSION, Machine, Tree, fresh, tree
 
 from gpuplane.api.core import Node, NodeInfo, NodeStatus
 from gpuplane.api.gpunode import GPUNode, GPUNodeStatus
@@ -18,36 +20,9 @@ from gpuplane.api.meta import ObjectMeta
 from gpuplane.hardware import GPU
 from gpuplane.host import Command, Completed, Host
 from gpuplane.operand import OperandContext
-from gpuplane.toolkit import Facts, Plan, observe, plan
+from gpuplane.toolkit import Facts, Plan, observe, plan, restart
 
-VERSION = "535.161.08"
 LIB = "usr/lib64"
-GPUS = tuple(
-    GPU(
-        index=i,
-        minor=1 - i,  # NVML's order need not be that of the device nodes
-        uuid=f"GPU-{i}",
-        name="Tesla T4",
-        memory_bytes=15360 << 20,
-        pci=f"0000:00:1{i}.0",
-        compute=(7, 5),
-    )
-    for i in range(2)
-)
-Tree = dict[str, tuple[str, int, bytes]]
-
-
-def tree(root: Path) -> Tree:
-    found: Tree = {}
-    for path in sorted(root.rglob("*")):
-        mode = stat.S_IMODE(path.lstat().st_mode)
-        if path.is_symlink():
-            found[str(path.relative_to(root))] = ("link", 0, os.fsencode(path.readlink()))
-        elif path.is_dir():
-            found[str(path.relative_to(root))] = ("dir", mode, b"")
-        elif path.is_file():
-            found[str(path.relative_to(root))] = ("file", mode, path.read_bytes())
-    return found
 
 
 class FakeRunner:
@@ -167,6 +142,29 @@ def world(tmp_path: Path) -> World:
 @pytest.fixture
 def make_world() -> Callable[..., World]:
     return World
+
+
+@pytest.fixture(scope="session")
+def listener(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, int]]:
+    """A socket on which somebody listens who understands nothing, and his process id."""
+    path = tmp_path_factory.mktemp("s") / "s"
+    server = socket.socket(socket.AF_UNIX)
+    server.bind(str(path))
+    server.listen()
+    child = os.fork()
+    if child == 0:
+        while True:
+            server.accept()[0].close()
+    server.close()
+    yield path, child
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+
+
+@pytest.fixture
+def machine(tmp_path: Path, listener: tuple[Path, int], monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Machine]:
+    monkeypatch.setattr(restart, "_ITS_OWN_TIME", 0.1)
+    return lambda case: Machine(tmp_path / "m", case, listener, fresh(case))
 
 
 @pytest.fixture

@@ -60,7 +60,7 @@ class File(msgspec.Struct, frozen=True, kw_only=True):
     """A file that shall be so.
 
     `before` is what the path returns to, where the caller knows better than `base_of`. `durable=False` is for files
-    below `run/`, which need no flushing.
+    below `run/`, which need no flushing, `above` for directories whose every file somebody reads (see `write_atomic`).
     """
 
     path: str
@@ -68,6 +68,7 @@ class File(msgspec.Struct, frozen=True, kw_only=True):
     mode: int = 0o644
     before: Before | None = None
     durable: bool = True
+    above: bool = False
 
     @property
     def fingerprint(self) -> str:
@@ -95,6 +96,7 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     path: str
     before: Before
     after: tuple[str, ...]
+    above: bool = False
 
 
 class State(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -195,10 +197,12 @@ def apply_changes(
         if isinstance(want, Link):
             done = host.symlink(want.path, want.target)
         else:
-            done = host.write_atomic(want.path, want.data, mode=want.mode, durable=want.durable)
+            done = host.write_atomic(want.path, want.data, mode=want.mode, durable=want.durable, above=want.above)
         if done:
             log.info("%s: wrote %s", component, host.shown(want.path))
             changed.append(want.path)
+        else:
+            host.clear_leftover(want.path)
     for directory in reversed(state.made):
         host.remove_dir(directory)  # only an empty one goes
     _save(host, component, msgspec.structs.replace(state, made=tuple(d for d in state.made if host.exists(d))))
@@ -230,15 +234,14 @@ def go_back(
     state = load_state(host, component)
     if state is None:
         return ()
-    changed, refused = [], None
+    changed, refused = [], []
     for record in reversed(state.records):
         try:
             if _back(host, record, strip):
                 changed.append(record.path)
-        except HostError as error:  # the others go back all the same, and may make the room that this one needs
-            refused = refused or error
-    if refused is not None:
-        raise refused
+        except HostError:  # the others go back all the same, and may make the room that this one needs
+            refused.append(record)
+    changed += [record.path for record in refused if _back(host, record, strip)]
     for directory in reversed(state.made):
         host.remove_dir(directory)
     return tuple(changed)
@@ -268,7 +271,8 @@ def _planned(
         record = old.record(want.path) if old else None
         now = observe(host, want.path) if isinstance(want, Link) else observe_file(host, want.path)
         before = want.before if want.before is not None else base_of(now, record)
-        records.append(Record(want.path, before, (want.fingerprint,)))
+        above = isinstance(want, File) and want.above
+        records.append(Record(want.path, before, (want.fingerprint,), above))
     parents = {want.path.rpartition("/")[0] for want in wanted}
     missing = {directory for parent in parents for directory in host.missing_dirs(f"{parent}/x")}
     made = sorted(missing.union(old.made if old else ()), key=lambda path: (path.count("/"), path))
@@ -286,7 +290,9 @@ def _with_former(records: tuple[Record, ...], old: State | None) -> tuple[Record
 
 
 def _save(host: Host, component: str, state: State) -> None:
-    host.write_atomic(state_path(component), msgspec.json.encode(state), mode=0o600)
+    path = state_path(component)
+    if not host.write_atomic(path, msgspec.json.encode(state), mode=0o600):
+        host.clear_leftover(path)
 
 
 def _back(host: Host, record: Record, strip: Callable[[Record, Before], Before] | None) -> bool:
@@ -300,16 +306,16 @@ def _back(host: Host, record: Record, strip: Callable[[Record, Before], Before] 
     changed = now.fingerprint != target.fingerprint
     host.clear_leftover(record.path)
     if changed:
-        put_back(host, record.path, target)
+        put_back(host, record.path, target, above=record.above)
     return changed
 
 
-def put_back(host: Host, path: str, target: Before) -> None:
-    """Make the path what it was seen to be."""
+def put_back(host: Host, path: str, target: Before, *, above: bool = False) -> None:
+    """Make the path what it was seen to be; `above` as for `write_atomic`."""
     if target.kind == "absent":
         host.remove(path)
     elif target.kind == "link":
         host.symlink(path, target.target)
     else:
-        host.write_atomic(path, target.data, mode=target.mode)
+        host.write_atomic(path, target.data, mode=target.mode, above=above)
         host.chmod(path, target.mode, target.uid, target.gid)

@@ -149,12 +149,15 @@ class Host:
 
     # -- writing ---------------------------------------------------------------------------------------------------
 
-    def write_atomic(self, path: str, data: bytes, *, mode: int = 0o644, durable: bool = True) -> bool:
+    def write_atomic(
+        self, path: str, data: bytes, *, mode: int = 0o644, durable: bool = True, above: bool = False
+    ) -> bool:
         """Make the file's content `data`; False when it is so already. A link is followed, and stays.
 
         Args:
             mode: permissions of a file that is new.
             durable: flush file and directory to the disk. Needless below `run/`, which no boot survives.
+            above: write the new bytes one directory further up first, for a directory whose every file somebody reads.
         """
         with self._at(path, make=True) as place:
             old = _stat(place)
@@ -163,7 +166,8 @@ class Host:
                     raise HostError("it is not a regular file", where=self.shown(path), cure="move it away")
                 if old.st_size == len(data) and _read(place.directory, place.name) == data:
                     return False
-            _replace(place, data, old, mode, durable and self._flush)
+            with self._at(path.rpartition("/")[0] if above else path) as beside:
+                _replace(place, beside.directory, data, old, mode, durable and self._flush)
             return True
 
     def symlink(self, path: str, target: str, *, durable: bool = True) -> bool:
@@ -201,9 +205,14 @@ class Host:
             return False
 
     def clear_leftover(self, path: str) -> None:
-        """Delete what a writer that died has left beside `path`, and beside what a link there points to."""
-        for follow in (False, True):
-            with contextlib.suppress(*_ABSENT), self._at(path, follow=follow) as place:
+        """Delete what a writer that died has left beside `path` or above, and beside what a link there points to."""
+        temporary = _temporary(path.rpartition("/")[2])
+        with contextlib.suppress(*_ABSENT), self._at(path, follow=False) as place:
+            os.unlink(temporary, dir_fd=place.directory)
+        with contextlib.suppress(*_ABSENT), self._at(path.rpartition("/")[0]) as place:
+            os.unlink(temporary, dir_fd=place.directory)
+        if self.readlink(path) is not None:
+            with contextlib.suppress(*_ABSENT), self._at(path) as place:
                 os.unlink(_temporary(place.name), dir_fd=place.directory)
 
     def remove_dir(self, path: str) -> bool:
@@ -276,10 +285,14 @@ class Host:
                     os.close(handle)
                     raise Locked(f"process {holder or '?'} is at work here", where=self.shown(path)) from None
                 now = _stat(place)
-            if now is not None and now.st_ino == os.fstat(handle).st_ino:
-                os.truncate(handle, 0)
-                os.write(handle, f"{os.getpid()}\n".encode())
-                return handle
+                if now is not None and now.st_ino == os.fstat(handle).st_ino:
+                    try:
+                        os.truncate(handle, 0)
+                        os.write(handle, f"{os.getpid()}\n".encode())
+                    except OSError:
+                        os.close(handle)
+                        raise
+                    return handle
             os.close(handle)  # its last holder removed it between our two calls
 
     def connect(self, path: str, *, timeout: float = 5.0) -> socket.socket | None:
@@ -378,11 +391,11 @@ def _temporary(name: str) -> str:
     return f".{name}.gpuplane"
 
 
-def _replace(place: Place, data: bytes, old: os.stat_result | None, mode: int, durable: bool) -> None:
-    """Write beside, flush, rename. The name beside is fixed, so that a crash leaves at most one file, which the next
-    writer takes over; the lock on it keeps two writers apart."""
+def _replace(place: Place, beside: int, data: bytes, old: os.stat_result | None, mode: int, durable: bool) -> None:
+    """Write in the directory `beside`, flush, rename. The name there is fixed, so that a crash leaves at most one file,
+    which the next writer takes over; the lock on it keeps two writers apart."""
     temporary = _temporary(place.name)
-    handle = _open_locked(place, temporary)
+    handle = _open_locked(beside, temporary)
     try:
         os.truncate(handle, 0)
         view = memoryview(data)
@@ -395,24 +408,24 @@ def _replace(place: Place, data: bytes, old: os.stat_result | None, mode: int, d
             _copy_selinux_label(place, handle)
         if durable:
             os.fsync(handle)
-        os.rename(temporary, place.name, src_dir_fd=place.directory, dst_dir_fd=place.directory)
+        os.rename(temporary, place.name, src_dir_fd=beside, dst_dir_fd=place.directory)
         if durable:
             _flush(place)
     except BaseException:
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary, dir_fd=place.directory)
+            os.unlink(temporary, dir_fd=beside)
         raise
     finally:
         os.close(handle)
 
 
-def _open_locked(place: Place, name: str) -> int:
+def _open_locked(directory: int, name: str) -> int:
     while True:
         flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-        handle = os.open(name, flags, 0o600, dir_fd=place.directory)
+        handle = os.open(name, flags, 0o600, dir_fd=directory)
         fcntl.flock(handle, fcntl.LOCK_EX)
         with contextlib.suppress(FileNotFoundError):
-            there = os.stat(name, dir_fd=place.directory, follow_symlinks=False)
+            there = os.stat(name, dir_fd=directory, follow_symlinks=False)
             if there.st_ino == os.fstat(handle).st_ino:
                 return handle
         os.close(handle)  # the writer before us renamed it while we waited

@@ -178,7 +178,7 @@ def _due(host: Host, plan: Plan) -> bool:
 
 def _write(host: Host, plan: Plan, notes: dict[str, str], state: State | None) -> tuple[str, ...]:
     """The files, all or none: a full or read-only file system is seen at any of them."""
-    was = {file.path: observe_file(host, file.path) for file in plan.files}
+    was = {file.path: (observe_file(host, file.path), file.above) for file in plan.files}
     try:
         return apply_changes(host, COMPONENT, plan.files, notes, _stripper(plan.place))
     except HostError:
@@ -187,8 +187,8 @@ def _write(host: Host, plan: Plan, notes: dict[str, str], state: State | None) -
             go_back(host, COMPONENT, _stripper(plan.place))
             forget(host, COMPONENT)
         else:
-            for path, before in was.items():
-                put_back(host, path, before)
+            for path, (before, above) in was.items():
+                put_back(host, path, before, above=above)
         raise
 
 

@@ -73,8 +73,16 @@ def plan(facts: Facts, *, set_as_default: bool | None = None) -> Plan:
         # Edited since, and our part is still in it: theirs is the layout to keep, and nothing has to restart.
         configs[main] = _decode(facts.main, main)
     mode = facts.main.mode if facts.main.kind == "file" else 0o644
+    # NB: cri-o reads every file in the directory of its drop-ins, also one that never got its name.
+    above = facts.runtime is RuntimeName.CRIO
     files = [
-        File(path=path, data=text.encode(), mode=mode, before=base if path == main else None)
+        File(
+            path=path,
+            data=text.encode(),
+            mode=mode,
+            before=base if path == main else None,
+            above=above and path == facts.place.drop_in,
+        )
         for path, text in configs.items()
     ]
     tools = [File(path=runtime_config.PATH, data=runtime_config.config_toml(facts).encode())]
