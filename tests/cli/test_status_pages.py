@@ -5,9 +5,13 @@ from __future__ import annotations
 import io
 from datetime import UTC, datetime
 
+import msgspec
+import pytest
+
 from gpuplane.api.core import Container, ObjectMeta, Pod, PodSpec, PodStatus, Resources
 from gpuplane.api.gpunode import GPU, GPUNode, GPUNodeStatus, Machine, Stage, StageName, StageState, summarize
-from gpuplane.cli.overview import UpgradeView, overview
+from gpuplane.cli.overview import Pause, UpgradeView, overview
+from gpuplane.cli.status import to_json
 from gpuplane.cli.status_text import gpus_page, nodes_page
 from gpuplane.cli.terminal import Terminal, age
 
@@ -126,6 +130,68 @@ def test_stages_take_the_time_since_the_one_before() -> None:
     node = overview([gpunode("n1")], [], {}).nodes[0]
     assert node.took["driver"] == 1.0
     assert node.took["ready"] == 1.0
+
+
+def without_headers(name: str, kernel: str = "6.8.0-71") -> GPUNode:
+    """A node of a pool whose driver cannot be compiled."""
+    stages = {
+        "discovered": Stage(state=StageState.DONE, since=at(0)),
+        "driver": Stage(
+            state=StageState.FAILED,
+            since=at(1),
+            reason="KernelHeadersMissing",
+            message=f"no linux-headers-{kernel} in the node's repositories",
+            where=f"apt-get install linux-headers-{kernel}, in / of {name}",
+            cure="boot a kernel that they have headers for, or ClusterPolicy spec.driver.repoConfig",
+        ),
+    }
+    status = GPUNodeStatus(stages=stages, machine=Machine(os="ubuntu24.04", kernel=kernel))
+    return GPUNode(metadata=ObjectMeta(name=name), status=msgspec.structs.replace(status, summary=summarize(status)))
+
+
+def test_a_pool_without_a_driver_is_told_once_with_the_kernel_that_works() -> None:
+    nodes = [gpunode("a"), gpunode("b"), *(without_headers(f"bad-{i}") for i in range(7))]
+    page = nodes_page("prod", overview(nodes, [], {"a": 2, "b": 2}), screen(), NOW).splitlines()
+    at_work = page[page.index(" ✗ bad-0   ✓✗-------  driver   29s   its GPUs not advertised") :]
+    assert [line.split()[1] for line in at_work[:5]] == [f"bad-{i}" for i in range(5)]
+    assert at_work[5] == "   and 2 more nodes with the same trouble"
+    assert at_work[6] == "     what   no linux-headers-6.8.0-71 in the node's repositories"
+    assert at_work[7].startswith("     where  apt-get install") and len(at_work) == 6 + 1 + 5 + 1
+    assert at_work[-1] == "     cure   boot 6.8.0 like 2 other nodes, or ClusterPolicy spec.driver.repoConfig"
+
+
+def test_a_kernel_is_no_cure_where_another_driver_is_wanted_or_nothing_works_either() -> None:
+    nodes = [gpunode("a"), without_headers("bad"), without_headers("worse", "6.9.0")]
+    own = overview(nodes, [], {}, owners={"a": "other"}).nodes
+    assert own[1].cure == nodes[1].status.stages["driver"].cure
+    [other] = [node for node in overview(nodes[1:], [], {}).nodes if node.name == "bad"]
+    assert other.cure == nodes[1].status.stages["driver"].cure
+
+
+def test_a_pause_is_told_with_its_end() -> None:
+    nodes = [gpunode("n1")]
+    seen = overview(nodes, [], {"n1": 2}, paused=Pause("cluster-policy", at(0)))
+    assert nodes_page("prod", seen, screen(), NOW).splitlines()[-3:] == [
+        " ! operator paused   30s   nothing is changed",
+        "     what   ClusterPolicy cluster-policy carries gpuplane.dev/paused=true",
+        "     cure   kubectl annotate clusterpolicy cluster-policy gpuplane.dev/paused-",
+    ]
+    assert to_json(seen)["paused"] == {"policy": "cluster-policy", "since": at(0)}
+    assert to_json(overview(nodes, [], {}))["paused"] is None
+    assert "operator paused" in nodes_page("prod", overview([], [], {}, paused=Pause("p")), screen(), NOW)
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_people_get_lines_that_fit_and_programs_whole_ones(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    node = without_headers("bad")
+    long = "no linux-headers-6.8.0-71 in the node's repositories " * 4
+    stages = {**node.status.stages, "driver": msgspec.structs.replace(node.status.stages["driver"], message=long)}
+    seen = overview([GPUNode(metadata=node.metadata, status=GPUNodeStatus(stages=stages))], [], {})
+    monkeypatch.delenv("COLUMNS", raising=False)
+    assert long.strip() in nodes_page("prod", seen, screen(), NOW)
+    monkeypatch.setenv("COLUMNS", str(columns))
+    lines = nodes_page("prod", seen, screen(), NOW).splitlines()
+    assert columns - 20 < max(map(len, lines[-8:])) <= columns
 
 
 def test_ages_are_short() -> None:

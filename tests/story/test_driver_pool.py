@@ -84,7 +84,9 @@ async def test_a_pool_whose_driver_is_nowhere_stops_alone_and_status_says_what_i
     assert image in node.status.summary.message
     assert node.status.stages["driver"].where.startswith("pod/nvidia-driver-daemonset-pinned-")
     page = story.world.gpuplane("status")
-    assert "sim-1" in page and image in page
+    assert "✗ sim-1   ✓✗-------  driver" in page and f"what   cannot pull {image}: not found" in page
+    assert f"where  {node.status.stages['driver'].where}" in page
+    assert f"cure   NVIDIADriver pinned spec.version: one with an image for {kernel}" in page
     condition = await story.until(NVIDIADriver, told("pinned", "Ready", "DriverNotReady"))
     assert "sim-1" in condition.message
     # Nobody else was touched: same GPUNodes, and the same pods where the driver is.

@@ -6,6 +6,7 @@ import json
 
 import yaml
 
+from gpuplane import names
 from gpuplane.api.clusterpolicy import ClusterPolicy
 from gpuplane.api.core import DaemonSet, Node, Pod
 from gpuplane.api.gpunode import GPUNode, StageState
@@ -163,3 +164,33 @@ async def test_gpu_pods_are_kept_off_a_node_that_is_not_ready(story):
     await story.until(Node, lambda found: found and not found[0].spec.taints, fields="metadata.name=sim-2")
     await story.ready()
     await change(story, operator={"notReadyTaint": False})
+
+
+async def test_a_pause_is_shown_and_nothing_is_changed_until_it_ends(story, kubectl):
+    await story.ready()
+
+    async def says(paused: bool) -> None:
+        def told(found):
+            conditions = next(policy for policy in found if policy.metadata.name == NAME).status.conditions
+            return any(condition.type == "Paused" for condition in conditions) is paused
+
+        await story.until(ClusterPolicy, told)
+
+    assert kubectl("annotate", "clusterpolicy", NAME, f"{names.PAUSED_ANNOTATION}=true").returncode == 0
+    try:
+        await says(paused=True)
+        page = story.world.gpuplane("status")
+        assert "all ready" in page and "! operator paused" in page
+        assert f"cure   kubectl annotate clusterpolicy {NAME} {names.PAUSED_ANNOTATION}-" in page
+        seen = json.loads(story.world.gpuplane("status", "-o", "json"))
+        assert seen["paused"]["policy"] == NAME and seen["paused"]["since"]
+        sets = {one.metadata.name: one.metadata.generation for one in await story.client.list(DaemonSet)}
+        await change(story, dcgmExporter={"enabled": False})
+        await story.until(ClusterPolicy, lambda found: not found[0].spec.dcgm_exporter.enabled)
+        assert {one.metadata.name: one.metadata.generation for one in await story.client.list(DaemonSet)} == sets
+        await change(story, dcgmExporter={"enabled": None})
+    finally:
+        kubectl("annotate", "clusterpolicy", NAME, f"{names.PAUSED_ANNOTATION}-")
+    await says(paused=False)
+    assert json.loads(story.world.gpuplane("status", "-o", "json"))["paused"] is None
+    await story.ready()

@@ -12,9 +12,10 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, ClassVar
 
+from gpuplane import names
 from gpuplane.api.marks import Rule, keyed_by, one_of
 from gpuplane.api.meta import Condition, ObjectMeta, Resource, Struct
 from gpuplane.api.policygroups import (
@@ -138,7 +139,7 @@ class ClusterPolicyStatus(Struct):
     Fields:
     state: ready, notReady, or ignored when an older ClusterPolicy is in force
     namespace: where the operands run
-    conditions: Ready and Error
+    conditions: Ready, Error, and Upgrading and Paused where there is something to say
     """
 
     state: Annotated[str, one_of("", "ignored", "ready", "notReady")] = ""
@@ -159,3 +160,14 @@ class ClusterPolicy(Struct):
     metadata: ObjectMeta = ObjectMeta()
     spec: ClusterPolicySpec = ClusterPolicySpec()
     status: ClusterPolicyStatus = ClusterPolicyStatus()
+
+
+def chosen(policies: Iterable[ClusterPolicy]) -> tuple[ClusterPolicy | None, list[ClusterPolicy]]:
+    """The policy that counts, the oldest, and those that are ignored."""
+    order = sorted(policies, key=lambda policy: (policy.metadata.creation_timestamp, policy.metadata.name))
+    return (order[0], order[1:]) if order else (None, [])
+
+
+def is_paused(policy: ClusterPolicy) -> bool:
+    """Whether nothing is to be changed. A policy that is being deleted is carried out to its end all the same."""
+    return policy.metadata.annotations.get(names.PAUSED_ANNOTATION) == "true" and not policy.metadata.deletion_timestamp

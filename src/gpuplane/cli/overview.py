@@ -11,6 +11,7 @@ import msgspec
 from gpuplane.api.core import Pod
 from gpuplane.api.gpunode import GPU, GPUNode, Stage, StageName, StageState, view
 from gpuplane.api.requests import ENDED, gpus_asked
+from gpuplane.cli.advice import other_kernel
 
 
 class Holder(msgspec.Struct, frozen=True, rename="camel"):
@@ -26,6 +27,13 @@ class UpgradeView(msgspec.Struct, frozen=True, rename="camel"):
     state: str
     since: str = ""
     why: str = ""
+
+
+class Pause(msgspec.Struct, frozen=True, rename="camel"):
+    """The operator changes nothing, because that ClusterPolicy says so; since when, where it is known."""
+
+    policy: str
+    since: str = ""
 
 
 class NodeView(msgspec.Struct, frozen=True, rename="camel"):
@@ -74,7 +82,8 @@ class Model(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Overview(msgspec.Struct, frozen=True, rename="camel"):
-    """`fits` maps a number of GPUs to how many pods of that size could start now."""
+    """`fits` maps a number of GPUs to how many pods of that size could start now; `paused` is None while the operator
+    works."""
 
     nodes: tuple[NodeView, ...]
     models: tuple[Model, ...]
@@ -83,6 +92,7 @@ class Overview(msgspec.Struct, frozen=True, rename="camel"):
     running: int
     waiting: int
     fits: dict[int, int]
+    paused: Pause | None = None
 
     @property
     def troubled(self) -> tuple[NodeView, ...]:
@@ -95,12 +105,15 @@ def overview(
     allocatable: Mapping[str, int],
     away: Mapping[str, str] = MappingProxyType({}),
     upgrades: Mapping[str, UpgradeView] = MappingProxyType({}),
+    owners: Mapping[str, str] = MappingProxyType({}),
+    paused: Pause | None = None,
 ) -> Overview:
     """The overview.
 
     `allocatable` says how many GPUs each node's kubelet advertises, `away` why a node does not answer, `upgrades` how
-    far the upgrade of its driver is.
+    far the upgrade of its driver is, `owners` which NVIDIADriver it has its driver from.
     """
+    gpunodes = sorted(gpunodes, key=lambda node: node.metadata.name)
     holders: dict[str, list[Holder]] = {}
     running = waiting = 0
     for pod in pods:
@@ -121,7 +134,13 @@ def overview(
             away.get(node.metadata.name, ""),
             upgrades.get(node.metadata.name),
         )
-        for node in sorted(gpunodes, key=lambda node: node.metadata.name)
+        for node in gpunodes
+    )
+    views = tuple(
+        msgspec.structs.replace(view, cure=better)
+        if (better := other_kernel(node, view.cure, gpunodes, owners)) != view.cure
+        else view
+        for view, node in zip(views, gpunodes, strict=True)
     )
     sizes = [size for size in (8, 4, 2, 1) if any(view.advertised >= size for view in views)]
     return Overview(
@@ -132,6 +151,7 @@ def overview(
         running=running,
         waiting=waiting,
         fits={size: sum(view.free // size for view in views) for size in sizes},
+        paused=paused,
     )
 
 

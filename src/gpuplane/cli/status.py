@@ -15,13 +15,14 @@ import msgspec
 import yaml
 
 from gpuplane import names
+from gpuplane.api.clusterpolicy import ClusterPolicy, chosen, is_paused
 from gpuplane.api.core import Node, Pod
 from gpuplane.api.gpunode import GPUNode
 from gpuplane.api.upgrade import UpgradeState, upgrade_record, upgrade_state
-from gpuplane.cli.overview import NodeView, Overview, UpgradeView, overview
+from gpuplane.cli.overview import NodeView, Overview, Pause, UpgradeView, overview
 from gpuplane.cli.status_text import gpus_page, nodes_page, stage_glyphs
 from gpuplane.cli.terminal import Terminal, age
-from gpuplane.kube import Client, Informer, NotFound
+from gpuplane.kube import Client, Forbidden, Informer, NotFound
 
 PRESENT_LABEL = f"{names.GPU_PRESENT_LABEL}=true"
 
@@ -42,18 +43,40 @@ async def _once(options: Namespace, screen: Terminal) -> int:
 async def observe(client: Client) -> Overview:
     """The overview of a cluster, by three lists. Without our CRD there are no GPU nodes."""
     try:
-        gpunodes, pods, nodes = await asyncio.gather(
-            client.list(GPUNode), client.list(Pod), client.list(Node, labels=PRESENT_LABEL)
+        gpunodes, pods, nodes, policies = await asyncio.gather(
+            client.list(GPUNode), client.list(Pod), client.list(Node, labels=PRESENT_LABEL), _policies(client)
         )
     except NotFound:
         return overview((), (), {})
-    return _overview(gpunodes, pods, nodes)
+    return _overview(gpunodes, pods, nodes, policies)
 
 
-def _overview(gpunodes: list[GPUNode], pods: list[Pod], nodes: list[Node]) -> Overview:
-    advertised = {node.metadata.name: allocatable(node) for node in nodes}
-    away = {node.metadata.name: why for node in nodes if (why := _away(node))}
-    return overview(gpunodes, pods, advertised, away, {n.metadata.name: view for n in nodes if (view := _upgrade(n))})
+async def _policies(client: Client) -> list[ClusterPolicy]:
+    """None for somebody who may not read them: all but a pause is seen without."""
+    try:
+        return await client.list(ClusterPolicy)
+    except (Forbidden, NotFound):
+        return []
+
+
+def _overview(gpunodes: list[GPUNode], pods: list[Pod], nodes: list[Node], policies: list[ClusterPolicy]) -> Overview:
+    return overview(
+        gpunodes,
+        pods,
+        {node.metadata.name: allocatable(node) for node in nodes},
+        {node.metadata.name: why for node in nodes if (why := _away(node))},
+        {node.metadata.name: view for node in nodes if (view := _upgrade(node))},
+        {node.metadata.name: node.metadata.labels.get(names.DRIVER_OWNER_LABEL, "") for node in nodes},
+        _pause(policies),
+    )
+
+
+def _pause(policies: list[ClusterPolicy]) -> Pause | None:
+    policy, _ = chosen(policies)
+    if policy is None or not is_paused(policy):
+        return None
+    told = next((condition for condition in policy.status.conditions if condition.type == "Paused"), None)
+    return Pause(policy.metadata.name, told.last_transition_time if told is not None else "")
 
 
 def _upgrade(node: Node) -> UpgradeView | None:
@@ -112,6 +135,7 @@ async def _stay(options: Namespace, screen: Terminal) -> int:
 
 async def _follow(follower: Follower, name: str, options: Namespace, screen: Terminal) -> None:
     last: dict[str, NodeView] = {}
+    paused = False
     while True:
         seen = follower.seen()
         if options.watch and screen.out.isatty() and options.output in ("text", "wide"):
@@ -120,6 +144,9 @@ async def _follow(follower: Follower, name: str, options: Namespace, screen: Ter
             screen.out.flush()
         else:
             last = _changed_lines(seen, last, screen)
+            if paused != (seen.paused is not None):
+                screen.say("operator paused: nothing is changed" if seen.paused else "operator at work again")
+            paused = seen.paused is not None
         if options.wait and seen.nodes and not any(not node.ready for node in seen.nodes):
             if not options.watch:
                 show(seen, name, options, screen)
@@ -151,16 +178,17 @@ class Follower:
         self._gpunodes = Informer(client, GPUNode)
         self._pods = Informer(client, Pod)
         self._nodes = Informer(client, Node, labels=PRESENT_LABEL)
+        self._policies = Informer(client, ClusterPolicy)
         self._change = asyncio.Event()
-        self._informers: tuple[Informer[Any], ...] = (self._gpunodes, self._pods, self._nodes)
+        self._informers: tuple[Informer[Any], ...] = (self._gpunodes, self._pods, self._nodes, self._policies)
         for informer in self._informers:
             informer.add_handler(lambda old, new: self._change.set())
 
     async def start(self) -> None:
-        """Returns when the first lists are complete."""
+        """Returns when the first lists are complete; but that of the policies, which not everybody may read."""
         for informer in self._informers:
             informer.start()
-        for informer in self._informers:
+        for informer in (self._gpunodes, self._pods, self._nodes):
             await informer.synced()
 
     async def aclose(self) -> None:
@@ -168,7 +196,7 @@ class Follower:
             await informer.stop()
 
     def seen(self) -> Overview:
-        return _overview(self._gpunodes.items(), self._pods.items(), self._nodes.items())
+        return _overview(self._gpunodes.items(), self._pods.items(), self._nodes.items(), self._policies.items())
 
     async def changed(self) -> None:
         await self._change.wait()

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from gpuplane import __version__
+from gpuplane import __version__, names
 from gpuplane.api.gpunode import StageState
-from gpuplane.cli.overview import NodeView, Overview
+from gpuplane.cli.overview import NodeView, Overview, Pause
 from gpuplane.cli.status_upgrades import upgrades
 from gpuplane.cli.terminal import Terminal, age, count
 
 BAR = 24
+INDENT = 12  # where a text after `what` begins
+SHOWN = 5  # nodes with one trouble; of more only the number is told
 MARKS = {
     StageState.DONE.value: ("good", "good"),
     StageState.PRESENT.value: ("same", "good"),
@@ -31,7 +33,9 @@ def stage_glyphs(node: NodeView, screen: Terminal, running: str = "") -> str:
     """One glyph for each stage, e.g. `✓=✓✗-----`; `running` replaces the glyph of what is on its way."""
     marks = []
     for state in node.stages.values():
-        glyph, colour = MARKS[state]
+        # What is on its way and says why it gets nowhere is as bad as what failed.
+        stuck = state == StageState.RUNNING.value and node.what
+        glyph, colour = MARKS[StageState.FAILED.value if stuck else state]
         text = running if running and state == StageState.RUNNING.value else screen.glyph(glyph)
         marks.append(screen.paint(text, colour))
     return "".join(marks)
@@ -46,6 +50,7 @@ def nodes_page(name: str, seen: Overview, screen: Terminal, now: datetime, *, wi
                 "",
                 "    what   no node carries a GPU that discovery has seen",
                 "    cure   kubectl get pods -n gpu-operator shows whether discovery runs",
+                *_paused(seen.paused, screen, now),
             )
         )
     troubled = seen.troubled
@@ -61,9 +66,30 @@ def nodes_page(name: str, seen: Overview, screen: Terminal, now: datetime, *, wi
     if wide:
         lines += ["", *_wide(seen.nodes, screen, now)]
     lines += upgrades(seen.nodes, screen, now)
-    for node in troubled:
-        lines += ["", *_trouble(node, screen, now)]
+    lines += _paused(seen.paused, screen, now)
+    for nodes in alike(troubled):
+        lines += ["", *_trouble(nodes, screen, now)]
     return "\n".join(lines)
+
+
+def _paused(pause: Pause | None, screen: Terminal, now: datetime) -> list[str]:
+    if pause is None:
+        return []
+    mark = screen.paint(screen.glyph("warn"), "warn")
+    head = "   ".join(filter(None, (f" {mark} operator paused", age(pause.since, now), "nothing is changed")))
+    what = f"ClusterPolicy {pause.policy} carries {names.PAUSED_ANNOTATION}=true"
+    cure = f"kubectl annotate clusterpolicy {pause.policy} {names.PAUSED_ANNOTATION}-"
+    return ["", head, *_said(screen, what=what, cure=cure)]
+
+
+def alike(troubled: Sequence[NodeView]) -> list[list[NodeView]]:
+    """The nodes, those together that have the very same trouble: a pool whose driver cannot be had is told once."""
+    groups: dict[tuple[object, ...], list[NodeView]] = {}
+    for node in troubled:
+        own = node.ready or node.away or not node.what
+        key = (node.name,) if own else (node.stage, tuple(node.stages.values()), node.what, node.cure)
+        groups.setdefault(key, []).append(node)
+    return list(groups.values())
 
 
 def _bars(seen: Overview, screen: Terminal) -> list[str]:
@@ -123,7 +149,21 @@ def _wide(nodes: Sequence[NodeView], screen: Terminal, now: datetime) -> list[st
     return lines
 
 
-def _trouble(node: NodeView, screen: Terminal, now: datetime) -> list[str]:
+def _trouble(nodes: Sequence[NodeView], screen: Terminal, now: datetime) -> list[str]:
+    """What is wrong with a node, or with several in the same way."""
+    heads = []
+    for node in nodes[:SHOWN]:
+        head, what, where, cure = _of_node(node, screen, now)
+        heads.append(head)
+    if len(nodes) > 1:
+        where = "\n".join(dict.fromkeys(node.where for node in nodes[:SHOWN] if node.where))
+    if len(nodes) > SHOWN:
+        heads.append(f"   and {len(nodes) - SHOWN} more nodes with the same trouble")
+    return [*heads, *_said(screen, what=what, where=where, cure=cure)]
+
+
+def _of_node(node: NodeView, screen: Terminal, now: datetime) -> tuple[str, str, str, str]:
+    """Its line, and what, where and cure."""
     mark = screen.paint(screen.glyph("warn"), "warn") if node.ready else screen.paint(screen.glyph("bad"), "bad")
     number = len(node.gpus)
     if node.away:
@@ -142,15 +182,17 @@ def _trouble(node: NodeView, screen: Terminal, now: datetime) -> list[str]:
         if node.advertised:
             effect = f"{count(node.advertised, 'GPU')} advertised"
         what, where, cure = node.what or f"waits for {node.waits_for}", node.where, node.cure
-    lines = [f" {mark} {node.name}   {stage_glyphs(node, screen)}  {node.stage}   {age(node.since, now)}   {effect}"]
-    for name, text in (("what", what), ("where", where), ("cure", cure)):
-        lines += [f"     {name if first else '':6} {line}" for first, line in _numbered(text)]
+    head = f" {mark} {node.name}   {stage_glyphs(node, screen)}  {node.stage}   {age(node.since, now)}   {effect}"
+    return head, what, where, cure
+
+
+def _said(screen: Terminal, **texts: str) -> list[str]:
+    """Lines such as `     what   no GPU`, for each of the texts that there is."""
+    lines = []
+    for name, text in texts.items():
+        parts = screen.wrapped(text, INDENT)
+        lines += [f"     {'' if number else name:6} {part}" for number, part in enumerate(parts)]
     return lines
-
-
-def _numbered(text: str) -> list[tuple[bool, str]]:
-    """The lines of a text, each with whether it is the first."""
-    return [(number == 0, line) for number, line in enumerate(text.splitlines())]
 
 
 def gpus_page(seen: Overview, screen: Terminal) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+import textwrap
 from argparse import Namespace
 from datetime import datetime
 from pathlib import Path
@@ -68,6 +69,20 @@ class Terminal:
     @property
     def width(self) -> int:
         return shutil.get_terminal_size((100, 24)).columns
+
+    def wrapped(self, text: str, indent: int) -> list[str]:
+        """The lines of a text that begins `indent` columns from the left, broken between words where a person reads
+        them at a known width; whole for programs, and so that a command can be copied where it fits.
+        """
+        lines = text.splitlines()
+        if not (self.out.isatty() or os.environ.get("COLUMNS")):
+            return lines
+        width = max(40, self.width - indent)
+        return [
+            part
+            for line in lines
+            for part in textwrap.wrap(line, width, break_long_words=False, break_on_hyphens=False)
+        ]
 
     @property
     def live(self) -> bool:

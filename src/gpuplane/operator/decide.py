@@ -20,6 +20,7 @@ from gpuplane.api.gpunode import STAGES, GPUNodeStatus, Stage, StageName, StageS
 from gpuplane.operator.conditions import conditions
 from gpuplane.operator.observed import Observed
 from gpuplane.operator.stages import OPERANDS, Operand, before, below, operand_of, users
+from gpuplane.operator.troubles import trouble
 
 OPEN = "true"
 PRE_INSTALLED = "pre-installed"
@@ -166,8 +167,7 @@ def _explain_running(seen: Observed, stages: dict[str, Stage], now: str) -> None
             reason, message, cure = seen.no_driver
             why = Stage(state=StageState.RUNNING, reason=reason, message=message, cure=cure)
         elif pod is not None and pod.problem:
-            where = f"pod/{pod.name}"
-            why = Stage(state=StageState.RUNNING, reason=pod.problem, message=pod.message, where=where)
+            why = trouble(seen, operand, pod, stages.get(name.value))
         else:
             stages.pop(name.value, None)
             continue

@@ -7,10 +7,9 @@ from collections.abc import Iterable
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
-from gpuplane.api.clusterpolicy import ClusterPolicy
+from gpuplane.api.clusterpolicy import ClusterPolicy, is_paused
 from gpuplane.api.gpunode import GPUNode, StageName
 from gpuplane.operand.http import Answer, Handler
-from gpuplane.operator.policy import is_paused
 
 if TYPE_CHECKING:
     from gpuplane.operator.operator import Operator

@@ -17,12 +17,15 @@ DRIVER = "driver"
 
 
 class OperandPod(msgspec.Struct, frozen=True):
-    """An operand's pod on the node. `problem` is a reason such as ErrImagePull or CrashLoopBackOff, else empty."""
+    """An operand's pod on the node. `problem` is a reason such as ErrImagePull or CrashLoopBackOff, else empty; `image`
+    that of the container that has it.
+    """
 
     name: str
     ready: bool
     problem: str = ""
     message: str = ""
+    image: str = ""
 
 
 class Observed(msgspec.Struct, frozen=True):
@@ -112,6 +115,7 @@ def answers(node: Node) -> bool:
     return any(c.type == "Ready" and c.status == "True" for c in node.status.conditions)
 
 
+PULLING = frozenset({"ErrImagePull", "ImagePullBackOff"})
 # Reasons that the kubelet gives on the way to a start; they are no problem.
 _ON_THE_WAY = frozenset({"", "ContainerCreating", "PodInitializing"})
 
@@ -122,10 +126,13 @@ def operand_pod(pod: Pod) -> OperandPod:
         waiting = status.state.waiting
         if waiting is not None and waiting.reason not in _ON_THE_WAY:
             last = status.last_state.terminated
-            text = last.message.strip() if last is not None else ""
+            pulls = waiting.reason in PULLING
+            text = last.message.strip() if last is not None and not pulls else ""
             # Of a log's end, the last line is the error.
             cause = text.splitlines()[-1] if text else waiting.message
-            return OperandPod(pod.metadata.name, ready, waiting.reason, cause)
+            containers = (*pod.spec.init_containers, *pod.spec.containers)
+            image = next((one.image for one in containers if one.name == status.name), "")
+            return OperandPod(pod.metadata.name, ready, waiting.reason, cause, image)
     if pod.status.phase == "Failed":
         return OperandPod(pod.metadata.name, False, pod.status.reason or "PodFailed", pod.status.message)
     for condition in pod.status.conditions:

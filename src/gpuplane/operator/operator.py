@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from gpuplane import names
-from gpuplane.api.clusterpolicy import ClusterPolicy
+from gpuplane.api.clusterpolicy import ClusterPolicy, chosen, is_paused
 from gpuplane.api.core import DaemonSet, Node, Pod
 from gpuplane.api.effects import without_effect
 from gpuplane.api.gpunode import GPUNode
@@ -28,7 +28,7 @@ from gpuplane.operator.metrics import paths
 from gpuplane.operator.nodes import NodeWriter, Settling
 from gpuplane.operator.observed import COMPONENT_LABEL, answers, observe
 from gpuplane.operator.operands import enabled_gates
-from gpuplane.operator.policy import PART_OF, PART_OF_LABEL, chosen, is_feature, is_paused, stage_events
+from gpuplane.operator.policy import PART_OF, PART_OF_LABEL, is_feature, stage_events
 from gpuplane.operator.upgrade.controller import KEY as UPGRADES_KEY
 from gpuplane.operator.upgrade.controller import Upgrades
 

@@ -8,7 +8,6 @@ from typing import Any, Final
 import msgspec
 
 from gpuplane import names
-from gpuplane.api.clusterpolicy import ClusterPolicy
 from gpuplane.api.core import DaemonSet
 from gpuplane.api.gpunode import GPUNode, StageName, StageState
 from gpuplane.api.meta import Condition, to_dict
@@ -18,17 +17,6 @@ from gpuplane.operator.operands import Manifest
 FINALIZER: Final = "gpuplane.dev/take-back"
 PART_OF_LABEL: Final = "app.kubernetes.io/part-of"
 PART_OF: Final = "gpuplane"
-
-
-def chosen(policies: Iterable[ClusterPolicy]) -> tuple[ClusterPolicy | None, list[ClusterPolicy]]:
-    """The policy that counts, the oldest, and those that are ignored."""
-    order = sorted(policies, key=lambda policy: (policy.metadata.creation_timestamp, policy.metadata.name))
-    return (order[0], order[1:]) if order else (None, [])
-
-
-def is_paused(policy: ClusterPolicy) -> bool:
-    """Whether nothing is to be changed. A policy that is being deleted is carried out to its end all the same."""
-    return policy.metadata.annotations.get(names.PAUSED_ANNOTATION) == "true" and not policy.metadata.deletion_timestamp
 
 
 def is_feature(label: str) -> bool:

@@ -12,14 +12,13 @@ from typing import Final
 import msgspec
 
 from gpuplane import names
-from gpuplane.api.clusterpolicy import ClusterPolicy
+from gpuplane.api.clusterpolicy import ClusterPolicy, is_paused
 from gpuplane.api.core import DaemonSet, Node, Pod
 from gpuplane.api.gpunode import GPUNode
 from gpuplane.api.requests import ENDED, uses_gpus
 from gpuplane.api.upgrade import UpgradeState, unix_time, upgrade_record, upgrade_state
 from gpuplane.kube import Client, EventRecorder, Informer, SystemClock, TokenBucket
 from gpuplane.kube.clock import Clock
-from gpuplane.operator.policy import is_paused
 from gpuplane.operator.upgrade.apply import Hands
 from gpuplane.operator.upgrade.decide import Now, plan
 from gpuplane.operator.upgrade.facts import NodeFacts, Rules, Step, rules_for, scaled

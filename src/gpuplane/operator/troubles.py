@@ -1,0 +1,60 @@
+"""Why an operand's pod does not run, in words and with a cure: pure functions of what its kubelet says.
+
+Invariant: one trouble has one reason and one text for as long as it lasts. The kubelet tells an image that it cannot
+pull in turns as ErrImagePull (with the cause) and ImagePullBackOff (often without); that is one trouble here.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from gpuplane import names
+from gpuplane.api.gpunode import Stage, StageName, StageState
+from gpuplane.operator.observed import PULLING, Observed, OperandPod
+from gpuplane.operator.stages import Operand
+
+PULL: Final = "ErrImagePull"
+_RESTARTING: Final = frozenset({"CrashLoopBackOff", "RunContainerError", "StartError"})
+_NOT_ALLOWED: Final = re.compile(r"\b(401|403)\b|unauthori[sz]ed|denied|authentication required|no basic auth", re.I)
+_ABSENT: Final = re.compile(r"not found|manifest unknown|does not exist|NotFound", re.I)
+
+
+def trouble(seen: Observed, operand: Operand, pod: OperandPod, old: Stage | None) -> Stage:
+    """What is stored of a stage whose operand's pod has a problem; `old` is what is stored now."""
+    where, reason, message = f"pod/{pod.name}", pod.problem, pod.message
+    if reason in PULLING:
+        reason, cause = PULL, _cause(pod)
+        if not cause and old is not None and (old.reason, old.where) == (PULL, where):
+            return old
+        message = f"cannot pull {pod.image or 'its image'}" + (f": {cause}" if cause else "")
+        cure = _pull_cure(seen, operand, pod, cause)
+    elif reason in _RESTARTING:
+        cure = f"kubectl -n {names.OPERATOR_NAMESPACE} logs {where} --previous"
+    else:
+        cure = f"kubectl -n {names.OPERATOR_NAMESPACE} describe {where}"
+    return Stage(state=StageState.RUNNING, reason=reason, message=message, where=where, cure=cure)
+
+
+def _cause(pod: OperandPod) -> str:
+    """What hinders the pull: what the runtime said after it had named the image, once or several times."""
+    said = re.sub(r"^Back-off pulling image \"[^\"]*\"(: ErrImagePull)?(: )?", "", pod.message.strip())
+    for name in (f'"{pod.image}": ', f"{pod.image}: "):
+        said = said.rpartition(name)[2]
+    return said.strip()
+
+
+def _pull_cure(seen: Observed, operand: Operand, pod: OperandPod, cause: str) -> str:
+    group = operand.component.split("_")
+    spec = "ClusterPolicy spec." + group[0] + "".join(part.capitalize() for part in group[1:])
+    driver = StageName.DRIVER in operand.makes
+    if driver and seen.driver_owner:
+        spec = f"NVIDIADriver {seen.driver_owner} spec"
+    registry = pod.image.partition("/")[0]
+    if _NOT_ALLOWED.search(cause):
+        return f"{spec}.imagePullSecrets: a secret for {registry} in namespace {names.OPERATOR_NAMESPACE}"
+    if cause and not _ABSENT.search(cause):
+        return f"see that the node reaches {registry} (proxy, DNS), or {spec}.repository: a mirror that it reaches"
+    if driver and seen.kernel and seen.kernel in pod.image:
+        return f"{spec}.version: one with an image for {seen.kernel}, or usePrecompiled: false"
+    return f"{spec}: repository, image and version of an image that there is"
