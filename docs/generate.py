@@ -88,6 +88,14 @@ ENVIRONMENT: Final[dict[str, dict[str, str]]] = {
         "NVIDIA_VISIBLE_DEVICES": "the GPUs of a container by UUID; set by the device plugin, read by NVIDIA's runtime",
         "CUDA_VISIBLE_DEVICES": "which of a container's GPUs a program sees; the simulated driver follows it too",
     },
+    "Limits of a share": {
+        "GPUPLANE_LIMITS": "the directory with a program's limits, set by `share run`; `/etc/vcuda` goes before",
+        "GPUPLANE_LIMITS_MISSING": "`closed` (default): without usable limits no GPU; `open`: without them no limits",
+        "LD_PRELOAD": "set for containers with a share, so that the interposed libraries come first",
+        "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "the core of a share that MPS enforces",
+        "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "the memory of a share that MPS enforces",
+        "CUDA_MPS_PIPE_DIRECTORY": "where the MPS daemon is found (`/tmp/nvidia-mps`)",
+    },
     "Simulation": {
         "GPUPLANE_CLUSTER_DIR": "marks the processes of an embedded cluster, so that `down` finds all of them",
         "SIMGPU_DEV": "where the simulated driver's libraries look for `nvidiactl` and `nvidiaN`, instead of `/dev`",

@@ -25,6 +25,15 @@ VCUDA_CORE: Final = "tencent.com/vcuda-core"  # 1-99 a share of one GPU in perce
 VCUDA_MEMORY: Final = "tencent.com/vcuda-memory"  # memory of a share, in units of 256 MiB
 ALPHA_GPU: Final = "alpha.kubernetes.io/nvidia-gpu"  # a whole GPU, as Kubernetes 1.3 to 1.9 spelled it
 
+ALPHA_GPU_NAME_LABEL: Final = "alpha.kubernetes.io/nvidia-gpu-name"  # on a node: the model of its GPUs, as Tesla-K80
+ALPHA_AFFINITY_ANNOTATION: Final = "scheduler.alpha.kubernetes.io/affinity"  # on a pod: its spec.affinity, as JSON
+# On a pod: what admission wrote anew, as its author had it, as JSON.
+TRANSLATED_ANNOTATION: Final = "gpuplane.dev/translated-from"
+
+# -- admission -----------------------------------------------------------------------------------------------------
+ADMISSION_NAME: Final = "gpuplane-admission"  # its Service, Deployment, account and webhook configurations
+ADMISSION_SECRET: Final = "gpuplane-admission-tls"  # Secret with its certificate, key and authorities
+
 # -- shares --------------------------------------------------------------------------------------------------------
 # On a pod, written by its Binding: which GPUs its containers hold, and how much of each, as JSON.
 ASSIGNMENT_ANNOTATION: Final = "gpuplane.dev/assignment"
@@ -45,6 +54,9 @@ HAMI_GPU_MODELS_ANNOTATION: Final = "nvidia.com/use-gputype"  # models that will
 HAMI_NOT_GPU_MODELS_ANNOTATION: Final = "nvidia.com/nouse-gputype"  # models that will not
 HAMI_GPU_UUIDS_ANNOTATION: Final = "nvidia.com/use-gpuuuid"  # UUIDs of GPUs that will do
 HAMI_NOT_GPU_UUIDS_ANNOTATION: Final = "nvidia.com/nouse-gpuuuid"  # UUIDs of GPUs that will not
+
+# On a Node: when something became free there that a waiting pod fits, so that kube-scheduler tries the pod again.
+SHARE_FREED_ANNOTATION: Final = "gpuplane.dev/share-freed"
 
 # -- quotas, by the names of gpu-admission -------------------------------------------------------------------------
 QUOTA_NAMESPACE: Final = "kube-system"  # where both ConfigMaps are, unless the second one says otherwise of the first
@@ -113,6 +125,9 @@ DRIVER_RDMA_ENV: Final = "GPU_DIRECT_RDMA_ENABLED"  # "true": nvidia-peermem is 
 PLUGIN_DEFAULT_ENV: Final = "DEFAULT_CONFIG"  # the configuration of nodes without the label
 PLUGIN_FALLBACKS_ENV: Final = "FALLBACK_STRATEGIES"  # and without a default: of named, single, empty, in order
 
+LIMITS_ENV: Final = "GPUPLANE_LIMITS"  # the directory with a program's limits, where LIMITS_MOUNT has none
+LIMITS_MISSING_ENV: Final = "GPUPLANE_LIMITS_MISSING"  # closed or open: what a program without usable limits gets
+
 # -- CDI ---------------------------------------------------------------------------------------------------------
 CDI_KIND: Final = "nvidia.com/gpu"  # GPUs in CDI specifications: by index, by UUID, and "all"
 CDI_MANAGEMENT_KIND: Final = "management.nvidia.com/gpu"  # the same for management containers
@@ -139,6 +154,12 @@ PLUGIN_READY: Final = VALIDATIONS_DIR + "/plugin-ready"  # the stage plugin hold
 DRIVER_STORE: Final = STATE_DIR + "/driver/root"  # the writable layer of the driver's root
 DRIVER_DOWNLOADS: Final = "var/cache/gpuplane"  # .run files; one that lies there is not downloaded
 SIMGPU_STATE: Final = "var/lib/simgpu/state"  # there: the root's GPUs are simulated
+
+# -- limits --------------------------------------------------------------------------------------------------------
+LIMITS_DIR: Final = STATE_DIR + "/limits"  # on a host: the pages of its containers, leases of its GPUs, the libraries
+LIMITS_MOUNT: Final = "/etc/vcuda"  # in a container: its pages
+# In a container: the interposed libraries. Images made for GPUs look here first, by their LD_LIBRARY_PATH.
+LIMITER_MOUNT: Final = "/usr/local/nvidia/lib64"
 
 # -- in the driver's pod ------------------------------------------------------------------------------------------
 DRIVER_PLACE: Final = "us.download.nvidia.com/tesla"  # NVIDIA's own place for its data centre drivers

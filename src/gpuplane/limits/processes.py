@@ -22,14 +22,15 @@ class Identity(msgspec.Struct, frozen=True, order=True):
 class ProcessFacts(msgspec.Struct, frozen=True):
     """A running process.
 
-    `inner_pid` is its id in its own pid namespace, by which it knows itself; `cgroup` the path of its (v2 or first)
-    control group, which carries the pod's UID and the container's id; `environment` the variables it was started with,
-    empty where we may not read them.
+    `inner_pid` is its id in its own pid namespace, by which it knows itself, and `namespace` that one's inode, None
+    where we may not see it; `cgroup` the path of its (v2 or first) control group, which carries the pod's UID and the
+    container's id; `environment` the variables it was started with, empty where we may not read them.
     """
 
     pid: int
     start: int
     inner_pid: int
+    namespace: int | None = None
     name: str = ""
     cgroup: str = ""
     environment: dict[str, str] = {}
@@ -70,10 +71,21 @@ def facts_of(pid: int, wanted: Iterable[str] = (), proc: Path = PROC) -> Process
         pid=pid,
         start=start,
         inner_pid=int(inner),
+        namespace=_inode(proc / str(pid) / "ns" / "pid"),
         name=_text(proc / str(pid) / "comm").strip(),
         cgroup=_cgroup(_text(proc / str(pid) / "cgroup")),
         environment={name: environment[name] for name in wanted if name in environment},
     )
+
+
+def living_namespaces(proc: Path = PROC) -> frozenset[int] | None:
+    """The pid namespaces in which some process runs; None when there are processes that we may not look at."""
+    found = {}
+    for pid in running(proc):
+        found[pid] = _inode(proc / str(pid) / "ns" / "pid")
+    if any(inode is None and start_of(pid, proc) is not None for pid, inode in found.items()):
+        return None
+    return frozenset(inode for inode in found.values() if inode is not None)
 
 
 def running(proc: Path = PROC) -> tuple[int, ...]:
@@ -99,6 +111,13 @@ def _cgroup(text: str) -> str:
 def _environment(proc: Path, pid: int) -> dict[str, str]:
     pairs = _bytes(proc / str(pid) / "environ").split(b"\0")
     return {os.fsdecode(name): os.fsdecode(value) for name, _, value in (pair.partition(b"=") for pair in pairs)}
+
+
+def _inode(path: Path) -> int | None:
+    try:
+        return path.stat().st_ino
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return None
 
 
 def _text(path: Path) -> str:

@@ -1,0 +1,136 @@
+"""What the agent does with what it saw: pure functions from observations to words to write and escapes to tell.
+
+- The library counts what a process allocates. What contexts, modules and the driver take besides is only seen by NVML;
+  the difference is written beside the process's own words, and counts as held from then on.
+- A process on a shared GPU that is in nobody's books got round the library, or was never given it. It is called an
+  escape when it was seen twice, since a process has its context a moment before it is in the books.
+- Slots are cleared by the library itself, but for those of a pid namespace that is gone: nobody is left to judge them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from gpuplane.limits.facts import Backend, Observation, OnGpu, Share, Slot
+from gpuplane.limits.page import without_namespace
+
+
+class Correction(msgspec.Struct, frozen=True, order=True):
+    """Bytes that a process holds besides its allocations: `gpu` is the position among its limits."""
+
+    share: str
+    slot: int
+    gpu: int
+    bytes: int
+
+
+class Freed(msgspec.Struct, frozen=True, order=True):
+    """A slot that nobody will ever use again."""
+
+    share: str
+    slot: int
+    owner: int
+
+
+class Escape(msgspec.Struct, frozen=True, order=True):
+    """A process outside the limits of a GPU that is shared; `share` is the share it belongs to, "" for none."""
+
+    uuid: str
+    pid: int
+    start: int
+    memory_bytes: int
+    name: str = ""
+    share: str = ""
+
+    @property
+    def key(self) -> tuple[str, int, int]:
+        return self.uuid, self.pid, self.start
+
+
+class State(msgspec.Struct, frozen=True, kw_only=True):
+    """What is kept between two observations: processes that may be escapes, and those that were told."""
+
+    suspects: frozenset[tuple[str, int, int]] = frozenset()
+    told: frozenset[tuple[str, int, int]] = frozenset()
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """What is to be done: words to write, all escapes there are, and those of them that are new."""
+
+    corrections: tuple[Correction, ...] = ()
+    freed: tuple[Freed, ...] = ()
+    escapes: tuple[Escape, ...] = ()
+    fresh: tuple[Escape, ...] = ()
+
+
+def decide(state: State, seen: Observation) -> tuple[State, Plan]:
+    """One step of the agent."""
+    entries = {process: _entry(process, seen.shares) for process in seen.processes}
+    suspects = [
+        Escape(process.uuid, process.pid, process.start, process.memory_bytes or 0, process.name, process.share)
+        for process, entry in entries.items()
+        if entry is None and _may_escape(process, seen.shares)
+    ]
+    escapes = sorted(suspect for suspect in suspects if suspect.key in state.suspects)
+    plan = Plan(
+        corrections=tuple(sorted(_corrections(seen.shares, entries))),
+        freed=tuple(
+            Freed(share.id, slot.number, slot.owner)
+            for share in seen.shares
+            for slot in share.slots
+            if slot.number in share.deserted
+        ),
+        escapes=tuple(escapes),
+        fresh=tuple(escape for escape in escapes if escape.key not in state.told),
+    )
+    after = State(
+        suspects=frozenset(suspect.key for suspect in suspects), told=frozenset(escape.key for escape in escapes)
+    )
+    return after, plan
+
+
+def _entry(process: OnGpu, shares: tuple[Share, ...]) -> tuple[Share, Slot] | None:
+    """The books' entry of a process. Where several fit, since the word is shortened, its own share's."""
+    found = [
+        (share, slot)
+        for share in shares
+        if share.limits.of(process.uuid) is not None
+        for slot in share.slots
+        if _same(process, slot)
+    ]
+    own = [entry for entry in found if entry[0].id == process.share]
+    return next(iter(own or found), None)
+
+
+def _same(process: OnGpu, slot: Slot) -> bool:
+    if process.namespace_known:
+        return process.owner == slot.owner
+    return without_namespace(process.owner) == without_namespace(slot.owner)
+
+
+def _may_escape(process: OnGpu, shares: tuple[Share, ...]) -> bool:
+    """Whether others hold parts of the process's GPU, and it is not a share's that something else enforces."""
+    if any(share.id == process.share and share.owner.backend is not Backend.INTERPOSED for share in shares):
+        return False
+    return any(
+        share.owner.backend is Backend.INTERPOSED and share.limits.of(process.uuid) is not None for share in shares
+    )
+
+
+def _corrections(shares: tuple[Share, ...], entries: Mapping[OnGpu, tuple[Share, Slot] | None]) -> list[Correction]:
+    """The words that differ from what stands there."""
+    found = []
+    for process, entry in entries.items():
+        if entry is None or process.memory_bytes is None:
+            continue
+        share, slot = entry
+        if slot.number in share.unsteady:
+            continue
+        position = next(i for i, limit in enumerate(share.limits.gpus) if limit.uuid == process.uuid)
+        use = slot.gpus[position]
+        other = max(0, process.memory_bytes - use.held_bytes)
+        if other != use.other_bytes:
+            found.append(Correction(share.id, slot.number, position, other))
+    return found

@@ -1,0 +1,293 @@
+"""The directories of limits below one base: made, read, resized and removed.
+
+    <base>/shares/<id>/limits, usage, owner.json, gpus/<uuid>/lease
+    <base>/gpus/<uuid>/lease             the same file as in all shares of the GPU: hard links
+    <base>/lib/                          the interposed libraries (see gpuplane.limits.injection)
+
+Invariants:
+
+- A share's directory appears whole or not at all; then its files change in place, word by word, since processes have
+  them mapped. Who dies in between leaves at most a directory with a dot before its name, which the next one removes.
+- Writing the same again changes nothing, so a restarted agent takes nothing back.
+- Files that containers may write are read and written through the descriptor and never mapped: one that is made shorter
+  under a mapping would kill us.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import mmap
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Callable, Iterator
+from ctypes import sizeof
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from gpuplane.errors import GpuplaneError, InvalidInput, Terminal
+from gpuplane.limits import page
+from gpuplane.limits.decide import Correction, Freed
+from gpuplane.limits.facts import Limits, Owner, Share
+
+_ID: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
+_WORD: Final = 8
+_OWNER: Final = "owner.json"
+_SLOTS: Final = page.UsagePage.slots.offset
+
+
+class Store:
+    """All shares below `base`, which is made when the first one is."""
+
+    def __init__(self, base: Path) -> None:
+        self.base = base
+
+    def directory(self, share: str) -> Path:
+        """Where a share's files lie. Raises InvalidInput for an id that is no plain name."""
+        if not _ID.fullmatch(share):
+            raise InvalidInput(f"{share!r} is no id of a share", where="limits", cure="letters, digits, '.', '_', '-'")
+        return self.base / "shares" / share
+
+    def lease(self, uuid: str) -> Path:
+        """The lease of a GPU, made when it is missing or of another release."""
+        path = self.base / "gpus" / uuid / "lease"
+        with contextlib.suppress(GpuplaneError, FileNotFoundError):
+            page.refuse_foreign(_read_page(path, page.LeasePage), str(path))
+            return path
+        made = page.fresh(page.LeasePage)
+        made.uuid = uuid.encode()
+        _make_dirs(path.parent)
+        _put(path, page.to_bytes(made), 0o666)
+        return path
+
+    @contextlib.contextmanager
+    def lock(self) -> Iterator[None]:
+        """Alone among those that choose a GPU and write a share; the kernel frees it when we die."""
+        _make_dirs(self.base)
+        handle = os.open(self.base / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(handle)
+
+    # -- writing ---------------------------------------------------------------------------------------------------
+
+    def write(self, share: str, limits: Limits, owner: Owner) -> Path:
+        """Make the directory of a share; what is so already stays, with the use that is counted in it.
+
+        For the same owner and GPUs the limits are resized. For another owner everything begins anew.
+
+        Raises:
+            InvalidInput: limits that no page can carry.
+        """
+        directory = self.directory(share)
+        with contextlib.suppress(GpuplaneError, FileNotFoundError):
+            now = self.read(share)
+            if _same_life(now.owner, owner) and _uuids(now.limits) == _uuids(limits):
+                self.resize(share, limits)
+                if now.owner != owner:
+                    _put(directory / _OWNER, msgspec.json.encode(owner), 0o644)
+                return directory
+        tenant = secrets.randbits(63) + 1
+        made = page.encode_limits(limits, tenant=tenant, name=owner.name)
+        fresh = directory.with_name(f".{share}.{secrets.token_hex(4)}.new")
+        _make_dirs(fresh)
+        try:
+            _put(fresh / "limits", page.to_bytes(made), 0o644)
+            _put(fresh / "usage", page.to_bytes(page.fresh(page.UsagePage)), 0o666)
+            _put(fresh / _OWNER, msgspec.json.encode(owner), 0o644)
+            for limit in limits.gpus:
+                place = fresh / "gpus" / limit.uuid
+                _make_dirs(place)
+                (place / "lease").hardlink_to(self.lease(limit.uuid))
+            if directory.exists():
+                self.remove(share)
+            fresh.rename(directory)
+        finally:
+            shutil.rmtree(fresh, ignore_errors=True)
+        return directory
+
+    def resize(self, share: str, limits: Limits) -> bool:
+        """Give a living share other values; False when it has them. Its GPUs stay the same.
+
+        Raises:
+            Terminal: there is no such share, it is of another release, or its GPUs are others.
+        """
+        path = self.directory(share) / "limits"
+        now = self.read(share).limits
+        if now == limits:
+            return False
+        if _uuids(now) != _uuids(limits):
+            raise Terminal("a living share keeps its GPUs", where=str(path), cure="restart the container")
+        with path.open("r+b") as file, mmap.mmap(file.fileno(), sizeof(page.LimitsPage)) as mapped:
+            words = page.LimitsPage.from_buffer(mapped)
+            for place, limit in zip(words.gpus, limits.gpus, strict=False):
+                page.put_limit(place, limit)
+            words.flags = page.FAIL_OPEN if limits.fail_open else 0
+            words.generation += 1
+            del words, place  # a mapping in use cannot be closed
+        return True
+
+    def correct(self, correction: Correction) -> None:
+        """Write what a process holds besides its allocations."""
+        offset = _SLOTS + correction.slot * sizeof(page.UsageSlot)
+        offset += page.UsageSlot.gpus.offset + correction.gpu * sizeof(page.UsageGpu) + page.UsageGpu.other.offset
+        self._poke(correction.share, offset, correction.bytes)
+
+    def free(self, freed: Freed) -> None:
+        """Empty a slot; last the word that says whose it is, so that nobody takes it half emptied."""
+        offset = _SLOTS + freed.slot * sizeof(page.UsageSlot)
+        path = self.directory(freed.share) / "usage"
+        with _opened(path, os.O_RDWR) as handle:
+            if int.from_bytes(os.pread(handle, _WORD, offset), "little") == freed.owner:
+                os.pwrite(handle, bytes(sizeof(page.UsageSlot) - _WORD), offset + _WORD)
+                os.pwrite(handle, bytes(_WORD), offset)
+
+    def _poke(self, share: str, offset: int, value: int) -> None:
+        with _opened(self.directory(share) / "usage", os.O_RDWR) as handle:
+            os.pwrite(handle, value.to_bytes(_WORD, "little"), offset)
+
+    def remove(self, share: str) -> None:
+        """Take a share away, and its place in the leases; nothing when there is none."""
+        directory = self.directory(share)
+        with contextlib.suppress(GpuplaneError, FileNotFoundError):
+            now = self.read(share)
+            for limit in now.limits.gpus:
+                self._leave(self.lease(limit.uuid), now.tenant)
+        gone = directory.with_name(f".{share}.{secrets.token_hex(4)}.gone")
+        with contextlib.suppress(FileNotFoundError):
+            directory.rename(gone)
+        shutil.rmtree(gone, ignore_errors=True)
+
+    def _leave(self, lease: Path, tenant: int) -> None:
+        with _opened(lease, os.O_RDWR) as handle:
+            for number in range(page.TENANTS):
+                offset = page.LeasePage.tenants.offset + number * sizeof(page.LeaseTenant)
+                if int.from_bytes(os.pread(handle, _WORD, offset), "little") == tenant:
+                    os.pwrite(handle, bytes(_WORD), offset)
+
+    def sweep(self, is_gone: Callable[[Share], bool]) -> tuple[str, ...]:
+        """Remove the shares that are gone, and what a writer that died has left; the ids of the former."""
+        removed = []
+        for share in self.all():
+            if is_gone(share):
+                self.remove(share.id)
+                removed.append(share.id)
+        for place in self._places("."):
+            shutil.rmtree(place, ignore_errors=True)
+        return tuple(removed)
+
+    # -- reading ---------------------------------------------------------------------------------------------------
+
+    def read(self, share: str) -> Share:
+        """A share as it is now.
+
+        Raises:
+            FileNotFoundError: there is none.
+            Terminal: its files are damaged or of another release.
+        """
+        directory = self.directory(share)
+        limits_page = _read_page(directory / "limits", page.LimitsPage)
+        assert isinstance(limits_page, page.LimitsPage)
+        limits = page.decode_limits(limits_page, str(directory / "limits"))
+        usage = _read_usage(directory / "usage")
+        try:
+            owner = msgspec.json.decode((directory / _OWNER).read_bytes(), type=Owner)
+        except msgspec.DecodeError as error:
+            raise Terminal(f"it is damaged: {error}", where=str(directory / _OWNER)) from error
+        return Share(
+            id=share,
+            owner=owner,
+            limits=limits,
+            tenant=limits_page.tenant,
+            slots=page.decode_slots(usage, len(limits.gpus)),
+            totals=page.decode_totals(usage, len(limits.gpus)),
+        )
+
+    def all(self) -> tuple[Share, ...]:
+        """All shares that can be read; those that are just being removed, or are of another release, are left out."""
+        found = []
+        for place in self._places(""):
+            with contextlib.suppress(GpuplaneError, FileNotFoundError):
+                found.append(self.read(place.name))
+        return tuple(found)
+
+    def _places(self, begin: str) -> list[Path]:
+        folder = self.base / "shares"
+        if not folder.is_dir():
+            return []
+        hidden = begin == "."
+        return sorted(place for place in folder.iterdir() if place.name.startswith(".") is hidden)
+
+
+def _same_life(one: Owner, other: Owner) -> bool:
+    return (one.pod_uid, one.container, one.holders) == (other.pod_uid, other.container, other.holders)
+
+
+def _uuids(limits: Limits) -> tuple[str, ...]:
+    return tuple(limit.uuid for limit in limits.gpus)
+
+
+def _read_page(path: Path, kind: type[page.Page]) -> page.Page:
+    data = _read(path, sizeof(kind))
+    if len(data) < sizeof(kind):
+        raise Terminal("it is too short", where=str(path), cure="delete it; it is made anew")
+    return kind.from_buffer_copy(data)
+
+
+def _read_usage(path: Path) -> page.UsagePage:
+    """The page with the slots that were ever taken; the others are zero anyway."""
+    with _opened(path, os.O_RDONLY) as handle:
+        head = os.pread(handle, _SLOTS, 0)
+        if len(head) < _SLOTS:
+            raise Terminal("it is too short", where=str(path), cure="delete the share; it is made anew")
+        usage = page.UsagePage()
+        ctypes.memmove(ctypes.addressof(usage), head, _SLOTS)
+        page.refuse_foreign(usage, str(path))
+        size = min(usage.high_water, page.SLOTS) * sizeof(page.UsageSlot)
+        slots = os.pread(handle, size, _SLOTS)
+        ctypes.memmove(ctypes.addressof(usage) + _SLOTS, slots, len(slots))
+    return usage
+
+
+def _read(path: Path, size: int) -> bytes:
+    with _opened(path, os.O_RDONLY) as handle:
+        return os.pread(handle, size, 0)
+
+
+@contextlib.contextmanager
+def _opened(path: Path, flags: int) -> Iterator[int]:
+    handle = os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        yield handle
+    finally:
+        os.close(handle)
+
+
+def _make_dirs(path: Path) -> None:
+    """As mkdir -p, with the permissions that containers of any user need, whatever the umask."""
+    missing = [place for place in (path, *path.parents) if not place.exists()]
+    for place in reversed(missing):
+        with contextlib.suppress(FileExistsError):
+            place.mkdir(mode=0o755)
+            place.chmod(0o755)
+
+
+def _put(path: Path, data: bytes, mode: int) -> None:
+    """A whole file under its name: written beside it, then renamed."""
+    fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        # Zeros at the end are left a hole, of which the usage page consists at first.
+        os.write(handle, data.rstrip(b"\0"))
+        os.truncate(handle, len(data))
+        os.fchmod(handle, mode)
+    finally:
+        os.close(handle)
+    fresh.rename(path)

@@ -1,0 +1,273 @@
+"""Directories of shares: made whole, resized in place, the same after a restart, gone without a trace."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import stat
+import subprocess
+import sys
+from ctypes import sizeof
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from limits_examples import GIB, A, B, limits, write_slot
+
+from gpuplane.errors import InvalidInput, Terminal
+from gpuplane.limits import page
+from gpuplane.limits.decide import Correction, Freed
+from gpuplane.limits.facts import GpuLimit, Limits, Owner
+from gpuplane.limits.store import Store
+
+ML = Owner(name="ml/tune-7:main", namespace="ml", pod="tune-7", container="main", pod_uid="u-7")
+
+
+def test_a_share_is_written_as_containers_need_it(tmp_path: Path) -> None:
+    store = Store(tmp_path / "base")
+    before = os.umask(0o077)
+    try:
+        directory = store.write("x", limits(A, B), ML)
+    finally:
+        os.umask(before)
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in directory.rglob("*")}
+    assert modes == {
+        "limits": 0o644,
+        "usage": 0o666,
+        "owner.json": 0o644,
+        "gpus": 0o755,
+        A: 0o755,
+        B: 0o755,
+        "lease": 0o666,
+    }
+    assert stat.S_IMODE(directory.stat().st_mode) == 0o755
+    share = store.read("x")
+    assert (share.limits, share.owner, share.slots) == (limits(A, B), ML, ()) and share.tenant
+    assert (directory / "usage").stat().st_blocks * 512 < 100_000, "a hole"
+
+
+def test_all_shares_of_a_gpu_have_one_lease(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    first, second = store.write("x", limits(A, B), ML), store.write("y", limits(A), ML)
+    lease = f"gpus/{A}/lease"
+    assert (first / lease).samefile(second / lease) and (first / lease).samefile(store.lease(A))
+    assert not store.lease(B).samefile(store.lease(A))
+    words = page.LeasePage.from_buffer_copy(store.lease(A).read_bytes())
+    assert (words.magic, words.size, words.uuid.decode()) == (page.LEASE_MAGIC, sizeof(page.LeasePage), A)
+    assert store.read("x").tenant != store.read("y").tenant
+
+
+def test_writing_the_same_again_changes_nothing(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    directory = store.write("x", limits(), ML)
+    write_slot(store, "x", 2, 4711, 5 * GIB)
+    files = {path: (path.stat().st_ino, path.read_bytes()) for path in directory.rglob("*") if path.is_file()}
+    Store(tmp_path).write("x", limits(), ML)
+    assert {path: (path.stat().st_ino, path.read_bytes()) for path in directory.rglob("*") if path.is_file()} == files
+
+
+def test_a_living_share_is_resized_under_those_who_have_it_mapped(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    directory = store.write("x", limits(A, B), ML)
+    with (directory / "limits").open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as mapped:
+        store.write("x", limits(A, B, core=60, memory=GIB), ML)
+        seen = page.LimitsPage.from_buffer_copy(mapped)
+    assert page.decode_limits(seen) == limits(A, B, core=60, memory=GIB)
+    assert seen.generation == 2
+    assert not store.resize("x", limits(A, B, core=60, memory=GIB)), "so already"
+    with pytest.raises(Terminal, match="keeps its GPUs"):
+        store.resize("x", limits(A))
+
+
+def test_another_owner_begins_anew(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.write("x", limits(), ML)
+    tenant = store.read("x").tenant
+    write_slot(store, "x", 0, 4711, GIB)
+    store.write("x", limits(), msgspec.structs.replace(ML, pod_uid="u-8"))
+    share = store.read("x")
+    assert share.slots == () and share.tenant != tenant
+    assert sorted(path.name for path in (tmp_path / "shares").iterdir()) == ["x"]
+
+
+def test_what_the_agent_writes_stands_beside_the_processs_own_words(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.write("x", limits(A, B), ML)
+    write_slot(store, "x", 5, 4711, GIB)
+    store.correct(Correction("x", 5, 1, 300))
+    [slot] = store.read("x").slots
+    assert slot.gpus[0].held_bytes == GIB and slot.gpus[1].other_bytes == 300
+    store.free(Freed("x", 5, 4712))
+    assert store.read("x").slots, "somebody else's by now"
+    store.free(Freed("x", 5, 4711))
+    assert store.read("x").slots == ()
+
+
+def test_who_goes_leaves_the_lease(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.write("x", limits(), ML)
+    tenant = store.read("x").tenant
+    with store.lease(A).open("r+b") as file:
+        words = page.LeasePage.from_buffer_copy(file.read())
+        words.tenants[3].tenant, words.tenants[4].tenant = tenant, 99
+        file.seek(0)
+        file.write(page.to_bytes(words))
+    store.remove("x")
+    store.remove("x")
+    words = page.LeasePage.from_buffer_copy(store.lease(A).read_bytes())
+    assert [place.tenant for place in words.tenants[:5]] == [0, 0, 0, 0, 99]
+    with pytest.raises(FileNotFoundError):
+        store.read("x")
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "../x", "a/b", ".hidden", "a\0b", "x" * 129, "-x"])
+def test_ids_cannot_lead_out(tmp_path: Path, name: str) -> None:
+    with pytest.raises(InvalidInput):
+        Store(tmp_path).write(name, limits(), ML)
+
+
+@pytest.mark.parametrize(
+    ("file", "spoil"),
+    [
+        ("limits", lambda data: data[:100]),
+        ("limits", lambda data: b"x" * len(data)),
+        ("limits", lambda data: data[:8] + b"\x02" + data[9:]),
+        ("usage", lambda data: b""),
+        ("usage", lambda data: b"GPUSAGE2" + data[8:]),
+        ("owner.json", lambda data: b"{"),
+    ],
+)
+def test_a_damaged_share_is_refused_alone_and_made_anew_when_it_is_written(tmp_path: Path, file: str, spoil) -> None:  # type: ignore[no-untyped-def]
+    store = Store(tmp_path)
+    store.write("good", limits(), ML)
+    path = store.write("bad", limits(), ML) / file
+    path.write_bytes(spoil(path.read_bytes()))
+    with pytest.raises(Terminal) as caught:
+        store.read("bad")
+    assert str(path) in caught.value.where
+    assert [share.id for share in store.all()] == ["good"]
+    store.write("bad", limits(), ML)
+    assert [share.id for share in store.all()] == ["bad", "good"]
+
+
+def test_a_lease_of_another_release_is_made_anew(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.lease(A).write_bytes(b"old")
+    assert len(store.lease(A).read_bytes()) == sizeof(page.LeasePage)
+
+
+def test_only_the_gone_are_swept_and_what_a_dead_writer_left(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    for name in ("x", "y"):
+        store.write(name, limits(), msgspec.structs.replace(ML, pod_uid=name))
+    (tmp_path / "shares" / ".z.1234.new").mkdir()
+    assert store.sweep(lambda share: share.owner.pod_uid == "x") == ("x",)
+    assert sorted(path.name for path in (tmp_path / "shares").iterdir()) == ["y"]
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[3])
+from limits_examples import limits
+from gpuplane.limits.facts import Owner
+from gpuplane.limits.store import Store
+import gpuplane.limits.store as module
+left = int(sys.argv[2])
+def counted(function):
+    def call(*arguments, **more):
+        global left
+        left -= 1
+        if left < 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return function(*arguments, **more)
+    return call
+module._put = counted(module._put)
+Path.rename = counted(Path.rename)
+Path.hardlink_to = counted(Path.hardlink_to)
+Path.mkdir = counted(Path.mkdir)
+Store(Path(sys.argv[1])).write("x", limits(), Owner(name="new", pod_uid="new"))
+print("done")
+"""
+
+
+def test_killed_at_any_step_of_writing_leaves_the_old_the_new_or_nothing(tmp_path: Path) -> None:
+    outcomes = []
+    for steps in range(40):
+        store = Store(tmp_path / str(steps))
+        store.write("x", limits(), ML)
+        folder = str(Path(__file__).parent)
+        command = [sys.executable, "-c", KILLED, str(store.base), str(steps), folder]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        owners = [share.owner.name for share in store.all()]
+        assert owners in ([ML.name], ["new"], [])
+        store.write("x", limits(), ML)
+        store.sweep(lambda share: False)
+        assert [share.owner.name for share in store.all()] == [ML.name]
+        assert sorted(path.name for path in (store.base / "shares").iterdir()) == ["x"]
+        outcomes.append(owners)
+        if done.stdout:
+            break
+    assert outcomes[0] == [ML.name] and outcomes[-1] == ["new"] and len(outcomes) > 5
+
+
+class Shares(RuleBasedStateMachine):
+    """Any order of writing, resizing and removing, with a new process between any two steps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        import tempfile
+
+        self.folder = tempfile.TemporaryDirectory()
+        self.known: dict[str, tuple[Limits, Owner]] = {}
+
+    @property
+    def store(self) -> Store:
+        return Store(Path(self.folder.name))
+
+    names = st.sampled_from(["x", "y"])
+    cores = st.integers(1, 100)
+
+    @rule(name=names, core=cores, uid=st.sampled_from(["1", "2"]), both=st.booleans())
+    def write(self, name: str, core: int, uid: str, both: bool) -> None:
+        wanted = Limits(tuple(GpuLimit(uuid=uuid, core=core) for uuid in ((A, B) if both else (A,))))
+        owner = Owner(name=name, pod_uid=uid)
+        self.store.write(name, wanted, owner)
+        self.known[name] = (wanted, owner)
+
+    @rule(name=names)
+    def remove(self, name: str) -> None:
+        self.store.remove(name)
+        self.known.pop(name, None)
+
+    @rule(uid=st.sampled_from(["1", "2"]))
+    def sweep(self, uid: str) -> None:
+        self.store.sweep(lambda share: share.owner.pod_uid == uid)
+        self.known = {name: entry for name, entry in self.known.items() if entry[1].pod_uid != uid}
+
+    @invariant()
+    def what_was_written_is_read(self) -> None:
+        assert {share.id: (share.limits, share.owner) for share in self.store.all()} == self.known
+
+    def teardown(self) -> None:
+        self.folder.cleanup()
+
+
+TestShares = Shares.TestCase
+TestShares.settings = settings(max_examples=25, stateful_step_count=12, deadline=None)
+
+
+@given(st.lists(st.tuples(st.integers(0, 1023), st.integers(1, 2**64 - 1), st.integers(0, 2**50)), max_size=5))
+@settings(max_examples=20, deadline=None)
+def test_slots_are_read_as_they_were_written(
+    tmp_path_factory: pytest.TempPathFactory, slots: list[tuple[int, int, int]]
+) -> None:
+    store = Store(tmp_path_factory.mktemp("slots"))
+    store.write("x", limits(), ML)
+    for number, owner, held in slots:
+        write_slot(store, "x", number, owner, held)
+    wanted = {number: (owner, held) for number, owner, held in slots}
+    assert {slot.number: (slot.owner, slot.gpus[0].held_bytes) for slot in store.read("x").slots} == wanted
