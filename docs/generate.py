@@ -94,7 +94,6 @@ ENVIRONMENT: Final[dict[str, dict[str, str]]] = {
         "LD_PRELOAD": "set for containers with a share, so that the interposed libraries come first",
         "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "the core of a share that MPS enforces",
         "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "the memory of a share that MPS enforces",
-        "CUDA_MPS_PIPE_DIRECTORY": "where the MPS daemon is found (`/tmp/nvidia-mps`)",
     },
     "Simulation": {
         "GPUPLANE_CLUSTER_DIR": "marks the processes of an embedded cluster, so that `down` finds all of them",
