@@ -1,12 +1,10 @@
-"""What is advertised, what a container gets, and what an event does to a GPU's health."""
+"""What events and quiet times do to a GPU's health."""
 
 from __future__ import annotations
 
 import pytest
 
 from gpuplane.device_plugin import decide
-from gpuplane.device_plugin.config import DeviceIDStrategy, DeviceListStrategy, PluginConfig
-from gpuplane.errors import Terminal
 from gpuplane.hardware import GPU, HealthEvent, HealthEventKind
 from gpuplane.hardware.health import xid_event
 
@@ -22,11 +20,6 @@ def gpu(index: int, numa: int = -1) -> GPU:
         compute=(7, 5),
         numa=numa,
     )
-
-
-def test_sick_gpus_stay_listed_as_unhealthy() -> None:
-    devices = decide.devices([gpu(0, 1), gpu(1)], {"GPU-1": "Xid 79"})
-    assert [(d.id, d.healthy, d.numa) for d in devices] == [("GPU-0", True, (1,)), ("GPU-1", False, ())]
 
 
 @pytest.mark.parametrize("xid", [13, 31, 43, 45, 68, 109])
@@ -64,27 +57,3 @@ def test_a_gpu_that_answers_well_for_long_enough_is_trusted_again() -> None:
         assert "GPU-0" in health
         health, quiet = decide.health_after_quiet(health, {}, quiet)
     assert health == {"GPU-7": decide.NOT_LISTED}
-
-
-def test_both_strategies_by_default() -> None:
-    got = decide.allocation(["GPU-1", "GPU-0"], [gpu(0), gpu(1)], {}, PluginConfig())
-    assert got.envs == {"NVIDIA_VISIBLE_DEVICES": "GPU-1,GPU-0"}
-    assert got.cdi_devices == ("nvidia.com/gpu=GPU-1", "nvidia.com/gpu=GPU-0")
-
-
-def test_strategies_and_ids_as_configured() -> None:
-    only_cdi = PluginConfig(
-        device_list_strategy=frozenset({DeviceListStrategy.CDI_CRI}), device_id_strategy=DeviceIDStrategy.INDEX
-    )
-    got = decide.allocation(["GPU-1"], [gpu(0), gpu(1)], {}, only_cdi)
-    assert (got.envs, got.cdi_devices) == ({}, ("nvidia.com/gpu=1",))
-    only_env = PluginConfig(device_list_strategy=frozenset({DeviceListStrategy.ENVVAR}))
-    got = decide.allocation(["GPU-1"], [gpu(0), gpu(1)], {}, only_env)
-    assert (got.envs, got.cdi_devices) == ({"NVIDIA_VISIBLE_DEVICES": "GPU-1"}, ())
-
-
-def test_unknown_and_sick_gpus_are_not_handed_out() -> None:
-    with pytest.raises(Terminal, match="no GPU GPU-9"):
-        decide.allocation(["GPU-9"], [gpu(0)], {}, PluginConfig())
-    with pytest.raises(Terminal, match="Xid 79"):
-        decide.allocation(["GPU-0"], [gpu(0)], {"GPU-0": "Xid 79"}, PluginConfig())

@@ -12,12 +12,13 @@ import grpc
 import grpc.aio
 import pytest
 
+from gpuplane.api.pluginconfig import PluginConfig
 from gpuplane.api.protocol import deviceplugin_pb2 as pb
 from gpuplane.api.protocol import deviceplugin_pb2_grpc as rpc
 from gpuplane.api.protocol.sockets import LONGEST, address
-from gpuplane.device_plugin.config import PluginConfig
 from gpuplane.device_plugin.grpc_kubelet import GrpcKubelet
-from gpuplane.device_plugin.plugin import GPUPlugin
+from gpuplane.device_plugin.plugin import UnitPlugin
+from gpuplane.device_plugin.units import resources
 from gpuplane.errors import Retryable
 from gpuplane.hardware import GPU
 
@@ -33,6 +34,13 @@ def gpu(index: int) -> GPU:
         compute=(7, 5),
         numa=index // 2,
     )
+
+
+def whole(gpus: list[GPU], health: dict[str, str]) -> UnitPlugin:
+    [(resource, units)] = resources(gpus, PluginConfig()).items()
+    plugin = UnitPlugin(resource, units, gpus, PluginConfig())
+    plugin.set_health(health)
+    return plugin
 
 
 class FakeKubelet(rpc.RegistrationServicer):
@@ -77,7 +85,7 @@ class FakeKubelet(rpc.RegistrationServicer):
 
 
 @asynccontextmanager
-async def served(kubelet_dir: Path, plugin: GPUPlugin) -> AsyncIterator[asyncio.Task[None]]:
+async def served(kubelet_dir: Path, plugin: UnitPlugin) -> AsyncIterator[asyncio.Task[None]]:
     async def no_sleep(_: float) -> None:
         await asyncio.sleep(0)
 
@@ -99,7 +107,7 @@ def kubelet_dir(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
 
 
 async def test_serves_before_it_registers_and_pushes_changes(kubelet_dir: Path) -> None:
-    plugin = GPUPlugin([gpu(0), gpu(1), gpu(2)], {}, PluginConfig())
+    plugin = whole([gpu(0), gpu(1), gpu(2)], {})
     async with FakeKubelet(kubelet_dir / "device-plugins").listening() as kubelet, served(kubelet_dir, plugin):
         request = await kubelet.requests.get()
         assert (request.version, request.resource_name, request.endpoint) == (
@@ -116,7 +124,7 @@ async def test_serves_before_it_registers_and_pushes_changes(kubelet_dir: Path) 
                 ("GPU-1", "Healthy", 0),
                 ("GPU-2", "Healthy", 1),
             ]
-            assert plugin.set_health({"GPU-1": "Xid 79"})
+            plugin.set_health({"GPU-1": "Xid 79"})
             assert [d.health for d in (await stream.read()).devices] == ["Healthy", "Unhealthy", "Healthy"]
             plugin.set_health({})
             assert [d.health for d in (await stream.read()).devices] == ["Healthy"] * 3
@@ -124,7 +132,7 @@ async def test_serves_before_it_registers_and_pushes_changes(kubelet_dir: Path) 
 
 
 async def test_preferred_allocation_and_allocate(kubelet_dir: Path) -> None:
-    plugin = GPUPlugin([gpu(i) for i in range(4)], {"GPU-3": "Xid 79"}, PluginConfig())
+    plugin = whole([gpu(i) for i in range(4)], {"GPU-3": "Xid 79"})
     async with FakeKubelet(kubelet_dir / "device-plugins").listening() as kubelet, served(kubelet_dir, plugin):
         request = await kubelet.requests.get()
         async with kubelet.plugin(request.endpoint) as stub:
@@ -152,7 +160,7 @@ async def test_preferred_allocation_and_allocate(kubelet_dir: Path) -> None:
 
 
 async def test_registers_again_with_every_kubelet_that_starts(tmp_path: Path) -> None:
-    plugin = GPUPlugin([gpu(0)], {}, PluginConfig())
+    plugin = whole([gpu(0)], {})
     directory = tmp_path / "device-plugins"
     async with served(tmp_path, plugin):  # before there is any kubelet
         for _ in range(3):
@@ -163,7 +171,7 @@ async def test_registers_again_with_every_kubelet_that_starts(tmp_path: Path) ->
 
 
 async def test_a_registration_that_fails_is_tried_again(tmp_path: Path) -> None:
-    plugin = GPUPlugin([gpu(0)], {}, PluginConfig())
+    plugin = whole([gpu(0)], {})
     fake = FakeKubelet(tmp_path / "device-plugins", refuse=3)
     async with fake.listening() as kubelet, served(tmp_path, plugin):
         await asyncio.wait_for(kubelet.requests.get(), 10)
@@ -174,7 +182,7 @@ async def test_a_kubelet_that_goes_on_refusing_is_an_error(tmp_path: Path) -> No
     async def no_sleep(_: float) -> None:
         await asyncio.sleep(0)
 
-    plugin = GPUPlugin([gpu(0)], {}, PluginConfig())
+    plugin = whole([gpu(0)], {})
     async with FakeKubelet(tmp_path / "device-plugins", refuse=99).listening() as kubelet:
         with pytest.raises(Retryable, match="refuses the registration: not yet"):
             await GrpcKubelet(tmp_path, no_sleep).serve(plugin.resource, plugin)
@@ -182,7 +190,7 @@ async def test_a_kubelet_that_goes_on_refusing_is_an_error(tmp_path: Path) -> No
 
 
 async def test_its_socket_goes_with_it(tmp_path: Path) -> None:
-    plugin = GPUPlugin([gpu(0)], {}, PluginConfig())
+    plugin = whole([gpu(0)], {})
     async with FakeKubelet(tmp_path / "device-plugins").listening() as kubelet:
         async with served(tmp_path, plugin):
             request = await kubelet.requests.get()
@@ -193,4 +201,4 @@ async def test_its_socket_goes_with_it(tmp_path: Path) -> None:
 async def test_a_directory_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(Retryable, match="device-plugins"):
-        await GrpcKubelet(tmp_path / "file").serve("nvidia.com/gpu", GPUPlugin([], {}, PluginConfig()))
+        await GrpcKubelet(tmp_path / "file").serve("nvidia.com/gpu", whole([gpu(0)], {}))

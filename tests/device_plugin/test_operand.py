@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from gpuplane.api import gpunode as api
+from gpuplane.api.core import Node
 from gpuplane.api.gpunode import GPUNode, GPUNodeStatus, Stage, StageName, StageState
 from gpuplane.api.meta import ObjectMeta
 from gpuplane.device_plugin import Device, Plugin, run
@@ -19,7 +20,7 @@ from gpuplane.device_plugin.decide import NOT_LISTED, QUIET_CHECKS
 from gpuplane.errors import Retryable, Terminal
 from gpuplane.hardware import GPU, HealthEvent, HealthEventKind
 from gpuplane.hardware.health import xid_event
-from gpuplane.kube import Conflict, Unreachable
+from gpuplane.kube import Conflict, Event, EventType, Page, Unreachable
 from gpuplane.operand import OperandContext
 
 GPUS = tuple(
@@ -61,20 +62,22 @@ class FakeKubelet:
     def __init__(self) -> None:
         self.seen: asyncio.Queue[tuple[Device, ...]] = asyncio.Queue()
         self.plugin: Plugin | None = None
+        self.plugins: dict[str, Plugin] = {}
         self.fail: list[Exception] = []
         self.away = asyncio.Event()
 
     async def serve(self, resource: str, plugin: Plugin) -> None:
-        assert resource == plugin.resource == "nvidia.com/gpu"
+        assert resource == plugin.resource
         if self.fail:
             raise self.fail.pop(0)
-        self.plugin = plugin
+        self.plugin = self.plugins[resource] = plugin
         self.away.clear()
         watching = asyncio.create_task(self._watch(plugin))
         try:
             await self.away.wait()
         finally:
             watching.cancel()
+            del self.plugins[resource]
 
     async def _watch(self, plugin: Plugin) -> None:
         async for devices in plugin.watch():
@@ -91,6 +94,28 @@ class FakeClient:
         self.writes: list[tuple[str, dict[str, Any]]] = []
         self.fail: list[Exception] = []
         self.wrote = asyncio.Condition()
+        self.labels: dict[str, str] = {}
+        self.version = 1
+        self.relabelled = asyncio.Event()
+
+    def choose(self, config: str) -> None:
+        """Label the Node with the name of a configuration, "" for none."""
+        self.labels = {"nvidia.com/device-plugin.config": config} if config else {}
+        self.version += 1
+        self.relabelled.set()
+
+    def _machine(self) -> Node:
+        return Node(metadata=ObjectMeta(name="sim-1", uid="n", resource_version=str(self.version), labels=self.labels))
+
+    async def pages(self, kind: type, *where: Any, bad: object) -> AsyncIterator[Page]:
+        assert (kind, where[2]) == (Node, "metadata.name=sim-1")
+        yield Page([self._machine()], "1", "")
+
+    async def watch(self, kind: type, *where: Any, bad: object) -> AsyncIterator[Event[Node]]:
+        while True:
+            await self.relabelled.wait()
+            self.relabelled.clear()
+            yield Event(EventType.MODIFIED, self._machine(), str(self.version))
 
     async def get(self, kind: type, name: str) -> GPUNode:
         assert (kind, name) == (GPUNode, "sim-1")
@@ -270,7 +295,7 @@ async def test_a_wrong_configuration_is_said_and_followed_once_it_is_right(world
         await world.client.until(lambda: world.client.stage is not None)
         assert world.client.stage is not None
         assert world.client.stage.reason == "InvalidPluginConfig"
-        assert "sharing.mps" in world.client.stage.message
+        assert "sharing.mps: no MPS control daemon" in world.client.stage.message
         config.write_text("version: v1\nflags: {plugin: {deviceListStrategy: cdi-cri}}\n")
         await world.kubelet.healthy()
         assert world.kubelet.plugin is not None
@@ -278,3 +303,32 @@ async def test_a_wrong_configuration_is_said_and_followed_once_it_is_right(world
         config.write_text("version: v1\nflags: {plugin: {deviceListStrategy: envvar}}\n")
         await world.kubelet.healthy()
         assert world.kubelet.plugin.allocate(["GPU-0"]).cdi_devices == ()
+
+
+async def test_named_configurations_switch_with_the_label(world: World, tmp_path: Path) -> None:
+    shared = "{name: nvidia.com/gpu, replicas: 3, rename: third}"
+    (tmp_path / "default").write_text("version: v1\n")
+    (tmp_path / "thirds").write_text(f"version: v1\nsharing: {{timeSlicing: {{resources: [{shared}]}}}}\n")
+    async with world.running(config=tmp_path):
+        assert await world.kubelet.healthy() == [True, True]
+        world.client.choose("thirds")
+        assert await world.kubelet.healthy() == [True] * 6
+        assert list(world.kubelet.plugins) == ["nvidia.com/third"]
+        world.gpus.tell(xid_event("GPU-1", 79))
+        assert await world.kubelet.healthy() == [True] * 3 + [False] * 3, "a GPU's health is its replicas'"
+        world.client.choose("none-such")
+        await world.client.until(lambda: world.client.stage is not None)
+        assert world.client.stage is not None
+        assert "'none-such'" in world.client.stage.message
+        world.client.choose("")
+        await world.kubelet.healthy()
+        assert list(world.kubelet.plugins) == ["nvidia.com/gpu"]
+
+
+async def test_a_node_without_driver_may_be_no_failure(world: World, tmp_path: Path) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text("version: v1\nflags: {failOnInitError: false}\n")
+    world.cannot_open = [Retryable("no libnvidia-ml.so.1 found")] * 3
+    async with world.running(config=config):
+        assert await world.kubelet.healthy() == [True, True]
+    assert world.client.writes == []

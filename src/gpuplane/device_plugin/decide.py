@@ -1,24 +1,14 @@
-"""What is advertised and what a container gets: pure functions on inventory, health and configuration."""
+"""What an event, a quiet time or an error says of the GPUs' health and of the plugin. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
 
-from gpuplane import names
-from gpuplane.device_plugin.config import DeviceIDStrategy, DeviceListStrategy, PluginConfig
-from gpuplane.device_plugin.facts import Allocation, Device
 from gpuplane.errors import GpuplaneError, InvalidInput, Terminal
 from gpuplane.hardware import GPU, HealthEvent, HealthEventKind
 
-NOT_LISTED = "lost: NVML does not list it any more"
-
-
-def devices(inventory: Sequence[GPU], health: Mapping[str, str]) -> tuple[Device, ...]:
-    """The devices of `nvidia.com/gpu`: each GPU once, by UUID; one that is not healthy stays listed as such."""
-    return tuple(
-        Device(id=gpu.uuid, healthy=gpu.uuid not in health, numa=(gpu.numa,) if gpu.numa >= 0 else ())
-        for gpu in inventory
-    )
+NOT_LISTED: Final = "lost: NVML does not list it any more"
 
 
 def first_health(inventory: Sequence[GPU], now: Mapping[str, str], listed_before: Iterable[str]) -> dict[str, str]:
@@ -41,28 +31,7 @@ def health_after(health: Mapping[str, str], event: HealthEvent) -> dict[str, str
     return {**health, event.uuid: event.reason or event.kind.value}
 
 
-def allocation(
-    ids: Sequence[str], inventory: Sequence[GPU], health: Mapping[str, str], config: PluginConfig
-) -> Allocation:
-    """What a container with the GPUs `ids` (UUIDs) gets. Raises Terminal for an id that is unknown or not healthy."""
-    by_uuid = {gpu.uuid: gpu for gpu in inventory}
-    for uuid in ids:
-        if uuid not in by_uuid:
-            raise Terminal(f"no GPU {uuid} on this node", where="Allocate", cure="delete the pod; it is placed anew")
-        if uuid in health:
-            raise Terminal(f"GPU {uuid} is not usable: {health[uuid]}", where="Allocate", cure="delete the pod")
-    by_index = config.device_id_strategy is DeviceIDStrategy.INDEX
-    shown = [str(by_uuid[uuid].index) if by_index else uuid for uuid in ids]
-    envs: dict[str, str] = {}
-    cdi: tuple[str, ...] = ()
-    if DeviceListStrategy.ENVVAR in config.device_list_strategy:
-        envs[names.VISIBLE_DEVICES_ENV] = ",".join(shown)
-    if DeviceListStrategy.CDI_CRI in config.device_list_strategy:
-        cdi = tuple(f"{names.CDI_KIND}={name}" for name in shown)
-    return Allocation(envs=envs, cdi_devices=cdi)
-
-
-QUIET_CHECKS = 5
+QUIET_CHECKS: Final = 5
 
 
 def health_after_quiet(

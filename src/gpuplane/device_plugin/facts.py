@@ -21,10 +21,27 @@ class Device(msgspec.Struct, frozen=True):
     numa: tuple[int, ...] = ()
 
 
+class Mount(msgspec.Struct, frozen=True, kw_only=True):
+    """A path of the host in a container."""
+
+    host_path: str
+    container_path: str
+    read_only: bool = True
+
+
+class DeviceNode(msgspec.Struct, frozen=True, kw_only=True):
+    """A device node of the host in a container, to read and write."""
+
+    host_path: str
+    container_path: str
+
+
 class Allocation(msgspec.Struct, frozen=True, kw_only=True):
-    """What a container gets: environment, annotations, fully qualified CDI device names."""
+    """What a container gets: environment, mounts, device nodes, annotations, fully qualified CDI device names."""
 
     envs: dict[str, str] = {}
+    mounts: tuple[Mount, ...] = ()
+    devices: tuple[DeviceNode, ...] = ()
     annotations: dict[str, str] = {}
     cdi_devices: tuple[str, ...] = ()
 
@@ -33,8 +50,12 @@ class Plugin(Protocol):
     """A resource that is offered to a kubelet.
 
     The kubelet of a light node uses it as a real one uses the sockets: it takes the devices from `watch`, asks
-    `preferred` where it has a choice, and calls `allocate` once for each container. No call blocks.
+    `preferred` where it has a choice, and calls `allocate` once for each container. Neither of the two waits for
+    anything. A real kubelet asks `steered`, which may look up whose request it is, and tells `started`.
     """
+
+    starts: bool
+    """Whether the kubelet shall call `started` before each start of a container."""
 
     @property
     def resource(self) -> str: ...
@@ -47,6 +68,14 @@ class Plugin(Protocol):
         """`size` ids of `available`, `must_include` among them. Raises InvalidInput when that is not possible."""
         ...
 
+    async def steered(self, available: Sequence[str], must_include: Sequence[str], size: int) -> tuple[str, ...]:
+        """The same, for the pod that the kubelet admits just now."""
+        ...
+
     def allocate(self, ids: Sequence[str]) -> Allocation:
         """What one container with these devices gets. Raises Terminal for ids that are unknown or not healthy."""
+        ...
+
+    async def started(self, ids: Sequence[str]) -> None:
+        """The container that holds these devices is about to start. What is raised keeps it from starting."""
         ...

@@ -72,7 +72,7 @@ class GrpcKubelet:
                 raise Retryable(f"the socket cannot be opened: {error}", where=str(ours)) from error
             made = _identity(ours)
             try:
-                kubelet = await self._register(resource, ours, made, changes)
+                kubelet = await self._register(resource, plugin, ours, made, changes)
                 while (_identity(self._directory / KUBELET_SOCKET), _identity(ours)) == (kubelet, made):
                     await anext(changes)
                 log.info("%s: the kubelet's sockets changed", resource)
@@ -81,7 +81,7 @@ class GrpcKubelet:
                     ours.unlink(missing_ok=True)
 
     async def _register(
-        self, resource: str, ours: Path, made: _Identity, changes: AsyncGenerator[None, None]
+        self, resource: str, plugin: Plugin, ours: Path, made: _Identity, changes: AsyncGenerator[None, None]
     ) -> _Identity:
         """Register, however long it takes for a kubelet to appear; returns which kubelet socket it was.
 
@@ -89,8 +89,9 @@ class GrpcKubelet:
         is None.
         """
         socket = self._directory / KUBELET_SOCKET
-        options = pb.DevicePluginOptions(get_preferred_allocation_available=True)
-        request = pb.RegisterRequest(version=VERSION, endpoint=ours.name, resource_name=resource, options=options)
+        request = pb.RegisterRequest(
+            version=VERSION, endpoint=ours.name, resource_name=resource, options=_options(plugin)
+        )
         pause, said, refusals = FIRST_PAUSE_SECONDS, "", 0
         while _identity(ours) == made:
             kubelet = _identity(socket)
@@ -138,7 +139,7 @@ def methods(plugin: Plugin) -> dict[str, Method]:
     """The kubelet's calls, translated into those of a Plugin. An error's message reaches the pod's events."""
 
     async def options(request: bytes) -> AsyncIterator[bytes]:
-        yield pb.DevicePluginOptions(get_preferred_allocation_available=True).SerializeToString()
+        yield _options(plugin).SerializeToString()
 
     async def list_and_watch(request: bytes) -> AsyncIterator[bytes]:
         async for devices in plugin.watch():
@@ -147,7 +148,8 @@ def methods(plugin: Plugin) -> dict[str, Method]:
     async def preferred(request: bytes) -> AsyncIterator[bytes]:
         response = pb.PreferredAllocationResponse()
         for wanted in pb.PreferredAllocationRequest.FromString(request).container_requests:
-            ids = plugin.preferred(wanted.available_deviceIDs, wanted.must_include_deviceIDs, wanted.allocation_size)
+            must = wanted.must_include_deviceIDs
+            ids = await plugin.steered(wanted.available_deviceIDs, must, wanted.allocation_size)
             response.container_responses.add(deviceIDs=ids)
         yield response.SerializeToString()
 
@@ -158,6 +160,7 @@ def methods(plugin: Plugin) -> dict[str, Method]:
         yield response.SerializeToString()
 
     async def pre_start(request: bytes) -> AsyncIterator[bytes]:
+        await plugin.started(pb.PreStartContainerRequest.FromString(request).devices_ids)
         yield pb.PreStartContainerResponse().SerializeToString()
 
     table = {
@@ -170,6 +173,10 @@ def methods(plugin: Plugin) -> dict[str, Method]:
     return {f"/{VERSION}.DevicePlugin/{name}": method for name, method in table.items()}
 
 
+def _options(plugin: Plugin) -> pb.DevicePluginOptions:
+    return pb.DevicePluginOptions(get_preferred_allocation_available=True, pre_start_required=plugin.starts)
+
+
 def _device(device: Device) -> pb.Device:
     message = pb.Device(ID=device.id, health="Healthy" if device.healthy else "Unhealthy")
     for node in device.numa:
@@ -180,6 +187,14 @@ def _device(device: Device) -> pb.Device:
 def _allocated(allocation: Allocation) -> pb.ContainerAllocateResponse:
     return pb.ContainerAllocateResponse(
         envs=allocation.envs,
+        mounts=[
+            pb.Mount(host_path=mount.host_path, container_path=mount.container_path, read_only=mount.read_only)
+            for mount in allocation.mounts
+        ],
+        devices=[
+            pb.DeviceSpec(host_path=node.host_path, container_path=node.container_path, permissions="rw")
+            for node in allocation.devices
+        ],
         annotations=allocation.annotations,
         cdi_devices=[pb.CDIDevice(name=name) for name in allocation.cdi_devices],
     )

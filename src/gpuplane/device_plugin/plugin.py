@@ -1,4 +1,4 @@
-"""The `nvidia.com/gpu` plugin itself: the current devices, and the answers to what a kubelet asks.
+"""One resource of one node as a plugin: its current devices, and the answers to what a kubelet asks.
 
 Invariant: who watches sees every state that lasts, in order; states that come and go faster than they are taken are
 merged into the last one. All of it runs in one event loop.
@@ -7,66 +7,134 @@ merged into the last one. All of it runs in one event loop.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from typing import Protocol
 
-from gpuplane import names
-from gpuplane.device_plugin import decide
-from gpuplane.device_plugin.config import PluginConfig
-from gpuplane.device_plugin.facts import Allocation, Device
-from gpuplane.device_plugin.preference import Chooser, closeness
+from gpuplane.api.pluginconfig import PluginConfig
+from gpuplane.device_plugin.allocation import NodeFiles, allocation
+from gpuplane.device_plugin.choice import Choice
+from gpuplane.device_plugin.facts import Allocation, Device, Plugin
+from gpuplane.device_plugin.units import Unit
 from gpuplane.hardware import GPU
 
 
-class GPUPlugin:
-    """Whole GPUs; see `gpuplane.device_plugin.facts.Plugin` for what the methods promise."""
+class Devices:
+    """The devices of one resource, and who waits for them to change."""
 
-    def __init__(self, inventory: Sequence[GPU], health: Mapping[str, str], config: PluginConfig) -> None:
-        self._inventory = tuple(inventory)
-        self._health = dict(health)
-        self._config = config
-        self._chooser = Chooser([gpu.uuid for gpu in inventory], closeness(inventory))
-        self._devices = decide.devices(inventory, health)
+    def __init__(self, devices: tuple[Device, ...]) -> None:
+        self.now = devices
+        self.offered = asyncio.Event()  # set once a kubelet has taken them
         self._changed = asyncio.Event()
-        self.offered = asyncio.Event()  # set once a kubelet has taken the devices
+
+    def set(self, devices: tuple[Device, ...]) -> None:
+        if devices != self.now:
+            self.now = devices
+            self._changed.set()
+            self._changed = asyncio.Event()
+
+    def watch(self) -> AsyncIterator[tuple[Device, ...]]:
+        self.offered.set()
+        return self._states()
+
+    async def _states(self) -> AsyncIterator[tuple[Device, ...]]:
+        while True:
+            changed = self._changed
+            yield self.now
+            await changed.wait()
+
+
+class Offered(Plugin, Protocol):
+    """A plugin that follows the health of the node's GPUs."""
+
+    devices: Devices
+
+    def set_health(self, health: Mapping[str, str]) -> None: ...
+
+
+class UnitPlugin:
+    """Units of GPUs under one name; see `gpuplane.device_plugin.facts.Plugin` for what the methods promise."""
+
+    starts = False
+
+    def __init__(
+        self,
+        resource: str,
+        units: Sequence[Unit],
+        inventory: Sequence[GPU],
+        config: PluginConfig,
+        files: NodeFiles = NodeFiles(),  # noqa: B008 - frozen
+    ) -> None:
+        self._resource = resource
+        self._units = {unit.id: unit for unit in units}
+        self._config = config
+        self._files = files
+        self._choice = Choice(units, inventory)
+        self._health: Mapping[str, str] = {}
+        self.devices = Devices(self._listed())
 
     @property
     def resource(self) -> str:
-        return names.GPU_RESOURCE
+        return self._resource
+
+    def set_health(self, health: Mapping[str, str]) -> None:
+        """UUID of a GPU -> why it is not usable: all that is of it is unhealthy with it, and is well with it again."""
+        self._health = dict(health)
+        self.devices.set(self._listed())
+
+    def _listed(self) -> tuple[Device, ...]:
+        return tuple(
+            Device(id=unit.id, healthy=unit.gpu not in self._health, numa=(unit.numa,) if unit.numa >= 0 else ())
+            for unit in self._units.values()
+        )
+
+    def watch(self) -> AsyncIterator[tuple[Device, ...]]:
+        return self.devices.watch()
+
+    def preferred(self, available: Sequence[str], must_include: Sequence[str], size: int) -> tuple[str, ...]:
+        return self._choice.choose(available, must_include, size)
+
+    async def steered(self, available: Sequence[str], must_include: Sequence[str], size: int) -> tuple[str, ...]:
+        return self.preferred(available, must_include, size)
+
+    def allocate(self, ids: Sequence[str]) -> Allocation:
+        return allocation(ids, self._units, self._health, self._config, self._files)
+
+    async def started(self, ids: Sequence[str]) -> None:
+        """Nothing: what these containers may do is decided when they are given their devices."""
+
+
+class Offer:
+    """All resources of the node, and the health of its GPUs, which reaches every one of them."""
+
+    def __init__(self, plugins: Iterable[Offered], health: Mapping[str, str], uuids: Iterable[str]) -> None:
+        self.plugins = tuple(plugins)
+        self._uuids = frozenset(uuids)
+        self._health: dict[str, str] = {}
+        self._changed = asyncio.Event()
+        self.set_health(health)
 
     @property
     def health(self) -> Mapping[str, str]:
         """UUID -> why it is not usable."""
         return self._health
 
-    @property
-    def has_unusable(self) -> bool:
-        return any(not device.healthy for device in self._devices)
-
     def set_health(self, health: Mapping[str, str]) -> bool:
-        """Take over a new health; False when it is the old one. Watchers are told only if a device changed."""
+        """Take over a new health; False when it is the old one."""
         if health == self._health:
             return False
         self._health = dict(health)
-        devices = decide.devices(self._inventory, health)
-        if devices != self._devices:
-            self._devices = devices
-            self._changed.set()
-            self._changed = asyncio.Event()
+        for plugin in self.plugins:
+            plugin.set_health(health)
+        self._changed.set()
         return True
 
-    def watch(self) -> AsyncIterator[tuple[Device, ...]]:
-        self.offered.set()
-        return self.states()
+    async def until_unusable(self) -> None:
+        """Until a GPU that is there cannot be used."""
+        while not self._uuids & set(self._health):
+            self._changed.clear()
+            await self._changed.wait()
 
-    async def states(self) -> AsyncIterator[tuple[Device, ...]]:
-        """What `watch` gives, for those who are no kubelet."""
-        while True:
-            changed = self._changed
-            yield self._devices
-            await changed.wait()
-
-    def preferred(self, available: Sequence[str], must_include: Sequence[str], size: int) -> tuple[str, ...]:
-        return self._chooser.choose(available, must_include, size)
-
-    def allocate(self, ids: Sequence[str]) -> Allocation:
-        return decide.allocation(ids, self._inventory, self._health, self._config)
+    async def offered(self) -> None:
+        """Until a kubelet has taken the devices of every resource."""
+        for plugin in self.plugins:
+            await plugin.devices.offered.wait()

@@ -28,6 +28,7 @@ from gpuplane.operator.exporter_objects import (
     shape_service,
 )
 from gpuplane.operator.observed import COMPONENT_LABEL, DRIVER
+from gpuplane.operator.plugin_objects import FOLLOWERS, shape_follower
 from gpuplane.operator.stages import OPERANDS, Operand
 from gpuplane.operator.upgrade.templates import seal
 from gpuplane.operator.validator_objects import shape_validator
@@ -154,10 +155,10 @@ def _customized(manifest: Manifest, spec: ClusterPolicySpec, *, image: str, owne
             container["image"] = image
         container["terminationMessagePolicy"] = "FallbackToLogsOnError"
         container["args"] = [_host_path(argument, spec) for argument in container["args"]]
-        if component == "gfd" and spec.mig.strategy:
-            set_env(container, names.MIG_STRATEGY_ENV, spec.mig.strategy)
         if component:
             _component(pod, container, getattr(spec, component))
+    if component in FOLLOWERS:
+        shape_follower(manifest, spec)
     if component == "dcgm_exporter":
         shape_daemonset(manifest, spec)
     if component == "validator":

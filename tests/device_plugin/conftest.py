@@ -1,0 +1,117 @@
+"""An embedded cluster with gpuplane installed, as its users have it; and waiting for what they would see."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from gpuplane.api.core import Node, Pod
+from gpuplane.kube import Client, Informer, NotFound
+from gpuplane.simulator.cluster import ClusterHandle, NodeSpec
+
+PATIENCE_SECONDS = 60.0
+MANIFESTS = Path(__file__).parents[3] / "shared" / "manifests"
+
+
+class Cluster:
+    """`handle` is of the running cluster, `client` its administrator's."""
+
+    def __init__(self, handle: ClusterHandle, client: Client) -> None:
+        self.handle = handle
+        self.client = client
+
+    def root(self, node: str) -> Path:
+        return self.handle.directory / "nodes" / node / "root"
+
+    async def gpuplane(self, *arguments: str) -> str:
+        """What a command prints; it has to succeed."""
+        command = (sys.executable, "-m", "gpuplane", *arguments, "--kubeconfig", str(self.handle.kubeconfig))
+        process = await asyncio.create_subprocess_exec(
+            *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+        )
+        output, _ = await process.communicate()
+        assert process.returncode == 0, output.decode()
+        return output.decode()
+
+    async def until(
+        self, kind: Any, holds: Callable[[list[Any]], Any], *, namespace: str | None = None, fields: str = ""
+    ) -> Any:
+        """What `holds(objects)` gives once that is true; looks after each change."""
+        informer = Informer(self.client, kind, namespace, fields=fields)
+        changed = asyncio.Event()
+        informer.add_handler(lambda old, new: changed.set())
+        informer.start()
+        try:
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                await informer.synced()
+                while not (found := holds(informer.items())):
+                    await changed.wait()
+                    changed.clear()
+                return found
+        except TimeoutError:
+            seen = "\n".join(f"{obj.metadata.name}: {getattr(obj, 'status', '')}" for obj in informer.items())
+            raise AssertionError(f"did not come about in {PATIENCE_SECONDS:.0f} s; there is:\n{seen}") from None
+        finally:
+            await informer.stop()
+
+    async def amounts(self, node: str, wanted: dict[str, int]) -> None:
+        """Until the node's capacity and allocatable of these resources are as wanted."""
+
+        def right(nodes: list[Node]) -> bool:
+            status = nodes[0].status if nodes else None
+            return status is not None and all(
+                int(status.allocatable.get(name, 0)) == int(status.capacity.get(name, 0)) == amount
+                for name, amount in wanted.items()
+            )
+
+        await self.until(Node, right, fields=f"metadata.name={node}")
+
+    async def label(self, node: str, labels: dict[str, str | None]) -> None:
+        await self.client.patch(Node, node, {"metadata": {"labels": labels}})
+
+    async def create(self, path: Path, **change: Any) -> None:
+        """The objects of a manifest."""
+        for document in yaml.safe_load_all(path.read_text()):
+            await self.client.create({**document, **change}, namespace="default")
+
+    async def pods(self, holds: Callable[[list[Pod]], Any]) -> Any:
+        return await self.until(Pod, holds, namespace="default")
+
+    async def delete(self, kind: Any, name: str) -> None:
+        try:
+            await self.client.delete(kind, name, "default")
+        except NotFound:
+            return
+
+    async def log(self, pod: str) -> str:
+        return (await self.client.request("GET", f"/api/v1/namespaces/default/pods/{pod}/log")).decode()
+
+
+@pytest.fixture
+def manifests() -> Path:
+    if not MANIFESTS.exists():
+        pytest.skip("no shared manifests beside this checkout")
+    return MANIFESTS
+
+
+@pytest.fixture
+async def running(embedded_cluster: Callable[..., Awaitable[ClusterHandle]]) -> AsyncIterator[Any]:
+    """`cluster = await running({"sim-1": "t4-ubuntu18"}, "mig.strategy=mixed")`: installed, with these settings."""
+    async with AsyncExitStack() as stack:
+
+        async def start(machines: dict[str, str], *settings: str) -> Cluster:
+            nodes = tuple(NodeSpec(name=name, machine=machine) for name, machine in machines.items())
+            handle = await embedded_cluster(nodes=nodes)
+            client = await stack.enter_async_context(Client.connect(handle.kubeconfig))
+            cluster = Cluster(handle, client)
+            await cluster.gpuplane("install", "-q", *(word for one in settings for word in ("--set", one)))
+            return cluster
+
+        yield start
