@@ -6,8 +6,8 @@ k3s, rke2 and microk8s are restarted through systemd, as a configuration has to 
 nothing. k0s looks at its files itself and is waited for.
 
 A runtime is back when something else than the old process answers its socket, or, where the old process stays, the
-same; and where CRI was answered before, when it is answered again: containerd goes on without CRI when it cannot use
-its table.
+same; and where CRI (or docker's /_ping) was answered before, when it is answered again: containerd goes on without CRI
+when it cannot use its table.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ import os
 import signal
 import socket
 import struct
+import time
 from collections.abc import Awaitable, Callable
 
 from gpuplane.host import Host
-from gpuplane.toolkit import cri
+from gpuplane.toolkit import health
 from gpuplane.toolkit.facts import ToolkitError
 from gpuplane.toolkit.places import Place, RuntimeName, Way
 
@@ -45,7 +46,7 @@ async def tell(host: Host, place: Place, sleep: Sleep = asyncio.sleep) -> bool:
     if pid is None:
         log.info("%s is not running; it reads its configuration when it starts", place.name)
         return False
-    served = cri.answers(host, place.socket)
+    served = await health.answers(host, place)
     log.info("telling %s (process %d) to read its configuration", place.name, pid)
     if place.way is Way.SERVICE:
         await _restart(host, place)
@@ -90,19 +91,22 @@ def by_hand(place: Place) -> str:
 
 
 async def _comes_back(host: Host, place: Place, pid: int, served: bool, sleep: Sleep) -> None:
+    """Return when the runtime is back. Time counts as `sleep` passes it, and what the questions themselves take."""
     waited = 0.0
     now = None
     while waited < _PATIENCE:
         await sleep(_STEP)
         waited += _STEP
+        asked = time.monotonic()
         now = peer(host, place)
         grace = 0.0 if place.runtime is RuntimeName.DOCKER else _GRACE
-        if now is not None and (now != pid or waited >= grace) and (not served or cri.answers(host, place.socket)):
+        if now is not None and (now != pid or waited >= grace) and (not served or await health.answers(host, place)):
             return
+        waited += time.monotonic() - asked
+    mute = f" {health.question(place)}" if now is not None else ""
     raise ToolkitError(
         "RuntimeDown",
-        f"{place.name} does not answer{' CRI' if now is not None else ''} {_PATIENCE:.0f} s after it was told to read"
-        " its configuration",
+        f"{place.name} does not answer{mute} {_PATIENCE:.0f} s after it was told to read its configuration",
         where=host.shown(place.socket),
         cure=f"see `journalctl -u {place.units[0]}` on the node",
     )

@@ -72,6 +72,7 @@ class Kubelet:
         root = directory / "root"
         facts = self.machine_facts
         self.runtime = Runtime(root, facts.runtime, facts.runtime_version)
+        self.runtime.restarted = self._runtime_changed
         self.devices = DeviceManager(
             root / names.KUBELET_DIR / names.DEVICE_PLUGIN_DIR, self.clock, lambda: self.reporter.changed()
         )
@@ -109,7 +110,7 @@ class Kubelet:
         self.port = await self._server.start(port=self.port)
         await self.devices.start()
         await resources.start(self.machine.root / names.KUBELET_DIR)
-        runtime_socket = await self.runtime.serve()
+        self.runtime.serve()
         for record in self.machine.launcher.records.all():
             self._found.setdefault(record.pod_uid, []).append(record)
         try:
@@ -123,7 +124,7 @@ class Kubelet:
         finally:
             await self._pods.stop()
             await self._power_off()
-            runtime_socket.close()
+            self.runtime.close()
             await resources.stop()
             await self.devices.stop()
             await self._server.stop()
@@ -212,6 +213,9 @@ class Kubelet:
     def reload_runtime(self) -> None:
         """SIGHUP: the runtime reads its configuration; running containers are left alone."""
         self.runtime.reload()
+        self._runtime_changed()
+
+    def _runtime_changed(self) -> None:
         self.reporter.changed()
         for worker in self.workers.values():
             worker.poke()

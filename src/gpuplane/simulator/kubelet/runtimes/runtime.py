@@ -1,14 +1,16 @@
 """One node's container runtime: what it adds to a container that the kubelet asks it to create.
 
 Invariants: its configuration is read when it starts and when it is told to (SIGHUP, systemctl); running containers
-are left alone by both. With a configuration that it cannot read it is down: nothing new starts, and the node says so.
+are left alone by both. With a configuration that it cannot read it is down: nothing new starts, nobody listens on its
+socket, the service manager starts it again and again, and the node says so. docker alone goes on as it was when it is
+told to read a bad configuration.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +21,7 @@ from gpuplane.simulator.kubelet.containers import ContainerSpec, Mount
 from gpuplane.simulator.kubelet.devices.ledger import Given
 from gpuplane.simulator.kubelet.runtimes import cdi
 from gpuplane.simulator.kubelet.runtimes.config import RuntimeConfig, RuntimeDown, read_config
+from gpuplane.simulator.kubelet.runtimes.endpoint import Endpoint
 from gpuplane.simulator.kubelet.volumes import inside_root
 
 log = logging.getLogger("gpuplane.kubelet")
@@ -28,6 +31,7 @@ SOCKETS: Final = {
     "docker": "/run/docker.sock",
     "cri-o": "/run/crio/crio.sock",
 }
+_RESTART_SECONDS: Final = 5.0  # RestartSec= of containerd's service
 _NVIDIA_KIND: Final = "nvidia.com/gpu"
 _VISIBLE: Final = "NVIDIA_VISIBLE_DEVICES"
 
@@ -45,7 +49,24 @@ class Runtime:
         self.version = version
         self.down: str = ""  # why it does not run, "" when it does
         self.config: RuntimeConfig | None = None
+        told = None if kind == "docker" else (kind, version)
+        self.endpoint = Endpoint(inside_root(root, SOCKETS[kind]), told)
+        self.restarted: Callable[[], None] = lambda: None  # called after each start that nobody asked for
+        self._again: asyncio.TimerHandle | None = None
+        self._served = False
         self.reload()
+
+    def serve(self) -> None:
+        """Listen on the socket, as long as the runtime runs; in an event loop."""
+        self._served = True
+        self.reload()
+
+    def close(self) -> None:
+        """The machine is switched off."""
+        self._served = False
+        self.endpoint.close()
+        if self._again is not None:
+            self._again.cancel()
 
     @property
     def name(self) -> str:
@@ -53,16 +74,33 @@ class Runtime:
         return self.kind
 
     def reload(self) -> None:
-        """Reads the configuration again, as after a restart."""
+        """Read the configuration again: docker as it is, the others as after a restart."""
+        if self._served and self.kind != "docker":
+            self.endpoint.close()
         try:
             self.config = read_config(self.root, self.kind, self.version)
             self.down = ""
             log.info("%s reads its configuration: default runtime %s, CDI %s", self.kind, self.config.default,
                      "on" if self.config.cdi else "off")  # fmt: skip
+            if self._served:
+                self.endpoint.open()
         except RuntimeDown as error:
+            if self.kind == "docker" and self.config is not None:
+                log.error("docker goes on as it was: %s", error)
+                return
             self.config = None
             self.down = str(error)
+            if self._served:
+                if self._again is not None:
+                    self._again.cancel()
+                self._again = asyncio.get_running_loop().call_later(_RESTART_SECONDS, self._restart)
             log.error("%s does not start: %s", self.kind, error)
+
+    def _restart(self) -> None:
+        """What the service manager does with a service that ended."""
+        if self.down:
+            self.reload()
+            self.restarted()
 
     def create(self, spec: ContainerSpec, given: Given, handler: str = "") -> ContainerSpec:
         """`spec` with what devices, CDI and the runtime `handler` (of a RuntimeClass) add. Raises CreateFailed."""
@@ -127,25 +165,6 @@ class Runtime:
         return msgspec.structs.replace(
             spec, env=env, devices=tuple(devices.values()), mounts=tuple(mounts.values()), links=tuple(links)
         )
-
-    # -- its socket ------------------------------------------------------------------------------------------------
-
-    async def serve(self) -> asyncio.Server:
-        """Listens where clients look for it. Who connects learns our pid from the socket, and may send SIGHUP."""
-        place = inside_root(self.root, SOCKETS[self.kind])
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.unlink(missing_ok=True)
-        directory = os.open(place.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            # Through the directory: the path may be longer than a socket's address can be.
-            return await asyncio.start_unix_server(_listen, f"/proc/self/fd/{directory}/{place.name}")
-        finally:
-            os.close(directory)
-
-
-async def _listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    await reader.read()
-    writer.close()
 
 
 def visible_names(value: str) -> list[str]:

@@ -1,0 +1,129 @@
+"""The socket of a simulated runtime: there while the runtime runs, and answering what a health check asks.
+
+Who connects learns our process id from the socket, and may send SIGHUP. CRI's Version is answered as gRPC does it
+(RFC 9113, grpc.io "gRPC over HTTP2"), docker's `/_ping` as the Engine API does; nothing else is, since the kubelet
+beside us needs no socket to reach its runtime.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import os
+import socket
+import struct
+from asyncio import StreamReader, StreamWriter
+from pathlib import Path
+from typing import Final
+
+_PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+_DATA, _HEADERS, _SETTINGS, _PING = 0x0, 0x1, 0x4, 0x6
+_END_STREAM, _END_HEADERS, _ACK = 0x1, 0x4, 0x1
+_STATUS_200: Final = b"\x88"  # the eighth entry of HPACK's static table
+
+
+class Endpoint:
+    """A unix socket at `path` that can be opened and closed any number of times; inside of a running event loop.
+
+    Args:
+        version: runtime name and version for CRI's Version; None for docker, which is asked by HTTP.
+    """
+
+    def __init__(self, path: Path, version: tuple[str, str] | None) -> None:
+        self._path = path
+        self._version = version
+        self._server: socket.socket | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def open(self) -> None:
+        """Listen; at once, so that who connects from now on is answered."""
+        if self._server is not None:
+            return
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._path.unlink(missing_ok=True)
+        server = socket.socket(socket.AF_UNIX)
+        server.setblocking(False)
+        directory = os.open(self._path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            # Through the directory: the path may be longer than a socket's address can be.
+            server.bind(f"/proc/self/fd/{directory}/{self._path.name}")
+        finally:
+            os.close(directory)
+        server.listen()
+        self._server = server
+        asyncio.get_running_loop().add_reader(server, self._accept)
+
+    def close(self) -> None:
+        """Listen no more, and hang up. The socket's file stays, as after a crash."""
+        if self._server is None:
+            return
+        asyncio.get_running_loop().remove_reader(self._server)
+        self._server.close()
+        self._server = None
+        for task in self._tasks:
+            task.cancel()
+
+    def _accept(self) -> None:
+        assert self._server is not None, "readers go with their socket"
+        with contextlib.suppress(BlockingIOError):
+            client, _ = self._server.accept()
+            task = asyncio.create_task(self._serve(client))
+            self._tasks.add(task)
+            task.add_done_callback(functools.partial(self._served, client))
+
+    def _served(self, client: socket.socket, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if task.cancelled():  # perhaps before it began
+            client.close()
+
+    async def _serve(self, client: socket.socket) -> None:
+        reader, writer = await asyncio.open_unix_connection(sock=client)
+        try:
+            if self._version is None:
+                await _answer_ping(reader, writer)
+            else:
+                await _answer_version(reader, writer, *self._version)
+        except (OSError, EOFError):
+            pass  # they had only wanted to know who we are
+        finally:
+            writer.close()
+
+
+async def _answer_ping(reader: StreamReader, writer: StreamWriter) -> None:
+    words = (await reader.readuntil(b"\r\n\r\n")).split()
+    found = words[1] == b"/_ping" if len(words) > 1 else False
+    body = b"OK" if found else b'{"message":"page not found"}'
+    status = b"200 OK" if found else b"404 Not Found"
+    writer.write(b"HTTP/1.1 %s\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s" % (status, len(body), body))
+    await writer.drain()
+
+
+async def _answer_version(reader: StreamReader, writer: StreamWriter, name: str, version: str) -> None:
+    if await reader.readexactly(len(_PREFACE)) != _PREFACE:
+        return
+    writer.write(_frame(_SETTINGS, 0, 0))
+    # VersionResponse of runtime/v1/api.proto: version, runtime_name, runtime_version, runtime_api_version
+    fields = ("0.1.0", name, version, "v1")
+    message = b"".join(bytes((index << 3 | 2, len(text))) + text.encode() for index, text in enumerate(fields, 1))
+    while True:
+        head = await reader.readexactly(9)
+        kind, flags, stream = head[3], head[4], int.from_bytes(head[5:], "big")
+        payload = await reader.readexactly(int.from_bytes(head[:3], "big"))
+        if kind in (_SETTINGS, _PING) and not flags & _ACK:
+            writer.write(_frame(kind, _ACK, 0, payload if kind == _PING else b""))
+        elif kind in (_DATA, _HEADERS) and flags & _END_STREAM:
+            told = _STATUS_200 + _field("content-type", "application/grpc")
+            writer.write(_frame(_HEADERS, _END_HEADERS, stream, told))
+            writer.write(_frame(_DATA, 0, stream, b"\0" + len(message).to_bytes(4, "big") + message))
+            writer.write(_frame(_HEADERS, _END_HEADERS | _END_STREAM, stream, _field("grpc-status", "0")))
+            await writer.drain()
+
+
+def _frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
+    return len(payload).to_bytes(3, "big") + struct.pack(">BBI", kind, flags, stream) + payload
+
+
+def _field(name: str, value: str) -> bytes:
+    """A literal header field with a new name, not indexed (RFC 7541, 6.2.2)."""
+    return bytes((0, len(name))) + name.encode() + bytes((len(value),)) + value.encode()

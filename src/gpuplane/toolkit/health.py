@@ -1,0 +1,96 @@
+"""Whether a runtime is well: one question over its socket, RuntimeService/Version of CRI, or docker's `/_ping`.
+
+gRPC is HTTP/2: the answer to a call that succeeds has a DATA frame, the answer to one that does not (an unknown service
+above all) has headers only. That much needs no library, which would be a third of the operand's memory.
+
+Formats: RFC 9113 (frames), RFC 7541 (literal header fields), grpc.io "gRPC over HTTP2", docs.docker.com Engine API.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import struct
+from asyncio import StreamReader, StreamWriter
+
+from gpuplane.host import Host
+from gpuplane.toolkit.places import Place, RuntimeName
+
+_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+_DATA, _HEADERS, _RESET, _SETTINGS, _PING, _GO_AWAY = 0x0, 0x1, 0x3, 0x4, 0x6, 0x7
+_END_STREAM, _END_HEADERS, _ACK = 0x1, 0x4, 0x1
+_METHOD = "/runtime.v1.RuntimeService/Version"
+_FIELDS = (
+    (":method", "POST"),
+    (":scheme", "http"),
+    (":path", _METHOD),
+    (":authority", "localhost"),
+    ("content-type", "application/grpc"),
+    ("te", "trailers"),
+)
+_EMPTY_MESSAGE = bytes(5)  # not compressed, no bytes
+_PING_REQUEST = b"GET /_ping HTTP/1.1\r\nHost: docker\r\nConnection: close\r\n\r\n"
+_SILENCE = 2.0  # seconds
+_LARGEST = 1 << 20  # bytes of a frame that is still taken for one
+
+
+def question(place: Place) -> str:
+    """What is asked, in words for people."""
+    return "/_ping" if place.runtime is RuntimeName.DOCKER else "CRI"
+
+
+async def answers(host: Host, place: Place) -> bool:
+    """Whether the runtime answers. False for anything else than a yes, also for silence."""
+    client = host.connect(place.socket, timeout=_SILENCE)
+    if client is None:
+        return False
+    client.setblocking(False)
+    reader, writer = await asyncio.open_unix_connection(sock=client)
+    ask = _ping if place.runtime is RuntimeName.DOCKER else _version
+    try:
+        async with asyncio.timeout(_SILENCE):
+            return await ask(reader, writer)
+    except (OSError, EOFError, TimeoutError):
+        return False
+    finally:
+        writer.close()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
+
+
+async def _ping(reader: StreamReader, writer: StreamWriter) -> bool:
+    writer.write(_PING_REQUEST)
+    words = (await reader.readline()).split()
+    return len(words) > 1 and words[0].startswith(b"HTTP/") and words[1] == b"200"
+
+
+async def _version(reader: StreamReader, writer: StreamWriter) -> bool:
+    # each field is a literal with a new name that is not indexed: a zero, the name, the value
+    fields = b"".join(b"\0" + _string(name) + _string(value) for name, value in _FIELDS)
+    writer.write(_PREFACE + _frame(_SETTINGS, 0, 0) + _frame(_HEADERS, _END_HEADERS, 1, fields))
+    writer.write(_frame(_DATA, _END_STREAM, 1, _EMPTY_MESSAGE))
+    while True:
+        head = await reader.readexactly(9)
+        length, kind, flags, stream = int.from_bytes(head[:3], "big"), head[3], head[4], head[5:]
+        if length > _LARGEST:
+            return False  # no HTTP/2 at all
+        payload = await reader.readexactly(length)
+        ours = int.from_bytes(stream, "big") == 1
+        if kind in (_SETTINGS, _PING) and not flags & _ACK:
+            writer.write(_frame(kind, _ACK, 0, payload if kind == _PING else b""))
+        elif kind == _GO_AWAY or (kind == _RESET and ours):
+            return False
+        elif kind == _DATA and ours and payload:
+            return True
+        elif kind in (_DATA, _HEADERS) and ours and flags & _END_STREAM:
+            return False
+
+
+def _frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
+    return len(payload).to_bytes(3, "big") + struct.pack(">BBI", kind, flags, stream) + payload
+
+
+def _string(text: str) -> bytes:
+    data = text.encode()
+    assert len(data) < 0x7F, "one byte is enough for the length"
+    return bytes([len(data)]) + data
