@@ -1,1 +1,56 @@
-"""Limits of a container on its GPUs: the pages shared with the interposed libraries, and the agent that reconciles."""
+"""Limits of a container on its GPUs: the pages shared with the interposed libraries, and the agent that reconciles.
+
+    store = Store(Path("/var/lib/gpuplane/limits"))
+    install(store, find_real({}, root=driver_root))                     # once: the libraries, for containers to mount
+    what = container(store, "ids-4711", limits, real)                   # Allocate: mounts and variables
+    store.write("ids-4711", limits, Owner(name="ml/tune-7:main", ...))  # PreStartContainer: now it is known who it is
+    store.resize("ids-4711", other_limits)                              # live
+    await Agent(store, gpus, is_gone=..., on_escape=...).run()          # once a second
+
+The directory of a share is named by who writes it; for a device plugin a digest of the allocated ids, which it knows at
+both moments.
+"""
+
+from gpuplane.limits.agent import ESCAPED, Agent, message
+from gpuplane.limits.choice import Wanted, check, choose, gib
+from gpuplane.limits.decide import Escape
+from gpuplane.limits.exposition import exposition
+from gpuplane.limits.facts import Backend, GpuLimit, Limits, Mode, Owner, Share
+from gpuplane.limits.injection import Injection, Mount, command, container, install, limiter, other_backend
+from gpuplane.limits.libraries import RealLibraries, find_real
+from gpuplane.limits.observe import Observer
+from gpuplane.limits.store import Store
+from gpuplane.limits.view import GpuView, OutsideView, ShareView, views
+
+__all__ = [
+    "ESCAPED",
+    "Agent",
+    "Backend",
+    "Escape",
+    "GpuLimit",
+    "GpuView",
+    "Injection",
+    "Limits",
+    "Mode",
+    "Mount",
+    "Observer",
+    "OutsideView",
+    "Owner",
+    "RealLibraries",
+    "Share",
+    "ShareView",
+    "Store",
+    "Wanted",
+    "check",
+    "choose",
+    "command",
+    "container",
+    "exposition",
+    "find_real",
+    "gib",
+    "install",
+    "limiter",
+    "message",
+    "other_backend",
+    "views",
+]

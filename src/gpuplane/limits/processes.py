@@ -64,14 +64,13 @@ def facts_of(pid: int, wanted: Iterable[str] = (), proc: Path = PROC) -> Process
     start = start_of(pid, proc)
     if start is None:
         return None
-    status = _text(proc / str(pid) / "status")
-    inner = next((line.split()[-1] for line in status.splitlines() if line.startswith("NSpid:")), str(pid))
+    ids = _ids(proc, pid)
     environment = _environment(proc, pid) if wanted else {}
     return ProcessFacts(
         pid=pid,
         start=start,
-        inner_pid=int(inner),
-        namespace=_inode(proc / str(pid) / "ns" / "pid"),
+        inner_pid=ids[-1],
+        namespace=_namespace(proc, pid, ids),
         name=_text(proc / str(pid) / "comm").strip(),
         cgroup=_cgroup(_text(proc / str(pid) / "cgroup")),
         environment={name: environment[name] for name in wanted if name in environment},
@@ -80,9 +79,7 @@ def facts_of(pid: int, wanted: Iterable[str] = (), proc: Path = PROC) -> Process
 
 def living_namespaces(proc: Path = PROC) -> frozenset[int] | None:
     """The pid namespaces in which some process runs; None when there are processes that we may not look at."""
-    found = {}
-    for pid in running(proc):
-        found[pid] = _inode(proc / str(pid) / "ns" / "pid")
+    found = {pid: _namespace(proc, pid, _ids(proc, pid)) for pid in running(proc)}
     if any(inode is None and start_of(pid, proc) is not None for pid, inode in found.items()):
         return None
     return frozenset(inode for inode in found.values() if inode is not None)
@@ -111,6 +108,18 @@ def _cgroup(text: str) -> str:
 def _environment(proc: Path, pid: int) -> dict[str, str]:
     pairs = _bytes(proc / str(pid) / "environ").split(b"\0")
     return {os.fsdecode(name): os.fsdecode(value) for name, _, value in (pair.partition(b"=") for pair in pairs)}
+
+
+def _ids(proc: Path, pid: int) -> list[int]:
+    """The ids of a process in the pid namespaces that it is in, ours first, its own last."""
+    status = _text(proc / str(pid) / "status")
+    words = next((line.split()[1:] for line in status.splitlines() if line.startswith("NSpid:")), [])
+    return [int(word) for word in words] or [pid]
+
+
+def _namespace(proc: Path, pid: int, ids: list[int]) -> int | None:
+    # Who has no id but ours is in our namespace, also where we may not look.
+    return _inode(proc / str(pid) / "ns" / "pid") or (_inode(proc / "self" / "ns" / "pid") if len(ids) == 1 else None)
 
 
 def _inode(path: Path) -> int | None:

@@ -1,0 +1,153 @@
+"""The agent on a simulated GPU: what NVML sees of real processes, and the pages as the library would write them."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from limits_examples import GIB, limits, write_slot
+
+from gpuplane import names
+from gpuplane.errors import Retryable
+from gpuplane.limits import Agent, Escape, Observer, Owner, Share, exposition, message
+from gpuplane.limits.facts import Slot
+from gpuplane.limits.observe import unsteady
+from gpuplane.limits.page import owner_word
+from gpuplane.limits.processes import facts_of
+
+HOLDS = "context(); allocate(1 << 30); ready()"
+
+
+def word_of(child: subprocess.Popen[str]) -> int:
+    facts = facts_of(child.pid)
+    assert facts is not None and facts.namespace is not None
+    return owner_word(facts.inner_pid, facts.namespace, facts.start)
+
+
+def test_what_a_context_costs_is_measured_and_counted(machine: Any) -> None:
+    store, gpu = machine.store, machine.gpu
+    store.write("x", limits(gpu.uuid), Owner(name="a"))
+    child = machine.start(HOLDS)
+    write_slot(store, "x", 3, word_of(child), GIB)
+    agent = Agent(store, machine.gpus)
+    plan = agent.step()
+    [seen] = machine.gpus.processes(gpu.uuid)
+    assert seen.memory_bytes is not None and seen.memory_bytes > GIB
+    assert [(c.slot, c.bytes) for c in plan.corrections] == [(3, seen.memory_bytes - GIB)]
+    assert store.read("x").slots[0].gpus[0].memory_bytes == seen.memory_bytes
+    assert agent.step().corrections == (), "so already"
+    [view] = agent.views()
+    assert view.shares[0].memory_bytes == seen.memory_bytes and view.outside == ()
+
+
+def test_who_got_round_the_library_is_told_once_with_its_share(machine: Any) -> None:
+    store, gpu = machine.store, machine.gpu
+    directory = store.write("x", limits(gpu.uuid), Owner(name="ml/tune-7:main"))
+    inside = machine.start(HOLDS, **{names.LIMITS_ENV: str(directory)})
+    foreign = machine.start(HOLDS)
+    told: list[tuple[Escape, Share | None]] = []
+    agent = Agent(store, machine.gpus, on_escape=lambda escape, share: told.append((escape, share)))
+    for _ in range(3):
+        agent.step()
+    assert {(escape.pid, share.id if share else "") for escape, share in told} == {(inside.pid, "x"), (foreign.pid, "")}
+    texts = {escape.pid: message(escape, share) for escape, share in told}
+    assert "of ml/tune-7:main got round the limits: 1" in texts[inside.pid]
+    assert "is outside every limit" in texts[foreign.pid]
+    [view] = agent.views()
+    assert {outside.pid: outside.name for outside in view.outside} == {inside.pid: "ml/tune-7:main", foreign.pid: ""}
+    assert f'gpuplane_limits_escaped_processes{{gpu="0",UUID="{gpu.uuid}"}} 2' in exposition(agent.views())
+    inside.communicate("\n")
+    foreign.communicate("\n")
+    assert agent.step().escapes == () and len(told) == 2
+
+
+def test_slots_of_a_pid_namespace_that_is_gone_are_emptied(machine: Any) -> None:
+    store, gpu = machine.store, machine.gpu
+    store.write("x", limits(gpu.uuid), Owner(name="a"))
+    child = machine.start(HOLDS)
+    write_slot(store, "x", 0, word_of(child), GIB, namespace=facts_of(child.pid).namespace)  # type: ignore[union-attr, arg-type]
+    write_slot(store, "x", 1, owner_word(1, 4711, 99), GIB, namespace=4711)
+    write_slot(store, "x", 2, owner_word(1, 4711, 98), GIB)  # it is just being taken
+    Agent(store, machine.gpus).step()
+    assert [slot.number for slot in store.read("x").slots] == [0, 2]
+
+
+def test_shares_that_are_gone_are_removed(machine: Any) -> None:
+    store = machine.store
+    for name in ("x", "y"):
+        store.write(name, limits(machine.gpu.uuid), Owner(name=name, pod_uid=name))
+    Agent(store, machine.gpus, is_gone=lambda share: share.owner.pod_uid == "x").step()
+    assert [share.id for share in store.all()] == ["y"]
+
+
+class Broken(Observer):
+    """NVML while a driver is being replaced: three times no, then as ever."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.left = 3
+
+    def observe(self) -> Any:
+        self.left -= 1
+        if self.left >= 0:
+            raise Retryable("Driver Not Loaded", where="NVML")
+        return super().observe()
+
+
+async def test_a_driver_that_is_away_is_waited_for(machine: Any, caplog: pytest.LogCaptureFixture) -> None:
+    store = machine.store
+    store.write("x", limits(machine.gpu.uuid), Owner(name="a"))
+    agent = Agent(store, machine.gpus, observer=Broken(store, machine.gpus))
+    slept = []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        if agent.seen is not None:
+            raise asyncio.CancelledError
+
+    with pytest.raises(asyncio.CancelledError):
+        await agent.run(sleep)
+    assert len(slept) == 4
+    assert caplog.text.count("Driver Not Loaded") == 1
+
+
+def test_what_moved_between_two_readings_is_unsteady() -> None:
+    from gpuplane.limits.facts import GpuUse
+
+    def share(*slots: tuple[int, int, int, int]) -> Share:
+        made = tuple(
+            Slot(
+                number=number,
+                owner=owner,
+                namespace=0,
+                start=0,
+                generation=1,
+                gpus=(GpuUse(held_bytes=held, asking_bytes=asking),),
+            )
+            for number, owner, held, asking in slots
+        )
+        return Share(id="x", owner=Owner(name="x"), limits=limits(), slots=made)
+
+    before = share((0, 9, 100, 0), (1, 9, 100, 0), (2, 9, 100, 0), (3, 9, 100, 0))
+    after = share((0, 9, 100, 0), (1, 9, 200, 0), (2, 8, 100, 0), (3, 9, 100, 5), (4, 9, 0, 0))
+    assert unsteady(before, after) == {1, 2, 3, 4}
+
+
+def test_a_process_is_found_by_the_limits_that_its_container_has_mounted(tmp_path: Path, machine: Any) -> None:
+    """A /proc as the host sees a container's: its root has our file where limits are mounted."""
+    store, gpu = machine.store, machine.gpu
+    directory = store.write("x", limits(gpu.uuid), Owner(name="a"))
+    child = machine.start(HOLDS)
+    proc = tmp_path / "proc"
+    home = proc / str(child.pid)
+    mounted = home / "root/etc/vcuda"
+    mounted.mkdir(parents=True)
+    (mounted / "limits").hardlink_to(directory / "limits")
+    for name in ("stat", "status", "comm", "cgroup"):
+        (home / name).write_bytes(Path(f"/proc/{child.pid}/{name}").read_bytes())
+    (home / "status").write_text(f"NSpid:\t{child.pid}\t14\n")
+    [process] = Observer(store, machine.gpus, proc=proc).observe().processes
+    assert (process.pid, process.share, process.namespace_known) == (child.pid, "x", False)
