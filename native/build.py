@@ -30,13 +30,15 @@ GLIBC = "2.17"
 
 
 class Target(NamedTuple):  # no dataclass: hatchling executes this file without making it a module
-    """One output file. `sources` are patterns relative to native/; `libc` is "gnu" or "musl" (then static)."""
+    """One output file. `sources` are patterns relative to native/; `libc` is "gnu" or "musl" (then static); `needed` is
+    a library that the output needs by this name, and that is not there when it is linked."""
 
     output: str
     sources: tuple[str, ...]
     flags: tuple[str, ...] = ()
     libraries: tuple[str, ...] = ()
     libc: str = "gnu"
+    needed: str = ""
 
     def files(self) -> list[Path]:
         return sorted(path for pattern in self.sources for path in (ROOT / "native").glob(pattern))
@@ -50,18 +52,36 @@ class Target(NamedTuple):  # no dataclass: hatchling executes this file without 
 
 
 _SHARED = ("-shared", "-s", "-fPIC", "-fvisibility=hidden", "-Wl,--no-undefined")
+# A driver's library calls its own functions, also where the limiter stands before it.
+_DRIVER = (*_SHARED, "-Wl,-Bsymbolic")
+_LIMITER = (*_SHARED, "-Wl,-Bsymbolic", "-Wl,-rpath,$ORIGIN", "-Wl,--enable-new-dtags")
 TARGETS = (
     Target(
         "libcuda.so.1",
         ("simgpu/*.c", "simgpu/ptx/*.c", "simgpu/cuda/*.c"),
-        (*_SHARED, "-Wl,-soname,libcuda.so.1"),
+        (*_DRIVER, "-Wl,-soname,libcuda.so.1"),
         ("-lpthread", "-lm"),
     ),
     Target(
         "libnvidia-ml.so.1",
         ("simgpu/*.c", "simgpu/nvml/*.c"),
-        (*_SHARED, "-Wl,-soname,libnvidia-ml.so.1"),
+        (*_DRIVER, "-Wl,-soname,libnvidia-ml.so.1"),
         ("-lpthread", "-lm"),
+    ),
+    # The limiter has the names of the real libraries, so it lies in a folder of its own.
+    Target(
+        "limiter/libcuda.so.1",
+        ("limiter/*.c", "limiter/cuda/*.c"),
+        (*_LIMITER, "-Wl,-soname,libcuda.so.1"),
+        ("-lpthread", "-ldl"),
+        needed="libcuda.so.gpuplane-real",
+    ),
+    Target(
+        "limiter/libnvidia-ml.so.1",
+        ("limiter/*.c", "limiter/nvml/*.c"),
+        (*_LIMITER, "-Wl,-soname,libnvidia-ml.so.1"),
+        ("-lpthread", "-ldl"),
+        needed="libnvidia-ml.so.gpuplane-real",
     ),
     Target("simhost", ("simhost/tools/*.c",), ("-static", "-s"), libc="musl"),
     Target("container-shim", ("simhost/shim/*.c",), ("-static", "-s"), libc="musl"),
@@ -103,10 +123,24 @@ def _build_one(target: Target, arch: str, path: Path, force: bool) -> None:
     if not force and path.is_file() and stamp.is_file() and stamp.read_text() == digest:
         return
     sys.stderr.write(f"native: compiling {target.output} for {arch}\n")
+    path.parent.mkdir(parents=True, exist_ok=True)
     # Beside the target and then renamed: a process that has the old library mapped keeps it whole.
     fresh = path.with_name(f".{path.name}.{os.getpid()}.new")
+    stand_in = path.with_name(f".{target.needed}.{os.getpid()}.so") if target.needed else None
     try:
-        subprocess.run([*command, "-o", str(fresh), *map(str, target.files()), *target.libraries], check=True)
+        if stand_in:
+            empty = [
+                *compiler(arch, target.libc),
+                "-shared",
+                "-fPIC",
+                f"-Wl,-soname,{target.needed}",
+                "-x",
+                "c",
+                os.devnull,
+            ]
+            subprocess.run([*empty, "-o", str(stand_in)], check=True)
+        needed = ["-Wl,--no-as-needed", str(stand_in)] if stand_in else []
+        subprocess.run([*command, "-o", str(fresh), *map(str, target.files()), *needed, *target.libraries], check=True)
         fresh.replace(path)
     except FileNotFoundError as error:
         raise SystemExit(f"native/build.py: no compiler {command[0]!r}: pip install ziglang, or set CC") from error
@@ -114,12 +148,14 @@ def _build_one(target: Target, arch: str, path: Path, force: bool) -> None:
         raise SystemExit(f"native/build.py: {target.output} does not compile") from error
     finally:
         fresh.unlink(missing_ok=True)
+        if stand_in:
+            stand_in.unlink(missing_ok=True)
     STAMPS.mkdir(parents=True, exist_ok=True)
     stamp.write_text(digest)
 
 
 def _digest(target: Target, flags: list[str]) -> str:
-    state = hashlib.sha256("\0".join([*flags, *target.libraries]).encode())
+    state = hashlib.sha256("\0".join([*flags, *target.libraries, target.needed]).encode())
     for path in target.inputs():
         state.update(str(path.relative_to(ROOT)).encode() + b"\0" + path.read_bytes())
     return state.hexdigest()

@@ -1,0 +1,167 @@
+/* The driver API's types as far as they are ours, and what the parts of the interposed libcuda share. */
+#ifndef GPUPLANE_CUDA_H
+#define GPUPLANE_CUDA_H
+
+#include "../limiter.h"
+
+#include <pthread.h>
+
+typedef int CUresult;
+enum {
+	CUDA_SUCCESS = 0,
+	CUDA_INVALID_VALUE = 1,
+	CUDA_OUT_OF_MEMORY = 2,
+	CUDA_NOT_INITIALIZED = 3,
+	CUDA_DEINITIALIZED = 4,
+	CUDA_DEVICE_UNAVAILABLE = 46,
+	CUDA_INVALID_CONTEXT = 201,
+	CUDA_NOT_FOUND = 500,
+	CUDA_NOT_READY = 600,
+	CUDA_NOT_SUPPORTED = 801,
+	CUDA_SYSTEM_NOT_READY = 802,
+	CUDA_CAPTURE_INVALIDATED = 901,
+	CUDA_CAPTURE_UNJOINED = 904,
+};
+
+typedef int CUdevice;
+typedef uint64_t CUdeviceptr;
+typedef struct CUctx_st *CUcontext;
+typedef struct CUstream_st *CUstream;
+typedef struct CUevent_st *CUevent;
+typedef struct CUfunc_st *CUfunction;
+typedef struct CUgraph_st *CUgraph;
+typedef struct CUgraphNode_st *CUgraphNode;
+typedef struct CUgraphExec_st *CUgraphExec;
+typedef struct CUmemPoolHandle_st *CUmemoryPool;
+typedef struct CUarray_st *CUarray;
+typedef struct CUmipmappedArray_st *CUmipmappedArray;
+typedef uint64_t CUmemHandle;
+
+struct location {
+	int type, id; /* 1: device */
+};
+#define LOCATION_DEVICE 1
+
+struct pool_properties {
+	int type, handle_types;
+	struct location location;
+	void *security;
+	size_t most;
+	unsigned short usage;
+	unsigned char reserved[54];
+};
+_Static_assert(sizeof(struct pool_properties) == 88, "ABI");
+
+struct memory_properties {
+	int type, handle_types;
+	struct location location;
+	void *security;
+	unsigned char flags[8];
+};
+_Static_assert(sizeof(struct memory_properties) == 32, "ABI");
+
+struct array_descriptor {
+	size_t width, height;
+	int format;
+	unsigned channels;
+};
+
+struct array3d_descriptor {
+	size_t width, height, depth;
+	int format;
+	unsigned channels, flags;
+};
+
+struct alloc_node_parameters {
+	struct pool_properties pool;
+	const void *access;
+	size_t access_count, size;
+	CUdeviceptr address;
+};
+
+struct launch_config {
+	unsigned grid[3], block[3], shared;
+	CUstream stream;
+	void *attributes;
+	unsigned attribute_count;
+};
+
+struct launch_parameters {
+	CUfunction function;
+	unsigned grid[3], block[3], shared;
+	CUstream stream;
+	void **parameters;
+};
+
+#define DEVICES 64
+
+/* real.c: the functions of hooks.def and uses.def in the real library. */
+enum real_index {
+#define HOOK(base, version, symbol) INDEX_##symbol,
+#define HOOK_STREAM(base, version, symbol, per_thread) INDEX_##symbol, INDEX_##per_thread,
+#define HOOK_AGAIN(base, version, symbol)
+#define USE(symbol, ...) INDEX_##symbol,
+#include "hooks.def"
+#include "uses.def"
+#undef HOOK
+#undef HOOK_STREAM
+#undef HOOK_AGAIN
+#undef USE
+	REAL_COUNT,
+};
+extern void *real_functions[REAL_COUNT];
+#define HAS(symbol) (real_functions[INDEX_##symbol] != NULL)
+#define REAL(symbol) ((__typeof__(&symbol))real_functions[INDEX_##symbol])
+#define USE(symbol, ...) CUresult symbol(__VA_ARGS__);
+#include "uses.def"
+#undef USE
+/* An older driver lacks some; a program that finds the name here is told so. */
+#define NEED_REAL(symbol)                                                                                              \
+	if (__builtin_expect(!HAS(symbol), 0))                                                                          \
+	return CUDA_NOT_SUPPORTED
+
+/* devices.c */
+extern bool cuda_active; /* limits hold in this process */
+int cuda_gpu(CUdevice device);            /* position in the limits; -1 where there are none */
+bool cuda_forbidden(CUdevice device);     /* limits hold, and this GPU is not among them */
+int cuda_current(CUcontext *context);     /* the current context and its GPU, as above */
+/* The device of a stream, or the current one; -1 if there is none. */
+CUdevice cuda_stream_device(CUstream stream);
+bool cuda_capturing(CUstream stream, bool per_thread);
+
+/* track.c: what this process holds, by handle. */
+enum kind { KIND_ADDRESS = 1, KIND_CONTEXT, KIND_ARRAY, KIND_MIPMAP, KIND_HANDLE, KIND_MAPPING, KIND_EXEC, KIND_STREAM_ORDERED };
+struct held {
+	uint64_t bytes;
+	void *owner; /* the context; a struct block for handles and mappings; a struct pool */
+	int gpu;
+};
+bool track_put(enum kind kind, uint64_t key, struct held held);
+bool track_get(enum kind kind, uint64_t key, struct held *held);
+bool track_take(enum kind kind, uint64_t key, struct held *held);
+/* Takes out one entry of `kind` whose owner is `owner`. */
+bool track_take_owned(enum kind kind, const void *owner, uint64_t *key, struct held *held);
+void track_forget(void);
+
+/* memory.c */
+uint64_t memory_rounded(uint64_t size);
+bool memory_take(int gpu, uint64_t bytes); /* counts the refusal */
+/* Second phase: keeps what was taken if `result` is success, gives it back otherwise; returns `result`. */
+CUresult memory_settle(CUresult result, enum kind kind, uint64_t key, struct held held);
+void memory_drop_context(CUcontext context);
+
+/* context.c */
+void context_forget(void);
+
+/* handles.c */
+void handles_forget(void);
+
+/* pool.c: pools, and the graphs' memory of a device, which is one too, are charged by what they have reserved. */
+void pool_refresh(int gpu); /* looks what they have reserved now; -1: on all GPUs */
+bool pool_freed(CUdeviceptr address); /* freed outside of the pool's calls; false: of no pool */
+/* Before a graph is launched or uploaded, and after. False: it does not fit. */
+bool pool_take_graph(CUdevice device, uint64_t bytes, uint64_t *granted);
+void pool_settle_graph(CUdevice device, uint64_t granted);
+void pool_forget(void);
+
+#endif

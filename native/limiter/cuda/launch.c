@@ -1,0 +1,33 @@
+/* Kernel launches: forwarded when it is this process's turn. */
+#include "gate.h"
+
+void gate_pass(CUstream stream, bool per_thread) { (void)stream; (void)per_thread; }
+void gate_pass_graph(CUstream stream, bool per_thread) { (void)stream; (void)per_thread; }
+void gate_capture(int change) { (void)change; }
+void gate_leave(CUcontext context) { (void)context; }
+void gate_forget(void) {}
+
+#define KERNEL                                                                                                         \
+	(CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,             \
+	 unsigned shared, CUstream stream, void **parameters, void **extra)
+#define COOPERATIVE                                                                                                    \
+	(CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,             \
+	 unsigned shared, CUstream stream, void **parameters)
+#define EX (const struct launch_config *config, CUfunction function, void **parameters, void **extra)
+
+#define LAUNCH(symbol, per_thread, stream, parameters, ...)                                                            \
+	EXPORT CUresult symbol parameters                                                                               \
+	{                                                                                                               \
+		NEED_REAL(symbol);                                                                                      \
+		gate_pass(stream, per_thread);                                                                          \
+		return REAL(symbol)(__VA_ARGS__);                                                                       \
+	}
+LAUNCH(cuLaunchKernel, false, stream, KERNEL, function, gx, gy, gz, bx, by, bz, shared, stream, parameters, extra)
+LAUNCH(cuLaunchKernel_ptsz, true, stream, KERNEL, function, gx, gy, gz, bx, by, bz, shared, stream, parameters, extra)
+LAUNCH(cuLaunchKernelEx, false, config ? config->stream : NULL, EX, config, function, parameters, extra)
+LAUNCH(cuLaunchKernelEx_ptsz, true, config ? config->stream : NULL, EX, config, function, parameters, extra)
+LAUNCH(cuLaunchCooperativeKernel, false, stream, COOPERATIVE, function, gx, gy, gz, bx, by, bz, shared, stream, parameters)
+LAUNCH(cuLaunchCooperativeKernel_ptsz, true, stream, COOPERATIVE, function, gx, gy, gz, bx, by, bz, shared, stream,
+       parameters)
+LAUNCH(cuLaunchCooperativeKernelMultiDevice, false, count && list ? list->stream : NULL,
+       (const struct launch_parameters *list, unsigned count, unsigned flags), list, count, flags)

@@ -1,0 +1,77 @@
+/*
+ * cuGetProcAddress. A name means different functions in different CUDA versions and for the two kinds of default stream,
+ * so the real one is asked first, and its answer is exchanged for ours only if it is just the form that ours has: what
+ * the real one gives for the name, version and kind of a row of our table. A form that is newer than the table stays.
+ */
+#include "cuda.h"
+#include "table.h"
+
+#include <string.h>
+
+CUresult cuGetProcAddress(const char *name, void **function, int version, uint64_t flags);
+CUresult cuGetProcAddress_v2(const char *name, void **function, int version, uint64_t flags, int *status);
+
+enum { FLAG_LEGACY = 1, FLAG_PER_THREAD = 2 };
+#define PER_THREAD_VERSION 7000 /* the first with forms for the thread's own default stream */
+#define ROWS 128
+
+/* What the real library gives for each row. */
+static void *real_plain[ROWS], *real_per_thread[ROWS];
+
+static void *ask(const char *name, int version, uint64_t flags)
+{
+	void *function = NULL;
+	CUresult result = HAS(cuGetProcAddress_v2) ? REAL(cuGetProcAddress_v2)(name, &function, version, flags, NULL)
+						   : REAL(cuGetProcAddress)(name, &function, version, flags);
+	return result == CUDA_SUCCESS ? function : NULL;
+}
+
+static void learn(void)
+{
+	for (size_t i = 0; i < hook_count && i < ROWS; i++) {
+		int version = hooks[i].version;
+		real_plain[i] = ask(hooks[i].name, version, FLAG_LEGACY);
+		real_per_thread[i] = ask(hooks[i].name, version < PER_THREAD_VERSION ? PER_THREAD_VERSION : version, FLAG_PER_THREAD);
+	}
+}
+
+static void substitute(const char *name, void **function)
+{
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+	pthread_once(&once, learn);
+	for (size_t i = 0; i < hook_count && i < ROWS; i++) {
+		if (strcmp(hooks[i].name, name))
+			continue;
+		/* Both forms are one and the same where the stream does not matter. */
+		if (real_plain[i] && *function == real_plain[i]) {
+			*function = hooks[i].plain;
+			return;
+		}
+		if (real_per_thread[i] && *function == real_per_thread[i]) {
+			*function = hooks[i].per_thread;
+			return;
+		}
+	}
+}
+
+EXPORT CUresult cuGetProcAddress(const char *name, void **function, int version, uint64_t flags)
+{
+	NEED_REAL(cuGetProcAddress);
+	if (!name || !*name || !function)
+		return CUDA_INVALID_VALUE;
+	CUresult result = REAL(cuGetProcAddress)(name, function, version, flags);
+	if (result == CUDA_SUCCESS && *function)
+		substitute(name, function);
+	return result;
+}
+
+EXPORT CUresult cuGetProcAddress_v2(const char *name, void **function, int version, uint64_t flags, int *status)
+{
+	NEED_REAL(cuGetProcAddress_v2);
+	if (!name || !*name || !function)
+		return CUDA_INVALID_VALUE;
+	CUresult result = REAL(cuGetProcAddress_v2)(name, function, version, flags, status);
+	if (result == CUDA_SUCCESS && *function)
+		substitute(name, function);
+	return result;
+}

@@ -1,0 +1,60 @@
+/* What the interposed libcuda and libnvidia-ml share: the pages of this process and its slot. page.h says what holds. */
+#ifndef GPUPLANE_LIMITER_H
+#define GPUPLANE_LIMITER_H
+
+#include "page.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#define EXPORT __attribute__((visibility("default")))
+#define LOAD(word) __atomic_load_n(&(word), __ATOMIC_SEQ_CST)
+#define STORE(word, value) __atomic_store_n(&(word), (value), __ATOMIC_SEQ_CST)
+#define ADD(word, value) __atomic_add_fetch(&(word), (value), __ATOMIC_SEQ_CST)
+#define EXCHANGE(word, old, fresh) \
+	__atomic_compare_exchange_n(&(word), (old), (fresh), false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)
+
+enum attachment {
+	ATTACHED,  /* the pages are there, limits hold */
+	UNLIMITED, /* something is missing and that is allowed */
+	REFUSED,   /* something is missing and that is not: there is no GPU for this process */
+};
+
+/* Of this process; written once, by the first page_attach. */
+extern const struct limits_page *limits;
+extern struct usage_page *usage;
+
+uint64_t clock_now(void);
+void clock_pause(uint64_t nanoseconds);
+
+/* One line on stderr, "gpuplane: ...", at most once for each `topic` (below 32) in a process. */
+enum topic { SAY_PAGE, SAY_USAGE, SAY_SLOTS, SAY_LEASE, SAY_GPU, SAY_REAL, SAY_THREAD };
+void say(enum topic topic, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+enum attachment page_attach(void);
+/* What is missing behind the limits page: REFUSED, or UNLIMITED where the page allows it. Says it. */
+enum attachment page_lacks(enum topic topic, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* Position of a GPU in the limits, -1 if it is not in them. */
+int page_gpu(const uint8_t uuid[16]);
+/* The 32 hexadecimal digits of a UUID's text; false if there are fewer. */
+bool page_uuid(const char *text, uint8_t uuid[16]);
+/* The lease of a GPU, mapped; NULL if there is none that can be used. */
+struct lease_page *page_lease(int gpu);
+
+/* The slot of this process. Claiming it again is free. */
+bool slots_claim(void);
+struct usage_slot *slots_own(void); /* NULL before slots_claim */
+unsigned slots_number(void);
+void slots_forget(void); /* in a forked child: the slot is its parent's */
+/* Clears the slots of processes that are no more. */
+void slots_reap(void);
+/* Takes memory in the ledger; `context` says for which word. False: above the limit. */
+bool slots_take(int gpu, uint64_t bytes, bool context);
+void slots_give(int gpu, uint64_t bytes, bool context);
+/* What the driver has taken without being asked by a call; it may be above the limit, which is the answer. */
+bool slots_found(int gpu, uint64_t bytes);
+void slots_refused(int gpu);
+uint64_t slots_sum(int gpu); /* what the container holds */
+uint64_t slots_limit(int gpu); /* 0: none */
+
+#endif
