@@ -91,7 +91,7 @@ def containerd_texts(draw: st.DrawFn) -> str:
     lines = [] if version == 1 and draw(st.booleans()) else [f"version = {version}"]
     lines += [f"{literal(k)} = {literal(v)}" for k, v in draw(st.dictionaries(WORDS, VALUES, max_size=2)).items()]
     if draw(st.booleans()):
-        entries = draw(st.lists(st.sampled_from(["/etc/x/*.toml", "/etc/y.toml"]), max_size=2, unique=True))
+        entries = draw(st.lists(st.sampled_from(["/etc/x/*.toml", "../y.toml"]), max_size=2, unique=True))
         comma = draw(st.sampled_from(["", ", "])) if entries else ""
         lines.append(f"imports = [{draw(st.sampled_from(['', ' ']))}{', '.join(map(literal, entries))}{comma}]")
     data: dict[str, Any] = {}
@@ -166,6 +166,7 @@ async def test_any_valid_configuration_comes_back(
     runtime, path, text = config
     world = make_world(tmp_path_factory.mktemp("h"))
     world.write(path, text)
+    world.write("etc/y.toml", "")
     before = tree_of(world.root)
     try:
         planned = world.plan(runtime, set_as_default=default)

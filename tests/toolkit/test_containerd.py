@@ -156,13 +156,18 @@ def test_an_import_that_covers_the_drop_in_already_is_enough() -> None:
     ("text", "message", "where"),
     [
         ("version = 2\nroot = \n", "does not parse", "/etc/containerd/config.toml:2"),
-        ("version = 9\n", "version 9", "/etc/containerd/config.toml"),
-        ('version = "2"\n', "version '2'", "/etc/containerd/config.toml"),
-        ("version = 2\nimports = 3\n", "imports is no array", "/etc/containerd/config.toml"),
+        ("version = 9\n", "version 9", "/etc/containerd/config.toml:1"),
+        ('# v\nversion = "2"\n', "version '2'", "/etc/containerd/config.toml:2"),
+        ("version = 2\nimports = 3\n", "imports is no array", "/etc/containerd/config.toml:2"),
+        (
+            'version = 2\n[plugins."io.containerd.grpc.v1.cri"]\nx = 1\ncdi_spec_dirs = ""\n',
+            "cdi_spec_dirs is no array of strings",
+            "/etc/containerd/config.toml:4",
+        ),
         (
             'version = 2\n[plugins."io.containerd.grpc.v1.cri".containerd]\nruntimes = 1\n',
             "runtimes is no table",
-            "/etc/containerd/config.toml",
+            "/etc/containerd/config.toml:3",
         ),
         ("plugins = {cri = {sandbox_image = 'x'}}\n", "cannot be edited safely", "/etc/containerd/config.toml"),
     ],

@@ -12,6 +12,8 @@ from tests.toolkit import mortal
 from tests.toolkit.machine import CASES, Machine, State, here
 from tests.toolkit.mortal import Call, Verdict
 
+from gpuplane.host.files import NotPermitted
+
 pytestmark = pytest.mark.skipif(not mortal.available(), reason="this kernel does not tell about system calls")
 
 
@@ -85,3 +87,13 @@ def test_a_read_only_file_system(machine: Callable[[str], Machine], case: str) -
     assert found.readable() == after.loaded
     here(found, "unconfigure")
     assert found.state().files == before.files
+
+
+def test_one_who_may_not_could_not_ask(machine: Callable[[str], Machine]) -> None:
+    found = machine("docker")
+    before = found.state()
+    _, said = found.run("configure", lambda call: errno.EACCES if call.name in mortal.ROOM else None)
+    assert said.startswith("NotPermitted: ")
+    assert said.endswith("permission denied; run as root, in a privileged container on a node")
+    assert NotPermitted.exit_code == 3
+    assert found.state() == before

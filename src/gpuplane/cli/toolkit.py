@@ -10,6 +10,7 @@ from typing import Final
 import msgspec
 
 from gpuplane.cli.terminal import Terminal
+from gpuplane.errors import Usage
 from gpuplane.host import Host
 from gpuplane.toolkit import by_hand
 
@@ -20,7 +21,7 @@ def configure(options: Namespace, screen: Terminal) -> int:
     """0; with --dry-run 1 when something would change, and the diff on stdout."""
     report = asyncio.run(
         by_hand.configure(
-            Host(options.host_root),
+            _host(options),
             runtime=_RUNTIMES.get(options.runtime, options.runtime or ""),
             config=options.config,
             socket=options.socket,
@@ -35,14 +36,15 @@ def configure(options: Namespace, screen: Terminal) -> int:
         screen.say(f"no CDI specification: {report.no_cdi}")
     _tell(report, options, screen)
     if report.diff or report.changed:
-        screen.say("undo: gpuplane toolkit unconfigure")
+        where = "" if options.host_root == Path("/") else f" --host-root {options.host_root}"
+        screen.say(f"undo: gpuplane toolkit unconfigure{where}")
     return 1 if report.diff else 0
 
 
 def unconfigure(options: Namespace, screen: Terminal) -> int:
     """0; with --dry-run 1 when something would change, and the diff on stdout."""
     restart = not options.no_restart
-    report = asyncio.run(by_hand.unconfigure(Host(options.host_root), restart=restart, dry_run=options.dry_run))
+    report = asyncio.run(by_hand.unconfigure(_host(options), restart=restart, dry_run=options.dry_run))
     _tell(report, options, screen)
     return 1 if report.diff else 0
 
@@ -52,7 +54,7 @@ def cdi(options: Namespace, screen: Terminal) -> int:
     path: Path | None = options.output
     kind = options.format or ("json" if path is not None and path.suffix == ".json" else "yaml")
     text = by_hand.cdi(
-        Host(options.host_root),
+        _host(options),
         management=options.mode == "management",
         strategies=tuple(dict.fromkeys(options.device_name_strategy or ("index", "uuid"))),
         yaml=kind == "yaml",
@@ -64,6 +66,12 @@ def cdi(options: Namespace, screen: Terminal) -> int:
     changed = Host(Path("/")).write_atomic(str(place), text.encode())
     screen.say(f" {screen.glyph('good')} {place}" if changed else "nothing to change")
     return 0
+
+
+def _host(options: Namespace) -> Host:
+    if not options.host_root.is_dir():
+        raise Usage("it is no directory", where=f"--host-root {options.host_root}", cure="name a mounted root, or /")
+    return Host(options.host_root)
 
 
 def _tell(report: by_hand.Report, options: Namespace, screen: Terminal) -> None:

@@ -30,6 +30,7 @@ _CURES = {
     errno.EDQUOT: "raise the quota",
     errno.EACCES: "run as root, in a privileged container on a node",
     errno.EPERM: "run as root, in a privileged container on a node",
+    errno.EISDIR: "move it away",
     errno.ELOOP: "look for a link that points to itself",
 }
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # NONBLOCK: a FIFO must not hold us
@@ -42,6 +43,12 @@ class HostError(Terminal):
     def __init__(self, what: str, *, where: str = "", cure: str = "", code: int = 0) -> None:
         super().__init__(what, where=where, cure=cure)
         self.code = code
+
+
+class NotPermitted(HostError):
+    """We may not."""
+
+    exit_code = 3
 
 
 class Locked(Retryable):
@@ -353,12 +360,13 @@ class _At:
         code = error.errno or 0
         if isinstance(error, _ABSENT):
             return
-        raise HostError(
+        kind = NotPermitted if code in (errno.EACCES, errno.EPERM) else HostError
+        raise kind(
             (error.strerror or str(error)).lower(),
             where=self._host.shown(self._path),
             cure=_CURES.get(code, ""),
             code=code,
-        ) from error
+        ) from None
 
 
 def _read(directory: int, name: str, limit: int | None = None) -> bytes:

@@ -29,6 +29,14 @@ CDI_DIRS = ["/etc/cdi", f"/{names.CDI_DIR}"]
 BASE_TEMPLATE = '{{ template "base" . }}\n'
 
 
+class _Wrong(Exception):
+    """Something in the CRI table has a type of its own; `path` is where in it."""
+
+    def __init__(self, what: str, path: tuple[str, ...]) -> None:
+        super().__init__(f"{path[-1]} is no {what}")
+        self.path = path
+
+
 def configure(
     place: Place,
     main: str,
@@ -58,12 +66,21 @@ def configure(
     version = data.get("version", 1) if data else 2
     if type(version) is not int or version not in PLUGIN:
         raise InvalidInput(
-            f"version {version!r} of the configuration is unknown", where=where, cure="use version 2 or 3"
+            f"version {version!r} of the configuration is unknown",
+            where=edit.place_of(shown, ("version",), where),
+            cure="use version 2 or 3",
         )
     plugin = PLUGIN[version]
     deep = containerd >= _DEEP_MERGE
     table = _cri_table(data, others, plugin, deep=deep)
-    ours = _ours(table, programs, default, containerd, place, where)
+    try:
+        ours = _ours(table, programs, default, containerd, place)
+    except _Wrong as wrong:
+        raise InvalidInput(
+            str(wrong),
+            where=edit.place_of(shown, ("plugins", plugin, *wrong.path), where),
+            cure="repair it; nothing was changed",
+        ) from None
     if not ours:
         return {}
     if version == 1 or place.edit is Edit.IN_PLACE:
@@ -138,7 +155,6 @@ def _ours(
     default: str | None,
     containerd: tuple[int, ...],
     place: Place,
-    where: str,
 ) -> dict[str, Any]:
     """What has to be in the CRI table besides what is there."""
     merging = place.edit is Edit.NONE  # what is shown has our part in it already
@@ -148,17 +164,17 @@ def _ours(
         ours["enable_cdi"] = True
     found = table.get("cdi_spec_dirs")
     if found is not None and not (isinstance(found, list) and all(isinstance(item, str) for item in found)):
-        raise InvalidInput("cdi_spec_dirs is no array of strings", where=where, cure="repair it; nothing was changed")
+        raise _Wrong("array of strings", ("cdi_spec_dirs",))
     if not merging and "enable_cdi" in ours and found is None:
         ours["cdi_spec_dirs"] = CDI_DIRS
     elif not merging and found is not None and not set(found) & {CDI_DIRS[1], "/run/cdi"}:
         ours["cdi_spec_dirs"] = [*found, CDI_DIRS[1]]
-    section = _table(table, "containerd", where)
-    runtimes = _table(section, "runtimes", where)
+    section = _table(table, ("containerd",))
+    runtimes = _table(section, ("containerd", "runtimes"))
     new = {
         name: own
         for name, program in programs.items()
-        if (own := _runtime(runtimes, section.get("default_runtime_name"), programs, program, where))
+        if (own := _runtime(runtimes, section.get("default_runtime_name"), programs, program))
         and (merging or not _is_kept(runtimes.get(name), own, place))
     }
     if new:
@@ -173,12 +189,10 @@ def _is_kept(found: object, own: dict[str, Any], place: Place) -> bool:
     return found is not None and (found == own or place.edit in (Edit.TEMPLATE, Edit.IN_PLACE))
 
 
-def _runtime(
-    runtimes: Mapping[str, Any], default: object, programs: Mapping[str, str], program: str, where: str
-) -> dict[str, Any]:
+def _runtime(runtimes: Mapping[str, Any], default: object, programs: Mapping[str, str], program: str) -> dict[str, Any]:
     own = copy.deepcopy(inherited(runtimes, default or "runc", programs))
     own.setdefault("runtime_type", "io.containerd.runc.v2")
-    own["options"] = {**_table(own, "options", where), "BinaryName": program}
+    own["options"] = {**_table(own, ("containerd", "runtimes", "options")), "BinaryName": program}
     return own
 
 
@@ -207,10 +221,11 @@ def _in_place(main: str, plugin: str, table: Mapping[str, Any], ours: dict[str, 
     return main
 
 
-def _table(data: Mapping[str, Any], key: str, where: str) -> dict[str, Any]:
-    found = data.get(key, {})
+def _table(data: Mapping[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
+    """The table at the last part of `path`, which is the whole way to it."""
+    found = data.get(path[-1], {})
     if not isinstance(found, dict):
-        raise InvalidInput(f"{key} is no table", where=where, cure="repair the file; nothing was changed")
+        raise _Wrong("table", path)
     return found
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import msgspec
 
 from gpuplane import names
-from gpuplane.errors import Terminal
+from gpuplane.errors import InvalidInput, Terminal
 from gpuplane.hardware import GPU
 from gpuplane.host import Before, Record
 from gpuplane.toolkit.places import Place, RuntimeName
@@ -98,3 +98,19 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     def has(self, name: str) -> bool:
         """Whether the program is on the host, or will be."""
         return name in self.programs or name in self.stand_ins
+
+
+def decoded(data: bytes, where: str) -> str:
+    """A configuration file's text.
+
+    Raises:
+        InvalidInput: it is no UTF-8, with the line.
+    """
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise InvalidInput(
+            f"it is no UTF-8 text: {error.reason}",
+            where=f"{where}:{data.count(10, 0, error.start) + 1}",
+            cure="repair the file; nothing was changed",
+        ) from None

@@ -50,7 +50,7 @@ def parse(text: str, where: str) -> dict[str, Any]:
         place = f"{where}:{error.lineno}:{error.colno}" if isinstance(error, json.JSONDecodeError) else where
         raise InvalidInput(
             f"it does not parse: {error}", where=place, cure="repair the file; nothing was changed"
-        ) from error
+        ) from None
     if not isinstance(data, dict):
         raise InvalidInput("it is no JSON object", where=where, cure="repair the file; nothing was changed")
     return data

@@ -5,6 +5,8 @@ from __future__ import annotations
 import fnmatch
 import posixpath
 import re
+import stat
+from collections.abc import Iterator
 
 from gpuplane import names
 from gpuplane.errors import InvalidInput
@@ -12,7 +14,7 @@ from gpuplane.hardware import GPU
 from gpuplane.host import Host, load_state, observe_file
 from gpuplane.toolkit import places, toml_edit
 from gpuplane.toolkit.driver_files import observe_devices, observe_driver
-from gpuplane.toolkit.facts import CDI_HOOK, PROGRAMS, RUNTIMES, Facts, ToolkitError
+from gpuplane.toolkit.facts import CDI_HOOK, PROGRAMS, RUNTIMES, Facts, ToolkitError, decoded
 from gpuplane.toolkit.places import Edit, Place, RuntimeName
 
 COMPONENT = "toolkit"
@@ -120,12 +122,23 @@ def version_of(said: str) -> tuple[int, ...]:
 def _others(host: Host, place: Place, main: bytes) -> dict[str, bytes]:
     """The files that the runtime takes in besides its main one, in its order, without ours."""
     if place.runtime is RuntimeName.CRIO:
-        directory = place.drop_in.rpartition("/")[0]
-        paths = [f"/{directory}/{name}" for name in host.list(directory)]
-        return {path: host.read(path) or b"" for path in paths if path != f"/{place.drop_in}"}
+        paths = _below(host, place.drop_in.rpartition("/")[0])
+        return {f"/{path}": host.read(path) or b"" for path in paths if path != place.drop_in}
     if place.runtime is not RuntimeName.CONTAINERD or place.edit is Edit.NONE:
         return {}
     return _imported(host, place, main, f"/{place.effective or place.config}")
+
+
+def _below(host: Host, directory: str) -> Iterator[str]:
+    """Every file in a directory and those in it, as cri-o walks through them: it knows no endings, and follows no link
+    to a directory."""
+    for name in host.list(directory):
+        path = f"{directory}/{name}"
+        found = host.stat(path, follow=False)
+        if found is not None and stat.S_ISDIR(found.st_mode):
+            yield from _below(host, path)
+        else:
+            yield path
 
 
 def _imported(host: Host, place: Place, data: bytes, start: str) -> dict[str, bytes]:
@@ -142,12 +155,19 @@ def _imported(host: Host, place: Place, data: bytes, start: str) -> dict[str, by
         for pattern in _patterns(content, where):
             whole = posixpath.normpath(posixpath.join(posixpath.dirname(where), pattern))
             directory, _, last = whole.rpartition("/")
+            unsaid = "*" in whole or "$" in whole or whole == f"/{place.drop_in}"  # a template's names come later
+            if not unsaid and not host.exists(whole):
+                raise InvalidInput(
+                    f"it imports {pattern}, which does not exist, and containerd will not start with that",
+                    where=_line(content, pattern, where),
+                    cure=f"remove {pattern} from imports, or make the file; nothing was changed",
+                )
             for name in host.list(directory):
                 path = f"{directory}/{name}"
                 if not fnmatch.fnmatch(name, last) or path == f"/{place.drop_in}":
                     continue
                 if path in way and "*" not in last:
-                    raise _loop(content.decode(), pattern, (*way[way.index(path) :], path), where)
+                    raise _loop(content, pattern, (*way[way.index(path) :], path), where)
                 if path not in found and path not in way:
                     found[path] = host.read(path) or b""
                     pending.append((found[path], (*way, path)))
@@ -155,20 +175,22 @@ def _imported(host: Host, place: Place, data: bytes, start: str) -> dict[str, by
 
 
 def _patterns(data: bytes, where: str) -> list[str]:
-    try:
-        patterns = toml_edit.parse(data.decode(), where).get("imports", [])
-    except UnicodeDecodeError as error:
-        raise InvalidInput(f"it is no UTF-8 text: {error}", where=where, cure="repair the file") from error
-    return [str(pattern) for pattern in patterns] if isinstance(patterns, list) else []
+    patterns = toml_edit.parse(decoded(data, where), where).get("imports", [])
+    return [pattern for pattern in patterns if isinstance(pattern, str)] if isinstance(patterns, list) else []
 
 
-def _loop(text: str, pattern: str, way: tuple[str, ...], where: str) -> InvalidInput:
-    line = next((i for i, words in enumerate(text.splitlines(), 1) if pattern in words), 1)
+def _loop(content: bytes, pattern: str, way: tuple[str, ...], where: str) -> InvalidInput:
     return InvalidInput(
         f"its imports lead back to a file on the way: {' -> '.join(way)}",
-        where=f"{where}:{line}",
+        where=_line(content, pattern, where),
         cure=f"remove {pattern} from imports; nothing was changed",
     )
+
+
+def _line(content: bytes, pattern: str, where: str) -> str:
+    """`where` with the line on which an import is named."""
+    lines = content.decode().splitlines()
+    return f"{where}:{next((i for i, words in enumerate(lines, 1) if pattern in words), 1)}"
 
 
 def _programs(host: Host) -> dict[str, str]:

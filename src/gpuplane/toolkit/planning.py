@@ -12,10 +12,9 @@ import hashlib
 import msgspec
 
 from gpuplane import names
-from gpuplane.errors import InvalidInput
 from gpuplane.host import Before, File, Record, base_of
 from gpuplane.toolkit import cdi_spec, containerd, crio, docker, json_edit, runtime_config, toml_edit
-from gpuplane.toolkit.facts import CDI_HOOK, RUNTIME, RUNTIMES, Driver, Facts, ToolkitError
+from gpuplane.toolkit.facts import CDI_HOOK, RUNTIME, RUNTIMES, Driver, Facts, ToolkitError, decoded
 from gpuplane.toolkit.places import Edit, Place, RuntimeName
 
 LIBCUDA = "libcuda.so.1"
@@ -211,9 +210,4 @@ def _stripped(before: Before, now: Before, text: str) -> Before:
 
 
 def _decode(file: Before, path: str) -> str:
-    try:
-        return file.data.decode()
-    except UnicodeDecodeError as error:
-        raise InvalidInput(
-            f"it is no UTF-8 text: {error}", where=f"/{path.lstrip('/')}", cure="repair the file; nothing was changed"
-        ) from error
+    return decoded(file.data, f"/{path.lstrip('/')}")

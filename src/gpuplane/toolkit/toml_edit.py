@@ -55,7 +55,7 @@ def parse(text: str, where: str) -> dict[str, Any]:
             f"it does not parse: {error}",
             where=f"{where}:{line.group(1) if line else len(text.splitlines())}",
             cure="repair the file; nothing was changed",
-        ) from error
+        ) from None
 
 
 @functools.lru_cache(maxsize=32)
@@ -147,7 +147,11 @@ def add_element(text: str, key: str, element: str, where: str) -> str:
     if array is None:
         return set_value(text, (), key, [element], where)
     if not isinstance(array, list) or not all(isinstance(item, str) for item in array):
-        raise InvalidInput(f"{key} is no array of strings", where=where, cure="repair the file; nothing was changed")
+        raise InvalidInput(
+            f"{key} is no array of strings",
+            where=place_of(text, (key,), where),
+            cure="repair the file; nothing was changed",
+        )
     if element in array:
         return text
     statement = next((s for s in statements(text) if not s.header and s.path == (key,)), None)
@@ -205,6 +209,13 @@ def statements(text: str) -> Iterator[Statement]:
         end = _value_end(text, at)
         yield Statement((*table, *key), start, end, header=False, value=(at, end))
         at = end
+
+
+def place_of(text: str, path: Sequence[str], where: str) -> str:
+    """`where` with the line at which `path` is set, of a text that parses; without one where it is not set there."""
+    wanted = tuple(path)
+    found = next((s for s in statements(text) if s.path[: len(wanted)] == wanted), None)
+    return where if found is None else f"{where}:{text.count(chr(10), 0, found.start) + 1}"
 
 
 def elements(text: str, start: int) -> Iterator[tuple[int, int]]:
