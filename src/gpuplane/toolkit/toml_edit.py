@@ -185,8 +185,10 @@ def strip_marks(text: str) -> str:
     joint = rf"(?:\r?\n{mark}: no newline before\r?\n)?"
     text = re.sub(rf"{joint}^{begin}\r?\n(?:.*\r?\n)*?{end}\r?\n?", "", text, flags=re.MULTILINE)
     text = re.sub(rf"^([ \t]*[^\s=]+[ \t]*=[ \t]*)\S.*?  {mark}: was (.*)$", r"\1\2", text, flags=re.MULTILINE)
-    text = re.sub(rf"\r?\n[^\n]*  {re.escape(_LAST)}\Z", "", text)
-    return re.sub(rf"^[^\n]*  {mark}\r?\n", "", text, flags=re.MULTILINE)
+    last = re.escape(_LAST)
+    text = re.sub(rf"\r?\n[^\n]*  {last}\Z", "", text)
+    # the last line no more, when somebody has gone on below it
+    return re.sub(rf"^[^\n]*  (?:{mark}|{last})\r?\n", "", text, flags=re.MULTILINE)
 
 
 def statements(text: str) -> Iterator[Statement]:

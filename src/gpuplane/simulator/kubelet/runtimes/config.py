@@ -8,8 +8,9 @@ cri-o merges its drop-ins in order. A file that cannot be parsed keeps the runti
 from __future__ import annotations
 
 import json
+import posixpath
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -76,16 +77,17 @@ def _merge(base: dict[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _containerd(root: Path, version: tuple[int, ...]) -> RuntimeConfig:
-    config = _toml(root, "/etc/containerd/config.toml")
+    main = "/etc/containerd/config.toml"
+    config = _toml(root, main)
     deep = version >= (2, 1)
-    for pattern in config.get("imports", []):
-        for path in _glob(root, str(pattern)):
-            imported = _toml(root, path)
-            if deep:
-                config = _merge(config, imported)
-            else:
-                plugins = {**_table(config, "plugins"), **_table(imported, "plugins")}
-                config = {**config, **{k: v for k, v in imported.items() if k != "imports"}, "plugins": plugins}
+    for path, imported in _imported(root, main, config):
+        if deep:
+            config = _merge(config, imported)
+        else:
+            plugins = {**_table(config, "plugins"), **_table(imported, "plugins")}
+            config = {**config, **imported, "plugins": plugins}
+        if imported.get("version", 1) > config.get("version", 1):
+            raise RuntimeDown("drop-in config version higher than root config version", where=path)
     number = config.get("version", 1 if config else (3 if version >= (2, 0) else 2))
     if number not in _CRI_PLUGIN or (number == 3 and version < (2, 0)):
         raise RuntimeDown(f"unsupported config version: {number}", where="/etc/containerd/config.toml")
@@ -105,6 +107,21 @@ def _containerd(root: Path, version: tuple[int, ...]) -> RuntimeConfig:
     return RuntimeConfig(
         handlers=handlers, default=str(section.get("default_runtime_name", "runc")), cdi=cdi, cdi_dirs=dirs
     )
+
+
+def _imported(root: Path, main: str, config: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The files that imports lead to, each once, those of a file after all that were found before it."""
+    loaded, pending = {main}, [(main, config)]
+    for parent, data in pending:
+        for pattern in data.get("imports", []):
+            whole = posixpath.normpath(posixpath.join(posixpath.dirname(parent), str(pattern)))
+            for path in _glob(root, whole) if "*" in whole else [whole]:
+                if not inside_root(root, path).exists():
+                    raise RuntimeDown(f"open {path}: no such file or directory", where=parent)
+                if path not in loaded:
+                    loaded.add(path)
+                    pending.append((path, _toml(root, path)))
+                    yield pending[-1]
 
 
 def _glob(root: Path, pattern: str) -> list[str]:
