@@ -1,0 +1,79 @@
+"""The parts of the extender that only the leading replica has, put together, from the lease to its end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from gpuplane.kube import Client, Clock, EventRecorder
+from gpuplane.scheduler.annotating import Annotator
+from gpuplane.scheduler.binding import POST_SECONDS, Binder
+from gpuplane.scheduler.claims import Claims
+from gpuplane.scheduler.cluster import Cluster
+from gpuplane.scheduler.filtering import Filtering
+from gpuplane.scheduler.policies import Policies
+from gpuplane.scheduler.preemption import Preemption
+from gpuplane.scheduler.quota import Naming
+from gpuplane.scheduler.quota_watch import QuotaWatch
+from gpuplane.scheduler.waking import Waker
+
+log = logging.getLogger("gpuplane.scheduler")
+_LIKE_GPU_ADMISSION = Policies("tightest", "tightest")
+
+
+class Brain:
+    """
+    Args:
+        client: one that writes only while we lead.
+        now_ns: the wall clock.
+    """
+
+    def __init__(
+        self, client: Client, recorder: EventRecorder, policies: Policies, clock: Clock, now_ns: Callable[[], int]
+    ) -> None:
+        self.cluster = Cluster(client, clock=clock)
+        self.quotas = QuotaWatch(client, recorder, clock, self._quotas_changed)
+        self.claims = Claims(self.cluster.ledger, clock)
+        self.binder = Binder(client, self.cluster, self.claims, recorder=recorder, clock=clock, now_ns=now_ns)
+        self.waker = Waker(client, self.cluster, clock)
+        self.filtering = self._filtering(policies)
+        self.preemption = Preemption(self.cluster, self.filtering)
+        like_gpu_admission = self._filtering(_LIKE_GPU_ADMISSION)
+        self.annotator = Annotator(client, self.cluster, like_gpu_admission, self.binder, now_ns)
+
+    def _filtering(self, policies: Policies) -> Filtering:
+        return Filtering(
+            self.cluster,
+            self.claims,
+            policies=policies,
+            quotas=self.quotas,
+            waiting=self.waker,
+            unsettled=self.binder.flights.unsettled,
+        )
+
+    def _quotas_changed(self, naming: Naming) -> None:
+        self.cluster.name_by(naming)
+        self.waker.everywhere()
+
+    async def run(self, ready: Callable[[], None]) -> None:
+        """Follow the cluster until cancelled; `ready` is called when everything is known."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self.cluster.run())
+                group.create_task(self.quotas.run())
+                await self.cluster.synced()
+                await self.quotas.synced()
+                self.annotator.adopt()
+                group.create_task(self.waker.run(self.filtering))
+                ready()
+                self._wake_all()
+        finally:
+            await self.binder.flights.aclose(POST_SECONDS)
+
+    def _wake_all(self) -> None:
+        """Whoever waits may have been refused only because nobody was there to ask."""
+        for pod in self.cluster.by_uid.values():
+            if not pod.spec.node_name:
+                self.waker.refused(pod)
+        self.waker.everywhere()

@@ -1,0 +1,191 @@
+"""`filter` and `prioritize`: which nodes a pod may go to, and how good each is. Nothing is written here.
+
+Invariants:
+
+- Both are decided on the ledger without waiting for anything, so every answer is true at one moment.
+- Every node that is asked about is either kept or refused with a reason; reasons do not name the node, so that
+  kube-scheduler can count them: `0/5 nodes are available: 3 no GPU has 40% core, ...`.
+- A pod whose binding is not settled yet is kept on its node.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from typing import Final, Protocol
+
+import msgspec
+
+from gpuplane.api.core import Pod
+from gpuplane.errors import InvalidInput, Retryable
+from gpuplane.scheduler import wire
+from gpuplane.scheduler.claims import Claims
+from gpuplane.scheduler.cluster import Cluster
+from gpuplane.scheduler.kept import KeptPod, keep_pod
+from gpuplane.scheduler.policies import Policies
+from gpuplane.scheduler.quota import Check, NamespaceQuota
+from gpuplane.scheduler.verdicts import Answers, Verdicts
+from gpuplane.sharing import Request, request_of
+from gpuplane.sharing.placement import Placement
+
+_REMEMBERED: Final = 4096
+Quotas = Callable[[str], NamespaceQuota | None]
+"""The quota of a namespace, None without one. Raises Retryable while it is not known."""
+
+
+class Waiting(Protocol):
+    """Who is told of pods that found no node, and of those that did."""
+
+    def refused(self, pod: KeptPod) -> None: ...
+
+    def placed(self, uid: str) -> None: ...
+
+
+class Sorted(msgspec.Struct):
+    """What became of the nodes asked about; what is `unresolvable` stays so, whoever else goes."""
+
+    kept: list[str]
+    failed: dict[str, str]
+    unresolvable: dict[str, str]
+
+
+class Filtering:
+    """
+    Args:
+        unsettled: the node of a pod whose binding may still come true, by uid; None for others.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        claims: Claims,
+        *,
+        policies: Policies,
+        quotas: Quotas,
+        waiting: Waiting,
+        unsettled: Callable[[str], str | None],
+    ) -> None:
+        self.verdicts = Verdicts(cluster.ledger)
+        self._cluster = cluster
+        self._claims = claims
+        self._policies = policies
+        self._quotas = quotas
+        self._waiting = waiting
+        self._unsettled = unsettled
+        self._asked: OrderedDict[str, KeptPod] = OrderedDict()
+
+    def asked(self, uid: str) -> KeptPod | None:
+        """A pod that came through filter a while ago, also one that no watch has shown yet."""
+        return self._asked.get(uid)
+
+    def answers(self, request: Request) -> Answers:
+        return self.verdicts.of(request, *self._policies.of(request))
+
+    def check(self, pod: KeptPod) -> Check:
+        """The quota of the pod's namespace. Raises Retryable while it is not known."""
+        meta = pod.metadata
+        quota = self._quotas(meta.namespace)
+        return Check(quota, self._cluster.usage, meta.namespace, meta.uid, pod.request.core)
+
+    # -- filter ------------------------------------------------------------------------------------------------------
+
+    def filter(self, args: wire.FilterArgs) -> bytes:
+        """ExtenderFilterResult. Raises Retryable when that cannot be told now."""
+        try:
+            wanted = bool(request_of(args.pod))
+        except InvalidInput as error:
+            text = "; ".join(error.findings) or error.what
+            return wire.filter_result(args, [], {}, dict.fromkeys(args.names, text))
+        if not wanted:
+            return wire.filter_result(args, args.names, {}, {})
+        pod = self.pod_of(args.pod)
+        found = self.sort(pod, args.names)
+        if len(found.kept) == 1:
+            self._claim(pod, found.kept[0])
+        self.told(pod, placed=bool(found.kept))
+        return wire.filter_result(args, found.kept, found.failed, found.unresolvable)
+
+    def told(self, pod: KeptPod, *, placed: bool) -> None:
+        """What the pod's scheduler was told: that there are nodes for it, or that it has to wait."""
+        if placed:
+            self._waiting.placed(pod.metadata.uid)
+        else:
+            self._waiting.refused(pod)
+
+    def pod_of(self, pod: Pod) -> KeptPod:
+        """What is kept of a pod that asks for GPUs; remembered for its bind."""
+        kept = keep_pod(pod)
+        if kept is None:
+            raise Retryable("has ended", where=f"{pod.metadata.namespace}/{pod.metadata.name}")
+        self._asked[pod.metadata.uid] = kept
+        if len(self._asked) > _REMEMBERED:
+            self._asked.popitem(last=False)
+        return kept
+
+    def sort(self, pod: KeptPod, names: Iterable[str]) -> Sorted:
+        """Every node's verdict; without claims where nothing is left with them."""
+        uid = pod.metadata.uid
+        self._claims.expire()
+        self._claims.drop(uid)
+        node = self._unsettled(uid)
+        if node is not None:
+            return _only(node, names)
+        found = self._sort(pod, names)
+        if not found.kept and len(self._claims):
+            claimed = [name for name in self._claims.nodes() if name in found.failed]
+            with self._claims.aside():
+                again = self._sort(pod, claimed)
+            found.kept = again.kept
+            for name in again.kept:
+                del found.failed[name]
+        return found
+
+    def _sort(self, pod: KeptPod, names: Iterable[str]) -> Sorted:
+        found = Sorted([], {}, {})
+        check, answers, unusable = self.check(pod), self.answers(pod.request), self._cluster.unusable
+        for name in names:
+            if why := unusable(name):
+                found.unresolvable[name] = why
+            elif (verdict := check(name)).reason:
+                (found.failed if verdict.passes else found.unresolvable)[name] = verdict.reason
+            elif why := answers.lack(name):
+                (found.unresolvable if answers.hopeless(name) else found.failed)[name] = why
+            else:
+                found.kept.append(name)
+        return found
+
+    def _claim(self, pod: KeptPod, node: str) -> None:
+        placed = self.answers(pod.request).place(node)
+        if isinstance(placed, Placement):
+            self._claims.put(pod.metadata.uid, node, placed.assignment)
+
+    # -- prioritize --------------------------------------------------------------------------------------------------
+
+    def prioritize(self, args: wire.FilterArgs) -> bytes:
+        """HostPriorityList: the best node has MAX_SCORE alone, so that kube-scheduler mostly agrees with us."""
+        try:
+            wanted = bool(request_of(args.pod))
+        except InvalidInput:
+            wanted = False
+        if not wanted:
+            return wire.priorities(dict.fromkeys(args.names, 0))
+        pod = self.pod_of(args.pod)
+        answers = self.answers(pod.request)
+        scores = {name: answers.score(name) for name in args.names}
+        scaled = {name: max(0, score) * (wire.MAX_SCORE - 1) // 100 for name, score in scores.items()}
+        best = max(scores, key=scores.__getitem__, default="")
+        if best and scores[best] >= 0:
+            scaled[best] = wire.MAX_SCORE
+            self._claim(pod, best)
+        return wire.priorities(scaled)
+
+
+def _only(node: str, names: Iterable[str]) -> Sorted:
+    """The one node to which a pod's binding may still come true."""
+    found = Sorted([], {}, {})
+    for name in names:
+        if name == node:
+            found.kept.append(name)
+        else:
+            found.failed[name] = "its binding to another node is not settled yet"
+    return found

@@ -1,0 +1,23 @@
+"""What the extender's tests share; what it is made of stands in extender_world.py."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from extender_world import Running, World, extender, world
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[World]:
+    """An API server without nodes."""
+    async with world(tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
+async def running(cluster: World) -> AsyncIterator[Running]:
+    """An extender that follows it."""
+    async with extender(cluster.client) as made:
+        yield made

@@ -1,0 +1,238 @@
+"""Clusters for the extender's tests: an API server in this process, GPUs, pods, and the extender behind its port."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import ssl
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from gpuplane import names
+from gpuplane.api.core import ConfigMap, Event, Node, Pod
+from gpuplane.api.crds import crds
+from gpuplane.api.gpunode import GPUNode
+from gpuplane.kube import Client, Endpoint, EventRecorder, NotFound, SystemClock
+from gpuplane.kube.auth import StaticAuth
+from gpuplane.operand.http import serving
+from gpuplane.scheduler.brain import Brain
+from gpuplane.scheduler.extender import LONGEST_BODY, Extender
+from gpuplane.scheduler.forwarding import Forwarder
+from gpuplane.scheduler.policies import Policies
+from gpuplane.sharing import violations
+from gpuplane.simulator.apiserver.identity import ADMIN
+from gpuplane.simulator.apiserver.server import ApiServer
+
+MODEL, MEMORY = "Tesla T4", 15360
+PATIENCE = 20.0
+
+
+class Answered:
+    """An HTTP answer."""
+
+    def __init__(self, status: int, body: bytes) -> None:
+        self.status = status
+        self.body = body
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+async def http(port: int, method: str, path: str, body: bytes = b"", tls: ssl.SSLContext | None = None) -> Answered:
+    """One request on a connection of its own."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=tls, limit=1 << 20)
+    try:
+        writer.write(f"{method} {path} HTTP/1.1\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode())
+        writer.write(body)
+        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        length = next(int(line.split(":")[1]) for line in head.split("\r\n") if line.lower().startswith("content-le"))
+        return Answered(int(head.split()[1]), await reader.readexactly(length))
+    finally:
+        writer.close()
+
+
+def gpu_pod(
+    name: str, *shares: tuple[int, int], namespace: str = "default", whole: int = 0, **spec: Any
+) -> dict[str, Any]:
+    """A pod with one container for each (core, memory in units of 256 MiB); or with `whole` GPUs by nvidia.com/gpu."""
+    asked: list[dict[str, str]] = [
+        {names.VCUDA_CORE: str(core), **({names.VCUDA_MEMORY: str(memory)} if memory else {})}
+        for core, memory in shares
+    ]
+    if whole:
+        asked.append({names.GPU_RESOURCE: str(whole)})
+    containers = [
+        {"name": f"c{index}", "image": "app", "resources": {"limits": limits, "requests": limits}}
+        for index, limits in enumerate(asked)
+    ]
+    metadata = {"name": name, "namespace": namespace, **spec.pop("metadata", {})}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": containers, **spec}}
+
+
+class World:
+    """An API server with nodes and pods. `client` is an administrator's."""
+
+    def __init__(self, server: ApiServer, client: Client) -> None:
+        self.server = server
+        self.client = client
+
+    def connect(self) -> Client:
+        tls = ssl.create_default_context(cafile=str(self.server.authority))
+        return Client(Endpoint(host="127.0.0.1", port=self.server.port, auth=StaticAuth(token="admin"), tls=tls))
+
+    async def node(
+        self,
+        name: str,
+        gpus: int = 2,
+        *,
+        memory_mib: int = MEMORY,
+        ready: bool = True,
+        labels: Mapping[str, str] | None = None,
+        gpunode: bool = True,
+    ) -> None:
+        """A node with GPUs as gpuplane prepares it; without `gpunode` as gpu-manager advertises it."""
+        amounts = {
+            "cpu": "64",
+            "memory": "256Gi",
+            "pods": "500",
+            names.VCUDA_CORE: str(100 * gpus),
+            names.VCUDA_MEMORY: str(memory_mib * gpus // 256),
+            names.GPU_RESOURCE: str(gpus),
+        }
+        node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": dict(labels or {})}}
+        await self.client.create(node, resource=Node.RESOURCE)
+        await self.set_ready(name, ready=ready, amounts=amounts)
+        if gpunode:
+            await self.set_gpus(name, gpus, memory_mib=memory_mib)
+
+    async def set_ready(self, name: str, *, ready: bool, amounts: Mapping[str, str] | None = None) -> None:
+        condition = {"type": "Ready", "status": str(ready), "reason": "Test", "lastHeartbeatTime": None}
+        status: dict[str, Any] = {"conditions": [condition]}
+        if amounts is not None:
+            status |= {"capacity": dict(amounts), "allocatable": dict(amounts)}
+        await self.client.patch(Node, name, {"status": status}, subresource="status")
+
+    async def set_gpus(
+        self, name: str, gpus: int, *, memory_mib: int = MEMORY, health: Mapping[str, str] | None = None
+    ) -> None:
+        listed = [
+            {"index": index, "uuid": f"GPU-{name}-{index}", "model": MODEL, "memoryMib": memory_mib}
+            for index in range(gpus)
+        ]
+        body = {"metadata": {"name": name}, "status": {"gpus": listed, "health": dict(health or {})}}
+        await self.client.apply(body, "test", resource=GPUNode.RESOURCE)
+
+    async def pod(self, manifest: dict[str, Any]) -> dict[str, Any]:
+        return await self.client.create(manifest, resource=Pod.RESOURCE)
+
+    async def get(self, name: str, namespace: str = "default") -> Pod:
+        return await self.client.get(Pod, name, namespace)
+
+    async def delete(self, name: str, namespace: str = "default") -> None:
+        await self.client.delete(Pod, name, namespace, grace_seconds=0)
+
+    async def end(self, name: str, namespace: str = "default", phase: str = "Succeeded") -> None:
+        await self.client.patch(Pod, name, {"status": {"phase": phase}}, namespace, subresource="status")
+
+    async def quota(self, text: str, name: str = names.QUOTA_CONFIGMAP, key: str = names.QUOTA_KEY) -> None:
+        meta = {"name": name, "namespace": names.QUOTA_NAMESPACE}
+        body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": {key: text}}
+        await self.client.apply(body, "test", resource=ConfigMap.RESOURCE)
+
+    async def events(self, reason: str) -> list[Event]:
+        return [event for event in await self.client.list(Event) if event.reason == reason]
+
+
+@contextlib.asynccontextmanager
+async def world(directory: Path) -> AsyncIterator[World]:
+    server = await ApiServer.start(directory / "pki")
+    server.extensions.identity.add("admin", ADMIN)
+    made = World(server, None)  # type: ignore[arg-type]  # set in the next line, by its own method
+    try:
+        async with made.connect() as client:
+            made.client = client
+            for definition in crds():
+                await client.apply(definition, "test")
+            async with asyncio.timeout(PATIENCE):
+                while True:
+                    try:
+                        await client.list(GPUNode)
+                        break
+                    except NotFound:
+                        await asyncio.sleep(0.02)
+            yield made
+    finally:
+        await server.stop()
+
+
+class Running:
+    """An extender that leads, behind a port; `brain` is its inside."""
+
+    def __init__(self, brain: Brain, port: int) -> None:
+        self.brain = brain
+        self.port = port
+        self._changed = asyncio.Event()
+        for informer in (brain.cluster.pods, brain.cluster.nodes, brain.cluster.gpunodes):
+            informer.add_handler(lambda old, new: self._changed.set())
+
+    async def call(self, path: str, args: Any) -> Any:
+        """The answer's data to a POST of `args`."""
+        answer = await http(self.port, "POST", path, json.dumps(args).encode())
+        assert answer.status == 200, (answer.status, answer.body[:500])
+        return answer.json
+
+    async def filter(self, pod: Mapping[str, Any], nodes: list[str], verb: str = "/filter") -> Any:
+        return await self.call(verb, {"Pod": pod, "NodeNames": nodes, "Nodes": None})
+
+    async def bind(self, pod: Mapping[str, Any], node: str) -> str:
+        """The error, "" for success."""
+        meta = pod["metadata"]
+        args = {"PodName": meta["name"], "PodNamespace": meta["namespace"], "PodUID": meta["uid"], "Node": node}
+        error: str = (await self.call("/bind", args))["Error"]
+        return error
+
+    async def until(self, wanted: Callable[[], Any]) -> None:
+        """Waits until `wanted()` holds, looking after each change that a watch brings, and now and then."""
+        async with asyncio.timeout(PATIENCE):
+            while not wanted():
+                self._changed.clear()
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._changed.wait(), 0.1)
+
+    async def seen(self, *uids: str) -> None:
+        """Until the watch has shown these pods bound."""
+        by_uid = self.brain.cluster.by_uid
+        await self.until(lambda: all(uid in by_uid and by_uid[uid].spec.node_name for uid in uids))
+
+    def well(self) -> None:
+        """The checker's verdict, and nothing under way."""
+        assert violations(self.brain.cluster.ledger) == []
+
+
+@contextlib.asynccontextmanager
+async def extender(client: Client, policies: Policies | None = None) -> AsyncIterator[Running]:
+    clock = SystemClock()
+    recorder = EventRecorder(client, "gpuplane-scheduler", clock=clock)
+    brain = Brain(client, recorder, policies or Policies(), clock, time.time_ns)
+    face = Extender(Forwarder(None), lambda: "")
+    ready = asyncio.Event()
+
+    def lead() -> None:
+        face.brain = brain
+        ready.set()
+
+    task = asyncio.create_task(brain.run(lead))
+    waiter = asyncio.create_task(ready.wait())
+    await asyncio.wait({task, waiter}, return_when=asyncio.FIRST_COMPLETED, timeout=PATIENCE)
+    assert ready.is_set(), task
+    try:
+        async with serving(face.paths(), "127.0.0.1", 0, posts=face.posts(), longest_body=LONGEST_BODY) as port:
+            yield Running(brain, port)
+    finally:
+        task.cancel()
+        await asyncio.gather(task, waiter, return_exceptions=True)
+        await recorder.aclose()
