@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +14,7 @@ import pytest
 
 from gpuplane.errors import InvalidInput
 from gpuplane.host import Locked
-from gpuplane.toolkit import ToolkitError, apply, by_hand, configure, diff, unconfigure
+from gpuplane.toolkit import ToolkitError, apply, by_hand, configure, unconfigure
 from gpuplane.toolkit.applying import LOCK
 from gpuplane.toolkit.applying import unconfigure as take_back
 
@@ -150,18 +149,6 @@ def test_a_containerd_without_cdi_gets_nvidia_as_its_default(world: Any, said: s
     (drop_in,) = [tomllib.loads(f.data.decode()) for f in world.plan(said).files if f.path.endswith("99-nvidia.toml")]
     section = drop_in["plugins"]["io.containerd.grpc.v1.cri"]["containerd"]
     assert section.get("default_runtime_name") == default
-
-
-def test_the_diff_is_one_that_patch_takes(world: Any, tree_of: Any, tmp_path_factory: pytest.TempPathFactory) -> None:
-    if shutil.which("patch") is None:
-        pytest.skip("no patch(1) here")
-    world.write("etc/docker/daemon.json", '{"data-root": "/d"}')
-    planned = world.plan("docker")
-    text = diff(world.host, planned)
-    assert "\\ No newline at end of file" in text
-    subprocess.run(["patch", "-p1", "-s"], cwd=world.root, input=text, text=True, check=True)
-    assert all(world.host.read(file.path) == file.data for file in planned.files)
-    assert diff(world.host, planned) == ""
 
 
 class Died(BaseException):

@@ -138,7 +138,7 @@ def diff(host: Host, plan: Plan) -> str:
     for file in plan.files:
         now = host.read(file.path)
         if now != file.data:
-            parts.append(_diff(file.path, now, file.data))
+            parts.append(_diff(host, file.path, now, file.data))
     return "".join(parts)
 
 
@@ -151,7 +151,7 @@ def undo_diff(host: Host) -> str:
         now = observe_file(host, record.path)
         then = base_of(now, record, functools.partial(strip, record))
         if now.fingerprint != then.fingerprint:
-            parts.append(_diff(record.path, _content(now), _content(then)))
+            parts.append(_diff(host, record.path, _content(now), _content(then)))
     return "".join(parts)
 
 
@@ -202,8 +202,9 @@ async def _take_back(host: Host, plan: Plan, error: ToolkitError, sleep: Sleep) 
     return ToolkitError(error.reason, f"{error.what}; {after}", where=error.where, cure=error.cure)
 
 
-def _diff(path: str, old: bytes | None, new: bytes | None) -> str:
-    before, after = ((data or b"").decode(errors="replace").splitlines(keepends=True) for data in (old, new))
+def _diff(host: Host, path: str, old: bytes | None, new: bytes | None) -> str:
+    before, after = (_lines((data or b"").decode(errors="replace")) for data in (old, new))
+    path = _without_links(host, path)
     lines = difflib.unified_diff(
         before,
         after,
@@ -212,3 +213,21 @@ def _diff(path: str, old: bytes | None, new: bytes | None) -> str:
         n=3 if old and new else 0,
     )
     return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
+
+
+def _lines(text: str) -> list[str]:
+    """As `patch` counts them: only a newline ends one."""
+    *whole, rest = text.split("\n")
+    return [f"{line}\n" for line in whole] + ([rest] if rest else [])
+
+
+def _without_links(host: Host, path: str) -> str:
+    """The path as `patch` needs it, which follows no links."""
+    known, rest = path, ""
+    while known:
+        real = host.real(known)
+        if real is not None:
+            return f"{real}{rest}".lstrip("/")
+        known, _, name = known.rpartition("/")
+        rest = f"/{name}{rest}"
+    return path

@@ -52,7 +52,7 @@ async def configure(
     planned = plan(facts, set_as_default=set_as_default)
     text = applying.diff(host, planned) if dry_run else ""
     if dry_run:
-        due = any(f"b/{path}\n" in text for path in planned.restart_for)
+        due = any(file.path in planned.restart_for and host.read(file.path) != file.data for file in planned.files)
         changed: tuple[str, ...] = ()
     else:
         changed = await applying.apply(host, planned, restart=restart)
