@@ -19,6 +19,7 @@ from types import SimpleNamespace
 from typing import Any, Final
 
 from gpuplane import names
+from gpuplane.admission.server import exposition as admission_metrics
 from gpuplane.api.codes import CODES
 from gpuplane.api.crds import crds
 from gpuplane.api.effects import acts, why_not
@@ -92,6 +93,7 @@ ENVIRONMENT: Final[dict[str, dict[str, str]]] = {
         "GPUPLANE_LIMITS": "the directory with a program's limits, set by `share run`; `/etc/vcuda` goes before",
         "GPUPLANE_LIMITS_MISSING": "`closed` (default): without usable limits no GPU; `open`: without them no limits",
         "LD_PRELOAD": "set for containers with a share, so that the interposed libraries come first",
+        "XDG_RUNTIME_DIR": "where `share run` keeps its files, below `gpuplane/`; else `/run/user/<uid>`, `/run` for root",
         "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "the core of a share that MPS enforces",
         "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "the memory of a share that MPS enforces",
     },
@@ -575,6 +577,11 @@ def metrics() -> str:
         + "; and as labels on all others: "
         + ", ".join(code(name) for name in OFFERED_LABELS if name not in defaults)
         + ".\n",
+        "## Admission\n",
+        "`https://<pod of deployment/gpuplane-admission>:8443/metrics`, where the webhook is installed.\n",
+        table(
+            ("metric", "type", "labels", "meaning"), _exposed(admission_metrics(0.0, 0, {("validate", "refused"): 0}))
+        ),
         "## Embedded API server\n",
         "`kubectl get --raw /metrics` on an embedded cluster.\n",
         table(

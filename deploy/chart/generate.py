@@ -147,6 +147,8 @@ def files() -> dict[str, str]:
         text = yaml.safe_dump(definition, sort_keys=False, width=120, allow_unicode=True)
         made[f"crds/{definition['metadata']['name']}.yaml"] = text
     for entry in sorted(resources.files("gpuplane.operator").joinpath("install").iterdir(), key=lambda e: e.name):
+        if entry.is_dir():
+            continue  # what `gpuplane install` adds when asked to
         made[f"templates/{entry.name}"] = template(entry.name, entry.read_text())
     return made
 

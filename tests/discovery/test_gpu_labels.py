@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import struct
-from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
+from gpuplane.api.pluginconfig import parse
 from gpuplane.discovery import GpuFacts, gpu_labels
 from gpuplane.discovery.gpu import is_gpu_label
-from gpuplane.discovery.gpu_config import GpuConfig, load, parse
+from gpuplane.discovery.gpu_config import GpuConfig, gpu_config, load
 from gpuplane.discovery.vgpu import VirtualGPU, read_vgpu
 from gpuplane.errors import InvalidInput
 from gpuplane.hardware import GPU, MigDevice, MigMode
+from gpuplane.operand.configs import Chosen
 
 
 def gpu(index: int = 0, **changes: object) -> GPU:
@@ -47,6 +48,7 @@ def short(labels: dict[str, str]) -> dict[str, str]:
 
 def test_one_t4_as_documented() -> None:
     assert short(gpu_labels(facts(gpu()))) == {
+        "alpha.kubernetes.io/nvidia-gpu-name": "Tesla-T4",  # no label of GPU feature discovery
         "cuda.driver-version.full": "535.161.08",
         "cuda.driver-version.major": "535",
         "cuda.driver-version.minor": "161",
@@ -111,7 +113,7 @@ def test_single_labels(of: GpuFacts, label: str, value: str) -> None:
 
 
 def config(strategy: str = "none", **sharing: Any) -> GpuConfig:
-    return parse({"version": "v1", "flags": {"migStrategy": strategy}, "sharing": sharing})
+    return gpu_config(parse({"version": "v1", "flags": {"migStrategy": strategy}, "sharing": sharing}))
 
 
 def shared(name: str = "nvidia.com/gpu", replicas: int = 4, **more: Any) -> dict[str, Any]:
@@ -165,7 +167,6 @@ def labels_of(configured: GpuConfig, *gpus: GPU) -> dict[str, str]:
         (config(timeSlicing=shared(rename="nvidia.com/gpu.shared")), "Tesla-T4", "4", "time-slicing", "false"),
         (config(timeSlicing={"renameByDefault": True, **shared()}), "Tesla-T4", "4", "time-slicing", "false"),
         (config(mps=shared(replicas=10)), "Tesla-T4-SHARED", "10", "mps", "true"),
-        (config(mps=shared(replicas=10), timeSlicing=shared()), "Tesla-T4-SHARED", "10", "mps", "true"),
         (config(timeSlicing=shared("nvidia.com/mig-1g.5gb")), "Tesla-T4", "1", "none", "false"),
     ],
 )
@@ -263,46 +264,26 @@ def test_labels_of_others_are_not_ours() -> None:
 # -- the configuration -------------------------------------------------------------------------------------------------
 
 
-def test_the_environment_has_priority_over_the_file(tmp_path: Path) -> None:
-    path = tmp_path / "config.yaml"
-    path.write_text(
-        "version: v1\nflags:\n  migStrategy: mixed\n  plugin: {passDeviceSpecs: true}\n"
-        "  gfd: {noTimestamp: true, sleepInterval: 1m30s, machineTypeFile: /etc/machine}\n"
+def test_the_environment_has_priority_over_the_file() -> None:
+    text = (
+        b"version: v1\nflags:\n  migStrategy: mixed\n  plugin: {passDeviceSpecs: true}\n"
+        b"  gfd: {noTimestamp: true, sleepInterval: 1m30s, machineTypeFile: /etc/machine}\n"
     )
-    found = load(path, {})
+    found = load(Chosen(text), {})
     assert (found.mig_strategy, found.timestamp, found.interval) == ("mixed", False, 90.0)
     assert found.machine_file == "/etc/machine"
-    over = load(path, {"MIG_STRATEGY": "single", "GFD_NO_TIMESTAMP": "false", "GFD_SLEEP_INTERVAL": "10s"})
+    over = load(Chosen(text), {"MIG_STRATEGY": "single", "GFD_NO_TIMESTAMP": "false", "GFD_SLEEP_INTERVAL": "10s"})
     assert (over.mig_strategy, over.timestamp, over.interval) == ("single", True, 10.0)
-    assert load(None, {}) == GpuConfig()
+    assert load(Chosen(), {}) == GpuConfig()
 
 
-@pytest.mark.parametrize(
-    ("data", "told"),
-    [
-        ({"flags": {"migStrategy": "double"}}, "'double' is not one of none, single, mixed"),
-        ({"flags": {"gfd": {"sleepInterval": "soon"}}}, "sleepInterval"),
-        ({"flags": {"gfd": {"noTimestamp": "perhaps"}}}, "noTimestamp"),
-        ({"sharing": {"timeSlicing": {"resources": [{"name": "nvidia.com/gpu", "replicas": 1}]}}}, "2 or more"),
-        ({"sharing": {"mps": {"resources": [{"replicas": 2}]}}}, "sharing.mps.resources[0].name"),
-        ({"sharing": []}, "group of fields"),
-        ([], "no mapping"),
-    ],
-)
-def test_a_configuration_that_cannot_be_taken_is_told(data: Any, told: str) -> None:
+def test_a_configuration_that_the_plugin_refuses_is_refused_with_its_place() -> None:
     with pytest.raises(InvalidInput) as error:
-        parse(data, where="config.yaml")
-    assert told in str(error.value)
-    assert error.value.cure
-
-
-def test_a_file_that_is_no_yaml_is_told_with_its_line(tmp_path: Path) -> None:
-    (tmp_path / "c").write_text("version: v1\nflags: [\n")
-    with pytest.raises(InvalidInput) as error:
-        load(tmp_path / "c", {})
-    assert error.value.where == f"{tmp_path / 'c'}:3"
-    with pytest.raises(InvalidInput, match="cannot be read"):
-        load(tmp_path / "none", {})
+        load(Chosen(b"version: v1\nflags: [\n", "/config/a"), {})
+    assert error.value.where == "/config/a:3"
+    with pytest.raises(InvalidInput, match="double") as error:
+        load(Chosen(b"flags: {migStrategy: double}", "/config/a"), {})
+    assert error.value.where == "/config/a" and error.value.cure
 
 
 def config_space(capability: bytes, at: int = 0x68, status: int = 0x10) -> bytes:

@@ -234,6 +234,11 @@ CODES: Final[dict[str, Code]] = {
         'gpuplane.dev/gpu-uuids: "0,1"',
         "gpuplane.dev/gpu-uuids: GPU-7c41d0a3-9f0e-4c7b-8c4e-2b1f5a6d7e80",
     ),
+    "GP208": Code(
+        "affinity annotation that cannot be read",
+        "A pod that asks for alpha.kubernetes.io/nvidia-gpu may say its affinity as Kubernetes 1.3 to 1.5 had it, in "
+        "the annotation scheduler.alpha.kubernetes.io/affinity: the JSON of what is spec.affinity today.",
+    ),
 }
 
 

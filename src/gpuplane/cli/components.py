@@ -39,6 +39,9 @@ OTHERS: Final[dict[str, Component]] = {
     "operator": Component(
         "gpuplane.operator.operator", "turns a ClusterPolicy into prepared nodes", ("kubeconfig", "port")
     ),
+    "admission": Component(
+        "gpuplane.admission", "refuses pods that can never run, understands those of old", ("kubeconfig", "port")
+    ),
     "cluster": Component(
         "gpuplane.simulator.controlplane", "embedded API server, controllers and scheduler", ("config",)
     ),

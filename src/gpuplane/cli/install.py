@@ -15,7 +15,7 @@ from gpuplane.api.schema import OURS
 from gpuplane.cli.terminal import Terminal
 from gpuplane.errors import NoAnswer, Retryable
 from gpuplane.kube import Client, NotFound
-from gpuplane.operator.installation import MANAGER, POLICY_KIND, installation, resource_of
+from gpuplane.operator.installation import MANAGER, ONLY, POLICY_KIND, everything, installation, resource_of
 
 Manifest = dict[str, Any]
 # Where to see what holds an object up that does not go.
@@ -28,7 +28,9 @@ AWAY_SECONDS: Final = 0.5  # until an API server that did not answer is asked ag
 
 
 def install(options: Namespace, screen: Terminal) -> int:
-    wanted = installation(image=options.image, settings=options.set, only=options.only)
+    wanted = installation(
+        image=options.image, settings=options.set, only=options.only, admission=options.admission or ""
+    )
     if options.dry_run:
         screen.print(yaml.safe_dump_all(wanted, sort_keys=False).rstrip())
         return 0
@@ -42,7 +44,7 @@ def install(options: Namespace, screen: Terminal) -> int:
 
 
 def uninstall(options: Namespace, screen: Terminal) -> int:
-    wanted = list(reversed(installation(only=options.only)))
+    wanted = [m for m in reversed(everything()) if options.only is None or m["kind"] == ONLY[options.only]]
     if options.dry_run:
         for manifest in wanted:
             screen.print(_title(manifest))

@@ -3,7 +3,8 @@
 Pure, and equal to what NVIDIA's GPU feature discovery gives for the same hardware and the same configuration: whole and
 shared GPUs, MIG strategies none, single and mixed, in the old names (cuda.driver.major) and the new
 (cuda.driver-version.major). One thing differs on purpose: with GPUs of several models on a node, theirs labels one of
-them at random; here it is the most frequent, then the first.
+them at random; here it is the most frequent, then the first. Beside them stands the model as nodes of Kubernetes 1.6
+carried it.
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ from typing import Final
 
 import msgspec
 
+from gpuplane.api.labels import label_value, strict_label_value
 from gpuplane.discovery.gpu_config import GpuConfig, MigStrategy, SharingStrategy
 from gpuplane.discovery.vgpu import VirtualGPU
 from gpuplane.hardware import GPU, MigDevice, MigMode
-from gpuplane.names import GPU_RESOURCE
+from gpuplane.names import ALPHA_GPU_NAME_LABEL, GPU_RESOURCE
 
 PREFIX = "nvidia.com/"
 TIMESTAMP_LABEL = PREFIX + "gfd.timestamp"
@@ -35,7 +37,7 @@ _ATTRIBUTES: Final = {
     "engines.ofa": "ofa_engines",
 }
 # All that is made here; the operator's own nvidia.com/gpu.present and gpu.deploy.* are not.
-GPU_LABELS = frozenset(
+GPU_LABELS = frozenset({ALPHA_GPU_NAME_LABEL}) | frozenset(
     PREFIX + name
     for name in (
         *(f"cuda.driver-version.{part}" for part in ("major", "minor", "revision", "full")),
@@ -73,7 +75,7 @@ def gpu_labels(facts: GpuFacts, config: GpuConfig = GpuConfig()) -> dict[str, st
     if not facts.gpus:
         return {}
     labels = {**_versions(facts), **_whole(facts.gpus, config), **_mig(facts.gpus, config)}
-    labels["gpu.machine"] = _sanitised(facts.machine) or "unknown"
+    labels["gpu.machine"] = label_value(facts.machine) or "unknown"
     labels["gpu.mode"] = _mode(facts)
     labels["mig.capable"] = _boolean(any(gpu.mig is not MigMode.UNSUPPORTED for gpu in facts.gpus))
     by_mps = config.strategy is SharingStrategy.MPS
@@ -85,7 +87,15 @@ def gpu_labels(facts: GpuFacts, config: GpuConfig = GpuConfig()) -> dict[str, st
     fabrics = {gpu.fabric for gpu in facts.gpus if gpu.fabric}
     if len(fabrics) == 1:  # GPUs of one node in several fabrics have no common name
         labels["gpu.clique"] = fabrics.pop()
-    return {PREFIX + name: labels[name] for name in sorted(labels)}
+    named = {PREFIX + name: labels[name] for name in sorted(labels)}
+    return {ALPHA_GPU_NAME_LABEL: strict_label_value(_model(facts.gpus)), **named}
+
+
+def _model(gpus: tuple[GPU, ...]) -> str:
+    """The most frequent model, then the first, of those that are offered whole or else of all."""
+    offered = [gpu for gpu in gpus if gpu.mig is not MigMode.ENABLED] or list(gpus)
+    first = {gpu.name: gpu.index for gpu in reversed(offered)}
+    return max(first, key=lambda name: (sum(gpu.name == name for gpu in offered), -first[name]))
 
 
 def _versions(facts: GpuFacts) -> dict[str, str]:
@@ -110,13 +120,12 @@ def _versions(facts: GpuFacts) -> dict[str, str]:
 def _whole(gpus: tuple[GPU, ...], config: GpuConfig) -> dict[str, str]:
     """Model, count, memory and architecture of the GPUs that are offered whole, or else of those split by MIG."""
     whole = [gpu for gpu in gpus if gpu.mig is not MigMode.ENABLED]
-    first = {gpu.name: gpu for gpu in reversed(whole or gpus)}
-    model = max(first, key=lambda name: (sum(gpu.name == name for gpu in whole or gpus), -first[name].index))
-    gpu = first[model]
+    model = _model(gpus)
+    gpu = next(gpu for gpu in whole or gpus if gpu.name == model)
     count = Counter(each.name for each in gpus)[model]
     labels = _resource("gpu", GPU_RESOURCE, (model,), count, config)
     if not whole:  # nothing is offered under this name, so nothing is shared
-        labels |= {"gpu.product": _sanitised(model), "gpu.replicas": "0", "gpu.sharing-strategy": "none"}
+        labels |= {"gpu.product": label_value(model), "gpu.replicas": "0", "gpu.sharing-strategy": "none"}
     if gpu.memory_bytes:
         labels["gpu.memory"] = str(gpu.memory_bytes >> 20)
     if gpu.compute[0]:
@@ -152,7 +161,7 @@ def _mig(gpus: tuple[GPU, ...], config: GpuConfig) -> dict[str, str]:
 def _invalid(gpu: GPU) -> dict[str, str]:
     """With strategy single all GPUs have to be split, and all alike; where they are not, nothing is offered."""
     return {
-        "gpu.product": f"{_sanitised(gpu.name)}-MIG-INVALID",
+        "gpu.product": f"{label_value(gpu.name)}-MIG-INVALID",
         "gpu.count": "0",
         "gpu.replicas": "0",
         "gpu.sharing-strategy": "",
@@ -165,7 +174,7 @@ def _resource(prefix: str, resource: str, parts: Sequence[str], count: int, conf
     shared = config.replicas(resource) > 1
     suffix = "-SHARED" if shared and not config.renamed(resource) else ""
     return {
-        f"{prefix}.product": "-".join(map(_sanitised, parts)) + suffix,
+        f"{prefix}.product": "-".join(map(label_value, parts)) + suffix,
         f"{prefix}.count": str(count),
         f"{prefix}.replicas": str(config.replicas(resource)),
         f"{prefix}.sharing-strategy": (config.strategy if shared else SharingStrategy.NONE).value,
@@ -175,11 +184,6 @@ def _resource(prefix: str, resource: str, parts: Sequence[str], count: int, conf
 def _mode(facts: GpuFacts) -> str:
     classes = {facts.classes.get(gpu.pci, "")[:6] for gpu in facts.gpus}
     return _MODES.get(classes.pop(), "unknown") if len(classes) == 1 else "unknown"
-
-
-def _sanitised(text: str) -> str:
-    """Spaces to dashes, and out with what no label may have."""
-    return "-".join(re.sub(r"[^A-Za-z0-9\-_. ]", "", text).split())
 
 
 def _boolean(value: bool) -> str:

@@ -1,6 +1,7 @@
 """What `gpuplane install` puts on a cluster: CRDs, accounts, the operator and a ClusterPolicy, in the order to apply.
 
-The manifests below `install/` are the single source; nothing else says what an installation is.
+The manifests below `install/` are the single source; nothing else says what an installation is. Its folders are parts
+that somebody asks for.
 """
 
 from __future__ import annotations
@@ -47,6 +48,19 @@ _RESOURCES: Final = {
             "ValidatingAdmissionPolicyBinding",
             False,
         ),
+        Resource("", "v1", "secrets", "Secret", True),
+        Resource("", "v1", "services", "Service", True),
+        Resource("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget", True),
+        Resource(
+            "admissionregistration.k8s.io", "v1", "mutatingwebhookconfigurations", "MutatingWebhookConfiguration", False
+        ),
+        Resource(
+            "admissionregistration.k8s.io",
+            "v1",
+            "validatingwebhookconfigurations",
+            "ValidatingWebhookConfiguration",
+            False,
+        ),
         Resource("apps", "v1", "deployments", "Deployment", True),
         Resource("nvidia.com", "v1", "clusterpolicies", POLICY_KIND, False),
     )
@@ -60,10 +74,15 @@ def resource_of(manifest: Mapping[str, Any]) -> Resource:
 
 # What the chart's hooks apply and remove by themselves.
 ONLY: Final = {"crds": "CustomResourceDefinition", "policy": POLICY_KIND}
+# Parts that are installed when asked for, in the order to apply; what they share comes first.
+PARTS: Final = ("shares", "admission")
+ADMISSION: Final = {"open": "Ignore", "closed": "Fail"}  # by what is asked for: failurePolicy of webhooks on pods
 
 
-def installation(*, image: str = "", settings: Iterable[str] = (), only: str | None = None) -> list[Manifest]:
-    """The manifests, or those of one kind: `only` is a key of ONLY.
+def installation(
+    *, image: str = "", settings: Iterable[str] = (), only: str | None = None, admission: str = ""
+) -> list[Manifest]:
+    """The manifests, or those of one kind: `only` is a key of ONLY, and `admission` one of ADMISSION, empty for none.
 
     `image` is what operator and operands run, this release's own when it is empty; `settings` are
     `path.to.field=value` of the policy's spec.
@@ -71,18 +90,33 @@ def installation(*, image: str = "", settings: Iterable[str] = (), only: str | N
     Raises InvalidInput for a setting without a value, and with every finding for settings that no ClusterPolicy has:
     the API server would drop them in silence.
     """
-    wanted = crds()
-    for entry in sorted(resources.files(__package__).joinpath("install").iterdir(), key=lambda entry: entry.name):
-        wanted += [document for document in yaml.safe_load_all(entry.read_text()) if document]
+    wanted = crds() + manifests()
+    for part in PARTS if admission else ():
+        wanted += manifests(part)
     for manifest in wanted:
         if manifest["kind"] == "Deployment":
             for container in manifest["spec"]["template"]["spec"]["containers"]:
                 container["image"] = image or names.IMAGE
+        for webhook in manifest.get("webhooks", ()):
+            if webhook["name"].startswith("pods."):
+                webhook["failurePolicy"] = ADMISSION[admission]
         if manifest["kind"] == POLICY_KIND:
             for setting in settings:
                 _set(manifest["spec"], setting)
             decode(ClusterPolicy, manifest)
     return [manifest for manifest in wanted if only is None or manifest["kind"] == ONLY[only]]
+
+
+def everything() -> list[Manifest]:
+    """All that an installation may have put on a cluster, in the order to apply."""
+    return [*crds(), *manifests(), *(manifest for part in PARTS for manifest in manifests(part))]
+
+
+def manifests(part: str = "") -> list[Manifest]:
+    """Those of one folder, in the order to apply."""
+    folder = resources.files(__package__).joinpath("install", part)
+    entries = sorted((entry for entry in folder.iterdir() if entry.is_file()), key=lambda entry: entry.name)
+    return [document for entry in entries for document in yaml.safe_load_all(entry.read_text()) if document]
 
 
 def _set(spec: Manifest, setting: str) -> None:

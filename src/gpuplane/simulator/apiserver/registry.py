@@ -317,7 +317,8 @@ class Registry:
             new = copy(lifecycle.prepare_update(info, old, given, subresource))
             self._prune(info, rules, new, old, write)
             rules.default(new)
-            new = await self._admit("UPDATE", kind, namespace, name, subresource, new, old, write)
+            if subresource != "binding":  # admitted as what it is, before it came here
+                new = await self._admit("UPDATE", kind, namespace, name, subresource, new, old, write)
             if "generation" in old["metadata"] and lifecycle.wanted(info, old) == lifecycle.wanted(info, new):
                 # What a client writes in its own spelling (a quantity 1 for "1") is no change once it is canonical.
                 new["metadata"]["generation"] = old["metadata"]["generation"]

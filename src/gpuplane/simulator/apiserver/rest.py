@@ -312,7 +312,8 @@ class Rest:
             raise failure.method_not_allowed()
         obj = parse_object(request, await request.body())
         if kind.info.plural == "bindings":
-            await bind(self.registry, namespace, (obj.get("metadata") or {}).get("name", ""), obj, self._write(request))
+            name = (obj.get("metadata") or {}).get("name", "")
+            await bind(self.registry, namespace, name, obj, self._write(request), kind.info)
             return json_response({**_done(), "code": 201}, 201)
         review = self.registry.hooks.reviews.get(kind.info.plural)
         if review is None:

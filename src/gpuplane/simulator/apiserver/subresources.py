@@ -7,8 +7,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from gpuplane.simulator.apiserver import failure
+from gpuplane.simulator.apiserver.builtin import ResourceInfo
 from gpuplane.simulator.apiserver.failure import ApiFailure, conflict
+from gpuplane.simulator.apiserver.hooks import AdmissionRequest
 from gpuplane.simulator.apiserver.kinds import Kind
 from gpuplane.simulator.apiserver.lifecycle import check_uid
 from gpuplane.simulator.apiserver.registry import Delete, Registry, Write
@@ -86,13 +90,18 @@ def with_scale(kind: Kind, obj: Object, scale: Object) -> Object:
 
 
 # -- pods --------------------------------------------------------------------------------------------------------
-async def bind(registry: Registry, namespace: str, name: str, binding: Object, write: Write) -> Entry:
+async def bind(
+    registry: Registry, namespace: str, name: str, binding: Object, write: Write, posted: ResourceInfo | None = None
+) -> Entry:
     """Set a pod's node; annotations and labels of the Binding travel in the same write.
+
+    Admission sees the Binding, not the pod. `posted` is the resource `bindings` for one that was posted there.
 
     Raises ApiFailure 409 for a pod that is bound, gated, going or another than the one that is meant.
     """
     kind = registry.kinds.find("pods")
     info = kind.info
+    binding = await _admitted(registry, posted or info, namespace, name, binding, write)
     target = binding.get("target") or {}
     node = target.get("name")
     metadata = binding.get("metadata") or {}
@@ -136,6 +145,21 @@ async def bind(registry: Registry, namespace: str, name: str, binding: Object, w
         }
 
     return await registry.update_entry(kind, namespace, name, change, "binding", write)
+
+
+async def _admitted(
+    registry: Registry, info: ResourceInfo, namespace: str, name: str, binding: Object, write: Write
+) -> Object:
+    admission, subresource = registry.hooks.admission, "binding" if info.plural == "pods" else ""
+    if admission is None or not admission.wanted(info, "CREATE", subresource):
+        return binding
+    of_kind = msgspec.structs.replace(info, kind="Binding")
+    request = AdmissionRequest(
+        "CREATE", of_kind, subresource, namespace, name, binding, None, write.user, write.dry_run, {}, write.warnings
+    )
+    request.obj = await admission.mutate(request)
+    await admission.validate(request)
+    return request.obj or {}
 
 
 def _binding_conflict(info: Any, name: str, message: str) -> ApiFailure:
