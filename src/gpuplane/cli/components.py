@@ -39,8 +39,13 @@ OTHERS: Final[dict[str, Component]] = {
     "operator": Component(
         "gpuplane.operator.operator", "turns a ClusterPolicy into prepared nodes", ("kubeconfig", "port")
     ),
-    "admission": Component(
-        "gpuplane.admission", "refuses pods that can never run, understands those of old", ("kubeconfig", "port")
+    "scheduler": Component(
+        "gpuplane.scheduler",
+        "places pods with GPUs for kube-scheduler, as its extender",
+        (
+            *("kubeconfig", "port", "tls-cert-file", "tls-private-key-file", "client-ca-file"),
+            *("node-policy", "gpu-policy", "print-config", "url"),
+        ),
     ),
     "cluster": Component(
         "gpuplane.simulator.controlplane", "embedded API server, controllers and scheduler", ("config",)

@@ -158,11 +158,6 @@ def _real(commands: Any) -> None:
     install.add_argument("--dry-run", action="store_true", help="print the manifests instead of applying them")
     install.add_argument("--wait", action="store_true", help="until every GPU node is ready")
     install.set_defaults(command=lazy("install", "install"))
-    install.add_argument(
-        "--admission",
-        choices=["open", "closed"],
-        help="with the webhook that refuses pods which can never run; open lets pods pass while it is away",
-    )
 
     uninstall = commands.add_parser(
         "uninstall", parents=parents, help="take gpuplane off the cluster, every node as it was"
@@ -273,6 +268,7 @@ def _run(commands: Any) -> None:
         part.set_defaults(command=lazy("run", "run"), component=name)
 
 
+_POLICIES: Final = ("opportunity", "fragmentation", "tightest", "spread", "topology")
 _RUN_FLAGS: Final[dict[str, dict[str, Any]]] = {
     "node-name": {"default": "", "help": "the node it works for (default: $NODE_NAME)"},
     "host-root": {
@@ -283,5 +279,22 @@ _RUN_FLAGS: Final[dict[str, dict[str, Any]]] = {
     },
     "config": {"type": Path, "metavar": "FILE", "help": "the component's configuration file"},
     "port": {"type": int, "help": "port to serve on"},
+    "tls-cert-file": {"type": Path, "metavar": "FILE", "help": "serve HTTPS with this certificate, in PEM"},
+    "tls-private-key-file": {"type": Path, "metavar": "FILE", "help": "its key; both are read anew when they change"},
+    "client-ca-file": {
+        "type": Path, "metavar": "FILE", "help": "with HTTPS: take calls only with a certificate of this authority",
+    },
+    "node-policy": {
+        "choices": _POLICIES, "default": "tightest", "help": "how nodes are chosen (default: %(default)s)",
+    },
+    "gpu-policy": {
+        "choices": _POLICIES, "default": "", "help": "how GPUs of a node are chosen (default: as --node-policy)",
+    },
+    "print-config": {
+        "choices": ["kube", "policy", "second"], "default": "",
+        "help": "print what kube-scheduler has to be told, and end: its configuration (kube), the file of releases "
+        "before 1.23 (policy), or a second scheduler beside it (second)",
+    },
+    "url": {"default": "", "help": "with --print-config: where kube-scheduler reaches it (default: the Service)"},
     "uninstall": {"action": "store_true", "help": "undo what this component did to the node, and end"},
 }  # fmt: skip

@@ -26,7 +26,7 @@ BUSY = ("cluster", "light-nodes", "operator")
 Run = Callable[[], Awaitable[None]]
 
 # Many connections in one process: uvloop takes a third off their cost. A node's own processes start quicker without it.
-_BUSY = ("cluster", "light-nodes", "operator")
+_BUSY = ("cluster", "light-nodes", "operator", "scheduler")
 
 
 def run(options: Namespace, screen: Terminal) -> int:
