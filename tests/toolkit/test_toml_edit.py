@@ -178,3 +178,13 @@ def test_any_text_edited_can_be_stripped_to_the_same_bytes(
         return
     if new != text:
         assert edit.strip(new, {"imports": "/ours"}) == text
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+def test_what_was_written_below_ours_stays_a_line_of_its_own(newline: str) -> None:
+    text = f"version = 2{newline}# theirs"
+    below = f"[mine]{newline}a = 1{newline}"
+    with_line = edit.set_value("version = 2", (), "x", 1, "f") + newline + below
+    assert edit.strip(with_line, {}) == f"version = 2\n{below}"
+    with_block = edit.append_tables(text, {"ours": {"x": 1}}, "f") + below
+    assert edit.strip(with_block, {}) == f"{text}{newline}{below}"

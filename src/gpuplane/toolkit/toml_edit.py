@@ -182,8 +182,13 @@ def strip_marks(text: str) -> str:
     """As `strip`, without elements of arrays; for a text that is no TOML but the template of one, too."""
     begin, end = re.escape(_BEGIN), re.escape(_END)
     mark = re.escape(MARK)
-    joint = rf"(?:\r?\n{mark}: no newline before\r?\n)?"
-    text = re.sub(rf"{joint}^{begin}\r?\n(?:.*\r?\n)*?{end}\r?\n?", "", text, flags=re.MULTILINE)
+    joint = rf"(?P<joint>\r?\n)(?:{mark}: no newline before\r?\n)"
+
+    def cut(found: re.Match[str]) -> str:
+        # what somebody wrote below our block stays a line of its own
+        return found["joint"] if found["joint"] and found.end() < len(found.string) else ""
+
+    text = re.sub(rf"(?:{joint})?(?:^{begin}\r?\n(?:.*\r?\n)*?{end}\r?\n?)+", cut, text, flags=re.MULTILINE)
     text = re.sub(rf"^([ \t]*[^\s=]+[ \t]*=[ \t]*)\S.*?  {mark}: was (.*)$", r"\1\2", text, flags=re.MULTILINE)
     last = re.escape(_LAST)
     text = re.sub(rf"\r?\n[^\n]*  {last}\Z", "", text)
