@@ -47,6 +47,9 @@ OTHERS: Final[dict[str, Component]] = {
             *("node-policy", "gpu-policy", "print-config", "url"),
         ),
     ),
+    "admission": Component(
+        "gpuplane.admission", "refuses pods that can never run, understands those of old", ("kubeconfig", "port")
+    ),
     "cluster": Component(
         "gpuplane.simulator.controlplane", "embedded API server, controllers and scheduler", ("config",)
     ),

@@ -158,6 +158,11 @@ def _real(commands: Any) -> None:
     install.add_argument("--dry-run", action="store_true", help="print the manifests instead of applying them")
     install.add_argument("--wait", action="store_true", help="until every GPU node is ready")
     install.set_defaults(command=lazy("install", "install"))
+    install.add_argument(
+        "--admission",
+        choices=["open", "closed"],
+        help="with the webhook that refuses pods which can never run; open lets pods pass while it is away",
+    )
 
     uninstall = commands.add_parser(
         "uninstall", parents=parents, help="take gpuplane off the cluster, every node as it was"
