@@ -20,7 +20,7 @@ import msgspec
 
 from gpuplane.errors import Retryable
 from gpuplane.sharing.assignment import Assignment
-from gpuplane.sharing.node import Gpu, NodeState
+from gpuplane.sharing.node import Gpu, NodeState, healthy
 from gpuplane.sharing.request import WHOLE
 
 _JOURNAL: Final = 65_536
@@ -47,6 +47,7 @@ class _Hold(msgspec.Struct):
 class _Node(msgspec.Struct):
     known: bool = False
     gpus: tuple[Gpu, ...] = ()
+    usable: tuple[int, ...] = ()
     core: list[int] = []  # held of each GPU
     memory: list[int] = []
     cpu_milli: int | None = None  # capacity for pods, None: not told
@@ -60,7 +61,8 @@ class _Node(msgspec.Struct):
 class Ledger:
     """Nodes, their GPUs, and the pods and reservations that hold them."""
 
-    def __init__(self) -> None:
+    def __init__(self, scale: int = WHOLE) -> None:
+        self.scale = scale  # what the core of one GPU counts
         self._nodes: dict[str, _Node] = {}
         self._pods: dict[str, _Hold] = {}
         self._journal: list[str] = []
@@ -77,6 +79,7 @@ class Ledger:
         if (node.known, node.gpus, node.cpu_milli, node.host_memory_mib) == (True, listed, cpu_milli, host_memory_mib):
             return
         node.known, node.gpus, node.cpu_milli, node.host_memory_mib = True, listed, cpu_milli, host_memory_mib
+        node.usable = healthy(listed)
         node.core, node.memory = [0] * len(listed), [0] * len(listed)
         for pod in node.pods:
             self._count(node, self._pods[pod])
@@ -99,7 +102,7 @@ class Ledger:
         if node is None or not node.known:
             return None
         if node.state is None:
-            node.state = _state(name, node)
+            node.state = _state(name, node, self.scale)
         return node.state
 
     def nodes(self) -> Iterator[NodeState]:
@@ -225,7 +228,7 @@ class Ledger:
             position = by_uuid.get(uuid) if uuid else by_index.get(index)
             if position is not None:
                 # A whole GPU comes with its memory, also where the annotation does not know how much that is.
-                memory = max(memory, node.gpus[position].memory_mib) if core >= WHOLE else memory
+                memory = max(memory, node.gpus[position].memory_mib) if core >= self.scale else memory
                 counted.append((position, core, memory))
                 node.core[position] += core
                 node.memory[position] += memory
@@ -244,15 +247,17 @@ class Ledger:
             del self._nodes[name]
 
 
-def _state(name: str, node: _Node) -> NodeState:
+def _state(name: str, node: _Node, scale: int) -> NodeState:
     cpu, memory = node.cpu_milli, node.host_memory_mib
     return NodeState(
-        name=name,
-        gpus=node.gpus,
-        core=tuple(max(0, WHOLE - held) for held in node.core),
-        memory=tuple(max(0, gpu.memory_mib - held) for gpu, held in zip(node.gpus, node.memory, strict=True)),
-        cpu_milli=None if cpu is None else max(0, cpu - node.cpu_held),
-        host_memory_mib=None if memory is None else max(0, memory - node.host_memory_held),
+        name,
+        node.gpus,
+        tuple([max(0, scale - held) for held in node.core]),
+        tuple([max(0, gpu.memory_mib - held) for gpu, held in zip(node.gpus, node.memory, strict=True)]),
+        scale,
+        None if cpu is None else max(0, cpu - node.cpu_held),
+        None if memory is None else max(0, memory - node.host_memory_held),
+        node.usable,
     )
 
 
@@ -274,15 +279,15 @@ def violations(ledger: Ledger) -> list[str]:
                 wrong.append(f"{pod} holds {core}% of GPU {uuid or index}, which {name} does not have")
                 continue
             held = sums[name][found[0]]
-            whole = state.gpus[found[0]].memory_mib if core >= WHOLE else 0
+            whole = state.gpus[found[0]].memory_mib if core >= ledger.scale else 0
             sums[name][found[0]] = held[0] + core, held[1] + max(memory, whole)
     for name, state in states.items():
         for gpu, (core, memory), free, left in zip(state.gpus, sums[name], state.core, state.memory, strict=True):
             at = f"{name}/{gpu.index}"
-            if core > WHOLE:
+            if core > ledger.scale:
                 wrong.append(f"{at} is held to {core}% core")
             if memory > gpu.memory_mib:
                 wrong.append(f"{at} is held to {memory} of {gpu.memory_mib} MiB")
-            if (free, left) != (max(0, WHOLE - core), max(0, gpu.memory_mib - memory)):
-                wrong.append(f"{at} shows {free}% and {left} MiB free, and its pods leave {WHOLE - core}%")
+            if (free, left) != (max(0, ledger.scale - core), max(0, gpu.memory_mib - memory)):
+                wrong.append(f"{at} shows {free}% and {left} MiB free, and its pods leave {ledger.scale - core}%")
     return wrong

@@ -43,12 +43,18 @@ class NodeState(msgspec.Struct, frozen=True, gc=False):
     scale: int = 100
     cpu_milli: int | None = None
     host_memory_mib: int | None = None
+    usable: tuple[int, ...] | None = None  # positions of the healthy GPUs, where somebody has looked already
 
 
 def empty(name: str, gpus: Iterable[Gpu], scale: int = 100) -> NodeState:
     """The node with nothing held."""
     listed = tuple(gpus)
     return NodeState(name, listed, (scale,) * len(listed), tuple(gpu.memory_mib for gpu in listed), scale)
+
+
+def healthy(gpus: Iterable[Gpu]) -> tuple[int, ...]:
+    """The positions of the GPUs that are usable."""
+    return tuple(at for at, gpu in enumerate(gpus) if not gpu.fault)
 
 
 def gpus_of(node: GPUNode) -> tuple[Gpu, ...]:

@@ -79,6 +79,11 @@ class Request(msgspec.Struct, frozen=True):
     cpu_milli: int = 0
     host_memory_mib: int = 0
 
+    @property
+    def selects(self) -> bool:
+        """Whether not every GPU will do."""
+        return bool(self.models or self.not_models or self.uuids or self.not_uuids)
+
     def __bool__(self) -> bool:
         return bool(self.asks)
 

@@ -1,12 +1,13 @@
-"""What a placement policy is: an order of GPUs within a node, and a score of the outcome for the node.
+"""What a placement policy is: an order of GPUs within a node, and a value of the outcome by which nodes are compared.
 
 A policy never decides whether something fits; `gpuplane.sharing.placement.fit` does, the same for all of them.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from typing import Protocol
+from typing import ClassVar, Final
 
 import msgspec
 
@@ -14,22 +15,38 @@ from gpuplane.sharing.assignment import Assignment
 from gpuplane.sharing.node import NodeState
 from gpuplane.sharing.request import Ask, Request
 
-BEST = 100  # scores are 0-100, higher is better; `/prioritize` scales them
+BEST: Final = 100  # of scores, which are 0-100; `/prioritize` scales them
 
 
-class Policy(Protocol):
+class Policy(ABC):
     """One way to prefer GPUs and nodes. Pure: the same arguments, the same answer."""
 
-    name: str
+    name: ClassVar[str]
+    in_order: ClassVar[bool] = False  # containers are placed as they stand in the pod, not the largest first
 
+    @abstractmethod
     def order(self, node: NodeState, ask: Ask, fitting: Sequence[int]) -> Iterable[int]:
         """The GPUs `fitting` (positions in `node.gpus`) for a share, the preferred one first."""
 
+    @abstractmethod
     def choose(self, node: NodeState, ask: Ask, free: Sequence[int]) -> tuple[int, ...]:
         """`ask.gpus` of the wholly free GPUs `free`, of which there are enough."""
 
-    def score(self, before: NodeState, after: NodeState, request: Request) -> int:
-        """How good it is to take `before` to `after`, 0-100, to compare nodes by."""
+    @abstractmethod
+    def value(self, before: NodeState, after: NodeState, request: Request) -> float:
+        """How good it is to take `before` to `after`: to compare nodes by for one request, higher is better."""
+
+    def quick(self, node: NodeState, ask: Ask, request: Request, fitting: Sequence[int]) -> tuple[int, float] | None:
+        """For a pod that is one share: the best of the GPUs `fitting`, which are not empty, with the value.
+
+        The same as `order` and `value` say, without making the node after it; None from policies that need no such
+        short cut.
+        """
+        return None
+
+    def score(self, value: float) -> int:
+        """The value as 0-100, for people and for kube-scheduler."""
+        return max(0, min(BEST, round(value)))
 
 
 class Lack(msgspec.Struct, frozen=True):
@@ -44,7 +61,7 @@ class Lack(msgspec.Struct, frozen=True):
     memory_mib: int = 0
 
 
-REASONS = {
+REASONS: Final = {
     "lost": "not usable",
     "model": "of another model",
     "uuid": "not one of those it names",
@@ -64,7 +81,8 @@ class Refusal(msgspec.Struct, frozen=True):
 
 
 class Placement(msgspec.Struct, frozen=True):
-    """What the pod would hold on the node, and how good that is by the policy, 0-100."""
+    """What the pod would hold on the node, and how good: `score` is 0-100, `value` finer, both by the policy."""
 
     assignment: Assignment
     score: int
+    value: float = 0.0

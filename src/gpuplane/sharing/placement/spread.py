@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from gpuplane.sharing.node import NodeState
-from gpuplane.sharing.placement.policy import BEST
+from gpuplane.sharing.placement.policy import BEST, Policy
 from gpuplane.sharing.request import Ask, Request
 
 
-class Spread:
+class Spread(Policy):
     name = "spread"
 
     def order(self, node: NodeState, ask: Ask, fitting: Sequence[int]) -> Iterable[int]:
@@ -18,7 +18,7 @@ class Spread:
     def choose(self, node: NodeState, ask: Ask, free: Sequence[int]) -> tuple[int, ...]:
         return tuple(free[: ask.gpus])
 
-    def score(self, before: NodeState, after: NodeState, request: Request) -> int:
+    def value(self, before: NodeState, after: NodeState, request: Request) -> float:
         """The more is left, the better."""
         capacity = len(after.gpus) * after.scale
-        return sum(after.core) * BEST // capacity if capacity else 0
+        return sum(after.core) * BEST / capacity if capacity else 0

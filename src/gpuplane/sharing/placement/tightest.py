@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from gpuplane.sharing.node import NodeState
-from gpuplane.sharing.placement.policy import BEST
+from gpuplane.sharing.placement.policy import BEST, Policy
 from gpuplane.sharing.request import Ask, Request
 
 
-class Tightest:
+class Tightest(Policy):
     name = "tightest"
+    in_order = True
 
     def order(self, node: NodeState, ask: Ask, fitting: Sequence[int]) -> Iterable[int]:
         return sorted(fitting, key=lambda at: (node.core[at], node.memory[at], at))
@@ -22,10 +23,10 @@ class Tightest:
     def choose(self, node: NodeState, ask: Ask, free: Sequence[int]) -> tuple[int, ...]:
         return tuple(free[: ask.gpus])
 
-    def score(self, before: NodeState, after: NodeState, request: Request) -> int:
+    def value(self, before: NodeState, after: NodeState, request: Request) -> float:
         """The fuller the node was, the better."""
         capacity = len(before.gpus) * before.scale
-        return BEST - sum(before.core) * BEST // capacity if capacity else 0
+        return BEST - sum(before.core) * BEST / capacity if capacity else 0
 
 
 def node_order(node: NodeState) -> tuple[int, int, str]:

@@ -14,7 +14,7 @@ from math import comb
 from typing import Final
 
 from gpuplane.sharing.node import Gpu, NodeState
-from gpuplane.sharing.placement.policy import BEST
+from gpuplane.sharing.placement.policy import BEST, Policy
 from gpuplane.sharing.request import Ask, Request
 
 _CLOSENESS: Final = {"SYS": 1, "NODE": 2, "PHB": 3, "PXB": 4, "PIX": 5}
@@ -22,7 +22,7 @@ _CLOSENESS_OF_A_LANE: Final = 10
 _MOST_SETS: Final = 13_000  # 8 of 16 GPUs; beyond it one GPU after the other is added
 
 
-class Topology:
+class Topology(Policy):
     name = "topology"
 
     def order(self, node: NodeState, ask: Ask, fitting: Sequence[int]) -> Iterable[int]:
@@ -35,16 +35,16 @@ class Topology:
     def choose(self, node: NodeState, ask: Ask, free: Sequence[int]) -> tuple[int, ...]:
         return nearest(node.gpus, tuple(free), ask.gpus)
 
-    def score(self, before: NodeState, after: NodeState, request: Request) -> int:
+    def value(self, before: NodeState, after: NodeState, request: Request) -> float:
         """How near the wholly free GPUs that are left stay to each other, of what the node has."""
         whole = tuple(range(len(after.gpus)))
         left = tuple(at for at in whole if after.core[at] == after.scale)
         matrix = closeness(after.gpus)
         best = _near(matrix, whole)
         if not best:
-            return BEST - sum(before.core) * BEST // (before.scale * max(1, len(before.gpus)))
+            return BEST - sum(before.core) * BEST / (before.scale * max(1, len(before.gpus)))
         kept, had = _near(matrix, left), _near(matrix, tuple(at for at in whole if before.core[at] == before.scale))
-        return BEST - (had - kept) * BEST // best
+        return BEST - (had - kept) * BEST / best
 
 
 @lru_cache(maxsize=65_536)

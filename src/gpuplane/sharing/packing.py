@@ -1,0 +1,149 @@
+"""The openb packing experiment: pods arrive one after the other, none leaves, and what is left over is measured.
+
+Each pod that fits somewhere is placed by a policy, with the ledger and the placement that a cluster has; one that does
+not fit is dropped. Measured is how much of the GPUs is held when so much has arrived (in percent of what the GPUs are),
+as in "Beware of Fragmentation" (USENIX ATC 2023) and its published results: each arrival is a row, rows whose arrived
+load rounds to the same percent are averaged.
+
+Core counts 1000 to a GPU here. Without an order of arrival, pods are shuffled by the seed and then drawn anew, each as
+likely as the other, until `inflate` times the GPUs have been asked for.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+import msgspec
+
+from gpuplane.sharing.ledger import Ledger
+from gpuplane.sharing.node import Gpu
+from gpuplane.sharing.placement.fragmentation import Fragmentation
+from gpuplane.sharing.placement.mix import Mix
+from gpuplane.sharing.placement.named import named
+from gpuplane.sharing.placement.policy import Policy
+from gpuplane.sharing.placement.ranking import Ranking
+from gpuplane.sharing.request import Ask, Request
+
+MILLI: Final = 1000
+ROWS: Final = (90, 100, 110, 120, 130)  # percent arrived
+
+
+class Machine(msgspec.Struct, frozen=True):
+    name: str
+    cpu_milli: int
+    memory_mib: int
+    gpus: int
+    model: str
+
+
+class Job(msgspec.Struct, frozen=True):
+    """A pod of the trace: `gpus` GPUs, `milli` of each; several GPUs are whole ones. `models` are any-of."""
+
+    name: str
+    cpu_milli: int
+    memory_mib: int
+    gpus: int
+    milli: int
+    models: tuple[str, ...] = ()
+
+    @property
+    def load(self) -> int:
+        return self.gpus * self.milli
+
+    def request(self) -> Request:
+        asks = (Ask("pod", self.load, scale=MILLI),) if self.load else ()
+        return Request(asks, models=self.models, cpu_milli=self.cpu_milli, host_memory_mib=self.memory_mib)
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """`allocated` by percent arrived, None for what never arrived; `fragments` in percent of all GPUs, at the end."""
+
+    allocated: dict[int, float | None]
+    fragments: float
+    arrived: int
+    placed: int
+
+
+def arrivals(jobs: Sequence[Job], machines: Iterable[Machine], seed: int, inflate: float) -> list[Job]:
+    """The jobs in a random order, then some of them again."""
+    chance = random.Random(seed)
+    found = sorted(jobs, key=lambda job: job.name)
+    chance.shuffle(found)
+    wanted = inflate * MILLI * sum(machine.gpus for machine in machines)
+    load = sum(job.load for job in found)
+    if not load:
+        return found
+    while True:
+        job = chance.choice(jobs)
+        if load + job.milli > wanted:
+            return found
+        load += job.load
+        found.append(job)
+
+
+def shuffled(machines: Iterable[Machine], seed: int) -> list[Machine]:
+    found = sorted(machines, key=lambda machine: machine.name)
+    random.Random(~seed).shuffle(found)
+    return found
+
+
+class Experiment:
+    """One run; `steps` yields after each arrival, `outcome` is what it came to."""
+
+    def __init__(self, machines: Sequence[Machine], jobs: Sequence[Job], arriving: Sequence[Job], policy: str) -> None:
+        """
+        Args:
+            jobs: the trace, from which the mix of requests is known.
+            arriving: what arrives, in order.
+        """
+        self._arriving = arriving
+        self._requests = {job: job.request() for job in {*jobs, *arriving}}
+        self.ledger = Ledger(MILLI)
+        for machine in machines:
+            gpus = tuple(Gpu(at, f"{machine.name}/{at}", machine.model) for at in range(machine.gpus))
+            self.ledger.set_node(machine.name, gpus, cpu_milli=machine.cpu_milli, host_memory_mib=machine.memory_mib)
+        self._mix = Mix()
+        for job in jobs:
+            self._mix.seen(self._requests[job])
+        nodes = list(self.ledger.nodes())
+        self.policy: Policy = named(policy, self._mix, [node.gpus for node in nodes], MILLI)
+        self._ranking = Ranking(self.ledger, [node.name for node in nodes], self.policy)
+        self._total = MILLI * sum(machine.gpus for machine in machines)
+        self._rows: dict[int, list[float]] = {}
+        self._placed = 0
+
+    def steps(self) -> Iterator[None]:
+        arrived = held = 0
+        for number, job in enumerate(self._arriving):
+            request = self._requests[job]
+            placement = self._ranking.best(request)
+            arrived += job.load
+            if placement is not None:
+                held += job.load
+                self._placed += 1
+                assignment = placement.assignment
+                self.ledger.hold(
+                    str(number),
+                    assignment.node,
+                    assignment,
+                    cpu_milli=request.cpu_milli,
+                    host_memory_mib=request.host_memory_mib,
+                )
+            percent = round(arrived * 100 / self._total)
+            self._rows.setdefault(percent, []).append(round(held * 100 / self._total, 2))
+            yield
+
+    def outcome(self) -> Outcome:
+        measure = Fragmentation(self._mix)
+        fragments = sum(measure.fragments(node, node.core, node.cpu_milli) for node in self.ledger.nodes())
+        # As in the published analysis: where no arrival rounds to a percent, its neighbours stand in.
+        near = {row: self._rows.get(row - 1, []) + self._rows.get(row + 1, []) for row in ROWS}
+        allocated = {row: self._rows.get(row) or near[row] for row in ROWS}
+        return Outcome(
+            allocated={row: round(sum(some) / len(some), 2) if some else None for row, some in allocated.items()},
+            fragments=round(fragments * 100 / self._total, 2),
+            arrived=len(self._arriving),
+            placed=self._placed,
+        )

@@ -1,0 +1,138 @@
+"""opportunity: ours, and the default: a pod goes where it costs the least of what later pods could have had there.
+
+A node is worth what its free parts are worth (see `prices`: dual prices of a linear program over the expected mix),
+less the GPUs that its CPU will not suffice for: an idle GPU on a node whose CPU is used up helps nobody. A pod goes
+where the node's worth falls least; of nodes that are alike to the first, so that machines fill one after the other and
+whole ones stay free for those who need many GPUs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from typing import Final
+
+from gpuplane.sharing.node import Gpu, NodeState
+from gpuplane.sharing.placement.mix import Mix, Shape
+from gpuplane.sharing.placement.policy import BEST, Policy
+from gpuplane.sharing.placement.prices import UNITS, Kind, Worth, solve
+from gpuplane.sharing.placement.room import room, room_after
+from gpuplane.sharing.placement.topology import nearest
+from gpuplane.sharing.request import Ask, Request, matches
+
+_PRECISION: Final = 1000  # worths are kept as whole thousandths of a unit: what is alike must be exactly alike
+_GPU: Final = UNITS * _PRECISION  # the worth of a GPU, were everything asked for
+_CROWDED: Final = 1.02  # prices are those of a cluster that is asked for a little more than it has
+_MOST_KINDS: Final = 40  # rarer ones count as the nearest that asks no model
+_EVERY_MODEL: Final = ""
+# What is expected while nothing was seen: (core in percent, how often).
+_PRIOR: Final = ((100, 5.0), (50, 2.0), (30, 1.0), (25, 1.0), (20, 1.0), (10, 1.0))
+
+
+class Opportunity(Policy):
+    name = "opportunity"
+
+    def __init__(self, worth: Worth, cpu_per_gpu: float) -> None:
+        self._worth = {model: tuple(round(value * _PRECISION) for value in table) for model, table in worth.items()}
+        self._cpu_per_gpu = cpu_per_gpu  # milli-CPU that pods take with a GPU; 0: not known
+        self._any = self._worth.get(_EVERY_MODEL) or max(self._worth.values(), default=(0,) * (UNITS + 1))
+
+    def order(self, node: NodeState, ask: Ask, fitting: Sequence[int]) -> Iterable[int]:
+        free = room(node)
+        return sorted(fitting, key=lambda at: (self._loss(node, free, at, ask), free[at], at))
+
+    def choose(self, node: NodeState, ask: Ask, free: Sequence[int]) -> tuple[int, ...]:
+        return nearest(node.gpus, tuple(free), ask.gpus)
+
+    def value(self, before: NodeState, after: NodeState, request: Request) -> float:
+        return self._node(after) - self._node(before)
+
+    def quick(self, node: NodeState, ask: Ask, request: Request, fitting: Sequence[int]) -> tuple[int, float] | None:
+        free = room(node)
+        least, chosen = 0, -1
+        for at in fitting:
+            loss = self._loss(node, free, at, ask)
+            if chosen < 0 or loss < least or (loss == least and free[at] < free[chosen]):
+                least, chosen = loss, at
+        value = float(-least)
+        if node.cpu_milli is not None:
+            left = sum(free)
+            value += self._idle(left, node.cpu_milli, node.scale)
+            left += room_after(node, ask, chosen) - free[chosen]
+            value -= self._idle(left, node.cpu_milli - request.cpu_milli, node.scale)
+        return chosen, value
+
+    def score(self, value: float) -> int:
+        return round(BEST * _GPU / (_GPU + max(0.0, -value)))
+
+    def _loss(self, node: NodeState, free: tuple[int, ...], at: int, ask: Ask) -> int:
+        """What the share costs of its GPU's worth."""
+        table = self._worth.get(node.gpus[at].model, self._any)
+        scale = node.scale
+        return table[free[at] * UNITS // scale] - table[room_after(node, ask, at) * UNITS // scale]
+
+    def _node(self, node: NodeState) -> float:
+        free = room(node)
+        worth = 0
+        for gpu, left in zip(node.gpus, free, strict=True):
+            if left:
+                worth += self._worth.get(gpu.model, self._any)[left * UNITS // node.scale]
+        return worth if node.cpu_milli is None else worth - self._idle(sum(free), node.cpu_milli, node.scale)
+
+    def _idle(self, free: int, cpu_milli: int, scale: int) -> float:
+        """The GPUs that lie idle when the node's CPU is used up, as worth."""
+        if not self._cpu_per_gpu:
+            return 0.0
+        idle = free / scale - cpu_milli / self._cpu_per_gpu
+        return round(idle * _GPU, 3) if idle > 0 else 0.0
+
+
+def learn(mix: Mix, gpus: Iterable[tuple[Gpu, ...]], scale: int = 100) -> Opportunity:
+    """The policy for the mix of requests seen and the nodes' GPUs."""
+    steps = learning(mix, gpus, scale)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            result: Opportunity = end.value
+            return result
+
+
+def learning(mix: Mix, gpus: Iterable[tuple[Gpu, ...]], scale: int = 100) -> Generator[None, None, Opportunity]:
+    """The same in steps of about a millisecond; the generator's value is the policy."""
+    capacity, memory = dict[str, int](), dict[str, int]()
+    for node in gpus:
+        for gpu in node:
+            capacity[gpu.model] = capacity.get(gpu.model, 0) + 1
+            memory[gpu.model] = max(memory.get(gpu.model, 0), gpu.memory_mib)
+    asked = {shape: count for shape, count in mix.counts.items() if shape.gpus}
+    if not asked:
+        asked = {Shape(0, 1, core * scale // 100): count for core, count in _PRIOR}
+    demand = _kinds(asked, memory, scale)
+    if all(not kind.models for kind in demand):
+        capacity = {_EVERY_MODEL: sum(capacity.values())}
+    units = sum(kind.units * count for kind, count in demand.items())
+    crowd = _CROWDED * UNITS * sum(capacity.values()) / units
+    worth = yield from solve(capacity, {kind: count * crowd for kind, count in demand.items()})
+    held = sum(count * shape.gpus * shape.core for shape, count in asked.items()) / scale
+    return Opportunity(worth, sum(count * shape.cpu_milli for shape, count in asked.items()) / held)
+
+
+def _kinds(asked: Mapping[Shape, float], memory: Mapping[str, int], scale: int) -> dict[Kind, float]:
+    """What the shapes ask of single GPUs."""
+    found: dict[Kind, float] = {}
+    for shape, count in asked.items():
+        models = frozenset(model for model in memory if any(matches(model, wanted) for wanted in shape.models))
+        largest = max((memory[model] for model in models or memory), default=0)
+        units = -(-shape.core * UNITS // scale)
+        if largest and shape.core < scale:
+            units = max(units, min(UNITS, -(-shape.memory_mib * UNITS // largest)))
+        if shape.models and not models:
+            continue  # no GPU of the cluster will ever do
+        kind = Kind(units, models if len(models) < len(memory) else frozenset())
+        found[kind] = found.get(kind, 0.0) + count * shape.gpus
+    common = sorted(found, key=lambda kind: (-found[kind], -kind.units, sorted(kind.models)))
+    for kind in common[_MOST_KINDS:]:
+        rest = Kind(kind.units)
+        count = found.pop(kind)
+        found[rest] = found.get(rest, 0.0) + count
+    return found
