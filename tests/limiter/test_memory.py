@@ -30,7 +30,8 @@ def test_nvml_shows_the_share_in_both_forms(machine) -> None:
         import pynvml
         pynvml.nvmlInit()
         handle = pynvml.nvmlDeviceGetHandleByIndex(0)
-        first, second = pynvml.nvmlDeviceGetMemoryInfo(handle), pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2)
+        first = pynvml.nvmlDeviceGetMemoryInfo(handle)
+        second = pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2)
         answer([[m.total, m.free, m.used] for m in (first, second)] + [second.reserved])
         """,
         share,

@@ -58,6 +58,7 @@ EXPORT CUresult cuInit(unsigned flags)
 			if (!handlers)
 				handlers = !pthread_atfork(NULL, NULL, forked);
 			cuda_active = true;
+			gate_setup(device_count);
 		} else if (page_lacks(SAY_SLOTS, "all %d slots of the usage page are taken", PAGE_SLOTS) == REFUSED) {
 			result = CUDA_SYSTEM_NOT_READY;
 		}

@@ -1,13 +1,101 @@
-/* The way to the GPU's time: what every launch passes. */
+/*
+ * The way to a GPU's time, that every launch passes (launch.c, graph.c), its slow side (gate.c), and the threads that end
+ * a turn (keeper.c).
+ *
+ * A launch goes straight through while the turn lasts and the thread has launches left of its batch: one shared load and
+ * a comparison with the processor's counter. Otherwise it comes to gate_wait, which bounds what is in flight and waits
+ * for the next turn. A thread that is between the check and the driver when the gate closes may be one kernel late.
+ */
 #ifndef GPUPLANE_GATE_H
 #define GPUPLANE_GATE_H
 
+#include "../lease.h"
 #include "cuda.h"
 
-void gate_pass(CUstream stream, bool per_thread);
-void gate_pass_graph(CUstream stream, bool per_thread);
-void gate_capture(int change);
-void gate_leave(CUcontext context);
-void gate_forget(void);
+#define GATE_CONTEXTS 16
+
+struct gate_context {
+	CUcontext context;
+	CUevent events[2]; /* the ends of the last two batches */
+	bool recorded[2];
+	int next;
+};
+
+enum gate_state {
+	GATE_SHUT,    /* not our turn */
+	GATE_OPEN,    /* our turn */
+	GATE_CLOSING, /* our turn, and over: the GPU still works for us */
+};
+
+/* One for each GPU. All under `lock`, except until and touched. */
+struct gate {
+	uint64_t until;   /* processor's counter; launches pass before it */
+	bool touched;     /* something was launched */
+	pthread_mutex_t lock;
+	pthread_cond_t changed; /* for launches that wait */
+	pthread_cond_t work;    /* for the two threads */
+	enum gate_state state;
+	bool joined, started, polling, syncing, stopping;
+	unsigned waiting;
+	struct turn turn;
+	uint64_t ends;       /* of the turn */
+	uint64_t wanted, done, done_at; /* numbers of the last drain asked for and finished; when */
+	unsigned batch;      /* launches that a thread may make before it looks again */
+	uint64_t batch_at;   /* when the last batch was full */
+	struct gate_context contexts[GATE_CONTEXTS];
+};
+
+/* The gate of the only GPU, when there is only one: what the fast path looks at. NULL: it looks at nothing. */
+extern struct gate *gate_only;
+extern struct gate gates[PAGE_GPUS];
+extern __thread int gate_left __attribute__((tls_model("initial-exec"))); /* of this thread's batch */
+extern int gate_captures; /* streams being captured */
+
+static inline uint64_t gate_counter(void)
+{
+#if defined __x86_64__
+	uint32_t low, high;
+	__asm__ volatile("rdtsc" : "=a"(low), "=d"(high));
+	return (uint64_t)high << 32 | low;
+#elif defined __aarch64__
+	uint64_t value;
+	__asm__ volatile("mrs %0, cntvct_el0" : "=r"(value));
+	return value;
+#else
+	return clock_now();
+#endif
+}
+
+/* How many of it are so many nanoseconds. */
+uint64_t gate_counts(uint64_t nanoseconds);
+void gate_wait(CUstream stream, bool per_thread);
+
+static inline void gate_pass(CUstream stream, bool per_thread)
+{
+	struct gate *gate = __atomic_load_n(&gate_only, __ATOMIC_RELAXED);
+	if (__builtin_expect(gate && gate_left > 0, 1) &&
+	    __builtin_expect(gate_counter() < __atomic_load_n(&gate->until, __ATOMIC_RELAXED), 1)) {
+		gate_left--;
+		__atomic_store_n(&gate->touched, true, __ATOMIC_RELAXED);
+		return;
+	}
+	gate_wait(stream, per_thread);
+}
+
+/* A graph is many kernels: each launch looks at what is in flight. */
+static inline void gate_pass_graph(CUstream stream, bool per_thread)
+{
+	gate_left = 0;
+	gate_wait(stream, per_thread);
+}
+
+void gate_setup(int devices);        /* at cuInit */
+void gate_capture(int change);       /* a capture begins or has ended */
+void gate_leave(CUcontext context);  /* a context is about to end */
+void gate_forget(void);              /* in a forked child */
+
+/* keeper.c; with the lock held. */
+bool keeper_start(struct gate *gate);
+void gate_deadline(pthread_cond_t *condition, pthread_mutex_t *lock, uint64_t until);
 
 #endif

@@ -1,12 +1,6 @@
 /* Kernel launches: forwarded when it is this process's turn. */
 #include "gate.h"
 
-void gate_pass(CUstream stream, bool per_thread) { (void)stream; (void)per_thread; }
-void gate_pass_graph(CUstream stream, bool per_thread) { (void)stream; (void)per_thread; }
-void gate_capture(int change) { (void)change; }
-void gate_leave(CUcontext context) { (void)context; }
-void gate_forget(void) {}
-
 #define KERNEL                                                                                                         \
 	(CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,             \
 	 unsigned shared, CUstream stream, void **parameters, void **extra)

@@ -1,0 +1,181 @@
+/*
+ * Two threads for each GPU with a limited time. The keeper ends turns: when their time is over, or early when there is
+ * nothing to do. The drainer waits for the GPU on its behalf, so that a long kernel does not keep the keeper from
+ * prolonging the lease.
+ */
+#include "gate.h"
+
+#include <signal.h>
+
+CUresult cuCtxSynchronize(void);
+
+#define TICK_NS 1500000ull        /* so long without a launch and with an idle GPU, and the turn is given back */
+#define STEP_NS 20000000ull       /* a long drain is charged, and the lease prolonged, in such steps */
+#define PATIENCE_NS 10000000000ull /* a GPU that does not finish for so long no longer keeps others waiting */
+#define QUICK_NS 200000ull        /* a drain that took no longer found the GPU idle */
+#define LEAVE_NS 1000000000ull
+#define STACK (1u << 20)
+#define CAPTURE_RELAXED 2
+
+/* With the lock held, which it gives up. Waits for all that was launched in the contexts known. */
+static void drain(struct gate *gate)
+{
+	CUcontext contexts[GATE_CONTEXTS];
+	int count = 0;
+	for (int i = 0; i < GATE_CONTEXTS; i++)
+		if (gate->contexts[i].context)
+			contexts[count++] = gate->contexts[i].context;
+	gate->syncing = true;
+	pthread_mutex_unlock(&gate->lock);
+	/* During a capture nothing may be waited for; the turn's time is charged all the same. */
+	for (int i = 0; i < count && !LOAD(gate_captures); i++)
+		if (REAL(cuCtxSetCurrent)(contexts[i]) == CUDA_SUCCESS)
+			REAL(cuCtxSynchronize)();
+	if (count)
+		REAL(cuCtxSetCurrent)(NULL);
+	pthread_mutex_lock(&gate->lock);
+	gate->syncing = false;
+}
+
+static void *run_drainer(void *argument)
+{
+	struct gate *gate = argument;
+	int mode = CAPTURE_RELAXED;
+	if (HAS(cuThreadExchangeStreamCaptureMode))
+		REAL(cuThreadExchangeStreamCaptureMode)(&mode);
+	pthread_mutex_lock(&gate->lock);
+	for (;;) {
+		while (gate->wanted == gate->done || gate->stopping)
+			pthread_cond_wait(&gate->work, &gate->lock);
+		uint64_t wanted = gate->wanted;
+		drain(gate);
+		gate->done = wanted;
+		gate->done_at = clock_now();
+		pthread_cond_broadcast(&gate->work);
+	}
+	return NULL;
+}
+
+/* The functions below run with the lock held. */
+
+static void ask_drain(struct gate *gate)
+{
+	gate->wanted++;
+	pthread_cond_broadcast(&gate->work);
+}
+
+/* Ends the turn: nothing more is launched, what was is waited for, and the time until then is charged. `idle_since` is
+   when the GPU had nothing to do any more, if that is known; else 0. */
+static void end_turn(struct gate *gate, uint64_t idle_since)
+{
+	STORE(gate->until, 0);
+	gate->state = GATE_CLOSING;
+	uint64_t started = clock_now();
+	ask_drain(gate);
+	while (gate->done != gate->wanted && !gate->stopping) {
+		gate_deadline(&gate->work, &gate->lock, clock_now() + STEP_NS);
+		uint64_t now = clock_now();
+		if (gate->done == gate->wanted || gate->stopping)
+			break;
+		lease_charge(&gate->turn, now);
+		if (now - started < PATIENCE_NS)
+			lease_prolong(&gate->turn, now);
+		else if (gate->turn.word)
+			lease_give_back(&gate->turn, false);
+	}
+	bool was_idle = idle_since && gate->done_at - started < QUICK_NS;
+	lease_charge(&gate->turn, was_idle ? idle_since : gate->done_at);
+	lease_give_back(&gate->turn, !was_idle);
+	gate->state = GATE_SHUT;
+	pthread_cond_broadcast(&gate->changed);
+}
+
+static void go_on(struct gate *gate, uint64_t before)
+{
+	if (gate->ends > before)
+		STORE(gate->until, gate->until + gate_counts(gate->ends - before));
+	pthread_cond_broadcast(&gate->changed);
+}
+
+static void *run_keeper(void *argument)
+{
+	struct gate *gate = argument;
+	uint64_t busy_at = 0, asked = 0;
+	pthread_mutex_lock(&gate->lock);
+	for (;;) {
+		while (gate->state != GATE_OPEN || gate->stopping) {
+			busy_at = asked = 0;
+			pthread_cond_wait(&gate->work, &gate->lock);
+		}
+		uint64_t now = clock_now(), tick = now + TICK_NS;
+		if (now < gate->ends) {
+			gate_deadline(&gate->work, &gate->lock, tick < gate->ends ? tick : gate->ends);
+			now = clock_now();
+		}
+		if (gate->state != GATE_OPEN)
+			continue;
+		if (now >= gate->ends) {
+			uint64_t before = gate->ends;
+			busy_at = asked = 0;
+			if (lease_go_on(&gate->turn, &gate->ends))
+				go_on(gate, before);
+			else
+				end_turn(gate, 0);
+			continue;
+		}
+		if (__atomic_exchange_n(&gate->touched, false, __ATOMIC_SEQ_CST) || !busy_at) {
+			busy_at = now;
+			asked = 0;
+		} else if (!asked) {
+			/* Nothing launched for a while: is the GPU still busy with what was? */
+			ask_drain(gate);
+			asked = gate->wanted;
+		} else if (gate->done >= asked && now - gate->done_at >= TICK_NS) {
+			end_turn(gate, gate->done_at - busy_at < TICK_NS + QUICK_NS ? busy_at : gate->done_at);
+			busy_at = asked = 0;
+		}
+	}
+	return NULL;
+}
+
+bool keeper_start(struct gate *gate)
+{
+	pthread_attr_t attributes;
+	pthread_t thread;
+	sigset_t all, before;
+	/* The program's signals are for its own threads. */
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	pthread_attr_init(&attributes);
+	pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+	pthread_attr_setstacksize(&attributes, STACK);
+	gate->started = !pthread_create(&thread, &attributes, run_keeper, gate) &&
+			!pthread_create(&thread, &attributes, run_drainer, gate);
+	pthread_attr_destroy(&attributes);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	if (!gate->started)
+		page_lacks(SAY_THREAD, "no thread for keeping to the GPU's time");
+	return gate->started;
+}
+
+/* A process that ends gives its turn to others at once. */
+__attribute__((destructor)) static void leave(void)
+{
+	for (int i = 0; cuda_active && i < PAGE_GPUS; i++) {
+		struct gate *gate = &gates[i];
+		if (!gate->started)
+			continue;
+		pthread_mutex_lock(&gate->lock);
+		gate->stopping = true;
+		STORE(gate->until, 0);
+		if (gate->turn.word) {
+			lease_charge(&gate->turn, clock_now());
+			lease_give_back(&gate->turn, false);
+		}
+		/* The driver ends after us: no thread of ours may be in it then, nor enter it again. */
+		for (uint64_t until = clock_now() + LEAVE_NS; gate->syncing && clock_now() < until;)
+			gate_deadline(&gate->work, &gate->lock, until);
+		pthread_cond_broadcast(&gate->changed);
+		pthread_mutex_unlock(&gate->lock);
+	}
+}
