@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import errno
+import shutil
 from pathlib import Path
 
 import pytest
@@ -78,3 +79,74 @@ async def test_a_kernel_without_a_watch_to_spare_is_told(tmp_path: Path, monkeyp
     with pytest.raises(Retryable, match="too many open files") as caught:
         await anext(Host(tmp_path).watch("etc/file"))
     assert "fs.inotify" in caught.value.cure
+
+
+class ConfigMapVolume:
+    """A directory as a kubelet's atomic writer keeps it: files are links through `..data`, which is pointed at a new
+    directory at each change; the old one is taken away afterwards.
+    """
+
+    def __init__(self, folder: Path, **files: str) -> None:
+        self.folder = folder
+        self._number = 0
+        folder.mkdir(parents=True)
+        self.write(**files)
+
+    def write(self, *, clean: bool = True, **files: str) -> None:
+        data, temporary = self.folder / "..data", self.folder / "..data_tmp"
+        old = data.readlink() if data.is_symlink() else None
+        self._number += 1
+        new = self.folder / f"..2026_11_21_07_00_0{self._number}.123456789"
+        new.mkdir()
+        for name, text in files.items():
+            (new / name).write_text(text)
+        temporary.symlink_to(new.name)
+        temporary.rename(data)
+        for name in files:
+            if not (self.folder / name).is_symlink():
+                (self.folder / name).symlink_to(f"..data/{name}")
+        for path in self.folder.iterdir():
+            if not path.name.startswith("..") and path.name not in files:
+                path.unlink()
+        if old is not None and clean:
+            shutil.rmtree(self.folder / old)
+
+
+@pytest.mark.parametrize("watched", ["config.yaml", "..data"])
+@pytest.mark.parametrize("clean", [True, False])
+async def test_a_configmap_that_is_changed_as_kubelets_do(tmp_path: Path, watched: str, clean: bool) -> None:
+    volume = ConfigMapVolume(tmp_path / "config", **{"config.yaml": "1"})
+    host = Host(tmp_path)
+    changes = host.watch(f"config/{watched}")
+    await anext(changes)
+    for text in ("2", "3", "4"):
+        waiting = asyncio.create_task(anext(changes))
+        await asyncio.sleep(0)
+        # NB: the old directory may stay, as after a kubelet that died here; the link alone has to be noticed.
+        volume.write(clean=clean, **{"config.yaml": text})
+        await asyncio.wait_for(waiting, 5)
+        assert host.read_text("config/config.yaml") == text
+
+
+async def test_a_link_that_is_pointed_elsewhere(tmp_path: Path) -> None:
+    host = Host(tmp_path)
+    host.write_atomic("a/b/file", b"1")
+    host.write_atomic("c/b/file", b"2")
+    (tmp_path / "now").symlink_to("/a/b")
+    changes = host.watch("now/file")
+    await anext(changes)
+    host.symlink("now", "../../c/b")
+    await asyncio.wait_for(anext(changes), 5)
+    assert host.read("now/file") == b"2"
+    host.write_atomic("c/b/file", b"3")
+    await asyncio.wait_for(anext(changes), 5)
+    host.symlink("now", "nowhere/at/all")
+    await asyncio.wait_for(anext(changes), 5)
+    host.write_atomic("nowhere/at/all/file", b"4")
+    while host.read("now/file") is None:
+        await asyncio.wait_for(anext(changes), 5)
+    host.symlink("now", "now")
+    await asyncio.wait_for(anext(changes), 5)
+    host.symlink("now", "a/b")  # a circle is mended like anything else
+    await asyncio.wait_for(anext(changes), 5)
+    assert host.read("now/file") == b"1"

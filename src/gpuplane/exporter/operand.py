@@ -74,13 +74,13 @@ def _loaded(path: Path | None) -> Choice:
 
 
 async def _follow(path: Path | None, exporter: Exporter) -> None:
-    """Take over a list of fields that changes; a mounted ConfigMap does when `..data_tmp` becomes its `..data`."""
+    """Take over a list of fields that changes."""
     if path is None:
         return
     host = Host(path.parent)
     seen = host.read(path.name)
     try:
-        async for _ in host.watch(path.name, "..data_tmp"):
+        async for _ in host.watch(path.name):
             now = host.read(path.name)
             if now == seen:
                 continue

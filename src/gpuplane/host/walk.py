@@ -17,7 +17,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -136,6 +136,48 @@ def _walk(root: Path, path: str, follow: bool, make: bool) -> tuple[Place, list[
                     os.close(stack.pop())
             todo += _parts(target)
         return Place(stack.pop(), "."), names
+    finally:
+        for handle in stack:
+            os.close(handle)
+
+
+def trace(root: Path, path: str, tell: Callable[[int, str], None]) -> None:
+    """Walk to `path` and tell what decides where it leads, each as (handle of its directory, name).
+
+    Told are the links on the way, the last component, and the first that is missing. Each is looked at again after it
+    was told, so that a watch which `tell` sets misses no change. Raises OSError, but not for what is missing or leads
+    round in a circle.
+    """
+    stack = [os.open(root, _DIRECTORY)]
+    todo = _parts(path)
+    links = 0
+    try:
+        while todo:
+            part = todo.pop()
+            if part == "..":
+                if len(stack) > 1:
+                    os.close(stack.pop())
+                continue
+            try:
+                handle = _open(part, stack[-1], False)
+            except FileNotFoundError:
+                tell(stack[-1], part)
+                try:
+                    handle = _open(part, stack[-1], False)
+                except FileNotFoundError:
+                    return
+            if handle is None or not todo:
+                tell(stack[-1], part)
+            if handle is not None:
+                stack.append(handle)
+                continue
+            target = _link(part, stack[-1])
+            links += 1
+            if target is None or links > _MAX_LINKS:
+                return  # of a circle all links are told by now
+            while target.startswith("/") and len(stack) > 1:
+                os.close(stack.pop())
+            todo += _parts(target)
     finally:
         for handle in stack:
             os.close(handle)

@@ -7,6 +7,7 @@ Invariants:
 
 - What changes between a yield and the next wait is not lost: the watches stand before the yield.
 - A file whose directory is missing is waited for at the nearest directory that exists, and followed down as it appears.
+- Links on the way are watched as what they lead to is: a kubelet changes all files of a ConfigMap by one, `..data`.
 - All watches of an event loop share one inotify instance (the kernel grants a user only 128), closed with the last one.
 
 Python's library has no inotify; three calls through ctypes need no dependency. Format: inotify(7).
@@ -17,14 +18,13 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import os
-import stat
 import struct
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from weakref import WeakKeyDictionary
 
 from gpuplane.errors import Retryable
-from gpuplane.host.walk import locate
+from gpuplane.host.walk import trace
 
 _IN_ATTRIB, _IN_CLOSE_WRITE, _IN_MOVED_FROM, _IN_MOVED_TO = 0x4, 0x8, 0x40, 0x80
 _IN_CREATE, _IN_DELETE, _IN_DELETE_SELF, _IN_MOVE_SELF = 0x100, 0x200, 0x400, 0x800
@@ -112,11 +112,7 @@ _hubs: WeakKeyDictionary[asyncio.AbstractEventLoop, _Hub] = WeakKeyDictionary()
 
 
 async def watch(root: Path, paths: Sequence[str]) -> AsyncIterator[None]:
-    """Yield now and after every change that may concern one of `paths` below `root`.
-
-    Links on the way are resolved when the watch is set; that such a link is pointed elsewhere is noticed only with the
-    next change.
-    """
+    """Yield now and after every change that may concern one of `paths` below `root`."""
     loop = asyncio.get_running_loop()
     hub = _hubs.get(loop)
     if hub is None:
@@ -140,30 +136,10 @@ async def watch(root: Path, paths: Sequence[str]) -> AsyncIterator[None]:
 
 
 def _arm(hub: _Hub, root: Path, path: str, event: asyncio.Event) -> set[int]:
-    """Watch the directory of `path`, or the nearest one above that exists."""
-    parts = [part for part in path.split("/") if part not in ("", ".")]
+    """Watch all that decides what is at `path`."""
     watches: set[int] = set()
-    depth = len(parts)
-    while True:
-        try:
-            with locate(root, "/".join(parts[:depth])) as place:
-                watches.add(hub.add(place.directory, place.name, event))
-        except (FileNotFoundError, NotADirectoryError):
-            if depth <= 1:
-                raise
-            depth -= 1
-            continue
-        if depth == len(parts) or not _is_directory(root, "/".join(parts[:depth])):
-            return watches
-        depth = len(parts)  # it appeared while we went up: go down again
-
-
-def _is_directory(root: Path, path: str) -> bool:
-    try:
-        with locate(root, path) as place:
-            return stat.S_ISDIR(os.stat(place.name, dir_fd=place.directory, follow_symlinks=False).st_mode)
-    except (FileNotFoundError, NotADirectoryError):
-        return False
+    trace(root, path, lambda directory, name: watches.add(hub.add(directory, name, event)))
+    return watches
 
 
 def _checked(result: int) -> int:
