@@ -39,6 +39,10 @@ def test_what_a_context_costs_is_measured_and_counted(machine: Any) -> None:
     assert [(c.slot, c.bytes) for c in plan.corrections] == [(3, seen.memory_bytes - GIB)]
     assert store.read("x").slots[0].gpus[0].memory_bytes == seen.memory_bytes
     assert agent.step().corrections == (), "so already"
+    store.write("later", limits(gpu.uuid), Owner(name="b"))
+    assert store.read("later").limits.gpus[0].context_bytes == seen.memory_bytes - GIB
+    store.write("later", limits(gpu.uuid), Owner(name="b"))
+    assert store.resize("later", limits(gpu.uuid)) is False
     [view] = agent.views()
     assert view.shares[0].memory_bytes == seen.memory_bytes and view.outside == ()
 

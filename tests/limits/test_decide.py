@@ -94,6 +94,14 @@ def test_slots_of_a_namespace_that_is_gone_are_freed() -> None:
     assert plan.freed == (Freed("a", 0, dead.owner),)
 
 
+def test_what_a_context_costs_is_the_least_that_any_process_holds_besides() -> None:
+    twice = (slot(1, held=10, other=300), slot(2, number=1, other=250))
+    shares = (share("a", *twice, slot(4, number=2)), share("b", slot(3), uuid=B))
+    processes = (on_gpu(1, 310), on_gpu(2, 250), on_gpu(4, 7), on_gpu(3, 0, uuid=B))
+    _, plan = see(*shares, processes=processes)
+    assert plan.contexts == {A: 250}
+
+
 def test_corrections_are_ordered_so_that_two_agents_write_alike() -> None:
     shares = (share("b", slot(2, held=1)), share("a", slot(1, held=1)))
     _, plan = see(*shares, processes=(on_gpu(2, 5), on_gpu(1, 5)))

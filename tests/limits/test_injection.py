@@ -8,7 +8,7 @@ import pytest
 from limits_examples import GIB, A, B, limits
 
 from gpuplane.errors import Terminal
-from gpuplane.limits import GpuLimit, Limits, Owner, Store, command, container, install
+from gpuplane.limits import GpuLimit, Limits, Owner, Store, command, container, install, link
 from gpuplane.limits.facts import Backend
 from gpuplane.limits.injection import mps, other_backend
 from gpuplane.limits.libraries import RealLibraries
@@ -101,7 +101,8 @@ def test_a_command_finds_ours_first_and_then_what_it_found_before(
     store = Store(tmp_path / "limits")
     directory = store.write("x", limits(), Owner(name="a"))
     for _ in range(2):
-        envs = command(directory, limits(), real, {"LD_LIBRARY_PATH": "/opt/a::/opt/b"}, built)
+        link(directory, real, built)
+    envs = command(directory, limits(), {"LD_LIBRARY_PATH": "/opt/a::/opt/b"})
     first, *rest = envs["LD_LIBRARY_PATH"].split(":")
     assert rest == ["/opt/a", "/opt/b"]
     assert (Path(first) / "libcuda.so").read_text() == (Path(first) / "libcuda.so.1").read_text() == "our libcuda.so.1"

@@ -12,6 +12,7 @@ from typing import Any, Final, NoReturn
 
 from gpuplane import __version__
 from gpuplane.cli.components import OPERANDS, OTHERS
+from gpuplane.cli.share_parser import add_share
 
 
 def lazy(module: str, function: str) -> Callable[[Namespace, Any], int]:
@@ -25,10 +26,12 @@ def lazy(module: str, function: str) -> Callable[[Namespace, Any], int]:
 
 
 class Parser(ArgumentParser):
-    """argparse whose usage errors name the command's own help."""
+    """argparse whose usage errors name the command's own help, and end with `wrong_usage`."""
+
+    wrong_usage = 2
 
     def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: {message}\nSee '{self.prog} --help'.\n")
+        self.exit(self.wrong_usage, f"{self.prog}: {message}\nSee '{self.prog} --help'.\n")
 
 
 def parse(arguments: Sequence[str]) -> Namespace:
@@ -51,6 +54,7 @@ def build() -> Parser:
     _embedded(commands)
     _real(commands)
     _hand(commands)
+    add_share(commands, _talk, _form, lazy)
     _run(commands)
     return parser
 

@@ -17,10 +17,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
+from gpuplane.cli.share_codes import CANNOT_RUN, NOT_FOUND
 from gpuplane.errors import Terminal
 
-# As docker ends: 125 we could not, 126 the command cannot be run, 127 there is no such command.
-FAILED, CANNOT_RUN, NOT_FOUND = 125, 126, 127
 _PASSED_ON: Final = (
     signal.SIGHUP,
     signal.SIGINT,

@@ -55,7 +55,7 @@ class Agent:
         *,
         observer: Observer | None = None,
         is_gone: Callable[[Share], bool] | None = None,
-        on_escape: Callable[[Escape, Share | None], None] | None = None,
+        on_escape: Callable[[Escape, Share | None], object] | None = None,
     ) -> None:
         self._store = store
         self._gpus = gpus
@@ -77,6 +77,8 @@ class Agent:
         for correction in plan.corrections:
             with contextlib.suppress(FileNotFoundError):  # it ended between the look and the write
                 self._store.correct(correction)
+        for uuid, size in plan.contexts.items():
+            self._store.learn_context(uuid, size)
         for freed in plan.freed:
             with contextlib.suppress(FileNotFoundError):
                 self._store.free(freed)

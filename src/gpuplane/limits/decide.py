@@ -9,7 +9,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 
 import msgspec
 
@@ -57,9 +58,11 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be done: words to write, all escapes there are, and those of them that are new."""
+    """What is to be done: words to write, what a context costs at least (by UUID), all escapes there are, and those of
+    them that are new."""
 
     corrections: tuple[Correction, ...] = ()
+    contexts: Mapping[str, int] = MappingProxyType({})
     freed: tuple[Freed, ...] = ()
     escapes: tuple[Escape, ...] = ()
     fresh: tuple[Escape, ...] = ()
@@ -68,6 +71,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 def decide(state: State, seen: Observation) -> tuple[State, Plan]:
     """One step of the agent."""
     entries = {process: _entry(process, seen.shares) for process in seen.processes}
+    measured = _measured(entries)
     suspects = [
         Escape(process.uuid, process.pid, process.start, process.memory_bytes or 0, process.name, process.share)
         for process, entry in entries.items()
@@ -75,7 +79,8 @@ def decide(state: State, seen: Observation) -> tuple[State, Plan]:
     ]
     escapes = sorted(suspect for suspect in suspects if suspect.key in state.suspects)
     plan = Plan(
-        corrections=tuple(sorted(_corrections(seen.shares, entries))),
+        corrections=tuple(sorted(_corrections(measured))),
+        contexts=_least(measured),
         freed=tuple(
             Freed(share.id, slot.number, slot.owner)
             for share in seen.shares
@@ -119,18 +124,35 @@ def _may_escape(process: OnGpu, shares: tuple[Share, ...]) -> bool:
     )
 
 
-def _corrections(shares: tuple[Share, ...], entries: Mapping[OnGpu, tuple[Share, Slot] | None]) -> list[Correction]:
-    """The words that differ from what stands there."""
+def _measured(entries: Mapping[OnGpu, tuple[Share, Slot] | None]) -> list[tuple[str, Share, Slot, int]]:
+    """What each process in the books holds besides its allocations, where that can be told: by UUID."""
     found = []
     for process, entry in entries.items():
         if entry is None or process.memory_bytes is None:
             continue
         share, slot = entry
-        if slot.number in share.unsteady:
-            continue
-        position = next(i for i, limit in enumerate(share.limits.gpus) if limit.uuid == process.uuid)
-        use = slot.gpus[position]
-        other = max(0, process.memory_bytes - use.held_bytes)
-        if other != use.other_bytes:
-            found.append(Correction(share.id, slot.number, position, other))
+        if slot.number not in share.unsteady:
+            use = slot.gpus[_position(share, process.uuid)]
+            found.append((process.uuid, share, slot, max(0, process.memory_bytes - use.held_bytes)))
     return found
+
+
+def _least(measured: list[tuple[str, Share, Slot, int]]) -> dict[str, int]:
+    """By UUID; only what was seen twice, since a context is not made at once."""
+    found: dict[str, int] = {}
+    for uuid, share, slot, other in measured:
+        if other and other == slot.gpus[_position(share, uuid)].other_bytes:
+            found[uuid] = min(other, found.get(uuid, other))
+    return found
+
+
+def _corrections(measured: list[tuple[str, Share, Slot, int]]) -> Iterator[Correction]:
+    """The words that differ from what stands there."""
+    for uuid, share, slot, other in measured:
+        position = _position(share, uuid)
+        if other != slot.gpus[position].other_bytes:
+            yield Correction(share.id, slot.number, position, other)
+
+
+def _position(share: Share, uuid: str) -> int:
+    return next(position for position, limit in enumerate(share.limits.gpus) if limit.uuid == uuid)

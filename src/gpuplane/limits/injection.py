@@ -109,10 +109,14 @@ def container(store: Store, share: str, limits: Limits, real: RealLibraries, *, 
     return Injection(tuple(mounts), {names.LIMITS_ENV: pages, "LD_PRELOAD": preload})
 
 
-def command(
-    directory: Path, limits: Limits, real: RealLibraries, environ: Mapping[str, str], place: Path = LIMITER
-) -> dict[str, str]:
-    """The variables with which a command of this machine runs under the limits in `directory`; links are made there."""
+def command(directory: Path, limits: Limits, environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables with which a command of this machine runs under the limits in `directory`, after `link` there."""
+    search = [str(directory / "lib"), *filter(None, environ.get("LD_LIBRARY_PATH", "").split(os.pathsep))]
+    return {names.LIMITS_ENV: str(directory), "LD_LIBRARY_PATH": os.pathsep.join(search), **visible(limits)}
+
+
+def link(directory: Path, real: RealLibraries, place: Path = LIMITER) -> None:
+    """Put the libraries where `command` says that they are."""
     folder = directory / "lib"
     folder.mkdir(exist_ok=True)
     for name, path in limiter(place).items():
@@ -120,12 +124,6 @@ def command(
             _link(folder / alias, str(path))
     for name, path in {CUDA: real.cuda, NVML: real.nvml}.items():
         _link(folder / real_name(name), str(path))
-    search = [str(folder), *filter(None, environ.get("LD_LIBRARY_PATH", "").split(os.pathsep))]
-    return {
-        names.LIMITS_ENV: str(directory),
-        "LD_LIBRARY_PATH": os.pathsep.join(search),
-        **visible(limits),
-    }
 
 
 def visible(limits: Limits) -> dict[str, str]:

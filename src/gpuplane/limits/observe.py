@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -23,6 +24,7 @@ class Observer:
 
     Args:
         gpus: NVML, or None: no processes are seen then.
+        only: the id of the one share that is looked at; None for all.
         clock: monotonic nanoseconds, the clock that the pages use.
     """
 
@@ -31,11 +33,13 @@ class Observer:
         store: Store,
         gpus: GPUSource | None,
         *,
+        only: str | None = None,
         proc: Path = processes.PROC,
         clock: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self._store = store
         self._gpus = gpus
+        self._only = only
         self._proc = proc
         self._clock = clock
         # What of a process never changes, until another has its id.
@@ -43,9 +47,9 @@ class Observer:
 
     def observe(self) -> Observation:
         """Everything, read at about one moment. Raises GpuplaneError when NVML cannot be asked."""
-        before = self._store.all()
+        before = self._shares()
         found = self._processes(before) if self._gpus is not None else ()
-        now = {share.id: share for share in self._store.all()}
+        now = {share.id: share for share in self._shares()}
         seen = self._clock()
         living = self._living(before)
         shares = tuple(
@@ -56,6 +60,13 @@ class Observer:
             if share.id in now
         )
         return Observation(at_ns=seen, shares=shares, processes=found)
+
+    def _shares(self) -> tuple[Share, ...]:
+        if self._only is None:
+            return self._store.all()
+        with contextlib.suppress(FileNotFoundError):
+            return (self._store.read(self._only),)
+        return ()
 
     def _processes(self, shares: tuple[Share, ...]) -> tuple[OnGpu, ...]:
         assert self._gpus is not None

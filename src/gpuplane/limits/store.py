@@ -65,6 +65,21 @@ class Store:
         _put(path, page.to_bytes(made), 0o666)
         return path
 
+    def context_bytes(self, uuid: str) -> int:
+        """The least that a context has been seen to cost on a GPU; 0 while none has been measured."""
+        try:
+            return int((self.base / "gpus" / uuid / "context").read_text())
+        except (FileNotFoundError, ValueError):
+            return 0
+
+    def learn_context(self, uuid: str, size: int) -> None:
+        """A process was seen to hold this besides its allocations; shares written from now on begin with the least."""
+        known = self.context_bytes(uuid)
+        if not known or size < known:
+            place = self.base / "gpus" / uuid
+            _make_dirs(place)
+            _put(place / "context", str(size).encode(), 0o644)
+
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
         """Alone among those that choose a GPU and write a share; the kernel frees it when we die."""
@@ -87,6 +102,7 @@ class Store:
             InvalidInput: limits that no page can carry.
         """
         directory = self.directory(share)
+        limits = self._with_contexts(limits)
         with contextlib.suppress(GpuplaneError, FileNotFoundError):
             now = self.read(share)
             if _same_life(now.owner, owner) and _uuids(now.limits) == _uuids(limits):
@@ -120,6 +136,7 @@ class Store:
             Terminal: there is no such share, it is of another release, or its GPUs are others.
         """
         path = self.directory(share) / "limits"
+        limits = self._with_contexts(limits)
         now = self.read(share).limits
         if now == limits:
             return False
@@ -133,6 +150,16 @@ class Store:
             words.generation += 1
             del words, place  # a mapping in use cannot be closed
         return True
+
+    def _with_contexts(self, limits: Limits) -> Limits:
+        """The limits with what contexts are known to cost, where they do not say it themselves."""
+        gpus = [
+            limit
+            if limit.context_bytes
+            else msgspec.structs.replace(limit, context_bytes=self.context_bytes(limit.uuid))
+            for limit in limits.gpus
+        ]
+        return msgspec.structs.replace(limits, gpus=tuple(gpus))
 
     def correct(self, correction: Correction) -> None:
         """Write what a process holds besides its allocations."""
@@ -227,7 +254,9 @@ class Store:
 
 
 def _same_life(one: Owner, other: Owner) -> bool:
-    return (one.pod_uid, one.container, one.holders) == (other.pod_uid, other.container, other.holders)
+    if one.pod_uid or other.pod_uid:
+        return (one.pod_uid, one.container) == (other.pod_uid, other.container)
+    return (one.name, one.since) == (other.name, other.since)
 
 
 def _uuids(limits: Limits) -> tuple[str, ...]:
