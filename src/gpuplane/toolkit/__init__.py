@@ -1,12 +1,18 @@
 """Container runtime and CDI: what lets containers have GPUs. `run` and `uninstall` are the operand."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 from gpuplane.toolkit.applying import apply, diff
 from gpuplane.toolkit.by_hand import Report, cdi, configure, unconfigure
 from gpuplane.toolkit.facts import Driver, Facts, ToolkitError
 from gpuplane.toolkit.observing import observe
-from gpuplane.toolkit.operand import run, uninstall
 from gpuplane.toolkit.places import Place, RuntimeName
 from gpuplane.toolkit.planning import Plan, plan
+
+if TYPE_CHECKING:
+    from gpuplane.operand import OperandContext
 
 __all__ = [
     "Driver",
@@ -26,3 +32,20 @@ __all__ = [
     "unconfigure",
     "uninstall",
 ]
+
+
+# NB: the operand is imported late. A command by hand needs no cluster, whose client takes longer than all it does.
+
+
+async def run(context: OperandContext) -> None:
+    """See `gpuplane.toolkit.operand`."""
+    from gpuplane.toolkit import operand
+
+    await operand.run(context)
+
+
+async def uninstall(context: OperandContext) -> None:
+    """See `gpuplane.toolkit.operand`."""
+    from gpuplane.toolkit import operand
+
+    await operand.uninstall(context)

@@ -30,6 +30,7 @@ log = logging.getLogger("gpuplane.toolkit")
 
 _CREDENTIALS = struct.Struct("iII")  # pid, uid, gid: struct ucred of socket(7)
 _PATIENCE, _STEP = 30.0, 0.1  # seconds
+_FIRST_STEP = 0.02  # a runtime may be back at once; each look doubles what we wait for the next, up to _STEP
 _ITS_OWN_TIME = 10.0  # seconds in which k0s (three, by its source) begins by itself
 # How long an answer may still come from the process that was told to end: docker's stays.
 _GRACE = 0.3
@@ -93,10 +94,12 @@ def by_hand(place: Place) -> str:
 async def _comes_back(host: Host, place: Place, pid: int, served: bool, sleep: Sleep) -> None:
     """Return when the runtime is back. Time counts as `sleep` passes it, and what the questions themselves take."""
     waited = 0.0
+    step = _FIRST_STEP
     now = None
     while waited < _PATIENCE:
-        await sleep(_STEP)
-        waited += _STEP
+        await sleep(step)
+        waited += step
+        step = min(2 * step, _STEP)
         asked = time.monotonic()
         now = peer(host, place)
         grace = 0.0 if place.runtime is RuntimeName.DOCKER else _GRACE

@@ -1,0 +1,164 @@
+"""How long `gpuplane toolkit configure` takes on a machine with 8 GPUs, by each runtime, the whole command.
+
+    python benchmarks/toolkit.py
+
+Machines in a temporary directory with the simulated driver. First the files alone (--no-restart), then with a runtime
+that ends on SIGHUP and is back in milliseconds, as no real one is: what is measured is our part. A runtime that is told
+although nothing changed ends the benchmark.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import gpuplane
+from figures import show
+from gpuplane.simulator.gpus import PROFILES, create_state
+from gpuplane.simulator.kubelet.runtimes.endpoint import Endpoint
+from gpuplane.toolkit.places import MICROK8S, PLAIN, Place, RuntimeName
+
+NATIVE = Path(gpuplane.__file__).parent / "_native"
+LIBRARIES = "usr/lib/x86_64-linux-gnu"
+PROFILE, DRIVER = PROFILES["8x-h100"], "570.133.20"
+ROUNDS = 7
+GOAL_MS = 300.0
+PEER = "nvidia-ctk: the files; the restart is left to people"
+CRI = 'version = 2\n[plugins."io.containerd.grpc.v1.cri"]\nsandbox_image = "pause:3.9"\n'
+K3S = "var/lib/rancher/k3s/agent/etc/containerd"
+# What the figure is called -> the runtime, and its files.
+MACHINES: dict[str, tuple[str, dict[str, str]]] = {
+    "containerd 1": ("containerd", {"etc/containerd/config.toml": "[plugins.cri]\nsandbox_image = 'p'\n"}),
+    "containerd 2": ("containerd", {"etc/containerd/config.toml": CRI}),
+    "containerd 3": ("containerd", {"etc/containerd/config.toml": "version = 3\n"}),
+    "docker": ("docker", {"etc/docker/daemon.json": '{"debug": true}\n'}),
+    "cri-o": ("cri-o", {"etc/crio/crio.conf": "[crio.runtime]\n"}),
+    "k3s": ("containerd", {f"{K3S}/config.toml": CRI}),
+    "k0s": ("containerd", {"etc/k0s/containerd.toml": "# k0s_managed=true\n", "run/k0s/containerd-cri.toml": CRI}),
+    "microk8s": ("containerd", {MICROK8S.config: CRI}),
+}
+TOLD = ("containerd 2", "docker", "cri-o")
+
+
+def machine(root: Path, files: dict[str, str]) -> None:
+    """A root with the simulated driver loaded, NVIDIA's programs, and a runtime's files."""
+    for directory in ("dev", LIBRARIES, "usr/bin", "run", "var/lib/simgpu"):
+        (root / directory).mkdir(parents=True)
+    for name in ("libnvidia-ml.so.1", "libcuda.so.1"):
+        shutil.copy(NATIVE / name, root / LIBRARIES / name)
+    create_state(root / "dev/nvidiactl", PROFILE, DRIVER, "bench")
+    (root / "var/lib/simgpu/state").touch()
+    for index in range(PROFILE.count):
+        (root / f"dev/nvidia{index}").touch()
+    shutil.copy(NATIVE / "simhost", root / "usr/bin/systemctl")
+    for path, text in files.items():
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_text(text)
+
+
+def timed(root: Path, action: str, *more: str) -> float:
+    """Milliseconds of one command; its failure ends the benchmark."""
+    words = [sys.executable, "-m", "gpuplane", "toolkit", action, "--host-root", str(root), *more]
+    began = time.monotonic()
+    subprocess.run(words, check=True, capture_output=True)
+    return (time.monotonic() - began) * 1000
+
+
+def files_alone(base: Path, name: str, runtime: str, files: dict[str, str]) -> None:
+    first, again = [], []
+    for number in range(ROUNDS):
+        root = base / f"{name} {number}"
+        machine(root, files)
+        words = ("configure", "--runtime", runtime, "--no-restart")
+        first.append(timed(root, *words))
+        again.append(timed(root, *words))
+        shutil.rmtree(root)
+    show(f"configure, {name}", statistics.median(first), "ms", goal=GOAL_MS, peer=PEER if name == "docker" else "")
+    show("  again, nothing to do", statistics.median(again), "ms", goal=GOAL_MS)
+
+
+def manage(path: Path, place: Place, count: Path) -> None:
+    """A service manager: the runtime is started again as soon as it ends. Never returns."""
+
+    async def serve() -> None:
+        version = None if place.runtime is RuntimeName.DOCKER else (place.name, "1.7.28")
+        endpoint = Endpoint(path, version)
+        told = asyncio.Event()
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, told.set)
+        endpoint.open()
+        while True:
+            await told.wait()
+            told.clear()
+            with count.open("a") as file:
+                file.write("told\n")
+            if place.runtime is not RuntimeName.DOCKER:
+                return
+
+    while True:
+        child = os.fork()
+        if child == 0:
+            asyncio.run(serve())
+            os._exit(0)
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(child, 0)
+
+
+@contextlib.contextmanager
+def running(root: Path, place: Place) -> Iterator[Path]:
+    """The runtime of a machine runs; the file has a line for each time it was told."""
+    count = root.with_name(f"{root.name} told")
+    count.touch()
+    manager = os.fork()
+    if manager == 0:
+        os.setpgid(0, 0)
+        manage(root / place.socket, place, count)
+    while not (root / place.socket).exists():
+        time.sleep(0.01)
+    try:
+        yield count
+    finally:
+        os.killpg(manager, signal.SIGKILL)
+        os.waitpid(manager, 0)
+
+
+def with_a_runtime(base: Path, name: str, runtime: str, files: dict[str, str]) -> None:
+    first, again = [], []
+    for number in range(ROUNDS):
+        root = base / f"{name} told {number}"
+        machine(root, files)
+        with running(root, PLAIN[RuntimeName(runtime)]) as count:
+            first.append(timed(root, "configure", "--runtime", runtime))
+            told = count.read_text().count("told")
+            assert told == 1, f"{name} was told {told} times"
+            again.append(timed(root, "configure", "--runtime", runtime))
+            assert count.read_text().count("told") == told, f"{name} was told, and nothing had changed"
+        shutil.rmtree(root)
+    show(f"configure, {name}, told and well again", statistics.median(first), "ms", goal=GOAL_MS)
+    show("  again, nothing restarted", statistics.median(again), "ms", goal=GOAL_MS)
+
+
+def main() -> None:
+    # As installed: with bytecode, which the first command writes where it may.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    with tempfile.TemporaryDirectory() as directory:
+        base = Path(directory)
+        machine(base / "first", {})
+        timed(base / "first", "configure", "--runtime", "docker", "--no-restart")
+        for name, (runtime, files) in MACHINES.items():
+            files_alone(base, name, runtime, files)
+        for name in TOLD:
+            with_a_runtime(base, name, *MACHINES[name])
+
+
+if __name__ == "__main__":
+    main()
