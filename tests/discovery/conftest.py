@@ -14,7 +14,7 @@ from gpuplane.api.core import Node
 from gpuplane.api.meta import ObjectMeta
 from gpuplane.api.nodefeature import NodeFeature, NodeFeatureRule
 from gpuplane.hardware import GPU
-from gpuplane.kube import NotFound, Page
+from gpuplane.kube import Event, EventType, NotFound, Page
 from gpuplane.names import USER_LABELS_ANNOTATION
 from gpuplane.operand import OperandContext
 
@@ -62,6 +62,8 @@ class FakeClient:
         self.features: dict[str, NodeFeature] = {}
         self.feature_writes = 0
         self.rules: list[NodeFeatureRule] = []
+        self.wrote = asyncio.Event()
+        self._watching: asyncio.Queue[str] = asyncio.Queue()
 
     async def get(self, kind: type, name: str, namespace: str | None = None) -> Any:
         if kind is NodeFeature:
@@ -90,6 +92,7 @@ class FakeClient:
         self.annotations = {k: v for k, v in self.annotations.items() if k != USER_LABELS_ANNOTATION}
         self.annotations.update(body["metadata"].get("annotations", {}))
         self.writes.append((manager, labels))
+        self.wrote.set()
         return body
 
     async def delete(self, kind: type, name: str, namespace: str | None = None) -> None:
@@ -97,11 +100,19 @@ class FakeClient:
         del self.features[name]
         self.feature_writes += 1
 
+    def label(self, name: str, value: str) -> None:
+        """Somebody labels the Node; watches see it."""
+        self.labels[name] = value
+        self._watching.put_nowait(name)
+
     async def pages(self, kind: type, *where: Any, bad: object = None) -> Any:
-        assert kind is NodeFeatureRule
-        yield Page(list(self.rules), "1", "")
+        assert kind in (Node, NodeFeatureRule)
+        yield Page([await self.get(Node, "n")] if kind is Node else list(self.rules), "1", "")
 
     async def watch(self, kind: type, *where: Any, bad: object = None) -> Any:
+        while kind is Node:
+            await self._watching.get()
+            yield Event(EventType.MODIFIED, await self.get(Node, "n"), "2")
         await asyncio.Event().wait()
         yield
 

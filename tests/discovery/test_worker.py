@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import msgspec
+import pytest
 
 from gpuplane.api.nodefeature import NodeFeatureRule
 from gpuplane.discovery import run, run_gpu, uninstall
 from gpuplane.discovery.gpu import is_gpu_label
 from gpuplane.errors import Retryable
 from gpuplane.hardware import GPU
+from gpuplane.names import PLUGIN_CONFIG_LABEL
 
 T4 = GPU(
     index=0,
@@ -115,6 +119,61 @@ async def test_gpu_labels_follow_the_configuration_and_stay_while_it_is_broken(w
     assert "nvidia.com/gfd.timestamp" not in world.client.labels
     assert len(world.client.writes) == 2
     assert world.pauses == [90.0, 90.0, 1.0]
+
+
+@pytest.fixture
+async def labelling(world: Any) -> AsyncIterator[Callable[[str, str], Awaitable[None]]]:
+    """GPU labels of a node with configurations a and b (and a default), without a clock: only changes end a pause."""
+    world.gpus = type(world.gpus)((T4,))
+    world.config = world.root / "configs"
+    share = "version: v1\nsharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: %d}]}}\n"
+    for name, text in (("default", "version: v1\n"), ("a", share % 4), ("b", "flags: {migStrategy: mixed}\n")):
+        world.write(f"configs/..1/{name}", text)
+        (world.config / name).symlink_to(f"..data/{name}")
+    (world.config / "..data").symlink_to("..1")
+
+    async def never(seconds: float) -> None:
+        await asyncio.Event().wait()
+
+    async def until(label: str, value: str) -> None:
+        async with asyncio.timeout(10):
+            while world.client.labels.get(label) != value:
+                world.client.wrote.clear()
+                await world.client.wrote.wait()
+
+    task = asyncio.create_task(run_gpu(world.context(never)))
+    yield until
+    assert not task.done(), task.exception()
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_the_nodes_label_chooses_the_configuration_at_once(world: Any, labelling: Any) -> None:
+    await labelling("nvidia.com/gpu.product", "Tesla-T4")
+    assert world.client.labels["nvidia.com/gpu.sharing-strategy"] == "none"
+    world.client.label(PLUGIN_CONFIG_LABEL, "a")
+    await labelling("nvidia.com/gpu.product", "Tesla-T4-SHARED")
+    assert world.client.labels["nvidia.com/gpu.replicas"] == "4"
+    assert world.client.labels["nvidia.com/gpu.sharing-strategy"] == "time-slicing"
+    world.client.label(PLUGIN_CONFIG_LABEL, "b")
+    await labelling("nvidia.com/mig.strategy", "mixed")
+    assert world.client.labels["nvidia.com/gpu.product"] == "Tesla-T4"
+    # One that there is not changes nothing, and a good one is followed the moment it is named.
+    world.client.label(PLUGIN_CONFIG_LABEL, "none")
+    world.client.label(PLUGIN_CONFIG_LABEL, "a")
+    await labelling("nvidia.com/gpu.product", "Tesla-T4-SHARED")
+    assert len(world.client.writes) == 4
+
+
+async def test_a_configmap_that_changes_is_followed_at_once(world: Any, labelling: Any) -> None:
+    await labelling("nvidia.com/gpu.product", "Tesla-T4")
+    renamed = "sharing: {timeSlicing: {renameByDefault: true, resources: [{name: gpu, replicas: 2}]}}\n"
+    world.write("configs/..2/default", renamed)
+    (world.config / "..data_tmp").symlink_to("..2")
+    (world.config / "..data_tmp").rename(world.config / "..data")
+    await labelling("nvidia.com/gpu.replicas", "2")
+    assert world.client.labels["nvidia.com/gpu.product"] == "Tesla-T4"
+    assert world.client.labels["nvidia.com/gpu.sharing-strategy"] == "time-slicing"
 
 
 async def test_uninstall_leaves_the_labels_of_others_only(world: Any) -> None:

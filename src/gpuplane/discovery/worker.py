@@ -11,6 +11,7 @@ and every interval, a write of each Node each time for nothing.
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import os
 from collections.abc import Awaitable, Callable, Mapping
@@ -21,9 +22,10 @@ from gpuplane import names
 from gpuplane.api.core import Node
 from gpuplane.api.nodefeature import NodeFeatureRule
 from gpuplane.api.nodefeature_node import labels_of_others, labels_of_rules, other_discovery
+from gpuplane.api.pluginconfig import MACHINE_FILE
 from gpuplane.discovery.features import Features, union
 from gpuplane.discovery.gpu import TIMESTAMP_LABEL, GpuFacts, gpu_labels, is_gpu_label
-from gpuplane.discovery.gpu_config import MACHINE_FILE, load
+from gpuplane.discovery.gpu_config import load
 from gpuplane.discovery.labels import feature_labels, is_feature_label
 from gpuplane.discovery.match import RuleError, evaluate_object
 from gpuplane.discovery.publish import Publisher, wanted_object
@@ -34,6 +36,7 @@ from gpuplane.errors import GpuplaneError
 from gpuplane.host import Host
 from gpuplane.kube import Informer
 from gpuplane.operand import OperandContext
+from gpuplane.operand.configs import Chosen, NodeConfig, own_labels
 
 log = logging.getLogger("gpuplane.discovery")
 
@@ -169,17 +172,20 @@ async def run(context: OperandContext) -> None:
 async def run_gpu(context: OperandContext) -> None:
     """Keep this node's GPU labels true until cancelled.
 
-    The configuration is read anew in each pass; one that cannot be read leaves the labels as they are. NVML is opened
-    for each pass and closed after it: a driver that is in use cannot be upgraded.
+    The configuration is the device plugin's, chosen by the Node's label, and followed when label or files change; one
+    that cannot be read leaves the labels as they are. NVML is opened for each pass and closed after it: a driver that
+    is in use cannot be upgraded.
     """
     host = Host(context.host_root)
     last: Labels | None = None
     # Light nodes share one process, and with it an environment that is no pod's.
     environment = {} if context.in_process else os.environ
 
-    async def step() -> float:
+    changed = asyncio.Event()
+
+    async def step(configs: NodeConfig | None) -> float:
         nonlocal last
-        config = load(context.config, environment)
+        config = load(configs.read() if configs is not None else Chosen(), environment)
         wanted = gpu_labels(observe_gpus(context, host, config.machine_file), config)
         node = await context.client.get(Node, context.node_name)
         written = config.timestamp
@@ -187,7 +193,25 @@ async def run_gpu(context: OperandContext) -> None:
         last = wanted
         return config.interval
 
-    await _every_interval(context, step)
+    if context.config is None:
+        await _every_interval(context, functools.partial(step, None))
+        return
+    async with own_labels(context) as labels:
+        configs = NodeConfig(context, environment, labels)
+        following = asyncio.create_task(_follow(configs, changed))
+        try:
+            await _every_interval(context, functools.partial(step, configs), changed, eager=True)
+        finally:
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
+
+
+async def _follow(configs: NodeConfig, changed: asyncio.Event) -> None:
+    """Set `changed` whenever there is another configuration to follow, or another reason why there is none."""
+    while True:
+        seen = configs.attempt()
+        await configs.changed(seen)
+        changed.set()
 
 
 async def uninstall(context: OperandContext) -> None:
@@ -227,10 +251,18 @@ def observe_gpus(context: OperandContext, host: Host, machine_file: str = MACHIN
 
 
 async def _every_interval(
-    context: OperandContext, step: Callable[[], Awaitable[float | None]], changed: asyncio.Event | None = None
+    context: OperandContext,
+    step: Callable[[], Awaitable[float | None]],
+    changed: asyncio.Event | None = None,
+    *,
+    eager: bool = False,
 ) -> None:
     """Run `step` for ever: after the seconds that it returns (INTERVAL for None) or when something `changed`, and after
-    an error sooner at first, with doubling pauses up to INTERVAL."""
+    an error sooner at first, with doubling pauses up to INTERVAL.
+
+    Args:
+        eager: a change is the cure of most errors, so it ends their pauses too.
+    """
     retry = _FIRST_RETRY
     said = ""
     while True:
@@ -244,12 +276,14 @@ async def _every_interval(
                 said = str(error)
                 log.warning("%s: %s", context.node_name, said)
             pause, retry = retry, min(retry * 2, INTERVAL)
-        await _pause(context, pause, changed)
+        await _pause(context, pause, changed, eager=eager)
 
 
-async def _pause(context: OperandContext, seconds: float, changed: asyncio.Event | None) -> None:
-    """Sleep, or less when something changed. A change while an error lasts waits: it would meet the same error."""
-    if changed is None or seconds < INTERVAL:
+async def _pause(context: OperandContext, seconds: float, changed: asyncio.Event | None, *, eager: bool) -> None:
+    """Sleep, or less when something changed. A change while an error lasts waits, unless `eager`: it would meet the
+    same error.
+    """
+    if changed is None or (seconds < INTERVAL and not eager):
         await context.sleep(seconds)
         return
     sleep = asyncio.ensure_future(context.sleep(seconds))
