@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+import pty
 import select
 import signal
 import subprocess
@@ -49,6 +50,23 @@ def seen():
 def answer(value):
     print(json.dumps(value), flush=True)
 """
+SPIN = """
+.version 7.0
+.target sm_35
+.address_size 64
+.visible .entry spin(.param .u64 ns)
+{
+    .reg .pred %p; .reg .b64 %rd<5>;
+    ld.param.u64 %rd1, [ns];
+    mov.u64 %rd2, %globaltimer;
+again:
+    mov.u64 %rd3, %globaltimer;
+    sub.s64 %rd4, %rd3, %rd2;
+    setp.lt.u64 %p, %rd4, %rd1;
+    @%p bra again;
+    ret;
+}
+"""
 
 
 class Share:
@@ -81,6 +99,17 @@ class Share:
         process = self.start(*words, **environment)
         output, errors = process.communicate(timeout=60)
         return process.returncode, output, errors
+
+    def utilization(self) -> dict[int, int]:
+        """Percent of the GPU's time by process, read through the driver's own NVML."""
+        [dev] = self.base.glob("simulated/*/dev")
+        script = (
+            "import json, pynvml; pynvml.nvmlInit(); device = pynvml.nvmlDeviceGetHandleByIndex(0)\n"
+            "print(json.dumps({u.pid: u.smUtil for u in pynvml.nvmlDeviceGetProcessUtilization(device, 0)}))"
+        )
+        environment = self.environment | {"LD_LIBRARY_PATH": str(NATIVE), "SIMGPU_DEV": str(dev)}
+        done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, check=True)
+        return {int(pid): percent for pid, percent in json.loads(done.stdout).items()}
 
     def left(self) -> list[str]:
         """What lies in the directories of shares and simulated machines."""
@@ -227,6 +256,36 @@ def test_shares_of_one_gpu_are_promised_no_more_than_it_has(share: Share) -> Non
     assert first.returncode == 0 and share.left() == []
 
 
+def test_two_programs_get_their_parts_of_the_time_as_nvml_reads_it(share: Share) -> None:
+    spin = f"""
+        context()
+        ptx = {SPIN!r}
+        module, function = c_void_p(), c_void_p()
+        call("cuModuleLoadData", byref(module), ptx.encode())
+        call("cuModuleGetFunction", byref(function), module, b"spin")
+        length = c_uint64(2_000_000)
+        arguments = (c_void_p * 1)(ctypes.addressof(length))
+        answer(os.getpid())
+        end = time.monotonic() + 5
+        while time.monotonic() < end:
+            call("cuLaunchKernel", function, 1, 1, 1, 1, 1, 1, 0, None, arguments, None)
+        call("cuCtxSynchronize")
+    """
+    asked = {30: share.program(spin, "--core", "30"), 60: share.program(spin, "--core", "60")}
+    pids = {core: line(program) for core, program in asked.items()}
+    watch = share.start("top", "--simulate", "t4", "--interval", "3", "-o", "json")
+    output, errors = watch.communicate(timeout=60)
+    assert watch.returncode == 0, errors
+    [gpu] = json.loads(output)["gpus"]
+    got = {row["coreLimit"]: row["corePercent"] for row in gpu["shares"]}
+    by_nvml = share.utilization()
+    for core, pid in pids.items():
+        assert abs(got[core] - core) <= 5, got
+        assert abs(by_nvml[pid] - core) <= 8, by_nvml  # of the last second alone
+    assert abs(gpu["busyPercent"] - 90) <= 10
+    assert [program.communicate()[1] for program in asked.values()] == ["", ""]
+
+
 def test_a_killed_runner_leaves_limits_that_hold_and_the_next_run_clears_up(share: Share) -> None:
     runner = share.program("context(); answer(os.getpid()); sys.stdin.readline(); answer(seen())", "--memory", "5GiB")
     pid = line(runner)
@@ -265,6 +324,39 @@ def test_a_program_that_gets_round_the_library_is_told(share: Share) -> None:
     assert "of ml/x got round the limits: 1" in told and "GiB" in told
     process.communicate("\n")
     assert process.returncode == 0
+
+
+def test_a_played_machine_stays_while_somebody_looks_at_it(share: Share) -> None:
+    watch = share.start("top", "--simulate", "t4", "--watch", "-o", "json")
+    assert watch.stdout is not None
+    while watch.stdout.readline() != "}\n":
+        pass
+    assert share.run("run", "--core", "30", "--simulate", "t4", "--", "true")[0] == 0
+    assert share.left() == ["simulated/1x-t4"]
+    watch.send_signal(signal.SIGINT)
+    watch.communicate(timeout=20)
+    assert watch.returncode == 0 and share.left() == []
+
+
+def test_on_a_terminal_top_stays_until_it_is_interrupted(share: Share) -> None:
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execve(
+            sys.executable,
+            [sys.executable, "-m", "gpuplane", "share", "top", "--simulate", "t4"],
+            share.environment | {"TERM": "xterm", "COLUMNS": "100", "LINES": "30"},
+        )
+    seen = b""
+    while seen.count(b"nobody shares") < 2:
+        seen += os.read(terminal, 4096)
+    os.write(terminal, b"\x03")
+    with contextlib.suppress(OSError):  # a terminal without processes reads as broken
+        while part := os.read(terminal, 4096):
+            seen += part
+    os.close(terminal)
+    _, status = os.waitpid(pid, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+    assert b"busy  0%" in seen and b"\x1b[?1049l" in seen, "the page is left as it was"
 
 
 def test_a_signal_to_us_reaches_the_command(share: Share) -> None:

@@ -134,11 +134,11 @@ def _seed(name: str) -> str:
 
 
 def drop_simulated(store: Store) -> None:
-    """Take simulated machines away on whose GPUs no share is left. The store's lock is held."""
+    """Take simulated machines away that nobody uses and on whose GPUs no share is left. The store's lock is held."""
     places = [place for place in (store.base / "simulated").glob("*") if place.is_dir()]
     if not places:
         return
-    from gpuplane.simulator.gpus import PROFILES
+    from gpuplane.simulator.gpus import PROFILES, in_use
     from gpuplane.simulator.gpus.profile import gpu_uuid
 
     held = {limit.uuid for share in store.all() for limit in share.limits.gpus}
@@ -146,7 +146,8 @@ def drop_simulated(store: Store) -> None:
         profile = PROFILES.get(place.name)
         count = profile.count if profile is not None else 0
         uuids = {gpu_uuid(PROFILES[place.name], _seed(place.name), index) for index in range(count)}
-        if not uuids & held:
+        state = place / "dev" / "nvidiactl"
+        if not uuids & held and not (state.is_file() and in_use(state)):
             shutil.rmtree(place, ignore_errors=True)
             for uuid in uuids:
                 shutil.rmtree(store.base / "gpus" / uuid, ignore_errors=True)

@@ -108,27 +108,29 @@ def _run(options: Namespace, screen: Terminal) -> int:
     if options.backend == Backend.INTERPOSED:
         limiter()  # is it built?
     store = Store(user_base(os.environ, os.geteuid()))
-    with contextlib.ExitStack() as stack:
-        with store.lock():
-            store.sweep(is_over(store))
-            place = find_place(store, options.simulate, os.environ)
-            try:
+    try:
+        with contextlib.ExitStack() as stack:
+            with store.lock():
+                store.sweep(is_over(store))
+                place = find_place(store, options.simulate, os.environ)
                 gpus = stack.enter_context(closing(place.open()))
                 plan = _plan(argv, choose(wanted, gpus.inventory(), store.all()), options, place)
                 if options.dry_run:
                     _show(plan, options, screen)
                     return 0
+                stack.callback(_leave, store, plan)
                 owner = _write(store, plan, options.name, place)
-            finally:
-                drop_simulated(store)
-        try:
             return _follow(plan, owner, store, gpus, options, screen)
-        finally:
-            with store.lock():
-                # Somebody may have been left behind in it; then the next run clears up.
-                if not users_of(names.LIMITS_ENV, plan.directory):
-                    store.remove(plan.id)
-                drop_simulated(store)
+    finally:
+        with store.lock():
+            drop_simulated(store)
+
+
+def _leave(store: Store, plan: Planned) -> None:
+    """Take the share away; one that the command has left somebody behind in is left to the next run."""
+    with store.lock():
+        if not users_of(names.LIMITS_ENV, plan.directory):
+            store.remove(plan.id)
 
 
 def _plan(argv: tuple[str, ...], gpu: GPU, options: Namespace, place: Place) -> Planned:
