@@ -37,6 +37,22 @@ def test_every_error_has_its_place_the_line_and_a_cure(policy: Path, capsys: pyt
     assert "2 errors in 1 file" in out
 
 
+def test_pods_that_can_never_run_are_found_in_their_workloads(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "train.yaml"
+    path.write_text(
+        "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: train}\nspec:\n  template:\n    spec:\n"
+        "      containers:\n      - name: main\n        resources:\n          limits:\n"
+        '            tencent.com/vcuda-core: "150"\n            nvidia.com/gpu: 1\n'
+    )
+    assert main(["check", str(path), "--color", "never"]) == 1
+    out = capsys.readouterr().out
+    assert f"{path}:11:37  GP201" in out
+    assert "150 can never be met" in out
+    assert f'        | {"":36}^^^^^\n        = cure: "100" or "200"' in out
+
+
 def test_json_has_the_same_findings(policy: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", str(policy), "-o", "json"]) == 1
     data = json.loads(capsys.readouterr().out)

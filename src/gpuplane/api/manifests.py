@@ -8,7 +8,7 @@ Invariant: a file that cannot be parsed, or an object twice wrong, never hides w
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import msgspec
@@ -41,8 +41,11 @@ _Loader.yaml_implicit_resolvers = {
 _MAX_DEPTH: Final = 100
 
 
-def check_text(text: str) -> list[Document]:
-    """Every object of a file with its findings, in order. A file that cannot be parsed ends with a GP100."""
+def check_text(text: str, more: Callable[[Any], list[Finding]] = lambda data: []) -> list[Document]:
+    """Every object of a file with its findings, in order. A file that cannot be parsed ends with a GP100.
+
+    `more` finds what else is wrong with an object, beyond what its kind's schema says.
+    """
     documents: list[Document] = []
     loader = None
     try:
@@ -50,7 +53,7 @@ def check_text(text: str) -> list[Document]:
         while loader.check_node():
             node = loader.get_node()
             if node is not None:
-                documents += _documents(loader, node)
+                documents += _documents(loader, node, more)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line, column = (mark.line + 1, mark.column + 1) if mark is not None else (1, 1)
@@ -83,7 +86,7 @@ def _unreadable(what: str, line: int, column: int) -> Document:
     return Document("", "", line, (Finding(code="GP100", path="", message=what, line=line, column=column),))
 
 
-def _documents(loader: _Loader, node: yaml.Node) -> Iterator[Document]:
+def _documents(loader: _Loader, node: yaml.Node, more: Callable[[Any], list[Finding]]) -> Iterator[Document]:
     places: Places = {}
     twice: list[Finding] = []
     _locate(node, "", places, twice, 0)
@@ -92,16 +95,16 @@ def _documents(loader: _Loader, node: yaml.Node) -> Iterator[Document]:
         return  # an empty document between two "---"
     items = data.get("items") if isinstance(data, dict) and data.get("kind") == "List" else None
     if not isinstance(items, list):
-        yield _document(data, "", places, twice, node.start_mark.line + 1)
+        yield _document(data, more(data), "", places, twice, node.start_mark.line + 1)
         return
     for index, item in enumerate(items):
         prefix = f"items[{index}]"
         mine = [finding for finding in twice if finding.path.startswith(prefix + ".")]
-        yield _document(item, prefix, places, mine, places[prefix][1][0])
+        yield _document(item, more(item), prefix, places, mine, places[prefix][1][0])
 
 
-def _document(data: Any, prefix: str, places: Places, twice: list[Finding], line: int) -> Document:
-    found = [_placed(finding, prefix, places, line) for finding in check_object(data)]
+def _document(data: Any, more: list[Finding], prefix: str, places: Places, twice: list[Finding], line: int) -> Document:
+    found = [_placed(finding, prefix, places, line) for finding in [*check_object(data), *more]]
     meta = data.get("metadata") if isinstance(data, dict) else None
     name = meta.get("name", "") if isinstance(meta, dict) else ""
     kind = data.get("kind", "") if isinstance(data, dict) else ""

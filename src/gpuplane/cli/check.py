@@ -14,11 +14,15 @@ from gpuplane.api.manifests import Document, check_text
 from gpuplane.api.validation import Finding
 from gpuplane.cli.terminal import Terminal, count
 from gpuplane.errors import InvalidInput, NoAnswer
+from gpuplane.sharing import findings_of_object
 
 
 def check(options: Namespace, screen: Terminal) -> int:
     """0 when there is no error (warnings do not count), 1 when there is."""
-    checked = [(path, text, check_text(text)) for path, text in ((path, _read(path)) for path in options.files)]
+    checked = [
+        (path, text, check_text(text, findings_of_object))
+        for path, text in ((path, _read(path)) for path in options.files)
+    ]
     errors = sum(
         finding.severity == "error" for _, _, found in checked for document in found for finding in document.findings
     )
@@ -88,7 +92,9 @@ def _picture(path: Path, lines: list[str], finding: Finding, screen: Terminal) -
     if 0 < finding.line <= len(lines):
         source = lines[finding.line - 1].rstrip()
         number = f"{finding.line:>5}"
-        about = finding.path.rpartition(".")[2] if finding.at == "key" else finding.shown
+        about = finding.shown
+        if finding.at == "key" and not (about and finding.path.endswith(f".{about}")):  # a name may have dots itself
+            about = finding.path.rpartition(".")[2]
         width = max(1, min(len(about), len(source) - finding.column + 1))
         mark = screen.paint("^" * width, colour)
         picture += [f"  {number} | {source}", f"  {'':5} | {' ' * (finding.column - 1)}{mark}"]

@@ -13,6 +13,7 @@ from typing import Any, Final, NoReturn
 from gpuplane import __version__
 from gpuplane.cli.components import OPERANDS, OTHERS
 from gpuplane.cli.share_parser import add_share
+from gpuplane.cli.simulate_parser import add_simulate
 
 
 def lazy(module: str, function: str) -> Callable[[Namespace, Any], int]:
@@ -55,6 +56,7 @@ def build() -> Parser:
     _real(commands)
     _hand(commands)
     add_share(commands, _talk, _form, lazy)
+    add_simulate(commands, _talk, _form, lazy)
     _run(commands)
     return parser
 

@@ -77,7 +77,7 @@ def _annotations(said: Mapping[str, str]) -> Iterator[Finding]:
                 path=f"metadata.annotations.{name}",
                 message=f"there is no policy {said[name] or 'without a name'}",
                 cure=f"one of {', '.join(POLICIES)}",
-                shown=said[name],
+                shown=_shown(said[name]),
             )
     for name in (names.GPU_UUIDS_ANNOTATION, names.NOT_GPU_UUIDS_ANNOTATION):
         for uuid in filter(None, (part.strip() for part in said.get(name, "").split(","))):
@@ -87,7 +87,7 @@ def _annotations(said: Mapping[str, str]) -> Iterator[Finding]:
                     path=f"metadata.annotations.{name}",
                     message=f"{uuid} is no UUID of a GPU",
                     cure="as gpuplane status gpus -o json shows them: GPU-7c41...",
-                    shown=said[name],
+                    shown=_shown(said[name]),
                 )
 
 
@@ -144,7 +144,7 @@ def _of_resource(name: str, resources: Resources, path: str) -> Iterator[Finding
                 path=at,
                 message=f"{value} is no whole number of {short}",
                 cure='"1", "2", ...',
-                shown=str(value),
+                shown=_shown(value),
             )
             return
         most = _MOST[name]
@@ -166,19 +166,23 @@ def _of_resource(name: str, resources: Resources, path: str) -> Iterator[Finding
             path=f"{path}.requests.{name}",
             message=f"{request} is not the limit, {limit}; GPUs cannot be overcommitted",
             cure=f'"{limit}", or leave it out',
-            shown=str(request),
+            shown=_shown(request),
         )
 
 
 def _never(path: str, name: str, number: int, value: Quantity) -> Finding:
     """The finding for more than any node can give."""
     if number > _MOST[name]:
-        return Finding(code="GP201", path=path, message=f"{value} is more than any node has", shown=str(value))
+        return Finding(code="GP201", path=path, message=f"{value} is more than any node has", shown=_shown(value))
     below = number // 100 * 100
     return Finding(
         code="GP201",
         path=path,
         message=f"{value} can never be met: 1-99 is a part; 100, 200, … whole GPUs",
         cure=f'"{below}" or "{below + 100}"',
-        shown=str(value),
+        shown=_shown(value),
     )
+
+
+def _shown(value: Quantity) -> str:
+    return msgspec.json.encode(value).decode()

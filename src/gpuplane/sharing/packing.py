@@ -83,6 +83,19 @@ def arrivals(jobs: Sequence[Job], machines: Iterable[Machine], seed: int, inflat
         found.append(job)
 
 
+def up_to(arriving: Iterable[Job], machines: Iterable[Machine], inflate: float) -> list[Job]:
+    """The first of those that arrive, until `inflate` times the GPUs have been asked for."""
+    wanted = inflate * MILLI * sum(machine.gpus for machine in machines)
+    found: list[Job] = []
+    load = 0
+    for job in arriving:
+        load += job.load
+        if load > wanted:
+            break
+        found.append(job)
+    return found
+
+
 def shuffled(machines: Iterable[Machine], seed: int) -> list[Machine]:
     found = sorted(machines, key=lambda machine: machine.name)
     random.Random(~seed).shuffle(found)

@@ -46,17 +46,16 @@ def rate(
     node: NodeState, request: Request, policy: Policy, gpu_policy: Policy | None = None
 ) -> tuple[Spots, float] | None:
     """The GPUs of each container, and the value by `policy`; None where the pod does not fit."""
-    if len(request.asks) == 1 and (gpu_policy is None or gpu_policy is policy):
+    if len(request.asks) == 1 and request.asks[0].core < node.scale and (gpu_policy is None or gpu_policy is policy):
+        if cannot_host(node, request):
+            return None
         ask = request.asks[0]
-        if ask.core < node.scale:
-            if cannot_host(node, request):
-                return None
-            fitting = _fitting(node, ask, usable_gpus(node, request))
-            if not fitting:
-                return None
-            best = policy.quick(node, ask, request, fitting)
-            if best is not None:
-                return {ask.container: (best[0],)}, best[1]
+        fitting = _fitting(node, ask, usable_gpus(node, request))
+        if not fitting:
+            return None
+        best = policy.quick(node, ask, request, fitting)
+        if best is not None:
+            return {ask.container: (best[0],)}, best[1]
     spots = _spots(node, request, gpu_policy or policy)
     return None if spots is None else (spots, policy.value(node, taken(node, request, spots), request))
 
@@ -71,21 +70,21 @@ def usable_gpus(node: NodeState, request: Request) -> tuple[int, ...]:
 
 def taken(node: NodeState, request: Request, spots: Spots) -> NodeState:
     """The node with the pod on it: of each GPU the most that its containers hold at any time."""
-    most_core, most_memory = [0] * len(node.gpus), [0] * len(node.gpus)
-    for phase in request.phases():
-        core, memory = [0] * len(node.gpus), [0] * len(node.gpus)
+    least_core, least_memory = node.core, node.memory
+    for phase in request.phases() if len(request.asks) > 1 else (request.asks,):
+        core, memory = list(node.core), list(node.memory)
         for ask in phase:
             for at in spots[ask.container]:
-                core[at] += ask.each
-                memory[at] += memory_of(node, ask, at)
-        most_core = list(map(max, most_core, core))
-        most_memory = list(map(max, most_memory, memory))
+                core[at] -= ask.each
+                memory[at] = max(0, memory[at] - memory_of(node, ask, at))
+        least_core = tuple(map(min, least_core, core)) if least_core is not node.core else tuple(core)
+        least_memory = tuple(map(min, least_memory, memory)) if least_memory is not node.memory else tuple(memory)
     cpu, host = node.cpu_milli, node.host_memory_mib
     return NodeState(
         node.name,
         node.gpus,
-        tuple([free - held for free, held in zip(node.core, most_core, strict=True)]),
-        tuple([max(0, free - held) for free, held in zip(node.memory, most_memory, strict=True)]),
+        least_core,
+        least_memory,
         node.scale,
         None if cpu is None else max(0, cpu - request.cpu_milli),
         None if host is None else max(0, host - request.host_memory_mib),
@@ -97,6 +96,11 @@ def _spots(node: NodeState, request: Request, policy: Policy) -> Spots | None:
     if cannot_host(node, request):
         return None
     usable = usable_gpus(node, request)
+    if len(request.asks) < 2:
+        for ask in request.asks:
+            chosen = next(_choices(node, ask, policy, usable), None)
+            return None if chosen is None else {ask.container: chosen}
+        return {}
     lasting = [ask for ask in request.asks if ask.lasts]
     if not policy.in_order:
         lasting.sort(key=lambda ask: -ask.core)
@@ -106,10 +110,10 @@ def _spots(node: NodeState, request: Request, policy: Policy) -> Spots | None:
     for index, ask in enumerate(request.asks):
         if not ask.lasts:
             beside = {before.container for before in request.asks[:index] if before.sidecar}
-            chosen = _for_init(node, request, ask, beside, policy, usable, spots)
-            if chosen is None:
+            found = _for_init(node, request, ask, beside, policy, usable, spots)
+            if found is None:
                 return None
-            spots[ask.container] = chosen
+            spots[ask.container] = found
     return spots
 
 

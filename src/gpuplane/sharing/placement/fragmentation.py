@@ -12,6 +12,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from math import exp
+from typing import Final
 
 from gpuplane.sharing.node import NodeState
 from gpuplane.sharing.placement.mix import Mix
@@ -19,7 +20,8 @@ from gpuplane.sharing.placement.policy import BEST, Policy
 from gpuplane.sharing.placement.room import room, room_after
 from gpuplane.sharing.request import Ask, Request, matches
 
-_REMEMBERED = 200_000
+_REMEMBERED: Final = 200_000
+_MOST_NODES: Final = 20_000  # remembered; far more than a cluster has
 
 
 class Fragmentation(Policy):
@@ -98,5 +100,7 @@ class Fragmentation(Policy):
         if known is None or known[0] is not node.gpus:
             models = tuple(gpu.model for gpu in node.gpus)
             known = (node.gpus, models[:1] if len(set(models)) < 2 else models)
+            if len(self._models) >= _MOST_NODES:
+                self._models.clear()
             self._models[id(node.gpus)] = known
         return known[1]

@@ -24,17 +24,28 @@ _GPU: Final = UNITS * _PRECISION  # the worth of a GPU, were everything asked fo
 _CROWDED: Final = 1.02  # prices are those of a cluster that is asked for a little more than it has
 _MOST_KINDS: Final = 40  # rarer ones count as the nearest that asks no model
 _EVERY_MODEL: Final = ""
+_MOST_NODES: Final = 20_000  # remembered; far more than a cluster has
 # What is expected while nothing was seen: (core in percent, how often).
 _PRIOR: Final = ((100, 5.0), (50, 2.0), (30, 1.0), (25, 1.0), (20, 1.0), (10, 1.0))
+
+Table = tuple[int, ...]
 
 
 class Opportunity(Policy):
     name = "opportunity"
 
-    def __init__(self, worth: Worth, cpu_per_gpu: float) -> None:
-        self._worth = {model: tuple(round(value * _PRECISION) for value in table) for model, table in worth.items()}
-        self._cpu_per_gpu = cpu_per_gpu  # milli-CPU that pods take with a GPU; 0: not known
-        self._any = self._worth.get(_EVERY_MODEL) or max(self._worth.values(), default=(0,) * (UNITS + 1))
+    def __init__(self, worth: Worth, cpu_per_gpu: float, scale: int = 100) -> None:
+        """
+        Args:
+            cpu_per_gpu: milli-CPU that pods take with a GPU; 0 where that is not known.
+            scale: what the core of one GPU counts on the nodes.
+        """
+        # The worth of each free amount of core, so that nothing is left to calculate.
+        units = [free * UNITS // scale for free in range(scale + 1)]
+        self._worth = {model: tuple(round(table[at] * _PRECISION) for at in units) for model, table in worth.items()}
+        self._any = self._worth.get(_EVERY_MODEL) or max(self._worth.values(), default=(0,) * (scale + 1))
+        self._cpu_per_gpu = cpu_per_gpu
+        self._of_gpus: dict[int, tuple[tuple[Gpu, ...], tuple[Table, ...]]] = {}
 
     def order(self, node: NodeState, ask: Ask, fitting: Sequence[int]) -> Iterable[int]:
         free = room(node)
@@ -66,17 +77,23 @@ class Opportunity(Policy):
 
     def _loss(self, node: NodeState, free: tuple[int, ...], at: int, ask: Ask) -> int:
         """What the share costs of its GPU's worth."""
-        table = self._worth.get(node.gpus[at].model, self._any)
-        scale = node.scale
-        return table[free[at] * UNITS // scale] - table[room_after(node, ask, at) * UNITS // scale]
+        table = self._tables(node)[at]
+        return table[free[at]] - table[room_after(node, ask, at)]
 
     def _node(self, node: NodeState) -> float:
         free = room(node)
-        worth = 0
-        for gpu, left in zip(node.gpus, free, strict=True):
-            if left:
-                worth += self._worth.get(gpu.model, self._any)[left * UNITS // node.scale]
+        worth = sum([table[left] for table, left in zip(self._tables(node), free, strict=True)])
         return worth if node.cpu_milli is None else worth - self._idle(sum(free), node.cpu_milli, node.scale)
+
+    def _tables(self, node: NodeState) -> tuple[Table, ...]:
+        """The worths of each GPU's free amounts; nodes keep the tuple of their GPUs, so it is looked up by that."""
+        known = self._of_gpus.get(id(node.gpus))
+        if known is None or known[0] is not node.gpus:
+            if len(self._of_gpus) >= _MOST_NODES:
+                self._of_gpus.clear()
+            known = node.gpus, tuple(self._worth.get(gpu.model, self._any) for gpu in node.gpus)
+            self._of_gpus[id(node.gpus)] = known
+        return known[1]
 
     def _idle(self, free: int, cpu_milli: int, scale: int) -> float:
         """The GPUs that lie idle when the node's CPU is used up, as worth."""
@@ -114,7 +131,7 @@ def learning(mix: Mix, gpus: Iterable[tuple[Gpu, ...]], scale: int = 100) -> Gen
     crowd = _CROWDED * UNITS * sum(capacity.values()) / units
     worth = yield from solve(capacity, {kind: count * crowd for kind, count in demand.items()})
     held = sum(count * shape.gpus * shape.core for shape, count in asked.items()) / scale
-    return Opportunity(worth, sum(count * shape.cpu_milli for shape, count in asked.items()) / held)
+    return Opportunity(worth, sum(count * shape.cpu_milli for shape, count in asked.items()) / held, scale)
 
 
 def _kinds(asked: Mapping[Shape, float], memory: Mapping[str, int], scale: int) -> dict[Kind, float]:

@@ -1,0 +1,46 @@
+"""The command line of `gpuplane simulate`."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+_POLICIES: Final = ("opportunity", "fragmentation", "tightest", "spread", "topology")
+
+
+def add_simulate(commands: Any, talk: Callable[[], Any], form: Callable[..., Any], lazy: Callable[..., Any]) -> None:
+    simulate = commands.add_parser("simulate", help="what a policy would do, with the code that a cluster runs")
+    experiments = simulate.add_subparsers(title="experiments", metavar="EXPERIMENT", required=True)
+    packing = experiments.add_parser(
+        "packing",
+        parents=[talk(), form("text", "json")],
+        help="how much of a cluster's GPUs a trace of pods can hold: the openb experiment",
+    )
+    packing.add_argument("--nodes", type=Path, required=True, metavar="CSV", help="sn,cpu_milli,memory_mib,gpu,model")
+    packing.add_argument(
+        "--pods", type=Path, required=True, metavar="CSV", help="name,cpu_milli,memory_mib,num_gpu,gpu_milli[,gpu_spec]"
+    )
+    packing.add_argument("--policy", choices=_POLICIES, default=_POLICIES[0], help="default: %(default)s")
+    packing.add_argument(
+        "--inflate",
+        type=_above_zero,
+        default=1.3,
+        metavar="RATIO",
+        help="pods arrive, some again, until so many times the GPUs were asked for (default: %(default)s)",
+    )
+    packing.add_argument("--seed", type=int, default=42, help="of orders that no file gives (default: %(default)s)")
+    packing.add_argument("--arrival-order", type=Path, metavar="FILE", help="names of the pods that arrive, one a line")
+    packing.add_argument("--node-order", type=Path, metavar="FILE", help="names of all nodes, the preferred ones first")
+    packing.set_defaults(command=lazy("simulate", "packing"))
+
+
+def _above_zero(text: str) -> float:
+    try:
+        ratio = float(text)
+    except ValueError:
+        ratio = 0.0
+    if not 0 < ratio <= 100:
+        raise argparse.ArgumentTypeError(f"{text!r} is no ratio above 0, as 1.3")
+    return ratio
