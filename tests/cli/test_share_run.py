@@ -186,6 +186,30 @@ async def test_what_contexts_cost_is_measured_while_it_runs_and_known_to_the_nex
     first.communicate()
 
 
+def pid_namespace() -> tuple[str, ...]:
+    """What begins a command that runs in a pid namespace of its own."""
+    words = ("unshare", "--user", "--map-root-user", "--pid", "--fork")
+    if subprocess.run([*words, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("no pid namespaces here")
+    return words
+
+
+@pytest.mark.namespaces
+async def test_a_process_in_a_pid_namespace_of_its_own_is_known_by_its_own_id(share: Share) -> None:
+    alone = pid_namespace()
+    text = PRELUDE + "context(); answer([os.getpid(), seen()])\nfor _ in sys.stdin: answer(seen())"
+    words = ("run", "--simulate", "t4", "--memory", "5GiB", "--", *alone, sys.executable, "-c", text)
+    process = share.start(*words)
+    pid, before = line(process)
+    assert pid == 1
+    [lease] = share.base.glob("gpus/*/lease")
+    async with asyncio.timeout(20):
+        await Host(share.base).wait_for(f"gpus/{lease.parent.name}/context")
+    output, errors = process.communicate("\n", timeout=20)
+    assert json.loads(output)["free"] < before["free"]
+    assert errors == "", "it is in the books"
+
+
 @pytest.mark.parametrize(("script", "code"), [("exit 0", 0), ("exit 7", 7), ("kill -9 $$", 137)])
 def test_the_commands_code_is_ours(share: Share, script: str, code: int) -> None:
     found = share.run("run", "--core", "30", "--simulate", "t4", "--", "sh", "-c", script)

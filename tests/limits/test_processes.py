@@ -63,6 +63,16 @@ def test_facts_of_a_container_process(tmp_path: Path) -> None:
     assert users_of("GPUPLANE_LIMITS", "/etc/vcuda", root) and not users_of("GPUPLANE_LIMITS", "/etc", root)
 
 
+@pytest.mark.namespaces
+def test_from_inside_a_pid_namespace_nobody_is_called_gone() -> None:
+    script = "from gpuplane.limits.processes import living_namespaces; print(living_namespaces())"
+    inside = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--mount-proc", sys.executable, "-c", script]
+    done = subprocess.run(inside, capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"no pid namespaces here: {done.stderr.strip()}")
+    assert done.stdout == "None\n"
+
+
 @pytest.mark.parametrize(
     ("text", "path"),
     [("0::/\n", "/"), ("", ""), ("4:cpu:/a:b\n3:memory:/a\n0::/\n", "/a:b"), ("garbage\n", "")],

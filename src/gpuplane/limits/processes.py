@@ -10,6 +10,7 @@ from typing import Final
 import msgspec
 
 PROC: Final = Path("/proc")
+_MACHINES: Final = 0xEFFFFFFC  # the inode of the machine's own pid namespace (Linux, PROC_PID_INIT_INO)
 
 
 class Identity(msgspec.Struct, frozen=True, order=True):
@@ -78,7 +79,12 @@ def facts_of(pid: int, wanted: Iterable[str] = (), proc: Path = PROC) -> Process
 
 
 def living_namespaces(proc: Path = PROC) -> frozenset[int] | None:
-    """The pid namespaces in which some process runs; None when there are processes that we may not look at."""
+    """The pid namespaces in which some process runs; None when not all processes of the machine are to be seen.
+
+    From any namespace but the machine's own one sees only what is below it.
+    """
+    if _inode(proc / "self" / "ns" / "pid") != _MACHINES:
+        return None
     found = {pid: _namespace(proc, pid, _ids(proc, pid)) for pid in running(proc)}
     if any(inode is None and start_of(pid, proc) is not None for pid, inode in found.items()):
         return None
