@@ -1,0 +1,213 @@
+"""An API server in memory that does what it is told to do wrong, for histories with faults at every call.
+
+Watches deliver only when `deliver` is called, so that the extender may know as little as it ever may. `faults` are
+taken one a write, `blind` makes reads fail. A write that is `late` is answered with an error and comes true when it
+lands.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from enum import Enum
+from typing import Any
+
+import msgspec
+
+from gpuplane.api.core import Event, Pod
+from gpuplane.kube import Conflict, NotFound, ServerError, Unreachable
+from gpuplane.kube.codec import Page
+from gpuplane.kube.watch import Event as WatchEvent
+from gpuplane.kube.watch import EventType
+
+
+class Fault(Enum):
+    NONE = "answered"
+    BEFORE = "lost on its way there"
+    AFTER = "done, and the answer lost"
+    LATE = "no answer, and it comes true later"
+    BROKEN = "500, and nothing done"
+    REFUSED = "never sent"
+    SLOW_BEFORE = "waits, then does it"
+    SLOW_AFTER = "does it, then waits"
+
+
+class FakeApi:
+    def __init__(self) -> None:
+        self.objects: dict[str, dict[str, dict[str, Any]]] = {"pods": {}, "nodes": {}, "gpunodes": {}, "configmaps": {}}
+        self.faults: list[Fault] = []
+        self.blind = False
+        self.late: list[Callable[[], None]] = []
+        self.waiting: list[asyncio.Event] = []
+        self.uids = itertools.count(1)
+        self.version = 0
+        self._undelivered: list[tuple[str, str, dict[str, Any]]] = []
+        self._watchers: list[tuple[str, asyncio.Queue[tuple[str, dict[str, Any]]]]] = []
+
+    # -- what tests do -----------------------------------------------------------------------------------------------
+
+    def put(self, plural: str, obj: dict[str, Any]) -> dict[str, Any]:
+        meta = obj["metadata"]
+        key = f"{meta['namespace']}/{meta['name']}" if meta.get("namespace") else meta["name"]
+        self.version += 1
+        known = self.objects[plural].get(key)
+        meta = {**meta, "resourceVersion": str(self.version)}
+        meta.setdefault("uid", f"uid-{next(self.uids)}")
+        obj = {**obj, "metadata": meta}
+        self.objects[plural][key] = obj
+        self._undelivered.append((plural, "MODIFIED" if known else "ADDED", obj))
+        return obj
+
+    def remove(self, plural: str, key: str) -> None:
+        self.version += 1
+        obj = self.objects[plural].pop(key)
+        gone = {**obj, "metadata": {**obj["metadata"], "resourceVersion": str(self.version)}}
+        self._undelivered.append((plural, "DELETED", gone))
+
+    def deliver(self, count: int | None = None) -> None:
+        """Shows the watchers the next changes, all of them by default."""
+        count = len(self._undelivered) if count is None else count
+        now, self._undelivered = self._undelivered[:count], self._undelivered[count:]
+        for plural, kind, obj in now:
+            for watched, queue in self._watchers:
+                if watched == plural:
+                    queue.put_nowait((kind, obj))
+
+    def land(self, count: int | None = None) -> None:
+        """Writes that were late come true now."""
+        for write in self.late[:count]:
+            write()
+        del self.late[:count]
+
+    def go_on(self) -> None:
+        """Calls that wait are answered."""
+        for event in self.waiting:
+            event.set()
+        self.waiting.clear()
+
+    def unwatch(self) -> None:
+        """The extender died."""
+        self._watchers.clear()
+
+    # -- what the extender's client does -----------------------------------------------------------------------------
+
+    async def write(self, do: Callable[[], Any]) -> Any:
+        fault = self.faults.pop(0) if self.faults else Fault.NONE
+        if fault is Fault.REFUSED:
+            raise Unreachable("nobody there", sent=False)
+        if fault is Fault.BROKEN:
+            raise ServerError("broken")
+        if fault is Fault.BEFORE:
+            raise Unreachable("cut")
+        if fault is Fault.LATE:
+            self.late.append(lambda: _quietly(do))
+            raise Unreachable("cut")
+        if fault is Fault.SLOW_BEFORE:
+            await self._wait()
+        answer = do()
+        if fault is Fault.SLOW_AFTER:
+            await self._wait()
+        if fault is Fault.AFTER:
+            raise Unreachable("cut")
+        return answer
+
+    async def _wait(self) -> None:
+        event = asyncio.Event()
+        self.waiting.append(event)
+        await event.wait()
+
+    def bind(self, key: str, binding: dict[str, Any]) -> None:
+        pod = self.objects["pods"].get(key)
+        if pod is None:
+            raise NotFound("gone")
+        if pod["metadata"]["uid"] != binding["metadata"]["uid"] or pod["spec"].get("nodeName"):
+            raise Conflict("bound already, or another")
+        annotations = {**pod["metadata"].get("annotations", {}), **binding["metadata"].get("annotations", {})}
+        spec = {**pod["spec"], "nodeName": binding["target"]["name"]}
+        self.put("pods", {**pod, "metadata": {**pod["metadata"], "annotations": annotations}, "spec": spec})
+
+    def patch(self, plural: str, key: str, patch: dict[str, Any]) -> dict[str, Any]:
+        known = self.objects[plural].get(key)
+        if known is None:
+            raise NotFound("gone")
+        meta = patch.get("metadata", {})
+        for field in ("uid", "resourceVersion"):
+            if field in meta and meta[field] != known["metadata"][field]:
+                raise Conflict(f"another {field}")
+        annotations = {**known["metadata"].get("annotations", {}), **meta.get("annotations", {})}
+        kept = {name: value for name, value in annotations.items() if value is not None}
+        return self.put(plural, {**known, "metadata": {**known["metadata"], "annotations": kept}})
+
+
+def _quietly(do: Callable[[], Any]) -> None:
+    with contextlib.suppress(NotFound, Conflict):
+        do()
+
+
+class FakeClient:
+    """The client's face, as far as the extender uses it."""
+
+    def __init__(self, api: FakeApi) -> None:
+        self.api = api
+
+    async def pages(
+        self, kind: Any, namespace: Any = None, labels: str = "", fields: str = "", *, bad: Any = None
+    ) -> AsyncIterator[Page]:
+        items = [msgspec.convert(obj, kind, strict=False) for obj in self._chosen(kind, fields)]
+        yield Page(items, str(self.api.version), "")
+
+    def _chosen(self, kind: Any, fields: str) -> list[dict[str, Any]]:
+        _, _, name = fields.partition("metadata.name=")
+        found = self.api.objects[kind.RESOURCE.plural].values()
+        return [obj for obj in found if not name or obj["metadata"]["name"] == name]
+
+    def watch(
+        self,
+        kind: Any,
+        namespace: Any = None,
+        labels: str = "",
+        fields: str = "",
+        resource_version: str = "",
+        *,
+        bad: Any = None,
+    ) -> AsyncGenerator[WatchEvent[Any], None]:
+        queue: asyncio.Queue[tuple[str, dict[str, Any]]] = asyncio.Queue()
+        self.api._watchers.append((kind.RESOURCE.plural, queue))
+        seen = int(resource_version)
+
+        async def follow() -> AsyncGenerator[WatchEvent[Any], None]:
+            while True:
+                change, obj = await queue.get()
+                if int(obj["metadata"]["resourceVersion"]) > seen:
+                    found = msgspec.convert(obj, kind, strict=False)
+                    yield WatchEvent(EventType(change), found, found.metadata.resource_version)
+
+        return follow()
+
+    async def get(self, kind: Any, name: str, namespace: str | None = None) -> Any:
+        if self.api.blind:
+            raise Unreachable("cut")
+        obj = self.api.objects[kind.RESOURCE.plural].get(f"{namespace}/{name}" if namespace else name)
+        if obj is None:
+            raise NotFound("gone")
+        return msgspec.convert(obj, kind, strict=False)
+
+    async def request(self, method: str, path: str, params: Any = None, body: Any = None) -> bytes:
+        assert method == "POST" and path.endswith("/binding"), path
+        space, name = path.split("/")[4], path.split("/")[6]
+        await self.api.write(lambda: self.api.bind(f"{space}/{name}", body))
+        return b"{}"
+
+    async def patch(self, kind: Any, name: str, patch: dict[str, Any], namespace: str | None = None) -> Any:
+        key = f"{namespace}/{name}" if namespace else name
+        return await self.api.write(lambda: self.api.patch(kind.RESOURCE.plural, key, patch))
+
+    async def create(self, obj: Any, **_: Any) -> Any:
+        assert isinstance(obj, Event)
+        return obj
+
+
+def pod_of(obj: dict[str, Any]) -> Pod:
+    return msgspec.convert(obj, Pod, strict=False)

@@ -1,0 +1,332 @@
+"""Random histories, with faults at every call and crashes at every step.
+
+Nothing is given twice, nothing is counted twice, nothing leaks, and in the end nobody is stuck who fits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import random
+from typing import Any
+
+import pytest
+from extender_world import gpu_pod
+from fake_api import FakeApi, FakeClient, Fault, pod_of
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from virtual_time import VirtualClock, settle
+
+from gpuplane import names
+from gpuplane.errors import GpuplaneError
+from gpuplane.kube import EventRecorder
+from gpuplane.scheduler import wire
+from gpuplane.scheduler.binding import POST_SECONDS
+from gpuplane.scheduler.brain import Brain
+from gpuplane.scheduler.policies import Policies
+from gpuplane.sharing import Gpu, Ledger, of_pod, violations
+
+NODES = ["n1", "n2", "n3"]
+GPUS, MEMORY = 2, 16384
+ENDED = ("Succeeded", "Failed")
+QUOTA = {"team": {"quota": {"T4": 3}}}
+
+
+class History:
+    """One cluster through good and bad days."""
+
+    def __init__(self, verb: str) -> None:
+        self.verb = verb  # filter or predicates
+        self.api = FakeApi()
+        self.clock = VirtualClock()
+        self.count = 0
+        self.binds: set[asyncio.Task[None]] = set()
+        for name in NODES:
+            status = {"conditions": [{"type": "Ready", "status": "True"}]}
+            self.api.put(
+                "nodes", {"metadata": {"name": name, "labels": {names.QUOTA_MODEL_LABEL: "T4"}}, "status": status}
+            )
+            gpus = [
+                {"index": index, "uuid": f"GPU-{name}-{index}", "model": "T4", "memoryMib": MEMORY}
+                for index in range(GPUS)
+            ]
+            self.api.put("gpunodes", {"metadata": {"name": name}, "status": {"gpus": gpus}})
+        quota = {"metadata": {"name": "gpuquota", "namespace": "kube-system"}, "data": {"gpu_quota": json.dumps(QUOTA)}}
+        self.api.put("configmaps", quota)
+        self.api.deliver()
+
+    # -- the extender's life -----------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        client: Any = FakeClient(self.api)
+        self.recorder = EventRecorder(client, "test", clock=self.clock)
+        self.brain = Brain(client, self.recorder, Policies(), self.clock, lambda: int(self.clock.now() * 1e9))
+        self.ready = asyncio.Event()
+        self.task = asyncio.create_task(self.brain.run(self.ready.set))
+        async with asyncio.timeout(20):
+            await self.ready.wait()
+
+    async def crash(self) -> None:
+        """Killed; another one leads when the lease has run out, and what was under way has come true or never will."""
+        self.api.go_on()
+        await self.stop()
+        self.api.land()
+        self.api.deliver()
+        await self.start()
+
+    async def stop(self) -> None:
+        for task in (self.task, *self.binds):
+            task.cancel()
+        await asyncio.gather(self.task, *self.binds, return_exceptions=True)
+        await self.recorder.aclose()
+        self.api.unwatch()
+
+    # -- kube-scheduler ----------------------------------------------------------------------------------------------
+
+    def pending(self) -> list[dict[str, Any]]:
+        under_way = {task.get_name() for task in self.binds}
+        return [
+            pod
+            for pod in self.api.objects["pods"].values()
+            if not pod["spec"].get("nodeName") and pod["metadata"]["name"] not in under_way
+        ]
+
+    async def schedule(self, pod: dict[str, Any]) -> None:
+        """filter, prioritize, and bind in the background."""
+        args = wire.FilterArgs(pod_of(pod), list(NODES))
+        if self.verb == "predicates":
+            job = self._predicates(pod, args)
+        else:
+            kept = json.loads(self.brain.filtering.filter(args))["NodeNames"]
+            if not kept:
+                return
+            scores = json.loads(self.brain.filtering.prioritize(wire.FilterArgs(args.pod, kept)))
+            node = max(scores, key=lambda one: one["Score"])["Host"]
+            job = self._bind(pod, node)
+        task = asyncio.create_task(job, name=pod["metadata"]["name"])
+        self.binds.add(task)
+        task.add_done_callback(self.binds.discard)
+        await settle()
+
+    async def _bind(self, pod: dict[str, Any], node: str) -> None:
+        meta = pod["metadata"]
+        args = wire.BindArgs(meta["name"], meta["namespace"], meta["uid"], node)
+        with contextlib.suppress(GpuplaneError):
+            await self.brain.binder.bind(args, self.brain.filtering)
+
+    async def _predicates(self, pod: dict[str, Any], args: wire.FilterArgs) -> None:
+        meta = pod["metadata"]
+        try:
+            answer = json.loads(await self.brain.annotator.predicates(args))
+        except GpuplaneError:
+            return
+        for node in answer["NodeNames"]:
+            body = {"metadata": {"uid": meta["uid"]}, "target": {"name": node}}
+            with contextlib.suppress(GpuplaneError):  # deleted meanwhile
+                self.api.bind(f"{meta['namespace']}/{meta['name']}", body)
+
+    # -- what must always be so --------------------------------------------------------------------------------------
+
+    def truth(self) -> Ledger:
+        ledger = Ledger()
+        for name in NODES:
+            ledger.set_node(name, [Gpu(index, f"GPU-{name}-{index}", "T4", MEMORY) for index in range(GPUS)])
+        for obj in self.api.objects["pods"].values():
+            pod = pod_of(obj)
+            if pod.spec.node_name and pod.status.phase not in ENDED:
+                assignment = of_pod(pod)
+                assert assignment is not None, "a pod without its share"
+                ledger.hold(pod.metadata.uid, pod.spec.node_name, assignment)
+        return ledger
+
+    def check(self) -> None:
+        assert violations(self.truth()) == []
+        assert violations(self.brain.cluster.ledger) == []
+        held = sum(
+            pod_of(obj).metadata.namespace == "team" and core
+            for obj in self.api.objects["pods"].values()
+            for core in [self._core(obj)]
+        )
+        assert held <= 300, "the team's quota"
+
+    def _core(self, obj: dict[str, Any]) -> int:
+        pod = pod_of(obj)
+        if not pod.spec.node_name or pod.status.phase in ENDED:
+            return 0
+        assignment = of_pod(pod)
+        assert assignment is not None
+        return sum(core for core, _ in assignment.held().values())
+
+    async def end_well(self) -> None:
+        """The bad days are over: everybody who fits is placed, and the extender knows what is so and nothing else."""
+        self.api.faults.clear()
+        self.api.blind = False
+        self.api.go_on()
+        self.api.land()
+        self.api.deliver()
+        await self.clock.advance(200)
+        self.api.deliver()
+        await settle()
+        for _ in range(3):
+            for pod in self.pending():
+                await self.schedule(pod)
+                await settle()
+                self.api.deliver()
+                await settle()
+        self.check()
+        assert len(self.brain.binder.flights) == 0
+        assert not self.binds
+        await self.clock.advance(100)
+        self.brain.claims.expire()
+        truth, ledger = self.truth(), self.brain.cluster.ledger
+        assert {state.name: state.core for state in ledger.nodes()} == {
+            state.name: state.core for state in truth.nodes()
+        }
+        assert not [pod for pod, _, _, reserved in ledger.pods() if reserved]
+        for pod in self.pending():
+            found = self.brain.filtering.sort(self.brain.filtering.pod_of(pod_of(pod)), NODES)
+            assert not found.kept, "it fits, and was not placed"
+
+
+CORES, UNITS, SECONDS = [10, 30, 50, 60, 100, 200], [4, 16, 30], [1.0, 6.0, 12.0, 20.0, 70.0]
+pods = st.tuples(st.just("create"), st.sampled_from(CORES), st.sampled_from(UNITS), st.booleans())
+which = st.integers(0, 7)
+schedule = st.tuples(st.just("schedule"), which)
+step = st.one_of(
+    pods,
+    pods,
+    schedule,
+    schedule,
+    schedule,
+    st.tuples(st.just("deliver"), st.integers(1, 6)),
+    st.tuples(st.just("fault"), st.sampled_from(Fault)),
+    st.tuples(st.just("blind"), st.booleans()),
+    st.tuples(st.just("land")),
+    st.tuples(st.just("go on")),
+    st.tuples(st.just("delete"), which),
+    st.tuples(st.just("again"), which),
+    st.tuples(st.just("finish"), which),
+    st.tuples(st.just("wait"), st.sampled_from(SECONDS)),
+    st.tuples(st.just("crash")),
+)
+
+
+ODDS = {
+    "create": 20,
+    "schedule": 45,
+    "deliver": 20,
+    "finish": 12,
+    "fault": 8,
+    "delete": 4,
+    "again": 2,
+    "land": 3,
+    "go on": 3,
+    "wait": 5,
+    "blind": 3,
+    "crash": 0.7,
+}
+
+
+def random_step(dice: random.Random) -> tuple[Any, ...]:
+    """As `step`, for long histories: more pods than there is room for, and most of what happens is ordinary."""
+    what = dice.choices(
+        [
+            "create",
+            "schedule",
+            "deliver",
+            "finish",
+            "fault",
+            "delete",
+            "again",
+            "land",
+            "go on",
+            "wait",
+            "blind",
+            "crash",
+        ],
+        [20, 45, 20, 12, 8, 4, 2, 3, 3, 5, 3, 0.7],
+    )[0]
+    arguments: dict[str, list[Any]] = {
+        "create": [dice.choice(CORES), dice.choice(UNITS), dice.random() < 0.4],
+        "deliver": [dice.randint(1, 6)],
+        "fault": [dice.choice(list(Fault))],
+        "blind": [dice.random() < 0.3],
+        "wait": [dice.choice(SECONDS)],
+    }
+    return (what, *arguments.get(what, [] if what in ("land", "go on", "crash") else [dice.randrange(100)]))
+
+
+async def live(history: History, steps: list[tuple[Any, ...]]) -> None:
+    await history.start()
+    api = history.api
+    for taken in steps:
+        everybody = list(api.objects["pods"].items())
+        match taken:
+            case ("create", core, memory, team):
+                history.count += 1
+                namespace = "team" if team else "free"
+                name = f"p{history.count}"
+                api.put("pods", gpu_pod(name, (core, memory if core < 100 else 0), namespace=namespace))
+            case ("schedule", at):
+                waiting = history.pending()
+                if waiting:
+                    await history.schedule(waiting[at % len(waiting)])
+            case ("deliver", count):
+                api.deliver(count)
+            case ("fault", fault):
+                api.faults.append(fault)
+            case ("blind", blind):
+                api.blind = blind
+            case ("land",):
+                api.land(1)
+            case ("go on",):
+                api.go_on()
+            case ("delete", at) if everybody:
+                api.remove("pods", everybody[at % len(everybody)][0])
+            case ("again", at) if everybody:
+                key, pod = everybody[at % len(everybody)]
+                api.remove("pods", key)
+                spec = {name: value for name, value in pod["spec"].items() if name != "nodeName"}
+                meta = {"name": pod["metadata"]["name"], "namespace": pod["metadata"]["namespace"]}
+                api.put("pods", {**pod, "metadata": meta, "spec": spec, "status": {}})
+            case ("finish", at) if everybody:
+                _, pod = everybody[at % len(everybody)]
+                if pod["spec"].get("nodeName"):
+                    api.put("pods", {**pod, "status": {"phase": "Succeeded"}})
+                ended = [key for key, pod in everybody if (pod.get("status") or {}).get("phase") in ENDED]
+                for key in ended[:-5]:
+                    api.remove("pods", key)
+            case ("wait", seconds):
+                # Late writes come true within the time-out that they named, or never; slow ones are not waited for.
+                if seconds > POST_SECONDS:
+                    api.land()
+                    api.go_on()
+                    await settle()
+                await history.clock.advance(seconds)
+            case ("crash",):
+                await history.crash()
+        await settle()
+        history.check()
+    await history.end_well()
+    await history.stop()
+
+
+@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(step, max_size=60))
+@pytest.mark.parametrize("verb", ["filter", "predicates"])
+def test_short_histories(verb: str, steps: list[tuple[Any, ...]]) -> None:
+    asyncio.run(live(History(verb), steps))
+
+
+@pytest.mark.parametrize("verb", ["filter", "predicates"])
+@pytest.mark.parametrize("seed", range(2))
+def test_long_histories(verb: str, seed: int, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("ERROR")
+    dice = random.Random(seed)
+    history = History(verb)
+    asyncio.run(live(history, [random_step(dice) for _ in range(LONG)]))
+    assert history.count > LONG * 0.12
+
+
+LONG = 2000

@@ -1,0 +1,62 @@
+"""Time that passes only when told to."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import heapq
+from collections.abc import Callable
+
+
+class _Timer:
+    def __init__(self, callback: Callable[[], None]) -> None:
+        self.callback: Callable[[], None] | None = callback
+
+    def cancel(self) -> None:
+        self.callback = None
+
+
+class VirtualClock:
+    """Timers fire in order in `advance`, sleepers wake in between."""
+
+    def __init__(self) -> None:
+        self.seconds = 1000.0
+        self._timers: list[tuple[float, int, _Timer]] = []
+        self._count = 0
+
+    def now(self) -> float:
+        return self.seconds
+
+    def wall(self) -> str:
+        return datetime.datetime.fromtimestamp(self.seconds, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+    def call_later(self, seconds: float, callback: Callable[[], None]) -> _Timer:
+        timer = _Timer(callback)
+        self._count += 1
+        heapq.heappush(self._timers, (self.seconds + seconds, self._count, timer))
+        return timer
+
+    async def sleep(self, seconds: float) -> None:
+        woken = asyncio.get_running_loop().create_future()
+        timer = self.call_later(seconds, lambda: woken.done() or woken.set_result(None))
+        try:
+            await woken
+        finally:
+            timer.cancel()
+
+    async def advance(self, seconds: float) -> None:
+        end = self.seconds + seconds
+        await settle()
+        while self._timers and self._timers[0][0] <= end:
+            self.seconds, _, timer = heapq.heappop(self._timers)
+            if timer.callback is not None:
+                timer.callback()
+                await settle()
+        self.seconds = end
+        await settle()
+
+
+async def settle() -> None:
+    """Lets every task run until it waits for something outside this process's memory."""
+    for _ in range(20):
+        await asyncio.sleep(0)
