@@ -85,6 +85,7 @@ TARGETS = (
     ),
     Target("simhost", ("simhost/tools/*.c",), ("-static", "-s"), libc="musl"),
     Target("container-shim", ("simhost/shim/*.c",), ("-static", "-s"), libc="musl"),
+    Target("cdi-hook", ("cdihook/*.c",), ("-static", "-s"), libc="musl"),
 )
 
 
