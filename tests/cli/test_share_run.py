@@ -261,9 +261,25 @@ def test_a_dry_run_says_what_would_be_done_and_does_nothing(share: Share) -> Non
 
 def test_other_backends_are_told_by_the_environment(share: Share) -> None:
     words = ("run", "--core", "30", "--memory", "5GiB", "--simulate", "t4")
+    (share.base.parent / "nvidia-cuda-mps-control.pid").write_text(f"{os.getpid()}\n")  # one that runs
+    pipes = {"CUDA_MPS_PIPE_DIRECTORY": str(share.base.parent)}
     script = 'echo "$CUDA_MPS_ACTIVE_THREAD_PERCENTAGE $CUDA_MPS_PINNED_DEVICE_MEM_LIMIT ${GPUPLANE_LIMITS-none}"'
-    assert share.run(*words, "--backend", "mps", "--", "sh", "-c", script)[1] == "30 0=5120M none\n"
+    assert share.run(*words, "--backend", "mps", "--", "sh", "-c", script, **pipes)[1] == "30 0=5120M none\n"
     assert share.run(*words, "--backend", "none", "--", "sh", "-c", script)[1] == "  none\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--backend", "mps"), "no MPS daemon runs"),
+        (("--backend", "mps", "--mode", "burst"), "knows no mode burst"),
+        (("--backend", "none", "--mode", "weighted"), "knows no mode weighted"),
+    ],
+)
+def test_a_backend_that_would_hold_nothing_is_refused(share: Share, words: Sequence[str], says: str) -> None:
+    places = {"CUDA_MPS_PIPE_DIRECTORY": str(share.base)}
+    code, _, errors = share.run("run", "--core", "30", "--simulate", "t4", *words, "--", "true", **places)
+    assert code == 125 and says in errors and "--backend interposed" in errors
 
 
 def test_shares_of_one_gpu_are_promised_no_more_than_it_has(share: Share) -> None:

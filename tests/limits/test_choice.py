@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from limits_examples import GIB, A, B, gpu, share
 
 from gpuplane.errors import GpuplaneError, InvalidInput, Terminal
+from gpuplane.hardware import MigMode
 from gpuplane.limits import Wanted, choose, gib
 from gpuplane.limits.facts import Share
 
@@ -81,6 +83,13 @@ def test_a_machine_without_gpus_is_told_what_to_do() -> None:
 )
 def test_memory_for_people(size: int, text: str) -> None:
     assert gib(size) == text
+
+
+def test_a_gpu_in_mig_mode_is_not_shared_again() -> None:
+    divided = msgspec.structs.replace(gpu(0), mig=MigMode.ENABLED)
+    assert choose(Wanted(core=30), (divided, GPUS[1]), ()).index == 1
+    with pytest.raises(Terminal, match="MIG mode"):
+        choose(Wanted(core=30, gpu="0"), (divided, GPUS[1]), ())
 
 
 def test_a_share_elsewhere_holds_nothing_here() -> None:

@@ -47,6 +47,7 @@ from gpuplane.limits import (
     limiter,
     link,
     message,
+    mps_daemon,
     other_backend,
 )
 from gpuplane.limits.processes import facts_of, myself, users_of
@@ -105,8 +106,7 @@ def _run(options: Namespace, screen: Terminal) -> int:
     wanted = Wanted(core=options.core, memory_bytes=options.memory, gpu=options.gpu)
     check(wanted)  # before a driver is looked for: these are wrong on any machine
     refuse_nested(os.environ)
-    if options.backend == Backend.INTERPOSED:
-        limiter()  # is it built?
+    _check_backend(options)
     store = Store(user_base(os.environ, os.geteuid()))
     try:
         with contextlib.ExitStack() as stack:
@@ -124,6 +124,18 @@ def _run(options: Namespace, screen: Terminal) -> int:
     finally:
         with store.lock():
             drop_simulated(store)
+
+
+def _check_backend(options: Namespace) -> None:
+    """Raises GpuplaneError when the backend is not there, or cannot do what is asked."""
+    if options.backend == Backend.INTERPOSED:
+        limiter()
+    elif options.mode != Mode.HARD:
+        raise InvalidInput(
+            f"the backend {options.backend} knows no mode {options.mode}", where="--mode", cure="--backend interposed"
+        )
+    if options.backend == Backend.MPS:
+        mps_daemon(os.environ)
 
 
 def _leave(store: Store, plan: Planned) -> None:

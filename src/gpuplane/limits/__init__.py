@@ -16,7 +16,17 @@ from gpuplane.limits.choice import Wanted, check, choose, gib
 from gpuplane.limits.decide import Escape
 from gpuplane.limits.exposition import exposition
 from gpuplane.limits.facts import Backend, GpuLimit, Limits, Mode, Owner, Share
-from gpuplane.limits.injection import Injection, Mount, command, container, install, limiter, link, other_backend
+from gpuplane.limits.injection import (
+    Injection,
+    Mount,
+    command,
+    container,
+    install,
+    limiter,
+    link,
+    mps_daemon,
+    other_backend,
+)
 from gpuplane.limits.libraries import RealLibraries, find_real
 from gpuplane.limits.observe import Observer
 from gpuplane.limits.store import Store
@@ -52,6 +62,7 @@ __all__ = [
     "limiter",
     "link",
     "message",
+    "mps_daemon",
     "other_backend",
     "views",
 ]

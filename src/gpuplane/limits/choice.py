@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from gpuplane.errors import InvalidInput, Terminal
-from gpuplane.hardware import GPU
+from gpuplane.hardware import GPU, MigMode
 from gpuplane.limits.facts import Share
 
 WHOLE: Final = 100  # percent
@@ -103,7 +103,14 @@ def _named(name: str, gpus: Sequence[GPU]) -> list[GPU]:
             where="--gpu",
             cure="0" if not last else f"0 to {last}, or a UUID of nvidia-smi -L",
         )
-    return found
+    whole = [gpu for gpu in found if gpu.mig is not MigMode.ENABLED]
+    if not whole:
+        raise Terminal(
+            f"GPU {found[0].index} is in MIG mode: it is divided already",
+            where="--gpu",
+            cure=f"take one of its devices by CUDA_VISIBLE_DEVICES, or nvidia-smi -i {found[0].index} -mig 0",
+        )
+    return whole
 
 
 def _full(wanted: Wanted, found: Sequence[Room]) -> Terminal:

@@ -22,6 +22,7 @@ from gpuplane import names
 from gpuplane.errors import Terminal
 from gpuplane.limits.facts import Backend, Limits
 from gpuplane.limits.libraries import CUDA, NVML, RealLibraries
+from gpuplane.limits.processes import PROC, start_of
 from gpuplane.limits.store import Store
 
 LIMITER: Final = Path(gpuplane.__file__).parent / "_native" / "limiter"
@@ -149,6 +150,19 @@ def mps(limits: Limits) -> dict[str, str]:
     if memory:
         envs["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] = ",".join(memory)
     return envs
+
+
+def mps_daemon(environ: Mapping[str, str], proc: Path = PROC) -> None:
+    """Raises Terminal when no MPS daemon runs: a program would then run without any limit, and nobody would know."""
+    place = Path(environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps"))
+    try:
+        pid = int((place / "nvidia-cuda-mps-control.pid").read_text())
+    except (FileNotFoundError, ValueError, PermissionError):
+        pid = 0
+    if not pid or start_of(pid, proc) is None:
+        raise Terminal(
+            "no MPS daemon runs", where=str(place), cure="nvidia-cuda-mps-control -d; or --backend interposed"
+        )
 
 
 def other_backend(backend: Backend, limits: Limits) -> dict[str, str]:
