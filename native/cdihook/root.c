@@ -33,11 +33,11 @@ static int walk_inside(int root, const char *path, int flags)
         close(handle);
         handle = next;
     }
-    if (handle < 0 || flags & O_PATH)
+    if (handle < 0 || !(flags & O_DIRECTORY))
         return handle;
-    int readable = openat(handle, ".", flags | O_NOFOLLOW | O_CLOEXEC); /* only directories are read in there */
+    int directory = openat(handle, ".", flags | O_NOFOLLOW | O_CLOEXEC);
     close(handle);
-    return readable;
+    return directory;
 }
 
 int open_inside(int root, const char *path, int flags)
