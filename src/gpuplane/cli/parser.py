@@ -160,15 +160,15 @@ def _real(commands: Any) -> None:
         metavar="PATH=VALUE",
         help="a field of the ClusterPolicy's spec, as driver.enabled=false",
     )
-    install.add_argument("--only", choices=["crds", "policy"], help="apply these objects of the installation alone")
-    install.add_argument("--dry-run", action="store_true", help="print the manifests instead of applying them")
-    install.add_argument("--wait", action="store_true", help="until every GPU node is ready")
-    install.set_defaults(command=lazy("install", "install"))
     install.add_argument(
         "--admission",
         choices=["open", "closed"],
         help="with the webhook that refuses pods which can never run; open lets pods pass while it is away",
     )
+    install.add_argument("--only", choices=["crds", "policy"], help="apply these objects of the installation alone")
+    install.add_argument("--dry-run", action="store_true", help="print the manifests instead of applying them")
+    install.add_argument("--wait", action="store_true", help="until every GPU node is ready")
+    install.set_defaults(command=lazy("install", "install"))
 
     uninstall = commands.add_parser(
         "uninstall", parents=parents, help="take gpuplane off the cluster, every node as it was"
@@ -189,6 +189,15 @@ def _real(commands: Any) -> None:
     )
     status.set_defaults(command=lazy("status", "status"))
 
+    explain = commands.add_parser(
+        "explain",
+        parents=[*parents, _form("text", "json")],
+        help="why a pod is where it is, or why it waits, GPU by GPU; what a code of a finding means",
+    )
+    explain.add_argument("what", nargs="+", metavar="POD|CODE", help="a pod, also as NAMESPACE/NAME, or as GP201")
+    explain.add_argument("-n", "--namespace", default="", help="the pod's namespace (default: the context's)")
+    explain.set_defaults(command=lazy("explain", "run"))
+
 
 def _hand(commands: Any) -> None:
     parents = [_talk(), _form("text", "json")]
@@ -197,10 +206,6 @@ def _hand(commands: Any) -> None:
     )
     check.add_argument("files", nargs="+", type=Path, metavar="FILE", help="YAML or JSON; - for standard input")
     check.set_defaults(command=lazy("check", "check"))
-
-    explain = commands.add_parser("explain", parents=parents, help="what a code of a finding means")
-    explain.add_argument("code", metavar="CODE", help="a code such as GP201")
-    explain.set_defaults(command=lazy("check", "explain"))
 
     _driver(commands)
     _toolkit(commands)
@@ -290,6 +295,10 @@ _RUN_FLAGS: Final[dict[str, dict[str, Any]]] = {
     },
     "config": {"type": Path, "metavar": "FILE", "help": "the component's configuration file"},
     "port": {"type": int, "help": "port to serve on"},
+    "lease-duration": {
+        "type": int, "default": 15, "metavar": "SECONDS",
+        "help": "how long another replica waits for one that is silent (default: 15)",
+    },
     "tls-cert-file": {"type": Path, "metavar": "FILE", "help": "serve HTTPS with this certificate, in PEM"},
     "tls-private-key-file": {"type": Path, "metavar": "FILE", "help": "its key; both are read anew when they change"},
     "client-ca-file": {
