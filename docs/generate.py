@@ -27,8 +27,10 @@ from gpuplane.api.gpunode import GPUNode, StageName
 from gpuplane.api.meta import ObjectMeta
 from gpuplane.cli.parser import build
 from gpuplane.cures import CUDA, NVML, XID
+from gpuplane.device_plugin.outside import METRICS as GPU_MANAGER_METRICS
 from gpuplane.discovery.gpu import GPU_LABELS
 from gpuplane.exporter.fields import DEFAULT_FIELDS, OFFERED_LABELS, OFFERED_METRICS
+from gpuplane.limits.exposition import METRICS as SHARE_METRICS
 from gpuplane.operator.decide import OPEN, PRE_INSTALLED, REMOVING
 from gpuplane.operator.metrics import exposition
 from gpuplane.operator.operands import GROUP_LABEL
@@ -71,6 +73,19 @@ ENVIRONMENT: Final[dict[str, dict[str, str]]] = {
         "GPU_DIRECT_RDMA_ENABLED": "`true`: nvidia-peermem is loaded too; from `driver.rdma.enabled`",
         "GPUPLANE_DRIVER_SOURCE": "beside a driver image, which of its two parts the operand has",
     },
+    "In the device plugin's pod (`devicePlugin.env`)": {
+        "MIG_STRATEGY": "`none`, `single`, `mixed`; from `mig.strategy`, which feature discovery is told too",
+        "DEFAULT_CONFIG": "the configuration of nodes without the label; from `devicePlugin.config.default`",
+        "FALLBACK_STRATEGIES": "and without a default: of `named` (a file `default`), `single`, `empty`, in order",
+        "GPUPLANE_DIALECTS": "of `nvidia`, `tencent`, `alpha`: the names by which GPUs are offered, with commas",
+        "FAIL_ON_INIT_ERROR": "`false`: a node without a driver is no failure",
+        "NVIDIA_DRIVER_ROOT": "where the driver lies on the host; its device nodes unless the next one says otherwise",
+        "NVIDIA_DEV_ROOT": "where the device nodes lie on the host",
+        "PASS_DEVICE_SPECS": "`true`: containers get device nodes by the kubelet as well",
+        "DEVICE_LIST_STRATEGY": "`envvar`, `volume-mounts`, `cdi-annotations`, `cdi-cri`, with commas",
+        "DEVICE_ID_STRATEGY": "`uuid` or `index`",
+        "CDI_ANNOTATION_PREFIX": "begins the annotations of `cdi-annotations`",
+    },
     "In the exporter's pod (`dcgmExporter.env`)": {
         "DCGM_EXPORTER_COLLECTORS": "the CSV file of fields; `--config` goes before",
         "DCGM_EXPORTER_LISTEN": "where to listen, as `:9400`; `--port` goes before",
@@ -96,6 +111,7 @@ ENVIRONMENT: Final[dict[str, dict[str, str]]] = {
         "XDG_RUNTIME_DIR": "where `share run` keeps its files, below `gpuplane/`; else `/run/user/<uid>`, `/run` for root",
         "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "the core of a share that MPS enforces",
         "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "the memory of a share that MPS enforces",
+        "CUDA_MPS_PIPE_DIRECTORY": "where the MPS daemon is looked for (`/tmp/nvidia-mps`)",
     },
     "Simulation": {
         "GPUPLANE_CLUSTER_DIR": "marks the processes of an embedded cluster, so that `down` finds all of them",
@@ -577,6 +593,14 @@ def metrics() -> str:
         + "; and as labels on all others: "
         + ", ".join(code(name) for name in OFFERED_LABELS if name not in defaults)
         + ".\n",
+        "## Device plugin\n",
+        "Port 5678 on nodes that offer shares, `/metric` and `/metrics`, by gpu-manager's names. Labels `pod_name`,"
+        " `namespace`, `node`, `container_name`, and `gpu` (or `gpu_memory`, `req_of_gpu`, `req_of_gpu_memory`):"
+        " `gpu0`, or `total` for all of a container's GPUs.\n",
+        table(
+            ("metric", "type", "meaning"),
+            [(code(metric.name), metric.kind, metric.about) for metric in (*GPU_MANAGER_METRICS, *SHARE_METRICS)],
+        ),
         "## Admission\n",
         "`https://<pod of deployment/gpuplane-admission>:8443/metrics`, where the webhook is installed.\n",
         table(

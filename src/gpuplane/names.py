@@ -94,6 +94,7 @@ RETRY_ANNOTATION: Final = "gpuplane.dev/retry"  # on a GPUNode, any new value: v
 PAUSED_ANNOTATION: Final = "gpuplane.dev/paused"  # "true" on the ClusterPolicy: the operator changes nothing
 
 # -- sharing -------------------------------------------------------------------------------------------------------
+SHARE_LABEL: Final = "nvidia-device-enable"  # on a node, "enable": it offers shares, as gpu-manager's nodes do
 PLUGIN_CONFIG_LABEL: Final = "nvidia.com/device-plugin.config"  # on a node: which of the plugin's configurations it has
 
 # -- upgrades of the driver ----------------------------------------------------------------------------------------
@@ -123,6 +124,9 @@ DRIVER_URL_ENV: Final = "BASE_URL"  # where <version>/NVIDIA-Linux-<machine>-<ve
 DRIVER_RDMA_ENV: Final = "GPU_DIRECT_RDMA_ENABLED"  # "true": nvidia-peermem is loaded too
 
 PLUGIN_DEFAULT_ENV: Final = "DEFAULT_CONFIG"  # the configuration of nodes without the label
+# The resources that nodes offer: of nvidia, tencent and alpha, with commas. Several only where the extender runs, which
+# keeps one ledger for all of them. Without it tencent on nodes with the label nvidia-device-enable, else nvidia.
+DIALECTS_ENV: Final = "GPUPLANE_DIALECTS"
 PLUGIN_FALLBACKS_ENV: Final = "FALLBACK_STRATEGIES"  # and without a default: of named, single, empty, in order
 
 LIMITS_ENV: Final = "GPUPLANE_LIMITS"  # the directory with a program's limits, where LIMITS_MOUNT has none

@@ -90,6 +90,18 @@ class Cluster:
         except NotFound:
             return
 
+    async def ended(self, name: str) -> str:
+        """The log of a pod that has to succeed."""
+        [pod] = await self.until(
+            Pod,
+            lambda pods: [pod for pod in pods if pod.status.phase in ("Succeeded", "Failed")],
+            namespace="default",
+            fields=f"metadata.name={name}",
+        )
+        log = await self.log(name)
+        assert pod.status.phase == "Succeeded", f"{pod.status.message} {log}"
+        return log
+
     async def log(self, pod: str) -> str:
         return (await self.client.request("GET", f"/api/v1/namespaces/default/pods/{pod}/log")).decode()
 
@@ -103,14 +115,21 @@ def manifests() -> Path:
 
 @pytest.fixture
 async def running(embedded_cluster: Callable[..., Awaitable[ClusterHandle]]) -> AsyncIterator[Any]:
-    """`cluster = await running({"sim-1": "t4-ubuntu18"}, "mig.strategy=mixed")`: installed, with these settings."""
+    """`cluster = await running({"sim-1": "t4-ubuntu18"}, "mig.strategy=mixed")`: installed, with these settings;
+    `labels` are on its nodes before."""
     async with AsyncExitStack() as stack:
 
-        async def start(machines: dict[str, str], *settings: str) -> Cluster:
+        async def start(
+            machines: dict[str, str], *settings: str, labels: dict[str, str | None] | None = None
+        ) -> Cluster:
             nodes = tuple(NodeSpec(name=name, machine=machine) for name, machine in machines.items())
             handle = await embedded_cluster(nodes=nodes)
             client = await stack.enter_async_context(Client.connect(handle.kubeconfig))
             cluster = Cluster(handle, client)
+            if labels:
+                await cluster.until(Node, lambda nodes: len(nodes) == len(machines))
+                for name in machines:
+                    await cluster.label(name, labels)
             await cluster.gpuplane("install", "-q", *(word for one in settings for word in ("--set", one)))
             return cluster
 

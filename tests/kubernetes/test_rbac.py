@@ -42,6 +42,8 @@ UNSEEN = {
     ("node-feature-discovery", "nfd.k8s-sigs.io", "*", "*"): "where rules exist",
     ("node-feature-discovery-master", "", "*", "*"): "where rules exist",
     ("node-feature-discovery-master", "nfd.k8s-sigs.io", "*", "*"): "where rules exist",
+    ("nvidia-device-plugin", "", "pods", "*"): "on nodes that offer shares",
+    ("nvidia-device-plugin", "", "events", "create"): "a process that got round its limits",
     ("nvidia-operator-validator", "", "pods", "delete"): "a later validation replaces the pod of an earlier one",
     ("nvidia-operator-validator", "", "pods/log", "get"): "when the validation pod failed",
 }

@@ -16,6 +16,7 @@ import pytest
 from gpuplane.api.core import Node, Pod
 from gpuplane.api.gpunode import GPU, GPUNode, GPUNodeStatus, Machine, Stage, StageName, StageState
 from gpuplane.api.meta import ObjectMeta, to_dict
+from gpuplane.api.requests import Offer, offer_of
 from gpuplane.kube import AlreadyExists, Event, EventType, NotFound, Page
 from gpuplane.operand import OperandContext
 
@@ -152,9 +153,8 @@ class World:
         self.change(stages={**self.node.status.stages, name.value: Stage(state=StageState.DONE)})
         self.client.put(Node, {"metadata": {"name": NODE}, "status": {"allocatable": {"nvidia.com/gpu": allocatable}}})
 
-    def allocatable(self) -> int:
-        node = msgspec.convert(self.client.objects["nodes", NODE], Node)
-        return int(node.status.allocatable.get("nvidia.com/gpu", 0))
+    def allocatable(self) -> Offer:
+        return offer_of(msgspec.convert(self.client.objects["nodes", NODE], Node).status.allocatable)
 
     def stage(self, name: StageName) -> Stage | None:
         return self.node.status.stages.get(name.value)

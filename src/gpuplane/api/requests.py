@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
 from gpuplane import names
 from gpuplane.api.core import Container, Pod, Resources
+from gpuplane.api.quantity import Quantity, whole
 
 ENDED = ("Succeeded", "Failed")
 
@@ -22,6 +28,32 @@ def gpus_asked(pod: Pod) -> int:
 def gpus_held(pod: Pod) -> int:
     """Whole GPUs that a pod holds: none before it is bound, none once it has ended."""
     return gpus_asked(pod) if pod.spec.node_name and pod.status.phase not in ENDED else 0
+
+
+_CORE_OF_A_TRIAL: Final = 10  # percent of one GPU, and with them a tenth of its memory: enough for a vectorAdd
+
+
+class Offer(msgspec.Struct, frozen=True):
+    """How a node offers its GPUs: as `count` of `resource`, of which a pod that tries one asks `least`."""
+
+    resource: str = names.GPU_RESOURCE
+    count: int = 0
+    least: int = 1
+
+
+def offer_of(allocatable: Mapping[str, Quantity]) -> Offer:
+    """The resource by which a node offers GPUs: whole ones before replicas and MIG devices, and these before shares.
+
+    Shares count as the GPUs that they are parts of.
+    """
+    counts = {name: whole(amount) for name, amount in allocatable.items()}
+    theirs = sorted(name for name in counts if name.startswith(names.NVIDIA_PREFIX) and counts[name] > 0)
+    if counts.get(names.GPU_RESOURCE, 0) > 0 or theirs:
+        resource = names.GPU_RESOURCE if counts.get(names.GPU_RESOURCE, 0) > 0 else theirs[0]
+        return Offer(resource, counts[resource])
+    if core := counts.get(names.VCUDA_CORE, 0):
+        return Offer(names.VCUDA_CORE, -(-core // 100), _CORE_OF_A_TRIAL)
+    return Offer()
 
 
 _GPU_PREFIXES = ("nvidia.com/", "tencent.com/vcuda-", "alpha.kubernetes.io/nvidia-gpu")

@@ -11,25 +11,31 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 from collections.abc import Coroutine, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from gpuplane import names
 from gpuplane.api.gpunode import GPUNode, Stage, StageName, StageState
 from gpuplane.api.pluginconfig import DeviceListStrategy, PluginConfig, SharingStrategy, load
 from gpuplane.device_plugin import decide
 from gpuplane.device_plugin.allocation import NodeFiles
+from gpuplane.device_plugin.dialects import Dialect, offered
 from gpuplane.device_plugin.health_report import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, HealthReport
 from gpuplane.device_plugin.node_files import read_node_files
 from gpuplane.device_plugin.plugin import Offer, Offered, UnitPlugin
-from gpuplane.device_plugin.units import resources
+from gpuplane.device_plugin.units import resources, sharable
 from gpuplane.errors import GpuplaneError, InvalidInput, Retryable
 from gpuplane.hardware import GPU, GPUSource, MigMode
 from gpuplane.kube import ApiError
 from gpuplane.operand import Kubelet, OperandContext, report_stage
-from gpuplane.operand.configs import Chosen, NodeConfig, own_labels
+from gpuplane.operand.configs import Chosen, NodeConfig, NodeLabels, own_labels
 from gpuplane.operand.keep import failed
+
+if TYPE_CHECKING:
+    from gpuplane.device_plugin.share_node import ShareNode
 
 log = logging.getLogger("gpuplane.device-plugin")
 
@@ -43,16 +49,17 @@ async def run(context: OperandContext) -> None:
     # Light nodes share one process, whose environment is none of theirs.
     environment = {} if context.in_process else dict(os.environ)
     async with own_labels(context) as labels:
-        await _Node(context, environment, NodeConfig(context, environment, labels)).run()
+        await _Node(context, environment, labels).run()
 
 
 class _Node:
     """The plugins of one node from start to end."""
 
-    def __init__(self, context: OperandContext, environment: Mapping[str, str], configs: NodeConfig) -> None:
+    def __init__(self, context: OperandContext, environment: Mapping[str, str], labels: NodeLabels) -> None:
         self._context = context
         self._environment = environment
-        self._configs = configs
+        self._labels = labels
+        self._configs = NodeConfig(context, environment, labels)
 
     async def run(self) -> None:
         context, pause = self._context, FIRST_PAUSE_SECONDS
@@ -103,6 +110,7 @@ class _Node:
         """From one look at configuration and GPUs to the next; returns when either is another one."""
         context = self._context
         config = self._load(chosen)
+        dialects = self._dialects()
         source = await asyncio.to_thread(context.open_gpus)
         try:
             node = await context.client.get(GPUNode, context.node_name)
@@ -111,26 +119,64 @@ class _Node:
             health = decide.first_health(inventory, says, [gpu.uuid for gpu in node.status.gpus])
             report = HealthReport(context, node.status.health)
             report.set(health)
-            offer = Offer(self._plugins(inventory, config), health, [gpu.uuid for gpu in inventory])
-            await _first_of(
-                *(_offer(context, plugin) for plugin in offer.plugins),
-                _take_back_failure(context, offer, node),
-                _follow(source, offer, report),
-                _recheck(context, source, offer, report),
-                _cut_anew(context, source, inventory),
-                report.run(),
-                self._configs.changed(chosen),
-            )
+            async with contextlib.AsyncExitStack() as stack:
+                shares = None
+                if Dialect.TENCENT in dialects and not context.in_process:
+                    from gpuplane.device_plugin.share_node import share_node  # late: most nodes have no shares
+
+                    shares = await stack.enter_async_context(share_node(context, inventory, source))
+                plugins = self._plugins(inventory, config, dialects, shares)
+                offer = Offer(plugins, health, [gpu.uuid for gpu in inventory])
+                await _first_of(
+                    *(_offer(context, plugin) for plugin in offer.plugins),
+                    *((shares.run(),) if shares is not None else ()),
+                    _take_back_failure(context, offer, node),
+                    _follow(source, offer, report),
+                    _recheck(context, source, offer, report),
+                    _cut_anew(context, source, inventory),
+                    report.run(),
+                    self._configs.changed(chosen),
+                    self._dialects_changed(dialects),
+                )
         finally:
             source.close()
 
-    def _plugins(self, inventory: tuple[GPU, ...], config: PluginConfig) -> list[Offered]:
+    def _dialects(self) -> frozenset[Dialect]:
+        return offered(self._labels.get(names.SHARE_LABEL), self._environment)
+
+    async def _dialects_changed(self, seen: frozenset[Dialect]) -> None:
+        """Returns when the node is to offer its GPUs under other names."""
+        while True:
+            relabelled = self._labels.news()
+            if self._dialects() != seen:
+                log.info("this node offers other resources now")
+                return
+            await relabelled.wait()
+
+    def _plugins(
+        self,
+        inventory: tuple[GPU, ...],
+        config: PluginConfig,
+        dialects: frozenset[Dialect],
+        shares: ShareNode | None,
+    ) -> list[Offered]:
         files = read_node_files(self._context.host_root, config.dev_root) if config.pass_device_specs else NodeFiles()
-        _warn(inventory, config)
-        return [
-            UnitPlugin(resource, units, inventory, config, files)
-            for resource, units in resources(inventory, config).items()
-        ]
+        steering, limits = (shares.steering, shares.limits) if shares is not None else (None, None)
+        found: list[Offered] = []
+        if Dialect.NVIDIA in dialects:
+            _warn(inventory, config)
+            for resource, units in resources(inventory, config).items():
+                # Replicas and MIG devices are no GPUs that a share could lie on.
+                whole = steering if all(unit.id == unit.gpu for unit in units) else None
+                found.append(UnitPlugin(resource, units, inventory, config, files, whole))
+        if Dialect.TENCENT in dialects:
+            from gpuplane.device_plugin.share_plugin import share_plugins
+
+            found += share_plugins(sharable(inventory), config, steering, limits, files)
+        if Dialect.ALPHA in dialects:
+            units = resources(sharable(inventory), PluginConfig()).get(names.GPU_RESOURCE, ())
+            found.append(UnitPlugin(names.ALPHA_GPU, units, inventory, config, files, steering))
+        return found
 
 
 def _warn(inventory: tuple[GPU, ...], config: PluginConfig) -> None:

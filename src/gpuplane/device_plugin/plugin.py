@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from gpuplane.api.pluginconfig import PluginConfig
 from gpuplane.device_plugin.allocation import NodeFiles, allocation
@@ -16,6 +16,9 @@ from gpuplane.device_plugin.choice import Choice
 from gpuplane.device_plugin.facts import Allocation, Device, Plugin
 from gpuplane.device_plugin.units import Unit
 from gpuplane.hardware import GPU
+
+if TYPE_CHECKING:
+    from gpuplane.device_plugin.steering import Steering
 
 
 class Devices:
@@ -63,8 +66,10 @@ class UnitPlugin:
         inventory: Sequence[GPU],
         config: PluginConfig,
         files: NodeFiles = NodeFiles(),  # noqa: B008 - frozen
+        steering: Steering | None = None,
     ) -> None:
         self._resource = resource
+        self._steering = steering
         self._units = {unit.id: unit for unit in units}
         self._config = config
         self._files = files
@@ -94,7 +99,11 @@ class UnitPlugin:
         return self._choice.choose(available, must_include, size)
 
     async def steered(self, available: Sequence[str], must_include: Sequence[str], size: int) -> tuple[str, ...]:
-        return self.preferred(available, must_include, size)
+        """With shares on the same GPUs (`steering`) those that the pod was given; else as `preferred`."""
+        found = None
+        if self._steering is not None:
+            found = await self._steering.choose(self._resource, available, must_include, size)
+        return self.preferred(available, must_include, size) if found is None else found
 
     def allocate(self, ids: Sequence[str]) -> Allocation:
         return allocation(ids, self._units, self._health, self._config, self._files)

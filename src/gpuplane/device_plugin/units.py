@@ -53,6 +53,11 @@ def resources(inventory: Sequence[GPU], config: PluginConfig) -> dict[str, tuple
     return _shared(found, config.replicated)
 
 
+def sharable(inventory: Sequence[GPU]) -> tuple[GPU, ...]:
+    """The GPUs of which shares can be offered: those that MIG has not cut."""
+    return tuple(gpu for gpu in inventory if gpu.mig is not MigMode.ENABLED)
+
+
 def _named(text: str, namings: Iterable[Naming], default: str) -> str:
     return next((naming.resource for naming in namings if naming.matches(text)), default)
 

@@ -9,6 +9,7 @@ import msgspec
 from gpuplane import names
 from gpuplane.api.core import Node, Pod
 from gpuplane.api.gpunode import GPUNode, GPUNodeStatus
+from gpuplane.api.requests import offer_of
 from gpuplane.api.upgrade import UpgradeRecord, UpgradeState, upgrade_record, upgrade_state
 from gpuplane.operator.upgrade.templates import digest_of
 
@@ -85,7 +86,7 @@ def observe(
     return Observed(
         name=node.metadata.name,
         labels=labels,
-        allocatable_gpus=int(node.status.allocatable.get(names.GPU_RESOURCE, 0)),
+        allocatable_gpus=offer_of(node.status.allocatable).count,
         held=held,
         os=labels.get(names.OS_ID_LABEL, "") + labels.get(names.OS_VERSION_LABEL, ""),
         kernel=info.kernel_version,

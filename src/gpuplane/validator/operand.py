@@ -22,7 +22,7 @@ from typing import Final, cast
 from gpuplane import names
 from gpuplane.api.core import Node
 from gpuplane.api.gpunode import GPU, GPUNode, Stage, StageName, StageState
-from gpuplane.api.quantity import whole
+from gpuplane.api.requests import Offer, offer_of
 from gpuplane.errors import GpuplaneError
 from gpuplane.host import Host, HostError
 from gpuplane.kube import Controller, Informer
@@ -100,8 +100,8 @@ def boot_of(context: OperandContext, node: Node | None) -> str:
     return said or (node.status.node_info.boot_id if node is not None else "")
 
 
-def allocatable_gpus(node: Node | None) -> int:
-    return whole(node.status.allocatable.get(names.GPU_RESOURCE, 0)) if node is not None else 0
+def allocatable_gpus(node: Node | None) -> Offer:
+    return offer_of(node.status.allocatable) if node is not None else Offer()
 
 
 class Validator:
@@ -109,7 +109,7 @@ class Validator:
 
     Args:
         get: the newest GPUNode of that name, None while there is none.
-        allocatable: how many GPUs the node's kubelet offers now.
+        allocatable: the GPUs that the node's kubelet offers now.
         clock: monotonic seconds.
         boot: names the boot that the node is in.
         environment: switches of the ClusterPolicy's `validator`.
@@ -119,7 +119,7 @@ class Validator:
         self,
         context: OperandContext,
         get: Callable[[str], GPUNode | None],
-        allocatable: Callable[[], int],
+        allocatable: Callable[[], Offer],
         clock: Callable[[], float] = time.monotonic,
         boot: Callable[[], str] = lambda: "",
         environment: Mapping[str, str] = os.environ,
@@ -148,7 +148,7 @@ class Validator:
         if not self._context.in_process and decide.holds(node.status, StageName.DRIVER):
             self._link()
         unseen = self._still_unseen(node)
-        offered = self._allocatable() > 0
+        offered = self._allocatable().count > 0
         step = decide.next_step(
             node.status,
             self._files(),
@@ -274,17 +274,18 @@ class Validator:
     async def _plugin(self) -> str:
         """The kubelet offers GPUs, and a pod that asks for one gets one that works. Raises Failed, ApiError."""
         context = self._context
-        if self._allocatable() <= 0:
+        offer = self._allocatable()
+        if offer.count <= 0:
             cure = f"kubectl -n {context.namespace} logs ds/nvidia-device-plugin-daemonset"
             raise Failed(
-                Problem("NothingAllocatable", f"the kubelet offers no {names.GPU_RESOURCE}", context.node_name, cure)
+                Problem("NothingAllocatable", f"the kubelet offers no {offer.resource}", context.node_name, cure)
             )
         if context.in_process:
             return ""
         if self._off(NO_POD_ENV):
             return NOT_WANTED
         try:
-            problem = await run_pod(context)
+            problem = await run_pod(context, offer)
         except NoRoom:
             return NOT_RUN
         if problem is not None:

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from gpuplane import names
 from gpuplane.api.core import Pod
+from gpuplane.api.requests import Offer
 from gpuplane.errors import GpuplaneError
 from gpuplane.kube import AlreadyExists, ApiError, Informer, NotFound
 from gpuplane.operand import OperandContext
@@ -27,7 +28,7 @@ GRACE_SECONDS: Final = 10.0
 LOG_LINES: Final = 5
 # The kubelet turned the pod away: right after a start of its own it does not know the device plugin yet, and may still
 # count devices of pods that are gone. It says nothing of the GPU.
-REJECTED: Final = frozenset({"UnexpectedAdmissionError", f"OutOf{names.GPU_RESOURCE}"})
+REJECTED: Final = ("UnexpectedAdmissionError", f"OutOf{names.NVIDIA_PREFIX}", f"OutOf{names.VCUDA_CORE}")
 REJECTED_PAUSES: Final = (1.0, 2.0, 4.0, 8.0, 16.0)  # seconds; the last one for all that follow
 # Waiting reasons after which a container does not start without somebody's doing.
 HOPELESS: Final = frozenset(
@@ -44,7 +45,7 @@ def pod_name(node_name: str) -> str:
     return f"{NAME}-{hashlib.sha256(node_name.encode()).hexdigest()[:5]}"
 
 
-def manifest(context: OperandContext, ours: Pod | None) -> dict[str, Any]:
+def manifest(context: OperandContext, ours: Pod | None, offer: Offer) -> dict[str, Any]:
     """The pod. `ours` is the validator's own: the workload has its image and its owner, the DaemonSet, with which it
     goes; it does not go when one validator pod is replaced by the next.
     """
@@ -80,7 +81,7 @@ def manifest(context: OperandContext, ours: Pod | None) -> dict[str, Any]:
                     "name": NAME,
                     "image": image or names.IMAGE,
                     "command": [sys.executable, "-m", PROGRAM],
-                    "resources": {"limits": {names.GPU_RESOURCE: 1}},
+                    "resources": {"limits": {offer.resource: offer.least}},
                 }
             ],
         },
@@ -97,7 +98,7 @@ def verdict(pod: Pod) -> Problem | bool | None:
         ended = [status.state.terminated for status in pod.status.container_statuses]
         text = pod.status.message or next((e.message for e in ended if e is not None and e.message), "")
         reason = pod.status.reason or next((e.reason for e in ended if e is not None and e.reason), "")
-        if reason in REJECTED:
+        if reason.startswith(REJECTED):
             cure = f"kubectl -n {pod.metadata.namespace} describe {where}"
             return Problem("PluginWorkloadRejected", f"the kubelet turned the validation pod away: {text}", where, cure)
         what = f"the validation pod failed: {text or reason or 'no reason given'}"
@@ -115,11 +116,15 @@ def verdict(pod: Pod) -> Problem | bool | None:
 
 
 async def run_pod(
-    context: OperandContext, patience: float = PATIENCE_SECONDS, grace: float = GRACE_SECONDS
+    context: OperandContext,
+    offer: Offer = Offer(),  # noqa: B008 - frozen
+    patience: float = PATIENCE_SECONDS,
+    grace: float = GRACE_SECONDS,
 ) -> Problem | None:
     """Run the pod to its end; None when it passed.
 
     Args:
+        offer: by which name the node offers GPUs.
         patience: seconds after which a pod that has not ended has failed.
         grace: seconds in which a scheduler that found no room may find some; it may not have seen yet that the kubelet
             offers GPUs.
@@ -149,7 +154,7 @@ async def run_pod(
         await pods.synced()
         async with asyncio.timeout(patience):
             while True:
-                uid = await _create(context, pods, changed)
+                uid = await _create(context, offer, pods, changed)
                 result = await outcome(uid, final=False)
                 if not isinstance(result, Problem) or result.reason != "PluginWorkloadRejected":
                     break
@@ -175,11 +180,11 @@ async def run_pod(
     return await _with_log(context, result) if isinstance(result, Problem) else None
 
 
-async def _create(context: OperandContext, pods: Informer[Pod], changed: asyncio.Event) -> str:
+async def _create(context: OperandContext, offer: Offer, pods: Informer[Pod], changed: asyncio.Event) -> str:
     """Create the pod, in the place of one that an earlier validation left; returns its uid."""
     name, namespace = pod_name(context.node_name), context.namespace
     ours = await context.client.get(Pod, context.pod_name, namespace) if context.pod_name else None
-    body = manifest(context, ours)
+    body = manifest(context, ours, offer)
     while True:
         changed.clear()
         old = pods.get(f"{namespace}/{name}")

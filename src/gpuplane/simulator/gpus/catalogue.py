@@ -285,6 +285,39 @@ P100 = GPUModel(
     part="900-2H400-6300-031",
 )
 
+P40 = GPUModel(
+    name="Tesla P40",
+    memory_mib=24576,
+    reserved_mib=125,
+    context_mib=145,
+    compute=(6, 1),
+    architecture=4,
+    brand=2,
+    pci_device=0x1B3810DE,
+    pci_subsystem=0x11D910DE,
+    multiprocessors=30,
+    cores=3840,
+    sm_clock=1531,
+    memory_clock=3615,
+    idle_clock=544,
+    bus_width=384,
+    l2_mib=3,
+    bandwidth=347,
+    power_limit=250,
+    power_min=125,
+    power_idle=10,
+    temperature_idle=24,
+    temperature_busy=68,
+    temperature_slowdown=92,
+    pcie_generation=3,
+    pcie_gbps=12,
+    shared_per_multiprocessor_kib=96,
+    shared_optin_kib=48,
+    energy_counter=False,
+    vbios="86.02.23.00.01",
+    part="900-2G610-0000-000",
+)
+
 # Two sockets; on each, two PCIe switches with two GPUs each.
 _SXM_BUSES = (0x1B, 0x43, 0x52, 0x61, 0x9D, 0xC3, 0xD1, 0xDF)
 _TWO_SOCKETS_192 = (((0, 47), (96, 143)), ((48, 95), (144, 191)))
@@ -338,6 +371,7 @@ PROFILES: dict[str, Profile] = {
         ),
         Profile(name="1x-t4", model=T4, places=(Place(bus=0, device=0x1E),), cpus=(((0, 3),),)),
         Profile(name="1x-k80", model=K80, places=(Place(bus=0, device=0x1E),), cpus=(((0, 3),),)),
+        Profile(name="1x-p40", model=P40, places=(Place(bus=0, device=0x08),), cpus=(((0, 7),),)),
         Profile(name="1x-p100", model=P100, places=(Place(bus=0, device=0x1E),), cpus=(((0, 7),),)),
     )
 }

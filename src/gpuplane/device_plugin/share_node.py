@@ -1,0 +1,126 @@
+"""A node that offers shares: its two resources, the agent that watches the limits, and what it serves over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Sequence
+from http import HTTPStatus
+from typing import Any, Final
+
+import msgspec
+
+import gpuplane
+from gpuplane.api.core import ObjectReference
+from gpuplane.device_plugin import outside
+from gpuplane.device_plugin.node_pods import NodePods, node_pods
+from gpuplane.device_plugin.share_limits import ShareLimits
+from gpuplane.device_plugin.steering import Steering
+from gpuplane.device_plugin.units import sharable
+from gpuplane.hardware import GPU, GPUSource
+from gpuplane.kube import EventRecorder
+from gpuplane.limits import ESCAPED, Agent, Escape, Share, exposition, message
+from gpuplane.operand import OperandContext
+from gpuplane.operand.http import Answer, serving
+from gpuplane.operand.rpc import RpcError
+
+log = logging.getLogger("gpuplane.device-plugin")
+
+PORT: Final = 5678
+METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+JSON_TYPE: Final = "application/json"
+
+
+class ShareNode:
+    """What a node with shares has beside its plugins; made by `share_node`."""
+
+    def __init__(self, context: OperandContext, gpus: Sequence[GPU], source: GPUSource, pods: NodePods) -> None:
+        self.gpus = tuple(gpus)
+        self.steering = Steering(pods, gpus)
+        self.limits = ShareLimits(context.host_root, context.now)
+        self._context = context
+        self._pods = pods
+        self._events = EventRecorder(context.client, "gpuplane-device-plugin")
+        loop = asyncio.get_running_loop()
+
+        def tell(escape: Escape, share: Share | None) -> None:
+            # The agent looks in a thread of its own.
+            loop.call_soon_threadsafe(self._escaped, escape, share)
+
+        self._agent = Agent(
+            self.limits.store,
+            source,
+            is_gone=self.limits.is_gone(pods.lives),
+            on_escape=tell,
+        )
+
+    async def run(self) -> None:
+        """The agent, and the HTTP server. Raises Retryable when the port is taken."""
+        context = self._context
+        paths = {
+            "/metric": self._metrics,
+            "/metrics": self._metrics,
+            "/usage": self._usage,
+            "/graph": self._graph,
+            "/version": self._version,
+            "/healthz": self._healthy,
+        }
+        try:
+            async with serving(paths, context.address, PORT if context.port is None else context.port) as port:
+                log.info("metrics of shares at port %d", port)
+                await self._agent.run(context.sleep)
+        finally:
+            await self._events.aclose()
+
+    def _escaped(self, escape: Escape, share: Share | None) -> None:
+        text = message(escape, share)
+        node = ObjectReference(api_version="v1", kind="Node", name=self._context.node_name)
+        self._events.event(node, "Warning", ESCAPED, text)
+        if share is not None and share.owner.pod_uid:
+            owner = share.owner
+            pod = ObjectReference(
+                api_version="v1", kind="Pod", name=owner.pod, namespace=owner.namespace, uid=owner.pod_uid
+            )
+            self._events.event(pod, "Warning", ESCAPED, text)
+
+    async def _holders(self) -> list[outside.Holder]:
+        views = await asyncio.to_thread(self._agent.views)
+        return outside.holders(await self._pods.shown(), self._pods.all(), self.gpus, views)
+
+    async def _metrics(self) -> Answer:
+        views = await asyncio.to_thread(self._agent.views)
+        try:
+            text = outside.exposition(await self._holders(), self._context.node_name)
+        except RpcError as error:
+            log.warning("the kubelet does not say who holds what: %s", error)
+            return Answer(f"the kubelet does not answer: {error}\n".encode(), HTTPStatus.SERVICE_UNAVAILABLE)
+        return Answer((text + exposition(views)).encode(), content_type=METRICS_TYPE)
+
+    async def _usage(self) -> Answer:
+        return _json(outside.usage(await self._holders()))
+
+    async def _graph(self) -> Answer:
+        return _json(outside.graph(self.gpus, await self._holders()))
+
+    async def _version(self) -> Answer:
+        return _json({"version": gpuplane.__version__})
+
+    async def _healthy(self) -> Answer:
+        return Answer(b"ok\n")
+
+
+def _json(data: Any) -> Answer:
+    return Answer(msgspec.json.encode(data) + b"\n", content_type=JSON_TYPE)
+
+
+@contextlib.asynccontextmanager
+async def share_node(context: OperandContext, inventory: Sequence[GPU], source: GPUSource) -> AsyncIterator[ShareNode]:
+    """The node with its libraries in place and its pods known.
+
+    Raises Terminal when the driver's libraries or those that hold a share are missing.
+    """
+    async with node_pods(context) as pods:
+        node = ShareNode(context, sharable(inventory), source, pods)
+        await asyncio.to_thread(node.limits.prepare)
+        yield node
