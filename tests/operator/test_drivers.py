@@ -305,4 +305,7 @@ def test_names_of_groups_are_names_and_differ() -> None:
     ]
     found = {group.name for group in groups}
     assert len(found) == len(groups)
-    assert all(len(name) <= 40 and name.strip("-.") == name and name == name.lower() for name in found)
+    assert all(
+        len(f"nvidia-driver-daemonset-{name}") <= 63 and name.strip("-.") == name and name == name.lower()
+        for name in found
+    )

@@ -16,6 +16,7 @@ from gpuplane.operator.upgrade.decide import (
     plan,
 )
 from gpuplane.operator.upgrade.facts import DriverPod, NodeFacts, PodFact, Rules, Step, rules_for, scaled
+from gpuplane.operator.upgrade.templates import kept_name
 from gpuplane.operator.upgrade.turns import census, in_place, turns
 
 S = UpgradeState
@@ -356,6 +357,16 @@ def test_a_driver_that_does_not_work_is_replaced_at_once_when_nobody_holds_a_gpu
 )
 def test_limits(limit: int | str, total: int, nodes: int) -> None:
     assert scaled(limit, total) == nodes
+
+
+def test_the_name_of_what_is_kept_is_a_label_and_its_own() -> None:
+    short = "nvidia-driver-daemonset-6.8.0-ubuntu22.04"
+    assert kept_name(short, "0123456789") == f"{short}-0123456789"
+    long = ["nvidia-driver-daemonset-5.14.0-570.49.1.el9-6.x86-64-rhel9.6", f"{'nvidia-driver-daemonset-':x<62}a"]
+    long.append(long[1][:-1] + "b")
+    found = [kept_name(name, digest) for name in long for digest in ("0123456789", "abcdef0123")]
+    assert len(set(found)) == len(found)
+    assert all(len(name) <= 63 and name[-10:] in ("0123456789", "abcdef0123") for name in found)
 
 
 def test_the_policy_counted_out() -> None:

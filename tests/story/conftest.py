@@ -194,6 +194,9 @@ def _seen(obj: Any) -> str:
     if isinstance(obj, GPUNode):
         stages = {name: stage.state.value for name, stage in obj.status.stages.items()}
         return f"  {obj.metadata.name}: {obj.status.summary.stage} {obj.status.summary.message} {stages}"
+    if isinstance(obj, Node):
+        marks = {**obj.metadata.labels, **obj.metadata.annotations}
+        return f"  {obj.metadata.name}: { {key: value for key, value in marks.items() if 'upgrade' in key} }"
     status = getattr(obj, "status", None)
     return f"  {obj.metadata.name}: {getattr(status, 'phase', '')} {getattr(status, 'reason', '')}"
 

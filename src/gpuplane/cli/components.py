@@ -37,7 +37,9 @@ OTHERS: Final[dict[str, Component]] = {
         "gpuplane.discovery.master", "evaluates NodeFeatureRules on what the nodes publish", ("kubeconfig",)
     ),
     "operator": Component(
-        "gpuplane.operator.operator", "turns a ClusterPolicy into prepared nodes", ("kubeconfig", "port")
+        "gpuplane.operator.operator",
+        "turns a ClusterPolicy into prepared nodes",
+        ("kubeconfig", "port", "lease-duration"),
     ),
     "scheduler": Component(
         "gpuplane.scheduler",

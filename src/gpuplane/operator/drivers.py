@@ -23,7 +23,7 @@ from gpuplane.api.nvidiadriver import NVIDIADriver
 
 # Images of these carry the major version only in their tags.
 _MAJOR_ONLY: Final = frozenset(("rhel", "rocky", "ol"))
-LONGEST_NAME: Final = 40
+LONGEST_NAME: Final = 39  # with `nvidia-driver-daemonset-` a label's value
 
 
 class DriverChoice(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,12 +96,12 @@ class DriverGroup(msgspec.Struct, frozen=True, order=True):
 
     @property
     def name(self) -> str:
-        """For the DaemonSet's name: lower case, at most 40 characters, a digest where it had to be cut."""
+        """For the DaemonSet's name: lower case, at most LONGEST_NAME characters, a digest where it had to be cut."""
         text = "-".join(filter(None, (self.owner, self.kernel, self.tag)))
         text = re.sub(r"[^a-z0-9.-]+", "-", text.lower())
         if len(text) <= LONGEST_NAME:
             return text.strip("-.")
-        return text[:33].strip("-.") + "-" + hashlib.sha256(text.encode()).hexdigest()[:6]
+        return text[: LONGEST_NAME - 7].strip("-.") + "-" + hashlib.sha256(text.encode()).hexdigest()[:6]
 
 
 class Assignment(msgspec.Struct, frozen=True):

@@ -18,7 +18,7 @@ from gpuplane.api.gpunode import GPUNode
 from gpuplane.api.meta import to_dict
 from gpuplane.api.nvidiadriver import NVIDIADriver
 from gpuplane.api.requests import gpus_held
-from gpuplane.errors import Retryable
+from gpuplane.errors import InvalidInput, Retryable
 from gpuplane.kube import Client, Controller, EventRecorder, Fenced, Informer, Lease, Source, SystemClock, TokenBucket
 from gpuplane.operand.http import serving
 from gpuplane.operator.cluster import ClusterView, ClusterWriter
@@ -37,6 +37,7 @@ POLICY_KEY: Final = "policy"
 OWN_COMPONENT: Final = "gpu-operator"
 PORT: Final = 8080
 LEASE: Final = "gpuplane-operator"
+SHORTEST_LEASE: Final = 2  # seconds
 # Events are hints, GPUNode has the record: a cluster that comes up whole does not drown in them.
 EVENTS_PER_SECOND, EVENTS_AT_ONCE = 5.0, 100.0
 AWAY_SECONDS: Final = 1.0  # until an API server that did not answer is asked again
@@ -51,12 +52,26 @@ async def run(options: Namespace) -> None:
         Client.connect(options.kubeconfig, options.context, user_agent=agent) as own,
         Fenced.connect(options.kubeconfig, options.context, user_agent=agent) as client,
     ):
-        lease = Lease(own, LEASE, os.environ.get("POD_NAMESPACE", names.OPERATOR_NAMESPACE), identity=identity)
+        lease = operator_lease(own, identity, options.lease_duration)
         client.fence = lease
         operator = Operator(client, image=await own_image(client), identity=identity)
         port = PORT if options.port is None else options.port
         async with serving(paths(operator), os.environ.get("POD_IP", ""), port):
             await lease.lead(operator.run)
+
+
+def operator_lease(client: Client, identity: str, duration: int) -> Lease:
+    """The lease that decides who works. Raises InvalidInput for a duration (seconds) that is too short.
+
+    The holder gives up after two thirds of it and tries every 2/15, as client-go's 15, 10 and 2 s.
+    """
+    if duration < SHORTEST_LEASE:
+        raise InvalidInput(
+            f"{duration} s is too short a lease", where="--lease-duration", cure=f"{SHORTEST_LEASE} or more"
+        )
+    namespace = os.environ.get("POD_NAMESPACE", names.OPERATOR_NAMESPACE)
+    times: dict[str, Any] = {"duration": duration, "renew": duration * 2 / 3, "retry": duration * 2 / 15}
+    return Lease(client, LEASE, namespace, identity, **times)
 
 
 async def own_image(client: Client) -> str:

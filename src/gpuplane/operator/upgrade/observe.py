@@ -13,7 +13,7 @@ from gpuplane.operator.observed import COMPONENT_LABEL, DRIVER, answers, operand
 from gpuplane.operator.policy import PART_OF, PART_OF_LABEL
 from gpuplane.operator.stages import OPERANDS, users
 from gpuplane.operator.upgrade.facts import DriverPod, NodeFacts, PodFact
-from gpuplane.operator.upgrade.templates import NAME_LABEL, digest_of, is_kept, template_digest_of
+from gpuplane.operator.upgrade.templates import NAME_LABEL, digest_of, is_kept, kept_name, template_digest_of
 
 VALIDATED = (StageName.DRIVER, StageName.TOOLKIT, StageName.CUDA, StageName.PLUGIN)
 _FROM_THE_DRIVER = STAGES[STAGES.index(StageName.DRIVER) :]
@@ -47,7 +47,7 @@ class Drivers:
 
     def keeps(self, daemonset: DaemonSet, digest: str) -> bool:
         """Whether nodes of `daemonset` can go back to the driver with `digest`."""
-        wanted = f"{daemonset.metadata.name}-{digest}"
+        wanted = kept_name(daemonset.metadata.name, digest)
         return any(kept.metadata.name == wanted for kept in self.kept)
 
     def in_place(self, daemonset: DaemonSet) -> bool:

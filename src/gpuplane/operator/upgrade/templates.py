@@ -23,6 +23,7 @@ from gpuplane.api.core import DaemonSet, Pod, PodSpec
 Manifest = dict[str, Any]
 NAME_LABEL: Final = "app.kubernetes.io/name"
 DIGITS: Final = 10
+LONGEST_LABEL: Final = 63  # characters of a label's value
 _MAIN: Final = 0  # the driver's container is the first
 
 
@@ -81,7 +82,7 @@ def template_digest_of(obj: DaemonSet | Pod) -> str:
 def kept(live: Mapping[str, Any], digest: str) -> Manifest:
     """A DaemonSet to go back to: what `live` installs, on nodes that say so by label. `digest` is its driver's."""
     meta = live["metadata"]
-    name = f"{meta['name']}-{digest}"
+    name = kept_name(meta["name"], digest)
     template = msgspec.json.decode(msgspec.json.encode(live["spec"]["template"]))
     labels = {**(meta.get("labels") or {}), NAME_LABEL: name, names.DRIVER_BEFORE_LABEL: digest}
     template["metadata"]["labels"] = {
@@ -112,6 +113,14 @@ def kept(live: Mapping[str, Any], digest: str) -> Manifest:
             "template": template,
         },
     }
+
+
+def kept_name(name: str, digest: str) -> str:
+    """Of the copy of a DaemonSet; a label's value too, so no longer than one. Another name or digest is another one."""
+    if len(name) + len(digest) < LONGEST_LABEL:
+        return f"{name}-{digest}"
+    mark = hashlib.sha256(name.encode()).hexdigest()[:6]
+    return f"{name[: LONGEST_LABEL - len(digest) - 8].rstrip('-.')}-{mark}-{digest}"
 
 
 def is_kept(found: DaemonSet) -> bool:
