@@ -22,6 +22,7 @@ import pytest
 import gpuplane
 from gpuplane.cli.share_parser import memory
 from gpuplane.cli.share_place import user_base
+from gpuplane.cli.share_run import title
 from gpuplane.errors import Terminal
 from gpuplane.host import Host
 
@@ -406,6 +407,12 @@ def test_a_signal_to_us_reaches_the_command(share: Share) -> None:
     process.terminate()
     process.communicate(timeout=20)
     assert process.returncode == 9 and share.left() == []
+
+
+def test_a_command_is_called_by_its_script(tmp_path: Path) -> None:
+    (tmp_path / "train.py").touch()
+    assert title(("python", str(tmp_path / "train.py"), "--fast")) == "train.py"
+    assert title(("/usr/bin/nvidia-smi", "-L")) == "nvidia-smi" and title(("make",)) == "make"
 
 
 @pytest.mark.parametrize(

@@ -182,11 +182,17 @@ def _show(plan: Planned, options: Namespace, screen: Terminal) -> None:
 
 def _write(store: Store, plan: Planned, name: str, place: Place) -> Owner:
     since = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-    owner = Owner(name=name or plan.argv[0], since=since, backend=plan.backend, holders=(myself(),))
+    owner = Owner(name=name or title(plan.argv), since=since, backend=plan.backend, holders=(myself(),))
     directory = store.write(plan.id, Limits((plan.limit,)), owner)
     if plan.backend is Backend.INTERPOSED:
         link(directory, place.real)
     return owner
+
+
+def title(argv: tuple[str, ...]) -> str:
+    """What people call a command: the script for `python train.py`, else the program."""
+    script = next((word for word in argv[1:2] if Path(word).is_file()), argv[0])
+    return Path(script).name
 
 
 def _follow(plan: Planned, owner: Owner, store: Store, gpus: GPUSource, options: Namespace, screen: Terminal) -> int:
