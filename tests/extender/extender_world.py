@@ -21,7 +21,7 @@ from gpuplane.operand.http import serving
 from gpuplane.scheduler.brain import Brain
 from gpuplane.scheduler.extender import LONGEST_BODY, Extender
 from gpuplane.scheduler.forwarding import Forwarder
-from gpuplane.scheduler.policies import Policies
+from gpuplane.scheduler.policies import Chosen
 from gpuplane.sharing import violations
 from gpuplane.simulator.apiserver.identity import ADMIN
 from gpuplane.simulator.apiserver.server import ApiServer
@@ -214,10 +214,10 @@ class Running:
 
 
 @contextlib.asynccontextmanager
-async def extender(client: Client, policies: Policies | None = None) -> AsyncIterator[Running]:
+async def extender(client: Client, chosen: Chosen | None = None) -> AsyncIterator[Running]:
     clock = SystemClock()
     recorder = EventRecorder(client, "gpuplane-scheduler", clock=clock)
-    brain = Brain(client, recorder, policies or Policies(), clock, time.time_ns)
+    brain = Brain(client, recorder, chosen or Chosen(), clock, time.time_ns)
     face = Extender(Forwarder(None), lambda: "")
     ready = asyncio.Event()
 

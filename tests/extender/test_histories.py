@@ -24,7 +24,7 @@ from gpuplane.kube import EventRecorder
 from gpuplane.scheduler import wire
 from gpuplane.scheduler.binding import POST_SECONDS
 from gpuplane.scheduler.brain import Brain
-from gpuplane.scheduler.policies import Policies
+from gpuplane.scheduler.policies import Chosen
 from gpuplane.sharing import Gpu, Ledger, of_pod, violations
 
 NODES = ["n1", "n2", "n3"]
@@ -61,7 +61,7 @@ class History:
     async def start(self) -> None:
         client: Any = FakeClient(self.api)
         self.recorder = EventRecorder(client, "test", clock=self.clock)
-        self.brain = Brain(client, self.recorder, Policies(), self.clock, lambda: int(self.clock.now() * 1e9))
+        self.brain = Brain(client, self.recorder, Chosen(), self.clock, lambda: int(self.clock.now() * 1e9))
         self.ready = asyncio.Event()
         self.task = asyncio.create_task(self.brain.run(self.ready.set))
         async with asyncio.timeout(20):

@@ -12,14 +12,15 @@ from gpuplane.scheduler.binding import POST_SECONDS, Binder
 from gpuplane.scheduler.claims import Claims
 from gpuplane.scheduler.cluster import Cluster
 from gpuplane.scheduler.filtering import Filtering
-from gpuplane.scheduler.policies import Policies
+from gpuplane.scheduler.policies import LEARN_SECONDS, Chosen, Policies
 from gpuplane.scheduler.preemption import Preemption
 from gpuplane.scheduler.quota import Naming
 from gpuplane.scheduler.quota_watch import QuotaWatch
 from gpuplane.scheduler.waking import Waker
+from gpuplane.sharing import Request
 
 log = logging.getLogger("gpuplane.scheduler")
-_LIKE_GPU_ADMISSION = Policies("tightest", "tightest")
+_LIKE_GPU_ADMISSION = Chosen("tightest")
 
 
 class Brain:
@@ -30,16 +31,18 @@ class Brain:
     """
 
     def __init__(
-        self, client: Client, recorder: EventRecorder, policies: Policies, clock: Clock, now_ns: Callable[[], int]
+        self, client: Client, recorder: EventRecorder, chosen: Chosen, clock: Clock, now_ns: Callable[[], int]
     ) -> None:
+        self._clock = clock
+        self.policies = Policies(chosen)
         self.cluster = Cluster(client, clock=clock)
         self.quotas = QuotaWatch(client, recorder, clock, self._quotas_changed)
         self.claims = Claims(self.cluster.ledger, clock)
         self.binder = Binder(client, self.cluster, self.claims, recorder=recorder, clock=clock, now_ns=now_ns)
         self.waker = Waker(client, self.cluster, clock)
-        self.filtering = self._filtering(policies)
+        self.filtering = self._filtering(self.policies)
         self.preemption = Preemption(self.cluster, self.filtering)
-        like_gpu_admission = self._filtering(_LIKE_GPU_ADMISSION)
+        like_gpu_admission = self._filtering(Policies(_LIKE_GPU_ADMISSION))
         self.annotator = Annotator(client, self.cluster, like_gpu_admission, self.binder, now_ns)
 
     def _filtering(self, policies: Policies) -> Filtering:
@@ -64,12 +67,25 @@ class Brain:
                 group.create_task(self.quotas.run())
                 await self.cluster.synced()
                 await self.quotas.synced()
+                for pod in self.cluster.by_uid.values():
+                    self.policies.seen(pod.request)
+                self.policies.of(Request())
+                await self._learn()
                 self.annotator.adopt()
                 group.create_task(self.waker.run(self.filtering))
+                group.create_task(self._keep_learning())
                 ready()
                 self._wake_all()
         finally:
             await self.binder.flights.aclose(POST_SECONDS)
+
+    async def _learn(self) -> None:
+        await self.policies.learn([state.gpus for state in self.cluster.ledger.nodes()])
+
+    async def _keep_learning(self) -> None:
+        while True:
+            await self._clock.sleep(LEARN_SECONDS)
+            await self._learn()
 
     def _wake_all(self) -> None:
         """Whoever waits may have been refused only because nobody was there to ask."""

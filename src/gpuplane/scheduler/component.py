@@ -18,7 +18,7 @@ from gpuplane.scheduler.brain import Brain
 from gpuplane.scheduler.configuration import PORT, printed
 from gpuplane.scheduler.extender import LONGEST_BODY, Extender
 from gpuplane.scheduler.forwarding import Forwarder, identity
-from gpuplane.scheduler.policies import Policies
+from gpuplane.scheduler.policies import Chosen
 from gpuplane.scheduler.tls import Files, forwarding_context, serving_context
 
 log = logging.getLogger("gpuplane.scheduler")
@@ -32,7 +32,7 @@ async def run(options: Namespace) -> None:
         sys.stdout.write(printed(options.print_config, options.url))
         return
     files = tls_files(options)
-    policies = Policies(options.node_policy, options.gpu_policy)
+    chosen = Chosen(options.node_policy, options.gpu_policy)
     clock = SystemClock()
     async with (
         Client.connect(options.kubeconfig, options.context, user_agent=_AGENT) as own,
@@ -54,15 +54,15 @@ async def run(options: Namespace) -> None:
             namespace = os.environ.get("POD_NAMESPACE", names.OPERATOR_NAMESPACE)
             lease = client.fence = Lease(own, LEASE, namespace, who)
             try:
-                await lease.lead(lambda: lead(extender, client, policies, clock, who))
+                await lease.lead(lambda: lead(extender, client, chosen, clock, who))
             finally:
                 await forwarder.aclose()
 
 
-async def lead(extender: Extender, client: Client, policies: Policies, clock: Clock, who: str) -> None:
+async def lead(extender: Extender, client: Client, chosen: Chosen, clock: Clock, who: str) -> None:
     """Know the cluster and answer, until cancelled."""
     recorder = EventRecorder(client, _AGENT, instance=who, clock=clock)
-    brain = Brain(client, recorder, policies, clock, time.time_ns)
+    brain = Brain(client, recorder, chosen, clock, time.time_ns)
     extender.leading = True
 
     def ready() -> None:

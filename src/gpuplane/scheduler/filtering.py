@@ -65,7 +65,7 @@ class Filtering:
         waiting: Waiting,
         unsettled: Callable[[str], str | None],
     ) -> None:
-        self.verdicts = Verdicts(cluster.ledger)
+        self.verdicts = Verdicts(cluster.ledger, policies)
         self._cluster = cluster
         self._claims = claims
         self._policies = policies
@@ -79,7 +79,7 @@ class Filtering:
         return self._asked.get(uid)
 
     def answers(self, request: Request) -> Answers:
-        return self.verdicts.of(request, *self._policies.of(request))
+        return self.verdicts.of(request)
 
     def check(self, pod: KeptPod) -> Check:
         """The quota of the pod's namespace. Raises Retryable while it is not known."""
@@ -117,6 +117,8 @@ class Filtering:
         kept = keep_pod(pod)
         if kept is None:
             raise Retryable("has ended", where=f"{pod.metadata.namespace}/{pod.metadata.name}")
+        if pod.metadata.uid not in self._asked:
+            self._policies.seen(kept.request)
         self._asked[pod.metadata.uid] = kept
         if len(self._asked) > _REMEMBERED:
             self._asked.popitem(last=False)
@@ -171,13 +173,13 @@ class Filtering:
             return wire.priorities(dict.fromkeys(args.names, 0))
         pod = self.pod_of(args.pod)
         answers = self.answers(pod.request)
-        scores = {name: answers.score(name) for name in args.names}
-        scaled = {name: max(0, score) * (wire.MAX_SCORE - 1) // 100 for name, score in scores.items()}
-        best = max(scores, key=scores.__getitem__, default="")
-        if best and scores[best] >= 0:
-            scaled[best] = wire.MAX_SCORE
+        values = {name: answers.value(name) for name in args.names}
+        scores = {name: answers.score(value) * (wire.MAX_SCORE - 1) // 100 for name, value in values.items()}
+        best = max(values, key=values.__getitem__, default="")
+        if best and not answers.lack(best):
+            scores[best] = wire.MAX_SCORE
             self._claim(pod, best)
-        return wire.priorities(scaled)
+        return wire.priorities(scores)
 
 
 def _only(node: str, names: Iterable[str]) -> Sorted:

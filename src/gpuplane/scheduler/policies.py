@@ -1,36 +1,87 @@
-"""Which placement policy a pod gets: what it asks by annotation, else what the extender was started with."""
+"""Which placement policy a pod gets: what it asks by annotation, else what the extender was started with.
+
+Two policies weigh what pods are expected to ask. The mix is learned from the pods that are there and from those that
+come, and the policies are made anew as it changes: in steps, so that nobody waits for it.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import logging
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
 
 from gpuplane.errors import Usage
-from gpuplane.sharing import POLICIES, Request
+from gpuplane.sharing import POLICIES, Gpu, Request
 from gpuplane.sharing.placement import Policy
-from gpuplane.sharing.placement.spread import Spread
-from gpuplane.sharing.placement.tightest import Tightest
-from gpuplane.sharing.placement.topology import Topology
+from gpuplane.sharing.placement.mix import Mix
+from gpuplane.sharing.placement.named import named
+from gpuplane.sharing.placement.opportunity import learning
 
-_MADE: Final[dict[str, Policy]] = {policy.name: policy for policy in (Tightest(), Spread(), Topology())}
+log = logging.getLogger("gpuplane.scheduler")
+LEARN_SECONDS: Final = 60.0
+_NEW_PART: Final = 0.05  # of the pods seen that have to be new before it is worth learning again
 
 
-class Policies(msgspec.Struct, frozen=True):
-    """The names of the policies by which nodes, and GPUs of a node, are chosen for pods that say nothing."""
+class Chosen(msgspec.Struct, frozen=True):
+    """The names of the policies for pods that say nothing; `gpu` is empty where it is the same as `node`."""
 
-    node: str = "tightest"
+    node: str = POLICIES[0]
     gpu: str = ""
 
+
+class Policies:
+    """`version` grows whenever a policy is another one than before. Raises Usage for names that there are not."""
+
+    def __init__(self, chosen: Chosen | None = None) -> None:
+        self.version = 0
+        self._chosen = chosen or Chosen()
+        self._mix = Mix()
+        self._learned = 0.0  # pods that the policies know of
+        self._gpus: Sequence[tuple[Gpu, ...]] = ()
+        self._made: dict[str, Policy] = {}
+        for name in (self._chosen.node, self._chosen.gpu or self._chosen.node):
+            if name not in POLICIES:
+                raise Usage(f"{name!r} is no placement policy", cure=f"one of {', '.join(POLICIES)}")
+
     def of(self, request: Request) -> tuple[Policy, Policy]:
-        """The policy for nodes and the one for GPUs; the latter is the former's unless somebody says otherwise."""
-        node = _named(request.node_policy or self.node)
-        gpu = request.gpu_policy or (request.node_policy and self.gpu) or self.gpu
-        return node, _named(gpu) if gpu else node
+        """The policy for nodes and the one for GPUs of a node."""
+        node = self._policy(request.node_policy or self._chosen.node)
+        gpu = request.gpu_policy or ("" if request.node_policy else self._chosen.gpu)
+        return node, self._policy(gpu) if gpu else node
 
+    def seen(self, request: Request) -> None:
+        """A pod asks this."""
+        self._mix.seen(request)
 
-def _named(name: str) -> Policy:
-    policy = _MADE.get(name)
-    if policy is None:
-        raise Usage(f"{name!r} is no placement policy", cure=f"one of {', '.join(POLICIES)}")
-    return policy
+    def _policy(self, name: str) -> Policy:
+        policy = self._made.get(name)
+        if policy is None:
+            policy = self._made[name] = named(name, self._mix, self._gpus)
+        return policy
+
+    async def learn(self, gpus: Sequence[tuple[Gpu, ...]]) -> bool:
+        """Makes the policies anew for the pods seen and these GPUs of nodes, if that is worth it; whether it was."""
+        total = self._mix.total
+        if gpus == self._gpus and abs(total - self._learned) <= _NEW_PART * total:
+            return False
+        self._gpus, self._learned = gpus, total
+        fresh: dict[str, Policy] = {}
+        for name in list(self._made):
+            if name == "opportunity":
+                steps = learning(self._mix, gpus)
+                while True:
+                    try:
+                        next(steps)
+                    except StopIteration as end:
+                        fresh[name] = end.value
+                        break
+                    await asyncio.sleep(0)
+            else:
+                fresh[name] = named(name, self._mix, gpus)
+        self._made.update(fresh)
+        self.version += 1
+        log.debug("placement knows of %d pods", total)
+        return True

@@ -1,7 +1,9 @@
 """What placement says of (request, node), remembered until the node changes.
 
 A cluster sees few different requests, and between two of the same few nodes change. So a filter over 5,000 nodes asks
-`gpuplane.sharing.placement` about some, and looks the others up. There is no opinion in here.
+`gpuplane.sharing.placement` about some, and looks the others up. What is asked for the first time is asked of all
+nodes; for that most pods, those with GPUs in one container, have a short way, which a test holds to what placement
+says. There is no opinion in here.
 """
 
 from __future__ import annotations
@@ -12,93 +14,141 @@ from typing import Final
 
 import msgspec
 
-from gpuplane.sharing import Ledger, Request, empty
+from gpuplane.scheduler.policies import Policies
+from gpuplane.sharing import Gpu, Ledger, NodeState, Request, empty
 from gpuplane.sharing.placement import Placement, Policy, Refusal, place
-from gpuplane.sharing.placement.fit import find
+from gpuplane.sharing.placement.fit import find, rate, usable_gpus
+from gpuplane.sharing.placement.lacking import refusal
+from gpuplane.sharing.placement.room import memory_of
 
 _REQUESTS: Final = 64
+_NEVER: Final = float("-inf")
 UNKNOWN: Final = "has no GPUs that gpuplane knows of"
+Hardware = tuple[tuple[str, int, bool], ...]
+"""(model, memory, usable) of each GPU: what decides whether an empty node would do."""
 
 
 class _Known(msgspec.Struct):
     revision: int
+    policies: int  # version of the policies that `values` are by
     lacks: dict[str, str] = {}  # by node: why not, "" where it fits
-    scores: dict[str, int] = {}
-    hopeless: dict[str, bool] = {}
+    values: dict[str, float] = {}
+    words: dict[tuple[int, int, int], str] = {}  # for one container: by what the refusal's words depend on
+    hopeless: dict[Hardware, bool] = {}
 
 
 class Verdicts:
-    """`of(request, ...)` answers for one request; ask anew for each pod, since the ledger changes."""
+    """`of(request)` answers for one request; ask anew for each pod, since the ledger changes."""
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: Ledger, policies: Policies) -> None:
         self._ledger = ledger
-        self._known: OrderedDict[tuple[Request, str, str], _Known] = OrderedDict()
+        self._policies = policies
+        self._known: OrderedDict[Request, _Known] = OrderedDict()
+        self._hardware: dict[str, tuple[tuple[Gpu, ...], Hardware]] = {}
 
-    def of(self, request: Request, policy: Policy, gpu_policy: Policy) -> Answers:
-        key = (request, policy.name, gpu_policy.name)
-        known = self._known.get(key)
+    def of(self, request: Request) -> Answers:
+        version = self._policies.version
+        known = self._known.get(request)
         if known is None:
-            known = self._known[key] = _Known(self._ledger.revision)
+            known = self._known[request] = _Known(self._ledger.revision, version)
             if len(self._known) > _REQUESTS:
                 self._known.popitem(last=False)
-        self._known.move_to_end(key)
-        answers = Answers(self._ledger, known, request, policy, gpu_policy)
-        answers.refresh()
-        return answers
+        self._known.move_to_end(request)
+        changed = self._ledger.changed_since(known.revision)
+        known.revision = self._ledger.revision
+        if changed is None:
+            known.lacks.clear()
+            known.values.clear()
+        else:
+            for node in changed:
+                known.lacks.pop(node, None)
+                known.values.pop(node, None)
+        if known.policies != version:
+            known.policies = version
+            known.values.clear()
+        return Answers(self, known, request, *self._policies.of(request))
+
+    def state(self, node: str) -> NodeState | None:
+        return self._ledger.node(node)
+
+    def hardware(self, state: NodeState) -> Hardware:
+        known = self._hardware.get(state.name)
+        if known is None or known[0] is not state.gpus:
+            found = tuple((gpu.model, gpu.memory_mib, gpu.healthy) for gpu in state.gpus)
+            known = self._hardware[state.name] = (state.gpus, found)
+        return known[1]
 
 
 class Answers:
     """Placement's answers about one request, node by node."""
 
-    def __init__(self, ledger: Ledger, known: _Known, request: Request, policy: Policy, gpu_policy: Policy) -> None:
-        self._ledger = ledger
+    def __init__(self, verdicts: Verdicts, known: _Known, request: Request, policy: Policy, gpu_policy: Policy) -> None:
+        self._verdicts = verdicts
         self._known = known
         self._request = request
         self._policy = policy
         self._gpu_policy = gpu_policy
-
-    def refresh(self) -> None:
-        """Forgets what is said of nodes that have changed."""
-        known = self._known
-        changed = self._ledger.changed_since(known.revision)
-        known.revision = self._ledger.revision
-        for memory in (known.lacks, known.scores, known.hopeless):
-            if changed is None:
-                memory.clear()
-            else:
-                for node in changed:
-                    memory.pop(node, None)
+        self._single = len(request.asks) == 1
 
     def lack(self, node: str) -> str:
         """Why the pod does not fit the node as it is; empty when it does."""
         known = self._known.lacks.get(node)
         if known is None:
-            state = self._ledger.node(node)
-            found = UNKNOWN if state is None else find(state, self._request, self._gpu_policy)
-            known = found if isinstance(found, str) else sys.intern(found.reason) if isinstance(found, Refusal) else ""
-            self._known.lacks[node] = known
+            state = self._verdicts.state(node)
+            known = self._known.lacks[node] = UNKNOWN if state is None else self._lack(state)
         return known
 
-    def score(self, node: str) -> int:
-        """How good the node is for the pod, 0-100; -1 where it does not fit."""
-        known = self._known.scores.get(node)
+    def value(self, node: str) -> float:
+        """How good the node is for the pod, by its policy, to be compared; -inf where it does not fit."""
+        known = self._known.values.get(node)
         if known is None:
-            placed = self.place(node)
-            known = placed.score if isinstance(placed, Placement) else -1
-            self._known.scores[node] = known
+            state = self._verdicts.state(node)
+            rated = None if state is None else rate(state, self._request, self._policy, self._gpu_policy)
+            known = self._known.values[node] = _NEVER if rated is None else rated[1]
         return known
+
+    def score(self, value: float) -> int:
+        """A value as 0-100."""
+        return 0 if value == _NEVER else self._policy.score(value)
 
     def hopeless(self, node: str) -> bool:
         """Whether the pod would not fit even if the node's other pods went."""
-        known = self._known.hopeless.get(node)
+        state = self._verdicts.state(node)
+        if state is None:
+            return True
+        if self._request.uuids or self._request.not_uuids:
+            return isinstance(find(empty(node, state.gpus, state.scale), self._request, self._gpu_policy), Refusal)
+        hardware = self._verdicts.hardware(state)
+        known = self._known.hopeless.get(hardware)
         if known is None:
-            state = self._ledger.node(node)
-            free = None if state is None else empty(node, state.gpus, state.scale)
-            known = free is None or isinstance(find(free, self._request, self._gpu_policy), Refusal)
-            self._known.hopeless[node] = known
+            found = find(empty(node, state.gpus, state.scale), self._request, self._gpu_policy)
+            known = self._known.hopeless[hardware] = isinstance(found, Refusal)
         return known
 
     def place(self, node: str) -> Placement | Refusal:
         """What the pod would hold on the node, decided now."""
-        state = self._ledger.node(node)
+        state = self._verdicts.state(node)
         return Refusal(UNKNOWN) if state is None else place(state, self._request, self._policy, self._gpu_policy)
+
+    def _lack(self, state: NodeState) -> str:
+        if not self._single:
+            found = find(state, self._request, self._gpu_policy)
+            return sys.intern(found.reason) if isinstance(found, Refusal) else ""
+        ask, usable, core = self._request.asks[0], usable_gpus(state, self._request), state.core
+        free = 0
+        if ask.gpus:
+            free = sum([core[at] == state.scale for at in usable])
+            if free >= ask.gpus:
+                return ""
+        else:
+            size, asked, memory = ask.core, ask.memory_mib, state.memory
+            for at in usable:
+                if core[at] >= size and memory[at] >= (asked or memory_of(state, ask, at)):
+                    return ""
+        if self._request.selects:
+            return refusal(state, self._request, details=False).reason
+        key = (len(state.gpus), len(usable), free)
+        words = self._known.words.get(key)
+        if words is None:
+            words = self._known.words[key] = refusal(state, self._request, details=False).reason
+        return words

@@ -1,0 +1,88 @@
+"""What is remembered of placement is what placement would say now."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuplane.errors import Retryable
+from gpuplane.scheduler.policies import Chosen, Policies
+from gpuplane.scheduler.verdicts import UNKNOWN, Verdicts
+from gpuplane.sharing import Ask, Assignment, Gpu, Ledger, Part, Request
+from gpuplane.sharing.placement import Placement, Refusal, place
+
+MODELS, MEMORY = ["Tesla T4", "A100"], [4096, 16384]
+gpus = st.lists(st.tuples(st.sampled_from(MODELS), st.sampled_from(MEMORY), st.booleans()), max_size=4)
+cores, memories = st.sampled_from([10, 50, 99, 100, 200, 300]), st.sampled_from([0, 2048, 9000])
+asks = st.lists(st.tuples(cores, memories), min_size=1, max_size=2)
+requests = st.tuples(asks, st.sampled_from([(), ("T4",), ("H100",)]), st.sampled_from([(), ("GPU-n1-0",)]))
+steps = st.lists(
+    st.tuples(st.just("node"), st.sampled_from(["n1", "n2"]), gpus)
+    | st.tuples(st.just("drop"), st.sampled_from(["n1", "n2"]))
+    | st.tuples(st.just("hold"), st.sampled_from(["n1", "n2"]), st.integers(0, 3), st.sampled_from([10, 50, 100]))
+    | st.tuples(st.just("release"), st.integers(0, 10))
+    | st.tuples(st.just("ask"), st.integers(0, 2)),
+    max_size=30,
+)
+
+
+def made(asked: tuple[list[tuple[int, int]], tuple[str, ...], tuple[str, ...]]) -> Request:
+    each = [Ask(f"c{at}", core, 0 if core >= 100 else memory) for at, (core, memory) in enumerate(asked[0])]
+    return Request(asks=tuple(each), models=asked[1], uuids=asked[2])
+
+
+@given(st.lists(requests, min_size=3, max_size=3), steps, st.sampled_from(["tightest", "opportunity"]))
+def test_answers_are_those_of_placement(asked: list, history: list, name: str) -> None:
+    ledger = Ledger()
+    policies = Policies(Chosen(name))
+    verdicts = Verdicts(ledger, policies)
+    wanted = [made(one) for one in asked]
+    count = 0
+    for step in [*history, ("ask", 0), ("ask", 1), ("ask", 2)]:
+        match step:
+            case ("node", node, hardware):
+                ledger.set_node(
+                    node,
+                    [
+                        Gpu(at, f"GPU-{node}-{at}", model, memory, "" if well else "lost")
+                        for at, (model, memory, well) in enumerate(hardware)
+                    ],
+                )
+            case ("drop", node):
+                ledger.drop_node(node)
+            case ("hold", node, at, core):
+                part = Part(f"GPU-{node}-{at}", at, core, 1024)
+                count += 1
+                try:
+                    ledger.reserve(str(count), node, Assignment({"c": (part,)}))
+                except Retryable:
+                    continue
+            case ("release", which):
+                ledger.release(str(which))
+            case ("ask", which):
+                request = wanted[which]
+                answers = verdicts.of(request)
+                for node in ("n1", "n2", "n3"):
+                    state = ledger.node(node)
+                    if state is None:
+                        assert answers.lack(node) == UNKNOWN and answers.hopeless(node)
+                        continue
+                    expected = place(state, request, *policies.of(request))
+                    if isinstance(expected, Refusal):
+                        assert answers.lack(node) == expected.reason
+                        assert answers.value(node) == float("-inf")
+                        whole = ledger_of(state.gpus).node(node)
+                        assert whole is not None
+                        alone = place(whole, request, *policies.of(request))
+                        assert answers.hopeless(node) == isinstance(alone, Refusal)
+                    else:
+                        assert answers.lack(node) == ""
+                        assert answers.value(node) == expected.value
+                        assert isinstance(answers.place(node), Placement)
+
+
+def ledger_of(listed: tuple[Gpu, ...]) -> Ledger:
+    ledger = Ledger()
+    for name in ("n1", "n2"):
+        ledger.set_node(name, listed)
+    return ledger
