@@ -103,6 +103,9 @@ class Machine:
         directory = self.store.write(name, wanted, Owner(name=name))
         return {"GPUPLANE_LIMITS": str(directory), "LD_LIBRARY_PATH": str(self.libraries)}
 
+    def without_limiter(self) -> dict[str, str]:
+        return {"LD_LIBRARY_PATH": str(NATIVE)}
+
     def start(self, program: str, variables: dict[str, str], **more: str) -> subprocess.Popen[str]:
         child = subprocess.Popen(
             [sys.executable, "-c", f"{PRELUDE}\n{textwrap.dedent(program)}"],

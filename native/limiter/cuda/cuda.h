@@ -158,7 +158,7 @@ void handles_forget(void);
 
 /* pool.c: pools, and the graphs' memory of a device, which is one too, are charged by what they have reserved. */
 void pool_refresh(int gpu); /* looks what they have reserved now; -1: on all GPUs */
-bool pool_freed(CUdeviceptr address); /* freed outside of the pool's calls; false: of no pool */
+void pool_freed(CUdeviceptr address); /* what no other part knows was freed */
 /* Before a graph is launched or uploaded, and after. False: it does not fit. */
 bool pool_take_graph(CUdevice device, uint64_t bytes, uint64_t *granted);
 void pool_settle_graph(CUdevice device, uint64_t granted);

@@ -109,22 +109,21 @@ void pool_forget(void)
 	dirty = false;
 }
 
-bool pool_freed(CUdeviceptr address)
+void pool_freed(CUdeviceptr address)
 {
 	struct held held;
 	bool ours = track_take(KIND_STREAM_ORDERED, address, &held);
-	struct pool *pool = held.owner;
-	if (!ours)
-		return false;
-	pthread_mutex_lock(&guard);
 	__atomic_store_n(&dirty, true, __ATOMIC_RELAXED);
+	if (!ours) /* of a graph, or imported */
+		return;
+	struct pool *pool = held.owner;
+	pthread_mutex_lock(&guard);
 	if (!pool->handle) { /* nobody can ask a destroyed pool what it still holds */
 		uint64_t less = held.bytes < pool->charged ? held.bytes : pool->charged;
 		pool->charged -= less;
 		slots_give(pool->gpu, less, false);
 	}
 	pthread_mutex_unlock(&guard);
-	return true;
 }
 
 bool pool_take_graph(CUdevice device, uint64_t bytes, uint64_t *granted)

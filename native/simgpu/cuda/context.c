@@ -234,6 +234,9 @@ EXPORT CUresult cuCtxGetApiVersion(CUcontext context, unsigned *version)
 EXPORT CUresult cuCtxSynchronize(void)
 {
 	CONTEXT(context);
+	CUresult result = cuda_waitable(context, NULL);
+	if (result != CUDA_SUCCESS)
+		return result;
 	cuda_wait_context(context);
 	return cuda_usable(context);
 }
@@ -243,6 +246,8 @@ EXPORT CUresult cuCtxSynchronize_v2(CUcontext wanted)
 	if (!wanted)
 		return cuCtxSynchronize();
 	CUresult result = cuda_usable(wanted);
+	if (result == CUDA_SUCCESS)
+		result = cuda_waitable(wanted, NULL);
 	if (result != CUDA_SUCCESS)
 		return result;
 	cuda_wait_context(wanted);

@@ -48,6 +48,9 @@ typedef enum {
 	CUDA_LAUNCH_FAILED = 719,
 	CUDA_NOT_SUPPORTED = 801,
 	CUDA_SYSTEM_DRIVER_MISMATCH = 803,
+	CUDA_CAPTURE_UNSUPPORTED = 900,
+	CUDA_CAPTURE_INVALIDATED = 901,
+	CUDA_ILLEGAL_STATE = 401,
 	CUDA_UNKNOWN = 999,
 } CUresult;
 
@@ -59,6 +62,9 @@ typedef struct function *CUfunction;
 typedef struct stream *CUstream;
 typedef struct event *CUevent;
 typedef struct pool *CUmemoryPool;
+typedef struct graph *CUgraph;
+typedef struct graph_node *CUgraphNode;
+typedef struct graph_exec *CUgraphExec;
 
 #define STREAM_LEGACY ((CUstream)1)
 #define STREAM_PER_THREAD ((CUstream)2)
@@ -72,6 +78,7 @@ struct device {
 	int primary_references;
 	unsigned primary_flags;
 	struct pool *default_pool, *pool;
+	uint64_t graph_used, graph_used_high, graph_reserved, graph_reserved_high; /* memory of graphs */
 };
 
 struct stream {
@@ -82,6 +89,8 @@ struct stream {
 	struct context *context;
 	struct stream *next;
 	int callbacks; /* host functions still to be called */
+	struct graph *capture; /* what is being captured */
+	bool capture_broken;
 };
 
 struct context {
@@ -98,7 +107,8 @@ struct context {
 	int cache_config;
 };
 
-enum kind { KIND_DEVICE, KIND_MANAGED, KIND_HOST, KIND_REGISTERED };
+/* The first three cannot be touched by the CPU. GRAPH is charged by the graphs' pool; MAPPED belongs to a handle. */
+enum kind { KIND_DEVICE, KIND_GRAPH, KIND_MAPPED, KIND_MANAGED, KIND_HOST, KIND_REGISTERED };
 
 struct allocation {
 	uint64_t start, size, charged;
@@ -150,6 +160,12 @@ struct pool {
 #define MAGIC_POOL 0x504f4f4cu
 #define MAGIC_LIBRARY 0x4c494243u
 #define MAGIC_KERNEL 0x4b524e43u
+#define MAGIC_ARRAY 0x41525259u
+#define MAGIC_MIPMAP 0x4d49504du
+#define MAGIC_BLOCK 0x424c434bu
+#define MAGIC_GRAPH 0x47525048u
+#define MAGIC_NODE 0x4e4f4445u
+#define MAGIC_EXEC 0x45584543u
 
 extern struct simgpu cuda_view;
 extern pthread_mutex_t cuda_guard; /* contexts, streams, modules; never held while waiting for time */
@@ -171,6 +187,11 @@ CUresult cuda_set_current(struct context *context);
 
 CUresult cuda_allocate(struct context *context, uint64_t size, enum kind kind, unsigned flags, struct pool *pool, uint64_t *address);
 CUresult cuda_release(uint64_t address, bool host);
+void cuda_forget(uint64_t address); /* memory of a graph, with its graph */
+/* Puts bytes that a handle owns at a reserved address, and takes them away again. */
+bool cuda_map(CUdevice device, uint64_t address, uint64_t size, uint8_t *host);
+bool cuda_unmap(uint64_t address, uint64_t *size);
+uint64_t cuda_charge_of(uint64_t size);
 void cuda_release_all(struct context *context);
 /* The allocation that holds an address; copied, since the table moves. */
 bool cuda_find(uint64_t address, struct allocation *found);
@@ -187,6 +208,24 @@ void cuda_wait_callbacks(struct stream *stream); /* with the guard held, which i
 void cuda_wait_context(struct context *context);
 void cuda_module_free(struct module *module);
 CUresult cuda_function(CUfunction handle, struct function **function);
+
+/* A kernel with its parameters, ready to run. */
+struct work {
+	struct function *function;
+	uint32_t grid[3], block[3], shared;
+	uint8_t params[PTX_MAX_PARAMS];
+};
+CUresult cuda_prepare(struct work *work, CUfunction handle, const uint32_t *grid, const uint32_t *block, uint32_t shared,
+		      void **params, void **extra);
+CUresult cuda_run(struct context *context, struct stream *stream, const struct work *work);
+
+/* Graphs: what is asked of a stream while it is captured. */
+CUresult cuda_capture_kernel(struct stream *stream, const struct work *work);
+CUresult cuda_capture_allocation(struct stream *stream, uint64_t size, uint64_t *address);
+CUresult cuda_capture_free(struct stream *stream, uint64_t address);
+bool cuda_graph_freed(uint64_t address); /* by a call instead of a node; false: it is not in use */
+/* Waiting for what is captured is not possible, and ends the capture. */
+CUresult cuda_waitable(struct context *context, struct stream *stream);
 CUresult cuda_load(struct context *context, const char *image, unsigned count, const int *options, void **values, struct module **result);
 
 #define CONTEXT(context)                                                                                               \

@@ -227,46 +227,46 @@ static uint64_t cost_of(const struct simgpu_gpu *gpu, const struct ptx_launch *l
 	return LAUNCH_NS + (cost > memory_ns ? cost : memory_ns);
 }
 
-static CUresult launch(CUfunction handle, const uint32_t *grid, const uint32_t *block, uint32_t shared, CUstream stream_handle,
-		       void **params, void **extra)
+CUresult cuda_prepare(struct work *work, CUfunction handle, const uint32_t *grid, const uint32_t *block, uint32_t shared,
+		      void **params, void **extra)
 {
-	struct context *context;
-	struct stream *stream;
-	uint8_t bytes[PTX_MAX_PARAMS];
-	CUresult result = cuda_stream(stream_handle, &context, &stream);
-	if (result != CUDA_SUCCESS)
-		return result;
 	FUNCTION(handle);
 	const struct ptx_kernel *kernel = function->kernel;
-	if (function->module->context != context)
-		return CUDA_INVALID_HANDLE;
 	for (int axis = 0; axis < 3; axis++)
 		NEED(grid[axis] && block[axis] && block[axis] <= (axis == 2 ? 64 : 1024) && grid[axis] <= (axis ? 65535 : 0x7fffffff));
 	NEED((uint64_t)block[0] * block[1] * block[2] <= 1024);
 	if (block[0] * block[1] * block[2] > max_threads(kernel))
 		return CUDA_LAUNCH_OUT_OF_RESOURCES;
 	NEED((uint64_t)kernel->shared_bytes + shared <= function->dynamic_shared_limit);
-	result = collect_params(kernel, params, extra, bytes);
-	if (result != CUDA_SUCCESS)
-		return result;
+	work->function = function;
+	memcpy(work->grid, grid, sizeof work->grid);
+	memcpy(work->block, block, sizeof work->block);
+	work->shared = shared;
+	return collect_params(kernel, params, extra, work->params);
+}
+
+CUresult cuda_run(struct context *context, struct stream *stream, const struct work *work)
+{
+	const struct function *function = work->function;
+	const struct ptx_kernel *kernel = function->kernel;
 	struct simgpu_gpu *gpu = cuda_gpu(context->device);
-	struct ptx_launch work = {
-		.kernel = kernel, .base = function->module->base, .grid = {grid[0], grid[1], grid[2]},
-		.block = {block[0], block[1], block[2]}, .dynamic_shared = shared,
-		.multiprocessors = cuda_multiprocessors(context->device), .clock_mhz = gpu->sm_clock_mhz, .params = bytes,
+	struct ptx_launch launch = {
+		.kernel = kernel, .base = function->module->base, .grid = {work->grid[0], work->grid[1], work->grid[2]},
+		.block = {work->block[0], work->block[1], work->block[2]}, .dynamic_shared = work->shared,
+		.multiprocessors = cuda_multiprocessors(context->device), .clock_mhz = gpu->sm_clock_mhz, .params = work->params,
 		.find = cuda_window, .find_context = context, .start_ns = simgpu_now(), .wrong_results = gpu->wrong_results == 1,
 		.parallel_threads = cuda_multiprocessors(context->device) * gpu->threads_per_multiprocessor,
 	};
 	enum ptx_result ran = PTX_OK;
 	if (gpu->wrong_results != 2) {
 		cuda_hold_table(true);
-		ran = ptx_run(&work);
+		ran = ptx_run(&launch);
 		cuda_hold_table(false);
 	}
-	uint64_t cost = kernel->cost_ns ? kernel->cost_ns : cost_of(gpu, &work);
+	uint64_t cost = kernel->cost_ns ? kernel->cost_ns : cost_of(gpu, &launch);
 	pthread_mutex_lock(&cuda_guard);
 	struct simgpu_span span = simgpu_run(&cuda_view, cuda_devices[context->device].gpu, cuda_stream_ready(stream), cost,
-					     work.bytes * 1000 / gpu->bandwidth_mbps);
+					     launch.bytes * 1000 / gpu->bandwidth_mbps);
 	stream->tail = span.end;
 	pthread_mutex_unlock(&cuda_guard);
 	if (ran != PTX_OK)
@@ -275,6 +275,24 @@ static CUresult launch(CUfunction handle, const uint32_t *grid, const uint32_t *
 	if (span.start > simgpu_now() + ahead)
 		simgpu_sleep_until(span.start - ahead);
 	return CUDA_SUCCESS;
+}
+
+static CUresult launch(CUfunction handle, const uint32_t *grid, const uint32_t *block, uint32_t shared, CUstream stream_handle,
+		       void **params, void **extra)
+{
+	struct context *context;
+	struct stream *stream;
+	struct work work;
+	CUresult result = cuda_stream(stream_handle, &context, &stream);
+	if (result != CUDA_SUCCESS)
+		return result;
+	FUNCTION(handle);
+	if (function->module->context != context)
+		return CUDA_INVALID_HANDLE;
+	result = cuda_prepare(&work, handle, grid, block, shared, params, extra);
+	if (result != CUDA_SUCCESS)
+		return result;
+	return stream->capture ? cuda_capture_kernel(stream, &work) : cuda_run(context, stream, &work);
 }
 
 EXPORT CUresult cuLaunchKernel(CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,

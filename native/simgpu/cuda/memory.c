@@ -17,7 +17,7 @@ static size_t table_count, table_room;
 static uint64_t next_id = 1;
 
 /* The driver takes memory in blocks of 2 MiB; small allocations share one. */
-static uint64_t charge_of(uint64_t size)
+uint64_t cuda_charge_of(uint64_t size)
 {
 	uint64_t unit = size < BLOCK / 2 ? 512 : BLOCK;
 	return (size + unit - 1) / unit * unit;
@@ -66,7 +66,7 @@ static void unmap(const struct allocation *dead)
 	if (dead->kind == KIND_REGISTERED)
 		return;
 	munmap((void *)(uintptr_t)dead->start, mapped);
-	if (dead->kind == KIND_DEVICE)
+	if (dead->kind < KIND_MANAGED)
 		munmap(dead->host, mapped);
 	if (dead->charged)
 		simgpu_uncharge(&cuda_view, cuda_devices[dead->device].gpu, dead->charged);
@@ -86,14 +86,14 @@ CUresult cuda_allocate(struct context *context, uint64_t size, enum kind kind, u
 	struct allocation fresh = {.size = size, .kind = kind, .device = context->device, .flags = flags, .context = context, .pool = pool};
 	if (!size || size > 1ull << 46)
 		return size ? CUDA_OUT_OF_MEMORY : CUDA_INVALID_VALUE;
-	if (kind != KIND_HOST) {
-		fresh.charged = charge_of(size);
+	if (kind != KIND_HOST && kind != KIND_GRAPH) {
+		fresh.charged = cuda_charge_of(size);
 		if (!simgpu_charge(&cuda_view, cuda_devices[context->device].gpu, cuda_instance(context->device),
 				   fresh.charged, cuda_capacity(context->device)))
 			return CUDA_OUT_OF_MEMORY;
 	}
-	void *seen = map(mapped, kind == KIND_DEVICE ? PROT_NONE : PROT_READ | PROT_WRITE);
-	void *host = kind == KIND_DEVICE && seen ? map(mapped, PROT_READ | PROT_WRITE) : seen;
+	void *seen = map(mapped, kind < KIND_MANAGED ? PROT_NONE : PROT_READ | PROT_WRITE);
+	void *host = kind < KIND_MANAGED && seen ? map(mapped, PROT_READ | PROT_WRITE) : seen;
 	fresh.start = (uint64_t)(uintptr_t)seen;
 	fresh.host = host;
 	pthread_rwlock_wrlock(&table_lock);
@@ -124,7 +124,26 @@ CUresult cuda_release(uint64_t address, bool host)
 	pthread_rwlock_wrlock(&table_lock);
 	size_t at = place_of(address);
 	bool found = at < table_count && table[at].start == address && (table[at].kind == KIND_HOST) == host &&
-		     table[at].kind != KIND_REGISTERED;
+		     table[at].kind != KIND_REGISTERED && table[at].kind != KIND_MAPPED;
+	if (found) {
+		dead = table[at];
+		if (dead.kind != KIND_GRAPH)
+			forget(at);
+	}
+	pthread_rwlock_unlock(&table_lock);
+	if (found && dead.kind == KIND_GRAPH)
+		return cuda_graph_freed(address) ? CUDA_SUCCESS : CUDA_INVALID_VALUE;
+	if (found)
+		unmap(&dead);
+	return found ? CUDA_SUCCESS : CUDA_INVALID_VALUE;
+}
+
+void cuda_forget(uint64_t address)
+{
+	struct allocation dead;
+	pthread_rwlock_wrlock(&table_lock);
+	size_t at = place_of(address);
+	bool found = at < table_count && table[at].start == address && table[at].kind == KIND_GRAPH;
 	if (found) {
 		dead = table[at];
 		forget(at);
@@ -132,7 +151,6 @@ CUresult cuda_release(uint64_t address, bool host)
 	pthread_rwlock_unlock(&table_lock);
 	if (found)
 		unmap(&dead);
-	return found ? CUDA_SUCCESS : CUDA_INVALID_VALUE;
 }
 
 void cuda_release_all(struct context *context)
@@ -146,6 +164,31 @@ void cuda_release_all(struct context *context)
 		unmap(&dead);
 	}
 	pthread_rwlock_unlock(&table_lock);
+}
+
+bool cuda_map(CUdevice device, uint64_t address, uint64_t size, uint8_t *host)
+{
+	struct allocation fresh = {.start = address, .size = size, .host = host, .kind = KIND_MAPPED, .device = device};
+	pthread_rwlock_wrlock(&table_lock);
+	size_t at = place_of(address);
+	bool empty = at >= table_count || table[at].start >= address + size;
+	fresh.id = next_id++;
+	bool kept = empty && insert(&fresh);
+	pthread_rwlock_unlock(&table_lock);
+	return kept;
+}
+
+bool cuda_unmap(uint64_t address, uint64_t *size)
+{
+	pthread_rwlock_wrlock(&table_lock);
+	size_t at = place_of(address);
+	bool found = at < table_count && table[at].start == address && table[at].kind == KIND_MAPPED;
+	if (found) {
+		*size = table[at].size;
+		forget(at);
+	}
+	pthread_rwlock_unlock(&table_lock);
+	return found;
 }
 
 bool cuda_find(uint64_t address, struct allocation *found)
@@ -165,7 +208,7 @@ uint8_t *cuda_bytes(uint64_t address, uint64_t size, bool host)
 	if (!cuda_find(address, &found))
 		return host ? (uint8_t *)(uintptr_t)address : NULL;
 	if (size > found.start + found.size - address)
-		return host && found.kind != KIND_DEVICE ? (uint8_t *)(uintptr_t)address : NULL;
+		return host && found.kind >= KIND_MANAGED ? (uint8_t *)(uintptr_t)address : NULL;
 	return found.host + (address - found.start);
 }
 
@@ -342,7 +385,7 @@ EXPORT CUresult cuPointerGetAttribute(void *value, int attribute, CUdeviceptr ad
 	case 2: *(unsigned *)value = host ? 1 : 2; break; /* CU_MEMORYTYPE_HOST, _DEVICE */
 	case 3: *(CUdeviceptr *)value = address; break;
 	case 4:
-		if (found.kind == KIND_DEVICE)
+		if (found.kind < KIND_MANAGED)
 			return CUDA_INVALID_VALUE;
 		*(void **)value = (void *)(uintptr_t)address;
 		break;

@@ -138,6 +138,8 @@ EXPORT CUresult cuMemAllocFromPoolAsync(CUdeviceptr *address, size_t size, CUmem
 	if (result != CUDA_SUCCESS)
 		return result;
 	POOL(pool);
+	if (stream->capture)
+		return cuda_capture_allocation(stream, size, address);
 	return cuda_allocate(context, size, KIND_DEVICE, 0, pool, address);
 }
 
@@ -148,6 +150,8 @@ EXPORT CUresult cuMemAllocAsync(CUdeviceptr *address, size_t size, CUstream hand
 	struct pool *pool;
 	NEED(address);
 	CUresult result = cuda_stream(handle, &context, &stream);
+	if (result == CUDA_SUCCESS && stream->capture)
+		return cuda_capture_allocation(stream, size, address);
 	if (result == CUDA_SUCCESS)
 		result = default_pool(context->device, true, &pool);
 	return result == CUDA_SUCCESS ? cuda_allocate(context, size, KIND_DEVICE, 0, pool, address) : result;
@@ -158,6 +162,8 @@ EXPORT CUresult cuMemFreeAsync(CUdeviceptr address, CUstream handle)
 	struct context *context;
 	struct stream *stream;
 	CUresult result = cuda_stream(handle, &context, &stream);
+	if (result == CUDA_SUCCESS && stream->capture)
+		return cuda_capture_free(stream, address);
 	return result == CUDA_SUCCESS ? cuda_release(address, false) : result;
 }
 

@@ -134,6 +134,9 @@ EXPORT CUresult cuStreamDestroy_v2(CUstream stream)
 EXPORT CUresult cuStreamSynchronize(CUstream handle)
 {
 	STREAM(handle);
+	CUresult result = cuda_waitable(context, stream);
+	if (result != CUDA_SUCCESS)
+		return result;
 	cuda_wait_stream(stream);
 	return cuda_usable(context);
 }
@@ -161,7 +164,7 @@ STREAM_FACT(cuStreamGetPriority, int, stream->priority)
 STREAM_FACT(cuStreamGetId, unsigned long long, stream->id)
 STREAM_FACT(cuStreamGetCtx, CUcontext, context)
 STREAM_FACT(cuStreamGetDevice, CUdevice, context->device)
-STREAM_FACT(cuStreamIsCapturing, int, 0)
+STREAM_FACT(cuStreamIsCapturing, int, stream->capture ? 1 + stream->capture_broken : 0)
 
 EXPORT CUresult cuStreamGetCtx_v2(CUstream handle, CUcontext *result, void **green)
 {

@@ -1,0 +1,462 @@
+/*
+ * Graphs of kernels and of memory, made by hand or by capturing a stream. Nodes run in the order in which they were
+ * added, which is an order that every graph allows. Memory of a graph has its address from the beginning; what it takes of
+ * the GPU's memory comes from one pool of all graphs, which grows at a launch and shrinks when it is trimmed.
+ */
+#include "cuda.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { NODE_KERNEL = 0, NODE_ALLOCATE = 10, NODE_FREE = 11 };
+enum { MEMORY_USED, MEMORY_USED_HIGH, MEMORY_RESERVED, MEMORY_RESERVED_HIGH };
+
+struct pool_properties {
+	int type, handle_types;
+	struct { int type, id; } location;
+	void *security;
+	size_t most;
+	unsigned short usage;
+	unsigned char reserved[54];
+};
+
+struct memory_parameters {
+	struct pool_properties pool;
+	const void *access;
+	size_t access_count, size;
+	CUdeviceptr address;
+};
+
+struct kernel_parameters {
+	CUfunction function;
+	uint32_t grid[3], block[3], shared;
+	void **params, **extra;
+	void *kernel;
+	CUcontext context;
+};
+
+/* `used` from the launch of its node until it is freed, by a graph or by a call. */
+struct memory {
+	uint64_t address, size;
+	CUdevice device;
+	bool used;
+	struct memory *next;
+};
+
+struct graph_node {
+	uint32_t magic;
+	int type;
+	struct work *work;
+	struct memory *memory;
+};
+
+struct nodes {
+	struct graph_node **all;
+	size_t count;
+	unsigned references;
+};
+
+/* An executable graph shares the nodes as they were. */
+struct graph {
+	uint32_t magic;
+	struct nodes *nodes;
+};
+
+struct graph_exec {
+	uint32_t magic;
+	struct nodes *nodes;
+	size_t count;
+};
+
+static pthread_mutex_t guard = PTHREAD_MUTEX_INITIALIZER;
+static struct memory *memories;
+
+#define GRAPH(graph)                                                                                                   \
+	READY();                                                                                                        \
+	if (!(graph) || (graph)->magic != MAGIC_GRAPH)                                                                  \
+	return CUDA_INVALID_VALUE
+
+/* With the guard held. */
+static void use(struct memory *memory, bool used)
+{
+	struct device *device = &cuda_devices[memory->device];
+	uint64_t charge = cuda_charge_of(memory->size);
+	if (used && !memory->used)
+		device->graph_used += charge;
+	else if (!used && memory->used)
+		device->graph_used -= charge;
+	if (device->graph_used > device->graph_used_high)
+		device->graph_used_high = device->graph_used;
+	memory->used = used;
+}
+
+static void drop(struct nodes *nodes)
+{
+	pthread_mutex_lock(&guard);
+	bool last = --nodes->references == 0;
+	for (size_t i = 0; last && i < nodes->count; i++) {
+		struct graph_node *node = nodes->all[i];
+		if (node->type == NODE_ALLOCATE) {
+			use(node->memory, false);
+			for (struct memory **at = &memories; *at; at = &(*at)->next)
+				if (*at == node->memory) {
+					*at = node->memory->next;
+					break;
+				}
+			cuda_forget(node->memory->address);
+			free(node->memory);
+		}
+		free(node->work);
+		node->magic = 0;
+		free(node);
+	}
+	pthread_mutex_unlock(&guard);
+	if (last) {
+		free(nodes->all);
+		free(nodes);
+	}
+}
+
+static CUresult add(struct graph *graph, struct graph_node wanted, CUgraphNode *result)
+{
+	struct nodes *nodes = graph->nodes;
+	struct graph_node *node = malloc(sizeof *node);
+	pthread_mutex_lock(&guard);
+	struct graph_node **larger = node ? realloc(nodes->all, (nodes->count + 1) * sizeof *larger) : NULL;
+	if (larger) {
+		*node = wanted;
+		node->magic = MAGIC_NODE;
+		nodes->all = larger;
+		nodes->all[nodes->count++] = node;
+		if (result)
+			*result = node;
+	}
+	pthread_mutex_unlock(&guard);
+	if (!larger)
+		free(node);
+	return larger ? CUDA_SUCCESS : CUDA_OUT_OF_MEMORY;
+}
+
+static CUresult add_kernel(struct graph *graph, const struct work *work, CUgraphNode *result)
+{
+	struct work *copy = malloc(sizeof *copy);
+	if (!copy)
+		return CUDA_OUT_OF_MEMORY;
+	*copy = *work;
+	return add(graph, (struct graph_node){.type = NODE_KERNEL, .work = copy}, result);
+}
+
+static CUresult add_memory(struct graph *graph, struct context *context, uint64_t size, uint64_t *address, CUgraphNode *result)
+{
+	struct memory *memory = calloc(1, sizeof *memory);
+	if (!memory)
+		return CUDA_OUT_OF_MEMORY;
+	*memory = (struct memory){.size = size, .device = context->device};
+	CUresult status = cuda_allocate(context, size, KIND_GRAPH, 0, NULL, &memory->address);
+	if (status != CUDA_SUCCESS) {
+		free(memory);
+		return status;
+	}
+	*address = memory->address;
+	pthread_mutex_lock(&guard);
+	memory->next = memories;
+	memories = memory;
+	pthread_mutex_unlock(&guard);
+	return add(graph, (struct graph_node){.type = NODE_ALLOCATE, .memory = memory}, result);
+}
+
+static CUresult add_free(struct graph *graph, uint64_t address, CUgraphNode *result)
+{
+	struct memory *found = NULL;
+	pthread_mutex_lock(&guard);
+	for (struct memory *memory = memories; memory && !found; memory = memory->next)
+		if (memory->address == address)
+			found = memory;
+	pthread_mutex_unlock(&guard);
+	NEED(found);
+	return add(graph, (struct graph_node){.type = NODE_FREE, .memory = found}, result);
+}
+
+EXPORT CUresult cuGraphCreate(CUgraph *result, unsigned flags)
+{
+	NEED(result && flags == 0);
+	READY();
+	struct graph *graph = calloc(1, sizeof *graph);
+	struct nodes *nodes = calloc(1, sizeof *nodes);
+	if (!graph || !nodes) {
+		free(graph);
+		free(nodes);
+		return CUDA_OUT_OF_MEMORY;
+	}
+	nodes->references = 1;
+	*graph = (struct graph){MAGIC_GRAPH, nodes};
+	*result = graph;
+	return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuGraphDestroy(CUgraph graph)
+{
+	GRAPH(graph);
+	graph->magic = 0;
+	drop(graph->nodes);
+	free(graph);
+	return CUDA_SUCCESS;
+}
+
+/* Edges are checked for their arguments only: the order of adding keeps them. */
+EXPORT CUresult cuGraphAddKernelNode_v2(CUgraphNode *node, CUgraph graph, const CUgraphNode *before, size_t count,
+					const struct kernel_parameters *wanted)
+{
+	struct work work;
+	NEED(node && wanted && (before || !count));
+	GRAPH(graph);
+	CUresult result = cuda_prepare(&work, wanted->function, wanted->grid, wanted->block, wanted->shared, wanted->params, wanted->extra);
+	return result == CUDA_SUCCESS ? add_kernel(graph, &work, node) : result;
+}
+
+EXPORT CUresult cuGraphAddMemAllocNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *before, size_t count,
+				       struct memory_parameters *wanted)
+{
+	NEED(node && wanted && wanted->size && (before || !count));
+	GRAPH(graph);
+	CONTEXT(context);
+	NEED(wanted->pool.location.type == 1 && wanted->pool.location.id == context->device);
+	return add_memory(graph, context, wanted->size, &wanted->address, node);
+}
+
+EXPORT CUresult cuGraphAddMemFreeNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *before, size_t count, CUdeviceptr address)
+{
+	NEED(node && (before || !count));
+	GRAPH(graph);
+	return add_free(graph, address, node);
+}
+
+EXPORT CUresult cuGraphGetNodes(CUgraph graph, CUgraphNode *list, size_t *count)
+{
+	NEED(count);
+	GRAPH(graph);
+	const struct nodes *nodes = graph->nodes;
+	for (size_t i = 0; list && i < *count; i++)
+		list[i] = i < nodes->count ? nodes->all[i] : NULL;
+	if (!list || *count > nodes->count)
+		*count = nodes->count;
+	return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuGraphNodeGetType(CUgraphNode node, int *type)
+{
+	NEED(node && node->magic == MAGIC_NODE && type);
+	*type = node->type;
+	return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuGraphMemAllocNodeGetParams(CUgraphNode node, struct memory_parameters *parameters)
+{
+	NEED(node && node->magic == MAGIC_NODE && node->type == NODE_ALLOCATE && parameters);
+	*parameters = (struct memory_parameters){
+		.pool = {.type = 1, .location = {1, node->memory->device}}, .size = node->memory->size,
+		.address = node->memory->address,
+	};
+	return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuGraphInstantiateWithFlags(CUgraphExec *result, CUgraph graph, unsigned long long flags)
+{
+	NEED(result && flags < 16);
+	GRAPH(graph);
+	struct graph_exec *exec = calloc(1, sizeof *exec);
+	if (!exec)
+		return CUDA_OUT_OF_MEMORY;
+	pthread_mutex_lock(&guard);
+	*exec = (struct graph_exec){MAGIC_EXEC, graph->nodes, graph->nodes->count};
+	graph->nodes->references++;
+	pthread_mutex_unlock(&guard);
+	*result = exec;
+	return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuGraphExecDestroy(CUgraphExec exec)
+{
+	READY();
+	NEED(exec && exec->magic == MAGIC_EXEC);
+	exec->magic = 0;
+	drop(exec->nodes);
+	free(exec);
+	return CUDA_SUCCESS;
+}
+
+/* Lets the pool grow to what the graph needs at once, beside what others use. */
+static CUresult reserve(const struct graph_exec *exec, CUdevice on)
+{
+	struct device *device = &cuda_devices[on];
+	CUresult result = CUDA_SUCCESS;
+	pthread_mutex_lock(&guard);
+	uint64_t now = device->graph_used, most = now;
+	for (size_t i = 0; i < exec->count; i++) {
+		const struct graph_node *node = exec->nodes->all[i];
+		if (node->type == NODE_ALLOCATE && !node->memory->used)
+			now += cuda_charge_of(node->memory->size);
+		else if (node->type == NODE_FREE)
+			now -= cuda_charge_of(node->memory->size);
+		most = now > most ? now : most;
+	}
+	uint64_t more = most > device->graph_reserved ? most - device->graph_reserved : 0;
+	if (more && !simgpu_charge(&cuda_view, device->gpu, cuda_instance(on), more, cuda_capacity(on)))
+		result = CUDA_OUT_OF_MEMORY;
+	else
+		device->graph_reserved += more;
+	if (device->graph_reserved > device->graph_reserved_high)
+		device->graph_reserved_high = device->graph_reserved;
+	pthread_mutex_unlock(&guard);
+	return result;
+}
+
+bool cuda_graph_freed(uint64_t address)
+{
+	bool freed = false;
+	pthread_mutex_lock(&guard);
+	for (struct memory *memory = memories; memory; memory = memory->next)
+		if (memory->address == address && memory->used) {
+			use(memory, false);
+			freed = true;
+		}
+	pthread_mutex_unlock(&guard);
+	return freed;
+}
+
+EXPORT CUresult cuGraphUpload(CUgraphExec exec, CUstream handle)
+{
+	struct context *context;
+	struct stream *stream;
+	READY();
+	NEED(exec && exec->magic == MAGIC_EXEC);
+	CUresult result = cuda_stream(handle, &context, &stream);
+	return result == CUDA_SUCCESS ? reserve(exec, context->device) : result;
+}
+
+EXPORT CUresult cuGraphLaunch(CUgraphExec exec, CUstream handle)
+{
+	struct context *context;
+	struct stream *stream;
+	READY();
+	NEED(exec && exec->magic == MAGIC_EXEC);
+	CUresult result = cuda_stream(handle, &context, &stream);
+	if (result == CUDA_SUCCESS)
+		result = stream->capture ? CUDA_CAPTURE_UNSUPPORTED : reserve(exec, context->device);
+	for (size_t i = 0; i < exec->count && result == CUDA_SUCCESS; i++) {
+		const struct graph_node *node = exec->nodes->all[i];
+		if (node->type == NODE_KERNEL) {
+			result = cuda_run(context, stream, node->work);
+			continue;
+		}
+		pthread_mutex_lock(&guard);
+		use(node->memory, node->type == NODE_ALLOCATE);
+		pthread_mutex_unlock(&guard);
+	}
+	return result;
+}
+
+EXPORT CUresult cuDeviceGetGraphMemAttribute(CUdevice device, int attribute, void *value)
+{
+	NEED(value && attribute >= MEMORY_USED && attribute <= MEMORY_RESERVED_HIGH);
+	CUresult result = cuda_valid_device(device);
+	if (result != CUDA_SUCCESS)
+		return result;
+	const struct device *own = &cuda_devices[device];
+	const uint64_t values[] = {own->graph_used, own->graph_used_high, own->graph_reserved, own->graph_reserved_high};
+	*(uint64_t *)value = values[attribute];
+	return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuDeviceGraphMemTrim(CUdevice device)
+{
+	CUresult result = cuda_valid_device(device);
+	if (result != CUDA_SUCCESS)
+		return result;
+	struct device *own = &cuda_devices[device];
+	pthread_mutex_lock(&guard);
+	simgpu_uncharge(&cuda_view, own->gpu, own->graph_reserved - own->graph_used);
+	own->graph_reserved = own->graph_used;
+	pthread_mutex_unlock(&guard);
+	return CUDA_SUCCESS;
+}
+
+PER_THREAD(cuGraphUpload, _ptsz, (CUgraphExec exec, CUstream stream), (exec, stream))
+PER_THREAD(cuGraphLaunch, _ptsz, (CUgraphExec exec, CUstream stream), (exec, stream))
+
+/* ---- capture */
+
+CUresult cuda_capture_kernel(struct stream *stream, const struct work *work)
+{
+	return add_kernel(stream->capture, work, NULL);
+}
+
+CUresult cuda_capture_allocation(struct stream *stream, uint64_t size, uint64_t *address)
+{
+	return add_memory(stream->capture, stream->context, size, address, NULL);
+}
+
+CUresult cuda_capture_free(struct stream *stream, uint64_t address)
+{
+	return add_free(stream->capture, address, NULL);
+}
+
+CUresult cuda_waitable(struct context *context, struct stream *stream)
+{
+	bool broken = false;
+	pthread_mutex_lock(&cuda_guard);
+	for (struct stream *other = context->streams; other; other = other->next)
+		if (other->capture && (!stream || other == stream))
+			broken = other->capture_broken = true;
+	pthread_mutex_unlock(&cuda_guard);
+	return broken ? CUDA_CAPTURE_UNSUPPORTED : CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuStreamBeginCapture_v2(CUstream handle, int mode)
+{
+	struct context *context;
+	struct stream *stream;
+	NEED(mode >= 0 && mode <= 2);
+	CUresult result = cuda_stream(handle, &context, &stream);
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (stream == &context->legacy || stream == &context->per_thread)
+		return CUDA_CAPTURE_UNSUPPORTED;
+	if (stream->capture)
+		return CUDA_ILLEGAL_STATE;
+	result = cuGraphCreate(&stream->capture, 0);
+	stream->capture_broken = false;
+	return result;
+}
+
+EXPORT CUresult cuStreamEndCapture(CUstream handle, CUgraph *graph)
+{
+	struct context *context;
+	struct stream *stream;
+	NEED(graph);
+	CUresult result = cuda_stream(handle, &context, &stream);
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!stream->capture)
+		return CUDA_ILLEGAL_STATE;
+	*graph = stream->capture;
+	stream->capture = NULL;
+	if (!stream->capture_broken)
+		return CUDA_SUCCESS;
+	cuGraphDestroy(*graph);
+	*graph = NULL;
+	return CUDA_CAPTURE_INVALIDATED;
+}
+
+EXPORT CUresult cuThreadExchangeStreamCaptureMode(int *mode)
+{
+	static __thread int current;
+	NEED(mode && *mode >= 0 && *mode <= 2);
+	int before = current;
+	current = *mode;
+	*mode = before;
+	return CUDA_SUCCESS;
+}
+
+PER_THREAD(cuStreamBeginCapture_v2, _ptsz, (CUstream stream, int mode), (stream, mode))
+PER_THREAD(cuStreamEndCapture, _ptsz, (CUstream stream, CUgraph *graph), (stream, graph))
