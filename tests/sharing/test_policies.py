@@ -95,6 +95,12 @@ def test_without_having_seen_anything_there_is_a_guess() -> None:
     assert index_of(policy, node(100, 50), asked(50)) == 1
 
 
+def test_pods_that_no_gpu_will_ever_do_for_teach_nothing() -> None:
+    policy = learn(mix(asked(70, **{names.GPU_MODELS_ANNOTATION: "B200"})), [gpus(2)])
+    assert index_of(policy, node(100, 50), asked(50)) == 1
+    assert isinstance(place(node(100), asked(50), learn(Mix(), [])), Placement)
+
+
 def test_old_requests_fade() -> None:
     kept = Mix()
     for _ in range(100_001):

@@ -122,9 +122,10 @@ def learning(mix: Mix, gpus: Iterable[tuple[Gpu, ...]], scale: int = 100) -> Gen
             capacity[gpu.model] = capacity.get(gpu.model, 0) + 1
             memory[gpu.model] = max(memory.get(gpu.model, 0), gpu.memory_mib)
     asked = {shape: count for shape, count in mix.counts.items() if shape.gpus}
-    if not asked:
-        asked = {Shape(0, 1, core * scale // 100): count for core, count in _PRIOR}
     demand = _kinds(asked, memory, scale)
+    if not demand:
+        asked = {Shape(0, 1, core * scale // 100): count for core, count in _PRIOR}
+        demand = _kinds(asked, memory, scale)
     if all(not kind.models for kind in demand):
         capacity = {_EVERY_MODEL: sum(capacity.values())}
     units = sum(kind.units * count for kind, count in demand.items())

@@ -1,0 +1,104 @@
+"""What deciding costs at scale, without HTTP: 5,000 nodes with 8 GPUs each, 60,000 pods.
+
+    python benchmarks/placement.py [--nodes 5000] [--pods 60000]
+
+Pods of 60 kinds arrive until the cluster is nearly full. Then, with one pod ending and one arriving at a time: the
+best of all nodes, the pod's reservation, and a lesson of the policy. One process, one core.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import random
+import resource
+import time
+
+from figures import show
+from gpuplane.sharing import Ask, Gpu, Ledger, Request, violations
+from gpuplane.sharing.placement.learner import Learner
+from gpuplane.sharing.placement.ranking import Ranking
+
+GPUS, MEMORY = 8, 81_920
+ROUNDS = 2_000
+CORES = (5, 10, 10, 15, 20, 20, 25, 30, 30, 40, 50, 50, 60, 75, 100, 100, 100, 200)
+
+
+def requests(chance: random.Random) -> list[Request]:
+    """Kinds of pods, the small ones the most common."""
+    found = []
+    for _ in range(60):
+        core = chance.choice(CORES)
+        memory = 0 if core >= 100 else max(256, MEMORY * core // 100 // 256 * 256 + chance.choice((-512, 0, 0, 512)))
+        found.append(Request((Ask("main", core, memory),)))
+    return found
+
+
+def percentile(values: list[float], part: float) -> float:
+    return sorted(values)[min(len(values) - 1, int(len(values) * part))]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--nodes", type=int, default=5_000)
+    parser.add_argument("--pods", type=int, default=60_000)
+    options = parser.parse_args()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    chance = random.Random(1)
+    ledger = Ledger()
+    for number in range(options.nodes):
+        name = f"node-{number:05}"
+        models = "NVIDIA H100 80GB HBM3" if number % 3 else "NVIDIA A100-SXM4-80GB"
+        ledger.set_node(name, tuple(Gpu(at, f"GPU-{number:05}-{at}", models, MEMORY) for at in range(GPUS)))
+    learner = Learner(lambda: [node.gpus for node in ledger.nodes()])
+    kinds = requests(chance)
+    for request in kinds * 20:
+        learner.seen(request)
+    began = time.perf_counter()
+    policy = learner.policy("opportunity")
+    show("a lesson: prices from 1,200 pods seen", (time.perf_counter() - began) * 1000, "ms")
+    ranking = Ranking(ledger, [node.name for node in ledger.nodes()], policy)
+
+    began, pods = time.perf_counter(), []
+    for number in range(options.pods):
+        request = chance.choice(kinds)
+        placed = ranking.best(request)
+        if placed is not None:
+            ledger.reserve(str(number), placed.assignment.node, placed.assignment)
+            ledger.commit(str(number))
+            pods.append(str(number))
+    seconds = time.perf_counter() - began
+    show(f"{options.pods:,} pods on {options.nodes:,} nodes, each", seconds / options.pods * 1e6, "us")
+
+    gc.collect()
+    took, reserved = [], []
+    for number in range(ROUNDS):
+        gone = chance.randrange(len(pods))
+        ledger.release(pods[gone])
+        request = chance.choice(kinds)
+        began = time.perf_counter()
+        placed = ranking.best(request)
+        took.append((time.perf_counter() - began) * 1000)
+        if placed is None:
+            pods.pop(gone)
+            continue
+        began = time.perf_counter()
+        ledger.reserve(f"r{number}", placed.assignment.node, placed.assignment)
+        ledger.commit(f"r{number}")
+        reserved.append((time.perf_counter() - began) * 1000)
+        pods[gone] = f"r{number}"
+    show("the best of all nodes, median", percentile(took, 0.5), "ms")
+    show("  p99", percentile(took, 0.99), "ms", goal=5.0, peer="all nodes x all pods: gpu-admission")
+    show("a reservation and its end, p99", percentile(reserved, 0.99), "ms", goal=1.0)
+    new = Request((Ask("main", 33, 33 * MEMORY // 100),))
+    began = time.perf_counter()
+    ranking.best(new)
+    show("the first request of a new kind", (time.perf_counter() - began) * 1000, "ms")
+    memory = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+    show(f"memory of {len(pods):,} pods and {options.nodes:,} nodes", memory, "MiB", goal=300.0)
+    wrong = violations(ledger)
+    assert not wrong, wrong[:3]
+
+
+if __name__ == "__main__":
+    main()
