@@ -143,25 +143,20 @@ def test_the_owner_word_keeps_its_parts_apart(pid: int, namespace: int, start: i
     assert page.without_namespace(other) == page.without_namespace(word) and other != word
 
 
-def test_slots_are_read_up_to_the_high_water_also_of_a_page_that_lies() -> None:
-    usage = page.fresh(page.UsagePage)
-    assert isinstance(usage, page.UsagePage)
-    for number in (0, 3, 7):
-        usage.slots[number].owner = number + 1
-        usage.slots[number].gpus[1].held = 10 * number
-    usage.high_water = 4
-    found = page.decode_slots(usage, 2)
+def test_the_taken_slots_are_read() -> None:
+    slots = (page.UsageSlot * 5)()
+    for number in (0, 3):
+        slots[number].owner = number + 1
+        slots[number].gpus[1].held = 10 * number
+    found = page.decode_slots(bytes(slots), 2)
     assert [(slot.number, slot.owner, slot.gpus[1].held_bytes) for slot in found] == [(0, 1, 0), (3, 4, 30)]
-    usage.high_water = 2**63
-    assert [slot.number for slot in page.decode_slots(usage, 2)] == [0, 3, 7]
+    assert page.decode_slots(bytes(slots)[:-7], 2) == found and page.decode_slots(b"", 2) == ()
 
 
 def test_memory_counts_the_estimate_until_it_has_been_measured() -> None:
-    usage = page.fresh(page.UsagePage)
-    assert isinstance(usage, page.UsagePage)
-    usage.high_water, words = 1, usage.slots[0].gpus[0]
-    usage.slots[0].owner = 1
+    slot = page.UsageSlot(owner=1)
+    words = slot.gpus[0]
     words.held, words.asking, words.context = 1000, 100, 10
-    assert page.decode_slots(usage, 1)[0].gpus[0].memory_bytes == 1110
+    assert page.decode_slots(bytes(slot), 1)[0].gpus[0].memory_bytes == 1110
     words.other = 7
-    assert page.decode_slots(usage, 1)[0].gpus[0].memory_bytes == 1107
+    assert page.decode_slots(bytes(slot), 1)[0].gpus[0].memory_bytes == 1107

@@ -106,6 +106,18 @@ def test_what_the_agent_writes_stands_beside_the_processs_own_words(tmp_path: Pa
     assert store.read("x").slots == ()
 
 
+def test_a_page_that_lies_about_its_slots_is_read_to_its_end(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    usage = store.write("x", limits(), ML) / "usage"
+    write_slot(store, "x", 1023, 4711, GIB)
+    data = bytearray(usage.read_bytes())
+    data[page.UsagePage.high_water.offset : page.UsagePage.high_water.offset + 8] = b"\xff" * 8
+    usage.write_bytes(data)
+    assert [slot.number for slot in store.read("x").slots] == [1023]
+    usage.write_bytes(data[: len(data) // 2])
+    assert store.read("x").slots == ()
+
+
 def test_who_goes_leaves_the_lease(tmp_path: Path) -> None:
     store = Store(tmp_path)
     store.write("x", limits(), ML)

@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 
 from gpuplane import names
+from gpuplane.errors import GpuplaneError
 from gpuplane.hardware import GPUSource
 from gpuplane.limits import processes
 from gpuplane.limits.facts import Observation, OnGpu, Share, Slot
@@ -49,7 +50,7 @@ class Observer:
         """Everything, read at about one moment. Raises GpuplaneError when NVML cannot be asked."""
         before = self._shares()
         found = self._processes(before) if self._gpus is not None else ()
-        now = {share.id: share for share in self._shares()}
+        now = {share.id: fresh for share in before if (fresh := self._again(share)) is not None}
         seen = self._clock()
         living = self._living(before)
         shares = tuple(
@@ -67,6 +68,11 @@ class Observer:
         with contextlib.suppress(FileNotFoundError):
             return (self._store.read(self._only),)
         return ()
+
+    def _again(self, share: Share) -> Share | None:
+        with contextlib.suppress(FileNotFoundError, GpuplaneError):
+            return self._store.again(share)
+        return None  # it went away meanwhile
 
     def _processes(self, shares: tuple[Share, ...]) -> tuple[OnGpu, ...]:
         assert self._gpus is not None

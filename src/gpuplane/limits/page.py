@@ -77,7 +77,9 @@ class UsageTotal(Structure):
     _fields_ = [(name, c_uint64) for name in ("busy_ns", "throttled_ns", "refused", "launches")]
 
 
-class UsagePage(Structure):
+class UsageHead(Structure):
+    """What of the usage page lies before its slots, of which there are a megabyte."""
+
     _fields_ = [
         ("magic", c_uint64),
         ("version", c_uint32),
@@ -85,8 +87,11 @@ class UsagePage(Structure):
         ("high_water", c_uint64),
         ("reserved", c_uint64 * 5),
         ("totals", UsageTotal * GPUS),
-        ("slots", UsageSlot * SLOTS),
     ]
+
+
+class UsagePage(Structure):
+    _fields_ = [*UsageHead._fields_, ("slots", UsageSlot * SLOTS)]
 
 
 class LeaseTenant(Structure):
@@ -124,9 +129,9 @@ def fresh(kind: type[Page]) -> Page:
     return kind(magic=_MAGIC[kind], version=VERSION, size=sizeof(kind))
 
 
-def refuse_foreign(page: Page, where: str) -> None:
+def refuse_foreign(page: Page | UsageHead, where: str) -> None:
     """Raises Terminal when the page is of another kind or release."""
-    kind = type(page)
+    kind = UsagePage if isinstance(page, UsageHead) else type(page)
     if page.magic != _MAGIC[kind]:
         raise Terminal("it is no page of limits", where=where, cure="delete it; it is made anew")
     if page.version != VERSION or page.size != sizeof(kind):
@@ -190,21 +195,20 @@ def decode_limits(page: LimitsPage, where: str = "limits") -> Limits:
     )
 
 
-def decode_slots(page: UsagePage, gpus: int) -> tuple[Slot, ...]:
-    """The slots that are taken, with their words of the first `gpus` GPUs."""
+def decode_slots(data: bytes, gpus: int) -> tuple[Slot, ...]:
+    """The slots that are taken among those in `data`, with their words of the first `gpus` GPUs."""
     found = []
-    for number in range(min(page.high_water, SLOTS)):
-        slot = page.slots[number]
-        owner = slot.owner
-        if owner:
+    for number in range(len(data) // sizeof(UsageSlot)):
+        slot = UsageSlot.from_buffer_copy(data, number * sizeof(UsageSlot))
+        if slot.owner:
             found.append(
                 Slot(
                     number=number,
-                    owner=owner,
+                    owner=slot.owner,
                     namespace=slot.pid_namespace,
                     start=slot.start_ticks,
                     generation=slot.generation,
-                    gpus=tuple(_use(slot.gpus[position]) for position in range(gpus)),
+                    gpus=tuple(_use(words) for words in slot.gpus[:gpus]),
                 )
             )
     return tuple(found)
@@ -219,7 +223,7 @@ def _use(words: UsageGpu) -> GpuUse:
     )
 
 
-def decode_totals(page: UsagePage, gpus: int) -> tuple[Totals, ...]:
+def decode_totals(page: UsageHead, gpus: int) -> tuple[Totals, ...]:
     return tuple(
         Totals(gpu_ns=words.busy_ns, held_back_ns=words.throttled_ns, refused=words.refused, launches=words.launches)
         for words in page.totals[:gpus]

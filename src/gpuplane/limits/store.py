@@ -16,7 +16,6 @@ Invariants:
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import fcntl
 import mmap
 import os
@@ -223,18 +222,26 @@ class Store:
         limits_page = _read_page(directory / "limits", page.LimitsPage)
         assert isinstance(limits_page, page.LimitsPage)
         limits = page.decode_limits(limits_page, str(directory / "limits"))
-        usage = _read_usage(directory / "usage")
         try:
             owner = msgspec.json.decode((directory / _OWNER).read_bytes(), type=Owner)
         except msgspec.DecodeError as error:
             raise Terminal(f"it is damaged: {error}", where=str(directory / _OWNER)) from error
-        return Share(
-            id=share,
-            owner=owner,
-            limits=limits,
-            tenant=limits_page.tenant,
-            slots=page.decode_slots(usage, len(limits.gpus)),
-            totals=page.decode_totals(usage, len(limits.gpus)),
+        return self.again(Share(id=share, owner=owner, limits=limits, tenant=limits_page.tenant))
+
+    def again(self, share: Share) -> Share:
+        """A share with its use as it is now. Raises as `read` does."""
+        path = self.directory(share.id) / "usage"
+        with _opened(path, os.O_RDONLY) as handle:
+            data = os.pread(handle, _SLOTS, 0)
+            if len(data) < _SLOTS:
+                raise Terminal("it is too short", where=str(path), cure="delete the share; it is made anew")
+            head = page.UsageHead.from_buffer_copy(data)
+            page.refuse_foreign(head, str(path))
+            # Slots behind the high water are zero. Tenants can write the page, so it may lie.
+            slots = os.pread(handle, min(head.high_water, page.SLOTS) * sizeof(page.UsageSlot), _SLOTS)
+        gpus = len(share.limits.gpus)
+        return msgspec.structs.replace(
+            share, slots=page.decode_slots(slots, gpus), totals=page.decode_totals(head, gpus)
         )
 
     def all(self) -> tuple[Share, ...]:
@@ -268,21 +275,6 @@ def _read_page(path: Path, kind: type[page.Page]) -> page.Page:
     if len(data) < sizeof(kind):
         raise Terminal("it is too short", where=str(path), cure="delete it; it is made anew")
     return kind.from_buffer_copy(data)
-
-
-def _read_usage(path: Path) -> page.UsagePage:
-    """The page with the slots that were ever taken; the others are zero anyway."""
-    with _opened(path, os.O_RDONLY) as handle:
-        head = os.pread(handle, _SLOTS, 0)
-        if len(head) < _SLOTS:
-            raise Terminal("it is too short", where=str(path), cure="delete the share; it is made anew")
-        usage = page.UsagePage()
-        ctypes.memmove(ctypes.addressof(usage), head, _SLOTS)
-        page.refuse_foreign(usage, str(path))
-        size = min(usage.high_water, page.SLOTS) * sizeof(page.UsageSlot)
-        slots = os.pread(handle, size, _SLOTS)
-        ctypes.memmove(ctypes.addressof(usage) + _SLOTS, slots, len(slots))
-    return usage
 
 
 def _read(path: Path, size: int) -> bytes:
