@@ -12,10 +12,11 @@ import msgspec
 import pytest
 import yaml
 
+from gpuplane.errors import InvalidInput
 from gpuplane.hardware import GPU, MigDevice, MigMode
 from gpuplane.host import Host
 from gpuplane.toolkit import cdi_spec
-from gpuplane.toolkit.cdi_spec import MANAGEMENT_SPEC, SPEC, specs
+from gpuplane.toolkit.cdi_spec import MANAGEMENT_SPEC, SPEC, Choice, specs
 from gpuplane.toolkit.driver_files import observe_devices, observe_driver
 from gpuplane.toolkit.elf import soname
 from gpuplane.toolkit.facts import Devices, Facts
@@ -140,7 +141,7 @@ def test_a_whole_driver_as_nvidia_ctk_lists_it(tmp_path: Path) -> None:
     edits = spec["containerEdits"]
     assert [n["path"] for n in edits["deviceNodes"]] == ["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-modeset"]
     assert edits["env"] == [
-        f"NVIDIA_CTK_LIBCUDA_DIR=/{LIB}:/{LIB}/vdpau:/{LIB}/nvidia/xorg",
+        f"NVIDIA_CTK_LIBCUDA_DIR=/{LIB}",
         "NVIDIA_VISIBLE_DEVICES=void",
     ]
     same = [
@@ -199,6 +200,45 @@ def test_without_a_hook_program_libraries_are_mounted_under_their_links_names_to
     assert mounts[f"/{LIB}/gbm/nvidia-drm_gbm.so"] == f"/{LIB}/libnvidia-allocator.so.{V}"
 
 
+def test_our_own_hook_takes_the_same_words(tmp_path: Path) -> None:
+    host = install(tmp_path)
+    theirs = cdi_spec.spec(facts(host, gpu(0)), [gpu(0)])
+    own = cdi_spec.spec(msgspec.structs.replace(facts(host, gpu(0), hook=False), own_hook=b"elf"), [gpu(0)])
+    assert {**own, "containerEdits": {}} == {**theirs, "containerEdits": {}}
+    assert own["containerEdits"]["mounts"] == theirs["containerEdits"]["mounts"]
+    for ours, other in zip(own["containerEdits"]["hooks"], theirs["containerEdits"]["hooks"], strict=True):
+        assert ours["path"] == "/usr/local/nvidia/toolkit/nvidia-cdi-hook"
+        words = ours["args"]
+        if words[1] == "update-ldcache":
+            assert words[2:4] == ["--ldconfig-path", "/sbin/ldconfig"]
+            words = [*words[:2], *words[4:]]
+        assert words == other["args"]
+
+
+def test_what_people_may_choose(tmp_path: Path) -> None:
+    gpus = (gpu(0), gpu(1, mig(0, 1)))
+    caps = {"gpu1/gi1/access": 12, "gpu1/gi1/ci0/access": 13}
+    nodes = ("nvidia-caps/nvidia-cap12", "nvidia-caps/nvidia-cap13")
+    seen = facts(install(tmp_path), *gpus, caps=caps, nodes=nodes)
+
+    def made(**choice: Any) -> dict[str, Any]:
+        return cdi_spec.spec(seen, gpus, Choice(**choice))
+
+    assert made(vendor="example.com", of_class="device")["kind"] == "example.com/device"
+    assert (made(of_class="a.b")["kind"], made(of_class="a.b")["cdiVersion"]) == ("nvidia.com/a.b", "0.6.0")
+    with pytest.raises(InvalidInput, match="'-x' is no name"):
+        made(vendor="-x")
+    for ids, expected in ((("0",), ["0", "GPU-0"]), (("MIG-0",), ["1:0", "MIG-0"]), (("1:0", "gpu0"), None)):
+        found = [device["name"] for device in made(ids=ids, every=False)["devices"]]
+        assert found == (expected or ["0", "GPU-0", "1:0", "MIG-0"])
+    with pytest.raises(InvalidInput, match="no GPU is 99"):
+        made(ids=("0", "99"))
+    left = made(without=frozenset(("enable-cuda-compat", "update-ldcache")))["containerEdits"]["hooks"]
+    assert [hook["args"][1] for hook in left] == ["create-symlinks"]
+    assert "hooks" not in made(without=frozenset(("all",)))["containerEdits"]
+    assert cdi_spec.management(seen, Choice(vendor="m.example.com"))["kind"] == "m.example.com/gpu"
+
+
 def test_a_simulated_hosts_stand_in_hook_leaves_no_link_to_itself(world: Any) -> None:
     spec = json.loads(specs(world.observe("containerd"))[SPEC])
     mounts = mounts_of(spec)
@@ -234,7 +274,7 @@ def test_mig_devices_have_their_capabilities_and_a_partitioned_gpu_is_no_device(
         "MIG-1": second,
         "all": ["/dev/nvidia0", *first, *second[1:]],
     }
-    named = cdi_spec.spec(seen, gpus, ("type-index",))
+    named = cdi_spec.spec(seen, gpus, Choice(strategies=("type-index",)))
     assert [d["name"] for d in named["devices"]] == ["gpu0", "mig1:0", "mig1:1", "all"]
 
 

@@ -259,7 +259,10 @@ def _toolkit(commands: Any) -> None:
         parser.add_argument("--no-restart", action="store_true", help="do not reload the runtime")
     cdi = action("cdi", "print the CDI specification of this machine's GPUs")
     cdi.add_argument(
-        "--mode", choices=["nvml", "management"], default="nvml", help="management: for containers that look after GPUs"
+        "--mode",
+        choices=["auto", "nvml", "management"],
+        default="auto",
+        help="management: for containers that look after GPUs (default: auto, which is nvml)",
     )
     cdi.add_argument("--format", choices=["yaml", "json"], help="default: by the ending of --output, or yaml")
     cdi.add_argument("--output", type=Path, metavar="FILE", help="write it there, whole or not at all")
@@ -268,6 +271,26 @@ def _toolkit(commands: Any) -> None:
         choices=["index", "uuid", "type-index"],
         action="append",
         help="how devices are named; may be given again (default: index and uuid)",
+    )
+    cdi.add_argument("--vendor", default="", metavar="NAME", help="of the kind (default: nvidia.com)")
+    cdi.add_argument("--class", default="", dest="of_class", metavar="NAME", help="of the kind (default: gpu)")
+    cdi.add_argument(
+        "--device-id",
+        action="append",
+        default=[],
+        metavar="ID",
+        help="only this GPU or MIG device, by index or UUID; may be given again",
+    )
+    cdi.add_argument("--no-all-device", action="store_true", help="no device named all")
+    cdi.add_argument(
+        "--disable-hook",
+        choices=["create-symlinks", "enable-cuda-compat", "update-ldcache", "all"],
+        action="append",
+        default=[],
+        help="leave a hook out; may be given again",
+    )
+    cdi.add_argument(
+        "--nvidia-cdi-hook-path", default="", metavar="PATH", help="NVIDIA's hook program (default: found)"
     )
 
 

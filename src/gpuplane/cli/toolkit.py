@@ -13,6 +13,7 @@ from gpuplane.cli.terminal import Terminal
 from gpuplane.errors import Usage
 from gpuplane.host import Host
 from gpuplane.toolkit import by_hand
+from gpuplane.toolkit.cdi_spec import Choice
 
 _RUNTIMES: Final = {"crio": "cri-o"}
 
@@ -56,7 +57,15 @@ def cdi(options: Namespace, screen: Terminal) -> int:
     text = by_hand.cdi(
         _host(options),
         management=options.mode == "management",
-        strategies=tuple(dict.fromkeys(options.device_name_strategy or ("index", "uuid"))),
+        choice=Choice(
+            vendor=options.vendor,
+            of_class=options.of_class,
+            strategies=tuple(dict.fromkeys(options.device_name_strategy or ("index", "uuid"))),
+            ids=tuple(name for names in options.device_id for name in names.split(",") if name != "all"),
+            every=not options.no_all_device,
+            without=frozenset(options.disable_hook),
+        ),
+        hook=options.nvidia_cdi_hook_path,
         yaml=kind == "yaml",
     )
     if path is None:

@@ -203,15 +203,12 @@ async def _take_back(host: Host, plan: Plan, error: ToolkitError, sleep: Sleep) 
 
 
 def _diff(host: Host, path: str, old: bytes | None, new: bytes | None) -> str:
-    before, after = (_lines((data or b"").decode(errors="replace")) for data in (old, new))
     path = _without_links(host, path)
-    lines = difflib.unified_diff(
-        before,
-        after,
-        "/dev/null" if old is None else f"a/{path}",
-        "/dev/null" if new is None else f"b/{path}",
-        n=3 if old and new else 0,
-    )
+    shown = "/dev/null" if old is None else f"a/{path}", "/dev/null" if new is None else f"b/{path}"
+    if b"\0" in (old or b"") or b"\0" in (new or b""):
+        return f"Binary files {shown[0]} and {shown[1]} differ\n"  # as diff(1) says it; patch(1) passes over it
+    before, after = (_lines((data or b"").decode(errors="replace")) for data in (old, new))
+    lines = difflib.unified_diff(before, after, *shown, n=3 if old and new else 0)
     return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
 
 

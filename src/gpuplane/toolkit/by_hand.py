@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import msgspec
 
 from gpuplane.errors import Retryable
 from gpuplane.hardware import GPU, open_gpus
 from gpuplane.host import Host
 from gpuplane.toolkit import applying, cdi_spec
-from gpuplane.toolkit.facts import Facts, ToolkitError
+from gpuplane.toolkit.cdi_spec import DEFAULT, Choice
+from gpuplane.toolkit.facts import CDI_HOOK, Facts, ToolkitError
 from gpuplane.toolkit.observing import observe
 from gpuplane.toolkit.places import RuntimeName
 from gpuplane.toolkit.planning import plan
@@ -86,17 +85,23 @@ async def unconfigure(host: Host, *, restart: bool = True, dry_run: bool = False
     )
 
 
-def cdi(
-    host: Host, *, management: bool = False, strategies: Sequence[str] = ("index", "uuid"), yaml: bool = False
-) -> str:
+def cdi(host: Host, *, management: bool = False, choice: Choice = DEFAULT, hook: str = "", yaml: bool = False) -> str:
     """The CDI specification of this machine's GPUs, as JSON or YAML.
+
+    Args:
+        hook: path of NVIDIA's hook program, where it is not found.
 
     Raises:
         Retryable: NVML does not answer.
+        InvalidInput: `choice` names what is not there.
         ToolkitError: DeviceNodesMissing.
     """
     facts, _ = _observe(host, "containerd", must_answer=not management)
-    made = cdi_spec.management(facts) if management else cdi_spec.spec(facts, facts.gpus or (), strategies)
+    if hook:
+        facts = msgspec.structs.replace(facts, own_hook=b"", programs={**facts.programs, CDI_HOOK: hook})
+    elif facts.own_hook and not host.exists(facts.program(CDI_HOOK)):
+        facts = msgspec.structs.replace(facts, own_hook=b"")  # `configure` would bring it; nobody did
+    made = cdi_spec.management(facts, choice) if management else cdi_spec.spec(facts, facts.gpus or (), choice)
     if not made["devices"]:
         raise ToolkitError(
             "DeviceNodesMissing",

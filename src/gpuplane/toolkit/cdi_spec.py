@@ -5,9 +5,9 @@ and its UUID, and `all`; `management.nvidia.com/gpu` has `all` only, for contain
 the driver's libraries, programs, settings and sockets along. Device nodes that are not there are left out, and with
 them the devices that would have none: runtimes refuse a whole file for either.
 
-Where NVIDIA's hook program is on the host, its hooks make links and the loader's cache. Otherwise the libraries are
-mounted under the links' names too, and in the directories where loaders of either family of distributions look
-without a cache.
+Hooks make links and the loader's cache: those of NVIDIA's program where it is on the host, otherwise those of ours,
+which takes the same words. Where neither is, the libraries are mounted under the links' names too, and in the
+directories where loaders of either family of distributions look without a cache.
 
 Format: Container Device Interface (github.com/cncf-tags/container-device-interface), version 0.5.0. Contents in
 substance as nvidia-ctk makes them.
@@ -23,6 +23,7 @@ from typing import Any
 import msgspec
 
 from gpuplane import names
+from gpuplane.errors import InvalidInput
 from gpuplane.hardware import GPU, MigDevice, MigMode
 from gpuplane.toolkit.facts import CDI_HOOK, Driver, Facts
 
@@ -36,7 +37,39 @@ _READ_ONLY = ["ro", "nosuid", "nodev", "rbind", "rprivate"]
 _SOCKET = ["nosuid", "nodev", "rbind", "rprivate", "noexec"]
 _LOADER_DIRS = (f"/usr/lib/{platform.machine()}-linux-gnu", "/usr/lib64")  # Debian's family; the others'
 
+_NAME = re.compile(r"[A-Za-z]([A-Za-z0-9_.-]*[A-Za-z0-9])?")
+HOOKS = ("create-symlinks", "enable-cuda-compat", "update-ldcache")
+
 Spec = dict[str, Any]
+
+
+class Choice(msgspec.Struct, frozen=True, kw_only=True):
+    """What people may choose of a specification, by the names of `nvidia-ctk cdi generate`.
+
+    `strategies` are of STRATEGIES, one name of a device for each. `ids` restricts the devices to some, by index or
+    UUID; () for every one. `every` is whether there is a device `all`. `without` names hooks to leave out, of HOOKS, or
+    "all".
+    """
+
+    vendor: str = ""
+    of_class: str = ""
+    strategies: tuple[str, ...] = ("index", "uuid")
+    ids: tuple[str, ...] = ()
+    every: bool = True
+    without: frozenset[str] = frozenset()
+
+    def kind(self, default: str) -> str:
+        """Raises InvalidInput for names that no runtime takes."""
+        vendor, _, of_class = default.partition("/")
+        for flag, name in (("--vendor", self.vendor), ("--class", self.of_class)):
+            if name and not _NAME.fullmatch(name):
+                raise InvalidInput(
+                    f"{name!r} is no name", where=flag, cure="letters, digits, _, . and -, beginning with a letter"
+                )
+        return f"{self.vendor or vendor}/{self.of_class or of_class}"
+
+
+DEFAULT = Choice()
 
 
 def specs(facts: Facts) -> dict[str, str]:
@@ -47,36 +80,56 @@ def specs(facts: Facts) -> dict[str, str]:
     return {path: as_json(made) for path, made in made.items() if made["devices"]}
 
 
-def spec(facts: Facts, gpus: Sequence[GPU], strategies: Sequence[str] = ("index", "uuid")) -> Spec:
-    """The specification of kind `nvidia.com/gpu`. `strategies` are of STRATEGIES, one name of a device for each."""
+def spec(facts: Facts, gpus: Sequence[GPU], choice: Choice = DEFAULT) -> Spec:
+    """The specification of kind `nvidia.com/gpu`.
+
+    Raises:
+        InvalidInput: `choice` names what is not there.
+    """
     devices = []
     everything: list[Spec] = []
+    wanted = set(choice.ids)
     for gpu in gpus:
         for mig, edits in _gpu_edits(facts, gpu):
-            if not edits["deviceNodes"]:
+            known = {_name(strategy, gpu, mig) for strategy in STRATEGIES}
+            if not edits["deviceNodes"] or (choice.ids and not known & set(choice.ids)):
                 continue
-            devices += [{"name": _name(s, gpu, mig), "containerEdits": edits} for s in strategies]
+            wanted -= known
+            devices += [{"name": _name(s, gpu, mig), "containerEdits": edits} for s in choice.strategies]
             everything.append(edits)
-    if everything:
+    if wanted:
+        raise InvalidInput(
+            f"no GPU is {sorted(wanted)[0]}, or it has no device node",
+            where="--device-id",
+            cure="an index or UUID of `nvidia-smi -L`",
+        )
+    if everything and choice.every:
         devices.append({"name": "all", "containerEdits": _joined(everything)})
-    return {
-        "cdiVersion": _VERSION,
-        "kind": names.CDI_KIND,
-        "devices": devices,
-        "containerEdits": _common(facts, _COMMON),
-    }
+    return _spec(choice, names.CDI_KIND, devices, _common(facts, _COMMON))
 
 
-def management(facts: Facts) -> Spec:
+def management(facts: Facts, choice: Choice = DEFAULT) -> Spec:
     """The specification of kind `management.nvidia.com/gpu`: every GPU and every control node, in one device."""
     wanted = [name for name in facts.devices.nodes if not name.startswith(_NOT_MANAGED)]
     nodes = _nodes(facts, sorted(wanted, key=_natural))
-    return {
-        "cdiVersion": _VERSION,
-        "kind": names.CDI_MANAGEMENT_KIND,
-        "devices": [{"name": "all", "containerEdits": {"deviceNodes": nodes}}] if nodes else [],
-        "containerEdits": _common(facts, ()),
-    }
+    devices = [{"name": "all", "containerEdits": {"deviceNodes": nodes}}] if nodes else []
+    return _spec(choice, names.CDI_MANAGEMENT_KIND, devices, _common(facts, ()))
+
+
+def _spec(choice: Choice, kind: str, devices: list[Spec], common: Spec) -> Spec:
+    kind = choice.kind(kind)
+    made = {"cdiVersion": _version(kind), "kind": kind, "devices": devices, "containerEdits": common}
+    for edits in (common, *(device["containerEdits"] for device in devices)):
+        if choice.without and "hooks" in edits:
+            kept = [hook for hook in edits["hooks"] if not {"all", hook["args"][1]} & choice.without]
+            edits.pop("hooks")
+            edits |= {"hooks": kept} if kept else {}
+    return made
+
+
+def _version(kind: str) -> str:
+    """The least version that allows what is in it: 0.6.0 for a class with dots."""
+    return "0.6.0" if "." in kind.partition("/")[2] else _VERSION
 
 
 def as_json(made: Spec) -> str:
@@ -148,20 +201,25 @@ def _common(facts: Facts, nodes: Iterable[str]) -> Spec:
             hooks.append(_links_hook(facts, driver.links))
         if driver.version:
             hooks.append(_hook(facts, "enable-cuda-compat", f"--host-driver-version={driver.version}"))
-        env = [f"NVIDIA_CTK_LIBCUDA_DIR={':'.join(folders)}", *env] if folders else env
+        found = list(dict.fromkeys(_folder(p) for p in driver.libraries if _base(p).startswith("libcuda.so.")))
+        env = [f"NVIDIA_CTK_LIBCUDA_DIR={':'.join(found)}", *env] if found else env
     else:
         mounts += _mounted_links(driver)
         if CDI_HOOK not in facts.stand_ins:
             mounts += _elsewhere(mounts, folders)
     if folders and facts.has(CDI_HOOK):
-        hooks.append(_hook(facts, "update-ldcache", *(w for folder in folders for w in ("--folder", folder))))
+        words = [word for folder in folders for word in ("--folder", folder)]
+        if facts.own_hook:  # NVIDIA's reads this in its configuration
+            root = "" if driver.root == "/" else driver.root
+            words = ["--ldconfig-path", f"{root}{driver.ldconfig}", *words]
+        hooks.append(_hook(facts, "update-ldcache", *words))
     edits: Spec = {"env": env, "deviceNodes": _nodes(facts, nodes), "hooks": hooks, "mounts": mounts}
     return {key: value for key, value in edits.items() if value}
 
 
 def _has_hooks(facts: Facts) -> bool:
     """Whether hooks do what they say; a stand-in's are carried out by simulated runtimes only."""
-    return CDI_HOOK in facts.programs and CDI_HOOK not in facts.stand_ins
+    return facts.has(CDI_HOOK) and CDI_HOOK not in facts.stand_ins
 
 
 def _mounted_links(driver: Driver) -> list[Spec]:

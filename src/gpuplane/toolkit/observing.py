@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import fnmatch
+import functools
 import posixpath
 import re
 import stat
 from collections.abc import Iterator
+from pathlib import Path
 
 from gpuplane import names
 from gpuplane.errors import InvalidInput
@@ -18,6 +20,7 @@ from gpuplane.toolkit.facts import CDI_HOOK, PROGRAMS, RUNTIMES, Facts, ToolkitE
 from gpuplane.toolkit.places import Edit, Place, RuntimeName
 
 COMPONENT = "toolkit"
+OWN_HOOK = Path(__file__).parent.parent / "_native/cdi-hook"
 _ENDPOINTS = {"crio": RuntimeName.CRIO, "docker": RuntimeName.DOCKER, "containerd": RuntimeName.CONTAINERD}
 
 
@@ -53,6 +56,9 @@ def observe(
         for program in (*RUNTIMES.values(), CDI_HOOK)
         if simulated and (program not in programs or program in given)
     }
+    ours = not simulated and (CDI_HOOK not in programs or CDI_HOOK in given)
+    if ours:
+        programs.pop(CDI_HOOK, None)
     driver = observe_driver(host, driver_version)
     return Facts(
         place=place,
@@ -66,6 +72,7 @@ def observe(
         devices=observe_devices(host, gpus or (), driver.root),
         programs={program: path for program, path in programs.items() if program not in stand_ins},
         stand_ins=frozenset(stand_ins),
+        own_hook=_own_hook() if ours else b"",
     )
 
 
@@ -191,6 +198,15 @@ def _line(content: bytes, pattern: str, where: str) -> str:
     """`where` with the line on which an import is named."""
     lines = content.decode().splitlines()
     return f"{where}:{next((i for i, words in enumerate(lines, 1) if pattern in words), 1)}"
+
+
+@functools.cache
+def _own_hook() -> bytes:
+    """Our hook program; b"" where it was not built, as for other kinds of machines."""
+    try:
+        return OWN_HOOK.read_bytes()
+    except FileNotFoundError:
+        return b""
 
 
 def _programs(host: Host) -> dict[str, str]:

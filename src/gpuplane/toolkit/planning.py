@@ -93,7 +93,10 @@ def plan(facts: Facts, *, set_as_default: bool | None = None) -> Plan:
         )
         for name in sorted(facts.stand_ins)
     ]
-    tools += [File(path=path, data=text.encode(), durable=False) for path, text in cdi_spec.specs(facts).items()]
+    specs = cdi_spec.specs(facts)
+    if specs and facts.own_hook:
+        tools.append(File(path=f"{names.TOOLKIT_DIR}/{CDI_HOOK}", data=facts.own_hook, mode=0o755))
+    tools += [File(path=path, data=text.encode(), durable=False) for path, text in specs.items()]
     # NB: what is referred to comes before what refers to it, and the main file, which starts it all, last.
     ordered = tuple(tools + files)
     digest = hashlib.sha256()
