@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+# Of Debian and Ubuntu: what a kubelet needs, and Prometheus, which reads the exporter's metrics in a test.
+KUBERNETES_PACKAGES := runc iproute2 util-linux mount containernetworking-plugins prometheus
 NATIVE := $(wildcard native/*.py native/*/*.[ch] native/*/*/*.[ch] native/*/*.def)
 
 .PHONY: demo test lint bench docs image chart lock setup clean

@@ -93,6 +93,9 @@ ENVIRONMENT: Final[dict[str, dict[str, str]]] = {
         "DCGM_EXPORTER_NO_HOSTNAME": "`true`: no label `Hostname`",
         "DCGM_EXPORTER_REPLACE_BLANKS_IN_MODEL_NAME": "`true`: dashes in `modelName`",
         "NVIDIA_RESOURCE_NAMES": "GPU resources beside those of `nvidia.com/`, separated by commas",
+        "DCGM_EXPORTER_KUBERNETES_ENABLE_POD_LABELS": "true: labels of the pods that hold GPUs are on their lines",
+        "DCGM_EXPORTER_KUBERNETES_ENABLE_POD_UID": "true: their uid is, as pod_uid",
+        "DCGM_EXPORTER_KUBERNETES_POD_LABEL_ALLOWLIST_REGEX": "which labels: regular expressions with commas between",
         "DCGM_HPC_JOB_MAPPING_DIR": "the host's directory with a batch system's jobs, one file a GPU",
     },
     "In the validator's pod (`validator.*.env`)": {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import http.client
+import shutil
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -15,14 +16,17 @@ import grpc.aio
 import pytest
 
 from gpuplane import names
+from gpuplane.api.core import Pod
+from gpuplane.api.meta import ObjectMeta
 from gpuplane.api.protocol import podresources_pb2 as pb
 from gpuplane.api.protocol import podresources_pb2_grpc as rpc
 from gpuplane.api.protocol.sockets import address
 from gpuplane.errors import InvalidInput, Retryable, Terminal
 from gpuplane.exporter import run
-from gpuplane.exporter.pods import PodResources
+from gpuplane.exporter.pods import PodResources, holders
 from gpuplane.exporter.render import Holder
 from gpuplane.hardware import GPU, Sample
+from gpuplane.kube import Page
 from gpuplane.operand import OperandContext
 
 T4 = GPU(index=0, minor=0, uuid="GPU-0", name="T4", memory_bytes=1, pci="0000:1a:00.0", compute=(7, 5))
@@ -314,6 +318,79 @@ async def test_a_busy_kubelet_is_asked_again(tmp_path: Path) -> None:
     async with pod_resources(tmp_path, FakePods(exhausted=3)):
         found = await PodResources(tmp_path, no_sleep).holders()
     assert found == {"GPU-0": [Holder("ml", "train", "main")], "GPU-1": [Holder("ml", "train", "main", "3")]}
+
+
+def test_a_share_has_many_ids_and_one_holder() -> None:
+    answer = pb.ListPodResourcesResponse()
+    for name, percent in (("tune", 30), ("serve", 20)):
+        container = answer.pod_resources.add(name=name, namespace="ml").containers.add(name="main")
+        first = 30 if name == "serve" else 0
+        ids = [f"GPU-0::{number}" for number in range(first, first + percent)]
+        container.devices.add(resource_name="tencent.com/vcuda-core", device_ids=ids)
+        container.devices.add(resource_name="tencent.com/vcuda-memory", device_ids=[f"GPU-0::{first}"])
+    old = answer.pod_resources.add(name="old", namespace="ml").containers.add(name="main")
+    old.devices.add(resource_name="alpha.kubernetes.io/nvidia-gpu", device_ids=["GPU-1"])
+    assert holders(answer) == {
+        "GPU-0": [Holder("ml", "tune", "main"), Holder("ml", "serve", "main")],
+        "GPU-1": [Holder("ml", "old", "main")],
+    }
+
+
+class PodsOfTheNode(FakePods):
+    """A client that lists and watches the pods of one node."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[str] = []
+
+    async def pages(self, kind: type, namespace: Any, labels: str, fields: str, *, bad: Any) -> AsyncIterator[Page]:
+        assert kind is Pod
+        self.asked.append(fields)
+        labelled = {"app.kubernetes.io/name": "train", "team": "vision", "pod": "x", "gpu": "x", "0rder": "1"}
+        pods = [
+            Pod(metadata=ObjectMeta(name="train", namespace="ml", uid="u1", labels=labelled)),
+            Pod(metadata=ObjectMeta(name="other", namespace="ml", uid="u2")),
+        ]
+        yield Page(pods, "1", "")
+
+    async def watch(self, *_: Any, **__: Any) -> AsyncIterator[Any]:
+        await asyncio.Event().wait()
+        yield
+
+
+async def test_labels_and_uid_of_pods_are_put_on_the_lines_that_name_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = PodsOfTheNode()
+    monkeypatch.setenv("DCGM_EXPORTER_KUBERNETES_ENABLE_POD_LABELS", "true")
+    monkeypatch.setenv("DCGM_EXPORTER_KUBERNETES_ENABLE_POD_UID", "true")
+    given = context(FakeGPUs, kubelet_dir=tmp_path, client=client)
+    async with pod_resources(tmp_path, client), exporting(given) as ask:
+        text = (await ask("/metrics"))[1]
+    held = next(line for line in text.splitlines() if line.startswith("DCGM_FI_DEV_SM_CLOCK{"))
+    # NB: what the line has already stays as it is: a label twice would make Prometheus refuse all of it.
+    assert held.endswith(
+        'container="main",namespace="ml",pod="train",_0rder="1",app_kubernetes_io_name="train",pod_uid="u1",'
+        'team="vision"} 1'
+    ), held
+    assert client.asked == ["spec.nodeName=sim-1"]
+
+
+async def test_labels_of_pods_are_chosen_and_asked_for_only_when_wanted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = PodsOfTheNode()
+    given = context(FakeGPUs, kubelet_dir=tmp_path, client=client)
+    async with pod_resources(tmp_path, client), exporting(given) as ask:
+        assert "vision" not in (await ask("/metrics"))[1]
+    assert client.asked == []
+    monkeypatch.setenv("DCGM_EXPORTER_KUBERNETES_ENABLE_POD_LABELS", "true")
+    monkeypatch.setenv("DCGM_EXPORTER_KUBERNETES_POD_LABEL_ALLOWLIST_REGEX", "^team$, ^app\\.")
+    shutil.rmtree(tmp_path / "pod-resources")
+    async with pod_resources(tmp_path, client), exporting(given) as ask:
+        text = (await ask("/metrics"))[1]
+    assert 'pod="train",app_kubernetes_io_name="train",team="vision"}' in text
+    assert "pod_uid" not in text and "0rder" not in text
 
 
 async def test_without_a_kubelet_there_are_no_pod_labels_and_it_is_said_once(

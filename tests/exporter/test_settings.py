@@ -57,6 +57,8 @@ def test_the_lists_of_nvidias_image_are_the_default_one(name: str) -> None:
         ("DCGM_EXPORTER_LISTEN", ":99999"),
         ("DCGM_EXPORTER_LISTEN", "::1:9400"),
         ("DCGM_EXPORTER_KUBERNETES", "maybe"),
+        ("DCGM_EXPORTER_KUBERNETES_ENABLE_POD_LABELS", "maybe"),
+        ("DCGM_EXPORTER_KUBERNETES_POD_LABEL_ALLOWLIST_REGEX", "^app$,(team"),
     ],
 )
 def test_what_is_wrong_is_named_with_its_cure(name: str, value: str) -> None:

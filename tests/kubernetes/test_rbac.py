@@ -44,6 +44,9 @@ UNSEEN = {
     ("node-feature-discovery-master", "nfd.k8s-sigs.io", "*", "*"): "where rules exist",
     ("nvidia-device-plugin", "", "pods", "*"): "on nodes that offer shares",
     ("nvidia-device-plugin", "", "events", "create"): "a process that got round its limits",
+    ("nvidia-dcgm-exporter", "", "pods", "*"): "with dcgmExporter.enablePodLabels or enablePodUID",
+    ("gpu-feature-discovery", "", "nodes", "list"): "with devicePlugin.config",
+    ("gpu-feature-discovery", "", "nodes", "watch"): "the same",
     ("nvidia-operator-validator", "", "pods", "delete"): "a later validation replaces the pod of an earlier one",
     ("nvidia-operator-validator", "", "pods/log", "get"): "when the validation pod failed",
 }

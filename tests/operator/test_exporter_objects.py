@@ -57,6 +57,13 @@ def test_annotations_pid_and_jobs() -> None:
     assert {"name": "X", "value": "1"} in container["env"]
     jobs = {"name": "DCGM_HPC_JOB_MAPPING_DIR", "value": "/var/lib/dcgm-exporter/job-mapping"}
     assert jobs in container["env"]
+    assert not [entry for entry in container["env"] if "POD_LABEL" in entry["name"] or "POD_UID" in entry["name"]]
+    marked = made(enablePodLabels=True, enablePodUID=False, podLabelAllowlistRegex=["^app$", "^team$"])
+    [container] = marked["DaemonSet"]["spec"]["template"]["spec"]["containers"]
+    said = {entry["name"]: entry.get("value") for entry in container["env"]}
+    assert said["DCGM_EXPORTER_KUBERNETES_ENABLE_POD_LABELS"] == "true"
+    assert said["DCGM_EXPORTER_KUBERNETES_ENABLE_POD_UID"] == "false"
+    assert said["DCGM_EXPORTER_KUBERNETES_POD_LABEL_ALLOWLIST_REGEX"] == "^app$,^team$"
     other = made(hpcJobMapping={"enabled": True, "directory": "/jobs"})["DaemonSet"]["spec"]["template"]["spec"]
     assert {**jobs, "value": "/jobs"} in other["containers"][0]["env"]
 

@@ -41,7 +41,10 @@ ACTS: Final = (
     ),
     *(
         f"dcgmExporter.{field}"
-        for field in ("config.*", "service.*", "serviceMonitor.*", "annotations", "hostPID", "hpcJobMapping.*")
+        for field in (
+            *("config.*", "service.*", "serviceMonitor.*", "annotations", "hostPID", "hpcJobMapping.*"),
+            *("enablePodLabels", "enablePodUID", "podLabelAllowlistRegex"),
+        )
     ),
     *(f"validator.{part}.env" for part in ("driver", "toolkit", "cuda", "plugin")),
 )
@@ -71,7 +74,6 @@ NO_EFFECT: Final[dict[str, str]] = {
     "toolkit.installDir": "nothing is installed there: CDI does the work",
     "devicePlugin.mps.*": "no MPS control daemon is run, so far; share by time slicing or by tencent.com/vcuda-core",
     "dcgm.*": "the exporter reads the GPUs itself",
-    "dcgmExporter.*": "the exporter may not read pods; let Prometheus join kube_pod_labels of kube-state-metrics",
     "migManager.*": "MIG is shown but not managed yet",
     "validator.*": "nodes are prepared for containers only, so far",
     "nodeStatusExporter.*": "the operator's metrics have every node's state",

@@ -18,10 +18,13 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Final, TypeVar
 
+import msgspec
+
 from gpuplane.errors import GpuplaneError, InvalidInput, Retryable
 from gpuplane.exporter import settings
 from gpuplane.exporter.choice import Choice, load
 from gpuplane.exporter.jobs import Jobs
+from gpuplane.exporter.marks import PodMarks
 from gpuplane.exporter.pods import PodResources
 from gpuplane.exporter.render import CONTENT_TYPE, Extra, Holder, entities, render
 from gpuplane.exporter.settings import Settings
@@ -53,7 +56,12 @@ async def run(context: OperandContext) -> None:
     given = settings.read(os.environ, context.config)
     if given.idle:
         log.warning("no effect here: %s", ", ".join(given.idle))
-    exporter = Exporter(context, given, _loaded(given.collectors))
+    marks = None
+    if given.pods and (given.pod_labels or given.pod_uid) and not context.in_process:
+        wanted = {"labels": given.pod_labels, "uid": given.pod_uid}
+        marks = PodMarks(context.client, context.node_name, allowed=given.allowed_labels, **wanted)
+        marks.start()
+    exporter = Exporter(context, given, _loaded(given.collectors), marks)
     following = asyncio.create_task(_follow(given.collectors, exporter))
     try:
         if context.in_process:
@@ -64,6 +72,8 @@ async def run(context: OperandContext) -> None:
         following.cancel()
         await asyncio.gather(following, return_exceptions=True)
         exporter.close()
+        if marks is not None:
+            await marks.stop()
 
 
 def _loaded(path: Path | None) -> Choice:
@@ -124,8 +134,9 @@ async def _serve(context: OperandContext, given: Settings, exporter: Exporter) -
 class Exporter:
     """Answers the paths. `broken` gets the error after which only a new process can help."""
 
-    def __init__(self, context: OperandContext, given: Settings, choice: Choice) -> None:
+    def __init__(self, context: OperandContext, given: Settings, choice: Choice, marks: PodMarks | None = None) -> None:
         self._context = context
+        self._marks = marks
         self._settings = given
         self._choice = choice
         self._pods = PodResources(context.kubelet_dir, context.sleep, given.resources)
@@ -178,7 +189,14 @@ class Exporter:
         return render(self._choice.fields, entities(inventory, samples), extra)
 
     async def _held(self) -> dict[str, list[Holder]]:
-        return await self._pods.holders() if self._settings.pods else {}
+        held = await self._pods.holders() if self._settings.pods else {}
+        if self._marks is None:
+            return held
+        return {device: [self._marked(holder, self._marks) for holder in found] for device, found in held.items()}
+
+    @staticmethod
+    def _marked(holder: Holder, marks: PodMarks) -> Holder:
+        return msgspec.structs.replace(holder, marks=marks.of(holder.namespace, holder.pod))
 
     def _measure(self) -> tuple[tuple[GPU, ...], tuple[Sample, ...]]:
         source = self._open()

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("gpuplane.exporter")
 
 LIST: Final = "/v1.PodResourcesLister/List"
+# What the names of GPU resources begin with.
+PREFIXES: Final = ("nvidia.com/", names.VCUDA_CORE, names.VCUDA_MEMORY, names.ALPHA_GPU)
 TIMEOUT_SECONDS: Final = 2.0
 # The kubelet answers RESOURCE_EXHAUSTED above 100 calls a second.
 PAUSES_SECONDS: Final = (0.05, 0.1, 0.2)
@@ -35,8 +37,10 @@ def split_replica(device_id: str) -> tuple[str, str]:
     return (found["device"], found["replica"]) if found else (device_id, "")
 
 
-def holders(answer: ListPodResourcesResponse, prefixes: tuple[str, ...] = ("nvidia.com/",)) -> dict[str, list[Holder]]:
+def holders(answer: ListPodResourcesResponse, prefixes: tuple[str, ...] = PREFIXES) -> dict[str, list[Holder]]:
     """Device id without its replica -> who holds it, from the kubelet's answer.
+
+    A share has an id for each percent and each 256 MiB; who holds it is told once, as of a whole GPU.
 
     Args:
         prefixes: what the names of GPU resources begin with. Ids that are of no GPU do no harm: nobody looks for them.
@@ -47,8 +51,10 @@ def holders(answer: ListPodResourcesResponse, prefixes: tuple[str, ...] = ("nvid
             for devices in container.devices:
                 if not devices.resource_name.startswith(prefixes):
                     continue
+                share = devices.resource_name in (names.VCUDA_CORE, names.VCUDA_MEMORY)
                 for device_id in devices.device_ids:
                     device, replica = split_replica(device_id)
+                    replica = "" if share else replica
                     holder = Holder(pod.namespace, pod.name, container.name, replica)
                     known = found.setdefault(device, [])
                     if holder not in known:
@@ -60,7 +66,7 @@ class PodResources:
     """The kubelet whose directory is `kubelet_dir`.
 
     Args:
-        resources: GPU resources beside those of `nvidia.com/`.
+        resources: GPU resources beside those that are known.
     """
 
     def __init__(
@@ -71,7 +77,7 @@ class PodResources:
     ) -> None:
         self._socket = kubelet_dir / names.POD_RESOURCES_SOCKET
         self._sleep = sleep
-        self._prefixes = ("nvidia.com/", *resources)
+        self._prefixes = (*PREFIXES, *resources)
         self._said = ""
 
     async def holders(self) -> dict[str, list[Holder]]:

@@ -15,16 +15,19 @@ from gpuplane.exporter.fields import Field, FieldType, Value, bus_id, read, read
 from gpuplane.hardware import GPU, Sample
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+JOB: Final = "hpc_job"
+XID_LABELS: Final = ("err_code", "err_msg")
 XID_FIELD: Final = "DCGM_FI_DEV_XID_ERRORS"
 
 
 class Holder(msgspec.Struct, frozen=True, order=True):
-    """A container that holds a GPU; `replica` is its number of a shared one."""
+    """A container that holds a GPU; `replica` is its number of a shared one, `marks` are further labels of its pod."""
 
     namespace: str
     pod: str
     container: str
     replica: str = ""
+    marks: tuple[tuple[str, str], ...] = ()
 
 
 class Entity(msgspec.Struct, frozen=True):
@@ -131,23 +134,24 @@ def _label_sets(entity: Entity, added: Sequence[Field], extra: Extra) -> list[st
     common |= {field.name: read_label(field, gpu, extra.driver_version) for field in added}
     first = _labels(common)
     holders = sorted({holder for device in entity.ids for holder in extra.holders.get(device, ())})
-    held = [_held(holder) for holder in holders] or [""]
-    jobs = [f',hpc_job="{_escaped(job)}"' for job in extra.jobs.get(entity.key, ())] or [""]
+    held = [_held(holder, common) for holder in holders] or [""]
+    jobs = [f',{JOB}="{_escaped(job)}"' for job in extra.jobs.get(entity.key, ())] or [""]
     return [first + holder + job for holder in held for job in jobs]
 
 
-def _held(holder: Holder) -> str:
+def _held(holder: Holder, common: Mapping[str, str]) -> str:
     labels = {"container": holder.container, "namespace": holder.namespace, "pod": holder.pod}
     if holder.replica:
         labels["vgpu"] = holder.replica
-    return "," + _labels(labels)
+    taken = {*common, *labels, JOB, *XID_LABELS}  # a line that has a label twice is none
+    return "," + _labels({**labels, **{name: value for name, value in holder.marks if name not in taken}})
 
 
 def _xid(value: Value) -> str:
     """DCGM's exporter says of the last Xid what it means."""
     code = int(value or 0)
     meaning = xid_meaning(code) or "unknown" if code else "none"
-    return f',err_code="{code}",err_msg="{_escaped(meaning)}"'
+    return "," + _labels(dict(zip(XID_LABELS, (str(code), meaning), strict=True)))
 
 
 def _labels(labels: Mapping[str, str]) -> str:

@@ -10,6 +10,7 @@ from typing import Any, Final
 from gpuplane.api.clusterpolicy import ClusterPolicySpec
 from gpuplane.api.components import ServiceMonitor
 from gpuplane.api.meta import Resource
+from gpuplane.operator.driver_sets import set_env
 
 Manifest = dict[str, Any]
 
@@ -24,6 +25,9 @@ BESIDE: Final = (SERVICE, MONITOR)
 CONFIG_KEY: Final = "dcgm-metrics.csv"
 CONFIG_DIR: Final = "/etc/gpuplane/exporter"
 JOBS_ENV: Final = "DCGM_HPC_JOB_MAPPING_DIR"
+POD_LABELS_ENV: Final = "DCGM_EXPORTER_KUBERNETES_ENABLE_POD_LABELS"
+POD_UID_ENV: Final = "DCGM_EXPORTER_KUBERNETES_ENABLE_POD_UID"
+ALLOWED_LABELS_ENV: Final = "DCGM_EXPORTER_KUBERNETES_POD_LABEL_ALLOWLIST_REGEX"
 JOBS_DIR: Final = "/var/lib/dcgm-exporter/job-mapping"  # where NVIDIA's operator looks when the policy names no other
 
 
@@ -49,8 +53,13 @@ def shape_daemonset(manifest: Manifest, spec: ClusterPolicySpec) -> None:
         container["volumeMounts"].append({"name": "config", "mountPath": CONFIG_DIR, "readOnly": True})
         container["args"].append(f"--config={CONFIG_DIR}/{CONFIG_KEY}")
     if exporter.hpc_job_mapping is not None and exporter.hpc_job_mapping.enabled:
-        container["env"] = [entry for entry in container["env"] if entry["name"] != JOBS_ENV]
-        container["env"].append({"name": JOBS_ENV, "value": exporter.hpc_job_mapping.directory or JOBS_DIR})
+        set_env(container, JOBS_ENV, exporter.hpc_job_mapping.directory or JOBS_DIR)
+    if exporter.enable_pod_labels is not None:
+        set_env(container, POD_LABELS_ENV, str(exporter.enable_pod_labels).lower())
+    if exporter.enable_pod_uid is not None:
+        set_env(container, POD_UID_ENV, str(exporter.enable_pod_uid).lower())
+    if exporter.pod_label_allowlist_regex:
+        set_env(container, ALLOWED_LABELS_ENV, ",".join(exporter.pod_label_allowlist_regex))
 
 
 def shape_service(manifest: Manifest, spec: ClusterPolicySpec) -> Manifest:
