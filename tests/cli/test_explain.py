@@ -65,10 +65,10 @@ ml/tune-42   waiting 6m for 40% core + 12 GiB of one GPU   can ever run: yes
  gpu-t-03   50%   6G mem    40%   6G mem    50%   6G mem    10%  14G core
  gpu-t-04   50%   6G mem    50%   6G mem    35%  13G core   held whole
 
- cure 1   ask 11 GiB (vcuda-memory 44)         runs now on gpu-t-01/1
-      2   ask 35% core (vcuda-core 35)         runs now on gpu-t-04/2
-      3   drop the nodeSelector                runs now on gpu-h-00/0
-      4   wait until ml/b ends, or delete it   runs now on gpu-t-01/1"""
+ cure 1   ask 11 GiB (vcuda-memory 44)   runs now on gpu-t-01/1
+      2   ask 35% core (vcuda-core 35)   runs now on gpu-t-04/2
+      3   drop the nodeSelector          runs now on gpu-h-00/0
+      4   ml/b ends or is deleted        runs now on gpu-t-01/1"""
 
 
 @pytest.mark.parametrize("width", [80, 100, 120])
@@ -124,7 +124,7 @@ def test_each_node_counts_once_under_its_first_reason(cluster):
         ("drop the node affinity", "other/0"),
         ("tolerate team:NoSchedule", "tainted/0"),
         ("kubectl uncordon cordoned", "cordoned/0"),
-        ("wait until ml/w0 ends, or delete it", "full/0"),
+        ("kubectl label node whole-only nvidia-device-enable=enable", "whole-only/0"),
     ]
 
 
@@ -158,7 +158,7 @@ def test_whole_gpus_that_are_not_together(cluster, monkeypatch):
     assert [(t.count, t.reason) for t in found.gpu_reasons] == [(4, "whole"), (3, "together"), (1, "held")]
     assert changes(found) == {
         "ask 2 instead of 3 GPUs": "b/2,3",
-        "wait until ml/w-a ends, or delete it": "a/0,1,3",
+        "ml/w-a ends or is deleted": "a/0,1,3",
         "add a node like a": "the new node",
     }
     assert "would do, but too few on one node" in drawn(found, monkeypatch, 80)
@@ -199,6 +199,14 @@ def test_containers_that_fit_singly_and_not_together(cluster):
     assert [tally.reason for tally in found.node_reasons] == ["no room for its 2 containers together"]
 
 
+def test_a_node_that_could_offer_shares_is_named(cluster):
+    for node in ("busy", "idle"):
+        cluster.node(node, 2, offers=(names.GPU_RESOURCE,))
+    cluster.pod("w", limits={names.GPU_RESOURCE: 1}, on="busy")
+    found = cluster.explain(cluster.pod("p", limits=SHARE))
+    assert changes(found) == {"kubectl label node idle nvidia-device-enable=enable": "idle/0"}
+
+
 def test_a_pod_that_fits_is_said_to_fit_with_the_schedulers_words(cluster, monkeypatch):
     cluster.node("a", 1)
     pod = cluster.pod("p", limits=SHARE)
@@ -226,7 +234,7 @@ def test_quota_is_told_with_who_uses_it(cluster, monkeypatch):
     found = cluster.explain(cluster.pod("p", limits=SHARE))
     assert found.quota == "exceeded"
     assert found.node_reasons[0].reason.startswith("ExceedsGPUQuota: namespace ml uses 1 of 1 T4 (big 1)")
-    assert changes(found) == {"wait until ml/big ends, or delete it": "a/0"}
+    assert changes(found) == {"ml/big ends or is deleted": "a/0"}
     assert "quota exceeded" in drawn(found, monkeypatch, 80)
     cluster.quotas["ml"] = NamespaceQuota({"T4": 200})
     assert cluster.explain(cluster.pods[-1]).quota == "ok"

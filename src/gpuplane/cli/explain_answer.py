@@ -23,7 +23,7 @@ TOGETHER: Final = "together"
 HELD_WHOLE: Final = "whole"
 
 
-class Tally(msgspec.Struct, frozen=True):
+class Tally(msgspec.Struct, frozen=True, rename="camel"):
     """How many nodes or GPUs have one reason; `nearest` the one that lacks least, as node/GPU, `missing` of it."""
 
     count: int
@@ -32,7 +32,7 @@ class Tally(msgspec.Struct, frozen=True):
     missing: str = ""
 
 
-class FreeGPU(msgspec.Struct, frozen=True):
+class FreeGPU(msgspec.Struct, frozen=True, rename="camel"):
     """What is free of one GPU, and why it would not do; `reason` is a key of REASONS or empty."""
 
     index: int
@@ -41,7 +41,7 @@ class FreeGPU(msgspec.Struct, frozen=True):
     reason: str
 
 
-class FreeNode(msgspec.Struct, frozen=True):
+class FreeNode(msgspec.Struct, frozen=True, rename="camel"):
     """A node that only its GPUs keep from taking the pod; `exact` is false where holders do not say which they hold."""
 
     node: str
@@ -49,7 +49,7 @@ class FreeNode(msgspec.Struct, frozen=True):
     exact: bool = True
 
 
-class Held(msgspec.Struct, frozen=True):
+class Held(msgspec.Struct, frozen=True, rename="camel"):
     """What one container holds of one GPU; `fault` says why the GPU is not usable."""
 
     container: str

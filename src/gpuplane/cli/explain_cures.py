@@ -15,7 +15,7 @@ import msgspec
 from gpuplane import names
 from gpuplane.admission.translate import translate
 from gpuplane.api.core import Pod
-from gpuplane.cli.explain_world import CORDONED, Object, Verdict, World
+from gpuplane.cli.explain_world import CORDONED, Object, Verdict, World, not_offered
 from gpuplane.errors import InvalidInput
 from gpuplane.sharing import request_of
 from gpuplane.sharing.findings import MEMORY_UNIT_MIB
@@ -47,7 +47,17 @@ class Cure(msgspec.Struct, frozen=True):
 def cures(world: World, raw: Object, verdicts: list[Verdict]) -> list[Cure]:
     """At most MOST, the smallest changes first."""
     found: list[Cure] = []
-    for search in (_of_old, _less, _selectors, _placement_rules, _tolerations, _uncordoned, _others_gone, _more_nodes):
+    for search in (
+        _of_old,
+        _less,
+        _selectors,
+        _placement_rules,
+        _tolerations,
+        _uncordoned,
+        _offered,
+        _others_gone,
+        _more_nodes,
+    ):
         for cure in search(world, raw, verdicts):
             if cure.change not in {one.change for one in found}:
                 found.append(cure)
@@ -222,13 +232,38 @@ def _schedulable(raw: Object) -> Object:
     return {**raw, "spec": spec}
 
 
+def _offered(world: World, raw: Object, verdicts: list[Verdict]) -> Iterator[Cure]:
+    """A node that offers whole GPUs and could offer shares; only one that nobody is on, so that nothing is lost."""
+    asks = request_of(msgspec.convert(raw, Pod)).asks
+    if not any(ask.dialect == names.VCUDA_CORE for ask in asks):
+        return
+    busy = {pod.spec.node_name for pod in world.pods.values()}
+    for verdict in verdicts:
+        gpus = world.gpus(verdict.node)
+        if verdict.reason != not_offered(names.VCUDA_CORE) or verdict.node in busy or not gpus:
+            continue
+        memory = sum(gpu.memory_mib for gpu in gpus) // MEMORY_UNIT_MIB
+        offer = {names.VCUDA_CORE: str(len(gpus) * 100), names.VCUDA_MEMORY: str(memory)}
+        nodes = [_offering(n, offer) if n["metadata"]["name"] == verdict.node else n for n in world.facts.nodes]
+        changed = World(msgspec.structs.replace(world.facts, nodes=nodes))
+        change = f"kubectl label node {verdict.node} {names.SHARE_LABEL}=enable"
+        for cure in _proved(changed, change, raw, [verdict.node]):
+            yield cure
+            return
+
+
+def _offering(raw: Object, amounts: dict[str, str]) -> Object:
+    status = raw["status"]
+    return {**raw, "status": {**status, "allocatable": {**(status.get("allocatable") or {}), **amounts}}}
+
+
 def _others_gone(world: World, raw: Object, verdicts: list[Verdict]) -> Iterator[Cure]:
     """The one pod that holds the least of those whose end would make room."""
     nodes = {verdict.node for verdict in verdicts if verdict.about in ("gpus", "quota")}
     others = [pod for pod in world.pods.values() if pod.spec.node_name in nodes]
     for pod in sorted(others, key=lambda pod: (pod.request.core, pod.shown))[:_TRIES]:
         with world.without(pod.metadata.uid):
-            done = list(_proved(world, f"wait until {pod.shown} ends, or delete it", raw, nodes))
+            done = list(_proved(world, f"{pod.shown} ends or is deleted", raw, nodes))
         if done:
             yield done[0]
             return

@@ -117,7 +117,7 @@ def _waiting(what: Explanation, screen: Terminal) -> Iterator[str]:
     if what.cures:
         yield ""
         size = max(len(cure.change) for cure in what.cures)
-        beside = 13 + size + 3 + 12 + max(len(cure.place) for cure in what.cures) <= screen.width
+        beside = 10 + size + 15 + max(len(cure.place) for cure in what.cures) <= screen.width
         for number, cure in enumerate(what.cures, 1):
             head = "cure" if number == 1 else ""
             if beside:
@@ -153,7 +153,8 @@ def _table(nodes: tuple[FreeNode, ...], screen: Terminal) -> Iterator[str]:
     shown = sorted(nodes, key=_distance)[:NODES]
     name = max(len("FREE"), *(len(node.node) for node in shown))
     columns = max(1, min(max(len(node.gpus) for node in shown), (screen.width - name - 4) // _CELL))
-    yield f" {'FREE':{name}}   " + "".join(f"{f'GPU {column}':{_CELL}}" for column in range(columns))
+    heads = "".join(f"{f'GPU {column}':{_CELL}}" for column in range(columns))
+    yield f" {'FREE':{name}}   {heads if any(node.exact for node in shown) else ''}"
     for node in sorted(shown, key=lambda node: node.node):
         if not node.exact:
             free = sum(gpu.reason in ("", "model", "uuid") for gpu in node.gpus)

@@ -217,7 +217,7 @@ class World:
         summary = gpunode.status.summary if gpunode is not None else None
         if summary is not None and summary.stage and summary.stage != StageName.READY:
             return f"not prepared: waits for {summary.waits_for}"
-        return f"{dialect} not offered"
+        return not_offered(dialect)
 
     def can_ever_run(self, raw: Object) -> bool:
         """Whether some node could take it if nobody else were there."""
@@ -227,6 +227,11 @@ class World:
             isinstance(place(empty(state.name, state.gpus), request, policy, gpu_policy), Placement)
             for state in self.ledger.nodes()
         )
+
+
+def not_offered(dialect: str) -> str:
+    """The reason of a node that is prepared and does not offer what the pod asks by."""
+    return f"{dialect} not offered"
 
 
 def _counted(state: NodeState, free: int) -> Iterator[Lack]:

@@ -371,6 +371,13 @@ PROFILES: dict[str, Profile] = {
         ),
         Profile(name="1x-t4", model=T4, places=(Place(bus=0, device=0x1E),), cpus=(((0, 3),),)),
         Profile(name="1x-k80", model=K80, places=(Place(bus=0, device=0x1E),), cpus=(((0, 3),),)),
+        # One board: a K80 is two GPUs behind a switch of its own.
+        Profile(
+            name="2x-k80",
+            model=K80,
+            places=(Place(bus=0x06, switch="board"), Place(bus=0x07, switch="board")),
+            cpus=(((0, 7),),),
+        ),
         Profile(name="1x-p40", model=P40, places=(Place(bus=0, device=0x08),), cpus=(((0, 7),),)),
         Profile(name="1x-p100", model=P100, places=(Place(bus=0, device=0x1E),), cpus=(((0, 7),),)),
     )
