@@ -3,7 +3,7 @@
     python benchmarks/placement.py [--nodes 5000] [--pods 60000]
 
 Pods of 60 kinds arrive until the cluster is nearly full. Then, with one pod ending and one arriving at a time: the
-best of all nodes, the pod's reservation, and a lesson of the policy. One process, one core.
+best of all nodes, the pod's reservation, and how long the policy learns. One process, one core.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import time
 
 from figures import show
 from gpuplane.sharing import Ask, Gpu, Ledger, Request, violations
-from gpuplane.sharing.placement.learner import Learner
+from gpuplane.sharing.placement.mix import Mix
+from gpuplane.sharing.placement.opportunity import learn
 from gpuplane.sharing.placement.ranking import Ranking
 
 GPUS, MEMORY = 8, 81_920
@@ -50,12 +51,12 @@ def main() -> None:
         name = f"node-{number:05}"
         models = "NVIDIA H100 80GB HBM3" if number % 3 else "NVIDIA A100-SXM4-80GB"
         ledger.set_node(name, tuple(Gpu(at, f"GPU-{number:05}-{at}", models, MEMORY) for at in range(GPUS)))
-    learner = Learner(lambda: [node.gpus for node in ledger.nodes()])
+    mix = Mix()
     kinds = requests(chance)
     for request in kinds * 20:
-        learner.seen(request)
+        mix.seen(request)
     began = time.perf_counter()
-    policy = learner.policy("opportunity")
+    policy = learn(mix, [node.gpus for node in ledger.nodes()])
     show("a lesson: prices from 1,200 pods seen", (time.perf_counter() - began) * 1000, "ms")
     ranking = Ranking(ledger, [node.name for node in ledger.nodes()], policy)
 

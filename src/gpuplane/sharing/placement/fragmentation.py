@@ -38,9 +38,6 @@ class Fragmentation(Policy):
         values = {at: self._value(before, self._after(node, free, at, ask, node.cpu_milli), node) for at in fitting}
         return sorted(fitting, key=lambda at: -values[at])
 
-    def choose(self, node: NodeState, ask: Ask, free: Sequence[int]) -> tuple[int, ...]:
-        return tuple(free[: ask.gpus])
-
     def value(self, before: NodeState, after: NodeState, request: Request) -> float:
         had = self.fragments(before, room(before), before.cpu_milli)
         return self._value(had, self.fragments(after, room(after), after.cpu_milli), before)

@@ -16,7 +16,6 @@ from gpuplane.sharing.placement.mix import Mix, Shape
 from gpuplane.sharing.placement.policy import BEST, Policy
 from gpuplane.sharing.placement.prices import UNITS, Kind, Worth, solve
 from gpuplane.sharing.placement.room import room, room_after
-from gpuplane.sharing.placement.topology import nearest
 from gpuplane.sharing.request import Ask, Request, matches
 
 _PRECISION: Final = 1000  # worths are kept as whole thousandths of a unit: what is alike must be exactly alike
@@ -50,9 +49,6 @@ class Opportunity(Policy):
     def order(self, node: NodeState, ask: Ask, fitting: Sequence[int]) -> Iterable[int]:
         free = room(node)
         return sorted(fitting, key=lambda at: (self._loss(node, free, at, ask), free[at], at))
-
-    def choose(self, node: NodeState, ask: Ask, free: Sequence[int]) -> tuple[int, ...]:
-        return nearest(node.gpus, tuple(free), ask.gpus)
 
     def value(self, before: NodeState, after: NodeState, request: Request) -> float:
         return self._node(after) - self._node(before)

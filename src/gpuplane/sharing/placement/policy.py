@@ -13,6 +13,7 @@ import msgspec
 
 from gpuplane.sharing.assignment import Assignment
 from gpuplane.sharing.node import NodeState
+from gpuplane.sharing.placement.nearness import nearness
 from gpuplane.sharing.request import Ask, Request
 
 BEST: Final = 100  # of scores, which are 0-100; `/prioritize` scales them
@@ -28,9 +29,10 @@ class Policy(ABC):
     def order(self, node: NodeState, ask: Ask, fitting: Sequence[int]) -> Iterable[int]:
         """The GPUs `fitting` (positions in `node.gpus`) for a share, the preferred one first."""
 
-    @abstractmethod
     def choose(self, node: NodeState, ask: Ask, free: Sequence[int]) -> tuple[int, ...]:
-        """`ask.gpus` of the wholly free GPUs `free`, of which there are enough."""
+        """`ask.gpus` of the wholly free GPUs `free`, of which there are enough: for all policies those that are near
+        each other."""
+        return nearness(node.gpus).choose(tuple(free), ask.gpus)
 
     @abstractmethod
     def value(self, before: NodeState, after: NodeState, request: Request) -> float:

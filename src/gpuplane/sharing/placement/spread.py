@@ -15,9 +15,6 @@ class Spread(Policy):
     def order(self, node: NodeState, ask: Ask, fitting: Sequence[int]) -> Iterable[int]:
         return sorted(fitting, key=lambda at: (-node.core[at], -node.memory[at], at))
 
-    def choose(self, node: NodeState, ask: Ask, free: Sequence[int]) -> tuple[int, ...]:
-        return tuple(free[: ask.gpus])
-
     def value(self, before: NodeState, after: NodeState, request: Request) -> float:
         """The more is left, the better."""
         capacity = len(after.gpus) * after.scale

@@ -1,7 +1,7 @@
 """tightest: the order of Tencent's gpu-admission, so that its users find their pods where they would have been.
 
-A share goes to the GPU with the least free core that holds it, of those to the one with the least free memory; whole
-GPUs are taken by index. Nodes are tried by free core, free memory and name, ascending (`node_order`).
+A share goes to the GPU with the least free core that holds it, of those to the one with the least free memory. Nodes
+are tried by free core, free memory and name, ascending (`node_order`).
 """
 
 from __future__ import annotations
@@ -19,9 +19,6 @@ class Tightest(Policy):
 
     def order(self, node: NodeState, ask: Ask, fitting: Sequence[int]) -> Iterable[int]:
         return sorted(fitting, key=lambda at: (node.core[at], node.memory[at], at))
-
-    def choose(self, node: NodeState, ask: Ask, free: Sequence[int]) -> tuple[int, ...]:
-        return tuple(free[: ask.gpus])
 
     def value(self, before: NodeState, after: NodeState, request: Request) -> float:
         """The fuller the node was, the better."""
