@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,12 +26,15 @@ from gpuplane.cli.share_place import user_base
 from gpuplane.cli.share_run import title
 from gpuplane.errors import Terminal
 from gpuplane.host import Host
+from gpuplane.limits import GpuLimit, Limits, Owner, Store
+from gpuplane.simulator.gpus import PROFILES, create_state
+from gpuplane.simulator.gpus.profile import gpu_uuid
 
 ROOT = Path(__file__).resolve().parents[2]
 NATIVE = Path(gpuplane.__file__).parent / "_native"
 GIB = 1 << 30
 PRELUDE = """
-import ctypes, json, os, sys, time
+import ctypes, json, os, sys, threading
 from ctypes import byref, c_size_t, c_uint64, c_void_p
 import pynvml
 cuda = ctypes.CDLL("libcuda.so.1")
@@ -100,6 +104,13 @@ class Share:
         process = self.start(*words, **environment)
         output, errors = process.communicate(timeout=60)
         return process.returncode, output, errors
+
+    def cores(self) -> dict[int, float]:
+        """Percent of the GPU's time by what was asked for, over two seconds, as share top has it."""
+        code, output, errors = self.run("top", "--simulate", "t4", "--interval", "2", "-o", "json")
+        assert code == 0, errors
+        [gpu] = json.loads(output)["gpus"]
+        return {row["coreLimit"]: row["corePercent"] for row in gpu["shares"]}
 
     def utilization(self) -> dict[int, int]:
         """Percent of the GPU's time by process, read through the driver's own NVML."""
@@ -307,42 +318,38 @@ def test_two_programs_get_their_parts_of_the_time_as_nvml_reads_it(share: Share)
         length = c_uint64(2_000_000)
         arguments = (c_void_p * 1)(ctypes.addressof(length))
         answer(os.getpid())
-        end = time.monotonic() + 5
-        while time.monotonic() < end:
+        told = threading.Thread(target=sys.stdin.readline)
+        told.start()
+        while told.is_alive():
             call("cuLaunchKernel", function, 1, 1, 1, 1, 1, 1, 0, None, arguments, None)
         call("cuCtxSynchronize")
     """
-    asked = {30: share.program(spin, "--core", "30"), 60: share.program(spin, "--core", "60")}
+    asked = {core: share.program(spin, "--core", str(core)) for core in (30, 60)}
     pids = {core: line(program) for core, program in asked.items()}
-    watch = share.start("top", "--simulate", "t4", "--interval", "3", "-o", "json")
-    output, errors = watch.communicate(timeout=60)
-    assert watch.returncode == 0, errors
-    [gpu] = json.loads(output)["gpus"]
-    got = {row["coreLimit"]: row["corePercent"] for row in gpu["shares"]}
-    by_nvml = share.utilization()
-    for core, pid in pids.items():
-        assert abs(got[core] - core) <= 5, got
-        assert abs(by_nvml[pid] - core) <= 8, by_nvml  # of the last second alone
-    assert abs(gpu["busyPercent"] - 90) <= 10
-    assert [program.communicate()[1] for program in asked.values()] == ["", ""]
+    off: dict[int, float] = {}
+    for _ in range(3):  # a machine that is busy with other things may take from both for a while
+        got, by_nvml = share.cores(), share.utilization()
+        off = {core: max(abs(got[core] - core), abs(by_nvml[pid] - core)) for core, pid in pids.items()}
+        if max(off.values()) <= 4:
+            break
+    assert max(off.values()) <= 4, (got, by_nvml)
+    assert [program.communicate("\n")[1] for program in asked.values()] == ["", ""]
 
 
-def test_a_killed_runner_leaves_limits_that_hold_and_the_next_run_clears_up(share: Share) -> None:
-    runner = share.program("context(); answer(os.getpid()); sys.stdin.readline(); answer(seen())", "--memory", "5GiB")
-    pid = line(runner)
-    runner.send_signal(signal.SIGKILL)
-    runner.wait()
-    left = share.left()
-    assert len(left) == 2
-    dry = ("run", "--simulate", "t4", "--core", "30", "--dry-run", "--", "true")
-    assert share.run(*dry)[0] == 0
-    assert share.left() == left, "its command still runs"
-    assert runner.stdin is not None
-    runner.stdin.write("\n")
-    runner.stdin.flush()
-    assert line(runner)["cuda"] == 5 * GIB
-    wait_for_end(pid)
-    assert share.run(*dry)[0] == 0
+def test_killed_at_any_moment_it_leaves_nothing_that_the_next_run_does_not_clear(share: Share) -> None:
+    began = share.start("run", "--core", "30", "--simulate", "t4", "--", "true")
+    before = time.monotonic()
+    began.communicate(timeout=60)
+    whole = time.monotonic() - before
+    for part in range(12):
+        process = share.start("run", "--core", "30", "--simulate", "t4", "--", "true")
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(whole * part / 12)
+        process.kill()
+        process.communicate()
+    started = time.monotonic()
+    assert share.run("run", "--core", "100", "--simulate", "t4", "--", "true")[0] == 0, "nothing is held any more"
+    assert time.monotonic() - started < 5 * whole + 1, "and nobody is waited for"
     assert share.left() == []
 
 
@@ -377,6 +384,22 @@ def test_a_played_machine_stays_while_somebody_looks_at_it(share: Share) -> None
     watch.send_signal(signal.SIGINT)
     watch.communicate(timeout=20)
     assert watch.returncode == 0 and share.left() == []
+
+
+def test_a_nodes_containers_are_shown_by_its_root(share: Share, tmp_path: Path) -> None:
+    root = tmp_path / "node"
+    (root / "usr/lib64").mkdir(parents=True)
+    for name in ("libcuda.so.1", "libnvidia-ml.so.1"):
+        (root / "usr/lib64" / name).symlink_to(NATIVE / name)
+    create_state(root / "dev/nvidiactl", PROFILES["2x-l4"], "570.133.20", "node")
+    for index in range(2):
+        (root / f"dev/nvidia{index}").touch()
+    uuid = gpu_uuid(PROFILES["2x-l4"], "node", 1)
+    limits = Limits((GpuLimit(uuid=uuid, core=30),))
+    Store(root / "var/lib/gpuplane/limits").write("ids-1", limits, Owner(name="ml/tune-7:main", pod_uid="u"))
+    code, output, errors = share.run("top", "--host-root", str(root), "--interval", "0.1")
+    assert (code, errors) == (0, "")
+    assert "/1   L4" in output and " ml/tune-7:main " in output and "of 30%" in output
 
 
 def test_on_a_terminal_top_stays_until_it_is_interrupted(share: Share) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final
 
 from gpuplane.cli.share_codes import FAILED
@@ -60,6 +61,9 @@ def add_share(
     top.add_argument("--once", action="store_true", help="one answer, also on a terminal")
     top.add_argument(
         "--interval", type=float, default=1.0, metavar="SECONDS", help="time between two looks (default: %(default)s)"
+    )
+    top.add_argument(
+        "--host-root", type=Path, metavar="DIR", help="a node whose root is there, also one of the embedded cluster"
     )
     top.add_argument("--simulate", default="", metavar="MODEL", help="the GPU that is played")
     top.set_defaults(command=lazy("share_top", "top"))

@@ -106,6 +106,13 @@ def find_place(store: Store, simulate: str, environ: Mapping[str, str], *, exist
         return Place(store, _simulated_driver(), played[0])
 
 
+def node_place(root: Path) -> Place:
+    """A node's driver and the shares of its containers. Raises Terminal when there is no driver."""
+    dev = root / "dev"
+    played = (dev / "nvidiactl").is_file()  # a real one is a device
+    return Place(Store(root / names.LIMITS_DIR), find_real({}, root=root, cache=""), dev if played else None)
+
+
 def _simulated_driver() -> RealLibraries:
     return find_real({}, first=(_NATIVE,), cache="")
 

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from gpuplane import names
-from gpuplane.cli.share_place import drop_simulated, find_place, user_base
+from gpuplane.cli.share_place import Place, drop_simulated, find_place, node_place, user_base
 from gpuplane.cli.share_text import HISTORY, top_page
 from gpuplane.cli.terminal import Terminal
 from gpuplane.errors import Usage
@@ -31,25 +31,32 @@ def top(options: Namespace, screen: Terminal) -> int:
     logging.getLogger("gpuplane").addHandler(logging.NullHandler())
     if not 0.1 <= options.interval <= 60:
         raise Usage(f"{options.interval:g} seconds is no interval", where="--interval", cure="0.1 to 60")
+    if options.host_root is not None:
+        node = node_place(options.host_root)
+        _look(node, (node.store,), options, screen)
+        return 0
     own = Store(user_base(os.environ, os.geteuid()))
-    node = Store(Path("/", names.LIMITS_DIR))
     with own.lock():
         place = find_place(own, options.simulate, os.environ, existing=True)
     try:
-        with closing(place.open()) as gpus:
-            looks = Looks(gpus, (own, node))
-            live = screen.out.isatty() and options.output == "text" and not options.once
-            if live or options.watch:
-                with contextlib.suppress(KeyboardInterrupt):
-                    _stay(looks, options, screen, live=live)
-            else:
-                looks.look()
-                time.sleep(options.interval)
-                _show(looks.look(), looks, options, screen)
+        _look(place, (own, Store(Path("/", names.LIMITS_DIR))), options, screen)
     finally:
         with own.lock():
             drop_simulated(own)
     return 0
+
+
+def _look(place: Place, stores: tuple[Store, ...], options: Namespace, screen: Terminal) -> None:
+    with closing(place.open()) as gpus:
+        looks = Looks(gpus, stores)
+        live = screen.out.isatty() and options.output == "text" and not options.once
+        if live or options.watch:
+            with contextlib.suppress(KeyboardInterrupt):
+                _stay(looks, options, screen, live=live)
+        else:
+            looks.look()
+            time.sleep(options.interval)
+            _show(looks.look(), looks, options, screen)
 
 
 class Looks:
