@@ -207,6 +207,47 @@ async def test_a_restarted_kubelet_deletes_the_sockets_and_remembers_holders(api
     assert "Available: 1" in (await api.phase("Failed", "two"))["message"]
 
 
+OTHERS = "example.com/of-a-rule"
+
+
+def of_a_rule(api: Any) -> tuple[str | None, str | None]:
+    status = api.registry.get("nodes", None, "sim-1")["status"]
+    return status["capacity"].get(OTHERS), status["allocatable"].get(OTHERS)
+
+
+async def test_a_restart_zeroes_what_plugins_had_registered_and_nothing_else(api: Any, plugin: Plugin) -> None:
+    """As pkg/kubelet/cm/devicemanager: what its checkpoint names stays zero until the plugin registers again."""
+    node: Any = plugin.node  # type: ignore[attr-defined]
+    await api.until(lambda: amounts(api) == ("4", "4"))
+    await api.registry.patch(
+        "nodes", None, "sim-1", {"status": {"capacity": {OTHERS: "7"}}}, "merge", subresource="status"
+    )
+    await plugin.stop()
+    await api.until(lambda: amounts(api) == ("4", "0"))
+    # The kubelet makes allocatable what somebody else says that there is.
+    assert of_a_rule(api) == ("7", "7")
+    await node.stop(leave_containers=True)
+    await node.start()
+    await api.until(lambda: amounts(api) == ("0", "0"))
+    assert of_a_rule(api) == ("7", "7")
+    await plugin.start()
+    await plugin.register()
+    await api.until(lambda: amounts(api) == ("4", "4"))
+    assert of_a_rule(api) == ("7", "7")
+
+
+async def test_a_machine_that_was_made_anew_offers_nothing_of_the_one_before(api: Any, plugin: Plugin) -> None:
+    node: Any = plugin.node  # type: ignore[attr-defined]
+    await api.until(lambda: amounts(api) == ("4", "4"))
+    await api.registry.patch(
+        "nodes", None, "sim-1", {"status": {"capacity": {OTHERS: "7"}}}, "merge", subresource="status"
+    )
+    await node.stop(leave_containers=True)
+    (plugin.directory / "kubelet_internal_checkpoint").unlink()
+    await node.start()
+    await api.until(lambda: (amounts(api), of_a_rule(api)) == (("0", "0"), ("0", "0")))
+
+
 async def test_another_version_is_refused(api: Any, plugin: Plugin) -> None:
     with pytest.raises(grpc.aio.AioRpcError, match="not supported"):
         await plugin.register("v1alpha1")

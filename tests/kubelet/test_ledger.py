@@ -79,14 +79,18 @@ def test_no_device_has_two_holders(steps: list[tuple[str, str, int]]) -> None:
 def test_the_checkpoint_gives_back_what_it_was_given(entries: list[tuple[str, str, list[str]]]) -> None:
     ledger = Ledger(hold(pod, container, *ids) for pod, container, ids in entries)
     again = checkpoint.decode(checkpoint.encode(ledger.all(), {"nvidia.com/gpu": DEVICES}))
+    assert again.registered == {"nvidia.com/gpu"}
     key = lambda h: (h.pod_uid, h.container)  # noqa: E731
-    assert [(key(h), set(h.ids), h.given) for h in again] == [(key(h), set(h.ids), h.given) for h in ledger.all()]
+    assert [(key(h), set(h.ids), h.given) for h in again.holdings] == [
+        (key(h), set(h.ids), h.given) for h in ledger.all()
+    ]
 
 
 def test_a_torn_checkpoint_is_begun_anew(tmp_path: Path) -> None:
     path = tmp_path / checkpoint.NAME
     checkpoint.save(path, [hold("p", "c", "GPU-0")], {"nvidia.com/gpu": DEVICES})
-    assert [h.ids for h in checkpoint.load(path)] == [("GPU-0",)]
+    known = checkpoint.load(path)
+    assert known is not None and [h.ids for h in known.holdings] == [("GPU-0",)]
     path.write_bytes(path.read_bytes().replace(b"GPU-0", b"GPU-1"))
-    assert checkpoint.load(path) == []
-    assert checkpoint.load(tmp_path / "none") == []
+    assert checkpoint.load(path) == checkpoint.Checkpoint()
+    assert checkpoint.load(tmp_path / "none") is None

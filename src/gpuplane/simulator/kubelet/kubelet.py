@@ -227,6 +227,7 @@ class Kubelet:
             host_ip=self.machine.host_ip,
             port=self.port,
             devices={**dict.fromkeys(self.devices.forgotten(), (0, 0)), **self.devices.amounts()},
+            recreated=self.devices.recreated,
             runtime_down=self.runtime.down,
         )
         self.machine.allocatable = {"cpu": str(facts.machine.cpus), "memory": f"{facts.machine.memory_kib}Ki"}

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -31,7 +32,9 @@ _PODS: Final = "110"
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """What the kubelet says of its node. `devices` maps a resource to (capacity, allocatable)."""
+    """What the kubelet says of its node. `devices` maps a resource to (capacity, allocatable). `recreated`: it has no
+    memory of plugins, so what a Node of its name offers is none of it.
+    """
 
     machine: NodeMachine
     name: str
@@ -39,6 +42,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     port: int
     devices: dict[str, tuple[int, int]] = {}
     runtime_down: str = ""
+    recreated: bool = False
 
 
 def node_labels(facts: Facts) -> dict[str, str]:
@@ -92,6 +96,11 @@ def node_status(facts: Facts, now: str, before: tuple[Any, ...] = ()) -> dict[st
             "architecture": machine.go_arch,
         },
     }
+
+
+def extended(capacity: Mapping[str, object]) -> dict[str, str]:
+    """The amounts of a Node that are of extended resources."""
+    return {name: str(amount) for name, amount in capacity.items() if "/" in name}
 
 
 def _conditions(facts: Facts, now: str, before: dict[str, Any]) -> list[dict[str, str]]:
@@ -190,7 +199,8 @@ class NodeReporter:
             log.info("node %s registered", facts.name)
         except AlreadyExists:
             node = await self._client.get(Node, facts.name)
-            self._ever |= {name for name in node.status.capacity if "/" in name}
+            if facts.recreated:
+                self._ever |= set(extended(node.status.capacity))
             missing = {k: v for k, v in node_labels(facts).items() if node.metadata.labels.get(k) != v}
             if missing:
                 await self._client.patch(Node, facts.name, {"metadata": {"labels": missing}})
@@ -203,6 +213,9 @@ class NodeReporter:
         self._ever |= set(facts.devices)
         facts = msgspec.structs.replace(facts, devices=gone | facts.devices)
         status = node_status(facts, self._now(), node.status.conditions)
+        # What somebody else put there, as rules of node feature discovery do, may all be had.
+        others = extended(node.status.capacity).items()
+        status["allocatable"] |= {name: amount for name, amount in others if name not in facts.devices}
         await self._client.patch(Node, facts.name, {"status": status}, None, "strategic", "status")
 
     async def _report(self) -> None:

@@ -23,6 +23,13 @@ log = logging.getLogger("gpuplane.kubelet")
 NAME = "kubelet_internal_checkpoint"
 
 
+class Checkpoint(msgspec.Struct, frozen=True):
+    """Who held what, and the resources that plugins had registered."""
+
+    holdings: tuple[Holding, ...] = ()
+    registered: frozenset[str] = frozenset()
+
+
 def given_of(response: pb.ContainerAllocateResponse) -> Given:
     return Given(
         envs=dict(response.envs),
@@ -65,8 +72,8 @@ def encode(holdings: Iterable[Holding], devices: Mapping[str, Mapping[str, Devic
     return msgspec.json.encode({"Data": data, "Checksum": _checksum(data)})
 
 
-def decode(text: bytes) -> list[Holding]:
-    """The holdings of a checkpoint. Raises ValueError for one that is torn or not ours."""
+def decode(text: bytes) -> Checkpoint:
+    """A checkpoint. Raises ValueError for one that is torn or not ours."""
     document = msgspec.json.decode(text)
     data = document["Data"]
     if document["Checksum"] != _checksum(data):
@@ -83,7 +90,7 @@ def decode(text: bytes) -> list[Holding]:
                 given=given_of(response),
             )
         )
-    return holdings
+    return Checkpoint(tuple(holdings), frozenset(data["RegisteredDevices"]))
 
 
 def _by_numa(ids: Iterable[str], devices: Mapping[str, Device]) -> dict[str, list[str]]:
@@ -101,15 +108,15 @@ def _checksum(data: Any) -> int:
     return value
 
 
-def load(path: Path) -> list[Holding]:
-    """The holdings on disk; none, said in the log, when the file cannot be believed."""
+def load(path: Path) -> Checkpoint | None:
+    """The checkpoint on disk, None without one; an empty one, said in the log, when the file cannot be believed."""
     try:
         return decode(path.read_bytes())
     except FileNotFoundError:
-        return []
+        return None
     except (ValueError, KeyError, TypeError) as error:
         log.warning("%s cannot be read and is begun anew: %s", path, error)
-        return []
+        return Checkpoint()
 
 
 def save(path: Path, holdings: Iterable[Holding], devices: Mapping[str, Mapping[str, Device]]) -> None:

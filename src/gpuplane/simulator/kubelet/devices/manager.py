@@ -69,6 +69,7 @@ class DeviceManager:
     def __init__(self, directory: Path, clock: Clock, changed: Callable[[], None]) -> None:
         self.directory = directory
         self.clock = clock
+        self.recreated = True  # there is no checkpoint: the kubelet has not been here before
         self.devices: dict[str, dict[str, Device]] = {}
         self.ledger = Ledger()
         self._changed = changed
@@ -83,7 +84,12 @@ class DeviceManager:
         for path in self.directory.iterdir():
             if path.is_socket():
                 path.unlink()
-        self.ledger = Ledger(checkpoint.load(self.directory / checkpoint.NAME))
+        known = checkpoint.load(self.directory / checkpoint.NAME)
+        self.recreated = known is None
+        if known is not None:
+            self.ledger = Ledger(known.holdings)
+            # Until their plugins register again, these resources are known and have no device.
+            self.devices = {resource: {} for resource in known.registered}
         self._server = grpc.aio.server()
         rpc.add_RegistrationServicer_to_server(_Registration(self), self._server)
         with address(self.directory / SOCKET) as target:
