@@ -13,10 +13,11 @@ CUresult cuEventSynchronize(CUevent event);
 
 struct gate gates[PAGE_GPUS];
 struct gate *gate_only;
-__thread int gate_left;
+__thread int gate_left, gate_given;
 int gate_captures;
 
-static __thread int gate_given; /* the batch that gate_left is left of */
+static __thread struct gate *gate_inside; /* whose graph this thread is launching */
+
 static uint64_t first_counter, first_ns;
 
 /* How many of the processor's counter are so many nanoseconds. */
@@ -44,6 +45,7 @@ static void begin(struct gate *gate)
 	pthread_cond_init(&gate->work, &monotonic);
 	pthread_condattr_destroy(&monotonic);
 	gate->batch = 1;
+	gate->one_by_one = true;
 }
 
 void gate_setup(int devices)
@@ -90,7 +92,8 @@ static struct gate_context *know(struct gate *gate, CUcontext context)
 	return empty;
 }
 
-/* Marks the end of a batch in the stream, and waits until the one before it is done; of long kernels, this one too. */
+/* Marks the end of a batch in the stream, and waits until the one before it is done. Where a single launch is long, or
+   nothing is known yet, it waits for this one: a turn must not end with seconds of work queued. */
 static void bound_flight(struct gate *gate, CUcontext context, CUstream stream, bool per_thread, unsigned launched)
 {
 	struct gate_context *known = know(gate, context);
@@ -104,24 +107,18 @@ static void bound_flight(struct gate *gate, CUcontext context, CUstream stream, 
 		return;
 	known->recorded[current] = true;
 	known->next = !current;
-	bool full = before && REAL(cuEventQuery)(before) == CUDA_NOT_READY;
+	CUevent last = gate->one_by_one ? event : before;
+	bool busy = last && REAL(cuEventQuery)(last) == CUDA_NOT_READY;
 	pthread_mutex_unlock(&gate->lock);
-	if (full)
-		REAL(cuEventSynchronize)(before);
+	if (busy)
+		REAL(cuEventSynchronize)(last);
 	uint64_t now = clock_now();
 	pthread_mutex_lock(&gate->lock);
 	uint64_t each = (now - gate->batch_at) / launched;
+	uint64_t batch = busy ? BATCH_NS / (each ? each : 1) : (uint64_t)gate->batch * 2;
 	gate->batch_at = now;
-	if (!full)
-		gate->batch = gate->batch * 2 < BATCH_MOST ? gate->batch * 2 : BATCH_MOST;
-	else
-		gate->batch = each * BATCH_MOST <= BATCH_NS ? BATCH_MOST : each >= BATCH_NS ? 1 : (unsigned)(BATCH_NS / each);
-	if (gate->batch == 1 && each >= BATCH_NS) {
-		pthread_mutex_unlock(&gate->lock);
-		REAL(cuEventSynchronize)(event);
-		pthread_mutex_lock(&gate->lock);
-		gate->batch_at = clock_now();
-	}
+	gate->one_by_one = each >= BATCH_NS;
+	gate->batch = gate->one_by_one || !batch ? 1 : batch < BATCH_MOST ? (unsigned)batch : BATCH_MOST;
 }
 
 static void open_gate(struct gate *gate)
@@ -139,7 +136,6 @@ static void open_gate(struct gate *gate)
 static void wait_turn(struct gate *gate)
 {
 	uint64_t started = clock_now(), wait = 0;
-	gate->waiting++;
 	while (gate->state != GATE_OPEN && !gate->stopping) {
 		if (gate->polling || gate->state == GATE_CLOSING) {
 			gate_deadline(&gate->changed, &gate->lock, clock_now() + 5000000);
@@ -156,25 +152,26 @@ static void wait_turn(struct gate *gate)
 		pthread_mutex_lock(&gate->lock);
 		gate->polling = false;
 	}
-	gate->waiting--;
 	uint64_t waited = clock_now() - started;
 	ADD(slots_own()->gpus[gate->turn.gpu].throttled_ns, waited);
 	ADD(usage->totals[gate->turn.gpu].throttled_ns, waited);
 }
 
+/* Joins the lease and starts the threads, once. False: something is missing, and was said. */
 static bool ready(struct gate *gate, int gpu)
 {
-	if (!gate->joined) {
-		struct lease_page *page = page_lease(gpu);
-		if (!page)
-			return false;
-		if (!lease_join(&gate->turn, page, gpu)) {
+	if (gate->started || gate->unlimited)
+		return gate->started;
+	struct lease_page *page = gate->joined ? gate->turn.page : page_lease(gpu);
+	if (page && !gate->joined) {
+		gate->joined = lease_join(&gate->turn, page, gpu);
+		if (!gate->joined)
 			page_lacks(SAY_LEASE, "all %d places in the lease of the GPU's time are taken", PAGE_TENANTS);
-			return false;
-		}
-		gate->joined = true;
 	}
-	return gate->started || keeper_start(gate);
+	if (gate->joined && keeper_start(gate))
+		return true;
+	gate->unlimited = limits->flags & LIMITS_FAIL_OPEN;
+	return false;
 }
 
 /* A batch for this thread; what it used of the last one is counted. */
@@ -189,27 +186,24 @@ static void refill(struct gate *gate, int gpu, int batch)
 	gate_given = gate_left = batch;
 }
 
-void gate_wait(CUstream stream, bool per_thread)
+static bool enter(int gpu, CUcontext context, CUstream stream, bool per_thread, bool graph)
 {
-	CUcontext context;
-	int gpu = cuda_current(&context);
-	if (gpu < 0)
-		return;
 	struct gate *gate = &gates[gpu];
 	bool several = gate != gate_only;
 	if (!LOAD(limits->gpus[gpu].core)) {
 		STORE(gate->until, gate_counter() + gate_counts(LOOK_AGAIN_NS));
 		refill(gate, gpu, several ? 1 : 1 << 20);
 		gate_left--;
-		return;
+		return true;
 	}
 	/* A launch in a capture runs nothing, and waiting could spoil the capture. */
 	if (cuda_capturing(stream, per_thread))
-		return;
+		return true;
 	pthread_mutex_lock(&gate->lock);
 	if (!ready(gate, gpu)) {
+		bool allowed = gate->unlimited;
 		pthread_mutex_unlock(&gate->lock);
-		return;
+		return allowed;
 	}
 	unsigned launched = (unsigned)(gate_given > gate_left ? gate_given - gate_left : 0);
 	if (gate->state == GATE_OPEN && gate_counter() < gate->until && gate_left <= 0)
@@ -226,6 +220,39 @@ void gate_wait(CUstream stream, bool per_thread)
 		refill(gate, gpu, several ? 1 : (int)gate->batch);
 	gate_left--;
 	gate->touched = true;
+	if (graph) {
+		gate->launching++;
+		gate_inside = gate;
+	}
+	pthread_mutex_unlock(&gate->lock);
+	return true;
+}
+
+bool gate_wait(CUstream stream, bool per_thread)
+{
+	CUcontext context;
+	int gpu = cuda_current(&context);
+	return gpu < 0 || enter(gpu, context, stream, per_thread, false);
+}
+
+bool gate_begin_graph(CUstream stream, bool per_thread)
+{
+	CUcontext context;
+	int gpu = cuda_current(&context);
+	gate_given -= gate_left;
+	gate_left = 0;
+	return gpu < 0 || enter(gpu, context, stream, per_thread, true);
+}
+
+void gate_end_graph(void)
+{
+	struct gate *gate = gate_inside;
+	if (!gate)
+		return;
+	gate_inside = NULL;
+	pthread_mutex_lock(&gate->lock);
+	gate->launching--;
+	pthread_cond_broadcast(&gate->work);
 	pthread_mutex_unlock(&gate->lock);
 }
 

@@ -35,8 +35,9 @@ struct gate {
 	pthread_cond_t changed; /* for launches that wait */
 	pthread_cond_t work;    /* for the two threads */
 	enum gate_state state;
-	bool joined, started, polling, syncing, stopping;
-	unsigned waiting;
+	bool joined, started, unlimited, polling, syncing, stopping;
+	unsigned launching; /* threads that are in the launch of a graph */
+	bool one_by_one; /* launches are long: each is waited for */
 	struct turn turn;
 	uint64_t ends;       /* of the turn */
 	uint64_t wanted, done, done_at; /* numbers of the last drain asked for and finished; when */
@@ -48,7 +49,9 @@ struct gate {
 /* The gate of the only GPU, when there is only one: what the fast path looks at. NULL: it looks at nothing. */
 extern struct gate *gate_only;
 extern struct gate gates[PAGE_GPUS];
-extern __thread int gate_left __attribute__((tls_model("initial-exec"))); /* of this thread's batch */
+/* Of this thread's batch: what is left, and what it was. */
+extern __thread int gate_left __attribute__((tls_model("initial-exec")));
+extern __thread int gate_given __attribute__((tls_model("initial-exec")));
 extern int gate_captures; /* streams being captured */
 
 static inline uint64_t gate_counter(void)
@@ -68,26 +71,24 @@ static inline uint64_t gate_counter(void)
 
 /* How many of it are so many nanoseconds. */
 uint64_t gate_counts(uint64_t nanoseconds);
-void gate_wait(CUstream stream, bool per_thread);
+/* False: the launch must not be made, since limits cannot be kept. */
+bool gate_wait(CUstream stream, bool per_thread);
 
-static inline void gate_pass(CUstream stream, bool per_thread)
+static inline bool gate_pass(CUstream stream, bool per_thread)
 {
 	struct gate *gate = __atomic_load_n(&gate_only, __ATOMIC_RELAXED);
 	if (__builtin_expect(gate && gate_left > 0, 1) &&
 	    __builtin_expect(gate_counter() < __atomic_load_n(&gate->until, __ATOMIC_RELAXED), 1)) {
 		gate_left--;
 		__atomic_store_n(&gate->touched, true, __ATOMIC_RELAXED);
-		return;
+		return true;
 	}
-	gate_wait(stream, per_thread);
+	return gate_wait(stream, per_thread);
 }
 
-/* A graph is many kernels: each launch looks at what is in flight. */
-static inline void gate_pass_graph(CUstream stream, bool per_thread)
-{
-	gate_left = 0;
-	gate_wait(stream, per_thread);
-}
+/* Around the launch of a graph. It is many kernels, which the driver may take long to queue: a turn does not end in it. */
+bool gate_begin_graph(CUstream stream, bool per_thread);
+void gate_end_graph(void);
 
 void gate_setup(int devices);        /* at cuInit */
 void gate_capture(int change);       /* a capture begins or has ended */

@@ -80,9 +80,10 @@ static CUresult launch(launch_function *real, CUgraphExec exec, CUstream stream,
 		if (!pool_take_graph(device, held.bytes, &granted))
 			return CUDA_OUT_OF_MEMORY;
 	}
+	bool allowed = upload || gate_begin_graph(stream, per_thread);
+	CUresult result = allowed ? real(exec, stream) : CUDA_DEVICE_UNAVAILABLE;
 	if (!upload)
-		gate_pass_graph(stream, per_thread);
-	CUresult result = real(exec, stream);
+		gate_end_graph();
 	if (allocates)
 		pool_settle_graph(device, granted);
 	return result;

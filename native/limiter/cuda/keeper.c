@@ -71,12 +71,18 @@ static void end_turn(struct gate *gate, uint64_t idle_since)
 	STORE(gate->until, 0);
 	gate->state = GATE_CLOSING;
 	uint64_t started = clock_now();
-	ask_drain(gate);
-	while (gate->done != gate->wanted && !gate->stopping) {
-		gate_deadline(&gate->work, &gate->lock, clock_now() + STEP_NS);
-		uint64_t now = clock_now();
-		if (gate->done == gate->wanted || gate->stopping)
+	bool asked = false;
+	while (!gate->stopping) {
+		if (!asked && !gate->launching) {
+			ask_drain(gate);
+			asked = true;
+		}
+		if (asked && gate->done == gate->wanted)
 			break;
+		gate_deadline(&gate->work, &gate->lock, clock_now() + STEP_NS);
+		if (asked && gate->done == gate->wanted)
+			break;
+		uint64_t now = clock_now();
 		lease_charge(&gate->turn, now);
 		if (now - started < PATIENCE_NS)
 			lease_prolong(&gate->turn, now);

@@ -13,7 +13,8 @@
 	EXPORT CUresult symbol parameters                                                                               \
 	{                                                                                                               \
 		NEED_REAL(symbol);                                                                                      \
-		gate_pass(stream, per_thread);                                                                          \
+		if (!gate_pass(stream, per_thread))                                                                     \
+			return CUDA_DEVICE_UNAVAILABLE;                                                                 \
 		return REAL(symbol)(__VA_ARGS__);                                                                       \
 	}
 LAUNCH(cuLaunchKernel, false, stream, KERNEL, function, gx, gy, gz, bx, by, bz, shared, stream, parameters, extra)

@@ -1,0 +1,171 @@
+"""Every kind of launch waits for its turn, and captures are left alone."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+_SPEC = importlib.util.spec_from_file_location("drivertypes", Path(__file__).with_name("drivertypes.py"))
+assert _SPEC is not None and _SPEC.loader is not None
+drivertypes = importlib.util.module_from_spec(_SPEC)
+_SPEC.loader.exec_module(drivertypes)
+
+# Launches for a second in one of the ways; each launch is 2 ms of work, 20 percent are allowed.
+LOOP = """
+context()
+function, stream = kernel(2000), c_void_p()
+call("cuStreamCreate", byref(stream), 1)
+def graph_of(count):
+    graph, execution = c_void_p(), c_void_p()
+    call("cuStreamBeginCapture_v2", stream, 0)
+    for _ in range(count):
+        assert launch(function, stream) == 0
+    call("cuStreamEndCapture", stream, byref(graph))
+    call("cuGraphInstantiateWithFlags", byref(execution), graph, c_uint64(0))
+    return execution
+one = graph_of(1)
+config = Config((1, 1, 1), (1, 1, 1), 0, stream)
+shape = (1, 1, 1, 1, 1, 1, 0)
+ways = {
+    "kernel": lambda: code_of("cuLaunchKernel", function, *shape, stream, None, None),
+    "kernel_ptsz": lambda: code_of("cuLaunchKernel_ptsz", function, *shape, None, None, None),
+    "kernel_ex": lambda: code_of("cuLaunchKernelEx", byref(config), function, None, None),
+    "kernel_ex_ptsz": lambda: code_of("cuLaunchKernelEx_ptsz", byref(config), function, None, None),
+    "cooperative": lambda: code_of("cuLaunchCooperativeKernel", function, *shape, stream, None),
+    "cooperative_ptsz": lambda: code_of("cuLaunchCooperativeKernel_ptsz", function, *shape, stream, None),
+    "graph": lambda: code_of("cuGraphLaunch", one, stream),
+    "graph_ptsz": lambda: code_of("cuGraphLaunch_ptsz", one, stream),
+}
+"""
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        "kernel",
+        "kernel_ptsz",
+        "kernel_ex",
+        "kernel_ex_ptsz",
+        "cooperative",
+        "cooperative_ptsz",
+        "graph",
+        "graph_ptsz",
+    ],
+)
+def test_every_kind_of_launch_is_held_to_the_limit(machine, way) -> None:
+    got = machine.run(
+        drivertypes.TYPES
+        + LOOP
+        + f"""
+count, start = 0, time.monotonic()
+while time.monotonic() < start + 0.8:
+    assert ways["{way}"]() == 0
+    count += 1
+call("cuCtxSynchronize")
+answer(100 * count * 0.002 / (time.monotonic() - start))
+""",
+        machine.share("a", core=20),
+    )
+    # What was saved before the first launch, a quantum, counts in so short a time.
+    assert 12 < got < 26
+
+
+def test_launches_by_name_and_version_are_held_too(machine) -> None:
+    got = machine.run(
+        drivertypes.TYPES
+        + LOOP
+        + """
+found = c_void_p()
+call("cuGetProcAddress_v2", b"cuLaunchKernel", byref(found), 12000, c_uint64(0), None)
+by_name = ctypes.CFUNCTYPE(c_int, c_void_p, *[c_uint] * 7, c_void_p, c_void_p, c_void_p)(found.value)
+count, start = 0, time.monotonic()
+while time.monotonic() < start + 0.8:
+    assert by_name(function.value, *shape, stream.value, None, None) == 0
+    count += 1
+call("cuCtxSynchronize")
+answer(100 * count * 0.002 / (time.monotonic() - start))
+""",
+        machine.share("a", core=20),
+    )
+    assert 12 < got < 26
+
+
+def test_a_capture_is_neither_held_back_nor_spoilt(machine) -> None:
+    """It goes on while turns end and the GPU is waited for, in the same process and context."""
+    seen = machine.run(
+        drivertypes.TYPES
+        + LOOP
+        + """
+other, graph = c_void_p(), c_void_p()
+call("cuStreamCreate", byref(other), 1)
+for _ in range(30):
+    launch(function, other)  # in debt: the next turn is far away
+begin = time.monotonic()
+call("cuStreamBeginCapture_v2", stream, 0)
+began = time.monotonic()
+for _ in range(500):
+    assert launch(function, stream) == 0
+captured = time.monotonic() - began
+for _ in range(20):
+    launch(function, other)
+call("cuStreamEndCapture", stream, byref(graph))
+answer([captured < 0.1, bool(graph.value)])
+""",
+        machine.share("a", core=30),
+    )
+    assert seen == [True, True]
+
+
+def test_a_long_graph_is_paid_back(machine) -> None:
+    got = machine.run(
+        drivertypes.TYPES
+        + LOOP
+        + """
+long = graph_of(100)  # 200 ms
+start = time.monotonic()
+for _ in range(3):
+    call("cuGraphLaunch", long, stream)
+call("cuCtxSynchronize")
+answer(100 * 0.6 / (time.monotonic() - start))
+""",
+        machine.share("a", core=40),
+    )
+    # Three turns of 200 ms with two pauses of 300 ms between them: 600 of 1,200 ms.
+    assert 42 < got < 55
+
+
+def test_a_context_that_ends_takes_no_turn_along(machine) -> None:
+    seen = machine.run(
+        """
+        codes = []
+        for _ in range(20):
+            handle = context()
+            function = kernel(1000)
+            codes += [launch(function) for _ in range(5)]
+            codes.append(code_of("cuCtxDestroy_v2", handle))
+        answer(sum(codes))
+        """,
+        machine.share("a", core=50),
+    )
+    assert seen == 0
+
+
+def test_a_process_that_ends_gives_its_turn_to_others_at_once(machine) -> None:
+    first, second = machine.share("first", core=50), machine.share("second", core=50)
+    machine.run("context(); launch(kernel(10)); call('cuCtxSynchronize')", first)
+    took = machine.run(
+        "context(); f = kernel(10); t = time.monotonic(); launch(f); answer(time.monotonic() - t)", second
+    )
+    assert took < 0.09
+
+
+def test_waiting_is_counted_as_held_back(machine) -> None:
+    machine.run(
+        "context(); f = kernel(10_000)\nfor _ in range(10): launch(f)\ncall('cuCtxSynchronize')",
+        machine.share("a", core=20),
+    )
+    totals = machine.store.read("a").totals[0]
+    assert 80e6 < totals.gpu_ns < 140e6
+    assert totals.held_back_ns > 200e6
