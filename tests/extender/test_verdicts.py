@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from gpuplane.errors import Retryable
 from gpuplane.scheduler.policies import Chosen, Policies
-from gpuplane.scheduler.verdicts import UNKNOWN, Verdicts
+from gpuplane.scheduler.verdicts import FITS, UNKNOWN, Lacking, Verdicts
 from gpuplane.sharing import Ask, Assignment, Gpu, Ledger, Part, Request
 from gpuplane.sharing.placement import Placement, Refusal, place
 
@@ -65,18 +65,17 @@ def test_answers_are_those_of_placement(asked: list, history: list, name: str) -
                 for node in ("n1", "n2", "n3"):
                     state = ledger.node(node)
                     if state is None:
-                        assert answers.lack(node) == UNKNOWN and answers.hopeless(node)
+                        assert answers.lacking(node) == Lacking(UNKNOWN, hopeless=True)
                         continue
                     expected = place(state, request, *policies.of(request))
                     if isinstance(expected, Refusal):
-                        assert answers.lack(node) == expected.reason
                         assert answers.value(node) == float("-inf")
                         whole = ledger_of(state.gpus).node(node)
                         assert whole is not None
                         alone = place(whole, request, *policies.of(request))
-                        assert answers.hopeless(node) == isinstance(alone, Refusal)
+                        assert answers.lacking(node) == Lacking(expected.reason, isinstance(alone, Refusal))
                     else:
-                        assert answers.lack(node) == ""
+                        assert answers.lacking(node) is FITS
                         assert answers.value(node) == expected.value
                         assert isinstance(answers.place(node), Placement)
 

@@ -42,6 +42,7 @@ class Cluster:
         self.usage = Usage()
         self.naming = Naming()
         self.by_uid: dict[str, KeptPod] = {}
+        self.ready: set[str] = set()
         self.on_pod: list[Callable[[str, KeptPod | None], None]] = []
         self.on_freed: list[Callable[[str, str], None]] = []
         self.guessed: set[str] = set()
@@ -83,10 +84,9 @@ class Cluster:
 
     def unusable(self, name: str) -> str:
         """Why nothing may be put on a node, whatever is free there; empty when it may."""
-        node = self.node(name)
-        if node is None:
-            return "the node is not known"
-        return "" if node.ready else "the node is not Ready"
+        if name in self.ready:
+            return ""
+        return "the node is not known" if self.nodes.get(name) is None else "the node is not Ready"
 
     def shown(self, uid: str) -> str:
         """A pod's name for people."""
@@ -126,7 +126,11 @@ class Cluster:
         about = new or old
         assert about is not None
         name = about.metadata.name
-        was_ready = isinstance(old, KeptNode) and old.ready
+        was_ready = name in self.ready
+        if isinstance(new, KeptNode) and new.ready:
+            self.ready.add(name)
+        else:
+            self.ready.discard(name)
         if isinstance(new, KeptNode):
             self.usage.set_place(name, place_of(new, self.naming))
         elif self.nodes.get(name) is None:

@@ -24,7 +24,7 @@ from gpuplane.scheduler.cluster import Cluster
 from gpuplane.scheduler.kept import KeptPod, keep_pod
 from gpuplane.scheduler.policies import Policies
 from gpuplane.scheduler.quota import Check, NamespaceQuota
-from gpuplane.scheduler.verdicts import Answers, Verdicts
+from gpuplane.scheduler.verdicts import FITS, Answers, Verdicts
 from gpuplane.sharing import Request, request_of
 from gpuplane.sharing.placement import Placement
 
@@ -144,16 +144,19 @@ class Filtering:
 
     def _sort(self, pod: KeptPod, names: Iterable[str]) -> Sorted:
         found = Sorted([], {}, {})
-        check, answers, unusable = self.check(pod), self.answers(pod.request), self._cluster.unusable
+        check, answers, ready = self.check(pod), self.answers(pod.request), self._cluster.ready
+        known, kept = answers.known, found.kept
         for name in names:
-            if why := unusable(name):
+            # NB: thousands of turns in every filter.
+            lacking = known.get(name) or answers.lacking(name)
+            if lacking is FITS and name in ready and (check.unlimited or not check(name).reason):
+                kept.append(name)
+            elif why := self._cluster.unusable(name):
                 found.unresolvable[name] = why
             elif (verdict := check(name)).reason:
                 (found.failed if verdict.passes else found.unresolvable)[name] = verdict.reason
-            elif why := answers.lack(name):
-                (found.unresolvable if answers.hopeless(name) else found.failed)[name] = why
             else:
-                found.kept.append(name)
+                (found.unresolvable if lacking.hopeless else found.failed)[name] = lacking.reason
         return found
 
     def _claim(self, pod: KeptPod, node: str) -> None:
@@ -176,7 +179,7 @@ class Filtering:
         values = {name: answers.value(name) for name in args.names}
         scores = {name: answers.score(value) * (wire.MAX_SCORE - 1) // 100 for name, value in values.items()}
         best = max(values, key=values.__getitem__, default="")
-        if best and not answers.lack(best):
+        if best and answers.lacking(best) is FITS:
             scores[best] = wire.MAX_SCORE
             self._claim(pod, best)
         return wire.priorities(scores)

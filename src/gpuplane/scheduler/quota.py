@@ -217,6 +217,7 @@ class Check:
     """One pod against its namespace's quota, node by node; what is the same for many nodes is found out once."""
 
     def __init__(self, quota: NamespaceQuota | None, usage: Usage, namespace: str, pod: str, core: int) -> None:
+        self.unlimited = quota is None
         self._quota = quota
         self._usage = usage
         self._namespace = namespace

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 from collections import OrderedDict
+from collections.abc import Mapping
 from typing import Final
 
 import msgspec
@@ -19,7 +20,6 @@ from gpuplane.sharing import Gpu, Ledger, NodeState, Request, empty
 from gpuplane.sharing.placement import Placement, Policy, Refusal, place
 from gpuplane.sharing.placement.fit import find, rate, usable_gpus
 from gpuplane.sharing.placement.lacking import refusal
-from gpuplane.sharing.placement.room import memory_of
 
 _REQUESTS: Final = 64
 _NEVER: Final = float("-inf")
@@ -28,13 +28,36 @@ Hardware = tuple[tuple[str, int, bool], ...]
 """(model, memory, usable) of each GPU: what decides whether an empty node would do."""
 
 
+class Lacking(msgspec.Struct, frozen=True):
+    """Why a pod does not fit a node; no `reason` where it does. `hopeless`: not even if the node's other pods went."""
+
+    reason: str = ""
+    hopeless: bool = False
+
+
+FITS: Final = Lacking()
+_UNKNOWN: Final = Lacking(UNKNOWN, hopeless=True)
+
+
+class _Room(msgspec.Struct, frozen=True, gc=False):
+    """What matters of a node to a pod with one container and no selectors: `whole` GPUs free of `usable` ones, and the
+    (core, memory) of shares that can be had, without those that are less in both.
+    """
+
+    state: NodeState
+    usable: int
+    whole: int
+    shares: tuple[tuple[int, int], ...]
+
+
 class _Known(msgspec.Struct):
     revision: int
     policies: int  # version of the policies that `values` are by
-    lacks: dict[str, str] = {}  # by node: why not, "" where it fits
+    lacks: dict[str, Lacking] = {}  # by node
     values: dict[str, float] = {}
     words: dict[tuple[int, int, int], str] = {}  # for one container: by what the refusal's words depend on
     hopeless: dict[Hardware, bool] = {}
+    lackings: dict[tuple[str, bool], Lacking] = {}  # one object for all equal ones
 
 
 class Verdicts:
@@ -45,6 +68,7 @@ class Verdicts:
         self._policies = policies
         self._known: OrderedDict[Request, _Known] = OrderedDict()
         self._hardware: dict[str, tuple[tuple[Gpu, ...], Hardware]] = {}
+        self._rooms: dict[str, _Room] = {}
 
     def of(self, request: Request) -> Answers:
         version = self._policies.version
@@ -78,24 +102,52 @@ class Verdicts:
             known = self._hardware[state.name] = (state.gpus, found)
         return known[1]
 
+    def room(self, state: NodeState) -> _Room:
+        known = self._rooms.get(state.name)
+        if known is None or known.state is not state:
+            known = self._rooms[state.name] = _room(state)
+        return known
+
+
+def _room(state: NodeState) -> _Room:
+    usable = usable_gpus(state, _ANY)
+    shares: list[tuple[int, int]] = []
+    for share in sorted({(state.core[at], state.memory[at]) for at in usable}, reverse=True):
+        if not shares or share[1] > shares[-1][1]:
+            shares.append(share)
+    return _Room(state, len(usable), sum(state.core[at] == state.scale for at in usable), tuple(shares))
+
+
+_ANY: Final = Request()
+
 
 class Answers:
-    """Placement's answers about one request, node by node."""
+    """Placement's answers about one request, node by node. `known` are those that need not be asked for."""
 
     def __init__(self, verdicts: Verdicts, known: _Known, request: Request, policy: Policy, gpu_policy: Policy) -> None:
         self._verdicts = verdicts
+        self.known: Mapping[str, Lacking] = known.lacks
         self._known = known
         self._request = request
         self._policy = policy
         self._gpu_policy = gpu_policy
-        self._single = len(request.asks) == 1
+        first = request.asks[0]
+        self._short = len(request.asks) == 1 and not request.selects and bool(first.gpus or first.memory_mib)
 
-    def lack(self, node: str) -> str:
-        """Why the pod does not fit the node as it is; empty when it does."""
+    def lacking(self, node: str) -> Lacking:
+        """Why the pod does not fit the node as it is."""
         known = self._known.lacks.get(node)
         if known is None:
             state = self._verdicts.state(node)
-            known = self._known.lacks[node] = UNKNOWN if state is None else self._lack(state)
+            if state is None:
+                return _UNKNOWN  # not remembered: anybody may ask about a million names
+            reason = self._reason(state)
+            if reason:
+                key = (reason, self._hopeless(state))
+                known = self._known.lackings.setdefault(key, Lacking(*key))
+            else:
+                known = FITS
+            self._known.lacks[node] = known
         return known
 
     def value(self, node: str) -> float:
@@ -111,43 +163,35 @@ class Answers:
         """A value as 0-100."""
         return 0 if value == _NEVER else self._policy.score(value)
 
-    def hopeless(self, node: str) -> bool:
-        """Whether the pod would not fit even if the node's other pods went."""
-        state = self._verdicts.state(node)
-        if state is None:
-            return True
-        if self._request.uuids or self._request.not_uuids:
-            return isinstance(find(empty(node, state.gpus, state.scale), self._request, self._gpu_policy), Refusal)
-        hardware = self._verdicts.hardware(state)
-        known = self._known.hopeless.get(hardware)
-        if known is None:
-            found = find(empty(node, state.gpus, state.scale), self._request, self._gpu_policy)
-            known = self._known.hopeless[hardware] = isinstance(found, Refusal)
-        return known
-
     def place(self, node: str) -> Placement | Refusal:
         """What the pod would hold on the node, decided now."""
         state = self._verdicts.state(node)
         return Refusal(UNKNOWN) if state is None else place(state, self._request, self._policy, self._gpu_policy)
 
-    def _lack(self, state: NodeState) -> str:
-        if not self._single:
+    def _hopeless(self, state: NodeState) -> bool:
+        by_place = self._request.uuids or self._request.not_uuids
+        hardware = self._verdicts.hardware(state)
+        known = None if by_place else self._known.hopeless.get(hardware)
+        if known is None:
+            found = find(empty(state.name, state.gpus, state.scale), self._request, self._gpu_policy)
+            known = isinstance(found, Refusal)
+            if not by_place:
+                self._known.hopeless[hardware] = known
+        return known
+
+    def _reason(self, state: NodeState) -> str:
+        if not self._short:
             found = find(state, self._request, self._gpu_policy)
             return sys.intern(found.reason) if isinstance(found, Refusal) else ""
-        ask, usable, core = self._request.asks[0], usable_gpus(state, self._request), state.core
-        free = 0
+        ask, room = self._request.asks[0], self._verdicts.room(state)
         if ask.gpus:
-            free = sum([core[at] == state.scale for at in usable])
-            if free >= ask.gpus:
+            if room.whole >= ask.gpus:
                 return ""
         else:
-            size, asked, memory = ask.core, ask.memory_mib, state.memory
-            for at in usable:
-                if core[at] >= size and memory[at] >= (asked or memory_of(state, ask, at)):
+            for core, memory in room.shares:
+                if core >= ask.core and memory >= ask.memory_mib:
                     return ""
-        if self._request.selects:
-            return refusal(state, self._request, details=False).reason
-        key = (len(state.gpus), len(usable), free)
+        key = (len(state.gpus), room.usable, room.whole if ask.gpus else 0)
         words = self._known.words.get(key)
         if words is None:
             words = self._known.words[key] = refusal(state, self._request, details=False).reason

@@ -22,6 +22,7 @@ from gpuplane.kube import Client, Clock, TokenBucket
 from gpuplane.scheduler.cluster import Cluster
 from gpuplane.scheduler.filtering import Filtering
 from gpuplane.scheduler.kept import KeptPod
+from gpuplane.scheduler.verdicts import FITS
 
 log = logging.getLogger("gpuplane.scheduler")
 GATHER_SECONDS: Final = 0.1  # several shares that become free together are one touch
@@ -93,7 +94,7 @@ class Waker:
                 continue
             tried.add(key)
             try:
-                if not filtering.check(pod)(node).reason and not filtering.answers(pod.request).lack(node):
+                if not filtering.check(pod)(node).reason and filtering.answers(pod.request).lacking(node) is FITS:
                     return True
             except Retryable:
                 return False  # quotas are not known
