@@ -50,10 +50,12 @@ def test_several_dialects_are_the_same_silicon() -> None:
     assert free(kept) == ((0, 60), (0, 14_336))
 
 
-def test_a_whole_gpu_of_gpu_admission_holds_all_memory() -> None:
+def test_what_gpu_admission_s_annotations_do_not_say_of_memory_is_held_all_the_same() -> None:
     kept = ledger()
     kept.hold("p", "n", Assignment({"a": (Part("", 0, 100, 0),)}, node="n"))
-    assert free(kept)[1] == (0, 16_384)
+    kept.hold("q", "n", Assignment({"a": (Part("", 1, 50, 0),)}, node="n"))
+    assert free(kept)[1] == (0, 8192)
+    assert violations(kept) == []
 
 
 def test_a_reservation_counts_at_once_and_falls_without_trace() -> None:

@@ -10,7 +10,7 @@ from sharing_examples import container, init, pod, sidecar
 from gpuplane import names
 from gpuplane.api.codes import CODES
 from gpuplane.errors import InvalidInput
-from gpuplane.sharing import Ask, Request, findings, findings_of_object, matches, request_of
+from gpuplane.sharing import Request, findings, findings_of_object, kind_of, matches, request_of
 
 
 def asks(request: Request) -> list[tuple[str, int, int, str]]:
@@ -195,5 +195,10 @@ def test_equal_limits_and_requests_are_as_gpu_manager_s_users_write_them() -> No
     assert findings(pod(asking)) == []
 
 
-def test_asks_are_hashable_keys() -> None:
-    assert len({Ask("a", 10), Ask("a", 10), Ask("a", 20)}) == 2
+def test_requests_of_one_kind_differ_in_names_alone() -> None:
+    one, other = (request_of(pod(container(name, core=200), container("x"))) for name in ("a", "b"))
+    whole = request_of(pod(container("a", gpu=2)))
+    assert one != other
+    assert kind_of(one) == kind_of(other) == kind_of(whole)
+    assert kind_of(one) != kind_of(request_of(pod(container("a", gpu=1))))
+    assert kind_of(one) != kind_of(request_of(pod(container("a", gpu=2), **{names.GPU_MODELS_ANNOTATION: "T4"})))

@@ -227,8 +227,7 @@ class Ledger:
         for (uuid, index), (core, memory) in hold.assignment.held().items():
             position = by_uuid.get(uuid) if uuid else by_index.get(index)
             if position is not None:
-                # A whole GPU comes with its memory, also where the annotation does not know how much that is.
-                memory = max(memory, node.gpus[position].memory_mib) if core >= self.scale else memory
+                memory = _memory(node.gpus[position], core, memory, self.scale)
                 counted.append((position, core, memory))
                 node.core[position] += core
                 node.memory[position] += memory
@@ -245,6 +244,16 @@ class Ledger:
     def _forget(self, name: str, node: _Node) -> None:
         if not node.known and not node.pods:
             del self._nodes[name]
+
+
+def _memory(gpu: Gpu, core: int, memory_mib: int, scale: int) -> int:
+    """MiB held of a GPU, also where an annotation, as gpu-admission's, does not know how much the GPU has.
+
+    A whole GPU comes with all of its memory, a share that names none with the part that goes with its core.
+    """
+    if core >= scale:
+        return max(memory_mib, gpu.memory_mib)
+    return memory_mib or gpu.memory_mib * core // scale
 
 
 def _state(name: str, node: _Node, scale: int) -> NodeState:
@@ -279,8 +288,7 @@ def violations(ledger: Ledger) -> list[str]:
                 wrong.append(f"{pod} holds {core}% of GPU {uuid or index}, which {name} does not have")
                 continue
             held = sums[name][found[0]]
-            whole = state.gpus[found[0]].memory_mib if core >= ledger.scale else 0
-            sums[name][found[0]] = held[0] + core, held[1] + max(memory, whole)
+            sums[name][found[0]] = held[0] + core, held[1] + _memory(state.gpus[found[0]], core, memory, ledger.scale)
     for name, state in states.items():
         for gpu, (core, memory), free, left in zip(state.gpus, sums[name], state.core, state.memory, strict=True):
             at = f"{name}/{gpu.index}"

@@ -127,6 +127,20 @@ def request_of(pod: Pod) -> Request:
     )
 
 
+@lru_cache(maxsize=8192)
+def kind_of(request: Request) -> Request:
+    """The same request whoever asks it: without the names of containers and resources.
+
+    Two requests of one kind fit the same nodes and are worth the same there, so what was found for one holds for the
+    other.
+    """
+    asks = tuple(
+        Ask(str(at), ask.core, ask.memory_mib, ask.init, ask.sidecar, "", at, ask.scale)
+        for at, ask in enumerate(request.asks)
+    )
+    return msgspec.structs.replace(request, asks=asks)
+
+
 @lru_cache(maxsize=4096)
 def matches(model: str, wanted: str) -> bool:
     """Whether a GPU's model is what somebody calls `wanted`: each word of `wanted` is a word of the model.

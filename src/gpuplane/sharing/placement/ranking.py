@@ -17,7 +17,7 @@ import msgspec
 from gpuplane.sharing.ledger import Ledger
 from gpuplane.sharing.placement.fit import place, rate
 from gpuplane.sharing.placement.policy import Placement, Policy
-from gpuplane.sharing.request import Request
+from gpuplane.sharing.request import Request, kind_of
 
 _REQUESTS: Final = 512
 _NEVER: Final = float("-inf")
@@ -40,7 +40,7 @@ class Ranking:
 
     def best(self, request: Request) -> Placement | None:
         """Where the pod should go; None where it fits nowhere."""
-        values = self._values(request)
+        values = self._values(kind_of(request))
         most = max(values, default=_NEVER)
         if most == _NEVER:
             return None
