@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import os
+import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import yaml
 
 from gpuplane.api.core import Node, Pod
 from gpuplane.kube import Client, Informer, NotFound
 from gpuplane.simulator.cluster import ClusterHandle, NodeSpec
+from gpuplane.simulator.kubelet.containers.records import Record, is_running
 
 PATIENCE_SECONDS = 60.0
 MANIFESTS = Path(__file__).parents[3] / "shared" / "manifests"
@@ -101,6 +106,25 @@ class Cluster:
         log = await self.log(name)
         assert pod.status.phase == "Succeeded", f"{pod.status.message} {log}"
         return log
+
+    async def bind(self, pod: str, node: str, annotations: dict[str, str]) -> None:
+        """As the scheduler's extender does: one Binding with the assignment."""
+        target = {"apiVersion": "v1", "kind": "Node", "name": node}
+        body = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": pod, "annotations": annotations}}
+        path = f"/api/v1/namespaces/default/pods/{pod}/binding"
+        await self.client.request("POST", path, None, {**body, "target": target})
+
+    def process(self, name: str) -> int:
+        """The pid of one of the cluster's own processes, as `node-sim-1`."""
+        pid: int = json.loads((self.handle.directory / "run" / f"{name}.json").read_text())["pid"]
+        return pid
+
+    def kill_containers(self, node: str, prefix: str) -> None:
+        """kill -9 of the containers of pods whose names begin so."""
+        for path in (self.handle.directory / "nodes" / node / "containers").glob("*/record.json"):
+            record = msgspec.json.decode(path.read_bytes(), type=Record)
+            if record.pod.startswith(prefix) and record.pid and is_running(record):
+                os.kill(record.pid, signal.SIGKILL)
 
     async def log(self, pod: str) -> str:
         return (await self.client.request("GET", f"/api/v1/namespaces/default/pods/{pod}/log")).decode()

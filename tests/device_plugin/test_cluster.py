@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
 import sys
 import urllib.request
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import yaml
 
 from gpuplane.api.core import Deployment, Pod
 from gpuplane.api.gpunode import GPUNode
 from gpuplane.host import Host
+from gpuplane.limits import Store
+from gpuplane.sharing import Assignment, Part, request_of, to_annotations
 
 SHARES_OF_24_GIB = {"tencent.com/vcuda-core": 100, "tencent.com/vcuda-memory": 96}
 PATIENCE_SECONDS = 30.0
@@ -80,7 +85,7 @@ print(json.dumps(seen))
 
 
 def look(name: str, **limits: str) -> dict[str, Any]:
-    container = {"name": "main", "image": "python:3.11", "command": [sys.executable, "-c", LOOK]}
+    container: dict[str, Any] = {"name": "main", "image": "python:3.11", "command": [sys.executable, "-c", LOOK]}
     container["resources"] = {"limits": {f"tencent.com/vcuda-{key}": value for key, value in limits.items()}}
     spec = {"restartPolicy": "Never", "terminationGracePeriodSeconds": 0, "containers": [container]}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
@@ -125,7 +130,8 @@ async def test_metrics_by_gpu_managers_names(running: Any, manifests: Path) -> N
 
     async def get(path: str) -> str:
         with await asyncio.to_thread(urllib.request.urlopen, f"http://{plugin.status.pod_ip}:5678{path}") as answer:
-            return answer.read().decode()
+            text: str = answer.read().decode()
+            return text
 
     metrics = await get("/metric")
     who = 'container_name="gpu",namespace="default",node="shares",pod_name="part-card"'
@@ -145,3 +151,84 @@ async def test_a_machine_that_has_shares_from_the_start_gets_ready(running: Any)
     cluster = await running({"shares": "p40-ubuntu22"}, labels={"nvidia-device-enable": "enable"})
     await cluster.until(GPUNode, lambda nodes: [node for node in nodes if node.status.summary.stage == "ready"])
     await cluster.amounts("shares", SHARES_OF_24_GIB)
+
+
+SLEEP = ["sleep", "3600"]
+
+
+def share(name: str, *asks: tuple[int, int], scheduler: str = "nobody") -> dict[str, Any]:
+    """A pod that sleeps, with a container for each (core, memory units); nobody places it but the test."""
+    containers = [
+        {
+            "name": f"c{number}",
+            "image": "busybox",
+            "command": SLEEP,
+            "resources": {"limits": {"tencent.com/vcuda-core": core, "tencent.com/vcuda-memory": memory}},
+        }
+        for number, (core, memory) in enumerate(asks)
+    ]
+    spec = {"schedulerName": scheduler, "terminationGracePeriodSeconds": 0, "containers": containers}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
+
+
+async def test_the_assignment_of_the_binding_is_obeyed_whatever_restarts(running: Any) -> None:
+    """Two GPUs, and pods that ask alike: only their annotations tell them apart."""
+    cluster = await running({"shares": "l4-ubuntu24"}, labels={"nvidia-device-enable": "enable"})
+    await cluster.amounts("shares", {"tencent.com/vcuda-core": 200})
+    [node] = await cluster.client.list(GPUNode)
+    gpus = node.status.gpus
+    store = Store(cluster.root("shares") / "var/lib/gpuplane/limits")
+
+    async def place(name: str, *on: int) -> None:
+        made = await cluster.client.create(share(name, *((20, 8) for _ in on)), namespace="default")
+        pod = msgspec.convert(made, Pod)
+        parts: dict[str, tuple[Part, ...]] = {
+            f"c{n}": (Part(gpus[index].uuid, index, 20, 2048),) for n, index in enumerate(on)
+        }
+        said = to_annotations(Assignment(parts), request_of(pod), "shares", 1)
+        await cluster.bind(name, "shares", said)
+
+    async def held(name: str, *on: int) -> None:
+        assert await ended_up(name) == "Running"
+        found = {share.owner.container: share.limits.gpus for share in store.all() if share.owner.pod == name}
+        assert {name: gpu.uuid for name, [gpu] in found.items()} == {
+            f"c{n}": gpus[index].uuid for n, index in enumerate(on)
+        }
+        assert all(gpu.core == 20 and gpu.memory_bytes == 2 << 30 for [gpu] in found.values())
+
+    async def ended_up(name: str) -> str:
+        def there(pods: list[Pod]) -> str:
+            return next((p.status.phase for p in pods if p.metadata.name == name and p.status.phase != "Pending"), "")
+
+        phase: str = await cluster.pods(there)
+        return phase
+
+    async def again(name: str, on: int) -> None:
+        """As a ReplicaSet does: a kubelet without its plugin turns pods away, and another one is made."""
+        for attempt in range(100):
+            await place(f"{name}{attempt}", on)
+            if await ended_up(f"{name}{attempt}") == "Running":
+                await held(f"{name}{attempt}", on)
+                return
+            await cluster.delete(Pod, f"{name}{attempt}")
+        raise AssertionError("never")
+
+    await asyncio.gather(place("a", 1), place("b", 0, 1), place("c", 0), place("d", 1))
+    for name, on in (("a", (1,)), ("b", (0, 1)), ("c", (0,)), ("d", (1,))):
+        await held(name, *on)
+
+    cluster.kill_containers("shares", "nvidia-device-plugin")
+    await again("e", 0)
+    os.kill(cluster.process("kubelet-shares"), signal.SIGKILL)
+    await again("f", 1)
+    for socket in (cluster.root("shares") / "var/lib/kubelet/device-plugins").glob("tencent*"):
+        socket.unlink()
+    await again("g", 0)
+    await held("a", 1)
+
+    await place("h", 0)
+    await held("h", 0)
+    await place("i", 0)
+    assert await ended_up("i") == "Failed"
+    [pod] = [pod for pod in await cluster.client.list(Pod, "default") if pod.metadata.name == "i"]
+    assert f"20 of {gpus[0].uuid} are assigned, 0 are left" in pod.status.message

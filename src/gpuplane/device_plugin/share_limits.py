@@ -77,6 +77,7 @@ class ShareLimits:
             if (before.pod_uid, before.container) == (owner.pod_uid, owner.container):
                 owner = before  # a container that starts again is the same share as before
         self.store.write(share_name(ids), Limits((limit,)), owner)
+        self.store.vacate(share_name(ids))  # the kubelet starts a container only when the one before it has ended
         log.info("%s: %d%% core and %d MiB of GPU %d", name, part.core, part.memory_mib, part.index)
 
     def is_gone(self, lives: Callable[[str], bool]) -> Callable[[Share], bool]:

@@ -32,8 +32,6 @@ from gpuplane.sharing.findings import MEMORY_UNIT_MIB
 from gpuplane.sharing.node import empty
 from gpuplane.sharing.placement import Refusal, place
 from gpuplane.sharing.placement.tightest import Tightest
-from gpuplane.sharing.placement.topology import nearest
-from gpuplane.sharing.request import Ask
 
 log = logging.getLogger("gpuplane.device-plugin")
 
@@ -48,13 +46,6 @@ class Pods(Protocol):
     async def find(self, keys: Iterable[tuple[str, str]]) -> dict[tuple[str, str], Pod]: ...
 
     async def now(self, namespace: str, name: str) -> Pod | None: ...
-
-
-class Packing(Tightest):
-    """Shares on as few GPUs as possible; whole GPUs that are near each other."""
-
-    def choose(self, node: NodeState, ask: Ask, free: Sequence[int]) -> tuple[int, ...]:
-        return nearest(node.gpus, tuple(free), ask.gpus)
 
 
 class Steering:
@@ -184,7 +175,7 @@ class Steering:
         """What the node gives a pod that no extender has placed, beside what others hold."""
         request = request_of(pod)
         others = [one for one in shown if (one.namespace, one.pod) != _key(pod)]
-        placed = place(node_state(self._gpus, self._health, others), request, Packing())
+        placed = place(node_state(self._gpus, self._health, others), request, Tightest())
         if isinstance(placed, Refusal):
             raise Terminal(placed.reason, where="/".join(_key(pod)), cure="delete the pod; it is placed anew")
         log.info("%s has no assignment, so the node packs it by itself", "/".join(_key(pod)))

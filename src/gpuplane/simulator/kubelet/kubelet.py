@@ -106,7 +106,7 @@ class Kubelet:
         log.info("kubelet of %s: %s, containers with %s", self.machine.node_name, self.machine_facts.name,
                  {"root": "mount namespaces", "user": "user namespaces", "none": "rewritten paths"}[
                      self.machine.launcher.isolation.value])  # fmt: skip
-        resources = PodResources(self.devices, lambda: [worker.pod for worker in self.workers.values()])
+        resources = PodResources(self.devices, lambda: [worker.pod for worker in self.workers.values() if worker.known])
         self.port = await self._server.start(port=self.port)
         await self.devices.start()
         await resources.start(self.machine.root / names.KUBELET_DIR)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -103,9 +104,10 @@ class Machine:
 
     # -- pods ------------------------------------------------------------------------------------------------------
 
-    async def admit(self, pod: Pod) -> None:
-        """Gives a pod its devices, one pod at a time. Raises Rejected."""
+    async def admit(self, pod: Pod, begins: Callable[[], None]) -> None:
+        """Gives a pod its devices, one pod at a time; calls `begins` when its turn comes. Raises Rejected."""
         async with self._admission:
+            begins()
             await self.devices.allocate(pod)
 
     def forget(self, pod: Pod) -> None:

@@ -56,6 +56,7 @@ class PodWorker:
         self._written: dict[str, Any] | None = None
         self._failure: tuple[str, str] | None = None
         self._gone = False
+        self.known = False  # whether its turn to be admitted has come: before that, a kubelet shows it to nobody
         self._preparation = Preparation(machine, pod)
         machine.keep_ip(pod)
         for record in sorted(found, key=lambda r: r.attempt):
@@ -154,8 +155,12 @@ class PodWorker:
 
     # -- admission and adoption ------------------------------------------------------------------------------------
 
+    def _begins(self) -> None:
+        self.known = True
+
     async def _admit(self) -> None:
         pod = self.pod
+        self.known = bool(self.seen) or pod.metadata.deletion_timestamp is not None
         if pod.status.phase in ("Succeeded", "Failed"):
             self._failure = (pod.status.reason, pod.status.message) if pod.status.reason else None
             self.seen = self.seen or _past(pod)
@@ -163,7 +168,7 @@ class PodWorker:
         if self.seen or pod.metadata.deletion_timestamp is not None:
             return  # it was admitted by the kubelet before
         try:
-            await self.machine.admit(pod)
+            await self.machine.admit(pod, self._begins)
         except Rejected as rejected:
             self._failure = (rejected.reason, rejected.what)
             self.machine.events.warn(pod, rejected.reason, rejected.what)
