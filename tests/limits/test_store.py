@@ -106,6 +106,19 @@ def test_what_the_agent_writes_stands_beside_the_processs_own_words(tmp_path: Pa
     assert store.read("x").slots == ()
 
 
+def test_a_container_that_starts_again_finds_its_share_empty(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.write("x", limits(), ML)
+    tenant = store.read("x").tenant
+    for number in (0, 7):
+        write_slot(store, "x", number, 4711 + number, GIB)
+    store.write("x", limits(), ML)
+    store.vacate("x")
+    assert store.read("x").slots == () and store.read("x").tenant == tenant
+    with pytest.raises(FileNotFoundError):
+        store.vacate("y")
+
+
 def test_a_page_that_lies_about_its_slots_is_read_to_its_end(tmp_path: Path) -> None:
     store = Store(tmp_path)
     usage = store.write("x", limits(), ML) / "usage"

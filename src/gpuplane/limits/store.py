@@ -175,6 +175,14 @@ class Store:
                 os.pwrite(handle, bytes(sizeof(page.UsageSlot) - _WORD), offset + _WORD)
                 os.pwrite(handle, bytes(_WORD), offset)
 
+    def vacate(self, share: str) -> None:
+        """Empty all slots of a share whose container is about to start again, so that nobody of it lives.
+
+        Those that were before had another pid namespace, and the new ones could not judge them.
+        """
+        for slot in self.read(share).slots:
+            self.free(Freed(share, slot.number, slot.owner))
+
     def _poke(self, share: str, offset: int, value: int) -> None:
         with _opened(self.directory(share) / "usage", os.O_RDWR) as handle:
             os.pwrite(handle, value.to_bytes(_WORD, "little"), offset)
