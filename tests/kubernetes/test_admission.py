@@ -1,0 +1,236 @@
+"""Admission on a real API server: what it does with pods of old, in which order, and whom the policy stops.
+
+The webhook runs under its own account, as in its pod; a real API server on this machine reaches it by a URL.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import functools
+import json
+import os
+import socket
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from realkube.control_plane import ControlPlane
+from realkube.life import account_config, until
+
+from gpuplane import names
+from gpuplane.api.core import Namespace
+from gpuplane.cli.install import apply
+from gpuplane.kube import ApiError, Client, NotFound
+from gpuplane.operator.installation import installation, manifests, resource_of
+
+pytestmark = pytest.mark.timeout(300)
+NAMESPACE = names.OPERATOR_NAMESPACE
+OLD = Path(__file__).parents[1] / "admission" / "kubernetes-alpha"
+PODS = "/api/v1/namespaces/default/pods"
+TENANT, EXTENDER = "tenant", "gpuplane-scheduler"
+
+
+async def post(client: Client, path: str, body: dict[str, Any]) -> dict[str, Any]:
+    answer: dict[str, Any] = json.loads(await client.request("POST", path, None, body))
+    return answer
+
+
+async def refusal(client: Client, method: str, path: str, body: dict[str, Any], patch: str = "merge-patch") -> str:
+    """What the API server says to a request; empty when it is done."""
+    try:
+        kind = f"application/{patch}+json" if method == "PATCH" else "application/json"
+        await client.request(method, path, None, body, content_type=kind)
+    except ApiError as error:
+        return str(error)
+    return ""
+
+
+async def gone(client: Client, *pods: str) -> None:
+    for name in pods:
+        try:
+            await client.request("DELETE", f"{PODS}/{name}", None, {"gracePeriodSeconds": 0})
+        except NotFound:
+            continue
+
+
+def old(name: str) -> dict[str, Any]:
+    manifest: dict[str, Any] = yaml.safe_load((OLD / f"{name}.yaml").read_text())
+    manifest["spec"]["nodeSelector"] = {"example.com/nowhere": "true"}  # there are nodes of other tests
+    return manifest
+
+
+@pytest.fixture
+async def admin(control_plane: ControlPlane) -> AsyncIterator[Client]:
+    """The namespace and the policy on assignments; accounts of a tenant and of the extender that may do anything."""
+    async with Client.connect(control_plane.kubeconfig) as client:
+        made = [m for m in installation() if m["kind"] == "Namespace"] + manifests("shares")
+        for account in (TENANT, EXTENDER):
+            meta = {"name": account, "namespace": NAMESPACE}
+            made.append({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": meta})
+            made.append(
+                {
+                    "apiVersion": "rbac.authorization.k8s.io/v1",
+                    "kind": "ClusterRoleBinding",
+                    "metadata": {"name": f"test-{account}"},
+                    "roleRef": {
+                        "apiGroup": "rbac.authorization.k8s.io",
+                        "kind": "ClusterRole",
+                        "name": "cluster-admin",
+                    },
+                    "subjects": [{"kind": "ServiceAccount", "name": account, "namespace": NAMESPACE}],
+                }
+            )
+        made += [m for m in manifests("admission") if m["kind"] not in ("Deployment", "PodDisruptionBudget")]
+        webhooks = [m for m in made if "webhooks" in m]
+        for manifest in made:
+            if manifest not in webhooks:
+                await apply(client, manifest)
+        try:
+            yield client
+        finally:
+            await gone(client, "gpu-pod", "gpu-pod-affinity", "gpu-pod-libraries", "p", "never", "spelled")
+            for manifest in reversed(made):
+                resource, meta = resource_of(manifest), manifest["metadata"]
+                try:
+                    await client.delete(resource, meta["name"], meta.get("namespace"))
+                except NotFound:
+                    continue
+            await until("the namespace is gone", lambda: _is_gone(client, Namespace.RESOURCE.path(None, NAMESPACE)))
+
+
+async def _is_gone(client: Client, path: str) -> bool:
+    try:
+        await client.request("GET", path)
+    except NotFound:
+        return True
+    return False
+
+
+@pytest.fixture
+async def webhook(control_plane: ControlPlane, admin: Client) -> AsyncIterator[None]:
+    """The webhook, fail closed, in the path of the API server."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    for manifest in copy.deepcopy([m for m in manifests("admission") if "webhooks" in m]):
+        for hook in manifest["webhooks"]:
+            path = hook["clientConfig"].pop("service")["path"]
+            hook["clientConfig"]["url"] = f"https://localhost:{port}{path}"
+            hook["failurePolicy"] = "Fail"
+        await admin.apply(manifest, "test", resource=resource_of(manifest))
+    config = await account_config(control_plane, admin, NAMESPACE, names.ADMISSION_NAME)
+    command = [sys.executable, "-m", "gpuplane", "run", "admission", "--port", str(port), "--kubeconfig", str(config)]
+    process = await asyncio.create_subprocess_exec(*command, env={**os.environ, "POD_NAMESPACE": NAMESPACE})
+    try:
+        # The first certificate, and the API server's knowing of it.
+        probe = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "never"}, "spec": share("150")}
+        await until("the webhook answers", lambda: _answers(admin, probe))
+        yield
+    finally:
+        process.terminate()
+        async with asyncio.timeout(30):
+            await process.wait()
+
+
+async def _answers(client: Client, probe: dict[str, Any]) -> bool:
+    return "GP201" in await refusal(client, "POST", PODS, probe)
+
+
+def share(core: str) -> dict[str, Any]:
+    limits = {names.VCUDA_CORE: core}
+    selector = {"example.com/nowhere": "true"}
+    return {"containers": [{"name": "c", "image": "i", "resources": {"limits": limits}}], "nodeSelector": selector}
+
+
+async def test_without_the_webhook_the_old_resource_is_stored_and_means_nothing(admin: Client) -> None:
+    stored = await post(admin, PODS, old("gpu-pod"))
+    limits = [container["resources"]["limits"] for container in stored["spec"]["containers"]]
+    assert limits == [{names.ALPHA_GPU: "2"}, {names.ALPHA_GPU: "3"}]
+    # Only the annotation hides from validation what a label's value may not be.
+    spelled = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "spelled"}, "spec": share("10")}
+    spelled["spec"]["nodeSelector"] = {names.ALPHA_GPU_NAME_LABEL: "Tesla K80"}
+    assert "Invalid value" in await refusal(admin, "POST", PODS, spelled)
+
+
+async def test_mutation_comes_before_validation(admin: Client, webhook: None) -> None:
+    for name in ("gpu-pod", "gpu-pod-affinity", "gpu-pod-libraries"):
+        manifest = old(name)
+        if name == "gpu-pod":
+            # A value that validation refuses is put right in time.
+            manifest["spec"]["nodeSelector"][names.ALPHA_GPU_NAME_LABEL] = "Tesla K80"
+        stored = await post(admin, PODS, manifest)
+        for container in stored["spec"]["containers"]:
+            resources = container["resources"]
+            assert set(resources["limits"]) == set(resources["requests"]) == {names.GPU_RESOURCE}
+        if name == "gpu-pod":
+            assert stored["spec"]["nodeSelector"][names.ALPHA_GPU_NAME_LABEL] == "Tesla-K80"
+        if name == "gpu-pod-affinity":
+            node = stored["spec"]["affinity"]["nodeAffinity"]
+            (term,) = node["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+            assert term["matchExpressions"][0]["values"] == ["Tesla-K80", "Tesla-P100"]
+        # The manifest again, as kubectl apply merges it: no change, and no refusal.
+        path = f"{PODS}/{name}"
+        assert await refusal(admin, "PATCH", path, manifest, "strategic-merge-patch") == "", name
+        again = json.loads(await admin.request("GET", path))
+        assert again["spec"] == stored["spec"]
+
+
+async def test_what_can_never_run_is_refused(admin: Client, webhook: None) -> None:
+    never = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "never"}, "spec": share("150")}
+    said = await refusal(admin, "POST", PODS, never)
+    assert 'admission webhook "pods.validate.gpuplane.dev" denied the request: GP201' in said
+    await post(admin, PODS, {**never, "metadata": {"name": "p"}, "spec": share("50")})
+
+
+@pytest.mark.parametrize("annotation", [names.ASSIGNMENT_ANNOTATION, f"{names.PREDICATE_INDEX_PREFIX}0"])
+async def test_only_the_extender_says_what_a_pod_holds(
+    control_plane: ControlPlane, admin: Client, annotation: str
+) -> None:
+    tenants = await account_config(control_plane, admin, NAMESPACE, TENANT)
+    extenders = await account_config(control_plane, admin, NAMESPACE, EXTENDER)
+    body = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": share("50")}
+    forged = {"metadata": {"annotations": {annotation: "{}"}}}
+    binding = {
+        "apiVersion": "v1",
+        "kind": "Binding",
+        "metadata": {"name": "p", **forged["metadata"]},
+        "target": {"kind": "Node", "name": "nowhere"},
+    }
+    async with Client.connect(tenants) as tenant, Client.connect(extenders) as extender:
+        await post(tenant, PODS, body)
+        another = {**body, "metadata": {"name": "never", **forged["metadata"]}}
+        attempt = functools.partial(refusal, tenant, "POST", f"{PODS}?dryRun=All", another)
+        await until("the policy is in force", attempt)
+        for method, path, what in (
+            ("POST", PODS, another),
+            ("PATCH", f"{PODS}/p", forged),
+            ("PATCH", f"{PODS}/p/status", forged),
+            ("POST", f"{PODS}/p/binding", binding),
+            ("POST", "/api/v1/namespaces/default/bindings", binding),
+        ):
+            assert "gpuplane-own-assignment" in await refusal(tenant, method, path, what), path
+        assert await refusal(tenant, "PATCH", f"{PODS}/p", {"metadata": {"labels": {"a": "b"}}}) == ""
+        assert await refusal(extender, "POST", f"{PODS}/p/binding", binding) == ""
+        for client in (tenant, extender, admin):
+            for path in (f"{PODS}/p", f"{PODS}/p/status"):
+                for value in ("{1}", None):
+                    changed = {"metadata": {"annotations": {annotation: value}}}
+                    assert "gpuplane-own-assignment" in await refusal(client, "PATCH", path, changed)
+        pod = json.loads(await admin.request("GET", f"{PODS}/p"))
+        assert pod["metadata"]["annotations"] == {annotation: "{}"}
+
+
+async def test_the_expressions_have_no_type_errors(admin: Client) -> None:
+    """The API server checks the types of a policy's expressions when it stores it."""
+
+    async def checked() -> Any:
+        path = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies/gpuplane-own-assignment"
+        status = json.loads(await admin.request("GET", path)).get("status") or {}
+        return status if "observedGeneration" in status else None
+
+    status = await until("the controller manager has looked at the policy", checked)
+    warnings = (status.get("typeChecking") or {}).get("expressionWarnings") or []
+    assert not warnings, warnings
