@@ -11,9 +11,14 @@ from hypothesis import strategies as st
 
 from gpuplane.toolkit.toml_edit import literal
 
-PLUGINS = {1: "cri", 2: "io.containerd.grpc.v1.cri", 3: "io.containerd.cri.v1.runtime"}
+PLUGINS = {
+    1: "cri",
+    2: "io.containerd.grpc.v1.cri",
+    3: "io.containerd.cri.v1.runtime",
+    4: "io.containerd.cri.v1.runtime",
+}
 # Which containerd reads which version of its configuration.
-RELEASES = {1: ["1.6.9", "1.7.2"], 2: ["1.6.9", "1.7.28", "2.0.5", "2.1.4"], 3: ["2.0.5", "2.1.4"]}
+RELEASES = {1: ["1.6.9", "1.7.2"], 2: ["1.6.9", "1.7.28", "2.0.5", "2.1.4"], 3: ["2.0.5", "2.1.4"], 4: ["2.3.0"]}
 WORDS = st.sampled_from(["root", "state", "debug", "a b", "é", "a-b_1", "sandbox_image"])
 VALUES = st.one_of(
     st.text(max_size=6).filter(lambda text: "set by gpuplane" not in text),
@@ -73,7 +78,7 @@ def toml(draw: st.DrawFn, data: dict[str, Any], top: list[str]) -> str:
 @st.composite
 def containerd(draw: st.DrawFn) -> tuple[str, str]:
     """What the Node says of its runtime, and the runtime's configuration."""
-    version = draw(st.sampled_from([1, 2, 3]))
+    version = draw(st.sampled_from([1, 2, 3, 4]))
     top = [] if version == 1 and draw(st.booleans()) else [f"version = {version}"]
     top += [f"{literal(k)} = {literal(v)}" for k, v in draw(st.dictionaries(WORDS, VALUES, max_size=2)).items()]
     if draw(st.booleans()):

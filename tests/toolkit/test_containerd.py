@@ -61,8 +61,11 @@ def merged(files: dict[str, str], plugin: str) -> dict[str, Any]:
     return table
 
 
-@pytest.mark.parametrize(("number", "plugin"), [(2, "io.containerd.grpc.v1.cri"), (3, "io.containerd.cri.v1.runtime")])
-def test_versions_2_and_3_get_a_drop_in_with_the_whole_table(number: int, plugin: str) -> None:
+@pytest.mark.parametrize(
+    ("number", "plugin"),
+    [(2, "io.containerd.grpc.v1.cri"), (3, "io.containerd.cri.v1.runtime"), (4, "io.containerd.cri.v1.runtime")],
+)
+def test_versions_2_to_4_get_a_drop_in_with_the_whole_table(number: int, plugin: str) -> None:
     text = V2.replace("version = 2", f"version = {number}").replace("io.containerd.grpc.v1.cri", plugin)
     files = configured(text)
     main = files[CONTAINERD.config]

@@ -1,4 +1,4 @@
-"""containerd: its configuration in the versions 1, 2 and 3, as it is kept by itself and by k3s, rke2, k0s and microk8s.
+"""containerd: its configuration in the versions 1 to 4, as it is kept by itself and by k3s, rke2, k0s and microk8s.
 
 Version 1, and a file whose strings somebody else fills in, is edited in place. Otherwise all that is ours is in a
 drop-in, and the main file gets one entry in `imports`. containerd before 2.1 replaces whole plugin tables when it
@@ -23,6 +23,7 @@ from gpuplane.toolkit import toml_edit as edit
 from gpuplane.toolkit.places import Edit, Place
 
 PLUGIN = {1: "cri", 2: "io.containerd.grpc.v1.cri", 3: "io.containerd.cri.v1.runtime"}
+PLUGIN[4] = PLUGIN[3]  # containerd 2.3 moved its servers' tables only
 _DEEP_MERGE = (2, 1)  # from this containerd on, imported tables are merged key by key
 _CDI_IS_ON = (2, 0)
 CDI_DIRS = ["/etc/cdi", f"/{names.CDI_DIR}"]
@@ -68,7 +69,7 @@ def configure(
         raise InvalidInput(
             f"version {version!r} of the configuration is unknown",
             where=edit.place_of(shown, ("version",), where),
-            cure="use version 2 or 3",
+            cure="use version 2, 3 or 4",
         )
     plugin = PLUGIN[version]
     deep = containerd >= _DEEP_MERGE

@@ -20,7 +20,9 @@ from gpuplane.errors import Terminal
 from gpuplane.simulator.kubelet.volumes import inside_root
 
 CDI_DIRS: Final = ("/etc/cdi", "/var/run/cdi")
-_CRI_PLUGIN: Final = {1: "cri", 2: "io.containerd.grpc.v1.cri", 3: "io.containerd.cri.v1.runtime"}
+_CRI_PLUGIN: Final = {1: "cri", 2: "io.containerd.grpc.v1.cri", 3: "io.containerd.cri.v1.runtime",
+                      4: "io.containerd.cri.v1.runtime"}  # fmt: skip
+_SINCE: Final = {3: (2, 0), 4: (2, 3)}  # which release came with a version of the configuration
 
 
 class RuntimeDown(Terminal):
@@ -89,7 +91,7 @@ def _containerd(root: Path, version: tuple[int, ...]) -> RuntimeConfig:
         if imported.get("version", 1) > config.get("version", 1):
             raise RuntimeDown("drop-in config version higher than root config version", where=path)
     number = config.get("version", 1 if config else (3 if version >= (2, 0) else 2))
-    if number not in _CRI_PLUGIN or (number == 3 and version < (2, 0)):
+    if number not in _CRI_PLUGIN or version < _SINCE.get(number, ()):
         raise RuntimeDown(f"unsupported config version: {number}", where="/etc/containerd/config.toml")
     cri = _table(config, "plugins", _CRI_PLUGIN[number])
     if "cri" in config.get("disabled_plugins", []) or _CRI_PLUGIN[number] in config.get("disabled_plugins", []):
