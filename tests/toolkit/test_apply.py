@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -149,69 +147,6 @@ def test_a_containerd_without_cdi_gets_nvidia_as_its_default(world: Any, said: s
     (drop_in,) = [tomllib.loads(f.data.decode()) for f in world.plan(said).files if f.path.endswith("99-nvidia.toml")]
     section = drop_in["plugins"]["io.containerd.grpc.v1.cri"]["containerd"]
     assert section.get("default_runtime_name") == default
-
-
-class Died(BaseException):
-    pass
-
-
-@pytest.mark.parametrize("case", ["containerd, version 2", "docker"])
-async def test_dying_at_any_rename_or_removal_is_recovered_from(
-    make_world: Any, tmp_path: Path, tree_of: Any, monkeypatch: pytest.MonkeyPatch, case: str
-) -> None:
-    runtime, path, text = CASES[case]
-    pristine = make_world(tmp_path / "pristine", simulated=False)
-    if text is not None:
-        pristine.write(path, text)
-    before = tree_of(pristine.root)
-    want = tmp_path / "want"
-    shutil.copytree(pristine.root, want, symlinks=True)
-    await apply(make_world(want, simulated=False).host, make_world(want, simulated=False).plan(runtime))
-    whole = tree_of(want)
-
-    def mortal(patch: pytest.MonkeyPatch, steps: int) -> None:
-        left = steps
-        for name in ("rename", "unlink", "rmdir"):
-            real = getattr(os, name)
-
-            def call(*args: Any, _real: Any = real, **kwargs: Any) -> Any:
-                nonlocal left
-                left -= 1
-                if left < 0:
-                    raise Died
-                return _real(*args, **kwargs)
-
-            patch.setattr(os, name, call)
-
-    for step in range(60):
-        root = tmp_path / f"step{step}"
-        shutil.copytree(pristine.root, root, symlinks=True)
-        world = make_world(root, simulated=False)
-        died = False
-        with monkeypatch.context() as patch:
-            mortal(patch, step)
-            try:
-                await apply(world.host, world.plan(runtime))
-            except Died:
-                died = True
-        undone = tmp_path / f"undone{step}"
-        shutil.copytree(root, undone, symlinks=True)
-        await take_back(make_world(undone, simulated=False).host)
-        left_over = {name for name in tree_of(undone) if name.startswith("run/gpuplane")}
-        assert {k: v for k, v in tree_of(undone).items() if k not in left_over} == before, step
-        await apply(world.host, world.plan(runtime))
-        assert tree_of(root) == whole, step
-        with monkeypatch.context() as patch:
-            mortal(patch, step)
-            try:
-                await take_back(world.host)
-            except Died:
-                died = True
-        await take_back(world.host)
-        assert tree_of(root) == before, step
-        if not died:
-            return
-    raise AssertionError("it never got through")
 
 
 async def test_one_at_a_time(world: Any) -> None:

@@ -20,8 +20,7 @@ from gpuplane.toolkit.cdi_spec import MANAGEMENT_SPEC, SPEC, Choice, specs
 from gpuplane.toolkit.driver_files import observe_devices, observe_driver
 from gpuplane.toolkit.elf import soname
 from gpuplane.toolkit.facts import Devices, Facts
-from gpuplane.toolkit.places import CONTAINERD, RuntimeName
-from gpuplane.toolkit.runtime_config import config_toml
+from gpuplane.toolkit.places import CONTAINERD
 
 V = "999.88.77"
 LIB = "usr/lib/x86_64-linux-gnu"
@@ -383,47 +382,3 @@ def test_the_sonames_of_this_machines_libraries_are_their_names(library: str) ->
     if place is None:
         pytest.skip("no glibc where it is looked for")
     assert soname(Host(Path(place)), library) == library
-
-
-# expected-containerd-docker.md, for a driver root of its own
-CONFIG = """\
-accept-nvidia-visible-devices-as-volume-mounts = false
-accept-nvidia-visible-devices-envvar-when-unprivileged = true
-disable-require = false
-
-[nvidia-container-cli]
-  environment = []
-  ldconfig = "@/run/nvidia/driver/sbin/ldconfig.real"
-  load-kmods = true
-  path = "/usr/local/nvidia/toolkit/nvidia-container-cli"
-  root = "/run/nvidia/driver"
-
-[nvidia-container-runtime]
-  log-level = "info"
-  mode = "auto"
-  runtimes = ["docker-runc", "runc"]
-  [nvidia-container-runtime.modes.cdi]
-    default-kind = "management.nvidia.com/gpu"
-  [nvidia-container-runtime.modes.csv]
-    mount-spec-path = "/etc/nvidia-container-runtime/host-files-for-container.d"
-
-[nvidia-container-runtime-hook]
-  path = "/usr/local/nvidia/toolkit/nvidia-container-runtime-hook"
-  skip-mode-detection = true
-
-[nvidia-ctk]
-  path = "/usr/local/nvidia/toolkit/nvidia-ctk"
-"""
-
-
-def test_the_runtimes_configuration_is_as_documented(world: Any) -> None:
-    world.write("run/nvidia/validations/driver-ready", "IS_HOST_DRIVER=false\nNVIDIA_DRIVER_ROOT=/run/nvidia/driver\n")
-    world.write("run/nvidia/driver/sbin/ldconfig.real", "")
-    facts = world.observe("docker")
-    assert facts.runtime is RuntimeName.DOCKER
-    assert config_toml(facts) == CONFIG
-    (world.root / "run/nvidia/validations/driver-ready").unlink()
-    world.write("run/nvidia/validations/host-driver-ready", "")
-    text = config_toml(world.observe("docker"))
-    assert '  root = "/"\n' in text
-    assert '  ldconfig = "@/sbin/ldconfig"\n' in text
