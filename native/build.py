@@ -54,7 +54,8 @@ class Target(NamedTuple):  # no dataclass: hatchling executes this file without 
 _SHARED = ("-shared", "-s", "-fPIC", "-fvisibility=hidden", "-Wl,--no-undefined")
 # A driver's library calls its own functions, also where the limiter stands before it.
 _DRIVER = (*_SHARED, "-Wl,-Bsymbolic")
-_LIMITER = (*_SHARED, "-Wl,-Bsymbolic", "-Wl,-rpath,$ORIGIN", "-Wl,--enable-new-dtags")
+# A few words of each thread, read by every launch: no call to find them.
+_LIMITER = (*_DRIVER, "-ftls-model=initial-exec", "-Wl,-rpath,$ORIGIN", "-Wl,--enable-new-dtags")
 TARGETS = (
     Target(
         "libcuda.so.1",

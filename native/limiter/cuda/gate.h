@@ -50,8 +50,7 @@ struct gate {
 extern struct gate *gate_only;
 extern struct gate gates[PAGE_GPUS];
 /* Of this thread's batch: what is left, and what it was. */
-extern __thread int gate_left __attribute__((tls_model("initial-exec")));
-extern __thread int gate_given __attribute__((tls_model("initial-exec")));
+extern __thread int gate_left, gate_given;
 extern int gate_captures; /* streams being captured */
 
 static inline uint64_t gate_counter(void)
