@@ -328,7 +328,7 @@ _RUN_FLAGS: Final[dict[str, dict[str, Any]]] = {
         "type": Path, "metavar": "FILE", "help": "with HTTPS: take calls only with a certificate of this authority",
     },
     "node-policy": {
-        "choices": _POLICIES, "default": "tightest", "help": "how nodes are chosen (default: %(default)s)",
+        "choices": _POLICIES, "default": "opportunity", "help": "how nodes are chosen (default: %(default)s)",
     },
     "gpu-policy": {
         "choices": _POLICIES, "default": "", "help": "how GPUs of a node are chosen (default: as --node-policy)",

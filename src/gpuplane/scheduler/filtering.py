@@ -11,7 +11,7 @@ Invariants:
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Protocol
 
 import msgspec
@@ -124,7 +124,7 @@ class Filtering:
             self._asked.popitem(last=False)
         return kept
 
-    def sort(self, pod: KeptPod, names: Iterable[str]) -> Sorted:
+    def sort(self, pod: KeptPod, names: Sequence[str]) -> Sorted:
         """Every node's verdict; without claims where nothing is left with them."""
         uid = pod.metadata.uid
         self._claims.expire()
@@ -142,9 +142,10 @@ class Filtering:
                 del found.failed[name]
         return found
 
-    def _sort(self, pod: KeptPod, names: Iterable[str]) -> Sorted:
+    def _sort(self, pod: KeptPod, names: Sequence[str]) -> Sorted:
         found = Sorted([], {}, {})
         check, answers, ready = self.check(pod), self.answers(pod.request), self._cluster.ready
+        answers.prepare(names)
         known, kept = answers.known, found.kept
         for name in names:
             # NB: thousands of turns in every filter.

@@ -19,6 +19,7 @@ from gpuplane.api.core import Pod
 from gpuplane.errors import InvalidInput
 
 MAX_SCORE: Final = 10  # MaxExtenderPriority
+MOST_NODES: Final = 100_000  # in one request; each costs time during which nobody else is answered
 T = TypeVar("T")
 
 
@@ -88,11 +89,15 @@ def filter_args(body: bytes) -> FilterArgs:
         pod = _pod(_needed(fields, "pod"))
         names = fields.get("nodenames")
         if names is not None:
-            return FilterArgs(pod, _strings(names))
-        nodes = _raws(_lowered(_needed(fields, "nodes")).get("items", msgspec.Raw(b"[]")))
-        return FilterArgs(pod, [_named(node).metadata.name for node in nodes], nodes)
+            args = FilterArgs(pod, _strings(names))
+        else:
+            nodes = _raws(_lowered(_needed(fields, "nodes")).get("items", msgspec.Raw(b"[]")))
+            args = FilterArgs(pod, [_named(node).metadata.name for node in nodes], nodes)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise _unreadable("ExtenderArgs", error) from error
+    if len(args.names) > MOST_NODES:
+        raise InvalidInput(f"this is no ExtenderArgs: no cluster has {len(args.names)} nodes")
+    return args
 
 
 def bind_args(body: bytes) -> BindArgs:
