@@ -62,6 +62,8 @@ def test_answers_are_those_of_placement(asked: list, history: list, name: str) -
             case ("ask", which):
                 request = wanted[which]
                 answers = verdicts.of(request)
+                if which != 1:
+                    answers.prepare(["n1", "n2", "n3"])
                 for node in ("n1", "n2", "n3"):
                     state = ledger.node(node)
                     if state is None:
