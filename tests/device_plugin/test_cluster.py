@@ -232,3 +232,45 @@ async def test_the_assignment_of_the_binding_is_obeyed_whatever_restarts(running
     assert await ended_up("i") == "Failed"
     [pod] = [pod for pod in await cluster.client.list(Pod, "default") if pod.metadata.name == "i"]
     assert f"20 of {gpus[0].uuid} are assigned, 0 are left" in pod.status.message
+
+
+# As `nvidia-smi mig` does: GPU 0 into 3g and two 1g, GPU 1 into MIG mode without anything in it.
+CUT = """
+import sys
+from pathlib import Path
+import pynvml
+from gpuplane.hardware import open_gpus
+root = Path(sys.argv[1])
+gpus = open_gpus(root, root / "dev")
+for index, profiles in ((0, ((9, 2), (19, 0), (19, 0))), (1, ())):
+    handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+    pynvml.nvmlDeviceSetMigMode(handle, 1)
+    for gpu_instance, compute_instance in profiles:
+        made = pynvml.nvmlDeviceCreateGpuInstance(handle, gpu_instance)
+        pynvml.nvmlGpuInstanceCreateComputeInstance(made, compute_instance)
+"""
+
+
+async def test_gpus_that_are_cut_are_offered_by_their_profiles(running: Any) -> None:
+    shared = {"name": "mig-1g.5gb", "replicas": 2}
+    config = {"version": "v1", "sharing": {"timeSlicing": {"resources": [shared]}}}
+    settings = ("mig.strategy=mixed", "devicePlugin.config.name=configs", "devicePlugin.config.default=one")
+    cluster = await running({"a100": "a100-ubuntu22"}, *settings)
+    body = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": "configs"},
+        "data": {"one": json.dumps(config)},
+    }
+    await cluster.client.create(body, namespace="gpu-operator")
+    await cluster.amounts("a100", {"nvidia.com/gpu": 8})
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", CUT, str(cluster.root("a100")))
+    assert await process.wait() == 0
+    cluster.kill_containers("a100", "nvidia-device-plugin")
+    await cluster.amounts("a100", {"nvidia.com/gpu": 6, "nvidia.com/mig-3g.20gb": 1, "nvidia.com/mig-1g.5gb": 4})
+    sockets = cluster.root("a100") / "var/lib/kubelet/device-plugins"
+    assert {path.name for path in sockets.glob("nvidia*")} == {
+        "nvidia-gpu.sock",
+        "nvidia-mig-3g.20gb.sock",
+        "nvidia-mig-1g.5gb.sock",
+    }

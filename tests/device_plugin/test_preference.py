@@ -85,6 +85,46 @@ def test_equals_brute_force(request: tuple[list[list[int]], list[int], list[int]
     assert got == expected, quality
 
 
+@st.composite
+def sixteen(draw: st.DrawFn) -> tuple[list[list[int]], list[int], list[int], int]:
+    """16 GPUs in groups, with now and then a pair that is nearer: many sets are alike, and some are not."""
+    group = draw(st.sampled_from([1, 2, 4, 8, 16]))
+    near, far = draw(st.sampled_from([(5, 1), (40, 3), (2, 2)]))
+    matrix = [[near if a // group == b // group else far for b in range(16)] for a in range(16)]
+    for a, b in draw(st.lists(st.tuples(st.integers(0, 15), st.integers(0, 15)), max_size=6)):
+        matrix[a][b] = matrix[b][a] = draw(st.integers(1, 50))
+    for a in range(16):
+        matrix[a][a] = 0
+    available = draw(st.lists(st.integers(0, 15), min_size=1, unique=True)) if draw(st.booleans()) else [*range(16)]
+    size = draw(st.integers(1, len(available)))
+    must = draw(st.lists(st.sampled_from(available), unique=True, max_size=min(size, 2)))
+    return matrix, available, must, size
+
+
+def search(matrix: list[list[int]], available: list[int], must: list[int], size: int) -> int:
+    """As `brute_force`, over bit masks: the first best set in the order of combinations."""
+    sums = [0] * (1 << 16)
+    for mask in range(1, 1 << 16):
+        low = (mask & -mask).bit_length() - 1
+        rest = mask & mask - 1
+        sums[mask] = sums[rest] + sum(matrix[low][i] for i in range(low + 1, 16) if rest >> i & 1)
+    offered, fixed = sum(1 << i for i in available), sum(1 << i for i in must)
+    best, found = (-1, -1), 0
+    for chosen in combinations([1 << i for i in sorted(available)], size):
+        mask = sum(chosen)
+        if mask & fixed == fixed and (quality := (sums[mask], sums[offered & ~mask])) > best:
+            best, found = quality, mask
+    return found
+
+
+@settings(max_examples=15, deadline=None)
+@given(sixteen())
+def test_sixteen_equal_brute_force(request: tuple[list[list[int]], list[int], list[int], int]) -> None:
+    matrix, available, must, size = request
+    chosen = Chooser([str(i) for i in range(16)], matrix).choose(map(str, available), map(str, must), size)
+    assert sum(1 << int(name) for name in chosen) == search(matrix, available, must, size)
+
+
 def test_pairs_stay_on_a_switch_and_small_requests_leave_groups_whole() -> None:
     gpus = two_sockets(4)
     chooser = Chooser([g.uuid for g in gpus], closeness(gpus))

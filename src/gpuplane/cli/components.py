@@ -26,7 +26,7 @@ OPERANDS: Final[dict[str, Component]] = {
     ),
     "validator": Component("gpuplane.validator", "proves each stage on this node", _NODE),
     "device-plugin": Component(
-        "gpuplane.device_plugin", "offers this node's GPUs to its kubelet", (*_NODE, "kubelet-dir", "config")
+        "gpuplane.device_plugin", "offers this node's GPUs to its kubelet", (*_NODE, "kubelet-dir", "config", "port")
     ),
     "exporter": Component(
         "gpuplane.exporter", "serves DCGM metrics of this node's GPUs", (*_NODE, "kubelet-dir", "config", "port")
