@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from limits_examples import GIB, SPIN
 
 import gpuplane
 from gpuplane.cli.share_parser import memory
@@ -32,7 +33,6 @@ from gpuplane.simulator.gpus.profile import gpu_uuid
 
 ROOT = Path(__file__).resolve().parents[2]
 NATIVE = Path(gpuplane.__file__).parent / "_native"
-GIB = 1 << 30
 PRELUDE = """
 import ctypes, json, os, sys, threading
 from ctypes import byref, c_size_t, c_uint64, c_void_p
@@ -54,23 +54,6 @@ def seen():
     return {"cuda": total.value, "nvml": memory.total, "free": free.value, "nvml_free": memory.free}
 def answer(value):
     print(json.dumps(value), flush=True)
-"""
-SPIN = """
-.version 7.0
-.target sm_35
-.address_size 64
-.visible .entry spin(.param .u64 ns)
-{
-    .reg .pred %p; .reg .b64 %rd<5>;
-    ld.param.u64 %rd1, [ns];
-    mov.u64 %rd2, %globaltimer;
-again:
-    mov.u64 %rd3, %globaltimer;
-    sub.s64 %rd4, %rd3, %rd2;
-    setp.lt.u64 %p, %rd4, %rd1;
-    @%p bra again;
-    ret;
-}
 """
 
 
