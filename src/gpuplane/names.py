@@ -13,6 +13,7 @@ from gpuplane import __version__
 # -- where we run ------------------------------------------------------------------------------------------------
 OPERATOR_NAMESPACE: Final = "gpu-operator"  # where operator and operands run
 IMAGE: Final = f"gpuplane/gpuplane:{__version__}"  # the image of operator and operands when nobody names another
+VALIDATION_POD: Final = "nvidia-cuda-validator"  # begins the names of pods that prove a node; their label app
 FIELD_MANAGER_PREFIX: Final = "gpuplane-"  # begins the name of each component as owner of fields
 
 # -- resources ---------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from gpuplane import names
 from gpuplane.api.clusterpolicy import ClusterPolicy
 from gpuplane.api.core import DaemonSet, Node, Pod, RuntimeClass
 from gpuplane.api.gpunode import GPUNode, StageState
@@ -65,6 +66,32 @@ async def test_deleting_the_policy_alone_gives_the_nodes_back_and_keeps_the_oper
     # The operator stays, and begins anew with the next policy.
     story.world.gpuplane("install", "-q")
     await story.until(GPUNode, lambda found: len(found) == len(story.world.bare))
+
+
+async def test_opting_out_gives_that_node_back_and_touches_no_other(story):
+    before = {node.metadata.name: node.metadata.resource_version for node in await story.ready()}
+    await story.opt_out("sim-1")
+    # What is left there is the cluster's: the operator itself, and discovery, which labels every machine.
+    await story.until(
+        Pod,
+        lambda found: all(pod.metadata.name.startswith(("gpu-operator-", "node-feature-discovery-")) for pod in found),
+        namespace="gpu-operator",
+        fields="spec.nodeName=sim-1",
+    )
+    bare, after = story.world.bare["sim-1"], story.world.files("sim-1")
+    assert {path: after.get(path) for path in bare if bare[path] != after.get(path)} == {}
+    assert after.keys() - bare.keys() == set()
+    node = await story.client.get(Node, "sim-1")
+    labels, taints = story.world.bare_nodes["sim-1"]
+    # What is discovered of the machine stays, as on any node; nothing of the operands does.
+    ours = {name: value for name, value in node.metadata.labels.items() if name.startswith("nvidia.com/")}
+    assert ours == {names.DEPLOY_OPERANDS_LABEL: "false"}
+    assert story.world.labels_and_taints(node)[1] == taints and labels.items() <= node.metadata.labels.items()
+    assert node.status.allocatable.get("nvidia.com/gpu", "0") == "0"
+    others = {node.metadata.name: node.metadata.resource_version for node in await story.client.list(GPUNode)}
+    assert others == {name: version for name, version in before.items() if name != "sim-1"}
+    await story.opt_in("sim-1")
+    await story.ready()
 
 
 async def test_uninstall_waits_for_who_uses_a_gpu_and_gives_everything_back(story):

@@ -7,14 +7,15 @@ made again.
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import msgspec
 
 from gpuplane import names
-from gpuplane.api.core import Node
+from gpuplane.api.core import Node, Pod
 from gpuplane.api.gpunode import GPUNode, GPUNodeStatus, StageState
 from gpuplane.api.meta import Resource, to_dict
 from gpuplane.kube import AlreadyExists, Client, Conflict, NotFound
@@ -111,14 +112,26 @@ class NodeWriter:
         self._written[resource.plural, name] = int(version or 0)
 
     async def carry_out(
-        self, node: Node, gpunode: GPUNode | None, seen: Observed, settling: Settling, nodes: int
+        self,
+        node: Node,
+        gpunode: GPUNode | None,
+        seen: Observed,
+        settling: Settling,
+        nodes: int,
+        proofs: Sequence[Pod] = (),
     ) -> float | None:
-        """Decide and write. Returns seconds after which to look again, None for never."""
+        """Decide and write. Returns seconds after which to look again, None for never.
+
+        `proofs` are the pods that proved the node and have stayed to be looked at; they go when it is given back.
+        """
         plan = settling.dated(seen.name, decide(seen, self._now()))
         if plan.empty:
             settling.wait(seen.name, plan, nodes)
             return None
         if plan.delete:
+            for pod in proofs:  # first, for without the GPUNode nobody would come here again
+                with contextlib.suppress(NotFound):
+                    await self._client.delete(Pod, pod.metadata.name, pod.metadata.namespace, uid=pod.metadata.uid)
             await self._delete(seen.name)
         # NB: the GPUNode first: an operand that the gate lets in reports into it.
         hold = settling.wait(seen.name, plan, nodes)

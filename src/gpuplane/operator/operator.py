@@ -203,7 +203,8 @@ class Operator:
             driver_owner=owner or "",
             no_driver=why_none(owner, found) if alive else ("", "", ""),
         )
-        return await self.writer.carry_out(node, gpunode, seen, self._settling, len(self.nodes))
+        proofs = [pod for pod in pods if is_proof(pod)]
+        return await self.writer.carry_out(node, gpunode, seen, self._settling, len(self.nodes), proofs)
 
     async def reconcile_policy(self, key: str) -> float | None:
         # Every change of every node comes here; gathered, they cost one look at all nodes instead of one each.
@@ -273,6 +274,13 @@ def is_operand(pod: Pod) -> bool:
     """Whether a pod is one of our DaemonSets'; the operator itself is not."""
     component = pod.metadata.labels.get(COMPONENT_LABEL, OWN_COMPONENT)
     return component != OWN_COMPONENT and pod.metadata.labels.get(PART_OF_LABEL) == PART_OF
+
+
+def is_proof(pod: Pod) -> bool:
+    """Whether a pod is one that a validator has run on its node."""
+    meta = pod.metadata
+    ours = meta.labels.get("app") == names.VALIDATION_POD and meta.labels.get(PART_OF_LABEL) == PART_OF
+    return ours and meta.namespace == names.OPERATOR_NAMESPACE
 
 
 def _node_of_pod(pod: Pod) -> Iterable[str]:

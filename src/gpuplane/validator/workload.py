@@ -22,7 +22,7 @@ from gpuplane.operand import OperandContext
 from gpuplane.validator.checks import Problem
 from gpuplane.validator.process import PROGRAM
 
-NAME: Final = "nvidia-cuda-validator"
+NAME: Final = names.VALIDATION_POD
 PATIENCE_SECONDS: Final = 180.0
 GRACE_SECONDS: Final = 10.0
 LOG_LINES: Final = 5
