@@ -29,7 +29,11 @@ AWAY_SECONDS: Final = 0.5  # until an API server that did not answer is asked ag
 
 def install(options: Namespace, screen: Terminal) -> int:
     wanted = installation(
-        image=options.image, settings=options.set, only=options.only, admission=options.admission or ""
+        image=options.image,
+        settings=options.set,
+        only=options.only,
+        admission=options.admission or "",
+        scheduler=options.scheduler,
     )
     if options.dry_run:
         screen.print(yaml.safe_dump_all(wanted, sort_keys=False).rstrip())

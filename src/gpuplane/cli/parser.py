@@ -165,6 +165,11 @@ def _real(commands: Any) -> None:
         choices=["open", "closed"],
         help="with the webhook that refuses pods which can never run; open lets pods pass while it is away",
     )
+    install.add_argument(
+        "--scheduler",
+        action="store_true",
+        help="with the extender that places pods with GPUs; kube-scheduler has to be told to call it",
+    )
     install.add_argument("--only", choices=["crds", "policy"], help="apply these objects of the installation alone")
     install.add_argument("--dry-run", action="store_true", help="print the manifests instead of applying them")
     install.add_argument("--wait", action="store_true", help="until every GPU node is ready")

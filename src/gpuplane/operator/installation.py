@@ -75,12 +75,17 @@ def resource_of(manifest: Mapping[str, Any]) -> Resource:
 # What the chart's hooks apply and remove by themselves.
 ONLY: Final = {"crds": "CustomResourceDefinition", "policy": POLICY_KIND}
 # Parts that are installed when asked for, in the order to apply; what they share comes first.
-PARTS: Final = ("shares", "admission")
+PARTS: Final = ("shares", "scheduler", "admission")
 ADMISSION: Final = {"open": "Ignore", "closed": "Fail"}  # by what is asked for: failurePolicy of webhooks on pods
 
 
 def installation(
-    *, image: str = "", settings: Iterable[str] = (), only: str | None = None, admission: str = ""
+    *,
+    image: str = "",
+    settings: Iterable[str] = (),
+    only: str | None = None,
+    admission: str = "",
+    scheduler: bool = False,
 ) -> list[Manifest]:
     """The manifests, or those of one kind: `only` is a key of ONLY, and `admission` one of ADMISSION, empty for none.
 
@@ -91,8 +96,9 @@ def installation(
     the API server would drop them in silence.
     """
     wanted = crds() + manifests()
-    for part in PARTS if admission else ():
-        wanted += manifests(part)
+    asked = {"shares": bool(admission or scheduler), "scheduler": scheduler, "admission": bool(admission)}
+    for part in PARTS:
+        wanted += manifests(part) if asked[part] else []
     for manifest in wanted:
         if manifest["kind"] == "Deployment":
             for container in manifest["spec"]["template"]["spec"]["containers"]:

@@ -1,0 +1,94 @@
+"""What the installation lets the extender do, and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from extender_world import PATIENCE, World, extender, gpu_pod
+
+from gpuplane import names
+from gpuplane.api.core import Node, Pod
+from gpuplane.kube import Client, Endpoint, Forbidden, Lease
+from gpuplane.kube.auth import StaticAuth
+from gpuplane.operator.installation import installation, resource_of
+from gpuplane.scheduler.component import LEASE
+from gpuplane.simulator.apiserver.identity import User
+
+ACCOUNT = "system:serviceaccount:gpu-operator:gpuplane-scheduler"
+
+
+@pytest.fixture
+async def account(cluster: World) -> AsyncIterator[Client]:
+    """A client with the extender's own service account, on a cluster with the installation."""
+    for manifest in installation(scheduler=True):
+        if manifest["kind"] not in ("CustomResourceDefinition", "ClusterPolicy"):
+            await cluster.client.apply(manifest, "test", resource=resource_of(manifest))
+    groups = ("system:serviceaccounts", "system:serviceaccounts:gpu-operator", "system:authenticated")
+    cluster.server.extensions.identity.add("scheduler", User(name=ACCOUNT, groups=groups))
+    tls = ssl.create_default_context(cafile=str(cluster.server.authority))
+    endpoint = Endpoint(host="127.0.0.1", port=cluster.server.port, auth=StaticAuth(token="scheduler"), tls=tls)
+    async with Client(endpoint) as client:
+        yield client
+
+
+async def test_its_account_suffices_for_all_it_does(cluster: World, account: Client) -> None:
+    await cluster.node("n1", 2)
+    async with extender(account) as running:
+        first = await cluster.pod(gpu_pod("first", (60, 10)))
+        assert await running.bind(first, "n1") == ""
+        second = await cluster.pod(gpu_pod("second", (60, 10)))
+        assert await running.bind(second, "n1") == ""
+        third = await cluster.pod(gpu_pod("third", (60, 10)))
+        assert (await running.filter(third, ["n1"]))["NodeNames"] == []
+        await cluster.end("first")
+        await running.until(lambda: running.brain.waker.touched == 1)
+        await running.brain.binder._recorder.flush()
+        assert [event.involved_object.name for event in await cluster.events("Placed")] == ["first", "second"]
+    lease = Lease(account, LEASE, names.OPERATOR_NAMESPACE, "me")
+    held = asyncio.Event()
+
+    async def lead() -> None:
+        held.set()
+
+    async with asyncio.timeout(PATIENCE):
+        await lease.lead(lead)
+    assert held.is_set()
+
+
+@pytest.mark.parametrize(
+    "patch",
+    [
+        {"metadata": {"labels": {"a": "b"}}},
+        {"metadata": {"annotations": {"a": "b"}}},
+        {"metadata": {"annotations": {"kept": None, names.SHARE_FREED_ANNOTATION: "now"}}},
+        {"spec": {"unschedulable": True}},
+        {"spec": {"taints": [{"key": "a", "effect": "NoExecute"}]}},
+    ],
+)
+async def test_of_a_node_it_changes_one_annotation_and_nothing_else(
+    cluster: World, account: Client, patch: dict[str, Any]
+) -> None:
+    await cluster.node("n1", 1, labels={"kept": "true"})
+    await cluster.client.patch(Node, "n1", {"metadata": {"annotations": {"kept": "true"}}})
+    with pytest.raises(Forbidden):
+        await account.patch(Node, "n1", patch)
+    await account.patch(Node, "n1", {"metadata": {"annotations": {names.SHARE_FREED_ANNOTATION: "now"}}})
+
+
+async def test_what_it_has_no_business_with(cluster: World, account: Client) -> None:
+    await cluster.node("n1", 1)
+    await cluster.pod(gpu_pod("a", (60, 10)))
+    for attempt in (
+        lambda: account.delete(Pod, "a", "default"),
+        lambda: account.patch(Pod, "a", {"metadata": {"labels": {"a": "b"}}}, "default"),
+        lambda: account.delete(Node, "n1"),
+        lambda: account.request("GET", "/api/v1/secrets"),
+        lambda: account.request("GET", "/api/v1/configmaps"),
+        lambda: account.create(gpu_pod("b", (1, 1)), resource=Pod.RESOURCE),
+    ):
+        with pytest.raises(Forbidden):
+            await attempt()
