@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from gpuplane import names
-from gpuplane.admission import run
+from gpuplane.admission.server import run
 from gpuplane.kube import ApiError, Client
 from gpuplane.operator.installation import installation, resource_of
 from gpuplane.simulator.apiserver.hooks import User

@@ -22,7 +22,7 @@ from realkube.control_plane import ControlPlane
 from realkube.life import account_config, until
 
 from gpuplane import names
-from gpuplane.api.core import Namespace
+from gpuplane.api.core import Namespace, Pod
 from gpuplane.cli.install import apply
 from gpuplane.kube import ApiError, Client, NotFound
 from gpuplane.operator.installation import installation, manifests, resource_of
@@ -174,6 +174,9 @@ async def test_mutation_comes_before_validation(admin: Client, webhook: None) ->
         # The manifest again, as kubectl apply merges it: no change, and no refusal.
         path = f"{PODS}/{name}"
         assert await refusal(admin, "PATCH", path, manifest, "strategic-merge-patch") == "", name
+        # And as kubectl apply --server-side does, which knows owners of fields.
+        for _ in range(2):
+            await admin.apply(manifest, "kubectl", namespace="default", resource=Pod.RESOURCE)
         again = json.loads(await admin.request("GET", path))
         assert again["spec"] == stored["spec"]
 

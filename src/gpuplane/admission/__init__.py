@@ -1,5 +1,1 @@
 """Admission: pods that can never run are refused with the reason, and those of Kubernetes 1.3 to 1.9 are understood."""
-
-from gpuplane.admission.server import run
-
-__all__ = ["run"]

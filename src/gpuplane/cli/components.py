@@ -50,7 +50,7 @@ OTHERS: Final[dict[str, Component]] = {
         ),
     ),
     "admission": Component(
-        "gpuplane.admission", "refuses pods that can never run, understands those of old", ("kubeconfig", "port")
+        "gpuplane.admission.server", "refuses pods that can never run, understands those of old", ("kubeconfig", "port")
     ),
     "cluster": Component(
         "gpuplane.simulator.controlplane", "embedded API server, controllers and scheduler", ("config",)

@@ -221,9 +221,9 @@ def _tolerations(world: World, raw: Object, verdicts: list[Verdict]) -> Iterator
 
 def _uncordoned(world: World, raw: Object, verdicts: list[Verdict]) -> Iterator[Cure]:
     for verdict in islice((verdict for verdict in verdicts if verdict.reason == CORDONED), MOST):
-        nodes = [_schedulable(n) if n["metadata"]["name"] == verdict.node else n for n in world.facts.nodes]
-        changed = World(msgspec.structs.replace(world.facts, nodes=nodes))
-        yield from _proved(changed, f"kubectl uncordon {verdict.node}", raw, [verdict.node])
+        with world.with_node(_schedulable(world.raw(verdict.node))):
+            done = list(_proved(world, f"kubectl uncordon {verdict.node}", raw, [verdict.node]))
+        yield from done
 
 
 def _schedulable(raw: Object) -> Object:
@@ -244,11 +244,11 @@ def _offered(world: World, raw: Object, verdicts: list[Verdict]) -> Iterator[Cur
             continue
         memory = sum(gpu.memory_mib for gpu in gpus) // MEMORY_UNIT_MIB
         offer = {names.VCUDA_CORE: str(len(gpus) * 100), names.VCUDA_MEMORY: str(memory)}
-        nodes = [_offering(n, offer) if n["metadata"]["name"] == verdict.node else n for n in world.facts.nodes]
-        changed = World(msgspec.structs.replace(world.facts, nodes=nodes))
-        change = f"kubectl label node {verdict.node} {names.SHARE_LABEL}=enable"
-        for cure in _proved(changed, change, raw, [verdict.node]):
-            yield cure
+        with world.with_node(_offering(world.raw(verdict.node), offer)):
+            change = f"kubectl label node {verdict.node} {names.SHARE_LABEL}=enable"
+            done = list(_proved(world, change, raw, [verdict.node]))
+        if done:
+            yield done[0]
             return
 
 
@@ -259,11 +259,13 @@ def _offering(raw: Object, amounts: dict[str, str]) -> Object:
 
 def _others_gone(world: World, raw: Object, verdicts: list[Verdict]) -> Iterator[Cure]:
     """The one pod that holds the least of those whose end would make room."""
-    nodes = {verdict.node for verdict in verdicts if verdict.about in ("gpus", "quota")}
+    nodes = {verdict.node: verdict.about for verdict in verdicts if verdict.about in ("gpus", "quota")}
     others = [pod for pod in world.pods.values() if pod.spec.node_name in nodes]
     for pod in sorted(others, key=lambda pod: (pod.request.core, pod.shown))[:_TRIES]:
         with world.without(pod.metadata.uid):
-            done = list(_proved(world, f"{pod.shown} ends or is deleted", raw, nodes))
+            # What it leaves is on its node; what it leaves of a quota counts on others as well.
+            where = nodes if "quota" in nodes.values() else [pod.spec.node_name]
+            done = list(_proved(world, f"{pod.shown} ends or is deleted", raw, where))
         if done:
             yield done[0]
             return
@@ -277,19 +279,18 @@ def _more_nodes(world: World, raw: Object, verdicts: list[Verdict]) -> Iterator[
         if verdict.about != "gpus" or models in seen:
             continue
         seen.add(models)
-        other = copy.deepcopy(next(n for n in world.facts.nodes if n["metadata"]["name"] == verdict.node))
-        gpunode = world.gpunodes.get(verdict.node)
         name = f"another {verdict.node}"
+        other = copy.deepcopy(world.raw(verdict.node))
         other["metadata"]["name"] = name
         other["metadata"]["labels"] = {**(other["metadata"].get("labels") or {}), "kubernetes.io/hostname": name}
-        gpunodes = list(world.facts.gpunodes)
+        gpunode = world.gpunodes.get(verdict.node)
         if gpunode is not None:
-            meta = msgspec.structs.replace(gpunode.metadata, name=name)
             status = msgspec.structs.replace(gpunode.status, health={})
-            gpunodes.append(msgspec.structs.replace(gpunode, metadata=meta, status=status))
-        changed = World(msgspec.structs.replace(world.facts, nodes=[*world.facts.nodes, other], gpunodes=gpunodes))
-        for cure in _proved(changed, f"add a node like {verdict.node}", raw, [name]):
-            yield Cure(cure.change, "the new node")
+            gpunode = msgspec.structs.replace(gpunode, status=status)
+        with world.with_node(other, gpunode):
+            done = list(_proved(world, f"add a node like {verdict.node}", raw, [name]))
+        if done:
+            yield Cure(done[0].change, "the new node")
             return
 
 

@@ -85,7 +85,9 @@ class World:
         self.assigned = False  # somebody says which GPUs a pod holds, so the extender is at work
         self._cache = Cache()
         self._ready: set[str] = set()
-        self._pooled(facts.nodes)
+        self._raw: dict[str, Object] = {}
+        for raw in facts.nodes:
+            self._set_node(raw)
         for name, labels in facts.namespaces.items():
             self._cache.set_namespace(name, labels)
         for raw in facts.pods:
@@ -94,21 +96,47 @@ class World:
 
     # -- what there is -------------------------------------------------------------------------------------------------
 
-    def _pooled(self, nodes: Sequence[Object]) -> None:
-        for raw in nodes:
-            with contextlib.suppress(InvalidInput):  # of a quantity that is none
-                known = compile_node(raw)
-                self.nodes[known.name] = known
-                self._cache.set_node(known)
-            node = keep_node(msgspec.convert(raw, Node))
-            name = node.metadata.name
-            if node.ready:
-                self._ready.add(name)
-            self.usage.set_place(name, place_of(node, self.facts.naming))
-            gpunode = self.gpunodes.get(name)
-            gpus = gpus_of(gpunode) if gpunode is not None else node.gpus
-            if gpus:
-                self.ledger.set_node(name, gpus)
+    def _set_node(self, raw: Object) -> None:
+        node = keep_node(msgspec.convert(raw, Node))
+        name = node.metadata.name
+        try:
+            known = compile_node(raw)
+        except InvalidInput:
+            return  # of a quantity that is none: nobody places anything there
+        self._raw[name], self.nodes[name] = raw, known
+        self._cache.set_node(known)
+        if node.ready:
+            self._ready.add(name)
+        self.usage.set_place(name, place_of(node, self.facts.naming))
+        gpunode = self.gpunodes.get(name)
+        gpus = gpus_of(gpunode) if gpunode is not None else node.gpus
+        if gpus:
+            self.ledger.set_node(name, gpus)
+
+    def raw(self, node: str) -> Object:
+        """The node as it came."""
+        return self._raw[node]
+
+    @contextlib.contextmanager
+    def with_node(self, raw: Object, gpunode: GPUNode | None = None) -> Iterator[None]:
+        """The cluster with one node more, or with another one of that name, for as long as the context lasts."""
+        name = raw["metadata"]["name"]
+        before = self._raw.get(name)
+        if gpunode is not None:
+            self.gpunodes[name] = gpunode
+        self._set_node(raw)
+        try:
+            yield
+        finally:
+            if before is not None:
+                self._set_node(before)
+            else:
+                del self._raw[name], self.nodes[name]
+                self.gpunodes.pop(name, None)
+                self._ready.discard(name)
+                self._cache.remove_node(name)
+                self.usage.set_place(name, None)
+                self.ledger.drop_node(name)
 
     def _count(self, raw: Object) -> None:
         """Counts a bound pod on its node."""
