@@ -20,6 +20,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 import gpuplane
@@ -151,7 +152,7 @@ def begin(*children: subprocess.Popen[str]) -> None:
         child.stdin.flush()
 
 
-def shares(machine: Machine, seconds: float, *tenants: tuple[float, dict[str, object]]) -> list[float]:
+def shares(machine: Machine, seconds: float, *tenants: tuple[float, Mapping[str, object]]) -> list[float]:
     """Percent of the GPU's time that each tenant gets: (microseconds of its kernels, its limits)."""
     children = [machine.start(BUSY.format(us=us, seconds=seconds), machine.share(**limits)) for us, limits in tenants]
     begin(*children)

@@ -126,7 +126,7 @@ static void open_gate(struct gate *gate)
 	uint64_t now = clock_now();
 	gate->state = GATE_OPEN;
 	gate->batch_at = now;
-	gate->touched = true;
+	__atomic_store_n(&gate->touched, true, __ATOMIC_RELAXED);
 	STORE(gate->until, gate_counter() + gate_counts(gate->ends > now ? gate->ends - now : 0));
 	pthread_cond_broadcast(&gate->changed);
 	pthread_cond_broadcast(&gate->work);
@@ -219,7 +219,7 @@ static bool enter(int gpu, CUcontext context, CUstream stream, bool per_thread, 
 	if (gate_left <= 0)
 		refill(gate, gpu, several ? 1 : (int)gate->batch);
 	gate_left--;
-	gate->touched = true;
+	__atomic_store_n(&gate->touched, true, __ATOMIC_RELAXED);
 	if (graph) {
 		gate->launching++;
 		gate_inside = gate;
