@@ -48,3 +48,11 @@ def test_what_never_arrives_is_not_made_up() -> None:
     for _ in experiment.steps():
         pass
     assert experiment.outcome().allocated[130] is None
+
+
+def test_a_policy_may_have_to_learn_the_mix_as_it_comes() -> None:
+    experiment = Experiment(MACHINES, JOBS, arrivals(JOBS, MACHINES, 7, 1.3), "opportunity", known=False)
+    for _ in experiment.steps():
+        pass
+    assert violations(experiment.ledger) == []
+    assert any(value is not None and value > 70 for value in experiment.outcome().allocated.values())

@@ -22,11 +22,12 @@ from gpuplane.sharing.node import Gpu
 from gpuplane.sharing.placement.fragmentation import Fragmentation
 from gpuplane.sharing.placement.mix import Mix
 from gpuplane.sharing.placement.named import named
-from gpuplane.sharing.placement.policy import Policy
 from gpuplane.sharing.placement.ranking import Ranking
 from gpuplane.sharing.request import Ask, Request
 
 MILLI: Final = 1000
+_FIRST_LESSON: Final = 16  # arrivals; then after twice as many each time
+_LESSON_EVERY: Final = 4_096  # arrivals at most
 ROWS: Final = (90, 100, 110, 120, 130)  # percent arrived
 
 
@@ -105,11 +106,21 @@ def shuffled(machines: Iterable[Machine], seed: int) -> list[Machine]:
 class Experiment:
     """One run; `steps` yields after each arrival, `outcome` is what it came to."""
 
-    def __init__(self, machines: Sequence[Machine], jobs: Sequence[Job], arriving: Sequence[Job], policy: str) -> None:
+    def __init__(
+        self,
+        machines: Sequence[Machine],
+        jobs: Sequence[Job],
+        arriving: Sequence[Job],
+        policy: str,
+        *,
+        known: bool = True,
+    ) -> None:
         """
         Args:
-            jobs: the trace, from which the mix of requests is known.
+            jobs: the trace, which is the mix of requests.
             arriving: what arrives, in order.
+            known: whether the policy knows the mix from the start; otherwise it learns as a live cluster does, from
+                what has arrived.
         """
         self._arriving = arriving
         self._requests = {job: job.request() for job in {*jobs, *arriving}}
@@ -120,17 +131,23 @@ class Experiment:
         self._mix = Mix()
         for job in jobs:
             self._mix.seen(self._requests[job])
-        nodes = list(self.ledger.nodes())
-        self.policy: Policy = named(policy, self._mix, [node.gpus for node in nodes], MILLI)
-        self._ranking = Ranking(self.ledger, [node.name for node in nodes], self.policy)
+        self._learned = self._mix if known else Mix()
+        self._policy = policy
+        self._ranking = self._learn()
         self._total = MILLI * sum(machine.gpus for machine in machines)
         self._rows: dict[int, list[float]] = {}
         self._placed = 0
 
     def steps(self) -> Iterator[None]:
         arrived = held = 0
+        lesson = _FIRST_LESSON
         for number, job in enumerate(self._arriving):
             request = self._requests[job]
+            if self._learned is not self._mix:
+                self._learned.seen(request)
+                if number + 1 >= lesson:
+                    lesson = number + 1 + min(number + 1, _LESSON_EVERY)
+                    self._ranking = self._learn()
             placement = self._ranking.best(request)
             arrived += job.load
             if placement is not None:
@@ -147,6 +164,11 @@ class Experiment:
             percent = round(arrived * 100 / self._total)
             self._rows.setdefault(percent, []).append(round(held * 100 / self._total, 2))
             yield
+
+    def _learn(self) -> Ranking:
+        nodes = list(self.ledger.nodes())
+        policy = named(self._policy, self._learned, [node.gpus for node in nodes], MILLI)
+        return Ranking(self.ledger, [node.name for node in nodes], policy)
 
     def outcome(self) -> Outcome:
         measure = Fragmentation(self._mix)
