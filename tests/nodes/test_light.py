@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
@@ -71,7 +72,9 @@ async def test_unknown_images_wait_and_vector_add_passes(api: Any, nodes: LightN
     assert state["waiting"]["reason"] == "ErrImagePull"
 
 
-async def test_the_device_plugin_is_the_production_one(api: Any, nodes: LightNodes) -> None:
+@pytest.fixture
+async def rights(api: Any) -> None:
+    """GPUNodes are served, light-0 has one, and every pod may everything."""
     crd = next(c for c in crds() if c["spec"]["names"]["plural"] == "gpunodes")
     await api.registry.create("customresourcedefinitions", None, crd)
     await api.until(lambda: _served(api))
@@ -82,6 +85,9 @@ async def test_the_device_plugin_is_the_production_one(api: Any, nodes: LightNod
     await api.registry.create("clusterrolebindings", None, binding)
     await api.registry.create(("gpuplane.dev", "gpunodes"), None, {
         "apiVersion": "gpuplane.dev/v1alpha1", "kind": "GPUNode", "metadata": {"name": "light-0"}})  # fmt: skip
+
+
+async def test_the_device_plugin_is_the_production_one(api: Any, nodes: LightNodes, rights: None) -> None:
     plugin = {
         "name": "p",
         "image": "gpuplane/gpuplane",
@@ -105,6 +111,41 @@ async def test_the_device_plugin_is_the_production_one(api: Any, nodes: LightNod
     assert api.status("second")["reason"] == "UnexpectedAdmissionError"
     await api.registry.delete("pods", "default", "plugin")
     await api.until(lambda: allocatable() == "0")
+
+
+async def test_the_device_plugin_follows_the_nodes_configuration(api: Any, nodes: LightNodes, rights: None) -> None:
+    plugin = {
+        "name": "p",
+        "image": "gpuplane/gpuplane",
+        "args": ["run", "device-plugin", "--host-root=/host", "--config=/configs"],
+        "env": [{"name": "DEFAULT_CONFIG", "value": "tenths"}],
+        "volumeMounts": [{"name": "host", "mountPath": "/host"}, {"name": "configs", "mountPath": "/configs"}],
+    }
+    volumes = [{"name": "host", "hostPath": {"path": "/"}}, {"name": "configs", "configMap": {"name": "configs"}}]
+    sliced = "version: v1\nsharing: {timeSlicing: {resources: [{name: gpu, replicas: %s}]}}\n"
+    data = {"tenths": sliced % 10, "thirds": sliced % 3}
+    await api.registry.create("configmaps", "default", {"metadata": {"name": "configs"}, "data": data})
+    await api.create_pod("plugin", "light-0", containers=[plugin], volumes=volumes)
+
+    async def allocatable(**wanted: str) -> None:
+        def now() -> Any:
+            return api.registry.get("nodes", None, "light-0")["status"]["allocatable"]
+
+        named = {
+            f"nvidia.com/{name}" if name == "gpu" else f"tencent.com/vcuda-{name}": n for name, n in wanted.items()
+        }
+        await api.until(lambda: all(now().get(name) == amount for name, amount in named.items()))
+
+    async def label(name: str, value: str) -> None:
+        node = copy.deepcopy(api.registry.get("nodes", None, "light-0"))
+        node["metadata"]["labels"][name] = value
+        await api.registry.update("nodes", None, "light-0", node)
+
+    await allocatable(gpu="10")
+    await label("nvidia.com/device-plugin.config", "thirds")
+    await allocatable(gpu="3")
+    await label("nvidia-device-enable", "enable")
+    await allocatable(core="100", memory="60", gpu="0")
 
 
 def _served(api: Any) -> bool:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 from collections.abc import Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -46,10 +45,8 @@ RECHECK_SECONDS: Final = 60.0
 
 async def run(context: OperandContext) -> None:
     """Runs until cancelled. Raises Terminal where only a new process helps: another driver version, no permission."""
-    # Light nodes share one process, whose environment is none of theirs.
-    environment = {} if context.in_process else dict(os.environ)
     async with own_labels(context) as labels:
-        await _Node(context, environment, labels).run()
+        await _Node(context, context.variables, labels).run()
 
 
 class _Node:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-import os
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
 from typing import Any
@@ -178,8 +177,7 @@ async def run_gpu(context: OperandContext) -> None:
     """
     host = Host(context.host_root)
     last: Labels | None = None
-    # Light nodes share one process, and with it an environment that is no pod's.
-    environment = {} if context.in_process else os.environ
+    environment = context.variables
 
     changed = asyncio.Event()
 

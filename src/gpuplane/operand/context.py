@@ -7,7 +7,8 @@ and a vectorAdd that answers from the hardware profile.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import os
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -58,6 +59,12 @@ class OperandContext(msgspec.Struct, kw_only=True, frozen=True):
     vector_add: VectorAdd | None = None
     runner: Runner | None = None  # runs the host's programs; None: as real processes
     sleep: Callable[[float], Awaitable[None]]
+    environment: Mapping[str, str] | None = None  # the container's own; None: this process's
+
+    @property
+    def variables(self) -> Mapping[str, str]:
+        """The environment that the operand goes by. Light nodes share a process, whose own is no pod's."""
+        return os.environ if self.environment is None else self.environment
 
     @property
     def in_process(self) -> bool:

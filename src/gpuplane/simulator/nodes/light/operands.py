@@ -11,8 +11,9 @@ from typing import Any, Final
 
 import msgspec
 
+from gpuplane.api.core import ConfigMap
 from gpuplane.errors import InvalidInput
-from gpuplane.kube import Client
+from gpuplane.kube import Client, NotFound
 from gpuplane.kube.auth import Credential
 from gpuplane.operand import OperandContext
 from gpuplane.simulator.kubelet.pod import Container, Pod
@@ -112,6 +113,41 @@ def node_path(pod: Pod, container: Container, root: Path, path: str) -> Path:
     raise InvalidInput(f"{path} is on no hostPath volume", where=f"container {container.name}")
 
 
+def files_path(pod: Pod, container: Container, root: Path, path: str) -> Path:
+    """Where a path of the container lies that is on a ConfigMap. Raises InvalidInput for any other path."""
+    volumes = {volume.name for volume in pod.spec.volumes if volume.config_map is not None}
+    for mount in container.volume_mounts:
+        target = mount.mount_path.rstrip("/")
+        if mount.name in volumes and (path == target or path.startswith(f"{target}/")):
+            return volume_dir(pod, root, mount.name) / path[len(target) :].strip("/")
+    raise InvalidInput(f"{path} is on no ConfigMap", where=f"container {container.name}")
+
+
+def volume_dir(pod: Pod, root: Path, volume: str) -> Path:
+    return root / "var/lib/kubelet/pods" / pod.metadata.uid / "volumes" / volume
+
+
+async def write_config_maps(client: Client, pod: Pod, container: Container, root: Path) -> bool:
+    """The ConfigMaps of a container as files, as they are now; False while one does not exist."""
+    mounted = {mount.name for mount in container.volume_mounts}
+    for volume in pod.spec.volumes:
+        if volume.config_map is None or volume.name not in mounted:
+            continue
+        try:
+            data = (await client.get(ConfigMap, volume.config_map.name, pod.metadata.namespace)).data
+        except NotFound:
+            if not volume.config_map.optional:
+                return False
+            data = {}
+        wanted = {item.key: item.path for item in volume.config_map.items} or dict.fromkeys(data, "")
+        directory = volume_dir(pod, root, volume.name)
+        directory.mkdir(parents=True, exist_ok=True)
+        for key, path in wanted.items():
+            if key in data:
+                (directory / (path or key)).write_text(data[key])
+    return True
+
+
 def operand(
     pod: Pod,
     container: Container,
@@ -136,7 +172,7 @@ def operand(
         now=now,
         host_root=node_path(pod, container, root, options.get("--host-root", "/host")),
         kubelet_dir=root / "var/lib/kubelet",
-        config=None,
+        config=files_path(pod, container, root, options["--config"]) if "--config" in options else None,
         port=int(options["--port"]) if "--port" in options else None,
         pod_name=pod.metadata.name,
         image=env.get("GPUPLANE_IMAGE", container.image),
@@ -145,6 +181,7 @@ def operand(
         vector_add=hardware.vector_add,
         runner=host,
         sleep=asyncio.sleep,
+        environment=env,
     )
     run: Coroutine[Any, Any, None] = getattr(importlib.import_module(module), function)(context)
     return run
@@ -161,7 +198,7 @@ def _options(words: list[str]) -> dict[str, str]:
         flag, equals, value = rest.pop(0).partition("=")
         if flag in ("-v", "--verbose"):
             continue
-        if flag not in ("--host-root", "--kubelet-dir", "--port") or (not equals and not rest):
+        if flag not in ("--host-root", "--kubelet-dir", "--port", "--config") or (not equals and not rest):
             raise InvalidInput(f"unknown or incomplete argument {flag}", where="container arguments")
         options[flag] = value if equals else rest.pop(0)
     return options

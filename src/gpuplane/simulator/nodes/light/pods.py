@@ -22,7 +22,7 @@ from gpuplane.simulator.kubelet.lifecycle import NEVER_SEEN, Ended, Seen, decide
 from gpuplane.simulator.kubelet.pod import Container, Pod, all_containers
 from gpuplane.simulator.kubelet.status import pod_status
 from gpuplane.simulator.nodes.images import ImageMissing, find_image
-from gpuplane.simulator.nodes.light.operands import is_program, operand, operand_name
+from gpuplane.simulator.nodes.light.operands import is_program, operand, operand_name, write_config_maps
 from gpuplane.simulator.nodes.light.process import log_path
 from gpuplane.simulator.nodes.light.world import PASSED
 
@@ -183,7 +183,12 @@ class LightPod:
         )
 
     async def _await_end(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+        container = next(c for c in all_containers(self.pod) if c.name == name)
         try:
+            while True:
+                if await write_config_maps(self.nodes.client, self.pod, container, self.node.root):
+                    break
+                await asyncio.sleep(_RETRY_SECONDS)  # as a kubelet, which starts nothing without its volumes
             await work
             self._end(name, 0, "")
         except GpuplaneError as error:
@@ -192,6 +197,8 @@ class LightPod:
         except Exception as error:
             log.exception("%s: %s crashed", self.node.name, name)
             self._end(name, 1, repr(error))
+        finally:
+            work.close()
         self._poke.set()
 
     def _end(self, name: str, code: int, message: str) -> None:
