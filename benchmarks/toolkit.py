@@ -107,8 +107,7 @@ def manage(path: Path, place: Place, count: Path) -> None:
     """A service manager: the runtime is started again as soon as it ends. Never returns."""
 
     async def serve() -> None:
-        version = None if place.runtime is RuntimeName.DOCKER else (place.name, "1.7.28")
-        endpoint = Endpoint(path, version)
+        endpoint = Endpoint(path, place.name, "27.5.1" if place.runtime is RuntimeName.DOCKER else "1.7.28")
         told = asyncio.Event()
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, told.set)
         endpoint.open()

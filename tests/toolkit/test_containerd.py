@@ -61,11 +61,8 @@ def merged(files: dict[str, str], plugin: str) -> dict[str, Any]:
     return table
 
 
-@pytest.mark.parametrize(
-    ("number", "plugin"),
-    [(2, "io.containerd.grpc.v1.cri"), (3, "io.containerd.cri.v1.runtime"), (4, "io.containerd.cri.v1.runtime")],
-)
-def test_versions_2_to_4_get_a_drop_in_with_the_whole_table(number: int, plugin: str) -> None:
+@pytest.mark.parametrize(("number", "plugin"), [(2, "io.containerd.grpc.v1.cri"), (3, "io.containerd.cri.v1.runtime")])
+def test_versions_2_and_3_get_a_drop_in_with_the_whole_table(number: int, plugin: str) -> None:
     text = V2.replace("version = 2", f"version = {number}").replace("io.containerd.grpc.v1.cri", plugin)
     files = configured(text)
     main = files[CONTAINERD.config]
@@ -86,6 +83,15 @@ def test_versions_2_to_4_get_a_drop_in_with_the_whole_table(number: int, plugin:
     drop_in = tomllib.loads(files[CONTAINERD.drop_in])
     assert drop_in["version"] == number
     assert set(drop_in["plugins"]) == {plugin}
+
+
+def test_version_4_is_of_a_containerd_that_merges() -> None:
+    files = configured(V2.replace("= 2", "= 4", 1).replace("io.containerd.grpc.v1.cri", "io.containerd.cri.v1.runtime"))
+    drop_in = tomllib.loads(files[CONTAINERD.drop_in])
+    assert drop_in["version"] == 4
+    table = drop_in["plugins"]["io.containerd.cri.v1.runtime"]
+    assert "sandbox_image" not in table
+    assert table["containerd"]["runtimes"]["nvidia"]["options"]["SystemdCgroup"] is True
 
 
 def test_version_1_is_edited_in_place() -> None:

@@ -15,7 +15,7 @@ import pytest
 from gpuplane.host import Command, Completed
 from gpuplane.simulator.kubelet.runtimes import Runtime, RuntimeDown, read_config, runtime
 from gpuplane.simulator.kubelet.runtimes.endpoint import Endpoint
-from gpuplane.toolkit import ToolkitError, apply, health, restart
+from gpuplane.toolkit import ToolkitError, apply, by_hand, health, restart
 from gpuplane.toolkit.applying import unconfigure
 from gpuplane.toolkit.places import CONTAINERD, CRIO, DOCKER, PLAIN, Place, RuntimeName
 
@@ -44,7 +44,7 @@ async def served(world: Any, place: Place, answer: Callable[[Any, Any], Any]) ->
 async def test_grpcs_own_server_is_understood(world: Any, service: str, well: bool) -> None:
     async def version(request: bytes, _: object) -> bytes:
         assert request == b""
-        return b"\x0a\x050.1.0"
+        return b"\x0a\x050.1.0\x12\x0acontainerd\x1a\x06v2.4.2\x22\x02v1"
 
     server = grpc.aio.server()
     handlers = {"Version": grpc.unary_unary_rpc_method_handler(version)}
@@ -54,12 +54,13 @@ async def test_grpcs_own_server_is_understood(world: Any, service: str, well: bo
     server.add_insecure_port(f"unix:{path}")
     await server.start()
     assert await health.answers(world.host, CRIO) is well
+    assert await health.release(world.host, CRIO) == ("2.4.2" if well else "")
     await server.stop(None)
     assert not await health.answers(world.host, CRIO)
 
 
 async def test_a_simulated_runtime_is_understood_by_grpcs_own_client(world: Any) -> None:
-    endpoint = Endpoint(world.root / "s", ("containerd", "1.7.2"))
+    endpoint = Endpoint(world.root / "s", "containerd", "1.7.2")
     endpoint.open()
     async with grpc.aio.insecure_channel(f"unix:{world.root / 's'}") as channel:
         for _ in range(2):
@@ -96,6 +97,7 @@ async def test_other_answers(
 
     async with served(world, place, answer):
         assert await health.answers(world.host, place) is well
+        assert await health.release(world.host, place) == ""
 
 
 class Service:
@@ -188,6 +190,7 @@ async def test_a_runtime_is_told_once_and_waited_for(service: Any, kind: str, la
     assert late <= one.clock < late + 1
     assert "nvidia" in one.runtime.config.handlers
     assert await health.answers(one.world.host, one.place)
+    assert await health.release(one.world.host, one.place) == VERSIONS[kind]
     assert await one.configure() == ()
     assert one.told == 1  # nothing changed, nothing told
     await unconfigure(one.world.host, sleep=one.sleep)
@@ -256,3 +259,20 @@ async def test_one_that_listens_and_does_not_answer_is_not_well(
         await one.configure()
     assert f"does not answer {asked} 1 s after" in caught.value.what
     assert not one.ours()
+
+
+async def test_by_hand_the_runtime_says_its_version_and_is_remembered(
+    world: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(by_hand, "open_gpus", lambda *_: world.answers())
+    world.write("etc/containerd/config.toml", 'version = 3\n[plugins."io.containerd.cri.v1.runtime"]\nx = 1\n')
+    endpoint = Endpoint(world.root / CONTAINERD.socket, "containerd", "2.3.1")
+    endpoint.open()
+    monkeypatch.setattr(os, "kill", lambda pid, number: None)
+    assert (await by_hand.configure(world.host)).changed
+    drop_in = world.host.read(CONTAINERD.drop_in)
+    assert b"x = 1" not in drop_in  # 2.1 and later merge what is ours into what is there
+    assert b"enable_cdi" not in drop_in  # and have CDI on
+    endpoint.close()
+    assert (await by_hand.configure(world.host)).changed == ()  # the same, while it cannot be asked
+    assert world.host.read(CONTAINERD.drop_in) == drop_in

@@ -38,8 +38,8 @@ from gpuplane.host import (
     unmark_ready,
 )
 from gpuplane.toolkit.facts import ToolkitError
-from gpuplane.toolkit.observing import COMPONENT
-from gpuplane.toolkit.places import PLAIN, Place, RuntimeName
+from gpuplane.toolkit.observing import COMPONENT, place_of
+from gpuplane.toolkit.places import Place
 from gpuplane.toolkit.planning import Plan, strip_record
 from gpuplane.toolkit.restart import Sleep, revive, tell
 
@@ -77,7 +77,8 @@ async def apply(host: Host, plan: Plan, *, restart: bool = True, sleep: Sleep = 
             state, notes = None, {}
         due = _due(host, plan) or notes.get("restart") == _PENDING
         place = msgspec.json.encode(plan.place).decode()
-        changed = _write(host, plan, {"place": place, "restart": _PENDING if due else ""}, state)
+        version = ".".join(map(str, plan.version))
+        changed = _write(host, plan, {"place": place, "version": version, "restart": _PENDING if due else ""}, state)
         if due:
             if restart:
                 try:
@@ -121,15 +122,6 @@ def configured(host: Host) -> Place | None:
 def concern_the_runtime(paths: Iterable[str]) -> bool:
     """Whether the runtime has to be told when these files change."""
     return any(not path.startswith(_NOT_THE_RUNTIMES) for path in paths)
-
-
-def place_of(state: State) -> Place | None:
-    """The runtime that was configured; None when nothing says so."""
-    said = state.notes.get("place")
-    if said:
-        return msgspec.json.decode(said, type=Place)
-    runtime = state.notes.get("runtime", "")  # by a release that knew one place each
-    return PLAIN[RuntimeName(runtime)] if runtime in list(RuntimeName) else None
 
 
 def diff(host: Host, plan: Plan) -> str:

@@ -7,10 +7,10 @@ import msgspec
 from gpuplane.errors import Retryable
 from gpuplane.hardware import GPU, open_gpus
 from gpuplane.host import Host
-from gpuplane.toolkit import applying, cdi_spec
+from gpuplane.toolkit import applying, cdi_spec, health
 from gpuplane.toolkit.cdi_spec import DEFAULT, Choice
 from gpuplane.toolkit.facts import CDI_HOOK, Facts, ToolkitError
-from gpuplane.toolkit.observing import observe
+from gpuplane.toolkit.observing import observe, version_of
 from gpuplane.toolkit.places import RuntimeName
 from gpuplane.toolkit.planning import plan
 from gpuplane.toolkit.restart import by_hand
@@ -48,6 +48,8 @@ async def configure(
         InvalidInput, ToolkitError, HostError: with place and cure; the machine is as it was.
     """
     facts, why = _observe(host, runtime, config, socket)
+    if release := await health.release(host, facts.place):
+        facts = msgspec.structs.replace(facts, version=version_of(f"{facts.runtime}://{release}"))
     planned = plan(facts, set_as_default=set_as_default)
     text = applying.diff(host, planned) if dry_run else ""
     if dry_run:

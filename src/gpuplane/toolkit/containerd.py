@@ -72,7 +72,7 @@ def configure(
             cure="use version 2, 3 or 4",
         )
     plugin = PLUGIN[version]
-    deep = containerd >= _DEEP_MERGE
+    deep = containerd >= _DEEP_MERGE or version == 4  # which only such a containerd reads
     table = _cri_table(data, others, plugin, deep=deep)
     try:
         ours = _ours(table, programs, default, containerd, place)

@@ -1,4 +1,4 @@
-"""Whether a runtime is well: one question over its socket, RuntimeService/Version of CRI, or docker's `/_ping`.
+"""Whether a runtime is well, and of which version: one question over its socket, CRI's Version or docker's `/_ping`.
 
 gRPC is HTTP/2: the answer to a call that succeeds has a DATA frame, the answer to one that does not (an unknown service
 above all) has headers only. That much needs no library, which would be a third of the operand's memory.
@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import struct
 from asyncio import StreamReader, StreamWriter
+from collections.abc import Awaitable, Callable
 
 from gpuplane.host import Host
 from gpuplane.toolkit.places import Place, RuntimeName
@@ -41,30 +43,48 @@ def question(place: Place) -> str:
 
 async def answers(host: Host, place: Place) -> bool:
     """Whether the runtime answers. False for anything else than a yes, also for silence."""
+    return await _ask(host, place, _ping if place.runtime is RuntimeName.DOCKER else _version) is not None
+
+
+async def release(host: Host, place: Place) -> str:
+    """The version of the runtime that answers, such as `1.7.28`; "" when none does."""
+    if place.runtime is RuntimeName.DOCKER:
+        head = await _ask(host, place, _ping) or b""
+        found = re.search(rb"^Server: Docker/(\S+)", head, re.MULTILINE | re.IGNORECASE)
+        return found.group(1).decode(errors="replace") if found else ""
+    return _third_field(await _ask(host, place, _version) or b"").lstrip("v")
+
+
+async def _ask(
+    host: Host, place: Place, question: Callable[[StreamReader, StreamWriter], Awaitable[bytes | None]]
+) -> bytes | None:
+    """The runtime's answer; None for a no, and for silence."""
     client = host.connect(place.socket, timeout=_SILENCE)
     if client is None:
-        return False
+        return None
     client.setblocking(False)
     reader, writer = await asyncio.open_unix_connection(sock=client)
-    ask = _ping if place.runtime is RuntimeName.DOCKER else _version
     try:
         async with asyncio.timeout(_SILENCE):
-            return await ask(reader, writer)
-    except (OSError, EOFError, TimeoutError):
-        return False
+            return await question(reader, writer)
+    except (OSError, EOFError, ValueError, TimeoutError):
+        return None
     finally:
         writer.close()
         with contextlib.suppress(OSError):
             await writer.wait_closed()
 
 
-async def _ping(reader: StreamReader, writer: StreamWriter) -> bool:
+async def _ping(reader: StreamReader, writer: StreamWriter) -> bytes | None:
+    """The head of docker's answer."""
     writer.write(_PING_REQUEST)
-    words = (await reader.readline()).split()
-    return len(words) > 1 and words[0].startswith(b"HTTP/") and words[1] == b"200"
+    head = await reader.readuntil(b"\r\n\r\n")
+    words = head.split()
+    return head if len(words) > 1 and words[0].startswith(b"HTTP/") and words[1] == b"200" else None
 
 
-async def _version(reader: StreamReader, writer: StreamWriter) -> bool:
+async def _version(reader: StreamReader, writer: StreamWriter) -> bytes | None:
+    """The message VersionResponse."""
     # each field is a literal with a new name that is not indexed: a zero, the name, the value
     fields = b"".join(b"\0" + _string(name) + _string(value) for name, value in _FIELDS)
     writer.write(_PREFACE + _frame(_SETTINGS, 0, 0) + _frame(_HEADERS, _END_HEADERS, 1, fields))
@@ -73,17 +93,28 @@ async def _version(reader: StreamReader, writer: StreamWriter) -> bool:
         head = await reader.readexactly(9)
         length, kind, flags, stream = int.from_bytes(head[:3], "big"), head[3], head[4], head[5:]
         if length > _LARGEST:
-            return False  # no HTTP/2 at all
+            return None  # no HTTP/2 at all
         payload = await reader.readexactly(length)
         ours = int.from_bytes(stream, "big") == 1
         if kind in (_SETTINGS, _PING) and not flags & _ACK:
             writer.write(_frame(kind, _ACK, 0, payload if kind == _PING else b""))
         elif kind == _GO_AWAY or (kind == _RESET and ours):
-            return False
+            return None
         elif kind == _DATA and ours and payload:
-            return True
+            return payload[len(_EMPTY_MESSAGE) :]
         elif kind in (_DATA, _HEADERS) and ours and flags & _END_STREAM:
-            return False
+            return None
+
+
+def _third_field(message: bytes) -> str:
+    """`runtime_version` of a VersionResponse, whose fields are four short strings (runtime/v1/api.proto)."""
+    at = 0
+    while at + 1 < len(message) and not message[at] & 0x80 and message[at + 1] < 0x80:
+        number, size = message[at] >> 3, message[at + 1]
+        if number == 3:
+            return message[at + 2 : at + 2 + size].decode(errors="replace")
+        at += 2 + size
+    return ""
 
 
 def _frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:

@@ -10,10 +10,12 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
+
 from gpuplane import names
 from gpuplane.errors import InvalidInput
 from gpuplane.hardware import GPU
-from gpuplane.host import Host, load_state, observe_file
+from gpuplane.host import Host, State, load_state, observe_file
 from gpuplane.toolkit import places, toml_edit
 from gpuplane.toolkit.driver_files import observe_devices, observe_driver
 from gpuplane.toolkit.facts import CDI_HOOK, PROGRAMS, RUNTIMES, Facts, ToolkitError, decoded
@@ -62,7 +64,7 @@ def observe(
     driver = observe_driver(host, driver_version)
     return Facts(
         place=place,
-        version=version_of(runtime),
+        version=version_of(runtime) or _noted_version(state, place),
         main=main,
         effective=effective,
         record=state.record(place.config) if state else None,
@@ -74,6 +76,15 @@ def observe(
         stand_ins=frozenset(stand_ins),
         own_hook=_own_hook() if ours else b"",
     )
+
+
+def place_of(state: State) -> Place | None:
+    """The runtime that was configured; None when nothing says so."""
+    said = state.notes.get("place")
+    if said:
+        return msgspec.json.decode(said, type=Place)
+    runtime = state.notes.get("runtime", "")  # by a release that knew one place each
+    return places.PLAIN[RuntimeName(runtime)] if runtime in list(RuntimeName) else None
 
 
 def find_place(host: Host, said: str = "", config: str = "", socket: str = "") -> Place:
@@ -124,6 +135,13 @@ def version_of(said: str) -> tuple[int, ...]:
     version = said.partition("://")[2].lstrip("v")
     match = re.match(r"(\d+)\.(\d+)", version)
     return (int(match.group(1)), int(match.group(2))) if match else ()
+
+
+def _noted_version(state: State | None, place: Place) -> tuple[int, ...]:
+    """The version for which this runtime was configured, lest another plan is made while it cannot be asked."""
+    if state is None or place_of(state) != place:
+        return ()
+    return tuple(int(part) for part in state.notes.get("version", "").split(".") if part)
 
 
 def _others(host: Host, place: Place, main: bytes) -> dict[str, bytes]:

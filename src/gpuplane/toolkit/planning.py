@@ -30,9 +30,13 @@ exit 0
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """`restart_for` are the paths that the runtime reads only when it is told; `digest` names all contents together."""
+    """`restart_for` are the paths that the runtime reads only when it is told; `digest` names all contents together.
+
+    `version` is the runtime's for which this is planned, () when unknown.
+    """
 
     place: Place
+    version: tuple[int, ...] = ()
     files: tuple[File, ...]
     restart_for: frozenset[str]
     digest: str
@@ -102,7 +106,13 @@ def plan(facts: Facts, *, set_as_default: bool | None = None) -> Plan:
     digest = hashlib.sha256()
     for file in ordered:
         digest.update(f"{file.path} {file.fingerprint}\n".encode())
-    return Plan(place=facts.place, files=ordered, restart_for=frozenset(configs), digest=digest.hexdigest()[:16])
+    return Plan(
+        place=facts.place,
+        version=facts.version,
+        files=ordered,
+        restart_for=frozenset(configs),
+        digest=digest.hexdigest()[:16],
+    )
 
 
 def _check_driver(driver: Driver) -> None:

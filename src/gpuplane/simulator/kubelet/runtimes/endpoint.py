@@ -27,11 +27,12 @@ class Endpoint:
     """A unix socket at `path` that can be opened and closed any number of times; inside of a running event loop.
 
     Args:
-        version: runtime name and version for CRI's Version; None for docker, which is asked by HTTP.
+        name, version: the runtime's; docker is asked by HTTP, the others by CRI.
     """
 
-    def __init__(self, path: Path, version: tuple[str, str] | None) -> None:
+    def __init__(self, path: Path, name: str, version: str) -> None:
         self._path = path
+        self._name = name
         self._version = version
         self._server: socket.socket | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -80,22 +81,23 @@ class Endpoint:
     async def _serve(self, client: socket.socket) -> None:
         reader, writer = await asyncio.open_unix_connection(sock=client)
         try:
-            if self._version is None:
-                await _answer_ping(reader, writer)
+            if self._name == "docker":
+                await _answer_ping(reader, writer, self._version)
             else:
-                await _answer_version(reader, writer, *self._version)
+                await _answer_version(reader, writer, self._name, self._version)
         except (OSError, EOFError):
             pass  # they had only wanted to know who we are
         finally:
             writer.close()
 
 
-async def _answer_ping(reader: StreamReader, writer: StreamWriter) -> None:
+async def _answer_ping(reader: StreamReader, writer: StreamWriter, version: str) -> None:
     words = (await reader.readuntil(b"\r\n\r\n")).split()
     found = words[1] == b"/_ping" if len(words) > 1 else False
     body = b"OK" if found else b'{"message":"page not found"}'
     status = b"200 OK" if found else b"404 Not Found"
-    writer.write(b"HTTP/1.1 %s\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s" % (status, len(body), body))
+    head = b"HTTP/1.1 %s\r\nServer: Docker/%s (linux)\r\n" % (status, version.encode())
+    writer.write(head + b"Connection: close\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
     await writer.drain()
 
 

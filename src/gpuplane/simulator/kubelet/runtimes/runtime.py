@@ -49,8 +49,7 @@ class Runtime:
         self.version = version
         self.down: str = ""  # why it does not run, "" when it does
         self.config: RuntimeConfig | None = None
-        told = None if kind == "docker" else (kind, version)
-        self.endpoint = Endpoint(inside_root(root, SOCKETS[kind]), told)
+        self.endpoint = Endpoint(inside_root(root, SOCKETS[kind]), kind, version)
         self.restarted: Callable[[], None] = lambda: None  # called after each start that nobody asked for
         self._again: asyncio.TimerHandle | None = None
         self._served = False
