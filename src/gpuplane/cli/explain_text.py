@@ -183,5 +183,5 @@ def _cell(gpu: FreeGPU) -> str:
 
 
 def _short(mib: int) -> str:
-    """`5G`, `512M`."""
-    return f"{mib}M" if 0 < mib < 1024 else f"{mib / 1024:.3g}G"
+    """`15G`, `3.7G`, `512M`."""
+    return f"{mib}M" if 0 < mib < 1024 else f"{round(mib / 1024, 1 if mib < 10_240 else None):g}G"
