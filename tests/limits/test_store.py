@@ -7,6 +7,7 @@ import os
 import stat
 import subprocess
 import sys
+import threading
 from ctypes import sizeof
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from limits_examples import GIB, A, B, limits, write_slot
 from gpuplane.errors import InvalidInput, Terminal
 from gpuplane.limits import page
 from gpuplane.limits.decide import Correction, Freed
-from gpuplane.limits.facts import GpuLimit, Limits, Owner
+from gpuplane.limits.facts import GpuLimit, Limits, Owner, Share
 from gpuplane.limits.store import Store
 
 ML = Owner(name="ml/tune-7:main", namespace="ml", pod="tune-7", container="main", pod_uid="u-7")
@@ -188,9 +189,45 @@ def test_only_the_gone_are_swept_and_what_a_dead_writer_left(tmp_path: Path) -> 
     store = Store(tmp_path)
     for name in ("x", "y"):
         store.write(name, limits(), msgspec.structs.replace(ML, pod_uid=name))
-    (tmp_path / "shares" / ".z.1234.new").mkdir()
+    for name in (".z.new", ".x.gone", ".something"):
+        (tmp_path / "shares" / name).mkdir()
     assert store.sweep(lambda share: share.owner.pod_uid == "x") == ("x",)
     assert sorted(path.name for path in (tmp_path / "shares").iterdir()) == ["y"]
+
+
+def test_a_directory_that_has_a_new_owner_meanwhile_is_not_removed(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.write("x", limits(), ML)
+
+    def is_gone(share: Share) -> bool:
+        old = share.owner == ML
+        if old:  # just now the kubelet gives the ids to the next container
+            store.remove("x")
+            store.write("x", limits(), msgspec.structs.replace(ML, pod_uid="next"))
+        return old
+
+    assert store.sweep(is_gone) == ()
+    assert store.read("x").owner.pod_uid == "next"
+
+
+def test_an_agent_may_sweep_while_others_write(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    over = threading.Event()
+
+    def sweep() -> None:
+        while not over.is_set():
+            store.sweep(lambda share: False)
+
+    sweeping = threading.Thread(target=sweep)
+    sweeping.start()
+    try:
+        for number in range(60):
+            store.write("x", limits(), msgspec.structs.replace(ML, pod_uid=str(number)))
+            assert store.read("x").owner.pod_uid == str(number)
+            assert len(list((tmp_path / "shares").glob("x/gpus/*/lease"))) == 1
+    finally:
+        over.set()
+        sweeping.join()
 
 
 KILLED = """
@@ -210,7 +247,7 @@ def counted(function):
             os.kill(os.getpid(), signal.SIGKILL)
         return function(*arguments, **more)
     return call
-module._put = counted(module._put)
+module.put = counted(module.put)
 Path.rename = counted(Path.rename)
 Path.hardlink_to = counted(Path.hardlink_to)
 Path.mkdir = counted(Path.mkdir)

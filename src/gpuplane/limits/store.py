@@ -8,6 +8,7 @@ Invariants:
 
 - A share's directory appears whole or not at all; then its files change in place, word by word, since processes have
   them mapped. Who dies in between leaves at most a directory with a dot before its name, which the next one removes.
+- Writing and removing shares exclude each other, by a lock that the kernel frees: an agent may sweep at any time.
 - Writing the same again changes nothing, so a restarted agent takes nothing back.
 - Files that containers may write are read and written through the descriptor and never mapped: one that is made shorter
   under a mapping would kill us.
@@ -33,6 +34,7 @@ from gpuplane.errors import GpuplaneError, InvalidInput, Terminal
 from gpuplane.limits import page
 from gpuplane.limits.decide import Correction, Freed
 from gpuplane.limits.facts import Limits, Owner, Share
+from gpuplane.limits.files import make_dirs, opened, put, read_page
 
 _ID: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 _WORD: Final = 8
@@ -56,12 +58,12 @@ class Store:
         """The lease of a GPU, made when it is missing or of another release."""
         path = self.base / "gpus" / uuid / "lease"
         with contextlib.suppress(GpuplaneError, FileNotFoundError):
-            page.refuse_foreign(_read_page(path, page.LeasePage), str(path))
+            page.refuse_foreign(read_page(path, page.LeasePage), str(path))
             return path
         made = page.fresh(page.LeasePage)
         made.uuid = uuid.encode()
-        _make_dirs(path.parent)
-        _put(path, page.to_bytes(made), 0o666)
+        make_dirs(path.parent)
+        put(path, page.to_bytes(made), 0o666)
         return path
 
     def context_bytes(self, uuid: str) -> int:
@@ -76,14 +78,20 @@ class Store:
         known = self.context_bytes(uuid)
         if not known or size < known:
             place = self.base / "gpus" / uuid
-            _make_dirs(place)
-            _put(place / "context", str(size).encode(), 0o644)
+            make_dirs(place)
+            put(place / "context", str(size).encode(), 0o644)
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
-        """Alone among those that choose a GPU and write a share; the kernel frees it when we die."""
-        _make_dirs(self.base)
-        handle = os.open(self.base / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        """Alone among those who choose a GPU by what is held, and then write; the kernel frees it when we die."""
+        with self._alone("choosing"):
+            yield
+
+    @contextlib.contextmanager
+    def _alone(self, what: str) -> Iterator[None]:
+        make_dirs(self.base)
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        handle = os.open(self.base / f".{what}", flags, 0o600)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX)
             yield
@@ -100,29 +108,32 @@ class Store:
         Raises:
             InvalidInput: limits that no page can carry.
         """
+        with self._alone("writing"):
+            return self._write(share, self._with_contexts(limits), owner)
+
+    def _write(self, share: str, limits: Limits, owner: Owner) -> Path:
         directory = self.directory(share)
-        limits = self._with_contexts(limits)
         with contextlib.suppress(GpuplaneError, FileNotFoundError):
             now = self.read(share)
             if _same_life(now.owner, owner) and _uuids(now.limits) == _uuids(limits):
                 self.resize(share, limits)
                 if now.owner != owner:
-                    _put(directory / _OWNER, msgspec.json.encode(owner), 0o644)
+                    put(directory / _OWNER, msgspec.json.encode(owner), 0o644)
                 return directory
         tenant = secrets.randbits(63) + 1
         made = page.encode_limits(limits, tenant=tenant, name=owner.name)
-        fresh = directory.with_name(f".{share}.{secrets.token_hex(4)}.new")
-        _make_dirs(fresh)
+        fresh = directory.with_name(f".{share}.new")
+        shutil.rmtree(fresh, ignore_errors=True)  # of one who died
+        make_dirs(fresh)
         try:
-            _put(fresh / "limits", page.to_bytes(made), 0o644)
-            _put(fresh / "usage", page.to_bytes(page.fresh(page.UsagePage)), 0o666)
-            _put(fresh / _OWNER, msgspec.json.encode(owner), 0o644)
+            put(fresh / "limits", page.to_bytes(made), 0o644)
+            put(fresh / "usage", page.to_bytes(page.fresh(page.UsagePage)), 0o666)
+            put(fresh / _OWNER, msgspec.json.encode(owner), 0o644)
             for limit in limits.gpus:
                 place = fresh / "gpus" / limit.uuid
-                _make_dirs(place)
+                make_dirs(place)
                 (place / "lease").hardlink_to(self.lease(limit.uuid))
-            if directory.exists():
-                self.remove(share)
+            self._remove(share)
             fresh.rename(directory)
         finally:
             shutil.rmtree(fresh, ignore_errors=True)
@@ -170,7 +181,7 @@ class Store:
         """Empty a slot; last the word that says whose it is, so that nobody takes it half emptied."""
         offset = _SLOTS + freed.slot * sizeof(page.UsageSlot)
         path = self.directory(freed.share) / "usage"
-        with _opened(path, os.O_RDWR) as handle:
+        with opened(path, os.O_RDWR) as handle:
             if int.from_bytes(os.pread(handle, _WORD, offset), "little") == freed.owner:
                 os.pwrite(handle, bytes(sizeof(page.UsageSlot) - _WORD), offset + _WORD)
                 os.pwrite(handle, bytes(_WORD), offset)
@@ -184,23 +195,28 @@ class Store:
             self.free(Freed(share, slot.number, slot.owner))
 
     def _poke(self, share: str, offset: int, value: int) -> None:
-        with _opened(self.directory(share) / "usage", os.O_RDWR) as handle:
+        with opened(self.directory(share) / "usage", os.O_RDWR) as handle:
             os.pwrite(handle, value.to_bytes(_WORD, "little"), offset)
 
     def remove(self, share: str) -> None:
         """Take a share away, and its place in the leases; nothing when there is none."""
+        with self._alone("writing"):
+            self._remove(share)
+
+    def _remove(self, share: str) -> None:
         directory = self.directory(share)
         with contextlib.suppress(GpuplaneError, FileNotFoundError):
             now = self.read(share)
             for limit in now.limits.gpus:
                 self._leave(self.lease(limit.uuid), now.tenant)
-        gone = directory.with_name(f".{share}.{secrets.token_hex(4)}.gone")
+        gone = directory.with_name(f".{share}.gone")
+        shutil.rmtree(gone, ignore_errors=True)
         with contextlib.suppress(FileNotFoundError):
             directory.rename(gone)
         shutil.rmtree(gone, ignore_errors=True)
 
     def _leave(self, lease: Path, tenant: int) -> None:
-        with _opened(lease, os.O_RDWR) as handle:
+        with opened(lease, os.O_RDWR) as handle:
             for number in range(page.TENANTS):
                 offset = page.LeasePage.tenants.offset + number * sizeof(page.LeaseTenant)
                 if int.from_bytes(os.pread(handle, _WORD, offset), "little") == tenant:
@@ -208,14 +224,20 @@ class Store:
 
     def sweep(self, is_gone: Callable[[Share], bool]) -> tuple[str, ...]:
         """Remove the shares that are gone, and what a writer that died has left; the ids of the former."""
-        removed = []
-        for share in self.all():
-            if is_gone(share):
-                self.remove(share.id)
-                removed.append(share.id)
-        for place in self._places("."):
-            shutil.rmtree(place, ignore_errors=True)
+        removed = [share.id for share in self.all() if is_gone(share) and self._remove_if(share.id, is_gone)]
+        if self._places("."):
+            with self._alone("writing"):  # who made these is not at it any more
+                for place in self._places("."):
+                    shutil.rmtree(place, ignore_errors=True)
         return tuple(removed)
+
+    def _remove_if(self, share: str, is_gone: Callable[[Share], bool]) -> bool:
+        """Remove a share that is still gone: another container may have been given its directory meanwhile."""
+        with self._alone("writing"), contextlib.suppress(GpuplaneError, FileNotFoundError):
+            if is_gone(self.read(share)):
+                self._remove(share)
+                return True
+        return False
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
@@ -227,7 +249,7 @@ class Store:
             Terminal: its files are damaged or of another release.
         """
         directory = self.directory(share)
-        limits_page = _read_page(directory / "limits", page.LimitsPage)
+        limits_page = read_page(directory / "limits", page.LimitsPage)
         assert isinstance(limits_page, page.LimitsPage)
         limits = page.decode_limits(limits_page, str(directory / "limits"))
         try:
@@ -239,7 +261,7 @@ class Store:
     def again(self, share: Share) -> Share:
         """A share with its use as it is now. Raises as `read` does."""
         path = self.directory(share.id) / "usage"
-        with _opened(path, os.O_RDONLY) as handle:
+        with opened(path, os.O_RDONLY) as handle:
             data = os.pread(handle, _SLOTS, 0)
             if len(data) < _SLOTS:
                 raise Terminal("it is too short", where=str(path), cure="delete the share; it is made anew")
@@ -276,47 +298,3 @@ def _same_life(one: Owner, other: Owner) -> bool:
 
 def _uuids(limits: Limits) -> tuple[str, ...]:
     return tuple(limit.uuid for limit in limits.gpus)
-
-
-def _read_page(path: Path, kind: type[page.Page]) -> page.Page:
-    data = _read(path, sizeof(kind))
-    if len(data) < sizeof(kind):
-        raise Terminal("it is too short", where=str(path), cure="delete it; it is made anew")
-    return kind.from_buffer_copy(data)
-
-
-def _read(path: Path, size: int) -> bytes:
-    with _opened(path, os.O_RDONLY) as handle:
-        return os.pread(handle, size, 0)
-
-
-@contextlib.contextmanager
-def _opened(path: Path, flags: int) -> Iterator[int]:
-    handle = os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        yield handle
-    finally:
-        os.close(handle)
-
-
-def _make_dirs(path: Path) -> None:
-    """As mkdir -p, with the permissions that containers of any user need, whatever the umask."""
-    missing = [place for place in (path, *path.parents) if not place.exists()]
-    for place in reversed(missing):
-        with contextlib.suppress(FileExistsError):
-            place.mkdir(mode=0o755)
-            place.chmod(0o755)
-
-
-def _put(path: Path, data: bytes, mode: int) -> None:
-    """A whole file under its name: written beside it, then renamed."""
-    fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    try:
-        # Zeros at the end are left a hole, of which the usage page consists at first.
-        os.write(handle, data.rstrip(b"\0"))
-        os.truncate(handle, len(data))
-        os.fchmod(handle, mode)
-    finally:
-        os.close(handle)
-    fresh.rename(path)
