@@ -22,8 +22,9 @@ from gpuplane.api.core import Node
 from gpuplane.api.meta import ObjectMeta
 from gpuplane.api.nodefeature import NodeFeature, NodeFeatureRule
 from gpuplane.api.nodefeature_node import patches
+from gpuplane.api.pluginconfig import parse
 from gpuplane.discovery import GpuFacts, feature_labels, gpu_labels, observe
-from gpuplane.discovery.gpu_config import parse
+from gpuplane.discovery.gpu_config import gpu_config
 from gpuplane.discovery.master import decide, evaluate
 from gpuplane.discovery.publish import wanted_object
 from gpuplane.discovery.sources import load_rules, read_local
@@ -121,7 +122,7 @@ def main() -> None:
             for index in range(8)
         )
         facts = GpuFacts(driver="570.133.20", cuda=(12, 8), gpus=gpus, machine="p5.48xlarge")
-        config = parse({"flags": {"migStrategy": "mixed"}})
+        config = gpu_config(parse({"flags": {"migStrategy": "mixed"}}))
         show("labels of 8 GPUs", cpu_ms(lambda: gpu_labels(facts, config), 200), "ms")
 
         every = rules()
