@@ -110,7 +110,7 @@ async def test_two_pods_get_30_and_60_percent_and_one_that_gets_round_is_told(
         driver = {"LD_LIBRARY_PATH": str(NATIVE), "SIMGPU_DEV": str(root / "dev")}
         top = [*own, "share", "top", "--host-root", str(root), "--interval", "2", "-o", "json"]
         off: dict[str, float] = {}
-        for _ in range(5):  # the machine is busy with a cluster
+        for _ in range(10):  # the machine is busy with a cluster
             [gpu] = json.loads(await output(*top))["gpus"]
             got = {row["name"]: (row["coreLimit"], row["corePercent"]) for row in gpu["shares"]}
             assert set(got) == {"default/tune:main", "default/serve:main"}
