@@ -274,3 +274,36 @@ async def test_gpus_that_are_cut_are_offered_by_their_profiles(running: Any) -> 
         "nvidia-mig-3g.20gb.sock",
         "nvidia-mig-1g.5gb.sock",
     }
+
+
+async def test_whole_gpus_and_shares_side_by_side_are_the_same_silicon(running: Any) -> None:
+    both = "devicePlugin.env=" + json.dumps([{"name": "GPUPLANE_DIALECTS", "value": "nvidia,tencent"}])
+    cluster = await running({"both": "l4-ubuntu24"}, both, labels={"nvidia-device-enable": "enable"})
+    await cluster.until(GPUNode, lambda nodes: [node for node in nodes if node.status.summary.stage == "ready"])
+    await cluster.amounts("both", {"nvidia.com/gpu": 2, "tencent.com/vcuda-core": 200})
+
+    def whole(name: str) -> dict[str, Any]:
+        pod = share(name, (0, 0), scheduler="default-scheduler")
+        pod["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu": 1}}
+        return pod
+
+    async def phase(pod: dict[str, Any]) -> str:
+        name = pod["metadata"]["name"]
+        await cluster.client.create(pod, namespace="default")
+        found: str = await cluster.pods(
+            lambda pods: next(
+                (p.status.phase for p in pods if p.metadata.name == name and p.status.phase != "Pending"), ""
+            )
+        )
+        return found
+
+    part = share("part", (20, 8), scheduler="default-scheduler")
+    assert await phase(part) == "Running"
+    assert await phase(whole("one")) == "Running"
+    assert await phase(whole("two")) == "Failed", "its GPU is held in part, which no scheduler can know by itself"
+    [refused] = [pod for pod in await cluster.client.list(Pod, "default") if pod.metadata.name == "two"]
+    assert "1 whole GPU asked, 0 wholly free" in refused.status.message
+    more = share("more", (30, 8), scheduler="default-scheduler")
+    assert await phase(more) == "Running"
+    store = Store(cluster.root("both") / "var/lib/gpuplane/limits")
+    assert len({gpu.uuid for found in store.all() for gpu in found.limits.gpus}) == 1

@@ -21,6 +21,7 @@ from gpuplane.device_plugin.share_plugin import SharePlugin
 from gpuplane.device_plugin.steering import Steering, node_state, packed_by_ids
 from gpuplane.errors import GpuplaneError, InvalidInput, Retryable, Terminal
 from gpuplane.hardware import GPU
+from gpuplane.kube import Unreachable
 from gpuplane.limits import RealLibraries
 from gpuplane.operand.rpc import RpcError, Status
 from gpuplane.sharing import Assignment, Part, request_of, to_annotations
@@ -78,6 +79,7 @@ class Kubelet:
         self.held: dict[tuple[str, str], dict[str, dict[str, tuple[str, ...]]]] = {}
         self.used: dict[str, set[str]] = {CORE: set(), MEMORY: set()}
         self.away = False
+        self.api_away = False
         self.steering = Steering(self, GPUS)
 
     async def shown(self) -> tuple[Shown, ...]:
@@ -93,6 +95,8 @@ class Kubelet:
         return {key: self.pods[key] for key in keys if key in self.pods}
 
     async def now(self, namespace: str, name: str) -> Pod | None:
+        if self.api_away:
+            raise Unreachable("no server")
         return self.pods.get((namespace, name))
 
     def knows(self, one: Pod) -> None:
@@ -215,6 +219,19 @@ async def test_without_an_extender_the_node_packs(kubelet: Kubelet) -> None:
     assert gpus(await kubelet.admit(pod("d", (100, 0)))) == {"c0": ["GPU-2"]}
     with pytest.raises(Terminal, match="wholly free"):
         await kubelet.admit(pod("e", (100, 0)))
+
+
+async def test_without_an_api_server_what_was_seen_last_counts(kubelet: Kubelet) -> None:
+    kubelet.api_away = True
+    assert gpus(await kubelet.admit(assigned(pod("a", (30, 4)), c0=2))) == {"c0": ["GPU-2"]}
+
+
+async def test_what_has_ended_holds_nothing(kubelet: Kubelet) -> None:
+    got = await kubelet.admit(pod("a", (100, 0)))
+    kubelet.used[CORE] -= set(got["c0"][CORE])
+    done = kubelet.pods["ml", "a"]
+    kubelet.pods["ml", "a"] = Pod(metadata=done.metadata, spec=done.spec, status=PodStatus(phase="Succeeded"))
+    assert gpus(await kubelet.admit(pod("b", (300, 0)))) == {"c0": ["GPU-0", "GPU-1", "GPU-2"]}
 
 
 async def test_nobody_who_asks_is_no_guess(kubelet: Kubelet) -> None:

@@ -21,6 +21,7 @@ import msgspec
 
 from gpuplane import names
 from gpuplane.api.core import Pod
+from gpuplane.api.requests import ENDED
 from gpuplane.device_plugin.admitted import Admitted, Shown, candidates, holder
 from gpuplane.device_plugin.share_ids import by_gpu, core_of, pick
 from gpuplane.errors import Retryable, Terminal
@@ -80,7 +81,7 @@ class Steering:
             if admitted is None:
                 log.warning("nobody is seen who asks for %d of %s", size, resource)
                 return None
-            parts = self._parts(admitted, shown)
+            parts = await self._parts(admitted, shown)
             ids = pick(self._wanted(parts, resource, size, available, must), available, must)
             self._passed[admitted.pod.metadata.uid, admitted.container, resource] = frozenset(ids)
             while len(self._passed) > _REMEMBERED:
@@ -135,7 +136,7 @@ class Steering:
         pods = await self._pods.find({(one.namespace, one.pod) for one in shown})
         found = candidates(shown, pods, resource, size, self._passed)
         # NB: the watch may be behind: of a pod that was deleted and made anew under its name it knows the old one.
-        living = [pod for one in found if (pod := await self._pods.now(*_key(one.pod))) is not None]
+        living = [pod for one in found if (pod := await self._newest(one.pod)) is not None]
         current = candidates(shown, {_key(pod): pod for pod in living}, resource, size, self._passed)
         current = [one for one in current if one.pod.metadata.deletion_timestamp is None] or current
         if len(current) > 1:
@@ -149,11 +150,19 @@ class Steering:
         # The one that came last: pods before it had their turn, and are about to be rejected or gone.
         return max(current, key=lambda one: int(one.pod.metadata.resource_version or 0), default=None)
 
-    def _parts(self, admitted: Admitted, shown: tuple[Shown, ...]) -> tuple[Part, ...]:
+    async def _newest(self, pod: Pod) -> Pod | None:
+        """The pod as the server has it, or as it was seen last where the server does not answer."""
+        try:
+            return await self._pods.now(*_key(pod))
+        except ApiError as error:
+            log.warning("%s is taken as it was seen last: %s", "/".join(_key(pod)), error)
+            return pod
+
+    async def _parts(self, admitted: Admitted, shown: tuple[Shown, ...]) -> tuple[Part, ...]:
         pod = admitted.pod
         assignment = of_pod(pod) or self._plans.get(pod.metadata.uid)
         if assignment is None:
-            assignment = self._packed(pod, shown)
+            assignment = await self._packed(pod, shown)
             self._plans[pod.metadata.uid] = assignment
             while len(self._plans) > _REMEMBERED:
                 del self._plans[next(iter(self._plans))]
@@ -171,10 +180,13 @@ class Steering:
             parts.append(msgspec.structs.replace(part, uuid=gpu.uuid, index=gpu.index))
         return tuple(parts)
 
-    def _packed(self, pod: Pod, shown: tuple[Shown, ...]) -> Assignment:
+    async def _packed(self, pod: Pod, shown: tuple[Shown, ...]) -> Assignment:
         """What the node gives a pod that no extender has placed, beside what others hold."""
         request = request_of(pod)
-        others = [one for one in shown if (one.namespace, one.pod) != _key(pod)]
+        # The kubelet shows pods that have ended too, for a while, and gives their devices to others.
+        pods = await self._pods.find({(one.namespace, one.pod) for one in shown})
+        ended = {key for key, other in pods.items() if other.status.phase in ENDED} | {_key(pod)}
+        others = [one for one in shown if (one.namespace, one.pod) not in ended]
         placed = place(node_state(self._gpus, self._health, others), request, Tightest())
         if isinstance(placed, Refusal):
             raise Terminal(placed.reason, where="/".join(_key(pod)), cure="delete the pod; it is placed anew")
