@@ -14,6 +14,7 @@ import runpy
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from http import HTTPStatus
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
@@ -30,6 +31,7 @@ from gpuplane.cures import CUDA, NVML, XID
 from gpuplane.device_plugin.outside import METRICS as GPU_MANAGER_METRICS
 from gpuplane.discovery.gpu import GPU_LABELS
 from gpuplane.exporter.fields import DEFAULT_FIELDS, OFFERED_LABELS, OFFERED_METRICS
+from gpuplane.kube import EventRecorder, SystemClock
 from gpuplane.limits.exposition import METRICS as SHARE_METRICS
 from gpuplane.operator.decide import OPEN, PRE_INSTALLED, REMOVING
 from gpuplane.operator.metrics import exposition
@@ -37,6 +39,9 @@ from gpuplane.operator.operands import GROUP_LABEL
 from gpuplane.operator.policy import FINALIZER
 from gpuplane.operator.stages import OPERANDS, operand_of
 from gpuplane.operator.upgrade.controller import Seen
+from gpuplane.scheduler.brain import Brain
+from gpuplane.scheduler.metrics import Metrics as SchedulerMetrics
+from gpuplane.scheduler.policies import Chosen
 from gpuplane.simulator.apiserver.metrics import Requests
 
 REFERENCE: Final = Path(__file__).parent / "reference"
@@ -609,6 +614,10 @@ def metrics() -> str:
         table(
             ("metric", "type", "labels", "meaning"), _exposed(admission_metrics(0.0, 0, {("validate", "refused"): 0}))
         ),
+        "## Scheduler\n",
+        "`http://<pod of deployment/gpuplane-scheduler>:3456/metrics`, where the extender is installed; all but the"
+        " first three only on the replica that answers.\n",
+        table(("metric", "type", "labels", "meaning"), _exposed(_scheduler_metrics())),
         "## Embedded API server\n",
         "`kubectl get --raw /metrics` on an embedded cluster.\n",
         table(
@@ -620,6 +629,15 @@ def metrics() -> str:
         ),
     ]
     return "\n".join(out)
+
+
+def _scheduler_metrics() -> str:
+    nobody: Any = None
+    brain = Brain(nobody, EventRecorder(nobody, "docs"), Chosen(), SystemClock(), lambda: 0)
+    brain.cluster.usage.add("POD", "NAMESPACE", "NODE", 100, "POD")
+    counted = SchedulerMetrics()
+    counted.answered("filter", HTTPStatus.OK, 0.0)
+    return counted.exposition(brain)
 
 
 def _exposed(text: str) -> list[tuple[str, str, str, str]]:

@@ -25,7 +25,8 @@ SECOND: Final = "gpuplane-kube-scheduler"
 KUBE_SCHEDULER_IMAGE: Final = "registry.k8s.io/kube-scheduler:v1.36.0"
 HTTP_TIMEOUT_SECONDS: Final = 15
 WEIGHT: Final = 5  # the extender's word against the default scores, of which there are about seven
-MANAGED: Final = (names.VCUDA_CORE, names.VCUDA_MEMORY, names.GPU_RESOURCE, names.ALPHA_GPU)
+# NB: kube-scheduler takes no name of kubernetes.io here; the webhook turns alpha.kubernetes.io/nvidia-gpu into another.
+MANAGED: Final = (names.VCUDA_CORE, names.VCUDA_MEMORY, names.GPU_RESOURCE)
 Manifest = dict[str, Any]
 
 
