@@ -25,6 +25,7 @@ import yaml
 from gpuplane import __version__, names
 from gpuplane.api.crds import crds
 from gpuplane.api.effects import acts, fields, why_not
+from gpuplane.operator.installation import PARTS
 
 CHART: Final = Path(__file__).parent / "gpuplane"
 HEAD: Final = (
@@ -104,6 +105,21 @@ TOP: Final[dict[str, Schema]] = {
         "description": "The ClusterPolicy that the groups above make.",
         "properties": {"deployCR": _told(FLAG, "create it; otherwise apply one yourself", True)},
     },
+    "admission": {
+        "type": "object",
+        "description": "The webhook that refuses pods which can never run, and the policy on who says what pods hold.",
+        "properties": {
+            "enabled": _told(FLAG, "install it", False),
+            "failurePolicy": _told(
+                {"type": "string", "enum": ["Ignore", "Fail"]}, "pods with GPUs while the webhook is away", "Ignore"
+            ),
+        },
+    },
+    "scheduler": {
+        "type": "object",
+        "description": "The extender that places shares; kube-scheduler has to be told of it.",
+        "properties": {"enabled": _told(FLAG, "install it", False)},
+    },
     "config": {
         "type": "object",
         "description": "What the device plugin's own chart calls devicePlugin.config; its values files work here.",
@@ -146,10 +162,13 @@ def files() -> dict[str, str]:
     for definition in crds():
         text = yaml.safe_dump(definition, sort_keys=False, width=120, allow_unicode=True)
         made[f"crds/{definition['metadata']['name']}.yaml"] = text
-    for entry in sorted(resources.files("gpuplane.operator").joinpath("install").iterdir(), key=lambda e: e.name):
-        if entry.is_dir():
-            continue  # what `gpuplane install` adds when asked to
-        made[f"templates/{entry.name}"] = template(entry.name, entry.read_text())
+    install = resources.files("gpuplane.operator").joinpath("install")
+    for entry in sorted(install.iterdir(), key=lambda e: e.name):
+        if entry.is_file():
+            made[f"templates/{entry.name}"] = template(entry.name, entry.read_text())
+    for part in PARTS:
+        for entry in install.joinpath(part).iterdir():
+            made[f"templates/{part}-{entry.name}"] = part_template(part, entry.read_text())
     return made
 
 
@@ -206,6 +225,29 @@ def template(name: str, text: str) -> str:
     if name in WRAPPED:
         text = f"{{{{- {WRAPPED[name]} }}}}\n{text.rstrip()}\n{{{{- end }}}}\n"
     return HEAD + text
+
+
+# Which values ask for a part of the installation.
+ASKED: Final = {
+    "shares": "or .Values.admission.enabled .Values.scheduler.enabled",
+    "scheduler": ".Values.scheduler.enabled",
+    "admission": ".Values.admission.enabled",
+}
+
+
+def part_template(part: str, text: str) -> str:
+    """A manifest of what is installed when asked for."""
+    for old, new in (
+        (f"image: {names.IMAGE.rpartition(':')[0]}\n", 'image: {{ include "gpuplane.image" . }}\n'),
+        # Of the webhooks on pods; the one that only warns never fails.
+        (
+            "failurePolicy: Ignore\n    matchPolicy: Equivalent\n    timeoutSeconds: 5\n",
+            'failurePolicy: {{ .Values.admission.failurePolicy | default "Ignore" }}\n'
+            "    matchPolicy: Equivalent\n    timeoutSeconds: 5\n",
+        ),
+    ):
+        text = text.replace(old, new)
+    return f"{HEAD}{{{{- if {ASKED[part]} }}}}\n{text.rstrip()}\n{{{{- end }}}}\n"
 
 
 # -- values ------------------------------------------------------------------------------------------------------------

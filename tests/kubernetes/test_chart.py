@@ -86,6 +86,20 @@ def test_it_renders_what_install_applies() -> None:
     assert made == {place(manifest): manifest for manifest in installation()}
 
 
+@pytest.mark.parametrize(
+    ("settings", "asked"),
+    [
+        ("admission.enabled=true", {"admission": "open"}),
+        ("admission.enabled=true,admission.failurePolicy=Fail", {"admission": "closed"}),
+        ("scheduler.enabled=true", {"scheduler": True}),
+        ("scheduler.enabled=true,admission.enabled=true", {"scheduler": True, "admission": "open"}),
+    ],
+)
+def test_it_renders_what_install_applies_with_what_is_asked_for(settings: str, asked: dict[str, Any]) -> None:
+    made = {place(manifest): manifest for manifest in rendered("--set", settings) if not is_hook(manifest)}
+    assert made == {place(manifest): manifest for manifest in installation(**asked)}
+
+
 def test_in_its_own_namespace_it_does_not_make_it() -> None:
     kinds = {manifest["kind"] for manifest in rendered("-n", names.OPERATOR_NAMESPACE)}
     assert "Namespace" not in kinds and "Deployment" in kinds

@@ -55,7 +55,7 @@
 
 {{/* spec of the ClusterPolicy: the groups of values that are set, without what is the chart's own. */}}
 {{- define "gpuplane.spec" -}}
-{{- $spec := omit (deepCopy (.Values | toYaml | fromYaml)) "clusterPolicy" "config" "nodeSelector" "extraObjects" "platform" "gpuCluster" "node-feature-discovery" "global" -}}
+{{- $spec := omit (deepCopy (.Values | toYaml | fromYaml)) "clusterPolicy" "config" "nodeSelector" "extraObjects" "platform" "gpuCluster" "node-feature-discovery" "global" "admission" "scheduler" -}}
 {{- $operator := omit $spec.operator "repository" "image" "version" "imagePullPolicy" "imagePullSecrets" "replicas" "priorityClassName" "nodeSelector" "tolerations" "affinity" "resources" "env" "logging" "upgradeCRD" "cleanupCRD" -}}
 {{- $_ := set $spec "operator" $operator -}}
 {{- $driver := omit $spec.driver "nvidiaDriverCRD" -}}
