@@ -26,3 +26,8 @@ LAUNCH(cuLaunchCooperativeKernel_ptsz, true, stream, COOPERATIVE, function, gx, 
        parameters)
 LAUNCH(cuLaunchCooperativeKernelMultiDevice, false, count && list ? list->stream : NULL,
        (const struct launch_parameters *list, unsigned count, unsigned flags), list, count, flags)
+/* Deprecated since CUDA 4.0, and still there. */
+LAUNCH(cuLaunch, false, NULL, (CUfunction function), function)
+LAUNCH(cuLaunchGrid, false, NULL, (CUfunction function, int width, int height), function, width, height)
+LAUNCH(cuLaunchGridAsync, false, stream, (CUfunction function, int width, int height, CUstream stream), function, width,
+       height, stream)
