@@ -48,15 +48,18 @@ def test_prices_are_those_of_an_optimum(demand: dict[Kind, float], a: int, b: in
         assert list(table) == sorted(table)
         assert table[0] == 0.0
         assert table[UNITS] <= UNITS + 1e-3
-    # Weak duality: no way to serve the demand gains more than capacity and demand are priced at together.
+    priced = sum(tables[name][UNITS] * much for name, much in (("a", a), ("b", b)) if much)
+    asked = 0.0
+    for kind, count in demand.items():
+        prices = [tables[name][kind.units] for name in tables if kind.fits(name)]
+        if prices:
+            priced += count * max(0.0, kind.units - min(prices))
+            asked += count * kind.units
+    # Of all prices, those of an optimum sum up to the least: to no more than all GPUs, and than all that is asked for.
+    assert priced <= UNITS * (a + b) + 0.5
+    assert priced <= asked + 0.5
+    # And no way to serve the demand gains more than that.
     for kind, count in demand.items():
         for model, gpus in (("a", a), ("b", b)):
             if gpus and kind.fits(model):
-                served = min(count, gpus * (UNITS // kind.units))
-                price = sum(tables[name][UNITS] * much for name, much in (("a", a), ("b", b)) if much)
-                price += sum(
-                    much * max(0.0, other.units - min(tables[name][other.units] for name in tables if other.fits(name)))
-                    for other, much in demand.items()
-                    if any(other.fits(name) for name in tables)
-                )
-                assert served * kind.units <= price + 0.5
+                assert min(count, gpus * (UNITS // kind.units)) * kind.units <= priced + 0.5

@@ -46,10 +46,12 @@ def rate(
     node: NodeState, request: Request, policy: Policy, gpu_policy: Policy | None = None
 ) -> tuple[Spots, float] | None:
     """The GPUs of each container, and the value by `policy`; None where the pod does not fit."""
-    if len(request.asks) == 1 and request.asks[0].core < node.scale and (gpu_policy is None or gpu_policy is policy):
+    ask = request.asks[0] if len(request.asks) == 1 else None
+    if ask is not None and _full(node, ask):
+        return None
+    if ask is not None and not ask.gpus and (gpu_policy is None or gpu_policy is policy):
         if cannot_host(node, request):
             return None
-        ask = request.asks[0]
         fitting = _fitting(node, ask, usable_gpus(node, request))
         if not fitting:
             return None
@@ -58,6 +60,13 @@ def rate(
             return {ask.container: (best[0],)}, best[1]
     spots = _spots(node, request, gpu_policy or policy)
     return None if spots is None else (spots, policy.value(node, taken(node, request, spots), request))
+
+
+def _full(node: NodeState, ask: Ask) -> bool:
+    """Whether one look tells that a container finds nothing: so it is with most nodes of a full cluster."""
+    if ask.gpus:
+        return ask.gpus > node.core.count(node.scale)
+    return ask.core > max(node.core, default=0)
 
 
 def usable_gpus(node: NodeState, request: Request) -> tuple[int, ...]:

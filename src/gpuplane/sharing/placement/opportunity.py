@@ -44,6 +44,7 @@ class Opportunity(Policy):
         self._worth = {model: tuple(round(table[at] * _PRECISION) for at in units) for model, table in worth.items()}
         self._any = self._worth.get(_EVERY_MODEL) or max(self._worth.values(), default=(0,) * (scale + 1))
         self._cpu_per_gpu = cpu_per_gpu
+        self._before: dict[str, tuple[NodeState, float]] = {}  # a node is asked about for one request after another
         self._of_gpus: dict[int, tuple[tuple[Gpu, ...], tuple[Table, ...]]] = {}
 
     def order(self, node: NodeState, ask: Ask, fitting: Sequence[int]) -> Iterable[int]:
@@ -51,7 +52,12 @@ class Opportunity(Policy):
         return sorted(fitting, key=lambda at: (self._loss(node, free, at, ask), free[at], at))
 
     def value(self, before: NodeState, after: NodeState, request: Request) -> float:
-        return self._node(after) - self._node(before)
+        known = self._before.get(before.name)
+        if known is None or known[0] is not before:
+            if len(self._before) >= _MOST_NODES:
+                self._before.clear()
+            known = self._before[before.name] = before, self._node(before)
+        return self._node(after) - known[1]
 
     def quick(self, node: NodeState, ask: Ask, request: Request, fitting: Sequence[int]) -> tuple[int, float] | None:
         free = room(node)
