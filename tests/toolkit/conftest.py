@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import socket
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -145,9 +146,19 @@ def make_world() -> Callable[..., World]:
 
 
 @pytest.fixture(scope="session")
-def listener(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, int]]:
+def memory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A directory in memory where there is such a place: thousands of hosts are made in it."""
+    if os.access("/dev/shm", os.W_OK):
+        with tempfile.TemporaryDirectory(dir="/dev/shm") as directory:
+            yield Path(directory)
+    else:
+        yield tmp_path_factory.mktemp("memory")
+
+
+@pytest.fixture(scope="session")
+def listener(memory: Path) -> Iterator[tuple[Path, int]]:
     """A socket on which somebody listens who understands nothing, and his process id."""
-    path = tmp_path_factory.mktemp("s") / "s"
+    path = memory / "s"
     server = socket.socket(socket.AF_UNIX)
     server.bind(str(path))
     server.listen()
@@ -162,9 +173,12 @@ def listener(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, i
 
 
 @pytest.fixture
-def machine(tmp_path: Path, listener: tuple[Path, int], monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Machine]:
+def machine(
+    memory: Path, listener: tuple[Path, int], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[[str], Machine]]:
     monkeypatch.setattr(restart, "_ITS_OWN_TIME", 0.1)
-    return lambda case: Machine(tmp_path / "m", case, listener, fresh(case))
+    with tempfile.TemporaryDirectory(dir=memory) as directory:
+        yield lambda case: Machine(Path(directory) / "m", case, listener, fresh(case))
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import count
 from typing import Any
 
@@ -52,6 +52,18 @@ def whole_files(found: Tree, old: Tree, new: Tree) -> None:
     assert old.keys() & new.keys() <= found.keys()
 
 
+def differing(states: Iterable[tuple[str, State]], case: str) -> list[tuple[str, State]]:
+    """Those from which another way leads on. What is in a file that never got its name matters to cri-o's alone: where
+    it should lie in the directory that is read whole, it would be read."""
+    found: dict[Any, tuple[str, State]] = {}
+    for when, state in states:
+        same = tuple(
+            (path, (path.endswith(".gpuplane") and case != "cri-o") or entry) for path, entry in state.files.items()
+        )
+        found.setdefault((same, state.key[1]), (when, state))
+    return list(found.values())
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_a_death_at_any_call_leaves_whole_files_and_both_ways_open(
     machine: Callable[[str], Machine], case: str
@@ -65,8 +77,9 @@ def test_a_death_at_any_call_leaves_whole_files_and_both_ways_open(
     for work, begin in (("configure", before), ("unconfigure", after)):
         states = each_state(first.like(work, begin), work)
         assert len(states) > 20
-        for number, (when, state) in enumerate(states.values()):
+        for _, state in states.values():
             whole_files(state.files, before.files, after.files)
+        for number, (when, state) in enumerate(differing(states.values(), case)):
             for way, goal in (("configure", after), ("unconfigure", before)):
                 found = first.like(f"{work} {number} {way}", state)
                 here(found, way)
