@@ -109,6 +109,16 @@ class World:
         if gone:
             await self.server.registry.delete("pods", NAMESPACE, f"replica-{port}", grace=0)
 
+    async def time_out(self, seconds: int) -> None:
+        """Let the API server wait so long for the webhook's answers."""
+        for plural in ("mutatingwebhookconfigurations", "validatingwebhookconfigurations"):
+            found = self.server.registry.get(plural, None, names.ADMISSION_NAME) or {}
+            patch = [
+                {"op": "replace", "path": f"/webhooks/{number}/timeoutSeconds", "value": seconds}
+                for number in range(len(found["webhooks"]))
+            ]
+            await self.server.registry.patch(plural, None, names.ADMISSION_NAME, patch, "json")
+
     def bundles(self) -> list[str]:
         """caBundle of every webhook."""
         found = []

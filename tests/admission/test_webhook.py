@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 
 import pytest
@@ -146,3 +147,23 @@ async def test_it_has_no_right_but_those_it_needs(world):
             with pytest.raises(ApiError) as error:
                 await client.request(method, path, None, {} if method != "GET" else None)
             assert error.value.status == 403, path
+
+
+@pytest.mark.parametrize("admission", ["open", "closed"])
+async def test_a_webhook_that_hangs_costs_its_time_out_and_no_more(world, make_pod, admission):
+    await world.install(admission)
+    port = await world.start()
+    await world.stop(port, gone=False)
+    await world.time_out(1)
+    held: list[asyncio.StreamWriter] = []
+    silent = await asyncio.start_server(lambda reader, writer: held.append(writer), "127.0.0.1", port)
+    try:
+        async with asyncio.timeout(4):
+            if admission == "open":
+                await world.create(make_pod("passes", gpu=1))
+            else:
+                assert "failed calling webhook" in await world.refused(make_pod("refused", gpu=1))
+    finally:
+        silent.close()
+        for writer in held:
+            writer.close()
