@@ -17,6 +17,7 @@ from gpuplane.simulator.kubelet.runtimes import Runtime, RuntimeDown, read_confi
 from gpuplane.simulator.kubelet.runtimes.endpoint import Endpoint
 from gpuplane.toolkit import ToolkitError, apply, by_hand, health, restart
 from gpuplane.toolkit.applying import unconfigure
+from gpuplane.toolkit.facts import RUNTIMES
 from gpuplane.toolkit.places import CONTAINERD, CRIO, DOCKER, PLAIN, Place, RuntimeName
 
 MAIN = {
@@ -98,6 +99,7 @@ async def test_other_answers(
     async with served(world, place, answer):
         assert await health.answers(world.host, place) is well
         assert await health.release(world.host, place) == ""
+        assert await health.runtimes(world.host, place) is None
 
 
 class Service:
@@ -223,6 +225,25 @@ async def test_a_runtime_that_does_not_start_with_ours_gets_its_own_back(
     one.refuses = lambda: False
     await unconfigure(one.world.host, sleep=one.sleep)
     assert await one.configure()
+
+
+async def test_docker_that_goes_on_as_it_was_has_refused_ours(service: Any) -> None:
+    one = service("docker")
+    assert await health.runtimes(one.world.host, DOCKER) == {"runc"}
+    one.refuses = one.ours
+    with pytest.raises(ToolkitError) as caught:
+        await one.configure()
+    assert caught.value.reason == "ConfigurationRefused"
+    assert caught.value.what == (
+        "docker does not take its configuration: it knows no runtime nvidia;"
+        " it answers again with the configuration of before"
+    )
+    assert one.world.host.read_text("etc/docker/daemon.json") == "{}"
+    assert one.clock < 10
+    one.refuses = lambda: False
+    await unconfigure(one.world.host, sleep=one.sleep)
+    assert await one.configure()
+    assert await health.runtimes(one.world.host, DOCKER) == {"runc", *RUNTIMES}
 
 
 async def test_a_runtime_that_never_comes_back_is_told_so(service: Any) -> None:

@@ -82,7 +82,7 @@ async def apply(host: Host, plan: Plan, *, restart: bool = True, sleep: Sleep = 
         if due:
             if restart:
                 try:
-                    await tell(host, plan.place, sleep)
+                    await tell(host, plan.place, sleep, plan.runtimes)
                 except ToolkitError as error:
                     raise await _take_back(host, plan, error, sleep) from error
             note(host, COMPONENT, {"restart": ""})

@@ -15,6 +15,8 @@ import struct
 from asyncio import StreamReader, StreamWriter
 from collections.abc import Awaitable, Callable
 
+import msgspec
+
 from gpuplane.host import Host
 from gpuplane.toolkit.places import Place, RuntimeName
 
@@ -32,8 +34,15 @@ _FIELDS = (
 )
 _EMPTY_MESSAGE = bytes(5)  # not compressed, no bytes
 _PING_REQUEST = b"GET /_ping HTTP/1.1\r\nHost: docker\r\nConnection: close\r\n\r\n"
+_INFO_REQUEST = b"GET /info HTTP/1.0\r\nHost: docker\r\n\r\n"
 _SILENCE = 2.0  # seconds
 _LARGEST = 1 << 20  # bytes of a frame that is still taken for one
+
+
+class _Info(msgspec.Struct, frozen=True):
+    """The part of docker's `/info` that is read."""
+
+    runtimes: dict[str, msgspec.Raw] = msgspec.field(name="Runtimes")
 
 
 def question(place: Place) -> str:
@@ -53,6 +62,20 @@ async def release(host: Host, place: Place) -> str:
         found = re.search(rb"^Server: Docker/(\S+)", head, re.MULTILINE | re.IGNORECASE)
         return found.group(1).decode(errors="replace") if found else ""
     return _third_field(await _ask(host, place, _version) or b"").lstrip("v")
+
+
+async def runtimes(host: Host, place: Place) -> frozenset[str] | None:
+    """The names of the runtimes that docker knows; None when it does not say."""
+
+    async def info(reader: StreamReader, writer: StreamWriter) -> bytes | None:
+        writer.write(_INFO_REQUEST)  # HTTP/1.0: the answer is one piece, and ends with the connection
+        return await reader.read() if await _head(reader) is not None else None
+
+    answer = await _ask(host, place, info)
+    try:
+        return frozenset(msgspec.json.decode(answer or b"", type=_Info).runtimes)
+    except msgspec.DecodeError:
+        return None
 
 
 async def _ask(
@@ -76,8 +99,12 @@ async def _ask(
 
 
 async def _ping(reader: StreamReader, writer: StreamWriter) -> bytes | None:
-    """The head of docker's answer."""
     writer.write(_PING_REQUEST)
+    return await _head(reader)
+
+
+async def _head(reader: StreamReader) -> bytes | None:
+    """The head of an HTTP answer that is a yes."""
     head = await reader.readuntil(b"\r\n\r\n")
     words = head.split()
     return head if len(words) > 1 and words[0].startswith(b"HTTP/") and words[1] == b"200" else None

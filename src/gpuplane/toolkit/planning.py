@@ -32,11 +32,13 @@ exit 0
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """`restart_for` are the paths that the runtime reads only when it is told; `digest` names all contents together.
 
-    `version` is the runtime's for which this is planned, () when unknown.
+    `version` is the runtime's for which this is planned, () when unknown; `runtimes` are those that its main file names
+    for us.
     """
 
     place: Place
     version: tuple[int, ...] = ()
+    runtimes: frozenset[str] = frozenset()
     files: tuple[File, ...]
     restart_for: frozenset[str]
     digest: str
@@ -109,6 +111,7 @@ def plan(facts: Facts, *, set_as_default: bool | None = None) -> Plan:
     return Plan(
         place=facts.place,
         version=facts.version,
+        runtimes=frozenset(name for name, program in RUNTIMES.items() if main in configs and facts.has(program)),
         files=ordered,
         restart_for=frozenset(configs),
         digest=digest.hexdigest()[:16],

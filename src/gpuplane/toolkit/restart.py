@@ -31,17 +31,22 @@ log = logging.getLogger("gpuplane.toolkit")
 _CREDENTIALS = struct.Struct("iII")  # pid, uid, gid: struct ucred of socket(7)
 _PATIENCE, _STEP = 30.0, 0.1  # seconds
 _FIRST_STEP = 0.02  # a runtime may be back at once; each look doubles what we wait for the next, up to _STEP
+_READING = 5.0  # seconds in which docker has read its configuration again
 _ITS_OWN_TIME = 10.0  # seconds in which k0s (three, by its source) begins by itself
 # How long an answer may still come from the process that was told to end: docker's stays.
 _GRACE = 0.3
 Sleep = Callable[[float], Awaitable[None]]
 
 
-async def tell(host: Host, place: Place, sleep: Sleep = asyncio.sleep) -> bool:
+async def tell(host: Host, place: Place, sleep: Sleep = asyncio.sleep, wanted: frozenset[str] = frozenset()) -> bool:
     """Make the runtime read its configuration; False when it does not run, and will read it when it starts.
 
+    Args:
+        wanted: the runtimes that docker has to know afterwards. It goes on as it was with a configuration that it
+            refuses, and would not start with it the next time.
+
     Raises:
-        ToolkitError: RuntimeNotVisible, RestartFailed, or RuntimeDown when it does not come back.
+        ToolkitError: RuntimeNotVisible, RestartFailed, RuntimeDown when it does not come back, or ConfigurationRefused.
     """
     pid = peer(host, place)
     if pid is None:
@@ -54,6 +59,8 @@ async def tell(host: Host, place: Place, sleep: Sleep = asyncio.sleep) -> bool:
     elif place.way is Way.SIGNAL or not await _changes(host, place, pid, sleep):
         _signal(host, place, pid)
     await _comes_back(host, place, pid, served, sleep)
+    if wanted and place.runtime is RuntimeName.DOCKER:
+        await _takes(host, place, wanted, sleep)
     return True
 
 
@@ -113,6 +120,21 @@ async def _comes_back(host: Host, place: Place, pid: int, served: bool, sleep: S
         where=host.shown(place.socket),
         cure=f"see `journalctl -u {place.units[0]}` on the node",
     )
+
+
+async def _takes(host: Host, place: Place, wanted: frozenset[str], sleep: Sleep) -> None:
+    waited, step = 0.0, _FIRST_STEP
+    while (known := await health.runtimes(host, place)) is not None and not wanted <= known:
+        if waited >= _READING:
+            raise ToolkitError(
+                "ConfigurationRefused",
+                f"docker does not take its configuration: it knows no runtime {min(wanted - known)}",
+                where=host.shown(place.config),
+                cure=f"see `journalctl -u {place.units[0]}` on the node; a setting may also stand on its command line",
+            )
+        await sleep(step)
+        waited += step
+        step = min(2 * step, _STEP)
 
 
 async def _changes(host: Host, place: Place, pid: int, sleep: Sleep) -> bool:

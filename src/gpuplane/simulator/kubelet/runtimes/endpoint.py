@@ -1,8 +1,8 @@
 """The socket of a simulated runtime: there while the runtime runs, and answering what a health check asks.
 
 Who connects learns our process id from the socket, and may send SIGHUP. CRI's Version is answered as gRPC does it
-(RFC 9113, grpc.io "gRPC over HTTP2"), docker's `/_ping` as the Engine API does; nothing else is, since the kubelet
-beside us needs no socket to reach its runtime.
+(RFC 9113, grpc.io "gRPC over HTTP2"), docker's `/_ping` and `/info` as the Engine API does; nothing else is, since the
+kubelet beside us needs no socket to reach its runtime.
 """
 
 from __future__ import annotations
@@ -10,10 +10,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import json
 import os
 import socket
 import struct
 from asyncio import StreamReader, StreamWriter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -28,9 +30,13 @@ class Endpoint:
 
     Args:
         name, version: the runtime's; docker is asked by HTTP, the others by CRI.
+        info: what docker answers to `/info`.
     """
 
-    def __init__(self, path: Path, name: str, version: str) -> None:
+    def __init__(
+        self, path: Path, name: str, version: str, info: Callable[[], dict[str, object]] | None = None
+    ) -> None:
+        self._info = info
         self._path = path
         self._name = name
         self._version = version
@@ -82,7 +88,7 @@ class Endpoint:
         reader, writer = await asyncio.open_unix_connection(sock=client)
         try:
             if self._name == "docker":
-                await _answer_ping(reader, writer, self._version)
+                await _answer_http(reader, writer, self._version, self._info)
             else:
                 await _answer_version(reader, writer, self._name, self._version)
         except (OSError, EOFError):
@@ -91,11 +97,17 @@ class Endpoint:
             writer.close()
 
 
-async def _answer_ping(reader: StreamReader, writer: StreamWriter, version: str) -> None:
+async def _answer_http(
+    reader: StreamReader, writer: StreamWriter, version: str, info: Callable[[], dict[str, object]] | None
+) -> None:
     words = (await reader.readuntil(b"\r\n\r\n")).split()
-    found = words[1] == b"/_ping" if len(words) > 1 else False
-    body = b"OK" if found else b'{"message":"page not found"}'
-    status = b"200 OK" if found else b"404 Not Found"
+    path = words[1] if len(words) > 1 else b""
+    if path == b"/_ping":
+        status, body = b"200 OK", b"OK"
+    elif path == b"/info" and info is not None:
+        status, body = b"200 OK", json.dumps(info()).encode()
+    else:
+        status, body = b"404 Not Found", b'{"message":"page not found"}'
     head = b"HTTP/1.1 %s\r\nServer: Docker/%s (linux)\r\n" % (status, version.encode())
     writer.write(head + b"Connection: close\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
     await writer.drain()

@@ -49,7 +49,7 @@ class Runtime:
         self.version = version
         self.down: str = ""  # why it does not run, "" when it does
         self.config: RuntimeConfig | None = None
-        self.endpoint = Endpoint(inside_root(root, SOCKETS[kind]), kind, version)
+        self.endpoint = Endpoint(inside_root(root, SOCKETS[kind]), kind, version, self._info)
         self.restarted: Callable[[], None] = lambda: None  # called after each start that nobody asked for
         self._again: asyncio.TimerHandle | None = None
         self._served = False
@@ -100,6 +100,11 @@ class Runtime:
         if self.down:
             self.reload()
             self.restarted()
+
+    def _info(self) -> dict[str, object]:
+        config = self.config or RuntimeConfig(handlers={}, default="", cdi=False)
+        known = {name: {"path": handler.binary} for name, handler in config.handlers.items()}
+        return {"Runtimes": known, "DefaultRuntime": config.default}
 
     def create(self, spec: ContainerSpec, given: Given, handler: str = "") -> ContainerSpec:
         """`spec` with what devices, CDI and the runtime `handler` (of a RuntimeClass) add. Raises CreateFailed."""
