@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpuplane.api.manifests import check_text
 from gpuplane.api.pluginconfig import (
     DeviceIDStrategy,
     DeviceListStrategy,
@@ -248,3 +249,15 @@ def test_any_mapping_gives_a_configuration_or_findings(data: dict[str, Any]) -> 
         assert isinstance(parse(data), PluginConfig)
     except InvalidInput as error:
         assert error.findings
+
+
+def test_gpuplane_check_points_at_the_place() -> None:
+    text = "version: v1\nflags:\n  migStrategy: triple\n  plugins: {}\nsharing:\n  timeSlicing:\n"
+    text += "    resources: [{name: gpu, replicas: 1}]\n"
+    [document] = check_text(text)
+    assert [(found.code, found.path, found.line, found.column) for found in document.findings] == [
+        ("GP160", "flags.migStrategy", 3, 16),
+        ("GP160", "flags.plugins", 4, 3),
+        ("GP160", "sharing.timeSlicing.resources[0].replicas", 7, 39),
+    ]
+    assert check_text("version: v1\n")[0].findings == ()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -37,7 +38,7 @@ def pod(name: str, *containers: tuple[int, int], init: tuple[tuple[int, int], ..
 
     def made(letter: str, asks: Iterable[tuple[int, int]]) -> tuple[Container, ...]:
         return tuple(
-            Container(name=f"{letter}{n}", resources=Resources(limits=_limits(core, memory)))
+            Container(name=f"{letter}{n}", resources=Resources(limits={**_limits(core, memory)}))
             for n, (core, memory) in enumerate(asks)
         )
 
@@ -55,7 +56,7 @@ def _limits(core: int, memory: int) -> dict[str, str]:
 def assigned(one: Pod, **gpus: int) -> Pod:
     """With the annotations of its Binding: container -> index of its GPU."""
     request = request_of(one)
-    containers = {
+    containers: dict[str, tuple[Part, ...]] = {
         ask.container: (Part(f"GPU-{gpus[ask.container]}", gpus[ask.container], ask.each, ask.memory_mib),)
         for ask in request.asks
     }
@@ -277,12 +278,8 @@ def test_capacity_and_health() -> None:
     gpu = GPU(index=0, minor=0, uuid="GPU-0", name="P40", memory_bytes=24 << 30, pci="", compute=(6, 1))
     assert [len(share_ids.devices([gpu], resource, {})) for resource in (CORE, MEMORY)] == [100, 96]
     assert not any(device.healthy for device in share_ids.devices([gpu], CORE, {"GPU-0": "Xid 79"}))
-    longest = share_ids.devices([GPU(**{**_fields(gpu), "uuid": f"GPU-{'a' * 36}"})], CORE, {})[-1].id
+    longest = share_ids.devices([msgspec.structs.replace(gpu, uuid=f"GPU-{'a' * 36}")], CORE, {})[-1].id
     assert len(longest) <= 63
-
-
-def _fields(gpu: GPU) -> dict[str, object]:
-    return {name: getattr(gpu, name) for name in gpu.__struct_fields__}
 
 
 def test_what_others_hold_counts_in_every_dialect() -> None:

@@ -186,6 +186,13 @@ CODES: Final[dict[str, Code]] = {
         "Groups are an alpha part of node feature discovery that gpuplane does not evaluate. A rule's label groups "
         "nodes as well, and schedulers understand it.",
     ),
+    "GP160": Code(
+        "device plugin configuration",
+        "A field of the device plugin's configuration that cannot be followed: unknown, of another type, or asking for "
+        "what this release does not do. The plugin would offer nothing with it, and say the same in GPUNode.",
+        "sharing:\n  timeSlicing:\n    resources:\n    - {name: nvidia.com/gpu, replicas: 1}",
+        "sharing:\n  timeSlicing:\n    resources:\n    - {name: nvidia.com/gpu, replicas: 4}",
+    ),
     "GP201": Code(
         "a share that can never be met",
         "tencent.com/vcuda-core counts 100 to a GPU: 1-99 is a part of one GPU, 100, 200 and so on are whole GPUs. One "

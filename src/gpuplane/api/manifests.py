@@ -14,7 +14,9 @@ from typing import Any, Final
 import msgspec
 import yaml
 
+from gpuplane.api import pluginconfig
 from gpuplane.api.validation import Finding, check_object
+from gpuplane.errors import InvalidInput
 
 Places = dict[str, tuple[tuple[int, int], tuple[int, int]]]
 """Path -> (line, column) of its name and of its value; both count from 1."""
@@ -104,12 +106,38 @@ def _documents(loader: _Loader, node: yaml.Node, more: Callable[[Any], list[Find
 
 
 def _document(data: Any, more: list[Finding], prefix: str, places: Places, twice: list[Finding], line: int) -> Document:
-    found = [_placed(finding, prefix, places, line) for finding in [*check_object(data), *more]]
+    wrong = _of_plugin(data) if _is_plugin_config(data) else check_object(data)
+    found = [_placed(finding, prefix, places, line) for finding in [*wrong, *more]]
     meta = data.get("metadata") if isinstance(data, dict) else None
     name = meta.get("name", "") if isinstance(meta, dict) else ""
     kind = data.get("kind", "") if isinstance(data, dict) else ""
     ordered = sorted([*twice, *found], key=lambda finding: (finding.line, finding.column))
     return Document(str(kind), str(name), line, tuple(ordered))
+
+
+_PLUGIN_SECTIONS: Final = frozenset(("flags", "resources", "sharing", "imex"))
+
+
+def _is_plugin_config(data: Any) -> bool:
+    """Whether it is a configuration of the device plugin, which has no kind by which to know it."""
+    return (
+        isinstance(data, dict)
+        and "kind" not in data
+        and "apiVersion" not in data
+        and ("version" in data or not _PLUGIN_SECTIONS.isdisjoint(data))
+    )
+
+
+def _of_plugin(data: Any) -> list[Finding]:
+    try:
+        pluginconfig.parse(data)
+    except InvalidInput as error:
+        split = [finding.partition(": ") for finding in error.findings]
+        return [
+            Finding(code="GP160", path=path, message=message, at="key" if message.startswith("is unknown") else "value")
+            for path, _, message in split
+        ]
+    return []
 
 
 def _placed(finding: Finding, prefix: str, places: Places, line: int) -> Finding:
