@@ -84,6 +84,11 @@ TARGETS = (
         ("-lpthread", "-ldl"),
         needed="libnvidia-ml.so.gpuplane-real",
     ),
+    # Its names without a version, which some programs ask for.
+    *(
+        Target(f"limiter/{name}", ("limiter/plain/*.c",), (*_LIMITER, f"-Wl,-soname,{name}"), needed=f"{name}.1")
+        for name in ("libcuda.so", "libnvidia-ml.so")
+    ),
     Target("simhost", ("simhost/tools/*.c",), ("-static", "-s"), libc="musl"),
     Target("container-shim", ("simhost/shim/*.c",), ("-static", "-s"), libc="musl"),
     Target("cdi-hook", ("cdihook/*.c",), ("-static", "-s"), libc="musl"),

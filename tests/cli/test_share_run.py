@@ -28,6 +28,7 @@ from gpuplane.cli.share_run import title
 from gpuplane.errors import Terminal
 from gpuplane.host import Host
 from gpuplane.limits import GpuLimit, Limits, Owner, Store
+from gpuplane.limits.injection import LIBRARIES
 from gpuplane.simulator.gpus import PROFILES, create_state
 from gpuplane.simulator.gpus.profile import gpu_uuid
 
@@ -124,7 +125,7 @@ class Share:
 @pytest.fixture(scope="session", autouse=True)
 def native() -> None:
     """The simulated driver and the limiter, compiled if they are not."""
-    wanted = [f"{folder}{name}" for folder in ("", "limiter/") for name in ("libcuda.so.1", "libnvidia-ml.so.1")]
+    wanted = ["libcuda.so.1", "libnvidia-ml.so.1", *(f"limiter/{name}" for name in LIBRARIES)]
     subprocess.run([sys.executable, str(ROOT / "native" / "build.py"), *wanted], check=True)
 
 

@@ -26,6 +26,8 @@ from gpuplane.limits.processes import PROC, start_of
 from gpuplane.limits.store import Store
 
 LIMITER: Final = Path(gpuplane.__file__).parent / "_native" / "limiter"
+# By the names that programs ask for; those without a version are empty and need the others.
+LIBRARIES: Final = (CUDA, NVML, "libcuda.so", "libnvidia-ml.so")
 _REAL: Final = ".gpuplane-real"
 _PRELOAD: Final = "/etc/ld.so.preload"
 
@@ -51,8 +53,8 @@ def real_name(library: str) -> str:
 
 
 def limiter(place: Path = LIMITER) -> dict[str, Path]:
-    """The interposed libraries by their SONAME. Raises Terminal when they are not built."""
-    found = {name: place / name for name in (CUDA, NVML)}
+    """The interposed libraries by name, which is their SONAME. Raises Terminal when they are not built."""
+    found = {name: place / name for name in LIBRARIES}
     missing = next((path for path in found.values() if not path.is_file()), None)
     if missing is not None:
         raise Terminal("the limiter is not built", where=str(missing), cure="python native/build.py")
@@ -77,7 +79,7 @@ def install(store: Store, real: RealLibraries, place: Path = LIMITER) -> None:
     for name, path in {CUDA: real.cuda, NVML: real.nvml}.items():
         _link(folder / real_name(name), str(path))
     preload = folder / "ld.so.preload"
-    text = "".join(f"{names.LIMITER_MOUNT}/{name}\n" for name in (CUDA, NVML))
+    text = "".join(f"{names.LIMITER_MOUNT}/{name}\n" for name in LIBRARIES)
     if not preload.is_file() or preload.read_text() != text:
         fresh = preload.with_name(".ld.so.preload.new")
         fresh.write_text(text)
@@ -99,14 +101,11 @@ def container(store: Store, share: str, limits: Limits, real: RealLibraries, *, 
         # Of the share's directory, not of the GPU's: a file there is the mount's point, and both are the same file.
         lease = f"gpus/{limit.uuid}/lease"
         mounts.append(Mount(str(directory / lease), f"{pages}/{lease}", read_only=False))
+    mounts += [Mount(str(root / "lib" / name), f"{names.LIMITER_MOUNT}/{name}") for name in LIBRARIES]
     for name, path in {CUDA: real.cuda, NVML: real.nvml}.items():
-        mounts += [
-            Mount(str(root / "lib" / name), f"{names.LIMITER_MOUNT}/{alias}")
-            for alias in (name, name.removesuffix(".1"))
-        ]
         mounts.append(Mount(str(path), f"{names.LIMITER_MOUNT}/{real_name(name)}"))
     mounts.append(Mount(str(root / "lib" / "ld.so.preload"), _PRELOAD))
-    preload = " ".join(f"{names.LIMITER_MOUNT}/{name}" for name in (CUDA, NVML))
+    preload = " ".join(f"{names.LIMITER_MOUNT}/{name}" for name in LIBRARIES)
     return Injection(tuple(mounts), {names.LIMITS_ENV: pages, "LD_PRELOAD": preload})
 
 
@@ -121,8 +120,7 @@ def link(directory: Path, real: RealLibraries, place: Path = LIMITER) -> None:
     folder = directory / "lib"
     folder.mkdir(exist_ok=True)
     for name, path in limiter(place).items():
-        for alias in (name, name.removesuffix(".1")):
-            _link(folder / alias, str(path))
+        _link(folder / name, str(path))
     for name, path in {CUDA: real.cuda, NVML: real.nvml}.items():
         _link(folder / real_name(name), str(path))
 
