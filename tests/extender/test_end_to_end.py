@@ -94,7 +94,7 @@ async def test_who_waits_is_told_why_and_woken_when_a_share_is_free(
         await cluster.pod(gpu_pod(name, (60, 20)))
     await until(cluster, on_a_node(2))
     await cluster.pod(gpu_pod("third", (60, 20)))  # there are 80% left, on no single GPU
-    message = "0/1 nodes are available: 1 no GPU has 60% core and 5120 MiB together."
+    message = "0/1 nodes are available: 1 no GPU has 60 percent core and 5120 MiB together."
     await until(cluster, lambda pods: any(message in c.message for pod in pods for c in pod.status.conditions))
     await cluster.end("first")
     await until(cluster, on_a_node(3))

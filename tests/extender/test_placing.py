@@ -53,16 +53,16 @@ async def test_what_does_not_fit_is_told_in_words_that_can_be_counted(cluster: W
     pod = await cluster.pod(gpu_pod("a", (50, 10)))
     answer = await running.filter(pod, ["n1", "n2", "unready"])
     assert answer["NodeNames"] == []
-    assert answer["FailedNodes"] == dict.fromkeys(["n1", "n2"], "no GPU has 50% core and 2560 MiB together")
+    assert answer["FailedNodes"] == dict.fromkeys(["n1", "n2"], "no GPU has 50 percent core and 2560 MiB together")
     assert answer["FailedAndUnresolvableNodes"] == {"unready": "the node is not Ready"}
     assert await running.bind(pod, "n1") == (
-        "n1: no GPU has 50% core and 2560 MiB together; it is tried again by itself"
+        "n1: no GPU has 50 percent core and 2560 MiB together; it is tried again by itself"
     )
     assert "not Ready" in await running.bind(pod, "unready")
     assert "not known" in await running.bind(pod, "elsewhere")
     large = await cluster.pod(gpu_pod("b", (50, 100)))
     answer = await running.filter(large, ["n1"])
-    assert answer["FailedAndUnresolvableNodes"] == {"n1": "no GPU has 50% core and 25600 MiB together"}
+    assert answer["FailedAndUnresolvableNodes"] == {"n1": "no GPU has 50 percent core and 25600 MiB together"}
     running.well()
 
 

@@ -163,7 +163,7 @@ async def test_any_replica_may_be_called_and_another_takes_over(
             args = json.dumps({"Pod": pods[1], "NodeNames": ["n1"]}).encode()
             answer = await answered(second, "/leader/filter", args)
             assert answer.json["NodeNames"] == []
-            assert answer.json["FailedNodes"] == {"n1": "no GPU has 60% core and 2560 MiB together"}
+            assert answer.json["FailedNodes"] == {"n1": "no GPU has 60 percent core and 2560 MiB together"}
 
 
 async def test_without_a_leader_the_answer_is_503() -> None:

@@ -146,7 +146,7 @@ async def test_who_waits_is_told_why_and_woken(client: Client) -> None:
         await client.create(gpu_pod(f"p{index}", (60, 20)), resource=Pod.RESOURCE)
     await until(client, Pod, lambda pods: sum(bool(pod.spec.node_name) for pod in pods) == 4)
     await client.create(gpu_pod("waits", (60, 20)), resource=Pod.RESOURCE)  # each node has 80% left, no GPU has 60%
-    why = "2 no GPU has 60% core and 5120 MiB together"
+    why = "2 no GPU has 60 percent core and 5120 MiB together"
     await until(client, Event, lambda events: any(why in event.message for event in events))
     await client.delete(Pod, "p1", "default", grace_seconds=0)
     await until(client, Pod, lambda pods: any(pod.metadata.name == "waits" and pod.spec.node_name for pod in pods))

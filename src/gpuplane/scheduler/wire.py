@@ -151,11 +151,25 @@ def _unreadable(what: str, error: Exception) -> InvalidInput:
 
 
 # -- writing -------------------------------------------------------------------------------------------------------
+def _said(text: str) -> str:
+    """NB: kube-scheduler gives reasons to Go as a format: of "60% core" its events would make "60%!c(MISSING)ore"."""
+    return text.replace("%", " percent")
+
+
+def _reasons(given: Mapping[str, str]) -> dict[str, str]:
+    words = {reason: _said(reason) for reason in set(given.values())}
+    return {node: words[reason] for node, reason in given.items()}
+
+
 def filter_result(
     args: FilterArgs, kept: Sequence[str], failed: Mapping[str, str], unresolvable: Mapping[str, str]
 ) -> bytes:
     """ExtenderFilterResult in the form that was asked: whole nodes where they came so. `kept`: in their order."""
-    answer: dict[str, Any] = {"FailedNodes": failed, "FailedAndUnresolvableNodes": unresolvable, "Error": ""}
+    answer: dict[str, Any] = {
+        "FailedNodes": _reasons(failed),
+        "FailedAndUnresolvableNodes": _reasons(unresolvable),
+        "Error": "",
+    }
     if args.nodes is None:
         answer |= {"Nodes": None, "NodeNames": kept}
     else:
@@ -167,7 +181,7 @@ def filter_result(
 
 def filter_error(text: str) -> bytes:
     """ExtenderFilterResult of a filter that could not answer."""
-    return _encode({"Nodes": None, "NodeNames": None, "FailedNodes": None, "Error": text})
+    return _encode({"Nodes": None, "NodeNames": None, "FailedNodes": None, "Error": _said(text)})
 
 
 def priorities(scores: Mapping[str, int]) -> bytes:
@@ -177,7 +191,7 @@ def priorities(scores: Mapping[str, int]) -> bytes:
 
 def bind_result(error: str = "") -> bytes:
     """ExtenderBindingResult; no error is success."""
-    return _encode({"Error": error})
+    return _encode({"Error": _said(error)})
 
 
 def preempt_result(victims: Mapping[str, Victims]) -> bytes:

@@ -1,0 +1,72 @@
+"""The manifests that gpu-manager's users have, verbatim, on nodes that advertise its resources."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from extender_world import Running, World
+from test_end_to_end import on_a_node, scheduling, until, verdict
+
+from gpuplane import names
+from gpuplane.api.core import ConfigMap, Pod
+from gpuplane.api.meta import Resource
+from gpuplane.sharing import of_pod
+from gpuplane.simulator.controllers import Controllers
+
+SHARED = Path(__file__).parents[3] / "shared" / "manifests" / "gpu-manager"
+DEPLOYMENTS = Resource("apps", "v1", "deployments", "Deployment", True)
+SERVICES = Resource("", "v1", "services", "Service", True)
+
+__all__ = ["scheduling"]  # a fixture
+
+
+@pytest.fixture(autouse=True)
+def _there() -> None:
+    if not SHARED.exists():
+        pytest.skip("no shared manifests beside this checkout")
+
+
+def documents(name: str) -> list[dict[str, Any]]:
+    return [document for document in yaml.safe_load_all((SHARED / name).read_text()) if document]
+
+
+@pytest.mark.parametrize("gpunode", [True, False])
+async def test_pods_and_deployment(cluster: World, running: Running, scheduling: None, gpunode: bool) -> None:
+    controllers = asyncio.create_task(Controllers(cluster.server.registry, node_grace_s=3600).run())
+    try:
+        await cluster.node("one", 2, memory_mib=24576, gpunode=gpunode, labels={"nvidia-device-enable": "enable"})
+        node: Any = cluster.server.registry.get("nodes", "", "one")
+        assert node["status"]["allocatable"][names.VCUDA_MEMORY] == "192"
+        for manifest in documents("pods.yaml"):
+            await cluster.pod(manifest)
+        for manifest in documents("vcuda-test.yaml"):
+            await cluster.client.create(manifest, resource=DEPLOYMENTS)
+        pods = {pod.metadata.name: pod for pod in await until(cluster, on_a_node(3))}
+        assert await verdict(cluster, running) == []
+        whole, part = of_pod(pods.pop("one-card")), of_pod(pods.pop("part-card"))
+        (deployed,) = (of_pod(pod) for pod in pods.values())
+        assert whole is not None and part is not None and deployed is not None
+        assert [(p.core, p.memory_mib) for p in whole.containers["gpu"]] == [(100, 24576)]
+        assert [(p.core, p.memory_mib) for p in part.containers["gpu"]] == [(30, 5120)]
+        assert [(p.core, p.memory_mib) for p in deployed.containers["tensorflow-test"]] == [(50, 8192)]
+        assert part.containers["gpu"][0].uuid == deployed.containers["tensorflow-test"][0].uuid, "packed on one GPU"
+        expected = "GPU-one-" if gpunode else "one/"
+        assert whole.containers["gpu"][0].uuid.startswith(expected)
+    finally:
+        controllers.cancel()
+        await asyncio.gather(controllers, return_exceptions=True)
+
+
+async def test_quota_and_its_settings(cluster: World, running: Running) -> None:
+    for manifest in [*documents("gpuquota.yaml"), *documents("gpu-admission.yaml")]:
+        kind = {"ConfigMap": ConfigMap.RESOURCE, "Service": SERVICES}[manifest["kind"]]
+        await cluster.client.create(manifest, resource=kind)
+    await running.until(lambda: running.brain.quotas("A"))
+    quota = running.brain.quotas("A")
+    assert quota is not None and quota.models == {"M40": 200, "P100": 300} and quota.pools == ("public",)
+    assert running.brain.quotas("default") is None
+    assert await cluster.client.list(Pod) == []
