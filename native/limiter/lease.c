@@ -156,6 +156,20 @@ static uint64_t length(const struct turn *turn, uint64_t now)
 	return (uint64_t)(rest > quantum / 2 ? rest : quantum / 2);
 }
 
+/* A holder that was killed could not charge its turn. Its container pays for what it made others wait; otherwise one
+   whose processes die all the time would always be first. */
+static void charge_dead(struct lease_page *page, uint64_t word)
+{
+	uint64_t entry = (word & TAG_MASK) >> 12;
+	if (!entry || entry > PAGE_TENANTS)
+		return;
+	struct lease_tenant *tenant = &page->tenants[entry - 1];
+	uint64_t core = LOAD(tenant->core), weight = LOAD(tenant->weight);
+	ADD(tenant->virtual_ns, LEASE_GRACE_NS * 100 / (weight ? weight : 1));
+	if (core)
+		ADD(tenant->paid_until, LEASE_GRACE_NS * 100 / core);
+}
+
 bool lease_try(struct turn *turn, uint64_t *ends, uint64_t *wait)
 {
 	uint64_t now = clock_now();
@@ -191,6 +205,7 @@ bool lease_try(struct turn *turn, uint64_t *ends, uint64_t *wait)
 	uint64_t own = word_of(now + length(turn, now) + LEASE_GRACE_NS, tag_of(turn));
 	if (!EXCHANGE(turn->page->lease, &word, own))
 		return false;
+	charge_dead(turn->page, word);
 	turn->word = own;
 	turn->charged = now;
 	turn->bursting = right == BY_BURST;

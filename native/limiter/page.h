@@ -146,8 +146,9 @@ struct usage_page {
  * lease = time << 24 | tag. time is CLOCK_MONOTONIC in units of 2^16 ns, its low 40 bits, compared modulo 2^40. tag is 0
  * for free, and time is then when it became so; else tag is (position in `tenants` + 1) << 12 | slot of the usage page,
  * and time is until when it is held. The holder moves that time on while it lives; whoever wants the lease and finds the
- * time past may take it. So a killed holder delays others by LEASE_GRACE_NS at most. Taking, prolonging and giving back
- * are each one compare-and-exchange of this word, so a holder that was away too long learns that it holds no more.
+ * time past may take it, and charges the grace to the tenant of the one that is gone. So a killed holder delays others by
+ * LEASE_GRACE_NS at most. Taking, prolonging and giving back are each one compare-and-exchange of this word, so a holder
+ * that was away too long learns that it holds no more.
  *
  * Who is next: of the tenants that wait (waiting_until not past) and may run, the one with the least `virtual_ns`.
  * If that one does not come within a millisecond, the next does, so nobody is waited for who is gone.

@@ -239,6 +239,7 @@ bool slots_take(int gpu, uint64_t bytes, bool context)
 	struct usage_gpu *part = &usage->slots[number].gpus[gpu];
 	uint64_t *word = context ? &part->context : &part->held;
 	pthread_mutex_lock(&taking);
+	STORE(usage->slots[number].generation, LOAD(limits->generation));
 	bool taken = ask(gpu, bytes, word);
 	pthread_mutex_unlock(&taking);
 	return taken;

@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from gpuplane.limits import page
+from gpuplane.limits.facts import GpuLimit
+
 _SPEC = importlib.util.spec_from_file_location("drivertypes", Path(__file__).with_name("drivertypes.py"))
 assert _SPEC is not None and _SPEC.loader is not None
 drivertypes = importlib.util.module_from_spec(_SPEC)
@@ -98,24 +101,22 @@ def test_a_capture_is_neither_held_back_nor_spoilt(machine) -> None:
         drivertypes.TYPES
         + LOOP
         + """
-other, graph = c_void_p(), c_void_p()
+other, graph, execution, long = c_void_p(), c_void_p(), c_void_p(), kernel(400_000)
 call("cuStreamCreate", byref(other), 1)
-for _ in range(30):
-    launch(function, other)  # in debt: the next turn is far away
-begin = time.monotonic()
+launch(long, other)  # the turn ends, the GPU is waited for, and the next turn is a second away
 call("cuStreamBeginCapture_v2", stream, 0)
 began = time.monotonic()
-for _ in range(500):
+for _ in range(300):
     assert launch(function, stream) == 0
 captured = time.monotonic() - began
-for _ in range(20):
-    launch(function, other)
+time.sleep(0.05)
 call("cuStreamEndCapture", stream, byref(graph))
-answer([captured < 0.1, bool(graph.value)])
+call("cuGraphInstantiateWithFlags", byref(execution), graph, c_uint64(0))
+answer([captured < 0.6, code_of("cuGraphLaunch", execution, stream), code_of("cuCtxSynchronize")])
 """,
         machine.share("a", core=30),
     )
-    assert seen == [True, True]
+    assert seen == [True, 0, 0]
 
 
 def test_a_long_graph_is_paid_back(machine) -> None:
@@ -153,12 +154,42 @@ def test_a_context_that_ends_takes_no_turn_along(machine) -> None:
 
 
 def test_a_process_that_ends_gives_its_turn_to_others_at_once(machine) -> None:
-    first, second = machine.share("first", core=50), machine.share("second", core=50)
-    machine.run("context(); launch(kernel(10)); call('cuCtxSynchronize')", first)
-    took = machine.run(
-        "context(); f = kernel(10); t = time.monotonic(); launch(f); answer(time.monotonic() - t)", second
+    variables = machine.share("a", core=50)
+    machine.run("context(); launch(kernel(10)); call('cuCtxSynchronize')", variables)
+    path = Path(variables["GPUPLANE_LIMITS"]) / "gpus" / machine.uuids[0] / "lease"
+    lease = page.LeasePage.from_buffer_copy(path.read_bytes())
+    assert lease.tenants[0].turns == 1
+    assert lease.lease & 0xFFFFFF == 0
+
+
+def test_each_gpu_of_a_process_has_its_own_limit(make_machine) -> None:
+    machine = make_machine("4x-a10g")
+    share = machine.share(
+        "a",
+        GpuLimit(uuid=machine.uuids[1], core=20),
+        GpuLimit(uuid=machine.uuids[2], core=60),
+        GpuLimit(uuid=machine.uuids[3]),
     )
-    assert took < 0.09
+    got = machine.run(
+        """
+        contexts = [context(device) for device in (1, 2, 3)]
+        shares = []
+        for handle in contexts:
+            call("cuCtxSetCurrent", handle)
+            function = kernel(2000)
+            count, start = 0, time.monotonic()
+            while time.monotonic() < start + 0.8:
+                assert launch(function) == 0
+                count += 1
+            call("cuCtxSynchronize")
+            shares.append(100 * count * 0.002 / (time.monotonic() - start))
+        answer(shares)
+        """,
+        share,
+    )
+    assert 12 < got[0] < 26
+    assert 40 < got[1] < 66
+    assert got[2] > 80
 
 
 def test_waiting_is_counted_as_held_back(machine) -> None:

@@ -74,6 +74,14 @@ void gate_deadline(pthread_cond_t *condition, pthread_mutex_t *lock, uint64_t un
 	pthread_cond_timedwait(condition, lock, &deadline);
 }
 
+/* What this thread asks of events must not spoil another one's capture. The second call undoes the first. */
+static void relax_capture(void)
+{
+	static __thread int mode = GATE_CAPTURE_RELAXED;
+	if (HAS(cuThreadExchangeStreamCaptureMode))
+		REAL(cuThreadExchangeStreamCaptureMode)(&mode);
+}
+
 static struct gate_context *know(struct gate *gate, CUcontext context)
 {
 	struct gate_context *empty = NULL;
@@ -206,10 +214,12 @@ static bool enter(int gpu, CUcontext context, CUstream stream, bool per_thread, 
 		return allowed;
 	}
 	unsigned launched = (unsigned)(gate_given > gate_left ? gate_given - gate_left : 0);
-	if (gate->state == GATE_OPEN && gate_counter() < gate->until && gate_left <= 0)
+	relax_capture();
+	if (gate->state == GATE_OPEN && gate_counter() < gate->until && gate_left <= 0 && !LOAD(gate_captures))
 		bound_flight(gate, context, stream, per_thread, launched);
 	else
 		know(gate, context);
+	relax_capture();
 	while (!gate->stopping && (gate->state != GATE_OPEN || gate_counter() >= gate->until)) {
 		if (gate->state == GATE_OPEN) /* over, and the keeper is late */
 			gate_deadline(&gate->changed, &gate->lock, clock_now() + 1000000);

@@ -13,6 +13,7 @@
 #include "cuda.h"
 
 #define GATE_CONTEXTS 16
+#define GATE_CAPTURE_RELAXED 2
 
 struct gate_context {
 	CUcontext context;

@@ -15,7 +15,6 @@ CUresult cuCtxSynchronize(void);
 #define QUICK_NS 200000ull        /* a drain that took no longer found the GPU idle */
 #define LEAVE_NS 1000000000ull
 #define STACK (1u << 20)
-#define CAPTURE_RELAXED 2
 
 /* With the lock held, which it gives up. Waits for all that was launched in the contexts known. */
 static void drain(struct gate *gate)
@@ -40,7 +39,7 @@ static void drain(struct gate *gate)
 static void *run_drainer(void *argument)
 {
 	struct gate *gate = argument;
-	int mode = CAPTURE_RELAXED;
+	int mode = GATE_CAPTURE_RELAXED;
 	if (HAS(cuThreadExchangeStreamCaptureMode))
 		REAL(cuThreadExchangeStreamCaptureMode)(&mode);
 	pthread_mutex_lock(&gate->lock);
