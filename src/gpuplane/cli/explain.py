@@ -71,12 +71,18 @@ async def _ask(options: Namespace, namespace: str, name: str) -> Explanation:
         try:
             async with asyncio.timeout(options.timeout):
                 space = namespace or client.namespace or "default"
-                pod = await _pod(client, space, name)
-                return explain(pod, await _facts(client), SystemClock().wall())
+                pod, facts = await read(client, space, name)
+                return explain(pod, facts, SystemClock().wall())
         except TimeoutError:
             raise NoAnswer(
                 f"the cluster did not answer within {options.timeout:g} s", where=client.endpoint.context
             ) from None
+
+
+async def read(client: Client, namespace: str, name: str) -> tuple[Object, Facts]:
+    """The pod as it is stored, and all that is asked about it. Raises InvalidInput where there is no such pod."""
+    pod = await _pod(client, namespace, name)
+    return pod, await _facts(client)
 
 
 async def _pod(client: Client, namespace: str, name: str) -> Object:

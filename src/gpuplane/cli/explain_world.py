@@ -23,11 +23,12 @@ from gpuplane.api.core import Node, Pod
 from gpuplane.api.gpunode import GPUNode, StageName
 from gpuplane.errors import InvalidInput
 from gpuplane.scheduler.kept import KeptPod, keep_node, keep_pod, place_of
-from gpuplane.scheduler.policies import Policies
 from gpuplane.scheduler.quota import Check as QuotaCheck
 from gpuplane.scheduler.quota import NamespaceQuota, Naming, Usage
-from gpuplane.sharing import Assignment, Gpu, Ledger, NodeState, Request, empty, gpus_of, request_of
-from gpuplane.sharing.placement import Lack, Placement, Refusal, place
+from gpuplane.sharing import POLICIES, Assignment, Gpu, Ledger, NodeState, Request, empty, gpus_of, request_of
+from gpuplane.sharing.placement import Lack, Placement, Policy, Refusal, place
+from gpuplane.sharing.placement.mix import Mix
+from gpuplane.sharing.placement.named import named
 from gpuplane.sharing.placement.tightest import Tightest
 from gpuplane.simulator.scheduler.cache import Cache
 from gpuplane.simulator.scheduler.check import Check
@@ -85,6 +86,8 @@ class World:
         self.assigned = False  # somebody says which GPUs a pod holds, so the extender is at work
         self._cache = Cache()
         self._ready: set[str] = set()
+        self._mix = Mix()
+        self._made: dict[str, Policy] = {}
         self._raw: dict[str, Object] = {}
         for raw in facts.nodes:
             self._set_node(raw)
@@ -150,6 +153,7 @@ class World:
         if pod is None:
             return
         self.pods[pod.metadata.uid] = pod
+        self._mix.seen(pod.request)
         if pod.spec.node_name and pod.assignment is not None:
             self.assigned = True
             self._hold(pod, pod.assignment)
@@ -218,11 +222,24 @@ class World:
             return Verdict(name, verdict.reason, "quota")
         if not self._by_ledger(request) or state is None:
             return self._by_count(name, pod, facts, state)
-        policy, gpu_policy = Policies().of(request)
+        policy, gpu_policy = self._policies(request)
         placed = place(state, request, policy, gpu_policy)
         if isinstance(placed, Refusal):
             return Verdict(name, placed.reason, "gpus", placed.gpus)
         return Verdict(name, placement=placed)
+
+    def _policies(self, request: Request) -> tuple[Policy, Policy]:
+        """Those that the pod names, else the extender's default, knowing of the pods and nodes that there are.
+
+        How an extender was started is not written in the cluster.
+        """
+        node = self._policy(request.node_policy or POLICIES[0])
+        return node, self._policy(request.gpu_policy) if request.gpu_policy else node
+
+    def _policy(self, name: str) -> Policy:
+        if name not in self._made:
+            self._made[name] = named(name, self._mix, [state.gpus for state in self.ledger.nodes()])
+        return self._made[name]
 
     def _by_ledger(self, request: Request) -> bool:
         """Whether the extender places this pod: shares always, whole GPUs where it is at work."""
@@ -250,7 +267,7 @@ class World:
     def can_ever_run(self, raw: Object) -> bool:
         """Whether some node could take it if nobody else were there."""
         request = request_of(msgspec.convert(raw, Pod))
-        policy, gpu_policy = Policies().of(request)
+        policy, gpu_policy = self._policies(request)
         return any(
             isinstance(place(empty(state.name, state.gpus), request, policy, gpu_policy), Placement)
             for state in self.ledger.nodes()

@@ -1,0 +1,132 @@
+"""`explain` beside the extender and a scheduler: what it says is what they do, and its cures come about."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from extender_world import PATIENCE, World, extender, gpu_pod, world
+
+from gpuplane import names
+from gpuplane.api.core import Pod
+from gpuplane.cli.explain import read
+from gpuplane.cli.explain_answer import Explanation, explain
+from gpuplane.kube import SystemClock
+from gpuplane.scheduler.configuration import printed
+from gpuplane.sharing import of_pod
+from gpuplane.simulator.scheduler import Scheduler
+from gpuplane.simulator.scheduler.config import parse
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[World]:
+    """An API server, an extender, and the embedded cluster's scheduler that asks it."""
+    async with world(tmp_path) as made, extender(made.client) as running:
+        config = yaml.safe_load(printed("kube", f"http://127.0.0.1:{running.port}"))
+        task = asyncio.create_task(Scheduler(made.server.registry, parse(yaml.safe_dump(config))).run())
+        try:
+            yield made
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+
+async def explained(cluster: World, name: str) -> Explanation:
+    pod, facts = await read(cluster.client, "default", name)
+    return explain(pod, facts, SystemClock().wall())
+
+
+async def until(cluster: World, name: str, holds: Callable[[Pod], Any]) -> Pod:
+    """The pod once it is so."""
+    async with asyncio.timeout(PATIENCE * 2):
+        pod = await cluster.get(name)
+        if holds(pod):
+            return pod
+        async for event in cluster.client.watch(Pod, "default", fields=f"metadata.name={name}"):
+            if event.object is not None and holds(event.object):
+                return event.object
+    raise AssertionError("the watch ended")
+
+
+def refused(pod: Pod) -> bool:
+    return any("nodes are available" in condition.message for condition in pod.status.conditions)
+
+
+def bound(pod: Pod) -> str:
+    return pod.spec.node_name
+
+
+def at(pod: Pod) -> str:
+    """Where it is, as cures say it."""
+    assignment = of_pod(pod)
+    assert assignment is not None
+    indices = sorted({part.index for parts in assignment.containers.values() for part in parts})
+    return f"{pod.spec.node_name}/{','.join(map(str, indices))}"
+
+
+@pytest.fixture
+async def full(cluster: World) -> World:
+    """Two nodes with two T4 each: 40% and 5 GiB are free of every GPU; and a pod that waits for 50% and 8 GiB."""
+    for node in ("n1", "n2"):
+        await cluster.node(node, 2)
+    for index in range(4):
+        await cluster.pod(gpu_pod(f"p{index}", (60, 40)))
+        await until(cluster, f"p{index}", bound)
+    await cluster.pod(gpu_pod("waits", (50, 32)))
+    await until(cluster, "waits", refused)
+    return cluster
+
+
+async def test_it_counts_what_the_scheduler_counts(full: World) -> None:
+    found = await explained(full, "waits")
+    (tally,) = found.node_reasons
+    assert (tally.count, found.gpus, found.can_ever_run) == (2, 4, True)
+    pod = await full.get("waits")
+    reason = tally.reason.replace("%", " percent")  # kube-scheduler would take % for a format
+    assert any(f"2 {reason}" in c.message for c in pod.status.conditions), [c.message for c in pod.status.conditions]
+    assert {(gpu.core, gpu.memory_mib) for node in found.free for gpu in node.gpus} == {(40, 5120)}
+    assert [(t.reason, t.missing) for t in found.gpu_reasons] == [("core", "10%")]
+
+
+async def test_a_cure_comes_about(full: World) -> None:
+    found = await explained(full, "waits")
+    places = {
+        cure.change.split(" ends")[0].rpartition("/")[2]: cure.place for cure in found.cures if "ends" in cure.change
+    }
+    ((gone, place),) = places.items()
+    await full.end(gone)
+    assert at(await until(full, "waits", bound)) == place
+
+
+async def test_a_smaller_pod_is_placed_where_it_is_said_to_be(full: World) -> None:
+    await full.delete("waits")
+    await full.pod(gpu_pod("other", (50, 16)))
+    await until(full, "other", refused)
+    (cure,) = [one for one in (await explained(full, "other")).cures if one.change.startswith("ask 40% core")]
+    await full.delete("other")
+    await full.pod(gpu_pod("smaller", (40, 16)))
+    assert at(await until(full, "smaller", bound)) == cure.place
+
+
+async def test_a_bound_pod_says_what_its_annotation_says(full: World) -> None:
+    pod = await full.get("p0")
+    found = await explained(full, "p0")
+    assert (found.state, found.node) == ("placed", pod.spec.node_name)
+    (held,) = found.held
+    assert (held.gpu, held.core, held.memory_mib) == (at(pod), 60, 10240)
+
+
+async def test_quota_counts_as_the_extender_counts_it(cluster: World) -> None:
+    await cluster.node("n1", 2, labels={names.QUOTA_MODEL_LABEL: "T4"})
+    await cluster.quota('{"default": {"quota": {"T4": 0.5}}}')
+    await cluster.pod(gpu_pod("first", (50, 4)))
+    await until(cluster, "first", bound)
+    await cluster.pod(gpu_pod("second", (20, 4)))
+    pod = await until(cluster, "second", refused)
+    found = await explained(cluster, "second")
+    assert found.quota == "exceeded"
+    assert any(found.node_reasons[0].reason in condition.message for condition in pod.status.conditions)
