@@ -6,9 +6,10 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -137,17 +138,57 @@ def manifests() -> Path:
     return MANIFESTS
 
 
+def _free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port: int = found.getsockname()[1]
+        return port
+
+
+async def _extender_config(port: str) -> str:
+    """What the scheduler is told, as `gpuplane run scheduler --print-config` prints it."""
+    words = ("run", "scheduler", "--print-config=kube", f"--url=http://127.0.0.1:{port}")
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "gpuplane", *words, stdout=asyncio.subprocess.PIPE
+    )
+    output, _ = await process.communicate()
+    assert process.returncode == 0
+    return output.decode()
+
+
+@asynccontextmanager
+async def _extender(handle: ClusterHandle, port: str) -> AsyncIterator[None]:
+    words = ("run", "scheduler", "--port", port, "--kubeconfig", str(handle.kubeconfig))
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "gpuplane", *words, stderr=asyncio.subprocess.DEVNULL
+    )
+    try:
+        yield
+    finally:
+        process.terminate()
+        await process.wait()
+
+
 @pytest.fixture
-async def running(embedded_cluster: Callable[..., Awaitable[ClusterHandle]]) -> AsyncIterator[Any]:
+async def running(embedded_cluster: Callable[..., Awaitable[ClusterHandle]], tmp_path: Path) -> AsyncIterator[Any]:
     """`cluster = await running({"sim-1": "t4-ubuntu18"}, "mig.strategy=mixed")`: installed, with these settings;
-    `labels` are on its nodes before."""
+    `labels` are on its nodes before; with `extender` its scheduler asks gpuplane's."""
     async with AsyncExitStack() as stack:
 
         async def start(
-            machines: dict[str, str], *settings: str, labels: dict[str, str | None] | None = None
+            machines: dict[str, str],
+            *settings: str,
+            labels: dict[str, str | None] | None = None,
+            extender: bool = False,
         ) -> Cluster:
-            nodes = tuple(NodeSpec(name=name, machine=machine) for name, machine in machines.items())
-            handle = await embedded_cluster(nodes=nodes)
+            fields: dict[str, Any] = {"nodes": tuple(NodeSpec(name=n, machine=m) for n, m in machines.items())}
+            port = str(_free_port())
+            if extender:
+                (tmp_path / "scheduler.yaml").write_text(await _extender_config(port))
+                fields["scheduler_config"] = str(tmp_path / "scheduler.yaml")
+            handle = await embedded_cluster(**fields)
+            if extender:
+                await stack.enter_async_context(_extender(handle, port))
             client = await stack.enter_async_context(Client.connect(handle.kubeconfig))
             cluster = Cluster(handle, client)
             if labels:

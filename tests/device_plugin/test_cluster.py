@@ -19,7 +19,7 @@ from gpuplane.api.core import Deployment, Pod
 from gpuplane.api.gpunode import GPUNode
 from gpuplane.host import Host
 from gpuplane.limits import Store
-from gpuplane.sharing import Assignment, Part, request_of, to_annotations
+from gpuplane.sharing import Assignment, Part, of_pod, request_of, to_annotations
 
 SHARES_OF_24_GIB = {"tencent.com/vcuda-core": 100, "tencent.com/vcuda-memory": 96}
 PATIENCE_SECONDS = 30.0
@@ -307,3 +307,36 @@ async def test_whole_gpus_and_shares_side_by_side_are_the_same_silicon(running: 
     assert await phase(more) == "Running"
     store = Store(cluster.root("both") / "var/lib/gpuplane/limits")
     assert len({gpu.uuid for found in store.all() for gpu in found.limits.gpus}) == 1
+
+
+async def test_with_the_extender_nobody_is_turned_away(running: Any) -> None:
+    """Its assignments reach the containers, and what does not fit waits instead of failing."""
+    both = "devicePlugin.env=" + json.dumps([{"name": "GPUPLANE_DIALECTS", "value": "nvidia,tencent"}])
+    cluster = await running({"both": "l4-ubuntu24"}, both, labels={"nvidia-device-enable": "enable"}, extender=True)
+    await cluster.until(GPUNode, lambda nodes: [node for node in nodes if node.status.summary.stage == "ready"])
+    await cluster.amounts("both", {"nvidia.com/gpu": 2, "tencent.com/vcuda-core": 200})
+    for name, core in (("a", 60), ("b", 60), ("c", 40), ("d", 30)):
+        await cluster.client.create(share(name, (core, 8), scheduler="default-scheduler"), namespace="default")
+    await cluster.pods(lambda pods: phases(pods) == {"Running": 4})
+    store = Store(cluster.root("both") / "var/lib/gpuplane/limits")
+    held = {found.owner.pod: found.limits.gpus[0] for found in store.all()}
+    for pod in await cluster.client.list(Pod, "default"):
+        assignment = of_pod(pod)
+        assert assignment is not None
+        [part] = assignment.containers["c0"]
+        limit = held[pod.metadata.name]
+        assert (limit.uuid, limit.core, limit.memory_bytes) == (part.uuid, part.core, 2 << 30)
+
+    for name, resource, amount in (("whole", "nvidia.com/gpu", 1), ("part", "tencent.com/vcuda-core", 20)):
+        waiting = share(name, (0, 0), scheduler="default-scheduler")
+        waiting["spec"]["containers"][0]["resources"] = {"limits": {resource: amount}}
+        await cluster.client.create(waiting, namespace="default")
+    await cluster.pods(lambda pods: sum(_waits(pod) for pod in pods) == 2)
+    for name in ("a", "c") if held["a"].uuid == held["c"].uuid else ("a", "d"):
+        await cluster.delete(Pod, name)
+    await cluster.pods(lambda pods: phases(pods)["Running"] >= 3)
+    assert phases(await cluster.client.list(Pod, "default"))["Failed"] == 0
+
+
+def _waits(pod: Pod) -> bool:
+    return any(condition.reason == "Unschedulable" for condition in pod.status.conditions)
