@@ -151,14 +151,12 @@ async def test_who_waits_is_told_why_and_woken(client: Client) -> None:
     await client.delete(Pod, "p1", "default", grace_seconds=0)
     await until(client, Pod, lambda pods: any(pod.metadata.name == "waits" and pod.spec.node_name for pod in pods))
     assert await verdict(client) == []
-    # A GPU that comes back is no event for kube-scheduler, but for the annotation.
-    await client.create(gpu_pod("whole", (100, 0)), resource=Pod.RESOURCE)
-    await until(client, Event, lambda events: any("1 whole GPU asked, 0 wholly free" in e.message for e in events))
-    name = (await client.list(GPUNode))[0].metadata.name
-    gpus = [
-        {"index": index, "uuid": f"GPU-{name}-{index}", "model": "Tesla T4", "memoryMib": MEMORY} for index in range(3)
-    ]
-    amounts = {"cpu": "64", "memory": "256Gi", "pods": "500", names.VCUDA_CORE: "300", names.VCUDA_MEMORY: "180"}
-    await client.patch(Node, name, {"status": {"capacity": amounts, "allocatable": amounts}}, subresource="status")
-    await client.apply({"metadata": {"name": name}, "status": {"gpus": gpus}}, "test", resource=GPUNode.RESOURCE)
-    await until(client, Pod, lambda pods: any(pod.metadata.name == "whole" and pod.spec.node_name for pod in pods))
+    # A GPU that recovers is no event for kube-scheduler, but for the annotation.
+    for health in ("Xid 79", ""):
+        for node in await client.list(GPUNode):
+            sick = {gpu.uuid: health or None for gpu in node.status.gpus}
+            await client.patch(GPUNode, node.metadata.name, {"status": {"health": sick}})
+        if health:
+            await client.create(gpu_pod("small", (10, 4)), resource=Pod.RESOURCE)
+            await until(client, Event, lambda events: any("2 all of its GPUs are lost" in e.message for e in events))
+    await until(client, Pod, lambda pods: any(pod.metadata.name == "small" and pod.spec.node_name for pod in pods))
