@@ -20,6 +20,9 @@ from gpuplane.simulator.cluster import ClusterHandle, ClusterSpec, down, up
 settings.register_profile("same", derandomize=True, deadline=None, database=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 
+# pytest-xdist tells its workers a width, by which commands would wrap what they print into a pipe.
+os.environ.pop("COLUMNS", None)
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(

@@ -18,7 +18,7 @@ from gpuplane.errors import Terminal
 
 
 def follow(*argv: str) -> int:
-    return share_child.start(argv, os.environ).follow(lambda: None)
+    return share_child.start(argv, os.environ).follow(lambda: None, every=0.05)
 
 
 @pytest.mark.parametrize(

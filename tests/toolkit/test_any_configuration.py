@@ -25,7 +25,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The runtimes that were told to read their configuration."""
     found: list[str] = []
 
-    async def tell(host: object, place: Any, sleep: object) -> bool:
+    async def tell(host: object, place: Any, sleep: object, runtimes: object = ()) -> bool:
         found.append(place.name)
         return True
 

@@ -59,14 +59,15 @@ class Child:
             due = time.monotonic() + every
             while True:
                 info = signal.sigtimedwait(_WAITED_FOR, max(0.0, due - time.monotonic()))
-                if info is None:
-                    tick()
-                    due = time.monotonic() + every
-                elif info.si_signo == signal.SIGCHLD:
+                if info is None or info.si_signo == signal.SIGCHLD:
+                    # Looked at with each tick too: another thread of the process may have taken the signal.
                     code = self._ended()
                     if code is not None:
                         return code
-                elif info.si_code <= _BY_PROCESS:
+                if info is None:
+                    tick()
+                    due = time.monotonic() + every
+                elif info.si_signo != signal.SIGCHLD and info.si_code <= _BY_PROCESS:
                     self._send(info.si_signo)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
