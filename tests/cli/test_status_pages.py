@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import io
 from datetime import UTC, datetime
+from typing import Any
 
 import msgspec
 import pytest
 
 from gpuplane.api.core import Container, ObjectMeta, Pod, PodSpec, PodStatus, Resources
 from gpuplane.api.gpunode import GPU, GPUNode, GPUNodeStatus, Machine, Stage, StageName, StageState, summarize
-from gpuplane.cli.overview import Pause, UpgradeView, overview
+from gpuplane.cli.gpus_text import gpus_page
+from gpuplane.cli.overview import Offered, Overview, Pause, UpgradeView
+from gpuplane.cli.overview import overview as made
 from gpuplane.cli.status import to_json
-from gpuplane.cli.status_text import gpus_page, nodes_page
+from gpuplane.cli.status_text import nodes_page
 from gpuplane.cli.terminal import Terminal, age
+from gpuplane.sharing import Assignment, Part, request_of, to_annotations
 
 NOW = datetime(2026, 11, 20, 10, 0, 30, tzinfo=UTC)
 
@@ -60,6 +64,11 @@ def pod(name: str, node: str, gpus: int, phase: str = "Running") -> Pod:
     )
 
 
+def overview(nodes: Any, pods: Any, gpus: dict[str, int], *others: Any, **more: Any) -> Overview:
+    """Of nodes that advertise so many whole GPUs."""
+    return made(nodes, pods, {name: Offered(number) for name, number in gpus.items()}, *others, **more)
+
+
 def screen(ascii_only: bool = False) -> Terminal:
     return Terminal(io.StringIO(), io.StringIO(), colour="never", ascii_only=ascii_only)
 
@@ -102,7 +111,7 @@ def test_a_node_that_does_not_answer_is_told_and_offers_nothing() -> None:
     page = nodes_page("prod", seen, screen(), NOW)
     assert "1 of 2 need you" in page and "2 GPUs out of reach" in page
     assert "Kubelet stopped posting" in page and "cure   kubectl describe node n1" in page
-    assert seen.fits == {2: 1, 1: 2}
+    assert seen.fits == {"2": 1, "1": 2}
 
 
 def test_without_gpu_nodes_the_cure_is_told() -> None:
@@ -120,10 +129,57 @@ def test_who_holds_what_is_listed_under_the_node_and_ended_pods_hold_nothing() -
     pods = [pod("train", "n1", 1), pod("done", "n1", 1, "Succeeded"), pod("waits", "", 1, "Pending")]
     seen = overview([gpunode("n1")], pods, {"n1": 2})
     page = gpus_page(seen, screen())
-    assert "held by ml/train: 1" in page
+    assert "held by ml/train: 1 GPU, its node alone knows which" in page
     assert "done" not in page
     assert "1 held   1 free" in page
     assert (seen.running, seen.waiting) == (1, 1)
+
+
+def share(name: str, node: str, core: int, memory: int, at: int | None) -> Pod:
+    """A pod with a part of GPU `at`, as the extender places it; as others do where that is None."""
+    asked = {"tencent.com/vcuda-core": str(core), "tencent.com/vcuda-memory": str(memory * 4)}
+    container = Container(name="main", resources=Resources(limits=asked))
+    bound = Pod(
+        metadata=ObjectMeta(name=name, namespace="ml"),
+        spec=PodSpec(node_name=node, containers=(container,)),
+        status=PodStatus(phase="Running"),
+    )
+    if at is not None:
+        part = Assignment({"main": (Part(f"GPU-{at}", at, core, memory << 10),)})
+        said = to_annotations(part, request_of(bound), node, 0)
+        bound = msgspec.structs.replace(bound, metadata=msgspec.structs.replace(bound.metadata, annotations=said))
+    return bound
+
+
+def test_shares_are_shown_on_their_gpus() -> None:
+    pods = [share("tune", "n1", 30, 5, 0), share("serve", "n1", 20, 5, 0), share("eval", "n1", 40, 4, 1)]
+    seen = made([gpunode("n1")], pods, {"n1": Offered(2, parts=True)})
+    assert gpus_page(seen, screen()).splitlines() == [
+        "n1   L4 22 GiB ×2                                   0.9 held   1.1 free   ✓ ready",
+        "    CORE                  MEMORY                HELD BY",
+        " 0  AAAABBBBBB░░░░░░░░░░  aaaabbbbb░░░░░░░░░░░  A ml/serve 20% 5G",
+        "                                                B ml/tune 30% 5G",
+        " 1  AAAAAAAA░░░░░░░░░░░░  aaaa░░░░░░░░░░░░░░░░  A ml/eval 40% 4G",
+    ]
+    assert seen.fits == {"2": 0, "1": 0, "0.5": 2}
+    page = nodes_page("prod", seen, screen(), NOW)
+    assert "0.9 of 2 GPUs   45%" in page and "½ GPU  ×2" in page
+
+
+def test_on_a_node_with_one_gpu_there_is_no_doubt_which_a_pod_holds() -> None:
+    seen = made([gpunode("n1", gpus=1)], [share("tune", "n1", 30, 5, None)], {"n1": Offered(1, parts=True)})
+    assert " 0  AAAAAA░░░░░░░░░░░░░░  aaaa░░░░░░░░░░░░░░░░  A ml/tune 30% 5G" in gpus_page(seen, screen())
+    sick = made([gpunode("n1", sick=True)], [share("a", "n1", 40, 4, 1)], {"n1": Offered(1, parts=True)})
+    assert "1  AAAAAAAA░░░░░░░░░░░░  aaaa░░░░░░░░░░░░░░░░  ✗ Xid 79" in gpus_page(sick, screen())
+    assert sick.fits == {"1": 0, "0.5": 2}
+
+
+def test_replicas_of_one_gpu_are_listed_below_it() -> None:
+    pods = [pod("a", "n1", 1), pod("b", "n1", 1)]
+    seen = made([gpunode("n1", gpus=1)], pods, {"n1": Offered(10)})
+    page = gpus_page(seen, screen())
+    assert "2 held   8 free" in page and "held by ml/b: 1 GPU" in page
+    assert seen.fits["1"] == 8
 
 
 def test_stages_take_the_time_since_the_one_before() -> None:

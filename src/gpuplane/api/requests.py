@@ -12,22 +12,29 @@ from gpuplane.api.core import Container, Pod, Resources
 from gpuplane.api.quantity import Quantity, whole
 
 ENDED = ("Succeeded", "Failed")
+_CORE_OF: Final = {names.GPU_RESOURCE: 100, names.ALPHA_GPU: 100, names.VCUDA_CORE: 1}
 
 
-def gpus_asked(pod: Pod) -> int:
-    """Whole GPUs that a pod asks: the sum of its main containers and sidecars, or its largest init container."""
+def core_asked(pod: Pod) -> int:
+    """Percent of GPUs that a pod asks, 100 for each whole one: the sum of its main containers and sidecars, or its
+    largest init container. Not MIG devices."""
 
     def limit(container: Container) -> int:
-        return int(container.resources.limits.get(names.GPU_RESOURCE, 0))
+        return sum(each * whole(container.resources.limits.get(name, 0)) for name, each in _CORE_OF.items())
 
     sidecars = sum(limit(container) for container in pod.spec.init_containers if container.restart_policy == "Always")
     first = max((limit(container) for container in pod.spec.init_containers), default=0)
     return max(sum(map(limit, pod.spec.containers)) + sidecars, first)
 
 
-def gpus_held(pod: Pod) -> int:
-    """Whole GPUs that a pod holds: none before it is bound, none once it has ended."""
-    return gpus_asked(pod) if pod.spec.node_name and pod.status.phase not in ENDED else 0
+def core_held(pod: Pod) -> int:
+    """Percent of GPUs that a pod holds: none before it is bound, none once it has ended."""
+    return core_asked(pod) if pod.spec.node_name and pod.status.phase not in ENDED else 0
+
+
+def in_gpus(core: int) -> str:
+    """Percent of GPUs as a number of GPUs: `2`, `1.6`."""
+    return f"{core / 100:.2f}".rstrip("0").rstrip(".")
 
 
 _CORE_OF_A_TRIAL: Final = 10  # percent of one GPU, and with them a tenth of its memory: enough for a vectorAdd

@@ -10,15 +10,16 @@ import msgspec
 
 from gpuplane.api.core import Pod
 from gpuplane.api.gpunode import GPU, GPUNode, Stage, StageName, StageState, view
-from gpuplane.api.requests import ENDED, gpus_asked
+from gpuplane.api.requests import ENDED, core_asked, in_gpus
 from gpuplane.cli.advice import other_kernel
+from gpuplane.cli.holders import WHOLE, Holder, fits_on, holder
 
 
-class Holder(msgspec.Struct, frozen=True, rename="camel"):
-    """A pod that holds whole GPUs of a node."""
+class Offered(msgspec.Struct, frozen=True):
+    """How many GPUs a node's kubelet advertises, and whether parts of them may be asked for."""
 
-    pod: str  # namespace/name
-    gpus: int
+    gpus: int = 0
+    parts: bool = False
 
 
 class UpgradeView(msgspec.Struct, frozen=True, rename="camel"):
@@ -55,6 +56,7 @@ class NodeView(msgspec.Struct, frozen=True, rename="camel"):
     sick: dict[str, str]
     advertised: int
     held_by: tuple[Holder, ...]
+    parts: bool = False
     what: str = ""
     where: str = ""
     cure: str = ""
@@ -62,12 +64,12 @@ class NodeView(msgspec.Struct, frozen=True, rename="camel"):
     upgrade: UpgradeView | None = None
 
     @property
-    def held(self) -> int:
-        return sum(holder.gpus for holder in self.held_by)
+    def held(self) -> float:
+        return round(sum(holder.gpus for holder in self.held_by), 2)
 
     @property
-    def free(self) -> int:
-        return max(0, self.advertised - self.held)
+    def free(self) -> float:
+        return max(0.0, round(self.advertised - self.held, 2))
 
 
 class Model(msgspec.Struct, frozen=True, rename="camel"):
@@ -76,22 +78,22 @@ class Model(msgspec.Struct, frozen=True, rename="camel"):
     model: str
     nodes: int
     gpus: int
-    held: int
-    free: int
+    held: float
+    free: float
     waiting: int
 
 
 class Overview(msgspec.Struct, frozen=True, rename="camel"):
-    """`fits` maps a number of GPUs to how many pods of that size could start now; `paused` is None while the operator
-    works."""
+    """`fits` maps a number of GPUs ("8", "1", "0.5" where there are parts) to how many pods of that size could start
+    now. `paused` is None while the operator works."""
 
     nodes: tuple[NodeView, ...]
     models: tuple[Model, ...]
     gpus: int
-    held: int
+    held: float
     running: int
     waiting: int
-    fits: dict[int, int]
+    fits: dict[str, int]
     paused: Pause | None = None
 
     @property
@@ -102,7 +104,7 @@ class Overview(msgspec.Struct, frozen=True, rename="camel"):
 def overview(
     gpunodes: Iterable[GPUNode],
     pods: Iterable[Pod],
-    allocatable: Mapping[str, int],
+    offered: Mapping[str, Offered],
     away: Mapping[str, str] = MappingProxyType({}),
     upgrades: Mapping[str, UpgradeView] = MappingProxyType({}),
     owners: Mapping[str, str] = MappingProxyType({}),
@@ -110,26 +112,25 @@ def overview(
 ) -> Overview:
     """The overview.
 
-    `allocatable` says how many GPUs each node's kubelet advertises, `away` why a node does not answer, `upgrades` how
+    `offered` says what each node's kubelet advertises, `away` why a node does not answer, `upgrades` how
     far the upgrade of its driver is, `owners` which NVIDIADriver it has its driver from.
     """
     gpunodes = sorted(gpunodes, key=lambda node: node.metadata.name)
+    gpus = {node.metadata.name: node.status.gpus for node in gpunodes}
     holders: dict[str, list[Holder]] = {}
     running = waiting = 0
     for pod in pods:
-        asked = gpus_asked(pod)
-        if not asked or pod.status.phase in ENDED:
+        if not core_asked(pod) or pod.status.phase in ENDED:
             continue
-        if pod.spec.node_name:
-            name = f"{pod.metadata.namespace}/{pod.metadata.name}"
-            holders.setdefault(pod.spec.node_name, []).append(Holder(name, asked))
+        if name := pod.spec.node_name:
+            holders.setdefault(name, []).append(holder(pod, gpus.get(name, ())))
             running += 1
         else:
             waiting += 1
     views = tuple(
         node_view(
             node,
-            0 if node.metadata.name in away else allocatable.get(node.metadata.name, 0),
+            Offered() if node.metadata.name in away else offered.get(node.metadata.name, Offered()),
             holders.get(node.metadata.name, ()),
             away.get(node.metadata.name, ""),
             upgrades.get(node.metadata.name),
@@ -142,21 +143,29 @@ def overview(
         else view
         for view, node in zip(views, gpunodes, strict=True)
     )
-    sizes = [size for size in (8, 4, 2, 1) if any(view.advertised >= size for view in views)]
+    sizes = [100 * size for size in (8, 4, 2, 1) if any(view.advertised >= size for view in views)]
+    sizes += [50] * any(view.parts for view in views)
     return Overview(
         nodes=views,
         models=_models(views),
         gpus=sum(len(view.gpus) for view in views),
-        held=sum(view.held for view in views),
+        held=round(sum(view.held for view in views), 2),
         running=running,
         waiting=waiting,
-        fits={size: sum(view.free // size for view in views) for size in sizes},
+        fits={in_gpus(size): sum(_fitting(view, size) for view in views) for size in sizes},
         paused=paused,
     )
 
 
+def _fitting(view: NodeView, core: int) -> int:
+    """How many pods that ask so much could start on the node."""
+    if core < WHOLE and not view.parts:
+        return 0
+    return fits_on(view.gpus, view.sick, view.free, view.held_by, core)
+
+
 def node_view(
-    node: GPUNode, advertised: int, holders: Sequence[Holder], away: str = "", upgrade: UpgradeView | None = None
+    node: GPUNode, offered: Offered, holders: Sequence[Holder], away: str = "", upgrade: UpgradeView | None = None
 ) -> NodeView:
     status = node.status
     stages = view(status.stages)
@@ -179,7 +188,8 @@ def node_view(
         took=took(stages),
         gpus=status.gpus,
         sick=dict(status.health),
-        advertised=advertised,
+        advertised=offered.gpus,
+        parts=offered.parts,
         held_by=tuple(sorted(holders, key=lambda holder: holder.pod)),
         what=stopped.message or stopped.reason,
         where=stopped.where,
@@ -211,8 +221,8 @@ def _models(views: Sequence[NodeView]) -> tuple[Model, ...]:
             model=model,
             nodes=len(nodes),
             gpus=sum(len(node.gpus) for node in nodes),
-            held=sum(node.held for node in nodes),
-            free=sum(node.free for node in nodes),
+            held=round(sum(node.held for node in nodes), 2),
+            free=round(sum(node.free for node in nodes), 2),
             waiting=sum(1 for node in nodes if not node.ready),
         )
         for model, nodes in sorted(by_model.items())

@@ -18,9 +18,12 @@ from gpuplane import names
 from gpuplane.api.clusterpolicy import ClusterPolicy, chosen, is_paused
 from gpuplane.api.core import Node, Pod
 from gpuplane.api.gpunode import GPUNode
+from gpuplane.api.quantity import whole
+from gpuplane.api.requests import offer_of
 from gpuplane.api.upgrade import UpgradeState, upgrade_record, upgrade_state
-from gpuplane.cli.overview import NodeView, Overview, Pause, UpgradeView, overview
-from gpuplane.cli.status_text import gpus_page, nodes_page, stage_glyphs
+from gpuplane.cli.gpus_text import gpus_page
+from gpuplane.cli.overview import NodeView, Offered, Overview, Pause, UpgradeView, overview
+from gpuplane.cli.status_text import nodes_page, stage_glyphs
 from gpuplane.cli.terminal import Terminal, age
 from gpuplane.kube import Client, Forbidden, Informer, NotFound
 
@@ -63,7 +66,7 @@ def _overview(gpunodes: list[GPUNode], pods: list[Pod], nodes: list[Node], polic
     return overview(
         gpunodes,
         pods,
-        {node.metadata.name: allocatable(node) for node in nodes},
+        {node.metadata.name: offered(node) for node in nodes},
         {node.metadata.name: why for node in nodes if (why := _away(node))},
         {node.metadata.name: view for node in nodes if (view := _upgrade(node))},
         {node.metadata.name: node.metadata.labels.get(names.DRIVER_OWNER_LABEL, "") for node in nodes},
@@ -93,8 +96,10 @@ def _away(node: Node) -> str:
     return f"the node is not Ready: {ready.message or ready.reason}" if ready is not None else "the node is not Ready"
 
 
-def allocatable(node: Node) -> int:
-    return int(node.status.allocatable.get(names.GPU_RESOURCE, 0))
+def offered(node: Node) -> Offered:
+    """What the node's kubelet advertises."""
+    amounts = node.status.allocatable
+    return Offered(offer_of(amounts).count, parts=whole(amounts.get(names.VCUDA_CORE, 0)) > 0)
 
 
 def show(seen: Overview, name: str, options: Namespace, screen: Terminal) -> None:
@@ -107,7 +112,7 @@ def show(seen: Overview, name: str, options: Namespace, screen: Terminal) -> Non
         for node in seen.nodes:
             screen.print(f"gpunode/{node.name}")
     elif options.what == "gpus":
-        screen.print(gpus_page(seen, screen))
+        screen.print(gpus_page(seen, screen, wide=options.output == "wide"))
     else:
         screen.print(nodes_page(name, seen, screen, datetime.now(UTC), wide=options.output == "wide"))
 

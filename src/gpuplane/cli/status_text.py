@@ -7,6 +7,7 @@ from datetime import datetime
 
 from gpuplane import __version__, names
 from gpuplane.api.gpunode import StageState
+from gpuplane.api.requests import in_gpus
 from gpuplane.cli.overview import NodeView, Overview, Pause
 from gpuplane.cli.status_upgrades import upgrades
 from gpuplane.cli.terminal import Terminal, age, count
@@ -95,9 +96,9 @@ def alike(troubled: Sequence[NodeView]) -> list[list[NodeView]]:
 def _bars(seen: Overview, screen: Terminal) -> list[str]:
     total = sum(node.advertised for node in seen.nodes)
     share = seen.held / total if total else 0.0
-    fits = [f"{count(size, 'GPU'):6} {screen.glyph('times')}{number}" for size, number in seen.fits.items()]
+    fits = [f"{_sized(size, screen):6} {screen.glyph('times')}{number}" for size, number in seen.fits.items()]
     left = [
-        f" Held   {screen.bar(share, BAR)}  {seen.held} of {total} GPUs   {share:.0%}",
+        f" Held   {screen.bar(share, BAR)}  {number_of(seen.held)} of {total} GPUs   {share:.0%}",
         f" Pods   {seen.running} running   {seen.waiting} waiting",
     ]
     rows = max(len(left), len(fits))
@@ -107,6 +108,15 @@ def _bars(seen: Overview, screen: Terminal) -> list[str]:
     return [f"{a:58} {head:9} {b}".rstrip() for a, head, b in zip(left, heads, fits, strict=True)]
 
 
+def _sized(size: str, screen: Terminal) -> str:
+    return f"{screen.glyph('half')} GPU" if size == "0.5" else count(int(size), "GPU")
+
+
+def number_of(gpus: float) -> str:
+    """`2`, `1.6`, `0.25`."""
+    return in_gpus(round(gpus * 100))
+
+
 def _models(seen: Overview, screen: Terminal) -> list[str]:
     width = max(len("MODEL"), *(len(short_model(model.model)) for model in seen.models))
     lines = [f" {'MODEL':{width}}   NODES   GPUS   {'HELD':22}   FREE   NOT READY"]
@@ -114,8 +124,9 @@ def _models(seen: Overview, screen: Terminal) -> list[str]:
         usable = model.held + model.free
         share = model.held / usable if usable else 0.0
         bar = f"{screen.bar(share, 15)} {share:>5.0%}"
+        free = number_of(model.free)
         lines.append(
-            f" {short_model(model.model):{width}}   {model.nodes:5}   {model.gpus:4}   {bar:22}   {model.free:4}"
+            f" {short_model(model.model):{width}}   {model.nodes:5}   {model.gpus:4}   {bar:22}   {free:>4}"
             f"   {model.waiting:9}"
         )
     return lines
@@ -193,25 +204,3 @@ def _said(screen: Terminal, **texts: str) -> list[str]:
         parts = screen.wrapped(text, INDENT)
         lines += [f"     {'' if number else name:6} {part}" for number, part in enumerate(parts)]
     return lines
-
-
-def gpus_page(seen: Overview, screen: Terminal) -> str:
-    """The page of `gpuplane status gpus`: every GPU, and which pods hold GPUs of its node."""
-    lines: list[str] = []
-    for node in seen.nodes:
-        verdict = ("good", "ready") if node.ready else ("bad", node.stage)
-        mark = screen.paint(f"{screen.glyph(verdict[0])} {verdict[1]}", verdict[0])
-        model = short_model(node.gpus[0].model) if node.gpus else "no GPU seen yet"
-        head = f"{node.name}   {model} {screen.glyph('times')}{len(node.gpus)}"
-        lines += [f"{head:60} {node.held} held   {node.free} free   {mark}"]
-        for gpu in node.gpus:
-            state = node.sick.get(gpu.uuid, "")
-            text = (
-                screen.paint(f"{screen.glyph('bad')} {state}", "bad")
-                if state
-                else screen.paint(screen.glyph("good"), "good")
-            )
-            lines.append(f" {gpu.index:>3}  {gpu.memory_mib / 1024:6.1f} GiB  {gpu.pci:14}  {gpu.uuid:42}  {text}")
-        lines += [f"      held by {holder.pod}: {holder.gpus}" for holder in node.held_by]
-        lines.append("")
-    return "\n".join(lines).rstrip("\n")

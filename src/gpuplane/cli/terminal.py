@@ -27,6 +27,7 @@ GLYPHS: Final = {
     "full": ("█", "#"),
     "empty": ("░", "."),
     "times": ("×", "x"),
+    "half": ("½", "1/2"),
 }
 SPINNER: Final = ("⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏", "|/-\\")
 EIGHTHS: Final = " ▏▎▍▌▋▊▉"

@@ -17,6 +17,7 @@ import msgspec
 
 from gpuplane import names
 from gpuplane.api.gpunode import STAGES, GPUNodeStatus, Stage, StageName, StageState, summarize
+from gpuplane.api.requests import in_gpus
 from gpuplane.operator.conditions import conditions
 from gpuplane.operator.observed import Observed
 from gpuplane.operator.stages import OPERANDS, Operand, before, below, operand_of, users
@@ -67,7 +68,7 @@ def decide(seen: Observed, now: str) -> NodePlan:
             arch=seen.arch,
             runtime=old.machine.runtime or seen.runtime,
         ),
-        summary=msgspec.structs.replace(old.summary, free=str(max(0, seen.allocatable_gpus - seen.held))),
+        summary=msgspec.structs.replace(old.summary, free=in_gpus(max(0, 100 * seen.allocatable_gpus - seen.held))),
     )
     status = msgspec.structs.replace(status, summary=summarize(status))
     status = msgspec.structs.replace(status, conditions=conditions(status, seen.allocatable_gpus, now))

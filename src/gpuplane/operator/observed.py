@@ -33,10 +33,11 @@ class Observed(msgspec.Struct, frozen=True):
     """Everything that decides about one node.
 
     `status` is None while there is no GPUNode; `pods` is keyed by gate; `enabled` holds the gates that the
-    ClusterPolicy wants and is empty when there is none (then everything is taken back). `held` counts GPUs promised
-    to pods. `answers` is False while the node is not Ready. `restarting`: an upgrade replaces the node's driver, and
-    what stands on it has to stand aside; `stale`: the pod that it replaces is still there. `driver_owner` is the
-    NVIDIADriver that the node has its driver from; `no_driver` (reason, message, cure) why it gets none.
+    ClusterPolicy wants and is empty when there is none (then everything is taken back). `held` is the percent of GPUs
+    promised to pods, 100 for each whole one. `answers` is False while the node is not Ready. `restarting`: an upgrade
+    replaces the node's driver, and what stands on it has to stand aside; `stale`: the pod that it replaces is still
+    there. `driver_owner` is the NVIDIADriver that the node has its driver from; `no_driver` (reason, message, cure)
+    why it gets none.
     """
 
     name: str

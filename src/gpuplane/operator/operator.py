@@ -17,7 +17,7 @@ from gpuplane.api.effects import without_effect
 from gpuplane.api.gpunode import GPUNode
 from gpuplane.api.meta import to_dict
 from gpuplane.api.nvidiadriver import NVIDIADriver
-from gpuplane.api.requests import gpus_held
+from gpuplane.api.requests import core_held
 from gpuplane.errors import InvalidInput, Retryable
 from gpuplane.kube import Client, Controller, EventRecorder, Fenced, Informer, Lease, Source, SystemClock, TokenBucket
 from gpuplane.operand.http import serving
@@ -197,7 +197,7 @@ class Operator:
             node,
             gpunode,
             [pod for pod in pods if pod.metadata.namespace == names.OPERATOR_NAMESPACE and is_operand(pod)],
-            held=sum(map(gpus_held, pods)),
+            held=sum(map(core_held, pods)),
             enabled=enabled_gates(policy.spec) if policy is not None and alive else frozenset(),
             taint_wanted=policy.spec.operator.not_ready_taint if policy is not None and alive else False,
             driver_owner=owner or "",
@@ -284,5 +284,5 @@ def is_proof(pod: Pod) -> bool:
 
 
 def _node_of_pod(pod: Pod) -> Iterable[str]:
-    relevant = pod.metadata.namespace == names.OPERATOR_NAMESPACE or gpus_held(pod)
+    relevant = pod.metadata.namespace == names.OPERATOR_NAMESPACE or core_held(pod)
     return (pod.spec.node_name,) if pod.spec.node_name and relevant else ()

@@ -1,0 +1,81 @@
+"""How `gpuplane status gpus` looks: every GPU with who holds what of it. A cell of a bar is 5%."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from string import ascii_uppercase
+
+from gpuplane.api.gpunode import GPU
+from gpuplane.api.requests import in_gpus
+from gpuplane.cli.holders import WHOLE, HeldPart, Holder, free_core
+from gpuplane.cli.overview import NodeView, Overview
+from gpuplane.cli.status_text import number_of, short_model
+from gpuplane.cli.terminal import Terminal
+
+CELLS = 20
+
+
+def gpus_page(seen: Overview, screen: Terminal, *, wide: bool = False) -> str:
+    """The page; `wide` adds each GPU's address and UUID."""
+    return "\n\n".join("\n".join(_node(node, screen, wide=wide)) for node in seen.nodes)
+
+
+def _node(node: NodeView, screen: Terminal, *, wide: bool) -> Iterator[str]:
+    verdict = ("good", "ready") if node.ready else ("bad", node.stage)
+    mark = screen.paint(f"{screen.glyph(verdict[0])} {verdict[1]}", verdict[0])
+    model = (
+        f"{short_model(node.gpus[0].model)} {node.gpus[0].memory_mib / 1024:.0f} GiB" if node.gpus else "no GPU seen"
+    )
+    head = f"{node.name}   {model} {screen.glyph('times')}{len(node.gpus)}"
+    yield f"{head:52}{number_of(node.held)} held   {number_of(node.free)} free   {mark}"
+    if not node.gpus:
+        return
+    known = free_core(node.gpus, {}, node.held_by) is not None
+    if known:
+        yield screen.paint(f"    {'CORE':{CELLS}}  {'MEMORY':{CELLS}}  HELD BY", "dim")
+    for gpu in node.gpus:
+        held = [(holder.pod, part) for holder in node.held_by for part in holder.parts if part.index == gpu.index]
+        named = [(letter_of(at), pod, part) for at, (pod, part) in enumerate(held)]
+        yield from _gpu(gpu, named if known else None, node.sick.get(gpu.uuid, ""), screen)
+        if wide:
+            yield f"    {gpu.pci}  {gpu.uuid}"
+    if not known:
+        yield from (f"    {_told(holder)}" for holder in node.held_by)
+
+
+def _gpu(gpu: GPU, held: Sequence[tuple[str, str, HeldPart]] | None, sick: str, screen: Terminal) -> Iterator[str]:
+    words = [screen.paint(f"{screen.glyph('bad')} {sick}", "bad")] if sick else []
+    if held is None:
+        yield f"{gpu.index:>2}  {'   '.join(words)}".rstrip()
+        return
+    words += [f"{letter} {pod} {_amount(part)}" for letter, pod, part in held]
+    core = cells([(letter, part.core / WHOLE) for letter, _, part in held], screen)
+    memory = cells([(letter.lower(), part.memory_mib / max(1, gpu.memory_mib)) for letter, _, part in held], screen)
+    yield f"{gpu.index:>2}  {core}  {memory}  {words[0] if words else ''}".rstrip()
+    yield from (f"    {'':{2 * CELLS + 2}}  {word}" for word in words[1:])
+
+
+def letter_of(at: int) -> str:
+    """The letter of the `at`-th holder of a GPU."""
+    return ascii_uppercase[at % len(ascii_uppercase)]
+
+
+def cells(parts: Sequence[tuple[str, float]], screen: Terminal) -> str:
+    """`AAAAAABBBB░░░░░░░░░░`: letters and the part (0-1) that each has of the bar."""
+    bar, total = "", 0.0
+    for letter, part in parts:
+        total += part
+        bar += letter * (round(CELLS * min(1.0, total)) - len(bar))
+    return bar + screen.glyph("empty") * (CELLS - len(bar))
+
+
+def _amount(part: HeldPart) -> str:
+    if part.core >= WHOLE:
+        return "whole"
+    return f"{part.core}%" + (f" {part.memory_mib / 1024:.1f}G".replace(".0G", "G") if part.memory_mib else "")
+
+
+def _told(holder: Holder) -> str:
+    """Of a pod that was placed without the extender, which GPUs it has is known to its node alone."""
+    number = in_gpus(round(holder.gpus * WHOLE))
+    return f"held by {holder.pod}: {number} {'GPU' if number == '1' else 'GPUs'}, its node alone knows which"
