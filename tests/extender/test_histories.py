@@ -8,7 +8,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import random
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -25,7 +27,7 @@ from gpuplane.scheduler import wire
 from gpuplane.scheduler.binding import POST_SECONDS
 from gpuplane.scheduler.brain import Brain
 from gpuplane.scheduler.policies import Chosen
-from gpuplane.sharing import Gpu, Ledger, of_pod, violations
+from gpuplane.sharing import Assignment, Gpu, Ledger, of_pod, violations
 
 NODES = ["n1", "n2", "n3"]
 GPUS, MEMORY = 2, 16384
@@ -42,6 +44,8 @@ class History:
         self.clock = VirtualClock()
         self.count = 0
         self.binds: set[asyncio.Task[None]] = set()
+        self._read: dict[str, tuple[dict[str, Any], Assignment | None]] = {}  # objects are replaced, never changed
+        self._checked: tuple[int, Ledger, int] | None = None
         for name in NODES:
             status = {"conditions": [{"type": "Ready", "status": "True"}]}
             self.api.put(
@@ -128,35 +132,35 @@ class History:
 
     # -- what must always be so --------------------------------------------------------------------------------------
 
+    def holding(self) -> list[tuple[dict[str, Any], Assignment]]:
+        """The pods that are bound and have not ended, with what stands on them."""
+        found = []
+        for key, obj in self.api.objects["pods"].items():
+            known = self._read.get(key)
+            if known is None or known[0] is not obj:
+                known = self._read[key] = (obj, _assigned(obj))
+            if known[1] is not None:
+                found.append((obj, known[1]))
+        return found
+
     def truth(self) -> Ledger:
         ledger = Ledger()
         for name in NODES:
             ledger.set_node(name, [Gpu(index, f"GPU-{name}-{index}", "T4", MEMORY) for index in range(GPUS)])
-        for obj in self.api.objects["pods"].values():
-            pod = pod_of(obj)
-            if pod.spec.node_name and pod.status.phase not in ENDED:
-                assignment = of_pod(pod)
-                assert assignment is not None, "a pod without its share"
-                ledger.hold(pod.metadata.uid, pod.spec.node_name, assignment)
+        for obj, assignment in self.holding():
+            ledger.hold(obj["metadata"]["uid"], obj["spec"]["nodeName"], assignment)
         return ledger
 
     def check(self) -> None:
+        now = self.api.version, self.brain.cluster.ledger, self.brain.cluster.ledger.revision
+        if now == self._checked:
+            return
+        self._checked = now
         assert violations(self.truth()) == []
         assert violations(self.brain.cluster.ledger) == []
-        held = sum(
-            pod_of(obj).metadata.namespace == "team" and core
-            for obj in self.api.objects["pods"].values()
-            for core in [self._core(obj)]
-        )
+        team = [assignment for obj, assignment in self.holding() if obj["metadata"]["namespace"] == "team"]
+        held = sum(core for assignment in team for core, _ in assignment.held().values())
         assert held <= 300, "the team's quota"
-
-    def _core(self, obj: dict[str, Any]) -> int:
-        pod = pod_of(obj)
-        if not pod.spec.node_name or pod.status.phase in ENDED:
-            return 0
-        assignment = of_pod(pod)
-        assert assignment is not None
-        return sum(core for core, _ in assignment.held().values())
 
     async def end_well(self) -> None:
         """The bad days are over: everybody who fits is placed, and the extender knows what is so and nothing else."""
@@ -187,6 +191,15 @@ class History:
         for pod in self.pending():
             found = self.brain.filtering.sort(self.brain.filtering.pod_of(pod_of(pod)), NODES)
             assert not found.kept, "it fits, and was not placed"
+
+
+def _assigned(obj: dict[str, Any]) -> Assignment | None:
+    pod = pod_of(obj)
+    if not pod.spec.node_name or pod.status.phase in ENDED:
+        return None
+    assignment = of_pod(pod)
+    assert assignment is not None, "a pod without its share"
+    return assignment
 
 
 CORES, UNITS, SECONDS = [10, 30, 50, 60, 100, 200], [4, 16, 30], [1.0, 6.0, 12.0, 20.0, 70.0]
@@ -230,23 +243,7 @@ ODDS = {
 
 def random_step(dice: random.Random) -> tuple[Any, ...]:
     """As `step`, for long histories: more pods than there is room for, and most of what happens is ordinary."""
-    what = dice.choices(
-        [
-            "create",
-            "schedule",
-            "deliver",
-            "finish",
-            "fault",
-            "delete",
-            "again",
-            "land",
-            "go on",
-            "wait",
-            "blind",
-            "crash",
-        ],
-        [20, 45, 20, 12, 8, 4, 2, 3, 3, 5, 3, 0.7],
-    )[0]
+    what = dice.choices(list(ODDS), list(ODDS.values()))[0]
     arguments: dict[str, list[Any]] = {
         "create": [dice.choice(CORES), dice.choice(UNITS), dice.random() < 0.4],
         "deliver": [dice.randint(1, 6)],
@@ -257,7 +254,7 @@ def random_step(dice: random.Random) -> tuple[Any, ...]:
     return (what, *arguments.get(what, [] if what in ("land", "go on", "crash") else [dice.randrange(100)]))
 
 
-async def live(history: History, steps: list[tuple[Any, ...]]) -> None:
+async def live(history: History, steps: Iterable[tuple[Any, ...]]) -> None:
     await history.start()
     api = history.api
     for taken in steps:
@@ -319,14 +316,43 @@ def test_short_histories(verb: str, steps: list[tuple[Any, ...]]) -> None:
     asyncio.run(live(History(verb), steps))
 
 
+DAY: list[tuple[Any, ...]] = [
+    ("create", 60, 16, True),
+    ("create", 100, 0, True),
+    ("deliver", 2),
+    ("schedule", 0),
+    ("schedule", 0),
+    ("deliver", 1),
+    ("go on",),
+    ("land",),
+    ("wait", 6.0),
+    ("deliver", 2),
+    ("finish", 0),
+    ("delete", 1),
+    ("deliver", 2),
+]
+
+
+@pytest.mark.parametrize("verb", ["filter", "predicates"])
+@pytest.mark.parametrize("fault", list(Fault))
+def test_a_crash_at_every_step(verb: str, fault: Fault) -> None:
+    async def crashing() -> None:
+        for at in range(3, len(DAY) + 1):
+            for blind in (False, True):
+                bad = [("fault", fault), ("blind", blind)]
+                await live(History(verb), [*DAY[:3], *bad, *DAY[3:at], ("crash",), *DAY[at:]])
+
+    asyncio.run(crashing())
+
+
 @pytest.mark.parametrize("verb", ["filter", "predicates"])
 @pytest.mark.parametrize("seed", range(2))
 def test_long_histories(verb: str, seed: int, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("ERROR")
     dice = random.Random(seed)
     history = History(verb)
-    asyncio.run(live(history, [random_step(dice) for _ in range(LONG)]))
-    assert history.count > LONG * 0.12
+    asyncio.run(live(history, (random_step(dice) for _ in iter(lambda: history.count < PODS, False))))
 
 
-LONG = 2000
+# 10,000 pods take minutes: pytest --timeout 0.
+PODS = int(os.environ.get("GPUPLANE_TEST_HISTORY_PODS", "300"))
