@@ -1,4 +1,4 @@
-"""Generates the Python stubs of the kubelet's protocols from the .proto files beside this one.
+"""Generates the Python stubs of kubelets' and container runtimes' protocols from the .proto files beside this one.
 
 The generated files are committed, so that nobody needs protoc to install gpuplane; a test generates them
 again and compares. Invariant: `generate` depends on the .proto files and the pinned grpcio-tools only.
@@ -11,7 +11,8 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
-PROTOCOLS = ("deviceplugin", "podresources")
+PROTOCOLS = ("deviceplugin", "nri", "podresources", "ttrpc")
+SERVED_BY_GRPC = ("deviceplugin", "podresources")
 
 
 def generate(target: Path) -> list[Path]:
@@ -27,7 +28,7 @@ def generate(target: Path) -> list[Path]:
             f"--proto_path=gpuplane/api/protocol={HERE}",
             f"--python_out={target}",
             f"--pyi_out={target}",
-            f"--grpc_python_out={target}",
+            *([f"--grpc_python_out={target}"] if name in SERVED_BY_GRPC else []),
             f"gpuplane/api/protocol/{name}.proto",
         ]
         if protoc.main(arguments) != 0:

@@ -1,0 +1,185 @@
+"""A plugin's life with one runtime: register, be configured and told what runs, then adjust containers.
+
+Invariant: what is asked is answered within the time that the runtime gives, with a refusal if need be. A runtime that
+waits longer drops the plugin and starts the container as it is; one that is refused does not start it.
+
+Source: containerd/nri, pkg/adaptation and pkg/stub.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import re
+import socket
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+import msgspec
+
+from gpuplane.api.protocol import nri_pb2 as pb
+from gpuplane.errors import Retryable, Terminal
+from gpuplane.operand.nri.connection import Connection, Method
+from gpuplane.operand.nri.frames import PLUGIN, RUNTIME
+from gpuplane.operand.rpc import RpcError, Status
+
+log = logging.getLogger("gpuplane.nri")
+
+SERVICE: Final = "nri.pkg.api.v1alpha1"
+NAME: Final = "gpuplane"
+INDEX: Final = "50"  # plugins are asked in this order; nobody has to come before us
+REGISTER_SECONDS: Final = 5.0
+REQUEST_SECONDS: Final = 2.0  # what a runtime gives that does not say
+SHARE_OF_TIME: Final = 0.7
+"""The part of it after which a container is refused, which has to reach the runtime in time."""
+EVENTS: Final = 1 << (pb.CREATE_CONTAINER - 1)
+
+
+class Runtime(msgspec.Struct, frozen=True):
+    """Who configured us; `request_seconds` is how long it waits for an answer."""
+
+    name: str
+    version: str
+    request_seconds: float = REQUEST_SECONDS
+
+
+class Unfit(Terminal):
+    """The runtime has NRI, but would drop a part of what we answer without saying so."""
+
+
+class Plugin(Protocol):
+    """What a plugin does."""
+
+    async def create(self, pod: pb.PodSandbox, container: pb.Container) -> pb.ContainerAdjustment | None:
+        """What a container gets that is about to be created, None for nothing. What is raised keeps it from it."""
+        ...
+
+    def known(self, pods: Sequence[pb.PodSandbox], containers: Sequence[pb.Container]) -> None:
+        """All that the runtime has at this moment. From now on nothing is created without a question."""
+        ...
+
+
+SINCE: Final = {"containerd": (2, 1), "cri-o": (1, 34)}
+"""The first release that injects CDI devices for plugins; older ones drop them in silence. containerd 1.7 does so in
+its last releases, where CDI is switched on, which it does not tell.
+
+Source: containerd/containerd, pull requests 12650 and 12651; cri-o/cri-o, pull request 9128.
+"""
+
+
+def refuse_unfit(runtime: Runtime) -> None:
+    """Raises Unfit for a runtime that is not known to inject CDI devices for plugins."""
+    found = re.match(r"v?(\d+)\.(\d+)", runtime.version)
+    version = (int(found[1]), int(found[2])) if found else (0, 0)
+    if runtime.name not in SINCE or version < SINCE[runtime.name]:
+        raise Unfit(
+            f"{runtime.name} {runtime.version} injects no CDI devices for plugins",
+            where="NRI",
+            cure=", ".join(f"{name} {major}.{minor}" for name, (major, minor) in SINCE.items()) + " and newer do",
+        )
+
+
+async def serve(client: socket.socket, plugin: Plugin, ready: Callable[[Runtime], None]) -> None:
+    """Be a plugin of the runtime at `client`, which is closed at the end; returns when it goes away.
+
+    Args:
+        ready: called once nothing is created any more without a question.
+
+    Raises:
+        Unfit: see `refuse_unfit`.
+        Retryable: the runtime does not take us.
+        Malformed: it does not speak the protocol.
+    """
+    client.setblocking(False)
+    reader, writer = await asyncio.open_unix_connection(sock=client)
+    session = _Session(plugin, ready)
+    connection = Connection(reader, writer, serves=PLUGIN, calls=RUNTIME, methods=session.methods())
+    tasks = [
+        asyncio.create_task(connection.run()),
+        asyncio.create_task(_registered(connection)),
+        asyncio.create_task(session.unfit()),
+    ]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in reversed(tasks):
+            if task in done:
+                task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _registered(connection: Connection) -> None:
+    """Registers; never returns. Raises Retryable."""
+    request = pb.RegisterPluginRequest(plugin_name=NAME, plugin_idx=INDEX)
+    try:
+        await connection.call(
+            f"{SERVICE}.Runtime/RegisterPlugin", request.SerializeToString(), timeout=REGISTER_SECONDS
+        )
+    except RpcError as error:
+        if error.status is not Status.UNAVAILABLE:  # else the connection ended, which says so itself
+            raise Retryable(f"the runtime does not register the plugin: {error.details}", where="NRI") from error
+    await asyncio.Event().wait()
+
+
+class _Session:
+    """The calls of one runtime."""
+
+    def __init__(self, plugin: Plugin, ready: Callable[[Runtime], None]) -> None:
+        self._plugin = plugin
+        self._ready = ready
+        self._runtime = Runtime("", "")
+        self._unfit: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._pods: list[pb.PodSandbox] = []
+        self._containers: list[pb.Container] = []
+
+    def methods(self) -> dict[str, Method]:
+        table: dict[str, Method] = {
+            "Configure": self._configure,
+            "Synchronize": self._synchronize,
+            "CreateContainer": self._create,
+            "Shutdown": self._nothing,
+        }
+        return {f"{SERVICE}.Plugin/{name}": method for name, method in table.items()}
+
+    async def unfit(self) -> None:
+        """Raises Unfit once the runtime is known to be."""
+        await self._unfit
+
+    async def _configure(self, request: bytes) -> pb.ConfigureResponse:
+        told = pb.ConfigureRequest.FromString(request)
+        seconds = told.request_timeout / 1000 or REQUEST_SECONDS
+        self._runtime = Runtime(told.runtime_name, told.runtime_version, seconds)
+        try:
+            refuse_unfit(self._runtime)
+        except Unfit as error:
+            with contextlib.suppress(asyncio.InvalidStateError):
+                self._unfit.set_exception(error)
+            raise
+        return pb.ConfigureResponse(events=EVENTS)
+
+    async def _synchronize(self, request: bytes) -> pb.SynchronizeResponse:
+        told = pb.SynchronizeRequest.FromString(request)
+        self._pods += told.pods
+        self._containers += told.containers
+        if not told.more:
+            self._plugin.known(self._pods, self._containers)
+            self._pods, self._containers = [], []
+            self._ready(self._runtime)
+        return pb.SynchronizeResponse(more=told.more)
+
+    async def _create(self, request: bytes) -> pb.CreateContainerResponse:
+        asked = pb.CreateContainerRequest.FromString(request)
+        seconds = SHARE_OF_TIME * self._runtime.request_seconds
+        try:
+            async with asyncio.timeout(seconds):
+                adjustment = await self._plugin.create(asked.pod, asked.container)
+        except TimeoutError as error:
+            where = f"{asked.pod.namespace}/{asked.pod.name}:{asked.container.name}"
+            raise Retryable(f"it is not known within {seconds:.1f} s what it may have", where=where) from error
+        return pb.CreateContainerResponse(adjust=adjustment)
+
+    async def _nothing(self, request: bytes) -> pb.Empty:
+        return pb.Empty()

@@ -1,0 +1,194 @@
+"""A simulated runtime's side of NRI: plugins that connect, and what they make of containers.
+
+As containerd does it: plugins are asked one after the other, one container at a time, and none is created while a
+plugin is told what there is. A plugin that does not answer in time is dropped, and the container is created without
+it; one that refuses keeps the container from being created.
+
+Source: containerd/nri, pkg/adaptation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import logging
+import os
+import socket
+from pathlib import Path
+from typing import Final
+
+from google.protobuf.message import DecodeError
+
+from gpuplane.api.protocol import nri_pb2 as pb
+from gpuplane.errors import GpuplaneError, Terminal
+from gpuplane.operand.nri.connection import Connection
+from gpuplane.operand.nri.frames import PLUGIN, RUNTIME
+from gpuplane.operand.nri.plugin import SERVICE
+from gpuplane.operand.rpc import RpcError, Status, closed
+
+log = logging.getLogger("gpuplane.kubelet")
+
+REGISTRATION_SECONDS: Final = 5.0
+REQUEST_SECONDS: Final = 2.0
+AT_ONCE: Final = 500  # containers that a plugin is told of in one message
+_CREATE: Final = 1 << (pb.CREATE_CONTAINER - 1)
+
+
+class Refused(Terminal):
+    """A plugin does not want this container."""
+
+
+class Nri:
+    """The plugins of one runtime; its socket can be opened and closed any number of times, in an event loop."""
+
+    def __init__(self, path: Path, name: str, version: str, request_seconds: float = REQUEST_SECONDS) -> None:
+        self.path = path
+        self._name = name
+        self._version = version
+        self._seconds = request_seconds
+        self._server: socket.socket | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._plugins: dict[str, Connection] = {}
+        self._known: dict[str, tuple[pb.PodSandbox, pb.Container]] = {}
+        self._turn = asyncio.Lock()
+        self.plugged = asyncio.Event()  # set while there is a plugin
+
+    def open(self) -> None:
+        """Listen; what an earlier one left there is removed."""
+        if self._server is not None:
+            return
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self.path.unlink(missing_ok=True)
+        server = socket.socket(socket.AF_UNIX)
+        server.setblocking(False)
+        directory = os.open(self.path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            server.bind(f"/proc/self/fd/{directory}/{self.path.name}")  # the path may be too long for an address
+        finally:
+            os.close(directory)
+        server.listen()
+        asyncio.get_running_loop().add_reader(server, self._accept)
+        self._server = server
+
+    def close(self) -> None:
+        """The runtime ends; as there, the socket's file stays."""
+        if self._server is not None:
+            asyncio.get_running_loop().remove_reader(self._server)
+            self._server.close()
+            self._server = None
+        for task in self._tasks:
+            task.cancel()
+        self._plugins.clear()
+        self.plugged.clear()
+
+    def forget(self, pod_uid: str) -> None:
+        """The containers of a pod are removed."""
+        self._known = {id_: known for id_, known in self._known.items() if known[0].uid != pod_uid}
+
+    async def create(self, pod: pb.PodSandbox, container: pb.Container) -> pb.ContainerAdjustment:
+        """What all plugins together make of a container. Raises Refused."""
+        adjustment = pb.ContainerAdjustment()
+        async with self._turn:
+            request = pb.CreateContainerRequest(pod=pod, container=container).SerializeToString()
+            for name, connection in sorted(self._plugins.items()):
+                try:
+                    answer = await connection.call(f"{SERVICE}.Plugin/CreateContainer", request, timeout=self._seconds)
+                    adjustment.MergeFrom(pb.CreateContainerResponse.FromString(answer).adjust)
+                except RpcError as error:
+                    if error.status not in (Status.UNAVAILABLE, Status.DEADLINE_EXCEEDED):
+                        raise Refused(f"failed to get NRI adjustment for container: {error.details}") from error
+                    log.error("closing plugin %s, failed to handle CreateContainer request: %s", name, error)
+                    self._drop(name, connection)
+                except DecodeError as error:
+                    raise Refused(f"failed to get NRI adjustment for container: {error}") from error
+            self._known[container.id] = (pod, container)
+        return adjustment
+
+    # -- plugins ---------------------------------------------------------------------------------------------------
+
+    def _accept(self) -> None:
+        assert self._server is not None, "readers go with their socket"
+        with contextlib.suppress(BlockingIOError):
+            client, _ = self._server.accept()
+            client.setblocking(False)
+            task = asyncio.create_task(self._serve(client))
+            self._tasks.add(task)
+            task.add_done_callback(functools.partial(self._served, client))
+
+    def _served(self, client: socket.socket, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if task.cancelled():  # perhaps before it began
+            client.close()
+
+    async def _serve(self, client: socket.socket) -> None:
+        reader, writer = await asyncio.open_unix_connection(sock=client)
+        registered: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+        async def register(request: bytes) -> pb.Empty:
+            asked = pb.RegisterPluginRequest.FromString(request)
+            if len(asked.plugin_idx) != 2 or not asked.plugin_idx.isdigit():
+                raise Terminal(f'invalid plugin index "{asked.plugin_idx}", must be 2 digits')
+            if not registered.done():
+                registered.set_result(f"{asked.plugin_idx}-{asked.plugin_name}")
+            return pb.Empty()
+
+        methods = {f"{SERVICE}.Runtime/RegisterPlugin": register}
+        connection = Connection(reader, writer, serves=RUNTIME, calls=PLUGIN, methods=methods)
+        running = asyncio.create_task(connection.run())
+        running.add_done_callback(lambda _: registered.cancel())
+        name = ""
+        try:
+            async with asyncio.timeout(REGISTRATION_SECONDS):
+                name = await registered
+            if await self._configured(connection):
+                async with self._turn:
+                    await self._synchronized(connection)
+                    self._plugins[name] = connection
+                    self.plugged.set()
+                log.info("NRI plugin %s connected and synchronized", name)
+            await running
+        except (TimeoutError, GpuplaneError, DecodeError) as error:
+            log.error("NRI plugin %s: %s", name or "that did not register", error)
+        except asyncio.CancelledError:
+            if not registered.cancelled():
+                raise
+            log.error("NRI plugin that did not register: it has gone")
+        finally:
+            self._drop(name, connection)
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+            await closed(writer)
+
+    def _drop(self, name: str, connection: Connection) -> None:
+        if self._plugins.get(name) is connection:
+            del self._plugins[name]
+            connection.end()
+        if not self._plugins:
+            self.plugged.clear()
+
+    async def _configured(self, connection: Connection) -> bool:
+        """Whether the plugin wants to be asked."""
+        told = pb.ConfigureRequest(
+            runtime_name=self._name,
+            runtime_version=self._version,
+            registration_timeout=int(REGISTRATION_SECONDS * 1000),
+            request_timeout=int(self._seconds * 1000),
+        )
+        answer = await connection.call(f"{SERVICE}.Plugin/Configure", told.SerializeToString(), timeout=REQUEST_SECONDS)
+        events = pb.ConfigureResponse.FromString(answer).events
+        return not events or bool(events & _CREATE)
+
+    async def _synchronized(self, connection: Connection) -> None:
+        left = list(self._known.values())
+        more = True
+        while more:
+            part, left = left[:AT_ONCE], left[AT_ONCE:]
+            more = bool(left)
+            pods = {pod.uid: pod for pod, _ in part}
+            told = pb.SynchronizeRequest(pods=pods.values(), containers=[one for _, one in part], more=more)
+            answer = await connection.call(
+                f"{SERVICE}.Plugin/Synchronize", told.SerializeToString(), timeout=REQUEST_SECONDS
+            )
+            if pb.SynchronizeResponse.FromString(answer).more != more:
+                raise Terminal("plugin does not handle split sync requests")
