@@ -29,10 +29,10 @@ from gpuplane.device_plugin.grpc_kubelet import methods
 from gpuplane.device_plugin.plugin import UnitPlugin
 from gpuplane.device_plugin.preference import Chooser
 from gpuplane.device_plugin.share_plugin import SharePlugin
-from gpuplane.device_plugin.units import resources
 from gpuplane.hardware import GPU
 from gpuplane.kube import Client, Informer
 from gpuplane.operand.rpc_server import serving
+from gpuplane.sharing.units import resources
 from gpuplane.simulator.cluster import ClusterSpec, NodeSpec, down, up
 from operand_memory import GOAL_MB, GPUPLANE, held, operands
 

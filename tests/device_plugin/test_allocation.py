@@ -9,8 +9,8 @@ import pytest
 from gpuplane.api.pluginconfig import PluginConfig, parse
 from gpuplane.device_plugin.allocation import NodeFiles, allocation
 from gpuplane.device_plugin.facts import Allocation, DeviceNode, Mount
-from gpuplane.device_plugin.units import Unit
 from gpuplane.errors import InvalidInput, Terminal
+from gpuplane.sharing.units import Unit
 
 UNITS = {
     unit.id: unit

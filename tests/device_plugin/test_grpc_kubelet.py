@@ -18,9 +18,9 @@ from gpuplane.api.protocol import deviceplugin_pb2_grpc as rpc
 from gpuplane.api.protocol.sockets import LONGEST, address
 from gpuplane.device_plugin.grpc_kubelet import GrpcKubelet
 from gpuplane.device_plugin.plugin import UnitPlugin
-from gpuplane.device_plugin.units import resources
 from gpuplane.errors import Retryable
 from gpuplane.hardware import GPU
+from gpuplane.sharing.units import resources
 
 
 def gpu(index: int) -> GPU:

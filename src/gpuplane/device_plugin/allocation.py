@@ -11,8 +11,8 @@ import msgspec
 from gpuplane import names
 from gpuplane.api.pluginconfig import DeviceIDStrategy, DeviceListStrategy, PluginConfig
 from gpuplane.device_plugin.facts import Allocation, DeviceNode, Mount
-from gpuplane.device_plugin.units import Unit
 from gpuplane.errors import InvalidInput, Terminal
+from gpuplane.sharing.units import Unit
 
 VOLUMES: Final = "/var/run/nvidia-container-devices"
 """Where NVIDIA's runtime looks for mounts whose names are the devices of the container."""

@@ -11,9 +11,9 @@ from collections import Counter
 from collections.abc import Container, Sequence
 
 from gpuplane.device_plugin.preference import Chooser, closeness
-from gpuplane.device_plugin.units import Unit
 from gpuplane.errors import InvalidInput
 from gpuplane.hardware import GPU
+from gpuplane.sharing.units import Unit
 
 
 class Choice:

@@ -25,13 +25,13 @@ from gpuplane.device_plugin.dialects import Dialect, offered
 from gpuplane.device_plugin.health_report import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, HealthReport
 from gpuplane.device_plugin.node_files import read_node_files
 from gpuplane.device_plugin.plugin import Offer, Offered, UnitPlugin
-from gpuplane.device_plugin.units import resources, sharable
 from gpuplane.errors import GpuplaneError, InvalidInput, Retryable
 from gpuplane.hardware import GPU, GPUSource, MigMode
 from gpuplane.kube import ApiError
 from gpuplane.operand import Kubelet, OperandContext, report_stage
 from gpuplane.operand.configs import Chosen, NodeConfig, NodeLabels, own_labels
 from gpuplane.operand.keep import failed
+from gpuplane.sharing.units import resources, sharable
 
 if TYPE_CHECKING:
     from gpuplane.device_plugin.share_node import ShareNode

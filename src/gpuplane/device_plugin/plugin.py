@@ -14,8 +14,8 @@ from gpuplane.api.pluginconfig import PluginConfig
 from gpuplane.device_plugin.allocation import NodeFiles, allocation
 from gpuplane.device_plugin.choice import Choice
 from gpuplane.device_plugin.facts import Allocation, Device, Plugin
-from gpuplane.device_plugin.units import Unit
 from gpuplane.hardware import GPU
+from gpuplane.sharing.units import Unit
 
 if TYPE_CHECKING:
     from gpuplane.device_plugin.steering import Steering

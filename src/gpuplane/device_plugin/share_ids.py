@@ -7,11 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from gpuplane import names
 from gpuplane.device_plugin.facts import Device
-from gpuplane.device_plugin.units import REPLICA
 from gpuplane.errors import Terminal
 from gpuplane.hardware import GPU
 from gpuplane.sharing import WHOLE
 from gpuplane.sharing.findings import MEMORY_UNIT_MIB
+from gpuplane.sharing.units import REPLICA
 
 
 def units_of(gpu: GPU, resource: str) -> int:

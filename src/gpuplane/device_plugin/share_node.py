@@ -17,13 +17,13 @@ from gpuplane.device_plugin import outside
 from gpuplane.device_plugin.node_pods import NodePods, node_pods
 from gpuplane.device_plugin.share_limits import ShareLimits
 from gpuplane.device_plugin.steering import Steering
-from gpuplane.device_plugin.units import sharable
 from gpuplane.hardware import GPU, GPUSource
 from gpuplane.kube import EventRecorder
 from gpuplane.limits import ESCAPED, Agent, Escape, Share, exposition, message
 from gpuplane.operand import OperandContext
 from gpuplane.operand.http import Answer, serving
 from gpuplane.operand.rpc import RpcError
+from gpuplane.sharing.units import sharable
 
 log = logging.getLogger("gpuplane.device-plugin")
 

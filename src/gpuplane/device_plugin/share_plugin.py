@@ -19,10 +19,10 @@ from gpuplane.device_plugin.plugin import Devices
 from gpuplane.device_plugin.share_ids import core_of, devices, gpu_of
 from gpuplane.device_plugin.share_limits import ShareLimits
 from gpuplane.device_plugin.steering import Steering, packed_by_ids
-from gpuplane.device_plugin.units import Unit, resources
 from gpuplane.errors import Terminal
 from gpuplane.hardware import GPU
 from gpuplane.sharing import WHOLE
+from gpuplane.sharing.units import Unit, resources
 
 
 class SharePlugin:
