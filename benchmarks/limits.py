@@ -1,182 +1,88 @@
-"""How exactly shares of a GPU's time hold, and what 10,000 killed processes leave behind.
+"""How exactly shares of a GPU's time hold.
 
     python benchmarks/limits.py [--quick]
 
-On a simulated T4, whose time line is exact: kernels take the time they say, and cost the machine nothing. A program
-launches one kernel after the other for as long as it may; its share is the kernels' time over the time between the
-first and the last launch, from one second after its start on. So an error within the goal is also a settling within a
-second. Programs run on this machine's processors, and what else runs there makes shares smaller: so what a program
-gets without a limit is shown beside them. Where that is below 100, a limit's time cannot all be used.
+On simulated T4s, whose time line is exact: kernels take the time they say, and cost the machine nothing. A program in C
+launches one kernel after the other for as long as it may; its share is that of the GPU's time from one second after
+its start on, so an error within the goal is also a settling within a second. Where kernels are long, several machines
+run at a time, since nothing is to be done but wait. Programs run on this machine's processors, and what else runs
+there makes shares smaller: so what a program gets without a limit is shown beside them. Where that is below 100, a
+limit's time cannot all be used. It takes two minutes and wants a quiet machine.
 
 Goals: at most 2 points of error for one tenant, 3 for each of two, for limits of 10 to 90 percent and kernels of 20 us
-to 300 ms; a killed process delays others by less than a second and leaves no memory. Peers (see the reference of
-sharing): vcuda and HAMi-core give 31 to 100 percent for a limit of 30, depending on the kernel; memory 91.5% exact.
+to 300 ms. Peers (see the reference of sharing): vcuda and HAMi-core give 31 to 100 percent for a limit of 30, depending
+on the kernel. What becomes of killed processes is in limiter_kills.py, what a launch costs in limiter_overhead.py.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
+import itertools
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-import gpuplane
 from figures import show
-from gpuplane.limits.facts import GpuLimit, Limits, Mode, Owner
-from gpuplane.limits.store import Store
-from gpuplane.simulator.gpus import PROFILES, SimulatedGPUs, create_state
+from gpuplane.limits.facts import Mode
+from shared_gpu import Machine, begin, build_libraries, compiled
 
-NATIVE = Path(gpuplane.__file__).parent / "_native"
-LIBRARIES = ("libcuda.so.1", "libnvidia-ml.so.1")
-MIB = 1 << 20
-
-PRELUDE = """
-import ctypes, json, os, random, select, signal, sys, time
-from ctypes import byref, c_size_t, c_uint64, c_void_p
-cuda = ctypes.CDLL("libcuda.so.1")
-def call(name, *arguments):
-    code = getattr(cuda, name)(*arguments)
-    assert code == 0, f"{name}: {code}"
-def context():
-    call("cuInit", 0)
-    call("cuCtxCreate_v2", byref(c_void_p()), 0, 0)
-def kernel(microseconds):
-    ptx = '.version 7.0 .target sm_35 .address_size 64 .visible .entry k() { .pragma "simgpu.time_ns %d"; ret; }'
-    module, function = c_void_p(), c_void_p()
-    call("cuModuleLoadData", byref(module), (ptx % int(microseconds * 1000)).encode())
-    call("cuModuleGetFunction", byref(function), module, b"k")
-    return function
-launch = lambda function: call("cuLaunchKernel", function, 1, 1, 1, 1, 1, 1, 0, None, None, None)
-def ready():
-    print("ready", flush=True)
-    sys.stdin.readline()
-"""
-BUSY = """
-context()
-function = kernel({us})
-launch(function)
-call("cuCtxSynchronize")
-ready()
-start, first, count = time.monotonic(), 0, 0
-while (now := time.monotonic()) < start + {seconds}:
-    launch(function)
-    if not first and now > start + 1:
-        first, count = time.monotonic(), 0  # settled: what comes counts
-    last = time.monotonic()
-    count += 1
-print((count - 1) * {us} / 1e4 / (last - first))
-"""
-KILLER = """
-def busy():
-    context()
-    function = kernel(200)
-    while True:
-        blocks = [c_uint64() for _ in range(6)]
-        for block in blocks:
-            cuda.cuMemAlloc_v2(byref(block), c_size_t(random.randrange(1, 8) << 20))
-        for _ in range(5):
-            launch(function)
-        for block in blocks:
-            if block:
-                call("cuMemFree_v2", block)
-ready()
-for _ in range({kills}):
-    child = os.fork()
-    if child == 0:
-        busy()
-    time.sleep(random.random() * 0.02)
-    os.kill(child, signal.SIGKILL)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
-"""
-WITNESS = """
-context()
-function = kernel(200)
-launch(function)
-ready()
-longest = 0
-while not select.select([sys.stdin], [], [], 0)[0]:
-    start = time.monotonic()
-    launch(function)
-    call("cuCtxSynchronize")
-    longest = max(longest, time.monotonic() - start)
-print(longest)
-"""
-WHOLE = """
-context()
-block = c_uint64()
-print(cuda.cuMemAlloc_v2(byref(block), c_size_t({size})))
-"""
+PEER = "vcuda, HAMi-core: 31-100 at 30"
+KERNELS_US = (20, 100, 1000, 20_000, 300_000)
+CORES = range(10, 100, 10)
+Tenant = tuple[float, Mapping[str, object]]  # microseconds of its kernels, its limits
 
 
-class Machine:
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        profile = PROFILES["1x-t4"]
-        (root / "dev").mkdir()
-        (root / "lib").mkdir()
-        create_state(root / "dev" / "nvidiactl", profile, "570.133.20", "bench")
-        (root / "dev" / "nvidia0").touch()
-        for name in LIBRARIES:
-            (root / "lib" / name).symlink_to(NATIVE / "limiter" / name)
-            (root / "lib" / name.replace(".1", ".gpuplane-real")).symlink_to(NATIVE / name)
-        self.uuid = SimulatedGPUs(profile, "bench").inventory()[0].uuid
-        self.store = Store(root / "limits")
-        self.shares = 0
+class Bench:
+    def __init__(self, folder: Path) -> None:
+        self.program = compiled(Path(__file__).with_name("limits_busy.c"), folder / "busy")
+        self._folders = (folder / f"machine-{number}" for number in itertools.count())
 
-    def share(self, **limits: object) -> Path:
-        self.shares += 1
-        wanted = Limits((GpuLimit(uuid=self.uuid, **limits),))  # type: ignore[arg-type]
-        return self.store.write(f"share-{self.shares}", wanted, Owner(name=f"share-{self.shares}"))
-
-    def start(self, program: str, share: Path) -> subprocess.Popen[str]:
-        environment = {
-            "SIMGPU_DEV": str(self.root / "dev"),
-            "LD_LIBRARY_PATH": str(self.root / "lib"),
-            "GPUPLANE_LIMITS": str(share),
-        }
-        pipe = subprocess.PIPE
-        command = [sys.executable, "-c", PRELUDE + program]
-        return subprocess.Popen(command, env=os.environ | environment, stdin=pipe, stdout=pipe, text=True)
+    def shares(self, seconds: float, *machines: Sequence[Tenant]) -> list[list[float]]:
+        """Percent of its GPU's time that each tenant of each machine gets, all at the same time."""
+        children = []
+        for tenants in machines:
+            machine = Machine(next(self._folders))
+            for number, (us, limits) in enumerate(tenants):
+                share = machine.share(f"tenant-{number}", **limits)
+                children.append(machine.start([self.program, str(us), str(seconds)], share))
+        begin(*children)
+        got = iter([float(child.communicate()[0]) for child in children])
+        return [[next(got) for _ in tenants] for tenants in machines]
 
 
-def begin(*children: subprocess.Popen[str]) -> None:
-    for child in children:
-        assert child.stdout is not None and child.stdin is not None
-        assert child.stdout.readline()
-    for child in children:
-        assert child.stdin is not None
-        child.stdin.write("go\n")
-        child.stdin.flush()
-
-
-def shares(machine: Machine, seconds: float, *tenants: tuple[float, Mapping[str, object]]) -> list[float]:
-    """Percent of the GPU's time that each tenant gets: (microseconds of its kernels, its limits)."""
-    children = [machine.start(BUSY.format(us=us, seconds=seconds), machine.share(**limits)) for us, limits in tenants]
-    begin(*children)
-    return [float(child.communicate()[0]) for child in children]
-
-
-def duration(us: float, quick: bool) -> float:
+def seconds_of(us: float, quick: bool) -> float:
     """Long kernels come seldom under small limits, so they need longer."""
-    return 2.0 if quick else 3.0 if us <= 20_000 else 13.0
+    return 13.0 if us > 20_000 else 2.0 if quick else 3.3
 
 
-def one_tenant(machine: Machine, quick: bool) -> None:
-    for us in (20, 1000, 20_000) if quick else (20, 100, 1000, 20_000, 300_000):
-        worst, line = 0.0, [f"unlimited:{shares(machine, 2, (us, {}))[0]:.1f}"]
-        for core in (10, 50, 90) if quick else range(10, 100, 10):
-            got = shares(machine, duration(us, quick), (us, {"core": core}))[0]
-            worst = max(worst, abs(got - core))
-            line.append(f"{core}:{got:.1f}")
-        print("   ", " ".join(line))
-        show(f"one tenant, {us:,} us, worst error", worst, "pts", goal=2, peer="vcuda, HAMi-core: 31-100% at 30")
+def at_a_time(us: float) -> int:
+    """How many machines this one can play without a delay that shows."""
+    return 1 if us < 1000 else 3 if us < 20_000 else len(CORES)
 
 
-def two_tenants(machine: Machine, quick: bool) -> None:
-    pairs = [((1000, 30), (1000, 60)), ((20_000, 30), (20_000, 60))]
+def batches(cores: Sequence[int], size: int) -> Iterator[Sequence[int]]:
+    return (cores[at : at + size] for at in range(0, len(cores), size))
+
+
+def one_tenant(bench: Bench, quick: bool) -> None:
+    cores = list(CORES)[:: 4 if quick else 1]
+    print("percent of the GPU's time that one tenant gets, by its limit and the length of its kernels:\n")
+    print(f"{'':10}{'none':>7}" + "".join(f"{core:>7}" for core in cores) + "   worst   goal")
+    worst = {}
+    for us in KERNELS_US[: -1 if quick else None]:
+        [[unlimited]] = bench.shares(2, [(us, {})])
+        got = []
+        for some in batches(cores, at_a_time(us)):
+            got += bench.shares(seconds_of(us, quick), *([(us, {"core": core})] for core in some))
+        worst[us] = max(abs(share - core) for [share], core in zip(got, cores, strict=True))
+        print(f"{us:>7,} us{unlimited:7.1f}" + "".join(f"{share:7.1f}" for [share] in got), end="")
+        print(f"{worst[us]:8.2f}{'  ' if worst[us] <= 2 else ' !'}{2:5}", flush=True)
+    print()
+    show("one tenant, worst error", max(worst.values()), "pts", goal=2, peer=PEER)
+
+
+def two_tenants(bench: Bench, quick: bool) -> None:
+    pairs = [((20, 30), (20, 60)), ((1000, 30), (1000, 60)), ((20_000, 30), (20_000, 60))]
     if not quick:
         pairs += [
             ((100, 20), (100, 70)),
@@ -184,39 +90,28 @@ def two_tenants(machine: Machine, quick: bool) -> None:
             ((1000, 10), (20_000, 80)),
             ((300_000, 30), (1000, 60)),
         ]
+    worst = 0.0
     for first, second in pairs:
-        seconds = max(duration(us, quick) for us, _ in (first, second))
-        got = shares(machine, seconds, *((us, {"core": core}) for us, core in (first, second)))
-        worst = max(abs(share - core) for share, (_, core) in zip(got, (first, second), strict=True))
-        print(f"    {first[1]}:{got[0]:.1f} {second[1]}:{got[1]:.1f}")
-        show(f"two tenants, {first[0]:,} and {second[0]:,} us, worst", worst, "pts", goal=3)
-    weights = [{"core": 1, "weight": weight, "mode": Mode.WEIGHTED} for weight in (1, 3)]
-    light, heavy = shares(machine, duration(1000, quick), *((1000, limits) for limits in weights))
+        seconds = max(seconds_of(us, quick) for us, _ in (first, second))
+        [got] = bench.shares(seconds, [(us, {"core": core}) for us, core in (first, second)])
+        error = max(abs(share - core) for share, (_, core) in zip(got, (first, second), strict=True))
+        worst = max(worst, error)
+        what = " and ".join(f"{core} of {us:,} us" for us, core in (first, second))
+        print(f"    {what:34} {got[0]:5.1f} {got[1]:5.1f}   worst {error:.2f}", flush=True)
+    show("two tenants, worst error", worst, "pts", goal=3, peer=PEER)
+    weights = [(1000, {"core": 1, "weight": weight, "mode": Mode.WEIGHTED}) for weight in (1, 3)]
+    [[light, heavy]] = bench.shares(seconds_of(1000, quick), weights)
     show("weights 1 and 3: of all time lost", 100 - light - heavy, "pts")
     show("weights 1 and 3: error of the ratio", abs(heavy / light - 3) / 3 * 100, "%")
 
 
-def kills(machine: Machine, count: int) -> None:
-    doomed = machine.share(memory_bytes=64 * MIB, core=40)
-    killer = machine.start(KILLER.format(kills=count), doomed)
-    witness = machine.start(WITNESS, machine.share(memory_bytes=64 * MIB, core=40))
-    begin(killer, witness)
-    killer.communicate()
-    longest = float(witness.communicate("stop\n")[0])
-    left = machine.start(WHOLE.format(size=64 * MIB), doomed).communicate()[0]
-    show(f"{count:,} kills: longest delay of another", longest * 1000, "ms", goal=1000, peer="semaphores: for ever")
-    show(f"{count:,} kills: memory left behind", float(json.loads(left) != 0) * 64, "MiB", goal=0)
-
-
 def main() -> None:
     quick = "--quick" in sys.argv
-    build = NATIVE.parents[2] / "native" / "build.py"
-    subprocess.run([sys.executable, build, *LIBRARIES, *(f"limiter/{name}" for name in LIBRARIES)], check=True)
+    build_libraries()
     with tempfile.TemporaryDirectory() as folder:
-        machine = Machine(Path(folder))
-        one_tenant(machine, quick)
-        two_tenants(machine, quick)
-        kills(machine, 500 if quick else 10_000)
+        bench = Bench(Path(folder))
+        one_tenant(bench, quick)
+        two_tenants(bench, quick)
 
 
 if __name__ == "__main__":

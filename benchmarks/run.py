@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
-HELPERS = {"run", "figures"}
+HELPERS = {"run", "figures", "shared_gpu"}
 
 
 def main(wanted: list[str]) -> int:

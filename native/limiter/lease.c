@@ -7,9 +7,13 @@
 #include <time.h>
 #include <unistd.h>
 
-#define WAIT_NS 5000000ull    /* who waits says so again within this */
+#define WAIT_NS 20000000ull   /* who waits says so again within this */
 #define SOON_NS 2000000ull    /* who was driven out comes back within this, or does not count as waiting */
 #define FOREMOST_NS 1000000ull /* so long a free lease is kept for the one whose turn it is */
+/* So long an expired one. Nobody wakes those that wait for it, and the tenant of the dead must not be first again and
+   again on a busy machine. */
+#define EXPIRED_NS 20000000ull
+#define LOOK_NS 5000000ull    /* who waits for another process of its container looks that often whether it lives */
 #define IDLE_NS 50000000ull   /* who did not ask for so long was idle */
 #define SLEEP_NS 2000000ull
 #define TIME_BITS (64 - LEASE_TAG_BITS)
@@ -158,16 +162,29 @@ static uint64_t length(const struct turn *turn, uint64_t now)
 
 /* A holder that was killed could not charge its turn. Its container pays for what it made others wait; otherwise one
    whose processes die all the time would always be first. */
-static void charge_dead(struct lease_page *page, uint64_t word)
+static void charge_dead(struct lease_page *page, uint64_t word, int64_t since)
 {
 	uint64_t entry = (word & TAG_MASK) >> 12;
 	if (!entry || entry > PAGE_TENANTS)
 		return;
 	struct lease_tenant *tenant = &page->tenants[entry - 1];
 	uint64_t core = LOAD(tenant->core), weight = LOAD(tenant->weight);
-	ADD(tenant->virtual_ns, LEASE_GRACE_NS * 100 / (weight ? weight : 1));
+	int64_t late = (int64_t)LEASE_GRACE_NS + since, quantum = (int64_t)LOAD(tenant->quantum_us) * 1000;
+	uint64_t time = since >= 0 ? LEASE_GRACE_NS : (uint64_t)(late > quantum ? late : quantum);
+	ADD(tenant->virtual_ns, time * 100 / (weight ? weight : 1));
 	if (core)
-		ADD(tenant->paid_until, LEASE_GRACE_NS * 100 / core);
+		ADD(tenant->paid_until, time * 100 / core);
+}
+
+/* Whether the holder is a process of our own container that is no more: nobody needs to wait until its lease expires. */
+static bool holder_gone(struct turn *turn, uint64_t word, uint64_t now)
+{
+	unsigned slot = (unsigned)word & 0xfff;
+	if ((word & TAG_MASK) >> 12 != turn->entry + 1 || now - turn->looked < LOOK_NS)
+		return false;
+	turn->looked = now;
+	/* In our own slot there was somebody before us. */
+	return slot == (slots_number() & 0xfff) || slots_gone(slot);
 }
 
 bool lease_try(struct turn *turn, uint64_t *ends, uint64_t *wait)
@@ -195,17 +212,21 @@ bool lease_try(struct turn *turn, uint64_t *ends, uint64_t *wait)
 	}
 	uint64_t word = LOAD(turn->page->lease);
 	int64_t since = past(word, now);
+	bool held = word & TAG_MASK;
 	*wait = SLEEP_NS;
-	if (word & TAG_MASK ? since <= 0 : false)
+	if (held && since <= 0 && !holder_gone(turn, word, now)) {
+		*wait = (uint64_t)-since < SLEEP_NS ? (uint64_t)-since + (1 << LEASE_UNIT_BITS) : SLEEP_NS;
 		return false;
-	if (others_wait(turn, now, false) && since >= 0 && since < (int64_t)FOREMOST_NS) {
+	}
+	if (since >= 0 && since < (int64_t)(held ? EXPIRED_NS : FOREMOST_NS) && others_wait(turn, now, false)) {
 		*wait = FOREMOST_NS / 4;
 		return false;
 	}
 	uint64_t own = word_of(now + length(turn, now) + LEASE_GRACE_NS, tag_of(turn));
 	if (!EXCHANGE(turn->page->lease, &word, own))
 		return false;
-	charge_dead(turn->page, word);
+	if (held)
+		charge_dead(turn->page, word, since);
 	turn->word = own;
 	turn->charged = now;
 	turn->bursting = right == BY_BURST;

@@ -10,6 +10,7 @@ struct turn {
 	unsigned entry;    /* of the tenant */
 	uint64_t word;     /* what we wrote when we took or prolonged it; 0: not ours */
 	uint64_t charged;  /* until when time was charged */
+	uint64_t looked;   /* when we last looked whether the holder lives */
 	bool bursting;
 };
 

@@ -48,6 +48,8 @@ unsigned slots_number(void);
 void slots_forget(void); /* in a forked child: the slot is its parent's */
 /* Clears the slots of processes that are no more. */
 void slots_reap(void);
+/* Whether the process that had the slot is no more. */
+bool slots_gone(unsigned slot);
 /* Takes memory in the ledger; `context` says for which word. False: above the limit. */
 bool slots_take(int gpu, uint64_t bytes, bool context);
 void slots_give(int gpu, uint64_t bytes, bool context);

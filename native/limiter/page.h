@@ -147,11 +147,13 @@ struct usage_page {
  * for free, and time is then when it became so; else tag is (position in `tenants` + 1) << 12 | slot of the usage page,
  * and time is until when it is held. The holder moves that time on while it lives; whoever wants the lease and finds the
  * time past may take it, and charges the grace to the tenant of the one that is gone. So a killed holder delays others by
- * LEASE_GRACE_NS at most. Taking, prolonging and giving back are each one compare-and-exchange of this word, so a holder
- * that was away too long learns that it holds no more.
+ * LEASE_GRACE_NS at most; those of its own container see in `usage` that it is gone, and take it at once. Taking,
+ * prolonging and giving back are each one compare-and-exchange of this word, so a holder that was away too long learns
+ * that it holds no more.
  *
  * Who is next: of the tenants that wait (waiting_until not past) and may run, the one with the least `virtual_ns`.
- * If that one does not come within a millisecond, the next does, so nobody is waited for who is gone.
+ * If that one does not come within a millisecond (20 after an expiry, of which nobody is told), the next does, so nobody
+ * is waited for who is gone.
  * May run: by tokens, (now - paid_until) x core / 100 >= half a quantum; CORE_WEIGHTED always; CORE_BURST without
  * tokens when nobody waits who may run otherwise.
  * Charged, in small steps while it is held: virtual_ns += time x 100 / weight, and paid_until += time x 100 / core

@@ -161,6 +161,12 @@ void slots_reap(void)
 	pthread_mutex_unlock(&claiming);
 }
 
+bool slots_gone(unsigned slot)
+{
+	uint64_t word = slot < PAGE_SLOTS ? LOAD(usage->slots[slot].owner) : 0;
+	return !word || gone(word);
+}
+
 uint64_t slots_limit(int gpu)
 {
 	return LOAD(limits->gpus[gpu].memory);

@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -107,9 +107,12 @@ class Machine:
         return {"LD_LIBRARY_PATH": str(NATIVE)}
 
     def start(self, program: str, variables: dict[str, str], **more: str) -> subprocess.Popen[str]:
+        return self.execute([sys.executable, "-c", f"{PRELUDE}\n{textwrap.dedent(program)}"], variables | more)
+
+    def execute(self, command: Sequence[str | Path], variables: dict[str, str]) -> subprocess.Popen[str]:
         child = subprocess.Popen(
-            [sys.executable, "-c", f"{PRELUDE}\n{textwrap.dedent(program)}"],
-            env=os.environ | {"SIMGPU_DEV": str(self.dev)} | variables | more,
+            command,
+            env=os.environ | {"SIMGPU_DEV": str(self.dev)} | variables,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -147,6 +150,12 @@ def native() -> Path:
     """The libraries, compiled if they are not."""
     subprocess.run([sys.executable, str(ROOT / "native" / "build.py"), *LIBRARIES], check=True)
     return NATIVE
+
+
+@pytest.fixture(scope="session")
+def machine_type(native: Path) -> type[Machine]:
+    """For fixtures that live longer than one test."""
+    return Machine
 
 
 @pytest.fixture

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -40,59 +43,61 @@ ways = {
     "cooperative_ptsz": lambda: code_of("cuLaunchCooperativeKernel_ptsz", function, *shape, stream, None),
     "graph": lambda: code_of("cuGraphLaunch", one, stream),
     "graph_ptsz": lambda: code_of("cuGraphLaunch_ptsz", one, stream),
+    "by_name": lambda: by_name(function.value, *shape, stream.value, None, None),
 }
+found = c_void_p()
+call("cuGetProcAddress_v2", b"cuLaunchKernel", byref(found), 12000, c_uint64(0), None)
+by_name = ctypes.CFUNCTYPE(c_int, c_void_p, *[c_uint] * 7, c_void_p, c_void_p, c_void_p)(found.value)
 """
-
-
-@pytest.mark.parametrize(
-    "way",
-    [
-        "kernel",
-        "kernel_ptsz",
-        "kernel_ex",
-        "kernel_ex_ptsz",
-        "cooperative",
-        "cooperative_ptsz",
-        "graph",
-        "graph_ptsz",
-    ],
-)
-def test_every_kind_of_launch_is_held_to_the_limit(machine, way) -> None:
-    got = machine.run(
-        drivertypes.TYPES
-        + LOOP
-        + f"""
+MEASURE = """
+ready()
 count, start = 0, time.monotonic()
 while time.monotonic() < start + 0.8:
     assert ways["{way}"]() == 0
     count += 1
 call("cuCtxSynchronize")
 answer(100 * count * 0.002 / (time.monotonic() - start))
-""",
-        machine.share("a", core=20),
-    )
-    # What was saved before the first launch, a quantum, counts in so short a time.
-    assert 12 < got < 26
+"""
 
 
-def test_launches_by_name_and_version_are_held_too(machine) -> None:
-    got = machine.run(
-        drivertypes.TYPES
-        + LOOP
-        + """
-found = c_void_p()
-call("cuGetProcAddress_v2", b"cuLaunchKernel", byref(found), 12000, c_uint64(0), None)
-by_name = ctypes.CFUNCTYPE(c_int, c_void_p, *[c_uint] * 7, c_void_p, c_void_p, c_void_p)(found.value)
-count, start = 0, time.monotonic()
-while time.monotonic() < start + 0.8:
-    assert by_name(function.value, *shape, stream.value, None, None) == 0
-    count += 1
-call("cuCtxSynchronize")
-answer(100 * count * 0.002 / (time.monotonic() - start))
-""",
-        machine.share("a", core=20),
-    )
-    assert 12 < got < 26
+WAYS = (
+    "kernel",
+    "kernel_ptsz",
+    "kernel_ex",
+    "kernel_ex_ptsz",
+    "cooperative",
+    "cooperative_ptsz",
+    "graph",
+    "graph_ptsz",
+    "by_name",
+)
+
+
+@pytest.fixture(scope="module")
+def shares(machine_type: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, float]:
+    """Percent of the GPU's time by each way; all at once, each on a machine of its own."""
+    with contextlib.ExitStack() as stack:
+        children = {}
+        for way in WAYS:
+            machine = machine_type(tmp_path_factory.mktemp(way) / "machine")
+            stack.callback(machine.close)
+            children[way] = machine.start(
+                drivertypes.TYPES + LOOP + MEASURE.format(way=way), machine.share("a", core=20)
+            )
+        for child in children.values():
+            assert child.stdout.readline(), child.stderr.read()
+        for child in children.values():
+            child.stdin.write("go\n")
+            child.stdin.flush()
+        outputs = {way: child.communicate(timeout=60) for way, child in children.items()}
+        return {way: json.loads(output.splitlines()[-1]) for way, (output, _) in outputs.items()}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_every_kind_of_launch_is_held_to_the_limit(shares: dict[str, float], way: str) -> None:
+    # What was saved before the first launch, a quantum, counts in so short a time. The machine may be busy: only above
+    # the limit is wrong.
+    assert 4 < shares[way] < 26
 
 
 def test_a_capture_is_neither_held_back_nor_spoilt(machine) -> None:

@@ -58,6 +58,24 @@ def test_a_lease_is_respected_until_it_expires_and_not_longer(machine, held_for,
         assert lease.tenants[5].paid_until == 200_000_000
 
 
+def test_a_dead_holder_of_the_same_container_is_not_waited_for(machine) -> None:
+    variables = machine.share("a", core=50)
+    dead = machine.start("context(); launch(kernel(10)); call('cuCtxSynchronize'); ready()", variables)
+    assert dead.stdout.readline()
+    child = machine.start(LAUNCH.replace("start =", "ready(); start ="), variables)
+    assert child.stdout.readline()
+    dead.kill()
+    dead.wait()
+    with mapped(lease_of(machine, variables), page.LeasePage) as lease:
+        lease.lease = word(30, 0, 0)
+        output, errors = child.communicate("go\n", timeout=30)
+        assert child.returncode == 0, errors
+        code, took = json.loads(output)
+        assert code == 0
+        assert took < 1
+        assert lease.tenants[0].virtual_ns >= 20_000_000 * 2, "a turn is charged"
+
+
 def test_all_places_taken_by_others_that_live_is_said(machine) -> None:
     variables = machine.share("a", core=50)
     with mapped(lease_of(machine, variables), page.LeasePage) as lease:

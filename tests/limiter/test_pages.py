@@ -94,6 +94,17 @@ def test_a_missing_lease_is_said(machine, fail_open: bool) -> None:
     assert lines[0].endswith("runs without limits" if fail_open else "there is no GPU for this process")
 
 
+def test_a_lease_of_another_version_is_refused(machine) -> None:
+    variables = machine.share("a", core=30)
+    path = Path(variables["GPUPLANE_LIMITS"]) / "gpus" / machine.uuids[0] / "lease"
+    content = bytearray(path.read_bytes())
+    content[8] ^= 0x55
+    path.write_bytes(content)
+    said, lines = outcome(machine.start("context()\nanswer(launch(kernel(10)))", variables))
+    assert said == "46"
+    assert len(lines) == 1 and "another version" in lines[0]
+
+
 def test_a_full_usage_page_is_said(machine) -> None:
     variables = machine.share("a", memory_bytes=GIB)
     path = Path(variables["GPUPLANE_LIMITS"]) / "usage"

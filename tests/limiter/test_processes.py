@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
+
+from gpuplane.limits.facts import Mode
 
 GIB = 1 << 30
 MIB = 1 << 20
@@ -147,58 +153,36 @@ def test_threads_of_one_process_share_its_slot(machine) -> None:
     assert len(machine.store.read("a").slots) == 1
 
 
-# Starts processes that allocate, free and launch all the time, and kills each at a random moment.
-KILLER = """
-import random
-random.seed(7)
-def busy():
-    context()
-    function = kernel(200)
-    while True:
-        blocks = [allocate(random.randrange(1, 8) * MIB) for _ in range(6)]
-        for _ in range(5):
-            assert launch(function) == 0
-        for block in blocks:
-            if not isinstance(block, int):
-                call("cuMemFree_v2", block)
-ready()
-died_itself = 0
-for _ in range({kills}):
-    child = os.fork()
-    if child == 0:
-        busy()
-    time.sleep(random.random() * 0.02)
-    os.kill(child, signal.SIGKILL)
-    died_itself += os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != -signal.SIGKILL
-answer(died_itself)
-"""
-WITNESS = """
-import select
-context()
-function = kernel(200)
-launch(function)
-ready()
-longest = 0
-while not select.select([sys.stdin], [], [], 0)[0]:
-    start = time.monotonic()
-    assert launch(function) == 0
-    call("cuCtxSynchronize")
-    longest = max(longest, time.monotonic() - start)
-answer(longest)
-"""
+@pytest.fixture(scope="module")
+def kills(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The program that starts, kills and watches; benchmarks/limiter_kills.py runs it for 10,000."""
+    program = tmp_path_factory.mktemp("kills") / "kills"
+    compiler = os.environ.get("CC", f"{sys.executable} -m ziglang cc").split()
+    flags = ["-std=gnu11", "-O1", "-w", "-fno-sanitize=all"]
+    subprocess.run([*compiler, *flags, "-o", program, Path(__file__).with_name("kills.c"), "-ldl"], check=True)
+    return program
 
 
-@pytest.mark.parametrize("kills", [100])
-def test_processes_killed_at_random_moments_leave_nothing_and_stop_nobody(machine, kills) -> None:
-    limits = {"memory_bytes": 64 * MIB, "core": 40}
-    doomed = machine.share("doomed", **limits)
-    killer = machine.start(KILLER.format(kills=kills), doomed)
-    watching = machine.start(WITNESS, machine.share("witness", **limits))
-    start_all([killer, watching])
-    assert killer.communicate(timeout=90)[0] == "0\n"
-    output, errors = watching.communicate("stop\n", timeout=30)
-    assert watching.returncode == 0, errors
-    # Whoever dies with the lease in hand delays others by its grace, a tenth of a second.
-    assert json.loads(output) < 1
-    whole = "context(); answer([isinstance(allocate(64 * MIB), c_uint64), info()[0]])"
-    assert machine.run(whole, doomed) == [True, 0]
+def test_processes_killed_at_random_moments_leave_nothing_and_stop_nobody(machine, kills: Path) -> None:
+    def start(*words: object, variables: dict[str, str]) -> subprocess.Popen[str]:
+        return machine.execute([kills, *map(str, words)], variables)
+
+    def said(*words: object, variables: dict[str, str]) -> str:
+        return start(*words, variables=variables).communicate(timeout=60)[0].strip()
+
+    doomed = machine.share("doomed", memory_bytes=64 * MIB, core=50, mode=Mode.WEIGHTED)
+    other = machine.share("other", memory_bytes=64 * MIB, core=40)
+    before = said("free", variables=machine.without_limiter())
+    watching = [start("watch", MIB, variables=share) for share in (doomed, other)]
+    for child in watching:
+        assert child.stdout.readline(), child.stderr.read()
+    killed = json.loads(said("kill", 400, 7, variables=doomed))
+    assert killed.pop("ended themselves") == 0
+    assert sum(killed.values()) == 400 and all(killed.values()), "each of the things they do"
+    for child in watching:
+        longest = json.loads(child.communicate("stop\n", timeout=30)[0])
+        # Whoever dies with the lease in hand delays others by its grace, a tenth of a second.
+        assert longest["launch"] < 1 and longest["allocation"] < 1
+        assert longest["given"] > 0
+    assert said("whole", 64 * MIB, variables=doomed) == "0"
+    assert said("free", variables=machine.without_limiter()) == before

@@ -6,7 +6,7 @@
 
 CUresult cuEventSynchronize(CUevent event);
 
-#define BATCH_MOST 32         /* launches of a thread between two looks; twice that may be in flight */
+#define BATCH_MOST 64         /* launches of a thread between two looks; twice that may be in flight */
 #define BATCH_NS 2000000ull   /* and so much work, as far as the last batch tells */
 #define LOOK_AGAIN_NS 100000000ull /* whoever has no limit looks that often whether there is one now */
 #define EVENT_FLAGS 3u        /* sleep while waiting, no timing */
