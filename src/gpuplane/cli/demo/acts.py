@@ -3,31 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable
 from importlib import resources
 from typing import Any, Final, TypeVar
 
+import msgspec
 import yaml
 
 from gpuplane import names
 from gpuplane.api.core import Node, Pod
 from gpuplane.api.gpunode import GPUNode, StageName, StageState
-from gpuplane.api.meta import KubeObject
+from gpuplane.cli.demo import shares
+from gpuplane.cli.demo.following import watching
 from gpuplane.cli.demo.story import Story
+from gpuplane.cli.explain import read
+from gpuplane.cli.explain_answer import Explanation, explain
 from gpuplane.cli.install import apply
 from gpuplane.cli.status import Follower
+from gpuplane.cli.terminal import Terminal
 from gpuplane.errors import GpuplaneError
-from gpuplane.kube import Client, Informer
+from gpuplane.kube import Client, SystemClock
 from gpuplane.operator.installation import installation
 from gpuplane.simulator.cluster import ClusterHandle, ClusterSpec, up
 from gpuplane.simulator.gpus import Faults
 
 T = TypeVar("T")
-K = TypeVar("K", bound=KubeObject)
 
+SHARED: Final = "sim-2"
 BROKEN: Final = "sim-4"
-TOO_LARGE: Final = 16
 PATIENCE_SECONDS: Final = 60.0
 
 
@@ -36,10 +39,11 @@ class DemoFailed(GpuplaneError):
 
 
 class Acts:
-    """The five acts, and what was measured in them. Close it with `aclose`."""
+    """The six acts, and what was measured in them. Close it with `aclose`."""
 
-    def __init__(self, spec: ClusterSpec, story: Story) -> None:
+    def __init__(self, spec: ClusterSpec, story: Story, screen: Terminal) -> None:
         self._spec = spec
+        self._screen = screen
         self._story = story
         self._opened: list[Client | Follower] = []
         self._follower: Follower | None = None
@@ -52,7 +56,8 @@ class Acts:
         self.vectoradd_node = ""
         self.vectoradd_verdict = ""
         self.vectoradd_seconds = 0.0
-        self.waiting_message = ""
+        self.shared: tuple[shares.Shared, ...] = ()
+        self.waiting: Explanation | None = None
         self.broken_message = ""
         self.healed_seconds = 0.0
         self.disturbed = 0
@@ -65,6 +70,7 @@ class Acts:
         Faults(handle.directory / "nodes" / BROKEN / "root" / names.SIMGPU_STATE).wrong_results(0)
         await self._act("prepare", self._prepare(client))
         await self._act("run", self._run(client))
+        await self._act("share", self._share(client, handle))
         await self._act("wait", self._wait(client))
         await self._act("break", self._break(client, handle))
         return handle
@@ -87,7 +93,8 @@ class Acts:
                 "node": self.vectoradd_node,
                 "seconds": round(self.vectoradd_seconds, 2),
             },
-            "waiting": self.waiting_message,
+            "shared": {"node": SHARED, "pods": msgspec.to_builtins(self.shared)},
+            "waiting": msgspec.to_builtins(self.waiting),
             "broken": {
                 "node": BROKEN,
                 "message": self.broken_message,
@@ -166,20 +173,21 @@ class Acts:
             raise DemoFailed("the vectorAdd did not pass", where=f"pod/{name}", cure=log.strip()[-300:])
         self.vectoradd_verdict = "Test PASSED"
 
+    async def _share(self, client: Client, handle: ClusterHandle) -> None:
+        await shares.offer_parts(client, SHARED)
+        await shares.start(client, SHARED)
+        self.shared = await shares.measure(handle.directory / "nodes" / SHARED / "root")
+        node = next(node for node in self._story.nodes if node.name == SHARED)
+        memory = node.gpus[0].memory_mib / 1024
+        self._story.lines += ["", *shares.picture(f"{SHARED}/0", memory, self.shared, self._screen)]
+
     async def _wait(self, client: Client) -> None:
-        limits = {"limits": {names.GPU_RESOURCE: str(TOO_LARGE)}}
-        container = {"name": "main", "image": "busybox", "command": ["sleep", "60"], "resources": limits}
-        pod = {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "metadata": {"name": "too-large"},
-            "spec": {"containers": [container]},
-        }
-        await client.create(pod, namespace="default")
-        async with watching(client, Pod, "default", fields="metadata.name=too-large") as pods:
-            await pods.until(lambda: any(map(why_unscheduled, pods.items())))
-            self.waiting_message = why_unscheduled(pods.items()[0])
-        await client.delete(Pod, "too-large", "default", grace_seconds=0)
+        await client.create(shares.pod_of(shares.LATE, SHARED), namespace="default")
+        name = shares.LATE.name
+        async with watching(client, Pod, "default", fields=f"metadata.name={name}") as pods:
+            await pods.until(lambda: any(map(is_unscheduled, pods.items())))
+        pod, facts = await read(client, "default", name)
+        self.waiting = explain(pod, facts, SystemClock().wall())
 
     async def _break(self, client: Client, handle: ClusterHandle) -> None:
         async with watching(client, GPUNode) as nodes:
@@ -199,39 +207,12 @@ class Acts:
             )
 
 
-class Watching(Informer[K]):
-    """An informer that can be waited on."""
-
-    async def until(self, holds: Callable[[], bool]) -> None:
-        """Returns when `holds()` is true; looks after each change."""
-        changed = asyncio.Event()
-        self.add_handler(lambda old, new: changed.set())
-        while not holds():
-            await changed.wait()
-            changed.clear()
-
-
-@asynccontextmanager
-async def watching(
-    client: Client, kind: type[K], namespace: str | None = None, fields: str = ""
-) -> AsyncIterator[Watching[K]]:
-    """A synced informer for the block."""
-    informer = Watching(client, kind, namespace, fields=fields)
-    informer.start()
-    try:
-        await informer.synced()
-        yield informer
-    finally:
-        await informer.stop()
-
-
 def is_ready(node: Node) -> bool:
     return any(condition.type == "Ready" and condition.status == "True" for condition in node.status.conditions)
 
 
-def why_unscheduled(pod: Pod) -> str:
-    found = (c.message for c in pod.status.conditions if c.type == "PodScheduled" and c.status == "False")
-    return next(found, "")
+def is_unscheduled(pod: Pod) -> bool:
+    return any(condition.type == "PodScheduled" and condition.status == "False" for condition in pod.status.conditions)
 
 
 def why_failed(node: GPUNode | None) -> str:

@@ -8,12 +8,15 @@ from __future__ import annotations
 import asyncio
 import time
 from argparse import Namespace
+from collections.abc import Sequence
 from statistics import median
 from typing import Final
 
-from gpuplane.cli.demo.acts import BROKEN, TOO_LARGE, Acts, DemoFailed
+from gpuplane.cli.demo.acts import BROKEN, SHARED, Acts, DemoFailed
 from gpuplane.cli.demo.live import Live
+from gpuplane.cli.demo.shares import LATE, Shared
 from gpuplane.cli.demo.story import Story, ending, stage_times
+from gpuplane.cli.explain_answer import Explanation
 from gpuplane.cli.terminal import Terminal, count, tilde
 from gpuplane.cli.up import describe, node_specs
 from gpuplane.simulator.cluster import ClusterHandle, ClusterSpec, clusters
@@ -24,7 +27,8 @@ STEPS: Final = (
     ("up", "API server, scheduler, four bare machines"),
     ("prepare", "nine stages, each machine its own way"),
     ("run", "the vectorAdd of the CUDA samples, from its manifest"),
-    ("wait", "a pod that fits nowhere is told why"),
+    ("share", "four pods on one T4, each held to its part"),
+    ("wait", "a fifth pod fits nowhere, and is told why"),
     ("break", "a GPU computes wrong: its node stops there, nobody else notices"),
 )
 MACHINES: Final = ("h100-ubuntu22", "t4-ubuntu18", "a10g-rhel9", "l4-ubuntu24")
@@ -40,7 +44,7 @@ async def _demo(options: Namespace, screen: Terminal) -> int:
     if NAME in clusters():
         await stop(NAME)
     spec = ClusterSpec(name=NAME, nodes=node_specs(MACHINES, default=False), persist=True)
-    acts = Acts(spec, story)
+    acts = Acts(spec, story, screen)
     try:
         async with Live(story, screen, options.progress):
             handle = await acts.play()
@@ -73,7 +77,9 @@ def _ending(story: Story, acts: Acts, handle: ClusterHandle, options: Namespace,
             "cuda-vectoradd",
             f"{acts.vectoradd_verdict} on {acts.vectoradd_node}, {acts.vectoradd_seconds:.1f}s from manifest to end",
         ),
-        ("waits", f"a pod of {TOO_LARGE} GPUs", acts.waiting_message),
+        ("shared", f"{len(acts.shared)} pods on {SHARED}/0", _shared(acts.shared)),
+        ("refused", count(sum(pod.refused for pod in acts.shared), "allocation"), _refused(acts.shared)),
+        ("waits", f"{LATE.name}, {LATE.core}%", _waits(acts.waiting)),
         ("broke", f"{BROKEN}/0", acts.broken_message),
         ("healed", BROKEN, f"{acts.healed_seconds:.1f}s after the repair, {acts.disturbed} other GPUNodes touched"),
     ]
@@ -92,6 +98,25 @@ def _ending(story: Story, acts: Acts, handle: ClusterHandle, options: Namespace,
         f"export KUBECONFIG={tilde(handle.kubeconfig)}",
         "kubectl get gpunodes",
         "gpuplane status gpus",
+        f"gpuplane explain {LATE.name}",
         f"gpuplane down {NAME}",
     ):
         screen.say(f"  {line}")
+
+
+def _shared(pods: Sequence[Shared]) -> str:
+    asked = " ".join(str(pod.core_limit) for pod in pods)
+    return f"asked {asked}%, got {' '.join(f'{pod.core_percent:.1f}' for pod in pods)}%"
+
+
+def _refused(pods: Sequence[Shared]) -> str:
+    found = [f"{pod.name}: beyond its {pod.memory_limit_bytes >> 30} GiB" for pod in pods if pod.refused]
+    return "; ".join(found) or "none"
+
+
+def _waits(found: Explanation | None) -> str:
+    if found is None:
+        return ""
+    lacks = [f"{gpu.nearest} lacks {gpu.missing}" for gpu in found.gpu_reasons if gpu.nearest]
+    cures = [f"cure {number}: {cure.change}" for number, cure in enumerate(found.cures[:2], 1)]
+    return "; ".join((*lacks, *cures))
