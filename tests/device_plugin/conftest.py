@@ -62,7 +62,12 @@ class Cluster:
                     changed.clear()
                 return found
         except TimeoutError:
-            seen = "\n".join(f"{obj.metadata.name}: {getattr(obj, 'status', '')}" for obj in informer.items())
+            others = (
+                [] if kind is not Pod else [p for p in await self.client.list(Pod) if p.metadata.namespace != namespace]
+            )
+            seen = "\n".join(
+                f"{obj.metadata.name}: {getattr(obj, 'status', '')}" for obj in [*informer.items(), *others]
+            )
             raise AssertionError(f"did not come about in {PATIENCE_SECONDS:.0f} s; there is:\n{seen}") from None
         finally:
             await informer.stop()

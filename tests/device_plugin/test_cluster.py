@@ -36,6 +36,8 @@ async def test_ten_pods_share_a_gpu_by_the_label_of_their_node(running: Any, man
     configs = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "plugin-configs"}}
     await cluster.client.create({**configs, "data": values["config"]["map"]}, namespace="gpu-operator")
     await cluster.amounts("shared", {"nvidia.com/gpu": 1})
+    # Not before: the pod that proves the node holds a GPU, or one of the ten, as long as it runs.
+    await cluster.until(GPUNode, lambda nodes: [node for node in nodes if node.status.summary.stage == "ready"])
 
     await cluster.label("shared", {"nvidia.com/device-plugin.config": "shared_gpu", **LABELS})
     await cluster.amounts("shared", {"nvidia.com/gpu": 10})

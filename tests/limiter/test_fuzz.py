@@ -22,7 +22,7 @@ def fuzzer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         pytest.skip("no compiler with sanitizers: gcc or clang")
     program = tmp_path_factory.mktemp("fuzz") / "fuzz"
     sources = [Path(__file__).with_name("fuzz.c"), *LIMITER.glob("*.c"), *LIMITER.glob("cuda/*.c")]
-    flags = ["-std=c11", "-O1", "-g", "-w", "-D_GNU_SOURCE", f"-fsanitize={request.param}", "-fno-sanitize-recover=all"]
+    flags = ["-std=c11", "-O0", "-g", "-w", "-D_GNU_SOURCE", f"-fsanitize={request.param}", "-fno-sanitize-recover=all"]
     built = subprocess.run(
         [compiler, *flags, *sources, "-o", program, "-lpthread", "-ldl"], capture_output=True, text=True
     )
