@@ -89,6 +89,7 @@ TARGETS = (
         Target(f"limiter/{name}", ("limiter/plain/*.c",), (*_LIMITER, f"-Wl,-soname,{name}"), needed=f"{name}.1")
         for name in ("libcuda.so", "libnvidia-ml.so")
     ),
+    Target("nvidia-cuda-mps-control", ("simgpu/mps/*.c",), ("-static", "-s"), libc="musl"),
     Target("simhost", ("simhost/tools/*.c",), ("-static", "-s"), libc="musl"),
     Target("container-shim", ("simhost/shim/*.c",), ("-static", "-s"), libc="musl"),
     Target("cdi-hook", ("cdihook/*.c",), ("-static", "-s"), libc="musl"),

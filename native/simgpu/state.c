@@ -151,6 +151,7 @@ enum simgpu_status simgpu_claim_slot(struct simgpu *view)
 		clear_slot(view->state, slot);
 		for (int gpu = 0; gpu < SIMGPU_GPUS; gpu++)
 			slot->gpu_instance[gpu] = SIMGPU_NO_INSTANCE;
+		simgpu_find_cgroups(slot->cgroups);
 		__atomic_store_n(&slot->pid, host_pid(), __ATOMIC_SEQ_CST);
 		view->slot = i;
 		return SIMGPU_OK;
@@ -189,6 +190,15 @@ uint64_t simgpu_used(const struct simgpu_state *state, uint32_t gpu, uint32_t in
 	return sum;
 }
 
+/* Whether a process is within what MPS and the limits of its cgroup allow. */
+static bool within(const struct simgpu *view, const struct simgpu_slot *slot, uint32_t gpu)
+{
+	const struct simgpu_limit *limit = simgpu_limit_of(view->state, slot->cgroups, gpu);
+	if (view->own_limit[gpu] && __atomic_load_n(&slot->memory[gpu], __ATOMIC_SEQ_CST) > view->own_limit[gpu])
+		return false;
+	return !limit || simgpu_limit_used(view->state, limit, gpu) <= limit->hard[gpu];
+}
+
 bool simgpu_charge(struct simgpu *view, uint32_t gpu, uint32_t instance, uint64_t bytes, uint64_t capacity)
 {
 	struct simgpu_slot *slot = &view->state->slots[view->slot];
@@ -199,7 +209,7 @@ bool simgpu_charge(struct simgpu *view, uint32_t gpu, uint32_t instance, uint64_
 	   a competitor that is about to take its own charge back. */
 	for (int attempt = 0; attempt < 4; attempt++) {
 		__atomic_add_fetch(&slot->memory[gpu], bytes, __ATOMIC_SEQ_CST);
-		if (simgpu_used(view->state, gpu, instance) <= capacity)
+		if (simgpu_used(view->state, gpu, instance) <= capacity && within(view, slot, gpu))
 			return true;
 		__atomic_sub_fetch(&slot->memory[gpu], bytes, __ATOMIC_SEQ_CST);
 		if (attempt == 0) {
@@ -231,7 +241,7 @@ __attribute__((visibility("default"))) uint64_t simgpu_layout(uint32_t part)
 		offsetof(struct simgpu_gpu, mig_enabled), offsetof(struct simgpu_gpu, load_memory_bytes),
 		offsetof(struct simgpu_gpu, timeline), offsetof(struct simgpu_gpu, level),
 		offsetof(struct simgpu_gpu, mig_profiles), offsetof(struct simgpu_state, events),
-		offsetof(struct simgpu_state, slots),
+		offsetof(struct simgpu_state, slots), sizeof(struct simgpu_limit), offsetof(struct simgpu_state, limits),
 	};
 	return part < sizeof sizes / sizeof *sizes ? sizes[part] : 0;
 }

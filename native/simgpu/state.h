@@ -19,12 +19,14 @@
 #include <stdint.h>
 
 #define SIMGPU_MAGIC 0x0055504740494d53ull
-#define SIMGPU_LAYOUT_VERSION 3
+#define SIMGPU_LAYOUT_VERSION 4
 #define SIMGPU_GPUS 16
 #define SIMGPU_SLOTS 256
 #define SIMGPU_MIG_PROFILES 12
 #define SIMGPU_MIG_DEVICES 7
 #define SIMGPU_EVENTS 256
+#define SIMGPU_LIMITS 64          /* cgroups with memory limits */
+#define SIMGPU_CGROUPS 8         /* of a process: its own and those above it */
 #define SIMGPU_BUCKETS 256       /* of SIMGPU_BUCKET_NS: the utilisation of the last five seconds */
 #define SIMGPU_BUCKET_NS 20000000ull
 #define SIMGPU_SLOT_BUCKETS 64   /* the same, per process, for a bit more than a second */
@@ -33,6 +35,7 @@
 /* Bytes of the file that locks are taken on; far behind its end, which is allowed. */
 #define LOCK_EVENTS 0x40000000ll /* writers of the event ring */
 #define LOCK_MIG 0x40000001ll    /* changes of MIG instances */
+#define LOCK_LIMITS 0x40000002ll /* changes of memory limits */
 #define LOCK_USERS 0x40001000ll  /* read-locked by each process that uses the driver: rmmod asks for it */
 #define LOCK_SLOTS 0x40002000ll  /* + number of the slot, write-locked by the process that owns it */
 
@@ -111,6 +114,8 @@ struct simgpu_gpu {
 
 struct simgpu_slot {
 	uint64_t pid; /* the host's; 0 is free */
+	uint64_t mps; /* 1 for a client of the Multi-Process Service */
+	uint64_t cgroups[SIMGPU_CGROUPS]; /* inodes of version 2, its own first; 0 behind the last */
 	uint64_t memory[SIMGPU_GPUS];
 	uint64_t tail[SIMGPU_GPUS]; /* when its last kernel on that GPU ends */
 	uint32_t gpu_instance[SIMGPU_GPUS];
@@ -125,6 +130,13 @@ struct simgpu_event {
 	uint32_t gpu, gpu_instance, compute_instance, padding;
 };
 
+/* What the driver holds all processes of a cgroup and of those below it to; the nearest cgroup with limits counts. */
+struct simgpu_limit {
+	uint64_t cgroup; /* inode; 0 is free */
+	uint64_t soft[SIMGPU_GPUS], hard[SIMGPU_GPUS]; /* bytes; hard 0 is none */
+	char path[248];
+};
+
 struct simgpu_state {
 	uint64_t magic;
 	uint32_t layout, gpu_count, cuda_version, event_futex;
@@ -135,6 +147,7 @@ struct simgpu_state {
 	struct simgpu_gpu gpus[SIMGPU_GPUS];
 	struct simgpu_event events[SIMGPU_EVENTS];
 	struct simgpu_slot slots[SIMGPU_SLOTS];
+	struct simgpu_limit limits[SIMGPU_LIMITS];
 };
 
 enum simgpu_status { SIMGPU_OK, SIMGPU_ABSENT, SIMGPU_DENIED, SIMGPU_MISMATCH, SIMGPU_FULL };
@@ -145,6 +158,8 @@ struct simgpu {
 	int slot; /* -1 without one */
 	uint32_t visible_count;
 	uint32_t visible[SIMGPU_GPUS];
+	uint64_t own_limit[SIMGPU_GPUS]; /* bytes that MPS allows this process, 0 for all */
+	uint32_t portion; /* percent of the multiprocessors, 0 for all: it runs beside others instead of in turn */
 	struct simgpu_state *state;
 };
 
@@ -163,6 +178,11 @@ enum simgpu_status simgpu_claim_slot(struct simgpu *view);
 void simgpu_reap(struct simgpu *view);
 bool simgpu_charge(struct simgpu *view, uint32_t gpu, uint32_t instance, uint64_t bytes, uint64_t capacity);
 void simgpu_uncharge(struct simgpu *view, uint32_t gpu, uint64_t bytes);
+/* The limit that a process is held to on a GPU, NULL for none; and what all its processes hold there. */
+const struct simgpu_limit *simgpu_limit_of(const struct simgpu_state *state, const uint64_t *cgroups, uint32_t gpu);
+uint64_t simgpu_limit_used(const struct simgpu_state *state, const struct simgpu_limit *limit, uint32_t gpu);
+bool simgpu_any_limit(const struct simgpu_state *state);
+void simgpu_find_cgroups(uint64_t *cgroups); /* of this process */
 /* Bytes that all processes hold; of one GPU instance, or of the whole GPU with SIMGPU_NO_INSTANCE. */
 uint64_t simgpu_used(const struct simgpu_state *state, uint32_t gpu, uint32_t instance);
 

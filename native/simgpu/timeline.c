@@ -1,6 +1,7 @@
 /*
  * Simulated time: work is given a span on a GPU's time line when it is queued, and what it did is added to buckets from
- * which utilisation is read. One time line a GPU: kernels of all processes follow each other, as they do without MPS.
+ * which utilisation is read. One time line a GPU: kernels of all processes follow each other, as they do without MPS. A client of MPS
+ * with a portion of the multiprocessors has a line of its own, on which its kernels take longer.
  */
 #include "state.h"
 
@@ -100,9 +101,9 @@ struct simgpu_span simgpu_run(struct simgpu *view, uint32_t number, uint64_t rea
 {
 	struct simgpu_gpu *gpu = &view->state->gpus[number];
 	struct simgpu_slot *slot = &view->state->slots[view->slot];
-	struct simgpu_span span = reserve(&gpu->timeline, ready, cost);
+	struct simgpu_span span = reserve(view->portion ? &slot->tail[number] : &gpu->timeline, ready, cost);
 	__atomic_store_n(&slot->tail[number], span.end, __ATOMIC_SEQ_CST);
-	__atomic_add_fetch(&gpu->busy_ns, cost, __ATOMIC_RELAXED);
+	__atomic_add_fetch(&gpu->busy_ns, view->portion ? cost / 100 * view->portion : cost, __ATOMIC_RELAXED);
 	add_work(gpu->buckets, SIMGPU_BUCKETS, &gpu->long_start, &gpu->long_end, span);
 	uint64_t memory_end = span.start + (memory_ns < cost ? memory_ns : cost);
 	__atomic_add_fetch(&gpu->memory_busy_ns, memory_end - span.start, __ATOMIC_RELAXED);

@@ -193,8 +193,12 @@ class World:
 
 @pytest.fixture(autouse=True)
 def libraries(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, bytes]]:
-    found = {"libcuda.so.1": b"\x7fELF cuda", "libnvidia-ml.so.1": b"\x7fELF nvml"}
-    monkeypatch.setattr(package, "_libraries", lambda: found)
+    found = {
+        "libcuda.so.1": b"\x7fELF cuda",
+        "libnvidia-ml.so.1": b"\x7fELF nvml",
+        "nvidia-cuda-mps-control": b"\x7fELF mps",
+    }
+    monkeypatch.setattr(package, "_carried", lambda wanted: {name: found[name] for name in wanted if name in found})
     yield found
 
 

@@ -31,6 +31,8 @@ def test_the_mirror_has_the_sizes_and_offsets_of_the_library(native: Path) -> No
         layout.Gpu.mig_profiles.offset,
         layout.State.events.offset,
         layout.State.slots.offset,
+        sizeof(layout.Limit),
+        layout.State.limits.offset,
         0,
     )
     assert [library.simgpu_layout(part) for part in range(len(parts))] == list(parts)

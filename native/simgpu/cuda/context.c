@@ -20,6 +20,8 @@ CUresult cuda_usable(struct context *context)
 	const struct simgpu_gpu *gpu = cuda_gpu(context->device);
 	if (context->failed == CUDA_SUCCESS && gpu->lost)
 		context->failed = CUDA_UNKNOWN;
+	if (context->failed == CUDA_SUCCESS && cuda_mps_lost())
+		context->failed = CUDA_MPS_RPC_FAILURE;
 	if (context->failed == CUDA_SUCCESS && gpu->ecc_uncorrected_volatile > context->ecc_errors)
 		context->failed = CUDA_ECC_UNCORRECTABLE;
 	return context->failed;
@@ -50,7 +52,7 @@ static CUresult create(CUdevice device, unsigned flags, struct context **result)
 	struct simgpu_gpu *gpu = cuda_gpu(device);
 	struct simgpu_slot *slot = &cuda_view.state->slots[cuda_view.slot];
 	uint32_t number = cuda_devices[device].gpu;
-	if (gpu->lost || gpu->compute_mode == 2)
+	if (gpu->lost || gpu->compute_mode == 2 || !cuda_mps_admits(number))
 		return CUDA_DEVICE_UNAVAILABLE;
 	if (!simgpu_charge(&cuda_view, number, cuda_instance(device), gpu->context_bytes, cuda_capacity(device)))
 		return CUDA_OUT_OF_MEMORY;

@@ -48,6 +48,8 @@ typedef enum {
 	CUDA_LAUNCH_FAILED = 719,
 	CUDA_NOT_SUPPORTED = 801,
 	CUDA_SYSTEM_DRIVER_MISMATCH = 803,
+	CUDA_MPS_RPC_FAILURE = 806,
+	CUDA_MPS_MAX_CLIENTS_REACHED = 808,
 	CUDA_CAPTURE_UNSUPPORTED = 900,
 	CUDA_CAPTURE_INVALIDATED = 901,
 	CUDA_ILLEGAL_STATE = 401,
@@ -178,6 +180,13 @@ struct simgpu_gpu *cuda_gpu(CUdevice device);
 uint32_t cuda_instance(CUdevice device);  /* GPU instance, or SIMGPU_NO_INSTANCE */
 uint64_t cuda_capacity(CUdevice device);  /* bytes that programs may use */
 uint32_t cuda_multiprocessors(CUdevice device);
+
+/* The Multi-Process Service: asked for at cuInit, and whether its daemon still is there. */
+CUresult cuda_mps_connect(void);
+void cuda_mps_close(void);
+bool cuda_mps_lost(void);
+/* Whether the compute mode lets this process have a context on a GPU. */
+bool cuda_mps_admits(uint32_t number);
 CUresult cuda_valid_device(CUdevice device);
 
 /* The calling thread's context, checked for everything that makes it unusable. */

@@ -19,6 +19,7 @@ static void in_child(void)
 {
 	forked = true;
 	cuda_view.slot = -1;
+	cuda_mps_close();
 	simgpu_close(&cuda_view);
 }
 
@@ -112,6 +113,8 @@ EXPORT CUresult cuInit(unsigned flags)
 			result = CUDA_NO_DEVICE;
 		if (result == CUDA_SUCCESS && simgpu_claim_slot(&cuda_view) != SIMGPU_OK)
 			result = CUDA_OUT_OF_MEMORY;
+		if (result == CUDA_SUCCESS)
+			result = cuda_mps_connect();
 		if (result != CUDA_SUCCESS)
 			simgpu_close(&cuda_view);
 		else if (!handlers)
@@ -171,7 +174,8 @@ uint32_t cuda_multiprocessors(CUdevice device)
 {
 	const struct simgpu_mig_device *mig = instance_of(device);
 	const struct simgpu_gpu *gpu = cuda_gpu(device);
-	return mig ? gpu->mig_profiles[mig->profile].multiprocessors : gpu->multiprocessors;
+	uint32_t all = mig ? gpu->mig_profiles[mig->profile].multiprocessors : gpu->multiprocessors;
+	return cuda_view.portion ? (all * cuda_view.portion + 99) / 100 : all;
 }
 
 #define DEVICE(device)                                                                                                 \

@@ -43,6 +43,8 @@ static const struct {
 	ERROR(ILLEGAL_STATE, "the operation cannot be performed in the present state"),
 	ERROR(NOT_SUPPORTED, "operation not supported"),
 	ERROR(SYSTEM_DRIVER_MISMATCH, "system has unsupported display driver / cuda driver combination"),
+	ERROR(MPS_RPC_FAILURE, "the remote procedural call between the MPS server and the MPS client failed"),
+	ERROR(MPS_MAX_CLIENTS_REACHED, "the hardware resources required to create MPS client have been exhausted"),
 	ERROR(UNKNOWN, "unknown error"),
 };
 

@@ -353,6 +353,15 @@ EXPORT CUresult cuMemGetInfo_v2(size_t *available, size_t *total)
 	simgpu_reap(&cuda_view);
 	uint64_t capacity = cuda_capacity(context->device);
 	uint64_t used = simgpu_used(cuda_view.state, cuda_devices[context->device].gpu, cuda_instance(context->device));
+	const struct simgpu_limit *limit = simgpu_limit_of(cuda_view.state, cuda_view.state->slots[cuda_view.slot].cgroups,
+							   cuda_devices[context->device].gpu);
+	if (limit && limit->hard[cuda_devices[context->device].gpu] < capacity) {
+		/* What the cgroup's limit leaves, where that is less than the GPU has left. */
+		uint64_t held = simgpu_limit_used(cuda_view.state, limit, cuda_devices[context->device].gpu);
+		uint64_t rest = used < capacity ? capacity - used : 0;
+		capacity = limit->hard[cuda_devices[context->device].gpu];
+		used = capacity - (held < capacity && capacity - held < rest ? capacity - held : held < capacity ? rest : 0);
+	}
 	*total = capacity;
 	*available = used < capacity ? capacity - used : 0;
 	return CUDA_SUCCESS;

@@ -15,6 +15,13 @@ static struct amounts amounts(nvmlDevice_t device, const struct simgpu_gpu *gpu)
 		return (struct amounts){simgpu_mig_bytes(gpu, mig), 0,
 					simgpu_used(nvml_view.state, device->gpu, mig->gpu_instance)};
 	}
+	/* A process that is held to a limit of its cgroup sees that as the GPU. */
+	uint64_t cgroups[SIMGPU_CGROUPS] = {0};
+	if (simgpu_any_limit(nvml_view.state))
+		simgpu_find_cgroups(cgroups);
+	const struct simgpu_limit *limit = simgpu_limit_of(nvml_view.state, cgroups, device->gpu);
+	if (limit && limit->hard[device->gpu] < gpu->memory_bytes - gpu->reserved_bytes)
+		return (struct amounts){limit->hard[device->gpu], 0, simgpu_limit_used(nvml_view.state, limit, device->gpu)};
 	return (struct amounts){gpu->memory_bytes, gpu->reserved_bytes,
 				simgpu_used(nvml_view.state, device->gpu, SIMGPU_NO_INSTANCE)};
 }
@@ -56,7 +63,8 @@ EXPORT nvmlReturn_t nvmlDeviceGetBAR1MemoryInfo(nvmlDevice_t device, nvmlMemory_
 }
 
 /* Fills `list` (NULL to count only) with the processes on a GPU or MIG device; returns how many there are. */
-static unsigned list_processes(nvmlDevice_t device, const struct simgpu_gpu *gpu, nvmlProcessInfo_t *list, unsigned size)
+static unsigned list_processes(nvmlDevice_t device, const struct simgpu_gpu *gpu, nvmlProcessInfo_t *list, unsigned size,
+			       bool mps)
 {
 	unsigned count = 0;
 	simgpu_reap(&nvml_view);
@@ -64,7 +72,7 @@ static unsigned list_processes(nvmlDevice_t device, const struct simgpu_gpu *gpu
 		const struct simgpu_slot *slot = &nvml_view.state->slots[i];
 		uint64_t pid = __atomic_load_n(&slot->pid, __ATOMIC_SEQ_CST);
 		uint32_t instance = slot->gpu_instance[device->gpu];
-		if (!pid || !slot->contexts[device->gpu])
+		if (!pid || !slot->contexts[device->gpu] || (mps && !slot->mps))
 			continue;
 		if (device->mig >= 0 && gpu->mig_devices[device->mig].gpu_instance != instance)
 			continue;
@@ -75,7 +83,7 @@ static unsigned list_processes(nvmlDevice_t device, const struct simgpu_gpu *gpu
 			};
 		count++;
 	}
-	if (gpu->load_pid && device->mig < 0) {
+	if (gpu->load_pid && device->mig < 0 && !mps) {
 		if (list && count < size)
 			list[count] = (nvmlProcessInfo_t){gpu->load_pid, gpu->load_memory_bytes, SIMGPU_NO_INSTANCE,
 							  SIMGPU_NO_INSTANCE};
@@ -84,15 +92,34 @@ static unsigned list_processes(nvmlDevice_t device, const struct simgpu_gpu *gpu
 	return count;
 }
 
+/* All processes, or those that are clients of MPS. */
+static nvmlReturn_t processes(nvmlDevice_t device, const struct simgpu_gpu *gpu, unsigned *count, nvmlProcessInfo_t *list, bool mps)
+{
+	unsigned size = *count;
+	*count = list_processes(device, gpu, list, size, mps);
+	if (*count == 0)
+		return NVML_SUCCESS;
+	return !list || size < *count ? NVML_INSUFFICIENT_SIZE : NVML_SUCCESS;
+}
+
+static nvmlReturn_t processes_v1(nvmlDevice_t device, const struct simgpu_gpu *gpu, unsigned *count, nvmlProcessInfo_v1_t *list,
+				 bool mps)
+{
+	nvmlProcessInfo_t all[SIMGPU_SLOTS + 1];
+	unsigned size = *count;
+	*count = list_processes(device, gpu, all, SIMGPU_SLOTS + 1, mps);
+	for (unsigned i = 0; list && i < *count && i < size; i++)
+		list[i] = (nvmlProcessInfo_v1_t){all[i].pid, all[i].used};
+	if (*count == 0)
+		return NVML_SUCCESS;
+	return !list || size < *count ? NVML_INSUFFICIENT_SIZE : NVML_SUCCESS;
+}
+
 EXPORT nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsigned *count, nvmlProcessInfo_t *list)
 {
 	GPU_OR_MIG(device);
 	NEED(count);
-	unsigned size = *count;
-	*count = list_processes(device, gpu, list, size);
-	if (*count == 0)
-		return NVML_SUCCESS;
-	return !list || size < *count ? NVML_INSUFFICIENT_SIZE : NVML_SUCCESS;
+	return processes(device, gpu, count, list, false);
 }
 
 EXPORT nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v2(nvmlDevice_t device, unsigned *count, nvmlProcessInfo_t *list)
@@ -104,17 +131,10 @@ EXPORT nvmlReturn_t nvmlDeviceGetComputeRunningProcesses(nvmlDevice_t device, un
 {
 	GPU_OR_MIG(device);
 	NEED(count);
-	nvmlProcessInfo_t all[SIMGPU_SLOTS + 1];
-	unsigned size = *count;
-	*count = list_processes(device, gpu, all, SIMGPU_SLOTS + 1);
-	for (unsigned i = 0; list && i < *count && i < size; i++)
-		list[i] = (nvmlProcessInfo_v1_t){all[i].pid, all[i].used};
-	if (*count == 0)
-		return NVML_SUCCESS;
-	return !list || size < *count ? NVML_INSUFFICIENT_SIZE : NVML_SUCCESS;
+	return processes_v1(device, gpu, count, list, false);
 }
 
-/* Nothing draws here, and there is no MPS server: these lists are always empty. */
+/* Nothing draws here: these lists are always empty. */
 #define NO_PROCESSES(function)                                                                                         \
 	EXPORT nvmlReturn_t function(nvmlDevice_t device, unsigned *count, void *list)                                  \
 	{                                                                                                               \
@@ -128,9 +148,25 @@ EXPORT nvmlReturn_t nvmlDeviceGetComputeRunningProcesses(nvmlDevice_t device, un
 NO_PROCESSES(nvmlDeviceGetGraphicsRunningProcesses)
 NO_PROCESSES(nvmlDeviceGetGraphicsRunningProcesses_v2)
 NO_PROCESSES(nvmlDeviceGetGraphicsRunningProcesses_v3)
-NO_PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses)
-NO_PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses_v2)
-NO_PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses_v3)
+
+EXPORT nvmlReturn_t nvmlDeviceGetMPSComputeRunningProcesses_v3(nvmlDevice_t device, unsigned *count, nvmlProcessInfo_t *list)
+{
+	GPU_OR_MIG(device);
+	NEED(count);
+	return processes(device, gpu, count, list, true);
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetMPSComputeRunningProcesses_v2(nvmlDevice_t device, unsigned *count, nvmlProcessInfo_t *list)
+{
+	return nvmlDeviceGetMPSComputeRunningProcesses_v3(device, count, list);
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetMPSComputeRunningProcesses(nvmlDevice_t device, unsigned *count, nvmlProcessInfo_v1_t *list)
+{
+	GPU_OR_MIG(device);
+	NEED(count);
+	return processes_v1(device, gpu, count, list, true);
+}
 
 EXPORT nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUtilizationSample_t *list,
 						    unsigned *count, unsigned long long since)

@@ -19,6 +19,7 @@ from gpuplane.host import File, Host, Link
 
 MODULES = ("nvidia", "nvidia-uvm", "nvidia-modeset")
 _LIBRARIES = ("libcuda.so.1", "libnvidia-ml.so.1")
+_PROGRAMS = ("nvidia-cuda-mps-control",)
 _HEAD = struct.Struct("<Q4I2Q32s")  # magic, layout, GPUs, CUDA, futex, events, size, driver version
 _MAGIC = 0x0055504740494D53
 
@@ -37,11 +38,11 @@ def find_package(host: Host) -> Package | None:
     if head is None:
         return None
     version = hardware_version(head)
-    libraries = _libraries()
-    missing = tuple(name for name in _LIBRARIES if name not in libraries)
+    carried = {**_carried(_LIBRARIES), **_carried(_PROGRAMS)}
+    missing = tuple(name for name in (*_LIBRARIES, *_PROGRAMS) if name not in carried)
     digest = hashlib.sha256(version.encode())
-    for name in sorted(libraries):
-        digest.update(hashlib.sha256(libraries[name]).digest())
+    for name in sorted(carried):
+        digest.update(hashlib.sha256(carried[name]).digest())
     return Package(version, f"simulated-{version}-{digest.hexdigest()[:12]}", missing)
 
 
@@ -54,14 +55,16 @@ def hardware_version(head: bytes) -> str:
 
 
 def files(package: Package, library_dir: str, kernel: str) -> tuple[File | Link, ...]:
-    """What the package consists of on a host: libraries with their links, and kernel modules."""
+    """What the package consists of on a host: libraries with their links, programs, and kernel modules."""
     wanted: list[File | Link] = []
-    for soname, data in sorted(_libraries().items()):
+    for soname, data in sorted(_carried(_LIBRARIES).items()):
         base = soname.removesuffix(".1")
         real = f"{base}.{package.version}"
         wanted.append(File(path=f"{library_dir}/{real}", data=data, mode=0o755))
         wanted.append(Link(path=f"{library_dir}/{soname}", target=real))
         wanted.append(Link(path=f"{library_dir}/{base}", target=soname))
+    for name, data in sorted(_carried(_PROGRAMS).items()):
+        wanted.append(File(path=f"usr/bin/{name}", data=data, mode=0o755))
     for module in MODULES:
         text = f"name={module}\nversion={package.version}\nvermagic={kernel}\n"
         wanted.append(File(path=f"lib/modules/{kernel}/kernel/drivers/video/{module}.ko", data=text.encode()))
@@ -69,7 +72,7 @@ def files(package: Package, library_dir: str, kernel: str) -> tuple[File | Link,
 
 
 @functools.cache
-def _libraries() -> dict[str, bytes]:
-    """The simulated libraries that this build carries, by soname."""
+def _carried(wanted: tuple[str, ...]) -> dict[str, bytes]:
+    """Those of the simulated driver's files that this build carries."""
     native = resources.files("gpuplane") / "_native"
-    return {name: (native / name).read_bytes() for name in _LIBRARIES if (native / name).is_file()}
+    return {name: (native / name).read_bytes() for name in wanted if (native / name).is_file()}

@@ -9,12 +9,14 @@ from ctypes import Structure, c_char, c_int32, c_uint8, c_uint32, c_uint64
 from typing import Final
 
 MAGIC: Final = 0x0055504740494D53
-LAYOUT: Final = 3
+LAYOUT: Final = 4
 GPUS: Final = 16
 SLOTS: Final = 256
 MIG_PROFILES: Final = 12
 MIG_DEVICES: Final = 7
 EVENTS: Final = 256
+LIMITS: Final = 64
+CGROUPS: Final = 8
 BUCKETS: Final = 256
 SLOT_BUCKETS: Final = 64
 NO_INSTANCE: Final = 0xFFFFFFFF
@@ -84,6 +86,8 @@ class Gpu(Structure):
 class Slot(Structure):
     _fields_ = (
         ("pid", c_uint64),
+        ("mps", c_uint64),
+        ("cgroups", c_uint64 * CGROUPS),
         ("memory", c_uint64 * GPUS),
         ("tail", c_uint64 * GPUS),
         ("gpu_instance", c_uint32 * GPUS),
@@ -101,6 +105,15 @@ class Event(Structure):
     )
 
 
+class Limit(Structure):
+    _fields_ = (
+        ("cgroup", c_uint64),
+        ("soft", c_uint64 * GPUS),
+        ("hard", c_uint64 * GPUS),
+        ("path", c_char * 248),
+    )
+
+
 class State(Structure):
     _fields_ = (
         ("magic", c_uint64),
@@ -111,4 +124,5 @@ class State(Structure):
         ("gpus", Gpu * GPUS),
         ("events", Event * EVENTS),
         ("slots", Slot * SLOTS),
+        ("limits", Limit * LIMITS),
     )
