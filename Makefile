@@ -14,8 +14,10 @@ NATIVE := $(wildcard native/*.py native/*/*.[ch] native/*/*/*.[ch] native/*/*.de
 demo: setup
 	$(BIN)/gpuplane demo
 
+# Many of the tests start whole clusters of processes. Where the machine was too busy for one, it is tried once more, and
+# the summary names it.
 test: setup lint
-	$(BIN)/pytest -n auto --dist loadfile
+	$(BIN)/pytest -n auto --dist loadfile --no-loadscope-reorder --reruns 1
 
 # The same scenarios on real Kubernetes: built here once (Go 1.26, minutes), then started anew each time. On another
 # cluster: make test-kubernetes KUBECONFIG=FILE. What this machine cannot have is skipped, each test saying why. Real

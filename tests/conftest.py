@@ -35,6 +35,28 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+# Files whose tests take long are begun first, so that in the end no worker has one of them while the others have nothing
+# left to do.
+LONG = (
+    "story/",
+    "device_plugin/test_cluster.py",
+    "operator/test_upgrade_cluster.py",
+    "extender/test_histories.py",
+    "discovery/test_cluster.py",
+    "cluster/",
+    "toolkit/test_kill.py",
+    "toolkit/test_any_configuration.py",
+    "limiter/",
+    "clients/",
+    "limits/test_cluster.py",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    items.sort(key=lambda item: not item.path.relative_to(here).as_posix().startswith(LONG))
+
+
 @pytest.fixture(scope="session")
 def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[choice.Cluster]:
     """The cluster that `--cluster` names, reached as any client reaches it."""
