@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import socket
 from collections.abc import AsyncIterator, Callable
@@ -99,7 +100,7 @@ async def test_other_answers(
     async with served(world, place, answer):
         assert await health.answers(world.host, place) is well
         assert await health.release(world.host, place) == ""
-        assert await health.runtimes(world.host, place) is None
+        assert await health.info(world.host, place) is None
 
 
 class Service:
@@ -196,8 +197,10 @@ async def test_a_runtime_is_told_once_and_waited_for(service: Any, kind: str, la
     assert await one.configure() == ()
     assert one.told == 1  # nothing changed, nothing told
     await unconfigure(one.world.host, sleep=one.sleep)
-    assert one.told == 2
+    assert one.told == (3 if kind == "docker" else 2)  # docker forgets only what something else takes the place of
     assert "nvidia" not in one.runtime.config.handlers
+    assert one.runtime.config.default in ("runc", "crun")
+    assert one.world.host.read(one.place.config) == MAIN[kind][1].encode()
 
 
 @pytest.mark.parametrize("kind", ["containerd", "cri-o"])
@@ -229,7 +232,7 @@ async def test_a_runtime_that_does_not_start_with_ours_gets_its_own_back(
 
 async def test_docker_that_goes_on_as_it_was_has_refused_ours(service: Any) -> None:
     one = service("docker")
-    assert await health.runtimes(one.world.host, DOCKER) == {"runc"}
+    assert (await health.info(one.world.host, DOCKER)).runtimes.keys() == {"runc"}
     one.refuses = one.ours
     with pytest.raises(ToolkitError) as caught:
         await one.configure()
@@ -243,7 +246,57 @@ async def test_docker_that_goes_on_as_it_was_has_refused_ours(service: Any) -> N
     one.refuses = lambda: False
     await unconfigure(one.world.host, sleep=one.sleep)
     assert await one.configure()
-    assert await health.runtimes(one.world.host, DOCKER) == {"runc", *RUNTIMES}
+    assert (await health.info(one.world.host, DOCKER)).runtimes.keys() == {"runc", *RUNTIMES}
+
+
+async def test_docker_forgets_runtimes_whose_programs_are_gone(service: Any) -> None:
+    one = service("docker")
+    one.world.simulated = False
+    (one.world.root / "var/lib/simgpu/state").unlink()
+    for program in RUNTIMES.values():
+        one.world.write(f"usr/bin/{program}", "")
+    await one.configure()
+    assert (one.runtime.config.default, one.runtime.config.handlers.keys()) == ("nvidia", {"runc", *RUNTIMES})
+    (one.world.root / "usr/bin/nvidia-container-runtime").unlink()
+    await one.configure()
+    assert (one.runtime.config.default, "nvidia" in one.runtime.config.handlers) == ("runc", False)
+    assert "nvidia-cdi" in one.runtime.config.handlers
+    for program in [*RUNTIMES.values()][1:]:
+        (one.world.root / f"usr/bin/{program}").unlink()
+    await one.configure()
+    assert one.runtime.config.handlers.keys() == {"runc"}
+    await unconfigure(one.world.host, sleep=one.sleep)
+    assert one.world.host.read_text(DOCKER.config) == "{}"
+
+
+async def test_a_death_while_docker_forgets_loses_nothing(service: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = service("docker")
+    await one.configure()
+    edited = one.world.host.read_text(DOCKER.config).replace("{", '{"debug": true, ', 1)
+    one.world.write(DOCKER.config, edited)
+
+    def die() -> None:
+        raise KeyboardInterrupt
+
+    hang_up = one.hang_up
+    monkeypatch.setattr(one, "hang_up", die)
+    with pytest.raises(KeyboardInterrupt):
+        await unconfigure(one.world.host, sleep=one.sleep)
+    assert '"runtimes": {}' in one.world.host.read_text(DOCKER.config)
+    monkeypatch.setattr(one, "hang_up", hang_up)
+    await unconfigure(one.world.host, sleep=one.sleep)
+    assert json.loads(one.world.host.read_text(DOCKER.config)) == {"debug": True}
+    assert one.runtime.config.handlers.keys() == {"runc"}
+
+
+async def test_docker_that_refuses_to_forget_says_how(service: Any, caplog: pytest.LogCaptureFixture) -> None:
+    one = service("docker")
+    await one.configure()
+    one.refuses = lambda: b'"runtimes": {}' in (one.world.host.read(DOCKER.config) or b"")
+    await unconfigure(one.world.host, sleep=one.sleep)
+    assert one.world.host.read_text(DOCKER.config) == "{}"
+    assert "until `systemctl restart docker`" in caplog.text
+    assert one.clock < 10
 
 
 async def test_a_runtime_that_never_comes_back_is_told_so(service: Any) -> None:

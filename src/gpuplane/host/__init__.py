@@ -14,6 +14,7 @@ from gpuplane.host.changes import (
     note,
     observe,
     observe_file,
+    pass_through,
     put_back,
     revert,
 )
@@ -49,6 +50,7 @@ __all__ = [
     "note",
     "observe",
     "observe_file",
+    "pass_through",
     "put_back",
     "read_driver_ready",
     "read_os_release",

@@ -247,6 +247,22 @@ def go_back(
     return tuple(changed)
 
 
+def pass_through(host: Host, component: str, path: str, data: bytes, before: Before) -> None:
+    """Make a recorded path `data` for a while, on its way to `before`; it counts as ours from before it is there."""
+    state = load_state(host, component)
+    if state is None or state.record(path) is None:
+        return
+    after = _fingerprint(data)
+    records = tuple(
+        msgspec.structs.replace(record, before=before, after=tuple(dict.fromkeys((*record.after, after))))
+        if record.path == path
+        else record
+        for record in state.records
+    )
+    _save(host, component, msgspec.structs.replace(state, records=records))
+    host.write_atomic(path, data)
+
+
 def forget(host: Host, component: str) -> None:
     """Delete the record; what it is about has to be back by then."""
     path = state_path(component)

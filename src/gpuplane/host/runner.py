@@ -25,11 +25,15 @@ _PROGRAM_DIRS = ("usr/local/sbin", "usr/local/bin", "usr/sbin", "usr/bin", "sbin
 
 
 class Command(msgspec.Struct, frozen=True):
-    """What to run, and in which root (None: in the caller's own). `timeout` is in seconds."""
+    """What to run, and in which root (None: in the caller's own). `timeout` is in seconds, `env` what is added to ours,
+    `stdin` what it reads.
+    """
 
     argv: tuple[str, ...]
     root: Path | None = None
     timeout: float = 300.0
+    env: dict[str, str] = {}
+    stdin: str = ""
 
     def __str__(self) -> str:
         return shlex.join(self.argv)
@@ -86,16 +90,16 @@ class SystemRunner:
         try:
             process = await asyncio.create_subprocess_exec(
                 *argv,
-                stdin=asyncio.subprocess.DEVNULL,
+                stdin=asyncio.subprocess.PIPE if command.stdin else asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
-                env={**os.environ, "LC_ALL": "C", **extra},
+                env={**os.environ, "LC_ALL": "C", **extra, **command.env},
             )
         except (FileNotFoundError, PermissionError, NotADirectoryError) as error:
             return Completed(command, NOT_FOUND, stderr=f"{argv[0]}: {error.strerror}")
         try:
             async with asyncio.timeout(command.timeout):
-                out, err = await process.communicate()
+                out, err = await process.communicate(command.stdin.encode() or None)
         except TimeoutError:
             return Completed(command, -9, stderr=f"no end after {command.timeout:g} s; killed")
         finally:

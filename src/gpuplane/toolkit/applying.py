@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from gpuplane import names
+from gpuplane.errors import InvalidInput
 from gpuplane.host import (
     Before,
     Host,
@@ -34,14 +35,16 @@ from gpuplane.host import (
     mark_ready,
     note,
     observe_file,
+    pass_through,
     put_back,
     unmark_ready,
 )
-from gpuplane.toolkit.facts import ToolkitError
+from gpuplane.toolkit import docker, health
+from gpuplane.toolkit.facts import ToolkitError, decoded
 from gpuplane.toolkit.observing import COMPONENT, place_of
-from gpuplane.toolkit.places import Place
+from gpuplane.toolkit.places import Place, RuntimeName
 from gpuplane.toolkit.planning import Plan, strip_record
-from gpuplane.toolkit.restart import Sleep, revive, tell
+from gpuplane.toolkit.restart import Sleep, forgets, revive, tell
 
 log = logging.getLogger("gpuplane.toolkit")
 
@@ -78,6 +81,8 @@ async def apply(host: Host, plan: Plan, *, restart: bool = True, sleep: Sleep = 
         due = _due(host, plan) or notes.get("restart") == _PENDING
         place = msgspec.json.encode(plan.place).decode()
         version = ".".join(map(str, plan.version))
+        if due and restart and state is not None:
+            await _let_go(host, plan.place, state, plan, sleep)
         changed = _write(host, plan, {"place": place, "version": version, "restart": _PENDING if due else ""}, state)
         if due:
             if restart:
@@ -106,11 +111,32 @@ async def _unconfigure(host: Host, state: State, restart: bool, sleep: Sleep) ->
     touched = concern_the_runtime(record.path for record in state.records)
     if touched and not state.notes.get("refused"):
         note(host, COMPONENT, {"restart": _PENDING})
+    if restart and touched and place is not None and not state.notes.get("refused"):
+        await _let_go(host, place, state, None, sleep)
     changed = go_back(host, COMPONENT, _stripper(place))
     if restart and touched and place is not None and not state.notes.get("refused"):
         await tell(host, place, sleep)
     forget(host, COMPONENT)
     return changed
+
+
+async def _let_go(host: Host, place: Place, state: State, plan: Plan | None, sleep: Sleep) -> None:
+    """Have a running docker forget the runtimes that its file is not going to name any more (see docker.py)."""
+    record = state.record(place.config)
+    if place.runtime is not RuntimeName.DOCKER or record is None:
+        return
+    now, where = observe_file(host, place.config), f"/{place.config}"
+    base = base_of(now, record, functools.partial(_stripper(place), record))
+    planned = next((file.data for file in plan.files if file.path == place.config), None) if plan is not None else None
+    try:
+        then = decoded(base.data if planned is None else planned, where)
+        text = docker.between(decoded(now.data, where), then, where)
+        (had, _), (has, default) = (docker.runtimes(each, where) for each in (decoded(now.data, where), text))
+    except InvalidInput:
+        return  # nobody can tell what docker knows from it
+    if text != then and await health.info(host, place) is not None:
+        pass_through(host, COMPONENT, place.config, text.encode(), base)
+        await forgets(host, place, had - has, default, sleep)
 
 
 def configured(host: Host) -> Place | None:

@@ -1,4 +1,8 @@
-"""docker: `runtimes`, `default-runtime` and `features.cdi` in daemon.json; everything else, and its layout, is kept."""
+"""docker: `runtimes`, `default-runtime` and `features.cdi` in daemon.json; everything else, and its layout, is kept.
+
+NB: a docker that is told to read its file again takes from it what is there, and keeps what it was told of the rest. So
+it forgets a runtime, or a default, only by reading something else in its place (`between`).
+"""
 
 from __future__ import annotations
 
@@ -14,6 +18,7 @@ _CDI = ("features", "cdi")
 _CDI_DIRS = ("cdi-spec-dirs",)
 _OUR_DIR = f"/{names.CDI_DIR}"
 _CDI_IS_ON = (28, 2)
+STOCK = "runc"  # the runtime that docker has by itself
 _TYPES: dict[tuple[str, ...], tuple[type, str]] = {
     ("runtimes",): (dict, "an object"),
     ("features",): (dict, "an object"),
@@ -79,6 +84,27 @@ def strip(text: str, before: str, programs: Mapping[str, str], where: str) -> st
         if _get(edit.parse(text, where), (key,)) == {} and key not in base:
             text = edit.remove(text, (key,), where)
     return text
+
+
+def between(now: str, then: str, where: str) -> str:
+    """What a running docker has to read on the way from `now` to `then`: `then`, and what docker is without the rest.
+
+    Raises:
+        InvalidInput: one of them does not parse, or an object is none.
+    """
+    had, has = edit.parse(now, where), edit.parse(then, where)
+    if "runtimes" in had and "runtimes" not in has:
+        then = edit.set_value(then, ("runtimes",), {}, where)
+    if _DEFAULT[0] in had and _DEFAULT[0] not in has:
+        then = edit.set_value(then, _DEFAULT, STOCK, where)
+    return then
+
+
+def runtimes(text: str, where: str) -> tuple[frozenset[str], str]:
+    """The runtimes that a docker with this file knows, and the default one. Raises InvalidInput: it does not parse."""
+    data = edit.parse(text, where)
+    named = data.get("runtimes")
+    return frozenset((STOCK, *(named if isinstance(named, dict) else ()))), str(data.get(*_DEFAULT, STOCK))
 
 
 def _is_ours(data: Any, name: str, program: str) -> bool:

@@ -39,10 +39,11 @@ _SILENCE = 2.0  # seconds
 _LARGEST = 1 << 20  # bytes of a frame that is still taken for one
 
 
-class _Info(msgspec.Struct, frozen=True):
-    """The part of docker's `/info` that is read."""
+class Info(msgspec.Struct, frozen=True):
+    """The part of docker's `/info` that is read: the runtimes that it knows, by name, and the one without a name."""
 
     runtimes: dict[str, msgspec.Raw] = msgspec.field(name="Runtimes")
+    default: str = msgspec.field(name="DefaultRuntime", default="")
 
 
 def question(place: Place) -> str:
@@ -64,16 +65,16 @@ async def release(host: Host, place: Place) -> str:
     return _third_field(await _ask(host, place, _version) or b"").lstrip("v")
 
 
-async def runtimes(host: Host, place: Place) -> frozenset[str] | None:
-    """The names of the runtimes that docker knows; None when it does not say."""
+async def info(host: Host, place: Place) -> Info | None:
+    """What docker says of its runtimes; None when it does not."""
 
-    async def info(reader: StreamReader, writer: StreamWriter) -> bytes | None:
+    async def ask(reader: StreamReader, writer: StreamWriter) -> bytes | None:
         writer.write(_INFO_REQUEST)  # HTTP/1.0: the answer is one piece, and ends with the connection
         return await reader.read() if await _head(reader) is not None else None
 
-    answer = await _ask(host, place, info)
+    answer = await _ask(host, place, ask)
     try:
-        return frozenset(msgspec.json.decode(answer or b"", type=_Info).runtimes)
+        return msgspec.json.decode(answer or b"", type=Info)
     except msgspec.DecodeError:
         return None
 

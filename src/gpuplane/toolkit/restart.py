@@ -64,6 +64,27 @@ async def tell(host: Host, place: Place, sleep: Sleep = asyncio.sleep, wanted: f
     return True
 
 
+async def forgets(host: Host, place: Place, gone: frozenset[str], default: str, sleep: Sleep = asyncio.sleep) -> None:
+    """Have docker read a file without the runtimes `gone`, and wait until it knows none of them and has this default.
+
+    Raises:
+        ToolkitError: as `tell`.
+    """
+    await tell(host, place, sleep)
+    waited, step = 0.0, _FIRST_STEP
+    while (known := await health.info(host, place)) is not None:
+        if known.default == default and not gone & known.runtimes.keys():
+            return
+        if waited >= _READING:
+            log.warning(
+                "docker keeps the runtimes %s until `systemctl restart %s`", ", ".join(sorted(gone)), place.units[0]
+            )
+            return
+        await sleep(step)
+        waited += step
+        step = min(2 * step, _STEP)
+
+
 async def revive(host: Host, place: Place, sleep: Sleep = asyncio.sleep) -> bool:
     """Bring a runtime back whose configuration is the old one again; whether it answers.
 
@@ -124,11 +145,11 @@ async def _comes_back(host: Host, place: Place, pid: int, served: bool, sleep: S
 
 async def _takes(host: Host, place: Place, wanted: frozenset[str], sleep: Sleep) -> None:
     waited, step = 0.0, _FIRST_STEP
-    while (known := await health.runtimes(host, place)) is not None and not wanted <= known:
+    while (known := await health.info(host, place)) is not None and not wanted <= known.runtimes.keys():
         if waited >= _READING:
             raise ToolkitError(
                 "ConfigurationRefused",
-                f"docker does not take its configuration: it knows no runtime {min(wanted - known)}",
+                f"docker does not take its configuration: it knows no runtime {min(wanted - known.runtimes.keys())}",
                 where=host.shown(place.config),
                 cure=f"see `journalctl -u {place.units[0]}` on the node; a setting may also stand on its command line",
             )

@@ -7,6 +7,7 @@ cri-o merges its drop-ins in order. A file that cannot be parsed keeps the runti
 
 from __future__ import annotations
 
+import functools
 import json
 import posixpath
 import tomllib
@@ -20,6 +21,7 @@ from gpuplane.errors import Terminal
 from gpuplane.simulator.kubelet.volumes import inside_root
 
 CDI_DIRS: Final = ("/etc/cdi", "/var/run/cdi")
+NRI_SOCKET: Final = "/var/run/nri/nri.sock"
 _CRI_PLUGIN: Final = {1: "cri", 2: "io.containerd.grpc.v1.cri", 3: "io.containerd.cri.v1.runtime",
                       4: "io.containerd.cri.v1.runtime"}  # fmt: skip
 _SINCE: Final = {3: (2, 0), 4: (2, 3)}  # which release came with a version of the configuration
@@ -39,15 +41,22 @@ class RuntimeConfig(msgspec.Struct, frozen=True, kw_only=True):
     handlers: dict[str, Handler]
     default: str
     cdi: bool
+    nri: str = ""  # where plugins connect; "" where there is no NRI
     cdi_dirs: tuple[str, ...] = CDI_DIRS
 
 
-def read_config(root: Path, runtime: str, version: str) -> RuntimeConfig:
-    """The configuration that `runtime` ("containerd", "docker", "cri-o") of `version` finds in `root`. Raises
-    RuntimeDown."""
+def read_config(root: Path, runtime: str, version: str, running: RuntimeConfig | None = None) -> RuntimeConfig:
+    """The configuration that `runtime` ("containerd", "docker", "cri-o") of `version` finds in `root`.
+
+    Args:
+        running: what docker goes by already, which keeps it where the file does not say another thing.
+
+    Raises:
+        RuntimeDown: it cannot be used.
+    """
     readers: dict[str, Callable[[Path, tuple[int, ...]], RuntimeConfig]] = {
         "containerd": _containerd,
-        "docker": _docker,
+        "docker": functools.partial(_docker, running=running),
         "cri-o": _crio,
     }
     numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
@@ -106,8 +115,15 @@ def _containerd(root: Path, version: tuple[int, ...]) -> RuntimeConfig:
     # CDI came with 1.7, off; from 2.0 on it is on. Before, the keys are unknown and mean nothing.
     cdi = version >= (1, 7) and bool(cri.get("enable_cdi", version >= (2, 0)))
     dirs = tuple(str(path) for path in cri.get("cdi_spec_dirs", CDI_DIRS))
+    nri = _table(config, "plugins", "io.containerd.nri.v1.nri")
+    # NRI came with 1.7, off, and is on from 2.0.
+    offers = version >= (1, 7) and not nri.get("disable", version < (2, 0))
     return RuntimeConfig(
-        handlers=handlers, default=str(section.get("default_runtime_name", "runc")), cdi=cdi, cdi_dirs=dirs
+        handlers=handlers,
+        default=str(section.get("default_runtime_name", "runc")),
+        cdi=cdi,
+        cdi_dirs=dirs,
+        nri=str(nri.get("socket_path", NRI_SOCKET)) if offers else "",
     )
 
 
@@ -133,7 +149,7 @@ def _glob(root: Path, pattern: str) -> list[str]:
     return [f"{directory}/{path.name}" for path in sorted(place.glob(last))] if place.is_dir() else []
 
 
-def _docker(root: Path, version: tuple[int, ...]) -> RuntimeConfig:
+def _docker(root: Path, version: tuple[int, ...], *, running: RuntimeConfig | None) -> RuntimeConfig:
     path = "/etc/docker/daemon.json"
     try:
         text = inside_root(root, path).read_text(encoding="utf-8")
@@ -145,9 +161,12 @@ def _docker(root: Path, version: tuple[int, ...]) -> RuntimeConfig:
     if not isinstance(config, dict):
         raise RuntimeDown(f"unable to configure the Docker daemon with file {path}: no object", where=path)
     handlers = {"runc": Handler()}
-    for name, table in _table(config, "runtimes").items():
-        handlers[name] = Handler(str(table.get("path", "runc")))
-    default = str(config.get("default-runtime", "runc"))
+    if "runtimes" in config or running is None:
+        for name, table in _table(config, "runtimes").items():
+            handlers[name] = Handler(str(table.get("path", "runc")))
+    else:
+        handlers.update(running.handlers)
+    default = str(config.get("default-runtime", "runc" if running is None else running.default))
     if default not in handlers:
         raise RuntimeDown(f"specified default runtime '{default}' does not exist", where=path)
     cdi = version >= (25, 0) and bool(_table(config, "features").get("cdi", version >= (28, 2)))

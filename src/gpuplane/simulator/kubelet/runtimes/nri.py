@@ -40,9 +40,20 @@ class Refused(Terminal):
 
 
 class Nri:
-    """The plugins of one runtime; its socket can be opened and closed any number of times, in an event loop."""
+    """The plugins of one runtime; its socket can be opened and closed any number of times, in an event loop.
 
-    def __init__(self, path: Path, name: str, version: str, request_seconds: float = REQUEST_SECONDS) -> None:
+    Args:
+        before: of the runtime before it was started anew, whose containers it has.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        name: str,
+        version: str,
+        before: Nri | None = None,
+        request_seconds: float = REQUEST_SECONDS,
+    ) -> None:
         self.path = path
         self._name = name
         self._version = version
@@ -50,7 +61,9 @@ class Nri:
         self._server: socket.socket | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._plugins: dict[str, Connection] = {}
-        self._known: dict[str, tuple[pb.PodSandbox, pb.Container]] = {}
+        self._known: dict[tuple[str, str], tuple[pb.PodSandbox, pb.Container]] = {}
+        if before is not None:
+            self._known = before._known
         self._turn = asyncio.Lock()
         self.plugged = asyncio.Event()  # set while there is a plugin
 
@@ -84,7 +97,7 @@ class Nri:
 
     def forget(self, pod_uid: str) -> None:
         """The containers of a pod are removed."""
-        self._known = {id_: known for id_, known in self._known.items() if known[0].uid != pod_uid}
+        self._known = {key: known for key, known in self._known.items() if key[0] != pod_uid}
 
     async def create(self, pod: pb.PodSandbox, container: pb.Container) -> pb.ContainerAdjustment:
         """What all plugins together make of a container. Raises Refused."""
@@ -102,7 +115,7 @@ class Nri:
                     self._drop(name, connection)
                 except DecodeError as error:
                     raise Refused(f"failed to get NRI adjustment for container: {error}") from error
-            self._known[container.id] = (pod, container)
+            self._known[pod.uid, container.name] = (pod, _created(container, adjustment))
         return adjustment
 
     # -- plugins ---------------------------------------------------------------------------------------------------
@@ -192,3 +205,15 @@ class Nri:
             )
             if pb.SynchronizeResponse.FromString(answer).more != more:
                 raise Terminal("plugin does not handle split sync requests")
+
+
+def _created(container: pb.Container, adjustment: pb.ContainerAdjustment) -> pb.Container:
+    """The container as it is told of from now on."""
+    created = pb.Container()
+    created.CopyFrom(container)
+    created.state = pb.CONTAINER_RUNNING
+    set_now = {one.key for one in adjustment.env}
+    env = [entry for entry in container.env if entry.partition("=")[0] not in set_now]
+    del created.env[:]
+    created.env.extend([*env, *(f"{one.key}={one.value}" for one in adjustment.env)])
+    return created

@@ -3,7 +3,7 @@
 Invariants: its configuration is read when it starts and when it is told to (SIGHUP, systemctl); running containers
 are left alone by both. With a configuration that it cannot read it is down: nothing new starts, nobody listens on its
 socket, the service manager starts it again and again, and the node says so. docker alone goes on as it was when it is
-told to read a bad configuration.
+told to read a bad configuration, and keeps what a good one does not mention.
 """
 
 from __future__ import annotations
@@ -16,12 +16,14 @@ from typing import Final
 
 import msgspec
 
+from gpuplane.api.protocol import nri_pb2 as pb
 from gpuplane.errors import Terminal
 from gpuplane.simulator.kubelet.containers import ContainerSpec, Mount
 from gpuplane.simulator.kubelet.devices.ledger import Given
 from gpuplane.simulator.kubelet.runtimes import cdi
 from gpuplane.simulator.kubelet.runtimes.config import RuntimeConfig, RuntimeDown, read_config
 from gpuplane.simulator.kubelet.runtimes.endpoint import Endpoint
+from gpuplane.simulator.kubelet.runtimes.nri import Nri, Refused
 from gpuplane.simulator.kubelet.volumes import inside_root
 
 log = logging.getLogger("gpuplane.kubelet")
@@ -51,6 +53,7 @@ class Runtime:
         self.config: RuntimeConfig | None = None
         self.endpoint = Endpoint(inside_root(root, SOCKETS[kind]), kind, version, self._info)
         self.restarted: Callable[[], None] = lambda: None  # called after each start that nobody asked for
+        self.nri: Nri | None = None  # while it runs, where it is configured
         self._again: asyncio.TimerHandle | None = None
         self._served = False
         self.reload()
@@ -64,6 +67,7 @@ class Runtime:
         """The machine is switched off."""
         self._served = False
         self.endpoint.close()
+        self._close_nri()
         if self._again is not None:
             self._again.cancel()
 
@@ -76,13 +80,15 @@ class Runtime:
         """Read the configuration again: docker as it is, the others as after a restart."""
         if self._served and self.kind != "docker":
             self.endpoint.close()
+            self._close_nri()
         try:
-            self.config = read_config(self.root, self.kind, self.version)
+            self.config = read_config(self.root, self.kind, self.version, self.config)
             self.down = ""
             log.info("%s reads its configuration: default runtime %s, CDI %s", self.kind, self.config.default,
                      "on" if self.config.cdi else "off")  # fmt: skip
             if self._served:
                 self.endpoint.open()
+                self._open_nri(self.config)
         except RuntimeDown as error:
             if self.kind == "docker" and self.config is not None:
                 log.error("docker goes on as it was: %s", error)
@@ -95,6 +101,16 @@ class Runtime:
                 self._again = asyncio.get_running_loop().call_later(_RESTART_SECONDS, self._restart)
             log.error("%s does not start: %s", self.kind, error)
 
+    def _open_nri(self, config: RuntimeConfig) -> None:
+        if config.nri:
+            known = self.nri
+            self.nri = Nri(inside_root(self.root, config.nri), self.kind, self.version, known)
+            self.nri.open()
+
+    def _close_nri(self) -> None:
+        if self.nri is not None:
+            self.nri.close()
+
     def _restart(self) -> None:
         """What the service manager does with a service that ended."""
         if self.down:
@@ -106,8 +122,29 @@ class Runtime:
         known = {name: {"path": handler.binary} for name, handler in config.handlers.items()}
         return {"Runtimes": known, "DefaultRuntime": config.default}
 
-    def create(self, spec: ContainerSpec, given: Given, handler: str = "") -> ContainerSpec:
-        """`spec` with what devices, CDI and the runtime `handler` (of a RuntimeClass) add. Raises CreateFailed."""
+    async def adjust(self, pod: pb.PodSandbox, container: pb.Container, given: Given) -> pb.ContainerAdjustment | None:
+        """What NRI plugins add to a container; they are told of it with what the kubelet was given. Raises
+        CreateFailed."""
+        if self.nri is None:
+            return None
+        env = [entry for entry in container.env if entry.partition("=")[0] not in given.envs]
+        del container.env[:]
+        container.env.extend([*env, *(f"{key}={value}" for key, value in given.envs.items())])
+        container.annotations.update(given.annotations)
+        try:
+            return await self.nri.create(pod, container)
+        except Refused as error:
+            raise CreateFailed(error.what) from error
+
+    def create(
+        self,
+        spec: ContainerSpec,
+        given: Given,
+        handler: str = "",
+        adjustment: pb.ContainerAdjustment | None = None,
+    ) -> ContainerSpec:
+        """`spec` with what devices, CDI, NRI plugins and the runtime `handler` (of a RuntimeClass) add. Raises
+        CreateFailed."""
         config = self.config
         if config is None:
             raise CreateFailed(f"container runtime is down: {self.down}")
@@ -124,6 +161,10 @@ class Runtime:
         devices = [*spec.devices, *(Mount(self._real(d.host_path), d.container_path) for d in given.devices)]
         spec = msgspec.structs.replace(spec, env=env, mounts=tuple(mounts), devices=tuple(devices))
         names = [*given.cdi, *cdi.annotated_names(given.annotations)] if config.cdi else []
+        if adjustment is not None:
+            spec = self._adjusted(spec, adjustment)
+            env = spec.env
+            names += [device.name for device in adjustment.CDI_devices]
         if Path(chosen.binary).name.startswith("nvidia-container-runtime"):
             names += visible_names(env.get(_VISIBLE, ""))
         if not names:
@@ -132,6 +173,19 @@ class Runtime:
             return self._inject(spec, cdi.resolve(names, cdi.read_specs(self.root, config.cdi_dirs)))
         except cdi.CDIFailed as error:
             raise CreateFailed(error.what) from error
+
+    def removed(self, pod_uid: str) -> None:
+        """A pod's containers are gone."""
+        if self.nri is not None:
+            self.nri.forget(pod_uid)
+
+    def _adjusted(self, spec: ContainerSpec, adjustment: pb.ContainerAdjustment) -> ContainerSpec:
+        """With variables and mounts of plugins, which replace what there is; devices are files here, and mounted."""
+        env = spec.env | {one.key: one.value for one in adjustment.env}
+        mounts = {mount.target: mount for mount in spec.mounts}
+        for one in adjustment.mounts:
+            mounts[one.destination] = Mount(self._real(one.source), one.destination, "ro" in one.options)
+        return msgspec.structs.replace(spec, env=env, mounts=tuple(mounts.values()))
 
     def _real(self, path: str) -> str:
         place = inside_root(self.root, path)
