@@ -10,6 +10,7 @@ import asyncio
 import os
 import shutil
 import stat
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -29,14 +30,18 @@ ALSO = (
 
 
 class System(msgspec.Struct, frozen=True):
-    """A distribution: its os-release, kernels (the second is a newer one), programs, and where its libraries are."""
+    """A distribution: its os-release, kernels (the second is a newer one), programs, and where its libraries are.
+
+    `hooks` has the programs that a new kernel calls, `boots` is the link that names the kernel of the next boot.
+    """
 
     os_release: str
     kernels: tuple[str, str]
     programs: tuple[str, ...]
     libraries: str
     headers: str
-    hooks: str
+    hooks: str = ""
+    boots: str = ""
 
 
 SYSTEMS = {
@@ -47,6 +52,7 @@ SYSTEMS = {
         "usr/lib/x86_64-linux-gnu",
         "linux-headers-*",
         "etc/kernel/postinst.d",
+        "boot/vmlinuz",
     ),
     "debian": System(
         'ID=debian\nVERSION_ID="12"\n',
@@ -55,6 +61,7 @@ SYSTEMS = {
         "usr/lib/x86_64-linux-gnu",
         "linux-headers-*",
         "etc/kernel/postinst.d",
+        "vmlinuz",
     ),
     "rocky": System(
         'ID="rocky"\nID_LIKE="rhel centos fedora"\nVERSION_ID="9.4"\n',
@@ -70,10 +77,10 @@ SYSTEMS = {
         ("zypper",),
         "usr/lib64",
         "kernel-default-devel",
-        "etc/kernel/install.d",
+        boots="boot/vmlinuz",
     ),
 }
-VERSION, NEWER = "570.133.20", "580.65.06"
+VERSION, NEWER, PACKAGED = "570.133.20", "580.65.06", "570.158.01"
 WANTED = Wanted(version=VERSION, base_url="https://mirror.example/tesla")
 
 
@@ -95,7 +102,8 @@ class Machine:
             (self.root / path).mkdir(parents=True, exist_ok=True)
         for path in ("trouble", "kill"):
             (self.state / path).mkdir(parents=True)
-        (self.root / self.system.hooks).mkdir(parents=True)
+        if self.system.hooks:
+            (self.root / self.system.hooks).mkdir(parents=True)
         self.write("etc/os-release", self.system.os_release)
         self.write("etc/shadow", "root:*:1::::::\n")
         (self.root / "etc/shadow").chmod(0o600)
@@ -109,11 +117,16 @@ class Machine:
             (self.root / path).mkdir(parents=True)
         for tool in (*COMMON, *self.system.programs):
             shutil.copy(TOOLS / tool, self.root / "usr/bin" / tool)
+        if "zypper" in self.system.programs:
+            (self.root / "usr/lib/module-init-tools").mkdir(parents=True)
+            shutil.copy(TOOLS / "weak-modules2", self.root / "usr/lib/module-init-tools")
         for tool in FILES:
             shutil.copy(TOOLS / "files", self.root / "usr/bin" / tool)
         self.write("sys/module/firmware_class/parameters/path", "\n")
         self.stock(*ALSO, self.system.headers)
-        (self.state / "versions").write_text(f"{VERSION}\n{NEWER}\npackaged 570.158.01\n")
+        (self.state / "versions").write_text(f"{VERSION}\n{NEWER}\npackaged {PACKAGED}\n")
+        (self.state / "kernels").write_text("".join(f"{kernel}\n" for kernel in self.system.kernels))
+        self.boots_next(self.system.kernels[0])
         self.boot(self.system.kernels[0])
 
     def pci(self, address: str, kind: str, device: str) -> None:
@@ -138,6 +151,24 @@ class Machine:
         self.write("sys/module/firmware_class/parameters/path", "\n")
         for name in ("modules", "holders"):
             (self.state / name).write_text("")
+
+    def boots_next(self, kernel: str) -> None:
+        """Set the link that the next boot follows."""
+        if self.system.boots:
+            link = self.root / self.system.boots
+            link.parent.mkdir(exist_ok=True)
+            link.unlink(missing_ok=True)
+            link.symlink_to(f"{'' if link.parent.name == 'boot' else 'boot/'}vmlinuz-{kernel}")
+
+    def install_kernel(self, kernel: str) -> None:
+        """What a kernel's package does when all of it is there: link it, and call the hooks."""
+        self.boots_next(kernel)
+        for hook in sorted((self.root / self.system.hooks).iterdir()) if self.system.hooks else ():
+            # The host's root is not ours.
+            script = hook.read_text().replace("/run/", f"{self.root}/run/")
+            arguments = [kernel] if "postinst" in self.system.hooks else ["add", kernel, "/boot/entry", "/boot/image"]
+            assert os.access(hook, os.X_OK)
+            subprocess.run(["/bin/sh", "-c", script, hook.name, *arguments], check=True)
 
     def _sync(self) -> None:
         merged = self.root / names.DRIVER_ROOT
@@ -203,7 +234,12 @@ class Machine:
             stderr=asyncio.subprocess.PIPE,
             env={**os.environ, **{name: str(value) for name, value in settings.items()}},
         )
-        out, err = await process.communicate()
+        try:
+            out, err = await process.communicate()
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await asyncio.shield(process.communicate())
         assert process.returncode is not None, "communicate() returns after the end"
         return Completed(command, process.returncode, out.decode(), err.decode())
 

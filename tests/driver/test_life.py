@@ -9,83 +9,118 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from tests.driver.machine import ALSO, NEWER, SYSTEMS, VERSION, WANTED, Machine, tree
+from tests.driver.machine import ALSO, NEWER, PACKAGED, SYSTEMS, VERSION, WANTED, Machine, tree
 
 from gpuplane import names
-from gpuplane.driver import Action, DriverError, install
+from gpuplane.driver import Action, DriverError, Wanted, install
 from gpuplane.driver.installer import LOCK, prepare, uninstall
 from gpuplane.host import Command
 
-FAMILIES = list(SYSTEMS)
-UPGRADED = msgspec.structs.replace(WANTED, version=NEWER)
+BOOT = {"mkdir", "mount", "sh", "modprobe", "nvidia-persistenced"}  # the programs that a boot needs
+H100, V100 = "0x2330", "0x1db5"
 
 
-@pytest.mark.parametrize("system", FAMILIES)
-async def test_the_whole_life(tmp_path: Path, system: str) -> None:
-    machine = Machine(tmp_path, system)
+class Way(msgspec.Struct, frozen=True):
+    """One way to a driver: `packages` is what of it comes precompiled, "" where all is compiled; `again` is the version
+    and kind that is wanted later."""
+
+    system: str
+    loaded: str
+    packages: str = ""
+    kind: str = "auto"
+    device: str = H100
+    again: str = f"{NEWER} open"
+
+    @property
+    def wanted(self) -> Wanted:
+        version = "570" if self.packages else VERSION
+        return msgspec.structs.replace(WANTED, version=version, kind=self.kind, precompiled=bool(self.packages))
+
+    @property
+    def other(self) -> Wanted:
+        version, kind = self.again.split()
+        return msgspec.structs.replace(WANTED, version=version, kind=kind)
+
+
+OPEN, PROPRIETARY = f"{VERSION} open", f"{VERSION} proprietary"
+WAYS = [
+    *(Way(system, OPEN) for system in SYSTEMS),
+    *(Way(system, PROPRIETARY, kind="proprietary", again=OPEN) for system in SYSTEMS),
+    Way("ubuntu", PROPRIETARY, device=V100, again=f"{NEWER} proprietary"),
+    Way("ubuntu", f"{PACKAGED} open", "linux-modules-nvidia-570-server-open-5.15.0-97-generic"),
+    Way("ubuntu", f"{PACKAGED} proprietary", "linux-objects-nvidia-570-server-5.15.0-97-generic", "proprietary"),
+    Way("rocky", f"{PACKAGED} proprietary", "kmod-nvidia-570*-5.14.0-427.13.1"),
+    Way("sles", f"{PACKAGED} open", "nvidia-open-driver-G06-signed-kmp-default"),
+]
+
+
+def way_name(way: Way) -> str:
+    how = "precompiled" if way.packages else "compiled"
+    return "-".join((way.system, how, way.loaded.split()[1], *(("older",) if way.device == V100 else ())))
+
+
+@pytest.mark.parametrize("way", WAYS, ids=way_name)
+async def test_the_whole_life(tmp_path: Path, way: Way) -> None:
+    machine = Machine(tmp_path, way.system, device=way.device)
     old, new = machine.system.kernels
     bare = tree(machine.root)
 
-    facts, decision = await install(machine.host, wanted=WANTED)
+    machine.stock("*")
+    facts, decision = await install(machine.host, wanted=way.wanted)
     assert decision.action is Action.DONE
-    assert (facts.module, machine.loaded) == (VERSION, f"{VERSION} open")
+    assert (facts.module, machine.loaded) == (way.loaded.split()[0], way.loaded)
     libraries = machine.driver_root / machine.system.libraries
-    assert (libraries / "libnvidia-ml.so.1").read_text() == f"nvml {VERSION}\n"
+    assert (libraries / "libnvidia-ml.so.1").read_text() == f"nvml {facts.module}\n"
     assert machine.host.read_text("sys/module/firmware_class/parameters/path") == "/run/nvidia/driver/lib/firmware"
+    compiler = {"make", "curl", "install"} & {command.split()[0] for command in machine.ran}
+    assert not compiler if way.packages else compiler
+    assert any(way.packages in command for command in machine.ran)
     # What the host has of its own did not change by a byte; all that is new is in the driver's layer.
-    after = tree(machine.root)
-    ours = ("var/lib/gpuplane", "run", "proc", "sys", machine.system.hooks)
-    assert {k: v for k, v in after.items() if not k.startswith(ours)} == {
+    ours = ("var/lib/gpuplane", "run", "proc", "sys", *filter(None, (machine.system.hooks,)))
+    assert {k: v for k, v in tree(machine.root).items() if not k.startswith(ours)} == {
         k: v for k, v in bare.items() if not k.startswith(ours)
     }
 
     # Nothing is done when it is as wanted.
     machine.ran.clear()
-    assert (await install(machine.host, wanted=WANTED))[1].action is Action.DONE
+    assert (await install(machine.host, wanted=way.wanted))[1].action is Action.DONE
     assert machine.ran == []
 
     # A boot needs neither network nor compiler.
     machine.boot(old)
     machine.stock()
-    assert (await install(machine.host, wanted=WANTED))[1].action is Action.DONE
-    assert machine.loaded == f"{VERSION} open"
-    assert {command.split()[0] for command in machine.ran} == {
-        "mkdir",
-        "mount",
-        "sh",
-        "modprobe",
-        "nvidia-persistenced",
-    }
+    assert (await install(machine.host, wanted=way.wanted))[1].action is Action.DONE
+    assert machine.loaded == way.loaded
+    assert {command.split()[0] for command in machine.ran} == BOOT
 
     # The next kernel is prepared while this one runs, and its first boot is such a boot.
     machine.stock("*")
-    hook = next((machine.root / machine.system.hooks).iterdir())
-    assert os.access(hook, os.X_OK)
-    if system in ("ubuntu", "debian"):
-        # Debian's packages name headers by kernel; the other families' fake mirrors serve the running one's.
-        assert await prepare(machine.host, new, wanted=WANTED)
-        assert not await prepare(machine.host, new, wanted=WANTED)
-        machine.stock()
+    assert await prepare(machine.host, new, wanted=way.wanted)
+    assert not await prepare(machine.host, new, wanted=way.wanted)
+    machine.stock()
+    machine.ran.clear()
     machine.boot(new)
-    await install(machine.host, wanted=WANTED)
-    assert machine.loaded == f"{VERSION} open"
+    await install(machine.host, wanted=way.wanted)
+    assert machine.loaded == way.loaded
+    assert {command.split()[0] for command in machine.ran} == BOOT
 
     # Another version: not while the GPUs are used, then whole.
     machine.stock("*")
     machine.hold(2)
     with pytest.raises(DriverError) as caught:
-        await install(machine.host, wanted=UPGRADED)
+        await install(machine.host, wanted=way.other)
     assert caught.value.reason == "ModuleInUse"
-    assert machine.loaded == f"{VERSION} open"
     with pytest.raises(DriverError) as caught:
         await uninstall(machine.host)
     assert caught.value.reason == "ModuleInUse"
+    assert machine.loaded == way.loaded
     machine.hold(0)
-    facts, _ = await install(machine.host, wanted=UPGRADED)
-    assert machine.loaded == f"{NEWER} open"
-    assert not list(libraries.glob(f"*{VERSION}"))
-    options = machine.driver_root / "etc/modprobe.d/nvidia.conf"
-    assert options.read_text() == "options nvidia NVreg_CoherentGPUMemoryMode=driver\n"
+    await install(machine.host, wanted=way.other)
+    assert machine.loaded == way.again
+    assert [path.name for path in libraries.glob("libcuda.so.5*")] == [f"libcuda.so.{way.other.version}"]
+    if way.other.version == NEWER:
+        options = machine.driver_root / "etc/modprobe.d/nvidia.conf"
+        assert options.read_text() == "options nvidia NVreg_CoherentGPUMemoryMode=driver\n"
 
     # And all of it is taken back, byte for byte.
     await uninstall(machine.host)
@@ -96,26 +131,17 @@ async def test_the_whole_life(tmp_path: Path, system: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("system", "packages", "loaded"),
-    [
-        ("ubuntu", "linux-modules-nvidia-570-server-open-5.15.0-97-generic", "570.158.01 open"),
-        ("rocky", "kmod-nvidia-570*-5.14.0-427.13.1", "570.158.01 proprietary"),
-        ("sles", "nvidia-open-driver-G06-signed-kmp-default", "570.158.01 open"),
-    ],
+    ("system", "kind"), [("debian", "auto"), ("debian", "proprietary"), ("rocky", "open"), ("sles", "proprietary")]
 )
-async def test_precompiled_packages_need_no_compiler(tmp_path: Path, system: str, packages: str, loaded: str) -> None:
+async def test_what_nobody_has_precompiled_is_refused_before_anything_is_done(
+    tmp_path: Path, system: str, kind: str
+) -> None:
     machine = Machine(tmp_path, system)
-    machine.stock("linux-*", "nvidia-*", "libnvidia-*", "kmod-nvidia-*")
     bare = tree(machine.root)
-    wanted = msgspec.structs.replace(WANTED, version="570", precompiled=True)
-    await install(machine.host, wanted=wanted)
-    assert machine.loaded == loaded
-    assert any(packages in command for command in machine.ran)
-    assert not {"make", "curl", "install"} & {command.split()[0] for command in machine.ran}
-    machine.ran.clear()
-    await install(machine.host, wanted=wanted)
+    with pytest.raises(DriverError) as caught:
+        await install(machine.host, wanted=msgspec.structs.replace(WANTED, version="570", precompiled=True, kind=kind))
+    assert (caught.value.reason, caught.value.cure) == ("NoPrecompiled", "spec.driver.usePrecompiled: false")
     assert machine.ran == []
-    await uninstall(machine.host)
     assert tree(machine.root) == bare
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import msgspec
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.driver.machine import NEWER, SYSTEMS, VERSION, WANTED, Machine, tree
 
+from gpuplane.cli.main import main
 from gpuplane.driver import Action, Wanted, install
 from gpuplane.driver.by_hand import plan
 from gpuplane.driver.failures import failure
@@ -58,6 +60,23 @@ def test_a_plan_that_cannot_succeed_says_why(tmp_path: Path) -> None:
     machine.write("proc/modules", "nouveau 1 0 - Live 0x0\n")
     assert plan(machine.host, WANTED).end.reason == "NouveauLoaded"
     assert plan(machine.host, msgspec.structs.replace(WANTED, version="latest")).end.reason == "VersionUnknown"
+
+
+def test_the_command_prints_each_command_and_does_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    machine = Machine(tmp_path, "ubuntu")
+    before = tree(machine.root)
+    command = ["driver", "plan", "--host-root", str(machine.root), "--driver-version"]
+    assert main([*command, VERSION]) == 0
+    said = capsys.readouterr().out
+    assert [line for line in said.splitlines() if not line.startswith(" ")] == [
+        *("mount", "install", "build", "load", "start"),
+    ]
+    assert "    chroot /run/nvidia/driver modprobe -a nvidia nvidia-uvm nvidia-modeset\n" in said
+    assert main([*command, "latest"]) == 1
+    assert "VersionUnknown" in capsys.readouterr().out
+    assert main([*command, VERSION, "-o", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["actions"][0]["action"] == "mount"
+    assert tree(machine.root) == before
 
 
 @pytest.mark.parametrize(

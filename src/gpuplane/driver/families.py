@@ -68,6 +68,7 @@ _TOOLS: Final = {
     Family.RHEL: ("gcc", "make", "elfutils-libelf-devel", "kmod", "cpio", "/usr/bin/curl", "ca-certificates"),
     Family.SUSE: ("gcc", "make", "libelf-devel", "kmod", "curl", "ca-certificates"),
 }
+_SUSE_LINKS: Final = "/usr/lib/module-init-tools/weak-modules2"
 REPOSITORIES: Final = {
     Family.UBUNTU: "etc/apt/sources.list.d",
     Family.DEBIAN: "etc/apt/sources.list.d",
@@ -170,7 +171,12 @@ def packaged_modules(driver: Released, kernel: str) -> tuple[Run, ...]:
         release = re.sub(r"\.el\d.*", "", kernel)
         return (Run(argv=(*_DNF_INSTALL, f"kmod-nvidia-{branch}*-{release}"), timeout=LONG),)
     flavour = kernel.rpartition("-")[2]
-    return (Run(argv=(*_ZYPPER_INSTALL, f"nvidia-open-driver-G06-signed-kmp-{flavour}"), timeout=LONG),)
+    # The package is made for one kernel and linked to those that it fits, which is done for the kernels of the day.
+    link = ("env", "INITRD_IN_POSTTRANS=1", _SUSE_LINKS, "--add-kernel-modules", kernel)
+    return (
+        Run(argv=(*_ZYPPER_INSTALL, f"nvidia-open-driver-G06-signed-kmp-{flavour}"), timeout=LONG),
+        Run(argv=link, timeout=LONG, lenient=True),
+    )
 
 
 def fabric_manager(driver: Released) -> tuple[Run, ...]:

@@ -3,6 +3,9 @@
 So its first boot is quick, and what is missing for it is known before. Distributions call every program in a directory
 of theirs after they have installed a kernel. The hook only writes down which; the operand sees that and does the work,
 and while no operand runs nothing happens.
+
+SUSE's kernels call nobody, and a kernel may have come before the hook. So the link that the next boot follows is read
+as well: SUSE, Debian and Ubuntu set it with each kernel.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ _POSTINST: Final = "etc/kernel/postinst.d"
 _INSTALL: Final = "etc/kernel/install.d"
 _HEAD: Final = "#!/bin/sh\n# Written by gpuplane: tells its driver operand of a new kernel.\n"
 _TELL: Final = f'mkdir -p /{names.NEW_KERNEL.rpartition("/")[0]} && printf "%s\\n" "$1" > /{names.NEW_KERNEL}\nexit 0\n'
+BOOT_LINKS: Final = ("boot/vmlinuz", "boot/Image", "vmlinuz")  # the second is that of arm64, the third Debian's
 POSTINST_HOOK: Final = f"{_POSTINST}/zz-gpuplane-driver"
 INSTALL_HOOK: Final = f"{_INSTALL}/95-gpuplane-driver.install"
 
@@ -33,5 +37,16 @@ def hook_files(host: Host) -> tuple[File, ...]:
 
 
 def new_kernel(host: Host) -> str:
-    """The release of the kernel that was installed last since the boot, "" for none."""
-    return host.read_text(names.NEW_KERNEL) or ""
+    """The release of the kernel that the next boot will likely take, "" where nothing tells.
+
+    The hook's word counts first, for it is of the last kernel that was installed since the boot.
+    """
+    told = host.read_text(names.NEW_KERNEL)
+    if told:
+        return told
+    for link in BOOT_LINKS:
+        _, dash, release = (host.readlink(link) or "").rpartition("/")[2].partition("-")
+        # One that is being installed has no list of its modules yet, one that was removed has none any more.
+        if dash and host.exists(f"lib/modules/{release}/modules.dep"):
+            return release
+    return ""

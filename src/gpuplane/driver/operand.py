@@ -18,7 +18,7 @@ from gpuplane import names
 from gpuplane.api.gpunode import GPU, Machine, Stage, StageName, StageState
 from gpuplane.driver.decide import Action, Facts
 from gpuplane.driver.failures import DriverError
-from gpuplane.driver.hook import new_kernel
+from gpuplane.driver.hook import BOOT_LINKS, new_kernel
 from gpuplane.driver.installer import install, prepare
 from gpuplane.driver.installer import uninstall as uninstall_from
 from gpuplane.driver.observing import module_version, observe
@@ -41,19 +41,21 @@ async def run(context: OperandContext) -> None:
     may_install = not source and os.environ.get(names.DRIVER_INSTALL_ENV, "true") != "false"
     wanted = read_wanted(os.environ, {} if context.in_process else _mounted_files())
     at = _Setting(context, host, may_install)
-    seen: list[bytes | None] = []
+    seen: list[bytes | str | None] = []
     if source == BEFORE_CONTAINER and await _makes_room(host):
         return
 
     async def attempt() -> Outcome:
-        outcome = await (_settle_container(context, host) if source == CONTAINER else _settle(at, wanted))
-        seen[:] = _watched(host)
+        # A driver that has just been loaded is reported before the modules of another kernel are made.
+        ahead = bool(module_version(host))
+        outcome = await (_settle_container(context, host) if source == CONTAINER else _settle(at, wanted, ahead))
+        seen[:] = _watched(host) if ahead or source or not new_kernel(host) else ()
         return outcome
 
     async def until_changed() -> None:
         if context.in_process:
             await asyncio.Event().wait()  # a light node's driver is an object in this process
-        async for _ in host.watch(*_WATCHED):
+        async for _ in host.watch(*_WATCHED, *BOOT_LINKS):
             if _watched(host) != seen:
                 return
 
@@ -78,10 +80,10 @@ class _Setting(msgspec.Struct, frozen=True):
     may_install: bool
 
 
-async def _settle(at: _Setting, wanted: Wanted) -> Outcome:
+async def _settle(at: _Setting, wanted: Wanted, ahead: bool) -> Outcome:
     facts, decision = await install(at.host, wanted=wanted, may_install=at.may_install)
     present = decision.action is Action.PRESENT
-    said = "" if present else await _prepare_next(at.host, facts, wanted)
+    said = await _prepare_next(at.host, facts, wanted) if ahead and not present else ""
     outcome = await _report(at.context, at.host, facts.gpus, present=present, in_root=not present and facts.mounted)
     if said or (facts.package is not None and not present):
         digest = outcome.stage.digest if present or facts.package is None else facts.package.digest
@@ -174,9 +176,9 @@ async def _ask_gpus(context: OperandContext) -> tuple[str, tuple[int, int], tupl
     raise DriverError("GPUsDoNotAnswer", what, where=where, cure=cure)
 
 
-def _watched(host: Host) -> list[bytes | None]:
-    """What shows that the driver is still there."""
-    return [host.read(path) for path in _WATCHED]
+def _watched(host: Host) -> list[bytes | str | None]:
+    """What shows that the driver is still there, and which kernel comes next."""
+    return [*(host.read(path) for path in _WATCHED), new_kernel(host)]
 
 
 def reason_of(error: GpuplaneError) -> str:

@@ -13,6 +13,11 @@ headers() {
     ln -sfn "/usr/src/linux-headers-$1" "$SIMHOST_ROOT/lib/modules/$1/build"
 }
 
+# The kernel whose release begins so.
+kernel_of() {
+    grep -F -m 1 "$1" "$STATE/kernels"
+}
+
 modules() {
     version=$(sed -n "s/^packaged //p" "$STATE/versions")
     mkdir -p "$SIMHOST_ROOT/lib/modules/$1/kernel/nvidia"
@@ -26,10 +31,14 @@ provide() {
         gcc | make | curl | /usr/bin/curl) cp "$TOOLS/${1##*/}" "$SIMHOST_ROOT/usr/bin/" ;;
         linux-headers-*) headers "${1#linux-headers-}" ;;
         kernel-devel-*) headers "${1#kernel-devel-}" ;;
-        kernel-default-devel=*) headers "$kernel" ;;
-        linux-modules-nvidia-*-open-*) modules "$kernel" open ;;
-        linux-modules-nvidia-* | kmod-nvidia-*) modules "$kernel" proprietary ;;
-        nvidia-open-driver-G06-signed-kmp-*) modules "$kernel" open ;;
+        kernel-default-devel=*)
+            edition=${1#*=}
+            headers "${edition%.*}-default"
+            ;;
+        linux-modules-nvidia-*-open-*) modules "$(kernel_of "${1#*-open-}")" open ;;
+        linux-modules-nvidia-*) modules "$(kernel_of "${1#*-server-}")" proprietary ;;
+        kmod-nvidia-*) modules "$(kernel_of "${1#*\*-}")" proprietary ;;
+        nvidia-open-driver-G06-signed-kmp-*) modules "$(sed -n 1p "$STATE/kernels")" open ;;
         nvidia-utils-* | nvidia-driver-cuda | nvidia-compute-utils-G06)
             "$TOOLS/nvidia-installer" "$(sed -n "s/^packaged //p" "$STATE/versions")"
             ;;
