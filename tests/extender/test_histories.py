@@ -42,6 +42,7 @@ class History:
         self.verb = verb  # filter or predicates
         self.api = FakeApi()
         self.clock = VirtualClock()
+        self.lazy = False  # kube-scheduler decides for a node, and then cannot bind
         self.count = 0
         self.binds: set[asyncio.Task[None]] = set()
         self._read: dict[str, tuple[dict[str, Any], Assignment | None]] = {}  # objects are replaced, never changed
@@ -125,7 +126,7 @@ class History:
             answer = json.loads(await self.brain.annotator.predicates(args))
         except GpuplaneError:
             return
-        for node in answer["NodeNames"]:
+        for node in () if self.lazy else answer["NodeNames"]:
             body = {"metadata": {"uid": meta["uid"]}, "target": {"name": node}}
             with contextlib.suppress(GpuplaneError):  # deleted meanwhile
                 self.api.bind(f"{meta['namespace']}/{meta['name']}", body)
@@ -165,7 +166,7 @@ class History:
     async def end_well(self) -> None:
         """The bad days are over: everybody who fits is placed, and the extender knows what is so and nothing else."""
         self.api.faults.clear()
-        self.api.blind = False
+        self.api.blind = self.lazy = False
         self.api.go_on()
         self.api.land()
         self.api.deliver()
@@ -181,6 +182,10 @@ class History:
         self.check()
         assert len(self.brain.binder.flights) == 0
         assert not self.binds
+        promised = [
+            pod for pod in self.pending() if names.ASSIGNMENT_ANNOTATION in pod["metadata"].get("annotations", {})
+        ]
+        assert not promised, "a promise that nobody keeps"
         await self.clock.advance(100)
         self.brain.claims.expire()
         truth, ledger = self.truth(), self.brain.cluster.ledger
@@ -215,6 +220,7 @@ step = st.one_of(
     st.tuples(st.just("deliver"), st.integers(1, 6)),
     st.tuples(st.just("fault"), st.sampled_from(Fault)),
     st.tuples(st.just("blind"), st.booleans()),
+    st.tuples(st.just("lazy"), st.booleans()),
     st.tuples(st.just("land")),
     st.tuples(st.just("go on")),
     st.tuples(st.just("delete"), which),
@@ -237,6 +243,7 @@ ODDS = {
     "go on": 3,
     "wait": 5,
     "blind": 3,
+    "lazy": 3,
     "crash": 0.7,
 }
 
@@ -249,6 +256,7 @@ def random_step(dice: random.Random) -> tuple[Any, ...]:
         "deliver": [dice.randint(1, 6)],
         "fault": [dice.choice(list(Fault))],
         "blind": [dice.random() < 0.3],
+        "lazy": [dice.random() < 0.3],
         "wait": [dice.choice(SECONDS)],
     }
     return (what, *arguments.get(what, [] if what in ("land", "go on", "crash") else [dice.randrange(100)]))
@@ -275,6 +283,8 @@ async def live(history: History, steps: Iterable[tuple[Any, ...]]) -> None:
                 api.faults.append(fault)
             case ("blind", blind):
                 api.blind = blind
+            case ("lazy", lazy):
+                history.lazy = lazy
             case ("land",):
                 api.land(1)
             case ("go on",):

@@ -194,7 +194,7 @@ class Binder:
         try:
             pod = await self._read(flight.pod.metadata.name, flight.pod.metadata.namespace)
         except NotFound:
-            self.flights.fall(flight)
+            self.flights.fall(flight, gone=True)
             return False
         except GpuplaneError:
             self.flights.turn(flight, State.DOUBT)
@@ -203,7 +203,7 @@ class Binder:
             self.flights.turn(flight, State.BOUND)
             return True
         if known or pod.spec.node_name or pod.metadata.uid != flight.uid:
-            self.flights.fall(flight)
+            self.flights.fall(flight, gone=pod.metadata.uid != flight.uid)
         else:
             self.flights.turn(flight, State.DOUBT)
         return False
@@ -213,7 +213,7 @@ class Binder:
         try:
             pod = await self._read(flight.pod.metadata.name, flight.pod.metadata.namespace)
         except NotFound:
-            self.flights.fall(flight)
+            self.flights.fall(flight, gone=True)
             return True
         except GpuplaneError as error:
             log.warning("%s: cannot be told whether it was bound: %s", flight.pod.shown, error)
@@ -225,7 +225,7 @@ class Binder:
         promised = flight.state is State.ANNOTATED and pod.metadata.uid == flight.uid and not pod.spec.node_name
         if promised and not await self._annotations_off(flight, pod):
             return False
-        self.flights.fall(flight)
+        self.flights.fall(flight, gone=pod.metadata.uid != flight.uid)
         return True
 
     async def _annotations_off(self, flight: Flight, pod: Pod) -> bool:

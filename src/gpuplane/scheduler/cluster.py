@@ -27,6 +27,7 @@ from gpuplane.sharing.placement.tightest import Tightest
 
 log = logging.getLogger("gpuplane.scheduler")
 _GUESS: Final = Tightest()
+_REMEMBERED: Final = 1024
 
 
 class Cluster:
@@ -54,6 +55,7 @@ class Cluster:
         self.gpunodes.add_handler(self._gpunode_changed)
         self.pods.add_handler(self._pod_changed)
         self._said: set[str] = set()  # pods whose own annotation was seen
+        self._gone: dict[str, None] = {}
         self._complete = False
         self._synced = asyncio.Event()
 
@@ -104,6 +106,12 @@ class Cluster:
         held = self.ledger.holding(uid)
         self.ledger.release(uid)
         self.freed(uid, held[0] if held else "")
+
+    def gone(self, uid: str) -> None:
+        """The pod was read and is gone: what a watch that is behind still says of it counts for nothing."""
+        self._gone[uid] = None
+        if len(self._gone) > _REMEMBERED:
+            del self._gone[next(iter(self._gone))]
 
     def freed(self, uid: str, node: str) -> None:
         """What the pod held or had reserved on the node is free, and is told."""
@@ -165,6 +173,8 @@ class Cluster:
     def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
         if isinstance(new, KeptPod):
             uid = new.metadata.uid
+            if uid in self._gone:
+                return
             self.by_uid[uid] = new
             if new.spec.node_name:
                 self._bound(new)
@@ -172,6 +182,7 @@ class Cluster:
                 tell(uid, new)
         elif old is not None:
             uid = old.metadata.uid
+            self._gone.pop(uid, None)
             self.unplaced.pop(uid, None)
             self.guessed.discard(uid)
             self._said.discard(uid)

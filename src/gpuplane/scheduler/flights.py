@@ -108,11 +108,13 @@ class Flights:
             self._cluster.ledger.commit(flight.uid)
         self._watch_over(flight, SECONDS.get(state))
 
-    def fall(self, flight: Flight) -> None:
-        """Nothing came of it: what was reserved is free again."""
+    def fall(self, flight: Flight, *, gone: bool = False) -> None:
+        """Nothing came of it: what was reserved is free again. `gone`: the pod is, whatever watches still show."""
         if self._flights.get(flight.uid) is flight:
             self._end(flight.uid)
             self._cluster.release(flight.uid)
+            if gone:
+                self._cluster.gone(flight.uid)
 
     def _seen(self, uid: str, pod: KeptPod | None) -> None:
         """The watch shows the pod bound (the cluster has counted what it holds), or gone (and freed it)."""
