@@ -193,12 +193,14 @@ class Played:
                 return
 
     def _daemonset(self, gate: str, labels: dict[str, str]) -> dict[str, Any] | None:
+        if labels.get(names.DEPLOY_PREFIX + gate) != "true":
+            return None
         for daemonset in self.registry.list(("apps", "daemonsets"), NAMESPACE):
-            spec = daemonset["spec"]["template"]["spec"]
-            selector = spec.get("nodeSelector") or {}
+            if _component(daemonset) != gate:
+                continue
+            selector = daemonset["spec"]["template"]["spec"].get("nodeSelector") or {}
             off = names.ROLLBACK_LABEL in labels and names.ROLLBACK_LABEL not in selector and gate == "driver"
-            means = all(labels.get(key) == value for key, value in selector.items())
-            if _component(daemonset) == gate and means and not off and labels.get(names.DEPLOY_PREFIX + gate) == "true":
+            if not off and all(labels.get(key) == value for key, value in selector.items()):
                 return daemonset
         return None
 

@@ -35,20 +35,23 @@ def marks(node: dict[str, Any]) -> set[str]:
     return {key for key in keys if "driver-upgrade" in key or key == names.ROLLBACK_LABEL}
 
 
-async def test_two_hundred_nodes_never_go_beyond_what_may_be_away(played: Any, work: Any) -> None:
+async def test_many_nodes_never_go_beyond_what_may_be_away(played: Any, work: Any) -> None:
+    """Watches that lag behind writes, and all that a step takes. With 200 nodes: in virtual time in
+    test_upgrade_world.py, and as a whole in benchmarks/upgrade.py."""
+    count = 48
     async with work(played) as operator:
-        await settled(played, 200)
+        await settled(played, count)
         before = played.driver("n0")
         await played.policy(env=NEW)
         await played.until(lambda: set(played.states()) != {"upgrade-done"})
         await played.until(lambda: set(played.states()) == {"upgrade-done"}, 90)
-        assert 0 < played.most <= 50
-        assert len({played.driver(f"n{number}") for number in range(200)} | {before}) == 2
+        assert 0 < played.most <= count / 4
+        assert len({played.driver(f"n{number}") for number in range(count)} | {before}) == 2
         assert all(marks(node) == {names.UPGRADE_STATE_LABEL} for node in played.nodes())
         assert not any(node["spec"].get("unschedulable") for node in played.nodes())
         await played.until(lambda: len(played.drivers()) == 1)
         # The last node's state comes back to the operator by its watch.
-        for line in ("nodes_upgrades_done 200", "nodes_upgrades_pending 0", "driver_auto_upgrade_enabled 1"):
+        for line in (f"nodes_upgrades_done {count}", "nodes_upgrades_pending 0", "driver_auto_upgrade_enabled 1"):
             await played.until(lambda line=line: f"gpu_operator_{line}\n" in exposition(operator))
 
 
