@@ -6,7 +6,7 @@ STAMP  := $(VENV)/.installed
 # Of Debian and Ubuntu: what a kubelet needs, and Prometheus, which reads the exporter's metrics in a test.
 KUBERNETES_PACKAGES := runc iproute2 util-linux mount containernetworking-plugins prometheus
 # Tests of `make test` that need these packages, or what was built for the real cluster; skipped where it is missing.
-WITH_PACKAGES := tests/exporter/test_prometheus.py tests/operator/test_metrics.py tests/toolkit/test_real_containerd.py
+WITH_PACKAGES := tests/exporter/test_prometheus.py tests/operator/test_metrics.py $(wildcard tests/toolkit/test_real_*.py)
 NATIVE := $(wildcard native/*.py native/*/*.[ch] native/*/*/*.[ch] native/*/*.def)
 
 .PHONY: demo test lint bench docs image chart lock setup clean
@@ -27,7 +27,7 @@ ifeq ($(origin KUBECONFIG),command line)
 	$(BIN)/pytest --reruns 1 --cluster $(KUBECONFIG) tests/conformance tests/clients
 else
 	PYTHONPATH=tests/kubernetes:deploy/image $(BIN)/python -m realkube build
-	$(BIN)/pytest $(WITH_PACKAGES)
+	$(BIN)/pytest --cluster real $(WITH_PACKAGES)
 	$(BIN)/pytest --reruns 1 --cluster real tests/kubernetes
 	$(BIN)/pytest --reruns 1 -n 2 --dist loadfile --cluster real tests/conformance tests/clients
 endif
