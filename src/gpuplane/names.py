@@ -130,6 +130,10 @@ PLUGIN_DEFAULT_ENV: Final = "DEFAULT_CONFIG"  # the configuration of nodes witho
 DIALECTS_ENV: Final = "GPUPLANE_DIALECTS"
 PLUGIN_FALLBACKS_ENV: Final = "FALLBACK_STRATEGIES"  # and without a default: of named, single, empty, in order
 
+# Who brings GPUs into containers: "true" the NRI plugin, where the runtime offers NRI; "false" the kubelet. Without it
+# the NRI plugin brings shares, and the kubelet whole GPUs. By its name in NVIDIA's toolkit.
+NRI_ENV: Final = "ENABLE_NRI_PLUGIN"
+
 LIMITS_ENV: Final = "GPUPLANE_LIMITS"  # the directory with a program's limits, where LIMITS_MOUNT has none
 LIMITS_MISSING_ENV: Final = "GPUPLANE_LIMITS_MISSING"  # closed or open: what a program without usable limits gets
 
@@ -170,6 +174,10 @@ LIMITER_MOUNT: Final = "/usr/local/nvidia/lib64"
 DRIVER_PLACE: Final = "us.download.nvidia.com/tesla"  # NVIDIA's own place for its data centre drivers
 DRIVER_MODULES_DIR: Final = "/drivers"  # <module>.conf with module parameters, from driver.kernelModuleConfig
 DRIVER_REPOSITORIES_DIR: Final = "/config/repositories"  # from driver.repoConfig
+# -- NRI -----------------------------------------------------------------------------------------------------------
+NRI_SOCKET: Final = "run/nri/nri.sock"  # on a host: where a container runtime takes plugins
+NRI_GIVEN_PREFIX: Final = "nri.gpuplane.dev/"  # begins annotations of containers: what the NRI plugin brings them, JSON
+
 DRIVER_CERTIFICATES_DIR: Final = "/config/certificates"  # from driver.certConfig
 
 # -- the embedded cluster ----------------------------------------------------------------------------------------

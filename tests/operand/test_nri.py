@@ -253,7 +253,7 @@ async def test_a_plugin_adjusts_what_is_created(nri: Nri) -> None:
 async def test_a_plugin_that_comes_is_told_what_there_is(nri: Nri, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runtime_side, "AT_ONCE", 2)  # so that it takes several messages
     for number in range(5):
-        await nri.create(POD, pb.Container(id=f"c{number}"))
+        await nri.create(POD, pb.Container(id=f"c{number}", name=f"n{number}"))
     recorder = Recorder()
     async with plugged(nri, recorder):
         assert recorder.containers == [f"c{number}" for number in range(5)] and set(recorder.pods) == {"u1"}
@@ -344,10 +344,9 @@ async def test_a_runtime_that_does_not_register_us() -> None:
     await runtime
 
 
-async def test_plugins_without_an_index_are_not_taken(nri: Nri, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plugin, "INDEX", "first")
+async def test_plugins_without_an_index_are_not_taken(nri: Nri) -> None:
     with pytest.raises(GpuplaneError, match="must be 2 digits"):
-        await serve(connect(nri), Recorder(), print)
+        await serve(connect(nri), Recorder(), print, index="first")
 
 
 def test_the_service_is_the_interfaces() -> None:

@@ -13,17 +13,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from gpuplane import names
 from gpuplane.api.gpunode import GPUNode, Stage, StageName, StageState
-from gpuplane.api.pluginconfig import DeviceListStrategy, PluginConfig, SharingStrategy, load
+from gpuplane.api.pluginconfig import DeviceListStrategy, PluginConfig, load
 from gpuplane.device_plugin import decide
 from gpuplane.device_plugin.allocation import NodeFiles
 from gpuplane.device_plugin.dialects import Dialect, offered
 from gpuplane.device_plugin.health_report import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, HealthReport
+from gpuplane.device_plugin.mps_ready import MpsDaemons
 from gpuplane.device_plugin.node_files import read_node_files
+from gpuplane.device_plugin.nri_node import Brings, brings, nri
 from gpuplane.device_plugin.plugin import Offer, Offered, UnitPlugin
 from gpuplane.errors import GpuplaneError, InvalidInput, Retryable
 from gpuplane.hardware import GPU, GPUSource, MigMode
@@ -34,6 +36,7 @@ from gpuplane.operand.keep import failed
 from gpuplane.sharing.units import resources, sharable
 
 if TYPE_CHECKING:
+    from gpuplane.device_plugin.nri_link import Link
     from gpuplane.device_plugin.share_node import ShareNode
 
 log = logging.getLogger("gpuplane.device-plugin")
@@ -92,16 +95,7 @@ class _Node:
         return not self._load(chosen).fail_on_init_error
 
     def _load(self, chosen: Chosen) -> PluginConfig:
-        config = load(chosen.text or b"", self._environment, where=chosen.where)
-        if config.sharing is SharingStrategy.MPS:
-            what = "no MPS control daemon is run by this release"
-            raise InvalidInput(
-                f"sharing.mps: {what}",
-                where=chosen.where,
-                cure="use timeSlicing, or tencent.com/vcuda-core and -memory for shares with limits",
-                findings=(f"sharing.mps: {what}",),
-            )
-        return config
+        return load(chosen.text or b"", self._environment, where=chosen.where)
 
     async def _session(self, chosen: Chosen) -> None:
         """From one look at configuration and GPUs to the next; returns when either is another one."""
@@ -112,6 +106,11 @@ class _Node:
         try:
             node = await context.client.get(GPUNode, context.node_name)
             inventory = await asyncio.to_thread(source.inventory)
+            mps = MpsDaemons(context.host_root, inventory, config)
+            mps.refuse(dialects)
+            if not mps.ready():
+                others = (self._configs.changed(chosen), self._dialects_changed(dialects))
+                return await _first_of(mps.come(context.sleep), *others)
             says = await asyncio.to_thread(source.health)
             health = decide.first_health(inventory, says, [gpu.uuid for gpu in node.status.gpus])
             report = HealthReport(context, node.status.health)
@@ -122,11 +121,14 @@ class _Node:
                     from gpuplane.device_plugin.share_node import share_node  # late: most nodes have no shares
 
                     shares = await stack.enter_async_context(share_node(context, inventory, source))
-                plugins = self._plugins(inventory, config, dialects, shares)
+                link, until_other = await self._nri(stack, dialects, shares)
+                plugins = self._plugins(inventory, config, dialects, shares, link)
                 offer = Offer(plugins, health, [gpu.uuid for gpu in inventory])
                 await _first_of(
                     *(_offer(context, plugin) for plugin in offer.plugins),
                     *((shares.run(),) if shares is not None else ()),
+                    until_other(),
+                    mps.gone(),
                     _take_back_failure(context, offer, node),
                     _follow(source, offer, report),
                     _recheck(context, source, offer, report),
@@ -137,6 +139,22 @@ class _Node:
                 )
         finally:
             source.close()
+
+    async def _nri(
+        self, stack: contextlib.AsyncExitStack, dialects: frozenset[Dialect], shares: ShareNode | None
+    ) -> tuple[Link | None, Callable[[], Coroutine[Any, Any, None]]]:
+        """The link to the runtime, None where GPUs go another way; and what ends when that is no longer so."""
+
+        async def never() -> None:
+            await asyncio.Event().wait()
+
+        wanted = brings(self._environment)
+        if self._context.in_process or wanted is Brings.NOTHING:
+            return None, never
+        if wanted is Brings.SHARES and Dialect.TENCENT not in dialects:
+            return None, never
+        link = await stack.enter_async_context(nri(self._context, shares))
+        return (link, link.keep) if await link.open() else (None, link.comes)
 
     def _dialects(self) -> frozenset[Dialect]:
         return offered(self._labels.get(names.SHARE_LABEL), self._environment)
@@ -156,23 +174,25 @@ class _Node:
         config: PluginConfig,
         dialects: frozenset[Dialect],
         shares: ShareNode | None,
+        link: Link | None,
     ) -> list[Offered]:
         files = read_node_files(self._context.host_root, config.dev_root) if config.pass_device_specs else NodeFiles()
         steering, limits = (shares.steering, shares.limits) if shares is not None else (None, None)
+        others = link if brings(self._environment) is Brings.ALL else None
         found: list[Offered] = []
         if Dialect.NVIDIA in dialects:
             _warn(inventory, config)
             for resource, units in resources(inventory, config).items():
                 # Replicas and MIG devices are no GPUs that a share could lie on.
                 whole = steering if all(unit.id == unit.gpu for unit in units) else None
-                found.append(UnitPlugin(resource, units, inventory, config, files, whole))
+                found.append(UnitPlugin(resource, units, inventory, config, files, whole, others))
         if Dialect.TENCENT in dialects:
             from gpuplane.device_plugin.share_plugin import share_plugins
 
-            found += share_plugins(sharable(inventory), config, steering, limits, files)
+            found += share_plugins(sharable(inventory), config, steering, limits, files, link)
         if Dialect.ALPHA in dialects:
             units = resources(sharable(inventory), PluginConfig()).get(names.GPU_RESOURCE, ())
-            found.append(UnitPlugin(names.ALPHA_GPU, units, inventory, config, files, steering))
+            found.append(UnitPlugin(names.ALPHA_GPU, units, inventory, config, files, steering, others))
         return found
 
 

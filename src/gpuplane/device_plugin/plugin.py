@@ -18,6 +18,7 @@ from gpuplane.hardware import GPU
 from gpuplane.sharing.units import Unit
 
 if TYPE_CHECKING:
+    from gpuplane.device_plugin.nri_link import Link
     from gpuplane.device_plugin.steering import Steering
 
 
@@ -55,9 +56,10 @@ class Offered(Plugin, Protocol):
 
 
 class UnitPlugin:
-    """Units of GPUs under one name; see `gpuplane.device_plugin.facts.Plugin` for what the methods promise."""
+    """Units of GPUs under one name; see `gpuplane.device_plugin.facts.Plugin` for what the methods promise.
 
-    starts = False
+    With `link` the runtime asks what a container gets when it creates it.
+    """
 
     def __init__(
         self,
@@ -67,8 +69,11 @@ class UnitPlugin:
         config: PluginConfig,
         files: NodeFiles = NodeFiles(),  # noqa: B008 - frozen
         steering: Steering | None = None,
+        link: Link | None = None,
     ) -> None:
         self._resource = resource
+        self._link = link
+        self.starts = link is not None
         self._steering = steering
         self._units = {unit.id: unit for unit in units}
         self._config = config
@@ -106,10 +111,17 @@ class UnitPlugin:
         return self.preferred(available, must_include, size) if found is None else found
 
     def allocate(self, ids: Sequence[str]) -> Allocation:
-        return allocation(ids, self._units, self._health, self._config, self._files)
+        given = allocation(ids, self._units, self._health, self._config, self._files, self._resource)
+        if self._link is None:
+            return given
+        from gpuplane.device_plugin.nri_given import Given, held_back  # late: few nodes need the messages
+
+        return held_back(self._resource, Given(allocation=given))
 
     async def started(self, ids: Sequence[str]) -> None:
-        """Nothing: what these containers may do is decided when they are given their devices."""
+        """What these containers may do was decided when they were given their devices; only who brings them waits."""
+        if self._link is not None:
+            await self._link.asked()
 
 
 class Offer:

@@ -59,8 +59,8 @@ class ShareLimits:
         )
         return mounts, injection.envs
 
-    def write(self, ids: Sequence[str], holder: Admitted, part: Part) -> None:
-        """The pages of the container that is about to start; what is so already stays."""
+    def write(self, share: str, holder: Admitted, part: Part) -> None:
+        """The pages of the container that is about to start (see `share_name`); what is so already stays."""
         meta = holder.pod.metadata
         name = f"{meta.namespace}/{meta.name}:{holder.container}"
         limit = GpuLimit(uuid=part.uuid, core=part.core, memory_bytes=part.memory_mib * MIB)
@@ -73,11 +73,11 @@ class ShareLimits:
             container=holder.container,
         )
         with contextlib.suppress(FileNotFoundError):
-            before = self.store.read(share_name(ids)).owner
+            before = self.store.read(share).owner
             if (before.pod_uid, before.container) == (owner.pod_uid, owner.container):
                 owner = before  # a container that starts again is the same share as before
-        self.store.write(share_name(ids), Limits((limit,)), owner)
-        self.store.vacate(share_name(ids))  # the kubelet starts a container only when the one before it has ended
+        self.store.write(share, Limits((limit,)), owner)
+        self.store.vacate(share)  # the kubelet starts a container only when the one before it has ended
         log.info("%s: %d%% core and %d MiB of GPU %d", name, part.core, part.memory_mib, part.index)
 
     def is_gone(self, lives: Callable[[str], bool]) -> Callable[[Share], bool]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -14,6 +14,7 @@ import msgspec
 import gpuplane
 from gpuplane.api.core import ObjectReference
 from gpuplane.device_plugin import outside
+from gpuplane.device_plugin.admitted import Admitted
 from gpuplane.device_plugin.node_pods import NodePods, node_pods
 from gpuplane.device_plugin.share_limits import ShareLimits
 from gpuplane.device_plugin.steering import Steering
@@ -23,6 +24,7 @@ from gpuplane.limits import ESCAPED, Agent, Escape, Share, exposition, message
 from gpuplane.operand import OperandContext
 from gpuplane.operand.http import Answer, serving
 from gpuplane.operand.rpc import RpcError
+from gpuplane.sharing import Part
 from gpuplane.sharing.units import sharable
 
 log = logging.getLogger("gpuplane.device-plugin")
@@ -39,8 +41,8 @@ class ShareNode:
         self.gpus = tuple(gpus)
         self.steering = Steering(pods, gpus)
         self.limits = ShareLimits(context.host_root, context.now)
+        self.pods = pods
         self._context = context
-        self._pods = pods
         self._events = EventRecorder(context.client, "gpuplane-device-plugin")
         loop = asyncio.get_running_loop()
 
@@ -54,6 +56,12 @@ class ShareNode:
             is_gone=self.limits.is_gone(pods.lives),
             on_escape=tell,
         )
+
+    def prove(self, holder: Admitted, core: Mapping[str, int]) -> Part:
+        return self.steering.prove(holder, core)
+
+    def write(self, share: str, holder: Admitted, part: Part) -> None:
+        self.limits.write(share, holder, part)
 
     async def run(self) -> None:
         """The agent, and the HTTP server. Raises Retryable when the port is taken."""
@@ -86,7 +94,7 @@ class ShareNode:
 
     async def _holders(self) -> list[outside.Holder]:
         views = await asyncio.to_thread(self._agent.views)
-        return outside.holders(await self._pods.shown(), self._pods.all(), self.gpus, views)
+        return outside.holders(await self.pods.shown(), self.pods.all(), self.gpus, views)
 
     async def _metrics(self) -> Answer:
         views = await asyncio.to_thread(self._agent.views)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -15,20 +16,25 @@ from gpuplane import names
 from gpuplane.api.pluginconfig import PluginConfig
 from gpuplane.device_plugin.allocation import NodeFiles, allocation
 from gpuplane.device_plugin.facts import Allocation, Device
+from gpuplane.device_plugin.nri_given import Given, held_back
 from gpuplane.device_plugin.plugin import Devices
-from gpuplane.device_plugin.share_ids import core_of, devices, gpu_of
+from gpuplane.device_plugin.share_ids import core_of, devices, gpu_of, share_name
 from gpuplane.device_plugin.share_limits import ShareLimits
 from gpuplane.device_plugin.steering import Steering, packed_by_ids
-from gpuplane.errors import Terminal
+from gpuplane.errors import Retryable, Terminal
 from gpuplane.hardware import GPU
 from gpuplane.sharing import WHOLE
 from gpuplane.sharing.units import Unit, resources
+
+if TYPE_CHECKING:
+    from gpuplane.device_plugin.nri_link import Link
 
 
 class SharePlugin:
     """One of the two resources; see `gpuplane.device_plugin.facts.Plugin` for what the methods promise.
 
-    `steering` and `limits` are None on a light node, which runs no containers.
+    `steering` and `limits` are None on a light node, which runs no containers. With `link` the runtime asks what a
+    container gets when it creates it, which names the container; without, its start does.
     """
 
     def __init__(
@@ -39,8 +45,11 @@ class SharePlugin:
         steering: Steering | None,
         limits: ShareLimits | None,
         files: NodeFiles = NodeFiles(),  # noqa: B008 - frozen
+        link: Link | None = None,
     ) -> None:
         self._resource = resource
+        self._link = link
+        self._held_back: set[str] = set()
         self._gpus = tuple(gpus)
         self._config = config
         self._steering = steering
@@ -84,13 +93,29 @@ class SharePlugin:
         if self._limits is None:
             return given
         mounts, envs = self._limits.given(ids)
-        return msgspec.structs.replace(given, mounts=(*given.mounts, *mounts), envs={**given.envs, **envs})
+        given = msgspec.structs.replace(given, mounts=(*given.mounts, *mounts), envs={**given.envs, **envs})
+        if self._link is None:
+            return given
+        self._held_back.add(share_name(ids))
+        if WHOLE in core.values():
+            return held_back(self._resource, Given(allocation=given))
+        return held_back(self._resource, Given(allocation=given, share=share_name(ids), core=core))
 
     async def started(self, ids: Sequence[str]) -> None:
+        if self._link is not None:
+            await self._link.asked()
         if self._steering is None or self._limits is None or WHOLE in core_of(ids).values():
             return
-        holder, part = await self._steering.holder(self._resource, ids)
-        await asyncio.to_thread(self._limits.write, ids, holder, part)
+        share = share_name(ids)
+        if share in self._held_back:
+            return  # its limits are written when it is created
+        try:
+            holder, part = await self._steering.holder(self._resource, ids)
+        except Retryable:
+            if self._link is None:
+                raise
+            return  # what an earlier plugin held back is told apart at its creation
+        await asyncio.to_thread(self._limits.write, share, holder, part)
 
 
 def share_plugins(
@@ -99,10 +124,11 @@ def share_plugins(
     steering: Steering | None,
     limits: ShareLimits | None,
     files: NodeFiles,
+    link: Link | None = None,
 ) -> list[SharePlugin]:
     """Both resources of a node."""
     return [
-        SharePlugin(resource, gpus, config, steering, limits, files)
+        SharePlugin(resource, gpus, config, steering, limits, files, link)
         for resource in (names.VCUDA_CORE, names.VCUDA_MEMORY)
     ]
 

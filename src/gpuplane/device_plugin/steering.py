@@ -102,12 +102,21 @@ class Steering:
             raise Retryable(f"the kubelet does not say who holds them: {error}", where=resource) from error
         if found is None:
             raise Retryable("the kubelet shows no container that holds these ids", where=resource)
-        return found, self._proved(found, ids)
+        return found, self.prove(found, core_of(ids))
 
-    def _proved(self, found: Admitted, ids: Sequence[str]) -> Part:
-        [(uuid, core)] = core_of(ids).items()
-        gpu = next(gpu for gpu in self._gpus if gpu.uuid == uuid)
+    def prove(self, found: Admitted, held: Mapping[str, int]) -> Part:
+        """What a container may use that holds a part of one GPU.
+
+        Args:
+            held: UUID -> percent.
+
+        Raises Terminal when its pod was given another GPU, or asks for another part.
+        """
+        [(uuid, core)] = held.items()
         where = f"{'/'.join(_key(found.pod))}:{found.container}"
+        gpu = next((gpu for gpu in self._gpus if gpu.uuid == uuid), None)
+        if gpu is None:
+            raise Terminal(f"it holds {core}% of {uuid}, which this node has not", where=where)
         assignment = of_pod(found.pod)
         for part in assignment.containers.get(found.container, ()) if assignment is not None else ():
             if (part.uuid or uuid) != uuid or part.index != gpu.index:

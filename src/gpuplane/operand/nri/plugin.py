@@ -80,11 +80,14 @@ def refuse_unfit(runtime: Runtime) -> None:
         )
 
 
-async def serve(client: socket.socket, plugin: Plugin, ready: Callable[[Runtime], None]) -> None:
+async def serve(
+    client: socket.socket, plugin: Plugin, ready: Callable[[Runtime], None], *, name: str = NAME, index: str = INDEX
+) -> None:
     """Be a plugin of the runtime at `client`, which is closed at the end; returns when it goes away.
 
     Args:
         ready: called once nothing is created any more without a question.
+        name, index: the plugin's; two of them may be connected.
 
     Raises:
         Unfit: see `refuse_unfit`.
@@ -97,7 +100,7 @@ async def serve(client: socket.socket, plugin: Plugin, ready: Callable[[Runtime]
     connection = Connection(reader, writer, serves=PLUGIN, calls=RUNTIME, methods=session.methods())
     tasks = [
         asyncio.create_task(connection.run()),
-        asyncio.create_task(_registered(connection)),
+        asyncio.create_task(_registered(connection, name, index)),
         asyncio.create_task(session.unfit()),
     ]
     try:
@@ -111,9 +114,9 @@ async def serve(client: socket.socket, plugin: Plugin, ready: Callable[[Runtime]
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _registered(connection: Connection) -> None:
+async def _registered(connection: Connection, name: str, index: str) -> None:
     """Registers; never returns. Raises Retryable."""
-    request = pb.RegisterPluginRequest(plugin_name=NAME, plugin_idx=INDEX)
+    request = pb.RegisterPluginRequest(plugin_name=name, plugin_idx=index)
     try:
         await connection.call(
             f"{SERVICE}.Runtime/RegisterPlugin", request.SerializeToString(), timeout=REGISTER_SECONDS

@@ -113,6 +113,7 @@ class Machine:
     def forget(self, pod: Pod) -> None:
         self._ips.pop(pod.metadata.uid, None)
         self.devices.release(pod.metadata.uid)
+        self.runtime.removed(pod.metadata.uid)
 
     # -- containers ------------------------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from typing import Final
 import msgspec
 
 from gpuplane.api.core import ConfigMap, RuntimeClass, Secret
+from gpuplane.api.protocol import nri_pb2 as pb
 from gpuplane.errors import GpuplaneError, Retryable
 from gpuplane.kube import ApiError
 from gpuplane.simulator.kubelet.containers import ContainerSpec, Isolation, Mount
@@ -105,18 +106,42 @@ class Preparation:
         command, args = arguments(container, env)
         spec = self._spec(container, command_line(image, command, args), env, mounts, attempt)
         try:
-            return await self._finish(container, spec)
+            return await self._finish(container, spec, attempt)
         except (CreateFailed, GpuplaneError) as error:
             raise WaitingFor(f"Error: {error.what}", "CreateContainerError", event="Failed") from error
 
-    async def _finish(self, container: Container, spec: ContainerSpec) -> ContainerSpec:
+    async def _finish(self, container: Container, spec: ContainerSpec, attempt: int) -> ContainerSpec:
         """What devices and runtime add."""
         machine, pod = self.machine, self.pod
         given = await machine.devices.prepare_start(pod, container.name)
         handler = ""
         if pod.spec.runtime_class_name:
             handler = (await machine.client.get(RuntimeClass, pod.spec.runtime_class_name)).handler
-        return machine.runtime.create(spec, given, handler)
+        adjustment = await machine.runtime.adjust(self._sandbox(), self._asked(container, spec, attempt), given)
+        return machine.runtime.create(spec, given, handler, adjustment)
+
+    def _sandbox(self) -> pb.PodSandbox:
+        """The pod as a runtime tells its plugins."""
+        meta = self.pod.metadata
+        return pb.PodSandbox(
+            id=meta.uid,
+            uid=meta.uid,
+            namespace=meta.namespace,
+            name=meta.name,
+            labels=meta.labels,
+            annotations=meta.annotations,
+        )
+
+    def _asked(self, container: Container, spec: ContainerSpec, attempt: int) -> pb.Container:
+        uid = self.pod.metadata.uid
+        return pb.Container(
+            id=f"{uid}-{container.name}-{attempt}",
+            pod_sandbox_id=uid,
+            name=container.name,
+            args=spec.argv,
+            env=[f"{key}={value}" for key, value in spec.env.items()],
+            mounts=[pb.Mount(destination=mount.target, source=mount.source, type="bind") for mount in spec.mounts],
+        )
 
     def _spec(
         self, container: Container, argv: tuple[str, ...], env: dict[str, str], mounts: list[Mount], attempt: int
