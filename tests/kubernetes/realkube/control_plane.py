@@ -222,7 +222,7 @@ class ControlPlane:
         if self.scheduler_config is None:
             return [*arguments, f"--kubeconfig={kubeconfig}", "--kube-api-qps=500", "--kube-api-burst=1000"]
         config = msgspec.yaml.decode(self.scheduler_config.read_bytes())
-        config["clientConnection"] = {"kubeconfig": str(kubeconfig)}
+        config["clientConnection"] = {**config.get("clientConnection", {}), "kubeconfig": str(kubeconfig)}
         config["leaderElection"] = {"leaderElect": False}
         path = self.directory / "kube-scheduler.yaml"
         path.write_text(json.dumps(config))
