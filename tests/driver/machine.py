@@ -97,6 +97,11 @@ class Machine:
             return
         self._build(device, switches)
 
+    def copy(self, directory: Path) -> Machine:
+        """The machine as it is now: what is left of it when all its processes are killed."""
+        shutil.copytree(self.root.parent, directory, symlinks=True)
+        return Machine(directory, next(name for name, system in SYSTEMS.items() if system is self.system))
+
     def _build(self, device: str, switches: int) -> None:
         for path in ("etc", "lib", "usr/src", "var/lib", "run", "sys/module", "proc/1", self.system.libraries):
             (self.root / path).mkdir(parents=True, exist_ok=True)
