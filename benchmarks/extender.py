@@ -33,7 +33,7 @@ from gpuplane.api.core import Node, Pod
 from gpuplane.api.gpunode import GPUNode
 from gpuplane.kube import EventRecorder, SystemClock
 from gpuplane.kube.codec import Page, decode_list
-from gpuplane.kube.watch import Event
+from gpuplane.kube.watch import Event, EventType
 from gpuplane.operand.http import Answer, PostHandler, serving
 from gpuplane.scheduler.brain import Brain
 from gpuplane.scheduler.extender import LONGEST_BODY, Extender
@@ -120,10 +120,26 @@ def bound_pods(nodes: int, count: int) -> Iterator[dict[str, Any]]:
                 made += 1
 
 
+USUAL = [
+    *((core, core * units) for core in (10, 20, 25, 30, 40, 50, 60, 70) for units in (1, 2, 3)),
+    (100, 0),
+    (200, 0),
+    (400, 0),
+]
+
+
+def new_pod(number: int) -> tuple[int, int]:
+    """Core and memory units of the pod that comes as this one; one in a hundred asks what nobody asked before."""
+    dice = random.Random(number)
+    return (dice.randint(1, 99), dice.randint(1, 300)) if number % 100 == 99 else dice.choice(USUAL)
+
+
 class PlayedClient:
     """As much of a client as the extender uses, with an API server that is always well."""
 
     def __init__(self, nodes: int, pods: int) -> None:
+        self._bound: asyncio.Queue[bytes] = asyncio.Queue()
+        self._versions = 1
         self._makers: dict[Any, Any] = {
             Node: lambda: map(node, range(nodes)),
             GPUNode: lambda: map(gpunode, range(nodes)),
@@ -143,12 +159,21 @@ class PlayedClient:
         body = msgspec.json.encode({"metadata": {"resourceVersion": "1", "continue": more}, "items": items})
         return decode_list(kind, body, None)
 
-    async def watch(self, *_: Any, **__: Any) -> AsyncGenerator[Event[Any], None]:
-        await asyncio.Event().wait()
-        yield  # type: ignore[misc]  # never: it makes this a generator
+    async def watch(self, kind: Any, *_: Any, **__: Any) -> AsyncGenerator[Event[Any], None]:
+        while True:
+            if kind is not Pod:
+                await asyncio.Event().wait()
+            pod = msgspec.json.decode(await self._bound.get(), type=Pod)
+            yield Event(EventType.MODIFIED, pod, pod.metadata.resource_version)
 
-    async def request(self, *_: Any, **__: Any) -> bytes:
+    async def request(self, method: str, path: str, params: Any, binding: dict[str, Any]) -> bytes:
+        """A Binding; then the watch shows the pod bound."""
         await asyncio.sleep(BIND_SECONDS)
+        self._versions += 1
+        meta = binding["metadata"] | {"resourceVersion": str(self._versions)}
+        asked = container(*new_pod(int(meta["uid"][-12:])))
+        spec = {"nodeName": binding["target"]["name"], "containers": [asked]}
+        self._bound.put_nowait(msgspec.json.encode({"metadata": meta, "spec": spec}))
         return b"{}"
 
     async def create(self, obj: Any, **_: Any) -> Any:
@@ -219,17 +244,10 @@ class Caller:
 
 def schedule(caller: Caller, everywhere: list[str], calls: int) -> int:
     """kube-scheduler's part; how many pods were bound."""
-    dice = random.Random(7)
-    usual = [(core, core * units) for core in (10, 20, 25, 30, 40, 50, 60, 70) for units in (1, 2, 3)] + [
-        (100, 0),
-        (200, 0),
-        (400, 0),
-    ]
     bound = 0
     for number in range(calls):
-        core, units = (dice.randint(1, 99), dice.randint(1, 300)) if number % 100 == 99 else dice.choice(usual)
         meta = {"name": f"new-{number}", "namespace": "bench", "uid": f"10000000-0000-4000-8000-{number:012}"}
-        pod = {"metadata": meta, "spec": {"containers": [container(core, units)]}}
+        pod = {"metadata": meta, "spec": {"containers": [container(*new_pod(number))]}}
         kept = caller.call("filter", {"Pod": pod, "NodeNames": everywhere, "Nodes": None})["NodeNames"]
         if not kept:
             continue
