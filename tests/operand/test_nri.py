@@ -19,7 +19,8 @@ from gpuplane.errors import GpuplaneError, Retryable, Terminal
 from gpuplane.operand.nri import frames, plugin
 from gpuplane.operand.nri.connection import Connection, Method
 from gpuplane.operand.nri.frames import FRAME_BYTES, LONGEST, PLUGIN, RUNTIME, Kind, Malformed, Message, Reader, framed
-from gpuplane.operand.nri.plugin import Runtime, Unfit, refuse_unfit, serve
+from gpuplane.operand.nri.plugin import serve
+from gpuplane.operand.nri.runtimes import Runtime, Unfit, refuse_unfit
 from gpuplane.operand.rpc import RpcError, Status
 from gpuplane.simulator.kubelet.runtimes import nri as runtime_side
 from gpuplane.simulator.kubelet.runtimes.nri import Nri, Refused

@@ -27,6 +27,7 @@ ACTS: Final = (
     "hostPaths.rootFS",
     "hostPaths.kubeletRootDir",
     *(
+    "cdi.nriPluginEnabled",
         f"driver.{field}"
         for field in (
             *("useNvidiaDriverCRD", "repository", "image", "version", "usePrecompiled", "kernelModuleType", "rdma.*"),

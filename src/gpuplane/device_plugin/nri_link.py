@@ -15,7 +15,8 @@ from typing import Final
 from gpuplane import names
 from gpuplane.errors import GpuplaneError, Retryable
 from gpuplane.host import Host
-from gpuplane.operand.nri.plugin import Plugin, Runtime, Unfit, serve
+from gpuplane.operand.nri.plugin import Plugin, serve
+from gpuplane.operand.nri.runtimes import Runtime, Unfit
 
 log = logging.getLogger("gpuplane.device-plugin")
 

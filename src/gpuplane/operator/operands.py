@@ -159,6 +159,11 @@ def _customized(manifest: Manifest, spec: ClusterPolicySpec, *, image: str, owne
             _component(pod, container, getattr(spec, component))
     if component in FOLLOWERS:
         shape_follower(manifest, spec)
+    nri = meta["labels"][COMPONENT_LABEL] in ("container-toolkit", "device-plugin") and spec.cdi.nri_plugin_enabled
+    if nri and not is_removal(manifest):
+        for container in pod["containers"]:
+            if all(entry["name"] != names.NRI_ENV for entry in container["env"]):  # the component's own env goes before
+                set_env(container, names.NRI_ENV, "true")
     if component == "dcgm_exporter":
         shape_daemonset(manifest, spec)
     if component == "validator":

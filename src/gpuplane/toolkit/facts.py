@@ -73,7 +73,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     order, path -> content; ours are not among them. `gpus` is None where NVML does not answer: then no CDI
     specification is written. `programs` maps those of PROGRAMS that are on the host to their absolute paths;
     `stand_ins` names those that a simulated host may be given by us. `own_hook` is our CDI hook, for a host that has
-    none of NVIDIA's; b"" otherwise.
+    none of NVIDIA's; b"" otherwise. `nri`: GPUs come into containers by NRI, and the runtime's configuration is left
+    alone.
     """
 
     place: Place
@@ -88,6 +89,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     programs: Mapping[str, str] = {}
     stand_ins: frozenset[str] = frozenset()
     own_hook: bytes = b""
+    nri: bool = False
 
     @property
     def runtime(self) -> RuntimeName:

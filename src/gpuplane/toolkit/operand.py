@@ -6,6 +6,9 @@ A stage is a fact about the node: when this ends, all stays. Only `uninstall` ta
 from __future__ import annotations
 
 import asyncio
+import logging
+
+import msgspec
 
 from gpuplane import names
 from gpuplane.api.core import Node
@@ -13,10 +16,13 @@ from gpuplane.api.gpunode import Machine, Stage, StageName, StageState
 from gpuplane.errors import GpuplaneError, InvalidInput, Retryable, Terminal
 from gpuplane.host import Host, HostError, Locked
 from gpuplane.operand import OperandContext, Outcome, keep_stage, remove_stage
+from gpuplane.operand.nri.runtimes import Runtime, Unfit, refuse_unfit
 from gpuplane.toolkit import applying
 from gpuplane.toolkit.facts import Facts, ToolkitError
 from gpuplane.toolkit.observing import observe
 from gpuplane.toolkit.planning import Plan, plan
+
+log = logging.getLogger("gpuplane.toolkit")
 
 
 async def run(context: OperandContext) -> None:
@@ -66,7 +72,23 @@ def _observe(context: OperandContext, host: Host, said: str) -> Facts:
             source.close()
     except (Retryable, Terminal) as error:
         raise ToolkitError("GPUsDoNotAnswer", error.what, where=error.where, cure=error.cure) from error
-    return observe(host, gpus=gpus, driver_version=version, runtime=said)
+    facts = observe(host, gpus=gpus, driver_version=version, runtime=said)
+    wanted = context.variables.get(names.NRI_ENV, "").strip().lower() == "true"
+    return msgspec.structs.replace(facts, nri=wanted and _offers_nri(host, said))
+
+
+def _offers_nri(host: Host, said: str) -> bool:
+    """Whether the runtime that the Node tells takes plugins, and is one that ours can work with."""
+    name, _, version = said.partition("://")
+    try:
+        refuse_unfit(Runtime(name, version))
+    except Unfit as error:
+        log.info("the runtime is configured, for there is no NRI: %s", error)
+        return False
+    if not host.exists(names.NRI_SOCKET):
+        log.info("the runtime is configured, for there is no NRI: %s is missing", host.shown(names.NRI_SOCKET))
+        return False
+    return True
 
 
 def _watched(facts: Facts, planned: Plan) -> tuple[str, ...]:

@@ -72,7 +72,7 @@ def plan(facts: Facts, *, set_as_default: bool | None = None) -> Plan:
         )
     wants_default = there and (_lacks_cdi(facts) if set_as_default is None else set_as_default)
     base = base_of(facts.main, facts.record, lambda now: _strip(facts, now))
-    configs = _configs(facts, base, "nvidia" if wants_default else None)
+    configs = {} if facts.nri else _configs(facts, base, "nvidia" if wants_default else None)
     main = facts.place.config
     if main in configs and _same_meaning(facts.place, configs[main], facts.main):
         # Edited since, and our part is still in it: theirs is the layout to keep, and nothing has to restart.
@@ -90,7 +90,7 @@ def plan(facts: Facts, *, set_as_default: bool | None = None) -> Plan:
         )
         for path, text in configs.items()
     ]
-    tools = [File(path=runtime_config.PATH, data=runtime_config.config_toml(facts).encode())]
+    tools = [] if facts.nri else [File(path=runtime_config.PATH, data=runtime_config.config_toml(facts).encode())]
     tools += [
         File(
             path=f"{names.TOOLKIT_DIR}/{name}",
@@ -98,6 +98,7 @@ def plan(facts: Facts, *, set_as_default: bool | None = None) -> Plan:
             mode=0o755,
         )
         for name in sorted(facts.stand_ins)
+        if name == CDI_HOOK or not facts.nri
     ]
     specs = cdi_spec.specs(facts)
     if specs and facts.own_hook:

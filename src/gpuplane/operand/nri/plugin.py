@@ -11,17 +11,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import re
 import socket
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
-import msgspec
-
 from gpuplane.api.protocol import nri_pb2 as pb
-from gpuplane.errors import Retryable, Terminal
+from gpuplane.errors import Retryable
 from gpuplane.operand.nri.connection import Connection, Method
 from gpuplane.operand.nri.frames import PLUGIN, RUNTIME
+from gpuplane.operand.nri.runtimes import REQUEST_SECONDS, Runtime, Unfit, refuse_unfit
 from gpuplane.operand.rpc import RpcError, Status
 
 log = logging.getLogger("gpuplane.nri")
@@ -30,22 +28,9 @@ SERVICE: Final = "nri.pkg.api.v1alpha1"
 NAME: Final = "gpuplane"
 INDEX: Final = "50"  # plugins are asked in this order; nobody has to come before us
 REGISTER_SECONDS: Final = 5.0
-REQUEST_SECONDS: Final = 2.0  # what a runtime gives that does not say
 SHARE_OF_TIME: Final = 0.7
 """The part of it after which a container is refused, which has to reach the runtime in time."""
 EVENTS: Final = 1 << (pb.CREATE_CONTAINER - 1)
-
-
-class Runtime(msgspec.Struct, frozen=True):
-    """Who configured us; `request_seconds` is how long it waits for an answer."""
-
-    name: str
-    version: str
-    request_seconds: float = REQUEST_SECONDS
-
-
-class Unfit(Terminal):
-    """The runtime has NRI, but would drop a part of what we answer without saying so."""
 
 
 class Plugin(Protocol):
@@ -58,26 +43,6 @@ class Plugin(Protocol):
     def known(self, pods: Sequence[pb.PodSandbox], containers: Sequence[pb.Container]) -> None:
         """All that the runtime has at this moment. From now on nothing is created without a question."""
         ...
-
-
-SINCE: Final = {"containerd": (2, 1), "cri-o": (1, 34)}
-"""The first release that injects CDI devices for plugins; older ones drop them in silence. containerd 1.7 does so in
-its last releases, where CDI is switched on, which it does not tell.
-
-Source: containerd/containerd, pull requests 12650 and 12651; cri-o/cri-o, pull request 9128.
-"""
-
-
-def refuse_unfit(runtime: Runtime) -> None:
-    """Raises Unfit for a runtime that is not known to inject CDI devices for plugins."""
-    found = re.match(r"v?(\d+)\.(\d+)", runtime.version)
-    version = (int(found[1]), int(found[2])) if found else (0, 0)
-    if runtime.name not in SINCE or version < SINCE[runtime.name]:
-        raise Unfit(
-            f"{runtime.name} {runtime.version} injects no CDI devices for plugins",
-            where="NRI",
-            cure=", ".join(f"{name} {major}.{minor}" for name, (major, minor) in SINCE.items()) + " and newer do",
-        )
 
 
 async def serve(

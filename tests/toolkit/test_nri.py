@@ -1,0 +1,62 @@
+"""Where GPUs come into containers by NRI, the runtime's configuration is left alone."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from gpuplane import names
+from gpuplane.toolkit import run, uninstall
+
+CONFIG = "etc/containerd/config.toml"
+SPEC = f"{names.CDI_DIR}/nvidia.com-gpu.json"
+
+
+async def once(world: Any, **environment: str) -> None:
+    """The operand, until it has reported."""
+    done = len(world.client.writes)
+    world.client.status = type(world.client.status)()
+    task = asyncio.create_task(run(world.context(environment=environment)))
+    async with asyncio.timeout(10):
+        while len(world.client.writes) == done and not task.done():  # noqa: ASYNC110 - files, which set no event
+            await asyncio.sleep(0.001)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+@pytest.mark.parametrize(
+    ("runtime", "socket", "wanted", "touched"),
+    [
+        ("containerd://2.1.4", True, "true", False),
+        ("containerd://2.1.4", True, "", True),
+        ("containerd://2.1.4", False, "true", True),  # NRI is switched off
+        ("containerd://2.0.6", True, "true", True),  # it would drop what the plugin adds
+        ("cri-o://1.32.8", False, "true", True),
+    ],
+)
+async def test_only_where_there_is_nri(world: Any, runtime: str, socket: bool, wanted: str, touched: bool) -> None:
+    world.client.runtime = runtime
+    if socket:
+        world.write(names.NRI_SOCKET, "")
+    await once(world, **{names.NRI_ENV: wanted})
+    assert world.client.writes[-1]["stages"]["toolkit"]["state"] == "done"
+    assert world.host.exists(SPEC)
+    configs = [path for directory in ("etc/containerd", "etc/crio") for path in (world.root / directory).rglob("*")]
+    assert any(path.is_file() for path in configs) == touched
+    assert world.host.exists(f"{names.TOOLKIT_DIR}/nvidia-container-runtime") == touched
+
+
+async def test_what_was_configured_before_is_taken_back(world: Any, tree_of: Any) -> None:
+    world.client.runtime = "containerd://2.1.4"
+    world.write(CONFIG, "version = 3\n# theirs\n")
+    world.write(names.NRI_SOCKET, "")
+    before = tree_of(world.root)
+    await once(world)
+    assert (world.root / CONFIG).read_text() != "version = 3\n# theirs\n"
+    await once(world, **{names.NRI_ENV: "true"})
+    assert (world.root / CONFIG).read_text() == "version = 3\n# theirs\n"
+    assert world.host.exists(SPEC)
+    await uninstall(world.context())
+    assert tree_of(world.root) == before
