@@ -330,7 +330,7 @@ async def test_an_extender_that_is_down_is_told_and_one_that_is_ignorable_is_lef
     await board.pod("p", requests=SHARE)
     event = (await board.until(lambda: board.events("FailedScheduling")))[0]
     assert 'Post "http://127.0.0.1:9/scheduler/filter"' in event["message"]
-    assert "Connection refused" in event["message"]
+    assert "connection refused" in event["message"]
     board = await start(managed("http://127.0.0.1:9/scheduler", filter_verb="filter", ignorable=True))
     await board.node("a")
     await board.pod("p", requests=SHARE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,9 +12,9 @@ from typing import Any, Final
 import pytest
 import yaml
 from realkube.binaries import Unavailable
-from realkube.control_plane import ControlPlane
+from realkube.control_plane import ControlPlane, free_ports
 
-from anycluster import embedded
+from anycluster import embedded, extender
 from anycluster.api import Access, Api
 
 EMBEDDED: Final = "embedded"
@@ -24,7 +25,8 @@ class Cluster:
     """`kubeconfig` is an administrator's, `jane` that of a user with no rights; `kind` is embedded, real or foreign.
 
     `kubelet` says whether its API server can reach a played node, for logs and exec. `run` is in every name that lies
-    in no namespace; a foreign cluster has other people's beside it.
+    in no namespace; a foreign cluster has other people's beside it. `extender_port` is where its scheduler looks for
+    the scenarios' extender; 0 for a foreign one, which has settings of its own.
     """
 
     def __init__(self, kind: str, kubeconfig: Path, jane: Path, directory: Path) -> None:
@@ -39,6 +41,7 @@ class Cluster:
         self.authority = directory / "authority.pem"
         self.authority.write_text(access.authority_pem)
         self.signing_key: Path | None = None
+        self.extender_port = 0
 
     def config_for(self, token: str, name: str) -> Path:
         """A kubeconfig with a token."""
@@ -57,8 +60,11 @@ class Cluster:
 @contextmanager
 def cluster(chosen: str, directory: Path) -> Iterator[Cluster]:
     """Started, and ended after; a foreign one is only used. A real one that cannot be had skips the test."""
+    (port,) = free_ports(1)
+    settings = directory / "scheduler.yaml"
+    settings.write_text(json.dumps(extender.configuration(port)))
     if chosen == EMBEDDED:
-        with embedded.running(directory) as (url, authority):
+        with embedded.running(directory, settings) as (url, authority):
             users = {"admin": embedded.ADMIN_TOKEN, "jane": embedded.JANE_TOKEN}
             configs = [
                 _kubeconfig(directory / f"{name}.kubeconfig", url, authority, {"token": token})
@@ -66,9 +72,10 @@ def cluster(chosen: str, directory: Path) -> Iterator[Cluster]:
             ]
             made = Cluster(EMBEDDED, *configs, directory)
             made.signing_key = authority.with_name("ca.key")
+            made.extender_port = port
             yield made
     elif chosen == REAL:
-        plane = ControlPlane(directory / "plane")
+        plane = ControlPlane(directory / "plane", scheduler_config=settings)
         try:
             plane.start(print)
         except Unavailable as problem:
@@ -76,6 +83,7 @@ def cluster(chosen: str, directory: Path) -> Iterator[Cluster]:
         try:
             made = Cluster(REAL, plane.kubeconfig, plane.client_config("jane"), directory)
             made.signing_key = plane.pki / "ca.key"
+            made.extender_port = port
             yield made
         finally:
             plane.stop()

@@ -14,7 +14,7 @@ from gpuplane.simulator.apiserver.hooks import User
 from gpuplane.simulator.apiserver.identity import ADMIN
 from gpuplane.simulator.apiserver.server import ApiServer
 from gpuplane.simulator.controllers import Controllers
-from gpuplane.simulator.scheduler import Scheduler, SchedulerConfig
+from gpuplane.simulator.scheduler import Scheduler, config
 
 KUBELET_TOKEN: Final = "the-kubelet-token"
 ADMIN_TOKEN: Final = "admin-token"
@@ -22,15 +22,15 @@ JANE_TOKEN: Final = "jane-token"
 
 
 @contextmanager
-def running(directory: Path) -> Iterator[tuple[str, Path]]:
-    """Its URL and its authority's PEM file."""
+def running(directory: Path, settings: Path) -> Iterator[tuple[str, Path]]:
+    """Its URL and its authority's PEM file. `settings` is a KubeSchedulerConfiguration."""
     started: Future[tuple[str, Path]] = Future()
     loop = asyncio.new_event_loop()
     stop = asyncio.Event()
 
     def main() -> None:
         try:
-            loop.run_until_complete(_serve(directory, started, stop))
+            loop.run_until_complete(_serve(directory, settings, started, stop))
         except BaseException as problem:
             if started.done():
                 raise
@@ -48,14 +48,14 @@ def running(directory: Path) -> Iterator[tuple[str, Path]]:
     assert not thread.is_alive()
 
 
-async def _serve(directory: Path, started: Future[tuple[str, Path]], stop: asyncio.Event) -> None:
+async def _serve(directory: Path, settings: Path, started: Future[tuple[str, Path]], stop: asyncio.Event) -> None:
     server = await ApiServer.start(directory / "pki")
     server.extensions.identity.add(ADMIN_TOKEN, ADMIN)
     server.extensions.identity.add(JANE_TOKEN, User("jane", ("system:authenticated",)))
     server.extensions.streams.token = KUBELET_TOKEN
     parts = (
         Controllers(server.registry, ca=server.authority.read_text()).run(),
-        Scheduler(server.registry, SchedulerConfig()).run(),
+        Scheduler(server.registry, config.load(settings)).run(),
         stop.wait(),
     )
     tasks = [asyncio.create_task(part) for part in parts]

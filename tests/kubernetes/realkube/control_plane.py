@@ -233,7 +233,7 @@ class ControlPlane:
         if self._file.exists():
             return msgspec.json.decode(self._file.read_bytes(), type=State)
         names = ("etcd", "etcd-peer", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet")
-        return State(dict(zip(names, _free_ports(len(names)), strict=True)), _free_network())
+        return State(dict(zip(names, free_ports(len(names)), strict=True)), _free_network())
 
     def _save(self) -> None:
         new = self._file.with_suffix(".new")
@@ -280,7 +280,7 @@ def _wait_gone(running: Running) -> None:
     processes.reap(running.pid)
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
     """NB: below those that the kernel gives to clients: a process that is killed must find its port free again."""
     found: list[int] = []
     while len(found) < count:

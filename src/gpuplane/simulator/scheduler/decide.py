@@ -91,7 +91,7 @@ def best(nodes: list[NodeState], scores: list[int], tie: int = 0) -> NodeState:
 def available(total: int, counts: Mapping[str, int]) -> str:
     """`0/3 nodes are available: 1 node(s) were unschedulable, 2 Insufficient cpu.`"""
     reasons = ", ".join(sorted(f"{count} {reason}" for reason, count in counts.items()))
-    return f"0/{total} nodes are available: {reasons}."
+    return f"0/{total} nodes are available:" + (f" {reasons}." if reasons else "")
 
 
 def count_reasons(failures: Iterable[Failure]) -> Counter[str]:

@@ -58,7 +58,7 @@ class Extender:
         return not managed or bool(managed & _named(raw["spec"]))
 
     async def filter(self, raw: Object, nodes: Sequence[Object]) -> Filtered:
-        answer = await self._post(self.config.filter_verb, {"Pod": raw, **self._nodes(nodes)})
+        answer = await self._post(self.config.filter_verb, {"Pod": _bare(raw), **self._nodes(nodes)})
         if answer.get("error"):
             raise ExtenderError(answer["error"])
         names = answer.get("nodenames")
@@ -66,15 +66,19 @@ class Extender:
             items = (answer.get("nodes") or {}).get("items")
             names = [item["metadata"]["name"] for item in items or ()]
         known = {node["metadata"]["name"] for node in nodes}
+        for name in names:
+            if name not in known:
+                claim = f'claims a filtered node "{name}" which is not found in the input node list'
+                raise ExtenderError(f'extender "{self.config.url_prefix}" {claim}')
         return Filtered(
-            tuple(name for name in names if name in known),
+            tuple(names),
             answer.get("failednodes") or {},
             answer.get("failedandunresolvablenodes") or {},
         )
 
     async def prioritize(self, raw: Object, nodes: Sequence[Object]) -> dict[str, int]:
         """Scores to add, already weighted, on the scale of the built-in ones."""
-        answer = await self._post(self.config.prioritize_verb, {"Pod": raw, **self._nodes(nodes)})
+        answer = await self._post(self.config.prioritize_verb, {"Pod": _bare(raw), **self._nodes(nodes)})
         return {item["host"]: item["score"] * self.config.weight * _SCALE for item in answer}
 
     async def bind(self, pod: PodInfo, node: str) -> None:
@@ -90,13 +94,13 @@ class Extender:
         names_only = self.config.node_cache_capable
         victims = {
             c.node: {
-                "Pods": [{"UID": v.uid} if names_only else pods[v.key] for v in c.victims],
+                "Pods": [{"UID": v.uid} if names_only else _bare(pods[v.key]) for v in c.victims],
                 "NumPDBViolations": c.violations,
             }
             for c in candidates
         }
         field = "NodeNameToMetaVictims" if names_only else "NodeNameToVictims"
-        answer = await self._post(self.config.preempt_verb, {"Pod": raw, field: victims})
+        answer = await self._post(self.config.preempt_verb, {"Pod": _bare(raw), field: victims})
         kept = answer.get("nodenametometavictims") or {}
         remaining = []
         for candidate in candidates:
@@ -112,7 +116,7 @@ class Extender:
     def _nodes(self, nodes: Sequence[Object]) -> dict[str, Any]:
         if self.config.node_cache_capable:
             return {"Nodes": None, "NodeNames": [node["metadata"]["name"] for node in nodes]}
-        return {"Nodes": {"kind": "NodeList", "apiVersion": "v1", "items": list(nodes)}, "NodeNames": None}
+        return {"Nodes": {"metadata": {}, "items": [_bare(node) for node in nodes]}, "NodeNames": None}
 
     async def _post(self, verb: str, body: Mapping[str, Any]) -> Any:
         data = await asyncio.to_thread(self._exchange, verb, msgspec.json.encode(body))
@@ -143,7 +147,10 @@ class Extender:
 
     def _failure(self, path: str, error: Exception) -> ExtenderError:
         place = f"{self._url.scheme}://{self._url.netloc}{path}"
-        return ExtenderError(f'Post "{place}": {error}', cure="start the extender or mark it ignorable")
+        # The words of Go's net package: people search for them.
+        refused = isinstance(error, ConnectionRefusedError)
+        why = f"dial tcp {self._url.netloc}: connect: connection refused" if refused else str(error)
+        return ExtenderError(f'Post "{place}": {why}')
 
     def _send(self, path: str, body: bytes) -> bytes:
         if self._connection is None:
@@ -177,6 +184,11 @@ class Extender:
     def close(self) -> None:
         with self._lock:
             self._close()
+
+
+def _bare(obj: Object) -> dict[str, Any]:
+    """Without apiVersion and kind, which kube-scheduler's typed objects do not carry."""
+    return {key: value for key, value in obj.items() if key not in ("apiVersion", "kind")}
 
 
 def _lowered(answer: Mapping[str, Any]) -> dict[str, Any]:

@@ -163,6 +163,9 @@ class Scheduler:
                 return
             raise
         kept = set(answer.kept)
+        for node in found.feasible:
+            if node.name not in kept:
+                found.failures[node.name] = Failure(EXTENDER, (), False)  # those without a reason have none
         for resolvable, failures in ((True, answer.failed), (False, answer.unresolvable)):
             for name, reason in failures.items():
                 found.failures[name] = Failure(EXTENDER, (reason,), resolvable)
@@ -186,8 +189,8 @@ class Scheduler:
 
     # -- binding -------------------------------------------------------------------------------------------------
     async def _bind(self, entry: Entry, pod: PodInfo, raw: Mapping[str, Any], extenders: Sequence[Extender]) -> None:
+        binder = next((e for e in extenders if e.config.bind_verb), None)
         try:
-            binder = next((e for e in extenders if e.config.bind_verb), None)
             if binder is not None:
                 await binder.bind(pod, pod.node_name)
             else:
@@ -202,8 +205,8 @@ class Scheduler:
                 return
             self.queue.failed(entry, {ERROR}, asyncio.get_running_loop().time())
             self._wake.set()
-            text = f"running Bind plugin: {error}"
-            self._recorder.record(raw, "Pod", "FailedScheduling", text, "Warning", "Scheduling")
+            text = str(error) if binder is not None else f'running Bind plugin "DefaultBinder": {error}'
+            await self._report(pod, raw, Choice(message=text, plugins=frozenset({ERROR})))
             return
         self.queue.drop(pod.key)
         message = f"Successfully assigned {pod.key} to {pod.node_name}"
