@@ -11,6 +11,7 @@ import argparse
 import hashlib
 import os
 import platform
+import resource
 import shlex
 import subprocess
 import sys
@@ -111,6 +112,9 @@ def build(arch: str, output: Path, names: tuple[str, ...] = (), *, force: bool =
     Raises:
         SystemExit: the compiler failed; its output was printed.
     """
+    # zig has a file open for every object of a libc that it compiles: the 1,024 of a usual shell are too few.
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     output.mkdir(parents=True, exist_ok=True)
     built = []
     for target in TARGETS:
