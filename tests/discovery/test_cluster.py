@@ -19,6 +19,7 @@ import pytest
 from gpuplane.api.clusterpolicy import ClusterPolicy
 from gpuplane.api.core import DaemonSet, Deployment, Event, Node, Pod
 from gpuplane.api.crds import crds
+from gpuplane.api.gpunode import GPUNode
 from gpuplane.api.nodefeature import NodeFeature, NodeFeatureRule
 from gpuplane.api.nodefeature_node import RESOURCES_BOOK, other_discovery
 from gpuplane.kube import Client, Informer, Invalid
@@ -183,14 +184,34 @@ async def test_switched_off_it_leaves_the_labels_of_the_machine_and_nothing_else
     assert not [name for name in node.metadata.labels if name.startswith(PREFIX)]
 
 
-async def test_kinds_that_another_installation_defined_stay_its_own(world: World) -> None:
+async def test_beside_another_installation_nodes_are_prepared_by_its_labels_and_all_of_it_stays(world: World) -> None:
     kind = next(made for made in crds() if made["spec"]["names"]["kind"] == "NodeFeatureRule")
     theirs = {**kind, "metadata": {"name": kind["metadata"]["name"], "labels": {"owner": "theirs"}}}
     where = resource_of(kind)
     await world.client.apply(theirs, "their-installation", resource=where)
+    info = (await world.node(lambda node: node.status.node_info.kernel_version)).status.node_info
+    # As it labels by default: PCI devices by class and vendor.
+    short = {
+        "pci-0302_10de.present": "true",
+        "system-os_release.ID": "ubuntu",
+        "system-os_release.VERSION_ID": "22.04",
+        "system-os_release.VERSION_ID.major": "22",
+        "kernel-version.full": info.kernel_version,
+    }
+    labels = {PREFIX + name: value for name, value in short.items()}
+    books = {"nfd.node.kubernetes.io/feature-labels": ",".join(sorted(short))}
+    await world.client.patch(Node, "n1", {"metadata": {"labels": labels, "annotations": books}})
     await world.gpuplane("install", "-q")
-    await world.node(lambda node: node.metadata.labels.get(f"{PREFIX}pci-10de.present"))
+    await world.until(GPUNode, lambda found: any(node.status.summary.stage == "ready" for node in found))
+    node = await world.client.get(Node, "n1")
+    assert {name: value for name, value in node.metadata.labels.items() if name.startswith(PREFIX)} == labels
+    assert node.metadata.labels["nvidia.com/gpu.product"] == "Tesla-T4"
+    assert not await world.client.list(NodeFeature)
     await world.gpuplane("uninstall", "-q")
+    node = await world.client.get(Node, "n1")
+    assert {name: value for name, value in node.metadata.labels.items() if name.startswith(PREFIX)} == labels
+    assert books.items() <= node.metadata.annotations.items()
+    assert not [name for name in node.metadata.labels if name.startswith("nvidia.com/")]
     left = json.loads(await world.client.request("GET", where.path()))["items"]
     assert [(one["metadata"]["name"], one["metadata"]["labels"]) for one in left] == [
         (kind["metadata"]["name"], {"owner": "theirs"})

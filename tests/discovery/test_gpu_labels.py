@@ -239,6 +239,39 @@ def test_strategy_mixed_as_documented() -> None:
     assert labels["mig-3g.20gb.count"] == "1"
 
 
+# What each strategy adds to the labels of whole GPUs; as GPU feature discovery's own tests expect them.
+OF_MIG = {
+    *("multiprocessors", "slices.gi", "slices.ci"),
+    *(f"engines.{engine}" for engine in ("copy", "decoder", "encoder", "jpeg", "ofa")),
+}
+OF_KIND = OF_MIG | {"product", "count", "replicas", "sharing-strategy", "memory"}
+
+
+@pytest.mark.parametrize(
+    ("strategy", "profiles", "added"),
+    [
+        ("none", (), set()),
+        ("none", ("1g.5gb",) * 7, set()),
+        ("single", (), {"mig.strategy"}),
+        ("single", ("1g.5gb",) * 7, {"mig.strategy", *(f"gpu.{name}" for name in OF_MIG)}),
+        ("mixed", (), {"mig.strategy"}),
+        (
+            "mixed",
+            ("3g.20gb", "2g.10gb", "2g.10gb"),
+            {"mig.strategy", *(f"mig-{kind}.{name}" for kind in ("3g.20gb", "2g.10gb") for name in OF_KIND)},
+        ),
+    ],
+)
+def test_no_label_is_missing_and_none_is_invented(strategy: str, profiles: tuple[str, ...], added: set[str]) -> None:
+    whole = set(labels_of(config(), gpu()))
+    assert set(labels_of(config(strategy), a100(0, *profiles))) - whole == added
+    assert whole <= set(labels_of(config(strategy), a100(0, *profiles)))
+    # Sharing changes values and makes no label.
+    name = "nvidia.com/gpu" if strategy != "mixed" or not profiles else "nvidia.com/mig-2g.10gb"
+    shared_out = labels_of(config(strategy, timeSlicing=shared(name)), a100(0, *profiles))
+    assert set(shared_out) == whole | added
+
+
 def test_shared_mig_devices_and_profiles_with_a_plus() -> None:
     labels = labels_of(config("mixed", timeSlicing=shared("nvidia.com/mig-1g.5gb.me", 2)), a100(0, "1g.5gb+me"))
     assert labels["mig-1g.5gb.me.product"] == "A100-SXM4-40GB-MIG-1g.5gb.me-SHARED"

@@ -82,6 +82,13 @@ def test_a_bare_gpu_node_gets_its_gpunode_and_the_first_gate() -> None:
     assert plan.urgent
 
 
+@pytest.mark.parametrize("spelling", names.PCI_PRESENT_LABELS)
+def test_gpus_are_known_however_node_feature_discovery_spells_them(spelling: str) -> None:
+    system = {name: value for name, value in GPU_NODE.items() if name not in names.PCI_PRESENT_LABELS}
+    assert decide(node(labels={**system, spelling: "false"}), NOW).empty
+    assert decide(node(labels={**system, spelling: "true"}), NOW).labels[GATE["driver"]] == "true"
+
+
 @pytest.mark.parametrize("changes", [{"labels": {}}, {"enabled": frozenset()}])
 def test_what_is_no_gpu_node_or_has_no_policy_is_left_alone(changes: dict[str, object]) -> None:
     assert decide(node(**changes), NOW).empty
