@@ -140,6 +140,10 @@ LIMITS_MISSING_ENV: Final = "GPUPLANE_LIMITS_MISSING"  # closed or open: what a 
 # -- CDI ---------------------------------------------------------------------------------------------------------
 CDI_KIND: Final = "nvidia.com/gpu"  # GPUs in CDI specifications: by index, by UUID, and "all"
 CDI_MANAGEMENT_KIND: Final = "management.nvidia.com/gpu"  # the same for management containers
+MPS_ROOT: Final = "/run/nvidia/mps"  # on a node: pipes and logs of its MPS control daemons
+MPS_ROOT_ENV: Final = "MPS_ROOT"
+MPS_PIPE_ENV: Final = "CUDA_MPS_PIPE_DIRECTORY"  # where a client of MPS finds its daemon
+MPS_LOG_ENV: Final = "CUDA_MPS_LOG_DIRECTORY"
 VISIBLE_DEVICES_ENV: Final = "NVIDIA_VISIBLE_DEVICES"  # the GPUs of a container, for runtimes that go by it
 
 # -- paths on a host, relative to its root -----------------------------------------------------------------------
@@ -170,14 +174,14 @@ LIMITS_MOUNT: Final = "/etc/vcuda"  # in a container: its pages
 # In a container: the interposed libraries. Images made for GPUs look here first, by their LD_LIBRARY_PATH.
 LIMITER_MOUNT: Final = "/usr/local/nvidia/lib64"
 
-# -- in the driver's pod ------------------------------------------------------------------------------------------
-DRIVER_PLACE: Final = "us.download.nvidia.com/tesla"  # NVIDIA's own place for its data centre drivers
-DRIVER_MODULES_DIR: Final = "/drivers"  # <module>.conf with module parameters, from driver.kernelModuleConfig
-DRIVER_REPOSITORIES_DIR: Final = "/config/repositories"  # from driver.repoConfig
 # -- NRI -----------------------------------------------------------------------------------------------------------
 NRI_SOCKET: Final = "run/nri/nri.sock"  # on a host: where a container runtime takes plugins
 NRI_GIVEN_PREFIX: Final = "nri.gpuplane.dev/"  # begins annotations of containers: what the NRI plugin brings them, JSON
 
+# -- in the driver's pod ------------------------------------------------------------------------------------------
+DRIVER_PLACE: Final = "us.download.nvidia.com/tesla"  # NVIDIA's own place for its data centre drivers
+DRIVER_MODULES_DIR: Final = "/drivers"  # <module>.conf with module parameters, from driver.kernelModuleConfig
+DRIVER_REPOSITORIES_DIR: Final = "/config/repositories"  # from driver.repoConfig
 DRIVER_CERTIFICATES_DIR: Final = "/config/certificates"  # from driver.certConfig
 
 # -- the embedded cluster ----------------------------------------------------------------------------------------

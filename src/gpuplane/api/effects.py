@@ -23,11 +23,12 @@ ACTS: Final = (
     "nfd.enabled",
     "mig.strategy",
     "devicePlugin.config.*",
+    "devicePlugin.mps.*",
     "daemonsets.*",
     "hostPaths.rootFS",
     "hostPaths.kubeletRootDir",
-    *(
     "cdi.nriPluginEnabled",
+    *(
         f"driver.{field}"
         for field in (
             *("useNvidiaDriverCRD", "repository", "image", "version", "usePrecompiled", "kernelModuleType", "rdma.*"),
@@ -73,7 +74,6 @@ NO_EFFECT: Final[dict[str, str]] = {
     "driver.livenessProbe.*": "only a driver's start is probed; that it works is a stage of its node",
     "driver.readinessProbe.*": "only a driver's start is probed; that it works is a stage of its node",
     "toolkit.installDir": "nothing is installed there: CDI does the work",
-    "devicePlugin.mps.*": "no MPS control daemon is run, so far; share by time slicing or by tencent.com/vcuda-core",
     "dcgm.*": "the exporter reads the GPUs itself",
     "migManager.*": "MIG is shown but not managed yet",
     "validator.*": "nodes are prepared for containers only, so far",

@@ -99,6 +99,7 @@ class PluginConfig(msgspec.Struct, frozen=True, kw_only=True):
     fail_on_init_error: bool = True
     driver_root: str = "/"
     dev_root: str = "/"
+    mps_root: str = names.MPS_ROOT
     pass_device_specs: bool = False
     device_list: frozenset[DeviceListStrategy] = frozenset((DeviceListStrategy.ENVVAR, DeviceListStrategy.CDI_CRI))
     device_id: DeviceIDStrategy = DeviceIDStrategy.UUID
@@ -162,6 +163,7 @@ def _flags(flags: Reader) -> dict[str, Any]:
         "mig_strategy": flags.choice("migStrategy", MigStrategy, names.MIG_STRATEGY_ENV, MigStrategy.NONE),
         "fail_on_init_error": flags.flag("failOnInitError", "FAIL_ON_INIT_ERROR", default=True),
         "driver_root": driver_root,
+        "mps_root": flags.path("mpsRoot", names.MPS_ROOT_ENV, default=names.MPS_ROOT),
         "dev_root": flags.path("nvidiaDevRoot", "NVIDIA_DEV_ROOT", default=driver_root),
     }
     for field, variable, what in (
@@ -170,7 +172,6 @@ def _flags(flags: Reader) -> dict[str, Any]:
         ("gdrcopyEnabled", "GDRCOPY_ENABLED", "GDRCopy"),
     ):
         flags.refused(field, f"{what} is not given to containers by this release", variable, accepted=(False,))
-    flags.refused("mpsRoot", "no MPS control daemon is run by this release", "MPS_ROOT", accepted=("/run/nvidia/mps",))
     flags.flag("useNodeFeatureAPI", "USE_NODE_FEATURE_API", default=True)  # the labels are the same either way
     flags.refused(
         "deviceDiscoveryStrategy",

@@ -28,6 +28,9 @@ OPERANDS: Final[dict[str, Component]] = {
     "device-plugin": Component(
         "gpuplane.device_plugin", "offers this node's GPUs to its kubelet", (*_NODE, "kubelet-dir", "config", "port")
     ),
+    "mps-control-daemon": Component(
+        "gpuplane.mps", "runs MPS where this node's configuration shares GPUs by it", (*_NODE, "config")
+    ),
     "exporter": Component(
         "gpuplane.exporter", "serves DCGM metrics of this node's GPUs", (*_NODE, "kubelet-dir", "config", "port")
     ),

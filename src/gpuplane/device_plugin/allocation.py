@@ -9,9 +9,10 @@ from typing import Final
 import msgspec
 
 from gpuplane import names
-from gpuplane.api.pluginconfig import DeviceIDStrategy, DeviceListStrategy, PluginConfig
+from gpuplane.api.pluginconfig import DeviceIDStrategy, DeviceListStrategy, PluginConfig, SharingStrategy
 from gpuplane.device_plugin.facts import Allocation, DeviceNode, Mount
 from gpuplane.errors import InvalidInput, Terminal
+from gpuplane.sharing.mps import CONTAINER_ROOT, SHM, pipe
 from gpuplane.sharing.units import Unit
 
 VOLUMES: Final = "/var/run/nvidia-container-devices"
@@ -33,12 +34,14 @@ def allocation(
     health: Mapping[str, str],
     config: PluginConfig,
     files: NodeFiles = NodeFiles(),  # noqa: B008 - frozen
+    resource: str = "",
 ) -> Allocation:
     """What a container with the units `ids` gets.
 
     Args:
         units: those of the resource, by id.
         health: UUID of a GPU -> why it is not usable.
+        resource: their name, by which clients of MPS find their daemon.
 
     Raises:
         Terminal: an id is unknown or not healthy.
@@ -64,6 +67,10 @@ def allocation(
     if DeviceListStrategy.VOLUME_MOUNTS in config.device_list:
         envs[names.VISIBLE_DEVICES_ENV] = VOLUMES
         mounts = [Mount(host_path="/dev/null", container_path=f"{VOLUMES}/{name}") for name in shown]
+    if resource and config.sharing is SharingStrategy.MPS and any(unit.replicas > 1 for unit in units.values()):
+        envs[names.MPS_PIPE_ENV] = pipe(CONTAINER_ROOT, resource)
+        places = {pipe(config.mps_root, resource): envs[names.MPS_PIPE_ENV], f"{config.mps_root}/{SHM}": "/dev/shm"}
+        mounts += [Mount(host_path=one, container_path=other, read_only=False) for one, other in places.items()]
     if DeviceListStrategy.CDI_ANNOTATIONS in config.device_list:
         # The key has to differ between the resources of one container, and be the same for the same devices.
         digest = hashlib.sha256(",".join(ids).encode()).hexdigest()[:16]

@@ -25,7 +25,7 @@ FIRST_PAUSE_SECONDS: Final = 0.05
 LONGEST_PAUSE_SECONDS: Final = 1.0
 GONE_AFTER_SECONDS: Final = 60.0
 """A runtime that is back for so long without NRI has none any more; no restart takes that long."""
-START_WAITS_SECONDS: Final = 10.0
+START_WAITS_SECONDS: Final = 5.0
 """How long the start of a container waits for the connection; the kubelet gives 30 seconds and tries again later."""
 
 

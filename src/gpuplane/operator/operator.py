@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from gpuplane import names
-from gpuplane.api.clusterpolicy import ClusterPolicy, chosen, is_paused
-from gpuplane.api.core import DaemonSet, Node, Pod
+from gpuplane.api.clusterpolicy import ClusterPolicy, ClusterPolicySpec, chosen, is_paused
+from gpuplane.api.core import ConfigMap, DaemonSet, Node, Pod
 from gpuplane.api.effects import without_effect
 from gpuplane.api.gpunode import GPUNode
 from gpuplane.api.meta import to_dict
@@ -25,10 +25,12 @@ from gpuplane.operator.cluster import ClusterView, ClusterWriter
 from gpuplane.operator.discovery import COMPONENTS as DISCOVERY
 from gpuplane.operator.drivers import choices, owner_of, why_none
 from gpuplane.operator.metrics import paths
+from gpuplane.operator.mps import follows_mps
 from gpuplane.operator.nodes import NodeWriter, Settling
 from gpuplane.operator.observed import COMPONENT_LABEL, answers, observe
 from gpuplane.operator.operands import enabled_gates
 from gpuplane.operator.policy import PART_OF, PART_OF_LABEL, is_feature, stage_events
+from gpuplane.operator.stages import MPS_GATE
 from gpuplane.operator.upgrade.controller import KEY as UPGRADES_KEY
 from gpuplane.operator.upgrade.controller import Upgrades
 
@@ -101,6 +103,7 @@ class Operator:
         self.drivers = Informer(client, NVIDIADriver)
         self.pods = Informer(client, Pod)
         self.daemonsets = Informer(client, DaemonSet, names.OPERATOR_NAMESPACE)
+        self.configs = Informer(client, ConfigMap, names.OPERATOR_NAMESPACE)
         self.pods.add_index("node", lambda pod: (pod.spec.node_name,) if pod.spec.node_name else ())
         self.writer = NodeWriter(client, self.clock.wall)
         self.cluster = ClusterWriter(client, image, self.clock.wall)
@@ -130,6 +133,7 @@ class Operator:
                 Source(self.pods, _node_of_pod),
                 Source(self.policies, lambda policy: self._all_nodes()),
                 Source(self.drivers, lambda driver: self._all_nodes()),
+                Source(self.configs, self._nodes_of_config),
             ],
             self.reconcile_node,
             workers=8,
@@ -198,7 +202,7 @@ class Operator:
             gpunode,
             [pod for pod in pods if pod.metadata.namespace == names.OPERATOR_NAMESPACE and is_operand(pod)],
             held=sum(map(core_held, pods)),
-            enabled=enabled_gates(policy.spec) if policy is not None and alive else frozenset(),
+            enabled=self._enabled(policy.spec, node) if policy is not None and alive else frozenset(),
             taint_wanted=policy.spec.operator.not_ready_taint if policy is not None and alive else False,
             driver_owner=owner or "",
             no_driver=why_none(owner, found) if alive else ("", "", ""),
@@ -257,6 +261,20 @@ class Operator:
             and is_operand(pod)
             and (not components or pod.metadata.labels.get(COMPONENT_LABEL) in components)
         )
+
+    def _enabled(self, spec: ClusterPolicySpec, node: Node) -> frozenset[str]:
+        """The gates that the policy wants on a node."""
+        gates, config = enabled_gates(spec), spec.device_plugin.config
+        found = self.configs.get(f"{names.OPERATOR_NAMESPACE}/{config.name}") if config is not None else None
+        if config is None or found is None or not follows_mps(found.data, config.default, node.metadata.labels):
+            gates -= {MPS_GATE}
+        return gates
+
+    def _nodes_of_config(self, config: ConfigMap) -> Iterable[str]:
+        """A configuration of the device plugin may be every node's."""
+        policy = self.policy
+        followed = policy.spec.device_plugin.config if policy is not None else None
+        return self._all_nodes() if followed is not None and followed.name == config.metadata.name else ()
 
     def _all_nodes(self) -> list[str]:
         return [node.metadata.name for node in self.nodes.items()]

@@ -26,6 +26,7 @@ def shape_follower(manifest: Manifest, spec: ClusterPolicySpec) -> None:
     [container] = pod["containers"]
     if spec.mig.strategy:
         set_env(container, names.MIG_STRATEGY_ENV, spec.mig.strategy)
+    _place_mps(pod, container, spec.device_plugin.mps.root)
     if config is None or not config.name:
         return
     pod["volumes"].append({"name": "plugin-configs", "configMap": {"name": config.name}})
@@ -35,3 +36,15 @@ def shape_follower(manifest: Manifest, spec: ClusterPolicySpec) -> None:
         set_env(container, names.PLUGIN_DEFAULT_ENV, config.default)
     # As the GPU operator has it: a node without the label has no configuration, whatever the ConfigMap holds.
     set_env(container, names.PLUGIN_FALLBACKS_ENV, "empty")
+
+
+def _place_mps(pod: Manifest, container: Manifest, root: str) -> None:
+    """Where the pipes of MPS lie on the nodes, for those who share GPUs by it."""
+    if root != names.MPS_ROOT:
+        set_env(container, names.MPS_ROOT_ENV, root)
+    for volume in pod["volumes"]:
+        if volume["name"] == "mps":
+            volume["hostPath"]["path"] = root
+    for mount in container["volumeMounts"]:
+        if mount["name"] == "mps":
+            mount["mountPath"] = f"/host{root}"

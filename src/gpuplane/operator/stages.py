@@ -33,6 +33,7 @@ class Operand(msgspec.Struct, frozen=True):
 
 
 S = StageName
+MPS_GATE: Final = "mps-control-daemon"
 
 OPERANDS: Final[tuple[Operand, ...]] = (
     Operand("driver", "driver", "0200-driver.yaml", (S.DISCOVERED,), (S.DRIVER,), undo=True),
@@ -40,6 +41,8 @@ OPERANDS: Final[tuple[Operand, ...]] = (
     # The validator starts with the toolkit and waits for it by a watch: one label, one pod start less in a node's way.
     Operand("operator-validator", "validator", "0400-operator-validator.yaml", (S.DRIVER,), (S.CUDA, S.PLUGIN)),
     Operand("device-plugin", "device_plugin", "0500-device-plugin.yaml", (S.CUDA,), (S.DEVICE_PLUGIN,)),
+    # No stage of its own: where GPUs are shared by MPS, the device plugin waits for it. See `gpuplane.operator.mps`.
+    Operand(MPS_GATE, "device_plugin", "0510-mps-control-daemon.yaml", (S.CUDA,), ()),
     Operand("dcgm-exporter", "dcgm_exporter", "0600-dcgm-exporter.yaml", (S.PLUGIN,), (S.EXPORTER,)),
     Operand("gpu-feature-discovery", "gfd", "0700-gpu-feature-discovery.yaml", (S.PLUGIN,), (S.LABELS,)),
 )
@@ -67,5 +70,7 @@ def below(operand: Operand) -> tuple[StageName, ...]:
 @functools.cache
 def users(operand: Operand) -> tuple[Operand, ...]:
     """The operands that stand on what `operand` makes, or on what follows from it."""
+    if not operand.makes:
+        return ()
     follows = set(STAGES[STAGES.index(operand.makes[0]) :])
     return tuple(other for other in OPERANDS if other is not operand and set(other.needs) & follows)

@@ -28,6 +28,7 @@ _OPERANDS: Final = {
     "toolkit": ("gpuplane.toolkit", "run"),
     "validator": ("gpuplane.validator", "run"),
     "device-plugin": ("gpuplane.device_plugin", "run"),
+    "mps-control-daemon": ("gpuplane.mps", "run"),
     "exporter": ("gpuplane.exporter", "run"),
 }
 _TOKEN_SECONDS: Final = 24 * 3600

@@ -1,0 +1,44 @@
+"""The shared memory of MPS: a tmpfs of its own on the host, which is /dev/shm to the daemons and to their clients.
+
+Clients and servers meet there, and containers that are clients have no other: it must not be the host's own.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+from pathlib import Path
+from typing import Final
+
+log = logging.getLogger("gpuplane.mps")
+
+_NOSUID, _NODEV, _NOEXEC, _BIND, _DETACH = 2, 4, 8, 4096, 2  # as in <sys/mount.h>
+_libc: Final = ctypes.CDLL(None, use_errno=True)
+
+
+def mount_shm(directory: Path, driver_root: Path) -> None:
+    """Make `directory` a tmpfs, half of the memory at most, and the /dev/shm of programs in `driver_root`.
+
+    Where a process may not mount, clients share the file system that the directory is on; a warning says so.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    if not os.path.ismount(directory):
+        _mount("shm", directory, "tmpfs", _NOSUID | _NODEV | _NOEXEC)
+        directory.chmod(0o1777)
+    target = driver_root / "dev/shm"
+    if target.is_dir() and not os.path.samestat(target.stat(), directory.stat()):
+        # In this pod's own mount namespace: the host's programs keep theirs.
+        _mount(str(directory), target, None, _BIND)
+
+
+def unmount_shm(directory: Path) -> None:
+    """Take the tmpfs away; containers that have it keep it until they end."""
+    if os.path.ismount(directory) and _libc.umount2(os.fsencode(directory), _DETACH):
+        log.warning("%s: cannot be unmounted: %s", directory, os.strerror(ctypes.get_errno()))
+
+
+def _mount(source: str, target: Path, kind: str | None, flags: int) -> None:
+    encoded = kind.encode() if kind else None
+    if _libc.mount(os.fsencode(source), os.fsencode(target), encoded, ctypes.c_ulong(flags), None):
+        log.warning("%s: cannot be mounted: %s; going on without", target, os.strerror(ctypes.get_errno()))
