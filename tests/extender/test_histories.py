@@ -42,6 +42,7 @@ class History:
         self.verb = verb  # filter or predicates
         self.api = FakeApi()
         self.clock = VirtualClock()
+        self.wall = 10**18  # ns; it jumps
         self.lazy = False  # kube-scheduler decides for a node, and then cannot bind
         self.count = 0
         self.binds: set[asyncio.Task[None]] = set()
@@ -66,7 +67,7 @@ class History:
     async def start(self) -> None:
         client: Any = FakeClient(self.api)
         self.recorder = EventRecorder(client, "test", clock=self.clock)
-        self.brain = Brain(client, self.recorder, Chosen(), self.clock, lambda: int(self.clock.now() * 1e9))
+        self.brain = Brain(client, self.recorder, Chosen(), self.clock, lambda: self.wall)
         self.ready = asyncio.Event()
         self.task = asyncio.create_task(self.brain.run(self.ready.set))
         async with asyncio.timeout(20):
@@ -208,6 +209,7 @@ def _assigned(obj: dict[str, Any]) -> Assignment | None:
 
 
 CORES, UNITS, SECONDS = [10, 30, 50, 60, 100, 200], [4, 16, 30], [1.0, 6.0, 12.0, 20.0, 70.0]
+JUMPS = [0, 10**9, 10**18, 4 * 10**18]  # what the node's clock says of a sudden
 pods = st.tuples(st.just("create"), st.sampled_from(CORES), st.sampled_from(UNITS), st.booleans())
 which = st.integers(0, 7)
 schedule = st.tuples(st.just("schedule"), which)
@@ -221,6 +223,7 @@ step = st.one_of(
     st.tuples(st.just("fault"), st.sampled_from(Fault)),
     st.tuples(st.just("blind"), st.booleans()),
     st.tuples(st.just("lazy"), st.booleans()),
+    st.tuples(st.just("jump"), st.sampled_from(JUMPS)),
     st.tuples(st.just("land")),
     st.tuples(st.just("go on")),
     st.tuples(st.just("delete"), which),
@@ -244,6 +247,7 @@ ODDS = {
     "wait": 5,
     "blind": 3,
     "lazy": 3,
+    "jump": 1,
     "crash": 0.7,
 }
 
@@ -257,6 +261,7 @@ def random_step(dice: random.Random) -> tuple[Any, ...]:
         "fault": [dice.choice(list(Fault))],
         "blind": [dice.random() < 0.3],
         "lazy": [dice.random() < 0.3],
+        "jump": [dice.choice(JUMPS)],
         "wait": [dice.choice(SECONDS)],
     }
     return (what, *arguments.get(what, [] if what in ("land", "go on", "crash") else [dice.randrange(100)]))
@@ -285,6 +290,8 @@ async def live(history: History, steps: Iterable[tuple[Any, ...]]) -> None:
                 api.blind = blind
             case ("lazy", lazy):
                 history.lazy = lazy
+            case ("jump", wall):
+                history.wall = wall
             case ("land",):
                 api.land(1)
             case ("go on",):

@@ -60,7 +60,7 @@ keys = st.sampled_from(["a", "quota", "pool", "T4"])
 leaves = st.none() | st.booleans() | st.floats(allow_nan=False) | st.text()
 
 
-@given(st.recursive(leaves, lambda inner: st.lists(inner) | st.dictionaries(keys, inner)))
+@given(st.recursive(leaves, lambda inner: st.lists(inner) | st.dictionaries(keys, inner), max_leaves=12))
 def test_any_json_is_read_or_refused(data: object) -> None:
     for parse in (parse_quotas, parse_naming):
         try:

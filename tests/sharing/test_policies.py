@@ -102,9 +102,9 @@ def test_pods_that_no_gpu_will_ever_do_for_teach_nothing() -> None:
 
 
 def test_old_requests_fade() -> None:
-    kept = Mix()
+    kept, request = Mix(), asked(30)
     for _ in range(100_001):
-        kept.seen(asked(30))
+        kept.seen(request)
     assert kept.total < 60_000
     kept.seen(asked(60))
     assert [typical.shape.core for typical in kept.typical()] == [30]
