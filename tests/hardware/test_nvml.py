@@ -293,6 +293,10 @@ def test_mig_devices_are_made_used_and_removed(make_machine: Make) -> None:
     instances = [pynvml.nvmlDeviceCreateGpuInstance(handle, 9), pynvml.nvmlDeviceCreateGpuInstance(handle, 14)]
     for instance, profile in zip(instances, (2, 1), strict=True):
         pynvml.nvmlGpuInstanceCreateComputeInstance(instance, profile)
+        old, new = (
+            pynvml.nvmlGpuInstanceGetComputeInstanceProfileInfo(instance, profile, 0, version) for version in (1, 2)
+        )
+        assert (old.id, old.sliceCount) == (new.id, new.sliceCount) == (profile, profile + 1)
     mig = gpus.mig(uuid)
     assert mig.mode is MigMode.ENABLED
     assert [(device.profile, device.slices, device.memory_bytes >> 20) for device in mig.devices] == [

@@ -361,6 +361,22 @@ static unsigned compute_profile(const struct simgpu_gpu *gpu, nvmlGpuInstance_t 
 	return number >= 7 ? 0 : number;
 }
 
+EXPORT nvmlReturn_t nvmlGpuInstanceGetComputeInstanceProfileInfo(nvmlGpuInstance_t instance, unsigned number,
+								 unsigned engines,
+								 nvmlComputeInstanceProfileInfo_t *info)
+{
+	GPU_OR_MIG(instance);
+	NEED(info && instance->mig >= 0);
+	if (number != compute_profile(gpu, instance) || engines != 0)
+		return NVML_NOT_SUPPORTED;
+	const struct simgpu_mig_profile *profile = &gpu->mig_profiles[gpu->mig_devices[instance->mig].profile];
+	*info = (nvmlComputeInstanceProfileInfo_t){
+		.id = number, .slices = profile->slices, .instances = 1,
+		.multiprocessors = profile->multiprocessors, .copy_engines = profile->copy_engines,
+	};
+	return NVML_SUCCESS;
+}
+
 EXPORT nvmlReturn_t nvmlGpuInstanceGetComputeInstanceProfileInfoV(nvmlGpuInstance_t instance, unsigned number,
 								  unsigned engines,
 								  nvmlComputeInstanceProfileInfo_v2_t *info)

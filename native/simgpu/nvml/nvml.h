@@ -124,6 +124,10 @@ typedef struct {
 } nvmlGpuInstanceProfileInfo_v2_t;
 
 typedef struct {
+	unsigned id, slices, instances, multiprocessors, copy_engines, decoders, encoders, jpeg, ofa;
+} nvmlComputeInstanceProfileInfo_t;
+
+typedef struct {
 	unsigned version, id, slices, instances, multiprocessors, copy_engines, decoders, encoders, jpeg, ofa;
 	char name[96];
 } nvmlComputeInstanceProfileInfo_v2_t;

@@ -33,6 +33,9 @@ STRATEGIES = ("index", "uuid", "type-index")
 _VERSION = "0.5.0"
 _COMMON = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
 _NOT_MANAGED = ("nvidia-fs", "nvidia-nvswitch", "nvidia-nvlink")
+_XORG = "libglxserver_nvidia.so"  # which the X server loads by its place
+_GRAPHICS = ("libnvidia-egl-", "nvidia_drv.so", _XORG)
+_GRAPHICS_LINKS = ("nvidia-drm_gbm.so", "libnvidia-vulkan-producer.so")
 _READ_ONLY = ["ro", "nosuid", "nodev", "rbind", "rprivate"]
 _SOCKET = ["nosuid", "nodev", "rbind", "rprivate", "noexec"]
 _LOADER_DIRS = (f"/usr/lib/{platform.machine()}-linux-gnu", "/usr/lib64")  # Debian's family; the others'
@@ -110,10 +113,26 @@ def spec(facts: Facts, gpus: Sequence[GPU], choice: Choice = DEFAULT) -> Spec:
 
 def management(facts: Facts, choice: Choice = DEFAULT) -> Spec:
     """The specification of kind `management.nvidia.com/gpu`: every GPU and every control node, in one device."""
+    facts = msgspec.structs.replace(facts, driver=_without_graphics(facts.driver))
     wanted = [name for name in facts.devices.nodes if not name.startswith(_NOT_MANAGED)]
     nodes = _nodes(facts, sorted(wanted, key=_natural))
     devices = [{"name": "all", "containerEdits": {"deviceNodes": nodes}}] if nodes else []
     return _spec(choice, names.CDI_MANAGEMENT_KIND, devices, _common(facts, ()))
+
+
+def _without_graphics(driver: Driver) -> Driver:
+    """What is for X.Org, Wayland, EGL and Vulkan only, who looks after GPUs has no use for."""
+    return msgspec.structs.replace(
+        driver,
+        libraries=tuple(path for path in driver.libraries if not _base(path).startswith(_GRAPHICS)),
+        links={
+            path: target
+            for path, target in driver.links.items()
+            if not _base(path).startswith(_GRAPHICS) and _base(path) not in _GRAPHICS_LINKS
+        },
+        binaries=tuple(path for path in driver.binaries if not path.endswith("/nvidia-xconfig")),
+        configs={},
+    )
 
 
 def _spec(choice: Choice, kind: str, devices: list[Spec], common: Spec) -> Spec:
@@ -194,7 +213,8 @@ def _common(facts: Facts, nodes: Iterable[str]) -> Spec:
     mounts = [_mount(driver, path) for path in (*driver.libraries, *driver.binaries, *driver.firmware)]
     mounts += [{**_mount(driver, path), "containerPath": place} for place, path in driver.configs.items()]
     mounts += [{"hostPath": path, "containerPath": place, "options": _SOCKET} for place, path in driver.sockets.items()]
-    folders = list(dict.fromkeys(_folder(path) for path in driver.libraries if _base(path).startswith("lib")))
+    cached = (path for path in driver.libraries if _base(path).startswith("lib") and not _base(path).startswith(_XORG))
+    folders = list(dict.fromkeys(map(_folder, cached)))
     hooks: list[Spec] = []
     if _has_hooks(facts):
         if driver.links:
