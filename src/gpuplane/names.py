@@ -176,6 +176,7 @@ LIMITER_MOUNT: Final = "/usr/local/nvidia/lib64"
 
 # -- NRI -----------------------------------------------------------------------------------------------------------
 NRI_SOCKET: Final = "run/nri/nri.sock"  # on a host: where a container runtime takes plugins
+NO_GPU_ENV: Final = "GPUPLANE_NO_GPU"  # of a container that NRI has brought nothing: why
 NRI_GIVEN_PREFIX: Final = "nri.gpuplane.dev/"  # begins annotations of containers: what the NRI plugin brings them, JSON
 
 # -- in the driver's pod ------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from gpuplane.device_plugin import nri_link
 from gpuplane.device_plugin.admitted import Admitted, Shown
 from gpuplane.device_plugin.facts import Allocation, DeviceNode, Mount
 from gpuplane.device_plugin.nri_delivery import Delivery
-from gpuplane.device_plugin.nri_given import Given, adjustment, given_to, held_back, is_empty_handed
+from gpuplane.device_plugin.nri_given import WHY_NOTHING, Given, adjustment, given_to, held_back, is_empty_handed
 from gpuplane.device_plugin.nri_link import Link
 from gpuplane.device_plugin.nri_node import Brings, brings
 from gpuplane.device_plugin.plugin import UnitPlugin
@@ -37,11 +37,12 @@ from gpuplane.kube import Unreachable
 from gpuplane.limits import RealLibraries
 from gpuplane.sharing import Assignment, Part, request_of, to_annotations
 from gpuplane.sharing.units import resources
-from gpuplane.simulator.kubelet.runtimes.nri import Nri, Refused
+from gpuplane.simulator.kubelet.runtimes.nri import Nri, Refused, variables
 
 GPUS = tuple(
     GPU(index=i, minor=i, uuid=f"GPU-{i}", name="T4", memory_bytes=4 << 30, pci="", compute=(7, 5)) for i in range(2)
 )
+NOTHING = {"NVIDIA_VISIBLE_DEVICES": "void", "GPUPLANE_NO_GPU": WHY_NOTHING}
 IDS = tuple(f"GPU-1::{n}" for n in range(30))
 
 
@@ -63,7 +64,7 @@ givens = st.builds(Given, allocation=allocations, share=texts, core=st.dictionar
 def test_what_is_held_back_is_found_again_and_of_no_use_until_then(given_: dict[str, Given]) -> None:
     told = [held_back(resource, one) for resource, one in given_.items()]
     for one in told:
-        assert one.envs == {"NVIDIA_VISIBLE_DEVICES": "void"}
+        assert one.envs == NOTHING
         assert not (one.mounts or one.devices or one.cdi_devices)
     annotations = {key: value for one in told for key, value in one.annotations.items()}
     expected = [given_[resource] for resource in sorted(given_)]
@@ -95,7 +96,7 @@ def test_the_answer_to_the_runtime() -> None:
         cdi_devices=("n/g=1", "n/g=3"),
     )
     adjusted = adjustment([Given(allocation=one)], {"/dev/a": (stat.S_IFCHR | 0o666, 195, 7)})
-    assert {e.key: e.value for e in adjusted.env} == {"A": "1"}
+    assert {e.key: e.value for e in adjusted.env} == {"A": "1", "-GPUPLANE_NO_GPU": ""}
     assert [(m.source, m.destination, list(m.options)) for m in adjusted.mounts] == [
         ("/h", "/c", ["rbind", "rprivate", "ro"]),
         ("/u", "/w", ["rbind", "rprivate", "rw"]),
@@ -185,7 +186,7 @@ class Node:
             id="c", pod_sandbox_id=meta.uid, name="main", env=env, annotations={**told.annotations, **change}
         )
         self.adjusted = await self.runtime.create(sandbox, container)
-        return {**told.envs, **{one.key: one.value for one in self.adjusted.env}}
+        return variables(told.envs, self.adjusted)
 
 
 class Shares:
@@ -215,7 +216,7 @@ async def node(tmp_path: Path) -> AsyncIterator[Node]:
 async def test_a_share_is_brought_with_its_own_limits(node: Node) -> None:
     plugin = node.plugin()
     told = plugin.allocate(IDS)
-    assert told.envs == {"NVIDIA_VISIBLE_DEVICES": "void"} and not told.mounts and not told.cdi_devices
+    assert told.envs == NOTHING and not told.mounts and not told.cdi_devices
     await plugin.started(IDS)  # asks nobody who holds them
     seen = await node.create(node.pod("a", 1), told)
     assert seen["NVIDIA_VISIBLE_DEVICES"] == "GPU-1" and "LD_PRELOAD" in seen
@@ -235,7 +236,7 @@ async def test_whole_gpus_are_brought_without_limits(node: Node) -> None:
     assert plugin.starts
     await plugin.started(["GPU-1"])
     told = plugin.allocate(["GPU-1"])
-    assert told.envs == {"NVIDIA_VISIBLE_DEVICES": "void"}
+    assert told.envs == NOTHING
     assert await node.create(node.pod("a", 1), told) == {"NVIDIA_VISIBLE_DEVICES": "GPU-1"}
 
 
@@ -259,7 +260,7 @@ async def test_containers_without_gpus_are_left_alone(node: Node) -> None:
 async def test_without_the_plugin_a_container_has_no_gpu_and_that_is_said(node: Node) -> None:
     told = node.plugin().allocate(IDS)
     await node.link.aclose()
-    assert await node.create(node.pod("a", 1), told) == {"NVIDIA_VISIBLE_DEVICES": "void"}
+    assert await node.create(node.pod("a", 1), told) == NOTHING
     assert node.adjusted == pb.ContainerAdjustment()
     assert await node.link.open()
     assert node.empty_handed == ["main"]
@@ -269,7 +270,7 @@ async def test_a_container_that_has_its_gpu_is_known_as_such(node: Node) -> None
     await node.create(node.pod("a", 1), node.plugin().allocate(IDS))
     await node.link.aclose()
     assert await node.link.open() and node.empty_handed == []
-    assert not is_empty_handed(pb.Container(env=["NVIDIA_VISIBLE_DEVICES=void"]))
+    assert not is_empty_handed(pb.Container(env=["GPUPLANE_NO_GPU=somebody's own"]))
 
 
 def elsewhere(node: Node) -> Pod:

@@ -1,9 +1,9 @@
 """What NRI brings a container: held back at Allocate, found again when the container is created. Pure.
 
 NRI fails open: without its plugin a container is created as the kubelet asked for it. So the kubelet is told of nothing
-usable, `NVIDIA_VISIBLE_DEVICES=void`, and of an annotation of the container that says what it is to get. The kubelet
-keeps that answer with the container that holds the ids, so nobody has to guess whose it is; and who writes a pod cannot
-write annotations of its containers.
+usable, `NVIDIA_VISIBLE_DEVICES=void` and a variable that says why there is no GPU; and of an annotation of the
+container with what it is to get. The kubelet keeps that answer with the container that holds the ids, so nobody has to
+guess whose it is; and who writes a pod cannot write annotations of its containers.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from gpuplane.errors import Terminal
 
 NOTHING: Final = "void"
 """NVIDIA_VISIBLE_DEVICES of a container without GPUs, for runtimes that go by it; unset, an image's own would count."""
+WHY_NOTHING: Final = "the device plugin was away when this container was created"
+_REMOVED: Final = "-"  # begins the name of a variable that is to go
 _CDI_ANNOTATION: Final = "cdi.k8s.io/"
 
 Devices = Mapping[str, tuple[int, int, int]]
@@ -41,7 +43,10 @@ class Given(msgspec.Struct, frozen=True, kw_only=True):
 def held_back(resource: str, given: Given) -> Allocation:
     """What the kubelet is told instead."""
     key = names.NRI_GIVEN_PREFIX + resource.replace("/", "_")
-    return Allocation(envs={names.VISIBLE_DEVICES_ENV: NOTHING}, annotations={key: msgspec.json.encode(given).decode()})
+    return Allocation(
+        envs={names.VISIBLE_DEVICES_ENV: NOTHING, names.NO_GPU_ENV: WHY_NOTHING},
+        annotations={key: msgspec.json.encode(given).decode()},
+    )
 
 
 def given_to(container: Mapping[str, str], pod: Mapping[str, str]) -> list[Given]:
@@ -100,6 +105,7 @@ def adjustment(given: Iterable[Given], devices: Devices) -> pb.ContainerAdjustme
                 )
     for key, value in envs.items():
         adjusted.env.add(key=key, value=value)
+    adjusted.env.add(key=_REMOVED + names.NO_GPU_ENV)
     for mount in mounts.values():
         options = ["rbind", "rprivate", "ro" if mount.read_only else "rw"]
         adjusted.mounts.add(destination=mount.container_path, type="bind", source=mount.host_path, options=options)
@@ -110,5 +116,5 @@ def adjustment(given: Iterable[Given], devices: Devices) -> pb.ContainerAdjustme
 
 def is_empty_handed(container: pb.Container) -> bool:
     """Whether a container was created without what it is to get: its plugin was away."""
-    visible = f"{names.VISIBLE_DEVICES_ENV}={NOTHING}"
-    return visible in container.env and any(key.startswith(names.NRI_GIVEN_PREFIX) for key in container.annotations)
+    waited = any(key.startswith(names.NRI_GIVEN_PREFIX) for key in container.annotations)
+    return waited and any(entry.startswith(f"{names.NO_GPU_ENV}=") for entry in container.env)

@@ -15,6 +15,7 @@ import functools
 import logging
 import os
 import socket
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -212,8 +213,14 @@ def _created(container: pb.Container, adjustment: pb.ContainerAdjustment) -> pb.
     created = pb.Container()
     created.CopyFrom(container)
     created.state = pb.CONTAINER_RUNNING
-    set_now = {one.key for one in adjustment.env}
-    env = [entry for entry in container.env if entry.partition("=")[0] not in set_now]
+    before = dict(entry.split("=", 1) for entry in container.env)
     del created.env[:]
-    created.env.extend([*env, *(f"{one.key}={one.value}" for one in adjustment.env)])
+    created.env.extend(f"{key}={value}" for key, value in variables(before, adjustment).items())
     return created
+
+
+def variables(env: Mapping[str, str], adjustment: pb.ContainerAdjustment) -> dict[str, str]:
+    """A container's variables with what plugins make of them; a name that begins with a minus takes one away."""
+    changed = {**env, **{one.key: one.value for one in adjustment.env if not one.key.startswith("-")}}
+    gone = {one.key[1:] for one in adjustment.env if one.key.startswith("-")}
+    return {key: value for key, value in changed.items() if key not in gone}

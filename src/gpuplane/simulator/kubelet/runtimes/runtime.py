@@ -23,7 +23,7 @@ from gpuplane.simulator.kubelet.devices.ledger import Given
 from gpuplane.simulator.kubelet.runtimes import cdi
 from gpuplane.simulator.kubelet.runtimes.config import RuntimeConfig, RuntimeDown, read_config
 from gpuplane.simulator.kubelet.runtimes.endpoint import Endpoint
-from gpuplane.simulator.kubelet.runtimes.nri import Nri, Refused
+from gpuplane.simulator.kubelet.runtimes.nri import Nri, Refused, variables
 from gpuplane.simulator.kubelet.volumes import inside_root
 
 log = logging.getLogger("gpuplane.kubelet")
@@ -181,7 +181,7 @@ class Runtime:
 
     def _adjusted(self, spec: ContainerSpec, adjustment: pb.ContainerAdjustment) -> ContainerSpec:
         """With variables and mounts of plugins, which replace what there is; devices are files here, and mounted."""
-        env = spec.env | {one.key: one.value for one in adjustment.env}
+        env = variables(spec.env, adjustment)
         mounts = {mount.target: mount for mount in spec.mounts}
         for one in adjustment.mounts:
             mounts[one.destination] = Mount(self._real(one.source), one.destination, "ro" in one.options)
