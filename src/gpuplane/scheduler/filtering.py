@@ -91,14 +91,16 @@ class Filtering:
 
     def filter(self, args: wire.FilterArgs) -> bytes:
         """ExtenderFilterResult. Raises Retryable when that cannot be told now."""
-        try:
-            wanted = bool(request_of(args.pod))
-        except InvalidInput as error:
-            text = "; ".join(error.findings) or error.what
-            return wire.filter_result(args, [], {}, dict.fromkeys(args.names, text))
-        if not wanted:
-            return wire.filter_result(args, args.names, {}, {})
-        pod = self.pod_of(args.pod)
+        pod = self._asked_before(args.pod)
+        if pod is None:
+            try:
+                wanted = bool(request_of(args.pod))
+            except InvalidInput as error:
+                text = "; ".join(error.findings) or error.what
+                return wire.filter_result(args, [], {}, dict.fromkeys(args.names, text))
+            if not wanted:
+                return wire.filter_result(args, args.names, {}, {})
+            pod = self.pod_of(args.pod)
         found = self.sort(pod, args.names)
         if len(found.kept) == 1:
             self._claim(pod, found.kept[0])
@@ -123,6 +125,12 @@ class Filtering:
         if len(self._asked) > _REMEMBERED:
             self._asked.popitem(last=False)
         return kept
+
+    def _asked_before(self, pod: Pod) -> KeptPod | None:
+        """The pod, if it was asked about in this very version: kube-scheduler filters, prioritizes, tries again."""
+        known = self._asked.get(pod.metadata.uid)
+        version = pod.metadata.resource_version
+        return known if known is not None and version and known.metadata.resource_version == version else None
 
     def sort(self, pod: KeptPod, names: Sequence[str]) -> Sorted:
         """Every node's verdict; without claims where nothing is left with them."""
@@ -169,13 +177,15 @@ class Filtering:
 
     def prioritize(self, args: wire.FilterArgs) -> bytes:
         """HostPriorityList: the best node has MAX_SCORE alone, so that kube-scheduler mostly agrees with us."""
-        try:
-            wanted = bool(request_of(args.pod))
-        except InvalidInput:
-            wanted = False
-        if not wanted:
-            return wire.priorities(dict.fromkeys(args.names, 0))
-        pod = self.pod_of(args.pod)
+        pod = self._asked_before(args.pod)
+        if pod is None:
+            try:
+                wanted = bool(request_of(args.pod))
+            except InvalidInput:
+                wanted = False
+            if not wanted:
+                return wire.priorities(dict.fromkeys(args.names, 0))
+            pod = self.pod_of(args.pod)
         answers = self.answers(pod.request)
         values = {name: answers.value(name) for name in args.names}
         scores = {name: answers.score(value) * (wire.MAX_SCORE - 1) // 100 for name, value in values.items()}

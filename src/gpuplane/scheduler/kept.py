@@ -55,7 +55,7 @@ def keep_pod(pod: Pod) -> KeptPod | None:
     if not request:
         return None
     try:
-        assignment = _shared(of_pod(pod))
+        assignment = _shared(of_pod(pod, request))
     except InvalidInput as error:
         if pod.spec.node_name:
             log.warning("%s", error)

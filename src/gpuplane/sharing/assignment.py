@@ -85,16 +85,18 @@ def to_annotations(assignment: Assignment, request: Request, node: str, now_ns: 
     return said
 
 
-def of_pod(pod: Pod) -> Assignment | None:
+def of_pod(pod: Pod, request: Request | None = None) -> Assignment | None:
     """What the pod holds by its annotations; None for a pod that asks no GPU or has none yet.
 
-    Raises InvalidInput for an annotation that is broken or says more than the pod asks.
+    `request` is the pod's, where it has been read already. Raises InvalidInput for an annotation that is broken or says
+    more than the pod asks.
     """
     said = pod.metadata.annotations
     ours, node = said.get(names.ASSIGNMENT_ANNOTATION), said.get(names.PREDICATE_NODE_ANNOTATION)
     if ours is None and node is None:
         return None
-    request = request_of(pod)
+    if request is None:
+        request = request_of(pod)
     where = f"{pod.metadata.namespace or 'default'}/{pod.metadata.name}"
     if ours is None:
         return _of_gpu_admission(said, request, node or "", pod.spec.node_name, where) if request else None
