@@ -14,16 +14,14 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
-import gpuplane
 from figures import show
 from gpuplane.limits.facts import GpuLimit, Limits, Owner
 from gpuplane.limits.store import Store
+from shared_gpu import NATIVE, build_libraries, compiled
 
-NATIVE = Path(gpuplane.__file__).parent / "_native"
 UUID = "GPU-00010203-0405-0607-0809-0a0b0c0d0e0f"
 LAUNCH = (
     "unsigned a, unsigned b, unsigned c, unsigned d, unsigned e, unsigned f, unsigned g, void *s, void **p, void **x"
@@ -121,23 +119,19 @@ int main(int argc, char **argv)
 """
 
 
-def compiled(folder: Path, name: str, text: str, *flags: str) -> Path:
+def written(folder: Path, name: str, text: str, *flags: str) -> Path:
     source = folder / f"{name}.c"
     source.write_text(text)
-    compiler = os.environ.get("CC", f"{sys.executable} -m ziglang cc").split()
-    output = folder / name
-    options = ["-O2", "-w", "-fno-sanitize=all", *flags, "-o", str(output), str(source), "-ldl"]
-    subprocess.run([*compiler, *options], check=True)
-    return output
+    return compiled(source, folder / name, *flags)
 
 
 def main() -> None:
-    subprocess.run([sys.executable, NATIVE.parents[2] / "native" / "build.py", "limiter/libcuda.so.1"], check=True)
+    build_libraries()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        driver = compiled(folder, "libcuda.so.gpuplane-real", DRIVER, "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1")
-        forward = compiled(folder, "forward.so", FORWARD, "-shared", "-fPIC")
-        program = compiled(folder, "program", PROGRAM)
+        driver = written(folder, "libcuda.so.gpuplane-real", DRIVER, "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1")
+        forward = written(folder, "forward.so", FORWARD, "-shared", "-fPIC")
+        program = written(folder, "program", PROGRAM)
         (folder / "limiter.so").symlink_to(NATIVE / "limiter" / "libcuda.so.1")
         limits = Limits((GpuLimit(uuid=UUID, core=100, memory_bytes=1 << 40),))
         store = Store(folder / "limits")
@@ -158,7 +152,7 @@ def main() -> None:
     fast, mean, memory = (over - base for over, base in zip(limited, plain, strict=True))
     show("launch, forwarded only", plain[0], "ns")
     show("launch over that, fast path", fast, "ns", goal=15, peer="HAMi-core: 2-9% of a token of vLLM")
-    show("launch over that, with every 32nd's look", mean, "ns", goal=15)
+    show("launch over that, with every 64th's look", mean, "ns", goal=15)
     show("allocation over forwarded", memory, "ns", goal=1000, peer="HAMi-core: 1.1 ms to enforce")
 
 

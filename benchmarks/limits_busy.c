@@ -1,13 +1,12 @@
 /*
  * A program that launches one kernel after the other for as long as it may, and what part of the GPU's time it got.
  *
- *     busy MICROSECONDS SECONDS
+ *     busy MICROSECONDS SECONDS SETTLED
  *
- * What counts begins a second after the start, or after a line on stdin says so. Parts are those of windows of equal
- * length, averaged over where they begin, so that neither a turn nor a kernel at an edge counts.
+ * It begins when a line comes; what counts begins SETTLED seconds later. Parts are those of windows of equal length,
+ * averaged over where they begin, so that neither a turn nor a kernel at an edge counts.
  */
 #include <dlfcn.h>
-#include <poll.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,7 +16,6 @@
 typedef int (*function)();
 
 #define MOST 2000000
-#define SETTLED 1.0
 #define STARTS 50
 
 static double times[MOST];
@@ -39,9 +37,9 @@ static void must(int result, const char *what)
 
 int main(int count, char **words)
 {
-	if (count < 3)
+	if (count < 4)
 		return 2;
-	double us = atof(words[1]), seconds = atof(words[2]);
+	double us = atof(words[1]), seconds = atof(words[2]), settled = atof(words[3]);
 	void *context, *module, *kernel, *cuda = dlopen("libcuda.so.1", RTLD_NOW);
 	if (!cuda)
 		return puts(dlerror()), 1;
@@ -63,7 +61,7 @@ int main(int count, char **words)
 		must(launch(kernel, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL), "cuLaunchKernel");
 		times[done++] = now();
 	}
-	double first = start + SETTLED, slack = 10 * us / 1e6;
+	double first = start + settled, slack = 10 * us / 1e6;
 	slack = slack < 0.3 ? 0.3 : slack;
 	double length = end - first - slack, sum = 0;
 	for (int i = 0; i < STARTS; i++) {
