@@ -23,6 +23,7 @@ def shell(kubectl):
     return "shell"
 
 
+@pytest.mark.alone
 def test_a_deployment_rolls_out_scales_and_restarts(kubectl, web):
     assert "web    2/2     2            2" in kubectl("get", "deploy", web)
     kubectl("scale", "deployment", web, "--replicas=3")
@@ -37,6 +38,7 @@ def test_a_deployment_rolls_out_scales_and_restarts(kubectl, web):
     assert "NewReplicaSet" in kubectl("describe", "deployment", web)
 
 
+@pytest.mark.alone
 def test_delete_with_each_propagation(kubectl):
     for name, how in (("fore", "foreground"), ("orphan", "orphan")):
         kubectl("create", "deployment", name, "--image=nginx")
@@ -48,6 +50,7 @@ def test_delete_with_each_propagation(kubectl):
     kubectl("delete", "rs", "-l", "app=orphan", "--timeout=20s")
 
 
+@pytest.mark.alone
 def test_a_job_completes(kubectl):
     kubectl("create", "job", "once", "--image=done", "--", "true")
     kubectl("wait", "--for=condition=Complete", "job/once", "--timeout=20s")
@@ -97,6 +100,7 @@ def test_port_forward(kubectl, kubelet, shell, monkeypatch, websockets):
             forwarding.stdout.close()
 
 
+@pytest.mark.alone
 def test_cordon_drain_uncordon(kubectl, node, web, shell):
     kubectl("cordon", node)
     assert "Ready,SchedulingDisabled" in kubectl("get", "nodes")
@@ -110,10 +114,11 @@ def test_cordon_drain_uncordon(kubectl, node, web, shell):
 
 
 def test_a_namespace_goes_with_what_is_in_it(kubectl):
-    kubectl("create", "namespace", "brief")
-    kubectl("create", "configmap", "x", "-n", "brief")
-    kubectl("delete", "namespace", "brief", "--timeout=20s")
-    assert "not found" in kubectl.refused("create", "configmap", "y", "-n", "brief")
+    brief = f"{kubectl.namespace}-brief"
+    kubectl("create", "namespace", brief)
+    kubectl("create", "configmap", "x", "-n", brief)
+    kubectl("delete", "namespace", brief, "--timeout=20s")
+    assert "not found" in kubectl.refused("create", "configmap", "y", "-n", brief)
 
 
 @pytest.fixture

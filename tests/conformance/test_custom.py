@@ -357,3 +357,12 @@ def test_a_definition_goes_with_its_objects(here):
         if (answer := here.get(path)).status == 404:
             break
     here.see("not served", answer)
+
+
+def test_what_is_forgotten(here, served):
+    """A version from before a kind was: who watches from there or pages on starts anew."""
+    here.made(served, versioned(served, gadget()))
+    with here.watch(served, resourceVersion="1") as events:
+        first = next(events)
+    first["object"]["message"] = first["object"]["message"].partition(" (")[0]
+    here.see("a watch", first)

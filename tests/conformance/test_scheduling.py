@@ -147,6 +147,7 @@ def test_what_does_not_fit(here, what):
     here.see("event", event(here, "p", "FailedScheduling"))
 
 
+@pytest.mark.alone
 def test_a_claim_that_is_not_there(here):
     here.node("plain")
     volume = {"name": "v", "persistentVolumeClaim": {"claimName": "nosuch"}}

@@ -277,12 +277,3 @@ def test_leases(here):
         ),
     )
     here.see("time without fractions", here.patch(f"{path}/l", {"spec": {"renewTime": "2026-01-01T00:00:00Z"}}).status)
-
-
-def test_quotas(here):
-    """Counted and enforced."""
-    path = here.core("resourcequotas")
-    here.see(
-        "made",
-        here.create(path, {"metadata": {"name": "q"}, "spec": {"hard": {"pods": "1", "requests.nvidia.com/gpu": "2"}}}),
-    )

@@ -1,7 +1,7 @@
 """The admission chain: Kubernetes' own plugins, mutating webhooks, then policies and validating webhooks.
 
 Of the plugins of a real API server those are here that change what users see: service account, priority, default
-tolerations, runtime class, and that nobody grants rights beyond his own. Quotas and limit ranges are not enforced. A
+tolerations, runtime class, that nobody grants rights beyond his own, and quotas. Limit ranges are not enforced. A
 namespace that is missing or going is refused by the registry itself.
 """
 
@@ -18,6 +18,7 @@ from gpuplane.simulator.apiserver.failure import forbidden
 from gpuplane.simulator.apiserver.hooks import AdmissionRequest, Object
 from gpuplane.simulator.apiserver.identity import Find
 from gpuplane.simulator.apiserver.policies import Policies
+from gpuplane.simulator.apiserver.quotas import Usage
 from gpuplane.simulator.apiserver.rbac import RBAC
 from gpuplane.simulator.apiserver.webhooks import Webhooks
 
@@ -44,8 +45,10 @@ class AdmissionChain:
         webhooks: Webhooks,
         policies: Policies,
         rbac: RBAC | None = None,
+        quotas: Usage | None = None,
     ) -> None:
         self._rbac = rbac
+        self.quotas = quotas
         self._find = find
         self._list = list_all
         self._webhooks = webhooks
@@ -73,6 +76,7 @@ class AdmissionChain:
                 key in _OWN
                 or self._webhooks.covers(info, operation, subresource)
                 or self._policies.covers(info, operation, subresource)
+                or (self.quotas is not None and operation == "CREATE" and self.quotas.covers(info))
             )
         return known
 
@@ -91,6 +95,8 @@ class AdmissionChain:
         namespace = self._namespace(request)
         self._policies.validate(request, namespace)
         await self._webhooks.validate(request, namespace)
+        if self.quotas is not None:
+            self.quotas.admit(request)  # last, as what is stored at once is what was counted
 
     # -- Kubernetes' own plugins for pods --------------------------------------------------------------------------
     def _admit_pod(self, request: AdmissionRequest) -> None:

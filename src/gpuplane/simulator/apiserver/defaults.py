@@ -325,6 +325,10 @@ def _secret(obj: Object) -> None:
             data[key] = base64.b64encode(str(value).encode()).decode()
 
 
+def _quota(obj: Object) -> None:
+    obj.setdefault("status", {})
+
+
 def _claim(obj: Object) -> None:
     _fill(_spec(obj), volumeMode="Filesystem")
     if not obj.get("status"):
@@ -390,6 +394,7 @@ _BY_PLURAL: Final[dict[tuple[str, str], Default]] = {
     ("", "podtemplates"): _template,
     ("", "replicationcontrollers"): _replica_set,
     ("", "namespaces"): _namespace,
+    ("", "resourcequotas"): _quota,
     ("", "nodes"): _node,
     ("policy", "poddisruptionbudgets"): _disruption_budget,
     ("", "services"): _service,

@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from gpuplane.simulator.apiserver import bootstrap, configurations, crd, crdshape, discovery, services
+from gpuplane.simulator.apiserver import bootstrap, configurations, crd, crdshape, discovery, quotas, services
 from gpuplane.simulator.apiserver.admission import CONFIGURATION, SYSTEM_PRIORITIES, AdmissionChain
 from gpuplane.simulator.apiserver.asgi import Request, Response
 from gpuplane.simulator.apiserver.builtin import ResourceInfo
@@ -38,6 +38,7 @@ _VALIDATORS = {
     "validatingwebhookconfigurations": configurations.webhooks,
     "validatingadmissionpolicies": configurations.policy,
     "validatingadmissionpolicybindings": configurations.policy_binding,
+    "resourcequotas": quotas.findings,
     "clusterroles": configurations.cluster_role,
     "roles": configurations.cluster_role,
 }
@@ -188,6 +189,7 @@ def install(
         registry.subscribe(plural, lambda *_: made.rbac.changed())
     for plural in CONFIGURATION:
         registry.subscribe(plural, lambda *_: made.admission.changed())
+    made.admission.quotas = quotas.Usage(registry, made.admission.changed)
     hooks.admission = made.admission
     hooks.authenticator = made.identity
     hooks.authorizer = made.rbac

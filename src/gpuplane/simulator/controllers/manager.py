@@ -17,6 +17,7 @@ from gpuplane.simulator.controllers.namespace import NamespaceController
 from gpuplane.simulator.controllers.nodelifecycle import GRACE_S, NodeLifecycleController
 from gpuplane.simulator.controllers.podgc import PodCollector
 from gpuplane.simulator.controllers.pods import PodIndex
+from gpuplane.simulator.controllers.quota import QuotaController
 from gpuplane.simulator.controllers.recorder import Recorder
 from gpuplane.simulator.controllers.replicaset import ReplicaSetController
 
@@ -58,6 +59,7 @@ class Controllers:
             PodCollector(registry, index),
             EndpointsController(registry),
             DisruptionController(registry),
+            QuotaController(registry, everything),
         )
         everything.start()
         garbage.start()
