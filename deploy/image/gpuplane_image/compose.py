@@ -128,7 +128,8 @@ def compile_all(base: Path, folders: list[Path], strip: Path) -> None:
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     if done.returncode:
         lines = (done.stderr or done.stdout).strip().splitlines() or [f"exit status {done.returncode}"]
-        raise ImageError(f"the modules do not compile: {lines[-1]}")
+        where = lines[0].removeprefix("*** Error compiling ").strip(".")
+        raise ImageError(f"{where} does not compile: {lines[-1]}")
 
 
 def settle(root: Path, epoch: int) -> None:
