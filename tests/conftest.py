@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
@@ -35,7 +36,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-# Files whose tests take long are begun first, so that in the end no worker has one of them while the others have nothing
+# Files whose tests take long are begun first, so that in the end no worker has one of them while others have nothing
 # left to do.
 LONG = (
     "story/",
@@ -55,6 +56,17 @@ LONG = (
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
     items.sort(key=lambda item: not item.path.relative_to(here).as_posix().startswith(LONG))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """As `--dist loadfile`, but the files that have one cluster for all of them stay on one worker."""
+    if config.getvalue("dist") != "loadfile":
+        return None
+    scheduling = importlib.import_module("xdist.scheduler").LoadFileScheduling(config, log)
+    by_file = scheduling._split_scope
+    scheduling._split_scope = lambda test: "story" if "tests/story/" in test and "_demo" not in test else by_file(test)
+    return scheduling
 
 
 @pytest.fixture(scope="session")

@@ -87,6 +87,25 @@ async def operators_node(story) -> str:
     return next(pod.spec.node_name for pod in pods if pod.metadata.name.startswith("gpu-operator-"))
 
 
+async def new_operator(story) -> None:
+    """One that was not killed before, which its kubelet would hold back for a while."""
+
+    def operator(pods):
+        return next((p for p in pods if p.metadata.name.startswith("gpu-operator-")), None)
+
+    old = operator(await story.operand_pods())
+    await story.client.delete(Pod, old.metadata.name, "gpu-operator", grace_seconds=0)
+    await story.until(
+        Pod,
+        lambda pods: (
+            (new := operator(pods))
+            and new.metadata.uid != old.metadata.uid
+            and any(c.ready for c in new.status.container_statuses)
+        ),
+        namespace="gpu-operator",
+    )
+
+
 async def operator_works(story) -> None:
     """It puts back what somebody takes away."""
     await story.client.patch(Node, "sim-2", {"metadata": {"labels": {"nvidia.com/gpu.present": None}}})
@@ -139,9 +158,10 @@ async def test_processes_may_be_killed_while_nodes_are_prepared(story):
 
 async def test_any_process_may_be_killed_once_all_is_ready(story):
     await story.ready()
+    await new_operator(story)
     worker = await gpu_pod(story, "survivor", "sim-1")
     async with never_unready(story):
-        # The operator was killed before, so its kubelet holds it back for a while: nobody needs it meanwhile.
+        # Nobody needs the operator meanwhile.
         operator_is_back = await kill(story, await operators_node(story), "gpu-operator-")
         operands_are_back = await kill(story, "sim-1", *OPERANDS)
         await operands_are_back()
