@@ -141,9 +141,9 @@ LIMITS_MISSING_ENV: Final = "GPUPLANE_LIMITS_MISSING"  # closed or open: what a 
 CDI_KIND: Final = "nvidia.com/gpu"  # GPUs in CDI specifications: by index, by UUID, and "all"
 CDI_MANAGEMENT_KIND: Final = "management.nvidia.com/gpu"  # the same for management containers
 MPS_ROOT: Final = "/run/nvidia/mps"  # on a node: pipes and logs of its MPS control daemons
-MPS_ROOT_ENV: Final = "MPS_ROOT"
+MPS_ROOT_ENV: Final = "MPS_ROOT"  # another place for it, on the host
 MPS_PIPE_ENV: Final = "CUDA_MPS_PIPE_DIRECTORY"  # where a client of MPS finds its daemon
-MPS_LOG_ENV: Final = "CUDA_MPS_LOG_DIRECTORY"
+MPS_LOG_ENV: Final = "CUDA_MPS_LOG_DIRECTORY"  # where a control daemon writes control.log
 VISIBLE_DEVICES_ENV: Final = "NVIDIA_VISIBLE_DEVICES"  # the GPUs of a container, for runtimes that go by it
 
 # -- paths on a host, relative to its root -----------------------------------------------------------------------

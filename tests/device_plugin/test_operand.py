@@ -10,18 +10,21 @@ from typing import Any
 
 import msgspec
 import pytest
+import yaml
 
 from gpuplane.api import gpunode as api
 from gpuplane.api.core import Node
 from gpuplane.api.gpunode import GPUNode, GPUNodeStatus, Stage, StageName, StageState
 from gpuplane.api.meta import ObjectMeta
+from gpuplane.api.pluginconfig import parse
 from gpuplane.device_plugin import Device, Plugin, run
 from gpuplane.device_plugin.decide import NOT_LISTED, QUIET_CHECKS
-from gpuplane.errors import Retryable, Terminal
+from gpuplane.errors import InvalidInput, Retryable, Terminal
 from gpuplane.hardware import GPU, HealthEvent, HealthEventKind
 from gpuplane.hardware.health import xid_event
 from gpuplane.kube import Conflict, Event, EventType, Page, Unreachable
 from gpuplane.operand import OperandContext
+from gpuplane.sharing.mps import daemons, ready_text
 
 GPUS = tuple(
     GPU(index=i, minor=i, uuid=f"GPU-{i}", name="T4", memory_bytes=1, pci="", compute=(7, 5)) for i in range(2)
@@ -290,12 +293,12 @@ async def test_what_only_a_new_process_heals_ends_this_one(world: World) -> None
 
 async def test_a_wrong_configuration_is_said_and_followed_once_it_is_right(world: World, tmp_path: Path) -> None:
     config = tmp_path / "config.yaml"
-    config.write_text("version: v1\nsharing:\n  mps:\n    resources: [{name: nvidia.com/gpu, replicas: 2}]\n")
+    config.write_text("version: v1\nflags: {gdsEnabled: true}\n")
     async with world.running(config=config):
         await world.client.until(lambda: world.client.stage is not None)
         assert world.client.stage is not None
         assert world.client.stage.reason == "InvalidPluginConfig"
-        assert "sharing.mps: no MPS control daemon" in world.client.stage.message
+        assert "GPUDirect Storage is not given" in world.client.stage.message
         config.write_text("version: v1\nflags: {plugin: {deviceListStrategy: cdi-cri}}\n")
         await world.kubelet.healthy()
         assert world.kubelet.plugin is not None
@@ -303,6 +306,50 @@ async def test_a_wrong_configuration_is_said_and_followed_once_it_is_right(world
         config.write_text("version: v1\nflags: {plugin: {deviceListStrategy: envvar}}\n")
         await world.kubelet.healthy()
         assert world.kubelet.plugin.allocate(["GPU-0"]).cdi_devices == ()
+
+
+async def test_replicas_of_mps_are_offered_while_their_daemons_are_ready(world: World, tmp_path: Path) -> None:
+    config, root = tmp_path / "config.yaml", tmp_path / "run/nvidia/mps"
+    text = "version: v1\nsharing: {mps: {resources: [{name: nvidia.com/gpu, replicas: 2, rename: shared}]}}\n"
+    config.write_text(text)
+    ready = ready_text(daemons(GPUS, parse(yaml.safe_load(text))))
+    root.mkdir(parents=True)
+    (root / ".failed").write_text("the driver has none")
+    async with world.running(config=config, host_root=tmp_path):
+        await world.client.until(lambda: world.client.stage is not None)
+        assert world.client.stage is not None
+        assert "the driver has none" in world.client.stage.message
+        assert world.kubelet.plugin is None
+        (root / ".ready").write_text("another configuration's")
+        (root / ".failed").unlink()
+        (root / ".ready").write_text(ready)
+        assert await world.kubelet.healthy() == [True] * 4
+        plugin = world.kubelet.plugins["nvidia.com/shared"]
+        given = plugin.allocate(["GPU-0::1"])
+        assert given.envs["CUDA_MPS_PIPE_DIRECTORY"] == "/mps/nvidia.com/shared/pipe"
+        assert [(mount.host_path, mount.container_path, mount.read_only) for mount in given.mounts] == [
+            ("/run/nvidia/mps/nvidia.com/shared/pipe", "/mps/nvidia.com/shared/pipe", False),
+            ("/run/nvidia/mps/shm", "/dev/shm", False),
+        ]
+        with pytest.raises(InvalidInput, match="failRequestsGreaterThanOne"):
+            plugin.allocate(["GPU-0::0", "GPU-1::0"])
+        (root / ".ready").unlink()
+        await world.client.until(
+            lambda: world.client.stage is not None and "no MPS control daemon" in world.client.stage.message
+        )
+        assert not world.kubelet.plugins
+        (root / ".ready").write_text(ready)
+        assert await world.kubelet.healthy() == [True] * 4
+
+
+async def test_mps_and_shares_with_limits_are_not_for_one_node(world: World, tmp_path: Path) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text("version: v1\nsharing: {mps: {resources: [{name: nvidia.com/gpu, replicas: 2}]}}\n")
+    async with world.running(config=config, environment={"GPUPLANE_DIALECTS": "nvidia,alpha"}):
+        await world.client.until(lambda: world.client.stage is not None)
+    assert world.client.stage is not None
+    assert world.client.stage.reason == "InvalidPluginConfig"
+    assert "MPS wants them for itself" in world.client.stage.message
 
 
 async def test_named_configurations_switch_with_the_label(world: World, tmp_path: Path) -> None:

@@ -69,13 +69,12 @@ class _Session:
         context = self._context
         source = await asyncio.to_thread(context.open_gpus)
         try:
-            wanted = daemons(await asyncio.to_thread(source.inventory), self._config)
-            try:
-                self._host.remove(f"{self._root}/{READY}")
-                await self._serve(wanted, configs)
-            except GpuplaneError as error:
-                self._host.write_atomic(f"{self._root}/{FAILED}", error.what.encode(), durable=False)
-                raise
+            inventory = await asyncio.to_thread(source.inventory)
+            self._host.remove(f"{self._root}/{READY}")
+            await self._serve(daemons(inventory, self._config), configs)
+        except GpuplaneError as error:
+            self._host.write_atomic(f"{self._root}/{FAILED}", error.what.encode(), durable=False)
+            raise
         finally:
             source.close()
 
@@ -98,12 +97,14 @@ class _Session:
             checks: list[Coroutine[Any, Any, None]] = [self._check(control) for control in controls]
             await _first_of(configs.changed(self._chosen), *(control.ended() for control in controls), *checks)
         finally:
-            self._host.remove(f"{self._root}/{READY}")
-            for control in controls:
-                await control.stop()
-            if not self._context.in_process:
-                self._restore()
-                unmount_shm(shm)
+            await _to_the_end(self._undo(controls, shm))
+
+    async def _undo(self, controls: Sequence[Control], shm: Path) -> None:
+        self._host.remove(f"{self._root}/{READY}")
+        await asyncio.gather(*(control.stop() for control in controls))
+        if not self._context.in_process:
+            self._restore()
+            unmount_shm(shm)
 
     @property
     def _driver_root(self) -> Path:
@@ -167,3 +168,16 @@ async def _first_of(*work: Coroutine[Any, Any, None]) -> None:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _to_the_end(work: Coroutine[Any, Any, None]) -> None:
+    """Finish `work` also when this is cancelled meanwhile."""
+    task, cancelled = asyncio.create_task(work), False
+    while not task.done():
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError:
+            cancelled = True
+    task.result()
+    if cancelled:
+        raise asyncio.CancelledError
