@@ -121,6 +121,9 @@ async def memory(folder: Path) -> None:
             nodes.add_handler(lambda old, new: changed.set())
             nodes.start()
             await nodes.synced()
+            while not nodes.items():
+                changed.clear()
+                await changed.wait()
             for label, offered in ((None, names.GPU_RESOURCE), ("enable", names.VCUDA_CORE)):
                 await client.patch(Node, "shares", {"metadata": {"labels": {names.SHARE_LABEL: label}}})
                 while not any(int(node.status.allocatable.get(offered, 0)) for node in nodes.items()):

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from gpuplane.api import codes
 from gpuplane.api.clusterpolicy import ClusterPolicy
 from gpuplane.api.core import Node
+from gpuplane.api.finding import Finding
 from gpuplane.api.manifests import check_text
-from gpuplane.api.validation import Finding, check_object, decode, errors
+from gpuplane.api.validation import check_object, decode, errors
 from gpuplane.errors import InvalidInput
 
 

@@ -15,7 +15,8 @@ import msgspec
 import yaml
 
 from gpuplane.api import pluginconfig
-from gpuplane.api.validation import Finding, check_object
+from gpuplane.api.finding import Finding
+from gpuplane.api.validation import check_object
 from gpuplane.errors import InvalidInput
 
 Places = dict[str, tuple[tuple[int, int], tuple[int, int]]]

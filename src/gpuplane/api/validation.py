@@ -13,13 +13,14 @@ import difflib
 import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
 from gpuplane.api import components, quantity
 from gpuplane.api.clusterpolicy import ClusterPolicy
 from gpuplane.api.effects import driver_without_effect, why_not, without_effect
+from gpuplane.api.finding import Finding
 from gpuplane.api.gpunode import GPUNode
 from gpuplane.api.marks import Rule
 from gpuplane.api.meta import KubeObject
@@ -36,28 +37,6 @@ KINDS: Final[tuple[type[Any], ...]] = (ClusterPolicy, GPUNode, NVIDIADriver, Nod
 
 _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)")
-
-
-class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing wrong.
-
-    `path` is as `spec.driver.env[0].name`; `at` says whether the place is the field's name or its value; `shown` is the
-    value as JSON; `cure` what to write instead, empty when nobody can know. Lines and columns count from 1; 0: unknown.
-    """
-
-    code: str
-    path: str
-    message: str
-    cure: str = ""
-    severity: Literal["error", "warning"] = "error"
-    at: Literal["key", "value"] = "value"
-    shown: str = ""
-    line: int = 0
-    column: int = 0
-
-    def __str__(self) -> str:
-        text = f"{self.code} {self.path}: {self.message}" if self.path else f"{self.code} {self.message}"
-        return f"{text}; {self.cure}" if self.cure else text
 
 
 def check_object(data: Any, kind: Any = None) -> list[Finding]:

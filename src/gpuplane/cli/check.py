@@ -10,8 +10,8 @@ from pathlib import Path
 import msgspec
 
 from gpuplane.api.codes import CODES
+from gpuplane.api.finding import Finding
 from gpuplane.api.manifests import Document, check_text
-from gpuplane.api.validation import Finding
 from gpuplane.cli.terminal import Terminal, count
 from gpuplane.errors import InvalidInput, NoAnswer
 from gpuplane.sharing import findings_of_object

@@ -10,8 +10,8 @@ import msgspec
 
 from gpuplane import names
 from gpuplane.api.core import Container, Pod, PodSpec, Resources
+from gpuplane.api.finding import Finding
 from gpuplane.api.quantity import Quantity, parse_quantity
-from gpuplane.api.validation import Finding
 from gpuplane.errors import InvalidInput
 
 MEMORY_UNIT_MIB: Final = 256  # of tencent.com/vcuda-memory
