@@ -17,6 +17,7 @@ from gpuplane.operator.stages import OPERANDS
 NOW = "2026-11-20T10:00:00.000000Z"
 ALL = frozenset(operand.gate for operand in OPERANDS)
 GPU_NODE = {names.PCI_PRESENT_LABELS[0]: "true", names.OS_ID_LABEL: "ubuntu", names.OS_VERSION_LABEL: "22.04"}
+LAST = ("dcgm-exporter", "gpu-feature-discovery", "mps-control-daemon")  # nothing stands on them
 GATE = {operand.gate: names.DEPLOY_PREFIX + operand.gate for operand in OPERANDS}
 
 
@@ -63,7 +64,7 @@ S = StageName
         ((S.DISCOVERED, S.DRIVER, S.TOOLKIT), {"driver", "container-toolkit", "operator-validator"}),
         (
             (S.DISCOVERED, S.DRIVER, S.TOOLKIT, S.CUDA),
-            {"driver", "container-toolkit", "operator-validator", "device-plugin"},
+            {"driver", "container-toolkit", "operator-validator", "device-plugin", "mps-control-daemon"},
         ),
         ((S.DISCOVERED, S.DRIVER, S.TOOLKIT, S.CUDA, S.PLUGIN), ALL),
     ],
@@ -129,9 +130,9 @@ def test_a_failed_vectoradd_closes_what_stands_on_it_in_reverse_order() -> None:
 
     first = decide(seen, NOW)
     assert first.urgent
-    assert first.labels == {GATE["dcgm-exporter"]: None, GATE["gpu-feature-discovery"]: None}
+    assert first.labels == {GATE[gate]: None for gate in LAST}
     seen = applied(seen, first)
-    pods = {gate: pod for gate, pod in seen.pods.items() if gate not in ("dcgm-exporter", "gpu-feature-discovery")}
+    pods = {gate: pod for gate, pod in seen.pods.items() if gate not in LAST}
     second = decide(msgspec.structs.replace(seen, pods=pods), NOW)
     assert second.labels == {GATE["device-plugin"]: None}
 
@@ -166,8 +167,8 @@ def test_deleting_the_policy_takes_everything_back_from_the_top() -> None:
         seen = carried_on(applied(seen, plan))
     assert seen.status is None
     assert set(seen.labels) == {*GPU_NODE, "nvidia.com/gpu.product"}
-    assert sorted(order[:2]) == ["dcgm-exporter None", "gpu-feature-discovery None"]
-    assert order[2:] == [
+    assert sorted(order[:3]) == [f"{gate} None" for gate in LAST]
+    assert order[3:] == [
         "device-plugin None",
         "container-toolkit removing",
         "operator-validator None",
