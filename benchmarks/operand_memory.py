@@ -4,10 +4,13 @@
 
 Resident is all pages that a process uses; proportional counts pages that it shares with others in part, and is what
 another operand costs a node. The pages of the simulated driver's state count as the exporter's and the device plugin's.
+All is compiled before, as in the image: a Python that compiles while it imports keeps 4 MB of what it needed for that.
 """
 
 from __future__ import annotations
 
+import compileall
+import importlib
 import json
 import os
 import subprocess
@@ -23,8 +26,15 @@ from figures import show
 from gpuplane.cli.components import OPERANDS
 
 GPUPLANE = [sys.executable, "-m", "gpuplane"]
-GOAL_MB = 45.0
+PACKAGES = ("gpuplane", "google.protobuf", "h2", "hpack", "httptools", "hyperframe", "msgspec", "yaml")
+GOAL_MB = 45.0  # megabytes of 1,000,000 bytes, which is 43 MiB
 SCRAPES = 10
+
+
+def compile_all() -> None:
+    for package in PACKAGES:
+        for folder in importlib.import_module(package).__path__:
+            compileall.compile_dir(folder, quiet=1)
 
 
 def operands(port: str) -> Iterator[tuple[str, Path]]:
@@ -44,7 +54,7 @@ def operands(port: str) -> Iterator[tuple[str, Path]]:
 def held(folder: Path) -> tuple[float, float]:
     """Resident and proportional memory in MB."""
     words = (folder / "smaps_rollup").read_text().split()
-    resident, proportional = (int(words[words.index(key) + 1]) / 1024 for key in ("Rss:", "Pss:"))
+    resident, proportional = (int(words[words.index(key) + 1]) * 1024 / 1e6 for key in ("Rss:", "Pss:"))
     return resident, proportional
 
 
@@ -60,6 +70,7 @@ def scrape(kubeconfig: str) -> None:
 
 
 def main() -> None:
+    compile_all()
     with tempfile.TemporaryDirectory(prefix="gpuplane-") as directory:
         os.environ["GPUPLANE_HOME"] = directory
         up = [*GPUPLANE, "up", "--name", "bench", "--detach", "-q", "-o", "json", "--node", "big=h100-ubuntu22"]
