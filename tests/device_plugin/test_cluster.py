@@ -15,10 +15,11 @@ from typing import Any
 import msgspec
 import yaml
 
-from gpuplane.api.core import Deployment, Pod
+from gpuplane.api.core import Deployment, Event, Pod
 from gpuplane.api.gpunode import GPUNode
 from gpuplane.host import Host
 from gpuplane.limits import Store
+from gpuplane.scheduler.compared import DIFFERS
 from gpuplane.sharing import Assignment, Part, of_pod, request_of, to_annotations
 
 SHARES_OF_24_GIB = {"tencent.com/vcuda-core": 100, "tencent.com/vcuda-memory": 96}
@@ -328,6 +329,13 @@ async def test_with_the_extender_nobody_is_turned_away(running: Any) -> None:
         [part] = assignment.containers["c0"]
         limit = held[pod.metadata.name]
         assert (limit.uuid, limit.core, limit.memory_bytes) == (part.uuid, part.core, 2 << 30)
+    # GPUNode says the same of what the kubelet has given, so nobody is told of a difference.
+    said: dict[str, dict[str, int]] = {}
+    for pod in await cluster.client.list(Pod, "default"):
+        limit = held[pod.metadata.name]
+        said.setdefault(limit.uuid, {})[pod.metadata.uid] = limit.core
+    await cluster.until(GPUNode, lambda nodes: [node for node in nodes if node.status.held == said])
+    assert DIFFERS not in {event.reason for event in await cluster.client.list(Event)}
 
     for name, resource, amount in (("whole", "nvidia.com/gpu", 1), ("part", "tencent.com/vcuda-core", 20)):
         waiting = share(name, (0, 0), scheduler="default-scheduler")

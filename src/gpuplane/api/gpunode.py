@@ -8,7 +8,8 @@ Invariants:
 - `summary` is derived from the rest by `summarize` and travels in the same write as the change it follows from, so that
   `kubectl get gpunodes` is right without a second write.
 - There is no status subresource: the kind has no spec to protect, and creating it with its first facts is one write.
-- `gpus` has one writer: the driver operand when it has seen them through NVML, `health` has another: the device plugin.
+- `gpus` has one writer: the driver operand when it has seen them through NVML; `health` and `held` have another: the
+  device plugin. `held` is what the kubelet has given, whatever the annotations of pods say: the extender compares them.
 """
 
 from __future__ import annotations
@@ -186,6 +187,7 @@ class GPUNodeStatus(Struct):
     stages: how far the node is prepared, by stage; an absent stage has not begun
     gpus: the GPUs, as NVML shows them
     health: by UUID, why a GPU is not usable; healthy ones are not listed
+    held: by UUID, percent of core that the node gave to each running pod, by the pod's uid; where it offers shares
     conditions: Ready, DriverReady, ToolkitReady, Advertised, GPUsHealthy
     """
 
@@ -194,6 +196,7 @@ class GPUNodeStatus(Struct):
     stages: Annotated[dict[str, Stage], shaped(maxProperties=len(StageName))] = {}
     gpus: tuple[GPU, ...] = ()
     health: dict[str, str] = {}
+    held: dict[str, dict[str, int]] = {}
     conditions: Annotated[tuple[Condition, ...], keyed_by("type")] = ()
 
     RULES: ClassVar[tuple[Rule, ...]] = (

@@ -15,6 +15,7 @@ import gpuplane
 from gpuplane.api.core import ObjectReference
 from gpuplane.device_plugin import outside
 from gpuplane.device_plugin.admitted import Admitted
+from gpuplane.device_plugin.held_report import HeldReport
 from gpuplane.device_plugin.node_pods import NodePods, node_pods
 from gpuplane.device_plugin.share_limits import ShareLimits
 from gpuplane.device_plugin.steering import Steering
@@ -44,6 +45,7 @@ class ShareNode:
         self.pods = pods
         self._context = context
         self._events = EventRecorder(context.client, "gpuplane-device-plugin")
+        self._held = HeldReport(context, pods, (gpu.uuid for gpu in gpus))
         loop = asyncio.get_running_loop()
 
         def tell(escape: Escape, share: Share | None) -> None:
@@ -64,7 +66,7 @@ class ShareNode:
         self.limits.write(share, holder, part)
 
     async def run(self) -> None:
-        """The agent, and the HTTP server. Raises Retryable when the port is taken."""
+        """The agent, the report of what is held, and the HTTP server. Raises Retryable when the port is taken."""
         context = self._context
         paths = {
             "/metric": self._metrics,
@@ -77,7 +79,9 @@ class ShareNode:
         try:
             async with serving(paths, context.address, PORT if context.port is None else context.port) as port:
                 log.info("metrics of shares at port %d", port)
-                await self._agent.run(context.sleep)
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(self._agent.run(context.sleep))
+                    group.create_task(self._held.run())
         finally:
             await self._events.aclose()
 

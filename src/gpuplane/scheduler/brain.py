@@ -6,12 +6,15 @@ import asyncio
 import logging
 from collections.abc import Callable
 
+from gpuplane.api.core import ObjectReference
 from gpuplane.kube import Client, Clock, EventRecorder
 from gpuplane.scheduler.annotating import Annotator
 from gpuplane.scheduler.binding import POST_SECONDS, Binder
 from gpuplane.scheduler.claims import Claims
 from gpuplane.scheduler.cluster import Cluster
+from gpuplane.scheduler.compared import DIFFERS
 from gpuplane.scheduler.filtering import Filtering
+from gpuplane.scheduler.kept import KeptPod
 from gpuplane.scheduler.policies import LEARN_SECONDS, Chosen, Policies
 from gpuplane.scheduler.preemption import Preemption
 from gpuplane.scheduler.quota import Naming
@@ -34,6 +37,7 @@ class Brain:
         self, client: Client, recorder: EventRecorder, chosen: Chosen, clock: Clock, now_ns: Callable[[], int]
     ) -> None:
         self._clock = clock
+        self._recorder = recorder
         self.policies = Policies(chosen)
         self.cluster = Cluster(client, clock=clock)
         self.quotas = QuotaWatch(client, recorder, clock, self._quotas_changed)
@@ -41,6 +45,7 @@ class Brain:
         self.binder = Binder(client, self.cluster, self.claims, recorder=recorder, clock=clock, now_ns=now_ns)
         self.waker = Waker(client, self.cluster, clock)
         self.filtering = self._filtering(self.policies)
+        self.cluster.on_differs.append(self._differs)
         self.preemption = Preemption(self.cluster, self.filtering)
         like_gpu_admission = self._filtering(Policies(_LIKE_GPU_ADMISSION))
         self.annotator = Annotator(client, self.cluster, like_gpu_admission, self.binder, now_ns)
@@ -54,6 +59,11 @@ class Brain:
             waiting=self.waker,
             unsettled=self.binder.flights.unsettled,
         )
+
+    def _differs(self, pod: KeptPod, text: str) -> None:
+        meta = pod.metadata
+        about = ObjectReference(kind="Pod", api_version="v1", namespace=meta.namespace, name=meta.name, uid=meta.uid)
+        self._recorder.event(about, "Warning", DIFFERS, text)
 
     def _quotas_changed(self, naming: Naming) -> None:
         self.cluster.name_by(naming)

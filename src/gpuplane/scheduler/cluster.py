@@ -6,6 +6,7 @@ Invariants:
   somebody makes of them later changes nothing here.
 - A bound pod whose annotations say nothing (it was bound past the extender) is counted where it would fit best, since
   it does hold something; it waits for that until everything else is known.
+- What a node says that it gave a running pod counts more than both.
 - Whether a node is Ready, what its labels say and which GPUs it has is what its Node and GPUNode said last.
 """
 
@@ -19,6 +20,7 @@ from typing import Final
 from gpuplane.api.core import Node, Pod
 from gpuplane.api.gpunode import GPUNode
 from gpuplane.kube import Client, Clock, Informer, SystemClock
+from gpuplane.scheduler.compared import Given, agrees, as_given, difference
 from gpuplane.scheduler.kept import KeptGPUNode, KeptNode, KeptPod, keep_gpunode, keep_node, keep_pod, place_of
 from gpuplane.scheduler.quota import Naming, Usage
 from gpuplane.sharing import Assignment, Ledger
@@ -34,7 +36,8 @@ class Cluster:
     """`ledger` and `usage` are current after `synced`; `by_uid` are the pods with GPUs that have not ended.
 
     `on_pod(uid, pod)` is told of each change of a pod (None: gone or ended), `on_freed(node, namespace)` when something
-    on a node became free, or the node became usable ("" as namespace).
+    on a node became free, or the node became usable ("" as namespace), `on_differs(pod, text)` of a pod whose
+    annotation is not what its node gave.
     """
 
     def __init__(self, client: Client, *, clock: Clock | None = None) -> None:
@@ -46,6 +49,7 @@ class Cluster:
         self.ready: set[str] = set()
         self.on_pod: list[Callable[[str, KeptPod | None], None]] = []
         self.on_freed: list[Callable[[str, str], None]] = []
+        self.on_differs: list[Callable[[KeptPod, str], None]] = []
         self.guessed: set[str] = set()
         self.unplaced: dict[str, KeptPod] = {}
         self.nodes: Informer[Node] = Informer(client, Node, keep=keep_node, clock=clock)
@@ -55,6 +59,7 @@ class Cluster:
         self.gpunodes.add_handler(self._gpunode_changed)
         self.pods.add_handler(self._pod_changed)
         self._said: set[str] = set()  # pods whose own annotation was seen
+        self._given: dict[str, Given] = {}  # what nodes gave, where that is not what pods say
         self._gone: dict[str, None] = {}
         self._complete = False
         self._synced = asyncio.Event()
@@ -150,8 +155,15 @@ class Cluster:
     def _gpunode_changed(self, old: GPUNode | None, new: GPUNode | None) -> None:
         about = new or old
         assert about is not None
-        if self._refresh(about.metadata.name) and new is not None:
-            self._tell_usable(about.metadata.name)
+        name = about.metadata.name
+        if self._refresh(name) and new is not None:
+            self._tell_usable(name)
+        if isinstance(new, KeptGPUNode):
+            known = old.given if isinstance(old, KeptGPUNode) else {}
+            for uid, given in new.given.items():
+                pod = self.by_uid.get(uid)
+                if pod is not None and given != known.get(uid):
+                    self._compare(pod, new)
 
     def _refresh(self, name: str) -> bool:
         """Puts the node's GPUs into the ledger; whether that changed anything."""
@@ -178,6 +190,9 @@ class Cluster:
             self.by_uid[uid] = new
             if new.spec.node_name:
                 self._bound(new)
+                gpunode = self.gpunodes.get(new.spec.node_name)
+                if isinstance(gpunode, KeptGPUNode) and uid in gpunode.given:
+                    self._compare(new, gpunode)
             for tell in self.on_pod:
                 tell(uid, new)
         elif old is not None:
@@ -186,14 +201,35 @@ class Cluster:
             self.unplaced.pop(uid, None)
             self.guessed.discard(uid)
             self._said.discard(uid)
+            self._given.pop(uid, None)
             self.release(uid)
             self.by_uid.pop(uid, None)
             for tell in self.on_pod:
                 tell(uid, None)
 
+    def _compare(self, pod: KeptPod, gpunode: KeptGPUNode) -> None:
+        """Counts what the node gave the pod, where the pod does not say so itself."""
+        uid, node, given = pod.metadata.uid, pod.spec.node_name, gpunode.given[pod.metadata.uid]
+        if node != gpunode.metadata.name or self._given.get(uid) == given:
+            return
+        holding = self.ledger.holding(uid)
+        said = holding[1] if holding is not None else None
+        if said is not None and uid not in self._given and agrees(said, given, gpunode.gpus):
+            return
+        if uid in self._said and said is not None:
+            text = difference(said, given, gpunode.gpus)
+            log.warning("%s on %s: %s", pod.shown, node, text)
+            for tell in self.on_differs:
+                tell(pod, text)
+        elif uid in self.unplaced:
+            del self.unplaced[uid]
+            self.guessed.add(uid)
+        self._given[uid] = given
+        self.hold(pod, node, as_given(given, said, gpunode.gpus))
+
     def _bound(self, pod: KeptPod) -> None:
         uid, node = pod.metadata.uid, pod.spec.node_name
-        if uid in self._said:
+        if uid in self._said or uid in self._given:
             return
         if pod.assignment is not None:
             self._said.add(uid)

@@ -20,6 +20,7 @@ from gpuplane.api.meta import ObjectMeta
 from gpuplane.api.quantity import whole
 from gpuplane.api.requests import ENDED, uses_gpus
 from gpuplane.errors import InvalidInput
+from gpuplane.scheduler.compared import Given, by_pod
 from gpuplane.scheduler.quota import Naming, Place
 from gpuplane.sharing import Assignment, Gpu, Part, Request, gpus_of, of_pod, request_of
 from gpuplane.sharing.findings import MEMORY_UNIT_MIB
@@ -65,7 +66,7 @@ def keep_pod(pod: Pod) -> KeptPod | None:
         metadata=ObjectMeta(
             name=meta.name,
             namespace=sys.intern(meta.namespace),
-            uid=meta.uid,
+            uid=sys.intern(meta.uid),
             resource_version=meta.resource_version,
             deletion_timestamp=meta.deletion_timestamp,
         ),
@@ -160,9 +161,10 @@ _MOST_GPUS: Final = 64
 
 
 class KeptGPUNode(GPUNode):
-    """A GPUNode's GPUs, as the ledger takes them."""
+    """A GPUNode's GPUs, as the ledger takes them, and what the node gave, by the pod's uid."""
 
     gpus: tuple[Gpu, ...] = ()
+    given: dict[str, Given] = {}
 
 
 def keep_gpunode(node: GPUNode) -> KeptGPUNode:
@@ -181,7 +183,11 @@ def keep_gpunode(node: GPUNode) -> KeptGPUNode:
     meta = ObjectMeta(
         name=sys.intern(node.metadata.name), uid=node.metadata.uid, resource_version=node.metadata.resource_version
     )
-    return KeptGPUNode(metadata=meta, status=_NO_GPU_STATUS, gpus=gpus)
+    given = {
+        sys.intern(uid): tuple((sys.intern(uuid), core) for uuid, core in parts)
+        for uid, parts in by_pod(node.status.held).items()
+    }
+    return KeptGPUNode(metadata=meta, status=_NO_GPU_STATUS, gpus=gpus, given=given)
 
 
 _NO_GPU_STATUS: Final = GPUNodeStatus()

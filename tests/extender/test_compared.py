@@ -1,0 +1,91 @@
+"""What nodes say that they gave, beside what pods say of themselves."""
+
+from __future__ import annotations
+
+import json
+
+from extender_world import MEMORY, Running, World, extender, gpu_pod
+
+from gpuplane import names
+from gpuplane.api.core import Pod
+from gpuplane.api.gpunode import GPUNode
+from gpuplane.scheduler.compared import DIFFERS, agrees, as_given, by_pod, difference
+from gpuplane.sharing import Assignment, Gpu, Part
+
+GPUS = (Gpu(0, "GPU-a", "T4", 16384), Gpu(1, "GPU-b", "T4", 16384))
+
+
+def said(*parts: tuple[str, int, int]) -> Assignment:
+    return Assignment({f"c{at}": (Part(uuid, index, core, 1024),) for at, (uuid, index, core) in enumerate(parts)})
+
+
+def test_nodes_speak_by_gpu_and_pods_are_asked_about() -> None:
+    assert by_pod({"GPU-b": {"one": 100}, "GPU-a": {"one": 100, "two": 30}}) == {
+        "one": (("GPU-a", 100), ("GPU-b", 100)),
+        "two": (("GPU-a", 30),),
+    }
+
+
+def test_what_agrees() -> None:
+    both = said(("GPU-a", 0, 30), ("GPU-b", 1, 50))
+    assert agrees(both, (("GPU-a", 30), ("GPU-b", 50)), GPUS)
+    assert agrees(both, (("GPU-a", 30),), GPUS), "its second container has not come yet"
+    assert agrees(said(("", 1, 30)), (("GPU-b", 30),), GPUS), "gpu-admission knows indices alone"
+    assert not agrees(said(("GPU-a", 0, 30)), (("GPU-b", 30),), GPUS)
+    assert not agrees(said(("GPU-a", 0, 30)), (("GPU-a", 50),), GPUS)
+    assert agrees(said(("GPU-a", 0, 30)), (("GPU-gone", 30),), GPUS), "nothing is known of that one"
+
+
+def test_what_counts_then() -> None:
+    given = as_given((("GPU-b", 30),), said(("GPU-a", 0, 30)), GPUS)
+    assert given.held() == {("GPU-b", 1): (30, 1024)}
+    assert as_given((("GPU-b", 30),), None, GPUS).held() == {("GPU-b", 1): (30, 0)}
+    text = difference(said(("GPU-a", 0, 30)), (("GPU-b", 30),), GPUS)
+    assert text == "its annotation says GPU 0, the node gave GPU 1; what the node gave counts"
+
+
+async def gave(cluster: World, uuid: str, uid: str, core: int) -> None:
+    await cluster.client.patch(GPUNode, "n1", {"status": {"held": {uuid: {uid: core}}}})
+
+
+async def test_an_annotation_forged_after_the_bind_moves_nothing(cluster: World, running: Running) -> None:
+    await cluster.node("n1", 2)
+    ledger = running.brain.cluster.ledger
+    await running.until(lambda: ledger.node("n1"))
+    pod = await cluster.pod(gpu_pod("a", (60, 20)))
+    assert await running.bind(pod, "n1") == ""
+    uid = pod["metadata"]["uid"]
+    await gave(cluster, "GPU-n1-0", uid, 60)
+    await running.until(lambda: running.brain.cluster.gpunodes.get("n1").given)  # type: ignore[union-attr]
+    assert ledger.node("n1").core == (40, 100) and not await cluster.events(DIFFERS)
+    # Where no admission policy holds a tenant, and the extender starts anew afterwards.
+    forged = {"node": "n1", "containers": {"c0": [{"uuid": "GPU-n1-1", "index": 1, "core": 60, "memory_mib": 5120}]}}
+    patch = {"metadata": {"annotations": {names.ASSIGNMENT_ANNOTATION: json.dumps(forged)}}}
+    await cluster.client.patch(Pod, "a", patch, "default")
+    async with extender(cluster.client) as second:
+        state = second.brain.cluster.ledger.node("n1")
+        assert state is not None
+        assert state.core == (40, 100) and state.memory == (MEMORY - 5120, MEMORY)
+        second.well()
+        await second.brain._recorder.flush()
+    (event,) = await cluster.events(DIFFERS)
+    assert event.involved_object.name == "a" and "says GPU 1, the node gave GPU 0" in event.message
+    await cluster.delete("a")
+    await running.until(lambda: ledger.node("n1").core == (100, 100))
+
+
+async def test_of_a_pod_bound_past_the_extender_the_node_knows(cluster: World, running: Running) -> None:
+    await cluster.node("n1", 2)
+    ledger = running.brain.cluster.ledger
+    await running.until(lambda: ledger.node("n1"))
+    past = await cluster.pod(gpu_pod("past", (60, 20), nodeName="n1"))
+    uid = past["metadata"]["uid"]
+    await running.seen(uid)
+    assert ledger.node("n1").core == (40, 100), "counted where it fits best"
+    await gave(cluster, "GPU-n1-1", uid, 60)
+    await running.until(lambda: ledger.node("n1").core == (100, 40))
+    running.well()
+    await cluster.client.patch(Pod, "past", {"metadata": {"labels": {"a": "b"}}}, "default")
+    await cluster.delete("past")
+    await running.until(lambda: ledger.node("n1").core == (100, 100))
+    assert await cluster.events(DIFFERS) == []
