@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import json
 
+import msgspec
 import pytest
 
 from gpuplane import names
@@ -17,7 +18,9 @@ from gpuplane.api.clusterpolicy import ClusterPolicy
 from gpuplane.api.core import Deployment, Node, Pod
 from gpuplane.api.meta import Resource
 from gpuplane.api.upgrade import UpgradeState, upgrade_record, upgrade_state
-from gpuplane.kube import Client, Informer, NotFound
+from gpuplane.kube import Client, Endpoint, Informer, NotFound
+from gpuplane.kube.auth import StaticAuth
+from gpuplane.kube.config import load
 from gpuplane.operator.operator import Operator
 from gpuplane.operator.upgrade import decide
 
@@ -84,6 +87,14 @@ class Journey:
             been.append(state)
 
 
+async def as_operator(story) -> Endpoint:
+    """The API server, with the rights that an operator has."""
+    path = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/gpu-operator/token"
+    body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 3600}}
+    answer = json.loads(await story.client.request("POST", path, None, body))
+    return msgspec.structs.replace(load(story.world.kubeconfig), auth=StaticAuth(token=answer["status"]["token"]))
+
+
 @pytest.fixture
 async def operating(story, monkeypatch, cleanup):
     """Our own operator in the place of the cluster's; afterwards policy and operator are as before."""
@@ -101,7 +112,7 @@ async def operating(story, monkeypatch, cleanup):
         )
 
     await scale(0)
-    async with Client.connect(story.world.kubeconfig) as client:
+    async with Client(await as_operator(story)) as client:
         operator = Operator(client, image=image, identity="test")
         task = asyncio.create_task(operator.run())
         yield
