@@ -96,7 +96,7 @@ def test_the_answer_to_the_runtime() -> None:
         cdi_devices=("n/g=1", "n/g=3"),
     )
     adjusted = adjustment([Given(allocation=one)], {"/dev/a": (stat.S_IFCHR | 0o666, 195, 7)})
-    assert {e.key: e.value for e in adjusted.env} == {"A": "1", "-GPUPLANE_NO_GPU": ""}
+    assert {e.key: e.value for e in adjusted.env} == {"A": "1", "GPUPLANE_NO_GPU": ""}
     assert [(m.source, m.destination, list(m.options)) for m in adjusted.mounts] == [
         ("/h", "/c", ["rbind", "rprivate", "ro"]),
         ("/u", "/w", ["rbind", "rprivate", "rw"]),
@@ -230,14 +230,14 @@ async def test_a_share_is_brought_with_its_own_limits(node: Node) -> None:
 async def test_whole_gpus_are_brought_without_limits(node: Node) -> None:
     whole = [f"GPU-0::{n}" for n in range(100)]
     seen = await node.create(node.pod("a", 1), node.plugin().allocate(whole))
-    assert seen == {"NVIDIA_VISIBLE_DEVICES": "GPU-0"}
+    assert seen == {"NVIDIA_VISIBLE_DEVICES": "GPU-0", "GPUPLANE_NO_GPU": ""}
     units = resources(GPUS, PluginConfig())["nvidia.com/gpu"]
     plugin = UnitPlugin("nvidia.com/gpu", units, GPUS, PluginConfig(), link=node.link)
     assert plugin.starts
     await plugin.started(["GPU-1"])
     told = plugin.allocate(["GPU-1"])
     assert told.envs == NOTHING
-    assert await node.create(node.pod("a", 1), told) == {"NVIDIA_VISIBLE_DEVICES": "GPU-1"}
+    assert await node.create(node.pod("a", 1), told) == {"NVIDIA_VISIBLE_DEVICES": "GPU-1", "GPUPLANE_NO_GPU": ""}
 
 
 async def test_device_nodes_are_brought_too(node: Node) -> None:

@@ -24,7 +24,7 @@ from gpuplane.operand.nri.plugin import serve
 # What a program sees of GPUs; it stays, so that it can be told apart from one that ended.
 LOOK = """
 import ctypes, json, os, time
-seen = {"why": os.environ.get("GPUPLANE_NO_GPU"), "limits": os.environ.get("GPUPLANE_LIMITS"), "gpus": 0}
+seen = {"why": os.environ.get("GPUPLANE_NO_GPU") or None, "limits": os.environ.get("GPUPLANE_LIMITS"), "gpus": 0}
 try:
     cuda = ctypes.CDLL("libcuda.so.1")
     count, total, device = ctypes.c_int(), ctypes.c_size_t(), ctypes.c_int()

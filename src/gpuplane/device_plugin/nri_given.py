@@ -22,7 +22,6 @@ from gpuplane.errors import Terminal
 NOTHING: Final = "void"
 """NVIDIA_VISIBLE_DEVICES of a container without GPUs, for runtimes that go by it; unset, an image's own would count."""
 WHY_NOTHING: Final = "the device plugin was away when this container was created"
-_REMOVED: Final = "-"  # begins the name of a variable that is to go
 _CDI_ANNOTATION: Final = "cdi.k8s.io/"
 
 Devices = Mapping[str, tuple[int, int, int]]
@@ -105,7 +104,7 @@ def adjustment(given: Iterable[Given], devices: Devices) -> pb.ContainerAdjustme
                 )
     for key, value in envs.items():
         adjusted.env.add(key=key, value=value)
-    adjusted.env.add(key=_REMOVED + names.NO_GPU_ENV)
+    adjusted.env.add(key=names.NO_GPU_ENV)  # NB: empty, for runtimes drop requests to take a variable away
     for mount in mounts.values():
         options = ["rbind", "rprivate", "ro" if mount.read_only else "rw"]
         adjusted.mounts.add(destination=mount.container_path, type="bind", source=mount.host_path, options=options)
@@ -117,4 +116,4 @@ def adjustment(given: Iterable[Given], devices: Devices) -> pb.ContainerAdjustme
 def is_empty_handed(container: pb.Container) -> bool:
     """Whether a container was created without what it is to get: its plugin was away."""
     waited = any(key.startswith(names.NRI_GIVEN_PREFIX) for key in container.annotations)
-    return waited and any(entry.startswith(f"{names.NO_GPU_ENV}=") for entry in container.env)
+    return waited and f"{names.NO_GPU_ENV}={WHY_NOTHING}" in container.env

@@ -220,7 +220,8 @@ def _created(container: pb.Container, adjustment: pb.ContainerAdjustment) -> pb.
 
 
 def variables(env: Mapping[str, str], adjustment: pb.ContainerAdjustment) -> dict[str, str]:
-    """A container's variables with what plugins make of them; a name that begins with a minus takes one away."""
-    changed = {**env, **{one.key: one.value for one in adjustment.env if not one.key.startswith("-")}}
-    gone = {one.key[1:] for one in adjustment.env if one.key.startswith("-")}
-    return {key: value for key, value in changed.items() if key not in gone}
+    """A container's variables with what plugins make of them.
+
+    NB: a name that begins with a minus asks to take a variable away, which containerd's NRI (0.12) drops too.
+    """
+    return {**env, **{one.key: one.value for one in adjustment.env if not one.key.startswith("-")}}
