@@ -61,7 +61,7 @@ answer(most)
 
 def test_eight_processes_at_the_limit_never_hold_more_together(machine) -> None:
     share = machine.share("a", memory_bytes=64 * MIB)
-    children = [machine.start(AT_THE_LIMIT.format(seed=seed, rounds=2000), share) for seed in range(8)]
+    children = [machine.start(AT_THE_LIMIT.format(seed=seed, rounds=1000), share) for seed in range(8)]
     for child in children:
         assert child.stdout.readline(), child.stderr.read()
     sampler = machine.start(SAMPLER, machine.without_limiter())

@@ -67,6 +67,21 @@ def test_what_the_limiter_exports_is_its_list_and_nothing_else(native: Path) -> 
     assert exported(native / "limiter" / "libcuda.so.1") == hooked() | {"gpuplane_page_layout"}
 
 
+def test_every_name_of_nvml_resolves_and_what_shows_memory_is_ours(machine, native: Path) -> None:
+    names = sorted(name for name in exported(native / "libnvidia-ml.so.1") if name.startswith("nvml"))
+    ours = exported(native / "limiter" / "libnvidia-ml.so.1") - {"gpuplane_page_layout"}
+    assert len(names) > 150 and ours <= set(names)
+    assert {name for name in names if "DeviceGetMemoryInfo" in name} <= ours
+    program = f"""
+nvml = ctypes.CDLL("libnvidia-ml.so.1")
+answer([where(ctypes.cast(getattr(nvml, name), c_void_p).value) for name in {names}])
+"""
+    seen = machine.run(WHERE + program, machine.share("a"))
+    assert dict(zip(names, seen, strict=True)) == {
+        name: ["limiter" if name in ours else "driver", name] for name in names
+    }
+
+
 def test_whatever_takes_memory_or_time_is_ours(native: Path) -> None:
     takes = re.compile(
         r"cu(Mem(Alloc|Create)|(Array|Array3D|MipmappedArray)Create|Launch|GraphLaunch|CtxCreate|DevicePrimaryCtxRetain)"
