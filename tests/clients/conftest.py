@@ -62,12 +62,6 @@ def node(cluster: Cluster, api: Api, tmp_path_factory: pytest.TempPathFactory) -
         api.delete(f"/api/v1/nodes/{name}")
 
 
-@pytest.fixture(autouse=True)
-def _alone(cluster: Cluster, request: pytest.FixtureRequest) -> None:
-    if request.node.get_closest_marker("alone") and cluster.kind == "foreign":
-        pytest.skip("other nodes could take its pods")
-
-
 @pytest.fixture
 def kubelet(cluster: Cluster) -> None:
     """For tests of what only a kubelet answers: logs, exec."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 AGGREGATED = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 GROUPS = [
     "admissionregistration.k8s.io/v1",
@@ -28,6 +30,7 @@ GROUPS = [
 ]
 
 
+@pytest.mark.alone
 def test_groups(here):
     here.see("versions", {**here.get("/api").body, "serverAddressByClientCIDRs": []})
     here.see("groups", [(g["name"], [v["version"] for v in g["versions"]]) for g in here.get("/apis")["groups"]])

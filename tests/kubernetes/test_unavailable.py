@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -23,6 +24,7 @@ def test_without_go(empty_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         binaries.build("etcd")
 
 
+@pytest.mark.skipif(shutil.which("go") is None, reason="needs Go")
 def test_without_network(empty_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GOMODCACHE", str(empty_cache / "modules"))
     monkeypatch.setenv("GOPROXY", "https://127.0.0.1:9")

@@ -59,7 +59,7 @@ class Normal:
         if isinstance(value, dict):
             return {self._text(k): self._clean(v, k) for k, v in value.items()}
         if isinstance(value, list):
-            return [self._clean(item, key) for item in value]
+            return _settled([self._clean(item, key) for item in value])
         if key in _VERSIONS and value and value != "None":
             return key.upper()
         return self._text(value) if isinstance(value, str) else value
@@ -72,6 +72,13 @@ class Normal:
         text = _SET.sub("HASH", text)
         text = _MOUNT.sub("kube-api-access-XXXXX", text)
         return _ADDRESS.sub("ADDRESS", _TIME.sub("TIME", text))
+
+
+def _settled(items: list[Any]) -> list[Any]:
+    """The entries of managedFields by manager: servers sort them by time, in seconds, first."""
+    if all(isinstance(item, dict) and "fieldsV1" in item for item in items):
+        return sorted(items, key=lambda item: (item["manager"], item["operation"], item.get("subresource", "")))
+    return items
 
 
 class Scenario(Api):

@@ -126,10 +126,11 @@ class KubernetesNode:
     def stop(self) -> None:
         """As pulling the plug: every process of the machine is gone, its files stay."""
         running = self._running()
-        processes.signal_(running, signal.SIGKILL)
-        while processes.alive(running):
-            time.sleep(0.02)
-        processes.reap()
+        if running.pid:
+            processes.signal_(running, signal.SIGKILL)
+            while processes.alive(running):
+                time.sleep(0.02)
+            processes.reap()
         self._pid_file.unlink(missing_ok=True)
         subprocess.run(["ip", "link", "delete", self.interface], capture_output=True, check=False)
         _remove_cgroups(self.cgroup)
