@@ -24,12 +24,12 @@ test: setup lint
 # controllers take turns as they like: what failed is tried once more, and the summary names it.
 test-kubernetes: setup kubernetes-packages
 ifeq ($(origin KUBECONFIG),command line)
-	$(BIN)/pytest --reruns 1 --cluster $(KUBECONFIG) tests/conformance tests/clients
+	$(BIN)/pytest --reruns 1 -n 2 --dist loadfile --cluster $(KUBECONFIG) tests/conformance tests/clients
 else
 	PYTHONPATH=tests/kubernetes:deploy/image $(BIN)/python -m realkube build
 	$(BIN)/pytest --cluster real $(WITH_PACKAGES)
-	$(BIN)/pytest --reruns 1 --cluster real tests/kubernetes
-	$(BIN)/pytest --reruns 1 -n 2 --dist loadfile --cluster real tests/conformance tests/clients
+	$(BIN)/pytest --reruns 1 -n 2 --dist loadfile --no-loadscope-reorder --cluster real \
+	    tests/kubernetes tests/conformance tests/clients
 endif
 
 kubernetes-up: setup kubernetes-packages

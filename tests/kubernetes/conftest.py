@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
+import pickle
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +15,8 @@ from realkube.binaries import Unavailable
 from realkube.control_plane import ControlPlane
 from realkube.life import Life, live
 from realkube.node import KubernetesNode, wait_ready
+
+LONGEST = ("test_machine", "test_scale", "test_install", "test_extender")
 
 
 @contextmanager
@@ -62,6 +66,19 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KubernetesNode
 
 
 @pytest.fixture(scope="session")
-def life(control_plane: ControlPlane) -> Life:
-    """An installation from its first object to its last; lived once, before anything else is installed."""
-    return asyncio.run(live(control_plane))
+def life(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Life:
+    """An installation from its first object to its last; lived once, by the worker of pytest-xdist that comes first."""
+    base = tmp_path_factory.getbasetemp()
+    place = base.parent if hasattr(request.config, "workerinput") else base
+    with (place / "life.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        record = place / "life"
+        if not record.exists():
+            record.write_bytes(pickle.dumps(asyncio.run(live(request.getfixturevalue("control_plane")))))
+        found: Life = pickle.loads(record.read_bytes())
+        return found
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What takes longest begins first, so that two workers end together."""
+    items.sort(key=lambda item: LONGEST.index(item.path.stem) if item.path.stem in LONGEST else len(LONGEST))

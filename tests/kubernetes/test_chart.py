@@ -1,18 +1,17 @@
 """The chart with a real helm: it renders what `gpuplane install` applies, and comes and goes without a trace.
 
-Hooks are Jobs, which need a kubelet; here their commands run under their accounts, as processes.
+Hooks are Jobs, which need a kubelet: test_machine has them. Here their commands run under their accounts, as processes.
 """
 
 from __future__ import annotations
 
-import subprocess
-from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from realkube import binaries
 from realkube.binaries import Unavailable
+from realkube.chart import CHART, helm
 from realkube.control_plane import ControlPlane
 from realkube.inventory import Objects, difference
 from realkube.life import account_config, asked_of, gpuplane, settled, until_as
@@ -22,7 +21,6 @@ from gpuplane.api.clusterpolicy import ClusterPolicy
 from gpuplane.kube import Client, Forbidden
 from gpuplane.operator.installation import installation
 
-CHART = Path(__file__).parents[2] / "deploy/chart/gpuplane"
 PLUGIN_VALUES = """
 config:
   name: ""
@@ -38,17 +36,12 @@ nodeSelector:
 """
 
 
-def helm(*arguments: str, code: int = 0, values: str = "") -> str:
+@pytest.fixture(autouse=True, scope="module")
+def _built() -> None:
     try:
-        program = binaries.build("helm") / "helm"
+        binaries.build("helm")
     except Unavailable as problem:
         pytest.skip(f"no helm: {problem}")
-    more = ("-f", "-") if values else ()
-    done = subprocess.run(
-        [program, *arguments, *more], input=values or None, capture_output=True, text=True, timeout=100, check=False
-    )
-    assert done.returncode == code, f"helm {' '.join(arguments)}: {done.returncode}\n{done.stdout}{done.stderr}"
-    return done.stdout + done.stderr
 
 
 def rendered(*arguments: str, values: str = "") -> list[dict[str, Any]]:

@@ -15,13 +15,15 @@ from typing import Any, NamedTuple
 
 import pytest
 import yaml
-from realkube import files
+from realkube import binaries, files
+from realkube.binaries import Unavailable
+from realkube.chart import CHART, helm
 from realkube.inventory import Objects, difference, inventory
 from realkube.node import KubernetesNode
 from realkube.watching import gpu_node_is_ready, log, node_is_ready, phase, until
 
 from gpuplane import names
-from gpuplane.api.core import Node, Pod
+from gpuplane.api.core import Event, Namespace, Node, Pod
 from gpuplane.api.gpunode import GPUNode
 from gpuplane.cli import demo
 from gpuplane.kube import Client, NotFound
@@ -60,6 +62,9 @@ class Story:
             await self.client.get(GPUNode, self.node.name)
         except NotFound:
             self.gpuplane("install", "-q", "--set", f"hostPaths.rootFS={self.node.host_root}")
+        return await self.until_ready()
+
+    async def until_ready(self) -> GPUNode:
         found = await until(self.client, GPUNode, lambda nodes: [n for n in nodes if gpu_node_is_ready(n)])
         await self.offers(2)
         return found[0]
@@ -224,3 +229,28 @@ async def test_uninstall_leaves_nothing(story: Story, bare: Bare) -> None:
     story.gpuplane("uninstall", "-q")
     assert difference(bare.objects, await inventory(story.client)) == ""
     assert files.difference(bare.files, story.node.files()) == {}
+
+
+async def test_helm_installs_and_its_hooks_leave_nothing(story: Story, bare: Bare) -> None:
+    """The hooks are Jobs on the kubelet: before an upgrade, before a deletion and after it."""
+    try:
+        binaries.build("helm")
+    except Unavailable as problem:
+        pytest.skip(f"no helm: {problem}")
+    where = ("-n", NAMESPACE, "--kubeconfig", str(story.node.plane.kubeconfig))
+    settings = ("--set", f"hostPaths.rootFS={story.node.host_root},operator.cleanupCRD=true")
+
+    async def told(*arguments: str) -> None:
+        await asyncio.to_thread(helm, *arguments, *where, patience_s=300.0)
+
+    await told("install", "gpuplane", str(CHART), "--create-namespace", *settings)
+    await story.until_ready()
+    await told("upgrade", "gpuplane", str(CHART), *settings, "--set", "operator.logging.level=debug")
+    await story.until_ready()
+    await told("uninstall", "gpuplane", "--wait", "--timeout", "4m")
+    assert files.difference(bare.files, story.node.files()) == {}
+    done = [event.message for event in await story.client.list(Event, NAMESPACE) if event.reason == "Completed"]
+    assert len(done) == 3, done
+    await story.client.delete(Namespace, NAMESPACE)  # helm makes it and leaves it
+    await until(story.client, Namespace, lambda found: NAMESPACE not in {n.metadata.name for n in found})
+    assert difference(bare.objects, await inventory(story.client)) == ""

@@ -1,0 +1,30 @@
+"""The chart by a real helm, built from its Go module."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Final
+
+from realkube import binaries
+
+CHART: Final = Path(__file__).parents[3] / "deploy/chart/gpuplane"
+
+
+def helm(*arguments: str, code: int = 0, values: str = "", patience_s: float = 100.0) -> str:
+    """What a command prints, to both; `code` is what it must exit with, `values` a values file's text.
+
+    Raises Unavailable when there is no helm and none can be built.
+    """
+    program = binaries.build("helm") / "helm"
+    more = ("-f", "-") if values else ()
+    done = subprocess.run(
+        [program, *arguments, *more],
+        input=values or None,
+        capture_output=True,
+        text=True,
+        timeout=patience_s,
+        check=False,
+    )
+    assert done.returncode == code, f"helm {' '.join(arguments)}: {done.returncode}\n{done.stdout}{done.stderr}"
+    return done.stdout + done.stderr
