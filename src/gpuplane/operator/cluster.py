@@ -19,6 +19,7 @@ from gpuplane.api.clusterpolicy import ClusterPolicy
 from gpuplane.api.core import DaemonSet, Deployment, Node, RuntimeClass
 from gpuplane.api.gpunode import GPUNode
 from gpuplane.api.nvidiadriver import NVIDIADriver
+from gpuplane.errors import Terminal
 from gpuplane.kube import Client, NotFound
 from gpuplane.operator import exporter_objects
 from gpuplane.operator.decide import GPU_LABELLED, REMOVING
@@ -75,10 +76,17 @@ class ClusterWriter:
         self._without: set[str] = set()  # objects beside the exporter that are known not to exist
         self._monitors = (False, float("-inf"))  # whether ServiceMonitors are served, and when that was asked
         self._remains = DiscoveryRemains(client)
-        self.error = ""
 
     async def keep(self, policy: ClusterPolicy, seen: ClusterView) -> None:
-        """Make the cluster as a living policy wants it."""
+        """Make the cluster as a living policy wants it. What cannot be done stands in the policy's status."""
+        try:
+            await self._make(policy, seen)
+        except Terminal as error:
+            await self._tell(policy, seen, str(error))
+            raise
+        await self._tell(policy, seen, "")
+
+    async def _make(self, policy: ClusterPolicy, seen: ClusterView) -> None:
         if FINALIZER not in policy.metadata.finalizers:
             finalizers = [*policy.metadata.finalizers, FINALIZER]
             version = policy.metadata.resource_version
@@ -99,7 +107,6 @@ class ClusterWriter:
             self._applied.pop(f"Deployment/{MASTER}", None)
             if not seen.discovery_pods:
                 await self._remains.clear(seen.nodes)
-        await self._tell(policy, seen)
 
     async def end(self, policy: ClusterPolicy, seen: ClusterView) -> None:
         """One step towards a cluster without us; each watch event brings the next.
@@ -214,10 +221,10 @@ class ClusterWriter:
                 log.info("removed RuntimeClass/%s", name)
         self._applied.pop(f"{RuntimeClass.RESOURCE.kind}/{name}", None)
 
-    async def _tell(self, policy: ClusterPolicy, seen: ClusterView) -> None:
+    async def _tell(self, policy: ClusterPolicy, seen: ClusterView, error: str) -> None:
         discovered = any(is_feature(label) for node in seen.nodes for label in node.metadata.labels)
         status = policy_status(
-            policy.status.conditions, seen.gpunodes, discovered=discovered, error=self.error, now=self._now()
+            policy.status.conditions, seen.gpunodes, discovered=discovered, error=error, now=self._now()
         )
         last = seen.upgrades
         status["conditions"] += upgrading(last.census, last.rules, policy.status.conditions, self._now())
