@@ -68,7 +68,18 @@ def uuid(index: int, gpu: int) -> str:
     return f"GPU-{index:08x}-0000-4000-8000-{gpu:012x}"
 
 
-def gpunode(index: int) -> dict[str, Any]:
+def pod_uid(number: int) -> str:
+    return f"00000000-0000-4000-8000-{number:012}"
+
+
+def gpunode(index: int, pods: int) -> dict[str, Any]:
+    held: dict[str, dict[str, int]] = {}
+    made = index * sum(map(len, FILLINGS))  # a node has one GPU of each filling
+    for gpu in range(GPUS):
+        for core in FILLINGS[(index * 3 + gpu) % len(FILLINGS)]:
+            if made < pods:
+                held.setdefault(uuid(index, gpu), {})[pod_uid(made)] = core
+            made += 1
     gpus = [
         {
             "index": gpu,
@@ -80,7 +91,7 @@ def gpunode(index: int) -> dict[str, Any]:
         }
         for gpu in range(GPUS)
     ]
-    return {"metadata": {"name": node_name(index), "resourceVersion": "1"}, "status": {"gpus": gpus}}
+    return {"metadata": {"name": node_name(index), "resourceVersion": "1"}, "status": {"gpus": gpus, "held": held}}
 
 
 def container(core: int, units: int) -> dict[str, Any]:
@@ -109,7 +120,7 @@ def bound_pods(nodes: int, count: int) -> Iterator[dict[str, Any]]:
                     "metadata": {
                         "name": f"job-{made:06}",
                         "namespace": f"team-{made % 50}",
-                        "uid": f"00000000-0000-4000-8000-{made:012}",
+                        "uid": pod_uid(made),
                         "resourceVersion": "1",
                         "annotations": said,
                         "labels": {"app": "job", "team": str(made % 50)},
@@ -142,7 +153,7 @@ class PlayedClient:
         self._versions = 1
         self._makers: dict[Any, Any] = {
             Node: lambda: map(node, range(nodes)),
-            GPUNode: lambda: map(gpunode, range(nodes)),
+            GPUNode: lambda: (gpunode(index, pods) for index in range(nodes)),
             Pod: lambda: bound_pods(nodes, pods),
         }
 
