@@ -44,9 +44,10 @@ def add_share(
     )
     run.add_argument(
         "--backend",
-        choices=["interposed", "mps", "none"],
+        choices=["interposed", "mps", "native", "none"],
         default="interposed",
-        help="what holds the command to its limits: our libraries before the driver's, NVIDIA's MPS, or nothing",
+        help="what holds the command to its limits: our libraries before the driver's, NVIDIA's MPS, the driver itself "
+        "(r615, memory only), or nothing",
     )
     run.add_argument("--simulate", default="", metavar="MODEL", help="play a GPU, as t4 or h100; no driver is needed")
     run.add_argument("--name", default="", help="name in share top (default: the command's)")

@@ -48,6 +48,7 @@ from gpuplane.limits import (
     link,
     message,
     mps_daemon,
+    native,
     other_backend,
 )
 from gpuplane.limits.processes import facts_of, myself, users_of
@@ -120,7 +121,12 @@ def _run(options: Namespace, screen: Terminal) -> int:
                     return 0
                 stack.callback(_leave, store, plan)
                 owner = _write(store, plan, options.name, place)
-            return _follow(plan, owner, store, gpus, options, screen)
+                group = None
+                if plan.backend is Backend.NATIVE:
+                    native.sweep([share.id for share in store.all()])
+                    group = native.hold(plan.id, plan.limit)
+                    stack.callback(native.release, group, plan.uuid)
+            return _follow(plan, owner, store, gpus, options, screen, group)
     finally:
         with store.lock():
             drop_simulated(store)
@@ -136,6 +142,8 @@ def _check_backend(options: Namespace) -> None:
         )
     if options.backend == Backend.MPS:
         mps_daemon(os.environ)
+    if options.backend == Backend.NATIVE and (options.core or not options.memory):
+        raise InvalidInput("the driver holds memory only", where="--backend native", cure="--memory, without --core")
 
 
 def _leave(store: Store, plan: Planned) -> None:
@@ -195,7 +203,16 @@ def title(argv: tuple[str, ...]) -> str:
     return Path(script).name
 
 
-def _follow(plan: Planned, owner: Owner, store: Store, gpus: GPUSource, options: Namespace, screen: Terminal) -> int:
+def _follow(
+    plan: Planned,
+    owner: Owner,
+    store: Store,
+    gpus: GPUSource,
+    options: Namespace,
+    screen: Terminal,
+    group: Path | None,
+) -> int:
+    """`group` is the cgroup that the driver holds to the limits, None with another backend."""
     escaped: list[str] = []
 
     def tell(escape: Escape, share: Share | None) -> None:
@@ -210,10 +227,12 @@ def _follow(plan: Planned, owner: Owner, store: Store, gpus: GPUSource, options:
         nonlocal peak
         with contextlib.suppress(GpuplaneError):  # a driver that is being replaced; the library holds on meanwhile
             agent.step()
-            peak = max(peak, _memory(store.read(plan.id)))
+            held = _memory(store.read(plan.id)) if group is None else native.used(group, plan.uuid)
+            peak = max(peak, held)
 
     began = time.monotonic()
-    child = share_child.start(plan.argv, {**os.environ, **plan.environment})
+    with native.inside(group):
+        child = share_child.start(plan.argv, {**os.environ, **plan.environment})
     command = facts_of(child.pid)
     if command is not None:
         holders = (*owner.holders, command.identity)

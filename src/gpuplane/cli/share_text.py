@@ -19,6 +19,7 @@ _LEVELS: Final = ("▁▂▃▄▅▆▇█", "._-=+*%#")
 _ENFORCED: Final = {
     Backend.INTERPOSED: "our libraries before {driver}",
     Backend.MPS: "NVIDIA's MPS, whose daemon has to run",
+    Backend.NATIVE: "the driver, for a cgroup of its own",
     Backend.NONE: "nothing",
 }
 

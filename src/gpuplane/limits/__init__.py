@@ -12,6 +12,7 @@ The directory of a share is named by who writes it; for a device plugin a digest
 both moments.
 """
 
+from gpuplane.limits import native
 from gpuplane.limits.agent import ESCAPED, Agent, message
 from gpuplane.limits.choice import Wanted, check, choose, gib
 from gpuplane.limits.decide import Escape
@@ -64,6 +65,7 @@ __all__ = [
     "link",
     "message",
     "mps_daemon",
+    "native",
     "other_backend",
     "views",
 ]

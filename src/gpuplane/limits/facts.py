@@ -25,6 +25,7 @@ class Backend(StrEnum):
 
     INTERPOSED = "interposed"  # our libraries before the driver's
     MPS = "mps"  # NVIDIA's Multi-Process Service, told by the environment
+    NATIVE = "native"  # the driver itself, from r615 on; memory only
     NONE = "none"  # nothing: the limits are a promise
 
 
