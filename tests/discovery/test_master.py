@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+import pytest
 
 from gpuplane.api.core import Node
 from gpuplane.api.meta import ObjectMeta
 from gpuplane.api.nodefeature import NodeFeature, NodeFeatureRule
 from gpuplane.api.nodefeature_node import LABELS_BOOK, patches
 from gpuplane.discovery.features import Features
-from gpuplane.discovery.master import decide, evaluate, refused
+from gpuplane.discovery.master import Master, decide, evaluate, refused
 from gpuplane.discovery.publish import wanted_object
 
 NODE = Node(metadata=ObjectMeta(name="n", uid="u"))
@@ -121,3 +122,31 @@ def test_a_node_publishes_only_what_is_asked_and_nothing_without_rules() -> None
     assert body is not None
     assert body["spec"] == {"features": {"attributes": {"kernel.version": {"elements": {"major": "5"}}}}}
     assert body["metadata"]["ownerReferences"] == [{"apiVersion": "v1", "kind": "Node", "name": "n", "uid": "u"}]
+
+
+class FakeClient:
+    """An API server with these Nodes; what is deleted there stands in `deleted`."""
+
+    def __init__(self, *nodes: Node) -> None:
+        self.nodes = nodes
+        self.deleted: list[str] = []
+
+    async def list(self, kind: type, fields: str) -> list[Node]:
+        assert kind is Node
+        return [node for node in self.nodes if fields == f"metadata.name={node.metadata.name}"]
+
+    async def delete(self, kind: type, name: str, namespace: str, uid: str) -> None:
+        assert kind is NodeFeature
+        self.deleted.append(name)
+
+
+@pytest.mark.parametrize(("there", "deleted"), [((), ["vendor"]), ((NODE,), [])])
+async def test_what_a_gone_node_leaves_is_collected_but_not_that_of_a_node_not_yet_seen(
+    there: tuple[Node, ...], deleted: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = FakeClient(*there)
+    master = Master(client, None, "gpu-operator")  # type: ignore[arg-type]  # the part of it that is used
+    monkeypatch.setattr(master.published, "by_index", lambda index, name: [others({})])
+    assert master.nodes.get("n") is None
+    await master.reconcile("n")
+    assert client.deleted == deleted

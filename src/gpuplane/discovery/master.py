@@ -134,7 +134,9 @@ class Master:
         published = self.published.by_index("node", name)
         if node is None:
             self._evaluated.pop(name, None)
-            await self._collect(published)
+            # The watches are not in step: a node that is only new here would lose what it has just published.
+            if published and not await self._client.list(Node, fields=f"metadata.name={name}"):
+                await self._collect(published)
             return
         if int(node.metadata.resource_version or 0) < self._written.get(name, 0):
             return  # the watch will bring what was written
