@@ -8,6 +8,7 @@ import sys
 from typing import Any
 
 from gpuplane.api.core import ConfigMap, Node, Pod
+from gpuplane.api.gpunode import GPUNode
 from gpuplane.host import Host
 from gpuplane.simulator.gpus import layout
 
@@ -36,7 +37,7 @@ print("gone", flush=True)
 
 def config(replicas: int) -> dict[str, str]:
     shared = {"resources": [{"name": "nvidia.com/gpu", "replicas": replicas, "rename": "nvidia.com/gpu.shared"}]}
-    return {"mps": json.dumps({"version": "v1", "sharing": {"mps": shared}})}
+    return {"mps": json.dumps({"version": "v1", "sharing": {"mps": shared}}), "plain": "version: v1"}
 
 
 def client(name: str) -> dict[str, Any]:
@@ -50,20 +51,17 @@ def client(name: str) -> dict[str, Any]:
 
 
 async def test_two_pods_under_mps(running: Any) -> None:
-    cluster = await running({"gpu": "t4-ubuntu22"}, "devicePlugin.config.name=configs")
+    cluster = await running(
+        {"gpu": "t4-ubuntu22"}, "devicePlugin.config.name=configs", "devicePlugin.config.default=mps"
+    )
     body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "configs"}, "data": config(2)}
     await cluster.client.create(body, namespace="gpu-operator")
-    await cluster.amounts("gpu", {"nvidia.com/gpu": 1})
-    await cluster.label("gpu", {"nvidia.com/device-plugin.config": "mps"})
     await cluster.amounts("gpu", {"nvidia.com/gpu.shared": 2})
 
-    def labelled(nodes: list[Node]) -> bool:
-        labels = nodes[0].metadata.labels
-        return labels.get("nvidia.com/mps.capable") == "true"
-
-    await cluster.until(Node, labelled)
+    await cluster.until(GPUNode, lambda nodes: [node for node in nodes if node.status.summary.stage == "ready"])
     [node] = await cluster.client.list(Node)
-    assert node.metadata.labels["nvidia.com/gpu.sharing-strategy"] == "mps"
+    labels = {name: node.metadata.labels[f"nvidia.com/{name}"] for name in ("mps.capable", "gpu.sharing-strategy")}
+    assert labels == {"mps.capable": "true", "gpu.sharing-strategy": "mps"}
     assert compute_mode(cluster) == 3
 
     for name in ("one", "two"):
@@ -79,7 +77,7 @@ async def test_two_pods_under_mps(running: Any) -> None:
     await cluster.amounts("gpu", {"nvidia.com/gpu.shared": 4})
     assert "gone" in await cluster.ended("one"), "another daemon: what ran under the first has lost it"
 
-    await cluster.label("gpu", {"nvidia.com/device-plugin.config": None})
+    await cluster.label("gpu", {"nvidia.com/device-plugin.config": "plain"})
     await cluster.amounts("gpu", {"nvidia.com/gpu": 1})
 
     def no_daemon(pods: list[Pod]) -> bool:
