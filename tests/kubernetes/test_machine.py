@@ -6,6 +6,7 @@ The tests build on each other in this order; each brings the machine to "install
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import yaml
-from realkube import binaries, files
+from realkube import binaries, files, nri
 from realkube.binaries import Unavailable
 from realkube.chart import CHART, helm
 from realkube.inventory import Objects, difference, inventory
@@ -23,10 +24,12 @@ from realkube.node import KubernetesNode
 from realkube.watching import gpu_node_is_ready, log, node_is_ready, phase, until
 
 from gpuplane import names
+from gpuplane.api.clusterpolicy import ClusterPolicy
 from gpuplane.api.core import Event, Namespace, Node, Pod
 from gpuplane.api.gpunode import GPUNode
 from gpuplane.cli import demo
-from gpuplane.kube import Client, NotFound
+from gpuplane.device_plugin.nri_given import WHY_NOTHING
+from gpuplane.kube import ApiError, Client, NotFound
 
 MANIFEST = Path(demo.__file__).parent / "cuda-vectoradd.yaml"
 pytestmark = pytest.mark.timeout(400)  # the first one builds what is not in the cache yet
@@ -69,23 +72,21 @@ class Story:
         await self.offers(2)
         return found[0]
 
-    async def offers(self, count: int) -> None:
+    async def offers(self, count: int, resource: str = names.GPU_RESOURCE) -> None:
         """Returns when the kubelet lets so many GPUs be allocated, on a Node that is Ready."""
         wanted = str(count)
         await until(
             self.client,
             Node,
-            lambda nodes: [
-                n for n in nodes if n.status.allocatable.get(names.GPU_RESOURCE) == wanted and node_is_ready(n)
-            ],
+            lambda nodes: [n for n in nodes if n.status.allocatable.get(resource) == wanted and node_is_ready(n)],
         )
 
-    async def create(self, name: str, script: str, gpus: int) -> None:
+    async def create(self, name: str, script: str, gpus: int, share: dict[str, str] | None = None) -> None:
         container = {
             "name": "main",
             "image": names.IMAGE,
             "command": ["/usr/bin/python3.11", "-u", "-c", script],
-            "resources": {"limits": {names.GPU_RESOURCE: gpus}},
+            "resources": {"limits": share or {names.GPU_RESOURCE: gpus}},
         }
         spec = {"restartPolicy": "Never", "terminationGracePeriodSeconds": 0, "containers": [container]}
         manifest = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
@@ -223,6 +224,81 @@ async def test_after_a_reboot_it_is_ready_again_by_itself(story: Story) -> None:
     assert "Test PASSED" in await story.vectoradd()
 
 
+# What a program sees of its GPU; it stays, so that it can be told apart from one that ended.
+LOOK = """
+import ctypes, json, os, time
+seen = {"why": os.environ.get("GPUPLANE_NO_GPU") or None, "limits": os.environ.get("GPUPLANE_LIMITS"), "gpus": 0}
+try:
+    cuda = ctypes.CDLL("libcuda.so.1")
+    count, total, device = ctypes.c_int(), ctypes.c_size_t(), ctypes.c_int()
+    if cuda.cuInit(0) == 0 and cuda.cuDeviceGetCount(ctypes.byref(count)) == 0:
+        seen["gpus"] = count.value
+        cuda.cuDeviceGet(ctypes.byref(device), 0)
+        cuda.cuDeviceTotalMem_v2(ctypes.byref(total), device)
+        seen["memory"] = total.value >> 20
+except OSError:
+    pass
+print(json.dumps(seen), flush=True)
+time.sleep(3600)
+"""
+
+
+async def test_gpus_and_shares_come_by_nri_or_not_at_all(story: Story, bare: Bare) -> None:
+    await story.ready()
+    asks = {"spec": {"cdi": {"nriPluginEnabled": True}}}
+    [policy] = await story.client.list(ClusterPolicy)
+    await story.client.patch(ClusterPolicy, policy.metadata.name, asks)
+    async with asyncio.timeout(60):
+        while "asks about each container" not in await plugin_said(story):  # noqa: ASYNC110 - a log
+            await asyncio.sleep(0.2)
+    await story.ready()
+
+    async def seen(name: str, share: dict[str, str] | None = None) -> Any:
+        await story.create(name, LOOK, 1, share)
+        return json.loads(await until_said(story, name))
+
+    whole = await seen("whole")
+    assert (whole["gpus"], whole["limits"], whole["why"]) == (1, None, None)
+    await story.delete("whole")
+    changed = files.difference(bare.files, story.node.files())
+    assert not [path for path in changed if "containerd" in path], "its configuration is nobody's business now"
+
+    labels = {"metadata": {"labels": {names.SHARE_LABEL: "enable"}}}
+    await story.client.patch(Node, story.node.name, labels)
+    await story.offers(200, names.VCUDA_CORE)
+    share = {names.VCUDA_CORE: "30", names.VCUDA_MEMORY: "20"}
+    held = {"gpus": 1, "memory": 5120, "limits": names.LIMITS_MOUNT, "why": None}
+    assert await seen("share", share) == held
+    story.node.kill("containerd")
+    assert await seen("restarted", share) == held
+
+    def kill(pod: str) -> None:
+        """When PreStartContainer was answered, and CreateContainer is not."""
+        if pod == "alone":
+            story.node.run("pkill", "-KILL", "-f", "run device-plugin")
+
+    async with nri.plugged(story.node, nri.BEFORE, kill):
+        assert await seen("alone", share) == {"why": WHY_NOTHING, "limits": None, "gpus": 0}
+    told = await until(
+        story.client, Event, lambda all_: [e for e in all_ if e.reason == "StartedWithoutGPU"], namespace="default"
+    )
+    assert {event.involved_object.name for event in told} == {"alone"}
+    await story.offers(200, names.VCUDA_CORE)
+    assert await seen("after", share) == held
+    await story.delete("share", "restarted", "alone", "after")
+    await story.client.patch(Node, story.node.name, {"metadata": {"labels": {names.SHARE_LABEL: None}}})
+    await story.offers(2)
+
+
+async def plugin_said(story: Story) -> str:
+    """The device plugin's log; empty while there is no plugin."""
+    pods = await story.client.list(Pod, NAMESPACE, labels="app.kubernetes.io/component=device-plugin")
+    try:
+        return "".join([await log(story.client, pod.metadata.name, NAMESPACE) for pod in pods])
+    except ApiError:
+        return ""
+
+
 async def test_uninstall_leaves_nothing(story: Story, bare: Bare) -> None:
     await story.ready()
     assert story.node.files() != bare.files
@@ -237,6 +313,7 @@ async def test_helm_installs_and_its_hooks_leave_nothing(story: Story, bare: Bar
         binaries.build("helm")
     except Unavailable as problem:
         pytest.skip(f"no helm: {problem}")
+    story.gpuplane("uninstall", "-q")
     where = ("-n", NAMESPACE, "--kubeconfig", str(story.node.plane.kubeconfig))
     settings = ("--set", f"hostPaths.rootFS={story.node.host_root},operator.cleanupCRD=true")
 
