@@ -86,6 +86,9 @@ def test_every_module_is_compiled_and_only_the_runtime_is_there(unpacked: Path) 
     assert {"gpuplane", "msgspec", "uvloop"} <= found
     assert not found & {"pytest", "mypy", "ruff", "ziglang", "hatchling", "pip", "setuptools", "uv"}
     assert list(packages.rglob("*.pyi")) == []
+    for record in packages.glob("*.dist-info/RECORD"):
+        listed = [line.rsplit(",", 2)[0] for line in record.read_text().splitlines()]
+        assert listed and all((packages / path).exists() for path in listed), record
     sources = list((unpacked / "usr/lib").rglob("*.py"))
     assert len(sources) > 1000
     compiled = [path for path in sources if (path.parent / "__pycache__" / f"{path.stem}.cpython-311.pyc").is_file()]

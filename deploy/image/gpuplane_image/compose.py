@@ -92,6 +92,7 @@ def compose_base(root: Path, packages: Iterable[debian.Package], requirements: s
     dependencies.install(requirements, root / _PACKAGES, os.uname().machine, cache)
     owners |= _recorded(root / _PACKAGES)
     _prune(root / _PACKAGES, (*_UNUSED_WHEEL, *_UNUSED_LEXERS), _USED_LEXERS)
+    _correct_records(root / _PACKAGES)
     elf.strip(root / _PACKAGES)
     compile_all(root, [root / _STDLIB, root / _PACKAGES], root)
     settle(root, epoch)
@@ -103,6 +104,7 @@ def compose_gpuplane(root: Path, base: Path, cache: Path, epoch: int) -> Parts:
     wheel = dependencies.build_wheel(cache / "wheel", cache)
     dependencies.unpack_wheel(wheel, root / _PACKAGES)
     _prune(root / _PACKAGES, _UNUSED_WHEEL)
+    _correct_records(root / _PACKAGES)
     entry = root / "usr/bin/gpuplane"
     entry.parent.mkdir(parents=True)
     entry.write_text(_ENTRY)
@@ -165,6 +167,13 @@ def _recorded(packages: Path) -> dict[str, str]:
         for line in record.read_text().splitlines():
             owners[f"{_PACKAGES}/{line.rsplit(',', 2)[0]}"] = name
     return owners
+
+
+def _correct_records(packages: Path) -> None:
+    """RECORDs list what is there: not programs that were left out, whose digests depend on where they were made."""
+    for record in packages.glob("*.dist-info/RECORD"):
+        lines = [line for line in record.read_text().splitlines() if (packages / line.rsplit(",", 2)[0]).exists()]
+        record.write_text("".join(f"{line}\n" for line in lines))
 
 
 def _certificates(root: Path) -> None:
