@@ -18,6 +18,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[World]:
 
 @pytest.fixture
 async def running(cluster: World) -> AsyncIterator[Running]:
-    """An extender that follows it."""
+    """An extender that follows it; in the end nothing may be given twice."""
     async with extender(cluster.client) as made:
         yield made
+        made.well()

@@ -78,6 +78,7 @@ async def through(cluster: World, way: Wire, monkeypatch: pytest.MonkeyPatch) ->
         await cluster.node("n1", 1)
         await running.until(lambda: running.brain.cluster.ledger.node("n1"))
         yield running
+        running.well()
 
 
 @pytest.mark.parametrize("lost", ["questions", "answers"])
