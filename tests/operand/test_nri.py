@@ -297,6 +297,30 @@ async def test_who_takes_long_refuses_before_the_runtime_gives_up(tmp_path: Path
     runtime.close()
 
 
+async def test_who_does_not_answer_is_dropped_and_the_container_created(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plugin, "SHARE_OF_TIME", 1000.0)  # as a process that is stopped
+    runtime = Nri(tmp_path / "nri.sock", "containerd", "2.1.4", request_seconds=0.05)
+    runtime.open()
+    async with plugged(runtime, Recorder(asyncio.Event().wait)) as task:
+        assert not (await runtime.create(POD, CONTAINER)).env
+        await task
+    runtime.close()
+
+
+async def test_requests_that_are_no_messages_are_refused() -> None:
+    ours, theirs = socket.socketpair()
+    theirs.setblocking(False)
+    task = asyncio.create_task(serve(ours, Recorder(), print))
+    for stream, method in ((1, "Configure"), (3, "Synchronize"), (5, "CreateContainer")):
+        sent = ttrpc_pb2.Request(service=f"{plugin.SERVICE}.Plugin", method=method, payload=b"\xff\xff")
+        answer = await exchange(theirs, Message(stream, Kind.REQUEST, 0, sent.SerializeToString()))
+        assert answer.status.code == Status.INVALID_ARGUMENT
+    theirs.close()
+    await task
+
+
 async def test_a_runtime_that_ends_ends_its_plugins(nri: Nri) -> None:
     async with plugged(nri, Recorder()) as task:
         nri.close()
