@@ -43,7 +43,7 @@ class Client:
 
     async def watch(self, *arguments: Any, **more: Any) -> AsyncIterator[Event[Node]]:
         await asyncio.Event().wait()
-        yield Event(EventType.DELETED, Node())
+        yield Event(EventType.DELETED, Node(), "")
 
 
 class Programs(SystemRunner):

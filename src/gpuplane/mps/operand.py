@@ -85,7 +85,7 @@ class _Session:
         shm = self._context.host_root / self._root.lstrip("/") / SHM
         try:
             if controls:
-                mount_shm(shm, self._driver_root)
+                mount_shm(shm, self._context.host_root, self._driver_root)
                 self._exclude(wanted)
             for control in controls:
                 await control.start()

@@ -17,12 +17,17 @@ _NOSUID, _NODEV, _NOEXEC, _BIND, _DETACH = 2, 4, 8, 4096, 2  # as in <sys/mount.
 _libc: Final = ctypes.CDLL(None, use_errno=True)
 
 
-def mount_shm(directory: Path, driver_root: Path) -> None:
+def mount_shm(directory: Path, host_root: Path, driver_root: Path) -> None:
     """Make `directory` a tmpfs, half of the memory at most, and the /dev/shm of programs in `driver_root`.
 
     Where a process may not mount, clients share the file system that the directory is on; a warning says so.
     """
     directory.mkdir(parents=True, exist_ok=True)
+    if host_root == Path("/"):
+        # Run by hand: what is mounted here is mounted for everybody, so the host's own is what clients get.
+        if not os.path.ismount(directory):
+            _mount("/dev/shm", directory, None, _BIND)
+        return
     if not os.path.ismount(directory):
         _mount("shm", directory, "tmpfs", _NOSUID | _NODEV | _NOEXEC)
         directory.chmod(0o1777)
