@@ -165,6 +165,7 @@ def with_a_runtime(base: Path, name: str, runtime: str, files: dict[str, str]) -
 def main() -> None:
     # As installed: with bytecode, which the first command writes where it may.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that no runtime stays behind
     with tempfile.TemporaryDirectory() as directory:
         base = Path(directory)
         machine(base / "first", {})
