@@ -11,6 +11,7 @@ from gpuplane import names
 from gpuplane.toolkit import run, uninstall
 
 CONFIG = "etc/containerd/config.toml"
+ALL_THE_SAME, DROPS = "configured all the same:", "injects no CDI devices for plugins"
 SPEC = f"{names.CDI_DIR}/nvidia.com-gpu.json"
 
 
@@ -27,21 +28,22 @@ async def once(world: Any, **environment: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("runtime", "socket", "wanted", "touched"),
+    ("runtime", "socket", "wanted", "note"),
     [
-        ("containerd://2.1.4", True, "true", False),
-        ("containerd://2.1.4", True, "", True),
-        ("containerd://2.1.4", False, "true", True),  # NRI is switched off
-        ("containerd://2.0.6", True, "true", True),  # it would drop what the plugin adds
-        ("cri-o://1.32.8", False, "true", True),
+        ("containerd://2.1.4", True, "true", "not configured: GPUs come by NRI"),
+        ("containerd://2.1.4", True, "", ""),
+        ("containerd://2.1.4", False, "true", f"{ALL_THE_SAME} there is no /run/nri/nri.sock"),
+        ("containerd://2.0.6", True, "true", f"{ALL_THE_SAME} containerd 2.0.6 {DROPS}"),
+        ("cri-o://1.32.8", False, "true", f"{ALL_THE_SAME} cri-o 1.32.8 {DROPS}"),
     ],
 )
-async def test_only_where_there_is_nri(world: Any, runtime: str, socket: bool, wanted: str, touched: bool) -> None:
-    world.client.runtime = runtime
+async def test_only_where_there_is_nri(world: Any, runtime: str, socket: bool, wanted: str, note: str) -> None:
+    world.client.runtime, touched = runtime, not note.startswith("not")
     if socket:
         world.write(names.NRI_SOCKET, "")
     await once(world, **{names.NRI_ENV: wanted})
-    assert world.client.writes[-1]["stages"]["toolkit"]["state"] == "done"
+    stage = world.client.writes[-1]["stages"]["toolkit"]
+    assert (stage["state"], stage.get("message", "")) == ("done", note)
     assert world.host.exists(SPEC)
     configs = [path for directory in ("etc/containerd", "etc/crio") for path in (world.root / directory).rglob("*")]
     assert any(path.is_file() for path in configs) == touched

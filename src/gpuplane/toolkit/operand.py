@@ -6,7 +6,6 @@ A stage is a fact about the node: when this ends, all stays. Only `uninstall` ta
 from __future__ import annotations
 
 import asyncio
-import logging
 
 import msgspec
 
@@ -22,8 +21,6 @@ from gpuplane.toolkit.facts import Facts, ToolkitError
 from gpuplane.toolkit.observing import observe
 from gpuplane.toolkit.planning import Plan, plan
 
-log = logging.getLogger("gpuplane.toolkit")
-
 
 async def run(context: OperandContext) -> None:
     """Configure this node's runtime, report the stage, repeat when somebody changes what is ours; until cancelled."""
@@ -34,12 +31,17 @@ async def run(context: OperandContext) -> None:
         node = await context.client.get(Node, context.node_name)
         said = node.status.node_info.container_runtime_version
         facts = _observe(context, host, said)
+        note = ""
+        if context.variables.get(names.NRI_ENV, "").strip().lower() == "true":
+            without = _why_no_nri(host, said)
+            note = f"configured all the same: {without}" if without else "not configured: GPUs come by NRI"
+            facts = msgspec.structs.replace(facts, nri=not without)
         planned = plan(facts)
         await applying.apply(host, planned, restart=not context.in_process, sleep=context.sleep)
         watched.clear()
         watched.update((path, host.read(path)) for path in _watched(facts, planned))
         return Outcome(
-            Stage(state=StageState.DONE, since=context.now(), digest=planned.digest),
+            Stage(state=StageState.DONE, since=context.now(), message=note, digest=planned.digest),
             Machine(runtime=facts.runtime.value, runtime_version=said.partition("://")[2]),
         )
 
@@ -72,23 +74,17 @@ def _observe(context: OperandContext, host: Host, said: str) -> Facts:
             source.close()
     except (Retryable, Terminal) as error:
         raise ToolkitError("GPUsDoNotAnswer", error.what, where=error.where, cure=error.cure) from error
-    facts = observe(host, gpus=gpus, driver_version=version, runtime=said)
-    wanted = context.variables.get(names.NRI_ENV, "").strip().lower() == "true"
-    return msgspec.structs.replace(facts, nri=wanted and _offers_nri(host, said))
+    return observe(host, gpus=gpus, driver_version=version, runtime=said)
 
 
-def _offers_nri(host: Host, said: str) -> bool:
-    """Whether the runtime that the Node tells takes plugins, and is one that ours can work with."""
+def _why_no_nri(host: Host, said: str) -> str:
+    """Why our NRI plugin cannot work with the runtime that the Node tells; empty when it can."""
     name, _, version = said.partition("://")
     try:
         refuse_unfit(Runtime(name, version))
     except Unfit as error:
-        log.info("the runtime is configured, for there is no NRI: %s", error)
-        return False
-    if not host.exists(names.NRI_SOCKET):
-        log.info("the runtime is configured, for there is no NRI: %s is missing", host.shown(names.NRI_SOCKET))
-        return False
-    return True
+        return error.what
+    return "" if host.exists(names.NRI_SOCKET) else f"there is no /{names.NRI_SOCKET}"
 
 
 def _watched(facts: Facts, planned: Plan) -> tuple[str, ...]:
