@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import gpuplane
-from gpuplane import mps
+from gpuplane import mps, names
 from gpuplane.api.core import Node
 from gpuplane.api.meta import ObjectMeta
 from gpuplane.hardware import GPUSource, open_gpus
@@ -71,6 +71,8 @@ class Machine:
             (root / folder).mkdir(parents=True)
         create_state(root / "dev/nvidiactl", PROFILES["1x-t4"], "570.133.20", "mps")
         (root / "dev/nvidia0").touch()
+        (root / names.CUDA_READY).parent.mkdir(parents=True)
+        (root / names.CUDA_READY).touch()
         (root / "usr/bin" / PROGRAM).symlink_to(NATIVE / PROGRAM)
         (root / "usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1").symlink_to(NATIVE / "libnvidia-ml.so.1")
         self.config = root / "config.yaml"
@@ -156,6 +158,17 @@ async def test_daemons_follow_the_configuration_and_leave_nothing(machine: Machi
         await machine.gone()
     assert (machine.mode(), machine.tell("quit")) == (DEFAULT, "")
     assert {path.name for path in (machine.root / MPS).glob(".*")} == set()
+
+
+async def test_the_gpu_is_left_to_the_validator_until_it_has_proved_cuda(machine: Machine) -> None:
+    (machine.root / names.CUDA_READY).unlink()
+    machine.config.write_text(SHARED.format(2))
+    async with machine.running():
+        await asyncio.to_thread(machine.tell, "get_server_list")
+        assert (machine.mode(), machine.host.exists(f"{MPS}/{READY}")) == (DEFAULT, False)
+        (machine.root / names.CUDA_READY).touch()
+        await machine.ready()
+        assert machine.mode() == EXCLUSIVE
 
 
 async def test_a_daemon_that_is_killed_is_started_again(machine: Machine) -> None:

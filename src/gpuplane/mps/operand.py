@@ -32,6 +32,7 @@ log = logging.getLogger("gpuplane.mps")
 
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0
 CHECK_SECONDS: Final = 30.0
+PROOF_SECONDS: Final = 120.0
 
 
 async def run(context: OperandContext) -> None:
@@ -85,6 +86,7 @@ class _Session:
         shm = self._context.host_root / self._root.lstrip("/") / SHM
         try:
             if controls:
+                await self._proved()
                 mount_shm(shm, self._context.host_root, self._driver_root)
                 self._exclude(wanted)
             for control in controls:
@@ -98,6 +100,18 @@ class _Session:
             await _first_of(configs.changed(self._chosen), *(control.ended() for control in controls), *checks)
         finally:
             await _to_the_end(self._undo(controls, shm))
+
+    async def _proved(self) -> None:
+        """After a boot CUDA is proved again, by a program that is no client of MPS: the GPU has to be free for it."""
+        proof = asyncio.create_task(self._host.wait_for(names.CUDA_READY))
+        patience = asyncio.ensure_future(self._context.sleep(PROOF_SECONDS))
+        try:
+            await asyncio.wait([proof, patience], return_when=asyncio.FIRST_COMPLETED)
+            if not proof.done():
+                log.warning("nobody has proved CUDA on this node; going on")
+        finally:
+            proof.cancel()
+            patience.cancel()
 
     async def _undo(self, controls: Sequence[Control], shm: Path) -> None:
         self._host.remove(f"{self._root}/{READY}")
