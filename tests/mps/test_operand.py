@@ -134,10 +134,14 @@ class Machine:
             await asyncio.gather(task, return_exceptions=True)
 
 
-@pytest.fixture
-def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
+@pytest.fixture(scope="session", autouse=True)
+def built() -> None:
     words = [sys.executable, str(ROOT / "native" / "build.py"), PROGRAM, "libnvidia-ml.so.1"]
     subprocess.run(words, check=True)
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
     monkeypatch.setenv("SIMGPU_DEV", "")
     monkeypatch.setattr("gpuplane.mps.operand.mount_shm", lambda *places: None)
     yield Machine(tmp_path / "root")

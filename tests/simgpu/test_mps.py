@@ -43,11 +43,16 @@ class Control:
         self.daemon.wait()
 
 
-@pytest.fixture
-def control(tmp_path: Path, native: Path) -> Iterator[Control]:
+@pytest.fixture(scope="module")
+def program(native: Path) -> Path:
     name = "nvidia-cuda-mps-control"
     subprocess.run([sys.executable, str(ROOT / "native" / "build.py"), name], check=True)
-    made = Control(native / name, tmp_path)
+    return native / name
+
+
+@pytest.fixture
+def control(tmp_path: Path, program: Path) -> Iterator[Control]:
+    made = Control(program, tmp_path)
     yield made
     made.close()
 
