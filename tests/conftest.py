@@ -40,6 +40,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 # left to do.
 LONG = (
     "story/",
+    "driver/test_life.py",
     "device_plugin/test_cluster.py",
     "operator/test_upgrade_cluster.py",
     "extender/test_histories.py",

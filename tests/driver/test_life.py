@@ -185,6 +185,8 @@ TROUBLES = [
             "RepositoryUnreachable", "Could not resolve 'x'"),
     Trouble("rocky", "dnf", 1, "Curl error (6): Could not resolve host: x", "makecache", "RepositoryUnreachable", "x"),
     Trouble("ubuntu", "apt-get", 100, "dpkg: error: No space left on device", "libc6-dev", "DiskFull", "No space left"),
+    Trouble("rocky", "dnf", 1, "Error: installing package: No space left on device", "install", "DiskFull", "No space"),
+    Trouble("sles", "zypper", 8, "Could not write: Read-only file system", "install", "HostFileSystem", "Read-only"),
     Trouble("ubuntu", "curl", 22, "curl: (22) The requested URL returned error: 404", "", "VersionUnknown",
             "NVIDIA-Linux-x86_64-570.133.20.run"),
     Trouble("sles", "curl", 6, "curl: (6) Could not resolve host: mirror.example", "", "DownloadFailed", "mirror"),

@@ -2,7 +2,7 @@
 # a directory beside it: what the machine holds in its kernel, its mirrors, and what shall go wrong.
 set -eu
 tool=${0##*/}
-kernel=$(cat "$MACHINE/proc/sys/kernel/osrelease")
+read -r kernel <"$MACHINE/proc/sys/kernel/osrelease"
 
 # trouble/<tool>: the first line is an exit status, the second a pattern of arguments, the rest what the tool says.
 if [ -f "$STATE/trouble/$tool" ]; then
@@ -34,11 +34,15 @@ fail() {
 # proc/modules from the modules in $STATE/modules (newest first) and the holders in $STATE/holders.
 list_modules() {
     : >"$MACHINE/proc/modules.new"
-    holders=$(wc -l <"$STATE/holders")
+    holders=0
+    while read -r _; do holders=$((holders + 1)); done <"$STATE/holders"
+    others=0
+    users=
+    while read -r name; do
+        [ "$name" = nvidia ] || { others=$((others + 1)) users=$users$name,; }
+    done <"$STATE/modules"
     while read -r name; do
         if [ "$name" = nvidia ]; then
-            others=$(grep -c -v '^nvidia$' "$STATE/modules" || true)
-            users=$(grep -v '^nvidia$' "$STATE/modules" | tr '\n' ',' || true)
             echo "nvidia 1 $((others + holders)) ${users:--} Live 0x0" >>"$MACHINE/proc/modules.new"
         else
             echo "$name 1 0 - Live 0x0" >>"$MACHINE/proc/modules.new"
