@@ -190,7 +190,8 @@ JSON = st.recursive(
 
 
 @given(
-    st.dictionaries(st.text("ab/~", max_size=2), JSON, max_size=3), st.dictionaries(st.text("ab/~", max_size=2), JSON)
+    st.dictionaries(st.text("ab/~", max_size=2), JSON, max_size=3),
+    st.dictionaries(st.text("ab/~", max_size=2), JSON, max_size=3),
 )
 def test_the_patch_leads_from_one_to_the_other(before, after):
     assert json_patch(before, list(difference(before, after))) == after
