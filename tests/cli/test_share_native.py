@@ -48,7 +48,7 @@ def share(tmp_path: Path, driver: str, *words: str) -> subprocess.CompletedProce
 
 def groups() -> list[Path]:
     top = unified()
-    return list(top.glob("gpuplane-python*")) if top is not None else []
+    return list(top.glob("gpuplane-share-*")) if top is not None else []
 
 
 @pytest.fixture

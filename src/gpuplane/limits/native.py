@@ -16,7 +16,7 @@ from gpuplane.errors import GpuplaneError, Terminal
 from gpuplane.limits.facts import GpuLimit
 
 PROC: Final = Path("/proc")
-_PREFIX: Final = "gpuplane-"
+_PREFIX: Final = "gpuplane-share-"
 _CURE: Final = "run it as root on cgroup v2; or --backend interposed"
 
 
