@@ -8,6 +8,7 @@ CUresult cuEventSynchronize(CUevent event);
 
 #define BATCH_MOST 64         /* launches of a thread between two looks; twice that may be in flight */
 #define BATCH_NS 2000000ull   /* and so much work, as far as the last batch tells */
+#define LONG_NS 5000000ull    /* a single launch from here on is waited for: what that costs is little beside it */
 #define LOOK_AGAIN_NS 100000000ull /* whoever has no limit looks that often whether there is one now */
 #define EVENT_FLAGS 3u        /* sleep while waiting, no timing */
 
@@ -125,7 +126,7 @@ static void bound_flight(struct gate *gate, CUcontext context, CUstream stream, 
 	uint64_t each = (now - gate->batch_at) / launched;
 	uint64_t batch = busy ? BATCH_NS / (each ? each : 1) : (uint64_t)gate->batch * 2;
 	gate->batch_at = now;
-	gate->one_by_one = each >= BATCH_NS;
+	gate->one_by_one = each >= LONG_NS;
 	gate->batch = gate->one_by_one || !batch ? 1 : batch < BATCH_MOST ? (unsigned)batch : BATCH_MOST;
 }
 
