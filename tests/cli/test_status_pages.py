@@ -9,12 +9,14 @@ from typing import Any
 import msgspec
 import pytest
 
+from gpuplane.api.clusterpolicy import ClusterPolicy, ClusterPolicyStatus
 from gpuplane.api.core import Container, ObjectMeta, Pod, PodSpec, PodStatus, Resources
 from gpuplane.api.gpunode import GPU, GPUNode, GPUNodeStatus, Machine, Stage, StageName, StageState, summarize
+from gpuplane.api.meta import Condition
 from gpuplane.cli.gpus_text import gpus_page
 from gpuplane.cli.overview import Offered, Overview, Pause, UpgradeView
 from gpuplane.cli.overview import overview as made
-from gpuplane.cli.status import to_json
+from gpuplane.cli.status import refusal, to_json
 from gpuplane.cli.status_text import nodes_page
 from gpuplane.cli.terminal import Terminal, age
 from gpuplane.sharing import Assignment, Part, request_of, to_annotations
@@ -235,6 +237,25 @@ def test_a_pause_is_told_with_its_end() -> None:
     assert to_json(seen)["paused"] == {"policy": "cluster-policy", "since": at(0)}
     assert to_json(overview(nodes, [], {}))["paused"] is None
     assert "operator paused" in nodes_page("prod", overview([], [], {}, paused=Pause("p")), screen(), NOW)
+
+
+def test_what_the_operator_is_refused_is_told_with_its_cure() -> None:
+    what = 'daemonsets.apps "x" is forbidden'
+    condition = Condition(
+        type="Error", status="True", reason="ReconcileFailed", message=what, last_transition_time=at(0)
+    )
+    policy = ClusterPolicy(metadata=ObjectMeta(name="p"), status=ClusterPolicyStatus(conditions=(condition,)))
+    nodes = [gpunode("n1")]
+    seen = overview(nodes, [], {"n1": 2}, refused=refusal([policy]))
+    assert nodes_page("prod", seen, screen(), NOW).splitlines()[-4:] == [
+        " ✗ operator refused   30s   what is there goes on",
+        '     what   daemonsets.apps "x" is forbidden',
+        "     where  ClusterPolicy p status.conditions",
+        "     cure   gpuplane install brings rights and definitions up to date; what the message names otherwise",
+    ]
+    well = msgspec.structs.replace(condition, status="False")
+    assert refusal([msgspec.structs.replace(policy, status=ClusterPolicyStatus(conditions=(well,)))]) is None
+    assert refusal([]) is None
 
 
 @pytest.mark.parametrize("columns", [80, 120])

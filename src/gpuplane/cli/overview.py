@@ -37,6 +37,14 @@ class Pause(msgspec.Struct, frozen=True, rename="camel"):
     since: str = ""
 
 
+class Refusal(msgspec.Struct, frozen=True, rename="camel"):
+    """What the operator may not do or cannot do for that ClusterPolicy, in the API server's words, and since when."""
+
+    policy: str
+    what: str
+    since: str = ""
+
+
 class NodeView(msgspec.Struct, frozen=True, rename="camel"):
     """One node. `stages` has all nine, each with its state and the seconds it took (None where not known); `away` says
     why Kubernetes does not count on the node. `upgrade` is None where drivers are not upgraded."""
@@ -85,7 +93,7 @@ class Model(msgspec.Struct, frozen=True, rename="camel"):
 
 class Overview(msgspec.Struct, frozen=True, rename="camel"):
     """`fits` maps a number of GPUs ("8", "1", "0.5" where there are parts) to how many pods of that size could start
-    now. `paused` is None while the operator works."""
+    now. `paused` and `refused` are None while the operator works."""
 
     nodes: tuple[NodeView, ...]
     models: tuple[Model, ...]
@@ -95,6 +103,7 @@ class Overview(msgspec.Struct, frozen=True, rename="camel"):
     waiting: int
     fits: dict[str, int]
     paused: Pause | None = None
+    refused: Refusal | None = None
 
     @property
     def troubled(self) -> tuple[NodeView, ...]:
@@ -109,6 +118,7 @@ def overview(
     upgrades: Mapping[str, UpgradeView] = MappingProxyType({}),
     owners: Mapping[str, str] = MappingProxyType({}),
     paused: Pause | None = None,
+    refused: Refusal | None = None,
 ) -> Overview:
     """The overview.
 
@@ -154,6 +164,7 @@ def overview(
         waiting=waiting,
         fits={in_gpus(size): sum(_fitting(view, size) for view in views) for size in sizes},
         paused=paused,
+        refused=refused,
     )
 
 

@@ -22,7 +22,7 @@ from gpuplane.api.quantity import whole
 from gpuplane.api.requests import offer_of
 from gpuplane.api.upgrade import UpgradeState, upgrade_record, upgrade_state
 from gpuplane.cli.gpus_text import gpus_page
-from gpuplane.cli.overview import NodeView, Offered, Overview, Pause, UpgradeView, overview
+from gpuplane.cli.overview import NodeView, Offered, Overview, Pause, Refusal, UpgradeView, overview
 from gpuplane.cli.status_text import nodes_page, stage_glyphs
 from gpuplane.cli.terminal import Terminal, age
 from gpuplane.kube import Client, Forbidden, Informer, NotFound
@@ -55,7 +55,7 @@ async def observe(client: Client) -> Overview:
 
 
 async def _policies(client: Client) -> list[ClusterPolicy]:
-    """None for somebody who may not read them: all but a pause is seen without."""
+    """None for somebody who may not read them: all but what the operator says of itself is seen without."""
     try:
         return await client.list(ClusterPolicy)
     except (Forbidden, NotFound):
@@ -71,6 +71,7 @@ def _overview(gpunodes: list[GPUNode], pods: list[Pod], nodes: list[Node], polic
         {node.metadata.name: view for node in nodes if (view := _upgrade(node))},
         {node.metadata.name: node.metadata.labels.get(names.DRIVER_OWNER_LABEL, "") for node in nodes},
         _pause(policies),
+        refusal(policies),
     )
 
 
@@ -80,6 +81,16 @@ def _pause(policies: list[ClusterPolicy]) -> Pause | None:
         return None
     told = next((condition for condition in policy.status.conditions if condition.type == "Paused"), None)
     return Pause(policy.metadata.name, told.last_transition_time if told is not None else "")
+
+
+def refusal(policies: list[ClusterPolicy]) -> Refusal | None:
+    """What the operator says that it cannot do; None when it can."""
+    policy, _ = chosen(policies)
+    conditions = policy.status.conditions if policy is not None else ()
+    told = next((one for one in conditions if one.type == "Error" and one.status == "True"), None)
+    if policy is None or told is None:
+        return None
+    return Refusal(policy.metadata.name, told.message or told.reason, told.last_transition_time)
 
 
 def _upgrade(node: Node) -> UpgradeView | None:

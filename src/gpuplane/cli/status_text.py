@@ -8,7 +8,7 @@ from datetime import datetime
 from gpuplane import __version__, names
 from gpuplane.api.gpunode import StageState
 from gpuplane.api.requests import in_gpus
-from gpuplane.cli.overview import NodeView, Overview, Pause
+from gpuplane.cli.overview import NodeView, Overview, Pause, Refusal
 from gpuplane.cli.status_upgrades import upgrades
 from gpuplane.cli.terminal import Terminal, age, count
 
@@ -52,6 +52,7 @@ def nodes_page(name: str, seen: Overview, screen: Terminal, now: datetime, *, wi
                 "    what   no node carries a GPU that discovery has seen",
                 "    cure   kubectl get pods -n gpu-operator shows whether discovery runs",
                 *_paused(seen.paused, screen, now),
+                *_refused(seen.refused, screen, now),
             )
         )
     troubled = seen.troubled
@@ -68,6 +69,7 @@ def nodes_page(name: str, seen: Overview, screen: Terminal, now: datetime, *, wi
         lines += ["", *_wide(seen.nodes, screen, now)]
     lines += upgrades(seen.nodes, screen, now)
     lines += _paused(seen.paused, screen, now)
+    lines += _refused(seen.refused, screen, now)
     for nodes in alike(troubled):
         lines += ["", *_trouble(nodes, screen, now)]
     return "\n".join(lines)
@@ -81,6 +83,16 @@ def _paused(pause: Pause | None, screen: Terminal, now: datetime) -> list[str]:
     what = f"ClusterPolicy {pause.policy} carries {names.PAUSED_ANNOTATION}=true"
     cure = f"kubectl annotate clusterpolicy {pause.policy} {names.PAUSED_ANNOTATION}-"
     return ["", head, *_said(screen, what=what, cure=cure)]
+
+
+def _refused(refusal: Refusal | None, screen: Terminal, now: datetime) -> list[str]:
+    if refusal is None:
+        return []
+    mark = screen.paint(screen.glyph("bad"), "bad")
+    head = "   ".join(filter(None, (f" {mark} operator refused", age(refusal.since, now), "what is there goes on")))
+    where = f"ClusterPolicy {refusal.policy} status.conditions"
+    cure = "gpuplane install brings rights and definitions up to date; what the message names otherwise"
+    return ["", head, *_said(screen, what=refusal.what, where=where, cure=cure)]
 
 
 def alike(troubled: Sequence[NodeView]) -> list[list[NodeView]]:
