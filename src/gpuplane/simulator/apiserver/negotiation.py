@@ -98,6 +98,11 @@ class View:
                 accept, kind="PartialObjectMetadataList"
             )
             self.include = request.query.get("includeObject") or "Metadata"
+            if self.include not in ("Metadata", "Object", "None"):
+                why = (
+                    f"includeObject: Invalid value: \"{self.include}\": must be 'Metadata', 'Object', 'None', or empty"
+                )
+                raise bad_request(f"Unable to convert to Table as requested: {why}")
         elif accept and not self.yaml and "json" not in accept and "*" not in accept:
             raise ApiFailure(
                 406,

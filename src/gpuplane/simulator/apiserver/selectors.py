@@ -175,7 +175,8 @@ def parse_fields(text: str, selectable: tuple[str, ...]) -> FieldSelector | None
             raise bad_request(f"invalid selector: '{text}'; can't understand '{term}'")
         name, operator, value = found.groups()
         if name not in ("metadata.name", "metadata.namespace") and name not in selectable:
-            raise bad_request(f'field label not supported: "{name}"')
+            unknown = f'"{name}" is not a known field selector: only "metadata.name", "metadata.namespace"'
+            raise bad_request(f"field label not supported: {name}" if selectable else unknown)
         wanted = operator != "!="
         terms.append((_stored_path(name), value, wanted))
         if wanted:

@@ -188,7 +188,7 @@ class Watches:
         await request.send({"type": "http.response.body", "body": b""})
 
     def _bookmark(self, info: ResourceInfo, *, initial: bool = False) -> bytes:
-        metadata: dict[str, Any] = {"resourceVersion": str(self._store.version), "creationTimestamp": None}
+        metadata: dict[str, Any] = {"resourceVersion": str(self._store.version)}
         if initial:
             metadata["annotations"] = {"k8s.io/initial-events-end": "true"}
         obj = {"kind": info.kind, "apiVersion": info.api_version, "metadata": metadata}

@@ -137,6 +137,6 @@ PRINTERS: dict[tuple[str, str], Printer] = {
         columns("Name Age SignerName Requestor RequestedDuration Condition"), _signing_request
     ),
     ("autoscaling", "horizontalpodautoscalers"): Printer(
-        columns("Name Reference Targets MinPods MaxPods# Replicas# Age"), _autoscaler
+        columns("Name Reference Targets MinPods MaxPods Replicas Age"), _autoscaler
     ),
 }

@@ -31,13 +31,14 @@ class Printer(NamedTuple):
 
 
 def columns(text: str) -> tuple[Column, ...]:
-    """Columns from `NAME READY wide:IP restarts#`: `_` is a space, `wide:` a wide column, `#` an integer one."""
+    """Columns from `NAME READY wide:IP restarts#`: `_` is a space, `wide:` a wide column, `#` an integer one, `?` a
+    boolean one."""
     made = []
     for word in text.split():
         priority = 1 if word.startswith("wide:") else 0
-        integer = word.endswith("#")
-        name = word.removeprefix("wide:").removesuffix("#").replace("_", " ")
-        made.append(Column(name, priority, "integer" if integer else "string", "name" if name == "Name" else ""))
+        kind = {"#": "integer", "?": "boolean"}.get(word[-1], "string")
+        name = word.removeprefix("wide:").rstrip("#?").replace("_", " ")
+        made.append(Column(name, priority, kind, "name" if name == "Name" else ""))
     return tuple(made)
 
 

@@ -182,6 +182,37 @@ def _volume_claim(obj: Object, now: datetime) -> list[Any]:
     ]
 
 
+def _volume(obj: Object, now: datetime) -> list[Any]:
+    claim = get(obj, "spec", "claimRef", default={})
+    return [
+        name(obj),
+        get(obj, "spec", "capacity", "storage", default=""),
+        ",".join(_MODES.get(m, m) for m in get(obj, "spec", "accessModes", default=[])),
+        get(obj, "spec", "persistentVolumeReclaimPolicy", default=""),
+        "Terminating" if get(obj, "metadata", "deletionTimestamp") else get(obj, "status", "phase", default=""),
+        f"{claim.get('namespace', '')}/{claim['name']}" if claim.get("name") else "",
+        get(obj, "spec", "storageClassName", default=""),
+        get(obj, "spec", "volumeAttributesClassName", default="<unset>"),
+        get(obj, "status", "reason", default=""),
+        created(obj, now),
+        get(obj, "spec", "volumeMode", default="<unset>"),
+    ]
+
+
+def _ingress(obj: Object, now: datetime) -> list[Any]:
+    hosts = [rule["host"] for rule in get(obj, "spec", "rules", default=[]) if rule.get("host")]
+    shown = ",".join(hosts[:3]) + (f" + {len(hosts) - 3} more..." if len(hosts) > 3 else "")
+    places = get(obj, "status", "loadBalancer", "ingress", default=[])
+    return [
+        name(obj),
+        get(obj, "spec", "ingressClassName", default=NONE),
+        shown or "*",
+        ",".join(place.get("ip") or place.get("hostname", "") for place in places),
+        "80, 443" if get(obj, "spec", "tls") else "80",
+        created(obj, now),
+    ]
+
+
 _MODES = {"ReadWriteOnce": "RWO", "ReadOnlyMany": "ROX", "ReadWriteMany": "RWX", "ReadWriteOncePod": "RWOP"}
 
 
@@ -242,18 +273,16 @@ PRINTERS: dict[tuple[str, str], Printer] = {
     ("", "services"): Printer(columns("Name Type Cluster-IP External-IP Port(s) Age wide:Selector"), _service),
     ("", "endpoints"): Printer(columns("Name Endpoints Age"), _endpoints),
     ("discovery.k8s.io", "endpointslices"): Printer(columns("Name AddressType Ports Endpoints Age"), _endpoint_slice),
-    ("", "configmaps"): Printer(columns("Name Data# Age"), _config_map),
-    ("", "secrets"): Printer(columns("Name Type Data# Age"), _secret),
+    ("", "configmaps"): Printer(columns("Name Data Age"), _config_map),
+    ("", "secrets"): Printer(columns("Name Type Data Age"), _secret),
     ("", "serviceaccounts"): Printer(columns("Name Age"), _service_account),
     ("", "events"): Printer(
-        columns(
-            "Last_Seen Type Reason Object wide:Subobject wide:Source Message wide:First_Seen wide:Count# wide:Name"
-        ),
+        columns("Last_Seen Type Reason Object wide:Subobject wide:Source Message wide:First_Seen wide:Count wide:Name"),
         _event,
     ),
     ("coordination.k8s.io", "leases"): Printer(columns("Name Holder Age"), _lease),
     ("scheduling.k8s.io", "priorityclasses"): Printer(
-        columns("Name Value# Global-Default Age wide:PreemptionPolicy"), _priority_class
+        columns("Name Value# Global-Default? Age PreemptionPolicy"), _priority_class
     ),
     ("node.k8s.io", "runtimeclasses"): Printer(columns("Name Handler Age"), _runtime_class),
     ("policy", "poddisruptionbudgets"): Printer(
@@ -263,6 +292,14 @@ PRINTERS: dict[tuple[str, str], Printer] = {
         columns("Name Status Volume Capacity Access_Modes StorageClass VolumeAttributesClass Age wide:VolumeMode"),
         _volume_claim,
     ),
+    ("", "persistentvolumes"): Printer(
+        columns(
+            "Name Capacity Access_Modes Reclaim_Policy Status Claim StorageClass VolumeAttributesClass Reason Age "
+            "wide:VolumeMode"
+        ),
+        _volume,
+    ),
+    ("networking.k8s.io", "ingresses"): Printer(columns("Name Class Hosts Address Ports Age"), _ingress),
     ("storage.k8s.io", "storageclasses"): Printer(
         columns("Name Provisioner ReclaimPolicy VolumeBindingMode AllowVolumeExpansion Age"), _storage_class
     ),

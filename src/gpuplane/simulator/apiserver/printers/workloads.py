@@ -228,7 +228,7 @@ PRINTERS: dict[tuple[str, str], Printer] = {
         _replication_controller,
     ),
     ("apps", "deployments"): Printer(
-        columns("Name Ready Up-to-date# Available# Age wide:Containers wide:Images wide:Selector"),
+        columns("Name Ready Up-to-date Available Age wide:Containers wide:Images wide:Selector"),
         _deployment,
     ),
     ("apps", "replicasets"): Printer(
@@ -251,7 +251,7 @@ PRINTERS: dict[tuple[str, str], Printer] = {
         _job,
     ),
     ("batch", "cronjobs"): Printer(
-        columns("Name Schedule Timezone Suspend Active# Last_Schedule Age wide:Containers wide:Images wide:Selector"),
+        columns("Name Schedule Timezone Suspend? Active# Last_Schedule Age wide:Containers wide:Images wide:Selector"),
         _cron_job,
     ),
 }
