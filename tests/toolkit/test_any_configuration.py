@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import tempfile
 import tomllib
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -39,9 +42,16 @@ def read(world: Any, said: str) -> RuntimeConfig:
     return read_config(world.root, kind, version)
 
 
-def start(make_world: Any, factory: pytest.TempPathFactory, config: tuple[str, str]) -> tuple[Any, str, str]:
+@pytest.fixture
+def make(memory: Path, make_world: Any) -> Iterator[Callable[[], Any]]:
+    """New machines, in memory."""
+    with tempfile.TemporaryDirectory(dir=memory) as directory:
+        yield lambda: make_world(Path(tempfile.mkdtemp(dir=directory)))
+
+
+def start(make: Callable[[], Any], config: tuple[str, str]) -> tuple[Any, str, str]:
     said, text = config
-    world = make_world(factory.mktemp("h"))
+    world = make()
     path = PATHS[said.partition("://")[0]]
     world.write(path, text)
     world.write("etc/y.toml", "")
@@ -52,14 +62,13 @@ def start(make_world: Any, factory: pytest.TempPathFactory, config: tuple[str, s
 @COMMON
 @given(config=ANY, default=st.sampled_from([None, True, False]))
 async def test_it_works_twice_is_once_and_all_comes_back(
-    tmp_path_factory: pytest.TempPathFactory,
-    make_world: Any,
+    make: Callable[[], Any],
     tree_of: Any,
     told: list[str],
     config: tuple[str, str],
     default: bool | None,
 ) -> None:
-    world, said, _ = start(make_world, tmp_path_factory, config)
+    world, said, _ = start(make, config)
     before, was = tree_of(world.root), read(world, said)
     try:
         planned = world.plan(said, set_as_default=default)
@@ -94,14 +103,13 @@ async def test_it_works_twice_is_once_and_all_comes_back(
 @COMMON
 @given(config=ANY, data=st.data())
 async def test_what_was_edited_since_stays_and_only_our_part_goes(
-    tmp_path_factory: pytest.TempPathFactory,
-    make_world: Any,
+    make: Callable[[], Any],
     tree_of: Any,
     told: list[str],
     config: tuple[str, str],
     data: st.DataObject,
 ) -> None:
-    world, said, path = start(make_world, tmp_path_factory, config)
+    world, said, path = start(make, config)
     before = tree_of(world.root)
     try:
         await apply(world.host, world.plan(said))

@@ -27,7 +27,7 @@ def full(call: Call) -> Verdict | None:
     return errno.ENOSPC if call.name in mortal.ROOM else None
 
 
-@pytest.mark.parametrize("case", ["containerd 2", "docker", "docker, no file", "cri-o", "k3s"])
+@pytest.mark.parametrize("case", ["containerd 2", "docker", "cri-o"])
 def test_a_disk_that_is_full_from_any_call_on(machine: Callable[[str], Machine], case: str) -> None:
     first = machine(case)
     before = first.state()
