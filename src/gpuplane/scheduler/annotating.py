@@ -18,7 +18,7 @@ from typing import Final
 
 from gpuplane.api.core import Pod
 from gpuplane.errors import GpuplaneError, InvalidInput, NoAnswer, Retryable
-from gpuplane.kube import Client
+from gpuplane.kube import Client, Conflict
 from gpuplane.scheduler import wire
 from gpuplane.scheduler.binding import POST_SECONDS, Binder
 from gpuplane.scheduler.cluster import Cluster
@@ -64,6 +64,8 @@ class Annotator:
         found = self._filtering.sort(pod, args.names)
         flight = self._reserve(pod, found)
         if flight is None:
+            if pod.assignment is not None or before is not None:
+                await self._binder.take_back(pod)
             self._filtering.told(pod, placed=False)
             return wire.filter_result(args, [], found.failed, found.unresolvable)
         await self._annotate(flight)
@@ -83,17 +85,29 @@ class Annotator:
         return None
 
     async def _annotate(self, flight: Flight) -> None:
-        meta = flight.pod.metadata
-        patch = {"metadata": {"uid": meta.uid, "annotations": flight.annotations}}
         try:
             async with asyncio.timeout(POST_SECONDS):
-                await self._client.patch(Pod, meta.name, patch, meta.namespace)
+                await self._write(flight)
         except TimeoutError:
             raise NoAnswer("the API server did not answer in time", where=flight.pod.shown) from None
         except GpuplaneError as error:
             if not isinstance(error, Retryable):
                 self._binder.flights.fall(flight)
             raise  # what may have been written is taken off again when its time is over
+
+    async def _write(self, flight: Flight) -> None:
+        meta = flight.pod.metadata
+        # NB: with its version, so that an earlier write that was given up cannot arrive after this one.
+        metadata = {"uid": meta.uid, "annotations": flight.annotations}
+        try:
+            patch = {"metadata": {**metadata, "resourceVersion": meta.resource_version}}
+            await self._client.patch(Pod, meta.name, patch, meta.namespace)
+        except Conflict:
+            now = await self._client.get(Pod, meta.name, meta.namespace)
+            if now.spec.node_name or now.metadata.uid != meta.uid:
+                raise
+            patch = {"metadata": {**metadata, "resourceVersion": now.metadata.resource_version}}
+            await self._client.patch(Pod, meta.name, patch, meta.namespace)
 
     def adopt(self) -> None:
         """Promises anew what pods were promised before a restart; called once, when the cluster is known."""

@@ -17,6 +17,7 @@ import re
 from collections.abc import Callable
 from typing import Any, Final
 
+from gpuplane import names
 from gpuplane.api.core import ObjectReference, Pod
 from gpuplane.errors import GpuplaneError, InvalidInput, NoAnswer, Retryable, Terminal
 from gpuplane.kube import (
@@ -43,6 +44,7 @@ log = logging.getLogger("gpuplane.scheduler")
 POST_SECONDS: Final = 5.0
 READ_SECONDS: Final = 4.0
 EVENTS_PER_SECOND, EVENTS_AT_ONCE = 5.0, 100.0  # events are hints: the annotation has the record
+_PREDICATE_PREFIX: Final = "tencent.com/predicate-"
 _ANNOTATIONS_BYTES: Final = 256 << 10  # the API server's own limit, which it does not check in a Binding
 _KEY: Final = re.compile(r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 
@@ -223,16 +225,25 @@ class Binder:
             self.flights.turn(flight, State.BOUND)
             return True
         promised = flight.state is State.ANNOTATED and pod.metadata.uid == flight.uid and not pod.spec.node_name
-        if promised and not await self._annotations_off(flight, pod):
+        if promised and not await self._annotations_off(pod):
             return False
         self.flights.fall(flight, gone=pod.metadata.uid != flight.uid)
         return True
 
-    async def _annotations_off(self, flight: Flight, pod: Pod) -> bool:
+    async def take_back(self, pod: KeptPod) -> None:
+        """Takes the promise off a pod that finds no node any more. Raises Retryable when that cannot be done now."""
+        now = await self._read(pod.metadata.name, pod.metadata.namespace)
+        if now.metadata.uid != pod.metadata.uid or now.spec.node_name:
+            return
+        if names.ASSIGNMENT_ANNOTATION in now.metadata.annotations and not await self._annotations_off(now):
+            raise Retryable("what it was promised cannot be taken back now", where=pod.shown)
+
+    async def _annotations_off(self, pod: Pod) -> bool:
         """Takes back what was promised to a pod that was not bound in time, if it still is as it was read."""
+        promised = [name for name in pod.metadata.annotations if _promises(name)]
         metadata: dict[str, Any] = {
             "resourceVersion": pod.metadata.resource_version,
-            "annotations": dict.fromkeys(flight.annotations),
+            "annotations": dict.fromkeys(promised),
         }
         try:
             async with asyncio.timeout(READ_SECONDS):
@@ -240,7 +251,7 @@ class Binder:
         except NotFound:
             return True
         except (GpuplaneError, TimeoutError) as error:
-            log.warning("%s: its annotations stay for now: %s", flight.pod.shown, error)
+            log.warning("%s/%s: its annotations stay for now: %s", pod.metadata.namespace, pod.metadata.name, error)
             return False
         return True
 
@@ -255,6 +266,11 @@ class Binder:
                 return await self._client.get(Pod, name, namespace)
         except TimeoutError:
             raise NoAnswer("the API server did not answer in time", where=f"{namespace}/{name}") from None
+
+
+def _promises(annotation: str) -> bool:
+    ours = (names.ASSIGNMENT_ANNOTATION, names.GPU_ASSIGNED_ANNOTATION)
+    return annotation in ours or annotation.startswith(_PREDICATE_PREFIX)
 
 
 def _refused(error: Exception, flight: Flight) -> GpuplaneError:
