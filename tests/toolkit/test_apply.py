@@ -177,5 +177,7 @@ async def test_by_hand_without_a_driver_the_runtime_is_configured_all_the_same(
     assert "+++ b/etc/docker/daemon.json\n" in undo
     assert "+++ /dev/null\n" in undo
     assert undo.count("\n+{}\n") == 1
-    assert "etc/docker/daemon.json" in (await unconfigure(world.host, restart=False)).changed
+    undone = await unconfigure(world.host, restart=False)
+    assert "etc/docker/daemon.json" in undone.changed
+    assert undone.restart == "systemctl restart docker"  # a reload keeps what the file does not mention
     assert tree_of(world.root) == before

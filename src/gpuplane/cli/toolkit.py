@@ -34,7 +34,7 @@ def configure(options: Namespace, screen: Terminal) -> int:
     if report.runtime is not None:
         screen.say(f"found {report.place} in {options.host_root}: {report.config}")
     if report.no_cdi:
-        screen.say(f"no CDI specification: {report.no_cdi}")
+        screen.say(f"no CDI specification: {report.no_cdi}; with a driver that runs, configure again")
     _tell(report, options, screen)
     if report.diff or report.changed:
         where = "" if options.host_root == Path("/") else f" --host-root {options.host_root}"

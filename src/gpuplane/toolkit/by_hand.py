@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from gpuplane.errors import Retryable
+from gpuplane.errors import InvalidInput, Retryable
 from gpuplane.hardware import GPU, open_gpus
 from gpuplane.host import Host
 from gpuplane.toolkit import applying, cdi_spec, health
@@ -47,10 +47,15 @@ async def configure(
     Raises:
         InvalidInput, ToolkitError, HostError: with place and cure; the machine is as it was.
     """
-    facts, why = _observe(host, runtime, config, socket)
-    if release := await health.release(host, facts.place):
-        facts = msgspec.structs.replace(facts, version=version_of(f"{facts.runtime}://{release}"))
-    planned = plan(facts, set_as_default=set_as_default)
+    try:
+        facts, why = _observe(host, runtime, config, socket)
+        if release := await health.release(host, facts.place):
+            facts = msgspec.structs.replace(facts, version=version_of(f"{facts.runtime}://{release}"))
+        planned = plan(facts, set_as_default=set_as_default)
+    except InvalidInput as error:
+        if error.where.startswith("/"):  # as the host calls it
+            error.where = host.shown(error.where.lstrip("/"))
+        raise
     text = applying.diff(host, planned) if dry_run else ""
     if dry_run:
         due = any(file.path in planned.restart_for and host.read(file.path) != file.data for file in planned.files)
@@ -83,7 +88,7 @@ async def unconfigure(host: Host, *, restart: bool = True, dry_run: bool = False
         place=place.name,
         config=host.shown(place.config),
         changed=changed,
-        restart=by_hand(place) if due else "",
+        restart=by_hand(place, forget=True) if due else "",
     )
 
 
@@ -128,6 +133,7 @@ def _observe(
             source.close()
     except Retryable as error:
         if must_answer:
-            raise
-        why = str(error)
+            cure = error.cure.removesuffix("; it is tried again")
+            raise Retryable(error.what, where=error.where, cure=cure) from None
+        why = error.what
     return observe(host, gpus=gpus, driver_version=version, runtime=runtime, config=config, socket=socket), why

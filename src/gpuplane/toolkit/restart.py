@@ -113,9 +113,13 @@ def peer(host: Host, place: Place) -> int | None:
     return int(pid)
 
 
-def by_hand(place: Place) -> str:
-    """The command with which a person does what `tell` does."""
-    verb = "reload" if place.runtime is RuntimeName.DOCKER else "restart"
+def by_hand(place: Place, *, forget: bool = False) -> str:
+    """The command with which a person does what `tell` does.
+
+    Args:
+        forget: ours has gone from the file, and a reload of docker's would keep it.
+    """
+    verb = "reload" if place.runtime is RuntimeName.DOCKER and not forget else "restart"
     return f"systemctl {verb} {place.units[0]}"
 
 
