@@ -87,6 +87,7 @@ def timed(root: Path, action: str, *more: str) -> Took:
 
 def report(what: str, took: list[Took], peer: str = "") -> None:
     show(what, statistics.median(one.whole for one in took), "ms", goal=GOAL_MS, peer=peer)
+    show("  fastest", min(one.whole for one in took), "ms")
     show("  of that the processors'", statistics.median(one.cpu for one in took), "ms")
 
 

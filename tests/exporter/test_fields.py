@@ -27,6 +27,19 @@ def test_every_default_field_can_be_read_and_is_left_out_where_it_is_not_offered
         assert field.name in (OFFERED_LABELS if field.type is FieldType.LABEL else OFFERED_METRICS)
 
 
+def test_the_default_list_has_names_and_types_of_the_dcgm_exporters() -> None:
+    gauges = """SM_CLOCK MEM_CLOCK MEMORY_TEMP GPU_TEMP POWER_USAGE GPU_UTIL MEM_COPY_UTIL ENC_UTIL DEC_UTIL XID_ERRORS
+        FB_FREE FB_USED FB_RESERVED VGPU_LICENSE_STATUS ROW_REMAP_FAILURE"""
+    counters = """TOTAL_ENERGY_CONSUMPTION PCIE_REPLAY_COUNTER NVLINK_BANDWIDTH_TOTAL UNCORRECTABLE_REMAPPED_ROWS
+        CORRECTABLE_REMAPPED_ROWS"""
+    profiling = "GR_ENGINE_ACTIVE PIPE_TENSOR_ACTIVE DRAM_ACTIVE PCIE_TX_BYTES PCIE_RX_BYTES"
+    found = {field.name: field.type for field in METRICS}
+    wanted = {f"DCGM_FI_DEV_{name}": FieldType.GAUGE for name in gauges.split()}
+    wanted |= {f"DCGM_FI_DEV_{name}": FieldType.COUNTER for name in counters.split()}
+    wanted |= {f"DCGM_FI_PROF_{name}": FieldType.GAUGE for name in profiling.split()}
+    assert {name: found.get(name) for name in wanted} == wanted
+
+
 def test_every_name_is_one_of_dcgm() -> None:
     assert {*OFFERED_METRICS, *OFFERED_LABELS} <= _dcgm_names() - OWN_OF_DCGM_EXPORTER
 
