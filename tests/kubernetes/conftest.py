@@ -79,6 +79,7 @@ def life(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         return found
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What takes longest begins first, so that two workers end together."""
     items.sort(key=lambda item: LONGEST.index(item.path.stem) if item.path.stem in LONGEST else len(LONGEST))
