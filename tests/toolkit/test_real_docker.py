@@ -61,7 +61,7 @@ class Machine:
     async def known(self) -> tuple[set[str], str]:
         found = await health.info(self.host, DOCKER)
         assert found is not None
-        return {name for name in found.runtimes if "." not in name}, found.default
+        return {name for name in found.runtimes if "." not in name}, found.default_runtime
 
     def readings(self) -> int:
         return self.log.read_text().count("Got signal to reload")

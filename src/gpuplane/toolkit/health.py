@@ -39,11 +39,11 @@ _SILENCE = 2.0  # seconds
 _LARGEST = 1 << 20  # bytes of a frame that is still taken for one
 
 
-class Info(msgspec.Struct, frozen=True):
+class Info(msgspec.Struct, frozen=True, rename="pascal"):
     """The part of docker's `/info` that is read: the runtimes that it knows, by name, and the one without a name."""
 
-    runtimes: dict[str, msgspec.Raw] = msgspec.field(name="Runtimes")
-    default: str = msgspec.field(name="DefaultRuntime", default="")
+    runtimes: dict[str, msgspec.Raw]
+    default_runtime: str = ""
 
 
 def question(place: Place) -> str:

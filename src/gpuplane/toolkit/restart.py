@@ -73,7 +73,7 @@ async def forgets(host: Host, place: Place, gone: frozenset[str], default: str, 
     await tell(host, place, sleep)
     waited, step = 0.0, _FIRST_STEP
     while (known := await health.info(host, place)) is not None:
-        if known.default == default and not gone & known.runtimes.keys():
+        if known.default_runtime == default and not gone & known.runtimes.keys():
             return
         if waited >= _READING:
             log.warning(
