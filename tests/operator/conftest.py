@@ -19,15 +19,17 @@ from gpuplane import names
 from gpuplane.api.crds import crds
 from gpuplane.kube import Client, Endpoint
 from gpuplane.kube.auth import StaticAuth
+from gpuplane.operator.installation import manifests, resource_of
 from gpuplane.operator.operator import Operator
 from gpuplane.operator.stages import OPERANDS
 from gpuplane.operator.upgrade import controller, decide
 from gpuplane.simulator.apiserver.failure import ApiFailure
-from gpuplane.simulator.apiserver.identity import ADMIN
+from gpuplane.simulator.apiserver.identity import ADMIN, service_account_user
 from gpuplane.simulator.apiserver.server import ApiServer
 
 NAMESPACE = names.OPERATOR_NAMESPACE
 POLICY, GPUNODES = ("nvidia.com", "clusterpolicies"), ("gpuplane.dev", "gpunodes")
+RIGHTS = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
 COMPONENT, PART_OF = "app.kubernetes.io/component", "app.kubernetes.io/part-of"
 KERNEL = "6.8.0-1036-aws"
 REPORTS = (("driver", "driver"), ("container-toolkit", "toolkit"), ("operator-validator", "cuda"),
@@ -99,7 +101,7 @@ class Played:
     def drivers(self) -> list[dict[str, Any]]:
         return [d for d in self.registry.list(("apps", "daemonsets"), NAMESPACE) if _component(d) == "driver"]
 
-    async def until(self, holds: Callable[[], Any], seconds: float = 20) -> Any:
+    async def until(self, holds: Callable[[], Any], seconds: float = 45) -> Any:
         """The first true value, looked at again after every write."""
         try:
             async with asyncio.timeout(seconds):
@@ -251,10 +253,11 @@ async def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
     monkeypatch.setattr(decide, "EVICT_SECONDS", 0.05)
     server = await ApiServer.start(tmp_path / "pki")
     server.extensions.identity.add("admin", ADMIN)
+    server.extensions.identity.add("operator", service_account_user(NAMESPACE, "gpu-operator"))
     await server.registry.create("namespaces", None, {"metadata": {"name": NAMESPACE}})
     async with connected(server) as client:
-        for definition in crds():
-            await client.apply(definition, "test")
+        for manifest in (*crds(), *(one for one in manifests() if one["kind"] in RIGHTS)):
+            await client.apply(manifest, "test", resource=resource_of(manifest))
     cluster = Played(server)
     player = asyncio.create_task(cluster.play())
     yield cluster
@@ -264,15 +267,15 @@ async def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
     await server.stop()
 
 
-def connected(server: ApiServer) -> Client:
+def connected(server: ApiServer, who: str = "admin") -> Client:
     tls = ssl.create_default_context(cafile=str(server.authority))
-    return Client(Endpoint(host="127.0.0.1", port=server.port, auth=StaticAuth(token="admin"), tls=tls))
+    return Client(Endpoint(host="127.0.0.1", port=server.port, auth=StaticAuth(token=who), tls=tls))
 
 
 @contextlib.asynccontextmanager
 async def operating(cluster: Played) -> AsyncIterator[Operator]:
-    """An operator at work for the block; its end is that of a process."""
-    async with connected(cluster.server) as client:
+    """An operator at work for the block, with the rights of one; its end is that of a process."""
+    async with connected(cluster.server, "operator") as client:
         operator = Operator(client, image="own", identity="test")
         task = asyncio.create_task(operator.run())
         try:

@@ -20,7 +20,7 @@ from gpuplane import names
 from gpuplane.errors import InvalidInput
 from gpuplane.operator.operator import LEASE, operator_lease
 
-NODES, LEASE_SECONDS = 12, 3
+NODES, LEASE_SECONDS = 12, 5
 LEASES = ("coordination.k8s.io", "leases")
 
 
@@ -37,7 +37,7 @@ async def operators(played: Any, folder: Path) -> AsyncIterator[dict[str, asynci
         "current-context": "c",
         "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
         "clusters": [{"name": "c", "cluster": cluster}],
-        "users": [{"name": "u", "user": {"token": "admin"}}],
+        "users": [{"name": "u", "user": {"token": "operator"}}],
     }
     kubeconfig = folder / "config"
     kubeconfig.write_text(json.dumps(config))
