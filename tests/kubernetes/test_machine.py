@@ -224,81 +224,6 @@ async def test_after_a_reboot_it_is_ready_again_by_itself(story: Story) -> None:
     assert "Test PASSED" in await story.vectoradd()
 
 
-# What a program sees of its GPU; it stays, so that it can be told apart from one that ended.
-LOOK = """
-import ctypes, json, os, time
-seen = {"why": os.environ.get("GPUPLANE_NO_GPU") or None, "limits": os.environ.get("GPUPLANE_LIMITS"), "gpus": 0}
-try:
-    cuda = ctypes.CDLL("libcuda.so.1")
-    count, total, device = ctypes.c_int(), ctypes.c_size_t(), ctypes.c_int()
-    if cuda.cuInit(0) == 0 and cuda.cuDeviceGetCount(ctypes.byref(count)) == 0:
-        seen["gpus"] = count.value
-        cuda.cuDeviceGet(ctypes.byref(device), 0)
-        cuda.cuDeviceTotalMem_v2(ctypes.byref(total), device)
-        seen["memory"] = total.value >> 20
-except OSError:
-    pass
-print(json.dumps(seen), flush=True)
-time.sleep(3600)
-"""
-
-
-async def test_gpus_and_shares_come_by_nri_or_not_at_all(story: Story, bare: Bare) -> None:
-    await story.ready()
-    asks = {"spec": {"cdi": {"nriPluginEnabled": True}}}
-    [policy] = await story.client.list(ClusterPolicy)
-    await story.client.patch(ClusterPolicy, policy.metadata.name, asks)
-    async with asyncio.timeout(60):
-        while "asks about each container" not in await plugin_said(story):  # noqa: ASYNC110 - a log
-            await asyncio.sleep(0.2)
-    await story.ready()
-
-    async def seen(name: str, share: dict[str, str] | None = None) -> Any:
-        await story.create(name, LOOK, 1, share)
-        return json.loads(await until_said(story, name))
-
-    whole = await seen("whole")
-    assert (whole["gpus"], whole["limits"], whole["why"]) == (1, None, None)
-    await story.delete("whole")
-    changed = files.difference(bare.files, story.node.files())
-    assert not [path for path in changed if "containerd" in path], "its configuration is nobody's business now"
-
-    labels = {"metadata": {"labels": {names.SHARE_LABEL: "enable"}}}
-    await story.client.patch(Node, story.node.name, labels)
-    await story.offers(200, names.VCUDA_CORE)
-    share = {names.VCUDA_CORE: "30", names.VCUDA_MEMORY: "20"}
-    held = {"gpus": 1, "memory": 5120, "limits": names.LIMITS_MOUNT, "why": None}
-    assert await seen("share", share) == held
-    story.node.kill("containerd")
-    assert await seen("restarted", share) == held
-
-    def kill(pod: str) -> None:
-        """When PreStartContainer was answered, and CreateContainer is not."""
-        if pod == "alone":
-            story.node.run("pkill", "-KILL", "-f", "run device-plugin")
-
-    async with nri.plugged(story.node, nri.BEFORE, kill):
-        assert await seen("alone", share) == {"why": WHY_NOTHING, "limits": None, "gpus": 0}
-    told = await until(
-        story.client, Event, lambda all_: [e for e in all_ if e.reason == "StartedWithoutGPU"], namespace="default"
-    )
-    assert {event.involved_object.name for event in told} == {"alone"}
-    await story.offers(200, names.VCUDA_CORE)
-    assert await seen("after", share) == held
-    await story.delete("share", "restarted", "alone", "after")
-    await story.client.patch(Node, story.node.name, {"metadata": {"labels": {names.SHARE_LABEL: None}}})
-    await story.offers(2)
-
-
-async def plugin_said(story: Story) -> str:
-    """The device plugin's log; empty while there is no plugin."""
-    pods = await story.client.list(Pod, NAMESPACE, labels="app.kubernetes.io/component=device-plugin")
-    try:
-        return "".join([await log(story.client, pod.metadata.name, NAMESPACE) for pod in pods])
-    except ApiError:
-        return ""
-
-
 async def test_uninstall_leaves_nothing(story: Story, bare: Bare) -> None:
     await story.ready()
     assert story.node.files() != bare.files
@@ -331,3 +256,88 @@ async def test_helm_installs_and_its_hooks_leave_nothing(story: Story, bare: Bar
     await story.client.delete(Namespace, NAMESPACE)  # helm makes it and leaves it
     await until(story.client, Namespace, lambda found: NAMESPACE not in {n.metadata.name for n in found})
     assert difference(bare.objects, await inventory(story.client)) == ""
+
+
+# What a program sees of its GPU; it stays, so that it can be told apart from one that ended.
+LOOK = """
+import ctypes, json, os, time
+seen = {"why": os.environ.get("GPUPLANE_NO_GPU") or None, "limits": os.environ.get("GPUPLANE_LIMITS"), "gpus": 0}
+try:
+    cuda = ctypes.CDLL("libcuda.so.1")
+    count, total, device = ctypes.c_int(), ctypes.c_size_t(), ctypes.c_int()
+    if cuda.cuInit(0) == 0 and cuda.cuDeviceGetCount(ctypes.byref(count)) == 0:
+        seen["gpus"] = count.value
+        cuda.cuDeviceGet(ctypes.byref(device), 0)
+        cuda.cuDeviceTotalMem_v2(ctypes.byref(total), device)
+        seen["memory"] = total.value >> 20
+except OSError:
+    pass
+print(json.dumps(seen), flush=True)
+time.sleep(3600)
+"""
+
+
+async def test_gpus_and_shares_come_by_nri_or_not_at_all(story: Story, bare: Bare) -> None:
+    await story.ready()
+    asks = {"spec": {"cdi": {"nriPluginEnabled": True}}}
+    [policy] = await story.client.list(ClusterPolicy)
+    await story.client.patch(ClusterPolicy, policy.metadata.name, asks)
+    await until_plugin_says(story, "asks about each container", "nvidia.com/gpu: registered")
+    await story.ready()
+
+    async def seen(name: str, share: dict[str, str] | None = None) -> Any:
+        await story.create(name, LOOK, 1, share)
+        # As a ReplicaSet does: a kubelet that has just lost its plugin turns pods away, and another one is made.
+        while (await phase(story.client, name, "Running", "Failed")).status.reason == "UnexpectedAdmissionError":
+            await story.delete(name)
+            await story.create(name, LOOK, 1, share)
+        return json.loads(await until_said(story, name))
+
+    whole = await seen("whole")
+    assert (whole["gpus"], whole["limits"], whole["why"]) == (1, None, None)
+    await story.delete("whole")
+    changed = files.difference(bare.files, story.node.files())
+    assert not [path for path in changed if "containerd" in path], "its configuration is nobody's business now"
+
+    labels = {"metadata": {"labels": {names.SHARE_LABEL: "enable"}}}
+    await story.client.patch(Node, story.node.name, labels)
+    share = {names.VCUDA_CORE: "30", names.VCUDA_MEMORY: "20"}
+    await until_plugin_says(story, *(f"{resource}: registered" for resource in share))
+    await story.offers(200, names.VCUDA_CORE)
+    held = {"gpus": 1, "memory": 5120, "limits": names.LIMITS_MOUNT, "why": None}
+    assert await seen("share", share) == held
+    story.node.kill("containerd")
+    assert await seen("restarted", share) == held
+
+    def kill(pod: str) -> None:
+        """When PreStartContainer was answered, and CreateContainer is not."""
+        if pod == "alone":
+            story.node.run("pkill", "-KILL", "-f", "run device-plugin")
+
+    async with nri.plugged(story.node, nri.BEFORE, kill):
+        assert await seen("alone", share) == {"why": WHY_NOTHING, "limits": None, "gpus": 0}
+    told = await until(
+        story.client, Event, lambda all_: [e for e in all_ if e.reason == "StartedWithoutGPU"], namespace="default"
+    )
+    assert {event.involved_object.name for event in told} == {"alone"}
+    await until_plugin_says(story, *(f"{resource}: registered" for resource in share))
+    assert await seen("after", share) == held
+    await story.delete("share", "restarted", "alone", "after")
+    await story.client.patch(Node, story.node.name, {"metadata": {"labels": {names.SHARE_LABEL: None}}})
+    await story.offers(2)
+
+
+async def until_plugin_says(story: Story, *words: str) -> None:
+    """Returns when all of this stands in the log of the device plugin's container that runs now."""
+
+    async def said() -> bool:
+        pods = await story.client.list(Pod, NAMESPACE, labels="app.kubernetes.io/component=device-plugin")
+        try:
+            text = "".join([await log(story.client, pod.metadata.name, NAMESPACE) for pod in pods])
+        except ApiError:  # there is none yet
+            return False
+        return all(word in text for word in words)
+
+    async with asyncio.timeout(60):
+        while not await said():  # noqa: ASYNC110 - a log is not watched
+            await asyncio.sleep(0.2)

@@ -1,0 +1,43 @@
+"""Plugins of a test's own, beside the device plugin's, in a real containerd."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
+
+from gpuplane import names
+from gpuplane.api.protocol import nri_pb2 as pb
+from gpuplane.host import Host
+from gpuplane.operand.nri.plugin import serve
+from realkube.node import KubernetesNode
+
+BEFORE, AFTER = "10", "90"
+"""Indices of plugins that are asked before and after the device plugin."""
+
+
+class _Told:
+    def __init__(self, told: Callable[[str], object]) -> None:
+        self.told = told
+
+    async def create(self, pod: pb.PodSandbox, container: pb.Container) -> None:
+        self.told(pod.name)
+
+    def known(self, pods: Sequence[pb.PodSandbox], containers: Sequence[pb.Container]) -> None:
+        """What runs already is nothing to it."""
+
+
+@contextlib.asynccontextmanager
+async def plugged(node: KubernetesNode, index: str, told: Callable[[str], object]) -> AsyncIterator[None]:
+    """While in the context `told` hears the name of each pod of which a container is created."""
+    client = Host(Path(f"/proc/{node.pid('containerd')}/root")).connect(names.NRI_SOCKET)
+    assert client is not None
+    ready = asyncio.Event()
+    task = asyncio.create_task(serve(client, _Told(told), lambda _: ready.set(), name=f"told{index}", index=index))
+    await ready.wait()
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
