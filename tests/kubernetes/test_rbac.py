@@ -28,6 +28,7 @@ UNSEEN = {
     ("gpu-operator", "coordination.k8s.io", "leases", "*"): "the audit log leaves leases out",
     ("gpu-operator", "apps", "*", "create"): "an apply that makes an object is a create as well",
     ("gpu-operator", "node.k8s.io", "runtimeclasses", "create"): "the same",
+    ("gpu-operator", "apps", "daemonsets", "get"): "driver upgrades compare pods with their DaemonSet",
     ("gpu-operator", "apps", "*", "delete"): "what a changed policy does not want any more",
     ("*", "", "events", "patch"): "an event that repeats is counted on",
     ("gpu-operator", "", "services", "*"): "the exporter's Service: made by an apply, removed with the exporter",
