@@ -21,6 +21,7 @@ async def test_it_is_the_version_that_the_module_pins(control_plane: ControlPlan
 async def test_a_killed_process_starts_again_and_nothing_is_lost(control_plane: ControlPlane, part: str) -> None:
     name = f"kept-{part}"
     manifest = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": {"a": "1"}}
+    control_plane.start()  # an API server may end a while after it lost etcd; what keeps it running starts it again
     async with Client.connect(control_plane.kubeconfig) as client:
         await client.create(manifest, namespace="default")
     control_plane.kill(part)
