@@ -26,7 +26,9 @@ OPERANDS: Final[dict[str, Component]] = {
     ),
     "validator": Component("gpuplane.validator", "proves each stage on this node", _NODE),
     "device-plugin": Component(
-        "gpuplane.device_plugin", "offers this node's GPUs to its kubelet", (*_NODE, "kubelet-dir", "config", "port")
+        "gpuplane.device_plugin",
+        "offers this node's GPUs to its kubelet",
+        (*_NODE, "kubelet-dir", "config", "port", "uninstall"),
     ),
     "mps-control-daemon": Component(
         "gpuplane.mps", "runs MPS where this node's configuration shares GPUs by it", (*_NODE, "config")

@@ -40,7 +40,7 @@ OPERANDS: Final[tuple[Operand, ...]] = (
     Operand("container-toolkit", "toolkit", "0300-container-toolkit.yaml", (S.DRIVER,), (S.TOOLKIT,), undo=True),
     # The validator starts with the toolkit and waits for it by a watch: one label, one pod start less in a node's way.
     Operand("operator-validator", "validator", "0400-operator-validator.yaml", (S.DRIVER,), (S.CUDA, S.PLUGIN)),
-    Operand("device-plugin", "device_plugin", "0500-device-plugin.yaml", (S.CUDA,), (S.DEVICE_PLUGIN,)),
+    Operand("device-plugin", "device_plugin", "0500-device-plugin.yaml", (S.CUDA,), (S.DEVICE_PLUGIN,), undo=True),
     # No stage of its own: where GPUs are shared by MPS, the device plugin waits for it. See `gpuplane.operator.mps`.
     Operand(MPS_GATE, "device_plugin", "0510-mps-control-daemon.yaml", (S.CUDA,), ()),
     Operand("dcgm-exporter", "dcgm_exporter", "0600-dcgm-exporter.yaml", (S.PLUGIN,), (S.EXPORTER,)),

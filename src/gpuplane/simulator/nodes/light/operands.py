@@ -165,6 +165,8 @@ def operand(
     words = [word for word in (*container.command, *container.args) if word != "gpuplane"][2:]
     options = _options(words)
     module, function = _OPERANDS[name]
+    if "--uninstall" in options:
+        function = "uninstall"
     env: Mapping[str, str] = {variable.name: variable.value for variable in container.env}
     context = OperandContext(
         node_name=pod.spec.node_name,
@@ -198,6 +200,9 @@ def _options(words: list[str]) -> dict[str, str]:
     while rest:
         flag, equals, value = rest.pop(0).partition("=")
         if flag in ("-v", "--verbose"):
+            continue
+        if flag == "--uninstall":
+            options[flag] = ""
             continue
         if flag not in ("--host-root", "--kubelet-dir", "--port", "--config") or (not equals and not rest):
             raise InvalidInput(f"unknown or incomplete argument {flag}", where="container arguments")
