@@ -46,6 +46,30 @@ GONE_AFTER_SECONDS: Final = 300.0
 _CALL_SECONDS: Final = 10.0
 
 
+class _Unanswered(Exception):
+    """A plugin did not answer a call."""
+
+    def __init__(self, code: str, details: str) -> None:
+        super().__init__(f"rpc error: code = {code} desc = {details}")
+        self.details = details
+
+
+async def _answered(method: Callable[..., Any], request: Any) -> Any:
+    """The answer to one call. Raises _Unanswered."""
+    try:
+        return await method(request, timeout=_CALL_SECONDS)
+    except grpc.aio.AioRpcError as error:
+        raise _Unanswered(error.code().name, error.details() or "") from error
+    except grpc.aio.UsageError as error:
+        raise _Unanswered("Canceled", "grpc: the client connection is closing") from error
+    except asyncio.CancelledError:
+        # NB: so a call ends whose channel is closed under it, since another plugin has registered. Nobody cancels us.
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        raise _Unanswered("Canceled", "grpc: the client connection is closing") from None
+
+
 class _Plugin(msgspec.Struct, kw_only=True):
     """One registered plugin. `channel` and `stub` are set once it was called back."""
 
@@ -201,7 +225,7 @@ class DeviceManager:
         reusable = self.ledger.of_pod(uid, resource, passing)
         known = self.devices.get(resource, {})
         choice = candidates(known, self.ledger.in_use(resource), reusable, wanted)
-        if choice is None or plugin is None or plugin.stopped:
+        if choice is None or plugin is None or plugin.stub is None or plugin.stopped:
             free = sum(d.healthy for i, d in known.items() if i not in self.ledger.in_use(resource))
             raise Rejected(
                 "UnexpectedAdmissionError",
@@ -214,18 +238,16 @@ class DeviceManager:
                 asked = pb.ContainerPreferredAllocationRequest(
                     available_deviceIDs=choice.available, must_include_deviceIDs=choice.must, allocation_size=wanted
                 )
-                answer = await plugin.stub.GetPreferredAllocation(
-                    pb.PreferredAllocationRequest(container_requests=[asked]), timeout=_CALL_SECONDS
-                )
+                asking = pb.PreferredAllocationRequest(container_requests=[asked])
+                answer = await _answered(plugin.stub.GetPreferredAllocation, asking)
                 preferred = list(answer.container_responses[0].deviceIDs) if answer.container_responses else []
             ids = choose(choice, preferred, wanted)
-            response = await plugin.stub.Allocate(
-                pb.AllocateRequest(container_requests=[pb.ContainerAllocateRequest(devices_ids=ids)]),
-                timeout=_CALL_SECONDS,
-            )
-        except grpc.aio.AioRpcError as error:
-            text = f"rpc error: code = {error.code().name} desc = {error.details()}"
-            raise Rejected("UnexpectedAdmissionError", f"Allocate failed due to {text}, which is unexpected") from error
+            wanting = pb.AllocateRequest(container_requests=[pb.ContainerAllocateRequest(devices_ids=ids)])
+            response = await _answered(plugin.stub.Allocate, wanting)
+        except _Unanswered as error:
+            raise Rejected(
+                "UnexpectedAdmissionError", f"Allocate failed due to {error}, which is unexpected"
+            ) from error
         if not response.container_responses:
             raise Rejected(
                 "UnexpectedAdmissionError", f"Allocate failed: no response for {resource}, which is unexpected"
@@ -244,13 +266,11 @@ class DeviceManager:
             plugin = self._plugins.get(holding.resource)
             if plugin is not None and plugin.options.pre_start_required:
                 try:
-                    await plugin.stub.PreStartContainer(
-                        pb.PreStartContainerRequest(devices_ids=holding.ids), timeout=_CALL_SECONDS
-                    )
-                except grpc.aio.AioRpcError as error:
-                    raise Rejected(
-                        "PreStartContainer", f"PreStartContainer of {holding.resource}: {error.details()}"
-                    ) from error
+                    starting = pb.PreStartContainerRequest(devices_ids=holding.ids)
+                    await _answered(plugin.stub.PreStartContainer, starting)
+                except _Unanswered as error:
+                    what = f"PreStartContainer of {holding.resource}: {error.details}"
+                    raise Rejected("PreStartContainer", what) from error
             given = given.joined(holding.given)
         return given
 
