@@ -29,6 +29,9 @@ class Plugin(rpc.DevicePluginServicer):
         self.calls: list[tuple[str, Any]] = []
         self.changed = asyncio.Event()
         self.refuse = ""
+        self.asked = asyncio.Event()
+        self.answers = asyncio.Event()
+        self.answers.set()
         self._server: Any = None
 
     async def start(self) -> None:
@@ -63,6 +66,8 @@ class Plugin(rpc.DevicePluginServicer):
         return pb.PreferredAllocationResponse(container_responses=[{"deviceIDs": ids}])
 
     async def Allocate(self, request: pb.AllocateRequest, context: Any) -> pb.AllocateResponse:
+        self.asked.set()
+        await self.answers.wait()
         if self.refuse:
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, self.refuse)
         ids = list(request.container_requests[0].devices_ids)
@@ -158,6 +163,16 @@ async def test_a_plugin_that_refuses_fails_the_pod(api: Any, plugin: Plugin) -> 
     await api.create_pod(containers=[wanting(1)])
     status = await api.phase("Failed")
     assert "GPU is lost" in status["message"]
+
+
+async def test_a_plugin_that_registers_anew_meanwhile_fails_the_pod(api: Any, plugin: Plugin) -> None:
+    await api.until(lambda: amounts(api) == ("4", "4"))
+    plugin.answers.clear()
+    await api.create_pod(containers=[wanting(1)])
+    await plugin.asked.wait()
+    await plugin.register()
+    status = await api.phase("Failed")
+    assert "Allocate failed due to rpc error: code = Canceled" in status["message"]
 
 
 async def test_finished_pods_give_their_devices_back(api: Any, plugin: Plugin) -> None:
