@@ -7,8 +7,6 @@ merge, put with conflicts, delete, and nothing of schemas. `faults` are taken on
 from __future__ import annotations
 
 import asyncio
-import datetime
-import heapq
 import json
 import ssl
 from collections import Counter
@@ -18,6 +16,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from virtual_time import VirtualClock
 
 from gpuplane.kube import Client, Endpoint
 from gpuplane.kube.auth import StaticAuth
@@ -322,70 +321,6 @@ class Harness:
         while self.server.connections:
             await self.server.nudge()
             await asyncio.sleep(0)
-
-
-class VirtualTimer:
-    def __init__(self, callback: Callable[[], None]) -> None:
-        self.callback: Callable[[], None] | None = callback
-
-    def cancel(self) -> None:
-        self.callback = None
-
-
-class VirtualClock:
-    """Time that passes only in `advance`; timers fire in order, sleepers wake in between."""
-
-    def __init__(self) -> None:
-        self.seconds = 1000.0
-        self._timers: list[tuple[float, int, VirtualTimer]] = []
-        self._count = 0
-
-    def now(self) -> float:
-        return self.seconds
-
-    def wall(self) -> str:
-        return datetime.datetime.fromtimestamp(self.seconds, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-
-    def call_later(self, seconds: float, callback: Callable[[], None]) -> VirtualTimer:
-        timer = VirtualTimer(callback)
-        self._count += 1
-        heapq.heappush(self._timers, (self.seconds + seconds, self._count, timer))
-        return timer
-
-    async def sleep(self, seconds: float) -> None:
-        woken = asyncio.get_running_loop().create_future()
-        timer = self.call_later(seconds, lambda: woken.done() or woken.set_result(None))
-        try:
-            await woken
-        finally:
-            timer.cancel()
-
-    def jump(self, seconds: float) -> None:
-        """Fires what is due, without running the event loop."""
-        end = self.seconds + seconds
-        while self._timers and self._timers[0][0] <= end:
-            self.seconds, _, timer = heapq.heappop(self._timers)
-            if timer.callback is not None:
-                timer.callback()
-        self.seconds = end
-
-    async def advance(self, seconds: float) -> None:
-        """Fires what is due, letting tasks run (and plan more) after each."""
-        end = self.seconds + seconds
-        await settle()
-        while self._timers and self._timers[0][0] <= end:
-            self.seconds, _, timer = heapq.heappop(self._timers)
-            if timer.callback is not None:
-                timer.callback()
-                await settle()
-        self.seconds = end
-        await settle()
-
-
-async def settle() -> None:
-    """Lets every task run until it waits for something outside this process's memory."""
-    for _ in range(20):
-        await asyncio.sleep(0)
 
 
 class HurriedClock(VirtualClock):

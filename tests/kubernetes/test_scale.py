@@ -94,6 +94,5 @@ async def test_no_more_writes_than_on_the_embedded_cluster(
     print(f"writes a node: embedded {sum(embedded.values()) / COUNT:.2f}, real {sum(real.values()) / COUNT:.2f}")
     by_account = {key: (embedded[key], real[key]) for key in embedded | real}
     print(by_account)
-    # A busy machine moves reports from one write into the next (2% with eight others at work on two cores); one write
-    # more for each node would be 8%.
-    assert sum(real.values()) <= sum(embedded.values()) * 1.04, by_account
+    # A busy machine moves a report or two from one write into the next; more than that is a difference.
+    assert sum(real.values()) <= sum(embedded.values()) * 1.02, by_account

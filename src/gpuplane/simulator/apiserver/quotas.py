@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from gpuplane.api.quantity import parse_quantity
-from gpuplane.errors import InvalidInput
+from gpuplane.errors import InvalidInput, Terminal
 from gpuplane.simulator.apiserver.builtin import ResourceInfo
 from gpuplane.simulator.apiserver.defaults import qos_class
 from gpuplane.simulator.apiserver.failure import ApiFailure, Cause, bad_request, forbidden, invalid_value
@@ -153,7 +153,7 @@ class Usage:
             if (plural := _plural(name)) and plural != "pods":
                 try:
                     count = len(self._registry.list(plural, meta["namespace"]))
-                except Exception:  # a kind that is not served (any more)
+                except Terminal:  # a kind that is not served (any more)
                     count = 0
                 found[name] = Decimal(0 if quota["spec"].get("scopes") else count)
             elif name in ("pods", "count/pods", *_COMPUTE) or name.startswith(("requests.", "limits.")):
