@@ -38,6 +38,13 @@ def test_an_init_containers_devices_come_first() -> None:
     assert candidates(DEVICES, {"GPU-1"}, ("GPU-1",), 2) == Choice(("GPU-1",), ("GPU-1", "GPU-0", "GPU-2"))
 
 
+def test_what_a_lasting_container_got_of_an_init_container_is_not_free_again() -> None:
+    ledger = Ledger([hold("p", "first", "GPU-0", "GPU-1"), hold("q", "first", "GPU-2")])
+    assert ledger.reusable("p", "nvidia.com/gpu", {"first"}) == ["GPU-0", "GPU-1"]
+    ledger.hold(hold("p", "main", "GPU-0"))
+    assert ledger.reusable("p", "nvidia.com/gpu", {"first"}) == ["GPU-1"]
+
+
 @pytest.mark.parametrize(
     ("preferred", "chosen"),
     [

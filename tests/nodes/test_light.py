@@ -202,6 +202,19 @@ class FakePlugin:
         return Allocation()
 
 
+async def test_a_main_container_gets_the_device_of_the_init_container_that_ended() -> None:
+    changed = asyncio.Event()
+    kubelet = LightKubelet(changed.set)
+    serving = asyncio.create_task(kubelet.serve("example.com/x", FakePlugin("a")))
+    await changed.wait()
+    ends = frozenset({"first"})
+    assert kubelet.allocate("p", "first", "example.com/x", 1, ends) == ""
+    assert kubelet.allocate("p", "main", "example.com/x", 1, ends) == ""
+    assert "Available: 0" in kubelet.allocate("p", "other", "example.com/x", 1, ends)
+    serving.cancel()
+    await asyncio.gather(serving, return_exceptions=True)
+
+
 async def test_pods_from_before_hold_their_devices_first() -> None:
     changed = asyncio.Event()
     kubelet = LightKubelet(changed.set)

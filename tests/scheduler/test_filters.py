@@ -6,7 +6,6 @@ import msgspec
 import pytest
 
 from gpuplane.simulator.scheduler.decide import find, fit_error
-from gpuplane.simulator.scheduler.podinfo import pod_requests
 
 
 def term(key, operator, *values):
@@ -223,19 +222,3 @@ def test_topology_spread_does_not_count_pods_that_are_leaving(world):
     world.cache.place(msgspec.structs.replace(leaving, terminating=True))
     pod = world.pod("two", labels={"app": "web"}, topologySpreadConstraints=spread())
     assert names(find(pod, world.cache)) == ["a", "b"]
-
-
-def test_requests_count_init_containers_sidecars_and_overhead_as_kubernetes_does():
-    def container(cpu, **more):
-        return {"resources": {"requests": {"cpu": cpu}}, **more}
-
-    assert pod_requests({"containers": [container("1"), container("500m")]}) == {"cpu": 1500}
-    assert pod_requests({"containers": [container("1")], "initContainers": [container("3")]}) == {"cpu": 3000}
-    sidecar = container("1", restartPolicy="Always")
-    assert pod_requests({"containers": [container("1")], "initContainers": [sidecar, container("2")]}) == {"cpu": 3000}
-    assert pod_requests({"containers": [container("1")], "initContainers": [container("2"), sidecar]}) == {"cpu": 2000}
-    assert pod_requests({"containers": [container("1")], "overhead": {"cpu": "250m"}}) == {"cpu": 1250}
-    limited = {"resources": {"limits": {"nvidia.com/gpu": "1"}}}
-    assert pod_requests({"containers": [limited]}) == {"nvidia.com/gpu": 1}
-    pod_level = {"containers": [container("1")], "resources": {"requests": {"cpu": "4"}}}
-    assert pod_requests(pod_level) == {"cpu": 4000}

@@ -126,6 +126,10 @@ class Container(Struct):
     resources: Resources = Resources()
     restart_policy: str | None = None  # of init containers: "Always" makes a sidecar
 
+    @property
+    def sidecar(self) -> bool:
+        return self.restart_policy == "Always"
+
 
 class PodSpec(Struct):
     node_name: str = ""
@@ -138,6 +142,7 @@ class PodSpec(Struct):
     priority_class_name: str = ""
     restart_policy: str = ""
     tolerations: tuple[Toleration, ...] = ()
+    resources: Resources = Resources()  # of the pod as a whole, instead of the sum over its containers
     overhead: dict[str, Quantity] = {}
 
 

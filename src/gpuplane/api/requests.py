@@ -9,6 +9,7 @@ import msgspec
 
 from gpuplane import names
 from gpuplane.api.core import Container, Pod, Resources
+from gpuplane.api.pod_requests import phases
 from gpuplane.api.quantity import Quantity, whole
 
 ENDED = ("Succeeded", "Failed")
@@ -16,15 +17,13 @@ _CORE_OF: Final = {names.GPU_RESOURCE: 100, names.ALPHA_GPU: 100, names.VCUDA_CO
 
 
 def core_asked(pod: Pod) -> int:
-    """Percent of GPUs that a pod asks, 100 for each whole one: the sum of its main containers and sidecars, or its
-    largest init container. Not MIG devices."""
+    """Return the percent of GPUs that a pod requests, 100 for each whole GPU; MIG devices do not count."""
 
     def limit(container: Container) -> int:
         return sum(each * whole(container.resources.limits.get(name, 0)) for name, each in _CORE_OF.items())
 
-    sidecars = sum(limit(container) for container in pod.spec.init_containers if container.restart_policy == "Always")
-    first = max((limit(container) for container in pod.spec.init_containers), default=0)
-    return max(sum(map(limit, pod.spec.containers)) + sidecars, first)
+    init = [(container, container.sidecar) for container in pod.spec.init_containers]
+    return max(sum(map(limit, phase)) for phase in phases(pod.spec.containers, init))
 
 
 def core_held(pod: Pod) -> int:

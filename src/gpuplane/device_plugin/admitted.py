@@ -70,7 +70,7 @@ def _open(
 ) -> Iterator[Container]:
     """The containers that ask and have nothing yet, in the order in which the kubelet serves them."""
     for container in pod.spec.init_containers:
-        ends = container.restart_policy != "Always"
+        ends = not container.sidecar
         has = (pod.metadata.uid, container.name, resource) in passed if ends else resource in shown.get(
             container.name, {}
         )  # fmt: skip

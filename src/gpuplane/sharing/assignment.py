@@ -11,12 +11,14 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from typing import Final
 
 import msgspec
 
 from gpuplane import names
 from gpuplane.api.core import Pod
+from gpuplane.api.pod_requests import phases
 from gpuplane.errors import InvalidInput
 from gpuplane.sharing.request import WHOLE, Ask, Request, request_of
 
@@ -44,13 +46,9 @@ class Assignment(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def phases(self) -> Iterator[tuple[Part, ...]]:
         """The parts that are held at the same time, as `Request.phases`."""
-        yield tuple(part for name, parts in self.containers.items() if name not in self.init for part in parts)
-        lasting: list[Part] = []
-        for name, parts in self.containers.items():
-            if name in self.init:
-                yield (*lasting, *parts)
-            else:
-                lasting += parts
+        held = [(parts, name not in self.init) for name, parts in self.containers.items()]
+        for phase in phases((), held):
+            yield tuple(chain.from_iterable(phase))
 
     def held(self) -> dict[tuple[str, int], tuple[int, int]]:
         """(UUID, index) of each GPU -> the most (core, MiB) that the pod holds of it at any time."""

@@ -9,7 +9,7 @@ What can never run is refused here, with every reason at once (codes GP2xx); `fi
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Final
 
@@ -17,7 +17,8 @@ import msgspec
 
 from gpuplane import names
 from gpuplane.api.core import Container, Pod
-from gpuplane.api.quantity import parse_quantity
+from gpuplane.api.pod_requests import PodAmounts, phases
+from gpuplane.api.quantity import Quantity, parse_quantity
 from gpuplane.errors import InvalidInput
 from gpuplane.sharing.findings import MEMORY_UNIT_MIB, POLICIES, count, findings
 
@@ -89,10 +90,8 @@ class Request(msgspec.Struct, frozen=True):
 
     def phases(self) -> Iterator[tuple[Ask, ...]]:
         """Who holds GPUs at the same time: first those that last, then each init container with the sidecars before."""
-        yield tuple(ask for ask in self.asks if ask.lasts)
-        for index, ask in enumerate(self.asks):
-            if not ask.lasts:
-                yield (*(before for before in self.asks[:index] if before.sidecar), ask)
+        init = [(ask, ask.sidecar) for ask in self.asks if ask.init]
+        return phases(self.asks[len(init) :], init)
 
     @property
     def core(self) -> int:
@@ -156,24 +155,26 @@ def _words(text: str) -> list[str]:
 
 
 def of_node(pod: Pod, resource: str, factor: float) -> int:
-    """CPU or memory that the pod asks of its node, times `factor`, as Kubernetes counts it; 0 where unreadable."""
+    """Return the CPU or memory that the pod requests of its node, times `factor`; an unreadable amount counts as 0."""
 
-    def asked(container: Container) -> int:
-        resources = container.resources
-        value = resources.requests.get(resource, resources.limits.get(resource, 0))
+    def amount(*lists: Mapping[str, Quantity]) -> dict[str, int]:
+        value = next((found[resource] for found in lists if resource in found), None)
         try:
-            return int(float(parse_quantity(value)) * factor)
+            return {} if value is None else {resource: int(float(parse_quantity(value)) * factor)}
         except (InvalidInput, ArithmeticError, ValueError):
-            return 0
+            return {}
 
-    sidecars = most = 0
-    for container in pod.spec.init_containers:
-        if container.restart_policy == "Always":
-            sidecars += asked(container)
-            most = max(most, sidecars)
-        else:
-            most = max(most, sidecars + asked(container))
-    return max(most, sidecars + sum(map(asked, pod.spec.containers)))
+    def of(container: Container) -> dict[str, int]:
+        return amount(container.resources.requests, container.resources.limits)
+
+    spec = pod.spec
+    amounts = PodAmounts(
+        tuple(map(of, spec.containers)),
+        tuple((of(container), container.sidecar) for container in spec.init_containers),
+        amount(spec.resources.requests),
+        amount(spec.overhead),
+    )
+    return amounts.requests().get(resource, 0)
 
 
 def _asks(containers: tuple[Container, ...], *, init: bool) -> Iterator[Ask]:
@@ -187,7 +188,7 @@ def _asks(containers: tuple[Container, ...], *, init: bool) -> Iterator[Ask]:
             core, dialect = share, names.VCUDA_CORE
             memory = count(limits.get(names.VCUDA_MEMORY, 0)) * MEMORY_UNIT_MIB if core < WHOLE else 0
         if core:
-            sidecar = init and container.restart_policy == "Always"
+            sidecar = init and container.sidecar
             yield Ask(container.name, core, memory, init, sidecar, dialect, position)
 
 

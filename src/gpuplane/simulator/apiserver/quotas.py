@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from gpuplane.api.pod_requests import read_amounts
 from gpuplane.api.quantity import parse_quantity
 from gpuplane.errors import InvalidInput, Terminal
 from gpuplane.simulator.apiserver.builtin import ResourceInfo
@@ -80,28 +81,16 @@ def uses(info: ResourceInfo, obj: Object) -> Amounts:
     if (obj.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
         return found
     found["pods"] = Decimal(1)
-    for resource, amount in _asked(obj["spec"], "requests").items():
+    for resource, amount in read_amounts(obj["spec"], "requests", _parse).requests().items():
         found[f"requests.{resource}"] = amount
         if resource in _COMPUTE:
             found[resource] = amount
-    limits = _asked(obj["spec"], "limits")
+    limits = read_amounts(obj["spec"], "limits", _parse).limits()
     return found | {f"limits.{resource}": amount for resource, amount in limits.items() if resource in _COMPUTE}
 
 
-def _asked(spec: Object, which: str) -> Amounts:
-    """Of a pod: its containers together, or the largest of those that come before them, whatever is more."""
-    total: Amounts = dict(_amounts(spec.get("overhead"))) if which == "requests" else {}
-    for container in spec.get("containers") or ():
-        for resource, amount in _amounts((container.get("resources") or {}).get(which)):
-            total[resource] = total.get(resource, Decimal(0)) + amount
-    for container in spec.get("initContainers") or ():
-        for resource, amount in _amounts((container.get("resources") or {}).get(which)):
-            total[resource] = max(total.get(resource, Decimal(0)), amount)
-    return total
-
-
-def _amounts(resources: Mapping[str, Any] | None) -> Iterator[tuple[str, Decimal]]:
-    return ((name, parse_quantity(value)) for name, value in (resources or {}).items())
+def _parse(_resource: str, value: Any) -> Decimal:
+    return parse_quantity(value)
 
 
 def concerns(quota: Object, info: ResourceInfo, obj: Object) -> bool:

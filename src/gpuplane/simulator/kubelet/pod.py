@@ -266,3 +266,8 @@ class Pod(Struct):
 def all_containers(pod: Pod) -> tuple[Container, ...]:
     """Init containers first: the order of admission."""
     return pod.spec.init_containers + pod.spec.containers
+
+
+def passing(pod: Pod) -> frozenset[str]:
+    """Return the names of the init containers that end before the next container starts."""
+    return frozenset(container.name for container in pod.spec.init_containers if not container.sidecar)

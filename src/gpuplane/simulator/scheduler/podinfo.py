@@ -1,7 +1,7 @@
 """What the scheduler needs to know of a pod and of a node, compiled from their objects once.
 
-Requests are integers: `cpu` in thousandths, everything else in its base unit (bytes, pieces), counted as Kubernetes
-counts: the larger of what runs together at last and what each init container needs at its turn.
+Requests are integers: `cpu` in thousandths, everything else in its base unit (bytes, pieces). They are counted by
+`api.pod_requests`.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
+from gpuplane.api.pod_requests import read_amounts
 from gpuplane.api.quantity import parse_quantity, whole
 from gpuplane.simulator.scheduler.selectors import (
     NodeTerm,
@@ -26,8 +27,7 @@ from gpuplane.simulator.scheduler.selectors import (
 Requests = dict[str, int]
 DEFAULT_SCHEDULER: Final = "default-scheduler"
 # What a container without a request counts as in scores (not in filters), as in kube-scheduler.
-ASSUMED_CPU_MILLI: Final = 100
-ASSUMED_MEMORY_BYTES: Final = 200 * 1024 * 1024
+ASSUMED: Final[Requests] = {"cpu": 100, "memory": 200 * 1024 * 1024}
 
 
 class Toleration(msgspec.Struct, frozen=True):
@@ -137,65 +137,19 @@ class NodeFacts(msgspec.Struct, frozen=True, gc=False):
 
 
 @lru_cache(maxsize=4096)
-def _amount(resource: str, quantity: str) -> int:
+def _parse(resource: str, quantity: str) -> int:
     if resource == "cpu":
         return whole(str(parse_quantity(quantity) * 1000))
     return whole(quantity)
 
 
+def _amount(resource: str, quantity: Any) -> int:
+    return _parse(resource, str(quantity))
+
+
 def amounts(raw: Mapping[str, Any] | None) -> Requests:
     """A resource list as integers. Raises InvalidInput."""
-    return {name: _amount(name, str(value)) for name, value in (raw or {}).items()}
-
-
-def _container_requests(container: Mapping[str, Any]) -> Requests:
-    resources = container.get("resources")
-    if not resources:
-        return {}
-    # A limit without a request is its own request (API defaulting does the same; a fake may not have).
-    return amounts({**(resources.get("limits") or {}), **(resources.get("requests") or {})})
-
-
-def _add(total: Requests, more: Requests) -> Requests:
-    for name, value in more.items():
-        total[name] = total.get(name, 0) + value
-    return total
-
-
-def _raise_to(total: Requests, floor: Requests) -> None:
-    for name, value in floor.items():
-        if value > total.get(name, 0):
-            total[name] = value
-
-
-def pod_requests(spec: Mapping[str, Any]) -> Requests:
-    """What a pod holds of its node, as `resourcehelper.PodRequests` counts it (sidecars, overhead, pod level)."""
-    total: Requests = {}
-    for container in spec.get("containers") or ():
-        _add(total, _container_requests(container))
-    sidecars: Requests = {}
-    highest: Requests = {}
-    for container in spec.get("initContainers") or ():
-        own = _container_requests(container)
-        if container.get("restartPolicy") == "Always":
-            _add(total, own)
-            _raise_to(highest, _add(sidecars, own))
-        else:
-            _raise_to(highest, _add(dict(sidecars), own))
-    _raise_to(total, highest)
-    pod_level = (spec.get("resources") or {}).get("requests")
-    if pod_level:
-        total.update(amounts(pod_level))
-    return _add(total, amounts(spec.get("overhead")))
-
-
-def _scored(spec: Mapping[str, Any]) -> tuple[int, int]:
-    cpu = memory = 0
-    for container in spec.get("containers") or ():
-        own = _container_requests(container)
-        cpu += own.get("cpu", ASSUMED_CPU_MILLI)
-        memory += own.get("memory", ASSUMED_MEMORY_BYTES)
-    return cpu, memory
+    return {name: _amount(name, value) for name, value in (raw or {}).items()}
 
 
 def _pod_term(raw: Mapping[str, Any], namespace: str, labels: Mapping[str, str]) -> PodTerm:
@@ -292,15 +246,16 @@ def compile_pod(obj: Mapping[str, Any]) -> PodInfo:
     meta, spec, status = obj["metadata"], obj["spec"], obj.get("status") or {}
     namespace, labels = meta["namespace"], meta.get("labels") or {}
     containers = spec.get("containers") or ()
-    cpu, memory = _scored(spec)
+    asked = read_amounts(spec, "requests", _amount)
+    requests, scored = asked.requests(), asked.requests(ASSUMED)
     return PodInfo(
         namespace=namespace,
         name=meta["name"],
         uid=meta.get("uid", ""),
         labels=labels,
-        requests=pod_requests(spec),
-        scored_cpu_milli=cpu,
-        scored_memory_bytes=memory,
+        requests=requests,
+        scored_cpu_milli=scored.get("cpu", 0),
+        scored_memory_bytes=scored.get("memory", 0),
         priority=spec.get("priority") or 0,
         node_name=spec.get("nodeName") or "",
         nominated=status.get("nominatedNodeName") or "",

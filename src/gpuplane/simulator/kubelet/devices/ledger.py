@@ -1,12 +1,12 @@
 """Who holds which device of one node, and which ids a container gets. No I/O.
 
-Invariants: a device has at most one holding pod; what an init container got goes to the pod's other containers first
-(the pod's containers share it, as in a kubelet); ids of unhealthy devices are never given.
+Invariants: a device has at most one holding pod, and at most one container of it that lasts; what an init container got
+goes to the pod's next containers first, as in a kubelet; ids of unhealthy devices are never given.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -86,13 +86,15 @@ class Ledger:
     def in_use(self, resource: str) -> set[str]:
         return {i for h in self._held.values() if h.resource == resource for i in h.ids}
 
-    def of_pod(self, pod_uid: str, resource: str, containers: Iterable[str]) -> list[str]:
-        """The ids that these containers of a pod hold, in the order they came."""
-        wanted = set(containers)
-        return [
-            i for h in self._held.values() if h.pod_uid == pod_uid and h.resource == resource and h.container in wanted
-            for i in h.ids
-        ]  # fmt: skip
+    def reusable(self, pod_uid: str, resource: str, passing: Collection[str]) -> list[str]:
+        """Return the ids that another container of the pod may get again, in the order in which they were allocated.
+
+        These are the ids of the init containers in `passing`, which end before the next container starts. Ids that a
+        main container or a sidecar got after them are not free again.
+        """
+        of_pod = [h for h in self._held.values() if h.pod_uid == pod_uid and h.resource == resource]
+        lasting = {i for h in of_pod if h.container not in passing for i in h.ids}
+        return list(dict.fromkeys(i for h in of_pod if h.container in passing for i in h.ids if i not in lasting))
 
 
 class Choice(msgspec.Struct, frozen=True):

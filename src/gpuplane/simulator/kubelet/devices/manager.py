@@ -35,7 +35,7 @@ from gpuplane.simulator.kubelet.devices.ledger import (
     candidates,
     choose,
 )
-from gpuplane.simulator.kubelet.pod import Container, Pod, all_containers
+from gpuplane.simulator.kubelet.pod import Container, Pod, all_containers, passing
 from gpuplane.simulator.kubelet.rejected import Rejected
 
 log = logging.getLogger("gpuplane.kubelet")
@@ -221,8 +221,7 @@ class DeviceManager:
         if wanted <= 0 or any(h.resource == resource for h in self.ledger.of(uid, container.name)):
             return
         plugin = self._plugins.get(resource)
-        passing = [c.name for c in pod.spec.init_containers if not c.sidecar]
-        reusable = self.ledger.of_pod(uid, resource, passing)
+        reusable = self.ledger.reusable(uid, resource, passing(pod))
         known = self.devices.get(resource, {})
         choice = candidates(known, self.ledger.in_use(resource), reusable, wanted)
         if choice is None or plugin is None or plugin.stub is None or plugin.stopped:

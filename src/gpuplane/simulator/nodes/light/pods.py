@@ -19,7 +19,7 @@ from gpuplane.api.quantity import whole
 from gpuplane.errors import GpuplaneError, InvalidInput, Retryable
 from gpuplane.kube import ApiError, Conflict, NotFound
 from gpuplane.simulator.kubelet.lifecycle import NEVER_SEEN, Ended, Seen, decide
-from gpuplane.simulator.kubelet.pod import Container, Pod, all_containers
+from gpuplane.simulator.kubelet.pod import Container, Pod, all_containers, passing
 from gpuplane.simulator.kubelet.status import pod_status
 from gpuplane.simulator.nodes.images import ImageMissing, find_image
 from gpuplane.simulator.nodes.light.operands import is_program, operand, operand_name, write_config_maps
@@ -78,7 +78,9 @@ class LightPod:
         for container in all_containers(self.pod):
             for resource, amount in container.resources.limits.items():
                 if "/" in resource and self._failure is None and meta.deletion_timestamp is None:
-                    problem = self.node.kubelet.allocate(meta.uid, container.name, resource, whole(amount))
+                    problem = self.node.kubelet.allocate(
+                        meta.uid, container.name, resource, whole(amount), passing(self.pod)
+                    )
                     if problem:
                         self._failure = ("UnexpectedAdmissionError", problem)
 

@@ -111,7 +111,7 @@ class LightKubelet:
         self.devices: dict[str, dict[str, Device]] = {}
         self._ledger = Ledger()
         self._plugins: dict[str, Any] = {}
-        self._awaiting: list[tuple[str, str, str, int]] = []
+        self._awaiting: list[tuple[str, str, str, int, frozenset[str]]] = []
         self._changed = changed
 
     async def serve(self, resource: str, plugin: Any) -> None:
@@ -134,23 +134,27 @@ class LightKubelet:
         """Pods that ran before this process did hold their devices again before anybody else gets some."""
         waiting = [one for one in self._awaiting if one[2] == resource]
         self._awaiting = [one for one in self._awaiting if one[2] != resource]
-        for pod_uid, container, _, wanted in waiting:
-            problem = self.allocate(pod_uid, container, resource, wanted)
+        for pod_uid, container, _, wanted, passing in waiting:
+            problem = self.allocate(pod_uid, container, resource, wanted, passing)
             if problem:
                 log.warning("pod %s goes on without %s: %s", pod_uid, resource, problem)
 
     def amounts(self) -> dict[str, tuple[int, int]]:
         return {r: (len(known), sum(d.healthy for d in known.values())) for r, known in self.devices.items()}
 
-    def allocate(self, pod_uid: str, container: str, resource: str, wanted: int) -> str:
-        """Gives devices to a container; why not, "" when it has them."""
+    def allocate(
+        self, pod_uid: str, container: str, resource: str, wanted: int, passing: frozenset[str] = frozenset()
+    ) -> str:
+        """Allocate devices to a container; return why not, or "". `passing` are the pod's init containers that end."""
         if wanted <= 0:
             return ""
         if resource not in self.devices:
-            self._awaiting.append((pod_uid, container, resource, wanted))
+            self._awaiting.append((pod_uid, container, resource, wanted, passing))
             return ""
         known = self.devices[resource]
-        choice = candidates(known, self._ledger.in_use(resource), (), wanted)
+        choice = candidates(
+            known, self._ledger.in_use(resource), self._ledger.reusable(pod_uid, resource, passing), wanted
+        )
         plugin = self._plugins.get(resource)
         if choice is None or plugin is None:
             free = sum(d.healthy for i, d in known.items() if i not in self._ledger.in_use(resource))
