@@ -51,8 +51,10 @@ class PodAmounts(msgspec.Struct, Generic[N], frozen=True):
 
     def requests(self, missing: Mapping[str, N] | None = None) -> dict[str, N]:
         """Return what the pod requests; a container without a request for a resource in `missing` counts as that."""
-        total = self._most(missing or {}) | _supported(self.pod_level)
-        return _add(total, self.overhead)
+        total = self._most(missing or {})
+        if self.pod_level:
+            total |= _supported(self.pod_level)
+        return _add(total, self.overhead) if self.overhead else total
 
     def limits(self) -> dict[str, N]:
         """Return the pod's limits; overhead is added only to a limit that is set."""
@@ -60,12 +62,10 @@ class PodAmounts(msgspec.Struct, Generic[N], frozen=True):
         return _add(total, {name: amount for name, amount in self.overhead.items() if total.get(name)})
 
     def _most(self, missing: Mapping[str, N]) -> dict[str, N]:
-        most: dict[str, N] = {}
-        for phase in phases(self.main, self.init):
-            used: dict[str, N] = {}
-            for container in phase:
-                _add(used, {**missing, **container} if missing else container)
-            for name, amount in used.items():
+        first, *others = phases(self.main, self.init) if self.init else (self.main,)
+        most = _sum(first, missing)
+        for phase in others:
+            for name, amount in _sum(phase, missing).items():
                 if name not in most or amount > most[name]:
                     most[name] = amount
         return most
@@ -98,6 +98,13 @@ def read_amounts(
         amounts((spec.get("resources") or {}).get(field)),
         amounts(spec.get("overhead")),
     )
+
+
+def _sum(containers: Sequence[Mapping[str, N]], missing: Mapping[str, N]) -> dict[str, N]:
+    used: dict[str, N] = {}
+    for container in containers:
+        _add(used, {**missing, **container} if missing else container)
+    return used
 
 
 def _add(total: dict[str, N], more: Mapping[str, N]) -> dict[str, N]:
