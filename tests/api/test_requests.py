@@ -1,10 +1,11 @@
-"""By which name a node offers GPUs."""
+"""By which name a node offers GPUs, and which pods hold some."""
 
 from __future__ import annotations
 
 import pytest
 
-from gpuplane.api.requests import Offer, offer_of
+from gpuplane.api.core import Container, Pod, PodSpec, PodStatus, Resources
+from gpuplane.api.requests import Offer, core_held, offer_of
 
 
 @pytest.mark.parametrize(
@@ -20,3 +21,13 @@ from gpuplane.api.requests import Offer, offer_of
 )
 def test_offer(allocatable: dict[str, str], offer: Offer) -> None:
     assert offer_of(allocatable) == offer
+
+
+@pytest.mark.parametrize(
+    ("phase", "held"),
+    [("Pending", 100), ("Running", 100), ("Unknown", 100), ("", 100), ("Succeeded", 0), ("Failed", 0)],
+)
+def test_a_pod_that_has_ended_holds_no_gpu(phase: str, held: int) -> None:
+    container = Container(name="c", resources=Resources(limits={"nvidia.com/gpu": "1"}))
+    pod = Pod(spec=PodSpec(node_name="n", containers=(container,)), status=PodStatus(phase=phase))
+    assert core_held(pod) == held

@@ -188,6 +188,11 @@ class PodCondition(Struct):
     last_transition_time: str | None = None
 
 
+def has_ended(phase: str | None) -> bool:
+    """Whether a pod in this phase has ended for good: its containers never run again, and it holds nothing."""
+    return phase in ("Succeeded", "Failed")
+
+
 class PodStatus(Struct):
     phase: str = ""
     reason: str = ""
@@ -198,6 +203,10 @@ class PodStatus(Struct):
     pod_ip: str = field(name="podIP", default="")
     host_ip: str = field(name="hostIP", default="")
     start_time: str | None = None
+
+    @property
+    def ended(self) -> bool:
+        return has_ended(self.phase)
 
 
 class Pod(Struct):

@@ -62,8 +62,8 @@ class PodAmounts(msgspec.Struct, Generic[N], frozen=True):
         return _add(total, {name: amount for name, amount in self.overhead.items() if total.get(name)})
 
     def _most(self, missing: Mapping[str, N]) -> dict[str, N]:
-        first, *others = phases(self.main, self.init) if self.init else (self.main,)
-        most = _sum(first, missing)
+        others = phases(self.main, self.init)
+        most = _sum(next(others), missing)
         for phase in others:
             for name, amount in _sum(phase, missing).items():
                 if name not in most or amount > most[name]:

@@ -12,7 +12,6 @@ from gpuplane.api.core import Container, Pod, Resources
 from gpuplane.api.pod_requests import phases
 from gpuplane.api.quantity import Quantity, whole
 
-ENDED = ("Succeeded", "Failed")
 _CORE_OF: Final = {names.GPU_RESOURCE: 100, names.ALPHA_GPU: 100, names.VCUDA_CORE: 1}
 
 
@@ -28,7 +27,7 @@ def core_asked(pod: Pod) -> int:
 
 def core_held(pod: Pod) -> int:
     """Percent of GPUs that a pod holds: none before it is bound, none once it has ended."""
-    return core_asked(pod) if pod.spec.node_name and pod.status.phase not in ENDED else 0
+    return core_asked(pod) if pod.spec.node_name and not pod.status.ended else 0
 
 
 def in_gpus(core: int) -> str:

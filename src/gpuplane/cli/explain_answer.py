@@ -8,8 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from gpuplane.api.core import Pod
-from gpuplane.api.requests import ENDED
+from gpuplane.api.core import Pod, has_ended
 from gpuplane.cli.explain_cures import Cure, cures, gib, place_of, runs_on
 from gpuplane.cli.explain_world import Facts, Object, Verdict, World
 from gpuplane.errors import InvalidInput
@@ -101,7 +100,7 @@ def explain(raw: Object, facts: Facts, now: str) -> Explanation:
     start = _with(start, asks=told(request), node=bound)
     if not request:
         return _with(start, state="nothing", note="" if bound else _scheduler_said(pod))
-    if phase in ENDED:
+    if has_ended(phase):
         return _with(start, state="ended", note=f"ended: {phase}")
     world = World(facts)
     if bound:

@@ -19,7 +19,7 @@ from typing import Any, Final
 import msgspec
 
 from gpuplane import names
-from gpuplane.api.core import Node, Pod
+from gpuplane.api.core import Node, Pod, has_ended
 from gpuplane.api.gpunode import GPUNode, StageName
 from gpuplane.errors import InvalidInput
 from gpuplane.scheduler.kept import KeptPod, keep_node, keep_pod, place_of
@@ -143,7 +143,7 @@ class World:
 
     def _count(self, raw: Object) -> None:
         """Counts a bound pod on its node."""
-        if (raw.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
+        if has_ended((raw.get("status") or {}).get("phase")):
             return
         with contextlib.suppress(InvalidInput):
             info = compile_pod(raw)

@@ -10,7 +10,7 @@ import msgspec
 
 from gpuplane.api.core import Pod
 from gpuplane.api.gpunode import GPU, GPUNode, Stage, StageName, StageState, view
-from gpuplane.api.requests import ENDED, core_asked, in_gpus
+from gpuplane.api.requests import core_asked, in_gpus
 from gpuplane.cli.advice import other_kernel
 from gpuplane.cli.holders import WHOLE, Holder, fits_on, holder
 
@@ -130,7 +130,7 @@ def overview(
     holders: dict[str, list[Holder]] = {}
     running = waiting = 0
     for pod in pods:
-        if not core_asked(pod) or pod.status.phase in ENDED:
+        if not core_asked(pod) or pod.status.ended:
             continue
         if name := pod.spec.node_name:
             holders.setdefault(name, []).append(holder(pod, gpus.get(name, ())))

@@ -11,7 +11,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 import msgspec
 
 from gpuplane.api.core import Container, Pod
-from gpuplane.api.requests import ENDED
 from gpuplane.sharing.findings import count
 
 
@@ -54,7 +53,7 @@ def candidates(
     found = []
     for key, containers in held.items():
         pod = pods.get(key)
-        if pod is None or pod.status.phase in ENDED:
+        if pod is None or pod.status.ended:
             continue
         first = next(_open(pod, containers, resource, passed), None)
         if first is not None and asked(first, resource) == size:

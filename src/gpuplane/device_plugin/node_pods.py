@@ -13,7 +13,6 @@ import msgspec
 from gpuplane import names
 from gpuplane.api.core import Pod
 from gpuplane.api.protocol import podresources_pb2 as pb
-from gpuplane.api.requests import ENDED
 from gpuplane.device_plugin.admitted import Shown
 from gpuplane.kube import Client, Informer, NotFound
 from gpuplane.operand import OperandContext
@@ -45,7 +44,7 @@ class NodePods:
     def _told(self, old: Pod | None, new: Pod | None) -> None:
         if old is not None:
             self._living.discard(old.metadata.uid)
-        if new is not None and new.status.phase not in ENDED:
+        if new is not None and not new.status.ended:
             self._living.add(new.metadata.uid)
 
     async def shown(self) -> tuple[Shown, ...]:
@@ -91,7 +90,7 @@ class NodePods:
 
     def all(self) -> list[Pod]:
         """The pods that have not ended."""
-        return [pod for pod in self._informer.items() if pod.status.phase not in ENDED]
+        return [pod for pod in self._informer.items() if not pod.status.ended]
 
 
 def _ids(devices: Iterable[pb.ContainerDevices]) -> dict[str, tuple[str, ...]]:

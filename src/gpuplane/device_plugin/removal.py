@@ -8,7 +8,6 @@ import shutil
 from gpuplane import names
 from gpuplane.api.core import Pod
 from gpuplane.api.gpunode import StageName
-from gpuplane.api.requests import ENDED
 from gpuplane.errors import GpuplaneError, Retryable
 from gpuplane.host import Host
 from gpuplane.operand import OperandContext
@@ -41,7 +40,7 @@ def _share_of(pod: Pod) -> str:
     """The pod's name if it has a share, or had one that may still be at work; else empty."""
     containers = (*pod.spec.containers, *pod.spec.init_containers)
     shares = any(names.VCUDA_CORE in container.resources.limits for container in containers)
-    return f"{pod.metadata.namespace}/{pod.metadata.name}" if shares and pod.status.phase not in ENDED else ""
+    return f"{pod.metadata.namespace}/{pod.metadata.name}" if shares and not pod.status.ended else ""
 
 
 def _reason_of(error: GpuplaneError) -> str:

@@ -21,7 +21,6 @@ import msgspec
 
 from gpuplane import names
 from gpuplane.api.core import Pod
-from gpuplane.api.requests import ENDED
 from gpuplane.device_plugin.admitted import Admitted, Shown, candidates, holder
 from gpuplane.device_plugin.share_ids import by_gpu, core_of, pick
 from gpuplane.errors import Retryable, Terminal
@@ -194,7 +193,7 @@ class Steering:
         request = request_of(pod)
         # The kubelet shows pods that have ended too, for a while, and gives their devices to others.
         pods = await self._pods.find({(one.namespace, one.pod) for one in shown})
-        ended = {key for key, other in pods.items() if other.status.phase in ENDED} | {_key(pod)}
+        ended = {key for key, other in pods.items() if other.status.ended} | {_key(pod)}
         others = [one for one in shown if (one.namespace, one.pod) not in ended]
         placed = place(node_state(self._gpus, self._health, others), request, Tightest())
         if isinstance(placed, Refusal):

@@ -18,7 +18,7 @@ from gpuplane.api.core import Node, NodeSpec, NodeStatus, Pod, PodSpec, PodStatu
 from gpuplane.api.gpunode import GPUNode, GPUNodeStatus, Link
 from gpuplane.api.meta import ObjectMeta
 from gpuplane.api.quantity import whole
-from gpuplane.api.requests import ENDED, uses_gpus
+from gpuplane.api.requests import uses_gpus
 from gpuplane.errors import InvalidInput
 from gpuplane.scheduler.compared import Given, by_pod
 from gpuplane.scheduler.quota import Naming, Place
@@ -47,7 +47,7 @@ class KeptPod(Pod):
 
 
 def keep_pod(pod: Pod) -> KeptPod | None:
-    if pod.status.phase in ENDED or not uses_gpus(pod):
+    if pod.status.ended or not uses_gpus(pod):
         return None
     try:
         request = _same(request_of(pod))

@@ -164,7 +164,7 @@ class Acts:
         pod = await client.create(yaml.safe_load(text), namespace="default")
         name = pod["metadata"]["name"]
         async with watching(client, Pod, "default", fields=f"metadata.name={name}") as pods:
-            await pods.until(lambda: any(p.status.phase in ("Succeeded", "Failed") for p in pods.items()))
+            await pods.until(lambda: any(p.status.ended for p in pods.items()))
             self.vectoradd_node = pods.items()[0].spec.node_name
         log = (await client.request("GET", f"/api/v1/namespaces/default/pods/{name}/log")).decode()
         self._story.lines = [f"   {line}" for line in log.splitlines()]

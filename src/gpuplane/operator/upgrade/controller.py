@@ -15,7 +15,7 @@ from gpuplane import names
 from gpuplane.api.clusterpolicy import ClusterPolicy, is_paused
 from gpuplane.api.core import DaemonSet, Node, Pod
 from gpuplane.api.gpunode import GPUNode
-from gpuplane.api.requests import ENDED, uses_gpus
+from gpuplane.api.requests import uses_gpus
 from gpuplane.api.upgrade import UpgradeState, unix_time, upgrade_record, upgrade_state
 from gpuplane.kube import Client, EventRecorder, Informer, SystemClock, TokenBucket
 from gpuplane.kube.clock import Clock
@@ -152,7 +152,7 @@ class Upgrades:
         if not selector:
             return None
         pods = await self._client.list(Pod, labels=selector)
-        return {f"{pod.metadata.namespace}/{pod.metadata.name}" for pod in pods if pod.status.phase not in ENDED}
+        return {f"{pod.metadata.namespace}/{pod.metadata.name}" for pod in pods if not pod.status.ended}
 
     async def _scratch(self, pods: Iterable[Pod], rules: Rules, *, draining: bool) -> set[str]:
         may_go = rules.drain.delete_empty_dir if draining else rules.deletion.delete_empty_dir

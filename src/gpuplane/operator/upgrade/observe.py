@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from gpuplane import names
 from gpuplane.api.core import DaemonSet, Node, Pod
 from gpuplane.api.gpunode import STAGES, GPUNode, Stage, StageName, StageState
-from gpuplane.api.requests import ENDED, uses_gpus
+from gpuplane.api.requests import uses_gpus
 from gpuplane.api.upgrade import unix_time, upgrade_record, upgrade_state
 from gpuplane.operator.observed import COMPONENT_LABEL, DRIVER, answers, operand_pod
 from gpuplane.operator.policy import PART_OF, PART_OF_LABEL
@@ -183,7 +183,7 @@ def _trouble(stages: Mapping[str, Stage]) -> str:
 
 def _stands_in_the_way(pod: Pod) -> bool:
     """Whether upgrades may have to evict a pod: not what has ended, what a kubelet has from a file, or what is ours."""
-    if pod.status.phase in ENDED or _MIRROR in pod.metadata.annotations:
+    if pod.status.ended or _MIRROR in pod.metadata.annotations:
         return False
     return not (_is_ours(pod) and pod.metadata.namespace == names.OPERATOR_NAMESPACE)
 

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
+from gpuplane.api.core import has_ended
 from gpuplane.simulator.apiserver.builtin import ResourceInfo
 from gpuplane.simulator.apiserver.failure import (
     ApiFailure,
@@ -325,7 +326,7 @@ def grace_seconds(info: ResourceInfo, obj: Object, asked: int | None) -> int:
     if info.plural != "pods" or info.group:
         return 0
     spec = obj.get("spec") or {}
-    if not spec.get("nodeName") or (obj.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
+    if not spec.get("nodeName") or has_ended((obj.get("status") or {}).get("phase")):
         return 0
     seconds = asked if asked is not None else spec.get("terminationGracePeriodSeconds", 30)
     return max(int(seconds), 0)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from gpuplane.api.core import has_ended
 from gpuplane.api.pod_requests import read_amounts
 from gpuplane.api.quantity import parse_quantity
 from gpuplane.errors import InvalidInput, Terminal
@@ -78,7 +79,7 @@ def uses(info: ResourceInfo, obj: Object) -> Amounts:
         return found
     if info.plural != "pods":
         return found | {info.plural: Decimal(1)}
-    if (obj.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
+    if has_ended((obj.get("status") or {}).get("phase")):
         return found
     found["pods"] = Decimal(1)
     for resource, amount in read_amounts(obj["spec"], "requests", _parse).requests().items():

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from gpuplane.api.core import has_ended
 from gpuplane.simulator.apiserver import failure
 from gpuplane.simulator.apiserver.builtin import ResourceInfo
 from gpuplane.simulator.apiserver.failure import ApiFailure, conflict
@@ -179,7 +180,7 @@ async def evict(registry: Registry, namespace: str, name: str, eviction: Object,
     options = eviction.get("deleteOptions") or {}
     wanted = options.get("preconditions") or {}
     phase = (entry.obj.get("status") or {}).get("phase")
-    bound = bool(entry.obj["spec"].get("nodeName")) and phase not in ("Succeeded", "Failed")
+    bound = bool(entry.obj["spec"].get("nodeName")) and not has_ended(phase)
     if bound and "deletionTimestamp" not in entry.obj["metadata"]:
         await _spend_budget(registry, namespace, entry.obj, write)
     delete = Delete(options.get("gracePeriodSeconds"), None, wanted.get("uid"), wanted.get("resourceVersion"))
@@ -235,7 +236,7 @@ def _allowance(registry: Registry, budget: Object) -> tuple[int, tuple[int, int]
         pod
         for pod in registry.list("pods", budget["metadata"]["namespace"])
         if _covers(spec.get("selector"), pod["metadata"].get("labels"))
-        and (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed")
+        and not has_ended((pod.get("status") or {}).get("phase"))
     ]
     healthy = sum(
         1

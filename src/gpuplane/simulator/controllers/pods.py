@@ -7,8 +7,9 @@ at least what it was told about.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
+from gpuplane.api.core import has_ended
 from gpuplane.simulator.apiserver.durations import parse_time
 from gpuplane.simulator.controllers.following import follow
 
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from gpuplane.simulator.apiserver.registry import Registry
 
 Object = Mapping[str, Any]
-FINISHED: Final = ("Succeeded", "Failed")
 
 
 def controller_of(obj: Object) -> Object | None:
@@ -32,7 +32,7 @@ def phase(pod: Object) -> str:
 
 
 def is_finished(pod: Object) -> bool:
-    return phase(pod) in FINISHED
+    return has_ended(phase(pod))
 
 
 def is_terminating(obj: Object) -> bool:

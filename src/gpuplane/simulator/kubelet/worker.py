@@ -132,7 +132,7 @@ class PodWorker:
         if deadline is not None and self._failure is None:
             at = self._begun + deadline
             plan = msgspec.structs.replace(plan, wake_at=at if plan.wake_at is None else min(at, plan.wake_at))
-        if plan.finished is not None and pod.status.phase in ("Succeeded", "Failed") and not self._gone:
+        if plan.finished is not None and pod.status.ended and not self._gone:
             plan = msgspec.structs.replace(plan, finished=Phase(pod.status.phase))  # a final phase never changes
         return plan
 
@@ -161,7 +161,7 @@ class PodWorker:
     async def _admit(self) -> None:
         pod = self.pod
         self.known = bool(self.seen) or pod.metadata.deletion_timestamp is not None
-        if pod.status.phase in ("Succeeded", "Failed"):
+        if pod.status.ended:
             self._failure = (pod.status.reason, pod.status.message) if pod.status.reason else None
             self.seen = self.seen or _past(pod)
             return

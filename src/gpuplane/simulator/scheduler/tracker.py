@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from gpuplane.api.core import has_ended
 from gpuplane.errors import InvalidInput
 from gpuplane.simulator.controllers.following import follow
 from gpuplane.simulator.scheduler.cache import Cache
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from gpuplane.simulator.apiserver.registry import Registry
 
 Object = Mapping[str, Any]
-_FINISHED = ("Succeeded", "Failed")
 _log = logging.getLogger("gpuplane.scheduler")
 
 
@@ -77,7 +77,7 @@ class Tracker:
     def on_pod(self, event: str, obj: Object, old: Object | None) -> None:
         meta, spec = obj["metadata"], obj["spec"]
         key = f"{meta['namespace']}/{meta['name']}"
-        if event == "DELETED" or (obj.get("status") or {}).get("phase") in _FINISHED:
+        if event == "DELETED" or has_ended((obj.get("status") or {}).get("phase")):
             self._gone(key, meta.get("uid", ""))
             return
         bound = bool(spec.get("nodeName"))

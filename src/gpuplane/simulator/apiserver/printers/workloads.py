@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
+from gpuplane.api.core import has_ended
 from gpuplane.simulator.apiserver.durations import age, human_duration, parse_time
 from gpuplane.simulator.apiserver.printers.base import (
     NONE,
@@ -90,7 +91,7 @@ def pod_status(pod: Object) -> tuple[str, int, int, list[str]]:
     if get(pod, "metadata", "deletionTimestamp"):
         if get(pod, "status", "reason") == "NodeLost":
             reason = "Unknown"
-        elif phase not in ("Succeeded", "Failed"):
+        elif not has_ended(phase):
             reason = "Terminating"
     return reason, ready, restarts, last
 

@@ -205,7 +205,7 @@ class DaemonSetController:
                     ready=left is not None,
                     available=left == 0,
                     failed=phase == "Failed",
-                    finished=phase in podstate.FINISHED,
+                    finished=podstate.is_finished(pod),
                     terminating="deletionTimestamp" in meta,
                 )
             )

@@ -261,7 +261,7 @@ class LightNodes:
                 known.vanish()
         elif known is not None:
             known.update(new)
-        elif new.status.phase not in ("Succeeded", "Failed") or new.metadata.deletion_timestamp is not None:
+        elif not new.status.ended or new.metadata.deletion_timestamp is not None:
             self._begin(LightPod(self, node, new))
 
     def _begin(self, pod: LightPod) -> None:
