@@ -23,7 +23,7 @@ from gpuplane.api.protocol import podresources_pb2_grpc as rpc
 from gpuplane.api.protocol.sockets import address
 from gpuplane.errors import InvalidInput, Retryable, Terminal
 from gpuplane.exporter import run
-from gpuplane.exporter.pods import PodResources, holders
+from gpuplane.exporter.pods import GPUHolders, holders
 from gpuplane.exporter.render import Holder
 from gpuplane.hardware import GPU, Sample
 from gpuplane.kube import Page
@@ -316,7 +316,7 @@ async def test_pods_are_labelled(tmp_path: Path) -> None:
 
 async def test_a_busy_kubelet_is_asked_again(tmp_path: Path) -> None:
     async with pod_resources(tmp_path, FakePods(exhausted=3)):
-        found = await PodResources(tmp_path, no_sleep).holders()
+        found = await GPUHolders(tmp_path, no_sleep).holders()
     assert found == {"GPU-0": [Holder("ml", "train", "main")], "GPU-1": [Holder("ml", "train", "main", "3")]}
 
 
@@ -396,7 +396,7 @@ async def test_labels_of_pods_are_chosen_and_asked_for_only_when_wanted(
 async def test_without_a_kubelet_there_are_no_pod_labels_and_it_is_said_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    pods = PodResources(tmp_path, no_sleep)
+    pods = GPUHolders(tmp_path, no_sleep)
     for _ in range(3):
         assert await pods.holders() == {}
     assert caplog.text.count("no pod labels") == 1

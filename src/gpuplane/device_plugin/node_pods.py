@@ -6,22 +6,15 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from pathlib import Path
-from typing import Final
 
 import msgspec
 
-from gpuplane import names
 from gpuplane.api.core import Pod
 from gpuplane.api.protocol import podresources_pb2 as pb
 from gpuplane.device_plugin.admitted import Shown
 from gpuplane.kube import Client, Informer, NotFound
 from gpuplane.operand import OperandContext
-from gpuplane.operand.rpc import RpcError, Status, call
-
-LIST: Final = "/v1.PodResourcesLister/List"
-TIMEOUT_SECONDS: Final = 2.0
-# The kubelet answers RESOURCE_EXHAUSTED above 100 calls a second.
-PAUSES_SECONDS: Final = (0.02, 0.05, 0.1, 0.2, 0.4)
+from gpuplane.operand.pod_resources import PodResources
 
 
 class NodePods:
@@ -36,8 +29,7 @@ class NodePods:
     ) -> None:
         self._client = client
         self._informer = informer
-        self._socket = kubelet_dir / names.POD_RESOURCES_SOCKET
-        self._sleep = sleep
+        self._kubelet = PodResources(kubelet_dir, sleep)
         self._living: set[str] = set()
         informer.add_handler(self._told)
 
@@ -49,22 +41,11 @@ class NodePods:
 
     async def shown(self) -> tuple[Shown, ...]:
         """What the kubelet shows now. Raises RpcError when it does not answer."""
-        answer = pb.ListPodResourcesResponse.FromString(await self._list())
         return tuple(
             Shown(pod.namespace, pod.name, container.name, _ids(container.devices))
-            for pod in answer.pod_resources
+            for pod in (await self._kubelet.list()).pod_resources
             for container in pod.containers
         )
-
-    async def _list(self) -> bytes:
-        for pause in PAUSES_SECONDS:
-            try:
-                return await call(self._socket, LIST, b"", timeout=TIMEOUT_SECONDS)
-            except RpcError as error:
-                if error.status is not Status.RESOURCE_EXHAUSTED:
-                    raise
-            await self._sleep(pause)
-        return await call(self._socket, LIST, b"", timeout=TIMEOUT_SECONDS)
 
     async def find(self, keys: Iterable[tuple[str, str]]) -> dict[tuple[str, str], Pod]:
         """The pods of these names, those that the watch has not told yet from the server."""

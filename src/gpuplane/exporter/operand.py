@@ -25,7 +25,7 @@ from gpuplane.exporter import settings
 from gpuplane.exporter.choice import Choice, load
 from gpuplane.exporter.jobs import Jobs
 from gpuplane.exporter.marks import PodMarks
-from gpuplane.exporter.pods import PodResources
+from gpuplane.exporter.pods import GPUHolders
 from gpuplane.exporter.render import CONTENT_TYPE, Extra, Holder, entities, render
 from gpuplane.exporter.settings import Settings
 from gpuplane.hardware import GPU, GPUSource, Sample
@@ -139,7 +139,7 @@ class Exporter:
         self._marks = marks
         self._settings = given
         self._choice = choice
-        self._pods = PodResources(context.kubelet_dir, context.sleep, given.resources)
+        self._pods = GPUHolders(context.kubelet_dir, context.sleep, given.resources)
         self._jobs = Jobs(Host(context.host_root), given.jobs_dir)
         self._source: GPUSource | None = None
         self._driver_version = ""

@@ -15,18 +15,16 @@ from typing import TYPE_CHECKING, Final
 
 from gpuplane import names
 from gpuplane.exporter.render import Holder
+from gpuplane.operand.pod_resources import PodResources
+from gpuplane.operand.rpc import RpcError
 
 if TYPE_CHECKING:
     from gpuplane.api.protocol.podresources_pb2 import ListPodResourcesResponse
 
 log = logging.getLogger("gpuplane.exporter")
 
-LIST: Final = "/v1.PodResourcesLister/List"
 # What the names of GPU resources begin with.
 PREFIXES: Final = ("nvidia.com/", names.VCUDA_CORE, names.VCUDA_MEMORY, names.ALPHA_GPU)
-TIMEOUT_SECONDS: Final = 2.0
-# The kubelet answers RESOURCE_EXHAUSTED above 100 calls a second.
-PAUSES_SECONDS: Final = (0.05, 0.1, 0.2)
 # A replica of a shared GPU: `UUID::3` of NVIDIA's plugin and ours, `nvidia0/vgpu3` of GKE's.
 _REPLICA: Final = re.compile(r"(?P<device>.+?)(?:::|/vgpu)(?P<replica>\d+)")
 
@@ -62,11 +60,11 @@ def holders(answer: ListPodResourcesResponse, prefixes: tuple[str, ...] = PREFIX
     return found
 
 
-class PodResources:
-    """The kubelet whose directory is `kubelet_dir`.
+class GPUHolders:
+    """The containers that hold GPUs, by the kubelet whose directory is `kubelet_dir`.
 
     Args:
-        resources: GPU resources beside those that are known.
+        resources: GPU resources next to those that are known.
     """
 
     def __init__(
@@ -75,46 +73,23 @@ class PodResources:
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         resources: tuple[str, ...] = (),
     ) -> None:
-        self._socket = kubelet_dir / names.POD_RESOURCES_SOCKET
-        self._sleep = sleep
+        self._kubelet = PodResources(kubelet_dir, sleep)
         self._prefixes = (*PREFIXES, *resources)
         self._said = ""
 
     async def holders(self) -> dict[str, list[Holder]]:
         """As `holders`; empty when the kubelet does not answer."""
-        if not self._socket.exists():
-            self._say(
-                f"no pod labels: there is no {self._socket}; mount the kubelet's directory, or give --kubelet-dir"
-            )
+        socket = self._kubelet.socket
+        if not socket.exists():
+            self._say(f"no pod labels: there is no {socket}; mount the kubelet's directory, or give --kubelet-dir")
             return {}
-        # Late: 7 MB, needed only where there is a kubelet to ask.
-        from google.protobuf.message import DecodeError
-
-        from gpuplane.api.protocol.podresources_pb2 import ListPodResourcesResponse
-        from gpuplane.operand.rpc import RpcError
-
         try:
-            answer = ListPodResourcesResponse.FromString(await self._list())
+            answer = await self._kubelet.list()
         except RpcError as error:
             self._say(f"no pod labels: the kubelet answers {error.status.name} {error.details}".rstrip())
             return {}
-        except DecodeError as error:
-            self._say(f"no pod labels: the kubelet's answer cannot be read: {error}")
-            return {}
         self._say("")
         return holders(answer, self._prefixes)
-
-    async def _list(self) -> bytes:
-        from gpuplane.operand.rpc import RpcError, Status, call
-
-        for pause in PAUSES_SECONDS:
-            try:
-                return await call(self._socket, LIST, b"", timeout=TIMEOUT_SECONDS)
-            except RpcError as error:
-                if error.status is not Status.RESOURCE_EXHAUSTED:
-                    raise
-            await self._sleep(pause)
-        return await call(self._socket, LIST, b"", timeout=TIMEOUT_SECONDS)
 
     def _say(self, text: str) -> None:
         if text != self._said:
