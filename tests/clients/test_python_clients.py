@@ -12,6 +12,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from gpuplane.kube.certificates import CLIENT, Validity, issue, load
+
 pytestmark = [
     # Of the clients and what they stand on; ours are errors elsewhere.
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
@@ -203,33 +205,11 @@ def test_a_client_certificate_says_who_asks(cluster, tmp_path):
 
 
 def client_certificate(signing_key, name, group, directory):
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-
-    issuer = x509.load_pem_x509_certificate(signing_key.with_name("ca.crt").read_bytes())
-    signer = serialization.load_pem_private_key(signing_key.read_bytes(), None)
-    key = ec.generate_private_key(ec.SECP256R1())
-    attributes = [
-        x509.NameAttribute(x509.NameOID.ORGANIZATION_NAME, group),
-        x509.NameAttribute(x509.NameOID.COMMON_NAME, name),
-    ]
     now = datetime.datetime.now(datetime.UTC)
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(x509.Name(attributes))
-        .issuer_name(issuer.subject)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(minutes=1))
-        .not_valid_after(now + datetime.timedelta(hours=1))
-        .add_extension(x509.ExtendedKeyUsage([x509.ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False)
-        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer.public_key()), critical=False)
-        .sign(signer, hashes.SHA256())
-    )
+    validity = Validity(now - datetime.timedelta(minutes=1), now + datetime.timedelta(hours=1))
+    authority = load(signing_key.with_name("ca.crt").read_bytes(), signing_key.read_bytes())
+    made = issue(authority, name, validity, group=group, usages=(CLIENT,))
     paths = directory / "client.crt", directory / "client.key"
-    paths[0].write_bytes(made.public_bytes(serialization.Encoding.PEM))
-    form = serialization.PrivateFormat.PKCS8
-    plain = serialization.NoEncryption()
-    paths[1].write_bytes(key.private_bytes(serialization.Encoding.PEM, form, plain))
+    paths[0].write_bytes(made.certificate_pem)
+    paths[1].write_bytes(made.key_pem)
     return paths

@@ -15,14 +15,12 @@ from typing import Any
 import pytest
 import yaml
 from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 from extender_world import PATIENCE, World, gpu_pod, http
 
 from gpuplane.cli.parser import parse
 from gpuplane.errors import InvalidInput, Usage
 from gpuplane.kube import SystemClock
+from gpuplane.kube.certificates import CLIENT, SERVER, Validity, issue, make_authority
 from gpuplane.operand.http import Answer, serving
 from gpuplane.scheduler import component
 from gpuplane.scheduler.component import lead
@@ -197,28 +195,18 @@ async def test_who_stops_leading_stops_answering(cluster: World) -> None:
 
 
 # -- HTTPS ---------------------------------------------------------------------------------------------------------
-def certificate(directory: Path, name: str, serial: int) -> None:
-    key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+def certificate(directory: Path) -> int:
+    """A new certificate for the extender in `directory`, with its authority; returns its serial number."""
     now = datetime.datetime.now(datetime.UTC)
-    built = (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(subject)
-        .public_key(key.public_key())
-        .serial_number(serial)
-        .not_valid_before(now - datetime.timedelta(hours=1))
-        .not_valid_after(now + datetime.timedelta(hours=1))
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    private = serialization.PrivateFormat.PKCS8
-    text = key.private_bytes(serialization.Encoding.PEM, private, serialization.NoEncryption())
-    (directory / "tls.key.new").write_bytes(text)
-    (directory / "tls.crt.new").write_bytes(built.public_bytes(serialization.Encoding.PEM))
+    validity = Validity(now - datetime.timedelta(hours=1), now + datetime.timedelta(hours=1))
+    authority = make_authority("extender", validity)
+    made = issue(authority, "localhost", validity, hosts=("localhost",), usages=(SERVER, CLIENT))
+    (directory / "ca.crt").write_bytes(authority.certificate_pem)
+    (directory / "tls.key.new").write_bytes(made.key_pem)
+    (directory / "tls.crt.new").write_bytes(made.certificate_pem)
     (directory / "tls.key.new").replace(directory / "tls.key")
     (directory / "tls.crt.new").replace(directory / "tls.crt")
+    return made.certificate.serial_number
 
 
 async def serial_of(port: int, context: ssl.SSLContext) -> int:
@@ -232,28 +220,28 @@ async def test_certificates_are_exchanged_under_way(tmp_path: Path, caplog: pyte
     async def hello() -> Answer:
         return Answer(b"hello")
 
-    certificate(tmp_path, "localhost", 1)
+    first = certificate(tmp_path)
     files = Files(tmp_path / "tls.crt", tmp_path / "tls.key")
     anybody = ssl.create_default_context()
     anybody.check_hostname, anybody.verify_mode = False, ssl.CERT_NONE
     async with serving({"/": hello}, "127.0.0.1", 0, tls=serving_context(files)) as port:
-        assert await serial_of(port, anybody) == 1
-        certificate(tmp_path, "localhost", 2)
-        assert await serial_of(port, anybody) == 2, "also for clients that name no server"
+        assert await serial_of(port, anybody) == first
+        second = certificate(tmp_path)
+        assert await serial_of(port, anybody) == second, "also for clients that name no server"
         assert (await http(port, "GET", "/", tls=forwarding_context(files))).body == b"hello"
         (tmp_path / "tls.key").write_text("half of")
-        assert await serial_of(port, anybody) == 2
+        assert await serial_of(port, anybody) == second
         assert "the old one stays" in caplog.text
-        certificate(tmp_path, "localhost", 3)
-        assert await serial_of(port, anybody) == 3
+        third = certificate(tmp_path)
+        assert await serial_of(port, anybody) == third
 
 
 async def test_with_an_authority_only_its_clients_are_let_in(tmp_path: Path) -> None:
     async def hello() -> Answer:
         return Answer(b"hello")
 
-    certificate(tmp_path, "localhost", 1)
-    files = Files(tmp_path / "tls.crt", tmp_path / "tls.key", tmp_path / "tls.crt")
+    certificate(tmp_path)
+    files = Files(tmp_path / "tls.crt", tmp_path / "tls.key", tmp_path / "ca.crt")
     async with serving({"/": hello}, "127.0.0.1", 0, tls=serving_context(files)) as port:
         assert (await http(port, "GET", "/", tls=forwarding_context(files))).body == b"hello"
         anonymous = forwarding_context(Files(files.certificate, files.key))

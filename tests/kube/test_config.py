@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import base64
+import datetime
 import json
 import os
 import ssl
 import stat
-import subprocess
 import sys
 from pathlib import Path
 
@@ -17,6 +17,7 @@ import yaml
 from gpuplane.api.core import Node
 from gpuplane.kube import Client, ConfigError, Unauthorized, Unreachable
 from gpuplane.kube.auth import ExecAuth, ExecSpec, FileAuth
+from gpuplane.kube.certificates import CLIENT, SERVER, Validity, issue, make_authority
 from gpuplane.kube.config import from_file, load
 
 NODES = "/api/v1/nodes"
@@ -43,16 +44,14 @@ def pki(tmp_path_factory) -> Path:
     """A CA, a certificate for 127.0.0.1, a client certificate."""
     directory = tmp_path_factory.mktemp("pki")
 
-    def openssl(*args):
-        subprocess.run(["openssl", *args], check=True, capture_output=True, cwd=directory)
-
-    key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
-    openssl("req", "-x509", *key, "-keyout", "ca.key", "-out", "ca.crt", "-subj", "/CN=ca", "-days", "2")
-    for name, extra in (("server", "subjectAltName=IP:127.0.0.1"), ("client", "extendedKeyUsage=clientAuth")):
-        (directory / f"{name}.ext").write_text(extra)
-        openssl("req", *key, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}")
-        signed = ["-CA", "ca.crt", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2", "-extfile", f"{name}.ext"]
-        openssl("x509", "-req", "-in", f"{name}.csr", "-out", f"{name}.crt", *signed)
+    now = datetime.datetime.now(datetime.UTC)
+    validity = Validity(now - datetime.timedelta(hours=1), now + datetime.timedelta(days=2))
+    authority = make_authority("ca", validity)
+    (directory / "ca.crt").write_bytes(authority.certificate_pem)
+    for name, hosts, usage in (("server", ("127.0.0.1",), SERVER), ("client", (), CLIENT)):
+        made = issue(authority, name, validity, hosts=hosts, usages=(usage,))
+        (directory / f"{name}.crt").write_bytes(made.certificate_pem)
+        (directory / f"{name}.key").write_bytes(made.key_pem)
     return directory
 
 

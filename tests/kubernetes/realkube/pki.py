@@ -11,11 +11,10 @@ import json
 from pathlib import Path
 from typing import Final
 
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec, rsa
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
 
+from gpuplane.kube.certificates import CLIENT, Validity, issue, load
 from gpuplane.simulator.apiserver import certificates
 
 CLIENTS: Final = {
@@ -38,7 +37,8 @@ def ensure(directory: Path, addresses: tuple[str, ...] = ()) -> None:
             serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
         )
         _write(directory / "sa.pub", public)
-        _write(directory / "sa.key", _private(key))
+        form = serialization.PrivateFormat.TraditionalOpenSSL
+        _write(directory / "sa.key", key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption()))
 
 
 def client(directory: Path, name: str, user: str, group: str = "") -> None:
@@ -46,26 +46,12 @@ def client(directory: Path, name: str, user: str, group: str = "") -> None:
     certificate, key_file = directory / f"{name}.crt", directory / f"{name}.key"
     if certificate.exists() and key_file.exists():
         return
-    authority = x509.load_pem_x509_certificate((directory / "ca.crt").read_bytes())
-    signer = serialization.load_pem_private_key((directory / "ca.key").read_bytes(), None)
-    assert isinstance(signer, ec.EllipticCurvePrivateKey), "made by certificates.ensure"
-    names = [x509.NameAttribute(NameOID.COMMON_NAME, user)]
-    if group:
-        names.append(x509.NameAttribute(NameOID.ORGANIZATION_NAME, group))
-    key = ec.generate_private_key(ec.SECP256R1())
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(x509.Name(names))
-        .issuer_name(authority.subject)
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(authority.not_valid_before_utc)
-        .not_valid_after(authority.not_valid_after_utc)
-        .public_key(key.public_key())
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False)
-        .sign(signer, hashes.SHA256())
-    )
-    _write(key_file, _private(key))
-    _write(certificate, made.public_bytes(serialization.Encoding.PEM))
+    authority = load((directory / "ca.crt").read_bytes(), (directory / "ca.key").read_bytes())
+    signed = authority.certificate
+    validity = Validity(signed.not_valid_before_utc, signed.not_valid_after_utc)
+    made = issue(authority, user, validity, group=group, usages=(CLIENT,))
+    _write(key_file, made.key_pem)
+    _write(certificate, made.certificate_pem)
 
 
 def kubeconfig(directory: Path, name: str, server: str) -> Path:
@@ -95,12 +81,6 @@ def kubeconfig(directory: Path, name: str, server: str) -> Path:
     path = directory / f"{name}.kubeconfig"
     _write(path, json.dumps(config, indent=2).encode() + b"\n")
     return path
-
-
-def _private(key: ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey) -> bytes:
-    return key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.TraditionalOpenSSL, serialization.NoEncryption()
-    )
 
 
 def _write(path: Path, data: bytes) -> None:

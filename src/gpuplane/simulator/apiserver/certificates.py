@@ -8,15 +8,13 @@ so that kubeconfigs stay valid.
 from __future__ import annotations
 
 import datetime
-import ipaddress
 import os
 from pathlib import Path
 
 import msgspec
 from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from gpuplane.kube.certificates import KeyPair, Validity, issue, load, make_authority, missing_hosts
 
 _VALID = datetime.timedelta(days=3650)
 _RENEW_BEFORE = datetime.timedelta(days=30)
@@ -47,19 +45,13 @@ def ensure(directory: Path, names: tuple[str, ...] = ()) -> Certificates:
     wanted = tuple(dict.fromkeys((*_CLUSTER_NAMES, *names)))
     if _fits(paths, wanted):
         return paths
-    authority, key = _authority(directory)
-    server_key = ec.generate_private_key(ec.SECP256R1())
-    builder = (
-        _builder("kube-apiserver", authority.subject)
-        .public_key(server_key.public_key())
-        .add_extension(x509.SubjectAlternativeName([_name(name) for name in wanted]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key()), critical=False)
+    now = datetime.datetime.now(datetime.UTC)
+    validity = Validity(now - datetime.timedelta(hours=1), now + _VALID)
+    server = issue(
+        _authority(paths.authority, directory / "ca.key", validity), "kube-apiserver", validity, hosts=wanted
     )
-    certificate = builder.sign(key, hashes.SHA256())
-    _write(paths.key, _key_bytes(server_key), 0o600)
-    _write(paths.certificate, certificate.public_bytes(serialization.Encoding.PEM), 0o644)
+    _write(paths.key, server.key_pem, 0o600)
+    _write(paths.certificate, server.certificate_pem, 0o644)
     return paths
 
 
@@ -69,65 +61,16 @@ def _fits(paths: Certificates, wanted: tuple[str, ...]) -> bool:
     certificate = x509.load_pem_x509_certificate(paths.certificate.read_bytes())
     if certificate.not_valid_after_utc - _RENEW_BEFORE < datetime.datetime.now(datetime.UTC):
         return False
-    found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    return set(found) >= {_name(name) for name in wanted}
+    return not missing_hosts(certificate, wanted)
 
 
-def _authority(directory: Path) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
-    certificate_path, key_path = directory / "ca.crt", directory / "ca.key"
-    if certificate_path.exists() and key_path.exists():
-        loaded = serialization.load_pem_private_key(key_path.read_bytes(), None)
-        if isinstance(loaded, ec.EllipticCurvePrivateKey):
-            return x509.load_pem_x509_certificate(certificate_path.read_bytes()), loaded
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "gpuplane-cluster")])
-    usage = x509.KeyUsage(
-        digital_signature=True,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        key_cert_sign=True,
-        crl_sign=True,
-        encipher_only=False,
-        decipher_only=False,
-    )
-    certificate = (
-        _builder("gpuplane-cluster", name)
-        .public_key(key.public_key())
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .add_extension(usage, critical=True)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-        .sign(key, hashes.SHA256())
-    )
-    _write(key_path, _key_bytes(key), 0o600)
-    _write(certificate_path, certificate.public_bytes(serialization.Encoding.PEM), 0o644)
-    return certificate, key
-
-
-def _builder(subject: str, issuer: x509.Name) -> x509.CertificateBuilder:
-    now = datetime.datetime.now(datetime.UTC)
-    return (
-        x509.CertificateBuilder()
-        .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, subject)]))
-        .issuer_name(issuer)
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(hours=1))
-        .not_valid_after(now + _VALID)
-    )
-
-
-def _name(name: str) -> x509.GeneralName:
-    try:
-        return x509.IPAddress(ipaddress.ip_address(name))
-    except ValueError:
-        return x509.DNSName(name)
-
-
-def _key_bytes(key: ec.EllipticCurvePrivateKey) -> bytes:
-    return key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
+def _authority(certificate: Path, key: Path, validity: Validity) -> KeyPair:
+    if certificate.exists() and key.exists():
+        return load(certificate.read_bytes(), key.read_bytes())
+    made = make_authority("gpuplane-cluster", validity)
+    _write(key, made.key_pem, 0o600)
+    _write(certificate, made.certificate_pem, 0o644)
+    return made
 
 
 def _write(path: Path, data: bytes, mode: int) -> None:
