@@ -20,7 +20,7 @@ from types import SimpleNamespace
 from typing import Any, Final
 
 from gpuplane import names
-from gpuplane.admission.server import exposition as admission_metrics
+from gpuplane.admission.server import admission_metrics
 from gpuplane.api.codes import CODES
 from gpuplane.api.crds import crds
 from gpuplane.api.effects import acts, why_not
@@ -32,9 +32,10 @@ from gpuplane.device_plugin.outside import METRICS as GPU_MANAGER_METRICS
 from gpuplane.discovery.gpu import GPU_LABELS
 from gpuplane.exporter.fields import DEFAULT_FIELDS, OFFERED_LABELS, OFFERED_METRICS
 from gpuplane.kube import EventRecorder, SystemClock
+from gpuplane.kube.exposition import MetricFamily
 from gpuplane.limits.exposition import METRICS as SHARE_METRICS
 from gpuplane.operator.decide import OPEN, PRE_INSTALLED, REMOVING
-from gpuplane.operator.metrics import exposition
+from gpuplane.operator.metrics import operator_metrics
 from gpuplane.operator.operands import GROUP_LABEL
 from gpuplane.operator.policy import FINALIZER
 from gpuplane.operator.stages import OPERANDS, operand_of
@@ -580,7 +581,7 @@ def metrics() -> str:
         "## Operator\n",
         "`http://<pod of deployment/gpu-operator>:8080/metrics`; beside it `/healthz` and `/readyz` (503 until it has"
         " the lease and has seen the cluster).\n",
-        table(("metric", "type", "labels", "meaning"), _exposed(exposition(operator))),
+        table(("metric", "type", "labels", "meaning"), _exposed(operator_metrics(operator))),
         "## Exporter\n",
         "Port 9400 on every ready GPU node, `/metrics` and `/health`: DaemonSet `nvidia-dcgm-exporter`. Labels `gpu`,"
         " `UUID`, `pci_bus_id`, `device`, `modelName`, `Hostname`, and `container`, `namespace`, `pod` of who holds the"
@@ -607,7 +608,7 @@ def metrics() -> str:
         " `gpu0`, or `total` for all of a container's GPUs.\n",
         table(
             ("metric", "type", "meaning"),
-            [(code(metric.name), metric.kind, metric.about) for metric in (*GPU_MANAGER_METRICS, *SHARE_METRICS)],
+            [(code(metric.name), metric.type.value, metric.help) for metric in (*GPU_MANAGER_METRICS, *SHARE_METRICS)],
         ),
         "## Admission\n",
         "`https://<pod of deployment/gpuplane-admission>:8443/metrics`, where the webhook is installed.\n",
@@ -624,30 +625,32 @@ def metrics() -> str:
             ("metric", "type", "labels", "meaning"),
             [
                 (name, kind, "verb, resource, subresource, user", text)
-                for name, kind, _, text in _exposed(Requests().exposition().decode())
+                for name, kind, _, text in _exposed([Requests().family()])
             ],
         ),
     ]
     return "\n".join(out)
 
 
-def _scheduler_metrics() -> str:
+def _scheduler_metrics() -> Iterator[MetricFamily]:
     nobody: Any = None
     brain = Brain(nobody, EventRecorder(nobody, "docs"), Chosen(), SystemClock(), lambda: 0)
     brain.cluster.usage.add("POD", "NAMESPACE", "NODE", 100, "POD")
     counted = SchedulerMetrics()
     counted.answered("filter", HTTPStatus.OK, 0.0)
-    return counted.exposition(brain)
+    return counted.families(brain)
 
 
-def _exposed(text: str) -> list[tuple[str, str, str, str]]:
-    """Rows (name, type, labels, help) of an exposition."""
-    kinds = dict(re.findall(r"^# TYPE (\S+) (\S+)$", text, flags=re.M))
-    labels = {
-        name: ", ".join(re.findall(r'(\w+)="', found)) for name, found in re.findall(r"^(\w+)\{(.*)\}", text, re.M)
-    }
-    helps = re.findall(r"^# HELP (\S+) (.+)$", text, flags=re.M)
-    return [(code(name), kinds[name], labels.get(name, ""), about) for name, about in helps]
+def _exposed(families: Iterable[MetricFamily]) -> list[tuple[str, str, str, str]]:
+    """Rows (name, type, labels, help) of metrics."""
+    return [
+        (code(metric.name), metric.type.value, ", ".join(_labels(values[-1][0]) if values else ()), metric.help)
+        for metric, values in families
+    ]
+
+
+def _labels(which: str) -> list[str]:
+    return re.findall(r'(\w+)="', which)
 
 
 # -- findings ----------------------------------------------------------------------------------------------------

@@ -12,7 +12,8 @@ from limits_examples import GIB, limits, write_slot
 
 from gpuplane import names
 from gpuplane.errors import Retryable
-from gpuplane.limits import Agent, Escape, Observer, Owner, Share, exposition, message
+from gpuplane.kube.exposition import exposition
+from gpuplane.limits import Agent, Escape, Observer, Owner, Share, message, share_metrics
 from gpuplane.limits.facts import Slot
 from gpuplane.limits.observe import unsteady
 from gpuplane.limits.page import owner_word
@@ -62,7 +63,8 @@ def test_who_got_round_the_library_is_told_once_with_its_share(machine: Any) -> 
     assert "is outside every limit" in texts[foreign.pid]
     [view] = agent.views()
     assert {outside.pid: outside.name for outside in view.outside} == {inside.pid: "ml/tune-7:main", foreign.pid: ""}
-    assert f'gpuplane_limits_escaped_processes{{gpu="0",UUID="{gpu.uuid}"}} 2' in exposition(agent.views())
+    text = exposition(share_metrics(agent.views())).decode()
+    assert f'gpuplane_limits_escaped_processes{{gpu="0",UUID="{gpu.uuid}"}} 2' in text
     inside.communicate("\n")
     foreign.communicate("\n")
     assert agent.step().escapes == () and len(told) == 2

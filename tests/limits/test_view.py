@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 from limits_examples import GIB, A, B, gpu, share, slot
 
 from gpuplane.hardware import Sample
-from gpuplane.limits import Escape, exposition, views
+from gpuplane.kube.exposition import exposition
+from gpuplane.limits import Escape, GpuView, share_metrics, views
 from gpuplane.limits.exposition import METRICS
 from gpuplane.limits.facts import Observation, Share, Totals
 
@@ -46,21 +49,25 @@ def test_shares_are_shown_at_their_gpus_by_name_and_escapes_with_them() -> None:
     assert [row.name for row in second.shares] == ["c"] and [o.pid for o in second.outside] == [9]
 
 
+def text_of(gpus: Sequence[GpuView]) -> str:
+    return exposition(share_metrics(gpus)).decode()
+
+
 def test_metrics_have_a_line_for_each_share_and_what_is_no_limit_is_left_out() -> None:
     seen = at(1, share("a", memory=0, totals=used(1.5, 0.25, 3)))
-    text = exposition(views([gpu(0)], {}, None, seen))
+    text = text_of(views([gpu(0)], {}, None, seen))
     labels = f'gpu="0",UUID="{A}",share="a"'
     assert f"gpuplane_share_core_limit_percent{{{labels}}} 30\n" in text
     assert f"gpuplane_share_gpu_seconds_total{{{labels}}} 1.5\n" in text
     assert f"gpuplane_share_held_back_seconds_total{{{labels}}} 0.25\n" in text
     assert f"gpuplane_share_refused_total{{{labels}}} 3\n" in text
     assert "gpuplane_share_memory_limit_bytes{" not in text and "gpuplane_share_core_percent{" not in text
-    assert all(f"# TYPE {metric.name} {metric.kind}\n" in text for metric in METRICS)
-    assert all((metric.kind == "counter") == metric.name.endswith("_total") for metric in METRICS)
+    assert all(f"# TYPE {metric.name} {metric.type}\n" in text for metric in METRICS)
+    assert all((metric.type == "counter") == metric.name.endswith("_total") for metric in METRICS)
 
 
 def test_pods_are_named_as_elsewhere() -> None:
     named = share("a")
     owner = msgspec.structs.replace(named.owner, namespace="ml", pod='we"ird', container="main")
-    text = exposition(views([gpu(0)], {}, None, at(1, msgspec.structs.replace(named, owner=owner))))
+    text = text_of(views([gpu(0)], {}, None, at(1, msgspec.structs.replace(named, owner=owner))))
     assert 'namespace="ml",pod="we\\"ird",container="main"' in text and "share=" not in text

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from gpuplane.operator.metrics import exposition
+from gpuplane.kube.exposition import exposition
+from gpuplane.operator.metrics import operator_metrics
 
 # As the GPU operator documents them.
 CLUSTER = {
@@ -22,9 +23,13 @@ CLUSTER = {
 NODE = {f"gpu_operator_node_{name}_ready" for name in ("driver", "toolkit", "cuda", "plugin")}
 
 
+def text_of(operator: Any) -> str:
+    return exposition(operator_metrics(operator)).decode()
+
+
 def values(operator: Any) -> dict[str, float]:
     """`name` or `name{labels}` -> value."""
-    found = re.findall(r"^([a-z_]+(?:\{[^}]*\})?) (\S+)$", exposition(operator), flags=re.M)
+    found = re.findall(r"^([a-z_]+(?:\{[^}]*\})?) (\S+)$", text_of(operator), flags=re.M)
     assert len({name for name, _ in found}) == len(found), "each line once"
     return {name: float(value) for name, value in found}
 
@@ -74,8 +79,8 @@ async def test_promtool_reads_them(played: Any, work: Any) -> None:
     async with work(played) as operator:
         await played.add_node("n0")
         await played.policy()
-        await eventually(lambda: 'node="n0"' in exposition(operator))
-        text = exposition(operator)
+        await eventually(lambda: 'node="n0"' in text_of(operator))
+        text = text_of(operator)
     done = await asyncio.to_thread(promtool, text)
     assert done.returncode in (0, 3), done.stderr
     # NB: these names are the GPU operator's; a gauge that ends in _total is not ours to rename.

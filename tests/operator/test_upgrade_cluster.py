@@ -9,10 +9,15 @@ from typing import Any
 import pytest
 
 from gpuplane import names
-from gpuplane.operator.metrics import exposition
+from gpuplane.kube.exposition import exposition
+from gpuplane.operator.metrics import operator_metrics
 
 NEW = [{"name": "GENERATION", "value": "2"}]
 POLICY = {"autoUpgrade": True, "maxParallelUpgrades": 0, "maxUnavailable": "25%"}
+
+
+def text_of(operator: Any) -> str:
+    return exposition(operator_metrics(operator)).decode()
 
 
 async def settled(played: Any, count: int, **policy: Any) -> None:
@@ -52,7 +57,7 @@ async def test_many_nodes_never_go_beyond_what_may_be_away(played: Any, work: An
         await played.until(lambda: len(played.drivers()) == 1)
         # The last node's state comes back to the operator by its watch.
         for line in (f"nodes_upgrades_done {count}", "nodes_upgrades_pending 0", "driver_auto_upgrade_enabled 1"):
-            await played.until(lambda line=line: f"gpu_operator_{line}\n" in exposition(operator))
+            await played.until(lambda line=line: f"gpu_operator_{line}\n" in text_of(operator))
 
 
 async def test_a_driver_that_fails_goes_back_and_says_so(played: Any, work: Any) -> None:
@@ -179,7 +184,7 @@ async def test_a_paused_policy_changes_nothing_until_it_goes_on(played: Any, wor
         pause = {"metadata": {"annotations": {names.PAUSED_ANNOTATION: "true"}}}
         await played.registry.patch(("nvidia.com", "clusterpolicies"), None, "p", pause, "merge")
         assert await played.until(lambda: why(played, "Annotated"))
-        assert "gpuplane_operator_paused 1\n" in exposition(operator)
+        assert "gpuplane_operator_paused 1\n" in text_of(operator)
         await played.policy(env=NEW)
         await played.add_node("n2")
         async with asyncio.timeout(20):

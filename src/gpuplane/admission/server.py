@@ -10,7 +10,7 @@ import ssl
 import time
 from argparse import Namespace
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from http import HTTPStatus
 from typing import Final
 
@@ -21,7 +21,8 @@ from gpuplane.admission.keeper import Keeper, hosts_of
 from gpuplane.admission.review import Question, Verdict, answer, mutate, validate
 from gpuplane.errors import InvalidInput
 from gpuplane.kube import Client
-from gpuplane.operand.http import Answer, serving
+from gpuplane.kube.exposition import Metric, MetricFamily, MetricType, counter, gauge, series
+from gpuplane.operand.http import Answer, metrics_answer, serving
 
 log = logging.getLogger("gpuplane.admission")
 
@@ -30,7 +31,9 @@ LONGEST_REVIEW: Final = 8 << 20  # two objects of what an API server takes at mo
 # After SIGTERM, until every node has heard that this replica is gone; only where others take over.
 LEAVE_SECONDS: Final = 3.0
 _JSON: Final = "application/json"
-_METRICS: Final = ("reviews_total", "certificate_end_seconds", "certificate_renewals_total")
+REVIEWS: Final = Metric(
+    "gpuplane_admission_reviews_total", MetricType.COUNTER, "Reviews answered, by webhook and verdict."
+)
 
 
 async def run(options: Namespace) -> None:
@@ -127,22 +130,18 @@ class Webhooks:
     async def metrics(self) -> Answer:
         shown = self._keeper.shown
         ends = certificates.end(shown.certificate).timestamp() if shown is not None else 0.0
-        return Answer(exposition(ends, self._keeper.renewals, self._counted).encode())
+        return metrics_answer(admission_metrics(ends, self._keeper.renewals, self._counted))
 
 
-def exposition(ends: float, renewals: int, counted: Mapping[tuple[str, str], int]) -> str:
-    """The metrics in Prometheus' text format; `counted` by webhook and verdict."""
-    reviews, end, made = (f"gpuplane_admission_{name}" for name in _METRICS)
-    lines = [f"# HELP {reviews} Reviews answered, by webhook and verdict.", f"# TYPE {reviews} counter"]
-    lines += [
-        f'{reviews}{{webhook="{to}",verdict="{said}"}} {number}' for (to, said), number in sorted(counted.items())
-    ]
-    lines += [
-        f"# HELP {end} When the certificate that is shown ends, in Unix time; 0 without one.",
-        f"# TYPE {end} gauge",
-        f"{end} {ends:.0f}",
-        f"# HELP {made} Certificates that this replica made.",
-        f"# TYPE {made} counter",
-        f"{made} {renewals}",
-    ]
-    return "\n".join(lines) + "\n"
+def admission_metrics(ends: float, renewals: int, counted: Mapping[tuple[str, str], int]) -> Iterator[MetricFamily]:
+    """Yield the metrics; `counted` by webhook and verdict."""
+    yield MetricFamily(
+        REVIEWS,
+        [(series({"webhook": to, "verdict": said}), number) for (to, said), number in sorted(counted.items())],
+    )
+    yield gauge(
+        "gpuplane_admission_certificate_end_seconds",
+        "When the certificate that is shown ends, in Unix time; 0 without one.",
+        ends,
+    )
+    yield counter("gpuplane_admission_certificate_renewals_total", "Certificates that this replica made.", renewals)

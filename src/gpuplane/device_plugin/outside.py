@@ -6,7 +6,7 @@ there. Source: tkestack/gpu-manager, pkg/services/display.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -16,17 +16,17 @@ from gpuplane.api.core import Pod
 from gpuplane.device_plugin.admitted import Shown
 from gpuplane.device_plugin.share_ids import by_gpu
 from gpuplane.hardware import GPU
+from gpuplane.kube.exposition import Metric, MetricFamily, MetricType, Series, series
 from gpuplane.limits import GpuView
-from gpuplane.limits.exposition import Metric
 from gpuplane.sharing import WHOLE
 from gpuplane.sharing.findings import MEMORY_UNIT_MIB
 
 MIB: Final = 1 << 20
 METRICS: Final = (
-    Metric("container_gpu_utilization", "gauge", "Use of a GPU by a container, percent of the GPU's time."),
-    Metric("container_gpu_memory_total", "gauge", "Memory of a GPU that a container uses, MiB."),
-    Metric("container_request_gpu_utilization", "gauge", "What a container asked of GPUs, 1 for a whole one."),
-    Metric("container_request_gpu_memory", "gauge", "Memory of GPUs that a container asked, MiB."),
+    Metric("container_gpu_utilization", MetricType.GAUGE, "Use of a GPU by a container, percent of the GPU's time."),
+    Metric("container_gpu_memory_total", MetricType.GAUGE, "Memory of a GPU that a container uses, MiB."),
+    Metric("container_request_gpu_utilization", MetricType.GAUGE, "What a container asked of GPUs, 1 for a whole one."),
+    Metric("container_request_gpu_memory", MetricType.GAUGE, "Memory of GPUs that a container asked, MiB."),
 )
 _LAST_LABELS: Final = ("gpu", "gpu_memory", "req_of_gpu", "req_of_gpu_memory")
 _TOTAL: Final = "total"
@@ -95,17 +95,15 @@ def _used(gpu: GPU, core: int, one: Shown, views: Sequence[GpuView]) -> Used | N
     return Used(gpu, 0.0, 0.0)  # it has only just started
 
 
-def exposition(found: Iterable[Holder], node: str) -> str:
-    """The metrics in Prometheus' text format."""
-    rows: list[list[str]] = [[] for _ in METRICS]
+def container_metrics(found: Iterable[Holder], node: str) -> Iterator[MetricFamily]:
+    """Yield gpu-manager's metrics."""
+    rows: list[list[tuple[Series, float]]] = [[] for _ in METRICS]
     for one in found:
         labels = {"container_name": one.container, "namespace": one.namespace, "node": node, "pod_name": one.pod}
 
         def row(number: int, last: str, value: float, labels: Mapping[str, str] = labels) -> None:
-            text = ",".join(
-                f'{name}="{_escaped(said)}"' for name, said in sorted({**labels, _LAST_LABELS[number]: last}.items())
-            )
-            rows[number].append(f"{METRICS[number].name}{{{text}}} {value:g}")
+            all_labels = sorted({**labels, _LAST_LABELS[number]: last}.items())
+            rows[number].append((series(dict(all_labels)), value))
 
         for use in one.used:
             row(0, f"gpu{use.gpu.index}", use.percent)
@@ -115,10 +113,7 @@ def exposition(found: Iterable[Holder], node: str) -> str:
             row(1, _TOTAL, sum(use.memory_mib for use in one.used))
         row(2, _TOTAL, one.core / WHOLE)
         row(3, _TOTAL, one.memory_mib)
-    lines = []
-    for metric, mine in zip(METRICS, rows, strict=True):
-        lines += [f"# HELP {metric.name} {metric.about}", f"# TYPE {metric.name} {metric.kind}", *mine]
-    return "".join(f"{line}\n" for line in lines)
+    yield from map(MetricFamily, METRICS, rows)
 
 
 def usage(found: Iterable[Holder]) -> dict[str, Any]:
@@ -157,7 +152,3 @@ def graph(gpus: Sequence[GPU], found: Sequence[Holder]) -> dict[str, str]:
             for one, _ in mine
         ]
     return {"graph": "".join(f"{line}\n" for line in lines)}
-
-
-def _escaped(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

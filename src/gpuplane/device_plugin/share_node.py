@@ -21,9 +21,9 @@ from gpuplane.device_plugin.share_limits import ShareLimits
 from gpuplane.device_plugin.steering import Steering
 from gpuplane.hardware import GPU, GPUSource
 from gpuplane.kube import EventRecorder
-from gpuplane.limits import ESCAPED, Agent, Escape, Share, exposition, message
+from gpuplane.limits import ESCAPED, Agent, Escape, Share, message, share_metrics
 from gpuplane.operand import OperandContext
-from gpuplane.operand.http import Answer, serving
+from gpuplane.operand.http import Answer, metrics_answer, serving
 from gpuplane.operand.rpc import RpcError
 from gpuplane.sharing import Part
 from gpuplane.sharing.units import sharable
@@ -31,7 +31,6 @@ from gpuplane.sharing.units import sharable
 log = logging.getLogger("gpuplane.device-plugin")
 
 PORT: Final = 5678
-METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 JSON_TYPE: Final = "application/json"
 
 
@@ -103,11 +102,11 @@ class ShareNode:
     async def _metrics(self) -> Answer:
         views = await asyncio.to_thread(self._agent.views)
         try:
-            text = outside.exposition(await self._holders(), self._context.node_name)
+            holders = await self._holders()
         except RpcError as error:
             log.warning("the kubelet does not say who holds what: %s", error)
             return Answer(f"the kubelet does not answer: {error}\n".encode(), HTTPStatus.SERVICE_UNAVAILABLE)
-        return Answer((text + exposition(views)).encode(), content_type=METRICS_TYPE)
+        return metrics_answer([*outside.container_metrics(holders, self._context.node_name), *share_metrics(views)])
 
     async def _usage(self) -> Answer:
         return _json(outside.usage(await self._holders()))

@@ -26,10 +26,11 @@ from gpuplane.exporter.choice import Choice, load
 from gpuplane.exporter.jobs import Jobs
 from gpuplane.exporter.marks import PodMarks
 from gpuplane.exporter.pods import GPUHolders
-from gpuplane.exporter.render import CONTENT_TYPE, Extra, Holder, entities, render
+from gpuplane.exporter.render import Extra, Holder, entities, render
 from gpuplane.exporter.settings import Settings
 from gpuplane.hardware import GPU, GPUSource, Sample
 from gpuplane.host import Host
+from gpuplane.kube.exposition import CONTENT_TYPE
 from gpuplane.operand import OperandContext
 from gpuplane.operand.http import Answer, serving
 

@@ -1,20 +1,18 @@
-"""Samples as Prometheus text: a pure function. Labels and number formats are those of the DCGM exporter.
-
-Source: Prometheus, "Exposition formats", text format 0.0.4.
-"""
+"""Samples as metrics: pure functions. Labels and number formats are those of the DCGM exporter."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
 
 from gpuplane.cures import xid_meaning
-from gpuplane.exporter.fields import Field, FieldType, Value, bus_id, read, read_label
+from gpuplane.exporter.fields import Field, FieldType, bus_id, read, read_label
 from gpuplane.hardware import GPU, Sample
+from gpuplane.kube.exposition import Metric, MetricFamily, MetricType, Series, exposition, extend, series
 
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+DECIMALS: Final = 6
 JOB: Final = "hpc_job"
 XID_LABELS: Final = ("err_code", "err_msg")
 XID_FIELD: Final = "DCGM_FI_DEV_XID_ERRORS"
@@ -96,29 +94,32 @@ def entities(inventory: Iterable[GPU], samples: Iterable[Sample]) -> list[Entity
 
 
 def render(fields: Sequence[Field], shown: Sequence[Entity], extra: Extra) -> bytes:
-    """The whole answer of `/metrics`."""
+    """Return the whole answer of `/metrics`."""
+    return exposition(_families(fields, shown, extra))
+
+
+def _families(fields: Sequence[Field], shown: Sequence[Entity], extra: Extra) -> Iterator[MetricFamily]:
     added = [field for field in fields if field.type is FieldType.LABEL]
-    rows = [(entity, _label_sets(entity, added, extra)) for entity in shown]
-    lines: list[str] = []
+    # NB: the labels of an entity are escaped once for all fields. That is most of what a scrape costs.
+    rows = [(entity, _lines(entity, added, extra)) for entity in shown]
     for field in fields:
         if field.type is FieldType.LABEL:
             continue
-        name, values = field.name, []
-        for entity, label_sets in rows:
+        values: list[tuple[Series, float]] = []
+        for entity, lines in rows:
             value = read(field, entity.gpu, entity.sample)
             if value is None:
                 continue
-            end = _xid(value) if name == XID_FIELD else ""
-            number = _number(value)
-            values += [f"{name}{{{labels}{end}}} {number}\n" for labels in label_sets]
+            if field.name == XID_FIELD:
+                xid = _xid_labels(value)
+                lines = [extend(line, xid) for line in lines]
+            values += [(line, value) for line in lines]
         if values:
-            text = field.help.replace("\\", "\\\\")
-            lines.append(f"# HELP {name} {text}\n# TYPE {name} {field.type.value}\n")
-            lines += values
-    return "".join(lines).encode()
+            yield MetricFamily(Metric(field.name, MetricType(field.type.value), field.help, DECIMALS), values)
 
 
-def _label_sets(entity: Entity, added: Sequence[Field], extra: Extra) -> list[str]:
+def _lines(entity: Entity, added: Sequence[Field], extra: Extra) -> list[Series]:
+    """Return the labels of an entity's lines: one line for each pair of a holder and a job."""
     gpu = entity.gpu
     common = {
         "gpu": str(gpu.index),
@@ -132,35 +133,23 @@ def _label_sets(entity: Entity, added: Sequence[Field], extra: Extra) -> list[st
     if extra.hostname:
         common["Hostname"] = extra.hostname
     common |= {field.name: read_label(field, gpu, extra.driver_version) for field in added}
-    first = _labels(common)
     holders = sorted({holder for device in entity.ids for holder in extra.holders.get(device, ())})
-    held = [_held(holder, common) for holder in holders] or [""]
-    jobs = [f',{JOB}="{_escaped(job)}"' for job in extra.jobs.get(entity.key, ())] or [""]
-    return [first + holder + job for holder in held for job in jobs]
+    first = series(common)
+    held = [extend(first, _held(holder, common)) for holder in holders] or [first]
+    jobs = extra.jobs.get(entity.key, ())
+    return [extend(line, {JOB: job}) for line in held for job in jobs] if jobs else held
 
 
-def _held(holder: Holder, common: Mapping[str, str]) -> str:
+def _held(holder: Holder, common: Mapping[str, str]) -> dict[str, str]:
     labels = {"container": holder.container, "namespace": holder.namespace, "pod": holder.pod}
     if holder.replica:
         labels["vgpu"] = holder.replica
-    taken = {*common, *labels, JOB, *XID_LABELS}  # a line that has a label twice is none
-    return "," + _labels({**labels, **{name: value for name, value in holder.marks if name not in taken}})
+    taken = {*common, *labels, JOB, *XID_LABELS}  # a line that has a label twice is invalid
+    return labels | {name: value for name, value in holder.marks if name not in taken}
 
 
-def _xid(value: Value) -> str:
+def _xid_labels(value: float) -> dict[str, str]:
     """DCGM's exporter says of the last Xid what it means."""
-    code = int(value or 0)
+    code = int(value)
     meaning = xid_meaning(code) or "unknown" if code else "none"
-    return "," + _labels(dict(zip(XID_LABELS, (str(code), meaning), strict=True)))
-
-
-def _labels(labels: Mapping[str, str]) -> str:
-    return ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items())
-
-
-def _escaped(value: str) -> str:
-    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-
-
-def _number(value: Value) -> str:
-    return f"{value:.6f}" if isinstance(value, float) else str(value)
+    return dict(zip(XID_LABELS, (str(code), meaning), strict=True))

@@ -16,7 +16,7 @@ from gpuplane.limits import native
 from gpuplane.limits.agent import ESCAPED, Agent, message
 from gpuplane.limits.choice import Wanted, check, choose, gib
 from gpuplane.limits.decide import Escape
-from gpuplane.limits.exposition import exposition
+from gpuplane.limits.exposition import share_metrics
 from gpuplane.limits.facts import Backend, GpuLimit, Limits, Mode, Owner, Share
 from gpuplane.limits.injection import (
     Injection,
@@ -57,7 +57,6 @@ __all__ = [
     "choose",
     "command",
     "container",
-    "exposition",
     "find_real",
     "gib",
     "install",
@@ -67,5 +66,6 @@ __all__ = [
     "mps_daemon",
     "native",
     "other_backend",
+    "share_metrics",
     "views",
 ]

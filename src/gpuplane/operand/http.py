@@ -14,13 +14,14 @@ import asyncio
 import contextlib
 import logging
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from http import HTTPStatus
 from typing import Final
 
 import msgspec
 
 from gpuplane.errors import Retryable
+from gpuplane.kube.exposition import CONTENT_TYPE, MetricFamily, exposition
 
 log = logging.getLogger("gpuplane.http")
 
@@ -36,6 +37,11 @@ class Answer(msgspec.Struct, frozen=True):
     body: bytes
     status: HTTPStatus = HTTPStatus.OK
     content_type: str = "text/plain; charset=utf-8"
+
+
+def metrics_answer(families: Iterable[MetricFamily]) -> Answer:
+    """Answer a scrape."""
+    return Answer(exposition(families), content_type=CONTENT_TYPE)
 
 
 Handler = Callable[[], Awaitable[Answer]]

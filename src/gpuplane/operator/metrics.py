@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterator
 from http import HTTPStatus
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from gpuplane.api.clusterpolicy import ClusterPolicy, is_paused
 from gpuplane.api.gpunode import GPUNode, StageName
-from gpuplane.operand.http import Answer, Handler
+from gpuplane.kube.exposition import Metric, MetricFamily, MetricType, counter, gauge, series
+from gpuplane.operand.http import Answer, Handler, metrics_answer
 
 if TYPE_CHECKING:
     from gpuplane.operator.operator import Operator
@@ -20,53 +21,47 @@ _READY_GAUGES = (
     ("gpu_operator_node_cuda_ready", StageName.CUDA),
     ("gpu_operator_node_plugin_ready", StageName.PLUGIN),
 )
+WRITES: Final = Metric("gpuplane_operator_writes_total", MetricType.COUNTER, "Writes to the API server, by resource.")
+BY_STAGE: Final = Metric("gpuplane_nodes_by_stage", MetricType.GAUGE, "GPU nodes by the stage they are in.")
 
 
-def exposition(operator: Operator) -> str:
-    """The metrics in Prometheus' text format."""
+def operator_metrics(operator: Operator) -> Iterator[MetricFamily]:
+    """Yield the metrics of now."""
     nodes = operator.gpunodes.items()
     stats = operator.policy_controller.stats()
     policy = operator.policy
     failing = stats.retryable + stats.terminal + stats.crashed
     last = operator.upgrades.seen
-    recon = "gpu_operator_reconciliation_"
-    writes = [(f'resource="{kind}"', count) for kind, count in sorted(operator.writer.writes.items())]
-    lines = [
-        *_gauge("gpu_operator_gpu_nodes_total", "Nodes with GPUs.", len(nodes)),
-        *_gauge(
-            recon + "status",
-            "1 when the cluster is as the policy wants, 0 when operands are not ready, -1 without a policy, "
-            "-2 when the operator cannot do its work.",
-            _status(policy, failing=operator.policy_controller.failing),
-        ),
-        *_metric(recon + "total", "counter", "Reconciliations of the policy.", [("", stats.reconciled)]),
-        *_metric(recon + "failed_total", "counter", "Reconciliations that failed.", [("", failing)]),
-        *_gauge(recon + "last_success_ts_seconds", "Unix time of the last success.", operator.last_success),
-        *_gauge(recon + "has_nfd_labels", "1 when discovery has labelled a node.", int(operator.discovered)),
-        *_gauge(
-            "gpu_operator_driver_auto_upgrade_enabled",
-            "1 when drivers are upgraded by the operator.",
-            int(last.rules.enabled),
-        ),
-        *_gauge(
-            "gpu_operator_nodes_upgrades_in_progress", "Nodes on their way to another driver.", last.census.in_progress
-        ),
-        *_gauge("gpu_operator_nodes_upgrades_done", "Nodes that run the wanted driver.", last.census.done),
-        *_gauge("gpu_operator_nodes_upgrades_failed", "Nodes whose upgrade failed.", last.census.failed),
-        *_gauge("gpu_operator_nodes_upgrades_available", "Waiting nodes that may begin now.", last.census.available),
-        *_gauge("gpu_operator_nodes_upgrades_pending", "Nodes that wait for their turn.", last.census.pending),
-        *_gauge(
-            "gpuplane_operator_paused", "1 while the policy is paused.", int(policy is not None and is_paused(policy))
-        ),
-        *_metric("gpuplane_operator_writes_total", "counter", "Writes to the API server, by resource.", writes),
-    ]
+    recon, upgrades = "gpu_operator_reconciliation_", "gpu_operator_nodes_upgrades_"
+    yield gauge("gpu_operator_gpu_nodes_total", "Nodes with GPUs.", len(nodes))
+    yield gauge(
+        recon + "status",
+        "1 when the cluster is as the policy wants, 0 when operands are not ready, -1 without a policy, "
+        "-2 when the operator cannot do its work.",
+        _status(policy, failing=operator.policy_controller.failing),
+    )
+    yield counter(recon + "total", "Reconciliations of the policy.", stats.reconciled)
+    yield counter(recon + "failed_total", "Reconciliations that failed.", failing)
+    yield gauge(recon + "last_success_ts_seconds", "Unix time of the last success.", operator.last_success)
+    yield gauge(recon + "has_nfd_labels", "1 when discovery has labelled a node.", operator.discovered)
+    yield gauge(
+        "gpu_operator_driver_auto_upgrade_enabled",
+        "1 when drivers are upgraded by the operator.",
+        last.rules.enabled,
+    )
+    yield gauge(upgrades + "in_progress", "Nodes on their way to another driver.", last.census.in_progress)
+    yield gauge(upgrades + "done", "Nodes that run the wanted driver.", last.census.done)
+    yield gauge(upgrades + "failed", "Nodes whose upgrade failed.", last.census.failed)
+    yield gauge(upgrades + "available", "Waiting nodes that may begin now.", last.census.available)
+    yield gauge(upgrades + "pending", "Nodes that wait for their turn.", last.census.pending)
+    yield gauge("gpuplane_operator_paused", "1 while the policy is paused.", policy is not None and is_paused(policy))
+    writes = sorted(operator.writer.writes.items())
+    yield MetricFamily(WRITES, [(series({"resource": kind}), count) for kind, count in writes])
     for name, stage in _READY_GAUGES:
-        values = [(f'node="{node.metadata.name}"', int(_holds(node, stage))) for node in nodes]
-        lines += _metric(name, "gauge", f"1 when {stage.value} holds on the node.", values)
+        metric = Metric(name, MetricType.GAUGE, f"1 when {stage.value} holds on the node.")
+        yield MetricFamily(metric, [(series({"node": node.metadata.name}), _holds(node, stage)) for node in nodes])
     at = Counter(node.status.summary.stage for node in nodes)
-    waiting = [(f'stage="{stage.value}"', at[stage.value]) for stage in StageName]
-    lines += _metric("gpuplane_nodes_by_stage", "gauge", "GPU nodes by the stage they are in.", waiting)
-    return "\n".join(lines) + "\n"
+    yield MetricFamily(BY_STAGE, [(series({"stage": stage.value}), at[stage.value]) for stage in StageName])
 
 
 def _status(policy: ClusterPolicy | None, *, failing: bool) -> int:
@@ -83,21 +78,11 @@ def _holds(node: GPUNode, name: StageName) -> bool:
     return stage is not None and stage.state.holds
 
 
-def _gauge(name: str, about: str, value: float) -> list[str]:
-    return _metric(name, "gauge", about, [("", value)])
-
-
-def _metric(name: str, kind: str, about: str, values: Iterable[tuple[str, float]]) -> list[str]:
-    lines = [f"# HELP {name} {about}", f"# TYPE {name} {kind}"]
-    return lines + [f"{name}{{{labels}}} {value}" if labels else f"{name} {value}" for labels, value in values]
-
-
 def paths(operator: Operator) -> dict[str, Handler]:
     """What is served where."""
 
     async def metrics() -> Answer:
-        text = exposition(operator)
-        return Answer(text.encode(), content_type="text/plain; version=0.0.4; charset=utf-8")
+        return metrics_answer(operator_metrics(operator))
 
     async def healthy() -> Answer:
         return Answer(b"ok\n")

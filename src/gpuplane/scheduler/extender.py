@@ -19,7 +19,7 @@ import msgspec
 
 from gpuplane import __version__
 from gpuplane.errors import GpuplaneError, InvalidInput
-from gpuplane.operand.http import Answer, Handler, PostHandler
+from gpuplane.operand.http import Answer, Handler, PostHandler, metrics_answer
 from gpuplane.scheduler import wire
 from gpuplane.scheduler.brain import Brain
 from gpuplane.scheduler.forwarding import LEADER, Forwarder, unavailable
@@ -138,5 +138,4 @@ class Extender:
         return unavailable("no replica leads yet, or the cluster is not known yet")
 
     async def _exposition(self) -> Answer:
-        text = self.metrics.exposition(self.brain)
-        return Answer(text.encode(), content_type="text/plain; version=0.0.4; charset=utf-8")
+        return metrics_answer(self.metrics.families(self.brain))

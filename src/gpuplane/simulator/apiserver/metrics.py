@@ -6,8 +6,15 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Final
 
+from gpuplane.kube.exposition import Metric, MetricFamily, MetricType, series
 from gpuplane.simulator.apiserver.hooks import Attributes
+
+REQUESTS: Final = Metric(
+    "apiserver_request_total", MetricType.COUNTER, "Requests by verb, resource, subresource and user."
+)
+_LABELS: Final = ("verb", "resource", "subresource", "user")
 
 
 class Requests:
@@ -19,11 +26,9 @@ class Requests:
     def count(self, user: str, attributes: Attributes) -> None:
         self._counts[attributes.verb, attributes.resource, attributes.subresource, user] += 1
 
-    def exposition(self) -> bytes:
-        """Prometheus' text format."""
-        name = "apiserver_request_total"
-        lines = [f"# HELP {name} Requests by verb, resource, subresource and user.", f"# TYPE {name} counter"]
-        for (verb, resource, subresource, user), number in sorted(self._counts.items()):
-            labels = f'verb="{verb}",resource="{resource}",subresource="{subresource}",user="{user}"'
-            lines.append(f"{name}{{{labels}}} {number}")
-        return ("\n".join(lines) + "\n").encode()
+    def family(self) -> MetricFamily:
+        """Return the counts as a metric."""
+        counts = sorted(self._counts.items())
+        return MetricFamily(
+            REQUESTS, [(series(dict(zip(_LABELS, key, strict=True))), number) for key, number in counts]
+        )

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from gpuplane.kube.exposition import CONTENT_TYPE, exposition
 from gpuplane.simulator.apiserver import failure
 from gpuplane.simulator.apiserver.asgi import BodyTooLarge, Receive, Request, Response, Scope, Send, json_response
 from gpuplane.simulator.apiserver.builtin import ResourceInfo
@@ -170,7 +171,7 @@ class Rest:
 
     async def _page(self, request: Request) -> Response | None:
         if request.path == "/metrics":
-            return Response(200, self.requests.exposition(), "text/plain; version=0.0.4; charset=utf-8")
+            return Response(200, exposition([self.requests.family()]), CONTENT_TYPE)
         for page in self.registry.hooks.pages:
             response = await page(request)
             if response is not None:
