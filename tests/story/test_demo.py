@@ -8,6 +8,9 @@ import os
 import sys
 from pathlib import Path
 
+from gpuplane import names
+from gpuplane.simulator.gpus import Faults
+
 PROMISED = {"tune": 30, "serve": 30, "nb": 20, "ci": 10}
 
 
@@ -33,8 +36,23 @@ async def test_the_whole_story_is_told_with_what_was_measured(tmp_path: Path) ->
     assert found["vectorAdd"]["verdict"] == "Test PASSED"
     pods = {pod["name"]: pod for pod in found["shared"]["pods"]}
     assert {name: pod["coreLimit"] for name, pod in pods.items()} == PROMISED
-    # Not a timed test: on a busy machine a program may get less of a simulated GPU than it may have, never much more.
-    assert all(0 < pod["corePercent"] <= PROMISED[name] + 5 for name, pod in pods.items()), pods
     assert {name: pod["refused"] for name, pod in pods.items()} == {"tune": 0, "serve": 0, "nb": 0, "ci": 1}
     assert found["waiting"]["canEverRun"] and found["waiting"]["cures"]
-    assert "fails the vectorAdd" in found["broken"]["message"] and found["broken"]["disturbed"] == 0
+    assert "fails the vectorAdd" in found["broken"]["message"] and found["broken"]["disturbed"] == []
+    assert [promise["name"] for promise in found["promises"] if not promise["kept"]] == []
+
+
+async def test_a_machine_that_never_gets_ready_ends_the_demo_with_its_reason(tmp_path: Path) -> None:
+    demo = asyncio.create_task(gpuplane(tmp_path, "demo", "--timeout", "20s", "--progress", "plain"))
+    try:
+        node = tmp_path / ".gpuplane/clusters/demo/nodes/sim-1"
+        while not (node / "machine.json").exists() and not demo.done():  # noqa: ASYNC110 - another process writes it
+            await asyncio.sleep(0.05)
+        with Faults(node / "root" / names.SIMGPU_STATE) as faults:
+            faults.wrong_results(0)
+        code, output, told = await demo
+    finally:
+        await gpuplane(tmp_path, "down", "demo")
+    assert code == 1 and "✓ the whole story" not in output.decode() + told
+    assert "✗ nine stages, each machine its own way: not done after 20s: GPU 0 fails the vectorAdd" in told
+    assert "gpunode/sim-1, stage cuda" in told and " ✗ prepare " in told

@@ -141,6 +141,9 @@ def _embedded(commands: Any) -> None:
     demo.add_argument(
         "--progress", choices=["auto", "tty", "plain", "json", "quiet"], default="auto", help="form of progress"
     )
+    demo.add_argument(
+        "--timeout", type=duration, metavar="TIME", default=60.0, help="how long an act may take at most (default: 60s)"
+    )
     demo.add_argument("--down", action="store_true", help="stop the cluster at the end")
     demo.set_defaults(command=lazy("demo", "demo"))
 

@@ -67,7 +67,7 @@ def _overview(gpunodes: list[GPUNode], pods: list[Pod], nodes: list[Node], polic
         gpunodes,
         pods,
         {node.metadata.name: offered(node) for node in nodes},
-        {node.metadata.name: why for node in nodes if (why := _away(node))},
+        {node.metadata.name: why for node in nodes if (why := why_away(node))},
         {node.metadata.name: view for node in nodes if (view := _upgrade(node))},
         {node.metadata.name: node.metadata.labels.get(names.DRIVER_OWNER_LABEL, "") for node in nodes},
         _pause(policies),
@@ -99,7 +99,7 @@ def _upgrade(node: Node) -> UpgradeView | None:
     return UpgradeView(state.value, record.since, record.reason) if state.value else None
 
 
-def _away(node: Node) -> str:
+def why_away(node: Node) -> str:
     """Why Kubernetes does not count on the node, empty when it does."""
     ready = next((condition for condition in node.status.conditions if condition.type == "Ready"), None)
     if ready is not None and ready.status == "True":

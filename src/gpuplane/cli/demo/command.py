@@ -1,6 +1,7 @@
 """Tells the story: starts the cluster, prepares machines, runs a GPU pod, and shows how trouble looks.
 
-Every figure at the end was measured in this run. The cluster stays up, to look at.
+Every figure at the end was measured in this run and compared with its promise. Exit code 1: a promise was not kept, or
+an act was not done. The cluster stays up, to look at.
 """
 
 from __future__ import annotations
@@ -9,15 +10,17 @@ import asyncio
 import time
 from argparse import Namespace
 from collections.abc import Sequence
-from statistics import median
-from typing import Final
+from typing import Any, Final
 
-from gpuplane.cli.demo.acts import BROKEN, SHARED, Acts, DemoFailed
+import msgspec
+
+from gpuplane.cli.demo.acts import Acts, DemoFailed
 from gpuplane.cli.demo.live import Live
-from gpuplane.cli.demo.shares import LATE, Shared
-from gpuplane.cli.demo.story import Story, ending, stage_times
-from gpuplane.cli.explain_answer import Explanation
-from gpuplane.cli.terminal import Terminal, count, tilde
+from gpuplane.cli.demo.reasons import Reason
+from gpuplane.cli.demo.shares import LATE
+from gpuplane.cli.demo.story import Story, ending, stage_times, verdict_line
+from gpuplane.cli.demo.verdict import Measured, Promise, judge
+from gpuplane.cli.terminal import Terminal, tilde
 from gpuplane.cli.up import describe, node_specs
 from gpuplane.simulator.cluster import ClusterHandle, ClusterSpec, clusters
 from gpuplane.simulator.cluster import down as stop
@@ -44,55 +47,57 @@ async def _demo(options: Namespace, screen: Terminal) -> int:
     if NAME in clusters():
         await stop(NAME)
     spec = ClusterSpec(name=NAME, nodes=node_specs(MACHINES, default=False), persist=True)
-    acts = Acts(spec, story, screen)
+    acts = Acts(spec, story, screen, patience_seconds=options.timeout)
     try:
         async with Live(story, screen, options.progress):
             handle = await acts.play()
+        promises = judge(acts.measured)
+        kept = all(promise.kept for promise in promises)
+        reasons = () if kept else await acts.reasons()
     except DemoFailed as error:
         screen.error(error)
+        _keep_looking(screen)
         return error.exit_code
     finally:
         await acts.aclose()
     if options.output == "json":
-        screen.json("Demo", {"cluster": describe(handle), "seconds": round(story.clock(), 2), **acts.measured()})
+        screen.json("Demo", _json(handle, story, acts.measured, promises, reasons))
     else:
-        _ending(story, acts, handle, options, screen)
+        _ending(story, acts.measured, promises, screen)
+        for reason in reasons:
+            screen.error(DemoFailed(reason.what, where=reason.where, cure=reason.cure))
     if options.down:
         await stop(NAME)
-    return 0
+    elif options.output != "json":
+        _next(handle, screen)
+    return 0 if kept else 1
 
 
-def _ending(story: Story, acts: Acts, handle: ClusterHandle, options: Namespace, screen: Terminal) -> None:
-    ready = [node for node in story.nodes if node.name in acts.healthy]
-    good = screen.paint(screen.glyph("good"), "good")
-    seconds = list(acts.bare_to_ready.values())
-    rows = [
-        (
-            "prepared",
-            f"{len(ready)} of {len(acts.healthy)} machines",
-            f"bare to ready {median(seconds):.1f}s median, {count(acts.restarts, 'operand restart')}",
-        ),
-        (
-            "ran",
-            "cuda-vectoradd",
-            f"{acts.vectoradd_verdict} on {acts.vectoradd_node}, {acts.vectoradd_seconds:.1f}s from manifest to end",
-        ),
-        ("shared", f"{len(acts.shared)} pods on {SHARED}/0", _shared(acts.shared)),
-        ("refused", count(sum(pod.refused for pod in acts.shared), "allocation"), _refused(acts.shared)),
-        ("waits", f"{LATE.name}, {LATE.core}%", _waits(acts.waiting)),
-        ("broke", f"{BROKEN}/0", acts.broken_message),
-        ("healed", BROKEN, f"{acts.healed_seconds:.1f}s after the repair, {acts.disturbed} other GPUNodes touched"),
-    ]
+def _json(
+    handle: ClusterHandle, story: Story, measured: Measured, promises: Sequence[Promise], reasons: Sequence[Reason]
+) -> dict[str, Any]:
+    return {
+        "cluster": describe(handle),
+        "seconds": round(story.clock(), 2),
+        "stageSeconds": {node.name: node.took for node in story.nodes},
+        **msgspec.to_builtins(measured),
+        "promises": msgspec.to_builtins(promises),
+        "reasons": msgspec.to_builtins(reasons),
+    }
+
+
+def _ending(story: Story, measured: Measured, promises: Sequence[Promise], screen: Terminal) -> None:
     screen.say()
-    screen.print(f"{good} the whole story in {story.clock():.1f}s\n")
-    for line in stage_times(ready):
+    screen.print(verdict_line(promises, story.clock(), screen) + "\n")
+    for line in stage_times([node for node in story.nodes if node.name in measured.healthy]):
         screen.print(line)
     screen.print()
-    for line in ending(rows, screen.width):
+    for line in ending(promises, screen):
         screen.print(line)
     screen.print()
-    if options.down:
-        return
+
+
+def _next(handle: ClusterHandle, screen: Terminal) -> None:
     screen.say("The cluster is still up. Try:")
     for line in (
         f"export KUBECONFIG={tilde(handle.kubeconfig)}",
@@ -104,19 +109,5 @@ def _ending(story: Story, acts: Acts, handle: ClusterHandle, options: Namespace,
         screen.say(f"  {line}")
 
 
-def _shared(pods: Sequence[Shared]) -> str:
-    asked = " ".join(str(pod.core_limit) for pod in pods)
-    return f"asked {asked}%, got {' '.join(f'{pod.core_percent:.1f}' for pod in pods)}%"
-
-
-def _refused(pods: Sequence[Shared]) -> str:
-    found = [f"{pod.name}: beyond its {pod.memory_limit_bytes >> 30} GiB" for pod in pods if pod.refused]
-    return "; ".join(found) or "none"
-
-
-def _waits(found: Explanation | None) -> str:
-    if found is None:
-        return ""
-    lacks = [f"{gpu.nearest} lacks {gpu.missing}" for gpu in found.gpu_reasons if gpu.nearest]
-    cures = [f"cure {number}: {cure.change}" for number, cure in enumerate(found.cures[:2], 1)]
-    return "; ".join((*lacks, *cures))
+def _keep_looking(screen: Terminal) -> None:
+    screen.say(f"The cluster is still up: gpuplane status. Stop it with gpuplane down {NAME}.")

@@ -70,10 +70,12 @@ class Live:
             if step.started is None:
                 continue
             took = None if step.ended is None else round(step.ended - step.started, 2)
-            mark = self._screen.glyph("wait" if took is None else "good")
+            mark = self._screen.glyph("wait" if took is None else "bad" if step.failed else "good")
             line = f" {mark} {step.name:9} {step.about}" + ("" if took is None else f"  {took:.1f}s")
             if self._form == "json":
-                line = msgspec.json.encode({"step": step.name, "done": took is not None, "seconds": took}).decode()
+                line = msgspec.json.encode(
+                    {"step": step.name, "done": took is not None and not step.failed, "seconds": took}
+                ).decode()
             found.append((step.name, took is not None, line))
         for node in self._story.nodes:
             line = node_line(node, self._screen)

@@ -79,10 +79,13 @@ async def measure(root: Path) -> tuple[Shared, ...]:
     if process.returncode:
         raise GpuplaneError(errors.decode().strip(), where="gpuplane share top")
     rows = {row["pod"]: row for gpu in json.loads(output)["gpus"] for row in gpu["shares"]}
-    return tuple(_shared(tenant, rows[tenant.name]) for tenant in TENANTS)
+    return tuple(_shared(tenant, rows.get(tenant.name)) for tenant in TENANTS)
 
 
-def _shared(tenant: Tenant, row: dict[str, Any]) -> Shared:
+def _shared(tenant: Tenant, row: dict[str, Any] | None) -> Shared:
+    """What the tenant got; nothing where no process of it was seen on the GPU."""
+    if row is None:
+        return Shared(tenant.name, tenant.core, 0.0, tenant.memory << 30, 0, 0)
     return Shared(
         name=tenant.name,
         core_limit=row["coreLimit"],

@@ -7,20 +7,23 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from gpuplane.cli.demo.verdict import Promise
 from gpuplane.cli.overview import NodeView
 from gpuplane.cli.status_text import short_model, stage_glyphs
-from gpuplane.cli.terminal import SPINNER, Terminal
+from gpuplane.cli.terminal import SPINNER, Terminal, count
 
 TITLE = "embedded cluster: no Kubernetes, no Docker, no GPU"
 
 
 class Step(msgspec.Struct):
-    """One step of the story. `started` and `ended` are seconds of the demo's clock, None before that."""
+    """One step of the story. `started` and `ended` are seconds of the demo's clock, None before that; a step that
+    `failed` ended without being done."""
 
     name: str
     about: str
     started: float | None = None
     ended: float | None = None
+    failed: bool = False
 
 
 class Story:
@@ -37,6 +40,13 @@ class Story:
         step.started = self.clock()
         return step
 
+    def has_begun(self, name: str) -> bool:
+        return any(step.name == name and step.started is not None for step in self.steps)
+
+    def fail(self, step: Step) -> None:
+        step.failed = True
+        self.end(step)
+
     def end(self, step: Step) -> float:
         """Close a step; the seconds it took."""
         step.ended = self.clock()
@@ -50,7 +60,8 @@ def page(story: Story, screen: Terminal, tick: int) -> str:
     lines = [f"gpuplane demo    {TITLE}   {story.clock():5.1f}s", ""]
     for step in story.steps:
         if step.ended is not None:
-            mark, took = screen.paint(screen.glyph("good"), "good", screen.err), step.ended - (step.started or 0.0)
+            verdict = "bad" if step.failed else "good"
+            mark, took = screen.paint(screen.glyph(verdict), verdict, screen.err), step.ended - (step.started or 0.0)
         elif step.started is not None:
             mark, took = spinner, story.clock() - step.started
         else:
@@ -85,12 +96,25 @@ def stage_times(nodes: Sequence[NodeView]) -> list[str]:
     return lines
 
 
-def ending(rows: Sequence[tuple[str, str, str]], width: int) -> list[str]:
-    """What came of it, one (what, which, how) after the other; long ones go on below themselves."""
+def verdict_line(promises: Sequence[Promise], seconds: float, screen: Terminal) -> str:
+    """`✓ the whole story in 18.2s`, or how many promises were not kept."""
+    broken = [promise.name for promise in promises if not promise.kept]
+    if not broken:
+        return f"{screen.paint(screen.glyph('good'), 'good')} the whole story in {seconds:.1f}s"
+    text = f"{len(broken)} of {count(len(promises), 'promise')} not kept after {seconds:.1f}s: {', '.join(broken)}"
+    return f"{screen.paint(screen.glyph('bad'), 'bad')} {text}"
+
+
+def ending(promises: Sequence[Promise], screen: Terminal) -> list[str]:
+    """Each promise with its verdict; long ones go on below themselves."""
     lines = []
-    for what, which, how in rows:
-        head = f" {what:9} {which:17} "
-        lines += textwrap.wrap(how, max(width, 60), initial_indent=head, subsequent_indent=" " * len(head))
+    for promise in promises:
+        verdict = "good" if promise.kept else "bad"
+        head = f" {screen.glyph(verdict)} {promise.name:9} {promise.which:17} "
+        wrapped = textwrap.wrap(
+            promise.how, max(screen.width, 60), initial_indent=head, subsequent_indent=" " * len(head)
+        )
+        lines += [screen.paint(line, verdict) if not promise.kept else line for line in wrapped]
     return lines
 
 

@@ -1,0 +1,93 @@
+"""What the demo says of its own figures: each promise is compared with what was measured."""
+
+from __future__ import annotations
+
+import io
+
+import msgspec
+import pytest
+
+from gpuplane.cli.demo.shares import TENANTS, Shared
+from gpuplane.cli.demo.story import ending, verdict_line
+from gpuplane.cli.demo.verdict import PASSED, Break, Measured, Sharing, VectorAdd, judge
+from gpuplane.cli.explain_answer import Explanation, Tally
+from gpuplane.cli.explain_cures import Cure
+from gpuplane.cli.terminal import Terminal
+
+PODS = tuple(
+    Shared(t.name, t.core, float(t.core), t.memory << 30, (t.memory - 1) << 30, int(bool(t.asks))) for t in TENANTS
+)
+GOOD = Measured(
+    healthy=("sim-1", "sim-2"),
+    bare_to_ready_seconds={"sim-1": 4.0, "sim-2": 5.0},
+    vector_add=VectorAdd(PASSED, "sim-1", 0.3),
+    shared=Sharing("sim-2", PODS),
+    waiting=Explanation(
+        "default/late",
+        "waiting",
+        gpu_reasons=(Tally(1, "core", "sim-2/0", "10%"),),
+        cures=(Cure("default/ci ends or is deleted", "sim-2/0"),),
+    ),
+    broken=Break("sim-4", "cuda: GPU 0 fails the vectorAdd", 1.6),
+)
+
+
+def pods(name: str, **changes: float) -> Sharing:
+    """The shared GPU, one tenant of which fares otherwise."""
+    changed = (msgspec.structs.replace(pod, **changes) if pod.name == name else pod for pod in PODS)
+    return Sharing("sim-2", tuple(changed))
+
+
+def broken(**changes: object) -> Break:
+    return msgspec.structs.replace(GOOD.broken, **changes)
+
+
+def test_what_went_well_is_said_to_have_gone_well() -> None:
+    promises = judge(GOOD)
+    assert [promise.name for promise in promises if not promise.kept] == []
+    assert verdict_line(promises, 18.2, screen()) == "✓ the whole story in 18.2s"
+    assert all(line.startswith(" ✓ ") or line.startswith("    ") for line in ending(promises, screen()))
+
+
+@pytest.mark.parametrize(
+    ("name", "told", "changes"),
+    [
+        ("prepared", "not ready: sim-2", {"bare_to_ready_seconds": {"sim-1": 4.0}}),
+        ("prepared", "0 of 2 machines", {"bare_to_ready_seconds": {}}),
+        ("ran", "no verdict", {"vector_add": VectorAdd()}),
+        ("ran", "CUDA error", {"vector_add": VectorAdd("CUDA error", "sim-1")}),
+        ("shared", "got 0.0 30.0 20.0 10.0%", {"shared": pods("tune", core_percent=0.0)}),
+        ("shared", "5 points off: serve", {"shared": pods("serve", core_percent=24.9)}),
+        ("shared", "5 points off: ci", {"shared": pods("ci", core_percent=15.1)}),
+        ("shared", "no memory at all: nb", {"shared": pods("nb", memory_bytes=0)}),
+        ("shared", "more memory than its limit: nb", {"shared": pods("nb", memory_bytes=4 << 30)}),
+        ("shared", "3 pods", {"shared": Sharing("sim-2", (*PODS[:2], PODS[3]))}),
+        ("refused", "ci was not refused", {"shared": pods("ci", refused=0)}),
+        ("refused", "nb was refused memory within its limit", {"shared": pods("nb", refused=1)}),
+        ("waits", "no explanation", {"waiting": None}),
+        ("waits", "neither a reason nor a cure", {"waiting": Explanation("default/late", "waiting")}),
+        ("broke", "not noticed", {"broken": broken(message="")}),
+        ("healed", "not healed", {"broken": broken(healed_seconds=None)}),
+        ("healed", "1 other GPUNodes touched: sim-1", {"broken": broken(disturbed=("sim-1",))}),
+    ],
+)
+def test_a_promise_that_was_not_kept_is_named(name: str, told: str, changes: dict[str, object]) -> None:
+    promises = judge(msgspec.structs.replace(GOOD, **changes))
+    found = {promise.name: promise for promise in promises if not promise.kept}
+    assert name in found and told in f"{found[name].which} {found[name].how}"
+    assert verdict_line(promises, 18.2, screen()).startswith("✗ ")
+    assert any(line.startswith(f" ✗ {name}") for line in ending(promises, screen()))
+
+
+def test_nothing_measured_is_nothing_kept() -> None:
+    assert not any(promise.kept for promise in judge(Measured(healthy=("sim-1",))))
+
+
+@pytest.mark.parametrize("percent", [5.0, 10.0, 15.0])
+def test_a_share_may_be_five_points_off(percent: float) -> None:
+    promises = judge(msgspec.structs.replace(GOOD, shared=pods("ci", core_percent=percent)))
+    assert all(promise.kept for promise in promises)
+
+
+def screen() -> Terminal:
+    return Terminal(io.StringIO(), io.StringIO())
