@@ -24,13 +24,15 @@ from gpuplane.simulator.kubelet.containers import (
     Records,
     StartFailed,
 )
-from gpuplane.simulator.kubelet.containers.launcher import find_isolation, kill_all, readable
+from gpuplane.simulator.kubelet.containers.launcher import find_mode, kill_all, readable
 from gpuplane.simulator.kubelet.containers.records import is_running, signal_container
 from gpuplane.simulator.kubelet.containers.rootfs import rewrite_paths
 from gpuplane.simulator.nodes import build_node, machine
 
 ENV = {"PATH": "/usr/bin:/bin"}
-namespaces = pytest.mark.skipif(find_isolation() is Isolation.NONE, reason="the kernel refuses mount namespaces here")
+namespaces = pytest.mark.skipif(
+    find_mode().isolation is Isolation.NONE, reason="the kernel refuses mount namespaces here"
+)
 
 
 @pytest.fixture
@@ -181,7 +183,7 @@ async def test_exec_joins_the_container(launcher: Launcher, root: Path) -> None:
 
 async def test_another_launcher_waits_for_the_same_container(launcher: Launcher, root: Path) -> None:
     started = await launcher.start(record(root), ContainerSpec(argv=("sleep", "60"), env=ENV), "now")
-    again = Launcher(root, Records(root.parent / "containers"), launcher.isolation)
+    again = Launcher(root, Records(root.parent / "containers"), launcher.mode.isolation)
     found = again.records.all()
     assert found == [started]
     assert is_running(started)

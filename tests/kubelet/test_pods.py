@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from gpuplane.errors import Terminal
 from gpuplane.simulator.kubelet.containers import Isolation
-from gpuplane.simulator.kubelet.containers.launcher import find_isolation
+from gpuplane.simulator.kubelet.containers.launcher import find_mode
 
 SLEEP = "trap 'exit 0' TERM; while :; do sleep 0.05; done"
 
@@ -44,7 +45,9 @@ async def test_a_running_pod_is_ready_and_costs_one_write(api: Any, make_node: A
     assert status["podIP"].startswith("127.")
 
 
-@pytest.mark.skipif(find_isolation() is Isolation.NONE, reason="needs mount namespaces, which the kernel refuses here")
+@pytest.mark.skipif(
+    find_mode().isolation is Isolation.NONE, reason="needs mount namespaces, which the kernel refuses here"
+)
 async def test_variables_arguments_and_volumes(api: Any, make_node: Any) -> None:
     node = await make_node()
     registry = api.registry
@@ -296,6 +299,26 @@ async def test_without_namespaces_paths_are_rewritten(api: Any, make_node: Any, 
     )
     await api.phase("Succeeded")
     assert node.log() == "of the node\nof the node\nconfigured\ndevices\n"
+
+
+@pytest.mark.parametrize("isolation", [Isolation.USER, Isolation.NONE])
+async def test_a_pod_is_told_what_it_does_not_get(api: Any, make_node: Any, isolation: Isolation) -> None:
+    try:
+        await make_node(isolation=isolation)
+    except Terminal as error:
+        pytest.skip(f"no {isolation} here: {error.cure}")
+    context = {"runAsUser": 65532, "fsGroup": 2000}
+    await api.create_pod(
+        restartPolicy="Never",
+        securityContext=context,
+        containers=[shell("echo x > /data/file") | {"volumeMounts": [{"name": "e", "mountPath": "/data"}]}],
+        volumes=[{"name": "e", "emptyDir": {}}],
+    )
+    await api.phase("Succeeded")
+    await api.until(lambda: "LessIsolated" in api.reasons(), "the event")
+    [text] = [e["message"] for e in api.registry.list("events", "default") if e["reason"] == "LessIsolated"]
+    assert "user 65532, group 2000" in text
+    assert ("/data" in text) == (isolation is Isolation.NONE)
 
 
 async def test_logs_and_probes_reach_the_pod_through_its_address(api: Any, make_node: Any) -> None:

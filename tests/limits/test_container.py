@@ -18,14 +18,14 @@ import gpuplane
 from gpuplane.limits import Agent, GpuLimit, Limits, Observer, Owner, container, find_real, install
 from gpuplane.limits.injection import LIBRARIES
 from gpuplane.simulator.kubelet.containers import ContainerSpec, Isolation, Launcher, Mount, Record, Records
-from gpuplane.simulator.kubelet.containers.launcher import find_isolation, kill_all
+from gpuplane.simulator.kubelet.containers.launcher import find_mode, kill_all
 from gpuplane.simulator.kubelet.containers.records import signal_container
 from gpuplane.simulator.nodes import build_node
 from gpuplane.simulator.nodes import machine as machine_of
 
 ROOT = Path(__file__).resolve().parents[2]
 NATIVE = Path(gpuplane.__file__).parent / "_native"
-HOW = find_isolation()
+HOW = find_mode().isolation
 LIMITS = 5 * GIB
 
 PROGRAM = """
@@ -73,7 +73,7 @@ async def test_a_container_is_held_to_its_share(
 ) -> None:
     store, gpu = machine.store, machine.gpu
     real = find_real({}, first=(NATIVE,), cache="")
-    install(store, real)
+    install(store)
     limits = Limits((GpuLimit(uuid=gpu.uuid, core=30, memory_bytes=LIMITS),))
     what = container(store, "ids-1", limits, real)
     store.write("ids-1", limits, Owner(name="ml/tune-7:main", pod_uid="u", container="main"))

@@ -10,8 +10,9 @@
  *
  * SPEC is a file of NUL-terminated words, an operation followed by its arguments, in the order they are carried out:
  *
- *   log PATH | exit PATH | unshare root|user | stage DIR | skeleton DIR (overlay of the machine's DIR) | pivot
- *   bind SRC DST rw|ro   | dir DST | tmpfs DST | symlink TARGET DST | readonly DST
+ *   log PATH | exit PATH | unshare root|user | map FILE PROGRAM|- TEXT (who is mapped, see users.c)
+ *   stage DIR | skeleton DIR (overlay of the machine's DIR) | pivot
+ *   bind SRC DST rw|ro   | dir DST | tmpfs DST MODE | symlink TARGET DST | readonly DST
  *   hostname NAME | cwd DIR | user UID GID | group GID | tty | env K=V | arg A
  *
  * Invariants: sources of binds are paths of the machine and are resolved before the word is written (after `pivot` they are
@@ -30,6 +31,7 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -83,8 +85,9 @@ static int run(const char *path)
     struct spec spec = read_spec(path);
     const char *exit_path = word_after(spec, "exit");
     int log = open(word_after(spec, "log"), O_CREAT | O_APPEND | O_WRONLY | O_CLOEXEC, 0640);
-    int out[2], err[2], problem[2];
-    if (log < 0 || pipe2(out, O_CLOEXEC) < 0 || pipe2(err, O_CLOEXEC) < 0 || pipe2(problem, O_CLOEXEC) < 0)
+    int out[2], err[2], problem[2], sync[2];
+    if (log < 0 || pipe2(out, O_CLOEXEC) < 0 || pipe2(err, O_CLOEXEC) < 0 || pipe2(problem, O_CLOEXEC) < 0 ||
+        socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sync) < 0)
         fail("open the log: %s", strerror(errno));
     setsid();
     prctl(PR_SET_CHILD_SUBREAPER, 1);
@@ -109,9 +112,14 @@ static int run(const char *path)
             fail("redirect output: %s", strerror(errno));
         if (null > 2)
             close(null);
+        close(sync[0]);
+        outside_fd = sync[1];
         carry_out(spec, &command);
+        command.dies_with_shim = 1;
         start(&command);
     }
+    close(sync[1]);
+    map_users(spec, pid, sync[0]); /* a failure ends this process, and the child with it */
     close(out[1]);
     close(err[1]);
     close(problem[1]);

@@ -142,27 +142,11 @@ void bind_mount(const char *source, const char *target, const char *mode)
         remount_readonly(target);
 }
 
-static void write_text(const char *path, const char *text)
-{
-    int fd = open(path, O_WRONLY | O_CLOEXEC);
-    if (fd < 0 || write(fd, text, strlen(text)) < 0)
-        fail("%s: %s", path, strerror(errno));
-    close(fd);
-}
-
 void leave_machine(const char *how)
 {
     if (!strcmp(how, "user")) {
-        char map[64];
-        unsigned uid = geteuid(), gid = getegid();
         in_user_namespace = 1;
-        if (unshare(CLONE_NEWUSER | CLONE_NEWNS) < 0)
-            fail("unshare user and mount namespace: %s", strerror(errno));
-        write_text("/proc/self/setgroups", "deny");
-        snprintf(map, sizeof map, "0 %u 1", uid);
-        write_text("/proc/self/uid_map", map);
-        snprintf(map, sizeof map, "0 %u 1", gid);
-        write_text("/proc/self/gid_map", map);
+        leave_users();
     } else if (unshare(CLONE_NEWNS) < 0) {
         fail("unshare mount namespace: %s", strerror(errno));
     }
@@ -193,10 +177,11 @@ void overlay(const char *directory)
     make_directory(upper);
     make_directory(work);
     make_directory(target);
-    snprintf(options, sizeof options, "lowerdir=%s,upperdir=%s,workdir=%s", directory, upper, work);
-    if (!in_user_namespace && mount("gpuplane", target, "overlay", 0, options) == 0)
+    snprintf(options, sizeof options, "lowerdir=%s,upperdir=%s,workdir=%s%s", directory, upper, work,
+             in_user_namespace ? ",userxattr" : "");
+    if (mount("gpuplane", target, "overlay", 0, options) == 0)
         return;
-    /* In a user namespace a layer over what another user owns cannot be written: show it as it is, read-only. */
+    /* Kernels before 5.11 have no overlays in a user namespace: show it as it is, read-only. */
     if (mount(directory, target, NULL, MS_BIND | MS_REC, NULL) < 0)
         fail("mount %s on %s: %s", directory, target, strerror(errno));
     remount_readonly(target);

@@ -18,6 +18,11 @@ struct spec read_spec(const char *path);
 int arity(const char *op); /* how many arguments an operation has; fails for an unknown one */
 const char *word_after(struct spec spec, const char *op);
 
+/* users.c: a user namespace, which its maker cannot map users into: the process that stayed outside does. */
+extern int outside_fd;            /* in the process that leaves: to the one that stays */
+void leave_users(void);           /* makes a user namespace; returns when users are mapped */
+void map_users(struct spec spec, pid_t pid, int fd); /* in the process that stays: carries out the `map` words */
+
 /* root.c: the file system of a container. Paths before `pivot` are the machine's, after it the container's. */
 void make_parents(const char *path);
 void make_directory(const char *path);
@@ -36,7 +41,7 @@ struct command {
     const char *cwd;
     long uid, gid;
     gid_t groups[64];
-    int group_count, tty;
+    int group_count, tty, dies_with_shim;
 };
 void carry_out(struct spec spec, struct command *command); /* all words but `log` and `exit`, which are the parent's */
 void start(struct command *command) __attribute__((noreturn));

@@ -10,6 +10,7 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/mount.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 extern char **environ;
@@ -31,6 +32,8 @@ void start(struct command *command)
         fail("set group %ld: %s", command->gid, strerror(errno));
     if (command->uid >= 0 && (uid_t)command->uid != geteuid() && setuid((uid_t)command->uid) < 0)
         fail("set user %ld: %s", command->uid, strerror(errno));
+    if (command->dies_with_shim)
+        prctl(PR_SET_PDEATHSIG, SIGKILL); /* the kernel forgets it when the user changes */
     if (!command->argv[0])
         fail("no command specified");
     signal(SIGPIPE, SIG_DFL);
@@ -59,8 +62,10 @@ void carry_out(struct spec spec, struct command *command)
         else if (!strcmp(op, "bind")) bind_mount(a[0], a[1], a[2]);
         else if (!strcmp(op, "dir")) make_directory(a[0]);
         else if (!strcmp(op, "tmpfs")) {
+            char mode[32];
+            snprintf(mode, sizeof mode, "mode=%.8s", a[1]);
             make_directory(a[0]);
-            if (mount("gpuplane", a[0], "tmpfs", MS_NOSUID, "mode=1777") < 0)
+            if (mount("gpuplane", a[0], "tmpfs", MS_NOSUID, mode) < 0)
                 fail("mount tmpfs on %s: %s", a[0], strerror(errno));
         } else if (!strcmp(op, "symlink")) {
             make_room(a[1]);

@@ -38,7 +38,7 @@ class ShareLimits:
         """Put the interposed libraries in place. Raises Terminal when the driver's or our own are missing."""
         found = find_real({}, root=self._host_root, cache="")
         self._real = RealLibraries(*(_on_host(path, self._host_root) for path in (found.cuda, found.nvml)))
-        install(self.store, self._real)
+        install(self.store)
 
     def given(self, ids: Sequence[str]) -> tuple[tuple[Mount, ...], dict[str, str]]:
         """Mounts and variables of a container with these core ids; none with whole GPUs.

@@ -1,7 +1,8 @@
 """Limits of a container on its GPUs: the pages shared with the interposed libraries, and the agent that reconciles.
 
     store = Store(Path("/var/lib/gpuplane/limits"))
-    install(store, find_real({}, root=driver_root))                     # once: the libraries, for containers to mount
+    install(store)                                                      # once: the libraries, for containers to mount
+    real = find_real({}, root=driver_root)                              # the driver's own
     what = container(store, "ids-4711", limits, real)                   # Allocate: mounts and variables
     store.write("ids-4711", limits, Owner(name="ml/tune-7:main", ...))  # PreStartContainer: now it is known who it is
     store.vacate("ids-4711")                                            # and nobody of an earlier start lives

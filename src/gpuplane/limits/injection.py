@@ -61,7 +61,7 @@ def limiter(place: Path = LIMITER) -> dict[str, Path]:
     return found
 
 
-def install(store: Store, real: RealLibraries, place: Path = LIMITER) -> None:
+def install(store: Store, place: Path = LIMITER) -> None:
     """Put the libraries where a node's containers get them from; nothing that is so already is touched.
 
     A container that runs keeps what it has mapped, since files are replaced and not changed.
@@ -75,9 +75,6 @@ def install(store: Store, real: RealLibraries, place: Path = LIMITER) -> None:
             shutil.copyfile(path, fresh)
             fresh.chmod(0o755)
             fresh.rename(target)
-    # For containers without mount namespaces, whose libraries are found where they lie on the host.
-    for name, path in {CUDA: real.cuda, NVML: real.nvml}.items():
-        _link(folder / real_name(name), str(path))
     preload = folder / "ld.so.preload"
     text = "".join(f"{names.LIMITER_MOUNT}/{name}\n" for name in LIBRARIES)
     if not preload.is_file() or preload.read_text() != text:

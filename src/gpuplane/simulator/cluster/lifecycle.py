@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 import signal
 import socket
 import ssl
@@ -21,6 +20,7 @@ from gpuplane.simulator.cluster.directory import ClusterDirectory, Running, home
 from gpuplane.simulator.cluster.kubeconfig import save
 from gpuplane.simulator.cluster.spec import ClusterSpec
 from gpuplane.simulator.cluster.supervisor import CONTROL_PLANE, STOP_S, SUPERVISOR, start_supervisor
+from gpuplane.simulator.kubelet.containers import Mode, find_mode, remove_tree
 
 HOST: Final = "127.0.0.1"
 _POLL_S: Final = 0.02
@@ -38,6 +38,7 @@ class ClusterHandle(msgspec.Struct, frozen=True):
     kubeconfig: Path
     server: str
     spec: ClusterSpec
+    containers: Mode | None = None  # how its nodes start them; of a cluster that `up` started, and has nodes
 
 
 def _quiet(_: str) -> None:
@@ -57,6 +58,7 @@ async def up(
     """
     spec.check()
     directory = ClusterDirectory(spec.name, base)
+    mode = await asyncio.to_thread(find_mode) if spec.nodes else None
     _prepare(directory, spec, progress)
     progress("starting the API server")
     # Where to read the log from, should it fail: earlier runs are not this one's reason.
@@ -75,7 +77,7 @@ async def up(
     except Terminal:
         await _end(directory)
         raise
-    return _handle(directory, spec, server)
+    return msgspec.structs.replace(_handle(directory, spec, server), containers=mode)
 
 
 def _prepare(directory: ClusterDirectory, spec: ClusterSpec, progress: Progress) -> None:
@@ -247,7 +249,7 @@ def _leftovers(directory: ClusterDirectory) -> set[int]:
 
 def _remove(path: Path) -> None:
     try:
-        shutil.rmtree(path)
+        remove_tree(path)
     except OSError as error:
         raise Terminal(f"cannot be removed: {error}", where=str(path), cure=f"rm -rf {path}") from error
 

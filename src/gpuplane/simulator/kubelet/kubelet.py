@@ -103,9 +103,8 @@ class Kubelet:
 
     async def run(self) -> None:
         """Until cancelled; then everything that ran on the node has ended."""
-        log.info("kubelet of %s: %s, containers with %s", self.machine.node_name, self.machine_facts.name,
-                 {"root": "mount namespaces", "user": "user namespaces", "none": "rewritten paths"}[
-                     self.machine.launcher.isolation.value])  # fmt: skip
+        mode = self.machine.launcher.mode
+        log.info("kubelet of %s: %s, containers: %s", self.machine.node_name, self.machine_facts.name, mode)
         resources = PodResources(self.devices, lambda: [worker.pod for worker in self.workers.values() if worker.known])
         self.port = await self._server.start(port=self.port)
         await self.devices.start()

@@ -152,11 +152,12 @@ class Preparation:
         message = self._message_file(container, attempt)
         message.parent.mkdir(parents=True, exist_ok=True)
         message.touch()
+        message.chmod(0o666)  # whichever user the container is
         hostname = (pod.spec.hostname or pod.metadata.name)[:63].rstrip("-.")
         hosts = home / "etc-hosts"
         hosts.write_text(f"127.0.0.1\tlocalhost\n{machine.pod_ip(pod.metadata.uid)}\t{hostname}\n")
         own = [Mount(str(message), container.termination_message_path), Mount(str(hosts), "/etc/hosts")]
-        if machine.launcher.isolation is Isolation.NONE:
+        if machine.launcher.mode.isolation is Isolation.NONE:
             own = own[:1]
             env = {**env, **self._without_mounts(mounts)}
         targets = {mount.target for mount in mounts}
@@ -172,6 +173,7 @@ class Preparation:
             privileged=context.privileged,
             read_only_root=context.read_only_root_filesystem,
             hostname=hostname,
+            volumes=tuple(m.mount_path for m in container.volume_mounts if m.mount_path != SERVICE_ACCOUNT_DIR),
         )
 
     def _refuse_root(self, container: Container) -> None:

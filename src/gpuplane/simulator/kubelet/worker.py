@@ -24,7 +24,7 @@ import msgspec
 
 from gpuplane.errors import Retryable
 from gpuplane.kube import ApiError, Conflict, NotFound
-from gpuplane.simulator.kubelet.containers import Record, StartFailed
+from gpuplane.simulator.kubelet.containers import Record, StartFailed, fit, remove_tree
 from gpuplane.simulator.kubelet.containers.records import is_running, signal_container
 from gpuplane.simulator.kubelet.lifecycle import NEVER_SEEN, Ended, Phase, Plan, Seen, Stop, decide
 from gpuplane.simulator.kubelet.logs import last_lines
@@ -231,6 +231,10 @@ class PodWorker:
             self.pod, "Pulled", f'Container image "{container.image}" already present on machine', container
         )
         machine.events.note(self.pod, "Created", f"Created container: {name}", container)
+        _, lacks = fit(spec, machine.launcher.mode)
+        if lacks:
+            text = f"Container {name} runs without what this machine cannot give it: {'; '.join(lacks)}"
+            machine.events.note(self.pod, "LessIsolated", text, container)
         try:
             record = await machine.launcher.start(record, spec, machine.now())
         except (StartFailed, OSError) as error:
@@ -397,7 +401,8 @@ class PodWorker:
         for record in self.machine.launcher.records.all():
             if record.pod_uid == meta.uid:
                 self.machine.launcher.records.remove(record.id)
-        shutil.rmtree(self.machine.pod_dir(meta.uid), ignore_errors=True)
+        with contextlib.suppress(OSError):
+            remove_tree(self.machine.pod_dir(meta.uid))
         shutil.rmtree(self.machine.pod_logs(self.pod), ignore_errors=True)
         log.info("%s: gone", self.key)
 

@@ -4,7 +4,8 @@ Invariants:
 
 - The shim owns pipes and exit status, so a container does not notice that its kubelet died.
 - Everybody who waits for an end waits on a pidfd: own children and containers found again after a restart are alike.
-- Without mount namespaces containers still run (see `rootfs.plain_words`); which way it is, is found out once.
+- Without mount namespaces containers still run (see `rootfs.plain_words`); which way it is, is found out once
+  (`modes.py`).
 """
 
 from __future__ import annotations
@@ -12,14 +13,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-import logging
 import os
+import shutil
 import signal
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Sequence
-from enum import StrEnum
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -27,6 +27,7 @@ import msgspec
 
 import gpuplane
 from gpuplane.errors import Terminal
+from gpuplane.simulator.kubelet.containers.modes import Identity, Isolation, Mode, candidates, fit, observe_identity
 from gpuplane.simulator.kubelet.containers.records import (
     Exit,
     Record,
@@ -41,44 +42,72 @@ from gpuplane.simulator.kubelet.containers.rootfs import (
     observe_machine,
     plain_words,
     process_words,
+    view,
 )
 from gpuplane.simulator.nodes.images import NATIVE
 
-log = logging.getLogger("gpuplane.kubelet")
-
 _SHIM: Final = NATIVE / "container-shim"
 _REPORT_FD: Final = 3
+_PLAIN_ENV: Final = {"PATH": "/usr/bin:/bin"}
 
 
 class StartFailed(Terminal):
     """The container could not be started: no such program, no such mount source."""
 
 
-class Isolation(StrEnum):
-    ROOT = "root"  # mount namespaces, as root
-    USER = "user"  # mount namespaces inside a user namespace
-    NONE = "none"  # rewritten paths
-
-
-def find_isolation() -> Isolation:
-    """What this machine allows, found out by starting a container that does nothing. Raises Terminal."""
+def find_mode(wanted: Collection[Isolation] = tuple(Isolation), who: Identity | None = None) -> Mode:
+    """The best of the `wanted` modes, found out by starting a container that does nothing. Raises Terminal."""
     if not _SHIM.is_file():
         raise Terminal("the container shim is not built", where=str(_SHIM), cure="python native/build.py")
-    how = Isolation.ROOT if os.geteuid() == 0 else Isolation.USER
-    spec = ContainerSpec(argv=("true",), env={"PATH": "/usr/bin:/bin"}, hostname="probe")
+    problem = ""
+    for mode in candidates(observe_identity() if who is None else who):
+        if mode.isolation not in wanted:
+            continue
+        if problem and not mode.lacks:
+            mode = msgspec.structs.replace(mode, lacks=problem)
+        if mode.isolation is Isolation.NONE:
+            return mode
+        problem = _try(mode)
+        if not problem:
+            return mode
+    raise Terminal("this machine has no such containers", where=", ".join(wanted), cure=problem)
+
+
+def _try(mode: Mode) -> str:
+    """Why no container starts in this mode, "" when one does."""
+    spec = ContainerSpec(argv=("true",), env=_PLAIN_ENV, hostname="probe")
+    with tempfile.TemporaryDirectory() as directory:
+        stage = Path(directory)
+        return _run(mode, isolated_words(spec, observe_machine(_own_paths()), stage=stage, node_root=stage))
+
+
+def _run(mode: Mode, words: Sequence[str]) -> str:
+    """Runs something in this mode and waits for its end; why it did not start, "" when it did."""
     with tempfile.TemporaryDirectory() as directory:
         home = Path(directory)
-        (home / "stage").mkdir()
-        words = isolated_words(spec, observe_machine(_own_paths()), how=how.value, stage=home / "stage", node_root=home)
-        write_words(home / "spec", ["log", str(home / "log"), "exit", str(home / "exit"), *words])
+        write_words(home / "spec", ["log", str(home / "log"), "exit", str(home / "exit"), *mode.words, *words])
         pid, report = _spawn(home / "spec")
         with os.fdopen(report) as file:
-            answer = file.read()
+            answer = file.read().strip()
         os.waitpid(pid, 0)
-    if answer.startswith("ok "):
-        return how
-    log.warning("no mount namespaces here (%s); containers run without", answer.strip())
-    return Isolation.NONE
+    return "" if answer.startswith("ok ") else answer or "the shim died"
+
+
+def remove_tree(path: Path) -> None:
+    """Removes a directory in which containers may have left files of other users. Raises OSError.
+
+    Such files belong to ids of the machine that only a user namespace makes ours.
+    """
+    try:
+        shutil.rmtree(path)
+    except PermissionError:
+        mode = find_mode()
+        if mode.isolation is not Isolation.USERS:
+            raise
+        spec = ContainerSpec(argv=("rm", "-rf", str(path)), env=_PLAIN_ENV)
+        _run(mode, process_words(spec.argv, spec.env, spec))
+        if path.exists():
+            raise
 
 
 def _own_paths() -> list[Path]:
@@ -115,13 +144,13 @@ class Launcher:
     Args:
         node_root: the node's file system.
         records: where each container has its directory.
-        isolation: None finds out.
+        isolation: None takes the best that this machine has. Raises Terminal where it has not the one given.
     """
 
     def __init__(self, node_root: Path, records: Records, isolation: Isolation | None = None) -> None:
         self.node_root = node_root
         self.records = records
-        self.isolation = find_isolation() if isolation is None else isolation
+        self.mode = find_mode() if isolation is None else find_mode((isolation,))
         self._execs = itertools.count()
         self._machine = observe_machine(_own_paths())
 
@@ -131,12 +160,13 @@ class Launcher:
         # NB: first the record: a directory without one counts as half-made and is removed by whoever lists them.
         self.records.save(record)
         Path(record.log).parent.mkdir(parents=True, exist_ok=True)
-        if self.isolation is Isolation.NONE:
-            words = plain_words(spec, device_dir=self._device_dir(home, spec))
+        spec, _ = fit(spec, self.mode)
+        place = home / "rootfs"
+        place.mkdir(exist_ok=True)
+        if self.mode.isolation is Isolation.NONE:
+            words = self._plain_words(home, spec)
         else:
-            stage = home / "rootfs"
-            stage.mkdir(exist_ok=True)
-            words = isolated_words(spec, self._machine, how=self.isolation.value, stage=stage, node_root=self.node_root)
+            words = [*self.mode.words, *isolated_words(spec, self._machine, stage=place, node_root=self.node_root)]
         (home / "spec.json").write_bytes(msgspec.json.encode(spec))  # who execs into it later may be another kubelet
         words = ["log", record.log, "exit", str(home / "exit"), *words]
         write_words(home / "spec", words)
@@ -151,7 +181,7 @@ class Launcher:
             shim_pid=shim,
             shim_start=process_start(shim),
             pid=int(answer.split()[1]),
-            isolated=self.isolation is not Isolation.NONE,
+            isolated=self.mode.isolation is not Isolation.NONE,
         )
         self.records.save(started)
         return started
@@ -194,9 +224,18 @@ class Launcher:
         if record.isolated:
             words += process_words(inside.argv, inside.env, inside)
         else:
-            words += plain_words(inside, device_dir=self._device_dir(home, spec))
+            words += self._plain_words(home, inside)
         write_words(place, words)
         return [str(_SHIM), "exec", str(record.pid), str(place)]
+
+    def _plain_words(self, home: Path, spec: ContainerSpec) -> list[str]:
+        """Also makes what the words speak of: links to the container's libraries and devices."""
+        place = home / "rootfs"
+        for path, target in view(spec, place).items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if not path.is_symlink():
+                path.symlink_to(target)
+        return plain_words(spec, device_dir=self._device_dir(home, spec), place=place)
 
     def _device_dir(self, home: Path, spec: ContainerSpec) -> Path:
         if spec.privileged:

@@ -31,6 +31,8 @@ _DEVICE_LINKS: Final = (
     ("/proc/self/fd/2", "/dev/stderr"),
 )
 
+_LIBRARY: Final = re.compile(r"lib.+\.so(\.|$)")
+
 
 class Mount(msgspec.Struct, frozen=True):
     """`source` is a path of the machine without symbolic links, `target` one of the container."""
@@ -43,7 +45,8 @@ class Mount(msgspec.Struct, frozen=True):
 class ContainerSpec(msgspec.Struct, frozen=True, kw_only=True):
     """A container with every decision made: what the runtime is told to start.
 
-    `devices` are mounts onto device paths, `links` (target, path) symbolic links in the container.
+    `devices` are mounts onto device paths, `links` (target, path) symbolic links in the container, `volumes` the
+    targets of the mounts that the pod itself asked for.
     """
 
     argv: tuple[str, ...]
@@ -58,15 +61,18 @@ class ContainerSpec(msgspec.Struct, frozen=True, kw_only=True):
     privileged: bool = False
     read_only_root: bool = False
     hostname: str = ""
+    volumes: tuple[str, ...] = ()
 
 
 class Machine(msgspec.Struct, frozen=True):
-    """The top of the machine's own file system. `keep` are paths of this program below directories that are hidden."""
+    """The top of the machine's own file system. `keep` are paths of this program below directories that are hidden;
+    `guarded` are (directory, path) of those below a directory that other users may not enter."""
 
     directories: tuple[str, ...]
     links: tuple[tuple[str, str], ...]  # (target, name)
     devices: tuple[str, ...]
     keep: tuple[str, ...]
+    guarded: tuple[tuple[str, str], ...] = ()
 
 
 def observe_machine(keep: Iterable[Path]) -> Machine:
@@ -79,9 +85,16 @@ def observe_machine(keep: Iterable[Path]) -> Machine:
         elif entry.is_dir():
             directories.append(entry.name)
     hidden = ("/tmp/", "/run/", "/var/run/", "/dev/shm/")
-    kept = sorted({str(path) for path in keep if str(path).startswith(hidden)})
+    own = sorted(set(keep))
+    kept = [str(path) for path in own if str(path).startswith(hidden)]
+    guarded = [(str(guard), str(path)) for path in own for guard in _guards(path)[:1] if str(path) not in kept]
     devices = [name for name in STANDARD_DEVICES if _is_device(f"/dev/{name}")]
-    return Machine(tuple(directories), tuple(links), tuple(devices), tuple(kept))
+    return Machine(tuple(directories), tuple(links), tuple(devices), tuple(kept), tuple(guarded))
+
+
+def _guards(path: Path) -> list[Path]:
+    """The directories on the way to `path` that other users may not enter, the outermost first."""
+    return [parent for parent in reversed(path.parents) if not parent.stat().st_mode & stat.S_IXOTH]
 
 
 def _is_device(path: str) -> bool:
@@ -91,9 +104,9 @@ def _is_device(path: str) -> bool:
         return False
 
 
-def isolated_words(spec: ContainerSpec, machine: Machine, *, how: str, stage: Path, node_root: Path) -> list[str]:
-    """The words for a container with a mount namespace; `how` is "root" or "user", `stage` an empty directory."""
-    words = ["unshare", how, "stage", str(stage)]
+def isolated_words(spec: ContainerSpec, machine: Machine, *, stage: Path, node_root: Path) -> list[str]:
+    """The words for a container that has a mount namespace by now; `stage` is an empty directory."""
+    words = ["stage", str(stage)]
     for name in machine.directories:
         if name in _LAYERED:
             words += ["skeleton", f"/{name}"]
@@ -103,9 +116,16 @@ def isolated_words(spec: ContainerSpec, machine: Machine, *, how: str, stage: Pa
     for name in machine.directories:
         if name not in _LAYERED:
             words += ["bind", f"/{name}", f"/{name}", "ro"]
-    words += ["bind", "/proc", "/proc", "rw", "bind", "/sys", "/sys", "ro", "tmpfs", "/tmp", "tmpfs", "/run"]
+    words += ["bind", "/proc", "/proc", "rw", "bind", "/sys", "/sys", "ro"]
+    words += ["tmpfs", "/tmp", "1777", "tmpfs", "/run", "1777"]
     for path in machine.keep:
         words += ["bind", path, path, "ro"]
+    if spec.user:
+        # The image has the program where every user can read it; the home directory that it lies in here may be closed.
+        for guard in dict.fromkeys(guard for guard, _ in machine.guarded):
+            words += ["tmpfs", guard, "755"]
+        for _, path in machine.guarded:
+            words += ["bind", path, path, "ro"]
     words += _device_words(spec, machine, node_root)
     for mount in sorted(spec.mounts, key=lambda m: m.target.rstrip("/").count("/")):
         words += ["bind", mount.source, mount.target, "ro" if mount.read_only else "rw"]
@@ -127,12 +147,13 @@ def _device_words(spec: ContainerSpec, machine: Machine, node_root: Path) -> lis
     if spec.privileged:
         words += ["bind", str(node_root / "dev"), "/dev", "rw"]
     else:
-        words += ["tmpfs", "/dev"]
+        # NB: in a sticky directory the kernel refuses `> /dev/null` to those whom /dev/null does not belong to.
+        words += ["tmpfs", "/dev", "755"]
         for target, path in _DEVICE_LINKS:
             words += ["symlink", target, path]
     for name in machine.devices:
         words += ["bind", f"/dev/{name}", f"/dev/{name}", "rw"]
-    words += ["tmpfs", "/dev/shm"]
+    words += ["tmpfs", "/dev/shm", "1777"]
     if Path("/dev/pts").is_dir():
         words += ["bind", "/dev/pts", "/dev/pts", "rw"]
     if not spec.privileged:
@@ -182,16 +203,41 @@ def rewrite_paths(text: str, mounts: Iterable[Mount]) -> str:
     return re.sub(pattern, lambda match: targets[match.group(1)], text)
 
 
-def plain_words(spec: ContainerSpec, *, device_dir: Path) -> list[str]:
+def is_library(mount: Mount) -> bool:
+    return _LIBRARY.match(Path(mount.target).name) is not None
+
+
+def view(spec: ContainerSpec, place: Path) -> dict[Path, str]:
+    """Links, path -> target, below `place`: the container's libraries side by side, as they would be in its own root.
+
+    The loader looks for a library's own needs beside it, and there they would not be where each lies on the node.
+    """
+    links = {place / m.target.lstrip("/"): m.source for m in spec.mounts if is_library(m)}
+    folders = {path.parent for path in links}
+    for target, path in spec.links:
+        if (place / path.lstrip("/")).parent in folders:
+            links.setdefault(place / path.lstrip("/"), target)
+    return links
+
+
+def plain_words(spec: ContainerSpec, *, device_dir: Path, place: Path) -> list[str]:
     """The words for a container without a namespace: paths rewritten, libraries on the search path.
 
-    `device_dir` is a directory with links to the container's devices; the simulated driver looks there.
+    `device_dir` is a directory with links to the container's devices, where the simulated driver looks; `place` holds
+    the links of `view`.
     """
-    env = {name: rewrite_paths(value, spec.mounts) for name, value in spec.env.items()}
-    libraries = {str(Path(m.source).parent) for m in spec.mounts if ".so" in Path(m.target).name}
-    if libraries:
-        given = [env["LD_LIBRARY_PATH"]] if env.get("LD_LIBRARY_PATH") else []
-        env["LD_LIBRARY_PATH"] = ":".join([*sorted(libraries), *given])
+    inside = {m.target: str(place / m.target.lstrip("/")) for m in spec.mounts if is_library(m)}
+    moved = [Mount(inside.get(m.target, m.source), m.target) for m in spec.mounts]
+    folders = list(dict.fromkeys(str(Path(target).parent) for target in inside))
+    env = dict(spec.env)
+    given = [folder for folder in env.pop("LD_LIBRARY_PATH", "").split(":") if folder]
+    search = [f"{place}{folder}" for folder in folders if folder not in given]
+    for folder in given:
+        search += [f"{place}{folder}"] if folder in folders else []
+        search.append(rewrite_paths(folder, moved))
+    env = {name: rewrite_paths(value, moved) for name, value in env.items()}
+    if search:
+        env["LD_LIBRARY_PATH"] = ":".join(search)
     env["SIMGPU_DEV"] = str(device_dir)
-    moved = ContainerSpec(argv=(), env={}, cwd=rewrite_paths(spec.cwd or "/", spec.mounts))
-    return process_words([rewrite_paths(arg, spec.mounts) for arg in spec.argv], env, moved)
+    process = ContainerSpec(argv=(), env={}, cwd=rewrite_paths(spec.cwd or "/", moved))
+    return process_words([rewrite_paths(arg, moved) for arg in spec.argv], env, process)
