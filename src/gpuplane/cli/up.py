@@ -39,6 +39,8 @@ async def _up(spec: ClusterSpec, options: Namespace, screen: Terminal) -> int:
         screen.out.flush()
     else:
         screen.print(f"{screen.glyph('good')} cluster {handle.name} answers on {handle.server} after {took:.1f}s")
+        if handle.containers is not None:
+            screen.print(f"  containers: {handle.containers}")
         screen.say("Try:")
         for line in next_commands(handle):
             screen.say(f"  {line}")
@@ -64,6 +66,7 @@ def down(options: Namespace, screen: Terminal) -> int:
 
 def describe(handle: ClusterHandle) -> dict[str, object]:
     """What `-o json` prints of a cluster."""
+    mode = handle.containers
     return {
         "name": handle.name,
         "kubeconfig": str(handle.kubeconfig),
@@ -71,6 +74,7 @@ def describe(handle: ClusterHandle) -> dict[str, object]:
         "directory": str(handle.directory),
         "nodes": [{"name": node.name, "machine": node.machine} for node in handle.spec.nodes],
         "lightNodes": handle.spec.light_nodes,
+        "containers": None if mode is None else {"isolation": mode.isolation.value, "lacks": mode.lacks},
         "running": True,
     }
 
