@@ -13,13 +13,13 @@ from test_end_to_end import on_a_node, scheduling, until, verdict
 
 from gpuplane import names
 from gpuplane.api.core import ConfigMap, Pod
-from gpuplane.api.meta import Resource
+from gpuplane.api.kinds import built_in
 from gpuplane.sharing import of_pod
 from gpuplane.simulator.controllers import Controllers
 
 SHARED = Path(__file__).parents[3] / "shared" / "manifests" / "gpu-manager"
-DEPLOYMENTS = Resource("apps", "v1", "deployments", "Deployment", True)
-SERVICES = Resource("", "v1", "services", "Service", True)
+DEPLOYMENTS = built_in("apps/v1", "Deployment")
+SERVICES = built_in("v1", "Service")
 
 __all__ = ["scheduling"]  # a fixture
 

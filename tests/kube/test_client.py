@@ -8,6 +8,7 @@ import json
 import pytest
 
 from gpuplane.api.core import ConfigMap, Node, Pod
+from gpuplane.api.gpunode import GPUNode
 from gpuplane.api.meta import ObjectMeta
 from gpuplane.errors import InvalidInput, Retryable, Terminal
 from gpuplane.kube import (
@@ -114,9 +115,7 @@ async def test_patch_types_and_subresource(harness):
 
 
 async def test_apply_creates_and_names_its_manager(harness):
-    answer = await harness.client().apply(
-        {"apiVersion": "gpuplane.dev/v1alpha1", "kind": "GPUNode", "metadata": {"name": "n"}}, "gpuplane-driver"
-    )
+    answer = await harness.client().apply({"metadata": {"name": "n"}}, "gpuplane-driver", resource=GPUNode.RESOURCE)
     assert answer["metadata"]["name"] == "n"
     request = harness.server.log[-1]
     assert request.path == "/apis/gpuplane.dev/v1alpha1/gpunodes/n"

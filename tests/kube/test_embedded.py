@@ -158,7 +158,7 @@ async def test_a_bad_policy_is_refused_with_every_error(client):
         "spec": {"mig": {"strategy": "some"}, "driver": {"enabled": "yes"}, "toolkit": {"installDir": "usr"}},
     }
     with pytest.raises(Invalid) as caught:
-        await client.create(bad)
+        await client.create(bad, resource=ClusterPolicy.RESOURCE)
     assert {cause.partition(":")[0] for cause in caught.value.causes} >= {
         "spec.driver.enabled",
         "spec.mig.strategy",
@@ -166,8 +166,8 @@ async def test_a_bad_policy_is_refused_with_every_error(client):
     }
     combination = bad | {"spec": {"cdi": {"enabled": False, "nriPluginEnabled": True}}}
     with pytest.raises(Invalid, match="nriPluginEnabled needs enabled"):
-        await client.create(combination)
-    await client.create(bad | {"spec": {}})
+        await client.create(combination, resource=ClusterPolicy.RESOURCE)
+    await client.create(bad | {"spec": {}}, resource=ClusterPolicy.RESOURCE)
     assert (await client.get(ClusterPolicy, "p")).spec == ClusterPolicy().spec
 
 
@@ -176,8 +176,8 @@ async def test_a_gpunode_is_written_section_by_section(client):
     meta = {"apiVersion": "gpuplane.dev/v1alpha1", "kind": "GPUNode", "metadata": {"name": "n1"}}
     driver = {"stages": {"driver": {"state": "done"}}, "summary": {"stage": "toolkit", "gpus": "8/8"}}
     toolkit = {"stages": {"toolkit": {"state": "failed", "reason": "NoSocket"}}, "summary": {"stage": "toolkit"}}
-    await client.apply({**meta, "status": driver}, "gpuplane-driver")
-    await client.apply({**meta, "status": toolkit}, "gpuplane-toolkit")
+    await client.apply({**meta, "status": driver}, "gpuplane-driver", resource=GPUNode.RESOURCE)
+    await client.apply({**meta, "status": toolkit}, "gpuplane-toolkit", resource=GPUNode.RESOURCE)
     node = await client.get(GPUNode, "n1")
     assert set(node.status.stages) == {"driver", "toolkit"}
     for status in (
@@ -186,4 +186,4 @@ async def test_a_gpunode_is_written_section_by_section(client):
         {"summary": {"gpus": "eight"}},
     ):
         with pytest.raises(Invalid):
-            await client.apply({**meta, "status": status}, "gpuplane-driver")
+            await client.apply({**meta, "status": status}, "gpuplane-driver", resource=GPUNode.RESOURCE)

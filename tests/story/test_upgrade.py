@@ -16,7 +16,7 @@ import pytest
 from gpuplane import names
 from gpuplane.api.clusterpolicy import ClusterPolicy
 from gpuplane.api.core import Deployment, Node, Pod
-from gpuplane.api.meta import Resource
+from gpuplane.api.kinds import built_in
 from gpuplane.api.upgrade import UpgradeState, upgrade_record, upgrade_state
 from gpuplane.kube import Client, Endpoint, Informer, NotFound
 from gpuplane.kube.auth import StaticAuth
@@ -26,8 +26,8 @@ from gpuplane.operator.upgrade import decide
 
 POLICY, NAMESPACE = "cluster-policy", names.OPERATOR_NAMESPACE
 OURS = ("sim-1", "sim-3")  # the driver of sim-2 is the machine's own
-BUDGET = Resource("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget", True)
-REPLICASET = Resource("apps", "v1", "replicasets", "ReplicaSet", True)
+BUDGET = built_in("policy/v1", "PodDisruptionBudget")
+REPLICASET = built_in("apps/v1", "ReplicaSet")
 S = UpgradeState
 WAY = [S.REQUIRED, S.CORDON, S.JOBS, S.PODS, S.RESTART, S.VALIDATION, S.UNCORDON, S.DONE]
 

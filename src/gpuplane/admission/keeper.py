@@ -19,6 +19,7 @@ from gpuplane import names
 from gpuplane.admission import certificates
 from gpuplane.admission.certificates import Certificates
 from gpuplane.api.core import Secret
+from gpuplane.api.kinds import built_in
 from gpuplane.api.meta import ObjectMeta, Resource, Struct
 from gpuplane.errors import GpuplaneError, Retryable
 from gpuplane.kube import Client, Conflict, NotFound
@@ -41,17 +42,13 @@ class _Webhook(Struct):
 
 
 class MutatingConfiguration(Struct):
-    RESOURCE: ClassVar[Resource] = Resource(
-        "admissionregistration.k8s.io", "v1", "mutatingwebhookconfigurations", "MutatingWebhookConfiguration", False
-    )
+    RESOURCE: ClassVar[Resource] = built_in("admissionregistration.k8s.io/v1", "MutatingWebhookConfiguration")
     metadata: ObjectMeta = ObjectMeta()
     webhooks: tuple[_Webhook, ...] = ()
 
 
 class ValidatingConfiguration(Struct):
-    RESOURCE: ClassVar[Resource] = Resource(
-        "admissionregistration.k8s.io", "v1", "validatingwebhookconfigurations", "ValidatingWebhookConfiguration", False
-    )
+    RESOURCE: ClassVar[Resource] = built_in("admissionregistration.k8s.io/v1", "ValidatingWebhookConfiguration")
     metadata: ObjectMeta = ObjectMeta()
     webhooks: tuple[_Webhook, ...] = ()
 

@@ -9,10 +9,11 @@ Invariants:
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar
 
 from msgspec import field
 
+from gpuplane.api.kinds import built_in
 from gpuplane.api.meta import Condition, ObjectMeta, Resource, Struct
 from gpuplane.api.quantity import Quantity
 
@@ -107,7 +108,7 @@ class NodeStatus(Struct):
 
 
 class Node(Struct):
-    RESOURCE: ClassVar[Resource] = Resource("", "v1", "nodes", "Node", False)
+    RESOURCE: ClassVar[Resource] = built_in("v1", "Node")
 
     metadata: ObjectMeta = ObjectMeta()
     spec: NodeSpec = NodeSpec()
@@ -210,7 +211,7 @@ class PodStatus(Struct):
 
 
 class Pod(Struct):
-    RESOURCE: ClassVar[Resource] = Resource("", "v1", "pods", "Pod", True)
+    RESOURCE: ClassVar[Resource] = built_in("v1", "Pod")
 
     metadata: ObjectMeta = ObjectMeta()
     spec: PodSpec = PodSpec()
@@ -249,7 +250,7 @@ class DaemonSetStatus(Struct):
 
 
 class DaemonSet(Struct):
-    RESOURCE: ClassVar[Resource] = Resource("apps", "v1", "daemonsets", "DaemonSet", True)
+    RESOURCE: ClassVar[Resource] = built_in("apps/v1", "DaemonSet")
 
     metadata: ObjectMeta = ObjectMeta()
     spec: DaemonSetSpec = DaemonSetSpec()
@@ -272,7 +273,7 @@ class DeploymentStatus(Struct):
 
 
 class Deployment(Struct):
-    RESOURCE: ClassVar[Resource] = Resource("apps", "v1", "deployments", "Deployment", True)
+    RESOURCE: ClassVar[Resource] = built_in("apps/v1", "Deployment")
 
     metadata: ObjectMeta = ObjectMeta()
     spec: DeploymentSpec = DeploymentSpec()
@@ -287,14 +288,14 @@ class NamespaceStatus(Struct):
 
 
 class Namespace(Struct):
-    RESOURCE: ClassVar[Resource] = Resource("", "v1", "namespaces", "Namespace", False)
+    RESOURCE: ClassVar[Resource] = built_in("v1", "Namespace")
 
     metadata: ObjectMeta = ObjectMeta()
     status: NamespaceStatus = NamespaceStatus()
 
 
 class ConfigMap(Struct):
-    RESOURCE: ClassVar[Resource] = Resource("", "v1", "configmaps", "ConfigMap", True)
+    RESOURCE: ClassVar[Resource] = built_in("v1", "ConfigMap")
 
     metadata: ObjectMeta = ObjectMeta()
     data: dict[str, str] = {}
@@ -303,7 +304,7 @@ class ConfigMap(Struct):
 class Secret(Struct):
     """`data` is decoded from base64 by msgspec."""
 
-    RESOURCE: ClassVar[Resource] = Resource("", "v1", "secrets", "Secret", True)
+    RESOURCE: ClassVar[Resource] = built_in("v1", "Secret")
 
     metadata: ObjectMeta = ObjectMeta()
     data: dict[str, bytes] = {}
@@ -311,13 +312,13 @@ class Secret(Struct):
 
 
 class ServiceAccount(Struct):
-    RESOURCE: ClassVar[Resource] = Resource("", "v1", "serviceaccounts", "ServiceAccount", True)
+    RESOURCE: ClassVar[Resource] = built_in("v1", "ServiceAccount")
 
     metadata: ObjectMeta = ObjectMeta()
 
 
 class RuntimeClass(Struct):
-    RESOURCE: ClassVar[Resource] = Resource("node.k8s.io", "v1", "runtimeclasses", "RuntimeClass", False)
+    RESOURCE: ClassVar[Resource] = built_in("node.k8s.io/v1", "RuntimeClass")
 
     metadata: ObjectMeta = ObjectMeta()
     handler: str = ""
@@ -334,7 +335,7 @@ class LeaseSpec(Struct):
 class LeaseObject(Struct):
     """`coordination.k8s.io/v1` Lease; called LeaseObject since `gpuplane.kube.Lease` is the election over it."""
 
-    RESOURCE: ClassVar[Resource] = Resource("coordination.k8s.io", "v1", "leases", "Lease", True)
+    RESOURCE: ClassVar[Resource] = built_in("coordination.k8s.io/v1", "Lease")
 
     metadata: ObjectMeta = ObjectMeta()
     spec: LeaseSpec = LeaseSpec()
@@ -349,7 +350,7 @@ class EventSource(Struct):
 
 
 class Event(Struct):
-    RESOURCE: ClassVar[Resource] = Resource("", "v1", "events", "Event", True)
+    RESOURCE: ClassVar[Resource] = built_in("v1", "Event")
 
     metadata: ObjectMeta = ObjectMeta()
     involved_object: ObjectReference = ObjectReference()
@@ -389,83 +390,11 @@ class CRDStatus(Struct):
 
 
 class CustomResourceDefinition(Struct):
-    RESOURCE: ClassVar[Resource] = Resource(
-        "apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", False
-    )
+    RESOURCE: ClassVar[Resource] = built_in("apiextensions.k8s.io/v1", "CustomResourceDefinition")
 
     metadata: ObjectMeta = ObjectMeta()
     spec: CRDSpec = CRDSpec()
     status: CRDStatus = CRDStatus()
-
-
-_KINDS: Final = (
-    Node,
-    Pod,
-    DaemonSet,
-    Deployment,
-    Namespace,
-    ConfigMap,
-    Secret,
-    ServiceAccount,
-    RuntimeClass,
-    LeaseObject,
-    Event,
-    CustomResourceDefinition,
-)
-
-_ONLY_AS_DICTS: Final = (
-    # Kinds that gpuplane applies from its manifests and never reads back.
-    Resource("", "v1", "services", "Service", True),
-    Resource("", "v1", "endpoints", "Endpoints", True),
-    Resource("apps", "v1", "replicasets", "ReplicaSet", True),
-    Resource("apps", "v1", "statefulsets", "StatefulSet", True),
-    Resource("batch", "v1", "jobs", "Job", True),
-    Resource("batch", "v1", "cronjobs", "CronJob", True),
-    Resource("rbac.authorization.k8s.io", "v1", "roles", "Role", True),
-    Resource("rbac.authorization.k8s.io", "v1", "rolebindings", "RoleBinding", True),
-    Resource("rbac.authorization.k8s.io", "v1", "clusterroles", "ClusterRole", False),
-    Resource("rbac.authorization.k8s.io", "v1", "clusterrolebindings", "ClusterRoleBinding", False),
-    Resource("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", False),
-    Resource("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget", True),
-    Resource("storage.k8s.io", "v1", "storageclasses", "StorageClass", False),
-    Resource("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy", True),
-    Resource(
-        "admissionregistration.k8s.io",
-        "v1",
-        "mutatingwebhookconfigurations",
-        "MutatingWebhookConfiguration",
-        False,
-    ),
-    Resource(
-        "admissionregistration.k8s.io",
-        "v1",
-        "validatingwebhookconfigurations",
-        "ValidatingWebhookConfiguration",
-        False,
-    ),
-    Resource(
-        "admissionregistration.k8s.io",
-        "v1",
-        "validatingadmissionpolicies",
-        "ValidatingAdmissionPolicy",
-        False,
-    ),
-    Resource(
-        "admissionregistration.k8s.io",
-        "v1",
-        "validatingadmissionpolicybindings",
-        "ValidatingAdmissionPolicyBinding",
-        False,
-    ),
-    Resource("gpuplane.dev", "v1alpha1", "gpunodes", "GPUNode", False),
-    Resource("nvidia.com", "v1", "clusterpolicies", "ClusterPolicy", False),
-    Resource("nvidia.com", "v1alpha1", "nvidiadrivers", "NVIDIADriver", False),
-)
-
-RESOURCES: Final[dict[tuple[str, str], Resource]] = {
-    (r.api_version, r.kind): r for r in (*(kind.RESOURCE for kind in _KINDS), *_ONLY_AS_DICTS)
-}
-"""(apiVersion, kind) -> where it is served: how a plain dict finds its URL without asking the server."""
 
 
 def reference(obj: Any, kind: Resource | None = None) -> ObjectReference:

@@ -22,7 +22,7 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
-from gpuplane.api.core import RESOURCES
+from gpuplane.api.kinds import RESOURCES
 from gpuplane.api.meta import KubeObject, Resource
 from gpuplane.errors import InvalidInput
 from gpuplane.kube.auth import Credential

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from gpuplane.api.clusterpolicy import ClusterPolicySpec
 from gpuplane.api.components import ServiceMonitor
+from gpuplane.api.kinds import built_in
 from gpuplane.api.meta import Resource
 from gpuplane.operator.driver_sets import set_env
 
@@ -17,7 +18,7 @@ Manifest = dict[str, Any]
 SERVICE_FILE: Final = "0610-dcgm-exporter-service.yaml"
 MONITOR_FILE: Final = "0620-dcgm-exporter-monitor.yaml"
 NAME: Final = "nvidia-dcgm-exporter"
-SERVICE: Final = Resource("", "v1", "services", "Service", True)
+SERVICE: Final = built_in("v1", "Service")
 MONITOR: Final = Resource("monitoring.coreos.com", "v1", "servicemonitors", "ServiceMonitor", True)
 BESIDE: Final = (SERVICE, MONITOR)
 """Kinds of the objects beside the DaemonSet; each has the name `NAME`."""

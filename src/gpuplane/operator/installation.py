@@ -15,6 +15,7 @@ import yaml
 from gpuplane import names
 from gpuplane.api.clusterpolicy import ClusterPolicy
 from gpuplane.api.crds import crds
+from gpuplane.api.kinds import built_in
 from gpuplane.api.meta import Resource
 from gpuplane.api.validation import decode
 from gpuplane.errors import InvalidInput
@@ -23,53 +24,12 @@ MANAGER: Final = "gpuplane-install"
 POLICY_KIND: Final = "ClusterPolicy"
 Manifest = dict[str, Any]
 
-_RESOURCES: Final = {
-    resource.kind: resource
-    for resource in (
-        Resource("apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", False),
-        Resource("", "v1", "namespaces", "Namespace", False),
-        Resource("", "v1", "resourcequotas", "ResourceQuota", True),
-        Resource("", "v1", "serviceaccounts", "ServiceAccount", True),
-        Resource("rbac.authorization.k8s.io", "v1", "clusterroles", "ClusterRole", False),
-        Resource("rbac.authorization.k8s.io", "v1", "clusterrolebindings", "ClusterRoleBinding", False),
-        Resource("rbac.authorization.k8s.io", "v1", "roles", "Role", True),
-        Resource("rbac.authorization.k8s.io", "v1", "rolebindings", "RoleBinding", True),
-        Resource(
-            "admissionregistration.k8s.io",
-            "v1",
-            "validatingadmissionpolicies",
-            "ValidatingAdmissionPolicy",
-            False,
-        ),
-        Resource(
-            "admissionregistration.k8s.io",
-            "v1",
-            "validatingadmissionpolicybindings",
-            "ValidatingAdmissionPolicyBinding",
-            False,
-        ),
-        Resource("", "v1", "secrets", "Secret", True),
-        Resource("", "v1", "services", "Service", True),
-        Resource("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget", True),
-        Resource(
-            "admissionregistration.k8s.io", "v1", "mutatingwebhookconfigurations", "MutatingWebhookConfiguration", False
-        ),
-        Resource(
-            "admissionregistration.k8s.io",
-            "v1",
-            "validatingwebhookconfigurations",
-            "ValidatingWebhookConfiguration",
-            False,
-        ),
-        Resource("apps", "v1", "deployments", "Deployment", True),
-        Resource("nvidia.com", "v1", "clusterpolicies", POLICY_KIND, False),
-    )
-}
-
 
 def resource_of(manifest: Mapping[str, Any]) -> Resource:
     """Where a manifest of the installation is served."""
-    return _RESOURCES[manifest["kind"]]
+    place = manifest["apiVersion"], manifest["kind"]
+    policy = ClusterPolicy.RESOURCE
+    return policy if place == (policy.api_version, policy.kind) else built_in(*place)
 
 
 # What the chart's hooks apply and remove by themselves.

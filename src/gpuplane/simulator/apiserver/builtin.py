@@ -1,7 +1,7 @@
 """Every resource that the embedded API server has without a CRD, and how the lists and maps of its kinds merge.
 
 One table, because four readers must agree: routing and storage, discovery, patches and server-side apply, and access
-reviews. Nothing here is decided from code elsewhere; adding a kind is adding a line.
+reviews. Nothing here is decided from code elsewhere; adding a kind is adding a line here and one in `api.kinds`.
 
 `FIELDS` says only what differs from the default, which is: an object or map merges key by key, a list is atomic. The
 *whole* list of a kind's fields (for OpenAPI, `kubectl explain` and strict validation) is not repeated here: it is what
@@ -13,6 +13,8 @@ from __future__ import annotations
 from typing import Final
 
 import msgspec
+
+from gpuplane.api.kinds import built_in
 
 ALL_VERBS: Final = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
 CREATE_ONLY: Final = ("create",)
@@ -69,146 +71,147 @@ _REGARDING_FIELDS: Final = (
     "regarding.resourceVersion regarding.fieldPath reason reportingController type"
 )
 
-# group/version, model module, then lines of: plural | kind | N(amespaced) or C(luster), V before it if virtual | short
-# names | categories | subresources | selectable fields
+# group/version, model module, then lines of: kind | V if virtual | short names | categories | subresources | selectable
+# fields. Plural and scope of each kind are in `api.kinds`.
 _TABLE: Final = (
     (
         "v1",
         "core_v1",
         f"""
-        namespaces             | Namespace             | C  | ns     |     | finalize status | status.phase
-        nodes                  | Node                  | C  | no     |     | proxy status    | spec.unschedulable
-        pods                   | Pod                   | N  | po     | all | {_POD_SUBRESOURCES} | {_POD_FIELDS}
-        services               | Service               | N  | svc    | all | proxy status    | spec.clusterIP spec.type
-        endpoints              | Endpoints             | N  | ep     |     |                 |
-        configmaps             | ConfigMap             | N  | cm     |     |                 |
-        secrets                | Secret                | N  |        |     |                 | type
-        serviceaccounts        | ServiceAccount        | N  | sa     |     | token           |
-        events                 | Event                 | N  | ev     |     |                 | {_EVENT_FIELDS}
-        persistentvolumes      | PersistentVolume      | C  | pv     |     | status          |
-        persistentvolumeclaims | PersistentVolumeClaim | N  | pvc    |     | status          |
-        replicationcontrollers | ReplicationController | N  | rc     | all | scale status    | status.replicas
-        limitranges            | LimitRange            | N  | limits |     |                 |
-        resourcequotas         | ResourceQuota         | N  | quota  |     | status          |
-        podtemplates           | PodTemplate           | N  |        |     |                 |
-        componentstatuses      | ComponentStatus       | C  | cs     |     |                 |
-        bindings               | Binding               | VN |        |     |                 |
+        Namespace             |   | ns     |     | finalize status     | status.phase
+        Node                  |   | no     |     | proxy status        | spec.unschedulable
+        Pod                   |   | po     | all | {_POD_SUBRESOURCES} | {_POD_FIELDS}
+        Service               |   | svc    | all | proxy status        | spec.clusterIP spec.type
+        Endpoints             |   | ep     |     |                     |
+        ConfigMap             |   | cm     |     |                     |
+        Secret                |   |        |     |                     | type
+        ServiceAccount        |   | sa     |     | token               |
+        Event                 |   | ev     |     |                     | {_EVENT_FIELDS}
+        PersistentVolume      |   | pv     |     | status              |
+        PersistentVolumeClaim |   | pvc    |     | status              |
+        ReplicationController |   | rc     | all | scale status        | status.replicas
+        LimitRange            |   | limits |     |                     |
+        ResourceQuota         |   | quota  |     | status              |
+        PodTemplate           |   |        |     |                     |
+        ComponentStatus       |   | cs     |     |                     |
+        Binding               | V |        |     |                     |
         """,
     ),
     (
         "apps/v1",
         "apps_v1",
         """
-        controllerrevisions | ControllerRevision | N |        |     |              |
-        daemonsets          | DaemonSet          | N | ds     | all | status       |
-        deployments         | Deployment         | N | deploy | all | scale status |
-        replicasets         | ReplicaSet         | N | rs     | all | scale status | status.replicas
-        statefulsets        | StatefulSet        | N | sts    | all | scale status |
+        ControllerRevision |  |        |     |              |
+        DaemonSet          |  | ds     | all | status       |
+        Deployment         |  | deploy | all | scale status |
+        ReplicaSet         |  | rs     | all | scale status | status.replicas
+        StatefulSet        |  | sts    | all | scale status |
         """,
     ),
     (
         "batch/v1",
         "batch_v1",
         """
-        cronjobs | CronJob | N | cj | all | status |
-        jobs     | Job     | N |    | all | status | status.successful
+        CronJob |  | cj | all | status |
+        Job     |  |    | all | status | status.successful
         """,
     ),
-    ("coordination.k8s.io/v1", "coordination_v1", "leases | Lease | N | | | |"),
+    ("coordination.k8s.io/v1", "coordination_v1", "Lease | | | | |"),
     (
         "rbac.authorization.k8s.io/v1",
         "rbac_v1",
         """
-        clusterrolebindings | ClusterRoleBinding | C | | | |
-        clusterroles        | ClusterRole        | C | | | |
-        rolebindings        | RoleBinding        | N | | | |
-        roles               | Role               | N | | | |
+        ClusterRoleBinding |  |  |  |  |
+        ClusterRole        |  |  |  |  |
+        RoleBinding        |  |  |  |  |
+        Role               |  |  |  |  |
         """,
     ),
-    ("node.k8s.io/v1", "node_v1", "runtimeclasses | RuntimeClass | C | | | |"),
-    ("scheduling.k8s.io/v1", "scheduling_v1", "priorityclasses | PriorityClass | C | pc | | |"),
-    ("policy/v1", "policy_v1", "poddisruptionbudgets | PodDisruptionBudget | N | pdb | | status |"),
-    ("discovery.k8s.io/v1", "discovery_v1", "endpointslices | EndpointSlice | N | | | |"),
+    ("node.k8s.io/v1", "node_v1", "RuntimeClass | | | | |"),
+    ("scheduling.k8s.io/v1", "scheduling_v1", "PriorityClass | | pc | | |"),
+    ("policy/v1", "policy_v1", "PodDisruptionBudget | | pdb | | status |"),
+    ("discovery.k8s.io/v1", "discovery_v1", "EndpointSlice | | | | |"),
     (
         "storage.k8s.io/v1",
         "storage_v1",
         """
-        csidrivers           | CSIDriver          | C |    | |        |
-        csinodes             | CSINode            | C |    | |        |
-        csistoragecapacities | CSIStorageCapacity | N |    | |        |
-        storageclasses       | StorageClass       | C | sc | |        |
-        volumeattachments    | VolumeAttachment   | C |    | | status |
+        CSIDriver          |  |    |  |        |
+        CSINode            |  |    |  |        |
+        CSIStorageCapacity |  |    |  |        |
+        StorageClass       |  | sc |  |        |
+        VolumeAttachment   |  |    |  | status |
         """,
     ),
     (
         "networking.k8s.io/v1",
         "networking_v1",
         """
-        ingressclasses  | IngressClass  | C |        | |        |
-        ingresses       | Ingress       | N | ing    | | status |
-        networkpolicies | NetworkPolicy | N | netpol | |        |
+        IngressClass  |  |        |  |        |
+        Ingress       |  | ing    |  | status |
+        NetworkPolicy |  | netpol |  |        |
         """,
     ),
-    ("events.k8s.io/v1", "events_v1", f"events | Event | N | ev | | | {_REGARDING_FIELDS}"),
+    ("events.k8s.io/v1", "events_v1", f"Event | | ev | | | {_REGARDING_FIELDS}"),
     (
         "authentication.k8s.io/v1",
         "authentication_v1",
         """
-        selfsubjectreviews | SelfSubjectReview | VC | | | |
-        tokenreviews       | TokenReview       | VC | | | |
+        SelfSubjectReview | V |  |  |  |
+        TokenReview       | V |  |  |  |
         """,
     ),
     (
         "authorization.k8s.io/v1",
         "authorization_v1",
         """
-        localsubjectaccessreviews | LocalSubjectAccessReview | VN | | | |
-        selfsubjectaccessreviews  | SelfSubjectAccessReview  | VC | | | |
-        selfsubjectrulesreviews   | SelfSubjectRulesReview   | VC | | | |
-        subjectaccessreviews      | SubjectAccessReview      | VC | | | |
+        LocalSubjectAccessReview | V |  |  |  |
+        SelfSubjectAccessReview  | V |  |  |  |
+        SelfSubjectRulesReview   | V |  |  |  |
+        SubjectAccessReview      | V |  |  |  |
         """,
     ),
     (
         "admissionregistration.k8s.io/v1",
         "admissionregistration_v1",
         """
-        mutatingwebhookconfigurations     | MutatingWebhookConfiguration     | C | | api-extensions |        |
-        validatingadmissionpolicies       | ValidatingAdmissionPolicy        | C | | api-extensions | status |
-        validatingadmissionpolicybindings | ValidatingAdmissionPolicyBinding | C | | api-extensions |        |
-        validatingwebhookconfigurations   | ValidatingWebhookConfiguration   | C | | api-extensions |        |
+        MutatingWebhookConfiguration     |  |  | api-extensions |        |
+        ValidatingAdmissionPolicy        |  |  | api-extensions | status |
+        ValidatingAdmissionPolicyBinding |  |  | api-extensions |        |
+        ValidatingWebhookConfiguration   |  |  | api-extensions |        |
         """,
     ),
     (
         "apiextensions.k8s.io/v1",
         "apiextensions_v1",
-        "customresourcedefinitions | CustomResourceDefinition | C | crd crds | api-extensions | status |",
+        "CustomResourceDefinition | | crd crds | api-extensions | status | ",
     ),
     (
         "apiregistration.k8s.io/v1",
         "apiregistration_v1",
-        "apiservices | APIService | C | | api-extensions | status |",
+        "APIService | | | api-extensions | status | ",
     ),
     (
         "autoscaling/v2",
         "autoscaling_v2",
-        "horizontalpodautoscalers | HorizontalPodAutoscaler | N | hpa | all | status |",
+        "HorizontalPodAutoscaler | | hpa | all | status | ",
     ),
     (
         "certificates.k8s.io/v1",
         "certificates_v1",
-        "certificatesigningrequests | CertificateSigningRequest | C | csr | | approval status | spec.signerName",
+        "CertificateSigningRequest | | csr | | approval status | spec.signerName",
     ),
     (
         "resource.k8s.io/v1",
         "resource_v1",
         """
-        deviceclasses          | DeviceClass           | C | | |        |
-        resourceclaims         | ResourceClaim         | N | | | status |
-        resourceclaimtemplates | ResourceClaimTemplate | N | | |        |
-        resourceslices         | ResourceSlice         | C | | |        | spec.nodeName spec.driver
+        DeviceClass           |  |  |  |        |
+        ResourceClaim         |  |  |  | status |
+        ResourceClaimTemplate |  |  |  |        |
+        ResourceSlice         |  |  |  |        | spec.nodeName spec.driver
         """,
     ),
 )
+
 
 _SINGULAR: Final = {"endpoints": "endpoints", "componentstatuses": "componentstatus"}
 
@@ -216,25 +219,23 @@ _SINGULAR: Final = {"endpoints": "endpoints", "componentstatuses": "componentsta
 def _rows() -> tuple[ResourceInfo, ...]:
     infos: list[ResourceInfo] = []
     for api_version, model, text in _TABLE:
-        group, _, version = api_version.rpartition("/")
         for line in text.strip().splitlines():
-            plural, kind, scope, short, categories, subresources, selectable = (
-                cell.strip() for cell in line.split("|")
-            )
+            kind, virtual, short, categories, subresources, selectable = (cell.strip() for cell in line.split("|"))
+            place = built_in(api_version, kind)
             infos.append(
                 ResourceInfo(
-                    group=group,
-                    version=version,
-                    plural=plural,
-                    singular=_SINGULAR.get(plural, kind.lower()),
+                    group=place.group,
+                    version=place.version,
+                    plural=place.plural,
+                    singular=_SINGULAR.get(place.plural, kind.lower()),
                     kind=kind,
-                    namespaced=scope.endswith("N"),
+                    namespaced=place.namespaced,
                     short_names=tuple(short.split()),
                     categories=tuple(categories.split()),
                     subresources=tuple(subresources.split()),
-                    verbs=CREATE_ONLY if scope[0] == "V" else _verbs(plural),
+                    verbs=CREATE_ONLY if virtual else _verbs(place.plural),
                     selectable=tuple(selectable.split()),
-                    virtual=scope[0] == "V",
+                    virtual=bool(virtual),
                     model=model,
                 )
             )

@@ -15,6 +15,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from gpuplane.api.kinds import built_in
 from gpuplane.simulator.apiserver import bootstrap, configurations, crd, crdshape, discovery, quotas, services
 from gpuplane.simulator.apiserver.admission import CONFIGURATION, SYSTEM_PRIORITIES, AdmissionChain
 from gpuplane.simulator.apiserver.asgi import Request, Response
@@ -204,16 +205,9 @@ def install(
 async def furnish(registry: Registry) -> None:
     """Write the objects that every cluster has, where they are missing: roles, bindings, priority classes."""
     for obj in (*bootstrap.cluster_roles(), *bootstrap.cluster_role_bindings(), *_priority_classes()):
-        plural = _PLURALS[obj["kind"]]
+        plural = built_in(obj["apiVersion"], obj["kind"]).plural
         if registry.get(plural, "", obj["metadata"]["name"]) is None:
             await registry.create(plural, None, obj)
-
-
-_PLURALS = {
-    "ClusterRole": "clusterroles",
-    "ClusterRoleBinding": "clusterrolebindings",
-    "PriorityClass": "priorityclasses",
-}
 
 
 def _priority_classes() -> list[Object]:

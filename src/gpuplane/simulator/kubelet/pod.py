@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 from msgspec import field
 
 from gpuplane.api.core import PodStatus, Resources
+from gpuplane.api.kinds import built_in
 from gpuplane.api.meta import ObjectMeta, Resource, Struct
 
 
@@ -250,7 +251,7 @@ class PodMeta(ObjectMeta):
 
 
 class Pod(Struct):
-    RESOURCE: ClassVar[Resource] = Resource("", "v1", "pods", "Pod", True)
+    RESOURCE: ClassVar[Resource] = built_in("v1", "Pod")
 
     metadata: PodMeta = PodMeta()
     spec: PodSpec = PodSpec()
