@@ -14,7 +14,7 @@ import pytest
 from gpuplane import names
 from gpuplane.api.protocol import podresources_pb2 as pb
 from gpuplane.api.protocol.sockets import address
-from gpuplane.operand.pod_resources import PodResources
+from gpuplane.operand.pod_resources import PodResourcesClient
 from gpuplane.operand.rpc import RpcError, Status
 
 
@@ -56,19 +56,19 @@ async def test_a_busy_kubelet_is_called_again_after_longer_and_longer_pauses(tmp
     pauses, answer = Pauses(), pb.ListPodResourcesResponse()
     answer.pod_resources.add(name="train", namespace="ml")
     async with kubelet(tmp_path, answer.SerializeToString(), busy=5):
-        assert await PodResources(tmp_path, pauses.sleep).list() == answer
+        assert await PodResourcesClient(tmp_path, pauses.sleep).list() == answer
     assert len(pauses.seconds) == 5 and pauses.seconds == sorted(set(pauses.seconds))
 
 
 async def test_a_kubelet_that_stays_busy_is_given_up(tmp_path: Path) -> None:
     async with kubelet(tmp_path, b"", busy=99):
         with pytest.raises(RpcError) as refused:
-            await PodResources(tmp_path, Pauses().sleep).list()
+            await PodResourcesClient(tmp_path, Pauses().sleep).list()
     assert refused.value.status is Status.RESOURCE_EXHAUSTED
 
 
 async def test_an_answer_that_cannot_be_read_is_an_error_of_the_call(tmp_path: Path) -> None:
     async with kubelet(tmp_path, b"\xff\xff"):
         with pytest.raises(RpcError) as refused:
-            await PodResources(tmp_path, Pauses().sleep).list()
+            await PodResourcesClient(tmp_path, Pauses().sleep).list()
     assert refused.value.status is Status.INTERNAL

@@ -14,7 +14,7 @@ from gpuplane.api.protocol import podresources_pb2 as pb
 from gpuplane.device_plugin.admitted import Shown
 from gpuplane.kube import Client, Informer, NotFound
 from gpuplane.operand import OperandContext
-from gpuplane.operand.pod_resources import PodResources
+from gpuplane.operand.pod_resources import PodResourcesClient
 
 
 class NodePods:
@@ -29,7 +29,7 @@ class NodePods:
     ) -> None:
         self._client = client
         self._informer = informer
-        self._kubelet = PodResources(kubelet_dir, sleep)
+        self._kubelet = PodResourcesClient(kubelet_dir, sleep)
         self._living: set[str] = set()
         informer.add_handler(self._told)
 

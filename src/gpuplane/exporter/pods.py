@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from gpuplane import names
 from gpuplane.exporter.render import Holder
-from gpuplane.operand.pod_resources import PodResources
+from gpuplane.operand.pod_resources import PodResourcesClient
 from gpuplane.operand.rpc import RpcError
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class GPUHolders:
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         resources: tuple[str, ...] = (),
     ) -> None:
-        self._kubelet = PodResources(kubelet_dir, sleep)
+        self._kubelet = PodResourcesClient(kubelet_dir, sleep)
         self._prefixes = (*PREFIXES, *resources)
         self._said = ""
 

@@ -21,7 +21,7 @@ _TIMEOUT_SECONDS: Final = 2.0
 _PAUSES_SECONDS: Final = (0.02, 0.05, 0.1, 0.2, 0.4)
 
 
-class PodResources:
+class PodResourcesClient:
     """The pod-resources API of the kubelet whose directory is `kubelet_dir`."""
 
     def __init__(self, kubelet_dir: Path, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
