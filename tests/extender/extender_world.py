@@ -17,6 +17,7 @@ from gpuplane.api.crds import crds
 from gpuplane.api.gpunode import GPUNode
 from gpuplane.kube import Client, Endpoint, EventRecorder, NotFound, SystemClock
 from gpuplane.kube.auth import StaticAuth
+from gpuplane.kube.tasks import first_of
 from gpuplane.operand.http import serving
 from gpuplane.scheduler.brain import Brain
 from gpuplane.scheduler.extender import LONGEST_BODY, Extender
@@ -226,13 +227,12 @@ async def extender(client: Client, chosen: Chosen | None = None) -> AsyncIterato
         ready.set()
 
     task = asyncio.create_task(brain.run(lead))
-    waiter = asyncio.create_task(ready.wait())
-    await asyncio.wait({task, waiter}, return_when=asyncio.FIRST_COMPLETED, timeout=PATIENCE)
-    assert ready.is_set(), task
     try:
+        async with asyncio.timeout(PATIENCE):
+            assert await first_of(ready.wait(), task) == 0
         async with serving(face.paths(), "127.0.0.1", 0, posts=face.posts(), longest_body=LONGEST_BODY) as port:
             yield Running(brain, port)
     finally:
         task.cancel()
-        await asyncio.gather(task, waiter, return_exceptions=True)
+        await asyncio.gather(task, return_exceptions=True)
         await recorder.aclose()

@@ -12,6 +12,7 @@ from gpuplane.device_plugin.dialects import Dialect
 from gpuplane.errors import InvalidInput, Retryable
 from gpuplane.hardware import GPU
 from gpuplane.host import Host
+from gpuplane.kube.tasks import first_of
 from gpuplane.sharing.mps import FAILED, READY, daemons, ready_text
 
 PATIENCE_SECONDS: Final = 60.0
@@ -41,12 +42,7 @@ class MpsDaemons:
 
     async def come(self, sleep: Callable[[float], Awaitable[None]]) -> None:
         """Returns once they are ready. Raises Retryable when they are not, with what they say."""
-        coming = [asyncio.ensure_future(self._until(True)), asyncio.ensure_future(sleep(PATIENCE_SECONDS))]
-        try:
-            await asyncio.wait(coming, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in coming:
-                task.cancel()
+        await first_of(self._until(True), sleep(PATIENCE_SECONDS))
         if not self.ready():
             why = self._host.read_text(f"{self._root}/{FAILED}") or "no MPS control daemon is ready"
             raise Retryable(why, where=f"{self._root}/{READY}", cure=_CURE)

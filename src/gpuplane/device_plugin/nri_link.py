@@ -7,6 +7,7 @@ has no GPU (see `nri_given`).
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable
@@ -15,6 +16,7 @@ from typing import Final
 from gpuplane import names
 from gpuplane.errors import GpuplaneError, Retryable
 from gpuplane.host import Host
+from gpuplane.kube.tasks import first_of
 from gpuplane.operand.nri.plugin import Plugin, serve
 from gpuplane.operand.nri.runtimes import Runtime, Unfit
 
@@ -62,11 +64,10 @@ class Link:
         self._unfit = False
         self._task = asyncio.create_task(serve(client, self._plugin, self._ready))
         self._task.add_done_callback(lambda _: self._up.clear())
-        ready = asyncio.create_task(self._up.wait())
-        try:
-            await asyncio.wait([self._task, ready], timeout=READY_SECONDS, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            ready.cancel()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(READY_SECONDS):
+                # NB: why the connection ended is asked below, and is no error here.
+                await first_of(self._up.wait(), asyncio.wait([self._task]))
         if self._up.is_set():
             return True
         self._say(await self._ended() if self._task.done() else f"the runtime says nothing for {READY_SECONDS:g} s")

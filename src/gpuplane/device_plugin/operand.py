@@ -30,6 +30,7 @@ from gpuplane.device_plugin.plugin import Offer, Offered, UnitPlugin
 from gpuplane.errors import GpuplaneError, InvalidInput, Retryable
 from gpuplane.hardware import GPU, GPUSource, MigMode
 from gpuplane.kube import ApiError
+from gpuplane.kube.tasks import first_of
 from gpuplane.operand import Kubelet, OperandContext, report_stage
 from gpuplane.operand.configs import Chosen, NodeConfig, NodeLabels, own_labels
 from gpuplane.operand.keep import failed
@@ -110,7 +111,8 @@ class _Node:
             mps.refuse(dialects)
             if not mps.ready():
                 others = (self._configs.changed(chosen), self._dialects_changed(dialects))
-                return await _first_of(mps.come(context.sleep), *others)
+                await first_of(mps.come(context.sleep), *others)
+                return
             says = await asyncio.to_thread(source.health)
             health = decide.first_health(inventory, says, [gpu.uuid for gpu in node.status.gpus])
             report = HealthReport(context, node.status.health)
@@ -124,7 +126,7 @@ class _Node:
                 link, until_other = await self._nri(stack, dialects, shares)
                 plugins = self._plugins(inventory, config, dialects, shares, link)
                 offer = Offer(plugins, health, [gpu.uuid for gpu in inventory])
-                await _first_of(
+                await first_of(
                     *(_offer(context, plugin) for plugin in offer.plugins),
                     *((shares.run(),) if shares is not None else ()),
                     until_other(),
@@ -205,19 +207,6 @@ def _warn(inventory: tuple[GPU, ...], config: PluginConfig) -> None:
             log.warning("GPU %d is in MIG mode and is not offered, for it has no MIG device", gpu.index)
     if config.device_list == {DeviceListStrategy.CDI_ANNOTATIONS}:
         log.info("devices go to containers by annotations, which only runtimes with CDI enabled read")
-
-
-async def _first_of(*work: Coroutine[Any, Any, None]) -> None:
-    """Run all until one ends, with or without an error; end the others."""
-    tasks = [asyncio.create_task(one) for one in work]
-    try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
-            task.result()
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _take_back_failure(context: OperandContext, offer: Offer, node: GPUNode) -> None:

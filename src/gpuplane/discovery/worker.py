@@ -34,6 +34,7 @@ from gpuplane.discovery.vgpu import read_vgpu
 from gpuplane.errors import GpuplaneError
 from gpuplane.host import Host
 from gpuplane.kube import Informer
+from gpuplane.kube.tasks import first_of
 from gpuplane.operand import OperandContext
 from gpuplane.operand.configs import Chosen, NodeConfig, own_labels
 
@@ -284,12 +285,4 @@ async def _pause(context: OperandContext, seconds: float, changed: asyncio.Event
     if changed is None or (seconds < INTERVAL and not eager):
         await context.sleep(seconds)
         return
-    sleep = asyncio.ensure_future(context.sleep(seconds))
-    change = asyncio.ensure_future(changed.wait())
-    try:
-        await asyncio.wait([sleep, change], return_when=asyncio.FIRST_COMPLETED)
-        if sleep.done():
-            await sleep
-    finally:
-        for task in (sleep, change):
-            task.cancel()
+    await first_of(context.sleep(seconds), changed.wait())

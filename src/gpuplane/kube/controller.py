@@ -11,7 +11,6 @@ Invariants:
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Final
@@ -23,6 +22,7 @@ from gpuplane.errors import GpuplaneError, Terminal
 from gpuplane.kube.clock import Clock, SystemClock
 from gpuplane.kube.informer import Informer
 from gpuplane.kube.queue import QueueClosed, WorkQueue
+from gpuplane.kube.tasks import first_of
 
 log = logging.getLogger("gpuplane.kube")
 
@@ -115,16 +115,10 @@ class Controller:
         for source in self._sources:
             await source.informer.synced()
             self._listen(source)
-        workers = [asyncio.create_task(self._work(), name=f"{self.name} {i}") for i in range(self._workers)]
         try:
-            done, _ = await asyncio.wait([*tasks, *workers], return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()
+            await first_of(*tasks, *(self._work() for _ in range(self._workers)))
         finally:
             self._queue.close()
-            for worker in workers:
-                worker.cancel()
-            await asyncio.gather(*workers, return_exceptions=True)
 
     def _listen(self, source: Source) -> None:
         def changed(old: Any, new: Any) -> None:

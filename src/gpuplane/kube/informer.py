@@ -27,6 +27,7 @@ from gpuplane.kube.cache import Cache, Change, IndexBy
 from gpuplane.kube.client import Client
 from gpuplane.kube.clock import Clock, SystemClock
 from gpuplane.kube.errors import ApiError, ConfigError, Gone, ServerError
+from gpuplane.kube.tasks import first_of
 from gpuplane.kube.watch import Event, EventType
 
 log = logging.getLogger("gpuplane.kube")
@@ -107,14 +108,8 @@ class Informer(Generic[K]):
         """Returns when the first list is complete. Raises what ended the informer, if something did."""
         if self._task is None:
             await self._synced.wait()
-            return
-        waiter = asyncio.ensure_future(self._synced.wait())
-        try:
-            await asyncio.wait([waiter, self._task], return_when=asyncio.FIRST_COMPLETED)
-            if not self._synced.is_set():
-                self._task.result()
-        finally:
-            waiter.cancel()
+        elif not self._synced.is_set():
+            await first_of(self._synced.wait(), self._task)
 
     @property
     def has_synced(self) -> bool:

@@ -28,6 +28,7 @@ from gpuplane.errors import Retryable
 from gpuplane.kube.client import Client
 from gpuplane.kube.clock import Clock, SystemClock
 from gpuplane.kube.errors import AlreadyExists, ApiError, NotFound
+from gpuplane.kube.tasks import first_of
 
 log = logging.getLogger("gpuplane.kube")
 
@@ -127,17 +128,9 @@ class Lease:
         """
         await self._acquire()
         log.info("lease %s: leading as %s", self._name, self.identity)
-        job = asyncio.ensure_future(work())
-        keeper = asyncio.ensure_future(self._keep())
         try:
-            await asyncio.wait([job, keeper], return_when=asyncio.FIRST_COMPLETED)
-            if not job.done():
-                keeper.result()  # raises LeaseLost
-            job.result()
+            await first_of(self._keep(), work())
         finally:
-            for task in (job, keeper):
-                task.cancel()
-            await asyncio.gather(job, keeper, return_exceptions=True)
             with contextlib.suppress(ApiError):  # NB: giving up is a courtesy; the lease expires anyway
                 await self._release()
 

@@ -22,6 +22,7 @@ from gpuplane.api.pluginconfig import load
 from gpuplane.errors import GpuplaneError, InvalidInput
 from gpuplane.hardware import find_library
 from gpuplane.host import Host, SystemRunner
+from gpuplane.kube.tasks import first_of
 from gpuplane.mps.control import Control
 from gpuplane.mps.shm import mount_shm, unmount_shm
 from gpuplane.operand import OperandContext
@@ -97,21 +98,14 @@ class _Session:
             else:
                 log.info("no GPUs are shared by MPS here")
             checks: list[Coroutine[Any, Any, None]] = [self._check(control) for control in controls]
-            await _first_of(configs.changed(self._chosen), *(control.ended() for control in controls), *checks)
+            await first_of(configs.changed(self._chosen), *(control.ended() for control in controls), *checks)
         finally:
             await _to_the_end(self._undo(controls, shm))
 
     async def _proved(self) -> None:
         """After a boot CUDA is proved again, by a program that is no client of MPS: the GPU has to be free for it."""
-        proof = asyncio.create_task(self._host.wait_for(names.CUDA_READY))
-        patience = asyncio.ensure_future(self._context.sleep(PROOF_SECONDS))
-        try:
-            await asyncio.wait([proof, patience], return_when=asyncio.FIRST_COMPLETED)
-            if not proof.done():
-                log.warning("nobody has proved CUDA on this node; going on")
-        finally:
-            proof.cancel()
-            patience.cancel()
+        if await first_of(self._host.wait_for(names.CUDA_READY), self._context.sleep(PROOF_SECONDS)) == 1:
+            log.warning("nobody has proved CUDA on this node; going on")
 
     async def _undo(self, controls: Sequence[Control], shm: Path) -> None:
         self._host.remove(f"{self._root}/{READY}")
@@ -169,19 +163,6 @@ class _Session:
             return msgspec.json.decode(data or b"{}", type=dict[str, int | None])
         except msgspec.DecodeError:
             return {}
-
-
-async def _first_of(*work: Coroutine[Any, Any, None]) -> None:
-    """Run all until one ends, with or without an error; end the others."""
-    tasks = [asyncio.create_task(one) for one in work]
-    try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
-            task.result()
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _to_the_end(work: Coroutine[Any, Any, None]) -> None:

@@ -21,6 +21,7 @@ from gpuplane.api.meta import ObjectMeta
 from gpuplane.errors import InvalidInput
 from gpuplane.host import Host
 from gpuplane.kube import Informer
+from gpuplane.kube.tasks import first_of
 from gpuplane.operand.context import OperandContext
 
 FALLBACKS: Final = ("named", "single", "empty")
@@ -108,15 +109,7 @@ class NodeConfig:
             relabelled = self._labels.news()
             if not _same(self.attempt(), seen):
                 return
-            waiting = [asyncio.create_task(relabelled.wait()), asyncio.create_task(self._files(seen))]
-            try:
-                done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-                for task in done:
-                    task.result()
-            finally:
-                for task in waiting:
-                    task.cancel()
-                await asyncio.gather(*waiting, return_exceptions=True)
+            await first_of(relabelled.wait(), self._files(seen))
 
     async def _files(self, seen: Chosen | InvalidInput) -> bool:
         """Returns when the files say something else than what was seen; never without files."""

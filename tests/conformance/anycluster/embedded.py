@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from gpuplane.kube.tasks import first_of
 from gpuplane.simulator.apiserver.hooks import User
 from gpuplane.simulator.apiserver.identity import ADMIN
 from gpuplane.simulator.apiserver.server import ApiServer
@@ -53,19 +54,12 @@ async def _serve(directory: Path, settings: Path, started: Future[tuple[str, Pat
     server.extensions.identity.add(ADMIN_TOKEN, ADMIN)
     server.extensions.identity.add(JANE_TOKEN, User("jane", ("system:authenticated",)))
     server.extensions.streams.token = KUBELET_TOKEN
-    parts = (
-        Controllers(server.registry, ca=server.authority.read_text()).run(),
-        Scheduler(server.registry, config.load(settings)).run(),
-        stop.wait(),
-    )
-    tasks = [asyncio.create_task(part) for part in parts]
     started.set_result((server.url, server.authority))
     try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
-            task.result()
+        await first_of(
+            Controllers(server.registry, ca=server.authority.read_text()).run(),
+            Scheduler(server.registry, config.load(settings)).run(),
+            stop.wait(),
+        )
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
         await server.stop()

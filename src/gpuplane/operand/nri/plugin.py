@@ -17,6 +17,7 @@ from typing import Final, Protocol
 
 from gpuplane.api.protocol import nri_pb2 as pb
 from gpuplane.errors import Retryable
+from gpuplane.kube.tasks import first_of
 from gpuplane.operand.nri.connection import Connection, Method
 from gpuplane.operand.nri.frames import PLUGIN, RUNTIME
 from gpuplane.operand.nri.runtimes import REQUEST_SECONDS, Runtime, Unfit, refuse_unfit
@@ -63,20 +64,7 @@ async def serve(
     reader, writer = await asyncio.open_unix_connection(sock=client)
     session = _Session(plugin, ready)
     connection = Connection(reader, writer, serves=PLUGIN, calls=RUNTIME, methods=session.methods())
-    tasks = [
-        asyncio.create_task(connection.run()),
-        asyncio.create_task(_registered(connection, name, index)),
-        asyncio.create_task(session.unfit()),
-    ]
-    try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in reversed(tasks):
-            if task in done:
-                task.result()
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+    await first_of(session.unfit(), _registered(connection, name, index), connection.run())
 
 
 async def _registered(connection: Connection, name: str, index: str) -> None:

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 import uvicorn
 
 from gpuplane.errors import Terminal
+from gpuplane.kube.tasks import first_of
 from gpuplane.simulator.apiserver.certificates import Certificates
 from gpuplane.simulator.apiserver.rest import Rest
 
@@ -104,11 +105,7 @@ class HttpServer:
     async def start(self) -> None:
         """Raises what keeps the server from starting."""
         self._task = asyncio.create_task(self._server.serve([self._socket]), name="apiserver-http")
-        ready = asyncio.create_task(self._server.ready.wait())
-        await asyncio.wait({self._task, ready}, return_when=asyncio.FIRST_COMPLETED)
-        if not ready.done():
-            ready.cancel()
-            await self._task
+        if await first_of(self._server.ready.wait(), self._task) == 1:
             raise Terminal("the HTTP server did not start", where=f"port {self.port}")
         log.info("serving on port %d", self.port)
 

@@ -17,6 +17,7 @@ import msgspec
 from gpuplane.api.core import LeaseObject, Node
 from gpuplane.errors import Retryable
 from gpuplane.kube import AlreadyExists, ApiError, Client, Informer, NotFound
+from gpuplane.kube.tasks import first_of
 from gpuplane.simulator.kubelet.clock import Clock
 from gpuplane.simulator.nodes.machine import NodeMachine
 
@@ -220,15 +221,7 @@ class NodeReporter:
 
     async def _report(self) -> None:
         while True:
-            waiting = [
-                asyncio.ensure_future(self._changed.wait()),
-                asyncio.ensure_future(self._clock.sleep(STATUS_SECONDS)),
-            ]
-            try:
-                await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                for one in waiting:
-                    one.cancel()
+            await first_of(self._changed.wait(), self._clock.sleep(STATUS_SECONDS))
             self._changed.clear()
             await self._until_done(self._post_or_register)
 

@@ -24,6 +24,7 @@ import msgspec
 
 from gpuplane.errors import Retryable
 from gpuplane.kube import ApiError, Conflict, NotFound
+from gpuplane.kube.tasks import first_of
 from gpuplane.simulator.kubelet.containers import Record, StartFailed, fit, remove_tree
 from gpuplane.simulator.kubelet.containers.records import is_running, signal_container
 from gpuplane.simulator.kubelet.lifecycle import NEVER_SEEN, Ended, Phase, Plan, Seen, Stop, decide
@@ -140,12 +141,7 @@ class PodWorker:
         if seconds is None:
             await self._poke.wait()
             return
-        waiting = [asyncio.ensure_future(self._poke.wait()), asyncio.ensure_future(self.machine.clock.sleep(seconds))]
-        try:
-            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for one in waiting:
-                one.cancel()
+        await first_of(self._poke.wait(), self.machine.clock.sleep(seconds))
 
     def _spawn(self, name: str, work: Coroutine[Any, Any, None]) -> None:
         old = self._tasks.pop(name, None)
@@ -278,14 +274,10 @@ class PodWorker:
         preparation, clock = self._preparation, self.machine.clock
         while True:
             due = preparation.refresh_at
-            waiting: list[asyncio.Future[Any]] = [asyncio.ensure_future(preparation.stale.wait())]
-            if due is not None:
-                waiting.append(asyncio.ensure_future(clock.sleep(max(due - clock.time(), 1.0))))
-            try:
-                await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                for one in waiting:
-                    one.cancel()
+            if due is None:
+                await preparation.stale.wait()
+            else:
+                await first_of(preparation.stale.wait(), clock.sleep(max(due - clock.time(), 1.0)))
             try:
                 await preparation.refresh()
             except (Retryable, ApiError) as error:  # an object that went: the files stay as they were

@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Coroutine, Iterable
-from typing import Any, Final
+from collections.abc import AsyncIterator, Iterable
+from typing import Final
 from urllib.parse import quote, urlencode
 
 import msgspec
 
+from gpuplane.kube.tasks import first_of
 from gpuplane.simulator.apiserver.asgi import Request, Response
 from gpuplane.simulator.apiserver.builtin import ResourceInfo
 from gpuplane.simulator.apiserver.failure import bad_request, not_found
@@ -86,14 +87,12 @@ class Streams:
         container = container_of(pod, request.query.get("container", ""))
         options = {key: request.query[key] for key in _LOG_OPTIONS if key in request.query}
         pieces, writer = await self._kubelet(pod).logs(_target("containerLogs", pod, container, options.items()))
-        gone = asyncio.create_task(_disconnected(request))
         try:
             await request.send(
                 {"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/plain")]}
             )
-            await _until(gone, _send_all(request, pieces))
+            await first_of(_send_all(request, pieces), _disconnected(request))
         finally:
-            gone.cancel()
             writer.close()
         return None
 
@@ -124,7 +123,7 @@ class Streams:
             client = await accept(request)
             gone = asyncio.create_task(_drained(client))
             try:
-                await _until(gone, _copy(client, pieces))
+                await first_of(_copy(client, pieces), gone)
                 await client.send(ERROR, msgspec.json.encode(_SUCCESS))
                 await client.close()
             finally:
@@ -188,30 +187,12 @@ async def _drained(client: Channels) -> None:
         pass
 
 
-async def _until(gone: asyncio.Task[None], work: Coroutine[Any, Any, None]) -> None:
-    """Does `work` unless the client goes first."""
-    task = asyncio.create_task(work)
-    try:
-        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
-        if task.done():
-            await task
-    finally:
-        task.cancel()
-
-
 async def _bridge(client: Channels, kubelet: WebSocket) -> None:
     """Carries an exec until the kubelet has said how the command ended, or the client has gone."""
-    incoming = asyncio.create_task(_to_kubelet(client, kubelet))
-    outgoing = asyncio.create_task(_to_client(client, kubelet))
     try:
-        await asyncio.wait({incoming, outgoing}, return_when=asyncio.FIRST_COMPLETED)
-        if incoming.done() and not outgoing.done():
+        if await first_of(_to_client(client, kubelet), _to_kubelet(client, kubelet)) == 1:
             await kubelet.close()  # the client has gone, and with it the reason for the command
-        else:
-            await outgoing
     finally:
-        for task in (incoming, outgoing):
-            task.cancel()
         with contextlib.suppress(ConnectionError):
             await client.close()
 
