@@ -1,8 +1,8 @@
 """The admission chain: Kubernetes' own plugins, mutating webhooks, then policies and validating webhooks.
 
 Of the plugins of a real API server those are here that change what users see: service account, priority, default
-tolerations, runtime class, that nobody grants rights beyond his own, and quotas. Limit ranges are not enforced. A
-namespace that is missing or going is refused by the registry itself.
+tolerations, runtime class, the check that no user grants rights beyond his own, and quotas. Limit ranges are not
+enforced. A namespace that is missing or going is refused by the registry itself.
 """
 
 from __future__ import annotations

@@ -224,7 +224,7 @@ def remove(value: Any, fields: Fields, schema: Schema) -> Any:
                 rest = remove(inner, gone, schema.child(key))
                 if rest or not inner:
                     result[key] = rest
-            # NB: a leaf names the whole value only where nobody owns parts of it: an applied empty object that
+            # NB: a leaf names the whole value only where no manager owns parts of it: an applied empty object that
             # others have filled stays.
             elif isinstance(inner, dict) and inner and granular(inner, schema.child(key)):
                 result[key] = inner

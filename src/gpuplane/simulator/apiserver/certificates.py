@@ -1,7 +1,7 @@
 """The cluster's own certificate authority and the API server's certificate, made at the first start.
 
 Files in the given directory: `ca.crt`, `ca.key`, `apiserver.crt`, `apiserver.key` (PEM; keys are readable by their
-owner only). A server certificate is made anew when it no longer fits the names or is about to end; the authority stays,
+owner only). A server certificate is renewed when it no longer fits the names or is about to end; the authority stays,
 so that kubeconfigs stay valid.
 """
 

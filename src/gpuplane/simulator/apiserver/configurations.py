@@ -1,7 +1,7 @@
 """What webhook configurations, admission policies, roles and bindings must say, worded as Kubernetes words it.
 
-Whoever is wrong here is refused when written: these objects are asked for every later write, and one that cannot be
-understood would stand in everybody's way.
+Invalid objects are refused when written: these objects are evaluated for every later write, and an invalid one would
+block every writer.
 """
 
 from __future__ import annotations

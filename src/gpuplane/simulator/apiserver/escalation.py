@@ -1,4 +1,4 @@
-"""Nobody gives away rights that he has not: what a role or a binding would grant beyond its writer's own rights.
+"""Prevents escalation: finds what a role or a binding would grant beyond its writer's own rights.
 
 A writer with the verb `escalate` on the role, or `bind` on the role that is bound, may give what he likes. Source:
 "Privilege escalation prevention and bootstrapping" in Kubernetes' page on RBAC.

@@ -1,4 +1,4 @@
-"""Puts everything beside the core onto a registry: discovery, OpenAPI, CRDs, identity, access, admission, tables.
+"""Installs the extensions of the core on a registry: discovery, OpenAPI, CRDs, identity, access, admission, tables.
 
 `install` is called once, after a journal was restored; from then on the parts follow what is written, by subscription,
 so that a CRD is served and a role holds with the very write that creates it.

@@ -41,7 +41,7 @@ _UNOWNED_METADATA: Final = frozenset(
 
 
 def owned_part(obj: Object) -> Object:
-    """The object without what nobody can own."""
+    """Return the object without the fields that no manager can own."""
     part = {key: value for key, value in obj.items() if key not in _UNOWNED}
     metadata = part.get("metadata")
     if isinstance(metadata, dict):

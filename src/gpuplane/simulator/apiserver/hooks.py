@@ -1,4 +1,4 @@
-"""Where the core of the API server meets the parts beside it: admission, access, custom kinds, streams.
+"""The interfaces between the core of the API server and its extensions: admission, access, custom kinds, streams.
 
 The core (store, registry, REST) knows these shapes only. A hook that is not set means that the step does not happen: no
 admission, everybody may do everything. `server.py` sets them all.

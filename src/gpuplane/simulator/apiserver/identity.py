@@ -44,7 +44,7 @@ ADMIN: Final = User("kubernetes-admin", ("system:masters", AUTHENTICATED))
 
 
 class InvalidToken(ValueError):
-    """A token that identifies nobody; the message says why."""
+    """A token that identifies no user; the message says why."""
 
 
 def _b64(data: bytes) -> str:
@@ -56,7 +56,9 @@ def _unb64(text: str) -> bytes:
 
 
 class ServiceAccountTokens:
-    """Issues and checks the tokens of service accounts. `key` signs; whoever restarts with it knows the old tokens."""
+    """Issues and checks the tokens of service accounts. `key` signs; a server that restarts with the same key accepts
+    the old tokens.
+    """
 
     def __init__(self, key: bytes, find: Find, clock: Callable[[], float]) -> None:
         self._key = key

@@ -171,7 +171,9 @@ def prepare_update(info: ResourceInfo, old: Object, obj: Object, subresource: st
 
 
 def applied_part(info: ResourceInfo, config: Object, subresource: str) -> Object:
-    """What of an applied object this kind of write applies: nobody comes to own what the write cannot change."""
+    """Return the part of an applied object that this kind of write applies: a write owns no field that it cannot
+    change.
+    """
     if subresource == "status":
         identity = ("name", "namespace", "uid", "resourceVersion")
         part: Object = {field: config[field] for field in ("apiVersion", "kind", "status") if field in config}

@@ -11,7 +11,7 @@ from gpuplane.simulator.apiserver.builtin import ResourceInfo
 from gpuplane.simulator.apiserver.hooks import AdmissionRequest, Object
 from gpuplane.simulator.apiserver.selectors import LabelSelector, selector_of
 
-# What configures admission is never itself held up by it, or nobody could repair a broken webhook.
+# Admission never applies to its own configuration, otherwise a broken webhook could not be repaired.
 _EXEMPT: Final = frozenset(
     (
         "mutatingwebhookconfigurations",

@@ -1,4 +1,4 @@
-"""How many requests came, of which verb, for which resource, by whom: `/metrics` of the embedded API server.
+"""Counts requests by verb, resource and user: `/metrics` of the embedded API server.
 
 `apiserver_request_total` is the real server's name; the label `user` is ours, so that a benchmark can say who writes.
 """

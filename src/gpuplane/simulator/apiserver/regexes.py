@@ -39,7 +39,7 @@ def regex(pattern: str) -> re.Pattern[str]:
 
 def _translated(pattern: str) -> str:
     out: list[str] = []
-    # For each open group the flag groups that were opened in it, which end where it ends and begin anew after a `|`.
+    # For each open group the flag groups that were opened in it, which end where it ends and begin again after a `|`.
     scopes: list[list[str]] = [[]]
     at = 0
     while at < len(pattern):

@@ -98,7 +98,7 @@ class Registry:
         self._add_namespaces()
 
     def restore(self, journal: Journal, objects: list[tuple[str, Entry]], version: int) -> None:
-        """Go on from what a journal holds, and write to it from now on. Only on a registry that nobody has used."""
+        """Go on from what a journal holds, and write to it from now on. Only on an unused registry."""
         self.store.restore(journal, objects, version)
         self._add_namespaces()
 
@@ -165,7 +165,7 @@ class Registry:
         inward: Convert | None = None,
         printer: Printer | None = None,
     ) -> None:
-        """Serve a version of a custom kind, or serve it anew with other rules."""
+        """Serve a version of a custom kind, or replace its rules."""
         self.kinds.add(info, rules, preferred=preferred, outward=outward, inward=inward, printer=printer)
 
     def withdraw(self, group: str, plural: str) -> None:

@@ -1,4 +1,4 @@
-"""The REST face of the registry: one ASGI application for everything below /api and /apis, and the pages beside it.
+"""The REST face of the registry: one ASGI application for everything below /api and /apis, and for the other pages.
 
 Each request is authenticated, its path taken apart, authorized, and handed to the function for its verb. Functions give
 a `Response`, or None when they have spoken to the client themselves (watches, streams). Every refusal is an
@@ -133,7 +133,7 @@ class Rest:
         verb = _verb(request, target)
         name = target.name
         if not name and verb in ("list", "watch", "deletecollection"):
-            # Whoever may read one object may list it alone.
+            # A user who may read one object may list it alone.
             name = _selected_name(request.query.get("fieldSelector", ""))
         self._authorize(request, _attributes(verb, target, name))
         namespace = target.namespace if kind.info.namespaced else ""
@@ -306,7 +306,7 @@ class Rest:
         metadata = {"resourceVersion": str(self.registry.store.version)}
         return view.respond(view.many(kind, deleted, metadata))
 
-    # -- beside the objects ----------------------------------------------------------------------------------
+    # -- other pages ----------------------------------------------------------------------------------
     async def _virtual(self, request: Request, kind: Kind, namespace: str) -> Response:
         """Reviews, and bindings posted to the collection."""
         if request.method != "POST":

@@ -1,4 +1,4 @@
-"""The whole API server: store, registry, everything beside the core, and the port.
+"""The whole API server: store, registry, extensions, and the port.
 
 Order of a start: the port is taken, what was stored is read, the hooks are set, the objects that every cluster has are
 written, and only then requests are answered. Stopping ends watches first and closes the journal last.

@@ -5,7 +5,7 @@ Invariants:
 - One counter gives every write its resourceVersion; events of a resource are in its order.
 - A stored object is never changed again. A write stores another dict (which may share parts with the old one), so
   lists, snapshots and the event history hold references, not copies.
-- An entry's JSON is encoded at most once, whoever reads it: lists, watches, the journal.
+- An entry's JSON is encoded at most once for all readers: lists, watches, the journal.
 - With a journal, a write is on disk (in the operating system's hands) before anybody sees it.
 - No write scans: objects are found by key, by namespace and by the indexed fields, and so are watchers.
 """

@@ -272,7 +272,7 @@ def _fraction(quantity: str) -> bool:
     try:
         return parse_quantity(quantity) % 1 != 0
     except InvalidInput:
-        return False  # what is no quantity is told elsewhere
+        return False  # another check reports an invalid quantity
 
 
 _POD_MUTABLE: Final = (

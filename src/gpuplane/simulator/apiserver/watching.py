@@ -5,7 +5,7 @@ Invariants:
 - Nothing is missed between the start and the first wait: replaying and registering happen in one step of the loop.
 - A watcher that does not read is cut off rather than remembered without bound; it may resume where it was.
 - Bookmarks tell a version up to which everything has been sent.
-- A version that is too old is told inside the stream (status 200, event ERROR with code 410), as real servers tell it:
+- A version that is too old is reported inside the stream (status 200, event ERROR with code 410), as real servers do:
   clients look for it there.
 """
 
@@ -45,7 +45,9 @@ class WatchOptions(msgspec.Struct, frozen=True):
 
 
 def watch_timeout(asked: str | None) -> float:
-    """Seconds until the server ends a watch; when nobody asks, half an hour to an hour, so that not all end at once."""
+    """Return the seconds until the server ends a watch; by default half an hour to an hour, so that not all end at
+    once.
+    """
     if asked and asked.isdigit() and int(asked) > 0:
         return float(asked)
     return 1800 + random.random() * 1800

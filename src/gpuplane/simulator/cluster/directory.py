@@ -12,7 +12,7 @@
         supervisor.lock                      locked by the supervisor as long as it lives
         logs/<process>.log
 
-Every file is written beside its place and renamed, so that a reader never sees half of one.
+Every file is written under a temporary name and renamed, so that a reader never sees half of one.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ class ClusterHandle(msgspec.Struct, frozen=True):
 
 
 def _quiet(_: str) -> None:
-    """Progress for whoever does not want any."""
+    """Discard progress, for callers that want none."""
 
 
 async def up(
@@ -106,7 +106,7 @@ def _prepare(directory: ClusterDirectory, spec: ClusterSpec, progress: Progress)
 
 
 def _check_port(directory: ClusterDirectory, spec: ClusterSpec) -> None:
-    """A port in use is told now, and not by a log; a port that was only ours by chance is given up."""
+    """Report a port in use now, and not in a log; give up a port that was chosen by chance."""
     known = directory.endpoint()
     port = spec.port or (known.port if known is not None else 0)
     if not port:

@@ -1,6 +1,6 @@
 """`gpuplane run cluster-supervisor`: keeps the processes of one embedded cluster alive.
 
-It is nobody's memory: who should run stands in `cluster.json`, who runs in `run/`, and processes are followed by pid
+It holds no state: `cluster.json` lists the wanted processes, `run/` the running ones, and processes are followed by pid
 and start time, not as children. So it may be killed itself; the control plane then starts another one, which goes on
 with what it finds. Only `down` ends a cluster.
 """
@@ -32,7 +32,7 @@ SUPERVISOR: Final = "supervisor"
 LIGHT_NODES: Final = "light-nodes"
 FIRST_BACKOFF_S: Final = 0.1
 LAST_BACKOFF_S: Final = 10.0
-STABLE_S: Final = 10.0  # a process that ran this long starts its backoff anew
+STABLE_S: Final = 10.0  # a process that ran this long starts its backoff again
 STOP_S: Final = 5.0
 _ENDPOINT_POLL_S: Final = 0.02
 _PR_SET_CHILD_SUBREAPER: Final = 36
@@ -184,7 +184,7 @@ def start_supervisor(directory: ClusterDirectory) -> int:
 
 
 def spawn(directory: ClusterDirectory, program: Program) -> int:
-    """Starts `gpuplane run ...` detached from whoever asked, its output appended to its log."""
+    """Start `gpuplane run ...` detached from the caller, its output appended to its log."""
     # The mark is inherited by whatever these processes start; `down` finds it by that.
     environment = {**os.environ, HOME_ENV: str(directory.base), MARK_ENV: f"{directory.path}/"}
     command = [sys.executable, "-m", "gpuplane", "run", *program.arguments]

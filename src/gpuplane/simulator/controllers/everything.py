@@ -38,7 +38,7 @@ class Everything:
         follow(self._registry, crds, self._on_crd, existing=False)
 
     def _on_crd(self, event: str, obj: Object, old: Object | None) -> None:
-        # The kind is served after the CRD is stored; look when whoever does that had its turn.
+        # The kind is served after the CRD is stored; look when the handler that serves it has run.
         asyncio.get_running_loop().call_soon(self._refresh)
 
     def resources(self) -> Iterator[ResourceInfo]:

@@ -1,6 +1,6 @@
 """Garbage collection by owner references: background, foreground and orphan.
 
-The graph (who exists, who depends on whom) is kept incrementally from every write of every resource. An object whose
+The graph (objects and their owners) is updated incrementally by every write of every resource. An object whose
 owners are all gone goes too; an owner deleted in the foreground waits for the dependents that block it; an orphaning
 owner first takes itself out of its dependents. An owner of a kind that is not served is unknown, not gone: nothing is
 deleted for it.
@@ -54,7 +54,7 @@ def judge(alive: set[str], waiting: set[str], gone: set[str], *, has_dependents:
 
 
 class GarbageCollector:
-    """Deletes what nobody owns any more."""
+    """Deletes objects whose owners are all gone."""
 
     def __init__(self, registry: Registry, everything: Everything) -> None:
         self._registry = registry
@@ -140,7 +140,7 @@ class GarbageCollector:
         return None
 
     def _state(self, reference: Object, namespace: str) -> str | None:
-        """alive, waiting or gone; None when nobody can know, because the owner's kind is not served."""
+        """Return alive, waiting or gone; None when it is unknown, because the owner's kind is not served."""
         owner = self._items.get(reference["uid"])
         if owner is not None:
             # An owner in another namespace is no owner.

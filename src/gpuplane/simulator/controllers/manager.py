@@ -43,7 +43,7 @@ class Controllers:
     def __init__(self, registry: Registry, *, ca: str = "", node_grace_s: float = GRACE_S) -> None:
         recorders = {component: Recorder(registry, component) for component in _COMPONENTS}
         self._recorders = recorders
-        # NB: the index is first, so that every controller finds in it what it is told about.
+        # NB: the index is first, so that every controller finds the object of its event in it.
         index = PodIndex(registry)
         everything = Everything(registry)
         garbage = GarbageCollector(registry, everything)

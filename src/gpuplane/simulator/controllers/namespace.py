@@ -107,7 +107,7 @@ class NamespaceController:
             await self._registry.update(self._namespaces, "", name, body, subresource="finalize")
             return None
         await self._tell(name, remaining, finalizers)
-        # Every deletion in a leaving namespace brings us back; this is for what nobody reports.
+        # Every deletion in a leaving namespace queues it again; this is for changes without an event.
         return _LOOK_AGAIN_S
 
     async def _delete(self, info: ResourceInfo, namespace: str, found: Object) -> None:

@@ -64,7 +64,7 @@ def taints_of(node: Object, now: str, *, evict: bool = True) -> list[dict[str, A
 
 
 def silent(node: Object, now: str) -> list[dict[str, Any]]:
-    """The conditions of a node that nobody hears of any more."""
+    """Return the conditions of a node that sends no heartbeat any more."""
     standing = (node.get("status") or {}).get("conditions") or ()
     answer = [dict(c) for c in standing if c["type"] not in _KUBELET_CONDITIONS]
     known = {c["type"]: c for c in standing}
@@ -163,7 +163,7 @@ class NodeLifecycleController:
 
     @property
     def _disrupted(self) -> bool:
-        """No node at all is ready: then it is rather us who cannot hear, and nobody is evicted for it."""
+        """Return whether no node at all is ready: then the control plane is probably cut off, and no pod is evicted."""
         return not self._ready
 
     def _on_pod(self, event: str, obj: Object, old: Object | None) -> None:

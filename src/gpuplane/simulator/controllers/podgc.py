@@ -1,4 +1,4 @@
-"""Pods of nodes that no longer exist: nobody is left to end them, so they are removed after a quarantine."""
+"""Pods of nodes that no longer exist: no kubelet can end them, so they are removed after a quarantine."""
 
 from __future__ import annotations
 

@@ -43,7 +43,8 @@ class Recorder:
     ) -> None:
         """Notes an event about `obj`; `kind` is its kind, since stored objects in lists may not carry one.
 
-        With an `action` it is told as events.k8s.io has it: by its time, and as a series when it is told again.
+        With an `action` it is written in the format of events.k8s.io: with its time, and as a series when it is
+        repeated.
         """
         meta = obj["metadata"]
         if not self._allowed(meta.get("uid") or meta["name"]):
@@ -95,7 +96,7 @@ class Recorder:
                 try:
                     await self._write(same, body)
                 except ApiFailure as error:
-                    # A namespace that is going takes no events; nobody will miss them.
+                    # A namespace that is being deleted accepts no events.
                     if error.status not in (403, 404):
                         _log.warning("%s: event %s not written: %s", self._component, body["reason"], error)
                 await asyncio.sleep(0)

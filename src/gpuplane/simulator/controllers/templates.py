@@ -33,7 +33,7 @@ def owner_reference(owner: Object, api_version: str, kind: str) -> dict[str, Any
 
 
 def copied(obj: Any) -> Any:
-    """A deep copy of JSON data, for whoever may change it."""
+    """Return a deep copy of JSON data, for callers that change it."""
     return msgspec.json.decode(msgspec.json.encode(obj))
 
 

@@ -98,7 +98,7 @@ class Faults:
         self.xid(gpu, _OFF_BUS_XID)
 
     def wrong_results(self, gpu: int, *, idle: bool = False) -> None:
-        """Kernels store some wrong values and nobody says so; with `idle` they do nothing at all."""
+        """Kernels store some wrong values without an error; with `idle` they do nothing at all."""
         self._gpu(gpu).wrong_results = 2 if idle else 1
 
     def clear(self, gpu: int) -> None:

@@ -32,7 +32,7 @@ from gpuplane.simulator.gpus.state import cuda_version
 
 
 class SimulatedGPUs:
-    """The GPUs of a light node. `fail` and `recover` change their health and tell whoever iterates `events`."""
+    """The GPUs of a light node. `fail` and `recover` change their health and notify iterators of `events`."""
 
     def __init__(
         self,

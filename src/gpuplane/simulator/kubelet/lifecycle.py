@@ -102,7 +102,7 @@ def restarts(pod: Pod, container: Container, ended: Ended) -> bool:
 
 
 def decide(pod: Pod, seen: Mapping[str, Seen], now: float, *, evicted: bool = False) -> Plan:
-    """The plan for `pod`; `evicted` when it must end although nobody deleted it (rejected, deadline exceeded)."""
+    """The plan for `pod`; `evicted` when it must end without having been deleted (rejected, deadline exceeded)."""
     return _Decision(pod, seen, now).plan(evicted)
 
 

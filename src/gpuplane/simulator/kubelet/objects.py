@@ -1,7 +1,7 @@
 """The ConfigMaps and Secrets that a node's pods mount, each watched once for all of them.
 
-An object is watched from the first pod that needs it until the kubelet ends; whoever asked before is told of
-changes, so that mounted files follow them.
+An object is watched from the first pod that needs it until the kubelet ends; earlier users are notified of changes, so
+that mounted files follow them.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Objects:
         return informer.get(f"{namespace}/{name}")
 
     def forget(self, changed: asyncio.Event) -> None:
-        """Whoever waits on `changed` does not any more."""
+        """Remove the listener `changed`."""
         for listeners in self._listeners.values():
             listeners.discard(changed)
 

@@ -72,7 +72,7 @@ class Preparation:
         return min((at for _, at in self._tokens.values()), default=None)
 
     async def refresh(self) -> None:
-        """Writes the volumes' files anew from what the API server has now. Raises VolumeUnready, ApiError."""
+        """Write the volumes' files again from the API server's current objects. Raises VolumeUnready, ApiError."""
         self.stale.clear()
         await self._places(await self._sources())
 

@@ -57,7 +57,7 @@ class PodWorker:
         self._written: dict[str, Any] | None = None
         self._failure: tuple[str, str] | None = None
         self._gone = False
-        self.known = False  # whether its turn to be admitted has come: before that, a kubelet shows it to nobody
+        self.known = False  # whether its turn to be admitted has come: before that, a kubelet does not list it
         self._preparation = Preparation(machine, pod)
         machine.keep_ip(pod)
         for record in sorted(found, key=lambda r: r.attempt):

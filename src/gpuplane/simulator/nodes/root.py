@@ -179,7 +179,7 @@ def read_machine(directory: Path) -> NodeMachine:
         return msgspec.json.decode((directory / "machine.json").read_bytes(), type=NodeMachine)
     except (OSError, msgspec.DecodeError) as error:
         raise Terminal(
-            f"no simulated machine: {error}", where=str(directory), cure="delete the directory, it is made anew"
+            f"no simulated machine: {error}", where=str(directory), cure="delete the directory, it is made again"
         ) from error
 
 

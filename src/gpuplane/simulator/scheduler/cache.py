@@ -1,6 +1,6 @@
 """Who holds what on which node, kept incrementally: every change costs what changed, never a list of the cluster.
 
-Invariants (tests compare with a cache built anew):
+Invariants (tests compare with a cache built from scratch):
 - a placed pod (bound, or assumed because its binding is under way) is counted on exactly one node;
 - a node that is gone but still has pods stays, without facts, and is no candidate;
 - per-selector counts exist for the selectors that some recent pod asked about and are then kept up to date.
@@ -167,7 +167,7 @@ class Cache:
 
     # -- counts --------------------------------------------------------------------------------------------------
     def set_namespace(self, name: str, labels: dict[str, str] | None) -> None:
-        """Labels of a namespace (None: it is gone). Counts that look at namespace labels start anew."""
+        """Labels of a namespace (None: it is gone). Counts that depend on namespace labels start again."""
         before = self.namespaces.get(name)
         if labels is None:
             self.namespaces.pop(name, None)

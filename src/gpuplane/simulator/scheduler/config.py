@@ -1,8 +1,8 @@
 """`KubeSchedulerConfiguration` (kubescheduler.config.k8s.io/v1), as far as the embedded scheduler has what it sets.
 
-Read: `profiles[].schedulerName` and `extenders`. Everything else is refused by name rather than ignored, so that nobody
-believes in a setting that has no effect; `leaderElection` and `clientConnection`, which every such file carries and
-which have no meaning inside one process, are accepted.
+Read: `profiles[].schedulerName` and `extenders`. Everything else is refused by name rather than ignored, so that every
+accepted setting has an effect; `leaderElection` and `clientConnection`, which every such file carries and which have no
+meaning inside one process, are accepted.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Scheduler extenders over HTTP: filter, prioritize, bind and preempt as kube-scheduler calls them.
 
 The wire format is `k8s.io/kube-scheduler/extender/v1`: arguments with capitalised names; with `nodeCacheCapable` only
-names of nodes travel. Calls run in a thread (plain http.client, one connection per extender, opened anew after an
+names of nodes travel. Calls run in a thread (plain http.client, one connection per extender, opened again after an
 error), so that a slow extender never holds up the API server that shares this process.
 """
 

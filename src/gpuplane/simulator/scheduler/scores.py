@@ -85,7 +85,7 @@ def _between(raw: Sequence[float]) -> list[int]:
 
 
 def pod_affinity(pod: PodInfo, cache: Cache, nodes: Sequence[NodeState]) -> list[int] | None:
-    """Preferred (anti)affinity of this pod, and what placed pods wish of it; None when nobody wishes anything."""
+    """Preferred (anti)affinity of this pod, and what placed pods wish of it; None when no pod has a preference."""
     wishes: list[tuple[str, dict[str, int], int]] = []
     own = [(w, t) for w, t in pod.affinity.pod_preferred] + [(-w, t) for w, t in pod.affinity.anti_preferred]
     for weight, term in own:

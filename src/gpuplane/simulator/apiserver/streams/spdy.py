@@ -1,7 +1,7 @@
 """SPDY/3.1 (draft-mbelshe-httpbis-spdy-00) from the server's side, as far as kubectl's exec and port-forward use it.
 
-Streams are opened by the client, named by their headers; nobody limits windows (neither does the Go library that all
-clients use), so WINDOW_UPDATE is ignored. One zlib stream in each direction carries all headers.
+Streams are opened by the client, named by their headers; windows are not limited (neither does the Go library of all
+clients limit them), so WINDOW_UPDATE is ignored. One zlib stream in each direction carries all headers.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ class Session:
 
     def send_control(self, kind: int, body: bytes, flags: int = 0) -> None:
         if self._writer.is_closing():
-            return  # nobody is there to hear it
+            return  # the client has disconnected
         head = struct.pack("!HHI", 0x8000 | _VERSION, kind, flags << 24 | len(body))
         self._writer.write(head + body)
 

@@ -50,7 +50,7 @@ class UpgradableProtocol(HttpToolsProtocol):
 
     def take(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """The connection as streams; it is the caller's to close."""
-        self.cycle.disconnected = True  # nobody answers this request any more
+        self.cycle.disconnected = True  # this request gets no HTTP answer any more
         self.connections.discard(self)
         loop = asyncio.get_running_loop()
         reader = asyncio.StreamReader(loop=loop)

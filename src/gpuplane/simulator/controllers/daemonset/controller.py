@@ -218,7 +218,7 @@ class DaemonSetController:
             await self._delete(plan, name)
         if not action.retried:
             return
-        # A daemon that failed is made anew, ever more slowly while it keeps failing.
+        # A failed daemon is created again, ever more slowly while it keeps failing.
         tries = self._retries.get(pair, 0)
         due = self._due.get(pair)
         now = asyncio.get_running_loop().time()

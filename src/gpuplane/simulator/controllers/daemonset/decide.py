@@ -75,7 +75,7 @@ class Counts(msgspec.Struct, frozen=True):
 
 
 class Plan:
-    """A DaemonSet compiled: whom it wants, and the pod it makes. One per generation of the object."""
+    """A compiled DaemonSet: the nodes that it selects, and the pod that it makes. One per generation of the object."""
 
     def __init__(self, obj: Object) -> None:
         spec = obj["spec"]
@@ -203,7 +203,7 @@ def roll(nodes: Iterable[Sequence[PodFacts]], max_unavailable: int) -> tuple[str
 
 
 def surge(nodes: Iterable[tuple[str, Sequence[PodFacts]]], max_surge: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """With maxSurge: (nodes that get a new pod beside the old one, old pods to delete because the new one is up)."""
+    """Return, for maxSurge, (nodes that get a new pod next to the old one, old pods to delete: the new one is up)."""
     going = 0
     candidates: list[str] = []
     replaced: list[str] = []

@@ -86,7 +86,7 @@ def _shrink(new: SetFacts, old: Sequence[SetFacts], limits: Bounds) -> dict[str,
         return {}
     sizes = {s.name: s.wanted for s in old}
     by_age = sorted(old, key=lambda s: (s.created, s.name))
-    for one in by_age:  # replicas that do not work help nobody
+    for one in by_age:  # broken replicas serve no client
         dead = min(one.wanted - one.available, excess)
         if dead > 0:
             sizes[one.name] -= dead

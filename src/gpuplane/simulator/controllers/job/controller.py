@@ -51,7 +51,7 @@ class JobController:
         if owner["uid"] in self._keys:
             self.worker.add(self._keys[owner["uid"]])
         elif podstate.is_terminating(obj):
-            # Its Job is gone: nobody will count it, so nothing may hold it.
+            # Its Job is gone: no controller will count it, so no finalizer may hold it.
             self.worker.add(f"{obj['metadata']['namespace']}/{owner['name']}")
 
     async def _look(self, key: str) -> float | None:

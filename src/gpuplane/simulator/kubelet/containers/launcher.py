@@ -157,7 +157,7 @@ class Launcher:
     async def start(self, record: Record, spec: ContainerSpec, now: str) -> Record:
         """Starts a container and returns its record with the pids. Raises StartFailed."""
         home = self.records.home(record.id)
-        # NB: first the record: a directory without one counts as half-made and is removed by whoever lists them.
+        # NB: first the record: a directory without one counts as half-made and is removed when directories are listed.
         self.records.save(record)
         Path(record.log).parent.mkdir(parents=True, exist_ok=True)
         spec, _ = fit(spec, self.mode)

@@ -43,7 +43,7 @@ class Mount(msgspec.Struct, frozen=True):
 
 
 class ContainerSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """A container with every decision made: what the runtime is told to start.
+    """A container with every decision made: what the runtime has to start.
 
     `devices` are mounts onto device paths, `links` (target, path) symbolic links in the container, `volumes` the
     targets of the mounts that the pod itself asked for.

@@ -115,7 +115,7 @@ def load(path: Path) -> Checkpoint | None:
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError) as error:
-        log.warning("%s cannot be read and is begun anew: %s", path, error)
+        log.warning("%s cannot be read and is started again: %s", path, error)
         return Checkpoint()
 
 

@@ -63,7 +63,7 @@ async def _answered(method: Callable[..., Any], request: Any) -> Any:
     except grpc.aio.UsageError as error:
         raise _Unanswered("Canceled", "grpc: the client connection is closing") from error
     except asyncio.CancelledError:
-        # NB: so a call ends whose channel is closed under it, since another plugin has registered. Nobody cancels us.
+        # NB: a call ends like this when its channel is closed, since another plugin has registered. No caller cancels.
         task = asyncio.current_task()
         if task is None or task.cancelling():
             raise

@@ -2,7 +2,7 @@
 
 Who connects learns our process id from the socket, and may send SIGHUP. CRI's Version is answered as gRPC does it
 (RFC 9113, grpc.io "gRPC over HTTP2"), docker's `/_ping` and `/info` as the Engine API does; nothing else is, since the
-kubelet beside us needs no socket to reach its runtime.
+kubelet in this process needs no socket to reach its runtime.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A simulated runtime's side of NRI: plugins that connect, and what they make of containers.
 
-As containerd does it: plugins are asked one after the other, one container at a time, and none is created while a
-plugin is told what there is. A plugin that does not answer in time is dropped, and the container is created without
-it; one that refuses keeps the container from being created.
+As containerd does it: plugins are called one after the other, one container at a time, and no container is created
+while a plugin synchronizes. A plugin that does not answer in time is dropped, and the container is created without it;
+one that refuses keeps the container from being created.
 
 Source: containerd/nri, pkg/adaptation.
 """
@@ -32,7 +32,7 @@ log = logging.getLogger("gpuplane.kubelet")
 
 REGISTRATION_SECONDS: Final = 5.0
 REQUEST_SECONDS: Final = 2.0
-AT_ONCE: Final = 500  # containers that a plugin is told of in one message
+AT_ONCE: Final = 500  # containers in one message to a plugin
 _CREATE: Final = 1 << (pb.CREATE_CONTAINER - 1)
 
 
@@ -44,7 +44,7 @@ class Nri:
     """The plugins of one runtime; its socket can be opened and closed any number of times, in an event loop.
 
     Args:
-        before: of the runtime before it was started anew, whose containers it has.
+        before: the NRI of the runtime before its restart, with its containers.
     """
 
     def __init__(
@@ -209,7 +209,7 @@ class Nri:
 
 
 def _created(container: pb.Container, adjustment: pb.ContainerAdjustment) -> pb.Container:
-    """The container as it is told of from now on."""
+    """Return the container as it is reported from now on."""
     created = pb.Container()
     created.CopyFrom(container)
     created.state = pb.CONTAINER_RUNNING

@@ -1,9 +1,9 @@
 """One node's container runtime: what it adds to a container that the kubelet asks it to create.
 
-Invariants: its configuration is read when it starts and when it is told to (SIGHUP, systemctl); running containers
-are left alone by both. With a configuration that it cannot read it is down: nothing new starts, nobody listens on its
-socket, the service manager starts it again and again, and the node says so. docker alone goes on as it was when it is
-told to read a bad configuration, and keeps what a good one does not mention.
+Invariants: its configuration is read at the start and on a reload (SIGHUP, systemctl); both leave running containers
+alone. With an invalid configuration it is down: nothing new starts, its socket is closed, the service manager restarts
+it again and again, and the Node's condition reports it. docker alone goes on as it was after a reload of a bad
+configuration, and keeps what a good one does not mention.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Runtime:
         self.down: str = ""  # why it does not run, "" when it does
         self.config: RuntimeConfig | None = None
         self.endpoint = Endpoint(inside_root(root, SOCKETS[kind]), kind, version, self._info)
-        self.restarted: Callable[[], None] = lambda: None  # called after each start that nobody asked for
+        self.restarted: Callable[[], None] = lambda: None  # called after each start by the service manager
         self.nri: Nri | None = None  # while it runs, where it is configured
         self._again: asyncio.TimerHandle | None = None
         self._served = False
@@ -123,7 +123,7 @@ class Runtime:
         return {"Runtimes": known, "DefaultRuntime": config.default}
 
     async def adjust(self, pod: pb.PodSandbox, container: pb.Container, given: Given) -> pb.ContainerAdjustment | None:
-        """What NRI plugins add to a container; they are told of it with what the kubelet was given. Raises
+        """Return the NRI plugins' adjustments of a container; they see it with the kubelet's devices. Raises
         CreateFailed."""
         if self.nri is None:
             return None

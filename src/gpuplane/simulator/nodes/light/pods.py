@@ -99,7 +99,7 @@ class LightPod:
                         self.pod, self.seen, self.nodes.clock(), evicted=self._gone or self._failure is not None
                     )
                 over = plan.finished is not None and self.pod.metadata.deletion_timestamp is not None
-                if not self._gone and not over:  # nobody reads how a pod ended that is gone with the next request
+                if not self._gone and not over:  # the end of a pod that the next request deletes has no reader
                     await self._report(plan)
             if plan.finished is not None:
                 self.node.kubelet.release(self.pod.metadata.uid)

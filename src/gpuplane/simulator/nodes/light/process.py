@@ -41,7 +41,7 @@ class Processes:
         self._launcher = Launcher(directory, Records(directory / ".containers"), Isolation.NONE)
 
     def address(self, uid: str) -> str:
-        """The address of a pod with processes: its own, so that its ports meet nobody else's."""
+        """The address of a pod with processes: its own, so that its ports do not collide with others."""
         digest = hashlib.sha256(f"{self._directory}/{uid}".encode()).digest()
         return f"127.{64 + digest[0] % 64}.{digest[1]}.{2 + digest[2] % 253}"
 
