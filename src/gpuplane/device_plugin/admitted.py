@@ -1,7 +1,8 @@
 """Whose request is it? Which container the kubelet admits, or starts, of what it shows and what pods ask. Pure.
 
-Allocate names no pod. Pod-resources shows the pod that is being admitted without the resource that it asks; nobody
-else is so for long. Before a container starts it shows exactly who holds which ids.
+Allocate names no pod. Pod-resources lists the pod that is being admitted without the resource that it requests; no
+other pod is in this state for long. Before a container starts, pod-resources lists exactly which container holds which
+ids.
 """
 
 from __future__ import annotations
@@ -84,6 +85,6 @@ def _open(
 
 
 def holder(shown: Iterable[Shown], resource: str, ids: Collection[str]) -> Shown | None:
-    """Who holds exactly these ids; None when nobody is shown with them."""
+    """Find the container that holds exactly these ids; None when none is listed with them."""
     wanted = frozenset(ids)
     return next((one for one in shown if frozenset(one.ids.get(resource, ())) == wanted), None)

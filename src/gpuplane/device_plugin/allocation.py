@@ -87,7 +87,7 @@ def allocation(
 def _usable(one: str, units: Mapping[str, Unit], health: Mapping[str, str]) -> Unit:
     unit = units.get(one)
     if unit is None:
-        raise Terminal(f"no device {one} on this node", where="Allocate", cure="delete the pod; it is placed anew")
+        raise Terminal(f"no device {one} on this node", where="Allocate", cure="delete the pod; it is placed again")
     if unit.gpu in health:
         raise Terminal(f"GPU {unit.gpu} is not usable: {health[unit.gpu]}", where="Allocate", cure="delete the pod")
     return unit

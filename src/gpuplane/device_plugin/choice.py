@@ -1,8 +1,8 @@
 """Which units of a resource a container gets: whole GPUs by topology, MIG devices packed, replicas spread. Pure.
 
 Whole GPUs that work together are chosen to be near each other. MIG devices cannot work together, so they are taken
-from the GPU that has the fewest left, and another GPU can be cut anew the sooner. Replicas of one GPU are that GPU
-once, so several of them come from as many GPUs as there are, those with the most left first.
+from the GPU that has the fewest left, so that another GPU can change its layout sooner. Replicas of one GPU are that
+GPU once, so several of them come from as many GPUs as there are, those with the most left first.
 """
 
 from __future__ import annotations

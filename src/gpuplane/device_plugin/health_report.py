@@ -61,8 +61,8 @@ class HealthReport:
             return
         status = msgspec.structs.replace(node.status, health=health)
         gone = dict.fromkeys(set(node.status.health) - set(health))
-        # A merge patch, not an apply: what is taken out must go whoever else has written it. With its version, because
-        # the summary has to be made from what others wrote meanwhile.
+        # A merge patch, not an apply: a removed entry must go, also if another writer owns it. With its version,
+        # because the summary has to be made from what others wrote meanwhile.
         patch = {
             "metadata": {"resourceVersion": node.metadata.resource_version},
             "status": {"health": {**health, **gone}, "summary": to_dict(summarize(status))},

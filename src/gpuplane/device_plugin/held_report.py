@@ -1,7 +1,7 @@
 """Writes into GPUNode which pod holds how much of which GPU, as the kubelet has given it: the extender compares it with
 what pods say of themselves.
 
-Invariants: only pods that run are told of, by their uid, since of them the kubelet shows no predecessor's ids; a write
+Invariants: only running pods are reported, by their uid, since for them the kubelet lists no predecessor's ids; a write
 only for a change, and at most one in `SECONDS`.
 """
 

@@ -83,7 +83,7 @@ def _ids(devices: Iterable[pb.ContainerDevices]) -> dict[str, tuple[str, ...]]:
 
 
 def _slim(pod: Pod) -> Pod:
-    """Without what nobody looks at: commands, environments, conditions."""
+    """Drop the fields that no reader uses: commands, environments, conditions."""
     spec = msgspec.structs.replace(
         pod.spec,
         containers=tuple(msgspec.structs.replace(c, command=(), args=(), env=()) for c in pod.spec.containers),

@@ -49,7 +49,7 @@ class Delivery:
     Args:
         host: whose device nodes are passed on.
         shares: None where none are offered.
-        empty_handed: told of each container that was created while nobody was there to give it anything.
+        empty_handed: called for each container that was created without its devices while the plugin was down.
     """
 
     def __init__(

@@ -1,9 +1,9 @@
 """What NRI brings a container: held back at Allocate, found again when the container is created. Pure.
 
-NRI fails open: without its plugin a container is created as the kubelet asked for it. So the kubelet is told of nothing
-usable, `NVIDIA_VISIBLE_DEVICES=void` and a variable that says why there is no GPU; and of an annotation of the
-container with what it is to get. The kubelet keeps that answer with the container that holds the ids, so nobody has to
-guess whose it is; and who writes a pod cannot write annotations of its containers.
+NRI fails open: without its plugin a container is created as the kubelet asked for it. So the kubelet gets no usable
+device: `NVIDIA_VISIBLE_DEVICES=void`, a variable that says why there is no GPU, and an annotation of the container with
+the devices to add. The kubelet stores this response with the container that holds the ids, so the owner is certain; and
+the author of a pod cannot write annotations of its containers.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Given(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def held_back(resource: str, given: Given) -> Allocation:
-    """What the kubelet is told instead."""
+    """Return the response for the kubelet in place of the real one."""
     key = names.NRI_GIVEN_PREFIX + resource.replace("/", "_")
     return Allocation(
         envs={names.VISIBLE_DEVICES_ENV: NOTHING, names.NO_GPU_ENV: WHY_NOTHING},

@@ -1,7 +1,7 @@
 """The connection to the runtime's NRI: whether there is one, kept up, and what waits for it.
 
-Invariant: with NRI no container of ours starts on purpose while nobody would be asked for it; what starts all the same
-has no GPU (see `nri_given`).
+Invariant: with NRI no container with GPUs starts while the plugin is not connected; one that starts all the same has no
+GPU (see `nri_given`).
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Link:
         await self.aclose()
         client = await asyncio.to_thread(self._host.connect, names.NRI_SOCKET)
         if client is None:
-            self._say("nobody listens")
+            self._say("no runtime listens")
             return False
         self._unfit = False
         self._task = asyncio.create_task(serve(client, self._plugin, self._ready))
@@ -109,7 +109,7 @@ class Link:
     async def comes(self) -> None:
         """Returns when a runtime that had no NRI has one."""
         async for _ in self._host.watch(names.NRI_SOCKET):
-            # NB: the file is there a moment before somebody listens, and stays when nobody does any more.
+            # NB: the file exists a moment before the runtime listens, and remains after the runtime has ended.
             pause = FIRST_PAUSE_SECONDS
             while self._host.exists(names.NRI_SOCKET):
                 if await self.open():

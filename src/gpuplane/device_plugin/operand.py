@@ -3,8 +3,8 @@
 Invariants:
 
 - What works is not reported: that the GPUs are advertised is seen at the Node's allocatable.
-- `health` in GPUNode has this writer only, and is written when it changes. An API server that is away never keeps a
-  sick GPU advertised: the kubelet is told first.
+- `health` in GPUNode has this writer only, and is written when it changes. A sick GPU is not advertised even if the API
+  server is down: the kubelet gets the change first.
 - Nothing polls while all GPUs are well, but where GPUs can be cut by MIG, of which NVML tells no news.
 """
 
@@ -199,7 +199,7 @@ class _Node:
 
 
 def _warn(inventory: tuple[GPU, ...], config: PluginConfig) -> None:
-    """What is not offered, and nobody would see."""
+    """Log which devices are not offered, since nothing else shows it."""
     for gpu in inventory:
         if gpu.mig is MigMode.ENABLED and config.mig_strategy == "none":
             log.warning("GPU %d is in MIG mode and is not offered, for migStrategy is none", gpu.index)

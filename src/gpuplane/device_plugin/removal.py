@@ -19,7 +19,7 @@ async def uninstall(context: OperandContext) -> None:
 
     async def undo() -> None:
         if context.in_process:
-            return  # a light node has no containers, so nobody wrote any
+            return  # a light node has no containers, so there are no pages
         place = context.host_root / names.LIMITS_DIR
         if not place.exists():
             return

@@ -66,7 +66,9 @@ def pick(wanted: Mapping[str, int], available: Iterable[str], must: Sequence[str
         rest = [id_ for id_ in free.get(uuid, []) if id_ not in set(have)]
         if len(have) + len(rest) < count:
             left = len(have) + len(rest)
-            raise Terminal(f"{count} of {uuid} are assigned, {left} are left", cure="delete the pod; it is placed anew")
+            raise Terminal(
+                f"{count} of {uuid} are assigned, {left} are left", cure="delete the pod; it is placed again"
+            )
         chosen += [*have, *rest[: count - len(have)]]
     return tuple(chosen)
 
@@ -87,6 +89,6 @@ def core_of(ids: Sequence[str]) -> dict[str, int]:
         raise Terminal(
             f"the kubelet gave {parts}, which is neither a part of one GPU nor whole ones",
             where="Allocate",
-            cure="delete the pod; it is placed anew",
+            cure="delete the pod; it is placed again",
         )
     return core

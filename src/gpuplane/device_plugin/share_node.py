@@ -35,7 +35,7 @@ JSON_TYPE: Final = "application/json"
 
 
 class ShareNode:
-    """What a node with shares has beside its plugins; made by `share_node`."""
+    """The parts of a node with shares in addition to its plugins; made by `share_node`."""
 
     def __init__(self, context: OperandContext, gpus: Sequence[GPU], source: GPUSource, pods: NodePods) -> None:
         self.gpus = tuple(gpus)

@@ -1,7 +1,7 @@
 """`tencent.com/vcuda-core` and `-memory` as plugins: ids on the GPU that was assigned, limits when a container starts.
 
-The core resource brings the GPU, the libraries and the pages into a container; memory is counted beside it and brings
-nothing. Two plugins share one `Steering`, since the kubelet asks for a pod's resources in any order.
+The core resource brings the GPU, the libraries and the pages into a container; the memory resource is counted with it
+and adds nothing. Two plugins share one `Steering`, since the kubelet asks for a pod's resources in any order.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class SharePlugin:
         except Retryable:
             if self._link is None:
                 raise
-            return  # what an earlier plugin held back is told apart at its creation
+            return  # a deferred response of an earlier plugin is recognised when the container is created
         await asyncio.to_thread(self._limits.write, share, holder, part)
 
 

@@ -65,7 +65,7 @@ class Steering:
     async def choose(
         self, resource: str, available: Sequence[str], must: Sequence[str], size: int
     ) -> tuple[str, ...] | None:
-        """The ids for the container that the kubelet admits; None when nobody can be found who asks.
+        """Return the ids for the container that the kubelet admits; None when no pod is found that requests them.
 
         Raises:
             GpuplaneError: the pod's assignment cannot be met, or it has none and the node has no room.
@@ -78,7 +78,7 @@ class Steering:
                 log.warning("it cannot be told whose request for %d of %s this is: %s", size, resource, error)
                 return None
             if admitted is None:
-                log.warning("nobody is seen who asks for %d of %s", size, resource)
+                log.warning("no pod requests resource=%s count=%d", resource, size)
                 return None
             parts = await self._parts(admitted, shown)
             ids = pick(self._wanted(parts, resource, size, available, must), available, must)
@@ -143,7 +143,7 @@ class Steering:
     async def _admitted(self, shown: tuple[Shown, ...], resource: str, size: int) -> Admitted | None:
         pods = await self._pods.find({(one.namespace, one.pod) for one in shown})
         found = candidates(shown, pods, resource, size, self._passed)
-        # NB: the watch may be behind: of a pod that was deleted and made anew under its name it knows the old one.
+        # NB: the watch may lag: for a pod that was deleted and created again under its name it has the old one.
         living = [pod for one in found if (pod := await self._newest(one.pod)) is not None]
         current = candidates(shown, {_key(pod): pod for pod in living}, resource, size, self._passed)
         current = [one for one in current if one.pod.metadata.deletion_timestamp is None] or current
@@ -183,13 +183,13 @@ class Steering:
                 raise Terminal(
                     f"GPU {part.uuid or part.index} is assigned, which this node has not",
                     where="/".join(_key(pod)),
-                    cure="delete the pod; it is placed anew",
+                    cure="delete the pod; it is placed again",
                 )
             parts.append(msgspec.structs.replace(part, uuid=gpu.uuid, index=gpu.index))
         return tuple(parts)
 
     async def _packed(self, pod: Pod, shown: tuple[Shown, ...]) -> Assignment:
-        """What the node gives a pod that no extender has placed, beside what others hold."""
+        """Place a pod that no extender has placed, on what other pods leave free."""
         request = request_of(pod)
         # The kubelet shows pods that have ended too, for a while, and gives their devices to others.
         pods = await self._pods.find({(one.namespace, one.pod) for one in shown})
@@ -197,7 +197,7 @@ class Steering:
         others = [one for one in shown if (one.namespace, one.pod) not in ended]
         placed = place(node_state(self._gpus, self._health, others), request, Tightest())
         if isinstance(placed, Refusal):
-            raise Terminal(placed.reason, where="/".join(_key(pod)), cure="delete the pod; it is placed anew")
+            raise Terminal(placed.reason, where="/".join(_key(pod)), cure="delete the pod; it is placed again")
         log.info("%s has no assignment, so the node packs it by itself", "/".join(_key(pod)))
         return placed.assignment
 
@@ -221,13 +221,13 @@ class Steering:
         if sum(wanted.values()) != size:
             raise Terminal(
                 f"{size} of {resource} are asked, {sum(wanted.values())} are assigned",
-                cure="delete the pod; it is placed anew",
+                cure="delete the pod; it is placed again",
             )
         return wanted
 
 
 def node_state(gpus: Sequence[GPU], health: Mapping[str, str], holders: Iterable[Shown]) -> NodeState:
-    """What is free of the node's GPUs beside what the kubelet shows as held, whole GPUs included."""
+    """Return the free parts of the node's GPUs, without those that the kubelet lists as held, whole GPUs included."""
     listed = [
         Gpu(gpu.index, gpu.uuid, gpu.name, gpu.memory_bytes >> 20, health.get(gpu.uuid, ""), gpu.numa, gpu.links)
         for gpu in gpus

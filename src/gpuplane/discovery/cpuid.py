@@ -1,8 +1,9 @@
 """CPU flags by the names that node labels have for them.
 
 The kernel shows flags in /proc/cpuinfo under its own names; labels carry the names of the CPUID library that node
-feature discovery uses (github.com/klauspost/cpuid). Only what the kernel shows can be told here, which leaves out few:
-flags of the firmware and hypervisor, and those the kernel itself switched off, which nobody can use anyway.
+feature discovery uses (github.com/klauspost/cpuid). Only flags that the kernel reports are available here. The missing
+ones are few: flags of the firmware and hypervisor, and flags that the kernel itself switched off, which no program can
+use anyway.
 """
 
 from __future__ import annotations

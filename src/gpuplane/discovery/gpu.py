@@ -3,8 +3,7 @@
 Pure, and equal to what NVIDIA's GPU feature discovery gives for the same hardware and the same configuration: whole and
 shared GPUs, MIG strategies none, single and mixed, in the old names (cuda.driver.major) and the new
 (cuda.driver-version.major). One thing differs on purpose: with GPUs of several models on a node, theirs labels one of
-them at random; here it is the most frequent, then the first. Beside them stands the model as nodes of Kubernetes 1.6
-carried it.
+them at random; here it is the most frequent, then the first. In addition there is the model label of Kubernetes 1.6.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ class Replicated(msgspec.Struct, frozen=True):
 
 
 class GpuConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """What the labels depend on beside the hardware. `shared` is by the resource's full name; `interval` in seconds."""
+    """The inputs of the labels besides the hardware. `shared` is by the resource's full name; `interval` in seconds."""
 
     mig_strategy: MigStrategy = MigStrategy.NONE
     strategy: SharingStrategy = SharingStrategy.NONE

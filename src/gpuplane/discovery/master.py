@@ -6,9 +6,9 @@ Invariants:
   books on the Node say what is ours, so a master that was away takes back what it made before.
 - A node is decided when its NodeFeature answers what the rules ask now. A worker that is slow, or dead, leaves the node
   as it is; labels never go for a moment because a pod restarts.
-- A NodeFeatureRule that cannot be evaluated changes nothing: not what it makes, and not what it has made. It is told
-  once, as an Event on the rule and a line in the log.
-- NodeFeatures of Nodes that are gone are deleted, whoever made them.
+- A NodeFeatureRule that cannot be evaluated changes nothing and keeps its earlier results. It is reported once, as an
+  Event on the rule and a line in the log.
+- NodeFeatures of deleted Nodes are deleted, whichever installation made them.
 - Where node feature discovery of another installation keeps books on a Node, the Node is left to it.
 """
 

@@ -1,7 +1,7 @@
 """This node's NodeFeature object: what the cluster's rules ask of it, and nothing while there are no rules.
 
-The object is owned by the Node, so it goes with it. It carries, beside the features, what the rules asked for when it
-was made; the master waits for an answer to what they ask now.
+The object is owned by the Node, so it goes with it. In addition to the features it lists what the rules asked for when
+it was made; the master waits for an object that covers the current rules.
 """
 
 from __future__ import annotations

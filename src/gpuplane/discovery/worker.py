@@ -54,7 +54,7 @@ def needs_write(on_node: Labels, wanted: Labels, last: Labels | None, ours: Call
     Args:
         on_node: the Node's labels.
         last: what this process applied last, None before its first. A label of our kind that stays after that belongs
-            to somebody else, whom another apply would not move either.
+            to another writer, and another apply would not remove it.
         ours: tells labels of our kind.
     """
     if any(on_node.get(name) != value for name, value in wanted.items()):
@@ -112,7 +112,8 @@ class Worker:
         wanted = {**feature_labels(features), **user_labels}
         aside = other_discovery(books)
         if aside:
-            # What the other one keeps stays as it stands, whoever wrote it first: no label goes for a moment.
+            # A label in the other installation's books stays unchanged, also if this worker wrote it first: no label
+            # disappears for a moment.
             kept = labels_of_others(books) & wanted.keys()
             wanted = {name: node.metadata.labels[name] for name in kept if name in node.metadata.labels}
             self._say("node feature discovery of another installation labels this node; standing aside")

@@ -1,6 +1,6 @@
 """What a host's tool says when it fails, and what that means: reason, message and cure of a failed stage.
 
-The texts are those that the tools print in the C locale. What nobody foresaw keeps the tool's last words.
+The texts are those that the tools print in the C locale. An unknown failure keeps the tool's last lines.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ _REFRESH: Final = {
     Family.RHEL: (*_DNF, "makecache"),
     Family.SUSE: (*_ZYPPER, "refresh"),
 }
-# What compiling and unpacking need beside the kernel's headers.
+# Packages for compiling and unpacking besides the kernel's headers.
 _TOOLS: Final = {
     Family.UBUNTU: ("gcc", "make", "libc6-dev", "libelf-dev", "kmod", "file", "curl", "ca-certificates"),
     Family.DEBIAN: ("gcc", "make", "libc6-dev", "libelf-dev", "kmod", "file", "curl", "ca-certificates"),

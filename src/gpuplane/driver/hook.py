@@ -4,8 +4,8 @@ So its first boot is quick, and what is missing for it is known before. Distribu
 of theirs after they have installed a kernel. The hook only writes down which; the operand sees that and does the work,
 and while no operand runs nothing happens.
 
-SUSE's kernels call nobody, and a kernel may have come before the hook. So the link that the next boot follows is read
-as well: SUSE, Debian and Ubuntu set it with each kernel.
+SUSE's kernels call no hook, and a kernel may have been installed before the hook. So the link that the next boot
+follows is read as well: SUSE, Debian and Ubuntu set it with each kernel.
 """
 
 from __future__ import annotations

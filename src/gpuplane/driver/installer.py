@@ -3,8 +3,8 @@
 Installing is stepwise: each step is decided on fresh facts, recorded before it is made (see `gpuplane.host.changes`),
 and harmless to repeat. One installer works on a host at a time, held apart by a lock that dies with its holder.
 
-A released driver's root is written to by package managers, which do not stand being killed. `busy` in the record says
-that one may have been: then the root is thrown away and made anew. A tool that fails by itself leaves it usable.
+Package managers write to a released driver's root, and a kill may leave it broken. `busy` in the record says that this
+may have happened: then the root is deleted and made again. A tool that fails by itself leaves the root usable.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ async def uninstall(host: Host) -> tuple[str, ...]:
                 host.remove_dir(path)
         host.remove_dir(names.DRIVER_ROOT)
         changed = revert(host, COMPONENT)
-        # What was proved with the driver falls with it; nobody else is left to take it back.
+        # Proofs with this driver are void now; no other process is left to remove them.
         for ready in (names.PLUGIN_READY, names.CUDA_READY, names.DRIVER_READY, names.NEW_KERNEL):
             unmark_ready(host, ready)
     for path in changed:

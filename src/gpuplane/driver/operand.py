@@ -2,8 +2,9 @@
 
 A stage is a fact about the node: when this ends, the driver stays. Only `uninstall` takes it back.
 
-Where NVIDIA's own driver image installs, this runs twice beside it: before it, to leave a node alone that has a driver
-and to take back one of ours, and next to it, to watch for its driver and report. Which is in `DRIVER_SOURCE_ENV`.
+With NVIDIA's own driver image the operand runs twice in the pod: as init container, to leave a node with its own driver
+alone and to take back a driver that gpuplane installed, and as sidecar, to watch for the driver and report. The mode is
+in `DRIVER_SOURCE_ENV`.
 """
 
 from __future__ import annotations
@@ -94,7 +95,7 @@ async def _settle(at: _Setting, wanted: Wanted, ahead: bool) -> Outcome:
 
 
 async def _settle_container(context: OperandContext, host: Host) -> Outcome:
-    """Wait until the container beside us says that its driver works; how it fares until then, its pod tells."""
+    """Wait until the driver's container reports that its driver works; until then its pod shows the progress."""
     async for _ in host.watch(names.DRIVER_CONTAINER_READY, "sys/module/nvidia/version"):
         if host.exists(names.DRIVER_CONTAINER_READY) and module_version(host):
             break

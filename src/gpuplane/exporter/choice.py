@@ -15,7 +15,7 @@ import msgspec
 from gpuplane.errors import InvalidInput
 from gpuplane.exporter.fields import DEFAULT_FIELDS, OFFERED_LABELS, OFFERED_METRICS, Field, FieldType
 
-# What the exporter counts by itself, beside DCGM's fields.
+# The exporter's own counters besides DCGM's fields.
 OWN_OF_DCGM_EXPORTER: Final = frozenset(
     {
         "DCGM_EXP_XID_ERRORS_COUNT",

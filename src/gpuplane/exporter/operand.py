@@ -66,7 +66,7 @@ async def run(context: OperandContext) -> None:
     following = asyncio.create_task(_follow(given.collectors, exporter))
     try:
         if context.in_process:
-            # A light node has no network of its own; there is nobody who could ask.
+            # A light node has no network of its own, so no client can connect.
             await asyncio.Event().wait()
         await _serve(context, given, exporter)
     finally:
@@ -211,7 +211,7 @@ class Exporter:
         return self._source
 
     async def _ask(self, question: Callable[[], T]) -> T:
-        """Ask the driver, in a thread and one at a time; after a failure it is opened anew the next time."""
+        """Ask the driver, in a thread and one at a time; after a failure it is opened again for the next question."""
         async with self._one_at_a_time:
             try:
                 return await asyncio.to_thread(question)

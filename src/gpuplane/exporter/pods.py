@@ -38,10 +38,10 @@ def split_replica(device_id: str) -> tuple[str, str]:
 def holders(answer: ListPodResourcesResponse, prefixes: tuple[str, ...] = PREFIXES) -> dict[str, list[Holder]]:
     """Device id without its replica -> who holds it, from the kubelet's answer.
 
-    A share has an id for each percent and each 256 MiB; who holds it is told once, as of a whole GPU.
+    A share has an id for each percent and each 256 MiB; its holder is reported once, as for a whole GPU.
 
     Args:
-        prefixes: what the names of GPU resources begin with. Ids that are of no GPU do no harm: nobody looks for them.
+        prefixes: prefixes of the names of GPU resources. Ids of other devices do no harm: no GPU has them.
     """
     found: dict[str, list[Holder]] = {}
     for pod in answer.pod_resources:

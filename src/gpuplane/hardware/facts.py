@@ -200,7 +200,7 @@ class GPUSource(Protocol):
 
     Every method but `events` answers at once from the driver; NVML errors come out as `gpuplane.errors` (Retryable for
     a driver that is going away or coming, Terminal for the rest). A GPU that is lost stays in `inventory` for as long
-    as this source lives: nobody is helped by GPUs that change their index.
+    as this source lives, so that the indices of GPUs do not change.
     """
 
     def driver_version(self) -> str: ...

@@ -3,7 +3,7 @@
 Invariants:
 
 - Facts that never change (UUID, PCI address, links) are read once, when the source is opened; a GPU that is lost later
-  keeps its place in the inventory. MIG devices do change and are read anew.
+  keeps its place in the inventory. MIG devices do change and are read again.
 - The source's own event set exists only to know the last XID of each GPU; NVML has no other way to tell it.
 """
 

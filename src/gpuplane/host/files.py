@@ -3,8 +3,9 @@
 Invariants:
 
 - No path leads out of the root, whatever links lie in it (see `gpuplane.host.walk`).
-- A file is replaced whole or not at all: the new bytes are written beside it, flushed, and renamed over it. Owner, mode
-  and SELinux label of a file that existed are kept. After a crash the next writer of the same file clears the rest.
+- A file is replaced whole or not at all: the new bytes are written to a temporary file in the same directory, flushed,
+  and renamed over it. Owner, mode and SELinux label of a file that existed are kept. After a crash the next writer of
+  the same file clears the rest.
 - What cannot be done raises `HostError`, with the path and what to do; that a file is absent is an answer, no error.
 """
 
@@ -173,8 +174,8 @@ class Host:
                     raise HostError("it is not a regular file", where=self.shown(path), cure="move it away")
                 if old.st_size == len(data) and _read(place.directory, place.name) == data:
                     return False
-            with self._at(path.rpartition("/")[0] if above else path) as beside:
-                _replace(place, beside.directory, data, old, mode, durable and self._flush)
+            with self._at(path.rpartition("/")[0] if above else path) as folder:
+                _replace(place, folder.directory, data, old, mode, durable and self._flush)
             return True
 
     def symlink(self, path: str, target: str, *, durable: bool = True) -> bool:
@@ -212,7 +213,9 @@ class Host:
             return False
 
     def clear_leftover(self, path: str) -> None:
-        """Delete what a writer that died has left beside `path` or above, and beside what a link there points to."""
+        """Delete the temporary files that a dead writer has left next to `path` or above it, and next to a link's
+        target.
+        """
         temporary = _temporary(path.rpartition("/")[2])
         with contextlib.suppress(*_ABSENT), self._at(path, follow=False) as place:
             os.unlink(temporary, dir_fd=place.directory)
@@ -303,7 +306,7 @@ class Host:
             os.close(handle)  # its last holder removed it between our two calls
 
     def connect(self, path: str, *, timeout: float = 5.0) -> socket.socket | None:
-        """A connection to a unix socket of the host; None when nobody listens there.
+        """Connect to a unix socket of the host; return None when no process listens there.
 
         The address goes through a handle of the directory, so neither a deep root nor a link in it is in the way.
         """
@@ -399,11 +402,11 @@ def _temporary(name: str) -> str:
     return f".{name}.gpuplane"
 
 
-def _replace(place: Place, beside: int, data: bytes, old: os.stat_result | None, mode: int, durable: bool) -> None:
-    """Write in the directory `beside`, flush, rename. The name there is fixed, so that a crash leaves at most one file,
+def _replace(place: Place, folder: int, data: bytes, old: os.stat_result | None, mode: int, durable: bool) -> None:
+    """Write in the directory `folder`, flush, rename. The name there is fixed, so that a crash leaves at most one file,
     which the next writer takes over; the lock on it keeps two writers apart."""
     temporary = _temporary(place.name)
-    handle = _open_locked(beside, temporary)
+    handle = _open_locked(folder, temporary)
     try:
         os.truncate(handle, 0)
         view = memoryview(data)
@@ -416,12 +419,12 @@ def _replace(place: Place, beside: int, data: bytes, old: os.stat_result | None,
             _copy_selinux_label(place, handle)
         if durable:
             os.fsync(handle)
-        os.rename(temporary, place.name, src_dir_fd=beside, dst_dir_fd=place.directory)
+        os.rename(temporary, place.name, src_dir_fd=folder, dst_dir_fd=place.directory)
         if durable:
             _flush(place)
     except BaseException:
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary, dir_fd=beside)
+            os.unlink(temporary, dir_fd=folder)
         raise
     finally:
         os.close(handle)

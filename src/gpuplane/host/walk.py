@@ -174,7 +174,7 @@ def trace(root: Path, path: str, tell: Callable[[int, str], None]) -> None:
             target = _link(part, stack[-1])
             links += 1
             if target is None or links > _MAX_LINKS:
-                return  # of a circle all links are told by now
+                return  # all links of a circle have been yielded by now
             while target.startswith("/") and len(stack) > 1:
                 os.close(stack.pop())
             todo += _parts(target)

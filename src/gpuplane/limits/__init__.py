@@ -5,7 +5,7 @@
     real = find_real({}, root=driver_root)                              # the driver's own
     what = container(store, "ids-4711", limits, real)                   # Allocate: mounts and variables
     store.write("ids-4711", limits, Owner(name="ml/tune-7:main", ...))  # PreStartContainer: now it is known who it is
-    store.vacate("ids-4711")                                            # and nobody of an earlier start lives
+    store.vacate("ids-4711")                                            # and no process of an earlier start lives
     store.resize("ids-4711", other_limits)                              # live
     await Agent(store, gpus, is_gone=..., on_escape=...).run()          # once a second
 

@@ -2,9 +2,9 @@
 
 Invariants:
 
-- It holds nobody up: limits are enforced by the library also while no agent runs; what NVML sees besides is then
-  counted by the library's own estimate.
-- It knows nothing that is not in the pages, in NVML or in /proc: one that starts anew goes on where the last one was.
+- It delays no process: the library enforces limits also while no agent runs, and then counts contexts and modules by
+  its own estimate.
+- All its state is in the pages, in NVML or in /proc: an agent that restarts goes on where the previous one ended.
 - That NVML cannot be asked for a while (a driver being replaced) is logged once, and tried again.
 """
 

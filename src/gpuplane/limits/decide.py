@@ -1,10 +1,11 @@
 """What the agent does with what it saw: pure functions from observations to words to write and escapes to tell.
 
 - The library counts what a process allocates. What contexts, modules and the driver take besides is only seen by NVML;
-  the difference is written beside the process's own words, and counts as held from then on.
-- A process on a shared GPU that is in nobody's books got round the library, or was never given it. It is called an
-  escape when it was seen twice, since a process has its context a moment before it is in the books.
-- Slots are cleared by the library itself, but for those of a pid namespace that is gone: nobody is left to judge them.
+  the difference is written next to the process's own words, and counts as held from then on.
+- A process on a shared GPU without a slot escaped the library or never loaded it. It counts as an escape when it was
+  seen twice, since a process has its context a moment before its slot.
+- Slots are cleared by the library itself, except those of a pid namespace that is gone: no process is left to clear
+  them.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class Correction(msgspec.Struct, frozen=True, order=True):
 
 
 class Freed(msgspec.Struct, frozen=True, order=True):
-    """A slot that nobody will ever use again."""
+    """A slot whose process has ended."""
 
     share: str
     slot: int

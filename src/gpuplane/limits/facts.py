@@ -13,7 +13,7 @@ from gpuplane.limits.processes import Identity
 
 
 class Mode(StrEnum):
-    """How core is enforced. Spare time is what nobody else wants at the moment."""
+    """How core is enforced. Spare time is time that no other share wants at the moment."""
 
     HARD = "hard"  # never more than core
     BURST = "burst"  # core whenever wanted, and spare time

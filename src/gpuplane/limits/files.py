@@ -18,7 +18,7 @@ def read_page(path: Path, kind: type[page.Page]) -> page.Page:
     with opened(path, os.O_RDONLY) as handle:
         data = os.pread(handle, sizeof(kind), 0)
     if len(data) < sizeof(kind):
-        raise Terminal("it is too short", where=str(path), cure="delete it; it is made anew")
+        raise Terminal("it is too short", where=str(path), cure="delete it; it is made again")
     return kind.from_buffer_copy(data)
 
 
@@ -41,7 +41,7 @@ def make_dirs(path: Path) -> None:
 
 
 def put(path: Path, data: bytes, mode: int) -> None:
-    """A whole file under its name: written beside it, then renamed."""
+    """Write a whole file: under a temporary name in the same directory, then renamed."""
     fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:

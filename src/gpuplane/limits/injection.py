@@ -1,10 +1,10 @@
 """What a program needs so that the interposed libraries come before the driver's: mounts, links and variables.
 
 How it works (see docs/components/limiter.md): each library of ours carries the driver's SONAME and needs the real one
-under another name, `libcuda.so.gpuplane-real`, which it finds beside itself. So all that matters is that ours is
-loaded first. In a container `/etc/ld.so.preload` makes it so for every program, and LD_PRELOAD does where that file
-cannot be mounted; they lie where images made for GPUs look first. For a command of this machine LD_LIBRARY_PATH is
-enough.
+under another name, `libcuda.so.gpuplane-real`, which it finds in its own directory. So all that matters is that the
+interposed library is loaded first. In a container `/etc/ld.so.preload` makes it so for every program, and LD_PRELOAD
+does where that file cannot be mounted; they lie where images made for GPUs look first. For a command of this machine
+LD_LIBRARY_PATH is enough.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ def mps(limits: Limits) -> dict[str, str]:
 
 
 def mps_daemon(environ: Mapping[str, str], proc: Path = PROC) -> None:
-    """Raises Terminal when no MPS daemon runs: a program would then run without any limit, and nobody would know."""
+    """Raise Terminal when no MPS daemon runs: a program would then run without any limit, unnoticed."""
     place = Path(environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps"))
     try:
         pid = int((place / "nvidia-cuda-mps-control.pid").read_text())

@@ -87,7 +87,7 @@ def release(group: Path, uuid: str) -> None:
 
 
 def sweep(shares: Collection[str]) -> None:
-    """Take away the groups of shares that are no more and in which nobody is."""
+    """Delete the groups of shares that have ended and have no process left."""
     top = unified()
     for group in top.glob(f"{_PREFIX}*") if top is not None else ():
         if group.name.removeprefix(_PREFIX) not in shares:

@@ -133,7 +133,7 @@ def refuse_foreign(page: Page | UsageHead, where: str) -> None:
     """Raises Terminal when the page is of another kind or release."""
     kind = UsagePage if isinstance(page, UsageHead) else type(page)
     if page.magic != _MAGIC[kind]:
-        raise Terminal("it is no page of limits", where=where, cure="delete it; it is made anew")
+        raise Terminal("it is no page of limits", where=where, cure="delete it; it is made again")
     if page.version != VERSION or page.size != sizeof(kind):
         raise Terminal(
             f"its version is {page.version} with {page.size} bytes, this gpuplane has {VERSION} with {sizeof(kind)}",
@@ -177,7 +177,7 @@ def decode_limits(page: LimitsPage, where: str = "limits") -> Limits:
     refuse_foreign(page, where)
     modes = {number: mode for mode, number in MODES.items()}
     if page.gpu_count > GPUS or any(place.mode not in modes for place in page.gpus[: page.gpu_count]):
-        raise Terminal("the page is damaged", where=where, cure="delete it; it is made anew")
+        raise Terminal("the page is damaged", where=where, cure="delete it; it is made again")
     return Limits(
         gpus=tuple(
             GpuLimit(

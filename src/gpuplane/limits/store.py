@@ -103,7 +103,7 @@ class Store:
     def write(self, share: str, limits: Limits, owner: Owner) -> Path:
         """Make the directory of a share; what is so already stays, with the use that is counted in it.
 
-        For the same owner and GPUs the limits are resized. For another owner everything begins anew.
+        For the same owner and GPUs the limits are resized. For another owner everything starts from zero.
 
         Raises:
             InvalidInput: limits that no page can carry.
@@ -178,7 +178,7 @@ class Store:
         self._poke(correction.share, offset, correction.bytes)
 
     def free(self, freed: Freed) -> None:
-        """Empty a slot; last the word that says whose it is, so that nobody takes it half emptied."""
+        """Clear a slot, its owner word last, so that no process takes a half cleared slot."""
         offset = _SLOTS + freed.slot * sizeof(page.UsageSlot)
         path = self.directory(freed.share) / "usage"
         with opened(path, os.O_RDWR) as handle:
@@ -187,7 +187,7 @@ class Store:
                 os.pwrite(handle, bytes(_WORD), offset)
 
     def vacate(self, share: str) -> None:
-        """Empty all slots of a share whose container is about to start again, so that nobody of it lives.
+        """Clear all slots of a share whose container is about to start again, so that it has no live process.
 
         Those that were before had another pid namespace, and the new ones could not judge them.
         """
@@ -264,7 +264,7 @@ class Store:
         with opened(path, os.O_RDONLY) as handle:
             data = os.pread(handle, _SLOTS, 0)
             if len(data) < _SLOTS:
-                raise Terminal("it is too short", where=str(path), cure="delete the share; it is made anew")
+                raise Terminal("it is too short", where=str(path), cure="delete the share; it is made again")
             head = page.UsageHead.from_buffer_copy(data)
             page.refuse_foreign(head, str(path))
             # Slots behind the high water are zero. Tenants can write the page, so it may lie.

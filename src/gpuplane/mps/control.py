@@ -110,7 +110,7 @@ class Control:
         assert self._running is not None, "started"
         done = self._running.result()
         if done.code == NOT_FOUND:
-            cure = "install the driver's compute utilities; they are beside nvidia-smi"
+            cure = "install the driver's compute utilities; they are in the folder of nvidia-smi"
             return Terminal(f"the driver has no {PROGRAM}", where=str(self._driver_root), cure=cure)
         return Retryable(f"{PROGRAM} ended: {done.last_words}", where=self._log, cure="it is started again")
 

@@ -105,7 +105,7 @@ class _Session:
     async def _proved(self) -> None:
         """After a boot CUDA is proved again, by a program that is no client of MPS: the GPU has to be free for it."""
         if await first_of(self._host.wait_for(names.CUDA_READY), self._context.sleep(PROOF_SECONDS)) == 1:
-            log.warning("nobody has proved CUDA on this node; going on")
+            log.warning("no validator has proved CUDA on this node; going on")
 
     async def _undo(self, controls: Sequence[Control], shm: Path) -> None:
         self._host.remove(f"{self._root}/{READY}")
@@ -144,7 +144,7 @@ class _Session:
         self._host.write_atomic(f"{self._root}/{MODES}", msgspec.json.encode(before), durable=False)
         for uuid in uuids:
             if not set_compute_mode(uuid, EXCLUSIVE_PROCESS):
-                log.warning("%s: the compute mode cannot be set; programs beside MPS are not kept off", uuid)
+                log.warning("%s: the compute mode cannot be set; programs without MPS can use the GPU", uuid)
 
     def _restore(self) -> None:
         from gpuplane.hardware.compute_mode import set_compute_mode

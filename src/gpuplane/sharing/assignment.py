@@ -22,7 +22,7 @@ from gpuplane.api.pod_requests import phases
 from gpuplane.errors import InvalidInput
 from gpuplane.sharing.request import WHOLE, Ask, Request, request_of
 
-_CURE: Final = "delete the pod; it is placed anew"
+_CURE: Final = "delete the pod; it is placed again"
 
 
 class Part(msgspec.Struct, frozen=True):

@@ -73,7 +73,7 @@ class Ledger:
     def set_node(
         self, name: str, gpus: Iterable[Gpu], *, cpu_milli: int | None = None, host_memory_mib: int | None = None
     ) -> None:
-        """The node has these GPUs now; what its pods hold is counted on them anew if they changed."""
+        """Set the GPUs of the node; if they changed, the holdings of its pods are counted again."""
         node = self._nodes.setdefault(name, _Node())
         listed = tuple(gpus)
         if (node.known, node.gpus, node.cpu_milli, node.host_memory_mib) == (True, listed, cpu_milli, host_memory_mib):

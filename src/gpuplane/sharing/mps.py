@@ -1,4 +1,4 @@
-"""Sharing by NVIDIA's Multi-Process Service: which daemons a node needs, what each is told, where they meet.
+"""Sharing by NVIDIA's Multi-Process Service: the daemons that a node needs, their commands, and their directories.
 
 Pure. The daemon's operand and the device plugin decide alike, and meet at files below the MPS root of the host: the
 plugin offers replicas while `.ready` says that the daemons it wants are there.
@@ -50,7 +50,7 @@ class Daemon(msgspec.Struct, frozen=True):
 
     @property
     def commands(self) -> tuple[str, ...]:
-        """What it is told before anyone may use it."""
+        """Return the commands for the daemon's setup, before it accepts clients."""
         return (
             *(f"set_default_device_pinned_mem_limit {gpu.index} {gpu.memory_mib}M" for gpu in self.gpus),
             f"set_default_active_thread_percentage {self.percentage}",

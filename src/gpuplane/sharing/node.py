@@ -33,7 +33,7 @@ class Gpu(msgspec.Struct, frozen=True, gc=False):
 class NodeState(msgspec.Struct, frozen=True, gc=False):
     """One node at one moment. `core` and `memory` are what is free of each GPU, in the order of `gpus`.
 
-    `cpu_milli` and `host_memory_mib` are what is free of the node beside GPUs, None where nobody says.
+    `cpu_milli` and `host_memory_mib` are free on the node besides GPUs; None if unknown.
     """
 
     name: str

@@ -5,7 +5,7 @@ not fit is dropped. Measured is how much of the GPUs is held when so much has ar
 as in "Beware of Fragmentation" (USENIX ATC 2023) and its published results: each arrival is a row, rows whose arrived
 load rounds to the same percent are averaged.
 
-Core counts 1000 to a GPU here. Without an order of arrival, pods are shuffled by the seed and then drawn anew, each as
+Core counts 1000 to a GPU here. Without an order of arrival, pods are shuffled by the seed and then drawn again, each as
 likely as the other, until `inflate` times the GPUs have been asked for.
 """
 

@@ -58,7 +58,7 @@ class Ask(msgspec.Struct, frozen=True):
 
     @property
     def lasts(self) -> bool:
-        """Whether it runs beside the main containers."""
+        """Return whether it runs next to the main containers."""
         return self.sidecar or not self.init
 
 
@@ -66,8 +66,8 @@ class Request(msgspec.Struct, frozen=True):
     """What a pod asks of GPUs; `asks` in the order in which the containers start, without those that ask nothing.
 
     `models` are any-of (see `matches`), empty for any; `uuids` likewise. Policies are names of
-    `gpuplane.sharing.placement`, empty for the configured one. `cpu_milli` and `host_memory_mib` are what the pod asks
-    of its node beside GPUs; policies that weigh what is left over look at them.
+    `gpuplane.sharing.placement`, empty for the configured one. `cpu_milli` and `host_memory_mib` are what the pod
+    requests of its node besides GPUs; policies that price free capacity read them.
     """
 
     asks: tuple[Ask, ...] = ()
@@ -128,7 +128,7 @@ def request_of(pod: Pod) -> Request:
 
 @lru_cache(maxsize=8192)
 def kind_of(request: Request) -> Request:
-    """The same request whoever asks it: without the names of containers and resources.
+    """Return the kind of a request, equal for equal pods: without the names of containers and resources.
 
     Two requests of one kind fit the same nodes and are worth the same there, so what was found for one holds for the
     other.

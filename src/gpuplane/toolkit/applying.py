@@ -4,7 +4,7 @@ Invariants:
 
 - What was there is on record before it is changed (`gpuplane.host.changes`), and that the runtime still has to be told
   is on record until it was: dying in between leaves no runtime with an old configuration.
-- The runtime is told only when a file that it reads has changed.
+- The runtime is reloaded only when a file that it reads has changed.
 - A configuration with which the runtime does not come back is taken back, and not tried again as long as it would be
   the same.
 """
@@ -101,7 +101,7 @@ async def unconfigure(host: Host, *, restart: bool = True, sleep: Sleep = asynci
         unmark_ready(host, names.TOOLKIT_READY)
         state = load_state(host, COMPONENT)
         if state is None:
-            forget(host, COMPONENT)  # what a first attempt that died has left beside
+            forget(host, COMPONENT)  # remains of a first attempt that died
             return ()
         return await _unconfigure(host, state, restart, sleep)
 
@@ -133,7 +133,7 @@ async def _let_go(host: Host, place: Place, state: State, plan: Plan | None, sle
         text = docker.between(decoded(now.data, where), then, where)
         (had, _), (has, default) = (docker.runtimes(each, where) for each in (decoded(now.data, where), text))
     except InvalidInput:
-        return  # nobody can tell what docker knows from it
+        return  # an unreadable file does not show docker's state
     if text != then and await health.info(host, place) is not None:
         pass_through(host, COMPONENT, place.config, text.encode(), base)
         await forgets(host, place, had - has, default, sleep)
@@ -185,7 +185,7 @@ def _stripper(place: Place | None) -> Callable[[Record, Before], Before]:
 
 
 def _due(host: Host, plan: Plan) -> bool:
-    """Whether a file changes that the runtime reads only when it is told."""
+    """Return whether a file changes that the runtime reads only on a reload."""
     state = load_state(host, COMPONENT)
     planned = {file.path for file in plan.files}
     gone = [record.path for record in (state.records if state else ()) if record.path not in planned]

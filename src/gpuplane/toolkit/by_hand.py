@@ -107,7 +107,7 @@ def cdi(host: Host, *, management: bool = False, choice: Choice = DEFAULT, hook:
     if hook:
         facts = msgspec.structs.replace(facts, own_hook=b"", programs={**facts.programs, CDI_HOOK: hook})
     elif facts.own_hook and not host.exists(facts.program(CDI_HOOK)):
-        facts = msgspec.structs.replace(facts, own_hook=b"")  # `configure` would bring it; nobody did
+        facts = msgspec.structs.replace(facts, own_hook=b"")  # only `configure` installs it, and it was not run
     made = cdi_spec.management(facts, choice) if management else cdi_spec.spec(facts, facts.gpus or (), choice)
     if not made["devices"]:
         raise ToolkitError(

@@ -243,7 +243,7 @@ def _has_hooks(facts: Facts) -> bool:
 
 
 def _mounted_links(driver: Driver) -> list[Spec]:
-    """The libraries under the names of the links that lead to them, for nobody makes links in the container."""
+    """Mount the libraries under the names of their links, since no hook makes links in the container."""
     libraries = frozenset(driver.libraries)
     mounts = []
     for link in driver.links:

@@ -99,7 +99,7 @@ def configure(
 
 
 def strip(place: Place, text: str) -> str:
-    """A main file without what `configure` put into it, whoever edited it since."""
+    """Return a main file without the insertions of `configure`, also after edits by others."""
     if place.edit is Edit.TEMPLATE:
         return edit.strip_marks(text)
     return _strip(place.imports, text)

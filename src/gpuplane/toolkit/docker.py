@@ -1,6 +1,6 @@
 """docker: `runtimes`, `default-runtime` and `features.cdi` in daemon.json; everything else, and its layout, is kept.
 
-NB: a docker that is told to read its file again takes from it what is there, and keeps what it was told of the rest. So
+NB: a docker that reloads its file takes the values in it, and retains its earlier values for the rest. So
 it forgets a runtime, or a default, only by reading something else in its place (`between`).
 """
 
@@ -58,7 +58,7 @@ def configure(
 
 
 def strip(text: str, before: str, programs: Mapping[str, str], where: str) -> str:
-    """A daemon.json without what `configure` put into it, whoever edited it since.
+    """Return a daemon.json without the insertions of `configure`, also after edits by others.
 
     Args:
         before: the file as it was before us; what we replaced comes back from there.
@@ -67,7 +67,7 @@ def strip(text: str, before: str, programs: Mapping[str, str], where: str) -> st
     try:
         data, base = edit.parse(text, where), edit.parse(before, where)
     except InvalidInput:
-        return text  # nobody can tell what is ours in it
+        return text  # gpuplane's part cannot be recognised in it
     ours = [path for path, value in ((_DEFAULT, "nvidia"), (_CDI, True)) if _get(data, path) == value]
     ours += [("runtimes", name) for name, program in programs.items() if _is_ours(data, name, program)]
     for path in ours:

@@ -35,7 +35,7 @@ _SOCKETS = ("run/nvidia-persistenced/socket", "run/nvidia-fabricmanager/socket",
 _OTHERS = ("libnvidia-nvvm70.so.*", *(f"libnvidia-egl-{name}.so.*.*" for name in
                                       ("gbm", "wayland", "wayland2", "xcb", "xlib")))  # fmt: skip
 _PLAIN = ("libcuda.so.1", "libnvidia-ml.so.1")  # where a driver is no more than these
-# Links that programs rely on: library without its version -> (link beside it, target; "" for the library itself).
+# Links that programs rely on: library without its version -> (link in its folder, target; "" for the library itself).
 _RELIED_ON = {
     "libcuda.so": ("libcuda.so", "libcuda.so.1"),
     "libGLX_nvidia.so": ("libGLX_indirect.so.0", ""),
@@ -154,7 +154,7 @@ def _directory(host: Host, prefix: str, directory: str, version: str) -> tuple[l
         more = {n: t for n, t in targets.items() if t is not None and n not in links and t in real | set(links)}
         links.update(more)
         grown = bool(more)
-    for name in sorted(real - set(links.values())):  # a driver that nobody ran ldconfig for
+    for name in sorted(real - set(links.values())):  # a driver for which ldconfig has not run
         if (wanted := soname(host, f"{prefix}{directory}/{name}")) and wanted not in real:
             links.setdefault(wanted, name)
     for name in real:

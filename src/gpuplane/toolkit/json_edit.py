@@ -1,7 +1,7 @@
 """Small edits of JSON text that leave every other byte alone, for docker's daemon.json.
 
 As with TOML (`toml_edit`): members are inserted into or cut out of the text, in its own indentation, and every edit is
-proved by parsing. JSON has no comments, so nothing can be marked; what is ours is told by its value.
+proved by parsing. JSON has no comments, so nothing can be marked; gpuplane's part is recognised by its value.
 """
 
 from __future__ import annotations

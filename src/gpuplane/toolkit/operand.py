@@ -47,7 +47,7 @@ async def run(context: OperandContext) -> None:
 
     async def until_changed() -> None:
         if context.in_process:
-            await asyncio.Event().wait()  # nobody edits a light node's files
+            await asyncio.Event().wait()  # the files of a light node do not change
         async for _ in host.watch(*watched):
             if any(host.read(path) != content for path, content in watched.items()):
                 return

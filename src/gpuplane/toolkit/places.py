@@ -1,10 +1,10 @@
-"""Where a container runtime keeps its configuration, and how it is told of a change.
+"""Where a container runtime has its configuration, and how it is reloaded.
 
 Plain containerd, docker and cri-o have one place each. k3s, rke2, k0s and microk8s bring a containerd of their own,
 with files, sockets and services of their own:
 
-- k3s, rke2: write `config.toml` anew at each start, from a template beside it if there is one; newer ones also take
-  in what lies in a directory beside it. (docs.k3s.io, "Configuring containerd")
+- k3s, rke2: write `config.toml` again at each start, from a template in the same directory if there is one; newer ones
+  also import files of a directory next to it. (docs.k3s.io, "Configuring containerd")
 - k0s: merges what lies in `/etc/k0s/containerd.d` into its own configuration and restarts containerd by itself,
   unless the first line of `/etc/k0s/containerd.toml` says that a user manages it. (docs.k0sproject.io, "Runtime")
 - microk8s: makes containerd.toml from a template at each start; the template is TOML with `${...}` in its strings.

@@ -30,7 +30,7 @@ exit 0
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """`restart_for` are the paths that the runtime reads only when it is told; `digest` names all contents together.
+    """`restart_for` are the paths that the runtime reads only on a reload; `digest` names all contents together.
 
     `version` is the runtime's for which this is planned, () when unknown; `runtimes` are those that its main file names
     for us.

@@ -60,7 +60,7 @@ def parse(text: str, where: str) -> dict[str, Any]:
 
 @functools.lru_cache(maxsize=32)
 def _loads(text: str) -> dict[str, Any]:
-    """Parsing, remembered: one plan asks for the same few texts ten times over. Nobody changes what is returned."""
+    """Parse with a cache: one plan asks for the same few texts ten times. Callers do not change the result."""
     return tomllib.loads(text)
 
 

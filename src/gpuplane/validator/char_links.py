@@ -5,7 +5,7 @@ runc asks systemd to allow a device by its path in `/dev/char`. The kernel's dri
 does not.
 
 Nodes below `/dev/nvidia-caps` come and go with MIG devices; their numbers are known before, so their links are made
-before. A link without its node harms nobody.
+before. A link without its node does no harm.
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ def next_step(
     """The first validation that is due; None when everything that can be validated now is.
 
     A stage that holds is validated again when its digest is another one, or when its status file is gone or of another
-    boot: the driver was loaded anew since.
+    boot: the driver was loaded again since.
 
     Args:
         files: the status files that are there: name -> content.
@@ -132,7 +132,7 @@ def seconds_to_wait(attempt: Attempt | None, fingerprint: str, now: float) -> fl
 
 
 def after_failure(before: Attempt | None, fingerprint: str, now: float) -> Attempt:
-    """The attempt that just failed; the pauses double, and start anew after a change."""
+    """The attempt that just failed; the pauses double, and start again after a change."""
     failures = before.failures + 1 if before is not None and before.fingerprint == fingerprint else 1
     pause = min(FIRST_PAUSE_SECONDS * 2 ** (failures - 1), LONGEST_PAUSE_SECONDS)
     return Attempt(fingerprint, failures, now + pause)

@@ -1,7 +1,7 @@
 """The few calls of the CUDA driver API that the vectorAdd needs, by ctypes on libcuda.so.1.
 
-A pod finds the library by its name. On a node it lies in a folder of the host beside the host's glibc, which must never
-come into this process: it is loaded by its path then, and what it loads itself, by name, is loaded before it.
+A pod finds the library by its name. On a node it lies in a folder of the host next to the host's glibc, which must
+never come into this process: it is loaded by its path then, and what it loads itself, by name, is loaded before it.
 
 Invariants: no import beyond ctypes and os, our errors and cures (this starts once for each GPU and pod); every call
 that fails raises `CudaError` with CUDA's own name of the error and what to do about it; memory and context are given
@@ -127,7 +127,7 @@ class Driver:
 
 
 def _load_companions(path: str) -> list[ctypes.CDLL]:
-    """Load what lies beside libcuda and is of its version, so that it is found there by its name."""
+    """Load the libraries of libcuda's version in its folder, so that libcuda finds them by name."""
     folder, _, name = path.rpartition("/")
     version = name.partition(".so.")[2]
     found = []

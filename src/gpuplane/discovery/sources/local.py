@@ -1,7 +1,7 @@
 """Feature files: `name=value` lines that users and other programs leave in `features.d` on the machine.
 
-A file is taken whole or not at all. One with a mistake is told with file, line and cure, and what it said before the
-mistake, if this process has read it, stays in force until it is mended.
+A file is read as a whole or not at all. A mistake is reported with file, line and cure. The previous content, if this
+process has read it, stays in force until the file is corrected.
 
 Source of the format: node feature discovery's customization guide, "Feature files".
 """

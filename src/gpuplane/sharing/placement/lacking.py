@@ -24,7 +24,7 @@ def refusal(node: NodeState, request: Request, *, details: bool = True) -> Refus
 
 
 def cannot_host(node: NodeState, request: Request) -> str:
-    """Whether CPU or memory beside GPUs is short, where the node tells of them; empty when not."""
+    """Return which of CPU and memory is short, if the node reports them; empty when neither is."""
     if node.cpu_milli is not None and request.cpu_milli > node.cpu_milli:
         return f"CPU short by {request.cpu_milli - node.cpu_milli}m"
     if node.host_memory_mib is not None and request.host_memory_mib > node.host_memory_mib:

@@ -1,7 +1,7 @@
 """The mix of requests: what pods have asked so far, which is the best guess at what they will ask.
 
-Kept by whoever places pods (`Mix.seen` for each one), faded so that last month counts less than today, and read by the
-policies that weigh what is left over.
+The scheduler updates it (`Mix.seen` for each pod). Older pods fade, so that last month counts less than today. The
+policies that price free capacity read it.
 """
 
 from __future__ import annotations

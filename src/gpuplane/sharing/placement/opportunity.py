@@ -1,7 +1,7 @@
 """opportunity: ours, and the default: a pod goes where it costs the least of what later pods could have had there.
 
 A node is worth what its free parts are worth (see `prices`: dual prices of a linear program over the expected mix),
-less the GPUs that its CPU will not suffice for: an idle GPU on a node whose CPU is used up helps nobody. A pod goes
+less the GPUs that its CPU will not suffice for: an idle GPU on a node whose CPU is used up helps no pod. A pod goes
 where the node's worth falls least; of nodes that are alike to the first, so that machines fill one after the other and
 whole ones stay free for those who need many GPUs.
 """

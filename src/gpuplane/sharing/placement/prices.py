@@ -2,8 +2,8 @@
 
 A GPU is cut into patterns of shares, as a mill cuts steel (Gilmore and Gomory, 1961). The program fills the cluster's
 GPUs with patterns so that as much as possible of the expected requests is served. Its dual prices say what each kind of
-request is worth beyond the space it takes: what there is little of and fits where nothing else does is worth most, what
-leaves scraps nobody asks for, least. The worth of a free part is the worth of the best pattern that fits into it.
+request is worth beyond the space it takes: a rare request that fits where nothing else does is worth most, one that
+leaves unusable scraps least. The worth of a free part is the worth of the best pattern that fits into it.
 
 Exact, by the revised simplex method with patterns made on demand (a knapsack for each model); pure Python, since there
 are tens of rows. `solve` yields between steps, so that a live scheduler can spread the work.

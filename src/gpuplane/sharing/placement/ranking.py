@@ -3,7 +3,7 @@
 Between two pods that ask the same, few nodes change; so what was found for a request is kept, and only the nodes that
 the ledger's journal names since then are looked at again. Nodes in the same state are looked at once.
 
-Invariant: the answer is the one that looking at every node anew would give; of equally good nodes the first in order.
+Invariant: the answer equals that of evaluating every node again; of equally good nodes the first in order.
 """
 
 from __future__ import annotations
