@@ -77,10 +77,10 @@ ENVIRONMENT: Final[dict[str, dict[str, str]]] = {
         "KERNEL_MODULE_TYPE": "`auto`, `open` or `proprietary`; from `driver.kernelModuleType`",
         "GPUPLANE_DRIVER_PRECOMPILED": "`true`: from packages made for the kernel; from `driver.usePrecompiled`",
         "GPU_DIRECT_RDMA_ENABLED": "`true`: nvidia-peermem is loaded too; from `driver.rdma.enabled`",
-        "GPUPLANE_DRIVER_SOURCE": "beside a driver image, which of its two parts the operand has",
+        "GPUPLANE_DRIVER_SOURCE": "with a driver image: which of the operand's two parts runs",
     },
     "In the device plugin's pod (`devicePlugin.env`)": {
-        "MIG_STRATEGY": "`none`, `single`, `mixed`; from `mig.strategy`, which feature discovery is told too",
+        "MIG_STRATEGY": "`none`, `single`, `mixed`; from `mig.strategy`, also set for GPU feature discovery",
         "DEFAULT_CONFIG": "the configuration of nodes without the label; from `devicePlugin.config.default`",
         "FALLBACK_STRATEGIES": "and without a default: of `named` (a file `default`), `single`, `empty`, in order",
         "GPUPLANE_DIALECTS": "of `nvidia`, `tencent`, `alpha`: the names by which GPUs are offered, with commas",
@@ -98,7 +98,7 @@ ENVIRONMENT: Final[dict[str, dict[str, str]]] = {
         "DCGM_EXPORTER_KUBERNETES": "`false`: no pods on the metrics",
         "DCGM_EXPORTER_NO_HOSTNAME": "`true`: no label `Hostname`",
         "DCGM_EXPORTER_REPLACE_BLANKS_IN_MODEL_NAME": "`true`: dashes in `modelName`",
-        "NVIDIA_RESOURCE_NAMES": "GPU resources beside those of `nvidia.com/`, separated by commas",
+        "NVIDIA_RESOURCE_NAMES": "GPU resources in addition to those of `nvidia.com/`, separated by commas",
         "DCGM_EXPORTER_KUBERNETES_ENABLE_POD_LABELS": "true: labels of the pods that hold GPUs are on their lines",
         "DCGM_EXPORTER_KUBERNETES_ENABLE_POD_UID": "true: their uid is, as pod_uid",
         "DCGM_EXPORTER_KUBERNETES_POD_LABEL_ALLOWLIST_REGEX": "which labels: regular expressions with commas between",
@@ -528,7 +528,7 @@ def all_names() -> str:
 
 
 def named() -> Iterator[tuple[str, list[tuple[str, str]]]]:
-    """The sections of names.py: title, and its names with the comments that stand above or beside them."""
+    """The sections of names.py: title, and its names with the comments that stand above or next to them."""
     source = Path(names.__file__).read_text()
     lines = source.splitlines()
     title, rows = "", list[tuple[str, str]]()
@@ -547,11 +547,11 @@ def named() -> Iterator[tuple[str, list[tuple[str, str]]]]:
 
 
 def _comment(lines: Sequence[str], node: ast.AnnAssign) -> str:
-    """The comment beside a definition, or else the block of comment lines right above or inside it."""
+    """The comment next to a definition, or else the block of comment lines right above or inside it."""
     assert node.end_lineno is not None
-    beside = re.search(r"  # (.+)$", lines[node.end_lineno - 1])
-    if beside:
-        return beside[1]
+    trailing = re.search(r"  # (.+)$", lines[node.end_lineno - 1])
+    if trailing:
+        return trailing[1]
     inside = [line.strip() for line in lines[node.lineno : node.end_lineno] if line.strip().startswith("# ")]
     above: list[str] = []
     for line in reversed(lines[: node.lineno - 1]):
@@ -579,7 +579,7 @@ def metrics() -> str:
         "# Metrics\n",
         HEAD,
         "## Operator\n",
-        "`http://<pod of deployment/gpu-operator>:8080/metrics`; beside it `/healthz` and `/readyz` (503 until it has"
+        "`http://<pod of deployment/gpu-operator>:8080/metrics`; also `/healthz` and `/readyz` (503 until it has"
         " the lease and has seen the cluster).\n",
         table(("metric", "type", "labels", "meaning"), _exposed(operator_metrics(operator))),
         "## Exporter\n",
@@ -633,8 +633,8 @@ def metrics() -> str:
 
 
 def _scheduler_metrics() -> Iterator[MetricFamily]:
-    nobody: Any = None
-    brain = Brain(nobody, EventRecorder(nobody, "docs"), Chosen(), SystemClock(), lambda: 0)
+    no_client: Any = None
+    brain = Brain(no_client, EventRecorder(no_client, "docs"), Chosen(), SystemClock(), lambda: 0)
     brain.cluster.usage.add("POD", "NAMESPACE", "NODE", 100, "POD")
     counted = SchedulerMetrics()
     counted.answered("filter", HTTPStatus.OK, 0.0)

@@ -40,7 +40,7 @@ CUDA: Final = {
     220: ("an uncorrectable NVLink error", "nvidia-smi nvlink -e shows the link; " + _RESET),
     221: (
         "no PTX compiler",
-        "install libnvidia-ptxjitcompiler.so.1 of the same version as the driver beside libcuda.so.1",
+        "install libnvidia-ptxjitcompiler.so.1 of the same version as the driver next to libcuda.so.1",
     ),
     222: ("PTX of a newer version", _NEWER_DRIVER),
     223: ("compiling PTX is switched off", "unset CUDA_DISABLE_PTX_JIT in the environment"),

@@ -12,7 +12,7 @@ from gpuplane import __version__
 
 # -- where we run ------------------------------------------------------------------------------------------------
 OPERATOR_NAMESPACE: Final = "gpu-operator"  # where operator and operands run
-IMAGE: Final = f"gpuplane/gpuplane:{__version__}"  # the image of operator and operands when nobody names another
+IMAGE: Final = f"gpuplane/gpuplane:{__version__}"  # the image of operator and operands by default
 VALIDATION_POD: Final = "nvidia-cuda-validator"  # begins the names of pods that prove a node; their label app
 FIELD_MANAGER_PREFIX: Final = "gpuplane-"  # begins the name of each component as owner of fields
 
@@ -28,7 +28,7 @@ ALPHA_GPU: Final = "alpha.kubernetes.io/nvidia-gpu"  # a whole GPU, as Kubernete
 
 ALPHA_GPU_NAME_LABEL: Final = "alpha.kubernetes.io/nvidia-gpu-name"  # on a node: the model of its GPUs, as Tesla-K80
 ALPHA_AFFINITY_ANNOTATION: Final = "scheduler.alpha.kubernetes.io/affinity"  # on a pod: its spec.affinity, as JSON
-# On a pod: what admission wrote anew, as its author had it, as JSON.
+# On a pod: the author's values of what admission rewrote, as JSON.
 TRANSLATED_ANNOTATION: Final = "gpuplane.dev/translated-from"
 
 # -- admission -----------------------------------------------------------------------------------------------------

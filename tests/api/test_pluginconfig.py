@@ -144,7 +144,9 @@ def test_mps_is_read_with_its_own_default() -> None:
     shared = {"resources": [{"name": "gpu", "replicas": 2}]}
     config = parse({"version": "v1", "sharing": {"mps": shared}})
     assert (config.sharing, config.fail_requests_above_one) == (SharingStrategy.MPS, True)
-    assert refused({"sharing": {"mps": shared, "timeSlicing": shared}})[0].startswith("sharing.mps: stands beside")
+    assert refused({"sharing": {"mps": shared, "timeSlicing": shared}})[0].startswith(
+        "sharing.mps: is set together with"
+    )
 
 
 def test_every_mistake_at_once_with_its_place() -> None:

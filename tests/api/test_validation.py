@@ -79,7 +79,7 @@ def test_all_errors_come_at_once():
             {"devicePlugin": {"config": {"default": "a"}}},
             "GP120",
             "spec.devicePlugin.config.default",
-            "set name beside it",
+            "set name too",
         ),
         ({"driver": {"rdma": {"useHostMofed": True}}}, "GP121", "spec.driver.rdma.useHostMofed", "enabled: true"),
         (

@@ -268,12 +268,12 @@ def test_a_placed_pod_says_what_it_holds(cluster, monkeypatch):
     assert (held.container, held.gpu, held.core, held.memory_mib, held.fault) == ("main", "a/1", 30, 3072, "Xid 79")
     text = drawn(found, monkeypatch, 80)
     assert "main        a/1   T4      30% core + 3 GiB" in text and "Xid 79" in text
-    assert "placed anew, it would come to a/0" in text
+    assert "placed again, it would go to a/0" in text
 
 
 def test_a_placed_pod_that_would_stay(cluster, monkeypatch):
     cluster.node("a", 1)
-    assert "placed anew, it would come to the same place" in drawn(
+    assert "placed again, it would go to the same place" in drawn(
         cluster.explain(cluster.whole("w", "a/0")), monkeypatch
     )
 

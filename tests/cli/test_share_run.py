@@ -395,7 +395,7 @@ def test_on_a_terminal_top_stays_until_it_is_interrupted(share: Share) -> None:
             share.environment | {"TERM": "xterm", "COLUMNS": "100", "LINES": "30"},
         )
     seen = b""
-    while seen.count(b"nobody shares") < 2:
+    while seen.count(b"no GPU is shared here") < 2:
         seen += os.read(terminal, 4096)
     os.write(terminal, b"\x03")
     with contextlib.suppress(OSError):  # a terminal without processes reads as broken

@@ -211,7 +211,7 @@ async def test_what_does_not_parse_keeps_the_last_good_one_and_is_told_on_the_co
     pod = await cluster.pod(gpu_pod("p", whole=1))
     assert (await running.filter(pod, NODES))["NodeNames"] == [], "as it was: no M40"
     (event,) = await cluster.events("QuotaNotUnderstood")
-    assert event.involved_object.name == "gpuquota" and "what it said before goes on" in event.message
+    assert event.involved_object.name == "gpuquota" and "the previous quota stays in force" in event.message
     await cluster.quota('{"default": {"quota": {"M40": 4}}}')
     await running.until(lambda: not running.brain.quotas.broken)
     assert (await running.filter(pod, NODES))["NodeNames"] == ["m40", "wx"]
@@ -228,7 +228,7 @@ async def test_quotas_that_did_not_parse_at_the_start_let_nobody_through(cluster
         assert "the GPU quotas cannot be read" in (await running.filter(pod, NODES))["Error"]
         assert "the GPU quotas cannot be read" in await running.bind(pod, "m40")
         (event,) = await cluster.events("QuotaNotUnderstood")
-        assert "nobody gets GPUs until it is corrected" in event.message
+        assert "no pod gets GPUs until it is corrected" in event.message
         await cluster.quota("{}")
         await running.until(lambda: not running.brain.quotas.broken)
         assert (await running.filter(pod, NODES))["NodeNames"] == NODES

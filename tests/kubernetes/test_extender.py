@@ -68,10 +68,10 @@ async def test_who_is_over_quota_is_told_what_is_used_and_by_whom(client: Client
     await client.create(gpu_pod("second", (60, 20)), resource=Pod.RESOURCE)
     why = "1 ExceedsGPUQuota: namespace default uses 0.8 of 1 T4 (first 0.8), and this pod asks 0.6"
     await until(client, Event, lambda events: any(why in event.message for event in events))
-    # What does not parse is told, and what it said before goes on; what parses again wakes who waits.
+    # A ConfigMap that does not parse gets an event, and the previous quota stays; a valid one queues pods again.
     broken = {names.QUOTA_KEY: '{"default": {"qouta": {"T4": 2}}}'}
     await client.apply({**quota, "data": broken}, "test", resource=ConfigMap.RESOURCE)
-    told = "default: qouta is unknown; it knows quota and pool; what it said before goes on"
+    told = "default: qouta is unknown; it knows quota and pool; the previous quota stays in force"
     await until(client, Event, lambda events: any(told in event.message for event in events))
     good = {names.QUOTA_KEY: '{"default": {"quota": {"T4": 2}}}'}
     await client.apply({**quota, "data": good}, "test", resource=ConfigMap.RESOURCE)

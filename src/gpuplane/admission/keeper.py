@@ -1,11 +1,11 @@
-"""Keeps certificate and trust in order: the Secret, the webhook configurations, and what this replica shows.
+"""Keeps certificate and trust in order: the Secret, the webhook configurations, and the served certificate.
 
-The Secret is where replicas agree: whoever finds a renewal due writes one, and of two writers one gets a Conflict and
-takes the other's. In the order in which nothing is refused in between: the new authority stands in the configurations
-first, and only a while later is the certificate shown that it vouches for.
+Replicas agree through the Secret: a replica that finds a renewal due writes a new certificate, and of two writers one
+gets a Conflict and takes the other's certificate. The order avoids refusals in between: the new authority is added to
+the configurations first, and only a while later is its certificate served.
 
-It looks every minute, by the wall clock each time and not by a sleep until the end, since clocks jump. An API server
-that is away changes nothing: what is shown stays.
+The keeper checks every minute, by the wall clock each time and not by a sleep until the end, since clocks jump. While
+the API server is down the current certificate stays in use.
 """
 
 from __future__ import annotations

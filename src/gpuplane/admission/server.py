@@ -74,7 +74,7 @@ class Shown:
     def __init__(self) -> None:
         self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self.context.minimum_version = ssl.TLSVersion.TLSv1_2
-        # Until the Secret is read: nobody trusts it, and the kubelet, which does not ask, can see that we live.
+        # Until the Secret is read. No client trusts this certificate, but the kubelet's probes do not verify it.
         self.take(certificates.make(("localhost",), datetime.datetime.now(datetime.UTC)))
 
     def take(self, new: Certificates) -> None:

@@ -85,7 +85,7 @@ class NamedDefault(Named):
             message="default names a key of a ConfigMap, but no ConfigMap is named",
             code="GP120",
             at="default",
-            cure="set name beside it",
+            cure="set name too",
         ),
     )
 

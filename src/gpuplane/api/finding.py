@@ -11,7 +11,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """One thing wrong.
 
     `path` is as `spec.driver.env[0].name`; `at` says whether the place is the field's name or its value; `shown` is the
-    value as JSON; `cure` what to write instead, empty when nobody can know. Lines and columns count from 1; 0: unknown.
+    value as JSON; `cure` what to write instead, empty when it is unknown. Lines and columns count from 1; 0: unknown.
     """
 
     code: str

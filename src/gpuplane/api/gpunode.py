@@ -3,8 +3,8 @@
 Invariants:
 
 - A stage is a fact about the node, written by the operand that makes it so, under its own field manager, only when it
-  changes. What is merely on its way is not stored: a stage that is absent is pending, or running when it is the first.
-  The operator writes the stages that nobody on the node can see (discovered, exporter, labels, ready).
+  changes. Progress is not stored: an absent stage is pending, or running when it is the first. The operator writes the
+  stages that no operand on the node can observe (discovered, exporter, labels, ready).
 - `summary` is derived from the rest by `summarize` and travels in the same write as the change it follows from, so that
   `kubectl get gpunodes` is right without a second write.
 - There is no status subresource: the kind has no spec to protect, and creating it with its first facts is one write.

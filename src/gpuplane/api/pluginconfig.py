@@ -260,7 +260,7 @@ def _sharing(section: Reader) -> dict[str, Any]:
         SharingStrategy.TIME_SLICING: slicing.flag("failRequestsGreaterThanOne"),
     }
     if by_mps and slices:
-        section.wrong("mps", "stands beside timeSlicing, and a GPU is shared in one way only")
+        section.wrong("mps", "is set together with timeSlicing, and a GPU is shared in one way only")
     mps.end()
     slicing.end()
     section.end()

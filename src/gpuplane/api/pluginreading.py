@@ -132,7 +132,7 @@ class Reader:
         return Reader(data, self._environment, self.findings, f"{self._path}{field}.")
 
     def end(self) -> None:
-        """Note every field that nobody asked for."""
+        """Report every field that was not read."""
         from difflib import get_close_matches  # late: only a wrong file needs it
 
         for field in self._data:

@@ -71,7 +71,7 @@ class Daemonsets(Struct):
     Fields:
     labels: labels of their pods
     annotations: annotations of their pods
-    tolerations: tolerations of their pods, beside those for GPU taints
+    tolerations: tolerations of their pods, in addition to those for GPU taints
     priority_class_name: their priority; system-node-critical keeps them from eviction
     update_strategy: RollingUpdate, or OnDelete to wait for pods to be deleted by hand
     rolling_update: pace of rolling updates
@@ -218,7 +218,7 @@ class VGPUManager(Component):
 
 
 class KernelAddon(Image):
-    """A kernel module beside the driver's, built in the driver's container.
+    """An additional kernel module, built in the driver's container.
 
     Fields:
     enabled: build and load it
@@ -370,7 +370,7 @@ class MIGManager(Component):
 
     Fields:
     config: ConfigMap with layouts
-    gpu_clients_config: ConfigMap with services to stop while GPUs are laid out anew
+    gpu_clients_config: ConfigMap with services to stop while the layout of GPUs changes
     """
 
     enabled: bool = True

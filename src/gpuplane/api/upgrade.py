@@ -1,4 +1,4 @@
-"""How far a node is on its way to another driver: the states that its label tells, and the record beside it.
+"""The progress of a node's driver upgrade: the states in its label, and the record in its annotation.
 
 The label `nvidia.com/gpu-driver-upgrade-state` and its values are those of the GPU operator (NVIDIA/k8s-operator-libs,
 pkg/upgrade), so that scripts and dashboards go on working. What the operator has to remember over its own death (since
@@ -71,7 +71,7 @@ class UpgradeRecord(Struct):
 
 
 def upgrade_state(node: Node) -> UpgradeState:
-    """What the node's label says; a value that nobody knows counts as not looked at."""
+    """Return the state in the node's label; an unknown value counts as a missing label."""
     value = node.metadata.labels.get(names.UPGRADE_STATE_LABEL, "")
     return UpgradeState(value) if value in tuple(UpgradeState) else UpgradeState.UNKNOWN
 

@@ -57,7 +57,7 @@ def check_object(data: Any, kind: Any = None) -> list[Finding]:
     wrong = [*_metadata(data), *_walk(_schema(kind), _known_rules(kind), data)]
     if kind is NodeFeatureRule and not wrong:
         wrong = [_of_rule(problem) for problem in problems(data)]
-    # What is wrong is told once; that it would change nothing either comes when it is right.
+    # An error is reported once; the warning that the field has no effect follows when the error is corrected.
     return wrong + [warning for warning in _warnings(kind, data) if not any(_same(warning, it) for it in wrong)]
 
 

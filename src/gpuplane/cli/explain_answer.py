@@ -16,8 +16,8 @@ from gpuplane.sharing import Request, of_pod, request_of
 from gpuplane.sharing.placement import Lack
 from gpuplane.sharing.request import Ask
 
-# Reasons of GPUs beside those of placement: one that would do by itself, where not enough of them are together; and
-# one of which nothing is left.
+# Reasons of GPUs in addition to those of placement: one that would do by itself, where not enough of them are together;
+# and one of which nothing is left.
 TOGETHER: Final = "together"
 HELD_WHOLE: Final = "whole"
 

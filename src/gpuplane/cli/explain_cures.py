@@ -1,6 +1,6 @@
-"""What would let a waiting pod run: changes of the pod or of the cluster, each proved by deciding anew. Pure.
+"""Cures for a waiting pod: changes of the pod or of the cluster, each proved by deciding again. Pure.
 
-A cure is told only if the changed pod, or the pod in the changed cluster, is placed now. Small changes come first.
+A cure is listed only if the changed pod, or the pod in the changed cluster, is placed now. Small changes come first.
 """
 
 from __future__ import annotations
@@ -233,7 +233,7 @@ def _schedulable(raw: Object) -> Object:
 
 
 def _offered(world: World, raw: Object, verdicts: list[Verdict]) -> Iterator[Cure]:
-    """A node that offers whole GPUs and could offer shares; only one that nobody is on, so that nothing is lost."""
+    """Suggest a node that offers whole GPUs and could offer shares; only an idle node, so that no pod is affected."""
     asks = request_of(msgspec.convert(raw, Pod)).asks
     if not any(ask.dialect == names.VCUDA_CORE for ask in asks):
         return

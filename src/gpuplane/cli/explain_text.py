@@ -13,7 +13,7 @@ from gpuplane.cli.status_text import short_model
 from gpuplane.cli.terminal import Terminal, age
 from gpuplane.sharing.placement import REASONS
 
-NODES: Final = 8  # nodes whose GPUs are shown; of more only the number is told
+NODES: Final = 8  # nodes whose GPUs are listed; the rest are counted
 _CELL: Final = 16
 _MIB: Final = re.compile(r"\b(\d+) MiB\b")  # placement's unit, in what it says
 _WORDS: Final = {**REASONS, "lost": "lost", HELD_WHOLE: "held whole", TOGETHER: "would do, but too few on one node"}
@@ -90,7 +90,7 @@ def _placed(what: Explanation, screen: Terminal) -> Iterator[str]:
         here = f"{what.node}/{mine}" if mine else what.node
         yield ""
         same = what.runs_on == here
-        yield f" placed anew, it would come to {'the same place' if same else what.runs_on}"
+        yield f" placed again, it would go to {'the same place' if same else what.runs_on}"
 
 
 def _row(held: Held) -> tuple[str, str, str, str, str]:

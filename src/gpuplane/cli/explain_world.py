@@ -1,7 +1,7 @@
 """A cluster as `gpuplane explain` sees it at one moment, and every node's verdict on one pod. Pure.
 
 The decisions are the production ones: the filters as kube-scheduler has them, quotas and placement as the extender has
-them. So a changed pod, or a pod less, can be judged just as well, and a cure is proved before it is told.
+them. So a changed pod, or a pod less, can be evaluated too, and a cure is proved before it is listed.
 
 Invariants:
 
@@ -105,7 +105,7 @@ class World:
         try:
             known = compile_node(raw)
         except InvalidInput:
-            return  # of a quantity that is none: nobody places anything there
+            return  # an invalid quantity: the scheduler places no pod there
         self._raw[name], self.nodes[name] = raw, known
         self._cache.set_node(known)
         if node.ready:
@@ -265,7 +265,7 @@ class World:
         return not_offered(dialect)
 
     def can_ever_run(self, raw: Object) -> bool:
-        """Whether some node could take it if nobody else were there."""
+        """Return whether some node could take the pod if the cluster had no other pods."""
         request = request_of(msgspec.convert(raw, Pod))
         policy, gpu_policy = self._policies(request)
         return any(

@@ -29,7 +29,7 @@ class HeldPart(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Holder(msgspec.Struct, frozen=True, rename="camel"):
-    """A pod that holds GPUs of a node; `parts` is empty where nobody says which."""
+    """A pod that holds GPUs of a node; `parts` is empty where neither annotation nor node names the GPUs."""
 
     pod: str  # namespace/name
     gpus: float
@@ -56,7 +56,7 @@ def _parts(pod: Pod, gpus: Sequence[GPU]) -> tuple[HeldPart, ...]:
 
 
 def free_core(gpus: Sequence[GPU], sick: Mapping[str, str], holders: Sequence[Holder]) -> list[int] | None:
-    """Percent that is free of each GPU, none of those that are not usable; None where nobody says who holds which."""
+    """Return the free percent of each GPU, 0 for unusable ones; None if it is unknown which pod holds which GPU."""
     if any(not holder.parts for holder in holders):
         return None
     held: dict[int, int] = {}

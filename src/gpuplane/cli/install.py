@@ -91,8 +91,8 @@ async def of_others(client: Client, manifest: Manifest) -> bool:
 
 
 async def apply(client: Client, manifest: Manifest) -> None:
-    """Server-side apply. A kind whose CRD was applied a moment ago is tried until it is served, and what an earlier
-    uninstall is still taking away is waited for and made anew.
+    """Server-side apply. A kind whose CRD was applied a moment ago is tried until it is served. An object that an
+    earlier uninstall is still deleting is awaited and created again.
     """
     resource = resource_of(manifest)
     meta = manifest["metadata"]

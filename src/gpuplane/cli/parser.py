@@ -331,7 +331,7 @@ _RUN_FLAGS: Final[dict[str, dict[str, Any]]] = {
         "help": "how long another replica waits for one that is silent (default: 15)",
     },
     "tls-cert-file": {"type": Path, "metavar": "FILE", "help": "serve HTTPS with this certificate, in PEM"},
-    "tls-private-key-file": {"type": Path, "metavar": "FILE", "help": "its key; both are read anew when they change"},
+    "tls-private-key-file": {"type": Path, "metavar": "FILE", "help": "its key; both are read again when they change"},
     "client-ca-file": {
         "type": Path, "metavar": "FILE", "help": "with HTTPS: take calls only with a certificate of this authority",
     },
@@ -343,8 +343,8 @@ _RUN_FLAGS: Final[dict[str, dict[str, Any]]] = {
     },
     "print-config": {
         "choices": ["kube", "policy", "second"], "default": "",
-        "help": "print what kube-scheduler has to be told, and end: its configuration (kube), the file of releases "
-        "before 1.23 (policy), or a second scheduler beside it (second)",
+        "help": "print the configuration for kube-scheduler, and end: its current format (kube), the file of releases "
+        "before 1.23 (policy), or a second scheduler (second)",
     },
     "url": {"default": "", "help": "with --print-config: where kube-scheduler reaches it (default: the Service)"},
     "uninstall": {"action": "store_true", "help": "undo what this component did to the node, and end"},

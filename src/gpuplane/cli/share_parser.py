@@ -40,7 +40,7 @@ def add_share(
         "--mode",
         choices=["hard", "burst", "weighted"],
         default="hard",
-        help="never above --core; also what nobody else wants; all of the time, by --core against that of others",
+        help="never above --core; also unused time; all of the time, by --core against that of others",
     )
     run.add_argument(
         "--backend",

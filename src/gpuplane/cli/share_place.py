@@ -4,8 +4,8 @@ Invariants:
 
 - Nothing needs privileges: limits, leases and simulated GPUs lie in the user's runtime directory, which a reboot
   clears.
-- A simulated GPU is made by the first who asks for it and shared by all of this user; it goes with its last share.
-  Both happen under the store's lock, so nobody is left with one that is gone.
+- A simulated GPU is made for the first command that asks for it, shared by all commands of this user, and deleted with
+  its last share. Both happen under the store's lock, so no command holds a deleted GPU.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def _seed(name: str) -> str:
 
 
 def drop_simulated(store: Store) -> None:
-    """Take simulated machines away that nobody uses and on whose GPUs no share is left. The store's lock is held."""
+    """Delete simulated machines that no process uses and that have no share left. The store's lock is held."""
     places = [place for place in (store.base / "simulated").glob("*") if place.is_dir()]
     if not places:
         return
@@ -161,7 +161,7 @@ def drop_simulated(store: Store) -> None:
 
 
 def is_over(store: Store) -> Callable[[Share], bool]:
-    """Whether a share of `share run` has ended: its runner, its command, and whoever else was started in it."""
+    """Return a check whether a share of `share run` has ended: its runner, its command, and all descendants."""
 
     def over(share: Share) -> bool:
         if any(is_running(holder) for holder in share.owner.holders):

@@ -59,7 +59,7 @@ def report_text(report: Report, screen: Terminal) -> str:
 
 # -- top -------------------------------------------------------------------------------------------------------------
 def top_page(host: str, gpus: Sequence[GpuView], history: Mapping[str, Sequence[int]], screen: Terminal) -> str:
-    """All GPUs with their shares; those that nobody shares are one line each."""
+    """Format all GPUs with their shares; a GPU without shares is one line."""
     lines: list[str] = []
     rows = [share for gpu in gpus for share in gpu.shares]
     width = max([len("CONTAINER"), *(min(len(share.name), 40) for share in rows)])
@@ -72,7 +72,7 @@ def top_page(host: str, gpus: Sequence[GpuView], history: Mapping[str, Sequence[
             lines += [_outside(process, width, screen) for process in gpu.outside]
             lines.append("")
     if not rows:
-        lines.append("nobody shares a GPU here; try: gpuplane share run --core 30 --memory 5GiB -- CMD")
+        lines.append("no GPU is shared here; try: gpuplane share run --core 30 --memory 5GiB -- CMD")
     return "\n".join(lines).rstrip("\n")
 
 
@@ -125,5 +125,5 @@ def _outside(process: OutsideView, width: int, screen: Terminal) -> str:
 
 
 def _amount(size: int, of: int) -> str:
-    """A size in the unit of the limit beside it, as `4.1` before `of 5 GiB`."""
+    """Format a size in the unit of its limit, as `4.1` before `of 5 GiB`."""
     return f"{size / (1 << 30):.1f}" if of >= 1 << 30 else f"{size >> 20}"

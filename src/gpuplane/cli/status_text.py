@@ -14,7 +14,7 @@ from gpuplane.cli.terminal import Terminal, age, count
 
 BAR = 24
 INDENT = 12  # where a text after `what` begins
-SHOWN = 5  # nodes with one trouble; of more only the number is told
+SHOWN = 5  # nodes with the same trouble; the rest are counted
 MARKS = {
     StageState.DONE.value: ("good", "good"),
     StageState.PRESENT.value: ("same", "good"),
@@ -96,7 +96,7 @@ def _refused(refusal: Refusal | None, screen: Terminal, now: datetime) -> list[s
 
 
 def alike(troubled: Sequence[NodeView]) -> list[list[NodeView]]:
-    """The nodes, those together that have the very same trouble: a pool whose driver cannot be had is told once."""
+    """Group the nodes by identical trouble: a pool whose driver cannot be installed is listed once."""
     groups: dict[tuple[object, ...], list[NodeView]] = {}
     for node in troubled:
         own = node.ready or node.away or not node.what
@@ -198,7 +198,7 @@ def _of_node(node: NodeView, screen: Terminal, now: datetime) -> tuple[str, str,
         effect = f"GPU{'s' if len(sick) > 1 else ''} {indices} not usable; {number - len(sick)} of {number} left"
         what = "\n".join(dict.fromkeys(node.sick[gpu.uuid] for gpu in sick))
         where = "\n".join(f"{node.name}, PCI {gpu.pci}, {gpu.uuid}" for gpu in sick)
-        # A reset may do, but a GPU that is lost needs more, and nobody else can tell from here.
+        # A reset may suffice, but a lost GPU needs more, and this command cannot find out which.
         cure = f"kubectl drain {node.name} --ignore-daemonsets; reboot it"
     else:
         effect = f"{count(number, 'GPU') if number else 'its GPUs'} not advertised"

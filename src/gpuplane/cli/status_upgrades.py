@@ -10,7 +10,7 @@ from gpuplane.api.upgrade import ACTIVE, UpgradeState
 from gpuplane.cli.overview import NodeView
 from gpuplane.cli.terminal import Terminal, age
 
-SHOWN = 10  # nodes; of more only the number is told
+SHOWN = 10  # nodes; the rest are counted
 
 
 def upgrades(nodes: Sequence[NodeView], screen: Terminal, now: datetime) -> list[str]:
@@ -52,7 +52,7 @@ def _order(node: NodeView) -> int:
 
 def _line(node: NodeView, screen: Terminal, now: datetime) -> str:
     view = node.upgrade
-    assert view is not None, "only such are told"
+    assert view is not None, "only nodes with an upgrade are listed"
     glyph = ("bad", "bad") if view.state == UpgradeState.FAILED else ("wait", "warn")
     mark = screen.paint(screen.glyph(glyph[0]), glyph[1])
     return f" {mark} {node.name}   {view.state:22}   {age(view.since, now):>4}   {view.why}".rstrip()

@@ -122,7 +122,7 @@ class Client:
         *,
         bad: BadItem | None = None,
     ) -> AsyncIterator[Page | None]:
-        """The list in pages of 500. Yields None when the continue token expired and the list begins anew, whole.
+        """Yield the list in pages of 500, and None when the continue token expired and the whole list begins again.
 
         An item that does not fit `kind` raises ServerError, or goes to `bad` and is left out.
         """
@@ -393,7 +393,7 @@ class Client:
             log.warning("%s: the API server warns: %s", where, text)
 
     def _renew(self, credential: Credential) -> None:
-        """A credential plugin gave a client certificate: TLS starts anew with it."""
+        """A credential plugin gave a client certificate: TLS starts again with it."""
         if self._pool.tls is not None:
             load_client_certificate(self._pool.tls, credential.certificate, credential.key)
             self._pool.renew(self._pool.tls)

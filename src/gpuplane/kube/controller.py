@@ -3,7 +3,7 @@
 Invariants:
 
 - `reconcile(key)` runs for one key once at a time, after all informers have synced.
-- It reads the world and makes it right; it is told a key, not an event, so missed and repeated changes do no harm.
+- It reads the current state and corrects it; it gets a key, not an event, so missed and repeated changes do no harm.
 - Retryable errors come again with back-off, Terminal ones at the slowest pace (somebody may have cured what no watch
   shows, such as permissions), unknown exceptions like Retryable ones but with their trace in the log.
 - The same error is logged once until the key succeeds or says something else.

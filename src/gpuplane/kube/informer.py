@@ -5,7 +5,7 @@ Invariants:
 - After `synced`, the cache equals what the server had at the resource version last seen, and catches up with it.
 - A watch that ends is resumed where it stood; only an expired version (410, as an HTTP status or inside the stream)
   costs a new list, and then handlers hear the differences only, deletes included.
-- The cache is updated before handlers are called; a handler that raises is reported and stops nobody.
+- The cache is updated before handlers are called; a handler that raises is reported and does not stop the others.
 - An object that does not fit its Struct is absent for us, and said so in the log.
 - Whatever fails is tried again for ever, with growing pauses: the server may be away for hours.
 """

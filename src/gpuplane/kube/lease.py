@@ -118,7 +118,7 @@ class Lease:
 
     @property
     def holds(self) -> bool:
-        """Whether the lease is ours beyond doubt: nobody else may take it yet."""
+        """Return whether this process certainly holds the lease: no other candidate may take it yet."""
         return self.holder == self.identity and self._clock.now() < self._good + self._renew
 
     async def lead(self, work: Callable[[], Awaitable[None]]) -> None:

@@ -115,7 +115,7 @@ async def _connection(served: _Served, reader: asyncio.StreamReader, writer: asy
                 while await reader.read(_BUFFER):
                     pass
     except (ConnectionError, TimeoutError, ssl.SSLError):
-        pass  # the other side went away or said nothing: nobody is there to be told
+        pass  # the client disconnected or sent nothing, so there is no one to answer
     finally:
         writer.close()
 

@@ -113,7 +113,7 @@ async def remove_stage(
         try:
             await report_stage(context, name, stage)
         except NotFound:
-            pass  # the GPUNode went first: nobody is waiting to hear it
+            pass  # the GPUNode was deleted first, so there is nothing to report to
         except GpuplaneError as error:
             log.warning("%s: the stage cannot be reported: %s", context.node_name, error)
             stage = failed(error, reason_of(error), context.now())

@@ -148,7 +148,7 @@ class _Connection:
             status = Status.INVALID_ARGUMENT if isinstance(error, InvalidInput) else Status.FAILED_PRECONDITION
             details = str(error)
         except (ConnectionError, ProtocolError):
-            return  # nobody is there any more to be told
+            return  # the client has disconnected
         except Exception as error:
             log.exception("%s failed", path)
             status, details = Status.INTERNAL, f"{type(error).__name__}: {error}"

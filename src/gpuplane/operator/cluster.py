@@ -73,7 +73,7 @@ class ClusterWriter:
         self._image = image
         self._now = now
         self._applied: dict[str, bytes] = {}
-        self._without: set[str] = set()  # objects beside the exporter that are known not to exist
+        self._without: set[str] = set()  # the exporter's additional objects that are known not to exist
         self._monitors = (False, float("-inf"))  # whether ServiceMonitors are served, and when that was asked
         self._remains = DiscoveryRemains(client)
 
@@ -111,8 +111,8 @@ class ClusterWriter:
     async def end(self, policy: ClusterPolicy, seen: ClusterView) -> None:
         """One step towards a cluster without us; each watch event brings the next.
 
-        NB: the operands are not kept up any more. Whoever deletes the policy with its dependents first has them gone
-        already, and what undoes their work does not need them.
+        NB: the operands are not maintained any more. A deletion with dependents first has deleted them already, and the
+        removal does not need them.
         """
         wanted = await self._wanted(policy, seen)
         for manifest in filter(is_removal, wanted):

@@ -136,7 +136,7 @@ def _stages(seen: Observed, reported: Mapping[str, Stage], now: str) -> dict[str
 
 
 def _forget(seen: Observed, stages: dict[str, Stage]) -> None:
-    """Drop what was true with the driver that is being replaced, as soon as nobody on the node can report it again."""
+    """Drop the stages of the driver that is being replaced, as soon as no operand on the node can report them again."""
     for operand in users(DRIVER):
         if operand.gate not in seen.pods:
             for name in operand.makes:

@@ -1,4 +1,4 @@
-"""NVIDIADriver objects and what drivers are given: what is read of the cluster for them, and what they are told."""
+"""NVIDIADriver objects and ConfigMaps of drivers: read them from the cluster, and write the objects' status."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The DaemonSet of one driver group: our own installer, or one of NVIDIA's driver images under its own entry point.
 
-Both report the same way: our operand installs, or stands beside the image's container and watches. What of a
+Both report the same way: gpuplane's operand installs, or runs next to the image's container and watches. What of a
 ClusterPolicy or NVIDIADriver decides about the installed driver goes into arguments and environment of the first
 container, so that an upgrade can tell one driver from another by them.
 """
@@ -18,7 +18,7 @@ from gpuplane.operator.drivers import DriverChoice, DriverGroup, image_of
 GROUP_LABEL: Final = "gpuplane.dev/driver-group"
 Manifest = dict[str, Any]
 Keys = Mapping[str, tuple[str, ...]]
-"""The keys of ConfigMaps in the operator's namespace, by name: NVIDIA's images have files of their own beside them."""
+"""The keys of ConfigMaps in the operator's namespace, by name: NVIDIA's images have additional files of their own."""
 
 _REPOSITORIES: Final = {
     "ubuntu": "/etc/apt/sources.list.d",
@@ -114,7 +114,7 @@ def _own(pod: Manifest, main: Manifest, choice: DriverChoice) -> None:
 
 
 def _theirs(pod: Manifest, main: Manifest, group: DriverGroup, choice: DriverChoice, keys: Keys) -> None:
-    """What NVIDIA's images are told: environment, files by name, the probe of their start."""
+    """Add the settings of NVIDIA's images: environment, files by name, the start-up probe."""
     main["args"] = ["init", *choice.args]
     set_env(main, names.DRIVER_MODULES_ENV, choice.modules)
     if choice.modules == "open":

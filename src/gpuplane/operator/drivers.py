@@ -233,7 +233,7 @@ def _taken(labels: Mapping[str, str], found: Sequence[DriverChoice]) -> list[str
 
 
 def owner_of(labels: Mapping[str, str], found: Sequence[DriverChoice]) -> str | None:
-    """Whose driver a node with these labels has; None for nobody's."""
+    """Return the name of the choice whose driver a node with these labels has; None without one."""
     return next(iter(_taken(labels, found)), None)
 
 

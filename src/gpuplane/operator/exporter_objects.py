@@ -1,4 +1,4 @@
-"""What a ClusterPolicy's `dcgmExporter` makes of the exporter's pods, and the objects beside them.
+"""The exporter's pods and additional objects, as a ClusterPolicy's `dcgmExporter` wants them.
 
 Pure; `gpuplane.operator.operands` puts it in its place among all objects, `gpuplane.operator.cluster` applies it.
 """
@@ -21,7 +21,7 @@ NAME: Final = "nvidia-dcgm-exporter"
 SERVICE: Final = built_in("v1", "Service")
 MONITOR: Final = Resource("monitoring.coreos.com", "v1", "servicemonitors", "ServiceMonitor", True)
 BESIDE: Final = (SERVICE, MONITOR)
-"""Kinds of the objects beside the DaemonSet; each has the name `NAME`."""
+"""Kinds of the additional objects besides the DaemonSet; each has the name `NAME`."""
 
 CONFIG_KEY: Final = "dcgm-metrics.csv"
 CONFIG_DIR: Final = "/etc/gpuplane/exporter"

@@ -1,7 +1,7 @@
 """Which nodes share their GPUs by MPS: those whose configuration of the device plugin says so. Pure.
 
-The device plugin chooses and reads its configuration alike (`gpuplane.operand.configs`). What cannot be read is told by
-the plugin, in its stage; no daemon runs for it.
+The device plugin chooses and reads its configuration alike (`gpuplane.operand.configs`). The plugin reports an invalid
+configuration in its stage; no daemon runs for it.
 """
 
 from __future__ import annotations

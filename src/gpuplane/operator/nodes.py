@@ -44,8 +44,8 @@ class Settling:
 
     A few nodes show each step at once; a hundred on their way together save the API server a write for each stage. The
     delay grows with the square of the number of nodes, up to about the time in which so many come up: 40 ms for 4, 25 s
-    for 100, a minute from 155 to 600, 100 s for 1,000. A node that gets on starts it anew, so that a slow cluster costs
-    no more writes than a fast one; what is held back for PATIENCE delays is written all the same.
+    for 100, a minute from 155 to 600, 100 s for 1,000. Progress of a node restarts the delay, so that a slow cluster
+    costs no more writes than a fast one; after PATIENCE delays the write happens all the same.
     """
 
     PATIENCE: Final = 5
@@ -129,7 +129,7 @@ class NodeWriter:
             settling.wait(seen.name, plan, nodes)
             return None
         if plan.delete:
-            for pod in proofs:  # first, for without the GPUNode nobody would come here again
+            for pod in proofs:  # first, since without the GPUNode there is no further reconcile
                 with contextlib.suppress(NotFound):
                     await self._client.delete(Pod, pod.metadata.name, pod.metadata.namespace, uid=pod.metadata.uid)
             await self._delete(seen.name)

@@ -1,7 +1,7 @@
 """What a ClusterPolicy's `devicePlugin.config` makes of the pods that follow it: the device plugin's and discovery's.
 
 Pure; `gpuplane.operator.operands` puts it in its place among all objects. The whole ConfigMap is mounted, and each pod
-chooses by its node's label itself, so that a label that changes starts no pod anew.
+chooses by its node's label itself, so that a change of the label restarts no pod.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ is answered. Unlike it, a pod is never stuck and never holds what it does not ha
 that ends with the bind, with the pod's next filter, or after a minute, and then the annotations go. Annotations of a
 pod that is not bound count for nothing else.
 
-After a restart, pods that carry a promise and are not bound yet are promised it anew, once, while their scheduler may
-still be on its way.
+After a restart, the reservations of annotated pods that are not bound yet are made again, once, since their scheduler
+may still be binding them.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class Annotator:
             await self._client.patch(Pod, meta.name, patch, meta.namespace)
 
     def adopt(self) -> None:
-        """Promises anew what pods were promised before a restart; called once, when the cluster is known."""
+        """Reserve again what pods had reserved before a restart; called once, when the cluster is known."""
         for uid, pod in list(self._cluster.by_uid.items()):
             if pod.spec.node_name or pod.assignment is None or self._binder.flights.get(uid) is not None:
                 continue

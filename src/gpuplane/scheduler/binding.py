@@ -1,4 +1,4 @@
-"""`bind`: reserve, then one Binding whose annotations are the assignment. Nothing is written before it, or beside it.
+"""`bind`: reserve, then one Binding whose annotations are the assignment. Nothing else is written.
 
 Invariants:
 

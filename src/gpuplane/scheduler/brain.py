@@ -98,7 +98,7 @@ class Brain:
             await self._learn()
 
     def _wake_all(self) -> None:
-        """Whoever waits may have been refused only because nobody was there to ask."""
+        """Queue all waiting pods again: they may have been refused only because no replica answered."""
         for pod in self.cluster.by_uid.values():
             if not pod.spec.node_name:
                 self.waker.refused(pod)

@@ -35,8 +35,8 @@ _REMEMBERED: Final = 1024
 class Cluster:
     """`ledger` and `usage` are current after `synced`; `by_uid` are the pods with GPUs that have not ended.
 
-    `on_pod(uid, pod)` is told of each change of a pod (None: gone or ended), `on_freed(node, namespace)` when something
-    on a node became free, or the node became usable ("" as namespace), `on_differs(pod, text)` of a pod whose
+    `on_pod(uid, pod)` is called for each change of a pod (None: gone or ended), `on_freed(node, namespace)` when
+    something on a node became free, or the node became usable ("" as namespace), `on_differs(pod, text)` of a pod whose
     annotation is not what its node gave.
     """
 
@@ -119,7 +119,7 @@ class Cluster:
             del self._gone[next(iter(self._gone))]
 
     def freed(self, uid: str, node: str) -> None:
-        """What the pod held or had reserved on the node is free, and is told."""
+        """Free what the pod held or had reserved on the node, and call `on_freed`."""
         pod = self.by_uid.get(uid)
         self.usage.remove(uid)
         if node:

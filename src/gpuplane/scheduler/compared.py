@@ -1,4 +1,4 @@
-"""What a node says that it gave a pod (GPUNode's `held`), beside what the pod's annotation says. Pure.
+"""Compare the allocation that a node reports for a pod (GPUNode's `held`) with the pod's annotation. Pure.
 
 They are the same but for an annotation that somebody wrote: the device plugin obeys the one of the Binding. A pod that
 was bound past the extender has no annotation, and here is what it got.

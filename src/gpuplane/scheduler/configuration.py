@@ -2,7 +2,7 @@
 
     kube      KubeSchedulerConfiguration (v1): Kubernetes 1.25 and later
     policy    the Policy file of Kubernetes before 1.23, for filter only, as gpu-admission was used
-    second    a second kube-scheduler beside the cluster's own, where that one's configuration is out of reach
+    second    a second kube-scheduler, where the configuration of the cluster's own is out of reach
 
 Facts of `KubeSchedulerConfiguration`: kubernetes.io/docs/reference/config-api/kube-scheduler-config.v1.
 """

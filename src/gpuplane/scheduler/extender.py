@@ -4,8 +4,8 @@ Invariants:
 
 - What is wrong with a pod, a node or the cluster is said in the answer's `Error`, which ends in the pod's events; what
   is no request at all is answered 400.
-- Only the leading replica answers; others hand requests to it. While nobody leads, or the leader does not know the
-  cluster yet, the answer is 503.
+- Only the leading replica answers; others hand requests to it. Without a leader, or before the leader has read the
+  cluster, the answer is 503.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ PREFIXES: Final = ("", "/scheduler")
 class Extender:
     """
     Args:
-        holder: the lease's holder, "" while nobody is known to lead.
+        holder: the lease's holder, "" without a known leader.
     """
 
     def __init__(self, forwarder: Forwarder, holder: Callable[[], str]) -> None:

@@ -34,7 +34,7 @@ Quotas = Callable[[str], NamespaceQuota | None]
 
 
 class Waiting(Protocol):
-    """Who is told of pods that found no node, and of those that did."""
+    """The receiver of pods that fit no node, and of pods that fit one."""
 
     def refused(self, pod: KeptPod) -> None: ...
 
@@ -42,7 +42,7 @@ class Waiting(Protocol):
 
 
 class Sorted(msgspec.Struct):
-    """What became of the nodes asked about; what is `unresolvable` stays so, whoever else goes."""
+    """The result for the requested nodes. Preempting pods does not help a node that is `unresolvable`."""
 
     kept: list[str]
     failed: dict[str, str]

@@ -140,7 +140,8 @@ def place_of(node: KeptNode, naming: Naming) -> Place:
 def _gpus_of_capacity(node: Node) -> tuple[Gpu, ...]:
     """The GPUs of a node that another device plugin (gpu-manager's) advertises: as many alike as there are cores.
 
-    Their identity is their place, node/index; nobody there knows UUIDs. Nodes that gpuplane prepares have a GPUNode.
+    Their identity is their place, node/index; gpu-manager reports no UUIDs. Nodes that gpuplane prepares have a
+    GPUNode.
     """
     if node.metadata.labels.get(names.GPU_PRESENT_LABEL) == "true":
         return ()

@@ -1,7 +1,7 @@
 """Which placement policy a pod gets: what it asks by annotation, else what the extender was started with.
 
-Two policies weigh what pods are expected to ask. The mix is learned from the pods that are there and from those that
-come, and the policies are made anew as it changes: in steps, so that nobody waits for it.
+Two policies weigh what pods are expected to ask. The mix is learned from existing and from arriving pods, and the
+policies are rebuilt when it changes: in steps, so that no request waits for it.
 """
 
 from __future__ import annotations
@@ -63,7 +63,9 @@ class Policies:
         return policy
 
     async def learn(self, gpus: Sequence[tuple[Gpu, ...]]) -> bool:
-        """Makes the policies anew for the pods seen and these GPUs of nodes, if that is worth it; whether it was."""
+        """Rebuild the policies for the pods seen and these GPUs of nodes, if the mix changed enough; return whether it
+        did.
+        """
         total = self._mix.total
         if gpus == self._gpus and abs(total - self._learned) <= _NEW_PART * total:
             return False

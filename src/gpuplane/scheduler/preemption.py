@@ -1,7 +1,7 @@
 """`preempt`: which of the nodes that kube-scheduler would clear really have room for the pod then, and who has to go.
 
-kube-scheduler counts a node's GPUs together, so it may want to evict pods that leave the wrong GPU, too few, or nobody.
-The ledger is asked with those pods away; where that does not suffice, pods of lower priority are added, the least
+kube-scheduler counts a node's GPUs together, so it may want to evict pods that leave the wrong GPU, too few pods, or
+none. The ledger is asked with those pods away; where that does not suffice, pods of lower priority are added, the least
 important first, and those that turn out not to matter are spared again.
 
 Nothing is changed: the pods are put back before anybody else sees the ledger.

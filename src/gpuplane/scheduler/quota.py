@@ -10,7 +10,7 @@ Invariants:
 
 - The usage of (namespace, model) is at any time the sum over the pods that hold or have reserved something on nodes
   that carry the model's label now.
-- A pod is counted once, however often it is told of.
+- A pod is counted once, however often it is reported.
 """
 
 from __future__ import annotations
@@ -201,7 +201,7 @@ class Usage:
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """Why a pod may not use a node, with what is used and by whom; no `reason` when it may.
+    """Why a pod may not use a node, with the use of the quota by other pods; no `reason` when it may.
 
     `passes`: it may when others of its namespace have gone.
     """

@@ -2,8 +2,8 @@
 
 Invariants:
 
-- Without the ConfigMap nobody is limited. With one that did not parse when we started, nobody is let through, since
-  nobody knows who is limited; an event on it says what is wrong with it.
+- Without the ConfigMap no namespace is limited. With one that did not parse at the start, no pod is admitted, since the
+  limits are unknown; an event on the ConfigMap has the error.
 - The settings in `gpu-quota-admission` may name another ConfigMap and other labels; they count from the moment they are
   seen.
 """
@@ -119,6 +119,10 @@ class QuotaWatch:
         self._changed(self._naming)
 
     def _complain(self, about: ConfigMap, key: str, error: InvalidInput) -> None:
-        kept = "what it said before goes on" if self._quotas is not None else "nobody gets GPUs until it is corrected"
+        kept = (
+            "the previous quota stays in force"
+            if self._quotas is not None
+            else "no pod gets GPUs until it is corrected"
+        )
         log.error("configmap %s/%s: %s: %s", about.metadata.namespace, about.metadata.name, key, error)
         self._recorder.event(about, "Warning", NOT_UNDERSTOOD, f"{key}: {error}; {kept}")

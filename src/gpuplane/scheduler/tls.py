@@ -1,7 +1,7 @@
 """HTTPS with files that are exchanged under way: at every handshake the files of that moment count.
 
-Whoever renews a certificate (cert-manager through a Secret, a person) replaces files; nothing is restarted and nothing
-polls. Files that do not fit together, as between two writes, are no reason to stop: the last good ones stay in use.
+A renewal (by cert-manager through a Secret, or by a person) replaces files; nothing is restarted and nothing polls.
+Files that do not fit together, as between two writes, are no reason to stop: the last good ones stay in use.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def serving_context(files: Files) -> ssl.SSLContext:
             now = files.marks()
             if now != marks:
                 current, marks = _load(files), now
-                log.info("certificate of %s read anew", files.certificate)
+                log.info("certificate of %s read again", files.certificate)
         except (OSError, ssl.SSLError) as error:
             log.warning("the new certificate of %s cannot be used, the old one stays: %s", files.certificate, error)
         connection.context = current

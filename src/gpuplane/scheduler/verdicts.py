@@ -61,7 +61,7 @@ class _Known(msgspec.Struct):
 
 
 class Verdicts:
-    """`of(request)` answers for one request; ask anew for each pod, since the ledger changes."""
+    """`of(request)` answers for one request; ask again for each pod, since the ledger changes."""
 
     def __init__(self, ledger: Ledger, policies: Policies) -> None:
         self._ledger = ledger

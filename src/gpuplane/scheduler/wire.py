@@ -19,7 +19,7 @@ from gpuplane.api.core import Pod
 from gpuplane.errors import InvalidInput
 
 MAX_SCORE: Final = 10  # MaxExtenderPriority
-MOST_NODES: Final = 100_000  # in one request; each costs time during which nobody else is answered
+MOST_NODES: Final = 100_000  # in one request; each costs time in which no other request is answered
 T = TypeVar("T")
 
 

@@ -1,7 +1,7 @@
-"""Generates the Python stubs of kubelets' and container runtimes' protocols from the .proto files beside this one.
+"""Generates the Python stubs of kubelets' and container runtimes' protocols from the .proto files in this folder.
 
-The generated files are committed, so that nobody needs protoc to install gpuplane; a test generates them
-again and compares. Invariant: `generate` depends on the .proto files and the pinned grpcio-tools only.
+The generated files are committed, so that an installation needs no protoc; a test generates them again and compares.
+Invariant: `generate` depends on the .proto files and the pinned grpcio-tools only.
 """
 
 from __future__ import annotations

@@ -31,8 +31,8 @@ STEPS: Final = (
     ("prepare", "nine stages, each machine its own way"),
     ("run", "the vectorAdd of the CUDA samples, from its manifest"),
     ("share", "four pods on one T4, each held to its part"),
-    ("wait", "a fifth pod fits nowhere, and is told why"),
-    ("break", "a GPU computes wrong: its node stops there, nobody else notices"),
+    ("wait", "a fifth pod fits nowhere, and its event says why"),
+    ("break", "a GPU computes wrong: its node stops there, the others go on"),
 )
 MACHINES: Final = ("h100-ubuntu22", "t4-ubuntu18", "a10g-rhel9", "l4-ubuntu24")
 

@@ -118,7 +118,7 @@ class Connection:
 
     def _requested(self, message: Message) -> None:
         if message.kind != Kind.REQUEST:
-            return  # of a call with a stream, which nobody here has begun
+            return  # of a call with a stream, which this side never starts
         task = asyncio.create_task(self._answer(message))
         self._answers.add(task)
         task.add_done_callback(functools.partial(self._finished, message.stream))

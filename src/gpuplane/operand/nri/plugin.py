@@ -27,7 +27,7 @@ log = logging.getLogger("gpuplane.nri")
 
 SERVICE: Final = "nri.pkg.api.v1alpha1"
 NAME: Final = "gpuplane"
-INDEX: Final = "50"  # plugins are asked in this order; nobody has to come before us
+INDEX: Final = "50"  # plugins are called in this order; no plugin has to come before this one
 REGISTER_SECONDS: Final = 5.0
 SHARE_OF_TIME: Final = 0.7
 """The part of it after which a container is refused, which has to reach the runtime in time."""

@@ -21,7 +21,7 @@ _GATE = names.DEPLOY_PREFIX + DRIVER
 _FOLLOWERS = frozenset(
     operand.gate for operand in users(next(operand for operand in OPERANDS if operand.gate == DRIVER))
 )
-_MIRROR = "kubernetes.io/config.mirror"  # of a pod that the kubelet has from a file; nobody can evict it
+_MIRROR = "kubernetes.io/config.mirror"  # of a static pod, which cannot be evicted
 
 
 class Drivers:

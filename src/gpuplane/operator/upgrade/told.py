@@ -1,4 +1,4 @@
-"""What a ClusterPolicy's status says of upgrades and of a pause, beside Ready and Error. Pure."""
+"""The conditions of a ClusterPolicy for upgrades and for a pause, besides Ready and Error. Pure."""
 
 from __future__ import annotations
 

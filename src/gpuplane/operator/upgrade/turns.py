@@ -67,7 +67,7 @@ def turns(nodes: Sequence[NodeFacts], rules: Rules) -> list[NodeFacts]:
 def in_place(nodes: Sequence[NodeFacts], share: float) -> list[tuple[NodeFacts, DriverPod]]:
     """Driver pods to replace without an upgrade, with their nodes.
 
-    Either nothing runs on the driver: its stage does not hold and nobody has a GPU. Or the next pod is of the very same
+    Either nothing runs on the driver: its stage does not hold and no pod has a GPU. Or the next pod is of the very same
     driver; of those at most `share` of all nodes at once, one at least, none when `share` is 0.
     """
     chosen = []
