@@ -15,7 +15,7 @@ import resource
 import time
 
 from figures import show
-from gpuplane.sharing import Ask, Gpu, Ledger, Request, violations
+from gpuplane.sharing import Ask, Ledger, LedgerGPU, Request, violations
 from gpuplane.sharing.placement.mix import Mix
 from gpuplane.sharing.placement.opportunity import learn
 from gpuplane.sharing.placement.ranking import Ranking
@@ -50,7 +50,12 @@ def main() -> None:
     for number in range(options.nodes):
         name = f"node-{number:05}"
         models = "NVIDIA H100 80GB HBM3" if number % 3 else "NVIDIA A100-SXM4-80GB"
-        ledger.set_node(name, tuple(Gpu(at, f"GPU-{number:05}-{at}", models, MEMORY) for at in range(GPUS)))
+        ledger.set_node(
+            name,
+            tuple(
+                LedgerGPU(index=at, uuid=f"GPU-{number:05}-{at}", model=models, memory_mib=MEMORY) for at in range(GPUS)
+            ),
+        )
     mix = Mix()
     kinds = requests(chance)
     for request in kinds * 20:

@@ -10,9 +10,9 @@ from gpuplane import names
 from gpuplane.api.core import Pod
 from gpuplane.api.gpunode import GPUNode
 from gpuplane.scheduler.compared import DIFFERS, agrees, as_given, by_pod, difference
-from gpuplane.sharing import Assignment, Gpu, Part
+from gpuplane.sharing import Assignment, LedgerGPU, Part
 
-GPUS = (Gpu(0, "GPU-a", "T4", 16384), Gpu(1, "GPU-b", "T4", 16384))
+GPUS = tuple(LedgerGPU(index=at, uuid=f"GPU-{name}", model="T4", memory_mib=16384) for at, name in enumerate("ab"))
 
 
 def said(*parts: tuple[str, int, int]) -> Assignment:

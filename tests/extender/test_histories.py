@@ -27,7 +27,7 @@ from gpuplane.scheduler import wire
 from gpuplane.scheduler.binding import POST_SECONDS
 from gpuplane.scheduler.brain import Brain
 from gpuplane.scheduler.policies import Chosen
-from gpuplane.sharing import Assignment, Gpu, Ledger, of_pod, violations
+from gpuplane.sharing import Assignment, Ledger, LedgerGPU, of_pod, violations
 
 NODES = ["n1", "n2", "n3"]
 GPUS, MEMORY = 2, 16384
@@ -148,7 +148,10 @@ class History:
     def truth(self) -> Ledger:
         ledger = Ledger()
         for name in NODES:
-            ledger.set_node(name, [Gpu(index, f"GPU-{name}-{index}", "T4", MEMORY) for index in range(GPUS)])
+            ledger.set_node(
+                name,
+                [LedgerGPU(index=at, uuid=f"GPU-{name}-{at}", model="T4", memory_mib=MEMORY) for at in range(GPUS)],
+            )
         for obj, assignment in self.holding():
             ledger.hold(obj["metadata"]["uid"], obj["spec"]["nodeName"], assignment)
         return ledger

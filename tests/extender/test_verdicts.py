@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from gpuplane.errors import Retryable
 from gpuplane.scheduler.policies import Chosen, Policies
 from gpuplane.scheduler.verdicts import FITS, UNKNOWN, Lacking, Verdicts
-from gpuplane.sharing import Ask, Assignment, Gpu, Ledger, Part, Request
+from gpuplane.sharing import Ask, Assignment, Ledger, LedgerGPU, Part, Request
 from gpuplane.sharing.placement import Placement, Refusal, place
 
 MODELS, MEMORY = ["Tesla T4", "A100"], [4096, 16384]
@@ -44,7 +44,13 @@ def test_answers_are_those_of_placement(asked: list, history: list, name: str) -
                 ledger.set_node(
                     node,
                     [
-                        Gpu(at, f"GPU-{node}-{at}", model, memory, "" if well else "lost")
+                        LedgerGPU(
+                            index=at,
+                            uuid=f"GPU-{node}-{at}",
+                            model=model,
+                            memory_mib=memory,
+                            fault="" if well else "lost",
+                        )
                         for at, (model, memory, well) in enumerate(hardware)
                     ],
                 )
@@ -82,7 +88,7 @@ def test_answers_are_those_of_placement(asked: list, history: list, name: str) -
                         assert isinstance(answers.place(node), Placement)
 
 
-def ledger_of(listed: tuple[Gpu, ...]) -> Ledger:
+def ledger_of(listed: tuple[LedgerGPU, ...]) -> Ledger:
     ledger = Ledger()
     for name in ("n1", "n2"):
         ledger.set_node(name, listed)

@@ -8,7 +8,7 @@ import msgspec
 
 from gpuplane import names
 from gpuplane.api.core import Pod
-from gpuplane.sharing import Gpu, NodeState, empty
+from gpuplane.sharing import LedgerGPU, NodeState, empty
 
 
 def container(name: str, **limits: str | int) -> dict[str, Any]:
@@ -39,8 +39,10 @@ def pod(*containers: dict[str, Any], first: tuple[dict[str, Any], ...] = (), nod
     return msgspec.convert(body, Pod)
 
 
-def gpus(count: int, memory_mib: int = 16_384, model: str = "Tesla T4", node: str = "n") -> tuple[Gpu, ...]:
-    return tuple(Gpu(index, f"GPU-{node}-{index}", model, memory_mib) for index in range(count))
+def gpus(count: int, memory_mib: int = 16_384, model: str = "Tesla T4", node: str = "n") -> tuple[LedgerGPU, ...]:
+    return tuple(
+        LedgerGPU(index=at, uuid=f"GPU-{node}-{at}", model=model, memory_mib=memory_mib) for at in range(count)
+    )
 
 
 def node(*core: int, memory: tuple[int, ...] = (), name: str = "n", size: int = 16_384) -> NodeState:

@@ -10,7 +10,7 @@ from sharing_examples import container, gpus, node, pod
 
 from gpuplane import names
 from gpuplane.errors import Usage
-from gpuplane.sharing import POLICIES, Gpu, Ledger, NodeState, Request, request_of
+from gpuplane.sharing import POLICIES, Ledger, LedgerGPU, NodeState, Request, request_of
 from gpuplane.sharing.placement import Placement, place
 from gpuplane.sharing.placement.fit import rate, taken
 from gpuplane.sharing.placement.fragmentation import Fragmentation
@@ -67,7 +67,10 @@ def test_opportunity_keeps_the_gap_that_somebody_else_fills_better() -> None:
 
 def test_opportunity_spares_models_that_others_name() -> None:
     wanted = asked(100, **{names.GPU_MODELS_ANNOTATION: "H100"})
-    listed = (Gpu(0, "GPU-0", "NVIDIA H100", 81_920), Gpu(1, "GPU-1", "Tesla T4", 16_384))
+    listed = (
+        LedgerGPU(index=0, uuid="GPU-0", model="NVIDIA H100", memory_mib=81_920),
+        LedgerGPU(index=1, uuid="GPU-1", model="Tesla T4", memory_mib=16_384),
+    )
     policy = learn(mix(*[wanted] * 8, *[asked(100)] * 2), [listed])
     h100, t4 = (NodeState(gpu.model, (gpu,), (100,), (gpu.memory_mib,)) for gpu in listed)
     values = [found[1] for state in (h100, t4) if (found := rate(state, asked(100), policy)) is not None]

@@ -25,7 +25,7 @@ from gpuplane.errors import InvalidInput
 from gpuplane.scheduler.kept import KeptPod, keep_node, keep_pod, place_of
 from gpuplane.scheduler.quota import Check as QuotaCheck
 from gpuplane.scheduler.quota import NamespaceQuota, Naming, Usage
-from gpuplane.sharing import POLICIES, Assignment, Gpu, Ledger, NodeState, Request, empty, gpus_of, request_of
+from gpuplane.sharing import POLICIES, Assignment, Ledger, LedgerGPU, NodeState, Request, empty, gpus_of, request_of
 from gpuplane.sharing.placement import Lack, Placement, Policy, Refusal, place
 from gpuplane.sharing.placement.mix import Mix
 from gpuplane.sharing.placement.named import named
@@ -174,7 +174,7 @@ class World:
         self.ledger.hold(meta.uid, pod.spec.node_name, assignment)
         self.usage.add(meta.uid, meta.namespace, pod.spec.node_name, pod.request.core, meta.name)
 
-    def gpus(self, node: str) -> tuple[Gpu, ...]:
+    def gpus(self, node: str) -> tuple[LedgerGPU, ...]:
         state = self.ledger.node(node)
         return state.gpus if state is not None else ()
 

@@ -24,12 +24,12 @@ from gpuplane.api.core import Pod
 from gpuplane.device_plugin.admitted import Admitted, Shown, candidates, holder
 from gpuplane.device_plugin.share_ids import by_gpu, core_of, pick
 from gpuplane.errors import Retryable, Terminal
-from gpuplane.hardware import GPU
+from gpuplane.hardware import GPU, to_api
 from gpuplane.kube import ApiError
 from gpuplane.operand.rpc import RpcError
-from gpuplane.sharing import WHOLE, Assignment, Gpu, NodeState, Part, of_pod, request_of
+from gpuplane.sharing import WHOLE, Assignment, NodeState, Part, of_pod, request_of
 from gpuplane.sharing.findings import MEMORY_UNIT_MIB
-from gpuplane.sharing.node import empty
+from gpuplane.sharing.node import empty, with_health
 from gpuplane.sharing.placement import Refusal, place
 from gpuplane.sharing.placement.tightest import Tightest
 
@@ -228,10 +228,7 @@ class Steering:
 
 def node_state(gpus: Sequence[GPU], health: Mapping[str, str], holders: Iterable[Shown]) -> NodeState:
     """Return the free parts of the node's GPUs, without those that the kubelet lists as held, whole GPUs included."""
-    listed = [
-        Gpu(gpu.index, gpu.uuid, gpu.name, gpu.memory_bytes >> 20, health.get(gpu.uuid, ""), gpu.numa, gpu.links)
-        for gpu in gpus
-    ]
+    listed = with_health(map(to_api, gpus), health)
     state = empty("", listed)
     core = {gpu.uuid: WHOLE for gpu in listed}
     memory = {gpu.uuid: gpu.memory_mib for gpu in listed}

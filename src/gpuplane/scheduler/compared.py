@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from gpuplane.sharing import WHOLE, Assignment, Gpu, Part
+from gpuplane.sharing import WHOLE, Assignment, LedgerGPU, Part
 
 Given = tuple[tuple[str, int], ...]
 """(UUID, percent of core), by UUID."""
@@ -26,7 +26,7 @@ def by_pod(held: Mapping[str, Mapping[str, int]]) -> dict[str, Given]:
     return found
 
 
-def agrees(assignment: Assignment, given: Given, gpus: Iterable[Gpu]) -> bool:
+def agrees(assignment: Assignment, given: Given, gpus: Iterable[LedgerGPU]) -> bool:
     """Whether the pod may have been given this. Less will do: containers come one after the other."""
     index_of = {gpu.uuid: gpu.index for gpu in gpus}
     said: dict[int, int] = {}
@@ -36,7 +36,7 @@ def agrees(assignment: Assignment, given: Given, gpus: Iterable[Gpu]) -> bool:
     return all(core <= said.get(index_of[uuid], 0) for uuid, core in given if uuid in index_of)
 
 
-def as_given(given: Given, said: Assignment | None, gpus: Iterable[Gpu]) -> Assignment:
+def as_given(given: Given, said: Assignment | None, gpus: Iterable[LedgerGPU]) -> Assignment:
     """The assignment that the node made true; memory as the pod asked where it has a part of one GPU."""
     index_of = {gpu.uuid: gpu.index for gpu in gpus}
     asked = sum(memory for _, memory in said.held().values()) if said is not None and len(said.held()) == 1 else 0
@@ -45,7 +45,7 @@ def as_given(given: Given, said: Assignment | None, gpus: Iterable[Gpu]) -> Assi
     return Assignment({_BY_THE_NODE: parts})
 
 
-def difference(assignment: Assignment, given: Given, gpus: Iterable[Gpu]) -> str:
+def difference(assignment: Assignment, given: Given, gpus: Iterable[LedgerGPU]) -> str:
     """For the event: `its annotation says GPU 0, the node gave GPU 1`."""
     index_of = {gpu.uuid: gpu.index for gpu in gpus}
     says = sorted(index_of.get(uuid, index) if uuid else index for uuid, index in assignment.held())

@@ -22,7 +22,7 @@ from gpuplane.api.requests import uses_gpus
 from gpuplane.errors import InvalidInput
 from gpuplane.scheduler.compared import Given, by_pod
 from gpuplane.scheduler.quota import Naming, Place
-from gpuplane.sharing import Assignment, Gpu, Part, Request, gpus_of, of_pod, request_of
+from gpuplane.sharing import Assignment, LedgerGPU, Part, Request, gpus_of, of_pod, request_of
 from gpuplane.sharing.findings import MEMORY_UNIT_MIB
 
 log = logging.getLogger("gpuplane.scheduler")
@@ -110,7 +110,7 @@ class KeptNode(Node):
 
     ready: bool = False
     labels: dict[str, str] = {}
-    gpus: tuple[Gpu, ...] = ()
+    gpus: tuple[LedgerGPU, ...] = ()
 
 
 def keep_node(node: Node) -> KeptNode:
@@ -137,7 +137,7 @@ def place_of(node: KeptNode, naming: Naming) -> Place:
     return Place(node.labels.get(naming.model_label, ""), node.labels.get(naming.pool_label, ""))
 
 
-def _gpus_of_capacity(node: Node) -> tuple[Gpu, ...]:
+def _gpus_of_capacity(node: Node) -> tuple[LedgerGPU, ...]:
     """The GPUs of a node that another device plugin (gpu-manager's) advertises: as many alike as there are cores.
 
     Their identity is their place, node/index; gpu-manager reports no UUIDs. Nodes that gpuplane prepares have a
@@ -155,7 +155,8 @@ def _gpus_of_capacity(node: Node) -> tuple[Gpu, ...]:
         return ()
     model = node.metadata.labels.get(names.QUOTA_MODEL_LABEL, "")
     each = memory * MEMORY_UNIT_MIB // count
-    return tuple(Gpu(index, f"{node.metadata.name}/{index}", model, each) for index in range(count))
+    name = node.metadata.name
+    return tuple(LedgerGPU(index=at, uuid=f"{name}/{at}", model=model, memory_mib=each) for at in range(count))
 
 
 _MOST_GPUS: Final = 64
@@ -164,20 +165,20 @@ _MOST_GPUS: Final = 64
 class KeptGPUNode(GPUNode):
     """A GPUNode's GPUs, as the ledger takes them, and what the node gave, by the pod's uid."""
 
-    gpus: tuple[Gpu, ...] = ()
+    gpus: tuple[LedgerGPU, ...] = ()
     given: dict[str, Given] = {}
 
 
 def keep_gpunode(node: GPUNode) -> KeptGPUNode:
     gpus = tuple(
-        Gpu(
-            gpu.index,
-            sys.intern(gpu.uuid),
-            sys.intern(gpu.model),
-            gpu.memory_mib,
-            gpu.fault,
-            gpu.numa,
-            _same_links(gpu.links),
+        LedgerGPU(
+            index=gpu.index,
+            uuid=sys.intern(gpu.uuid),
+            model=sys.intern(gpu.model),
+            memory_mib=gpu.memory_mib,
+            numa=gpu.numa,
+            links=_same_links(gpu.links),
+            fault=gpu.fault,
         )
         for gpu in gpus_of(node)
     )

@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from gpuplane.errors import Usage
-from gpuplane.sharing import POLICIES, Gpu, Request
+from gpuplane.sharing import POLICIES, LedgerGPU, Request
 from gpuplane.sharing.placement import Policy
 from gpuplane.sharing.placement.mix import Mix
 from gpuplane.sharing.placement.named import named
@@ -40,7 +40,7 @@ class Policies:
         self._chosen = chosen or Chosen()
         self._mix = Mix()
         self._learned = 0.0  # pods that the policies know of
-        self._gpus: Sequence[tuple[Gpu, ...]] = ()
+        self._gpus: Sequence[tuple[LedgerGPU, ...]] = ()
         self._made: dict[str, Policy] = {}
         for name in (self._chosen.node, self._chosen.gpu or self._chosen.node):
             if name not in POLICIES:
@@ -62,7 +62,7 @@ class Policies:
             policy = self._made[name] = named(name, self._mix, self._gpus)
         return policy
 
-    async def learn(self, gpus: Sequence[tuple[Gpu, ...]]) -> bool:
+    async def learn(self, gpus: Sequence[tuple[LedgerGPU, ...]]) -> bool:
         """Rebuild the policies for the pods seen and these GPUs of nodes, if the mix changed enough; return whether it
         did.
         """

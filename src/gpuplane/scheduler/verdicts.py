@@ -16,7 +16,7 @@ from typing import Final
 import msgspec
 
 from gpuplane.scheduler.policies import Policies
-from gpuplane.sharing import Gpu, Ledger, NodeState, Request, empty
+from gpuplane.sharing import Ledger, LedgerGPU, NodeState, Request, empty
 from gpuplane.sharing.placement import Placement, Policy, Refusal, place
 from gpuplane.sharing.placement.fit import find, rate, usable_gpus
 from gpuplane.sharing.placement.lacking import refusal
@@ -67,7 +67,7 @@ class Verdicts:
         self._ledger = ledger
         self._policies = policies
         self._known: OrderedDict[Request, _Known] = OrderedDict()
-        self._hardware: dict[str, tuple[tuple[Gpu, ...], Hardware]] = {}
+        self._hardware: dict[str, tuple[tuple[LedgerGPU, ...], Hardware]] = {}
         self._rooms: dict[str, _Room] = {}
         self.state = ledger.node
 

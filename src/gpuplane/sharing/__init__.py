@@ -7,7 +7,7 @@ own; `gpuplane explain` and `gpuplane simulate packing` run the same code.
 from gpuplane.sharing.assignment import Assignment, Part, of_pod, to_annotations
 from gpuplane.sharing.findings import POLICIES, findings, findings_of_object
 from gpuplane.sharing.ledger import Holding, Ledger, violations
-from gpuplane.sharing.node import Gpu, NodeState, empty, gpus_of
+from gpuplane.sharing.node import LedgerGPU, NodeState, empty, gpus_of
 from gpuplane.sharing.request import WHOLE, Ask, Request, kind_of, matches, request_of
 
 __all__ = [
@@ -15,9 +15,9 @@ __all__ = [
     "WHOLE",
     "Ask",
     "Assignment",
-    "Gpu",
     "Holding",
     "Ledger",
+    "LedgerGPU",
     "NodeState",
     "Part",
     "Request",

@@ -20,7 +20,7 @@ import msgspec
 
 from gpuplane.errors import Retryable
 from gpuplane.sharing.assignment import Assignment
-from gpuplane.sharing.node import Gpu, NodeState, healthy
+from gpuplane.sharing.node import LedgerGPU, NodeState, healthy
 from gpuplane.sharing.request import WHOLE
 
 _JOURNAL: Final = 65_536
@@ -46,7 +46,7 @@ class _Hold(msgspec.Struct):
 
 class _Node(msgspec.Struct):
     known: bool = False
-    gpus: tuple[Gpu, ...] = ()
+    gpus: tuple[LedgerGPU, ...] = ()
     usable: tuple[int, ...] = ()
     core: list[int] = []  # held of each GPU
     memory: list[int] = []
@@ -71,7 +71,7 @@ class Ledger:
     # -- nodes -------------------------------------------------------------------------------------------------------
 
     def set_node(
-        self, name: str, gpus: Iterable[Gpu], *, cpu_milli: int | None = None, host_memory_mib: int | None = None
+        self, name: str, gpus: Iterable[LedgerGPU], *, cpu_milli: int | None = None, host_memory_mib: int | None = None
     ) -> None:
         """Set the GPUs of the node; if they changed, the holdings of its pods are counted again."""
         node = self._nodes.setdefault(name, _Node())
@@ -246,7 +246,7 @@ class Ledger:
             del self._nodes[name]
 
 
-def _memory(gpu: Gpu, core: int, memory_mib: int, scale: int) -> int:
+def _memory(gpu: LedgerGPU, core: int, memory_mib: int, scale: int) -> int:
     """MiB held of a GPU, also where an annotation, as gpu-admission's, does not know how much the GPU has.
 
     A whole GPU comes with all of its memory, a share that names none with the part that goes with its core.

@@ -6,24 +6,17 @@ values are never negative: where more is held than there is (a GPU that shrank, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from gpuplane.api.gpunode import GPU as ApiGPU
-from gpuplane.api.gpunode import GPUNode, Link
+from gpuplane.api.gpunode import GPU, GPUNode
 
 
-class Gpu(msgspec.Struct, frozen=True, gc=False):
-    """One GPU of a node. `fault` says why it is not usable; empty when it is."""
+class LedgerGPU(GPU):
+    """A GPU of a GPUNode with its health. `fault` says why it is not usable; it is empty when the GPU is."""
 
-    index: int
-    uuid: str
-    model: str = ""
-    memory_mib: int = 0
     fault: str = ""
-    numa: int = -1
-    links: tuple[Link, ...] = ()
 
     @property
     def healthy(self) -> bool:
@@ -37,7 +30,7 @@ class NodeState(msgspec.Struct, frozen=True, gc=False):
     """
 
     name: str
-    gpus: tuple[Gpu, ...]
+    gpus: tuple[LedgerGPU, ...]
     core: tuple[int, ...]
     memory: tuple[int, ...]
     scale: int = 100
@@ -46,21 +39,36 @@ class NodeState(msgspec.Struct, frozen=True, gc=False):
     usable: tuple[int, ...] | None = None  # positions of the healthy GPUs, where somebody has looked already
 
 
-def empty(name: str, gpus: Iterable[Gpu], scale: int = 100) -> NodeState:
+def empty(name: str, gpus: Iterable[LedgerGPU], scale: int = 100) -> NodeState:
     """The node with nothing held."""
     listed = tuple(gpus)
     return NodeState(name, listed, (scale,) * len(listed), tuple(gpu.memory_mib for gpu in listed), scale)
 
 
-def healthy(gpus: Iterable[Gpu]) -> tuple[int, ...]:
+def healthy(gpus: Iterable[LedgerGPU]) -> tuple[int, ...]:
     """The positions of the GPUs that are usable."""
     return tuple(at for at, gpu in enumerate(gpus) if not gpu.fault)
 
 
-def gpus_of(node: GPUNode) -> tuple[Gpu, ...]:
+def gpus_of(node: GPUNode) -> tuple[LedgerGPU, ...]:
     """The GPUs that a GPUNode lists, with their health."""
-    return tuple(_gpu(gpu, node.status.health.get(gpu.uuid, "")) for gpu in node.status.gpus)
+    return with_health(node.status.gpus, node.status.health)
 
 
-def _gpu(gpu: ApiGPU, fault: str) -> Gpu:
-    return Gpu(gpu.index, gpu.uuid, gpu.model, gpu.memory_mib, fault, gpu.numa, gpu.links)
+def with_health(gpus: Iterable[GPU], health: Mapping[str, str]) -> tuple[LedgerGPU, ...]:
+    """The GPUs with their health; `health` has the fault of each UUID that has one."""
+    return tuple(
+        LedgerGPU(
+            index=gpu.index,
+            uuid=gpu.uuid,
+            model=gpu.model,
+            memory_mib=gpu.memory_mib,
+            pci=gpu.pci,
+            numa=gpu.numa,
+            compute=gpu.compute,
+            mig=gpu.mig,
+            links=gpu.links,
+            fault=health.get(gpu.uuid, ""),
+        )
+        for gpu in gpus
+    )

@@ -18,7 +18,7 @@ from typing import Final
 import msgspec
 
 from gpuplane.sharing.ledger import Ledger
-from gpuplane.sharing.node import Gpu
+from gpuplane.sharing.node import LedgerGPU
 from gpuplane.sharing.placement.fragmentation import Fragmentation
 from gpuplane.sharing.placement.mix import Mix
 from gpuplane.sharing.placement.named import named
@@ -126,7 +126,10 @@ class Experiment:
         self._requests = {job: job.request() for job in {*jobs, *arriving}}
         self.ledger = Ledger(MILLI)
         for machine in machines:
-            gpus = tuple(Gpu(at, f"{machine.name}/{at}", machine.model) for at in range(machine.gpus))
+            gpus = tuple(
+                LedgerGPU(index=at, uuid=f"{machine.name}/{at}", model=machine.model, memory_mib=0)
+                for at in range(machine.gpus)
+            )
             self.ledger.set_node(machine.name, gpus, cpu_milli=machine.cpu_milli, host_memory_mib=machine.memory_mib)
         self._mix = Mix()
         for job in jobs:

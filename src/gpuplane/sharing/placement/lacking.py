@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from gpuplane.sharing.node import Gpu, NodeState
+from gpuplane.sharing.node import LedgerGPU, NodeState
 from gpuplane.sharing.placement.policy import Lack, Refusal
 from gpuplane.sharing.placement.room import memory_of
 from gpuplane.sharing.request import Ask, Request, matches
@@ -32,7 +32,7 @@ def cannot_host(node: NodeState, request: Request) -> str:
     return ""
 
 
-def unwanted(gpu: Gpu, request: Request) -> str:
+def unwanted(gpu: LedgerGPU, request: Request) -> str:
     """Which of the pod's selectors leaves the GPU out; empty when none does."""
     if (request.models or request.not_models) and not _admits(request.models, request.not_models, gpu.model):
         return "model"

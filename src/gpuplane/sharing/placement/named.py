@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from gpuplane.errors import Usage
 from gpuplane.sharing.findings import POLICIES
-from gpuplane.sharing.node import Gpu
+from gpuplane.sharing.node import LedgerGPU
 from gpuplane.sharing.placement.fragmentation import Fragmentation
 from gpuplane.sharing.placement.mix import Mix
 from gpuplane.sharing.placement.opportunity import learn
@@ -16,7 +16,7 @@ from gpuplane.sharing.placement.tightest import Tightest
 from gpuplane.sharing.placement.topology import Topology
 
 
-def named(name: str, mix: Mix, gpus: Iterable[tuple[Gpu, ...]], scale: int = 100) -> Policy:
+def named(name: str, mix: Mix, gpus: Iterable[tuple[LedgerGPU, ...]], scale: int = 100) -> Policy:
     """The policy of that name, for the mix of requests seen and the nodes' GPUs. Raises Usage for a wrong name."""
     match name:
         case "opportunity":

@@ -14,7 +14,7 @@ from itertools import combinations
 from math import comb
 from typing import Final
 
-from gpuplane.sharing.node import Gpu
+from gpuplane.sharing.node import LedgerGPU
 
 _CLOSENESS: Final = {"SYS": 1, "NODE": 2, "PHB": 3, "PXB": 4, "PIX": 5}
 _CLOSENESS_OF_A_LANE: Final = 10
@@ -73,10 +73,10 @@ class Nearness:
 
 
 _of_pairs: dict[Matrix, Nearness] = {}
-_of_gpus: dict[int, tuple[tuple[Gpu, ...], Nearness]] = {}
+_of_gpus: dict[int, tuple[tuple[LedgerGPU, ...], Nearness]] = {}
 
 
-def nearness(gpus: tuple[Gpu, ...]) -> Nearness:
+def nearness(gpus: tuple[LedgerGPU, ...]) -> Nearness:
     """That of a node's GPUs; nodes keep the tuple of their GPUs, so it is looked up by that."""
     known = _of_gpus.get(id(gpus))
     if known is None or known[0] is not gpus:
@@ -88,7 +88,7 @@ def nearness(gpus: tuple[Gpu, ...]) -> Nearness:
     return known[1]
 
 
-def _pairs(gpus: Sequence[Gpu]) -> Matrix:
+def _pairs(gpus: Sequence[LedgerGPU]) -> Matrix:
     """The closeness of each pair; the same NUMA node counts where a path is unknown."""
     position = {gpu.index: row for row, gpu in enumerate(gpus)}
     rows = [[0] * len(gpus) for _ in gpus]

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from typing import Final
 
-from gpuplane.sharing.node import Gpu, NodeState
+from gpuplane.sharing.node import LedgerGPU, NodeState
 from gpuplane.sharing.placement.mix import Mix, Shape
 from gpuplane.sharing.placement.policy import BEST, Policy
 from gpuplane.sharing.placement.prices import UNITS, Kind, Worth, solve
@@ -45,7 +45,7 @@ class Opportunity(Policy):
         self._any = self._worth.get(_EVERY_MODEL) or max(self._worth.values(), default=(0,) * (scale + 1))
         self._cpu_per_gpu = cpu_per_gpu
         self._before: dict[str, tuple[NodeState, float]] = {}  # a node is asked about for one request after another
-        self._of_gpus: dict[int, tuple[tuple[Gpu, ...], tuple[Table, ...]]] = {}
+        self._of_gpus: dict[int, tuple[tuple[LedgerGPU, ...], tuple[Table, ...]]] = {}
 
     def order(self, node: NodeState, ask: Ask, fitting: Sequence[int]) -> Iterable[int]:
         free = room(node)
@@ -105,7 +105,7 @@ class Opportunity(Policy):
         return round(idle * _GPU, 3) if idle > 0 else 0.0
 
 
-def learn(mix: Mix, gpus: Iterable[tuple[Gpu, ...]], scale: int = 100) -> Opportunity:
+def learn(mix: Mix, gpus: Iterable[tuple[LedgerGPU, ...]], scale: int = 100) -> Opportunity:
     """The policy for the mix of requests seen and the nodes' GPUs."""
     steps = learning(mix, gpus, scale)
     while True:
@@ -116,7 +116,7 @@ def learn(mix: Mix, gpus: Iterable[tuple[Gpu, ...]], scale: int = 100) -> Opport
             return result
 
 
-def learning(mix: Mix, gpus: Iterable[tuple[Gpu, ...]], scale: int = 100) -> Generator[None, None, Opportunity]:
+def learning(mix: Mix, gpus: Iterable[tuple[LedgerGPU, ...]], scale: int = 100) -> Generator[None, None, Opportunity]:
     """The same in steps of about a millisecond; the generator's value is the policy."""
     capacity, memory = dict[str, int](), dict[str, int]()
     for node in gpus:
