@@ -70,7 +70,8 @@ async def test_two_pods_under_mps(running: Any) -> None:
     for name in ("one", "two"):
         async with asyncio.timeout(60):
             seen = json.loads(await Host(cluster.root("gpu")).wait_for(f"seen/{name}"))
-        assert (seen["code"], seen["multiprocessors"], seen["pipe"]) == (0, 20, "/mps/nvidia.com/gpu.shared/pipe")
+        assert (seen["code"], seen["multiprocessors"]) == (0, 20)
+        assert seen["pipe"].endswith("/mps/nvidia.com/gpu.shared/pipe"), "rewritten where there are no namespaces"
         assert 7680 - 768 <= seen["allocated"] <= 7680, "half of 15 GiB, contexts count"
 
     await cluster.client.patch(ConfigMap, "configs", {"data": config(4)}, namespace="gpu-operator")

@@ -21,6 +21,7 @@ from gpuplane.errors import Terminal
 log = logging.getLogger("gpuplane.host")
 
 NOT_FOUND = 127  # what a shell, `chroot` and `env` answer when there is no such program
+_CAP_SYS_CHROOT = 18  # of linux/capability.h
 _PROGRAM_DIRS = ("usr/local/sbin", "usr/local/bin", "usr/sbin", "usr/bin", "sbin", "bin")
 
 
@@ -110,6 +111,12 @@ class SystemRunner:
         return Completed(command, process.returncode, out.decode(errors="replace"), err.decode(errors="replace"))
 
 
+def may_change_root(status: Path = Path("/proc/self/status")) -> bool:
+    """Whether the kernel lets this process change its root; root in a locked-down container may not."""
+    words = dict(line.partition(":")[::2] for line in status.read_text().splitlines())
+    return bool(int(words["CapEff"], 16) >> _CAP_SYS_CHROOT & 1)
+
+
 def invocation(command: Command) -> tuple[tuple[str, ...], dict[str, str]]:
     """The program that is really started, and what it needs in its environment besides ours.
 
@@ -119,7 +126,7 @@ def invocation(command: Command) -> tuple[tuple[str, ...], dict[str, str]]:
     root = command.root
     if root is None or root == Path("/"):
         return command.argv, {}
-    if os.geteuid() != 0 and (root / names.SIMGPU_STATE).exists():
+    if not may_change_root() and (root / names.SIMGPU_STATE).exists():
         program = command.argv[0]
         for directory in _PROGRAM_DIRS:
             if (root / directory / program).is_file():

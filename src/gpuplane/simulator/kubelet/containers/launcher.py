@@ -16,10 +16,11 @@ import itertools
 import os
 import shutil
 import signal
+import stat
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -67,7 +68,7 @@ def find_mode(wanted: Collection[Isolation] = tuple(Isolation), who: Identity | 
             mode = msgspec.structs.replace(mode, lacks=problem)
         if mode.isolation is Isolation.NONE:
             return mode
-        problem = _try(mode)
+        problem = (_closed(_own_paths()) if mode.isolation is Isolation.USERS else "") or _try(mode)
         if not problem:
             return mode
     raise Terminal("this machine has no such containers", where=", ".join(wanted), cure=problem)
@@ -108,6 +109,13 @@ def remove_tree(path: Path) -> None:
         _run(mode, process_words(spec.argv, spec.env, spec))
         if path.exists():
             raise
+
+
+def _closed(paths: Iterable[Path]) -> str:
+    """What keeps other users from running this program, "" when nothing does: an installation made with umask 077."""
+    program = [path for path in paths if path.is_dir()] + [Path(sys.executable).resolve(), Path(gpuplane.__file__)]
+    closed = next((path for path in program if not path.stat().st_mode & stat.S_IROTH), None)
+    return f"only you may read {closed}: chmod -R o+rX" if closed else ""
 
 
 def _own_paths() -> list[Path]:
