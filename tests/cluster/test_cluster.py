@@ -177,3 +177,30 @@ async def test_down_ends_containers_too_even_those_of_a_killed_kubelet(embedded_
     kill(handle, "kubelet-sim-1")
     await down("test", base=handle.directory.parent.parent)
     assert sleepers() == set()
+
+
+async def test_another_users_pod_reads_its_files_and_down_removes_what_it_left(embedded_cluster):
+    before = os.umask(0o077)  # as some administrators have it
+    try:
+        handle = await embedded_cluster(nodes=NODE)
+    finally:
+        os.umask(before)
+    script = "cat /config/ca.crt && mkdir -m 700 /left/own && touch /left/own/file"
+    mounts = [{"name": "config", "mountPath": "/config"}, {"name": "left", "mountPath": "/left"}]
+    container = {"name": "main", "image": "busybox", "command": ["sh", "-c", script], "volumeMounts": mounts}
+    volumes = [{"name": "config", "configMap": {"name": "kube-root-ca.crt"}}, {"name": "left", "emptyDir": {}}]
+    spec = {"containers": [container], "volumes": volumes, "restartPolicy": "Never"}
+    spec["securityContext"] = {"runAsUser": 1234, "runAsGroup": 1234}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "other", "namespace": "default"}, "spec": spec}
+    async with Client.connect(handle.kubeconfig) as client:
+        await until(lambda: client.get(Node, "sim-1"))
+        await until(lambda: client.create(pod))
+
+        async def ended():
+            return (await client.get(Pod, "other", "default")).status.phase in ("Succeeded", "Failed")
+
+        await until(ended)
+        assert (await client.get(Pod, "other", "default")).status.phase == "Succeeded"
+    assert list(handle.directory.glob("nodes/sim-1/root/var/lib/kubelet/pods/*/volumes/*/left/own"))
+    await down("test", base=handle.directory.parent.parent)
+    assert not handle.directory.exists()

@@ -7,6 +7,7 @@ See docs/components/kubelet.md.
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from gpuplane.errors import Usage
@@ -33,6 +34,8 @@ async def run(options: Namespace) -> None:
     node = next((node for node in cluster.spec().nodes if node.name == options.node_name), None)
     if node is None:
         raise Usage(f"the cluster has no node {options.node_name}", where=str(options.config))
+    # A machine's files and a pod's volumes are read by containers of every user, whatever this user's habit is.
+    os.umask(0o022)
     build_node(cluster.nodes / node.name, node.name, machine(node.machine))
     await run_node(
         node_name=node.name,
