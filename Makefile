@@ -2,17 +2,16 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-STAMP  := $(VENV)/.installed
 # Of Debian and Ubuntu: what a kubelet needs, and Prometheus, which reads the exporter's metrics in a test.
 KUBERNETES_PACKAGES := runc iproute2 util-linux mount containernetworking-plugins prometheus
 # Tests of `make test` that need these packages, or what was built for the real cluster; skipped where it is missing.
 WITH_PACKAGES := tests/exporter/test_prometheus.py tests/operator/test_metrics.py $(wildcard tests/toolkit/test_real_*.py)
-NATIVE := $(wildcard native/*.py native/*/*.[ch] native/*/*/*.[ch] native/*/*.def)
 
 .PHONY: demo test lint bench docs image chart lock setup clean
 
-demo: setup
-	$(BIN)/gpuplane demo
+demo:
+	@$(PYTHON) tools/environment.py demo
+	@$(BIN)/gpuplane demo
 
 # Many of the tests start whole clusters of processes. Where the machine was too busy for one, it is tried once more, and
 # the summary names it.
@@ -46,8 +45,8 @@ kubernetes-packages:
 	fi
 
 lint: setup
-	$(BIN)/ruff check src tests benchmarks native deploy docs/*.py
-	$(BIN)/ruff format --check src tests benchmarks native deploy docs/*.py
+	$(BIN)/ruff check src tests benchmarks native tools deploy docs/*.py
+	$(BIN)/ruff format --check src tests benchmarks native tools deploy docs/*.py
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
@@ -65,18 +64,17 @@ image: setup
 chart: setup
 	$(BIN)/python deploy/chart/generate.py
 
+LOCK := pip compile --quiet --universal --generate-hashes --no-header --no-emit-index-url --no-emit-find-links \
+    --python-version 3.11 --group clone
+
+# One set of versions: what the demo needs is a part of what everything needs.
 lock: setup
-	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --no-emit-index-url --no-emit-find-links \
-	    --python-version 3.11 --extra dev --output-file requirements.lock pyproject.toml
+	$(BIN)/uv $(LOCK) --extra dev --output-file requirements.lock pyproject.toml
+	$(BIN)/uv $(LOCK) --constraint requirements.lock --output-file requirements-demo.lock pyproject.toml
 
-setup: $(STAMP)
-
-$(STAMP): pyproject.toml requirements.lock $(NATIVE)
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@test -x $(BIN)/uv || $(BIN)/python -m pip install --quiet uv
-	$(BIN)/uv pip sync --quiet --compile-bytecode --python $(BIN)/python --allow-empty-requirements requirements.lock
-	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
-	@touch $@
+# All that tests and tools need; the demo needs less.
+setup:
+	@$(PYTHON) tools/environment.py all
 
 clean:
 	rm -rf $(VENV) build dist site src/gpuplane/_native

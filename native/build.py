@@ -1,8 +1,14 @@
 """Compiles the C parts: in place with `python native/build.py`, and as the build hook of the wheel.
 
 zig's C compiler (a Python package) is used because what it links against glibc 2.17 loads in any container that GPU
-users still have; $CC replaces it where zig cannot run. Each target is a row of TARGETS. A target is compiled again only
-when its sources, its flags or the compiler changed: their digest is kept in .cache/native.
+users still have; $CC replaces it where zig cannot run. Each target is a row of TARGETS.
+
+Invariants:
+
+- What was compiled is kept in the user's cache directory under the digest of sources, flags and compiler, so that
+  another clone compiles nothing and needs no compiler.
+- Outputs of cache and package change by a rename: a process that has the old library mapped keeps it whole.
+- What the embedded cluster needs links no static libc: zig would compile all of musl for it, which takes a minute.
 """
 
 from __future__ import annotations
@@ -11,10 +17,17 @@ import argparse
 import hashlib
 import os
 import platform
+import re
 import resource
 import shlex
+import shutil
 import subprocess
 import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,14 +38,18 @@ except ImportError:  # `python native/build.py` needs no hatchling
 
 ROOT = Path(__file__).resolve().parent.parent
 OUTPUT = ROOT / "src" / "gpuplane" / "_native"
-STAMPS = ROOT / ".cache" / "native"
+LOCK = ROOT / "requirements.lock"
+UNUSED_DAYS = 30  # after which the cache forgets what nobody used
 COMMON_FLAGS = ("-std=c11", "-O2", "-g0", "-Wall", "-Wextra", "-Werror", "-D_GNU_SOURCE", "-fno-sanitize=all")
 GLIBC = "2.17"
 
 
 class Target(NamedTuple):  # no dataclass: hatchling executes this file without making it a module
-    """One output file. `sources` are patterns relative to native/; `libc` is "gnu" or "musl" (then static); `needed` is
-    a library that the output needs by this name, and that is not there when it is linked."""
+    """One output file.
+
+    `sources` are patterns relative to native/; `libc` is "gnu" or "musl" (then static); `needed` is a library that the
+    output needs by this name, and that is not there when it is linked; `simulation`: embedded clusters need it.
+    """
 
     output: str
     sources: tuple[str, ...]
@@ -40,6 +57,7 @@ class Target(NamedTuple):  # no dataclass: hatchling executes this file without 
     libraries: tuple[str, ...] = ()
     libc: str = "gnu"
     needed: str = ""
+    simulation: bool = True
 
     def files(self) -> list[Path]:
         return sorted(path for pattern in self.sources for path in (ROOT / "native").glob(pattern))
@@ -57,6 +75,8 @@ _SHARED = ("-shared", "-s", "-fPIC", "-fvisibility=hidden", "-Wl,--no-undefined"
 _DRIVER = (*_SHARED, "-Wl,-Bsymbolic")
 # A few words of each thread, read by every launch: no call to find them.
 _LIMITER = (*_DRIVER, "-ftls-model=initial-exec", "-Wl,-rpath,$ORIGIN", "-Wl,--enable-new-dtags")
+# Runs on a simulated node too, whose only libc is there (simulator/nodes/root.py); elsewhere the machine's is found.
+_TOOL = ("-s", "-pie", "-fPIE", "-Wl,-rpath,/usr/lib/simhost")
 TARGETS = (
     Target(
         "libcuda.so.1",
@@ -90,10 +110,11 @@ TARGETS = (
         Target(f"limiter/{name}", ("limiter/plain/*.c",), (*_LIMITER, f"-Wl,-soname,{name}"), needed=f"{name}.1")
         for name in ("libcuda.so", "libnvidia-ml.so")
     ),
-    Target("nvidia-cuda-mps-control", ("simgpu/mps/*.c",), ("-static", "-s"), libc="musl"),
-    Target("simhost", ("simhost/tools/*.c",), ("-static", "-s"), libc="musl"),
-    Target("container-shim", ("simhost/shim/*.c",), ("-static", "-s"), libc="musl"),
-    Target("cdi-hook", ("cdihook/*.c",), ("-static", "-s"), libc="musl"),
+    Target("nvidia-cuda-mps-control", ("simgpu/mps/*.c",), _TOOL),
+    Target("simhost", ("simhost/tools/*.c",), _TOOL),
+    Target("container-shim", ("simhost/shim/*.c",), _TOOL),
+    # Written to real nodes, whose libc is anybody's.
+    Target("cdi-hook", ("cdihook/*.c",), ("-static", "-s"), libc="musl", simulation=False),
 )
 
 
@@ -102,12 +123,21 @@ def compiler(arch: str, libc: str) -> list[str]:
     own = os.environ.get("CC")
     if own:
         return shlex.split(own)
-    triple = f"{arch}-linux-gnu.{GLIBC}" if libc == "gnu" else f"{arch}-linux-musl"
-    return [sys.executable, "-m", "ziglang", "cc", "-target", triple]
+    if libc == "musl":
+        return [sys.executable, "-m", "ziglang", "cc", "-target", f"{arch}-linux-musl"]
+    # Nothing here needs the compiler's own runtime, which zig would compile first, for longer than all that is here.
+    return [sys.executable, "-m", "ziglang", "cc", "-target", f"{arch}-linux-gnu.{GLIBC}", "-rtlib=none"]
 
 
-def build(arch: str, output: Path, names: tuple[str, ...] = (), *, force: bool = False) -> list[Path]:
-    """Builds the targets that are out of date; returns the paths of all of them.
+def build(
+    arch: str,
+    output: Path,
+    targets: tuple[Target, ...] = TARGETS,
+    *,
+    force: bool = False,
+    say: Callable[[str], object] = sys.stderr.write,
+) -> None:
+    """Compile those of the targets whose compiled form is not in the cache, and put all into `output`.
 
     Raises:
         SystemExit: the compiler failed; its output was printed.
@@ -115,69 +145,99 @@ def build(arch: str, output: Path, names: tuple[str, ...] = (), *, force: bool =
     # zig has a file open for every object of a libc that it compiles: the 1,024 of a usual shell are too few.
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    output.mkdir(parents=True, exist_ok=True)
-    built = []
-    for target in TARGETS:
-        if names and target.output not in names:
-            continue
-        if not target.files():
-            raise SystemExit(f"native/build.py: {target.output} has no sources in {', '.join(target.sources)}")
-        path = output / target.output
-        _build_one(target, arch, path, force)
-        built.append(path)
-    return built
+    missing = [target for target in targets if force or not cached(target, arch).is_file()]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for _ in pool.map(lambda target: _compile(target, arch, say), missing):
+            pass
+    for target in targets:
+        kept, path = cached(target, arch), output / target.output
+        os.utime(kept)
+        if not (path.is_file() and path.read_bytes() == kept.read_bytes()):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            fresh = path.with_name(f".{path.name}.{os.getpid()}.new")
+            shutil.copy(kept, fresh)
+            fresh.replace(path)
+    _forget()
 
 
-def _build_one(target: Target, arch: str, path: Path, force: bool) -> None:
-    command = [*compiler(arch, target.libc), *COMMON_FLAGS, *target.flags]
-    digest = _digest(target, command[1:])
-    stamp = STAMPS / hashlib.sha256(str(path).encode()).hexdigest()[:16]
-    if not force and path.is_file() and stamp.is_file() and stamp.read_text() == digest:
-        return
-    sys.stderr.write(f"native: compiling {target.output} for {arch}\n")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # Beside the target and then renamed: a process that has the old library mapped keeps it whole.
-    fresh = path.with_name(f".{path.name}.{os.getpid()}.new")
-    stand_in = path.with_name(f".{target.needed}.{os.getpid()}.so") if target.needed else None
+def to_compile(arch: str, targets: tuple[Target, ...]) -> list[Target]:
+    """The targets that the cache lacks."""
+    return [target for target in targets if not cached(target, arch).is_file()]
+
+
+def cached(target: Target, arch: str) -> Path:
+    """Where the compiled form of the target's present sources is kept."""
+    if not target.files():
+        raise SystemExit(f"native/build.py: {target.output} has no sources in {', '.join(target.sources)}")
+    words = (target.libc, arch, *COMMON_FLAGS, *target.flags, *target.libraries, target.needed, _compiler_version())
+    state = hashlib.sha256("\0".join(words).encode())
+    for path in target.inputs():
+        content = path.read_bytes()
+        state.update(f"{path.relative_to(ROOT)}\0{len(content)}\0".encode() + content)
+    return _cache() / state.hexdigest()[:32] / Path(target.output).name
+
+
+def _cache() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gpuplane" / "native"
+
+
+@cache
+def _compiler_version() -> str:
+    """What tells one compiler from another. zig's is known from the lock where zig is not installed yet."""
+    own = os.environ.get("CC")
+    if own:
+        try:
+            said = subprocess.run([*shlex.split(own), "--version"], capture_output=True, text=True, check=False)
+        except FileNotFoundError:
+            return own
+        return f"{own} {said.stdout}"
     try:
-        if stand_in:
-            empty = [
-                *compiler(arch, target.libc),
-                "-shared",
-                "-fPIC",
-                f"-Wl,-soname,{target.needed}",
-                "-x",
-                "c",
-                os.devnull,
-            ]
-            subprocess.run([*empty, "-o", str(stand_in)], check=True)
-        needed = ["-Wl,--no-as-needed", str(stand_in)] if stand_in else []
-        subprocess.run([*command, "-o", str(fresh), *map(str, target.files()), *needed, *target.libraries], check=True)
-        fresh.replace(path)
+        return f"zig {metadata.version('ziglang')}"
+    except metadata.PackageNotFoundError:
+        pinned = re.search(r"^ziglang==(\S+)", LOCK.read_text(), re.MULTILINE)
+        return f"zig {pinned.group(1) if pinned else ''}"
+
+
+def _compile(target: Target, arch: str, say: Callable[[str], object]) -> None:
+    kept = cached(target, arch)
+    say(f"native: compiling {target.output} for {arch}\n")
+    work = kept.parent.with_name(f".{kept.parent.name}.{os.getpid()}")
+    fresh = work / kept.name
+    command = [*compiler(arch, target.libc), *COMMON_FLAGS]
+    try:
+        work.mkdir(parents=True, exist_ok=True)
+        needed = []
+        if target.needed:
+            stand_in = work / "stand-in.so"
+            # NB: with the flags of the rest. With others zig compiles what it adds of libc a second time.
+            empty = ("-shared", "-fPIC", f"-Wl,-soname,{target.needed}", "-x", "c", os.devnull)
+            subprocess.run([*command, *empty, "-o", str(stand_in)], check=True)
+            needed = ["-Wl,--no-as-needed", str(stand_in)]
+        sources = map(str, target.files())
+        subprocess.run([*command, *target.flags, "-o", str(fresh), *sources, *needed, *target.libraries], check=True)
+        kept.parent.mkdir(exist_ok=True)
+        fresh.replace(kept)
     except FileNotFoundError as error:
         raise SystemExit(f"native/build.py: no compiler {command[0]!r}: pip install ziglang, or set CC") from error
     except subprocess.CalledProcessError as error:
         raise SystemExit(f"native/build.py: {target.output} does not compile") from error
     finally:
-        fresh.unlink(missing_ok=True)
-        if stand_in:
-            stand_in.unlink(missing_ok=True)
-    STAMPS.mkdir(parents=True, exist_ok=True)
-    stamp.write_text(digest)
+        shutil.rmtree(work, ignore_errors=True)
 
 
-def _digest(target: Target, flags: list[str]) -> str:
-    state = hashlib.sha256("\0".join([*flags, *target.libraries, target.needed]).encode())
-    for path in target.inputs():
-        state.update(str(path.relative_to(ROOT)).encode() + b"\0" + path.read_bytes())
-    return state.hexdigest()
+def _forget() -> None:
+    """Remove from the cache what nobody used for long."""
+    oldest = time.time() - UNUSED_DAYS * 86400
+    for entry in _cache().glob("*/*"):
+        if entry.stat().st_mtime < oldest:
+            shutil.rmtree(entry.parent, ignore_errors=True)
 
 
 class CustomBuildHook(BuildHookInterface):  # type: ignore[misc, valid-type, unused-ignore]  # object without hatchling
     """hatchling: a wheel carries the libraries and is tagged for the platform that they run on."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        if self.target_name != "wheel":
+        if self.target_name != "wheel" or version == "editable":  # a clone compiles by itself, see the Makefile
             return
         arch = os.environ.get("GPUPLANE_ARCH") or platform.machine()
         build(arch, OUTPUT)
@@ -191,11 +251,17 @@ def main() -> None:
     parser.add_argument("--arch", default=platform.machine(), choices=["x86_64", "aarch64"])
     parser.add_argument("--output", type=Path, default=OUTPUT, help="folder (default: src/gpuplane/_native)")
     parser.add_argument("--force", action="store_true", help="compile even what is up to date")
+    parser.add_argument("--simulation", action="store_true", help="only what embedded clusters need")
     options = parser.parse_args()
     unknown = set(options.target) - {target.output for target in TARGETS}
     if unknown:
         parser.error(f"no target {', '.join(sorted(unknown))}")
-    build(options.arch, options.output, tuple(options.target), force=options.force)
+    targets = tuple(
+        target
+        for target in TARGETS
+        if (not options.target or target.output in options.target) and (target.simulation or not options.simulation)
+    )
+    build(options.arch, options.output, targets, force=options.force)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import platform
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -26,6 +27,19 @@ def test_what_is_up_to_date_is_not_compiled_again(native: Path) -> None:
     assert "no compiler" in again.stderr
     assert build("libcuda.so.1", "libnvidia-ml.so.1").stderr == ""
     assert (native / "libcuda.so.1").is_file()
+
+
+def test_another_clone_compiles_nothing(native: Path, tmp_path: Path) -> None:
+    shutil.copytree(BUILD.parent, tmp_path / "native")
+    shutil.copy(BUILD.parents[1] / "requirements.lock", tmp_path)
+    words = [sys.executable, str(tmp_path / "native" / "build.py"), "libcuda.so.1"]
+    made = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert made.stderr == ""
+    assert (tmp_path / "src/gpuplane/_native/libcuda.so.1").read_bytes() == (native / "libcuda.so.1").read_bytes()
+    with (tmp_path / "native/simgpu/state.h").open("a") as header:
+        header.write("// changed\n")
+    changed = subprocess.run(words, env=os.environ | {"CC": "false"}, capture_output=True, text=True, check=False)
+    assert "compiling libcuda.so.1" in changed.stderr
 
 
 def test_a_compiler_that_fails_leaves_the_old_library(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from gpuplane.errors import GpuplaneError
 from gpuplane.kube import Client
 
 UNITS_PER_GIB: Final = 4  # of vcuda-memory
-SECONDS: Final = 4.0  # that are measured
+SECONDS: Final = 2.5  # that are measured
 
 
 class Tenant(msgspec.Struct, frozen=True):

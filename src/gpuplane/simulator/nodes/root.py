@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import platform
 import shutil
 import subprocess
 from pathlib import Path
@@ -44,6 +45,10 @@ _DIRECTORIES: Final = (
     *("dev/shm", "dev/pts", "etc/cdi", "home", "opt", "proc/driver", "root", "run/systemd", "sys/module", "tmp"),
     *("usr/local/bin", "usr/lib", "usr/lib64", "usr/bin", "usr/sbin", "var/log"),
     *("var/lib/kubelet/device-plugins", "var/lib/kubelet/pod-resources"),
+)
+# Where programs of this kind of machine look for their loader.
+_LOADER: Final = (
+    "usr/lib/ld-linux-aarch64.so.1" if platform.machine() == "aarch64" else "usr/lib64/ld-linux-x86-64.so.2"
 )
 _PLACEHOLDERS: Final = ("null", "zero", "full", "random", "urandom", "tty", "ptmx", "termination-log")
 _DEVICE_LINKS: Final = {
@@ -239,6 +244,26 @@ def _install_tools(root: Path) -> None:
     for tool, where in _TOOLS.items():
         if tool != "modprobe":
             os.link(first, root / where / tool)
+    _install_libc(root)
+
+
+def _install_libc(root: Path) -> None:
+    """The machine's libc and its loader, so that the tools run where this root is `/`.
+
+    The libc lies apart, where only the tools look: it is no file of the distribution that is simulated.
+    """
+    mapped = {Path(line.split()[-1]) for line in Path("/proc/self/maps").read_text().splitlines() if "/" in line}
+    for path in mapped:
+        if path.name == "libc.so.6":
+            _copy(path, root / "usr/lib/simhost" / path.name)
+        elif path.name.startswith("ld-linux"):
+            _copy(path, root / _LOADER)
+
+
+def _copy(source: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(source, target)
+    target.chmod(0o755)
 
 
 def _install_driver(root: Path, machine: NodeMachine) -> None:
