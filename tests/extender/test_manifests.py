@@ -63,7 +63,7 @@ async def test_pods_and_deployment(cluster: World, running: Running, scheduling:
 
 async def test_quota_and_its_settings(cluster: World, running: Running) -> None:
     for manifest in [*documents("gpuquota.yaml"), *documents("gpu-admission.yaml")]:
-        kind = {"ConfigMap": ConfigMap.RESOURCE, "Service": SERVICES}[manifest["kind"]]
+        kind = {"ConfigMap": ConfigMap.RESOURCE, "Service": SERVICES, "Deployment": DEPLOYMENTS}[manifest["kind"]]
         await cluster.client.create(manifest, resource=kind)
     await running.until(lambda: running.brain.quotas("A"))
     quota = running.brain.quotas("A")
