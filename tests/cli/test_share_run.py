@@ -432,7 +432,9 @@ def test_amounts_of_memory(text: str, size: int) -> None:
 
 def test_the_place_of_a_users_shares_is_nobody_elses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert user_base({"XDG_RUNTIME_DIR": str(tmp_path)}, 1000) == tmp_path / "gpuplane"
-    assert user_base({}, 0) == Path("/run/gpuplane")
+    with monkeypatch.context() as root:
+        root.setattr(os, "access", lambda path, _: path == "/run")
+        assert user_base({}, 0) == Path("/run/gpuplane")
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     stranger = os.geteuid() + 4711
     with pytest.raises(Terminal, match="XDG_RUNTIME_DIR"):  # made by us, so not the stranger's

@@ -15,11 +15,14 @@ pytestmark = pytest.mark.gpu
 
 @pytest.fixture(autouse=True)
 def real_driver(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A character device is what tells a real driver from the simulated one."""
+    """A character device tells a real driver from the simulated one. A device without a driver's library is no GPU."""
     monkeypatch.delenv("SIMGPU_DEV", raising=False)
     if not Path("/dev/nvidiactl").is_char_device():
         pytest.skip("no real NVIDIA GPU on this machine")
-    library = ctypes.CDLL("libnvidia-ml.so.1")
+    try:
+        library = ctypes.CDLL("libnvidia-ml.so.1")
+    except OSError as error:
+        pytest.skip(f"no real NVIDIA GPU on this machine: {error}")
     if hasattr(library, "simgpu_layout"):
         pytest.skip("this process has loaded the simulated NVML already; run this file alone")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -95,8 +96,9 @@ def host_folder(tmp_path: Path) -> Path:
     source = tmp_path / "compiler.c"
     source.write_text("int answers(void) { return 42; }\n")
     compiler = folder / f"libnvidia-ptxjitcompiler.so.{VERSION}"
+    cc = os.environ.get("CC", f"{sys.executable} -m ziglang cc").split()
     subprocess.run(
-        ["cc", "-shared", "-o", str(compiler), f"-Wl,-soname,{COMPILER}", str(source)], check=True, capture_output=True
+        [*cc, "-shared", "-o", str(compiler), f"-Wl,-soname,{COMPILER}", str(source)], check=True, capture_output=True
     )
     (folder / f"libnvidia-nvvm.so.{VERSION}").write_text("not for this processor")
     for name in ("libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1", "ld-linux-x86-64.so.2"):
