@@ -148,12 +148,52 @@ async def test_a_kubelet_writes_only_what_is_its_own(cluster):
     kubelet = node_user("n1")
     await cluster.pod("here", nodeName="n1")
     await cluster.pod("there", nodeName="n2")
-    assert may(cluster, kubelet, "list", "pods") and may(cluster, kubelet, "get", "secrets", "default", "s")
     assert may(cluster, kubelet, "patch", "nodes", name="n1", subresource="status")
     assert not may(cluster, kubelet, "patch", "nodes", name="n2", subresource="status")
+    assert not may(cluster, kubelet, "delete", "nodes", name="n1")
     assert may(cluster, kubelet, "patch", "pods", "default", "here", subresource="status")
     assert not may(cluster, kubelet, "patch", "pods", "default", "there", subresource="status")
+    assert not may(cluster, kubelet, "patch", "pods", "default", "here")
+    assert may(cluster, kubelet, "update", "leases", "kube-node-lease", "n1", group="coordination.k8s.io")
+    assert not may(cluster, kubelet, "update", "leases", "kube-system", "n1", group="coordination.k8s.io")
     assert not may(cluster, kubelet, "delete", "deployments", "default", "d", group="apps")
+
+
+async def test_a_kubelet_reads_its_node_and_its_pods_alone(cluster):
+    kubelet = node_user("n1")
+    assert may(cluster, kubelet, "watch", "nodes", name="n1")
+    assert not may(cluster, kubelet, "get", "nodes", name="n2") and not may(cluster, kubelet, "list", "nodes")
+    assert may(cluster, kubelet, "list", "pods", selected_node="n1")
+    assert not may(cluster, kubelet, "list", "pods") and not may(cluster, kubelet, "list", "pods", selected_node="n2")
+    assert may(cluster, kubelet, "list", "services")
+    for verb in ("get", "list", "patch"):
+        assert not may(cluster, kubelet, verb, "gpunodes", name="n1", group="gpuplane.dev")
+
+
+async def test_a_kubelet_reads_what_its_pods_refer_to(cluster):
+    kubelet = node_user("n1")
+    variable = {"name": "A", "valueFrom": {"secretKeyRef": {"name": "env", "key": "a"}}}
+    await cluster.create("serviceaccounts", {"metadata": {"name": "bot"}})
+    projected = {"name": "p", "projected": {"sources": [{"configMap": {"name": "part"}}, {"secret": {"name": "key"}}]}}
+    await cluster.pod(
+        "here",
+        nodeName="n1",
+        serviceAccountName="bot",
+        containers=[{"name": "c", "image": "i", "env": [variable], "envFrom": [{"configMapRef": {"name": "all"}}]}],
+        volumes=[projected, {"name": "v", "persistentVolumeClaim": {"claimName": "disk"}}],
+    )
+    await cluster.pod("there", nodeName="n2", volumes=[{"name": "s", "secret": {"secretName": "other"}}])
+    for resource, name in (("secrets", "env"), ("secrets", "key"), ("configmaps", "part"), ("configmaps", "all")):
+        assert may(cluster, kubelet, "get", resource, "default", name)
+        assert may(cluster, kubelet, "watch", resource, "default", name)
+        assert not may(cluster, kubelet, "get", resource, "kube-system", name)
+        assert not may(cluster, kubelet, "update", resource, "default", name)
+    assert not may(cluster, kubelet, "get", "secrets", "default", "other")
+    assert not may(cluster, kubelet, "list", "secrets", "default")
+    assert may(cluster, node_user("n2"), "get", "secrets", "default", "other")
+    assert may(cluster, kubelet, "get", "persistentvolumeclaims", "default", "disk")
+    assert may(cluster, kubelet, "create", "serviceaccounts", "default", "bot", subresource="token")
+    assert not may(cluster, kubelet, "create", "serviceaccounts", "default", "default", subresource="token")
 
 
 async def test_the_words_of_a_refusal(cluster):

@@ -51,7 +51,7 @@ class Extensions:
 
     def __init__(self, registry: Registry, signing_key: bytes, clock: Callable[[], float]) -> None:
         self.registry = registry
-        self.rbac = RBAC(registry.list, self.find)
+        self.rbac = RBAC(registry.list, self.find, self._pods_of)
         self.identity = Identity(ServiceAccountTokens(signing_key, self.find, clock), self.rbac)
         self.webhooks = Webhooks(self._resolve)
         self.admission = AdmissionChain(self.find, registry.list, self.webhooks, Policies(self._params), self.rbac)
@@ -67,6 +67,9 @@ class Extensions:
     # -- looking things up -----------------------------------------------------------------------------------------
     def find(self, plural: str, namespace: str, name: str) -> Object | None:
         return self.registry.get(plural, namespace, name)
+
+    def _pods_of(self, node: str) -> list[Object]:
+        return self.registry.list("pods", fields=f"spec.nodeName={node}")
 
     def _resources(self) -> list[ResourceInfo]:
         return [kind.info for kind in self.registry.kinds]

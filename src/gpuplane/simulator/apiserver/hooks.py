@@ -66,7 +66,11 @@ class Admission(Protocol):
 
 
 class Attributes(msgspec.Struct, frozen=True):
-    """What an authorizer decides on. `path` is set for requests that are about no resource."""
+    """What an authorizer decides on.
+
+    `path` is set for requests that are about no resource, `selected_node` for pods that are listed or watched with the
+    field selector `spec.nodeName=NODE`.
+    """
 
     verb: str
     group: str = ""
@@ -76,6 +80,7 @@ class Attributes(msgspec.Struct, frozen=True):
     namespace: str = ""
     name: str = ""
     path: str = ""
+    selected_node: str = ""
 
 
 class Authenticator(Protocol):

@@ -1,4 +1,4 @@
-"""Who may do what: Roles, ClusterRoles (with aggregation) and their bindings, and what a kubelet may do.
+"""Who may do what: Roles, ClusterRoles (with aggregation) and their bindings; for kubelets, node_authorizer.
 
 Rules are indexed by subject when roles or bindings have changed, so that a request costs a look at the rules of its own
 user. Members of system:masters may do everything and are not looked at.
@@ -12,6 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from gpuplane.simulator.apiserver.hooks import Attributes, Object, User
+from gpuplane.simulator.apiserver.node_authorizer import Find, PodsOf, node_may
 from gpuplane.simulator.apiserver.selectors import selector_of
 
 MASTERS: Final = "system:masters"
@@ -19,7 +20,6 @@ _NODES: Final = "system:nodes"
 _NODE_PREFIX: Final = "system:node:"
 
 List = Callable[[str], Iterable[Object]]  # plural -> objects
-Find = Callable[[str, str, str], Object | None]
 
 
 class Rule(msgspec.Struct, frozen=True):
@@ -113,9 +113,10 @@ def _selects(selector: Object, labels: Mapping[str, str]) -> bool:
 class RBAC:
     """The authorizer. Call `changed` whenever a role or binding is written."""
 
-    def __init__(self, list_all: List, find: Find) -> None:
+    def __init__(self, list_all: List, find: Find, pods_of: PodsOf) -> None:
         self._list = list_all
         self._find = find
+        self._pods_of = pods_of
         self._index: _Index | None = None
 
     def changed(self) -> None:
@@ -125,8 +126,10 @@ class RBAC:
         """None if allowed, otherwise why not, as Kubernetes says it."""
         if MASTERS in user.groups:
             return None
-        if _NODES in user.groups and self._node_may(user, attributes):
-            return None
+        if _NODES in user.groups and user.name.startswith(_NODE_PREFIX):
+            node = user.name.removeprefix(_NODE_PREFIX)
+            if node_may(node, attributes, self._pods_of, self._find):
+                return None
         if any(rule.allows(attributes) for rule in self.rules(user, attributes.namespace)):
             return None
         return denial(user, attributes)
@@ -140,42 +143,6 @@ class RBAC:
             for where, rules in found.get(subject, ()):
                 if not where or where == namespace:
                     yield from rules
-
-    def _node_may(self, user: User, wanted: Attributes) -> bool:
-        """What a kubelet may do: read what pods need, write its own Node, its lease and what belongs to its pods."""
-        node = user.name.removeprefix(_NODE_PREFIX)
-        kind = (wanted.group, wanted.resource)
-        reads = wanted.verb in ("get", "list", "watch")
-        if kind in _NODE_READS and reads and not wanted.subresource:
-            return True
-        match kind:
-            case ("", "nodes") | ("storage.k8s.io", "csinodes") | ("coordination.k8s.io", "leases"):
-                return wanted.verb == "create" or wanted.name in (node, "")
-            case ("", "events") | ("events.k8s.io", "events"):
-                return wanted.verb in ("create", "patch", "update")
-            case ("", "pods"):
-                if wanted.verb == "create" and wanted.subresource in ("", "eviction"):
-                    return True
-                pod = self._find("pods", wanted.namespace, wanted.name)
-                return pod is not None and (pod.get("spec") or {}).get("nodeName") == node
-            case ("", "serviceaccounts"):
-                return wanted.subresource == "token" and wanted.verb == "create"
-            case ("resource.k8s.io", "resourceslices"):
-                return True
-            case ("authentication.k8s.io", "tokenreviews") | ("authorization.k8s.io", "subjectaccessreviews"):
-                return wanted.verb == "create"
-            case _:
-                return False
-
-
-_NODE_READS: Final = frozenset(
-    (
-        ("", "services"), ("", "nodes"), ("", "pods"), ("", "secrets"), ("", "configmaps"),
-        ("", "persistentvolumeclaims"), ("", "persistentvolumes"), ("", "serviceaccounts"), ("", "namespaces"),
-        ("node.k8s.io", "runtimeclasses"), ("storage.k8s.io", "csidrivers"), ("storage.k8s.io", "volumeattachments"),
-        ("resource.k8s.io", "resourceclaims"), ("gpuplane.dev", "gpunodes"),
-    )
-)  # fmt: skip
 
 
 def denial(user: User, wanted: Attributes) -> str:

@@ -74,7 +74,7 @@ def parse_path(parts: list[str]) -> Target | None:
     return Target(group, version, rest[0], namespace, name, subresource)
 
 
-def _attributes(verb: str, target: Target, name: str) -> Attributes:
+def _attributes(verb: str, target: Target, name: str, selected_node: str = "") -> Attributes:
     return Attributes(
         verb=verb,
         group=target.group,
@@ -83,6 +83,7 @@ def _attributes(verb: str, target: Target, name: str) -> Attributes:
         subresource=target.subresource,
         namespace=target.namespace,
         name=name,
+        selected_node=selected_node,
     )
 
 
@@ -134,8 +135,9 @@ class Rest:
         name = target.name
         if not name and verb in ("list", "watch", "deletecollection"):
             # A user who may read one object may list it alone.
-            name = _selected_name(request.query.get("fieldSelector", ""))
-        self._authorize(request, _attributes(verb, target, name))
+            name = _selected(request.query.get("fieldSelector", ""), "metadata.name")
+        selected_node = _selected(request.query.get("fieldSelector", ""), "spec.nodeName")
+        self._authorize(request, _attributes(verb, target, name, selected_node))
         namespace = target.namespace if kind.info.namespaced else ""
         if kind.info.namespaced and target.name and not namespace:
             raise failure.no_such_resource()
@@ -416,11 +418,11 @@ def _check_custom(info: ResourceInfo, obj: Object) -> None:
         )
 
 
-def _selected_name(selector: str) -> str:
-    """The name that a field selector asks for alone."""
+def _selected(selector: str, wanted: str) -> str:
+    """The only value that a field selector allows for the field `wanted`, "" when it allows several."""
     for part in selector.split(","):
         field, _, value = part.partition("=")
-        if field == "metadata.name":
+        if field == wanted:
             return value.removeprefix("=")
     return ""
 
