@@ -186,7 +186,7 @@ class World:
             host_root=self.root,
             open_gpus=self.open_gpus,
             sleep=sleep,
-            runner=self.kernel,
+            open_host=lambda root: Host(root, self.kernel),
             **changes,
         )
 

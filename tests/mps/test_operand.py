@@ -122,7 +122,7 @@ class Machine:
             host_root=self.root,
             config=self.config,
             open_gpus=self.open,
-            runner=self.programs,
+            open_host=lambda root: Host(root, self.programs),
             sleep=asyncio.sleep,
             environment={},
         )
@@ -143,7 +143,7 @@ def built() -> None:
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
     monkeypatch.setenv("SIMGPU_DEV", "")
-    monkeypatch.setattr("gpuplane.mps.operand.mount_shm", lambda *places: None)
+    monkeypatch.setattr("gpuplane.mps.node.mount_shm", lambda *places: None)
     yield Machine(tmp_path / "root")
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import os
+import stat
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
@@ -24,7 +26,7 @@ from gpuplane.simulator.kubelet.pod import Container, Pod
 from gpuplane.simulator.nodes import machine
 from gpuplane.simulator.nodes.light import LightNodes
 from gpuplane.simulator.nodes.light.operands import is_program, node_path, operand_name
-from gpuplane.simulator.nodes.light.world import LightHardware, LightHost, LightKubelet
+from gpuplane.simulator.nodes.light.world import LightHardware, LightHost, LightKubelet, LightRoot
 
 
 @pytest.fixture
@@ -161,14 +163,15 @@ def _served(api: Any) -> bool:
 def host(tmp_path: Path) -> LightHost:
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc/modules").touch()
-    return LightHost(tmp_path, "570.133.20")
+    (tmp_path / "dev").mkdir()
+    return LightHost(tmp_path, "570.133.20", 1)
 
 
 async def test_modules(host: LightHost, tmp_path: Path) -> None:
     assert (await host.run(Command(("modprobe", "nvidia")))).code == 0
     assert host.loaded
     assert (tmp_path / "sys/module/nvidia/version").read_text() == "570.133.20\n"
-    assert LightHost(tmp_path, "x").loaded  # a new process finds it so
+    assert LightHost(tmp_path, "x", 1).loaded  # a new process finds it so
     assert (await host.run(Command(("rmmod", "nvidia")))).code == 0
     assert not (tmp_path / "sys/module/nvidia").exists()
     assert (await host.run(Command(("nvidia-smi",)))).code == 127
@@ -259,3 +262,15 @@ def test_paths_lead_through_volumes() -> None:
     assert node_path(pod, container, Path("/r"), "/host/etc") == Path("/r/etc")
     with pytest.raises(InvalidInput):
         node_path(pod, container, Path("/r"), "/etc")
+
+
+async def test_the_drivers_nodes_come_and_go_with_it_and_are_character_devices(host: LightHost, tmp_path: Path) -> None:
+    root = LightRoot(tmp_path, host)
+    await root.run("modprobe", "nvidia")
+    assert root.list("dev") == ("nvidia-uvm", "nvidia-uvm-tools", "nvidia0", "nvidiactl")
+    found = root.stat("dev/nvidiactl")
+    assert found is not None
+    assert stat.S_ISCHR(found.st_mode)
+    assert (os.major(found.st_rdev), os.minor(found.st_rdev)) == (195, 255)
+    await root.run("rmmod", "nvidia")
+    assert root.list("dev") == ()

@@ -124,7 +124,7 @@ class World:
             host_root=self.root,
             open_gpus=lambda: self.answers(),
             sleep=sleep,
-            runner=self.runner,
+            open_host=lambda root: Host(root, self.runner),
             **changes,
         )
 

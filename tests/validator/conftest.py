@@ -114,6 +114,7 @@ class World:
         self.client = FakeClient()
         self.failing: dict[str, Exception] = {}
         self.ran: list[str] = []
+        self.proved: list[Offer] = []
         for path, text in {
             "run/nvidia/validations/driver-ready": "IS_HOST_DRIVER=true\nNVIDIA_DRIVER_ROOT=/\n",
             "run/nvidia/validations/toolkit-ready": "",
@@ -161,6 +162,9 @@ class World:
 
     def file(self, name: str) -> bool:
         return (self.root / "run/nvidia/validations" / name).exists()
+
+    async def prove_plugin(self, context: OperandContext, offer: Offer) -> None:
+        self.proved.append(offer)
 
     async def vector_add(self, uuid: str) -> str:
         self.ran.append(uuid)

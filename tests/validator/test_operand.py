@@ -17,11 +17,11 @@ import pytest
 from gpuplane import cures
 from gpuplane.api.core import Node, NodeInfo, NodeStatus, Pod
 from gpuplane.api.gpunode import StageName, StageState
+from gpuplane.api.requests import Offer
 from gpuplane.errors import Retryable, Terminal
 from gpuplane.host import Host
 from gpuplane.kube import EventType
-from gpuplane.validator import run
-from gpuplane.validator.operand import NOT_RUN, NOT_WANTED, Validator, boot_of
+from gpuplane.validator.operand import NOT_RUN, NOT_WANTED, Validator, boot_of, run
 from gpuplane.validator.workload import NoRoom, pod_name, run_pod
 
 CUDA, PLUGIN = StageName.CUDA, StageName.PLUGIN
@@ -30,7 +30,7 @@ WRONG = Terminal("element 7 of 50000 is 1 and should be 2", where="GPU-1 (T4)", 
 
 @asynccontextmanager
 async def running(world: Any, **more: Any) -> AsyncIterator[None]:
-    task = asyncio.create_task(run(world.context(**more)))
+    task = asyncio.create_task(run(world.context(**more), world.prove_plugin))
     try:
         yield
     finally:
@@ -68,7 +68,7 @@ async def test_cuda_when_the_toolkit_holds_and_plugin_when_gpus_are_allocatable(
         assert world.stage(PLUGIN).state is StageState.DONE
         assert world.file("plugin-ready")
     assert [manager for manager, _ in world.client.writes] == ["gpuplane-cuda", "gpuplane-plugin"]
-    assert not [key for key in world.client.objects if key[0] == "pods"], "no pod on a light node"
+    assert world.proved == [Offer("nvidia.com/gpu", 2)]
 
 
 async def test_nothing_happens_before_the_toolkit_holds(world: Any, validator: Validator) -> None:
@@ -120,7 +120,6 @@ async def test_the_boot_is_the_kernels_word_or_the_kubelets(world: Any) -> None:
     assert boot_of(real, None) == ""
     world.write("proc/sys/kernel/random/boot_id", "kernel\n")
     assert boot_of(real, node) == "kernel"
-    assert boot_of(world.context(), node) == "", "nothing boots on a light node"
 
 
 async def test_it_is_proved_again_as_soon_as_the_status_file_goes(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,7 +156,7 @@ async def test_a_read_only_or_full_run_is_said_and_heals(
     assert (stage.state, stage.reason) == (StageState.FAILED, "NodeFilesUnusable")
     assert stage.message == os.strerror(code).lower()
     assert cure in stage.cure
-    assert stage.where.endswith("run/nvidia/validations/cuda-ready")
+    assert "/run/nvidia/validations/" in stage.where
     clock.seconds += wait
     await validator.reconcile("sim-1")
     assert world.stage(CUDA).state is StageState.DONE
@@ -374,6 +373,7 @@ async def test_nothing_allocatable_for_long_is_a_failure_of_the_plugin_stage(
     clock.seconds += 15
     assert await validator.reconcile("sim-1") == 60
     assert world.stage(PLUGIN).reason == "NothingAllocatable"
+    ends(world, "Succeeded")
     world.hold(StageName.DEVICE_PLUGIN, allocatable=2)
     assert await validator.reconcile("sim-1") is None
     assert world.stage(PLUGIN).state is StageState.DONE
@@ -391,12 +391,13 @@ def ends(world: Any, phase: str, **status: Any) -> None:
     world.client.on_create = on_create
 
 
-async def plugin_stage(world: Any) -> Any:
+async def plugin_stage(world: Any, grace: float = 10.0) -> Any:
     """Validate CUDA with the fake and the plugin as on a full node."""
     light = Validator(world.context(), lambda name: world.node, world.allocatable)
     await light.reconcile("sim-1")
     world.hold(StageName.DEVICE_PLUGIN)
-    full = Validator(world.context(vector_add=None), lambda name: world.node, world.allocatable)
+    prove = partial(run_pod, grace=grace)
+    full = Validator(world.context(vector_add=None), lambda name: world.node, world.allocatable, prove_plugin=prove)
     await full.reconcile("sim-1")
     return world.stage(PLUGIN)
 
@@ -443,10 +444,9 @@ async def test_a_pod_that_cannot_start_is_not_waited_for(world: Any) -> None:
 NO_ROOM = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
 
 
-async def test_without_a_free_gpu_the_pod_is_taken_back(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpuplane.validator.operand.run_pod", partial(run_pod, grace=0.01))
+async def test_without_a_free_gpu_the_pod_is_taken_back(world: Any) -> None:
     ends(world, "Pending", conditions=[NO_ROOM])
-    stage = await plugin_stage(world)
+    stage = await plugin_stage(world, grace=0.01)
     assert (stage.state, stage.message) == (StageState.DONE, NOT_RUN)
     assert ("pods", pod_name("sim-1")) not in world.client.objects
     with pytest.raises(NoRoom):

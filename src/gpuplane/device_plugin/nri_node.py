@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Final
 from gpuplane import names
 from gpuplane.api.core import ObjectReference
 from gpuplane.errors import InvalidInput
-from gpuplane.host import Host
 
 if TYPE_CHECKING:
     from gpuplane.api.protocol import nri_pb2 as pb
@@ -60,7 +59,7 @@ async def nri(context: OperandContext, shares: Shares | None) -> AsyncIterator[L
         regarding = ObjectReference(api_version="v1", kind="Pod", name=pod.name, namespace=pod.namespace, uid=pod.uid)
         events.event(regarding, "Warning", EMPTY_HANDED, text)
 
-    host = Host(context.host_root)
+    host = context.host
     link = Link(host, Delivery(host, shares, empty_handed), context.sleep)
     try:
         yield link

@@ -13,8 +13,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Coroutine, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from gpuplane import names
 from gpuplane.api.gpunode import GPUNode, Stage, StageName, StageState
@@ -47,17 +47,41 @@ log = logging.getLogger("gpuplane.device-plugin")
 RECHECK_SECONDS: Final = 60.0
 
 
-async def run(context: OperandContext) -> None:
+class HoldShares(Protocol):
+    """What holds containers to their shares, while in the context; None where no container can be held.
+
+    Raises Terminal when the driver's libraries or those that hold a share are missing.
+    """
+
+    def __call__(
+        self, context: OperandContext, inventory: Sequence[GPU], source: GPUSource
+    ) -> contextlib.AbstractAsyncContextManager[ShareNode | None]: ...
+
+
+@contextlib.asynccontextmanager
+async def hold_shares(
+    context: OperandContext, inventory: Sequence[GPU], source: GPUSource
+) -> AsyncIterator[ShareNode | None]:
+    from gpuplane.device_plugin.share_node import share_node  # late: most nodes have no shares
+
+    async with share_node(context, inventory, source) as shares:
+        yield shares
+
+
+async def run(context: OperandContext, hold: HoldShares = hold_shares) -> None:
     """Runs until cancelled. Raises Terminal where only a new process helps: another driver version, no permission."""
     async with own_labels(context) as labels:
-        await _Node(context, context.variables, labels).run()
+        await _Node(context, context.variables, labels, hold).run()
 
 
 class _Node:
     """The plugins of one node from start to end."""
 
-    def __init__(self, context: OperandContext, environment: Mapping[str, str], labels: NodeLabels) -> None:
+    def __init__(
+        self, context: OperandContext, environment: Mapping[str, str], labels: NodeLabels, hold: HoldShares
+    ) -> None:
         self._context = context
+        self._hold = hold
         self._environment = environment
         self._labels = labels
         self._configs = NodeConfig(context, environment, labels)
@@ -119,10 +143,8 @@ class _Node:
             report.set(health)
             async with contextlib.AsyncExitStack() as stack:
                 shares = None
-                if Dialect.TENCENT in dialects and not context.in_process:
-                    from gpuplane.device_plugin.share_node import share_node  # late: most nodes have no shares
-
-                    shares = await stack.enter_async_context(share_node(context, inventory, source))
+                if Dialect.TENCENT in dialects:
+                    shares = await stack.enter_async_context(self._hold(context, inventory, source))
                 link, until_other = await self._nri(stack, dialects, shares)
                 plugins = self._plugins(inventory, config, dialects, shares, link)
                 offer = Offer(plugins, health, [gpu.uuid for gpu in inventory])
@@ -151,7 +173,7 @@ class _Node:
             await asyncio.Event().wait()
 
         wanted = brings(self._environment)
-        if self._context.in_process or wanted is Brings.NOTHING:
+        if wanted is Brings.NOTHING:
             return None, never
         if wanted is Brings.SHARES and Dialect.TENCENT not in dialects:
             return None, never

@@ -9,7 +9,6 @@ from gpuplane import names
 from gpuplane.api.core import Pod
 from gpuplane.api.gpunode import StageName
 from gpuplane.errors import GpuplaneError, Retryable
-from gpuplane.host import Host
 from gpuplane.operand import OperandContext
 from gpuplane.operand.keep import remove_stage
 
@@ -18,8 +17,6 @@ async def uninstall(context: OperandContext) -> None:
     """Remove the limits of shares and the interposed libraries, once no pod of this node has any."""
 
     async def undo() -> None:
-        if context.in_process:
-            return  # a light node has no containers, so there are no pages
         place = context.host_root / names.LIMITS_DIR
         if not place.exists():
             return
@@ -31,7 +28,7 @@ async def uninstall(context: OperandContext) -> None:
                 cure="it goes on by itself once they have ended",
             )
         await asyncio.to_thread(shutil.rmtree, place)
-        Host(context.host_root, context.runner).remove_dir(names.STATE_DIR)
+        context.host.remove_dir(names.STATE_DIR)
 
     await remove_stage(context, StageName.DEVICE_PLUGIN, undo, _reason_of)
 

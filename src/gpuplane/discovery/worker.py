@@ -96,7 +96,7 @@ class Worker:
     def __init__(self, context: OperandContext, rules: Informer[NodeFeatureRule]) -> None:
         self._context = context
         self._rules = rules
-        self._host = Host(context.host_root)
+        self._host = context.host
         self._publisher = Publisher(context.client, context.namespace)
         self._machine: Features | None = None
         self._local: LocalFeatures | None = None
@@ -177,7 +177,7 @@ async def run_gpu(context: OperandContext) -> None:
     that cannot be read leaves the labels as they are. NVML is opened for each pass and closed after it: a driver that
     is in use cannot be upgraded.
     """
-    host = Host(context.host_root)
+    host = context.host
     last: Labels | None = None
     environment = context.variables
 

@@ -9,8 +9,7 @@ in `DRIVER_SOURCE_ENV`.
 
 from __future__ import annotations
 
-import asyncio
-import os
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -37,10 +36,11 @@ BEFORE_CONTAINER, CONTAINER = "before-container", "container"
 
 async def run(context: OperandContext) -> None:
     """Install the driver or find it, report the stage, repeat when what it consists of changes; until cancelled."""
-    host = Host(context.host_root, context.runner, flush=not context.in_process)
-    source = os.environ.get(names.DRIVER_SOURCE_ENV, "")
-    may_install = not source and os.environ.get(names.DRIVER_INSTALL_ENV, "true") != "false"
-    wanted = read_wanted(os.environ, {} if context.in_process else _mounted_files())
+    host = context.host
+    environment = context.variables
+    source = environment.get(names.DRIVER_SOURCE_ENV, "")
+    may_install = not source and environment.get(names.DRIVER_INSTALL_ENV, "true") != "false"
+    wanted = read_wanted(environment, _mounted_files(context.pod_path))
     at = _Setting(context, host, may_install)
     seen: list[bytes | str | None] = []
     if source == BEFORE_CONTAINER and await _makes_room(host):
@@ -54,8 +54,6 @@ async def run(context: OperandContext) -> None:
         return outcome
 
     async def until_changed() -> None:
-        if context.in_process:
-            await asyncio.Event().wait()  # a light node's driver is an object in this process
         async for _ in host.watch(*_WATCHED, *BOOT_LINKS):
             if _watched(host) != seen:
                 return
@@ -65,7 +63,7 @@ async def run(context: OperandContext) -> None:
 
 async def uninstall(context: OperandContext) -> None:
     """Take back what was installed on this node, byte for byte; a driver of the host's own stays."""
-    host = Host(context.host_root, context.runner, flush=not context.in_process)
+    host = context.host
 
     async def undo() -> None:
         await uninstall_from(host)
@@ -142,12 +140,12 @@ async def _prepare_next(host: Host, facts: Facts, wanted: Wanted) -> str:
     return ""
 
 
-def _mounted_files() -> dict[str, dict[str, bytes]]:
+def _mounted_files(pod_path: Callable[[str], Path]) -> dict[str, dict[str, bytes]]:
     """The files of the ConfigMaps that are mounted into our pod."""
     return {
-        directory: {path.name: path.read_bytes() for path in sorted(Path(directory).glob("[!.]*")) if path.is_file()}
+        directory: {path.name: path.read_bytes() for path in sorted(place.glob("[!.]*")) if path.is_file()}
         for directory in _MOUNTED
-        if Path(directory).is_dir()
+        if (place := pod_path(directory)).is_dir()
     }
 
 

@@ -11,12 +11,13 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final, Protocol, TypeVar
 
 import msgspec
 
@@ -32,7 +33,7 @@ from gpuplane.hardware import GPU, GPUSource, Sample
 from gpuplane.host import Host
 from gpuplane.kube.exposition import CONTENT_TYPE
 from gpuplane.operand import OperandContext
-from gpuplane.operand.http import Answer, serving
+from gpuplane.operand.http import Answer, Handler, serving
 
 log = logging.getLogger("gpuplane.exporter")
 
@@ -47,7 +48,15 @@ INDEX: Final = b"""<!doctype html><title>GPU metrics</title>
 """
 
 
-async def run(context: OperandContext) -> None:
+class Serve(Protocol):
+    """Serve paths while in the context, as `operand.http.serving` does."""
+
+    def __call__(
+        self, paths: Mapping[str, Handler], address: str, port: int
+    ) -> contextlib.AbstractAsyncContextManager[int]: ...
+
+
+async def run(context: OperandContext, serve: Serve = serving) -> None:
     """Runs until cancelled.
 
     Raises:
@@ -58,17 +67,13 @@ async def run(context: OperandContext) -> None:
     if given.idle:
         log.warning("no effect here: %s", ", ".join(given.idle))
     marks = None
-    if given.pods and (given.pod_labels or given.pod_uid) and not context.in_process:
+    if given.pods and (given.pod_labels or given.pod_uid):
         wanted = {"labels": given.pod_labels, "uid": given.pod_uid}
         marks = PodMarks(context.client, context.node_name, allowed=given.allowed_labels, **wanted)
-        marks.start()
     exporter = Exporter(context, given, _loaded(given.collectors), marks)
     following = asyncio.create_task(_follow(given.collectors, exporter))
     try:
-        if context.in_process:
-            # A light node has no network of its own, so no client can connect.
-            await asyncio.Event().wait()
-        await _serve(context, given, exporter)
+        await _serve(context, given, exporter, serve)
     finally:
         following.cancel()
         await asyncio.gather(following, return_exceptions=True)
@@ -105,7 +110,7 @@ async def _follow(path: Path | None, exporter: Exporter) -> None:
         log.warning("%s: a change is noticed at the next start only: %s", path, error)
 
 
-async def _serve(context: OperandContext, given: Settings, exporter: Exporter) -> None:
+async def _serve(context: OperandContext, given: Settings, exporter: Exporter, serve: Serve) -> None:
     # At once, not with the first scrape: a GPU that is lost later keeps its place only in a source that knew it before.
     first = await exporter.health()
     if first.status is not HTTPStatus.OK:
@@ -121,8 +126,9 @@ async def _serve(context: OperandContext, given: Settings, exporter: Exporter) -
     pause, said = FIRST_PAUSE_SECONDS, ""
     while True:
         try:
-            async with serving(paths, address, port) as bound:
+            async with serve(paths, address, port) as bound:
                 log.info("serving /metrics on %s:%d", address or "*", bound)
+                exporter.start()
                 await exporter.broken
         except Retryable as error:
             if said != str(error):
@@ -141,12 +147,17 @@ class Exporter:
         self._settings = given
         self._choice = choice
         self._pods = GPUHolders(context.kubelet_dir, context.sleep, given.resources)
-        self._jobs = Jobs(Host(context.host_root), given.jobs_dir)
+        self._jobs = Jobs(context.host, given.jobs_dir)
         self._source: GPUSource | None = None
         self._driver_version = ""
         self._reading: asyncio.Task[bytes] | None = None
         self._one_at_a_time = asyncio.Lock()
         self.broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def start(self) -> None:
+        """Watch what scrapes need; may be called again."""
+        if self._marks is not None:
+            self._marks.start()
 
     def choose(self, choice: Choice) -> None:
         """Other fields from the next scrape on."""

@@ -1,8 +1,7 @@
 """The world as one operand sees it: everything that touches hardware, kubelet or time comes in through here.
 
-A pod on a real or simulated node gets the real things (`gpuplane run COMPONENT` builds them). A light node, of which
-thousands share one process, gets the same production operand with a simulated GPU source, a kubelet without a socket
-and a vectorAdd that answers from the hardware profile.
+`gpuplane run COMPONENT` builds a pod's context. A test, or a program that runs the operands of thousands of nodes,
+passes its own: other GPUs, another kubelet, another host. An operand never asks where it runs.
 """
 
 from __future__ import annotations
@@ -14,9 +13,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
+from gpuplane.host import Host
+
 if TYPE_CHECKING:
     from gpuplane.hardware import GPUSource
-    from gpuplane.host import Runner
     from gpuplane.kube import Client
 
 
@@ -39,8 +39,10 @@ class OperandContext(msgspec.Struct, kw_only=True, frozen=True):
     """What an operand's `run(context)` may use.
 
     `client` speaks as the operand's own service account. `host_root` is the node's file system as the operand sees it
-    (`/` on the host itself, `/host` in a pod). `open_gpus` loads NVML from the driver's root and raises Retryable while
-    there is none. `now` gives RFC 3339 UTC with microseconds.
+    (`/` on the host itself, `/host` in a pod), `open_host` makes what reads, changes and watches the files below a
+    directory and runs its programs. `pod_path` gives the place of an absolute path of the operand's own container.
+    `open_gpus` loads NVML from the driver's root and raises Retryable while there is none. `kubelet` and `vector_add`
+    are the real ones when None. `now` gives RFC 3339 UTC with microseconds.
     """
 
     node_name: str
@@ -57,20 +59,17 @@ class OperandContext(msgspec.Struct, kw_only=True, frozen=True):
     open_gpus: Callable[[], GPUSource]
     kubelet: Kubelet | None = None
     vector_add: VectorAdd | None = None
-    runner: Runner | None = None  # runs the host's programs; None: as real processes
+    open_host: Callable[[Path], Host] = Host
+    pod_path: Callable[[str], Path] = Path
     sleep: Callable[[float], Awaitable[None]]
-    environment: Mapping[str, str] | None = None  # the container's own; None: this process's
+    environment: Mapping[str, str] | None = None  # of the container; None: this process's
 
     @property
     def variables(self) -> Mapping[str, str]:
-        """The environment that the operand goes by. Light nodes share a process, whose own is no pod's."""
+        """The environment of the operand's container."""
         return os.environ if self.environment is None else self.environment
 
     @property
-    def in_process(self) -> bool:
-        """Whether this is a light node: its kubelet or its GPUs' program are objects in this process.
-
-        Such a node has no network, no programs and no images of its own, so an operand opens no port on it, starts no
-        process and makes no pod there.
-        """
-        return self.kubelet is not None or self.vector_add is not None
+    def host(self) -> Host:
+        """The node: its files and its programs."""
+        return self.open_host(self.host_root)

@@ -108,8 +108,6 @@ def observe_devices(host: Host, gpus: Iterable[GPU], driver_root: str) -> Device
     root, nodes = "/", frozenset(_nodes(host, "dev", simulated))
     if inside and "nvidiactl" not in nodes and (own := frozenset(_nodes(host, f"{inside}/dev", simulated))):
         root, nodes = driver_root, own
-    if simulated and not nodes:
-        nodes = frozenset(f"nvidia{gpu.minor}" for gpu in gpus)  # a light node, which has no /dev
     drm = {gpu.pci: _drm(host, gpu.pci, simulated) for gpu in gpus}
     minors = host.read_text("proc/driver/nvidia-caps/mig-minors") or ""
     return Devices(

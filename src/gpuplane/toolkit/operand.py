@@ -5,8 +5,6 @@ A stage is a fact about the node: when this ends, all stays. Only `uninstall` ta
 
 from __future__ import annotations
 
-import asyncio
-
 import msgspec
 
 from gpuplane import names
@@ -24,7 +22,7 @@ from gpuplane.toolkit.planning import Plan, plan
 
 async def run(context: OperandContext) -> None:
     """Configure this node's runtime, report the stage, repeat when somebody changes what is ours; until cancelled."""
-    host = Host(context.host_root, context.runner, flush=not context.in_process)
+    host = context.host
     watched: dict[str, bytes | None] = {}
 
     async def attempt() -> Outcome:
@@ -37,7 +35,7 @@ async def run(context: OperandContext) -> None:
             note = f"configured all the same: {without}" if without else "not configured: GPUs come by NRI"
             facts = msgspec.structs.replace(facts, nri=not without)
         planned = plan(facts)
-        await applying.apply(host, planned, restart=not context.in_process, sleep=context.sleep)
+        await applying.apply(host, planned, sleep=context.sleep)
         watched.clear()
         watched.update((path, host.read(path)) for path in _watched(facts, planned))
         return Outcome(
@@ -46,8 +44,6 @@ async def run(context: OperandContext) -> None:
         )
 
     async def until_changed() -> None:
-        if context.in_process:
-            await asyncio.Event().wait()  # the files of a light node do not change
         async for _ in host.watch(*watched):
             if any(host.read(path) != content for path, content in watched.items()):
                 return
@@ -57,10 +53,10 @@ async def run(context: OperandContext) -> None:
 
 async def uninstall(context: OperandContext) -> None:
     """Give this node's runtime its configuration back, byte for byte."""
-    host = Host(context.host_root, context.runner, flush=not context.in_process)
+    host = context.host
 
     async def undo() -> None:
-        await applying.unconfigure(host, restart=not context.in_process, sleep=context.sleep)
+        await applying.unconfigure(host, sleep=context.sleep)
 
     await remove_stage(context, StageName.TOOLKIT, undo, reason_of)
 

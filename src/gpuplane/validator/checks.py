@@ -75,12 +75,11 @@ def parse_env(text: str) -> dict[str, str]:
     return {name: value.strip("\"'") for name, equals, value in pairs if equals and not name.startswith("#")}
 
 
-def first_problem(facts: Facts, uuids: Sequence[str], *, namespace: str, in_process: bool) -> Problem | None:
+def first_problem(facts: Facts, uuids: Sequence[str], *, namespace: str) -> Problem | None:
     """What hinders GPU programs in containers of this node; None when nothing does.
 
     Args:
         uuids: the GPUs that must be reachable.
-        in_process: a light node has neither libraries nor device nodes.
     """
 
     def logs(daemonset: str) -> str:
@@ -93,12 +92,12 @@ def first_problem(facts: Facts, uuids: Sequence[str], *, namespace: str, in_proc
             "/" + names.DRIVER_READY,
             logs("nvidia-driver-daemonset"),
         )
-    if not in_process and facts.library is None:
+    if facts.library is None:
         root = facts.driver_ready.get("NVIDIA_DRIVER_ROOT", "/")
         return Problem(
             "DriverLibraryMissing", f"there is no {CUDA_LIBRARY}", root, "install the driver's user space again"
         )
-    if not in_process and CONTROL_NODE not in facts.nodes:
+    if CONTROL_NODE not in facts.nodes:
         return Problem(
             "DeviceNodesMissing", f"there is no /dev/{CONTROL_NODE}", "/dev", "modprobe nvidia; nvidia-modprobe -c 0 -u"
         )

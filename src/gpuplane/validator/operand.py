@@ -17,7 +17,7 @@ import os
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping
 from pathlib import Path
-from typing import Final, cast
+from typing import Final, Protocol, cast
 
 from gpuplane import names
 from gpuplane.api.core import Node
@@ -49,7 +49,18 @@ NOT_RUN: Final = "no GPU was free, so no pod was run"
 NOT_WANTED: Final = "the ClusterPolicy wants no workload run"
 
 
-async def run(context: OperandContext) -> None:
+class PluginProof(Protocol):
+    """Prove that a pod which asks for GPUs by the node's `offer` gets one that works; the problem if not.
+
+    Raises:
+        NoRoom: no GPU is free.
+        ApiError: the API server refused or is away.
+    """
+
+    async def __call__(self, context: OperandContext, offer: Offer) -> Problem | None: ...
+
+
+async def run(context: OperandContext, prove_plugin: PluginProof = run_pod) -> None:
     """Runs until cancelled. Status files and reports stay: they are facts about the node, not about this pod."""
     own = f"metadata.name={context.node_name}"
     nodes = Informer(context.client, GPUNode, fields=own)
@@ -60,6 +71,7 @@ async def run(context: OperandContext) -> None:
         nodes.get,
         lambda: allocatable_gpus(machines.get(name)),
         boot=lambda: boot_of(context, machines.get(name)),
+        prove_plugin=prove_plugin,
     )
     controller = Controller("validator", [nodes, machines], validator.reconcile)
     watching = asyncio.create_task(_watch_files(context, controller))
@@ -75,9 +87,7 @@ async def run(context: OperandContext) -> None:
 async def _watch_files(context: OperandContext, controller: Controller) -> None:
     """Look again when a status file or a link in `/dev/char` changes: a boot or a person takes them away, and driver
     and toolkit bring theirs back."""
-    if context.in_process:
-        return  # of thousands of nodes in one process none boots
-    host = Host(context.host_root)
+    host = context.host
     files = [f"{names.VALIDATIONS_DIR}/{name}" for name in (*Step, *OTHERS)] + [*checks.WATCHED]
     try:
         while True:
@@ -94,9 +104,7 @@ async def _watch_files(context: OperandContext, controller: Controller) -> None:
 
 def boot_of(context: OperandContext, node: Node | None) -> str:
     """Names the boot that the node is in: the kernel's word, else the kubelet's; "" where neither is known."""
-    if context.in_process:
-        return ""
-    said = Host(context.host_root).read_text(BOOT_ID)
+    said = context.host.read_text(BOOT_ID)
     return said or (node.status.node_info.boot_id if node is not None else "")
 
 
@@ -113,6 +121,7 @@ class Validator:
         clock: monotonic seconds.
         boot: names the boot that the node is in.
         environment: switches of the ClusterPolicy's `validator`.
+        prove_plugin: runs a pod with a GPU.
     """
 
     def __init__(
@@ -123,6 +132,7 @@ class Validator:
         clock: Callable[[], float] = time.monotonic,
         boot: Callable[[], str] = lambda: "",
         environment: Mapping[str, str] = os.environ,
+        prove_plugin: PluginProof = run_pod,
     ) -> None:
         self._context = context
         self._get = get
@@ -130,7 +140,8 @@ class Validator:
         self._clock = clock
         self._boot = boot
         self._environment = environment
-        self._host = Host(context.host_root)
+        self._prove_plugin = prove_plugin
+        self._host = context.host
         self._said = ""  # of the links
         self._failed: dict[Step, Attempt] = {}
         self._absent: float | None = None  # since when the kubelet offers no GPU
@@ -145,7 +156,7 @@ class Validator:
         node = self._get(name)
         if node is None:
             return None
-        if not self._context.in_process and decide.holds(node.status, StageName.DRIVER):
+        if decide.holds(node.status, StageName.DRIVER):
             self._link()
         unseen = self._still_unseen(node)
         offered = self._allocatable().count > 0
@@ -214,9 +225,7 @@ class Validator:
 
     def _hindrance(self, node: GPUNode, facts: Facts) -> Problem | None:
         uuids = [gpu.uuid for gpu in decide.usable_gpus(node.status)]
-        return checks.first_problem(
-            facts, uuids, namespace=self._context.namespace, in_process=self._context.in_process
-        )
+        return checks.first_problem(facts, uuids, namespace=self._context.namespace)
 
     def _until_it_may_fail(self, node: GPUNode, facts: Facts) -> float:
         """How long what is missing may still come: after a boot it does, one thing after the other, and is watched."""
@@ -259,7 +268,7 @@ class Validator:
         problem = self._hindrance(node, facts)
         if problem is not None:
             raise Failed(problem)
-        if not context.in_process and (problem := mark_features(self._host)) is not None:
+        if (problem := mark_features(self._host)) is not None:
             raise Failed(problem)
         if self._off(NO_CUDA_ENV):
             return NOT_WANTED
@@ -280,12 +289,10 @@ class Validator:
             raise Failed(
                 Problem("NothingAllocatable", f"the kubelet offers no {offer.resource}", context.node_name, cure)
             )
-        if context.in_process:
-            return ""
         if self._off(NO_POD_ENV):
             return NOT_WANTED
         try:
-            problem = await run_pod(context, offer)
+            problem = await self._prove_plugin(context, offer)
         except NoRoom:
             return NOT_RUN
         if problem is not None:

@@ -56,8 +56,8 @@ class LightNode:
         self.root = root
         self.port = 0
         self.alive = False  # registered, so its lease is renewed
-        self.host = LightHost(root, machine.driver)
         gpus = SimulatedGPUs(profile(machine.gpus), name, machine.driver) if machine.gpus else None
+        self.host = LightHost(root, machine.driver, profile(machine.gpus).count if machine.gpus else 0)
         self.hardware = LightHardware(gpus, self.host)
         self.kubelet = LightKubelet(lambda: changed(self))
 

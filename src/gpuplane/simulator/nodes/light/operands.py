@@ -18,18 +18,20 @@ from gpuplane.kube.auth import Credential
 from gpuplane.operand import OperandContext
 from gpuplane.simulator.kubelet.pod import Container, Pod
 from gpuplane.simulator.nodes.images import find_image
+from gpuplane.simulator.nodes.light import replaced
 from gpuplane.simulator.nodes.light.views import Hubs, ViewClient
-from gpuplane.simulator.nodes.light.world import LightHardware, LightHost, LightKubelet
+from gpuplane.simulator.nodes.light.world import LightHardware, LightHost, LightKubelet, LightRoot
 
-_OPERANDS: Final = {
-    "discovery": ("gpuplane.discovery", "run"),
-    "gpu-feature-discovery": ("gpuplane.discovery", "run_gpu"),
-    "driver": ("gpuplane.driver", "run"),
-    "toolkit": ("gpuplane.toolkit", "run"),
-    "validator": ("gpuplane.validator", "run"),
-    "device-plugin": ("gpuplane.device_plugin", "run"),
-    "mps-control-daemon": ("gpuplane.mps", "run"),
-    "exporter": ("gpuplane.exporter", "run"),
+# Module, function, and what the function is passed in place of its defaults: see `replaced`.
+_OPERANDS: Final[Mapping[str, tuple[str, str, Mapping[str, Any]]]] = {
+    "discovery": ("gpuplane.discovery", "run", {}),
+    "gpu-feature-discovery": ("gpuplane.discovery", "run_gpu", {}),
+    "driver": ("gpuplane.driver", "run", {}),
+    "toolkit": ("gpuplane.toolkit", "run", {}),
+    "validator": ("gpuplane.validator.operand", "run", {"prove_plugin": replaced.prove_plugin}),
+    "device-plugin": ("gpuplane.device_plugin.operand", "run", {"hold": replaced.hold_no_shares}),
+    "mps-control-daemon": ("gpuplane.mps", "run", {"make_daemons": replaced.NoDaemons}),
+    "exporter": ("gpuplane.exporter.operand", "run", {"serve": replaced.serve_nobody}),
 }
 _TOKEN_SECONDS: Final = 24 * 3600
 
@@ -124,6 +126,13 @@ def files_path(pod: Pod, container: Container, root: Path, path: str) -> Path:
     raise InvalidInput(f"{path} is on no ConfigMap", where=f"container {container.name}")
 
 
+def _pod_path(pod: Pod, container: Container, root: Path, path: str) -> Path:
+    try:
+        return files_path(pod, container, root, path)
+    except InvalidInput:
+        return root / "nothing-is-mounted-here"
+
+
 def volume_dir(pod: Pod, root: Path, volume: str) -> Path:
     return root / "var/lib/kubelet/pods" / pod.metadata.uid / "volumes" / volume
 
@@ -164,9 +173,9 @@ def operand(
     name = operand_name(container)
     words = [word for word in (*container.command, *container.args) if word != "gpuplane"][2:]
     options = _options(words)
-    module, function = _OPERANDS[name]
+    module, function, given = _OPERANDS[name]
     if "--uninstall" in options:
-        function = "uninstall"
+        module, function, given = module.removesuffix(".operand"), "uninstall", {}
     env: Mapping[str, str] = {variable.name: variable.value for variable in container.env}
     context = OperandContext(
         node_name=pod.spec.node_name,
@@ -182,11 +191,12 @@ def operand(
         open_gpus=hardware.open,
         kubelet=kubelet,
         vector_add=hardware.vector_add,
-        runner=host,
+        open_host=lambda place: LightRoot(place, host),
+        pod_path=lambda path: _pod_path(pod, container, root, path),
         sleep=asyncio.sleep,
         environment=env,
     )
-    run: Coroutine[Any, Any, None] = getattr(importlib.import_module(module), function)(context)
+    run: Coroutine[Any, Any, None] = getattr(importlib.import_module(module), function)(context, **given)
     return run
 
 

@@ -29,7 +29,7 @@ _READ: Final = (
 )
 _PCI: Final = "sys/bus/pci/devices/"
 _PCI_FILES: Final = ("vendor", "class", "device")
-_DIRECTORIES: Final = ("etc/cdi", "run", "sys/module", "usr/bin", "usr/lib", "usr/sbin", "var/lib")
+_DIRECTORIES: Final = ("dev", "etc/cdi", "run", "sys/module", "usr/bin", "usr/lib", "usr/sbin", "var/lib")
 _LINKS: Final = {"lib": "usr/lib", "sbin": "usr/sbin", "bin": "usr/bin", "var/run": "../run"}
 _OWN: Final = "proc/modules"
 _STATE_BYTES: Final = 4096  # only the head of the state is read without a driver library

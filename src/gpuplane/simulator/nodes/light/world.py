@@ -1,18 +1,21 @@
-"""The hardware, kubelet and host programs of a light node, as objects in this process.
+"""The hardware, kubelet and host of a light node, as objects in this process.
 
-Invariant: an operand cannot tell them from the real ones but by `OperandContext.in_process`.
+Invariant: an operand cannot tell them from the real ones.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import os
 import shutil
-from collections.abc import Callable
+import stat
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from gpuplane.errors import Retryable, Terminal
-from gpuplane.host import Command, Completed
+from gpuplane.host import Command, Completed, Host, Runner
 from gpuplane.simulator.gpus import SimulatedGPUs
 from gpuplane.simulator.kubelet.devices import Device, choose
 from gpuplane.simulator.kubelet.devices.ledger import Given, Holding, Ledger, candidates
@@ -29,12 +32,39 @@ Done
 """
 
 
+_NODES: Final = "dev/nvidia"
+_CONTROL_NODES: Final = {"ctl": 255, "-uvm": 250, "-uvm-tools": 251}  # with their minor numbers, as of simhost
+_MAJOR: Final = 195
+
+
+class LightRoot(Host):
+    """The files of a light node. Nobody but its operands changes them, and they are gone with this process."""
+
+    def __init__(self, root: Path, runner: Runner) -> None:
+        super().__init__(root, runner, flush=False)
+
+    def stat(self, path: str, *, follow: bool = True) -> os.stat_result | None:
+        """As `Host.stat`; the driver's nodes, which only root can make, are character devices."""
+        found = super().stat(path, follow=follow)
+        if found is None or not path.startswith(_NODES) or not stat.S_ISREG(found.st_mode):
+            return found
+        name = path.removeprefix(_NODES)
+        minor = int(name) if name.isdigit() else _CONTROL_NODES[name]
+        mode = found.st_mode ^ stat.S_IFREG | stat.S_IFCHR
+        return os.stat_result((mode, *found[1:]), {"st_rdev": os.makedev(_MAJOR, minor)})
+
+    async def watch(self, *paths: str) -> AsyncIterator[None]:  # NB: thousands of nodes share the kernel's few watches
+        yield
+        await asyncio.Event().wait()
+
+
 class LightHost:
     """Runs the host's programs: those that operands call are a few changes to the root."""
 
-    def __init__(self, root: Path, driver: str) -> None:
+    def __init__(self, root: Path, driver: str, gpus: int) -> None:
         self.root = root
         self._driver = driver
+        self._nodes = tuple(f"{root}/{_NODES}{name}" for name in (*range(gpus), *_CONTROL_NODES)) if gpus else ()
         listed = root / "proc/modules"
         self._modules = {line.split()[0] for line in listed.read_text().splitlines()} if listed.exists() else set()
 
@@ -60,6 +90,8 @@ class LightHost:
             home.mkdir(parents=True)
             (home / "version").write_text(f"{self._driver}\n")
             (home / "refcnt").write_text("0\n")
+            for node in self._nodes:
+                os.close(os.open(node, os.O_CREAT | os.O_CLOEXEC, 0o666))
         self._list()
 
     def _unload(self, module: str) -> None:
@@ -68,6 +100,8 @@ class LightHost:
         self._modules.remove(module)
         if module == "nvidia":
             shutil.rmtree(self.root / "sys/module/nvidia")
+            for node in self._nodes:
+                Path(node).unlink(missing_ok=True)
         self._list()
 
     def _list(self) -> None:
