@@ -25,17 +25,17 @@ test-kubernetes: setup kubernetes-packages
 ifeq ($(origin KUBECONFIG),command line)
 	$(BIN)/pytest --reruns 1 -n 2 --dist loadfile --cluster $(KUBECONFIG) tests/conformance tests/clients
 else
-	PYTHONPATH=tests/kubernetes:deploy/image $(BIN)/python -m realkube build
+	$(BIN)/python -m tests.support.realkube build
 	$(BIN)/pytest --cluster real $(WITH_PACKAGES)
 	$(BIN)/pytest --reruns 1 -n 2 --dist loadfile --no-loadscope-reorder --cluster real \
 	    tests/kubernetes tests/conformance tests/clients
 endif
 
 kubernetes-up: setup kubernetes-packages
-	PYTHONPATH=tests/kubernetes:deploy/image $(BIN)/python -m realkube up
+	$(BIN)/python -m tests.support.realkube up
 
 kubernetes-down: setup
-	PYTHONPATH=tests/kubernetes:deploy/image $(BIN)/python -m realkube down
+	$(BIN)/python -m tests.support.realkube down
 
 kubernetes-packages:
 	@if [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null && ! dpkg -s $(KUBERNETES_PACKAGES) > /dev/null 2>&1; then \

@@ -24,17 +24,26 @@ from typing import Any
 import yaml
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path += [str(ROOT / "tests" / name) for name in ("extender", "kubernetes")]
-
-from realkube.binaries import SETS, Unavailable, directory  # noqa: E402
-from realkube.control_plane import ControlPlane  # noqa: E402
-from share_burst import Times, add_nodes, alive, burst, extending, free_port, mixed_shares, together, verdict  # noqa: E402
+sys.path.append(str(ROOT))
 
 from figures import show  # noqa: E402
 from gpuplane.api.core import Pod  # noqa: E402
 from gpuplane.kube import Client  # noqa: E402
 from gpuplane.scheduler.configuration import kube_configuration  # noqa: E402
 from gpuplane.simulator.cluster import ClusterSpec, down, up  # noqa: E402
+from tests.support.realkube.binaries import SETS, Unavailable, directory  # noqa: E402
+from tests.support.realkube.control_plane import ControlPlane  # noqa: E402
+from tests.support.share_burst import (  # noqa: E402
+    Times,
+    add_nodes,
+    alive,
+    burst,
+    extending,
+    free_port,
+    mixed_shares,
+    together,
+    verdict,
+)
 
 GPUS = 8
 PATIENCE_SECONDS = 600

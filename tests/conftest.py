@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from anycluster import choice
 from hypothesis import settings
 
 from gpuplane.errors import Terminal
 from gpuplane.simulator.cluster import ClusterHandle, ClusterSpec, down, up
+from tests.support.anycluster import choice
 
 # The same examples in every run, so that a change is judged by what it changes; look for new ones with
 # HYPOTHESIS_PROFILE=default.

@@ -2,30 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 import yaml
 
+from deploy.chart import generate
 from gpuplane.operator.installation import installation
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "deploy/chart/gpuplane"
-
-
-def _generate() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("chart_generate", ROOT / "deploy/chart/generate.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-generate = _generate()
 
 
 @pytest.mark.parametrize("name", sorted(generate.files()))

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import io
 import json
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import msgspec
@@ -19,17 +16,8 @@ from gpuplane.api.gpunode import Summary
 from gpuplane.cli.explain_text import page
 from gpuplane.cli.terminal import Terminal
 from gpuplane.scheduler.quota import NamespaceQuota
+from tests.cli import explained_clusters as built
 
-
-def _module() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("explained", Path(__file__).parent / "explained_clusters.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-built = _module()
 SHARE = {names.VCUDA_CORE: 40, names.VCUDA_MEMORY: 48}
 
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import yaml
-from extender_world import PATIENCE, World, extender, gpu_pod, world
 
 from gpuplane import names
 from gpuplane.api.core import Pod
@@ -20,6 +19,7 @@ from gpuplane.scheduler.configuration import printed
 from gpuplane.sharing import of_pod
 from gpuplane.simulator.scheduler import Scheduler
 from gpuplane.simulator.scheduler.config import parse
+from tests.support.extender_world import PATIENCE, World, extender, gpu_pod, world
 
 
 @pytest.fixture

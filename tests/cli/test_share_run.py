@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from limits_examples import GIB, SPIN
 
 import gpuplane
 from gpuplane.cli.share_parser import memory
@@ -31,6 +30,7 @@ from gpuplane.limits import GpuLimit, Limits, Owner, Store
 from gpuplane.limits.injection import LIBRARIES
 from gpuplane.simulator.gpus import PROFILES, create_state
 from gpuplane.simulator.gpus.profile import gpu_uuid
+from tests.support.limits_examples import GIB, SPIN
 
 ROOT = Path(__file__).resolve().parents[2]
 NATIVE = Path(gpuplane.__file__).parent / "_native"

@@ -2,35 +2,22 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import re
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from anycluster.api import Api
-from anycluster.choice import Cluster
-from anycluster.player import PLAYED, playing
+
+from tests.support import find_kubectl
+from tests.support.anycluster.api import Api
+from tests.support.anycluster.choice import Cluster
+from tests.support.anycluster.player import PLAYED, playing
 
 HERE = Path(__file__).parent
-
-
-def _beside(name: str) -> Any:
-    """A module of this folder; tests are no package."""
-    spec = importlib.util.spec_from_file_location(f"clients_{name}", HERE / f"{name}.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-find_kubectl = _beside("find_kubectl")
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,8 @@ import ssl
 from urllib.parse import urlsplit
 
 import pytest
-from anycluster.embedded import ADMIN_TOKEN
+
+from tests.support.anycluster.embedded import ADMIN_TOKEN
 
 POD = "/api/v1/namespaces/bad-connections/pods/p"
 UPGRADE = "Connection: Upgrade\r\nUpgrade: {}\r\n"

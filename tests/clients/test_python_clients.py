@@ -62,9 +62,8 @@ def test_lightkube(cluster, node, namespace):
 
 def test_the_official_client(cluster, namespace):
     kubernetes = pytest.importorskip("kubernetes")
-    from kubernetes.stream import stream
-
     from kubernetes import dynamic, watch
+    from kubernetes.stream import stream
 
     api_client = kubernetes.config.new_client_from_config(str(cluster.kubeconfig))
     core = kubernetes.client.CoreV1Api(api_client)

@@ -10,11 +10,12 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-import differences
 import pytest
-from anycluster import scenario as transcripts
-from anycluster.choice import EMBEDDED, Cluster
-from anycluster.player import PLAYED, Player, playing
+
+from tests.conformance import differences
+from tests.support.anycluster import scenario as transcripts
+from tests.support.anycluster.choice import EMBEDDED, Cluster
+from tests.support.anycluster.player import PLAYED, Player, playing
 
 RECORDED_VERSION = "1.36"
 HERE = Path(__file__).parent

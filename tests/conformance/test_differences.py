@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import differences
+from tests.conformance import differences
 
 EXPECTED = Path(__file__).parent / "expected"
 PAGE = Path(__file__).parents[2] / "docs" / "components" / "conformance.md"

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from anycluster.api import Api
-from anycluster.extender import SHARE, serving
+
+from tests.support.anycluster.api import Api
+from tests.support.anycluster.extender import SHARE, serving
 
 pytestmark = pytest.mark.alone
 

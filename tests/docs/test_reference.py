@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
 import re
 import shlex
-import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
+from docs import generate
 from gpuplane import names
 from gpuplane.cli.parser import parse
 
@@ -25,17 +23,7 @@ OURS = re.compile(
 CAUSE = re.compile(r"[A-Z]+[a-z]+(?:[A-Z]+[a-z]*)+")
 
 
-def load_generator() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("docs_generate", ROOT / "docs" / "generate.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-GENERATE = load_generator()
-PAGES: dict[str, str] = GENERATE.pages()
+PAGES: dict[str, str] = generate.pages()
 REFERENCE = "\n".join(PAGES.values())
 
 
@@ -47,11 +35,11 @@ def test_a_reference_page_is_what_the_code_says(name: str) -> None:
 
 def test_pages_do_not_depend_on_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "40")
-    assert GENERATE.pages() == PAGES
+    assert generate.pages() == PAGES
 
 
 def test_every_name_says_what_it_is_for() -> None:
-    silent = [name for _, rows in GENERATE.named() for name, about in rows if not about]
+    silent = [name for _, rows in generate.named() for name, about in rows if not about]
     assert not silent
 
 
@@ -126,7 +114,7 @@ def read_variables() -> frozenset[str]:
 
 
 def test_every_variable_that_is_read_is_documented() -> None:
-    documented = {name for group in GENERATE.ENVIRONMENT.values() for name in group}
+    documented = {name for group in generate.ENVIRONMENT.values() for name in group}
     assert "NODE_NAME" in read_variables()
     assert not read_variables() - documented
 
@@ -136,7 +124,7 @@ def test_no_variable_is_documented_that_nobody_knows() -> None:
         path.read_text(errors="replace") for path in [*SOURCE.rglob("*.py"), *(ROOT / "native").rglob("*.c")]
     )
     elsewhere = {"COLUMNS"}  # read by Python's shutil.get_terminal_size
-    documented = {name for group in GENERATE.ENVIRONMENT.values() for name in group} - elsewhere
+    documented = {name for group in generate.ENVIRONMENT.values() for name in group} - elsewhere
     assert not {name for name in documented if f'"{name}"' not in text}
 
 

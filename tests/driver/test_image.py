@@ -6,11 +6,11 @@ import asyncio
 from typing import Any
 
 import pytest
-from tests.driver.conftest import KERNEL, VERSION
-from tests.driver.test_operand import started, stop
 
 from gpuplane.driver import install, run
 from gpuplane.host import Command
+from tests.driver.conftest import KERNEL, VERSION
+from tests.driver.test_operand import started, stop
 
 READY = "run/nvidia/validations/.driver-ctr-ready"
 

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.driver.conftest import World
-from tests.driver.machine import SYSTEMS, VERSION, Machine
-from tests.driver.test_operand import started, stop
 
 from gpuplane.driver.hook import new_kernel
 from gpuplane.driver.observing import observe
+from tests.driver.conftest import World
+from tests.driver.machine import SYSTEMS, VERSION, Machine
+from tests.driver.test_operand import started, stop
 
 
 @pytest.fixture(autouse=True)

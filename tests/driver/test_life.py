@@ -9,12 +9,12 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from tests.driver.machine import ALSO, NEWER, PACKAGED, SYSTEMS, VERSION, WANTED, Machine, tree
 
 from gpuplane import names
 from gpuplane.driver import Action, DriverError, Wanted, install
 from gpuplane.driver.installer import LOCK, prepare, uninstall
 from gpuplane.host import Command
+from tests.driver.machine import ALSO, NEWER, PACKAGED, SYSTEMS, VERSION, WANTED, Machine, tree
 
 BOOT = {"mkdir", "mount", "sh", "modprobe", "nvidia-persistenced"}  # the programs that a boot needs
 H100, V100 = "0x2330", "0x1db5"

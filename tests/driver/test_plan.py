@@ -9,7 +9,6 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.driver.machine import NEWER, SYSTEMS, VERSION, WANTED, Machine, tree
 
 from gpuplane.cli.main import main
 from gpuplane.driver import Action, Wanted, install
@@ -17,6 +16,7 @@ from gpuplane.driver.by_hand import plan
 from gpuplane.driver.failures import failure
 from gpuplane.driver.released import Family, Platform, choose, family_of, read_wanted
 from gpuplane.host import Command, Completed
+from tests.driver.machine import NEWER, SYSTEMS, VERSION, WANTED, Machine, tree
 
 UBUNTU = {"ID": "ubuntu", "VERSION_ID": "22.04"}
 VOLTA, T4, A100, H100, GH200, B200 = 0x1DB5, 0x1EB8, 0x20B0, 0x2330, 0x2342, 0x2901

@@ -6,7 +6,8 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from extender_world import Running, World, extender, world
+
+from tests.support.extender_world import Running, World, extender, world
 
 
 @pytest.fixture

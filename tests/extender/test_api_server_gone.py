@@ -9,12 +9,12 @@ import time
 from collections.abc import AsyncIterator
 
 import pytest
-from extender_world import Running, World, extender, gpu_pod
 
 from gpuplane.kube import Client, Endpoint
 from gpuplane.kube.auth import StaticAuth
 from gpuplane.scheduler import binding
 from gpuplane.scheduler.flights import SECONDS, State
+from tests.support.extender_world import Running, World, extender, gpu_pod
 
 POST, READ = 0.4, 0.3
 

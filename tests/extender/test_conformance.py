@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from extender_world import Running, World, gpu_pod
 
 from gpuplane import names
 from gpuplane.api.core import Node, Pod
+from tests.support.extender_world import Running, World, gpu_pod
 
 NODES = ["testnode0", "testnode1", "testnode2"]
 # Containers of (core, memory in units); None asks nothing.

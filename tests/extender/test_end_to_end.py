@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import yaml
-from extender_world import PATIENCE, Running, World, extender, gpu_pod
 
 from gpuplane import names
 from gpuplane.api.core import Event, Pod
@@ -18,6 +17,7 @@ from gpuplane.scheduler.configuration import printed
 from gpuplane.sharing import Ledger, of_pod, violations
 from gpuplane.simulator.scheduler import Scheduler
 from gpuplane.simulator.scheduler.config import parse
+from tests.support.extender_world import PATIENCE, Running, World, extender, gpu_pod
 
 SHARES = [(10, 4), (20, 8), (25, 15), (30, 20), (40, 20), (50, 30), (70, 30)]
 

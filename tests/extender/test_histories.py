@@ -14,11 +14,8 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
-from extender_world import gpu_pod
-from fake_api import FakeApi, FakeClient, Fault, pod_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from virtual_time import VirtualClock, settle
 
 from gpuplane import names
 from gpuplane.errors import GpuplaneError
@@ -28,6 +25,9 @@ from gpuplane.scheduler.binding import POST_SECONDS
 from gpuplane.scheduler.brain import Brain
 from gpuplane.scheduler.policies import Chosen
 from gpuplane.sharing import Assignment, Ledger, LedgerGPU, of_pod, violations
+from tests.support.extender_world import gpu_pod
+from tests.support.fake_api import FakeApi, FakeClient, Fault, pod_of
+from tests.support.virtual_time import VirtualClock, settle
 
 NODES = ["n1", "n2", "n3"]
 GPUS, MEMORY = 2, 16384

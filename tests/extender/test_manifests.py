@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 import yaml
-from extender_world import Running, World
-from test_end_to_end import on_a_node, scheduling, until, verdict
 
 from gpuplane import names
 from gpuplane.api.core import ConfigMap, Pod
 from gpuplane.api.kinds import built_in
 from gpuplane.sharing import of_pod
 from gpuplane.simulator.controllers import Controllers
+from tests.extender.test_end_to_end import on_a_node, scheduling, until, verdict
+from tests.support.extender_world import Running, World
 
 SHARED = Path(__file__).parents[3] / "shared" / "manifests" / "gpu-manager"
 DEPLOYMENTS = built_in("apps/v1", "Deployment")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 
 import pytest
-from extender_world import MEMORY, Running, World, gpu_pod
 
 from gpuplane import names
 from gpuplane.sharing import of_pod
+from tests.support.extender_world import MEMORY, Running, World, gpu_pod
 
 
 async def two_nodes(cluster: World, running: Running) -> None:

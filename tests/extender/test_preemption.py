@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from extender_world import Running, World, gpu_pod
+
+from tests.support.extender_world import Running, World, gpu_pod
 
 
 async def filled(cluster: World, running: Running) -> dict[str, str]:

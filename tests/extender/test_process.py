@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 import yaml
 from cryptography import x509
-from extender_world import PATIENCE, World, gpu_pod, http
 
 from gpuplane.cli.parser import parse
 from gpuplane.errors import InvalidInput, Usage
@@ -31,6 +30,7 @@ from gpuplane.scheduler.policies import Chosen, Policies
 from gpuplane.scheduler.tls import Files, forwarding_context, serving_context
 from gpuplane.sharing import POLICIES, of_pod
 from gpuplane.simulator.scheduler.config import parse as parse_scheduler_config
+from tests.support.extender_world import PATIENCE, World, gpu_pod, http
 
 
 # -- what it prints ------------------------------------------------------------------------------------------------

@@ -6,7 +6,6 @@ import asyncio
 import json
 
 import pytest
-from extender_world import Running, World, extender, gpu_pod
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,6 +13,7 @@ from gpuplane import names
 from gpuplane.api.core import ConfigMap
 from gpuplane.errors import InvalidInput
 from gpuplane.scheduler.quota import Check, NamespaceQuota, Naming, Place, Usage, parse_naming, parse_quotas
+from tests.support.extender_world import Running, World, extender, gpu_pod
 
 QUOTA_OF_THE_MANIFEST = """
 {

@@ -8,7 +8,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from extender_world import Running, World, gpu_pod, http
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,6 +16,7 @@ from gpuplane.api.core import Pod
 from gpuplane.errors import InvalidInput
 from gpuplane.scheduler import wire
 from gpuplane.sharing import request_of
+from tests.support.extender_world import Running, World, gpu_pod, http
 
 POD = {**gpu_pod("a", (30, 4)), "metadata": {"name": "a", "namespace": "default", "uid": "u1"}}
 GOOD = json.dumps({"Pod": POD, "NodeNames": ["n1"], "Nodes": None}).encode()

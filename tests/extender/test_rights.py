@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from extender_world import PATIENCE, World, extender, gpu_pod
 
 from gpuplane import names
 from gpuplane.api.core import Node, Pod
@@ -17,6 +16,7 @@ from gpuplane.kube.auth import StaticAuth
 from gpuplane.operator.installation import installation, resource_of
 from gpuplane.scheduler.component import LEASE
 from gpuplane.simulator.apiserver.identity import User
+from tests.support.extender_world import PATIENCE, World, extender, gpu_pod
 
 ACCOUNT = "system:serviceaccount:gpu-operator:gpuplane-scheduler"
 

@@ -6,7 +6,8 @@ import os
 from pathlib import Path
 
 import pytest
-from gpuplane_image import ImageError, ImageInfo, build
+
+from deploy.image.gpuplane_image import ImageError, ImageInfo, build
 from tests.image.archive import unpack
 
 

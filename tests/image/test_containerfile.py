@@ -11,9 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from gpuplane_image import ImageInfo, debian
-from gpuplane_image.containerfile import CONTAINERFILE
-from gpuplane_image.dependencies import REPOSITORY
+
+from deploy.image.gpuplane_image import ImageInfo, debian
+from deploy.image.gpuplane_image.containerfile import CONTAINERFILE
+from deploy.image.gpuplane_image.dependencies import REPOSITORY
 from tests.image.archive import Archive, unpack
 
 pytestmark = [

@@ -10,8 +10,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from gpuplane_image import ImageInfo, build, vectoradd_image
-from gpuplane_image.images import default_cache
+
+from deploy.image.gpuplane_image import ImageInfo, build, vectoradd_image
+from deploy.image.gpuplane_image.images import default_cache
 from tests.image.archive import Archive
 
 pytestmark = [pytest.mark.image, pytest.mark.timeout(900)]

@@ -11,12 +11,13 @@ from importlib.metadata import requires
 from pathlib import Path
 
 import pytest
-from gpuplane_image import ImageError, debian, dependencies, elf
-from gpuplane_image.containerfile import CONTAINERFILE, read_settings
 from hypothesis import given
 from hypothesis import strategies as st
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+
+from deploy.image.gpuplane_image import ImageError, debian, dependencies, elf
+from deploy.image.gpuplane_image.containerfile import CONTAINERFILE, read_settings
 
 BUILD = CONTAINERFILE.parent / "build.py"
 LOCK = (dependencies.REPOSITORY / "requirements.lock").read_text()

@@ -7,10 +7,11 @@ import os
 import tarfile
 from pathlib import Path
 
-from gpuplane_image.compose import settle
-from gpuplane_image.layer import Layer, write_layer
 from hypothesis import given
 from hypothesis import strategies as st
+
+from deploy.image.gpuplane_image.compose import settle
+from deploy.image.gpuplane_image.layer import Layer, write_layer
 
 NAMES = st.text("abcäö._-", min_size=1, max_size=120).filter(lambda name: name not in (".", ".."))
 TREES = st.dictionaries(st.tuples(NAMES, NAMES), st.binary(max_size=2000), max_size=6)

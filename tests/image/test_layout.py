@@ -8,8 +8,9 @@ from io import BytesIO
 from pathlib import Path
 
 import pytest
-from gpuplane_image import ImageInfo, small_image
-from gpuplane_image.layout import full_name
+
+from deploy.image.gpuplane_image import ImageInfo, small_image
+from deploy.image.gpuplane_image.layout import full_name
 from tests.image.archive import Archive
 
 FILES = {"/bin/hello": (b"#!program", 0o755), "/etc/hello.conf": (b"a = 1\n", 0o640)}

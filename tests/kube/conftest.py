@@ -16,10 +16,10 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from virtual_time import VirtualClock
 
 from gpuplane.kube import Client, Endpoint
 from gpuplane.kube.auth import StaticAuth
+from tests.support.virtual_time import VirtualClock
 
 
 @dataclass

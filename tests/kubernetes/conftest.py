@@ -10,11 +10,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from realkube import images
-from realkube.binaries import Unavailable
-from realkube.control_plane import ControlPlane
-from realkube.life import Life, live
-from realkube.node import KubernetesNode, wait_ready
+
+from tests.support.realkube import images
+from tests.support.realkube.binaries import Unavailable
+from tests.support.realkube.control_plane import ControlPlane
+from tests.support.realkube.life import Life, live
+from tests.support.realkube.node import KubernetesNode, wait_ready
 
 LONGEST = ("test_machine", "test_scale", "test_install", "test_extender")
 

@@ -18,14 +18,14 @@ from typing import Any
 
 import pytest
 import yaml
-from realkube.control_plane import ControlPlane
-from realkube.life import account_config, until
 
 from gpuplane import names
 from gpuplane.api.core import Namespace, Pod
 from gpuplane.cli.install import apply
 from gpuplane.kube import ApiError, Client, NotFound
 from gpuplane.operator.installation import installation, manifests, resource_of
+from tests.support.realkube.control_plane import ControlPlane
+from tests.support.realkube.life import account_config, until
 
 pytestmark = pytest.mark.timeout(300)
 NAMESPACE = names.OPERATOR_NAMESPACE

@@ -9,17 +9,17 @@ from typing import Any
 
 import pytest
 import yaml
-from realkube import binaries
-from realkube.binaries import Unavailable
-from realkube.chart import CHART, helm
-from realkube.control_plane import ControlPlane
-from realkube.inventory import Objects, difference
-from realkube.life import account_config, asked_of, gpuplane, settled, until_as
 
 from gpuplane import names
 from gpuplane.api.clusterpolicy import ClusterPolicy
 from gpuplane.kube import Client, Forbidden
 from gpuplane.operator.installation import installation
+from tests.support.realkube import binaries
+from tests.support.realkube.binaries import Unavailable
+from tests.support.realkube.chart import CHART, helm
+from tests.support.realkube.control_plane import ControlPlane
+from tests.support.realkube.inventory import Objects, difference
+from tests.support.realkube.life import account_config, asked_of, gpuplane, settled, until_as
 
 PLUGIN_VALUES = """
 config:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 
 import pytest
-from realkube import binaries
-from realkube.control_plane import PARTS, ControlPlane
 
 from gpuplane.kube import Client
+from tests.support.realkube import binaries
+from tests.support.realkube.control_plane import PARTS, ControlPlane
 
 
 async def test_it_is_the_version_that_the_module_pins(control_plane: ControlPlane) -> None:

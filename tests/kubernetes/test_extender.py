@@ -11,17 +11,17 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from extender_world import gpu_pod
-from realkube.binaries import Unavailable
-from realkube.control_plane import ControlPlane
-from realkube.watching import until
-from share_burst import add_nodes, burst, extending, free_port, mixed_shares, verdict
 
 from gpuplane import names
 from gpuplane.api.core import ConfigMap, Event, Node, Pod
 from gpuplane.api.gpunode import GPUNode
 from gpuplane.kube import Client
 from gpuplane.scheduler.configuration import printed
+from tests.support.extender_world import gpu_pod
+from tests.support.realkube.binaries import Unavailable
+from tests.support.realkube.control_plane import ControlPlane
+from tests.support.realkube.watching import until
+from tests.support.share_burst import add_nodes, burst, extending, free_port, mixed_shares, verdict
 
 NODES: Final = 60
 GPUS: Final = 8

@@ -9,9 +9,6 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
 import pytest
-from realkube.control_plane import ControlPlane
-from realkube.inventory import Objects, difference
-from realkube.life import Life, gpuplane, settled, until, until_as
 
 from gpuplane import names
 from gpuplane.api.clusterpolicy import ClusterPolicy
@@ -20,6 +17,9 @@ from gpuplane.api.gpunode import StageName
 from gpuplane.kube import Client
 from gpuplane.operator.installation import installation, resource_of
 from gpuplane.operator.policy import FINALIZER
+from tests.support.realkube.control_plane import ControlPlane
+from tests.support.realkube.inventory import Objects, difference
+from tests.support.realkube.life import Life, gpuplane, settled, until, until_as
 
 # The first test that wants the recorded life waits for all of it.
 pytestmark = pytest.mark.timeout(300)

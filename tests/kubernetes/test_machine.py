@@ -16,12 +16,6 @@ from typing import Any, NamedTuple
 
 import pytest
 import yaml
-from realkube import binaries, files, nri
-from realkube.binaries import Unavailable
-from realkube.chart import CHART, helm
-from realkube.inventory import Objects, difference, inventory
-from realkube.node import KubernetesNode
-from realkube.watching import gpu_node_is_ready, log, node_is_ready, phase, until
 
 from gpuplane import names
 from gpuplane.api.clusterpolicy import ClusterPolicy
@@ -30,6 +24,12 @@ from gpuplane.api.gpunode import GPUNode
 from gpuplane.cli import demo
 from gpuplane.device_plugin.nri_given import WHY_NOTHING
 from gpuplane.kube import ApiError, Client, NotFound
+from tests.support.realkube import binaries, files, nri
+from tests.support.realkube.binaries import Unavailable
+from tests.support.realkube.chart import CHART, helm
+from tests.support.realkube.inventory import Objects, difference, inventory
+from tests.support.realkube.node import KubernetesNode
+from tests.support.realkube.watching import gpu_node_is_ready, log, node_is_ready, phase, until
 
 MANIFEST = Path(demo.__file__).parent / "cuda-vectoradd.yaml"
 pytestmark = pytest.mark.timeout(400)  # the first one builds what is not in the cache yet

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from realkube.control_plane import ControlPlane
-from realkube.life import Life, account_config, gpuplane, until
 
 from gpuplane import names
 from gpuplane.api.gpunode import GPUNode
 from gpuplane.kube import ApiError, Client, Forbidden
 from gpuplane.operator.installation import installation, resource_of
+from tests.support.realkube.control_plane import ControlPlane
+from tests.support.realkube.life import Life, account_config, gpuplane, until
 
 NAMESPACE = names.OPERATOR_NAMESPACE
 # The first test that wants the recorded life waits for all of it.

@@ -13,9 +13,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from realkube.audit import WRITES, requests
-from realkube.control_plane import ControlPlane
-from realkube.watching import gpu_node_is_ready, node_is_ready, until
 
 from gpuplane import names
 from gpuplane.api.core import Node
@@ -24,6 +21,9 @@ from gpuplane.cli.install import apply
 from gpuplane.kube import Client
 from gpuplane.operator.installation import installation
 from gpuplane.simulator.cluster import ClusterHandle
+from tests.support.realkube.audit import WRITES, requests
+from tests.support.realkube.control_plane import ControlPlane
+from tests.support.realkube.watching import gpu_node_is_ready, node_is_ready, until
 
 COUNT: Final = 200
 MACHINE: Final = "t4-ubuntu22"

@@ -8,8 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from realkube import binaries, node
-from realkube.binaries import Unavailable
+
+from tests.support.realkube import binaries, node
+from tests.support.realkube.binaries import Unavailable
 
 
 @pytest.fixture
@@ -42,7 +43,7 @@ def test_without_root(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_without_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.geteuid", lambda: 0)
     monkeypatch.setenv("PATH", "/nonexistent")
-    monkeypatch.setattr("realkube.configuration.CNI_DIR", "/nonexistent")
+    monkeypatch.setattr("tests.support.realkube.configuration.CNI_DIR", "/nonexistent")
     assert node.lacking() == "apt-get install containernetworking-plugins iproute2 mount runc util-linux"
 
 
@@ -50,7 +51,11 @@ def test_building_goes_on_with_what_can_be_built(empty_cache: Path) -> None:
     """No Go, and still exit code 0: each set of programs has its line."""
     environment = {"PATH": "", "XDG_CACHE_HOME": str(empty_cache), "PYTHONPATH": ":".join(sys.path)}
     done = subprocess.run(
-        [sys.executable, "-m", "realkube", "build"], env=environment, capture_output=True, text=True, check=False
+        [sys.executable, "-m", "tests.support.realkube", "build"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0
     assert len(done.stderr.splitlines()) == len(binaries.SETS), done.stderr

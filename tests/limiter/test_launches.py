@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import json
 from pathlib import Path
 from typing import Any
@@ -12,11 +11,7 @@ import pytest
 
 from gpuplane.limits import page
 from gpuplane.limits.facts import GpuLimit
-
-_SPEC = importlib.util.spec_from_file_location("drivertypes", Path(__file__).with_name("drivertypes.py"))
-assert _SPEC is not None and _SPEC.loader is not None
-drivertypes = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(drivertypes)
+from tests.limiter import drivertypes
 
 # Launches for a second in one of the ways; each launch is 2 ms of work, 20 percent are allowed.
 LOOP = """

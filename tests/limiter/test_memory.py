@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
-
 import pytest
 
 from gpuplane.limits.facts import GpuLimit
-
-_SPEC = importlib.util.spec_from_file_location("drivertypes", Path(__file__).with_name("drivertypes.py"))
-assert _SPEC is not None and _SPEC.loader is not None
-drivertypes = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(drivertypes)
+from tests.limiter import drivertypes
 
 GIB = 1 << 30
 MIB = 1 << 20

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from limits_examples import GIB, limits, write_slot
 
 from gpuplane import names
 from gpuplane.errors import Retryable
@@ -18,6 +17,7 @@ from gpuplane.limits.facts import Slot
 from gpuplane.limits.observe import unsteady
 from gpuplane.limits.page import owner_word
 from gpuplane.limits.processes import facts_of, living_namespaces
+from tests.support.limits_examples import GIB, limits, write_slot
 
 HOLDS = "context(); allocate(1 << 30); ready()"
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from limits_examples import GIB, A, B, gpu, share
 
 from gpuplane.errors import GpuplaneError, InvalidInput, Terminal
 from gpuplane.hardware import MigMode
 from gpuplane.limits import Wanted, choose, gib
 from gpuplane.limits.facts import Share
+from tests.support.limits_examples import GIB, A, B, gpu, share
 
 GPUS = (gpu(0), gpu(1, memory_gib=24))
 

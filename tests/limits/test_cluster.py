@@ -11,12 +11,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import kubernetes
 import pytest
 import yaml
 from kubernetes.stream import stream
 
 import gpuplane
-import kubernetes
 from gpuplane.api.core import Event, Node, Pod
 from gpuplane.kube import Client, Informer
 from gpuplane.limits import ESCAPED

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from limits_examples import GIB
 
 import gpuplane
 from gpuplane.limits import Agent, GpuLimit, Limits, Observer, Owner, container, find_real, install
@@ -22,6 +21,7 @@ from gpuplane.simulator.kubelet.containers.launcher import find_mode, kill_all
 from gpuplane.simulator.kubelet.containers.records import signal_container
 from gpuplane.simulator.nodes import build_node
 from gpuplane.simulator.nodes import machine as machine_of
+from tests.support.limits_examples import GIB
 
 ROOT = Path(__file__).resolve().parents[2]
 NATIVE = Path(gpuplane.__file__).parent / "_native"

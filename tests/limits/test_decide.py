@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from limits_examples import A, B, on_gpu, share, slot
 
 from gpuplane.limits.decide import Correction, Freed, Plan, State, decide
 from gpuplane.limits.facts import Backend, Observation, OnGpu, Share
+from tests.support.limits_examples import A, B, on_gpu, share, slot
 
 
 def see(*shares: Share, processes: tuple[OnGpu, ...] = (), state: State | None = None) -> tuple[State, Plan]:

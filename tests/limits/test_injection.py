@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from limits_examples import GIB, A, B, limits
 
 from gpuplane.errors import Terminal
 from gpuplane.limits import GpuLimit, Limits, Owner, Store, command, container, install, link
 from gpuplane.limits.facts import Backend
 from gpuplane.limits.injection import LIBRARIES, mps, other_backend
 from gpuplane.limits.libraries import RealLibraries
+from tests.support.limits_examples import GIB, A, B, limits
 
 
 @pytest.fixture

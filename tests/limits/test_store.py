@@ -16,13 +16,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
-from limits_examples import GIB, A, B, limits, write_slot
 
 from gpuplane.errors import InvalidInput, Terminal
 from gpuplane.limits import page
 from gpuplane.limits.decide import Correction, Freed
 from gpuplane.limits.facts import GpuLimit, Limits, Owner, Share
 from gpuplane.limits.store import Store
+from tests.support.limits_examples import GIB, A, B, limits, write_slot
 
 ML = Owner(name="ml/tune-7:main", namespace="ml", pod="tune-7", container="main", pod_uid="u-7")
 
@@ -234,7 +234,7 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[3])
-from limits_examples import limits
+from tests.support.limits_examples import limits
 from gpuplane.limits.facts import Owner
 from gpuplane.limits.store import Store
 import gpuplane.limits.store as module

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import msgspec
-from limits_examples import GIB, A, B, gpu, share, slot
 
 from gpuplane.hardware import Sample
 from gpuplane.kube.exposition import exposition
 from gpuplane.limits import Escape, GpuView, share_metrics, views
 from gpuplane.limits.exposition import METRICS
 from gpuplane.limits.facts import Observation, Share, Totals
+from tests.support.limits_examples import GIB, A, B, gpu, share, slot
 
 
 def at(seconds: float, *shares: Share) -> Observation:

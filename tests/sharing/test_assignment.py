@@ -8,7 +8,6 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sharing_examples import container, gpus, init, pod, sidecar
 
 from gpuplane import names
 from gpuplane.api.core import Pod
@@ -16,6 +15,7 @@ from gpuplane.errors import InvalidInput
 from gpuplane.sharing import Assignment, Part, empty, of_pod, request_of, to_annotations
 from gpuplane.sharing.placement import Placement, place
 from gpuplane.sharing.placement.tightest import Tightest
+from tests.support.sharing_examples import container, gpus, init, pod, sidecar
 
 SHARE = Part("GPU-n-0", 0, 30, 5120)
 

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
-from sharing_examples import container, gpus, init, pod, sidecar
 
 from gpuplane.errors import Retryable
 from gpuplane.sharing import Assignment, Ledger, Part, Request, request_of, violations
 from gpuplane.sharing.placement import Placement, place
 from gpuplane.sharing.placement.tightest import Tightest
+from tests.support.sharing_examples import container, gpus, init, pod, sidecar
 
 
 def share(core: int, memory: int = 1024, gpu: int = 0, node: str = "n") -> Assignment:

@@ -6,7 +6,6 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sharing_examples import container, gpus, init, node, pod, sidecar
 
 from gpuplane import names
 from gpuplane.api.gpunode import Link
@@ -16,6 +15,7 @@ from gpuplane.sharing.placement.policy import Policy
 from gpuplane.sharing.placement.spread import Spread
 from gpuplane.sharing.placement.tightest import Tightest
 from gpuplane.sharing.placement.topology import Topology
+from tests.support.sharing_examples import container, gpus, init, node, pod, sidecar
 
 POLICIES: list[Policy] = [Tightest(), Spread(), Topology()]
 

@@ -6,7 +6,6 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sharing_examples import container, gpus, node, pod
 
 from gpuplane import names
 from gpuplane.errors import Usage
@@ -19,6 +18,7 @@ from gpuplane.sharing.placement.named import named
 from gpuplane.sharing.placement.opportunity import learn
 from gpuplane.sharing.placement.policy import Policy
 from gpuplane.sharing.placement.ranking import Ranking
+from tests.support.sharing_examples import container, gpus, node, pod
 
 
 def asked(core: int, units: int = 0, cpu: str = "1", **said: str) -> Request:

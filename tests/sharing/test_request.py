@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sharing_examples import container, init, pod, sidecar
 
 from gpuplane import names
 from gpuplane.api.codes import CODES
 from gpuplane.errors import InvalidInput
 from gpuplane.sharing import Request, findings, findings_of_object, kind_of, matches, request_of
+from tests.support.sharing_examples import container, init, pod, sidecar
 
 
 def asks(request: Request) -> list[tuple[str, int, int, str]]:

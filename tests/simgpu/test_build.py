@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import platform
+import runpy
 import shutil
 import subprocess
 import sys
@@ -54,11 +54,8 @@ def test_a_compiler_that_fails_leaves_the_old_library(tmp_path: Path) -> None:
 def test_the_wheel_is_tagged_for_the_platform_of_its_libraries(native: Path) -> None:
     pytest.importorskip("hatchling", reason="the hook is hatchling's")
     # As hatchling loads a build hook: executed, and no module of the program.
-    spec = importlib.util.spec_from_file_location("hook", BUILD)
-    assert spec is not None and spec.loader is not None
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
-    hook = script.CustomBuildHook(str(BUILD.parents[1]), {}, None, None, str(native), "wheel")
+    script = runpy.run_path(str(BUILD))
+    hook = script["CustomBuildHook"](str(BUILD.parents[1]), {}, None, None, str(native), "wheel")
     data: dict[str, object] = {}
     hook.initialize("standard", data)
     assert data == {"pure_python": False, "tag": f"py3-none-manylinux_2_17_{platform.machine()}"}

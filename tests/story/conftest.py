@@ -7,7 +7,6 @@ so), and what stood on the nodes before the first installation is on record in `
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import json
 import os
 import shutil
@@ -20,7 +19,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from realkube.files import files
 
 from gpuplane import names
 from gpuplane.api.core import Node, Pod
@@ -28,6 +26,8 @@ from gpuplane.api.gpunode import GPUNode, StageName
 from gpuplane.kube import Client, Informer, NotFound
 from gpuplane.simulator.gpus import Faults
 from gpuplane.simulator.kubelet.containers.records import Record, is_running
+from tests.support import find_kubectl
+from tests.support.realkube.files import files
 
 GPUPLANE = (sys.executable, "-m", "gpuplane")
 NAMESPACE = names.OPERATOR_NAMESPACE
@@ -36,15 +36,6 @@ NODES = ("sim-1", "sim-2", "sim-3")
 
 # What a node may keep: logs, the kubelet's own state, and the simulated hardware itself.
 KEPT = ("var/log/", "var/lib/kubelet/", "var/lib/simgpu/state", "dev/nvidiactl")
-
-
-def _find_kubectl() -> Any:
-    path = Path(__file__).parents[1] / "clients" / "find_kubectl.py"
-    spec = importlib.util.spec_from_file_location("story_find_kubectl", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 class World:
@@ -242,10 +233,9 @@ async def story(world: World) -> AsyncIterator[Story]:
 @pytest.fixture(scope="session")
 def kubectl(world: World) -> Callable[..., subprocess.CompletedProcess[str]]:
     """Runs kubectl; the exit status is for the test to judge."""
-    module = _find_kubectl()
     try:
-        binary = shutil.which("kubectl") or str(module.find())
-    except module.NoKubectl as problem:
+        binary = shutil.which("kubectl") or str(find_kubectl.find())
+    except find_kubectl.NoKubectl as problem:
         pytest.skip(str(problem))
     return lambda *arguments, stdin=None: world.run(binary, *arguments, stdin=stdin)
 

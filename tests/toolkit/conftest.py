@@ -13,7 +13,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.toolkit.machine import GPUS, VERSION, Machine, Tree, fresh, tree
 
 from gpuplane.api.core import Node, NodeInfo, NodeStatus
 from gpuplane.api.gpunode import GPUNode, GPUNodeStatus
@@ -22,6 +21,7 @@ from gpuplane.hardware import GPU
 from gpuplane.host import Command, Completed, Host
 from gpuplane.operand import OperandContext
 from gpuplane.toolkit import Facts, Plan, observe, plan, restart
+from tests.toolkit.machine import GPUS, VERSION, Machine, Tree, fresh, tree
 
 LIB = "usr/lib64"
 

@@ -12,13 +12,13 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.toolkit import mortal
-from tests.toolkit.mortal import Call, Do, Verdict
 
 from gpuplane.hardware import GPU
 from gpuplane.host import Command, Completed, Host
 from gpuplane.toolkit import apply, observe, plan
 from gpuplane.toolkit.applying import LOCK, unconfigure
+from tests.toolkit import mortal
+from tests.toolkit.mortal import Call, Do, Verdict
 
 VERSION = "535.161.08"
 GPUS = tuple(

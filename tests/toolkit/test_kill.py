@@ -9,6 +9,7 @@ from itertools import count
 from typing import Any
 
 import pytest
+
 from tests.toolkit import mortal
 from tests.toolkit.machine import CASES, Machine, State, Tree, here
 from tests.toolkit.mortal import Call, Do

@@ -11,13 +11,13 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from gpuplane_image import debian
-from gpuplane_image.errors import ImageError
-from realkube import binaries
 
+from deploy.image.gpuplane_image import debian
+from deploy.image.gpuplane_image.errors import ImageError
 from gpuplane.host import Host
 from gpuplane.toolkit import ToolkitError, by_hand, health
 from gpuplane.toolkit.places import DOCKER
+from tests.support.realkube import binaries
 
 CACHE = Path.home() / ".cache/gpuplane/debian"
 START = 30.0  # seconds

@@ -8,11 +8,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+
+from gpuplane.host.files import NotPermitted
 from tests.toolkit import mortal
 from tests.toolkit.machine import CASES, Machine, State, here
 from tests.toolkit.mortal import Call, Verdict
-
-from gpuplane.host.files import NotPermitted
 
 pytestmark = pytest.mark.skipif(not mortal.available(), reason="this kernel does not tell about system calls")
 

@@ -1,6 +1,6 @@
 """Builds the image of gpuplane, and small ones for tests, with neither a daemon nor a container registry."""
 
-from gpuplane_image.errors import ImageError
-from gpuplane_image.images import ImageInfo, build, small_image, vectoradd_image
+from .errors import ImageError
+from .images import ImageInfo, build, small_image, vectoradd_image
 
 __all__ = ["ImageError", "ImageInfo", "build", "small_image", "vectoradd_image"]

@@ -14,8 +14,8 @@ from collections.abc import Iterable
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from gpuplane_image import debian, dependencies, elf
-from gpuplane_image.errors import ImageError
+from . import debian, dependencies, elf
+from .errors import ImageError
 
 # What each is for; a pattern list means: of this package only these files.
 PACKAGES: dict[str, tuple[str, ...]] = {

@@ -7,7 +7,7 @@ import re
 import shlex
 from pathlib import Path
 
-from gpuplane_image.layout import Settings
+from .layout import Settings
 
 CONTAINERFILE = Path(__file__).resolve().parents[1] / "Containerfile"
 

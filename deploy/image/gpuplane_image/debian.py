@@ -19,7 +19,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import NamedTuple
 
-from gpuplane_image.errors import ImageError
+from .errors import ImageError
 
 SUITE = "bookworm"
 MIRROR = os.environ.get("GPUPLANE_DEBIAN_MIRROR") or "http://deb.debian.org"

@@ -16,7 +16,7 @@ import zipfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from gpuplane_image.errors import ImageError
+from .errors import ImageError
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 PYTHON = "3.11"  # that of Debian bookworm

@@ -18,8 +18,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from gpuplane_image import compose, containerfile, debian, dependencies, layout
-from gpuplane_image.layer import Layer, write_layer
+from . import compose, containerfile, debian, dependencies, layout
+from .layer import Layer, write_layer
 
 # The image whose program people know; ours takes its name on machines that cannot pull it.
 VECTORADD = "nvcr.io/nvidia/k8s/cuda-sample:vectoradd-cuda11.7.1-ubuntu20.04"

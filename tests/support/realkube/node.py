@@ -32,10 +32,10 @@ from gpuplane.kube import Client
 from gpuplane.simulator.cluster import processes
 from gpuplane.simulator.cluster.directory import Running
 from gpuplane.simulator.nodes import build_node, machine
-from realkube import binaries, configuration, files, init, pki
-from realkube.binaries import Unavailable
-from realkube.control_plane import ControlPlane, spawn
-from realkube.watching import node_is_ready, until
+from tests.support.realkube import binaries, configuration, files, init, pki
+from tests.support.realkube.binaries import Unavailable
+from tests.support.realkube.control_plane import ControlPlane, spawn
+from tests.support.realkube.watching import node_is_ready, until
 
 MACHINE: Final = "l4-ubuntu24"
 # What a machine may keep: logs, the runtime's and the kubelet's own state, and the simulated hardware itself.

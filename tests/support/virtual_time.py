@@ -37,10 +37,10 @@ class VirtualClock:
         return timer
 
     async def sleep(self, seconds: float) -> None:
-        woken = asyncio.get_running_loop().create_future()
-        timer = self.call_later(seconds, lambda: woken.done() or woken.set_result(None))
+        woken = asyncio.Event()
+        timer = self.call_later(seconds, woken.set)
         try:
-            await woken
+            await woken.wait()
         finally:
             timer.cancel()
 

@@ -24,10 +24,10 @@ from gpuplane.api.core import Node, Pod
 from gpuplane.api.gpunode import GPUNode, StageName
 from gpuplane.kube import ApiError, Client, Informer, NotFound
 from gpuplane.simulator.gpus import Faults
-from realkube.audit import requests
-from realkube.control_plane import ControlPlane
-from realkube.inventory import Objects, difference, inventory
-from realkube.simulated_node import SimulatedNode
+from tests.support.realkube.audit import requests
+from tests.support.realkube.control_plane import ControlPlane
+from tests.support.realkube.inventory import Objects, difference, inventory
+from tests.support.realkube.simulated_node import SimulatedNode
 
 NODE: Final = "life-1"
 MACHINE: Final = "t4-ubuntu18"

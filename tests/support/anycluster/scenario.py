@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import yaml
 
-from anycluster.api import Answer, Api, Object
+from tests.support.anycluster.api import Answer, Api, Object
 
 _UUID: Final = re.compile(r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b")
 _TIME: Final = re.compile(r"\b20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
@@ -191,6 +191,6 @@ def differences(expected: dict[str, Any], seen: dict[str, Any]) -> dict[str, str
     for step in {**expected, **seen}:
         before, after = (steps.get(step, "(no such step)") for steps in (expected, seen))
         if before != after:
-            lines = (yaml.dump(v, Dumper=_Plain, width=110).splitlines() for v in (before, after))
-            found[step] = "\n".join(difflib.unified_diff(*lines, "real", "here", lineterm="", n=4))
+            real, here = (yaml.dump(v, Dumper=_Plain, width=110).splitlines() for v in (before, after))
+            found[step] = "\n".join(difflib.unified_diff(real, here, "real", "here", lineterm="", n=4))
     return found

@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 from typing import Final
 
-from realkube import binaries
+from tests.support.realkube import binaries
 
 CHART: Final = Path(__file__).parents[3] / "deploy/chart/gpuplane"
 

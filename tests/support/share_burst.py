@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
-from extender_world import gpu_pod, http
 
 from gpuplane import names
 from gpuplane.api.core import LeaseObject, Node, Pod
@@ -29,6 +28,7 @@ from gpuplane.errors import GpuplaneError
 from gpuplane.kube import AlreadyExists, Client, Informer
 from gpuplane.operator.installation import installation
 from gpuplane.sharing import Ledger, gpus_of, of_pod, violations
+from tests.support.extender_world import gpu_pod, http
 
 MEMORY: Final = 15360
 SHARES: Final = [(10, 4), (20, 8), (25, 15), (30, 20), (40, 20), (50, 30), (70, 30)]

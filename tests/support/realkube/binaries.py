@@ -164,5 +164,5 @@ def _compile(go: str, name: str, output: Path) -> None:
             raise Unavailable(
                 f"{name} {number} cannot be built: {lines[-1].strip()}",
                 where=f"go build {path}",
-                cure=PROXY_HINT if network else "see the output of `go build` in tests/kubernetes/realkube/modules",
+                cure=PROXY_HINT if network else "see the output of `go build` in tests/support/realkube/modules",
             )

@@ -11,7 +11,7 @@ from gpuplane import names
 from gpuplane.api.protocol import nri_pb2 as pb
 from gpuplane.host import Host
 from gpuplane.operand.nri.plugin import serve
-from realkube.node import KubernetesNode
+from tests.support.realkube.node import KubernetesNode
 
 BEFORE, AFTER = "10", "90"
 """Indices of plugins that are asked before and after the device plugin."""

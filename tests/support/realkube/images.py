@@ -6,13 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from gpuplane_image import ImageError
-from gpuplane_image.images import VECTORADD, build, small_image, vectoradd_image
-
+from deploy.image.gpuplane_image import ImageError
+from deploy.image.gpuplane_image.images import VECTORADD, build, small_image, vectoradd_image
 from gpuplane import names
-from realkube.binaries import Unavailable
-from realkube.configuration import PAUSE_IMAGE
-from realkube.node import KubernetesNode
+from tests.support.realkube.binaries import Unavailable
+from tests.support.realkube.configuration import PAUSE_IMAGE
+from tests.support.realkube.node import KubernetesNode
 
 BUSYBOX: Final = "localhost/busybox:1"
 _BUSYBOX_PACKAGES: Final = ("busybox-static",)

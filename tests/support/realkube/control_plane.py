@@ -30,7 +30,7 @@ import msgspec
 from gpuplane.errors import NoAnswer, Terminal
 from gpuplane.simulator.cluster import processes
 from gpuplane.simulator.cluster.directory import Running
-from realkube import binaries, pki
+from tests.support.realkube import binaries, pki
 
 HOST: Final = "127.0.0.1"
 SERVICES: Final = "10.96.0.0/16"

@@ -14,7 +14,7 @@ from gpuplane.simulator.cluster import processes
 from gpuplane.simulator.cluster.directory import ClusterDirectory, Running
 from gpuplane.simulator.cluster.spec import ClusterSpec, NodeSpec
 from gpuplane.simulator.kubelet import stop_containers
-from realkube.control_plane import ControlPlane, spawn
+from tests.support.realkube.control_plane import ControlPlane, spawn
 
 GROUP = "system:nodes"
 

@@ -11,11 +11,11 @@ from typing import Any, Final
 
 import pytest
 import yaml
-from realkube.binaries import Unavailable
-from realkube.control_plane import ControlPlane, free_ports
 
-from anycluster import embedded, extender
-from anycluster.api import Access, Api
+from tests.support.anycluster import embedded, extender
+from tests.support.anycluster.api import Access, Api
+from tests.support.realkube.binaries import Unavailable
+from tests.support.realkube.control_plane import ControlPlane, free_ports
 
 EMBEDDED: Final = "embedded"
 REAL: Final = "real"
@@ -66,11 +66,11 @@ def cluster(chosen: str, directory: Path) -> Iterator[Cluster]:
     if chosen == EMBEDDED:
         with embedded.running(directory, settings) as (url, authority):
             users = {"admin": embedded.ADMIN_TOKEN, "jane": embedded.JANE_TOKEN}
-            configs = [
+            admin, jane = (
                 _kubeconfig(directory / f"{name}.kubeconfig", url, authority, {"token": token})
                 for name, token in users.items()
-            ]
-            made = Cluster(EMBEDDED, *configs, directory)
+            )
+            made = Cluster(EMBEDDED, admin, jane, directory)
             made.signing_key = authority.with_name("ca.key")
             made.extender_port = port
             yield made

@@ -1,8 +1,8 @@
 """`make kubernetes-up`, `make kubernetes-down`: a real cluster for hand work.
 
-    python -m realkube build                              what `up` and the tests need, into the cache
-    python -m realkube up [--name NAME] [--no-machine]
-    python -m realkube down [--name NAME]
+    python -m tests.support.realkube build                              what `up` and the tests need, into the cache
+    python -m tests.support.realkube up [--name NAME] [--no-machine]
+    python -m tests.support.realkube down [--name NAME]
 
 It lies in $GPUPLANE_HOME/kubernetes/NAME (~/.gpuplane without it). Exit codes: 0, or 3 with one line that says why.
 """
@@ -15,10 +15,10 @@ import sys
 from gpuplane import names
 from gpuplane.errors import GpuplaneError
 from gpuplane.simulator.cluster.directory import home
-from realkube import binaries, images
-from realkube.binaries import Unavailable
-from realkube.control_plane import ControlPlane
-from realkube.node import KubernetesNode, wait_ready
+from tests.support.realkube import binaries, images
+from tests.support.realkube.binaries import Unavailable
+from tests.support.realkube.control_plane import ControlPlane
+from tests.support.realkube.node import KubernetesNode, wait_ready
 
 
 def main() -> int:
