@@ -21,6 +21,7 @@ from gpuplane.kube import ApiError, Client
 from gpuplane.operator.installation import installation, resource_of
 from gpuplane.simulator.apiserver.hooks import User
 from gpuplane.simulator.apiserver.server import ApiServer
+from tests.support.until import until
 
 NAMESPACE = names.OPERATOR_NAMESPACE
 ACCOUNTS = {"admission": "gpuplane-admission", "scheduler": "gpuplane-scheduler"}
@@ -132,14 +133,7 @@ class World:
         changed = asyncio.Event()
         for resource in ("pods", "secrets", "mutatingwebhookconfigurations", "validatingwebhookconfigurations"):
             self.server.registry.subscribe(resource, lambda *_: changed.set())
-        try:
-            async with asyncio.timeout(20):
-                while not (found := holds()):
-                    await changed.wait()
-                    changed.clear()
-                return found
-        except TimeoutError:
-            raise AssertionError(f"did not come about: {what}") from None
+        return await until(holds, changed=changed, what=what)
 
     async def text(self, port: int, path: str) -> str:
         return await asyncio.to_thread(read, port, path)

@@ -20,6 +20,7 @@ from gpuplane.sharing import of_pod
 from gpuplane.simulator.scheduler import Scheduler
 from gpuplane.simulator.scheduler.config import parse
 from tests.support.extender_world import PATIENCE, World, extender, gpu_pod, world
+from tests.support.until import until_objects
 
 
 @pytest.fixture
@@ -40,16 +41,17 @@ async def explained(cluster: World, name: str) -> Explanation:
     return explain(pod, facts, SystemClock().wall())
 
 
-async def until(cluster: World, name: str, holds: Callable[[Pod], Any]) -> Pod:
+async def pod_once(cluster: World, name: str, holds: Callable[[Pod], Any]) -> Pod:
     """The pod once it is so."""
-    async with asyncio.timeout(PATIENCE * 2):
-        pod = await cluster.get(name)
-        if holds(pod):
-            return pod
-        async for event in cluster.client.watch(Pod, "default", fields=f"metadata.name={name}"):
-            if event.object is not None and holds(event.object):
-                return event.object
-    raise AssertionError("the watch ended")
+    found: Pod = await until_objects(
+        cluster.client,
+        Pod,
+        lambda pods: next((pod for pod in pods if holds(pod)), None),
+        namespace="default",
+        fields=f"metadata.name={name}",
+        seconds=PATIENCE * 2,
+    )
+    return found
 
 
 def refused(pod: Pod) -> bool:
@@ -75,9 +77,9 @@ async def full(cluster: World) -> World:
         await cluster.node(node, 2)
     for index in range(4):
         await cluster.pod(gpu_pod(f"p{index}", (60, 40)))
-        await until(cluster, f"p{index}", bound)
+        await pod_once(cluster, f"p{index}", bound)
     await cluster.pod(gpu_pod("waits", (50, 32)))
-    await until(cluster, "waits", refused)
+    await pod_once(cluster, "waits", refused)
     return cluster
 
 
@@ -99,17 +101,17 @@ async def test_a_cure_comes_about(full: World) -> None:
     }
     ((gone, place),) = places.items()
     await full.end(gone)
-    assert at(await until(full, "waits", bound)) == place
+    assert at(await pod_once(full, "waits", bound)) == place
 
 
 async def test_a_smaller_pod_is_placed_where_it_is_said_to_be(full: World) -> None:
     await full.delete("waits")
     await full.pod(gpu_pod("other", (50, 16)))
-    await until(full, "other", refused)
+    await pod_once(full, "other", refused)
     (cure,) = [one for one in (await explained(full, "other")).cures if one.change.startswith("ask 40% core")]
     await full.delete("other")
     await full.pod(gpu_pod("smaller", (40, 16)))
-    assert at(await until(full, "smaller", bound)) == cure.place
+    assert at(await pod_once(full, "smaller", bound)) == cure.place
 
 
 async def test_a_bound_pod_says_what_its_annotation_says(full: World) -> None:
@@ -124,9 +126,9 @@ async def test_quota_counts_as_the_extender_counts_it(cluster: World) -> None:
     await cluster.node("n1", 2, labels={names.QUOTA_MODEL_LABEL: "T4"})
     await cluster.quota('{"default": {"quota": {"T4": 0.5}}}')
     await cluster.pod(gpu_pod("first", (50, 4)))
-    await until(cluster, "first", bound)
+    await pod_once(cluster, "first", bound)
     await cluster.pod(gpu_pod("second", (20, 4)))
-    pod = await until(cluster, "second", refused)
+    pod = await pod_once(cluster, "second", refused)
     found = await explained(cluster, "second")
     assert found.quota == "exceeded"
     assert any(found.node_reasons[0].reason in condition.message for condition in pod.status.conditions)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import signal
 import socket
@@ -15,21 +16,13 @@ from gpuplane.errors import NoAnswer, Terminal
 from gpuplane.kube import Client
 from gpuplane.simulator.cluster import ClusterSpec, NodeSpec, clusters, down, load, processes, up
 from gpuplane.simulator.cluster.directory import ClusterDirectory
+from tests.support.until import until as until_without_errors
 
 NODE = (NodeSpec(name="sim-1", machine="t4-ubuntu18"),)
 
 
-async def until(answer, seconds=20.0):
-    """Waits for other processes: they are asked again and again, for so long at most."""
-    async with asyncio.timeout(seconds):
-        while True:
-            try:
-                value = await answer()
-            except Exception:
-                value = None
-            if value:
-                return value
-            await asyncio.sleep(0.05)
+# Other processes start and end meanwhile, so every error means "not yet".
+until = functools.partial(until_without_errors, ignored=Exception)
 
 
 def directory_of(handle):

@@ -18,9 +18,10 @@ import pytest
 import yaml
 
 from gpuplane.api.core import Node, Pod
-from gpuplane.kube import Client, Informer, NotFound
+from gpuplane.kube import Client, NotFound
 from gpuplane.simulator.cluster import ClusterHandle, NodeSpec
 from gpuplane.simulator.kubelet.containers.records import Record, is_running
+from tests.support.until import until_objects
 
 PATIENCE_SECONDS = 60.0
 MANIFESTS = Path(__file__).parents[3] / "shared" / "manifests"
@@ -50,27 +51,9 @@ class Cluster:
         self, kind: Any, holds: Callable[[list[Any]], Any], *, namespace: str | None = None, fields: str = ""
     ) -> Any:
         """What `holds(objects)` gives once that is true; looks after each change."""
-        informer = Informer(self.client, kind, namespace, fields=fields)
-        changed = asyncio.Event()
-        informer.add_handler(lambda old, new: changed.set())
-        informer.start()
-        try:
-            async with asyncio.timeout(PATIENCE_SECONDS):
-                await informer.synced()
-                while not (found := holds(informer.items())):
-                    await changed.wait()
-                    changed.clear()
-                return found
-        except TimeoutError:
-            others = (
-                [] if kind is not Pod else [p for p in await self.client.list(Pod) if p.metadata.namespace != namespace]
-            )
-            seen = "\n".join(
-                f"{obj.metadata.name}: {getattr(obj, 'status', '')}" for obj in [*informer.items(), *others]
-            )
-            raise AssertionError(f"did not come about in {PATIENCE_SECONDS:.0f} s; there is:\n{seen}") from None
-        finally:
-            await informer.stop()
+        return await until_objects(
+            self.client, kind, holds, namespace=namespace, fields=fields, seconds=PATIENCE_SECONDS
+        )
 
     async def amounts(self, node: str, wanted: dict[str, int]) -> None:
         """Until the node's capacity and allocatable of these resources are as wanted."""

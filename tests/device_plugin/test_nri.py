@@ -38,6 +38,7 @@ from gpuplane.limits import RealLibraries
 from gpuplane.sharing import Assignment, Part, request_of, to_annotations
 from gpuplane.sharing.units import resources
 from gpuplane.simulator.kubelet.runtimes.nri import Nri, Refused, variables
+from tests.support.until import until
 
 GPUS = tuple(
     GPU(index=i, minor=i, uuid=f"GPU-{i}", name="T4", memory_bytes=4 << 30, pci="", compute=(7, 5)) for i in range(2)
@@ -374,8 +375,7 @@ async def test_nri_that_comes_later_is_taken(tmp_path: Path) -> None:
     await asyncio.sleep(0)
     old = node.another("2.0.6")
     old.open()
-    while not node.link._unfit:  # noqa: ASYNC110 - it is seen by a thread
-        await asyncio.sleep(0.001)
+    await until(lambda: node.link._unfit)
     old.close()
     node.runtime.open()  # updated
     async with asyncio.timeout(10):

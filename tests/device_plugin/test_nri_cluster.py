@@ -20,6 +20,7 @@ from gpuplane.api.protocol import nri_pb2 as pb
 from gpuplane.device_plugin.nri_given import WHY_NOTHING
 from gpuplane.host import Host
 from gpuplane.operand.nri.plugin import serve
+from tests.support.until import until
 
 # What a program sees of GPUs; it stays, so that it can be told apart from one that ended.
 LOOK = """
@@ -93,9 +94,7 @@ async def test_gpus_come_by_nri_or_not_at_all(running: Any) -> None:
     async def seen(name: str, **limits: str) -> dict[str, Any]:
         await cluster.client.create(pod(name, **limits), namespace="default")
         await cluster.pods(lambda pods: [p for p in pods if p.metadata.name == name and p.status.phase == "Running"])
-        while not (said := await cluster.log(name)):  # noqa: ASYNC110 - a log is not watched
-            await asyncio.sleep(0.05)
-        found: dict[str, Any] = json.loads(said)
+        found: dict[str, Any] = json.loads(await until(lambda: cluster.log(name)))
         return found
 
     whole = await seen("whole", **{"nvidia.com/gpu": "1"})

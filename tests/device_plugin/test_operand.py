@@ -25,6 +25,7 @@ from gpuplane.hardware.health import xid_event
 from gpuplane.kube import Conflict, Event, EventType, Page, Unreachable
 from gpuplane.operand import OperandContext
 from gpuplane.sharing.mps import daemons, ready_text
+from tests.support.until import until
 
 GPUS = tuple(
     GPU(index=i, minor=i, uuid=f"GPU-{i}", name="T4", memory_bytes=1, pci="", compute=(7, 5)) for i in range(2)
@@ -96,7 +97,7 @@ class FakeClient:
         self.node = GPUNode(metadata=ObjectMeta(name="sim-1"), status=GPUNodeStatus(gpus=gpus))
         self.writes: list[tuple[str, dict[str, Any]]] = []
         self.fail: list[Exception] = []
-        self.wrote = asyncio.Condition()
+        self.wrote = asyncio.Event()
         self.labels: dict[str, str] = {}
         self.version = 1
         self.relabelled = asyncio.Event()
@@ -148,12 +149,10 @@ class FakeClient:
     async def _wrote(self, manager: str, body: dict[str, Any], status: GPUNodeStatus) -> None:
         self.node = msgspec.structs.replace(self.node, status=status)
         self.writes.append((manager, body))
-        async with self.wrote:
-            self.wrote.notify_all()
+        self.wrote.set()
 
     async def until(self, holds: Callable[[], bool]) -> None:
-        async with asyncio.timeout(10), self.wrote:
-            await self.wrote.wait_for(holds)
+        await until(holds, changed=self.wrote)
 
     @property
     def stage(self) -> Stage | None:

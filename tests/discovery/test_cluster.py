@@ -22,9 +22,10 @@ from gpuplane.api.crds import crds
 from gpuplane.api.gpunode import GPUNode
 from gpuplane.api.nodefeature import NodeFeature, NodeFeatureRule
 from gpuplane.api.nodefeature_node import RESOURCES_BOOK, other_discovery
-from gpuplane.kube import Client, Informer, Invalid
+from gpuplane.kube import Client, Invalid
 from gpuplane.operator.installation import resource_of
 from gpuplane.simulator.cluster import NodeSpec
+from tests.support.until import until_objects
 
 PATIENCE_SECONDS = 60.0
 PREFIX = "feature.node.kubernetes.io/"
@@ -64,21 +65,7 @@ class World:
 
     async def until(self, kind: Any, holds: Callable[[list[Any]], Any]) -> Any:
         """What `holds(objects)` gives once that is true; looks after each change."""
-        informer = Informer(self.client, kind)
-        changed = asyncio.Event()
-        informer.add_handler(lambda old, new: changed.set())
-        informer.start()
-        try:
-            async with asyncio.timeout(PATIENCE_SECONDS):
-                await informer.synced()
-                while not (found := holds(informer.items())):
-                    await changed.wait()
-                    changed.clear()
-                return found
-        except TimeoutError:
-            raise AssertionError(f"did not come about in {PATIENCE_SECONDS:.0f} s: {informer.items()}") from None
-        finally:
-            await informer.stop()
+        return await until_objects(self.client, kind, holds, seconds=PATIENCE_SECONDS)
 
     async def node(self, holds: Callable[[Node], Any]) -> Node:
         found: Node = await self.until(Node, lambda nodes: next((node for node in nodes if holds(node)), None))

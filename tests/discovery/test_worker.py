@@ -15,6 +15,7 @@ from gpuplane.discovery.gpu import is_gpu_label
 from gpuplane.errors import Retryable
 from gpuplane.hardware import GPU
 from gpuplane.names import PLUGIN_CONFIG_LABEL
+from tests.support.until import until
 
 T4 = GPU(
     index=0,
@@ -135,14 +136,11 @@ async def labelling(world: Any) -> AsyncIterator[Callable[[str, str], Awaitable[
     async def never(seconds: float) -> None:
         await asyncio.Event().wait()
 
-    async def until(label: str, value: str) -> None:
-        async with asyncio.timeout(10):
-            while world.client.labels.get(label) != value:
-                world.client.wrote.clear()
-                await world.client.wrote.wait()
+    async def labelled(label: str, value: str) -> None:
+        await until(lambda: world.client.labels.get(label) == value, changed=world.client.wrote)
 
     task = asyncio.create_task(run_gpu(world.context(never)))
-    yield until
+    yield labelled
     assert not task.done(), task.exception()
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)

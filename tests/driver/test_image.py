@@ -11,6 +11,7 @@ from gpuplane.driver import install, run
 from gpuplane.host import Command
 from tests.driver.conftest import KERNEL, VERSION
 from tests.driver.test_operand import started, stop
+from tests.support.until import until
 
 READY = "run/nvidia/validations/.driver-ctr-ready"
 
@@ -82,9 +83,7 @@ async def test_its_driver_is_reported_when_its_probe_has_passed_and_not_before(w
     await quiet(world)
     assert world.client.writes == [], "loaded is not yet ready"
     world.write(READY, "")
-    async with asyncio.timeout(10):
-        while not world.client.writes:  # noqa: ASYNC110 - a write sets no event
-            await asyncio.sleep(0.001)
+    await until(lambda: world.client.writes)
     await quiet(world)
     await stop(task)
     (write,) = world.client.writes
@@ -107,8 +106,6 @@ async def test_another_version_of_the_image_is_reported_when_it_is_there(world: 
     assert len(world.client.writes) == 1
     loads(world, "580.65.06")
     world.write(READY, "")
-    async with asyncio.timeout(10):
-        while len(world.client.writes) < 2:  # noqa: ASYNC110 - a write sets no event
-            await asyncio.sleep(0.001)
+    await until(lambda: len(world.client.writes) >= 2)
     await stop(task)
     assert world.client.writes[1]["machine"]["driver"] == "580.65.06"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from gpuplane.driver.observing import observe
 from tests.driver.conftest import World
 from tests.driver.machine import SYSTEMS, VERSION, Machine
 from tests.driver.test_operand import started, stop
+from tests.support.until import until
 
 
 @pytest.fixture(autouse=True)
@@ -46,9 +46,7 @@ async def test_the_next_kernel_is_made_ready_while_this_one_runs(tmp_path: Path,
     task = await started(world, lambda: world.client.writes)
     assert built(machine) == (old,)
     machine.install_kernel(new)
-    async with asyncio.timeout(20):
-        while new not in built(machine):  # noqa: ASYNC110 - a file says so
-            await asyncio.sleep(0.01)
+    await until(lambda: new in built(machine))
     await stop(task)
     # Nobody heard of it: the stage went on holding, and its first boot needs no network.
     assert len(world.client.writes) == 1
@@ -68,9 +66,7 @@ async def test_what_the_next_kernel_lacks_is_told_before_its_boot(tmp_path: Path
     machine.stock("nothing")
     (machine.state / "kernels").write_text(f"{machine.system.kernels[0]}\n")
     machine.install_kernel(new)
-    async with asyncio.timeout(20):
-        while len(world.client.writes) < 2:  # noqa: ASYNC110 - a write sets no event
-            await asyncio.sleep(0.01)
+    await until(lambda: len(world.client.writes) >= 2)
     await stop(task)
     assert stage(world)["state"] == "done"
     assert stage(world)["message"].startswith(f"not ready for the installed kernel {new}: no ")

@@ -8,15 +8,13 @@ from typing import Any
 from gpuplane.driver import run, uninstall
 from gpuplane.host import Command, Completed
 from gpuplane.kube import NotFound
+from tests.support.until import until
 
 
-async def started(world: Any, until: Any, **changes: Any) -> asyncio.Task[None]:
-    """The operand, running until `until()` holds."""
+async def started(world: Any, condition: Any, **changes: Any) -> asyncio.Task[None]:
+    """The operand, running until `condition()` holds."""
     task = asyncio.create_task(run(world.context(**changes)))
-    async with asyncio.timeout(10):
-        while not until() and not task.done():  # noqa: ASYNC110 - files and commands, which set no event
-            await asyncio.sleep(0.001)
-    assert not task.done(), task
+    await until(condition, task=task)
     return task
 
 

@@ -18,6 +18,7 @@ from gpuplane.sharing import Ledger, of_pod, violations
 from gpuplane.simulator.scheduler import Scheduler
 from gpuplane.simulator.scheduler.config import parse
 from tests.support.extender_world import PATIENCE, Running, World, extender, gpu_pod
+from tests.support.until import until_objects
 
 SHARES = [(10, 4), (20, 8), (25, 15), (30, 20), (40, 20), (50, 30), (70, 30)]
 
@@ -40,17 +41,12 @@ async def scheduling(cluster: World, running: Running) -> AsyncIterator[None]:
         yield
 
 
-async def until(cluster: World, wanted: Callable[[list[Pod]], Any]) -> list[Pod]:
-    """Waits for the pods to be as wanted, looking after each change."""
-    async with asyncio.timeout(PATIENCE * 3):
-        pods = await cluster.client.list(Pod)
-        if wanted(pods):
-            return pods
-        async for _ in cluster.client.watch(Pod):
-            pods = await cluster.client.list(Pod)
-            if wanted(pods):
-                return pods
-    raise AssertionError("the watch ended")
+async def pods_once(cluster: World, wanted: Callable[[list[Pod]], Any]) -> list[Pod]:
+    """The pods once they are as wanted."""
+    (pods,) = await until_objects(
+        cluster.client, Pod, lambda pods: (pods,) if wanted(pods) else None, seconds=PATIENCE * 3
+    )
+    return list(pods)
 
 
 def on_a_node(count: int) -> Callable[[list[Pod]], Any]:
@@ -81,7 +77,7 @@ async def test_a_burst_of_mixed_shares_is_bound_and_nothing_is_given_twice(
     ]
     mixed.shuffle(pods)
     await asyncio.gather(*(cluster.pod(pod) for pod in pods))
-    await until(cluster, on_a_node(len(pods)))
+    await pods_once(cluster, on_a_node(len(pods)))
     assert await verdict(cluster, running) == []
     running.well()
 
@@ -92,12 +88,12 @@ async def test_who_waits_is_told_why_and_woken_when_a_share_is_free(
     await cluster.node("n1", 2)
     for name in ("first", "second"):
         await cluster.pod(gpu_pod(name, (60, 20)))
-    await until(cluster, on_a_node(2))
+    await pods_once(cluster, on_a_node(2))
     await cluster.pod(gpu_pod("third", (60, 20)))  # there are 80% left, on no single GPU
     message = "0/1 nodes are available: 1 no GPU has 60 percent core and 5120 MiB together."
-    await until(cluster, lambda pods: any(message in c.message for pod in pods for c in pod.status.conditions))
+    await pods_once(cluster, lambda pods: any(message in c.message for pod in pods for c in pod.status.conditions))
     await cluster.end("first")
-    await until(cluster, on_a_node(3))
+    await pods_once(cluster, on_a_node(3))
     assert await verdict(cluster, running) == []
 
 
@@ -109,7 +105,7 @@ async def test_a_gpu_that_recovers_wakes_who_waits_though_no_pod_changed(
     await cluster.pod(gpu_pod("waits", (60, 20)))
     await running.until(lambda: len(running.brain.waker) == 1)
     await cluster.set_gpus("n1", 1)
-    await until(cluster, on_a_node(1))
+    await pods_once(cluster, on_a_node(1))
     assert running.brain.waker.touched == 1
     node: Any = cluster.server.registry.get("nodes", "", "n1")
     assert names.SHARE_FREED_ANNOTATION in node["metadata"]["annotations"]
@@ -122,14 +118,14 @@ async def test_describe_of_a_pod_over_quota_says_what_is_used_and_by_whom(
     await running.until(lambda: running.brain.quotas("default"))
     await cluster.node("n1", 2, labels={names.QUOTA_MODEL_LABEL: "T4"})
     await cluster.pod(gpu_pod("first", (80, 20)))
-    await until(cluster, on_a_node(1))
+    await pods_once(cluster, on_a_node(1))
     await cluster.pod(gpu_pod("second", (60, 20)))
     why = "1 ExceedsGPUQuota: namespace default uses 0.8 of 1 T4 (first 0.8), and this pod asks 0.6"
-    await until(cluster, lambda pods: any(why in c.message for pod in pods for c in pod.status.conditions))
+    await pods_once(cluster, lambda pods: any(why in c.message for pod in pods for c in pod.status.conditions))
     events = await cluster.client.list(Event)
     assert any(why in event.message for event in events if event.involved_object.name == "second")
     await cluster.quota('{"default": {"quota": {"T4": 2}}}')
-    await until(cluster, on_a_node(2))
+    await pods_once(cluster, on_a_node(2))
 
 
 async def test_an_important_pod_gets_the_share_of_a_lesser_one(
@@ -141,17 +137,17 @@ async def test_an_important_pod_gets_the_share_of_a_lesser_one(
         await cluster.client.request("POST", "/apis/scheduling.k8s.io/v1/priorityclasses", None, priority)
     for index in range(2):
         await cluster.pod(gpu_pod(f"low{index}", (60, 20), priorityClassName="low"))
-    await until(cluster, on_a_node(2))
+    await pods_once(cluster, on_a_node(2))
     await cluster.pod(gpu_pod("high", (90, 20), priorityClassName="high"))
 
     def evicted(pods: list[Pod]) -> bool:
         return any(pod.metadata.deletion_timestamp for pod in pods) or len(pods) == 2
 
-    pods = await until(cluster, evicted)
+    pods = await pods_once(cluster, evicted)
     for pod in pods:
         if pod.metadata.deletion_timestamp:
             await cluster.delete(pod.metadata.name)
-    pods = await until(cluster, lambda pods: any(p.metadata.name == "high" and p.spec.node_name for p in pods))
+    pods = await pods_once(cluster, lambda pods: any(p.metadata.name == "high" and p.spec.node_name for p in pods))
     assert len(pods) == 2
     assert await verdict(cluster, running) == []
 

@@ -14,7 +14,7 @@ from gpuplane.api.core import ConfigMap, Pod
 from gpuplane.api.kinds import built_in
 from gpuplane.sharing import of_pod
 from gpuplane.simulator.controllers import Controllers
-from tests.extender.test_end_to_end import on_a_node, scheduling, until, verdict
+from tests.extender.test_end_to_end import on_a_node, pods_once, scheduling, verdict
 from tests.support.extender_world import Running, World
 
 SHARED = Path(__file__).parents[3] / "shared" / "manifests" / "gpu-manager"
@@ -45,7 +45,7 @@ async def test_pods_and_deployment(cluster: World, running: Running, scheduling:
             await cluster.pod(manifest)
         for manifest in documents("vcuda-test.yaml"):
             await cluster.client.create(manifest, resource=DEPLOYMENTS)
-        pods = {pod.metadata.name: pod for pod in await until(cluster, on_a_node(3))}
+        pods = {pod.metadata.name: pod for pod in await pods_once(cluster, on_a_node(3))}
         assert await verdict(cluster, running) == []
         whole, part = of_pod(pods.pop("one-card")), of_pod(pods.pop("part-card"))
         (deployed,) = (of_pod(pod) for pod in pods.values())

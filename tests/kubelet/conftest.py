@@ -19,35 +19,10 @@ from gpuplane.simulator.kubelet.containers import Isolation
 from gpuplane.simulator.kubelet.containers.launcher import kill_all
 from gpuplane.simulator.kubelet.kubelet import Kubelet, read_cluster
 from gpuplane.simulator.nodes import build_node, machine
+from tests.support.until import until
+from tests.support.virtual_time import VirtualClock
 
 NODE = "sim-1"
-
-
-class VirtualClock:
-    """Time that moves only when told; what sleeps wakes in order."""
-
-    def __init__(self) -> None:
-        self._now = time.time()
-        self._sleeping: list[tuple[float, asyncio.Future[None]]] = []
-
-    def time(self) -> float:
-        return self._now
-
-    async def sleep(self, seconds: float) -> None:
-        if seconds <= 0:
-            await asyncio.sleep(0)
-            return
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._sleeping.append((self._now + seconds, future))
-        await future
-
-    def advance(self, seconds: float) -> None:
-        self._now += seconds
-        due = [f for at, f in self._sleeping if at <= self._now]
-        self._sleeping = [(at, f) for at, f in self._sleeping if at > self._now and not f.done()]
-        for future in due:
-            if not future.done():
-                future.set_result(None)
 
 
 class Api:
@@ -61,17 +36,13 @@ class Api:
         for resource in ("pods", "nodes", "events", "leases"):
             self.registry.subscribe(resource, lambda *_: self._changed.set())
 
-    async def until(self, predicate: Callable[[], Any], what: str = "") -> Any:
+    async def until(self, predicate: Callable[[], Any], what: str = "it") -> Any:
         """The first true value of `predicate`, looked at again after every write."""
-        try:
-            async with asyncio.timeout(20):
-                while not (value := predicate()):
-                    self._changed.clear()
-                    await self._changed.wait()
-                return value
-        except TimeoutError:
-            pods = [(p["metadata"]["name"], p.get("status")) for p in self.registry.list("pods")]
-            raise AssertionError(f"never came: {what}; {json.dumps(pods, indent=1)}") from None
+
+        def seen() -> str:
+            return json.dumps([(p["metadata"]["name"], p.get("status")) for p in self.registry.list("pods")], indent=1)
+
+        return await until(predicate, changed=self._changed, what=what, seen=seen)
 
     async def create_pod(self, name: str = "one", **spec: Any) -> dict[str, Any]:
         body = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": {"app": "x"}}}
@@ -192,4 +163,4 @@ async def make_node(api: Api, tmp_path: Path) -> AsyncIterator[Callable[..., Any
 
 @pytest.fixture
 def clock() -> VirtualClock:
-    return VirtualClock()
+    return VirtualClock(time.time())

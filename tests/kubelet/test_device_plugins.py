@@ -199,7 +199,7 @@ async def test_after_five_minutes_its_capacity_goes_too(api: Any, make_node: Any
     await api.until(lambda: amounts(api) == ("4", "4"))
     await plugin.stop()
     await api.until(lambda: amounts(api) == ("4", "0"))
-    clock.advance(301)
+    clock.jump(301)
     await api.until(lambda: amounts(api) == ("0", "0"))
 
 

@@ -123,11 +123,11 @@ async def test_a_crashing_container_backs_off(api: Any, make_node: Any, clock: A
     )
     assert waiting["restartCount"] == 1  # the first restart is immediate
     assert waiting["lastState"]["terminated"]["message"] == "try\n"
-    clock.advance(11)
+    clock.jump(11)
     await api.until(lambda: api.container()["restartCount"] == 2)
     await api.until(lambda: "waiting" in api.container()["state"])
-    clock.advance(11)  # the next pause is 20 seconds
-    clock.advance(10)
+    clock.jump(11)  # the next pause is 20 seconds
+    clock.jump(10)
     await api.until(lambda: api.container()["restartCount"] == 3)
 
 
@@ -158,7 +158,7 @@ async def test_a_missing_config_map_is_waited_for(api: Any, make_node: Any, cloc
     await api.until(lambda: "FailedMount" in api.reasons())
     await api.registry.create("configmaps", "default", {"metadata": {"name": "late"}, "data": {"a": "x"}})
     while api.status().get("phase") != "Succeeded":
-        clock.advance(3)
+        clock.jump(3)
         await asyncio.sleep(0.01)  # for the watch and the process, which live in real time
 
 
@@ -241,10 +241,10 @@ async def test_liveness_restarts_and_readiness_follows(api: Any, make_node: Any,
     await api.create_pod(containers=[container], volumes=[{"name": "h", "hostPath": {"path": "/opt"}}])
     await api.until(lambda: api.container().get("ready"))
     (node.root / "opt/up").unlink()
-    clock.advance(6)
+    clock.jump(6)
     await api.until(lambda: not api.container().get("ready"))
     assert api.container()["restartCount"] == 0
-    clock.advance(30)
+    clock.jump(30)
     await api.until(lambda: api.container()["restartCount"] == 1)
     assert "Unhealthy" in api.reasons()
 

@@ -25,7 +25,8 @@ from gpuplane.cli.install import apply
 from gpuplane.kube import ApiError, Client, NotFound
 from gpuplane.operator.installation import installation, manifests, resource_of
 from tests.support.realkube.control_plane import ControlPlane
-from tests.support.realkube.life import account_config, until
+from tests.support.realkube.life import PATIENCE_S, account_config
+from tests.support.until import until
 
 pytestmark = pytest.mark.timeout(300)
 NAMESPACE = names.OPERATOR_NAMESPACE
@@ -99,7 +100,11 @@ async def admin(control_plane: ControlPlane) -> AsyncIterator[Client]:
                     await client.delete(resource, meta["name"], meta.get("namespace"))
                 except NotFound:
                     continue
-            await until("the namespace is gone", lambda: _is_gone(client, Namespace.RESOURCE.path(None, NAMESPACE)))
+            await until(
+                lambda: _is_gone(client, Namespace.RESOURCE.path(None, NAMESPACE)),
+                what="the namespace is gone",
+                seconds=PATIENCE_S,
+            )
 
 
 async def _is_gone(client: Client, path: str) -> bool:
@@ -127,7 +132,7 @@ async def webhook(control_plane: ControlPlane, admin: Client) -> AsyncIterator[N
     try:
         # The first certificate, and the API server's knowing of it.
         probe = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "never"}, "spec": share("150")}
-        await until("the webhook answers", lambda: _answers(admin, probe))
+        await until(lambda: _answers(admin, probe), what="the webhook answers", seconds=PATIENCE_S)
         yield
     finally:
         process.terminate()
@@ -206,7 +211,7 @@ async def test_only_the_extender_says_what_a_pod_holds(
         await post(tenant, PODS, body)
         another = {**body, "metadata": {"name": "never", **forged["metadata"]}}
         attempt = functools.partial(refusal, tenant, "POST", f"{PODS}?dryRun=All", another)
-        await until("the policy is in force", attempt)
+        await until(attempt, what="the policy is in force", seconds=PATIENCE_S)
         for method, path, what in (
             ("POST", PODS, another),
             ("PATCH", f"{PODS}/p", forged),
@@ -234,6 +239,6 @@ async def test_the_expressions_have_no_type_errors(admin: Client) -> None:
         status = json.loads(await admin.request("GET", path)).get("status") or {}
         return status if "observedGeneration" in status else None
 
-    status = await until("the controller manager has looked at the policy", checked)
+    status = await until(checked, what="the controller manager has looked at the policy", seconds=PATIENCE_S)
     warnings = (status.get("typeChecking") or {}).get("expressionWarnings") or []
     assert not warnings, warnings

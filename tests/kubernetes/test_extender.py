@@ -20,7 +20,7 @@ from gpuplane.scheduler.configuration import printed
 from tests.support.extender_world import gpu_pod
 from tests.support.realkube.binaries import Unavailable
 from tests.support.realkube.control_plane import ControlPlane
-from tests.support.realkube.watching import until
+from tests.support.realkube.watching import until_objects
 from tests.support.share_burst import add_nodes, burst, extending, free_port, mixed_shares, verdict
 
 NODES: Final = 60
@@ -64,18 +64,18 @@ async def test_who_is_over_quota_is_told_what_is_used_and_by_whom(client: Client
     quota = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta}
     await client.apply({**quota, "data": data}, "test", resource=ConfigMap.RESOURCE)
     await client.create(gpu_pod("first", (80, 20)), resource=Pod.RESOURCE)
-    await until(client, Pod, lambda pods: any(pod.spec.node_name for pod in pods))
+    await until_objects(client, Pod, lambda pods: any(pod.spec.node_name for pod in pods))
     await client.create(gpu_pod("second", (60, 20)), resource=Pod.RESOURCE)
     why = "1 ExceedsGPUQuota: namespace default uses 0.8 of 1 T4 (first 0.8), and this pod asks 0.6"
-    await until(client, Event, lambda events: any(why in event.message for event in events))
+    await until_objects(client, Event, lambda events: any(why in event.message for event in events))
     # A ConfigMap that does not parse gets an event, and the previous quota stays; a valid one queues pods again.
     broken = {names.QUOTA_KEY: '{"default": {"qouta": {"T4": 2}}}'}
     await client.apply({**quota, "data": broken}, "test", resource=ConfigMap.RESOURCE)
     told = "default: qouta is unknown; it knows quota and pool; the previous quota stays in force"
-    await until(client, Event, lambda events: any(told in event.message for event in events))
+    await until_objects(client, Event, lambda events: any(told in event.message for event in events))
     good = {names.QUOTA_KEY: '{"default": {"quota": {"T4": 2}}}'}
     await client.apply({**quota, "data": good}, "test", resource=ConfigMap.RESOURCE)
-    await until(client, Pod, lambda pods: all(pod.spec.node_name for pod in pods))
+    await until_objects(client, Pod, lambda pods: all(pod.spec.node_name for pod in pods))
     assert await verdict(client) == []
 
 
@@ -83,12 +83,14 @@ async def test_who_waits_is_told_why_and_woken(client: Client) -> None:
     await add_nodes(client, 2, 2)
     for index in range(4):
         await client.create(gpu_pod(f"p{index}", (60, 20)), resource=Pod.RESOURCE)
-    await until(client, Pod, lambda pods: sum(bool(pod.spec.node_name) for pod in pods) == 4)
+    await until_objects(client, Pod, lambda pods: sum(bool(pod.spec.node_name) for pod in pods) == 4)
     await client.create(gpu_pod("waits", (60, 20)), resource=Pod.RESOURCE)  # each node has 80% left, no GPU has 60%
     why = "2 no GPU has 60 percent core and 5120 MiB together"
-    await until(client, Event, lambda events: any(why in event.message for event in events))
+    await until_objects(client, Event, lambda events: any(why in event.message for event in events))
     await client.delete(Pod, "p1", "default", grace_seconds=0)
-    await until(client, Pod, lambda pods: any(pod.metadata.name == "waits" and pod.spec.node_name for pod in pods))
+    await until_objects(
+        client, Pod, lambda pods: any(pod.metadata.name == "waits" and pod.spec.node_name for pod in pods)
+    )
     assert await verdict(client) == []
     # A GPU that recovers is no event for kube-scheduler, but for the annotation.
     for health in ("Xid 79", ""):
@@ -97,5 +99,9 @@ async def test_who_waits_is_told_why_and_woken(client: Client) -> None:
             await client.patch(GPUNode, node.metadata.name, {"status": {"health": sick}})
         if health:
             await client.create(gpu_pod("small", (10, 4)), resource=Pod.RESOURCE)
-            await until(client, Event, lambda events: any("2 all of its GPUs are lost" in e.message for e in events))
-    await until(client, Pod, lambda pods: any(pod.metadata.name == "small" and pod.spec.node_name for pod in pods))
+            await until_objects(
+                client, Event, lambda events: any("2 all of its GPUs are lost" in e.message for e in events)
+            )
+    await until_objects(
+        client, Pod, lambda pods: any(pod.metadata.name == "small" and pod.spec.node_name for pod in pods)
+    )

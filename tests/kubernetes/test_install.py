@@ -19,7 +19,8 @@ from gpuplane.operator.installation import installation, resource_of
 from gpuplane.operator.policy import FINALIZER
 from tests.support.realkube.control_plane import ControlPlane
 from tests.support.realkube.inventory import Objects, difference
-from tests.support.realkube.life import Life, gpuplane, settled, until, until_as
+from tests.support.realkube.life import PATIENCE_S, Life, gpuplane, settled, until_as
+from tests.support.until import until
 
 # The first test that wants the recorded life waits for all of it.
 pytestmark = pytest.mark.timeout(300)
@@ -114,7 +115,7 @@ async def test_the_operators_pod_is_admitted_with_its_priority_and_image(
     async def pods() -> list[Pod]:
         return await client.list(Pod, names.OPERATOR_NAMESPACE)
 
-    (pod,) = await until("the operator's pod", pods)
+    (pod,) = await until(pods, what="the operator's pod", seconds=PATIENCE_S)
     body = await client.request("GET", f"/api/v1/namespaces/{names.OPERATOR_NAMESPACE}/pods/{pod.metadata.name}")
     spec = json.loads(body)["spec"]
     assert spec["priority"] == 2_000_000_000

@@ -29,7 +29,7 @@ from tests.support.realkube.binaries import Unavailable
 from tests.support.realkube.chart import CHART, helm
 from tests.support.realkube.inventory import Objects, difference, inventory
 from tests.support.realkube.node import KubernetesNode
-from tests.support.realkube.watching import gpu_node_is_ready, log, node_is_ready, phase, until
+from tests.support.realkube.watching import gpu_node_is_ready, log, node_is_ready, phase, until_objects
 
 MANIFEST = Path(demo.__file__).parent / "cuda-vectoradd.yaml"
 pytestmark = pytest.mark.timeout(400)  # the first one builds what is not in the cache yet
@@ -68,14 +68,14 @@ class Story:
         return await self.until_ready()
 
     async def until_ready(self) -> GPUNode:
-        found = await until(self.client, GPUNode, lambda nodes: [n for n in nodes if gpu_node_is_ready(n)])
+        found = await until_objects(self.client, GPUNode, lambda nodes: [n for n in nodes if gpu_node_is_ready(n)])
         await self.offers(2)
         return found[0]
 
     async def offers(self, count: int, resource: str = names.GPU_RESOURCE) -> None:
         """Returns when the kubelet lets so many GPUs be allocated, on a Node that is Ready."""
         wanted = str(count)
-        await until(
+        await until_objects(
             self.client,
             Node,
             lambda nodes: [n for n in nodes if n.status.allocatable.get(resource) == wanted and node_is_ready(n)],
@@ -95,7 +95,7 @@ class Story:
     async def delete(self, *pods: str) -> None:
         for name in pods:
             await self.client.delete(Pod, name, "default")
-        await until(
+        await until_objects(
             self.client, Pod, lambda found: not {pod.metadata.name for pod in found} & set(pods), namespace="default"
         )
 
@@ -186,7 +186,7 @@ async def kill_plugin(story: Story) -> None:
     before = await plugin()
     story.node.run("pkill", "-KILL", "-f", "run device-plugin")
     restarts = before.status.container_statuses[0].restart_count + 1
-    await until(
+    await until_objects(
         story.client,
         Pod,
         lambda pods: [pod for pod in pods if pod.status.container_statuses[0].restart_count == restarts],
@@ -219,7 +219,7 @@ async def test_after_a_reboot_it_is_ready_again_by_itself(story: Story) -> None:
     await story.ready()
     before = (await story.client.get(Node, story.node.name)).status.node_info.boot_id
     story.node.reboot()
-    await until(story.client, Node, lambda nodes: [n for n in nodes if n.status.node_info.boot_id != before])
+    await until_objects(story.client, Node, lambda nodes: [n for n in nodes if n.status.node_info.boot_id != before])
     await story.ready()
     assert "Test PASSED" in await story.vectoradd()
 
@@ -254,7 +254,7 @@ async def test_helm_installs_and_its_hooks_leave_nothing(story: Story, bare: Bar
     done = [event.message for event in await story.client.list(Event, NAMESPACE) if event.reason == "Completed"]
     assert len(done) == 3, done
     await story.client.delete(Namespace, NAMESPACE)  # helm makes it and leaves it
-    await until(story.client, Namespace, lambda found: NAMESPACE not in {n.metadata.name for n in found})
+    await until_objects(story.client, Namespace, lambda found: NAMESPACE not in {n.metadata.name for n in found})
     assert difference(bare.objects, await inventory(story.client)) == ""
 
 
@@ -316,7 +316,7 @@ async def test_gpus_and_shares_come_by_nri_or_not_at_all(story: Story, bare: Bar
 
     async with nri.plugged(story.node, nri.BEFORE, kill):
         assert await seen("alone", share) == {"why": WHY_NOTHING, "limits": None, "gpus": 0}
-    told = await until(
+    told = await until_objects(
         story.client, Event, lambda all_: [e for e in all_ if e.reason == "StartedWithoutGPU"], namespace="default"
     )
     assert {event.involved_object.name for event in told} == {"alone"}

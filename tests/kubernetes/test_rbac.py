@@ -17,7 +17,8 @@ from gpuplane.api.gpunode import GPUNode
 from gpuplane.kube import ApiError, Client, Forbidden
 from gpuplane.operator.installation import installation, resource_of
 from tests.support.realkube.control_plane import ControlPlane
-from tests.support.realkube.life import Life, account_config, gpuplane, until
+from tests.support.realkube.life import PATIENCE_S, Life, account_config, gpuplane
+from tests.support.until import until
 
 NAMESPACE = names.OPERATOR_NAMESPACE
 # The first test that wants the recorded life waits for all of it.
@@ -179,7 +180,9 @@ async def test_an_operand_changes_its_own_node_and_gpunode_and_no_other(
             if account == OPERANDS[0]:
                 elsewhere = {"metadata": {"labels": {"example.com/by": account}}}
                 path = f"/api/v1/nodes/{OTHER}"
-                await until("the policy is in force", functools.partial(refusal, own, path, elsewhere))
+                await until(
+                    functools.partial(refusal, own, path, elsewhere), what="the policy is in force", seconds=PATIENCE_S
+                )
             for resource, base, patch in (
                 ("nodes", "/api/v1/nodes", {"metadata": {"labels": {"example.com/by": account}}}),
                 ("gpunodes", gpunodes, {"metadata": {"labels": {"example.com/by": account}}}),
@@ -245,7 +248,7 @@ async def test_the_validator_makes_its_own_kind_of_pods_only(control_plane: Cont
         async def refused() -> bool:
             return "no others" in await said("something-else")
 
-        await until("the policy is in force, a moment after it was applied", refused)
+        await until(refused, what="the policy is in force, a moment after it was applied", seconds=PATIENCE_S)
         assert await said("nvidia-cuda-validator-a") == ""
         assert "no volumes" in await said(
             "nvidia-cuda-validator-a", volumes=[{"name": "host", "hostPath": {"path": "/"}}]

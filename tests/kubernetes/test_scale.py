@@ -23,7 +23,7 @@ from gpuplane.operator.installation import installation
 from gpuplane.simulator.cluster import ClusterHandle
 from tests.support.realkube.audit import WRITES, requests
 from tests.support.realkube.control_plane import ControlPlane
-from tests.support.realkube.watching import gpu_node_is_ready, node_is_ready, until
+from tests.support.realkube.watching import gpu_node_is_ready, node_is_ready, until_objects
 
 COUNT: Final = 200
 MACHINE: Final = "t4-ubuntu22"
@@ -46,10 +46,12 @@ Writes = Counter[tuple[str, str]]
 async def converge(kubeconfig: Path, count_writes: Callable[[], Awaitable[Writes]]) -> Writes:
     """Installs gpuplane and returns what was written until every node was ready."""
     async with Client.connect(kubeconfig) as client:
-        await until(client, Node, lambda nodes: sum(map(node_is_ready, nodes)) == COUNT, patience_s=PATIENCE_S)
+        await until_objects(client, Node, lambda nodes: sum(map(node_is_ready, nodes)) == COUNT, seconds=PATIENCE_S)
         for manifest in installation():
             await apply(client, manifest)
-        await until(client, GPUNode, lambda nodes: sum(map(gpu_node_is_ready, nodes)) == COUNT, patience_s=PATIENCE_S)
+        await until_objects(
+            client, GPUNode, lambda nodes: sum(map(gpu_node_is_ready, nodes)) == COUNT, seconds=PATIENCE_S
+        )
     return await count_writes()
 
 

@@ -18,9 +18,10 @@ from kubernetes.stream import stream
 
 import gpuplane
 from gpuplane.api.core import Event, Node, Pod
-from gpuplane.kube import Client, Informer
+from gpuplane.kube import Client
 from gpuplane.limits import ESCAPED
 from gpuplane.simulator.cluster import ClusterHandle, NodeSpec
+from tests.support.until import until_objects
 
 NATIVE = Path(gpuplane.__file__).parent / "_native"
 MACHINE = "p40-ubuntu22"
@@ -110,23 +111,6 @@ def printed(kubeconfig: Path, pod: str, program: str) -> str:
     return text
 
 
-async def until(client: Client, kind: Any, holds: Callable[[list[Any]], Any], namespace: str | None = None) -> Any:
-    """What `holds(objects)` gives once that is true; looks after each change."""
-    informer = Informer(client, kind, namespace)
-    changed = asyncio.Event()
-    informer.add_handler(lambda old, new: changed.set())
-    informer.start()
-    try:
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            await informer.synced()
-            while not (found := holds(informer.items())):
-                await changed.wait()
-                changed.clear()
-            return found
-    finally:
-        await informer.stop()
-
-
 def about_pod(event: Event) -> bool:
     return event.reason == ESCAPED and event.involved_object.kind == "Pod"
 
@@ -148,15 +132,17 @@ async def test_two_pods_get_30_and_60_percent_and_one_that_gets_round_is_told(
     own = [sys.executable, "-m", "gpuplane"]
     await output(*own, "install", "-q", "--kubeconfig", str(handle.kubeconfig))
     async with Client.connect(handle.kubeconfig) as client:
-        await until(client, Node, lambda nodes: nodes and "nvidia.com/gpu" in nodes[0].status.allocatable)
+        await until_objects(client, Node, lambda nodes: nodes and "nvidia.com/gpu" in nodes[0].status.allocatable)
         await client.patch(Node, "shares", {"metadata": {"labels": {"nvidia-device-enable": "enable"}}})
         shares = {"tencent.com/vcuda-core": 100, "tencent.com/vcuda-memory": 96}
-        await until(
+        await until_objects(
             client, Node, lambda nodes: all(int(nodes[0].status.allocatable.get(k, 0)) == v for k, v in shares.items())
         )
         await client.create(part, namespace="default")
         await client.create(pod("serve", 60, 20), namespace="default")
-        await until(client, Pod, lambda pods: [p.status.phase for p in pods] == ["Running"] * 2, "default")
+        await until_objects(
+            client, Pod, lambda pods: [p.status.phase for p in pods] == ["Running"] * 2, namespace="default"
+        )
         await client.create(whole, namespace="default")
 
         seen = await asyncio.to_thread(printed, handle.kubeconfig, "part-card", LOOK)
@@ -187,7 +173,9 @@ async def test_two_pods_get_30_and_60_percent_and_one_that_gets_round_is_told(
         assert pods == {"part-card": "Running", "serve": "Running", "one-card": "Pending"}, "no GPU is free as a whole"
 
         await client.create(pod("sly", 10, 8, REAL), namespace="default")
-        [event] = await until(client, Event, lambda events: [e for e in events if about_pod(e)], "default")
+        [event] = await until_objects(
+            client, Event, lambda events: [e for e in events if about_pod(e)], namespace="default"
+        )
         assert event.involved_object.name == "sly" and event.type == "Warning"
         assert "of default/sly:main got round the limits: 1" in event.message and "seen by NVML" in event.message
         [gpu] = json.loads(await output(*top))["gpus"]

@@ -12,6 +12,7 @@ import pytest
 
 from gpuplane.simulator.apiserver.hooks import User
 from gpuplane.simulator.apiserver.server import ApiServer
+from tests.support.until import until
 
 
 class Api:
@@ -24,11 +25,7 @@ class Api:
 
     async def until(self, predicate: Callable[[], Any]) -> Any:
         """The first true value of `predicate`, looked at again after every write."""
-        async with asyncio.timeout(20):
-            while not (value := predicate()):
-                self._changed.clear()
-                await self._changed.wait()
-            return value
+        return await until(predicate, changed=self._changed)
 
     async def create_pod(self, name: str, node: str, **spec: Any) -> None:
         body = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": {"nodeName": node, **spec}}

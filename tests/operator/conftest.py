@@ -26,6 +26,7 @@ from gpuplane.operator.upgrade import controller, decide
 from gpuplane.simulator.apiserver.failure import ApiFailure
 from gpuplane.simulator.apiserver.identity import ADMIN, service_account_user
 from gpuplane.simulator.apiserver.server import ApiServer
+from tests.support.until import until
 
 NAMESPACE = names.OPERATOR_NAMESPACE
 POLICY, GPUNODES = ("nvidia.com", "clusterpolicies"), ("gpuplane.dev", "gpunodes")
@@ -103,16 +104,12 @@ class Played:
 
     async def until(self, holds: Callable[[], Any], seconds: float = 45) -> Any:
         """The first true value, looked at again after every write."""
-        try:
-            async with asyncio.timeout(seconds):
-                while not (value := holds()):
-                    self._changed.clear()
-                    await self._changed.wait()
-                return value
-        except TimeoutError:
-            seen = [(n["metadata"]["name"], n["metadata"].get("labels", {}).get(names.UPGRADE_STATE_LABEL),
-                     n["metadata"].get("annotations"), n["spec"]) for n in self.nodes()[:5]]  # fmt: skip
-            raise AssertionError(f"did not come about; the first nodes: {seen}") from None
+
+        def seen() -> str:
+            return str([(n["metadata"]["name"], n["metadata"].get("labels", {}).get(names.UPGRADE_STATE_LABEL),
+                         n["metadata"].get("annotations"), n["spec"]) for n in self.nodes()[:5]])  # fmt: skip
+
+        return await until(holds, changed=self._changed, seconds=seconds, seen=seen)
 
     # -- making ----------------------------------------------------------------------------------------------------
 

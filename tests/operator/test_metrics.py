@@ -12,6 +12,7 @@ import pytest
 
 from gpuplane.kube.exposition import exposition
 from gpuplane.operator.metrics import operator_metrics
+from tests.support.until import until
 
 # As the GPU operator documents them.
 CLUSTER = {
@@ -34,20 +35,13 @@ def values(operator: Any) -> dict[str, float]:
     return {name: float(value) for name, value in found}
 
 
-async def eventually(holds: Any) -> None:
-    """The operator learns by its watches, a moment after the API server does."""
-    async with asyncio.timeout(20):
-        while not holds():  # noqa: ASYNC110 - what an operator knows is no event
-            await asyncio.sleep(0.01)
-
-
 def promtool(text: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, text=True, check=False)
 
 
 async def test_they_follow_the_cluster_from_nothing_to_a_node_that_fails(played: Any, work: Any) -> None:
     async with work(played) as operator:
-        await eventually(lambda: operator.nodes.has_synced and operator.policies.has_synced)
+        await until(lambda: operator.nodes.has_synced and operator.policies.has_synced)
         now = values(operator)
         assert now.keys() >= CLUSTER
         assert now["gpu_operator_reconciliation_status"] == -1, "there is no policy"
@@ -56,8 +50,8 @@ async def test_they_follow_the_cluster_from_nothing_to_a_node_that_fails(played:
             await played.add_node(f"n{number}")
         await played.policy(upgradePolicy={"autoUpgrade": True, "maxUnavailable": "100%"})
         await played.until(lambda: played.states() == ["upgrade-done"] * 2)
-        await eventually(lambda: values(operator)["gpu_operator_nodes_upgrades_done"] == 2)
-        await eventually(lambda: values(operator)["gpu_operator_reconciliation_last_success_ts_seconds"] > 1.7e9)
+        await until(lambda: values(operator)["gpu_operator_nodes_upgrades_done"] == 2)
+        await until(lambda: values(operator)["gpu_operator_reconciliation_last_success_ts_seconds"] > 1.7e9)
         # The last gates and the allocatable GPUs are no part of what is played: nodes get as far as their plugin.
         now = values(operator)
         assert now["gpu_operator_gpu_nodes_total"] == 2
@@ -70,7 +64,7 @@ async def test_they_follow_the_cluster_from_nothing_to_a_node_that_fails(played:
             assert {now[f'{name}{{node="n{number}"}}'] for number in range(2)} == {1}, name
         patch = {"status": {"stages": {"cuda": {"state": "failed", "reason": "VectorAddFailed"}}}}
         await played.registry.patch(("gpuplane.dev", "gpunodes"), None, "n0", patch, "merge")
-        await eventually(lambda: values(operator)['gpu_operator_node_cuda_ready{node="n0"}'] == 0)
+        await until(lambda: values(operator)['gpu_operator_node_cuda_ready{node="n0"}'] == 0)
         assert values(operator)['gpu_operator_node_cuda_ready{node="n1"}'] == 1
 
 
@@ -79,7 +73,7 @@ async def test_promtool_reads_them(played: Any, work: Any) -> None:
     async with work(played) as operator:
         await played.add_node("n0")
         await played.policy()
-        await eventually(lambda: 'node="n0"' in text_of(operator))
+        await until(lambda: 'node="n0"' in text_of(operator))
         text = text_of(operator)
     done = await asyncio.to_thread(promtool, text)
     assert done.returncode in (0, 3), done.stderr

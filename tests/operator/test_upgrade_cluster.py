@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from typing import Any
 
@@ -11,6 +10,7 @@ import pytest
 from gpuplane import names
 from gpuplane.kube.exposition import exposition
 from gpuplane.operator.metrics import operator_metrics
+from tests.support.until import until
 
 NEW = [{"name": "GENERATION", "value": "2"}]
 POLICY = {"autoUpgrade": True, "maxParallelUpgrades": 0, "maxUnavailable": "25%"}
@@ -187,9 +187,7 @@ async def test_a_paused_policy_changes_nothing_until_it_goes_on(played: Any, wor
         assert "gpuplane_operator_paused 1\n" in text_of(operator)
         await played.policy(env=NEW)
         await played.add_node("n2")
-        async with asyncio.timeout(20):
-            while operator.nodes.get("n2") is None or not looked(operator):  # noqa: ASYNC110 - doing nothing is no event
-                await asyncio.sleep(0.01)
+        await until(lambda: operator.nodes.get("n2") is not None and looked(operator))
         assert played.registry.get(("gpuplane.dev", "gpunodes"), None, "n2") is None
         assert played.driver("n0") == before
         on = {"metadata": {"annotations": {names.PAUSED_ANNOTATION: None}}}

@@ -14,6 +14,7 @@ from gpuplane.simulator.apiserver.registry import BY_SYSTEM, Registry
 from gpuplane.simulator.apiserver.subresources import bind as post
 from gpuplane.simulator.scheduler import Scheduler, SchedulerConfig
 from gpuplane.simulator.scheduler.config import ExtenderConfig, ManagedResource
+from tests.support.until import until
 
 GPU = "nvidia.com/gpu"
 
@@ -48,13 +49,8 @@ class Board:
         return [event for event in self.registry.list("events") if event["reason"] == reason]
 
     async def until(self, answer):
-        """Waits until `answer()` is true; every step of the scheduler is a turn of the loop."""
-        for _ in range(5000):
-            value = answer()
-            if value:
-                return value
-            await asyncio.sleep(0.001)
-        raise AssertionError("it never came about")
+        """Waits until `answer()` is true."""
+        return await until(answer, poll=0.001)
 
 
 @pytest.fixture

@@ -23,11 +23,12 @@ import pytest
 from gpuplane import names
 from gpuplane.api.core import Node, Pod
 from gpuplane.api.gpunode import GPUNode, StageName
-from gpuplane.kube import Client, Informer, NotFound
+from gpuplane.kube import Client, NotFound
 from gpuplane.simulator.gpus import Faults
 from gpuplane.simulator.kubelet.containers.records import Record, is_running
 from tests.support import find_kubectl
 from tests.support.realkube.files import files
+from tests.support.until import until, until_objects
 
 GPUPLANE = (sys.executable, "-m", "gpuplane")
 NAMESPACE = names.OPERATOR_NAMESPACE
@@ -84,9 +85,7 @@ class World:
         """kill -9 of one of the cluster's own processes; returns when another one runs in its place."""
         before = self.pid(process)
         os.kill(before, signal.SIGKILL)
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            while self.pid(process) == before:  # noqa: ASYNC110 - another process writes that file
-                await asyncio.sleep(0.05)
+        await until(lambda: self.pid(process) != before, seconds=PATIENCE_SECONDS)
 
     def kill_containers(self, node: str, *prefixes: str) -> set[str]:
         """kill -9 of the main processes of the pods whose names begin so; the pods' names."""
@@ -111,22 +110,9 @@ class Story:
         self, kind: Any, holds: Callable[[list[Any]], Any], *, namespace: str | None = None, fields: str = ""
     ) -> Any:
         """What `holds(objects)` gives once that is true; looks after each change."""
-        informer = Informer(self.client, kind, namespace, fields=fields)
-        changed = asyncio.Event()
-        informer.add_handler(lambda old, new: changed.set())
-        informer.start()
-        try:
-            async with asyncio.timeout(PATIENCE_SECONDS):
-                await informer.synced()
-                while not (found := holds(informer.items())):
-                    await changed.wait()
-                    changed.clear()
-                return found
-        except TimeoutError:
-            seen = "\n".join(map(_seen, informer.items()))
-            raise AssertionError(f"did not come about in {PATIENCE_SECONDS:.0f} s; there is:\n{seen}") from None
-        finally:
-            await informer.stop()
+        return await until_objects(
+            self.client, kind, holds, namespace=namespace, fields=fields, seconds=PATIENCE_SECONDS, describe=_seen
+        )
 
     async def node(self, name: str, holds: Callable[[GPUNode], Any]) -> GPUNode:
         """The GPUNode once `holds(it)`."""

@@ -13,6 +13,7 @@ from gpuplane.api.clusterpolicy import ClusterPolicy
 from gpuplane.api.core import DaemonSet, Node, Pod, RuntimeClass
 from gpuplane.api.gpunode import GPUNode, StageState
 from gpuplane.kube import NotFound
+from tests.support.until import until
 
 USE = """
 import time, pynvml
@@ -35,9 +36,10 @@ def holder(node: str) -> dict[str, Any]:
 
 
 async def until_in_use(story) -> None:
-    async with asyncio.timeout(20):
-        while "uses" not in await story.log("holder"):  # noqa: ASYNC110 - a log is not watched
-            await asyncio.sleep(0.05)
+    async def says() -> bool:
+        return "uses" in await story.log("holder")
+
+    await until(says)
 
 
 async def assert_as_before(story):

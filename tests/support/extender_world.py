@@ -26,6 +26,7 @@ from gpuplane.scheduler.policies import Chosen
 from gpuplane.sharing import violations
 from gpuplane.simulator.apiserver.identity import ADMIN
 from gpuplane.simulator.apiserver.server import ApiServer
+from tests.support.until import until
 
 MODEL, MEMORY = "Tesla T4", 15360
 PATIENCE = 20.0
@@ -158,13 +159,12 @@ async def world(directory: Path) -> AsyncIterator[World]:
             made.client = client
             for definition in crds():
                 await client.apply(definition, "test")
-            async with asyncio.timeout(PATIENCE):
-                while True:
-                    try:
-                        await client.list(GPUNode)
-                        break
-                    except NotFound:
-                        await asyncio.sleep(0.02)
+
+            async def served() -> bool:
+                await client.list(GPUNode)
+                return True
+
+            await until(served, ignored=NotFound, seconds=PATIENCE)
             yield made
     finally:
         await server.stop()
@@ -198,11 +198,7 @@ class Running:
 
     async def until(self, wanted: Callable[[], Any]) -> None:
         """Waits until `wanted()` holds, looking after each change that a watch brings, and now and then."""
-        async with asyncio.timeout(PATIENCE):
-            while not wanted():
-                self._changed.clear()
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._changed.wait(), 0.1)
+        await until(wanted, changed=self._changed, poll=0.1, seconds=PATIENCE)
 
     async def seen(self, *uids: str) -> None:
         """Until the watch has shown these pods bound."""

@@ -29,6 +29,7 @@ from gpuplane.kube import AlreadyExists, Client, Informer
 from gpuplane.operator.installation import installation
 from gpuplane.sharing import Ledger, gpus_of, of_pod, violations
 from tests.support.extender_world import gpu_pod, http
+from tests.support.until import until
 
 MEMORY: Final = 15360
 SHARES: Final = [(10, 4), (20, 8), (25, 15), (30, 20), (40, 20), (50, 30), (70, 30)]
@@ -146,9 +147,7 @@ class Following:
         informer.add_handler(lambda old, new: self._changed.set())
 
     async def until(self, holds: Callable[[], object]) -> None:
-        while not holds():
-            self._changed.clear()
-            await self._changed.wait()
+        await until(holds, changed=self._changed, seconds=None)
 
 
 @contextlib.asynccontextmanager

@@ -19,13 +19,15 @@ class _Timer:
 class VirtualClock:
     """Time that passes only in `advance` and `jump`; timers fire in order, sleepers wake in between."""
 
-    def __init__(self) -> None:
-        self.seconds = 1000.0
+    def __init__(self, seconds: float = 1000.0) -> None:
+        self.seconds = seconds
         self._timers: list[tuple[float, int, _Timer]] = []
         self._count = 0
 
     def now(self) -> float:
         return self.seconds
+
+    time = now  # the kubelet's name for it
 
     def wall(self) -> str:
         return datetime.datetime.fromtimestamp(self.seconds, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
@@ -37,6 +39,9 @@ class VirtualClock:
         return timer
 
     async def sleep(self, seconds: float) -> None:
+        if seconds <= 0:
+            await asyncio.sleep(0)
+            return
         woken = asyncio.Event()
         timer = self.call_later(seconds, woken.set)
         try:

@@ -9,6 +9,7 @@ import pytest
 
 from gpuplane import names
 from gpuplane.toolkit import run, uninstall
+from tests.support.until import until
 
 CONFIG = "etc/containerd/config.toml"
 ALL_THE_SAME, DROPS = "configured all the same:", "injects no CDI devices for plugins"
@@ -20,9 +21,7 @@ async def once(world: Any, **environment: str) -> None:
     done = len(world.client.writes)
     world.client.status = type(world.client.status)()
     task = asyncio.create_task(run(world.context(environment=environment)))
-    async with asyncio.timeout(10):
-        while len(world.client.writes) == done and not task.done():  # noqa: ASYNC110 - files, which set no event
-            await asyncio.sleep(0.001)
+    await until(lambda: len(world.client.writes) > done, task=task)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
 

@@ -9,19 +9,13 @@ from typing import Any
 from gpuplane.errors import Retryable
 from gpuplane.kube import NotFound, Unreachable
 from gpuplane.toolkit import run, uninstall
+from tests.support.until import until
 
 
-async def started(world: Any, until: Callable[[], object], **changes: Any) -> asyncio.Task[None]:
+async def started(world: Any, condition: Callable[[], object], **changes: Any) -> asyncio.Task[None]:
     task = asyncio.create_task(run(world.context(**changes)))
-    await eventually(until, task)
+    await until(condition, task=task)
     return task
-
-
-async def eventually(until: Callable[[], object], task: asyncio.Task[None]) -> None:
-    async with asyncio.timeout(10):
-        while not until() and not task.done():  # noqa: ASYNC110 - files, which set no event
-            await asyncio.sleep(0.001)
-    assert not task.done(), task
 
 
 async def stop(task: asyncio.Task[None]) -> None:
@@ -54,10 +48,10 @@ async def test_what_somebody_undoes_is_done_again_without_a_word(world: Any) -> 
     for _ in range(10):
         await asyncio.sleep(0)
     world.write("etc/docker/daemon.json", '{"debug": true}')
-    await eventually(lambda: b"nvidia" in (world.host.read("etc/docker/daemon.json") or b""), task)
+    await until(lambda: b"nvidia" in (world.host.read("etc/docker/daemon.json") or b""), task=task)
     assert b"debug" in (world.host.read("etc/docker/daemon.json") or b"")
     world.host.remove("var/run/cdi/nvidia.com-gpu.json")
-    await eventually(lambda: world.host.exists("var/run/cdi/nvidia.com-gpu.json"), task)
+    await until(lambda: world.host.exists("var/run/cdi/nvidia.com-gpu.json"), task=task)
     await stop(task)
     assert {write["stages"]["toolkit"]["state"] for write in world.client.writes} == {"done"}
 
@@ -70,7 +64,7 @@ async def test_a_broken_configuration_is_reported_and_got_over(world: Any) -> No
     assert stage["where"] == "/etc/docker/daemon.json:1:7"
     assert world.host.read_text("etc/docker/daemon.json") == '{"a":'
     world.write("etc/docker/daemon.json", "{}")
-    await eventually(lambda: len(world.client.writes) == 2, task)
+    await until(lambda: len(world.client.writes) == 2, task=task)
     await stop(task)
     assert world.client.writes[1]["stages"]["toolkit"]["state"] == "done"
 
@@ -87,7 +81,7 @@ async def test_gpus_that_do_not_answer_and_a_cluster_that_cannot_be_asked(world:
     stage = world.client.writes[0]["stages"]["toolkit"]
     assert (stage["state"], stage["reason"]) == ("failed", "GPUsDoNotAnswer")
     world.answers = answers
-    await eventually(lambda: len(world.client.writes) == 2, task)
+    await until(lambda: len(world.client.writes) == 2, task=task)
     await stop(task)
 
 

@@ -23,6 +23,7 @@ from gpuplane.host import Host
 from gpuplane.kube import EventType
 from gpuplane.validator.operand import NOT_RUN, NOT_WANTED, Validator, boot_of, run
 from gpuplane.validator.workload import NoRoom, pod_name, run_pod
+from tests.support.virtual_time import VirtualClock
 
 CUDA, PLUGIN = StageName.CUDA, StageName.PLUGIN
 WRONG = Terminal("element 7 of 50000 is 1 and should be 2", where="GPU-1 (T4)", cure="replace it")
@@ -38,22 +39,14 @@ async def running(world: Any, **more: Any) -> AsyncIterator[None]:
         await asyncio.gather(task, return_exceptions=True)
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.seconds = 0.0
-
-    def __call__(self) -> float:
-        return self.seconds
+@pytest.fixture
+def clock() -> VirtualClock:
+    return VirtualClock()
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def validator(world: Any, clock: Clock) -> Validator:
-    return Validator(world.context(), lambda name: world.node, world.allocatable, clock)
+def validator(world: Any, clock: VirtualClock) -> Validator:
+    return Validator(world.context(), lambda name: world.node, world.allocatable, clock.now)
 
 
 async def test_cuda_when_the_toolkit_holds_and_plugin_when_gpus_are_allocatable(world: Any) -> None:
@@ -87,9 +80,9 @@ async def test_a_restarted_validator_takes_nothing_back_and_repeats_nothing(worl
     assert (len(world.ran), len(world.client.writes)) == (2, writes)
 
 
-async def test_what_the_watch_does_not_show_yet_is_not_proved_twice(world: Any, clock: Clock) -> None:
+async def test_what_the_watch_does_not_show_yet_is_not_proved_twice(world: Any, clock: VirtualClock) -> None:
     stale = world.node
-    validator = Validator(world.context(), lambda name: stale, world.allocatable, clock)
+    validator = Validator(world.context(), lambda name: stale, world.allocatable, clock.now)
     assert await validator.reconcile("sim-1") is None
     assert await validator.reconcile("sim-1") == 10
     assert len(world.ran) == 2
@@ -98,9 +91,11 @@ async def test_what_the_watch_does_not_show_yet_is_not_proved_twice(world: Any, 
     assert len(world.ran) == 4, "somebody took the stage back, and the watch never showed that it held"
 
 
-async def test_a_status_file_of_another_boot_is_none(world: Any, clock: Clock) -> None:
+async def test_a_status_file_of_another_boot_is_none(world: Any, clock: VirtualClock) -> None:
     boots = ["b1"]
-    validator = Validator(world.context(), lambda name: world.node, world.allocatable, clock, boot=lambda: boots[-1])
+    validator = Validator(
+        world.context(), lambda name: world.node, world.allocatable, clock.now, boot=lambda: boots[-1]
+    )
     await validator.reconcile("sim-1")
     assert (world.root / "run/nvidia/validations/cuda-ready").read_text() == f"{world.stage(CUDA).digest} b1\n"
     writes = len(world.client.writes)
@@ -143,7 +138,7 @@ async def test_it_is_proved_again_as_soon_as_the_status_file_goes(world: Any, mo
     ("code", "cure"), [(errno.EROFS, "remount the file system read-write"), (errno.ENOSPC, "free space")]
 )
 async def test_a_read_only_or_full_run_is_said_and_heals(
-    world: Any, validator: Validator, clock: Clock, monkeypatch: pytest.MonkeyPatch, code: int, cure: str
+    world: Any, validator: Validator, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch, code: int, cure: str
 ) -> None:
     def refuses(*_: object, **__: object) -> None:
         raise OSError(code, os.strerror(code))
@@ -162,7 +157,7 @@ async def test_a_read_only_or_full_run_is_said_and_heals(
     assert world.stage(CUDA).state is StageState.DONE
 
 
-async def test_something_else_in_the_place_of_the_files(world: Any, validator: Validator, clock: Clock) -> None:
+async def test_something_else_in_the_place_of_the_files(world: Any, validator: Validator, clock: VirtualClock) -> None:
     folder = world.root / "run/nvidia/validations"
     shutil.rmtree(folder)
     folder.write_text("not a folder")
@@ -190,10 +185,10 @@ async def test_a_broken_status_file_is_written_anew(world: Any, validator: Valid
     assert path.read_text() == good
 
 
-async def test_the_policy_may_want_less(world: Any, clock: Clock) -> None:
+async def test_the_policy_may_want_less(world: Any, clock: VirtualClock) -> None:
     off = {"CUDA_WITH_WORKLOAD": "false", "PLUGIN_WITH_WORKLOAD": "false"}
     context = world.context(vector_add=None)
-    validator = Validator(context, lambda name: world.node, world.allocatable, clock, environment=off)
+    validator = Validator(context, lambda name: world.node, world.allocatable, clock.now, environment=off)
     await validator.reconcile("sim-1")
     world.hold(StageName.DEVICE_PLUGIN)
     await validator.reconcile("sim-1")
@@ -203,11 +198,11 @@ async def test_the_policy_may_want_less(world: Any, clock: Clock) -> None:
     assert not [key for key in world.client.objects if key[0] == "pods"]
 
 
-async def test_a_feature_that_the_driver_was_told_and_does_not_have(world: Any, clock: Clock) -> None:
+async def test_a_feature_that_the_driver_was_told_and_does_not_have(world: Any, clock: VirtualClock) -> None:
     off = {"CUDA_WITH_WORKLOAD": "false"}
     world.write("run/nvidia/validations/.driver-ctr-ready", "GDS_ENABLED: true\nGDRCOPY_ENABLED: false\n")
     context = world.context(vector_add=None)
-    validator = Validator(context, lambda name: world.node, world.allocatable, clock, environment=off)
+    validator = Validator(context, lambda name: world.node, world.allocatable, clock.now, environment=off)
     wait = await validator.reconcile("sim-1")
     stage = world.stage(CUDA)
     assert (stage.reason, "nvidia_fs" in stage.message) == ("DriverFeatureMissing", True)
@@ -260,7 +255,7 @@ async def test_a_gpu_that_computes_wrongly_fails_the_stage_and_is_named(world: A
 
 
 async def test_it_is_tried_again_on_a_change_or_after_growing_pauses(
-    world: Any, validator: Validator, clock: Clock
+    world: Any, validator: Validator, clock: VirtualClock
 ) -> None:
     world.failing["GPU-1"] = WRONG
     waits = []
@@ -307,7 +302,7 @@ async def test_several_failing_gpus_are_all_named_and_no_driver_is_no_broken_gpu
     assert world.stage(CUDA).message.startswith("GPUs 0, 1 fail the vectorAdd; GPU 0: libcuda")
 
 
-async def test_files_that_stay_away_are_said(world: Any, validator: Validator, clock: Clock) -> None:
+async def test_files_that_stay_away_are_said(world: Any, validator: Validator, clock: VirtualClock) -> None:
     (world.root / "var/run/cdi/nvidia.json").unlink()
     assert await validator.reconcile("sim-1") == 30
     assert world.stage(CUDA) is None, "after a boot it is about to come"
@@ -318,7 +313,7 @@ async def test_files_that_stay_away_are_said(world: Any, validator: Validator, c
 
 
 async def test_after_a_failure_a_file_that_comes_is_reason_enough(
-    world: Any, validator: Validator, clock: Clock
+    world: Any, validator: Validator, clock: VirtualClock
 ) -> None:
     ready = world.root / "run/nvidia/validations/toolkit-ready"
     ready.unlink()
@@ -364,7 +359,7 @@ async def test_after_a_boot_it_goes_on_the_moment_that_driver_and_toolkit_are_th
 
 
 async def test_nothing_allocatable_for_long_is_a_failure_of_the_plugin_stage(
-    world: Any, validator: Validator, clock: Clock
+    world: Any, validator: Validator, clock: VirtualClock
 ) -> None:
     await validator.reconcile("sim-1")
     world.hold(StageName.DEVICE_PLUGIN, allocatable=0)

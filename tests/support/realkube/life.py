@@ -13,7 +13,6 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,6 +27,7 @@ from tests.support.realkube.audit import requests
 from tests.support.realkube.control_plane import ControlPlane
 from tests.support.realkube.inventory import Objects, difference, inventory
 from tests.support.realkube.simulated_node import SimulatedNode
+from tests.support.until import until
 
 NODE: Final = "life-1"
 MACHINE: Final = "t4-ubuntu18"
@@ -82,16 +82,6 @@ async def until_as(client: Client, before: Objects, patience: float = 20.0) -> O
         await asyncio.sleep(_POLL_S)
 
 
-async def until(what: str, holds: Callable[[], Awaitable[Any]], patience: float = PATIENCE_S) -> Any:
-    """What `holds()` gives once that is true."""
-    deadline = time.monotonic() + patience
-    while time.monotonic() < deadline:
-        if found := await holds():
-            return found
-        await asyncio.sleep(_POLL_S)
-    raise AssertionError(f"{what}: not in {patience:.0f} s")
-
-
 async def live(plane: ControlPlane) -> Life:
     """Install, ready, a GPU's fault and its repair, a second validation, uninstall."""
     machine = SimulatedNode(plane, NODE, MACHINE)
@@ -107,21 +97,21 @@ async def live(plane: ControlPlane) -> Life:
 
 
 async def _live(plane: ControlPlane, machine: SimulatedNode, client: Client) -> Life:
-    await until("the node is there", lambda: _node(client))
+    await until(lambda: _node(client), what="the node is there", seconds=PATIENCE_S)
     before = await settled(client)
     life = Life(before)
     bare = (await _node(client)).metadata.labels
     await asyncio.to_thread(gpuplane, plane, "install", "-q", "--set", "operator.notReadyTaint=true")
     life.taint_seen = await _sees_taint(client)
     try:
-        await until("the node is ready", lambda: _ready(client))
+        await until(lambda: _ready(client), what="the node is ready", seconds=PATIENCE_S)
         with Faults(machine.root / names.SIMGPU_STATE) as faults:
             faults.xid(0, 79)
-            await until("the fault is reported", lambda: _health(client))
+            await until(lambda: _health(client), what="the fault is reported", seconds=PATIENCE_S)
             faults.clear(0)
         retry = {"metadata": {"annotations": {names.RETRY_ANNOTATION: "1"}}}
         await client.patch(GPUNode, NODE, retry)
-        await until("the node is ready again", lambda: _ready(client))
+        await until(lambda: _ready(client), what="the node is ready again", seconds=PATIENCE_S)
     except AssertionError as problem:
         raise AssertionError(f"{problem}\n{await _picture(client)}") from None
     node = await client.get(GPUNode, NODE)

@@ -35,7 +35,7 @@ from gpuplane.simulator.nodes import build_node, machine
 from tests.support.realkube import binaries, configuration, files, init, pki
 from tests.support.realkube.binaries import Unavailable
 from tests.support.realkube.control_plane import ControlPlane, spawn
-from tests.support.realkube.watching import node_is_ready, until
+from tests.support.realkube.watching import node_is_ready, until_objects
 
 MACHINE: Final = "l4-ubuntu24"
 # What a machine may keep: logs, the runtime's and the kubelet's own state, and the simulated hardware itself.
@@ -232,8 +232,8 @@ def wait_ready(node: KubernetesNode, patience_s: float = 60.0) -> None:
     async def ready() -> None:
         async with Client.connect(node.plane.kubeconfig) as client:
             fields = f"metadata.name={node.name}"
-            await until(
-                client, Node, lambda nodes: any(map(node_is_ready, nodes)), patience_s=patience_s, fields=fields
+            await until_objects(
+                client, Node, lambda nodes: any(map(node_is_ready, nodes)), seconds=patience_s, fields=fields
             )
 
     try:

@@ -2,47 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
+import functools
 from typing import Any, Final
 
 from gpuplane.api.core import Node, Pod
 from gpuplane.api.gpunode import GPUNode, StageName
-from gpuplane.kube import Client, Informer
+from gpuplane.kube import Client
+from tests.support import until
 
 PATIENCE_S: Final = 90.0
-
-
-async def until(
-    client: Client,
-    kind: type[Any],
-    holds: Callable[[list[Any]], Any],
-    *,
-    namespace: str | None = None,
-    labels: str = "",
-    fields: str = "",
-    patience_s: float = PATIENCE_S,
-) -> Any:
-    """What `holds(objects)` gives, once it gives something true; of the objects that are chosen, or all of the kind.
-
-    Raises AssertionError with what there is when the time is over.
-    """
-    informer = Informer(client, kind, namespace, labels, fields)
-    changed = asyncio.Event()
-    informer.add_handler(lambda old, new: changed.set())
-    informer.start()
-    try:
-        async with asyncio.timeout(patience_s):
-            await informer.synced()
-            while not (found := holds(informer.items())):
-                await changed.wait()
-                changed.clear()
-            return found
-    except TimeoutError:
-        seen = "\n".join(map(describe, informer.items()))
-        raise AssertionError(f"did not come about in {patience_s:.0f} s; there is:\n{seen}") from None
-    finally:
-        await informer.stop()
 
 
 def describe(obj: Any) -> str:
@@ -54,9 +22,12 @@ def describe(obj: Any) -> str:
     return f"  {obj.metadata.name}: {getattr(status, 'phase', '')} {getattr(status, 'reason', '')}"
 
 
+until_objects = functools.partial(until.until_objects, seconds=PATIENCE_S, describe=describe)
+
+
 async def phase(client: Client, pod: str, *phases: str, namespace: str = "default") -> Pod:
     """A pod, once it is in one of these phases."""
-    found: Pod = await until(
+    found: Pod = await until_objects(
         client,
         Pod,
         lambda pods: next((pod for pod in pods if pod.status.phase in phases), None),
