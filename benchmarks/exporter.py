@@ -23,7 +23,6 @@ from figures import show
 from gpuplane import names
 from gpuplane.api.protocol import podresources_pb2 as pb
 from gpuplane.exporter import run
-from gpuplane.exporter.pods import LIST
 from gpuplane.hardware import open_gpus
 from gpuplane.operand import OperandContext
 from gpuplane.operand.rpc_server import serving
@@ -33,6 +32,7 @@ NATIVE = Path(gpuplane.__file__).parent / "_native"
 LIBRARIES = "usr/lib/x86_64-linux-gnu"
 PROFILE = PROFILES["8x-h100"]
 PORT, PODS, ROUNDS = 19400, 64, 200
+LIST = "/v1.PodResourcesLister/List"
 
 
 def machine(root: Path) -> None:
