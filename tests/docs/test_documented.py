@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PROJECT = PYPROJECT["project"]
 
 
 def requirement_name(line: str) -> str:
@@ -17,7 +18,8 @@ def requirement_name(line: str) -> str:
 
 
 def test_every_dependency_is_justified_and_none_besides() -> None:
-    declared = [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["dev"]]
+    tools = (*PROJECT["optional-dependencies"]["dev"], *PYPROJECT["dependency-groups"]["clone"])
+    declared = [*PROJECT["dependencies"], *tools]
     wanted = {requirement_name(line) for line in declared}
     rows = re.findall(r"^\| ([\w, -]+?) \|", (ROOT / "docs/dependencies.md").read_text(), flags=re.M)
     listed = {name.strip() for row in rows for name in row.split(",")} - {"package"}

@@ -1,7 +1,7 @@
 /*
  * The few host tools that operands call inside a simulated node: modprobe, rmmod, lsmod, systemctl, uname.
  *
- * One static program under several names, so that it runs in a root that holds nothing else: `chroot ROOT modprobe nvidia`,
+ * One program under several names: `chroot ROOT modprobe nvidia` in a node's root, which has a loader and a libc for it,
  * or `SIMHOST_ROOT=ROOT modprobe nvidia` where chroot is not allowed.
  *
  * What stands for the kernel are files of the root:

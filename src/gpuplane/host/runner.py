@@ -121,7 +121,7 @@ def invocation(command: Command) -> tuple[tuple[str, ...], dict[str, str]]:
     """The program that is really started, and what it needs in its environment besides ours.
 
     NB: without the right to change root (an ordinary user trying things out), a simulated host's tools are started
-    from outside: they are static programs which take SIMHOST_ROOT for their `/`. A real host is never treated so.
+    from outside: they are programs which take SIMHOST_ROOT for their `/`. A real host is never treated so.
     """
     root = command.root
     if root is None or root == Path("/"):
