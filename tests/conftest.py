@@ -14,6 +14,7 @@ from hypothesis import settings
 
 from gpuplane.errors import Terminal
 from gpuplane.simulator.cluster import ClusterHandle, ClusterSpec, down, up
+from gpuplane.simulator.kubelet.containers import Isolation, find_mode
 from tests.support.anycluster import choice
 
 # The same examples in every run, so that a change is judged by what it changes; look for new ones with
@@ -81,6 +82,12 @@ def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     """The cluster that `--cluster` names, reached as any client reaches it."""
     with choice.cluster(request.config.getoption("--cluster"), tmp_path_factory.mktemp("cluster")) as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def mounts() -> bool:
+    """Whether containers have mounts of their own here. Where the kernel refuses, they see paths of their node."""
+    return find_mode().isolation is not Isolation.NONE
 
 
 @pytest.fixture
