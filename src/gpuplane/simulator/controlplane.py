@@ -61,7 +61,7 @@ class ControlPlane:
             data=directory.data if spec.persist else None,
             signing_key=bytes.fromhex(self._tokens.signing_key),
         )
-        # NB: nothing is awaited until everybody is let in, so that no early request is refused.
+        # NB: nothing is awaited until all accounts are added, so that no early request is refused.
         admit(server.extensions, self._tokens)
         controllers = Controllers(
             server.registry, ca=server.authority.read_text(), node_grace_s=self._spec.grace_seconds

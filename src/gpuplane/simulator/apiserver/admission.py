@@ -36,7 +36,7 @@ CONFIGURATION: Final = (
 
 
 class AdmissionChain:
-    """What `Hooks.admission` wants. `list_all` gives the stored objects of a plural, sorted by name."""
+    """The implementation of `Hooks.admission`. `list_all` gives the stored objects of a plural, sorted by name."""
 
     def __init__(
         self,

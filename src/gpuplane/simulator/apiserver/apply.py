@@ -37,7 +37,7 @@ Object = dict[str, Any]
 
 
 class Manager(msgspec.Struct, frozen=True):
-    """Who writes, how. `operation` is Apply or Update."""
+    """The writer and its operation. `operation` is Apply or Update."""
 
     name: str
     operation: str
@@ -135,7 +135,9 @@ def apply(live: Object, config: Object, schema: Schema, manager: Manager, *, for
 
 
 def _given_up(mine: Fields, sent: Fields, wanted: Any, schema: Schema) -> Fields:
-    """What this manager owned and no longer sends. An object that it now sends empty gives up all that it had in it."""
+    """Return the fields that this manager owned and no longer sends. An object that it now sends empty gives up all its
+    fields.
+    """
     result: Fields = {}
     items = schema.list_type == "map"
     values = keyed(wanted, schema) if items else {f"f:{name}": value for name, value in wanted.items()}

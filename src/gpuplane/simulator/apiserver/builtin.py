@@ -21,7 +21,7 @@ CREATE_ONLY: Final = ("create",)
 
 
 class ResourceInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """Where and how one resource is served.
+    """The path and the properties of one served resource.
 
     `subresources` are the paths below an object (`status`, `scale`, `binding`, ...). `verbs` are those of the resource
     itself, as discovery says them. `selectable` are the field selectors besides metadata.name and metadata.namespace.

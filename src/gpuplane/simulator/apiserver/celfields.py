@@ -21,7 +21,9 @@ _ROOT: Final = {"apiVersion": _TEXT, "kind": _TEXT, "metadata": _METADATA}
 
 
 def undefined_fields(source: str, schema: Schema, *, root: bool) -> list[str]:
-    """What a rule at `schema` selects and cannot be there. Raises CelSyntaxError for a rule that does not parse."""
+    """Return the fields that a rule at `schema` selects and that cannot exist. Raises CelSyntaxError for a rule that
+    does not parse.
+    """
     if root or schema.get("x-kubernetes-embedded-resource"):
         schema = {**schema, "properties": {**(schema.get("properties") or {}), **_ROOT}}
     finder = _Finder()
@@ -93,7 +95,9 @@ def _values(schema: Schema) -> Schema | None:
 
 
 def _variables(container: Schema | None, count: int) -> Iterator[Schema | None]:
-    """What a macro's variables stand for: items, or keys of a map, or (with two) index or key and then the value."""
+    """Return the types of a macro's variables: items, or keys of a map, or (with two) index or key and then the
+    value.
+    """
     if container is None:
         yield from (None, None)
     elif "items" in container:

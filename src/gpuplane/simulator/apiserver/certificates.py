@@ -31,7 +31,7 @@ _CLUSTER_NAMES = (
 
 
 class Certificates(msgspec.Struct, frozen=True):
-    """Where the PEM files are."""
+    """The paths of the PEM files."""
 
     authority: Path
     certificate: Path

@@ -1,4 +1,4 @@
-"""What webhook configurations, admission policies, roles and bindings must say, worded as Kubernetes words it.
+"""Validates webhook configurations, admission policies, roles and bindings, with Kubernetes' messages.
 
 Invalid objects are refused when written: these objects are evaluated for every later write, and an invalid one would
 block every writer.

@@ -89,7 +89,7 @@ def _spec_findings(crd: Object, old: Object | None) -> Iterator[Cause]:
 
 
 def established(crd: Object) -> bool:
-    """Whether its names were accepted, so that it is served."""
+    """Return whether its names were accepted, so that it is served."""
     conditions = (crd.get("status") or {}).get("conditions") or []
     return any(c.get("type") == "Established" and c.get("status") == "True" for c in conditions)
 
@@ -153,7 +153,7 @@ def _column_findings(column: Mapping[str, Any], path: str) -> Iterator[Cause]:
 
 
 def _schema_findings(schema: Mapping[str, Any], path: str) -> Iterator[Cause]:
-    """What makes a schema not structural, patterns and rules that do not compile, defaults that do not fit."""
+    """Return the errors of a schema: not structural, invalid patterns and rules, defaults that do not fit."""
     kind = schema.get("type", "")
     loose = schema.get("x-kubernetes-int-or-string") or schema.get("x-kubernetes-preserve-unknown-fields")
     if not kind and not loose:

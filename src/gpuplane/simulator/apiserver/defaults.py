@@ -1,4 +1,4 @@
-"""What the API server fills in of built-in kinds: the defaults that clients, controllers and kubelets rely on.
+"""Sets the defaults of built-in kinds that clients, controllers and kubelets rely on.
 
 Every function changes the object in place and may run on one that has its defaults already: it only ever adds.
 """

@@ -1,4 +1,4 @@
-"""What the server serves, as clients ask for it: /api, /apis, group versions, and all of it at once (aggregated).
+"""Serves discovery: /api, /apis, group versions, and all of it at once (aggregated).
 
 Everything is a pure function of the resources served at this moment, so a CRD appears and goes with the request after
 it. Clients of 1.26 and later ask for the aggregated form by Accept header; older ones for a list for each version.

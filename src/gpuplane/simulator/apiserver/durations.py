@@ -55,7 +55,7 @@ def _pair(large: int, large_unit: str, small: int, small_unit: str) -> str:
 
 
 def age(since: object, now: datetime) -> str:
-    """How long ago an RFC 3339 time was; `<unknown>` when there is none."""
+    """Return the age of an RFC 3339 time; `<unknown>` when there is none."""
     if not isinstance(since, str) or not since:
         return UNKNOWN
     try:

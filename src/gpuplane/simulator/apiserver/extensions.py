@@ -47,7 +47,7 @@ _HEALTH = ("healthz", "livez", "readyz")
 
 
 class Extensions:
-    """What `install` set up; `identity.add(token, user)` lets somebody in, `streams.token` is for kubelets."""
+    """The objects that `install` set up; `identity.add(token, user)` adds a user, `streams.token` is for kubelets."""
 
     def __init__(self, registry: Registry, signing_key: bytes, clock: Callable[[], float]) -> None:
         self.registry = registry

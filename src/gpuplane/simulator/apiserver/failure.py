@@ -1,4 +1,4 @@
-"""How the API server says no: a `Status` object, worded as Kubernetes words it, since clients match on the words."""
+"""The API server's refusals: a `Status` object, with Kubernetes' messages, since clients match on them."""
 
 from __future__ import annotations
 

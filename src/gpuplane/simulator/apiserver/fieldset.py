@@ -22,7 +22,7 @@ _encode = msgspec.json.Encoder(order="sorted").encode
 
 _KNOWN_ITEMS: Final = 1024  # keys of items that a schema remembers in their written form
 
-# Never owned by anybody: identity and what the server keeps itself.
+# Never owned by a manager: identity and the server's own fields.
 _UNOWNED: Final = frozenset(("apiVersion", "kind"))
 _UNOWNED_METADATA: Final = frozenset(
     (
@@ -87,7 +87,7 @@ def keyed(items: list[Any], schema: Schema) -> dict[str, Any]:
 
 
 def granular(value: Any, schema: Schema) -> bool:
-    """Whether the parts of a value are owned one by one."""
+    """Return whether the parts of a value are owned one by one."""
     if isinstance(value, dict):
         return bool(value) and not schema.atomic
     return isinstance(value, list) and bool(value) and schema.list_type in ("map", "set")
@@ -161,7 +161,7 @@ def union(left: Fields, right: Fields) -> Fields:
 
 
 def intersection(left: Fields, right: Fields) -> Fields:
-    """What is in both. A leaf on one side holds everything below it on the other."""
+    """Return the fields in both. A leaf on one side holds everything below it on the other."""
     result: Fields = {}
     for key, inner in left.items():
         if key not in right:
@@ -175,7 +175,7 @@ def intersection(left: Fields, right: Fields) -> Fields:
 
 
 def difference(left: Fields, right: Fields) -> Fields:
-    """What is in `left` and not in `right`; what becomes empty is left out."""
+    """Return the fields of `left` that are not in `right`, without empty parents."""
     result: Fields = {}
     for key, inner in left.items():
         if key not in right:

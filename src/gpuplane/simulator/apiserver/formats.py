@@ -91,6 +91,6 @@ _FORMATS: dict[str, Callable[[str], bool]] = {
 
 
 def valid_format(name: str, text: str) -> bool:
-    """Whether `text` is of the format; an unknown format always holds."""
+    """Return whether `text` is of the format; an unknown format always holds."""
     check = _FORMATS.get(name)
     return check is None or check(text)

@@ -1,7 +1,7 @@
 """The interfaces between the core of the API server and its extensions: admission, access, custom kinds, streams.
 
 The core (store, registry, REST) knows these shapes only. A hook that is not set means that the step does not happen: no
-admission, everybody may do everything. `server.py` sets them all.
+admission, all users may do everything. `server.py` sets them all.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Object = dict[str, Any]
 
 
 class User(msgspec.Struct, frozen=True):
-    """Who asks."""
+    """The authenticated caller."""
 
     name: str
     groups: tuple[str, ...] = ()
@@ -53,7 +53,7 @@ class AdmissionRequest(msgspec.Struct):
 
 class Admission(Protocol):
     def wanted(self, info: ResourceInfo, operation: str, subresource: str) -> bool:
-        """Whether any plugin or webhook looks at this; asked for every write, so it must cost nothing."""
+        """Return whether any plugin or webhook looks at this; asked for every write, so it must cost nothing."""
         ...
 
     async def mutate(self, request: AdmissionRequest) -> Object | None:
@@ -66,7 +66,7 @@ class Admission(Protocol):
 
 
 class Attributes(msgspec.Struct, frozen=True):
-    """What an authorizer decides on.
+    """The inputs of an authorizer. `path` is set for requests that are about no resource.
 
     `path` is set for requests that are about no resource, `selected_node` for pods that are listed or watched with the
     field selector `spec.nodeName=NODE`.
@@ -108,7 +108,7 @@ def _nothing_unknown(obj: Object, old: Object | None) -> Sequence[str]:
 
 
 class ScalePaths(msgspec.Struct, frozen=True):
-    """Where `scale` reads and writes, as tuples of field names; `selector` is empty where there is none."""
+    """The fields that `scale` reads and writes, as tuples of field names; `selector` is empty where there is none."""
 
     replicas: tuple[str, ...]
     status_replicas: tuple[str, ...]
@@ -117,7 +117,7 @@ class ScalePaths(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Rules:
-    """What is particular to one kind.
+    """The properties of one kind.
 
     `default` fills in and `prune` drops unknown fields, both in place on an object that the chain owns. `prune` and
     `validate` get the old object on updates, so that they can pass over what is as it was. `prune` returns the paths it

@@ -16,7 +16,7 @@ _KEPT: Final = 8  # of one server
 
 
 class Server(NamedTuple):
-    """Who is called: its name, where it is, the PEM of the authorities that vouch for it (empty: the system's)."""
+    """The called server: its name, its address, the PEM of its authorities (empty: the system's)."""
 
     name: str
     address: tuple[str, int]

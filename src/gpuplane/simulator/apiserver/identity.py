@@ -1,4 +1,4 @@
-"""Who asks: bearer tokens, service account tokens, client certificates, impersonation.
+"""Authenticates callers: bearer tokens, service account tokens, client certificates, impersonation.
 
 Tokens of people and nodes are fixed and known by heart; those of service accounts are signed (JWT, HS256), so that any
 number of them costs no memory, and live as long as their service account, their pod and their own expiry.
@@ -94,7 +94,7 @@ class ServiceAccountTokens:
         return _b64(hmac.new(self._key, head.encode(), hashlib.sha256).digest())
 
     def check(self, token: str, audiences: tuple[str, ...] = (ISSUER,)) -> tuple[User, tuple[str, ...]]:
-        """Whose token it is and which of the wanted audiences it is for. Raises InvalidToken."""
+        """Return the account of a token and the wanted audiences that it is for. Raises InvalidToken."""
         head, _, signature = token.rpartition(".")
         if not hmac.compare_digest(signature, self._sign(head)):
             raise InvalidToken("the token's signature is not ours")

@@ -1,4 +1,4 @@
-"""Which resources are served now: the built-in ones and those that CRDs add and take away.
+"""The currently served resources: the built-in ones and those that CRDs add and remove.
 
 A resource served in several versions is one table; `Kind` is one version of it. Objects are stored in the storage
 version; a kind of another version converts on the way in and out.

@@ -1,4 +1,4 @@
-"""What a write may change of an object: pure decisions on metadata, generation, status and deletion.
+"""Decides what a write may change of an object: pure decisions on metadata, generation, status and deletion.
 
 Nothing here reads a clock, a store or the network; `registry.py` brings the facts and carries the decisions out.
 """
@@ -192,7 +192,7 @@ def _carry(source: Object, target: Object, field: str) -> None:
 
 
 def unchanged(old: Object, new: Object) -> bool:
-    """Whether a write would change nothing but the times in managedFields: then nothing is written."""
+    """Return whether a write would change nothing but the times in managedFields: then nothing is written."""
     if any(old.get(name) != value for name, value in new.items() if name != "metadata") or len(old) != len(new):
         return False
     before, after = old["metadata"], new["metadata"]
@@ -255,7 +255,7 @@ def check_finalizers(info: ResourceInfo, old: Object, new: Object) -> None:
 
 
 def finished(info: ResourceInfo, obj: Object) -> bool:
-    """Whether an object marked for deletion has nothing left to wait for."""
+    """Return whether an object marked for deletion has nothing left to wait for."""
     metadata = obj["metadata"]
     if "deletionTimestamp" not in metadata or metadata.get("finalizers"):
         return False
@@ -265,7 +265,7 @@ def finished(info: ResourceInfo, obj: Object) -> bool:
 
 
 class Deletion(msgspec.Struct, frozen=True):
-    """What to do with an object that is to be deleted: store `marked` first (None: nothing to mark), then `remove`."""
+    """The steps of a deletion: store `marked` first (None: nothing to mark), then `remove`."""
 
     marked: Object | None
     remove: bool
@@ -314,7 +314,9 @@ def decide_deletion(
 
 
 def last_version(info: ResourceInfo, old: Object, now: str) -> Object | None:
-    """What clients see of a pod that goes at once: marked, with no grace left. None: the object as it was."""
+    """Return what clients see of a pod that is removed at once: marked, with no grace left. None: the object as it
+    was.
+    """
     if info.plural != "pods" or info.group:
         return None
     metadata = {"deletionTimestamp": now, **old["metadata"], "deletionGracePeriodSeconds": 0}
@@ -324,7 +326,7 @@ def last_version(info: ResourceInfo, old: Object, now: str) -> Object | None:
 
 
 def grace_seconds(info: ResourceInfo, obj: Object, asked: int | None) -> int:
-    """How long the deletion waits for a kubelet: zero for all but pods that run on a node."""
+    """Return how long the deletion waits for a kubelet: zero for all but pods that run on a node."""
     if info.plural != "pods" or info.group:
         return 0
     spec = obj.get("spec") or {}

@@ -1,4 +1,4 @@
-"""Which requests a webhook or an admission policy wants to see: rules and selectors, shared by both."""
+"""Matches requests against rules and selectors, for webhooks and admission policies."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Rule(msgspec.Struct, frozen=True):
     names: frozenset[str]
 
     def covers(self, info: ResourceInfo, operation: str, subresource: str) -> bool:
-        """Whether requests of this kind can match at all."""
+        """Return whether requests of this kind can match at all."""
         if info.plural in _EXEMPT and info.group == "admissionregistration.k8s.io":
             return False
         return (

@@ -84,7 +84,7 @@ def parse_object(request: Request, data: bytes) -> Object:
 
 
 class View:
-    """How a client wants objects: as they are, as a table, or their metadata only."""
+    """The representation that a client wants: whole objects, a table, or metadata only."""
 
     def __init__(self, request: Request) -> None:
         accept = request.header(b"accept")

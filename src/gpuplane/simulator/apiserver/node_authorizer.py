@@ -1,5 +1,5 @@
-"""What a kubelet may do: the Node authorizer of kube-apiserver, with the parts of NodeRestriction that a request's
-address shows.
+"""Authorizes kubelets: the Node authorizer of kube-apiserver, with the parts of NodeRestriction that depend on a
+request's path.
 
 A kubelet reads what the pods of its node refer to, and writes its own Node, its lease and the status of its pods. It
 may not read or write a custom resource: a component on a node has a service account of its own for that.
@@ -54,7 +54,7 @@ Find = Callable[[str, str, str], Object | None]  # (plural, namespace, name) -> 
 
 
 def node_may(node: str, wanted: Attributes, pods_of: PodsOf, find: Find) -> bool:
-    """Whether the kubelet of `node` may do this."""
+    """Return whether the kubelet of `node` may do this."""
     what = (wanted.group, wanted.resource, wanted.subresource)
     if wanted.verb in _ALWAYS.get(what, ()):
         return True
@@ -73,7 +73,7 @@ def node_may(node: str, wanted: Attributes, pods_of: PodsOf, find: Find) -> bool
 
 
 def _may_follow(wanted: Attributes, what: tuple[str, str, str], pods: Iterable[Object], find: Find) -> bool:
-    """Whether a pod of the node refers to the object."""
+    """Return whether a pod of the node refers to the object."""
     match what:
         case ("", "secrets" | "configmaps" as plural, ""):
             verbs, singular = _READ, plural.removesuffix("s")

@@ -1,4 +1,4 @@
-"""Whether a value fits a structural schema, and nothing else: a yes costs a fraction of looking for findings.
+"""Checks whether a value fits a structural schema, without findings: a yes costs a fraction of a full validation.
 
 Nearly every write is valid, so validation asks this first and walks for findings only after a no. Each place of the
 schema becomes one function that does what that place needs; a place that says less is quicker.

@@ -44,7 +44,7 @@ _GRAMMAR: Final = "^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$"
 
 
 def findings(obj: Object, old: Object | None) -> list[Cause]:
-    """What is wrong with a quota. Raises ApiFailure 400 for what is no quantity."""
+    """Return the errors of a quota. Raises ApiFailure 400 for an invalid quantity."""
     spec = obj.get("spec") or {}
     causes = [cause for name, value in (spec.get("hard") or {}).items() for cause in _limit(name, value)]
     scopes = spec.get("scopes") or []
@@ -73,7 +73,7 @@ def _limit(name: str, value: Any) -> Iterator[Cause]:
 
 
 def uses(info: ResourceInfo, obj: Object) -> Amounts:
-    """What one object counts as, under every name that a quota may have for it."""
+    """Return an object's use, under every name that a quota may have for it."""
     found = {f"count/{info.qualified}": Decimal(1)}
     if info.group or info.plural not in _OF_OLD:
         return found
@@ -95,7 +95,7 @@ def _parse(_resource: str, value: Any) -> Decimal:
 
 
 def concerns(quota: Object, info: ResourceInfo, obj: Object) -> bool:
-    """Whether the object is in the quota's scopes; with scopes it is about pods only."""
+    """Return whether the object is in the quota's scopes; with scopes it is about pods only."""
     spec = quota["spec"]
     wanted = [{"scopeName": scope, "operator": "Exists"} for scope in spec.get("scopes") or ()]
     wanted += (spec.get("scopeSelector") or {}).get("matchExpressions") or ()
@@ -116,7 +116,7 @@ def _in_scope(wanted: Mapping[str, Any], spec: Object) -> bool:
 
 
 class Usage:
-    """What is used of every quota, kept as objects come and go. `changed` is called when what quotas ask changes."""
+    """The use of every quota, updated with every object. `changed` is called when the counted resources change."""
 
     def __init__(self, registry: Registry, changed: Callable[[], None] = lambda: None) -> None:
         self._registry = registry
@@ -185,7 +185,7 @@ class Usage:
 
     # -- admission -------------------------------------------------------------------------------------------------
     def covers(self, info: ResourceInfo) -> bool:
-        """Whether any quota counts objects of this kind."""
+        """Return whether any quota counts objects of this kind."""
         names = {f"count/{info.qualified}"} | ({info.plural} if not info.group else set())
         return any(
             names & (q["spec"].get("hard") or {}).keys() for named in self._quotas.values() for q in named.values()
@@ -231,7 +231,7 @@ def _plural(name: str) -> str:
 
 
 def _unsaid(hard: Mapping[str, str], spec: Object) -> str:
-    """What containers have to say because a quota counts it: `limits.cpu for: a,b; memory for: b`."""
+    """Return the requests that containers lack although a quota counts them: `limits.cpu for: a,b; memory for: b`."""
     missing = {}
     for name in sorted(hard):
         which, _, resource = name.rpartition(".") if "." in name else ("requests", "", name)

@@ -1,4 +1,4 @@
-"""Who may do what: Roles, ClusterRoles (with aggregation) and their bindings; for kubelets, node_authorizer.
+"""Authorizes requests: Roles, ClusterRoles (with aggregation) and their bindings, and the rights of kubelets.
 
 Rules are indexed by subject when roles or bindings have changed, so that a request costs a look at the rules of its own
 user. Members of system:masters may do everything and are not looked at.

@@ -108,7 +108,7 @@ class Reader:
 
 
 def _render(view: View, kind: Kind) -> Render | None:
-    """How a watch writes objects; None: their own JSON, which all watchers share."""
+    """Return the renderer of a watch's objects; None: their own JSON, which all watchers share."""
     if view.plain:
         if kind.outward is None:
             return None

@@ -43,7 +43,7 @@ T = TypeVar("T")
 
 
 class Write(msgspec.Struct, frozen=True):
-    """How a write is meant. `manager` empty: not recorded in managedFields.
+    """The options of a write. `manager` empty: not recorded in managedFields.
 
     `validation` of unknown fields is Ignore, Warn or Strict; empty: the writer is our own and built-in kinds are not
     looked through.
@@ -480,7 +480,7 @@ class Registry:
 
 
 def _own_metadata(obj: Any) -> Object:
-    """What a patch made of an object, checked as far as the chain relies on it."""
+    """Check the result of a patch as far as the chain relies on it."""
     if not isinstance(obj, dict):
         raise failure.bad_request("the patch does not leave an object")
     return obj

@@ -46,7 +46,7 @@ _PATCH_TYPES_TEXT = ", ".join(PATCH_TYPES)
 
 
 class Target(msgspec.Struct, frozen=True):
-    """What a path names."""
+    """The object or list that a path names."""
 
     group: str
     version: str
@@ -301,7 +301,7 @@ class Rest:
             try:
                 last, _ = await self.registry.delete_entry(kind, entry.namespace, entry.name, options, write)
             except ApiFailure as error:
-                if error.status != 404:  # somebody else was quicker
+                if error.status != 404:  # another request was faster
                     raise
                 continue
             deleted.append(kind.show(last))

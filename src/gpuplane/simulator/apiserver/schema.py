@@ -1,4 +1,4 @@
-"""How the fields of a kind merge: what strategic merge patches and server-side apply need to know, and no more.
+"""The merge rules of a kind's fields, for strategic merge patches and server-side apply only.
 
 A `Schema` describes one place of an object. It is built from `builtin.FIELDS` for built-in kinds and from the
 structural schema for CRDs, so that both patch engines know one interface only. A missing schema means the default:

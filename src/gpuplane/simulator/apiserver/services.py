@@ -1,4 +1,4 @@
-"""Where a Service leads: the address of a ready pod behind it. There is no cluster network to do it for us."""
+"""Resolves a Service to the address of a ready pod behind it, since there is no cluster network."""
 
 from __future__ import annotations
 

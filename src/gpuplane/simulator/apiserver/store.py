@@ -6,7 +6,7 @@ Invariants:
 - A stored object is never changed again. A write stores another dict (which may share parts with the old one), so
   lists, snapshots and the event history hold references, not copies.
 - An entry's JSON is encoded at most once for all readers: lists, watches, the journal.
-- With a journal, a write is on disk (in the operating system's hands) before anybody sees it.
+- With a journal, a write is on disk (in the operating system's hands) before any reader sees it.
 - No write scans: objects are found by key, by namespace and by the indexed fields, and so are watchers.
 """
 
@@ -78,7 +78,7 @@ class Event:
         self._left: Entry | None = None
 
     def settle(self) -> None:
-        """Everybody has been told: from now on this is only history."""
+        """All watchers have received it: from now on this is only history."""
         self._lines.clear()
         if self.old is not None:
             self.old.fold()
@@ -105,7 +105,7 @@ class Event:
 
 
 class Selection(msgspec.Struct, frozen=True):
-    """What a list or a watch is about. Empty strings and None mean all."""
+    """The selection of a list or a watch. Empty strings and None mean all."""
 
     namespace: str = ""
     name: str = ""
@@ -272,11 +272,11 @@ class Table:
         return last
 
     def load(self, entry: Entry) -> None:
-        """Take an entry over from a journal, before anybody listens."""
+        """Take an entry over from a journal, before the first watcher."""
         self._place(entry, None)
 
     def clear(self) -> None:
-        """Forget everything, before anybody listens."""
+        """Drop everything, before the first watcher."""
         self.items.clear()
         self.by_namespace.clear()
         self._by_field.clear()

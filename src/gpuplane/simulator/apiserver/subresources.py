@@ -227,7 +227,7 @@ def _covers(selector: Object | None, labels: Any) -> bool:
 
 
 def _allowance(registry: Registry, budget: Object) -> tuple[int, tuple[int, int]]:
-    """How many pods may go now, and (healthy, needed).
+    """Return how many pods may be evicted now, and (healthy, needed).
 
     Counted from the pods themselves rather than from the budget's status, so that it holds without a controller.
     """

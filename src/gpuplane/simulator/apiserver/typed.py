@@ -146,7 +146,7 @@ def _value(value: Any, old: Any, field: Field, parent: Message, path: str, unkno
 
 
 def _zero(field: Field) -> Any:
-    """What a null among the items of a list or map is read as."""
+    """Return the value for a null among the items of a list or map."""
     return _ZEROS.get(field.scalar, {})
 
 

@@ -1,4 +1,4 @@
-"""What the API server refuses of built-in kinds, and of every object's metadata; every finding, not only the first.
+"""Validates built-in kinds, and every object's metadata; returns every finding, not only the first.
 
 Within reason: the rules that manifests in the wild run into. On updates only what changed is looked at, since the
 stored rest has passed before.
@@ -103,7 +103,7 @@ def _name(info: ResourceInfo, metadata: Object) -> list[Cause]:
 
 
 def _qualified(key: str) -> str | None:
-    """What is wrong with a label or annotation key, None if nothing."""
+    """Return the error of a label or annotation key, None if it is valid."""
     if key.count("/") > 1:
         return (
             f"a valid label key must {_QUALIFIED_TEXT.removeprefix('name part must ')} with an optional DNS subdomain "
@@ -268,7 +268,7 @@ def _container(container: Object, field: str, volumes: set[str]) -> list[Cause]:
 
 
 def _fraction(quantity: str) -> bool:
-    """Whether it is no whole number."""
+    """Return whether it is no whole number."""
     try:
         return parse_quantity(quantity) % 1 != 0
     except InvalidInput:
@@ -496,7 +496,7 @@ _BY_PLURAL: Final[dict[tuple[str, str], Validate]] = {
 
 
 def validator_of(info: ResourceInfo) -> Validate:
-    """What is particular to a built-in kind; metadata is validated for every kind alike."""
+    """Return the validator of a built-in kind; metadata is validated for every kind alike."""
     return _BY_PLURAL.get((info.group, info.plural), _nothing)
 
 

@@ -54,7 +54,7 @@ def watch_timeout(asked: str | None) -> float:
 
 
 class Stream:
-    """One client's watch: events waiting to be sent, and somebody waiting for them."""
+    """One client's watch: events waiting to be sent, and the sender waiting for them."""
 
     def __init__(self, selection: Selection, render: Render | None) -> None:
         self.selection = selection

@@ -41,7 +41,7 @@ def home() -> Path:
 
 
 class Endpoint(msgspec.Struct, frozen=True):
-    """Where the API server listens."""
+    """The address on which the API server listens."""
 
     server: str
     port: int
@@ -171,7 +171,7 @@ class ClusterDirectory:
         return descriptor
 
     def supervised(self) -> bool:
-        """Whether a supervisor lives."""
+        """Return whether a supervisor lives."""
         if not self.lock_file.exists():
             return False
         descriptor = self.lock()

@@ -110,7 +110,7 @@ def of_directory(directory: Path) -> set[int]:
     """Processes that live in a cluster's directory: by their environment or their mounts.
 
     Containers are found this way also when their kubelet was killed. Being in the directory, or having a file of it
-    open or on the command line, does not count: that may be somebody's shell or editor.
+    open or on the command line, does not count: that may be a user's shell or editor.
     """
     mark = str(directory).encode() + b"/"
     own_mounts = _link("self")
@@ -118,7 +118,7 @@ def of_directory(directory: Path) -> set[int]:
     for pid in _pids():
         if pid == os.getpid():
             continue
-        with contextlib.suppress(OSError):  # gone meanwhile, or somebody else's
+        with contextlib.suppress(OSError):  # gone meanwhile, or another user's
             environment = (_PROC / str(pid) / "environ").read_bytes().split(b"\0")
             if any(mark in entry for entry in environment if not entry.startswith(_NOT_OURS)) or (
                 _link(str(pid)) != own_mounts and mark in (_PROC / str(pid) / "mountinfo").read_bytes()

@@ -1,4 +1,6 @@
-"""What an embedded cluster is to be, as `gpuplane up` was told; kept in the cluster's directory as `cluster.json`."""
+"""The specification of an embedded cluster, as passed to `gpuplane up`; stored in the cluster's directory as
+`cluster.json`.
+"""
 
 from __future__ import annotations
 
@@ -38,12 +40,14 @@ class ClusterSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def renew_seconds(self) -> float:
-        """How often a light node renews its lease: thousands on one machine must leave it time for something else."""
+        """Return how often a light node renews its lease: thousands on one machine must leave it time for something
+        else.
+        """
         return max(15.0, self.light_nodes / 40)
 
     @property
     def grace_seconds(self) -> float:
-        """How long a node may be silent; Kubernetes' 40 s, or what fits `renew_seconds`."""
+        """Return how long a node may be silent; Kubernetes' 40 s, or what fits `renew_seconds`."""
         return max(40.0, 2.7 * self.renew_seconds)
 
     def check(self) -> None:

@@ -140,7 +140,7 @@ class Supervisor:
         return running
 
     async def _stop(self) -> None:
-        """Asks everybody to end, the control plane last, and insists after a while."""
+        """Ask all processes to end, the control plane last, and kill them after a while."""
         noted = self._directory.processes()
         noted.pop(SUPERVISOR, None)
         last = noted.pop(CONTROL_PLANE, None)

@@ -1,7 +1,7 @@
 """Hearing of every write of a resource, from what is there already on.
 
-A listener runs inside the write of somebody else, who must never pay for a mistake of ours: what a listener raises is
-logged with its trace, and the write goes on.
+A listener runs inside the write of another caller, which must not fail for a listener's mistake: an exception of a
+listener is logged with its trace, and the write goes on.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ _UNKNOWN_KIND_S: Final = 30.0
 
 
 class Item(msgspec.Struct, frozen=True, gc=False):
-    """Where an object is, and whether it waits for its dependents."""
+    """The address of an object, and whether it waits for its dependents."""
 
     info: ResourceInfo
     namespace: str
@@ -38,7 +38,9 @@ class Item(msgspec.Struct, frozen=True, gc=False):
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """What the state of an object's owners means for it: `delete` with a propagation, or `drop` references (by uid)."""
+    """The consequence of its owners' state for an object: `delete` with a propagation, or `drop` references
+    (by uid).
+    """
 
     delete: str = ""
     drop: tuple[str, ...] = ()

@@ -88,7 +88,7 @@ def silent(node: Object, now: str) -> list[dict[str, Any]]:
 
 
 def patience(pod: Object, taints: Sequence[Taint]) -> float | None:
-    """How many seconds a pod may stay with these NoExecute taints: None for ever, 0 not at all."""
+    """Return how many seconds a pod may stay with these NoExecute taints: None for ever, 0 not at all."""
     tolerations = pod["spec"].get("tolerations") or ()
     compiled = compile_tolerations(tolerations)
     shortest: float | None = None

@@ -27,7 +27,7 @@ _DELETION_COST: Final = "controller.kubernetes.io/pod-deletion-cost"
 
 
 def to_delete(pods: Iterable[Object], count: int, crowded: Mapping[str, int]) -> list[Object]:
-    """Which pods go first: not bound, not running, not ready, cheap by annotation, on crowded nodes, young.
+    """Return the pods to delete first: not bound, not running, not ready, cheap by annotation, on crowded nodes, young.
 
     `crowded`: how many pods of the same owner each node has.
     """
@@ -141,7 +141,7 @@ class ReplicaSetController:
             pods = list(self._index.owned(obj["metadata"]["uid"]).values())
         again = await self._write_status(obj, pods, failure)
         if failure:
-            # Refused (a quota, a webhook): the reason may go away without anybody telling us.
+            # Refused (a quota, a webhook): the reason may go away without an event.
             return 5.0
         return again
 

@@ -23,8 +23,8 @@ _log = logging.getLogger("gpuplane.controllers")
 class Worker(Generic[K]):
     """Calls `reconcile(key)` for every key added; it may return seconds after which to look again.
 
-    An exception is logged (a Conflict, which only means that somebody was faster, is not) and the key tried again with
-    exponential backoff.
+    An exception is logged (a Conflict, which only means that another writer was faster, is not) and the key tried again
+    with exponential backoff.
     """
 
     def __init__(self, name: str, reconcile: Callable[[K], Awaitable[float | None]]) -> None:

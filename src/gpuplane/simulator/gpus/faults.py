@@ -121,7 +121,7 @@ class Faults:
         pid: int = 0,
     ) -> None:
         """A load that is always there, until another is declared; 0 ends it. It shows in utilisation, power,
-        temperature and clocks; its memory is held against everybody, under `pid` when one is given."""
+        temperature and clocks; its memory counts against all processes, under `pid` when one is given."""
         found = self._gpu(gpu)
         for part in (percent, memory_percent or 0, encoder_percent, decoder_percent):
             if not 0 <= part <= 100:
@@ -191,7 +191,7 @@ def _lock(descriptor: int, kind: int) -> None:
 
 
 def in_use(path: Path) -> bool:
-    """Whether any process uses the driver whose state this is: what `rmmod nvidia` asks."""
+    """Return whether any process uses the driver whose state this is: what `rmmod nvidia` asks."""
     with path.open("r+b") as file:
         question = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, layout.LOCK_USERS, 0x2000, 0)
         answer = fcntl.fcntl(file.fileno(), fcntl.F_OFD_GETLK, question)

@@ -1,4 +1,4 @@
-"""What a machine's GPUs are: the model of a GPU, and how several of them hang together.
+"""The GPUs of a machine: the model of a GPU, and the links between several of them.
 
 A profile is data: everything that NVML or the driver API says about a simulated GPU at rest follows from it and a seed,
 in the C library and in `SimulatedGPUs` alike.
@@ -81,8 +81,10 @@ class GPUModel(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
-    """Where one GPU of a machine is. `switch` and `bridge` name what it shares with neighbours on PCIe: GPUs under one
-    switch are PIX, under one tree of switches PXB, under one host bridge PHB, on one NUMA node NODE, else SYS."""
+    """The position of one GPU in a machine. `switch` and `bridge` name what it shares with neighbours on PCIe: GPUs
+    under one switch are PIX, under one tree of switches PXB, under one host bridge PHB, on one NUMA node NODE, else
+    SYS.
+    """
 
     bus: int
     numa: int = -1

@@ -162,7 +162,7 @@ def arguments(container: Container, env: Mapping[str, str]) -> tuple[tuple[str, 
 
 
 def cluster_env(host: str, port: int) -> dict[str, str]:
-    """What in-cluster clients look for."""
+    """Return the variables that in-cluster clients read."""
     return {
         "KUBERNETES_SERVICE_HOST": host,
         "KUBERNETES_SERVICE_PORT": str(port),

@@ -272,7 +272,7 @@ class Kubelet:
 
 
 def read_cluster(kubeconfig: Path) -> Cluster:
-    """Where a kubeconfig's current cluster is. Raises InvalidInput."""
+    """Return the API server of a kubeconfig's current context. Raises InvalidInput."""
     try:
         config = yaml.safe_load(kubeconfig.read_text())
         contexts = {c["name"]: c["context"] for c in config["contexts"]}

@@ -1,4 +1,4 @@
-"""What a kubelet does next for one pod: a pure function of the pod, what its containers are doing, and the time.
+"""Decides a kubelet's next actions for one pod: a pure function of the pod, the state of its containers, and the time.
 
 The rules are those of Kubernetes: init containers one after the other, sidecars (init containers that restart)
 before what follows them, restart policies with a back-off of 0, 10, 20, 40 ... 300 s that a run of ten minutes
@@ -89,14 +89,14 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def delay_seconds(crashes: int) -> float:
-    """How long after its latest end a container that ended `crashes` times in a row waits."""
+    """Return how long a container that ended `crashes` times in a row waits after its latest end."""
     if crashes <= 1:
         return 0.0
     return min(FIRST_DELAY_SECONDS * 2.0 ** (crashes - 2), LONGEST_DELAY_SECONDS)
 
 
 def restarts(pod: Pod, container: Container, ended: Ended) -> bool:
-    """Whether the restart policy brings a main container back."""
+    """Return whether the restart policy brings a main container back."""
     policy = pod.spec.restart_policy
     return policy == "Always" or (policy == "OnFailure" and ended.code != 0)
 

@@ -49,7 +49,7 @@ def render(line: bytes, options: Options) -> bytes:
 
 
 def tail_offset(path: Path, lines: int) -> int:
-    """Where the last `lines` whole lines of a file begin, read from its end."""
+    """Return where the last `lines` whole lines of a file begin, read from its end."""
     with path.open("rb") as file:
         end = file.seek(0, 2)
         at, wanted, have = end, lines + 1, 0

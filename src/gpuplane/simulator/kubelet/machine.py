@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Cluster(msgspec.Struct, frozen=True):
-    """Where containers find the API server, and the certificate that signs it (empty for plain HTTP)."""
+    """The address of the API server for containers, and its certificate authority (empty for plain HTTP)."""
 
     host: str
     port: int

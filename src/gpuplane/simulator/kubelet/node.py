@@ -33,8 +33,8 @@ _PODS: Final = "110"
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """What the kubelet says of its node. `devices` maps a resource to (capacity, allocatable). `recreated`: it has no
-    memory of plugins, so what a Node of its name offers is none of it.
+    """The kubelet's report of its node. `devices` maps a resource to (capacity, allocatable). `recreated`: it has no
+    memory of plugins, so the offers of a Node of its name are not its own.
     """
 
     machine: NodeMachine
@@ -165,7 +165,7 @@ class NodeReporter:
             await own.stop()
 
     def _look(self, old: Node | None, new: Node | None) -> None:
-        """Who was thought dead says that it is not; a Node that was deleted is made again."""
+        """Wake the reporter when the Node's Ready differs: it was thought dead, or was deleted."""
         standing = {c.type: c.status for c in new.status.conditions} if new is not None else {}
         if standing.get("Ready") != ("False" if self._facts().runtime_down else "True"):
             self._changed.set()
@@ -214,7 +214,7 @@ class NodeReporter:
         self._ever |= set(facts.devices)
         facts = msgspec.structs.replace(facts, devices=gone | facts.devices)
         status = node_status(facts, self._now(), node.status.conditions)
-        # What somebody else put there, as rules of node feature discovery do, may all be had.
+        # Resources of other writers, such as rules of node feature discovery, are all allocatable.
         others = extended(node.status.capacity).items()
         status["allocatable"] |= {name: amount for name, amount in others if name not in facts.devices}
         await self._client.patch(Node, facts.name, {"status": status}, None, "strategic", "status")
@@ -228,7 +228,7 @@ class NodeReporter:
     async def _post_or_register(self) -> None:
         try:
             await self._post()
-        except NotFound:  # somebody deleted the Node: a kubelet that lives makes it again
+        except NotFound:  # the Node was deleted: a running kubelet creates it again
             await self._register()
 
     async def _renew(self) -> None:

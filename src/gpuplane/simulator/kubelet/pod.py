@@ -259,7 +259,7 @@ class Pod(Struct):
 
     @property
     def grace_seconds(self) -> int:
-        """How long a stop may take: what the deletion asked for, else what the pod wants."""
+        """Return how long a stop may take: by the deletion, else by the pod's spec."""
         asked = self.metadata.deletion_grace_period_seconds
         return self.spec.termination_grace_period_seconds if asked is None else asked
 

@@ -111,7 +111,7 @@ class Preparation:
             raise WaitingFor(f"Error: {error.what}", "CreateContainerError", event="Failed") from error
 
     async def _finish(self, container: Container, spec: ContainerSpec, attempt: int) -> ContainerSpec:
-        """What devices and runtime add."""
+        """Add the parts of devices and runtime."""
         machine, pod = self.machine, self.pod
         given = await machine.devices.prepare_start(pod, container.name)
         handler = ""

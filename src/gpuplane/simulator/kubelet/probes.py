@@ -106,7 +106,7 @@ async def _run(worker: PodWorker, container: Container, record: Record, probe: P
 
 
 async def _once(worker: PodWorker, container: Container, record: Record, probe: Probe) -> str:
-    """What is wrong, "" for nothing."""
+    """Run the probe once; return its error, "" for success."""
     if probe.exec is not None:
         code, output = await worker.machine.run_inside(record, probe.exec.command)
         return "" if code == 0 else output[:_OUTPUT_CHARACTERS] or f"exit code {code}"

@@ -37,14 +37,14 @@ class Problem(GpuplaneError):
 
 
 class LogFile(msgspec.Struct, frozen=True):
-    """Where a container's log lies, and whether it may still grow."""
+    """The log of a container, and whether it may still grow."""
 
     path: Path
     running: Callable[[], bool]
 
 
 class Backend(msgspec.Struct, frozen=True):
-    """What the endpoint asks its kubelet. Both raise Problem for what is not there."""
+    """The endpoint's interface to its kubelet. Both raise Problem for what is not there."""
 
     log_file: Callable[[str, str, str, bool], LogFile]  # namespace, pod, container, previous
     exec_command: Callable[[str, str, str, tuple[str, ...], bool], list[str]]
@@ -195,7 +195,7 @@ def log_options(query: Query, now: float) -> Options:
 
 
 async def _ticks() -> AsyncIterator[None]:
-    """When a followed log is looked at again. Only while somebody follows."""
+    """Wait until a followed log is read again. Only while a client follows."""
     while True:
         await asyncio.sleep(_FOLLOW_SECONDS)
         yield

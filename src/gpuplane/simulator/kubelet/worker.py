@@ -400,7 +400,7 @@ class PodWorker:
 
 
 def _past(pod: Pod) -> dict[str, Seen]:
-    """What the status of a finished pod tells of its containers, when their records are lost."""
+    """Return the containers' states from the status of a finished pod, when their records are lost."""
     past = {}
     for status in (*pod.status.init_container_statuses, *pod.status.container_statuses):
         if status.state.terminated is not None:

@@ -33,7 +33,7 @@ def build_node(directory: Path, name: str, machine: NodeMachine) -> NodeMachine:
 
 
 def read_machine(directory: Path) -> NodeMachine:
-    """Which machine stands in a node's directory. Raises Terminal when none does."""
+    """Read the machine in a node's directory. Raises Terminal when there is none."""
     from gpuplane.simulator.nodes import root
 
     return root.read_machine(directory)

@@ -27,7 +27,7 @@ class ImageMissing(Terminal):
 
 
 class Image(msgspec.Struct, frozen=True):
-    """What an image's configuration says: `entrypoint` and `command` (CMD) as argument lists."""
+    """The configuration of an image: `entrypoint` and `command` (CMD) as argument lists."""
 
     entrypoint: tuple[str, ...] = ()
     command: tuple[str, ...] = ()

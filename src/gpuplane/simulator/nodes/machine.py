@@ -1,4 +1,6 @@
-"""What a simulated machine is: hardware, operating system, kernel, container runtime. The table is `machines.toml`."""
+"""The description of a simulated machine: hardware, operating system, kernel, container runtime. The table is
+`machines.toml`.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +70,7 @@ class NodeMachine(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def library_dir(self) -> str:
-        """Where the distribution keeps shared libraries, relative to the root."""
+        """Return the distribution's folder of shared libraries, relative to the root."""
         debian = "debian" in (self.os.id, *self.os.id_like.split())
         return f"usr/lib/{platform.machine()}-linux-gnu" if debian else "usr/lib64"
 

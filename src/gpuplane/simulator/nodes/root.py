@@ -179,7 +179,7 @@ def _device(files: dict[str, str], address: str, vendor: str, device: str, kind:
 
 
 def read_machine(directory: Path) -> NodeMachine:
-    """Which machine stands in a node's directory. Raises Terminal when none does."""
+    """Read the machine in a node's directory. Raises Terminal when there is none."""
     try:
         return msgspec.json.decode((directory / "machine.json").read_bytes(), type=NodeMachine)
     except (OSError, msgspec.DecodeError) as error:
@@ -197,7 +197,7 @@ def build_node(directory: Path, name: str, machine: NodeMachine) -> NodeMachine:
     if (directory / "machine.json").is_file():
         return read_machine(directory)
     root = directory / "root"
-    shutil.rmtree(root, ignore_errors=True)  # half-made, by somebody who was killed
+    shutil.rmtree(root, ignore_errors=True)  # half-made, by a process that was killed
     write_tree(root, tree(machine, name))
     for directory_name in _DIRECTORIES:
         (root / directory_name).mkdir(parents=True, exist_ok=True)
@@ -267,7 +267,7 @@ def _copy(source: Path, target: Path) -> None:
 
 
 def _install_driver(root: Path, machine: NodeMachine) -> None:
-    """What the distribution's packages would have put there, with the modules loaded at boot."""
+    """Install the driver as the distribution's packages do, with the modules loaded at boot."""
     for file in driver_files(Package(machine.driver, ""), machine.library_dir, machine.kernel):
         path = root / file.path
         path.parent.mkdir(parents=True, exist_ok=True)

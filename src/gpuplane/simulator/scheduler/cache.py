@@ -1,4 +1,4 @@
-"""Who holds what on which node, kept incrementally: every change costs what changed, never a list of the cluster.
+"""The pods and resources on each node, counted incrementally: a change never scans the cluster.
 
 Invariants (tests compare with a cache built from scratch):
 - a placed pod (bound, or assumed because its binding is under way) is counted on exactly one node;
@@ -178,11 +178,11 @@ class Cache:
                 del self._counted[counted]
 
     def selects(self, term: PodTerm, pod: PodInfo) -> bool:
-        """Whether a term is about a pod, by its labels and its namespace's."""
+        """Return whether a term is about a pod, by its labels and its namespace's."""
         return term.selects(pod.namespace, pod.labels, self.namespaces.get(pod.namespace, {}))
 
     def count(self, term: PodTerm, live_only: bool = False) -> PerNode:
-        """How many placed pods a term selects, by node (nodes with none are absent); shared, do not change."""
+        """Return how many placed pods a term selects, by node (nodes with none are absent); shared, do not change."""
         key = (term, live_only)
         per_node = self._counted.get(key)
         if per_node is not None:
@@ -209,7 +209,9 @@ class Cache:
 
 
 def scored_terms(pod: PodInfo) -> Iterator[tuple[PodTerm, int]]:
-    """What a placed pod wishes of others near it: term and weight (a required term counts 1, as by default)."""
+    """Return a placed pod's preferences for others near it: term and weight (a required term counts 1, as by
+    default).
+    """
     for term in pod.affinity.pod_required:
         yield term, 1
     for weight, term in pod.affinity.pod_preferred:

@@ -48,7 +48,7 @@ class Check:
         return failure
 
     def _with_nominated(self, node: NodeState) -> tuple[Requests, int, dict[tuple[str, str, int], int]]:
-        """What is taken of a node: pods that made room for themselves there come before less important ones."""
+        """Return the used part of a node: nominated pods there come before less important ones."""
         pod, requested, ports = self._pod, dict(node.requested), dict(node.ports)
         count = len(node.pods)
         for key, other in node.nominated.items():

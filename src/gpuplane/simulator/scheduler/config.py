@@ -63,7 +63,7 @@ class Profile(_Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown
 
 
 class SchedulerConfig(_Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """What the scheduler was told."""
+    """The scheduler's configuration."""
 
     api_version: str = _API_VERSION
     kind: str = "KubeSchedulerConfiguration"

@@ -1,4 +1,5 @@
-"""Where a pod goes, as pure decisions on the cache: feasible nodes, the best of them, and the words when there is none.
+"""Decides a pod's node, as pure functions on the cache: feasible nodes, the best of them, and the message when there is
+none.
 
 The wording is kube-scheduler's (`FitError`), because people and tools read it in `kubectl describe`.
 """
@@ -41,7 +42,7 @@ class Found(msgspec.Struct):
 
 
 def enough(total: int) -> int:
-    """How many feasible nodes suffice for a good choice among `total` (kube-scheduler's adaptive percentage)."""
+    """Return how many feasible nodes suffice for a good choice among `total` (kube-scheduler's adaptive percentage)."""
     if total < _MIN_FEASIBLE:
         return total
     percent = max(50 - total // 125, _MIN_PERCENT)

@@ -53,7 +53,7 @@ class Extender:
         return frozenset(r.name for r in self.config.managed_resources if r.ignored_by_scheduler)
 
     def wants(self, pod: PodInfo, raw: Object) -> bool:
-        """Whether this pod is its business: no managed resources (all pods), or the pod names one of them."""
+        """Return whether this pod is its business: no managed resources (all pods), or the pod names one of them."""
         managed = {resource.name for resource in self.config.managed_resources}
         return not managed or bool(managed & _named(raw["spec"]))
 
@@ -90,7 +90,7 @@ class Extender:
     async def preempt(
         self, raw: Object, candidates: Sequence[Candidate], pods: Mapping[str, Object]
     ) -> tuple[Candidate, ...]:
-        """Which candidates remain, with the victims the extender agrees to. `pods`: raw victims by key."""
+        """Return the remaining candidates, with the victims that the extender agrees to. `pods`: raw victims by key."""
         names_only = self.config.node_cache_capable
         victims = {
             c.node: {

@@ -1,4 +1,4 @@
-"""What the scheduler needs to know of a pod and of a node, compiled from their objects once.
+"""The scheduler's view of a pod and of a node, compiled from their objects once.
 
 Requests are integers: `cpu` in thousandths, everything else in its base unit (bytes, pieces). They are counted by
 `api.pod_requests`.

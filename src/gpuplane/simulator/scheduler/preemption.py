@@ -44,7 +44,7 @@ class Candidate(msgspec.Struct, frozen=True):
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """What preemption decided: candidates by node, or why not (`message`)."""
+    """The result of preemption: candidates by node, or why not (`message`)."""
 
     candidates: tuple[Candidate, ...] = ()
     message: str = ""

@@ -66,7 +66,7 @@ Timed = tuple[float, int, Entry]  # due, the ticket it was issued with, what
 
 
 class Queue:
-    """Which pod is tried next. Order: priority, then time of arrival in the active part."""
+    """The order of pods to try. Order: priority, then time of arrival in the active part."""
 
     def __init__(self) -> None:
         self._entries: dict[str, Entry] = {}

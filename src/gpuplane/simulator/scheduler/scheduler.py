@@ -39,7 +39,7 @@ _log = logging.getLogger("gpuplane.scheduler")
 
 
 class Choice(msgspec.Struct):
-    """What one try came to: a node, or why not."""
+    """The result of one try: a node, or why not."""
 
     node: str = ""
     found: decide.Found | None = None

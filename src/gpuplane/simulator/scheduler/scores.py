@@ -1,4 +1,4 @@
-"""Which of the feasible nodes is best: kube-scheduler's default scores and weights.
+"""Ranks the feasible nodes: kube-scheduler's default scores and weights.
 
 Each score is brought to 0..100 over the feasible nodes, multiplied with its weight and summed. Extenders add theirs
 (0..10 times 10 times their weight) to the same sums.
@@ -60,7 +60,7 @@ def image_locality(pod: PodInfo, facts: NodeFacts, spread: Mapping[str, float]) 
 
 
 def intolerable(pod: PodInfo, facts: NodeFacts) -> int:
-    """How many PreferNoSchedule taints are not tolerated."""
+    """Return how many PreferNoSchedule taints are not tolerated."""
     if not facts.taints:
         return 0
     return sum(t.effect == "PreferNoSchedule" and not tolerates(pod.tolerations, t) for t in facts.taints)

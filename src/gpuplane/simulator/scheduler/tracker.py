@@ -1,4 +1,4 @@
-"""What the API server says of nodes, pods and namespaces, brought into the cache and the queue, and what that wakes.
+"""Feeds changes of nodes, pods and namespaces into the cache and the queue, and requeues the pods that they concern.
 
 Called synchronously after each write, so it does no more than the change needs: a node's heartbeat or a pod's status
 changes nothing here.
@@ -151,7 +151,7 @@ class Tracker:
 
 
 def node_events(before: NodeFacts | None, now: NodeFacts, obj: Object, old: Object | None) -> list[Event]:
-    """What of a node changed, in the classes that filters care about; a mere heartbeat is nothing."""
+    """Return the changes of a node, in the classes that filters care about; none for a mere heartbeat."""
     if before is None:
         return [Event.NODE_ADDED]
     events = []
@@ -167,7 +167,7 @@ def node_events(before: NodeFacts | None, now: NodeFacts, obj: Object, old: Obje
 
 
 def _matters(old: Object, new: Object) -> bool:
-    """Whether a bound pod changed in what is counted: not by its status."""
+    """Return whether a bound pod changed in what is counted: not by its status."""
     if old["spec"] is not new["spec"] and old["spec"] != new["spec"]:
         return True
     was, now = old["metadata"], new["metadata"]

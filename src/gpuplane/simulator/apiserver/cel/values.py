@@ -40,7 +40,7 @@ def some(value: Any) -> OptionalValue:
 
 
 class CelType:
-    """What `type(x)` returns; `int`, `string` and so on are identifiers with such a value."""
+    """The result of `type(x)`; `int`, `string` and so on are identifiers with such a value."""
 
     __slots__ = ("name",)
 

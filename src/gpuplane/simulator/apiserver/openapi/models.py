@@ -1,7 +1,7 @@
 """Schemas of built-in kinds, derived from the types and docstrings of lightkube's models.
 
 Nothing about Kubernetes' fields is written down here, so `kubectl explain` knows as much as the installed models do.
-A schema is made on first use and kept; a model module costs its import only when somebody asks for it.
+A schema is made on first use and cached; a model module costs its import only on first use.
 """
 
 from __future__ import annotations
@@ -66,7 +66,9 @@ def _module(name: str) -> Any:
 
 @cache
 def _merging() -> dict[tuple[str, str], Merge]:
-    """How the lists of each model merge, by walking every built-in kind through its models and its merge schema."""
+    """Return how the lists of each model merge, by walking every built-in kind through its models and its merge
+    schema.
+    """
     found: dict[tuple[str, str], Merge] = {}
     todo = [((info.model, info.kind), builtin_schema(info.kind)) for info in RESOURCES]
     while todo:
@@ -82,7 +84,9 @@ def _merging() -> dict[tuple[str, str], Merge]:
 
 
 def _merge_hints(merge: Merge) -> Schema:
-    """What kubectl's own merging reads: it computes strategic merge patches from these where it finds them."""
+    """Return the hints for kubectl's own merging: it computes strategic merge patches from these where it
+    finds them.
+    """
     if merge.list_type == "map":
         hints = {"x-kubernetes-patch-strategy": "merge", "x-kubernetes-patch-merge-key": merge.keys[0]}
         return {**hints, "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": list(merge.keys)}

@@ -1,4 +1,4 @@
-"""How each built-in kind looks in `kubectl get`: kubectl's own columns, made by the server as Kubernetes does."""
+"""The columns of each built-in kind in `kubectl get`: kubectl's own, made by the server as Kubernetes does."""
 
 from gpuplane.simulator.apiserver.printers.access import DEFAULT
 from gpuplane.simulator.apiserver.printers.access import PRINTERS as _ACCESS

@@ -1,4 +1,4 @@
-"""What a printer is: the columns of one kind and how a row of it is made.
+"""The interface of printers: the columns of one kind and how a row of it is made.
 
 Column names, their order and the way values are written are kubectl's own, since scripts read them.
 """

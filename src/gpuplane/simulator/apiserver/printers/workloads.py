@@ -36,7 +36,9 @@ def _condition(obj: Object, kind: str) -> Object:
 
 
 def _init_phase(pod: Object) -> tuple[str | None, int, int, list[str], int]:
-    """What the init containers say: (`Init:...` or None, restarts, restarts of sidecars, last restarts, ready)."""
+    """Return the state of the init containers: (`Init:...` or None, restarts, restarts of sidecars, last restarts,
+    ready).
+    """
     specs = {c["name"]: c for c in get(pod, "spec", "initContainers", default=[])}
     restarts = sidecar_restarts = ready = 0
     last: list[str] = []

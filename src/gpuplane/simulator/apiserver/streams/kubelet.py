@@ -1,4 +1,4 @@
-"""What the API server asks of a node's kubelet: logs and the WebSocket of an exec, over plain HTTP on loopback."""
+"""The API server's calls to a node's kubelet: logs and the WebSocket of an exec, over plain HTTP on loopback."""
 
 from __future__ import annotations
 

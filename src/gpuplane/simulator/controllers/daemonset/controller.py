@@ -35,7 +35,7 @@ _ZERO: Final = decide.Counts()
 
 
 class _Known:
-    """What is kept of one DaemonSet between looks: its plan, what each node counts for, and the sum."""
+    """The state of one DaemonSet between passes: its plan, each node's counts, and the sum."""
 
     def __init__(self, plan: decide.Plan) -> None:
         self.plan = plan
@@ -136,7 +136,7 @@ class DaemonSetController:
             self._place(owner, obj, gone=event == "DELETED")
         changed = old is None or before != owner or old["metadata"].get("labels") != obj["metadata"].get("labels")
         if changed and event != "DELETED" and (owner is not None or podstate.controller_of(obj) is None):
-            # Somebody may have to adopt or release it.
+            # A DaemonSet may have to adopt or release it.
             namespace, labels = obj["metadata"]["namespace"], obj["metadata"].get("labels") or {}
             for key, known in self._known.items():
                 matches = key.startswith(f"{namespace}/") and known.plan.selector.matches(labels)
@@ -336,7 +336,7 @@ def _daemonset_of(pod: Object) -> str | None:
 
 
 def _node_of(pod: Object) -> str:
-    """Where a daemon pod is or, before it is bound, where it is pinned to. It never changes."""
+    """Return the node of a daemon pod or, before it is bound, the node that it is pinned to. It never changes."""
     spec = pod["spec"]
     if spec.get("nodeName"):
         return str(spec["nodeName"])

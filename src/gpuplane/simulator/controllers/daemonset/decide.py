@@ -1,4 +1,4 @@
-"""Which node gets a DaemonSet's pod, which pod goes, and how a rollout proceeds. Pure, on plain data.
+"""Decides which node gets a DaemonSet's pod, which pod is deleted, and how a rollout proceeds. Pure, on plain data.
 
 Rules as in kube-controller-manager's daemon controller: a DaemonSet looks at node selectors, affinity and taints only
 (never at room); a NoSchedule taint keeps a new pod off, and only a NoExecute taint makes a running one go.
@@ -56,7 +56,7 @@ class PodFacts(msgspec.Struct, frozen=True):
 
 
 class Place(msgspec.Struct, frozen=True):
-    """What to do about one node: make a pod, delete some; `retried` are failed ones, to be deleted with a delay."""
+    """The actions on one node: make a pod, delete some; `retried` are failed ones, to be deleted with a delay."""
 
     create: bool = False
     delete: tuple[str, ...] = ()
@@ -64,7 +64,7 @@ class Place(msgspec.Struct, frozen=True):
 
 
 class Counts(msgspec.Struct, frozen=True):
-    """What one node adds to a DaemonSet's status; sums are componentwise."""
+    """One node's part of a DaemonSet's status; sums are componentwise."""
 
     desired: int = 0
     current: int = 0
@@ -140,7 +140,7 @@ def pinned(affinity: Object | None, node: str) -> dict[str, Any]:
 
 
 def place(wanted: Wanted, pods: Sequence[PodFacts], surges: bool) -> Place:
-    """What one node needs. A pod that is leaving still occupies its place."""
+    """Decide the actions on one node. A pod that is leaving still occupies its place."""
     if not wanted.keep:
         return Place(delete=tuple(p.name for p in pods if not p.terminating))
     if not pods:

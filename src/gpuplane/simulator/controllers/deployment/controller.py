@@ -141,7 +141,7 @@ class DeploymentController:
         selector.setdefault("matchLabels", {})[HASH_LABEL] = hash_
         standing = self._registry.get(self._sets, meta["namespace"], name)
         if standing is not None:
-            # Somebody else's, or another template with the same hash: the next name.
+            # Another owner's, or another template with the same hash: the next name.
             collisions = ((obj.get("status") or {}).get("collisionCount") or 0) + 1
             body = {**obj, "status": {**(obj.get("status") or {}), "collisionCount": collisions}}
             await self._registry.update(self._deployments, meta["namespace"], meta["name"], body, subresource="status")
@@ -324,7 +324,7 @@ def _sizes(limits: Bounds) -> dict[str, str]:
 
 
 def _only_scaled(obj: Object, sets: Mapping[str, Object]) -> bool:
-    """Whether spec.replicas changed since the ReplicaSets were last sized."""
+    """Return whether spec.replicas changed since the ReplicaSets were last sized."""
     wanted = str(obj["spec"].get("replicas", 1))
     return any(
         (one["metadata"].get("annotations") or {}).get(_DESIRED) not in (None, wanted)

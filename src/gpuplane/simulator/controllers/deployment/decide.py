@@ -1,4 +1,5 @@
-"""How many replicas each ReplicaSet of a Deployment should have now, and what its status says. Pure, on plain data.
+"""Decides how many replicas each ReplicaSet of a Deployment should have now, and the Deployment's status. Pure, on
+plain data.
 
 Rules as in kube-controller-manager: the new set grows within maxSurge, old ones shrink as far as maxUnavailable allows
 (unhealthy replicas first), a paused or merely scaled Deployment is resized in proportion.

@@ -1,4 +1,4 @@
-"""What a Job does next and what its status says. Pure, on plain data.
+"""Decides a Job's next step and its status. Pure, on plain data.
 
 Finished pods carry a finalizer until they are counted, so that a pod that vanishes is never forgotten and never counted
 twice: first its uid goes into `status.uncountedTerminatedPods`, then its finalizer goes, then the counters take the uid
@@ -131,7 +131,7 @@ def _finished_at(pod: Object) -> str:
 
 
 def step(job: Object, counted: Tally, now: str, attempts: int | None = None) -> Step:
-    """What to do now. `attempts`: restarts of running pods' containers (OnFailure), which count as failures."""
+    """Decide the next step. `attempts`: restarts of running pods' containers (OnFailure), which count as failures."""
     spec, status = job["spec"], job.get("status") or {}
     indexed = spec.get("completionMode") == "Indexed"
     parallelism = spec.get("parallelism", 1)

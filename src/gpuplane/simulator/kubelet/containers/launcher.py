@@ -3,7 +3,7 @@
 Invariants:
 
 - The shim owns pipes and exit status, so a container does not notice that its kubelet died.
-- Everybody who waits for an end waits on a pidfd: own children and containers found again after a restart are alike.
+- Every wait for an end waits on a pidfd: own children and containers found again after a restart are alike.
 - Without mount namespaces containers still run (see `rootfs.plain_words`); which way it is, is found out once
   (`modes.py`).
 """
@@ -112,14 +112,14 @@ def remove_tree(path: Path) -> None:
 
 
 def _closed(paths: Iterable[Path]) -> str:
-    """What keeps other users from running this program, "" when nothing does: an installation made with umask 077."""
+    """Return why other users cannot run this program, as in an installation made with umask 077; "" if they can."""
     program = [path for path in paths if path.is_dir()] + [Path(sys.executable).resolve(), Path(gpuplane.__file__)]
     closed = next((path for path in program if not path.stat().st_mode & stat.S_IROTH), None)
     return f"only you may read {closed}: chmod -R o+rX" if closed else ""
 
 
 def _own_paths() -> list[Path]:
-    """What a container needs of this installation, wherever it lies."""
+    """Return the paths of this installation that a container needs."""
     package = Path(gpuplane.__file__).parent.parent
     return [Path(sys.prefix), Path(sys.base_prefix), package, NATIVE, Path(sysconfig.get_path("purelib"))]
 
@@ -200,7 +200,7 @@ class Launcher:
         return self.exit_of(record)
 
     def exit_of(self, record: Record) -> Exit:
-        """How a container that does not run any more ended."""
+        """Return the exit of a container that does not run any more."""
         found = self.records.exit_of(record.id)
         if found is None:
             # NB: the kernel kills the main process with its shim; descendants of it have lost their tree.
@@ -258,7 +258,7 @@ class Launcher:
 
 
 def _collect(pid: int) -> None:
-    with contextlib.suppress(ChildProcessError):  # found again after a restart: somebody else's child
+    with contextlib.suppress(ChildProcessError):  # found again after a restart: the child of another process
         os.waitpid(pid, os.WNOHANG)
 
 

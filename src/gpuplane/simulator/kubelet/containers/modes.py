@@ -1,4 +1,4 @@
-"""What containers may have on this machine: mount namespaces, all users or one, or rewritten paths only.
+"""The isolation of containers on this machine: mount namespaces, all users or one, or rewritten paths only.
 
 `candidates` lists what could work, the best first; the launcher takes the first mode in which a container starts. Only
 a start proves a mode: AppArmor and seccomp may let a program make a namespace and then deny it everything inside.
@@ -43,8 +43,8 @@ class Extent(msgspec.Struct, frozen=True):
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True):
-    """Who this process is, and which other users it may be. `users` and `groups` are its own namespace's, as
-    /proc/self/uid_map has them; `subuid` and `subgid` the texts of the files; `mappers` newuidmap and newgidmap."""
+    """The user of this process, and the other users that it may become. `users` and `groups` are its own namespace's,
+    as /proc/self/uid_map has them; `subuid` and `subgid` the texts of the files; `mappers` newuidmap and newgidmap."""
 
     uid: int
     gid: int
@@ -57,7 +57,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Mode(msgspec.Struct, frozen=True):
-    """How containers are started. `users` and `groups` are the ids that a user namespace has, which `mappers` write
+    """The start of containers. `users` and `groups` are the ids that a user namespace has, which `mappers` write
     (none: the shim itself); `lacks` says why it is not a better mode."""
 
     isolation: Isolation
@@ -90,7 +90,7 @@ class Mode(msgspec.Struct, frozen=True):
 
 
 def observe_identity() -> Identity:
-    """Who this process is."""
+    """Return the user of this process."""
     uid = os.geteuid()
     try:
         name = pwd.getpwuid(uid).pw_name
@@ -120,7 +120,7 @@ def candidates(who: Identity) -> list[Mode]:
     """The modes that could work, the best first; the last one always does. Pure."""
     one = (Extent(0, who.uid, 1),), (Extent(0, who.gid, 1),)
     if who.uid == 0:
-        # Root without CAP_SYS_ADMIN may map whoever it could become.
+        # Root without CAP_SYS_ADMIN may map every user that it could become.
         everyone = Mode(Isolation.USERS, _same(who.users), _same(who.groups))
         return [Mode(Isolation.ROOT), everyone, Mode(Isolation.USER, *one), Mode(Isolation.NONE)]
     users, groups = (_given(text, who) for text in (who.subuid, who.subgid))

@@ -1,4 +1,4 @@
-"""What is known of each container, kept in its directory so that it outlives the kubelet.
+"""The records of containers, stored in their directories so that they outlive the kubelet.
 
 D/containers/<id>/ holds record.json (written at the start, once more with the pids), the shim's spec and, after the
 end, `exit`. A kubelet that was killed reads them all at its next start and goes on with the containers that still run.
@@ -35,7 +35,7 @@ class Record(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class Exit(msgspec.Struct, frozen=True):
-    """How a container ended; `finished` in seconds since the epoch."""
+    """The end of a container; `finished` in seconds since the epoch."""
 
     code: int
     signal: int

@@ -1,4 +1,4 @@
-"""What a container sees: decided here as words for `native/simhost/shim`, which carries them out.
+"""Decides the file system of a container, as instructions for `native/simhost/shim`, which carries them out.
 
 There are no images, so a container's root is the machine's own `/` with a private writable layer, and on it what the
 container was given: volumes from the node's root, its devices, libraries that the runtime injects.
@@ -147,7 +147,7 @@ def _device_words(spec: ContainerSpec, machine: Machine, node_root: Path) -> lis
     if spec.privileged:
         words += ["bind", str(node_root / "dev"), "/dev", "rw"]
     else:
-        # NB: in a sticky directory the kernel refuses `> /dev/null` to those whom /dev/null does not belong to.
+        # NB: in a sticky directory the kernel refuses `> /dev/null` to users that do not own /dev/null.
         words += ["tmpfs", "/dev", "755"]
         for target, path in _DEVICE_LINKS:
             words += ["symlink", target, path]
@@ -210,7 +210,8 @@ def is_library(mount: Mount) -> bool:
 def view(spec: ContainerSpec, place: Path) -> dict[Path, str]:
     """Links, path -> target, below `place`: the container's libraries side by side, as they would be in its own root.
 
-    The loader looks for a library's own needs beside it, and there they would not be where each lies on the node.
+    The loader looks for a library's own needs in its directory, and there they would not be where each lies on the
+    node.
     """
     links = {place / m.target.lstrip("/"): m.source for m in spec.mounts if is_library(m)}
     folders = {path.parent for path in links}

@@ -24,7 +24,7 @@ NAME = "kubelet_internal_checkpoint"
 
 
 class Checkpoint(msgspec.Struct, frozen=True):
-    """Who held what, and the resources that plugins had registered."""
+    """The allocations, and the resources that plugins had registered."""
 
     holdings: tuple[Holding, ...] = ()
     registered: frozenset[str] = frozenset()

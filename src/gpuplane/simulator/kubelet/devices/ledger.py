@@ -1,4 +1,4 @@
-"""Who holds which device of one node, and which ids a container gets. No I/O.
+"""Records which container holds which device of one node, and chooses ids for a container. No I/O.
 
 Invariants: a device has at most one holding pod, and at most one container of it that lasts; what an init container got
 goes to the pod's next containers first, as in a kubelet; ids of unhealthy devices are never given.
@@ -27,7 +27,7 @@ class DeviceMount(msgspec.Struct, frozen=True):
 
 
 class Given(msgspec.Struct, frozen=True, kw_only=True):
-    """What Allocate said a container shall get, of all its resources together."""
+    """The responses of Allocate for a container, of all its resources together."""
 
     envs: dict[str, str] = {}
     mounts: tuple[DeviceMount, ...] = ()
@@ -98,14 +98,14 @@ class Ledger:
 
 
 class Choice(msgspec.Struct, frozen=True):
-    """What may be given: `must` (of the pod's init containers) and `available` with them."""
+    """The ids to choose from: `must` (of the pod's init containers) and `available` with them."""
 
     must: tuple[str, ...]
     available: tuple[str, ...]
 
 
 def candidates(devices: Mapping[str, Device], used: set[str], reusable: Sequence[str], wanted: int) -> Choice | None:
-    """What a container that wants `wanted` devices may get; None when there are too few."""
+    """Return the ids for a container that wants `wanted` devices; None when there are too few."""
     must = tuple(reusable[:wanted])
     free = sorted(i for i, device in devices.items() if device.healthy and i not in used)
     if len(must) + len(free) < wanted:
@@ -116,7 +116,7 @@ def candidates(devices: Mapping[str, Device], used: set[str], reusable: Sequence
 def choose(choice: Choice, preferred: Sequence[str], wanted: int) -> tuple[str, ...]:
     """The ids. A preference counts if it is enough, available, distinct and holds what must be in; else the first ones.
 
-    NB: a kubelet takes any ids without a preference; that ours are the first in order is no promise to anybody.
+    NB: a kubelet takes any ids without a preference; that these are the first in order is no promise.
     """
     good = len(preferred) == wanted == len(set(preferred)) and set(preferred) <= set(choice.available)
     if good and set(choice.must) <= set(preferred):

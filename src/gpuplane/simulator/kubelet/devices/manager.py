@@ -259,7 +259,9 @@ class DeviceManager:
         )
 
     async def prepare_start(self, pod: Pod, container: str) -> Given:
-        """What the container was given; tells the plugins that ask for it that it starts. Raises Rejected."""
+        """Return the container's devices, and call PreStartContainer of the plugins that require it. Raises
+        Rejected.
+        """
         given = NOTHING
         for holding in self.ledger.of(pod.metadata.uid, container):
             plugin = self._plugins.get(holding.resource)

@@ -1,4 +1,4 @@
-"""What containerd, docker and cri-o make of the configuration files in a node's root.
+"""Reads the configuration files in a node's root as containerd, docker and cri-o do.
 
 Read as the runtimes read them, since wrong edits must break here too: containerd without a `version` key is version
 1 with its own plugin name, and before 2.1 an imported file replaces whole plugin tables; docker wants strict JSON;

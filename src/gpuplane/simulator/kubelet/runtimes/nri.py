@@ -101,7 +101,7 @@ class Nri:
         self._known = {key: known for key, known in self._known.items() if key[0] != pod_uid}
 
     async def create(self, pod: pb.PodSandbox, container: pb.Container) -> pb.ContainerAdjustment:
-        """What all plugins together make of a container. Raises Refused."""
+        """Return the adjustments of all plugins for a container. Raises Refused."""
         adjustment = pb.ContainerAdjustment()
         async with self._turn:
             request = pb.CreateContainerRequest(pod=pod, container=container).SerializeToString()
@@ -182,7 +182,7 @@ class Nri:
             self.plugged.clear()
 
     async def _configured(self, connection: Connection) -> bool:
-        """Whether the plugin wants to be asked."""
+        """Return whether the plugin wants to be asked."""
         told = pb.ConfigureRequest(
             runtime_name=self._name,
             runtime_version=self._version,

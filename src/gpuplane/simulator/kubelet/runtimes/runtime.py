@@ -112,7 +112,7 @@ class Runtime:
             self.nri.close()
 
     def _restart(self) -> None:
-        """What the service manager does with a service that ended."""
+        """Restart an ended service, as the service manager does."""
         if self.down:
             self.reload()
             self.restarted()

@@ -190,7 +190,7 @@ class LightNodes:
             self._alive.append(node)
 
     def _on_node(self, old: Node | None, new: Node | None) -> None:
-        """Who was thought dead says that it is not; who was deleted comes again."""
+        """Queue a node that is not Ready for a report: it was thought dead, or was deleted."""
         obj = new or old
         node = self.nodes.get(obj.metadata.name) if obj is not None else None
         if node is None:
@@ -239,7 +239,7 @@ class LightNodes:
             "renewTime": self.now(),
         }
         if node.alive:
-            with contextlib.suppress(NotFound):  # somebody deleted it: made again below
+            with contextlib.suppress(NotFound):  # it was deleted: made again below
                 await self._watching.patch(LeaseObject, node.name, {"spec": spec}, LEASE_NAMESPACE)
                 return
         metadata = {"name": node.name, "namespace": LEASE_NAMESPACE}

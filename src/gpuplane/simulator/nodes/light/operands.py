@@ -93,7 +93,7 @@ class Accounts:
 
 
 def operand_name(container: Container) -> str:
-    """Which operand a container of gpuplane's image is, "" for none."""
+    """Return the operand in a container of gpuplane's image, "" for none."""
     words = [*container.command, *container.args]
     if words[:1] == ["gpuplane"]:
         words = words[1:]
@@ -101,13 +101,13 @@ def operand_name(container: Container) -> str:
 
 
 def is_program(container: Container) -> bool:
-    """Whether a container of gpuplane's image runs something that is no node operand."""
+    """Return whether a container of gpuplane's image runs something that is no node operand."""
     image = find_image(container.image)
     return image.entrypoint[1:] == ("-m", "gpuplane") and not operand_name(container)
 
 
 def node_path(pod: Pod, container: Container, root: Path, path: str) -> Path:
-    """Where a path of the container lies in the node's root, through its hostPath volumes."""
+    """Return the path in the node's root of a container's path, through its hostPath volumes."""
     sources = {v.name: v.host_path.path for v in pod.spec.volumes if v.host_path is not None}
     mounts = [(m.mount_path.rstrip("/"), sources[m.name]) for m in container.volume_mounts if m.name in sources]
     for target, source in sorted(mounts, key=lambda pair: -len(pair[0])):
@@ -117,7 +117,7 @@ def node_path(pod: Pod, container: Container, root: Path, path: str) -> Path:
 
 
 def files_path(pod: Pod, container: Container, root: Path, path: str) -> Path:
-    """Where a path of the container lies that is on a ConfigMap. Raises InvalidInput for any other path."""
+    """Return the path on the node of a container's path on a ConfigMap. Raises InvalidInput for any other path."""
     volumes = {volume.name for volume in pod.spec.volumes if volume.config_map is not None}
     for mount in container.volume_mounts:
         target = mount.mount_path.rstrip("/")

@@ -1,4 +1,4 @@
-"""What operands of light nodes are passed in place of ports, processes and pods of their own.
+"""The replacements for ports, processes and pods that operands of light nodes are passed.
 
 A light node has no network, starts no program, and none of its containers computes.
 """

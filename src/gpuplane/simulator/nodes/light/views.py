@@ -156,7 +156,7 @@ class ViewClient(Client):
 
     @staticmethod
     def _whole(kind: type[Any], namespace: str | None, labels: str, fields: str) -> bool:
-        """Whether all objects of a kind are asked for, which many operands do for the same few."""
+        """Return whether all objects of a kind are asked for, which many operands do for the same few."""
         return not kind.RESOURCE.namespaced and not namespace and not labels and not fields
 
     @staticmethod

@@ -38,7 +38,7 @@ _MAJOR: Final = 195
 
 
 class LightRoot(Host):
-    """The files of a light node. Nobody but its operands changes them, and they are gone with this process."""
+    """The files of a light node. Only its operands change them, and they end with this process."""
 
     def __init__(self, root: Path, runner: Runner) -> None:
         super().__init__(root, runner, flush=False)
@@ -165,7 +165,7 @@ class LightKubelet:
                 self._changed()
 
     def _settle(self, resource: str) -> None:
-        """Pods that ran before this process did hold their devices again before anybody else gets some."""
+        """Give pods that ran before this process their devices again, before other pods get some."""
         waiting = [one for one in self._awaiting if one[2] == resource]
         self._awaiting = [one for one in self._awaiting if one[2] != resource]
         for pod_uid, container, _, wanted, passing in waiting:
