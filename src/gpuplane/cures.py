@@ -1,4 +1,4 @@
-"""What to do about the errors of CUDA, NVML and the driver's Xid messages: the one table of them.
+"""The cures for errors of CUDA, NVML and the driver's Xid messages: the one table of them.
 
 Invariants: plain data without any import, since the vectorAdd, which starts once for each GPU, reads it too; every
 entry has a cure; what a number means is what NVIDIA's documents say, in our words.
@@ -147,5 +147,5 @@ def of_xid(xid: int) -> str:
 
 
 def xid_meaning(xid: int) -> str:
-    """What an Xid means in a few words, "" when it is not in the table."""
+    """Return the meaning of an Xid in a few words, "" when it is not in the table."""
     return XID[xid][0] if xid in XID else ""

@@ -36,11 +36,11 @@ class GpuplaneError(Exception):
 
 
 class Retryable(GpuplaneError):
-    """May succeed when tried again without anybody's doing: a server away, a conflict, a time-out."""
+    """May succeed when tried again, without a repair: a server that is down, a conflict, a time-out."""
 
 
 class Terminal(GpuplaneError):
-    """Stays wrong until somebody changes something."""
+    """Fails again until a user or another program changes something."""
 
 
 class InvalidInput(Terminal):

@@ -100,7 +100,7 @@ def authorities(bundle: bytes) -> list[x509.Certificate]:
 
 
 def trusts(bundle: bytes, wanted: bytes) -> bool:
-    """Whether a bundle has all authorities of another one."""
+    """Return whether a bundle has all authorities of another one."""
     have = {one.fingerprint(hashes.SHA256()) for one in authorities(bundle)}
     return {one.fingerprint(hashes.SHA256()) for one in authorities(wanted)} <= have
 

@@ -90,7 +90,7 @@ class Keeper:
 
     @property
     def ready(self) -> bool:
-        """Whether a certificate is shown that has not ended."""
+        """Return whether a certificate is shown that has not ended."""
         return self.shown is not None and certificates.end(self.shown.certificate) > self._wall()
 
     async def run(self) -> None:

@@ -31,7 +31,7 @@ class _Kind(msgspec.Struct, frozen=True):
 
 
 class Question(msgspec.Struct, frozen=True, rename="camel"):
-    """What is asked: the `request` of an AdmissionReview, narrow."""
+    """The `request` of an AdmissionReview, narrow."""
 
     uid: str
     kind: _Kind = _Kind()
@@ -58,7 +58,7 @@ _decode: Final = msgspec.json.Decoder(_Review).decode
 
 
 def mutate(asked: Question) -> Verdict:
-    """What a mutating webhook says: pods of old are put in today's words."""
+    """Answer a mutating review: translate pods of Kubernetes 1.3 to 1.9."""
     if asked.kind.kind != "Pod" or asked.object is None:
         return Verdict()
     try:
@@ -71,7 +71,7 @@ def mutate(asked: Question) -> Verdict:
 
 
 def validate(asked: Question) -> Verdict:
-    """What a validating webhook says."""
+    """Answer a validating review."""
     data = asked.object
     if data is None:
         return Verdict()

@@ -48,7 +48,7 @@ class Translation(msgspec.Struct, frozen=True):
 
 
 def translate(pod: Object, old: Object | None = None) -> Translation:
-    """How the pod reads today. `old` is the stored one in an update.
+    """Translate a pod to current fields. `old` is the stored pod in an update.
 
     Raises InvalidInput for an affinity annotation that cannot be read, as the API servers of its time did.
     """

@@ -51,7 +51,7 @@ def _enabled(spec: Mapping[str, Any], group: str, otherwise: bool) -> bool:
 
 
 class ClusterPolicySpec(Struct):
-    """What the cluster is to be. Every field has a default.
+    """The wanted state of the cluster. Every field has a default.
 
     Fields:
     operator: the operator itself
@@ -134,7 +134,7 @@ class ClusterPolicySpec(Struct):
 
 
 class ClusterPolicyStatus(Struct):
-    """What became of it.
+    """The state that the operator reports.
 
     Fields:
     state: ready, notReady, or ignored when an older ClusterPolicy is in force
@@ -148,7 +148,7 @@ class ClusterPolicyStatus(Struct):
 
 
 class ClusterPolicy(Struct):
-    """What the administrator wants of the cluster's GPUs. The oldest one is in force, others are ignored.
+    """The administrator's settings for the cluster's GPUs. The oldest one is in force, others are ignored.
 
     Fields:
     spec: what the cluster is to be
@@ -169,5 +169,7 @@ def chosen(policies: Iterable[ClusterPolicy]) -> tuple[ClusterPolicy | None, lis
 
 
 def is_paused(policy: ClusterPolicy) -> bool:
-    """Whether nothing is to be changed. A policy that is being deleted is carried out to its end all the same."""
+    """Return whether nothing is to be changed. A policy that is being deleted is carried out to its end all
+    the same.
+    """
     return policy.metadata.annotations.get(names.PAUSED_ANNOTATION) == "true" and not policy.metadata.deletion_timestamp

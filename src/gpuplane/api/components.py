@@ -1,4 +1,4 @@
-"""What groups of ClusterPolicy and NVIDIADriver have in common: images, environment, probes, upgrades, monitors.
+"""Common fields of ClusterPolicy and NVIDIADriver: images, environment, probes, upgrades, monitors.
 
 Field names and defaults are those of the public GPU operator's API, so that existing manifests keep their meaning.
 """
@@ -25,7 +25,7 @@ Name = str
 
 
 class Image(Struct):
-    """Which image a component runs, and how it is pulled.
+    """The image of a component, and how it is pulled.
 
     Fields:
     repository: registry and path before the image's name
@@ -134,7 +134,7 @@ class WaitForCompletion(Struct):
 
 
 class PodDeletion(Struct):
-    """How pods that use a GPU are removed from the node.
+    """The eviction of pods that use a GPU from a node.
 
     Fields:
     force: also delete pods that no controller would make again
@@ -148,7 +148,7 @@ class PodDeletion(Struct):
 
 
 class Drain(Struct):
-    """Whether and how the whole node is drained when removing GPU pods was not enough.
+    """The drain of the whole node when removing GPU pods was not enough.
 
     Fields:
     enable: drain the node
@@ -166,7 +166,7 @@ class Drain(Struct):
 
 
 class UpgradePolicy(Struct):
-    """How nodes get another driver: how many at a time, and what becomes of their pods.
+    """The rules for driver upgrades: how many nodes at a time, and how their pods are evicted.
 
     Fields:
     auto_upgrade: upgrade nodes when the wanted driver changes

@@ -190,7 +190,7 @@ class PodCondition(Struct):
 
 
 def has_ended(phase: str | None) -> bool:
-    """Whether a pod in this phase has ended for good: its containers never run again, and it holds nothing."""
+    """Return whether a pod in this phase has ended for good: its containers never run again, and it holds nothing."""
     return phase in ("Succeeded", "Failed")
 
 

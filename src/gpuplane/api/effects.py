@@ -1,4 +1,4 @@
-"""Which fields of a ClusterPolicy change something in this release, and why each of the others does not.
+"""Lists the fields of a ClusterPolicy that have an effect in this release, and the reason for each of the others.
 
 Every field of the GPU operator's API is accepted, so that existing manifests apply; none is ignored in silence. Tests
 change each field and compare what the operator makes: a field is in ACTS if, and only if, something changes.
@@ -94,7 +94,7 @@ NO_EFFECT: Final[dict[str, str]] = {
 
 @functools.cache
 def acts(path: str) -> bool:
-    """Whether the operator acts on a field."""
+    """Return whether the operator acts on a field."""
     return any(fnmatchcase(path, pattern) for pattern in ACTS)
 
 
@@ -137,12 +137,12 @@ _POLICY_NAMES: Final = {
 
 
 def has_image(driver: Any) -> bool:
-    """Whether a driver image is named, and not our own installer meant."""
+    """Return whether a driver image is named, and not our own installer meant."""
     return isinstance(driver, Mapping) and bool(driver.get("repository") or driver.get("image"))
 
 
 def needs_image(path: str) -> bool:
-    """Whether a field says something to driver images only."""
+    """Return whether a field says something to driver images only."""
     return any(fnmatchcase(path, pattern) for pattern in IMAGE_ONLY)
 
 

@@ -1,4 +1,4 @@
-"""What a check finds wrong: apart from the checks, for what only tells of it."""
+"""The findings of checks, apart from the checks, for modules that only report them."""
 
 from __future__ import annotations
 

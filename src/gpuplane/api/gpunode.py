@@ -133,7 +133,7 @@ class GPU(Struct):
 
 
 class Machine(Struct):
-    """What the node is, as discovery and the kubelet say.
+    """The node's machine, as discovery and the kubelet report it.
 
     Fields:
     os: ID and VERSION_ID of os-release, as ubuntu22.04
@@ -155,7 +155,7 @@ class Machine(Struct):
 
 
 class Summary(Struct):
-    """What the columns of kubectl show, derived from the rest.
+    """The values of kubectl's columns, derived from the rest.
 
     Fields:
     stage: the first stage that does not hold; ready when all do
@@ -179,7 +179,7 @@ class Summary(Struct):
 
 
 class GPUNodeStatus(Struct):
-    """What is so on the node, section by section; each has one writer.
+    """The observed state of the node, section by section; each has one writer.
 
     Fields:
     summary: what the columns of kubectl show
@@ -211,7 +211,7 @@ class GPUNodeStatus(Struct):
 
 
 class GPUNode(Struct):
-    """What is so on one GPU node: its stages, its GPUs, their health. Written by gpuplane only.
+    """The observed state of one GPU node: its stages, its GPUs, their health. Written by gpuplane only.
 
     Fields:
     status: what is so

@@ -1,4 +1,4 @@
-"""Where the kinds that Kubernetes has without a CRD are served.
+"""The paths under which Kubernetes serves the kinds without a CRD.
 
 One table for the client, the installation and the embedded API server. A kind of a CRD names its place in its Struct.
 """

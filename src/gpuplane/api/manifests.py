@@ -120,7 +120,7 @@ _PLUGIN_SECTIONS: Final = frozenset(("flags", "resources", "sharing", "imex"))
 
 
 def _is_plugin_config(data: Any) -> bool:
-    """Whether it is a configuration of the device plugin, which has no kind by which to know it."""
+    """Return whether it is a configuration of the device plugin, which has no kind by which to know it."""
     return (
         isinstance(data, dict)
         and "kind" not in data

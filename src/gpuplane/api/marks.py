@@ -1,4 +1,4 @@
-"""What a type annotation cannot say and a schema must: enumerations, patterns, list keys, CEL rules.
+"""Schema constraints that a type annotation cannot express: enumerations, patterns, list keys, CEL rules.
 
 Marks go into `Annotated[...]`, rules into the class attribute `RULES`. They bind the API server and `gpuplane check`,
 not decoding: a value from a newer release must never make an object look absent to its controller.

@@ -1,4 +1,4 @@
-"""What every Kubernetes object has, as narrow Structs.
+"""The common parts of all Kubernetes objects, as narrow Structs.
 
 Narrow: only the fields that gpuplane reads. Decoding skips the rest, which is what lets an informer hold 50,000 pods in
 little memory. Writes are therefore never made by sending a decoded object back (that would drop what was skipped); they
@@ -23,7 +23,7 @@ class Struct(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_def
 
 
 class Resource(msgspec.Struct, frozen=True):
-    """Where a kind is served.
+    """The group, version and plural under which a kind is served.
 
     `group` is empty for the core group. `plural` is the name in the URL.
     """
@@ -83,7 +83,7 @@ class Condition(Struct):
 
 
 class KubeObject(Protocol):
-    """What the client and the informers ask of a kind: metadata and where it is served."""
+    """The interface that client and informers need of a kind: metadata and where it is served."""
 
     RESOURCE: ClassVar[Resource]
 

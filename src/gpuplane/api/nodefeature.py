@@ -72,7 +72,7 @@ Expression = Annotated[MatchExpression, _arity()]
 
 
 class FeatureMatch(Struct):
-    """What one feature must be like.
+    """The conditions on one feature.
 
     Fields:
     feature: name of the feature, as pci.device
@@ -110,7 +110,7 @@ class RuleTaint(Struct):
 
 
 class FeatureRule(Struct):
-    """What nodes of a kind get.
+    """The labels, annotations, taints and resources for matching nodes.
 
     Fields:
     name: name of the rule
@@ -219,7 +219,7 @@ class RawFeatures(Struct):
 
 
 class NodeFeatureSpec(Struct):
-    """What a node has.
+    """The features of a node.
 
     Fields:
     features: what rules are evaluated on
@@ -231,7 +231,8 @@ class NodeFeatureSpec(Struct):
 
 
 class NodeFeature(Struct):
-    """What one node has, for rules to be evaluated on; its label nfd.node.kubernetes.io/node-name says which node.
+    """The features of one node, for rules to be evaluated on; its label nfd.node.kubernetes.io/node-name names the
+    node.
 
     Fields:
     spec: what the node has

@@ -1,4 +1,4 @@
-"""What is wrong with a NodeFeatureRule beyond its schema: one judge for `gpuplane check` and for the master.
+"""Checks a NodeFeatureRule beyond its schema, for `gpuplane check` and for the master alike.
 
 Works on plain JSON data that fits the schema. What depends on a node's features (an attribute that is no number) shows
 only when the rule is evaluated.

@@ -1,4 +1,4 @@
-"""What rules have put on a Node, by the books that are kept on it, and the patches that bring it to what they want.
+"""Reads the results of rules on a Node, by the books in its annotations, and makes the patches to the wanted results.
 
 The books are node feature discovery's annotations, under an instance name as its masters have, so that ours and
 another one never take each other's labels for their own. Shared by the master, who keeps them, and the operator, who
@@ -32,7 +32,7 @@ _OTHERS: Final = re.compile(
 
 
 class Wanted(msgspec.Struct, frozen=True):
-    """What rules want on one Node; names in full, values as they shall stand there."""
+    """The results of all rules for one Node; names in full, values as they shall be written."""
 
     labels: Mapping[str, str] = {}
     annotations: Mapping[str, str] = {}
@@ -48,7 +48,7 @@ class Patches(msgspec.Struct, frozen=True):
 
 
 def other_discovery(annotations: Mapping[str, str]) -> bool:
-    """Whether node feature discovery of another installation keeps books on this Node."""
+    """Return whether node feature discovery of another installation keeps books on this Node."""
     return any(_OTHERS.fullmatch(name) for name in annotations)
 
 
@@ -68,7 +68,7 @@ def labels_of_rules(annotations: Mapping[str, str]) -> frozenset[str]:
 
 
 def owned(node: Node) -> Wanted:
-    """What the books say is ours, as it stands on the Node now."""
+    """Return the Node's current values of the entries in gpuplane's books."""
     books = node.metadata.annotations
     taints = frozenset(filter(None, books.get(TAINTS_BOOK, "").split(",")))
     return Wanted(
@@ -93,7 +93,7 @@ def merged(old: Wanted, new: Wanted) -> Wanted:
 
 
 def patches(node: Node, wanted: Wanted) -> Patches:
-    """What makes the Node as wanted: at most one write of it and one of its status, none when it is so already.
+    """Return the patches to the wanted Node: at most one of it and one of its status, none without a difference.
 
     What is ours by the books and not wanted any more goes; everything else on the Node stays as it is.
     """

@@ -42,7 +42,7 @@ class DriverLicensing(Struct):
 
 
 class PoolUpgradePolicy(UpgradePolicy):
-    """How nodes of the pool get another driver."""
+    """The rules for driver upgrades in the pool."""
 
     auto_upgrade: bool = True
 
@@ -125,7 +125,7 @@ class NVIDIADriverSpec(Image):
 
 
 class NVIDIADriverStatus(Struct):
-    """What became of it.
+    """The state that the operator reports.
 
     Fields:
     state: ready, notReady, ignored or disabled

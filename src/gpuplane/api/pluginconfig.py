@@ -89,7 +89,7 @@ class Replicated(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PluginConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """What the file says.
+    """The content of the file.
 
     Without a device list strategy containers get the environment variable, for a runtime that injects GPUs itself, and
     CDI names, for one that follows the kubelet.

@@ -66,7 +66,7 @@ class RollingUpdate(Struct):
 
 
 class Daemonsets(Struct):
-    """What all operands' DaemonSets share.
+    """Settings that all operands' DaemonSets share.
 
     Fields:
     labels: labels of their pods
@@ -90,7 +90,7 @@ class Daemonsets(Struct):
 
 
 class HostPaths(Struct):
-    """Where things lie on a node.
+    """Paths on a node.
 
     Fields:
     root_fs: root of the host's file system; must be fit for chroot
@@ -104,7 +104,7 @@ class HostPaths(Struct):
 
 
 class CDI(Struct):
-    """How the Container Device Interface is used.
+    """The use of the Container Device Interface.
 
     Fields:
     enabled: offer GPUs to containers through CDI

@@ -1,4 +1,4 @@
-"""What a pod asks of GPUs, as Kubernetes counts it."""
+"""Reads a pod's requests for GPUs, as Kubernetes counts them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _CORE_OF_A_TRIAL: Final = 10  # percent of one GPU, and with them a tenth of its
 
 
 class Offer(msgspec.Struct, frozen=True):
-    """How a node offers its GPUs: as `count` of `resource`, of which a pod that tries one asks `least`."""
+    """A node's offer of GPUs: `count` of `resource`, of which a pod that tries one asks `least`."""
 
     resource: str = names.GPU_RESOURCE
     count: int = 0
@@ -65,7 +65,9 @@ _GPU_PREFIXES = ("nvidia.com/", "tencent.com/vcuda-", "alpha.kubernetes.io/nvidi
 
 
 def uses_gpus(pod: Pod) -> bool:
-    """Whether a pod asks for GPUs under any of their names, whole, shared or cut, so that it holds their driver."""
+    """Return whether a pod asks for GPUs under any of their names, whole, shared or cut, so that it holds their
+    driver.
+    """
     containers = (*pod.spec.containers, *pod.spec.init_containers)
     return any(name.startswith(_GPU_PREFIXES) for container in containers for name in _resources(container.resources))
 

@@ -185,7 +185,7 @@ class Column(msgspec.Struct, frozen=True):
 
 
 class Served(msgspec.Struct, frozen=True):
-    """How a kind is served beyond its schema."""
+    """The serving of a kind beyond its schema."""
 
     kind: type[Any]
     singular: str

@@ -47,7 +47,7 @@ ACTIVE: Final = (
 
 
 class UpgradeRecord(Struct):
-    """What is remembered about a node's upgrade. Digests are those of `gpuplane.operator.upgrade.templates`.
+    """The stored state of a node's upgrade. Digests are those of `gpuplane.operator.upgrade.templates`.
 
     Fields:
     since: when the node came into its state

@@ -73,7 +73,7 @@ def _of_rule(problem: Problem) -> Finding:
 
 
 def _same(warning: Finding, wrong: Finding) -> bool:
-    """Whether both are about one group of fields."""
+    """Return whether both are about one group of fields."""
     group = warning.path.rpartition(".")[0] or warning.path
     return wrong.path.startswith(group)
 

@@ -23,7 +23,7 @@ def completion(options: Namespace, screen: Terminal) -> int:
 
 
 def candidates(words: Sequence[str]) -> list[str]:
-    """What the last of `words` can become."""
+    """Return the completions of the last of `words`."""
     parser: argparse.ArgumentParser = build()
     *before, last = words or [""]
     for word in before:

@@ -1,4 +1,4 @@
-"""What `gpuplane run COMPONENT` can start: the one list of them, with where each lives."""
+"""The one list of the components that `gpuplane run COMPONENT` can start, with their modules."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ async def _pod(client: Client, namespace: str, name: str) -> Object:
 
 
 async def _facts(client: Client) -> Facts:
-    """One list of each kind; what somebody may not read, and can be done without, is left out."""
+    """One list of each kind; optional kinds that the user may not read are left out."""
     pods, nodes, gpunodes, namespaces, (naming, quotas) = await asyncio.gather(
         _listed(client, "/api/v1/pods"),
         _listed(client, "/api/v1/nodes"),

@@ -23,7 +23,7 @@ HELD_WHOLE: Final = "whole"
 
 
 class Tally(msgspec.Struct, frozen=True, rename="camel"):
-    """How many nodes or GPUs have one reason; `nearest` the one that lacks least, as node/GPU, `missing` of it."""
+    """The number of nodes or GPUs with one reason; `nearest` lacks least, as node/GPU, `missing` of it."""
 
     count: int
     reason: str
@@ -32,7 +32,7 @@ class Tally(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class FreeGPU(msgspec.Struct, frozen=True, rename="camel"):
-    """What is free of one GPU, and why it would not do; `reason` is a key of REASONS or empty."""
+    """The free part of one GPU, and why it does not suffice; `reason` is a key of REASONS or empty."""
 
     index: int
     core: int
@@ -49,7 +49,7 @@ class FreeNode(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Held(msgspec.Struct, frozen=True, rename="camel"):
-    """What one container holds of one GPU; `fault` says why the GPU is not usable."""
+    """The part of one GPU that one container holds; `fault` says why the GPU is not usable."""
 
     container: str
     gpu: str  # node/index

@@ -22,7 +22,7 @@ from gpuplane.sharing.findings import MEMORY_UNIT_MIB
 from gpuplane.sharing.request import Ask
 
 MOST: Final = 4
-_TRIES: Final = 50  # of each kind; a large cluster has more values than anybody wants to wait for
+_TRIES: Final = 50  # of each kind; a large cluster has too many values to try them all
 _SELECTORS: Final = {
     names.GPU_MODELS_ANNOTATION: "models",
     names.NOT_GPU_MODELS_ANNOTATION: "models",
@@ -76,7 +76,7 @@ def runs_on(verdicts: list[Verdict]) -> str:
 
 
 def place_of(verdict: Verdict) -> str:
-    """Where the verdict puts the pod: node/0,1."""
+    """Return the place of the verdict: node/0,1."""
     assert verdict.placement is not None
     parts = [part.index for parts in verdict.placement.assignment.containers.values() for part in parts]
     return f"{verdict.node}/{','.join(map(str, sorted(set(parts))))}" if parts else verdict.node
@@ -146,7 +146,7 @@ def _less(world: World, raw: Object, verdicts: list[Verdict]) -> Iterator[Cure]:
 
 
 def _free(world: World, nodes: list[str]) -> Iterator[tuple[int, int]]:
-    """What is free of each usable GPU: core, MiB."""
+    """Return the free part of each usable GPU: core, MiB."""
     for node in nodes:
         state = world.ledger.node(node)
         if state is not None:
@@ -188,7 +188,9 @@ def _selectors(world: World, raw: Object, verdicts: list[Verdict]) -> Iterator[C
 
 
 def _placement_rules(world: World, raw: Object, verdicts: list[Verdict]) -> Iterator[Cure]:
-    """What ties the pod to nodes: one label of its nodeSelector, all of it, its node affinity, or both."""
+    """Return the rules that tie the pod to nodes: one label of its nodeSelector, all of it, its node affinity, or
+    both.
+    """
     selector = raw["spec"].get("nodeSelector") or {}
     done: list[Cure] = []
     if len(selector) > 1:

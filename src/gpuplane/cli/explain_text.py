@@ -1,4 +1,4 @@
-"""How `gpuplane explain POD` looks: the picture of an Explanation, at the width of the screen."""
+"""Formats the Explanation of `gpuplane explain POD`, at the width of the screen."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def _wrapped(prefix: str, text: str, screen: Terminal) -> Iterator[str]:
 
 
 def _table(nodes: tuple[FreeNode, ...], screen: Terminal) -> Iterator[str]:
-    """What is free of each GPU, in as many columns as the screen has room for."""
+    """Format the free part of each GPU, in as many columns as the screen has room for."""
     shown = sorted(nodes, key=_distance)[:NODES]
     name = max(len("FREE"), *(len(node.node) for node in shown))
     columns = max(1, min(max(len(node.gpus) for node in shown), (screen.width - name - 4) // _CELL))

@@ -49,7 +49,7 @@ CORDONED: Final = "cordoned"
 
 
 class Facts(msgspec.Struct, frozen=True):
-    """What was read of the cluster: pods and nodes as they came, everything else decoded."""
+    """The objects read from the cluster: pods and nodes as received, everything else decoded."""
 
     pods: Sequence[Object]
     nodes: Sequence[Object]
@@ -83,7 +83,7 @@ class World:
         self.gpunodes = {node.metadata.name: node for node in facts.gpunodes}
         self.pods: dict[str, KeptPod] = {}  # with GPUs, by UID
         self.guessed: set[str] = set()  # nodes whose GPUs are held by pods that do not say which
-        self.assigned = False  # somebody says which GPUs a pod holds, so the extender is at work
+        self.assigned = False  # an annotation says which GPUs a pod holds, so the extender is at work
         self._cache = Cache()
         self._ready: set[str] = set()
         self._mix = Mix()
@@ -242,7 +242,7 @@ class World:
         return self._made[name]
 
     def _by_ledger(self, request: Request) -> bool:
-        """Whether the extender places this pod: shares always, whole GPUs where it is at work."""
+        """Return whether the extender places this pod: shares always, whole GPUs where it is at work."""
         return self.assigned or any(ask.dialect != names.GPU_RESOURCE for ask in request.asks)
 
     def _by_count(self, name: str, pod: PodInfo, facts: NodeFacts, state: NodeState | None) -> Verdict:

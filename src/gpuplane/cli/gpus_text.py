@@ -1,4 +1,4 @@
-"""How `gpuplane status gpus` looks: every GPU with who holds what of it. A cell of a bar is 5%."""
+"""Formats `gpuplane status gpus`: every GPU with its holders. A cell of a bar is 5%."""
 
 from __future__ import annotations
 

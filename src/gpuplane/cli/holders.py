@@ -1,4 +1,4 @@
-"""Which pod holds what of which GPU, as far as somebody says; pure.
+"""Finds which pod holds which part of which GPU, as far as annotations and nodes report it; pure.
 
 A pod that the extender placed carries its assignment. Of others only the node is known, but on a node with one GPU
 there is no doubt.
@@ -21,7 +21,7 @@ WHOLE = 100  # percent of a GPU
 
 
 class HeldPart(msgspec.Struct, frozen=True, rename="camel"):
-    """What a pod holds of one GPU: percent of its time, MiB of its memory (0: nothing asked)."""
+    """The part of one GPU that a pod holds: percent of its time, MiB of its memory (0: none requested)."""
 
     index: int
     core: int
@@ -37,7 +37,7 @@ class Holder(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def holder(pod: Pod, gpus: Sequence[GPU]) -> Holder:
-    """What a bound pod holds of the GPUs of its node."""
+    """Return the parts of its node's GPUs that a bound pod holds."""
     name = f"{pod.metadata.namespace}/{pod.metadata.name}"
     return Holder(name, round(core_asked(pod) / WHOLE, 2), _parts(pod, gpus))
 
@@ -68,7 +68,7 @@ def free_core(gpus: Sequence[GPU], sick: Mapping[str, str], holders: Sequence[Ho
 
 
 def fits_on(gpus: Sequence[GPU], sick: Mapping[str, str], free: float, holders: Sequence[Holder], core: int) -> int:
-    """How many pods that ask `core` percent could start on a node of which `free` GPUs are not held."""
+    """Return how many pods that ask `core` percent could start on a node of which `free` GPUs are not held."""
     cores = free_core(gpus, sick, holders)
     if cores is None or len(cores) < free:
         return round(WHOLE * free) // core

@@ -78,7 +78,7 @@ async def _install(options: Namespace, screen: Terminal, wanted: list[Manifest])
 
 
 async def of_others(client: Client, manifest: Manifest) -> bool:
-    """Whether a kind that we share with node feature discovery was defined by another installation of it."""
+    """Return whether a kind that we share with node feature discovery was defined by another installation of it."""
     if manifest["kind"] != "CustomResourceDefinition" or manifest["spec"]["group"] != NODE_FEATURES:
         return False
     resource = resource_of(manifest)

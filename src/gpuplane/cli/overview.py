@@ -1,4 +1,6 @@
-"""What `gpuplane status` knows: a pure function from the cluster's objects to plain data; texts are made elsewhere."""
+"""Computes the content of `gpuplane status`: a pure function from the cluster's objects to plain data,
+without texts.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +18,14 @@ from gpuplane.cli.holders import WHOLE, Holder, fits_on, holder
 
 
 class Offered(msgspec.Struct, frozen=True):
-    """How many GPUs a node's kubelet advertises, and whether parts of them may be asked for."""
+    """The number of GPUs that a node's kubelet advertises, and whether it offers parts of them."""
 
     gpus: int = 0
     parts: bool = False
 
 
 class UpgradeView(msgspec.Struct, frozen=True, rename="camel"):
-    """How far a node is on its way to another driver, since when, and why it is still there."""
+    """The progress of a node's driver upgrade, since when, and the reason why it is not finished."""
 
     state: str
     since: str = ""
@@ -38,7 +40,9 @@ class Pause(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Refusal(msgspec.Struct, frozen=True, rename="camel"):
-    """What the operator may not do or cannot do for that ClusterPolicy, in the API server's words, and since when."""
+    """A right or a field that the API server refuses to the operator for that ClusterPolicy, in the API server's words,
+    and since when.
+    """
 
     policy: str
     what: str
@@ -169,7 +173,7 @@ def overview(
 
 
 def _fitting(view: NodeView, core: int) -> int:
-    """How many pods that ask so much could start on the node."""
+    """Return how many pods with this request could start on the node."""
     if core < WHOLE and not view.parts:
         return 0
     return fits_on(view.gpus, view.sick, view.free, view.held_by, core)

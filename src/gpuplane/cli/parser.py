@@ -62,7 +62,7 @@ def build() -> Parser:
 
 
 def _talk() -> Parser:
-    """How much a command says, and in which colours."""
+    """Return a parent parser with the options for the amount of output and for colours."""
     parent = Parser(add_help=False)
     group = parent.add_argument_group("output")
     group.add_argument("-q", "--quiet", action="store_true", help="no progress and no hints")
@@ -80,7 +80,7 @@ def _form(*choices: str) -> Parser:
 
 
 def _cluster() -> Parser:
-    """Which cluster is asked."""
+    """Return a parent parser with the options that select the cluster."""
     parent = Parser(add_help=False)
     group = parent.add_argument_group("cluster")
     group.add_argument(

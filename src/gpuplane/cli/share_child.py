@@ -5,7 +5,7 @@ Invariants:
 - Signals are waited for, not handled: no code of ours runs between two instructions, none is lost while we look after
   the limits.
 - What the terminal sends (Ctrl-C, a resize) reaches the command by itself, since it is in our process group; only what
-  somebody sends to us alone is passed on. So nothing arrives twice.
+  another process sends to this process alone is passed on. So nothing arrives twice.
 - The command gets the signal mask and the handlers that we were started with.
 """
 

@@ -1,4 +1,5 @@
-"""Where `gpuplane share` works on this machine: the driver, real or simulated, and the directory of this user's shares.
+"""Finds where `gpuplane share` works on this machine: the driver, real or simulated, and the directory of this user's
+shares.
 
 Invariants:
 
@@ -51,7 +52,7 @@ class Place(msgspec.Struct, frozen=True):
 
     @property
     def environment(self) -> dict[str, str]:
-        """What a program needs to find the driver's device nodes."""
+        """Return the variables by which a program finds the driver's device nodes."""
         return {} if self.dev is None else {_SIMULATED_DEV: str(self.dev)}
 
 
@@ -68,7 +69,7 @@ def user_base(environ: Mapping[str, str], uid: int) -> Path:
     """The directory of this user's shares.
 
     Raises:
-        Terminal: somebody else has put something in its place.
+        Terminal: another user has put something in its place.
     """
     for folder in (environ.get("XDG_RUNTIME_DIR", ""), "/run" if uid == 0 else f"/run/user/{uid}"):
         if folder and os.access(folder, os.W_OK):

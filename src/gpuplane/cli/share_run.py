@@ -55,7 +55,7 @@ from gpuplane.limits.processes import facts_of, myself, users_of
 
 
 class Planned(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What a run would do."""
+    """The plan of a run."""
 
     id: str
     argv: tuple[str, ...]
@@ -71,7 +71,7 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What a command did under its limits. Percentages are of the time that it ran."""
+    """The measured use of a command under its limits. Percentages are of the time that it ran."""
 
     exit_code: int
     seconds: float
@@ -147,7 +147,7 @@ def _check_backend(options: Namespace) -> None:
 
 
 def _leave(store: Store, plan: Planned) -> None:
-    """Take the share away; one that the command has left somebody behind in is left to the next run."""
+    """Remove the share; one with a process that the command left behind is left to the next run."""
     with store.lock():
         if not users_of(names.LIMITS_ENV, plan.directory):
             store.remove(plan.id)
@@ -198,7 +198,7 @@ def _write(store: Store, plan: Planned, name: str, place: Place) -> Owner:
 
 
 def title(argv: tuple[str, ...]) -> str:
-    """What people call a command: the script for `python train.py`, else the program."""
+    """Return a short name of a command: the script for `python train.py`, else the program."""
     script = next((word for word in argv[1:2] if Path(word).is_file()), argv[0])
     return Path(script).name
 
@@ -266,7 +266,9 @@ def _report(plan: Planned, share: Share, code: int, seconds: float, peak: int, e
 
 
 def _tell(report: Report, options: Namespace, screen: Terminal) -> None:
-    """What the command did, on stderr: with -o json always, else for people who look on. Stdout is the command's."""
+    """Print the report of the command on stderr: with -o json always, else only to a terminal. Stdout is the
+    command's.
+    """
     if options.output == "json":
         Terminal(screen.err, screen.err).json("ShareReport", msgspec.to_builtins(report))
     elif screen.err.isatty():

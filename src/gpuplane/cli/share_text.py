@@ -1,4 +1,4 @@
-"""How `gpuplane share run` and `share top` look: pictures of plain data."""
+"""Formats `gpuplane share run` and `share top`, from plain data."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ENFORCED: Final = {
 
 
 def plan_text(plan: Planned) -> str:
-    """What a run would do."""
+    """Format the plan of a run."""
     limit = plan.limit
     names = ["variables", *[""] * len(plan.environment)]
     rows = [

@@ -86,7 +86,7 @@ class Looks:
 
 
 def merged(parts: list[Observation]) -> Observation:
-    """What was seen of several stores as one; a process that one of them knows is not foreign to another."""
+    """Merge the observations of several stores; a process that one of them knows is not foreign to another."""
     processes: dict[tuple[str, int], Any] = {}
     for part in parts:
         for process in part.processes:

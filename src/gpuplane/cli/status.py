@@ -55,7 +55,7 @@ async def observe(client: Client) -> Overview:
 
 
 async def _policies(client: Client) -> list[ClusterPolicy]:
-    """None for somebody who may not read them: all but what the operator says of itself is seen without."""
+    """Return None if the user may not read them: only the operator's own report is missing then."""
     try:
         return await client.list(ClusterPolicy)
     except (Forbidden, NotFound):
@@ -84,7 +84,7 @@ def _pause(policies: list[ClusterPolicy]) -> Pause | None:
 
 
 def refusal(policies: list[ClusterPolicy]) -> Refusal | None:
-    """What the operator says that it cannot do; None when it can."""
+    """Return what the API server refuses to the operator; None when nothing is refused."""
     policy, _ = chosen(policies)
     conditions = policy.status.conditions if policy is not None else ()
     told = next((one for one in conditions if one.type == "Error" and one.status == "True"), None)
@@ -94,7 +94,7 @@ def refusal(policies: list[ClusterPolicy]) -> Refusal | None:
 
 
 def _upgrade(node: Node) -> UpgradeView | None:
-    """How far the upgrade of the node's driver is; None where there is none."""
+    """Return the progress of the node's driver upgrade; None without one."""
     state, record = upgrade_state(node), upgrade_record(node)
     return UpgradeView(state.value, record.since, record.reason) if state.value else None
 
@@ -108,7 +108,7 @@ def why_away(node: Node) -> str:
 
 
 def offered(node: Node) -> Offered:
-    """What the node's kubelet advertises."""
+    """Return what the node's kubelet advertises."""
     amounts = node.status.allocatable
     return Offered(offer_of(amounts).count, parts=whole(amounts.get(names.VCUDA_CORE, 0)) > 0)
 
@@ -183,7 +183,7 @@ def _changed_lines(seen: Overview, last: dict[str, NodeView], screen: Terminal) 
 
 
 def _told(node: NodeView) -> tuple[object, ...]:
-    """What of a node is worth a line when it changes."""
+    """Return the parts of a node whose change is worth a line."""
     return node.stages, node.what, node.sick, node.upgrade
 
 
@@ -201,7 +201,7 @@ class Follower:
             informer.add_handler(lambda old, new: self._change.set())
 
     async def start(self) -> None:
-        """Returns when the first lists are complete; but that of the policies, which not everybody may read."""
+        """Return when the first lists are complete, except that of the policies, which some users may not read."""
         for informer in self._informers:
             informer.start()
         for informer in (self._gpunodes, self._pods, self._nodes):

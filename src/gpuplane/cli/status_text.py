@@ -1,4 +1,4 @@
-"""How `gpuplane status` looks: pictures of an `Overview`. The most important comes last; healthy things are counted."""
+"""Formats an `Overview` for `gpuplane status`. The most important comes last; healthy things are counted."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ def _wide(nodes: Sequence[NodeView], screen: Terminal, now: datetime) -> list[st
 
 
 def _trouble(nodes: Sequence[NodeView], screen: Terminal, now: datetime) -> list[str]:
-    """What is wrong with a node, or with several in the same way."""
+    """Format the trouble of a node, or of several nodes with the same trouble."""
     heads = []
     for node in nodes[:SHOWN]:
         head, what, where, cure = _of_node(node, screen, now)

@@ -1,4 +1,6 @@
-"""How `gpuplane status` shows upgrades of drivers: what waits, why and since when; what is done is counted only."""
+"""Formats driver upgrades for `gpuplane status`: waiting nodes with reason and since when; finished ones are counted
+only.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,7 @@ def upgrades(nodes: Sequence[NodeView], screen: Terminal, now: datetime) -> list
 
 
 def _order(node: NodeView) -> int:
-    """Where a node comes: 2 on its way, 1 failed or waiting for a reason of its own, 0 not told one by one."""
+    """Return a node's rank: 2 in progress, 1 failed or waiting for its own reason, 0 only counted."""
     view = node.upgrade
     if view is None or view.state == UpgradeState.DONE:
         return 0

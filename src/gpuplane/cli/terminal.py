@@ -1,4 +1,4 @@
-"""What the user's terminal can show, and the few ways in which gpuplane writes to it.
+"""The abilities of the user's terminal, and the few ways in which gpuplane writes to it.
 
 The answer goes to stdout; progress, hints and errors go to stderr. Colour marks verdicts only, and a glyph says the
 same without it. Honours NO_COLOR, TERM=dumb, COLUMNS and GPUPLANE_ASCII=1.
@@ -87,7 +87,7 @@ class Terminal:
 
     @property
     def live(self) -> bool:
-        """Whether progress may redraw lines in place."""
+        """Return whether progress may redraw lines in place."""
         return self.err.isatty() and os.environ.get("TERM") != "dumb" and not self.quiet
 
     def glyph(self, name: str) -> str:
@@ -119,7 +119,7 @@ class Terminal:
             self.err.flush()
 
     def error(self, error: GpuplaneError) -> None:
-        """What is wrong, where, and what to do; the chain of causes below."""
+        """Print what is wrong, where, and what to do; the chain of causes below."""
         mark = self.paint(self.glyph("bad"), "bad", self.err)
         self.err.write(f"{mark} {error.what}\n")
         for name, text in (("where", error.where), ("cure", error.cure)):

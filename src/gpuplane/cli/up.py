@@ -65,7 +65,7 @@ def down(options: Namespace, screen: Terminal) -> int:
 
 
 def describe(handle: ClusterHandle) -> dict[str, object]:
-    """What `-o json` prints of a cluster."""
+    """Return the content of `-o json` for a cluster."""
     mode = handle.containers
     return {
         "name": handle.name,

@@ -1,4 +1,4 @@
-"""Whose request is it? Which container the kubelet admits, or starts, of what it shows and what pods ask. Pure.
+"""Find the container that the kubelet is admitting, or starting, from pod-resources and the pods' requests. Pure.
 
 Allocate names no pod. Pod-resources lists the pod that is being admitted without the resource that it requests; no
 other pod is in this state for long. Before a container starts, pod-resources lists exactly which container holds which

@@ -1,4 +1,4 @@
-"""What a container gets that is given some units: environment, mounts, device nodes, CDI names. Pure."""
+"""Makes the response of Allocate for a container's units: environment, mounts, device nodes, CDI names. Pure."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def allocation(
     files: NodeFiles = NodeFiles(),  # noqa: B008 - frozen
     resource: str = "",
 ) -> Allocation:
-    """What a container with the units `ids` gets.
+    """Return the response for a container with the units `ids`.
 
     Args:
         units: those of the resource, by id.

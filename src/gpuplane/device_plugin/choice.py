@@ -1,4 +1,4 @@
-"""Which units of a resource a container gets: whole GPUs by topology, MIG devices packed, replicas spread. Pure.
+"""Chooses a container's units of a resource: whole GPUs by topology, MIG devices packed, replicas spread. Pure.
 
 Whole GPUs that work together are chosen to be near each other. MIG devices cannot work together, so they are taken
 from the GPU that has the fewest left, so that another GPU can change its layout sooner. Replicas of one GPU are that

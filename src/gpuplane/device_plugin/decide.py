@@ -1,4 +1,4 @@
-"""What an event, a quiet time or an error says of the GPUs' health and of the plugin. Pure."""
+"""Decides the health of GPUs and plugin after an event, a quiet time or an error. Pure."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ class Dialect(StrEnum):
 
 
 def offered(label: str, environment: Mapping[str, str]) -> frozenset[Dialect]:
-    """What a node offers whose label `nvidia-device-enable` is `label`.
+    """Return the dialects of a node whose label `nvidia-device-enable` is `label`.
 
     Raises InvalidInput for a dialect that does not exist.
     """

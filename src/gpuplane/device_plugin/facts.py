@@ -1,4 +1,4 @@
-"""What a plugin and a kubelet say to each other, as plain data, without gRPC.
+"""The messages between a plugin and a kubelet, as plain data, without gRPC.
 
 `GrpcKubelet` carries it over the kubelet's sockets; the kubelet of a light node calls the same object in its own
 process.
@@ -37,7 +37,9 @@ class DeviceNode(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Allocation(msgspec.Struct, frozen=True, kw_only=True):
-    """What a container gets: environment, mounts, device nodes, annotations, fully qualified CDI device names."""
+    """The response for a container: environment, mounts, device nodes, annotations, fully qualified CDI
+    device names.
+    """
 
     envs: dict[str, str] = {}
     mounts: tuple[Mount, ...] = ()
@@ -73,7 +75,9 @@ class Plugin(Protocol):
         ...
 
     def allocate(self, ids: Sequence[str]) -> Allocation:
-        """What one container with these devices gets. Raises Terminal for ids that are unknown or not healthy."""
+        """Return the response for one container with these devices. Raises Terminal for ids that are unknown or not
+        healthy.
+        """
         ...
 
     async def started(self, ids: Sequence[str]) -> None:

@@ -35,7 +35,7 @@ class Pods(Protocol):
 
 
 def held(shown: Iterable[Shown], pods: Iterable[Pod], uuids: Iterable[str]) -> Held:
-    """What the kubelet has given to pods that run, of these GPUs."""
+    """Return the parts of these GPUs that the kubelet has allocated to running pods."""
     running = {
         (pod.metadata.namespace, pod.metadata.name): pod.metadata.uid for pod in pods if pod.status.phase == "Running"
     }

@@ -1,4 +1,4 @@
-"""Whether the MPS control daemons that a configuration wants are there: replicas are offered only then."""
+"""Checks that the MPS control daemons of a configuration run: replicas are offered only then."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class MpsDaemons:
             raise InvalidInput(what, cure=cure, findings=(what,))
 
     def ready(self) -> bool:
-        """Whether all of them run, with the limits of this configuration."""
+        """Return whether all of them run, with the limits of this configuration."""
         found = self._host.read_text(f"{self._root}/{READY}")
         return not self._wanted or found == ready_text(self._wanted)
 

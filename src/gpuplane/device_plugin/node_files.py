@@ -14,7 +14,7 @@ _CAPABILITY: Final = re.compile(r"^(gpu\d+/gi\d+(?:/ci\d+)?/access) (\d+)$", re.
 
 
 def read_node_files(host_root: Path, dev_root: str) -> NodeFiles:
-    """What is there now.
+    """Read the current content.
 
     Args:
         dev_root: where /dev with GPUs lies on the host: "/", or the root of a driver in a container.

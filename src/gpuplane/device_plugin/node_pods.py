@@ -40,7 +40,7 @@ class NodePods:
             self._living.add(new.metadata.uid)
 
     async def shown(self) -> tuple[Shown, ...]:
-        """What the kubelet shows now. Raises RpcError when it does not answer."""
+        """List the kubelet's containers now. Raises RpcError when it does not answer."""
         return tuple(
             Shown(pod.namespace, pod.name, container.name, _ids(container.devices))
             for pod in (await self._kubelet.list()).pod_resources
@@ -66,7 +66,7 @@ class NodePods:
             return None
 
     def lives(self, uid: str) -> bool:
-        """Whether a pod is here and has not ended. May be asked from any thread."""
+        """Return whether a pod is here and has not ended. May be asked from any thread."""
         return uid in self._living
 
     def all(self) -> list[Pod]:

@@ -29,13 +29,15 @@ log = logging.getLogger("gpuplane.device-plugin")
 
 
 class Shares(Protocol):
-    """Whose share it is, and its limits; see `gpuplane.device_plugin.share_node.ShareNode`."""
+    """Finds the owner of a share and its limits; see `gpuplane.device_plugin.share_node.ShareNode`."""
 
     @property
     def pods(self) -> Pods: ...
 
     def prove(self, holder: Admitted, core: Mapping[str, int]) -> Part:
-        """What a container that holds this may use. Raises GpuplaneError when its pod was given something else."""
+        """Return the part that a container with these ids may use. Raises GpuplaneError when its pod is assigned
+        another one.
+        """
         ...
 
     def write(self, share: str, holder: Admitted, part: Part) -> None:

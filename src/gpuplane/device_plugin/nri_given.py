@@ -1,4 +1,4 @@
-"""What NRI brings a container: held back at Allocate, found again when the container is created. Pure.
+"""Defers a response of Allocate to NRI: stored in an annotation, found again when the container is created. Pure.
 
 NRI fails open: without its plugin a container is created as the kubelet asked for it. So the kubelet gets no usable
 device: `NVIDIA_VISIBLE_DEVICES=void`, a variable that says why there is no GPU, and an annotation of the container with
@@ -29,7 +29,7 @@ Devices = Mapping[str, tuple[int, int, int]]
 
 
 class Given(msgspec.Struct, frozen=True, kw_only=True):
-    """What a container gets for its ids of one resource.
+    """The devices of a container for its ids of one resource.
 
     `share` names its limits, "" without any; then `core` is what it holds, UUID -> percent.
     """
@@ -49,7 +49,7 @@ def held_back(resource: str, given: Given) -> Allocation:
 
 
 def given_to(container: Mapping[str, str], pod: Mapping[str, str]) -> list[Given]:
-    """What a container is to get by its annotations, one for each resource.
+    """Return the deferred responses in a container's annotations, one for each resource.
 
     Args:
         pod: its pod's annotations, which its author writes. Runtimes can be told to pass them on to containers.
@@ -114,6 +114,6 @@ def adjustment(given: Iterable[Given], devices: Devices) -> pb.ContainerAdjustme
 
 
 def is_empty_handed(container: pb.Container) -> bool:
-    """Whether a container was created without what it is to get: its plugin was away."""
+    """Return whether a container was created without what it is to get: its plugin was away."""
     waited = any(key.startswith(names.NRI_GIVEN_PREFIX) for key in container.annotations)
     return waited and f"{names.NO_GPU_ENV}={WHY_NOTHING}" in container.env

@@ -24,7 +24,7 @@ EMPTY_HANDED: Final = "StartedWithoutGPU"
 
 
 class Brings(StrEnum):
-    """What NRI brings where the runtime offers it."""
+    """The resources that NRI adds where the runtime offers it."""
 
     ALL = "true"
     NOTHING = "false"

@@ -48,7 +48,7 @@ RECHECK_SECONDS: Final = 60.0
 
 
 class HoldShares(Protocol):
-    """What holds containers to their shares, while in the context; None where no container can be held.
+    """The enforcement of shares, while in the context; None where no container can be held to its share.
 
     Raises Terminal when the driver's libraries or those that hold a share are missing.
     """
@@ -114,7 +114,7 @@ class _Node:
                 pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
 
     def _waits(self, chosen: Chosen | InvalidInput, error: GpuplaneError) -> bool:
-        """Whether a node without a driver is none of our business, by `failOnInitError: false`."""
+        """Return whether a node without a driver is none of our business, by `failOnInitError: false`."""
         if not isinstance(error, Retryable) or isinstance(chosen, InvalidInput):
             return False
         return not self._load(chosen).fail_on_init_error

@@ -119,7 +119,7 @@ class UnitPlugin:
         return held_back(self._resource, Given(allocation=given))
 
     async def started(self, ids: Sequence[str]) -> None:
-        """What these containers may do was decided when they were given their devices; only who brings them waits."""
+        """Confirm that these containers may start; their rights were decided at Allocate, only NRI may have to wait."""
         if self._link is not None:
             await self._link.asked()
 

@@ -1,4 +1,4 @@
-"""Which GPUs go best together: the exact choice, over bit masks.
+"""Chooses the GPUs with the closest links: exactly, over bit masks.
 
 Of all sets of the wanted size the closest one is taken; of equally close ones the one that leaves the closest
 remainder, so that a small request does not break up a large group; then the one with the lowest indices. A set's
@@ -168,7 +168,7 @@ def _getter(masks: Sequence[int]) -> Callable[[Sequence[int]], Sequence[int]]:
 
 
 def _before(mask: int, other: int) -> bool:
-    """Whether the lowest GPU in which two sets of one size differ is in the first one."""
+    """Return whether the lowest GPU in which two sets of one size differ is in the first one."""
     return bool((mask ^ other) & -(mask ^ other) & mask)
 
 

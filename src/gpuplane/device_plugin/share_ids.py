@@ -15,7 +15,7 @@ from gpuplane.sharing.units import REPLICA
 
 
 def units_of(gpu: GPU, resource: str) -> int:
-    """How many ids a GPU has of `tencent.com/vcuda-core` or `-memory`."""
+    """Return how many ids a GPU has of `tencent.com/vcuda-core` or `-memory`."""
     return WHOLE if resource == names.VCUDA_CORE else (gpu.memory_bytes >> 20) // MEMORY_UNIT_MIB
 
 

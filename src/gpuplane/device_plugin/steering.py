@@ -88,7 +88,7 @@ class Steering:
             return ids
 
     async def holder(self, resource: str, ids: Sequence[str]) -> tuple[Admitted, Part]:
-        """Who holds these core ids, which are a part of one GPU, and what of it that container may use.
+        """Find the holder of these core ids, which are a part of one GPU, and the part that this container may use.
 
         Raises:
             Retryable: that cannot be told (now).
@@ -104,7 +104,7 @@ class Steering:
         return found, self.prove(found, core_of(ids))
 
     def prove(self, found: Admitted, held: Mapping[str, int]) -> Part:
-        """What a container may use that holds a part of one GPU.
+        """Return the part that a container with these ids may use.
 
         Args:
             held: UUID -> percent.

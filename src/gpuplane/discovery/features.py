@@ -1,4 +1,4 @@
-"""What a node has, by the names that rules know: flags, attributes, and instances of a kind.
+"""The features of a node, by their names in rules: flags, attributes, and instances of a kind.
 
 The labels of a machine and its NodeFeature object both follow from this.
 """
@@ -72,7 +72,7 @@ def to_api(features: Features) -> RawFeatures:
 
 
 def needs(rules: Iterable[FeatureRule]) -> frozenset[str]:
-    """What rules look at, as `kernel.config/X86`, or `pci.device/*` for every element.
+    """Return the features that rules read, as `kernel.config/X86`, or `pci.device/*` for every element.
 
     A node publishes this much and no more: a kernel's whole configuration is 100 kB that hardly any rule reads.
     """
@@ -94,7 +94,7 @@ def needs(rules: Iterable[FeatureRule]) -> frozenset[str]:
 
 
 def covers(published: frozenset[str], wanted: frozenset[str]) -> bool:
-    """Whether what was published for `published` answers everything in `wanted`."""
+    """Return whether what was published for `published` answers everything in `wanted`."""
     return all(need in published or need.partition("/")[0] + f"/{EVERYTHING}" in published for need in wanted)
 
 

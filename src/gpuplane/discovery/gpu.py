@@ -54,7 +54,7 @@ _MODES: Final = {"0x0300": "graphics", "0x0302": "compute"}
 
 
 class GpuFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What the labels follow from. `classes` and `vgpus` are by PCI address, as sysfs spells class and address."""
+    """The inputs of the labels. `classes` and `vgpus` are by PCI address, as sysfs spells class and address."""
 
     driver: str
     cuda: tuple[int, int]
@@ -65,7 +65,7 @@ class GpuFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def is_gpu_label(label: str) -> bool:
-    """Whether a label is one of those made here."""
+    """Return whether a label is one of those made here."""
     return label in GPU_LABELS or _MIG_LABEL.fullmatch(label) is not None
 
 
@@ -134,7 +134,7 @@ def _whole(gpus: tuple[GPU, ...], config: GpuConfig) -> dict[str, str]:
 
 
 def _mig(gpus: tuple[GPU, ...], config: GpuConfig) -> dict[str, str]:
-    """What MIG adds: under the whole GPUs' names with strategy single, under names of their own with mixed."""
+    """Return the labels of MIG: under the whole GPUs' names with strategy single, under their own with mixed."""
     if config.mig_strategy is MigStrategy.NONE:
         return {}
     labels = {"mig.strategy": config.mig_strategy.value}

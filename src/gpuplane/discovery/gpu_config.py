@@ -1,4 +1,4 @@
-"""What GPU feature discovery takes of the device plugin's configuration: sharing, MIG strategy, its own flags.
+"""Reads GPU feature discovery's part of the device plugin's configuration: sharing, MIG strategy, its own flags.
 
 Both programs are given the same files and choose and read them alike (`gpuplane.operand.configs`,
 `gpuplane.api.pluginconfig`): a configuration that the plugin cannot follow changes no label either.

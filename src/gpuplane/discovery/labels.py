@@ -26,7 +26,7 @@ _AMOUNTS: Final = frozenset(("tdx.total_keys", "sgx.epc", "sev.encrypted_state_i
 
 
 def is_feature_label(label: str) -> bool:
-    """Whether a label is of the kind made here."""
+    """Return whether a label is of the kind made here."""
     return label.startswith(FEATURE_PREFIX) and label.removeprefix(FEATURE_PREFIX).startswith(_SOURCES)
 
 

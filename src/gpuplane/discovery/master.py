@@ -39,7 +39,7 @@ MANAGER: Final = names.FIELD_MANAGER_PREFIX + "discovery-master"
 
 
 class Decision(msgspec.Struct, frozen=True):
-    """What a Node shall have of rules; None: it cannot be said yet. `failed` by name of the rule object."""
+    """The wanted results of rules for a Node; None: unknown yet. `failed` by name of the rule object."""
 
     wanted: Wanted | None
     failed: dict[str, str] = {}
@@ -48,7 +48,7 @@ class Decision(msgspec.Struct, frozen=True):
 def evaluate(
     published: Sequence[NodeFeature], rules: Sequence[NodeFeatureRule], bad: Mapping[str, str], namespace: str
 ) -> Decision:
-    """What rules want of a node with these NodeFeatures. Pure, and the costly part: it does not change with the Node.
+    """Return the results of rules for a node with these NodeFeatures. Pure, and costly: independent of the Node.
 
     Args:
         published: the node's NodeFeatures; ours are in `namespace`.
@@ -74,7 +74,7 @@ def evaluate(
 
 
 def decide(node: Node, evaluated: Decision) -> Decision:
-    """What this Node shall have, given what rules want of a node with its features. Pure."""
+    """Return the wanted results for this Node, given those for a node with its features. Pure."""
     if other_discovery(node.metadata.annotations):
         return Decision(Wanted())
     if evaluated.wanted is None or not evaluated.failed:

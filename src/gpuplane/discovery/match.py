@@ -38,21 +38,21 @@ class RuleError(ValueError):
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """What all rules want on a node, and by name of the NodeFeatureRule what could not be evaluated."""
+    """The results of all rules for a node, and the errors by name of the NodeFeatureRule."""
 
     wanted: Wanted
     failed: Mapping[str, str] = {}
 
 
 class Output(msgspec.Struct, frozen=True):
-    """What one rule makes on a node that it matches; names as the rule has them."""
+    """The result of one matching rule; names as the rule has them."""
 
     labels: Mapping[str, str] = {}
     variables: Mapping[str, str] = {}
 
 
 def holds(expression: MatchExpression, value: str | None) -> bool:
-    """Whether an element with this value (None: it is not there) passes. A flag's value is the empty text.
+    """Return whether an element with this value (None: it is not there) passes. A flag's value is the empty text.
 
     Raises RuleError for a value of the node that cannot be compared.
     """
@@ -168,7 +168,9 @@ def _match_names(expression: MatchExpression, name: str, features: Features) -> 
 
 
 def match_all(terms: Iterable[FeatureMatch], features: Features) -> Matched | None:
-    """What all terms matched, by domain and feature as templates address it; None when one does not match."""
+    """Return the matches of all terms, by domain and feature as templates address them; None when one does
+    not match.
+    """
     matched: Matched = {}
     for term in terms:
         found = match_term(term, features)
@@ -187,7 +189,7 @@ def _template(source: str) -> Template:
 
 
 def evaluate(rule: FeatureRule, features: Features) -> Output | None:
-    """What one rule makes on these features, None when it does not match. Raises RuleError."""
+    """Return the result of one rule on these features, None when it does not match. Raises RuleError."""
     ways = [found for way in rule.match_any if (found := match_all(way.match_features, features)) is not None]
     if rule.match_any and not ways:
         return None
@@ -220,7 +222,7 @@ def value_of(value: str, features: Features) -> str:
 
 
 def evaluate_object(rules: NodeFeatureRule, features: Features) -> tuple[Wanted, Attributes]:
-    """What one NodeFeatureRule wants, and what its rules leave for later ones to test. Raises RuleError.
+    """Return the result of one NodeFeatureRule, and the values that later rules may test. Raises RuleError.
 
     All or nothing: one rule that cannot be evaluated takes the whole object out.
     """
@@ -258,7 +260,7 @@ def _checked(judge: Callable[[str, str, str], Iterator[Problem]], name: str, val
 
 
 def evaluate_objects(objects: Iterable[NodeFeatureRule], features: Features) -> Outcome:
-    """What all NodeFeatureRules want together, in the order of their names; later ones have the last word."""
+    """Return the result of all NodeFeatureRules in the order of their names; later ones override."""
     labels: dict[str, str] = {}
     annotations: dict[str, str] = {}
     taints: dict[tuple[str, str], Taint] = {}

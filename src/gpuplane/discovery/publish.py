@@ -44,7 +44,7 @@ def wanted_object(node: Node, features: Features, rules: Iterable[NodeFeatureRul
 
 
 def asked_for(annotations: Mapping[str, str]) -> frozenset[str] | None:
-    """What an object of ours answers; None for one that somebody else made, which answers what it likes."""
+    """Return the features that an object of gpuplane covers; None for an object of another writer."""
     text = annotations.get(names.FEATURES_FOR_ANNOTATION)
     return None if text is None else frozenset(filter(None, text.split(",")))
 

@@ -1,4 +1,4 @@
-"""Whether a PCI device is a virtual GPU, from its configuration space.
+"""Recognises virtual GPUs among PCI devices, from their configuration space.
 
 A hypervisor marks its virtual GPUs with a vendor-specific capability that begins with "VF" and carries records; record
 0 holds the version and branch of the host's driver, ten bytes each. Format: PCI Local Bus 3.0, section 6.7; the records
@@ -22,7 +22,9 @@ class VirtualGPU(msgspec.Struct, frozen=True):
 
 
 def read_vgpu(config: bytes) -> VirtualGPU | None:
-    """What a device's configuration space (256 bytes or more) says; None for hardware, or when it is cut short."""
+    """Read the vGPU record of a device's configuration space (256 bytes or more); None for hardware, or when it is cut
+    short.
+    """
     if len(config) < 256 or not config[_STATUS] & _HAS_CAPABILITIES:
         return None
     seen: set[int] = set()

@@ -49,7 +49,7 @@ Labels = Mapping[str, str]
 
 
 def needs_write(on_node: Labels, wanted: Labels, last: Labels | None, ours: Callable[[str], bool]) -> bool:
-    """Whether an apply of `wanted` would change anything.
+    """Return whether an apply of `wanted` would change anything.
 
     Args:
         on_node: the Node's labels.
@@ -231,7 +231,7 @@ def _either(ours: Callable[[str], bool], mine: frozenset[str]) -> Callable[[str]
 
 
 def observe_gpus(context: OperandContext, host: Host, machine_file: str = MACHINE_FILE) -> GpuFacts:
-    """What NVML and sysfs say of the GPUs now; the machine's name is in `machine_file` of the host."""
+    """Read the GPUs from NVML and sysfs; the machine's name is in `machine_file` of the host."""
     source = context.open_gpus()
     try:
         gpus = source.inventory()

@@ -1,4 +1,4 @@
-"""What installing would do to a host, without doing it: the same decisions and steps, on the facts that each leaves.
+"""Plans an installation on a host without doing it: the same decisions and steps, on the facts that each step leaves.
 
 What only a step brings to light (the edition of a package, a failing download, who but the daemons holds a GPU) is not
 in a plan.

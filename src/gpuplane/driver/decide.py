@@ -1,4 +1,4 @@
-"""What to do next on a host so that its driver works: a pure function of what is there.
+"""Decides the next step on a host toward a working driver: a pure function of the facts.
 
 The installer calls `decide` again after each step, with new facts, until it says that nothing is left to do or that
 nothing can be done. So it starts in the middle as well as at the beginning, whatever died before.
@@ -56,14 +56,14 @@ class Action(StrEnum):
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """What is on the host.
+    """The state of the host.
 
     `module` is the version of the loaded kernel module, "" when none is; `users` how many hold it; `unloaded` those of
     the package's modules that are not loaded. `library` is where the host's own libnvidia-ml lies. `installed` is the
     digest of what we put there, None when we put nothing, "" when it is not whole.
 
-    Of a released driver: `begun` is the digest that its root was made for; `broken`, that somebody died while writing
-    into it; `mounted`, that it is there; `mounted_other`, that somebody else's is; `built` are the kernels with
+    Of a released driver: `begun` is the digest that its root was made for; `broken`, that an installer died while
+    writing into it; `mounted`, that it is mounted; `mounted_other`, that another root is; `built` are the kernels with
     modules in it; `loaded` the driver's modules in the order in which they are unloaded; `daemons` those that run, with
     process ids, and `daemons_missing` those that should. `file_systems` are the host's own below `/` that package
     managers write to. `signing_key`: the host has a machine owner's key. `processors` to compile with.

@@ -1,4 +1,4 @@
-"""What a host's tool says when it fails, and what that means: reason, message and cure of a failed stage.
+"""Reads the messages of a host's failed tools: reason, message and cure of a failed stage.
 
 The texts are those that the tools print in the C locale. An unknown failure keeps the tool's last lines.
 """

@@ -1,4 +1,4 @@
-"""What a family of distributions does its own way: package managers, names of packages, where repositories are listed.
+"""The differences between families of distributions: package managers, names of packages, lists of repositories.
 
 Pure: commands as data. They run in the driver's root, which has the host's own package manager and repositories, so
 proxies, mirrors and subscriptions of the host hold there too.

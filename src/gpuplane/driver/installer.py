@@ -106,7 +106,7 @@ async def uninstall(host: Host) -> tuple[str, ...]:
             await _run(host, (stepping.reset_firmware(),))
         # Also what a kubelet made for a driver image to mount; directories in use are not empty.
         for path in _MADE_FOR_IMAGES:
-            with contextlib.suppress(HostError):  # somebody's mount
+            with contextlib.suppress(HostError):  # a foreign mount
                 host.remove_dir(path)
         host.remove_dir(names.DRIVER_ROOT)
         changed = revert(host, COMPONENT)

@@ -59,7 +59,7 @@ def observe(
 
 
 def _lasting(host: Host, wanted: Wanted | None, may_install: bool) -> Facts:
-    """What no step of ours changes."""
+    """Return the facts that no step changes."""
     os_release = read_os_release(host)
     devices, switches = _devices(host)
     package = find_package(host)
@@ -110,7 +110,7 @@ def _library(host: Host) -> str:
 
 
 def _complete(host: Host, state: State) -> bool:
-    """Whether all that was installed is still there."""
+    """Return whether all that was installed is still there."""
     wanted: dict[str, set[str]] = {}
     for record in state.records:
         directory, _, name = record.path.rpartition("/")
@@ -125,7 +125,7 @@ def _mounts(host: Host) -> list[tuple[str, str]]:
 
 
 def _mounted(host: Host) -> tuple[bool, bool]:
-    """Whether our driver's root is mounted, and whether somebody else's is."""
+    """Return whether gpuplane's driver root is mounted, and whether a foreign one is."""
     there = [device for device, place in _mounts(host) if place == ROOT]
     return OVERLAY in there, bool(there) and OVERLAY not in there
 

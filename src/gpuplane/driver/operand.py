@@ -72,7 +72,7 @@ async def uninstall(context: OperandContext) -> None:
 
 
 class _Setting(msgspec.Struct, frozen=True):
-    """Where the operand works, and whether it may install."""
+    """The operand's mode: where it works, and whether it may install."""
 
     context: OperandContext
     host: Host
@@ -101,7 +101,7 @@ async def _settle_container(context: OperandContext, host: Host) -> Outcome:
 
 
 async def _makes_room(host: Host) -> bool:
-    """Whether NVIDIA's image may install: not where the host has a driver, and only after ours is gone."""
+    """Return whether NVIDIA's image may install: not where the host has a driver, and only after ours is gone."""
     facts = observe(host)
     if facts.library:
         return False
@@ -176,7 +176,7 @@ async def _ask_gpus(context: OperandContext) -> tuple[str, tuple[int, int], tupl
 
 
 def _watched(host: Host) -> list[bytes | str | None]:
-    """What shows that the driver is still there, and which kernel comes next."""
+    """Return the paths that show whether the driver is still there, and which kernel comes next."""
     return [*(host.read(path) for path in _WATCHED), new_kernel(host)]
 
 

@@ -55,7 +55,7 @@ def hardware_version(head: bytes) -> str:
 
 
 def files(package: Package, library_dir: str, kernel: str) -> tuple[File | Link, ...]:
-    """What the package consists of on a host: libraries with their links, programs, and kernel modules."""
+    """Return the files of the package on a host: libraries with their links, programs, and kernel modules."""
     wanted: list[File | Link] = []
     for soname, data in sorted(_carried(_LIBRARIES).items()):
         base = soname.removesuffix(".1")

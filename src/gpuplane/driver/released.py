@@ -1,8 +1,8 @@
 """A released NVIDIA driver for one host: which version, which kernel modules, where its files come from.
 
 What is wanted comes from the ClusterPolicy by way of the operand's environment (`Wanted`), what fits from the GPUs on
-the PCI bus and from os-release (`Platform`). `choose` puts the two together, without asking anybody: an installer on
-the host says which modules it would take only after it has been unpacked.
+the PCI bus and from os-release (`Platform`). `choose` puts the two together without I/O: an installer on the host
+reports its choice of modules only after it has been unpacked.
 
 Facts: open modules exist since 515 and drive Turing and later; Blackwell and Grace Hopper have no others; Maxwell,
 Pascal and Volta have only the proprietary ones, up to branch 580; 560 and later take open ones by default.
@@ -64,7 +64,7 @@ class Problem(msgspec.Struct, frozen=True):
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """What the administrator wants; an empty `version` is no wish.
+    """The administrator's settings; an empty `version` is no wish.
 
     `kind` is auto, open or proprietary. `version` is a whole version, or a branch (570) with `precompiled`.
     `parameters` are the text of module parameters by module. `repositories` and `certificates` are files by name.
@@ -82,7 +82,9 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Platform(msgspec.Struct, frozen=True, kw_only=True):
-    """What a driver has to fit: os-release, machine (x86_64, aarch64), PCI device ids of the GPUs, NVSwitches."""
+    """The properties that a driver has to fit: os-release, machine (x86_64, aarch64), PCI device ids of the GPUs,
+    NVSwitches.
+    """
 
     os_release: Mapping[str, str] = {}
     machine: str = "x86_64"
@@ -121,7 +123,7 @@ class Released(msgspec.Struct, frozen=True, kw_only=True):
         return ("nvidia", "nvidia-uvm", "nvidia-modeset", *(("nvidia-peermem",) if self.wanted.peermem else ()))
 
     def is_version(self, loaded: str) -> bool:
-        """Whether a loaded module is of this driver; of a precompiled one only the branch is chosen."""
+        """Return whether a loaded module is of this driver; of a precompiled one only the branch is chosen."""
         return loaded == self.version or (self.wanted.precompiled and loaded.partition(".")[0] == self.branch)
 
 
@@ -175,7 +177,7 @@ def family_of(os_release: Mapping[str, str]) -> Family | None:
 def _modules(
     wanted: Wanted, devices: tuple[int, ...], packaged: tuple[bool, ...] | None
 ) -> tuple[bool, Problem | None]:
-    """Whether to take the open modules, and what does not fit. `packaged` limits the choice, None does not."""
+    """Return whether to take the open modules, and what does not fit. `packaged` limits the choice, None does not."""
     where = "ClusterPolicy spec.driver.kernelModuleType"
     number = re.match(r"\d+", wanted.version)
     branch = int(number.group()) if number else 0
@@ -219,7 +221,7 @@ def _digest(wanted: Wanted, platform: Platform, open_modules: bool) -> str:
 
 
 def read_wanted(environment: Mapping[str, str], files: Mapping[str, Mapping[str, bytes]]) -> Wanted:
-    """What the operand's environment and the ConfigMaps mounted into its pod say.
+    """Read the settings from the operand's environment and the ConfigMaps mounted into its pod.
 
     Args:
         files: the files of each mounted directory, by its path (`names.DRIVER_MODULES_DIR`, ...).

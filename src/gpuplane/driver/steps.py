@@ -1,4 +1,4 @@
-"""What each action consists of: commands and files in their order, made from facts alone.
+"""The commands and files of each action in their order, made from facts alone.
 
 A released driver lives in a root of its own, `run/nvidia/driver`: the host's file system under a writable layer
 (overlayfs) below `var/lib/gpuplane/driver/root`. What package managers and installers write goes into that layer, so
@@ -159,7 +159,7 @@ def load(driver: Released) -> tuple[Step, ...]:
         Put(f"etc/modprobe.d/{module}.conf", f"options {module} {text}\n".encode()) for module, text in wanted.items()
     ]
     if "NVreg_EnableGpuFirmware=0" not in wanted.get("nvidia", ""):
-        # A search path that somebody else set stays.
+        # A search path of another program stays.
         script = f"grep -q '[^[:space:]]' {FIRMWARE_PATH} || printf %s {FIRMWARE} > {FIRMWARE_PATH}"
         steps.append(Run(argv=("sh", "-c", script), in_root=False, lenient=True))
     steps.append(Run(argv=("modprobe", "-a", "i2c_core", "ipmi_msghandler", "ipmi_devintf"), lenient=True))

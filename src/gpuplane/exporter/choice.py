@@ -1,4 +1,4 @@
-"""Which metrics to write out: the CSV file of the DCGM exporter, `FIELD, type, help` in each line.
+"""Reads the list of metrics to export: the CSV file of the DCGM exporter, `FIELD, type, help` in each line.
 
 Invariants: a file is taken whole or not at all; every wrong line is named, with what to write instead. A field of DCGM
 that gpuplane does not offer is no error, since lists made for DCGM are full of them: it goes to `missing`, for the log.
@@ -29,7 +29,7 @@ _OTHER_TYPES: Final = ("histogram", "summary")
 
 
 class Choice(msgspec.Struct, frozen=True):
-    """What to write out. `missing` are fields of DCGM that were asked for and that gpuplane does not offer."""
+    """The fields to export. `missing` are requested fields of DCGM that gpuplane does not offer."""
 
     fields: tuple[Field, ...] = DEFAULT_FIELDS
     missing: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""Which jobs of a batch system run on which GPU: files that its prolog scripts write on the node.
+"""Finds the jobs of a batch system on each GPU: files that its prolog scripts write on the node.
 
 A file `3` is of GPU 3, `3.1` of GPU instance 1 in it; each line is a job. Source of the format: NVIDIA DCGM exporter,
 "HPC job mapping".

@@ -1,4 +1,4 @@
-"""Which container holds which GPU, asked of the kubelet's pod-resources socket at each scrape (2 ms).
+"""Finds which container holds which GPU, from the kubelet's pod-resources socket at each scrape (2 ms).
 
 Invariant: metrics never wait for pods or fail because of them; without an answer they have no pod labels, and the log
 says so once.

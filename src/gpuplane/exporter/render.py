@@ -29,7 +29,7 @@ class Holder(msgspec.Struct, frozen=True, order=True):
 
 
 class Entity(msgspec.Struct, frozen=True):
-    """What has lines of its own: a GPU, or in MIG mode each of its GPU instances.
+    """A GPU, or in MIG mode a GPU instance, with its own lines.
 
     `key` is `3` for a GPU, `3.1` for a GPU instance; `ids` are the device ids that kubelets know it by. The values of
     a GPU instance are those of its GPU, but for its memory and for utilization, which NVML does not tell for it.
@@ -44,7 +44,7 @@ class Entity(msgspec.Struct, frozen=True):
 
 
 class Extra(msgspec.Struct, frozen=True):
-    """What else goes on the lines.
+    """Additional labels of the lines.
 
     Args:
         holders: device id -> the containers that hold it. Who has none has no pod labels; who has several has a line

@@ -1,4 +1,4 @@
-"""What the exporter's environment says: the variables of the DCGM exporter that people set in a ClusterPolicy.
+"""Reads the exporter's environment: the variables of the DCGM exporter that people set in a ClusterPolicy.
 
 Invariant: none is ignored in silence. What has no effect here is named in the log.
 """

@@ -52,7 +52,7 @@ def translate(error: Any, where: str = "NVML") -> GpuplaneError:
 
 
 def need(function: Callable[..., Any], *arguments: Any) -> Any:
-    """What NVML answers; its errors as ours."""
+    """Call NVML; raise its errors as gpuplane's."""
     try:
         return function(*arguments)
     except pynvml.NVMLError as error:
@@ -60,7 +60,7 @@ def need(function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def ask(function: Callable[..., Any], *arguments: Any) -> Any:
-    """What NVML answers, None when this GPU or driver does not offer it; other errors as ours."""
+    """Call NVML; return None when this GPU or driver does not offer it, and raise other errors as gpuplane's."""
     try:
         return function(*arguments)
     except pynvml.NVMLError as error:

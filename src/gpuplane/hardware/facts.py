@@ -1,4 +1,4 @@
-"""What is known of GPUs, as plain frozen data, and the one way to ask for it.
+"""Facts about GPUs as plain frozen data, and the interface of their source.
 
 Everything above this package sees GPUs through `GPUSource` only: NVML on a node (real or simulated, the same code), or
 a profile without any library on a light node. Units are in the names; a value that a GPU does not offer is None,
@@ -196,7 +196,7 @@ class HealthEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GPUSource(Protocol):
-    """Where GPU facts come from.
+    """The source of GPU facts.
 
     Every method but `events` answers at once from the driver; NVML errors come out as `gpuplane.errors` (Retryable for
     a driver that is going away or coming, Terminal for the rest). A GPU that is lost stays in `inventory` for as long

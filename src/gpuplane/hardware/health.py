@@ -1,8 +1,8 @@
-"""What an event or a reading means for a GPU: pure decisions.
+"""Decides what an event or a reading means for the health of a GPU. Pure.
 
 XIDs that a faulty application causes say nothing about the GPU. The list and the meanings are those of NVIDIA's "XID
-errors" document; an XID that is not in it counts as critical, because a GPU wrongly kept costs somebody's results and a
-GPU wrongly taken out costs a look.
+errors" document; an XID that is not in it counts as critical, because a broken GPU in use costs a user's results, and a
+healthy GPU taken out costs a check.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 NVML can only wait with a time-out and nothing can wake it, so the thread asks again every quarter of a second whether
 it is still wanted; it reads no GPU meanwhile. The thread holds its own reference to NVML's initialization, therefore
-closing the source while somebody still waits is safe.
+closing the source while a caller still waits is safe.
 """
 
 from __future__ import annotations

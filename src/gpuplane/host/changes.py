@@ -1,4 +1,4 @@
-"""What an operand changed on a host, how it was before, and the way back: byte for byte.
+"""Records an operand's changes on a host, the state before, and the way back: byte for byte.
 
 An operand names the files and links it wants (`File`, `Link`). Before anything is touched, a state file records for
 each what was there. Undoing gives that back and removes the directories that were made, then the state file itself.
@@ -31,7 +31,7 @@ log = logging.getLogger("gpuplane.host")
 
 
 class Before(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What lies at a path: nothing, a file (`data`, permissions, owner) or a link (`target`)."""
+    """The previous content of a path: nothing, a file (`data`, permissions, owner) or a link (`target`)."""
 
     kind: Literal["absent", "file", "link"] = "absent"
     data: bytes = b""
@@ -60,7 +60,8 @@ class File(msgspec.Struct, frozen=True, kw_only=True):
     """A file that shall be so.
 
     `before` is what the path returns to, where the caller knows better than `base_of`. `durable=False` is for files
-    below `run/`, which need no flushing, `above` for directories whose every file somebody reads (see `write_atomic`).
+    below `run/`, which need no flushing, `above` for directories of which a program reads every file (see
+    `write_atomic`).
     """
 
     path: str
@@ -146,7 +147,9 @@ def load_state(host: Host, component: str) -> State | None:
 
 
 def observe(host: Host, path: str) -> Before:
-    """What lies at `path` now; a link is reported as a link only where nothing but our own link belongs (see Link)."""
+    """Read the content of `path`; a link is reported as a link only where nothing but gpuplane's own link belongs (see
+    Link).
+    """
     target = host.readlink(path)
     if target is not None:
         return Before("link", target=target)
@@ -163,10 +166,11 @@ def observe_file(host: Host, path: str) -> Before:
 
 
 def base_of(current: Before, record: Record | None, strip: Callable[[Before], Before] | None = None) -> Before:
-    """What a path shall return to, given what lies there now.
+    """Return the content that a path shall return to, given its current content.
 
-    Nothing recorded: what is there. As we left it: what was recorded. Otherwise somebody edited it since, or we died
-    before changing it: `strip` takes our part out (and must leave alone what has none); without one, what was recorded.
+    Nothing recorded: the current content. Unchanged since our write: the recorded content. Otherwise another writer
+    edited it since, or we died before changing it: `strip` removes gpuplane's part (and must leave a content without it
+    alone); without `strip`, the recorded content.
     """
     if record is not None and current.fingerprint in record.after:
         return record.before
@@ -217,8 +221,8 @@ def revert(
     """Undo everything recorded for `component`; the paths that were changed, none when nothing is recorded.
 
     Args:
-        strip: what becomes of a file that somebody edited after us: gets the record and the file, answers the file
-            without our part. Without it such a file stays as it is.
+        strip: for a file that was edited since: gets the record and the file, returns the file without gpuplane's part.
+        Without it such a file stays as it is.
     """
     changed = go_back(host, component, strip)
     forget(host, component)

@@ -53,7 +53,7 @@ class NotPermitted(HostError):
 
 
 class Locked(Retryable):
-    """Somebody else holds the lock."""
+    """Another process holds the lock."""
 
 
 class Host:
@@ -124,7 +124,7 @@ class Host:
             return ()
 
     def stat(self, path: str, *, follow: bool = True) -> os.stat_result | None:
-        """What the file is; None when there is none. `follow=False` looks at a link itself."""
+        """Return the status of the file; None when there is none. `follow=False` reads a link itself."""
         try:
             with self._at(path, follow=follow) as place:
                 return os.stat(place.name, dir_fd=place.directory, follow_symlinks=False)
@@ -165,7 +165,8 @@ class Host:
         Args:
             mode: permissions of a file that is new.
             durable: flush file and directory to the disk. Needless below `run/`, which no boot survives.
-            above: write the new bytes one directory further up first, for a directory whose every file somebody reads.
+            above: write the new bytes one directory further up first, for a directory of which a program reads every
+            file.
         """
         with self._at(path, make=True) as place:
             old = _stat(place)
@@ -272,7 +273,7 @@ class Host:
         The file, with our process id for people to read, is removed when the lock is given back.
 
         Raises:
-            Locked: somebody else holds it.
+            Locked: another process holds it.
         """
         handle = self._lock(path)
         try:

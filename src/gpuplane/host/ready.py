@@ -14,7 +14,7 @@ from gpuplane.host.files import Host
 
 
 class DriverReady(msgspec.Struct, frozen=True):
-    """What `driver-ready` says: whether the host had the driver by itself, and where its files lie.
+    """The content of `driver-ready`: whether the host had the driver by itself, and where its files lie.
 
     `root` is where the driver's files lie as the host sees it, `dev_root` where its device nodes do. The two others are
     the same as containers see it that follow this contract: the host at `/host`, a driver's own root at `/driver-root`.
@@ -47,7 +47,7 @@ def _in_container(root: str) -> str:
 
 
 def read_driver_ready(host: Host) -> DriverReady | None:
-    """What the host's `driver-ready` says, or the `host-driver-ready` of older releases; None without either."""
+    """Read the host's `driver-ready`, or the `host-driver-ready` of older releases; None without either."""
     text = host.read_text(names.DRIVER_READY)
     if text is None:
         return DriverReady(host_driver=True) if host.exists(names.HOST_DRIVER_READY) else None
@@ -71,4 +71,4 @@ def unmark_ready(host: Host, path: str) -> None:
     directory = path
     while "/" in (directory := directory.rpartition("/")[0]):
         if not host.remove_dir(directory) and host.exists(directory):
-            return  # somebody else's file is in it
+            return  # it contains a foreign file

@@ -1,4 +1,4 @@
-"""Which distribution a host runs, from os-release(5), and where it keeps its libraries."""
+"""Reads a host's distribution from os-release(5), and finds the folder of its libraries."""
 
 from __future__ import annotations
 
@@ -35,6 +35,6 @@ def read_os_release(host: Host) -> dict[str, str]:
 
 
 def library_dir(os_release: dict[str, str]) -> str:
-    """Where 64-bit libraries belong on this distribution, for example `usr/lib/x86_64-linux-gnu`."""
+    """Return the folder of 64-bit libraries on this distribution, for example `usr/lib/x86_64-linux-gnu`."""
     names = {os_release.get("ID", ""), *os_release.get("ID_LIKE", "").split()}
     return "usr/lib64" if names & _LIB64 else f"usr/lib/{platform.machine()}-linux-gnu"

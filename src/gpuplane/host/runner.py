@@ -26,8 +26,8 @@ _PROGRAM_DIRS = ("usr/local/sbin", "usr/local/bin", "usr/sbin", "usr/bin", "sbin
 
 
 class Command(msgspec.Struct, frozen=True):
-    """What to run, and in which root (None: in the caller's own). `timeout` is in seconds, `env` what is added to ours,
-    `stdin` what it reads.
+    """A program with its arguments and its root (None: the caller's own). `timeout` is in seconds, `env` is added to
+    the caller's environment, `stdin` is its input.
     """
 
     argv: tuple[str, ...]
@@ -41,7 +41,7 @@ class Command(msgspec.Struct, frozen=True):
 
 
 class Completed(msgspec.Struct, frozen=True):
-    """How a command ended. `code` is the exit status, negative for a signal, 127 when there is no such program."""
+    """The end of a command. `code` is the exit status, negative for a signal, 127 when there is no such program."""
 
     command: Command
     code: int
@@ -112,7 +112,7 @@ class SystemRunner:
 
 
 def may_change_root(status: Path = Path("/proc/self/status")) -> bool:
-    """Whether the kernel lets this process change its root; root in a locked-down container may not."""
+    """Return whether the kernel lets this process change its root; root in a locked-down container may not."""
     words = dict(line.partition(":")[::2] for line in status.read_text().splitlines())
     return bool(int(words["CapEff"], 16) >> _CAP_SYS_CHROOT & 1)
 

@@ -39,7 +39,7 @@ _HOW = _OpenHow(_DIRECTORY, 0, _RESOLVE_IN_ROOT)
 
 
 class Place(NamedTuple):
-    """Where a path ends: a handle of its directory, and its name in there; "." when the path is the root itself.
+    """The end of a path: a handle of its directory, and its name in there; "." when the path is the root itself.
 
     The handle is the caller's to close.
     """
@@ -199,7 +199,7 @@ def _open(name: str, directory: int, make: bool) -> int | None:
             raise
     try:
         os.mkdir(name, 0o755, dir_fd=directory)
-    except FileExistsError:  # somebody else was faster, which is as good
+    except FileExistsError:  # another process was faster, with the same result
         return None if _link(name, directory) is not None else os.open(name, _HANDLE, dir_fd=directory)
     return os.open(name, _HANDLE, dir_fd=directory)
 

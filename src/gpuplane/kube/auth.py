@@ -1,4 +1,4 @@
-"""Who we are to the API server: a token, a token file that the kubelet rotates, basic auth, or a credential plugin.
+"""Credentials for the API server: a token, a token file that the kubelet rotates, basic auth, or a credential plugin.
 
 Invariant: a credential is read again before it expires and after a 401, never more often than that.
 """
@@ -25,7 +25,7 @@ _EXPIRY_SLACK: Final = 10.0  # seconds before its end at which a credential is r
 
 
 class Credential(msgspec.Struct, frozen=True):
-    """What goes into requests: the Authorization header (empty for none), and PEM texts for a TLS client."""
+    """The credentials of a request: the Authorization header (empty for none), and PEM texts for a TLS client."""
 
     header: str = ""
     certificate: str = ""
@@ -55,7 +55,7 @@ class StaticAuth:
 
 
 class FileAuth:
-    """A bearer token in a file that somebody else renews."""
+    """A bearer token in a file that another program renews."""
 
     def __init__(self, path: Path, *, monotonic: Callable[[], float]) -> None:
         self._path = path

@@ -1,4 +1,4 @@
-"""What an informer knows: objects by key, with indexes. Pure, so that any history can be tried on it.
+"""The cache of an informer: objects by key, with indexes. Pure, so that tests can try any history.
 
 Invariants:
 

@@ -416,7 +416,7 @@ class Client:
     def _body(
         self, obj: KubeObject | Mapping[str, Any], resource: Resource | None, namespace: str | None
     ) -> tuple[Resource, dict[str, Any], str | None, str | None]:
-        """Where `obj` is served, its JSON data with kind and apiVersion, its namespace and its name."""
+        """Return the resource of `obj`, its JSON data with kind and apiVersion, its namespace and its name."""
         data: dict[str, Any]
         if isinstance(obj, Mapping):
             data = dict(obj)

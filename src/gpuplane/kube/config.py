@@ -1,4 +1,4 @@
-"""Where the API server is and who we are there: a pod's service account, or a kubeconfig file.
+"""Finds API server and credentials: from a pod's service account, or from a kubeconfig file.
 
 The order: an explicit file, then $KUBECONFIG (of several files the first that has the context), then the pod's own
 service account, then ~/.kube/config. Who sets KUBECONFIG inside a pod means it.

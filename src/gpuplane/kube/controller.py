@@ -4,8 +4,8 @@ Invariants:
 
 - `reconcile(key)` runs for one key once at a time, after all informers have synced.
 - It reads the current state and corrects it; it gets a key, not an event, so missed and repeated changes do no harm.
-- Retryable errors come again with back-off, Terminal ones at the slowest pace (somebody may have cured what no watch
-  shows, such as permissions), unknown exceptions like Retryable ones but with their trace in the log.
+- Retryable errors come again with back-off, Terminal ones at the slowest pace (a user may have repaired what no watch
+  reports, such as permissions), unknown exceptions like Retryable ones but with their trace in the log.
 - The same error is logged once until the key succeeds or says something else.
 """
 
@@ -92,7 +92,7 @@ class Controller:
 
     @property
     def failing(self) -> bool:
-        """Whether the last try of some key ended with an error."""
+        """Return whether the last try of some key ended with an error."""
         return bool(self._said)
 
     def stats(self) -> ControllerStats:

@@ -1,4 +1,4 @@
-"""What an API server, or its absence, can answer, as types.
+"""The failures of an API server, or of the connection to it, as types.
 
 The split that matters to a caller is Retryable against Terminal (see `gpuplane.errors`); the class names are the
 reasons of `metav1.Status`, so that a log line and `kubectl` use the same word.
@@ -67,7 +67,7 @@ class AlreadyExists(ApiError, Terminal):
 
 
 class Conflict(ApiError, Retryable):
-    """Somebody else wrote first, or (server-side apply without force) owns a field."""
+    """Another writer was first, or (server-side apply without force) owns a field."""
 
     status = 409
 

@@ -50,7 +50,7 @@ class Said(msgspec.Struct):
 
 
 class Write(msgspec.Struct, frozen=True):
-    """What to do for one report: create the Event `name`, or raise its count when that is above 1."""
+    """The write for one report: create the Event `name`, or raise its count when that is above 1."""
 
     name: str
     about: ObjectReference

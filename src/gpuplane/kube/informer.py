@@ -56,8 +56,8 @@ class Informer(Generic[K]):
     Args:
         namespace: None for all of them.
         labels, fields: selectors as kubectl takes them.
-        keep: what is kept of an object, before anybody sees it: less of it, or None for nothing. For clusters where
-            all of it would be too much. Its metadata has to keep names, uid and resourceVersion.
+        keep: transforms an object before it is cached: to a smaller one, or None for nothing. For clusters where whole
+        objects would be too much. Its metadata has to keep names, uid and resourceVersion.
     """
 
     def __init__(

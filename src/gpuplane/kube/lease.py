@@ -5,7 +5,8 @@ Invariants:
 - Clocks of other machines are never compared with ours: a lease is free when its record has not *changed* for its
   duration by our own monotonic clock.
 - Every write carries the resource version that was read, so of two takers one gets a Conflict.
-- Work is cancelled when the lease could not be renewed for `renew` seconds, which is before anybody else may take it.
+- Work is cancelled when the lease could not be renewed for `renew` seconds, which is before another candidate may take
+  it.
 - Leaving gives the lease up, so that the next one starts at once.
 - A process that was stopped and goes on learns first that its time is over: `Fenced` asks before every write, so that
   one that was deposed in its sleep writes nothing more.
@@ -34,7 +35,7 @@ log = logging.getLogger("gpuplane.kube")
 
 
 class LeaseLost(Retryable):
-    """The lease could not be renewed, or somebody else holds it."""
+    """The lease could not be renewed, or another candidate holds it."""
 
 
 class Observed(msgspec.Struct, frozen=True):
@@ -51,7 +52,7 @@ class Verdict(Enum):
 
 
 def judge(observed: Observed, identity: str, now: float) -> Verdict:
-    """What a candidate may do with a lease that it has seen unchanged since `observed.since`."""
+    """Decide what a candidate may do with a lease that it has seen unchanged since `observed.since`."""
     spec = observed.spec
     if spec.holder_identity == identity:
         return Verdict.MINE

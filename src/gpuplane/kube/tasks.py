@@ -1,4 +1,4 @@
-"""A race of awaitables that leaves nothing behind: no task that still runs, and no error that nobody reads.
+"""A race of awaitables that leaves nothing behind: no task that still runs, and no unread error.
 
 `asyncio.wait(return_when=FIRST_COMPLETED)` leaves both to its caller.
 """
@@ -22,7 +22,7 @@ async def first_of(*awaitables: Awaitable[Any]) -> int:
     Raises:
         Exception: what any of them raised by the time the race is over, a cancelled coroutine in its cleanup too.
             Of several errors the one of the lowest position is raised, and the others are logged.
-        CancelledError: the race was cancelled, or the task that ended first was cancelled by somebody else.
+        CancelledError: the race was cancelled, or another task cancelled the one that ended first.
     """
     tasks = [asyncio.ensure_future(one) for one in awaitables]
     own = [task for task, one in zip(tasks, awaitables, strict=True) if task is not one]

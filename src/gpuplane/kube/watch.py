@@ -1,4 +1,4 @@
-"""What comes over a watch: one JSON event a line, decoded without I/O.
+"""The stream of a watch: one JSON event a line, decoded without I/O.
 
 Invariant: an event moves the resource version forward even when its object cannot be decoded, so one odd object never
 stops a watch or makes it start over.

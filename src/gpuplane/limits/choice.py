@@ -1,4 +1,4 @@
-"""Which GPU of this machine a share is put on, and whether there is room: pure."""
+"""Chooses the GPU of this machine for a share, and checks whether there is room. Pure."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ GIB: Final = 1 << 30
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """What is asked of one GPU: percent of its compute time and bytes, 0 for no limit; `gpu` is an index or a UUID, ""
-    for any."""
+    """A request for one GPU: percent of its compute time and bytes, 0 for no limit; `gpu` is an index or a UUID, "" for
+    any.
+    """
 
     core: int = 0
     memory_bytes: int = 0
@@ -25,7 +26,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Room(msgspec.Struct, frozen=True):
-    """What of a GPU is not promised to a share."""
+    """The part of a GPU that is not promised to a share."""
 
     gpu: GPU
     core: int
@@ -40,7 +41,7 @@ def gib(size: int) -> str:
 
 
 def rooms(gpus: Iterable[GPU], shares: Sequence[Share]) -> tuple[Room, ...]:
-    """What each GPU has left."""
+    """Return the room on each GPU."""
     found = []
     for gpu in gpus:
         held = [limit for share in shares if (limit := share.limits.of(gpu.uuid)) is not None]

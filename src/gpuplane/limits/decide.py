@@ -1,4 +1,4 @@
-"""What the agent does with what it saw: pure functions from observations to words to write and escapes to tell.
+"""The agent's decisions: pure functions from observations to words to write and escapes to report.
 
 - The library counts what a process allocates. What contexts, modules and the driver take besides is only seen by NVML;
   the difference is written next to the process's own words, and counts as held from then on.
@@ -52,15 +52,16 @@ class Escape(msgspec.Struct, frozen=True, order=True):
 
 
 class State(msgspec.Struct, frozen=True, kw_only=True):
-    """What is kept between two observations: processes that may be escapes, and those that were told."""
+    """The state between two observations: processes that may be escapes, and those that were reported."""
 
     suspects: frozenset[tuple[str, int, int]] = frozenset()
     told: frozenset[tuple[str, int, int]] = frozenset()
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be done: words to write, what a context costs at least (by UUID), all escapes there are, and those of
-    them that are new."""
+    """The result of a decision: words to write, the lowest cost of a context (by UUID), all escapes, and the new ones
+    among them.
+    """
 
     corrections: tuple[Correction, ...] = ()
     contexts: Mapping[str, int] = MappingProxyType({})
@@ -117,7 +118,7 @@ def _same(process: OnGpu, slot: Slot) -> bool:
 
 
 def _may_escape(process: OnGpu, shares: tuple[Share, ...]) -> bool:
-    """Whether others hold parts of the process's GPU, and it is not a share's that something else enforces."""
+    """Return whether others hold parts of the process's GPU, and it is not a share's that something else enforces."""
     if any(share.id == process.share and share.owner.backend is not Backend.INTERPOSED for share in shares):
         return False
     return any(
@@ -126,7 +127,7 @@ def _may_escape(process: OnGpu, shares: tuple[Share, ...]) -> bool:
 
 
 def _measured(entries: Mapping[OnGpu, tuple[Share, Slot] | None]) -> list[tuple[str, Share, Slot, int]]:
-    """What each process in the books holds besides its allocations, where that can be told: by UUID."""
+    """Return what each process in the books holds besides its allocations, where it can be derived: by UUID."""
     found = []
     for process, entry in entries.items():
         if entry is None or process.memory_bytes is None:

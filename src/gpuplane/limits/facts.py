@@ -1,4 +1,4 @@
-"""What limits are, who they are for, and what was seen of their use: plain frozen data.
+"""Limits, their owners, and their observed use: plain frozen data.
 
 `core` is percent of one GPU's compute time, memory is bytes, times of the GPU are nanoseconds. 0 means no limit.
 """
@@ -13,7 +13,7 @@ from gpuplane.limits.processes import Identity
 
 
 class Mode(StrEnum):
-    """How core is enforced. Spare time is time that no other share wants at the moment."""
+    """The enforcement of core. Spare time is time that no other share wants at the moment."""
 
     HARD = "hard"  # never more than core
     BURST = "burst"  # core whenever wanted, and spare time
@@ -21,7 +21,7 @@ class Mode(StrEnum):
 
 
 class Backend(StrEnum):
-    """What holds a container to its limits."""
+    """The mechanism that holds a container to its limits."""
 
     INTERPOSED = "interposed"  # our libraries before the driver's
     MPS = "mps"  # NVIDIA's Multi-Process Service, told by the environment
@@ -59,7 +59,7 @@ class Limits(msgspec.Struct, frozen=True):
 
 
 class Owner(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Who a share is for: a pod's container, or a command that `gpuplane share run` runs.
+    """The owner of a share: a pod's container, or a command of `gpuplane share run`.
 
     `holders` are the processes whose end is the share's end, for a share that no pod has.
     """
@@ -75,8 +75,9 @@ class Owner(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class GpuUse(msgspec.Struct, frozen=True, kw_only=True):
-    """What one process holds of one GPU: allocations, those under way, its contexts as the library estimates them, and
-    what NVML saw besides allocations, which counts instead of the estimate once it is known."""
+    """The memory of one process on one GPU: allocations, those in progress, its contexts as the library estimates them,
+    and what NVML saw besides allocations, which replaces the estimate once it is known.
+    """
 
     held_bytes: int = 0
     asking_bytes: int = 0
@@ -85,12 +86,12 @@ class GpuUse(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def memory_bytes(self) -> int:
-        """What counts against the limit."""
+        """Return the bytes that count against the limit."""
         return self.held_bytes + self.asking_bytes + (self.other_bytes or self.context_bytes)
 
 
 class Totals(msgspec.Struct, frozen=True, kw_only=True):
-    """What a share's processes, also those that are gone, did on one GPU; only ever grows."""
+    """The sum of what a share's processes, also ended ones, did on one GPU; only ever grows."""
 
     gpu_ns: int = 0
     held_back_ns: int = 0

@@ -1,4 +1,4 @@
-"""What a program needs so that the interposed libraries come before the driver's: mounts, links and variables.
+"""Mounts, links and variables that make a program load the interposed libraries before the driver's.
 
 How it works (see docs/components/limiter.md): each library of ours carries the driver's SONAME and needs the real one
 under another name, `libcuda.so.gpuplane-real`, which it finds in its own directory. So all that matters is that the
@@ -41,7 +41,7 @@ class Mount(msgspec.Struct, frozen=True):
 
 
 class Injection(msgspec.Struct, frozen=True):
-    """What a container gets for its limits."""
+    """The mounts, links and variables of a container with limits."""
 
     mounts: tuple[Mount, ...] = ()
     envs: dict[str, str] = {}
@@ -84,7 +84,7 @@ def install(store: Store, place: Path = LIMITER) -> None:
 
 
 def container(store: Store, share: str, limits: Limits, real: RealLibraries, *, base: Path | None = None) -> Injection:
-    """What a container with this share gets from interposed libraries that `install` has put in place.
+    """Return the injection for a container with this share, from interposed libraries that `install` has put in place.
 
     Args:
         real: the driver's libraries, as paths of the host.

@@ -1,4 +1,4 @@
-"""Where the driver's real libraries lie on this machine, for those who put others before them."""
+"""Finds the driver's real libraries on this machine, for modules that put others before them."""
 
 from __future__ import annotations
 

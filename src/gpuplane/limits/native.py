@@ -21,7 +21,7 @@ _CURE: Final = "run it as root on cgroup v2; or --backend interposed"
 
 
 def unified(proc: Path = PROC) -> Path | None:
-    """Where cgroups of version 2 are mounted."""
+    """Return where cgroups of version 2 are mounted."""
     lines = (proc / "self/mountinfo").read_text().splitlines()
     return next((Path(line.split()[4]) for line in lines if " - cgroup2 " in line), None)
 
@@ -53,7 +53,7 @@ def hold(share: str, limit: GpuLimit) -> Path:
 
 @contextlib.contextmanager
 def inside(group: Path | None) -> Iterator[None]:
-    """What is started in this context is in the group from its first instruction on; None for no group."""
+    """Start processes in this context in the group from their first instruction on; None for no group."""
     if group is None:
         yield
         return
@@ -75,7 +75,7 @@ def used(group: Path, uuid: str) -> int:
 
 
 def release(group: Path, uuid: str) -> None:
-    """Take the limit and the group away; while somebody is in it, both stay."""
+    """Remove the limit and the group; while a process is in it, both stay."""
     from gpuplane.hardware.memory_limits import set_memory_limit
 
     if (group / "cgroup.procs").read_text():

@@ -1,4 +1,6 @@
-"""What is so now: the pages of all shares, and the processes that NVML sees on their GPUs. The agent's thin edge."""
+"""Reads the current state: the pages of all shares, and the processes that NVML sees on their GPUs. The agent's thin
+edge.
+"""
 
 from __future__ import annotations
 
@@ -109,7 +111,7 @@ class Observer:
         return None if facts is None else (facts, self._share_of(facts, places))
 
     def _places(self, shares: tuple[Share, ...]) -> dict[str | tuple[int, int], str]:
-        """How a process's share is recognized: by its directory, or by the file that a container has mounted."""
+        """Return the marks of each share's processes: its directory, or the file that a container has mounted."""
         found: dict[str | tuple[int, int], str] = {}
         for share in shares:
             directory = self._store.directory(share.id)

@@ -78,7 +78,7 @@ class UsageTotal(Structure):
 
 
 class UsageHead(Structure):
-    """What of the usage page lies before its slots, of which there are a megabyte."""
+    """The part of the usage page before its slots, of which there are a megabyte."""
 
     _fields_ = [
         ("magic", c_uint64),
@@ -173,7 +173,7 @@ def put_limit(place: LimitsGpu, limit: GpuLimit) -> None:
 
 
 def decode_limits(page: LimitsPage, where: str = "limits") -> Limits:
-    """What a page says. Raises Terminal for a foreign or impossible one."""
+    """Decode a limits page. Raises Terminal for a foreign or impossible one."""
     refuse_foreign(page, where)
     modes = {number: mode for mode, number in MODES.items()}
     if page.gpu_count > GPUS or any(place.mode not in modes for place in page.gpus[: page.gpu_count]):

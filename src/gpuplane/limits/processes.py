@@ -1,4 +1,4 @@
-"""What /proc says of a process: who it is, also after its id was given to another, and which container it is in."""
+"""Reads /proc: the identity of a process, also after its id was reused, and its container."""
 
 from __future__ import annotations
 
@@ -97,7 +97,9 @@ def running(proc: Path = PROC) -> tuple[int, ...]:
 
 
 def users_of(variable: str, value: str, proc: Path = PROC) -> bool:
-    """Whether some process was started with this in its environment. Those of other users count only for root."""
+    """Return whether some process was started with this in its environment. Those of other users count only
+    for root.
+    """
     wanted = f"{variable}={value}".encode()
     return any(wanted in _bytes(proc / str(pid) / "environ").split(b"\0") for pid in running(proc))
 

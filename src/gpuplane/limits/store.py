@@ -49,7 +49,7 @@ class Store:
         self.base = base
 
     def directory(self, share: str) -> Path:
-        """Where a share's files lie. Raises InvalidInput for an id that is no plain name."""
+        """Return the directory of a share's files. Raises InvalidInput for an id that is no plain name."""
         if not _ID.fullmatch(share):
             raise InvalidInput(f"{share!r} is no id of a share", where="limits", cure="letters, digits, '.', '_', '-'")
         return self.base / "shares" / share

@@ -138,7 +138,7 @@ def _share(share: Share, limit: GpuLimit, before: Observation | None, seen: Obse
 
 
 def _totals_before(before: Observation | None, share: Share, position: int) -> Totals | None:
-    """What the same share had done at the earlier moment; None when it was not there, or is another by now."""
+    """Return the totals of the same share at the earlier moment; None when it did not exist, or is another by now."""
     for old in before.shares if before is not None else ():
         if old.id == share.id and old.tenant == share.tenant:
             return old.totals[position]

@@ -24,7 +24,7 @@ def mount_shm(directory: Path, host_root: Path, driver_root: Path) -> None:
     """
     directory.mkdir(parents=True, exist_ok=True)
     if host_root == Path("/"):
-        # Run by hand: what is mounted here is mounted for everybody, so the host's own is what clients get.
+        # Run by hand: a mount here would be for all processes, so clients get the host's own.
         if not os.path.ismount(directory):
             _mount("/dev/shm", directory, None, _BIND)
         return

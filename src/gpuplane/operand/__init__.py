@@ -1,4 +1,4 @@
-"""What every operand is started with, and how it reports its stage."""
+"""The start of every operand, and the report of its stage."""
 
 from gpuplane.operand.context import Kubelet, OperandContext, VectorAdd
 from gpuplane.operand.keep import Outcome, keep_stage, remove_stage

@@ -1,4 +1,4 @@
-"""Which of several configurations a node follows: the device plugin's ConfigMap, chosen by a label of the Node.
+"""Chooses a node's configuration: from the device plugin's ConfigMap, by a label of the Node.
 
 The device plugin and GPU feature discovery choose alike, and switch when the label or the files change. `--config` is
 a file, which is followed as it is, or a directory (a mounted ConfigMap) with one file for each configuration.
@@ -75,7 +75,7 @@ class NodeConfig:
         self._labels = labels
 
     def read(self) -> Chosen:
-        """What is to be followed now. Raises InvalidInput when that cannot be told."""
+        """Read the configuration to follow. Raises InvalidInput when it is unknown."""
         path = self._path
         if path is None:
             return Chosen()

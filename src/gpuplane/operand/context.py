@@ -36,7 +36,7 @@ class Kubelet(Protocol):
 
 
 class OperandContext(msgspec.Struct, kw_only=True, frozen=True):
-    """What an operand's `run(context)` may use.
+    """The resources that an operand's `run(context)` may use.
 
     `client` speaks as the operand's own service account. `host_root` is the node's file system as the operand sees it
     (`/` on the host itself, `/host` in a pod), `open_host` makes what reads, changes and watches the files below a

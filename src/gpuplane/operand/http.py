@@ -49,7 +49,7 @@ PostHandler = Callable[[bytes], Awaitable[Answer]]
 
 
 class _Served:
-    """What is served; `reading` counts the bytes of bodies that are on their way."""
+    """The served paths; `reading` counts the bytes of bodies in transfer."""
 
     def __init__(self, paths: Mapping[str, Handler], posts: Mapping[str, PostHandler], longest_body: int) -> None:
         self.paths = paths

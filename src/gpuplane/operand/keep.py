@@ -27,7 +27,7 @@ FIRST_PAUSE, MAX_PAUSE = 1.0, 60.0  # seconds
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """What an attempt found: the stage, and facts about the node that were seen with it."""
+    """The result of an attempt: the stage, and facts about the node that were seen with it."""
 
     stage: Stage
     machine: Machine | None = None

@@ -1,4 +1,4 @@
-"""How an operand says what is so: one server-side apply of its own section of the GPUNode, and only on change.
+"""The report of an operand: one server-side apply of its own section of the GPUNode, and only on change.
 
 The summary travels in the same write (see `gpuplane.api.gpunode`). Several operands share its fields, so they are taken
 with force; all compute them with the same pure function from the same object, so that it does not matter who was last.
@@ -37,7 +37,7 @@ async def report_stage(
         try:
             return await _report_once(context, name, stage, machine, gpus)
         except Conflict:
-            # Somebody wrote between our read and our write; the summary has to be made from what they wrote.
+            # Another writer was between our read and our write; the summary has to include that write.
             continue
 
 

@@ -46,7 +46,7 @@ log = logging.getLogger("gpuplane.operator")
 
 
 class ClusterView(msgspec.Struct, frozen=True):
-    """What the cluster-wide decisions are made from."""
+    """The inputs of the cluster-wide decisions."""
 
     nodes: list[Node]
     gpunodes: list[GPUNode]
@@ -171,7 +171,7 @@ class ClusterWriter:
         return manifests(policy.spec, groups, removing, image=self._image, owner=owner, keys=keys, monitored=monitored)
 
     async def _serves_monitors(self) -> bool:
-        """Whether the Prometheus operator's CRD is there; asked again once a minute until it is."""
+        """Return whether the Prometheus operator's CRD is there; asked again once a minute until it is."""
         served, asked = self._monitors
         if not served and time.monotonic() - asked >= MONITOR_CHECK_SECONDS:
             try:

@@ -1,4 +1,4 @@
-"""What to do with one node: a pure function from what is seen to what to write.
+"""Decides the writes for one node: a pure function of the observed state.
 
 Invariants:
 
@@ -32,7 +32,7 @@ DRIVER = next(operand for operand in OPERANDS if StageName.DRIVER in operand.mak
 
 
 class NodePlan(msgspec.Struct, frozen=True):
-    """What to write for one node.
+    """The writes for one node.
 
     `labels`: None removes one. `status` is the whole new status, None when it stays. `urgent` is False for progress
     that the next write will carry as well. `taint`: True sets it, False takes it away, None leaves it. `release`: the
@@ -230,12 +230,12 @@ def _is_open(seen: Observed, gate: str) -> bool:
 
 
 def _must_close(operand: Operand, stages: Mapping[str, Stage]) -> bool:
-    """Whether a stage that `operand` stands on was seen to be false."""
+    """Return whether a stage that `operand` stands on was seen to be false."""
     return any(state_of(stages, name) is StageState.FAILED for name in below(operand))
 
 
 def _stood_upon(seen: Observed, operand: Operand) -> bool:
-    """Whether a later operand's pod on the node needs what `operand` makes, or what follows from it."""
+    """Return whether a later operand's pod on the node needs what `operand` makes, or what follows from it."""
     return any(other.gate in seen.pods for other in users(operand))
 
 

@@ -1,4 +1,4 @@
-"""What discovery's master leaves when it goes: NodeFeature objects, and on the Nodes what rules have made.
+"""Removes the results of discovery's master: NodeFeature objects, and on the Nodes the results of rules.
 
 The master itself is gone by then, so the operator settles its books. Labels of features stay, they are facts of the
 machine: another node feature discovery takes over without a moment in which no node has a GPU.
@@ -64,7 +64,7 @@ class DiscoveryRemains:
                 log.debug("%s: %s", node.metadata.name, error)
 
     def left(self, nodes: Iterable[Node]) -> bool:
-        """Whether a Node still has something that rules made."""
+        """Return whether a Node still has something that rules made."""
         return any(change.node or change.status for change in (patches(node, Wanted()) for node in nodes))
 
     async def _patch(self, node: Node, body: dict[str, object], subresource: str | None) -> None:

@@ -1,4 +1,5 @@
-"""Which driver each node gets: from the ClusterPolicy, or from NVIDIADriver objects, one for each pool of nodes. Pure.
+"""Chooses the driver of each node: from the ClusterPolicy, or from NVIDIADriver objects, one for each pool of nodes.
+Pure.
 
 With `driver.useNvidiaDriverCRD` an NVIDIADriver has the nodes that its nodeSelector matches, and the one with
 `default: true` those that no other matches. A node that several match stays with the one that it has, else it goes to
@@ -64,16 +65,16 @@ class DriverChoice(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def own_image(self) -> bool:
-        """Whether our image installs the driver, as it does when none is named."""
+        """Return whether our image installs the driver, as it does when none is named."""
         return not self.source.repository and not self.source.image
 
     @property
     def by_kernel(self) -> bool:
-        """Whether nodes with different kernels need different DaemonSets."""
+        """Return whether nodes with different kernels need different DaemonSets."""
         return self.own_image or self.precompiled
 
     def takes(self, labels: Mapping[str, str]) -> bool:
-        """Whether a node with these labels is selected."""
+        """Return whether a node with these labels is selected."""
         return all(labels.get(name) == value for name, value in self.selector.items())
 
 
@@ -105,7 +106,7 @@ class DriverGroup(msgspec.Struct, frozen=True, order=True):
 
 
 class Assignment(msgspec.Struct, frozen=True):
-    """Which choice each node has, by the node's name; and for each owner what it may not have, in words."""
+    """The choice of each node, by the node's name; and for each owner its refused nodes, in words."""
 
     owners: Mapping[str, str] = {}
     refused: Mapping[str, str] = {}
@@ -194,7 +195,7 @@ def _name(config: Any) -> str:
 
 
 def _problem(source: Image, precompiled: bool) -> str:
-    """What is wrong with the fields that make an image's name."""
+    """Return the error in the fields that make an image's name."""
     if source.image and not source.repository and not source.version:
         return "usePrecompiled needs repository, image and version apart" if precompiled else ""
     if (source.repository or source.image) and not (source.repository and source.image and source.version):

@@ -33,7 +33,7 @@ JOBS_DIR: Final = "/var/lib/dcgm-exporter/job-mapping"  # where NVIDIA's operato
 
 
 def wants_monitor(spec: ClusterPolicySpec) -> bool:
-    """Whether the policy asks for a ServiceMonitor of the exporter."""
+    """Return whether the policy asks for a ServiceMonitor of the exporter."""
     monitor = spec.dcgm_exporter.service_monitor
     return spec.dcgm_exporter.enabled and monitor is not None and bool(monitor.enabled)
 

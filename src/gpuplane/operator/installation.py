@@ -1,7 +1,7 @@
-"""What `gpuplane install` puts on a cluster: CRDs, accounts, the operator and a ClusterPolicy, in the order to apply.
+"""The objects that `gpuplane install` applies: CRDs, accounts, the operator and a ClusterPolicy, in the order to apply.
 
 The manifests below `install/` are the single source; nothing else says what an installation is. Its folders are parts
-that somebody asks for.
+that the user asks for.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Manifest = dict[str, Any]
 
 
 def resource_of(manifest: Mapping[str, Any]) -> Resource:
-    """Where a manifest of the installation is served."""
+    """Return where a manifest of the installation is served."""
     place = manifest["apiVersion"], manifest["kind"]
     policy = ClusterPolicy.RESOURCE
     return policy if place == (policy.api_version, policy.kind) else built_in(*place)

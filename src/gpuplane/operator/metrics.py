@@ -79,7 +79,7 @@ def _holds(node: GPUNode, name: StageName) -> bool:
 
 
 def paths(operator: Operator) -> dict[str, Handler]:
-    """What is served where."""
+    """Return the served paths."""
 
     async def metrics() -> Answer:
         return metrics_answer(operator_metrics(operator))

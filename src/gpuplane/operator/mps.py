@@ -1,4 +1,4 @@
-"""Which nodes share their GPUs by MPS: those whose configuration of the device plugin says so. Pure.
+"""Selects the nodes that share their GPUs by MPS, by their configuration of the device plugin. Pure.
 
 The device plugin chooses and reads its configuration alike (`gpuplane.operand.configs`). The plugin reports an invalid
 configuration in its stage; no daemon runs for it.
@@ -16,7 +16,7 @@ from gpuplane.operand.configs import choose
 
 
 def follows_mps(configs: Mapping[str, str], default: str, labels: Mapping[str, str]) -> bool:
-    """Whether a node shares by MPS.
+    """Return whether a node shares by MPS.
 
     Args:
         configs: the data of the ConfigMap.

@@ -32,7 +32,7 @@ FREE_SECONDS: Final = 5.0  # pods come and go; the number of free GPUs is writte
 
 
 class _Held(msgspec.Struct, frozen=True):
-    """What is not written yet: the stages' states, and when it is written as it is, and at the latest."""
+    """A delayed write: the stages' states, when it is written unchanged, and at the latest."""
 
     stages: tuple[tuple[str, StageState], ...]
     due: float
@@ -95,7 +95,7 @@ class NodeWriter:
         self.writes: dict[str, int] = {"nodes": 0, "gpunodes": 0}
 
     def behind(self, *objects: Node | GPUNode | None) -> bool:
-        """Whether one of the objects is older than what we wrote; then the watch will bring the newer one.
+        """Return whether one of the objects is older than what we wrote; then the watch will bring the newer one.
 
         Deciding on the older one would write the same again.
         """

@@ -1,4 +1,4 @@
-"""What the operator sees of one node, as plain data, and how it is read from the objects."""
+"""The observed state of one node, as plain data, and how it is read from the objects."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Observed(msgspec.Struct, frozen=True):
 
     @property
     def has_gpus(self) -> bool:
-        """Whether discovery saw an NVIDIA GPU; the label that we set ourselves does not count."""
+        """Return whether discovery saw an NVIDIA GPU; the label that we set ourselves does not count."""
         return any(self.labels.get(label) == "true" for label in names.PCI_PRESENT_LABELS)
 
     @property
@@ -107,13 +107,13 @@ def observe(
 
 
 def _is_stale(record: UpgradeRecord, pods: Iterable[Pod]) -> bool:
-    """Whether the driver's pod that the upgrade began with, or one of another driver, is there."""
+    """Return whether the driver's pod that the upgrade began with, or one of another driver, is there."""
     drivers = (pod for pod in pods if pod.metadata.labels.get(COMPONENT_LABEL) == DRIVER)
     return any(pod.metadata.uid == record.pod or digest_of(pod.spec) != record.target for pod in drivers)
 
 
 def answers(node: Node) -> bool:
-    """Whether the node's kubelet is there."""
+    """Return whether the node's kubelet is there."""
     return any(c.type == "Ready" and c.status == "True" for c in node.status.conditions)
 
 

@@ -127,7 +127,7 @@ def _removal(manifest: Manifest) -> Manifest:
 
 
 def is_removal(manifest: Manifest) -> bool:
-    """Whether a manifest is of a DaemonSet that undoes an operand's work."""
+    """Return whether a manifest is of a DaemonSet that undoes an operand's work."""
     name: str = manifest["metadata"]["name"]
     return manifest["kind"] == "DaemonSet" and name.endswith(REMOVAL)
 
@@ -174,7 +174,7 @@ def _customized(manifest: Manifest, spec: ClusterPolicySpec, *, image: str, owne
 
 
 def _shared(template: Manifest, spec: ClusterPolicySpec) -> None:
-    """What `daemonsets` and `hostPaths` say of every operand's pods."""
+    """Apply `daemonsets` and `hostPaths` to an operand's pods."""
     common, pod = spec.daemonsets, template["spec"]
     template["metadata"]["labels"] = {**spec.operator.labels, **common.labels, **template["metadata"]["labels"]}
     own = template["metadata"].get("annotations", {})
@@ -197,7 +197,7 @@ def _host_path(argument: str, spec: ClusterPolicySpec) -> str:
 
 
 def _component(pod: Manifest, container: Manifest, component: Component) -> None:
-    """What one component of the policy says of its pod: env, resources, network, how to pull."""
+    """Apply one component of the policy to its pod: env, resources, network, image pull."""
     for variable in component.env:
         set_env(container, variable.name, variable.value)
     if component.image_pull_policy:

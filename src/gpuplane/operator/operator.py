@@ -180,7 +180,7 @@ class Operator:
 
     @property
     def discovered(self) -> bool:
-        """Whether some node carries labels of feature discovery."""
+        """Return whether some node carries labels of feature discovery."""
         return any(any(map(is_feature, node.metadata.labels)) for node in self.nodes.items())
 
     async def reconcile_node(self, name: str) -> float | None:
@@ -252,7 +252,7 @@ class Operator:
             self.recorder.event(policy, "Warning", "NoEffect", text)
 
     def _operand_pods(self, components: tuple[str, ...] = ()) -> int:
-        """How many there are on nodes that answer (on others they cannot end); of some components, or of all."""
+        """Count the operand pods on nodes that answer (on others they cannot end); of some components, or of all."""
         answering = {node.metadata.name for node in self.nodes.items() if answers(node)}
         return sum(
             1
@@ -289,13 +289,13 @@ class Operator:
 
 
 def is_operand(pod: Pod) -> bool:
-    """Whether a pod is one of our DaemonSets'; the operator itself is not."""
+    """Return whether a pod is one of our DaemonSets'; the operator itself is not."""
     component = pod.metadata.labels.get(COMPONENT_LABEL, OWN_COMPONENT)
     return component != OWN_COMPONENT and pod.metadata.labels.get(PART_OF_LABEL) == PART_OF
 
 
 def is_proof(pod: Pod) -> bool:
-    """Whether a pod is one that a validator has run on its node."""
+    """Return whether a pod is one that a validator has run on its node."""
     meta = pod.metadata
     ours = meta.labels.get("app") == names.VALIDATION_POD and meta.labels.get(PART_OF_LABEL) == PART_OF
     return ours and meta.namespace == names.OPERATOR_NAMESPACE

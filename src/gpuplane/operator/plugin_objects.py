@@ -1,4 +1,4 @@
-"""What a ClusterPolicy's `devicePlugin.config` makes of the pods that follow it: the device plugin's and discovery's.
+"""Applies a ClusterPolicy's `devicePlugin.config` to the pods that follow it: the device plugin's and discovery's.
 
 Pure; `gpuplane.operator.operands` puts it in its place among all objects. The whole ConfigMap is mounted, and each pod
 chooses by its node's label itself, so that a change of the label restarts no pod.
@@ -39,7 +39,7 @@ def shape_follower(manifest: Manifest, spec: ClusterPolicySpec) -> None:
 
 
 def _place_mps(pod: Manifest, container: Manifest, root: str) -> None:
-    """Where the pipes of MPS lie on the nodes, for those who share GPUs by it."""
+    """Set the directory of MPS's pipes on the nodes, for the pods that use it."""
     if root != names.MPS_ROOT:
         set_env(container, names.MPS_ROOT_ENV, root)
     for volume in pod["volumes"]:

@@ -1,4 +1,4 @@
-"""What a ClusterPolicy says of the cluster as a whole, and what the cluster says back in its status. Pure."""
+"""The cluster-wide settings of a ClusterPolicy, and the status that the operator writes back. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PART_OF: Final = "gpuplane"
 
 
 def is_feature(label: str) -> bool:
-    """Whether a node label comes from feature discovery."""
+    """Return whether a node label comes from feature discovery."""
     return label.startswith(names.FEATURE_PREFIX)
 
 
@@ -33,7 +33,7 @@ def to_prune(existing: Iterable[DaemonSet], wanted: Iterable[Manifest], policy_u
 
 
 def is_ours(found: DaemonSet, policy_uid: str) -> bool:
-    """Whether the policy made it. What removes an operand's work has no owner, see `operands.manifests`."""
+    """Return whether the policy made it. What removes an operand's work has no owner, see `operands.manifests`."""
     owners = found.metadata.owner_references
     if not owners:
         return found.metadata.labels.get(PART_OF_LABEL) == PART_OF
@@ -117,5 +117,5 @@ def stage_events(old: GPUNode, new: GPUNode) -> list[tuple[EventLevel, str, str]
 
 
 def digest(manifest: Mapping[str, Any]) -> bytes:
-    """What tells whether a manifest is the one that was applied last."""
+    """Return the digest by which an applied manifest is recognised."""
     return msgspec.json.encode(manifest, order="sorted")

@@ -21,7 +21,7 @@ _ABSENT: Final = re.compile(r"not found|manifest unknown|does not exist|NotFound
 
 
 def trouble(seen: Observed, operand: Operand, pod: OperandPod, old: Stage | None) -> Stage:
-    """What is stored of a stage whose operand's pod has a problem; `old` is what is stored now."""
+    """Return the stage to store when its operand's pod has a problem; `old` is the stored stage."""
     where, reason, message = f"pod/{pod.name}", pod.problem, pod.message
     if reason in PULLING:
         reason, cause = PULL, _cause(pod)
@@ -37,7 +37,9 @@ def trouble(seen: Observed, operand: Operand, pod: OperandPod, old: Stage | None
 
 
 def _cause(pod: OperandPod) -> str:
-    """What hinders the pull: what the runtime said after it had named the image, once or several times."""
+    """Return the reason of a failed pull: the runtime's message after the image's name, which may occur several
+    times.
+    """
     said = re.sub(r"^Back-off pulling image \"[^\"]*\"(: ErrImagePull)?(: )?", "", pod.message.strip())
     for name in (f'"{pod.image}": ', f"{pod.image}: "):
         said = said.rpartition(name)[2]

@@ -1,4 +1,4 @@
-"""What a ClusterPolicy's `validator` makes of the validator's pods.
+"""Applies a ClusterPolicy's `validator` to the validator's pods.
 
 Its four parts are one container here, so the one name that several parts have gets the part's before it.
 """

@@ -191,7 +191,9 @@ class Binder:
             self.flights.turn(flight, State.BOUND)
 
     async def _came_true(self, flight: Flight, *, known: bool) -> bool:
-        """Whether the pod is bound as we wanted. `known`: the server has refused, so it cannot come true later."""
+        """Return whether the pod is bound as we wanted. `known`: the server has refused, so it cannot come true
+        later.
+        """
         self.doubted += 1
         try:
             pod = await self._read(flight.pod.metadata.name, flight.pod.metadata.namespace)
@@ -211,7 +213,7 @@ class Binder:
         return False
 
     async def settle(self, flight: Flight) -> bool:
-        """What became of a flight whose time is over; False when that cannot be told now."""
+        """Find the result of a flight whose time is over; return False when it is still unknown."""
         try:
             pod = await self._read(flight.pod.metadata.name, flight.pod.metadata.namespace)
         except NotFound:
@@ -291,7 +293,7 @@ def validate(annotations: dict[str, str]) -> None:
 
 
 def placed(assignment: Assignment, node: str) -> str:
-    """What a pod got, in one line: `30% core + 5 GiB of GPU 0 on gpu-t-01`."""
+    """Format the assignment of a pod in one line: `30% core + 5 GiB of GPU 0 on gpu-t-01`."""
     parts = [
         f"GPU {index}" if core >= 100 else f"{core}% core + {memory / 1024:.3g} GiB of GPU {index}"
         for (_, index), (core, memory) in assignment.held().items()

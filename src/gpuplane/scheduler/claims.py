@@ -74,7 +74,7 @@ class Claims:
             self.drop(uid)
 
     def drop_on(self, node: str) -> None:
-        """Somebody takes for sure what others would most likely have."""
+        """Drop the claims that a certain reservation makes unlikely."""
         for uid in list(self._of_node.get(node, ())):
             self.drop(uid)
 

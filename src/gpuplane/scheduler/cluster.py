@@ -2,8 +2,8 @@
 
 Invariants:
 
-- What a bound pod's annotations said first is what it holds until it ends or is gone: they are written once, and what
-  somebody makes of them later changes nothing here.
+- What a bound pod's annotations said first is what it holds until it ends or is gone: they are written once, and later
+  edits change nothing here.
 - A bound pod whose annotations say nothing (it was bound past the extender) is counted where it would fit best, since
   it does hold something; it waits for that until everything else is known.
 - What a node says that it gave a running pod counts more than both.
@@ -237,7 +237,7 @@ class Cluster:
             self.unplaced.pop(uid, None)
             self.hold(pod, node, pod.assignment)
         elif uid not in self.guessed:
-            self.ledger.release(uid)  # somebody else bound it: what was reserved for it falls
+            self.ledger.release(uid)  # another scheduler bound it: its reservation is released
             self.unplaced[uid] = pod
             if self._complete:
                 self._place_unplaced(node)

@@ -1,7 +1,7 @@
 """Compare the allocation that a node reports for a pod (GPUNode's `held`) with the pod's annotation. Pure.
 
-They are the same but for an annotation that somebody wrote: the device plugin obeys the one of the Binding. A pod that
-was bound past the extender has no annotation, and here is what it got.
+They are equal except for an annotation of another writer: the device plugin obeys the annotation of the Binding. A pod
+that was bound without the extender has no annotation; its allocation is only known from here.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def by_pod(held: Mapping[str, Mapping[str, int]]) -> dict[str, Given]:
 
 
 def agrees(assignment: Assignment, given: Given, gpus: Iterable[LedgerGPU]) -> bool:
-    """Whether the pod may have been given this. Less will do: containers come one after the other."""
+    """Return whether the pod may have been given this. Less will do: containers come one after the other."""
     index_of = {gpu.uuid: gpu.index for gpu in gpus}
     said: dict[int, int] = {}
     for (uuid, index), (core, _) in assignment.held().items():

@@ -1,4 +1,4 @@
-"""What kube-scheduler has to be told to call the extender: `gpuplane run scheduler --print-config FORM`.
+"""Prints kube-scheduler's configuration for the extender: `gpuplane run scheduler --print-config FORM`.
 
     kube      KubeSchedulerConfiguration (v1): Kubernetes 1.25 and later
     policy    the Policy file of Kubernetes before 1.23, for filter only, as gpu-admission was used

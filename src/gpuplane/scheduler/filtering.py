@@ -108,14 +108,14 @@ class Filtering:
         return wire.filter_result(args, found.kept, found.failed, found.unresolvable)
 
     def told(self, pod: KeptPod, *, placed: bool) -> None:
-        """What the pod's scheduler was told: that there are nodes for it, or that it has to wait."""
+        """Record the answer to the pod's scheduler: nodes that fit, or none, so that the pod waits."""
         if placed:
             self._waiting.placed(pod.metadata.uid)
         else:
             self._waiting.refused(pod)
 
     def pod_of(self, pod: Pod) -> KeptPod:
-        """What is kept of a pod that asks for GPUs; remembered for its bind."""
+        """Return the stored part of a pod that requests GPUs; remembered for its bind."""
         kept = keep_pod(pod)
         if kept is None:
             raise Retryable("has ended", where=f"{pod.metadata.namespace}/{pod.metadata.name}")

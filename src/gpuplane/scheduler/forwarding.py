@@ -20,12 +20,12 @@ LEADER: Final = "/leader"  # begins the paths that a replica answers itself or n
 
 
 def identity(name: str, address: str, port: int) -> str:
-    """What a replica calls itself in the lease."""
+    """Return a replica's identity in the lease."""
     return f"{name}/{f'[{address}]' if ':' in address else address}:{port}"
 
 
 def address_of(holder: str) -> tuple[str, int] | None:
-    """Where a holder of the lease is reached; None when it does not say."""
+    """Return the address of a holder of the lease; None when the identity has none."""
     host, colon, port = holder.rpartition("/")[2].rpartition(":")
     if not colon or not host or not port.isdigit() or not 0 < int(port) < 65536:
         return None

@@ -1,4 +1,5 @@
-"""What the extender keeps of Pods, Nodes and GPUNodes: 5,000 nodes and 60,000 pods have to fit into little memory.
+"""Transforms Pods, Nodes and GPUNodes for the extender's cache: 5,000 nodes and 60,000 pods have to fit into little
+memory.
 
 Pure functions, given to informers as `keep`. A pod is read here once, into its request and its assignment, and the rest
 of it is let go. Pods without GPUs, and those that have ended, are not kept at all.
@@ -133,7 +134,7 @@ _NO_STATUS: Final = NodeStatus()
 
 
 def place_of(node: KeptNode, naming: Naming) -> Place:
-    """What the node's labels say to quotas."""
+    """Return the labels of the node that quotas use."""
     return Place(node.labels.get(naming.model_label, ""), node.labels.get(naming.pool_label, ""))
 
 

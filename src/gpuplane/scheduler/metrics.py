@@ -33,7 +33,7 @@ USED_GPUS: Final = Metric(
 
 
 class Metrics:
-    """Counts answers; the rest is read off the brain when somebody asks."""
+    """Counts answers; the rest is read from the leader's state at each scrape."""
 
     def __init__(self) -> None:
         self._statuses: Counter[tuple[str, int]] = Counter()

@@ -1,4 +1,4 @@
-"""Which placement policy a pod gets: what it asks by annotation, else what the extender was started with.
+"""Chooses the placement policy of a pod: by its annotation, else by the extender's options.
 
 Two policies weigh what pods are expected to ask. The mix is learned from existing and from arriving pods, and the
 policies are rebuilt when it changes: in steps, so that no request waits for it.

@@ -4,7 +4,7 @@ kube-scheduler counts a node's GPUs together, so it may want to evict pods that 
 none. The ledger is asked with those pods away; where that does not suffice, pods of lower priority are added, the least
 important first, and those that turn out not to matter are spared again.
 
-Nothing is changed: the pods are put back before anybody else sees the ledger.
+Nothing is changed: the pods are put back before another request reads the ledger.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Preemption:
         return wire.preempt_result(remaining)
 
     def _victims(self, pod: KeptPod, node: str, proposed: wire.Victims, lower: list[str]) -> wire.Victims | None:
-        """Who has to go from the node; None when that cannot help."""
+        """Return the pods to evict from the node; None when evictions cannot help."""
         if self._fits(pod, node, proposed.uids):
             return proposed if proposed.uids else None
         chosen: list[str] = []

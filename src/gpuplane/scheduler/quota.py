@@ -35,7 +35,7 @@ class NamespaceQuota(msgspec.Struct, frozen=True):
 
 
 class Naming(msgspec.Struct, frozen=True):
-    """Where quotas stand and which labels of nodes they mean: the ConfigMap `gpu-quota-admission`."""
+    """The place of quotas and the labels of nodes that they use: the ConfigMap `gpu-quota-admission`."""
 
     name: str = names.QUOTA_CONFIGMAP
     namespace: str = names.QUOTA_NAMESPACE
@@ -108,7 +108,7 @@ def _percent(count: object) -> int:
 
 
 class Place(msgspec.Struct, frozen=True):
-    """What a node's labels say: its GPUs' model and its pool, empty where it carries no such label."""
+    """The quota labels of a node: its GPUs' model and its pool, empty where it carries no such label."""
 
     model: str = ""
     pool: str = ""
@@ -125,7 +125,7 @@ class _Use(msgspec.Struct, frozen=True):
 
 
 class Usage:
-    """Who uses how much of which model, kept current pod by pod."""
+    """The use of each model by namespace, updated pod by pod."""
 
     def __init__(self) -> None:
         self._places: dict[str, Place] = {}
@@ -226,7 +226,7 @@ class Check:
         self._known: dict[Place, Verdict] = {}
 
     def __call__(self, node: str) -> Verdict:
-        """Whether the pod may use the node."""
+        """Return whether the pod may use the node."""
         if self._quota is None:
             return ALLOWED
         place = self._usage.place(node)

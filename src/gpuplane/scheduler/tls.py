@@ -31,7 +31,7 @@ class Files(msgspec.Struct, frozen=True):
 
 
 def serving_context(files: Files) -> ssl.SSLContext:
-    """What a server takes as its TLS context. Raises InvalidInput for files that cannot be used now."""
+    """Return a server's TLS context. Raises InvalidInput for files that cannot be used now."""
     try:
         context, marks = _load(files), files.marks()
     except (OSError, ssl.SSLError) as error:
@@ -59,7 +59,7 @@ def serving_context(files: Files) -> ssl.SSLContext:
 
 
 def forwarding_context(files: Files) -> ssl.SSLContext:
-    """What a replica calls another one with: both have the same certificate, so that it is what is trusted."""
+    """Return the TLS context for calls to another replica: both have the same certificate, which is trusted."""
     context = ssl.create_default_context(cafile=str(files.certificate))
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     context.check_hostname = False

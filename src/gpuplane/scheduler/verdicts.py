@@ -1,4 +1,4 @@
-"""What placement says of (request, node), remembered until the node changes.
+"""Caches placement's answers for (request, node) until the node changes.
 
 A cluster sees few different requests, and between two of the same few nodes change. So a filter over 5,000 nodes asks
 `gpuplane.sharing.placement` about some, and looks the others up. What is asked for the first time is asked of all
@@ -40,8 +40,8 @@ _UNKNOWN: Final = Lacking(UNKNOWN, hopeless=True)
 
 
 class _Room(msgspec.Struct, frozen=True, gc=False):
-    """What matters of a node to a pod with one container and no selectors: `whole` GPUs free of `usable` ones, and the
-    (core, memory) of shares that can be had, without those that are less in both.
+    """The inputs of a node for a pod with one container and no selectors: `whole` GPUs free of `usable` ones, and the
+    (core, memory) of free shares, without those that are less in both.
     """
 
     state: NodeState
@@ -161,7 +161,7 @@ class Answers:
         if known is None:
             state = self._verdicts.state(node)
             if state is None:
-                return _UNKNOWN  # not remembered: anybody may ask about a million names
+                return _UNKNOWN  # not cached: a caller may ask about a million names
             reason = self._reason(state)
             if reason:
                 key = (reason, self._hopeless(state))
@@ -172,7 +172,7 @@ class Answers:
         return known
 
     def value(self, node: str) -> float:
-        """How good the node is for the pod, by its policy, to be compared; -inf where it does not fit."""
+        """Return the value of the node for the pod, by its policy, for comparison; -inf where it does not fit."""
         known = self._known.values.get(node)
         if known is None:
             state = self._verdicts.state(node)
@@ -185,7 +185,7 @@ class Answers:
         return 0 if value == _NEVER else self._policy.score(value)
 
     def place(self, node: str) -> Placement | Refusal:
-        """What the pod would hold on the node, decided now."""
+        """Decide the pod's placement on the node now."""
         state = self._verdicts.state(node)
         return Refusal(UNKNOWN) if state is None else place(state, self._request, self._policy, self._gpu_policy)
 

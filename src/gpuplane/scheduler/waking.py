@@ -45,7 +45,7 @@ class Waker:
         cluster.on_freed.append(self.freed)
 
     def __len__(self) -> int:
-        """How many pods were refused and wait."""
+        """Return how many refused pods wait."""
         return len(self._waiting)
 
     def refused(self, pod: KeptPod) -> None:
@@ -84,7 +84,7 @@ class Waker:
                 self._something.set()
 
     def _fits_somebody(self, filtering: Filtering, node: str) -> bool:
-        """Whether a waiting pod may go to the node now."""
+        """Return whether a waiting pod may go to the node now."""
         if self._cluster.unusable(node):
             return False
         tried = set()
@@ -103,7 +103,7 @@ class Waker:
         return False
 
     async def _touch(self, node: str) -> bool:
-        """Whether kube-scheduler has something to hear of."""
+        """Return whether kube-scheduler has something to hear of."""
         patch = {"metadata": {"annotations": {names.SHARE_FREED_ANNOTATION: self._clock.wall()}}}
         try:
             await self._client.patch(Node, node, patch)

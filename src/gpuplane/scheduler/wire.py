@@ -1,4 +1,4 @@
-"""What kube-scheduler and its extenders say to each other: `k8s.io/kube-scheduler/extender/v1`, read and written.
+"""The messages between kube-scheduler and its extenders: `k8s.io/kube-scheduler/extender/v1`, read and written.
 
 Invariants:
 

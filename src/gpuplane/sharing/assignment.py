@@ -1,4 +1,4 @@
-"""Which GPUs a pod's containers hold, and how much of each: the annotation that the Binding writes once.
+"""The annotation that the Binding writes once: which GPUs a pod's containers hold, and how much of each.
 
 Invariants:
 
@@ -26,7 +26,7 @@ _CURE: Final = "delete the pod; it is placed again"
 
 
 class Part(msgspec.Struct, frozen=True):
-    """What one container holds of one GPU: `core` percent (100: all of it) and MiB of memory.
+    """The part of one GPU that one container holds: `core` percent (100: all of it) and MiB of memory.
 
     `uuid` is empty and `memory_mib` 0 where only gpu-admission's annotations say so: they know the index alone.
     """
@@ -84,7 +84,7 @@ def to_annotations(assignment: Assignment, request: Request, node: str, now_ns: 
 
 
 def of_pod(pod: Pod, request: Request | None = None) -> Assignment | None:
-    """What the pod holds by its annotations; None for a pod that asks no GPU or has none yet.
+    """Read the assignment from the pod's annotations; None for a pod that requests no GPU or has none yet.
 
     `request` is the pod's, where it has been read already. Raises InvalidInput for an annotation that is broken or says
     more than the pod asks.

@@ -47,7 +47,7 @@ def count(value: Quantity) -> int:
 
 
 def findings(pod: Pod) -> list[Finding]:
-    """What is wrong with the pod, in the order of its fields; paths begin at the pod: `spec.containers[0]...`."""
+    """Find the errors of the pod, in the order of its fields; paths begin at the pod: `spec.containers[0]...`."""
     return [*_annotations(pod.metadata.annotations), *_containers(pod.spec)]
 
 

@@ -1,4 +1,4 @@
-"""Who holds what: one ledger of all dialects, kept from pods' assignments and from reservations in flight.
+"""The record of all holders of GPUs, in all dialects, from pods' assignments and from reservations in flight.
 
 Invariants:
 
@@ -27,7 +27,7 @@ _JOURNAL: Final = 65_536
 
 
 class Holding(msgspec.Struct, frozen=True):
-    """What one pod holds of one GPU. `reserved`: not bound yet."""
+    """The part of one GPU that one pod holds. `reserved`: not bound yet."""
 
     pod: str
     core: int
@@ -172,7 +172,7 @@ class Ledger:
         return None if hold is None else (hold.node, hold.assignment)
 
     def holders(self, node: str, uuid: str) -> tuple[Holding, ...]:
-        """Who holds a part of a GPU, in the order in which they came."""
+        """Return the pods that hold a part of a GPU, in the order in which they arrived."""
         known = self._nodes.get(node)
         if known is None:
             return ()

@@ -88,7 +88,7 @@ def _refused(what: str, cure: str) -> InvalidInput:
 
 
 def ready_text(wanted: Sequence[Daemon]) -> str:
-    """What `.ready` holds once these daemons are there and have been told all."""
+    """Return the content of `.ready` once these daemons run and are configured."""
     return hashlib.sha256(msgspec.json.encode(wanted)).hexdigest()
 
 

@@ -36,7 +36,7 @@ class NodeState(msgspec.Struct, frozen=True, gc=False):
     scale: int = 100
     cpu_milli: int | None = None
     host_memory_mib: int | None = None
-    usable: tuple[int, ...] | None = None  # positions of the healthy GPUs, where somebody has looked already
+    usable: tuple[int, ...] | None = None  # positions of the healthy GPUs, if they are known already
 
 
 def empty(name: str, gpus: Iterable[LedgerGPU], scale: int = 100) -> NodeState:

@@ -1,4 +1,4 @@
-"""What a pod asks of GPUs, in whichever of the known dialects, as one Struct.
+"""Reads a pod's request for GPUs, in any of the known dialects, as one Struct.
 
 Containers count as Kubernetes counts them: init containers run one after another before the main ones and may use the
 same GPUs again; sidecars (init containers with restartPolicy Always) stay. `Request.phases` says who runs together.
@@ -28,7 +28,7 @@ _POLICY_OF_HAMI: Final = {"binpack": "tightest", "spread": "spread", "topology-a
 
 
 class Ask(msgspec.Struct, frozen=True):
-    """What one container asks.
+    """The request of one container.
 
     `core` is percent of one GPU: 1-99 a share, a multiple of 100 whole GPUs (`scale` says what a GPU counts where that
     is not 100, as in the openb experiment). `memory_mib` is that of a share; 0 where
@@ -53,7 +53,7 @@ class Ask(msgspec.Struct, frozen=True):
 
     @property
     def each(self) -> int:
-        """What it holds of each of its GPUs."""
+        """Return the container's part of each of its GPUs."""
         return min(self.core, self.scale)
 
     @property
@@ -63,7 +63,7 @@ class Ask(msgspec.Struct, frozen=True):
 
 
 class Request(msgspec.Struct, frozen=True):
-    """What a pod asks of GPUs; `asks` in the order in which the containers start, without those that ask nothing.
+    """A pod's request for GPUs; `asks` in the order in which the containers start, without those that ask nothing.
 
     `models` are any-of (see `matches`), empty for any; `uuids` likewise. Policies are names of
     `gpuplane.sharing.placement`, empty for the configured one. `cpu_milli` and `host_memory_mib` are what the pod
@@ -82,14 +82,16 @@ class Request(msgspec.Struct, frozen=True):
 
     @property
     def selects(self) -> bool:
-        """Whether not every GPU will do."""
+        """Return whether not every GPU will do."""
         return bool(self.models or self.not_models or self.uuids or self.not_uuids)
 
     def __bool__(self) -> bool:
         return bool(self.asks)
 
     def phases(self) -> Iterator[tuple[Ask, ...]]:
-        """Who holds GPUs at the same time: first those that last, then each init container with the sidecars before."""
+        """Return the containers that hold GPUs at the same time: first those that last, then each init container with
+        the sidecars before.
+        """
         init = [(ask, ask.sidecar) for ask in self.asks if ask.init]
         return phases(self.asks[len(init) :], init)
 
@@ -100,7 +102,7 @@ class Request(msgspec.Struct, frozen=True):
 
 
 def request_of(pod: Pod) -> Request:
-    """What `pod` asks. Raises InvalidInput with all findings for what can never run."""
+    """Read the request of `pod`. Raises InvalidInput with all findings for a request that can never be met."""
     wrong = findings(pod)
     if wrong:
         raise InvalidInput(
@@ -142,7 +144,7 @@ def kind_of(request: Request) -> Request:
 
 @lru_cache(maxsize=4096)
 def matches(model: str, wanted: str) -> bool:
-    """Whether a GPU's model is what somebody calls `wanted`: each word of `wanted` is a word of the model.
+    """Return whether a GPU's model matches `wanted`: each word of `wanted` is a word of the model.
 
     Words are what stands between other signs than letters and digits, whatever their case. So A100 is
     NVIDIA A100-SXM4-80GB and its label form, A10 is not, and "Tesla K80" is Tesla-K80.

@@ -146,12 +146,14 @@ def configured(host: Host) -> Place | None:
 
 
 def concern_the_runtime(paths: Iterable[str]) -> bool:
-    """Whether the runtime has to be told when these files change."""
+    """Return whether the runtime has to be told when these files change."""
     return any(not path.startswith(_NOT_THE_RUNTIMES) for path in paths)
 
 
 def diff(host: Host, plan: Plan) -> str:
-    """What `apply` would change, as a unified diff that `patch -p1` takes in the host's root; "" when nothing."""
+    """Return the changes of `apply` as a unified diff that `patch -p1` takes in the host's root; "" when nothing
+    changes.
+    """
     parts = []
     for file in plan.files:
         now = host.read(file.path)
@@ -161,7 +163,7 @@ def diff(host: Host, plan: Plan) -> str:
 
 
 def undo_diff(host: Host) -> str:
-    """What `unconfigure` would change, as `diff` shows it."""
+    """Return the changes of `unconfigure`, in the form of `diff`."""
     state = load_state(host, COMPONENT)
     strip = _stripper(place_of(state) if state is not None else None)
     parts = []

@@ -17,7 +17,7 @@ from gpuplane.toolkit.restart import by_hand
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """What was done, or would be.
+    """The actions that were done, or would be.
 
     `place` is what was found ("k3s"), `config` its file. `no_cdi` says why there is no CDI specification. `restart` is
     the command that makes the runtime read its configuration, where it was not told.

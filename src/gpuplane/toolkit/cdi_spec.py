@@ -47,7 +47,7 @@ Spec = dict[str, Any]
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True):
-    """What people may choose of a specification, by the names of `nvidia-ctk cdi generate`.
+    """The options of a specification, by the names of `nvidia-ctk cdi generate`.
 
     `strategies` are of STRATEGIES, one name of a device for each. `ids` restricts the devices to some, by index or
     UUID; () for every one. `every` is whether there is a device `all`. `without` names hooks to leave out, of HOOKS, or
@@ -121,7 +121,7 @@ def management(facts: Facts, choice: Choice = DEFAULT) -> Spec:
 
 
 def _without_graphics(driver: Driver) -> Driver:
-    """What is for X.Org, Wayland, EGL and Vulkan only, who looks after GPUs has no use for."""
+    """Drop the parts for X.Org, Wayland, EGL and Vulkan only, which management containers do not use."""
     return msgspec.structs.replace(
         driver,
         libraries=tuple(path for path in driver.libraries if not _base(path).startswith(_GRAPHICS)),
@@ -238,7 +238,7 @@ def _common(facts: Facts, nodes: Iterable[str]) -> Spec:
 
 
 def _has_hooks(facts: Facts) -> bool:
-    """Whether hooks do what they say; a stand-in's are carried out by simulated runtimes only."""
+    """Return whether hooks do what they say; a stand-in's are carried out by simulated runtimes only."""
     return facts.has(CDI_HOOK) and CDI_HOOK not in facts.stand_ins
 
 

@@ -1,9 +1,9 @@
 """containerd: its configuration in the versions 1 to 4, as it is kept by itself and by k3s, rke2, k0s and microk8s.
 
-Version 1, and a file whose strings somebody else fills in, is edited in place. Otherwise all that is ours is in a
+Version 1, and a file whose strings another program fills in, is edited in place. Otherwise gpuplane's part is in a
 drop-in, and the main file gets one entry in `imports`. containerd before 2.1 replaces whole plugin tables when it
 merges files, so the drop-in carries the whole CRI table as it is without us, and ours in it; it has to be made again
-when somebody changes that table. A newer containerd gets our part only.
+when that table changes. A newer containerd gets gpuplane's part only.
 
 Switched on is what is not on by itself: CDI came with 1.7, off, and is on since 2.0. Runtimes are written for the
 programs that are there. Where nothing is left to write, nothing is written.
@@ -157,7 +157,7 @@ def _ours(
     containerd: tuple[int, ...],
     place: Place,
 ) -> dict[str, Any]:
-    """What has to be in the CRI table besides what is there."""
+    """Return the entries that the CRI table needs besides its own."""
     merging = place.edit is Edit.NONE  # what is shown has our part in it already
     ours: dict[str, Any] = {}
     by_itself = containerd >= _CDI_IS_ON and "enable_cdi" not in table
@@ -186,7 +186,9 @@ def _ours(
 
 
 def _is_kept(found: object, own: dict[str, Any], place: Place) -> bool:
-    """Whether a runtime of this name stays as it is: k3s finds the programs by itself, and in place nothing is lost."""
+    """Return whether a runtime of this name stays as it is: k3s finds the programs by itself, and in place nothing is
+    lost.
+    """
     return found is not None and (found == own or place.edit in (Edit.TEMPLATE, Edit.IN_PLACE))
 
 

@@ -87,7 +87,8 @@ def strip(text: str, before: str, programs: Mapping[str, str], where: str) -> st
 
 
 def between(now: str, then: str, where: str) -> str:
-    """What a running docker has to read on the way from `now` to `then`: `then`, and what docker is without the rest.
+    """Return what a running docker has to read on the way from `now` to `then`: `then`, and docker's defaults for the
+    rest.
 
     Raises:
         InvalidInput: one of them does not parse, or an object is none.

@@ -1,4 +1,4 @@
-"""What the toolkit knows of a host before it decides anything: plain data, read in `observing.py`."""
+"""The toolkit's facts about a host, before any decision: plain data, read in `observing.py`."""
 
 from __future__ import annotations
 
@@ -96,11 +96,11 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         return self.place.runtime
 
     def program(self, name: str) -> str:
-        """Where a program is, or where it belongs."""
+        """Return the path of a program, or where it belongs."""
         return self.programs.get(name, f"/{names.TOOLKIT_DIR}/{name}")
 
     def has(self, name: str) -> bool:
-        """Whether the program is on the host, or will be."""
+        """Return whether the program is on the host, or will be."""
         return name in self.programs or name in self.stand_ins or (name == CDI_HOOK and bool(self.own_hook))
 
 

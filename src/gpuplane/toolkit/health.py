@@ -1,4 +1,4 @@
-"""Whether a runtime is well, and of which version: one question over its socket, CRI's Version or docker's `/_ping`.
+"""Checks the health and the version of a runtime: one request over its socket, CRI's Version or docker's `/_ping`.
 
 gRPC is HTTP/2: the answer to a call that succeeds has a DATA frame, the answer to one that does not (an unknown service
 above all) has headers only. That much needs no library, which would be a third of the operand's memory.
@@ -47,12 +47,12 @@ class Info(msgspec.Struct, frozen=True, rename="pascal"):
 
 
 def question(place: Place) -> str:
-    """What is asked, in words for people."""
+    """Return the health check's question, in words for people."""
     return "/_ping" if place.runtime is RuntimeName.DOCKER else "CRI"
 
 
 async def answers(host: Host, place: Place) -> bool:
-    """Whether the runtime answers. False for anything else than a yes, also for silence."""
+    """Return whether the runtime answers. False for anything else than a yes, also for silence."""
     return await _ask(host, place, _ping if place.runtime is RuntimeName.DOCKER else _version) is not None
 
 
@@ -66,7 +66,7 @@ async def release(host: Host, place: Place) -> str:
 
 
 async def info(host: Host, place: Place) -> Info | None:
-    """What docker says of its runtimes; None when it does not."""
+    """Return docker's answer about its runtimes; None without an answer."""
 
     async def ask(reader: StreamReader, writer: StreamWriter) -> bytes | None:
         writer.write(_INFO_REQUEST)  # HTTP/1.0: the answer is one piece, and ends with the connection

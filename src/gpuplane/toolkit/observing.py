@@ -88,7 +88,7 @@ def place_of(state: State) -> Place | None:
 
 
 def find_place(host: Host, said: str = "", config: str = "", socket: str = "") -> Place:
-    """Where the kubelet's runtime keeps its configuration.
+    """Find the configuration of the kubelet's runtime.
 
     What the user says; else what the Node says, else the kubelet's own configuration, else what is there: first what
     runs, then what is only configured. A distribution that brings its own containerd goes before what else is on the

@@ -21,7 +21,7 @@ from gpuplane.toolkit.planning import Plan, plan
 
 
 async def run(context: OperandContext) -> None:
-    """Configure this node's runtime, report the stage, repeat when somebody changes what is ours; until cancelled."""
+    """Configure this node's runtime, report the stage, repeat when gpuplane's part is changed; until cancelled."""
     host = context.host
     watched: dict[str, bytes | None] = {}
 

@@ -1,4 +1,4 @@
-"""Where a container runtime has its configuration, and how it is reloaded.
+"""The configuration files of container runtimes, and their reload.
 
 Plain containerd, docker and cri-o have one place each. k3s, rke2, k0s and microk8s bring a containerd of their own,
 with files, sockets and services of their own:
@@ -27,7 +27,7 @@ class RuntimeName(StrEnum):
 
 
 class Way(StrEnum):
-    """How a runtime is made to read its configuration: SIGHUP to its socket's peer, its service, or it looks itself."""
+    """The reload of a runtime: by SIGHUP to its socket's peer, by its service, or by watching its files."""
 
     SIGNAL = "signal"
     SERVICE = "service"
@@ -35,7 +35,7 @@ class Way(StrEnum):
 
 
 class Edit(StrEnum):
-    """What is done to `Place.config`."""
+    """The kind of change to `Place.config`."""
 
     IMPORT = "import"  # it takes in the drop-in
     IN_PLACE = "in place"  # it gets everything, there is no drop-in

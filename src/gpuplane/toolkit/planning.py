@@ -1,4 +1,4 @@
-"""What has to be on a host so that its container runtime gives out GPUs: pure, from facts to files.
+"""Plans the files on a host that make its container runtime offer GPUs: pure, from facts to files.
 
 A plan is a set of whole files, what each path returns to, and which of them the runtime has to be told of. A plan of a
 host that is as planned is the same plan, so applying it changes nothing.
@@ -144,7 +144,7 @@ def _check_devices(facts: Facts) -> None:
 
 
 def strip_record(place: Place, record: Record, now: Before) -> Before:
-    """What becomes of a configuration that somebody edited after us: theirs stays, ours goes."""
+    """Return the record after an edit by others: their changes stay, gpuplane's are removed."""
     if record.path != place.config:
         return record.before  # the other files are ours alone
     text = _decode(now, record.path)
@@ -193,7 +193,7 @@ def _configured(
 
 
 def _lacks_cdi(facts: Facts) -> bool:
-    """Whether the runtime cannot be asked for CDI devices by a kubelet."""
+    """Return whether the runtime cannot be asked for CDI devices by a kubelet."""
     if facts.runtime is RuntimeName.CONTAINERD:
         return () < facts.version < (1, 7)
     return facts.runtime is RuntimeName.DOCKER

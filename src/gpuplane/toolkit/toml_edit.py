@@ -185,14 +185,14 @@ def strip_marks(text: str) -> str:
     joint = rf"(?P<joint>\r?\n)(?:{mark}: no newline before\r?\n)"
 
     def cut(found: re.Match[str]) -> str:
-        # what somebody wrote below our block stays a line of its own
+        # a later line below our block stays a line of its own
         return found["joint"] if found["joint"] and found.end() < len(found.string) else ""
 
     text = re.sub(rf"(?:{joint})?(?:^{begin}\r?\n(?:.*\r?\n)*?{end}\r?\n?)+", cut, text, flags=re.MULTILINE)
     text = re.sub(rf"^([ \t]*[^\s=]+[ \t]*=[ \t]*)\S.*?  {mark}: was (.*)$", r"\1\2", text, flags=re.MULTILINE)
     last = re.escape(_LAST)
     text = re.sub(rf"\r?\n[^\n]*  {last}\Z", "", text)
-    # the last line no more, when somebody has gone on below it
+    # the last line no more, when a later edit goes on below it
     return re.sub(rf"^[^\n]*  (?:{mark}|{last})\r?\n", "", text, flags=re.MULTILINE)
 
 
@@ -226,7 +226,7 @@ def place_of(text: str, path: Sequence[str], where: str) -> str:
 
 
 def elements(text: str, start: int) -> Iterator[tuple[int, int]]:
-    """Where the elements of the array that begins at `start` lie."""
+    """Return where the elements of the array that begins at `start` lie."""
     at = start + 1
     while True:
         at = _skip(text, at, newlines=True)
@@ -324,7 +324,7 @@ def _multiline_end(text: str, at: int, quotes: str) -> int:
 
 
 def _rest_of_line(text: str, at: int) -> int:
-    """Where the line of `at` ends, its newline not included."""
+    """Return where the line of `at` ends, its newline not included."""
     end = text.find("\n", at)
     if end < 0:
         return len(text)
@@ -382,7 +382,9 @@ def _prove(text: str, meaning: Mapping[str, Any], where: str, path: tuple[str, .
 
 
 def _same(a: Any, b: Any) -> bool:
-    """Whether two parsed values are equal; unlike `==` it tells 1 from 1.0 and from true, and takes nan for nan."""
+    """Return whether two parsed values are equal; unlike `==` it tells 1 from 1.0 and from true, and takes nan for
+    nan.
+    """
     if type(a) is not type(b):
         return False
     if isinstance(a, dict):

@@ -1,4 +1,4 @@
-"""What must lie on a node before a GPU program can work: facts read at the edge, and the first thing that is wrong.
+"""Checks what a GPU program needs on a node: facts read at the edge, and the first problem among them.
 
 Checked in the order in which things are made, so the problem that is named is the cause and not what follows from it.
 """
@@ -28,9 +28,9 @@ class CdiSpec(msgspec.Struct, frozen=True):
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """What is on the node. `driver_ready` is the status file's content, None when there is none; `library` the file
-    of libcuda as this process sees it, without links, None when there is none; `nodes` the names of the driver's
-    device nodes.
+    """The state of the node. `driver_ready` is the status file's content, None when there is none; `library` the file
+    of libcuda as this process sees it, without links, None when there is none; `nodes` the names of the driver's device
+    nodes.
     """
 
     driver_ready: Mapping[str, str] | None
@@ -76,7 +76,7 @@ def parse_env(text: str) -> dict[str, str]:
 
 
 def first_problem(facts: Facts, uuids: Sequence[str], *, namespace: str) -> Problem | None:
-    """What hinders GPU programs in containers of this node; None when nothing does.
+    """Return the first problem for GPU programs in containers of this node; None without one.
 
     Args:
         uuids: the GPUs that must be reachable.

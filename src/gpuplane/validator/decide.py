@@ -1,4 +1,4 @@
-"""What to validate next on a node: pure functions of its GPUNode and of what this process has tried."""
+"""Decides the next validation on a node: pure functions of its GPUNode and of this process's attempts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _BEFORE_CUDA: Final = (StageName.DISCOVERED, StageName.DRIVER, StageName.TOOLKIT
 
 
 class Step(StrEnum):
-    """What can be validated, in order; the value is the status file in the validations folder."""
+    """The validations in order; the value is the status file in the validations folder."""
 
     CUDA = names.CUDA_READY.removeprefix(f"{names.VALIDATIONS_DIR}/")
     PLUGIN = names.PLUGIN_READY.removeprefix(f"{names.VALIDATIONS_DIR}/")
@@ -101,7 +101,7 @@ def next_step(
 
 
 def holds(status: GPUNodeStatus, *stages: StageName) -> bool:
-    """Whether all these stages hold."""
+    """Return whether all these stages hold."""
     return all(name.value in status.stages and status.stages[name.value].state.holds for name in stages)
 
 
@@ -111,7 +111,9 @@ def content(digest: str, boot: str) -> str:
 
 
 def proved_in(text: str | None, boot: str) -> bool:
-    """Whether a status file is there and not of another boot. Most hosts empty `/run` at a boot, but not all do."""
+    """Return whether a status file is there and not of another boot. Most hosts empty `/run` at a boot, but not all
+    do.
+    """
     if text is None:
         return False
     _, _, written = text.strip().partition(" ")
@@ -119,13 +121,13 @@ def proved_in(text: str | None, boot: str) -> bool:
 
 
 def shown(status: GPUNodeStatus, step: Step, digest: str) -> bool:
-    """Whether the stage of `step` holds, made from `digest`."""
+    """Return whether the stage of `step` holds, made from `digest`."""
     stage = status.stages.get(step.stage.value)
     return stage is not None and stage.state.holds and stage.digest == digest
 
 
 def seconds_to_wait(attempt: Attempt | None, fingerprint: str, now: float) -> float:
-    """How long until the next try of what failed; 0 when it is due or something has changed."""
+    """Return the seconds until the next try of a failed step; 0 when it is due or something has changed."""
     if attempt is None or attempt.fingerprint != fingerprint:
         return 0.0
     return max(0.0, attempt.due - now)

@@ -113,7 +113,7 @@ def allocatable_gpus(node: Node | None) -> Offer:
 
 
 class Validator:
-    """What one node's validations need to know between two looks.
+    """The state of one node's validations between two passes.
 
     Args:
         get: the newest GPUNode of that name, None while there is none.
@@ -217,7 +217,7 @@ class Validator:
             return {}
 
     def _facts(self) -> Facts | None:
-        """What lies on the node; None when it cannot be read, which is said when the step is tried."""
+        """Read the node's state; None when it cannot be read, which is reported when the step is tried."""
         try:
             return checks.read_facts(self._host)
         except HostError:
@@ -228,7 +228,9 @@ class Validator:
         return checks.first_problem(facts, uuids, namespace=self._context.namespace)
 
     def _until_it_may_fail(self, node: GPUNode, facts: Facts) -> float:
-        """How long what is missing may still come: after a boot it does, one thing after the other, and is watched."""
+        """Return how long missing files may still appear: after a boot they appear one after the other, and are
+        watched.
+        """
         problem = self._hindrance(node, facts) if decide.usable_gpus(node.status) else None
         if problem is None or problem.reason not in checks.AWAITED:
             self._missing = None
@@ -242,7 +244,9 @@ class Validator:
         return self._environment.get(name, "").strip().lower() in ("false", "0", "f")
 
     def _grace(self, offered: bool) -> float:
-        """How long GPUs that were offered and are not now may still stay away: a plugin that restarts is no failure."""
+        """Return how long GPUs that the kubelet no longer offers may stay away: a plugin that restarts is no
+        failure.
+        """
         if offered:
             self._absent = None
             return 0.0
@@ -251,7 +255,7 @@ class Validator:
         return max(0.0, self._absent + ABSENT_SECONDS - self._clock())
 
     def _still_unseen(self, node: GPUNode) -> dict[Step, str]:
-        """What was reported a moment ago and the watch does not show yet; without it, it would be proved twice."""
+        """Return the reports that the watch has not delivered yet; without them, a stage would be proved twice."""
         self._unseen = {
             step: (digest, until)
             for step, (digest, until) in self._unseen.items()

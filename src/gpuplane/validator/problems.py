@@ -1,4 +1,4 @@
-"""What the validator says when something is wrong: pure functions from what was seen to a Problem with its cure."""
+"""The validator's messages: pure functions from observations to a Problem with its cure."""
 
 from __future__ import annotations
 

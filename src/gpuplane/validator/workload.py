@@ -30,7 +30,7 @@ LOG_LINES: Final = 5
 # count devices of pods that are gone. It says nothing of the GPU.
 REJECTED: Final = ("UnexpectedAdmissionError", f"OutOf{names.NVIDIA_PREFIX}", f"OutOf{names.VCUDA_CORE}")
 REJECTED_PAUSES: Final = (1.0, 2.0, 4.0, 8.0, 16.0)  # seconds; the last one for all that follow
-# Waiting reasons after which a container does not start without somebody's doing.
+# Waiting reasons after which a container does not start without a repair.
 HOPELESS: Final = frozenset(
     {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "CreateContainerConfigError", "CreateContainerError"}
 )

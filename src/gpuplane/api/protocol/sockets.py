@@ -1,7 +1,7 @@
 """gRPC addresses of unix sockets, also of those whose path is too long for one.
 
-A unix socket's address holds 107 bytes. The kubelet's directories fit; a simulated node's, deep below somebody's home
-or a test's temporary directory, may not. Such a path is addressed through a descriptor of its directory instead.
+A unix socket's address holds 107 bytes. The kubelet's directories fit; those of a simulated node, deep below a user's
+home or a test's temporary directory, may not. Such a path is addressed through a descriptor of its directory instead.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What happens in the demo, act by act, against the API server only; what is measured is kept here."""
+"""The acts of the demo, against the API server only, with their measurements."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Acts:
             await opened.aclose()
 
     async def reasons(self) -> tuple[Reason, ...]:
-        """What the cluster knows of everything that is not as it should be; empty when it cannot be asked."""
+        """Return the cluster's reasons for everything that is not as it should be; empty when it does not answer."""
         if self._client is None:
             return ()
         # The machine with the fault and the pod without room are in trouble on purpose.

@@ -38,7 +38,7 @@ def reasons(
     away: Mapping[str, str],
     expected: Collection[str] = (),
 ) -> tuple[Reason, ...]:
-    """What the cluster knows of everything that is not as it should be.
+    """Return the cluster's reasons for everything that is not as it should be.
 
     Args:
         last_lines: by `namespace/name`, the last line that the pod's container wrote.

@@ -40,7 +40,7 @@ LATE: Final = Tenant("late", 20, 3)  # finds no room
 
 
 class Shared(msgspec.Struct, frozen=True, rename="camel"):
-    """What one tenant was promised and got. `core_percent` is of the GPU's time."""
+    """The share that one tenant was promised, and the share that it got. `core_percent` is of the GPU's time."""
 
     name: str
     core_limit: int
@@ -70,7 +70,7 @@ async def start(client: Client, node: str) -> None:
 
 
 async def measure(root: Path) -> tuple[Shared, ...]:
-    """What each tenant gets, in the order of `TENANTS`: of the machine whose files lie below `root`."""
+    """Measure the share of each tenant, in the order of `TENANTS`, on the machine whose files lie below `root`."""
     words = ("-m", "gpuplane", "share", "top", "--host-root", str(root), "--interval", str(SECONDS), "-o", "json")
     process = await asyncio.create_subprocess_exec(
         sys.executable, *words, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
@@ -83,7 +83,7 @@ async def measure(root: Path) -> tuple[Shared, ...]:
 
 
 def _shared(tenant: Tenant, row: dict[str, Any] | None) -> Shared:
-    """What the tenant got; nothing where no process of it was seen on the GPU."""
+    """Return the tenant's share; zero if no process of the tenant was seen on the GPU."""
     if row is None:
         return Shared(tenant.name, tenant.core, 0.0, tenant.memory << 30, 0, 0)
     return Shared(

@@ -27,7 +27,7 @@ class Step(msgspec.Struct):
 
 
 class Story:
-    """What has been told so far. `clock` gives the seconds since the demo began."""
+    """The story so far. `clock` returns the seconds since the demo began."""
 
     def __init__(self, steps: Sequence[tuple[str, str]], clock: Callable[[], float]) -> None:
         self.steps = [Step(name, about) for name, about in steps]

@@ -1,4 +1,4 @@
-"""What the demo promises, compared with what it measured. Pure: facts in, one verdict for each promise out.
+"""Compares the demo's promises with its measurements. Pure: facts in, one verdict for each promise out.
 
 Invariants:
 
@@ -82,7 +82,7 @@ def judge(measured: Measured) -> tuple[Promise, ...]:
 
 
 def is_held_to_its_part(pod: Shared) -> bool:
-    """Whether the pod got its part of compute time within the tolerance."""
+    """Return whether the pod got its part of compute time within the tolerance."""
     return abs(pod.core_percent - pod.core_limit) <= TOLERANCE_POINTS
 
 

@@ -1,4 +1,4 @@
-"""What the demo's shared pods run: a program on CUDA's driver interface that keeps a GPU busy.
+"""The program of the demo's shared pods: it keeps a GPU busy through CUDA's driver interface.
 
     python work.py HOLD [ASK]
 

@@ -1,4 +1,4 @@
-"""What a machine has, read from its /proc, /sys, /etc and /boot: one module for each domain of features.
+"""Reads the features of a machine from its /proc, /sys, /etc and /boot: one module for each domain.
 
 Everything is read below a host root, nothing is asked of the running kernel, so that a simulated machine is a
 directory. A file that is absent or has no answer (many in sysfs, with EIO and the like) leaves its feature out, and is

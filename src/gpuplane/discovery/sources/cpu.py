@@ -91,7 +91,9 @@ def _hypervisor(host: Host, flags: frozenset[str]) -> str:
 
 
 def _topology(host: Host, info: dict[str, str]) -> dict[str, str]:
-    """Whether a core runs several threads: from cpuinfo where it says, else from sysfs; and the number of sockets."""
+    """Return whether a core runs several threads: from cpuinfo where it says, else from sysfs; and the number of
+    sockets.
+    """
     found = {}
     siblings, cores = info.get("siblings", ""), info.get("cpu cores", "")
     if siblings.isdigit() and cores.isdigit():

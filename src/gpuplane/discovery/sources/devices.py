@@ -80,6 +80,6 @@ def _network(host: Host) -> tuple[tuple[Attributes, ...], tuple[Attributes, ...]
 
 
 def dmi(host: Host, wanted: tuple[str, ...]) -> dict[str, str]:
-    """Entries of the firmware's table that anybody may read."""
+    """Read the world-readable entries of the firmware's table."""
     found = values(host, "sys/devices/virtual/dmi/id", wanted) or values(host, "sys/class/dmi/id", wanted)
     return {name: value for name, value in found.items() if value}

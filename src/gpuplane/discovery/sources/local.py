@@ -24,14 +24,14 @@ MAX_BYTES: Final = 65536
 
 
 class LocalFile(msgspec.Struct, frozen=True):
-    """What one file says: features for rules, and labels."""
+    """The content of one file: features for rules, and labels."""
 
     features: dict[str, str] = {}
     labels: dict[str, str] = {}
 
 
 class LocalFeatures(msgspec.Struct, frozen=True):
-    """What all files say, by file; `problems` are the errors of those that could not be taken."""
+    """The content of all files, by file; `problems` are the errors of invalid ones."""
 
     files: dict[str, LocalFile] = {}
     problems: tuple[InvalidInput, ...] = ()

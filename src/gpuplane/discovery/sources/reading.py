@@ -19,7 +19,7 @@ def text(host: Host, path: str) -> str | None:
 
 
 def names(host: Host, path: str) -> tuple[str, ...]:
-    """What lies in a directory; nothing when it cannot be read."""
+    """List a directory; nothing when it cannot be read."""
     try:
         return host.list(path)
     except HostError as error:

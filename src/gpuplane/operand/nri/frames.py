@@ -1,4 +1,4 @@
-"""What goes over an NRI socket: ttrpc messages, cut into frames of numbered connections. Pure.
+"""The messages of an NRI socket: ttrpc messages, cut into frames of numbered connections. Pure.
 
     frame      connection (4 bytes), length (4), then that many bytes of the connection
     message    length (4), stream (4), kind (1), flags (1), then that many bytes

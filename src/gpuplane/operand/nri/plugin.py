@@ -35,10 +35,12 @@ EVENTS: Final = 1 << (pb.CREATE_CONTAINER - 1)
 
 
 class Plugin(Protocol):
-    """What a plugin does."""
+    """The callbacks of a plugin."""
 
     async def create(self, pod: pb.PodSandbox, container: pb.Container) -> pb.ContainerAdjustment | None:
-        """What a container gets that is about to be created, None for nothing. What is raised keeps it from it."""
+        """Return the adjustment of a container that is about to be created, None for nothing. An exception prevents the
+        creation.
+        """
         ...
 
     def known(self, pods: Sequence[pb.PodSandbox], containers: Sequence[pb.Container]) -> None:

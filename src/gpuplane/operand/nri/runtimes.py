@@ -1,4 +1,4 @@
-"""Which container runtimes can be worked with over NRI. Pure, and without the protocol's messages."""
+"""Lists the container runtimes that work with NRI. Pure, and without the protocol's messages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ REQUEST_SECONDS: Final = 2.0  # what a runtime gives that does not say
 
 
 class Runtime(msgspec.Struct, frozen=True):
-    """Who configured us; `request_seconds` is how long it waits for an answer."""
+    """The runtime that configured the plugin; `request_seconds` is its time limit for an answer."""
 
     name: str
     version: str

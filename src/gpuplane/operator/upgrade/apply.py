@@ -43,7 +43,7 @@ class PodVolumes(Struct):
 
 
 class Hands:
-    """What writes. `writes` counts patches of nodes."""
+    """The writer of upgrades. `writes` counts patches of nodes."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -53,7 +53,7 @@ class Hands:
         self.writes = 0
 
     def behind(self, nodes: Iterable[Node]) -> bool:
-        """Whether one of the nodes is older than what was written; then the watch will bring the newer one."""
+        """Return whether one of the nodes is older than what was written; then the watch will bring the newer one."""
         late = False
         present = set()
         for node in nodes:
@@ -125,7 +125,7 @@ class Hands:
 
     @property
     def remembers(self) -> bool:
-        """Whether anything is remembered of some pod."""
+        """Return whether anything is remembered of some pod."""
         return bool(self._scratch or self.refused)
 
     def forget(self, uids: set[str]) -> None:

@@ -35,7 +35,7 @@ _GATHER_AT_MOST: Final = 2.0
 
 
 class Seen(msgspec.Struct, frozen=True):
-    """What the last look found; for metrics and the policy's status."""
+    """The result of the last pass; for metrics and the policy's status."""
 
     rules: Rules = Rules()
     census: Census = Census()
@@ -191,7 +191,7 @@ class Upgrades:
 
 
 def is_marked(node: Node) -> bool:
-    """Whether a node carries anything that upgrades have put there."""
+    """Return whether a node carries anything that upgrades have put there."""
     labels, annotations = node.metadata.labels, node.metadata.annotations
     return (
         names.UPGRADE_STATE_LABEL in labels

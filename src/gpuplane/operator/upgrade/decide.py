@@ -75,7 +75,7 @@ def _step(node: NodeFacts, rules: Rules, now: Now) -> Step | None:
 
 
 def _told(node: NodeFacts) -> bool:
-    """Whether the node carries more of upgrades than the label that it went back."""
+    """Return whether the node carries more of upgrades than the label that it went back."""
     return msgspec.structs.replace(node, pin="").marked
 
 
@@ -251,7 +251,7 @@ _DECIDERS: Final[dict[UpgradeState, Callable[[NodeFacts, Rules, Now], Step | Non
 def removable(
     pods: Sequence[PodFact], field: str, force: bool, delete_empty_dir: bool
 ) -> tuple[tuple[PodFact, ...], str]:
-    """Which of the pods to evict, and what is waited for.
+    """Return the pods to evict, and the reason to wait.
 
     As with kubectl's drain: none is evicted while one cannot be, for without that one the others would go for nothing.
     """
@@ -372,7 +372,7 @@ def _left(node: NodeFacts, seconds: float, now: Now) -> float:
 
 
 def _worn_out(node: NodeFacts) -> bool:
-    """Whether a stage has failed for longer than its operand's tries deserve patience."""
+    """Return whether a stage has failed for longer than its operand's tries deserve patience."""
     return bool(node.trouble) and node.troubled >= PATIENCE_SECONDS
 
 

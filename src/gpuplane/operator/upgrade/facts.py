@@ -1,4 +1,4 @@
-"""What upgrades are decided from, as plain data: the nodes, their pods, and what the policy allows."""
+"""The inputs of upgrades as plain data: the nodes, their pods, and the policy's limits."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Rules(msgspec.Struct, frozen=True):
 
 
 def rules_for(policy: UpgradePolicy | None, nodes: int) -> Rules:
-    """What `policy` means for `nodes` nodes; percentages are rounded up, as the GPU operator does."""
+    """Return the limits of `policy` for `nodes` nodes; percentages are rounded up, as the GPU operator does."""
     if policy is None:
         return Rules()
     wait = policy.wait_for_completion
@@ -127,23 +127,23 @@ class NodeFacts(msgspec.Struct, frozen=True):
 
     @property
     def outdated(self) -> bool:
-        """Whether the node runs another driver than it shall."""
+        """Return whether the node runs another driver than it shall."""
         return self.driver is not None and bool(self.wanted) and self.driver.digest != self.wanted
 
     @property
     def stale(self) -> bool:
-        """Whether the pod that the upgrade replaces is still there."""
+        """Return whether the pod that the upgrade replaces is still there."""
         driver = self.driver
         return driver is not None and (driver.digest != self.record.target or driver.uid == self.record.pod)
 
     @property
     def marked(self) -> bool:
-        """Whether the node carries anything that upgrades have put there."""
+        """Return whether the node carries anything that upgrades have put there."""
         return bool(self.state or self.pin or self.initial) or self.record != UpgradeRecord()
 
 
 class Step(msgspec.Struct, frozen=True):
-    """What to do on one node: at most one patch of it, pods to evict, the driver's pod to replace.
+    """The actions on one node: at most one patch of it, pods to evict, the driver's pod to replace.
 
     `state` and `record` are None where they stay; `cordon` and `initial` say what to set; `pin` is None where it
     stays and empty to go. `clear` removes everything that upgrades have put there. `event` is for people, a warning
@@ -166,6 +166,6 @@ class Step(msgspec.Struct, frozen=True):
 
     @property
     def patches(self) -> bool:
-        """Whether the node itself has to be written."""
+        """Return whether the node itself has to be written."""
         changes = (self.state, self.record, self.cordon, self.initial, self.requested, self.pin)
         return self.clear or any(change is not None for change in changes)

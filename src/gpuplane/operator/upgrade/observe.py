@@ -1,4 +1,4 @@
-"""How the facts of upgrades are read from the cluster's objects. Pure; what has to be asked for is an argument."""
+"""Reads the facts of upgrades from the cluster's objects. Pure; values that need a request are arguments."""
 
 from __future__ import annotations
 
@@ -46,22 +46,22 @@ class Drivers:
         return next((d for d in self.in_force if _selects(d, node)), None)
 
     def keeps(self, daemonset: DaemonSet, digest: str) -> bool:
-        """Whether nodes of `daemonset` can go back to the driver with `digest`."""
+        """Return whether nodes of `daemonset` can go back to the driver with `digest`."""
         wanted = kept_name(daemonset.metadata.name, digest)
         return any(kept.metadata.name == wanted for kept in self.kept)
 
     def in_place(self, daemonset: DaemonSet) -> bool:
-        """Whether its pods may be replaced under running GPU pods, for they leave the driver loaded."""
+        """Return whether its pods may be replaced under running GPU pods, for they leave the driver loaded."""
         return all(container.image == self._own_image for container in daemonset.spec.template.spec.containers)
 
     def outdated(self, pods: Iterable[Pod]) -> bool:
-        """Whether some driver's pod was made from another template than is in force now."""
+        """Return whether some driver's pod was made from another template than is in force now."""
         current = {template_digest_of(daemonset) for daemonset in (*self.in_force, *self.kept)}
         return any(template_digest_of(pod) not in current for pod in pods)
 
 
 def is_driver_pod(pod: Pod) -> bool:
-    """Whether a pod has a driver running, of a DaemonSet in force or a kept one."""
+    """Return whether a pod has a driver running, of a DaemonSet in force or a kept one."""
     labels = pod.metadata.labels
     return (
         pod.metadata.namespace == names.OPERATOR_NAMESPACE
@@ -170,7 +170,7 @@ def _driver_pod(pod: Pod, wanted: DaemonSet | None, drivers: Drivers) -> DriverP
 
 
 def _trouble(stages: Mapping[str, Stage]) -> str:
-    """What is wrong with the first stage that does not hold, from the driver to the validator's last."""
+    """Return the error of the first stage that does not hold, from the driver to the validator's last."""
     for name in VALIDATED:
         stage = stages.get(name.value)
         if stage is None:
@@ -182,7 +182,9 @@ def _trouble(stages: Mapping[str, Stage]) -> str:
 
 
 def _stands_in_the_way(pod: Pod) -> bool:
-    """Whether upgrades may have to evict a pod: not what has ended, what a kubelet has from a file, or what is ours."""
+    """Return whether upgrades may have to evict a pod: not what has ended, what a kubelet has from a file, or what is
+    ours.
+    """
     if pod.status.ended or _MIRROR in pod.metadata.annotations:
         return False
     return not (_is_ours(pod) and pod.metadata.namespace == names.OPERATOR_NAMESPACE)
@@ -205,6 +207,6 @@ def _selects_open_gates(daemonset: DaemonSet) -> bool:
 
 
 def _selects(daemonset: DaemonSet, node: Node) -> bool:
-    """Whether a DaemonSet's node selector means a node, its gate aside."""
+    """Return whether a DaemonSet's node selector means a node, its gate aside."""
     selector = daemonset.spec.template.spec.node_selector
     return all(node.metadata.labels.get(key) == value for key, value in selector.items() if key != _GATE)

@@ -124,7 +124,7 @@ def kept_name(name: str, digest: str) -> str:
 
 
 def is_kept(found: DaemonSet) -> bool:
-    """Whether a DaemonSet is one to go back to."""
+    """Return whether a DaemonSet is one to go back to."""
     return names.DRIVER_BEFORE_LABEL in found.metadata.labels
 
 

@@ -1,4 +1,4 @@
-"""Whose turn it is: how many nodes may begin now, and which; and what the metrics count. Pure.
+"""Limits concurrent upgrades: how many nodes may begin now, and which; and the counts for the metrics. Pure.
 
 `maxParallelUpgrades` bounds how many nodes are under way, `maxUnavailable` how many are away from their users for
 whatever reason. A node that is cordoned already costs nothing more. A node on which the wanted driver failed keeps its
@@ -16,7 +16,7 @@ from gpuplane.operator.upgrade.facts import DriverPod, NodeFacts, Rules
 
 
 class Census(msgspec.Struct, frozen=True):
-    """How many nodes are in which part of the way; `away` are unschedulable, not answering, or under way."""
+    """The number of nodes in each part of the upgrade; `away` are unschedulable, not answering, or being upgraded."""
 
     nodes: int = 0
     pending: int = 0
@@ -100,6 +100,8 @@ def _away(node: NodeFacts) -> bool:
 
 
 def _driver_failed(node: NodeFacts) -> bool:
-    """Whether the driver that is wanted was tried on the node and did not work there; without a target it was not."""
+    """Return whether the driver that is wanted was tried on the node and did not work there; without a target it was
+    not.
+    """
     record = node.record
     return node.state is UpgradeState.FAILED and bool(record.target) and record.failed == node.wanted

@@ -1,4 +1,4 @@
-"""Whether a node can take a pod, and with which of its GPUs: the same for every policy, which only orders the choices.
+"""Decides whether a node can take a pod, and with which GPUs: the same for every policy, which only orders the choices.
 
 The containers that last come first, whole GPUs before shares and large shares before small ones; where the preferred
 GPU of one leaves no room for the next, the next best is tried, so that a pod that fits is found to fit. Then each init
@@ -63,7 +63,7 @@ def rate(
 
 
 def _full(node: NodeState, ask: Ask) -> bool:
-    """Whether one look tells that a container finds nothing: so it is with most nodes of a full cluster."""
+    """Return whether one look tells that a container finds nothing: so it is with most nodes of a full cluster."""
     if ask.gpus:
         return ask.gpus > node.core.count(node.scale)
     return ask.core > max(node.core, default=0)

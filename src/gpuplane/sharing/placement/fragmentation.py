@@ -56,7 +56,7 @@ class Fragmentation(Policy):
         return chosen, best
 
     def fragments(self, node: NodeState, free: tuple[int, ...], cpu: int | None) -> float:
-        """What of `free` the next pod is expected not to be able to use, in units of core."""
+        """Return the part of `free` that the next pod is expected not to be able to use, in units of core."""
         # Pods ask few different amounts of CPU; between two of them it is all the same how much a node has.
         rank = len(self._cpus) if cpu is None else bisect_right(self._cpus, cpu)
         models = self._models_of(node)

@@ -33,7 +33,7 @@ def cannot_host(node: NodeState, request: Request) -> str:
 
 
 def unwanted(gpu: LedgerGPU, request: Request) -> str:
-    """Which of the pod's selectors leaves the GPU out; empty when none does."""
+    """Return the selector of the pod that excludes the GPU; empty when none does."""
     if (request.models or request.not_models) and not _admits(request.models, request.not_models, gpu.model):
         return "model"
     if (request.uuids and gpu.uuid not in request.uuids) or gpu.uuid in request.not_uuids:

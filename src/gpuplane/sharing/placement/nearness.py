@@ -1,4 +1,4 @@
-"""Which whole GPUs go best together.
+"""Ranks sets of whole GPUs by the links between them.
 
 Of all sets of the wanted size the closest is taken, of equally close ones that which leaves the closest remainder, so
 that a small request does not break up a large group, then the one with the lowest indices. Closeness of a set is the
@@ -77,7 +77,7 @@ _of_gpus: dict[int, tuple[tuple[LedgerGPU, ...], Nearness]] = {}
 
 
 def nearness(gpus: tuple[LedgerGPU, ...]) -> Nearness:
-    """That of a node's GPUs; nodes keep the tuple of their GPUs, so it is looked up by that."""
+    """Return the links of a node's GPUs; nodes share the tuple of their GPUs, so it is cached by that tuple."""
     known = _of_gpus.get(id(gpus))
     if known is None or known[0] is not gpus:
         if len(_of_gpus) >= _MOST_NODES:

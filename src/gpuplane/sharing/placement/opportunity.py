@@ -78,7 +78,7 @@ class Opportunity(Policy):
         return round(BEST * _GPU / (_GPU + max(0.0, -value)))
 
     def _loss(self, node: NodeState, free: tuple[int, ...], at: int, ask: Ask) -> int:
-        """What the share costs of its GPU's worth."""
+        """Return the loss of its GPU's value by the share."""
         table = self._tables(node)[at]
         return table[free[at]] - table[room_after(node, ask, at)]
 
@@ -138,7 +138,7 @@ def learning(mix: Mix, gpus: Iterable[tuple[LedgerGPU, ...]], scale: int = 100) 
 
 
 def _kinds(asked: Mapping[Shape, float], memory: Mapping[str, int], scale: int) -> dict[Kind, float]:
-    """What the shapes ask of single GPUs."""
+    """Return the requests of the shapes for single GPUs."""
     found: dict[Kind, float] = {}
     for shape, count in asked.items():
         models = frozenset(model for model in memory if any(matches(model, wanted) for wanted in shape.models))

@@ -1,4 +1,4 @@
-"""What a placement policy is: an order of GPUs within a node, and a value of the outcome by which nodes are compared.
+"""The interface of placement policies: an order of GPUs within a node, and a value by which nodes are compared.
 
 A policy never decides whether something fits; `gpuplane.sharing.placement.fit` does, the same for all of them.
 """
@@ -36,7 +36,9 @@ class Policy(ABC):
 
     @abstractmethod
     def value(self, before: NodeState, after: NodeState, request: Request) -> float:
-        """How good it is to take `before` to `after`: to compare nodes by for one request, higher is better."""
+        """Return the value of the change from `before` to `after`: to compare nodes for one request, higher is
+        better.
+        """
 
     def quick(self, node: NodeState, ask: Ask, request: Request, fitting: Sequence[int]) -> tuple[int, float] | None:
         """For a pod that is one share: the best of the GPUs `fitting`, which are not empty, with the value.
@@ -83,7 +85,7 @@ class Refusal(msgspec.Struct, frozen=True):
 
 
 class Placement(msgspec.Struct, frozen=True):
-    """What the pod would hold on the node, and how good: `score` is 0-100, `value` finer, both by the policy."""
+    """The pod's placement on the node, and its value: `score` is 0-100, `value` finer, both by the policy."""
 
     assignment: Assignment
     score: int

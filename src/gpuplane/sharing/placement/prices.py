@@ -1,4 +1,4 @@
-"""What a free part of a GPU is worth, by a linear program over the requests that are expected.
+"""Prices a free part of a GPU, by a linear program over the expected requests.
 
 A GPU is cut into patterns of shares, as a mill cuts steel (Gilmore and Gomory, 1961). The program fills the cluster's
 GPUs with patterns so that as much as possible of the expected requests is served. Its dual prices say what each kind of

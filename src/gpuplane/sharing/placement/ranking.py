@@ -39,7 +39,7 @@ class Ranking:
         self._known: OrderedDict[Request, _Known] = OrderedDict()
 
     def best(self, request: Request) -> Placement | None:
-        """Where the pod should go; None where it fits nowhere."""
+        """Return the best node for the pod; None where it fits nowhere."""
         values = self._values(kind_of(request))
         most = max(values, default=_NEVER)
         if most == _NEVER:

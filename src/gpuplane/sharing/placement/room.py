@@ -1,4 +1,4 @@
-"""How much a container takes of a GPU, and how free a GPU is when both its core and its memory are looked at."""
+"""Measures the free part of a GPU, and a container's part of it, by core and memory together."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def memory_of(node: NodeState, ask: Ask, at: int) -> int:
 
 
 def room(node: NodeState) -> tuple[int, ...]:
-    """What is free of each GPU when the scarcer of its core and its memory counts, in units of core."""
+    """Return the free part of each GPU when the scarcer of its core and its memory counts, in units of core."""
     if not any(node.memory):
         return tuple([0 if gpu.memory_mib else core for gpu, core in zip(node.gpus, node.core, strict=True)])
     return tuple(

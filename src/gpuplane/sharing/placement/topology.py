@@ -21,7 +21,7 @@ class Topology(Policy):
         return sorted(fitting, key=lambda at: (node.core[at], node.memory[at], missed[at], at))
 
     def value(self, before: NodeState, after: NodeState, request: Request) -> float:
-        """How near the wholly free GPUs that are left stay to each other, of what the node has."""
+        """Return how near to each other the remaining whole GPUs stay, of those that the node has."""
         near = nearness(after.gpus).near
         most = near(range(len(after.gpus)))
         if not most:
