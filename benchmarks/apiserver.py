@@ -23,10 +23,10 @@ from typing import Any
 import msgspec
 import uvloop
 
-from gpuplane.simulator.apiserver import Registry, User
-from gpuplane.simulator.apiserver.extensions import install
-from gpuplane.simulator.apiserver.journal import SQLiteJournal
-from gpuplane.simulator.apiserver.server import ApiServer
+from tinykube.apiserver import Registry, User
+from tinykube.apiserver.extensions import install
+from tinykube.apiserver.journal import SQLiteJournal
+from tinykube.apiserver.server import ApiServer
 
 TOKEN = "bench"
 

@@ -27,10 +27,9 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.append(str(ROOT))
 
 from figures import show  # noqa: E402
-from gpuplane.api.core import Pod  # noqa: E402
-from gpuplane.kube import Client  # noqa: E402
 from gpuplane.scheduler.configuration import kube_configuration  # noqa: E402
-from gpuplane.simulator.cluster import ClusterSpec, down, up  # noqa: E402
+from kubekit.api.core import Pod  # noqa: E402
+from kubekit.kube import Client  # noqa: E402
 from tests.support.realkube.binaries import SETS, Unavailable, directory  # noqa: E402
 from tests.support.realkube.control_plane import ControlPlane  # noqa: E402
 from tests.support.share_burst import (  # noqa: E402
@@ -44,6 +43,7 @@ from tests.support.share_burst import (  # noqa: E402
     together,
     verdict,
 )
+from tinykube.cluster import ClusterSpec, down, up  # noqa: E402
 
 GPUS = 8
 PATIENCE_SECONDS = 600

@@ -92,13 +92,13 @@ async def measure(name: str, count: int, call: Callable[[], Awaitable[object]]) 
 
 
 async def ours(port: int, ca: str, count: int, loop: str) -> None:
-    from gpuplane.api.core import Node
-    from gpuplane.kube import Client, Endpoint
-    from gpuplane.kube.auth import StaticAuth
+    from kubekit.api.core import Node
+    from kubekit.kube import Client, Endpoint
+    from kubekit.kube.auth import StaticAuth
 
     tls = ssl.create_default_context(cafile=ca)
     async with Client(Endpoint(host="127.0.0.1", port=port, auth=StaticAuth(token="t"), tls=tls)) as client:
-        await measure(f"gpuplane.kube, {loop}", count, lambda: client.patch(Node, "n1", PATCH))
+        await measure(f"kubekit.kube, {loop}", count, lambda: client.patch(Node, "n1", PATCH))
 
 
 async def with_lightkube(port: int, ca: str, count: int, loop: str) -> None:

@@ -15,10 +15,10 @@ import time
 from typing import Any
 
 from figures import show
-from gpuplane.simulator.apiserver import Registry
-from gpuplane.simulator.apiserver.extensions import furnish, install
-from gpuplane.simulator.controllers import Controllers
-from gpuplane.simulator.scheduler import Scheduler
+from tinykube.apiserver import Registry
+from tinykube.apiserver.extensions import furnish, install
+from tinykube.controllers import Controllers
+from tinykube.scheduler import Scheduler
 
 DAEMONSETS = 8
 FREE_PODS = 500

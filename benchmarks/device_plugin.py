@@ -20,21 +20,21 @@ import grpc.aio
 
 from figures import show
 from gpuplane import names
-from gpuplane.api.core import Node
 from gpuplane.api.pluginconfig import PluginConfig
-from gpuplane.api.protocol import deviceplugin_pb2 as pb
-from gpuplane.api.protocol import deviceplugin_pb2_grpc as rpc
 from gpuplane.device_plugin import share_ids
 from gpuplane.device_plugin.grpc_kubelet import methods
 from gpuplane.device_plugin.plugin import UnitPlugin
 from gpuplane.device_plugin.preference import Chooser
 from gpuplane.device_plugin.share_plugin import SharePlugin
 from gpuplane.hardware import GPU
-from gpuplane.kube import Client, Informer
-from gpuplane.operand.rpc_server import serving
 from gpuplane.sharing.units import resources
-from gpuplane.simulator.cluster import ClusterSpec, NodeSpec, down, up
+from kubekit.api.core import Node
+from kubekit.kube import Client, Informer
+from kubekit.protocol import deviceplugin_pb2 as pb
+from kubekit.rpc_server import serving
 from operand_memory import GOAL_MB, GPUPLANE, held, operands
+from tinykube.cluster import ClusterSpec, NodeSpec, down, up
+from tinykube.protocol import deviceplugin_pb2_grpc as rpc
 
 COUNT, ROUNDS = 16, 400
 PREFERENCE_MS, ALLOCATE_MS = 1.0, 5.0

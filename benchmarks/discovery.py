@@ -18,8 +18,6 @@ from typing import Any
 import msgspec
 
 from figures import show
-from gpuplane.api.core import Node
-from gpuplane.api.meta import ObjectMeta
 from gpuplane.api.nodefeature import NodeFeature, NodeFeatureRule
 from gpuplane.api.nodefeature_node import patches
 from gpuplane.api.pluginconfig import parse
@@ -30,6 +28,8 @@ from gpuplane.discovery.publish import wanted_object
 from gpuplane.discovery.sources import load_rules, read_local
 from gpuplane.hardware import GPU
 from gpuplane.host import Host
+from kubekit.api.core import Node
+from kubekit.api.meta import ObjectMeta
 
 GOAL_MS = 150.0
 CPUS, PCI_DEVICES, OPTIONS, RULES = 192, 100, 10_000, 20

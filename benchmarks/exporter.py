@@ -21,12 +21,12 @@ from pathlib import Path
 import gpuplane
 from figures import show
 from gpuplane import names
-from gpuplane.api.protocol import podresources_pb2 as pb
 from gpuplane.exporter import run
 from gpuplane.hardware import open_gpus
 from gpuplane.operand import OperandContext
-from gpuplane.operand.rpc_server import serving
-from gpuplane.simulator.gpus import PROFILES, create_state
+from kubekit.protocol import podresources_pb2 as pb
+from kubekit.rpc_server import serving
+from simgpu import PROFILES, create_state
 
 NATIVE = Path(gpuplane.__file__).parent / "_native"
 LIBRARIES = "usr/lib/x86_64-linux-gnu"

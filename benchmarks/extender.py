@@ -29,16 +29,16 @@ import uvloop
 
 from figures import show
 from gpuplane import names
-from gpuplane.api.core import Node, Pod
 from gpuplane.api.gpunode import GPUNode
-from gpuplane.kube import EventRecorder, SystemClock
-from gpuplane.kube.codec import Page, decode_list
-from gpuplane.kube.watch import Event, EventType
-from gpuplane.operand.http import Answer, PostHandler, serving
 from gpuplane.scheduler.brain import Brain
 from gpuplane.scheduler.extender import LONGEST_BODY, Extender
 from gpuplane.scheduler.forwarding import Forwarder
 from gpuplane.scheduler.policies import Chosen
+from kubekit.api.core import Node, Pod
+from kubekit.http_server import Answer, PostHandler, serving
+from kubekit.kube import EventRecorder, SystemClock
+from kubekit.kube.codec import Page, decode_list
+from kubekit.kube.watch import Event, EventType
 
 GPUS, MEMORY = 8, 81559
 BIND_SECONDS = 0.0076  # of a real API server, docs/components/real-kubernetes.md

@@ -114,9 +114,9 @@ def rss_mb() -> float:
 
 
 async def run(port: int, count: int) -> None:
-    from gpuplane.api.core import Pod
-    from gpuplane.kube import Client, Endpoint, Informer
-    from gpuplane.kube.auth import StaticAuth
+    from kubekit.api.core import Pod
+    from kubekit.kube import Client, Endpoint, Informer
+    from kubekit.kube.auth import StaticAuth
 
     base, started, spent = rss_mb(), time.perf_counter(), cpu()
     client = Client(Endpoint(host="127.0.0.1", port=port, auth=StaticAuth()))

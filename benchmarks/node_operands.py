@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import gpuplane
-from gpuplane.simulator.gpus import PROFILES, create_state
+from simgpu import PROFILES, create_state
 
 NATIVE = Path(gpuplane.__file__).parent / "_native"
 LIBRARIES = "usr/lib/x86_64-linux-gnu"

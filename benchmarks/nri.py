@@ -19,10 +19,7 @@ import msgspec
 
 from figures import show
 from gpuplane import names
-from gpuplane.api.core import Container, Pod, PodSpec, Resources
-from gpuplane.api.meta import ObjectMeta
 from gpuplane.api.pluginconfig import PluginConfig
-from gpuplane.api.protocol import nri_pb2 as pb
 from gpuplane.device_plugin.admitted import Admitted, Shown
 from gpuplane.device_plugin.facts import Allocation
 from gpuplane.device_plugin.nri_delivery import Delivery
@@ -34,7 +31,10 @@ from gpuplane.hardware import GPU
 from gpuplane.host import Host
 from gpuplane.limits import RealLibraries
 from gpuplane.sharing import Assignment, Part, request_of, to_annotations
-from gpuplane.simulator.kubelet.runtimes.nri import Nri
+from kubekit.api.core import Container, Pod, PodSpec, Resources
+from kubekit.api.meta import ObjectMeta
+from kubekit.protocol import nri_pb2 as pb
+from tinykube.kubelet.runtimes.nri import Nri
 
 ROUNDS = 500
 GPUS = (GPU(index=0, minor=0, uuid="GPU-0", name="L4", memory_bytes=24 << 30, pci="", compute=(8, 9)),)

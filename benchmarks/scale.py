@@ -24,15 +24,15 @@ from pathlib import Path
 import msgspec
 
 from figures import show
+from gpulab.demo.acts import is_ready, watching
 from gpuplane import names
-from gpuplane.api.core import Node
 from gpuplane.api.gpunode import GPUNode
-from gpuplane.cli.demo.acts import is_ready, watching
 from gpuplane.cli.install import apply
-from gpuplane.kube import Client
 from gpuplane.operator.installation import installation
-from gpuplane.simulator.cluster import ClusterHandle, ClusterSpec, down, up
-from gpuplane.simulator.cluster.kubeconfig import save
+from kubekit.api.core import Node
+from kubekit.kube import Client
+from tinykube.cluster import ClusterHandle, ClusterSpec, down, up
+from tinykube.cluster.kubeconfig import save
 
 NAME = "scale"
 SETTLED_SECONDS = 20.0

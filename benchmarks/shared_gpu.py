@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import gpuplane
+from gpulab.light.gpus import SimulatedGPUs
 from gpuplane.limits.facts import GpuLimit, Limits, Owner
 from gpuplane.limits.store import Store
-from gpuplane.simulator.gpus import PROFILES, SimulatedGPUs, create_state
+from simgpu import PROFILES, create_state
 
 NATIVE = Path(gpuplane.__file__).parent / "_native"
 ROOT = NATIVE.parents[2]

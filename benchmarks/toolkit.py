@@ -26,9 +26,9 @@ from typing import NamedTuple
 
 import gpuplane
 from figures import show
-from gpuplane.simulator.gpus import PROFILES, create_state
-from gpuplane.simulator.kubelet.runtimes.endpoint import Endpoint
 from gpuplane.toolkit.places import MICROK8S, PLAIN, Place, RuntimeName
+from simgpu import PROFILES, create_state
+from tinykube.kubelet.runtimes.endpoint import Endpoint
 
 NATIVE = Path(gpuplane.__file__).parent / "_native"
 LIBRARIES = "usr/lib/x86_64-linux-gnu"

@@ -19,18 +19,18 @@ from pathlib import Path
 from typing import Any
 
 from figures import show
+from gpulab.demo.acts import watching
 from gpuplane import names
 from gpuplane.api.clusterpolicy import ClusterPolicy
-from gpuplane.api.core import Node
 from gpuplane.api.gpunode import GPUNode
 from gpuplane.api.upgrade import UpgradeState, upgrade_state
-from gpuplane.cli.demo.acts import watching
 from gpuplane.cli.install import apply
-from gpuplane.kube import Client
 from gpuplane.operator.installation import installation
-from gpuplane.simulator.cluster import ClusterSpec, down, up
-from gpuplane.simulator.cluster.kubeconfig import save
+from kubekit.api.core import Node
+from kubekit.kube import Client
 from scale import ca, operator_token
+from tinykube.cluster import ClusterSpec, down, up
+from tinykube.cluster.kubeconfig import save
 
 NAME = "upgrade"
 SHARE = 0.25

@@ -25,14 +25,11 @@ from gpuplane.api.codes import CODES
 from gpuplane.api.crds import crds
 from gpuplane.api.effects import acts, why_not
 from gpuplane.api.gpunode import GPUNode, StageName
-from gpuplane.api.meta import ObjectMeta
 from gpuplane.cli.parser import build
 from gpuplane.cures import CUDA, NVML, XID
 from gpuplane.device_plugin.outside import METRICS as GPU_MANAGER_METRICS
 from gpuplane.discovery.gpu import GPU_LABELS
 from gpuplane.exporter.fields import DEFAULT_FIELDS, OFFERED_LABELS, OFFERED_METRICS
-from gpuplane.kube import EventRecorder, SystemClock
-from gpuplane.kube.exposition import MetricFamily
 from gpuplane.limits.exposition import METRICS as SHARE_METRICS
 from gpuplane.operator.decide import OPEN, PRE_INSTALLED, REMOVING
 from gpuplane.operator.metrics import operator_metrics
@@ -43,7 +40,10 @@ from gpuplane.operator.upgrade.controller import Seen
 from gpuplane.scheduler.brain import Brain
 from gpuplane.scheduler.metrics import Metrics as SchedulerMetrics
 from gpuplane.scheduler.policies import Chosen
-from gpuplane.simulator.apiserver.metrics import Requests
+from kubekit.api.meta import ObjectMeta
+from kubekit.kube import EventRecorder, SystemClock
+from kubekit.kube.exposition import MetricFamily
+from tinykube.apiserver.metrics import Requests
 
 REFERENCE: Final = Path(__file__).parent / "reference"
 HEAD: Final = "<!-- Written by docs/generate.py from the code; changes here are lost. -->\n"

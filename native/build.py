@@ -249,7 +249,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Compile the C parts of gpuplane.")
     parser.add_argument("target", nargs="*", help=f"some of {', '.join(t.output for t in TARGETS)}; all by default")
     parser.add_argument("--arch", default=platform.machine(), choices=["x86_64", "aarch64"])
-    parser.add_argument("--output", type=Path, default=OUTPUT, help="folder (default: src/gpuplane/_native)")
+    parser.add_argument(
+        "--output", type=Path, default=OUTPUT, help="folder (default: packages/gpuplane/src/gpuplane/_native)"
+    )
     parser.add_argument("--force", action="store_true", help="compile even what is up to date")
     parser.add_argument("--simulation", action="store_true", help="only what embedded clusters need")
     options = parser.parse_args()

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from gpuplane.errors import Terminal
-from gpuplane.simulator.cluster import ClusterHandle, ClusterSpec, down, up
-from gpuplane.simulator.kubelet.containers import Isolation, find_mode
+from kubekit.errors import Terminal
 from tests.support.anycluster import choice
+from tinykube.cluster import ClusterHandle, ClusterSpec, down, up
+from tinykube.kubelet.containers import Isolation, find_mode
 
 # The same examples in every run, so that a change is judged by what it changes; look for new ones with
 # HYPOTHESIS_PROFILE=default.

@@ -17,11 +17,11 @@ import pytest
 
 from gpuplane import names
 from gpuplane.admission.server import run
-from gpuplane.kube import ApiError, Client
 from gpuplane.operator.installation import installation, resource_of
-from gpuplane.simulator.apiserver.hooks import User
-from gpuplane.simulator.apiserver.server import ApiServer
+from kubekit.kube import ApiError, Client
 from tests.support.until import until
+from tinykube.apiserver.hooks import User
+from tinykube.apiserver.server import ApiServer
 
 NAMESPACE = names.OPERATOR_NAMESPACE
 ACCOUNTS = {"admission": "gpuplane-admission", "scheduler": "gpuplane-scheduler"}

@@ -17,9 +17,9 @@ from gpuplane.admission import certificates
 from gpuplane.admission.certificates import LIFETIME, Certificates, make, read, trusts, why_renew
 from gpuplane.admission.keeper import LOOK_SECONDS, SPREAD_SECONDS, Keeper
 from gpuplane.admission.server import Shown
-from gpuplane.api.core import Secret
-from gpuplane.kube import NotFound
 from gpuplane.operator.installation import installation, resource_of
+from kubekit.api.core import Secret
+from kubekit.kube import NotFound
 
 NOW = datetime.datetime(2026, 5, 1, tzinfo=datetime.UTC)
 DAY = datetime.timedelta(days=1)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gpuplane import names
-from gpuplane.kube import ApiError, Client
+from kubekit.kube import ApiError, Client
 
 FORGED = {names.ASSIGNMENT_ANNOTATION: "{}"}
 OF_OLD = {f"{names.PREDICATE_INDEX_PREFIX}0": "3"}

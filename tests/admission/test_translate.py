@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from gpuplane import names
 from gpuplane.admission.translate import difference, translate
-from gpuplane.api.labels import strict_label_value
-from gpuplane.errors import InvalidInput
-from gpuplane.simulator.apiserver.patch import json_patch
+from kubekit.api.labels import strict_label_value
+from kubekit.errors import InvalidInput
+from tinykube.apiserver.patch import json_patch
 
 MANIFESTS = Path(__file__).parent / "kubernetes-alpha"
 KEY = names.ALPHA_GPU_NAME_LABEL

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from gpuplane import names
-from gpuplane.kube import ApiError
-from gpuplane.simulator.apiserver.hooks import User
+from kubekit.kube import ApiError
+from tinykube.apiserver.hooks import User
 
 
 async def test_what_can_never_run_is_refused_with_the_reason(world, make_pod):

@@ -19,9 +19,9 @@ from gpuplane.api.marks import Rule
 from gpuplane.api.nvidiadriver import NVIDIADriver
 from gpuplane.api.schema import definition, rules_of, schema_of
 from gpuplane.api.validation import KINDS, check_object, errors
-from gpuplane.simulator.apiserver import crd
-from gpuplane.simulator.apiserver.celrules import compile_rules
-from gpuplane.simulator.apiserver.structural import Structural
+from tinykube.apiserver import crd
+from tinykube.apiserver.celrules import compile_rules
+from tinykube.apiserver.structural import Structural
 
 GROUPS = """
 operator daemonsets hostPaths driver toolkit devicePlugin dcgm dcgmExporter gfd mig migManager validator

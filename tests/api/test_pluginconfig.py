@@ -20,7 +20,7 @@ from gpuplane.api.pluginconfig import (
     load,
     parse,
 )
-from gpuplane.errors import InvalidInput
+from kubekit.errors import InvalidInput
 
 UUID = "GPU-b1028956-cfa2-0990-bf4a-5da9abb51763"
 

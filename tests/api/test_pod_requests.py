@@ -12,15 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuplane import names
-from gpuplane.api.core import Pod
-from gpuplane.api.pod_requests import PodAmounts, phases, read_amounts
 from gpuplane.api.requests import core_asked
 from gpuplane.sharing import request_of
 from gpuplane.sharing.assignment import Assignment, Part
-from gpuplane.simulator.apiserver.builtin import RESOURCES as KINDS
-from gpuplane.simulator.apiserver.quotas import uses
-from gpuplane.simulator.kubelet.devices.ledger import Device, Given, Holding, Ledger, candidates, choose
-from gpuplane.simulator.scheduler.podinfo import compile_pod
+from kubekit.api.core import Pod
+from kubekit.api.pod_requests import PodAmounts, phases, read_amounts
+from kubekit.scheduling.podinfo import compile_pod
+from tinykube.apiserver.builtin import RESOURCES as KINDS
+from tinykube.apiserver.quotas import uses
+from tinykube.kubelet.devices.ledger import Device, Given, Holding, Ledger, candidates, choose
 
 RESOURCES = ("cpu", names.GPU_RESOURCE)
 lists = st.dictionaries(st.sampled_from(RESOURCES), st.integers(0, 4))

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuplane.api.quantity import _SUFFIX, parse_quantity, whole
-from gpuplane.errors import InvalidInput
+from kubekit.api.quantity import _SUFFIX, parse_quantity, whole
+from kubekit.errors import InvalidInput
 
 
 @given(st.integers(0, 10**12), st.sampled_from(sorted(_SUFFIX)))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gpuplane.api.core import Container, Pod, PodSpec, PodStatus, Resources
 from gpuplane.api.requests import Offer, core_held, offer_of
+from kubekit.api.core import Container, Pod, PodSpec, PodStatus, Resources
 
 
 @pytest.mark.parametrize(

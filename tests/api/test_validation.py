@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from gpuplane.api import codes
 from gpuplane.api.clusterpolicy import ClusterPolicy
-from gpuplane.api.core import Node
 from gpuplane.api.finding import Finding
 from gpuplane.api.manifests import check_text
 from gpuplane.api.validation import check_object, decode, errors
-from gpuplane.errors import InvalidInput
+from kubekit.api.core import Node
+from kubekit.errors import InvalidInput
 
 
 def policy(**spec):

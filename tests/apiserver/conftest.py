@@ -10,8 +10,8 @@ from urllib.parse import quote, urlencode
 
 import pytest
 
-from gpuplane.simulator.apiserver import Registry
-from gpuplane.simulator.apiserver.rest import Rest
+from tinykube.apiserver import Registry
+from tinykube.apiserver.rest import Rest
 
 Object = dict[str, Any]
 START = 1_800_000_000  # 2027-01-15T08:00:00Z

@@ -7,8 +7,8 @@ import copy
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuplane.simulator.apiserver.fieldset import difference, fields_of, intersection, union
-from gpuplane.simulator.apiserver.schema import Schema, builtin_schema, openapi_schema
+from tinykube.apiserver.fieldset import difference, fields_of, intersection, union
+from tinykube.apiserver.schema import Schema, builtin_schema, openapi_schema
 
 MAPS = "/api/v1/namespaces/default/configmaps"
 DEPLOYMENTS = "/apis/apps/v1/namespaces/default/deployments"

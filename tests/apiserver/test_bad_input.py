@@ -12,9 +12,9 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from gpuplane.simulator.apiserver import Registry, User
-from gpuplane.simulator.apiserver.extensions import install
-from gpuplane.simulator.apiserver.rest import Rest
+from tinykube.apiserver import Registry, User
+from tinykube.apiserver.extensions import install
+from tinykube.apiserver.rest import Rest
 
 CRD = {
     "apiVersion": "apiextensions.k8s.io/v1",
@@ -173,9 +173,9 @@ async def ask(app, method, path, body, media="application/json", query=b""):
 
 @pytest.fixture(scope="module")
 def app():
-    logging.getLogger("gpuplane.apiserver").setLevel(logging.CRITICAL)
+    logging.getLogger("tinykube.apiserver").setLevel(logging.CRITICAL)
     yield server()
-    logging.getLogger("gpuplane.apiserver").setLevel(logging.NOTSET)
+    logging.getLogger("tinykube.apiserver").setLevel(logging.NOTSET)
 
 
 relaxed = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuplane.simulator.apiserver.patch import json_patch, merge_patch, strategic_patch
-from gpuplane.simulator.apiserver.schema import builtin_schema
+from tinykube.apiserver.patch import json_patch, merge_patch, strategic_patch
+from tinykube.apiserver.schema import builtin_schema
 
 PODS = "/api/v1/namespaces/default/pods"
 MAPS = "/api/v1/namespaces/default/configmaps"

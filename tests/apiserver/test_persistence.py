@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuplane.errors import Terminal
-from gpuplane.simulator.apiserver import Registry
-from gpuplane.simulator.apiserver.failure import ApiFailure
-from gpuplane.simulator.apiserver.journal import SQLiteJournal
-from gpuplane.simulator.apiserver.store import Store
+from kubekit.errors import Terminal
+from tinykube.apiserver import Registry
+from tinykube.apiserver.failure import ApiFailure
+from tinykube.apiserver.journal import SQLiteJournal
+from tinykube.apiserver.store import Store
 
 steps = st.lists(
     st.tuples(
@@ -130,8 +130,8 @@ async def test_a_registry_goes_on_where_it_was(tmp_path):
 SERVER = """
 import asyncio, sys
 from pathlib import Path
-from gpuplane.simulator.apiserver import User
-from gpuplane.simulator.apiserver.server import ApiServer
+from tinykube.apiserver import User
+from tinykube.apiserver.server import ApiServer
 
 async def main():
     server = await ApiServer.start(Path(sys.argv[1], "pki"), data=Path(sys.argv[1], "data"))

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from gpuplane.errors import Terminal
-from gpuplane.simulator.apiserver import ApiFailure, Registry, copy
+from kubekit.errors import Terminal
+from tinykube.apiserver import ApiFailure, Registry, copy
 
 
 @pytest.fixture

@@ -9,11 +9,11 @@ import struct
 
 import pytest
 
-from gpuplane.errors import Terminal
-from gpuplane.simulator.apiserver import User, protobuf
-from gpuplane.simulator.apiserver.failure import ApiFailure
-from gpuplane.simulator.apiserver.http import bind
-from gpuplane.simulator.apiserver.server import ApiServer
+from kubekit.errors import Terminal
+from tinykube.apiserver import User, protobuf
+from tinykube.apiserver.failure import ApiFailure
+from tinykube.apiserver.http import bind
+from tinykube.apiserver.server import ApiServer
 
 PROTOBUF = {"content-type": "application/vnd.kubernetes.protobuf"}
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from gpuplane.simulator.apiserver import Registry
-from gpuplane.simulator.apiserver.extensions import Extensions, furnish, install
+from tinykube.apiserver import Registry
+from tinykube.apiserver.extensions import Extensions, furnish, install
 
 START = 1_800_000_000.0
 

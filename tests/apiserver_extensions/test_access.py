@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuplane.simulator.apiserver import ApiFailure, User
-from gpuplane.simulator.apiserver.asgi import Request
-from gpuplane.simulator.apiserver.hooks import Attributes
-from gpuplane.simulator.apiserver.identity import ADMIN, InvalidToken, ServiceAccountTokens, node_user
+from tinykube.apiserver import ApiFailure, User
+from tinykube.apiserver.asgi import Request
+from tinykube.apiserver.hooks import Attributes
+from tinykube.apiserver.identity import ADMIN, InvalidToken, ServiceAccountTokens, node_user
 
 JANE = User("jane", ("devs", "system:authenticated"))
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from gpuplane.simulator.apiserver import ApiFailure, User, certificates
+from tinykube.apiserver import ApiFailure, User, certificates
 
 JANE = User("jane", ("system:authenticated",))
 CONFIG = {"metadata": {"name": "c"}, "data": {"a": "1"}}

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuplane.simulator.apiserver import ApiFailure, Registry, User
-from gpuplane.simulator.apiserver.extensions import Extensions, install
-from gpuplane.simulator.apiserver.hooks import Attributes
-from gpuplane.simulator.apiserver.registry import Write
-from gpuplane.simulator.apiserver.tables import to_table
+from tinykube.apiserver import ApiFailure, Registry, User
+from tinykube.apiserver.extensions import Extensions, install
+from tinykube.apiserver.hooks import Attributes
+from tinykube.apiserver.registry import Write
+from tinykube.apiserver.tables import to_table
 
 RULES = [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["*"], "resources": ["secrets"]}]
 SELECTOR = {"matchLabels": {"a": "b"}, "matchExpressions": [{"key": "k", "operator": "In", "values": ["v"]}]}

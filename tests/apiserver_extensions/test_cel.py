@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuplane.simulator.apiserver.cel import CelError, CelSyntaxError, Program
+from tinykube.apiserver.cel import CelError, CelSyntaxError, Program
 
 
 def evaluate(source: str, **variables: Any) -> Any:

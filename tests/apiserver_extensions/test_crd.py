@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuplane.simulator.apiserver import crd as crds
-from gpuplane.simulator.apiserver.quickcheck import quick
-from gpuplane.simulator.apiserver.structural import Structural
+from tinykube.apiserver import crd as crds
+from tinykube.apiserver.quickcheck import quick
+from tinykube.apiserver.structural import Structural
 
 NOW = "2026-01-01T00:00:00Z"
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuplane.simulator.apiserver.formats import go_duration, valid_format
-from gpuplane.simulator.apiserver.regexes import regex
+from tinykube.apiserver.formats import go_duration, valid_format
+from tinykube.apiserver.regexes import regex
 
 
 @pytest.mark.parametrize(

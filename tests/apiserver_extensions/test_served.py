@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from gpuplane.simulator.apiserver import ApiFailure, discovery
-from gpuplane.simulator.apiserver.asgi import Request
-from gpuplane.simulator.apiserver.builtin import RESOURCES
-from gpuplane.simulator.apiserver.streams.spdy import DICTIONARY, Session
+from tinykube.apiserver import ApiFailure, discovery
+from tinykube.apiserver.asgi import Request
+from tinykube.apiserver.builtin import RESOURCES
+from tinykube.apiserver.streams.spdy import DICTIONARY, Session
 
 AGGREGATED = "application/json;g=apidiscovery.k8s.io;v={};as=APIGroupDiscoveryList,application/json"
 PROTOBUF = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf"

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from gpuplane.simulator.apiserver import tables
-from gpuplane.simulator.apiserver.builtin import RESOURCES
-from gpuplane.simulator.apiserver.durations import human_duration
-from gpuplane.simulator.apiserver.jsonpath import JSONPath
+from tinykube.apiserver import tables
+from tinykube.apiserver.builtin import RESOURCES
+from tinykube.apiserver.durations import human_duration
+from tinykube.apiserver.jsonpath import JSONPath
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 TABLE = (

@@ -78,7 +78,7 @@ def test_every_value_says_what_it_is_for() -> None:
 
 
 def test_the_manifests_are_the_installations_but_for_the_places_with_values() -> None:
-    install = ROOT / "src/gpuplane/operator/install"
+    install = ROOT / "packages/gpuplane/src/gpuplane/operator/install"
     for path in sorted(install.glob("*.yaml")):
         made = (CHART / "templates" / path.name).read_text()
         lines = [line for line in path.read_text().splitlines() if line not in made]

@@ -8,13 +8,13 @@ from typing import Any
 import msgspec
 
 from gpuplane import names
-from gpuplane.api.core import Pod
 from gpuplane.api.gpunode import GPU, GPUNode, GPUNodeStatus, Summary
-from gpuplane.api.meta import ObjectMeta
-from gpuplane.cli.explain_answer import Explanation, explain
-from gpuplane.cli.explain_world import Facts
+from gpuplane.explain.answer import Explanation, explain
+from gpuplane.explain.world import Facts
 from gpuplane.scheduler.quota import NamespaceQuota, Naming
 from gpuplane.sharing import Assignment, Part, request_of, to_annotations
+from kubekit.api.core import Pod
+from kubekit.api.meta import ObjectMeta
 
 NOW = "2026-05-01T12:06:00.000000Z"
 BORN = "2026-05-01T12:00:00Z"

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from gpuplane.api.core import (
+from gpulab.demo.reasons import Reason, reasons
+from gpuplane.api.gpunode import GPUNode, GPUNodeStatus, Stage, StageState, Summary
+from gpuplane.cli.overview import NodeView, Offered, node_view
+from kubekit.api.core import (
     ContainerState,
     ContainerStatus,
     Event,
@@ -13,10 +16,7 @@ from gpuplane.api.core import (
     Terminated,
     Waiting,
 )
-from gpuplane.api.gpunode import GPUNode, GPUNodeStatus, Stage, StageState, Summary
-from gpuplane.api.meta import ObjectMeta
-from gpuplane.cli.demo.reasons import Reason, reasons
-from gpuplane.cli.overview import NodeView, Offered, node_view
+from kubekit.api.meta import ObjectMeta
 
 
 def pod(name: str, phase: str = "Running", **status: object) -> Pod:

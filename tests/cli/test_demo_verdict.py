@@ -7,12 +7,12 @@ import io
 import msgspec
 import pytest
 
-from gpuplane.cli.demo.shares import TENANTS, Shared
-from gpuplane.cli.demo.story import ending, verdict_line
-from gpuplane.cli.demo.verdict import PASSED, Break, Measured, Sharing, VectorAdd, judge
-from gpuplane.cli.explain_answer import Explanation, Tally
-from gpuplane.cli.explain_cures import Cure
+from gpulab.demo.shares import TENANTS, Shared
+from gpulab.demo.story import ending, verdict_line
+from gpulab.demo.verdict import PASSED, Break, Measured, Sharing, VectorAdd, judge
 from gpuplane.cli.terminal import Terminal
+from gpuplane.explain.answer import Explanation, Tally
+from gpuplane.explain.cures import Cure
 
 PODS = tuple(
     Shared(t.name, t.core, float(t.core), t.memory << 30, (t.memory - 1) << 30, int(bool(t.asks))) for t in TENANTS

@@ -11,16 +11,16 @@ import pytest
 import yaml
 
 from gpuplane import names
-from gpuplane.api.core import Pod
 from gpuplane.cli.explain import read
-from gpuplane.cli.explain_answer import Explanation, explain
-from gpuplane.kube import SystemClock
+from gpuplane.explain.answer import Explanation, explain
 from gpuplane.scheduler.configuration import printed
 from gpuplane.sharing import of_pod
-from gpuplane.simulator.scheduler import Scheduler
-from gpuplane.simulator.scheduler.config import parse
+from kubekit.api.core import Pod
+from kubekit.kube import SystemClock
 from tests.support.extender_world import PATIENCE, World, extender, gpu_pod, world
 from tests.support.until import until_objects
+from tinykube.scheduler import Scheduler
+from tinykube.scheduler.config import parse
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from gpuplane.cli import share_child
-from gpuplane.errors import Terminal
+from kubekit.errors import Terminal
 
 
 def follow(*argv: str) -> int:

@@ -13,7 +13,7 @@ import pytest
 
 import gpuplane
 from gpuplane.limits.native import unified
-from gpuplane.simulator.gpus import PROFILES, create_state
+from simgpu import PROFILES, create_state
 
 NATIVE = Path(gpuplane.__file__).parent / "_native"
 FILL = """

@@ -24,12 +24,12 @@ import gpuplane
 from gpuplane.cli.share_parser import memory
 from gpuplane.cli.share_place import user_base
 from gpuplane.cli.share_run import title
-from gpuplane.errors import Terminal
 from gpuplane.host import Host
 from gpuplane.limits import GpuLimit, Limits, Owner, Store
 from gpuplane.limits.injection import LIBRARIES
-from gpuplane.simulator.gpus import PROFILES, create_state
-from gpuplane.simulator.gpus.profile import gpu_uuid
+from kubekit.errors import Terminal
+from simgpu import PROFILES, create_state
+from simgpu.profile import gpu_uuid
 from tests.support.limits_examples import GIB, SPIN
 
 ROOT = Path(__file__).resolve().parents[2]

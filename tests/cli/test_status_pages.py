@@ -10,9 +10,7 @@ import msgspec
 import pytest
 
 from gpuplane.api.clusterpolicy import ClusterPolicy, ClusterPolicyStatus
-from gpuplane.api.core import Container, ObjectMeta, Pod, PodSpec, PodStatus, Resources
 from gpuplane.api.gpunode import GPU, GPUNode, GPUNodeStatus, Machine, Stage, StageName, StageState, summarize
-from gpuplane.api.meta import Condition
 from gpuplane.cli.gpus_text import gpus_page
 from gpuplane.cli.overview import Offered, Overview, Pause, UpgradeView
 from gpuplane.cli.overview import overview as made
@@ -20,6 +18,8 @@ from gpuplane.cli.status import refusal, to_json
 from gpuplane.cli.status_text import nodes_page
 from gpuplane.cli.terminal import Terminal, age
 from gpuplane.sharing import Assignment, Part, request_of, to_annotations
+from kubekit.api.core import Container, ObjectMeta, Pod, PodSpec, PodStatus, Resources
+from kubekit.api.meta import Condition
 
 NOW = datetime(2026, 11, 20, 10, 0, 30, tzinfo=UTC)
 

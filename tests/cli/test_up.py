@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gpuplane.cli.up import describe
-from gpuplane.simulator.cluster import ClusterHandle, ClusterSpec
-from gpuplane.simulator.kubelet.containers import Isolation, Mode
+from gpulab.up import describe
+from tinykube.cluster import ClusterHandle, ClusterSpec
+from tinykube.kubelet.containers import Isolation, Mode
 
 
 def handle(containers: Mode | None) -> ClusterHandle:

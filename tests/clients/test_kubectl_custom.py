@@ -7,7 +7,7 @@ import re
 
 import yaml
 
-from gpuplane.simulator.apiserver.durations import parse_time
+from tinykube.apiserver.durations import parse_time
 
 CRD = """
 apiVersion: apiextensions.k8s.io/v1

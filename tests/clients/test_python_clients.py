@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gpuplane.kube.certificates import CLIENT, Validity, issue, load
+from kubekit.kube.certificates import CLIENT, Validity, issue, load
 
 pytestmark = [
     # Of the clients and what they stand on; ours are errors elsewhere.

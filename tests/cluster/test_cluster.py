@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from gpuplane.api.core import ConfigMap, Node, Pod
-from gpuplane.errors import NoAnswer, Terminal
-from gpuplane.kube import Client
-from gpuplane.simulator.cluster import ClusterSpec, NodeSpec, clusters, down, load, processes, up
-from gpuplane.simulator.cluster.directory import ClusterDirectory
+from kubekit.api.core import ConfigMap, Node, Pod
+from kubekit.errors import NoAnswer, Terminal
+from kubekit.kube import Client
 from tests.support.until import until as until_without_errors
+from tinykube.cluster import ClusterSpec, NodeSpec, clusters, down, load, processes, up
+from tinykube.cluster.directory import ClusterDirectory
 
 NODE = (NodeSpec(name="sim-1", machine="t4-ubuntu18"),)
 

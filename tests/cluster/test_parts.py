@@ -16,11 +16,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuplane.errors import InvalidInput, Terminal
-from gpuplane.simulator.cluster import ClusterSpec, NodeSpec, processes
-from gpuplane.simulator.cluster.directory import ClusterDirectory, Endpoint, Running, home, write
-from gpuplane.simulator.cluster.kubeconfig import save
-from gpuplane.simulator.cluster.supervisor import LAST_BACKOFF_S, STABLE_S, next_backoff, programs
+from kubekit.errors import InvalidInput, Terminal
+from tinykube.cluster import ClusterSpec, NodeSpec, processes
+from tinykube.cluster.directory import ClusterDirectory, Endpoint, Running, home, write
+from tinykube.cluster.kubeconfig import save
+from tinykube.cluster.supervisor import LAST_BACKOFF_S, STABLE_S, next_backoff, programs
 
 SPEC = ClusterSpec(name="c", nodes=(NodeSpec(name="sim-1", machine="h100-ubuntu22"),), light_nodes=5)
 

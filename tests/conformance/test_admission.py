@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from gpuplane.simulator.apiserver import certificates
+from tinykube.apiserver import certificates
 
 GROUP = "/apis/admissionregistration.k8s.io/v1"
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from gpuplane.simulator.apiserver.registry import Registry
-from gpuplane.simulator.controllers import Controllers
+from tinykube.apiserver.registry import Registry
+from tinykube.controllers import Controllers
 
 EPOCH = 1_800_000_000.0
 

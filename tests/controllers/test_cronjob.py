@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuplane.errors import InvalidInput
-from gpuplane.simulator.controllers.cronjob.controller import due
-from gpuplane.simulator.controllers.cronjob.schedule import parse
+from kubekit.errors import InvalidInput
+from tinykube.controllers.cronjob.controller import due
+from tinykube.controllers.cronjob.schedule import parse
 
 
 def at(text):

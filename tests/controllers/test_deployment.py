@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuplane.simulator.controllers.deployment.decide import Bounds, SetFacts, bounds, resize, rollout
+from tinykube.controllers.deployment.decide import Bounds, SetFacts, bounds, resize, rollout
 
 
 def deployment(replicas=4, image="app:1", **spec):

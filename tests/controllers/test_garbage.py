@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuplane.simulator.controllers import Controllers
-from gpuplane.simulator.controllers.garbage import judge
+from tinykube.controllers import Controllers
+from tinykube.controllers.garbage import judge
 
 
 def configmap(name, *owners, block=False, **meta):

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuplane.simulator.controllers.job.decide import TRACKING, format_indexes, parse_indexes
+from tinykube.controllers.job.decide import TRACKING, format_indexes, parse_indexes
 
 
 def job(**spec):

@@ -7,8 +7,8 @@ import contextlib
 
 import pytest
 
-from gpuplane.simulator.controllers.nodelifecycle import patience
-from gpuplane.simulator.scheduler.podinfo import Taint
+from kubekit.scheduling.podinfo import Taint
+from tinykube.controllers.nodelifecycle import patience
 
 UNREACHABLE = "node.kubernetes.io/unreachable"
 NOT_READY = "node.kubernetes.io/not-ready"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gpuplane.simulator.apiserver.failure import ApiFailure
-from gpuplane.simulator.controllers.replicaset import to_delete
+from tinykube.apiserver.failure import ApiFailure
+from tinykube.controllers.replicaset import to_delete
 
 
 def replicaset(replicas=3, **spec):

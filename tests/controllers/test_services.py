@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
-from gpuplane.simulator.controllers.disruption import numbers
-from gpuplane.simulator.controllers.following import follow
-from gpuplane.simulator.controllers.recorder import Recorder
-from gpuplane.simulator.controllers.worker import Worker
+from tinykube.controllers.disruption import numbers
+from tinykube.controllers.following import follow
+from tinykube.controllers.recorder import Recorder
+from tinykube.controllers.worker import Worker
 
 
 async def pod(cluster, name, ip, ready=True, **labels):

@@ -17,11 +17,11 @@ import msgspec
 import pytest
 import yaml
 
-from gpuplane.api.core import Node, Pod
-from gpuplane.kube import Client, NotFound
-from gpuplane.simulator.cluster import ClusterHandle, NodeSpec
-from gpuplane.simulator.kubelet.containers.records import Record, is_running
+from kubekit.api.core import Node, Pod
+from kubekit.kube import Client, NotFound
 from tests.support.until import until_objects
+from tinykube.cluster import ClusterHandle, NodeSpec
+from tinykube.kubelet.containers.records import Record, is_running
 
 PATIENCE_SECONDS = 60.0
 MANIFESTS = Path(__file__).parents[3] / "shared" / "manifests"

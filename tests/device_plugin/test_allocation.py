@@ -9,8 +9,8 @@ import pytest
 from gpuplane.api.pluginconfig import PluginConfig, parse
 from gpuplane.device_plugin.allocation import NodeFiles, allocation
 from gpuplane.device_plugin.facts import Allocation, DeviceNode, Mount
-from gpuplane.errors import InvalidInput, Terminal
 from gpuplane.sharing.units import Unit
+from kubekit.errors import InvalidInput, Terminal
 
 UNITS = {
     unit.id: unit

@@ -15,12 +15,12 @@ from typing import Any
 import msgspec
 import yaml
 
-from gpuplane.api.core import Deployment, Event, Pod
 from gpuplane.api.gpunode import GPUNode
 from gpuplane.host import Host
 from gpuplane.limits import Store
 from gpuplane.scheduler.compared import DIFFERS
 from gpuplane.sharing import Assignment, Part, of_pod, request_of, to_annotations
+from kubekit.api.core import Deployment, Event, Pod
 
 SHARES_OF_24_GIB = {"tencent.com/vcuda-core": 100, "tencent.com/vcuda-memory": 96}
 PATIENCE_SECONDS = 30.0

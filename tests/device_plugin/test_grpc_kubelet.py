@@ -13,14 +13,14 @@ import grpc.aio
 import pytest
 
 from gpuplane.api.pluginconfig import PluginConfig
-from gpuplane.api.protocol import deviceplugin_pb2 as pb
-from gpuplane.api.protocol import deviceplugin_pb2_grpc as rpc
-from gpuplane.api.protocol.sockets import LONGEST, address
 from gpuplane.device_plugin.grpc_kubelet import GrpcKubelet
 from gpuplane.device_plugin.plugin import UnitPlugin
-from gpuplane.errors import Retryable
 from gpuplane.hardware import GPU
 from gpuplane.sharing.units import resources
+from kubekit.errors import Retryable
+from kubekit.protocol import deviceplugin_pb2 as pb
+from kubekit.protocol.sockets import LONGEST, address
+from tinykube.protocol import deviceplugin_pb2_grpc as rpc
 
 
 def gpu(index: int) -> GPU:

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuplane import names
-from gpuplane.api.core import Pod
 from gpuplane.api.gpunode import GPUNode
 from gpuplane.device_plugin.admitted import Shown
 from gpuplane.device_plugin.held_report import HeldReport, change, held
+from kubekit.api.core import Pod
 
 
 def pod(name: str, phase: str = "Running") -> Pod:

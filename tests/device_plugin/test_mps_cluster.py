@@ -7,10 +7,10 @@ import json
 import sys
 from typing import Any
 
-from gpuplane.api.core import ConfigMap, Node, Pod
 from gpuplane.api.gpunode import GPUNode
 from gpuplane.host import Host
-from gpuplane.simulator.gpus import layout
+from kubekit.api.core import ConfigMap, Node, Pod
+from simgpu import layout
 
 # What two programs at once see and may do under MPS; each waits until both have their contexts, and holds until told.
 CLIENT = """

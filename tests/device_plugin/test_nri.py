@@ -14,10 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuplane import names
-from gpuplane.api.core import Container, Pod, PodSpec, Resources
-from gpuplane.api.meta import ObjectMeta
 from gpuplane.api.pluginconfig import DeviceListStrategy, PluginConfig
-from gpuplane.api.protocol import nri_pb2 as pb
 from gpuplane.device_plugin import nri_link
 from gpuplane.device_plugin.admitted import Admitted, Shown
 from gpuplane.device_plugin.facts import Allocation, DeviceNode, Mount
@@ -30,15 +27,18 @@ from gpuplane.device_plugin.share_ids import share_name
 from gpuplane.device_plugin.share_limits import ShareLimits
 from gpuplane.device_plugin.share_plugin import SharePlugin
 from gpuplane.device_plugin.steering import Steering
-from gpuplane.errors import InvalidInput, Retryable, Terminal
 from gpuplane.hardware import GPU
 from gpuplane.host import Host
-from gpuplane.kube import Unreachable
 from gpuplane.limits import RealLibraries
 from gpuplane.sharing import Assignment, Part, request_of, to_annotations
 from gpuplane.sharing.units import resources
-from gpuplane.simulator.kubelet.runtimes.nri import Nri, Refused, variables
+from kubekit.api.core import Container, Pod, PodSpec, Resources
+from kubekit.api.meta import ObjectMeta
+from kubekit.errors import InvalidInput, Retryable, Terminal
+from kubekit.kube import Unreachable
+from kubekit.protocol import nri_pb2 as pb
 from tests.support.until import until
+from tinykube.kubelet.runtimes.nri import Nri, Refused, variables
 
 GPUS = tuple(
     GPU(index=i, minor=i, uuid=f"GPU-{i}", name="T4", memory_bytes=4 << 30, pci="", compute=(7, 5)) for i in range(2)

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from gpuplane import names
-from gpuplane.api.core import Event, Pod
 from gpuplane.api.gpunode import GPUNode
-from gpuplane.api.protocol import nri_pb2 as pb
 from gpuplane.device_plugin.nri_given import WHY_NOTHING
 from gpuplane.host import Host
 from gpuplane.operand.nri.plugin import serve
+from kubekit.api.core import Event, Pod
+from kubekit.protocol import nri_pb2 as pb
 from tests.support.until import until
 
 # What a program sees of GPUs; it stays, so that it can be told apart from one that ended.

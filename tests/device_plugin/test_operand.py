@@ -13,18 +13,18 @@ import pytest
 import yaml
 
 from gpuplane.api import gpunode as api
-from gpuplane.api.core import Node
 from gpuplane.api.gpunode import GPUNode, GPUNodeStatus, Stage, StageName, StageState
-from gpuplane.api.meta import ObjectMeta
 from gpuplane.api.pluginconfig import parse
 from gpuplane.device_plugin import Device, Plugin, run
 from gpuplane.device_plugin.decide import NOT_LISTED, QUIET_CHECKS
-from gpuplane.errors import InvalidInput, Retryable, Terminal
 from gpuplane.hardware import GPU, HealthEvent, HealthEventKind
 from gpuplane.hardware.health import xid_event
-from gpuplane.kube import Conflict, Event, EventType, Page, Unreachable
 from gpuplane.operand import OperandContext
 from gpuplane.sharing.mps import daemons, ready_text
+from kubekit.api.core import Node
+from kubekit.api.meta import ObjectMeta
+from kubekit.errors import InvalidInput, Retryable, Terminal
+from kubekit.kube import Conflict, Event, EventType, Page, Unreachable
 from tests.support.until import until
 
 GPUS = tuple(

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from gpuplane.api.gpunode import Link
 from gpuplane.device_plugin.preference import CLOSENESS, Chooser, closeness
-from gpuplane.errors import InvalidInput
 from gpuplane.hardware import GPU
+from kubekit.errors import InvalidInput
 
 
 def gpu(index: int, numa: int = -1, links: tuple[Link, ...] = ()) -> GPU:

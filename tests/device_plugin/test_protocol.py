@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gpuplane.api.protocol import deviceplugin_pb2, deviceplugin_pb2_grpc, generate, podresources_pb2
+from kubekit.protocol import deviceplugin_pb2, generate, podresources_pb2
+from tinykube.protocol import deviceplugin_pb2_grpc
 
 
 def test_committed_stubs_are_up_to_date(tmp_path: Path) -> None:
@@ -12,7 +13,7 @@ def test_committed_stubs_are_up_to_date(tmp_path: Path) -> None:
     assert [path.name for path in generated] == sorted(path.name for path in generate.HERE.glob("*_pb2*"))
     for path in generated:
         assert path.read_text() == (generate.HERE / path.name).read_text(), (
-            f"{path.name} is stale: python -m gpuplane.api.protocol.generate"
+            f"{path.name} is stale: python -m kubekit.protocol.generate"
         )
 
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from gpuplane.api.core import Container, ObjectMeta, Pod, PodSpec, PodStatus, Resources
 from gpuplane.api.gpunode import GPUNode
 from gpuplane.device_plugin import uninstall
 from gpuplane.operand import OperandContext
+from kubekit.api.core import Container, ObjectMeta, Pod, PodSpec, PodStatus, Resources
 
 
 class Api:

@@ -11,8 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuplane import names
-from gpuplane.api.core import Container, Pod, PodSpec, PodStatus, Resources
-from gpuplane.api.meta import ObjectMeta
 from gpuplane.api.pluginconfig import PluginConfig
 from gpuplane.device_plugin import share_ids
 from gpuplane.device_plugin.admitted import Shown
@@ -20,12 +18,14 @@ from gpuplane.device_plugin.dialects import Dialect, offered
 from gpuplane.device_plugin.share_limits import ShareLimits
 from gpuplane.device_plugin.share_plugin import SharePlugin
 from gpuplane.device_plugin.steering import Steering, node_state, packed_by_ids
-from gpuplane.errors import GpuplaneError, InvalidInput, Retryable, Terminal
 from gpuplane.hardware import GPU
-from gpuplane.kube import Unreachable
 from gpuplane.limits import RealLibraries
-from gpuplane.operand.rpc import RpcError, Status
 from gpuplane.sharing import Assignment, Part, request_of, to_annotations
+from kubekit.api.core import Container, Pod, PodSpec, PodStatus, Resources
+from kubekit.api.meta import ObjectMeta
+from kubekit.errors import InvalidInput, KubekitError, Retryable, Terminal
+from kubekit.kube import Unreachable
+from kubekit.rpc import RpcError, Status
 
 CORE, MEMORY = names.VCUDA_CORE, names.VCUDA_MEMORY
 GPUS = tuple(
@@ -334,5 +334,5 @@ async def test_a_whole_gpu_has_no_limits(kubelet: Kubelet, tmp_path: Path) -> No
     assert (given.mounts, list(given.envs)) == ((), ["NVIDIA_VISIBLE_DEVICES"])
     await core.started(got["c0"][CORE])
     core.set_health({"GPU-0": "Xid 79"})
-    with pytest.raises(GpuplaneError, match="Xid 79"):
+    with pytest.raises(KubekitError, match="Xid 79"):
         core.allocate(got["c0"][CORE])

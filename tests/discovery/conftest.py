@@ -10,13 +10,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from gpuplane.api.core import Node
-from gpuplane.api.meta import ObjectMeta
 from gpuplane.api.nodefeature import NodeFeature, NodeFeatureRule
 from gpuplane.hardware import GPU
-from gpuplane.kube import Event, EventType, NotFound, Page
 from gpuplane.names import USER_LABELS_ANNOTATION
 from gpuplane.operand import OperandContext
+from kubekit.api.core import Node
+from kubekit.api.meta import ObjectMeta
+from kubekit.kube import Event, EventType, NotFound, Page
 
 CPUINFO = """processor\t: 0
 vendor_id\t: GenuineIntel

@@ -13,7 +13,7 @@ from gpuplane.api.manifests import check_text
 from gpuplane.api.nodefeature import VALUES, NodeFeature, NodeFeatureRule
 from gpuplane.api.nodefeature_checks import problems, regexp
 from gpuplane.api.validation import check_object, errors
-from gpuplane.simulator.apiserver.structural import Structural
+from tinykube.apiserver.structural import Structural
 
 SAMPLE = """
 apiVersion: nfd.k8s-sigs.io/v1alpha1

@@ -17,15 +17,15 @@ from typing import Any
 import pytest
 
 from gpuplane.api.clusterpolicy import ClusterPolicy
-from gpuplane.api.core import DaemonSet, Deployment, Event, Node, Pod
 from gpuplane.api.crds import crds
 from gpuplane.api.gpunode import GPUNode
 from gpuplane.api.nodefeature import NodeFeature, NodeFeatureRule
 from gpuplane.api.nodefeature_node import RESOURCES_BOOK, other_discovery
-from gpuplane.kube import Client, Invalid
 from gpuplane.operator.installation import resource_of
-from gpuplane.simulator.cluster import NodeSpec
+from kubekit.api.core import DaemonSet, Deployment, Event, Node, Pod
+from kubekit.kube import Client, Invalid
 from tests.support.until import until_objects
+from tinykube.cluster import NodeSpec
 
 PATIENCE_SECONDS = 60.0
 PREFIX = "feature.node.kubernetes.io/"

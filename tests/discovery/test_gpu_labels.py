@@ -13,9 +13,9 @@ from gpuplane.discovery import GpuFacts, gpu_labels
 from gpuplane.discovery.gpu import is_gpu_label
 from gpuplane.discovery.gpu_config import GpuConfig, gpu_config, load
 from gpuplane.discovery.vgpu import VirtualGPU, read_vgpu
-from gpuplane.errors import InvalidInput
 from gpuplane.hardware import GPU, MigDevice, MigMode
 from gpuplane.operand.configs import Chosen
+from kubekit.errors import InvalidInput
 
 
 def gpu(index: int = 0, **changes: object) -> GPU:

@@ -8,8 +8,8 @@ import pytest
 
 from gpuplane.discovery.sources import load_rules, read_local
 from gpuplane.discovery.sources.local import parse
-from gpuplane.errors import InvalidInput
 from gpuplane.host import Host
+from kubekit.errors import InvalidInput
 
 NOW = "2026-11-20T12:00:00.000000Z"
 FEATURES_D = "etc/kubernetes/node-feature-discovery/features.d"

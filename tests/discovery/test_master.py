@@ -7,13 +7,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from gpuplane.api.core import Node
-from gpuplane.api.meta import ObjectMeta
 from gpuplane.api.nodefeature import NodeFeature, NodeFeatureRule
 from gpuplane.api.nodefeature_node import LABELS_BOOK, patches
 from gpuplane.discovery.features import Features
 from gpuplane.discovery.master import Master, decide, evaluate, refused
 from gpuplane.discovery.publish import wanted_object
+from kubekit.api.core import Node
+from kubekit.api.meta import ObjectMeta
 
 NODE = Node(metadata=ObjectMeta(name="n", uid="u"))
 FEATURES = Features(attributes={"kernel.version": {"major": "5", "full": "5.15.0"}, "kernel.config": {"X86": "y"}})

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuplane.api.core import Taint
 from gpuplane.api.nodefeature import VALUES, FeatureRule, MatchExpression, NodeFeatureRule
 from gpuplane.discovery.features import EVERYTHING, Features, covers, from_api, narrowed, needs, to_api, union
 from gpuplane.discovery.match import RuleError, evaluate, evaluate_objects, holds, match_term
+from kubekit.api.core import Taint
 
 FEATURES = Features(
     flags={"cpu.cpuid": frozenset({"AVX", "AVX2", "AESNI"}), "kernel.loadedmodule": frozenset({"nvidia"})},

@@ -9,8 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuplane.api.core import Node, NodeSpec, NodeStatus, Taint
-from gpuplane.api.meta import ObjectMeta
 from gpuplane.api.nodefeature_node import (
     LABELS_BOOK,
     Wanted,
@@ -21,6 +19,8 @@ from gpuplane.api.nodefeature_node import (
     owned,
     patches,
 )
+from kubekit.api.core import Node, NodeSpec, NodeStatus, Taint
+from kubekit.api.meta import ObjectMeta
 
 THEIRS = Taint(key="other/t", effect="NoSchedule", value="x")
 

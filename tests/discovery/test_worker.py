@@ -12,9 +12,9 @@ import pytest
 from gpuplane.api.nodefeature import NodeFeatureRule
 from gpuplane.discovery import run, run_gpu, uninstall
 from gpuplane.discovery.gpu import is_gpu_label
-from gpuplane.errors import Retryable
 from gpuplane.hardware import GPU
 from gpuplane.names import PLUGIN_CONFIG_LABEL
+from kubekit.errors import Retryable
 from tests.support.until import until
 
 T4 = GPU(

@@ -13,12 +13,12 @@ import msgspec
 import pytest
 
 from gpuplane.api.gpunode import GPUNode, GPUNodeStatus, Stage
-from gpuplane.api.meta import ObjectMeta
 from gpuplane.driver import package
-from gpuplane.errors import Retryable
 from gpuplane.hardware import GPU
 from gpuplane.host import Command, Completed, Host
 from gpuplane.operand import OperandContext
+from kubekit.api.meta import ObjectMeta
+from kubekit.errors import Retryable
 
 VERSION = "535.161.08"
 KERNEL = "5.15.0-1051-aws"

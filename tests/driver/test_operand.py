@@ -7,7 +7,7 @@ from typing import Any
 
 from gpuplane.driver import run, uninstall
 from gpuplane.host import Command, Completed
-from gpuplane.kube import NotFound
+from kubekit.kube import NotFound
 from tests.support.until import until
 
 

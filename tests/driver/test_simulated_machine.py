@@ -22,8 +22,8 @@ from gpuplane.driver import install
 from gpuplane.driver.installer import uninstall
 from gpuplane.hardware import open_gpus
 from gpuplane.host import Host
-from gpuplane.simulator.nodes.machine import machine
-from gpuplane.simulator.nodes.root import build_node
+from simgpu.machines.machine import machine
+from simgpu.machines.root import build_node
 from gpuplane.toolkit import apply, observe, plan
 from gpuplane.toolkit.applying import unconfigure
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuplane.errors import InvalidInput
 from gpuplane.exporter.choice import load, parse
 from gpuplane.exporter.fields import DEFAULT_FIELDS, Field, FieldType
+from kubekit.errors import InvalidInput
 
 
 def test_a_list_made_for_dcgm() -> None:

@@ -16,18 +16,18 @@ import grpc.aio
 import pytest
 
 from gpuplane import names
-from gpuplane.api.core import Pod
-from gpuplane.api.meta import ObjectMeta
-from gpuplane.api.protocol import podresources_pb2 as pb
-from gpuplane.api.protocol import podresources_pb2_grpc as rpc
-from gpuplane.api.protocol.sockets import address
-from gpuplane.errors import InvalidInput, Retryable, Terminal
 from gpuplane.exporter import run
 from gpuplane.exporter.pods import GPUHolders, holders
 from gpuplane.exporter.render import Holder
 from gpuplane.hardware import GPU, Sample
-from gpuplane.kube import Page
 from gpuplane.operand import OperandContext
+from kubekit.api.core import Pod
+from kubekit.api.meta import ObjectMeta
+from kubekit.errors import InvalidInput, Retryable, Terminal
+from kubekit.kube import Page
+from kubekit.protocol import podresources_pb2 as pb
+from kubekit.protocol.sockets import address
+from tinykube.protocol import podresources_pb2_grpc as rpc
 
 T4 = GPU(index=0, minor=0, uuid="GPU-0", name="T4", memory_bytes=1, pci="0000:1a:00.0", compute=(7, 5))
 

@@ -18,12 +18,13 @@ from typing import Any
 import msgspec
 import pytest
 
+from gpulab.light.gpus import SimulatedGPUs
 from gpuplane.exporter import run
 from gpuplane.exporter.fields import DEFAULT_FIELDS, FieldType
 from gpuplane.exporter.render import Extra, Holder, entities, render
 from gpuplane.hardware import GPU, MigDevice, MigMode, MigSample, Sample
 from gpuplane.operand import OperandContext
-from gpuplane.simulator.gpus import PROFILES, SimulatedGPUs
+from simgpu import PROFILES
 
 DASHBOARD = Path(__file__).parents[2] / "deploy/dashboards/gpus.json"
 prometheus_installed = pytest.mark.skipif(

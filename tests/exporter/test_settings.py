@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuplane.errors import InvalidInput
 from gpuplane.exporter.settings import Settings, read
+from kubekit.errors import InvalidInput
 
 
 def test_nothing_said() -> None:

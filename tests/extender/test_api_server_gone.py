@@ -10,10 +10,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from gpuplane.kube import Client, Endpoint
-from gpuplane.kube.auth import StaticAuth
 from gpuplane.scheduler import binding
 from gpuplane.scheduler.flights import SECONDS, State
+from kubekit.kube import Client, Endpoint
+from kubekit.kube.auth import StaticAuth
 from tests.support.extender_world import Running, World, extender, gpu_pod
 
 POST, READ = 0.4, 0.3

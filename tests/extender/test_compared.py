@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 
 from gpuplane import names
-from gpuplane.api.core import Pod
 from gpuplane.api.gpunode import GPUNode
 from gpuplane.scheduler.compared import DIFFERS, agrees, as_given, by_pod, difference
 from gpuplane.sharing import Assignment, LedgerGPU, Part
+from kubekit.api.core import Pod
 from tests.support.extender_world import MEMORY, Running, World, extender, gpu_pod
 
 GPUS = tuple(LedgerGPU(index=at, uuid=f"GPU-{name}", model="T4", memory_mib=16384) for at, name in enumerate("ab"))

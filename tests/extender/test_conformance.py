@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gpuplane import names
-from gpuplane.api.core import Node, Pod
+from kubekit.api.core import Node, Pod
 from tests.support.extender_world import Running, World, gpu_pod
 
 NODES = ["testnode0", "testnode1", "testnode2"]

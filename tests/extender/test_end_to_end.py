@@ -12,13 +12,13 @@ import pytest
 import yaml
 
 from gpuplane import names
-from gpuplane.api.core import Event, Pod
 from gpuplane.scheduler.configuration import printed
 from gpuplane.sharing import Ledger, of_pod, violations
-from gpuplane.simulator.scheduler import Scheduler
-from gpuplane.simulator.scheduler.config import parse
+from kubekit.api.core import Event, Pod
 from tests.support.extender_world import PATIENCE, Running, World, extender, gpu_pod
 from tests.support.until import until_objects
+from tinykube.scheduler import Scheduler
+from tinykube.scheduler.config import parse
 
 SHARES = [(10, 4), (20, 8), (25, 15), (30, 20), (40, 20), (50, 30), (70, 30)]
 

@@ -18,13 +18,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gpuplane import names
-from gpuplane.errors import GpuplaneError
-from gpuplane.kube import EventRecorder
 from gpuplane.scheduler import wire
 from gpuplane.scheduler.binding import POST_SECONDS
 from gpuplane.scheduler.brain import Brain
 from gpuplane.scheduler.policies import Chosen
 from gpuplane.sharing import Assignment, Ledger, LedgerGPU, of_pod, violations
+from kubekit.errors import KubekitError
+from kubekit.kube import EventRecorder
 from tests.support.extender_world import gpu_pod
 from tests.support.fake_api import FakeApi, FakeClient, Fault, pod_of
 from tests.support.virtual_time import VirtualClock, settle
@@ -118,18 +118,18 @@ class History:
     async def _bind(self, pod: dict[str, Any], node: str) -> None:
         meta = pod["metadata"]
         args = wire.BindArgs(meta["name"], meta["namespace"], meta["uid"], node)
-        with contextlib.suppress(GpuplaneError):
+        with contextlib.suppress(KubekitError):
             await self.brain.binder.bind(args, self.brain.filtering)
 
     async def _predicates(self, pod: dict[str, Any], args: wire.FilterArgs) -> None:
         meta = pod["metadata"]
         try:
             answer = json.loads(await self.brain.annotator.predicates(args))
-        except GpuplaneError:
+        except KubekitError:
             return
         for node in () if self.lazy else answer["NodeNames"]:
             body = {"metadata": {"uid": meta["uid"]}, "target": {"name": node}}
-            with contextlib.suppress(GpuplaneError):  # deleted meanwhile
+            with contextlib.suppress(KubekitError):  # deleted meanwhile
                 self.api.bind(f"{meta['namespace']}/{meta['name']}", body)
 
     # -- what must always be so --------------------------------------------------------------------------------------

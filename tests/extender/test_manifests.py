@@ -10,12 +10,12 @@ import pytest
 import yaml
 
 from gpuplane import names
-from gpuplane.api.core import ConfigMap, Pod
-from gpuplane.api.kinds import built_in
 from gpuplane.sharing import of_pod
-from gpuplane.simulator.controllers import Controllers
+from kubekit.api.core import ConfigMap, Pod
+from kubekit.api.kinds import built_in
 from tests.extender.test_end_to_end import on_a_node, pods_once, scheduling, verdict
 from tests.support.extender_world import Running, World
+from tinykube.controllers import Controllers
 
 SHARED = Path(__file__).parents[3] / "shared" / "manifests" / "gpu-manager"
 DEPLOYMENTS = built_in("apps/v1", "Deployment")

@@ -17,10 +17,6 @@ import yaml
 from cryptography import x509
 
 from gpuplane.cli.parser import parse
-from gpuplane.errors import InvalidInput, Usage
-from gpuplane.kube import SystemClock
-from gpuplane.kube.certificates import CLIENT, SERVER, Validity, issue, make_authority
-from gpuplane.operand.http import Answer, serving
 from gpuplane.scheduler import component
 from gpuplane.scheduler.component import lead
 from gpuplane.scheduler.configuration import MANAGED, kube_configuration, printed, second_scheduler
@@ -29,8 +25,12 @@ from gpuplane.scheduler.forwarding import Forwarder, address_of, identity
 from gpuplane.scheduler.policies import Chosen, Policies
 from gpuplane.scheduler.tls import Files, forwarding_context, serving_context
 from gpuplane.sharing import POLICIES, of_pod
-from gpuplane.simulator.scheduler.config import parse as parse_scheduler_config
+from kubekit.errors import InvalidInput, Usage
+from kubekit.http_server import Answer, serving
+from kubekit.kube import SystemClock
+from kubekit.kube.certificates import CLIENT, SERVER, Validity, issue, make_authority
 from tests.support.extender_world import PATIENCE, World, gpu_pod, http
+from tinykube.scheduler.config import parse as parse_scheduler_config
 
 
 # -- what it prints ------------------------------------------------------------------------------------------------

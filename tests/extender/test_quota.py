@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuplane import names
-from gpuplane.api.core import ConfigMap
-from gpuplane.errors import InvalidInput
 from gpuplane.scheduler.quota import Check, NamespaceQuota, Naming, Place, Usage, parse_naming, parse_quotas
+from kubekit.api.core import ConfigMap
+from kubekit.errors import InvalidInput
 from tests.support.extender_world import Running, World, extender, gpu_pod
 
 QUOTA_OF_THE_MANIFEST = """

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuplane import __version__
-from gpuplane.api.core import Pod
-from gpuplane.errors import InvalidInput
 from gpuplane.scheduler import wire
 from gpuplane.sharing import request_of
+from kubekit.api.core import Pod
+from kubekit.errors import InvalidInput
 from tests.support.extender_world import Running, World, gpu_pod, http
 
 POD = {**gpu_pod("a", (30, 4)), "metadata": {"name": "a", "namespace": "default", "uid": "u1"}}

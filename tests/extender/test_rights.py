@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from gpuplane import names
-from gpuplane.api.core import Node, Pod
-from gpuplane.kube import Client, Endpoint, Forbidden, Lease
-from gpuplane.kube.auth import StaticAuth
 from gpuplane.operator.installation import installation, resource_of
 from gpuplane.scheduler.component import LEASE
-from gpuplane.simulator.apiserver.identity import User
+from kubekit.api.core import Node, Pod
+from kubekit.kube import Client, Endpoint, Forbidden, Lease
+from kubekit.kube.auth import StaticAuth
 from tests.support.extender_world import PATIENCE, World, extender, gpu_pod
+from tinykube.apiserver.identity import User
 
 ACCOUNT = "system:serviceaccount:gpu-operator:gpuplane-scheduler"
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuplane.errors import Retryable
 from gpuplane.scheduler.policies import Chosen, Policies
 from gpuplane.scheduler.verdicts import FITS, UNKNOWN, Lacking, Verdicts
 from gpuplane.sharing import Ask, Assignment, Ledger, LedgerGPU, Part, Request
 from gpuplane.sharing.placement import Placement, Refusal, place
+from kubekit.errors import Retryable
 
 MODELS, MEMORY = ["Tesla T4", "A100"], [4096, 16384]
 gpus = st.lists(st.tuples(st.sampled_from(MODELS), st.sampled_from(MEMORY), st.booleans()), max_size=4)

@@ -12,7 +12,7 @@ import pytest
 
 import gpuplane
 from gpuplane.hardware import GPUSource, open_gpus
-from gpuplane.simulator.gpus import PROFILES, Faults, create_state
+from simgpu import PROFILES, Faults, create_state
 
 ROOT = Path(__file__).resolve().parents[2]
 NATIVE = Path(gpuplane.__file__).parent / "_native"

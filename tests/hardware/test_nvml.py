@@ -12,9 +12,10 @@ from typing import Any
 import pynvml
 import pytest
 
-from gpuplane.errors import Retryable, Terminal
+from gpulab.light.gpus import SimulatedGPUs
 from gpuplane.hardware import HealthEventKind, MigMode, Sample, find_library, open_gpus, to_api
-from gpuplane.simulator.gpus import PROFILES, SimulatedGPUs
+from kubekit.errors import Retryable, Terminal
+from simgpu import PROFILES
 
 Make = Callable[[str], Any]
 MIB = 1 << 20

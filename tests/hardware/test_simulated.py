@@ -7,9 +7,10 @@ from contextlib import aclosing
 
 import pytest
 
-from gpuplane.errors import Terminal
+from gpulab.light.gpus import SimulatedGPUs
 from gpuplane.hardware import HealthEventKind
-from gpuplane.simulator.gpus import PROFILES, SimulatedGPUs
+from kubekit.errors import Terminal
+from simgpu import PROFILES
 
 
 async def test_failure_and_recovery() -> None:

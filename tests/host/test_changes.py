@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuplane.errors import Terminal
 from gpuplane.host import File, Host, Link, apply_changes, load_state, revert
+from kubekit.errors import Terminal
 
 Tree = dict[str, tuple[str, int, bytes]]
 

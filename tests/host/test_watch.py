@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from gpuplane.errors import Retryable
 from gpuplane.host import Host
 from gpuplane.host import watch as watch_module
+from kubekit.errors import Retryable
 
 
 async def test_a_file_whose_directory_does_not_exist_yet(tmp_path: Path) -> None:

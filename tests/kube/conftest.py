@@ -17,8 +17,8 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from gpuplane.kube import Client, Endpoint
-from gpuplane.kube.auth import StaticAuth
+from kubekit.kube import Client, Endpoint
+from kubekit.kube.auth import StaticAuth
 from tests.support.virtual_time import VirtualClock
 
 

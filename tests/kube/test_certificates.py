@@ -11,7 +11,7 @@ import pytest
 from cryptography import x509
 
 from gpuplane.admission import certificates as admission
-from gpuplane.kube.certificates import CLIENT, KeyPair, Validity, issue, load, make_authority, missing_hosts
+from kubekit.kube.certificates import CLIENT, KeyPair, Validity, issue, load, make_authority, missing_hosts
 
 NOW = datetime.datetime.now(datetime.UTC)
 VALID = Validity(NOW - datetime.timedelta(hours=1), NOW + datetime.timedelta(hours=1))

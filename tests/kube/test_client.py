@@ -7,11 +7,11 @@ import json
 
 import pytest
 
-from gpuplane.api.core import ConfigMap, Node, Pod
 from gpuplane.api.gpunode import GPUNode
-from gpuplane.api.meta import ObjectMeta
-from gpuplane.errors import InvalidInput, Retryable, Terminal
-from gpuplane.kube import (
+from kubekit.api.core import ConfigMap, Node, Pod
+from kubekit.api.meta import ObjectMeta
+from kubekit.errors import InvalidInput, Retryable, Terminal
+from kubekit.kube import (
     AlreadyExists,
     ApiError,
     Conflict,

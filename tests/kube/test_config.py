@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gpuplane.api.core import Node
-from gpuplane.kube import Client, ConfigError, Unauthorized, Unreachable
-from gpuplane.kube.auth import ExecAuth, ExecSpec, FileAuth
-from gpuplane.kube.certificates import CLIENT, SERVER, Validity, issue, make_authority
-from gpuplane.kube.config import from_file, load
+from kubekit.api.core import Node
+from kubekit.kube import Client, ConfigError, Unauthorized, Unreachable
+from kubekit.kube.auth import ExecAuth, ExecSpec, FileAuth
+from kubekit.kube.certificates import CLIENT, SERVER, Validity, issue, make_authority
+from kubekit.kube.config import from_file, load
 
 NODES = "/api/v1/nodes"
 

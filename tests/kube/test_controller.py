@@ -7,9 +7,9 @@ import contextlib
 
 import pytest
 
-from gpuplane.api.core import Node, Pod
-from gpuplane.errors import Retryable, Terminal
-from gpuplane.kube import Controller, Informer, Source
+from kubekit.api.core import Node, Pod
+from kubekit.errors import Retryable, Terminal
+from kubekit.kube import Controller, Informer, Source
 
 NODES = "/api/v1/nodes"
 PODS = "/api/v1/pods"

@@ -11,11 +11,11 @@ import ssl
 import pytest
 
 from gpuplane.api.clusterpolicy import ClusterPolicy
-from gpuplane.api.core import ConfigMap, CustomResourceDefinition, Event, Node, Pod
 from gpuplane.api.crds import crds
 from gpuplane.api.gpunode import GPUNode
-from gpuplane.api.meta import ObjectMeta
-from gpuplane.kube import (
+from kubekit.api.core import ConfigMap, CustomResourceDefinition, Event, Node, Pod
+from kubekit.api.meta import ObjectMeta
+from kubekit.kube import (
     AlreadyExists,
     Client,
     Conflict,
@@ -29,9 +29,9 @@ from gpuplane.kube import (
     ServerError,
     Unauthorized,
 )
-from gpuplane.kube.auth import StaticAuth
-from gpuplane.simulator.apiserver.identity import ADMIN
-from gpuplane.simulator.apiserver.server import ApiServer
+from kubekit.kube.auth import StaticAuth
+from tinykube.apiserver.identity import ADMIN
+from tinykube.apiserver.server import ApiServer
 
 
 @pytest.fixture

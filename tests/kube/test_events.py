@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from gpuplane.api.core import Node, ObjectReference, Pod
-from gpuplane.api.meta import ObjectMeta
-from gpuplane.kube import EventRecorder
-from gpuplane.kube.events import Correlator
+from kubekit.api.core import Node, ObjectReference, Pod
+from kubekit.api.meta import ObjectMeta
+from kubekit.kube import EventRecorder
+from kubekit.kube.events import Correlator
 
 EVENTS = "/api/v1/events"
 NODE = ObjectReference(kind="Node", api_version="v1", name="n1", uid="u1")

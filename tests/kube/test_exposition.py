@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from gpuplane.kube.exposition import (
+from kubekit.kube.exposition import (
     Metric,
     MetricFamily,
     MetricType,

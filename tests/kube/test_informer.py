@@ -11,9 +11,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gpuplane.api.core import Node, Pod
-from gpuplane.api.meta import key
-from gpuplane.kube import ConfigError, Informer, SystemClock
+from kubekit.api.core import Node, Pod
+from kubekit.api.meta import key
+from kubekit.kube import ConfigError, Informer, SystemClock
 
 NODES = "/api/v1/nodes"
 PODS = "/api/v1/pods"
@@ -185,7 +185,7 @@ async def test_bookmarks_move_the_version_so_that_resuming_is_cheap(harness, hur
 
 
 async def test_a_server_in_trouble_is_asked_again_and_complained_of_once(harness, hurried, fault, caplog):
-    caplog.set_level(logging.INFO, "gpuplane.kube")
+    caplog.set_level(logging.INFO, "kubekit.kube")
     await harness.server.put(NODES, "n1")
     harness.server.faults += [fault(status=500, body=b"etcd is away") for _ in range(4)]
     harness.server.faults += [fault(drop="during"), fault(status=403)]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from gpuplane.api import core
-from gpuplane.api.kinds import RESOURCES, built_in
-from gpuplane.api.meta import Resource
 from gpuplane.operator.installation import installation, resource_of
-from gpuplane.simulator.apiserver import builtin
+from kubekit.api import core
+from kubekit.api.kinds import RESOURCES, built_in
+from kubekit.api.meta import Resource
+from tinykube.apiserver import builtin
 
 
 def test_the_embedded_server_serves_every_kind_of_the_table_there() -> None:

@@ -6,11 +6,11 @@ import asyncio
 
 import pytest
 
-from gpuplane.api.core import ConfigMap, LeaseSpec
-from gpuplane.api.meta import ObjectMeta
-from gpuplane.kube import Endpoint, Fenced, Lease, LeaseLost
-from gpuplane.kube.auth import StaticAuth
-from gpuplane.kube.lease import Observed, Verdict, judge
+from kubekit.api.core import ConfigMap, LeaseSpec
+from kubekit.api.meta import ObjectMeta
+from kubekit.kube import Endpoint, Fenced, Lease, LeaseLost
+from kubekit.kube.auth import StaticAuth
+from kubekit.kube.lease import Observed, Verdict, judge
 
 LEASES = "/apis/coordination.k8s.io/v1/leases"
 

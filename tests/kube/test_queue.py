@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuplane.kube import QueueClosed, TokenBucket, WorkQueue
+from kubekit.kube import QueueClosed, TokenBucket, WorkQueue
 
 
 async def test_a_key_waits_once(clock):

@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from gpuplane.kube.tasks import first_of
+from kubekit.kube.tasks import first_of
 
 
 class Runner:

@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 
-from gpuplane.kube import Client
-from gpuplane.simulator.apiserver.hooks import User
-from gpuplane.simulator.apiserver.server import ApiServer
-from gpuplane.simulator.kubelet.containers import Isolation
-from gpuplane.simulator.kubelet.containers.launcher import kill_all
-from gpuplane.simulator.kubelet.kubelet import Kubelet, read_cluster
-from gpuplane.simulator.nodes import build_node, machine
+from kubekit.kube import Client
+from simgpu.machines import build_node, machine
 from tests.support.until import until
 from tests.support.virtual_time import VirtualClock
+from tinykube.apiserver.hooks import User
+from tinykube.apiserver.server import ApiServer
+from tinykube.kubelet.containers import Isolation
+from tinykube.kubelet.containers.launcher import kill_all
+from tinykube.kubelet.kubelet import Kubelet, read_cluster
 
 NODE = "sim-1"
 

@@ -15,7 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuplane.simulator.kubelet.containers import (
+from simgpu.machines import build_node, machine
+from tinykube.kubelet.containers import (
     ContainerSpec,
     Isolation,
     Launcher,
@@ -24,10 +25,9 @@ from gpuplane.simulator.kubelet.containers import (
     Records,
     StartFailed,
 )
-from gpuplane.simulator.kubelet.containers.launcher import find_mode, kill_all, readable
-from gpuplane.simulator.kubelet.containers.records import is_running, signal_container
-from gpuplane.simulator.kubelet.containers.rootfs import rewrite_paths
-from gpuplane.simulator.nodes import build_node, machine
+from tinykube.kubelet.containers.launcher import find_mode, kill_all, readable
+from tinykube.kubelet.containers.records import is_running, signal_container
+from tinykube.kubelet.containers.rootfs import rewrite_paths
 
 ENV = {"PATH": "/usr/bin:/bin"}
 namespaces = pytest.mark.skipif(

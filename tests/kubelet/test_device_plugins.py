@@ -11,11 +11,11 @@ import grpc
 import grpc.aio
 import pytest
 
-from gpuplane.api.protocol import deviceplugin_pb2 as pb
-from gpuplane.api.protocol import deviceplugin_pb2_grpc as rpc
-from gpuplane.api.protocol import podresources_pb2 as resources_pb
-from gpuplane.api.protocol import podresources_pb2_grpc as resources_rpc
-from gpuplane.api.protocol.sockets import address
+from kubekit.protocol import deviceplugin_pb2 as pb
+from kubekit.protocol import podresources_pb2 as resources_pb
+from kubekit.protocol.sockets import address
+from tinykube.protocol import deviceplugin_pb2_grpc as rpc
+from tinykube.protocol import podresources_pb2_grpc as resources_rpc
 
 RESOURCE = "example.com/gpu"
 

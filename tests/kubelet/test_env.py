@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuplane.simulator.kubelet.env import ConfigInvalid, Sources, arguments, environment, expand, field_value
-from gpuplane.simulator.kubelet.pod import Container, FieldRef, Pod
+from tinykube.kubelet.env import ConfigInvalid, Sources, arguments, environment, expand, field_value
+from tinykube.kubelet.pod import Container, FieldRef, Pod
 
 
 def make(env: list[dict[str, Any]], **more: Any) -> tuple[Pod, Container]:

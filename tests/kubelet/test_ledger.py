@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuplane.simulator.kubelet.devices import checkpoint
-from gpuplane.simulator.kubelet.devices.ledger import (
+from tinykube.kubelet.devices import checkpoint
+from tinykube.kubelet.devices.ledger import (
     Choice,
     Device,
     DeviceMount,

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuplane.simulator.kubelet.lifecycle import Ended, Phase, Plan, Seen, decide, delay_seconds
-from gpuplane.simulator.kubelet.pod import Pod
+from tinykube.kubelet.lifecycle import Ended, Phase, Plan, Seen, decide, delay_seconds
+from tinykube.kubelet.pod import Pod
 
 NOW = 1000.0
 

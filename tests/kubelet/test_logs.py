@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuplane.simulator.kubelet.logs import Options, last_lines, read_log, render, tail_offset
-from gpuplane.simulator.kubelet.server import Problem, log_options
+from tinykube.kubelet.logs import Options, last_lines, read_log, render, tail_offset
+from tinykube.kubelet.server import Problem, log_options
 
 LINES = [f"2026-01-01T00:00:0{n}.5Z stdout F line {n}" for n in range(5)]
 

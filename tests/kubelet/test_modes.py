@@ -16,8 +16,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from gpuplane.errors import Terminal
-from gpuplane.simulator.kubelet.containers import (
+from kubekit.errors import Terminal
+from simgpu.machines import build_node, machine
+from tinykube.kubelet.containers import (
     ContainerSpec,
     Isolation,
     Launcher,
@@ -29,11 +30,10 @@ from gpuplane.simulator.kubelet.containers import (
     fit,
     remove_tree,
 )
-from gpuplane.simulator.kubelet.containers.launcher import kill_all, readable
-from gpuplane.simulator.kubelet.containers.modes import Extent, Identity, candidates
-from gpuplane.simulator.kubelet.containers.records import signal_container
-from gpuplane.simulator.kubelet.containers.rootfs import Machine, isolated_words, plain_words, view
-from gpuplane.simulator.nodes import build_node, machine
+from tinykube.kubelet.containers.launcher import kill_all, readable
+from tinykube.kubelet.containers.modes import Extent, Identity, candidates
+from tinykube.kubelet.containers.records import signal_container
+from tinykube.kubelet.containers.rootfs import Machine, isolated_words, plain_words, view
 
 DENIED = Path(__file__).with_name("denied.py")
 ENV = {"PATH": "/usr/bin:/bin"}
@@ -244,7 +244,7 @@ async def test_a_container_may_add_to_the_system(launcher: Launcher) -> None:
 @pytest.mark.parametrize("call", ["unshare", "mount", "sethostname"])
 async def test_a_namespace_that_may_do_nothing_counts_as_none(call: str) -> None:
     """AppArmor lets a program make a user namespace, and then denies all capabilities in it."""
-    program = "from gpuplane.simulator.kubelet.containers import find_mode; print(find_mode())"
+    program = "from tinykube.kubelet.containers import find_mode; print(find_mode())"
     words = [sys.executable, str(DENIED), call, sys.executable, "-c", program]
     done = await asyncio.to_thread(subprocess.run, words, capture_output=True, text=True, check=True)
     assert done.stdout.startswith("no namespaces, one user, paths rewritten (")

@@ -7,8 +7,8 @@ import signal
 import subprocess
 from typing import Any
 
-from gpuplane.simulator.kubelet.node import Facts, node_labels, node_status
-from gpuplane.simulator.nodes import machine
+from simgpu.machines import machine
+from tinykube.kubelet.node import Facts, node_labels, node_status
 
 
 def ready(api: Any) -> dict[str, str]:

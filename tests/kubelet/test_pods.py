@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from gpuplane.errors import Terminal
-from gpuplane.simulator.kubelet.containers import Isolation
-from gpuplane.simulator.kubelet.containers.launcher import find_mode
+from kubekit.errors import Terminal
+from tinykube.kubelet.containers import Isolation
+from tinykube.kubelet.containers.launcher import find_mode
 
 SLEEP = "trap 'exit 0' TERM; while :; do sleep 0.05; done"
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from gpuplane.simulator.kubelet.containers import ContainerSpec, Mount
-from gpuplane.simulator.kubelet.devices.ledger import DeviceMount, Given
-from gpuplane.simulator.kubelet.runtimes import CreateFailed, Runtime, RuntimeDown, read_config
-from gpuplane.simulator.kubelet.runtimes.runtime import visible_names
+from tinykube.kubelet.containers import ContainerSpec, Mount
+from tinykube.kubelet.devices.ledger import DeviceMount, Given
+from tinykube.kubelet.runtimes import CreateFailed, Runtime, RuntimeDown, read_config
+from tinykube.kubelet.runtimes.runtime import visible_names
 
 V2 = 'version = 2\n[plugins."io.containerd.grpc.v1.cri".containerd]\ndefault_runtime_name = "runc"\n'
 NVIDIA_V2 = """

@@ -11,11 +11,11 @@ from urllib.parse import urlencode
 import msgspec
 import pytest
 
-from gpuplane.simulator.kubelet.execute import exit_status
-from gpuplane.simulator.kubelet.pod import Probe
-from gpuplane.simulator.kubelet.probes import Tally, judge
-from gpuplane.simulator.kubelet.server import Backend, LogFile, Problem, Server
-from gpuplane.simulator.kubelet.websocket import Closed, WebSocket, accept_key, frame
+from tinykube.kubelet.execute import exit_status
+from tinykube.kubelet.pod import Probe
+from tinykube.kubelet.probes import Tally, judge
+from tinykube.kubelet.server import Backend, LogFile, Problem, Server
+from tinykube.kubelet.websocket import Closed, WebSocket, accept_key, frame
 
 
 async def get(port: int, target: str, *headers: str) -> tuple[int, str]:

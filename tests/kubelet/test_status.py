@@ -6,9 +6,9 @@ from typing import Any
 
 import msgspec
 
-from gpuplane.simulator.kubelet.lifecycle import Ended, Seen, decide
-from gpuplane.simulator.kubelet.pod import Pod
-from gpuplane.simulator.kubelet.status import pod_status
+from tinykube.kubelet.lifecycle import Ended, Seen, decide
+from tinykube.kubelet.pod import Pod
+from tinykube.kubelet.status import pod_status
 
 
 def status(seen: dict[str, Seen], policy: str = "Always", old: Any = None) -> dict[str, Any]:

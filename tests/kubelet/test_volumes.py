@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuplane.simulator.kubelet.pod import Container, HostPath, KeyToPath
-from gpuplane.simulator.kubelet.volumes import (
+from tinykube.kubelet.pod import Container, HostPath, KeyToPath
+from tinykube.kubelet.volumes import (
     File,
     VolumeUnready,
     container_mounts,

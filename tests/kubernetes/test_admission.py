@@ -20,10 +20,10 @@ import pytest
 import yaml
 
 from gpuplane import names
-from gpuplane.api.core import Namespace, Pod
 from gpuplane.cli.install import apply
-from gpuplane.kube import ApiError, Client, NotFound
 from gpuplane.operator.installation import installation, manifests, resource_of
+from kubekit.api.core import Namespace, Pod
+from kubekit.kube import ApiError, Client, NotFound
 from tests.support.realkube.control_plane import ControlPlane
 from tests.support.realkube.life import PATIENCE_S, account_config
 from tests.support.until import until

@@ -12,8 +12,8 @@ import yaml
 
 from gpuplane import names
 from gpuplane.api.clusterpolicy import ClusterPolicy
-from gpuplane.kube import Client, Forbidden
 from gpuplane.operator.installation import installation
+from kubekit.kube import Client, Forbidden
 from tests.support.realkube import binaries
 from tests.support.realkube.binaries import Unavailable
 from tests.support.realkube.chart import CHART, helm

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from gpuplane.kube import Client
+from kubekit.kube import Client
 from tests.support.realkube import binaries
 from tests.support.realkube.control_plane import PARTS, ControlPlane
 

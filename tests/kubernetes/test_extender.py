@@ -13,10 +13,10 @@ from typing import Final
 import pytest
 
 from gpuplane import names
-from gpuplane.api.core import ConfigMap, Event, Node, Pod
 from gpuplane.api.gpunode import GPUNode
-from gpuplane.kube import Client
 from gpuplane.scheduler.configuration import printed
+from kubekit.api.core import ConfigMap, Event, Node, Pod
+from kubekit.kube import Client
 from tests.support.extender_world import gpu_pod
 from tests.support.realkube.binaries import Unavailable
 from tests.support.realkube.control_plane import ControlPlane

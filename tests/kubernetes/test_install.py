@@ -12,11 +12,11 @@ import pytest
 
 from gpuplane import names
 from gpuplane.api.clusterpolicy import ClusterPolicy
-from gpuplane.api.core import Pod
 from gpuplane.api.gpunode import StageName
-from gpuplane.kube import Client
 from gpuplane.operator.installation import installation, resource_of
 from gpuplane.operator.policy import FINALIZER
+from kubekit.api.core import Pod
+from kubekit.kube import Client
 from tests.support.realkube.control_plane import ControlPlane
 from tests.support.realkube.inventory import Objects, difference
 from tests.support.realkube.life import PATIENCE_S, Life, gpuplane, settled, until_as

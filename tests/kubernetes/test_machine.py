@@ -17,13 +17,13 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 
+from gpulab import demo
 from gpuplane import names
 from gpuplane.api.clusterpolicy import ClusterPolicy
-from gpuplane.api.core import Event, Namespace, Node, Pod
 from gpuplane.api.gpunode import GPUNode
-from gpuplane.cli import demo
 from gpuplane.device_plugin.nri_given import WHY_NOTHING
-from gpuplane.kube import ApiError, Client, NotFound
+from kubekit.api.core import Event, Namespace, Node, Pod
+from kubekit.kube import ApiError, Client, NotFound
 from tests.support.realkube import binaries, files, nri
 from tests.support.realkube.binaries import Unavailable
 from tests.support.realkube.chart import CHART, helm

@@ -14,8 +14,8 @@ import pytest
 
 from gpuplane import names
 from gpuplane.api.gpunode import GPUNode
-from gpuplane.kube import ApiError, Client, Forbidden
 from gpuplane.operator.installation import installation, resource_of
+from kubekit.kube import ApiError, Client, Forbidden
 from tests.support.realkube.control_plane import ControlPlane
 from tests.support.realkube.life import PATIENCE_S, Life, account_config, gpuplane
 from tests.support.until import until

@@ -15,15 +15,15 @@ from typing import Any, Final
 import pytest
 
 from gpuplane import names
-from gpuplane.api.core import Node
 from gpuplane.api.gpunode import GPUNode
 from gpuplane.cli.install import apply
-from gpuplane.kube import Client
 from gpuplane.operator.installation import installation
-from gpuplane.simulator.cluster import ClusterHandle
+from kubekit.api.core import Node
+from kubekit.kube import Client
 from tests.support.realkube.audit import WRITES, requests
 from tests.support.realkube.control_plane import ControlPlane
 from tests.support.realkube.watching import gpu_node_is_ready, node_is_ready, until_objects
+from tinykube.cluster import ClusterHandle
 
 COUNT: Final = 200
 MACHINE: Final = "t4-ubuntu22"
@@ -33,7 +33,7 @@ PATIENCE_S: Final = 400.0  # alone it takes a tenth of that
 LIGHT_NODES: Final = """
 import asyncio, sys
 from pathlib import Path
-from gpuplane.simulator.nodes.light import run_light_nodes
+from gpulab.light import run_light_nodes
 asyncio.run(run_light_nodes(count={count}, directory=Path({directory!r}), kubeconfig=Path({kubeconfig!r}),
                             machine={machine!r}))
 """

@@ -15,9 +15,10 @@ from typing import Any
 import pytest
 
 import gpuplane
+from gpulab.light.gpus import SimulatedGPUs
 from gpuplane.limits.facts import GpuLimit, Limits, Owner
 from gpuplane.limits.store import Store
-from gpuplane.simulator.gpus import PROFILES, Faults, SimulatedGPUs, create_state
+from simgpu import PROFILES, Faults, create_state
 
 ROOT = Path(__file__).resolve().parents[2]
 NATIVE = Path(gpuplane.__file__).parent / "_native"

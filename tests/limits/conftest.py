@@ -14,7 +14,7 @@ import pytest
 import gpuplane
 from gpuplane.hardware import GPU, GPUSource, open_gpus
 from gpuplane.limits.store import Store
-from gpuplane.simulator.gpus import PROFILES, create_state
+from simgpu import PROFILES, create_state
 
 ROOT = Path(__file__).resolve().parents[2]
 NATIVE = Path(gpuplane.__file__).parent / "_native"

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from gpuplane import names
-from gpuplane.errors import Retryable
-from gpuplane.kube.exposition import exposition
 from gpuplane.limits import Agent, Escape, Observer, Owner, Share, message, share_metrics
 from gpuplane.limits.facts import Slot
 from gpuplane.limits.observe import unsteady
 from gpuplane.limits.page import owner_word
 from gpuplane.limits.processes import facts_of, living_namespaces
+from kubekit.errors import Retryable
+from kubekit.kube.exposition import exposition
 from tests.support.limits_examples import GIB, limits, write_slot
 
 HOLDS = "context(); allocate(1 << 30); ready()"

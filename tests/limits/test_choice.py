@@ -5,10 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from gpuplane.errors import GpuplaneError, InvalidInput, Terminal
 from gpuplane.hardware import MigMode
 from gpuplane.limits import Wanted, choose, gib
 from gpuplane.limits.facts import Share
+from kubekit.errors import InvalidInput, KubekitError, Terminal
 from tests.support.limits_examples import GIB, A, B, gpu, share
 
 GPUS = (gpu(0), gpu(1, memory_gib=24))
@@ -58,7 +58,7 @@ def test_the_gpu_with_the_most_room(wanted: Wanted, shares: tuple[Share, ...], i
     ],
 )
 def test_what_cannot_be_is_refused_with_a_cure(
-    wanted: Wanted, shares: tuple[Share, ...], kind: type[GpuplaneError], what: str, cure: str
+    wanted: Wanted, shares: tuple[Share, ...], kind: type[KubekitError], what: str, cure: str
 ) -> None:
     with pytest.raises(kind) as caught:
         choose(wanted, GPUS, shares)

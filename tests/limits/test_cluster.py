@@ -17,11 +17,11 @@ import yaml
 from kubernetes.stream import stream
 
 import gpuplane
-from gpuplane.api.core import Event, Node, Pod
-from gpuplane.kube import Client
 from gpuplane.limits import ESCAPED
-from gpuplane.simulator.cluster import ClusterHandle, NodeSpec
+from kubekit.api.core import Event, Node, Pod
+from kubekit.kube import Client
 from tests.support.until import until_objects
+from tinykube.cluster import ClusterHandle, NodeSpec
 
 NATIVE = Path(gpuplane.__file__).parent / "_native"
 MACHINE = "p40-ubuntu22"

@@ -16,12 +16,12 @@ import pytest
 import gpuplane
 from gpuplane.limits import Agent, GpuLimit, Limits, Observer, Owner, container, find_real, install
 from gpuplane.limits.injection import LIBRARIES
-from gpuplane.simulator.kubelet.containers import ContainerSpec, Isolation, Launcher, Mount, Record, Records
-from gpuplane.simulator.kubelet.containers.launcher import find_mode, kill_all
-from gpuplane.simulator.kubelet.containers.records import signal_container
-from gpuplane.simulator.nodes import build_node
-from gpuplane.simulator.nodes import machine as machine_of
+from simgpu.machines import build_node
+from simgpu.machines import machine as machine_of
 from tests.support.limits_examples import GIB
+from tinykube.kubelet.containers import ContainerSpec, Isolation, Launcher, Mount, Record, Records
+from tinykube.kubelet.containers.launcher import find_mode, kill_all
+from tinykube.kubelet.containers.records import signal_container
 
 ROOT = Path(__file__).resolve().parents[2]
 NATIVE = Path(gpuplane.__file__).parent / "_native"

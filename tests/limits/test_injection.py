@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from gpuplane.errors import Terminal
 from gpuplane.limits import GpuLimit, Limits, Owner, Store, command, container, install, link
 from gpuplane.limits.facts import Backend
 from gpuplane.limits.injection import LIBRARIES, mps, other_backend
 from gpuplane.limits.libraries import RealLibraries
+from kubekit.errors import Terminal
 from tests.support.limits_examples import GIB, A, B, limits
 
 

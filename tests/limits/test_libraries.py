@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuplane.errors import Terminal
 from gpuplane.limits.libraries import CUDA, NVML, cached, find_real
+from kubekit.errors import Terminal
 
 
 def driver(folder: Path, *wanted: str) -> Path:

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuplane.errors import InvalidInput, Terminal
 from gpuplane.limits import page
 from gpuplane.limits.facts import GpuLimit, Limits, Mode
+from kubekit.errors import InvalidInput, Terminal
 
 ROOT = Path(__file__).resolve().parents[2]
 MIRRORED: dict[str, type[Structure]] = {

@@ -17,11 +17,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from gpuplane.errors import InvalidInput, Terminal
 from gpuplane.limits import page
 from gpuplane.limits.decide import Correction, Freed
 from gpuplane.limits.facts import GpuLimit, Limits, Owner, Share
 from gpuplane.limits.store import Store
+from kubekit.errors import InvalidInput, Terminal
 from tests.support.limits_examples import GIB, A, B, limits, write_slot
 
 ML = Owner(name="ml/tune-7:main", namespace="ml", pod="tune-7", container="main", pod_uid="u-7")

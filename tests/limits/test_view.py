@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import msgspec
 
 from gpuplane.hardware import Sample
-from gpuplane.kube.exposition import exposition
 from gpuplane.limits import Escape, GpuView, share_metrics, views
 from gpuplane.limits.exposition import METRICS
 from gpuplane.limits.facts import Observation, Share, Totals
+from kubekit.kube.exposition import exposition
 from tests.support.limits_examples import GIB, A, B, gpu, share, slot
 
 

@@ -16,15 +16,15 @@ import pytest
 
 import gpuplane
 from gpuplane import mps, names
-from gpuplane.api.core import Node
-from gpuplane.api.meta import ObjectMeta
 from gpuplane.hardware import GPUSource, open_gpus
 from gpuplane.hardware.compute_mode import compute_mode, set_compute_mode
 from gpuplane.host import Command, Completed, Host, SystemRunner
-from gpuplane.kube import Event, EventType, Page
 from gpuplane.operand import OperandContext
 from gpuplane.sharing.mps import FAILED, READY
-from gpuplane.simulator.gpus import PROFILES, create_state
+from kubekit.api.core import Node
+from kubekit.api.meta import ObjectMeta
+from kubekit.kube import Event, EventType, Page
+from simgpu import PROFILES, create_state
 
 ROOT = Path(__file__).resolve().parents[2]
 NATIVE = Path(gpuplane.__file__).parent / "_native"

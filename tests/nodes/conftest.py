@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from gpuplane.simulator.apiserver.hooks import User
-from gpuplane.simulator.apiserver.server import ApiServer
 from tests.support.until import until
+from tinykube.apiserver.hooks import User
+from tinykube.apiserver.server import ApiServer
 
 
 class Api:

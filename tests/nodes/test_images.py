@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gpuplane.simulator.nodes.images import Image, ImageMissing, command_line, find_image, image_id
+from tinykube.images import Image, ImageMissing, command_line, find_image, image_id
 
 
 @pytest.mark.parametrize(

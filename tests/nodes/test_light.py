@@ -14,19 +14,20 @@ from typing import Any
 import msgspec
 import pytest
 
+from gpulab.light import LightNodes
+from gpulab.light.gpus import SimulatedGPUs
+from gpulab.light.operands import is_program, node_path, operand_name
+from gpulab.light.world import LightHardware, LightHost, LightKubelet, LightRoot
 from gpuplane import names
 from gpuplane.api.crds import crds
 from gpuplane.device_plugin import Allocation, Device
-from gpuplane.errors import InvalidInput, Retryable, Terminal
 from gpuplane.host import Command
-from gpuplane.kube.config import load
-from gpuplane.simulator.gpus import SimulatedGPUs, profile
-from gpuplane.simulator.kubelet.kubelet import read_cluster
-from gpuplane.simulator.kubelet.pod import Container, Pod
-from gpuplane.simulator.nodes import machine
-from gpuplane.simulator.nodes.light import LightNodes
-from gpuplane.simulator.nodes.light.operands import is_program, node_path, operand_name
-from gpuplane.simulator.nodes.light.world import LightHardware, LightHost, LightKubelet, LightRoot
+from kubekit.errors import InvalidInput, Retryable, Terminal
+from kubekit.kube.config import load
+from simgpu import profile
+from simgpu.machines import machine
+from tinykube.kubelet.kubelet import read_cluster
+from tinykube.kubelet.pod import Container, Pod
 
 
 @pytest.fixture

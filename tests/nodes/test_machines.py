@@ -11,11 +11,11 @@ from gpuplane.discovery.labels import feature_labels
 from gpuplane.discovery.sources import observe
 from gpuplane.driver.decide import Action, decide
 from gpuplane.driver.installer import observe as observe_driver
-from gpuplane.errors import InvalidInput, Terminal
 from gpuplane.host import Host
-from gpuplane.simulator.gpus import profile
-from gpuplane.simulator.kubelet.runtimes import read_config
-from gpuplane.simulator.nodes import DEMO_MACHINES, build_node, machine, machines, read_machine
+from kubekit.errors import InvalidInput, Terminal
+from simgpu import profile
+from simgpu.machines import DEMO_MACHINES, build_node, machine, machines, read_machine
+from tinykube.kubelet.runtimes import read_config
 
 
 @pytest.mark.parametrize("name", machines())

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuplane.simulator.nodes import build_node, machine
+from simgpu.machines import build_node, machine
 
 KERNEL = machine("l4-ubuntu24").kernel
 

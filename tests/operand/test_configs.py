@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from gpuplane.api.core import Node
-from gpuplane.api.meta import ObjectMeta
-from gpuplane.errors import InvalidInput
-from gpuplane.kube import Event, EventType, Page
 from gpuplane.operand.configs import Chosen, NodeConfig, choose, own_labels
+from kubekit.api.core import Node
+from kubekit.api.meta import ObjectMeta
+from kubekit.errors import InvalidInput
+from kubekit.kube import Event, EventType, Page
 
 LABEL = "nvidia.com/device-plugin.config"
 

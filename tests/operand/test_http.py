@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from gpuplane.operand import http
-from gpuplane.operand.http import Answer, serving
+from kubekit import http_server as http
+from kubekit.http_server import Answer, serving
 
 LONGEST = 2 << 20
 

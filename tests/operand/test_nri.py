@@ -13,17 +13,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuplane.api.protocol import nri_pb2 as pb
-from gpuplane.api.protocol import ttrpc_pb2
-from gpuplane.errors import GpuplaneError, Retryable, Terminal
-from gpuplane.operand.nri import frames, plugin
-from gpuplane.operand.nri.connection import Connection, Method
-from gpuplane.operand.nri.frames import FRAME_BYTES, LONGEST, PLUGIN, RUNTIME, Kind, Malformed, Message, Reader, framed
+from gpuplane.operand.nri import plugin
 from gpuplane.operand.nri.plugin import serve
 from gpuplane.operand.nri.runtimes import Runtime, Unfit, refuse_unfit
-from gpuplane.operand.rpc import RpcError, Status
-from gpuplane.simulator.kubelet.runtimes import nri as runtime_side
-from gpuplane.simulator.kubelet.runtimes.nri import Nri, Refused
+from kubekit.errors import KubekitError, Retryable, Terminal
+from kubekit.protocol import nri_pb2 as pb
+from kubekit.protocol import ttrpc_pb2
+from kubekit.rpc import RpcError, Status
+from kubekit.ttrpc import frames
+from kubekit.ttrpc.connection import Connection, Method
+from kubekit.ttrpc.frames import FRAME_BYTES, LONGEST, PLUGIN, RUNTIME, Kind, Malformed, Message, Reader, framed
+from tinykube.kubelet.runtimes import nri as runtime_side
+from tinykube.kubelet.runtimes.nri import Nri, Refused
 
 POD = pb.PodSandbox(id="s1", uid="u1", namespace="ml", name="tune")
 CONTAINER = pb.Container(id="c1", pod_sandbox_id="s1", name="main", env=["A=1"])
@@ -370,7 +371,7 @@ async def test_a_runtime_that_does_not_register_us() -> None:
 
 
 async def test_plugins_without_an_index_are_not_taken(nri: Nri) -> None:
-    with pytest.raises(GpuplaneError, match="must be 2 digits"):
+    with pytest.raises(KubekitError, match="must be 2 digits"):
         await serve(connect(nri), Recorder(), print, index="first")
 
 

@@ -12,10 +12,10 @@ import grpc.aio
 import pytest
 
 from gpuplane import names
-from gpuplane.api.protocol import podresources_pb2 as pb
-from gpuplane.api.protocol.sockets import address
-from gpuplane.operand.pod_resources import PodResourcesClient
-from gpuplane.operand.rpc import RpcError, Status
+from kubekit.pod_resources import PodResourcesClient
+from kubekit.protocol import podresources_pb2 as pb
+from kubekit.protocol.sockets import address
+from kubekit.rpc import RpcError, Status
 
 
 @contextlib.asynccontextmanager

@@ -12,10 +12,10 @@ import grpc
 import grpc.aio
 import pytest
 
-from gpuplane.api.protocol.sockets import address
-from gpuplane.errors import InvalidInput, Terminal
-from gpuplane.operand.rpc import RpcError, Status, call
-from gpuplane.operand.rpc_server import serving
+from kubekit.errors import InvalidInput, Terminal
+from kubekit.protocol.sockets import address
+from kubekit.rpc import RpcError, Status, call
+from kubekit.rpc_server import serving
 
 ECHO, FAIL, SLOW, LARGE = "/t.T/Echo", "/t.T/Fail", "/t.T/Slow", "/t.T/Large"
 

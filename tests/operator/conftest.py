@@ -17,16 +17,16 @@ import pytest
 
 from gpuplane import names
 from gpuplane.api.crds import crds
-from gpuplane.kube import Client, Endpoint
-from gpuplane.kube.auth import StaticAuth
 from gpuplane.operator.installation import manifests, resource_of
 from gpuplane.operator.operator import Operator
 from gpuplane.operator.stages import OPERANDS
 from gpuplane.operator.upgrade import controller, decide
-from gpuplane.simulator.apiserver.failure import ApiFailure
-from gpuplane.simulator.apiserver.identity import ADMIN, service_account_user
-from gpuplane.simulator.apiserver.server import ApiServer
+from kubekit.kube import Client, Endpoint
+from kubekit.kube.auth import StaticAuth
 from tests.support.until import until
+from tinykube.apiserver.failure import ApiFailure
+from tinykube.apiserver.identity import ADMIN, service_account_user
+from tinykube.apiserver.server import ApiServer
 
 NAMESPACE = names.OPERATOR_NAMESPACE
 POLICY, GPUNODES = ("nvidia.com", "clusterpolicies"), ("gpuplane.dev", "gpunodes")

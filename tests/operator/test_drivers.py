@@ -9,9 +9,7 @@ import pytest
 
 from gpuplane import names
 from gpuplane.api.clusterpolicy import ClusterPolicySpec
-from gpuplane.api.core import Node
 from gpuplane.api.gpunode import GPUNode, GPUNodeStatus, Stage, StageState
-from gpuplane.api.meta import ObjectMeta
 from gpuplane.api.nvidiadriver import NVIDIADriver, NVIDIADriverSpec
 from gpuplane.operator.decide import decide
 from gpuplane.operator.driver_objects import status_of
@@ -27,6 +25,8 @@ from gpuplane.operator.drivers import (
 )
 from gpuplane.operator.observed import Observed
 from gpuplane.operator.operands import manifests
+from kubekit.api.core import Node
+from kubekit.api.meta import ObjectMeta
 
 NOW = "2026-11-20T10:00:00.000000Z"
 PUBLISHED = {"repository": "nvcr.io/nvidia", "image": "driver", "version": "570.133.20"}

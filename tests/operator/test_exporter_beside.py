@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from gpuplane.kube import NotFound
 from gpuplane.operator import cluster
 from gpuplane.operator.cluster import MONITOR_CHECK_SECONDS, ClusterWriter
+from kubekit.kube import NotFound
 
 SERVICE = "/api/v1/namespaces/gpu-operator/services/nvidia-dcgm-exporter"
 MONITOR = "/apis/monitoring.coreos.com/v1/namespaces/gpu-operator/servicemonitors/nvidia-dcgm-exporter"

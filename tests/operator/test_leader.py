@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from gpuplane import names
-from gpuplane.errors import InvalidInput
 from gpuplane.operator.operator import LEASE, operator_lease
+from kubekit.errors import InvalidInput
 
 NODES, LEASE_SECONDS = 12, 5
 LEASES = ("coordination.k8s.io", "leases")

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from gpuplane.kube.exposition import exposition
 from gpuplane.operator.metrics import operator_metrics
+from kubekit.kube.exposition import exposition
 from tests.support.until import until
 
 # As the GPU operator documents them.

@@ -13,15 +13,15 @@ import msgspec
 
 from gpuplane import names
 from gpuplane.api.clusterpolicy import ClusterPolicySpec
-from gpuplane.api.core import Node
 from gpuplane.api.effects import acts
-from gpuplane.api.meta import ObjectMeta
 from gpuplane.api.nvidiadriver import NVIDIADriver
 from gpuplane.operator.drivers import assign, choices, driver_groups
 from gpuplane.operator.exporter_objects import wants_monitor
 from gpuplane.operator.mps import follows_mps
 from gpuplane.operator.operands import manifests
 from gpuplane.operator.upgrade.facts import rules_for
+from kubekit.api.core import Node
+from kubekit.api.meta import ObjectMeta
 
 # Where a field can act: with a driver's image and without, with each part that has to be switched on.
 IMAGE = {"repository": "nvcr.io/nvidia", "image": "driver", "version": "570.133.20"}

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from gpuplane.kube import Forbidden
 from gpuplane.operator import cluster
+from kubekit.kube import Forbidden
 
 
 def condition(played: Any, kind: str) -> dict[str, Any]:

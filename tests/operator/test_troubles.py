@@ -5,12 +5,12 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from gpuplane.api.core import Container, ContainerState, ContainerStatus, Pod, PodSpec, PodStatus, Waiting
 from gpuplane.api.gpunode import Stage, StageState
-from gpuplane.api.meta import ObjectMeta
 from gpuplane.operator.observed import Observed, OperandPod, operand_pod
 from gpuplane.operator.stages import OPERANDS
 from gpuplane.operator.troubles import trouble
+from kubekit.api.core import Container, ContainerState, ContainerStatus, Pod, PodSpec, PodStatus, Waiting
+from kubekit.api.meta import ObjectMeta
 
 KERNEL = "6.8.0-71-generic"
 IMAGE = f"nvcr.io/nvidia/driver:570-{KERNEL}-ubuntu22.04"

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from gpuplane import names
-from gpuplane.kube.exposition import exposition
 from gpuplane.operator.metrics import operator_metrics
+from kubekit.kube.exposition import exposition
 from tests.support.until import until
 
 NEW = [{"name": "GENERATION", "value": "2"}]

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from gpuplane.simulator.scheduler.cache import Cache
-from gpuplane.simulator.scheduler.podinfo import NodeFacts, PodInfo, compile_node, compile_pod
+from kubekit.scheduling.cache import Cache
+from kubekit.scheduling.podinfo import NodeFacts, PodInfo, compile_node, compile_pod
 
 
 def pod_object(

@@ -7,9 +7,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from gpuplane.simulator.scheduler.cache import Cache
-from gpuplane.simulator.scheduler.podinfo import Affinity, NodeFacts, PodInfo, PodTerm
-from gpuplane.simulator.scheduler.selectors import Selector, equalities
+from kubekit.scheduling.cache import Cache
+from kubekit.scheduling.podinfo import Affinity, NodeFacts, PodInfo, PodTerm
+from kubekit.scheduling.selectors import Selector, equalities
 
 NODES = st.sampled_from(["a", "b", "c"])
 NAMES = st.sampled_from(["p", "q", "r", "s"])

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from gpuplane.errors import InvalidInput
-from gpuplane.simulator.scheduler import load
-from gpuplane.simulator.scheduler.config import ManagedResource, parse, seconds
+from kubekit.errors import InvalidInput
+from tinykube.scheduler import load
+from tinykube.scheduler.config import ManagedResource, parse, seconds
 
 HEAD = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
 EXTENDER = (

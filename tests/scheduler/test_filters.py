@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from gpuplane.simulator.scheduler.decide import find, fit_error
+from kubekit.scheduling.decide import find, fit_error
 
 
 def term(key, operator, *values):

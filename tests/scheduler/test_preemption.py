@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gpuplane.simulator.scheduler.cache import Cache
-from gpuplane.simulator.scheduler.decide import find, fit_error
-from gpuplane.simulator.scheduler.preemption import Budget, Candidate, choose, plan
-from gpuplane.simulator.scheduler.selectors import Selector, equalities
+from kubekit.scheduling.cache import Cache
+from kubekit.scheduling.decide import find, fit_error
+from kubekit.scheduling.preemption import Budget, Candidate, choose, plan
+from kubekit.scheduling.selectors import Selector, equalities
 
 
 def planned(world, pod, budgets=()):

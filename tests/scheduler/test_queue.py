@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from gpuplane.simulator.scheduler.queue import ERROR, EXTENDER, Event, Queue
+from tinykube.scheduler.queue import ERROR, EXTENDER, Event, Queue
 
 
 def pinned_to(node):

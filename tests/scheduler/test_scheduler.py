@@ -10,11 +10,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from gpuplane.simulator.apiserver.registry import BY_SYSTEM, Registry
-from gpuplane.simulator.apiserver.subresources import bind as post
-from gpuplane.simulator.scheduler import Scheduler, SchedulerConfig
-from gpuplane.simulator.scheduler.config import ExtenderConfig, ManagedResource
 from tests.support.until import until
+from tinykube.apiserver.registry import BY_SYSTEM, Registry
+from tinykube.apiserver.subresources import bind as post
+from tinykube.scheduler import Scheduler, SchedulerConfig
+from tinykube.scheduler.config import ExtenderConfig, ManagedResource
 
 GPU = "nvidia.com/gpu"
 

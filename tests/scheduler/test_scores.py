@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gpuplane.simulator.scheduler.decide import best, enough, find
-from gpuplane.simulator.scheduler.scores import balanced, least_allocated, normalised, totals
+from kubekit.scheduling.decide import best, enough, find
+from kubekit.scheduling.scores import balanced, least_allocated, normalised, totals
 
 GIB = 1024**3
 

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuplane import names
-from gpuplane.api.core import Pod
-from gpuplane.errors import InvalidInput
 from gpuplane.sharing import Assignment, Part, empty, of_pod, request_of, to_annotations
 from gpuplane.sharing.placement import Placement, place
 from gpuplane.sharing.placement.tightest import Tightest
+from kubekit.api.core import Pod
+from kubekit.errors import InvalidInput
 from tests.support.sharing_examples import container, gpus, init, pod, sidecar
 
 SHARE = Part("GPU-n-0", 0, 30, 5120)

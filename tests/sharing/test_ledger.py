@@ -10,10 +10,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
 
-from gpuplane.errors import Retryable
 from gpuplane.sharing import Assignment, Ledger, Part, Request, request_of, violations
 from gpuplane.sharing.placement import Placement, place
 from gpuplane.sharing.placement.tightest import Tightest
+from kubekit.errors import Retryable
 from tests.support.sharing_examples import container, gpus, init, pod, sidecar
 
 

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuplane.api.pluginconfig import PluginConfig, parse
-from gpuplane.errors import InvalidInput
 from gpuplane.hardware import GPU, MigDevice, MigMode
 from gpuplane.sharing.mps import daemons, ready_text
+from kubekit.errors import InvalidInput
 
 GIB = 1 << 30
 

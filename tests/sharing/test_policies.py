@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuplane import names
-from gpuplane.errors import Usage
 from gpuplane.sharing import POLICIES, Ledger, LedgerGPU, NodeState, Request, request_of
 from gpuplane.sharing.placement import Placement, place
 from gpuplane.sharing.placement.fit import rate, taken
@@ -18,6 +17,7 @@ from gpuplane.sharing.placement.named import named
 from gpuplane.sharing.placement.opportunity import learn
 from gpuplane.sharing.placement.policy import Policy
 from gpuplane.sharing.placement.ranking import Ranking
+from kubekit.errors import Usage
 from tests.support.sharing_examples import container, gpus, node, pod
 
 

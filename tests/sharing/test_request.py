@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from gpuplane import names
 from gpuplane.api.codes import CODES
-from gpuplane.errors import InvalidInput
 from gpuplane.sharing import Request, findings, findings_of_object, kind_of, matches, request_of
+from kubekit.errors import InvalidInput
 from tests.support.sharing_examples import container, init, pod, sidecar
 
 

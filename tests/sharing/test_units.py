@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from gpuplane.api.pluginconfig import PluginConfig, parse
 from gpuplane.device_plugin.choice import Choice
-from gpuplane.errors import InvalidInput
 from gpuplane.hardware import GPU, MigDevice, MigMode
 from gpuplane.sharing.units import Unit, resources
+from kubekit.errors import InvalidInput
 
 
 def gpu(index: int, *profiles: str, name: str = "NVIDIA A100-SXM4-40GB", mig: bool = False) -> GPU:

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import gpuplane
-from gpuplane.simulator.gpus import PROFILES, Faults, create_state
+from simgpu import PROFILES, Faults, create_state
 
 ROOT = Path(__file__).resolve().parents[2]
 NATIVE = Path(gpuplane.__file__).parent / "_native"

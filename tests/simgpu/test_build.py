@@ -35,8 +35,10 @@ def test_another_clone_compiles_nothing(native: Path, tmp_path: Path) -> None:
     words = [sys.executable, str(tmp_path / "native" / "build.py"), "libcuda.so.1"]
     made = subprocess.run(words, capture_output=True, text=True, check=True)
     assert made.stderr == ""
-    assert (tmp_path / "src/gpuplane/_native/libcuda.so.1").read_bytes() == (native / "libcuda.so.1").read_bytes()
-    with (tmp_path / "native/simgpu/state.h").open("a") as header:
+    assert (tmp_path / "packages/gpuplane/src/gpuplane/_native/libcuda.so.1").read_bytes() == (
+        native / "libcuda.so.1"
+    ).read_bytes()
+    with (tmp_path / "packages/simgpu/native/simgpu/state.h").open("a") as header:
         header.write("// changed\n")
     changed = subprocess.run(words, env=os.environ | {"CC": "false"}, capture_output=True, text=True, check=False)
     assert "compiling libcuda.so.1" in changed.stderr

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from gpuplane.simulator.gpus import PROFILES, in_use
-from gpuplane.simulator.gpus.profile import gpu_uuid
+from simgpu import PROFILES, in_use
+from simgpu.profile import gpu_uuid
 
 ROOT = Path(__file__).resolve().parents[2]
 MIB = 1 << 20
@@ -374,7 +374,7 @@ def test_calls_without_what_they_need_say_what_is_missing(node: Any) -> None:
 
 @pytest.mark.parametrize("start", ["", "context()"], ids=["before initialization", "with a context"])
 def test_every_function_takes_nothing_at_all_for_an_answer(node: Any, start: str) -> None:
-    names = re.findall(r"\bcu\w+(?=\))", (ROOT / "native/simgpu/cuda/procs.def").read_text())
+    names = re.findall(r"\bcu\w+(?=\))", (ROOT / "packages/simgpu/native/simgpu/cuda/procs.def").read_text())
     codes = node.run(f"{start}\nanswer(sorted({{getattr(cuda, name)(*[c_uint64(0)] * 11) for name in {names}}}))")
     assert len(names) > 150
     assert set(codes) <= {0, 1, 3, 100, 101, 201, 218, 400, 500, 801}

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from gpuplane.errors import InvalidInput, Terminal
-from gpuplane.simulator.gpus import PROFILES, Faults, create_state, cuda_version, layout, profile
+from kubekit.errors import InvalidInput, Terminal
+from simgpu import PROFILES, Faults, create_state, cuda_version, layout, profile
 
 
 def test_the_mirror_has_the_sizes_and_offsets_of_the_library(native: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from gpuplane.simulator.gpus import layout
+from simgpu import layout
 
 ROOT = Path(__file__).resolve().parents[2]
 MIB = 1 << 20

@@ -21,14 +21,14 @@ import msgspec
 import pytest
 
 from gpuplane import names
-from gpuplane.api.core import Node, Pod
 from gpuplane.api.gpunode import GPUNode, StageName
-from gpuplane.kube import Client, NotFound
-from gpuplane.simulator.gpus import Faults
-from gpuplane.simulator.kubelet.containers.records import Record, is_running
+from kubekit.api.core import Node, Pod
+from kubekit.kube import Client, NotFound
+from simgpu import Faults
 from tests.support import find_kubectl
 from tests.support.realkube.files import files
 from tests.support.until import until, until_objects
+from tinykube.kubelet.containers.records import Record, is_running
 
 GPUPLANE = (sys.executable, "-m", "gpuplane")
 NAMESPACE = names.OPERATOR_NAMESPACE

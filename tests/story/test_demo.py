@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from gpuplane import names
-from gpuplane.simulator.gpus import Faults
+from simgpu import Faults
 
 PROMISED = {"tune": 30, "serve": 30, "nb": 20, "ci": 10}
 

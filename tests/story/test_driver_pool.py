@@ -6,10 +6,10 @@ import pytest
 
 from gpuplane import names
 from gpuplane.api.clusterpolicy import ClusterPolicy
-from gpuplane.api.core import DaemonSet, Node, Pod
 from gpuplane.api.gpunode import GPUNode
 from gpuplane.api.nvidiadriver import NVIDIADriver
-from gpuplane.kube import NotFound
+from kubekit.api.core import DaemonSet, Node, Pod
+from kubekit.kube import NotFound
 
 NAME = "cluster-policy"
 HOSTNAME = "kubernetes.io/hostname"

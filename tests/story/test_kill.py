@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 
-from gpuplane.api.core import Node, Pod
 from gpuplane.api.gpunode import GPUNode, StageName
-from gpuplane.kube import Informer
+from kubekit.api.core import Node, Pod
+from kubekit.kube import Informer
 
 OPERANDS = (
     "node-feature-discovery-worker",

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
-from gpuplane.api.core import Pod
-from gpuplane.cli import demo
+from gpulab import demo
+from kubekit.api.core import Pod
 
 SHARED = Path(__file__).parents[3] / "shared" / "manifests" / "gpu-operator" / "cuda-vectoradd.yaml"
 OWN = Path(demo.__file__).parent / "cuda-vectoradd.yaml"

@@ -8,8 +8,8 @@ import yaml
 
 from gpuplane import names
 from gpuplane.api.clusterpolicy import ClusterPolicy
-from gpuplane.api.core import DaemonSet, Node, Pod
 from gpuplane.api.gpunode import GPUNode, StageState
+from kubekit.api.core import DaemonSet, Node, Pod
 
 NAME = "cluster-policy"
 TAINT = "nvidia.com/gpu-not-ready"

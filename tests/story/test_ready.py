@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from gpuplane.api.core import Event, Node
 from gpuplane.api.gpunode import StageName, StageState
+from kubekit.api.core import Event, Node
 
 MACHINES = {
     "sim-1": ("NVIDIA-H100-80GB-HBM3", 8, "81559", "570.133.20", "12.8", "ubuntu", "22.04", "5.15.0-1084-aws"),

@@ -6,9 +6,9 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from gpuplane.api.core import Event, Node, Pod
 from gpuplane.api.gpunode import GPUNode, StageName, StageState
-from gpuplane.simulator.gpus import Faults
+from kubekit.api.core import Event, Node, Pod
+from simgpu import Faults
 
 MACHINES = ("sim-1", "sim-2", "sim-3")
 OPERANDS_LABEL = "nvidia.com/gpu.deploy.operands"

@@ -10,9 +10,9 @@ import pytest
 
 from gpuplane import names
 from gpuplane.api.clusterpolicy import ClusterPolicy
-from gpuplane.api.core import DaemonSet, Node, Pod, RuntimeClass
 from gpuplane.api.gpunode import GPUNode, StageState
-from gpuplane.kube import NotFound
+from kubekit.api.core import DaemonSet, Node, Pod, RuntimeClass
+from kubekit.kube import NotFound
 from tests.support.until import until
 
 USE = """

@@ -15,14 +15,14 @@ import pytest
 
 from gpuplane import names
 from gpuplane.api.clusterpolicy import ClusterPolicy
-from gpuplane.api.core import Deployment, Node, Pod
-from gpuplane.api.kinds import built_in
 from gpuplane.api.upgrade import UpgradeState, upgrade_record, upgrade_state
-from gpuplane.kube import Client, Endpoint, Informer, NotFound
-from gpuplane.kube.auth import StaticAuth
-from gpuplane.kube.config import load
 from gpuplane.operator.operator import Operator
 from gpuplane.operator.upgrade import decide
+from kubekit.api.core import Deployment, Node, Pod
+from kubekit.api.kinds import built_in
+from kubekit.kube import Client, Endpoint, Informer, NotFound
+from kubekit.kube.auth import StaticAuth
+from kubekit.kube.config import load
 
 POLICY, NAMESPACE = "cluster-policy", names.OPERATOR_NAMESPACE
 OURS = ("sim-1", "sim-3")  # the driver of sim-2 is the machine's own

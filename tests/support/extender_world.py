@@ -12,21 +12,21 @@ from pathlib import Path
 from typing import Any
 
 from gpuplane import names
-from gpuplane.api.core import ConfigMap, Event, Node, Pod
 from gpuplane.api.crds import crds
 from gpuplane.api.gpunode import GPUNode
-from gpuplane.kube import Client, Endpoint, EventRecorder, NotFound, SystemClock
-from gpuplane.kube.auth import StaticAuth
-from gpuplane.kube.tasks import first_of
-from gpuplane.operand.http import serving
 from gpuplane.scheduler.brain import Brain
 from gpuplane.scheduler.extender import LONGEST_BODY, Extender
 from gpuplane.scheduler.forwarding import Forwarder
 from gpuplane.scheduler.policies import Chosen
 from gpuplane.sharing import violations
-from gpuplane.simulator.apiserver.identity import ADMIN
-from gpuplane.simulator.apiserver.server import ApiServer
+from kubekit.api.core import ConfigMap, Event, Node, Pod
+from kubekit.http_server import serving
+from kubekit.kube import Client, Endpoint, EventRecorder, NotFound, SystemClock
+from kubekit.kube.auth import StaticAuth
+from kubekit.kube.tasks import first_of
 from tests.support.until import until
+from tinykube.apiserver.identity import ADMIN
+from tinykube.apiserver.server import ApiServer
 
 MODEL, MEMORY = "Tesla T4", 15360
 PATIENCE = 20.0

@@ -16,11 +16,11 @@ from typing import Any
 
 import msgspec
 
-from gpuplane.api.core import Event, Pod
-from gpuplane.kube import Conflict, NotFound, ServerError, Unreachable
-from gpuplane.kube.codec import Page
-from gpuplane.kube.watch import Event as WatchEvent
-from gpuplane.kube.watch import EventType
+from kubekit.api.core import Event, Pod
+from kubekit.kube import Conflict, NotFound, ServerError, Unreachable
+from kubekit.kube.codec import Page
+from kubekit.kube.watch import Event as WatchEvent
+from kubekit.kube.watch import EventType
 
 
 class Fault(Enum):

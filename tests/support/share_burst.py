@@ -20,14 +20,14 @@ from typing import Any, Final
 import msgspec
 
 from gpuplane import names
-from gpuplane.api.core import LeaseObject, Node, Pod
 from gpuplane.api.gpunode import GPUNode
 from gpuplane.api.requests import uses_gpus
 from gpuplane.cli.install import apply
-from gpuplane.errors import GpuplaneError
-from gpuplane.kube import AlreadyExists, Client, Informer
 from gpuplane.operator.installation import installation
 from gpuplane.sharing import Ledger, gpus_of, of_pod, violations
+from kubekit.api.core import LeaseObject, Node, Pod
+from kubekit.errors import KubekitError
+from kubekit.kube import AlreadyExists, Client, Informer
 from tests.support.extender_world import gpu_pod, http
 from tests.support.until import until
 
@@ -128,7 +128,7 @@ async def alive(client: Client, nodes: Iterable[str]) -> AsyncIterator[None]:
                     "metadata": {"name": node, "namespace": "kube-node-lease"},
                     "spec": {"holderIdentity": node, "leaseDurationSeconds": 40, "renewTime": now},
                 }
-                with contextlib.suppress(GpuplaneError):
+                with contextlib.suppress(KubekitError):
                     await client.apply(lease, "test", resource=LeaseObject.RESOURCE)
             await asyncio.sleep(_RENEW_SECONDS)
 

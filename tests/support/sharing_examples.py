@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 
 from gpuplane import names
-from gpuplane.api.core import Pod
 from gpuplane.sharing import LedgerGPU, NodeState, empty
+from kubekit.api.core import Pod
 
 
 def container(name: str, **limits: str | int) -> dict[str, Any]:

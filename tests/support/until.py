@@ -10,8 +10,8 @@ import inspect
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
-from gpuplane.kube import Client, Informer
-from gpuplane.kube.tasks import first_of
+from kubekit.kube import Client, Informer
+from kubekit.kube.tasks import first_of
 
 PATIENCE_SECONDS: Final = 20.0
 POLL_SECONDS: Final = 0.02

@@ -14,13 +14,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from gpuplane.api.core import Node, NodeInfo, NodeStatus
 from gpuplane.api.gpunode import GPUNode, GPUNodeStatus
-from gpuplane.api.meta import ObjectMeta
 from gpuplane.hardware import GPU
 from gpuplane.host import Command, Completed, Host
 from gpuplane.operand import OperandContext
 from gpuplane.toolkit import Facts, Plan, observe, plan, restart
+from kubekit.api.core import Node, NodeInfo, NodeStatus
+from kubekit.api.meta import ObjectMeta
 from tests.toolkit.machine import GPUS, VERSION, Machine, Tree, fresh, tree
 
 LIB = "usr/lib64"

@@ -15,13 +15,14 @@ from typing import Any
 import msgspec
 import pytest
 
+from gpulab.light.gpus import SimulatedGPUs
 from gpuplane.hardware import GPU, MigDevice, MigMode
 from gpuplane.host import Host
-from gpuplane.simulator.gpus import PROFILES, SimulatedGPUs
 from gpuplane.toolkit import cdi_spec
 from gpuplane.toolkit.driver_files import observe_devices, observe_driver
 from gpuplane.toolkit.facts import CDI_HOOK, Facts
 from gpuplane.toolkit.places import CONTAINERD
+from simgpu import PROFILES
 
 VERSION = "570.133.20"
 RECORD = Path(__file__).parent / "nvidia_ctk.json"

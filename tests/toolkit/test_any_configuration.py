@@ -13,12 +13,12 @@ import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
-from gpuplane.errors import InvalidInput
-from gpuplane.simulator.kubelet.runtimes import RuntimeConfig, read_config
 from gpuplane.toolkit import apply, applying, json_edit
 from gpuplane.toolkit.applying import unconfigure
 from gpuplane.toolkit.facts import RUNTIMES
+from kubekit.errors import InvalidInput
 from tests.toolkit.spellings import ANY, PATHS
+from tinykube.kubelet.runtimes import RuntimeConfig, read_config
 
 COMMON = settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from gpuplane.errors import InvalidInput
 from gpuplane.host import Locked
 from gpuplane.toolkit import ToolkitError, apply, by_hand, configure, unconfigure
 from gpuplane.toolkit.applying import LOCK
 from gpuplane.toolkit.applying import unconfigure as take_back
+from kubekit.errors import InvalidInput
 
 V2 = """\
 version = 2
@@ -157,7 +157,7 @@ async def test_one_at_a_time(world: Any) -> None:
 async def test_by_hand_without_a_driver_the_runtime_is_configured_all_the_same(
     world: Any, tree_of: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from gpuplane.errors import Retryable
+    from kubekit.errors import Retryable
 
     def none(*_: object) -> Any:
         raise Retryable("no libnvidia-ml.so.1 found")

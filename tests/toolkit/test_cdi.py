@@ -12,7 +12,6 @@ import msgspec
 import pytest
 import yaml
 
-from gpuplane.errors import InvalidInput
 from gpuplane.hardware import GPU, MigDevice, MigMode
 from gpuplane.host import Host
 from gpuplane.toolkit import cdi_spec
@@ -21,6 +20,7 @@ from gpuplane.toolkit.driver_files import observe_devices, observe_driver
 from gpuplane.toolkit.elf import soname
 from gpuplane.toolkit.facts import Devices, Facts
 from gpuplane.toolkit.places import CONTAINERD
+from kubekit.errors import InvalidInput
 
 V = "999.88.77"
 LIB = "usr/lib/x86_64-linux-gnu"

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from gpuplane.errors import InvalidInput
 from gpuplane.toolkit import containerd
 from gpuplane.toolkit.places import CONTAINERD
+from kubekit.errors import InvalidInput
 
 PROGRAMS = {
     "nvidia": "/usr/local/nvidia/toolkit/nvidia-container-runtime",

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from gpuplane.errors import InvalidInput
 from gpuplane.toolkit import crio, docker
 from gpuplane.toolkit.facts import RUNTIMES
 from gpuplane.toolkit.places import CRIO as PLACE
+from kubekit.errors import InvalidInput
 
 WHERE = "/etc/docker/daemon.json"
 

@@ -14,12 +14,12 @@ import grpc.aio
 import pytest
 
 from gpuplane.host import Command, Completed
-from gpuplane.simulator.kubelet.runtimes import Runtime, RuntimeDown, read_config, runtime
-from gpuplane.simulator.kubelet.runtimes.endpoint import Endpoint
 from gpuplane.toolkit import ToolkitError, apply, by_hand, health, restart
 from gpuplane.toolkit.applying import unconfigure
 from gpuplane.toolkit.facts import RUNTIMES
 from gpuplane.toolkit.places import CONTAINERD, CRIO, DOCKER, PLAIN, Place, RuntimeName
+from tinykube.kubelet.runtimes import Runtime, RuntimeDown, read_config, runtime
+from tinykube.kubelet.runtimes.endpoint import Endpoint
 
 MAIN = {
     "containerd": ("etc/containerd/config.toml", "version = 2\n"),

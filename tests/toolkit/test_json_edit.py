@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuplane.errors import InvalidInput
 from gpuplane.toolkit import json_edit as edit
+from kubekit.errors import InvalidInput
 
 
 def test_a_file_keeps_its_layout() -> None:

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from gpuplane.errors import InvalidInput
 from gpuplane.toolkit import RuntimeName, ToolkitError
 from gpuplane.toolkit.observing import find_place, version_of
+from kubekit.errors import InvalidInput
 
 
 @pytest.mark.parametrize(

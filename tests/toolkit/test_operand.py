@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from gpuplane.errors import Retryable
-from gpuplane.kube import NotFound, Unreachable
 from gpuplane.toolkit import run, uninstall
+from kubekit.errors import Retryable
+from kubekit.kube import NotFound, Unreachable
 from tests.support.until import until
 
 

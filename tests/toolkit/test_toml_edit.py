@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuplane.errors import InvalidInput
 from gpuplane.toolkit import toml_edit as edit
+from kubekit.errors import InvalidInput
 
 AWKWARD = '''# a "comment" with [brackets]
 version = 2   # two

@@ -13,12 +13,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from gpuplane.api.core import Node, Pod
 from gpuplane.api.gpunode import GPU, GPUNode, GPUNodeStatus, Machine, Stage, StageName, StageState
-from gpuplane.api.meta import ObjectMeta, to_dict
 from gpuplane.api.requests import Offer, offer_of
-from gpuplane.kube import AlreadyExists, Event, EventType, NotFound, Page
 from gpuplane.operand import OperandContext
+from kubekit.api.core import Node, Pod
+from kubekit.api.meta import ObjectMeta, to_dict
+from kubekit.kube import AlreadyExists, Event, EventType, NotFound, Page
 
 NODE = "sim-1"
 NAMESPACE = "gpu-operator"

@@ -9,11 +9,11 @@ import pynvml
 import pytest
 
 from gpuplane import cures
-from gpuplane.errors import Retryable, Terminal
 from gpuplane.hardware.binding import GpuLost, need
 from gpuplane.hardware.health import APPLICATION_XIDS, xid_event
 from gpuplane.validator import driver_api, vectoradd
 from gpuplane.validator.process import failure
+from kubekit.errors import Retryable, Terminal
 
 
 class FakeLibrary:

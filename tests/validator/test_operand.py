@@ -15,14 +15,14 @@ import msgspec
 import pytest
 
 from gpuplane import cures
-from gpuplane.api.core import Node, NodeInfo, NodeStatus, Pod
 from gpuplane.api.gpunode import StageName, StageState
 from gpuplane.api.requests import Offer
-from gpuplane.errors import Retryable, Terminal
 from gpuplane.host import Host
-from gpuplane.kube import EventType
 from gpuplane.validator.operand import NOT_RUN, NOT_WANTED, Validator, boot_of, run
 from gpuplane.validator.workload import NoRoom, pod_name, run_pod
+from kubekit.api.core import Node, NodeInfo, NodeStatus, Pod
+from kubekit.errors import Retryable, Terminal
+from kubekit.kube import EventType
 from tests.support.virtual_time import VirtualClock
 
 CUDA, PLUGIN = StageName.CUDA, StageName.PLUGIN

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from gpuplane.errors import Retryable, Terminal, Usage
 from gpuplane.validator import process, vectoradd
 from gpuplane.validator.driver_api import Driver
 from gpuplane.validator.process import VectorAddProcess, failure
+from kubekit.errors import Retryable, Terminal, Usage
 
 
 def test_arguments() -> None:
@@ -51,7 +51,7 @@ def test_it_imports_next_to_nothing() -> None:
     code = f"import sys; import {process.PROGRAM}; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = set(done.stdout.split())
-    assert not loaded & {"asyncio", "typing", "re", "msgspec", "random", "argparse", "json", "pynvml", "gpuplane.kube"}
+    assert not loaded & {"asyncio", "typing", "re", "msgspec", "random", "argparse", "json", "pynvml", "kubekit.kube"}
 
 
 async def test_no_driver_is_retryable_and_says_what_to_do(tmp_path: Path) -> None:

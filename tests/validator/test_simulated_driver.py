@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 import gpuplane
-from gpuplane.errors import Terminal
-from gpuplane.simulator.gpus import PROFILES, Faults, create_state
-from gpuplane.simulator.gpus.profile import gpu_uuid
 from gpuplane.validator.driver_api import LIBRARY
 from gpuplane.validator.process import PROGRAM, VectorAddProcess
+from kubekit.errors import Terminal
+from simgpu import PROFILES, Faults, create_state
+from simgpu.profile import gpu_uuid
 
 NATIVE = Path(gpuplane.__file__).parent / "_native"
 PROFILE = PROFILES["2x-l4"]

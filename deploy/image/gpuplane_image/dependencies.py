@@ -84,7 +84,7 @@ def build_wheel(folder: Path, cache: Path) -> Path:
 def sources() -> Iterator[bytes]:
     """All that the wheel is made of, names and contents: another digest of these is another wheel."""
     files = [REPOSITORY / name for name in ("pyproject.toml", "requirements.lock", "README.md", "LICENSE")]
-    for folder in ("src/gpuplane", "native"):
+    for folder in ("packages/gpuplane/src/gpuplane", "native"):
         files += (REPOSITORY / folder).rglob("*")
     for path in sorted(files):
         if path.is_file() and not {"__pycache__", "_native"} & set(path.parts):

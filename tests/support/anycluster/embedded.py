@@ -10,12 +10,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from gpuplane.kube.tasks import first_of
-from gpuplane.simulator.apiserver.hooks import User
-from gpuplane.simulator.apiserver.identity import ADMIN
-from gpuplane.simulator.apiserver.server import ApiServer
-from gpuplane.simulator.controllers import Controllers
-from gpuplane.simulator.scheduler import Scheduler, config
+from kubekit.kube.tasks import first_of
+from tinykube.apiserver.hooks import User
+from tinykube.apiserver.identity import ADMIN
+from tinykube.apiserver.server import ApiServer
+from tinykube.controllers import Controllers
+from tinykube.scheduler import Scheduler, config
 
 KUBELET_TOKEN: Final = "the-kubelet-token"
 ADMIN_TOKEN: Final = "admin-token"

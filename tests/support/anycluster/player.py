@@ -17,10 +17,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from gpuplane.kube import Client
-from gpuplane.kube.errors import ApiError, Conflict, Gone, NotFound, Unreachable
-from gpuplane.simulator.kubelet.server import Backend, LogFile, Server
+from kubekit.kube import Client
+from kubekit.kube.errors import ApiError, Conflict, Gone, NotFound, Unreachable
 from tests.support.anycluster.embedded import KUBELET_TOKEN
+from tinykube.kubelet.server import Backend, LogFile, Server
 
 PLAYED: Final = "conformance.gpuplane.dev/played"
 LOG: Final = "2026-01-01T00:00:00.000000000Z stdout F first line\n2026-01-01T00:00:01.000000000Z stdout F second line\n"

@@ -13,12 +13,12 @@ import argparse
 import sys
 
 from gpuplane import names
-from gpuplane.errors import GpuplaneError
-from gpuplane.simulator.cluster.directory import home
+from kubekit.errors import KubekitError
 from tests.support.realkube import binaries, images
 from tests.support.realkube.binaries import Unavailable
 from tests.support.realkube.control_plane import ControlPlane
 from tests.support.realkube.node import KubernetesNode, wait_ready
+from tinykube.cluster.directory import home
 
 
 def main() -> int:
@@ -37,7 +37,7 @@ def main() -> int:
             plane.stop()
             return 0
         return up(plane, None if options.no_machine else node)
-    except GpuplaneError as error:
+    except KubekitError as error:
         sys.stderr.write(f"realkube: {error}\n")
         return 3
 

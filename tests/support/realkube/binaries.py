@@ -20,7 +20,7 @@ from typing import Final
 
 import msgspec
 
-from gpuplane.errors import Terminal
+from kubekit.errors import Terminal
 
 MODULES: Final = Path(__file__).parent / "modules"
 PROXY_HINT: Final = "see `go env GOPROXY`; an earlier build that is in the cache needs no network"

@@ -27,10 +27,10 @@ from typing import Final
 
 import msgspec
 
-from gpuplane.errors import NoAnswer, Terminal
-from gpuplane.simulator.cluster import processes
-from gpuplane.simulator.cluster.directory import Running
+from kubekit.errors import NoAnswer, Terminal
 from tests.support.realkube import binaries, pki
+from tinykube.cluster import processes
+from tinykube.cluster.directory import Running
 
 HOST: Final = "127.0.0.1"
 SERVICES: Final = "10.96.0.0/16"

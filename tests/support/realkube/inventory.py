@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import yaml
 
-from gpuplane.kube import Client
+from kubekit.kube import Client
 
 Objects = dict[str, dict[str, Any]]
 """`apiGroup/kind namespace/name` -> the object."""

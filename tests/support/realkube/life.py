@@ -19,10 +19,10 @@ from typing import Any, Final
 import msgspec
 
 from gpuplane import names
-from gpuplane.api.core import Node, Pod
 from gpuplane.api.gpunode import GPUNode, StageName
-from gpuplane.kube import ApiError, Client, Informer, NotFound
-from gpuplane.simulator.gpus import Faults
+from kubekit.api.core import Node, Pod
+from kubekit.kube import ApiError, Client, Informer, NotFound
+from simgpu import Faults
 from tests.support.realkube.audit import requests
 from tests.support.realkube.control_plane import ControlPlane
 from tests.support.realkube.inventory import Objects, difference, inventory

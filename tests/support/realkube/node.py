@@ -2,7 +2,7 @@
 
 The machine's directory, below the cluster's:
 
-    machine/root/    the simulated machine (gpuplane.simulator.nodes), and every file that was written since: what an
+    machine/root/    the simulated machine (simgpu.machines), and every file that was written since: what an
                      installation leaves can be seen here
     containerd/  kubelet/    their data
     init.json  init.log      process 1, see `init`
@@ -26,16 +26,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from gpuplane.api.core import Node
-from gpuplane.errors import NoAnswer
-from gpuplane.kube import Client
-from gpuplane.simulator.cluster import processes
-from gpuplane.simulator.cluster.directory import Running
-from gpuplane.simulator.nodes import build_node, machine
+from kubekit.api.core import Node
+from kubekit.errors import NoAnswer
+from kubekit.kube import Client
+from simgpu.machines import build_node, machine
 from tests.support.realkube import binaries, configuration, files, init, pki
 from tests.support.realkube.binaries import Unavailable
 from tests.support.realkube.control_plane import ControlPlane, spawn
 from tests.support.realkube.watching import node_is_ready, until_objects
+from tinykube.cluster import processes
+from tinykube.cluster.directory import Running
 
 MACHINE: Final = "l4-ubuntu24"
 # What a machine may keep: logs, the runtime's and the kubelet's own state, and the simulated hardware itself.

@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
 from gpuplane import names
-from gpuplane.api.protocol import nri_pb2 as pb
 from gpuplane.host import Host
 from gpuplane.operand.nri.plugin import serve
+from kubekit.protocol import nri_pb2 as pb
 from tests.support.realkube.node import KubernetesNode
 
 BEFORE, AFTER = "10", "90"

@@ -14,8 +14,8 @@ from typing import Final
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from gpuplane.kube.certificates import CLIENT, Validity, issue, load
-from gpuplane.simulator.apiserver import certificates
+from kubekit.kube.certificates import CLIENT, Validity, issue, load
+from tinykube.apiserver import certificates
 
 CLIENTS: Final = {
     "admin": ("kubernetes-admin", "system:masters"),

@@ -10,11 +10,11 @@ import signal
 import sys
 from pathlib import Path
 
-from gpuplane.simulator.cluster import processes
-from gpuplane.simulator.cluster.directory import ClusterDirectory, Running
-from gpuplane.simulator.cluster.spec import ClusterSpec, NodeSpec
-from gpuplane.simulator.kubelet import stop_containers
 from tests.support.realkube.control_plane import ControlPlane, spawn
+from tinykube.cluster import processes
+from tinykube.cluster.directory import ClusterDirectory, Running
+from tinykube.cluster.spec import ClusterSpec, NodeSpec
+from tinykube.kubelet import stop_containers
 
 GROUP = "system:nodes"
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 from typing import Any, Final
 
-from gpuplane.api.core import Node, Pod
 from gpuplane.api.gpunode import GPUNode, StageName
-from gpuplane.kube import Client
+from kubekit.api.core import Node, Pod
+from kubekit.kube import Client
 from tests.support import until
 
 PATIENCE_S: Final = 90.0

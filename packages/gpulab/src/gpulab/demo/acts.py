@@ -1,0 +1,240 @@
+"""The acts of the demo, against the API server only, with their measurements."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from importlib import resources
+from typing import Any, Final, TypeVar
+
+import msgspec
+import yaml
+
+from gpulab.demo import shares
+from gpulab.demo.following import watching
+from gpulab.demo.reasons import Reason, ask
+from gpulab.demo.shares import LATE
+from gpulab.demo.story import Story
+from gpulab.demo.verdict import PASSED, Break, Measured, Sharing, VectorAdd, is_held_to_its_part
+from gpuplane import names
+from gpuplane.api.gpunode import GPUNode, StageName, StageState
+from gpuplane.cli.explain import read
+from gpuplane.cli.install import apply
+from gpuplane.cli.status import Follower
+from gpuplane.cli.terminal import Terminal
+from gpuplane.explain.answer import explain
+from gpuplane.operator.installation import installation
+from kubekit.api.core import Node, Pod
+from kubekit.errors import KubekitError
+from kubekit.kube import Client, SystemClock
+from simgpu import Faults
+from tinykube.cluster import ClusterHandle, ClusterSpec, up
+
+T = TypeVar("T")
+
+SHARED: Final = "sim-2"
+BROKEN: Final = "sim-4"
+ASKING_SECONDS: Final = 10.0
+# A share that is off its part is measured again: a machine that was asleep or very busy for a moment is no verdict.
+MEASUREMENTS: Final = 3
+
+
+class DemoFailed(KubekitError):
+    """An act did not get done. `findings` are further reasons, one a line."""
+
+    def __init__(self, what: str, *, where: str = "", cure: str = "", findings: tuple[str, ...] = ()) -> None:
+        super().__init__(what, where=where, cure=cure)
+        self.findings = findings
+
+
+class Acts:
+    """The six acts, and what was measured in them. Close it with `aclose`."""
+
+    def __init__(self, spec: ClusterSpec, story: Story, screen: Terminal, *, patience_seconds: float) -> None:
+        self._spec = spec
+        self._screen = screen
+        self._story = story
+        self._patience = patience_seconds
+        self._opened: list[Client | Follower] = []
+        self._client: Client | None = None
+        self._follower: Follower | None = None
+        self._watching: asyncio.Task[None] | None = None
+        self.measured = Measured(healthy=tuple(node.name for node in spec.nodes if node.name != BROKEN))
+
+    async def play(self) -> ClusterHandle:
+        """All acts in order. Raises DemoFailed, saying which and why."""
+        handle = await self._act("up", self._up())
+        assert self._client is not None
+        client = self._client
+        with broken_machine(handle) as faults:
+            faults.wrong_results(0)
+        await self._act("prepare", self._prepare(client))
+        await self._act("run", self._run(client))
+        await self._act("share", self._share(client, handle))
+        await self._act("wait", self._wait(client))
+        await self._act("break", self._break(client, handle))
+        return handle
+
+    async def aclose(self) -> None:
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.gather(self._watching, return_exceptions=True)
+        for opened in reversed(self._opened):
+            await opened.aclose()
+
+    async def reasons(self) -> tuple[Reason, ...]:
+        """Return the cluster's reasons for everything that is not as it should be; empty when it does not answer."""
+        if self._client is None:
+            return ()
+        # The machine with the fault and the pod without room are in trouble on purpose.
+        expected = {LATE.name} | ({BROKEN} if not self._story.has_begun("break") else set())
+        try:
+            async with asyncio.timeout(ASKING_SECONDS):
+                return await ask(self._client, expected=expected)
+        except (KubekitError, TimeoutError):
+            return ()
+
+    def _measured(self, **figures: Any) -> None:
+        self.measured = msgspec.structs.replace(self.measured, **figures)
+
+    async def _act(self, name: str, act: Awaitable[T]) -> T:
+        step = self._story.begin(name)
+        try:
+            async with asyncio.timeout(self._patience):
+                result = await act
+        except TimeoutError:
+            self._story.fail(step)
+            raise await self._not_done(step.about) from None
+        except KubekitError:
+            self._story.fail(step)
+            raise
+        self._story.end(step)
+        return result
+
+    async def _not_done(self, about: str) -> DemoFailed:
+        what = f"{about}: not done after {self._patience:.0f}s"
+        found = await self.reasons()
+        if not found:
+            return DemoFailed(what, where=str(self._spec.name), cure="gpuplane status, kubectl get pods,events -A")
+        first, *others = found
+        return DemoFailed(
+            f"{what}: {first.what}",
+            where=first.where,
+            cure=first.cure,
+            findings=tuple(f"{reason.where}: {reason.what}" for reason in others),
+        )
+
+    async def _up(self) -> ClusterHandle:
+        handle = await up(self._spec)
+        self._client = Client.connect(handle.kubeconfig, user_agent="gpuplane-demo")
+        self._opened.append(self._client)
+        async with watching(self._client, Node) as nodes:
+            await nodes.until(lambda: sum(map(is_ready, nodes.items())) == len(self._spec.nodes))
+        return handle
+
+    async def _prepare(self, client: Client) -> None:
+        began = self._story.clock()
+        for manifest in installation():
+            await apply(client, manifest)
+        follower = Follower(client)
+        await follower.start()
+        self._opened.append(follower)
+        self._follower = follower
+        self._watching = asyncio.create_task(self._watch(follower), name="demo's nodes")
+        async with watching(client, GPUNode) as nodes:
+            await nodes.until(lambda: self._healthy_are_ready(nodes.items(), began))
+        pods = await client.list(Pod, names.OPERATOR_NAMESPACE)
+        restarts = sum(status.restart_count for pod in pods for status in pod.status.container_statuses)
+        self._measured(operand_restarts=restarts)
+
+    def _healthy_are_ready(self, nodes: list[GPUNode], began: float) -> bool:
+        took = round(self._story.clock() - began, 2)
+        ready = {node.metadata.name: took for node in nodes if stage_holds(node, StageName.READY)}
+        self._measured(bare_to_ready_seconds=ready | self.measured.bare_to_ready_seconds)
+        return set(self.measured.healthy) <= set(self.measured.bare_to_ready_seconds)
+
+    async def _watch(self, follower: Follower) -> None:
+        while True:
+            self._story.nodes = follower.seen().nodes
+            await follower.changed()
+
+    async def _told(self, name: str) -> None:
+        """Returns when the page shows a node as ready, so that the last picture does not lag behind the story."""
+        while self._follower is not None and not any(n.name == name and n.ready for n in self._story.nodes):
+            await self._follower.changed()
+            self._story.nodes = self._follower.seen().nodes
+
+    async def _run(self, client: Client) -> None:
+        began = self._story.clock()
+        text = resources.files(__package__).joinpath("cuda-vectoradd.yaml").read_text()
+        pod = await client.create(yaml.safe_load(text), namespace="default")
+        name = pod["metadata"]["name"]
+        async with watching(client, Pod, "default", fields=f"metadata.name={name}") as pods:
+            await pods.until(lambda: any(p.status.ended for p in pods.items()))
+            node = pods.items()[0].spec.node_name
+        log = (await client.request("GET", f"/api/v1/namespaces/default/pods/{name}/log")).decode()
+        self._story.lines = [f"   {line}" for line in log.splitlines()]
+        verdict = PASSED if PASSED in log else (log.strip().splitlines() or ["no output"])[-1]
+        self._measured(vector_add=VectorAdd(verdict, node, round(self._story.clock() - began, 2)))
+
+    async def _share(self, client: Client, handle: ClusterHandle) -> None:
+        await shares.offer_parts(client, SHARED)
+        await shares.start(client, SHARED)
+        for _ in range(MEASUREMENTS):
+            pods = await shares.measure(handle.directory / "nodes" / SHARED / "root")
+            self._measured(shared=Sharing(SHARED, pods))
+            if all(map(is_held_to_its_part, pods)):
+                break
+        node = next(node for node in self._story.nodes if node.name == SHARED)
+        memory = node.gpus[0].memory_mib / 1024
+        self._story.lines += ["", *shares.picture(f"{SHARED}/0", memory, pods, self._screen)]
+
+    async def _wait(self, client: Client) -> None:
+        await client.create(shares.pod_of(shares.LATE, SHARED), namespace="default")
+        name = shares.LATE.name
+        async with watching(client, Pod, "default", fields=f"metadata.name={name}") as pods:
+            await pods.until(lambda: any(map(is_unscheduled, pods.items())))
+        pod, facts = await read(client, "default", name)
+        self._measured(waiting=explain(pod, facts, SystemClock().wall()))
+
+    async def _break(self, client: Client, handle: ClusterHandle) -> None:
+        async with watching(client, GPUNode) as nodes:
+            versions = {node.metadata.name: node.metadata.resource_version for node in nodes.items()}
+            await nodes.until(lambda: bool(why_failed(nodes.get(BROKEN))))
+            message = why_failed(nodes.get(BROKEN))
+            self._measured(broken=Break(BROKEN, message))
+            repaired = self._story.clock()
+            with broken_machine(handle) as faults:
+                faults.clear(0)
+            annotations = {"metadata": {"annotations": {names.RETRY_ANNOTATION: "repaired"}}}
+            await client.patch(GPUNode, BROKEN, annotations)
+            await nodes.until(lambda: stage_holds(nodes.get(BROKEN), StageName.READY))
+            healed = round(self._story.clock() - repaired, 2)
+            await self._told(BROKEN)
+            others = (node.metadata for node in nodes.items() if node.metadata.name != BROKEN)
+            disturbed = tuple(sorted(meta.name for meta in others if versions[meta.name] != meta.resource_version))
+            self._measured(broken=Break(BROKEN, message, healed, disturbed))
+
+
+def broken_machine(handle: ClusterHandle) -> Faults:
+    return Faults(handle.directory / "nodes" / BROKEN / "root" / names.SIMGPU_STATE)
+
+
+def is_ready(node: Node) -> bool:
+    return any(condition.type == "Ready" and condition.status == "True" for condition in node.status.conditions)
+
+
+def is_unscheduled(pod: Pod) -> bool:
+    return any(condition.type == "PodScheduled" and condition.status == "False" for condition in pod.status.conditions)
+
+
+def why_failed(node: GPUNode | None) -> str:
+    """`cuda: GPU 0 fails ...` of the first stage that failed, else empty."""
+    stages = node.status.stages if node is not None else {}
+    failed = (f"{n}: {s.message or s.reason}" for n, s in stages.items() if s.state is StageState.FAILED)
+    return next(failed, "")
+
+
+def stage_holds(node: GPUNode | None, name: StageName) -> bool:
+    stage = node.status.stages.get(name.value) if node is not None else None
+    return stage is not None and stage.state.holds

@@ -1,0 +1,113 @@
+"""Tells the story: starts the cluster, prepares machines, runs a GPU pod, and shows how trouble looks.
+
+Every figure at the end was measured in this run and compared with its promise. Exit code 1: a promise was not kept, or
+an act was not done. The cluster stays up, to look at.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from argparse import Namespace
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+
+from gpulab.demo.acts import Acts, DemoFailed
+from gpulab.demo.live import Live
+from gpulab.demo.reasons import Reason
+from gpulab.demo.shares import LATE
+from gpulab.demo.story import Story, ending, stage_times, verdict_line
+from gpulab.demo.verdict import Measured, Promise, judge
+from gpulab.up import describe, node_specs
+from gpuplane.cli.terminal import Terminal, tilde
+from tinykube.cluster import ClusterHandle, ClusterSpec, clusters
+from tinykube.cluster import down as stop
+
+NAME: Final = "demo"
+STEPS: Final = (
+    ("up", "API server, scheduler, four bare machines"),
+    ("prepare", "nine stages, each machine its own way"),
+    ("run", "the vectorAdd of the CUDA samples, from its manifest"),
+    ("share", "four pods on one T4, each held to its part"),
+    ("wait", "a fifth pod fits nowhere, and its event says why"),
+    ("break", "a GPU computes wrong: its node stops there, the others go on"),
+)
+MACHINES: Final = ("h100-ubuntu22", "t4-ubuntu18", "a10g-rhel9", "l4-ubuntu24")
+
+
+def demo(options: Namespace, screen: Terminal) -> int:
+    return asyncio.run(_demo(options, screen))
+
+
+async def _demo(options: Namespace, screen: Terminal) -> int:
+    began = time.monotonic()
+    story = Story(STEPS, lambda: time.monotonic() - began)
+    if NAME in clusters():
+        await stop(NAME)
+    spec = ClusterSpec(name=NAME, nodes=node_specs(MACHINES, default=False), persist=True)
+    acts = Acts(spec, story, screen, patience_seconds=options.timeout)
+    try:
+        async with Live(story, screen, options.progress):
+            handle = await acts.play()
+        promises = judge(acts.measured)
+        kept = all(promise.kept for promise in promises)
+        reasons = () if kept else await acts.reasons()
+    except DemoFailed as error:
+        screen.error(error)
+        _keep_looking(screen)
+        return error.exit_code
+    finally:
+        await acts.aclose()
+    if options.output == "json":
+        screen.json("Demo", _json(handle, story, acts.measured, promises, reasons))
+    else:
+        _ending(story, acts.measured, promises, screen)
+        for reason in reasons:
+            screen.error(DemoFailed(reason.what, where=reason.where, cure=reason.cure))
+    if options.down:
+        await stop(NAME)
+    elif options.output != "json":
+        _next(handle, screen)
+    return 0 if kept else 1
+
+
+def _json(
+    handle: ClusterHandle, story: Story, measured: Measured, promises: Sequence[Promise], reasons: Sequence[Reason]
+) -> dict[str, Any]:
+    return {
+        "cluster": describe(handle),
+        "seconds": round(story.clock(), 2),
+        "stageSeconds": {node.name: node.took for node in story.nodes},
+        **msgspec.to_builtins(measured),
+        "promises": msgspec.to_builtins(promises),
+        "reasons": msgspec.to_builtins(reasons),
+    }
+
+
+def _ending(story: Story, measured: Measured, promises: Sequence[Promise], screen: Terminal) -> None:
+    screen.say()
+    screen.print(verdict_line(promises, story.clock(), screen) + "\n")
+    for line in stage_times([node for node in story.nodes if node.name in measured.healthy]):
+        screen.print(line)
+    screen.print()
+    for line in ending(promises, screen):
+        screen.print(line)
+    screen.print()
+
+
+def _next(handle: ClusterHandle, screen: Terminal) -> None:
+    screen.say("The cluster is still up. Try:")
+    for line in (
+        f"export KUBECONFIG={tilde(handle.kubeconfig)}",
+        "kubectl get gpunodes",
+        "gpuplane status gpus",
+        f"gpuplane explain {LATE.name}",
+        f"gpuplane down {NAME}",
+    ):
+        screen.say(f"  {line}")
+
+
+def _keep_looking(screen: Terminal) -> None:
+    screen.say(f"The cluster is still up: gpuplane status. Stop it with gpuplane down {NAME}.")

@@ -1,0 +1,125 @@
+"""`gpuplane up` and `gpuplane down`: the embedded cluster, started and ended."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from argparse import Namespace
+from collections.abc import Sequence
+
+from gpuplane.cli.terminal import Terminal, tilde
+from kubekit.errors import Usage
+from simgpu.machines import DEMO_MACHINES, machine, machines
+from tinykube.cluster import ClusterHandle, ClusterSpec, NodeSpec
+from tinykube.cluster import down as stop
+from tinykube.cluster import up as start
+
+
+def up(options: Namespace, screen: Terminal) -> int:
+    if options.list_machines:
+        return _list_machines(options, screen)
+    spec = ClusterSpec(
+        name=options.name,
+        nodes=node_specs(options.node, default=not options.light_nodes),
+        light_nodes=options.light_nodes,
+        port=options.port,
+        persist=options.persist,
+        scheduler_config=str(options.scheduler_config.absolute()) if options.scheduler_config else "",
+    )
+    return asyncio.run(_up(spec, options, screen))
+
+
+async def _up(spec: ClusterSpec, options: Namespace, screen: Terminal) -> int:
+    began = time.monotonic()
+    handle = await start(spec, progress=lambda text: screen.say(f" {screen.glyph('wait')} {text}"))
+    took = time.monotonic() - began
+    if options.output == "json":
+        screen.json("Cluster", describe(handle))
+        screen.out.flush()
+    else:
+        screen.print(f"{screen.glyph('good')} cluster {handle.name} answers on {handle.server} after {took:.1f}s")
+        if handle.containers is not None:
+            screen.print(f"  containers: {handle.containers}")
+        screen.say("Try:")
+        for line in next_commands(handle):
+            screen.say(f"  {line}")
+    if options.detach:
+        return 0
+    screen.say("Ctrl-C stops it.")
+    try:
+        await _until_interrupted()
+    finally:
+        await stop(handle.name)
+        screen.say(f"{screen.glyph('good')} cluster {handle.name} is down")
+    return 0
+
+
+def down(options: Namespace, screen: Terminal) -> int:
+    name = asyncio.run(stop(options.name, keep_files=options.keep_files))
+    if options.output == "json":
+        screen.json("Cluster", {"name": name, "running": False})
+    else:
+        screen.print(f"{screen.glyph('good')} cluster {name} is down")
+    return 0
+
+
+def describe(handle: ClusterHandle) -> dict[str, object]:
+    """Return the content of `-o json` for a cluster."""
+    mode = handle.containers
+    return {
+        "name": handle.name,
+        "kubeconfig": str(handle.kubeconfig),
+        "server": handle.server,
+        "directory": str(handle.directory),
+        "nodes": [{"name": node.name, "machine": node.machine} for node in handle.spec.nodes],
+        "lightNodes": handle.spec.light_nodes,
+        "containers": None if mode is None else {"isolation": mode.isolation.value, "lacks": mode.lacks},
+        "running": True,
+    }
+
+
+def next_commands(handle: ClusterHandle) -> list[str]:
+    return [
+        f"export KUBECONFIG={tilde(handle.kubeconfig)}",
+        "kubectl get nodes",
+        "gpuplane install --wait",
+        f"gpuplane down {handle.name}",
+    ]
+
+
+def node_specs(wanted: Sequence[str], *, default: bool) -> tuple[NodeSpec, ...]:
+    """`MACHINE` and `NAME=MACHINE` arguments as specs; without any, the machines of the demo."""
+    texts = wanted or (DEMO_MACHINES if default else ())
+    specs = []
+    for number, text in enumerate(texts, 1):
+        name, equals, kind = text.partition("=")
+        spec = NodeSpec(name=name, machine=kind) if equals else NodeSpec(name=f"sim-{number}", machine=text)
+        if spec.machine not in machines():
+            raise Usage(
+                f"no machine is called {spec.machine!r}", where="--node", cure="gpuplane up --list-machines shows them"
+            )
+        specs.append(spec)
+    return tuple(specs)
+
+
+def _list_machines(options: Namespace, screen: Terminal) -> int:
+    found = [machine(name) for name in machines()]
+    if options.output == "json":
+        rows = [
+            {"name": m.name, "os": m.os_image, "kernel": m.kernel, "runtime": m.runtime, "gpus": m.gpus} for m in found
+        ]
+        screen.json("Machines", {"machines": rows})
+        return 0
+    for m in found:
+        driver = f"driver {m.driver} installed" if m.preinstalled else ""
+        screen.print(f"{m.name:16} {m.os_image:44} {m.runtime:10} {m.gpus or 'no GPU':12} {driver}".rstrip())
+    return 0
+
+
+async def _until_interrupted() -> None:
+    done = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, done.set)
+    await done.wait()

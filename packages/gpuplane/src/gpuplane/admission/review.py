@@ -1,0 +1,122 @@
+"""AdmissionReview in, AdmissionReview out: what is said about a pod or a workload. Pure, and never in doubt.
+
+Pods that can never run are refused with every reason. A workload whose pods can never run is admitted with a warning,
+which kubectl shows at once: what it makes is refused anyway, and it may have been stored before gpuplane came.
+
+An object that does not have a pod's shape is admitted: the API server tells better what is wrong with it.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable
+from http import HTTPStatus
+from typing import Any, Final
+
+import msgspec
+
+from gpuplane import names
+from gpuplane.admission.translate import translate
+from gpuplane.sharing.findings import findings, findings_of_object
+from kubekit.api.core import Pod
+from kubekit.errors import InvalidInput
+
+GROUP: Final = "admission.k8s.io"
+_MIRROR: Final = "kubernetes.io/config.mirror"  # the kubelet runs a static pod, whatever is said of its mirror
+_LONGEST_MESSAGE: Final = 4096
+
+
+class _Kind(msgspec.Struct, frozen=True):
+    kind: str = ""
+
+
+class Question(msgspec.Struct, frozen=True, rename="camel"):
+    """The `request` of an AdmissionReview, narrow."""
+
+    uid: str
+    kind: _Kind = _Kind()
+    operation: str = ""
+    namespace: str = ""
+    object: dict[str, Any] | None = None
+    old_object: dict[str, Any] | None = None
+
+
+class _Review(msgspec.Struct, frozen=True, rename="camel"):
+    request: Question
+    api_version: str = f"{GROUP}/v1"
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """`refused` says why it may not be; empty when it may. `patch` is a JSON Patch."""
+
+    refused: str = ""
+    warnings: tuple[str, ...] = ()
+    patch: tuple[dict[str, Any], ...] = ()
+
+
+_decode: Final = msgspec.json.Decoder(_Review).decode
+
+
+def mutate(asked: Question) -> Verdict:
+    """Answer a mutating review: translate pods of Kubernetes 1.3 to 1.9."""
+    if asked.kind.kind != "Pod" or asked.object is None:
+        return Verdict()
+    try:
+        done = translate(asked.object, asked.old_object)
+    except InvalidInput as error:
+        return Verdict(refused=f"GP208 {error}")
+    except (AttributeError, TypeError, KeyError):
+        return Verdict()  # no pod: validation says what is wrong with it
+    return Verdict(warnings=done.warnings, patch=done.patch)
+
+
+def validate(asked: Question) -> Verdict:
+    """Answer a validating review."""
+    data = asked.object
+    if data is None:
+        return Verdict()
+    if asked.kind.kind != "Pod":
+        wrong = findings_of_object({**data, "kind": asked.kind.kind})
+        return Verdict(warnings=tuple(f"its pods can never run: {finding}" for finding in wrong))
+    try:
+        pod = msgspec.convert(data, Pod)
+    except msgspec.ValidationError:
+        return Verdict()
+    if _MIRROR in pod.metadata.annotations:
+        return Verdict()
+    wrong = findings(pod)
+    errors = [str(finding) for finding in wrong if finding.severity == "error"]
+    return Verdict(
+        refused="; ".join(errors)[:_LONGEST_MESSAGE],
+        warnings=tuple(str(finding) for finding in wrong if finding.severity == "warning"),
+    )
+
+
+def answer(body: bytes, say: Callable[[Question], Verdict]) -> bytes:
+    """The AdmissionReview that answers `body`. Raises InvalidInput when that is none."""
+    try:
+        review = _decode(body)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise InvalidInput(f"no AdmissionReview: {error}") from error
+    if not review.api_version.startswith(f"{GROUP}/"):
+        raise InvalidInput(f"{review.api_version} is not {GROUP}")
+    verdict = say(review.request)
+    response: dict[str, Any] = {"uid": review.request.uid, "allowed": not verdict.refused}
+    if verdict.warnings:
+        response["warnings"] = list(verdict.warnings)
+    if verdict.refused:
+        response["status"] = {
+            "code": HTTPStatus.FORBIDDEN.value,
+            "reason": "Forbidden",
+            "message": f"{verdict.refused} (gpuplane explain {verdict.refused.partition(' ')[0]})",
+        }
+    elif verdict.patch:
+        response |= {
+            "patchType": "JSONPatch",
+            "patch": base64.b64encode(msgspec.json.encode(verdict.patch)).decode(),
+        }
+    return msgspec.json.encode({"apiVersion": review.api_version, "kind": "AdmissionReview", "response": response})
+
+
+ASKS: Final = (names.GPU_RESOURCE, names.VCUDA_CORE, names.VCUDA_MEMORY, names.ALPHA_GPU)
+"""The resources of pods that the webhooks want to see; a test holds the manifests to it."""

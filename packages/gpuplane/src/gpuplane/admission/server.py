@@ -1,0 +1,147 @@
+"""The webhook's server: HTTPS with a certificate that changes under way, `/mutate`, `/validate`, health and metrics."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import logging
+import os
+import ssl
+import time
+from argparse import Namespace
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from http import HTTPStatus
+from typing import Final
+
+from gpuplane import names
+from gpuplane.admission import certificates
+from gpuplane.admission.certificates import Certificates
+from gpuplane.admission.keeper import Keeper, hosts_of
+from gpuplane.admission.review import Question, Verdict, answer, mutate, validate
+from kubekit.errors import InvalidInput
+from kubekit.http_server import Answer, metrics_answer, serving
+from kubekit.kube import Client
+from kubekit.kube.exposition import Metric, MetricFamily, MetricType, counter, gauge, series
+
+log = logging.getLogger("gpuplane.admission")
+
+PORT: Final = 8443
+LONGEST_REVIEW: Final = 8 << 20  # two objects of what an API server takes at most, and what is around them
+# After SIGTERM, until every node has heard that this replica is gone; only where others take over.
+LEAVE_SECONDS: Final = 3.0
+_JSON: Final = "application/json"
+REVIEWS: Final = Metric(
+    "gpuplane_admission_reviews_total", MetricType.COUNTER, "Reviews answered, by webhook and verdict."
+)
+
+
+async def run(options: Namespace) -> None:
+    """Serve until cancelled."""
+    namespace = os.environ.get("POD_NAMESPACE", names.OPERATOR_NAMESPACE)
+    async with Client.connect(options.kubeconfig, options.context, user_agent=names.ADMISSION_NAME) as client:
+        shown = Shown()
+        keeper = Keeper(
+            client,
+            namespace,
+            hosts_of(namespace),
+            shown.take,
+            wall=lambda: datetime.datetime.now(datetime.UTC),
+            now=time.monotonic,
+            sleep=asyncio.sleep,
+        )
+        webhooks = Webhooks(keeper)
+        port = PORT if options.port is None else options.port
+        async with serving(
+            {"/healthz": webhooks.healthz, "/readyz": webhooks.readyz, "/metrics": webhooks.metrics},
+            os.environ.get("POD_IP", ""),
+            port,
+            posts={"/mutate": webhooks.mutate, "/validate": webhooks.validate},
+            longest_body=LONGEST_REVIEW,
+            tls=shown.context,
+        ) as at:
+            log.info("serving on port %d", at)
+            try:
+                await keeper.run()
+            finally:
+                if os.environ.get("POD_NAME"):
+                    await asyncio.sleep(LEAVE_SECONDS)
+
+
+class Shown:
+    """The TLS context of the server; what it shows can be exchanged while it serves."""
+
+    def __init__(self) -> None:
+        self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self.context.minimum_version = ssl.TLSVersion.TLSv1_2
+        # Until the Secret is read. No client trusts this certificate, but the kubelet's probes do not verify it.
+        self.take(certificates.make(("localhost",), datetime.datetime.now(datetime.UTC)))
+
+    def take(self, new: Certificates) -> None:
+        """Handshakes from now on see this certificate."""
+        # NB: Python's ssl reads files only; the key touches no disk.
+        file = os.memfd_create("tls", os.MFD_CLOEXEC)
+        try:
+            os.write(file, new.certificate + new.key)
+            self.context.load_cert_chain(f"/proc/self/fd/{file}")
+        finally:
+            os.close(file)
+
+
+class Webhooks:
+    """The paths of the server, and what they counted."""
+
+    def __init__(self, keeper: Keeper) -> None:
+        self._keeper = keeper
+        self._counted: Counter[tuple[str, str]] = Counter()
+
+    async def mutate(self, body: bytes) -> Answer:
+        return self._answered("mutate", body, mutate)
+
+    async def validate(self, body: bytes) -> Answer:
+        return self._answered("validate", body, validate)
+
+    def _answered(self, webhook: str, body: bytes, say: Callable[[Question], Verdict]) -> Answer:
+        said = "malformed"
+
+        def heard(asked: Question) -> Verdict:
+            nonlocal said
+            verdict = say(asked)
+            said = "refused" if verdict.refused else "changed" if verdict.patch else "admitted"
+            if verdict.refused:
+                log.info("%s %s: %s", asked.kind.kind, asked.namespace, verdict.refused)
+            return verdict
+
+        try:
+            return Answer(answer(body, heard), content_type=_JSON)
+        except InvalidInput as error:
+            return Answer(f"{error}\n".encode(), HTTPStatus.BAD_REQUEST)
+        finally:
+            self._counted[webhook, said] += 1
+
+    async def healthz(self) -> Answer:
+        return Answer(b"ok\n")
+
+    async def readyz(self) -> Answer:
+        if self._keeper.ready:
+            return Answer(b"ok\n")
+        return Answer(b"no valid certificate\n", HTTPStatus.SERVICE_UNAVAILABLE)
+
+    async def metrics(self) -> Answer:
+        shown = self._keeper.shown
+        ends = certificates.end(shown.certificate).timestamp() if shown is not None else 0.0
+        return metrics_answer(admission_metrics(ends, self._keeper.renewals, self._counted))
+
+
+def admission_metrics(ends: float, renewals: int, counted: Mapping[tuple[str, str], int]) -> Iterator[MetricFamily]:
+    """Yield the metrics; `counted` by webhook and verdict."""
+    yield MetricFamily(
+        REVIEWS,
+        [(series({"webhook": to, "verdict": said}), number) for (to, said), number in sorted(counted.items())],
+    )
+    yield gauge(
+        "gpuplane_admission_certificate_end_seconds",
+        "When the certificate that is shown ends, in Unix time; 0 without one.",
+        ends,
+    )
+    yield counter("gpuplane_admission_certificate_renewals_total", "Certificates that this replica made.", renewals)

@@ -1,0 +1,76 @@
+"""Reads a pod's requests for GPUs, as Kubernetes counts them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from gpuplane import names
+from kubekit.api.core import Container, Pod, Resources
+from kubekit.api.pod_requests import phases
+from kubekit.api.quantity import Quantity, whole
+
+_CORE_OF: Final = {names.GPU_RESOURCE: 100, names.ALPHA_GPU: 100, names.VCUDA_CORE: 1}
+
+
+def core_asked(pod: Pod) -> int:
+    """Return the percent of GPUs that a pod requests, 100 for each whole GPU; MIG devices do not count."""
+
+    def limit(container: Container) -> int:
+        return sum(each * whole(container.resources.limits.get(name, 0)) for name, each in _CORE_OF.items())
+
+    init = [(container, container.sidecar) for container in pod.spec.init_containers]
+    return max(sum(map(limit, phase)) for phase in phases(pod.spec.containers, init))
+
+
+def core_held(pod: Pod) -> int:
+    """Percent of GPUs that a pod holds: none before it is bound, none once it has ended."""
+    return core_asked(pod) if pod.spec.node_name and not pod.status.ended else 0
+
+
+def in_gpus(core: int) -> str:
+    """Percent of GPUs as a number of GPUs: `2`, `1.6`."""
+    return f"{core / 100:.2f}".rstrip("0").rstrip(".")
+
+
+_CORE_OF_A_TRIAL: Final = 10  # percent of one GPU, and with them a tenth of its memory: enough for a vectorAdd
+
+
+class Offer(msgspec.Struct, frozen=True):
+    """A node's offer of GPUs: `count` of `resource`, of which a pod that tries one asks `least`."""
+
+    resource: str = names.GPU_RESOURCE
+    count: int = 0
+    least: int = 1
+
+
+def offer_of(allocatable: Mapping[str, Quantity]) -> Offer:
+    """The resource by which a node offers GPUs: whole ones before replicas and MIG devices, and these before shares.
+
+    Shares count as the GPUs that they are parts of.
+    """
+    counts = {name: whole(amount) for name, amount in allocatable.items()}
+    theirs = sorted(name for name in counts if name.startswith(names.NVIDIA_PREFIX) and counts[name] > 0)
+    if counts.get(names.GPU_RESOURCE, 0) > 0 or theirs:
+        resource = names.GPU_RESOURCE if counts.get(names.GPU_RESOURCE, 0) > 0 else theirs[0]
+        return Offer(resource, counts[resource])
+    if core := counts.get(names.VCUDA_CORE, 0):
+        return Offer(names.VCUDA_CORE, -(-core // 100), _CORE_OF_A_TRIAL)
+    return Offer()
+
+
+_GPU_PREFIXES = ("nvidia.com/", "tencent.com/vcuda-", "alpha.kubernetes.io/nvidia-gpu")
+
+
+def uses_gpus(pod: Pod) -> bool:
+    """Return whether a pod asks for GPUs under any of their names, whole, shared or cut, so that it holds their
+    driver.
+    """
+    containers = (*pod.spec.containers, *pod.spec.init_containers)
+    return any(name.startswith(_GPU_PREFIXES) for container in containers for name in _resources(container.resources))
+
+
+def _resources(resources: Resources) -> set[str]:
+    return {*resources.limits, *resources.requests}

@@ -1,0 +1,103 @@
+"""`gpuplane check FILE...`: every error of manifests at once, each with its place and cure; `gpuplane explain CODE`."""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from argparse import Namespace
+from pathlib import Path
+
+import msgspec
+
+from gpuplane.api.codes import CODES
+from gpuplane.api.finding import Finding
+from gpuplane.api.manifests import Document, check_text
+from gpuplane.cli.terminal import Terminal, count
+from gpuplane.sharing import findings_of_object
+from kubekit.errors import InvalidInput, NoAnswer
+
+
+def check(options: Namespace, screen: Terminal) -> int:
+    """0 when there is no error (warnings do not count), 1 when there is."""
+    checked = [
+        (path, text, check_text(text, findings_of_object))
+        for path, text in ((path, _read(path)) for path in options.files)
+    ]
+    errors = sum(
+        finding.severity == "error" for _, _, found in checked for document in found for finding in document.findings
+    )
+    if options.output == "json":
+        screen.json("Check", {"errors": errors, "files": [_file(path, found) for path, _, found in checked]})
+    else:
+        _show(checked, errors, screen)
+    return 1 if errors else 0
+
+
+def explain(options: Namespace, screen: Terminal) -> int:
+    code = CODES.get(options.code.upper())
+    if code is None:
+        near = difflib.get_close_matches(options.code.upper(), CODES, 1, 0.5)
+        cure = f"did you mean {near[0]}?" if near else "codes stand in front of each finding of gpuplane check"
+        raise InvalidInput(f"there is no code {options.code}", cure=cure)
+    if options.output == "json":
+        screen.json("Code", {"code": options.code.upper(), **msgspec.to_builtins(code)})
+        return 0
+    screen.print(f"{options.code.upper()}  {code.title}\n\n{code.text}")
+    for title, example in (("wrong", code.wrong), ("right", code.right)):
+        if example:
+            screen.print(f"\n{title}:")
+            for line in example.splitlines():
+                screen.print(f"    {line}")
+    return 0
+
+
+def _read(path: Path) -> str:
+    if str(path) == "-":
+        return sys.stdin.read()
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise NoAnswer(f"cannot be read: {error.strerror}", where=str(path)) from error
+    except UnicodeDecodeError as error:
+        raise NoAnswer(f"is no UTF-8 text: {error.reason} at byte {error.start}", where=str(path)) from error
+
+
+def _file(path: Path, found: list[Document]) -> dict[str, object]:
+    return {"file": str(path), "documents": msgspec.to_builtins(found)}
+
+
+def _show(checked: list[tuple[Path, str, list[Document]]], errors: int, screen: Terminal) -> None:
+    code = ""
+    for path, text, found in checked:
+        lines = text.splitlines()
+        for document in found:
+            for finding in document.findings:
+                code = finding.code
+                for line in _picture(path, lines, finding, screen):
+                    screen.print(line)
+    if errors:
+        verdict = screen.paint(screen.glyph("bad"), "bad")
+        numbers = f"{count(errors, 'error')} in {count(len(checked), 'file')}"
+        screen.print(f"{verdict} {numbers}      gpuplane explain {code}")
+    else:
+        screen.print(f"{screen.paint(screen.glyph('good'), 'good')} {count(len(checked), 'file')} without error")
+
+
+def _picture(path: Path, lines: list[str], finding: Finding, screen: Terminal) -> list[str]:
+    """The finding's place, the line it is about with a mark under it, and the cure."""
+    colour = "bad" if finding.severity == "error" else "warn"
+    place = f"{path}:{finding.line}:{finding.column}" if finding.line else str(path)
+    what = f"{finding.path} {finding.message}".strip()
+    picture = [f"{place}  {screen.paint(finding.code, colour)}  {what}"]
+    if 0 < finding.line <= len(lines):
+        source = lines[finding.line - 1].rstrip()
+        number = f"{finding.line:>5}"
+        about = finding.shown
+        if finding.at == "key" and not (about and finding.path.endswith(f".{about}")):  # a name may have dots itself
+            about = finding.path.rpartition(".")[2]
+        width = max(1, min(len(about), len(source) - finding.column + 1))
+        mark = screen.paint("^" * width, colour)
+        picture += [f"  {number} | {source}", f"  {'':5} | {' ' * (finding.column - 1)}{mark}"]
+    if finding.cure:
+        picture.append(f"  {'':5} = cure: {finding.cure}")
+    return picture

@@ -1,0 +1,64 @@
+"""The one list of the components that `gpuplane run COMPONENT` can start, with their modules."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+
+class Component(NamedTuple):
+    """`module:function` is imported only when it runs; `about` is its line of help, `flags` are those it reads."""
+
+    module: str
+    about: str
+    flags: tuple[str, ...]
+    function: str = "run"
+
+
+_NODE: Final = ("kubeconfig", "node-name", "host-root")
+OPERANDS: Final[dict[str, Component]] = {
+    "discovery": Component("gpuplane.discovery", "labels this node with its features", (*_NODE, "uninstall")),
+    "gpu-feature-discovery": Component(
+        "gpuplane.discovery", "labels this node with what its GPUs are", (*_NODE, "config", "uninstall"), "run_gpu"
+    ),
+    "driver": Component("gpuplane.driver", "installs the driver on this node, or finds it", (*_NODE, "uninstall")),
+    "toolkit": Component(
+        "gpuplane.toolkit", "CDI specifications and runtime configuration of this node", (*_NODE, "uninstall")
+    ),
+    "validator": Component("gpuplane.validator", "proves each stage on this node", _NODE),
+    "device-plugin": Component(
+        "gpuplane.device_plugin",
+        "offers this node's GPUs to its kubelet",
+        (*_NODE, "kubelet-dir", "config", "port", "uninstall"),
+    ),
+    "mps-control-daemon": Component(
+        "gpuplane.mps", "runs MPS where this node's configuration shares GPUs by it", (*_NODE, "config")
+    ),
+    "exporter": Component(
+        "gpuplane.exporter", "serves DCGM metrics of this node's GPUs", (*_NODE, "kubelet-dir", "config", "port")
+    ),
+}
+OTHERS: Final[dict[str, Component]] = {
+    "discovery-master": Component(
+        "gpuplane.discovery.master", "evaluates NodeFeatureRules on what the nodes publish", ("kubeconfig",)
+    ),
+    "operator": Component(
+        "gpuplane.operator.operator",
+        "turns a ClusterPolicy into prepared nodes",
+        ("kubeconfig", "port", "lease-duration"),
+    ),
+    "scheduler": Component(
+        "gpuplane.scheduler",
+        "places pods with GPUs for kube-scheduler, as its extender",
+        (
+            *("kubeconfig", "port", "tls-cert-file", "tls-private-key-file", "client-ca-file"),
+            *("node-policy", "gpu-policy", "print-config", "url"),
+        ),
+    ),
+    "admission": Component(
+        "gpuplane.admission.server", "refuses pods that can never run, understands those of old", ("kubeconfig", "port")
+    ),
+    "cluster": Component("tinykube.controlplane", "embedded API server, controllers and scheduler", ("config",)),
+    "kubelet": Component("tinykube.kubelet", "one node of the embedded cluster", ("kubeconfig", "node-name", "config")),
+    "light-nodes": Component("gpulab.light", "many simulated nodes without processes", ("kubeconfig", "config")),
+    "cluster-supervisor": Component("tinykube.cluster", "keeps the embedded cluster's processes alive", ("config",)),
+}

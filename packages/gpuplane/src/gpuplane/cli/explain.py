@@ -1,0 +1,151 @@
+"""`gpuplane explain POD`: why it is where it is, or why it waits, GPU by GPU; `explain GP201`: what a code means.
+
+A report: it exits with 0 once answered, whatever the answer is, with 1 when there is no such pod or code, with 3 when
+the cluster cannot be asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from argparse import Namespace
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+
+from gpuplane.api.gpunode import GPUNode
+from gpuplane.cli.check import explain as explain_code
+from gpuplane.cli.explain_text import page
+from gpuplane.cli.terminal import Terminal
+from gpuplane.explain.answer import Explanation, explain
+from gpuplane.explain.world import Facts, Object
+from gpuplane.names import (
+    QUOTA_KEY,
+    QUOTA_NAMESPACE,
+    QUOTA_SETTINGS_CONFIGMAP,
+    QUOTA_SETTINGS_KEY,
+)
+from gpuplane.scheduler.quota import NamespaceQuota, Naming, parse_naming, parse_quotas
+from kubekit.api.core import ConfigMap, Pod
+from kubekit.errors import InvalidInput, NoAnswer, Usage
+from kubekit.kube import Client, Forbidden, NotFound, SystemClock
+
+_CODE: Final = re.compile(r"gp\d{1,4}", re.IGNORECASE)
+_PAGE: Final = "500"
+
+
+def run(options: Namespace, screen: Terminal) -> int:
+    """Explain what is named: a code, or a pod as NAME, NAMESPACE/NAME, pod/NAME or `pod NAME`."""
+    words: Sequence[str] = options.what
+    if len(words) == 1 and _CODE.fullmatch(words[0]):
+        options.code = words[0]
+        return explain_code(options, screen)
+    namespace, name = _named(words, options.namespace)
+    explanation = asyncio.run(_ask(options, namespace, name))
+    if options.output == "json":
+        screen.json("Explanation", msgspec.to_builtins(explanation))
+    else:
+        screen.print(page(explanation, screen))
+    return 0
+
+
+def _named(words: Sequence[str], namespace: str) -> tuple[str, str]:
+    """(namespace, name) of the pod; the namespace is empty for that of the context."""
+    kinds = ("pod", "pods", "po")
+    parts = [part for word in words for part in word.split("/")]
+    if len(parts) > 1 and parts[0] in kinds:
+        parts = parts[1:]
+    if len(parts) == 2 and len(words) == 1 and not (namespace and namespace != parts[0]):
+        return parts[0], parts[1]
+    if len(parts) != 1 or not parts[0]:
+        raise Usage(
+            f"{' '.join(words)!r} names no pod and no code",
+            cure="gpuplane explain NAME [-n NAMESPACE], NAMESPACE/NAME, or a code such as GP201",
+        )
+    return namespace, parts[0]
+
+
+async def _ask(options: Namespace, namespace: str, name: str) -> Explanation:
+    async with Client.connect(options.kubeconfig, options.context, user_agent="gpuplane-explain") as client:
+        try:
+            async with asyncio.timeout(options.timeout):
+                space = namespace or client.namespace or "default"
+                pod, facts = await read(client, space, name)
+                return explain(pod, facts, SystemClock().wall())
+        except TimeoutError:
+            raise NoAnswer(
+                f"the cluster did not answer within {options.timeout:g} s", where=client.endpoint.context
+            ) from None
+
+
+async def read(client: Client, namespace: str, name: str) -> tuple[Object, Facts]:
+    """The pod as it is stored, and all that is asked about it. Raises InvalidInput where there is no such pod."""
+    pod = await _pod(client, namespace, name)
+    return pod, await _facts(client)
+
+
+async def _pod(client: Client, namespace: str, name: str) -> Object:
+    try:
+        body = await client.request("GET", Pod.RESOURCE.path(namespace, name))
+    except NotFound as error:
+        raise InvalidInput(
+            f"there is no pod {name}", where=f"namespace {namespace}", cure="kubectl get pods -A shows those there are"
+        ) from error
+    pod: Object = msgspec.json.decode(body)
+    return pod
+
+
+async def _facts(client: Client) -> Facts:
+    """One list of each kind; optional kinds that the user may not read are left out."""
+    pods, nodes, gpunodes, namespaces, (naming, quotas) = await asyncio.gather(
+        _listed(client, "/api/v1/pods"),
+        _listed(client, "/api/v1/nodes"),
+        _gpunodes(client),
+        _namespaces(client),
+        _quotas(client),
+    )
+    return Facts(pods, nodes, gpunodes, namespaces, quotas, naming)
+
+
+async def _listed(client: Client, path: str) -> list[Object]:
+    found: list[Object] = []
+    params = {"limit": _PAGE}
+    while True:
+        body: dict[str, Any] = msgspec.json.decode(await client.request("GET", path, params))
+        found += body.get("items") or ()
+        more = (body.get("metadata") or {}).get("continue")
+        if not more:
+            return found
+        params = {"limit": _PAGE, "continue": more}
+
+
+async def _gpunodes(client: Client) -> list[GPUNode]:
+    try:
+        return await client.list(GPUNode)
+    except NotFound:
+        return []  # gpuplane is not installed: node capacities tell of GPUs
+
+
+async def _namespaces(client: Client) -> dict[str, dict[str, str]]:
+    try:
+        found = await _listed(client, "/api/v1/namespaces")
+    except Forbidden:
+        return {}
+    return {one["metadata"]["name"]: one["metadata"].get("labels") or {} for one in found}
+
+
+async def _quotas(client: Client) -> tuple[Naming, dict[str, NamespaceQuota]]:
+    """Those in force as they stand; none where they cannot be read or parsed."""
+    naming, quotas = Naming(), {}
+    try:
+        settings = await client.get(ConfigMap, QUOTA_SETTINGS_CONFIGMAP, QUOTA_NAMESPACE)
+        naming = parse_naming(settings.data[QUOTA_SETTINGS_KEY])
+    except (NotFound, Forbidden, KeyError, InvalidInput):
+        pass
+    try:
+        found = await client.get(ConfigMap, naming.name, naming.namespace)
+        quotas = parse_quotas(found.data[QUOTA_KEY])
+    except (NotFound, Forbidden, KeyError, InvalidInput):
+        pass
+    return naming, quotas

@@ -1,0 +1,177 @@
+"""`gpuplane install` and `gpuplane uninstall`: the installation's manifests, applied or taken away in reverse."""
+
+from __future__ import annotations
+
+import asyncio
+from argparse import Namespace
+from contextlib import aclosing
+from typing import Any, Final, Literal
+
+import msgspec
+import yaml
+
+from gpuplane.api.nodefeature import GROUP as NODE_FEATURES
+from gpuplane.api.schema import OURS
+from gpuplane.cli.terminal import Terminal
+from gpuplane.operator.installation import MANAGER, ONLY, POLICY_KIND, everything, installation, resource_of
+from kubekit.errors import NoAnswer, Retryable
+from kubekit.kube import Client, NotFound
+
+Manifest = dict[str, Any]
+# Where to see what holds an object up that does not go.
+LOOK: Final = {
+    POLICY_KIND: "gpuplane status shows what the nodes wait for, kubectl -n gpu-operator get pods the operator; ",
+    "Namespace": "kubectl -n gpu-operator get pods shows what is left, as on a node that is not Ready; ",
+    "CustomResourceDefinition": "kubectl get clusterpolicies,gpunodes shows what is left; ",
+}
+AWAY_SECONDS: Final = 0.5  # until an API server that did not answer is asked again
+
+
+def install(options: Namespace, screen: Terminal) -> int:
+    wanted = installation(
+        image=options.image,
+        settings=options.set,
+        only=options.only,
+        admission=options.admission or "",
+        scheduler=options.scheduler,
+    )
+    if options.dry_run:
+        screen.print(yaml.safe_dump_all(wanted, sort_keys=False).rstrip())
+        return 0
+    asyncio.run(_install(options, screen, wanted))
+    if options.wait:
+        from gpuplane.cli.status import status
+
+        options.what, options.watch = "nodes", False
+        return status(options, screen)
+    return 0
+
+
+def uninstall(options: Namespace, screen: Terminal) -> int:
+    wanted = [m for m in reversed(everything()) if options.only is None or m["kind"] == ONLY[options.only]]
+    if options.dry_run:
+        for manifest in wanted:
+            screen.print(_title(manifest))
+        return 0
+    return asyncio.run(_uninstall(options, screen, wanted))
+
+
+async def _install(options: Namespace, screen: Terminal, wanted: list[Manifest]) -> None:
+    async with Client.connect(options.kubeconfig, options.context, user_agent=MANAGER) as client:
+        manifest: Manifest = {}
+        try:
+            async with asyncio.timeout(options.timeout):
+                for manifest in wanted:
+                    if await of_others(client, manifest):
+                        screen.say(
+                            f" {screen.glyph('good')} {_title(manifest)} is another installation's: left as it is"
+                        )
+                        continue
+                    await apply(client, manifest)
+                    screen.say(f" {screen.glyph('good')} {_title(manifest)}")
+        except TimeoutError:
+            raise _late(manifest, "there", options.timeout, "install") from None
+    if options.output == "json":
+        screen.json("Installation", {"applied": [_title(manifest) for manifest in wanted]})
+    if not options.wait:
+        screen.say("Next: gpuplane status --wait")
+
+
+async def of_others(client: Client, manifest: Manifest) -> bool:
+    """Return whether a kind that we share with node feature discovery was defined by another installation of it."""
+    if manifest["kind"] != "CustomResourceDefinition" or manifest["spec"]["group"] != NODE_FEATURES:
+        return False
+    resource = resource_of(manifest)
+    try:
+        body = await client.request("GET", resource.path(None, manifest["metadata"]["name"]))
+    except NotFound:
+        return False
+    labels = msgspec.json.decode(body)["metadata"].get("labels") or {}
+    return not OURS.items() <= labels.items()
+
+
+async def apply(client: Client, manifest: Manifest) -> None:
+    """Server-side apply. A kind whose CRD was applied a moment ago is tried until it is served. An object that an
+    earlier uninstall is still deleting is awaited and created again.
+    """
+    resource = resource_of(manifest)
+    meta = manifest["metadata"]
+    while True:
+        try:
+            made = await client.apply(manifest, MANAGER, resource=resource)
+        except NotFound:
+            if manifest["kind"] != POLICY_KIND:
+                raise
+            await asyncio.sleep(0.05)
+            continue
+        if "deletionTimestamp" not in made["metadata"]:
+            return
+        await _gone(client, resource.path(meta.get("namespace"), meta["name"]))
+
+
+async def _uninstall(options: Namespace, screen: Terminal, wanted: list[Manifest]) -> int:
+    removed = 0
+    async with Client.connect(options.kubeconfig, options.context, user_agent=MANAGER) as client:
+        manifest: Manifest = {}
+        try:
+            async with asyncio.timeout(options.timeout):
+                for manifest in wanted:
+                    if await _remove(client, manifest):
+                        removed += 1
+                        screen.say(f" {screen.glyph('good')} {_title(manifest)} removed")
+        except TimeoutError:
+            raise _late(manifest, "gone", options.timeout, "uninstall") from None
+    if not removed:
+        screen.say("gpuplane is not on this cluster: nothing to remove")
+    return 0
+
+
+def _late(manifest: Manifest, aim: str, seconds: float, command: str) -> NoAnswer:
+    look = LOOK.get(manifest["kind"], "")
+    return NoAnswer(
+        f"{_title(manifest)} was not {aim} after {seconds:.0f} s",
+        cure=f"{look}run gpuplane {command} again: it goes on from here",
+    )
+
+
+async def _remove(client: Client, manifest: Manifest) -> bool:
+    """Delete one object and wait until it is gone: the policy first brings every node back to what it was.
+
+    False when it was not there, or was not ours.
+    """
+    if await of_others(client, manifest):
+        return False
+    resource = resource_of(manifest)
+    meta = manifest["metadata"]
+    # NB: never so for the policy: its operands would be deleted before they have given the nodes back.
+    propagation: Literal["Foreground", "Background"] = (
+        "Foreground" if manifest["kind"] == "Deployment" else "Background"
+    )
+    try:
+        await client.delete(resource, meta["name"], meta.get("namespace"), propagation=propagation)
+        await _gone(client, resource.path(meta.get("namespace"), meta["name"]))
+    except NotFound:
+        return False
+    return True
+
+
+async def _gone(client: Client, path: str) -> None:
+    """Returns when there is no object at `path` any more; looks at the start and after each change."""
+    collection, _, name = path.rpartition("/")
+    chosen = {"fieldSelector": f"metadata.name={name}"}
+    while True:
+        try:
+            found = msgspec.json.decode(await client.request("GET", collection, chosen))
+            if not found["items"]:
+                return
+            version = found["metadata"]["resourceVersion"]
+            changes = client.stream(collection, {"watch": "true", "resourceVersion": version, **chosen})
+            async with aclosing(changes):
+                await anext(changes, None)
+        except Retryable:
+            await asyncio.sleep(AWAY_SECONDS)
+
+
+def _title(manifest: Manifest) -> str:
+    namespace = manifest["metadata"].get("namespace")
+    return f"{manifest['kind']} {namespace + '/' if namespace else ''}{manifest['metadata']['name']}"

@@ -1,0 +1,275 @@
+"""`gpuplane share run`: a command under limits on a GPU of this machine.
+
+The command is our child, its limits a directory of this user (see `gpuplane.limits.Store`). While it runs we do once a
+second what a node's agent does: compare with NVML, and say who got round the limits. Should we be killed, the limits go
+on to hold; the next run clears up once the last process in them has ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+import secrets
+import time
+import traceback
+from argparse import Namespace
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+
+from gpuplane import names
+from gpuplane.cli import share_child
+from gpuplane.cli.share_codes import FAILED
+from gpuplane.cli.share_place import Place, drop_simulated, find_place, is_over, refuse_nested, user_base
+from gpuplane.cli.share_text import plan_text, report_text
+from gpuplane.cli.terminal import Terminal
+from gpuplane.hardware import GPU, GPUSource
+from gpuplane.limits import (
+    Agent,
+    Backend,
+    Escape,
+    GpuLimit,
+    Limits,
+    Mode,
+    Observer,
+    Owner,
+    Share,
+    Store,
+    Wanted,
+    check,
+    choose,
+    command,
+    limiter,
+    link,
+    message,
+    mps_daemon,
+    native,
+    other_backend,
+)
+from gpuplane.limits.processes import facts_of, myself, users_of
+from kubekit.errors import InvalidInput, KubekitError
+
+
+class Planned(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The plan of a run."""
+
+    id: str
+    argv: tuple[str, ...]
+    gpu: int
+    uuid: str
+    model: str
+    limit: GpuLimit
+    backend: Backend
+    directory: str
+    driver: str
+    environment: dict[str, str]
+    simulated: bool = False
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The measured use of a command under its limits. Percentages are of the time that it ran."""
+
+    exit_code: int
+    seconds: float
+    gpu: int
+    model: str
+    core_limit: int
+    core_percent: float
+    held_back_percent: float
+    memory_limit_bytes: int
+    memory_peak_bytes: int
+    refused: int
+    escaped: tuple[str, ...] = ()
+
+
+def run(options: Namespace, screen: Terminal) -> int:
+    """The command's exit code; 125 when we could not run it, 126 and 127 when it cannot be run."""
+    # What the agent has to say comes through us.
+    logging.getLogger("gpuplane").addHandler(logging.NullHandler())
+    try:
+        return _run(options, screen)
+    except KubekitError as error:
+        if options.verbose:
+            traceback.print_exc()
+        else:
+            screen.error(error)
+        return error.exit_code if isinstance(error, share_child.NoCommand) else FAILED
+
+
+def _run(options: Namespace, screen: Terminal) -> int:
+    argv = tuple(options.argv[1:] if options.argv[:1] == ["--"] else options.argv)
+    if not argv:
+        raise InvalidInput("no command", where="gpuplane share run", cure="gpuplane share run --core 30 -- CMD")
+    wanted = Wanted(core=options.core, memory_bytes=options.memory, gpu=options.gpu)
+    check(wanted)  # before a driver is looked for: these are wrong on any machine
+    refuse_nested(os.environ)
+    _check_backend(options)
+    store = Store(user_base(os.environ, os.geteuid()))
+    try:
+        with contextlib.ExitStack() as stack:
+            with store.lock():
+                store.sweep(is_over(store))
+                place = find_place(store, options.simulate, os.environ)
+                gpus = stack.enter_context(closing(place.open()))
+                plan = _plan(argv, choose(wanted, gpus.inventory(), store.all()), options, place)
+                if options.dry_run:
+                    _show(plan, options, screen)
+                    return 0
+                stack.callback(_leave, store, plan)
+                owner = _write(store, plan, options.name, place)
+                group = None
+                if plan.backend is Backend.NATIVE:
+                    native.sweep([share.id for share in store.all()])
+                    group = native.hold(plan.id, plan.limit)
+                    stack.callback(native.release, group, plan.uuid)
+            return _follow(plan, owner, store, gpus, options, screen, group)
+    finally:
+        with store.lock():
+            drop_simulated(store)
+
+
+def _check_backend(options: Namespace) -> None:
+    """Raises KubekitError when the backend is not there, or cannot do what is asked."""
+    if options.backend == Backend.INTERPOSED:
+        limiter()
+    elif options.mode != Mode.HARD:
+        raise InvalidInput(
+            f"the backend {options.backend} knows no mode {options.mode}", where="--mode", cure="--backend interposed"
+        )
+    if options.backend == Backend.MPS:
+        mps_daemon(os.environ)
+    if options.backend == Backend.NATIVE and (options.core or not options.memory):
+        raise InvalidInput("the driver holds memory only", where="--backend native", cure="--memory, without --core")
+
+
+def _leave(store: Store, plan: Planned) -> None:
+    """Remove the share; one with a process that the command left behind is left to the next run."""
+    with store.lock():
+        if not users_of(names.LIMITS_ENV, plan.directory):
+            store.remove(plan.id)
+
+
+def _plan(argv: tuple[str, ...], gpu: GPU, options: Namespace, place: Place) -> Planned:
+    limit = GpuLimit(uuid=gpu.uuid, core=options.core, memory_bytes=options.memory, mode=Mode(options.mode))
+    backend = Backend(options.backend)
+    word = re.sub(r"[^A-Za-z0-9_.]", "-", Path(argv[0]).name).strip(".-")[:40] or "command"
+    share = f"{word}-{secrets.token_hex(4)}"
+    directory = place.store.directory(share)
+    limits = Limits((limit,))
+    if backend is Backend.INTERPOSED:
+        environment = command(directory, limits, os.environ)
+    else:
+        environment = other_backend(backend, limits)
+        if place.dev is not None:
+            environment["LD_LIBRARY_PATH"] = str(place.real.cuda.parent)
+    return Planned(
+        id=share,
+        argv=argv,
+        gpu=gpu.index,
+        uuid=gpu.uuid,
+        model=gpu.name,
+        limit=limit,
+        backend=backend,
+        directory=str(directory),
+        driver=str(place.real.cuda),
+        environment={**environment, **place.environment},
+        simulated=place.dev is not None,
+    )
+
+
+def _show(plan: Planned, options: Namespace, screen: Terminal) -> None:
+    if options.output == "json":
+        screen.json("SharePlan", msgspec.to_builtins(plan))
+    else:
+        screen.print(plan_text(plan))
+
+
+def _write(store: Store, plan: Planned, name: str, place: Place) -> Owner:
+    since = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    owner = Owner(name=name or title(plan.argv), since=since, backend=plan.backend, holders=(myself(),))
+    directory = store.write(plan.id, Limits((plan.limit,)), owner)
+    if plan.backend is Backend.INTERPOSED:
+        link(directory, place.real)
+    return owner
+
+
+def title(argv: tuple[str, ...]) -> str:
+    """Return a short name of a command: the script for `python train.py`, else the program."""
+    script = next((word for word in argv[1:2] if Path(word).is_file()), argv[0])
+    return Path(script).name
+
+
+def _follow(
+    plan: Planned,
+    owner: Owner,
+    store: Store,
+    gpus: GPUSource,
+    options: Namespace,
+    screen: Terminal,
+    group: Path | None,
+) -> int:
+    """`group` is the cgroup that the driver holds to the limits, None with another backend."""
+    escaped: list[str] = []
+
+    def tell(escape: Escape, share: Share | None) -> None:
+        if share is not None:  # others are not this command's
+            escaped.append(message(escape, share))
+            screen.say(f"{screen.paint(screen.glyph('bad'), 'bad', screen.err)} {escaped[-1]}")
+
+    agent = Agent(store, gpus, observer=Observer(store, gpus, only=plan.id), on_escape=tell)
+    peak = 0
+
+    def tick() -> None:
+        nonlocal peak
+        with contextlib.suppress(KubekitError):  # a driver that is being replaced; the library holds on meanwhile
+            agent.step()
+            held = _memory(store.read(plan.id)) if group is None else native.used(group, plan.uuid)
+            peak = max(peak, held)
+
+    began = time.monotonic()
+    with native.inside(group):
+        child = share_child.start(plan.argv, {**os.environ, **plan.environment})
+    command = facts_of(child.pid)
+    if command is not None:
+        holders = (*owner.holders, command.identity)
+        store.write(plan.id, Limits((plan.limit,)), msgspec.structs.replace(owner, holders=holders))
+    code = child.follow(tick)
+    seconds = time.monotonic() - began
+    _tell(_report(plan, store.read(plan.id), code, seconds, peak, tuple(escaped)), options, screen)
+    return code
+
+
+def _memory(share: Share) -> int:
+    return sum(slot.gpus[0].memory_bytes for slot in share.slots)
+
+
+def _report(plan: Planned, share: Share, code: int, seconds: float, peak: int, escaped: tuple[str, ...]) -> Report:
+    totals = share.totals[0]
+    passed = max(seconds, 1e-9) * 1e9
+    return Report(
+        exit_code=code,
+        seconds=round(seconds, 3),
+        gpu=plan.gpu,
+        model=plan.model,
+        core_limit=plan.limit.core,
+        core_percent=round(100 * totals.gpu_ns / passed, 1),
+        held_back_percent=round(min(100.0, 100 * totals.held_back_ns / passed), 1),
+        memory_limit_bytes=plan.limit.memory_bytes,
+        memory_peak_bytes=peak,
+        refused=totals.refused,
+        escaped=escaped,
+    )
+
+
+def _tell(report: Report, options: Namespace, screen: Terminal) -> None:
+    """Print the report of the command on stderr: with -o json always, else only to a terminal. Stdout is the
+    command's.
+    """
+    if options.output == "json":
+        Terminal(screen.err, screen.err).json("ShareReport", msgspec.to_builtins(report))
+    elif screen.err.isatty():
+        screen.say(report_text(report, screen))

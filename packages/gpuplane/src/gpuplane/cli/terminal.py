@@ -1,0 +1,154 @@
+"""The abilities of the user's terminal, and the few ways in which gpuplane writes to it.
+
+The answer goes to stdout; progress, hints and errors go to stderr. Colour marks verdicts only, and a glyph says the
+same without it. Honours NO_COLOR, TERM=dumb, COLUMNS and GPUPLANE_ASCII=1.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import textwrap
+from argparse import Namespace
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final, TextIO
+
+from kubekit.errors import KubekitError
+
+COLOURS: Final = {"good": "32", "bad": "31", "warn": "33", "dim": "2", "bold": "1"}
+GLYPHS: Final = {
+    "good": ("✓", "+"),
+    "bad": ("✗", "x"),
+    "warn": ("!", "!"),
+    "same": ("=", "="),
+    "wait": ("-", "-"),
+    "full": ("█", "#"),
+    "empty": ("░", "."),
+    "times": ("×", "x"),
+    "half": ("½", "1/2"),
+}
+SPINNER: Final = ("⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏", "|/-\\")
+EIGHTHS: Final = " ▏▎▍▌▋▊▉"
+
+
+def tilde(path: Path) -> str:
+    """A path as people write it, with ~ for the home directory."""
+    home = Path.home()
+    return f"~/{path.relative_to(home)}" if path.is_relative_to(home) else str(path)
+
+
+def count(number: int, thing: str) -> str:
+    """`1 GPU`, `8 GPUs`."""
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
+
+
+class Terminal:
+    """One command's way to its user."""
+
+    def __init__(
+        self, out: TextIO, err: TextIO, *, colour: str = "auto", ascii_only: bool = False, quiet: bool = False
+    ) -> None:
+        self.out = out
+        self.err = err
+        self.quiet = quiet
+        self.ascii = ascii_only
+        self._colour = colour
+
+    @classmethod
+    def of(cls, options: Namespace) -> Terminal:
+        """The terminal as flags and environment describe it."""
+        encoding = (sys.stdout.encoding or "ascii").lower()
+        ascii_only = os.environ.get("GPUPLANE_ASCII", "") not in ("", "0") or not encoding.startswith("utf")
+        colour = getattr(options, "color", "auto")
+        if colour == "auto" and (os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"):
+            colour = "never"
+        quiet = bool(getattr(options, "quiet", False))
+        return cls(sys.stdout, sys.stderr, colour=colour, ascii_only=ascii_only, quiet=quiet)
+
+    @property
+    def width(self) -> int:
+        return shutil.get_terminal_size((100, 24)).columns
+
+    def wrapped(self, text: str, indent: int) -> list[str]:
+        """The lines of a text that begins `indent` columns from the left, broken between words where a person reads
+        them at a known width; whole for programs, and so that a command can be copied where it fits.
+        """
+        lines = text.splitlines()
+        if not (self.out.isatty() or os.environ.get("COLUMNS")):
+            return lines
+        width = max(40, self.width - indent)
+        return [
+            part
+            for line in lines
+            for part in textwrap.wrap(line, width, break_long_words=False, break_on_hyphens=False)
+        ]
+
+    @property
+    def live(self) -> bool:
+        """Return whether progress may redraw lines in place."""
+        return self.err.isatty() and os.environ.get("TERM") != "dumb" and not self.quiet
+
+    def glyph(self, name: str) -> str:
+        return GLYPHS[name][1 if self.ascii else 0]
+
+    def paint(self, text: str, colour: str, stream: TextIO | None = None) -> str:
+        stream = stream or self.out
+        if self._colour == "never" or (self._colour == "auto" and not stream.isatty()):
+            return text
+        return f"\x1b[{COLOURS[colour]}m{text}\x1b[0m"
+
+    def bar(self, share: float, width: int) -> str:
+        """A bar of `width` cells of which `share` (0..1) is filled, in eighths of a cell."""
+        eighths = round(max(0.0, min(1.0, share)) * width * 8)
+        full, rest = divmod(eighths, 8)
+        if self.ascii:
+            return GLYPHS["full"][1] * full + GLYPHS["empty"][1] * (width - full)
+        part = EIGHTHS[rest] if rest else ""
+        return GLYPHS["full"][0] * full + part + GLYPHS["empty"][0] * (width - full - len(part))
+
+    def print(self, text: str = "") -> None:
+        """A line of the answer."""
+        self.out.write(text + "\n")
+
+    def say(self, text: str = "") -> None:
+        """A line of progress or a hint; nothing with --quiet."""
+        if not self.quiet:
+            self.err.write(text + "\n")
+            self.err.flush()
+
+    def error(self, error: KubekitError) -> None:
+        """Print what is wrong, where, and what to do; the chain of causes below."""
+        mark = self.paint(self.glyph("bad"), "bad", self.err)
+        self.err.write(f"{mark} {error.what}\n")
+        for name, text in (("where", error.where), ("cure", error.cure)):
+            if text:
+                self.err.write(f"    {name:6} {text}\n")
+        for finding in getattr(error, "findings", ()):
+            self.err.write(f"    - {finding}\n")
+        cause = error.__cause__
+        while cause is not None:
+            if str(cause):
+                self.err.write(f"    because {cause}\n")
+            cause = cause.__cause__
+        self.err.flush()
+
+    def json(self, kind: str, data: dict[str, Any]) -> None:
+        """Versioned and sorted JSON on stdout."""
+        import msgspec  # 50 ms that `--help` does without
+
+        document = {"apiVersion": "cli.gpuplane.dev/v1", "kind": kind, **data}
+        text = msgspec.json.format(msgspec.json.encode(document, order="sorted"), indent=2)
+        self.print(text.decode())
+
+
+def age(since: str, now: datetime) -> str:
+    """`4s`, `14m`, `3h`, `9d` from an RFC 3339 time; empty when there is none."""
+    if not since:
+        return ""
+    seconds = max(0, int((now - datetime.fromisoformat(since)).total_seconds()))
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "m")):
+        if seconds >= 2 * size or (seconds >= size and unit == "m"):
+            return f"{seconds // size}{unit}"
+    return f"{seconds}s"

@@ -1,0 +1,119 @@
+"""Brings containers what they were given when the runtime creates them: the NRI plugin of one node.
+
+Invariant: a container that holds a share starts with its own limits written, or not at all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+
+from gpuplane.device_plugin.admitted import Admitted
+from gpuplane.device_plugin.nri_given import Devices, Given, adjustment, given_to, is_empty_handed
+from gpuplane.host import Host
+from kubekit.api.core import Pod
+from kubekit.errors import KubekitError, Retryable, Terminal
+from kubekit.kube import ApiError
+from kubekit.protocol import nri_pb2 as pb
+
+if TYPE_CHECKING:
+    from gpuplane.device_plugin.steering import Pods
+    from gpuplane.sharing import Part
+
+log = logging.getLogger("gpuplane.device-plugin")
+
+
+class Shares(Protocol):
+    """Finds the owner of a share and its limits; see `gpuplane.device_plugin.share_node.ShareNode`."""
+
+    @property
+    def pods(self) -> Pods: ...
+
+    def prove(self, holder: Admitted, core: Mapping[str, int]) -> Part:
+        """Return the part that a container with these ids may use. Raises KubekitError when its pod is assigned
+        another one.
+        """
+        ...
+
+    def write(self, share: str, holder: Admitted, part: Part) -> None:
+        """Its limits; blocks."""
+        ...
+
+
+class Delivery:
+    """See `gpuplane.operand.nri.plugin.Plugin`.
+
+    Args:
+        host: whose device nodes are passed on.
+        shares: None where none are offered.
+        empty_handed: called for each container that was created without its devices while the plugin was down.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        shares: Shares | None,
+        empty_handed: Callable[[pb.PodSandbox, pb.Container], None],
+    ) -> None:
+        self._host = host
+        self._shares = shares
+        self._empty_handed = empty_handed
+
+    async def create(self, pod: pb.PodSandbox, container: pb.Container) -> pb.ContainerAdjustment | None:
+        try:
+            found = given_to(container.annotations, pod.annotations)
+            if not found:
+                return None
+            for given in found:
+                if given.share:
+                    await self._limit(pod, container.name, given)
+            adjusted = adjustment(found, self._devices(found))
+        except KubekitError as error:
+            log.error("%s/%s:%s is not created: %s", pod.namespace, pod.name, container.name, error)
+            raise
+        log.info("%s/%s:%s is created with what it was given", pod.namespace, pod.name, container.name)
+        return adjusted
+
+    def known(self, pods: Sequence[pb.PodSandbox], containers: Sequence[pb.Container]) -> None:
+        by_id = {pod.id: pod for pod in pods}
+        for container in containers:
+            pod = by_id.get(container.pod_sandbox_id)
+            running = container.state == pb.CONTAINER_RUNNING
+            if pod is not None and running and is_empty_handed(container):
+                self._empty_handed(pod, container)
+
+    async def _limit(self, sandbox: pb.PodSandbox, name: str, given: Given) -> None:
+        if self._shares is None:
+            raise Retryable("this node offers no shares now", where=f"{sandbox.namespace}/{sandbox.name}:{name}")
+        holder = Admitted(await self._pod(self._shares.pods, sandbox), name)
+        part = self._shares.prove(holder, given.core)
+        await asyncio.to_thread(self._shares.write, given.share, holder, part)
+
+    async def _pod(self, pods: Pods, sandbox: pb.PodSandbox) -> Pod:
+        """The pod by its UID, with the annotations that the runtime was told: what it asks stands in no sandbox."""
+        key, where = (sandbox.namespace, sandbox.name), f"{sandbox.namespace}/{sandbox.name}"
+        try:
+            pod = (await pods.find([key])).get(key)
+            if pod is None or pod.metadata.uid != sandbox.uid:  # the watch may be behind
+                pod = await pods.now(*key)
+        except ApiError as error:
+            raise Retryable(f"what it asks cannot be seen: {error}", where=where) from error
+        if pod is None or pod.metadata.uid != sandbox.uid:
+            raise Terminal("the pod is gone", where=where)
+        annotations = {**pod.metadata.annotations, **sandbox.annotations}
+        metadata = msgspec.structs.replace(pod.metadata, annotations=annotations)
+        return msgspec.structs.replace(pod, metadata=metadata)
+
+    def _devices(self, given: Sequence[Given]) -> Devices:
+        paths = {node.host_path for one in given for node in one.allocation.devices}
+        found = {path: self._host.stat(path) for path in paths}
+        return {
+            path: (status.st_mode, os.major(status.st_rdev), os.minor(status.st_rdev))
+            for path, status in found.items()
+            if status is not None
+        }

@@ -1,0 +1,137 @@
+"""A node that offers shares: its two resources, the agent that watches the limits, and what it serves over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Mapping, Sequence
+from http import HTTPStatus
+from typing import Any, Final
+
+import msgspec
+
+import gpuplane
+from gpuplane.device_plugin import outside
+from gpuplane.device_plugin.admitted import Admitted
+from gpuplane.device_plugin.held_report import HeldReport
+from gpuplane.device_plugin.node_pods import NodePods, node_pods
+from gpuplane.device_plugin.share_limits import ShareLimits
+from gpuplane.device_plugin.steering import Steering
+from gpuplane.hardware import GPU, GPUSource
+from gpuplane.limits import ESCAPED, Agent, Escape, Share, message, share_metrics
+from gpuplane.operand import OperandContext
+from gpuplane.sharing import Part
+from gpuplane.sharing.units import sharable
+from kubekit.api.core import ObjectReference
+from kubekit.http_server import Answer, metrics_answer, serving
+from kubekit.kube import EventRecorder
+from kubekit.rpc import RpcError
+
+log = logging.getLogger("gpuplane.device-plugin")
+
+PORT: Final = 5678
+JSON_TYPE: Final = "application/json"
+
+
+class ShareNode:
+    """The parts of a node with shares in addition to its plugins; made by `share_node`."""
+
+    def __init__(self, context: OperandContext, gpus: Sequence[GPU], source: GPUSource, pods: NodePods) -> None:
+        self.gpus = tuple(gpus)
+        self.steering = Steering(pods, gpus)
+        self.limits = ShareLimits(context.host_root, context.now)
+        self.pods = pods
+        self._context = context
+        self._events = EventRecorder(context.client, "gpuplane-device-plugin")
+        self._held = HeldReport(context, pods, (gpu.uuid for gpu in gpus))
+        loop = asyncio.get_running_loop()
+
+        def tell(escape: Escape, share: Share | None) -> None:
+            # The agent looks in a thread of its own.
+            loop.call_soon_threadsafe(self._escaped, escape, share)
+
+        self._agent = Agent(
+            self.limits.store,
+            source,
+            is_gone=self.limits.is_gone(pods.lives),
+            on_escape=tell,
+        )
+
+    def prove(self, holder: Admitted, core: Mapping[str, int]) -> Part:
+        return self.steering.prove(holder, core)
+
+    def write(self, share: str, holder: Admitted, part: Part) -> None:
+        self.limits.write(share, holder, part)
+
+    async def run(self) -> None:
+        """The agent, the report of what is held, and the HTTP server. Raises Retryable when the port is taken."""
+        context = self._context
+        paths = {
+            "/metric": self._metrics,
+            "/metrics": self._metrics,
+            "/usage": self._usage,
+            "/graph": self._graph,
+            "/version": self._version,
+            "/healthz": self._healthy,
+        }
+        try:
+            async with serving(paths, context.address, PORT if context.port is None else context.port) as port:
+                log.info("metrics of shares at port %d", port)
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(self._agent.run(context.sleep))
+                    group.create_task(self._held.run())
+        finally:
+            await self._events.aclose()
+
+    def _escaped(self, escape: Escape, share: Share | None) -> None:
+        text = message(escape, share)
+        node = ObjectReference(api_version="v1", kind="Node", name=self._context.node_name)
+        self._events.event(node, "Warning", ESCAPED, text)
+        if share is not None and share.owner.pod_uid:
+            owner = share.owner
+            pod = ObjectReference(
+                api_version="v1", kind="Pod", name=owner.pod, namespace=owner.namespace, uid=owner.pod_uid
+            )
+            self._events.event(pod, "Warning", ESCAPED, text)
+
+    async def _holders(self) -> list[outside.Holder]:
+        views = await asyncio.to_thread(self._agent.views)
+        return outside.holders(await self.pods.shown(), self.pods.all(), self.gpus, views)
+
+    async def _metrics(self) -> Answer:
+        views = await asyncio.to_thread(self._agent.views)
+        try:
+            holders = await self._holders()
+        except RpcError as error:
+            log.warning("the kubelet does not say who holds what: %s", error)
+            return Answer(f"the kubelet does not answer: {error}\n".encode(), HTTPStatus.SERVICE_UNAVAILABLE)
+        return metrics_answer([*outside.container_metrics(holders, self._context.node_name), *share_metrics(views)])
+
+    async def _usage(self) -> Answer:
+        return _json(outside.usage(await self._holders()))
+
+    async def _graph(self) -> Answer:
+        return _json(outside.graph(self.gpus, await self._holders()))
+
+    async def _version(self) -> Answer:
+        return _json({"version": gpuplane.__version__})
+
+    async def _healthy(self) -> Answer:
+        return Answer(b"ok\n")
+
+
+def _json(data: Any) -> Answer:
+    return Answer(msgspec.json.encode(data) + b"\n", content_type=JSON_TYPE)
+
+
+@contextlib.asynccontextmanager
+async def share_node(context: OperandContext, inventory: Sequence[GPU], source: GPUSource) -> AsyncIterator[ShareNode]:
+    """The node with its libraries in place and its pods known.
+
+    Raises Terminal when the driver's libraries or those that hold a share are missing.
+    """
+    async with node_pods(context) as pods:
+        node = ShareNode(context, sharable(inventory), source, pods)
+        await asyncio.to_thread(node.limits.prepare)
+        yield node

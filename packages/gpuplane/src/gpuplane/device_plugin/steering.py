@@ -1,0 +1,283 @@
+"""Steers the kubelet's choice of ids to the GPUs that a pod was given, and says whose ids they are.
+
+The scheduler's extender has written the assignment into the pod; where there is no extender, the node packs by itself,
+with the same placement. The first call for a pod decides for all of its containers and resources.
+
+Invariants:
+
+- A request whose pod was given GPUs gets ids of these, or none: the pod fails then, which the scheduler sees.
+- Nothing is remembered that a restarted plugin could not do without: only what the kubelet never shows (init
+  containers), and what was packed for a pod that is just being admitted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, Protocol
+
+import msgspec
+
+from gpuplane import names
+from gpuplane.device_plugin.admitted import Admitted, Shown, candidates, holder
+from gpuplane.device_plugin.share_ids import by_gpu, core_of, pick
+from gpuplane.hardware import GPU, to_api
+from gpuplane.sharing import WHOLE, Assignment, NodeState, Part, of_pod, request_of
+from gpuplane.sharing.findings import MEMORY_UNIT_MIB
+from gpuplane.sharing.node import empty, with_health
+from gpuplane.sharing.placement import Refusal, place
+from gpuplane.sharing.placement.tightest import Tightest
+from kubekit.api.core import Pod
+from kubekit.errors import Retryable, Terminal
+from kubekit.kube import ApiError
+from kubekit.rpc import RpcError
+
+log = logging.getLogger("gpuplane.device-plugin")
+
+_REMEMBERED: Final = 1000  # pods; of those that are admitted at one time there are a few
+
+
+class Pods(Protocol):
+    """The node's pods; see `gpuplane.device_plugin.node_pods.NodePods`."""
+
+    async def shown(self) -> tuple[Shown, ...]: ...
+
+    async def find(self, keys: Iterable[tuple[str, str]]) -> dict[tuple[str, str], Pod]: ...
+
+    async def now(self, namespace: str, name: str) -> Pod | None: ...
+
+
+class Steering:
+    """For one node, whose GPUs are `inventory`."""
+
+    def __init__(self, pods: Pods, inventory: Sequence[GPU]) -> None:
+        self._pods = pods
+        self._gpus = tuple(inventory)
+        self._health: Mapping[str, str] = {}
+        self._turn = asyncio.Lock()  # the kubelet admits one pod at a time; plans must not cross
+        self._passed: dict[tuple[str, str, str], frozenset[str]] = {}
+        self._plans: dict[str, Assignment] = {}
+
+    def set_health(self, health: Mapping[str, str]) -> None:
+        self._health = health
+
+    async def choose(
+        self, resource: str, available: Sequence[str], must: Sequence[str], size: int
+    ) -> tuple[str, ...] | None:
+        """Return the ids for the container that the kubelet admits; None when no pod is found that requests them.
+
+        Raises:
+            KubekitError: the pod's assignment cannot be met, or it has none and the node has no room.
+        """
+        async with self._turn:
+            try:
+                shown = await self._pods.shown()
+                admitted = await self._admitted(shown, resource, size)
+            except (RpcError, ApiError) as error:
+                log.warning("it cannot be told whose request for %d of %s this is: %s", size, resource, error)
+                return None
+            if admitted is None:
+                log.warning("no pod requests resource=%s count=%d", resource, size)
+                return None
+            parts = await self._parts(admitted, shown)
+            ids = pick(self._wanted(parts, resource, size, available, must), available, must)
+            self._passed[admitted.pod.metadata.uid, admitted.container, resource] = frozenset(ids)
+            while len(self._passed) > _REMEMBERED:
+                del self._passed[next(iter(self._passed))]
+            return ids
+
+    async def holder(self, resource: str, ids: Sequence[str]) -> tuple[Admitted, Part]:
+        """Find the holder of these core ids, which are a part of one GPU, and the part that this container may use.
+
+        Raises:
+            Retryable: that cannot be told (now).
+            Terminal: the pod was given another GPU than it holds.
+        """
+        try:
+            shown = await self._pods.shown()
+            found = await self._shown_or_passed(shown, resource, ids)
+        except (RpcError, ApiError) as error:
+            raise Retryable(f"the kubelet does not say who holds them: {error}", where=resource) from error
+        if found is None:
+            raise Retryable("the kubelet shows no container that holds these ids", where=resource)
+        return found, self.prove(found, core_of(ids))
+
+    def prove(self, found: Admitted, held: Mapping[str, int]) -> Part:
+        """Return the part that a container with these ids may use.
+
+        Args:
+            held: UUID -> percent.
+
+        Raises Terminal when its pod was given another GPU, or asks for another part.
+        """
+        [(uuid, core)] = held.items()
+        where = f"{'/'.join(_key(found.pod))}:{found.container}"
+        gpu = next((gpu for gpu in self._gpus if gpu.uuid == uuid), None)
+        if gpu is None:
+            raise Terminal(f"it holds {core}% of {uuid}, which this node has not", where=where)
+        assignment = of_pod(found.pod)
+        for part in assignment.containers.get(found.container, ()) if assignment is not None else ():
+            if (part.uuid or uuid) != uuid or part.index != gpu.index:
+                raise Terminal(f"GPU {part.index} is assigned, and it holds {core}% of GPU {gpu.index}", where=where)
+        ask = next((ask for ask in request_of(found.pod).asks if ask.container == found.container), None)
+        if ask is None or ask.core != core:
+            raise Terminal(f"it holds {core}% of GPU {gpu.index}, and asks otherwise", where=where)
+        return Part(uuid, gpu.index, core, ask.memory_mib or (gpu.memory_bytes >> 20) * core // WHOLE)
+
+    async def _shown_or_passed(self, shown: tuple[Shown, ...], resource: str, ids: Sequence[str]) -> Admitted | None:
+        # An init container first: the kubelet shows what it passes on with the main container only.
+        wanted = frozenset(ids)
+        one = holder(shown, resource, wanted)
+        if one is not None:
+            pods = await self._pods.find([(one.namespace, one.pod)])
+            pod = pods.get((one.namespace, one.pod))
+            return Admitted(pod, one.container) if pod is not None else None
+        pods = await self._pods.find({(entry.namespace, entry.pod) for entry in shown})
+        by_uid = {pod.metadata.uid: pod for pod in pods.values()}
+        for (uid, container, passed), given in reversed(self._passed.items()):
+            if passed == resource and given == wanted and uid in by_uid:
+                return Admitted(by_uid[uid], container)
+        return None
+
+    async def _admitted(self, shown: tuple[Shown, ...], resource: str, size: int) -> Admitted | None:
+        pods = await self._pods.find({(one.namespace, one.pod) for one in shown})
+        found = candidates(shown, pods, resource, size, self._passed)
+        # NB: the watch may lag: for a pod that was deleted and created again under its name it has the old one.
+        living = [pod for one in found if (pod := await self._newest(one.pod)) is not None]
+        current = candidates(shown, {_key(pod): pod for pod in living}, resource, size, self._passed)
+        current = [one for one in current if one.pod.metadata.deletion_timestamp is None] or current
+        if len(current) > 1:
+            log.warning(
+                "%d pods may be asking for %d of %s: %s",
+                len(current),
+                size,
+                resource,
+                ", ".join("/".join(_key(one.pod)) for one in current),
+            )
+        # The one that came last: pods before it had their turn, and are about to be rejected or gone.
+        return max(current, key=lambda one: int(one.pod.metadata.resource_version or 0), default=None)
+
+    async def _newest(self, pod: Pod) -> Pod | None:
+        """The pod as the server has it, or as it was seen last where the server does not answer."""
+        try:
+            return await self._pods.now(*_key(pod))
+        except ApiError as error:
+            log.warning("%s is taken as it was seen last: %s", "/".join(_key(pod)), error)
+            return pod
+
+    async def _parts(self, admitted: Admitted, shown: tuple[Shown, ...]) -> tuple[Part, ...]:
+        pod = admitted.pod
+        assignment = of_pod(pod) or self._plans.get(pod.metadata.uid)
+        if assignment is None:
+            assignment = await self._packed(pod, shown)
+            self._plans[pod.metadata.uid] = assignment
+            while len(self._plans) > _REMEMBERED:
+                del self._plans[next(iter(self._plans))]
+        by_index = {gpu.index: gpu for gpu in self._gpus}
+        by_uuid = {gpu.uuid: gpu for gpu in self._gpus}
+        parts = []
+        for part in assignment.containers.get(admitted.container, ()):
+            gpu = by_uuid.get(part.uuid) if part.uuid else by_index.get(part.index)
+            if gpu is None:
+                raise Terminal(
+                    f"GPU {part.uuid or part.index} is assigned, which this node has not",
+                    where="/".join(_key(pod)),
+                    cure="delete the pod; it is placed again",
+                )
+            parts.append(msgspec.structs.replace(part, uuid=gpu.uuid, index=gpu.index))
+        return tuple(parts)
+
+    async def _packed(self, pod: Pod, shown: tuple[Shown, ...]) -> Assignment:
+        """Place a pod that no extender has placed, on what other pods leave free."""
+        request = request_of(pod)
+        # The kubelet shows pods that have ended too, for a while, and gives their devices to others.
+        pods = await self._pods.find({(one.namespace, one.pod) for one in shown})
+        ended = {key for key, other in pods.items() if other.status.ended} | {_key(pod)}
+        others = [one for one in shown if (one.namespace, one.pod) not in ended]
+        placed = place(node_state(self._gpus, self._health, others), request, Tightest())
+        if isinstance(placed, Refusal):
+            raise Terminal(placed.reason, where="/".join(_key(pod)), cure="delete the pod; it is placed again")
+        log.info("%s has no assignment, so the node packs it by itself", "/".join(_key(pod)))
+        return placed.assignment
+
+    def _wanted(
+        self, parts: Sequence[Part], resource: str, size: int, available: Sequence[str], must: Sequence[str]
+    ) -> dict[str, int]:
+        """UUID -> how many ids of the resource: by core, or memory where the share's GPU has it."""
+        if resource == names.VCUDA_CORE:
+            wanted = {part.uuid: part.core for part in parts}
+        elif resource != names.VCUDA_MEMORY:
+            wanted = {part.uuid: 1 for part in parts}
+        elif len(parts) == 1:
+            wanted = {parts[0].uuid: size}
+        else:
+            # With whole GPUs memory counts for nothing, but the ids have to be of some GPU: of theirs, one by one.
+            free = {uuid: len(ids) for uuid, ids in by_gpu({*available, *must}).items()}
+            wanted, left = {}, size
+            for part in parts:
+                wanted[part.uuid] = min(left, free.get(part.uuid, 0))
+                left -= wanted[part.uuid]
+        if sum(wanted.values()) != size:
+            raise Terminal(
+                f"{size} of {resource} are asked, {sum(wanted.values())} are assigned",
+                cure="delete the pod; it is placed again",
+            )
+        return wanted
+
+
+def node_state(gpus: Sequence[GPU], health: Mapping[str, str], holders: Iterable[Shown]) -> NodeState:
+    """Return the free parts of the node's GPUs, without those that the kubelet lists as held, whole GPUs included."""
+    listed = with_health(map(to_api, gpus), health)
+    state = empty("", listed)
+    core = {gpu.uuid: WHOLE for gpu in listed}
+    memory = {gpu.uuid: gpu.memory_mib for gpu in listed}
+    total = dict(memory)
+    for one in holders:
+        for resource, ids in one.ids.items():
+            for uuid, mine in by_gpu(ids).items():
+                if uuid not in core:
+                    continue
+                if resource == names.VCUDA_MEMORY:
+                    memory[uuid] -= len(mine) * MEMORY_UNIT_MIB
+                elif resource == names.VCUDA_CORE:
+                    core[uuid] -= len(mine)
+                    if names.VCUDA_MEMORY not in one.ids:
+                        memory[uuid] -= total[uuid] * len(mine) // WHOLE
+                else:
+                    core[uuid] = memory[uuid] = 0
+    return msgspec.structs.replace(
+        state,
+        core=tuple(max(0, core[gpu.uuid]) for gpu in listed),
+        memory=tuple(max(0, memory[gpu.uuid]) for gpu in listed),
+    )
+
+
+def packed_by_ids(
+    gpus: Sequence[GPU], resource: str, available: Sequence[str], must: Sequence[str], size: int
+) -> tuple[str, ...]:
+    """Ids for a request of which nothing else is known: whole GPUs, or a part of the fullest GPU that has enough.
+
+    Raises Terminal when no GPU has.
+    """
+    free = {uuid: len(ids) for uuid, ids in by_gpu({*available, *must}).items()}
+    order = [gpu for gpu in gpus if gpu.uuid in free]
+    held = by_gpu(must)
+    if resource == names.VCUDA_CORE and size >= WHOLE:
+        whole = [gpu.uuid for gpu in order if free[gpu.uuid] == WHOLE]
+        whole.sort(key=lambda uuid: uuid not in held)
+        wanted = dict.fromkeys(whole[: size // WHOLE], WHOLE)
+        if sum(wanted.values()) != size:
+            raise Terminal(f"{size} of {resource} are asked, {len(whole)} GPUs are wholly free")
+        return pick(wanted, available, must)
+    fitting = [gpu for gpu in order if free[gpu.uuid] >= size and set(held) <= {gpu.uuid}]
+    if fitting:
+        best = min(fitting, key=lambda gpu: (gpu.uuid not in held, free[gpu.uuid], gpu.index))
+        return pick({best.uuid: size}, available, must)
+    if resource == names.VCUDA_CORE:
+        raise Terminal(f"no GPU has {size}% of its core left")
+    return tuple(dict.fromkeys((*must, *available)))[:size]  # memory of whole GPUs, which counts for nothing
+
+
+def _key(pod: Pod) -> tuple[str, str]:
+    return pod.metadata.namespace, pod.metadata.name

@@ -1,0 +1,235 @@
+"""The answer of `gpuplane explain POD` as data: what `-o json` prints, and what the picture is drawn from. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from gpuplane.explain.cures import Cure, cures, gib, place_of, runs_on
+from gpuplane.explain.world import Facts, Object, Verdict, World
+from gpuplane.sharing import Request, of_pod, request_of
+from gpuplane.sharing.placement import Lack
+from gpuplane.sharing.request import Ask
+from kubekit.api.core import Pod, has_ended
+from kubekit.errors import InvalidInput
+
+# Reasons of GPUs in addition to those of placement: one that would do by itself, where not enough of them are together;
+# and one of which nothing is left.
+TOGETHER: Final = "together"
+HELD_WHOLE: Final = "whole"
+
+
+class Tally(msgspec.Struct, frozen=True, rename="camel"):
+    """The number of nodes or GPUs with one reason; `nearest` lacks least, as node/GPU, `missing` of it."""
+
+    count: int
+    reason: str
+    nearest: str = ""
+    missing: str = ""
+
+
+class FreeGPU(msgspec.Struct, frozen=True, rename="camel"):
+    """The free part of one GPU, and why it does not suffice; `reason` is a key of REASONS or empty."""
+
+    index: int
+    core: int
+    memory_mib: int
+    reason: str
+
+
+class FreeNode(msgspec.Struct, frozen=True, rename="camel"):
+    """A node that only its GPUs keep from taking the pod; `exact` is false where holders do not say which they hold."""
+
+    node: str
+    gpus: tuple[FreeGPU, ...]
+    exact: bool = True
+
+
+class Held(msgspec.Struct, frozen=True, rename="camel"):
+    """The part of one GPU that one container holds; `fault` says why the GPU is not usable."""
+
+    container: str
+    gpu: str  # node/index
+    uuid: str
+    model: str
+    core: int
+    memory_mib: int
+    fault: str = ""
+
+
+class Explanation(msgspec.Struct, frozen=True, rename="camel"):
+    """`state`: waiting, placed, ended, or nothing (it asks for no GPU).
+
+    `node_reasons` and `gpu_reasons` sum up to `nodes` and `gpus`. `runs_on` is where it would be placed now, as
+    node/GPU: of a waiting pod, or of a placed one if it came again.
+    """
+
+    pod: str
+    state: str
+    asks: str = ""
+    since: str = ""
+    now: str = ""
+    can_ever_run: bool = True
+    quota: str = ""  # ok, exceeded, or empty where none is set
+    findings: tuple[str, ...] = ()
+    nodes: int = 0
+    node_reasons: tuple[Tally, ...] = ()
+    gpus: int = 0
+    gpu_reasons: tuple[Tally, ...] = ()
+    free: tuple[FreeNode, ...] = ()
+    cures: tuple[Cure, ...] = ()
+    node: str = ""
+    held: tuple[Held, ...] = ()
+    runs_on: str = ""
+    note: str = ""  # what else is to be said: gates, kube-scheduler's own words, an assignment that is broken
+
+
+def explain(raw: Object, facts: Facts, now: str) -> Explanation:
+    """Why the pod is where it is, or why it waits."""
+    pod = msgspec.convert(raw, Pod)
+    meta, bound, phase = pod.metadata, pod.spec.node_name, pod.status.phase
+    start = Explanation(f"{meta.namespace}/{meta.name}", "waiting", since=meta.creation_timestamp, now=now)
+    try:
+        request = request_of(pod)
+    except InvalidInput as error:
+        state = "placed" if bound else "waiting"
+        return _with(start, state=state, node=bound, can_ever_run=False, findings=error.findings or (str(error),))
+    start = _with(start, asks=told(request), node=bound)
+    if not request:
+        return _with(start, state="nothing", note="" if bound else _scheduler_said(pod))
+    if has_ended(phase):
+        return _with(start, state="ended", note=f"ended: {phase}")
+    world = World(facts)
+    if bound:
+        return _placed(start, raw, pod, world)
+    return _waiting(start, raw, pod, world)
+
+
+def _with(explanation: Explanation, **changes: Any) -> Explanation:
+    return msgspec.structs.replace(explanation, **changes)
+
+
+# -- a pod that is placed ----------------------------------------------------------------------------------------------
+
+
+def _placed(start: Explanation, raw: Object, pod: Pod, world: World) -> Explanation:
+    node, uid = pod.spec.node_name, pod.metadata.uid
+    since = next((c.last_transition_time or "" for c in pod.status.conditions if c.type == "PodScheduled"), start.since)
+    start = _with(start, state="placed", since=since)
+    try:
+        assignment = of_pod(pod)
+    except InvalidInput as error:
+        return _with(start, note=str(error))
+    again = ""
+    if uid in world.pods:
+        free = {**raw, "spec": {key: value for key, value in raw["spec"].items() if key != "nodeName"}}
+        with world.without(uid):
+            again = runs_on(world.judge(free))
+    if assignment is None:
+        return _with(start, runs_on=again, note="no assignment: the kubelet chose the GPUs, and only it knows which")
+    gpus = {gpu.uuid: gpu for gpu in world.gpus(node)} | {str(gpu.index): gpu for gpu in world.gpus(node)}
+    held = []
+    for container, parts in assignment.containers.items():
+        for part in parts:
+            gpu = gpus.get(part.uuid or str(part.index))
+            fault = "not on the node any more" if gpu is None else gpu.fault
+            model, whole = (gpu.model, gpu.memory_mib) if gpu is not None else ("", 0)
+            memory = part.memory_mib or (whole if part.core >= 100 else 0)
+            held.append(Held(container, f"{node}/{part.index}", part.uuid, model, part.core, memory, fault))
+    return _with(start, held=tuple(held), runs_on=again)
+
+
+# -- a pod that waits --------------------------------------------------------------------------------------------------
+
+
+def _waiting(start: Explanation, raw: Object, pod: Pod, world: World) -> Explanation:
+    verdicts = world.judge(raw)
+    place = runs_on(verdicts)
+    lacking = [verdict for verdict in verdicts if verdict.about == "gpus" and verdict.lacks]
+    gates = [gate["name"] for gate in raw["spec"].get("schedulingGates") or ()]
+    note = f"scheduling gates hold it back: {', '.join(gates)}" if gates else ""
+    return _with(
+        start,
+        can_ever_run=world.can_ever_run(raw),
+        quota=_quota(verdicts, pod.metadata.namespace in world.facts.quotas),
+        nodes=len(verdicts),
+        node_reasons=_nodes(verdicts),
+        gpus=sum(len(verdict.lacks) for verdict in lacking),
+        gpu_reasons=_gpus(world, lacking),
+        free=tuple(_free(world, verdict) for verdict in lacking),
+        cures=() if place else tuple(cures(world, raw, verdicts)),
+        runs_on=place,
+        note=note or (_scheduler_said(pod) if place else ""),
+    )
+
+
+def _quota(verdicts: Iterable[Verdict], limited: bool) -> str:
+    if any(verdict.about == "quota" for verdict in verdicts):
+        return "exceeded"
+    return "ok" if limited else ""
+
+
+def _nodes(verdicts: Sequence[Verdict]) -> tuple[Tally, ...]:
+    """Reasons with the number of nodes; what is about GPUs last, since that is what can be done something about."""
+    counted = Counter((verdict.about, verdict.reason or "fits") for verdict in verdicts)
+    order = {"node": 0, "quota": 1, "gpus": 2, "": 3}
+    ranked = sorted(counted.items(), key=lambda item: (order[item[0][0]], -item[1], item[0][1]))
+    places = {verdict.reason: place_of(verdict) for verdict in verdicts if verdict.placement is not None}
+    return tuple(Tally(count, reason, places.get("", "") if not about else "") for (about, reason), count in ranked)
+
+
+def _gpus(world: World, verdicts: Sequence[Verdict]) -> tuple[Tally, ...]:
+    """Reasons with the number of GPUs and the nearest one."""
+    groups: dict[str, list[tuple[Lack, str]]] = {}
+    for verdict in verdicts:
+        for gpu, lack in zip(_free(world, verdict).gpus, verdict.lacks, strict=True):
+            groups.setdefault(gpu.reason or TOGETHER, []).append((lack, verdict.node))
+    ranked = sorted(groups.items(), key=lambda item: (item[0] == "lost", -len(item[1]), item[0]))
+    return tuple(_tally(reason, lacks) for reason, lacks in ranked)
+
+
+def _tally(reason: str, lacks: Sequence[tuple[Lack, str]]) -> Tally:
+    if reason not in ("memory", "core"):
+        where = ", ".join(f"{node}/{lack.gpu}" for lack, node in lacks[:2]) if reason == "lost" else ""
+        return Tally(len(lacks), reason, where)
+    lack, node = min(lacks, key=lambda one: (one[0].core, one[0].memory_mib, one[1], one[0].gpu))
+    missing = f"{lack.core}%" if reason == "core" else gib(lack.memory_mib)
+    return Tally(len(lacks), reason, f"{node}/{lack.gpu}", missing)
+
+
+def _free(world: World, verdict: Verdict) -> FreeNode:
+    state = world.ledger.node(verdict.node)
+    assert state is not None  # it has GPUs that lack something
+    exact = verdict.node not in world.guessed
+    gpus = []
+    for lack, core, memory in zip(verdict.lacks, state.core, state.memory, strict=True):
+        whole = (lack.reason in ("core", "held") and not core) or (lack.reason == "held" and not exact)
+        gpus.append(FreeGPU(lack.gpu, core, memory, HELD_WHOLE if whole else lack.reason))
+    return FreeNode(verdict.node, tuple(gpus), exact)
+
+
+def _scheduler_said(pod: Pod) -> str:
+    for condition in pod.status.conditions:
+        if condition.type == "PodScheduled" and condition.status == "False" and condition.message:
+            return f"kube-scheduler said: {condition.message}"
+    return "" if pod.status.conditions else "no scheduler has looked at it yet"
+
+
+# -- words -------------------------------------------------------------------------------------------------------------
+
+
+def told(request: Request) -> str:
+    """`40% core + 12 GiB of one GPU`, `2 GPUs`; of several containers each with its name."""
+    if len(request.asks) == 1:
+        return _ask(request.asks[0])
+    return ", ".join(f"{ask.container} {_ask(ask)}" for ask in request.asks)
+
+
+def _ask(ask: Ask) -> str:
+    if ask.gpus:
+        return f"{ask.gpus} GPU" if ask.gpus == 1 else f"{ask.gpus} GPUs"
+    memory = f" + {gib(ask.memory_mib)}" if ask.memory_mib else ""
+    return f"{ask.core}% core{memory} of one GPU"

@@ -1,0 +1,313 @@
+"""A cluster as `gpuplane explain` sees it at one moment, and every node's verdict on one pod. Pure.
+
+The decisions are the production ones: the filters as kube-scheduler has them, quotas and placement as the extender has
+them. So a changed pod, or a pod less, can be evaluated too, and a cure is proved before it is listed.
+
+Invariants:
+
+- Every node has one verdict, with its first failing reason from the outside in: no GPUs, what kube-scheduler asks of
+  nodes, what gpuplane has prepared, quota, GPUs.
+- The GPUs of a node are counted only where GPUs are what fails, each under its own first failing reason.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from gpuplane import names
+from gpuplane.api.gpunode import GPUNode, StageName
+from gpuplane.scheduler.kept import KeptPod, keep_node, keep_pod, place_of
+from gpuplane.scheduler.quota import Check as QuotaCheck
+from gpuplane.scheduler.quota import NamespaceQuota, Naming, Usage
+from gpuplane.sharing import POLICIES, Assignment, Ledger, LedgerGPU, NodeState, Request, empty, gpus_of, request_of
+from gpuplane.sharing.placement import Lack, Placement, Policy, Refusal, place
+from gpuplane.sharing.placement.mix import Mix
+from gpuplane.sharing.placement.named import named
+from gpuplane.sharing.placement.tightest import Tightest
+from kubekit.api.core import Node, Pod, has_ended
+from kubekit.errors import InvalidInput
+from kubekit.scheduling.cache import Cache
+from kubekit.scheduling.check import Check
+from kubekit.scheduling.filters import UNSCHEDULABLE_TAINT, Failure, node_matches, tolerates, untolerated
+from kubekit.scheduling.podinfo import Affinity, NodeFacts, PodInfo, compile_node, compile_pod
+
+Object = dict[str, Any]
+GPU_RESOURCES: Final = frozenset({names.GPU_RESOURCE, names.VCUDA_CORE, names.VCUDA_MEMORY, names.ALPHA_GPU})
+# kube-scheduler's words as people would say them of one node.
+_SAID: Final = {
+    "NodePorts": "has its host port in use",
+    "PodTopologySpread": "does not fit its topology spread",
+    "InterPodAffinity": "does not fit its pod affinity",
+}
+TOO_MANY: Final = "Too many pods"
+_NO_GPUS: Final = "no GPUs"
+CORDONED: Final = "cordoned"
+
+
+class Facts(msgspec.Struct, frozen=True):
+    """The objects read from the cluster: pods and nodes as received, everything else decoded."""
+
+    pods: Sequence[Object]
+    nodes: Sequence[Object]
+    gpunodes: Sequence[GPUNode] = ()
+    namespaces: Mapping[str, dict[str, str]] = {}
+    quotas: Mapping[str, NamespaceQuota] = {}
+    naming: Naming = Naming()
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """One node's: `reason` is empty where the pod may go. `about` is what it is about: node, quota or gpus.
+
+    `lacks` says of each GPU why it would not do, where GPUs are what fails; `placement` what it would hold.
+    """
+
+    node: str
+    reason: str = ""
+    about: str = ""
+    lacks: tuple[Lack, ...] = ()
+    placement: Placement | None = None
+
+
+class World:
+    """The cluster; `judge` asks it about a pod."""
+
+    def __init__(self, facts: Facts) -> None:
+        self.ledger = Ledger()
+        self.usage = Usage()
+        self.facts = facts
+        self.nodes: dict[str, NodeFacts] = {}
+        self.gpunodes = {node.metadata.name: node for node in facts.gpunodes}
+        self.pods: dict[str, KeptPod] = {}  # with GPUs, by UID
+        self.guessed: set[str] = set()  # nodes whose GPUs are held by pods that do not say which
+        self.assigned = False  # an annotation says which GPUs a pod holds, so the extender is at work
+        self._cache = Cache()
+        self._ready: set[str] = set()
+        self._mix = Mix()
+        self._made: dict[str, Policy] = {}
+        self._raw: dict[str, Object] = {}
+        for raw in facts.nodes:
+            self._set_node(raw)
+        for name, labels in facts.namespaces.items():
+            self._cache.set_namespace(name, labels)
+        for raw in facts.pods:
+            self._count(raw)
+        self._guess()
+
+    # -- what there is -------------------------------------------------------------------------------------------------
+
+    def _set_node(self, raw: Object) -> None:
+        node = keep_node(msgspec.convert(raw, Node))
+        name = node.metadata.name
+        try:
+            known = compile_node(raw)
+        except InvalidInput:
+            return  # an invalid quantity: the scheduler places no pod there
+        self._raw[name], self.nodes[name] = raw, known
+        self._cache.set_node(known)
+        if node.ready:
+            self._ready.add(name)
+        self.usage.set_place(name, place_of(node, self.facts.naming))
+        gpunode = self.gpunodes.get(name)
+        gpus = gpus_of(gpunode) if gpunode is not None else node.gpus
+        if gpus:
+            self.ledger.set_node(name, gpus)
+
+    def raw(self, node: str) -> Object:
+        """The node as it came."""
+        return self._raw[node]
+
+    @contextlib.contextmanager
+    def with_node(self, raw: Object, gpunode: GPUNode | None = None) -> Iterator[None]:
+        """The cluster with one node more, or with another one of that name, for as long as the context lasts."""
+        name = raw["metadata"]["name"]
+        before = self._raw.get(name)
+        if gpunode is not None:
+            self.gpunodes[name] = gpunode
+        self._set_node(raw)
+        try:
+            yield
+        finally:
+            if before is not None:
+                self._set_node(before)
+            else:
+                del self._raw[name], self.nodes[name]
+                self.gpunodes.pop(name, None)
+                self._ready.discard(name)
+                self._cache.remove_node(name)
+                self.usage.set_place(name, None)
+                self.ledger.drop_node(name)
+
+    def _count(self, raw: Object) -> None:
+        """Counts a bound pod on its node."""
+        if has_ended((raw.get("status") or {}).get("phase")):
+            return
+        with contextlib.suppress(InvalidInput):
+            info = compile_pod(raw)
+            if info.node_name:
+                self._cache.place(info)
+        pod = keep_pod(msgspec.convert(raw, Pod))
+        if pod is None:
+            return
+        self.pods[pod.metadata.uid] = pod
+        self._mix.seen(pod.request)
+        if pod.spec.node_name and pod.assignment is not None:
+            self.assigned = True
+            self._hold(pod, pod.assignment)
+
+    def _guess(self) -> None:
+        """Pods that do not say which GPUs they hold hold some: how many is known, which is not."""
+        for pod in self.pods.values():
+            node = pod.spec.node_name
+            if not node or pod.assignment is not None:
+                continue
+            self.guessed.add(node)
+            state = self.ledger.node(node)
+            placed = place(state, pod.request, Tightest()) if state is not None else None
+            self._hold(pod, placed.assignment if isinstance(placed, Placement) else Assignment({}))
+
+    def _hold(self, pod: KeptPod, assignment: Assignment) -> None:
+        meta = pod.metadata
+        self.ledger.hold(meta.uid, pod.spec.node_name, assignment)
+        self.usage.add(meta.uid, meta.namespace, pod.spec.node_name, pod.request.core, meta.name)
+
+    def gpus(self, node: str) -> tuple[LedgerGPU, ...]:
+        state = self.ledger.node(node)
+        return state.gpus if state is not None else ()
+
+    @contextlib.contextmanager
+    def without(self, uid: str) -> Iterator[None]:
+        """The cluster without one of its pods, for as long as the context lasts."""
+        pod, held = self.pods[uid], self.ledger.holding(uid)
+        info = self._cache.remove(pod.shown)
+        self.ledger.release(uid)
+        self.usage.remove(uid)
+        try:
+            yield
+        finally:
+            if info is not None:
+                self._cache.place(info)
+            if held is not None:
+                self._hold(pod, held[1])
+
+    # -- verdicts ------------------------------------------------------------------------------------------------------
+
+    def judge(self, raw: Object, nodes: Iterable[str] | None = None) -> list[Verdict]:
+        """Every node's verdict on a pod, or that of some, by name. Raises InvalidInput for what can never run."""
+        request = request_of(msgspec.convert(raw, Pod))
+        info = compile_pod(raw)
+        check = Check(info, self._cache, GPU_RESOURCES)
+        quota = self.facts.quotas.get(info.namespace)
+        allowed = QuotaCheck(quota, self.usage, info.namespace, info.uid, request.core)
+        wanted = self.nodes if nodes is None else nodes
+        return [self._verdict(name, info, request, check, allowed) for name in sorted(wanted)]
+
+    def _verdict(self, name: str, pod: PodInfo, request: Request, check: Check, allowed: QuotaCheck) -> Verdict:
+        facts, state = self.nodes[name], self.ledger.node(name)
+        offered = request.asks[0].dialect if request.asks else ""
+        if (state is None or not state.gpus) and not facts.allocatable.get(offered):
+            return Verdict(name, _NO_GPUS, "node")
+        if failure := check(self._cache.nodes[name]):
+            return Verdict(name, _words(failure, pod, facts), "node")
+        if name not in self._ready:
+            return Verdict(name, "not Ready", "node")
+        for dialect in dict.fromkeys(ask.dialect for ask in request.asks):
+            if not facts.allocatable.get(dialect):
+                return Verdict(name, self._not_offered(name, dialect), "node")
+        verdict = allowed(name)
+        if verdict.reason:
+            return Verdict(name, verdict.reason, "quota")
+        if not self._by_ledger(request) or state is None:
+            return self._by_count(name, pod, facts, state)
+        policy, gpu_policy = self._policies(request)
+        placed = place(state, request, policy, gpu_policy)
+        if isinstance(placed, Refusal):
+            return Verdict(name, placed.reason, "gpus", placed.gpus)
+        return Verdict(name, placement=placed)
+
+    def _policies(self, request: Request) -> tuple[Policy, Policy]:
+        """Those that the pod names, else the extender's default, knowing of the pods and nodes that there are.
+
+        How an extender was started is not written in the cluster.
+        """
+        node = self._policy(request.node_policy or POLICIES[0])
+        return node, self._policy(request.gpu_policy) if request.gpu_policy else node
+
+    def _policy(self, name: str) -> Policy:
+        if name not in self._made:
+            self._made[name] = named(name, self._mix, [state.gpus for state in self.ledger.nodes()])
+        return self._made[name]
+
+    def _by_ledger(self, request: Request) -> bool:
+        """Return whether the extender places this pod: shares always, whole GPUs where it is at work."""
+        return self.assigned or any(ask.dialect != names.GPU_RESOURCE for ask in request.asks)
+
+    def _by_count(self, name: str, pod: PodInfo, facts: NodeFacts, state: NodeState | None) -> Verdict:
+        """As kube-scheduler decides on whole GPUs by itself: it counts them, and the kubelet chooses."""
+        asked = pod.requests.get(names.GPU_RESOURCE, 0)
+        free = facts.allocatable[names.GPU_RESOURCE]
+        free -= self._cache.nodes[name].requested.get(names.GPU_RESOURCE, 0)
+        if asked <= free:
+            return Verdict(name, placement=Placement(Assignment({}, node=name), 0))
+        reason = f"{asked} whole {'GPU' if asked == 1 else 'GPUs'} asked, {max(0, free)} free"
+        if state is None or len(state.gpus) < facts.allocatable[names.GPU_RESOURCE]:
+            return Verdict(name, reason, "gpus")  # replicas: more are offered than there are
+        return Verdict(name, reason, "gpus", tuple(_counted(state, max(0, free))))
+
+    def _not_offered(self, name: str, dialect: str) -> str:
+        gpunode = self.gpunodes.get(name)
+        summary = gpunode.status.summary if gpunode is not None else None
+        if summary is not None and summary.stage and summary.stage != StageName.READY:
+            return f"not prepared: waits for {summary.waits_for}"
+        return not_offered(dialect)
+
+    def can_ever_run(self, raw: Object) -> bool:
+        """Return whether some node could take the pod if the cluster had no other pods."""
+        request = request_of(msgspec.convert(raw, Pod))
+        policy, gpu_policy = self._policies(request)
+        return any(
+            isinstance(place(empty(state.name, state.gpus), request, policy, gpu_policy), Placement)
+            for state in self.ledger.nodes()
+        )
+
+
+def not_offered(dialect: str) -> str:
+    """The reason of a node that is prepared and does not offer what the pod asks by."""
+    return f"{dialect} not offered"
+
+
+def _counted(state: NodeState, free: int) -> Iterator[Lack]:
+    """The GPUs where only their number is known: the lost ones, as many as are free, the others held."""
+    for gpu in state.gpus:
+        if gpu.fault:
+            yield Lack(gpu.index, "lost")
+        elif free > 0:
+            free -= 1
+            yield Lack(gpu.index)
+        else:
+            yield Lack(gpu.index, "held")
+
+
+def _words(failure: Failure, pod: PodInfo, node: NodeFacts) -> str:
+    if failure.plugin == "NodeUnschedulable":
+        return CORDONED
+    if failure.plugin == "TaintToleration":
+        taint = untolerated(node.taints, pod.tolerations)
+        if taint is not None:
+            if taint.key == UNSCHEDULABLE_TAINT.key and not tolerates(pod.tolerations, taint):
+                return CORDONED
+            value = f"={taint.value}" if taint.value else ""
+            return f"taint {taint.key}{value}:{taint.effect} not tolerated"
+    if failure.plugin == "NodeAffinity":
+        for wanted in pod.affinity.node_selector:
+            if not node_matches(Affinity(node_selector=(wanted,)), node.name, node.labels):
+                return f"nodeSelector {wanted.key}={','.join(wanted.values)} does not match"
+        return "node affinity does not match"
+    if failure.plugin == "NodeResourcesFit":
+        short = [reason.removeprefix("Insufficient ") for reason in failure.reasons if reason != TOO_MANY]
+        said = [f"{' and '.join(short)} short"] if short else []
+        return ", ".join(said + ["too many pods"] * (TOO_MANY in failure.reasons))
+    return _SAID.get(failure.plugin, "; ".join(failure.reasons))

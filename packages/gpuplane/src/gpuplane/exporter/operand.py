@@ -1,0 +1,236 @@
+"""The exporter of one node: `/metrics` and `/health` on port 9400.
+
+Invariants:
+
+- Everything is read when it is asked for; nothing runs between scrapes. Scrapes that come together share one reading.
+- Never an old value: while the driver is away the answer is 503 with the reason.
+- A list of fields that becomes wrong while it is served changes nothing: the one before stays, and the log says why.
+- Nothing is written to the API server: that the exporter works is seen at its pod's readiness.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
+from pathlib import Path
+from typing import Final, Protocol, TypeVar
+
+import msgspec
+
+from gpuplane.exporter import settings
+from gpuplane.exporter.choice import Choice, load
+from gpuplane.exporter.jobs import Jobs
+from gpuplane.exporter.marks import PodMarks
+from gpuplane.exporter.pods import GPUHolders
+from gpuplane.exporter.render import Extra, Holder, entities, render
+from gpuplane.exporter.settings import Settings
+from gpuplane.hardware import GPU, GPUSource, Sample
+from gpuplane.host import Host
+from gpuplane.operand import OperandContext
+from kubekit.errors import InvalidInput, KubekitError, Retryable
+from kubekit.http_server import Answer, Handler, serving
+from kubekit.kube.exposition import CONTENT_TYPE
+
+log = logging.getLogger("gpuplane.exporter")
+
+T = TypeVar("T")
+
+PORT: Final = 9400
+FIRST_PAUSE_SECONDS: Final = 1.0
+LONGEST_PAUSE_SECONDS: Final = 30.0
+INDEX: Final = b"""<!doctype html><title>GPU metrics</title>
+<h1>GPU metrics of this node</h1>
+<p><a href="metrics">metrics</a>, <a href="health">health</a></p>
+"""
+
+
+class Serve(Protocol):
+    """Serve paths while in the context, as `operand.http.serving` does."""
+
+    def __call__(
+        self, paths: Mapping[str, Handler], address: str, port: int
+    ) -> contextlib.AbstractAsyncContextManager[int]: ...
+
+
+async def run(context: OperandContext, serve: Serve = serving) -> None:
+    """Runs until cancelled.
+
+    Raises:
+        InvalidInput: the environment, or the list of fields.
+        Terminal: the driver's library cannot be used by this process; a new one may.
+    """
+    given = settings.read(os.environ, context.config)
+    if given.idle:
+        log.warning("no effect here: %s", ", ".join(given.idle))
+    marks = None
+    if given.pods and (given.pod_labels or given.pod_uid):
+        wanted = {"labels": given.pod_labels, "uid": given.pod_uid}
+        marks = PodMarks(context.client, context.node_name, allowed=given.allowed_labels, **wanted)
+    exporter = Exporter(context, given, _loaded(given.collectors), marks)
+    following = asyncio.create_task(_follow(given.collectors, exporter))
+    try:
+        await _serve(context, given, exporter, serve)
+    finally:
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+        exporter.close()
+        if marks is not None:
+            await marks.stop()
+
+
+def _loaded(path: Path | None) -> Choice:
+    choice = load(path)
+    if choice.missing:
+        log.warning("%s: left out, not offered by gpuplane: %s", path, ", ".join(choice.missing))
+    return choice
+
+
+async def _follow(path: Path | None, exporter: Exporter) -> None:
+    """Take over a list of fields that changes."""
+    if path is None:
+        return
+    host = Host(path.parent)
+    seen = host.read(path.name)
+    try:
+        async for _ in host.watch(path.name):
+            now = host.read(path.name)
+            if now == seen:
+                continue
+            seen = now
+            try:
+                exporter.choose(_loaded(path))
+                log.info("%s: the list of fields changed", path)
+            except InvalidInput as error:
+                log.error("%s; the list before stays", error)
+    except KubekitError as error:
+        log.warning("%s: a change is noticed at the next start only: %s", path, error)
+
+
+async def _serve(context: OperandContext, given: Settings, exporter: Exporter, serve: Serve) -> None:
+    # At once, not with the first scrape: a GPU that is lost later keeps its place only in a source that knew it before.
+    first = await exporter.health()
+    if first.status is not HTTPStatus.OK:
+        log.warning("%s", first.body.decode().strip())
+    paths = {
+        "/": exporter.index,
+        "/metrics": exporter.metrics,
+        "/health": exporter.health,
+        "/-/ready": exporter.health,
+    }
+    address = given.address or context.address
+    port = next(port for port in (context.port, given.port, PORT) if port is not None)
+    pause, said = FIRST_PAUSE_SECONDS, ""
+    while True:
+        try:
+            async with serve(paths, address, port) as bound:
+                log.info("serving /metrics on %s:%d", address or "*", bound)
+                exporter.start()
+                await exporter.broken
+        except Retryable as error:
+            if said != str(error):
+                log.error("%s; trying again", error)
+                said = str(error)
+            await context.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+
+
+class Exporter:
+    """Answers the paths. `broken` gets the error after which only a new process can help."""
+
+    def __init__(self, context: OperandContext, given: Settings, choice: Choice, marks: PodMarks | None = None) -> None:
+        self._context = context
+        self._marks = marks
+        self._settings = given
+        self._choice = choice
+        self._pods = GPUHolders(context.kubelet_dir, context.sleep, given.resources)
+        self._jobs = Jobs(context.host, given.jobs_dir)
+        self._source: GPUSource | None = None
+        self._driver_version = ""
+        self._reading: asyncio.Task[bytes] | None = None
+        self._one_at_a_time = asyncio.Lock()
+        self.broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def start(self) -> None:
+        """Watch what scrapes need; may be called again."""
+        if self._marks is not None:
+            self._marks.start()
+
+    def choose(self, choice: Choice) -> None:
+        """Other fields from the next scrape on."""
+        self._choice = choice
+
+    async def index(self) -> Answer:
+        """For people."""
+        return Answer(INDEX, content_type="text/html; charset=utf-8")
+
+    async def metrics(self) -> Answer:
+        """All metrics of now."""
+        if self._reading is None or self._reading.done():
+            self._reading = asyncio.create_task(self._read())
+        try:
+            return Answer(await asyncio.shield(self._reading), content_type=CONTENT_TYPE)
+        except KubekitError as error:
+            return self._failed(error)
+
+    async def health(self) -> Answer:
+        """200 when the driver answers."""
+        try:
+            await self._ask(self._open)
+        except KubekitError as error:
+            return self._failed(error)
+        return Answer(b"OK\n")
+
+    def close(self) -> None:
+        if self._source is not None:
+            self._source.close()
+            self._source = None
+
+    async def _read(self) -> bytes:
+        holders, (inventory, samples) = await asyncio.gather(self._held(), self._ask(self._measure))
+        extra = Extra(
+            driver_version=self._driver_version,
+            hostname=self._context.node_name if self._settings.hostname else "",
+            dashes=self._settings.dashes,
+            holders=holders,
+            jobs=self._jobs.read(),
+        )
+        return render(self._choice.fields, entities(inventory, samples), extra)
+
+    async def _held(self) -> dict[str, list[Holder]]:
+        held = await self._pods.holders() if self._settings.pods else {}
+        if self._marks is None:
+            return held
+        return {device: [self._marked(holder, self._marks) for holder in found] for device, found in held.items()}
+
+    @staticmethod
+    def _marked(holder: Holder, marks: PodMarks) -> Holder:
+        return msgspec.structs.replace(holder, marks=marks.of(holder.namespace, holder.pod))
+
+    def _measure(self) -> tuple[tuple[GPU, ...], tuple[Sample, ...]]:
+        source = self._open()
+        return source.inventory(), source.samples()
+
+    def _open(self) -> GPUSource:
+        if self._source is None:
+            source = self._context.open_gpus()
+            self._driver_version = source.driver_version()
+            self._source = source
+        return self._source
+
+    async def _ask(self, question: Callable[[], T]) -> T:
+        """Ask the driver, in a thread and one at a time; after a failure it is opened again for the next question."""
+        async with self._one_at_a_time:
+            try:
+                return await asyncio.to_thread(question)
+            except KubekitError:
+                self.close()
+                raise
+
+    def _failed(self, error: KubekitError) -> Answer:
+        if not isinstance(error, Retryable) and not self.broken.done():
+            self.broken.set_exception(error)
+        return Answer(f"{error}\n".encode(), HTTPStatus.SERVICE_UNAVAILABLE)

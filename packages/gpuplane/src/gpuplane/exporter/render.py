@@ -1,0 +1,155 @@
+"""Samples as metrics: pure functions. Labels and number formats are those of the DCGM exporter."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from gpuplane.cures import xid_meaning
+from gpuplane.exporter.fields import Field, FieldType, bus_id, read, read_label
+from gpuplane.hardware import GPU, Sample
+from kubekit.kube.exposition import Metric, MetricFamily, MetricType, Series, exposition, extend, series
+
+DECIMALS: Final = 6
+JOB: Final = "hpc_job"
+XID_LABELS: Final = ("err_code", "err_msg")
+XID_FIELD: Final = "DCGM_FI_DEV_XID_ERRORS"
+
+
+class Holder(msgspec.Struct, frozen=True, order=True):
+    """A container that holds a GPU; `replica` is its number of a shared one, `marks` are further labels of its pod."""
+
+    namespace: str
+    pod: str
+    container: str
+    replica: str = ""
+    marks: tuple[tuple[str, str], ...] = ()
+
+
+class Entity(msgspec.Struct, frozen=True):
+    """A GPU, or in MIG mode a GPU instance, with its own lines.
+
+    `key` is `3` for a GPU, `3.1` for a GPU instance; `ids` are the device ids that kubelets know it by. The values of
+    a GPU instance are those of its GPU, but for its memory and for utilization, which NVML does not tell for it.
+    """
+
+    gpu: GPU
+    sample: Sample
+    key: str
+    ids: tuple[str, ...]
+    profile: str = ""
+    instance: str = ""
+
+
+class Extra(msgspec.Struct, frozen=True):
+    """Additional labels of the lines.
+
+    Args:
+        holders: device id -> the containers that hold it. Who has none has no pod labels; who has several has a line
+            for each.
+        jobs: key of an entity -> the batch system's jobs on it, a line for each.
+        hostname: "" leaves the label out.
+        dashes: dashes instead of blanks in model names.
+    """
+
+    driver_version: str = ""
+    hostname: str = ""
+    dashes: bool = False
+    holders: Mapping[str, Sequence[Holder]] = {}
+    jobs: Mapping[str, Sequence[str]] = {}
+
+
+def entities(inventory: Iterable[GPU], samples: Iterable[Sample]) -> list[Entity]:
+    """GPUs in order; a GPU in MIG mode with instances is shown as these, as DCGM's exporter does."""
+    by_uuid = {sample.uuid: sample for sample in samples}
+    found = []
+    for gpu in inventory:
+        sample = by_uuid.get(gpu.uuid)
+        if sample is None:
+            continue
+        node = f"nvidia{gpu.minor}"
+        if not sample.instances:
+            found.append(Entity(gpu, sample, str(gpu.index), (gpu.uuid, node)))
+            continue
+        for instance in sample.instances:
+            number = instance.gpu_instance
+            devices = [device for device in gpu.mig_devices if device.gpu_instance == number]
+            own = msgspec.structs.replace(
+                sample,
+                gpu_percent=None,
+                memory_percent=None,
+                engine_active=None,
+                memory_total_bytes=instance.memory_total_bytes,
+                memory_free_bytes=instance.memory_free_bytes,
+                memory_used_bytes=instance.memory_used_bytes,
+                memory_reserved_bytes=instance.memory_reserved_bytes,
+            )
+            # A compute instance that is a part only has the GPU instance's profile after its own: 1c.3g.40gb.
+            profile = devices[0].profile.rpartition("c.")[2] if devices else ""
+            ids = (*(device.uuid for device in devices), f"{node}/gi{number}")
+            found.append(Entity(gpu, own, f"{gpu.index}.{number}", ids, profile, str(number)))
+    return found
+
+
+def render(fields: Sequence[Field], shown: Sequence[Entity], extra: Extra) -> bytes:
+    """Return the whole answer of `/metrics`."""
+    return exposition(_families(fields, shown, extra))
+
+
+def _families(fields: Sequence[Field], shown: Sequence[Entity], extra: Extra) -> Iterator[MetricFamily]:
+    added = [field for field in fields if field.type is FieldType.LABEL]
+    # NB: the labels of an entity are escaped once for all fields. That is most of what a scrape costs.
+    rows = [(entity, _lines(entity, added, extra)) for entity in shown]
+    for field in fields:
+        if field.type is FieldType.LABEL:
+            continue
+        values: list[tuple[Series, float]] = []
+        for entity, lines in rows:
+            value = read(field, entity.gpu, entity.sample)
+            if value is None:
+                continue
+            if field.name == XID_FIELD:
+                xid = _xid_labels(value)
+                lines = [extend(line, xid) for line in lines]
+            values += [(line, value) for line in lines]
+        if values:
+            yield MetricFamily(Metric(field.name, MetricType(field.type.value), field.help, DECIMALS), values)
+
+
+def _lines(entity: Entity, added: Sequence[Field], extra: Extra) -> list[Series]:
+    """Return the labels of an entity's lines: one line for each pair of a holder and a job."""
+    gpu = entity.gpu
+    common = {
+        "gpu": str(gpu.index),
+        "UUID": gpu.uuid,
+        "pci_bus_id": bus_id(gpu.pci),
+        "device": f"nvidia{gpu.minor}",
+        "modelName": "-".join(gpu.name.split()) if extra.dashes else gpu.name,
+    }
+    if entity.instance:
+        common |= {"GPU_I_PROFILE": entity.profile, "GPU_I_ID": entity.instance}
+    if extra.hostname:
+        common["Hostname"] = extra.hostname
+    common |= {field.name: read_label(field, gpu, extra.driver_version) for field in added}
+    holders = sorted({holder for device in entity.ids for holder in extra.holders.get(device, ())})
+    first = series(common)
+    held = [extend(first, _held(holder, common)) for holder in holders] or [first]
+    jobs = extra.jobs.get(entity.key, ())
+    return [extend(line, {JOB: job}) for line in held for job in jobs] if jobs else held
+
+
+def _held(holder: Holder, common: Mapping[str, str]) -> dict[str, str]:
+    labels = {"container": holder.container, "namespace": holder.namespace, "pod": holder.pod}
+    if holder.replica:
+        labels["vgpu"] = holder.replica
+    taken = {*common, *labels, JOB, *XID_LABELS}  # a line that has a label twice is invalid
+    return labels | {name: value for name, value in holder.marks if name not in taken}
+
+
+def _xid_labels(value: float) -> dict[str, str]:
+    """DCGM's exporter says of the last Xid what it means."""
+    code = int(value)
+    meaning = xid_meaning(code) or "unknown" if code else "none"
+    return dict(zip(XID_LABELS, (str(code), meaning), strict=True))

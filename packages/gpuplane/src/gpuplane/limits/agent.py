@@ -1,0 +1,120 @@
+"""The agent: once a second it looks at all shares of a node, writes corrections, and tells who is outside the limits.
+
+Invariants:
+
+- It delays no process: the library enforces limits also while no agent runs, and then counts contexts and modules by
+  its own estimate.
+- All its state is in the pages, in NVML or in /proc: an agent that restarts goes on where the previous one ended.
+- That NVML cannot be asked for a while (a driver being replaced) is logged once, and tried again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable
+
+import msgspec
+
+from gpuplane.hardware import GPUSource
+from gpuplane.limits.choice import gib
+from gpuplane.limits.decide import Escape, Plan, State, decide
+from gpuplane.limits.facts import Observation, Share
+from gpuplane.limits.observe import Observer
+from gpuplane.limits.store import Store
+from gpuplane.limits.view import GpuView, views
+from kubekit.errors import KubekitError
+
+log = logging.getLogger("gpuplane.limits")
+
+ESCAPED = "LimitEscaped"
+"""The reason of the event about a process outside the limits."""
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """The last look at the shares, with the one before it, from which rates are made."""
+
+    observation: Observation
+    before: Observation | None
+    escapes: tuple[Escape, ...]
+
+
+class Agent:
+    """The agent of one store.
+
+    Args:
+        is_gone: whether a share's container is no more, so that its directory can go; None leaves all of them.
+        on_escape: called once for each process found outside the limits, with the share it belongs to, if any.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        gpus: GPUSource | None,
+        *,
+        observer: Observer | None = None,
+        is_gone: Callable[[Share], bool] | None = None,
+        on_escape: Callable[[Escape, Share | None], object] | None = None,
+    ) -> None:
+        self._store = store
+        self._gpus = gpus
+        self._observer = observer or Observer(store, gpus)
+        self._is_gone = is_gone
+        self._on_escape = on_escape
+        self._state = State()
+        self._complained = ""
+        self.seen: Seen | None = None
+
+    def step(self) -> Plan:
+        """Look once, and do what follows from it.
+
+        Raises:
+            KubekitError: NVML cannot be asked.
+        """
+        observation = self._observer.observe()
+        self._state, plan = decide(self._state, observation)
+        for correction in plan.corrections:
+            with contextlib.suppress(FileNotFoundError):  # it ended between the look and the write
+                self._store.correct(correction)
+        for uuid, size in plan.contexts.items():
+            self._store.learn_context(uuid, size)
+        for freed in plan.freed:
+            with contextlib.suppress(FileNotFoundError):
+                self._store.free(freed)
+        shares = {share.id: share for share in observation.shares}
+        for escape in plan.fresh:
+            log.warning("%s", message(escape, shares.get(escape.share)))
+            if self._on_escape is not None:
+                self._on_escape(escape, shares.get(escape.share))
+        if self._is_gone is not None:
+            for share in self._store.sweep(self._is_gone):
+                log.info("share %s is gone", share)
+        self.seen = Seen(observation, None if self.seen is None else self.seen.observation, plan.escapes)
+        return plan
+
+    async def run(self, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep, every: float = 1.0) -> None:
+        """Step about every second until cancelled."""
+        while True:
+            try:
+                await asyncio.to_thread(self.step)
+                self._complained = ""
+            except KubekitError as error:
+                if self._complained != error.what:
+                    self._complained = error.what
+                    log.warning("the shares cannot be compared with NVML: %s", error)
+            await sleep(every)
+
+    def views(self) -> tuple[GpuView, ...]:
+        """All GPUs with their shares, as of the last step."""
+        if self.seen is None or self._gpus is None:
+            return ()
+        samples = {sample.uuid: sample for sample in self._gpus.samples()}
+        seen = self.seen
+        return views(self._gpus.inventory(), samples, seen.before, seen.observation, seen.escapes)
+
+
+def message(escape: Escape, share: Share | None) -> str:
+    """One line for the event and for people."""
+    whose = f"of {share.owner.name} got round the limits" if share is not None else "is outside every limit"
+    return f"process {escape.pid} ({escape.name}) {whose}: {gib(escape.memory_bytes)} of {escape.uuid}, seen by NVML"

@@ -1,0 +1,54 @@
+"""Files of limits: made whole, read through descriptors, never through a link."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from collections.abc import Iterator
+from ctypes import sizeof
+from pathlib import Path
+
+from gpuplane.limits import page
+from kubekit.errors import Terminal
+
+
+def read_page(path: Path, kind: type[page.Page]) -> page.Page:
+    """Raises FileNotFoundError, and Terminal for a file that is too short."""
+    with opened(path, os.O_RDONLY) as handle:
+        data = os.pread(handle, sizeof(kind), 0)
+    if len(data) < sizeof(kind):
+        raise Terminal("it is too short", where=str(path), cure="delete it; it is made again")
+    return kind.from_buffer_copy(data)
+
+
+@contextlib.contextmanager
+def opened(path: Path, flags: int) -> Iterator[int]:
+    handle = os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        yield handle
+    finally:
+        os.close(handle)
+
+
+def make_dirs(path: Path) -> None:
+    """As mkdir -p, with the permissions that containers of any user need, whatever the umask."""
+    missing = [place for place in (path, *path.parents) if not place.exists()]
+    for place in reversed(missing):
+        with contextlib.suppress(FileExistsError):
+            place.mkdir(mode=0o755)
+            place.chmod(0o755)
+
+
+def put(path: Path, data: bytes, mode: int) -> None:
+    """Write a whole file: under a temporary name in the same directory, then renamed."""
+    fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        # Zeros at the end are left a hole, of which the usage page consists at first.
+        os.write(handle, data.rstrip(b"\0"))
+        os.truncate(handle, len(data))
+        os.fchmod(handle, mode)
+    finally:
+        os.close(handle)
+    fresh.rename(path)

@@ -1,0 +1,300 @@
+"""The directories of limits below one base: made, read, resized and removed.
+
+    <base>/shares/<id>/limits, usage, owner.json, gpus/<uuid>/lease
+    <base>/gpus/<uuid>/lease             the same file as in all shares of the GPU: hard links
+    <base>/lib/                          the interposed libraries (see gpuplane.limits.injection)
+
+Invariants:
+
+- A share's directory appears whole or not at all; then its files change in place, word by word, since processes have
+  them mapped. Who dies in between leaves at most a directory with a dot before its name, which the next one removes.
+- Writing and removing shares exclude each other, by a lock that the kernel frees: an agent may sweep at any time.
+- Writing the same again changes nothing, so a restarted agent takes nothing back.
+- Files that containers may write are read and written through the descriptor and never mapped: one that is made shorter
+  under a mapping would kill us.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import mmap
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Callable, Iterator
+from ctypes import sizeof
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from gpuplane.limits import page
+from gpuplane.limits.decide import Correction, Freed
+from gpuplane.limits.facts import Limits, Owner, Share
+from gpuplane.limits.files import make_dirs, opened, put, read_page
+from kubekit.errors import InvalidInput, KubekitError, Terminal
+
+_ID: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
+_WORD: Final = 8
+_OWNER: Final = "owner.json"
+_SLOTS: Final = page.UsagePage.slots.offset
+
+
+class Store:
+    """All shares below `base`, which is made when the first one is."""
+
+    def __init__(self, base: Path) -> None:
+        self.base = base
+
+    def directory(self, share: str) -> Path:
+        """Return the directory of a share's files. Raises InvalidInput for an id that is no plain name."""
+        if not _ID.fullmatch(share):
+            raise InvalidInput(f"{share!r} is no id of a share", where="limits", cure="letters, digits, '.', '_', '-'")
+        return self.base / "shares" / share
+
+    def lease(self, uuid: str) -> Path:
+        """The lease of a GPU, made when it is missing or of another release."""
+        path = self.base / "gpus" / uuid / "lease"
+        with contextlib.suppress(KubekitError, FileNotFoundError):
+            page.refuse_foreign(read_page(path, page.LeasePage), str(path))
+            return path
+        made = page.fresh(page.LeasePage)
+        made.uuid = uuid.encode()
+        make_dirs(path.parent)
+        put(path, page.to_bytes(made), 0o666)
+        return path
+
+    def context_bytes(self, uuid: str) -> int:
+        """The least that a context has been seen to cost on a GPU; 0 while none has been measured."""
+        try:
+            return int((self.base / "gpus" / uuid / "context").read_text())
+        except (FileNotFoundError, ValueError):
+            return 0
+
+    def learn_context(self, uuid: str, size: int) -> None:
+        """A process was seen to hold this besides its allocations; shares written from now on begin with the least."""
+        known = self.context_bytes(uuid)
+        if not known or size < known:
+            place = self.base / "gpus" / uuid
+            make_dirs(place)
+            put(place / "context", str(size).encode(), 0o644)
+
+    @contextlib.contextmanager
+    def lock(self) -> Iterator[None]:
+        """Alone among those who choose a GPU by what is held, and then write; the kernel frees it when we die."""
+        with self._alone("choosing"):
+            yield
+
+    @contextlib.contextmanager
+    def _alone(self, what: str) -> Iterator[None]:
+        make_dirs(self.base)
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        handle = os.open(self.base / f".{what}", flags, 0o600)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(handle)
+
+    # -- writing ---------------------------------------------------------------------------------------------------
+
+    def write(self, share: str, limits: Limits, owner: Owner) -> Path:
+        """Make the directory of a share; what is so already stays, with the use that is counted in it.
+
+        For the same owner and GPUs the limits are resized. For another owner everything starts from zero.
+
+        Raises:
+            InvalidInput: limits that no page can carry.
+        """
+        with self._alone("writing"):
+            return self._write(share, self._with_contexts(limits), owner)
+
+    def _write(self, share: str, limits: Limits, owner: Owner) -> Path:
+        directory = self.directory(share)
+        with contextlib.suppress(KubekitError, FileNotFoundError):
+            now = self.read(share)
+            if _same_life(now.owner, owner) and _uuids(now.limits) == _uuids(limits):
+                self.resize(share, limits)
+                if now.owner != owner:
+                    put(directory / _OWNER, msgspec.json.encode(owner), 0o644)
+                return directory
+        tenant = secrets.randbits(63) + 1
+        made = page.encode_limits(limits, tenant=tenant, name=owner.name)
+        fresh = directory.with_name(f".{share}.new")
+        shutil.rmtree(fresh, ignore_errors=True)  # of one who died
+        make_dirs(fresh)
+        try:
+            put(fresh / "limits", page.to_bytes(made), 0o644)
+            put(fresh / "usage", page.to_bytes(page.fresh(page.UsagePage)), 0o666)
+            put(fresh / _OWNER, msgspec.json.encode(owner), 0o644)
+            for limit in limits.gpus:
+                place = fresh / "gpus" / limit.uuid
+                make_dirs(place)
+                (place / "lease").hardlink_to(self.lease(limit.uuid))
+            self._remove(share)
+            fresh.rename(directory)
+        finally:
+            shutil.rmtree(fresh, ignore_errors=True)
+        return directory
+
+    def resize(self, share: str, limits: Limits) -> bool:
+        """Give a living share other values; False when it has them. Its GPUs stay the same.
+
+        Raises:
+            Terminal: there is no such share, it is of another release, or its GPUs are others.
+        """
+        path = self.directory(share) / "limits"
+        limits = self._with_contexts(limits)
+        now = self.read(share).limits
+        if now == limits:
+            return False
+        if _uuids(now) != _uuids(limits):
+            raise Terminal("a living share keeps its GPUs", where=str(path), cure="restart the container")
+        with path.open("r+b") as file, mmap.mmap(file.fileno(), sizeof(page.LimitsPage)) as mapped:
+            words = page.LimitsPage.from_buffer(mapped)
+            for place, limit in zip(words.gpus, limits.gpus, strict=False):
+                page.put_limit(place, limit)
+            words.flags = page.FAIL_OPEN if limits.fail_open else 0
+            words.generation += 1
+            del words, place  # a mapping in use cannot be closed
+        return True
+
+    def _with_contexts(self, limits: Limits) -> Limits:
+        """The limits with what contexts are known to cost, where they do not say it themselves."""
+        gpus = [
+            limit
+            if limit.context_bytes
+            else msgspec.structs.replace(limit, context_bytes=self.context_bytes(limit.uuid))
+            for limit in limits.gpus
+        ]
+        return msgspec.structs.replace(limits, gpus=tuple(gpus))
+
+    def correct(self, correction: Correction) -> None:
+        """Write what a process holds besides its allocations."""
+        offset = _SLOTS + correction.slot * sizeof(page.UsageSlot)
+        offset += page.UsageSlot.gpus.offset + correction.gpu * sizeof(page.UsageGpu) + page.UsageGpu.other.offset
+        self._poke(correction.share, offset, correction.bytes)
+
+    def free(self, freed: Freed) -> None:
+        """Clear a slot, its owner word last, so that no process takes a half cleared slot."""
+        offset = _SLOTS + freed.slot * sizeof(page.UsageSlot)
+        path = self.directory(freed.share) / "usage"
+        with opened(path, os.O_RDWR) as handle:
+            if int.from_bytes(os.pread(handle, _WORD, offset), "little") == freed.owner:
+                os.pwrite(handle, bytes(sizeof(page.UsageSlot) - _WORD), offset + _WORD)
+                os.pwrite(handle, bytes(_WORD), offset)
+
+    def vacate(self, share: str) -> None:
+        """Clear all slots of a share whose container is about to start again, so that it has no live process.
+
+        Those that were before had another pid namespace, and the new ones could not judge them.
+        """
+        for slot in self.read(share).slots:
+            self.free(Freed(share, slot.number, slot.owner))
+
+    def _poke(self, share: str, offset: int, value: int) -> None:
+        with opened(self.directory(share) / "usage", os.O_RDWR) as handle:
+            os.pwrite(handle, value.to_bytes(_WORD, "little"), offset)
+
+    def remove(self, share: str) -> None:
+        """Take a share away, and its place in the leases; nothing when there is none."""
+        with self._alone("writing"):
+            self._remove(share)
+
+    def _remove(self, share: str) -> None:
+        directory = self.directory(share)
+        with contextlib.suppress(KubekitError, FileNotFoundError):
+            now = self.read(share)
+            for limit in now.limits.gpus:
+                self._leave(self.lease(limit.uuid), now.tenant)
+        gone = directory.with_name(f".{share}.gone")
+        shutil.rmtree(gone, ignore_errors=True)
+        with contextlib.suppress(FileNotFoundError):
+            directory.rename(gone)
+        shutil.rmtree(gone, ignore_errors=True)
+
+    def _leave(self, lease: Path, tenant: int) -> None:
+        with opened(lease, os.O_RDWR) as handle:
+            for number in range(page.TENANTS):
+                offset = page.LeasePage.tenants.offset + number * sizeof(page.LeaseTenant)
+                if int.from_bytes(os.pread(handle, _WORD, offset), "little") == tenant:
+                    os.pwrite(handle, bytes(_WORD), offset)
+
+    def sweep(self, is_gone: Callable[[Share], bool]) -> tuple[str, ...]:
+        """Remove the shares that are gone, and what a writer that died has left; the ids of the former."""
+        removed = [share.id for share in self.all() if is_gone(share) and self._remove_if(share.id, is_gone)]
+        if self._places("."):
+            with self._alone("writing"):  # who made these is not at it any more
+                for place in self._places("."):
+                    shutil.rmtree(place, ignore_errors=True)
+        return tuple(removed)
+
+    def _remove_if(self, share: str, is_gone: Callable[[Share], bool]) -> bool:
+        """Remove a share that is still gone: another container may have been given its directory meanwhile."""
+        with self._alone("writing"), contextlib.suppress(KubekitError, FileNotFoundError):
+            if is_gone(self.read(share)):
+                self._remove(share)
+                return True
+        return False
+
+    # -- reading ---------------------------------------------------------------------------------------------------
+
+    def read(self, share: str) -> Share:
+        """A share as it is now.
+
+        Raises:
+            FileNotFoundError: there is none.
+            Terminal: its files are damaged or of another release.
+        """
+        directory = self.directory(share)
+        limits_page = read_page(directory / "limits", page.LimitsPage)
+        assert isinstance(limits_page, page.LimitsPage)
+        limits = page.decode_limits(limits_page, str(directory / "limits"))
+        try:
+            owner = msgspec.json.decode((directory / _OWNER).read_bytes(), type=Owner)
+        except msgspec.DecodeError as error:
+            raise Terminal(f"it is damaged: {error}", where=str(directory / _OWNER)) from error
+        return self.again(Share(id=share, owner=owner, limits=limits, tenant=limits_page.tenant))
+
+    def again(self, share: Share) -> Share:
+        """A share with its use as it is now. Raises as `read` does."""
+        path = self.directory(share.id) / "usage"
+        with opened(path, os.O_RDONLY) as handle:
+            data = os.pread(handle, _SLOTS, 0)
+            if len(data) < _SLOTS:
+                raise Terminal("it is too short", where=str(path), cure="delete the share; it is made again")
+            head = page.UsageHead.from_buffer_copy(data)
+            page.refuse_foreign(head, str(path))
+            # Slots behind the high water are zero. Tenants can write the page, so it may lie.
+            slots = os.pread(handle, min(head.high_water, page.SLOTS) * sizeof(page.UsageSlot), _SLOTS)
+        gpus = len(share.limits.gpus)
+        return msgspec.structs.replace(
+            share, slots=page.decode_slots(slots, gpus), totals=page.decode_totals(head, gpus)
+        )
+
+    def all(self) -> tuple[Share, ...]:
+        """All shares that can be read; those that are just being removed, or are of another release, are left out."""
+        found = []
+        for place in self._places(""):
+            with contextlib.suppress(KubekitError, FileNotFoundError):
+                found.append(self.read(place.name))
+        return tuple(found)
+
+    def _places(self, begin: str) -> list[Path]:
+        folder = self.base / "shares"
+        if not folder.is_dir():
+            return []
+        hidden = begin == "."
+        return sorted(place for place in folder.iterdir() if place.name.startswith(".") is hidden)
+
+
+def _same_life(one: Owner, other: Owner) -> bool:
+    if one.pod_uid or other.pod_uid:
+        return (one.pod_uid, one.container) == (other.pod_uid, other.container)
+    return (one.name, one.since) == (other.name, other.since)
+
+
+def _uuids(limits: Limits) -> tuple[str, ...]:
+    return tuple(limit.uuid for limit in limits.gpus)

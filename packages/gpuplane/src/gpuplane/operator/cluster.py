@@ -1,0 +1,245 @@
+"""Keeps the cluster-wide objects as the ClusterPolicy wants them: RuntimeClasses, DaemonSets, and the policy's status.
+
+Also the end: a policy that is being deleted first has every node taken back, then its DaemonSets removed, then the
+labels of discovery released, and only then may go.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+from gpuplane import names
+from gpuplane.api.clusterpolicy import ClusterPolicy
+from gpuplane.api.gpunode import GPUNode
+from gpuplane.api.nvidiadriver import NVIDIADriver
+from gpuplane.operator import exporter_objects
+from gpuplane.operator.decide import GPU_LABELLED, REMOVING
+from gpuplane.operator.discovery import MASTER, DiscoveryRemains
+from gpuplane.operator.driver_objects import read_keys, tell
+from gpuplane.operator.drivers import assign, choices, driver_groups
+from gpuplane.operator.exporter_objects import BESIDE, MONITOR, wants_monitor
+from gpuplane.operator.nodes import FEATURE_LABELLER, GPU_LABELLER, release_labels
+from gpuplane.operator.operands import MANAGER, Manifest, is_removal, manifests
+from gpuplane.operator.policy import (
+    FINALIZER,
+    digest,
+    ignored_status,
+    is_feature,
+    policy_status,
+    to_prune,
+)
+from gpuplane.operator.stages import OPERANDS
+from gpuplane.operator.upgrade.controller import Seen, is_marked
+from gpuplane.operator.upgrade.kept import keep_before, without_needed
+from gpuplane.operator.upgrade.told import paused_status, upgrading
+from kubekit.api.core import DaemonSet, Deployment, Node, RuntimeClass
+from kubekit.errors import Terminal
+from kubekit.kube import Client, NotFound
+
+log = logging.getLogger("gpuplane.operator")
+
+
+class ClusterView(msgspec.Struct, frozen=True):
+    """The inputs of the cluster-wide decisions."""
+
+    nodes: list[Node]
+    gpunodes: list[GPUNode]
+    daemonsets: list[DaemonSet]
+    operand_pods: int
+    needed: frozenset[str] = frozenset()  # digests of drivers that run somewhere, or that some node may go back to
+    upgrades: Seen = Seen()
+    discovery_pods: int = 0
+    drivers: tuple[NVIDIADriver, ...] = ()
+
+
+_KINDS: Final = {
+    **{kind.RESOURCE.kind: kind.RESOURCE for kind in (RuntimeClass, DaemonSet, Deployment)},
+    **{resource.kind: resource for resource in BESIDE},
+}
+MONITOR_CHECK_SECONDS: Final = 60.0
+
+
+class ClusterWriter:
+    """Applies and prunes; remembers what it applied, so that nothing is sent twice."""
+
+    def __init__(self, client: Client, image: str, now: Callable[[], str]) -> None:
+        self._client = client
+        self._image = image
+        self._now = now
+        self._applied: dict[str, bytes] = {}
+        self._without: set[str] = set()  # the exporter's additional objects that are known not to exist
+        self._monitors = (False, float("-inf"))  # whether ServiceMonitors are served, and when that was asked
+        self._remains = DiscoveryRemains(client)
+
+    async def keep(self, policy: ClusterPolicy, seen: ClusterView) -> None:
+        """Make the cluster as a living policy wants it. What cannot be done stands in the policy's status."""
+        try:
+            await self._make(policy, seen)
+        except Terminal as error:
+            await self._tell(policy, seen, str(error))
+            raise
+        await self._tell(policy, seen, "")
+
+    async def _make(self, policy: ClusterPolicy, seen: ClusterView) -> None:
+        if FINALIZER not in policy.metadata.finalizers:
+            finalizers = [*policy.metadata.finalizers, FINALIZER]
+            version = policy.metadata.resource_version
+            await self._patch(policy, {"metadata": {"finalizers": finalizers, "resourceVersion": version}})
+        wanted = await self._wanted(policy, seen)
+        for manifest in wanted:
+            if manifest["kind"] == "DaemonSet":
+                await keep_before(self._client, manifest, seen.daemonsets, seen.needed)
+            await self._apply(manifest)
+        await self._remove_beside(wanted)
+        prune = to_prune(seen.daemonsets, wanted, policy.metadata.uid)
+        for name in without_needed(prune, seen.daemonsets, seen.needed):
+            await self._delete_daemonset(name)
+        if policy.spec.nfd.enabled:
+            self._remains.started()
+        else:
+            await self._remains.stop()
+            self._applied.pop(f"Deployment/{MASTER}", None)
+            if not seen.discovery_pods:
+                await self._remains.clear(seen.nodes)
+
+    async def end(self, policy: ClusterPolicy, seen: ClusterView) -> None:
+        """One step towards a cluster without us; each watch event brings the next.
+
+        NB: the operands are not maintained any more. A deletion with dependents first has deleted them already, and the
+        removal does not need them.
+        """
+        wanted = await self._wanted(policy, seen)
+        for manifest in filter(is_removal, wanted):
+            await self._apply(manifest)
+        gates = [names.DEPLOY_PREFIX + operand.gate for operand in OPERANDS]
+        if seen.gpunodes or any(label in node.metadata.labels for node in seen.nodes for label in gates):
+            return
+        if any(map(is_marked, seen.nodes)):
+            return  # upgrades take back what they have put there
+        for name in to_prune(seen.daemonsets, (), policy.metadata.uid):
+            await self._delete_daemonset(name)
+        await self._remains.stop()
+        if seen.operand_pods:
+            return
+        await self._remains.clear(seen.nodes)
+        if self._remains.left(seen.nodes):
+            return
+        for node in seen.nodes:
+            if any(is_feature(label) or label == GPU_LABELLED for label in node.metadata.labels):
+                version = node.metadata.resource_version
+                await release_labels(self._client, node.metadata.name, version, FEATURE_LABELLER, GPU_LABELLER)
+        for manifest in wanted:
+            if manifest["kind"] == RuntimeClass.RESOURCE.kind:
+                await self._delete_runtime_class(manifest["metadata"]["name"], policy)
+        finalizers = [name for name in policy.metadata.finalizers if name != FINALIZER]
+        version = policy.metadata.resource_version
+        await self._patch(policy, {"metadata": {"finalizers": finalizers, "resourceVersion": version}})
+        log.info("every node is as it was; ClusterPolicy %s may go", policy.metadata.name)
+
+    async def pause(self, policy: ClusterPolicy) -> None:
+        """Say in its status that nothing is done."""
+        await self._status(policy, paused_status(policy.status, self._now()))
+
+    async def ignore(self, policy: ClusterPolicy, used: str) -> None:
+        """Say in its status that a second policy does not count."""
+        await self._status(policy, ignored_status(used, self._now(), policy.status.conditions))
+
+    async def _wanted(self, policy: ClusterPolicy, seen: ClusterView) -> list[Manifest]:
+        owner = {
+            "apiVersion": ClusterPolicy.RESOURCE.api_version,
+            "kind": ClusterPolicy.RESOURCE.kind,
+            "name": policy.metadata.name,
+            "uid": policy.metadata.uid,
+            "controller": True,
+        }
+        removing = {
+            operand.gate
+            for operand in OPERANDS
+            for node in seen.nodes
+            if node.metadata.labels.get(names.DEPLOY_PREFIX + operand.gate) == REMOVING
+        }
+        found = choices(policy.spec, seen.drivers)
+        groups = driver_groups(seen.nodes, found, assign(seen.nodes, found))
+        keys = await read_keys(self._client, found)
+        monitored = wants_monitor(policy.spec) and await self._serves_monitors()
+        return manifests(policy.spec, groups, removing, image=self._image, owner=owner, keys=keys, monitored=monitored)
+
+    async def _serves_monitors(self) -> bool:
+        """Return whether the Prometheus operator's CRD is there; asked again once a minute until it is."""
+        served, asked = self._monitors
+        if not served and time.monotonic() - asked >= MONITOR_CHECK_SECONDS:
+            try:
+                await self._client.request("GET", f"/apis/{MONITOR.api_version}")
+                served = True
+            except NotFound:
+                log.info("no ServiceMonitor is made: %s is not served here", MONITOR.api_version)
+            self._monitors = (served, time.monotonic())
+        return served
+
+    async def _remove_beside(self, wanted: list[Manifest]) -> None:
+        """Delete the Service and the ServiceMonitor of the exporter where they are not wanted any more."""
+        kinds = {manifest["kind"] for manifest in wanted}
+        for resource in BESIDE:
+            if resource.kind in kinds:
+                self._without.discard(resource.kind)
+            elif resource.kind not in self._without:
+                with contextlib.suppress(NotFound):
+                    path = resource.path(names.OPERATOR_NAMESPACE, exporter_objects.NAME)
+                    await self._client.request("DELETE", path)
+                self._without.add(resource.kind)
+                self._applied.pop(f"{resource.kind}/{exporter_objects.NAME}", None)
+
+    async def _apply(self, manifest: Manifest) -> None:
+        name = f"{manifest['kind']}/{manifest['metadata']['name']}"
+        mark = digest(manifest)
+        if self._applied.get(name) == mark:
+            return
+        await self._client.apply(manifest, MANAGER, resource=_KINDS[manifest["kind"]])
+        self._applied[name] = mark
+        log.info("applied %s", name)
+
+    async def _delete_daemonset(self, name: str) -> None:
+        try:
+            await self._client.delete(DaemonSet, name, names.OPERATOR_NAMESPACE)
+            log.info("removed DaemonSet/%s", name)
+        except NotFound:
+            log.debug("DaemonSet %s: gone", name)
+        self._applied.pop(f"DaemonSet/{name}", None)
+
+    async def _delete_runtime_class(self, name: str, policy: ClusterPolicy) -> None:
+        """NB: not left to garbage collection, which cannot follow an owner whose CRD an uninstallation takes away."""
+        with contextlib.suppress(NotFound):
+            found = await self._client.get(RuntimeClass, name)
+            if any(owner.uid == policy.metadata.uid for owner in found.metadata.owner_references):
+                await self._client.delete(RuntimeClass, name, uid=found.metadata.uid)
+                log.info("removed RuntimeClass/%s", name)
+        self._applied.pop(f"{RuntimeClass.RESOURCE.kind}/{name}", None)
+
+    async def _tell(self, policy: ClusterPolicy, seen: ClusterView, error: str) -> None:
+        discovered = any(is_feature(label) for node in seen.nodes for label in node.metadata.labels)
+        status = policy_status(
+            policy.status.conditions, seen.gpunodes, discovered=discovered, error=error, now=self._now()
+        )
+        last = seen.upgrades
+        status["conditions"] += upgrading(last.census, last.rules, policy.status.conditions, self._now())
+        await self._status(policy, status)
+        if seen.drivers:
+            used = policy.spec.driver.use_nvidia_driver_crd
+            found = choices(policy.spec, seen.drivers) if used else []
+            by_name = {node.metadata.name: node for node in seen.gpunodes}
+            await tell(self._client, MANAGER, seen.drivers, found, assign(seen.nodes, found), by_name, self._now())
+
+    async def _status(self, policy: ClusterPolicy, status: dict[str, Any]) -> None:
+        if msgspec.convert(status, type(policy.status)) != policy.status:
+            await self._client.patch(
+                ClusterPolicy, policy.metadata.name, {"status": status}, subresource="status", manager=MANAGER
+            )
+
+    async def _patch(self, policy: ClusterPolicy, patch: dict[str, Any]) -> None:
+        await self._client.patch(ClusterPolicy, policy.metadata.name, patch, manager=MANAGER)

@@ -1,0 +1,101 @@
+"""The objects that `gpuplane install` applies: CRDs, accounts, the operator and a ClusterPolicy, in the order to apply.
+
+The manifests below `install/` are the single source; nothing else says what an installation is. Its folders are parts
+that the user asks for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from importlib import resources
+from typing import Any, Final
+
+import yaml
+
+from gpuplane import names
+from gpuplane.api.clusterpolicy import ClusterPolicy
+from gpuplane.api.crds import crds
+from gpuplane.api.validation import decode
+from kubekit.api.kinds import built_in
+from kubekit.api.meta import Resource
+from kubekit.errors import InvalidInput
+
+MANAGER: Final = "gpuplane-install"
+POLICY_KIND: Final = "ClusterPolicy"
+Manifest = dict[str, Any]
+
+
+def resource_of(manifest: Mapping[str, Any]) -> Resource:
+    """Return where a manifest of the installation is served."""
+    place = manifest["apiVersion"], manifest["kind"]
+    policy = ClusterPolicy.RESOURCE
+    return policy if place == (policy.api_version, policy.kind) else built_in(*place)
+
+
+# What the chart's hooks apply and remove by themselves.
+ONLY: Final = {"crds": "CustomResourceDefinition", "policy": POLICY_KIND}
+# Parts that are installed when asked for, in the order to apply; what they share comes first.
+PARTS: Final = ("shares", "scheduler", "admission")
+ADMISSION: Final = {"open": "Ignore", "closed": "Fail"}  # by what is asked for: failurePolicy of webhooks on pods
+
+
+def installation(
+    *,
+    image: str = "",
+    settings: Iterable[str] = (),
+    only: str | None = None,
+    admission: str = "",
+    scheduler: bool = False,
+) -> list[Manifest]:
+    """The manifests, or those of one kind: `only` is a key of ONLY, and `admission` one of ADMISSION, empty for none.
+
+    `image` is what operator and operands run, this release's own when it is empty; `settings` are
+    `path.to.field=value` of the policy's spec.
+
+    Raises InvalidInput for a setting without a value, and with every finding for settings that no ClusterPolicy has:
+    the API server would drop them in silence.
+    """
+    wanted = crds() + manifests()
+    asked = {"shares": bool(admission or scheduler), "scheduler": scheduler, "admission": bool(admission)}
+    for part in PARTS:
+        wanted += manifests(part) if asked[part] else []
+    for manifest in wanted:
+        if manifest["kind"] == "Deployment":
+            for container in manifest["spec"]["template"]["spec"]["containers"]:
+                container["image"] = image or names.IMAGE
+        for webhook in manifest.get("webhooks", ()):
+            if webhook["name"].startswith("pods."):
+                webhook["failurePolicy"] = ADMISSION[admission]
+        if manifest["kind"] == POLICY_KIND:
+            for setting in settings:
+                _set(manifest["spec"], setting)
+            decode(ClusterPolicy, manifest)
+    return [manifest for manifest in wanted if only is None or manifest["kind"] == ONLY[only]]
+
+
+def everything() -> list[Manifest]:
+    """All that an installation may have put on a cluster, in the order to apply."""
+    return [*crds(), *manifests(), *(manifest for part in PARTS for manifest in manifests(part))]
+
+
+def manifests(part: str = "") -> list[Manifest]:
+    """Those of one folder, in the order to apply."""
+    folder = resources.files(__package__).joinpath("install", part)
+    entries = sorted((entry for entry in folder.iterdir() if entry.is_file()), key=lambda entry: entry.name)
+    return [document for entry in entries for document in yaml.safe_load_all(entry.read_text()) if document]
+
+
+def _set(spec: Manifest, setting: str) -> None:
+    path, equals, value = setting.partition("=")
+    if not equals or not path:
+        raise InvalidInput(
+            f"{setting!r} sets nothing",
+            where="--set",
+            cure="--set driver.enabled=false: a path, an equals sign, a value",
+        )
+    *parents, last = path.split(".")
+    for parent in parents:
+        spec = spec.setdefault(parent, {})
+        if not isinstance(spec, dict):
+            raise InvalidInput(f"{parent} in {path} is no group of fields", where="--set")
+    spec[last] = yaml.safe_load(value)

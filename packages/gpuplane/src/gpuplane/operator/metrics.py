@@ -1,0 +1,95 @@
+"""`/metrics`, `/healthz` and `/readyz` of the operator. Names are those that dashboards of the GPU operator use."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Final
+
+from gpuplane.api.clusterpolicy import ClusterPolicy, is_paused
+from gpuplane.api.gpunode import GPUNode, StageName
+from kubekit.http_server import Answer, Handler, metrics_answer
+from kubekit.kube.exposition import Metric, MetricFamily, MetricType, counter, gauge, series
+
+if TYPE_CHECKING:
+    from gpuplane.operator.operator import Operator
+
+_READY_GAUGES = (
+    ("gpu_operator_node_driver_ready", StageName.DRIVER),
+    ("gpu_operator_node_toolkit_ready", StageName.TOOLKIT),
+    ("gpu_operator_node_cuda_ready", StageName.CUDA),
+    ("gpu_operator_node_plugin_ready", StageName.PLUGIN),
+)
+WRITES: Final = Metric("gpuplane_operator_writes_total", MetricType.COUNTER, "Writes to the API server, by resource.")
+BY_STAGE: Final = Metric("gpuplane_nodes_by_stage", MetricType.GAUGE, "GPU nodes by the stage they are in.")
+
+
+def operator_metrics(operator: Operator) -> Iterator[MetricFamily]:
+    """Yield the metrics of now."""
+    nodes = operator.gpunodes.items()
+    stats = operator.policy_controller.stats()
+    policy = operator.policy
+    failing = stats.retryable + stats.terminal + stats.crashed
+    last = operator.upgrades.seen
+    recon, upgrades = "gpu_operator_reconciliation_", "gpu_operator_nodes_upgrades_"
+    yield gauge("gpu_operator_gpu_nodes_total", "Nodes with GPUs.", len(nodes))
+    yield gauge(
+        recon + "status",
+        "1 when the cluster is as the policy wants, 0 when operands are not ready, -1 without a policy, "
+        "-2 when the operator cannot do its work.",
+        _status(policy, failing=operator.policy_controller.failing),
+    )
+    yield counter(recon + "total", "Reconciliations of the policy.", stats.reconciled)
+    yield counter(recon + "failed_total", "Reconciliations that failed.", failing)
+    yield gauge(recon + "last_success_ts_seconds", "Unix time of the last success.", operator.last_success)
+    yield gauge(recon + "has_nfd_labels", "1 when discovery has labelled a node.", operator.discovered)
+    yield gauge(
+        "gpu_operator_driver_auto_upgrade_enabled",
+        "1 when drivers are upgraded by the operator.",
+        last.rules.enabled,
+    )
+    yield gauge(upgrades + "in_progress", "Nodes on their way to another driver.", last.census.in_progress)
+    yield gauge(upgrades + "done", "Nodes that run the wanted driver.", last.census.done)
+    yield gauge(upgrades + "failed", "Nodes whose upgrade failed.", last.census.failed)
+    yield gauge(upgrades + "available", "Waiting nodes that may begin now.", last.census.available)
+    yield gauge(upgrades + "pending", "Nodes that wait for their turn.", last.census.pending)
+    yield gauge("gpuplane_operator_paused", "1 while the policy is paused.", policy is not None and is_paused(policy))
+    writes = sorted(operator.writer.writes.items())
+    yield MetricFamily(WRITES, [(series({"resource": kind}), count) for kind, count in writes])
+    for name, stage in _READY_GAUGES:
+        metric = Metric(name, MetricType.GAUGE, f"1 when {stage.value} holds on the node.")
+        yield MetricFamily(metric, [(series({"node": node.metadata.name}), _holds(node, stage)) for node in nodes])
+    at = Counter(node.status.summary.stage for node in nodes)
+    yield MetricFamily(BY_STAGE, [(series({"stage": stage.value}), at[stage.value]) for stage in StageName])
+
+
+def _status(policy: ClusterPolicy | None, *, failing: bool) -> int:
+    """The GPU operator's code for how the last reconciliation ended."""
+    if policy is None:
+        return -1
+    if failing:
+        return -2
+    return int(policy.status.state == "ready")
+
+
+def _holds(node: GPUNode, name: StageName) -> bool:
+    stage = node.status.stages.get(name.value)
+    return stage is not None and stage.state.holds
+
+
+def paths(operator: Operator) -> dict[str, Handler]:
+    """Return the served paths."""
+
+    async def metrics() -> Answer:
+        return metrics_answer(operator_metrics(operator))
+
+    async def healthy() -> Answer:
+        return Answer(b"ok\n")
+
+    async def ready() -> Answer:
+        if operator.nodes.has_synced:
+            return Answer(b"ok\n")
+        return Answer(b"waiting for the lease or the first list\n", HTTPStatus.SERVICE_UNAVAILABLE)
+
+    return {"/metrics": metrics, "/healthz": healthy, "/readyz": ready}

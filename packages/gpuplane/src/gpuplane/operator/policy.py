@@ -1,0 +1,121 @@
+"""The cluster-wide settings of a ClusterPolicy, and the status that the operator writes back. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from gpuplane import names
+from gpuplane.api.gpunode import GPUNode, StageName, StageState
+from gpuplane.operator.operands import Manifest
+from kubekit.api.core import DaemonSet
+from kubekit.api.meta import Condition, to_dict
+from kubekit.kube.events import EventLevel
+
+FINALIZER: Final = "gpuplane.dev/take-back"
+PART_OF_LABEL: Final = "app.kubernetes.io/part-of"
+PART_OF: Final = "gpuplane"
+
+
+def is_feature(label: str) -> bool:
+    """Return whether a node label comes from feature discovery."""
+    return label.startswith(names.FEATURE_PREFIX)
+
+
+def to_prune(existing: Iterable[DaemonSet], wanted: Iterable[Manifest], policy_uid: str) -> list[str]:
+    """DaemonSets that this policy made and does not want any more."""
+    keep = {manifest["metadata"]["name"] for manifest in wanted if manifest["kind"] == "DaemonSet"}
+    return sorted(
+        found.metadata.name for found in existing if found.metadata.name not in keep and is_ours(found, policy_uid)
+    )
+
+
+def is_ours(found: DaemonSet, policy_uid: str) -> bool:
+    """Return whether the policy made it. What removes an operand's work has no owner, see `operands.manifests`."""
+    owners = found.metadata.owner_references
+    if not owners:
+        return found.metadata.labels.get(PART_OF_LABEL) == PART_OF
+    return any(owner.uid == policy_uid for owner in owners)
+
+
+def policy_status(
+    old: Sequence[Condition], gpunodes: Sequence[GPUNode], *, discovered: bool, error: str, now: str
+) -> dict[str, Any]:
+    """`status` of the policy in force: state and the conditions Ready and Error.
+
+    Reasons are those that users of the GPU operator know: Reconciled, ReconcileFailed, OperandNotReady, DriverNotReady,
+    NFDLabelsMissing, NoGPUNodes.
+    """
+    waiting = [node for node in gpunodes if not _holds(node, StageName.READY)]
+    if error:
+        reason, message = "ReconcileFailed", error
+    elif not discovered:
+        reason, message = "NFDLabelsMissing", "no node carries feature.node.kubernetes.io labels yet"
+    elif not gpunodes:
+        reason, message = "NoGPUNodes", "no node has an NVIDIA GPU"
+    elif any(not _holds(node, StageName.DRIVER) for node in waiting):
+        reason, message = "DriverNotReady", _waits(waiting)
+    elif waiting:
+        reason, message = "OperandNotReady", _waits(waiting)
+    else:
+        reason, message = "Reconciled", f"{len(gpunodes)} GPU nodes are ready"
+    ready = reason in ("Reconciled", "NoGPUNodes")
+    return {
+        "state": "ready" if ready else "notReady",
+        "namespace": names.OPERATOR_NAMESPACE,
+        "conditions": [
+            to_dict(condition(old, "Ready", ready, reason, message, now)),
+            to_dict(condition(old, "Error", bool(error), reason if error else "None", error, now)),
+        ],
+    }
+
+
+def ignored_status(used: str, now: str, old: Sequence[Condition]) -> dict[str, Any]:
+    """`status` of a policy that does not count."""
+    message = f"ClusterPolicy {used} is older and in force; there can be one"
+    return {"state": "ignored", "conditions": [to_dict(condition(old, "Ready", False, "Ignored", message, now))]}
+
+
+def _holds(node: GPUNode, name: StageName) -> bool:
+    stage = node.status.stages.get(name.value)
+    return stage is not None and stage.state.holds
+
+
+def _waits(waiting: Sequence[GPUNode]) -> str:
+    """`n1 waits for driver, n2 for toolkit and 3 more`."""
+    shown = [f"{node.metadata.name} waits for {node.status.summary.waits_for or 'driver'}" for node in waiting[:3]]
+    more = f" and {len(waiting) - 3} more" if len(waiting) > 3 else ""
+    return ", ".join(shown) + more
+
+
+def condition(old: Sequence[Condition], kind: str, holds: bool, reason: str, message: str, now: str) -> Condition:
+    status = "True" if holds else "False"
+    before = next((one for one in old if one.type == kind), None)
+    since = before.last_transition_time if before is not None and before.status == status else now
+    return Condition(type=kind, status=status, reason=reason, message=message, last_transition_time=since)
+
+
+def stage_events(old: GPUNode, new: GPUNode) -> list[tuple[EventLevel, str, str]]:
+    """(level, reason, message) of the events that a change of a GPUNode is worth."""
+    events: list[tuple[EventLevel, str, str]] = []
+    for name in StageName:
+        before, after = old.status.stages.get(name.value), new.status.stages.get(name.value)
+        if after is None or (before is not None and (before.state, before.reason) == (after.state, after.reason)):
+            continue
+        if after.state is StageState.FAILED:
+            cure = f"; {after.cure}" if after.cure else ""
+            events.append(("Warning", "StageFailed", f"{name.value}: {after.message or after.reason}{cure}"[:1000]))
+        elif after.state in (StageState.DONE, StageState.PRESENT):
+            events.append(("Normal", "StageDone", f"{name.value}: {after.message or after.state.value}"[:1000]))
+    for uuid, why in new.status.health.items():
+        if uuid not in old.status.health:
+            lost = "lost" in why or "off the bus" in why
+            events.append(("Warning", "GPULost" if lost else "GPUUnhealthy", f"{uuid}: {why}"[:1000]))
+    return events
+
+
+def digest(manifest: Mapping[str, Any]) -> bytes:
+    """Return the digest by which an applied manifest is recognised."""
+    return msgspec.json.encode(manifest, order="sorted")

@@ -1,0 +1,211 @@
+"""The loop of upgrades: looks at all nodes at once, decides, makes the steps, and says what there is to count.
+
+One key for the whole cluster, for how many nodes may be away is a question about all of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Final
+
+import msgspec
+
+from gpuplane import names
+from gpuplane.api.clusterpolicy import ClusterPolicy, is_paused
+from gpuplane.api.gpunode import GPUNode
+from gpuplane.api.requests import uses_gpus
+from gpuplane.api.upgrade import UpgradeState, unix_time, upgrade_record, upgrade_state
+from gpuplane.operator.upgrade.apply import Hands
+from gpuplane.operator.upgrade.decide import Now, plan
+from gpuplane.operator.upgrade.facts import NodeFacts, Rules, Step, rules_for, scaled
+from gpuplane.operator.upgrade.observe import Drivers, is_driver_pod, node_facts
+from gpuplane.operator.upgrade.templates import digest_of
+from gpuplane.operator.upgrade.turns import Census, census, in_place
+from kubekit.api.core import DaemonSet, Node, Pod
+from kubekit.kube import Client, EventRecorder, Informer, SystemClock, TokenBucket
+from kubekit.kube.clock import Clock
+
+KEY: Final = "upgrades"
+EVENT: Final = "GPUDriverUpgrade"  # the reason, as the GPU operator's
+AT_ONCE: Final = 16  # requests
+DEFAULT_IN_PLACE: Final = "10%"
+_GATHER_SECONDS_PER_NODE: Final = 0.005
+_GATHER_AT_MOST: Final = 2.0
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """The result of the last pass; for metrics and the policy's status."""
+
+    rules: Rules = Rules()
+    census: Census = Census()
+
+
+class Upgrades:
+    """
+    Args:
+        policy: the one in force, None for none.
+        image: the operator's own.
+        told: called when what there is to count has changed.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        nodes: Informer[Node],
+        gpunodes: Informer[GPUNode],
+        pods: Informer[Pod],
+        daemonsets: Informer[DaemonSet],
+        policy: Callable[[], ClusterPolicy | None],
+        image: str,
+        recorder: EventRecorder,
+        events: TokenBucket,
+        told: Callable[[], None] = lambda: None,
+        clock: Clock | None = None,
+    ) -> None:
+        self.seen = Seen()
+        self.hands = Hands(client)
+        self._client = client
+        self._nodes, self._gpunodes, self._pods, self._daemonsets = nodes, gpunodes, pods, daemonsets
+        self._policy = policy
+        self._image = image
+        self._recorder = recorder
+        self._events = events
+        self._told = told
+        self._clock = clock or SystemClock()
+        self._troubled: dict[str, float] = {}
+        pods.add_index("driver", lambda pod: ("",) if is_driver_pod(pod) else ())
+
+    def driver_pods(self) -> list[Pod]:
+        """The driver pods of all nodes."""
+        return self._pods.by_index("driver", "")
+
+    def needed(self) -> frozenset[str]:
+        """Digests of the drivers that run somewhere, or that some node runs or may go back to."""
+        running = {digest_of(pod.spec) for pod in self.driver_pods()}
+        pinned = {node.metadata.labels.get(names.ROLLBACK_LABEL, "") for node in self._nodes.items()}
+        before = {upgrade_record(node).before for node in self._nodes.items()}
+        return frozenset((running | pinned | before) - {""})
+
+    async def reconcile(self, key: str) -> float | None:
+        # Every change of every node and pod comes here; gathered, they cost one look.
+        await self._clock.sleep(min(_GATHER_AT_MOST, _GATHER_SECONDS_PER_NODE * len(self._nodes)))
+        policy = self._policy()
+        alive = policy is not None and not policy.metadata.deletion_timestamp
+        if policy is not None and is_paused(policy):
+            return None
+        nodes = self._nodes.items()
+        if self.hands.behind(nodes):
+            return None
+        rules = Rules()
+        share = 0.0
+        if policy is not None and alive:
+            gpu_nodes = sum(1 for node in nodes if names.GPU_PRESENT_LABEL in node.metadata.labels)
+            rules = rules_for(policy.spec.driver.upgrade_policy, gpu_nodes)
+            share = _in_place_share(policy, gpu_nodes)
+        drivers = Drivers(self._daemonsets.items(), self._image)
+        if not rules.enabled and not drivers.outdated(self.driver_pods()) and not any(map(is_marked, nodes)):
+            self._tell(Seen())
+            return None
+        facts = await self._facts(nodes, drivers, rules, managed=alive)
+        now = self._clock.wall()
+        steps = plan(facts, rules, Now(unix_time(now) or 0.0, now))
+        moved = {step.node for step in steps if step.state is not None}
+        replaced = [(node, pod) for node, pod in in_place(facts, share) if alive and node.name not in moved]
+        steps += [Step(node.name, restart=pod) for node, pod in replaced]
+        await self._make(steps)
+        self._tell(Seen(rules, census(facts, rules)))
+        return min((step.again for step in steps if step.again is not None), default=None)
+
+    async def _facts(self, nodes: list[Node], drivers: Drivers, rules: Rules, *, managed: bool) -> list[NodeFacts]:
+        states = {node.metadata.name: upgrade_state(node) for node in nodes}
+        jobs = await self._matching(rules.jobs) if UpgradeState.JOBS in states.values() else ()
+        drained = await self._matching(rules.drain.pod_selector) if UpgradeState.DRAIN in states.values() else None
+        self._troubled = {name: since for name, since in self._troubled.items() if name in states}
+        self.hands.forget({pod.metadata.uid for pod in self._pods.items()} if self.hands.remembers else set())
+        found = []
+        for node in nodes:
+            name = node.metadata.name
+            pods = self._pods.by_index("node", name)
+            scratch: set[str] = set()
+            if states[name] in (UpgradeState.PODS, UpgradeState.DRAIN):
+                scratch = await self._scratch(pods, rules, draining=states[name] is UpgradeState.DRAIN)
+            found.append(
+                node_facts(
+                    node,
+                    self._gpunodes.get(name),
+                    pods,
+                    drivers,
+                    managed=managed,
+                    troubled=self._troubled_for,
+                    jobs=jobs or (),
+                    drained=drained,
+                    refused=self.hands.refused,
+                    scratch=scratch,
+                )
+            )
+        return found
+
+    async def _matching(self, selector: str) -> set[str] | None:
+        """The names of pods that a label selector means, as the API server reads it; None for an empty one."""
+        if not selector:
+            return None
+        pods = await self._client.list(Pod, labels=selector)
+        return {f"{pod.metadata.namespace}/{pod.metadata.name}" for pod in pods if not pod.status.ended}
+
+    async def _scratch(self, pods: Iterable[Pod], rules: Rules, *, draining: bool) -> set[str]:
+        may_go = rules.drain.delete_empty_dir if draining else rules.deletion.delete_empty_dir
+        if may_go:
+            return set()
+        return await self.hands.scratch(pod for pod in pods if draining or uses_gpus(pod))
+
+    def _troubled_for(self, name: str, trouble: str) -> float:
+        if not trouble:
+            self._troubled.pop(name, None)
+            return 0.0
+        now = self._clock.now()
+        return now - self._troubled.setdefault(name, now)
+
+    async def _make(self, steps: Iterable[Step]) -> None:
+        room = asyncio.Semaphore(AT_ONCE)
+
+        async def one(step: Step) -> None:
+            node = self._nodes.get(step.node)
+            if node is None:
+                return
+            async with room:
+                await self.hands.make(step, node)
+            if step.event and (step.bad or self._events.take()):
+                self._recorder.event(node, "Warning" if step.bad else "Normal", EVENT, step.event[:1000])
+
+        results = await asyncio.gather(*map(one, steps), return_exceptions=True)
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+
+    def _tell(self, seen: Seen) -> None:
+        if seen != self.seen:
+            self.seen = seen
+            self._told()
+
+
+def is_marked(node: Node) -> bool:
+    """Return whether a node carries anything that upgrades have put there."""
+    labels, annotations = node.metadata.labels, node.metadata.annotations
+    return (
+        names.UPGRADE_STATE_LABEL in labels
+        or names.ROLLBACK_LABEL in labels
+        or names.UPGRADE_RECORD_ANNOTATION in annotations
+        or names.UPGRADE_INITIAL_ANNOTATION in annotations
+    )
+
+
+def _in_place_share(policy: ClusterPolicy, nodes: int) -> float:
+    """The share of nodes whose driver pod may be replaced at once by one of the same driver; 0 for by hand."""
+    common = policy.spec.daemonsets
+    if common.update_strategy == "OnDelete" or not nodes:
+        return 0.0
+    rolling = common.rolling_update
+    limit = rolling.max_unavailable if rolling is not None and rolling.max_unavailable is not None else DEFAULT_IN_PLACE
+    return scaled(limit, nodes) / nodes

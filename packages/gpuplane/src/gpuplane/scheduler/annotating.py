@@ -1,0 +1,122 @@
+"""`/scheduler/predicates`: filter-only mode, for schedulers that were pointed at gpu-admission and bind by themselves.
+
+As gpu-admission did: the one best node is chosen, by its order, the pod is annotated with its GPUs, and only that node
+is answered. Unlike it, a pod is never stuck and never holds what it does not have: what was promised is a reservation
+that ends with the bind, with the pod's next filter, or after a minute, and then the annotations go. Annotations of a
+pod that is not bound count for nothing else.
+
+After a restart, the reservations of annotated pods that are not bound yet are made again, once, since their scheduler
+may still be binding them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from gpuplane.scheduler import wire
+from gpuplane.scheduler.binding import POST_SECONDS, Binder
+from gpuplane.scheduler.cluster import Cluster
+from gpuplane.scheduler.filtering import Filtering, Sorted
+from gpuplane.scheduler.flights import Flight, State
+from gpuplane.scheduler.kept import KeptPod
+from gpuplane.sharing import request_of, to_annotations
+from gpuplane.sharing.placement import node_order
+from kubekit.api.core import Pod
+from kubekit.errors import InvalidInput, KubekitError, NoAnswer, Retryable
+from kubekit.kube import Client, Conflict
+
+log = logging.getLogger("gpuplane.scheduler")
+_ANOTHER: Final = "the pod was given to another node"
+
+
+class Annotator:
+    """
+    Args:
+        filtering: one whose policy is gpu-admission's.
+    """
+
+    def __init__(
+        self, client: Client, cluster: Cluster, filtering: Filtering, binder: Binder, now_ns: Callable[[], int]
+    ) -> None:
+        self._client = client
+        self._cluster = cluster
+        self._filtering = filtering
+        self._binder = binder
+        self._now_ns = now_ns
+
+    async def predicates(self, args: wire.FilterArgs) -> bytes:
+        """ExtenderFilterResult with one node, to which the pod is promised. Raises Retryable when it cannot be told."""
+        try:
+            wanted = bool(request_of(args.pod))
+        except InvalidInput as error:
+            text = "; ".join(error.findings) or error.what
+            return wire.filter_result(args, [], {}, dict.fromkeys(args.names, text))
+        if not wanted:
+            return wire.filter_result(args, args.names, {}, {})
+        flights = self._binder.flights
+        before = flights.get(args.pod.metadata.uid)
+        if before is not None and before.state is State.ANNOTATED:
+            flights.fall(before)
+        pod = self._filtering.pod_of(args.pod)
+        found = self._filtering.sort(pod, args.names)
+        flight = self._reserve(pod, found)
+        if flight is None:
+            if pod.assignment is not None or before is not None:
+                await self._binder.take_back(pod)
+            self._filtering.told(pod, placed=False)
+            return wire.filter_result(args, [], found.failed, found.unresolvable)
+        await self._annotate(flight)
+        self._filtering.told(pod, placed=True)
+        others = dict.fromkeys((name for name in found.kept if name != flight.node), _ANOTHER)
+        return wire.filter_result(args, [flight.node], found.failed | others, found.unresolvable)
+
+    def _reserve(self, pod: KeptPod, found: Sorted) -> Flight | None:
+        """Promises the first node, in gpu-admission's order, that takes the pod; others become failed."""
+        states = [state for state in map(self._cluster.ledger.node, found.kept) if state is not None]
+        for state in sorted(states, key=node_order):
+            try:
+                return self._binder.reserve(pod, state.name, self._filtering, State.ANNOTATED)
+            except Retryable as error:
+                found.kept.remove(state.name)
+                found.failed[state.name] = error.what
+        return None
+
+    async def _annotate(self, flight: Flight) -> None:
+        try:
+            async with asyncio.timeout(POST_SECONDS):
+                await self._write(flight)
+        except TimeoutError:
+            raise NoAnswer("the API server did not answer in time", where=flight.pod.shown) from None
+        except KubekitError as error:
+            if not isinstance(error, Retryable):
+                self._binder.flights.fall(flight)
+            raise  # what may have been written is taken off again when its time is over
+
+    async def _write(self, flight: Flight) -> None:
+        meta = flight.pod.metadata
+        # NB: with its version, so that an earlier write that was given up cannot arrive after this one.
+        metadata = {"uid": meta.uid, "annotations": flight.annotations}
+        try:
+            patch = {"metadata": {**metadata, "resourceVersion": meta.resource_version}}
+            await self._client.patch(Pod, meta.name, patch, meta.namespace)
+        except Conflict:
+            now = await self._client.get(Pod, meta.name, meta.namespace)
+            if now.spec.node_name or now.metadata.uid != meta.uid:
+                raise
+            patch = {"metadata": {**metadata, "resourceVersion": now.metadata.resource_version}}
+            await self._client.patch(Pod, meta.name, patch, meta.namespace)
+
+    def adopt(self) -> None:
+        """Reserve again what pods had reserved before a restart; called once, when the cluster is known."""
+        for uid, pod in list(self._cluster.by_uid.items()):
+            if pod.spec.node_name or pod.assignment is None or self._binder.flights.get(uid) is not None:
+                continue
+            assignment = pod.assignment
+            said = to_annotations(assignment, pod.request, assignment.node, self._now_ns())
+            try:
+                self._binder.flights.begin(Flight(pod, assignment.node, assignment, said, State.ANNOTATED))
+            except KubekitError as error:
+                log.info("%s is not promised %s again: %s", pod.shown, assignment.node, error)

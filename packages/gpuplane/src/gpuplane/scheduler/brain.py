@@ -1,0 +1,105 @@
+"""The parts of the extender that only the leading replica has, put together, from the lease to its end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from gpuplane.scheduler.annotating import Annotator
+from gpuplane.scheduler.binding import POST_SECONDS, Binder
+from gpuplane.scheduler.claims import Claims
+from gpuplane.scheduler.cluster import Cluster
+from gpuplane.scheduler.compared import DIFFERS
+from gpuplane.scheduler.filtering import Filtering
+from gpuplane.scheduler.kept import KeptPod
+from gpuplane.scheduler.policies import LEARN_SECONDS, Chosen, Policies
+from gpuplane.scheduler.preemption import Preemption
+from gpuplane.scheduler.quota import Naming
+from gpuplane.scheduler.quota_watch import QuotaWatch
+from gpuplane.scheduler.waking import Waker
+from gpuplane.sharing import Request
+from kubekit.api.core import ObjectReference
+from kubekit.kube import Client, Clock, EventRecorder
+
+log = logging.getLogger("gpuplane.scheduler")
+_LIKE_GPU_ADMISSION = Chosen("tightest")
+
+
+class Brain:
+    """
+    Args:
+        client: one that writes only while we lead.
+        now_ns: the wall clock.
+    """
+
+    def __init__(
+        self, client: Client, recorder: EventRecorder, chosen: Chosen, clock: Clock, now_ns: Callable[[], int]
+    ) -> None:
+        self._clock = clock
+        self._recorder = recorder
+        self.policies = Policies(chosen)
+        self.cluster = Cluster(client, clock=clock)
+        self.quotas = QuotaWatch(client, recorder, clock, self._quotas_changed)
+        self.claims = Claims(self.cluster.ledger, clock)
+        self.binder = Binder(client, self.cluster, self.claims, recorder=recorder, clock=clock, now_ns=now_ns)
+        self.waker = Waker(client, self.cluster, clock)
+        self.filtering = self._filtering(self.policies)
+        self.cluster.on_differs.append(self._differs)
+        self.preemption = Preemption(self.cluster, self.filtering)
+        like_gpu_admission = self._filtering(Policies(_LIKE_GPU_ADMISSION))
+        self.annotator = Annotator(client, self.cluster, like_gpu_admission, self.binder, now_ns)
+
+    def _filtering(self, policies: Policies) -> Filtering:
+        return Filtering(
+            self.cluster,
+            self.claims,
+            policies=policies,
+            quotas=self.quotas,
+            waiting=self.waker,
+            unsettled=self.binder.flights.unsettled,
+        )
+
+    def _differs(self, pod: KeptPod, text: str) -> None:
+        meta = pod.metadata
+        about = ObjectReference(kind="Pod", api_version="v1", namespace=meta.namespace, name=meta.name, uid=meta.uid)
+        self._recorder.event(about, "Warning", DIFFERS, text)
+
+    def _quotas_changed(self, naming: Naming) -> None:
+        self.cluster.name_by(naming)
+        self.waker.everywhere()
+
+    async def run(self, ready: Callable[[], None]) -> None:
+        """Follow the cluster until cancelled; `ready` is called when everything is known."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self.cluster.run())
+                group.create_task(self.quotas.run())
+                await self.cluster.synced()
+                await self.quotas.synced()
+                for pod in self.cluster.by_uid.values():
+                    self.policies.seen(pod.request)
+                self.policies.of(Request())
+                await self._learn()
+                self.annotator.adopt()
+                group.create_task(self.waker.run(self.filtering))
+                group.create_task(self._keep_learning())
+                ready()
+                self._wake_all()
+        finally:
+            await self.binder.flights.aclose(POST_SECONDS)
+
+    async def _learn(self) -> None:
+        await self.policies.learn([state.gpus for state in self.cluster.ledger.nodes()])
+
+    async def _keep_learning(self) -> None:
+        while True:
+            await self._clock.sleep(LEARN_SECONDS)
+            await self._learn()
+
+    def _wake_all(self) -> None:
+        """Queue all waiting pods again: they may have been refused only because no replica answered."""
+        for pod in self.cluster.by_uid.values():
+            if not pod.spec.node_name:
+                self.waker.refused(pod)
+        self.waker.everywhere()

@@ -1,0 +1,258 @@
+"""The cluster as the extender sees it: nodes, their GPUs and who holds what, kept by watches, never by lists.
+
+Invariants:
+
+- What a bound pod's annotations said first is what it holds until it ends or is gone: they are written once, and later
+  edits change nothing here.
+- A bound pod whose annotations say nothing (it was bound past the extender) is counted where it would fit best, since
+  it does hold something; it waits for that until everything else is known.
+- What a node says that it gave a running pod counts more than both.
+- Whether a node is Ready, what its labels say and which GPUs it has is what its Node and GPUNode said last.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from gpuplane.api.gpunode import GPUNode
+from gpuplane.scheduler.compared import Given, agrees, as_given, difference
+from gpuplane.scheduler.kept import KeptGPUNode, KeptNode, KeptPod, keep_gpunode, keep_node, keep_pod, place_of
+from gpuplane.scheduler.quota import Naming, Usage
+from gpuplane.sharing import Assignment, Ledger
+from gpuplane.sharing.placement import Placement, place
+from gpuplane.sharing.placement.tightest import Tightest
+from kubekit.api.core import Node, Pod
+from kubekit.kube import Client, Clock, Informer, SystemClock
+
+log = logging.getLogger("gpuplane.scheduler")
+_GUESS: Final = Tightest()
+_REMEMBERED: Final = 1024
+
+
+class Cluster:
+    """`ledger` and `usage` are current after `synced`; `by_uid` are the pods with GPUs that have not ended.
+
+    `on_pod(uid, pod)` is called for each change of a pod (None: gone or ended), `on_freed(node, namespace)` when
+    something on a node became free, or the node became usable ("" as namespace), `on_differs(pod, text)` of a pod whose
+    annotation is not what its node gave.
+    """
+
+    def __init__(self, client: Client, *, clock: Clock | None = None) -> None:
+        clock = clock or SystemClock()
+        self.ledger = Ledger()
+        self.usage = Usage()
+        self.naming = Naming()
+        self.by_uid: dict[str, KeptPod] = {}
+        self.ready: set[str] = set()
+        self.on_pod: list[Callable[[str, KeptPod | None], None]] = []
+        self.on_freed: list[Callable[[str, str], None]] = []
+        self.on_differs: list[Callable[[KeptPod, str], None]] = []
+        self.guessed: set[str] = set()
+        self.unplaced: dict[str, KeptPod] = {}
+        self.nodes: Informer[Node] = Informer(client, Node, keep=keep_node, clock=clock)
+        self.gpunodes: Informer[GPUNode] = Informer(client, GPUNode, keep=keep_gpunode, clock=clock)
+        self.pods: Informer[Pod] = Informer(client, Pod, keep=keep_pod, clock=clock)
+        self.nodes.add_handler(self._node_changed)
+        self.gpunodes.add_handler(self._gpunode_changed)
+        self.pods.add_handler(self._pod_changed)
+        self._said: set[str] = set()  # pods whose own annotation was seen
+        self._given: dict[str, Given] = {}  # what nodes gave, where that is not what pods say
+        self._gone: dict[str, None] = {}
+        self._complete = False
+        self._synced = asyncio.Event()
+
+    async def run(self) -> None:
+        """Follow the cluster until cancelled."""
+        informers = (self.nodes, self.gpunodes, self.pods)
+        try:
+            async with asyncio.TaskGroup() as group:
+                for informer in informers:
+                    group.create_task(informer.run(), name=f"informer {informer.name}")
+                await asyncio.gather(*(informer.synced() for informer in informers))
+                self._complete = True
+                for node in {pod.spec.node_name for pod in self.unplaced.values()}:
+                    self._place_unplaced(node)
+                log.info("%d nodes with GPUs, %d pods with GPUs", sum(1 for _ in self.ledger.nodes()), len(self.by_uid))
+                self._synced.set()
+        finally:
+            self._complete = False
+
+    async def synced(self) -> None:
+        await self._synced.wait()
+
+    # -- what others ask ---------------------------------------------------------------------------------------------
+
+    def node(self, name: str) -> KeptNode | None:
+        node = self.nodes.get(name)
+        return node if isinstance(node, KeptNode) else None
+
+    def unusable(self, name: str) -> str:
+        """Why nothing may be put on a node, whatever is free there; empty when it may."""
+        if name in self.ready:
+            return ""
+        return "the node is not known" if self.nodes.get(name) is None else "the node is not Ready"
+
+    def shown(self, uid: str) -> str:
+        """A pod's name for people."""
+        pod = self.by_uid.get(uid)
+        return pod.shown if pod is not None else uid
+
+    def hold(self, pod: KeptPod, node: str, assignment: Assignment) -> None:
+        """The pod is bound and holds this."""
+        uid = pod.metadata.uid
+        self.ledger.hold(uid, node, assignment)
+        self.usage.add(uid, pod.metadata.namespace, node, pod.request.core, pod.metadata.name)
+
+    def release(self, uid: str) -> None:
+        """The pod holds nothing any more."""
+        held = self.ledger.holding(uid)
+        self.ledger.release(uid)
+        self.freed(uid, held[0] if held else "")
+
+    def gone(self, uid: str) -> None:
+        """The pod was read and is gone: what a watch that is behind still says of it counts for nothing."""
+        self._gone[uid] = None
+        if len(self._gone) > _REMEMBERED:
+            del self._gone[next(iter(self._gone))]
+
+    def freed(self, uid: str, node: str) -> None:
+        """Free what the pod held or had reserved on the node, and call `on_freed`."""
+        pod = self.by_uid.get(uid)
+        self.usage.remove(uid)
+        if node:
+            for tell in self.on_freed:
+                tell(node, pod.metadata.namespace if pod is not None else "")
+
+    def name_by(self, naming: Naming) -> None:
+        """Other labels of nodes count for quotas now."""
+        self.naming = naming
+        for node in self.nodes.items():
+            if isinstance(node, KeptNode):
+                self.usage.set_place(node.metadata.name, place_of(node, naming))
+
+    # -- changes -----------------------------------------------------------------------------------------------------
+
+    def _node_changed(self, old: Node | None, new: Node | None) -> None:
+        about = new or old
+        assert about is not None
+        name = about.metadata.name
+        was_ready = name in self.ready
+        if isinstance(new, KeptNode) and new.ready:
+            self.ready.add(name)
+        else:
+            self.ready.discard(name)
+        if isinstance(new, KeptNode):
+            self.usage.set_place(name, place_of(new, self.naming))
+        elif self.nodes.get(name) is None:
+            self.usage.set_place(name, None)
+        changed = self._refresh(name)
+        if isinstance(new, KeptNode) and new.ready and (changed or not was_ready):
+            self._tell_usable(name)
+
+    def _gpunode_changed(self, old: GPUNode | None, new: GPUNode | None) -> None:
+        about = new or old
+        assert about is not None
+        name = about.metadata.name
+        if self._refresh(name) and new is not None:
+            self._tell_usable(name)
+        if isinstance(new, KeptGPUNode):
+            known = old.given if isinstance(old, KeptGPUNode) else {}
+            for uid, given in new.given.items():
+                pod = self.by_uid.get(uid)
+                if pod is not None and given != known.get(uid):
+                    self._compare(pod, new)
+
+    def _refresh(self, name: str) -> bool:
+        """Puts the node's GPUs into the ledger; whether that changed anything."""
+        node, gpunode = self.node(name), self.gpunodes.get(name)
+        before = self.ledger.revision
+        gpus = gpunode.gpus if isinstance(gpunode, KeptGPUNode) else node.gpus if node is not None else ()
+        if node is not None and gpus:
+            self.ledger.set_node(name, gpus)
+            self._place_unplaced(name)
+        else:
+            self.ledger.drop_node(name)
+        return self.ledger.revision != before
+
+    def _tell_usable(self, name: str) -> None:
+        if self._complete and self.ledger.node(name) is not None:
+            for tell in self.on_freed:
+                tell(name, "")
+
+    def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
+        if isinstance(new, KeptPod):
+            uid = new.metadata.uid
+            if uid in self._gone:
+                return
+            self.by_uid[uid] = new
+            if new.spec.node_name:
+                self._bound(new)
+                gpunode = self.gpunodes.get(new.spec.node_name)
+                if isinstance(gpunode, KeptGPUNode) and uid in gpunode.given:
+                    self._compare(new, gpunode)
+            for tell in self.on_pod:
+                tell(uid, new)
+        elif old is not None:
+            uid = old.metadata.uid
+            self._gone.pop(uid, None)
+            self.unplaced.pop(uid, None)
+            self.guessed.discard(uid)
+            self._said.discard(uid)
+            self._given.pop(uid, None)
+            self.release(uid)
+            self.by_uid.pop(uid, None)
+            for tell in self.on_pod:
+                tell(uid, None)
+
+    def _compare(self, pod: KeptPod, gpunode: KeptGPUNode) -> None:
+        """Counts what the node gave the pod, where the pod does not say so itself."""
+        uid, node, given = pod.metadata.uid, pod.spec.node_name, gpunode.given[pod.metadata.uid]
+        if node != gpunode.metadata.name or self._given.get(uid) == given:
+            return
+        holding = self.ledger.holding(uid)
+        said = holding[1] if holding is not None else None
+        if said is not None and uid not in self._given and agrees(said, given, gpunode.gpus):
+            return
+        if uid in self._said and said is not None:
+            text = difference(said, given, gpunode.gpus)
+            log.warning("%s on %s: %s", pod.shown, node, text)
+            for tell in self.on_differs:
+                tell(pod, text)
+        elif uid in self.unplaced:
+            del self.unplaced[uid]
+            self.guessed.add(uid)
+        self._given[uid] = given
+        self.hold(pod, node, as_given(given, said, gpunode.gpus))
+
+    def _bound(self, pod: KeptPod) -> None:
+        uid, node = pod.metadata.uid, pod.spec.node_name
+        if uid in self._said or uid in self._given:
+            return
+        if pod.assignment is not None:
+            self._said.add(uid)
+            self.guessed.discard(uid)
+            self.unplaced.pop(uid, None)
+            self.hold(pod, node, pod.assignment)
+        elif uid not in self.guessed:
+            self.ledger.release(uid)  # another scheduler bound it: its reservation is released
+            self.unplaced[uid] = pod
+            if self._complete:
+                self._place_unplaced(node)
+
+    def _place_unplaced(self, node: str) -> None:
+        """Counts what was bound past the extender where it fits best; what fits nowhere goes on waiting."""
+        if not self._complete or not self.unplaced:
+            return
+        for uid, pod in list(self.unplaced.items()):
+            state = self.ledger.node(node)
+            if pod.spec.node_name != node or state is None:
+                continue
+            placed = place(state, pod.request, _GUESS)
+            if isinstance(placed, Placement):
+                del self.unplaced[uid]
+                self.guessed.add(uid)
+                self.hold(pod, node, placed.assignment)
+                log.warning("%s was bound without an assignment: counted as if it were placed now", pod.shown)

@@ -1,0 +1,85 @@
+"""The extender's process: `gpuplane run scheduler`."""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import sys
+import time
+from argparse import Namespace
+from typing import Final
+
+from gpuplane import names
+from gpuplane.scheduler.brain import Brain
+from gpuplane.scheduler.configuration import PORT, printed
+from gpuplane.scheduler.extender import LONGEST_BODY, Extender
+from gpuplane.scheduler.forwarding import Forwarder, identity
+from gpuplane.scheduler.policies import Chosen
+from gpuplane.scheduler.tls import Files, forwarding_context, serving_context
+from kubekit.errors import Usage
+from kubekit.http_server import serving
+from kubekit.kube import Client, Clock, EventRecorder, Fenced, Lease, SystemClock
+
+log = logging.getLogger("gpuplane.scheduler")
+LEASE: Final = "gpuplane-scheduler"
+_AGENT: Final = "gpuplane-scheduler"
+
+
+async def run(options: Namespace) -> None:
+    """Answer until cancelled; a lease decides which replica decides."""
+    if options.print_config:
+        sys.stdout.write(printed(options.print_config, options.url))
+        return
+    files = tls_files(options)
+    chosen = Chosen(options.node_policy, options.gpu_policy)
+    clock = SystemClock()
+    async with (
+        Client.connect(options.kubeconfig, options.context, user_agent=_AGENT) as own,
+        Fenced.connect(options.kubeconfig, options.context, user_agent=_AGENT) as client,
+    ):
+        address = os.environ.get("POD_IP", "")
+        name = os.environ.get("POD_NAME") or _AGENT
+        forwarder = Forwarder(forwarding_context(files) if files else None)
+        lease: Lease | None = None
+        extender = Extender(forwarder, lambda: lease.holder if lease is not None else "")
+        port = PORT if options.port is None else options.port
+        tls = serving_context(files) if files else None
+        async with serving(
+            extender.paths(), address, port, posts=extender.posts(), longest_body=LONGEST_BODY, tls=tls
+        ) as served:
+            log.info("serving on port %d", served)
+            # NB: a process that was killed must not take its own lease up at once: what it sent last may still arrive.
+            who = identity(f"{name}-{secrets.token_hex(4)}", address or "127.0.0.1", served)
+            namespace = os.environ.get("POD_NAMESPACE", names.OPERATOR_NAMESPACE)
+            lease = client.fence = Lease(own, LEASE, namespace, who)
+            try:
+                await lease.lead(lambda: lead(extender, client, chosen, clock, who))
+            finally:
+                await forwarder.aclose()
+
+
+async def lead(extender: Extender, client: Client, chosen: Chosen, clock: Clock, who: str) -> None:
+    """Know the cluster and answer, until cancelled."""
+    recorder = EventRecorder(client, _AGENT, instance=who, clock=clock)
+    brain = Brain(client, recorder, chosen, clock, time.time_ns)
+    extender.leading = True
+
+    def ready() -> None:
+        extender.brain = brain
+
+    try:
+        await brain.run(ready)
+    finally:
+        extender.brain, extender.leading = None, False
+        await recorder.aclose()
+
+
+def tls_files(options: Namespace) -> Files | None:
+    """The files of the flags. Raises Usage when some of them are missing."""
+    certificate, key, clients = options.tls_cert_file, options.tls_private_key_file, options.client_ca_file
+    if certificate is None and key is None and clients is None:
+        return None
+    if certificate is None or key is None:
+        raise Usage("HTTPS takes a certificate and its key", cure="--tls-cert-file and --tls-private-key-file")
+    return Files(certificate, key, clients)

@@ -1,0 +1,141 @@
+"""The extender's HTTP face: every path that kube-scheduler, old or new, may be told to call, and those for people.
+
+Invariants:
+
+- What is wrong with a pod, a node or the cluster is said in the answer's `Error`, which ends in the pod's events; what
+  is no request at all is answered 400.
+- Only the leading replica answers; others hand requests to it. Without a leader, or before the leader has read the
+  cluster, the answer is 503.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+from http import HTTPStatus
+from typing import Final
+
+import msgspec
+
+from gpuplane import __version__
+from gpuplane.scheduler import wire
+from gpuplane.scheduler.brain import Brain
+from gpuplane.scheduler.forwarding import LEADER, Forwarder, unavailable
+from gpuplane.scheduler.metrics import Metrics
+from kubekit.errors import InvalidInput, KubekitError
+from kubekit.http_server import Answer, Handler, PostHandler, metrics_answer
+
+LONGEST_BODY: Final = 64 << 20  # whole nodes of a large cluster; names take far less
+Verb = Callable[[Brain, bytes], Awaitable[bytes]]
+
+
+# -- the verbs -----------------------------------------------------------------------------------------------------
+async def _filter(brain: Brain, body: bytes) -> bytes:
+    args = wire.filter_args(body)
+    try:
+        return brain.filtering.filter(args)
+    except KubekitError as error:
+        return wire.filter_error(str(error))
+
+
+async def _predicates(brain: Brain, body: bytes) -> bytes:
+    args = wire.filter_args(body)
+    try:
+        return await brain.annotator.predicates(args)
+    except KubekitError as error:
+        return wire.filter_error(str(error))
+
+
+async def _prioritize(brain: Brain, body: bytes) -> bytes:
+    return brain.filtering.prioritize(wire.filter_args(body))
+
+
+async def _bind(brain: Brain, body: bytes) -> bytes:
+    args = wire.bind_args(body)
+    try:
+        await brain.binder.bind(args, brain.filtering)
+    except KubekitError as error:
+        return wire.bind_result(str(error))
+    return wire.bind_result()
+
+
+async def _preempt(brain: Brain, body: bytes) -> bytes:
+    return brain.preemption.preempt(wire.preempt_args(body))
+
+
+VERBS: Final[dict[str, Verb]] = {
+    "filter": _filter,
+    "predicates": _predicates,
+    "prioritize": _prioritize,
+    "priorities": _prioritize,
+    "bind": _bind,
+    "preempt": _preempt,
+}
+PREFIXES: Final = ("", "/scheduler")
+
+
+# -- the server's side ---------------------------------------------------------------------------------------------
+class Extender:
+    """
+    Args:
+        holder: the lease's holder, "" without a known leader.
+    """
+
+    def __init__(self, forwarder: Forwarder, holder: Callable[[], str]) -> None:
+        self.brain: Brain | None = None  # while we lead and know the cluster
+        self.leading = False
+        self.metrics = Metrics()
+        self._forwarder = forwarder
+        self._holder = holder
+
+    def paths(self) -> dict[str, Handler]:
+        return {
+            "/version": self._version,
+            "/healthz": self._healthy,
+            "/readyz": self._ready,
+            "/metrics": self._exposition,
+        }
+
+    def posts(self) -> dict[str, PostHandler]:
+        found: dict[str, PostHandler] = {}
+        for prefix in PREFIXES:
+            for name, verb in VERBS.items():
+                path = f"{prefix}/{name}"
+                found[path] = self._post(path, name, verb, forwards=True)
+                found[LEADER + path] = self._post(path, name, verb, forwards=False)
+        return found
+
+    def _post(self, path: str, name: str, verb: Verb, *, forwards: bool) -> PostHandler:
+        async def answer(body: bytes) -> Answer:
+            brain = self.brain
+            if brain is None:
+                if self.leading:
+                    return unavailable("the extender reads the cluster; try again in a moment")
+                if not forwards:
+                    return unavailable("this replica of the extender does not lead")
+                return await self._forwarder.forward(self._holder(), path, body)
+            began = time.perf_counter()
+            try:
+                answered = Answer(await verb(brain, body), content_type="application/json")
+            except InvalidInput as error:
+                answered = Answer(wire.filter_error(str(error)), HTTPStatus.BAD_REQUEST, "application/json")
+            except KubekitError as error:
+                answered = unavailable(str(error))
+            self.metrics.answered(name, answered.status, time.perf_counter() - began)
+            return answered
+
+        return answer
+
+    async def _version(self) -> Answer:
+        return Answer(msgspec.json.encode({"version": __version__}), content_type="application/json")
+
+    async def _healthy(self) -> Answer:
+        return Answer(b"ok\n")
+
+    async def _ready(self) -> Answer:
+        if self.brain is not None or (not self.leading and self._holder()):
+            return Answer(b"ok\n")
+        return unavailable("no replica leads yet, or the cluster is not known yet")
+
+    async def _exposition(self) -> Answer:
+        return metrics_answer(self.metrics.families(self.brain))

@@ -1,0 +1,207 @@
+"""`filter` and `prioritize`: which nodes a pod may go to, and how good each is. Nothing is written here.
+
+Invariants:
+
+- Both are decided on the ledger without waiting for anything, so every answer is true at one moment.
+- Every node that is asked about is either kept or refused with a reason; reasons do not name the node, so that
+  kube-scheduler can count them: `0/5 nodes are available: 3 no GPU has 40% core, ...`.
+- A pod whose binding is not settled yet is kept on its node.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, Protocol
+
+import msgspec
+
+from gpuplane.scheduler import wire
+from gpuplane.scheduler.claims import Claims
+from gpuplane.scheduler.cluster import Cluster
+from gpuplane.scheduler.kept import KeptPod, keep_pod
+from gpuplane.scheduler.policies import Policies
+from gpuplane.scheduler.quota import Check, NamespaceQuota
+from gpuplane.scheduler.verdicts import FITS, Answers, Verdicts
+from gpuplane.sharing import Request, request_of
+from gpuplane.sharing.placement import Placement
+from kubekit.api.core import Pod
+from kubekit.errors import InvalidInput, Retryable
+
+_REMEMBERED: Final = 4096
+Quotas = Callable[[str], NamespaceQuota | None]
+"""The quota of a namespace, None without one. Raises Retryable while it is not known."""
+
+
+class Waiting(Protocol):
+    """The receiver of pods that fit no node, and of pods that fit one."""
+
+    def refused(self, pod: KeptPod) -> None: ...
+
+    def placed(self, uid: str) -> None: ...
+
+
+class Sorted(msgspec.Struct):
+    """The result for the requested nodes. Preempting pods does not help a node that is `unresolvable`."""
+
+    kept: list[str]
+    failed: dict[str, str]
+    unresolvable: dict[str, str]
+
+
+class Filtering:
+    """
+    Args:
+        unsettled: the node of a pod whose binding may still come true, by uid; None for others.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        claims: Claims,
+        *,
+        policies: Policies,
+        quotas: Quotas,
+        waiting: Waiting,
+        unsettled: Callable[[str], str | None],
+    ) -> None:
+        self.verdicts = Verdicts(cluster.ledger, policies)
+        self._cluster = cluster
+        self._claims = claims
+        self._policies = policies
+        self._quotas = quotas
+        self._waiting = waiting
+        self._unsettled = unsettled
+        self._asked: OrderedDict[str, KeptPod] = OrderedDict()
+
+    def asked(self, uid: str) -> KeptPod | None:
+        """A pod that came through filter a while ago, also one that no watch has shown yet."""
+        return self._asked.get(uid)
+
+    def answers(self, request: Request) -> Answers:
+        return self.verdicts.of(request)
+
+    def check(self, pod: KeptPod) -> Check:
+        """The quota of the pod's namespace. Raises Retryable while it is not known."""
+        meta = pod.metadata
+        quota = self._quotas(meta.namespace)
+        return Check(quota, self._cluster.usage, meta.namespace, meta.uid, pod.request.core)
+
+    # -- filter ------------------------------------------------------------------------------------------------------
+
+    def filter(self, args: wire.FilterArgs) -> bytes:
+        """ExtenderFilterResult. Raises Retryable when that cannot be told now."""
+        pod = self._asked_before(args.pod)
+        if pod is None:
+            try:
+                wanted = bool(request_of(args.pod))
+            except InvalidInput as error:
+                text = "; ".join(error.findings) or error.what
+                return wire.filter_result(args, [], {}, dict.fromkeys(args.names, text))
+            if not wanted:
+                return wire.filter_result(args, args.names, {}, {})
+            pod = self.pod_of(args.pod)
+        found = self.sort(pod, args.names)
+        if len(found.kept) == 1:
+            self._claim(pod, found.kept[0])
+        self.told(pod, placed=bool(found.kept))
+        return wire.filter_result(args, found.kept, found.failed, found.unresolvable)
+
+    def told(self, pod: KeptPod, *, placed: bool) -> None:
+        """Record the answer to the pod's scheduler: nodes that fit, or none, so that the pod waits."""
+        if placed:
+            self._waiting.placed(pod.metadata.uid)
+        else:
+            self._waiting.refused(pod)
+
+    def pod_of(self, pod: Pod) -> KeptPod:
+        """Return the stored part of a pod that requests GPUs; remembered for its bind."""
+        kept = keep_pod(pod)
+        if kept is None:
+            raise Retryable("has ended", where=f"{pod.metadata.namespace}/{pod.metadata.name}")
+        if pod.metadata.uid not in self._asked:
+            self._policies.seen(kept.request)
+        self._asked[pod.metadata.uid] = kept
+        if len(self._asked) > _REMEMBERED:
+            self._asked.popitem(last=False)
+        return kept
+
+    def _asked_before(self, pod: Pod) -> KeptPod | None:
+        """The pod, if it was asked about in this very version: kube-scheduler filters, prioritizes, tries again."""
+        known = self._asked.get(pod.metadata.uid)
+        version = pod.metadata.resource_version
+        return known if known is not None and version and known.metadata.resource_version == version else None
+
+    def sort(self, pod: KeptPod, names: Sequence[str]) -> Sorted:
+        """Every node's verdict; without claims where nothing is left with them."""
+        uid = pod.metadata.uid
+        self._claims.expire()
+        self._claims.drop(uid)
+        node = self._unsettled(uid)
+        if node is not None:
+            return _only(node, names)
+        found = self._sort(pod, names)
+        if not found.kept and len(self._claims):
+            claimed = [name for name in self._claims.nodes() if name in found.failed]
+            with self._claims.aside():
+                again = self._sort(pod, claimed)
+            found.kept = again.kept
+            for name in again.kept:
+                del found.failed[name]
+        return found
+
+    def _sort(self, pod: KeptPod, names: Sequence[str]) -> Sorted:
+        found = Sorted([], {}, {})
+        check, answers, ready = self.check(pod), self.answers(pod.request), self._cluster.ready
+        answers.prepare(names)
+        known, kept = answers.known, found.kept
+        for name in names:
+            # NB: thousands of turns in every filter.
+            lacking = known.get(name) or answers.lacking(name)
+            if lacking is FITS and name in ready and (check.unlimited or not check(name).reason):
+                kept.append(name)
+            elif why := self._cluster.unusable(name):
+                found.unresolvable[name] = why
+            elif (verdict := check(name)).reason:
+                (found.failed if verdict.passes else found.unresolvable)[name] = verdict.reason
+            else:
+                (found.unresolvable if lacking.hopeless else found.failed)[name] = lacking.reason
+        return found
+
+    def _claim(self, pod: KeptPod, node: str) -> None:
+        placed = self.answers(pod.request).place(node)
+        if isinstance(placed, Placement):
+            self._claims.put(pod.metadata.uid, node, placed.assignment)
+
+    # -- prioritize --------------------------------------------------------------------------------------------------
+
+    def prioritize(self, args: wire.FilterArgs) -> bytes:
+        """HostPriorityList: the best node has MAX_SCORE alone, so that kube-scheduler mostly agrees with us."""
+        pod = self._asked_before(args.pod)
+        if pod is None:
+            try:
+                wanted = bool(request_of(args.pod))
+            except InvalidInput:
+                wanted = False
+            if not wanted:
+                return wire.priorities(dict.fromkeys(args.names, 0))
+            pod = self.pod_of(args.pod)
+        answers = self.answers(pod.request)
+        values = {name: answers.value(name) for name in args.names}
+        scores = {name: answers.score(value) * (wire.MAX_SCORE - 1) // 100 for name, value in values.items()}
+        best = max(values, key=values.__getitem__, default="")
+        if best and answers.lacking(best) is FITS:
+            scores[best] = wire.MAX_SCORE
+            self._claim(pod, best)
+        return wire.priorities(scores)
+
+
+def _only(node: str, names: Iterable[str]) -> Sorted:
+    """The one node to which a pod's binding may still come true."""
+    found = Sorted([], {}, {})
+    for name in names:
+        if name == node:
+            found.kept.append(name)
+        else:
+            found.failed[name] = "its binding to another node is not settled yet"
+    return found

@@ -1,0 +1,89 @@
+"""Chooses the placement policy of a pod: by its annotation, else by the extender's options.
+
+Two policies weigh what pods are expected to ask. The mix is learned from existing and from arriving pods, and the
+policies are rebuilt when it changes: in steps, so that no request waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from gpuplane.sharing import POLICIES, LedgerGPU, Request
+from gpuplane.sharing.placement import Policy
+from gpuplane.sharing.placement.mix import Mix
+from gpuplane.sharing.placement.named import named
+from gpuplane.sharing.placement.opportunity import learning
+from kubekit.errors import Usage
+
+log = logging.getLogger("gpuplane.scheduler")
+LEARN_SECONDS: Final = 60.0
+_NEW_PART: Final = 0.05  # of the pods seen that have to be new before it is worth learning again
+
+
+class Chosen(msgspec.Struct, frozen=True):
+    """The names of the policies for pods that say nothing; `gpu` is empty where it is the same as `node`."""
+
+    node: str = POLICIES[0]
+    gpu: str = ""
+
+
+class Policies:
+    """`version` grows whenever a policy is another one than before. Raises Usage for names that there are not."""
+
+    def __init__(self, chosen: Chosen | None = None) -> None:
+        self.version = 0
+        self._chosen = chosen or Chosen()
+        self._mix = Mix()
+        self._learned = 0.0  # pods that the policies know of
+        self._gpus: Sequence[tuple[LedgerGPU, ...]] = ()
+        self._made: dict[str, Policy] = {}
+        for name in (self._chosen.node, self._chosen.gpu or self._chosen.node):
+            if name not in POLICIES:
+                raise Usage(f"{name!r} is no placement policy", cure=f"one of {', '.join(POLICIES)}")
+
+    def of(self, request: Request) -> tuple[Policy, Policy]:
+        """The policy for nodes and the one for GPUs of a node."""
+        node = self._policy(request.node_policy or self._chosen.node)
+        gpu = request.gpu_policy or ("" if request.node_policy else self._chosen.gpu)
+        return node, self._policy(gpu) if gpu else node
+
+    def seen(self, request: Request) -> None:
+        """A pod asks this."""
+        self._mix.seen(request)
+
+    def _policy(self, name: str) -> Policy:
+        policy = self._made.get(name)
+        if policy is None:
+            policy = self._made[name] = named(name, self._mix, self._gpus)
+        return policy
+
+    async def learn(self, gpus: Sequence[tuple[LedgerGPU, ...]]) -> bool:
+        """Rebuild the policies for the pods seen and these GPUs of nodes, if the mix changed enough; return whether it
+        did.
+        """
+        total = self._mix.total
+        if gpus == self._gpus and abs(total - self._learned) <= _NEW_PART * total:
+            return False
+        self._gpus, self._learned = gpus, total
+        fresh: dict[str, Policy] = {}
+        for name in list(self._made):
+            if name == "opportunity":
+                steps = learning(self._mix, gpus)
+                while True:
+                    try:
+                        next(steps)
+                    except StopIteration as end:
+                        fresh[name] = end.value
+                        break
+                    await asyncio.sleep(0)
+            else:
+                fresh[name] = named(name, self._mix, gpus)
+        self._made.update(fresh)
+        self.version += 1
+        log.debug("placement knows of %d pods", total)
+        return True

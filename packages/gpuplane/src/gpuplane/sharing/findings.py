@@ -1,0 +1,188 @@
+"""Why a pod's asking for GPUs can never be met: everything that can be told from the pod alone, all at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from typing import Any, Final
+
+import msgspec
+
+from gpuplane import names
+from gpuplane.api.finding import Finding
+from kubekit.api.core import Container, Pod, PodSpec, Resources
+from kubekit.api.quantity import Quantity, parse_quantity
+from kubekit.errors import InvalidInput
+
+MEMORY_UNIT_MIB: Final = 256  # of tencent.com/vcuda-memory
+POLICIES: Final = ("opportunity", "fragmentation", "tightest", "spread", "topology")
+"""The names of placement policies, the default first."""
+
+_DIALECTS: Final = (names.GPU_RESOURCE, names.VCUDA_CORE, names.ALPHA_GPU)
+# No machine has as many; larger numbers are mistakes, and are not made into lists of GPUs.
+_MOST: Final = {names.GPU_RESOURCE: 1024, names.VCUDA_CORE: 102_400, names.ALPHA_GPU: 1024, names.VCUDA_MEMORY: 2**24}
+_READABLE: Final = 2**40  # what is larger is not even made into a number
+_UUID_PREFIXES: Final = ("GPU-", "MIG-")
+# Where workloads keep the template of their pods.
+_TEMPLATES: Final[dict[str, tuple[str, ...]]] = {
+    "Pod": (),
+    "PodTemplate": ("template",),
+    "CronJob": ("spec", "jobTemplate", "spec", "template"),
+    **dict.fromkeys(
+        ("Deployment", "DaemonSet", "StatefulSet", "ReplicaSet", "ReplicationController", "Job"), ("spec", "template")
+    ),
+}
+
+
+def count(value: Quantity) -> int:
+    """A count of resources, 0 or more. Raises InvalidInput for what is none, or is larger than any machine."""
+    try:
+        number = parse_quantity(value)
+        good = 0 <= number <= _READABLE and number == int(number)
+    except ArithmeticError:  # exponents that no Decimal holds
+        good = False
+    if not good:
+        raise InvalidInput(f"{value} is no count of resources")
+    return int(number)
+
+
+def findings(pod: Pod) -> list[Finding]:
+    """Find the errors of the pod, in the order of its fields; paths begin at the pod: `spec.containers[0]...`."""
+    return [*_annotations(pod.metadata.annotations), *_containers(pod.spec)]
+
+
+def findings_of_object(data: Any) -> list[Finding]:
+    """The same for one object of a manifest: a pod, or a workload with its template. None for anything else."""
+    steps = _TEMPLATES.get(str(data.get("kind", ""))) if isinstance(data, Mapping) else None
+    if steps is None:
+        return []
+    for step in steps:
+        data = data.get(step) if isinstance(data, Mapping) else None
+    if not isinstance(data, Mapping):
+        return []
+    prefix = "".join(f"{step}." for step in steps)
+    meta = data.get("metadata")
+    said = meta.get("annotations") if isinstance(meta, Mapping) else None
+    wrong = list(_annotations({str(key): str(value) for key, value in said.items()} if isinstance(said, dict) else {}))
+    with suppress(msgspec.ValidationError):  # the API server says what is wrong with it
+        wrong += _containers(msgspec.convert(data.get("spec"), PodSpec))
+    return [msgspec.structs.replace(finding, path=prefix + finding.path) for finding in wrong]
+
+
+def _annotations(said: Mapping[str, str]) -> Iterator[Finding]:
+    for name in (names.NODE_POLICY_ANNOTATION, names.GPU_POLICY_ANNOTATION):
+        if name in said and said[name] not in POLICIES:
+            yield Finding(
+                code="GP206",
+                path=f"metadata.annotations.{name}",
+                message=f"there is no policy {said[name] or 'without a name'}",
+                cure=f"one of {', '.join(POLICIES)}",
+                shown=_shown(said[name]),
+            )
+    for name in (names.GPU_UUIDS_ANNOTATION, names.NOT_GPU_UUIDS_ANNOTATION):
+        for uuid in filter(None, (part.strip() for part in said.get(name, "").split(","))):
+            if not uuid.startswith(_UUID_PREFIXES):
+                yield Finding(
+                    code="GP207",
+                    path=f"metadata.annotations.{name}",
+                    message=f"{uuid} is no UUID of a GPU",
+                    cure="as gpuplane status gpus -o json shows them: GPU-7c41...",
+                    shown=_shown(said[name]),
+                )
+
+
+def _containers(spec: PodSpec) -> Iterator[Finding]:
+    for kind, containers in (("initContainers", spec.init_containers), ("containers", spec.containers)):
+        for index, container in enumerate(containers):
+            yield from _of_container(container, f"spec.{kind}[{index}].resources")
+
+
+def _of_container(container: Container, path: str) -> Iterator[Finding]:
+    asked: dict[str, int] = {}
+    wrong = False
+    for name in _MOST:
+        found = list(_of_resource(name, container.resources, path))
+        yield from found
+        wrong = wrong or bool(found)
+        if not found and name in container.resources.limits:
+            asked[name] = count(container.resources.limits[name])
+    if wrong:
+        return
+    dialects = [name for name in _DIALECTS if asked.get(name)]
+    if len(dialects) > 1:
+        yield Finding(
+            code="GP205",
+            path=f"{path}.limits.{dialects[1]}",
+            message=f"{dialects[0]} asks for GPUs too, and both are the same GPUs",
+            cure="keep one of them",
+            at="key",
+            shown=dialects[1],
+        )
+    if asked.get(names.VCUDA_MEMORY) and not dialects:
+        yield Finding(
+            code="GP204",
+            path=f"{path}.limits.{names.VCUDA_MEMORY}",
+            message="asks for memory of a GPU without any of its core",
+            cure=f'add {names.VCUDA_CORE}: "10"',
+            at="key",
+            shown=names.VCUDA_MEMORY,
+        )
+
+
+def _of_resource(name: str, resources: Resources, path: str) -> Iterator[Finding]:
+    limit, request = resources.limits.get(name), resources.requests.get(name)
+    short = name.rpartition("/")[2]
+    for where, value in (("limits", limit), ("requests", request)):
+        if value is None:
+            continue
+        at = f"{path}.{where}.{name}"
+        try:
+            number = count(value)
+        except InvalidInput:
+            yield Finding(
+                code="GP202",
+                path=at,
+                message=f"{value} is no whole number of {short}",
+                cure='"1", "2", ...',
+                shown=_shown(value),
+            )
+            return
+        most = _MOST[name]
+        if number > most or (name == names.VCUDA_CORE and number > 100 and number % 100):
+            yield _never(at, name, number, value)
+            return
+    if limit is None and request is not None and count(request):
+        yield Finding(
+            code="GP203",
+            path=f"{path}.requests.{name}",
+            message="stands in requests alone; GPUs are asked for in limits",
+            cure=f'limits: {{{name}: "{request}"}}',
+            at="key",
+            shown=name,
+        )
+    elif limit is not None and request is not None and count(limit) != count(request):
+        yield Finding(
+            code="GP203",
+            path=f"{path}.requests.{name}",
+            message=f"{request} is not the limit, {limit}; GPUs cannot be overcommitted",
+            cure=f'"{limit}", or leave it out',
+            shown=_shown(request),
+        )
+
+
+def _never(path: str, name: str, number: int, value: Quantity) -> Finding:
+    """The finding for more than any node can give."""
+    if number > _MOST[name]:
+        return Finding(code="GP201", path=path, message=f"{value} is more than any node has", shown=_shown(value))
+    below = number // 100 * 100
+    return Finding(
+        code="GP201",
+        path=path,
+        message=f"{value} can never be met: 1-99 is a part; 100, 200, … whole GPUs",
+        cure=f'"{below}" or "{below + 100}"',
+        shown=_shown(value),
+    )
+
+
+def _shown(value: Quantity) -> str:
+    return msgspec.json.encode(value).decode()

@@ -1,0 +1,236 @@
+"""Reading a host for the toolkit: which runtime, its configuration, the driver's files."""
+
+from __future__ import annotations
+
+import fnmatch
+import functools
+import posixpath
+import re
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from gpuplane import names
+from gpuplane.hardware import GPU
+from gpuplane.host import Host, State, load_state, observe_file
+from gpuplane.toolkit import places, toml_edit
+from gpuplane.toolkit.driver_files import observe_devices, observe_driver
+from gpuplane.toolkit.facts import CDI_HOOK, PROGRAMS, RUNTIMES, Facts, ToolkitError, decoded
+from gpuplane.toolkit.places import Edit, Place, RuntimeName
+from kubekit.errors import InvalidInput
+
+COMPONENT = "toolkit"
+OWN_HOOK = Path(__file__).parent.parent / "_native/cdi-hook"
+_ENDPOINTS = {"crio": RuntimeName.CRIO, "docker": RuntimeName.DOCKER, "containerd": RuntimeName.CONTAINERD}
+
+
+def observe(
+    host: Host,
+    *,
+    gpus: tuple[GPU, ...] | None,
+    driver_version: str = "",
+    runtime: str = "",
+    config: str = "",
+    socket: str = "",
+) -> Facts:
+    """The host's facts.
+
+    Args:
+        gpus: what NVML shows; None when it does not answer.
+        runtime: what the Node says, `containerd://1.7.22`, or just a name; "" to find it out.
+        config: the runtime's configuration file, where it is not a known one; socket: its socket.
+
+    Raises:
+        ToolkitError: NoRuntime.
+        InvalidInput: containerd's configuration does not parse, or imports itself.
+    """
+    place = find_place(host, runtime, config, socket)
+    state = load_state(host, COMPONENT)
+    main = observe_file(host, place.config)
+    effective = host.read(place.effective) if place.effective else None
+    programs = _programs(host)
+    simulated = host.exists(names.SIMGPU_STATE)
+    given = {record.path.rpartition("/")[2] for record in (state.records if state else ())}
+    stand_ins = {
+        program
+        for program in (*RUNTIMES.values(), CDI_HOOK)
+        if simulated and (program not in programs or program in given)
+    }
+    ours = not simulated and (CDI_HOOK not in programs or CDI_HOOK in given)
+    if ours:
+        programs.pop(CDI_HOOK, None)
+    driver = observe_driver(host, driver_version)
+    return Facts(
+        place=place,
+        version=version_of(runtime) or _noted_version(state, place),
+        main=main,
+        effective=effective,
+        record=state.record(place.config) if state else None,
+        others=_others(host, place, main.data if effective is None else effective),
+        gpus=gpus,
+        driver=driver,
+        devices=observe_devices(host, gpus or (), driver.root),
+        programs={program: path for program, path in programs.items() if program not in stand_ins},
+        stand_ins=frozenset(stand_ins),
+        own_hook=_own_hook() if ours else b"",
+    )
+
+
+def place_of(state: State) -> Place | None:
+    """The runtime that was configured; None when nothing says so."""
+    said = state.notes.get("place")
+    if said:
+        return msgspec.json.decode(said, type=Place)
+    runtime = state.notes.get("runtime", "")  # by a release that knew one place each
+    return places.PLAIN[RuntimeName(runtime)] if runtime in list(RuntimeName) else None
+
+
+def find_place(host: Host, said: str = "", config: str = "", socket: str = "") -> Place:
+    """Find the configuration of the kubelet's runtime.
+
+    What the user says; else what the Node says, else the kubelet's own configuration, else what is there: first what
+    runs, then what is only configured. A distribution that brings its own containerd goes before what else is on the
+    machine, and docker before containerd, of which it brings one too.
+    """
+    scheme = said.partition("://")[0]
+    runtime = RuntimeName(scheme) if scheme in list(RuntimeName) else None
+    if config or socket:
+        return places.named(host, runtime or _guessed(config or socket), config, socket)
+    kubelet = "".join(
+        host.read_text(f"{names.KUBELET_DIR}/{name}") or "" for name in ("config.yaml", "kubeadm-flags.env")
+    )
+    found = re.search(r"container-?runtime-?endpoint\W+([^\s\"']+)", kubelet, re.IGNORECASE)
+    endpoint = found.group(1).removeprefix("unix://") if found else ""
+    asked = next((name for word, name in _ENDPOINTS.items() if word in endpoint), None)
+    if asked is not None and runtime in (None, asked):
+        # docker is reached through cri-dockerd, whose socket is not its own
+        return places.named(host, asked, "", "" if asked is RuntimeName.DOCKER else endpoint)
+    for running in (True, False):
+        own = places.bundled(host, running=running) if runtime in (None, RuntimeName.CONTAINERD) else None
+        if own is not None:
+            return own
+        for name, place in places.PLAIN.items():
+            if runtime in (None, name) and host.exists(place.socket if running else place.config):
+                return place
+    if runtime is not None:
+        return places.PLAIN[runtime]
+    raise ToolkitError(
+        "NoRuntime",
+        "neither containerd nor docker nor cri-o is on the host",
+        where=str(host.root),
+        cure="install one of them, or name it with --runtime",
+    )
+
+
+def _guessed(path: str) -> RuntimeName:
+    """The runtime whose file or socket this looks like."""
+    words = {"daemon.json": RuntimeName.DOCKER, "docker": RuntimeName.DOCKER, "crio": RuntimeName.CRIO}
+    return next((name for word, name in words.items() if word in path), RuntimeName.CONTAINERD)
+
+
+def version_of(said: str) -> tuple[int, ...]:
+    """Major and minor version of `containerd://1.7.22`, () without one."""
+    version = said.partition("://")[2].lstrip("v")
+    match = re.match(r"(\d+)\.(\d+)", version)
+    return (int(match.group(1)), int(match.group(2))) if match else ()
+
+
+def _noted_version(state: State | None, place: Place) -> tuple[int, ...]:
+    """The version for which this runtime was configured, lest another plan is made while it cannot be asked."""
+    if state is None or place_of(state) != place:
+        return ()
+    return tuple(int(part) for part in state.notes.get("version", "").split(".") if part)
+
+
+def _others(host: Host, place: Place, main: bytes) -> dict[str, bytes]:
+    """The files that the runtime takes in besides its main one, in its order, without ours."""
+    if place.runtime is RuntimeName.CRIO:
+        paths = _below(host, place.drop_in.rpartition("/")[0])
+        return {f"/{path}": host.read(path) or b"" for path in paths if path != place.drop_in}
+    if place.runtime is not RuntimeName.CONTAINERD or place.edit is Edit.NONE:
+        return {}
+    return _imported(host, place, main, f"/{place.effective or place.config}")
+
+
+def _below(host: Host, directory: str) -> Iterator[str]:
+    """Every file in a directory and those in it, as cri-o walks through them: it knows no endings, and follows no link
+    to a directory."""
+    for name in host.list(directory):
+        path = f"{directory}/{name}"
+        found = host.stat(path, follow=False)
+        if found is not None and stat.S_ISDIR(found.st_mode):
+            yield from _below(host, path)
+        else:
+            yield path
+
+
+def _imported(host: Host, place: Place, data: bytes, start: str) -> dict[str, bytes]:
+    """The files that `imports` lead to, in the order in which containerd takes them in: those of a file after all that
+    were found before it, each once.
+
+    NB: a glob that also matches a file on the way is common (`*.toml` in the file's own directory) and means nothing,
+    as containerd reads each file once. A file that names one on the way is a mistake.
+    """
+    found: dict[str, bytes] = {}
+    pending: list[tuple[bytes, tuple[str, ...]]] = [(data, (start,))]
+    for content, way in pending:
+        where = way[-1]
+        for pattern in _patterns(content, where):
+            whole = posixpath.normpath(posixpath.join(posixpath.dirname(where), pattern))
+            directory, _, last = whole.rpartition("/")
+            unsaid = "*" in whole or "$" in whole or whole == f"/{place.drop_in}"  # a template's names come later
+            if not unsaid and not host.exists(whole):
+                raise InvalidInput(
+                    f"it imports {pattern}, which does not exist, and containerd will not start with that",
+                    where=_line(content, pattern, where),
+                    cure=f"remove {pattern} from imports, or make the file; nothing was changed",
+                )
+            for name in host.list(directory):
+                path = f"{directory}/{name}"
+                if not fnmatch.fnmatch(name, last) or path == f"/{place.drop_in}":
+                    continue
+                if path in way and "*" not in last:
+                    raise _loop(content, pattern, (*way[way.index(path) :], path), where)
+                if path not in found and path not in way:
+                    found[path] = host.read(path) or b""
+                    pending.append((found[path], (*way, path)))
+    return found
+
+
+def _patterns(data: bytes, where: str) -> list[str]:
+    patterns = toml_edit.parse(decoded(data, where), where).get("imports", [])
+    return [pattern for pattern in patterns if isinstance(pattern, str)] if isinstance(patterns, list) else []
+
+
+def _loop(content: bytes, pattern: str, way: tuple[str, ...], where: str) -> InvalidInput:
+    return InvalidInput(
+        f"its imports lead back to a file on the way: {' -> '.join(way)}",
+        where=_line(content, pattern, where),
+        cure=f"remove {pattern} from imports; nothing was changed",
+    )
+
+
+def _line(content: bytes, pattern: str, where: str) -> str:
+    """`where` with the line on which an import is named."""
+    lines = content.decode().splitlines()
+    return f"{where}:{next((i for i, words in enumerate(lines, 1) if pattern in words), 1)}"
+
+
+@functools.cache
+def _own_hook() -> bytes:
+    """Our hook program; b"" where it was not built, as for other kinds of machines."""
+    try:
+        return OWN_HOOK.read_bytes()
+    except FileNotFoundError:
+        return b""
+
+
+def _programs(host: Host) -> dict[str, str]:
+    places = (names.TOOLKIT_DIR, "usr/bin", "usr/local/bin")
+    found: dict[str, str] = {}
+    for place in places:
+        for program in set(PROGRAMS).intersection(host.list(place)):
+            found.setdefault(program, f"/{place}/{program}")
+    return found

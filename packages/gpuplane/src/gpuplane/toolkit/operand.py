@@ -1,0 +1,103 @@
+"""The toolkit operand: CDI specifications and the runtime's configuration on its node, kept as planned.
+
+A stage is a fact about the node: when this ends, all stays. Only `uninstall` takes it back.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from gpuplane import names
+from gpuplane.api.gpunode import Machine, Stage, StageName, StageState
+from gpuplane.host import Host, HostError, Locked
+from gpuplane.operand import OperandContext, Outcome, keep_stage, remove_stage
+from gpuplane.operand.nri.runtimes import Runtime, Unfit, refuse_unfit
+from gpuplane.toolkit import applying
+from gpuplane.toolkit.facts import Facts, ToolkitError
+from gpuplane.toolkit.observing import observe
+from gpuplane.toolkit.planning import Plan, plan
+from kubekit.api.core import Node
+from kubekit.errors import InvalidInput, KubekitError, Retryable, Terminal
+
+
+async def run(context: OperandContext) -> None:
+    """Configure this node's runtime, report the stage, repeat when gpuplane's part is changed; until cancelled."""
+    host = context.host
+    watched: dict[str, bytes | None] = {}
+
+    async def attempt() -> Outcome:
+        node = await context.client.get(Node, context.node_name)
+        said = node.status.node_info.container_runtime_version
+        facts = _observe(context, host, said)
+        note = ""
+        if context.variables.get(names.NRI_ENV, "").strip().lower() == "true":
+            without = _why_no_nri(host, said)
+            note = f"configured all the same: {without}" if without else "not configured: GPUs come by NRI"
+            facts = msgspec.structs.replace(facts, nri=not without)
+        planned = plan(facts)
+        await applying.apply(host, planned, sleep=context.sleep)
+        watched.clear()
+        watched.update((path, host.read(path)) for path in _watched(facts, planned))
+        return Outcome(
+            Stage(state=StageState.DONE, since=context.now(), message=note, digest=planned.digest),
+            Machine(runtime=facts.runtime.value, runtime_version=said.partition("://")[2]),
+        )
+
+    async def until_changed() -> None:
+        async for _ in host.watch(*watched):
+            if any(host.read(path) != content for path, content in watched.items()):
+                return
+
+    await keep_stage(context, StageName.TOOLKIT, attempt, until_changed, reason_of)
+
+
+async def uninstall(context: OperandContext) -> None:
+    """Give this node's runtime its configuration back, byte for byte."""
+    host = context.host
+
+    async def undo() -> None:
+        await applying.unconfigure(host, sleep=context.sleep)
+
+    await remove_stage(context, StageName.TOOLKIT, undo, reason_of)
+
+
+def _observe(context: OperandContext, host: Host, said: str) -> Facts:
+    try:
+        source = context.open_gpus()
+        try:
+            gpus, version = source.inventory(), source.driver_version()
+        finally:
+            source.close()
+    except (Retryable, Terminal) as error:
+        raise ToolkitError("GPUsDoNotAnswer", error.what, where=error.where, cure=error.cure) from error
+    return observe(host, gpus=gpus, driver_version=version, runtime=said)
+
+
+def _why_no_nri(host: Host, said: str) -> str:
+    """Why our NRI plugin cannot work with the runtime that the Node tells; empty when it can."""
+    name, _, version = said.partition("://")
+    try:
+        refuse_unfit(Runtime(name, version))
+    except Unfit as error:
+        return error.what
+    return "" if host.exists(names.NRI_SOCKET) else f"there is no /{names.NRI_SOCKET}"
+
+
+def _watched(facts: Facts, planned: Plan) -> tuple[str, ...]:
+    """The files whose change means that the plan may be another: ours, the runtime's, and where the driver is."""
+    ours = (file.path for file in planned.files)
+    place = (facts.place.config, *([facts.place.effective] if facts.place.effective else []))
+    return tuple(dict.fromkeys((*ours, *place, *facts.others, names.DRIVER_READY)))
+
+
+def reason_of(error: KubekitError) -> str:
+    """The stable CamelCase cause that a failed stage shows for an error."""
+    if isinstance(error, ToolkitError):
+        return error.reason
+    if isinstance(error, InvalidInput):
+        return "ConfigurationInvalid"
+    if isinstance(error, Locked):
+        return "ToolkitBusy"
+    if isinstance(error, HostError):
+        return "HostFileSystem"
+    return type(error).__name__

@@ -1,0 +1,56 @@
+"""Kubernetes quantities (`100m`, `5Gi`, `1e3`), parsed once at the edge.
+
+The grammar is that of `resource.Quantity` in the Kubernetes API conventions. Values are exact (`Decimal`), so that sums
+of fractions of a CPU do not drift.
+"""
+
+from __future__ import annotations
+
+import re
+from decimal import ROUND_CEILING, Decimal
+from functools import lru_cache
+from typing import Final
+
+from kubekit.errors import InvalidInput
+
+Quantity = str | int | float
+"""What JSON may hold where a quantity is meant: manifests also write plain numbers."""
+
+_SUFFIX: Final[dict[str, Decimal]] = {
+    "n": Decimal("1e-9"),
+    "u": Decimal("1e-6"),
+    "m": Decimal("1e-3"),
+    "": Decimal(1),
+    "k": Decimal(10**3),
+    "M": Decimal(10**6),
+    "G": Decimal(10**9),
+    "T": Decimal(10**12),
+    "P": Decimal(10**15),
+    "E": Decimal(10**18),
+    "Ki": Decimal(2**10),
+    "Mi": Decimal(2**20),
+    "Gi": Decimal(2**30),
+    "Ti": Decimal(2**40),
+    "Pi": Decimal(2**50),
+    "Ei": Decimal(2**60),
+}
+
+
+PATTERN: Final = r"^[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([numkMGTPE]|[KMGTPE]i|[eE][+-]?[0-9]+)?$"
+"""What a quantity looks like, for schemas."""
+
+_PARTS: Final = re.compile(r"([+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)([numkMGTPE]|[KMGTPE]i|)")
+
+
+@lru_cache(maxsize=4096)
+def parse_quantity(value: Quantity) -> Decimal:
+    """The exact value of a quantity, in its base unit (cores, bytes, pieces). Raises InvalidInput."""
+    parts = _PARTS.fullmatch(str(value))
+    if parts is None:
+        raise InvalidInput(f"{value!r} is not a quantity", cure='write it like "2", "500m", "5Gi"')
+    return Decimal(parts[1]) * _SUFFIX[parts[2]]
+
+
+def whole(value: Quantity) -> int:
+    """The quantity as an integer, rounded up as Kubernetes rounds (`Quantity.Value()`)."""
+    return int(parse_quantity(value).to_integral_value(rounding=ROUND_CEILING))

@@ -1,0 +1,221 @@
+"""The little of HTTP that components need: GET and HEAD of a few paths, POST of JSON, connections kept open.
+
+A web framework would be two thirds of an operand's memory for a few paths without parameters.
+
+Invariants: a head is read to its end within `READ_SECONDS` and `LONGEST_HEAD` bytes, a body within `BODY_SECONDS` and
+the length that is allowed, or the connection is closed; large bodies on their way never take more than two of the
+longest together; what cannot be understood gets a status and the connection is closed, so nothing is ever taken for the
+next request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from http import HTTPStatus
+from typing import Final
+
+import msgspec
+
+from kubekit.errors import Retryable
+from kubekit.kube.exposition import CONTENT_TYPE, MetricFamily, exposition
+
+log = logging.getLogger("kubekit.http")
+
+LONGEST_HEAD: Final = 16 << 10
+LONGEST_BODY: Final = 1 << 20
+READ_SECONDS: Final = 120.0  # also how long an idle connection is kept; scrapes come every 15 to 60 s
+BODY_SECONDS: Final = 10.0
+LINGER_SECONDS: Final = 1.0
+_BUFFER: Final = 64 << 10
+
+
+class Answer(msgspec.Struct, frozen=True):
+    body: bytes
+    status: HTTPStatus = HTTPStatus.OK
+    content_type: str = "text/plain; charset=utf-8"
+
+
+def metrics_answer(families: Iterable[MetricFamily]) -> Answer:
+    """Answer a scrape."""
+    return Answer(exposition(families), content_type=CONTENT_TYPE)
+
+
+Handler = Callable[[], Awaitable[Answer]]
+PostHandler = Callable[[bytes], Awaitable[Answer]]
+
+
+class _Served:
+    """The served paths; `reading` counts the bytes of bodies in transfer."""
+
+    def __init__(self, paths: Mapping[str, Handler], posts: Mapping[str, PostHandler], longest_body: int) -> None:
+        self.paths = paths
+        self.posts = posts
+        self.longest_body = longest_body
+        self.reading = 0
+
+
+@contextlib.asynccontextmanager
+async def serving(
+    paths: Mapping[str, Handler],
+    address: str,
+    port: int,
+    *,
+    posts: Mapping[str, PostHandler] | None = None,
+    longest_body: int = LONGEST_BODY,
+    tls: ssl.SSLContext | None = None,
+) -> AsyncIterator[int]:
+    """Serve `paths` while in the context; yields the port (another than `port` only if that is 0).
+
+    Args:
+        address: where to listen, "" for all addresses.
+        posts: paths that take a POST, with what is given its body.
+        longest_body: bytes; a longer one is answered 413.
+        tls: HTTPS only.
+
+    Raises:
+        Retryable: the port is in use, or the address is not this machine's (yet).
+    """
+    connections: set[asyncio.Task[None]] = set()
+    served = _Served(paths, posts or {}, longest_body)
+
+    def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.create_task(_connection(served, reader, writer))
+        connections.add(task)
+        task.add_done_callback(connections.discard)
+
+    try:
+        server = await asyncio.start_server(accept, address or None, port, limit=_BUFFER, ssl=tls)
+    except OSError as error:
+        raise Retryable(
+            f"cannot listen on port {port}: {error.strerror or error}",
+            where=f"{address or '*'}:{port}",
+            cure=f"see who has it (ss -ltnp sport = :{port}), or give another --port",
+        ) from error
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+        for task in connections:
+            task.cancel()
+        await asyncio.gather(*connections, return_exceptions=True)
+
+
+async def _connection(served: _Served, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    try:
+        while await _one(served, reader, writer):
+            pass
+        if writer.can_write_eof():
+            writer.write_eof()
+            # NB: closing with something unread resets the connection, and the client may lose the answer.
+            async with asyncio.timeout(LINGER_SECONDS):
+                while await reader.read(_BUFFER):
+                    pass
+    except (ConnectionError, TimeoutError, ssl.SSLError):
+        pass  # the client disconnected or sent nothing, so there is no one to answer
+    finally:
+        writer.close()
+
+
+async def _one(served: _Served, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+    """Answer one request; whether another may follow."""
+    try:
+        async with asyncio.timeout(READ_SECONDS):
+            head = await reader.readuntil(b"\r\n\r\n")
+    except asyncio.IncompleteReadError:
+        return False
+    except asyncio.LimitOverrunError:
+        head = b" " * (LONGEST_HEAD + 1)
+    if len(head) > LONGEST_HEAD:
+        await _send(writer, _plain(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE), close=True)
+        return False
+    line, _, rest = head.partition(b"\r\n")
+    words = line.decode("latin-1").split(" ")
+    headers = {
+        name.strip().lower(): value.strip().lower()
+        for name, colon, value in (header.partition(b":") for header in rest.split(b"\r\n"))
+        if colon
+    }
+    if len(words) != 3 or not words[2].startswith("HTTP/1."):
+        await _send(writer, _plain(HTTPStatus.BAD_REQUEST), close=True)
+        return False
+    method, target, version = words
+    close = headers.get(b"connection") == b"close" or (
+        version == "HTTP/1.0" and headers.get(b"connection") != b"keep-alive"
+    )
+    path = target.partition("?")[0]
+    if method == "POST" and path in served.posts:
+        answer, whole = await _posted(served, path, headers, reader, writer)
+        close |= not whole
+    else:
+        # A body would be read as the next request.
+        close |= b"transfer-encoding" in headers or headers.get(b"content-length", b"0") != b"0"
+        handler = served.paths.get(path)
+        if handler is not None and method in ("GET", "HEAD"):
+            answer = await _handled(handler(), target)
+        elif method not in ("GET", "HEAD", "POST") or handler is not None or path in served.posts:
+            answer = _plain(HTTPStatus.METHOD_NOT_ALLOWED)
+        else:
+            answer = _plain(HTTPStatus.NOT_FOUND)
+    await _send(writer, answer, close=close, head_only=method == "HEAD")
+    return not close
+
+
+async def _posted(
+    served: _Served,
+    path: str,
+    headers: Mapping[bytes, bytes],
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+) -> tuple[Answer, bool]:
+    """The answer to a POST, and whether its body was read whole."""
+    given = headers.get(b"content-length", b"")
+    if b"transfer-encoding" in headers or not given.isdigit():
+        return _plain(HTTPStatus.LENGTH_REQUIRED), False
+    length = int(given) if len(given) < 20 else 1 << 64
+    if length > served.longest_body:
+        return _plain(HTTPStatus.REQUEST_ENTITY_TOO_LARGE), False
+    counted = length if length > LONGEST_BODY else 0  # small ones pass, whatever large ones are on their way
+    if served.reading + counted > 2 * served.longest_body:
+        return _plain(HTTPStatus.SERVICE_UNAVAILABLE), False
+    if headers.get(b"expect") == b"100-continue":
+        writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+    served.reading += counted
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            body = await reader.readexactly(length)
+    except asyncio.IncompleteReadError:
+        return _plain(HTTPStatus.BAD_REQUEST), False
+    except TimeoutError:
+        return _plain(HTTPStatus.REQUEST_TIMEOUT), False
+    finally:
+        served.reading -= counted
+    return await _handled(served.posts[path](body), path), True
+
+
+async def _handled(answer: Awaitable[Answer], target: str) -> Answer:
+    try:
+        return await answer
+    except Exception:
+        # One request's failure is not the server's end; the trace says what to repair.
+        log.exception("%s failed", target)
+        return _plain(HTTPStatus.INTERNAL_SERVER_ERROR)
+
+
+def _plain(status: HTTPStatus) -> Answer:
+    return Answer(f"{status.value} {status.phrase}\n".encode(), status)
+
+
+async def _send(writer: asyncio.StreamWriter, answer: Answer, *, close: bool, head_only: bool = False) -> None:
+    head = (
+        f"HTTP/1.1 {answer.status.value} {answer.status.phrase}\r\n"
+        f"Content-Type: {answer.content_type}\r\nContent-Length: {len(answer.body)}\r\n"
+        + ("Connection: close\r\n" if close else "")
+        + "\r\n"
+    )
+    writer.write(head.encode("latin-1") + (b"" if head_only else answer.body))
+    async with asyncio.timeout(READ_SECONDS):
+        await writer.drain()

@@ -1,0 +1,69 @@
+"""The Kubernetes client, informers, work queues, controllers, elections and events.
+
+    async with Client.connect() as client:
+        async for event in client.watch(Node): ...
+
+See docs/components/kube.md.
+"""
+
+from kubekit.kube.cache import Cache
+from kubekit.kube.client import Client
+from kubekit.kube.clock import Clock, SystemClock, TokenBucket
+from kubekit.kube.codec import Page
+from kubekit.kube.config import Endpoint
+from kubekit.kube.controller import Controller, ControllerStats, Source
+from kubekit.kube.errors import (
+    AlreadyExists,
+    ApiError,
+    BadRequest,
+    ConfigError,
+    Conflict,
+    Forbidden,
+    Gone,
+    Invalid,
+    NotFound,
+    ServerError,
+    TooManyRequests,
+    Unauthorized,
+    Unreachable,
+)
+from kubekit.kube.events import EventRecorder
+from kubekit.kube.informer import Informer
+from kubekit.kube.lease import Fenced, Lease, LeaseLost
+from kubekit.kube.queue import QueueClosed, WorkQueue
+from kubekit.kube.watch import Event, EventType
+
+__all__ = [
+    "AlreadyExists",
+    "ApiError",
+    "BadRequest",
+    "Cache",
+    "Client",
+    "Clock",
+    "ConfigError",
+    "Conflict",
+    "Controller",
+    "ControllerStats",
+    "Endpoint",
+    "Event",
+    "EventRecorder",
+    "EventType",
+    "Fenced",
+    "Forbidden",
+    "Gone",
+    "Informer",
+    "Invalid",
+    "Lease",
+    "LeaseLost",
+    "NotFound",
+    "Page",
+    "QueueClosed",
+    "ServerError",
+    "Source",
+    "SystemClock",
+    "TokenBucket",
+    "TooManyRequests",
+    "Unauthorized",
+    "Unreachable",
+    "WorkQueue",
+]

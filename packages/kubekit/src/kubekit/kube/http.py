@@ -1,0 +1,359 @@
+"""HTTP/1.1 as an API server's client needs it, on asyncio and httptools: pooled, buffered or streaming.
+
+Why our own: a benchmark of 1,000 nodes makes 12,000 and more small writes on two cores, and every operand is a process
+of its own. Measured (docs/components/kube.md): a general client costs several times the CPU of a request and several
+times the import time.
+
+Invariants:
+
+- A connection carries one request at a time and returns to the pool only after a complete response.
+- A body that ends early is an error, never a short body.
+- A request is sent again by itself only when that cannot do harm: nothing was sent, or the caller says so.
+- What the peer sends cannot fill memory: a stream stops reading from the socket while its reader lags behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import ssl
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Final, cast
+
+import httptools
+
+from kubekit.kube.errors import Unreachable
+
+_HIGH_WATER: Final = 1 << 20  # bytes buffered for a slow reader before the socket is paused
+_IDLE_LIMIT: Final = 64  # connections kept open for later
+_CONNECT_SECONDS: Final = 10.0
+
+
+class Response:
+    """Status, headers (lower-case names) and, when buffered, the whole body."""
+
+    __slots__ = ("body", "headers", "status")
+
+    def __init__(self, status: int, headers: dict[bytes, bytes], body: bytes) -> None:
+        self.status = status
+        self.headers = headers
+        self.body = body
+
+    def header(self, name: bytes) -> str | None:
+        value = self.headers.get(name)
+        return None if value is None else value.decode("latin-1")
+
+
+class _Connection(asyncio.Protocol):
+    """One socket. `exchange` is one request and its response; in streaming mode the body is drawn with `chunk`."""
+
+    def __init__(self, place: str) -> None:
+        self.place = place
+        self.transport: asyncio.Transport | None = None
+        self.closed = False
+        self.reusable = True
+        self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._parser: httptools.HttpResponseParser | None = None
+        self._head: asyncio.Future[None] | None = None  # response head seen (stream) or all of it (buffered)
+        self._more: asyncio.Future[None] | None = None  # the reader of a stream waits on this
+        self._reset(False)
+
+    def _reset(self, streaming: bool) -> None:
+        self._streaming = streaming
+        self._parser = httptools.HttpResponseParser(self)
+        self.headers: dict[bytes, bytes] = {}
+        self._chunks: deque[bytes] = deque()
+        self._buffered = 0
+        self._paused = False
+        self._complete = False
+        self._answered = False
+        self._failure: Unreachable | None = None
+
+    # -- asyncio.Protocol ------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # NB: uvloop's transports do not inherit from asyncio.Transport.
+        self.transport = cast(asyncio.Transport, transport)
+        sock: socket.socket | None = transport.get_extra_info("socket")
+        if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 10)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
+
+    def data_received(self, data: bytes) -> None:
+        self._answered = True
+        assert self._parser is not None
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            self._fail(f"{self.place} switched protocols unasked")
+        except httptools.HttpParserError as error:
+            self._fail(f"{self.place} does not speak HTTP: {error}")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.closed = True
+        self.reusable = False
+        self._wake(self.lost)
+        if self._complete:
+            return
+        if self._head is not None and self._until_close() and exc is None:
+            self.on_message_complete()
+            return
+        stage = "in the middle of an answer" if self._answered else "before it answered"
+        self._fail(f"{self.place} closed the connection {stage}" + (f" ({exc})" if exc else ""))
+
+    def _until_close(self) -> bool:
+        """A body of unknown length ends with the connection (HTTP/1.0 style proxies)."""
+        return bool(self.headers) and b"content-length" not in self.headers and b"transfer-encoding" not in self.headers
+
+    # -- httptools' callbacks --------------------------------------------------------------------------------------
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        name = name.lower()
+        before = self.headers.get(name)
+        self.headers[name] = value if before is None else before + b", " + value
+
+    def on_headers_complete(self) -> None:
+        if self._streaming:
+            self._wake(self._head)
+
+    def on_body(self, body: bytes) -> None:
+        self._chunks.append(body)
+        if self._streaming:
+            self._buffered += len(body)
+            if self._buffered > _HIGH_WATER and not self._paused and self.transport is not None:
+                self.transport.pause_reading()
+                self._paused = True
+            self._wake(self._more)
+
+    def on_message_complete(self) -> None:
+        assert self._parser is not None
+        if 100 <= self._parser.get_status_code() < 200:
+            self.headers = {}
+            return
+        self._complete = True
+        if not self._parser.should_keep_alive():
+            self.reusable = False
+        self._wake(self._head)
+        self._wake(self._more)
+
+    @staticmethod
+    def _wake(waiter: asyncio.Future[None] | None) -> None:
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
+
+    def _fail(self, what: str) -> None:
+        self.reusable = False
+        self._complete = True
+        self._failure = Unreachable(what, where=self.place)
+        self._wake(self._head)
+        self._wake(self._more)
+        self.abort()
+
+    # -- the pool's side -------------------------------------------------------------------------------------------
+
+    async def exchange(self, request: bytes, *, streaming: bool) -> Response:
+        """Sends `request`; returns after the whole response, or after its head when streaming."""
+        assert self.transport is not None
+        self._reset(streaming)
+        self._head = asyncio.get_running_loop().create_future()
+        try:
+            self.transport.write(request)
+            await self._head
+        finally:
+            self._head = None
+        if self._failure is not None:
+            raise self._failure
+        assert self._parser is not None
+        status = self._parser.get_status_code()
+        if streaming:
+            return Response(status, self.headers, b"")
+        chunks = self._chunks
+        return Response(status, self.headers, chunks[0] if len(chunks) == 1 else b"".join(chunks))
+
+    async def chunk(self) -> bytes | None:
+        """The next piece of a streamed body; None at its end. Raises Unreachable when it was cut off."""
+        while True:
+            if self._chunks:
+                data = self._chunks.popleft() if len(self._chunks) == 1 else b"".join(self._chunks)
+                self._chunks.clear()
+                self._buffered = 0
+                if self._paused and not self.closed and self.transport is not None:
+                    self._paused = False
+                    self.transport.resume_reading()
+                return data
+            if self._failure is not None:
+                raise self._failure
+            if self._complete:
+                return None
+            self._more = asyncio.get_running_loop().create_future()
+            try:
+                await self._more
+            finally:
+                self._more = None
+
+    @property
+    def answered(self) -> bool:
+        return self._answered
+
+    @property
+    def complete(self) -> bool:
+        return self._complete and self._failure is None
+
+    def abort(self) -> None:
+        self.reusable = False
+        if self.transport is not None and not self.closed:
+            self.transport.abort()
+
+
+class HttpPool:
+    """Connections to one host.
+
+    Args:
+        tls: None for plain HTTP.
+        server_name: the name that the certificate must carry, if not `host`.
+        limit: requests in flight at most; further ones wait their turn. Streams are not counted.
+    """
+
+    def __init__(
+        self, host: str, port: int, *, tls: ssl.SSLContext | None = None, server_name: str = "", limit: int = 64
+    ) -> None:
+        self.host = host
+        self.port = port
+        self.tls = tls
+        self.place = f"{'https' if tls else 'http'}://{host}:{port}"
+        self._server_name = server_name
+        self._idle: deque[_Connection] = deque()
+        self._turns = asyncio.Semaphore(limit)
+        self._open: set[_Connection] = set()
+        self._closed = False
+
+    async def request(self, request: bytes, *, timeout: float, replay: bool) -> Response:
+        """One request, buffered. `replay`: may be sent again when a kept connection turns out to be dead.
+
+        Raises Unreachable. `timeout` is in seconds and covers connecting and the whole response.
+        """
+        async with self._turns:
+            try:
+                async with asyncio.timeout(timeout):
+                    while True:
+                        connection, fresh = await self._take()
+                        try:
+                            response = await connection.exchange(request, streaming=False)
+                        except Unreachable:
+                            # NB: a kept connection may have been closed by the server while our request was on its
+                            # way; only then, and only harmless requests, go out once more.
+                            if fresh or connection.answered or not replay:
+                                raise
+                            continue
+                        finally:
+                            self._give(connection)
+                        return response
+            except TimeoutError:
+                raise Unreachable(f"no answer within {timeout:g} s", where=self.place) from None
+
+    @contextlib.asynccontextmanager
+    async def stream(
+        self, request: bytes, *, timeout: float, idle: float
+    ) -> AsyncIterator[tuple[Response, Callable[[], Awaitable[bytes | None]]]]:
+        """One request whose body arrives over time: its head, and a function that gives the next piece or None.
+
+        `timeout` covers the head; `idle` is how long the body may stay silent. Both raise Unreachable. An answer of
+        400 and above comes with its body read (`response.body`).
+        """
+        try:
+            async with asyncio.timeout(timeout):
+                connection, _ = await self._take(kept=False)
+                try:
+                    response = await connection.exchange(request, streaming=True)
+                    if response.status >= 400:
+                        parts: list[bytes] = []
+                        while (part := await connection.chunk()) is not None:
+                            parts.append(part)
+                        response.body = b"".join(parts)
+                except BaseException:
+                    self._give(connection)
+                    raise
+        except TimeoutError:
+            raise Unreachable(f"no answer within {timeout:g} s", where=self.place) from None
+
+        async def read() -> bytes | None:
+            try:
+                async with asyncio.timeout(idle):
+                    return await connection.chunk()
+            except TimeoutError:
+                raise Unreachable(f"silent for {idle:g} s", where=self.place) from None
+
+        try:
+            yield response, read
+        finally:
+            self._give(connection)
+
+    async def _take(self, *, kept: bool = True) -> tuple[_Connection, bool]:
+        """A connection, and whether it is a fresh one."""
+        if self._closed:
+            raise Unreachable("the client was closed", where=self.place, sent=False)
+        while kept and self._idle:
+            connection = self._idle.pop()
+            if not connection.closed and connection.transport and not connection.transport.is_closing():
+                return connection, False
+            self._open.discard(connection)
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(_CONNECT_SECONDS):
+                _, connection = await loop.create_connection(
+                    lambda: _Connection(self.place),
+                    self.host,
+                    self.port,
+                    ssl=self.tls,
+                    server_hostname=(self._server_name or self.host) if self.tls else None,
+                )
+        except TimeoutError:
+            raise Unreachable("cannot connect: no answer", where=self.place, sent=False) from None
+        except ssl.SSLCertVerificationError as error:
+            raise Unreachable(
+                f"its certificate is not trusted: {error.verify_message}",
+                where=self.place,
+                cure="check certificate-authority and the host name in the kubeconfig",
+                sent=False,
+            ) from error
+        except OSError as error:
+            # NB: asyncio puts the address into strerror; the place has it already.
+            known = error.errno is not None and error.errno > 0
+            why = os.strerror(error.errno).lower() if known and error.errno else (error.strerror or str(error))
+            raise Unreachable(f"cannot connect: {why}", where=self.place, sent=False) from error
+        self._open.add(connection)
+        return connection, True
+
+    def _give(self, connection: _Connection) -> None:
+        usable = connection.reusable and connection.complete and not connection.closed
+        if usable and not self._closed and len(self._idle) < _IDLE_LIMIT:
+            self._idle.append(connection)
+            return
+        self._open.discard(connection)
+        connection.abort()
+
+    def renew(self, tls: ssl.SSLContext) -> None:
+        """Uses other TLS credentials from the next connection on."""
+        self.tls = tls
+        while self._idle:
+            self._give_up(self._idle.pop())
+
+    def _give_up(self, connection: _Connection) -> None:
+        self._open.discard(connection)
+        connection.abort()
+
+    async def aclose(self) -> None:
+        """Closes every connection; requests in flight fail with Unreachable."""
+        self._closed = True
+        self._idle.clear()
+        ending = list(self._open)
+        for connection in ending:
+            self._give_up(connection)
+        # NB: a transport reports its end some turns of the loop later; who does not wait gets warnings of open sockets.
+        if ending:
+            await asyncio.wait([connection.lost for connection in ending], timeout=1.0)

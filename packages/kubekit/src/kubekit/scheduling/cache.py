@@ -1,0 +1,220 @@
+"""The pods and resources on each node, counted incrementally: a change never scans the cluster.
+
+Invariants (tests compare with a cache built from scratch):
+- a placed pod (bound, or assumed because its binding is under way) is counted on exactly one node;
+- a node that is gone but still has pods stays, without facts, and is no candidate;
+- per-selector counts exist for the selectors that some recent pod asked about and are then kept up to date.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from typing import Final, TypeVar
+
+from kubekit.scheduling.podinfo import NodeFacts, PodInfo, PodTerm, Requests
+
+_COUNTED_TERMS: Final = 256
+PerNode = dict[str, int]
+K = TypeVar("K")
+
+
+class NodeState:
+    """One node and what is placed on it. `requested` and the scored sums cover `pods` only, not `nominated`."""
+
+    __slots__ = (
+        "facts",
+        "name",
+        "nominated",
+        "pods",
+        "ports",
+        "requested",
+        "scored_cpu_milli",
+        "scored_memory_bytes",
+    )
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.facts: NodeFacts | None = None
+        self.pods: dict[str, PodInfo] = {}
+        self.nominated: dict[str, PodInfo] = {}
+        self.requested: Requests = {}
+        self.scored_cpu_milli = 0
+        self.scored_memory_bytes = 0
+        self.ports: dict[tuple[str, str, int], int] = {}
+
+    def count(self, pod: PodInfo, sign: int) -> None:
+        """Adds (sign 1) or takes back (sign -1) what one pod holds."""
+        requested = self.requested
+        for name, amount in pod.requests.items():
+            left = requested.get(name, 0) + sign * amount
+            if left:
+                requested[name] = left
+            else:
+                requested.pop(name, None)
+        self.scored_cpu_milli += sign * pod.scored_cpu_milli
+        self.scored_memory_bytes += sign * pod.scored_memory_bytes
+        for port in pod.ports:
+            _bump(self.ports, port, sign)
+
+
+def _bump(counts: dict[K, int], key: K, sign: int) -> None:
+    left = counts.get(key, 0) + sign
+    if left:
+        counts[key] = left
+    else:
+        counts.pop(key, None)
+
+
+class Cache:
+    """Nodes, the pods placed on them, and the counts that (anti)affinity and spreading need."""
+
+    def __init__(self) -> None:
+        self.nodes: dict[str, NodeState] = {}
+        self.pods: dict[str, PodInfo] = {}
+        self.node_count = 0  # of those that exist
+        self.namespaces: dict[str, dict[str, str]] = {}
+        # Terms that placed pods carry, with the nodes of the carriers.
+        self.anti_terms: dict[PodTerm, PerNode] = {}
+        self.scored_terms: dict[tuple[PodTerm, int], PerNode] = {}
+        self._counted: OrderedDict[tuple[PodTerm, bool], PerNode] = OrderedDict()
+        self._candidates: list[NodeState] | None = None
+
+    # -- nodes ---------------------------------------------------------------------------------------------------
+    def set_node(self, facts: NodeFacts) -> None:
+        node = self._state(facts.name)
+        if node.facts is None:
+            self._candidates = None
+            self.node_count += 1
+        node.facts = facts
+
+    def remove_node(self, name: str) -> None:
+        node = self.nodes.get(name)
+        if node is None or node.facts is None:
+            return
+        node.facts = None
+        self.node_count -= 1
+        self._candidates = None
+        self._drop_if_empty(node)
+
+    def candidates(self) -> list[NodeState]:
+        """All nodes that exist, in a stable order."""
+        if self._candidates is None:
+            self._candidates = [node for node in self.nodes.values() if node.facts is not None]
+        return self._candidates
+
+    def _state(self, name: str) -> NodeState:
+        node = self.nodes.get(name)
+        if node is None:
+            node = self.nodes[name] = NodeState(name)
+        return node
+
+    def _drop_if_empty(self, node: NodeState) -> None:
+        if node.facts is None and not node.pods and not node.nominated:
+            self.nodes.pop(node.name, None)
+
+    # -- pods ----------------------------------------------------------------------------------------------------
+    def place(self, pod: PodInfo) -> None:
+        """Counts a pod on its node (`node_name`); replaces what was known of it."""
+        known = self.pods.get(pod.key)
+        if known == pod:
+            return
+        if known is not None:
+            self.remove(known.key)
+        self.pods[pod.key] = pod
+        self._apply(pod, 1)
+
+    def remove(self, key: str) -> PodInfo | None:
+        """Forgets a placed pod; answers what was known of it."""
+        pod = self.pods.pop(key, None)
+        if pod is not None:
+            self._apply(pod, -1)
+        return pod
+
+    def _apply(self, pod: PodInfo, sign: int) -> None:
+        node = self._state(pod.node_name)
+        if sign > 0:
+            node.pods[pod.key] = pod
+        else:
+            node.pods.pop(pod.key, None)
+        node.count(pod, sign)
+        for term in pod.affinity.anti_required:
+            self._count_carrier(self.anti_terms, term, pod.node_name, sign)
+        for scored in scored_terms(pod):
+            self._count_carrier(self.scored_terms, scored, pod.node_name, sign)
+        for (counted, live_only), per_node in self._counted.items():
+            if not (live_only and pod.terminating) and self.selects(counted, pod):
+                _bump(per_node, pod.node_name, sign)
+        if sign < 0:
+            self._drop_if_empty(node)
+
+    @staticmethod
+    def _count_carrier(carriers: dict[K, PerNode], term: K, node: str, sign: int) -> None:
+        per_node = carriers.setdefault(term, {})
+        _bump(per_node, node, sign)
+        if not per_node:
+            del carriers[term]
+
+    # -- nominations: pods that preempted others and wait for them to go ------------------------------------------
+    def nominate(self, pod: PodInfo, node_name: str) -> None:
+        self._state(node_name).nominated[pod.key] = pod
+
+    def withdraw(self, key: str, node_name: str) -> None:
+        node = self.nodes.get(node_name)
+        if node is not None:
+            node.nominated.pop(key, None)
+            self._drop_if_empty(node)
+
+    # -- counts --------------------------------------------------------------------------------------------------
+    def set_namespace(self, name: str, labels: dict[str, str] | None) -> None:
+        """Labels of a namespace (None: it is gone). Counts that depend on namespace labels start again."""
+        before = self.namespaces.get(name)
+        if labels is None:
+            self.namespaces.pop(name, None)
+        else:
+            self.namespaces[name] = labels
+        if before != labels:
+            for counted in [c for c in self._counted if c[0].namespace_selector is not None]:
+                del self._counted[counted]
+
+    def selects(self, term: PodTerm, pod: PodInfo) -> bool:
+        """Return whether a term is about a pod, by its labels and its namespace's."""
+        return term.selects(pod.namespace, pod.labels, self.namespaces.get(pod.namespace, {}))
+
+    def count(self, term: PodTerm, live_only: bool = False) -> PerNode:
+        """Return how many placed pods a term selects, by node (nodes with none are absent); shared, do not change."""
+        key = (term, live_only)
+        per_node = self._counted.get(key)
+        if per_node is not None:
+            self._counted.move_to_end(key)
+            return per_node
+        per_node = {}
+        for pod in self.pods.values():
+            if not (live_only and pod.terminating) and self.selects(term, pod):
+                _bump(per_node, pod.node_name, 1)
+        self._counted[key] = per_node
+        if len(self._counted) > _COUNTED_TERMS:
+            self._counted.popitem(last=False)
+        return per_node
+
+    def by_topology(self, per_node: PerNode, topology_key: str) -> dict[str, int]:
+        """Sums counts by the value of a node label; nodes without it do not count."""
+        sums: dict[str, int] = {}
+        for name, count in per_node.items():
+            facts = self.nodes[name].facts
+            value = None if facts is None else facts.labels.get(topology_key)
+            if value is not None:
+                sums[value] = sums.get(value, 0) + count
+        return sums
+
+
+def scored_terms(pod: PodInfo) -> Iterator[tuple[PodTerm, int]]:
+    """Return a placed pod's preferences for others near it: term and weight (a required term counts 1, as by
+    default).
+    """
+    for term in pod.affinity.pod_required:
+        yield term, 1
+    for weight, term in pod.affinity.pod_preferred:
+        yield term, weight
+    for weight, term in pod.affinity.anti_preferred:
+        yield term, -weight

@@ -1,0 +1,61 @@
+"""All filters for one pod, prepared once and then asked node by node."""
+
+from __future__ import annotations
+
+from kubekit.scheduling import filters
+from kubekit.scheduling.cache import Cache, NodeState
+from kubekit.scheduling.filters import Failure
+from kubekit.scheduling.podinfo import PodInfo, Requests
+from kubekit.scheduling.topology import PodAffinity, TopologySpread
+
+
+class Check:
+    """`check(node)` is None when the pod may go there.
+
+    Prepared from the cache as it is now; make a new one when pods came or went (preemption does).
+    """
+
+    def __init__(self, pod: PodInfo, cache: Cache, ignored: frozenset[str] = frozenset()) -> None:
+        self._pod = pod
+        self._ignored = ignored
+        self._selects = bool(pod.affinity.node_selector) or pod.affinity.node_required is not None
+        # NB: DaemonSet pods have neither, and must not pay for those who have.
+        needs_affinity = bool(pod.affinity.pod_required or pod.affinity.anti_required or cache.anti_terms)
+        self._affinity = PodAffinity(pod, cache) if needs_affinity else None
+        self._spread = TopologySpread(pod, cache) if any(c.hard for c in pod.spread) else None
+
+    def __call__(self, node: NodeState) -> Failure | None:
+        pod, facts = self._pod, node.facts
+        if facts is None:
+            return Failure("NodeName", ("node(s) didn't match the requested node name",))
+        failure = filters.check_unschedulable(pod, facts) if facts.unschedulable else None
+        if failure is None and facts.taints:
+            failure = filters.check_taints(pod, facts)
+        if failure is None and self._selects:
+            failure = filters.check_affinity(pod, facts)
+        if failure is not None:
+            return failure
+        requested, count, ports = node.requested, len(node.pods), node.ports
+        if node.nominated:
+            requested, count, ports = self._with_nominated(node)
+        failure = filters.check_ports(pod, ports) if pod.ports else None
+        if failure is None:
+            failure = filters.check_resources(pod, facts.allocatable, requested, count, self._ignored)
+        if failure is None and self._spread is not None:
+            failure = self._spread.check(facts)
+        if failure is None and self._affinity is not None:
+            failure = self._affinity.check(facts)
+        return failure
+
+    def _with_nominated(self, node: NodeState) -> tuple[Requests, int, dict[tuple[str, str, int], int]]:
+        """Return the used part of a node: nominated pods there come before less important ones."""
+        pod, requested, ports = self._pod, dict(node.requested), dict(node.ports)
+        count = len(node.pods)
+        for key, other in node.nominated.items():
+            if key == pod.key or other.priority < pod.priority or key in node.pods:
+                continue
+            count += 1
+            for name, amount in other.requests.items():
+                requested[name] = requested.get(name, 0) + amount
+            ports.update(dict.fromkeys(other.ports, 1))
+        return requested, count, ports

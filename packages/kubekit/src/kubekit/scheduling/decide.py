@@ -1,0 +1,110 @@
+"""Decides a pod's node, as pure functions on the cache: feasible nodes, the best of them, and the message when there is
+none.
+
+The wording is kube-scheduler's (`FitError`), because people and tools read it in `kubectl describe`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+import msgspec
+
+from kubekit.scheduling.cache import Cache, NodeState
+from kubekit.scheduling.check import Check
+from kubekit.scheduling.filters import Failure
+from kubekit.scheduling.podinfo import PodInfo
+
+NO_NODES: Final = "no nodes available to schedule pods"
+_MIN_FEASIBLE: Final = 100
+_MIN_PERCENT: Final = 5
+# What a node counts as that was never asked, because the pod is pinned to another one.
+NOT_ASKED: Final = Failure("NodeAffinity", ("node(s) didn't satisfy plugin(s) [NodeAffinity]",))
+
+
+class Found(msgspec.Struct):
+    """`feasible` in the order found. `failures` of the nodes asked; `absent` nodes were never asked."""
+
+    feasible: list[NodeState]
+    failures: dict[str, Failure]
+    total: int
+    absent: int = 0
+    next_start: int = 0
+
+    def plugins(self) -> frozenset[str]:
+        """The filters that said no: what has to change before another try is worth it."""
+        named = {failure.plugin for failure in self.failures.values()}
+        if self.absent:
+            named.add(NOT_ASKED.plugin)
+        return frozenset(named)
+
+
+def enough(total: int) -> int:
+    """Return how many feasible nodes suffice for a good choice among `total` (kube-scheduler's adaptive percentage)."""
+    if total < _MIN_FEASIBLE:
+        return total
+    percent = max(50 - total // 125, _MIN_PERCENT)
+    return max(total * percent // 100, _MIN_FEASIBLE)
+
+
+def find(pod: PodInfo, cache: Cache, ignored: frozenset[str] = frozenset(), start: int = 0) -> Found:
+    """Asks nodes from `start` on, in turn, until enough are feasible. A pinned pod asks one node only."""
+    check, total = Check(pod, cache, ignored), cache.node_count
+    if pod.affinity.pinned:
+        node = cache.nodes.get(pod.affinity.pinned)
+        if node is None or node.facts is None:
+            return Found([], {}, total, absent=total)
+        failure = check(node)
+        found = Found([] if failure else [node], {}, total, absent=total - 1, next_start=start)
+        if failure:
+            found.failures[node.name] = failure
+        return found
+    nodes = cache.candidates()
+    if pod.nominated:
+        promised = cache.nodes.get(pod.nominated)
+        if promised is not None and promised.facts is not None and check(promised) is None:
+            return Found([promised], {}, len(nodes), next_start=start)
+    found = Found([], {}, len(nodes))
+    wanted, asked = enough(len(nodes)), 0
+    for offset in range(len(nodes)):
+        node = nodes[(start + offset) % len(nodes)]
+        asked += 1
+        failure = check(node)
+        if failure is not None:
+            found.failures[node.name] = failure
+            continue
+        found.feasible.append(node)
+        if len(found.feasible) >= wanted:
+            break
+    found.next_start = (start + asked) % len(nodes) if nodes else 0
+    return found
+
+
+def best(nodes: list[NodeState], scores: list[int], tie: int = 0) -> NodeState:
+    """The node with the highest score; `tie` picks among equals (kube-scheduler picks at random)."""
+    highest = max(scores)
+    equals = [node for node, score in zip(nodes, scores, strict=True) if score == highest]
+    return equals[tie % len(equals)]
+
+
+def available(total: int, counts: Mapping[str, int]) -> str:
+    """`0/3 nodes are available: 1 node(s) were unschedulable, 2 Insufficient cpu.`"""
+    reasons = ", ".join(sorted(f"{count} {reason}" for reason, count in counts.items()))
+    return f"0/{total} nodes are available:" + (f" {reasons}." if reasons else "")
+
+
+def count_reasons(failures: Iterable[Failure]) -> Counter[str]:
+    return Counter(reason for failure in failures for reason in failure.reasons)
+
+
+def fit_error(found: Found, preemption: str = "") -> str:
+    """The message of FailedScheduling. `preemption`: what became of the try to make room."""
+    if not found.total:
+        return NO_NODES
+    counts = count_reasons(found.failures.values())
+    if found.absent:
+        counts[NOT_ASKED.reasons[0]] += found.absent
+    text = available(found.total, counts)
+    return f"{text} no new claims to deallocate, preemption: {preemption}" if preemption else text

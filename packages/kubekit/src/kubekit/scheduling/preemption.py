@@ -1,0 +1,173 @@
+"""Making room for a more important pod: which pods of lower priority have to go, on which node.
+
+A dry run takes all pods of lower priority off the node (in the cache), asks the filters, and puts back as many as
+possible, the most important first and those that a disruption budget protects before the others. The cache is as
+before when the functions return. Rules and order of preference as in kube-scheduler's DefaultPreemption.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from kubekit.scheduling.cache import Cache, NodeState
+from kubekit.scheduling.check import Check
+from kubekit.scheduling.decide import Found, available, count_reasons
+from kubekit.scheduling.filters import Failure
+from kubekit.scheduling.podinfo import PodInfo
+from kubekit.scheduling.selectors import Selector
+
+NOT_HELPFUL: Final = Failure("", ("Preemption is not helpful for scheduling",))
+NO_VICTIMS: Final = Failure("", ("No preemption victims found for incoming pod",))
+NEVER: Final = "not eligible due to preemptionPolicy=Never."
+WAITING: Final = "not eligible due to a terminating pod on the nominated node."
+_MIN_CANDIDATES: Final = 100
+_PRIORITY_OFFSET: Final = 2**31
+
+
+class Budget(msgspec.Struct, frozen=True):
+    """A PodDisruptionBudget as far as it matters here."""
+
+    namespace: str
+    selector: Selector | None
+    allowed: int
+
+
+class Candidate(msgspec.Struct, frozen=True):
+    """A node and the pods to take off it, the most important first; `violations` of budgets among them."""
+
+    node: str
+    victims: tuple[PodInfo, ...]
+    violations: int = 0
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """The result of preemption: candidates by node, or why not (`message`)."""
+
+    candidates: tuple[Candidate, ...] = ()
+    message: str = ""
+
+
+def plan(
+    pod: PodInfo,
+    cache: Cache,
+    found: Found,
+    budgets: Sequence[Budget] = (),
+    ignored: frozenset[str] = frozenset(),
+) -> Plan:
+    """Dry-runs preemption on the nodes where taking pods off could help."""
+    if not pod.may_preempt:
+        return Plan(message=NEVER)
+    if pod.nominated and _still_leaving(pod, cache):
+        return Plan(message=WAITING)
+    candidates: list[Candidate] = []
+    verdicts: dict[str, Failure] = dict.fromkeys(found.failures, NOT_HELPFUL)
+    wanted = max(_MIN_CANDIDATES, found.total // 10)
+    for name, failure in found.failures.items():
+        if not failure.resolvable:
+            continue
+        outcome = _dry_run(pod, cache, cache.nodes[name], budgets, ignored)
+        if isinstance(outcome, Candidate):
+            candidates.append(outcome)
+            if len(candidates) >= wanted:
+                break
+        else:
+            verdicts[name] = outcome
+    if candidates:
+        return Plan(candidates=tuple(candidates))
+    counts = count_reasons(verdicts.values())
+    if found.absent:
+        counts[NOT_HELPFUL.reasons[0]] += found.absent
+    return Plan(message=available(found.total, counts))
+
+
+def _still_leaving(pod: PodInfo, cache: Cache) -> bool:
+    node = cache.nodes.get(pod.nominated)
+    return node is not None and any(other.terminating and other.priority < pod.priority for other in node.pods.values())
+
+
+def _importance(pod: PodInfo) -> tuple[int, str]:
+    """Sorts the most important first: higher priority, then older."""
+    return (-pod.priority, pod.created)
+
+
+def _dry_run(
+    pod: PodInfo, cache: Cache, node: NodeState, budgets: Sequence[Budget], ignored: frozenset[str]
+) -> Candidate | Failure:
+    lower = sorted((p for p in node.pods.values() if p.priority < pod.priority), key=_importance)
+    if not lower:
+        return NO_VICTIMS
+    removed = dict.fromkeys(p.key for p in lower)
+    for victim in lower:
+        cache.remove(victim.key)
+    try:
+        # NB: a node without facts loses its state with its last pod; feasible ones have facts.
+        failure = Check(pod, cache, ignored)(node)
+        if failure is not None:
+            return failure
+        violating, others = _split(lower, budgets)
+        victims = []
+        violations = 0
+        for group, protected in ((violating, True), (others, False)):
+            for candidate in group:
+                cache.place(candidate)
+                if Check(pod, cache, ignored)(node) is None:
+                    removed.pop(candidate.key)
+                    continue
+                cache.remove(candidate.key)
+                victims.append(candidate)
+                violations += protected
+        if not victims:
+            return NO_VICTIMS
+        return Candidate(node.name, tuple(sorted(victims, key=_importance)), violations)
+    finally:
+        for victim in lower:
+            if victim.key in removed:
+                cache.place(victim)
+
+
+def _split(pods: Sequence[PodInfo], budgets: Sequence[Budget]) -> tuple[list[PodInfo], list[PodInfo]]:
+    """Pods whose going would break a budget, and the others; budgets are used up in the order of `pods`."""
+    left = [budget.allowed for budget in budgets]
+    violating: list[PodInfo] = []
+    others: list[PodInfo] = []
+    for pod in pods:
+        breaks = False
+        for index, budget in enumerate(budgets):
+            if budget.namespace != pod.namespace or budget.selector is None or not budget.selector.matches(pod.labels):
+                continue
+            left[index] -= 1
+            breaks = breaks or left[index] < 0
+        (violating if breaks else others).append(pod)
+    return violating, others
+
+
+def choose(candidates: Sequence[Candidate]) -> Candidate:
+    """Fewest broken budgets, least important victims, fewest of them, and of equals the youngest."""
+
+    def cost(candidate: Candidate) -> tuple[int, int, int, int]:
+        priorities = [victim.priority for victim in candidate.victims]
+        return (
+            candidate.violations,
+            max(priorities, default=-_PRIORITY_OFFSET),
+            sum(priority + _PRIORITY_OFFSET for priority in priorities),
+            len(priorities),
+        )
+
+    lowest = min(cost(c) for c in candidates)
+    equals = [c for c in candidates if cost(c) == lowest]
+    return max(equals, key=_oldest_of_the_most_important)
+
+
+def _oldest_of_the_most_important(candidate: Candidate) -> str:
+    if not candidate.victims:
+        return ""
+    highest = max(victim.priority for victim in candidate.victims)
+    return min(victim.created for victim in candidate.victims if victim.priority == highest)
+
+
+def outbid(node: NodeState, pod: PodInfo) -> list[PodInfo]:
+    """Pods of lower priority that were promised room on this node; the promise no longer holds."""
+    return [other for other in node.nominated.values() if other.priority < pod.priority]

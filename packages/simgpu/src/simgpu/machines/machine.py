@@ -1,0 +1,127 @@
+"""The description of a simulated machine: hardware, operating system, kernel, container runtime. The table is
+`machines.toml`.
+"""
+
+from __future__ import annotations
+
+import platform
+import tomllib
+from functools import lru_cache
+from importlib.resources import files
+from typing import Final
+
+import msgspec
+
+from kubekit.errors import InvalidInput
+
+DEMO_MACHINES: Final = ("h100-ubuntu22", "t4-ubuntu18", "a10g-rhel9")
+"""The machines of `gpuplane demo`, in the order of sim-1, sim-2, sim-3."""
+
+
+class CPU(msgspec.Struct, frozen=True):
+    """As /proc/cpuinfo shows it; `flags` separated by spaces."""
+
+    vendor: str
+    family: int
+    model: int
+    name: str
+    flags: str
+
+
+class OS(msgspec.Struct, frozen=True):
+    """Fields of os-release."""
+
+    id: str
+    version_id: str
+    name: str
+    pretty_name: str
+    id_like: str = ""
+
+
+class NodeMachine(msgspec.Struct, frozen=True, kw_only=True):
+    """One machine. `gpus` names a profile of `simgpu`, "" for none; `driver` is the version its
+    hardware runs with, `preinstalled` whether it is there from the start."""
+
+    name: str
+    os: OS
+    cpu: CPU
+    kernel: str
+    runtime: str  # containerd, docker, cri-o
+    runtime_version: str
+    cpus: int
+    memory_gib: int
+    gpus: str = ""
+    driver: str = ""
+    preinstalled: bool = False
+    instance_type: str = ""
+
+    @property
+    def memory_kib(self) -> int:
+        return self.memory_gib << 20
+
+    @property
+    def os_image(self) -> str:
+        return self.os.pretty_name
+
+    @property
+    def go_arch(self) -> str:
+        """The processor as Kubernetes spells it. Programs are the host's own, so it is the host's."""
+        return {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
+
+    @property
+    def library_dir(self) -> str:
+        """Return the distribution's folder of shared libraries, relative to the root."""
+        debian = "debian" in (self.os.id, *self.os.id_like.split())
+        return f"usr/lib/{platform.machine()}-linux-gnu" if debian else "usr/lib64"
+
+
+class _Row(msgspec.Struct, kw_only=True):
+    os: str
+    kernel: str
+    runtime: str
+    runtime_version: str
+    cpu: str
+    cpus: int
+    memory_gib: int
+    gpus: str = ""
+    driver: str = ""
+    preinstalled: bool = False
+    instance_type: str = ""
+
+
+class _Table(msgspec.Struct):
+    cpu: dict[str, CPU]
+    os: dict[str, OS]
+    machine: dict[str, _Row]
+
+
+@lru_cache(maxsize=1)
+def machines() -> dict[str, NodeMachine]:
+    """All machines by name."""
+    text = files(__package__).joinpath("machines.toml").read_text(encoding="utf-8")
+    table = msgspec.convert(tomllib.loads(text), _Table)
+    return {
+        name: NodeMachine(
+            name=name,
+            os=table.os[row.os],
+            cpu=table.cpu[row.cpu],
+            kernel=row.kernel,
+            runtime=row.runtime,
+            runtime_version=row.runtime_version,
+            cpus=row.cpus,
+            memory_gib=row.memory_gib,
+            gpus=row.gpus,
+            driver=row.driver,
+            preinstalled=row.preinstalled,
+            instance_type=row.instance_type,
+        )
+        for name, row in table.machine.items()
+    }
+
+
+def machine(name: str) -> NodeMachine:
+    """The machine of this name. Raises InvalidInput with the names there are."""
+    try:
+        return machines()[name]
+    except KeyError:
+        raise InvalidInput(f"no machine {name!r}", where="machine", cure=f"one of {', '.join(machines())}") from None

@@ -1,0 +1,11 @@
+"""The embedded Kubernetes API server.
+
+`Registry` is its inside, for what runs in the same process; `server` puts it on a port.
+"""
+
+from tinykube.apiserver.builtin import ResourceInfo
+from tinykube.apiserver.failure import ApiFailure
+from tinykube.apiserver.hooks import SYSTEM, User
+from tinykube.apiserver.registry import Registry, copy
+
+__all__ = ["SYSTEM", "ApiFailure", "Registry", "ResourceInfo", "User", "copy"]

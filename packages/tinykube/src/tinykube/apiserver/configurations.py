@@ -1,0 +1,216 @@
+"""Validates webhook configurations, admission policies, roles and bindings, with Kubernetes' messages.
+
+Invalid objects are refused when written: these objects are evaluated for every later write, and an invalid one would
+block every writer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from tinykube.apiserver.cel import CelSyntaxError, Program
+from tinykube.apiserver.failure import Cause, duplicate, invalid_value, not_supported, required
+from tinykube.apiserver.formats import valid_format
+from tinykube.apiserver.hooks import Object
+from tinykube.apiserver.policies import VARIABLES
+from tinykube.apiserver.validation import validate_selector
+
+_WEBHOOK_VARIABLES: Final = ("object", "oldObject", "request")
+_OPERATIONS: Final = ("*", "CONNECT", "CREATE", "DELETE", "UPDATE")
+_REASONS: Final = ("Forbidden", "Invalid", "RequestEntityTooLarge", "Unauthorized")
+
+
+def webhooks(obj: Object, old: Object | None) -> list[Cause]:
+    """Findings of a Mutating- or ValidatingWebhookConfiguration."""
+    causes: list[Cause] = []
+    seen: set[str] = set()
+    for index, hook in enumerate(obj.get("webhooks") or ()):
+        path = f"webhooks[{index}]"
+        name = hook.get("name", "")
+        if name in seen:
+            causes.append(duplicate(f"{path}.name", name))
+        seen.add(name)
+        causes += _webhook(hook, path)
+    return causes
+
+
+def _webhook(hook: Mapping[str, Any], path: str) -> Iterator[Cause]:
+    name = hook.get("name") or ""
+    if not name:
+        yield required(f"{path}.name")
+    elif not valid_format("dns1123Subdomain", name) or name.count(".") < 2:
+        text = "should be a domain with at least three segments separated by dots"
+        yield invalid_value(f"{path}.name", name, text)
+    yield from _client(hook.get("clientConfig") or {}, f"{path}.clientConfig")
+    yield from _rules(hook.get("rules") or (), f"{path}.rules")
+    yield from _one_of(hook, path, "failurePolicy", ("Fail", "Ignore"))
+    yield from _one_of(hook, path, "matchPolicy", ("Equivalent", "Exact"))
+    yield from _one_of(hook, path, "reinvocationPolicy", ("IfNeeded", "Never"))
+    if not hook.get("sideEffects"):
+        yield required(f"{path}.sideEffects", "must specify one of None, NoneOnDryRun")
+    yield from _one_of(hook, path, "sideEffects", ("None", "NoneOnDryRun"))
+    if not {"v1", "v1beta1"} & set(hook.get("admissionReviewVersions") or ()):
+        yield required(f"{path}.admissionReviewVersions", "must specify one of v1, v1beta1")
+    seconds = hook.get("timeoutSeconds")
+    if seconds is not None and not 1 <= seconds <= 30:
+        yield invalid_value(f"{path}.timeoutSeconds", seconds, "the timeout value must be between 1 and 30 seconds")
+    yield from _selectors(hook, path)
+    yield from _conditions(hook, path, _WEBHOOK_VARIABLES)
+
+
+def _client(client: Mapping[str, Any], path: str) -> Iterator[Cause]:
+    url, service = client.get("url"), client.get("service")
+    if (url is None) == (service is None):
+        yield required(path, "exactly one of url or service is required")
+    if url is not None:
+        parts = urlsplit(url)
+        if parts.scheme != "https":
+            yield invalid_value(f"{path}.url", url, "'https' is the only allowed URL scheme")
+        if not parts.hostname:
+            yield invalid_value(f"{path}.url", url, "host must be specified")
+    if service is not None:
+        for field in ("name", "namespace"):
+            if not service.get(field):
+                yield required(f"{path}.service.{field}", f"service {field} is required")
+        port = service.get("port", 443)
+        if not 1 <= port <= 65535:
+            yield invalid_value(
+                f"{path}.service.port", port, "port is not valid: must be between 1 and 65535, inclusive"
+            )
+        target = service.get("path")
+        if target is not None and not target.startswith("/"):
+            yield invalid_value(f"{path}.service.path", target, "must start with a '/'")
+
+
+def _rules(rules: Sequence[Mapping[str, Any]], path: str) -> Iterator[Cause]:
+    for index, rule in enumerate(rules):
+        here = f"{path}[{index}]"
+        for field in ("operations", "apiGroups", "apiVersions", "resources"):
+            if not rule.get(field):
+                yield required(f"{here}.{field}")
+        for at, operation in enumerate(rule.get("operations") or ()):
+            if operation not in _OPERATIONS:
+                yield not_supported(f"{here}.operations[{at}]", operation, _OPERATIONS)
+        yield from _one_of(rule, here, "scope", ("*", "Cluster", "Namespaced"))
+
+
+def _one_of(obj: Mapping[str, Any], path: str, field: str, allowed: Sequence[str]) -> Iterator[Cause]:
+    value = obj.get(field)
+    if value and value not in allowed:
+        yield not_supported(f"{path}.{field}", value, allowed)
+
+
+def _selectors(obj: Mapping[str, Any], path: str) -> Iterator[Cause]:
+    for field in ("namespaceSelector", "objectSelector"):
+        if obj.get(field):
+            yield from validate_selector(obj[field], f"{path}.{field}")
+
+
+def _expression(source: str, path: str, variables: Sequence[str]) -> Iterator[Cause]:
+    if not source.strip():
+        yield required(path)
+        return
+    try:
+        Program(source, variables)
+    except CelSyntaxError as problem:
+        yield invalid_value(path, source, f"compilation failed: {problem}")
+
+
+def _conditions(obj: Mapping[str, Any], path: str, variables: Sequence[str]) -> Iterator[Cause]:
+    for index, condition in enumerate(obj.get("matchConditions") or ()):
+        here = f"{path}.matchConditions[{index}]"
+        if not condition.get("name"):
+            yield required(f"{here}.name")
+        yield from _expression(condition.get("expression") or "", f"{here}.expression", variables)
+
+
+def policy(obj: Object, old: Object | None) -> list[Cause]:
+    """Findings of a ValidatingAdmissionPolicy."""
+    return list(_policy(obj.get("spec") or {}))
+
+
+def _policy(spec: Mapping[str, Any]) -> Iterator[Cause]:
+    match = spec.get("matchConstraints")
+    if not match:
+        yield required("spec.matchConstraints")
+    else:
+        yield from _match(match, "spec.matchConstraints")
+        if not match.get("resourceRules"):
+            yield required("spec.matchConstraints.resourceRules")
+    yield from _one_of(spec, "spec", "failurePolicy", ("Fail", "Ignore"))
+    if kind := spec.get("paramKind"):
+        for field in ("apiVersion", "kind"):
+            if not kind.get(field):
+                yield required(f"spec.paramKind.{field}")
+    yield from _conditions(spec, "spec", VARIABLES)
+    for index, variable in enumerate(spec.get("variables") or ()):
+        if not variable.get("name"):
+            yield required(f"spec.variables[{index}].name")
+        yield from _expression(variable.get("expression") or "", f"spec.variables[{index}].expression", VARIABLES)
+    if not spec.get("validations") and not spec.get("auditAnnotations"):
+        yield required("spec.validations", "validations or auditAnnotations must be non-empty; validations is empty")
+    for index, validation in enumerate(spec.get("validations") or ()):
+        here = f"spec.validations[{index}]"
+        yield from _expression(validation.get("expression") or "", f"{here}.expression", VARIABLES)
+        if validation.get("messageExpression"):
+            yield from _expression(validation["messageExpression"], f"{here}.messageExpression", VARIABLES)
+        yield from _one_of(validation, here, "reason", _REASONS)
+
+
+def _match(match: Mapping[str, Any], path: str) -> Iterator[Cause]:
+    yield from _rules(match.get("resourceRules") or (), f"{path}.resourceRules")
+    yield from _rules(match.get("excludeResourceRules") or (), f"{path}.excludeResourceRules")
+    yield from _one_of(match, path, "matchPolicy", ("Equivalent", "Exact"))
+    yield from _selectors(match, path)
+
+
+def policy_binding(obj: Object, old: Object | None) -> list[Cause]:
+    """Findings of a ValidatingAdmissionPolicyBinding."""
+    return list(_policy_binding(obj.get("spec") or {}))
+
+
+def _policy_binding(spec: Mapping[str, Any]) -> Iterator[Cause]:
+    if not spec.get("policyName"):
+        yield required("spec.policyName")
+    actions = spec.get("validationActions") or ()
+    if not actions:
+        yield required("spec.validationActions", "at least one validation action is required")
+    for index, action in enumerate(actions):
+        if action not in ("Audit", "Deny", "Warn"):
+            yield not_supported(f"spec.validationActions[{index}]", action, ("Audit", "Deny", "Warn"))
+    if {"Deny", "Warn"} <= set(actions):
+        yield invalid_value("spec.validationActions", str(list(actions)), "must not contain both Deny and Warn")
+    if match := spec.get("matchResources"):
+        yield from _match(match, "spec.matchResources")
+    if param := spec.get("paramRef"):
+        if bool(param.get("name")) == (param.get("selector") is not None):
+            yield required("spec.paramRef.name", "one of name or selector must be specified")
+        if not param.get("parameterNotFoundAction"):
+            yield required("spec.paramRef.parameterNotFoundAction")
+        yield from _one_of(param, "spec.paramRef", "parameterNotFoundAction", ("Allow", "Deny"))
+        if param.get("selector"):
+            yield from validate_selector(param["selector"], "spec.paramRef.selector")
+
+
+def cluster_role(obj: Object, old: Object | None) -> list[Cause]:
+    """Findings of a ClusterRole or Role."""
+    causes: list[Cause] = []
+    for index, rule in enumerate(obj.get("rules") or ()):
+        path = f"rules[{index}]"
+        if not rule.get("verbs"):
+            causes.append(required(f"{path}.verbs", "verbs must contain at least one value"))
+        if rule.get("nonResourceURLs"):
+            if rule.get("apiGroups") or rule.get("resources") or rule.get("resourceNames"):
+                text = "rules cannot apply to both regular resources and non-resource URLs"
+                causes.append(invalid_value(f"{path}.nonResourceURLs", str(rule["nonResourceURLs"]), text))
+            continue
+        if not rule.get("apiGroups"):
+            causes.append(required(f"{path}.apiGroups", "resource rules must supply at least one api group"))
+        if not rule.get("resources"):
+            causes.append(required(f"{path}.resources", "resource rules must supply at least one resource"))
+    selectors = (obj.get("aggregationRule") or {}).get("clusterRoleSelectors") or ()
+    for index, selector in enumerate(selectors):
+        causes += validate_selector(selector, f"aggregationRule.clusterRoleSelectors[{index}]")
+    return causes

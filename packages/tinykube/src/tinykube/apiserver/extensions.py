@@ -1,0 +1,226 @@
+"""Installs the extensions of the core on a registry: discovery, OpenAPI, CRDs, identity, access, admission, tables.
+
+`install` is called once, after a journal was restored; from then on the parts follow what is written, by subscription,
+so that a CRD is served and a role holds with the very write that creates it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+import secrets
+import time
+from collections.abc import Callable
+
+import msgspec
+
+from kubekit.api.kinds import built_in
+from tinykube.apiserver import bootstrap, configurations, crd, crdshape, discovery, quotas, services
+from tinykube.apiserver.admission import CONFIGURATION, SYSTEM_PRIORITIES, AdmissionChain
+from tinykube.apiserver.asgi import Request, Response
+from tinykube.apiserver.builtin import ResourceInfo
+from tinykube.apiserver.discovery import Answer
+from tinykube.apiserver.hooks import Object
+from tinykube.apiserver.identity import Identity, ServiceAccountTokens
+from tinykube.apiserver.openapi import OpenAPI
+from tinykube.apiserver.policies import Policies
+from tinykube.apiserver.rbac import RBAC
+from tinykube.apiserver.registry import Registry
+from tinykube.apiserver.reviews import Reviews, TokenRequests
+from tinykube.apiserver.streams import Streams
+from tinykube.apiserver.webhooks import Webhooks
+
+logger = logging.getLogger("tinykube.apiserver")
+
+_RBAC_KINDS = ("clusterroles", "clusterrolebindings", "roles", "rolebindings")
+_VALIDATORS = {
+    "mutatingwebhookconfigurations": configurations.webhooks,
+    "validatingwebhookconfigurations": configurations.webhooks,
+    "validatingadmissionpolicies": configurations.policy,
+    "validatingadmissionpolicybindings": configurations.policy_binding,
+    "resourcequotas": quotas.findings,
+    "clusterroles": configurations.cluster_role,
+    "roles": configurations.cluster_role,
+}
+_HEALTH = ("healthz", "livez", "readyz")
+
+
+class Extensions:
+    """The objects that `install` set up; `identity.add(token, user)` adds a user, `streams.token` is for kubelets."""
+
+    def __init__(self, registry: Registry, signing_key: bytes, clock: Callable[[], float]) -> None:
+        self.registry = registry
+        self.rbac = RBAC(registry.list, self.find, self._pods_of)
+        self.identity = Identity(ServiceAccountTokens(signing_key, self.find, clock), self.rbac)
+        self.webhooks = Webhooks(self._resolve)
+        self.admission = AdmissionChain(self.find, registry.list, self.webhooks, Policies(self._params), self.rbac)
+        self.streams = Streams(self.find)
+        self._schemas: dict[tuple[str, str, str], Object] = {}
+        self._openapi = OpenAPI(self._resources, self._schema, lambda: registry.kinds.changes)
+        self._pages: dict[str, Answer | None] = {}
+        self._pages_of = -1
+
+    def close(self) -> None:
+        self.webhooks.close()
+
+    # -- looking things up -----------------------------------------------------------------------------------------
+    def find(self, plural: str, namespace: str, name: str) -> Object | None:
+        return self.registry.get(plural, namespace, name)
+
+    def _pods_of(self, node: str) -> list[Object]:
+        return self.registry.list("pods", fields=f"spec.nodeName={node}")
+
+    def _resources(self) -> list[ResourceInfo]:
+        return [kind.info for kind in self.registry.kinds]
+
+    def _schema(self, info: ResourceInfo) -> Object | None:
+        return self._schemas.get((info.group, info.version, info.plural))
+
+    def _resolve(self, namespace: str, name: str, port: int) -> tuple[str, int] | None:
+        return services.endpoint(self.find, self.registry.list, namespace, name, port)
+
+    def _params(self, api_version: str, kind: str, namespace: str, name: str | None) -> list[Object]:
+        found = self.registry.kinds.of(api_version, kind)
+        if found is None:
+            return []
+        where = namespace if found.info.namespaced else ""
+        if name is None:
+            return self.registry.list(found.info, where or None)
+        obj = self.registry.get(found.info, where, name)
+        return [] if obj is None else [obj]
+
+    # -- CRDs --------------------------------------------------------------------------------------------------------
+    def fill_crd(self, obj: Object) -> None:
+        """Defaults and the status, in the write itself: a CRD is established by being accepted."""
+        crd.fill_defaults(obj)
+        if not crd.findings(obj):
+            conflict = crd.name_conflict(obj, self.registry.list("customresourcedefinitions"))
+            obj["status"] = crd.status(obj, conflict, self.registry.now())
+
+    def follow_crd(self, event: str, obj: Object, old: Object | None) -> None:
+        spec = obj["spec"]
+        group, plural = spec["group"], spec["names"]["plural"]
+        served = (group, plural) in self._served()
+        if event == "DELETED" or not crd.established(obj):
+            if served and event == "DELETED":
+                self._forget(group, plural)
+                self.registry.withdraw(group, plural)
+            return
+        if served and old is not None and old["spec"] == spec:
+            return
+        if served:
+            self._forget(group, plural)
+            self.registry.kinds.remove(group, plural)
+        for version in crd.served(obj):
+            info = version.info
+            self._schemas[info.group, info.version, info.plural] = version.schema
+            self.registry.serve(
+                info,
+                version.rules,
+                preferred=version.storage,
+                printer=version.printer,
+                outward=None if version.storage else _as_version(info.api_version),
+                inward=None if version.storage else _as_version(crd.storage_version(obj)),
+            )
+
+    def _served(self) -> set[tuple[str, str]]:
+        return {(group, plural) for group, _, plural in self._schemas}
+
+    def _forget(self, group: str, plural: str) -> None:
+        for key in [key for key in self._schemas if (key[0], key[2]) == (group, plural)]:
+            del self._schemas[key]
+
+    # -- pages -------------------------------------------------------------------------------------------------------
+    async def page(self, request: Request) -> Response | None:
+        """Discovery, OpenAPI, version, health."""
+        if request.method not in ("GET", "HEAD"):
+            return None
+        first = request.parts[0]
+        if first in _HEALTH:
+            return Response(200, b"ok", "text/plain; charset=utf-8")
+        if first == "":
+            paths = ["/api", "/apis", *(f"/{name}" for name in _HEALTH), "/openapi/v2", "/openapi/v3", "/version"]
+            return Response(200, msgspec.json.encode({"paths": paths}))
+        accept = request.header(b"accept")
+        if first == "openapi":
+            # NB: the first document imports the models of all kinds; the event loop does not wait for that.
+            answer = await asyncio.to_thread(self._openapi.respond, request.path, accept)
+        else:
+            answer = self._discovery(request.path, accept, request.header(b"host"))
+        return None if answer is None else _response(answer, request.header(b"if-none-match"))
+
+    def _discovery(self, path: str, accept: str, host: str) -> Answer | None:
+        if self._pages_of != self.registry.kinds.changes:
+            self._pages_of = self.registry.kinds.changes
+            self._pages.clear()
+        key = f"{path} {accept} {host}"
+        if key not in self._pages:
+            self._pages[key] = discovery.respond(path, accept, self._resources(), address=host)
+        return self._pages[key]
+
+
+def _response(answer: Answer, known: str) -> Response:
+    headers: tuple[tuple[bytes, bytes], ...] = ((b"vary", b"Accept"),)
+    if answer.etag:
+        headers += ((b"etag", answer.etag.encode()),)
+        if answer.etag == known:
+            return Response(304, b"", answer.content_type, headers)
+    return Response(200, answer.body, answer.content_type, headers)
+
+
+def _as_version(api_version: str) -> Callable[[Object], Object]:
+    return lambda obj: {**obj, "apiVersion": api_version}
+
+
+def install(
+    registry: Registry, *, signing_key: bytes | None = None, clock: Callable[[], float] = time.time
+) -> Extensions:
+    """Set every hook of `registry`. `signing_key` signs service account tokens."""
+    made = Extensions(registry, signing_key or secrets.token_bytes(32), clock)
+    hooks, kinds = registry.hooks, registry.kinds
+    definitions = kinds.find("customresourcedefinitions")
+    rules = definitions.rules
+    own = dataclasses.replace(rules, prune=crdshape.prune, default=made.fill_crd, validate=crd.findings)
+    kinds.add(definitions.info, own)
+    for plural, validate in _VALIDATORS.items():
+        kind = kinds.find(plural)
+        kinds.add(kind.info, dataclasses.replace(kind.rules, validate=validate))
+    registry.subscribe("customresourcedefinitions", made.follow_crd)
+    for obj in registry.list("customresourcedefinitions"):
+        made.follow_crd("ADDED", obj, None)
+    for plural in _RBAC_KINDS:
+        registry.subscribe(plural, lambda *_: made.rbac.changed())
+    for plural in CONFIGURATION:
+        registry.subscribe(plural, lambda *_: made.admission.changed())
+    made.admission.quotas = quotas.Usage(registry, made.admission.changed)
+    hooks.admission = made.admission
+    hooks.authenticator = made.identity
+    hooks.authorizer = made.rbac
+    hooks.reviews.update(Reviews(made.identity, made.rbac).by_plural())
+    tokens = TokenRequests(made.identity, made.find, registry.resource("serviceaccounts"))
+    hooks.connect["serviceaccounts", "token"] = tokens.connect
+    hooks.connect.update(made.streams.by_subresource())
+    hooks.pages.append(made.page)
+    return made
+
+
+async def furnish(registry: Registry) -> None:
+    """Write the objects that every cluster has, where they are missing: roles, bindings, priority classes."""
+    for obj in (*bootstrap.cluster_roles(), *bootstrap.cluster_role_bindings(), *_priority_classes()):
+        plural = built_in(obj["apiVersion"], obj["kind"]).plural
+        if registry.get(plural, "", obj["metadata"]["name"]) is None:
+            await registry.create(plural, None, obj)
+
+
+def _priority_classes() -> list[Object]:
+    return [
+        {
+            "apiVersion": "scheduling.k8s.io/v1",
+            "kind": "PriorityClass",
+            "metadata": {"name": name},
+            "value": value,
+            "description": "Used for system critical pods that must run in the cluster.",
+        }
+        for name, value in SYSTEM_PRIORITIES.items()
+    ]

@@ -1,0 +1,151 @@
+"""The interfaces between the core of the API server and its extensions: admission, access, custom kinds, streams.
+
+The core (store, registry, REST) knows these shapes only. A hook that is not set means that the step does not happen: no
+admission, all users may do everything. `server.py` sets them all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import msgspec
+
+from tinykube.apiserver.asgi import Request, Response
+from tinykube.apiserver.builtin import ResourceInfo
+from tinykube.apiserver.failure import Cause
+from tinykube.apiserver.schema import PLAIN, Schema
+
+Object = dict[str, Any]
+
+
+class User(msgspec.Struct, frozen=True):
+    """The authenticated caller."""
+
+    name: str
+    groups: tuple[str, ...] = ()
+    uid: str = ""
+    extra: dict[str, tuple[str, ...]] = {}
+
+
+SYSTEM = User("system:apiserver", ("system:masters", "system:authenticated"))
+
+
+class AdmissionRequest(msgspec.Struct):
+    """One write on its way in. `operation` is CREATE, UPDATE, DELETE or CONNECT; `old` is None for CREATE.
+
+    `obj` belongs to the chain: mutating plugins may change it in place or return another.
+    """
+
+    operation: str
+    info: ResourceInfo
+    subresource: str
+    namespace: str
+    name: str
+    obj: Object | None
+    old: Object | None
+    user: User
+    dry_run: bool = False
+    options: Object = {}
+    warnings: list[str] = []
+
+
+class Admission(Protocol):
+    def wanted(self, info: ResourceInfo, operation: str, subresource: str) -> bool:
+        """Return whether any plugin or webhook looks at this; asked for every write, so it must cost nothing."""
+        ...
+
+    async def mutate(self, request: AdmissionRequest) -> Object | None:
+        """The object to go on with. Raises ApiFailure to refuse."""
+        ...
+
+    async def validate(self, request: AdmissionRequest) -> None:
+        """Raises ApiFailure to refuse."""
+        ...
+
+
+class Attributes(msgspec.Struct, frozen=True):
+    """The inputs of an authorizer. `path` is set for requests that are about no resource.
+
+    `path` is set for requests that are about no resource, `selected_node` for pods that are listed or watched with the
+    field selector `spec.nodeName=NODE`.
+    """
+
+    verb: str
+    group: str = ""
+    version: str = ""
+    resource: str = ""
+    subresource: str = ""
+    namespace: str = ""
+    name: str = ""
+    path: str = ""
+    selected_node: str = ""
+
+
+class Authenticator(Protocol):
+    def authenticate(self, request: Request) -> User:
+        """Raises ApiFailure 401."""
+        ...
+
+
+class Authorizer(Protocol):
+    def authorize(self, user: User, attributes: Attributes) -> str | None:
+        """None if allowed, otherwise the message of the 403."""
+        ...
+
+
+def _no_findings(obj: Object, old: Object | None) -> Sequence[Cause]:
+    return ()
+
+
+def _no_change(obj: Object) -> None:
+    return None
+
+
+def _nothing_unknown(obj: Object, old: Object | None) -> Sequence[str]:
+    return ()
+
+
+class ScalePaths(msgspec.Struct, frozen=True):
+    """The fields that `scale` reads and writes, as tuples of field names; `selector` is empty where there is none."""
+
+    replicas: tuple[str, ...]
+    status_replicas: tuple[str, ...]
+    selector: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Rules:
+    """The properties of one kind.
+
+    `default` fills in and `prune` drops unknown fields, both in place on an object that the chain owns. `prune` and
+    `validate` get the old object on updates, so that they can pass over what is as it was. `prune` returns the paths it
+    dropped (`spec.foo`), which fieldValidation warns about or refuses. `scale` is set where the scale subresource is
+    served.
+    """
+
+    schema: Schema = PLAIN
+    default: Callable[[Object], None] = _no_change
+    prune: Callable[[Object, Object | None], Sequence[str]] = _nothing_unknown
+    validate: Callable[[Object, Object | None], Sequence[Cause]] = _no_findings
+    scale: ScalePaths | None = None
+
+
+# Answers a subresource that is not about the stored object (log, exec, attach, portforward, proxy, token ...), given
+# namespace and name. A handler that has spoken to the client itself (a stream) returns None.
+Connect = Callable[[Request, ResourceInfo, str, str], Awaitable[Response | None]]
+# Answers a virtual resource (reviews): (object, namespace, user) -> object
+Review = Callable[[Object, str, User], Awaitable[Object]]
+# Answers a path that is no resource (discovery, OpenAPI, healthz); None: not mine.
+Page = Callable[[Request], Awaitable[Response | None]]
+
+
+@dataclass
+class Hooks:
+    admission: Admission | None = None
+    authenticator: Authenticator | None = None
+    authorizer: Authorizer | None = None
+    connect: dict[tuple[str, str], Connect] = field(default_factory=dict)  # by (plural, subresource)
+    reviews: dict[str, Review] = field(default_factory=dict)  # by plural
+    pages: list[Page] = field(default_factory=list)

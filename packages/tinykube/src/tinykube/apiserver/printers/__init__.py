@@ -1,0 +1,13 @@
+"""The columns of each built-in kind in `kubectl get`: kubectl's own, made by the server as Kubernetes does."""
+
+from tinykube.apiserver.printers.access import DEFAULT
+from tinykube.apiserver.printers.access import PRINTERS as _ACCESS
+from tinykube.apiserver.printers.base import Column, Object, Printer
+from tinykube.apiserver.printers.cluster import PRINTERS as _CLUSTER
+from tinykube.apiserver.printers.workloads import PRINTERS as _WORKLOADS
+from tinykube.apiserver.printers.workloads import pod_status
+
+#: Printers by (group, plural).
+PRINTERS: dict[tuple[str, str], Printer] = {**_WORKLOADS, **_CLUSTER, **_ACCESS}
+
+__all__ = ["DEFAULT", "PRINTERS", "Column", "Object", "Printer", "pod_status"]

@@ -1,0 +1,168 @@
+"""Bodies in Kubernetes' protobuf form, as kubectl (`create`, `auth can-i`, `drain`) and other Go clients send them.
+
+Only reading: answers are JSON, which every such client accepts. The envelope is four bytes `k8s\\0` and a
+`runtime.Unknown` (1: apiVersion and kind, 2: the object). Fields that are zero and could not be told from absent are
+left out, as the JSON form of the same Go types leaves them out.
+"""
+
+from __future__ import annotations
+
+import base64
+import struct
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import msgspec
+
+from tinykube.apiserver.failure import bad_request
+from tinykube.apiserver.fieldtable import Field, Message, table
+
+Object = dict[str, Any]
+
+MAGIC: Final = b"k8s\x00"
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+
+
+class Truncated(ValueError):
+    """The bytes end inside a value, or are none of the wire types."""
+
+
+def decode(data: bytes) -> Object:
+    """The object as its JSON form. Raises ApiFailure 400 for what is no such object or of a kind not known."""
+    if not data.startswith(MAGIC):
+        raise bad_request("provided data does not appear to be a protobuf message, expected prefix 'k8s\\0'")
+    try:
+        envelope = dict(_wire(data[len(MAGIC) :]))
+        types = {number: _text(value) for number, value in _wire(envelope.get(1, b""))}
+        api_version, kind = types.get(1, ""), types.get(2, "")
+        message = table().of(api_version, kind)
+        if message is None:
+            raise bad_request(f'no kind "{kind}" is registered for version "{api_version}"')
+        obj = _message(envelope.get(2, b""), message)
+    except (Truncated, UnicodeDecodeError, msgspec.DecodeError, struct.error) as error:
+        raise bad_request(f"cannot read the protobuf body: {error}") from error
+    return {"apiVersion": api_version, "kind": kind, **obj}
+
+
+def _wire(data: bytes) -> list[tuple[int, Any]]:
+    """The fields of a message in order: (number, int or bytes)."""
+    found: list[tuple[int, Any]] = []
+    at, end = 0, len(data)
+    while at < end:
+        key, at = _varint(data, at)
+        number, kind = key >> 3, key & 7
+        if kind == _VARINT:
+            value, at = _varint(data, at)
+            found.append((number, value - (1 << 64) if value >= 1 << 63 else value))
+            continue
+        if kind == _BYTES:
+            size, at = _varint(data, at)
+        elif kind in (_FIXED64, _FIXED32):
+            size = 8 if kind == _FIXED64 else 4
+        else:
+            raise Truncated(f"wire type {kind}")
+        if at + size > end:
+            raise Truncated("a value goes beyond the end")
+        found.append((number, data[at : at + size]))
+        at += size
+    return found
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        if at >= len(data) or shift > 63:
+            raise Truncated("a number goes beyond the end")
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+        shift += 7
+
+
+def _message(data: bytes, message: Message) -> Object:
+    obj: Object = {}
+    for number, raw in _wire(data):
+        field = message.numbered.get(number)
+        if field is None:
+            continue
+        if field.inline:
+            obj.update(_message(raw, field.message))
+        elif field.shape == "[]":
+            obj.setdefault(field.name, []).append(_value(raw, field))
+        elif field.shape == "{}":
+            entry = dict(_wire(raw))
+            obj.setdefault(field.name, {})[_text(entry.get(1, b""))] = _value(entry.get(2, b""), field)
+        else:
+            value = _value(raw, field)
+            # NB: an empty message stands (`emptyDir: {}`); an empty time, text or number was never set.
+            if value is not None and (value or value == {} or field.pointer or field.always):
+                obj[field.name] = value
+    return obj
+
+
+def _value(raw: Any, field: Field) -> Any:
+    if not field.scalar:
+        return _message(raw, field.message)
+    return _SCALARS[field.scalar](raw)
+
+
+def _text(raw: bytes) -> str:
+    return raw.decode("utf-8")
+
+
+def _double(raw: bytes) -> float:
+    return float(struct.unpack("<d", raw)[0])
+
+
+def _seconds(raw: bytes) -> tuple[int, int]:
+    parts = dict(_wire(raw))
+    return parts.get(1, 0), parts.get(2, 0)
+
+
+def _time(raw: bytes) -> str | None:
+    if not raw:
+        return None
+    return datetime.fromtimestamp(_seconds(raw)[0], UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _micro_time(raw: bytes) -> str | None:
+    if not raw:
+        return None
+    seconds, nanos = _seconds(raw)
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S") + f".{nanos // 1000:06d}Z"
+
+
+def _duration(raw: bytes) -> str:
+    return f"{dict(_wire(raw)).get(1, 0) / 1e9:g}s"
+
+
+def _quantity(raw: bytes) -> str:
+    return _text(dict(_wire(raw)).get(1, b"")) or "0"
+
+
+def _int_or_string(raw: bytes) -> int | str:
+    parts = dict(_wire(raw))
+    return _text(parts.get(3, b"")) if parts.get(1) else int(parts.get(2, 0))
+
+
+def _raw(raw: bytes) -> Any:
+    inner = dict(_wire(raw)).get(1, b"")
+    return msgspec.json.decode(inner) if inner else None
+
+
+_SCALARS: Final[dict[str, Any]] = {
+    "string": _text,
+    "int": int,
+    "bool": bool,
+    "double": _double,
+    "bytes": lambda raw: base64.b64encode(raw).decode(),
+    "time": _time,
+    "microtime": _micro_time,
+    "duration": _duration,
+    "quantity": _quantity,
+    "intstr": _int_or_string,
+    "raw": _raw,
+    "strings": lambda raw: [_text(value) for _, value in _wire(raw)],
+}

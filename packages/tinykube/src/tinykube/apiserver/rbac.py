@@ -1,0 +1,160 @@
+"""Authorizes requests: Roles, ClusterRoles (with aggregation) and their bindings, and the rights of kubelets.
+
+Rules are indexed by subject when roles or bindings have changed, so that a request costs a look at the rules of its own
+user. Members of system:masters may do everything and are not looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from tinykube.apiserver.hooks import Attributes, Object, User
+from tinykube.apiserver.node_authorizer import Find, PodsOf, node_may
+from tinykube.apiserver.selectors import selector_of
+
+MASTERS: Final = "system:masters"
+_NODES: Final = "system:nodes"
+_NODE_PREFIX: Final = "system:node:"
+
+List = Callable[[str], Iterable[Object]]  # plural -> objects
+
+
+class Rule(msgspec.Struct, frozen=True):
+    """One PolicyRule."""
+
+    verbs: frozenset[str]
+    groups: frozenset[str]
+    resources: frozenset[str]
+    names: frozenset[str]
+    urls: tuple[str, ...]
+    source: Object
+
+    def allows(self, wanted: Attributes) -> bool:
+        if wanted.verb not in self.verbs and "*" not in self.verbs:
+            return False
+        if wanted.path:
+            return any(
+                url == wanted.path or (url.endswith("*") and wanted.path.startswith(url[:-1])) for url in self.urls
+            )
+        if wanted.group not in self.groups and "*" not in self.groups:
+            return False
+        resource = f"{wanted.resource}/{wanted.subresource}" if wanted.subresource else wanted.resource
+        if (
+            resource not in self.resources
+            and "*" not in self.resources
+            and not (wanted.subresource and f"*/{wanted.subresource}" in self.resources)
+        ):
+            return False
+        return not self.names or wanted.name in self.names
+
+
+def _rules(role: Mapping[str, Any]) -> tuple[Rule, ...]:
+    return tuple(
+        Rule(
+            frozenset(rule.get("verbs") or ()),
+            frozenset(rule.get("apiGroups") or ()),
+            frozenset(rule.get("resources") or ()),
+            frozenset(rule.get("resourceNames") or ()),
+            tuple(rule.get("nonResourceURLs") or ()),
+            rule,
+        )
+        for rule in role.get("rules") or ()
+    )
+
+
+class _Index:
+    """Bindings by subject: a subject's (namespace, rules), the namespace empty where they hold everywhere."""
+
+    def __init__(self, list_all: List) -> None:
+        self.by_subject: dict[tuple[str, str], list[tuple[str, tuple[Rule, ...]]]] = {}
+        cluster_roles = {role["metadata"]["name"]: role for role in list_all("clusterroles")}
+        compiled = {name: _rules(_aggregated(role, cluster_roles.values())) for name, role in cluster_roles.items()}
+        roles = {(role["metadata"]["namespace"], role["metadata"]["name"]): _rules(role) for role in list_all("roles")}
+        for binding in list_all("clusterrolebindings"):
+            self._add(binding, "", compiled.get(binding["roleRef"]["name"], ()))
+        for binding in list_all("rolebindings"):
+            namespace, reference = binding["metadata"]["namespace"], binding["roleRef"]
+            if reference["kind"] == "ClusterRole":
+                self._add(binding, namespace, compiled.get(reference["name"], ()))
+            else:
+                self._add(binding, namespace, roles.get((namespace, reference["name"]), ()))
+
+    def _add(self, binding: Object, namespace: str, rules: tuple[Rule, ...]) -> None:
+        if not rules:
+            return
+        for subject in binding.get("subjects") or ():
+            kind, name = subject.get("kind", ""), subject.get("name", "")
+            if kind == "ServiceAccount":
+                kind, name = "User", f"system:serviceaccount:{subject.get('namespace') or namespace}:{name}"
+            self.by_subject.setdefault((kind, name), []).append((namespace, rules))
+
+
+def _aggregated(role: Object, others: Iterable[Object]) -> Object:
+    """A ClusterRole with the rules of those that its aggregationRule selects."""
+    selectors = (role.get("aggregationRule") or {}).get("clusterRoleSelectors")
+    if not selectors:
+        return role
+    rules: list[Any] = list(role.get("rules") or ())
+    for other in others:
+        labels = other["metadata"].get("labels") or {}
+        if other is not role and any(_selects(selector, labels) for selector in selectors):
+            rules += [rule for rule in other.get("rules") or () if rule not in rules]
+    return {**role, "rules": rules}
+
+
+def _selects(selector: Object, labels: Mapping[str, str]) -> bool:
+    compiled = selector_of(selector)
+    return compiled is None or compiled.matches(labels)
+
+
+class RBAC:
+    """The authorizer. Call `changed` whenever a role or binding is written."""
+
+    def __init__(self, list_all: List, find: Find, pods_of: PodsOf) -> None:
+        self._list = list_all
+        self._find = find
+        self._pods_of = pods_of
+        self._index: _Index | None = None
+
+    def changed(self) -> None:
+        self._index = None
+
+    def authorize(self, user: User, attributes: Attributes) -> str | None:
+        """None if allowed, otherwise why not, as Kubernetes says it."""
+        if MASTERS in user.groups:
+            return None
+        if _NODES in user.groups and user.name.startswith(_NODE_PREFIX):
+            node = user.name.removeprefix(_NODE_PREFIX)
+            if node_may(node, attributes, self._pods_of, self._find):
+                return None
+        if any(rule.allows(attributes) for rule in self.rules(user, attributes.namespace)):
+            return None
+        return denial(user, attributes)
+
+    def rules(self, user: User, namespace: str) -> Iterable[Rule]:
+        """The rules that hold for a user in a namespace (empty: those that hold everywhere)."""
+        if self._index is None:
+            self._index = _Index(self._list)
+        found = self._index.by_subject
+        for subject in (("User", user.name), *(("Group", group) for group in user.groups)):
+            for where, rules in found.get(subject, ()):
+                if not where or where == namespace:
+                    yield from rules
+
+
+def denial(user: User, wanted: Attributes) -> str:
+    """Why a request is refused, in kube-apiserver's words."""
+    if wanted.path:
+        return f'forbidden: User "{user.name}" cannot {wanted.verb} path "{wanted.path}"'
+    qualified = f"{wanted.resource}.{wanted.group}" if wanted.group else wanted.resource
+    if wanted.name:
+        qualified += f' "{wanted.name}"'
+    resource = f"{wanted.resource}/{wanted.subresource}" if wanted.subresource else wanted.resource
+    scope = f'in the namespace "{wanted.namespace}"' if wanted.namespace else "at the cluster scope"
+    return (
+        f'{qualified} is forbidden: User "{user.name}" cannot {wanted.verb} resource "{resource}" '
+        f'in API group "{wanted.group}" {scope}'
+    )

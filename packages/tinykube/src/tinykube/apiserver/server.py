@@ -1,0 +1,123 @@
+"""The whole API server: store, registry, extensions, and the port.
+
+Order of a start: the port is taken, what was stored is read, the hooks are set, the objects that every cluster has are
+written, and only then requests are answered. Stopping ends watches first and closes the journal last.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tinykube.apiserver import certificates
+from tinykube.apiserver.extensions import Extensions, furnish, install
+from tinykube.apiserver.http import HttpServer, bind
+from tinykube.apiserver.journal import SQLiteJournal
+from tinykube.apiserver.registry import Registry
+from tinykube.apiserver.rest import Rest
+from tinykube.apiserver.streams import UpgradableProtocol
+
+log = logging.getLogger("tinykube.apiserver")
+
+SERVICE_ADDRESS = "10.96.0.1"
+OBJECTS_FILE = "objects.sqlite"
+Object = dict[str, Any]
+
+
+class ApiServer:
+    """An embedded API server in this event loop.
+
+    `registry` is for writers in the same process, `extensions.identity.add(token, user)` lets clients in, `url` and
+    `authority` (the CA's PEM file) are what a kubeconfig needs. Made by `start`.
+    """
+
+    def __init__(
+        self, registry: Registry, extensions: Extensions, http: HttpServer, host: str, authority: Path
+    ) -> None:
+        self.registry = registry
+        self.extensions = extensions
+        self.port = http.port
+        self.url = f"https://{f'[{host}]' if ':' in host else host}:{http.port}"
+        self.authority = authority
+        self._http = http
+        self._journal: SQLiteJournal | None = None
+
+    @classmethod
+    async def start(
+        cls,
+        pki: Path,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        data: Path | None = None,
+        signing_key: bytes | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> ApiServer:
+        """Start and answer.
+
+        `pki` is the directory of the certificates, made if missing. With `data` (a directory) objects outlive the
+        process. `signing_key` signs service account tokens; without one they do not outlive it. Raises Terminal for a
+        port in use or data that another server has open.
+        """
+        sock = bind(host, port)
+        try:
+            paths = certificates.ensure(pki, (host,))
+            registry = Registry(clock=clock)
+            journal = _restored(registry, data) if data is not None else None
+            extensions = install(registry, signing_key=signing_key, clock=clock)
+            await furnish(registry)
+            http = HttpServer(Rest(registry), sock, paths, protocol=UpgradableProtocol)
+            server = cls(registry, extensions, http, host, paths.authority)
+            server._journal = journal
+            await server._publish(host)
+        except BaseException:
+            sock.close()
+            raise
+        await http.start()
+        # Stored objects are trees without cycles: looking through all of them again and again is half the cost of
+        # every write. What is here now is never looked at again, the rest seldom.
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(50_000, 20, 100)
+        return server
+
+    async def _publish(self, host: str) -> None:
+        """The `kubernetes` Service, by which programs find the API server; its endpoint follows host and port."""
+        service: Object = {
+            "metadata": {"name": "kubernetes", "labels": {"component": "apiserver", "provider": "kubernetes"}},
+            "spec": {
+                "clusterIP": SERVICE_ADDRESS,
+                "ports": [{"name": "https", "port": 443, "targetPort": self.port}],
+            },
+        }
+        if self.registry.get("services", "default", "kubernetes") is None:
+            await self.registry.create("services", "default", service)
+        endpoints: Object = {
+            "apiVersion": "v1",
+            "kind": "Endpoints",
+            "metadata": {"name": "kubernetes"},
+            "subsets": [{"addresses": [{"ip": host}], "ports": [{"name": "https", "port": self.port}]}],
+        }
+        await self.registry.patch(
+            "endpoints", "default", "kubernetes", endpoints, "apply", manager="gpuplane-apiserver"
+        )
+
+    async def stop(self) -> None:
+        await self._http.stop()
+        self.extensions.close()
+        if self._journal is not None:
+            self._journal.close()
+        log.info("stopped")
+
+
+def _restored(registry: Registry, data: Path) -> SQLiteJournal:
+    journal = SQLiteJournal(data / OBJECTS_FILE)
+    objects = list(journal.load())
+    registry.restore(journal, objects, journal.version())
+    if objects:
+        log.info("restored %d objects from %s", len(objects), journal.path)
+    return journal

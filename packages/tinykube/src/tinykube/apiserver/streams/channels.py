@@ -1,0 +1,156 @@
+"""The client's side of an exec or attach, whichever way it speaks: WebSocket v4 or v5, or SPDY.
+
+All are the same five channels: 0 stdin, 1 stdout, 2 stderr, 3 the final Status, 4 terminal sizes. A message in is
+(channel, data), data None when the client has closed the channel.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Final, Protocol
+
+from tinykube.apiserver.asgi import Request
+from tinykube.apiserver.failure import bad_request
+from tinykube.apiserver.streams import upgrade
+from tinykube.apiserver.streams.spdy import Session, Stream
+from tinykube.kubelet.websocket import Closed, WebSocket, accept_key
+
+STDIN, STDOUT, STDERR, ERROR, RESIZE, CLOSE = 0, 1, 2, 3, 4, 255
+_WEBSOCKET: Final = ("v5.channel.k8s.io", "v4.channel.k8s.io")
+_SPDY: Final = "v4.channel.k8s.io"
+_SPDY_CHANNELS: Final = {"stdin": STDIN, "stdout": STDOUT, "stderr": STDERR, "error": ERROR, "resize": RESIZE}
+
+
+class Channels(Protocol):
+    def messages(self) -> AsyncIterator[tuple[int, bytes | None]]: ...
+
+    async def send(self, channel: int, data: bytes) -> None:
+        """Raises ConnectionError when the client has gone."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class WebSocketChannels:
+    def __init__(self, socket: WebSocket, writer: asyncio.StreamWriter) -> None:
+        self._socket = socket
+        self._writer = writer
+
+    async def messages(self) -> AsyncIterator[tuple[int, bytes | None]]:
+        try:
+            while True:
+                message = await self._socket.receive()
+                if not message:
+                    continue
+                if message[0] == CLOSE:
+                    yield message[1] if len(message) > 1 else STDIN, None
+                else:
+                    yield message[0], message[1:]
+        except Closed:
+            return
+
+    async def send(self, channel: int, data: bytes) -> None:
+        try:
+            await self._socket.send(bytes([channel]) + data)
+        except Closed:
+            raise ConnectionResetError("the client closed the WebSocket") from None
+
+    async def close(self) -> None:
+        await self._socket.close()
+        self._writer.close()
+
+
+class SpdyChannels:
+    """`expected` are the streams that the client opens, by the options of its request."""
+
+    def __init__(self, session: Session, writer: asyncio.StreamWriter, expected: frozenset[str]) -> None:
+        self._session = session
+        self._writer = writer
+        self._streams: dict[int, Stream] = {}
+        self._expected = expected
+        self._running = asyncio.create_task(session.run())
+
+    async def open(self) -> None:
+        """Waits for the client to open its streams. Raises ConnectionError when it goes instead."""
+        async for stream in self._session.streams():
+            name = stream.headers.get("streamtype", "")
+            if name in _SPDY_CHANNELS:
+                self._streams[_SPDY_CHANNELS[name]] = stream
+            if {_SPDY_CHANNELS[name] for name in self._expected} <= self._streams.keys():
+                return
+        raise ConnectionResetError("the client left before it opened its streams")
+
+    async def messages(self) -> AsyncIterator[tuple[int, bytes | None]]:
+        queue: asyncio.Queue[tuple[int, bytes | None]] = asyncio.Queue()
+        inputs = [channel for channel in (STDIN, RESIZE) if channel in self._streams]
+
+        async def pump(channel: int) -> None:
+            while data := await self._streams[channel].read():
+                queue.put_nowait((channel, data))
+            queue.put_nowait((channel, None))
+
+        async def until_gone() -> None:
+            await self._running
+            queue.put_nowait((CLOSE, None))
+
+        tasks = [asyncio.create_task(pump(channel)) for channel in inputs]
+        tasks.append(asyncio.create_task(until_gone()))
+        try:
+            while (message := await queue.get())[0] != CLOSE:
+                yield message
+        finally:
+            for task in tasks:
+                task.cancel()
+
+    async def send(self, channel: int, data: bytes) -> None:
+        stream = self._streams.get(channel)
+        if stream is not None:
+            await stream.write(data)
+
+    async def close(self) -> None:
+        try:
+            for stream in self._streams.values():
+                await stream.close()
+            await self._session.close()
+        finally:
+            self._running.cancel()
+            self._writer.close()
+
+
+async def accept(request: Request) -> Channels:
+    """Upgrades a request. Raises ApiFailure 400 when it asks for nothing that is spoken here."""
+    kind = upgrade.wanted(request)
+    if kind == "websocket":
+        offered = [word.strip() for word in request.header(b"sec-websocket-protocol").split(",")]
+        chosen = next((protocol for protocol in _WEBSOCKET if protocol in offered), None)
+        if chosen is None:
+            raise bad_request(f"unable to upgrade: none of the subprotocols {offered} is known")
+        headers = {
+            "Upgrade": "websocket",
+            "Sec-WebSocket-Accept": accept_key(request.header(b"sec-websocket-key")),
+            "Sec-WebSocket-Protocol": chosen,
+        }
+        reader, writer = upgrade.switch(request, headers)
+        return WebSocketChannels(WebSocket(reader, writer), writer)
+    if kind == "spdy/3.1":
+        reader, writer = upgrade.switch(request, {"Upgrade": "SPDY/3.1", "X-Stream-Protocol-Version": _SPDY})
+        channels = SpdyChannels(Session(reader, writer), writer, _expected(request))
+        try:
+            await channels.open()
+        except ConnectionError:
+            writer.close()
+            raise
+        return channels
+    raise bad_request("Upgrade request required")
+
+
+def _expected(request: Request) -> frozenset[str]:
+    names = {"error"} | {name for name in ("stdin", "stdout", "stderr") if _flag(request, name)}
+    if _flag(request, "tty"):
+        names = (names | {"resize"}) - {"stderr"}
+    return frozenset(names)
+
+
+def _flag(request: Request, name: str) -> bool:
+    return request.query.get(name, "") in ("true", "1")

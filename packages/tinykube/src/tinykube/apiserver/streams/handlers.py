@@ -1,0 +1,220 @@
+"""Pod subresources that are streams: log, exec, attach, port-forward.
+
+Each finds the pod's node and container, asks the kubelet and carries bytes both ways until one side is done. A pod's
+processes share this machine's loopback, so that a forwarded port is simply connected to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Iterable
+from typing import Final
+from urllib.parse import quote, urlencode
+
+import msgspec
+
+from kubekit.kube.tasks import first_of
+from tinykube.apiserver.asgi import Request, Response
+from tinykube.apiserver.builtin import ResourceInfo
+from tinykube.apiserver.failure import bad_request, not_found
+from tinykube.apiserver.hooks import Connect, Object
+from tinykube.apiserver.identity import Find
+from tinykube.apiserver.streams.channels import (
+    CLOSE,
+    ERROR,
+    RESIZE,
+    STDIN,
+    STDOUT,
+    Channels,
+    accept,
+)
+from tinykube.apiserver.streams.kubelet import KubeletClient
+from tinykube.apiserver.streams.portforward import forward
+from tinykube.kubelet.websocket import Closed, WebSocket
+
+logger = logging.getLogger("tinykube.apiserver")
+
+_LOG_OPTIONS: Final = (
+    "follow", "tailLines", "timestamps", "sinceSeconds", "sinceTime", "previous", "limitBytes",
+)  # fmt: skip
+_EXEC_OPTIONS: Final = ("stdin", "stdout", "stderr", "tty")
+_SUCCESS: Final = {"metadata": {}, "status": "Success"}
+_LOST: Final = {
+    "metadata": {},
+    "status": "Failure",
+    "reason": "InternalError",
+    "message": "the kubelet hung up before it said how the command ended",
+}
+# How reading from a kubelet ends that goes away in the middle.
+_HUNG_UP: Final = (asyncio.IncompleteReadError, ConnectionError, ValueError)
+
+
+class Streams:
+    """The handlers. `token` is what kubelets know the API server by; it is set when they are started."""
+
+    def __init__(self, find: Find) -> None:
+        self.token = ""
+        self._find = find
+
+    def by_subresource(self) -> dict[tuple[str, str], Connect]:
+        return {
+            ("pods", "log"): self._log,
+            ("pods", "exec"): self._exec,
+            ("pods", "attach"): self._attach,
+            ("pods", "portforward"): self._portforward,
+        }
+
+    def _pod(self, info: ResourceInfo, namespace: str, name: str) -> Object:
+        pod = self._find("pods", namespace, name)
+        if pod is None:
+            raise not_found(info, name)
+        return pod
+
+    def _kubelet(self, pod: Object) -> KubeletClient:
+        name = pod["metadata"]["name"]
+        node_name = (pod.get("spec") or {}).get("nodeName")
+        if not node_name:
+            raise bad_request(f"pod {name} does not have a host assigned")
+        node = self._find("nodes", "", node_name)
+        if node is None:
+            raise bad_request(f"node {node_name} of pod {name} does not exist")
+        return KubeletClient(node, self.token)
+
+    async def _log(self, request: Request, info: ResourceInfo, namespace: str, name: str) -> Response | None:
+        pod = self._pod(info, namespace, name)
+        container = container_of(pod, request.query.get("container", ""))
+        options = {key: request.query[key] for key in _LOG_OPTIONS if key in request.query}
+        pieces, writer = await self._kubelet(pod).logs(_target("containerLogs", pod, container, options.items()))
+        try:
+            await request.send(
+                {"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/plain")]}
+            )
+            await first_of(_send_all(request, pieces), _disconnected(request))
+        finally:
+            writer.close()
+        return None
+
+    async def _exec(self, request: Request, info: ResourceInfo, namespace: str, name: str) -> Response | None:
+        pod = self._pod(info, namespace, name)
+        command = request.query_all("command")
+        if not command:
+            raise bad_request("you must specify at least 1 command for the container")
+        container = container_of(pod, request.query.get("container", ""))
+        options = [(key, request.query[key]) for key in _EXEC_OPTIONS if key in request.query]
+        target = _target("exec", pod, container, [*(("command", word) for word in command), *options])
+        socket, writer = await self._kubelet(pod).exec(target)
+        try:
+            client = await accept(request)
+            await _bridge(client, socket)
+        except ConnectionError as problem:
+            logger.debug("exec in %s/%s ended: %s", namespace, name, problem)
+        finally:
+            writer.close()
+        return None
+
+    async def _attach(self, request: Request, info: ResourceInfo, namespace: str, name: str) -> Response | None:
+        """The container's output, from its log; its input is not connected."""
+        pod = self._pod(info, namespace, name)
+        container = container_of(pod, request.query.get("container", ""))
+        pieces, writer = await self._kubelet(pod).logs(_target("containerLogs", pod, container, [("follow", "true")]))
+        try:
+            client = await accept(request)
+            gone = asyncio.create_task(_drained(client))
+            try:
+                await first_of(_copy(client, pieces), gone)
+                await client.send(ERROR, msgspec.json.encode(_SUCCESS))
+                await client.close()
+            finally:
+                gone.cancel()
+        except ConnectionError as problem:
+            logger.debug("attach to %s/%s ended: %s", namespace, name, problem)
+        finally:
+            writer.close()
+        return None
+
+    async def _portforward(self, request: Request, info: ResourceInfo, namespace: str, name: str) -> Response | None:
+        pod = self._pod(info, namespace, name)
+        status = pod.get("status") or {}
+        if status.get("phase") != "Running":
+            text = "unable to forward port because pod is not running. Current status="
+            raise bad_request(text + str(status.get("phase")))
+        await forward(request, status.get("podIP") or "127.0.0.1")
+        return None
+
+
+def container_of(pod: Object, wanted: str) -> str:
+    """The container meant. Raises ApiFailure 400 when that is not one, or not said where there are several."""
+    spec, name = pod.get("spec") or {}, pod["metadata"]["name"]
+    plain = [c["name"] for c in spec.get("containers") or ()]
+    every = plain + [c["name"] for key in ("initContainers", "ephemeralContainers") for c in spec.get(key) or ()]
+    if not wanted:
+        if len(plain) == 1:
+            return str(plain[0])
+        raise bad_request(f"a container name must be specified for pod {name}, choose one of: [{' '.join(every)}]")
+    if wanted not in every:
+        raise bad_request(f"container {wanted} is not valid for pod {name}")
+    return wanted
+
+
+def _target(what: str, pod: Object, container: str, query: Iterable[tuple[str, str]]) -> str:
+    metadata = pod["metadata"]
+    path = "/".join(quote(part, safe="") for part in (metadata["namespace"], metadata["name"], container))
+    return f"/{what}/{path}?{urlencode(list(query))}"
+
+
+async def _disconnected(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _send_all(request: Request, pieces: AsyncIterator[bytes]) -> None:
+    with contextlib.suppress(*_HUNG_UP):  # what came is what there is
+        async for piece in pieces:
+            await request.send({"type": "http.response.body", "body": piece, "more_body": True})
+    await request.send({"type": "http.response.body", "body": b""})
+
+
+async def _copy(client: Channels, pieces: AsyncIterator[bytes]) -> None:
+    with contextlib.suppress(asyncio.IncompleteReadError):
+        async for piece in pieces:
+            await client.send(STDOUT, piece)
+
+
+async def _drained(client: Channels) -> None:
+    async for _ in client.messages():
+        pass
+
+
+async def _bridge(client: Channels, kubelet: WebSocket) -> None:
+    """Carries an exec until the kubelet has said how the command ended, or the client has gone."""
+    try:
+        if await first_of(_to_client(client, kubelet), _to_kubelet(client, kubelet)) == 1:
+            await kubelet.close()  # the client has gone, and with it the reason for the command
+    finally:
+        with contextlib.suppress(ConnectionError):
+            await client.close()
+
+
+async def _to_kubelet(client: Channels, kubelet: WebSocket) -> None:
+    try:
+        async for channel, data in client.messages():
+            if data is None:
+                await kubelet.send(bytes([CLOSE, channel]))
+            elif channel in (STDIN, RESIZE):
+                await kubelet.send(bytes([channel]) + data)
+    except Closed:
+        await asyncio.get_running_loop().create_future()  # the other direction sees the end, and ends this task
+
+
+async def _to_client(client: Channels, kubelet: WebSocket) -> None:
+    told = False
+    with contextlib.suppress(Closed):
+        while True:
+            message = await kubelet.receive()
+            if message and message[0] != CLOSE:
+                told = told or message[0] == ERROR
+                await client.send(message[0], message[1:])
+    if not told:
+        await client.send(ERROR, msgspec.json.encode(_LOST))

@@ -1,0 +1,261 @@
+"""Subresources with a meaning of their own: scale, a pod's binding, eviction, ephemeral containers and resize.
+
+`status` and a namespace's `finalize` are ordinary updates that may change less; `lifecycle.prepare_update` knows them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from kubekit.api.core import has_ended
+from tinykube.apiserver import failure
+from tinykube.apiserver.builtin import ResourceInfo
+from tinykube.apiserver.failure import ApiFailure, conflict
+from tinykube.apiserver.hooks import AdmissionRequest
+from tinykube.apiserver.kinds import Kind
+from tinykube.apiserver.lifecycle import check_uid
+from tinykube.apiserver.registry import Delete, Registry, Write
+from tinykube.apiserver.selectors import selector_of
+from tinykube.apiserver.store import Entry, Selection
+
+Object = dict[str, Any]
+
+
+# -- scale -------------------------------------------------------------------------------------------------------
+def _at(obj: Object, path: tuple[str, ...]) -> Any:
+    value: Any = obj
+    for name in path:
+        value = value.get(name) if isinstance(value, dict) else None
+    return value
+
+
+def scale_of(kind: Kind, obj: Object) -> Object:
+    """The `autoscaling/v1` Scale of an object."""
+    paths = kind.rules.scale
+    if paths is None:
+        raise failure.no_such_resource()
+    metadata = obj["metadata"]
+    kept = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
+    scale: Object = {
+        "kind": "Scale",
+        "apiVersion": "autoscaling/v1",
+        "metadata": {name: metadata[name] for name in kept if name in metadata},
+        "spec": {"replicas": _at(obj, paths.replicas) or 0},
+        "status": {"replicas": _at(obj, paths.status_replicas) or 0},
+    }
+    selector = _at(obj, paths.selector) if paths.selector else None
+    if isinstance(selector, dict):
+        scale["status"]["selector"] = _selector_text(selector)
+    elif isinstance(selector, str):
+        scale["status"]["selector"] = selector
+    return scale
+
+
+def _selector_text(selector: Object) -> str:
+    if "matchLabels" not in selector and "matchExpressions" not in selector:
+        return ",".join(f"{key}={value}" for key, value in sorted(selector.items()))  # a ReplicationController's
+    words = {"In": "in", "NotIn": "notin"}
+    terms = [f"{key}={value}" for key, value in sorted((selector.get("matchLabels") or {}).items())]
+    for term in selector.get("matchExpressions") or ():
+        operator = term["operator"]
+        if operator in words:
+            terms.append(f"{term['key']} {words[operator]} ({','.join(sorted(term['values']))})")
+        else:
+            terms.append(term["key"] if operator == "Exists" else f"!{term['key']}")
+    return ",".join(terms)
+
+
+def with_scale(kind: Kind, obj: Object, scale: Object) -> Object:
+    """`obj` with the replicas that a Scale asks for. Raises ApiFailure 422 for a number that cannot be."""
+    paths = kind.rules.scale
+    if paths is None:
+        raise failure.no_such_resource()
+    replicas = (scale.get("spec") or {}).get("replicas", 0)
+    if not isinstance(replicas, int) or isinstance(replicas, bool) or replicas < 0:
+        cause = failure.invalid_value("spec.replicas", replicas, "must be greater than or equal to 0")
+        raise failure.invalid(kind.info, obj["metadata"]["name"], (cause,))
+    new = {**obj, "metadata": {**obj["metadata"]}}
+    version = (scale.get("metadata") or {}).get("resourceVersion")
+    if version:
+        new["metadata"]["resourceVersion"] = version
+    else:
+        new["metadata"].pop("resourceVersion", None)
+    box = new
+    for name in paths.replicas[:-1]:
+        box[name] = {**(box.get(name) or {})}
+        box = box[name]
+    box[paths.replicas[-1]] = replicas
+    return new
+
+
+# -- pods --------------------------------------------------------------------------------------------------------
+async def bind(
+    registry: Registry, namespace: str, name: str, binding: Object, write: Write, posted: ResourceInfo | None = None
+) -> Entry:
+    """Set a pod's node; annotations and labels of the Binding travel in the same write.
+
+    Admission sees the Binding, not the pod. `posted` is the resource `bindings` for one that was posted there.
+
+    Raises ApiFailure 409 for a pod that is bound, gated, going or another than the one that is meant.
+    """
+    kind = registry.kinds.find("pods")
+    info = kind.info
+    binding = await _admitted(registry, posted or info, namespace, name, binding, write)
+    target = binding.get("target") or {}
+    node = target.get("name")
+    metadata = binding.get("metadata") or {}
+    if metadata.get("name") and metadata["name"] != name:
+        raise failure.bad_request("name in URL does not match name in Binding object")
+    if target.get("kind") not in (None, "", "Node"):
+        supported = 'supported values: "Node", "<empty>"'
+        raise ApiFailure(500, "", f'target.kind: Unsupported value: "{target["kind"]}": {supported}')
+    if not node:
+        raise ApiFailure(500, "", "target.name: Required value")
+
+    def change(old: Object) -> Object:
+        spec = old["spec"]
+        before = old["metadata"]
+        if metadata.get("uid") and metadata["uid"] != before["uid"]:
+            check_uid(info, old, metadata["uid"])
+        if metadata.get("resourceVersion") and metadata["resourceVersion"] != before["resourceVersion"]:
+            raise conflict(info, name)
+        if "deletionTimestamp" in before:
+            raise _binding_conflict(info, name, f"pod {name} is being deleted, cannot be assigned to a host")
+        if spec.get("nodeName"):
+            raise _binding_conflict(info, name, f'pod {name} is already assigned to node "{spec["nodeName"]}"')
+        if spec.get("schedulingGates"):
+            raise _binding_conflict(info, name, f"pod {name} has non-empty .spec.schedulingGates")
+        new_metadata = {**before}
+        for field in ("annotations", "labels"):
+            if metadata.get(field):
+                new_metadata[field] = {**(before.get(field) or {}), **metadata[field]}
+        conditions = [c for c in (old.get("status") or {}).get("conditions") or () if c["type"] != "PodScheduled"]
+        scheduled = {
+            "type": "PodScheduled",
+            "status": "True",
+            "lastProbeTime": None,
+            "lastTransitionTime": registry.now(),
+        }
+        return {
+            **old,
+            "metadata": new_metadata,
+            "spec": {**spec, "nodeName": node},
+            "status": {**(old.get("status") or {}), "conditions": [*conditions, scheduled]},
+        }
+
+    return await registry.update_entry(kind, namespace, name, change, "binding", write)
+
+
+async def _admitted(
+    registry: Registry, info: ResourceInfo, namespace: str, name: str, binding: Object, write: Write
+) -> Object:
+    admission, subresource = registry.hooks.admission, "binding" if info.plural == "pods" else ""
+    if admission is None or not admission.wanted(info, "CREATE", subresource):
+        return binding
+    of_kind = msgspec.structs.replace(info, kind="Binding")
+    request = AdmissionRequest(
+        "CREATE", of_kind, subresource, namespace, name, binding, None, write.user, write.dry_run, {}, write.warnings
+    )
+    request.obj = await admission.mutate(request)
+    await admission.validate(request)
+    return request.obj or {}
+
+
+def _binding_conflict(info: Any, name: str, message: str) -> ApiFailure:
+    details = {"name": name, "kind": "pods/binding"}
+    return ApiFailure(409, "Conflict", f'Operation cannot be fulfilled on pods/binding "{name}": {message}', details)
+
+
+async def evict(registry: Registry, namespace: str, name: str, eviction: Object, write: Write) -> None:
+    """Delete a pod unless a disruption budget forbids it (429)."""
+    pods = registry.kinds.find("pods")
+    given = (eviction.get("metadata") or {}).get("name")
+    if given and given != name:
+        raise failure.bad_request("name in URL does not match name in Eviction object")
+    entry = pods.table.get(namespace, name)
+    if entry is None:
+        raise failure.not_found(pods.info, name)
+    options = eviction.get("deleteOptions") or {}
+    wanted = options.get("preconditions") or {}
+    phase = (entry.obj.get("status") or {}).get("phase")
+    bound = bool(entry.obj["spec"].get("nodeName")) and not has_ended(phase)
+    if bound and "deletionTimestamp" not in entry.obj["metadata"]:
+        await _spend_budget(registry, namespace, entry.obj, write)
+    delete = Delete(options.get("gracePeriodSeconds"), None, wanted.get("uid"), wanted.get("resourceVersion"))
+    await registry.delete_entry(pods, namespace, name, delete, write)
+
+
+async def _spend_budget(registry: Registry, namespace: str, pod: Object, write: Write) -> None:
+    budgets = registry.kinds.find(("policy", "poddisruptionbudgets"))
+    labels = pod["metadata"].get("labels")
+    covering = [
+        budget
+        for budget in budgets.table.select(Selection(namespace=namespace))
+        if _covers((budget.obj.get("spec") or {}).get("selector"), labels)
+    ]
+    if not covering:
+        return
+    if len(covering) > 1:
+        raise ApiFailure(
+            500,
+            "",
+            "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.",
+        )
+    budget = covering[0]
+    allowed, counts = _allowance(registry, budget.obj)
+    if allowed <= 0:
+        cause = {
+            "reason": "DisruptionBudget",
+            "message": f"The disruption budget {budget.name} needs {counts[1]} healthy pods and has {counts[0]} "
+            "currently",
+        }
+        raise ApiFailure(
+            429,
+            "TooManyRequests",
+            "Cannot evict pod as it would violate the pod's disruption budget.",
+            {"causes": [cause]},
+        )
+
+
+def _covers(selector: Object | None, labels: Any) -> bool:
+    if selector is None:
+        return False
+    found = selector_of(selector)
+    return found is None or found.matches(labels)
+
+
+def _allowance(registry: Registry, budget: Object) -> tuple[int, tuple[int, int]]:
+    """Return how many pods may be evicted now, and (healthy, needed).
+
+    Counted from the pods themselves rather than from the budget's status, so that it holds without a controller.
+    """
+    spec = budget.get("spec") or {}
+    pods = [
+        pod
+        for pod in registry.list("pods", budget["metadata"]["namespace"])
+        if _covers(spec.get("selector"), pod["metadata"].get("labels"))
+        and not has_ended((pod.get("status") or {}).get("phase"))
+    ]
+    healthy = sum(
+        1
+        for pod in pods
+        if "deletionTimestamp" not in pod["metadata"]
+        and any(
+            c.get("type") == "Ready" and c.get("status") == "True"
+            for c in (pod.get("status") or {}).get("conditions") or ()
+        )
+    )
+    if spec.get("minAvailable") is not None:
+        needed = _count(spec["minAvailable"], len(pods))
+    else:
+        needed = len(pods) - _count(spec.get("maxUnavailable", 1), len(pods))
+    return healthy - needed, (healthy, needed)
+
+
+def _count(value: Any, total: int) -> int:
+    """A number or a percentage of `total`, rounded up."""
+    if isinstance(value, str):
+        return -(-int(value.rstrip("%")) * total // 100)
+    return int(value)

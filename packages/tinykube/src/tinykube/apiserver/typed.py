@@ -1,0 +1,163 @@
+"""Unknown fields and wrong types in built-in kinds, found as the real server's typed decoding finds them.
+
+Unknown fields are dropped and told (strict clients refuse them, others warn); a wrong type is a 400 at once. Empty maps
+and lists and nulls go, as they do where the same kinds are Go types; quantities written as numbers become text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from tinykube.apiserver.builtin import ResourceInfo
+from tinykube.apiserver.failure import bad_request
+from tinykube.apiserver.fieldtable import Field, Message, table
+
+Object = dict[str, Any]
+
+_KINDS: Final[dict[type, str]] = {
+    str: "string",
+    bool: "bool",
+    int: "number",
+    float: "number",
+    dict: "object",
+    list: "array",
+}
+# scalar -> (types that JSON may have there, the Go type to name in the message)
+_ALLOWED: Final[dict[str, tuple[tuple[type, ...], str]]] = {
+    "string": ((str,), "string"),
+    "int": ((int,), "int32"),
+    "bool": ((bool,), "bool"),
+    "double": ((int, float), "float64"),
+    "bytes": ((str,), "[]uint8"),
+    "time": ((str,), "Time"),
+    "microtime": ((str,), "MicroTime"),
+    "duration": ((str,), "Duration"),
+    "quantity": ((str, int, float), "Quantity"),
+    "intstr": ((str, int), "IntOrString"),
+    "strings": ((list,), "[]string"),
+}
+_ZEROS: Final[dict[str, Any]] = {
+    "string": "",
+    "int": 0,
+    "bool": False,
+    "double": 0.0,
+    "bytes": "",
+    "quantity": "0",
+    "intstr": 0,
+    "time": "",
+    "microtime": "",
+    "duration": "0s",
+    "raw": None,
+    "strings": [],
+}
+
+
+def pruner_of(info: ResourceInfo) -> Callable[[Object, Object | None], Sequence[str]]:
+    """The function that drops the unknown fields of a built-in kind, in place, and gives their paths.
+
+    What equals the old object is passed over: it was looked through when it was stored.
+    """
+
+    def prune(obj: Object, old: Object | None) -> Sequence[str]:
+        message = table().of(info.api_version, info.kind)
+        if message is None:
+            return ()
+        unknown: list[str] = []
+        _object(obj, old, message, "", unknown, info.kind, top=True)
+        return unknown
+
+    return prune
+
+
+def prune_metadata(obj: Object, old: Object | None, kind: str) -> list[str]:
+    """As a pruner, for the metadata of an object of any kind."""
+    unknown: list[str] = []
+    before = old["metadata"] if old is not None else None
+    _object(obj["metadata"], before, table().messages["meta.ObjectMeta"], "metadata", unknown, kind)
+    return unknown
+
+
+def _object(
+    obj: Object, old: Any, message: Message, path: str, unknown: list[str], kind: str, *, top: bool = False
+) -> None:
+    known = old if isinstance(old, dict) else {}
+    named = message.named
+    dropped: list[str] = []
+    empty: list[str] = []
+    for name, value in obj.items():
+        before = known.get(name)
+        if before is not None and before == value:
+            continue
+        field = named.get(name)
+        if field is None:
+            if not (top and name in ("apiVersion", "kind")):
+                dropped.append(name)
+        elif value is None or (field.shape and not field.always and value in ({}, [])):
+            empty.append(name)
+        else:
+            where = f"{path}.{name}" if path else name
+            shape = field.shape
+            if not shape:
+                fixed = _value(value, before, field, message, where, unknown, kind)
+                if fixed is not value:
+                    obj[name] = fixed
+            elif shape == "[]":
+                if type(value) is not list:
+                    raise _wrong(kind, message, where, value, f"[]{_go_type(field)}")
+                for index, item in enumerate(value):
+                    value[index] = (
+                        _zero(field)
+                        if item is None
+                        else _value(item, None, field, message, f"{where}[{index}]", unknown, kind)
+                    )
+            else:
+                if type(value) is not dict:
+                    raise _wrong(kind, message, where, value, f"map[string]{_go_type(field)}")
+                for key, item in value.items():
+                    value[key] = (
+                        _zero(field)
+                        if item is None
+                        else _value(item, None, field, message, f"{where}.{key}", unknown, kind)
+                    )
+    for name in empty:
+        del obj[name]
+    for name in dropped:
+        del obj[name]
+        unknown.append(f"{path}.{name}" if path else name)
+
+
+def _value(value: Any, old: Any, field: Field, parent: Message, path: str, unknown: list[str], kind: str) -> Any:
+    scalar = field.scalar
+    if not scalar:
+        if type(value) is dict:
+            _object(value, old, field.message, path, unknown, kind)
+        else:
+            raise _wrong(kind, parent, path, value, _go_type(field))
+        return value
+    if scalar == "raw":
+        return value
+    types, go_type = _ALLOWED[scalar]
+    if type(value) not in types:
+        raise _wrong(kind, parent, path, value, go_type)
+    if scalar == "quantity" and type(value) is not str:
+        return str(value)
+    return value
+
+
+def _zero(field: Field) -> Any:
+    """Return the value for a null among the items of a list or map."""
+    return _ZEROS.get(field.scalar, {})
+
+
+def _go_type(field: Field) -> str:
+    return _ALLOWED[field.scalar][1] if field.scalar in _ALLOWED else field.message.name.rpartition(".")[2]
+
+
+def _wrong(kind: str, message: Message, path: str, value: Any, wanted: str) -> Exception:
+    found = _KINDS.get(type(value), "null")
+    where = f"{message.name.rpartition('.')[2]}.{path}"
+    return bad_request(
+        f'{kind} in version "v1" cannot be handled as a {kind}: json: cannot unmarshal {found} into Go struct field '
+        f"{where} of type {wanted}"
+    )

@@ -1,0 +1,194 @@
+"""A cluster's directory: where everything of one embedded cluster lies, and who uses it now.
+
+    $GPUPLANE_HOME/<name>.kubeconfig         for people; nothing else outside the directory is ever written
+    $GPUPLANE_HOME/clusters/<name>/
+        cluster.json                         the ClusterSpec
+        endpoint.json                        where the API server listens; kept, so that a restart keeps the port
+        tokens.json  kubelet-token  pki/     secrets, readable by their owner only
+        <process>.kubeconfig                 one for each kubelet and for the light nodes
+        data/                                the API server's objects, with --persist
+        nodes/<name>/                        a node's root file system, containers and kubelet state
+        run/<process>.json                   who runs: pid and start time
+        supervisor.lock                      locked by the supervisor as long as it lives
+        logs/<process>.log
+
+Every file is written under a temporary name and renamed, so that a reader never sees half of one.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+from pathlib import Path
+from typing import Final, TypeVar
+
+import msgspec
+
+from kubekit.errors import Terminal
+from tinykube.cluster.spec import ClusterSpec
+
+T = TypeVar("T")
+HOME_ENV: Final = "GPUPLANE_HOME"
+MARK_ENV: Final = "GPUPLANE_CLUSTER_DIR"  # in the environment of every process of a cluster
+_TOKEN_BYTES: Final = 24
+
+
+def home() -> Path:
+    """$GPUPLANE_HOME, or ~/.gpuplane."""
+    given = os.environ.get(HOME_ENV)
+    return Path(given).absolute() if given else Path.home() / ".gpuplane"
+
+
+class Endpoint(msgspec.Struct, frozen=True):
+    """The address on which the API server listens."""
+
+    server: str
+    port: int
+
+
+class Tokens(msgspec.Struct, frozen=True):
+    """Bearer tokens: the administrator's, the light nodes', one per node; `signing_key` (hex) signs those of pods."""
+
+    admin: str
+    light_nodes: str
+    signing_key: str
+    kubelet: str
+    nodes: dict[str, str] = {}
+
+
+class Running(msgspec.Struct, frozen=True):
+    """A process: `started` (clock ticks since boot) tells it from a later one with the same pid."""
+
+    pid: int
+    started: int
+    since: float = 0.0
+    restarts: int = 0
+
+
+class ClusterDirectory:
+    """The paths of one cluster, with readers and atomic writers."""
+
+    def __init__(self, name: str, base: Path | None = None) -> None:
+        self.base = base or home()
+        self.name = name
+        self.path = self.base / "clusters" / name
+        self.kubeconfig = self.base / f"{name}.kubeconfig"
+        self.spec_file = self.path / "cluster.json"
+        self.endpoint_file = self.path / "endpoint.json"
+        self.pki = self.path / "pki"
+        self.data = self.path / "data"
+        self.nodes = self.path / "nodes"
+        self.logs = self.path / "logs"
+        self.run = self.path / "run"
+        self.lock_file = self.path / "supervisor.lock"
+        self.kubelet_token = self.path / "kubelet-token"
+
+    @classmethod
+    def of_config(cls, config: Path) -> ClusterDirectory:
+        """The directory that a `cluster.json` lies in."""
+        path = config.absolute().parent
+        return cls(path.name, path.parent.parent)
+
+    def kubeconfig_of(self, process: str) -> Path:
+        return self.path / f"{process}.kubeconfig"
+
+    def log_of(self, process: str) -> Path:
+        return self.logs / f"{process}.log"
+
+    # -- contents ------------------------------------------------------------------------------------------------
+    def create(self, spec: ClusterSpec) -> None:
+        """Makes the directory, or writes a new spec into the one that is there."""
+        for path in (self.path, self.logs, self.run, self.nodes, self.pki):
+            path.mkdir(parents=True, exist_ok=True, mode=0o755 if path is not self.pki else 0o700)
+        write(self.spec_file, msgspec.json.format(msgspec.json.encode(spec)))
+        self.ensure_tokens(spec)
+
+    def spec(self) -> ClusterSpec:
+        """Raises Terminal when there is none, or none that can be read."""
+        spec = self.read(self.spec_file, ClusterSpec)
+        if spec is None:
+            raise Terminal("there is no such cluster", where=str(self.path), cure="gpuplane up")
+        return spec
+
+    def endpoint(self) -> Endpoint | None:
+        return self.read(self.endpoint_file, Endpoint)
+
+    def ensure_tokens(self, spec: ClusterSpec) -> Tokens:
+        """The cluster's tokens; those that are there stay, so that kubeconfigs stay valid."""
+        path = self.path / "tokens.json"
+        known = self.read(path, Tokens)
+        nodes = dict(known.nodes) if known else {}
+        for node in spec.nodes:
+            nodes.setdefault(node.name, secrets.token_hex(_TOKEN_BYTES))
+        if known is None:
+            fresh = [secrets.token_hex(_TOKEN_BYTES) for _ in range(4)]
+            known = Tokens(fresh[0], fresh[1], fresh[2], fresh[3])
+        tokens = msgspec.structs.replace(known, nodes=nodes)
+        write(path, msgspec.json.encode(tokens), 0o600)
+        write(self.kubelet_token, tokens.kubelet.encode(), 0o600)
+        return tokens
+
+    def running(self, process: str) -> Running | None:
+        return self.read(self.run / f"{process}.json", Running)
+
+    def note_running(self, process: str, running: Running | None) -> None:
+        path = self.run / f"{process}.json"
+        if running is None:
+            path.unlink(missing_ok=True)
+        else:
+            write(path, msgspec.json.encode(running))
+
+    def processes(self) -> dict[str, Running]:
+        """Every process that was noted, alive or not."""
+        found = {}
+        for path in sorted(self.run.glob("*.json")):
+            running = self.read(path, Running)
+            if running is not None:
+                found[path.stem] = running
+        return found
+
+    def read(self, path: Path, type_: type[T]) -> T | None:
+        """A JSON file as a Struct; None when there is none. Raises Terminal when it cannot be read."""
+        try:
+            return msgspec.json.decode(path.read_bytes(), type=type_)
+        except FileNotFoundError:
+            return None
+        except (OSError, msgspec.DecodeError) as error:
+            raise Terminal(
+                f"cannot be read: {error}", where=str(path), cure=f"gpuplane down {self.name}, then up again"
+            ) from error
+
+    # -- who uses it ---------------------------------------------------------------------------------------------
+    def lock(self) -> int | None:
+        """Takes the supervisor's lock for this process; the descriptor, or None when another one holds it."""
+        descriptor = os.open(self.lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            return None
+        return descriptor
+
+    def supervised(self) -> bool:
+        """Return whether a supervisor lives."""
+        if not self.lock_file.exists():
+            return False
+        descriptor = self.lock()
+        if descriptor is None:
+            return True
+        os.close(descriptor)
+        return False
+
+
+def write(path: Path, content: bytes, mode: int = 0o644) -> None:
+    """Writes a file as a whole or not at all."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
+    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+        beside.replace(path)
+    except BaseException:
+        beside.unlink(missing_ok=True)
+        raise

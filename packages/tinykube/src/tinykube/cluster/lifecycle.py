@@ -1,0 +1,267 @@
+"""`up`, `down` and `load`: an embedded cluster as a whole, for the command line and for tests."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import ssl
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from kubekit.errors import NoAnswer, Terminal
+from tinykube.cluster import processes
+from tinykube.cluster.directory import ClusterDirectory, Running, home
+from tinykube.cluster.kubeconfig import save
+from tinykube.cluster.spec import ClusterSpec
+from tinykube.cluster.supervisor import CONTROL_PLANE, STOP_S, SUPERVISOR, start_supervisor
+from tinykube.kubelet.containers import Mode, find_mode, remove_tree
+
+HOST: Final = "127.0.0.1"
+_POLL_S: Final = 0.02
+_LOG_LINES: Final = 5
+_PATIENCE_S: Final = 2 * STOP_S + 3
+
+Progress = Callable[[str], None]
+
+
+class ClusterHandle(msgspec.Struct, frozen=True):
+    """A running cluster. `kubeconfig` is for people and clients; `server` the API server's URL."""
+
+    name: str
+    directory: Path
+    kubeconfig: Path
+    server: str
+    spec: ClusterSpec
+    containers: Mode | None = None  # how its nodes start them; of a cluster that `up` started, and has nodes
+
+
+def _quiet(_: str) -> None:
+    """Discard progress, for callers that want none."""
+
+
+async def up(
+    spec: ClusterSpec, *, base: Path | None = None, timeout: float = 30.0, progress: Progress = _quiet
+) -> ClusterHandle:
+    """Starts a cluster, detached, and returns when its API server answers. Nodes come up meanwhile.
+
+    A cluster of this name that was stopped with its files kept, or died, is started again: with `persist` with its
+    objects. `progress` gets a few words before each step.
+
+    Raises InvalidInput for a wrong spec; Terminal when the cluster runs already, the port is taken, the directory is
+    not a cluster's, or the API server cannot start; NoAnswer when it does not answer in time.
+    """
+    spec.check()
+    directory = ClusterDirectory(spec.name, base)
+    mode = await asyncio.to_thread(find_mode) if spec.nodes else None
+    _prepare(directory, spec, progress)
+    progress("starting the API server")
+    # Where to read the log from, should it fail: earlier runs are not this one's reason.
+    before = _size(directory.log_of(CONTROL_PLANE))
+    supervisor = Running(pid := start_supervisor(directory), processes.started(pid) or 0)
+    try:
+        async with asyncio.timeout(timeout):
+            server = await _answered(directory, before, supervisor)
+    except TimeoutError:
+        await _end(directory)
+        raise NoAnswer(
+            f"the API server did not answer within {timeout:.0f} s",
+            where=str(directory.log_of(CONTROL_PLANE)),
+            cure="look at the log, then try again",
+        ) from None
+    except Terminal:
+        await _end(directory)
+        raise
+    return msgspec.structs.replace(_handle(directory, spec, server), containers=mode)
+
+
+def _prepare(directory: ClusterDirectory, spec: ClusterSpec, progress: Progress) -> None:
+    if directory.supervised():
+        raise Terminal(
+            f"cluster {spec.name} runs already",
+            where=str(directory.path),
+            cure=f"gpuplane down {spec.name}, or --name for another one",
+        )
+    if directory.path.exists() and not directory.spec_file.exists() and any(directory.path.iterdir()):
+        raise Terminal(
+            "this directory is not an embedded cluster's", where=str(directory.path), cure="move it away, or use --name"
+        )
+    if directory.spec_file.exists():
+        left = _leftovers(directory)
+        if left:
+            progress("ending what an earlier run left")
+            processes.kill(left)
+        known = directory.endpoint()
+        if spec.port and known is not None and known.port != spec.port:
+            directory.endpoint_file.unlink()
+        for name in directory.processes():
+            directory.note_running(name, None)
+    _check_port(directory, spec)
+    directory.create(spec)
+
+
+def _check_port(directory: ClusterDirectory, spec: ClusterSpec) -> None:
+    """Report a port in use now, and not in a log; give up a port that was chosen by chance."""
+    known = directory.endpoint()
+    port = spec.port or (known.port if known is not None else 0)
+    if not port:
+        return
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError as error:
+            if not spec.port:
+                directory.endpoint_file.unlink()
+                return
+            raise Terminal(
+                f"port {port} cannot be used: {error.strerror}",
+                where=f"{HOST}:{port}",
+                cure="stop what listens there, or give another --port (0: any that is free)",
+            ) from error
+
+
+async def _answered(directory: ClusterDirectory, log_from: int, supervisor: Running) -> str:
+    """The API server's URL, once it says that it is ready. Raises Terminal when its process gives up."""
+    while True:
+        endpoint = directory.endpoint()
+        if endpoint is not None and await _ready(directory, endpoint.port):
+            return endpoint.server
+        if not processes.alive(supervisor):
+            raise Terminal(
+                "the supervisor does not start: " + _last_lines(directory.log_of(SUPERVISOR), 0),
+                where=str(directory.log_of(SUPERVISOR)),
+                cure="look at the log",
+            )
+        running = directory.running(CONTROL_PLANE)
+        if running is not None and running.restarts >= 2:
+            raise Terminal(
+                "the API server does not start: " + _last_lines(directory.log_of(CONTROL_PLANE), log_from),
+                where=str(directory.log_of(CONTROL_PLANE)),
+                cure="look at the log",
+            )
+        await asyncio.sleep(_POLL_S)
+
+
+async def _ready(directory: ClusterDirectory, port: int) -> bool:
+    ca = directory.pki / "ca.crt"
+    if not ca.exists():
+        return False
+    context = ssl.create_default_context(cafile=str(ca))
+    try:
+        reader, writer = await asyncio.open_connection(HOST, port, ssl=context)
+    except (OSError, ssl.SSLError):
+        return False
+    try:
+        writer.write(b"GET /readyz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        line = await reader.readline()
+    except OSError:
+        return False
+    finally:
+        writer.close()
+        with suppress(OSError):
+            await writer.wait_closed()
+    return b" 200 " in line
+
+
+def _handle(directory: ClusterDirectory, spec: ClusterSpec, server: str) -> ClusterHandle:
+    ca = (directory.pki / "ca.crt").read_bytes()
+    token = directory.ensure_tokens(spec).admin
+    save(directory.kubeconfig, cluster=spec.name, server=server, ca=ca, user="gpuplane-admin", token=token)
+    return ClusterHandle(spec.name, directory.path, directory.kubeconfig, server, spec)
+
+
+def clusters(base: Path | None = None) -> tuple[str, ...]:
+    """The names of all clusters that have a directory."""
+    root = (base or home()) / "clusters"
+    return tuple(sorted(path.parent.name for path in root.glob("*/cluster.json")))
+
+
+def _named(name: str, base: Path | None) -> ClusterDirectory:
+    if not name:
+        there = clusters(base)
+        if len(there) != 1:
+            listed = ", ".join(there) or "none"
+            raise Terminal(f"which cluster? There are: {listed}", cure="gpuplane up" if not there else "name one")
+        name = there[0]
+    return ClusterDirectory(name, base)
+
+
+def load(name: str = "", *, base: Path | None = None) -> ClusterHandle:
+    """The running cluster of this name ("": the only one there is).
+
+    Raises Terminal when there is none, NoAnswer when it is not running.
+    """
+    directory = _named(name, base)
+    spec = directory.spec()
+    endpoint = directory.endpoint()
+    if endpoint is None or not directory.supervised():
+        raise NoAnswer(f"cluster {directory.name} is not running", where=str(directory.path), cure="gpuplane up")
+    return _handle(directory, spec, endpoint.server)
+
+
+async def down(
+    name: str = "", *, base: Path | None = None, keep_files: bool = False, progress: Progress = _quiet
+) -> str:
+    """Ends every process of a cluster, containers too, and removes its files; answers its name.
+
+    Raises Terminal when there is no such cluster.
+    """
+    directory = _named(name, base)
+    if not directory.spec_file.exists():
+        raise Terminal(f"there is no cluster {directory.name}", where=str(directory.path), cure="gpuplane up")
+    progress("stopping")
+    await _end(directory)
+    directory.kubeconfig.unlink(missing_ok=True)
+    if not keep_files:
+        progress("removing its files")
+        await asyncio.to_thread(_remove, directory.path)
+    return directory.name
+
+
+async def _end(directory: ClusterDirectory) -> None:
+    """Politely first, the supervisor ends the others; then whatever is left, wherever it came from."""
+    running = directory.running(SUPERVISOR)
+    if running is not None and processes.signal_(running, signal.SIGTERM):
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_PATIENCE_S):
+                await processes.ended(running)
+    # A note that is gone tells the control plane not to start another supervisor.
+    directory.note_running(SUPERVISOR, None)
+    until = time.monotonic() + STOP_S
+    while (left := _leftovers(directory)) and time.monotonic() < until:
+        processes.kill(left)
+        await asyncio.sleep(_POLL_S)
+    for process in directory.processes():
+        directory.note_running(process, None)
+
+
+def _leftovers(directory: ClusterDirectory) -> set[int]:
+    noted = {r.pid for r in directory.processes().values() if processes.alive(r)}
+    marked = processes.of_directory(directory.path)
+    return noted | marked | processes.descendants(noted | marked)
+
+
+def _remove(path: Path) -> None:
+    try:
+        remove_tree(path)
+    except OSError as error:
+        raise Terminal(f"cannot be removed: {error}", where=str(path), cure=f"rm -rf {path}") from error
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
+
+
+def _last_lines(path: Path, start: int) -> str:
+    if not path.exists():
+        return "it wrote no log"
+    with path.open("rb") as file:
+        file.seek(start)
+        text = file.read().decode(errors="replace")
+    return " | ".join(text.splitlines()[-_LOG_LINES:]) or "it wrote no log"

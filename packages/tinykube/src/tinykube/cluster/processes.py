@@ -1,0 +1,145 @@
+"""Processes by pid and start time: are they alive, tell me when they end, and which belong to a cluster.
+
+Nothing here needs to be the parent: a supervisor that was killed and started again follows the processes it finds. A
+pid file alone is not trusted, since pids are reused; the start time in /proc tells.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+from tinykube.cluster.directory import Running
+
+_PROC: Final = Path("/proc")
+_NOT_OURS: Final = (b"PWD=", b"OLDPWD=")
+_STARTED: Final = 19  # fields after the command's name in /proc/<pid>/stat, counted from 0
+_PPID: Final = 1
+
+
+def _stat(pid: int) -> list[str] | None:
+    try:
+        text = (_PROC / str(pid) / "stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return text.rpartition(")")[2].split()
+
+
+def started(pid: int) -> int | None:
+    """When a process started, in clock ticks since boot; None when it is gone (or a zombie)."""
+    fields = _stat(pid)
+    return None if fields is None or fields[0] in ("Z", "X") else int(fields[_STARTED])
+
+
+def alive(process: Running) -> bool:
+    return started(process.pid) == process.started
+
+
+def signal_(process: Running, number: signal.Signals) -> bool:
+    """Sends a signal to exactly this process; False when it is gone."""
+    try:
+        descriptor = os.pidfd_open(process.pid)
+    except ProcessLookupError:
+        return False
+    try:
+        # Between looking and sending, the descriptor keeps the pid from meaning another process.
+        if not alive(process):
+            return False
+        signal.pidfd_send_signal(descriptor, number)
+    except ProcessLookupError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True
+
+
+async def ended(process: Running) -> None:
+    """Returns when the process is gone; a child is reaped."""
+    try:
+        descriptor = os.pidfd_open(process.pid)
+    except ProcessLookupError:
+        return
+    loop = asyncio.get_running_loop()
+    gone: asyncio.Future[None] = loop.create_future()
+
+    def readable() -> None:
+        loop.remove_reader(descriptor)
+        if not gone.done():
+            gone.set_result(None)
+
+    try:
+        if alive(process):
+            loop.add_reader(descriptor, readable)
+            await gone
+    finally:
+        loop.remove_reader(descriptor)
+        os.close(descriptor)
+        reap(process.pid)
+
+
+def reap(pid: int = -1) -> None:
+    """Takes the exit status of an ended child (-1: of all that ended), so that none stays a zombie; never waits."""
+    with contextlib.suppress(ChildProcessError):  # no child of ours, or none left
+        while os.waitpid(pid, os.WNOHANG)[0]:
+            pass
+
+
+def descendants(roots: Iterable[int]) -> set[int]:
+    """All processes below some, by parent."""
+    children: dict[int, list[int]] = {}
+    for pid in _pids():
+        fields = _stat(pid)
+        if fields is not None:
+            children.setdefault(int(fields[_PPID]), []).append(pid)
+    found: set[int] = set()
+    waiting = list(roots)
+    while waiting:
+        for child in children.get(waiting.pop(), ()):
+            if child not in found:
+                found.add(child)
+                waiting.append(child)
+    return found
+
+
+def of_directory(directory: Path) -> set[int]:
+    """Processes that live in a cluster's directory: by their environment or their mounts.
+
+    Containers are found this way also when their kubelet was killed. Being in the directory, or having a file of it
+    open or on the command line, does not count: that may be a user's shell or editor.
+    """
+    mark = str(directory).encode() + b"/"
+    own_mounts = _link("self")
+    found = set()
+    for pid in _pids():
+        if pid == os.getpid():
+            continue
+        with contextlib.suppress(OSError):  # gone meanwhile, or another user's
+            environment = (_PROC / str(pid) / "environ").read_bytes().split(b"\0")
+            if any(mark in entry for entry in environment if not entry.startswith(_NOT_OURS)) or (
+                _link(str(pid)) != own_mounts and mark in (_PROC / str(pid) / "mountinfo").read_bytes()
+            ):
+                found.add(pid)
+    return found
+
+
+def _link(pid: str) -> str:
+    return str((_PROC / pid / "ns" / "mnt").readlink())
+
+
+def _pids() -> list[int]:
+    return [int(entry.name) for entry in _PROC.iterdir() if entry.name.isdigit()]
+
+
+def kill(pids: Iterable[int]) -> int:
+    """SIGKILL; answers how many were there."""
+    count = 0
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGKILL)
+            count += 1
+    return count

@@ -1,0 +1,96 @@
+"""The specification of an embedded cluster, as passed to `gpuplane up`; stored in the cluster's directory as
+`cluster.json`.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from kubekit.errors import InvalidInput
+
+_NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+MAX_PORT: Final = 65535
+
+
+class NodeSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """A simulated machine with a kubelet of its own; `machine` is a profile's name."""
+
+    name: str
+    machine: str
+
+
+class ClusterSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """An embedded cluster. `port` 0 takes a free one at the first start and keeps it.
+
+    `persist` keeps objects on disk, so that a killed API server loses nothing. `scheduler_config` is the absolute path
+    of a KubeSchedulerConfiguration (extenders), empty for none.
+    """
+
+    name: str = "gpuplane"
+    nodes: tuple[NodeSpec, ...] = ()
+    light_nodes: int = 0
+    light_machine: str = ""
+    port: int = 0
+    persist: bool = False
+    scheduler_config: str = ""
+
+    @property
+    def renew_seconds(self) -> float:
+        """Return how often a light node renews its lease: thousands on one machine must leave it time for something
+        else.
+        """
+        return max(15.0, self.light_nodes / 40)
+
+    @property
+    def grace_seconds(self) -> float:
+        """Return how long a node may be silent; Kubernetes' 40 s, or what fits `renew_seconds`."""
+        return max(40.0, 2.7 * self.renew_seconds)
+
+    def check(self) -> None:
+        """Raises InvalidInput with everything that is wrong."""
+        findings = []
+        if not _NAME.fullmatch(self.name):
+            findings.append(f"name {self.name!r}: use lower case letters, digits and '-', at most 63")
+        seen: set[str] = set()
+        for node in self.nodes:
+            if not _NAME.fullmatch(node.name):
+                findings.append(f"node name {node.name!r}: use lower case letters, digits and '-', at most 63")
+            if node.name in seen:
+                findings.append(f"node name {node.name!r} is given twice")
+            seen.add(node.name)
+            findings += _machine(node.machine)
+        if self.light_machine:
+            findings += _machine(self.light_machine)
+        if self.scheduler_config:
+            findings += _scheduler_config(self.scheduler_config)
+        if self.light_nodes < 0:
+            findings.append(f"light nodes: {self.light_nodes} is negative")
+        if not 0 <= self.port <= MAX_PORT:
+            findings.append(f"port {self.port}: use 0 to {MAX_PORT}")
+        if findings:
+            raise InvalidInput("; ".join(findings), where=f"cluster {self.name}", findings=tuple(findings))
+
+
+def _machine(name: str) -> list[str]:
+    # Imported here, like the scheduler below, because every process of a cluster reads its spec, and few need these.
+    from simgpu.machines import machine
+
+    try:
+        machine(name)
+    except InvalidInput as error:
+        return [str(error)]
+    return []
+
+
+def _scheduler_config(path: str) -> list[str]:
+    from tinykube.scheduler import load
+
+    try:
+        load(Path(path))
+    except InvalidInput as error:
+        return [str(error)]
+    return []

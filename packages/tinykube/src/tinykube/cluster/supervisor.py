@@ -1,0 +1,213 @@
+"""`gpuplane run cluster-supervisor`: keeps the processes of one embedded cluster alive.
+
+It holds no state: `cluster.json` lists the wanted processes, `run/` the running ones, and processes are followed by pid
+and start time, not as children. So it may be killed itself; the control plane then starts another one, which goes on
+with what it finds. Only `down` ends a cluster.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from argparse import Namespace
+from typing import Final
+
+import msgspec
+
+from kubekit.errors import Usage
+from tinykube.cluster import processes
+from tinykube.cluster.directory import HOME_ENV, MARK_ENV, ClusterDirectory, Running
+from tinykube.cluster.kubeconfig import save
+from tinykube.cluster.spec import ClusterSpec
+
+CONTROL_PLANE: Final = "cluster"
+SUPERVISOR: Final = "supervisor"
+LIGHT_NODES: Final = "light-nodes"
+FIRST_BACKOFF_S: Final = 0.1
+LAST_BACKOFF_S: Final = 10.0
+STABLE_S: Final = 10.0  # a process that ran this long starts its backoff again
+STOP_S: Final = 5.0
+_ENDPOINT_POLL_S: Final = 0.02
+_PR_SET_CHILD_SUBREAPER: Final = 36
+_log = logging.getLogger("tinykube.supervisor")
+
+
+class Program(msgspec.Struct, frozen=True):
+    """A process of the cluster: its name and what follows `gpuplane run`."""
+
+    name: str
+    arguments: tuple[str, ...]
+
+
+def programs(spec: ClusterSpec, directory: ClusterDirectory) -> tuple[Program, ...]:
+    """Everything that should run besides the control plane. Pure."""
+    config = ("--config", str(directory.spec_file))
+    found = []
+    for node in spec.nodes:
+        name = f"kubelet-{node.name}"
+        kubeconfig = ("--kubeconfig", str(directory.kubeconfig_of(name)))
+        found.append(Program(name, ("kubelet", "--node-name", node.name, *kubeconfig, *config)))
+    if spec.light_nodes:
+        kubeconfig = ("--kubeconfig", str(directory.kubeconfig_of(LIGHT_NODES)))
+        found.append(Program(LIGHT_NODES, ("light-nodes", *kubeconfig, *config)))
+    return tuple(found)
+
+
+def next_backoff(before: float, ran_s: float) -> float:
+    """Seconds to wait before the next start of a process that ran for `ran_s`. Pure."""
+    if ran_s >= STABLE_S or not before:
+        return FIRST_BACKOFF_S
+    return min(before * 2, LAST_BACKOFF_S)
+
+
+async def run(options: Namespace) -> None:
+    """Supervise until cancelled, which stops the cluster. Raises Usage without --config."""
+    if options.config is None:
+        raise Usage("which cluster?", where="gpuplane run cluster-supervisor", cure="--config DIRECTORY/cluster.json")
+    directory = ClusterDirectory.of_config(options.config)
+    lock = directory.lock()
+    if lock is None:
+        _log.info("cluster %s has a supervisor", directory.name)
+        return
+    _adopt_orphans()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGCHLD, processes.reap)
+    directory.note_running(SUPERVISOR, _running(os.getpid(), 0))
+    await Supervisor(directory, directory.spec()).run()
+
+
+class Supervisor:
+    """Starts what is missing and starts again what dies."""
+
+    def __init__(self, directory: ClusterDirectory, spec: ClusterSpec) -> None:
+        self._directory = directory
+        self._spec = spec
+
+    async def run(self) -> None:
+        config = ("--config", str(self._directory.spec_file))
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._keep(Program(CONTROL_PLANE, ("cluster", *config))))
+                await self._served()
+                for program in programs(self._spec, self._directory):
+                    group.create_task(self._keep(program))
+        finally:
+            await self._stop()
+
+    async def _served(self) -> None:
+        """Returns when the API server has an address, and every other process a kubeconfig."""
+        directory = self._directory
+        while (endpoint := directory.endpoint()) is None:  # noqa: ASYNC110 - another process writes that file
+            await asyncio.sleep(_ENDPOINT_POLL_S)
+        tokens = directory.ensure_tokens(self._spec)
+        ca = (directory.pki / "ca.crt").read_bytes()
+        name, server = self._spec.name, endpoint.server
+        for node in self._spec.nodes:
+            path = directory.kubeconfig_of(f"kubelet-{node.name}")
+            save(
+                path, cluster=name, server=server, ca=ca, user=f"system:node:{node.name}", token=tokens.nodes[node.name]
+            )
+        if self._spec.light_nodes:
+            path = directory.kubeconfig_of(LIGHT_NODES)
+            save(path, cluster=name, server=server, ca=ca, user=LIGHT_NODES, token=tokens.light_nodes)
+
+    async def _keep(self, program: Program) -> None:
+        backoff = 0.0
+        restarts = 0
+        while True:
+            running = self._directory.running(program.name)
+            if running is None or not processes.alive(running):
+                running = self._start(program, restarts)
+            else:
+                _log.info("%s runs already (pid %d)", program.name, running.pid)
+            await processes.ended(running)
+            ran = time.time() - running.since
+            backoff = next_backoff(backoff, ran)
+            restarts = running.restarts + 1
+            _log.warning("%s (pid %d) ended after %.1f s; starting it again", program.name, running.pid, ran)
+            await asyncio.sleep(backoff)
+
+    def _start(self, program: Program, restarts: int) -> Running:
+        pid = spawn(self._directory, program)
+        running = _running(pid, restarts)
+        self._directory.note_running(program.name, running)
+        return running
+
+    async def _stop(self) -> None:
+        """Ask all processes to end, the control plane last, and kill them after a while."""
+        noted = self._directory.processes()
+        noted.pop(SUPERVISOR, None)
+        last = noted.pop(CONTROL_PLANE, None)
+        for group in (list(noted.values()), [last] if last else []):
+            for running in group:
+                processes.signal_(running, signal.SIGTERM)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(STOP_S):
+                    for running in group:
+                        await processes.ended(running)
+            for running in group:
+                processes.signal_(running, signal.SIGKILL)
+        for name in self._directory.processes():
+            self._directory.note_running(name, None)
+        _log.info("cluster %s is down", self._directory.name)
+
+
+async def keep_supervised(directory: ClusterDirectory) -> None:
+    """Starts a supervisor whenever there is none; the control plane runs this.
+
+    A control plane started by hand, without a supervisor's note, is left alone.
+    """
+    while True:
+        running = directory.running(SUPERVISOR)
+        if running is None:
+            return
+        await processes.ended(running)
+        if directory.running(SUPERVISOR) != running:
+            continue  # another one is there, or the cluster is going down
+        _log.warning("the supervisor (pid %d) is gone; starting another one", running.pid)
+        start_supervisor(directory)
+        async with asyncio.timeout(LAST_BACKOFF_S):
+            while directory.running(SUPERVISOR) == running:  # noqa: ASYNC110 - another process writes that file
+                await asyncio.sleep(_ENDPOINT_POLL_S)
+
+
+def start_supervisor(directory: ClusterDirectory) -> int:
+    """Starts a supervisor in a session of its own; answers its pid."""
+    config = ("--config", str(directory.spec_file))
+    return spawn(directory, Program(SUPERVISOR, ("cluster-supervisor", *config)))
+
+
+def spawn(directory: ClusterDirectory, program: Program) -> int:
+    """Start `gpuplane run ...` detached from the caller, its output appended to its log."""
+    # The mark is inherited by whatever these processes start; `down` finds it by that.
+    environment = {**os.environ, HOME_ENV: str(directory.base), MARK_ENV: f"{directory.path}/"}
+    command = [sys.executable, "-m", "gpuplane", "run", *program.arguments]
+    with directory.log_of(program.name).open("ab") as log:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env=environment,
+            start_new_session=True,
+        )
+    # NB: followed by pid file descriptor, see processes.ended; without this, Popen warns when it is collected.
+    process.returncode = 0
+    return process.pid
+
+
+def _running(pid: int, restarts: int) -> Running:
+    return Running(pid, processes.started(pid) or 0, time.time(), restarts)
+
+
+def _adopt_orphans() -> None:
+    """Processes whose parent dies (the containers of a killed kubelet) become ours, and `down` finds them."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
+        _log.warning("cannot adopt orphans: %s", os.strerror(ctypes.get_errno()))

@@ -1,0 +1,218 @@
+"""The Job controller's shell."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from tinykube.apiserver.failure import ApiFailure
+from tinykube.controllers import pods as podstate
+from tinykube.controllers.following import follow
+from tinykube.controllers.job import decide
+from tinykube.controllers.recorder import Recorder
+from tinykube.controllers.templates import pod_from
+from tinykube.controllers.worker import Worker
+
+if TYPE_CHECKING:
+    from tinykube.apiserver.registry import Registry
+
+Object = Mapping[str, Any]
+
+
+class JobController:
+    """Runs Jobs to completion."""
+
+    def __init__(self, registry: Registry, index: podstate.PodIndex, recorder: Recorder) -> None:
+        self._registry = registry
+        self._index = index
+        self._recorder = recorder
+        self._jobs = registry.resource(("batch", "jobs"))
+        self._pods = registry.resource("pods")
+        self._keys: dict[str, str] = {}
+        self.worker: Worker[str] = Worker("job", self._look)
+        for resource, callback in ((self._jobs, self._on_job), (self._pods, self._on_pod)):
+            follow(registry, resource, callback)
+
+    def workers(self) -> tuple[Worker[Any], ...]:
+        return (self.worker,)
+
+    def _on_job(self, event: str, obj: Object, old: Object | None) -> None:
+        meta = obj["metadata"]
+        if event == "DELETED":
+            self._keys.pop(meta["uid"], None)
+        else:
+            self._keys[meta["uid"]] = f"{meta['namespace']}/{meta['name']}"
+        self.worker.add(f"{meta['namespace']}/{meta['name']}")
+
+    def _on_pod(self, event: str, obj: Object, old: Object | None) -> None:
+        owner = podstate.controller_of(obj)
+        if owner is None or owner["kind"] != "Job":
+            return
+        if owner["uid"] in self._keys:
+            self.worker.add(self._keys[owner["uid"]])
+        elif podstate.is_terminating(obj):
+            # Its Job is gone: no controller will count it, so no finalizer may hold it.
+            self.worker.add(f"{obj['metadata']['namespace']}/{owner['name']}")
+
+    async def _look(self, key: str) -> float | None:
+        namespace, name = key.split("/", 1)
+        job = self._registry.get(self._jobs, namespace, name)
+        if job is None or podstate.is_terminating(job):
+            await self._release_orphans(namespace, name, job)
+            if job is None:
+                return None
+        meta = job["metadata"]
+        counted = decide.tally(job, list(self._index.owned(meta["uid"]).values()))
+        if decide.is_over(job) or podstate.is_terminating(job):
+            await self._settle(job, counted)
+            return await self._expire(job)
+        now = self._registry.now()
+        step = decide.step(job, counted, now, _restarts(job, counted))
+        for pod in step.delete:
+            await self._delete(job, pod)
+        active = len(counted.active) - len(step.delete)
+        for index in step.create:
+            await self._create(job, index)
+            active += 1
+        status = decide.status_of(job, counted, now, active=active)
+        conditions = self._conditions(job, step, now)
+        if conditions:
+            status["conditions"] = conditions
+        if step.ended == "Complete":
+            status["completionTime"] = now
+        if status != job.get("status"):
+            body = {**job, "status": status}
+            job = await self._registry.update(self._jobs, namespace, name, body, subresource="status")
+            if step.ended:
+                kind = "Normal" if step.ended == "Complete" else "Warning"
+                reason, text = ("Completed", "Job completed") if kind == "Normal" else (step.reason, step.message)
+                self._recorder.record(job, "Job", reason, text, kind)
+        for pod in counted.to_release:
+            await self._release(pod)
+        if counted.to_release:
+            self.worker.add(key)
+        if step.ended:
+            return await self._expire(job)
+        return step.wait_s
+
+    def _conditions(self, job: Object, step: decide.Step, now: str) -> list[dict[str, Any]]:
+        """Suspended while it is, and how the Job ended; the pre-conditions of 1.31 come with the end."""
+        standing = [dict(c) for c in (job.get("status") or {}).get("conditions") or ()]
+        suspended = bool(job["spec"].get("suspend"))
+        before = next((c for c in standing if c["type"] == "Suspended"), None)
+        if suspended != (before is not None and before["status"] == "True") and (suspended or before):
+            standing = [c for c in standing if c["type"] != "Suspended"]
+            reason, text = ("JobSuspended", "Job suspended") if suspended else ("JobResumed", "Job resumed")
+            standing.append(_condition("Suspended", "True" if suspended else "False", reason, text, now))
+            self._recorder.record(job, "Job", reason.removeprefix("Job"), text)
+        if step.ended:
+            first = "SuccessCriteriaMet" if step.ended == "Complete" else "FailureTarget"
+            standing += [_condition(type_, "True", step.reason, step.message, now) for type_ in (first, step.ended)]
+        return standing
+
+    async def _create(self, job: Object, index: int | None) -> None:
+        meta = job["metadata"]
+        labels = {
+            "batch.kubernetes.io/controller-uid": meta["uid"],
+            "batch.kubernetes.io/job-name": meta["name"],
+            "controller-uid": meta["uid"],
+            "job-name": meta["name"],
+        }
+        pod = pod_from(job["spec"]["template"], job, "batch/v1", "Job", labels)
+        pod["metadata"].setdefault("finalizers", []).append(decide.TRACKING)
+        if index is not None:
+            pod["metadata"]["generateName"] = f"{meta['name'][:50]}-{index}-"
+            pod["metadata"].setdefault("annotations", {})[decide.INDEX] = str(index)
+            pod["metadata"]["labels"][decide.INDEX] = str(index)
+            pod["spec"].setdefault("hostname", f"{meta['name']}-{index}")
+            for container in [*pod["spec"]["containers"], *(pod["spec"].get("initContainers") or ())]:
+                container.setdefault("env", []).append({"name": "JOB_COMPLETION_INDEX", "value": str(index)})
+        try:
+            made = await self._registry.create(self._pods, meta["namespace"], pod)
+        except ApiFailure as error:
+            self._recorder.record(job, "Job", "FailedCreate", f"Error creating: {error}", "Warning")
+            raise
+        self._recorder.record(job, "Job", "SuccessfulCreate", f"Created pod: {made['metadata']['name']}")
+
+    async def _delete(self, job: Object, pod: Object) -> None:
+        meta = pod["metadata"]
+        try:
+            await self._registry.delete(self._pods, meta["namespace"], meta["name"])
+        except ApiFailure as error:
+            if error.status != 404:
+                raise
+        self._recorder.record(job, "Job", "SuccessfulDelete", f"Deleted pod: {meta['name']}")
+
+    async def _settle(self, job: Object, counted: decide.Tally) -> None:
+        """A Job that ended: what is still counted, what is still running, and no finalizer left behind."""
+        for pod in counted.active:
+            await self._delete(job, pod)
+        status = {**(job.get("status") or {}), **decide.status_of(job, counted, self._registry.now(), active=0)}
+        if not counted.active:
+            status.pop("active", None)
+        if status != job.get("status") and not podstate.is_terminating(job):
+            meta = job["metadata"]
+            body = {**job, "status": status}
+            await self._registry.update(self._jobs, meta["namespace"], meta["name"], body, subresource="status")
+        for pod in counted.to_release:
+            await self._release(pod)
+        if counted.to_release:
+            self.worker.add(f"{job['metadata']['namespace']}/{job['metadata']['name']}")
+
+    async def _release_orphans(self, namespace: str, name: str, job: Object | None) -> None:
+        """Pods of a Job that is gone or going are held by nothing once they are done or being deleted."""
+        for pod in self._registry.list(self._pods, namespace):
+            owner = podstate.controller_of(pod)
+            if owner is None or owner["kind"] != "Job" or owner["name"] != name:
+                continue
+            if owner["uid"] in self._keys and job is None:
+                continue
+            if podstate.is_terminating(pod) or podstate.is_finished(pod):
+                await self._release(pod)
+
+    async def _release(self, pod: Object) -> None:
+        meta = pod["metadata"]
+        fresh = self._registry.get(self._pods, meta["namespace"], meta["name"])
+        if fresh is None or decide.TRACKING not in (fresh["metadata"].get("finalizers") or ()):
+            return
+        left = [f for f in fresh["metadata"]["finalizers"] if f != decide.TRACKING]
+        body = {**fresh, "metadata": {**fresh["metadata"], "finalizers": left}}
+        await self._registry.update(self._pods, meta["namespace"], meta["name"], body)
+
+    async def _expire(self, job: Object) -> float | None:
+        left = decide.expires_in(job, self._registry.now())
+        if left:
+            return left
+        if left == 0 and not podstate.is_terminating(job):
+            meta = job["metadata"]
+            await self._registry.delete(
+                self._jobs,
+                meta["namespace"],
+                meta["name"],
+                propagation="Foreground",
+                preconditions={"uid": meta["uid"]},
+            )
+        return None
+
+
+def _restarts(job: Object, counted: decide.Tally) -> int:
+    """With restartPolicy OnFailure a failing pod stays and restarts: those count against the limit."""
+    if job["spec"]["template"]["spec"].get("restartPolicy") != "OnFailure":
+        return 0
+    return sum(
+        status.get("restartCount") or 0
+        for pod in counted.active
+        for field in ("initContainerStatuses", "containerStatuses")
+        for status in (pod.get("status") or {}).get(field) or ()
+    )
+
+
+def _condition(type_: str, status: str, reason: str, message: str, now: str) -> dict[str, Any]:
+    return {
+        "type": type_,
+        "status": status,
+        "reason": reason,
+        "message": message,
+        "lastProbeTime": now,
+        "lastTransitionTime": now,
+    }

@@ -1,0 +1,73 @@
+"""All controllers of the embedded cluster, started and stopped together."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+from tinykube.controllers.cronjob import CronJobController
+from tinykube.controllers.daemonset import DaemonSetController
+from tinykube.controllers.deployment import DeploymentController
+from tinykube.controllers.disruption import DisruptionController
+from tinykube.controllers.endpoints import EndpointsController
+from tinykube.controllers.everything import Everything
+from tinykube.controllers.garbage import GarbageCollector
+from tinykube.controllers.job import JobController
+from tinykube.controllers.namespace import NamespaceController
+from tinykube.controllers.nodelifecycle import GRACE_S, NodeLifecycleController
+from tinykube.controllers.podgc import PodCollector
+from tinykube.controllers.pods import PodIndex
+from tinykube.controllers.quota import QuotaController
+from tinykube.controllers.recorder import Recorder
+from tinykube.controllers.replicaset import ReplicaSetController
+
+if TYPE_CHECKING:
+    from tinykube.apiserver.registry import Registry
+
+_COMPONENTS: Final = (
+    "daemonset-controller",
+    "replicaset-controller",
+    "deployment-controller",
+    "job-controller",
+    "cronjob-controller",
+    "node-controller",
+)
+
+
+class Controllers:
+    """Make it inside a running event loop, on a registry whose CRDs are served; `run` works until cancelled.
+
+    `ca` is the cluster's CA in PEM; `node_grace_s` how long a node may be silent.
+    """
+
+    def __init__(self, registry: Registry, *, ca: str = "", node_grace_s: float = GRACE_S) -> None:
+        recorders = {component: Recorder(registry, component) for component in _COMPONENTS}
+        self._recorders = recorders
+        # NB: the index is first, so that every controller finds the object of its event in it.
+        index = PodIndex(registry)
+        everything = Everything(registry)
+        garbage = GarbageCollector(registry, everything)
+        controllers = (
+            garbage,
+            NamespaceController(registry, everything, ca),
+            DaemonSetController(registry, index, recorders["daemonset-controller"]),
+            ReplicaSetController(registry, index, recorders["replicaset-controller"]),
+            DeploymentController(registry, index, recorders["deployment-controller"]),
+            JobController(registry, index, recorders["job-controller"]),
+            CronJobController(registry, recorders["cronjob-controller"]),
+            NodeLifecycleController(registry, index, recorders["node-controller"], grace_s=node_grace_s),
+            PodCollector(registry, index),
+            EndpointsController(registry),
+            DisruptionController(registry),
+            QuotaController(registry, everything),
+        )
+        everything.start()
+        garbage.start()
+        self._workers = [worker for controller in controllers for worker in controller.workers()]
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            for worker in self._workers:
+                group.create_task(worker.run(), name=worker.name)
+            for component, recorder in self._recorders.items():
+                group.create_task(recorder.run(), name=f"{component} events")

@@ -1,0 +1,89 @@
+"""`gpuplane run cluster`: the embedded cluster's API server, controllers and scheduler, in one process.
+
+Everything else of a cluster (kubelets, light nodes, operands) speaks to it over HTTPS; the controllers and the
+scheduler use the registry directly. All it needs to know stands in the cluster's directory, so that it can be killed
+and started again at any moment; with `persist` it then loses nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from argparse import Namespace
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from kubekit.errors import Usage
+from tinykube.apiserver.extensions import Extensions
+from tinykube.apiserver.identity import ADMIN, node_user
+from tinykube.apiserver.server import ApiServer
+from tinykube.cluster.directory import ClusterDirectory, Endpoint, Tokens, write
+from tinykube.cluster.spec import ClusterSpec
+from tinykube.cluster.supervisor import keep_supervised
+from tinykube.controllers import Controllers
+from tinykube.scheduler import Scheduler, SchedulerConfig, load
+
+HOST: Final = "127.0.0.1"
+_log = logging.getLogger("tinykube.cluster")
+
+
+async def run(options: Namespace) -> None:
+    """Serve until cancelled. `options.config` is the cluster's `cluster.json`.
+
+    Raises Usage without it, Terminal when the port is taken or the data cannot be read.
+    """
+    if options.config is None:
+        raise Usage("which cluster?", where="gpuplane run cluster", cure="--config DIRECTORY/cluster.json")
+    directory = ClusterDirectory.of_config(options.config)
+    plane = ControlPlane(directory, directory.spec())
+    await plane.run()
+
+
+class ControlPlane:
+    """One control plane on one directory."""
+
+    def __init__(self, directory: ClusterDirectory, spec: ClusterSpec) -> None:
+        self._directory = directory
+        self._spec = spec
+        self._tokens = directory.ensure_tokens(spec)
+
+    async def run(self) -> None:
+        directory, spec = self._directory, self._spec
+        config = load(Path(spec.scheduler_config)) if spec.scheduler_config else SchedulerConfig()
+        known = directory.endpoint()
+        server = await ApiServer.start(
+            directory.pki,
+            host=HOST,
+            # A restarted server must be where its clients look for it; only the first start may choose.
+            port=known.port if known is not None else spec.port,
+            data=directory.data if spec.persist else None,
+            signing_key=bytes.fromhex(self._tokens.signing_key),
+        )
+        # NB: nothing is awaited until all accounts are added, so that no early request is refused.
+        admit(server.extensions, self._tokens)
+        controllers = Controllers(
+            server.registry, ca=server.authority.read_text(), node_grace_s=self._spec.grace_seconds
+        )
+        scheduler = Scheduler(server.registry, config)
+        write(directory.endpoint_file, msgspec.json.encode(Endpoint(server.url, server.port)))
+        _log.info("cluster %s serves on %s", spec.name, server.url)
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(controllers.run(), name="controllers")
+                group.create_task(scheduler.run(), name="scheduler")
+                group.create_task(keep_supervised(directory), name="supervision")
+        finally:
+            await server.stop()
+
+
+def admit(extensions: Extensions, tokens: Tokens) -> None:
+    """Lets the cluster's own people and machines in, and the API server into the kubelets."""
+    extensions.streams.token = tokens.kubelet
+    identity = extensions.identity
+    identity.add(tokens.admin, ADMIN)
+    for name, token in tokens.nodes.items():
+        identity.add(token, node_user(name))
+    # One process is kubelet and operands of thousands of nodes, and acts as each of them.
+    identity.add(tokens.light_nodes, ADMIN)

@@ -1,0 +1,177 @@
+"""The isolation of containers on this machine: mount namespaces, all users or one, or rewritten paths only.
+
+`candidates` lists what could work, the best first; the launcher takes the first mode in which a container starts. Only
+a start proves a mode: AppArmor and seccomp may let a program make a namespace and then deny it everything inside.
+
+Invariant: what a mode cannot have of a container's specification is left out by `fit`, and named there in words.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+from collections.abc import Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from tinykube.kubelet.containers.rootfs import ContainerSpec
+
+_ADMIN_PATH: Final = "/usr/bin:/bin:/usr/sbin:/sbin:/usr/local/bin"
+_MAPPERS: Final = ("newuidmap", "newgidmap")
+
+
+class Isolation(StrEnum):
+    ROOT = "root"  # mount namespaces, as root
+    USERS = "users"  # mount namespaces inside a user namespace that maps many users
+    USER = "user"  # mount namespaces inside a user namespace that maps one user
+    NONE = "none"  # rewritten paths
+
+
+class Extent(msgspec.Struct, frozen=True):
+    """`count` ids of a user namespace from `inside` on are those of the machine from `outside` on."""
+
+    inside: int
+    outside: int
+    count: int
+
+    def __str__(self) -> str:
+        return f"{self.inside} {self.outside} {self.count}"
+
+
+class Identity(msgspec.Struct, frozen=True, kw_only=True):
+    """The user of this process, and the other users that it may become. `users` and `groups` are its own namespace's,
+    as /proc/self/uid_map has them; `subuid` and `subgid` the texts of the files; `mappers` newuidmap and newgidmap."""
+
+    uid: int
+    gid: int
+    name: str
+    users: str = "0 0 4294967295"
+    groups: str = "0 0 4294967295"
+    subuid: str = ""
+    subgid: str = ""
+    mappers: tuple[str, ...] = ()
+
+
+class Mode(msgspec.Struct, frozen=True):
+    """The start of containers. `users` and `groups` are the ids that a user namespace has, which `mappers` write
+    (none: the shim itself); `lacks` says why it is not a better mode."""
+
+    isolation: Isolation
+    users: tuple[Extent, ...] = ()
+    groups: tuple[Extent, ...] = ()
+    mappers: tuple[str, ...] = ()
+    lacks: str = ""
+
+    @property
+    def words(self) -> list[str]:
+        """The shim's words that make the namespaces."""
+        if self.isolation is Isolation.ROOT:
+            return ["unshare", "root"]
+        words = ["unshare", "user"]
+        if self.isolation is Isolation.USER:  # the kernel wants it so of those who have no privileges
+            words += ["map", "setgroups", "-", "deny"]
+        writers = self.mappers or ("-", "-")
+        for file, writer, extents in zip(("uid_map", "gid_map"), writers, (self.users, self.groups), strict=True):
+            words += ["map", file, writer, ("\n" if writer == "-" else " ").join(map(str, extents))]
+        return words
+
+    def __str__(self) -> str:
+        what = {
+            Isolation.ROOT: "mount namespaces, all users",
+            Isolation.USERS: "user namespace, all users",
+            Isolation.USER: "user namespace, one user",
+            Isolation.NONE: "no namespaces, one user, paths rewritten",
+        }[self.isolation]
+        return f"{what} ({self.lacks})" if self.lacks else what
+
+
+def observe_identity() -> Identity:
+    """Return the user of this process."""
+    uid = os.geteuid()
+    try:
+        name = pwd.getpwuid(uid).pw_name
+    except KeyError:  # a container's user needs no name
+        name = str(uid)
+    found = [shutil.which(mapper, path=_ADMIN_PATH) for mapper in _MAPPERS]
+    return Identity(
+        uid=uid,
+        gid=os.getegid(),
+        name=name,
+        users=_text("/proc/self/uid_map"),
+        groups=_text("/proc/self/gid_map"),
+        subuid=_text("/etc/subuid"),
+        subgid=_text("/etc/subgid"),
+        mappers=tuple(path for path in found if path),
+    )
+
+
+def _text(path: str) -> str:
+    try:
+        return Path(path).read_text()
+    except OSError:
+        return ""
+
+
+def candidates(who: Identity) -> list[Mode]:
+    """The modes that could work, the best first; the last one always does. Pure."""
+    one = (Extent(0, who.uid, 1),), (Extent(0, who.gid, 1),)
+    if who.uid == 0:
+        # Root without CAP_SYS_ADMIN may map every user that it could become.
+        everyone = Mode(Isolation.USERS, _same(who.users), _same(who.groups))
+        return [Mode(Isolation.ROOT), everyone, Mode(Isolation.USER, *one), Mode(Isolation.NONE)]
+    users, groups = (_given(text, who) for text in (who.subuid, who.subgid))
+    if len(who.mappers) < len(_MAPPERS):
+        why = "no subordinate ids: install uidmap"
+    elif not users or not groups:
+        why = f"no subordinate ids: usermod --add-subuids 100000-165535 --add-subgids 100000-165535 {who.name}"
+    else:
+        many = Mode(Isolation.USERS, one[0] + users, one[1] + groups, who.mappers)
+        return [many, Mode(Isolation.USER, *one), Mode(Isolation.NONE)]
+    return [Mode(Isolation.USER, *one, lacks=why), Mode(Isolation.NONE)]
+
+
+def _same(text: str) -> tuple[Extent, ...]:
+    """All ids of a map, each for itself."""
+    rows = [line.split() for line in text.splitlines()]
+    return tuple(Extent(int(row[0]), int(row[0]), int(row[2])) for row in rows)
+
+
+def _given(text: str, who: Identity) -> tuple[Extent, ...]:
+    """The subordinate ids of a user, from 1 on. Source: subuid(5)."""
+    extents: list[Extent] = []
+    inside = 1
+    for line in text.splitlines():
+        owner, _, rest = line.strip().partition(":")
+        first, _, count = rest.partition(":")
+        if owner in (who.name, str(who.uid)) and first.isdigit() and count.isdigit() and int(count):
+            extents.append(Extent(inside, int(first), int(count)))
+            inside += int(count)
+    return tuple(extents)
+
+
+def fit(spec: ContainerSpec, mode: Mode) -> tuple[ContainerSpec, tuple[str, ...]]:
+    """The container as this mode can have it, and in words what it asked for and does not get. Pure."""
+    lacks: list[str] = []
+    if mode.isolation is Isolation.ROOT:
+        return spec, ()
+    unknown = [f"user {spec.user}"] if not _has(mode.users, spec.user) else []
+    unknown += [f"group {group}" for group in (spec.group, *spec.groups) if not _has(mode.groups, group)]
+    if unknown:
+        lacks.append(f"{', '.join(dict.fromkeys(unknown))} (it runs as the one user there is)")
+        spec = msgspec.structs.replace(spec, user=None, group=None, groups=())
+    if mode.isolation is Isolation.NONE:
+        if spec.read_only_root:
+            lacks.append("a read-only root")
+            spec = msgspec.structs.replace(spec, read_only_root=False)
+        if spec.volumes:
+            where = ", ".join(spec.volumes)
+            lacks.append(f"mounts (what is at {where} is found through its command and variables only)")
+    return spec, tuple(lacks)
+
+
+def _has(extents: Sequence[Extent], one: int | None) -> bool:
+    return one is None or one == 0 or any(e.inside <= one < e.inside + e.count for e in extents)

@@ -1,0 +1,244 @@
+"""Decides the file system of a container, as instructions for `packages/tinykube/native/shim`, which carries them out.
+
+There are no images, so a container's root is the machine's own `/` with a private writable layer, and on it what the
+container was given: volumes from the node's root, its devices, libraries that the runtime injects.
+
+Invariants:
+
+- Nothing a container writes reaches the machine: overlays for /usr, /etc and their like, fresh /tmp and /run, the rest
+  read-only. What it writes below a hostPath volume reaches the node's root, as it should.
+- /dev holds the harmless devices and what the container was given; a privileged one has the node's /dev.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+_LAYERED: Final = ("bin", "etc", "home", "lib", "lib32", "lib64", "opt", "root", "sbin", "srv", "usr", "var")
+_PRIVATE: Final = frozenset({"dev", "proc", "sys", "run", "tmp", "lost+found", ".old"})
+STANDARD_DEVICES: Final = ("null", "zero", "full", "random", "urandom", "tty", "ptmx")
+_DEVICE_LINKS: Final = (
+    ("/proc/self/fd", "/dev/fd"),
+    ("/proc/self/fd/0", "/dev/stdin"),
+    ("/proc/self/fd/1", "/dev/stdout"),
+    ("/proc/self/fd/2", "/dev/stderr"),
+)
+
+_LIBRARY: Final = re.compile(r"lib.+\.so(\.|$)")
+
+
+class Mount(msgspec.Struct, frozen=True):
+    """`source` is a path of the machine without symbolic links, `target` one of the container."""
+
+    source: str
+    target: str
+    read_only: bool = False
+
+
+class ContainerSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """A container with every decision made: what the runtime has to start.
+
+    `devices` are mounts onto device paths, `links` (target, path) symbolic links in the container, `volumes` the
+    targets of the mounts that the pod itself asked for.
+    """
+
+    argv: tuple[str, ...]
+    env: dict[str, str]
+    cwd: str = ""
+    user: int | None = None
+    group: int | None = None
+    groups: tuple[int, ...] = ()
+    mounts: tuple[Mount, ...] = ()
+    devices: tuple[Mount, ...] = ()
+    links: tuple[tuple[str, str], ...] = ()
+    privileged: bool = False
+    read_only_root: bool = False
+    hostname: str = ""
+    volumes: tuple[str, ...] = ()
+
+
+class Machine(msgspec.Struct, frozen=True):
+    """The top of the machine's own file system. `keep` are paths of this program below directories that are hidden;
+    `guarded` are (directory, path) of those below a directory that other users may not enter."""
+
+    directories: tuple[str, ...]
+    links: tuple[tuple[str, str], ...]  # (target, name)
+    devices: tuple[str, ...]
+    keep: tuple[str, ...]
+    guarded: tuple[tuple[str, str], ...] = ()
+
+
+def observe_machine(keep: Iterable[Path]) -> Machine:
+    directories, links = [], []
+    for entry in sorted(os.scandir("/"), key=lambda e: e.name):
+        if entry.name in _PRIVATE or not os.access(entry.path, os.R_OK):
+            continue
+        if entry.is_symlink():
+            links.append((str(Path(entry.path).readlink()), entry.name))
+        elif entry.is_dir():
+            directories.append(entry.name)
+    hidden = ("/tmp/", "/run/", "/var/run/", "/dev/shm/")
+    own = sorted(set(keep))
+    kept = [str(path) for path in own if str(path).startswith(hidden)]
+    guarded = [(str(guard), str(path)) for path in own for guard in _guards(path)[:1] if str(path) not in kept]
+    devices = [name for name in STANDARD_DEVICES if _is_device(f"/dev/{name}")]
+    return Machine(tuple(directories), tuple(links), tuple(devices), tuple(kept), tuple(guarded))
+
+
+def _guards(path: Path) -> list[Path]:
+    """The directories on the way to `path` that other users may not enter, the outermost first."""
+    return [parent for parent in reversed(path.parents) if not parent.stat().st_mode & stat.S_IXOTH]
+
+
+def _is_device(path: str) -> bool:
+    try:
+        return stat.S_ISCHR(Path(path).stat().st_mode)
+    except OSError:
+        return False
+
+
+def isolated_words(spec: ContainerSpec, machine: Machine, *, stage: Path, node_root: Path) -> list[str]:
+    """The words for a container that has a mount namespace by now; `stage` is an empty directory."""
+    words = ["stage", str(stage)]
+    for name in machine.directories:
+        if name in _LAYERED:
+            words += ["skeleton", f"/{name}"]
+    words.append("pivot")
+    for target, name in machine.links:
+        words += ["symlink", target, f"/{name}"]
+    for name in machine.directories:
+        if name not in _LAYERED:
+            words += ["bind", f"/{name}", f"/{name}", "ro"]
+    words += ["bind", "/proc", "/proc", "rw", "bind", "/sys", "/sys", "ro"]
+    words += ["tmpfs", "/tmp", "1777", "tmpfs", "/run", "1777"]
+    for path in machine.keep:
+        words += ["bind", path, path, "ro"]
+    if spec.user:
+        # The image has the program where every user can read it; the home directory that it lies in here may be closed.
+        for guard in dict.fromkeys(guard for guard, _ in machine.guarded):
+            words += ["tmpfs", guard, "755"]
+        for _, path in machine.guarded:
+            words += ["bind", path, path, "ro"]
+    words += _device_words(spec, machine, node_root)
+    for mount in sorted(spec.mounts, key=lambda m: m.target.rstrip("/").count("/")):
+        words += ["bind", mount.source, mount.target, "ro" if mount.read_only else "rw"]
+        words += _devices_below(mount, machine, node_root)
+    for target, path in spec.links:
+        words += ["symlink", target, path]
+    if spec.read_only_root:
+        words += ["readonly", "/"]
+        for name in machine.directories:
+            if name in _LAYERED:
+                words += ["readonly", f"/{name}"]
+    if spec.hostname:
+        words += ["hostname", spec.hostname]
+    return words + process_words(spec.argv, spec.env, spec)
+
+
+def _device_words(spec: ContainerSpec, machine: Machine, node_root: Path) -> list[str]:
+    words: list[str] = []
+    if spec.privileged:
+        words += ["bind", str(node_root / "dev"), "/dev", "rw"]
+    else:
+        # NB: in a sticky directory the kernel refuses `> /dev/null` to users that do not own /dev/null.
+        words += ["tmpfs", "/dev", "755"]
+        for target, path in _DEVICE_LINKS:
+            words += ["symlink", target, path]
+    for name in machine.devices:
+        words += ["bind", f"/dev/{name}", f"/dev/{name}", "rw"]
+    words += ["tmpfs", "/dev/shm", "1777"]
+    if Path("/dev/pts").is_dir():
+        words += ["bind", "/dev/pts", "/dev/pts", "rw"]
+    if not spec.privileged:
+        for device in spec.devices:
+            words += ["bind", device.source, device.target, "rw"]
+    return words
+
+
+def _devices_below(mount: Mount, machine: Machine, node_root: Path) -> list[str]:
+    """The node's dev/null is an empty file; who mounts the node's root gets real devices there too."""
+    words: list[str] = []
+    where = {str(node_root): "/dev", str(node_root / "dev"): ""}.get(mount.source)
+    if where is not None:
+        for name in machine.devices:
+            target = f"{mount.target.rstrip('/')}{where}/{name}"
+            words += ["bind", f"/dev/{name}", target, "rw"]
+    return words
+
+
+def process_words(argv: Iterable[str], env: Mapping[str, str], spec: ContainerSpec) -> list[str]:
+    words: list[str] = []
+    words += ["cwd", spec.cwd or "/"]
+    for group in spec.groups:
+        words += ["group", str(group)]
+    if spec.user is not None or spec.group is not None:
+        words += ["user", str(-1 if spec.user is None else spec.user), str(spec.group or 0)]
+    for name, value in env.items():
+        words += ["env", f"{name}={value}"]
+    for arg in argv:
+        words += ["arg", arg]
+    return words
+
+
+# -- without namespaces ----------------------------------------------------------------------------------------------
+
+
+def rewrite_paths(text: str, mounts: Iterable[Mount]) -> str:
+    """`text` with every path below a mount's target moved to its source, the longest target first.
+
+    Only whole path components count: with /host mounted, `/host/etc` and `--root=/host` change, `/hostile` does not.
+    """
+    targets = {m.target.rstrip("/"): m.source for m in mounts if m.target.rstrip("/")}
+    if not targets:
+        return text
+    longest = sorted(targets, key=len, reverse=True)
+    pattern = r"(?<![\w./-])(" + "|".join(map(re.escape, longest)) + r")(?=[/:;,\s\"']|$)"
+    return re.sub(pattern, lambda match: targets[match.group(1)], text)
+
+
+def is_library(mount: Mount) -> bool:
+    return _LIBRARY.match(Path(mount.target).name) is not None
+
+
+def view(spec: ContainerSpec, place: Path) -> dict[Path, str]:
+    """Links, path -> target, below `place`: the container's libraries side by side, as they would be in its own root.
+
+    The loader looks for a library's own needs in its directory, and there they would not be where each lies on the
+    node.
+    """
+    links = {place / m.target.lstrip("/"): m.source for m in spec.mounts if is_library(m)}
+    folders = {path.parent for path in links}
+    for target, path in spec.links:
+        if (place / path.lstrip("/")).parent in folders:
+            links.setdefault(place / path.lstrip("/"), target)
+    return links
+
+
+def plain_words(spec: ContainerSpec, *, device_dir: Path, place: Path) -> list[str]:
+    """The words for a container without a namespace: paths rewritten, libraries on the search path.
+
+    `device_dir` is a directory with links to the container's devices, where the simulated driver looks; `place` holds
+    the links of `view`.
+    """
+    inside = {m.target: str(place / m.target.lstrip("/")) for m in spec.mounts if is_library(m)}
+    moved = [Mount(inside.get(m.target, m.source), m.target) for m in spec.mounts]
+    folders = list(dict.fromkeys(str(Path(target).parent) for target in inside))
+    env = dict(spec.env)
+    given = [folder for folder in env.pop("LD_LIBRARY_PATH", "").split(":") if folder]
+    search = [f"{place}{folder}" for folder in folders if folder not in given]
+    for folder in given:
+        search += [f"{place}{folder}"] if folder in folders else []
+        search.append(rewrite_paths(folder, moved))
+    env = {name: rewrite_paths(value, moved) for name, value in env.items()}
+    if search:
+        env["LD_LIBRARY_PATH"] = ":".join(search)
+    env["SIMGPU_DEV"] = str(device_dir)
+    process = ContainerSpec(argv=(), env={}, cwd=rewrite_paths(spec.cwd or "/", moved))
+    return process_words([rewrite_paths(arg, moved) for arg in spec.argv], env, process)

@@ -1,0 +1,320 @@
+"""The kubelet of one simulated node: wires node, pods, devices, runtime and HTTP endpoint together.
+
+Invariants:
+
+- Level-triggered: pods come from an informer, each has one worker; containers of an earlier kubelet are found by their
+  records and go on under it. Records whose pod is gone are ended and removed.
+- Killed (kill -9), it leaves its containers running. Asked to stop, it ends them first: the machine is switched off.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import logging
+import signal
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+import msgspec
+import yaml
+
+from gpuplane import names
+from kubekit.errors import InvalidInput
+from kubekit.kube import Client, Informer
+from simgpu.machines.root import read_machine
+from tinykube.kubelet.clock import Clock, RealClock
+from tinykube.kubelet.containers import Isolation, Launcher, Records
+from tinykube.kubelet.containers.launcher import kill_all
+from tinykube.kubelet.containers.records import Record, is_running, signal_container
+from tinykube.kubelet.devices import DeviceManager
+from tinykube.kubelet.devices.podresources import PodResources
+from tinykube.kubelet.events import Events
+from tinykube.kubelet.machine import Cluster, Machine
+from tinykube.kubelet.node import Facts, NodeReporter
+from tinykube.kubelet.pod import Pod, all_containers
+from tinykube.kubelet.runtimes import Runtime
+from tinykube.kubelet.server import Backend, LogFile, Problem, Server
+from tinykube.kubelet.worker import PodWorker
+
+log = logging.getLogger("tinykube.kubelet")
+
+_POWER_OFF_SECONDS: Final = 2.0
+_START_OVER_SECONDS: Final = 5.0
+
+
+class Kubelet:
+    """One node. `run` goes on until cancelled.
+
+    Args:
+        directory: the node's directory, as `nodes.build_node` made it.
+        cluster: where containers find the API server.
+        token: what the API server shows to ask for logs and exec; "" asks for none.
+        port: of the HTTP endpoint; 0 takes a free one.
+    """
+
+    def __init__(
+        self,
+        *,
+        node_name: str,
+        directory: Path,
+        client: Client,
+        cluster: Cluster,
+        token: str = "",
+        port: int = 0,
+        clock: Clock | None = None,
+        isolation: Isolation | None = None,
+    ) -> None:
+        self.clock = clock or RealClock()
+        self.machine_facts = read_machine(directory)
+        root = directory / "root"
+        facts = self.machine_facts
+        self.runtime = Runtime(root, facts.runtime, facts.runtime_version)
+        self.runtime.restarted = self._runtime_changed
+        self.devices = DeviceManager(
+            root / names.KUBELET_DIR / names.DEVICE_PLUGIN_DIR, self.clock, lambda: self.reporter.changed()
+        )
+        self.machine = Machine(
+            node_name=node_name,
+            directory=directory,
+            client=client,
+            cluster=cluster,
+            launcher=Launcher(root, Records(directory / "containers"), isolation),
+            runtime=self.runtime,
+            devices=self.devices,
+            events=Events(client, node_name),
+            clock=self.clock,
+        )
+        self.reporter = NodeReporter(client, self._facts, self.clock)
+        self.workers: dict[str, PodWorker] = {}
+        self.port = port
+        self._client = client
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._server = Server(
+            Backend(
+                log_file=self._log_file, exec_command=self._exec_command, pods=self._pods_json, now=self.clock.time
+            ),
+            token,
+        )
+        self._pods = Informer(client, Pod, fields=f"spec.nodeName={node_name}")
+        self._found: dict[str, list[Record]] = {}
+
+    async def run(self) -> None:
+        """Until cancelled; then everything that ran on the node has ended."""
+        mode = self.machine.launcher.mode
+        log.info("kubelet of %s: %s, containers: %s", self.machine.node_name, self.machine_facts.name, mode)
+        resources = PodResources(self.devices, lambda: [worker.pod for worker in self.workers.values() if worker.known])
+        self.port = await self._server.start(port=self.port)
+        await self.devices.start()
+        await resources.start(self.machine.root / names.KUBELET_DIR)
+        self.runtime.serve()
+        for record in self.machine.launcher.records.all():
+            self._found.setdefault(record.pod_uid, []).append(record)
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self.reporter.run())
+                await self.reporter.registered.wait()
+                self._pods.add_handler(self._changed)
+                self._pods.start()
+                await self._pods.synced()
+                self._clean_up()
+        finally:
+            await self._pods.stop()
+            await self._power_off()
+            self.runtime.close()
+            await resources.stop()
+            await self.devices.stop()
+            await self._server.stop()
+            await self.machine.objects.stop()
+            await self.machine.events.aclose()
+
+    async def synced(self) -> None:
+        """Returns when the pods of the node are known and each has its worker."""
+        await self._pods.synced()
+
+    async def idle(self) -> None:
+        """Returns when no pod is left."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
+    # -- pods ------------------------------------------------------------------------------------------------------
+
+    def _changed(self, old: Pod | None, new: Pod | None) -> None:
+        if new is not None:
+            uid = new.metadata.uid
+            if old is not None and old.metadata.uid != uid:
+                self._vanish(old.metadata.uid)
+            worker = self.workers.get(uid)
+            if worker is not None:
+                worker.update(new)
+            else:
+                self._begin(new)
+        elif old is not None:
+            self._vanish(old.metadata.uid)
+
+    def _begin(self, pod: Pod) -> None:
+        worker = PodWorker(self.machine, pod, self._found.pop(pod.metadata.uid, []))
+        self.workers[pod.metadata.uid] = worker
+        task = asyncio.create_task(self._work(worker), name=f"pod {worker.key}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _work(self, worker: PodWorker) -> None:
+        try:
+            await worker.run()
+        except Exception:
+            # A mistake of ours on one pod must not lose it: look again from what is on disk.
+            log.exception("the worker of %s failed; starting it over", worker.key)
+            await self.clock.sleep(_START_OVER_SECONDS)
+            uid = worker.pod.metadata.uid
+            if self._pods.get(worker.key) is not None:
+                self._found[uid] = [r for r in self.machine.launcher.records.all() if r.pod_uid == uid]
+                self._begin(worker.pod)
+        finally:
+            if self.workers.get(worker.pod.metadata.uid) is worker:
+                del self.workers[worker.pod.metadata.uid]
+
+    def _vanish(self, uid: str) -> None:
+        worker = self.workers.get(uid)
+        if worker is not None:
+            worker.vanish()
+
+    def _clean_up(self) -> None:
+        """After the first list: what was found of pods that are gone meanwhile."""
+        for records in self._found.values():
+            for record in records:
+                log.info("%s/%s: gone while the kubelet was down", record.namespace, record.pod)
+                signal_container(record, signal.SIGKILL)
+                self.machine.launcher.records.remove(record.id)
+        self._found.clear()
+        self.devices.keep_only(self.workers)
+
+    async def _power_off(self) -> None:
+        """Ends all containers: SIGTERM, and two seconds later SIGKILL."""
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        running = [record for record in self.machine.launcher.records.all() if is_running(record)]
+        for record in running:
+            signal_container(record, signal.SIGTERM)
+        ends = [asyncio.create_task(self.machine.launcher.wait(record)) for record in running]
+        if ends:
+            _, late = await asyncio.wait(ends, timeout=_POWER_OFF_SECONDS)
+            if late:
+                for record in running:
+                    signal_container(record, signal.SIGKILL)
+                await asyncio.wait(late, timeout=_POWER_OFF_SECONDS)
+
+    # -- what others ask -------------------------------------------------------------------------------------------
+
+    def reload_runtime(self) -> None:
+        """SIGHUP: the runtime reads its configuration; running containers are left alone."""
+        self.runtime.reload()
+        self._runtime_changed()
+
+    def _runtime_changed(self) -> None:
+        self.reporter.changed()
+        for worker in self.workers.values():
+            worker.poke()
+
+    def _facts(self) -> Facts:
+        facts = Facts(
+            machine=self.machine_facts,
+            name=self.machine.node_name,
+            host_ip=self.machine.host_ip,
+            port=self.port,
+            devices={**dict.fromkeys(self.devices.forgotten(), (0, 0)), **self.devices.amounts()},
+            recreated=self.devices.recreated,
+            runtime_down=self.runtime.down,
+        )
+        self.machine.allocatable = {"cpu": str(facts.machine.cpus), "memory": f"{facts.machine.memory_kib}Ki"}
+        return facts
+
+    def _worker(self, namespace: str, name: str) -> PodWorker:
+        for worker in self.workers.values():
+            meta = worker.pod.metadata
+            if meta.namespace == namespace and meta.name == name:
+                return worker
+        raise Problem(404, f'pod "{name}" not found on node {self.machine.node_name}')
+
+    def _log_file(self, namespace: str, name: str, container: str, previous: bool) -> LogFile:
+        worker = self._worker(namespace, name)
+        if not any(c.name == container for c in all_containers(worker.pod)):
+            raise Problem(400, f"container {container} is not valid for pod {name}")
+        state = worker.seen.get(container)
+        if state is None or not state.id:
+            why = state.waiting[0] if state is not None and state.waiting else "ContainerCreating"
+            raise Problem(400, f'container "{container}" in pod "{name}" is waiting to start: {why}')
+        attempt = state.attempt - 1 if previous else state.attempt
+        path = self.machine.log_path(worker.pod, container, attempt)
+        if previous and not path.exists():
+            raise Problem(400, f'previous terminated container "{container}" in pod "{name}" not found')
+
+        def running() -> bool:
+            now = worker.seen.get(container)
+            return not previous and now is not None and now.attempt == attempt and now.running
+
+        return LogFile(path, running)
+
+    def _exec_command(self, namespace: str, name: str, container: str, argv: tuple[str, ...], tty: bool) -> list[str]:
+        worker = self._worker(namespace, name)
+        state, record = worker.seen.get(container), worker.records.get(container)
+        if state is None or record is None or not state.running:
+            raise Problem(400, f'container not found ("{container}")')
+        return self.machine.launcher.exec_command(record, argv, tty=tty)
+
+    def _pods_json(self) -> bytes:
+        return msgspec.json.encode(
+            {"kind": "PodList", "apiVersion": "v1", "items": [w.pod for w in self.workers.values()]}
+        )
+
+
+def read_cluster(kubeconfig: Path) -> Cluster:
+    """Return the API server of a kubeconfig's current context. Raises InvalidInput."""
+    try:
+        config = yaml.safe_load(kubeconfig.read_text())
+        contexts = {c["name"]: c["context"] for c in config["contexts"]}
+        context = contexts.get(config.get("current-context"), next(iter(contexts.values())))
+        cluster = {c["name"]: c["cluster"] for c in config["clusters"]}[context["cluster"]]
+        url = urlsplit(cluster["server"])
+        if "certificate-authority-data" in cluster:
+            ca = base64.b64decode(cluster["certificate-authority-data"])
+        elif "certificate-authority" in cluster:
+            ca = (kubeconfig.parent / cluster["certificate-authority"]).read_bytes()
+        else:
+            ca = b""
+    except (OSError, yaml.YAMLError, KeyError, TypeError, StopIteration, ValueError) as error:
+        raise InvalidInput(f"no usable kubeconfig: {error!r}", where=str(kubeconfig)) from error
+    port = url.port or (443 if url.scheme == "https" else 80)
+    return Cluster(url.hostname or "127.0.0.1", port, ca, url.scheme)
+
+
+async def run(*, node_name: str, directory: Path, kubeconfig: Path, token: str = "", port: int = 0) -> None:
+    """`gpuplane run kubelet`: the node whose directory is `directory` (see `nodes.build_node`), until cancelled.
+
+    SIGHUP makes the container runtime read its configuration again.
+    """
+    client = Client.connect(kubeconfig, user_agent="kubelet")
+    try:
+        kubelet = Kubelet(
+            node_name=node_name,
+            directory=directory,
+            client=client,
+            cluster=read_cluster(kubeconfig),
+            token=token,
+            port=port,
+        )
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGHUP, kubelet.reload_runtime)
+        await kubelet.run()
+    finally:
+        await client.aclose()
+
+
+def stop_containers(directory: Path) -> int:
+    """Kills what still runs of a node whose kubelet is gone; how many containers. For `gpuplane down`."""
+    with contextlib.suppress(FileNotFoundError):
+        return kill_all(directory / "containers")
+    return 0

@@ -1,0 +1,139 @@
+"""One node as its pod workers and servers see it: its places, its runtime, its devices, and who to tell."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from kubekit.kube import Client
+from tinykube.kubelet.clock import Clock
+from tinykube.kubelet.containers import Launcher, Record
+from tinykube.kubelet.events import Events
+from tinykube.kubelet.objects import Objects
+from tinykube.kubelet.pod import Pod
+
+if TYPE_CHECKING:
+    from tinykube.kubelet.devices import DeviceManager
+    from tinykube.kubelet.runtimes import Runtime
+
+
+class Cluster(msgspec.Struct, frozen=True):
+    """The address of the API server for containers, and its certificate authority (empty for plain HTTP)."""
+
+    host: str
+    port: int
+    ca: bytes = b""
+    scheme: str = "https"
+
+
+class Machine:
+    """The things that all pods of one node share."""
+
+    def __init__(
+        self,
+        *,
+        node_name: str,
+        directory: Path,
+        client: Client,
+        cluster: Cluster,
+        launcher: Launcher,
+        runtime: Runtime,
+        devices: DeviceManager,
+        events: Events,
+        clock: Clock,
+        host_ip: str = "127.0.0.1",
+    ) -> None:
+        self.node_name = node_name
+        self.root = directory / "root"
+        self.client = client
+        self.objects = Objects(client)
+        self.cluster = cluster
+        self.launcher = launcher
+        self.runtime = runtime
+        self.devices = devices
+        self.events = events
+        self.clock = clock
+        self.host_ip = host_ip
+        self.allocatable: dict[str, str] = {}
+        self._ips: dict[str, str] = {}
+        self._admission = asyncio.Lock()
+
+    @property
+    def runtime_name(self) -> str:
+        return self.runtime.name
+
+    def now(self) -> str:
+        return datetime.fromtimestamp(self.clock.time(), UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+    # -- places ----------------------------------------------------------------------------------------------------
+
+    def pod_dir(self, uid: str) -> Path:
+        return self.root / "var/lib/kubelet/pods" / uid
+
+    def pod_logs(self, pod: Pod) -> Path:
+        meta = pod.metadata
+        return self.root / "var/log/pods" / f"{meta.namespace}_{meta.name}_{meta.uid}"
+
+    def log_path(self, pod: Pod, container: str, attempt: int) -> Path:
+        return self.pod_logs(pod) / container / f"{attempt}.log"
+
+    def pod_ip(self, uid: str) -> str:
+        """An address of this machine's loopback network, one for each pod: there is no other network here.
+
+        A program that listens on every address, or on its own pod's, is reached there. Nodes of other clusters on this
+        machine have other addresses.
+        """
+        if uid not in self._ips:
+            digest = hashlib.sha256(str(self.root).encode()).digest()
+            used = set(self._ips.values())
+            base = f"127.{64 + digest[0] % 64}.{digest[1]}"
+            free = (f"{base}.{n}" for n in range(2, 255) if f"{base}.{n}" not in used)
+            self._ips[uid] = next(free, "127.0.0.1")
+        return self._ips[uid]
+
+    def keep_ip(self, pod: Pod) -> None:
+        """A pod that ran under an earlier kubelet keeps the address it may be listening on."""
+        if pod.status.pod_ip and pod.status.pod_ip not in self._ips.values():
+            self._ips[pod.metadata.uid] = pod.status.pod_ip
+
+    # -- pods ------------------------------------------------------------------------------------------------------
+
+    async def admit(self, pod: Pod, begins: Callable[[], None]) -> None:
+        """Gives a pod its devices, one pod at a time; calls `begins` when its turn comes. Raises Rejected."""
+        async with self._admission:
+            begins()
+            await self.devices.allocate(pod)
+
+    def forget(self, pod: Pod) -> None:
+        self._ips.pop(pod.metadata.uid, None)
+        self.devices.release(pod.metadata.uid)
+        self.runtime.removed(pod.metadata.uid)
+
+    # -- containers ------------------------------------------------------------------------------------------------
+
+    def started_at(self, record: Record) -> float:
+        """When a container started, in seconds since the epoch."""
+        text = record.started or record.created
+        return datetime.fromisoformat(text).timestamp() if text else self.clock.time()
+
+    async def run_inside(self, record: Record, command: tuple[str, ...]) -> tuple[int, str]:
+        """Runs a command in a container; its exit code and all it wrote."""
+        process = await asyncio.create_subprocess_exec(
+            *self.launcher.exec_command(record, command),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+        try:
+            output, _ = await process.communicate()
+        except asyncio.CancelledError:
+            process.kill()
+            await process.wait()
+            raise
+        return process.returncode or 0, output.decode(errors="replace")

@@ -1,0 +1,274 @@
+"""Pods as a kubelet reads them: wider than the components' own view, since a kubelet runs every field it knows.
+
+Invariant: what the simulated kubelet does not do stands nowhere here, so that an unknown field is skipped, never
+half obeyed.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from msgspec import field
+
+from kubekit.api.core import PodStatus, Resources
+from kubekit.api.kinds import built_in
+from kubekit.api.meta import ObjectMeta, Resource, Struct
+
+
+class KeyRef(Struct):
+    """One key of a ConfigMap or Secret."""
+
+    name: str = ""
+    key: str = ""
+    optional: bool = False
+
+
+class FieldRef(Struct):
+    field_path: str
+    api_version: str = "v1"
+
+
+class ResourceFieldRef(Struct):
+    resource: str
+    container_name: str = ""
+    divisor: str | int = "1"
+
+
+class EnvSource(Struct):
+    field_ref: FieldRef | None = None
+    resource_field_ref: ResourceFieldRef | None = None
+    config_map_key_ref: KeyRef | None = None
+    secret_key_ref: KeyRef | None = None
+
+
+class EnvVar(Struct):
+    name: str
+    value: str = ""
+    value_from: EnvSource | None = None
+
+
+class NamedRef(Struct):
+    name: str = ""
+    optional: bool = False
+
+
+class EnvFrom(Struct):
+    prefix: str = ""
+    config_map_ref: NamedRef | None = None
+    secret_ref: NamedRef | None = None
+
+
+class VolumeMount(Struct):
+    name: str
+    mount_path: str
+    read_only: bool = False
+    sub_path: str = ""
+    sub_path_expr: str = ""
+
+
+class Exec(Struct):
+    command: tuple[str, ...] = ()
+
+
+class Header(Struct):
+    name: str
+    value: str
+
+
+class HTTPGet(Struct):
+    port: int | str
+    path: str = "/"
+    host: str = ""
+    scheme: str = "HTTP"
+    http_headers: tuple[Header, ...] = ()
+
+
+class TCPSocket(Struct):
+    port: int | str
+    host: str = ""
+
+
+class Probe(Struct):
+    """Times in seconds. Exactly one of the handlers is set (the API server validates it)."""
+
+    exec: Exec | None = None
+    http_get: HTTPGet | None = None
+    tcp_socket: TCPSocket | None = None
+    initial_delay_seconds: int = 0
+    timeout_seconds: int = 1
+    period_seconds: int = 10
+    success_threshold: int = 1
+    failure_threshold: int = 3
+
+
+class LifecycleHandler(Struct):
+    exec: Exec | None = None
+
+
+class Lifecycle(Struct):
+    pre_stop: LifecycleHandler | None = None
+    post_start: LifecycleHandler | None = None
+
+
+class ContainerPort(Struct):
+    container_port: int
+    name: str = ""
+
+
+class SecurityContext(Struct):
+    """Of a container; the pod's own knows the first three and fs_group."""
+
+    run_as_user: int | None = None
+    run_as_group: int | None = None
+    run_as_non_root: bool | None = None
+    privileged: bool = False
+    read_only_root_filesystem: bool = False
+
+
+class PodSecurityContext(Struct):
+    run_as_user: int | None = None
+    run_as_group: int | None = None
+    run_as_non_root: bool | None = None
+    supplemental_groups: tuple[int, ...] = ()
+    fs_group: int | None = None
+
+
+class Container(Struct):
+    name: str
+    image: str = ""
+    image_pull_policy: str = "IfNotPresent"
+    command: tuple[str, ...] = ()
+    args: tuple[str, ...] = ()
+    working_dir: str = ""
+    env: tuple[EnvVar, ...] = ()
+    env_from: tuple[EnvFrom, ...] = ()
+    ports: tuple[ContainerPort, ...] = ()
+    resources: Resources = Resources()
+    volume_mounts: tuple[VolumeMount, ...] = ()
+    liveness_probe: Probe | None = None
+    readiness_probe: Probe | None = None
+    startup_probe: Probe | None = None
+    lifecycle: Lifecycle = Lifecycle()
+    security_context: SecurityContext = SecurityContext()
+    termination_message_path: str = "/dev/termination-log"
+    termination_message_policy: str = "File"
+    restart_policy: str | None = None  # of init containers: "Always" makes a sidecar
+
+    @property
+    def sidecar(self) -> bool:
+        return self.restart_policy == "Always"
+
+
+class HostPath(Struct):
+    path: str
+    type: str = ""
+
+
+class KeyToPath(Struct):
+    key: str
+    path: str
+    mode: int | None = None
+
+
+class ConfigMapVolume(Struct):
+    name: str = ""
+    items: tuple[KeyToPath, ...] = ()
+    default_mode: int = 0o644
+    optional: bool = False
+
+
+class SecretVolume(Struct):
+    secret_name: str = ""
+    items: tuple[KeyToPath, ...] = ()
+    default_mode: int = 0o644
+    optional: bool = False
+
+
+class DownwardItem(Struct):
+    path: str
+    field_ref: FieldRef | None = None
+    resource_field_ref: ResourceFieldRef | None = None
+    mode: int | None = None
+
+
+class DownwardVolume(Struct):
+    items: tuple[DownwardItem, ...] = ()
+    default_mode: int = 0o644
+
+
+class TokenSource(Struct):
+    path: str
+    audience: str = ""
+    expiration_seconds: int = 3600
+
+
+class ProjectedSecret(Struct):
+    name: str = ""
+    items: tuple[KeyToPath, ...] = ()
+    optional: bool = False
+
+
+class Projection(Struct):
+    service_account_token: TokenSource | None = None
+    config_map: ConfigMapVolume | None = None
+    secret: ProjectedSecret | None = None
+    downward_api: DownwardVolume | None = field(name="downwardAPI", default=None)
+
+
+class ProjectedVolume(Struct):
+    sources: tuple[Projection, ...] = ()
+    default_mode: int = 0o644
+
+
+class Volume(Struct):
+    """Exactly one source is set; a kind of volume that is not here leaves none set, and the pod says so in an event."""
+
+    name: str
+    host_path: HostPath | None = None
+    empty_dir: dict[str, Any] | None = None
+    config_map: ConfigMapVolume | None = None
+    secret: SecretVolume | None = None
+    projected: ProjectedVolume | None = None
+    downward_api: DownwardVolume | None = field(name="downwardAPI", default=None)
+
+
+class PodSpec(Struct):
+    node_name: str = ""
+    containers: tuple[Container, ...] = ()
+    init_containers: tuple[Container, ...] = ()
+    volumes: tuple[Volume, ...] = ()
+    restart_policy: str = "Always"
+    service_account_name: str = "default"
+    termination_grace_period_seconds: int = 30
+    active_deadline_seconds: int | None = None
+    security_context: PodSecurityContext = PodSecurityContext()
+    runtime_class_name: str | None = None
+    hostname: str = ""
+
+
+class PodMeta(ObjectMeta):
+    deletion_grace_period_seconds: int | None = None
+
+
+class Pod(Struct):
+    RESOURCE: ClassVar[Resource] = built_in("v1", "Pod")
+
+    metadata: PodMeta = PodMeta()
+    spec: PodSpec = PodSpec()
+    status: PodStatus = PodStatus()
+
+    @property
+    def grace_seconds(self) -> int:
+        """Return how long a stop may take: by the deletion, else by the pod's spec."""
+        asked = self.metadata.deletion_grace_period_seconds
+        return self.spec.termination_grace_period_seconds if asked is None else asked
+
+
+def all_containers(pod: Pod) -> tuple[Container, ...]:
+    """Init containers first: the order of admission."""
+    return pod.spec.init_containers + pod.spec.containers
+
+
+def passing(pod: Pod) -> frozenset[str]:
+    """Return the names of the init containers that end before the next container starts."""
+    return frozenset(container.name for container in pod.spec.init_containers if not container.sidecar)

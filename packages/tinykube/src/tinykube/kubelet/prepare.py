@@ -1,0 +1,292 @@
+"""From a pod's container to a `ContainerSpec`: image, volumes, variables, devices, and what the runtime adds.
+
+What cannot be had yet is `WaitingFor`, with the words that the kubelet uses in status and events; the worker tries
+again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from kubekit.api.core import ConfigMap, RuntimeClass, Secret
+from kubekit.errors import KubekitError, Retryable
+from kubekit.kube import ApiError
+from kubekit.protocol import nri_pb2 as pb
+from tinykube.images import ImageMissing, command_line, find_image
+from tinykube.kubelet.containers import ContainerSpec, Isolation, Mount
+from tinykube.kubelet.env import ConfigInvalid, Sources, arguments, cluster_env, environment
+from tinykube.kubelet.machine import Machine
+from tinykube.kubelet.pod import Container, Pod, TokenSource
+from tinykube.kubelet.runtimes import CreateFailed
+from tinykube.kubelet.volumes import (
+    VolumeUnready,
+    container_mounts,
+    host_path,
+    needed_objects,
+    volume_files,
+    write_files,
+)
+
+SERVICE_ACCOUNT_DIR: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
+_ROOT_CA: Final = "kube-root-ca.crt"
+
+
+class WaitingFor(Retryable):
+    """A container cannot be started now. `reason` stands in the status (`later_reason` from the second try on)."""
+
+    def __init__(
+        self, what: str, reason: str, *, later: str = "", event: str = "Failed", retry_seconds: float = 10.0
+    ) -> None:
+        super().__init__(what)
+        self.reason = reason
+        self.later_reason = later or reason
+        self.event = event
+        self.retry_seconds = retry_seconds
+
+
+class _TokenStatus(msgspec.Struct, rename="camel"):
+    token: str
+    expiration_timestamp: str = ""
+
+
+class _TokenRequest(msgspec.Struct):
+    status: _TokenStatus
+
+
+class Preparation:
+    """Makes the containers of one pod ready to start."""
+
+    def __init__(self, machine: Machine, pod: Pod) -> None:
+        self.machine = machine
+        self.pod = pod
+        self.stale = asyncio.Event()  # a mounted object changed
+        self._tokens: dict[TokenSource, tuple[str, float]] = {}
+
+    @property
+    def refresh_at(self) -> float | None:
+        """When the first of the pod's tokens is due, in seconds since the epoch."""
+        return min((at for _, at in self._tokens.values()), default=None)
+
+    async def refresh(self) -> None:
+        """Write the volumes' files again from the API server's current objects. Raises VolumeUnready, ApiError."""
+        self.stale.clear()
+        await self._places(await self._sources())
+
+    def close(self) -> None:
+        self.machine.objects.forget(self.stale)
+
+    async def container(self, container: Container, attempt: int) -> ContainerSpec:
+        """Everything a start needs. Raises WaitingFor."""
+        machine, pod = self.machine, self.pod
+        try:
+            image = find_image(container.image)
+        except ImageMissing as error:
+            if container.image_pull_policy == "Never":
+                text = f'Container image "{container.image}" is not present with pull policy of Never'
+                raise WaitingFor(text, "ErrImageNeverPull") from error
+            text = f'Failed to pull image "{container.image}": {error}'
+            raise WaitingFor(text, "ErrImagePull", later="ImagePullBackOff") from error
+        try:
+            sources = await self._sources()
+            places = await self._places(sources)
+            base = cluster_env(machine.cluster.host, machine.cluster.port)
+            env = environment(pod, container, sources, base)
+            mounts = container_mounts(container, places, env)
+        except VolumeUnready as error:
+            raise WaitingFor(error.what, "ContainerCreating", event="FailedMount", retry_seconds=2.0) from error
+        except ConfigInvalid as error:
+            raise WaitingFor(f"Error: {error.what}", "CreateContainerConfigError") from error
+        except (ApiError, Retryable) as error:
+            raise WaitingFor(str(error), "ContainerCreating", event="FailedMount", retry_seconds=2.0) from error
+        self._refuse_root(container)
+        command, args = arguments(container, env)
+        spec = self._spec(container, command_line(image, command, args), env, mounts, attempt)
+        try:
+            return await self._finish(container, spec, attempt)
+        except (CreateFailed, KubekitError) as error:
+            raise WaitingFor(f"Error: {error.what}", "CreateContainerError", event="Failed") from error
+
+    async def _finish(self, container: Container, spec: ContainerSpec, attempt: int) -> ContainerSpec:
+        """Add the parts of devices and runtime."""
+        machine, pod = self.machine, self.pod
+        given = await machine.devices.prepare_start(pod, container.name)
+        handler = ""
+        if pod.spec.runtime_class_name:
+            handler = (await machine.client.get(RuntimeClass, pod.spec.runtime_class_name)).handler
+        adjustment = await machine.runtime.adjust(self._sandbox(), self._asked(container, spec, attempt), given)
+        return machine.runtime.create(spec, given, handler, adjustment)
+
+    def _sandbox(self) -> pb.PodSandbox:
+        """The pod as a runtime tells its plugins."""
+        meta = self.pod.metadata
+        return pb.PodSandbox(
+            id=meta.uid,
+            uid=meta.uid,
+            namespace=meta.namespace,
+            name=meta.name,
+            labels=meta.labels,
+            annotations=meta.annotations,
+        )
+
+    def _asked(self, container: Container, spec: ContainerSpec, attempt: int) -> pb.Container:
+        uid = self.pod.metadata.uid
+        return pb.Container(
+            id=f"{uid}-{container.name}-{attempt}",
+            pod_sandbox_id=uid,
+            name=container.name,
+            args=spec.argv,
+            env=[f"{key}={value}" for key, value in spec.env.items()],
+            mounts=[pb.Mount(destination=mount.target, source=mount.source, type="bind") for mount in spec.mounts],
+        )
+
+    def _spec(
+        self, container: Container, argv: tuple[str, ...], env: dict[str, str], mounts: list[Mount], attempt: int
+    ) -> ContainerSpec:
+        machine, context, pod = self.machine, container.security_context, self.pod
+        shared = pod.spec.security_context
+        home = machine.pod_dir(pod.metadata.uid)
+        message = self._message_file(container, attempt)
+        message.parent.mkdir(parents=True, exist_ok=True)
+        message.touch()
+        message.chmod(0o666)  # whichever user the container is
+        hostname = (pod.spec.hostname or pod.metadata.name)[:63].rstrip("-.")
+        hosts = home / "etc-hosts"
+        hosts.write_text(f"127.0.0.1\tlocalhost\n{machine.pod_ip(pod.metadata.uid)}\t{hostname}\n")
+        own = [Mount(str(message), container.termination_message_path), Mount(str(hosts), "/etc/hosts")]
+        if machine.launcher.mode.isolation is Isolation.NONE:
+            own = own[:1]
+            env = {**env, **self._without_mounts(mounts)}
+        targets = {mount.target for mount in mounts}
+        groups = set(shared.supplemental_groups) | ({shared.fs_group} if shared.fs_group is not None else set())
+        return ContainerSpec(
+            argv=argv,
+            env=env,
+            cwd=container.working_dir,
+            user=shared.run_as_user if context.run_as_user is None else context.run_as_user,
+            group=shared.run_as_group if context.run_as_group is None else context.run_as_group,
+            groups=tuple(sorted(groups)),
+            mounts=(*mounts, *(m for m in own if m.target not in targets)),
+            privileged=context.privileged,
+            read_only_root=context.read_only_root_filesystem,
+            hostname=hostname,
+            volumes=tuple(m.mount_path for m in container.volume_mounts if m.mount_path != SERVICE_ACCOUNT_DIR),
+        )
+
+    def _refuse_root(self, container: Container) -> None:
+        context, shared = container.security_context, self.pod.spec.security_context
+        wanted = shared.run_as_non_root if context.run_as_non_root is None else context.run_as_non_root
+        user = shared.run_as_user if context.run_as_user is None else context.run_as_user
+        if wanted and not user:
+            raise WaitingFor(
+                "Error: container has runAsNonRoot and image will run as root", "CreateContainerConfigError"
+            )
+
+    def _without_mounts(self, mounts: list[Mount]) -> dict[str, str]:
+        """Without namespaces in-cluster clients find the API server by a kubeconfig file made from the token."""
+        account = next((m.source for m in mounts if m.target.rstrip("/") == SERVICE_ACCOUNT_DIR), None)
+        if account is None:
+            return {}
+        cluster = self.machine.cluster
+        server = {"server": f"{cluster.scheme}://{cluster.host}:{cluster.port}"}
+        if cluster.ca:
+            server["certificate-authority"] = f"{account}/ca.crt"
+        config = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "in", "cluster": server}],
+            "users": [{"name": "in", "user": {"tokenFile": f"{account}/token"}}],
+            "contexts": [
+                {"name": "in", "context": {"cluster": "in", "user": "in", "namespace": self.pod.metadata.namespace}}
+            ],
+            "current-context": "in",
+        }
+        path = self.machine.pod_dir(self.pod.metadata.uid) / "kubeconfig"
+        path.write_bytes(msgspec.json.encode(config))
+        return {"KUBECONFIG": str(path)}
+
+    # -- volumes ---------------------------------------------------------------------------------------------------
+
+    async def _places(self, sources: Sources) -> dict[str, Path]:
+        """Makes the pod's volumes and says where they lie."""
+        pod, root = self.pod, self.machine.root
+        home = self.machine.pod_dir(pod.metadata.uid) / "volumes"
+        tokens = {source: token for source, (token, _) in self._tokens.items()}
+        places = {}
+        for volume in pod.spec.volumes:
+            if volume.host_path is not None:
+                places[volume.name] = host_path(root, volume.host_path, volume.name)
+                continue
+            files = volume_files(pod, volume, sources, tokens)
+            if files is not None:
+                places[volume.name] = home / "files" / volume.name
+                write_files(places[volume.name], files)
+            elif volume.empty_dir is not None:
+                places[volume.name] = home / "kubernetes.io~empty-dir" / volume.name
+                if not places[volume.name].is_dir():
+                    places[volume.name].mkdir(parents=True)
+                    places[volume.name].chmod(0o777)
+        return places
+
+    async def _sources(self) -> Sources:
+        """The ConfigMaps, Secrets and tokens that the pod refers to."""
+        pod, objects = self.pod, self.machine.objects
+        space = pod.metadata.namespace
+        maps, secrets, tokens = needed_objects(pod)
+        found_maps, found_secrets = {}, {}
+        for name in maps:
+            config_map = await objects.get(ConfigMap, space, name, self.stale)
+            if config_map is not None:
+                found_maps[name] = config_map.data
+            elif name == _ROOT_CA:  # published a moment after its namespace
+                found_maps[name] = {"ca.crt": self.machine.cluster.ca.decode()}
+        for name in secrets:
+            secret = await objects.get(Secret, space, name, self.stale)
+            if secret is not None:
+                found_secrets[name] = secret.data
+        for token in tokens:
+            await self._token(token)
+        return Sources(
+            config_maps=found_maps,
+            secrets=found_secrets,
+            host_ip=self.machine.host_ip,
+            pod_ip=self.machine.pod_ip(pod.metadata.uid),
+            allocatable=self.machine.allocatable,
+        )
+
+    async def _token(self, source: TokenSource) -> str:
+        """A token of the pod's service account, kept for four fifths of its life."""
+        meta = self.pod.metadata
+        now = self.machine.clock.time()
+        have = self._tokens.get(source)
+        if have is not None and now < have[1]:
+            return have[0]
+        account = self.pod.spec.service_account_name or "default"
+        body = {
+            "apiVersion": "authentication.k8s.io/v1",
+            "kind": "TokenRequest",
+            "spec": {
+                "audiences": [source.audience] if source.audience else [],
+                "expirationSeconds": source.expiration_seconds,
+                "boundObjectRef": {"apiVersion": "v1", "kind": "Pod", "name": meta.name, "uid": meta.uid},
+            },
+        }
+        path = f"/api/v1/namespaces/{meta.namespace}/serviceaccounts/{account}/token"
+        answer = await self.machine.client.request("POST", path, None, body)
+        token = msgspec.json.decode(answer, type=_TokenRequest).status.token
+        self._tokens[source] = (token, now + 0.8 * source.expiration_seconds)
+        return token
+
+    # -- termination messages --------------------------------------------------------------------------------------
+
+    def _message_file(self, container: Container, attempt: int) -> Path:
+        return self.machine.pod_dir(self.pod.metadata.uid) / "containers" / container.name / f"termination-{attempt}"
+
+    def termination_message(self, container: Container, attempt: int) -> str:
+        try:
+            return self._message_file(container, attempt).read_text(errors="replace").strip()
+        except OSError:
+            return ""

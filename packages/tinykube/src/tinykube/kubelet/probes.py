@@ -1,0 +1,169 @@
+"""Startup, readiness and liveness probes of one container.
+
+`judge` is the pure part: counts of consecutive results against the thresholds. Until the startup probe has passed
+the other two do not run; what a probe finds goes to the worker, which decides.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from tinykube.kubelet.containers import Record
+from tinykube.kubelet.pod import Container, HTTPGet, Probe
+
+if TYPE_CHECKING:
+    from tinykube.kubelet.worker import PodWorker
+
+_OUTPUT_CHARACTERS: Final = 1024
+
+
+class Tally(msgspec.Struct, frozen=True):
+    """Consecutive results. `verdict` is None until a threshold was reached once."""
+
+    successes: int = 0
+    failures: int = 0
+    verdict: bool | None = None
+
+
+def judge(tally: Tally, passed: bool, probe: Probe) -> Tally:
+    """The tally after one more result."""
+    successes = tally.successes + 1 if passed else 0
+    failures = 0 if passed else tally.failures + 1
+    verdict = tally.verdict
+    if successes >= probe.success_threshold:
+        verdict = True
+    elif failures >= probe.failure_threshold:
+        verdict = False
+    return Tally(successes, failures, verdict)
+
+
+async def watch_probes(worker: PodWorker, container: Container, record: Record, *, adopted: bool = False) -> None:
+    """Probes `container` until cancelled (it ended) or a probe asks to kill it."""
+    if container.startup_probe is not None and not adopted:
+        started = await _until_verdict(worker, container, record, container.startup_probe)
+        if not started:
+            worker.note_probe(
+                container.name, unhealthy=f"Container {container.name} failed startup probe, will be restarted"
+            )
+            return
+        worker.note_probe(container.name, started=True, ready=container.readiness_probe is None)
+    watchers = []
+    if container.readiness_probe is not None:
+        watchers.append(_readiness(worker, container, record, container.readiness_probe))
+    if container.liveness_probe is not None:
+        watchers.append(_liveness(worker, container, record, container.liveness_probe))
+    await asyncio.gather(*watchers)
+
+
+async def _until_verdict(worker: PodWorker, container: Container, record: Record, probe: Probe) -> bool:
+    tally = Tally()
+    await worker.machine.clock.sleep(probe.initial_delay_seconds)
+    while True:
+        tally = judge(tally, await _run(worker, container, record, probe, "Startup"), probe)
+        if tally.verdict is not None:
+            return tally.verdict
+        await worker.machine.clock.sleep(probe.period_seconds)
+
+
+async def _readiness(worker: PodWorker, container: Container, record: Record, probe: Probe) -> None:
+    tally = Tally()
+    await worker.machine.clock.sleep(probe.initial_delay_seconds)
+    while True:
+        tally = judge(tally, await _run(worker, container, record, probe, "Readiness"), probe)
+        if tally.verdict is not None:
+            worker.note_probe(container.name, ready=tally.verdict)
+        await worker.machine.clock.sleep(probe.period_seconds)
+
+
+async def _liveness(worker: PodWorker, container: Container, record: Record, probe: Probe) -> None:
+    tally = Tally()
+    await worker.machine.clock.sleep(probe.initial_delay_seconds)
+    while True:
+        tally = judge(tally, await _run(worker, container, record, probe, "Liveness"), probe)
+        if tally.verdict is False:
+            worker.note_probe(
+                container.name, unhealthy=f"Container {container.name} failed liveness probe, will be restarted"
+            )
+            return
+        await worker.machine.clock.sleep(probe.period_seconds)
+
+
+async def _run(worker: PodWorker, container: Container, record: Record, probe: Probe, kind: str) -> bool:
+    try:
+        problem = await asyncio.wait_for(_once(worker, container, record, probe), probe.timeout_seconds)
+    except TimeoutError:
+        problem = f"command timed out after {probe.timeout_seconds}s" if probe.exec else "context deadline exceeded"
+    except OSError as error:
+        problem = str(error)
+    if problem:
+        worker.machine.events.warn(worker.pod, "Unhealthy", f"{kind} probe failed: {problem}", container)
+    return not problem
+
+
+async def _once(worker: PodWorker, container: Container, record: Record, probe: Probe) -> str:
+    """Run the probe once; return its error, "" for success."""
+    if probe.exec is not None:
+        code, output = await worker.machine.run_inside(record, probe.exec.command)
+        return "" if code == 0 else output[:_OUTPUT_CHARACTERS] or f"exit code {code}"
+    address = worker.machine.pod_ip(worker.pod.metadata.uid)
+    if probe.http_get is not None:
+        return await http_problem(
+            probe.http_get, probe.http_get.host or address, port_number(container, probe.http_get.port)
+        )
+    if probe.tcp_socket is not None:
+        port = port_number(container, probe.tcp_socket.port)
+        _, writer = await asyncio.open_connection(probe.tcp_socket.host or address, port)
+        writer.close()
+        return ""
+    return "the probe has no handler"
+
+
+def port_number(container: Container, port: int | str) -> int:
+    """A probe's port: a number, or the name of one of the container's ports."""
+    for known in container.ports:
+        if known.name == port:
+            return known.container_port
+    try:
+        return int(port)
+    except ValueError:
+        raise OSError(f"couldn't find port: {port}") from None
+
+
+async def http_problem(get: HTTPGet, host: str, port: int) -> str:
+    """One GET; what is wrong with the answer, "" for a status of 200 to 399."""
+    # NB: certificates are not checked, as a kubelet does not.
+    context = _unchecked_tls() if get.scheme == "HTTPS" else None
+    reader, writer = await asyncio.open_connection(host, port, ssl=context)
+    try:
+        headers = {
+            "Host": f"{host}:{port}",
+            "User-Agent": "kube-probe/gpuplane",
+            "Accept": "*/*",
+            "Connection": "close",
+        }
+        headers |= {header.name: header.value for header in get.http_headers}
+        lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+        path = get.path if get.path.startswith("/") else f"/{get.path}"
+        writer.write(f"GET {path} HTTP/1.1\r\n{lines}\r\n".encode())
+        await writer.drain()
+        words = (await reader.readline()).split()
+    finally:
+        writer.close()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
+    if len(words) < 2 or not words[1].isdigit():
+        return "malformed HTTP response"
+    status = int(words[1])
+    return "" if 200 <= status < 400 else f"HTTP probe failed with statuscode: {status}"
+
+
+def _unchecked_tls() -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context

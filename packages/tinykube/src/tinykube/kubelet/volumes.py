@@ -1,0 +1,241 @@
+"""Volumes of a pod: directories below the node's var/lib/kubelet/pods/<uid>, and mounts of them into containers.
+
+Invariants:
+
+- Files of ConfigMaps, Secrets and tokens are replaced atomically, so a reader sees the old or the new one whole.
+- A hostPath is a path of the node's root and cannot leave it, also not through a symbolic link of the root.
+"""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from kubekit.errors import Retryable
+from tinykube.kubelet.containers import Mount
+from tinykube.kubelet.env import Sources, expand, field_value, resource_value
+from tinykube.kubelet.pod import (
+    Container,
+    DownwardVolume,
+    HostPath,
+    KeyToPath,
+    Pod,
+    Projection,
+    TokenSource,
+    Volume,
+)
+
+
+class VolumeUnready(Retryable):
+    """A volume cannot be mounted yet; the pod waits in ContainerCreating with FailedMount."""
+
+
+class File(msgspec.Struct, frozen=True):
+    data: bytes
+    mode: int
+
+
+def inside_root(root: Path, path: str) -> Path:
+    """The real path of a node's absolute `path`: symbolic links are followed as inside a chroot."""
+    done = root
+    parts = [part for part in path.split("/") if part not in ("", ".")]
+    hops = 0
+    while parts:
+        part = parts.pop(0)
+        if part == "..":
+            done = done.parent if done != root else root
+            continue
+        candidate = done / part
+        if candidate.is_symlink():
+            hops += 1
+            if hops > 40:
+                raise VolumeUnready(f"too many levels of symbolic links: {path}")
+            target = str(candidate.readlink())
+            if target.startswith("/"):
+                done = root
+            parts = [p for p in target.split("/") if p not in ("", ".")] + parts
+            continue
+        done = candidate
+    return done
+
+
+def host_path(root: Path, volume: HostPath, name: str) -> Path:
+    """The source of a hostPath volume, made where its type says so. Raises VolumeUnready as the kubelet words it."""
+    path = inside_root(root, volume.path)
+    kind = volume.type
+    if kind == "DirectoryOrCreate":
+        path.mkdir(parents=True, exist_ok=True)
+    elif kind == "FileOrCreate":
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch(0o644)
+    elif kind == "":
+        if not path.exists():  # the runtime makes what an untyped hostPath names
+            path.mkdir(parents=True, exist_ok=True)
+        return path
+    mode = path.stat().st_mode if path.exists() else 0
+    tests = {
+        "Directory": (stat.S_ISDIR, "a directory"),
+        "DirectoryOrCreate": (stat.S_ISDIR, "a directory"),
+        "File": (stat.S_ISREG, "a file"),
+        "FileOrCreate": (stat.S_ISREG, "a file"),
+        "Socket": (stat.S_ISSOCK, "a socket"),
+        # NB: the simulated devices are regular files below /dev.
+        "CharDevice": (lambda m: stat.S_ISCHR(m) or (stat.S_ISREG(m) and "/dev/" in str(path)), "a character device"),
+        "BlockDevice": (stat.S_ISBLK, "a block device"),
+    }
+    if kind not in tests:
+        raise VolumeUnready(f'volume "{name}": unknown hostPath type {kind}')
+    test, words = tests[kind]
+    if not mode or not test(mode):
+        raise VolumeUnready(
+            f'MountVolume.SetUp failed for volume "{name}" : hostPath type check failed: {volume.path} is not {words}'
+        )
+    return path
+
+
+def write_files(directory: Path, files: Mapping[str, File]) -> None:
+    """Makes `directory` hold exactly `files` (relative path -> content)."""
+    directory.mkdir(parents=True, exist_ok=True)
+    wanted = {directory / name for name in files}
+    for path in sorted(directory.rglob("*"), reverse=True):
+        if path.is_dir() and not path.is_symlink():
+            if not any(directory / name == path or path in (directory / name).parents for name in files):
+                path.rmdir()
+        elif path not in wanted:
+            path.unlink()
+    for name, file in files.items():
+        path = directory / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.is_file() and path.read_bytes() == file.data:
+            continue
+        new = path.with_name(f".{path.name}.new")
+        new.write_bytes(file.data)
+        new.chmod(file.mode)
+        new.rename(path)
+
+
+def keyed_files(
+    kind: str, name: str, data: Mapping[str, bytes] | None, items: tuple[KeyToPath, ...], mode: int, optional: bool
+) -> dict[str, File]:
+    """The files of a ConfigMap or Secret. Raises VolumeUnready when it, or a key of `items`, is missing."""
+    if data is None:
+        if optional:
+            return {}
+        raise VolumeUnready(f'MountVolume.SetUp failed: {kind} "{name}" not found')
+    if not items:
+        return {key: File(value, mode) for key, value in data.items()}
+    files = {}
+    for item in items:
+        if item.key in data:
+            files[item.path] = File(data[item.key], mode if item.mode is None else item.mode)
+        elif not optional:
+            raise VolumeUnready(f"MountVolume.SetUp failed: references non-existent {kind} key: {item.key}")
+    return files
+
+
+def downward_files(pod: Pod, volume: DownwardVolume, sources: Sources) -> dict[str, File]:
+    files = {}
+    for item in volume.items:
+        if item.field_ref is not None:
+            text = field_value(pod, item.field_ref, sources)
+        elif item.resource_field_ref is not None:
+            text = resource_value(pod, None, item.resource_field_ref, sources)
+        else:
+            continue
+        files[item.path] = File(text.encode(), volume.default_mode if item.mode is None else item.mode)
+    return files
+
+
+def text_bytes(data: Mapping[str, str] | None) -> dict[str, bytes] | None:
+    return None if data is None else {key: value.encode() for key, value in data.items()}
+
+
+def volume_files(
+    pod: Pod, volume: Volume, sources: Sources, tokens: Mapping[TokenSource, str]
+) -> dict[str, File] | None:
+    """The files of a volume that is made of API objects; None for the other kinds. Raises VolumeUnready."""
+    if volume.config_map is not None:
+        c = volume.config_map
+        return keyed_files(
+            "configmap", c.name, text_bytes(sources.config_maps.get(c.name)), c.items, c.default_mode, c.optional
+        )
+    if volume.secret is not None:
+        s = volume.secret
+        return keyed_files(
+            "secret", s.secret_name, sources.secrets.get(s.secret_name), s.items, s.default_mode, s.optional
+        )
+    if volume.downward_api is not None:
+        return downward_files(pod, volume.downward_api, sources)
+    if volume.projected is None:
+        return None
+    files: dict[str, File] = {}
+    for projection in volume.projected.sources:
+        files |= _projected(pod, projection, volume.projected.default_mode, sources, tokens)
+    return files
+
+
+def _projected(
+    pod: Pod, projection: Projection, mode: int, sources: Sources, tokens: Mapping[TokenSource, str]
+) -> dict[str, File]:
+    if projection.service_account_token is not None:
+        token = projection.service_account_token
+        return {token.path: File(tokens[token].encode(), mode)}
+    if projection.config_map is not None:
+        c = projection.config_map
+        return keyed_files("configmap", c.name, text_bytes(sources.config_maps.get(c.name)), c.items, mode, c.optional)
+    if projection.secret is not None:
+        s = projection.secret
+        return keyed_files("secret", s.name, sources.secrets.get(s.name), s.items, mode, s.optional)
+    if projection.downward_api is not None:
+        return downward_files(pod, projection.downward_api, sources)
+    return {}
+
+
+def needed_objects(pod: Pod) -> tuple[set[str], set[str], set[TokenSource]]:
+    """Names of the ConfigMaps and Secrets, and the tokens, that the pod's volumes and variables refer to."""
+    maps: set[str] = set()
+    secrets: set[str] = set()
+    tokens: set[TokenSource] = set()
+    for volume in pod.spec.volumes:
+        if volume.config_map is not None:
+            maps.add(volume.config_map.name)
+        if volume.secret is not None:
+            secrets.add(volume.secret.secret_name)
+        for projection in volume.projected.sources if volume.projected is not None else ():
+            if projection.config_map is not None:
+                maps.add(projection.config_map.name)
+            if projection.secret is not None:
+                secrets.add(projection.secret.name)
+            if projection.service_account_token is not None:
+                tokens.add(projection.service_account_token)
+    for container in (*pod.spec.init_containers, *pod.spec.containers):
+        for source in container.env_from:
+            maps |= {source.config_map_ref.name} if source.config_map_ref else set()
+            secrets |= {source.secret_ref.name} if source.secret_ref else set()
+        for variable in container.env:
+            if variable.value_from is not None:
+                from_map, from_secret = variable.value_from.config_map_key_ref, variable.value_from.secret_key_ref
+                maps |= {from_map.name} if from_map else set()
+                secrets |= {from_secret.name} if from_secret else set()
+    return maps - {""}, secrets - {""}, tokens
+
+
+def container_mounts(container: Container, places: Mapping[str, Path], env: Mapping[str, str]) -> list[Mount]:
+    """The mounts of a container; `places` says where each volume lies. Raises VolumeUnready for an unknown volume."""
+    mounts = []
+    for mount in container.volume_mounts:
+        place = places.get(mount.name)
+        if place is None:
+            raise VolumeUnready(f'volume "{mount.name}" is of a kind that simulated nodes do not have')
+        sub = expand(mount.sub_path_expr, env) if mount.sub_path_expr else mount.sub_path
+        if sub:
+            inside = inside_root(place, sub)
+            if not inside.exists():
+                inside.mkdir(parents=True, exist_ok=True)
+            place = inside
+        mounts.append(Mount(str(place), mount.mount_path, mount.read_only))
+    return mounts

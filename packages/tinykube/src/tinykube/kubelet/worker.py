@@ -1,0 +1,415 @@
+"""One pod on one node: looks, decides (`lifecycle.decide`), acts, reports, and waits until something changes.
+
+Invariants:
+
+- One task a pod; everything that happens (an exit, a probe, a new version of the pod) only changes what is seen and
+  pokes it.
+- A status is written when it differs from the last one written, so a pod that comes up costs one write, two with
+  probes.
+- The pod's object goes only after its last container has ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import shutil
+import signal
+import uuid
+from collections.abc import Coroutine
+from typing import Any
+
+import msgspec
+
+from kubekit.errors import Retryable
+from kubekit.kube import ApiError, Conflict, NotFound
+from kubekit.kube.tasks import first_of
+from tinykube.kubelet.containers import Record, StartFailed, fit, remove_tree
+from tinykube.kubelet.containers.records import is_running, signal_container
+from tinykube.kubelet.lifecycle import NEVER_SEEN, Ended, Phase, Plan, Seen, Stop, decide
+from tinykube.kubelet.logs import last_lines
+from tinykube.kubelet.machine import Machine
+from tinykube.kubelet.pod import Container, Pod, all_containers
+from tinykube.kubelet.prepare import Preparation, WaitingFor
+from tinykube.kubelet.probes import watch_probes
+from tinykube.kubelet.rejected import Rejected
+from tinykube.kubelet.status import pod_status
+
+log = logging.getLogger("tinykube.kubelet")
+
+_RETRY_SECONDS = 2.0
+_MESSAGE_BYTES = 4096
+
+
+class PodWorker:
+    """Runs one pod until it is gone. `run` returns when nothing of it is left; `update` and `vanish` may come any
+    time."""
+
+    def __init__(self, machine: Machine, pod: Pod, found: list[Record]) -> None:
+        self.machine = machine
+        self.pod = pod
+        self.seen: dict[str, Seen] = {}
+        self.records: dict[str, Record] = {}
+        self._poke = asyncio.Event()
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._begun = machine.clock.time()
+        self._written: dict[str, Any] | None = None
+        self._failure: tuple[str, str] | None = None
+        self._gone = False
+        self.known = False  # whether its turn to be admitted has come: before that, a kubelet does not list it
+        self._preparation = Preparation(machine, pod)
+        machine.keep_ip(pod)
+        for record in sorted(found, key=lambda r: r.attempt):
+            self._adopt(record)
+
+    @property
+    def key(self) -> str:
+        return f"{self.pod.metadata.namespace}/{self.pod.metadata.name}"
+
+    def update(self, pod: Pod) -> None:
+        """A newer version of the pod."""
+        self.pod = pod
+        self._poke.set()
+
+    def vanish(self) -> None:
+        """The object is gone (forced): end what still runs, quickly."""
+        self._gone = True
+        self._poke.set()
+
+    def poke(self) -> None:
+        self._poke.set()
+
+    # -- the loop --------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        try:
+            await self._admit()
+            while not await self._step():
+                pass
+        finally:
+            for task in self._tasks.values():
+                task.cancel()
+            await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+            self._preparation.close()
+
+    async def _step(self) -> bool:
+        """One round; True when the pod is over and gone."""
+        self._poke.clear()
+        now = self.machine.clock.time()
+        plan = self._decide(now)
+        for stop in plan.stop:
+            self._stop(stop)
+        for name in plan.start:
+            await self._start(name)
+        if plan.start or plan.stop:
+            plan = self._decide(self.machine.clock.time())
+        try:
+            await self._report(plan)
+            if plan.finished is not None and (self._gone or self.pod.metadata.deletion_timestamp is not None):
+                await self._leave()
+                return True
+            if plan.finished is not None:
+                self.machine.devices.release(self.pod.metadata.uid)
+        except NotFound:
+            self._gone = True  # the watch will say so too; go on ending it
+            self._poke.set()
+        except (ApiError, Retryable) as error:
+            log.warning("%s: %s; trying again", self.key, error)
+            await self._wait(_RETRY_SECONDS)
+            return False
+        if plan.start:
+            return False  # one that could not be started has its first retry at once
+        delay = None if plan.wake_at is None else max(0.0, plan.wake_at - self.machine.clock.time())
+        await self._wait(delay)
+        return False
+
+    def _decide(self, now: float) -> Plan:
+        pod = self.pod
+        deadline = pod.spec.active_deadline_seconds
+        if deadline is not None and self._failure is None and now >= self._begun + deadline:
+            self._failure = ("DeadlineExceeded", "Pod was active on the node longer than the specified deadline")
+        plan = decide(pod, self.seen, now, evicted=self._failure is not None or self._gone)
+        if deadline is not None and self._failure is None:
+            at = self._begun + deadline
+            plan = msgspec.structs.replace(plan, wake_at=at if plan.wake_at is None else min(at, plan.wake_at))
+        if plan.finished is not None and pod.status.ended and not self._gone:
+            plan = msgspec.structs.replace(plan, finished=Phase(pod.status.phase))  # a final phase never changes
+        return plan
+
+    async def _wait(self, seconds: float | None) -> None:
+        if seconds is None:
+            await self._poke.wait()
+            return
+        await first_of(self._poke.wait(), self.machine.clock.sleep(seconds))
+
+    def _spawn(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+        old = self._tasks.pop(name, None)
+        if old is not None:
+            old.cancel()
+        self._tasks[name] = asyncio.create_task(work, name=f"{self.key} {name}")
+
+    # -- admission and adoption ------------------------------------------------------------------------------------
+
+    def _begins(self) -> None:
+        self.known = True
+
+    async def _admit(self) -> None:
+        pod = self.pod
+        self.known = bool(self.seen) or pod.metadata.deletion_timestamp is not None
+        if pod.status.ended:
+            self._failure = (pod.status.reason, pod.status.message) if pod.status.reason else None
+            self.seen = self.seen or _past(pod)
+            return
+        if self.seen or pod.metadata.deletion_timestamp is not None:
+            return  # it was admitted by the kubelet before
+        try:
+            await self.machine.admit(pod, self._begins)
+        except Rejected as rejected:
+            self._failure = (rejected.reason, rejected.what)
+            self.machine.events.warn(pod, rejected.reason, rejected.what)
+
+    def _adopt(self, record: Record) -> None:
+        """A container that an earlier kubelet of this node started."""
+        before = self.seen.get(record.name, NEVER_SEEN)
+        self.records[record.name] = record
+        started = self.machine.started_at(record)
+        if is_running(record):
+            self.seen[record.name] = Seen(
+                id=record.id, attempt=record.attempt, started_at=started, previous=before.ended, crashes=record.attempt,
+                started=True,
+                ready=True,
+            )  # fmt: skip
+            self._spawn(f"wait {record.name}", self._await_end(record))
+            container = self._container(record.name)
+            if container is not None:
+                self._spawn(f"probe {record.name}", watch_probes(self, container, record, adopted=True))
+        else:
+            ended = self._ended(record, started)
+            self.seen[record.name] = Seen(
+                id=record.id, attempt=record.attempt, ended=ended, previous=before.ended, crashes=record.attempt + 1
+            )
+
+    def _container(self, name: str) -> Container | None:
+        return next((c for c in all_containers(self.pod) if c.name == name), None)
+
+    # -- starting --------------------------------------------------------------------------------------------------
+
+    async def _start(self, name: str) -> None:
+        container = self._container(name)
+        assert container is not None
+        before = self.seen.get(name, NEVER_SEEN)
+        attempt = before.attempt + 1 if before.ended is not None else 0
+        machine = self.machine
+        now = machine.clock.time()
+        record = Record(
+            id=uuid.uuid4().hex + uuid.uuid4().hex,
+            pod_uid=self.pod.metadata.uid,
+            namespace=self.pod.metadata.namespace,
+            pod=self.pod.metadata.name,
+            name=name,
+            attempt=attempt,
+            image=container.image,
+            log=str(machine.log_path(self.pod, name, attempt)),
+            created=machine.now(),
+        )
+        try:
+            spec = await self._preparation.container(container, attempt)
+        except WaitingFor as waiting:
+            reason = waiting.later_reason if before.waiting is not None else waiting.reason
+            if before.waiting is None or before.waiting[1] != waiting.what:
+                machine.events.warn(self.pod, waiting.event, waiting.what, container)
+            self.seen[name] = msgspec.structs.replace(
+                before, waiting=(reason, waiting.what), retry_at=now + waiting.retry_seconds
+            )
+            return
+        machine.events.note(
+            self.pod, "Pulled", f'Container image "{container.image}" already present on machine', container
+        )
+        machine.events.note(self.pod, "Created", f"Created container: {name}", container)
+        _, lacks = fit(spec, machine.launcher.mode)
+        if lacks:
+            text = f"Container {name} runs without what this machine cannot give it: {'; '.join(lacks)}"
+            machine.events.note(self.pod, "LessIsolated", text, container)
+        try:
+            record = await machine.launcher.start(record, spec, machine.now())
+        except (StartFailed, OSError) as error:
+            text = error.what if isinstance(error, StartFailed) else str(error)
+            machine.events.warn(self.pod, "Failed", f'Error: failed to start container "{name}": {text}', container)
+            ended = Ended(record.id, 128, 0, "StartError", f"failed to create containerd task: {text}", now, now)
+            self._after_end(name, record, ended, before, attempt)
+            return
+        previous = self.records.get(name)
+        self.records[name] = record
+        if previous is not None and before.previous is not None and before.previous.id != previous.id:
+            machine.launcher.records.remove(before.previous.id)
+        machine.events.note(self.pod, "Started", f"Started container {name}", container)
+        self.seen[name] = Seen(
+            id=record.id,
+            attempt=attempt,
+            started_at=machine.started_at(record),  # as the next kubelet will read it
+            previous=before.ended,
+            crashes=before.crashes,
+            started=container.startup_probe is None,
+            ready=container.readiness_probe is None and container.startup_probe is None,
+        )
+        self._spawn(f"wait {name}", self._await_end(record))
+        self._spawn(f"probe {name}", watch_probes(self, container, record))
+        if container.lifecycle.post_start is not None and container.lifecycle.post_start.exec is not None:
+            self._spawn(
+                f"hook {name}", self._post_start(container, record, container.lifecycle.post_start.exec.command)
+            )
+        if "volumes" not in self._tasks:
+            self._spawn("volumes", self._keep_volumes())
+
+    async def _post_start(self, container: Container, record: Record, command: tuple[str, ...]) -> None:
+        code, output = await self.machine.run_inside(record, command)
+        if code != 0:
+            text = f"PostStartHook of {container.name} failed with {code}: {output.strip()}"
+            self.machine.events.warn(self.pod, "FailedPostStartHook", text, container)
+            self.note_probe(container.name, unhealthy="FailedPostStartHook")
+
+    async def _keep_volumes(self) -> None:
+        """Mounted ConfigMaps and Secrets follow their objects; tokens are renewed before they end."""
+        preparation, clock = self._preparation, self.machine.clock
+        while True:
+            due = preparation.refresh_at
+            if due is None:
+                await preparation.stale.wait()
+            else:
+                await first_of(preparation.stale.wait(), clock.sleep(max(due - clock.time(), 1.0)))
+            try:
+                await preparation.refresh()
+            except (Retryable, ApiError) as error:  # an object that went: the files stay as they were
+                log.warning("%s: volumes are not renewed: %s", self.key, error)
+                await clock.sleep(_RETRY_SECONDS)
+
+    # -- ending ----------------------------------------------------------------------------------------------------
+
+    async def _await_end(self, record: Record) -> None:
+        await self.machine.launcher.wait(record)
+        state = self.seen[record.name]
+        ended = self._ended(record, state.started_at or self.machine.clock.time())
+        self._after_end(record.name, record, ended, state, record.attempt)
+        self._poke.set()
+
+    def _after_end(self, name: str, record: Record, ended: Ended, before: Seen, attempt: int) -> None:
+        for kind in ("probe", "hook"):
+            task = self._tasks.pop(f"{kind} {name}", None)
+            if task is not None:
+                task.cancel()
+        long = ended.finished - ended.started >= 600
+        self.seen[name] = Seen(
+            id=record.id,
+            attempt=attempt,
+            ended=ended,
+            previous=before.previous if before.running else before.ended,
+            crashes=1 if long else before.crashes + 1,
+        )
+        log.info("%s: container %s ended with %d", self.key, name, ended.code)
+
+    def _ended(self, record: Record, started: float) -> Ended:
+        exit_ = self.machine.launcher.exit_of(record)
+        container = self._container(record.name)
+        message = self._preparation.termination_message(container, record.attempt) if container else ""
+        if not message and container and container.termination_message_policy == "FallbackToLogsOnError" and exit_.code:
+            message = last_lines(record.log, _MESSAGE_BYTES // 2)
+        reason = "Completed" if exit_.code == 0 else "Error"
+        finished = min(exit_.finished, self.machine.clock.time())
+        return Ended(record.id, exit_.code, exit_.signal, reason, message[-_MESSAGE_BYTES:], started, finished)
+
+    def _stop(self, stop: Stop) -> None:
+        record = self.records[stop.name]
+        container = self._container(stop.name)
+        self.seen[stop.name] = msgspec.structs.replace(self.seen[stop.name], stopping=True)
+        why = f": {stop.why}" if stop.why != "pod" else ""
+        self.machine.events.note(self.pod, "Killing", f"Stopping container {stop.name}{why}", container)
+        self._spawn(f"stop {stop.name}", self._kill(record, container, 0 if self._gone else self.pod.grace_seconds))
+
+    async def _kill(self, record: Record, container: Container | None, grace: int) -> None:
+        clock = self.machine.clock
+        ends = clock.time() + grace
+        if container is not None and container.lifecycle.pre_stop is not None and grace > 0:
+            hook = container.lifecycle.pre_stop
+            if hook.exec is not None:
+                with contextlib.suppress(TimeoutError, OSError):
+                    await asyncio.wait_for(self.machine.run_inside(record, hook.exec.command), grace)
+        signal_container(record, signal.SIGTERM if grace > 0 else signal.SIGKILL)
+        await clock.sleep(max(ends - clock.time(), 0))
+        if is_running(record):
+            signal_container(record, signal.SIGKILL)
+
+    # -- what the probes say (see probes.py) -----------------------------------------------------------------------
+
+    def note_probe(
+        self, name: str, *, ready: bool | None = None, started: bool | None = None, unhealthy: str = ""
+    ) -> None:
+        state = self.seen.get(name)
+        if state is None or not state.running:
+            return
+        new = msgspec.structs.replace(
+            state,
+            ready=state.ready if ready is None else ready,
+            started=state.started if started is None else started,
+            unhealthy=unhealthy or state.unhealthy,
+        )
+        if new != state:
+            self.seen[name] = new
+            self._poke.set()
+
+    # -- reporting -------------------------------------------------------------------------------------------------
+
+    async def _report(self, plan: Plan) -> None:
+        if self._gone:
+            return
+        machine = self.machine
+        status = pod_status(
+            self.pod,
+            self.seen,
+            plan,
+            now=machine.clock.time(),
+            started_at=self._begun,
+            host_ip=machine.host_ip,
+            pod_ip=machine.pod_ip(self.pod.metadata.uid),
+            runtime=machine.runtime_name,
+            failure=self._failure,
+        )
+        if status == self._written:
+            return
+        body = {"metadata": {"uid": self.pod.metadata.uid}, "status": status}
+        meta = self.pod.metadata
+        try:
+            await machine.client.patch(Pod, meta.name, body, meta.namespace, "strategic", "status")
+        except Conflict as error:  # another pod of this name by now
+            raise NotFound(f"pod {self.key} was replaced", status=404, reason="NotFound") from error
+        self._written = status
+
+    async def _leave(self) -> None:
+        meta = self.pod.metadata
+        if not self._gone:
+            with contextlib.suppress(NotFound, Conflict):
+                await self.machine.client.delete(Pod, meta.name, meta.namespace, meta.uid, grace_seconds=0)
+        self.machine.forget(self.pod)
+        for record in self.machine.launcher.records.all():
+            if record.pod_uid == meta.uid:
+                self.machine.launcher.records.remove(record.id)
+        with contextlib.suppress(OSError):
+            remove_tree(self.machine.pod_dir(meta.uid))
+        shutil.rmtree(self.machine.pod_logs(self.pod), ignore_errors=True)
+        log.info("%s: gone", self.key)
+
+
+def _past(pod: Pod) -> dict[str, Seen]:
+    """Return the containers' states from the status of a finished pod, when their records are lost."""
+    past = {}
+    for status in (*pod.status.init_container_statuses, *pod.status.container_statuses):
+        if status.state.terminated is not None:
+            t = status.state.terminated
+            past[status.name] = Seen(
+                id=status.container_id.rpartition("/")[2],
+                attempt=status.restart_count,
+                ended=Ended(
+                    status.container_id.rpartition("/")[2], t.exit_code, t.signal, t.reason, t.message, 0.0, 0.0
+                ),
+            )
+    return past

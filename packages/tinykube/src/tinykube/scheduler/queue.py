@@ -1,0 +1,241 @@
+"""Pods that wait for a node: ready to try, backing off, or waiting for the cluster to change.
+
+A pod that fitted nowhere remembers which filters said no; only a cluster event that such a filter cares about brings it
+back. A pod pinned to a node (DaemonSets) is woken by events of that node only. Events that happen while a pod is being
+tried are not lost. Times are seconds of any monotonic clock and always passed in.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Iterable
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+
+from kubekit.scheduling.podinfo import PodInfo
+
+INITIAL_BACKOFF_S: Final = 1.0
+MAX_BACKOFF_S: Final = 10.0
+FLUSH_AFTER_S: Final = 300.0
+EXTENDER: Final = "Extender"
+ERROR: Final = "Error"
+
+
+class Event(StrEnum):
+    NODE_ADDED = "NodeAdded"
+    NODE_LABELS = "NodeLabels"
+    NODE_TAINTS = "NodeTaints"
+    NODE_ALLOCATABLE = "NodeAllocatable"
+    NODE_OTHER = "NodeOther"  # annotations and conditions: only extenders may care
+    POD_PLACED = "PodPlaced"
+    POD_GONE = "PodGone"
+    POD_CHANGED = "PodChanged"  # the waiting pod itself
+
+
+_WAKES: Final[dict[str, frozenset[Event]]] = {
+    "NodeUnschedulable": frozenset({Event.NODE_ADDED, Event.NODE_TAINTS}),
+    "NodeName": frozenset({Event.NODE_ADDED}),
+    "TaintToleration": frozenset({Event.NODE_ADDED, Event.NODE_TAINTS}),
+    "NodeAffinity": frozenset({Event.NODE_ADDED, Event.NODE_LABELS}),
+    "NodePorts": frozenset({Event.NODE_ADDED, Event.POD_GONE}),
+    "NodeResourcesFit": frozenset({Event.NODE_ADDED, Event.NODE_ALLOCATABLE, Event.POD_GONE}),
+    "PodTopologySpread": frozenset(Event) - {Event.NODE_ALLOCATABLE, Event.NODE_OTHER},
+    "InterPodAffinity": frozenset(Event) - {Event.NODE_ALLOCATABLE, Event.NODE_OTHER, Event.NODE_TAINTS},
+    EXTENDER: frozenset(Event),
+    ERROR: frozenset(),  # comes back by itself, after its backoff
+}
+
+
+class Entry(msgspec.Struct, eq=False):
+    """One waiting pod. `place`: active, backoff, waiting, gated, trying or gone (heaps forget lazily)."""
+
+    pod: PodInfo
+    place: str
+    added: float
+    attempts: int = 0
+    failed: float = 0.0
+    plugins: frozenset[str] = frozenset()
+    missed: list[tuple[Event, str]] = []
+    turn: int = 0
+
+
+Timed = tuple[float, int, Entry]  # due, the ticket it was issued with, what
+
+
+class Queue:
+    """The order of pods to try. Order: priority, then time of arrival in the active part."""
+
+    def __init__(self) -> None:
+        self._entries: dict[str, Entry] = {}
+        self._active: list[tuple[int, float, int, Entry]] = []
+        self._backoff: list[Timed] = []
+        self._errors: list[Timed] = []
+        self._flushes: deque[Timed] = deque()
+        self._waiting: dict[str, Entry] = {}
+        self._pinned: dict[str, dict[str, Entry]] = {}
+        self._trying: dict[str, Entry] = {}
+        self._turn = 0
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    # -- pods ----------------------------------------------------------------------------------------------------
+    def put(self, pod: PodInfo, now: float) -> None:
+        """A pod that needs a node, new or changed."""
+        entry = self._entries.get(pod.key)
+        if entry is not None and entry.pod.uid == pod.uid:
+            changed = entry.pod != pod
+            was_gated = entry.place == "gated"
+            self._leave(entry)
+            entry.pod = pod
+            if entry.place == "trying":
+                if changed:
+                    entry.missed.append((Event.POD_CHANGED, ""))
+            elif pod.gates:
+                entry.place = "gated"
+            elif was_gated or (changed and entry.place == "waiting"):
+                self._ready(entry, now)
+            elif entry.place == "waiting":
+                self._wait(entry)
+            return
+        self.drop(pod.key)
+        entry = Entry(pod, "gated" if pod.gates else "active", now)
+        self._entries[pod.key] = entry
+        if not pod.gates:
+            self._activate(entry)
+
+    def drop(self, key: str) -> None:
+        """The pod is bound or gone."""
+        entry = self._entries.pop(key, None)
+        if entry is not None:
+            self._leave(entry)
+            self._trying.pop(key, None)
+            entry.place = "gone"
+
+    def pop(self, now: float) -> Entry | None:
+        """The next pod to try; None when there is none now. Answer with `failed` or `drop`."""
+        self._flush(now)
+        while self._active:
+            _, _, turn, entry = heapq.heappop(self._active)
+            if entry.place == "active" and entry.turn == turn:
+                return self._try(entry)
+        # Nothing else to do: a woken pod need not sit out its backoff (an error does).
+        return self._try(heapq.heappop(self._backoff)[2]) if self._backoff else None
+
+    def failed(self, entry: Entry, plugins: Iterable[str], now: float) -> None:
+        """The try found no node; `plugins` said no (ERROR: the try itself failed)."""
+        if self._trying.pop(entry.pod.key, None) is not entry or entry.place != "trying":
+            return
+        entry.plugins = frozenset(plugins)
+        entry.failed = now
+        missed, entry.missed = entry.missed, []
+        if ERROR in entry.plugins or any(self._wakes(entry, *event) for event in missed):
+            self._back_off(entry)
+        else:
+            self._wait(entry)
+
+    # -- the cluster ---------------------------------------------------------------------------------------------
+    def notify(self, event: Event, node: str, now: float) -> bool:
+        """Something changed on a node (empty: anywhere). True when a pod was woken."""
+        woken = False
+        for entry in self._trying.values():
+            entry.missed.append((event, node))
+        if not self._waiting and not self._pinned:
+            return False
+        for entry in [*self._waiting.values(), *self._pinned.get(node, {}).values()]:
+            if self._wakes(entry, event, node):
+                self._leave(entry)
+                self._ready(entry, now)
+                woken = True
+        return woken
+
+    def next_due(self, now: float) -> float | None:
+        """Seconds until a pod becomes ready by time alone; None when nothing waits for time."""
+        self._forget_stale()
+        times = [items[0][0] for items in (self._backoff, self._errors, self._flushes) if items]
+        return max(0.0, min(times) - now) if times else None
+
+    @staticmethod
+    def _wakes(entry: Entry, event: Event, node: str) -> bool:
+        pinned = entry.pod.affinity.pinned
+        if pinned and node and node != pinned:
+            return False
+        if event is Event.POD_CHANGED:
+            return True
+        return any(event in _WAKES.get(plugin, frozenset(Event)) for plugin in entry.plugins)
+
+    # -- moves ---------------------------------------------------------------------------------------------------
+    def _try(self, entry: Entry) -> Entry:
+        entry.place, entry.attempts, entry.missed = "trying", entry.attempts + 1, []
+        self._trying[entry.pod.key] = entry
+        return entry
+
+    def _ticket(self, entry: Entry, place: str) -> int:
+        self._turn += 1
+        entry.place, entry.turn = place, self._turn
+        return self._turn
+
+    def _activate(self, entry: Entry) -> None:
+        turn = self._ticket(entry, "active")
+        heapq.heappush(self._active, (-entry.pod.priority, entry.added, turn, entry))
+
+    def _ready(self, entry: Entry, now: float) -> None:
+        if _due(entry) <= now:
+            self._activate(entry)
+        else:
+            self._back_off(entry)
+
+    def _back_off(self, entry: Entry) -> None:
+        heap = self._errors if ERROR in entry.plugins else self._backoff
+        heapq.heappush(heap, (_due(entry), self._ticket(entry, "backoff"), entry))
+
+    def _wait(self, entry: Entry) -> None:
+        self._flushes.append((entry.failed + FLUSH_AFTER_S, self._ticket(entry, "waiting"), entry))
+        key, pinned = entry.pod.key, entry.pod.affinity.pinned
+        if pinned:
+            self._pinned.setdefault(pinned, {})[key] = entry
+        else:
+            self._waiting[key] = entry
+
+    def _leave(self, entry: Entry) -> None:
+        key, pinned = entry.pod.key, entry.pod.affinity.pinned
+        self._waiting.pop(key, None)
+        if pinned in self._pinned:
+            self._pinned[pinned].pop(key, None)
+            if not self._pinned[pinned]:
+                del self._pinned[pinned]
+
+    def _forget_stale(self) -> None:
+        for heap in (self._backoff, self._errors):
+            while heap and not _valid(heap[0]):
+                heapq.heappop(heap)
+        while self._flushes and not _valid(self._flushes[0]):
+            self._flushes.popleft()
+
+    def _flush(self, now: float) -> None:
+        self._forget_stale()
+        for heap in (self._backoff, self._errors):
+            while heap and (heap[0][0] <= now or not _valid(heap[0])):
+                item = heapq.heappop(heap)
+                if _valid(item):
+                    self._activate(item[2])
+        while self._flushes and (self._flushes[0][0] <= now or not _valid(self._flushes[0])):
+            item = self._flushes.popleft()
+            if _valid(item):
+                self._leave(item[2])
+                self._activate(item[2])
+
+
+def _valid(item: Timed) -> bool:
+    """Heaps forget lazily: an item counts only if its entry has not moved since."""
+    return item[2].turn == item[1] and item[2].place in ("backoff", "waiting")
+
+
+def _due(entry: Entry) -> float:
+    if not entry.attempts:
+        return 0.0
+    backoff: float = min(INITIAL_BACKOFF_S * 2.0 ** (entry.attempts - 1), MAX_BACKOFF_S)
+    return entry.failed + backoff

@@ -1,5 +1,0 @@
-"""`gpuplane demo`: the whole story on an embedded cluster, told while it happens."""
-
-from gpuplane.cli.demo.command import demo
-
-__all__ = ["demo"]

@@ -1,5 +1,0 @@
-"""The controllers of the embedded cluster, as far as operands and kubectl need kube-controller-manager."""
-
-from gpuplane.simulator.controllers.manager import Controllers
-
-__all__ = ["Controllers"]

@@ -1,5 +1,0 @@
-"""The Deployment controller: ReplicaSets by revision, and the way from one to the next."""
-
-from gpuplane.simulator.controllers.deployment.controller import DeploymentController
-
-__all__ = ["DeploymentController"]

@@ -1,6 +1,0 @@
-"""The kubelet's device manager: plugins over gRPC, who holds which device, the checkpoint, pod-resources."""
-
-from gpuplane.simulator.kubelet.devices.ledger import Device, Given, Ledger, choose
-from gpuplane.simulator.kubelet.devices.manager import DeviceManager
-
-__all__ = ["Device", "DeviceManager", "Given", "Ledger", "choose"]

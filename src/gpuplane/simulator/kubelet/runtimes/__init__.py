@@ -1,7 +1,0 @@
-"""The container runtimes of simulated nodes: they read their configuration as the real ones do, and inject CDI
-devices."""
-
-from gpuplane.simulator.kubelet.runtimes.config import Handler, RuntimeConfig, RuntimeDown, read_config
-from gpuplane.simulator.kubelet.runtimes.runtime import CreateFailed, Runtime
-
-__all__ = ["CreateFailed", "Handler", "Runtime", "RuntimeConfig", "RuntimeDown", "read_config"]
