@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+PACKAGES := kubekit tinykube simgpu gpuplane gpulab
 # Of Debian and Ubuntu: what a kubelet needs, and Prometheus, which reads the exporter's metrics in a test.
 KUBERNETES_PACKAGES := runc iproute2 util-linux mount containernetworking-plugins prometheus
 # Tests of `make test` that need these packages, or what was built for the real cluster; skipped where it is missing.
@@ -45,8 +46,8 @@ kubernetes-packages:
 	fi
 
 lint: setup
-	$(BIN)/ruff check src tests benchmarks native tools deploy docs/*.py
-	$(BIN)/ruff format --check src tests benchmarks native tools deploy docs/*.py
+	$(BIN)/ruff check packages tests benchmarks native tools deploy docs/*.py
+	$(BIN)/ruff format --check packages tests benchmarks native tools deploy docs/*.py
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
@@ -65,16 +66,17 @@ chart: setup
 	$(BIN)/python deploy/chart/generate.py
 
 LOCK := pip compile --quiet --universal --generate-hashes --no-header --no-emit-index-url --no-emit-find-links \
-    --python-version 3.11 --group clone
+    --python-version 3.11 --group clone --no-emit-package gpuplane \
+    $(PACKAGES:%=--no-emit-package gpuplane-%) $(PACKAGES:%=packages/%/pyproject.toml)
 
 # One set of versions: what the demo needs is a part of what everything needs.
 lock: setup
-	$(BIN)/uv $(LOCK) --extra dev --output-file requirements.lock pyproject.toml
-	$(BIN)/uv $(LOCK) --constraint requirements.lock --output-file requirements-demo.lock pyproject.toml
+	$(BIN)/uv $(LOCK) --group dev --output-file requirements.lock
+	$(BIN)/uv $(LOCK) --constraint requirements.lock --output-file requirements-demo.lock
 
 # All that tests and tools need; the demo needs less.
 setup:
 	@$(PYTHON) tools/environment.py all
 
 clean:
-	rm -rf $(VENV) build dist site src/gpuplane/_native
+	rm -rf $(VENV) build dist site $(PACKAGES:%=packages/%/src/%/_native)

@@ -18,7 +18,6 @@ import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import gpuplane
 from figures import show
 from gpuplane import names
 from gpuplane.exporter import run
@@ -26,9 +25,8 @@ from gpuplane.hardware import open_gpus
 from gpuplane.operand import OperandContext
 from kubekit.protocol import podresources_pb2 as pb
 from kubekit.rpc_server import serving
-from simgpu import PROFILES, create_state
+from simgpu import NATIVE, PROFILES, create_state
 
-NATIVE = Path(gpuplane.__file__).parent / "_native"
 LIBRARIES = "usr/lib/x86_64-linux-gnu"
 PROFILE = PROFILES["8x-h100"]
 PORT, PODS, ROUNDS = 19400, 64, 200

@@ -20,7 +20,7 @@ from pathlib import Path
 from figures import show
 from gpuplane.limits.facts import GpuLimit, Limits, Owner
 from gpuplane.limits.store import Store
-from shared_gpu import NATIVE, build_libraries, compiled
+from shared_gpu import LIMITER, build_libraries, compiled
 
 UUID = "GPU-00010203-0405-0607-0809-0a0b0c0d0e0f"
 LAUNCH = (
@@ -132,7 +132,7 @@ def main() -> None:
         driver = written(folder, "libcuda.so.gpuplane-real", DRIVER, "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1")
         forward = written(folder, "forward.so", FORWARD, "-shared", "-fPIC")
         program = written(folder, "program", PROGRAM)
-        (folder / "limiter.so").symlink_to(NATIVE / "limiter" / "libcuda.so.1")
+        (folder / "limiter.so").symlink_to(LIMITER / "libcuda.so.1")
         limits = Limits((GpuLimit(uuid=UUID, core=100, memory_bytes=1 << 40),))
         store = Store(folder / "limits")
         directory = store.write("share", limits, Owner(name="share"))

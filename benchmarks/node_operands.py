@@ -18,10 +18,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import gpuplane
-from simgpu import PROFILES, create_state
+from simgpu import NATIVE, PROFILES, create_state
 
-NATIVE = Path(gpuplane.__file__).parent / "_native"
 LIBRARIES = "usr/lib/x86_64-linux-gnu"
 PROFILE = PROFILES["8x-h100"]
 

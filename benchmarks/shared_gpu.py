@@ -8,14 +8,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import gpuplane
 from gpulab.light.gpus import SimulatedGPUs
 from gpuplane.limits.facts import GpuLimit, Limits, Owner
+from gpuplane.limits.injection import LIMITER
 from gpuplane.limits.store import Store
-from simgpu import PROFILES, create_state
+from simgpu import NATIVE, PROFILES, create_state
 
-NATIVE = Path(gpuplane.__file__).parent / "_native"
-ROOT = NATIVE.parents[2]
+ROOT = Path(__file__).resolve().parent.parent
 LIBRARIES = ("libcuda.so.1", "libnvidia-ml.so.1")
 MIB = 1 << 20
 
@@ -44,7 +43,7 @@ class Machine:
         create_state(root / "dev" / "nvidiactl", profile, "570.133.20", "bench")
         (root / "dev" / "nvidia0").touch()
         for name in LIBRARIES:
-            (root / "lib" / name).symlink_to(NATIVE / "limiter" / name)
+            (root / "lib" / name).symlink_to(LIMITER / name)
             (root / "lib" / name.replace(".1", ".gpuplane-real")).symlink_to(NATIVE / name)
         self.uuid = SimulatedGPUs(profile, "bench").inventory()[0].uuid
         self.store = Store(root / "limits")

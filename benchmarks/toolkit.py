@@ -24,13 +24,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-import gpuplane
 from figures import show
 from gpuplane.toolkit.places import MICROK8S, PLAIN, Place, RuntimeName
-from simgpu import PROFILES, create_state
+from simgpu import NATIVE, PROFILES, create_state
 from tinykube.kubelet.runtimes.endpoint import Endpoint
 
-NATIVE = Path(gpuplane.__file__).parent / "_native"
 LIBRARIES = "usr/lib/x86_64-linux-gnu"
 PROFILE, DRIVER = PROFILES["8x-h100"], "570.133.20"
 ROUNDS = 5

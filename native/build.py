@@ -37,7 +37,7 @@ except ImportError:  # `python native/build.py` needs no hatchling
     BuildHookInterface = object
 
 ROOT = Path(__file__).resolve().parent.parent
-OUTPUT = ROOT / "src" / "gpuplane" / "_native"
+PACKAGES = ROOT / "packages"
 LOCK = ROOT / "requirements.lock"
 UNUSED_DAYS = 30  # after which the cache forgets what nobody used
 COMMON_FLAGS = ("-std=c11", "-O2", "-g0", "-Wall", "-Wextra", "-Werror", "-D_GNU_SOURCE", "-fno-sanitize=all")
@@ -45,12 +45,14 @@ GLIBC = "2.17"
 
 
 class Target(NamedTuple):  # no dataclass: hatchling executes this file without making it a module
-    """One output file.
+    """One output file of a package.
 
-    `sources` are patterns relative to native/; `libc` is "gnu" or "musl" (then static); `needed` is a library that the
-    output needs by this name, and that is not there when it is linked; `simulation`: embedded clusters need it.
+    `sources` are patterns relative to the package's native/; `libc` is "gnu" or "musl" (then static); `needed` is a
+    library that the output needs by this name, and that is not there when it is linked; `simulation`: embedded clusters
+    need it.
     """
 
+    package: str
     output: str
     sources: tuple[str, ...]
     flags: tuple[str, ...] = ()
@@ -60,12 +62,19 @@ class Target(NamedTuple):  # no dataclass: hatchling executes this file without 
     simulation: bool = True
 
     def files(self) -> list[Path]:
-        return sorted(path for pattern in self.sources for path in (ROOT / "native").glob(pattern))
+        return sorted(path for pattern in self.sources for path in self.root().glob(pattern))
+
+    def root(self) -> Path:
+        return PACKAGES / self.package / "native"
+
+    def place(self, output: Path | None) -> Path:
+        """Where it is written: in `output`, or else in its package."""
+        return (output or PACKAGES / self.package / "src" / self.package / "_native") / self.output
 
     def inputs(self) -> list[Path]:
         """Everything whose change asks for a new build: the sources, and all headers beside them."""
         folders = {path.parent for path in self.files()}
-        folders |= {folder.parent for folder in folders if folder.parent != ROOT / "native"}
+        folders |= {folder.parent for folder in folders if folder.parent != self.root()}
         headers = [path for folder in folders for pattern in ("*.h", "*.def") for path in folder.glob(pattern)]
         return sorted([*self.files(), *headers])
 
@@ -75,16 +84,18 @@ _SHARED = ("-shared", "-s", "-fPIC", "-fvisibility=hidden", "-Wl,--no-undefined"
 _DRIVER = (*_SHARED, "-Wl,-Bsymbolic")
 # A few words of each thread, read by every launch: no call to find them.
 _LIMITER = (*_DRIVER, "-ftls-model=initial-exec", "-Wl,-rpath,$ORIGIN", "-Wl,--enable-new-dtags")
-# Runs on a simulated node too, whose only libc is there (simulator/nodes/root.py); elsewhere the machine's is found.
+# Runs on a simulated node too, whose only libc is there (simgpu/machines/root.py); elsewhere the machine's is found.
 _TOOL = ("-s", "-pie", "-fPIE", "-Wl,-rpath,/usr/lib/simhost")
 TARGETS = (
     Target(
+        "simgpu",
         "libcuda.so.1",
         ("simgpu/*.c", "simgpu/ptx/*.c", "simgpu/cuda/*.c"),
         (*_DRIVER, "-Wl,-soname,libcuda.so.1"),
         ("-lpthread", "-lm"),
     ),
     Target(
+        "simgpu",
         "libnvidia-ml.so.1",
         ("simgpu/*.c", "simgpu/nvml/*.c"),
         (*_DRIVER, "-Wl,-soname,libnvidia-ml.so.1"),
@@ -92,6 +103,7 @@ TARGETS = (
     ),
     # The limiter has the names of the real libraries, so it lies in a folder of its own.
     Target(
+        "gpuplane",
         "limiter/libcuda.so.1",
         ("limiter/*.c", "limiter/cuda/*.c"),
         (*_LIMITER, "-Wl,-soname,libcuda.so.1"),
@@ -99,6 +111,7 @@ TARGETS = (
         needed="libcuda.so.gpuplane-real",
     ),
     Target(
+        "gpuplane",
         "limiter/libnvidia-ml.so.1",
         ("limiter/*.c", "limiter/nvml/*.c"),
         (*_LIMITER, "-Wl,-soname,libnvidia-ml.so.1"),
@@ -107,14 +120,20 @@ TARGETS = (
     ),
     # Its names without a version, which some programs ask for.
     *(
-        Target(f"limiter/{name}", ("limiter/plain/*.c",), (*_LIMITER, f"-Wl,-soname,{name}"), needed=f"{name}.1")
+        Target(
+            "gpuplane",
+            f"limiter/{name}",
+            ("limiter/plain/*.c",),
+            (*_LIMITER, f"-Wl,-soname,{name}"),
+            needed=f"{name}.1",
+        )
         for name in ("libcuda.so", "libnvidia-ml.so")
     ),
-    Target("nvidia-cuda-mps-control", ("simgpu/mps/*.c",), _TOOL),
-    Target("simhost", ("simhost/tools/*.c",), _TOOL),
-    Target("container-shim", ("simhost/shim/*.c",), _TOOL),
+    Target("simgpu", "nvidia-cuda-mps-control", ("simgpu/mps/*.c",), _TOOL),
+    Target("simgpu", "simhost", ("tools/*.c",), _TOOL),
+    Target("tinykube", "container-shim", ("shim/*.c",), _TOOL),
     # Written to real nodes, whose libc is anybody's.
-    Target("cdi-hook", ("cdihook/*.c",), ("-static", "-s"), libc="musl", simulation=False),
+    Target("gpuplane", "cdi-hook", ("cdihook/*.c",), ("-static", "-s"), libc="musl", simulation=False),
 )
 
 
@@ -131,13 +150,13 @@ def compiler(arch: str, libc: str) -> list[str]:
 
 def build(
     arch: str,
-    output: Path,
+    output: Path | None = None,
     targets: tuple[Target, ...] = TARGETS,
     *,
     force: bool = False,
     say: Callable[[str], object] = sys.stderr.write,
 ) -> None:
-    """Compile those of the targets whose compiled form is not in the cache, and put all into `output`.
+    """Compile what the cache lacks of the targets, and put all into `output`, or else each into its package.
 
     Raises:
         SystemExit: the compiler failed; its output was printed.
@@ -150,7 +169,7 @@ def build(
         for _ in pool.map(lambda target: _compile(target, arch, say), missing):
             pass
     for target in targets:
-        kept, path = cached(target, arch), output / target.output
+        kept, path = cached(target, arch), target.place(output)
         os.utime(kept)
         if not (path.is_file() and path.read_bytes() == kept.read_bytes()):
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -168,7 +187,9 @@ def to_compile(arch: str, targets: tuple[Target, ...]) -> list[Target]:
 def cached(target: Target, arch: str) -> Path:
     """Where the compiled form of the target's present sources is kept."""
     if not target.files():
-        raise SystemExit(f"native/build.py: {target.output} has no sources in {', '.join(target.sources)}")
+        raise SystemExit(
+            f"native/build.py: {target.output} has no sources in {target.package}: {', '.join(target.sources)}"
+        )
     words = (target.libc, arch, *COMMON_FLAGS, *target.flags, *target.libraries, target.needed, _compiler_version())
     state = hashlib.sha256("\0".join(words).encode())
     for path in target.inputs():
@@ -240,7 +261,8 @@ class CustomBuildHook(BuildHookInterface):  # type: ignore[misc, valid-type, unu
         if self.target_name != "wheel" or version == "editable":  # a clone compiles by itself, see the Makefile
             return
         arch = os.environ.get("GPUPLANE_ARCH") or platform.machine()
-        build(arch, OUTPUT)
+        mine = tuple(target for target in TARGETS if target.package == Path(self.root).name)
+        build(arch, targets=mine)
         build_data["pure_python"] = False
         build_data["tag"] = f"py3-none-manylinux_2_17_{arch}"
 
@@ -249,9 +271,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Compile the C parts of gpuplane.")
     parser.add_argument("target", nargs="*", help=f"some of {', '.join(t.output for t in TARGETS)}; all by default")
     parser.add_argument("--arch", default=platform.machine(), choices=["x86_64", "aarch64"])
-    parser.add_argument(
-        "--output", type=Path, default=OUTPUT, help="folder (default: packages/gpuplane/src/gpuplane/_native)"
-    )
+    parser.add_argument("--output", type=Path, help="folder (default: _native in each package)")
     parser.add_argument("--force", action="store_true", help="compile even what is up to date")
     parser.add_argument("--simulation", action="store_true", help="only what embedded clusters need")
     options = parser.parse_args()

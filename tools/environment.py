@@ -31,6 +31,7 @@ from types import ModuleType
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
+PACKAGES = [ROOT / "packages" / name for name in ("kubekit", "tinykube", "simgpu", "gpuplane", "gpulab")]
 VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 UV = VENV / "bin" / "uv"
@@ -140,7 +141,7 @@ def prepare(wanted: str, progress: Progress) -> None:
         about = f"driver and limiter in C, {len(to_compile)} files for {arch}"
         progress.step("compiling", about, usual.compiling, lambda tell: compile_all(native, wanted, tell))
     else:
-        native.build(arch, native.OUTPUT, targets)  # out of the cache
+        native.build(arch, targets=targets)  # out of the cache
     if usual.then and not (installed and not to_compile):
         progress.say(f" - {'cluster':12} {usual.then}\n")
 
@@ -181,9 +182,10 @@ def install(wanted: str, tell: Callable[[str], None], *, compiler: bool) -> None
         zig.write_text(locked("ziglang"))
         packages += ["--requirements", str(zig)]
     uv(*sync, *packages, "--compile-bytecode")
-    uv("pip", "install", "--no-deps", "--no-build-isolation", "--editable", str(ROOT))
+    editable = [word for package in PACKAGES for word in ("--editable", str(package))]
+    uv("pip", "install", "--no-deps", "--no-build-isolation", *editable)
     # Containers see the clone read-only: each of their processes would compile what it imports.
-    run(str(PYTHON), "-m", "compileall", "-q", str(ROOT / "src"))
+    run(str(PYTHON), "-m", "compileall", "-q", *(str(package / "src") for package in PACKAGES))
     STAMP.write_text(state_of(wanted))
 
 
@@ -249,7 +251,7 @@ def is_installed(wanted: str) -> bool:
 
 def state_of(wanted: str) -> str:
     """What the environment is made from: another digest of this is another environment."""
-    made_from = [(ROOT / "pyproject.toml"), *LOCKS.values()]
+    made_from = [*(package / "pyproject.toml" for package in PACKAGES), *LOCKS.values()]
     digest = hashlib.sha256(b"\0".join(path.read_bytes() for path in made_from))
     return f"{wanted} {digest.hexdigest()} {ROOT}\n"
 

@@ -28,7 +28,9 @@ from gpuplane.api.effects import acts, fields, why_not
 from gpuplane.operator.installation import PARTS
 
 CHART: Final = Path(__file__).parent / "gpuplane"
-HEAD: Final = "{{- /* Written by deploy/chart/generate.py from packages/gpuplane/src/gpuplane/operator/install; changes here are lost. */ -}}\n"
+HEAD: Final = (
+    "{{- /* Written by deploy/chart/generate.py from gpuplane/operator/install; changes here are lost. */ -}}\n"
+)
 Schema = dict[str, Any]
 
 # -- values that are the chart's own -----------------------------------------------------------------------------------

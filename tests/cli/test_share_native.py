@@ -11,11 +11,9 @@ from pathlib import Path
 
 import pytest
 
-import gpuplane
 from gpuplane.limits.native import unified
 from simgpu import PROFILES, create_state
 
-NATIVE = Path(gpuplane.__file__).parent / "_native"
 FILL = """
 import ctypes, json, subprocess, sys, pynvml
 cuda = ctypes.CDLL("libcuda.so.1")

@@ -20,7 +20,6 @@ from typing import Any
 
 import pytest
 
-import gpuplane
 from gpuplane.cli.share_parser import memory
 from gpuplane.cli.share_place import user_base
 from gpuplane.cli.share_run import title
@@ -28,12 +27,11 @@ from gpuplane.host import Host
 from gpuplane.limits import GpuLimit, Limits, Owner, Store
 from gpuplane.limits.injection import LIBRARIES
 from kubekit.errors import Terminal
-from simgpu import PROFILES, create_state
+from simgpu import NATIVE, PROFILES, create_state
 from simgpu.profile import gpu_uuid
 from tests.support.limits_examples import GIB, SPIN
 
 ROOT = Path(__file__).resolve().parents[2]
-NATIVE = Path(gpuplane.__file__).parent / "_native"
 PRELUDE = """
 import ctypes, json, os, sys, threading
 from ctypes import byref, c_size_t, c_uint64, c_void_p

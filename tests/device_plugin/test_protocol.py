@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kubekit.protocol import deviceplugin_pb2, generate, podresources_pb2
-from tinykube.protocol import deviceplugin_pb2_grpc
+from kubekit.protocol import deviceplugin_pb2, podresources_pb2
+from tinykube.protocol import deviceplugin_pb2_grpc, generate
 
 
 def test_committed_stubs_are_up_to_date(tmp_path: Path) -> None:
     generated = generate.generate(tmp_path)
-    assert [path.name for path in generated] == sorted(path.name for path in generate.HERE.glob("*_pb2*"))
+    committed = [*generate.MESSAGES.glob("*_pb2*"), *generate.SERVICES.glob("*_pb2*")]
+    assert [path.name for path in generated] == sorted(path.name for path in committed)
     for path in generated:
-        assert path.read_text() == (generate.HERE / path.name).read_text(), (
-            f"{path.name} is stale: python -m kubekit.protocol.generate"
+        assert path.read_text() == generate.place(path.name).read_text(), (
+            f"{path.name} is stale: python -m tinykube.protocol.generate"
         )
 
 

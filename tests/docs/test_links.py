@@ -14,8 +14,8 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FENCED = re.compile(r"^```.*?^```", flags=re.S | re.M)
 FILE = re.compile(r"`([\w./-]+\.(?:py|c|h|def|proto|md))`")
-FOLDER = re.compile(r"`((?:src|tests|native|benchmarks|docs)/[\w./-]*)`")
-MODULE = re.compile(r"`(gpuplane(?:\.\w+)+)`")
+FOLDER = re.compile(r"`((?:packages|tests|native|benchmarks|docs)/[\w./-]*)`")
+MODULE = re.compile(r"`((?:kubekit|tinykube|simgpu|gpuplane|gpulab)(?:\.\w+)+)`")
 
 
 def page_name(path: Path) -> str:

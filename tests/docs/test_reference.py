@@ -16,7 +16,8 @@ from gpuplane import names
 from gpuplane.cli.parser import parse
 
 ROOT = Path(__file__).parents[2]
-SOURCE = ROOT / "src" / "gpuplane"
+SOURCE = ROOT / "packages/gpuplane/src/gpuplane"
+SOURCES = sorted(ROOT.glob("packages/*/src/*/"))
 OURS = re.compile(
     r"(?:[a-z]+\.)*(?:gpuplane\.dev|nvidia\.com|feature\.node\.kubernetes\.io)/[A-Za-z0-9._-]*[A-Za-z0-9]"
 )
@@ -45,7 +46,7 @@ def test_every_name_says_what_it_is_for() -> None:
 
 @cache
 def trees() -> tuple[tuple[Path, ast.Module], ...]:
-    paths = [path for path in sorted(SOURCE.rglob("*.py")) if "protocol" not in path.parts]
+    paths = [path for folder in SOURCES for path in sorted(folder.rglob("*.py")) if "protocol" not in path.parts]
     return tuple((path, ast.parse(path.read_text())) for path in paths)
 
 
@@ -108,7 +109,7 @@ def read_variables() -> frozenset[str]:
                 elif isinstance(key, ast.Name | ast.Attribute):
                     name = key.id if isinstance(key, ast.Name) else key.attr
                     found |= {known[name]} & set(known.values()) if name in known else set()
-    for path in (ROOT / "native").rglob("*.[ch]"):
+    for path in ROOT.glob("packages/*/native/**/*.[ch]"):
         found |= set(re.findall(r'getenv\("(\w+)"\)', path.read_text(errors="replace")))
     return frozenset(found)
 
@@ -121,7 +122,7 @@ def test_every_variable_that_is_read_is_documented() -> None:
 
 def test_no_variable_is_documented_that_nobody_knows() -> None:
     text = "\n".join(
-        path.read_text(errors="replace") for path in [*SOURCE.rglob("*.py"), *(ROOT / "native").rglob("*.c")]
+        path.read_text(errors="replace") for path in ROOT.glob("packages/*/*/**/*.*") if path.suffix in (".py", ".c")
     )
     elsewhere = {"COLUMNS"}  # read by Python's shutil.get_terminal_size
     documented = {name for group in generate.ENVIRONMENT.values() for name in group} - elsewhere
@@ -132,7 +133,7 @@ def reasons(package: str) -> set[str]:
     """The CamelCase causes that a package gives to failed stages: what it passes to calls or returns."""
     found = set()
     for path, tree in trees():
-        if path.relative_to(SOURCE).parts[0] != package:
+        if SOURCE / package not in path.parents:
             continue
         for node in ast.walk(tree):
             values: list[ast.expr | None] = []

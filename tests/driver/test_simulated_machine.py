@@ -93,7 +93,7 @@ asyncio.run(way())
 def test_a_machine_is_prepared_and_given_back(
     tmp_path: Path, name: str, action: str, gpus: int, files: set[str], labels: dict[str, str]
 ) -> None:
-    native = resources.files("gpuplane") / "_native"
+    native = resources.files("simgpu") / "_native"
     if not all((native / part).is_file() for part in ("simhost", "libcuda.so.1", "libnvidia-ml.so.1")):
         pytest.skip("the simulated driver is not built: python native/build.py")
     done = subprocess.run(

@@ -15,7 +15,6 @@ import grpc
 import grpc.aio
 import pytest
 
-from gpuplane import names
 from gpuplane.exporter import run
 from gpuplane.exporter.pods import GPUHolders, holders
 from gpuplane.exporter.render import Holder
@@ -26,7 +25,7 @@ from kubekit.api.meta import ObjectMeta
 from kubekit.errors import InvalidInput, Retryable, Terminal
 from kubekit.kube import Page
 from kubekit.protocol import podresources_pb2 as pb
-from kubekit.protocol.sockets import address
+from kubekit.protocol.sockets import POD_RESOURCES_SOCKET, address
 from tinykube.protocol import podresources_pb2_grpc as rpc
 
 T4 = GPU(index=0, minor=0, uuid="GPU-0", name="T4", memory_bytes=1, pci="0000:1a:00.0", compute=(7, 5))
@@ -298,7 +297,7 @@ class FakePods(rpc.PodResourcesListerServicer):
 
 @asynccontextmanager
 async def pod_resources(kubelet_dir: Path, pods: FakePods) -> AsyncIterator[None]:
-    path = kubelet_dir / names.POD_RESOURCES_SOCKET
+    path = kubelet_dir / POD_RESOURCES_SOCKET
     path.parent.mkdir(parents=True)
     server = grpc.aio.server()
     rpc.add_PodResourcesListerServicer_to_server(pods, server)

@@ -10,12 +10,10 @@ from pathlib import Path
 
 import pytest
 
-import gpuplane
 from gpuplane.hardware import GPUSource, open_gpus
-from simgpu import PROFILES, Faults, create_state
+from simgpu import NATIVE, PROFILES, Faults, create_state
 
 ROOT = Path(__file__).resolve().parents[2]
-NATIVE = Path(gpuplane.__file__).parent / "_native"
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -27,7 +27,7 @@ IMPORT_ALL = """
 import importlib, pkgutil, sys
 import gpuplane
 for module in pkgutil.walk_packages(gpuplane.__path__, "gpuplane."):
-    if module.name != "gpuplane.__main__" and not module.name.startswith("kubekit.protocol.generate"):
+    if module.name != "gpuplane.__main__":
         importlib.import_module(module.name)
 print(len([name for name in sys.modules if name.startswith("gpuplane")]))
 """

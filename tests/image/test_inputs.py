@@ -24,7 +24,7 @@ LOCK = (dependencies.REPOSITORY / "requirements.lock").read_text()
 
 
 def roots() -> set[str]:
-    return dependencies.roots(dependencies.project()["dependencies"])  # type: ignore[arg-type]
+    return dependencies.runtime_roots()
 
 
 def names(lock: str) -> set[str]:

@@ -14,14 +14,13 @@ from typing import Any
 
 import pytest
 
-import gpuplane
 from gpulab.light.gpus import SimulatedGPUs
 from gpuplane.limits.facts import GpuLimit, Limits, Owner
+from gpuplane.limits.injection import LIMITER
 from gpuplane.limits.store import Store
-from simgpu import PROFILES, Faults, create_state
+from simgpu import NATIVE, PROFILES, Faults, create_state
 
 ROOT = Path(__file__).resolve().parents[2]
-NATIVE = Path(gpuplane.__file__).parent / "_native"
 LIBRARIES = ("libcuda.so.1", "libnvidia-ml.so.1", "limiter/libcuda.so.1", "limiter/libnvidia-ml.so.1")
 MIB, GIB = 1 << 20, 1 << 30
 
@@ -92,7 +91,7 @@ class Machine:
         self.libraries = root / "lib"
         self.libraries.mkdir()
         for name in ("libcuda.so.1", "libnvidia-ml.so.1"):
-            (self.libraries / name).symlink_to(NATIVE / "limiter" / name)
+            (self.libraries / name).symlink_to(LIMITER / name)
             (self.libraries / name.replace(".1", ".gpuplane-real")).symlink_to(NATIVE / name)
         self.store = Store(root / "limits")
         self.uuids = [gpu.uuid for gpu in SimulatedGPUs(PROFILES[profile], root.name).inventory()]

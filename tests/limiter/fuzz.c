@@ -5,7 +5,7 @@
  *
  *     fuzz SEED CALLS
  */
-#include "../../native/limiter/cuda/cuda.h"
+#include "../../packages/gpuplane/native/limiter/cuda/cuda.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-LIMITER = ROOT / "native" / "limiter"
+LIMITER = ROOT / "packages/gpuplane/native/limiter"
 MIB = 1 << 20
 
 

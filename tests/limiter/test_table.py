@@ -12,8 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from gpuplane.limits.injection import LIMITER
+
 ROOT = Path(__file__).resolve().parents[2]
-CUDA = ROOT / "native" / "limiter" / "cuda"
+CUDA = ROOT / "packages/gpuplane/native/limiter/cuda"
 
 WHERE = """
 class Info(ctypes.Structure):
@@ -38,7 +40,7 @@ def hooked() -> set[str]:
 
 def driver_table() -> list[tuple[str, int, str, str]]:
     """The simulated driver's own table: name, version, the form for each kind of default stream."""
-    text = (ROOT / "native" / "simgpu" / "cuda" / "procs.def").read_text()
+    text = (ROOT / "packages/simgpu/native/simgpu/cuda/procs.def").read_text()
     rows = re.findall(r"^PROC(?:_STREAM)?\((\w+), (\d+), (\w+)(?:, (\w+))?\)", text, re.MULTILINE)
     return [(name, int(version), plain, per_thread or plain) for name, version, plain, per_thread in rows]
 
@@ -63,13 +65,13 @@ def test_every_name_of_the_driver_resolves_to_ours_or_falls_through(machine, nat
     }
 
 
-def test_what_the_limiter_exports_is_its_list_and_nothing_else(native: Path) -> None:
-    assert exported(native / "limiter" / "libcuda.so.1") == hooked() | {"gpuplane_page_layout"}
+def test_what_the_limiter_exports_is_its_list_and_nothing_else() -> None:
+    assert exported(LIMITER / "libcuda.so.1") == hooked() | {"gpuplane_page_layout"}
 
 
 def test_every_name_of_nvml_resolves_and_what_shows_memory_is_ours(machine, native: Path) -> None:
     names = sorted(name for name in exported(native / "libnvidia-ml.so.1") if name.startswith("nvml"))
-    ours = exported(native / "limiter" / "libnvidia-ml.so.1") - {"gpuplane_page_layout"}
+    ours = exported(LIMITER / "libnvidia-ml.so.1") - {"gpuplane_page_layout"}
     assert len(names) > 150 and ours <= set(names)
     assert {name for name in names if "DeviceGetMemoryInfo" in name} <= ours
     program = f"""

@@ -11,13 +11,11 @@ from pathlib import Path
 
 import pytest
 
-import gpuplane
 from gpuplane.hardware import GPU, GPUSource, open_gpus
 from gpuplane.limits.store import Store
-from simgpu import PROFILES, create_state
+from simgpu import NATIVE, PROFILES, create_state
 
 ROOT = Path(__file__).resolve().parents[2]
-NATIVE = Path(gpuplane.__file__).parent / "_native"
 PRELUDE = """
 import ctypes, sys
 from ctypes import byref, c_size_t, c_uint64, c_void_p

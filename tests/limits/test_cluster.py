@@ -16,14 +16,13 @@ import pytest
 import yaml
 from kubernetes.stream import stream
 
-import gpuplane
 from gpuplane.limits import ESCAPED
 from kubekit.api.core import Event, Node, Pod
 from kubekit.kube import Client
+from simgpu import NATIVE
 from tests.support.until import until_objects
 from tinykube.cluster import ClusterHandle, NodeSpec
 
-NATIVE = Path(gpuplane.__file__).parent / "_native"
 MACHINE = "p40-ubuntu22"
 MANIFESTS = Path(__file__).parents[3] / "shared" / "manifests"
 PATIENCE_SECONDS = 60.0

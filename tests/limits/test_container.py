@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-import gpuplane
 from gpuplane.limits import Agent, GpuLimit, Limits, Observer, Owner, container, find_real, install
 from gpuplane.limits.injection import LIBRARIES
+from simgpu import NATIVE
 from simgpu.machines import build_node
 from simgpu.machines import machine as machine_of
 from tests.support.limits_examples import GIB
@@ -24,7 +24,6 @@ from tinykube.kubelet.containers.launcher import find_mode, kill_all
 from tinykube.kubelet.containers.records import signal_container
 
 ROOT = Path(__file__).resolve().parents[2]
-NATIVE = Path(gpuplane.__file__).parent / "_native"
 HOW = find_mode().isolation
 LIMITS = 5 * GIB
 

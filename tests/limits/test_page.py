@@ -66,7 +66,7 @@ def test_the_mirror_has_the_sizes_and_offsets_of_the_compiler(tmp_path: Path) ->
         "int main(void)\n{\n" + "\n".join(lines) + "\n}\n"
     )
     compiler = [os.environ["CC"]] if os.environ.get("CC") else [sys.executable, "-m", "ziglang", "cc"]
-    header = ROOT / "native" / "limiter"
+    header = ROOT / "packages/gpuplane/native/limiter"
     subprocess.run([*compiler, "-I", str(header), "-o", str(tmp_path / "layout"), str(program)], check=True)
     output = subprocess.run([str(tmp_path / "layout")], capture_output=True, text=True, check=True).stdout
     words = dict(line.rsplit("=", 1) for line in output.splitlines())

@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-import gpuplane
 from gpuplane import mps, names
 from gpuplane.hardware import GPUSource, open_gpus
 from gpuplane.hardware.compute_mode import compute_mode, set_compute_mode
@@ -24,10 +23,9 @@ from gpuplane.sharing.mps import FAILED, READY
 from kubekit.api.core import Node
 from kubekit.api.meta import ObjectMeta
 from kubekit.kube import Event, EventType, Page
-from simgpu import PROFILES, create_state
+from simgpu import NATIVE, PROFILES, create_state
 
 ROOT = Path(__file__).resolve().parents[2]
-NATIVE = Path(gpuplane.__file__).parent / "_native"
 PROGRAM = "nvidia-cuda-mps-control"
 MPS = "run/nvidia/mps"
 SHARED = "version: v1\nsharing: {{mps: {{resources: [{{name: nvidia.com/gpu, replicas: {}}}]}}}}\n"

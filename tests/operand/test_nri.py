@@ -19,6 +19,7 @@ from gpuplane.operand.nri.runtimes import Runtime, Unfit, refuse_unfit
 from kubekit.errors import KubekitError, Retryable, Terminal
 from kubekit.protocol import nri_pb2 as pb
 from kubekit.protocol import ttrpc_pb2
+from kubekit.protocol.sockets import NRI_SERVICE
 from kubekit.rpc import RpcError, Status
 from kubekit.ttrpc import frames
 from kubekit.ttrpc.connection import Connection, Method
@@ -315,7 +316,7 @@ async def test_requests_that_are_no_messages_are_refused() -> None:
     theirs.setblocking(False)
     task = asyncio.create_task(serve(ours, Recorder(), print))
     for stream, method in ((1, "Configure"), (3, "Synchronize"), (5, "CreateContainer")):
-        sent = ttrpc_pb2.Request(service=f"{plugin.SERVICE}.Plugin", method=method, payload=b"\xff\xff")
+        sent = ttrpc_pb2.Request(service=f"{NRI_SERVICE}.Plugin", method=method, payload=b"\xff\xff")
         answer = await exchange(theirs, Message(stream, Kind.REQUEST, 0, sent.SerializeToString()))
         assert answer.status.code == Status.INVALID_ARGUMENT
     theirs.close()
@@ -363,7 +364,7 @@ async def test_a_runtime_that_does_not_register_us() -> None:
 
     ours, theirs = socket.socketpair()
     reader, writer = await asyncio.open_unix_connection(sock=theirs)
-    methods: dict[str, Method] = {f"{plugin.SERVICE}.Runtime/RegisterPlugin": refuse}
+    methods: dict[str, Method] = {f"{NRI_SERVICE}.Runtime/RegisterPlugin": refuse}
     runtime = asyncio.create_task(Connection(reader, writer, serves=RUNTIME, calls=PLUGIN, methods=methods).run())
     with pytest.raises(Retryable, match="plugins are not wanted"):
         await serve(ours, Recorder(), print)
@@ -376,4 +377,4 @@ async def test_plugins_without_an_index_are_not_taken(nri: Nri) -> None:
 
 
 def test_the_service_is_the_interfaces() -> None:
-    assert pb.DESCRIPTOR.package == plugin.SERVICE and frames.PLUGIN == 1 and frames.RUNTIME == 2
+    assert pb.DESCRIPTOR.package == NRI_SERVICE and frames.PLUGIN == 1 and frames.RUNTIME == 2

@@ -11,10 +11,9 @@ import grpc
 import grpc.aio
 import pytest
 
-from gpuplane import names
 from kubekit.pod_resources import PodResourcesClient
 from kubekit.protocol import podresources_pb2 as pb
-from kubekit.protocol.sockets import address
+from kubekit.protocol.sockets import POD_RESOURCES_SOCKET, address
 from kubekit.rpc import RpcError, Status
 
 
@@ -30,7 +29,7 @@ async def kubelet(directory: Path, answer: bytes, *, busy: int = 0) -> AsyncIter
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "rejected by rate limit")
         return answer
 
-    socket = directory / names.POD_RESOURCES_SOCKET
+    socket = directory / POD_RESOURCES_SOCKET
     socket.parent.mkdir(parents=True)
     server = grpc.aio.server()
     handlers = {"List": grpc.unary_unary_rpc_method_handler(listed)}

@@ -15,11 +15,9 @@ from typing import Any
 
 import pytest
 
-import gpuplane
-from simgpu import PROFILES, Faults, create_state
+from simgpu import NATIVE, PROFILES, Faults, create_state
 
 ROOT = Path(__file__).resolve().parents[2]
-NATIVE = Path(gpuplane.__file__).parent / "_native"
 
 # What the programs of these tests begin with: calls that check their result.
 PRELUDE = """

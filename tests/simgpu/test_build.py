@@ -31,11 +31,12 @@ def test_what_is_up_to_date_is_not_compiled_again(native: Path) -> None:
 
 def test_another_clone_compiles_nothing(native: Path, tmp_path: Path) -> None:
     shutil.copytree(BUILD.parent, tmp_path / "native")
+    shutil.copytree(BUILD.parents[1] / "packages/simgpu/native", tmp_path / "packages/simgpu/native")
     shutil.copy(BUILD.parents[1] / "requirements.lock", tmp_path)
     words = [sys.executable, str(tmp_path / "native" / "build.py"), "libcuda.so.1"]
     made = subprocess.run(words, capture_output=True, text=True, check=True)
     assert made.stderr == ""
-    assert (tmp_path / "packages/gpuplane/src/gpuplane/_native/libcuda.so.1").read_bytes() == (
+    assert (tmp_path / "packages/simgpu/src/simgpu/_native/libcuda.so.1").read_bytes() == (
         native / "libcuda.so.1"
     ).read_bytes()
     with (tmp_path / "packages/simgpu/native/simgpu/state.h").open("a") as header:
@@ -57,7 +58,7 @@ def test_the_wheel_is_tagged_for_the_platform_of_its_libraries(native: Path) -> 
     pytest.importorskip("hatchling", reason="the hook is hatchling's")
     # As hatchling loads a build hook: executed, and no module of the program.
     script = runpy.run_path(str(BUILD))
-    hook = script["CustomBuildHook"](str(BUILD.parents[1]), {}, None, None, str(native), "wheel")
+    hook = script["CustomBuildHook"](str(BUILD.parents[1] / "packages/simgpu"), {}, None, None, str(native), "wheel")
     data: dict[str, object] = {}
     hook.initialize("standard", data)
     assert data == {"pure_python": False, "tag": f"py3-none-manylinux_2_17_{platform.machine()}"}

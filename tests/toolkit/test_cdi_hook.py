@@ -16,9 +16,10 @@ from typing import Any
 import pytest
 
 import gpuplane
+from simgpu import NATIVE
 
 HOOK = Path(gpuplane.__file__).parent / "_native/cdi-hook"
-LIBRARY = HOOK.with_name("libcuda.so.1")
+LIBRARY = NATIVE / "libcuda.so.1"
 LDCONFIG = next((path for path in ("/sbin/ldconfig.real", "/sbin/ldconfig") if Path(path).is_file()), "")
 Run = Callable[..., subprocess.CompletedProcess[str]]
 

@@ -12,14 +12,12 @@ from typing import Any
 
 import pytest
 
-import gpuplane
 from gpuplane.validator.driver_api import LIBRARY
 from gpuplane.validator.process import PROGRAM, VectorAddProcess
 from kubekit.errors import Terminal
-from simgpu import PROFILES, Faults, create_state
+from simgpu import NATIVE, PROFILES, Faults, create_state
 from simgpu.profile import gpu_uuid
 
-NATIVE = Path(gpuplane.__file__).parent / "_native"
 PROFILE = PROFILES["2x-l4"]
 UUIDS = [gpu_uuid(PROFILE, "sim-1", index) for index in range(PROFILE.count)]
 VERSION, COMPILER = "570.133.20", "libnvidia-ptxjitcompiler.so.1"

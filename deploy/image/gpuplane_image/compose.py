@@ -34,7 +34,7 @@ PACKAGES: dict[str, tuple[str, ...]] = {
     "libsqlite3-0": (),  # the embedded cluster's journal
     "gcc-12-base": (),  # the licence of the next two
     "libgcc-s1": (),
-    "libstdc++6": (),  # grpcio, protobuf
+    "libstdc++6": (),  # protobuf
     "coreutils": ("usr/sbin/chroot",),  # how the operands run a host's programs
     "ca-certificates": ("usr/share/ca-certificates/*",),
 }
@@ -101,8 +101,8 @@ def compose_base(root: Path, packages: Iterable[debian.Package], requirements: s
 
 def compose_gpuplane(root: Path, base: Path, cache: Path, epoch: int) -> Parts:
     """The upper layer; `base` is the tree of the lower one, whose Python compiles."""
-    wheel = dependencies.build_wheel(cache / "wheel", cache)
-    dependencies.unpack_wheel(wheel, root / _PACKAGES)
+    for wheel in dependencies.build_wheels(cache / "wheel", cache):
+        dependencies.unpack_wheel(wheel, root / _PACKAGES)
     _prune(root / _PACKAGES, _UNUSED_WHEEL)
     _correct_records(root / _PACKAGES)
     entry = root / "usr/bin/gpuplane"

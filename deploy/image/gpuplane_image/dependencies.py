@@ -1,4 +1,4 @@
-"""The Python half: which locked packages run, where they are installed to, and the wheel of gpuplane itself.
+"""The Python half: which locked packages run, where they are installed to, and the wheels of gpuplane itself.
 
 uv does the work, for the Python of the image and not for the one that runs this. It is taken from beside that one or
 from the path, and otherwise installed into the cache.
@@ -19,17 +19,27 @@ from pathlib import Path
 from .errors import ImageError
 
 REPOSITORY = Path(__file__).resolve().parents[3]
+PACKAGES = ("kubekit", "gpuplane")  # of this repository, those that a cluster needs
 PYTHON = "3.11"  # that of Debian bookworm
 GLIBC = "2_36"
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
-def project() -> dict[str, object]:
-    """The [project] table of pyproject.toml."""
-    table = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+def project(package: str = "gpuplane") -> dict[str, object]:
+    """The [project] table of a package's pyproject.toml."""
+    table = tomllib.loads((REPOSITORY / "packages" / package / "pyproject.toml").read_text())["project"]
     assert isinstance(table, dict)
     return table
+
+
+def runtime_roots() -> set[str]:
+    """What the packages of the image need of others, as a lock file spells it."""
+    tables = [project(package) for package in PACKAGES]
+    listed = [table["dependencies"] for table in tables]
+    return set().union(*(roots(names) for names in listed if isinstance(names, list))) - {
+        _canonical(str(table["name"])) for table in tables
+    }
 
 
 def roots(requirements: Iterable[str]) -> set[str]:
@@ -73,18 +83,20 @@ def unpack_wheel(wheel: Path, target: Path) -> None:
                 path.chmod(entry.external_attr >> 16 & 0o777 or 0o644)
 
 
-def build_wheel(folder: Path, cache: Path) -> Path:
-    """gpuplane's own wheel, C parts included, with the build tools that requirements.lock names. Raises ImageError."""
+def build_wheels(folder: Path, cache: Path) -> list[Path]:
+    """Our own wheels, C parts included, with the build tools that requirements.lock names. Raises ImageError."""
     shutil.rmtree(folder, ignore_errors=True)
     locked = ("--build-constraints", str(REPOSITORY / "requirements.lock"), "--require-hashes")
-    _uv(cache, "build", "--quiet", "--wheel", "--out-dir", str(folder), *locked, str(REPOSITORY))
-    return next(folder.glob("*.whl"))
+    for package in PACKAGES:
+        place = str(REPOSITORY / "packages" / package)
+        _uv(cache, "build", "--quiet", "--wheel", "--out-dir", str(folder), *locked, place)
+    return sorted(folder.glob("*.whl"))
 
 
 def sources() -> Iterator[bytes]:
-    """All that the wheel is made of, names and contents: another digest of these is another wheel."""
-    files = [REPOSITORY / name for name in ("pyproject.toml", "requirements.lock", "README.md", "LICENSE")]
-    for folder in ("packages/gpuplane/src/gpuplane", "native"):
+    """All that the wheels are made of, names and contents: another digest of these is another wheel."""
+    files = [REPOSITORY / name for name in ("pyproject.toml", "requirements.lock", "LICENSE")]
+    for folder in ("native", *(f"packages/{package}" for package in PACKAGES)):
         files += (REPOSITORY / folder).rglob("*")
     for path in sorted(files):
         if path.is_file() and not {"__pycache__", "_native"} & set(path.parts):

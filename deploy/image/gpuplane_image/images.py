@@ -112,7 +112,7 @@ def composed_layers(cache: Path) -> Iterator[tuple[_Composed, ...]]:
     """
     with _locked(cache):
         requirements = dependencies.runtime_lock(
-            (dependencies.REPOSITORY / "requirements.lock").read_text(), _runtime_roots()
+            (dependencies.REPOSITORY / "requirements.lock").read_text(), dependencies.runtime_roots()
         )
         packages = debian.fetch(tuple(compose.PACKAGES), cache)
         key = _key(
@@ -139,12 +139,6 @@ def composed_layers(cache: Path) -> Iterator[tuple[_Composed, ...]]:
 def epoch() -> int:
     """The time of everything, in seconds since 1970: SOURCE_DATE_EPOCH, or 0."""
     return int(os.environ.get("SOURCE_DATE_EPOCH") or 0)
-
-
-def _runtime_roots() -> set[str]:
-    listed = dependencies.project()["dependencies"]
-    assert isinstance(listed, list)
-    return dependencies.roots(listed)
 
 
 def _write(output: Path, tag: str, layers: tuple[_Composed, ...], settings: layout.Settings) -> ImageInfo:

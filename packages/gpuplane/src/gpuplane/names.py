@@ -153,9 +153,6 @@ NEW_KERNEL: Final = "run/nvidia/new-kernel"  # release of a kernel that was just
 VALIDATIONS_DIR: Final = "run/nvidia/validations"  # status files; each is written by the owner of its fact
 CDI_DIR: Final = "var/run/cdi"  # CDI specifications
 TOOLKIT_DIR: Final = "usr/local/nvidia/toolkit"  # configuration of the NVIDIA runtime
-KUBELET_DIR: Final = "var/lib/kubelet"  # the kubelet's directory
-DEVICE_PLUGIN_DIR: Final = "device-plugins"  # below the kubelet's directory: sockets of device plugins
-POD_RESOURCES_SOCKET: Final = "pod-resources/kubelet.sock"  # below the kubelet's directory: says who holds which GPU
 
 # -- what the host-side operands leave on a host, relative to its root -------------------------------------------
 STATE_DIR: Final = "var/lib/gpuplane"  # what was changed and how it was before, one folder a component

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from gpuplane import names
+from kubekit.protocol.sockets import POD_RESOURCES_SOCKET
 from kubekit.rpc import RpcError, Status, call
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ class PodResourcesClient:
     """The pod-resources API of the kubelet whose directory is `kubelet_dir`."""
 
     def __init__(self, kubelet_dir: Path, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
-        self.socket = kubelet_dir / names.POD_RESOURCES_SOCKET
+        self.socket = kubelet_dir / POD_RESOURCES_SOCKET
         self._sleep = sleep
 
     async def list(self) -> ListPodResourcesResponse:

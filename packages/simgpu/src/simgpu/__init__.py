@@ -1,22 +1,26 @@
-"""Simulated GPUs: hardware profiles, the state that the simulated driver's libraries share, faults, and GPUs without
-any library for light nodes."""
+"""Simulated GPUs: hardware profiles, the state that the simulated driver's libraries share, and faults."""
 
 from __future__ import annotations
 
-from gpulab.light.gpus import SimulatedGPUs
+from pathlib import Path
+from typing import Final
+
 from simgpu.catalogue import PROFILES, profile
 from simgpu.faults import Faults, in_use
 from simgpu.profile import GPUModel, MigProfileSpec, Place, Profile
 from simgpu.state import create_state, cuda_version
 
+NATIVE: Final = Path(__file__).parent / "_native"
+"""The simulated driver's libraries, and the programs of a simulated machine."""
+
 __all__ = [
+    "NATIVE",
     "PROFILES",
     "Faults",
     "GPUModel",
     "MigProfileSpec",
     "Place",
     "Profile",
-    "SimulatedGPUs",
     "create_state",
     "cuda_version",
     "in_use",

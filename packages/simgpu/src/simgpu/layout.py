@@ -1,4 +1,4 @@
-"""The state file as packages/simgpu/native/simgpu/state.h lays it out; a test compares the sizes that the library reports.
+"""The state file as native/simgpu/state.h lays it out; a test compares the sizes that the library reports.
 
 Field names are those of the C structures.
 """

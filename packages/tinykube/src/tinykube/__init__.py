@@ -1,1 +1,1 @@
-"""The embedded cluster: what stands in for Kubernetes, its nodes and their GPUs on one machine."""
+"""The embedded Kubernetes: API server, controllers, scheduler, kubelet, and the life of a cluster of them."""

@@ -19,7 +19,7 @@ import msgspec
 
 from kubekit.errors import Terminal
 
-NATIVE = Path(str(files("gpuplane"))) / "_native"
+NATIVE = Path(str(files("tinykube"))) / "_native"
 
 
 class ImageMissing(Terminal):
@@ -62,7 +62,7 @@ def find_image(name: str) -> Image:
             )
     raise ImageMissing(
         f'failed to pull and unpack image "{name}": not found in the catalogue of the simulated nodes',
-        where="gpuplane/simulator/nodes/images.toml",
+        where="tinykube/images.toml",
         cure="use one of its images, busybox or ubuntu for a shell",
     )
 

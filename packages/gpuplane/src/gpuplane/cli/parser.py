@@ -20,7 +20,8 @@ def lazy(module: str, function: str) -> Callable[[Namespace, Any], int]:
     """The command `module.function`, imported when it is called."""
 
     def call(options: Namespace, screen: Any) -> int:
-        result: int = getattr(importlib.import_module(f"gpuplane.cli.{module}"), function)(options, screen)
+        place = module if "." in module else f"gpuplane.cli.{module}"
+        result: int = getattr(importlib.import_module(place), function)(options, screen)
         return result
 
     return call
@@ -130,12 +131,12 @@ def _embedded(commands: Any) -> None:
     )
     up.add_argument("--detach", action="store_true", help="return once kubectl is answered")
     up.add_argument("--list-machines", action="store_true", help="show the machines that can be simulated")
-    up.set_defaults(command=lazy("up", "up"))
+    up.set_defaults(command=lazy("gpulab.up", "up"))
 
     down = commands.add_parser("down", parents=parents, help="stop an embedded cluster and remove its files")
     down.add_argument("name", nargs="?", default="", help="name of the cluster (default: the only one there is)")
     down.add_argument("--keep-files", action="store_true", help="leave the cluster's directory, to look at")
-    down.set_defaults(command=lazy("up", "down"))
+    down.set_defaults(command=lazy("gpulab.up", "down"))
 
     demo = commands.add_parser("demo", parents=parents, help="the whole story on an embedded cluster, in half a minute")
     demo.add_argument(
@@ -145,7 +146,7 @@ def _embedded(commands: Any) -> None:
         "--timeout", type=duration, metavar="TIME", default=60.0, help="how long an act may take at most (default: 60s)"
     )
     demo.add_argument("--down", action="store_true", help="stop the cluster at the end")
-    demo.set_defaults(command=lazy("demo", "demo"))
+    demo.set_defaults(command=lazy("gpulab.demo", "demo"))
 
 
 def _real(commands: Any) -> None:

@@ -22,14 +22,12 @@ from typing import Final
 
 import msgspec
 
-import gpuplane
 from gpuplane import names
 from gpuplane.hardware import GPUSource, open_gpus
 from gpuplane.limits import RealLibraries, Share, Store, find_real
 from gpuplane.limits.processes import is_running, users_of
 from kubekit.errors import InvalidInput, Terminal
 
-_NATIVE: Final = Path(gpuplane.__file__).parent / "_native"
 _SIMULATED_DRIVER: Final = "570.133.20"
 _SIMULATED_DEV: Final = "SIMGPU_DEV"
 
@@ -97,7 +95,9 @@ def find_place(store: Store, simulate: str, environ: Mapping[str, str], *, exist
     if simulate:
         return _simulated(store, simulate)
     if environ.get(_SIMULATED_DEV):
-        return Place(store, find_real(environ, first=(_NATIVE,)), Path(environ[_SIMULATED_DEV]))
+        from simgpu import NATIVE
+
+        return Place(store, find_real(environ, first=(NATIVE,)), Path(environ[_SIMULATED_DEV]))
     try:
         return Place(store, find_real(environ))
     except Terminal:
@@ -115,19 +115,21 @@ def node_place(root: Path) -> Place:
 
 
 def _simulated_driver() -> RealLibraries:
-    return find_real({}, first=(_NATIVE,), cache="")
+    from simgpu import NATIVE
+
+    return find_real({}, first=(NATIVE,), cache="")
 
 
 def _simulated(store: Store, model: str) -> Place:
-    from simgpu import PROFILES, create_state
+    from simgpu import NATIVE, PROFILES, create_state
 
     wanted = model.lower()
     name = next((text for text in PROFILES if wanted in (text, text.partition("-")[2])), "")
     if not name:
         known = ", ".join(text.partition("-")[2] for text in PROFILES)
         raise InvalidInput(f"no GPU {model!r} can be played", where="--simulate", cure=f"one of {known}")
-    if not (_NATIVE / "libcuda.so.1").is_file():
-        raise Terminal("the simulated driver is not built", where=str(_NATIVE), cure="python native/build.py")
+    if not (NATIVE / "libcuda.so.1").is_file():
+        raise Terminal("the simulated driver is not built", where=str(NATIVE), cure="python native/build.py")
     dev = store.base / "simulated" / name / "dev"
     if not (dev / "nvidiactl").is_file():
         dev.mkdir(parents=True, exist_ok=True)

@@ -16,11 +16,11 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import Final, cast
 
-from gpuplane import names
 from gpuplane.device_plugin.facts import Allocation, Device, Plugin
 from gpuplane.host import Host
 from kubekit.errors import Retryable
 from kubekit.protocol import deviceplugin_pb2 as pb
+from kubekit.protocol.sockets import DEVICE_PLUGIN_DIR
 from kubekit.rpc import RpcError, call
 from kubekit.rpc_server import Method, serving
 
@@ -39,7 +39,7 @@ class GrpcKubelet:
     """The kubelet whose directory (`/var/lib/kubelet`) is `kubelet_dir`; see `gpuplane.operand.Kubelet`."""
 
     def __init__(self, kubelet_dir: Path, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
-        self._directory = kubelet_dir / names.DEVICE_PLUGIN_DIR
+        self._directory = kubelet_dir / DEVICE_PLUGIN_DIR
         self._sleep = sleep
 
     async def serve(self, resource: str, plugin: Plugin) -> None:

@@ -74,5 +74,5 @@ def files(package: Package, library_dir: str, kernel: str) -> tuple[File | Link,
 @functools.cache
 def _carried(wanted: tuple[str, ...]) -> dict[str, bytes]:
     """Those of the simulated driver's files that this build carries."""
-    native = resources.files("gpuplane") / "_native"
+    native = resources.files("simgpu") / "_native"
     return {name: (native / name).read_bytes() for name in wanted if (native / name).is_file()}

@@ -1,4 +1,4 @@
-"""The files that are shared with the interposed libraries, word for word as packages/gpuplane/native/limiter/page.h lays them out.
+"""The files that are shared with the interposed libraries, word for word as native/limiter/page.h lays them out.
 
 That header is the one truth, also for what each word means and who may write it; a test compares sizes and offsets with
 the compiler's. Here are bytes to plain data and back, and the few words that change in place.

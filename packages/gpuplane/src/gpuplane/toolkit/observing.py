@@ -20,6 +20,7 @@ from gpuplane.toolkit.driver_files import observe_devices, observe_driver
 from gpuplane.toolkit.facts import CDI_HOOK, PROGRAMS, RUNTIMES, Facts, ToolkitError, decoded
 from gpuplane.toolkit.places import Edit, Place, RuntimeName
 from kubekit.errors import InvalidInput
+from kubekit.protocol.sockets import KUBELET_DIR
 
 COMPONENT = "toolkit"
 OWN_HOOK = Path(__file__).parent.parent / "_native/cdi-hook"
@@ -98,9 +99,7 @@ def find_place(host: Host, said: str = "", config: str = "", socket: str = "") -
     runtime = RuntimeName(scheme) if scheme in list(RuntimeName) else None
     if config or socket:
         return places.named(host, runtime or _guessed(config or socket), config, socket)
-    kubelet = "".join(
-        host.read_text(f"{names.KUBELET_DIR}/{name}") or "" for name in ("config.yaml", "kubeadm-flags.env")
-    )
+    kubelet = "".join(host.read_text(f"{KUBELET_DIR}/{name}") or "" for name in ("config.yaml", "kubeadm-flags.env"))
     found = re.search(r"container-?runtime-?endpoint\W+([^\s\"']+)", kubelet, re.IGNORECASE)
     endpoint = found.group(1).removeprefix("unix://") if found else ""
     asked = next((name for word, name in _ENDPOINTS.items() if word in endpoint), None)

@@ -1,4 +1,4 @@
-"""gRPC addresses of unix sockets, also of those whose path is too long for one.
+"""Where the kubelet's sockets are, and gRPC addresses of unix sockets, also of those whose path is too long for one.
 
 A unix socket's address holds 107 bytes. The kubelet's directories fit; those of a simulated node, deep below a user's
 home or a test's temporary directory, may not. Such a path is addressed through a descriptor of its directory instead.
@@ -11,6 +11,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
+
+KUBELET_DIR: Final = "var/lib/kubelet"  # the kubelet's directory, below the root of its machine
+DEVICE_PLUGIN_DIR: Final = "device-plugins"  # below the kubelet's directory: sockets of device plugins
+POD_RESOURCES_SOCKET: Final = "pod-resources/kubelet.sock"  # below the kubelet's directory: says who holds which device
+NRI_SERVICE: Final = "nri.pkg.api.v1alpha1"  # begins the names of NRI's services
 
 LONGEST: Final = 107
 

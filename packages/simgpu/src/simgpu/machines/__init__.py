@@ -1,27 +1,21 @@
-"""Simulated machines: what they are, their file systems, the images they know, and light nodes."""
+"""Simulated machines: what they are, and their file systems."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from simgpu.machines.machine import DEMO_MACHINES, NodeMachine, machine, machines
-from tinykube.images import Image, ImageMissing, find_image
 
 if TYPE_CHECKING:
-    from argparse import Namespace
     from pathlib import Path
 
 __all__ = [
     "DEMO_MACHINES",
-    "Image",
-    "ImageMissing",
     "NodeMachine",
     "build_node",
-    "find_image",
     "machine",
     "machines",
     "read_machine",
-    "run",
 ]
 
 
@@ -37,10 +31,3 @@ def read_machine(directory: Path) -> NodeMachine:
     from simgpu.machines import root
 
     return root.read_machine(directory)
-
-
-async def run(options: Namespace) -> None:
-    """`gpuplane run light-nodes`; see `gpulab.light`."""
-    from gpulab.light import run as run_light
-
-    await run_light(options)

@@ -27,11 +27,10 @@ from gpuplane.driver.package import Package
 from gpuplane.driver.package import files as driver_files
 from gpuplane.host import Link
 from kubekit.errors import Terminal
-from simgpu import create_state, profile
+from simgpu import NATIVE, create_state, profile
 from simgpu.machines.configs import runtime_files
 from simgpu.machines.machine import NodeMachine
 from simgpu.profile import Profile
-from tinykube.images import NATIVE
 
 _TOOLS: Final = {
     "modprobe": "usr/sbin",

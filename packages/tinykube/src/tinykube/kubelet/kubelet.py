@@ -21,9 +21,9 @@ from urllib.parse import urlsplit
 import msgspec
 import yaml
 
-from gpuplane import names
 from kubekit.errors import InvalidInput
 from kubekit.kube import Client, Informer
+from kubekit.protocol.sockets import DEVICE_PLUGIN_DIR, KUBELET_DIR
 from simgpu.machines.root import read_machine
 from tinykube.kubelet.clock import Clock, RealClock
 from tinykube.kubelet.containers import Isolation, Launcher, Records
@@ -74,7 +74,7 @@ class Kubelet:
         self.runtime = Runtime(root, facts.runtime, facts.runtime_version)
         self.runtime.restarted = self._runtime_changed
         self.devices = DeviceManager(
-            root / names.KUBELET_DIR / names.DEVICE_PLUGIN_DIR, self.clock, lambda: self.reporter.changed()
+            root / KUBELET_DIR / DEVICE_PLUGIN_DIR, self.clock, lambda: self.reporter.changed()
         )
         self.machine = Machine(
             node_name=node_name,
@@ -108,7 +108,7 @@ class Kubelet:
         resources = PodResources(self.devices, lambda: [worker.pod for worker in self.workers.values() if worker.known])
         self.port = await self._server.start(port=self.port)
         await self.devices.start()
-        await resources.start(self.machine.root / names.KUBELET_DIR)
+        await resources.start(self.machine.root / KUBELET_DIR)
         self.runtime.serve()
         for record in self.machine.launcher.records.all():
             self._found.setdefault(record.pod_uid, []).append(record)

@@ -3,7 +3,7 @@
 import grpc
 import warnings
 
-from kubekit.protocol import podresources_pb2 as gpuplane_dot_api_dot_protocol_dot_podresources__pb2
+from kubekit.protocol import podresources_pb2 as kubekit_dot_protocol_dot_podresources__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
 GRPC_VERSION = grpc.__version__
@@ -18,7 +18,7 @@ except ImportError:
 if _version_not_supported:
     raise RuntimeError(
         f'The grpc package installed is at version {GRPC_VERSION},'
-        + ' but the generated code in gpuplane/api/protocol/podresources_pb2_grpc.py depends on'
+        + ' but the generated code in kubekit/protocol/podresources_pb2_grpc.py depends on'
         + f' grpcio>={GRPC_GENERATED_VERSION}.'
         + f' Please upgrade your grpc module to grpcio>={GRPC_GENERATED_VERSION}'
         + f' or downgrade your generated code using grpcio-tools<={GRPC_VERSION}.'
@@ -37,18 +37,18 @@ class PodResourcesListerStub:
         """
         self.List = channel.unary_unary(
                 '/v1.PodResourcesLister/List',
-                request_serializer=gpuplane_dot_api_dot_protocol_dot_podresources__pb2.ListPodResourcesRequest.SerializeToString,
-                response_deserializer=gpuplane_dot_api_dot_protocol_dot_podresources__pb2.ListPodResourcesResponse.FromString,
+                request_serializer=kubekit_dot_protocol_dot_podresources__pb2.ListPodResourcesRequest.SerializeToString,
+                response_deserializer=kubekit_dot_protocol_dot_podresources__pb2.ListPodResourcesResponse.FromString,
                 _registered_method=True)
         self.GetAllocatableResources = channel.unary_unary(
                 '/v1.PodResourcesLister/GetAllocatableResources',
-                request_serializer=gpuplane_dot_api_dot_protocol_dot_podresources__pb2.AllocatableResourcesRequest.SerializeToString,
-                response_deserializer=gpuplane_dot_api_dot_protocol_dot_podresources__pb2.AllocatableResourcesResponse.FromString,
+                request_serializer=kubekit_dot_protocol_dot_podresources__pb2.AllocatableResourcesRequest.SerializeToString,
+                response_deserializer=kubekit_dot_protocol_dot_podresources__pb2.AllocatableResourcesResponse.FromString,
                 _registered_method=True)
         self.Get = channel.unary_unary(
                 '/v1.PodResourcesLister/Get',
-                request_serializer=gpuplane_dot_api_dot_protocol_dot_podresources__pb2.GetPodResourcesRequest.SerializeToString,
-                response_deserializer=gpuplane_dot_api_dot_protocol_dot_podresources__pb2.GetPodResourcesResponse.FromString,
+                request_serializer=kubekit_dot_protocol_dot_podresources__pb2.GetPodResourcesRequest.SerializeToString,
+                response_deserializer=kubekit_dot_protocol_dot_podresources__pb2.GetPodResourcesResponse.FromString,
                 _registered_method=True)
 
 
@@ -79,18 +79,18 @@ def add_PodResourcesListerServicer_to_server(servicer, server):
     rpc_method_handlers = {
             'List': grpc.unary_unary_rpc_method_handler(
                     servicer.List,
-                    request_deserializer=gpuplane_dot_api_dot_protocol_dot_podresources__pb2.ListPodResourcesRequest.FromString,
-                    response_serializer=gpuplane_dot_api_dot_protocol_dot_podresources__pb2.ListPodResourcesResponse.SerializeToString,
+                    request_deserializer=kubekit_dot_protocol_dot_podresources__pb2.ListPodResourcesRequest.FromString,
+                    response_serializer=kubekit_dot_protocol_dot_podresources__pb2.ListPodResourcesResponse.SerializeToString,
             ),
             'GetAllocatableResources': grpc.unary_unary_rpc_method_handler(
                     servicer.GetAllocatableResources,
-                    request_deserializer=gpuplane_dot_api_dot_protocol_dot_podresources__pb2.AllocatableResourcesRequest.FromString,
-                    response_serializer=gpuplane_dot_api_dot_protocol_dot_podresources__pb2.AllocatableResourcesResponse.SerializeToString,
+                    request_deserializer=kubekit_dot_protocol_dot_podresources__pb2.AllocatableResourcesRequest.FromString,
+                    response_serializer=kubekit_dot_protocol_dot_podresources__pb2.AllocatableResourcesResponse.SerializeToString,
             ),
             'Get': grpc.unary_unary_rpc_method_handler(
                     servicer.Get,
-                    request_deserializer=gpuplane_dot_api_dot_protocol_dot_podresources__pb2.GetPodResourcesRequest.FromString,
-                    response_serializer=gpuplane_dot_api_dot_protocol_dot_podresources__pb2.GetPodResourcesResponse.SerializeToString,
+                    request_deserializer=kubekit_dot_protocol_dot_podresources__pb2.GetPodResourcesRequest.FromString,
+                    response_serializer=kubekit_dot_protocol_dot_podresources__pb2.GetPodResourcesResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -119,8 +119,8 @@ class PodResourcesLister:
             request,
             target,
             '/v1.PodResourcesLister/List',
-            gpuplane_dot_api_dot_protocol_dot_podresources__pb2.ListPodResourcesRequest.SerializeToString,
-            gpuplane_dot_api_dot_protocol_dot_podresources__pb2.ListPodResourcesResponse.FromString,
+            kubekit_dot_protocol_dot_podresources__pb2.ListPodResourcesRequest.SerializeToString,
+            kubekit_dot_protocol_dot_podresources__pb2.ListPodResourcesResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -146,8 +146,8 @@ class PodResourcesLister:
             request,
             target,
             '/v1.PodResourcesLister/GetAllocatableResources',
-            gpuplane_dot_api_dot_protocol_dot_podresources__pb2.AllocatableResourcesRequest.SerializeToString,
-            gpuplane_dot_api_dot_protocol_dot_podresources__pb2.AllocatableResourcesResponse.FromString,
+            kubekit_dot_protocol_dot_podresources__pb2.AllocatableResourcesRequest.SerializeToString,
+            kubekit_dot_protocol_dot_podresources__pb2.AllocatableResourcesResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -173,8 +173,8 @@ class PodResourcesLister:
             request,
             target,
             '/v1.PodResourcesLister/Get',
-            gpuplane_dot_api_dot_protocol_dot_podresources__pb2.GetPodResourcesRequest.SerializeToString,
-            gpuplane_dot_api_dot_protocol_dot_podresources__pb2.GetPodResourcesResponse.FromString,
+            kubekit_dot_protocol_dot_podresources__pb2.GetPodResourcesRequest.SerializeToString,
+            kubekit_dot_protocol_dot_podresources__pb2.GetPodResourcesResponse.FromString,
             options,
             channel_credentials,
             insecure,

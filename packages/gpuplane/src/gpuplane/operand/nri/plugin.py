@@ -19,13 +19,13 @@ from gpuplane.operand.nri.runtimes import REQUEST_SECONDS, Runtime, Unfit, refus
 from kubekit.errors import Retryable
 from kubekit.kube.tasks import first_of
 from kubekit.protocol import nri_pb2 as pb
+from kubekit.protocol.sockets import NRI_SERVICE
 from kubekit.rpc import RpcError, Status
 from kubekit.ttrpc.connection import Connection, Method
 from kubekit.ttrpc.frames import PLUGIN, RUNTIME
 
 log = logging.getLogger("kubekit.nri")
 
-SERVICE: Final = "nri.pkg.api.v1alpha1"
 NAME: Final = "gpuplane"
 INDEX: Final = "50"  # plugins are called in this order; no plugin has to come before this one
 REGISTER_SECONDS: Final = 5.0
@@ -74,7 +74,7 @@ async def _registered(connection: Connection, name: str, index: str) -> None:
     request = pb.RegisterPluginRequest(plugin_name=name, plugin_idx=index)
     try:
         await connection.call(
-            f"{SERVICE}.Runtime/RegisterPlugin", request.SerializeToString(), timeout=REGISTER_SECONDS
+            f"{NRI_SERVICE}.Runtime/RegisterPlugin", request.SerializeToString(), timeout=REGISTER_SECONDS
         )
     except RpcError as error:
         if error.status is not Status.UNAVAILABLE:  # else the connection ended, which says so itself
@@ -100,7 +100,7 @@ class _Session:
             "CreateContainer": self._create,
             "Shutdown": self._nothing,
         }
-        return {f"{SERVICE}.Plugin/{name}": method for name, method in table.items()}
+        return {f"{NRI_SERVICE}.Plugin/{name}": method for name, method in table.items()}
 
     async def unfit(self) -> None:
         """Raises Unfit once the runtime is known to be."""

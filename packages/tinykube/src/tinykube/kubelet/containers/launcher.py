@@ -26,7 +26,6 @@ from typing import Final
 
 import msgspec
 
-import gpuplane
 from kubekit.errors import Terminal
 from tinykube.images import NATIVE
 from tinykube.kubelet.containers.modes import Identity, Isolation, Mode, candidates, fit, observe_identity
@@ -113,15 +112,16 @@ def remove_tree(path: Path) -> None:
 
 def _closed(paths: Iterable[Path]) -> str:
     """Return why other users cannot run this program, as in an installation made with umask 077; "" if they can."""
-    program = [path for path in paths if path.is_dir()] + [Path(sys.executable).resolve(), Path(gpuplane.__file__)]
+    program = [path for path in paths if path.is_dir()] + [Path(sys.executable).resolve(), Path(__file__)]
     closed = next((path for path in program if not path.stat().st_mode & stat.S_IROTH), None)
     return f"only you may read {closed}: chmod -R o+rX" if closed else ""
 
 
 def _own_paths() -> list[Path]:
     """Return the paths of this installation that a container needs."""
-    package = Path(gpuplane.__file__).parent.parent
-    return [Path(sys.prefix), Path(sys.base_prefix), package, NATIVE, Path(sysconfig.get_path("purelib"))]
+    # Where Python looks for modules; the first place is the script's or the current directory, and no installation.
+    sources = [Path(place) for place in sys.path[not sys.flags.safe_path :] if Path(place).is_dir()]
+    return [Path(sys.prefix), Path(sys.base_prefix), *sources, NATIVE, Path(sysconfig.get_path("purelib"))]
 
 
 def _spawn(spec: Path) -> tuple[int, int]:

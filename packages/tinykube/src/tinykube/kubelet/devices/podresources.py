@@ -9,9 +9,8 @@ from typing import Any, Final
 import grpc
 import grpc.aio
 
-from gpuplane import names
 from kubekit.protocol import podresources_pb2 as pb
-from kubekit.protocol.sockets import address
+from kubekit.protocol.sockets import POD_RESOURCES_SOCKET, address
 from tinykube.kubelet.devices.ledger import Device
 from tinykube.kubelet.devices.manager import DeviceManager
 from tinykube.kubelet.pod import Pod, all_containers
@@ -32,7 +31,7 @@ class PodResources(rpc.PodResourcesListerServicer):
         self._at = manager.clock.time()
 
     async def start(self, kubelet_dir: Path) -> None:
-        self._socket = kubelet_dir / names.POD_RESOURCES_SOCKET
+        self._socket = kubelet_dir / POD_RESOURCES_SOCKET
         self._socket.parent.mkdir(parents=True, exist_ok=True)
         self._socket.unlink(missing_ok=True)
         self._server = grpc.aio.server()

@@ -21,9 +21,9 @@ from typing import Final
 
 from google.protobuf.message import DecodeError
 
-from gpuplane.operand.nri.plugin import SERVICE
 from kubekit.errors import KubekitError, Terminal
 from kubekit.protocol import nri_pb2 as pb
+from kubekit.protocol.sockets import NRI_SERVICE
 from kubekit.rpc import RpcError, Status, closed
 from kubekit.ttrpc.connection import Connection
 from kubekit.ttrpc.frames import PLUGIN, RUNTIME
@@ -107,7 +107,9 @@ class Nri:
             request = pb.CreateContainerRequest(pod=pod, container=container).SerializeToString()
             for name, connection in sorted(self._plugins.items()):
                 try:
-                    answer = await connection.call(f"{SERVICE}.Plugin/CreateContainer", request, timeout=self._seconds)
+                    answer = await connection.call(
+                        f"{NRI_SERVICE}.Plugin/CreateContainer", request, timeout=self._seconds
+                    )
                     adjustment.MergeFrom(pb.CreateContainerResponse.FromString(answer).adjust)
                 except RpcError as error:
                     if error.status not in (Status.UNAVAILABLE, Status.DEADLINE_EXCEEDED):
@@ -147,7 +149,7 @@ class Nri:
                 registered.set_result(f"{asked.plugin_idx}-{asked.plugin_name}")
             return pb.Empty()
 
-        methods = {f"{SERVICE}.Runtime/RegisterPlugin": register}
+        methods = {f"{NRI_SERVICE}.Runtime/RegisterPlugin": register}
         connection = Connection(reader, writer, serves=RUNTIME, calls=PLUGIN, methods=methods)
         running = asyncio.create_task(connection.run())
         running.add_done_callback(lambda _: registered.cancel())
@@ -189,7 +191,9 @@ class Nri:
             registration_timeout=int(REGISTRATION_SECONDS * 1000),
             request_timeout=int(self._seconds * 1000),
         )
-        answer = await connection.call(f"{SERVICE}.Plugin/Configure", told.SerializeToString(), timeout=REQUEST_SECONDS)
+        answer = await connection.call(
+            f"{NRI_SERVICE}.Plugin/Configure", told.SerializeToString(), timeout=REQUEST_SECONDS
+        )
         events = pb.ConfigureResponse.FromString(answer).events
         return not events or bool(events & _CREATE)
 
@@ -202,7 +206,7 @@ class Nri:
             pods = {pod.uid: pod for pod, _ in part}
             told = pb.SynchronizeRequest(pods=pods.values(), containers=[one for _, one in part], more=more)
             answer = await connection.call(
-                f"{SERVICE}.Plugin/Synchronize", told.SerializeToString(), timeout=REQUEST_SECONDS
+                f"{NRI_SERVICE}.Plugin/Synchronize", told.SerializeToString(), timeout=REQUEST_SECONDS
             )
             if pb.SynchronizeResponse.FromString(answer).more != more:
                 raise Terminal("plugin does not handle split sync requests")

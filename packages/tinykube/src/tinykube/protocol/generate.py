@@ -1,18 +1,27 @@
-"""Generates the Python stubs of kubelets' and container runtimes' protocols from the .proto files in this folder.
+"""Generates the Python stubs of kubelets' and container runtimes' protocols from `kubekit.protocol`'s .proto files.
 
-The generated files are committed, so that an installation needs no protoc; a test generates them again and compares.
-Invariant: `generate` depends on the .proto files and the pinned grpcio-tools only.
+Messages belong to kubekit, the stubs of gRPC services lie here. The generated files are committed, so that an
+installation needs no protoc; a test generates them again and compares. Invariant: `generate` depends on the .proto
+files and the pinned grpcio-tools only.
 """
 
 from __future__ import annotations
 
-import re
 import sys
 from pathlib import Path
 
-HERE = Path(__file__).parent
+import kubekit.protocol
+import tinykube.protocol
+
+MESSAGES = Path(str(kubekit.protocol.__file__)).parent
+SERVICES = Path(str(tinykube.protocol.__file__)).parent
 PROTOCOLS = ("deviceplugin", "nri", "podresources", "ttrpc")
 SERVED_BY_GRPC = ("deviceplugin", "podresources")
+
+
+def place(name: str) -> Path:
+    """Where a generated file of this name belongs."""
+    return (SERVICES if name.endswith("_grpc.py") else MESSAGES) / name
 
 
 def generate(target: Path) -> list[Path]:
@@ -25,15 +34,15 @@ def generate(target: Path) -> list[Path]:
     for name in PROTOCOLS:
         arguments = [
             "protoc",
-            f"--proto_path=gpuplane/api/protocol={HERE}",
+            f"--proto_path=kubekit/protocol={MESSAGES}",
             f"--python_out={target}",
             f"--pyi_out={target}",
             *([f"--grpc_python_out={target}"] if name in SERVED_BY_GRPC else []),
-            f"gpuplane/api/protocol/{name}.proto",
+            f"kubekit/protocol/{name}.proto",
         ]
         if protoc.main(arguments) != 0:
-            raise RuntimeError(f"{HERE / name}.proto does not compile")
-    return sorted(path for path in (target / "gpuplane/api/protocol").iterdir() if re.search(r"_pb2", path.name))
+            raise RuntimeError(f"{MESSAGES / name}.proto does not compile")
+    return sorted((target / "kubekit/protocol").glob("*_pb2*"))
 
 
 def main() -> int:
@@ -42,7 +51,7 @@ def main() -> int:
 
     with tempfile.TemporaryDirectory() as directory:
         for path in generate(Path(directory)):
-            (HERE / path.name).write_bytes(path.read_bytes())
+            place(path.name).write_bytes(path.read_bytes())
             sys.stdout.write(f"{path.name}\n")
     return 0
 

@@ -1,0 +1,1 @@
+"""gpuplane on simulated machines: `gpuplane up`, `down` and `demo`, and light nodes."""

@@ -1,0 +1,1 @@
+"""Kubernetes' own kinds as Structs, quantities and label values."""
