@@ -251,7 +251,7 @@ async def test_a_list_of_fields_that_changes_is_taken_over_and_a_wrong_one_is_no
     async with exporting(context(FakeGPUs, config=tmp_path / "fields.csv")) as ask:
         assert "# HELP DCGM_FI_DEV_SM_CLOCK One." in (await ask("/metrics"))[1]
         put(2, "nonsense")
-        while "the list before stays" not in caplog.text:
+        while "the previous list stays" not in caplog.text:
             await ask("/health")
         assert f"{tmp_path}/fields.csv:1" in caplog.text
         assert "# HELP DCGM_FI_DEV_SM_CLOCK One." in (await ask("/metrics"))[1]

@@ -22,7 +22,7 @@ async def test_a_share_is_bound_with_its_assignment_in_the_same_write(cluster: W
     pod = await cluster.pod(gpu_pod("a", (30, 20)))
     answer = await running.filter(pod, ["n1", "n2", "nowhere"])
     assert answer["NodeNames"] == ["n1", "n2"]
-    assert answer["FailedAndUnresolvableNodes"] == {"nowhere": "the node is not known"}
+    assert answer["FailedAndUnresolvableNodes"] == {"nowhere": "the node is unknown"}
     assert answer["FailedNodes"] == {} and answer["Error"] == "" and answer["Nodes"] is None
     scores = {
         one["Host"]: one["Score"] for one in await running.call("/prioritize", {"pod": pod, "nodenames": ["n1", "n2"]})
@@ -59,7 +59,7 @@ async def test_what_does_not_fit_is_told_in_words_that_can_be_counted(cluster: W
         "n1: no GPU has 50 percent core and 2560 MiB together; it is tried again by itself"
     )
     assert "not Ready" in await running.bind(pod, "unready")
-    assert "not known" in await running.bind(pod, "elsewhere")
+    assert "unknown" in await running.bind(pod, "elsewhere")
     large = await cluster.pod(gpu_pod("b", (50, 100)))
     answer = await running.filter(large, ["n1"])
     assert answer["FailedAndUnresolvableNodes"] == {"n1": "no GPU has 50 percent core and 25600 MiB together"}

@@ -117,7 +117,7 @@ async def replica(
         async with asyncio.timeout(PATIENCE):
             while True:
                 said = [record.getMessage() for record in caplog.records[before:]]
-                port = next((int(text.split()[-1]) for text in said if text.startswith("serving on port")), 0)
+                port = next((int(text.partition("=")[2]) for text in said if text.startswith("serving port=")), 0)
                 if port:
                     break
                 await asyncio.sleep(0.01)

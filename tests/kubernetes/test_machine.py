@@ -282,7 +282,7 @@ async def test_gpus_and_shares_come_by_nri_or_not_at_all(story: Story, bare: Bar
     asks = {"spec": {"cdi": {"nriPluginEnabled": True}}}
     [policy] = await story.client.list(ClusterPolicy)
     await story.client.patch(ClusterPolicy, policy.metadata.name, asks)
-    await until_plugin_says(story, "asks about each container", "nvidia.com/gpu: registered")
+    await until_plugin_says(story, "NRI connected", "registered with kubelet resource=nvidia.com/gpu")
     await story.ready()
 
     async def seen(name: str, share: dict[str, str] | None = None) -> Any:
@@ -302,7 +302,7 @@ async def test_gpus_and_shares_come_by_nri_or_not_at_all(story: Story, bare: Bar
     labels = {"metadata": {"labels": {names.SHARE_LABEL: "enable"}}}
     await story.client.patch(Node, story.node.name, labels)
     share = {names.VCUDA_CORE: "30", names.VCUDA_MEMORY: "20"}
-    await until_plugin_says(story, *(f"{resource}: registered" for resource in share))
+    await until_plugin_says(story, *(f"registered with kubelet resource={resource}" for resource in share))
     await story.offers(200, names.VCUDA_CORE)
     held = {"gpus": 1, "memory": 5120, "limits": names.LIMITS_MOUNT, "why": None}
     assert await seen("share", share) == held
@@ -320,7 +320,7 @@ async def test_gpus_and_shares_come_by_nri_or_not_at_all(story: Story, bare: Bar
         story.client, Event, lambda all_: [e for e in all_ if e.reason == "StartedWithoutGPU"], namespace="default"
     )
     assert {event.involved_object.name for event in told} == {"alone"}
-    await until_plugin_says(story, *(f"{resource}: registered" for resource in share))
+    await until_plugin_says(story, *(f"registered with kubelet resource={resource}" for resource in share))
     assert await seen("after", share) == held
     await story.delete("share", "restarted", "alone", "after")
     await story.client.patch(Node, story.node.name, {"metadata": {"labels": {names.SHARE_LABEL: None}}})

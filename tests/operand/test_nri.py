@@ -294,7 +294,7 @@ async def test_who_takes_long_refuses_before_the_runtime_gives_up(tmp_path: Path
     runtime = Nri(tmp_path / "nri.sock", "containerd", "2.1.4", request_seconds=0.1)
     runtime.open()
     async with plugged(runtime, Recorder(asyncio.Event().wait)):
-        with pytest.raises(Refused, match=r"ml/tune:main: it is not known within 0\.1 s"):
+        with pytest.raises(Refused, match=r"ml/tune:main: its devices are still unknown after 0\.1 s"):
             await runtime.create(POD, CONTAINER)
     runtime.close()
 

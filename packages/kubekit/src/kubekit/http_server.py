@@ -201,7 +201,7 @@ async def _handled(answer: Awaitable[Answer], target: str) -> Answer:
         return await answer
     except Exception:
         # One request's failure is not the server's end; the trace says what to repair.
-        log.exception("%s failed", target)
+        log.exception("request failed path=%s", target)
         return _plain(HTTPStatus.INTERNAL_SERVER_ERROR)
 
 

@@ -101,7 +101,7 @@ class _Connection:
                     self._heard(event)
                 self._flush()
         except (ConnectionError, ProtocolError) as error:
-            log.debug("a caller's connection ended: %s", error)
+            log.debug("connection of a caller ended: %s", error)
             self._flush()  # the reason, for the other side
         finally:
             for task in self._answers.values():
@@ -150,7 +150,7 @@ class _Connection:
         except (ConnectionError, ProtocolError):
             return  # the client has disconnected
         except Exception as error:
-            log.exception("%s failed", path)
+            log.exception("call failed path=%s", path)
             status, details = Status.INTERNAL, f"{type(error).__name__}: {error}"
         trailers = [("grpc-status", str(status.value))]
         if details:

@@ -87,7 +87,7 @@ def why_renew(kept: Certificates, names: Sequence[str], now: datetime.datetime) 
 
 
 def end(certificate: bytes) -> datetime.datetime:
-    """When a certificate ends. Raises ValueError for what is none."""
+    """Return when a certificate ends. Raises ValueError for an invalid one."""
     return x509.load_pem_x509_certificate(certificate).not_valid_after_utc
 
 

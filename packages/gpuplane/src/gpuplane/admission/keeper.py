@@ -134,7 +134,7 @@ class Keeper:
         except Conflict as error:
             raise Conflict("another replica renews as well", where=names.ADMISSION_SECRET) from error
         self.renewals += 1
-        log.info("new certificate until %s: %s", certificates.end(made.certificate).date(), why)
+        log.info("certificate renewed until=%s: %s", certificates.end(made.certificate).date(), why)
         return made
 
     async def _announce(self, kind: Configuration, bundle: bytes) -> None:

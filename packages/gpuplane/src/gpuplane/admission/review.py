@@ -93,7 +93,7 @@ def validate(asked: Question) -> Verdict:
 
 
 def answer(body: bytes, say: Callable[[Question], Verdict]) -> bytes:
-    """The AdmissionReview that answers `body`. Raises InvalidInput when that is none."""
+    """Return the AdmissionReview that answers `body`. Raises InvalidInput when `body` is not a review."""
     try:
         review = _decode(body)
     except (msgspec.DecodeError, RecursionError) as error:

@@ -60,7 +60,7 @@ async def run(options: Namespace) -> None:
             longest_body=LONGEST_REVIEW,
             tls=shown.context,
         ) as at:
-            log.info("serving on port %d", at)
+            log.info("serving port=%d", at)
             try:
                 await keeper.run()
             finally:
@@ -109,7 +109,7 @@ class Webhooks:
             verdict = say(asked)
             said = "refused" if verdict.refused else "changed" if verdict.patch else "admitted"
             if verdict.refused:
-                log.info("%s %s: %s", asked.kind.kind, asked.namespace, verdict.refused)
+                log.info("refused kind=%s namespace=%s: %s", asked.kind.kind, asked.namespace, verdict.refused)
             return verdict
 
         try:

@@ -1,4 +1,5 @@
-"""GPUNode: what is so on one GPU node (`gpuplane.dev/v1alpha1`, cluster-scoped, named like and owned by its Node).
+"""GPUNode: the observed state of one GPU node (`gpuplane.dev/v1alpha1`, cluster-scoped, named like and owned by its
+Node).
 
 Invariants:
 
@@ -214,7 +215,7 @@ class GPUNode(Struct):
     """The observed state of one GPU node: its stages, its GPUs, their health. Written by gpuplane only.
 
     Fields:
-    status: what is so
+    status: the observed state
     """
 
     RESOURCE: ClassVar[Resource] = Resource("gpuplane.dev", "v1alpha1", "gpunodes", "GPUNode", False)

@@ -65,7 +65,7 @@ def full_name(name: str) -> str:
 def regexp(pattern: str) -> re.Pattern[str]:
     """A pattern of `InRegexp`, which is Go's (RE2 syntax). Raises ValueError."""
     if found := _BEYOND.search(pattern):
-        raise ValueError(f"{found[0]} is not known to RE2")
+        raise ValueError(f"{found[0]} is unknown to RE2")
     python = re.sub(r"\[:(\w+):\]", lambda found: _POSIX.get(found[1], found[0]), pattern).replace(r"\z", r"\Z")
     try:
         return re.compile(python)

@@ -142,7 +142,7 @@ class Reader:
 
 
 def duration(text: Any) -> float | None:
-    """Seconds of a Go duration (1m30s), None for what is none."""
+    """Return the seconds of a Go duration (1m30s), None for an invalid one."""
     if isinstance(text, bool) or not _DURATION.fullmatch(str(text)):
         return None
     return sum(float(number) * _UNITS[unit] for number, unit in re.findall(r"(\d+(?:\.\d+)?)(ms|s|m|h)", str(text)))

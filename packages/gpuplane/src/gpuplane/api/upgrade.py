@@ -88,7 +88,7 @@ def upgrade_record(node: Node) -> UpgradeRecord:
 
 
 def unix_time(text: str) -> float | None:
-    """Seconds since 1970 of an RFC 3339 time; None for what is none."""
+    """Return the seconds since 1970 of an RFC 3339 time; None for an invalid one."""
     try:
         when = datetime.datetime.fromisoformat(text)
     except ValueError:

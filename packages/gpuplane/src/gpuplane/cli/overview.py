@@ -50,7 +50,7 @@ class Refusal(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class NodeView(msgspec.Struct, frozen=True, rename="camel"):
-    """One node. `stages` has all nine, each with its state and the seconds it took (None where not known); `away` says
+    """One node. `stages` has all nine, each with its state and the seconds it took (None if unknown); `away` says
     why Kubernetes does not count on the node. `upgrade` is None where drivers are not upgraded."""
 
     name: str

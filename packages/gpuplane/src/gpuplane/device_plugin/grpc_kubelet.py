@@ -75,7 +75,7 @@ class GrpcKubelet:
                 kubelet = await self._register(resource, plugin, ours, made, changes)
                 while (_identity(self._directory / KUBELET_SOCKET), _identity(ours)) == (kubelet, made):
                     await anext(changes)
-                log.info("%s: the kubelet's sockets changed", resource)
+                log.info("kubelet sockets changed resource=%s", resource)
             finally:
                 if _identity(ours) == made:
                     ours.unlink(missing_ok=True)
@@ -97,7 +97,7 @@ class GrpcKubelet:
             kubelet = _identity(socket)
             if kubelet is None:
                 if said != "absent":
-                    log.info("%s: waits for %s", resource, socket)
+                    log.info("waiting for kubelet resource=%s socket=%s", resource, socket)
                     said = "absent"
                 await anext(changes)
                 continue
@@ -106,7 +106,7 @@ class GrpcKubelet:
             except RpcError as error:
                 reason = error.details or error.status.name
                 if said != reason:
-                    log.warning("%s: the kubelet refused the registration, trying again: %s", resource, reason)
+                    log.warning("registration failed, retrying resource=%s: %s", resource, reason)
                     said = reason
                 refusals += 1
                 if refusals == REFUSALS_AT_MOST:
@@ -118,7 +118,7 @@ class GrpcKubelet:
                 await self._sleep(pause)
                 pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
                 continue
-            log.info("%s: registered with the kubelet", resource)
+            log.info("registered with kubelet resource=%s", resource)
             return kubelet
         return None
 

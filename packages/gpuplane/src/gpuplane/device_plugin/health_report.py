@@ -49,7 +49,7 @@ class HealthReport:
             except KubekitError as error:
                 if said != str(error):
                     said = str(error)
-                    log.warning("health is not written yet: %s", error)
+                    log.warning("health not written yet: %s", error)
                 self._changed.set()
                 await self._context.sleep(pause)
                 pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
@@ -68,4 +68,4 @@ class HealthReport:
             "status": {"health": {**health, **gone}, "summary": to_dict(summarize(status))},
         }
         await client.patch(GPUNode, name, patch, manager=MANAGER)
-        log.info("health written: %s", ", ".join(sorted(health)) or "all GPUs are usable")
+        log.info("health written unusable=%s", ",".join(sorted(health)) or "none")

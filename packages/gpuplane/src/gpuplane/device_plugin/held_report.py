@@ -72,7 +72,7 @@ class HeldReport:
         self._context = context
         self._pods = pods
         self._uuids = tuple(uuids)
-        self._written: Held | None = None  # None: what stands there is not known
+        self._written: Held | None = None  # None: the stored report is unknown
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -84,7 +84,7 @@ class HeldReport:
             except KubekitError as error:
                 if said != str(error):
                     said = str(error)
-                    log.warning("what pods hold is not written yet: %s", error)
+                    log.warning("held GPUs not written yet: %s", error)
                 self._written = None
             await self._context.sleep(SECONDS)
 

@@ -74,9 +74,9 @@ class Delivery:
                     await self._limit(pod, container.name, given)
             adjusted = adjustment(found, self._devices(found))
         except KubekitError as error:
-            log.error("%s/%s:%s is not created: %s", pod.namespace, pod.name, container.name, error)
+            log.error("container refused pod=%s/%s container=%s: %s", pod.namespace, pod.name, container.name, error)
             raise
-        log.info("%s/%s:%s is created with what it was given", pod.namespace, pod.name, container.name)
+        log.info("container adjusted pod=%s/%s container=%s", pod.namespace, pod.name, container.name)
         return adjusted
 
     def known(self, pods: Sequence[pb.PodSandbox], containers: Sequence[pb.Container]) -> None:

@@ -76,11 +76,11 @@ class Link:
     def _ready(self, runtime: Runtime) -> None:
         self._up.set()
         self._said = ""
-        log.info("%s %s asks about each container", runtime.name, runtime.version)
+        log.info("NRI connected runtime=%s version=%s", runtime.name, runtime.version)
 
     def _say(self, why: str) -> None:
         if why != self._said:
-            log.info("no NRI: %s", why)
+            log.info("NRI not available: %s", why)
             self._said = why
 
     async def _ended(self) -> str:
@@ -97,11 +97,11 @@ class Link:
         """Stay connected; returns when the runtime has had no NRI for some time."""
         while self._task is not None:
             await asyncio.wait([self._task])
-            log.warning("the connection to NRI is lost: %s", await self._ended())
+            log.warning("NRI connection lost: %s", await self._ended())
             since, pause = self._clock(), FIRST_PAUSE_SECONDS
             while not await self.open():
                 if self._clock() - since > GONE_AFTER_SECONDS:
-                    log.warning("the runtime has no NRI any more")
+                    log.warning("NRI no longer offered by the runtime")
                     return
                 await self._sleep(pause)
                 pause = min(2 * pause, LONGEST_PAUSE_SECONDS)

@@ -55,7 +55,7 @@ async def nri(context: OperandContext, shares: Shares | None) -> AsyncIterator[L
 
     def empty_handed(pod: pb.PodSandbox, container: pb.Container) -> None:
         text = f"container {container.name} was created while the device plugin was away, and has no GPU; restart it"
-        log.error("%s/%s: %s", pod.namespace, pod.name, text)
+        log.error("container started without GPU pod=%s/%s: %s", pod.namespace, pod.name, text)
         regarding = ObjectReference(api_version="v1", kind="Pod", name=pod.name, namespace=pod.namespace, uid=pod.uid)
         events.event(regarding, "Warning", EMPTY_HANDED, text)
 

@@ -97,7 +97,7 @@ class _Node:
                 pause = FIRST_PAUSE_SECONDS
             except ApiError as error:
                 # That the cluster cannot be asked says nothing about the node.
-                log.warning("the cluster cannot be asked: %s", error)
+                log.warning("API server not reachable: %s", error)
                 await context.sleep(pause)
                 pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
             except InvalidInput as error:
@@ -188,7 +188,7 @@ class _Node:
         while True:
             relabelled = self._labels.news()
             if self._dialects() != seen:
-                log.info("this node offers other resources now")
+                log.info("offered resources changed")
                 return
             await relabelled.wait()
 
@@ -224,11 +224,11 @@ def _warn(inventory: tuple[GPU, ...], config: PluginConfig) -> None:
     """Log which devices are not offered, since nothing else shows it."""
     for gpu in inventory:
         if gpu.mig is MigMode.ENABLED and config.mig_strategy == "none":
-            log.warning("GPU %d is in MIG mode and is not offered, for migStrategy is none", gpu.index)
+            log.warning("GPU not offered gpu=%d: it is in MIG mode, and migStrategy is none", gpu.index)
         elif gpu.mig is MigMode.ENABLED and not gpu.mig_devices:
-            log.warning("GPU %d is in MIG mode and is not offered, for it has no MIG device", gpu.index)
+            log.warning("GPU not offered gpu=%d: it is in MIG mode without a MIG device", gpu.index)
     if config.device_list == {DeviceListStrategy.CDI_ANNOTATIONS}:
-        log.info("devices go to containers by annotations, which only runtimes with CDI enabled read")
+        log.info("devices are passed by annotations, which only runtimes with CDI enabled read")
 
 
 async def _take_back_failure(context: OperandContext, offer: Offer, node: GPUNode) -> None:
@@ -258,10 +258,10 @@ async def _follow(source: GPUSource, offer: Offer, report: HealthReport) -> None
     async for event in source.events():
         text = event.reason or event.kind.value
         if offer.set_health(decide.health_after(offer.health, event)):
-            log.warning("%s: %s", event.uuid, text)
+            log.warning("GPU unusable gpu=%s: %s", event.uuid, text)
             report.set(offer.health)
         else:
-            log.info("%s: %s; nothing changes", event.uuid, text)
+            log.info("GPU event without effect gpu=%s: %s", event.uuid, text)
     raise Retryable("the driver tells no health events any more", where="NVML")
 
 
@@ -274,7 +274,7 @@ async def _recheck(context: OperandContext, source: GPUSource, offer: Offer, rep
         says = await asyncio.to_thread(source.health)
         after, quiet = decide.health_after_quiet(offer.health, says, quiet)
         if offer.set_health(after):
-            log.info("usable again after it answered well: %s", ", ".join(sorted(set(quiet) - set(after))))
+            log.info("GPUs usable again after answers without error gpus=%s", ",".join(sorted(set(quiet) - set(after))))
             report.set(after)
 
 
@@ -296,4 +296,4 @@ async def _report_failure(context: OperandContext, error: KubekitError) -> None:
     try:
         await report_stage(context, StageName.DEVICE_PLUGIN, stage)
     except KubekitError as unreachable:
-        log.error("and it cannot be reported: %s", unreachable)
+        log.error("failure not reported: %s", unreachable)

@@ -60,7 +60,7 @@ class ShareLimits:
         return mounts, injection.envs
 
     def write(self, share: str, holder: Admitted, part: Part) -> None:
-        """The pages of the container that is about to start (see `share_name`); what is so already stays."""
+        """The pages of the container that is about to start (see `share_name`); existing pages stay."""
         meta = holder.pod.metadata
         name = f"{meta.namespace}/{meta.name}:{holder.container}"
         limit = GpuLimit(uuid=part.uuid, core=part.core, memory_bytes=part.memory_mib * MIB)
@@ -78,7 +78,9 @@ class ShareLimits:
                 owner = before  # a container that starts again is the same share as before
         self.store.write(share, Limits((limit,)), owner)
         self.store.vacate(share)  # the kubelet starts a container only when the one before it has ended
-        log.info("%s: %d%% core and %d MiB of GPU %d", name, part.core, part.memory_mib, part.index)
+        log.info(
+            "limits written container=%s core=%d memory_mib=%d gpu=%d", name, part.core, part.memory_mib, part.index
+        )
 
     def is_gone(self, lives: Callable[[str], bool]) -> Callable[[Share], bool]:
         """For the agent: whether a share's pod is no more. Shares of commands are looked after by those."""

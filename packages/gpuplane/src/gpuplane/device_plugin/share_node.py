@@ -77,7 +77,7 @@ class ShareNode:
         }
         try:
             async with serving(paths, context.address, PORT if context.port is None else context.port) as port:
-                log.info("metrics of shares at port %d", port)
+                log.info("serving metrics of shares port=%d", port)
                 async with asyncio.TaskGroup() as group:
                     group.create_task(self._agent.run(context.sleep))
                     group.create_task(self._held.run())
@@ -104,7 +104,7 @@ class ShareNode:
         try:
             holders = await self._holders()
         except RpcError as error:
-            log.warning("the kubelet does not say who holds what: %s", error)
+            log.warning("pod-resources not readable: %s", error)
             return Answer(f"the kubelet does not answer: {error}\n".encode(), HTTPStatus.SERVICE_UNAVAILABLE)
         return metrics_answer([*outside.container_metrics(holders, self._context.node_name), *share_metrics(views)])
 

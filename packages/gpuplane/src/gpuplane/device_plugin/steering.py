@@ -75,7 +75,7 @@ class Steering:
                 shown = await self._pods.shown()
                 admitted = await self._admitted(shown, resource, size)
             except (RpcError, ApiError) as error:
-                log.warning("it cannot be told whose request for %d of %s this is: %s", size, resource, error)
+                log.warning("requesting pod unknown resource=%s count=%d: %s", resource, size, error)
                 return None
             if admitted is None:
                 log.warning("no pod requests resource=%s count=%d", resource, size)
@@ -149,11 +149,11 @@ class Steering:
         current = [one for one in current if one.pod.metadata.deletion_timestamp is None] or current
         if len(current) > 1:
             log.warning(
-                "%d pods may be asking for %d of %s: %s",
+                "requesting pod ambiguous candidates=%d count=%d resource=%s pods=%s",
                 len(current),
                 size,
                 resource,
-                ", ".join("/".join(_key(one.pod)) for one in current),
+                ",".join("/".join(_key(one.pod)) for one in current),
             )
         # The one that came last: pods before it had their turn, and are about to be rejected or gone.
         return max(current, key=lambda one: int(one.pod.metadata.resource_version or 0), default=None)
@@ -163,7 +163,7 @@ class Steering:
         try:
             return await self._pods.now(*_key(pod))
         except ApiError as error:
-            log.warning("%s is taken as it was seen last: %s", "/".join(_key(pod)), error)
+            log.warning("pod not readable, using the cached one pod=%s: %s", "/".join(_key(pod)), error)
             return pod
 
     async def _parts(self, admitted: Admitted, shown: tuple[Shown, ...]) -> tuple[Part, ...]:
@@ -198,7 +198,7 @@ class Steering:
         placed = place(node_state(self._gpus, self._health, others), request, Tightest())
         if isinstance(placed, Refusal):
             raise Terminal(placed.reason, where="/".join(_key(pod)), cure="delete the pod; it is placed again")
-        log.info("%s has no assignment, so the node packs it by itself", "/".join(_key(pod)))
+        log.info("placing pod without assignment pod=%s", "/".join(_key(pod)))
         return placed.assignment
 
     def _wanted(

@@ -173,17 +173,17 @@ class Master:
                     self.writes += 1
                     after = await self._client.patch(Node, name, body, subresource=subresource, manager=MANAGER)
                     self._written[name] = int(after.metadata.resource_version or 0)
-                    log.info("%s: %s written", name, "extended resources" if subresource else "what rules want")
+                    log.info("rules applied node=%s to=%s", name, "status" if subresource else "metadata")
         except (Conflict, NotFound) as error:
-            log.debug("%s: %s", name, error)  # the newer one is on its way by the watch
+            log.debug("rules not applied node=%s: %s", name, error)  # the newer one is on its way by the watch
 
     async def _collect(self, left: Iterable[NodeFeature]) -> None:
         for one in left:
             try:
                 await self._client.delete(NodeFeature, one.metadata.name, one.metadata.namespace, one.metadata.uid)
-                log.info("NodeFeature %s/%s collected: its node is gone", one.metadata.namespace, one.metadata.name)
+                log.info("NodeFeature of a deleted node removed name=%s/%s", one.metadata.namespace, one.metadata.name)
             except (Conflict, NotFound):
-                log.debug("NodeFeature %s: gone", one.metadata.name)
+                log.debug("NodeFeature already deleted name=%s", one.metadata.name)
 
     def _tell(self, rules: Iterable[NodeFeatureRule], failed: dict[str, str], node: str) -> None:
         for rule in rules:
@@ -193,7 +193,7 @@ class Master:
             if what and self._said.get(name) != mark:
                 self._said[name] = mark
                 text = f"not applied, nodes stay as they are: {what}"
-                log.warning("NodeFeatureRule %s on %s: %s", name, node, text)
+                log.warning("rule not applied rule=%s node=%s: %s", name, node, text)
                 self._recorder.event(rule, "Warning", "RuleNotApplied", text[:1000])
 
 

@@ -73,14 +73,14 @@ class Publisher:
         self._none = False
         if there is None or _differs(there, wanted):
             await self._client.apply(wanted, MANAGER, namespace=self._namespace, resource=NodeFeature.RESOURCE)
-            log.info("%s: features published for the cluster's rules", name)
+            log.info("features published node=%s", name)
 
     async def _delete(self, name: str) -> None:
         try:
             await self._client.delete(NodeFeature, name, self._namespace)
-            log.info("%s: no rules any more, features taken back", name)
+            log.info("features removed, no rules left node=%s", name)
         except NotFound:
-            log.debug("%s: NodeFeature gone", name)
+            log.debug("NodeFeature already deleted node=%s", name)
 
 
 def _differs(there: NodeFeature, wanted: Mapping[str, Any]) -> bool:

@@ -86,7 +86,7 @@ async def apply_labels(
         meta["annotations"] = dict(annotations)
     body = {"apiVersion": "v1", "kind": "Node", "metadata": meta}
     await context.client.apply(body, manager, resource=Node.RESOURCE)
-    log.info("%s: %d labels applied by %s", context.node_name, len(labels), manager)
+    log.info("labels applied node=%s count=%d manager=%s", context.node_name, len(labels), manager)
     return True
 
 
@@ -154,7 +154,7 @@ class Worker:
         """Each thing once."""
         if text not in self._said:
             self._said.add(text)
-            log.warning("%s: %s", self._context.node_name, text)
+            log.warning("feature file ignored node=%s: %s", self._context.node_name, text)
 
 
 async def run(context: OperandContext) -> None:
@@ -274,7 +274,7 @@ async def _every_interval(
         except KubekitError as error:
             if str(error) != said:
                 said = str(error)
-                log.warning("%s: %s", context.node_name, said)
+                log.warning("pass failed node=%s: %s", context.node_name, said)
             pause, retry = retry, min(retry * 2, INTERVAL)
         await _pause(context, pause, changed, eager=eager)
 

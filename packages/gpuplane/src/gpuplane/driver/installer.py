@@ -114,7 +114,7 @@ async def uninstall(host: Host) -> tuple[str, ...]:
         for ready in (names.PLUGIN_READY, names.CUDA_READY, names.DRIVER_READY, names.NEW_KERNEL):
             unmark_ready(host, ready)
     for path in changed:
-        log.info("driver: took back %s", host.shown(path))
+        log.info("driver file restored path=%s", host.shown(path))
     return changed
 
 
@@ -122,7 +122,7 @@ async def _act(host: Host, facts: Facts, decision: Decision) -> None:
     action = decision.action
     if action is Action.FAIL:
         raise DriverError(decision.reason, decision.what, where=decision.where, cure=decision.cure)
-    log.info("driver: %s", action.value)
+    log.info("driver action=%s", action.value)
     if action is Action.UNLOAD:
         await _unload(host)
     elif action is Action.STOP:
@@ -220,7 +220,7 @@ async def _run(host: Host, steps: tuple[Step, ...]) -> None:
             continue
         done = await host.runner.run(_command(host, step, found))
         if done.code and step.otherwise:
-            log.info("%s; trying %s", done.last_words, " ".join(step.otherwise))
+            log.info("command failed, trying another command=%r: %s", " ".join(step.otherwise), done.last_words)
             again = await host.runner.run(_command(host, step, found, step.otherwise))
             done = done if again.code else again  # the plain way tells more
         if done.code and not step.lenient:

@@ -1,6 +1,6 @@
 """Labels and uid of the pods that hold GPUs, for those who want them on the metrics: a watch of this node's pods.
 
-Invariant: metrics never wait for it or fail because of it; while a pod is not known its lines are without.
+Invariant: metrics never wait for it or fail because of it; lines of an unknown pod have no marks.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class PodMarks:
         await self._pods.stop()
 
     def of(self, namespace: str, name: str) -> tuple[tuple[str, str], ...]:
-        """(label of the metric, value) of what is wanted of a pod, sorted; none for a pod that is not known."""
+        """(label of the metric, value) of what is wanted of a pod, sorted; none for an unknown pod."""
         pod = self._pods.get(f"{namespace}/{name}")
         if pod is None:
             return ()

@@ -65,7 +65,7 @@ async def run(context: OperandContext, serve: Serve = serving) -> None:
     """
     given = settings.read(os.environ, context.config)
     if given.idle:
-        log.warning("no effect here: %s", ", ".join(given.idle))
+        log.warning("variables without effect names=%s", ",".join(given.idle))
     marks = None
     if given.pods and (given.pod_labels or given.pod_uid):
         wanted = {"labels": given.pod_labels, "uid": given.pod_uid}
@@ -85,7 +85,7 @@ async def run(context: OperandContext, serve: Serve = serving) -> None:
 def _loaded(path: Path | None) -> Choice:
     choice = load(path)
     if choice.missing:
-        log.warning("%s: left out, not offered by gpuplane: %s", path, ", ".join(choice.missing))
+        log.warning("fields not offered by gpuplane file=%s fields=%s", path, ",".join(choice.missing))
     return choice
 
 
@@ -103,11 +103,11 @@ async def _follow(path: Path | None, exporter: Exporter) -> None:
             seen = now
             try:
                 exporter.choose(_loaded(path))
-                log.info("%s: the list of fields changed", path)
+                log.info("list of fields changed file=%s", path)
             except InvalidInput as error:
-                log.error("%s; the list before stays", error)
+                log.error("list of fields invalid, the previous list stays: %s", error)
     except KubekitError as error:
-        log.warning("%s: a change is noticed at the next start only: %s", path, error)
+        log.warning("file not watched, changes act at the next start file=%s: %s", path, error)
 
 
 async def _serve(context: OperandContext, given: Settings, exporter: Exporter, serve: Serve) -> None:
@@ -127,12 +127,12 @@ async def _serve(context: OperandContext, given: Settings, exporter: Exporter, s
     while True:
         try:
             async with serve(paths, address, port) as bound:
-                log.info("serving /metrics on %s:%d", address or "*", bound)
+                log.info("serving metrics address=%s port=%d", address or "*", bound)
                 exporter.start()
                 await exporter.broken
         except Retryable as error:
             if said != str(error):
-                log.error("%s; trying again", error)
+                log.error("serving failed, retrying: %s", error)
                 said = str(error)
             await context.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE_SECONDS)

@@ -96,5 +96,5 @@ class GPUHolders:
             if text:
                 log.warning(text)
             else:
-                log.info("pod labels are there again")
+                log.info("pod labels available again")
             self._said = text

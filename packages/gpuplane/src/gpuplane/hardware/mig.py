@@ -76,7 +76,7 @@ def _attributes(found: Any) -> dict[str, int]:
 
 
 def samples(handle: Any) -> tuple[MigSample, ...]:
-    """The memory of each GPU instance, from the first of its devices; empty when MIG is off or not known."""
+    """The memory of each GPU instance, from the first of its devices; empty when MIG is off or unknown."""
     found: dict[int, MigSample] = {}
     for index in range(ask(pynvml.nvmlDeviceGetMaxMigDeviceCount, handle) or 0):
         device = ask(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, index)

@@ -9,7 +9,7 @@ Invariants:
   `apply_changes` and `revert` reach their end.
 - `before` of a path is what the path returns to. It is taken from the file system only when what lies there is not
   ours (`base_of`), so applying twice never takes our own work for the original.
-- Running either twice is running it once; nothing is written that is so already.
+- Running either twice is running it once; only differences are written.
 """
 
 from __future__ import annotations
@@ -203,7 +203,7 @@ def apply_changes(
         else:
             done = host.write_atomic(want.path, want.data, mode=want.mode, durable=want.durable, above=want.above)
         if done:
-            log.info("%s: wrote %s", component, host.shown(want.path))
+            log.info("file written component=%s path=%s", component, host.shown(want.path))
             changed.append(want.path)
         else:
             host.clear_leftover(want.path)
@@ -322,7 +322,7 @@ def _back(host: Host, record: Record, strip: Callable[[Record, Before], Before] 
     target = record.before
     if now.fingerprint not in (*record.after, target.fingerprint):
         target = strip(record, now) if strip is not None else now
-        log.info("%s was edited since we wrote it; only our part goes", host.shown(record.path))
+        log.info("file was edited, removing gpuplane's part only path=%s", host.shown(record.path))
     changed = now.fingerprint != target.fingerprint
     host.clear_leftover(record.path)
     if changed:

@@ -160,7 +160,7 @@ class Host:
     def write_atomic(
         self, path: str, data: bytes, *, mode: int = 0o644, durable: bool = True, above: bool = False
     ) -> bool:
-        """Make the file's content `data`; False when it is so already. A link is followed, and stays.
+        """Make the file's content `data`; False when it equals `data` already. A link is followed, and stays.
 
         Args:
             mode: permissions of a file that is new.
@@ -180,7 +180,7 @@ class Host:
             return True
 
     def symlink(self, path: str, target: str, *, durable: bool = True) -> bool:
-        """Make `path` a link to `target`, replacing a file or link; False when it is so already."""
+        """Make `path` a link to `target`, replacing a file or link; False when it is that link already."""
         if self.readlink(path) == target:
             return False
         with self._at(path, follow=False, make=True) as place:

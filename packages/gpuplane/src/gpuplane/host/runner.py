@@ -87,7 +87,7 @@ class SystemRunner:
 
     async def run(self, command: Command) -> Completed:
         argv, extra = invocation(command)
-        log.info("run: %s", command)
+        log.info("running command=%r", command)
         try:
             process = await asyncio.create_subprocess_exec(
                 *argv,

@@ -89,7 +89,7 @@ class Agent:
                 self._on_escape(escape, shares.get(escape.share))
         if self._is_gone is not None:
             for share in self._store.sweep(self._is_gone):
-                log.info("share %s is gone", share)
+                log.info("share removed share=%s", share)
         self.seen = Seen(observation, None if self.seen is None else self.seen.observation, plan.escapes)
         return plan
 
@@ -102,7 +102,7 @@ class Agent:
             except KubekitError as error:
                 if self._complained != error.what:
                     self._complained = error.what
-                    log.warning("the shares cannot be compared with NVML: %s", error)
+                    log.warning("shares not compared with NVML: %s", error)
             await sleep(every)
 
     def views(self) -> tuple[GpuView, ...]:

@@ -62,7 +62,7 @@ def limiter(place: Path = LIMITER) -> dict[str, Path]:
 
 
 def install(store: Store, place: Path = LIMITER) -> None:
-    """Put the libraries where a node's containers get them from; nothing that is so already is touched.
+    """Put the libraries where a node's containers get them from; files that are equal already are not touched.
 
     A container that runs keeps what it has mapped, since files are replaced and not changed.
     """

@@ -101,7 +101,7 @@ class Store:
     # -- writing ---------------------------------------------------------------------------------------------------
 
     def write(self, share: str, limits: Limits, owner: Owner) -> Path:
-        """Make the directory of a share; what is so already stays, with the use that is counted in it.
+        """Make the directory of a share; existing files stay, with the use that is counted in them.
 
         For the same owner and GPUs the limits are resized. For another owner everything starts from zero.
 

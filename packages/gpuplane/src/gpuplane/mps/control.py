@@ -77,7 +77,11 @@ class Control:
         done = await self._tell(*self._daemon.commands)
         if done.code or "nvalid" in done.stdout:
             raise Retryable(f"it does not take its limits: {done.last_words}", where=PROGRAM)
-        log.info("%s: MPS for %s", self._daemon.resource, ", ".join(gpu.uuid for gpu in self._daemon.gpus))
+        log.info(
+            "MPS daemon started resource=%s gpus=%s",
+            self._daemon.resource,
+            ",".join(gpu.uuid for gpu in self._daemon.gpus),
+        )
 
     async def ended(self) -> None:
         """Raises Retryable when the daemon has ended; never returns."""

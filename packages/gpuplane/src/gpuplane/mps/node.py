@@ -65,7 +65,7 @@ class NodeDaemons:
     async def _proved(self) -> None:
         """After a boot CUDA is proved again, by a program that is no client of MPS: the GPU has to be free for it."""
         if await first_of(self._host.wait_for(names.CUDA_READY), self._context.sleep(PROOF_SECONDS)) == 1:
-            log.warning("no validator has proved CUDA on this node; going on")
+            log.warning("CUDA not proved on this node; going on")
 
     @property
     def _driver_root(self) -> Path:
@@ -97,7 +97,7 @@ class NodeDaemons:
         self._host.write_atomic(f"{self._root}/{MODES}", msgspec.json.encode(before), durable=False)
         for uuid in uuids:
             if not set_compute_mode(uuid, EXCLUSIVE_PROCESS):
-                log.warning("%s: the compute mode cannot be set; programs without MPS can use the GPU", uuid)
+                log.warning("compute mode not set, programs without MPS can use the GPU gpu=%s", uuid)
 
     def _restore(self) -> None:
         from gpuplane.hardware.compute_mode import set_compute_mode
@@ -107,7 +107,7 @@ class NodeDaemons:
                 if mode is not None:
                     set_compute_mode(uuid, mode)
             except KubekitError as error:
-                log.warning("%s: the compute mode is not restored: %s", uuid, error)
+                log.warning("compute mode not restored gpu=%s: %s", uuid, error)
         self._host.remove(f"{self._root}/{MODES}")
 
     def _modes(self) -> dict[str, int | None]:

@@ -92,7 +92,7 @@ class _Session:
             if wanted:
                 self._host.write_atomic(f"{self._root}/{READY}", ready_text(wanted).encode(), durable=False)
             else:
-                log.info("no GPUs are shared by MPS here")
+                log.info("no GPUs shared by MPS")
             await first_of(configs.changed(self._chosen), daemons.fail())
         finally:
             await _to_the_end(self._undo(daemons))

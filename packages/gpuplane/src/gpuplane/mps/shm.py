@@ -40,10 +40,10 @@ def mount_shm(directory: Path, host_root: Path, driver_root: Path) -> None:
 def unmount_shm(directory: Path) -> None:
     """Take the tmpfs away; containers that have it keep it until they end."""
     if os.path.ismount(directory) and _libc.umount2(os.fsencode(directory), _DETACH):
-        log.warning("%s: cannot be unmounted: %s", directory, os.strerror(ctypes.get_errno()))
+        log.warning("not unmounted path=%s: %s", directory, os.strerror(ctypes.get_errno()))
 
 
 def _mount(source: str, target: Path, kind: str | None, flags: int) -> None:
     encoded = kind.encode() if kind else None
     if _libc.mount(os.fsencode(source), os.fsencode(target), encoded, ctypes.c_ulong(flags), None):
-        log.warning("%s: cannot be mounted: %s; going on without", target, os.strerror(ctypes.get_errno()))
+        log.warning("not mounted, going on without path=%s: %s", target, os.strerror(ctypes.get_errno()))

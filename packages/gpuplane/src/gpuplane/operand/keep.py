@@ -54,25 +54,25 @@ async def keep_stage(
         try:
             outcome = await attempt()
         except ApiError as error:
-            log.warning("%s: the cluster cannot be asked: %s", context.node_name, error)
+            log.warning("API server not reachable node=%s: %s", context.node_name, error)
             await context.sleep(pause)
             pause = min(pause * 2, MAX_PAUSE)
             continue
         except KubekitError as error:
-            log.warning("%s: %s", context.node_name, error)
+            log.warning("attempt failed node=%s: %s", context.node_name, error)
             outcome = Outcome(failed(error, reason_of(error), context.now()))
         try:
             await report_stage(context, name, outcome.stage, machine=outcome.machine, gpus=outcome.gpus)
             settled = outcome.stage.state.holds
         except KubekitError as error:
-            log.warning("%s: the stage cannot be reported: %s", context.node_name, error)
+            log.warning("stage not reported node=%s: %s", context.node_name, error)
             settled = False
         if settled:
             pause = FIRST_PAUSE
             try:
                 await until_changed()
             except KubekitError as error:
-                log.warning("%s: looking again every minute: %s", context.node_name, error)
+                log.warning("no watch, polling every minute node=%s: %s", context.node_name, error)
                 await context.sleep(MAX_PAUSE)
         else:
             await context.sleep(pause)
@@ -108,14 +108,14 @@ async def remove_stage(
             await undo()
             stage = Stage(state=StageState.REMOVED, since=context.now())
         except KubekitError as error:
-            log.warning("%s: not undone yet: %s", context.node_name, error)
+            log.warning("changes not undone yet node=%s: %s", context.node_name, error)
             stage = failed(error, reason_of(error), context.now())
         try:
             await report_stage(context, name, stage)
         except NotFound:
             pass  # the GPUNode was deleted first, so there is nothing to report to
         except KubekitError as error:
-            log.warning("%s: the stage cannot be reported: %s", context.node_name, error)
+            log.warning("stage not reported node=%s: %s", context.node_name, error)
             stage = failed(error, reason_of(error), context.now())
         if stage.state is StageState.REMOVED:
             break

@@ -140,7 +140,7 @@ class ClusterWriter:
         finalizers = [name for name in policy.metadata.finalizers if name != FINALIZER]
         version = policy.metadata.resource_version
         await self._patch(policy, {"metadata": {"finalizers": finalizers, "resourceVersion": version}})
-        log.info("every node is as it was; ClusterPolicy %s may go", policy.metadata.name)
+        log.info("all nodes restored, releasing policy=%s", policy.metadata.name)
 
     async def pause(self, policy: ClusterPolicy) -> None:
         """Say in its status that nothing is done."""
@@ -178,7 +178,7 @@ class ClusterWriter:
                 await self._client.request("GET", f"/apis/{MONITOR.api_version}")
                 served = True
             except NotFound:
-                log.info("no ServiceMonitor is made: %s is not served here", MONITOR.api_version)
+                log.info("ServiceMonitor skipped, not served api=%s", MONITOR.api_version)
             self._monitors = (served, time.monotonic())
         return served
 
@@ -202,14 +202,14 @@ class ClusterWriter:
             return
         await self._client.apply(manifest, MANAGER, resource=_KINDS[manifest["kind"]])
         self._applied[name] = mark
-        log.info("applied %s", name)
+        log.info("applied object=%s", name)
 
     async def _delete_daemonset(self, name: str) -> None:
         try:
             await self._client.delete(DaemonSet, name, names.OPERATOR_NAMESPACE)
-            log.info("removed DaemonSet/%s", name)
+            log.info("removed object=DaemonSet/%s", name)
         except NotFound:
-            log.debug("DaemonSet %s: gone", name)
+            log.debug("already deleted object=DaemonSet/%s", name)
         self._applied.pop(f"DaemonSet/{name}", None)
 
     async def _delete_runtime_class(self, name: str, policy: ClusterPolicy) -> None:
@@ -218,7 +218,7 @@ class ClusterWriter:
             found = await self._client.get(RuntimeClass, name)
             if any(owner.uid == policy.metadata.uid for owner in found.metadata.owner_references):
                 await self._client.delete(RuntimeClass, name, uid=found.metadata.uid)
-                log.info("removed RuntimeClass/%s", name)
+                log.info("removed object=RuntimeClass/%s", name)
         self._applied.pop(f"{RuntimeClass.RESOURCE.kind}/{name}", None)
 
     async def _tell(self, policy: ClusterPolicy, seen: ClusterView, error: str) -> None:

@@ -6,7 +6,7 @@ Invariants:
   away for a moment, an operator that was killed: none of them closes a gate.
 - Gates close in reverse order, each only when no pod that stands on it is left, so that what is below is never taken
   from under a running operand. So they do while an upgrade replaces the driver, and open again as the stages return.
-- Nothing is written that is so already; a settled node costs no write.
+- Only differences are written; a settled node costs no write.
 """
 
 from __future__ import annotations

@@ -41,9 +41,9 @@ class DiscoveryRemains:
             return
         try:
             await self._client.delete(Deployment, MASTER, names.OPERATOR_NAMESPACE, propagation="Background")
-            log.info("removed Deployment/%s", MASTER)
+            log.info("removed object=Deployment/%s", MASTER)
         except NotFound:
-            log.debug("Deployment %s: gone", MASTER)
+            log.debug("already deleted object=Deployment/%s", MASTER)
         self._stopped = True
 
     async def clear(self, nodes: Iterable[Node]) -> None:
@@ -61,7 +61,7 @@ class DiscoveryRemains:
                 if change.node:
                     await self._patch(node, change.node, None)
             except (Conflict, NotFound) as error:
-                log.debug("%s: %s", node.metadata.name, error)
+                log.debug("results of rules not removed node=%s: %s", node.metadata.name, error)
 
     def left(self, nodes: Iterable[Node]) -> bool:
         """Return whether a Node still has something that rules made."""
@@ -69,7 +69,7 @@ class DiscoveryRemains:
 
     async def _patch(self, node: Node, body: dict[str, object], subresource: str | None) -> None:
         await self._client.patch(Node, node.metadata.name, body, subresource=subresource, manager=_MANAGER)
-        log.info("%s: what rules made is taken back", node.metadata.name)
+        log.info("results of rules removed node=%s", node.metadata.name)
 
     async def _clear_published(self) -> None:
         try:
@@ -80,4 +80,4 @@ class DiscoveryRemains:
             try:
                 await self._client.delete(NodeFeature, one.metadata.name, names.OPERATOR_NAMESPACE)
             except NotFound:
-                log.debug("NodeFeature %s: gone", one.metadata.name)
+                log.debug("already deleted object=NodeFeature/%s", one.metadata.name)

@@ -159,7 +159,7 @@ class NodeWriter:
         try:
             after = await self._client.patch(Node, node.metadata.name, patch, manager=MANAGER)
         except NotFound:
-            log.debug("%s: gone", node.metadata.name)
+            log.debug("node deleted node=%s", node.metadata.name)
             return ""
         self._note(Node.RESOURCE, node.metadata.name, after.metadata.resource_version)
         return after.metadata.resource_version
@@ -178,14 +178,14 @@ class NodeWriter:
             self._note(GPUNode.RESOURCE, node.metadata.name, after.metadata.resource_version)
         except (AlreadyExists, Conflict, NotFound) as error:
             # Our picture is older than the object; what came in between is on its way by the watch.
-            log.debug("%s: %s", node.metadata.name, error)
+            log.debug("write failed node=%s: %s", node.metadata.name, error)
 
     async def _delete(self, name: str) -> None:
         self.writes["gpunodes"] += 1
         try:
             await self._client.delete(GPUNode, name)
         except NotFound:
-            log.debug("%s: GPUNode gone", name)
+            log.debug("GPUNode deleted node=%s", name)
 
 
 async def release_labels(client: Client, node: str, version: str, *labellers: str) -> str:

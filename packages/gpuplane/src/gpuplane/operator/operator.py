@@ -88,7 +88,7 @@ async def own_image(client: Client) -> str:
             pod = await client.get(Pod, name, os.environ.get("POD_NAMESPACE", names.OPERATOR_NAMESPACE))
             return pod.spec.containers[0].image
         except Retryable as error:
-            log.warning("%s; trying again", error)
+            log.warning("pass failed, retrying: %s", error)
             await asyncio.sleep(AWAY_SECONDS)
 
 

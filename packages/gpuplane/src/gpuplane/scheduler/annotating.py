@@ -119,4 +119,4 @@ class Annotator:
             try:
                 self._binder.flights.begin(Flight(pod, assignment.node, assignment, said, State.ANNOTATED))
             except KubekitError as error:
-                log.info("%s is not promised %s again: %s", pod.shown, assignment.node, error)
+                log.info("reservation not restored pod=%s node=%s: %s", pod.shown, assignment.node, error)

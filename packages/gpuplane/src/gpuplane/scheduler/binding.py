@@ -4,7 +4,7 @@ Invariants:
 
 - Node, pod, quota and room are checked, and the reservation made, without waiting in between: of two pods that want the
   last share, or the last of a quota, one gets it.
-- A refusal takes the reservation back. Where the answer is not known, the pod is read; where that does not help either,
+- A refusal takes the reservation back. If the answer is unknown, the pod is read; where that does not help either,
   the reservation stays until it does (see `gpuplane.scheduler.flights`), since the Binding may yet come true.
 - There is an answer within POST_SECONDS + READ_SECONDS, which is less than kube-scheduler waits.
 """
@@ -76,7 +76,7 @@ class Binder:
         self._now_ns = now_ns
 
     async def bind(self, args: wire.BindArgs, filtering: Filtering) -> None:
-        """Returns when the pod is bound. Raises KubekitError when it is not, or when that is not known."""
+        """Return when the pod is bound. Raises KubekitError when it is not, or when the result is unknown."""
         try:
             pod = await self._pod(args, filtering)
             flight = await self._under_way(pod, args.node)
@@ -220,7 +220,7 @@ class Binder:
             self.flights.fall(flight, gone=True)
             return True
         except KubekitError as error:
-            log.warning("%s: cannot be told whether it was bound: %s", flight.pod.shown, error)
+            log.warning("result of the binding unknown pod=%s: %s", flight.pod.shown, error)
             return False
         if self._is_ours(pod, flight):
             # Bound, and no watch has shown it yet: what it holds is held until one does.
@@ -253,7 +253,7 @@ class Binder:
         except NotFound:
             return True
         except (KubekitError, TimeoutError) as error:
-            log.warning("%s/%s: its annotations stay for now: %s", pod.metadata.namespace, pod.metadata.name, error)
+            log.warning("annotations not removed yet pod=%s/%s: %s", pod.metadata.namespace, pod.metadata.name, error)
             return False
         return True
 

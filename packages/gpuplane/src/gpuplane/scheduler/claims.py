@@ -1,7 +1,7 @@
 """Claims: what a pod will most likely take between its filter and its bind, so that the next pod looks elsewhere.
 
 kube-scheduler chooses a node for the next pod while the one before is still on its way to `bind`. Which node that one
-got is not known until then, but it is the one that we liked best, nearly always. A claim is a reservation in the ledger
+got is unknown until then, but nearly always it is the node with the best score. A claim is a reservation in the ledger
 under a key of its own, that yields to everything else.
 
 Invariants:

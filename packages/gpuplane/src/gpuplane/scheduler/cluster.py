@@ -75,7 +75,7 @@ class Cluster:
                 self._complete = True
                 for node in {pod.spec.node_name for pod in self.unplaced.values()}:
                     self._place_unplaced(node)
-                log.info("%d nodes with GPUs, %d pods with GPUs", sum(1 for _ in self.ledger.nodes()), len(self.by_uid))
+                log.info("cluster read gpu_nodes=%d gpu_pods=%d", sum(1 for _ in self.ledger.nodes()), len(self.by_uid))
                 self._synced.set()
         finally:
             self._complete = False
@@ -93,7 +93,7 @@ class Cluster:
         """Why nothing may be put on a node, whatever is free there; empty when it may."""
         if name in self.ready:
             return ""
-        return "the node is not known" if self.nodes.get(name) is None else "the node is not Ready"
+        return "the node is unknown" if self.nodes.get(name) is None else "the node is not Ready"
 
     def shown(self, uid: str) -> str:
         """A pod's name for people."""
@@ -218,7 +218,7 @@ class Cluster:
             return
         if uid in self._said and said is not None:
             text = difference(said, given, gpunode.gpus)
-            log.warning("%s on %s: %s", pod.shown, node, text)
+            log.warning("annotation differs pod=%s node=%s: %s", pod.shown, node, text)
             for tell in self.on_differs:
                 tell(pod, text)
         elif uid in self.unplaced:
@@ -255,4 +255,4 @@ class Cluster:
                 del self.unplaced[uid]
                 self.guessed.add(uid)
                 self.hold(pod, node, placed.assignment)
-                log.warning("%s was bound without an assignment: counted as if it were placed now", pod.shown)
+                log.warning("pod bound without assignment, counted where it fits best pod=%s", pod.shown)

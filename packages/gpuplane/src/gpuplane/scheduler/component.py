@@ -48,7 +48,7 @@ async def run(options: Namespace) -> None:
         async with serving(
             extender.paths(), address, port, posts=extender.posts(), longest_body=LONGEST_BODY, tls=tls
         ) as served:
-            log.info("serving on port %d", served)
+            log.info("serving port=%d", served)
             # NB: a process that was killed must not take its own lease up at once: what it sent last may still arrive.
             who = identity(f"{name}-{secrets.token_hex(4)}", address or "127.0.0.1", served)
             namespace = os.environ.get("POD_NAMESPACE", names.OPERATOR_NAMESPACE)

@@ -135,7 +135,7 @@ class Extender:
     async def _ready(self) -> Answer:
         if self.brain is not None or (not self.leading and self._holder()):
             return Answer(b"ok\n")
-        return unavailable("no replica leads yet, or the cluster is not known yet")
+        return unavailable("no replica leads yet, or the leader has not read the cluster yet")
 
     async def _exposition(self) -> Answer:
         return metrics_answer(self.metrics.families(self.brain))

@@ -30,7 +30,7 @@ from kubekit.errors import InvalidInput, Retryable
 
 _REMEMBERED: Final = 4096
 Quotas = Callable[[str], NamespaceQuota | None]
-"""The quota of a namespace, None without one. Raises Retryable while it is not known."""
+"""Return the quota of a namespace, None without one. Raises Retryable while it is unknown."""
 
 
 class Waiting(Protocol):
@@ -82,7 +82,7 @@ class Filtering:
         return self.verdicts.of(request)
 
     def check(self, pod: KeptPod) -> Check:
-        """The quota of the pod's namespace. Raises Retryable while it is not known."""
+        """Return the quota of the pod's namespace. Raises Retryable while it is unknown."""
         meta = pod.metadata
         quota = self._quotas(meta.namespace)
         return Check(quota, self._cluster.usage, meta.namespace, meta.uid, pod.request.core)

@@ -5,7 +5,7 @@ time, the pod is read. So a flight never stays, and nothing is held for a pod th
 
     state       what was sent                           when its time is over
     posting     a Binding, no answer yet                (the answer comes first)
-    doubt       a Binding, and the answer is not known  read the pod
+    doubt a Binding, and the answer is unknown read the pod
     bound       a Binding, and it was accepted          read the pod
     annotated   annotations alone (filter-only mode)    read the pod; take the annotations off if it was not bound
 """
@@ -157,7 +157,7 @@ class Flights:
             async with asyncio.timeout(seconds):
                 await self._landed.wait()
         except TimeoutError:
-            log.warning("%d bindings are left without an answer", self.count(State.POSTING))
+            log.warning("stopping without answers bindings=%d", self.count(State.POSTING))
         for uid in list(self._timers):
             self._stop_timer(uid)
         for task in self._tasks:

@@ -85,5 +85,5 @@ class Policies:
                 fresh[name] = named(name, self._mix, gpus)
         self._made.update(fresh)
         self.version += 1
-        log.debug("placement knows of %d pods", total)
+        log.debug("placement policies rebuilt pods=%d", total)
         return True

@@ -47,7 +47,7 @@ class QuotaWatch:
         self._synced = asyncio.Event()
 
     def __call__(self, namespace: str) -> NamespaceQuota | None:
-        """The quota of a namespace, None without one. Raises Retryable while quotas are not known."""
+        """Return the quota of a namespace, None without one. Raises Retryable while quotas are unknown."""
         if self._quotas is None:
             raise Retryable(
                 "the GPU quotas cannot be read",
@@ -110,7 +110,7 @@ class QuotaWatch:
             self.broken = True
             self._complain(new, names.QUOTA_KEY, error)
             return
-        log.info("quotas of %d namespaces", len(quotas))
+        log.info("quotas read namespaces=%d", len(quotas))
         self._set(quotas)
 
     def _set(self, quotas: dict[str, NamespaceQuota]) -> None:
@@ -124,5 +124,7 @@ class QuotaWatch:
             if self._quotas is not None
             else "no pod gets GPUs until it is corrected"
         )
-        log.error("configmap %s/%s: %s: %s", about.metadata.namespace, about.metadata.name, key, error)
+        log.error(
+            "quotas invalid configmap=%s/%s key=%s: %s", about.metadata.namespace, about.metadata.name, key, error
+        )
         self._recorder.event(about, "Warning", NOT_UNDERSTOOD, f"{key}: {error}; {kept}")

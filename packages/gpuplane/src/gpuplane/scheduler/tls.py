@@ -48,9 +48,9 @@ def serving_context(files: Files) -> ssl.SSLContext:
             now = files.marks()
             if now != marks:
                 current, marks = _load(files), now
-                log.info("certificate of %s read again", files.certificate)
+                log.info("certificate read file=%s", files.certificate)
         except (OSError, ssl.SSLError) as error:
-            log.warning("the new certificate of %s cannot be used, the old one stays: %s", files.certificate, error)
+            log.warning("certificate invalid, the old one stays file=%s: %s", files.certificate, error)
         connection.context = current
 
     # NB: called at every handshake, also when the client names no server.

@@ -97,7 +97,7 @@ class Waker:
                 if not filtering.check(pod)(node).reason and filtering.answers(pod.request).lacking(node) is FITS:
                     return True
             except Retryable:
-                return False  # quotas are not known
+                return False  # quotas are unknown
             if len(tried) >= _MOST_TRIED:
                 return True  # too many to try: kube-scheduler will see
         return False
@@ -108,10 +108,10 @@ class Waker:
         try:
             await self._client.patch(Node, node, patch)
         except Retryable as error:
-            log.info("node %s could not be touched: %s", node, error)
+            log.info("node not annotated node=%s: %s", node, error)
             return False
         except KubekitError as error:
-            log.warning("waiting pods may wait longer: %s", error)
+            log.warning("waiting pods not requeued: %s", error)
             return True
         self.touched += 1
         return True

@@ -35,7 +35,7 @@ _TEMPLATES: Final[dict[str, tuple[str, ...]]] = {
 
 
 def count(value: Quantity) -> int:
-    """A count of resources, 0 or more. Raises InvalidInput for what is none, or is larger than any machine."""
+    """A count of resources, 0 or more. Raises InvalidInput for an invalid count, or one larger than any machine."""
     try:
         number = parse_quantity(value)
         good = 0 <= number <= _READABLE and number == int(number)

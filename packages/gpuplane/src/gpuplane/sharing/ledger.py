@@ -8,7 +8,7 @@ Invariants:
   ours and are refused when they do not fit.
 - A pod is held once, under the key its owner chooses; use its UID, since names come back. A pod's own word
   (`hold`) ends its reservation.
-- A pod on a node, or on a GPU, that is not known yet is kept, and counts as soon as the node is known.
+- A pod on a node, or on a GPU, that is still unknown is stored, and counts as soon as the node is known.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class Ledger:
         self._forget(name, node)
 
     def node(self, name: str) -> NodeState | None:
-        """The node as it is now; None when it is not known. The same object until something changes."""
+        """Return the node's current state; None for an unknown node. The same object until something changes."""
         node = self._nodes.get(name)
         if node is None or not node.known:
             return None
@@ -146,7 +146,7 @@ class Ledger:
             raise Retryable("holds GPUs already", where=pod, cure="read the pod; it may be bound")
         state = self.node(node)
         if state is None:
-            raise Retryable("is not known, or has no GPUs", where=node)
+            raise Retryable("is unknown, or has no GPUs", where=node)
         position = {gpu.uuid: index for index, gpu in enumerate(state.gpus)}
         for (uuid, _), (core, memory) in assignment.held().items():
             at = position.get(uuid, -1)

@@ -202,7 +202,7 @@ def _write(host: Host, plan: Plan, notes: dict[str, str], state: State | None) -
     try:
         return apply_changes(host, COMPONENT, plan.files, notes, _stripper(plan.place))
     except HostError:
-        log.error("a file cannot be written; the others are put back")
+        log.error("file not written, restoring the others")
         if state is None:
             go_back(host, COMPONENT, _stripper(plan.place))
             forget(host, COMPONENT)
@@ -216,7 +216,7 @@ async def _take_back(host: Host, plan: Plan, error: ToolkitError, sleep: Sleep) 
     """The configuration of before, for a runtime that did not come back with ours; the error to tell."""
     go_back(host, COMPONENT, _stripper(plan.place))
     note(host, COMPONENT, {"refused": plan.digest, "restart": ""})
-    log.error("%s: its configuration was taken back", plan.place.name)
+    log.error("configuration taken back runtime=%s", plan.place.name)
     lives = await revive(host, plan.place, sleep)
     after = "it answers again with the configuration of before" if lives else "nor with the configuration of before"
     return ToolkitError(error.reason, f"{error.what}; {after}", where=error.where, cure=error.cure)

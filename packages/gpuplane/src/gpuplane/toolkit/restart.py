@@ -50,10 +50,10 @@ async def tell(host: Host, place: Place, sleep: Sleep = asyncio.sleep, wanted: f
     """
     pid = peer(host, place)
     if pid is None:
-        log.info("%s is not running; it reads its configuration when it starts", place.name)
+        log.info("runtime not running, reads its configuration at its start runtime=%s", place.name)
         return False
     served = await health.answers(host, place)
-    log.info("telling %s (process %d) to read its configuration", place.name, pid)
+    log.info("reloading runtime=%s pid=%d", place.name, pid)
     if place.way is Way.SERVICE:
         await _restart(host, place)
     elif place.way is Way.SIGNAL or not await _changes(host, place, pid, sleep):
@@ -98,7 +98,7 @@ async def revive(host: Host, place: Place, sleep: Sleep = asyncio.sleep) -> bool
             await host.run("systemctl", "start", unit)
         await _comes_back(host, place, 0, False, sleep)
     except ToolkitError as error:
-        log.error("%s with its old configuration: %s", place.name, error)
+        log.error("runtime down with its old configuration runtime=%s: %s", place.name, error)
         return False
     return True
 

@@ -82,7 +82,7 @@ def next_step(
 
     Args:
         files: the status files that are there: name -> content.
-        boot: the node's boot now; "" when it is not known.
+        boot: the node's boot now; "" if unknown.
         advertised: whether the Node offers GPUs: that is seen there before the operator writes the stage.
         unseen: digests of what this process has proved and reported, and the watch has not shown yet.
     """

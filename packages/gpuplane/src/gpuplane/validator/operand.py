@@ -99,7 +99,7 @@ async def _watch_files(context: OperandContext, controller: Controller) -> None:
                     if wanted_links(host) != links:
                         break  # the driver came, or other devices did
     except KubekitError as error:
-        log.warning("status files that go are noticed at the next change of the node only: %s", error)
+        log.warning("status files not watched, checked at the next change of the node: %s", error)
 
 
 def boot_of(context: OperandContext, node: Node | None) -> str:
@@ -237,7 +237,7 @@ class Validator:
             return 0.0
         if self._missing is None:
             self._missing = self._clock()
-            log.info("%s; waiting for it", problem.message)
+            log.info("waiting: %s", problem.message)
         return max(0.0, self._missing + MISSING_SECONDS - self._clock())
 
     def _off(self, name: str) -> bool:
@@ -281,7 +281,7 @@ class Validator:
         failures = [(gpu, error) for gpu, error in zip(usable, results, strict=True) if error is not None]
         if failures:
             raise Failed(vector_add_problem(failures))
-        log.info("the vectorAdd passed on %d of %d GPUs", len(usable), len(node.status.gpus))
+        log.info("vectorAdd passed gpus=%d of=%d", len(usable), len(node.status.gpus))
         return ""
 
     async def _plugin(self) -> str:
@@ -309,7 +309,7 @@ class Validator:
         said = ""
         try:
             if made := make_links(self._host):
-                log.info("made %d links in /dev/char", made)
+                log.info("links made in /dev/char count=%d", made)
         except (HostError, OSError) as error:
             # Containers get their GPUs all the same; they may lose them at a daemon-reload.
             said = f"no links in /dev/char: {error}"
@@ -336,6 +336,6 @@ async def _errors(vector_add: VectorAdd, gpu: GPU) -> KubekitError | None:
     try:
         await vector_add(gpu.uuid)
     except KubekitError as error:
-        log.error("GPU %d: %s", gpu.index, error)
+        log.error("vectorAdd failed gpu=%d: %s", gpu.index, error)
         return error
     return None

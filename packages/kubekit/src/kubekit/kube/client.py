@@ -390,7 +390,7 @@ class Client:
         """The server took the request and has doubts (unknown fields, deprecated versions): said once a text."""
         if text not in self._warnings and len(self._warnings) < _WARNINGS:
             self._warnings.add(text)
-            log.warning("%s: the API server warns: %s", where, text)
+            log.warning("API server warns path=%s: %s", where, text)
 
     def _renew(self, credential: Credential) -> None:
         """A credential plugin gave a client certificate: TLS starts again with it."""

@@ -157,10 +157,10 @@ class EventRecorder:
                 self.dropped += 1
                 if self._complained != error.reason:
                     self._complained = error.reason
-                    log.warning("an event could not be written (%s: %s): %s", write.reason, write.message, error)
+                    log.warning("event not written reason=%s message=%r: %s", write.reason, write.message, error)
             except Exception:
                 self.dropped += 1
-                log.exception("an event could not be written")
+                log.exception("event not written")
             finally:
                 self._waiting.task_done()
 

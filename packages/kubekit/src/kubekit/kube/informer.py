@@ -232,7 +232,7 @@ class Informer(Generic[K]):
         self._tell(self._cache.remove(name))
 
     def _bad_object(self, name: str, why: str) -> None:
-        log.warning("%s %s is malformed and taken as absent: %s", self.kind.RESOURCE.kind, name, why)
+        log.warning("object malformed, treated as absent kind=%s name=%s: %s", self.kind.RESOURCE.kind, name, why)
 
     def _tell(self, changes: Iterable[Change[K]]) -> None:
         for change in changes:
@@ -244,17 +244,17 @@ class Informer(Generic[K]):
             handler(*change)
         except Exception:
             obj: Any = change[1] or change[0]
-            log.exception("a handler of %s failed on %s", self.name, key(obj))
+            log.exception("handler failed informer=%s object=%s", self.name, key(obj))
 
     def _well(self) -> None:
         self._failures = 0
         if self.error:
-            log.info("%s: watching again", self.name)
+            log.info("watching again informer=%s", self.name)
             self.error = ""
 
     async def _pause(self, why: str) -> None:
         if why != self.error:
-            log.warning("%s: %s; trying again", self.name, why)
+            log.warning("watch failed, retrying informer=%s: %s", self.name, why)
             self.error = why
         seconds = min(_PAUSE_CAP, _PAUSE_BASE * 2.0 ** min(self._failures, 20))
         await self._clock.sleep(seconds * random.uniform(0.5, 1.0))

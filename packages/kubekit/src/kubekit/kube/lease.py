@@ -128,7 +128,7 @@ class Lease:
         Returns when `work` does. Raises LeaseLost after cancelling `work`, and whatever `work` raises.
         """
         await self._acquire()
-        log.info("lease %s: leading as %s", self._name, self.identity)
+        log.info("leading lease=%s identity=%s", self._name, self.identity)
         try:
             await first_of(self._keep(), work())
         finally:
@@ -143,11 +143,11 @@ class Lease:
                     return
                 if self.holder != said:
                     said = self.holder
-                    log.info("lease %s: held by %s, waiting", self._name, said)
+                    log.info("waiting for lease=%s holder=%s", self._name, said)
             except (ApiError, Retryable) as error:
                 if str(error) != said:
                     said = str(error)
-                    log.warning("lease %s: %s; trying again", self._name, error)
+                    log.warning("lease not readable, retrying lease=%s: %s", self._name, error)
             await self._clock.sleep(self._retry)
 
     async def _keep(self) -> None:
@@ -161,7 +161,7 @@ class Lease:
                 async with asyncio.timeout(left):
                     mine = await self._try()
             except (ApiError, TimeoutError) as error:
-                log.warning("lease %s: renewing failed: %s", self._name, error or "no answer in time")
+                log.warning("lease not renewed lease=%s: %s", self._name, error or "no answer in time")
                 continue
             if not mine:
                 raise LeaseLost(f"taken by {self.holder}", where=f"lease {self._name}")
@@ -222,4 +222,4 @@ class Lease:
         meta = ObjectMeta(name=self._name, namespace=self._namespace, resource_version=self._version)
         self.holder = ""
         await self._client.replace(LeaseObject(metadata=meta, spec=spec))
-        log.info("lease %s: given up", self._name)
+        log.info("lease released lease=%s", self._name)

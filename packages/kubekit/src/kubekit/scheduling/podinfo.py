@@ -242,7 +242,7 @@ def _spread(raw: Mapping[str, Any], namespace: str, labels: Mapping[str, str]) -
 
 
 def compile_pod(obj: Mapping[str, Any]) -> PodInfo:
-    """Reads a pod object. Raises InvalidInput on a quantity that is none."""
+    """Read a pod object. Raises InvalidInput for an invalid quantity."""
     meta, spec, status = obj["metadata"], obj["spec"], obj.get("status") or {}
     namespace, labels = meta["namespace"], meta.get("labels") or {}
     containers = spec.get("containers") or ()
@@ -278,7 +278,7 @@ def compile_pod(obj: Mapping[str, Any]) -> PodInfo:
 
 
 def compile_node(obj: Mapping[str, Any]) -> NodeFacts:
-    """Reads a node object. Raises InvalidInput on a quantity that is none."""
+    """Read a node object. Raises InvalidInput for an invalid quantity."""
     meta, spec, status = obj["metadata"], obj.get("spec") or {}, obj.get("status") or {}
     return NodeFacts(
         name=meta["name"],

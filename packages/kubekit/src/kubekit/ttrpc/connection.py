@@ -65,7 +65,7 @@ class Connection:
                     else:
                         self._answered(message)
         except ConnectionError as error:
-            log.debug("the connection broke: %s", error)
+            log.debug("connection lost: %s", error)
         finally:
             answers = list(self._answers)
             for task in answers:
@@ -126,7 +126,7 @@ class Connection:
     def _finished(self, stream: int, task: asyncio.Task[None]) -> None:
         self._answers.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.warning("call %d could not be answered: %s", stream, error)
+            log.warning("call not answered stream=%s: %s", stream, error)
 
     async def _answer(self, message: Message) -> None:
         status, payload = pb.Status(), b""
@@ -140,7 +140,7 @@ class Connection:
         except DecodeError as error:
             status = pb.Status(code=Status.INVALID_ARGUMENT, message=f"the request is no message: {error}")
         except Exception as error:
-            log.exception("a call failed")
+            log.exception("call failed")
             status = pb.Status(code=Status.INTERNAL, message=f"{type(error).__name__}: {error}")
         response = pb.Response(payload=payload)
         if status.code:

@@ -36,7 +36,7 @@ class _Finder:
         self.found: list[str] = []
 
     def of(self, node: Node, scope: Mapping[str, Schema | None]) -> Schema | None:
-        """The schema of what a node gives, None where it is not known; findings are kept."""
+        """Return the schema of a node's value, None if it is unknown; findings are collected."""
         match node:
             case Ident(name):
                 return scope.get(name)

@@ -28,7 +28,7 @@ class Truncated(ValueError):
 
 
 def decode(data: bytes) -> Object:
-    """The object as its JSON form. Raises ApiFailure 400 for what is no such object or of a kind not known."""
+    """The object as its JSON form. Raises ApiFailure 400 for an invalid object or an unknown kind."""
     if not data.startswith(MAGIC):
         raise bad_request("provided data does not appear to be a protobuf message, expected prefix 'k8s\\0'")
     try:

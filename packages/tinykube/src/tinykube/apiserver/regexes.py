@@ -30,7 +30,7 @@ _ESCAPES: Final = {"z": r"\Z", "Z": r"\Z"}
 
 @lru_cache(maxsize=2048)
 def regex(pattern: str) -> re.Pattern[str]:
-    """Raises ValueError, worded as Go words it, where the pattern is none."""
+    """Raise ValueError, worded as Go words it, for an invalid pattern."""
     try:
         return re.compile(_translated(pattern), re.ASCII)
     except re.error as problem:

@@ -21,7 +21,7 @@ class Objects:
         self._listeners: dict[tuple[Any, str, str], set[asyncio.Event]] = {}
 
     async def get(self, kind: type[Any], namespace: str, name: str, changed: asyncio.Event) -> Any | None:
-        """The object as it is now, None when there is none. `changed` is set whenever that is not true any more."""
+        """Return the current object, None when there is none. `changed` is set whenever it changes."""
         key = (kind, namespace, name)
         informer = self._informers.get(key)
         listeners = self._listeners.setdefault(key, set())

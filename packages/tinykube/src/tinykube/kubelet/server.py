@@ -174,7 +174,7 @@ def _flag(query: Query, name: str) -> bool:
 
 
 def log_options(query: Query, now: float) -> Options:
-    """Options from a query. Raises Problem for a number that is none."""
+    """Read options from a query. Raises Problem for an invalid number."""
 
     def number(name: str) -> int | None:
         text = query.get(name, [""])[-1]

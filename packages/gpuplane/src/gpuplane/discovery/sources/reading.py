@@ -14,7 +14,7 @@ def text(host: Host, path: str) -> str | None:
     try:
         return host.read_text(path)
     except HostError as error:
-        log.debug("left out: %s", error)
+        log.debug("source skipped: %s", error)
         return None
 
 
@@ -23,7 +23,7 @@ def names(host: Host, path: str) -> tuple[str, ...]:
     try:
         return host.list(path)
     except HostError as error:
-        log.debug("left out: %s", error)
+        log.debug("source skipped: %s", error)
         return ()
 
 
@@ -32,7 +32,7 @@ def values(host: Host, directory: str, wanted: tuple[str, ...]) -> dict[str, str
     try:
         return host.read_files(directory, wanted)
     except HostError as error:
-        log.debug("left out: %s", error)
+        log.debug("source skipped: %s", error)
         return {}
 
 

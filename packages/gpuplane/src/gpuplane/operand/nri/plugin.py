@@ -136,7 +136,7 @@ class _Session:
                 adjustment = await self._plugin.create(asked.pod, asked.container)
         except TimeoutError as error:
             where = f"{asked.pod.namespace}/{asked.pod.name}:{asked.container.name}"
-            raise Retryable(f"it is not known within {seconds:.1f} s what it may have", where=where) from error
+            raise Retryable(f"its devices are still unknown after {seconds:.1f} s", where=where) from error
         return pb.CreateContainerResponse(adjust=adjustment)
 
     async def _nothing(self, request: bytes) -> pb.Empty:

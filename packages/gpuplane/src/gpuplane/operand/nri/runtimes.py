@@ -33,7 +33,7 @@ Source: containerd/containerd, pull requests 12650 and 12651; cri-o/cri-o, pull 
 
 
 def refuse_unfit(runtime: Runtime) -> None:
-    """Raises Unfit for a runtime that is not known to inject CDI devices for plugins."""
+    """Raise Unfit unless the runtime is known to inject CDI devices for plugins."""
     found = re.match(r"v?(\d+)\.(\d+)", runtime.version)
     version = (int(found[1]), int(found[2])) if found else (0, 0)
     if runtime.name not in SINCE or version < SINCE[runtime.name]:

@@ -76,20 +76,20 @@ class Hands:
         if step.restart is not None:
             try:
                 await self._client.delete(Pod, step.restart.name, names.OPERATOR_NAMESPACE, uid=step.restart.uid)
-                log.info("%s: replacing %s", step.node, step.restart.name)
+                log.info("replacing driver pod node=%s pod=%s", step.node, step.restart.name)
             except (NotFound, Conflict):
-                log.debug("%s: %s is gone", step.node, step.restart.name)
+                log.debug("driver pod already deleted node=%s pod=%s", step.node, step.restart.name)
 
     async def _patch(self, step: Step, node: Node) -> None:
         self.writes += 1
         try:
             after = await self._client.patch(Node, step.node, patch_of(step, node), manager=MANAGER)
         except (NotFound, Conflict) as error:
-            log.debug("%s: %s", step.node, error)
+            log.debug("step not applied node=%s: %s", step.node, error)
             return
         self._written[step.node] = int(after.metadata.resource_version or 0)
         if step.event:
-            log.info("%s: %s", step.node, step.event)
+            log.info("upgrade node=%s: %s", step.node, step.event)
 
     async def _evict(self, pod: PodFact) -> None:
         """Ask for an eviction; a disruption budget that refuses is remembered as the reason to wait."""
@@ -104,7 +104,7 @@ class Hands:
         try:
             await self._client.request("POST", path, None, body)
             self.refused.pop(pod.uid, None)
-            log.info("evicted %s", pod.name)
+            log.info("evicted pod=%s", pod.name)
         except (NotFound, Conflict):
             self.refused.pop(pod.uid, None)
         except TooManyRequests as error:

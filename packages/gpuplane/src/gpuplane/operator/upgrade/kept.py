@@ -36,7 +36,7 @@ async def keep_before(
         return
     copy = kept(whole, digest)
     await client.apply(copy, MANAGER, resource=DaemonSet.RESOURCE)
-    log.info("kept DaemonSet/%s to go back to", copy["metadata"]["name"])
+    log.info("stored the previous driver object=DaemonSet/%s", copy["metadata"]["name"])
 
 
 def without_needed(prune: Iterable[str], daemonsets: Iterable[DaemonSet], needed: Iterable[str]) -> list[str]:

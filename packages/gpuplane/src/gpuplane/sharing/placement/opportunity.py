@@ -36,7 +36,7 @@ class Opportunity(Policy):
     def __init__(self, worth: Worth, cpu_per_gpu: float, scale: int = 100) -> None:
         """
         Args:
-            cpu_per_gpu: milli-CPU that pods take with a GPU; 0 where that is not known.
+            cpu_per_gpu: milli-CPU that pods take with a GPU; 0 if unknown.
             scale: what the core of one GPU counts on the nodes.
         """
         # The worth of each free amount of core, so that nothing is left to calculate.

@@ -56,7 +56,7 @@ class CelType:
 
 @total_ordering
 class Quantity:
-    """A Kubernetes quantity (`1.5Gi`, `100m`, `2e3`), exact. Raises CelError when the text is none."""
+    """A Kubernetes quantity (`1.5Gi`, `100m`, `2e3`), exact. Raises CelError for an invalid text."""
 
     __slots__ = ("amount",)
 
@@ -83,7 +83,7 @@ _SEMVER = re.compile(r"(\d+)\.(\d+)\.(\d+)(?:-([0-9A-Za-z.-]+))?(?:\+[0-9A-Za-z.
 
 @total_ordering
 class Semver:
-    """A semantic version; pre-releases come before their release. Raises CelError when the text is none."""
+    """A semantic version; pre-releases come before their release. Raises CelError for an invalid text."""
 
     __slots__ = ("key", "numbers")
 

@@ -28,7 +28,7 @@ _MISSED: Final = 100
 def due(spec: Object, since: datetime, now: datetime) -> tuple[datetime | None, float | None]:
     """The latest time that came after `since` and was not missed for too long, and seconds until the next one.
 
-    Raises InvalidInput for a schedule or time zone that is none.
+    Raises InvalidInput for an invalid schedule or time zone.
     """
     try:
         zone = ZoneInfo(spec["timeZone"]) if spec.get("timeZone") else since.tzinfo

@@ -351,7 +351,7 @@ def _node_of(pod: Object) -> str:
 
 
 def _facts(obj: Object) -> NodeFacts:
-    """Selection does not look at room, so a quantity that is none must not take a node's daemons away."""
+    """Selection ignores room, so an invalid quantity must not take a node's daemons away."""
     return compile_node({"metadata": obj["metadata"], "spec": obj.get("spec") or {}})
 
 
