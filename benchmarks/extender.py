@@ -30,9 +30,9 @@ import uvloop
 from figures import show
 from gpuplane import names
 from gpuplane.api.gpunode import GPUNode
-from gpuplane.scheduler.brain import Brain
 from gpuplane.scheduler.extender import LONGEST_BODY, Extender
 from gpuplane.scheduler.forwarding import Forwarder
+from gpuplane.scheduler.leader import Leader
 from gpuplane.scheduler.policies import Chosen
 from kubekit.api.core import Node, Pod
 from kubekit.http_server import Answer, PostHandler, serving
@@ -198,16 +198,16 @@ def serve(pipe: Connection, nodes: int, pods: int, policy: str) -> None:
     async def run() -> None:
         client: Any = PlayedClient(nodes, pods)
         clock = SystemClock()
-        brain = Brain(client, EventRecorder(client, "bench"), Chosen(policy), clock, time.time_ns)
+        leader = Leader(client, EventRecorder(client, "bench"), Chosen(policy), clock, time.time_ns)
         face = Extender(Forwarder(None), lambda: "")
         began = time.process_time()
         ready = asyncio.Event()
 
         def lead() -> None:
-            face.brain = brain
+            face.leader = leader
             ready.set()
 
-        task = asyncio.create_task(brain.run(lead))
+        task = asyncio.create_task(leader.run(lead))
         await ready.wait()
         spent = time.process_time() - began
         own: dict[str, list[float]] = {}

@@ -27,7 +27,7 @@ from gpuplane.api.effects import acts, why_not
 from gpuplane.api.gpunode import GPUNode, StageName
 from gpuplane.cli.parser import build
 from gpuplane.cures import CUDA, NVML, XID
-from gpuplane.device_plugin.outside import METRICS as GPU_MANAGER_METRICS
+from gpuplane.device_plugin.gpu_manager import METRICS as GPU_MANAGER_METRICS
 from gpuplane.discovery.gpu import GPU_LABELS
 from gpuplane.exporter.fields import DEFAULT_FIELDS, OFFERED_LABELS, OFFERED_METRICS
 from gpuplane.limits.exposition import METRICS as SHARE_METRICS
@@ -37,7 +37,7 @@ from gpuplane.operator.operands import GROUP_LABEL
 from gpuplane.operator.policy import FINALIZER
 from gpuplane.operator.stages import OPERANDS, operand_of
 from gpuplane.operator.upgrade.controller import Seen
-from gpuplane.scheduler.brain import Brain
+from gpuplane.scheduler.leader import Leader
 from gpuplane.scheduler.metrics import Metrics as SchedulerMetrics
 from gpuplane.scheduler.policies import Chosen
 from kubekit.api.meta import ObjectMeta
@@ -634,11 +634,11 @@ def metrics() -> str:
 
 def _scheduler_metrics() -> Iterator[MetricFamily]:
     no_client: Any = None
-    brain = Brain(no_client, EventRecorder(no_client, "docs"), Chosen(), SystemClock(), lambda: 0)
-    brain.cluster.usage.add("POD", "NAMESPACE", "NODE", 100, "POD")
+    leader = Leader(no_client, EventRecorder(no_client, "docs"), Chosen(), SystemClock(), lambda: 0)
+    leader.cluster.usage.add("POD", "NAMESPACE", "NODE", 100, "POD")
     counted = SchedulerMetrics()
     counted.answered("filter", HTTPStatus.OK, 0.0)
-    return counted.families(brain)
+    return counted.families(leader)
 
 
 def _exposed(families: Iterable[MetricFamily]) -> list[tuple[str, str, str, str]]:

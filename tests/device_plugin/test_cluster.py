@@ -18,7 +18,7 @@ import yaml
 from gpuplane.api.gpunode import GPUNode
 from gpuplane.host import Host
 from gpuplane.limits import Store
-from gpuplane.scheduler.compared import DIFFERS
+from gpuplane.scheduler.drift import DIFFERS
 from gpuplane.sharing import Assignment, Part, of_pod, request_of, to_annotations
 from kubekit.api.core import Deployment, Event, Pod
 

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from gpuplane.scheduler import binding
-from gpuplane.scheduler.flights import SECONDS, State
+from gpuplane.scheduler.inflight import SECONDS, State
 from kubekit.kube import Client, Endpoint
 from kubekit.kube.auth import StaticAuth
 from tests.support.extender_world import Running, World, extender, gpu_pod
@@ -76,7 +76,7 @@ async def through(cluster: World, way: Wire, monkeypatch: pytest.MonkeyPatch) ->
     client = Client(Endpoint(host="127.0.0.1", port=way.port, auth=StaticAuth(token="admin"), tls=tls))
     async with client, extender(client) as running:
         await cluster.node("n1", 1)
-        await running.until(lambda: running.brain.cluster.ledger.node("n1"))
+        await running.until(lambda: running.leader.cluster.ledger.node("n1"))
         yield running
         running.well()
 
@@ -86,7 +86,7 @@ async def test_a_bind_is_answered_in_time_and_settled_later(
     cluster: World, through: Running, way: Wire, lost: str
 ) -> None:
     pod = await cluster.pod(gpu_pod("a", (60, 20)))
-    await through.until(lambda: pod["metadata"]["uid"] in through.brain.cluster.by_uid)
+    await through.until(lambda: pod["metadata"]["uid"] in through.leader.cluster.by_uid)
     way.swallow = lost
     began = time.monotonic()
     error = await through.bind(pod, "n1")
@@ -97,29 +97,29 @@ async def test_a_bind_is_answered_in_time_and_settled_later(
     assert (await through.filter(other, ["n1"]))["NodeNames"] == []
     way.end()
     came_true = lost == "answers"
-    flights = through.brain.binder.flights
+    flights = through.leader.binder.flights
     await through.until(lambda: not len(flights))
     assert bool((await cluster.get("a")).spec.node_name) == came_true
-    await through.until(lambda: through.brain.cluster.ledger.node("n1").core == ((40,) if came_true else (100,)))
+    await through.until(lambda: through.leader.cluster.ledger.node("n1").core == ((40,) if came_true else (100,)))
     assert await through.bind(pod, "n1") == "", "tried again"
     await through.seen(pod["metadata"]["uid"])
-    assert through.brain.cluster.ledger.node("n1").core == (40,)
+    assert through.leader.cluster.ledger.node("n1").core == (40,)
     through.well()
 
 
 async def test_a_bind_that_was_never_sent_holds_nothing(cluster: World, through: Running, way: Wire) -> None:
     pod = await cluster.pod(gpu_pod("a", (60, 20)))
-    await through.until(lambda: pod["metadata"]["uid"] in through.brain.cluster.by_uid)
+    await through.until(lambda: pod["metadata"]["uid"] in through.leader.cluster.by_uid)
     way.away = True
     way.end()
     began = time.monotonic()
     assert await through.bind(pod, "n1") != ""
     assert time.monotonic() - began < POST + READ + 2
-    flights = through.brain.binder.flights
+    flights = through.leader.binder.flights
     await through.until(lambda: not len(flights) or flights.count(State.DOUBT))
     way.away = False
     await through.until(lambda: not len(flights))
-    assert through.brain.cluster.ledger.node("n1").core == (100,)
+    assert through.leader.cluster.ledger.node("n1").core == (100,)
     assert await through.bind(pod, "n1") == "", "tried again"
     await through.seen(pod["metadata"]["uid"])
     through.well()

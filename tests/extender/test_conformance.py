@@ -24,7 +24,7 @@ CASES: list[tuple[list[tuple[int, int] | None], str]] = [
 async def test_its_conformance_case(cluster: World, running: Running, whole_nodes: bool) -> None:
     for name in NODES:
         await cluster.node(name, 2, memory_mib=1024, gpunode=False)
-    await running.until(lambda: sum(1 for _ in running.brain.cluster.ledger.nodes()) == 3)
+    await running.until(lambda: sum(1 for _ in running.leader.cluster.ledger.nodes()) == 3)
     raw = [await raw_node(cluster, name) for name in NODES]
     for number, (containers, expected) in enumerate(CASES):
         manifest = gpu_pod(f"pod-{number}", *(asked for asked in containers if asked))

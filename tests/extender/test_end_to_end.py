@@ -56,7 +56,7 @@ def on_a_node(count: int) -> Callable[[list[Pod]], Any]:
 async def verdict(cluster: World, running: Running) -> list[str]:
     """The checker's, of a ledger made from nothing but what stands in the cluster now."""
     ledger = Ledger()
-    for state in running.brain.cluster.ledger.nodes():
+    for state in running.leader.cluster.ledger.nodes():
         ledger.set_node(state.name, state.gpus)
     for pod in await cluster.client.list(Pod):
         if pod.spec.node_name and pod.status.phase not in ("Succeeded", "Failed"):
@@ -103,10 +103,10 @@ async def test_a_gpu_that_recovers_wakes_who_waits_though_no_pod_changed(
     await cluster.node("n1", 1)
     await cluster.set_gpus("n1", 1, health={"GPU-n1-0": "Xid 79"})
     await cluster.pod(gpu_pod("waits", (60, 20)))
-    await running.until(lambda: len(running.brain.waker) == 1)
+    await running.until(lambda: len(running.leader.requeuer) == 1)
     await cluster.set_gpus("n1", 1)
     await pods_once(cluster, on_a_node(1))
-    assert running.brain.waker.touched == 1
+    assert running.leader.requeuer.touched == 1
     node: Any = cluster.server.registry.get("nodes", "", "n1")
     assert names.SHARE_FREED_ANNOTATION in node["metadata"]["annotations"]
 
@@ -115,7 +115,7 @@ async def test_describe_of_a_pod_over_quota_says_what_is_used_and_by_whom(
     cluster: World, running: Running, scheduling: None
 ) -> None:
     await cluster.quota('{"default": {"quota": {"T4": 1}}}')
-    await running.until(lambda: running.brain.quotas("default"))
+    await running.until(lambda: running.leader.quotas("default"))
     await cluster.node("n1", 2, labels={names.QUOTA_MODEL_LABEL: "T4"})
     await cluster.pod(gpu_pod("first", (80, 20)))
     await pods_once(cluster, on_a_node(1))
@@ -155,9 +155,9 @@ async def test_an_important_pod_gets_the_share_of_a_lesser_one(
 async def test_a_second_extender_goes_on_where_the_first_ended(cluster: World, running: Running) -> None:
     await cluster.node("n1", 1)
     pod = await cluster.pod(gpu_pod("a", (60, 20)))
-    await running.until(lambda: running.brain.cluster.ledger.node("n1"))
+    await running.until(lambda: running.leader.cluster.ledger.node("n1"))
     assert await running.bind(pod, "n1") == ""
     async with extender(cluster.client) as second:
-        state = second.brain.cluster.ledger.node("n1")
+        state = second.leader.cluster.ledger.node("n1")
         assert state is not None and state.core == (40,)
         second.well()

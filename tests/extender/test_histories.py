@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from gpuplane import names
 from gpuplane.scheduler import wire
 from gpuplane.scheduler.binding import POST_SECONDS
-from gpuplane.scheduler.brain import Brain
+from gpuplane.scheduler.leader import Leader
 from gpuplane.scheduler.policies import Chosen
 from gpuplane.sharing import Assignment, Ledger, LedgerGPU, of_pod, violations
 from kubekit.errors import KubekitError
@@ -67,9 +67,9 @@ class History:
     async def start(self) -> None:
         client: Any = FakeClient(self.api)
         self.recorder = EventRecorder(client, "test", clock=self.clock)
-        self.brain = Brain(client, self.recorder, Chosen(), self.clock, lambda: self.wall)
+        self.leader = Leader(client, self.recorder, Chosen(), self.clock, lambda: self.wall)
         self.ready = asyncio.Event()
-        self.task = asyncio.create_task(self.brain.run(self.ready.set))
+        self.task = asyncio.create_task(self.leader.run(self.ready.set))
         async with asyncio.timeout(20):
             await self.ready.wait()
 
@@ -104,10 +104,10 @@ class History:
         if self.verb == "predicates":
             job = self._predicates(pod, args)
         else:
-            kept = json.loads(self.brain.filtering.filter(args))["NodeNames"]
+            kept = json.loads(self.leader.filtering.filter(args))["NodeNames"]
             if not kept:
                 return
-            scores = json.loads(self.brain.filtering.prioritize(wire.FilterArgs(args.pod, kept)))
+            scores = json.loads(self.leader.filtering.prioritize(wire.FilterArgs(args.pod, kept)))
             node = max(scores, key=lambda one: one["Score"])["Host"]
             job = self._bind(pod, node)
         task = asyncio.create_task(job, name=pod["metadata"]["name"])
@@ -119,12 +119,12 @@ class History:
         meta = pod["metadata"]
         args = wire.BindArgs(meta["name"], meta["namespace"], meta["uid"], node)
         with contextlib.suppress(KubekitError):
-            await self.brain.binder.bind(args, self.brain.filtering)
+            await self.leader.binder.bind(args, self.leader.filtering)
 
     async def _predicates(self, pod: dict[str, Any], args: wire.FilterArgs) -> None:
         meta = pod["metadata"]
         try:
-            answer = json.loads(await self.brain.annotator.predicates(args))
+            answer = json.loads(await self.leader.annotator.predicates(args))
         except KubekitError:
             return
         for node in () if self.lazy else answer["NodeNames"]:
@@ -157,12 +157,12 @@ class History:
         return ledger
 
     def check(self) -> None:
-        now = self.api.version, self.brain.cluster.ledger, self.brain.cluster.ledger.revision
+        now = self.api.version, self.leader.cluster.ledger, self.leader.cluster.ledger.revision
         if now == self._checked:
             return
         self._checked = now
         assert violations(self.truth()) == []
-        assert violations(self.brain.cluster.ledger) == []
+        assert violations(self.leader.cluster.ledger) == []
         team = [assignment for obj, assignment in self.holding() if obj["metadata"]["namespace"] == "team"]
         held = sum(core for assignment in team for core, _ in assignment.held().values())
         assert held <= 300, "the team's quota"
@@ -184,21 +184,21 @@ class History:
                 self.api.deliver()
                 await settle()
         self.check()
-        assert len(self.brain.binder.flights) == 0
+        assert len(self.leader.binder.flights) == 0
         assert not self.binds
         promised = [
             pod for pod in self.pending() if names.ASSIGNMENT_ANNOTATION in pod["metadata"].get("annotations", {})
         ]
         assert not promised, "a promise that nobody keeps"
         await self.clock.advance(100)
-        self.brain.claims.expire()
-        truth, ledger = self.truth(), self.brain.cluster.ledger
+        self.leader.claims.expire()
+        truth, ledger = self.truth(), self.leader.cluster.ledger
         assert {state.name: state.core for state in ledger.nodes()} == {
             state.name: state.core for state in truth.nodes()
         }
         assert not [pod for pod, _, _, reserved in ledger.pods() if reserved]
         for pod in self.pending():
-            found = self.brain.filtering.sort(self.brain.filtering.pod_of(pod_of(pod)), NODES)
+            found = self.leader.filtering.sort(self.leader.filtering.pod_of(pod_of(pod)), NODES)
             assert not found.kept, "it fits, and was not placed"
 
 

@@ -65,8 +65,8 @@ async def test_quota_and_its_settings(cluster: World, running: Running) -> None:
     for manifest in [*documents("gpuquota.yaml"), *documents("gpu-admission.yaml")]:
         kind = {"ConfigMap": ConfigMap.RESOURCE, "Service": SERVICES, "Deployment": DEPLOYMENTS}[manifest["kind"]]
         await cluster.client.create(manifest, resource=kind)
-    await running.until(lambda: running.brain.quotas("A"))
-    quota = running.brain.quotas("A")
+    await running.until(lambda: running.leader.quotas("A"))
+    quota = running.leader.quotas("A")
     assert quota is not None and quota.models == {"M40": 200, "P100": 300} and quota.pools == ("public",)
-    assert running.brain.quotas("default") is None
+    assert running.leader.quotas("default") is None
     assert await cluster.client.list(Pod) == []

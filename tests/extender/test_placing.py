@@ -14,7 +14,7 @@ from tests.support.extender_world import MEMORY, Running, World, gpu_pod
 async def two_nodes(cluster: World, running: Running) -> None:
     await cluster.node("n1", 2)
     await cluster.node("n2", 2)
-    await running.until(lambda: sum(1 for _ in running.brain.cluster.ledger.nodes()) == 2)
+    await running.until(lambda: sum(1 for _ in running.leader.cluster.ledger.nodes()) == 2)
 
 
 async def test_a_share_is_bound_with_its_assignment_in_the_same_write(cluster: World, running: Running) -> None:
@@ -38,7 +38,7 @@ async def test_a_share_is_bound_with_its_assignment_in_the_same_write(cluster: W
     assert bound.metadata.annotations[names.PREDICATE_NODE_ANNOTATION] == "n1"
     assert bound.metadata.annotations[names.PREDICATE_INDEX_PREFIX + "0"] == "0"
     await running.seen(pod["metadata"]["uid"])
-    assert len(running.brain.binder.flights) == 0 and len(running.brain.claims) == 0
+    assert len(running.leader.binder.flights) == 0 and len(running.leader.claims) == 0
     assert await running.bind(pod, "n1") == "", "asked again, since the first answer got lost"
     running.well()
 
@@ -46,7 +46,7 @@ async def test_a_share_is_bound_with_its_assignment_in_the_same_write(cluster: W
 async def test_what_does_not_fit_is_told_in_words_that_can_be_counted(cluster: World, running: Running) -> None:
     await two_nodes(cluster, running)
     await cluster.node("unready", 2, ready=False)
-    await running.until(lambda: running.brain.cluster.node("unready"))
+    await running.until(lambda: running.leader.cluster.node("unready"))
     for index in range(4):
         held = await cluster.pod(gpu_pod(f"h{index}", (60, 10)))
         assert await running.bind(held, ["n1", "n2"][index % 2]) == ""
@@ -88,7 +88,7 @@ async def test_a_pod_without_gpus_may_go_anywhere(cluster: World, running: Runni
 
 async def test_shares_are_free_again_when_their_pod_ends_or_is_gone(cluster: World, running: Running) -> None:
     await cluster.node("n1", 1)
-    ledger = running.brain.cluster.ledger
+    ledger = running.leader.cluster.ledger
     await running.until(lambda: ledger.node("n1"))
     for name, finish in (("a", cluster.end), ("b", cluster.delete)):
         pod = await cluster.pod(gpu_pod(name, whole=1))
@@ -120,7 +120,7 @@ async def test_between_filter_and_bind_the_next_pod_is_sent_elsewhere(cluster: W
 
 async def test_a_lost_gpu_is_not_given_and_one_that_recovers_is(cluster: World, running: Running) -> None:
     await cluster.node("n1", 2)
-    ledger = running.brain.cluster.ledger
+    ledger = running.leader.cluster.ledger
     await cluster.set_gpus("n1", 2, health={"GPU-n1-0": "Xid 79"})
     await running.until(lambda: ledger.node("n1") and not ledger.node("n1").gpus[0].healthy)
     pod = await cluster.pod(gpu_pod("a", whole=2))
@@ -132,7 +132,7 @@ async def test_a_lost_gpu_is_not_given_and_one_that_recovers_is(cluster: World, 
 
 async def test_a_pod_bound_past_the_extender_is_counted(cluster: World, running: Running) -> None:
     await cluster.node("n1", 2)
-    await running.until(lambda: running.brain.cluster.ledger.node("n1"))
+    await running.until(lambda: running.leader.cluster.ledger.node("n1"))
     past = await cluster.pod(gpu_pod("past", whole=1, nodeName="n1"))
     await running.seen(past["metadata"]["uid"])
     both = await cluster.pod(gpu_pod("both", whole=2))
@@ -142,7 +142,7 @@ async def test_a_pod_bound_past_the_extender_is_counted(cluster: World, running:
 
 async def test_a_tenants_own_annotation_gives_nothing(cluster: World, running: Running) -> None:
     await cluster.node("n1", 1)
-    await running.until(lambda: running.brain.cluster.ledger.node("n1"))
+    await running.until(lambda: running.leader.cluster.ledger.node("n1"))
     forged = {
         "node": "n1",
         "containers": {"c0": [{"uuid": "GPU-n1-0", "index": 0, "core": 100, "memory_mib": MEMORY}]},
@@ -159,6 +159,6 @@ async def test_a_tenants_own_annotation_gives_nothing(cluster: World, running: R
     await cluster.client.patch(
         type(await cluster.get("forger")), "forger", {"metadata": {"annotations": said}}, "default"
     )
-    await running.until(lambda: running.brain.cluster.pods.events > 0)
-    assert running.brain.cluster.ledger.node("n1").core == (0,)
+    await running.until(lambda: running.leader.cluster.pods.events > 0)
+    assert running.leader.cluster.ledger.node("n1").core == (0,)
     running.well()

@@ -13,7 +13,7 @@ async def filled(cluster: World, running: Running) -> dict[str, str]:
     """n1 with GPU 0 held 30% + 30% and GPU 1 held 80%, n2 held whole by somebody important; uids by name."""
     await cluster.node("n1", 2)
     await cluster.node("n2", 1)
-    await running.until(lambda: sum(1 for _ in running.brain.cluster.ledger.nodes()) == 2)
+    await running.until(lambda: sum(1 for _ in running.leader.cluster.ledger.nodes()) == 2)
     uids = {}
     for name, core, node, priority in (
         ("a", 30, "n1", 0),
@@ -56,7 +56,7 @@ async def test_who_has_to_go(
         }
         for node, whom in (("n1", proposed), ("n2", ""), ("elsewhere", ""))
     }
-    before = running.brain.cluster.ledger.node("n1")
+    before = running.leader.cluster.ledger.node("n1")
     field = "NodeNameToMetaVictims" if meta else "NodeNameToVictims"
     answer = await running.call("/preempt", {"Pod": pod, field: victims})
     by_uid = {uid: name for name, uid in uids.items()}
@@ -66,7 +66,7 @@ async def test_who_has_to_go(
     }
     assert remaining == {"n1": expected}
     assert answer["NodeNameToMetaVictims"]["n1"]["NumPDBViolations"] == 3
-    assert running.brain.cluster.ledger.node("n1") == before, "nothing was changed"
+    assert running.leader.cluster.ledger.node("n1") == before, "nothing was changed"
     running.well()
 
 

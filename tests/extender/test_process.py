@@ -191,7 +191,7 @@ async def test_who_stops_leading_stops_answering(cluster: World) -> None:
         await answered(port, "/readyz")
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
-    assert extender.brain is None and not extender.leading
+    assert extender.leader is None and not extender.leading
 
 
 # -- HTTPS ---------------------------------------------------------------------------------------------------------

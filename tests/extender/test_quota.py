@@ -142,7 +142,7 @@ async def three_nodes(cluster: World, running: Running, model_label: str, pool_l
     await cluster.node("m40", 4, labels={model_label: "M40", pool_label: "public"})
     await cluster.node("p100", 4, labels={model_label: "P100", pool_label: "public"})
     await cluster.node("wx", 4, labels={model_label: "M40", pool_label: "wx"})
-    await running.until(lambda: sum(1 for _ in running.brain.cluster.ledger.nodes()) == 3)
+    await running.until(lambda: sum(1 for _ in running.leader.cluster.ledger.nodes()) == 3)
 
 
 async def namespaced(cluster: World, *spaces: str) -> None:
@@ -157,7 +157,7 @@ async def test_the_manifests_quota_acts(cluster: World, running: Running) -> Non
     await three_nodes(cluster, running, names.QUOTA_MODEL_LABEL, names.QUOTA_POOL_LABEL)
     await namespaced(cluster, "a", "b", "free")
     await cluster.quota(QUOTA_OF_THE_MANIFEST.replace('"A"', '"a"').replace('"B"', '"b"'))
-    await running.until(lambda: running.brain.quotas("a"))
+    await running.until(lambda: running.leader.quotas("a"))
     for index in range(2):
         pod = await cluster.pod(gpu_pod(f"p{index}", whole=1, namespace="a"))
         assert (await running.filter(pod, NODES))["NodeNames"] == ["m40", "p100"]
@@ -172,7 +172,7 @@ async def test_the_manifests_quota_acts(cluster: World, running: Running) -> Non
     free = await cluster.pod(gpu_pod("free", (10, 1), namespace="free"))
     assert (await running.filter(free, NODES))["NodeNames"] == NODES
     await cluster.end("p0", "a")
-    await running.until(lambda: running.brain.cluster.usage.used("a", "M40") == 100)
+    await running.until(lambda: running.leader.cluster.usage.used("a", "M40") == 100)
     assert (await running.filter(more, NODES))["NodeNames"] == ["m40", "p100"]
 
 
@@ -181,7 +181,7 @@ async def test_other_names_of_the_manifest_act(cluster: World, running: Running)
     await cluster.quota('{"default": {"quota": {"P100": 1}}}', name="mine")
     settings = {"QuotaConfigMapName": "mine", "GPUModelLabel": "model", "GPUPoolLabel": "pool"}
     await cluster.quota(json.dumps(settings), names.QUOTA_SETTINGS_CONFIGMAP, names.QUOTA_SETTINGS_KEY)
-    await running.until(lambda: running.brain.quotas("default"))
+    await running.until(lambda: running.leader.quotas("default"))
     pod = await cluster.pod(gpu_pod("p", whole=1))
     assert (await running.filter(pod, NODES))["NodeNames"] == ["p100"]
     two = await cluster.pod(gpu_pod("two", whole=2))
@@ -192,12 +192,12 @@ async def test_other_names_of_the_manifest_act(cluster: World, running: Running)
 async def test_the_last_of_a_quota_goes_to_one_of_many(cluster: World, running: Running) -> None:
     await three_nodes(cluster, running, names.QUOTA_MODEL_LABEL, names.QUOTA_POOL_LABEL)
     await cluster.quota('{"default": {"quota": {"M40": 3}}}')
-    await running.until(lambda: running.brain.quotas("default"))
+    await running.until(lambda: running.leader.quotas("default"))
     pods = [await cluster.pod(gpu_pod(f"p{index}", whole=1)) for index in range(8)]
     errors = await asyncio.gather(*(running.bind(pod, ["m40", "wx"][at % 2]) for at, pod in enumerate(pods)))
     assert sum(error == "" for error in errors) == 3
     assert all("ExceedsGPUQuota" in error for error in errors if error)
-    assert running.brain.cluster.usage.used("default", "M40") == 300
+    assert running.leader.cluster.usage.used("default", "M40") == 300
 
 
 async def test_what_does_not_parse_keeps_the_last_good_one_and_is_told_on_the_configmap(
@@ -205,18 +205,18 @@ async def test_what_does_not_parse_keeps_the_last_good_one_and_is_told_on_the_co
 ) -> None:
     await three_nodes(cluster, running, names.QUOTA_MODEL_LABEL, names.QUOTA_POOL_LABEL)
     await cluster.quota('{"default": {"quota": {"M40": 0}}}')
-    await running.until(lambda: running.brain.quotas("default"))
+    await running.until(lambda: running.leader.quotas("default"))
     await cluster.quota('{"default": {"quota": {"M40": 4}}')
-    await running.until(lambda: running.brain.quotas.broken)
+    await running.until(lambda: running.leader.quotas.broken)
     pod = await cluster.pod(gpu_pod("p", whole=1))
     assert (await running.filter(pod, NODES))["NodeNames"] == [], "as it was: no M40"
     (event,) = await cluster.events("QuotaNotUnderstood")
     assert event.involved_object.name == "gpuquota" and "the previous quota stays in force" in event.message
     await cluster.quota('{"default": {"quota": {"M40": 4}}}')
-    await running.until(lambda: not running.brain.quotas.broken)
+    await running.until(lambda: not running.leader.quotas.broken)
     assert (await running.filter(pod, NODES))["NodeNames"] == ["m40", "wx"]
     await cluster.client.delete(ConfigMap, "gpuquota", "kube-system")
-    await running.until(lambda: running.brain.quotas("default") is None)
+    await running.until(lambda: running.leader.quotas("default") is None)
     assert (await running.filter(pod, NODES))["NodeNames"] == NODES
 
 
@@ -230,5 +230,5 @@ async def test_quotas_that_did_not_parse_at_the_start_let_nobody_through(cluster
         (event,) = await cluster.events("QuotaNotUnderstood")
         assert "no pod gets GPUs until it is corrected" in event.message
         await cluster.quota("{}")
-        await running.until(lambda: not running.brain.quotas.broken)
+        await running.until(lambda: not running.leader.quotas.broken)
         assert (await running.filter(pod, NODES))["NodeNames"] == NODES

@@ -84,7 +84,7 @@ async def test_malformed_and_truncated_bodies_are_answered_400(running: Running,
 
 async def test_a_million_names_are_refused_and_many_unknown_ones_are_told(cluster: World, running: Running) -> None:
     await cluster.node("n1", 1)
-    await running.until(lambda: running.brain.cluster.ledger.node("n1"))
+    await running.until(lambda: running.leader.cluster.ledger.node("n1"))
     pod = {**gpu_pod("a", (30, 4)), "metadata": {"name": "a", "namespace": "default", "uid": "u1"}}
     body = json.dumps({"Pod": pod, "NodeNames": [f"nowhere-{index}" for index in range(1_000_000)]}).encode()
     for path in ("/filter", "/prioritize", "/scheduler/predicates"):
@@ -93,12 +93,12 @@ async def test_a_million_names_are_refused_and_many_unknown_ones_are_told(cluste
     found = await running.filter(pod, [*(f"nowhere-{index}" for index in range(10_000)), "n1"])
     assert found["NodeNames"] == ["n1"]
     assert len(found["FailedAndUnresolvableNodes"]) == 10_000
-    assert not running.brain.filtering.answers(request_of(msgspec.convert(pod, Pod))).known.keys() - {"n1"}
+    assert not running.leader.filtering.answers(request_of(msgspec.convert(pod, Pod))).known.keys() - {"n1"}
 
 
 async def test_many_at_once_are_all_answered(cluster: World, running: Running) -> None:
     await cluster.node("n1", 1)
-    await running.until(lambda: running.brain.cluster.ledger.node("n1"))
+    await running.until(lambda: running.leader.cluster.ledger.node("n1"))
     pods = [
         {**gpu_pod(f"p{index}", (30, 4)), "metadata": {"name": "a", "namespace": "default", "uid": f"u{index}"}}
         for index in range(100)

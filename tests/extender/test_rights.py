@@ -45,8 +45,8 @@ async def test_its_account_suffices_for_all_it_does(cluster: World, account: Cli
         third = await cluster.pod(gpu_pod("third", (60, 10)))
         assert (await running.filter(third, ["n1"]))["NodeNames"] == []
         await cluster.end("first")
-        await running.until(lambda: running.brain.waker.touched == 1)
-        await running.brain.binder._recorder.flush()
+        await running.until(lambda: running.leader.requeuer.touched == 1)
+        await running.leader.binder._recorder.flush()
         assert [event.involved_object.name for event in await cluster.events("Placed")] == ["first", "second"]
     lease = Lease(account, LEASE, names.OPERATOR_NAMESPACE, "me")
     held = asyncio.Event()

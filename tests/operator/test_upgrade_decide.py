@@ -7,6 +7,7 @@ import pytest
 
 from gpuplane.api.components import Drain, PodDeletion, UpgradePolicy, WaitForCompletion
 from gpuplane.api.upgrade import ACTIVE, UpgradeRecord, UpgradeState
+from gpuplane.operator.upgrade.budget import census, in_place, turns
 from gpuplane.operator.upgrade.decide import (
     EDGES,
     PATIENCE_SECONDS,
@@ -17,7 +18,6 @@ from gpuplane.operator.upgrade.decide import (
 )
 from gpuplane.operator.upgrade.facts import DriverPod, NodeFacts, PodFact, Rules, Step, rules_for, scaled
 from gpuplane.operator.upgrade.templates import kept_name
-from gpuplane.operator.upgrade.turns import census, in_place, turns
 
 S = UpgradeState
 START = 1_800_000_000.0

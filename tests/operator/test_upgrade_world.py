@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from gpuplane.api.components import Drain, PodDeletion
 from gpuplane.api.upgrade import ACTIVE, UpgradeRecord, UpgradeState
+from gpuplane.operator.upgrade.budget import census, turns
 from gpuplane.operator.upgrade.decide import EDGES, Now, plan
 from gpuplane.operator.upgrade.facts import DriverPod, NodeFacts, PodFact, Rules, Step, scaled
-from gpuplane.operator.upgrade.turns import census, turns
 
 S = UpgradeState
 START = 1_800_000_000.0

@@ -14,9 +14,9 @@ from typing import Any
 from gpuplane import names
 from gpuplane.api.crds import crds
 from gpuplane.api.gpunode import GPUNode
-from gpuplane.scheduler.brain import Brain
 from gpuplane.scheduler.extender import LONGEST_BODY, Extender
 from gpuplane.scheduler.forwarding import Forwarder
+from gpuplane.scheduler.leader import Leader
 from gpuplane.scheduler.policies import Chosen
 from gpuplane.sharing import violations
 from kubekit.api.core import ConfigMap, Event, Node, Pod
@@ -171,13 +171,13 @@ async def world(directory: Path) -> AsyncIterator[World]:
 
 
 class Running:
-    """An extender that leads, behind a port; `brain` is its inside."""
+    """An extender that leads, behind a port; `leader` is its inside."""
 
-    def __init__(self, brain: Brain, port: int) -> None:
-        self.brain = brain
+    def __init__(self, leader: Leader, port: int) -> None:
+        self.leader = leader
         self.port = port
         self._changed = asyncio.Event()
-        for informer in (brain.cluster.pods, brain.cluster.nodes, brain.cluster.gpunodes):
+        for informer in (leader.cluster.pods, leader.cluster.nodes, leader.cluster.gpunodes):
             informer.add_handler(lambda old, new: self._changed.set())
 
     async def call(self, path: str, args: Any) -> Any:
@@ -202,32 +202,32 @@ class Running:
 
     async def seen(self, *uids: str) -> None:
         """Until the watch has shown these pods bound."""
-        by_uid = self.brain.cluster.by_uid
+        by_uid = self.leader.cluster.by_uid
         await self.until(lambda: all(uid in by_uid and by_uid[uid].spec.node_name for uid in uids))
 
     def well(self) -> None:
         """The checker's verdict, and nothing under way."""
-        assert violations(self.brain.cluster.ledger) == []
+        assert violations(self.leader.cluster.ledger) == []
 
 
 @contextlib.asynccontextmanager
 async def extender(client: Client, chosen: Chosen | None = None) -> AsyncIterator[Running]:
     clock = SystemClock()
     recorder = EventRecorder(client, "gpuplane-scheduler", clock=clock)
-    brain = Brain(client, recorder, chosen or Chosen(), clock, time.time_ns)
+    leader = Leader(client, recorder, chosen or Chosen(), clock, time.time_ns)
     face = Extender(Forwarder(None), lambda: "")
     ready = asyncio.Event()
 
     def lead() -> None:
-        face.brain = brain
+        face.leader = leader
         ready.set()
 
-    task = asyncio.create_task(brain.run(lead))
+    task = asyncio.create_task(leader.run(lead))
     try:
         async with asyncio.timeout(PATIENCE):
             assert await first_of(ready.wait(), task) == 0
         async with serving(face.paths(), "127.0.0.1", 0, posts=face.posts(), longest_body=LONGEST_BODY) as port:
-            yield Running(brain, port)
+            yield Running(leader, port)
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)

@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 
 import gpuplane
-from gpuplane.device_plugin import outside
+from gpuplane.device_plugin import gpu_manager
 from gpuplane.device_plugin.admitted import Admitted
 from gpuplane.device_plugin.held_report import HeldReport
 from gpuplane.device_plugin.node_pods import NodePods, node_pods
@@ -95,9 +95,9 @@ class ShareNode:
             )
             self._events.event(pod, "Warning", ESCAPED, text)
 
-    async def _holders(self) -> list[outside.Holder]:
+    async def _holders(self) -> list[gpu_manager.Holder]:
         views = await asyncio.to_thread(self._agent.views)
-        return outside.holders(await self.pods.shown(), self.pods.all(), self.gpus, views)
+        return gpu_manager.holders(await self.pods.shown(), self.pods.all(), self.gpus, views)
 
     async def _metrics(self) -> Answer:
         views = await asyncio.to_thread(self._agent.views)
@@ -106,13 +106,13 @@ class ShareNode:
         except RpcError as error:
             log.warning("pod-resources not readable: %s", error)
             return Answer(f"the kubelet does not answer: {error}\n".encode(), HTTPStatus.SERVICE_UNAVAILABLE)
-        return metrics_answer([*outside.container_metrics(holders, self._context.node_name), *share_metrics(views)])
+        return metrics_answer([*gpu_manager.container_metrics(holders, self._context.node_name), *share_metrics(views)])
 
     async def _usage(self) -> Answer:
-        return _json(outside.usage(await self._holders()))
+        return _json(gpu_manager.usage(await self._holders()))
 
     async def _graph(self) -> Answer:
-        return _json(outside.graph(self.gpus, await self._holders()))
+        return _json(gpu_manager.graph(self.gpus, await self._holders()))
 
     async def _version(self) -> Answer:
         return _json({"version": gpuplane.__version__})

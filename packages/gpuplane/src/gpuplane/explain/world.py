@@ -20,9 +20,9 @@ import msgspec
 
 from gpuplane import names
 from gpuplane.api.gpunode import GPUNode, StageName
-from gpuplane.scheduler.kept import KeptPod, keep_node, keep_pod, place_of
 from gpuplane.scheduler.quota import Check as QuotaCheck
 from gpuplane.scheduler.quota import NamespaceQuota, Naming, Usage
+from gpuplane.scheduler.transforms import KeptPod, keep_node, keep_pod, place_of
 from gpuplane.sharing import POLICIES, Assignment, Ledger, LedgerGPU, NodeState, Request, empty, gpus_of, request_of
 from gpuplane.sharing.placement import Lack, Placement, Policy, Refusal, place
 from gpuplane.sharing.placement.mix import Mix

@@ -35,9 +35,9 @@ from gpuplane.operator.policy import (
     to_prune,
 )
 from gpuplane.operator.stages import OPERANDS
+from gpuplane.operator.upgrade.conditions import paused_status, upgrading
 from gpuplane.operator.upgrade.controller import Seen, is_marked
-from gpuplane.operator.upgrade.kept import keep_before, without_needed
-from gpuplane.operator.upgrade.told import paused_status, upgrading
+from gpuplane.operator.upgrade.rollback import keep_before, without_needed
 from kubekit.api.core import DaemonSet, Deployment, Node, RuntimeClass
 from kubekit.errors import Terminal
 from kubekit.kube import Client, NotFound

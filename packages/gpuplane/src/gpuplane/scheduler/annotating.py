@@ -20,8 +20,8 @@ from gpuplane.scheduler import wire
 from gpuplane.scheduler.binding import POST_SECONDS, Binder
 from gpuplane.scheduler.cluster import Cluster
 from gpuplane.scheduler.filtering import Filtering, Sorted
-from gpuplane.scheduler.flights import Flight, State
-from gpuplane.scheduler.kept import KeptPod
+from gpuplane.scheduler.inflight import Flight, State
+from gpuplane.scheduler.transforms import KeptPod
 from gpuplane.sharing import request_of, to_annotations
 from gpuplane.sharing.placement import node_order
 from kubekit.api.core import Pod

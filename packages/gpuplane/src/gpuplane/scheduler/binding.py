@@ -5,7 +5,7 @@ Invariants:
 - Node, pod, quota and room are checked, and the reservation made, without waiting in between: of two pods that want the
   last share, or the last of a quota, one gets it.
 - A refusal takes the reservation back. If the answer is unknown, the pod is read; where that does not help either,
-  the reservation stays until it does (see `gpuplane.scheduler.flights`), since the Binding may yet come true.
+  the reservation stays until it does (see `gpuplane.scheduler.inflight`), since the Binding may yet come true.
 - There is an answer within POST_SECONDS + READ_SECONDS, which is less than kube-scheduler waits.
 """
 
@@ -22,8 +22,8 @@ from gpuplane.scheduler import wire
 from gpuplane.scheduler.claims import Claims
 from gpuplane.scheduler.cluster import Cluster
 from gpuplane.scheduler.filtering import Filtering
-from gpuplane.scheduler.flights import Flight, Flights, State
-from gpuplane.scheduler.kept import KeptPod, keep_pod
+from gpuplane.scheduler.inflight import Flight, Flights, State
+from gpuplane.scheduler.transforms import KeptPod, keep_pod
 from gpuplane.sharing import Assignment, to_annotations
 from gpuplane.sharing.placement import Placement, Refusal
 from kubekit.api.core import ObjectReference, Pod

@@ -18,9 +18,9 @@ from collections.abc import Callable
 from typing import Final
 
 from gpuplane.api.gpunode import GPUNode
-from gpuplane.scheduler.compared import Given, agrees, as_given, difference
-from gpuplane.scheduler.kept import KeptGPUNode, KeptNode, KeptPod, keep_gpunode, keep_node, keep_pod, place_of
+from gpuplane.scheduler.drift import Given, agrees, as_given, difference
 from gpuplane.scheduler.quota import Naming, Usage
+from gpuplane.scheduler.transforms import KeptGPUNode, KeptNode, KeptPod, keep_gpunode, keep_node, keep_pod, place_of
 from gpuplane.sharing import Assignment, Ledger
 from gpuplane.sharing.placement import Placement, place
 from gpuplane.sharing.placement.tightest import Tightest

@@ -11,10 +11,10 @@ from argparse import Namespace
 from typing import Final
 
 from gpuplane import names
-from gpuplane.scheduler.brain import Brain
 from gpuplane.scheduler.configuration import PORT, printed
 from gpuplane.scheduler.extender import LONGEST_BODY, Extender
 from gpuplane.scheduler.forwarding import Forwarder, identity
+from gpuplane.scheduler.leader import Leader
 from gpuplane.scheduler.policies import Chosen
 from gpuplane.scheduler.tls import Files, forwarding_context, serving_context
 from kubekit.errors import Usage
@@ -62,16 +62,16 @@ async def run(options: Namespace) -> None:
 async def lead(extender: Extender, client: Client, chosen: Chosen, clock: Clock, who: str) -> None:
     """Know the cluster and answer, until cancelled."""
     recorder = EventRecorder(client, _AGENT, instance=who, clock=clock)
-    brain = Brain(client, recorder, chosen, clock, time.time_ns)
+    leader = Leader(client, recorder, chosen, clock, time.time_ns)
     extender.leading = True
 
     def ready() -> None:
-        extender.brain = brain
+        extender.leader = leader
 
     try:
-        await brain.run(ready)
+        await leader.run(ready)
     finally:
-        extender.brain, extender.leading = None, False
+        extender.leader, extender.leading = None, False
         await recorder.aclose()
 
 

@@ -19,48 +19,48 @@ import msgspec
 
 from gpuplane import __version__
 from gpuplane.scheduler import wire
-from gpuplane.scheduler.brain import Brain
 from gpuplane.scheduler.forwarding import LEADER, Forwarder, unavailable
+from gpuplane.scheduler.leader import Leader
 from gpuplane.scheduler.metrics import Metrics
 from kubekit.errors import InvalidInput, KubekitError
 from kubekit.http_server import Answer, Handler, PostHandler, metrics_answer
 
 LONGEST_BODY: Final = 64 << 20  # whole nodes of a large cluster; names take far less
-Verb = Callable[[Brain, bytes], Awaitable[bytes]]
+Verb = Callable[[Leader, bytes], Awaitable[bytes]]
 
 
 # -- the verbs -----------------------------------------------------------------------------------------------------
-async def _filter(brain: Brain, body: bytes) -> bytes:
+async def _filter(leader: Leader, body: bytes) -> bytes:
     args = wire.filter_args(body)
     try:
-        return brain.filtering.filter(args)
+        return leader.filtering.filter(args)
     except KubekitError as error:
         return wire.filter_error(str(error))
 
 
-async def _predicates(brain: Brain, body: bytes) -> bytes:
+async def _predicates(leader: Leader, body: bytes) -> bytes:
     args = wire.filter_args(body)
     try:
-        return await brain.annotator.predicates(args)
+        return await leader.annotator.predicates(args)
     except KubekitError as error:
         return wire.filter_error(str(error))
 
 
-async def _prioritize(brain: Brain, body: bytes) -> bytes:
-    return brain.filtering.prioritize(wire.filter_args(body))
+async def _prioritize(leader: Leader, body: bytes) -> bytes:
+    return leader.filtering.prioritize(wire.filter_args(body))
 
 
-async def _bind(brain: Brain, body: bytes) -> bytes:
+async def _bind(leader: Leader, body: bytes) -> bytes:
     args = wire.bind_args(body)
     try:
-        await brain.binder.bind(args, brain.filtering)
+        await leader.binder.bind(args, leader.filtering)
     except KubekitError as error:
         return wire.bind_result(str(error))
     return wire.bind_result()
 
 
-async def _preempt(brain: Brain, body: bytes) -> bytes:
-    return brain.preemption.preempt(wire.preempt_args(body))
+async def _preempt(leader: Leader, body: bytes) -> bytes:
+    return leader.preemption.preempt(wire.preempt_args(body))
 
 
 VERBS: Final[dict[str, Verb]] = {
@@ -82,7 +82,7 @@ class Extender:
     """
 
     def __init__(self, forwarder: Forwarder, holder: Callable[[], str]) -> None:
-        self.brain: Brain | None = None  # while we lead and know the cluster
+        self.leader: Leader | None = None  # while we lead and know the cluster
         self.leading = False
         self.metrics = Metrics()
         self._forwarder = forwarder
@@ -107,8 +107,8 @@ class Extender:
 
     def _post(self, path: str, name: str, verb: Verb, *, forwards: bool) -> PostHandler:
         async def answer(body: bytes) -> Answer:
-            brain = self.brain
-            if brain is None:
+            leader = self.leader
+            if leader is None:
                 if self.leading:
                     return unavailable("the extender reads the cluster; try again in a moment")
                 if not forwards:
@@ -116,7 +116,7 @@ class Extender:
                 return await self._forwarder.forward(self._holder(), path, body)
             began = time.perf_counter()
             try:
-                answered = Answer(await verb(brain, body), content_type="application/json")
+                answered = Answer(await verb(leader, body), content_type="application/json")
             except InvalidInput as error:
                 answered = Answer(wire.filter_error(str(error)), HTTPStatus.BAD_REQUEST, "application/json")
             except KubekitError as error:
@@ -133,9 +133,9 @@ class Extender:
         return Answer(b"ok\n")
 
     async def _ready(self) -> Answer:
-        if self.brain is not None or (not self.leading and self._holder()):
+        if self.leader is not None or (not self.leading and self._holder()):
             return Answer(b"ok\n")
         return unavailable("no replica leads yet, or the leader has not read the cluster yet")
 
     async def _exposition(self) -> Answer:
-        return metrics_answer(self.metrics.families(self.brain))
+        return metrics_answer(self.metrics.families(self.leader))

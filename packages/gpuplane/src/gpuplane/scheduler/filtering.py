@@ -19,9 +19,9 @@ import msgspec
 from gpuplane.scheduler import wire
 from gpuplane.scheduler.claims import Claims
 from gpuplane.scheduler.cluster import Cluster
-from gpuplane.scheduler.kept import KeptPod, keep_pod
 from gpuplane.scheduler.policies import Policies
 from gpuplane.scheduler.quota import Check, NamespaceQuota
+from gpuplane.scheduler.transforms import KeptPod, keep_pod
 from gpuplane.scheduler.verdicts import FITS, Answers, Verdicts
 from gpuplane.sharing import Request, request_of
 from gpuplane.sharing.placement import Placement

@@ -9,11 +9,11 @@ from http import HTTPStatus
 from itertools import chain
 from typing import TYPE_CHECKING, Final
 
-from gpuplane.scheduler.flights import State
+from gpuplane.scheduler.inflight import State
 from kubekit.kube.exposition import Metric, MetricFamily, MetricType, counter, gauge, histogram_values, series
 
 if TYPE_CHECKING:
-    from gpuplane.scheduler.brain import Brain
+    from gpuplane.scheduler.leader import Leader
 
 BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
@@ -46,8 +46,8 @@ class Metrics:
         within[bisect_left(BUCKETS, seconds)] += 1
         self._seconds[verb] = self._seconds.get(verb, 0.0) + seconds
 
-    def families(self, brain: Brain | None) -> Iterator[MetricFamily]:
-        """Yield the metrics; `brain` is None on a replica that does not answer."""
+    def families(self, leader: Leader | None) -> Iterator[MetricFamily]:
+        """Yield the metrics; `leader` is None on a replica that does not answer."""
         statuses = sorted(self._statuses.items())
         yield MetricFamily(
             REQUESTS, [(series({"verb": verb, "code": str(code)}), count) for (verb, code), count in statuses]
@@ -57,34 +57,34 @@ class Metrics:
             for verb, within in sorted(self._within.items())
         ]
         yield MetricFamily(DURATIONS, list(chain.from_iterable(durations)))
-        yield gauge(_PREFIX + "leader", "1 on the replica that answers.", brain is not None)
-        if brain is not None:
-            yield from _of(brain)
+        yield gauge(_PREFIX + "leader", "1 on the replica that answers.", leader is not None)
+        if leader is not None:
+            yield from _of(leader)
 
 
-def _of(brain: Brain) -> Iterator[MetricFamily]:
-    ledger, flights, binder = brain.cluster.ledger, brain.binder.flights, brain.binder
+def _of(leader: Leader) -> Iterator[MetricFamily]:
+    ledger, flights, binder = leader.cluster.ledger, leader.binder.flights, leader.binder
     states = list(ledger.nodes())
     yield gauge(_PREFIX + "gpus", "GPUs that the ledger knows.", sum(len(state.gpus) for state in states))
     free = sum(core for state in states for core, gpu in zip(state.core, state.gpus, strict=True) if gpu.healthy)
     yield gauge(_PREFIX + "free_gpus", "What is free of healthy GPUs, in GPUs.", free / 100)
     yield MetricFamily(FLIGHTS, [(series({"state": state.value}), flights.count(state)) for state in State])
-    yield gauge(_PREFIX + "claims", "Pods between filter and bind.", len(brain.claims))
-    yield gauge(_PREFIX + "waiting_pods", "Pods that no node was found for.", len(brain.waker))
+    yield gauge(_PREFIX + "claims", "Pods between filter and bind.", len(leader.claims))
+    yield gauge(_PREFIX + "waiting_pods", "Pods that no node was found for.", len(leader.requeuer))
     yield gauge(
         _PREFIX + "unassigned_pods",
         "Pods with GPUs that were bound past the extender.",
-        len(brain.cluster.guessed) + len(brain.cluster.unplaced),
+        len(leader.cluster.guessed) + len(leader.cluster.unplaced),
     )
     yield counter(_PREFIX + "bound_total", "Pods bound.", binder.bound)
     yield counter(_PREFIX + "bind_failures_total", "Binds that failed.", binder.refused)
     yield counter(_PREFIX + "bind_doubts_total", "Binds after which the pod was read.", binder.doubted)
-    yield counter(_PREFIX + "wakes_total", "Nodes touched so that pods are tried again.", brain.waker.touched)
-    yield gauge(_PREFIX + "quota_broken", "1 when the quotas do not parse.", brain.quotas.broken)
+    yield counter(_PREFIX + "wakes_total", "Nodes touched so that pods are tried again.", leader.requeuer.touched)
+    yield gauge(_PREFIX + "quota_broken", "1 when the quotas do not parse.", leader.quotas.broken)
     yield MetricFamily(
         USED_GPUS,
         [
             (series({"namespace": namespace, "model": model}), used / 100)
-            for (namespace, model), used in sorted(brain.cluster.usage.sums().items())
+            for (namespace, model), used in sorted(leader.cluster.usage.sums().items())
         ],
     )

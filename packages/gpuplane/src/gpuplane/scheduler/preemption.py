@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterator, Sequence
 from gpuplane.scheduler import wire
 from gpuplane.scheduler.cluster import Cluster
 from gpuplane.scheduler.filtering import Filtering
-from gpuplane.scheduler.kept import KeptPod
+from gpuplane.scheduler.transforms import KeptPod
 from gpuplane.sharing import request_of
 from gpuplane.sharing.placement import Placement
 from kubekit.errors import InvalidInput

@@ -1,4 +1,4 @@
-"""Where the kubelet's sockets are, and gRPC addresses of unix sockets, also of those whose path is too long for one.
+"""The paths of the kubelet's sockets, and gRPC addresses of unix sockets, also of those whose path is too long for one.
 
 A unix socket's address holds 107 bytes. The kubelet's directories fit; those of a simulated node, deep below a user's
 home or a test's temporary directory, may not. Such a path is addressed through a descriptor of its directory instead.

@@ -1,4 +1,4 @@
 """The kubelet's gRPC services, as stubs generated from the .proto files in `kubekit.protocol`.
 
-They stand here and not beside the messages, because only this kubelet is a gRPC server: grpc costs 20 MB and 60 ms.
+They are here and not next to the messages, because only this kubelet is a gRPC server: grpc costs 20 MB and 60 ms.
 """

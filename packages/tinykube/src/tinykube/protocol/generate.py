@@ -20,7 +20,7 @@ SERVED_BY_GRPC = ("deviceplugin", "podresources")
 
 
 def place(name: str) -> Path:
-    """Where a generated file of this name belongs."""
+    """Return the path of a generated file of this name."""
     return (SERVICES if name.endswith("_grpc.py") else MESSAGES) / name
 
 

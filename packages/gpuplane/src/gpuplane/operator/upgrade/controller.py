@@ -17,11 +17,11 @@ from gpuplane.api.gpunode import GPUNode
 from gpuplane.api.requests import uses_gpus
 from gpuplane.api.upgrade import UpgradeState, unix_time, upgrade_record, upgrade_state
 from gpuplane.operator.upgrade.apply import Hands
+from gpuplane.operator.upgrade.budget import Census, census, in_place
 from gpuplane.operator.upgrade.decide import Now, plan
 from gpuplane.operator.upgrade.facts import NodeFacts, Rules, Step, rules_for, scaled
 from gpuplane.operator.upgrade.observe import Drivers, is_driver_pod, node_facts
 from gpuplane.operator.upgrade.templates import digest_of
-from gpuplane.operator.upgrade.turns import Census, census, in_place
 from kubekit.api.core import DaemonSet, Node, Pod
 from kubekit.kube import Client, EventRecorder, Informer, SystemClock, TokenBucket
 from kubekit.kube.clock import Clock

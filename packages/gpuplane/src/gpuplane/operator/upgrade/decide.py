@@ -18,8 +18,8 @@ from typing import Final
 import msgspec
 
 from gpuplane.api.upgrade import ACTIVE, UpgradeRecord, UpgradeState
+from gpuplane.operator.upgrade.budget import turns
 from gpuplane.operator.upgrade.facts import DriverPod, NodeFacts, PodFact, Rules, Step
-from gpuplane.operator.upgrade.turns import turns
 
 RESTART_SECONDS: Final = 1800.0  # compiling takes up to twenty minutes; as long as the GPU operator waits for it
 VALIDATION_SECONDS: Final = 600.0  # as the GPU operator

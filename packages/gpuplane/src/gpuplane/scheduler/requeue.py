@@ -18,7 +18,7 @@ from typing import Final
 from gpuplane import names
 from gpuplane.scheduler.cluster import Cluster
 from gpuplane.scheduler.filtering import Filtering
-from gpuplane.scheduler.kept import KeptPod
+from gpuplane.scheduler.transforms import KeptPod
 from gpuplane.scheduler.verdicts import FITS
 from kubekit.api.core import Node
 from kubekit.errors import KubekitError, Retryable
@@ -31,7 +31,7 @@ _MOST_WAITING: Final = 10_000
 _MOST_TRIED: Final = 50  # different requests tried on a node
 
 
-class Waker:
+class Requeuer:
     def __init__(self, client: Client, cluster: Cluster, clock: Clock) -> None:
         self.touched = 0
         self._client = client

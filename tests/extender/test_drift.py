@@ -6,7 +6,7 @@ import json
 
 from gpuplane import names
 from gpuplane.api.gpunode import GPUNode
-from gpuplane.scheduler.compared import DIFFERS, agrees, as_given, by_pod, difference
+from gpuplane.scheduler.drift import DIFFERS, agrees, as_given, by_pod, difference
 from gpuplane.sharing import Assignment, LedgerGPU, Part
 from kubekit.api.core import Pod
 from tests.support.extender_world import MEMORY, Running, World, extender, gpu_pod
@@ -49,24 +49,24 @@ async def gave(cluster: World, uuid: str, uid: str, core: int) -> None:
 
 async def test_an_annotation_forged_after_the_bind_moves_nothing(cluster: World, running: Running) -> None:
     await cluster.node("n1", 2)
-    ledger = running.brain.cluster.ledger
+    ledger = running.leader.cluster.ledger
     await running.until(lambda: ledger.node("n1"))
     pod = await cluster.pod(gpu_pod("a", (60, 20)))
     assert await running.bind(pod, "n1") == ""
     uid = pod["metadata"]["uid"]
     await gave(cluster, "GPU-n1-0", uid, 60)
-    await running.until(lambda: running.brain.cluster.gpunodes.get("n1").given)  # type: ignore[union-attr]
+    await running.until(lambda: running.leader.cluster.gpunodes.get("n1").given)  # type: ignore[union-attr]
     assert ledger.node("n1").core == (40, 100) and not await cluster.events(DIFFERS)
     # Where no admission policy holds a tenant, and the extender starts anew afterwards.
     forged = {"node": "n1", "containers": {"c0": [{"uuid": "GPU-n1-1", "index": 1, "core": 60, "memory_mib": 5120}]}}
     patch = {"metadata": {"annotations": {names.ASSIGNMENT_ANNOTATION: json.dumps(forged)}}}
     await cluster.client.patch(Pod, "a", patch, "default")
     async with extender(cluster.client) as second:
-        state = second.brain.cluster.ledger.node("n1")
+        state = second.leader.cluster.ledger.node("n1")
         assert state is not None
         assert state.core == (40, 100) and state.memory == (MEMORY - 5120, MEMORY)
         second.well()
-        await second.brain._recorder.flush()
+        await second.leader._recorder.flush()
     (event,) = await cluster.events(DIFFERS)
     assert event.involved_object.name == "a" and "says GPU 1, the node gave GPU 0" in event.message
     await cluster.delete("a")
@@ -75,7 +75,7 @@ async def test_an_annotation_forged_after_the_bind_moves_nothing(cluster: World,
 
 async def test_of_a_pod_bound_past_the_extender_the_node_knows(cluster: World, running: Running) -> None:
     await cluster.node("n1", 2)
-    ledger = running.brain.cluster.ledger
+    ledger = running.leader.cluster.ledger
     await running.until(lambda: ledger.node("n1"))
     past = await cluster.pod(gpu_pod("past", (60, 20), nodeName="n1"))
     uid = past["metadata"]["uid"]

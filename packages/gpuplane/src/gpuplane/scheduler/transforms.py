@@ -17,7 +17,7 @@ import msgspec
 from gpuplane import names
 from gpuplane.api.gpunode import GPUNode, GPUNodeStatus, Link
 from gpuplane.api.requests import uses_gpus
-from gpuplane.scheduler.compared import Given, by_pod
+from gpuplane.scheduler.drift import Given, by_pod
 from gpuplane.scheduler.quota import Naming, Place
 from gpuplane.sharing import Assignment, LedgerGPU, Part, Request, gpus_of, of_pod, request_of
 from gpuplane.sharing.findings import MEMORY_UNIT_MIB

@@ -21,7 +21,7 @@ from typing import Final
 import msgspec
 
 from gpuplane.scheduler.cluster import Cluster
-from gpuplane.scheduler.kept import KeptPod
+from gpuplane.scheduler.transforms import KeptPod
 from gpuplane.sharing import Assignment
 from kubekit.kube import Clock
 from kubekit.kube.clock import Timer

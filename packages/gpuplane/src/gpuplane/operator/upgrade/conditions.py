@@ -8,8 +8,8 @@ from typing import Any
 from gpuplane import names
 from gpuplane.api.clusterpolicy import ClusterPolicyStatus
 from gpuplane.operator.conditions import condition
+from gpuplane.operator.upgrade.budget import Census
 from gpuplane.operator.upgrade.facts import Rules
-from gpuplane.operator.upgrade.turns import Census
 from kubekit.api.meta import Condition, to_dict
 
 UPGRADING, PAUSED = "Upgrading", "Paused"

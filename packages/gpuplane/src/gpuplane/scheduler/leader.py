@@ -10,14 +10,14 @@ from gpuplane.scheduler.annotating import Annotator
 from gpuplane.scheduler.binding import POST_SECONDS, Binder
 from gpuplane.scheduler.claims import Claims
 from gpuplane.scheduler.cluster import Cluster
-from gpuplane.scheduler.compared import DIFFERS
+from gpuplane.scheduler.drift import DIFFERS
 from gpuplane.scheduler.filtering import Filtering
-from gpuplane.scheduler.kept import KeptPod
 from gpuplane.scheduler.policies import LEARN_SECONDS, Chosen, Policies
 from gpuplane.scheduler.preemption import Preemption
 from gpuplane.scheduler.quota import Naming
 from gpuplane.scheduler.quota_watch import QuotaWatch
-from gpuplane.scheduler.waking import Waker
+from gpuplane.scheduler.requeue import Requeuer
+from gpuplane.scheduler.transforms import KeptPod
 from gpuplane.sharing import Request
 from kubekit.api.core import ObjectReference
 from kubekit.kube import Client, Clock, EventRecorder
@@ -26,7 +26,7 @@ log = logging.getLogger("gpuplane.scheduler")
 _LIKE_GPU_ADMISSION = Chosen("tightest")
 
 
-class Brain:
+class Leader:
     """
     Args:
         client: one that writes only while we lead.
@@ -43,7 +43,7 @@ class Brain:
         self.quotas = QuotaWatch(client, recorder, clock, self._quotas_changed)
         self.claims = Claims(self.cluster.ledger, clock)
         self.binder = Binder(client, self.cluster, self.claims, recorder=recorder, clock=clock, now_ns=now_ns)
-        self.waker = Waker(client, self.cluster, clock)
+        self.requeuer = Requeuer(client, self.cluster, clock)
         self.filtering = self._filtering(self.policies)
         self.cluster.on_differs.append(self._differs)
         self.preemption = Preemption(self.cluster, self.filtering)
@@ -56,7 +56,7 @@ class Brain:
             self.claims,
             policies=policies,
             quotas=self.quotas,
-            waiting=self.waker,
+            waiting=self.requeuer,
             unsettled=self.binder.flights.unsettled,
         )
 
@@ -67,7 +67,7 @@ class Brain:
 
     def _quotas_changed(self, naming: Naming) -> None:
         self.cluster.name_by(naming)
-        self.waker.everywhere()
+        self.requeuer.everywhere()
 
     async def run(self, ready: Callable[[], None]) -> None:
         """Follow the cluster until cancelled; `ready` is called when everything is known."""
@@ -82,7 +82,7 @@ class Brain:
                 self.policies.of(Request())
                 await self._learn()
                 self.annotator.adopt()
-                group.create_task(self.waker.run(self.filtering))
+                group.create_task(self.requeuer.run(self.filtering))
                 group.create_task(self._keep_learning())
                 ready()
                 self._wake_all()
@@ -101,5 +101,5 @@ class Brain:
         """Queue all waiting pods again: they may have been refused only because no replica answered."""
         for pod in self.cluster.by_uid.values():
             if not pod.spec.node_name:
-                self.waker.refused(pod)
-        self.waker.everywhere()
+                self.requeuer.refused(pod)
+        self.requeuer.everywhere()
