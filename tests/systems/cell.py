@@ -171,7 +171,7 @@ class Result:
 
 
 DEMO: Final = What("make demo", "make demo\n.venv/bin/gpuplane down demo\n", 300)
-TEST: Final = What("make test", "make test\n", 1200)
+TEST: Final = What("make test", "make test\n", 1800)
 CELLS: Final = tuple(
     Cell(system, who, what)
     for system in SYSTEMS
