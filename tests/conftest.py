@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import signal
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -35,6 +36,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--record", action="store_true", help="with --cluster real: keep what the scenarios see as what is expected"
     )
+
+
+def pytest_configure() -> None:
+    """A run that is terminated ends as by Ctrl-C, and ends the clusters that its tests started."""
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
 
 
 # Files whose tests take long are begun first, so that in the end no worker has one of them while others have nothing
