@@ -151,7 +151,12 @@ def check(sources: Iterable[Path], pages: Iterable[Path]) -> Iterator[Finding]:
 
 def main() -> int:
     sources = [path for path in sorted(ROOT.glob("packages/*/src/**/*.py")) if "_pb2" not in path.name]
-    pages = [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md")), *sorted(ROOT.glob("packages/*/docs/**/*.md"))]
+    pages = [
+        ROOT / "README.md",
+        ROOT / "CHANGELOG.md",
+        *sorted(ROOT.glob("docs/**/*.md")),
+        *sorted(ROOT.glob("packages/*/docs/**/*.md")),
+    ]
     found = list(check(sources, pages))
     for path, line, message in found:
         sys.stdout.write(f"{path.relative_to(ROOT)}:{line}: {message}\n")

@@ -308,7 +308,7 @@ async def test_a_container_gets_its_limits(kubelet: Kubelet, tmp_path: Path) -> 
     memory = SharePlugin(MEMORY, GPUS, PluginConfig(), kubelet.steering, limits)
     assert (core.starts, memory.starts) == (True, False)
     got = await kubelet.admit(assigned(pod("a", (30, 4)), c0=1))
-    with pytest.raises(Terminal, match="not in place"):
+    with pytest.raises(Terminal, match="not installed"):
         core.allocate(got["c0"][CORE])
     limits._real = RealLibraries(Path("/usr/lib/libcuda.so.550"), Path("/usr/lib/libnvidia-ml.so.550"))
     given = core.allocate(got["c0"][CORE])

@@ -56,7 +56,7 @@ async def test_what_does_not_fit_is_told_in_words_that_can_be_counted(cluster: W
     assert answer["FailedNodes"] == dict.fromkeys(["n1", "n2"], "no GPU has 50 percent core and 2560 MiB together")
     assert answer["FailedAndUnresolvableNodes"] == {"unready": "the node is not Ready"}
     assert await running.bind(pod, "n1") == (
-        "n1: no GPU has 50 percent core and 2560 MiB together; it is tried again by itself"
+        "n1: no GPU has 50 percent core and 2560 MiB together; kube-scheduler tries again by itself"
     )
     assert "not Ready" in await running.bind(pod, "unready")
     assert "unknown" in await running.bind(pod, "elsewhere")

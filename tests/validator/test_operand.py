@@ -478,7 +478,7 @@ async def test_a_pod_that_is_always_turned_away_says_so_in_the_end(world: Any) -
     assert problem is not None
     assert (problem.reason, problem.message) == (
         "PluginWorkloadRejected",
-        "the kubelet turned the validation pod away: no healthy devices present",
+        "the kubelet refused the validation pod: no healthy devices present",
     )
 
 

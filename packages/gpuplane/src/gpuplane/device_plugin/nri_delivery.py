@@ -102,7 +102,7 @@ class Delivery:
             if pod is None or pod.metadata.uid != sandbox.uid:  # the watch may be behind
                 pod = await pods.now(*key)
         except ApiError as error:
-            raise Retryable(f"what it asks cannot be seen: {error}", where=where) from error
+            raise Retryable(f"its pod cannot be read: {error}", where=where) from error
         if pod is None or pod.metadata.uid != sandbox.uid:
             raise Terminal("the pod is gone", where=where)
         annotations = {**pod.metadata.annotations, **sandbox.annotations}

@@ -125,7 +125,7 @@ class Link:
             async with asyncio.timeout(START_WAITS_SECONDS):
                 await self._up.wait()
         except TimeoutError:
-            raise Retryable("the container runtime does not ask for GPUs", where="NRI") from None
+            raise Retryable("the container runtime is not connected to the device plugin by NRI", where="NRI") from None
 
     async def aclose(self) -> None:
         self._up.clear()

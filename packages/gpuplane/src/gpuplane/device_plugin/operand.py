@@ -262,7 +262,7 @@ async def _follow(source: GPUSource, offer: Offer, report: HealthReport) -> None
             report.set(offer.health)
         else:
             log.info("GPU event without effect gpu=%s: %s", event.uuid, text)
-    raise Retryable("the driver tells no health events any more", where="NVML")
+    raise Retryable("the driver reports no health events any more", where="NVML")
 
 
 async def _recheck(context: OperandContext, source: GPUSource, offer: Offer, report: HealthReport) -> None:

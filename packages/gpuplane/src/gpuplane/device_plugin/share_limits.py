@@ -49,7 +49,7 @@ class ShareLimits:
         if any(percent == WHOLE for percent in core.values()):
             return (), {}
         if self._real is None:
-            raise Terminal("the libraries that hold a share are not in place", where=names.LIMITS_DIR)
+            raise Terminal("the interposed libraries are not installed", where=names.LIMITS_DIR)
         limits = Limits(tuple(GpuLimit(uuid=uuid, core=percent) for uuid, percent in core.items()))
         base = Path("/") / names.LIMITS_DIR
         injection = container(self.store, share_name(ids), limits, self._real, base=base)

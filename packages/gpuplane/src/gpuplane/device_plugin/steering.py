@@ -98,9 +98,9 @@ class Steering:
             shown = await self._pods.shown()
             found = await self._shown_or_passed(shown, resource, ids)
         except (RpcError, ApiError) as error:
-            raise Retryable(f"the kubelet does not say who holds them: {error}", where=resource) from error
+            raise Retryable(f"pod-resources cannot be read: {error}", where=resource) from error
         if found is None:
-            raise Retryable("the kubelet shows no container that holds these ids", where=resource)
+            raise Retryable("the kubelet lists no container that holds these ids", where=resource)
         return found, self.prove(found, core_of(ids))
 
     def prove(self, found: Admitted, held: Mapping[str, int]) -> Part:
@@ -115,14 +115,14 @@ class Steering:
         where = f"{'/'.join(_key(found.pod))}:{found.container}"
         gpu = next((gpu for gpu in self._gpus if gpu.uuid == uuid), None)
         if gpu is None:
-            raise Terminal(f"it holds {core}% of {uuid}, which this node has not", where=where)
+            raise Terminal(f"it holds {core}% of {uuid}, which this node does not have", where=where)
         assignment = of_pod(found.pod)
         for part in assignment.containers.get(found.container, ()) if assignment is not None else ():
             if (part.uuid or uuid) != uuid or part.index != gpu.index:
                 raise Terminal(f"GPU {part.index} is assigned, and it holds {core}% of GPU {gpu.index}", where=where)
         ask = next((ask for ask in request_of(found.pod).asks if ask.container == found.container), None)
         if ask is None or ask.core != core:
-            raise Terminal(f"it holds {core}% of GPU {gpu.index}, and asks otherwise", where=where)
+            raise Terminal(f"it holds {core}% of GPU {gpu.index}, which differs from its request", where=where)
         return Part(uuid, gpu.index, core, ask.memory_mib or (gpu.memory_bytes >> 20) * core // WHOLE)
 
     async def _shown_or_passed(self, shown: tuple[Shown, ...], resource: str, ids: Sequence[str]) -> Admitted | None:
@@ -181,7 +181,7 @@ class Steering:
             gpu = by_uuid.get(part.uuid) if part.uuid else by_index.get(part.index)
             if gpu is None:
                 raise Terminal(
-                    f"GPU {part.uuid or part.index} is assigned, which this node has not",
+                    f"GPU {part.uuid or part.index} is assigned, which this node does not have",
                     where="/".join(_key(pod)),
                     cure="delete the pod; it is placed again",
                 )

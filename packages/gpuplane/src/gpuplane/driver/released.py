@@ -188,7 +188,7 @@ def _modules(
             "GPUsDoNotGoTogether",
             f"GPU 10de:{old[0]:04x} needs proprietary modules, 10de:{new[0]:04x} open ones",
             "/sys/bus/pci/devices",
-            "put GPUs of one time into one machine",
+            "use GPUs of one generation in one machine",
         )
     if old and branch > _LAST_OF_THE_OLD:
         return False, Problem(

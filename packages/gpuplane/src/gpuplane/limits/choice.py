@@ -95,7 +95,7 @@ def choose(wanted: Wanted, gpus: Sequence[GPU], shares: Sequence[Share]) -> GPU:
 
 def _named(name: str, gpus: Sequence[GPU]) -> list[GPU]:
     if not gpus:
-        raise Terminal("the driver shows no GPU", where="NVML", cure="nvidia-smi -L; add --simulate t4 to play one")
+        raise Terminal("the driver lists no GPU", where="NVML", cure="nvidia-smi -L; add --simulate t4 to play one")
     found = [gpu for gpu in gpus if name in ("", str(gpu.index), gpu.uuid)]
     if not found:
         last = gpus[-1].index

@@ -142,7 +142,7 @@ class Binder:
             self._claims.drop_on(node)  # they yield to what is certain
             decided = answers.place(node)
         if not isinstance(decided, Placement):
-            raise Retryable(decided.reason, where=node, cure="it is tried again by itself")
+            raise Retryable(decided.reason, where=node, cure="kube-scheduler tries again by itself")
         assignment = decided.assignment
         annotations = to_annotations(assignment, pod.request, node, self._now_ns())
         validate(annotations)
@@ -238,7 +238,7 @@ class Binder:
         if now.metadata.uid != pod.metadata.uid or now.spec.node_name:
             return
         if names.ASSIGNMENT_ANNOTATION in now.metadata.annotations and not await self._annotations_off(now):
-            raise Retryable("what it was promised cannot be taken back now", where=pod.shown)
+            raise Retryable("its annotations cannot be removed now", where=pod.shown)
 
     async def _annotations_off(self, pod: Pod) -> bool:
         """Takes back what was promised to a pod that was not bound in time, if it still is as it was read."""

@@ -147,7 +147,7 @@ def _needed(fields: Mapping[str, msgspec.Raw], name: str) -> msgspec.Raw:
 
 
 def _unreadable(what: str, error: Exception) -> InvalidInput:
-    return InvalidInput(f"this is no {what}: {error}", cure="it is kube-scheduler that calls here")
+    return InvalidInput(f"this is no {what}: {error}", cure="only kube-scheduler calls this path")
 
 
 # -- writing -------------------------------------------------------------------------------------------------------

@@ -141,7 +141,7 @@ async def _comes_back(host: Host, place: Place, pid: int, served: bool, sleep: S
     mute = f" {health.question(place)}" if now is not None else ""
     raise ToolkitError(
         "RuntimeDown",
-        f"{place.name} does not answer{mute} {_PATIENCE:.0f} s after it was told to read its configuration",
+        f"{place.name} does not answer{mute} {_PATIENCE:.0f} s after a reload of its configuration",
         where=host.shown(place.socket),
         cure=f"see `journalctl -u {place.units[0]}` on the node",
     )
@@ -153,9 +153,9 @@ async def _takes(host: Host, place: Place, wanted: frozenset[str], sleep: Sleep)
         if waited >= _READING:
             raise ToolkitError(
                 "ConfigurationRefused",
-                f"docker does not take its configuration: it knows no runtime {min(wanted - known.runtimes.keys())}",
+                f"docker refuses its configuration: it has no runtime {min(wanted - known.runtimes.keys())}",
                 where=host.shown(place.config),
-                cure=f"see `journalctl -u {place.units[0]}` on the node; a setting may also stand on its command line",
+                cure=f"see `journalctl -u {place.units[0]}` on the node; a setting may also be on its command line",
             )
         await sleep(step)
         waited += step

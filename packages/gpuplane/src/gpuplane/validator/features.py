@@ -57,7 +57,7 @@ def mark(host: Host) -> Problem | None:
         if feature.switch in wanted and missing is None:
             missing = Problem(
                 "DriverFeatureMissing",
-                f"the driver was told {feature.switch}, and the module {feature.module} is not loaded",
+                f"the driver is configured with {feature.switch}, and the module {feature.module} is not loaded",
                 "/" + names.DRIVER_CONTAINER_READY,
                 f"modprobe {feature.module}; see the log of the driver's pod for why it is not",
             )

@@ -100,7 +100,7 @@ def verdict(pod: Pod) -> Problem | bool | None:
         reason = pod.status.reason or next((e.reason for e in ended if e is not None and e.reason), "")
         if reason.startswith(REJECTED):
             cure = f"kubectl -n {pod.metadata.namespace} describe {where}"
-            return Problem("PluginWorkloadRejected", f"the kubelet turned the validation pod away: {text}", where, cure)
+            return Problem("PluginWorkloadRejected", f"the kubelet refused the validation pod: {text}", where, cure)
         what = f"the validation pod failed: {text or reason or 'no reason given'}"
         return Problem("PluginWorkloadFailed", what, where, f"kubectl -n {pod.metadata.namespace} logs {where}")
     for condition in pod.status.conditions:
