@@ -190,6 +190,27 @@ def test_files_for_the_image_lie_among_its_own_and_for_us_in_directories() -> No
     assert env(main)["GPU_DIRECT_RDMA_ENABLED"] == "true"
 
 
+@pytest.mark.parametrize(("on_host", "sources"), [(False, "/run/mellanox/drivers/usr/src"), (True, "/usr/src")])
+def test_peer_memory_is_compiled_against_the_network_driver_of_the_container_or_the_host(
+    on_host: bool, sources: str
+) -> None:
+    rdma = {"enabled": True, "useHostMofed": on_host}
+    (made,) = daemonsets(spec(**PUBLISHED, rdma=rdma), [node("a")]).values()
+    pod = made["spec"]["template"]["spec"]
+    paths = {volume["name"]: volume.get("hostPath", {}).get("path") for volume in pod["volumes"]}
+    assert (paths["run-mellanox-drivers"], paths["mlnx-ofed-usr-src"]) == ("/run/mellanox/drivers", sources)
+    mounts = {mount["name"]: mount["mountPath"] for mount in pod["containers"][0]["volumeMounts"]}
+    assert mounts["mlnx-ofed-usr-src"] == "/run/mellanox/drivers/usr/src"
+    assert ("USE_HOST_MOFED" in env(pod["containers"][0])) is on_host
+
+
+def test_an_image_for_one_kernel_gets_no_repositories_and_no_certificates() -> None:
+    configs = {"kernelModuleConfig": {"name": "m"}, "repoConfig": {"configMapName": "r"}, "certConfig": {"name": "c"}}
+    (made,) = daemonsets(spec(**PUBLISHED, **configs, usePrecompiled=True), [node("a")]).values()
+    volumes = {volume["name"] for volume in made["spec"]["template"]["spec"]["volumes"]}
+    assert volumes & {"kernel-modules", "repositories", "certificates"} == {"kernel-modules"}
+
+
 def test_installing_switched_off_is_told_to_the_operand() -> None:
     (made,) = daemonsets(spec(enabled=False), [node("a")]).values()
     assert env(made["spec"]["template"]["spec"]["containers"][0])["GPUPLANE_DRIVER_INSTALL"] == "false"

@@ -24,8 +24,9 @@ from gpuplane.operator.discovery import MASTER, DiscoveryRemains
 from gpuplane.operator.driver_objects import read_keys, tell
 from gpuplane.operator.drivers import assign, choices, driver_groups
 from gpuplane.operator.exporter_objects import BESIDE, MONITOR, wants_monitor
+from gpuplane.operator.manifest import Manifest
 from gpuplane.operator.nodes import FEATURE_LABELLER, GPU_LABELLER, release_labels
-from gpuplane.operator.operands import MANAGER, Manifest, is_removal, manifests
+from gpuplane.operator.operands import MANAGER, is_removal, manifests
 from gpuplane.operator.policy import (
     FINALIZER,
     digest,

@@ -7,16 +7,19 @@ container, so that an upgrade can tell one driver from another by them.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 from gpuplane import names
 from gpuplane.api.components import Probe
 from gpuplane.operator.drivers import DriverChoice, DriverGroup, image_of
+from gpuplane.operator.manifest import Manifest, add_part, set_env
 from kubekit.api.meta import to_dict
 
 GROUP_LABEL: Final = "gpuplane.dev/driver-group"
-Manifest = dict[str, Any]
+_OWN_PARTS: Final = "0201-driver-parts.yaml"
+_IMAGE_PARTS: Final = "0211-driver-image-parts.yaml"
 Keys = Mapping[str, tuple[str, ...]]
 """The keys of ConfigMaps in the operator's namespace, by name: NVIDIA's images have additional files of their own."""
 
@@ -30,8 +33,6 @@ _CERTIFICATES: Final = {
     "debian": "/usr/local/share/ca-certificates",
     "sles": "/etc/pki/trust/anchors",
 }
-_GRIDD, _TOKEN = "gridd.conf", "client_configuration_token.tok"
-_TOPOLOGY: Final = "nvidia-topologyd.conf"
 
 
 def for_group(own: Manifest, theirs: Manifest, group: DriverGroup, choice: DriverChoice, keys: Keys) -> Manifest:
@@ -102,15 +103,9 @@ def _own(pod: Manifest, main: Manifest, choice: DriverChoice) -> None:
         set_env(main, names.DRIVER_PRECOMPILED_ENV, "true")
     if choice.rdma is not None and choice.rdma.enabled:
         set_env(main, names.DRIVER_RDMA_ENV, "true")
-    for config, directory in (
-        (choice.module_config, names.DRIVER_MODULES_DIR),
-        (choice.repo_config, names.DRIVER_REPOSITORIES_DIR),
-        (choice.cert_config, names.DRIVER_CERTIFICATES_DIR),
-    ):
+    for part, config in _configs(choice):
         if config:
-            pod["volumes"].append({"name": directory.rpartition("/")[2], "configMap": {"name": config}})
-            mount = {"name": directory.rpartition("/")[2], "mountPath": directory, "readOnly": True}
-            main["volumeMounts"].append(mount)
+            add_part(pod, main, _OWN_PARTS, part, source=config)
 
 
 def _theirs(pod: Manifest, main: Manifest, group: DriverGroup, choice: DriverChoice, keys: Keys) -> None:
@@ -119,68 +114,42 @@ def _theirs(pod: Manifest, main: Manifest, group: DriverGroup, choice: DriverCho
     set_env(main, names.DRIVER_MODULES_ENV, choice.modules)
     if choice.modules == "open":
         set_env(main, "OPEN_KERNEL_MODULES_ENABLED", "true")  # older images know no other
+    add = functools.partial(add_part, pod, main, _IMAGE_PARTS)
     if choice.rdma is not None and choice.rdma.enabled:
-        set_env(main, names.DRIVER_RDMA_ENV, "true")
-        _network_driver(pod, main, on_host=choice.rdma.use_host_mofed)
-        if choice.rdma.use_host_mofed:
-            set_env(main, "USE_HOST_MOFED", "true")
+        add("network-driver-on-host" if choice.rdma.use_host_mofed else "network-driver")
     if choice.startup_probe is not None:
         main["startupProbe"] |= _timing(choice.startup_probe)
-    _files(pod, main, "kernel-modules", choice.module_config, "/drivers", keys)
-    if not choice.precompiled:
-        repositories = _REPOSITORIES.get(group.os, "/etc/yum.repos.d")
-        certificates = _CERTIFICATES.get(group.os, "/etc/pki/ca-trust/extracted/pem")
-        _files(pod, main, "repositories", choice.repo_config, repositories, keys)
-        _files(pod, main, "certificates", choice.cert_config, certificates, keys)
-    _files(pod, main, "topology", choice.topology_config, "/etc/nvidia", {choice.topology_config: (_TOPOLOGY,)})
+    directories = {"repositories": _REPOSITORIES.get(group.os, ""), "certificates": _CERTIFICATES.get(group.os, "")}
+    for part, config in _configs(choice):
+        # An image for one kernel installs no packages.
+        if config and not (choice.precompiled and part in directories):
+            add(part, source=config, keys=keys.get(config, ()), directory=directories.get(part, ""))
+    if choice.topology_config:
+        add("topology", source=choice.topology_config)
     if choice.license_secret or choice.license_config:
-        source = (
-            {"secret": {"secretName": choice.license_secret}}
-            if choice.license_secret
-            else {"configMap": {"name": choice.license_config}}
+        add(
+            "licensing-secret" if choice.license_secret else "licensing-config",
+            source=choice.license_secret or choice.license_config,
         )
-        pod["volumes"].append({"name": "licensing", **source})
-        paths = {_GRIDD: f"/drivers/{_GRIDD}"}
+        add("licensing-file")
         if choice.license_token:
-            paths[_TOKEN] = f"/drivers/ClientConfigToken/{_TOKEN}"
-        for key, path in paths.items():
-            mount = {"name": "licensing", "mountPath": path, "subPath": key, "readOnly": True}
-            main["volumeMounts"].append(mount)
+            add("licensing-token")
 
 
-def _network_driver(pod: Manifest, main: Manifest, *, on_host: bool) -> None:
-    """The network driver, which peer memory is built against: in a container of its own, or the host's."""
-    run = "/run/mellanox/drivers"
-    for volume, path, place in (
-        ("run-mellanox-drivers", run, run),
-        ("mlnx-ofed-usr-src", "/usr/src" if on_host else f"{run}/usr/src", f"{run}/usr/src"),
-    ):
-        pod["volumes"].append({"name": volume, "hostPath": {"path": path, "type": "DirectoryOrCreate"}})
-        mount = {"name": volume, "mountPath": place, "mountPropagation": "HostToContainer"}
-        main["volumeMounts"].append(mount)
-
-
-def _files(pod: Manifest, main: Manifest, volume: str, config: str, directory: str, keys: Keys) -> None:
-    """Each key of a ConfigMap as a file among those that the image has there."""
-    if not config:
-        return
-    pod["volumes"].append({"name": volume, "configMap": {"name": config}})
-    for key in keys.get(config, ()):
-        mount = {"name": volume, "mountPath": f"{directory}/{key}", "subPath": key, "readOnly": True}
-        main["volumeMounts"].append(mount)
+def _configs(choice: DriverChoice) -> tuple[tuple[str, str], ...]:
+    """(part, ConfigMap) of the files that both kinds of driver pods get; the ConfigMap is empty for no files."""
+    return (
+        ("kernel-modules", choice.module_config),
+        ("repositories", choice.repo_config),
+        ("certificates", choice.cert_config),
+    )
 
 
 def config_maps(choice: DriverChoice) -> tuple[str, ...]:
     """The ConfigMaps whose keys have to be known."""
-    return (
-        () if choice.own_image else tuple(filter(None, (choice.module_config, choice.repo_config, choice.cert_config)))
-    )
+    return () if choice.own_image else tuple(config for _, config in _configs(choice) if config)
 
 
 def _timing(probe: Probe) -> dict[str, int]:
     timing: dict[str, int] = to_dict(probe)
     return timing
-
-
-def set_env(container: Manifest, name: str, value: str) -> None:
-    container["env"] = [entry for entry in container["env"] if entry["name"] != name] + [{"name": name, "value": value}]

@@ -5,16 +5,15 @@ Pure; `gpuplane.operator.operands` puts it in its place among all objects, `gpup
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from gpuplane.api.clusterpolicy import ClusterPolicySpec
 from gpuplane.api.components import ServiceMonitor
-from gpuplane.operator.driver_sets import set_env
+from gpuplane.operator.manifest import Manifest, add_part, set_env
 from kubekit.api.kinds import built_in
 from kubekit.api.meta import Resource
 
-Manifest = dict[str, Any]
-
+PARTS_FILE: Final = "0601-dcgm-exporter-parts.yaml"
 SERVICE_FILE: Final = "0610-dcgm-exporter-service.yaml"
 MONITOR_FILE: Final = "0620-dcgm-exporter-monitor.yaml"
 NAME: Final = "nvidia-dcgm-exporter"
@@ -23,8 +22,6 @@ MONITOR: Final = Resource("monitoring.coreos.com", "v1", "servicemonitors", "Ser
 BESIDE: Final = (SERVICE, MONITOR)
 """Kinds of the additional objects besides the DaemonSet; each has the name `NAME`."""
 
-CONFIG_KEY: Final = "dcgm-metrics.csv"
-CONFIG_DIR: Final = "/etc/gpuplane/exporter"
 JOBS_ENV: Final = "DCGM_HPC_JOB_MAPPING_DIR"
 POD_LABELS_ENV: Final = "DCGM_EXPORTER_KUBERNETES_ENABLE_POD_LABELS"
 POD_UID_ENV: Final = "DCGM_EXPORTER_KUBERNETES_ENABLE_POD_UID"
@@ -48,11 +45,7 @@ def shape_daemonset(manifest: Manifest, spec: ClusterPolicySpec) -> None:
     if exporter.host_pid:
         pod["hostPID"] = True
     if exporter.config is not None and exporter.config.name:
-        items = [{"key": CONFIG_KEY, "path": CONFIG_KEY}]
-        pod["volumes"].append({"name": "config", "configMap": {"name": exporter.config.name, "items": items}})
-        # The directory and not the file: a file mounted by subPath never changes.
-        container["volumeMounts"].append({"name": "config", "mountPath": CONFIG_DIR, "readOnly": True})
-        container["args"].append(f"--config={CONFIG_DIR}/{CONFIG_KEY}")
+        add_part(pod, container, PARTS_FILE, "config", source=exporter.config.name)
     if exporter.hpc_job_mapping is not None and exporter.hpc_job_mapping.enabled:
         set_env(container, JOBS_ENV, exporter.hpc_job_mapping.directory or JOBS_DIR)
     if exporter.enable_pod_labels is not None:

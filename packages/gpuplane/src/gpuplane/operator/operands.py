@@ -1,23 +1,19 @@
 """From a ClusterPolicy to the objects that shall exist: the plain YAML of `operands/` with the policy's values in it.
 
-The YAML reads as it ships; nothing in it is a template. What a policy can change is changed here, field by field.
+The YAML reads as it ships; nothing in it is a template. What a policy can change is changed here, field by field; what
+it can add to a pod is YAML too (`gpuplane.operator.manifest.add_part`).
 """
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable, Mapping
-from importlib import resources
-from typing import Any, Final
-
-import msgspec
-import yaml
+from typing import Final
 
 from gpuplane import names
 from gpuplane.api.clusterpolicy import ClusterPolicySpec
 from gpuplane.api.components import Component
 from gpuplane.operator.decide import REMOVING
-from gpuplane.operator.driver_sets import GROUP_LABEL, Keys, for_group, set_env
+from gpuplane.operator.driver_sets import GROUP_LABEL, Keys, for_group
 from gpuplane.operator.drivers import DriverChoice, DriverGroup
 from gpuplane.operator.exporter_objects import (
     MONITOR_FILE,
@@ -26,6 +22,7 @@ from gpuplane.operator.exporter_objects import (
     shape_monitor,
     shape_service,
 )
+from gpuplane.operator.manifest import Manifest, load, set_env
 from gpuplane.operator.observed import COMPONENT_LABEL, DRIVER
 from gpuplane.operator.plugin_objects import FOLLOWERS, shape_follower
 from gpuplane.operator.stages import OPERANDS, Operand
@@ -41,7 +38,6 @@ OWN_IMAGE: Final = "gpuplane/gpuplane"  # in the YAML, where the operator puts i
 DISCOVERY: Final = "0100-node-feature-discovery.yaml"
 RUNTIME_CLASSES: Final = "0010-runtime-classes.yaml"
 REMOVAL: Final = "-removal"
-Manifest = dict[str, Any]
 
 
 def enabled_gates(spec: ClusterPolicySpec) -> frozenset[str]:
@@ -94,18 +90,6 @@ def manifests(
             if monitored and monitor is not None:
                 wanted.append(shape_monitor(load(MONITOR_FILE)[0], monitor))
     return [_customized(manifest, spec, image=image, owner=owner) for manifest in wanted]
-
-
-@functools.cache
-def _parsed(name: str) -> bytes:
-    text = resources.files(__package__).joinpath("operands", name).read_text()
-    return msgspec.json.encode([document for document in yaml.safe_load_all(text) if document])
-
-
-def load(name: str) -> list[Manifest]:
-    """The documents of one file of `operands/`, fresh copies."""
-    documents: list[Manifest] = msgspec.json.decode(_parsed(name))
-    return documents
 
 
 def _removal(manifest: Manifest) -> Manifest:

@@ -1,22 +1,19 @@
 """Applies a ClusterPolicy's `devicePlugin.config` to the pods that follow it: the device plugin's and discovery's.
 
-Pure; `gpuplane.operator.operands` puts it in its place among all objects. The whole ConfigMap is mounted, and each pod
-chooses by its node's label itself, so that a change of the label restarts no pod.
+Pure; `gpuplane.operator.operands` calls it for the DaemonSets concerned.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from gpuplane import names
 from gpuplane.api.clusterpolicy import ClusterPolicySpec
-from gpuplane.operator.driver_sets import set_env
-
-Manifest = dict[str, Any]
+from gpuplane.operator.manifest import Manifest, add_part, set_env
 
 FOLLOWERS: Final = ("device_plugin", "gfd")
 """The components that read the configuration."""
-CONFIG_DIR: Final = "/etc/gpuplane/plugin-configs"
+PARTS_FILE: Final = "0501-plugin-config-parts.yaml"
 
 
 def shape_follower(manifest: Manifest, spec: ClusterPolicySpec) -> None:
@@ -29,13 +26,9 @@ def shape_follower(manifest: Manifest, spec: ClusterPolicySpec) -> None:
     _place_mps(pod, container, spec.device_plugin.mps.root)
     if config is None or not config.name:
         return
-    pod["volumes"].append({"name": "plugin-configs", "configMap": {"name": config.name}})
-    container["volumeMounts"].append({"name": "plugin-configs", "mountPath": CONFIG_DIR, "readOnly": True})
-    container["args"].append(f"--config={CONFIG_DIR}")
     if config.default:
         set_env(container, names.PLUGIN_DEFAULT_ENV, config.default)
-    # As the GPU operator has it: a node without the label has no configuration, whatever the ConfigMap holds.
-    set_env(container, names.PLUGIN_FALLBACKS_ENV, "empty")
+    add_part(pod, container, PARTS_FILE, "configs", source=config.name)
 
 
 def _place_mps(pod: Manifest, container: Manifest, root: str) -> None:

@@ -9,7 +9,7 @@ import msgspec
 
 from gpuplane import names
 from gpuplane.api.gpunode import GPUNode, StageName, StageState
-from gpuplane.operator.operands import Manifest
+from gpuplane.operator.manifest import Manifest
 from kubekit.api.core import DaemonSet
 from kubekit.api.meta import Condition, to_dict
 from kubekit.kube.events import EventLevel

@@ -5,14 +5,15 @@ Its four parts are one container here, so the one name that several parts have g
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from gpuplane.api.clusterpolicy import ClusterPolicySpec
+from gpuplane.operator.manifest import Manifest, set_env
 
 SHARED: Final = "WITH_WORKLOAD"
 
 
-def shape_validator(manifest: dict[str, Any], spec: ClusterPolicySpec) -> None:
+def shape_validator(manifest: Manifest, spec: ClusterPolicySpec) -> None:
     """Put the environment of the validator's parts into its DaemonSet."""
     [container] = manifest["spec"]["template"]["spec"]["containers"]
     validator = spec.validator
@@ -22,8 +23,7 @@ def shape_validator(manifest: dict[str, Any], spec: ClusterPolicySpec) -> None:
         "CUDA": validator.cuda,
         "PLUGIN": validator.plugin,
     }
-    for part, said in parts.items():
-        for variable in said.env:
+    for part, component in parts.items():
+        for variable in component.env:
             name = f"{part}_{SHARED}" if variable.name == SHARED else variable.name
-            container["env"] = [entry for entry in container["env"] if entry["name"] != name]
-            container["env"].append({"name": name, "value": variable.value})
+            set_env(container, name, variable.value)
