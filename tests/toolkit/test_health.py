@@ -238,8 +238,7 @@ async def test_docker_that_goes_on_as_it_was_has_refused_ours(service: Any) -> N
         await one.configure()
     assert caught.value.reason == "ConfigurationRefused"
     assert caught.value.what == (
-        "docker refuses its configuration: it has no runtime nvidia;"
-        " it answers again with the configuration of before"
+        "docker refuses its configuration: it has no runtime nvidia; it answers again with the configuration of before"
     )
     assert one.world.host.read_text("etc/docker/daemon.json") == "{}"
     assert one.clock < 10
@@ -305,8 +304,7 @@ async def test_a_runtime_that_never_comes_back_is_told_so(service: Any) -> None:
     with pytest.raises(ToolkitError) as caught:
         await one.configure()
     assert caught.value.what == (
-        "containerd does not answer 30 s after a reload of its configuration;"
-        " nor with the configuration of before"
+        "containerd does not answer 30 s after a reload of its configuration; nor with the configuration of before"
     )
     assert caught.value.where == one.world.host.shown("run/containerd/containerd.sock")
     assert one.world.host.read_text("etc/containerd/config.toml") == "version = 2"
