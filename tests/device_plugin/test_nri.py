@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import stat
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from pathlib import Path
@@ -37,6 +38,7 @@ from kubekit.api.meta import ObjectMeta
 from kubekit.errors import InvalidInput, Retryable, Terminal
 from kubekit.kube import Unreachable
 from kubekit.protocol import nri_pb2 as pb
+from tinykube.device_files import presenting
 from tests.support.until import until
 from tinykube.kubelet.runtimes.nri import Nri, Refused, variables
 
@@ -241,14 +243,18 @@ async def test_whole_gpus_are_brought_without_limits(node: Node) -> None:
     assert await node.create(node.pod("a", 1), told) == {"NVIDIA_VISIBLE_DEVICES": "GPU-1", "GPUPLANE_NO_GPU": ""}
 
 
-async def test_device_nodes_are_brought_too(node: Node) -> None:
+async def test_device_nodes_are_brought_too(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "stat", presenting(os.stat))
     (node.root / "dev").mkdir()
-    (node.root / "dev/nvidia0").touch()  # as on a simulated machine
+    (node.root / "dev/nvidia0").write_text("195 7\n")
+    (node.root / "dev/nvidia0").chmod(0o1666)
     units = resources(GPUS, PluginConfig())["nvidia.com/gpu"]
     config = PluginConfig(pass_device_specs=True, device_list=frozenset((DeviceListStrategy.ENVVAR,)))
     plugin = UnitPlugin("nvidia.com/gpu", units, GPUS, config, link=node.link)
     await node.create(node.pod("a", 1), plugin.allocate(["GPU-0"]))
-    assert [(one.source, one.destination) for one in node.adjusted.mounts] == [("/dev/nvidia0", "/dev/nvidia0")]
+    (device,) = node.adjusted.linux.devices
+    assert (device.path, device.type, device.major, device.minor) == ("/dev/nvidia0", "c", 195, 7)
+    assert device.file_mode.value == 0o666
     with pytest.raises(Refused, match="/dev/nvidia1"):
         await node.create(node.pod("a", 1), plugin.allocate(["GPU-1"]))
 

@@ -75,7 +75,7 @@ asyncio.run(way())
             "t4-ubuntu18",
             "present",
             1,
-            {"etc/docker/daemon.json", "usr/local/nvidia/toolkit/nvidia-container-runtime"},
+            {"etc/docker/daemon.json", "usr/local/nvidia/toolkit/nvidia-cdi-hook"},
             {
                 "feature.node.kubernetes.io/cpu-cpuid.ADX": "true",
                 "feature.node.kubernetes.io/pci-10de.present": "true",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import stat
 import struct
 import subprocess
 from pathlib import Path
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from simgpu.machines import build_node, machine
+from tinykube.device_files import presenting
 
 KERNEL = machine("l4-ubuntu24").kernel
 
@@ -51,8 +53,9 @@ def test_loading_makes_devices_and_unloading_leaves_nothing(root: Path) -> None:
         "dev/nvidia-uvm-tools",
         "dev/nvidia-modeset",
     }
-    state = root / "var/lib/simgpu/state"
-    assert (root / "dev/nvidiactl").samefile(state)
+    assert (root / "run/nvidia-persistenced/socket").samefile(root / "var/lib/simgpu/state")
+    seen = presenting(os.stat)(root / "dev/nvidiactl")
+    assert (stat.S_ISCHR(seen.st_mode), seen.st_rdev) == (True, os.makedev(195, 255))
     assert (root / "sys/module/nvidia/version").read_text() == "580.82.07\n"
     assert (root / "sys/module/nvidia/refcnt").read_text() == "2\n"
     assert "580.82.07" in (root / "proc/driver/nvidia/version").read_text()

@@ -19,8 +19,10 @@ from gpuplane.hardware import GPU
 from gpuplane.host import Command, Completed, Host
 from gpuplane.operand import OperandContext
 from gpuplane.toolkit import Facts, Plan, observe, plan, restart
+from gpuplane.toolkit.facts import RUNTIMES
 from kubekit.api.core import Node, NodeInfo, NodeStatus
 from kubekit.api.meta import ObjectMeta
+from tinykube.device_files import presenting
 from tests.toolkit.machine import GPUS, VERSION, Machine, Tree, fresh, tree
 
 LIB = "usr/lib64"
@@ -76,11 +78,10 @@ class FakeGPUs:
 
 
 class World:
-    """A host with a driver; `simulated` hosts are given stand-ins for NVIDIA's programs."""
+    """A host with a driver; with NVIDIA's runtime, where `programs` are there."""
 
-    def __init__(self, root: Path, *, simulated: bool = True) -> None:
+    def __init__(self, root: Path, *, programs: bool = True) -> None:
         self.root = root
-        self.simulated = simulated
         self.runner = FakeRunner()
         self.host = Host(root, self.runner)
         self.client = FakeClient()
@@ -92,22 +93,17 @@ class World:
             self.host.symlink(f"{LIB}/{soname}.so.1", f"{soname}.so.{VERSION}")
             self.host.symlink(f"{LIB}/{soname}.so", f"{soname}.so.1")
         self.write(f"{LIB}/libc.so.6", "elf")
-        for name in ("nvidiactl", "nvidia-uvm", "nvidia0", "nvidia1"):
-            self.write(f"dev/{name}", "")
-        if simulated:
-            self.write("var/lib/simgpu/state", "")
+        for minor, name in enumerate(("nvidia0", "nvidia1", "nvidia-uvm", "nvidiactl")):
+            make_device(root / "dev" / name, minor)
+        for program in RUNTIMES.values() if programs else ():
+            self.write(f"usr/bin/{program}", "elf")
 
     def write(self, path: str, data: str | bytes) -> None:
         (self.root / path).parent.mkdir(parents=True, exist_ok=True)
         (self.root / path).write_bytes(data.encode() if isinstance(data, str) else data)
 
     def observe(self, runtime: str, **options: Any) -> Facts:
-        facts = observe(self.host, gpus=GPUS, driver_version=VERSION, runtime=runtime, **options)
-        if self.simulated:
-            return facts
-        # the plain files in this host's /dev stand for device nodes, which only root can make
-        nodes = frozenset(path.name for path in (self.root / "dev").iterdir() if path.is_file())
-        return msgspec.structs.replace(facts, devices=msgspec.structs.replace(facts.devices, nodes=nodes))
+        return observe(self.host, gpus=GPUS, driver_version=VERSION, runtime=runtime, **options)
 
     def plan(self, runtime: str, *, set_as_default: bool | None = None, **options: Any) -> Plan:
         return plan(self.observe(runtime, **options), set_as_default=set_as_default)
@@ -127,6 +123,17 @@ class World:
             open_host=lambda root: Host(root, self.runner),
             **changes,
         )
+
+
+def make_device(path: Path, minor: int) -> None:
+    """A file that the fixture `devices` shows as a character device, which only root can make."""
+    path.write_text(f"195 {minor}\n")
+    path.chmod(0o1666)
+
+
+@pytest.fixture(autouse=True)
+def devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "stat", presenting(os.stat))
 
 
 @pytest.fixture(autouse=True)

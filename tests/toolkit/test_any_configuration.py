@@ -83,7 +83,7 @@ async def test_it_works_twice_is_once_and_all_comes_back(
     now = read(world, said)
     for name, program in RUNTIMES.items():
         if name not in was.handlers or not said.startswith("containerd"):
-            assert now.handlers[name].binary == f"/usr/local/nvidia/toolkit/{program}"
+            assert now.handlers[name].binary == f"/usr/bin/{program}"
     assert {name: now.handlers[name] for name in was.handlers if name not in RUNTIMES} == {
         name: handler for name, handler in was.handlers.items() if name not in RUNTIMES
     }

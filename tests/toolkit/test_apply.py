@@ -47,10 +47,10 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("simulated", [True, False])
-async def test_there_twice_and_back(make_world: Any, tmp_path: Path, tree_of: Any, case: str, simulated: bool) -> None:
+@pytest.mark.parametrize("programs", [True, False])
+async def test_there_twice_and_back(make_world: Any, tmp_path: Path, tree_of: Any, case: str, programs: bool) -> None:
     runtime, path, text = CASES[case]
-    world = make_world(tmp_path, simulated=simulated)
+    world = make_world(tmp_path, programs=programs)
     if text is not None:
         world.write(path, text)
         (tmp_path / path).chmod(0o640)
@@ -124,7 +124,7 @@ async def test_a_configuration_that_does_not_parse_is_not_touched(world: Any, tr
 
 
 async def test_nvidia_as_the_default_needs_its_program(make_world: Any, tmp_path: Path) -> None:
-    world = make_world(tmp_path, simulated=False)
+    world = make_world(tmp_path, programs=False)
     with pytest.raises(ToolkitError) as caught:
         world.plan("containerd", set_as_default=True)
     assert caught.value.reason == "RuntimeBinaryMissing"

@@ -21,6 +21,7 @@ from gpuplane.toolkit.elf import soname
 from gpuplane.toolkit.facts import Devices, Facts
 from gpuplane.toolkit.places import CONTAINERD
 from kubekit.errors import InvalidInput
+from tests.toolkit.conftest import make_device
 
 V = "999.88.77"
 LIB = "usr/lib/x86_64-linux-gnu"
@@ -238,18 +239,10 @@ def test_what_people_may_choose(tmp_path: Path) -> None:
     assert cdi_spec.management(seen, Choice(vendor="m.example.com"))["kind"] == "m.example.com/gpu"
 
 
-def test_a_simulated_hosts_stand_in_hook_leaves_no_link_to_itself(world: Any) -> None:
-    spec = json.loads(specs(world.observe("containerd"))[SPEC])
-    mounts = mounts_of(spec)
-    assert mounts["/usr/lib64/libcuda.so.1"] == "/usr/lib64/libcuda.so.535.161.08"
-    (hook,) = spec["containerEdits"]["hooks"]
-    assert hook["path"] == "/usr/local/nvidia/toolkit/nvidia-cdi-hook"
-    assert hook["args"][1:] == ["update-ldcache", "--folder", "/usr/lib64"]
-
-
 def test_persistenceds_socket_is_mounted_whatever_lies_there(world: Any) -> None:
+    world.write("var/lib/elsewhere", "")
     (world.root / "run/nvidia-persistenced").mkdir()
-    (world.root / "run/nvidia-persistenced/socket").symlink_to("../../var/lib/simgpu/state")
+    (world.root / "run/nvidia-persistenced/socket").symlink_to("../../var/lib/elsewhere")
     mounts = mounts_of(json.loads(specs(world.observe("containerd"))[SPEC]))
     assert mounts["/run/nvidia-persistenced/socket"] == "/run/nvidia-persistenced/socket"
 
@@ -302,11 +295,11 @@ def test_drm_nodes_and_their_links(tmp_path: Path) -> None:
 def test_devices_are_seen_on_the_host_or_in_the_drivers_dev(world: Any) -> None:
     card = world.root / "sys/bus/pci/devices/0000:00:11.0/drm/card1"
     card.mkdir(parents=True)
-    world.write("dev/dri/card1", "")
+    for name in ("dri/card1", "nvidia-caps/nvidia-cap1", "nvidia-caps-imex-channels/channel0"):
+        (world.root / "dev" / name).parent.mkdir()
+        make_device(world.root / "dev" / name, 1)
     (world.root / "dev/dri/by-path").mkdir()
     (world.root / "dev/dri/by-path/pci-0000:00:11.0-card").symlink_to("../card1")
-    world.write("dev/nvidia-caps/nvidia-cap1", "")
-    world.write("dev/nvidia-caps-imex-channels/channel0", "")
     world.write("proc/driver/nvidia-caps/mig-minors", "config 1\nmonitor 2\ngpu0/gi1/ci0/access 13\nnonsense\n")
     seen = world.observe("containerd").devices
     assert seen.root == "/"

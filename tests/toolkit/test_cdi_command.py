@@ -82,7 +82,7 @@ def test_a_file_is_written_whole_in_the_format_of_its_ending(cdi: Any, tmp_path:
 
 
 def test_hooks_are_chosen(make_world: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    world = make_world(tmp_path, simulated=False)
+    world = make_world(tmp_path, programs=False)
     facts = msgspec.structs.replace(world.observe("containerd"), own_hook=b"elf")
     monkeypatch.setattr(by_hand, "_observe", lambda *_, **__: (facts, ""))
 
@@ -101,7 +101,7 @@ def test_hooks_are_chosen(make_world: Any, tmp_path: Path, monkeypatch: pytest.M
 async def test_configure_brings_our_hook_where_there_is_none(make_world: Any, tmp_path: Path, tree_of: Any) -> None:
     if not OWN_HOOK.is_file():
         pytest.skip("the C parts are not built")
-    world = make_world(tmp_path, simulated=False)
+    world = make_world(tmp_path, programs=False)
     world.write("etc/containerd/config.toml", "version = 2\n")
     before = tree_of(tmp_path)
     changed = await apply(world.host, world.plan("containerd"))

@@ -50,7 +50,7 @@ async def test_the_diffs_are_what_is_done_and_what_is_undone(
     make_world: Any, tmp_path: Path, tree_of: Any, case: str
 ) -> None:
     runtime, path, text = CASES[case]
-    worlds = [make_world(tmp_path / name, simulated=False) for name in ("done", "patched")]
+    worlds = [make_world(tmp_path / name, programs=False) for name in ("done", "patched")]
     for world in worlds:
         world.write("usr/bin/nvidia-container-runtime", "elf")
         if text is not None:
@@ -71,7 +71,7 @@ async def test_the_diffs_are_what_is_done_and_what_is_undone(
 
 
 async def test_links_on_the_way_are_followed_for_patch_which_does_not(make_world: Any, tmp_path: Path) -> None:
-    world = make_world(tmp_path / "h", simulated=False)
+    world = make_world(tmp_path / "h", programs=False)
     world.write("etc/real/config.toml", "version = 2\n")
     (world.root / "etc/containerd/config.toml").symlink_to("/etc/real/config.toml")
     (world.root / "var/run").symlink_to("/run")
@@ -123,7 +123,6 @@ def test_nvidia_is_the_default_when_asked_for_and_its_program_is_there(
     world: Any, capsys: pytest.CaptureFixture[str], runtime: str, path: str, text: str, key: str
 ) -> None:
     shutil.rmtree(world.root / "usr")
-    (world.root / "var/lib/simgpu/state").unlink()
     world.write(path, text)
     words = ["toolkit", "configure", "--runtime", runtime, "--dry-run", "--host-root", str(world.root)]
     assert main([*words, "--set-as-default"]) == 1

@@ -250,10 +250,6 @@ async def test_docker_that_goes_on_as_it_was_has_refused_ours(service: Any) -> N
 
 async def test_docker_forgets_runtimes_whose_programs_are_gone(service: Any) -> None:
     one = service("docker")
-    one.world.simulated = False
-    (one.world.root / "var/lib/simgpu/state").unlink()
-    for program in RUNTIMES.values():
-        one.world.write(f"usr/bin/{program}", "")
     await one.configure()
     assert (one.runtime.config.default, one.runtime.config.handlers.keys()) == ("nvidia", {"runc", *RUNTIMES})
     (one.world.root / "usr/bin/nvidia-container-runtime").unlink()

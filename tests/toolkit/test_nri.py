@@ -46,7 +46,6 @@ async def test_only_where_there_is_nri(world: Any, runtime: str, socket: bool, w
     assert world.host.exists(SPEC)
     configs = [path for directory in ("etc/containerd", "etc/crio") for path in (world.root / directory).rglob("*")]
     assert any(path.is_file() for path in configs) == touched
-    assert world.host.exists(f"{names.TOOLKIT_DIR}/nvidia-container-runtime") == touched
 
 
 async def test_what_was_configured_before_is_taken_back(world: Any, tree_of: Any) -> None:

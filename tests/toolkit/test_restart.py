@@ -16,6 +16,7 @@ from gpuplane.toolkit import ToolkitError, apply, unconfigure
 from gpuplane.toolkit import restart as restarting
 from gpuplane.toolkit.applying import unconfigure as take_back
 from gpuplane.toolkit.places import CONTAINERD, DOCKER
+from tests.toolkit.conftest import make_device
 
 # Serves a socket and writes a letter to its output for each SIGHUP; with "once" it ends at the first one.
 SERVER = """
@@ -60,7 +61,7 @@ async def test_docker_is_signalled_through_its_socket_only_when_something_change
         await apply(world.host, world.plan("docker"))
         assert process.stdout.read(1) == b"H"
         await apply(world.host, world.plan("docker"))
-        world.write("dev/nvidia-modeset", "")
+        make_device(world.root / "dev/nvidia-modeset", 254)
         assert await apply(world.host, world.plan("docker"))  # another CDI specification, which is read at each start
         await take_back(world.host)
         assert process.stdout.read(1) == b"H"

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from gpuplane import names
 from gpuplane.host import Host
 from gpuplane.validator.char_links import links, make_links, wanted_links
 
@@ -73,5 +74,6 @@ def test_real_device_nodes(tmp_path: Path) -> None:
         pytest.skip("device nodes need a privileged user")
     os.mknod(tmp_path / "dev/nvidia-caps/nvidia-cap7", stat.S_IFCHR | 0o400, os.makedev(236, 7))
     assert make_links(Host(tmp_path)) == 2
+    assert (tmp_path / names.CHAR_LINKS).read_text() == "dev/char/195:0\ndev/char/236:7\n"
     assert (tmp_path / "dev/char/195:0").readlink() == Path("../nvidia0")
     assert (tmp_path / "dev/char/236:7").readlink() == Path("../nvidia-caps/nvidia-cap7")

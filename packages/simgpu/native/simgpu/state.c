@@ -50,24 +50,25 @@ bool simgpu_reachable(const struct simgpu_gpu *gpu)
 	char path[4096];
 	snprintf(path, sizeof path, "%s/nvidia%u", dev(), gpu->minor);
 	int fd = open(path, O_RDWR | O_CLOEXEC);
-	if (fd < 0)
-		return errno == ENXIO; /* a real device node that we may open, without a real driver behind it */
+	struct stat info;
+	if (fd < 0) /* a node that we may open without a driver behind it, or on a file system where no device is opened */
+		return errno == ENXIO || errno == ENODEV || (errno == EACCES && stat(path, &info) == 0 && S_ISCHR(info.st_mode));
 	close(fd);
 	return true;
 }
 
-/* The state: the control node itself where nodes are files that play devices; where they are real devices, what a
-   container gets as the persistence daemon's socket. */
+/* The state: what a container gets as the persistence daemon's socket; a control node that is a file is the state
+   itself, where there is no machine around the GPUs; a sticky file stands for a device, see simhost/tools/gpus.c. */
 static int open_state(void)
 {
 	char path[4096];
 	struct stat info;
 	snprintf(path, sizeof path, "%s/nvidiactl", dev());
-	if (stat(path, &info) < 0 || !S_ISCHR(info.st_mode))
-		return open(path, O_RDWR | O_CLOEXEC);
 	int node = open(path, O_RDWR | O_CLOEXEC);
-	if (node < 0 && errno != ENXIO)
+	if (node < 0 && errno != ENXIO && errno != ENODEV && !(errno == EACCES && !stat(path, &info) && S_ISCHR(info.st_mode)))
 		return -1;
+	if (node >= 0 && fstat(node, &info) == 0 && S_ISREG(info.st_mode) && !(info.st_mode & S_ISVTX))
+		return node;
 	if (node >= 0)
 		close(node);
 	snprintf(path, sizeof path, "%s/../run/nvidia-persistenced/socket", dev());

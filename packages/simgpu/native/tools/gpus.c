@@ -15,7 +15,7 @@
 #define NVIDIA_MAJOR 195
 #define CONTROL_MINOR 255
 
-/* Where the state lies for containers when the device nodes are real: a path that a driver's containers get anyway. */
+/* Where the state lies for containers: a path that a driver's containers get anyway. */
 static const char daemon_socket[] = "run/nvidia-persistenced/socket";
 
 static char addresses[MAX_GPUS][64];
@@ -47,37 +47,28 @@ static int find_gpus(void)
     return count;
 }
 
-/* Whether dev is a file system of its own, as on a machine with a real container runtime: it takes real device nodes. */
-static int real_nodes(void)
-{
-    struct stat dev, state;
-    char path[PATH];
-    return stat(at(path, "dev"), &dev) == 0 && stat(at(path, "var/lib/simgpu/state"), &state) == 0 &&
-           dev.st_dev != state.st_dev;
-}
-
-int make_node(const char *relative, unsigned number, const char *text)
+/* A character device. Where nobody but root may make it, a sticky file with its numbers stands for it, which
+   tinykube.device_files shows to the programs of such a machine as the device. */
+int make_node(const char *relative, unsigned number)
 {
     char path[PATH];
-    if (!real_nodes())
-        return write_file(relative, text);
     unlink(at(path, relative));
-    if (mknod(path, S_IFCHR | 0666, makedev(NVIDIA_MAJOR, number)) != 0 || chmod(path, 0666) != 0)
-        return complain("ERROR: could not make %s: %s", path, strerror(errno));
-    return 0;
+    if (mknod(path, S_IFCHR | 0666, makedev(NVIDIA_MAJOR, number)) != 0) {
+        char text[32];
+        snprintf(text, sizeof text, "%u %u\n", NVIDIA_MAJOR, number);
+        if (write_file(relative, text))
+            return 1;
+        return chmod(path, 01666) ? complain("ERROR: could not make %s: %s", path, strerror(errno)) : 0;
+    }
+    return chmod(path, 0666) ? complain("ERROR: could not make %s: %s", path, strerror(errno)) : 0;
 }
 
-/* The state's way into containers: the same inode as the control node, or a link beside a real one. */
 static int offer_state(void)
 {
-    char from[PATH], to[PATH];
-    if (!real_nodes()) {
-        unlink(at(to, "dev/nvidiactl"));
-        return link(at(from, "var/lib/simgpu/state"), to);
-    }
+    char to[PATH];
     make_directories("run/nvidia-persistenced");
     unlink(at(to, daemon_socket));
-    return symlink("../../var/lib/simgpu/state", to) || make_node("dev/nvidiactl", CONTROL_MINOR, "");
+    return symlink("../../var/lib/simgpu/state", to) || make_node("dev/nvidiactl", CONTROL_MINOR);
 }
 
 int load_nvidia(const char *version)
@@ -90,8 +81,7 @@ int load_nvidia(const char *version)
         return complain("ERROR: could not insert '%s': %s", "nvidia", strerror(errno));
     for (int i = 0; i < count; i++) {
         snprintf(relative, sizeof relative, "dev/nvidia%d", i);
-        snprintf(text, sizeof text, "%s\n", addresses[i]);
-        if (make_node(relative, (unsigned)i, text))
+        if (make_node(relative, (unsigned)i))
             return 1;
         snprintf(relative, sizeof relative, "proc/driver/nvidia/gpus/%s/information", addresses[i]);
         snprintf(text, sizeof text, "Bus Type: \t PCIe\nBus Location: \t %s\nDevice Minor: \t %d\n", addresses[i], i);
@@ -121,8 +111,7 @@ void unload_nvidia(void)
         snprintf(relative, sizeof relative, "dev/nvidia%d", i);
         unlink(at(path, relative));
     }
-    if (real_nodes())
-        remove_tree("run/nvidia-persistenced");
+    remove_tree("run/nvidia-persistenced");
     unlink(at(path, "dev/nvidiactl"));
     remove_tree("proc/driver/nvidia");
 }

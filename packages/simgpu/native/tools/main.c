@@ -5,7 +5,7 @@
  * or `SIMHOST_ROOT=ROOT modprobe nvidia` where chroot is not allowed.
  *
  * What stands for the kernel are files of the root:
- *   var/lib/simgpu/state            the GPUs' hardware; loading `nvidia` links it to dev/nvidiactl (same inode: it is memory)
+ *   var/lib/simgpu/state            the GPUs' hardware; loading `nvidia` offers it as run/nvidia-persistenced/socket
  *   sys/bus/pci/devices/ADDRESS/    the GPUs that dev/nvidiaN stand for, in the order of their addresses
  *   lib/modules/RELEASE/.../NAME.ko what can be loaded; a line "version=..." in it becomes sys/module/NAME/version
  *   proc/modules                    what is loaded

@@ -146,7 +146,7 @@ static int insert(const char *module, int quiet)
     if (!strcmp(module, "nvidia") && load_nvidia(version))
         return 1;
     for (const char *const *node = nodes_of(module), *const *first = node; *node; node++)
-        if (make_node(*node, FIRST_OTHER_MINOR + (unsigned)(node - first) + (first == modeset_nodes ? 2 : 0), ""))
+        if (make_node(*node, FIRST_OTHER_MINOR + (unsigned)(node - first) + (first == modeset_nodes ? 2 : 0)))
             return 1;
     if (*version) {
         char line[160];

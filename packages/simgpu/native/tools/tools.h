@@ -21,7 +21,7 @@ const char *release(void);
 
 /* gpus.c */
 int load_nvidia(const char *version);
-int make_node(const char *relative, unsigned number, const char *text); /* a device node, or a file that plays one */
+int make_node(const char *relative, unsigned number); /* 0, or 1 after a complaint */
 int driver_in_use(void);
 void unload_nvidia(void);
 

@@ -18,6 +18,7 @@ from pathlib import Path
 import msgspec
 
 from kubekit.errors import Terminal
+from tinykube import device_files
 
 NATIVE = Path(str(files("tinykube"))) / "_native"
 
@@ -81,4 +82,6 @@ def command_line(image: Image, command: tuple[str, ...], args: tuple[str, ...]) 
     if words and words[0] == "gpuplane":
         # The image has it on its path; here it is this very installation.
         words = (sys.executable, "-m", "gpuplane", *words[1:])
+    if words[1:3] == ("-m", "gpuplane") and not device_files.may_make_nodes():
+        words = (words[0], "-m", device_files.__name__, *words[2:])
     return words

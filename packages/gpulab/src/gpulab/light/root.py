@@ -25,7 +25,7 @@ from simgpu.machines.root import tree
 _READ: Final = (
     *("etc/os-release", "etc/containerd/", "etc/docker/", "etc/crio/", "boot/config-"),
     *("proc/sys/kernel/osrelease", "proc/cpuinfo", "sys/block/", "sys/class/dmi/", "sys/devices/system/node/"),
-    "sys/fs/",
+    *("sys/fs/", "usr/bin/nvidia-"),
 )
 _PCI: Final = "sys/bus/pci/devices/"
 _PCI_FILES: Final = ("vendor", "class", "device")

@@ -109,9 +109,7 @@ def find_place(store: Store, simulate: str, environ: Mapping[str, str], *, exist
 
 def node_place(root: Path) -> Place:
     """A node's driver and the shares of its containers. Raises Terminal when there is no driver."""
-    dev = root / "dev"
-    played = (dev / "nvidiactl").is_file()  # a real one is a device
-    return Place(Store(root / names.LIMITS_DIR), find_real({}, root=root, cache=""), dev if played else None)
+    return Place(Store(root / names.LIMITS_DIR), find_real({}, root=root, cache=""), root / "dev")
 
 
 def _simulated_driver() -> RealLibraries:

@@ -93,15 +93,10 @@ def adjustment(given: Iterable[Given], devices: Devices) -> pb.ContainerAdjustme
             if node.host_path not in devices:
                 raise Terminal("the device node is not there", where=node.host_path)
             mode, major, minor = devices[node.host_path]
-            if stat.S_ISCHR(mode):
-                file_mode = pb.OptionalFileMode(value=stat.S_IMODE(mode))
-                adjusted.linux.devices.add(
-                    path=node.container_path, type="c", major=major, minor=minor, file_mode=file_mode
-                )
-            else:  # simulated machines have files
-                mounts[node.container_path] = Mount(
-                    host_path=node.host_path, container_path=node.container_path, read_only=False
-                )
+            file_mode = pb.OptionalFileMode(value=stat.S_IMODE(mode))
+            adjusted.linux.devices.add(
+                path=node.container_path, type="c", major=major, minor=minor, file_mode=file_mode
+            )
     for key, value in envs.items():
         adjusted.env.add(key=key, value=value)
     adjusted.env.add(key=names.NO_GPU_ENV)  # NB: empty, for runtimes drop requests to take a variable away

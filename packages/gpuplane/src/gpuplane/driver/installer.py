@@ -109,6 +109,7 @@ async def uninstall(host: Host) -> tuple[str, ...]:
             with contextlib.suppress(HostError):  # a foreign mount
                 host.remove_dir(path)
         host.remove_dir(names.DRIVER_ROOT)
+        _remove_char_links(host)
         changed = revert(host, COMPONENT)
         # Proofs with this driver are void now; no other process is left to remove them.
         for ready in (names.PLUGIN_READY, names.CUDA_READY, names.DRIVER_READY, names.NEW_KERNEL):
@@ -116,6 +117,14 @@ async def uninstall(host: Host) -> tuple[str, ...]:
     for path in changed:
         log.info("driver file restored path=%s", host.shown(path))
     return changed
+
+
+def _remove_char_links(host: Host) -> None:
+    """Take away the links in /dev/char that the validator made to the driver's nodes."""
+    for link in (host.read_text(names.CHAR_LINKS) or "").split():
+        host.remove(link, durable=False)
+    if host.remove(names.CHAR_LINKS, durable=False):
+        host.remove_dir("dev/char")
 
 
 async def _act(host: Host, facts: Facts, decision: Decision) -> None:

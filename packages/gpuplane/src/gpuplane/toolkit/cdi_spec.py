@@ -168,7 +168,7 @@ def _gpu_edits(facts: Facts, gpu: GPU) -> Iterable[tuple[MigDevice | None, Spec]
         if edits["deviceNodes"]:
             edits["deviceNodes"] += [_node(facts, name) for name in drm]
         links = facts.devices.drm_links.get(gpu.pci, {})
-        if links and _has_hooks(facts):
+        if links and facts.has(CDI_HOOK):
             edits["hooks"] = [_links_hook(facts, {f"/dev/dri/by-path/{name}": to for name, to in links.items()})]
         yield None, edits
         return
@@ -216,7 +216,7 @@ def _common(facts: Facts, nodes: Iterable[str]) -> Spec:
     cached = (path for path in driver.libraries if _base(path).startswith("lib") and not _base(path).startswith(_XORG))
     folders = list(dict.fromkeys(map(_folder, cached)))
     hooks: list[Spec] = []
-    if _has_hooks(facts):
+    if facts.has(CDI_HOOK):
         if driver.links:
             hooks.append(_links_hook(facts, driver.links))
         if driver.version:
@@ -225,8 +225,7 @@ def _common(facts: Facts, nodes: Iterable[str]) -> Spec:
         env = [f"NVIDIA_CTK_LIBCUDA_DIR={':'.join(found)}", *env] if found else env
     else:
         mounts += _mounted_links(driver)
-        if CDI_HOOK not in facts.stand_ins:
-            mounts += _elsewhere(mounts, folders)
+        mounts += _elsewhere(mounts, folders)
     if folders and facts.has(CDI_HOOK):
         words = [word for folder in folders for word in ("--folder", folder)]
         if facts.own_hook:  # NVIDIA's reads this in its configuration
@@ -235,11 +234,6 @@ def _common(facts: Facts, nodes: Iterable[str]) -> Spec:
         hooks.append(_hook(facts, "update-ldcache", *words))
     edits: Spec = {"env": env, "deviceNodes": _nodes(facts, nodes), "hooks": hooks, "mounts": mounts}
     return {key: value for key, value in edits.items() if value}
-
-
-def _has_hooks(facts: Facts) -> bool:
-    """Return whether hooks do what they say; a stand-in's are carried out by simulated runtimes only."""
-    return facts.has(CDI_HOOK) and CDI_HOOK not in facts.stand_ins
 
 
 def _mounted_links(driver: Driver) -> list[Spec]:

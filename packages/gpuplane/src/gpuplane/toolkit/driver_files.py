@@ -12,7 +12,6 @@ import re
 import stat
 from collections.abc import Iterable, Mapping
 
-from gpuplane import names
 from gpuplane.hardware import GPU
 from gpuplane.host import LIBRARY_DIRS, Host, read_driver_ready
 from gpuplane.toolkit.elf import soname
@@ -103,12 +102,11 @@ def observe_driver(host: Host, version: str) -> Driver:
 
 def observe_devices(host: Host, gpus: Iterable[GPU], driver_root: str) -> Devices:
     """The nodes that are there, in /dev or, where it has none, in the /dev of a driver in a container."""
-    simulated = host.exists(names.SIMGPU_STATE)
     inside = driver_root.strip("/")
-    root, nodes = "/", frozenset(_nodes(host, "dev", simulated))
-    if inside and "nvidiactl" not in nodes and (own := frozenset(_nodes(host, f"{inside}/dev", simulated))):
+    root, nodes = "/", frozenset(_nodes(host, "dev"))
+    if inside and "nvidiactl" not in nodes and (own := frozenset(_nodes(host, f"{inside}/dev"))):
         root, nodes = driver_root, own
-    drm = {gpu.pci: _drm(host, gpu.pci, simulated) for gpu in gpus}
+    drm = {gpu.pci: _drm(host, gpu.pci) for gpu in gpus}
     minors = host.read_text("proc/driver/nvidia-caps/mig-minors") or ""
     return Devices(
         root=root,
@@ -195,24 +193,24 @@ def _configs(host: Host, base: str) -> dict[str, str]:
     return found
 
 
-def _nodes(host: Host, dev: str, simulated: bool) -> Iterable[str]:
-    """Device nodes of NVIDIA's; a simulated host's are plain files, which no runtime but its own takes."""
+def _nodes(host: Host, dev: str) -> Iterable[str]:
+    """Device nodes of NVIDIA's."""
     for directory in ("", "nvidia-caps/", "nvidia-caps-imex-channels/"):
         for name in host.list(f"{dev}/{directory}"):
-            if (directory or name.startswith("nvidia")) and _is_node(host, f"{dev}/{directory}{name}", simulated):
+            if (directory or name.startswith("nvidia")) and _is_node(host, f"{dev}/{directory}{name}"):
                 yield f"{directory}{name}"
 
 
-def _is_node(host: Host, path: str, simulated: bool) -> bool:
+def _is_node(host: Host, path: str) -> bool:
     found = host.stat(path)
-    return found is not None and (stat.S_ISCHR(found.st_mode) or (simulated and stat.S_ISREG(found.st_mode)))
+    return found is not None and stat.S_ISCHR(found.st_mode)
 
 
-def _drm(host: Host, pci: str, simulated: bool) -> tuple[str, ...]:
+def _drm(host: Host, pci: str) -> tuple[str, ...]:
     return tuple(
         name
         for name in host.list(f"sys/bus/pci/devices/{pci}/drm")
-        if re.fullmatch(r"(card|renderD)\d+", name) and _is_node(host, f"dev/dri/{name}", simulated)
+        if re.fullmatch(r"(card|renderD)\d+", name) and _is_node(host, f"dev/dri/{name}")
     )
 
 

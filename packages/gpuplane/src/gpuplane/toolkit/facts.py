@@ -71,10 +71,9 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
     `effective` is the content of `place.effective`. `others` are the files that the runtime takes in besides, in
     order, path -> content; ours are not among them. `gpus` is None where NVML does not answer: then no CDI
-    specification is written. `programs` maps those of PROGRAMS that are on the host to their absolute paths;
-    `stand_ins` names those that a simulated host may be given by us. `own_hook` is our CDI hook, for a host that has
-    none of NVIDIA's; b"" otherwise. `nri`: GPUs come into containers by NRI, and the runtime's configuration is left
-    alone.
+    specification is written. `programs` maps those of PROGRAMS that are on the host to their absolute paths.
+    `own_hook` is our CDI hook, for a host that has none of NVIDIA's; b"" otherwise. `nri`: GPUs come into containers by
+    NRI, and the runtime's configuration is left alone.
     """
 
     place: Place
@@ -87,7 +86,6 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     driver: Driver = Driver()
     devices: Devices = Devices()
     programs: Mapping[str, str] = {}
-    stand_ins: frozenset[str] = frozenset()
     own_hook: bytes = b""
     nri: bool = False
 
@@ -101,7 +99,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
     def has(self, name: str) -> bool:
         """Return whether the program is on the host, or will be."""
-        return name in self.programs or name in self.stand_ins or (name == CDI_HOOK and bool(self.own_hook))
+        return name in self.programs or (name == CDI_HOOK and bool(self.own_hook))
 
 
 def decoded(data: bytes, where: str) -> str:

@@ -17,7 +17,7 @@ from gpuplane.hardware import GPU
 from gpuplane.host import Host, State, load_state, observe_file
 from gpuplane.toolkit import places, toml_edit
 from gpuplane.toolkit.driver_files import observe_devices, observe_driver
-from gpuplane.toolkit.facts import CDI_HOOK, PROGRAMS, RUNTIMES, Facts, ToolkitError, decoded
+from gpuplane.toolkit.facts import CDI_HOOK, PROGRAMS, Facts, ToolkitError, decoded
 from gpuplane.toolkit.places import Edit, Place, RuntimeName
 from kubekit.errors import InvalidInput
 from kubekit.protocol.sockets import KUBELET_DIR
@@ -52,14 +52,8 @@ def observe(
     main = observe_file(host, place.config)
     effective = host.read(place.effective) if place.effective else None
     programs = _programs(host)
-    simulated = host.exists(names.SIMGPU_STATE)
     given = {record.path.rpartition("/")[2] for record in (state.records if state else ())}
-    stand_ins = {
-        program
-        for program in (*RUNTIMES.values(), CDI_HOOK)
-        if simulated and (program not in programs or program in given)
-    }
-    ours = not simulated and (CDI_HOOK not in programs or CDI_HOOK in given)
+    ours = CDI_HOOK not in programs or CDI_HOOK in given
     if ours:
         programs.pop(CDI_HOOK, None)
     driver = observe_driver(host, driver_version)
@@ -73,8 +67,7 @@ def observe(
         gpus=gpus,
         driver=driver,
         devices=observe_devices(host, gpus or (), driver.root),
-        programs={program: path for program, path in programs.items() if program not in stand_ins},
-        stand_ins=frozenset(stand_ins),
+        programs=programs,
         own_hook=_own_hook() if ours else b"",
     )
 

@@ -18,15 +18,6 @@ from gpuplane.toolkit.facts import CDI_HOOK, RUNTIME, RUNTIMES, Driver, Facts, T
 from gpuplane.toolkit.places import Edit, Place, RuntimeName
 
 LIBCUDA = "libcuda.so.1"
-# What a simulated host is given in place of NVIDIA's programs; its runtime does their work by itself.
-_STAND_IN_RUNTIME = b"""#!/bin/sh
-# The runtime of a simulated node injects GPUs by itself; configurations only need this name to exist.
-exec runc "$@"
-"""
-_STAND_IN_HOOK = b"""#!/bin/sh
-# The runtime of a simulated node carries out CDI hooks by itself; specifications only need this name to exist.
-exit 0
-"""
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,15 +82,6 @@ def plan(facts: Facts, *, set_as_default: bool | None = None) -> Plan:
         for path, text in configs.items()
     ]
     tools = [] if facts.nri else [File(path=runtime_config.PATH, data=runtime_config.config_toml(facts).encode())]
-    tools += [
-        File(
-            path=f"{names.TOOLKIT_DIR}/{name}",
-            data=_STAND_IN_HOOK if name == CDI_HOOK else _STAND_IN_RUNTIME,
-            mode=0o755,
-        )
-        for name in sorted(facts.stand_ins)
-        if name == CDI_HOOK or not facts.nri
-    ]
     specs = cdi_spec.specs(facts)
     if specs and facts.own_hook:
         tools.append(File(path=f"{names.TOOLKIT_DIR}/{CDI_HOOK}", data=facts.own_hook, mode=0o755))

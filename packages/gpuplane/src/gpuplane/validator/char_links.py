@@ -6,6 +6,8 @@ does not.
 
 Nodes below `/dev/nvidia-caps` come and go with MIG devices; their numbers are known before, so their links are made
 before. A link without its node does no harm.
+
+The links that were made are listed in a file. The driver's uninstallation removes them.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import stat
 from collections.abc import Iterable
 from typing import Final
 
+from gpuplane import names
 from gpuplane.host import Host
 
 CAPS: Final = "dev/nvidia-caps"
@@ -31,11 +34,13 @@ def links(nodes: Iterable[tuple[str, int, int]]) -> dict[str, str]:
 
 
 def make_links(host: Host) -> int:
-    """Make the links that are missing or wrong; how many those were. Raises HostError.
-
-    The simulated driver's nodes are files; they need no links and get none.
-    """
-    return sum(host.symlink(link, target, durable=False) for link, target in wanted_links(host).items())
+    """Make the links that are missing or wrong; how many those were. Raises HostError."""
+    made = [link for link, target in wanted_links(host).items() if host.symlink(link, target, durable=False)]
+    if made:
+        known = (host.read_text(names.CHAR_LINKS) or "").split()
+        text = "".join(f"{link}\n" for link in sorted({*known, *made}))
+        host.write_atomic(names.CHAR_LINKS, text.encode(), durable=False)
+    return len(made)
 
 
 def wanted_links(host: Host) -> dict[str, str]:

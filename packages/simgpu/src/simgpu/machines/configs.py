@@ -7,6 +7,7 @@ of an administrator who moved its data; cri-o with its file and one drop-in.
 from __future__ import annotations
 
 import json
+from typing import Final
 
 from simgpu.machines.machine import NodeMachine
 
@@ -110,9 +111,14 @@ _DOCKER = {
 }
 
 
+NVIDIA_RUNTIMES: Final = ("nvidia-container-runtime", "nvidia-container-runtime.cdi", "nvidia-container-runtime.legacy")
+# The simulated kubelet injects GPUs for a runtime of this name by itself, and containerd does it by CDI.
+_NVIDIA_RUNTIME: Final = '#!/bin/sh\nexec runc "$@"\n'
+
+
 def runtime_files(machine: NodeMachine) -> dict[str, str]:
-    """Path -> text of the runtime's configuration, and empty stand-ins for the programs it names."""
-    programs = {"usr/bin/runc": ""}
+    """Path -> text of the runtime's configuration, and of the programs it names."""
+    programs = {"usr/bin/runc": "", **{f"usr/bin/{name}": _NVIDIA_RUNTIME for name in NVIDIA_RUNTIMES}}
     if machine.runtime == "docker":
         return {"etc/docker/daemon.json": json.dumps(_DOCKER, indent=4) + "\n", "usr/bin/dockerd": "", **programs}
     if machine.runtime == "cri-o":

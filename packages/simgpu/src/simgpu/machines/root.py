@@ -28,7 +28,7 @@ from gpuplane.driver.package import files as driver_files
 from gpuplane.host import Link
 from kubekit.errors import Terminal
 from simgpu import NATIVE, create_state, profile
-from simgpu.machines.configs import runtime_files
+from simgpu.machines.configs import NVIDIA_RUNTIMES, runtime_files
 from simgpu.machines.machine import NodeMachine
 from simgpu.profile import Profile
 
@@ -206,6 +206,8 @@ def build_node(directory: Path, name: str, machine: NodeMachine) -> NodeMachine:
         (root / link).symlink_to(target)
     (root / "tmp").chmod(0o1777)
     _install_tools(root)
+    for program in NVIDIA_RUNTIMES:
+        (root / "usr/bin" / program).chmod(0o755)
     if machine.gpus:
         create_state(root / names.SIMGPU_STATE, profile(machine.gpus), machine.driver, name)
     if machine.preinstalled:

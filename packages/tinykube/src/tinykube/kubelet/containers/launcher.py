@@ -38,6 +38,7 @@ from tinykube.kubelet.containers.records import (
     signal_container,
 )
 from tinykube.kubelet.containers.rootfs import (
+    DRIVER_SOCKET,
     ContainerSpec,
     isolated_words,
     observe_machine,
@@ -254,6 +255,12 @@ class Launcher:
             link = directory / Path(device.target).name
             link.unlink(missing_ok=True)
             link.symlink_to(device.source)
+        for mount in spec.mounts:
+            if mount.target == DRIVER_SOCKET:
+                link = home / DRIVER_SOCKET.lstrip("/")
+                link.parent.mkdir(parents=True, exist_ok=True)
+                link.unlink(missing_ok=True)
+                link.symlink_to(mount.source)
         return directory
 
 

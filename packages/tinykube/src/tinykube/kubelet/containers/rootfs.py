@@ -31,6 +31,9 @@ _DEVICE_LINKS: Final = (
     ("/proc/self/fd/2", "/dev/stderr"),
 )
 
+DRIVER_SOCKET: Final = "/run/nvidia-persistenced/socket"
+"""Where the simulated driver finds the state of the GPUs, see packages/simgpu/native/tools/gpus.c."""
+_STATE: Final = "var/lib/simgpu"
 _LIBRARY: Final = re.compile(r"lib.+\.so(\.|$)")
 
 
@@ -163,8 +166,14 @@ def _device_words(spec: ContainerSpec, machine: Machine, node_root: Path) -> lis
 
 
 def _devices_below(mount: Mount, machine: Machine, node_root: Path) -> list[str]:
-    """The node's dev/null is an empty file; who mounts the node's root gets real devices there too."""
+    """Mount what is no part of the node's root file system below a mount of it.
+
+    The node's dev/null is an empty file; a container that mounts the node's root gets real devices there too. What the
+    simulated hardware remembers is no file of the machine: it can be written where the root is mounted read-only.
+    """
     words: list[str] = []
+    if mount.source == str(node_root) and mount.read_only and (node_root / _STATE).is_dir():
+        words += ["bind", str(node_root / _STATE), f"{mount.target.rstrip('/')}/{_STATE}", "rw"]
     where = {str(node_root): "/dev", str(node_root / "dev"): ""}.get(mount.source)
     if where is not None:
         for name in machine.devices:

@@ -180,12 +180,15 @@ class Runtime:
             self.nri.forget(pod_uid)
 
     def _adjusted(self, spec: ContainerSpec, adjustment: pb.ContainerAdjustment) -> ContainerSpec:
-        """With variables and mounts of plugins, which replace what there is; devices are files here, and mounted."""
+        """With variables, mounts and devices of plugins, which replace what there is."""
         env = variables(spec.env, adjustment)
         mounts = {mount.target: mount for mount in spec.mounts}
         for one in adjustment.mounts:
             mounts[one.destination] = Mount(self._real(one.source), one.destination, "ro" in one.options)
-        return msgspec.structs.replace(spec, env=env, mounts=tuple(mounts.values()))
+        devices = {device.target: device for device in spec.devices}
+        for device in adjustment.linux.devices:
+            devices[device.path] = Mount(self._real(device.path), device.path)
+        return msgspec.structs.replace(spec, env=env, mounts=tuple(mounts.values()), devices=tuple(devices.values()))
 
     def _real(self, path: str) -> str:
         place = inside_root(self.root, path)
