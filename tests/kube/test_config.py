@@ -103,7 +103,7 @@ def test_the_order_of_places(tmp_path):
     home = tmp_path / "home"
     (home / ".kube").mkdir(parents=True)
     env = {"HOME": str(home)}
-    with pytest.raises(ConfigError, match="gpuplane up starts an embedded one"):
+    with pytest.raises(ConfigError, match="export KUBECONFIG=FILE"):
         load(environ=env, service_account=account)
     write(home / ".kube" / "config", server="http://from-home:1")
     assert load(environ=env, service_account=account).host == "from-home"

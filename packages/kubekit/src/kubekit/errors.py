@@ -12,11 +12,11 @@ if TYPE_CHECKING:
 
 
 class KubekitError(Exception):
-    """Base of all errors that gpuplane raises on purpose.
+    """Base of all errors that are raised on purpose.
 
     Args:
         what: what is wrong, in one sentence without a full stop.
-        where: the place: a file with line, an object, a node and GPU, a field path.
+        where: the place: a file with line, an object, a node, a field path.
         cure: the next thing to do, as a command or a value.
 
     `exit_code` is what a command that fails with it ends with: 1 the answer is no, 2 wrong usage, 3 could not ask.

@@ -1,4 +1,4 @@
-"""The built-in kinds that gpuplane reads, as narrow Structs, and where each is served.
+"""The built-in kinds that clients read, as narrow Structs, and where each is served.
 
 Invariants:
 

@@ -1,8 +1,8 @@
 """The common parts of all Kubernetes objects, as narrow Structs.
 
-Narrow: only the fields that gpuplane reads. Decoding skips the rest, which is what lets an informer hold 50,000 pods in
+Narrow: only the fields that are read. Decoding skips the rest, which is what lets an informer hold 50,000 pods in
 little memory. Writes are therefore never made by sending a decoded object back (that would drop what was skipped); they
-are patches and server-side apply of the fields that gpuplane owns.
+are patches and server-side apply of the fields that the writer owns.
 """
 
 from __future__ import annotations

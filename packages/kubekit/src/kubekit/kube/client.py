@@ -62,7 +62,7 @@ class Client:
         self,
         endpoint: Endpoint,
         *,
-        user_agent: str = "gpuplane",
+        user_agent: str = "kubekit",
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         timeout: float = _TIMEOUT_SECONDS,
     ) -> None:
@@ -81,7 +81,7 @@ class Client:
 
     @classmethod
     def connect(
-        cls, kubeconfig: Path | None = None, context: str | None = None, *, user_agent: str = "gpuplane"
+        cls, kubeconfig: Path | None = None, context: str | None = None, *, user_agent: str = "kubekit"
     ) -> Self:
         """A client for the configured cluster (see `kubekit.kube.config`). Opens nothing yet. Raises ConfigError."""
         return cls(load(kubeconfig, context), user_agent=user_agent)

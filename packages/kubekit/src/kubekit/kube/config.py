@@ -133,7 +133,7 @@ def load(
     if not home.is_file():
         raise ConfigError(
             "no cluster is configured: neither --kubeconfig nor KUBECONFIG, no service account, no ~/.kube/config",
-            cure="gpuplane up starts an embedded one",
+            cure="export KUBECONFIG=FILE, the kubeconfig of a cluster",
         )
     return from_file(home, context)
 
@@ -311,7 +311,7 @@ def load_client_certificate(context: ssl.SSLContext, certificate: str, key: str)
     """PEM texts into an SSL context. The ssl module reads files only, so a private one exists for an instant."""
     import tempfile  # 10 ms that few clients need
 
-    with tempfile.TemporaryDirectory(prefix="gpuplane-") as directory:
+    with tempfile.TemporaryDirectory(prefix="kubekit-") as directory:
         pem = Path(directory) / "client.pem"
         pem.touch(mode=0o600)
         pem.write_text(f"{certificate}\n{key}\n", encoding="utf-8")
