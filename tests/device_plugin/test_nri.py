@@ -38,8 +38,8 @@ from kubekit.api.meta import ObjectMeta
 from kubekit.errors import InvalidInput, Retryable, Terminal
 from kubekit.kube import Unreachable
 from kubekit.protocol import nri_pb2 as pb
-from tinykube.device_files import presenting
 from tests.support.until import until
+from tinykube.device_files import presenting
 from tinykube.kubelet.runtimes.nri import Nri, Refused, variables
 
 GPUS = tuple(

@@ -22,8 +22,8 @@ from gpuplane.toolkit import Facts, Plan, observe, plan, restart
 from gpuplane.toolkit.facts import RUNTIMES
 from kubekit.api.core import Node, NodeInfo, NodeStatus
 from kubekit.api.meta import ObjectMeta
-from tinykube.device_files import presenting
 from tests.toolkit.machine import GPUS, VERSION, Machine, Tree, fresh, tree
+from tinykube.device_files import presenting
 
 LIB = "usr/lib64"
 
