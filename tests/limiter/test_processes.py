@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from gpuplane.limits.facts import Mode
+from tests.support.compiler import compiler
 
 GIB = 1 << 30
 MIB = 1 << 20
@@ -157,9 +156,8 @@ def test_threads_of_one_process_share_its_slot(machine) -> None:
 def kills(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The program that starts, kills and watches; benchmarks/limiter_kills.py runs it for 10,000."""
     program = tmp_path_factory.mktemp("kills") / "kills"
-    compiler = os.environ.get("CC", f"{sys.executable} -m ziglang cc").split()
-    flags = ["-std=gnu11", "-O1", "-w", "-fno-sanitize=all"]
-    subprocess.run([*compiler, *flags, "-o", program, Path(__file__).with_name("kills.c"), "-ldl"], check=True)
+    flags = ["-std=gnu11", "-O1", "-w"]
+    subprocess.run([*compiler(), *flags, "-o", program, Path(__file__).with_name("kills.c"), "-ldl"], check=True)
     return program
 
 

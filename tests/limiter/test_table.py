@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from gpuplane.limits.injection import LIMITER
+from tests.support.compiler import compiler
 
 ROOT = Path(__file__).resolve().parents[2]
 CUDA = ROOT / "packages/gpuplane/native/limiter/cuda"
@@ -166,10 +165,9 @@ int cuGetProcAddress_v2(const char *name, void **function, int version, uint64_t
 def test_a_form_that_is_newer_than_the_table_is_left_alone(machine, tmp_path: Path) -> None:
     source = tmp_path / "newer.c"
     source.write_text(NEWER)
-    compiler = os.environ.get("CC", f"{sys.executable} -m ziglang cc").split()
     newer = machine.libraries / "libcuda.so.gpuplane-real"
     newer.unlink()
-    subprocess.run([*compiler, "-shared", "-fPIC", "-w", "-o", newer, source], check=True)
+    subprocess.run([*compiler(), "-shared", "-fPIC", "-w", "-o", newer, source], check=True)
     seen = machine.run(
         WHERE
         + """

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
 from ctypes import Structure, sizeof
 from pathlib import Path
 
@@ -15,6 +13,7 @@ from hypothesis import strategies as st
 from gpuplane.limits import page
 from gpuplane.limits.facts import GpuLimit, Limits, Mode
 from kubekit.errors import InvalidInput, Terminal
+from tests.support.compiler import compiler
 
 ROOT = Path(__file__).resolve().parents[2]
 MIRRORED: dict[str, type[Structure]] = {
@@ -65,9 +64,8 @@ def test_the_mirror_has_the_sizes_and_offsets_of_the_compiler(tmp_path: Path) ->
         '#define WORD(name, value) printf("%s=%llu\\n", name, (unsigned long long)(value));\n'
         "int main(void)\n{\n" + "\n".join(lines) + "\n}\n"
     )
-    compiler = [os.environ["CC"]] if os.environ.get("CC") else [sys.executable, "-m", "ziglang", "cc"]
     header = ROOT / "packages/gpuplane/native/limiter"
-    subprocess.run([*compiler, "-I", str(header), "-o", str(tmp_path / "layout"), str(program)], check=True)
+    subprocess.run([*compiler(), "-I", str(header), "-o", str(tmp_path / "layout"), str(program)], check=True)
     output = subprocess.run([str(tmp_path / "layout")], capture_output=True, text=True, check=True).stdout
     words = dict(line.rsplit("=", 1) for line in output.splitlines())
     assert {name: int(value) for name, value in words.items()} == expected

@@ -60,19 +60,21 @@ def begin(arguments: list[str]) -> int:
     except Unavailable as problem:
         print(f"minimal systems are skipped: {problem}")
         return 0
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, stop)
     again = [sys.executable, str(Path(__file__).parent), INSIDE, *arguments]
     child = subprocess.Popen([*NAMESPACES, "--mount-proc", *again])
-
-    # NB: unshare ignores SIGTERM and SIGINT while it waits. SIGKILL ends it and process 1 of the namespace; then the
-    # kernel ends the other processes and removes their mounts, with the memory that holds the files.
-    def end(number: int, _: FrameType | None) -> NoReturn:
+    try:
+        return child.wait()
+    finally:
+        # NB: unshare ignores SIGTERM and SIGINT while it waits. SIGKILL ends it and process 1 there. Then the
+        # kernel ends the other processes and removes the mounts, with the memory that holds the files.
         child.kill()
         child.wait()
-        sys.exit(128 + number)
 
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, end)
-    return child.wait()
+
+def stop(number: int, _: FrameType | None) -> NoReturn:
+    sys.exit(128 + number)
 
 
 def run(systems: list[System], cells: list[Cell], logs: Path) -> list[Result]:

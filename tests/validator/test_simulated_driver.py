@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
@@ -17,6 +16,7 @@ from gpuplane.validator.process import PROGRAM, VectorAddProcess
 from kubekit.errors import Terminal
 from simgpu import NATIVE, PROFILES, Faults, create_state
 from simgpu.profile import gpu_uuid
+from tests.support.compiler import compiler
 
 PROFILE = PROFILES["2x-l4"]
 UUIDS = [gpu_uuid(PROFILE, "sim-1", index) for index in range(PROFILE.count)]
@@ -93,10 +93,11 @@ def host_folder(tmp_path: Path) -> Path:
     shutil.copy(NATIVE / LIBRARY, folder / f"libcuda.so.{VERSION}")
     source = tmp_path / "compiler.c"
     source.write_text("int answers(void) { return 42; }\n")
-    compiler = folder / f"libnvidia-ptxjitcompiler.so.{VERSION}"
-    cc = os.environ.get("CC", f"{sys.executable} -m ziglang cc").split()
+    jit = folder / f"libnvidia-ptxjitcompiler.so.{VERSION}"
     subprocess.run(
-        [*cc, "-shared", "-o", str(compiler), f"-Wl,-soname,{COMPILER}", str(source)], check=True, capture_output=True
+        [*compiler(), "-shared", "-o", str(jit), f"-Wl,-soname,{COMPILER}", str(source)],
+        check=True,
+        capture_output=True,
     )
     (folder / f"libnvidia-nvvm.so.{VERSION}").write_text("not for this processor")
     for name in ("libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1", "ld-linux-x86-64.so.2"):
