@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from fnmatch import fnmatchcase
 
-import pytest
-
 from gpuplane.api.effects import ACTS, NO_EFFECT, acts, fields, why_not, without_effect
 
 PATHS = [path for path, _ in fields()]
@@ -16,10 +14,9 @@ def test_every_field_acts_or_says_why_not() -> None:
         assert acts(path) or why_not(path)
 
 
-@pytest.mark.parametrize("pattern", [*ACTS, *NO_EFFECT])
-def test_every_pattern_is_about_a_field(pattern: str) -> None:
-    if pattern != "validator.enabled":  # the one operand that cannot be switched off
-        assert any(fnmatchcase(path, pattern) for path in PATHS)
+def test_every_pattern_is_about_a_field() -> None:
+    unused = {pattern for pattern in [*ACTS, *NO_EFFECT] if not any(fnmatchcase(path, pattern) for path in PATHS)}
+    assert unused <= {"validator.enabled"}  # the one operand that cannot be switched off
 
 
 def test_what_is_set_and_does_nothing_is_named_and_defaults_are_not() -> None:

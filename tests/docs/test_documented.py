@@ -6,8 +6,6 @@ import re
 import tomllib
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[2]
 GROUPS = tomllib.loads((ROOT / "pyproject.toml").read_text())["dependency-groups"]
 PROJECTS = [tomllib.loads(path.read_text())["project"] for path in ROOT.glob("packages/*/pyproject.toml")]
@@ -29,9 +27,8 @@ def nav_files() -> list[str]:
     return re.findall(r"[\w/-]+\.md", (ROOT / "mkdocs.yml").read_text())
 
 
-@pytest.mark.parametrize("name", nav_files())
-def test_every_page_of_the_navigation_is_there(name: str) -> None:
-    assert (ROOT / "docs" / name).read_text().startswith("# ")
+def test_every_page_of_the_navigation_has_a_title() -> None:
+    assert not [name for name in nav_files() if not (ROOT / "docs" / name).read_text().startswith("# ")]
 
 
 def test_every_page_is_in_the_navigation() -> None:

@@ -24,19 +24,20 @@ OURS = re.compile(
 CAUSE = re.compile(r"[A-Z]+[a-z]+(?:[A-Z]+[a-z]*)+")
 
 
-PAGES: dict[str, str] = generate.pages()
-REFERENCE = "\n".join(PAGES.values())
+@cache
+def pages() -> dict[str, str]:
+    return generate.pages()
 
 
-@pytest.mark.parametrize("name", PAGES)
-def test_a_reference_page_is_what_the_code_says(name: str) -> None:
-    written = (ROOT / "docs" / "reference" / name).read_text()
-    assert written == PAGES[name], "run: python docs/generate.py"
+def test_the_reference_pages_are_what_the_code_says() -> None:
+    written = {name: (ROOT / "docs" / "reference" / name).read_text() for name in pages()}
+    assert not [name for name in pages() if written[name] != pages()[name]], "run: python docs/generate.py"
 
 
 def test_pages_do_not_depend_on_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = pages()
     monkeypatch.setenv("COLUMNS", "40")
-    assert generate.pages() == PAGES
+    assert generate.pages() == written
 
 
 def test_every_name_says_what_it_is_for() -> None:
@@ -60,8 +61,9 @@ def strings(tree: ast.Module) -> Iterator[str]:
 
 def test_every_label_annotation_and_resource_of_ours_is_documented() -> None:
     used = {found for _, tree in trees() for text in strings(tree) for found in OURS.findall(text)}
+    reference = "\n".join(pages().values())
     kinds = {found for found in used if re.search(r"/v\d", found)}
-    unknown = {found for found in used - kinds if found not in REFERENCE}
+    unknown = {found for found in used - kinds if found not in reference}
     assert not unknown
 
 
@@ -179,13 +181,18 @@ def commands() -> list[tuple[str, str]]:
     return sorted(set(found))
 
 
-@pytest.mark.parametrize(("page", "command"), commands())
-def test_every_command_in_the_pages_is_understood(page: str, command: str) -> None:
+def is_understood(command: str) -> bool:
     words = shlex.split(command.replace("\\", ""))
     try:
         parse(words)
     except SystemExit as end:
-        assert end.code == 0 or len(words) == 1 or "COMPONENT" in words, f"{page}: gpuplane {command}"
+        return end.code == 0 or len(words) == 1 or "COMPONENT" in words
+    return True
+
+
+def test_every_command_in_the_pages_is_understood() -> None:
+    assert len(commands()) > 50
+    assert not [f"{page}: gpuplane {command}" for page, command in commands() if not is_understood(command)]
 
 
 def test_the_namespace_of_the_pages_is_the_operators() -> None:
