@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import signal
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -17,6 +16,8 @@ from kubekit.errors import Terminal
 from tests.support.anycluster import choice
 from tinykube.cluster import ClusterHandle, ClusterSpec, down, up
 from tinykube.kubelet.containers import Isolation, find_mode
+
+pytest_plugins = ("tests.support.deadlines", "tests.support.leftovers")
 
 # The same examples in every run, so that a change is judged by what it changes; look for new ones with
 # HYPOTHESIS_PROFILE=default.
@@ -36,11 +37,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--record", action="store_true", help="with --cluster real: keep what the scenarios see as what is expected"
     )
-
-
-def pytest_configure() -> None:
-    """A run that is terminated ends as by Ctrl-C, and ends the clusters that its tests started."""
-    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
 
 
 # Files whose tests take long are begun first, so that in the end no worker has one of them while others have nothing

@@ -20,7 +20,7 @@ MANIFESTS = Path(__file__).parent / "kubernetes-alpha"
 SHARED = Path(__file__).parents[3] / "shared" / "manifests" / "kubernetes-alpha"
 NAMES = ("gpu-pod", "gpu-pod-affinity", "gpu-pod-libraries")
 # All on one cluster, in this order.
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.deadline(240)
 
 
 class Cluster:

@@ -19,7 +19,7 @@ from tests.image.archive import Archive, unpack
 
 pytestmark = [
     pytest.mark.image,
-    pytest.mark.timeout(1800),
+    pytest.mark.deadline(1800),
     pytest.mark.skipif(shutil.which("buildah") is None or os.geteuid() != 0, reason="needs buildah and root"),
 ]
 

@@ -15,7 +15,7 @@ from deploy.image.gpuplane_image import ImageInfo, build, vectoradd_image
 from deploy.image.gpuplane_image.images import default_cache
 from tests.image.archive import Archive
 
-pytestmark = [pytest.mark.image, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.image, pytest.mark.deadline(900)]
 
 LIMIT = 120_000_000  # bytes, uncompressed
 PYTHON = "/usr/bin/python3.11"

@@ -28,7 +28,7 @@ from tests.support.realkube.control_plane import ControlPlane
 from tests.support.realkube.life import PATIENCE_S, account_config
 from tests.support.until import until
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.deadline(300)
 NAMESPACE = names.OPERATOR_NAMESPACE
 OLD = Path(__file__).parents[1] / "admission" / "kubernetes-alpha"
 PODS = "/api/v1/namespaces/default/pods"

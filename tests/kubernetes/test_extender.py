@@ -27,7 +27,7 @@ NODES: Final = 60
 GPUS: Final = 8
 PODS: Final = int(os.environ.get("GPUPLANE_TEST_BURST", "1000"))
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = pytest.mark.deadline(900)
 
 
 @pytest.fixture

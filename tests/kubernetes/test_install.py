@@ -23,7 +23,7 @@ from tests.support.realkube.life import PATIENCE_S, Life, gpuplane, settled, unt
 from tests.support.until import until
 
 # The first test that wants the recorded life waits for all of it.
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.deadline(300)
 
 
 @pytest.fixture

@@ -32,7 +32,7 @@ from tests.support.realkube.node import KubernetesNode
 from tests.support.realkube.watching import gpu_node_is_ready, log, node_is_ready, phase, until_objects
 
 MANIFEST = Path(demo.__file__).parent / "cuda-vectoradd.yaml"
-pytestmark = pytest.mark.timeout(400)  # the first one builds what is not in the cache yet
+pytestmark = pytest.mark.deadline(400)  # the first one builds what is not in the cache yet
 NAMESPACE = names.OPERATOR_NAMESPACE
 
 

@@ -22,7 +22,7 @@ from tests.support.until import until
 
 NAMESPACE = names.OPERATOR_NAMESPACE
 # The first test that wants the recorded life waits for all of it.
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.deadline(300)
 
 # (account or *, API group, resource, verb or *) -> why it is granted though the recorded life does not show it.
 UNSEEN = {

@@ -38,7 +38,7 @@ asyncio.run(run_light_nodes(count={count}, directory=Path({directory!r}), kubeco
                             machine={machine!r}))
 """
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = pytest.mark.deadline(900)
 Writes = Counter[tuple[str, str]]
 """Successful writes by (account, resource)."""
 

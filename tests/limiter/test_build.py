@@ -20,7 +20,7 @@ LIBRARIES = {
 }
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.deadline(400)
 @pytest.mark.skipif("CC" in os.environ, reason="CC compiles for one machine only")
 @pytest.mark.skipif(shutil.which("readelf") is None, reason="no readelf to look with")
 @pytest.mark.parametrize(("arch", "machine"), [("x86_64", "X86-64"), ("aarch64", "AArch64")])

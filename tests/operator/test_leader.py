@@ -64,7 +64,6 @@ def leader(played: Any) -> str:
     return str(lease.get("spec", {}).get("holderIdentity", ""))
 
 
-@pytest.mark.timeout(120)
 async def test_the_other_goes_on_after_kill_9_and_nothing_is_done_twice(played: Any, tmp_path: Path) -> None:
     made: Counter[str] = Counter()
 
