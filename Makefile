@@ -14,10 +14,13 @@ demo:
 	@$(PYTHON) tools/environment.py demo
 	@$(BIN)/gpuplane demo
 
-# Many of the tests start whole clusters of processes. Where the machine was too busy for one, it is tried once more, and
-# the summary names it.
+# Two runs. The tests of the second start clusters of processes: where the machine was too busy for one, it is tried once
+# more, and the summary names it. The assertions of tests are compiled once, also where the environment has Python write
+# no bytecode: that takes ten seconds in each worker.
+test: export PYTHONDONTWRITEBYTECODE =
 test: setup lint
-	$(BIN)/pytest -n auto --dist loadfile --no-loadscope-reorder --reruns 1
+	@$(BIN)/pytest --clusters without -n auto --dist loadfile --no-loadscope-reorder; others=$$?; \
+	$(BIN)/pytest --clusters only -n auto --dist loadfile --no-loadscope-reorder --reruns 1 && exit $$others
 
 # The same scenarios on real Kubernetes: built here once (Go 1.26, minutes), then started anew each time. On another
 # cluster: make test-kubernetes KUBECONFIG=FILE. What this machine cannot have is skipped, each test saying why. Real

@@ -35,37 +35,81 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="what tests/conformance and tests/clients run against: embedded (default), real, or a kubeconfig's path",
     )
     parser.addoption(
+        "--clusters",
+        choices=("only", "without"),
+        help="run only the tests that start clusters or depend on time, or only the others",
+    )
+    parser.addoption(
         "--record", action="store_true", help="with --cluster real: keep what the scenarios see as what is expected"
     )
 
 
-# Files whose tests take long are begun first, so that in the end no worker has one of them while others have nothing
-# left to do.
-LONG = (
+# Files whose tests start clusters or many processes, or measure time: a machine that is too busy may fail them, so
+# `make test` runs them apart from the others and tries a failed one once more. Those that take long come first, so that
+# in the end no worker has one of them while others have nothing left to do.
+CLUSTERS = (
     "story/",
-    "driver/test_life.py",
     "device_plugin/test_cluster.py",
-    "operator/test_upgrade_cluster.py",
-    "extender/test_histories.py",
     "discovery/test_cluster.py",
     "cluster/",
+    "limiter/",
+    "limits/test_cluster.py",
+    "clients/",
+    "device_plugin/test_mps_cluster.py",
+    "device_plugin/test_nri_cluster.py",
+    "operator/test_upgrade_cluster.py",
+    "operator/test_leader.py",
+    "admission/test_embedded.py",
+    "kubelet/",
+    "conformance/",
+    "cli/test_share_",
+    "cli/test_up.py",
+    "controllers/",
+    "extender/test_process.py",
+    "exporter/test_prometheus.py",
+    "kube/test_embedded.py",
+    "mps/",
+    "nodes/",
+    "simgpu/test_mps.py",
+    "support/",
+    "toolkit/test_real_",
+    "toolkit/test_restart.py",
+)
+# Of the others, those that take long.
+LONG = (
+    "driver/test_life.py",
     "toolkit/test_kill.py",
     "toolkit/test_any_configuration.py",
-    "limiter/",
-    "clients/",
-    "limits/test_cluster.py",
+    "extender/test_histories.py",
 )
 
 
+def place(path: Path) -> str:
+    """Return a test file's path below tests/."""
+    return path.relative_to(Path(__file__).parent).as_posix()
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    wanted = config.getoption("clusters")
+    if not wanted or not collection_path.is_file():
+        return None
+    return True if place(collection_path).startswith(CLUSTERS) != (wanted == "only") else None
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    here = Path(__file__).parent
-    items.sort(key=lambda item: not item.path.relative_to(here).as_posix().startswith(LONG))
+    order = (*LONG, *CLUSTERS)
+
+    def rank(item: pytest.Item) -> int:
+        file = place(item.path)
+        return next((rank for rank, prefix in enumerate(order) if file.startswith(prefix)), len(order))
+
+    items.sort(key=rank)
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_auto_num_workers() -> int:
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """For `-n auto`: tests of whole clusters wait about half of their time."""
-    return 2 * (os.cpu_count() or 1)
+    return (os.cpu_count() or 1) * (1 if config.getoption("clusters") == "without" else 2)
 
 
 @pytest.hookimpl(optionalhook=True)

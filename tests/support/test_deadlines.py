@@ -16,7 +16,7 @@ CONFIGURATION = """
 addopts = -p tests.support.deadlines -p no:cacheprovider --tb=short
 asyncio_mode = auto
 asyncio_default_fixture_loop_scope = function
-deadline = 0.3
+deadline = 1
 deadline_grace = 30
 """
 
@@ -63,11 +63,11 @@ async def test_call():
     await asyncio.create_task(waits_for_godot())
 def test_quick(): pass
 @pytest.mark.deadline(30)
-def test_with_more_time(): threading.Event().wait(0.5)
+def test_with_more_time(): threading.Event().wait(1.5)
 """,
     )
     for phase in ("setup", "call", "teardown"):
-        assert f"{phase} did not end within 0.3 s" in said
+        assert f"{phase} did not end within 1 s" in said
     assert "in waits_for_godot" in said
     assert "1 failed, 3 passed, 2 errors" in said
 
