@@ -27,6 +27,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.append(str(ROOT))
 
 from figures import show  # noqa: E402
+from gpulab.clusters import down, up  # noqa: E402
 from gpuplane.scheduler.configuration import kube_configuration  # noqa: E402
 from kubekit.api.core import Pod  # noqa: E402
 from kubekit.kube import Client  # noqa: E402
@@ -43,7 +44,7 @@ from tests.support.share_burst import (  # noqa: E402
     together,
     verdict,
 )
-from tinykube.cluster import ClusterSpec, down, up  # noqa: E402
+from tinykube.cluster import ClusterSpec  # noqa: E402
 
 GPUS = 8
 PATIENCE_SECONDS = 600

@@ -19,6 +19,7 @@ from pathlib import Path
 import grpc.aio
 
 from figures import show
+from gpulab.clusters import down, up
 from gpuplane import names
 from gpuplane.api.pluginconfig import PluginConfig
 from gpuplane.device_plugin import share_ids
@@ -33,7 +34,7 @@ from kubekit.kube import Client, Informer
 from kubekit.protocol import deviceplugin_pb2 as pb
 from kubekit.rpc_server import serving
 from operand_memory import GOAL_MB, GPUPLANE, held, operands
-from tinykube.cluster import ClusterSpec, NodeSpec, down, up
+from tinykube.cluster import ClusterSpec, NodeSpec
 from tinykube.protocol import deviceplugin_pb2_grpc as rpc
 
 COUNT, ROUNDS = 16, 400

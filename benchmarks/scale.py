@@ -24,6 +24,7 @@ from pathlib import Path
 import msgspec
 
 from figures import show
+from gpulab.clusters import down, up
 from gpulab.demo.acts import is_ready, watching
 from gpuplane import names
 from gpuplane.api.gpunode import GPUNode
@@ -31,7 +32,7 @@ from gpuplane.cli.install import apply
 from gpuplane.operator.installation import installation
 from kubekit.api.core import Node
 from kubekit.kube import Client
-from tinykube.cluster import ClusterHandle, ClusterSpec, down, up
+from tinykube.cluster import ClusterHandle, ClusterSpec
 from tinykube.cluster.kubeconfig import save
 
 NAME = "scale"
@@ -71,7 +72,7 @@ async def measure(nodes: int, machine: str) -> None:
                 await apply(client, manifest)
         token = await operator_token(client)
         kubeconfig = Path(os.environ["GPUPLANE_HOME"]) / "operator.kubeconfig"
-        save(kubeconfig, cluster=NAME, server=handle.server, ca=ca(handle), user="gpu-operator", token=token)
+        save(kubeconfig, context=NAME, server=handle.server, ca=ca(handle), user="gpu-operator", token=token)
         command = [sys.executable, "-m", "gpuplane", "run", "operator", "--kubeconfig", str(kubeconfig), "--port", "0"]
         with (kubeconfig.parent / "operator.log").open("wb") as log:
             operator = subprocess.Popen(command, stderr=log)  # noqa: ASYNC220 - once, before anything is measured

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from figures import show
+from gpulab.clusters import down, up
 from gpulab.demo.acts import watching
 from gpuplane import names
 from gpuplane.api.clusterpolicy import ClusterPolicy
@@ -29,7 +30,7 @@ from gpuplane.operator.installation import installation
 from kubekit.api.core import Node
 from kubekit.kube import Client
 from scale import ca, operator_token
-from tinykube.cluster import ClusterSpec, down, up
+from tinykube.cluster import ClusterSpec
 from tinykube.cluster.kubeconfig import save
 
 NAME = "upgrade"
@@ -49,7 +50,7 @@ async def measure(count: int) -> None:
                 await apply(client, manifest)
         token = await operator_token(client)
         kubeconfig = Path(os.environ["GPUPLANE_HOME"]) / "operator.kubeconfig"
-        save(kubeconfig, cluster=NAME, server=handle.server, ca=ca(handle), user="gpu-operator", token=token)
+        save(kubeconfig, context=NAME, server=handle.server, ca=ca(handle), user="gpu-operator", token=token)
         command = [sys.executable, "-m", "gpuplane", "run", "operator", "--kubeconfig", str(kubeconfig), "--port", "0"]
         with (kubeconfig.parent / "operator.log").open("wb") as log:
             operator = subprocess.Popen(command, stderr=log)  # noqa: ASYNC220 - once, before anything is measured

@@ -26,6 +26,7 @@ from gpuplane.api.crds import crds
 from gpuplane.api.effects import acts, why_not
 from gpuplane.api.gpunode import GPUNode, StageName
 from gpuplane.cli.parser import build
+from gpuplane.cli.verbs import installed
 from gpuplane.cures import CUDA, NVML, XID
 from gpuplane.device_plugin.gpu_manager import METRICS as GPU_MANAGER_METRICS
 from gpuplane.discovery.gpu import GPU_LABELS
@@ -182,7 +183,7 @@ def errors_and_cures() -> str:
 
 # -- commands ----------------------------------------------------------------------------------------------------
 def commands() -> str:
-    parser = build()
+    parser = build(installed())
     out = [
         "# Commands\n",
         HEAD,

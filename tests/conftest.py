@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+from gpulab.clusters import down, up
 from kubekit.errors import Terminal
 from tests.support.anycluster import choice
-from tinykube.cluster import ClusterHandle, ClusterSpec, down, up
+from tinykube.cluster import ClusterHandle, ClusterSpec
 from tinykube.kubelet.containers import Isolation, find_mode
 
 pytest_plugins = ("tests.support.deadlines", "tests.support.leftovers")

@@ -2,26 +2,72 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+import gpulab.verbs
+from gpuplane.cli import verbs
 from gpuplane.cli.completion import candidates
 from gpuplane.cli.components import OPERANDS, OTHERS
 from gpuplane.cli.main import main
 from gpuplane.cli.parser import duration, parse
 
+COMPONENTS = OPERANDS | OTHERS | gpulab.verbs.COMPONENTS
+
+
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """gpuplane as it is where no other package adds to it."""
+    monkeypatch.setattr(importlib.metadata, "entry_points", lambda *, group: ())
+    verbs.installed.cache_clear()
+    yield
+    verbs.installed.cache_clear()
+
 
 def test_help_imports_nothing_heavy() -> None:
     script = (
-        "import sys\nfrom gpuplane.cli.parser import build\nbuild().format_help()\n"
+        "import sys\nfrom gpuplane.cli.parser import build\nfrom gpuplane.cli.verbs import installed\n"
+        "assert ' demo ' in build(installed()).format_help()\n"
         "heavy = {'msgspec', 'asyncio', 'yaml', 'rich', 'grpc', 'uvicorn', 'lightkube', 'ssl'}\n"
         "print(sorted(heavy & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_an_operand_starts_without_looking_for_other_packages() -> None:
+    script = (
+        "import sys\nfrom gpuplane.cli.parser import parse\nparse(['run', 'driver', '--node-name', 'n'])\n"
+        "print(sorted({'importlib.metadata', 'gpulab'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.usefixtures("alone")
+def test_without_gpulab_the_command_has_no_embedded_cluster(capsys: pytest.CaptureFixture[str]) -> None:
+    assert not {"up", "down", "demo"} & set(candidates([""]))
+    assert candidates(["run", ""]) == sorted(OPERANDS | OTHERS)
+    for words in (["up"], ["demo"], ["run", "kubelet"]):
+        with pytest.raises(SystemExit) as caught:
+            main(words)
+        assert caught.value.code == 2
+    capsys.readouterr()
+
+
+@pytest.mark.usefixtures("alone")
+def test_without_gpulab_simulated_gpus_name_the_package_to_install(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    assert main(["share", "run", "--core", "30", "--simulate", "t4", "--", "true"]) == 125
+    assert main(["share", "top", "--simulate", "t4"]) == 1
+    assert capsys.readouterr().err.count("pip install gpuplane-gpulab") == 2
 
 
 @pytest.mark.parametrize("words", [["nonsense"], ["up", "--light-nodes", "many"], ["status", "everything"], ["run"]])
@@ -39,7 +85,7 @@ def test_no_cluster_ends_with_3_and_a_cure(
     monkeypatch.delenv("KUBECONFIG", raising=False)
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     assert main(["status"]) == 3
-    assert "gpuplane up" in capsys.readouterr().err
+    assert "export KUBECONFIG=" in capsys.readouterr().err
 
 
 def test_an_unknown_machine_is_refused_with_the_way_to_find_one(capsys: pytest.CaptureFixture[str]) -> None:
@@ -81,7 +127,7 @@ def test_durations(text: str, seconds: float) -> None:
 
 
 def test_every_component_can_be_named() -> None:
-    for name in OPERANDS | OTHERS:
+    for name in COMPONENTS:
         assert parse(["run", name]).component == name
 
 
@@ -92,7 +138,7 @@ def test_every_component_can_be_named() -> None:
         (["run", "dr"], ["driver"]),
         (["status", "--wa"], ["--wait", "--watch"]),
         (["status", "-o", "y"], ["yaml"]),
-        (["run", "nonsense", ""], sorted(OPERANDS | OTHERS)),
+        (["run", "nonsense", ""], sorted(COMPONENTS)),
     ],
 )
 def test_completion_knows_commands_flags_and_values(words: list[str], expected: list[str]) -> None:

@@ -11,11 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from gpulab.clusters import clusters, down, load, up
+from gpulab.distribution import GPUPLANE
 from kubekit.api.core import ConfigMap, Node, Pod
 from kubekit.errors import NoAnswer, Terminal
 from kubekit.kube import Client
 from tests.support.until import until as until_without_errors
-from tinykube.cluster import ClusterSpec, NodeSpec, clusters, down, load, processes, up
+from tinykube.cluster import ClusterSpec, NodeSpec, processes
 from tinykube.cluster.directory import ClusterDirectory
 
 NODE = (NodeSpec(name="sim-1", machine="t4-ubuntu18"),)
@@ -26,7 +28,7 @@ until = functools.partial(until_without_errors, ignored=Exception)
 
 
 def directory_of(handle):
-    return ClusterDirectory(handle.name, handle.directory.parent.parent)
+    return ClusterDirectory(GPUPLANE, handle.name, handle.directory.parent.parent)
 
 
 def kill(handle, process):
@@ -91,7 +93,7 @@ async def test_a_port_in_use_and_a_strange_directory_are_told_before_anything_st
 
 async def test_an_api_server_that_cannot_start_says_why(tmp_path):
     data = tmp_path / "clusters" / "test" / "data"
-    directory = ClusterDirectory("test", tmp_path)
+    directory = ClusterDirectory(GPUPLANE, "test", tmp_path)
     directory.create(ClusterSpec(name="test", persist=True))
     data.mkdir()
     (data / "objects.sqlite").write_bytes(b"this is no database at all" * 100)

@@ -16,9 +16,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpulab.distribution import GPUPLANE
 from kubekit.errors import InvalidInput, Terminal
+from simgpu.machines import machine
 from tinykube.cluster import ClusterSpec, NodeSpec, processes
-from tinykube.cluster.directory import ClusterDirectory, Endpoint, Running, home, write
+from tinykube.cluster.directory import ClusterDirectory, Endpoint, Running, write
 from tinykube.cluster.kubeconfig import save
 from tinykube.cluster.supervisor import LAST_BACKOFF_S, STABLE_S, next_backoff, programs
 
@@ -28,24 +30,24 @@ SPEC = ClusterSpec(name="c", nodes=(NodeSpec(name="sim-1", machine="h100-ubuntu2
 def test_a_spec_is_refused_with_everything_that_is_wrong():
     nodes = (NodeSpec(name="A", machine="h100-ubuntu22"), NodeSpec(name="b", machine="abacus"))
     with pytest.raises(InvalidInput) as caught:
-        ClusterSpec(name="Not Good", nodes=(*nodes, nodes[1]), light_nodes=-1, port=70000).check()
+        ClusterSpec(name="Not Good", nodes=(*nodes, nodes[1]), light_nodes=-1, port=70000).check(machine)
     text = str(caught.value)
     for part in ("'Not Good'", "'A'", "abacus", "'b' is given twice", "-1 is negative", "70000"):
         assert part in text
-    SPEC.check()
+    SPEC.check(machine)
 
 
 def test_a_scheduler_configuration_is_read_before_anything_starts(tmp_path):
     config = tmp_path / "scheduler.yaml"
     config.write_text("apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\nplugins: {}\n")
     with pytest.raises(InvalidInput, match="plugins"):
-        ClusterSpec(scheduler_config=str(config)).check()
+        ClusterSpec(scheduler_config=str(config)).check(machine)
     config.write_text("apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n")
-    ClusterSpec(scheduler_config=str(config)).check()
+    ClusterSpec(scheduler_config=str(config)).check(machine)
 
 
 def test_every_node_gets_a_process_of_its_own_and_light_nodes_share_one(tmp_path):
-    found = programs(SPEC, ClusterDirectory("c", tmp_path))
+    found = programs(SPEC, ClusterDirectory(GPUPLANE, "c", tmp_path))
     assert [program.name for program in found] == ["kubelet-sim-1", "light-nodes"]
     assert found[0].arguments[:3] == ("kubelet", "--node-name", "sim-1")
 
@@ -65,17 +67,17 @@ def test_backoff_doubles_to_a_limit_and_forgets_what_ran_long(runs):
 
 # -- the directory -----------------------------------------------------------------------------------------------------
 def test_a_directory_remembers_what_it_was_told(tmp_path):
-    directory = ClusterDirectory("c", tmp_path)
+    directory = ClusterDirectory(GPUPLANE, "c", tmp_path)
     directory.create(SPEC)
     assert directory.spec() == SPEC
-    assert ClusterDirectory.of_config(directory.spec_file).path == directory.path
+    assert ClusterDirectory.of_config(GPUPLANE, directory.spec_file).path == directory.path
     assert directory.endpoint() is None
     write(directory.endpoint_file, msgspec.json.encode(Endpoint("https://x:1", 1)))
     assert directory.endpoint() == Endpoint("https://x:1", 1)
 
 
 def test_tokens_stay_and_new_nodes_get_theirs(tmp_path):
-    directory = ClusterDirectory("c", tmp_path)
+    directory = ClusterDirectory(GPUPLANE, "c", tmp_path)
     directory.create(SPEC)
     first = directory.ensure_tokens(SPEC)
     more = msgspec.structs.replace(SPEC, nodes=(*SPEC.nodes, NodeSpec(name="sim-2", machine="t4-ubuntu18")))
@@ -87,7 +89,7 @@ def test_tokens_stay_and_new_nodes_get_theirs(tmp_path):
 
 
 def test_a_broken_file_is_named_with_a_cure(tmp_path):
-    directory = ClusterDirectory("c", tmp_path)
+    directory = ClusterDirectory(GPUPLANE, "c", tmp_path)
     directory.create(SPEC)
     directory.spec_file.write_text("{")
     with pytest.raises(Terminal) as caught:
@@ -97,7 +99,7 @@ def test_a_broken_file_is_named_with_a_cure(tmp_path):
 
 
 def test_only_one_may_hold_the_lock(tmp_path):
-    directory = ClusterDirectory("c", tmp_path)
+    directory = ClusterDirectory(GPUPLANE, "c", tmp_path)
     directory.create(SPEC)
     assert not directory.supervised()
     lock = directory.lock()
@@ -120,15 +122,15 @@ def test_a_write_that_fails_leaves_the_old_file_and_no_other(tmp_path, monkeypat
 
 def test_home_is_where_the_environment_says(tmp_path, monkeypatch):
     monkeypatch.setenv("GPUPLANE_HOME", str(tmp_path))
-    assert home() == tmp_path
+    assert GPUPLANE.home() == tmp_path
     monkeypatch.delenv("GPUPLANE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert home() == tmp_path / ".gpuplane"
+    assert GPUPLANE.home() == tmp_path / ".gpuplane"
 
 
 def test_a_kubeconfig_is_one_context_readable_by_its_owner_only(tmp_path):
     path = tmp_path / "c.kubeconfig"
-    save(path, cluster="c", server="https://127.0.0.1:1", ca=b"PEM", user="admin", token="t")
+    save(path, context="gpuplane-c", server="https://127.0.0.1:1", ca=b"PEM", user="admin", token="t")
     config = json.loads(path.read_text())
     assert config["current-context"] == "gpuplane-c"
     assert base64.b64decode(config["clusters"][0]["cluster"]["certificate-authority-data"]) == b"PEM"

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpulab.device_files import presenting
 from gpuplane import names
 from gpuplane.api.pluginconfig import DeviceListStrategy, PluginConfig
 from gpuplane.device_plugin import nri_link
@@ -39,7 +40,6 @@ from kubekit.errors import InvalidInput, Retryable, Terminal
 from kubekit.kube import Unreachable
 from kubekit.protocol import nri_pb2 as pb
 from tests.support.until import until
-from tinykube.device_files import presenting
 from tinykube.kubelet.runtimes.nri import Nri, Refused, variables
 
 GPUS = tuple(

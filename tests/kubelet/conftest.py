@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from gpulab.platform import simulated_platform
 from kubekit.kube import Client
 from simgpu.machines import build_node, machine
 from tests.support.until import until
@@ -107,6 +108,7 @@ class Node:
         self.kubelet = Kubelet(
             node_name=NODE,
             directory=self.directory,
+            platform=simulated_platform(self.directory),
             client=self._client,
             cluster=read_cluster(self.api.kubeconfig),
             clock=self.clock,

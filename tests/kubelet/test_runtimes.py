@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from gpulab.nvidia_runtime import handler_devices, visible_names
 from tinykube.kubelet.containers import ContainerSpec, Mount
 from tinykube.kubelet.devices.ledger import DeviceMount, Given
 from tinykube.kubelet.runtimes import CreateFailed, Runtime, RuntimeDown, read_config
-from tinykube.kubelet.runtimes.runtime import visible_names
 
 V2 = 'version = 2\n[plugins."io.containerd.grpc.v1.cri".containerd]\ndefault_runtime_name = "runc"\n'
 NVIDIA_V2 = """
@@ -171,8 +171,10 @@ def test_a_hook_that_is_not_there_fails_the_start(root: Path) -> None:
 
 def test_the_nvidia_runtime_follows_the_variable(root: Path) -> None:
     put(root, "etc/containerd/config.toml", "version = 2\n" + NVIDIA_V2.format(more=""))
-    runtime = Runtime(root, "containerd", "1.6.38")
-    assert runtime.create(SPEC, Given(envs={"NVIDIA_VISIBLE_DEVICES": "GPU-a"})).env["WHICH"] == "a"
+    runtime = Runtime(root, "containerd", "1.6.38", handler_devices)
+    given = Given(envs={"NVIDIA_VISIBLE_DEVICES": "GPU-a"})
+    assert runtime.create(SPEC, given).env["WHICH"] == "a"
+    assert Runtime(root, "containerd", "1.6.38").create(SPEC, given).devices == ()
     assert runtime.create(SPEC, Given()).devices == ()
     (root / "usr/local/nvidia/toolkit/nvidia-container-runtime").unlink()
     with pytest.raises(CreateFailed, match="no such file"):

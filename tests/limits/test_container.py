@@ -15,7 +15,7 @@ import pytest
 
 from gpuplane.limits import Agent, GpuLimit, Limits, Observer, Owner, container, find_real, install
 from gpuplane.limits.injection import LIBRARIES
-from simgpu import NATIVE
+from simgpu import DEVICE_VARIABLE, NATIVE
 from simgpu.machines import build_node
 from simgpu.machines import machine as machine_of
 from tests.support.limits_examples import GIB
@@ -104,7 +104,7 @@ async def test_a_container_is_held_to_its_share(
         mounts=tuple(mounts),
         devices=tuple(Mount(str(machine.dev / name), f"/dev/{name}") for name in ("nvidiactl", "nvidia0")),
     )
-    launcher = Launcher(tmp_path / "root", Records(tmp_path / "containers"), isolation)
+    launcher = Launcher(tmp_path / "root", Records(tmp_path / "containers"), isolation, DEVICE_VARIABLE)
     try:
         started = await launcher.start(record, spec, "now")
         held, cuda, nothing, again, nvml = json.loads(await asyncio.to_thread(answer.read_text))

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tinykube.images import Image, ImageMissing, command_line, find_image, image_id
+from gpulab.images import IMAGES
+from tinykube.images import Image, ImageMissing, Images, image_id
 
 
 @pytest.mark.parametrize(
@@ -28,28 +29,36 @@ from tinykube.images import Image, ImageMissing, command_line, find_image, image
     ],
 )
 def test_known(name: str) -> None:
-    assert find_image(name) != Image()
+    assert IMAGES.find(name) != Image()
 
 
 @pytest.mark.parametrize("name", ["example.com/app:1", "notbusybox", "gpuplane/gpuplanet"])
 def test_unknown(name: str) -> None:
     with pytest.raises(ImageMissing, match=name):
-        find_image(name)
+        IMAGES.find(name)
+
+
+def test_only_a_catalogue_that_is_passed_knows_gpuplane() -> None:
+    assert Images().find("busybox") == IMAGES.find("busybox")
+    for name in ("gpuplane/gpuplane", "nvidia/cuda:12.2.0-base-ubuntu22.04"):
+        with pytest.raises(ImageMissing, match=name):
+            Images().find(name)
+    assert Images().command_line(Image(), ("gpuplane", "run"), ()) == ("gpuplane", "run")
 
 
 def test_commands_replace_as_in_a_runtime() -> None:
     image = Image(entrypoint=("e",), command=("c",))
-    assert command_line(image, (), ()) == ("e", "c")
-    assert command_line(image, (), ("a",)) == ("e", "a")
-    assert command_line(image, ("x",), ()) == ("x",)
-    assert command_line(image, ("x",), ("a",)) == ("x", "a")
+    assert IMAGES.command_line(image, (), ()) == ("e", "c")
+    assert IMAGES.command_line(image, (), ("a",)) == ("e", "a")
+    assert IMAGES.command_line(image, ("x",), ()) == ("x",)
+    assert IMAGES.command_line(image, ("x",), ("a",)) == ("x", "a")
 
 
 def test_gpuplane_is_this_installation() -> None:
-    image = find_image("gpuplane/gpuplane:1")
+    image = IMAGES.find("gpuplane/gpuplane:1")
     expected = (sys.executable, "-m", "gpuplane", "run", "driver")
-    assert command_line(image, (), ("run", "driver")) == expected
-    assert command_line(image, ("gpuplane",), ("run", "driver")) == expected
+    assert IMAGES.command_line(image, (), ("run", "driver")) == expected
+    assert IMAGES.command_line(image, ("gpuplane",), ("run", "driver")) == expected
 
 
 def test_image_ids_are_stable() -> None:
@@ -66,4 +75,4 @@ def test_the_operands_images_are_known() -> None:
     images = {c["image"] for pod in pods for c in [*pod["containers"], *pod.get("initContainers", [])]}
     images.discard("")  # NVIDIA's driver image, which the ClusterPolicy names
     assert images
-    assert all(find_image(image) for image in images)
+    assert all(IMAGES.find(image) for image in images)

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from gpulab.device_files import presenting
 from simgpu.machines import build_node, machine
-from tinykube.device_files import presenting
 
 KERNEL = machine("l4-ubuntu24").kernel
 

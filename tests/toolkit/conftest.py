@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from gpulab.device_files import presenting
 from gpuplane.api.gpunode import GPUNode, GPUNodeStatus
 from gpuplane.hardware import GPU
 from gpuplane.host import Command, Completed, Host
@@ -23,7 +24,6 @@ from gpuplane.toolkit.facts import RUNTIMES
 from kubekit.api.core import Node, NodeInfo, NodeStatus
 from kubekit.api.meta import ObjectMeta
 from tests.toolkit.machine import GPUS, VERSION, Machine, Tree, fresh, tree
-from tinykube.device_files import presenting
 
 LIB = "usr/lib64"
 

@@ -12,13 +12,13 @@ from __future__ import annotations
 import argparse
 import sys
 
+from gpulab.distribution import GPUPLANE
 from gpuplane import names
 from kubekit.errors import KubekitError
 from tests.support.realkube import binaries, images
 from tests.support.realkube.binaries import Unavailable
 from tests.support.realkube.control_plane import ControlPlane
 from tests.support.realkube.node import KubernetesNode, wait_ready
-from tinykube.cluster.directory import home
 
 
 def main() -> int:
@@ -27,7 +27,7 @@ def main() -> int:
     parser.add_argument("--name", default="kubernetes", help="its name (default: %(default)s)")
     parser.add_argument("--no-machine", action="store_true", help="the control plane only, which needs no root")
     options = parser.parse_args()
-    plane = ControlPlane(home() / "kubernetes" / options.name, fake_nodes=False)
+    plane = ControlPlane(GPUPLANE.home() / "kubernetes" / options.name, fake_nodes=False)
     node = KubernetesNode(plane)
     try:
         if options.command == "build":

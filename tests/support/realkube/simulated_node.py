@@ -10,6 +10,7 @@ import signal
 import sys
 from pathlib import Path
 
+from gpulab.distribution import GPUPLANE
 from tests.support.realkube.control_plane import ControlPlane, spawn
 from tinykube.cluster import processes
 from tinykube.cluster.directory import ClusterDirectory, Running
@@ -25,7 +26,7 @@ class SimulatedNode:
     def __init__(self, plane: ControlPlane, name: str, machine: str) -> None:
         self.name = name
         self._plane = plane
-        self._directory = ClusterDirectory(name, plane.directory / "simulated")
+        self._directory = ClusterDirectory(GPUPLANE, name, plane.directory / "simulated")
         self._directory.create(ClusterSpec(name=name, nodes=(NodeSpec(name=name, machine=machine),)))
         self._running: Running | None = None
 

@@ -8,12 +8,12 @@ import time
 from argparse import Namespace
 from collections.abc import Sequence
 
+from gpulab.clusters import down as stop
+from gpulab.clusters import up as start
 from gpuplane.cli.terminal import Terminal, tilde
 from kubekit.errors import Usage
 from simgpu.machines import DEMO_MACHINES, machine, machines
 from tinykube.cluster import ClusterHandle, ClusterSpec, NodeSpec
-from tinykube.cluster import down as stop
-from tinykube.cluster import up as start
 
 
 def up(options: Namespace, screen: Terminal) -> int:

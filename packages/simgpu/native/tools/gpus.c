@@ -48,7 +48,7 @@ static int find_gpus(void)
 }
 
 /* A character device. Where nobody but root may make it, a sticky file with its numbers stands for it, which
-   tinykube.device_files shows to the programs of such a machine as the device. */
+   gpulab.device_files shows to the programs of such a machine as the device. */
 int make_node(const char *relative, unsigned number)
 {
     char path[PATH];

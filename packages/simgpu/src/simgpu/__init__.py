@@ -13,7 +13,11 @@ from simgpu.state import create_state, cuda_version
 NATIVE: Final = Path(__file__).parent / "_native"
 """The simulated driver's libraries, and the programs of a simulated machine."""
 
+DEVICE_VARIABLE: Final = "SIMGPU_DEV"
+"""The environment variable that names the directory of the GPUs' device nodes, where it is not /dev."""
+
 __all__ = [
+    "DEVICE_VARIABLE",
     "NATIVE",
     "PROFILES",
     "Faults",

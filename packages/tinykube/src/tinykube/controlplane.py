@@ -1,4 +1,4 @@
-"""`gpuplane run cluster`: the embedded cluster's API server, controllers and scheduler, in one process.
+"""The control plane: the embedded cluster's API server, controllers and scheduler, in one process.
 
 Everything else of a cluster (kubelets, light nodes, operands) speaks to it over HTTPS; the controllers and the
 scheduler use the registry directly. All it needs to know stands in the cluster's directory, so that it can be killed
@@ -9,18 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from argparse import Namespace
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from kubekit.errors import Usage
 from tinykube.apiserver.extensions import Extensions
 from tinykube.apiserver.identity import ADMIN, node_user
 from tinykube.apiserver.server import ApiServer
 from tinykube.cluster.directory import ClusterDirectory, Endpoint, Tokens, write
-from tinykube.cluster.spec import ClusterSpec
 from tinykube.cluster.supervisor import keep_supervised
 from tinykube.controllers import Controllers
 from tinykube.scheduler import Scheduler, SchedulerConfig, load
@@ -29,27 +26,16 @@ HOST: Final = "127.0.0.1"
 _log = logging.getLogger("tinykube.cluster")
 
 
-async def run(options: Namespace) -> None:
-    """Serve until cancelled. `options.config` is the cluster's `cluster.json`.
-
-    Raises Usage without it, Terminal when the port is taken or the data cannot be read.
-    """
-    if options.config is None:
-        raise Usage("which cluster?", where="gpuplane run cluster", cure="--config DIRECTORY/cluster.json")
-    directory = ClusterDirectory.of_config(options.config)
-    plane = ControlPlane(directory, directory.spec())
-    await plane.run()
-
-
 class ControlPlane:
     """One control plane on one directory."""
 
-    def __init__(self, directory: ClusterDirectory, spec: ClusterSpec) -> None:
+    def __init__(self, directory: ClusterDirectory) -> None:
         self._directory = directory
-        self._spec = spec
-        self._tokens = directory.ensure_tokens(spec)
+        self._spec = directory.spec()
+        self._tokens = directory.ensure_tokens(self._spec)
 
     async def run(self) -> None:
+        """Serve until cancelled. Raises Terminal when the port is taken or the data cannot be read."""
         directory, spec = self._directory, self._spec
         config = load(Path(spec.scheduler_config)) if spec.scheduler_config else SchedulerConfig()
         known = directory.endpoint()

@@ -11,14 +11,13 @@ import fnmatch
 import hashlib
 import sys
 import tomllib
-from functools import lru_cache
+from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
 
 import msgspec
 
 from kubekit.errors import Terminal
-from tinykube import device_files
 
 NATIVE = Path(str(files("tinykube"))) / "_native"
 
@@ -44,44 +43,47 @@ class _Table(msgspec.Struct):
     image: tuple[_Row, ...]
 
 
-@lru_cache(maxsize=1)
-def _table() -> tuple[_Row, ...]:
-    text = files(__package__).joinpath("images.toml").read_text(encoding="utf-8")
-    return msgspec.convert(tomllib.loads(text), _Table).image
+class Images:
+    """The images that a node can pull.
 
+    Args:
+        catalogues: texts in the form of `images.toml`, asked in this order and before tinykube's own.
+        programs: a program that images have on their path -> the arguments that start it here.
+    """
 
-@lru_cache(maxsize=1024)
-def find_image(name: str) -> Image:
-    """The program of an image reference such as `docker.io/library/busybox:1.36`. Raises ImageMissing."""
-    short = name.removeprefix("docker.io/").removeprefix("library/").removeprefix("localhost/")
-    words = {"{python}": sys.executable, "{pause}": str(NATIVE / "container-shim")}
-    for row in _table():
-        if any(fnmatch.fnmatchcase(short, pattern) for pattern in row.names):
-            return Image(
-                tuple(words.get(word, word) for word in row.entrypoint),
-                tuple(words.get(word, word) for word in row.command),
-            )
-    raise ImageMissing(
-        f'failed to pull and unpack image "{name}": not found in the catalogue of the simulated nodes',
-        where="tinykube/images.toml",
-        cure="use one of its images, busybox or ubuntu for a shell",
-    )
+    def __init__(self, *catalogues: str, programs: Mapping[str, tuple[str, ...]] | None = None) -> None:
+        own = files(__package__).joinpath("images.toml").read_text(encoding="utf-8")
+        self._rows = [row for text in (*catalogues, own) for row in msgspec.convert(tomllib.loads(text), _Table).image]
+        self._programs = dict(programs or {})
+        self._found: dict[str, Image] = {}
+
+    def find(self, name: str) -> Image:
+        """The program of an image reference such as `docker.io/library/busybox:1.36`. Raises ImageMissing."""
+        if name not in self._found:
+            self._found[name] = self._look_up(name)
+        return self._found[name]
+
+    def _look_up(self, name: str) -> Image:
+        short = name.removeprefix("docker.io/").removeprefix("library/").removeprefix("localhost/")
+        words = {"{python}": sys.executable, "{pause}": str(NATIVE / "container-shim")}
+        for row in self._rows:
+            if any(fnmatch.fnmatchcase(short, pattern) for pattern in row.names):
+                return Image(
+                    tuple(words.get(word, word) for word in row.entrypoint),
+                    tuple(words.get(word, word) for word in row.command),
+                )
+        raise ImageMissing(
+            f'failed to pull and unpack image "{name}": not found in the catalogue of the simulated nodes',
+            where="images.toml",
+            cure="use one of its images, busybox or ubuntu for a shell",
+        )
+
+    def command_line(self, image: Image, command: tuple[str, ...], args: tuple[str, ...]) -> tuple[str, ...]:
+        """The argument list as the runtimes make it: `command` replaces the entrypoint and drops the image's CMD."""
+        words = command + args if command else image.entrypoint + (args or image.command)
+        return (*self._programs.get(words[0], words[:1]), *words[1:]) if words else words
 
 
 def image_id(name: str) -> str:
     """A digest for status.containerStatuses[].imageID; stable for a name."""
     return f"{name.partition('@')[0].rpartition(':')[0] or name}@sha256:{hashlib.sha256(name.encode()).hexdigest()}"
-
-
-def command_line(image: Image, command: tuple[str, ...], args: tuple[str, ...]) -> tuple[str, ...]:
-    """The argument list as the runtimes make it: `command` replaces the entrypoint and drops the image's CMD."""
-    if command:
-        words = command + args
-    else:
-        words = image.entrypoint + (args or image.command)
-    if words and words[0] == "gpuplane":
-        # The image has it on its path; here it is this very installation.
-        words = (sys.executable, "-m", "gpuplane", *words[1:])
-    if words[1:3] == ("-m", "gpuplane") and not device_files.may_make_nodes():
-        words = (words[0], "-m", device_files.__name__, *words[2:])
-    return words

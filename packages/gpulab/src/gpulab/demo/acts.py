@@ -10,6 +10,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 import yaml
 
+from gpulab.clusters import up
 from gpulab.demo import shares
 from gpulab.demo.following import watching
 from gpulab.demo.reasons import Reason, ask
@@ -28,7 +29,7 @@ from kubekit.api.core import Node, Pod
 from kubekit.errors import KubekitError
 from kubekit.kube import Client, SystemClock
 from simgpu import Faults
-from tinykube.cluster import ClusterHandle, ClusterSpec, up
+from tinykube.cluster import ClusterHandle, ClusterSpec
 
 T = TypeVar("T")
 

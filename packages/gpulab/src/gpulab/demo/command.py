@@ -14,6 +14,8 @@ from typing import Any, Final
 
 import msgspec
 
+from gpulab.clusters import clusters
+from gpulab.clusters import down as stop
 from gpulab.demo.acts import Acts, DemoFailed
 from gpulab.demo.live import Live
 from gpulab.demo.reasons import Reason
@@ -22,8 +24,7 @@ from gpulab.demo.story import Story, ending, stage_times, verdict_line
 from gpulab.demo.verdict import Measured, Promise, judge
 from gpulab.up import describe, node_specs
 from gpuplane.cli.terminal import Terminal, tilde
-from tinykube.cluster import ClusterHandle, ClusterSpec, clusters
-from tinykube.cluster import down as stop
+from tinykube.cluster import ClusterHandle, ClusterSpec
 
 NAME: Final = "demo"
 STEPS: Final = (

@@ -5,6 +5,6 @@ image are the production operands, run as coroutines over a small real root; oth
 are.
 """
 
-from gpulab.light.nodes import LightNodes, run, run_light_nodes
+from gpulab.light.nodes import LightNodes, run_light_nodes
 
-__all__ = ["LightNodes", "run", "run_light_nodes"]
+__all__ = ["LightNodes", "run_light_nodes"]

@@ -11,7 +11,6 @@ import contextlib
 import logging
 import resource
 import time
-from argparse import Namespace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -26,7 +25,7 @@ from gpulab.light.views import Hubs, ViewClient
 from gpulab.light.world import LightHardware, LightHost, LightKubelet
 from gpuplane.names import LIGHT_LABEL
 from kubekit.api.core import LeaseObject, Node
-from kubekit.errors import Retryable, Usage
+from kubekit.errors import Retryable
 from kubekit.kube import AlreadyExists, ApiError, Client, Endpoint, Informer, NotFound
 from kubekit.kube.config import load
 from simgpu import profile
@@ -341,23 +340,3 @@ async def run_light_nodes(
         renew_seconds=renew_seconds,
     )
     await nodes.run()
-
-
-async def run(options: Namespace) -> None:
-    """`gpuplane run light-nodes --kubeconfig FILE --config CLUSTER.JSON`. Raises Usage."""
-    from tinykube.cluster.directory import ClusterDirectory
-
-    if not (options.kubeconfig and options.config):
-        raise Usage(
-            "light nodes belong to a cluster", where="gpuplane run light-nodes", cure="--kubeconfig and --config"
-        )
-    cluster = ClusterDirectory.of_config(options.config)
-    spec = cluster.spec()
-    await run_light_nodes(
-        count=spec.light_nodes,
-        directory=cluster.path / "light-nodes",
-        kubeconfig=options.kubeconfig,
-        machine=spec.light_machine,
-        token=cluster.kubelet_token.read_text().strip(),
-        renew_seconds=spec.renew_seconds,
-    )

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
+from gpulab.images import IMAGES
 from gpulab.light import replaced
 from gpulab.light.views import Hubs, ViewClient
 from gpulab.light.world import LightHardware, LightHost, LightKubelet, LightRoot
@@ -19,7 +20,6 @@ from kubekit.api.core import ConfigMap
 from kubekit.errors import InvalidInput
 from kubekit.kube import Client, NotFound
 from kubekit.kube.auth import Credential
-from tinykube.images import find_image
 from tinykube.kubelet.pod import Container, Pod
 
 # Module, function, and what the function is passed in place of its defaults: see `replaced`.
@@ -102,7 +102,7 @@ def operand_name(container: Container) -> str:
 
 def is_program(container: Container) -> bool:
     """Return whether a container of gpuplane's image runs something that is no node operand."""
-    image = find_image(container.image)
+    image = IMAGES.find(container.image)
     return image.entrypoint[1:] == ("-m", "gpuplane") and not operand_name(container)
 
 

@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from gpulab.images import IMAGES
 from gpulab.light.operands import is_program, operand, operand_name, write_config_maps
 from gpulab.light.process import log_path
 from gpulab.light.world import PASSED
 from kubekit.api.quantity import whole
 from kubekit.errors import InvalidInput, KubekitError, Retryable
 from kubekit.kube import ApiError, Conflict, NotFound
-from tinykube.images import ImageMissing, find_image
+from tinykube.images import ImageMissing
 from tinykube.kubelet.lifecycle import NEVER_SEEN, Ended, Seen, decide
 from tinykube.kubelet.pod import Container, Pod, all_containers, passing
 from tinykube.kubelet.status import pod_status
@@ -125,7 +126,7 @@ class LightPod:
         before = self.seen.get(name, NEVER_SEEN)
         now = self.nodes.clock()
         try:
-            image = find_image(container.image)
+            image = IMAGES.find(container.image)
         except ImageMissing as error:
             reason = "ImagePullBackOff" if before.waiting else "ErrImagePull"
             self.seen[name] = msgspec.structs.replace(before, waiting=(reason, error.what), retry_at=now + 10.0)

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from gpulab.images import IMAGES
 from gpulab.light.operands import request_token
 from kubekit.kube import Client
-from tinykube.images import command_line, find_image
 from tinykube.kubelet.containers import ContainerSpec, Isolation, Launcher, Record, Records
 from tinykube.kubelet.containers.launcher import kill_all
 from tinykube.kubelet.containers.records import signal_container
@@ -62,7 +62,7 @@ class Processes:
             log=str(log_path(node.root, pod, container.name, attempt)),
             created=now,
         )
-        argv = command_line(find_image(container.image), command, args)
+        argv = IMAGES.command_line(IMAGES.find(container.image), command, args)
         record = await self._launcher.start(record, ContainerSpec(argv=argv, env=env), now)
         try:
             return (await self._launcher.wait(record)).code

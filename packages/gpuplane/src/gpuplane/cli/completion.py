@@ -13,36 +13,30 @@ from collections.abc import Sequence
 
 import shtab
 
-from gpuplane.cli.parser import build
+from gpuplane.cli.parser import build, subparsers
 from gpuplane.cli.terminal import Terminal
+from gpuplane.cli.verbs import installed
 
 
 def completion(options: Namespace, screen: Terminal) -> int:
-    screen.print(shtab.complete(build(), shell=options.shell))
+    screen.print(shtab.complete(build(installed()), shell=options.shell))
     return 0
 
 
 def candidates(words: Sequence[str]) -> list[str]:
     """Return the completions of the last of `words`."""
-    parser: argparse.ArgumentParser = build()
+    parser: argparse.ArgumentParser = build(installed())
     *before, last = words or [""]
     for word in before:
-        parser = _subparsers(parser).get(word, parser)
+        parser = subparsers(parser).get(word, parser)
     if last.startswith("-"):
         found = [text for action in parser._actions for text in action.option_strings]
     else:
-        found = list(_subparsers(parser))
+        found = list(subparsers(parser))
         if before:
             values = next((a.choices for a in parser._actions if before[-1] in a.option_strings and a.choices), None)
             found = [str(value) for value in values] if values is not None else found
     return sorted(text for text in found if text.startswith(last))
-
-
-def _subparsers(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
-    for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            return dict(action.choices)
-    return {}
 
 
 def kubectl_complete() -> int:

@@ -6,7 +6,7 @@ import argparse
 import importlib
 import sys
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
@@ -14,6 +14,7 @@ from gpuplane import __version__
 from gpuplane.cli.components import OPERANDS, OTHERS
 from gpuplane.cli.share_parser import add_share
 from gpuplane.cli.simulate_parser import add_simulate
+from gpuplane.cli.verbs import Verbs, installed
 
 
 def lazy(module: str, function: str) -> Callable[[Namespace, Any], int]:
@@ -39,6 +40,8 @@ class Parser(ArgumentParser):
 def parse(arguments: Sequence[str]) -> Namespace:
     """The options of one command line; `command` is the function to call. Exits with 2 on wrong usage."""
     parser = build()
+    if not knows(parser, arguments):
+        parser = build(installed())
     options = parser.parse_args(arguments)
     if not hasattr(options, "command"):
         parser.print_help()
@@ -46,23 +49,48 @@ def parse(arguments: Sequence[str]) -> Namespace:
     return options
 
 
-def build() -> Parser:
-    """The parser of everything; also what shell completion and the reference in docs/ are made from."""
+def knows(parser: ArgumentParser, arguments: Sequence[str]) -> bool:
+    """Return whether the first words name a command of this parser, and its action or component."""
+    for word in arguments:
+        choices = subparsers(parser)
+        if not choices:
+            return True
+        if word not in choices:
+            return False
+        parser = choices[word]
+    return not subparsers(parser)
+
+
+def subparsers(parser: ArgumentParser) -> dict[str, ArgumentParser]:
+    """Return the parsers of the words that may follow, by word."""
+    for action in parser._actions:  # NB: argparse has no public way to list them
+        if isinstance(action, argparse._SubParsersAction):
+            return dict(action.choices)
+    return {}
+
+
+def build(extensions: Iterable[Verbs] = ()) -> Parser:
+    """The parser of gpuplane's own commands and those of `extensions`.
+
+    Shell completion and the reference in docs/ are made from it too.
+    """
+    extensions = tuple(extensions)
     called_by_kubectl = Path(sys.argv[0]).name == "kubectl-gpuplane"
     name = "kubectl gpuplane" if called_by_kubectl else "gpuplane"
     parser = Parser(prog=name, description="GPUs on Kubernetes, from bare machines to a shared cluster.")
     parser.add_argument("--version", action="version", version=f"gpuplane {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
-    _embedded(commands)
+    for verbs in extensions:
+        verbs.add_commands(commands)
     _real(commands)
     _hand(commands)
-    add_share(commands, _talk, _form, lazy)
-    add_simulate(commands, _talk, _form, lazy)
-    _run(commands)
+    add_share(commands, talk_options, form_options, lazy)
+    add_simulate(commands, talk_options, form_options, lazy)
+    _run(commands, extensions)
     return parser
 
 
-def _talk() -> Parser:
+def talk_options() -> Parser:
     """Return a parent parser with the options for the amount of output and for colours."""
     parent = Parser(add_help=False)
     group = parent.add_argument_group("output")
@@ -72,7 +100,7 @@ def _talk() -> Parser:
     return parent
 
 
-def _form(*choices: str) -> Parser:
+def form_options(*choices: str) -> Parser:
     """The forms that a command's answer can have."""
     parent = Parser(add_help=False)
     group = parent.add_argument_group("output")
@@ -112,48 +140,11 @@ def duration(text: str) -> float:
     return seconds
 
 
-def _embedded(commands: Any) -> None:
-    parents = [_talk(), _form("text", "json")]
-    up = commands.add_parser("up", parents=parents, help="start the embedded cluster: no Kubernetes, no Docker, no GPU")
-    up.add_argument("--name", default="gpuplane", help="name of the cluster (default: %(default)s)")
-    up.add_argument(
-        "--node",
-        action="append",
-        default=[],
-        metavar="[NAME=]MACHINE",
-        help="a simulated machine, see --list-machines; may be given again (default: the three of the demo)",
-    )
-    up.add_argument("--light-nodes", type=int, default=0, metavar="N", help="as many nodes without processes")
-    up.add_argument("--port", type=int, default=0, help="port of the API server (default: a free one)")
-    up.add_argument("--persist", action="store_true", help="keep objects on disk: a killed API server loses nothing")
-    up.add_argument(
-        "--scheduler-config", type=Path, metavar="FILE", help="a KubeSchedulerConfiguration, for extenders and scores"
-    )
-    up.add_argument("--detach", action="store_true", help="return once kubectl is answered")
-    up.add_argument("--list-machines", action="store_true", help="show the machines that can be simulated")
-    up.set_defaults(command=lazy("gpulab.up", "up"))
-
-    down = commands.add_parser("down", parents=parents, help="stop an embedded cluster and remove its files")
-    down.add_argument("name", nargs="?", default="", help="name of the cluster (default: the only one there is)")
-    down.add_argument("--keep-files", action="store_true", help="leave the cluster's directory, to look at")
-    down.set_defaults(command=lazy("gpulab.up", "down"))
-
-    demo = commands.add_parser("demo", parents=parents, help="the whole story on an embedded cluster, in half a minute")
-    demo.add_argument(
-        "--progress", choices=["auto", "tty", "plain", "json", "quiet"], default="auto", help="form of progress"
-    )
-    demo.add_argument(
-        "--timeout", type=duration, metavar="TIME", default=60.0, help="how long an act may take at most (default: 60s)"
-    )
-    demo.add_argument("--down", action="store_true", help="stop the cluster at the end")
-    demo.set_defaults(command=lazy("gpulab.demo", "demo"))
-
-
 def _real(commands: Any) -> None:
-    parents = [_talk(), _cluster(), _timeout()]
+    parents = [talk_options(), _cluster(), _timeout()]
     install = commands.add_parser(
         "install",
-        parents=[*parents, _form("text", "json")],
+        parents=[*parents, form_options("text", "json")],
         help="put gpuplane on the cluster of the current kubeconfig",
     )
     install.add_argument("--image", default="", metavar="IMAGE", help="image of the operator and the operands")
@@ -188,7 +179,7 @@ def _real(commands: Any) -> None:
 
     status = commands.add_parser(
         "status",
-        parents=[*parents, _form("text", "wide", "json", "yaml", "name")],
+        parents=[*parents, form_options("text", "wide", "json", "yaml", "name")],
         help="nodes by stage with reasons; GPUs with who holds what",
     )
     status.add_argument("what", nargs="?", choices=["nodes", "gpus"], default="nodes", help="nodes (default) or gpus")
@@ -200,7 +191,7 @@ def _real(commands: Any) -> None:
 
     explain = commands.add_parser(
         "explain",
-        parents=[*parents, _form("text", "json")],
+        parents=[*parents, form_options("text", "json")],
         help="why a pod is where it is, or why it waits, GPU by GPU; what a code of a finding means",
     )
     explain.add_argument("what", nargs="+", metavar="POD|CODE", help="a pod, also as NAMESPACE/NAME, or as GP201")
@@ -209,7 +200,7 @@ def _real(commands: Any) -> None:
 
 
 def _hand(commands: Any) -> None:
-    parents = [_talk(), _form("text", "json")]
+    parents = [talk_options(), form_options("text", "json")]
     check = commands.add_parser(
         "check", parents=parents, help="every error of a manifest or configuration file at once"
     )
@@ -228,7 +219,9 @@ def _driver(commands: Any) -> None:
     driver = commands.add_parser("driver", help="the GPU driver of this machine, by hand")
     actions = driver.add_subparsers(title="actions", metavar="ACTION", required=True)
     plan = actions.add_parser(
-        "plan", parents=[_talk(), _form("text", "json")], help="what installing a driver would do; does nothing"
+        "plan",
+        parents=[talk_options(), form_options("text", "json")],
+        help="what installing a driver would do; does nothing",
     )
     plan.add_argument("--host-root", type=Path, default=Path("/"), metavar="DIR", help="root of the file system")
     plan.add_argument("--driver-version", default="", metavar="VERSION", help="570.133.20, or 570 with --precompiled")
@@ -244,13 +237,13 @@ def _toolkit(commands: Any) -> None:
     actions = toolkit.add_subparsers(title="actions", metavar="ACTION", required=True)
 
     def action(name: str, about: str, *parents: Parser) -> ArgumentParser:
-        parser: ArgumentParser = actions.add_parser(name, parents=[_talk(), *parents], help=about)
+        parser: ArgumentParser = actions.add_parser(name, parents=[talk_options(), *parents], help=about)
         root = parser.add_argument("--host-root", type=Path, default=Path("/"), metavar="DIR")
         root.help = "root of the machine's file system"
         parser.set_defaults(command=lazy("toolkit", name))
         return parser
 
-    configure = action("configure", "let the container runtime give GPUs to containers", _form("text", "json"))
+    configure = action("configure", "let the container runtime give GPUs to containers", form_options("text", "json"))
     configure.add_argument(
         "--runtime", choices=["containerd", "docker", "crio", "cri-o"], help="default: the one that is there"
     )
@@ -262,7 +255,9 @@ def _toolkit(commands: Any) -> None:
     )
     configure.add_argument("--socket", default="", metavar="PATH", help="its socket (default: found)")
     configure.add_argument("--set-as-default", action="store_true", help="make nvidia the default runtime")
-    unconfigure = action("unconfigure", "give the runtime its configuration back, byte for byte", _form("text", "json"))
+    unconfigure = action(
+        "unconfigure", "give the runtime its configuration back, byte for byte", form_options("text", "json")
+    )
     for parser in (configure, unconfigure):
         parser.add_argument("--dry-run", action="store_true", help="print a diff; exit 1 when there is one")
         parser.add_argument("--no-restart", action="store_true", help="do not reload the runtime")
@@ -303,17 +298,20 @@ def _toolkit(commands: Any) -> None:
     )
 
 
-def _run(commands: Any) -> None:
+def _run(commands: Any, extensions: Iterable[Verbs]) -> None:
     run = commands.add_parser("run", help="start one component: what the pods start, and just as well a shell")
     components = run.add_subparsers(title="components", metavar="COMPONENT", required=True)
-    for name, component in (OPERANDS | OTHERS).items():
+    known = OPERANDS | OTHERS
+    for verbs in extensions:
+        known = known | dict(verbs.components)
+    for name, component in known.items():
         parents = [_cluster()] if "kubeconfig" in component.flags else []
         part = components.add_parser(name, parents=parents, help=component.about)
         part.add_argument("-v", "--verbose", action="store_true", help="log details")
         for flag in component.flags:
             if flag in _RUN_FLAGS:
                 part.add_argument(f"--{flag}", **_RUN_FLAGS[flag])
-        part.set_defaults(command=lazy("run", "run"), component=name)
+        part.set_defaults(command=lazy("run", "run"), component=name, entry=component)
 
 
 _POLICIES: Final = ("opportunity", "fragmentation", "tightest", "spread", "topology")

@@ -18,30 +18,26 @@ from pathlib import Path
 from typing import Any
 
 from gpuplane import names
-from gpuplane.cli.components import OPERANDS, OTHERS
+from gpuplane.cli.components import OPERANDS, Component
 from gpuplane.cli.terminal import Terminal
 from kubekit.errors import Usage
 
-BUSY = ("cluster", "light-nodes", "operator")
 Run = Callable[[], Awaitable[None]]
-
-# Many connections in one process: uvloop takes a third off their cost. A node's own processes start quicker without it.
-_BUSY = ("cluster", "light-nodes", "operator", "scheduler")
 
 
 def run(options: Namespace, screen: Terminal) -> int:
     """Run the component in `options.component`; 0 after SIGTERM or SIGINT."""
     level = logging.DEBUG if options.verbose else logging.INFO
     logging.basicConfig(level=level, stream=sys.stderr, format="%(asctime)s %(levelname).1s %(name)s %(message)s")
-    name = options.component
-    start = _operand(options) if name in OPERANDS else _other(options)
-    with asyncio.Runner(loop_factory=_loop_factory(name)) as runner:
+    component: Component = options.entry
+    start = _operand(options, component) if options.component in OPERANDS else _other(options, component)
+    with asyncio.Runner(loop_factory=_loop_factory(component)) as runner:
         runner.run(_until_signalled(start))
     return 0
 
 
-def _loop_factory(name: str) -> Callable[[], asyncio.AbstractEventLoop] | None:
-    if name not in _BUSY:
+def _loop_factory(component: Component) -> Callable[[], asyncio.AbstractEventLoop] | None:
+    if not component.busy:
         return None
     import uvloop
 
@@ -65,12 +61,11 @@ async def _until_signalled(start: Run) -> None:
         logging.getLogger("gpuplane").info("stopped")
 
 
-def _operand(options: Namespace) -> Run:
+def _operand(options: Namespace, component: Component) -> Run:
     from gpuplane.operand import OperandContext
     from kubekit.kube import Client
 
     name = options.component
-    component = OPERANDS[name]
     node_name = options.node_name or os.environ.get("NODE_NAME", "")
     if not node_name:
         raise Usage("which node?", where=f"gpuplane run {name}", cure="--node-name, or NODE_NAME in the environment")
@@ -116,8 +111,7 @@ def _gpu_opener(options: Namespace) -> Callable[[], Any]:
     return open_gpus
 
 
-def _other(options: Namespace) -> Run:
-    component = OTHERS[options.component]
+def _other(options: Namespace, component: Component) -> Run:
     function = getattr(importlib.import_module(component.module), component.function)
 
     async def start() -> None:

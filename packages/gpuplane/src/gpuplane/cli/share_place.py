@@ -5,39 +5,40 @@ Invariants:
 
 - Nothing needs privileges: limits, leases and simulated GPUs lie in the user's runtime directory, which a reboot
   clears.
-- A simulated GPU is made for the first command that asks for it, shared by all commands of this user, and deleted with
-  its last share. Both happen under the store's lock, so no command holds a deleted GPU.
+- Simulated GPUs belong to another package (see `verbs.GPUSimulator`); without it the machine's own driver is all.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
-import shutil
 import stat
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final
 
 import msgspec
 
 from gpuplane import names
+from gpuplane.cli.verbs import SIMULATOR_PACKAGE, GPUSimulator
 from gpuplane.hardware import GPUSource, open_gpus
 from gpuplane.limits import RealLibraries, Share, Store, find_real
 from gpuplane.limits.processes import is_running, users_of
-from kubekit.errors import InvalidInput, Terminal
-
-_SIMULATED_DRIVER: Final = "570.133.20"
-_SIMULATED_DEV: Final = "SIMGPU_DEV"
+from kubekit.errors import Terminal
 
 
 class Place(msgspec.Struct, frozen=True):
-    """A driver and a store. `dev` is where a simulated driver's device nodes lie, None for a real one."""
+    """A driver and a store.
+
+    Args:
+        dev: where a simulated driver's device nodes lie, None for a real one.
+        environment: the variables by which a program finds these device nodes.
+    """
 
     store: Store
     real: RealLibraries
     dev: Path | None = None
+    environment: dict[str, str] = {}
 
     def open(self) -> GPUSource:
         """Its GPUs through NVML. Raises KubekitError when there are none."""
@@ -47,11 +48,6 @@ class Place(msgspec.Struct, frozen=True):
         except OSError as error:
             raise Terminal(f"it cannot be loaded: {error}", where=str(self.real.nvml)) from error
         return open_gpus(Path("/"), self.dev)
-
-    @property
-    def environment(self) -> dict[str, str]:
-        """Return the variables by which a program finds the driver's device nodes."""
-        return {} if self.dev is None else {_SIMULATED_DEV: str(self.dev)}
 
 
 def refuse_nested(environ: Mapping[str, str]) -> None:
@@ -80,85 +76,40 @@ def user_base(environ: Mapping[str, str], uid: int) -> Path:
     return base
 
 
-def find_place(store: Store, simulate: str, environ: Mapping[str, str], *, existing: bool = False) -> Place:
+def find_place(
+    store: Store, simulate: str, environ: Mapping[str, str], simulator: GPUSimulator | None, *, existing: bool = False
+) -> Place:
     """The driver to use: the one that is played for `simulate`, else what a program of this shell would find.
 
     The store's lock is held.
 
     Args:
+        simulator: the simulated GPUs; None where no installed package has any.
         existing: without a driver, a simulated GPU that is there already will do.
 
     Raises:
         InvalidInput: no such model.
-        Terminal: there is no driver.
+        Terminal: there is no driver, or nothing that plays a GPU.
     """
+    if simulate and simulator is None:
+        raise Terminal("no GPU can be played", where="--simulate", cure=f"pip install {SIMULATOR_PACKAGE}")
+    if simulator is None:
+        return Place(store, find_real(environ))
     if simulate:
-        return _simulated(store, simulate)
-    if environ.get(_SIMULATED_DEV):
-        from simgpu import NATIVE
-
-        return Place(store, find_real(environ, first=(NATIVE,)), Path(environ[_SIMULATED_DEV]))
+        return simulator.make(store, simulate)
+    if (of_shell := simulator.of_shell(store, environ)) is not None:
+        return of_shell
     try:
         return Place(store, find_real(environ))
     except Terminal:
-        played = sorted((store.base / "simulated").glob("*/dev")) if existing else []
-        if not played:
-            raise
-        return Place(store, _simulated_driver(), played[0])
+        if existing and (played := simulator.existing(store)) is not None:
+            return played
+        raise
 
 
 def node_place(root: Path) -> Place:
     """A node's driver and the shares of its containers. Raises Terminal when there is no driver."""
     return Place(Store(root / names.LIMITS_DIR), find_real({}, root=root, cache=""), root / "dev")
-
-
-def _simulated_driver() -> RealLibraries:
-    from simgpu import NATIVE
-
-    return find_real({}, first=(NATIVE,), cache="")
-
-
-def _simulated(store: Store, model: str) -> Place:
-    from simgpu import NATIVE, PROFILES, create_state
-
-    wanted = model.lower()
-    name = next((text for text in PROFILES if wanted in (text, text.partition("-")[2])), "")
-    if not name:
-        known = ", ".join(text.partition("-")[2] for text in PROFILES)
-        raise InvalidInput(f"no GPU {model!r} can be played", where="--simulate", cure=f"one of {known}")
-    if not (NATIVE / "libcuda.so.1").is_file():
-        raise Terminal("the simulated driver is not built", where=str(NATIVE), cure="python native/build.py")
-    dev = store.base / "simulated" / name / "dev"
-    if not (dev / "nvidiactl").is_file():
-        dev.mkdir(parents=True, exist_ok=True)
-        for index in range(PROFILES[name].count):
-            (dev / f"nvidia{index}").touch()
-        create_state(dev / "nvidiactl", PROFILES[name], _SIMULATED_DRIVER, _seed(name))
-    return Place(store, _simulated_driver(), dev)
-
-
-def _seed(name: str) -> str:
-    return f"share-{name}"
-
-
-def drop_simulated(store: Store) -> None:
-    """Delete simulated machines that no process uses and that have no share left. The store's lock is held."""
-    places = [place for place in (store.base / "simulated").glob("*") if place.is_dir()]
-    if not places:
-        return
-    from simgpu import PROFILES, in_use
-    from simgpu.profile import gpu_uuid
-
-    held = {limit.uuid for share in store.all() for limit in share.limits.gpus}
-    for place in places:
-        profile = PROFILES.get(place.name)
-        count = profile.count if profile is not None else 0
-        uuids = {gpu_uuid(PROFILES[place.name], _seed(place.name), index) for index in range(count)}
-        state = place / "dev" / "nvidiactl"
-        if not uuids & held and not (state.is_file() and in_use(state)):
-            shutil.rmtree(place, ignore_errors=True)
-            for uuid in uuids:
-                shutil.rmtree(store.base / "gpus" / uuid, ignore_errors=True)
 
 
 def is_over(store: Store) -> Callable[[Share], bool]:

@@ -24,9 +24,10 @@ import msgspec
 from gpuplane import names
 from gpuplane.cli import share_child
 from gpuplane.cli.share_codes import FAILED
-from gpuplane.cli.share_place import Place, drop_simulated, find_place, is_over, refuse_nested, user_base
+from gpuplane.cli.share_place import Place, find_place, is_over, refuse_nested, user_base
 from gpuplane.cli.share_text import plan_text, report_text
 from gpuplane.cli.terminal import Terminal
+from gpuplane.cli.verbs import find_simulator
 from gpuplane.hardware import GPU, GPUSource
 from gpuplane.limits import (
     Agent,
@@ -109,11 +110,12 @@ def _run(options: Namespace, screen: Terminal) -> int:
     refuse_nested(os.environ)
     _check_backend(options)
     store = Store(user_base(os.environ, os.geteuid()))
+    simulator = find_simulator()
     try:
         with contextlib.ExitStack() as stack:
             with store.lock():
                 store.sweep(is_over(store))
-                place = find_place(store, options.simulate, os.environ)
+                place = find_place(store, options.simulate, os.environ, simulator)
                 gpus = stack.enter_context(closing(place.open()))
                 plan = _plan(argv, choose(wanted, gpus.inventory(), store.all()), options, place)
                 if options.dry_run:
@@ -128,8 +130,9 @@ def _run(options: Namespace, screen: Terminal) -> int:
                     stack.callback(native.release, group, plan.uuid)
             return _follow(plan, owner, store, gpus, options, screen, group)
     finally:
-        with store.lock():
-            drop_simulated(store)
+        if simulator is not None:
+            with store.lock():
+                simulator.delete_unused(store)
 
 
 def _check_backend(options: Namespace) -> None:

@@ -16,9 +16,10 @@ from typing import Any
 import msgspec
 
 from gpuplane import names
-from gpuplane.cli.share_place import Place, drop_simulated, find_place, node_place, user_base
+from gpuplane.cli.share_place import Place, find_place, node_place, user_base
 from gpuplane.cli.share_text import HISTORY, top_page
 from gpuplane.cli.terminal import Terminal
+from gpuplane.cli.verbs import find_simulator
 from gpuplane.hardware import GPUSource
 from gpuplane.limits import GpuView, Observer, Store, views
 from gpuplane.limits.decide import State, decide
@@ -36,13 +37,15 @@ def top(options: Namespace, screen: Terminal) -> int:
         _look(node, (node.store,), options, screen)
         return 0
     own = Store(user_base(os.environ, os.geteuid()))
+    simulator = find_simulator()
     with own.lock():
-        place = find_place(own, options.simulate, os.environ, existing=True)
+        place = find_place(own, options.simulate, os.environ, simulator, existing=True)
     try:
         _look(place, (own, Store(Path("/", names.LIMITS_DIR))), options, screen)
     finally:
-        with own.lock():
-            drop_simulated(own)
+        if simulator is not None:
+            with own.lock():
+                simulator.delete_unused(own)
     return 0
 
 

@@ -20,7 +20,7 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
 # Where in a scope the subject of the client's certificate is, as `ssl.SSLSocket.getpeercert` gives it.
-CERTIFICATE_SUBJECT = "gpuplane.certificate_subject"
+CERTIFICATE_SUBJECT = "tinykube.certificate_subject"
 
 MAX_BODY_BYTES = 3 * 1024 * 1024  # as the real server limits it
 

@@ -67,7 +67,7 @@ def _fits(paths: Certificates, wanted: tuple[str, ...]) -> bool:
 def _authority(certificate: Path, key: Path, validity: Validity) -> KeyPair:
     if certificate.exists() and key.exists():
         return load(certificate.read_bytes(), key.read_bytes())
-    made = make_authority("gpuplane-cluster", validity)
+    made = make_authority("tinykube", validity)
     _write(key, made.key_pem, 0o600)
     _write(certificate, made.certificate_pem, 0o644)
     return made

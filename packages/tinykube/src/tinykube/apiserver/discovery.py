@@ -20,7 +20,7 @@ VERSION_MINOR = "34"
 VERSION = {
     "major": "1",
     "minor": VERSION_MINOR,
-    "gitVersion": f"v1.{VERSION_MINOR}.1+gpuplane",
+    "gitVersion": f"v1.{VERSION_MINOR}.1+tinykube",
     "gitCommit": "",
     "gitTreeState": "clean",
     "buildDate": "1970-01-01T00:00:00Z",

@@ -20,7 +20,7 @@ from tinykube.apiserver.tables import printer_for
 Object = dict[str, Any]
 Convert = Callable[[Object], Object]
 
-# A resource as callers may name it: "pods", "gpunodes.gpuplane.dev", ("apps", "deployments") or what `resource` gave.
+# A resource as callers may name it: "pods", "widgets.example.com", ("apps", "deployments") or what `resource` gave.
 Named = str | tuple[str, str] | ResourceInfo
 
 

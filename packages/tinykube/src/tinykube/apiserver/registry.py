@@ -124,7 +124,7 @@ class Registry:
         return self._now
 
     def resource(self, resource: Named) -> ResourceInfo:
-        """By plural (`pods`), qualified plural (`gpunodes.gpuplane.dev`) or (group, plural). Raises Terminal."""
+        """By plural (`pods`), qualified plural (`widgets.example.com`) or (group, plural). Raises Terminal."""
         return self.kinds.find(resource).info
 
     def get(self, resource: Named, namespace: str | None, name: str) -> Object | None:

@@ -103,7 +103,7 @@ class ApiServer:
             "subsets": [{"addresses": [{"ip": host}], "ports": [{"name": "https", "port": self.port}]}],
         }
         await self.registry.patch(
-            "endpoints", "default", "kubernetes", endpoints, "apply", manager="gpuplane-apiserver"
+            "endpoints", "default", "kubernetes", endpoints, "apply", manager="tinykube-apiserver"
         )
 
     async def stop(self) -> None:

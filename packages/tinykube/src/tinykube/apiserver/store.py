@@ -340,7 +340,7 @@ class Store:
         self._tables: dict[str, Table] = {}
 
     def table(self, resource: str, indexed: tuple[str, ...] = ()) -> Table:
-        """The table of a resource (`pods`, `gpunodes.gpuplane.dev`), made when it is first asked for."""
+        """The table of a resource (`pods`, `widgets.example.com`), made when it is first asked for."""
         table = self._tables.get(resource)
         if table is None:
             table = self._tables[resource] = Table(self, resource, indexed)

@@ -2,6 +2,5 @@
 
 from tinykube.cluster.lifecycle import ClusterHandle, clusters, down, load, up
 from tinykube.cluster.spec import ClusterSpec, NodeSpec
-from tinykube.cluster.supervisor import run
 
-__all__ = ["ClusterHandle", "ClusterSpec", "NodeSpec", "clusters", "down", "load", "run", "up"]
+__all__ = ["ClusterHandle", "ClusterSpec", "NodeSpec", "clusters", "down", "load", "up"]

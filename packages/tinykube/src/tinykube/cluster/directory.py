@@ -1,7 +1,7 @@
 """A cluster's directory: where everything of one embedded cluster lies, and who uses it now.
 
-    $GPUPLANE_HOME/<name>.kubeconfig         for people; nothing else outside the directory is ever written
-    $GPUPLANE_HOME/clusters/<name>/
+    <home>/<name>.kubeconfig                 for people; nothing else outside the directory is ever written
+    <home>/clusters/<name>/
         cluster.json                         the ClusterSpec
         endpoint.json                        where the API server listens; kept, so that a restart keeps the port
         tokens.json  kubelet-token  pki/     secrets, readable by their owner only
@@ -12,7 +12,8 @@
         supervisor.lock                      locked by the supervisor as long as it lives
         logs/<process>.log
 
-Every file is written under a temporary name and renamed, so that a reader never sees half of one.
+<home> is the distribution's. Every file is written under a temporary name and renamed, so that a reader never sees half
+of one.
 """
 
 from __future__ import annotations
@@ -27,17 +28,10 @@ import msgspec
 
 from kubekit.errors import Terminal
 from tinykube.cluster.spec import ClusterSpec
+from tinykube.distribution import Distribution
 
 T = TypeVar("T")
-HOME_ENV: Final = "GPUPLANE_HOME"
-MARK_ENV: Final = "GPUPLANE_CLUSTER_DIR"  # in the environment of every process of a cluster
 _TOKEN_BYTES: Final = 24
-
-
-def home() -> Path:
-    """$GPUPLANE_HOME, or ~/.gpuplane."""
-    given = os.environ.get(HOME_ENV)
-    return Path(given).absolute() if given else Path.home() / ".gpuplane"
 
 
 class Endpoint(msgspec.Struct, frozen=True):
@@ -69,8 +63,9 @@ class Running(msgspec.Struct, frozen=True):
 class ClusterDirectory:
     """The paths of one cluster, with readers and atomic writers."""
 
-    def __init__(self, name: str, base: Path | None = None) -> None:
-        self.base = base or home()
+    def __init__(self, distribution: Distribution, name: str, base: Path | None = None) -> None:
+        self.distribution = distribution
+        self.base = base or distribution.home()
         self.name = name
         self.path = self.base / "clusters" / name
         self.kubeconfig = self.base / f"{name}.kubeconfig"
@@ -85,10 +80,15 @@ class ClusterDirectory:
         self.kubelet_token = self.path / "kubelet-token"
 
     @classmethod
-    def of_config(cls, config: Path) -> ClusterDirectory:
+    def of_config(cls, distribution: Distribution, config: Path) -> ClusterDirectory:
         """The directory that a `cluster.json` lies in."""
         path = config.absolute().parent
-        return cls(path.name, path.parent.parent)
+        return cls(distribution, path.name, path.parent.parent)
+
+    @property
+    def context(self) -> str:
+        """The context of the cluster in its kubeconfigs."""
+        return f"{self.distribution.name}-{self.name}"
 
     def kubeconfig_of(self, process: str) -> Path:
         return self.path / f"{process}.kubeconfig"
@@ -108,7 +108,7 @@ class ClusterDirectory:
         """Raises Terminal when there is none, or none that can be read."""
         spec = self.read(self.spec_file, ClusterSpec)
         if spec is None:
-            raise Terminal("there is no such cluster", where=str(self.path), cure="gpuplane up")
+            raise Terminal("there is no such cluster", where=str(self.path), cure=f"{self.distribution.name} up")
         return spec
 
     def endpoint(self) -> Endpoint | None:
@@ -156,7 +156,9 @@ class ClusterDirectory:
             return None
         except (OSError, msgspec.DecodeError) as error:
             raise Terminal(
-                f"cannot be read: {error}", where=str(path), cure=f"gpuplane down {self.name}, then up again"
+                f"cannot be read: {error}",
+                where=str(path),
+                cure=f"{self.distribution.name} down {self.name}, then up again",
             ) from error
 
     # -- who uses it ---------------------------------------------------------------------------------------------

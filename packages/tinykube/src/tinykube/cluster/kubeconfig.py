@@ -11,10 +11,9 @@ from tinykube.cluster.directory import write
 
 
 def save(
-    path: Path, *, cluster: str, server: str, ca: bytes, user: str, token: str, namespace: str = "default"
+    path: Path, *, context: str, server: str, ca: bytes, user: str, token: str, namespace: str = "default"
 ) -> None:
     """Writes a kubeconfig with one cluster, one user and one context, readable by its owner only."""
-    context = f"gpuplane-{cluster}"
     config = {
         "apiVersion": "v1",
         "kind": "Config",

@@ -16,10 +16,11 @@ import msgspec
 
 from kubekit.errors import NoAnswer, Terminal
 from tinykube.cluster import processes
-from tinykube.cluster.directory import ClusterDirectory, Running, home
+from tinykube.cluster.directory import ClusterDirectory, Running
 from tinykube.cluster.kubeconfig import save
 from tinykube.cluster.spec import ClusterSpec
 from tinykube.cluster.supervisor import CONTROL_PLANE, STOP_S, SUPERVISOR, start_supervisor
+from tinykube.distribution import Distribution
 from tinykube.kubelet.containers import Mode, find_mode, remove_tree
 
 HOST: Final = "127.0.0.1"
@@ -46,7 +47,12 @@ def _quiet(_: str) -> None:
 
 
 async def up(
-    spec: ClusterSpec, *, base: Path | None = None, timeout: float = 30.0, progress: Progress = _quiet
+    distribution: Distribution,
+    spec: ClusterSpec,
+    *,
+    base: Path | None = None,
+    timeout: float = 30.0,
+    progress: Progress = _quiet,
 ) -> ClusterHandle:
     """Starts a cluster, detached, and returns when its API server answers. Nodes come up meanwhile.
 
@@ -56,8 +62,8 @@ async def up(
     Raises InvalidInput for a wrong spec; Terminal when the cluster runs already, the port is taken, the directory is
     not a cluster's, or the API server cannot start; NoAnswer when it does not answer in time.
     """
-    spec.check()
-    directory = ClusterDirectory(spec.name, base)
+    spec.check(distribution.check_machine)
+    directory = ClusterDirectory(distribution, spec.name, base)
     mode = await asyncio.to_thread(find_mode) if spec.nodes else None
     _prepare(directory, spec, progress)
     progress("starting the API server")
@@ -85,7 +91,7 @@ def _prepare(directory: ClusterDirectory, spec: ClusterSpec, progress: Progress)
         raise Terminal(
             f"cluster {spec.name} runs already",
             where=str(directory.path),
-            cure=f"gpuplane down {spec.name}, or --name for another one",
+            cure=f"{directory.distribution.name} down {spec.name}, or --name for another one",
         )
     if directory.path.exists() and not directory.spec_file.exists() and any(directory.path.iterdir()):
         raise Terminal(
@@ -172,49 +178,58 @@ async def _ready(directory: ClusterDirectory, port: int) -> bool:
 def _handle(directory: ClusterDirectory, spec: ClusterSpec, server: str) -> ClusterHandle:
     ca = (directory.pki / "ca.crt").read_bytes()
     token = directory.ensure_tokens(spec).admin
-    save(directory.kubeconfig, cluster=spec.name, server=server, ca=ca, user="gpuplane-admin", token=token)
+    user = f"{directory.distribution.name}-admin"
+    save(directory.kubeconfig, context=directory.context, server=server, ca=ca, user=user, token=token)
     return ClusterHandle(spec.name, directory.path, directory.kubeconfig, server, spec)
 
 
-def clusters(base: Path | None = None) -> tuple[str, ...]:
+def clusters(distribution: Distribution, base: Path | None = None) -> tuple[str, ...]:
     """The names of all clusters that have a directory."""
-    root = (base or home()) / "clusters"
+    root = (base or distribution.home()) / "clusters"
     return tuple(sorted(path.parent.name for path in root.glob("*/cluster.json")))
 
 
-def _named(name: str, base: Path | None) -> ClusterDirectory:
+def _named(distribution: Distribution, name: str, base: Path | None) -> ClusterDirectory:
     if not name:
-        there = clusters(base)
+        there = clusters(distribution, base)
         if len(there) != 1:
             listed = ", ".join(there) or "none"
-            raise Terminal(f"which cluster? There are: {listed}", cure="gpuplane up" if not there else "name one")
+            cure = "name one" if there else f"{distribution.name} up"
+            raise Terminal(f"which cluster? There are: {listed}", cure=cure)
         name = there[0]
-    return ClusterDirectory(name, base)
+    return ClusterDirectory(distribution, name, base)
 
 
-def load(name: str = "", *, base: Path | None = None) -> ClusterHandle:
+def load(distribution: Distribution, name: str = "", *, base: Path | None = None) -> ClusterHandle:
     """The running cluster of this name ("": the only one there is).
 
     Raises Terminal when there is none, NoAnswer when it is not running.
     """
-    directory = _named(name, base)
+    directory = _named(distribution, name, base)
     spec = directory.spec()
     endpoint = directory.endpoint()
     if endpoint is None or not directory.supervised():
-        raise NoAnswer(f"cluster {directory.name} is not running", where=str(directory.path), cure="gpuplane up")
+        cure = f"{distribution.name} up"
+        raise NoAnswer(f"cluster {directory.name} is not running", where=str(directory.path), cure=cure)
     return _handle(directory, spec, endpoint.server)
 
 
 async def down(
-    name: str = "", *, base: Path | None = None, keep_files: bool = False, progress: Progress = _quiet
+    distribution: Distribution,
+    name: str = "",
+    *,
+    base: Path | None = None,
+    keep_files: bool = False,
+    progress: Progress = _quiet,
 ) -> str:
     """Ends every process of a cluster, containers too, and removes its files; answers its name.
 
     Raises Terminal when there is no such cluster.
     """
-    directory = _named(name, base)
+    directory = _named(distribution, name, base)
     if not directory.spec_file.exists():
-        raise Terminal(f"there is no cluster {directory.name}", where=str(directory.path), cure="gpuplane up")
+        cure = f"{distribution.name} up"
+        raise Terminal(f"there is no cluster {directory.name}", where=str(directory.path), cure=cure)
     progress("stopping")
     await _end(directory)
     directory.kubeconfig.unlink(missing_ok=True)

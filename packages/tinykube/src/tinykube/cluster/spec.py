@@ -1,10 +1,9 @@
-"""The specification of an embedded cluster, as passed to `gpuplane up`; stored in the cluster's directory as
-`cluster.json`.
-"""
+"""The specification of an embedded cluster, stored in the cluster's directory as `cluster.json`."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -30,7 +29,7 @@ class ClusterSpec(msgspec.Struct, frozen=True, kw_only=True):
     of a KubeSchedulerConfiguration (extenders), empty for none.
     """
 
-    name: str = "gpuplane"
+    name: str = "tinykube"
     nodes: tuple[NodeSpec, ...] = ()
     light_nodes: int = 0
     light_machine: str = ""
@@ -50,8 +49,8 @@ class ClusterSpec(msgspec.Struct, frozen=True, kw_only=True):
         """Return how long a node may be silent; Kubernetes' 40 s, or what fits `renew_seconds`."""
         return max(40.0, 2.7 * self.renew_seconds)
 
-    def check(self) -> None:
-        """Raises InvalidInput with everything that is wrong."""
+    def check(self, check_machine: Callable[[str], object]) -> None:
+        """Raises InvalidInput with everything that is wrong; `check_machine` raises it for an unknown machine."""
         findings = []
         if not _NAME.fullmatch(self.name):
             findings.append(f"name {self.name!r}: use lower case letters, digits and '-', at most 63")
@@ -62,11 +61,11 @@ class ClusterSpec(msgspec.Struct, frozen=True, kw_only=True):
             if node.name in seen:
                 findings.append(f"node name {node.name!r} is given twice")
             seen.add(node.name)
-            findings += _machine(node.machine)
+            findings += _problems(check_machine, node.machine)
         if self.light_machine:
-            findings += _machine(self.light_machine)
+            findings += _problems(check_machine, self.light_machine)
         if self.scheduler_config:
-            findings += _scheduler_config(self.scheduler_config)
+            findings += _problems(_load_scheduler_config, self.scheduler_config)
         if self.light_nodes < 0:
             findings.append(f"light nodes: {self.light_nodes} is negative")
         if not 0 <= self.port <= MAX_PORT:
@@ -75,22 +74,16 @@ class ClusterSpec(msgspec.Struct, frozen=True, kw_only=True):
             raise InvalidInput("; ".join(findings), where=f"cluster {self.name}", findings=tuple(findings))
 
 
-def _machine(name: str) -> list[str]:
-    # Imported here, like the scheduler below, because every process of a cluster reads its spec, and few need these.
-    from simgpu.machines import machine
-
+def _problems(check: Callable[[str], object], value: str) -> list[str]:
     try:
-        machine(name)
+        check(value)
     except InvalidInput as error:
         return [str(error)]
     return []
 
 
-def _scheduler_config(path: str) -> list[str]:
+def _load_scheduler_config(path: str) -> None:
+    # Imported here, because every process of a cluster reads its spec, and few need the scheduler.
     from tinykube.scheduler import load
 
-    try:
-        load(Path(path))
-    except InvalidInput as error:
-        return [str(error)]
-    return []
+    load(Path(path))

@@ -1,4 +1,4 @@
-"""`gpuplane run cluster-supervisor`: keeps the processes of one embedded cluster alive.
+"""The supervisor: keeps the processes of one embedded cluster alive.
 
 It holds no state: `cluster.json` lists the wanted processes, `run/` the running ones, and processes are followed by pid
 and start time, not as children. So it may be killed itself; the control plane then starts another one, which goes on
@@ -14,16 +14,13 @@ import logging
 import os
 import signal
 import subprocess
-import sys
 import time
-from argparse import Namespace
 from typing import Final
 
 import msgspec
 
-from kubekit.errors import Usage
 from tinykube.cluster import processes
-from tinykube.cluster.directory import HOME_ENV, MARK_ENV, ClusterDirectory, Running
+from tinykube.cluster.directory import ClusterDirectory, Running
 from tinykube.cluster.kubeconfig import save
 from tinykube.cluster.spec import ClusterSpec
 
@@ -40,7 +37,7 @@ _log = logging.getLogger("tinykube.supervisor")
 
 
 class Program(msgspec.Struct, frozen=True):
-    """A process of the cluster: its name and what follows `gpuplane run`."""
+    """A process of the cluster: its name, and the component with its arguments that the distribution starts."""
 
     name: str
     arguments: tuple[str, ...]
@@ -67,11 +64,8 @@ def next_backoff(before: float, ran_s: float) -> float:
     return min(before * 2, LAST_BACKOFF_S)
 
 
-async def run(options: Namespace) -> None:
-    """Supervise until cancelled, which stops the cluster. Raises Usage without --config."""
-    if options.config is None:
-        raise Usage("which cluster?", where="gpuplane run cluster-supervisor", cure="--config DIRECTORY/cluster.json")
-    directory = ClusterDirectory.of_config(options.config)
+async def supervise(directory: ClusterDirectory) -> None:
+    """Supervise until cancelled, which stops the cluster. Returns at once where another supervisor lives."""
     lock = directory.lock()
     if lock is None:
         _log.info("cluster %s has a supervisor", directory.name)
@@ -107,15 +101,14 @@ class Supervisor:
             await asyncio.sleep(_ENDPOINT_POLL_S)
         tokens = directory.ensure_tokens(self._spec)
         ca = (directory.pki / "ca.crt").read_bytes()
-        name, server = self._spec.name, endpoint.server
+        context, server = directory.context, endpoint.server
         for node in self._spec.nodes:
             path = directory.kubeconfig_of(f"kubelet-{node.name}")
-            save(
-                path, cluster=name, server=server, ca=ca, user=f"system:node:{node.name}", token=tokens.nodes[node.name]
-            )
+            user, token = f"system:node:{node.name}", tokens.nodes[node.name]
+            save(path, context=context, server=server, ca=ca, user=user, token=token)
         if self._spec.light_nodes:
             path = directory.kubeconfig_of(LIGHT_NODES)
-            save(path, cluster=name, server=server, ca=ca, user=LIGHT_NODES, token=tokens.light_nodes)
+            save(path, context=context, server=server, ca=ca, user=LIGHT_NODES, token=tokens.light_nodes)
 
     async def _keep(self, program: Program) -> None:
         backoff = 0.0
@@ -184,17 +177,17 @@ def start_supervisor(directory: ClusterDirectory) -> int:
 
 
 def spawn(directory: ClusterDirectory, program: Program) -> int:
-    """Start `gpuplane run ...` detached from the caller, its output appended to its log."""
+    """Start a process of the cluster detached from the caller, its output appended to its log."""
+    distribution = directory.distribution
     # The mark is inherited by whatever these processes start; `down` finds it by that.
-    environment = {**os.environ, HOME_ENV: str(directory.base), MARK_ENV: f"{directory.path}/"}
-    command = [sys.executable, "-m", "gpuplane", "run", *program.arguments]
+    marks = {distribution.home_variable: str(directory.base), distribution.mark_variable: f"{directory.path}/"}
     with directory.log_of(program.name).open("ab") as log:
         process = subprocess.Popen(
-            command,
+            [*distribution.command, *program.arguments],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            env=environment,
+            env={**os.environ, **marks},
             start_new_session=True,
         )
     # NB: followed by pid file descriptor, see processes.ended; without this, Popen warns when it is collected.

@@ -24,7 +24,6 @@ import yaml
 from kubekit.errors import InvalidInput
 from kubekit.kube import Client, Informer
 from kubekit.protocol.sockets import DEVICE_PLUGIN_DIR, KUBELET_DIR
-from simgpu.machines.root import read_machine
 from tinykube.kubelet.clock import Clock, RealClock
 from tinykube.kubelet.containers import Isolation, Launcher, Records
 from tinykube.kubelet.containers.launcher import kill_all
@@ -34,6 +33,7 @@ from tinykube.kubelet.devices.podresources import PodResources
 from tinykube.kubelet.events import Events
 from tinykube.kubelet.machine import Cluster, Machine
 from tinykube.kubelet.node import Facts, NodeReporter
+from tinykube.kubelet.platform import Platform
 from tinykube.kubelet.pod import Pod, all_containers
 from tinykube.kubelet.runtimes import Runtime
 from tinykube.kubelet.server import Backend, LogFile, Problem, Server
@@ -49,7 +49,8 @@ class Kubelet:
     """One node. `run` goes on until cancelled.
 
     Args:
-        directory: the node's directory, as `nodes.build_node` made it.
+        directory: the node's directory: `root/` is the machine's file system, `containers/` the kubelet's own.
+        platform: the machine, its images and its runtime handlers.
         cluster: where containers find the API server.
         token: what the API server shows to ask for logs and exec; "" asks for none.
         port: of the HTTP endpoint; 0 takes a free one.
@@ -60,6 +61,7 @@ class Kubelet:
         *,
         node_name: str,
         directory: Path,
+        platform: Platform,
         client: Client,
         cluster: Cluster,
         token: str = "",
@@ -68,10 +70,9 @@ class Kubelet:
         isolation: Isolation | None = None,
     ) -> None:
         self.clock = clock or RealClock()
-        self.machine_facts = read_machine(directory)
+        self.machine_facts = facts = platform.machine
         root = directory / "root"
-        facts = self.machine_facts
-        self.runtime = Runtime(root, facts.runtime, facts.runtime_version)
+        self.runtime = Runtime(root, facts.runtime, facts.runtime_version, platform.handler_devices)
         self.runtime.restarted = self._runtime_changed
         self.devices = DeviceManager(
             root / KUBELET_DIR / DEVICE_PLUGIN_DIR, self.clock, lambda: self.reporter.changed()
@@ -81,7 +82,8 @@ class Kubelet:
             directory=directory,
             client=client,
             cluster=cluster,
-            launcher=Launcher(root, Records(directory / "containers"), isolation),
+            launcher=Launcher(root, Records(directory / "containers"), isolation, platform.device_variable),
+            images=platform.images,
             runtime=self.runtime,
             devices=self.devices,
             events=Events(client, node_name),
@@ -291,8 +293,10 @@ def read_cluster(kubeconfig: Path) -> Cluster:
     return Cluster(url.hostname or "127.0.0.1", port, ca, url.scheme)
 
 
-async def run(*, node_name: str, directory: Path, kubeconfig: Path, token: str = "", port: int = 0) -> None:
-    """`gpuplane run kubelet`: the node whose directory is `directory` (see `nodes.build_node`), until cancelled.
+async def run(
+    *, node_name: str, directory: Path, platform: Platform, kubeconfig: Path, token: str = "", port: int = 0
+) -> None:
+    """Run the node whose directory is `directory`, until cancelled.
 
     SIGHUP makes the container runtime read its configuration again.
     """
@@ -301,6 +305,7 @@ async def run(*, node_name: str, directory: Path, kubeconfig: Path, token: str =
         kubelet = Kubelet(
             node_name=node_name,
             directory=directory,
+            platform=platform,
             client=client,
             cluster=read_cluster(kubeconfig),
             token=token,
@@ -314,7 +319,7 @@ async def run(*, node_name: str, directory: Path, kubeconfig: Path, token: str =
 
 
 def stop_containers(directory: Path) -> int:
-    """Kills what still runs of a node whose kubelet is gone; how many containers. For `gpuplane down`."""
+    """Kills what still runs of a node whose kubelet is gone; how many containers."""
     with contextlib.suppress(FileNotFoundError):
         return kill_all(directory / "containers")
     return 0

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from kubekit.kube import Client
+from tinykube.images import Images
 from tinykube.kubelet.clock import Clock
 from tinykube.kubelet.containers import Launcher, Record
 from tinykube.kubelet.events import Events
@@ -43,6 +44,7 @@ class Machine:
         client: Client,
         cluster: Cluster,
         launcher: Launcher,
+        images: Images,
         runtime: Runtime,
         devices: DeviceManager,
         events: Events,
@@ -55,6 +57,7 @@ class Machine:
         self.objects = Objects(client)
         self.cluster = cluster
         self.launcher = launcher
+        self.images = images
         self.runtime = runtime
         self.devices = devices
         self.events = events

@@ -18,8 +18,8 @@ from kubekit.api.core import LeaseObject, Node
 from kubekit.errors import Retryable
 from kubekit.kube import AlreadyExists, ApiError, Client, Informer, NotFound
 from kubekit.kube.tasks import first_of
-from simgpu.machines.machine import NodeMachine
 from tinykube.kubelet.clock import Clock
+from tinykube.kubelet.platform import MachineFacts
 
 log = logging.getLogger("tinykube.kubelet")
 
@@ -37,7 +37,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     memory of plugins, so the offers of a Node of its name are not its own.
     """
 
-    machine: NodeMachine
+    machine: MachineFacts
     name: str
     host_ip: str
     port: int

@@ -16,7 +16,7 @@ from kubekit.api.core import ConfigMap, RuntimeClass, Secret
 from kubekit.errors import KubekitError, Retryable
 from kubekit.kube import ApiError
 from kubekit.protocol import nri_pb2 as pb
-from tinykube.images import ImageMissing, command_line, find_image
+from tinykube.images import ImageMissing
 from tinykube.kubelet.containers import ContainerSpec, Isolation, Mount
 from tinykube.kubelet.env import ConfigInvalid, Sources, arguments, cluster_env, environment
 from tinykube.kubelet.machine import Machine
@@ -83,7 +83,7 @@ class Preparation:
         """Everything a start needs. Raises WaitingFor."""
         machine, pod = self.machine, self.pod
         try:
-            image = find_image(container.image)
+            image = machine.images.find(container.image)
         except ImageMissing as error:
             if container.image_pull_policy == "Never":
                 text = f'Container image "{container.image}" is not present with pull policy of Never'
@@ -104,7 +104,7 @@ class Preparation:
             raise WaitingFor(str(error), "ContainerCreating", event="FailedMount", retry_seconds=2.0) from error
         self._refuse_root(container)
         command, args = arguments(container, env)
-        spec = self._spec(container, command_line(image, command, args), env, mounts, attempt)
+        spec = self._spec(container, machine.images.command_line(image, command, args), env, mounts, attempt)
         try:
             return await self._finish(container, spec, attempt)
         except (CreateFailed, KubekitError) as error:

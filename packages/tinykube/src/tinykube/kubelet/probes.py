@@ -142,7 +142,7 @@ async def http_problem(get: HTTPGet, host: str, port: int) -> str:
     try:
         headers = {
             "Host": f"{host}:{port}",
-            "User-Agent": "kube-probe/gpuplane",
+            "User-Agent": "kube-probe/tinykube",
             "Accept": "*/*",
             "Connection": "close",
         }

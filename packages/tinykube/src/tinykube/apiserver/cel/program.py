@@ -165,7 +165,7 @@ def _lookup(value: Any, key: Any) -> OptionalValue:
 
 
 def unescape(key: str) -> str:
-    """The property that an identifier stands for, `nvidia__dot__com` for `nvidia.com`."""
+    """The property that an identifier stands for, `example__dot__com` for `example.com`."""
     for escaped, plain in _ESCAPES:
         key = key.replace(escaped, plain)
     return key[2:-2] if key.startswith("__") and key.endswith("__") and len(key) > 4 else key

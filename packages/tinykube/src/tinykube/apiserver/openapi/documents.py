@@ -20,7 +20,7 @@ from tinykube.apiserver.openapi.models import Schema, closure, reference, schema
 CustomSchema = Callable[[ResourceInfo], Schema | None]
 
 _GVK: Final = "x-kubernetes-group-version-kind"
-_INFO: Final = {"title": "gpuplane embedded Kubernetes", "version": VERSION["gitVersion"]}
+_INFO: Final = {"title": "tinykube", "version": VERSION["gitVersion"]}
 _PROTOBUF_V2: Final = (
     "application/com.github.proto-openapi.spec.v2@v1.0+protobuf",
     "application/com.github.proto-openapi.spec.v2.v1.0+protobuf",

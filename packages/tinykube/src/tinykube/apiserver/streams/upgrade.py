@@ -18,7 +18,7 @@ from tinykube.apiserver.failure import bad_request
 
 logger = logging.getLogger("tinykube.apiserver")
 
-_KEY: Final = "gpuplane.connection"
+_KEY: Final = "tinykube.connection"
 
 
 class UpgradableProtocol(HttpToolsProtocol):

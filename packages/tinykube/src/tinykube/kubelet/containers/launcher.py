@@ -154,12 +154,16 @@ class Launcher:
         node_root: the node's file system.
         records: where each container has its directory.
         isolation: None takes the best that this machine has. Raises Terminal where it has not the one given.
+        device_variable: see `Platform`.
     """
 
-    def __init__(self, node_root: Path, records: Records, isolation: Isolation | None = None) -> None:
+    def __init__(
+        self, node_root: Path, records: Records, isolation: Isolation | None = None, device_variable: str = ""
+    ) -> None:
         self.node_root = node_root
         self.records = records
         self.mode = find_mode() if isolation is None else find_mode((isolation,))
+        self._device_variable = device_variable
         self._execs = itertools.count()
         self._machine = observe_machine(_own_paths())
 
@@ -244,7 +248,8 @@ class Launcher:
             path.parent.mkdir(parents=True, exist_ok=True)
             if not path.is_symlink():
                 path.symlink_to(target)
-        return plain_words(spec, device_dir=self._device_dir(home, spec), place=place)
+        devices = {self._device_variable: str(self._device_dir(home, spec))} if self._device_variable else {}
+        return plain_words(spec, devices=devices, place=place)
 
     def _device_dir(self, home: Path, spec: ContainerSpec) -> Path:
         if spec.privileged:

@@ -230,11 +230,11 @@ def view(spec: ContainerSpec, place: Path) -> dict[Path, str]:
     return links
 
 
-def plain_words(spec: ContainerSpec, *, device_dir: Path, place: Path) -> list[str]:
+def plain_words(spec: ContainerSpec, *, devices: Mapping[str, str], place: Path) -> list[str]:
     """The words for a container without a namespace: paths rewritten, libraries on the search path.
 
-    `device_dir` is a directory with links to the container's devices, where the simulated driver looks; `place` holds
-    the links of `view`.
+    `devices` is the environment variable that names the directory of the container's devices, where there is one;
+    `place` holds the links of `view`.
     """
     inside = {m.target: str(place / m.target.lstrip("/")) for m in spec.mounts if is_library(m)}
     moved = [Mount(inside.get(m.target, m.source), m.target) for m in spec.mounts]
@@ -248,6 +248,6 @@ def plain_words(spec: ContainerSpec, *, device_dir: Path, place: Path) -> list[s
     env = {name: rewrite_paths(value, moved) for name, value in env.items()}
     if search:
         env["LD_LIBRARY_PATH"] = ":".join(search)
-    env["SIMGPU_DEV"] = str(device_dir)
+    env |= devices
     process = ContainerSpec(argv=(), env={}, cwd=rewrite_paths(spec.cwd or "/", moved))
     return process_words([rewrite_paths(arg, moved) for arg in spec.argv], env, process)

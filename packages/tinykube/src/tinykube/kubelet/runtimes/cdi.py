@@ -93,7 +93,7 @@ def _renamed(data: Any) -> Any:
 
 
 def resolve(names: Iterable[str], specs: Iterable[Spec]) -> Edits:
-    """The edits for fully qualified names (`nvidia.com/gpu=0`); a spec's own edits once. Raises CDIFailed."""
+    """The edits for fully qualified names (`vendor.com/class=name`); a spec's own edits once. Raises CDIFailed."""
     known: dict[str, tuple[Spec, SpecDevice]] = {}
     for spec in specs:
         for device in spec.devices:

@@ -20,6 +20,7 @@ from kubekit.errors import Terminal
 from kubekit.protocol import nri_pb2 as pb
 from tinykube.kubelet.containers import ContainerSpec, Mount
 from tinykube.kubelet.devices.ledger import Given
+from tinykube.kubelet.platform import HandlerDevices, no_devices
 from tinykube.kubelet.runtimes import cdi
 from tinykube.kubelet.runtimes.config import RuntimeConfig, RuntimeDown, read_config
 from tinykube.kubelet.runtimes.endpoint import Endpoint
@@ -34,8 +35,6 @@ SOCKETS: Final = {
     "cri-o": "/run/crio/crio.sock",
 }
 _RESTART_SECONDS: Final = 5.0  # RestartSec= of containerd's service
-_NVIDIA_KIND: Final = "nvidia.com/gpu"
-_VISIBLE: Final = "NVIDIA_VISIBLE_DEVICES"
 
 
 class CreateFailed(Terminal):
@@ -43,12 +42,13 @@ class CreateFailed(Terminal):
 
 
 class Runtime:
-    """`kind` is containerd, docker or cri-o."""
+    """`kind` is containerd, docker or cri-o; `handler_devices` is described in `platform.py`."""
 
-    def __init__(self, root: Path, kind: str, version: str) -> None:
+    def __init__(self, root: Path, kind: str, version: str, handler_devices: HandlerDevices = no_devices) -> None:
         self.root = root
         self.kind = kind
         self.version = version
+        self._handler_devices = handler_devices
         self.down: str = ""  # why it does not run, "" when it does
         self.config: RuntimeConfig | None = None
         self.endpoint = Endpoint(inside_root(root, SOCKETS[kind]), kind, version, self._info)
@@ -165,8 +165,7 @@ class Runtime:
             spec = self._adjusted(spec, adjustment)
             env = spec.env
             names += [device.name for device in adjustment.CDI_devices]
-        if Path(chosen.binary).name.startswith("nvidia-container-runtime"):
-            names += visible_names(env.get(_VISIBLE, ""))
+        names += self._handler_devices(chosen.binary, env)
         if not names:
             return spec
         try:
@@ -226,11 +225,3 @@ class Runtime:
         return msgspec.structs.replace(
             spec, env=env, devices=tuple(devices.values()), mounts=tuple(mounts.values()), links=tuple(links)
         )
-
-
-def visible_names(value: str) -> list[str]:
-    """CDI names for NVIDIA_VISIBLE_DEVICES; nothing for empty, void and none."""
-    parts = [part.strip() for part in value.split(",") if part.strip()]
-    if not parts or parts[0] in ("void", "none"):
-        return []
-    return [part if "=" in part else f"{_NVIDIA_KIND}={part}" for part in parts]

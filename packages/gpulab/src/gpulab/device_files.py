@@ -1,7 +1,7 @@
 """Start a Python module so that it sees files as the character devices that they stand for.
 
 An ordinary user may not make device nodes. A simulated machine of such a user has sticky files with the major and the
-minor number of the device in them. Programs of a container's image are started by `python -m tinykube.device_files
+minor number of the device in them. Programs of a container's image are started by `python -m gpulab.device_files
 MODULE ...`, where `os.stat` returns for such a file what it returns for the device on other machines.
 """
 

@@ -1,0 +1,13 @@
+"""Embedded clusters of gpuplane: `tinykube.cluster` with gpuplane as the distribution."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from gpulab.distribution import GPUPLANE
+from tinykube import cluster
+
+up = partial(cluster.up, GPUPLANE)
+down = partial(cluster.down, GPUPLANE)
+load = partial(cluster.load, GPUPLANE)
+clusters = partial(cluster.clusters, GPUPLANE)

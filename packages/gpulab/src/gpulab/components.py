@@ -1,0 +1,93 @@
+"""The processes of an embedded cluster, as `gpuplane run COMPONENT` starts them.
+
+Every function runs until it is cancelled, and imports only what its process needs.
+"""
+
+from __future__ import annotations
+
+import os
+from argparse import Namespace
+from typing import TYPE_CHECKING
+
+from gpulab.distribution import GPUPLANE
+from kubekit.errors import Usage
+
+if TYPE_CHECKING:
+    from tinykube.cluster.directory import ClusterDirectory
+
+
+def _directory(options: Namespace, component: str) -> ClusterDirectory:
+    from tinykube.cluster.directory import ClusterDirectory
+
+    if options.config is None:
+        raise Usage("which cluster?", where=f"gpuplane run {component}", cure="--config DIRECTORY/cluster.json")
+    return ClusterDirectory.of_config(GPUPLANE, options.config)
+
+
+async def run_cluster(options: Namespace) -> None:
+    """Run the control plane of the cluster of `options.config`, its `cluster.json`.
+
+    Raises Usage without it, Terminal when the port is taken or the data cannot be read.
+    """
+    from tinykube.controlplane import ControlPlane
+
+    await ControlPlane(_directory(options, "cluster")).run()
+
+
+async def run_supervisor(options: Namespace) -> None:
+    """Run the supervisor of the cluster of `options.config`; its end stops the cluster. Raises Usage without it."""
+    from tinykube.cluster.supervisor import supervise
+
+    await supervise(_directory(options, "cluster-supervisor"))
+
+
+async def run_kubelet(options: Namespace) -> None:
+    """Run the kubelet of node `options.node_name`.
+
+    The cluster's specification says which machine the node is. The machine is made at the first start. Raises Usage.
+    """
+    from gpulab.platform import simulated_platform
+    from simgpu.machines import build_node, machine
+    from tinykube.kubelet import run_node
+
+    if not (options.node_name and options.kubeconfig and options.config):
+        raise Usage(
+            "a simulated node belongs to a cluster",
+            where="gpuplane run kubelet",
+            cure="--node-name, --kubeconfig and --config",
+        )
+    cluster = _directory(options, "kubelet")
+    node = next((node for node in cluster.spec().nodes if node.name == options.node_name), None)
+    if node is None:
+        raise Usage(f"the cluster has no node {options.node_name}", where=str(options.config))
+    # Containers of every user read a machine's files and a pod's volumes, whatever this user's umask is.
+    os.umask(0o022)
+    directory = cluster.nodes / node.name
+    build_node(directory, node.name, machine(node.machine))
+    await run_node(
+        node_name=node.name,
+        directory=directory,
+        platform=simulated_platform(directory),
+        kubeconfig=options.kubeconfig,
+        token=cluster.kubelet_token.read_text().strip(),
+    )
+
+
+async def run_light_nodes(options: Namespace) -> None:
+    """Run the light nodes of the cluster of `options.config`. Raises Usage."""
+    from gpulab.light import run_light_nodes as run
+
+    if not (options.kubeconfig and options.config):
+        raise Usage(
+            "light nodes belong to a cluster", where="gpuplane run light-nodes", cure="--kubeconfig and --config"
+        )
+    cluster = _directory(options, "light-nodes")
+    spec = cluster.spec()
+    await run(
+        count=spec.light_nodes,
+        directory=cluster.path / "light-nodes",
+        kubeconfig=options.kubeconfig,
+        machine=spec.light_machine,
+        token=cluster.kubelet_token.read_text().strip(),
+        renew_seconds=spec.renew_seconds,
+    )

@@ -1,0 +1,21 @@
+"""Simulated machines as what a kubelet is built on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gpulab.images import IMAGES
+from gpulab.nvidia_runtime import handler_devices
+from simgpu import DEVICE_VARIABLE
+from simgpu.machines import read_machine
+from tinykube.kubelet.platform import Platform
+
+
+def simulated_platform(directory: Path) -> Platform:
+    """Return the platform of the machine in a node's directory. Raises Terminal when there is no machine."""
+    return Platform(
+        machine=read_machine(directory),
+        images=IMAGES,
+        handler_devices=handler_devices,
+        device_variable=DEVICE_VARIABLE,
+    )

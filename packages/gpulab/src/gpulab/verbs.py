@@ -1,0 +1,70 @@
+"""What gpulab adds to the `gpuplane` command: `up`, `down`, `demo`, an embedded cluster's components, simulated GPUs.
+
+The entry point group `gpuplane.verbs` names `VERBS`. `gpuplane --help` loads this module, so it imports nothing that
+only a command needs.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+from gpuplane.cli.components import Component
+from gpuplane.cli.parser import duration, form_options, lazy, talk_options
+from gpuplane.cli.verbs import Verbs
+
+
+def add_commands(commands: Any) -> None:
+    """Add `up`, `down` and `demo` to the subparsers of `gpuplane`."""
+    parents = [talk_options(), form_options("text", "json")]
+    up = commands.add_parser("up", parents=parents, help="start the embedded cluster: no Kubernetes, no Docker, no GPU")
+    up.add_argument("--name", default="gpuplane", help="name of the cluster (default: %(default)s)")
+    up.add_argument(
+        "--node",
+        action="append",
+        default=[],
+        metavar="[NAME=]MACHINE",
+        help="a simulated machine, see --list-machines; may be given again (default: the three of the demo)",
+    )
+    up.add_argument("--light-nodes", type=int, default=0, metavar="N", help="as many nodes without processes")
+    up.add_argument("--port", type=int, default=0, help="port of the API server (default: a free one)")
+    up.add_argument("--persist", action="store_true", help="keep objects on disk: a killed API server loses nothing")
+    up.add_argument(
+        "--scheduler-config", type=Path, metavar="FILE", help="a KubeSchedulerConfiguration, for extenders and scores"
+    )
+    up.add_argument("--detach", action="store_true", help="return once kubectl is answered")
+    up.add_argument("--list-machines", action="store_true", help="show the machines that can be simulated")
+    up.set_defaults(command=lazy("gpulab.up", "up"))
+
+    down = commands.add_parser("down", parents=parents, help="stop an embedded cluster and remove its files")
+    down.add_argument("name", nargs="?", default="", help="name of the cluster (default: the only one there is)")
+    down.add_argument("--keep-files", action="store_true", help="leave the cluster's directory, to look at")
+    down.set_defaults(command=lazy("gpulab.up", "down"))
+
+    demo = commands.add_parser("demo", parents=parents, help="the whole story on an embedded cluster, in half a minute")
+    demo.add_argument(
+        "--progress", choices=["auto", "tty", "plain", "json", "quiet"], default="auto", help="form of progress"
+    )
+    demo.add_argument(
+        "--timeout", type=duration, metavar="TIME", default=60.0, help="how long an act may take at most (default: 60s)"
+    )
+    demo.add_argument("--down", action="store_true", help="stop the cluster at the end")
+    demo.set_defaults(command=lazy("gpulab.demo", "demo"))
+
+
+_MODULE: Final = "gpulab.components"
+COMPONENTS: Final[dict[str, Component]] = {
+    "cluster": Component(
+        _MODULE, "embedded API server, controllers and scheduler", ("config",), "run_cluster", busy=True
+    ),
+    "kubelet": Component(
+        _MODULE, "one node of the embedded cluster", ("kubeconfig", "node-name", "config"), "run_kubelet"
+    ),
+    "light-nodes": Component(
+        _MODULE, "many simulated nodes without processes", ("kubeconfig", "config"), "run_light_nodes", busy=True
+    ),
+    "cluster-supervisor": Component(
+        _MODULE, "keeps the embedded cluster's processes alive", ("config",), "run_supervisor"
+    ),
+}
+VERBS: Final = Verbs(add_commands, COMPONENTS, simulator="gpulab.simulator:Simulator")

@@ -1,0 +1,72 @@
+"""What other packages add to the command line, by the entry point group `gpuplane.verbs`.
+
+An entry point names a `Verbs`. gpuplane looks the packages up only for words that it does not know itself, because the
+look-up takes time and every operand of every node starts through the command line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+
+from gpuplane.cli.components import Component
+
+if TYPE_CHECKING:
+    from gpuplane.cli.share_place import Place
+    from gpuplane.limits import Store
+
+GROUP: Final = "gpuplane.verbs"
+SIMULATOR_PACKAGE: Final = "gpuplane-gpulab"
+
+
+class GPUSimulator(Protocol):
+    """The simulated GPUs of this user's shares. Callers of `make`, `existing` and `delete_unused` hold the store's
+    lock.
+    """
+
+    def make(self, store: Store, model: str) -> Place:
+        """The GPU of a model, made when there is none. Raises InvalidInput for an unknown model."""
+
+    def of_shell(self, store: Store, environ: Mapping[str, str]) -> Place | None:
+        """The simulated GPU that programs of this shell see; None for none."""
+
+    def existing(self, store: Store) -> Place | None:
+        """A simulated GPU that another command uses; None for none."""
+
+    def delete_unused(self, store: Store) -> None:
+        """Delete GPUs that no process and no share uses."""
+
+
+class Verbs(NamedTuple):
+    """The additions of one package.
+
+    Args:
+        add_commands: adds commands to the subparsers of `gpuplane`.
+        components: what `gpuplane run` can start besides gpuplane's own, by name.
+        simulator: `module:class` of a GPUSimulator, imported when a command needs it; empty for none.
+    """
+
+    add_commands: Callable[[Any], None]
+    components: Mapping[str, Component] = {}
+    simulator: str = ""
+
+
+@lru_cache(maxsize=1)
+def installed() -> tuple[Verbs, ...]:
+    """Return what the installed packages add."""
+    from importlib.metadata import entry_points
+
+    return tuple(entry.load() for entry in entry_points(group=GROUP))
+
+
+def find_simulator() -> GPUSimulator | None:
+    """Return the simulator of an installed package; None for none."""
+    from importlib import import_module
+
+    for verbs in installed():
+        if verbs.simulator:
+            module, _, name = verbs.simulator.partition(":")
+            simulator: GPUSimulator = getattr(import_module(module), name)()
+            return simulator
+    return None

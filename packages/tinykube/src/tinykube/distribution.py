@@ -1,0 +1,36 @@
+"""The program that an embedded cluster is a part of, as far as the cluster has to know it.
+
+tinykube has no command line of its own. A distribution puts its processes together and starts them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+
+class Distribution(msgspec.Struct, frozen=True, kw_only=True):
+    """A program with an embedded cluster.
+
+    Args:
+        name: the command that users type. It is also the name of the directory of clusters and of kubeconfig contexts.
+        command: starts a process of a cluster; a component (`cluster`, `cluster-supervisor`, `kubelet`, `light-nodes`)
+            and its arguments follow.
+        home_variable: the environment variable that names another directory of clusters.
+        mark_variable: the environment variable that marks every process of a cluster with the cluster's directory.
+        check_machine: raises InvalidInput for a machine that no node can be.
+    """
+
+    name: str
+    command: tuple[str, ...]
+    home_variable: str
+    mark_variable: str
+    check_machine: Callable[[str], object]
+
+    def home(self) -> Path:
+        """Return the directory of all clusters: what `home_variable` names, or ~/.NAME."""
+        given = os.environ.get(self.home_variable)
+        return Path(given).absolute() if given else Path.home() / f".{self.name}"
