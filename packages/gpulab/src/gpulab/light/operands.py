@@ -103,7 +103,7 @@ def operand_name(container: Container) -> str:
 def is_program(container: Container) -> bool:
     """Return whether a container of gpuplane's image runs something that is no node operand."""
     image = IMAGES.find(container.image)
-    return image.entrypoint[1:] == ("-m", "gpuplane") and not operand_name(container)
+    return image.entrypoint == ("gpuplane",) and not operand_name(container)
 
 
 def node_path(pod: Pod, container: Container, root: Path, path: str) -> Path:
