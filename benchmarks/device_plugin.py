@@ -22,11 +22,11 @@ from figures import show
 from gpulab.clusters import down, up
 from gpuplane import names
 from gpuplane.api.pluginconfig import PluginConfig
-from gpuplane.device_plugin import share_ids
+from gpuplane.device_plugin.allocation.topology import TopologyChooser
 from gpuplane.device_plugin.grpc_kubelet import methods
 from gpuplane.device_plugin.plugin import UnitPlugin
-from gpuplane.device_plugin.preference import Chooser
-from gpuplane.device_plugin.share_plugin import SharePlugin
+from gpuplane.device_plugin.shares import SharePlugin
+from gpuplane.device_plugin.shares import ids as share_ids
 from gpuplane.hardware import GPU
 from gpuplane.sharing.units import resources
 from kubekit.api.core import Node
@@ -57,7 +57,7 @@ def preference() -> None:
     for name, near in topologies().items():
         matrix = [[near(a, b) if a != b else 0 for b in range(COUNT)] for a in range(COUNT)]
         start = time.perf_counter()
-        chooser = Chooser(ids, matrix)
+        chooser = TopologyChooser(ids, matrix)
         made = (time.perf_counter() - start) * 1000
         worst = 0.0
         for size in range(1, COUNT):
@@ -68,7 +68,7 @@ def preference() -> None:
         show("  once for the topology", made, "ms")
 
 
-def _timed(chooser: Chooser, available: list[str], size: int) -> float:
+def _timed(chooser: TopologyChooser, available: list[str], size: int) -> float:
     start = time.perf_counter()
     chooser.choose(available, [], size)
     return (time.perf_counter() - start) * 1000

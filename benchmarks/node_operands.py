@@ -46,13 +46,13 @@ def median_ms(work: Callable[[], Any], rounds: int) -> float:
 
 def choice() -> None:
     """8 of 16 GPUs, two sockets, pairs on a switch: the first choice makes the node's sums."""
-    from gpuplane.device_plugin.preference import Chooser
+    from gpuplane.device_plugin.allocation.topology import TopologyChooser
 
     def near(a: int, b: int) -> int:
         return 0 if a == b else 5 if a // 2 == b // 2 else 3 if a // 8 == b // 8 else 1
 
     ids = [f"GPU-{i}" for i in range(16)]
-    chooser = Chooser(ids, [[near(a, b) for b in range(16)] for a in range(16)])
+    chooser = TopologyChooser(ids, [[near(a, b) for b in range(16)] for a in range(16)])
     first = median_ms(lambda: chooser.choose(ids, [], 8), 1)
     print(f"preferred allocation, 8 of 16 GPUs    {median_ms(lambda: chooser.choose(ids, [], 8), 20):7.1f} ms")
     print(f"  the node's first one                {first:7.1f} ms")

@@ -20,13 +20,11 @@ import msgspec
 from figures import show
 from gpuplane import names
 from gpuplane.api.pluginconfig import PluginConfig
-from gpuplane.device_plugin.admitted import Admitted, Shown
-from gpuplane.device_plugin.facts import Allocation
-from gpuplane.device_plugin.nri_delivery import Delivery
-from gpuplane.device_plugin.nri_link import Link
-from gpuplane.device_plugin.share_limits import ShareLimits
-from gpuplane.device_plugin.share_plugin import SharePlugin
-from gpuplane.device_plugin.steering import Steering
+from gpuplane.device_plugin.container_lookup import AdmittedContainer, KubeletContainer
+from gpuplane.device_plugin.kubelet_api import Allocation
+from gpuplane.device_plugin.nri.connection import NriConnection
+from gpuplane.device_plugin.nri.device_injector import DeviceInjector
+from gpuplane.device_plugin.shares import ShareLimits, SharePlugin, Steering
 from gpuplane.hardware import GPU
 from gpuplane.host import Host
 from gpuplane.limits import RealLibraries
@@ -55,7 +53,7 @@ class Shares:
         said = to_annotations(Assignment({"main": (Part("GPU-0", 0, 30, 5120),)}), request_of(bare), "n", 1)
         self.pod = msgspec.structs.replace(bare, metadata=msgspec.structs.replace(bare.metadata, annotations=said))
 
-    async def shown(self) -> tuple[Shown, ...]:
+    async def shown(self) -> tuple[KubeletContainer, ...]:
         return ()
 
     async def find(self, keys: Iterable[tuple[str, str]]) -> dict[tuple[str, str], Pod]:
@@ -64,10 +62,10 @@ class Shares:
     async def now(self, namespace: str, name: str) -> Pod | None:
         return self.pod
 
-    def prove(self, holder: Admitted, core: dict[str, int]) -> Part:
+    def prove(self, holder: AdmittedContainer, core: dict[str, int]) -> Part:
         return self.steering.prove(holder, core)
 
-    def write(self, share: str, holder: Admitted, part: Part) -> None:
+    def write(self, share: str, holder: AdmittedContainer, part: Part) -> None:
         self.limits.write(share, holder, part)
 
 
@@ -75,7 +73,7 @@ async def measure(root: Path) -> None:
     shares, host = Shares(root), Host(root)
     runtime = Nri(root / names.NRI_SOCKET, "containerd", "2.4.2")
     runtime.open()
-    link = Link(host, Delivery(host, shares, lambda pod, container: None), asyncio.sleep)
+    link = NriConnection(host, DeviceInjector(host, shares, lambda pod, container: None), asyncio.sleep)
     assert await link.open()
     plugin = SharePlugin(names.VCUDA_CORE, GPUS, PluginConfig(), shares.steering, shares.limits, link=link)
     meta = shares.pod.metadata

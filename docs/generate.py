@@ -28,7 +28,7 @@ from gpuplane.api.gpunode import GPUNode, StageName
 from gpuplane.cli.parser import build
 from gpuplane.cli.verbs import installed
 from gpuplane.cures import CUDA, NVML, XID
-from gpuplane.device_plugin.gpu_manager import METRICS as GPU_MANAGER_METRICS
+from gpuplane.device_plugin.shares.gpu_manager import METRICS as GPU_MANAGER_METRICS
 from gpuplane.discovery.gpu import GPU_LABELS
 from gpuplane.exporter.fields import DEFAULT_FIELDS, OFFERED_LABELS, OFFERED_METRICS
 from gpuplane.limits.exposition import METRICS as SHARE_METRICS

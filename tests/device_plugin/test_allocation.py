@@ -8,7 +8,7 @@ import pytest
 
 from gpuplane.api.pluginconfig import PluginConfig, parse
 from gpuplane.device_plugin.allocation import NodeFiles, allocation
-from gpuplane.device_plugin.facts import Allocation, DeviceNode, Mount
+from gpuplane.device_plugin.kubelet_api import Allocation, DeviceSpec, Mount
 from gpuplane.sharing.units import Unit
 from kubekit.errors import InvalidInput, Terminal
 
@@ -74,7 +74,7 @@ def test_device_nodes() -> None:
     got = given("GPU-1", "MIG-3", files=files, flags=flags, passDeviceSpecs=True)
     nodes = ("nvidiactl", "nvidia-uvm", "nvidia1", "nvidia3", "nvidia-caps/nvidia-cap66", "nvidia-caps/nvidia-cap67")
     assert got.devices == tuple(
-        DeviceNode(host_path=f"/run/nvidia/driver/dev/{node}", container_path=f"/dev/{node}") for node in nodes
+        DeviceSpec(host_path=f"/run/nvidia/driver/dev/{node}", container_path=f"/dev/{node}") for node in nodes
     )
     assert given("GPU-0", files=files, passDeviceSpecs=True).devices[-1].host_path == "/dev/nvidia0"
     with pytest.raises(Terminal, match="gpu3/gi7/access"):

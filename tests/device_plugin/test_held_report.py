@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from gpuplane import names
 from gpuplane.api.gpunode import GPUNode
-from gpuplane.device_plugin.admitted import Shown
-from gpuplane.device_plugin.held_report import HeldReport, change, held
+from gpuplane.device_plugin.container_lookup import KubeletContainer
+from gpuplane.device_plugin.shares.held_report import HeldReport, change, held
 from kubekit.api.core import Pod
 
 
@@ -27,12 +27,12 @@ def ids(uuid: str, count: int) -> tuple[str, ...]:
 
 
 SHOWN = (
-    Shown("ml", "a", "one", {names.VCUDA_CORE: ids("GPU-a", 30), names.VCUDA_MEMORY: ids("GPU-a", 8)}),
-    Shown("ml", "a", "two", {names.VCUDA_CORE: ids("GPU-a", 20)}),
-    Shown("ml", "b", "one", {names.GPU_RESOURCE: ("GPU-b",)}),
-    Shown("ml", "ended", "one", {names.VCUDA_CORE: ids("GPU-a", 50)}),
-    Shown("ml", "starts", "one", {names.VCUDA_CORE: ids("GPU-a", 50)}),
-    Shown("ml", "unknown", "one", {names.VCUDA_CORE: ids("GPU-a", 50)}),
+    KubeletContainer("ml", "a", "one", {names.VCUDA_CORE: ids("GPU-a", 30), names.VCUDA_MEMORY: ids("GPU-a", 8)}),
+    KubeletContainer("ml", "a", "two", {names.VCUDA_CORE: ids("GPU-a", 20)}),
+    KubeletContainer("ml", "b", "one", {names.GPU_RESOURCE: ("GPU-b",)}),
+    KubeletContainer("ml", "ended", "one", {names.VCUDA_CORE: ids("GPU-a", 50)}),
+    KubeletContainer("ml", "starts", "one", {names.VCUDA_CORE: ids("GPU-a", 50)}),
+    KubeletContainer("ml", "unknown", "one", {names.VCUDA_CORE: ids("GPU-a", 50)}),
 )
 PODS = [pod("a"), pod("b"), pod("ended", "Succeeded"), pod("starts", "Pending")]
 
@@ -65,7 +65,7 @@ class Kubelet:
     def __init__(self) -> None:
         self.containers = SHOWN
 
-    async def shown(self) -> tuple[Shown, ...]:
+    async def shown(self) -> tuple[KubeletContainer, ...]:
         return self.containers
 
     def all(self) -> Iterable[Pod]:

@@ -17,18 +17,16 @@ from hypothesis import strategies as st
 from gpulab.device_files import presenting
 from gpuplane import names
 from gpuplane.api.pluginconfig import DeviceListStrategy, PluginConfig
-from gpuplane.device_plugin import nri_link
-from gpuplane.device_plugin.admitted import Admitted, Shown
-from gpuplane.device_plugin.facts import Allocation, DeviceNode, Mount
-from gpuplane.device_plugin.nri_delivery import Delivery
-from gpuplane.device_plugin.nri_given import WHY_NOTHING, Given, adjustment, given_to, held_back, is_empty_handed
-from gpuplane.device_plugin.nri_link import Link
-from gpuplane.device_plugin.nri_node import Brings, brings
+from gpuplane.device_plugin.container_lookup import AdmittedContainer, KubeletContainer
+from gpuplane.device_plugin.kubelet_api import Allocation, DeviceSpec, Mount
+from gpuplane.device_plugin.nri import NriScope, connection, nri_scope
+from gpuplane.device_plugin.nri.adjustment import adjustment, started_without_devices
+from gpuplane.device_plugin.nri.connection import NriConnection
+from gpuplane.device_plugin.nri.deferred import WHY_NOTHING, DeferredAllocation, deferred, deferred_of
+from gpuplane.device_plugin.nri.device_injector import DeviceInjector
 from gpuplane.device_plugin.plugin import UnitPlugin
-from gpuplane.device_plugin.share_ids import share_name
-from gpuplane.device_plugin.share_limits import ShareLimits
-from gpuplane.device_plugin.share_plugin import SharePlugin
-from gpuplane.device_plugin.steering import Steering
+from gpuplane.device_plugin.shares import ShareLimits, SharePlugin, Steering
+from gpuplane.device_plugin.shares.ids import share_name
 from gpuplane.hardware import GPU
 from gpuplane.host import Host
 from gpuplane.limits import RealLibraries
@@ -56,35 +54,37 @@ allocations = st.builds(
     Allocation,
     envs=st.dictionaries(texts, texts, max_size=3),
     mounts=st.lists(st.builds(Mount, host_path=texts, container_path=texts, read_only=st.booleans())).map(tuple),
-    devices=st.lists(st.builds(DeviceNode, host_path=texts, container_path=texts)).map(tuple),
+    devices=st.lists(st.builds(DeviceSpec, host_path=texts, container_path=texts)).map(tuple),
     cdi_devices=st.lists(texts).map(tuple),
 )
-givens = st.builds(Given, allocation=allocations, share=texts, core=st.dictionaries(texts, st.integers(1, 100)))
+givens = st.builds(
+    DeferredAllocation, allocation=allocations, share=texts, core=st.dictionaries(texts, st.integers(1, 100))
+)
 
 
 @settings(max_examples=25)
 @given(st.dictionaries(st.sampled_from(["nvidia.com/gpu", "a.b/c", names.VCUDA_CORE]), givens))
-def test_what_is_held_back_is_found_again_and_of_no_use_until_then(given_: dict[str, Given]) -> None:
-    told = [held_back(resource, one) for resource, one in given_.items()]
+def test_what_is_held_back_is_found_again_and_of_no_use_until_then(given_: dict[str, DeferredAllocation]) -> None:
+    told = [deferred(resource, one) for resource, one in given_.items()]
     for one in told:
         assert one.envs == NOTHING
         assert not (one.mounts or one.devices or one.cdi_devices)
     annotations = {key: value for one in told for key, value in one.annotations.items()}
     expected = [given_[resource] for resource in sorted(given_)]
-    assert given_to({**annotations, "other": "x"}, {}) == expected
+    assert deferred_of({**annotations, "other": "x"}, {}) == expected
 
 
 @settings(max_examples=50)
 @given(st.text(max_size=50))
 def test_annotations_of_others_are_refused(text: str) -> None:
     with contextlib.suppress(Terminal):
-        given_to({names.NRI_GIVEN_PREFIX + "x": text}, {})
+        deferred_of({names.NRI_GIVEN_PREFIX + "x": text}, {})
 
 
 def test_what_a_pod_says_is_not_believed() -> None:
-    [(key, value)] = held_back("nvidia.com/gpu", Given(allocation=Allocation())).annotations.items()
+    [(key, value)] = deferred("nvidia.com/gpu", DeferredAllocation(allocation=Allocation())).annotations.items()
     with pytest.raises(Terminal, match=f"the pod has the annotation {key}"):
-        given_to({key: value}, {key: "anything"})
+        deferred_of({key: value}, {key: "anything"})
 
 
 def test_the_answer_to_the_runtime() -> None:
@@ -94,11 +94,11 @@ def test_the_answer_to_the_runtime() -> None:
             Mount(host_path="/h", container_path="/c"),
             Mount(host_path="/u", container_path="/w", read_only=False),
         ),
-        devices=(DeviceNode(host_path="/dev/a", container_path="/dev/b"),),
+        devices=(DeviceSpec(host_path="/dev/a", container_path="/dev/b"),),
         annotations={"cdi.k8s.io/x": "n/g=0,n/g=1", "other": "n/g=2"},
         cdi_devices=("n/g=1", "n/g=3"),
     )
-    adjusted = adjustment([Given(allocation=one)], {"/dev/a": (stat.S_IFCHR | 0o666, 195, 7)})
+    adjusted = adjustment([DeferredAllocation(allocation=one)], {"/dev/a": (stat.S_IFCHR | 0o666, 195, 7)})
     assert {e.key: e.value for e in adjusted.env} == {"A": "1", "GPUPLANE_NO_GPU": ""}
     assert [(m.source, m.destination, list(m.options)) for m in adjusted.mounts] == [
         ("/h", "/c", ["rbind", "rprivate", "ro"]),
@@ -109,18 +109,18 @@ def test_the_answer_to_the_runtime() -> None:
     assert (device.path, device.type, device.major, device.minor) == ("/dev/b", "c", 195, 7)
     assert device.file_mode.value == 0o666
     with pytest.raises(Terminal, match="is not there"):
-        adjustment([Given(allocation=one)], {})
+        adjustment([DeferredAllocation(allocation=one)], {})
 
 
 def test_what_nri_brings_is_said_by_the_environment() -> None:
-    assert [brings({names.NRI_ENV: word}) for word in ("", "true", " True", "false")] == [
-        Brings.SHARES,
-        Brings.ALL,
-        Brings.ALL,
-        Brings.NOTHING,
+    assert [nri_scope({names.NRI_ENV: word}) for word in ("", "true", " True", "false")] == [
+        NriScope.SHARES,
+        NriScope.ALL,
+        NriScope.ALL,
+        NriScope.NOTHING,
     ]
     with pytest.raises(InvalidInput, match="neither true nor false"):
-        brings({names.NRI_ENV: "yes"})
+        nri_scope({names.NRI_ENV: "yes"})
 
 
 # -- a node ----------------------------------------------------------------------------------------------------------
@@ -140,8 +140,10 @@ class Node:
         self.empty_handed: list[str] = []
         self.pauses: list[float] = []
         self.clock = 0.0
-        delivery = Delivery(Host(root), Shares(self), lambda pod, container: self.empty_handed.append(container.name))
-        self.link = Link(Host(root), delivery, self._sleep, lambda: self.clock)
+        delivery = DeviceInjector(
+            Host(root), Shares(self), lambda pod, container: self.empty_handed.append(container.name)
+        )
+        self.link = NriConnection(Host(root), delivery, self._sleep, lambda: self.clock)
         self.runtime = self.another()
 
     def another(self, version: str = "2.1.4", seconds: float = 2.0) -> Nri:
@@ -153,8 +155,8 @@ class Node:
         self.clock += seconds
         await asyncio.sleep(0)
 
-    # what `Steering` and `Delivery` ask of pods
-    async def shown(self) -> tuple[Shown, ...]:
+    # what `Steering` and `DeviceInjector` ask of pods
+    async def shown(self) -> tuple[KubeletContainer, ...]:
         raise AssertionError("nobody has to be asked who it is")
 
     async def find(self, keys: Iterable[tuple[str, str]]) -> dict[tuple[str, str], Pod]:
@@ -199,10 +201,10 @@ class Shares:
         self.pods = node
         self.node = node
 
-    def prove(self, holder: Admitted, core: Mapping[str, int]) -> Part:
+    def prove(self, holder: AdmittedContainer, core: Mapping[str, int]) -> Part:
         return self.node.steering.prove(holder, core)
 
-    def write(self, share: str, holder: Admitted, part: Part) -> None:
+    def write(self, share: str, holder: AdmittedContainer, part: Part) -> None:
         self.node.limits.write(share, holder, part)
 
 
@@ -277,7 +279,7 @@ async def test_a_container_that_has_its_gpu_is_known_as_such(node: Node) -> None
     await node.create(node.pod("a", 1), node.plugin().allocate(IDS))
     await node.link.aclose()
     assert await node.link.open() and node.empty_handed == []
-    assert not is_empty_handed(pb.Container(env=["GPUPLANE_NO_GPU=somebody's own"]))
+    assert not started_without_devices(pb.Container(env=["GPUPLANE_NO_GPU=somebody's own"]))
 
 
 def elsewhere(node: Node) -> Pod:
@@ -363,7 +365,7 @@ async def test_a_start_waits_for_the_link(node: Node, monkeypatch: pytest.Monkey
     plugin.allocate(IDS)
     node.runtime.close()
     await node.link.aclose()
-    monkeypatch.setattr(nri_link, "START_WAITS_SECONDS", 0.01)
+    monkeypatch.setattr(connection, "START_WAITS_SECONDS", 0.01)
     with pytest.raises(Retryable, match="not connected to the device plugin"):
         await plugin.started(IDS)
 
@@ -371,7 +373,7 @@ async def test_a_start_waits_for_the_link(node: Node, monkeypatch: pytest.Monkey
 async def test_a_runtime_that_has_lost_nri_is_given_up(node: Node) -> None:
     node.runtime.close()
     await node.link.keep()
-    assert sum(node.pauses) >= nri_link.GONE_AFTER_SECONDS and max(node.pauses) <= nri_link.LONGEST_PAUSE_SECONDS
+    assert sum(node.pauses) >= connection.GONE_AFTER_SECONDS and max(node.pauses) <= connection.LONGEST_PAUSE_SECONDS
 
 
 async def test_nri_that_comes_later_is_taken(tmp_path: Path) -> None:
@@ -394,9 +396,9 @@ async def test_shares_of_a_plugin_of_before_are_proved_as_before(node: Node) -> 
     # Allocated by a plugin without NRI: the kubelet still brings them, and their limits are written at their start.
     asked: list[str] = []
 
-    async def shown() -> tuple[Shown, ...]:
+    async def shown() -> tuple[KubeletContainer, ...]:
         asked.append("shown")
-        return (Shown("ml", "a", "main", {names.VCUDA_CORE: IDS}),)
+        return (KubeletContainer("ml", "a", "main", {names.VCUDA_CORE: IDS}),)
 
     node.shown = shown  # type: ignore[method-assign]
     node.pod("a", 1)

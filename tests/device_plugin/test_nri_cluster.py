@@ -15,7 +15,7 @@ from typing import Any
 
 from gpuplane import names
 from gpuplane.api.gpunode import GPUNode
-from gpuplane.device_plugin.nri_given import WHY_NOTHING
+from gpuplane.device_plugin.nri import WHY_NOTHING
 from gpuplane.host import Host
 from gpuplane.operand.nri.plugin import serve
 from kubekit.api.core import Event, Pod

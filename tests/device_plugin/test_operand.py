@@ -15,8 +15,8 @@ import yaml
 from gpuplane.api import gpunode as api
 from gpuplane.api.gpunode import GPUNode, GPUNodeStatus, Stage, StageName, StageState
 from gpuplane.api.pluginconfig import parse
-from gpuplane.device_plugin import Device, Plugin, run
-from gpuplane.device_plugin.decide import NOT_LISTED, QUIET_CHECKS
+from gpuplane.device_plugin import PluginDevice, ResourcePlugin, run
+from gpuplane.device_plugin.health import NOT_LISTED, QUIET_CHECKS
 from gpuplane.hardware import GPU, HealthEvent, HealthEventKind
 from gpuplane.hardware.health import xid_event
 from gpuplane.operand import OperandContext
@@ -64,13 +64,13 @@ class FakeKubelet:
     """Takes the devices in process, as a light node's does. `fail` is raised by the next offers."""
 
     def __init__(self) -> None:
-        self.seen: asyncio.Queue[tuple[Device, ...]] = asyncio.Queue()
-        self.plugin: Plugin | None = None
-        self.plugins: dict[str, Plugin] = {}
+        self.seen: asyncio.Queue[tuple[PluginDevice, ...]] = asyncio.Queue()
+        self.plugin: ResourcePlugin | None = None
+        self.plugins: dict[str, ResourcePlugin] = {}
         self.fail: list[Exception] = []
         self.away = asyncio.Event()
 
-    async def serve(self, resource: str, plugin: Plugin) -> None:
+    async def serve(self, resource: str, plugin: ResourcePlugin) -> None:
         assert resource == plugin.resource
         if self.fail:
             raise self.fail.pop(0)
@@ -83,7 +83,7 @@ class FakeKubelet:
             watching.cancel()
             del self.plugins[resource]
 
-    async def _watch(self, plugin: Plugin) -> None:
+    async def _watch(self, plugin: ResourcePlugin) -> None:
         async for devices in plugin.watch():
             self.seen.put_nowait(devices)
 

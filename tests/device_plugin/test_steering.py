@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from gpuplane import names
 from gpuplane.api.pluginconfig import PluginConfig
-from gpuplane.device_plugin import share_ids
-from gpuplane.device_plugin.admitted import Shown
+from gpuplane.device_plugin.container_lookup import KubeletContainer
 from gpuplane.device_plugin.dialects import Dialect, offered
-from gpuplane.device_plugin.share_limits import ShareLimits
-from gpuplane.device_plugin.share_plugin import SharePlugin
-from gpuplane.device_plugin.steering import Steering, node_state, packed_by_ids
+from gpuplane.device_plugin.shares import ShareLimits, SharePlugin
+from gpuplane.device_plugin.shares import ids as share_ids
+from gpuplane.device_plugin.shares.packing import node_state, packed_by_ids
+from gpuplane.device_plugin.shares.steering import Steering
 from gpuplane.hardware import GPU
 from gpuplane.limits import RealLibraries
 from gpuplane.sharing import Assignment, Part, request_of, to_annotations
@@ -83,11 +83,11 @@ class Kubelet:
         self.api_away = False
         self.steering = Steering(self, GPUS)
 
-    async def shown(self) -> tuple[Shown, ...]:
+    async def shown(self) -> tuple[KubeletContainer, ...]:
         if self.away:
             raise RpcError(Status.UNAVAILABLE, "no kubelet")
         return tuple(
-            Shown(namespace, name, container, ids)
+            KubeletContainer(namespace, name, container, ids)
             for (namespace, name), containers in self.held.items()
             for container, ids in containers.items()
         )
@@ -284,9 +284,9 @@ def test_capacity_and_health() -> None:
 
 def test_what_others_hold_counts_in_every_dialect() -> None:
     shown = [
-        Shown("ml", "a", "c", {CORE: ("GPU-0::1", "GPU-0::2"), MEMORY: ("GPU-0::0",)}),
-        Shown("ml", "b", "c", {"nvidia.com/gpu": ("GPU-1",)}),
-        Shown("ml", "d", "c", {CORE: tuple(f"GPU-2::{n}" for n in range(50))}),
+        KubeletContainer("ml", "a", "c", {CORE: ("GPU-0::1", "GPU-0::2"), MEMORY: ("GPU-0::0",)}),
+        KubeletContainer("ml", "b", "c", {"nvidia.com/gpu": ("GPU-1",)}),
+        KubeletContainer("ml", "d", "c", {CORE: tuple(f"GPU-2::{n}" for n in range(50))}),
     ]
     state = node_state(GPUS, {}, shown)
     assert (state.core, state.memory) == ((98, 0, 50), (4096 - 256, 0, 2048))

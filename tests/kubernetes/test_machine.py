@@ -21,7 +21,7 @@ from gpulab import demo
 from gpuplane import names
 from gpuplane.api.clusterpolicy import ClusterPolicy
 from gpuplane.api.gpunode import GPUNode
-from gpuplane.device_plugin.nri_given import WHY_NOTHING
+from gpuplane.device_plugin.nri import WHY_NOTHING
 from kubekit.api.core import Event, Namespace, Node, Pod
 from kubekit.kube import ApiError, Client, NotFound
 from tests.support.realkube import binaries, files, nri

@@ -20,7 +20,7 @@ from gpulab.light.operands import is_program, node_path, operand_name
 from gpulab.light.world import LightHardware, LightHost, LightKubelet, LightRoot
 from gpuplane import names
 from gpuplane.api.crds import crds
-from gpuplane.device_plugin import Allocation, Device
+from gpuplane.device_plugin import Allocation, PluginDevice
 from gpuplane.host import Command
 from kubekit.errors import InvalidInput, Retryable, Terminal
 from kubekit.kube.config import load
@@ -195,8 +195,8 @@ class FakePlugin:
     def __init__(self, *ids: str) -> None:
         self.ids = ids
 
-    async def watch(self) -> AsyncIterator[tuple[Device, ...]]:
-        yield tuple(Device(id=i, healthy=True) for i in self.ids)
+    async def watch(self) -> AsyncIterator[tuple[PluginDevice, ...]]:
+        yield tuple(PluginDevice(id=i, healthy=True) for i in self.ids)
         await asyncio.Event().wait()
 
     def preferred(self, available: Sequence[str], must: Sequence[str], size: int) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuplane.api.pluginconfig import PluginConfig, parse
-from gpuplane.device_plugin.choice import Choice
+from gpuplane.device_plugin.allocation import UnitChooser
 from gpuplane.hardware import GPU, MigDevice, MigMode
 from gpuplane.sharing.units import Unit, resources
 from kubekit.errors import InvalidInput
@@ -152,7 +152,7 @@ def test_sharing_that_does_not_fit_the_node(shared: dict[str, Any], why: str) ->
 def test_replicas_come_from_as_many_gpus_as_there_are() -> None:
     gpus = [gpu(0), gpu(1), gpu(2)]
     [units] = resources(gpus, config("none", {"name": "gpu", "replicas": 3})).values()
-    choice = Choice(units, gpus)
+    choice = UnitChooser(units, gpus)
     everything = [unit.id for unit in units]
     assert choice.choose(everything, [], 3) == ("GPU-0::0", "GPU-1::0", "GPU-2::0")
     assert choice.choose(everything[1:], [], 1) == ("GPU-1::0",), "the GPU with the most left"
@@ -162,7 +162,7 @@ def test_replicas_come_from_as_many_gpus_as_there_are() -> None:
 def test_mig_devices_come_from_the_gpu_with_the_fewest_left() -> None:
     gpus = [gpu(0, "1g.5gb", "1g.5gb", "1g.5gb"), gpu(1, "1g.5gb", "1g.5gb")]
     [units] = resources(gpus, config("single")).values()
-    choice = Choice(units, gpus)
+    choice = UnitChooser(units, gpus)
     assert choice.choose([unit.id for unit in units], [], 1) == ("MIG-10",)
     assert choice.choose([unit.id for unit in units], [], 3) == ("MIG-00", "MIG-10", "MIG-11")
 
@@ -175,7 +175,7 @@ def test_any_request_that_can_be_met_is_met(data: st.DataObject) -> None:
     available = data.draw(st.lists(st.sampled_from([unit.id for unit in units]), min_size=1, unique=True))
     must = data.draw(st.lists(st.sampled_from(available), unique=True))
     size = data.draw(st.integers(len(must), len(available)))
-    chosen = Choice(units, gpus).choose(available, must, size)
+    chosen = UnitChooser(units, gpus).choose(available, must, size)
     assert len(set(chosen)) == size
     assert set(must) <= set(chosen) <= set(available)
     device = {unit.id: unit.device for unit in units}
@@ -183,4 +183,4 @@ def test_any_request_that_can_be_met_is_met(data: st.DataObject) -> None:
         held = Counter(device[one] for one in chosen)
         assert len(held) == min(size, len({device[one] for one in available}))
     with pytest.raises(InvalidInput):
-        Choice(units, gpus).choose(available, must, len(available) + 1)
+        UnitChooser(units, gpus).choose(available, must, len(available) + 1)

@@ -139,7 +139,7 @@ class LightHardware:
 
 
 class LightKubelet:
-    """The device manager of a light node: what `device_plugin.Plugin` is offered to."""
+    """The device manager of a light node: what `device_plugin.ResourcePlugin` is offered to."""
 
     def __init__(self, changed: Callable[[], None]) -> None:
         self.devices: dict[str, dict[str, Device]] = {}

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpuplane.device_plugin.facts import Allocation, Device, Plugin
+from gpuplane.device_plugin.kubelet_api import Allocation, PluginDevice, ResourcePlugin
 
 if TYPE_CHECKING:
     from gpuplane.operand import OperandContext
 
-__all__ = ["Allocation", "Device", "Plugin", "run", "uninstall"]
+__all__ = ["Allocation", "PluginDevice", "ResourcePlugin", "run", "uninstall"]
 
 
 async def run(context: OperandContext) -> None:

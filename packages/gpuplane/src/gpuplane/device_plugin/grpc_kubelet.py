@@ -16,7 +16,7 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import Final, cast
 
-from gpuplane.device_plugin.facts import Allocation, Device, Plugin
+from gpuplane.device_plugin.kubelet_api import Allocation, PluginDevice, ResourcePlugin
 from gpuplane.host import Host
 from kubekit.errors import Retryable
 from kubekit.protocol import deviceplugin_pb2 as pb
@@ -42,7 +42,7 @@ class GrpcKubelet:
         self._directory = kubelet_dir / DEVICE_PLUGIN_DIR
         self._sleep = sleep
 
-    async def serve(self, resource: str, plugin: Plugin) -> None:
+    async def serve(self, resource: str, plugin: ResourcePlugin) -> None:
         """Offer `plugin` until the kubelet's socket goes away or is another one, or ours was deleted.
 
         Raises Retryable when the directory cannot be watched, the socket cannot be opened, or the kubelet goes on
@@ -63,7 +63,9 @@ class GrpcKubelet:
                 cure="mount the kubelet's directory into the pod, or give --kubelet-dir",
             ) from error
 
-    async def _serve(self, resource: str, plugin: Plugin, ours: Path, changes: AsyncGenerator[None, None]) -> None:
+    async def _serve(
+        self, resource: str, plugin: ResourcePlugin, ours: Path, changes: AsyncGenerator[None, None]
+    ) -> None:
         ours.unlink(missing_ok=True)
         async with contextlib.AsyncExitStack() as stack:
             try:
@@ -81,7 +83,7 @@ class GrpcKubelet:
                     ours.unlink(missing_ok=True)
 
     async def _register(
-        self, resource: str, plugin: Plugin, ours: Path, made: _Identity, changes: AsyncGenerator[None, None]
+        self, resource: str, plugin: ResourcePlugin, ours: Path, made: _Identity, changes: AsyncGenerator[None, None]
     ) -> _Identity:
         """Register, however long it takes for a kubelet to appear; returns which kubelet socket it was.
 
@@ -135,7 +137,7 @@ def _identity(path: Path) -> _Identity:
     return (status.st_ino, status.st_mtime_ns)
 
 
-def methods(plugin: Plugin) -> dict[str, Method]:
+def methods(plugin: ResourcePlugin) -> dict[str, Method]:
     """The kubelet's calls, translated into those of a Plugin. An error's message reaches the pod's events."""
 
     async def options(request: bytes) -> AsyncIterator[bytes]:
@@ -173,11 +175,11 @@ def methods(plugin: Plugin) -> dict[str, Method]:
     return {f"/{VERSION}.DevicePlugin/{name}": method for name, method in table.items()}
 
 
-def _options(plugin: Plugin) -> pb.DevicePluginOptions:
+def _options(plugin: ResourcePlugin) -> pb.DevicePluginOptions:
     return pb.DevicePluginOptions(get_preferred_allocation_available=True, pre_start_required=plugin.starts)
 
 
-def _device(device: Device) -> pb.Device:
+def _device(device: PluginDevice) -> pb.Device:
     message = pb.Device(ID=device.id, health="Healthy" if device.healthy else "Unhealthy")
     for node in device.numa:
         message.topology.nodes.add(ID=node)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from gpuplane.device_plugin.admitted import Shown
+from gpuplane.device_plugin.container_lookup import KubeletContainer
 from gpuplane.operand import OperandContext
 from kubekit.api.core import Pod
 from kubekit.kube import Client, Informer, NotFound
@@ -39,10 +39,10 @@ class NodePods:
         if new is not None and not new.status.ended:
             self._living.add(new.metadata.uid)
 
-    async def shown(self) -> tuple[Shown, ...]:
+    async def shown(self) -> tuple[KubeletContainer, ...]:
         """List the kubelet's containers now. Raises RpcError when it does not answer."""
         return tuple(
-            Shown(pod.namespace, pod.name, container.name, _ids(container.devices))
+            KubeletContainer(pod.namespace, pod.name, container.name, _ids(container.devices))
             for pod in (await self._kubelet.list()).pod_resources
             for container in pod.containers
         )

@@ -19,14 +19,14 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from gpuplane import names
 from gpuplane.api.gpunode import GPUNode, Stage, StageName, StageState
 from gpuplane.api.pluginconfig import DeviceListStrategy, PluginConfig, load
-from gpuplane.device_plugin import decide
-from gpuplane.device_plugin.allocation import NodeFiles
+from gpuplane.device_plugin.allocation import NodeFiles, read_node_files
 from gpuplane.device_plugin.dialects import Dialect, offered
+from gpuplane.device_plugin.health import failure_reason, first_health
 from gpuplane.device_plugin.health_report import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, HealthReport
-from gpuplane.device_plugin.mps_ready import MpsDaemons
-from gpuplane.device_plugin.node_files import read_node_files
-from gpuplane.device_plugin.nri_node import Brings, brings, nri
-from gpuplane.device_plugin.plugin import Offer, Offered, UnitPlugin
+from gpuplane.device_plugin.health_watch import follow_events, recheck
+from gpuplane.device_plugin.mps_daemons import MpsDaemons
+from gpuplane.device_plugin.nri import NriScope, nri_connection, nri_scope
+from gpuplane.device_plugin.plugin import HealthAwarePlugin, NodePlugins, UnitPlugin
 from gpuplane.hardware import GPU, GPUSource, MigMode
 from gpuplane.operand import Kubelet, OperandContext, report_stage
 from gpuplane.operand.configs import Chosen, NodeConfig, NodeLabels, own_labels
@@ -37,14 +37,12 @@ from kubekit.kube import ApiError
 from kubekit.kube.tasks import first_of
 
 if TYPE_CHECKING:
-    from gpuplane.device_plugin.nri_link import Link
-    from gpuplane.device_plugin.share_node import ShareNode
+    from gpuplane.device_plugin.nri.connection import NriConnection
+    from gpuplane.device_plugin.shares import ShareNode
 
 log = logging.getLogger("gpuplane.device-plugin")
 
-# How often a GPU that is not usable is asked how it is, and how a GPU is cut. Drivers that announce a recovery are not
-# waited for.
-RECHECK_SECONDS: Final = 60.0
+MIG_CHECK_SECONDS: Final = 60.0  # NVML sends no event when a GPU is cut otherwise
 
 
 class HoldShares(Protocol):
@@ -62,7 +60,7 @@ class HoldShares(Protocol):
 async def hold_shares(
     context: OperandContext, inventory: Sequence[GPU], source: GPUSource
 ) -> AsyncIterator[ShareNode | None]:
-    from gpuplane.device_plugin.share_node import share_node  # late: most nodes have no shares
+    from gpuplane.device_plugin.shares import share_node  # late: most nodes have no shares
 
     async with share_node(context, inventory, source) as shares:
         yield shares
@@ -138,7 +136,7 @@ class _Node:
                 await first_of(mps.come(context.sleep), *others)
                 return
             says = await asyncio.to_thread(source.health)
-            health = decide.first_health(inventory, says, [gpu.uuid for gpu in node.status.gpus])
+            health = first_health(inventory, says, [gpu.uuid for gpu in node.status.gpus])
             report = HealthReport(context, node.status.health)
             report.set(health)
             async with contextlib.AsyncExitStack() as stack:
@@ -147,16 +145,16 @@ class _Node:
                     shares = await stack.enter_async_context(self._hold(context, inventory, source))
                 link, until_other = await self._nri(stack, dialects, shares)
                 plugins = self._plugins(inventory, config, dialects, shares, link)
-                offer = Offer(plugins, health, [gpu.uuid for gpu in inventory])
+                offer = NodePlugins(plugins, health, [gpu.uuid for gpu in inventory])
                 await first_of(
                     *(_offer(context, plugin) for plugin in offer.plugins),
                     *((shares.run(),) if shares is not None else ()),
                     until_other(),
                     mps.gone(),
                     _take_back_failure(context, offer, node),
-                    _follow(source, offer, report),
-                    _recheck(context, source, offer, report),
-                    _cut_anew(context, source, inventory),
+                    follow_events(source, offer, report),
+                    recheck(context, source, offer, report),
+                    _mig_changed(context, source, inventory),
                     report.run(),
                     self._configs.changed(chosen),
                     self._dialects_changed(dialects),
@@ -166,18 +164,18 @@ class _Node:
 
     async def _nri(
         self, stack: contextlib.AsyncExitStack, dialects: frozenset[Dialect], shares: ShareNode | None
-    ) -> tuple[Link | None, Callable[[], Coroutine[Any, Any, None]]]:
+    ) -> tuple[NriConnection | None, Callable[[], Coroutine[Any, Any, None]]]:
         """The link to the runtime, None where GPUs go another way; and what ends when that is no longer so."""
 
         async def never() -> None:
             await asyncio.Event().wait()
 
-        wanted = brings(self._environment)
-        if wanted is Brings.NOTHING:
+        wanted = nri_scope(self._environment)
+        if wanted is NriScope.NOTHING:
             return None, never
-        if wanted is Brings.SHARES and Dialect.TENCENT not in dialects:
+        if wanted is NriScope.SHARES and Dialect.TENCENT not in dialects:
             return None, never
-        link = await stack.enter_async_context(nri(self._context, shares))
+        link = await stack.enter_async_context(nri_connection(self._context, shares))
         return (link, link.keep) if await link.open() else (None, link.comes)
 
     def _dialects(self) -> frozenset[Dialect]:
@@ -198,12 +196,12 @@ class _Node:
         config: PluginConfig,
         dialects: frozenset[Dialect],
         shares: ShareNode | None,
-        link: Link | None,
-    ) -> list[Offered]:
+        link: NriConnection | None,
+    ) -> list[HealthAwarePlugin]:
         files = read_node_files(self._context.host_root, config.dev_root) if config.pass_device_specs else NodeFiles()
         steering, limits = (shares.steering, shares.limits) if shares is not None else (None, None)
-        others = link if brings(self._environment) is Brings.ALL else None
-        found: list[Offered] = []
+        others = link if nri_scope(self._environment) is NriScope.ALL else None
+        found: list[HealthAwarePlugin] = []
         if Dialect.NVIDIA in dialects:
             _warn(inventory, config)
             for resource, units in resources(inventory, config).items():
@@ -211,7 +209,7 @@ class _Node:
                 whole = steering if all(unit.id == unit.gpu for unit in units) else None
                 found.append(UnitPlugin(resource, units, inventory, config, files, whole, others))
         if Dialect.TENCENT in dialects:
-            from gpuplane.device_plugin.share_plugin import share_plugins
+            from gpuplane.device_plugin.shares import share_plugins
 
             found += share_plugins(sharable(inventory), config, steering, limits, files, link)
         if Dialect.ALPHA in dialects:
@@ -231,7 +229,7 @@ def _warn(inventory: tuple[GPU, ...], config: PluginConfig) -> None:
         log.info("devices are passed by annotations, which only runtimes with CDI enabled read")
 
 
-async def _take_back_failure(context: OperandContext, offer: Offer, node: GPUNode) -> None:
+async def _take_back_failure(context: OperandContext, offer: NodePlugins, node: GPUNode) -> None:
     """Once a kubelet listens, a failure that was reported before holds no more; that the stage is done is the
     operator's to see."""
     stage = node.status.stages.get(StageName.DEVICE_PLUGIN.value)
@@ -241,7 +239,7 @@ async def _take_back_failure(context: OperandContext, offer: Offer, node: GPUNod
     await asyncio.Event().wait()
 
 
-async def _offer(context: OperandContext, plugin: Offered) -> None:
+async def _offer(context: OperandContext, plugin: HealthAwarePlugin) -> None:
     kubelet = context.kubelet or _real_kubelet(context)
     while True:
         await kubelet.serve(plugin.resource, plugin)
@@ -254,35 +252,11 @@ def _real_kubelet(context: OperandContext) -> Kubelet:
     return GrpcKubelet(context.kubelet_dir, context.sleep)
 
 
-async def _follow(source: GPUSource, offer: Offer, report: HealthReport) -> None:
-    async for event in source.events():
-        text = event.reason or event.kind.value
-        if offer.set_health(decide.health_after(offer.health, event)):
-            log.warning("GPU unusable gpu=%s: %s", event.uuid, text)
-            report.set(offer.health)
-        else:
-            log.info("GPU event without effect gpu=%s: %s", event.uuid, text)
-    raise Retryable("the driver reports no health events any more", where="NVML")
-
-
-async def _recheck(context: OperandContext, source: GPUSource, offer: Offer, report: HealthReport) -> None:
-    """Trust a GPU again that has answered well for some time, for drivers that tell no recovery."""
-    quiet: dict[str, int] = {}
-    while True:
-        await offer.until_unusable()
-        await context.sleep(RECHECK_SECONDS)
-        says = await asyncio.to_thread(source.health)
-        after, quiet = decide.health_after_quiet(offer.health, says, quiet)
-        if offer.set_health(after):
-            log.info("GPUs usable again after answers without error gpus=%s", ",".join(sorted(set(quiet) - set(after))))
-            report.set(after)
-
-
-async def _cut_anew(context: OperandContext, source: GPUSource, seen: tuple[GPU, ...]) -> None:
+async def _mig_changed(context: OperandContext, source: GPUSource, seen: tuple[GPU, ...]) -> None:
     """Returns when a GPU is cut otherwise than it was; never where none can be cut."""
     before = [(gpu.mig, gpu.mig_devices) for gpu in seen]
     while any(mode is not MigMode.UNSUPPORTED for mode, _ in before):
-        await context.sleep(RECHECK_SECONDS)
+        await context.sleep(MIG_CHECK_SECONDS)
         if [(gpu.mig, gpu.mig_devices) for gpu in await asyncio.to_thread(source.inventory)] != before:
             log.info("MIG devices changed")
             return
@@ -291,7 +265,7 @@ async def _cut_anew(context: OperandContext, source: GPUSource, seen: tuple[GPU,
 
 async def _report_failure(context: OperandContext, error: KubekitError) -> None:
     """Say in GPUNode why nothing is advertised; the log has it in any case."""
-    stage = failed(error, decide.failure_reason(error), context.now())
+    stage = failed(error, failure_reason(error), context.now())
     log.error("%s", error)
     try:
         await report_stage(context, StageName.DEVICE_PLUGIN, stage)

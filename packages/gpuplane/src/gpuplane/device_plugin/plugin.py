@@ -11,52 +11,52 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from gpuplane.api.pluginconfig import PluginConfig
-from gpuplane.device_plugin.allocation import NodeFiles, allocation
-from gpuplane.device_plugin.choice import Choice
-from gpuplane.device_plugin.facts import Allocation, Device, Plugin
+from gpuplane.device_plugin.allocation import NodeFiles, UnitChooser, allocation
+from gpuplane.device_plugin.kubelet_api import Allocation, PluginDevice, ResourcePlugin
+from gpuplane.device_plugin.nri import DeferredAllocation, deferred
 from gpuplane.hardware import GPU
 from gpuplane.sharing.units import Unit
 
 if TYPE_CHECKING:
-    from gpuplane.device_plugin.nri_link import Link
-    from gpuplane.device_plugin.steering import Steering
+    from gpuplane.device_plugin.nri.connection import NriConnection
+    from gpuplane.device_plugin.shares import Steering
 
 
-class Devices:
+class DeviceList:
     """The devices of one resource, and who waits for them to change."""
 
-    def __init__(self, devices: tuple[Device, ...]) -> None:
+    def __init__(self, devices: tuple[PluginDevice, ...]) -> None:
         self.now = devices
         self.offered = asyncio.Event()  # set once a kubelet has taken them
         self._changed = asyncio.Event()
 
-    def set(self, devices: tuple[Device, ...]) -> None:
+    def set(self, devices: tuple[PluginDevice, ...]) -> None:
         if devices != self.now:
             self.now = devices
             self._changed.set()
             self._changed = asyncio.Event()
 
-    def watch(self) -> AsyncIterator[tuple[Device, ...]]:
+    def watch(self) -> AsyncIterator[tuple[PluginDevice, ...]]:
         self.offered.set()
         return self._states()
 
-    async def _states(self) -> AsyncIterator[tuple[Device, ...]]:
+    async def _states(self) -> AsyncIterator[tuple[PluginDevice, ...]]:
         while True:
             changed = self._changed
             yield self.now
             await changed.wait()
 
 
-class Offered(Plugin, Protocol):
+class HealthAwarePlugin(ResourcePlugin, Protocol):
     """A plugin that follows the health of the node's GPUs."""
 
-    devices: Devices
+    devices: DeviceList
 
     def set_health(self, health: Mapping[str, str]) -> None: ...
 
 
 class UnitPlugin:
-    """Units of GPUs under one name; see `gpuplane.device_plugin.facts.Plugin` for what the methods promise.
+    """Units of GPUs under one name; `ResourcePlugin` documents the methods.
 
     With `link` the runtime asks what a container gets when it creates it.
     """
@@ -69,7 +69,7 @@ class UnitPlugin:
         config: PluginConfig,
         files: NodeFiles = NodeFiles(),  # noqa: B008 - frozen
         steering: Steering | None = None,
-        link: Link | None = None,
+        link: NriConnection | None = None,
     ) -> None:
         self._resource = resource
         self._link = link
@@ -78,9 +78,9 @@ class UnitPlugin:
         self._units = {unit.id: unit for unit in units}
         self._config = config
         self._files = files
-        self._choice = Choice(units, inventory)
+        self._choice = UnitChooser(units, inventory)
         self._health: Mapping[str, str] = {}
-        self.devices = Devices(self._listed())
+        self.devices = DeviceList(self._listed())
 
     @property
     def resource(self) -> str:
@@ -91,13 +91,13 @@ class UnitPlugin:
         self._health = dict(health)
         self.devices.set(self._listed())
 
-    def _listed(self) -> tuple[Device, ...]:
+    def _listed(self) -> tuple[PluginDevice, ...]:
         return tuple(
-            Device(id=unit.id, healthy=unit.gpu not in self._health, numa=(unit.numa,) if unit.numa >= 0 else ())
+            PluginDevice(id=unit.id, healthy=unit.gpu not in self._health, numa=(unit.numa,) if unit.numa >= 0 else ())
             for unit in self._units.values()
         )
 
-    def watch(self) -> AsyncIterator[tuple[Device, ...]]:
+    def watch(self) -> AsyncIterator[tuple[PluginDevice, ...]]:
         return self.devices.watch()
 
     def preferred(self, available: Sequence[str], must_include: Sequence[str], size: int) -> tuple[str, ...]:
@@ -114,9 +114,7 @@ class UnitPlugin:
         given = allocation(ids, self._units, self._health, self._config, self._files, self._resource)
         if self._link is None:
             return given
-        from gpuplane.device_plugin.nri_given import Given, held_back  # late: few nodes need the messages
-
-        return held_back(self._resource, Given(allocation=given))
+        return deferred(self._resource, DeferredAllocation(allocation=given))
 
     async def started(self, ids: Sequence[str]) -> None:
         """Confirm that these containers may start; their rights were decided at Allocate, only NRI may have to wait."""
@@ -124,10 +122,10 @@ class UnitPlugin:
             await self._link.asked()
 
 
-class Offer:
+class NodePlugins:
     """All resources of the node, and the health of its GPUs, which reaches every one of them."""
 
-    def __init__(self, plugins: Iterable[Offered], health: Mapping[str, str], uuids: Iterable[str]) -> None:
+    def __init__(self, plugins: Iterable[HealthAwarePlugin], health: Mapping[str, str], uuids: Iterable[str]) -> None:
         self.plugins = tuple(plugins)
         self._uuids = frozenset(uuids)
         self._health: dict[str, str] = {}

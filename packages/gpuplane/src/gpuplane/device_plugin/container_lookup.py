@@ -8,6 +8,7 @@ ids.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Protocol
 
 import msgspec
 
@@ -15,7 +16,7 @@ from gpuplane.sharing.findings import count
 from kubekit.api.core import Container, Pod
 
 
-class Shown(msgspec.Struct, frozen=True):
+class KubeletContainer(msgspec.Struct, frozen=True):
     """A container in the kubelet's answer: resource -> its ids. Init containers that end are not shown."""
 
     namespace: str
@@ -24,11 +25,21 @@ class Shown(msgspec.Struct, frozen=True):
     ids: Mapping[str, tuple[str, ...]]
 
 
-class Admitted(msgspec.Struct, frozen=True):
+class AdmittedContainer(msgspec.Struct, frozen=True):
     """A container of a pod on this node."""
 
     pod: Pod
     container: str
+
+
+class PodLookup(Protocol):
+    """The node's pods; see `gpuplane.device_plugin.node_pods.NodePods`."""
+
+    async def shown(self) -> tuple[KubeletContainer, ...]: ...
+
+    async def find(self, keys: Iterable[tuple[str, str]]) -> dict[tuple[str, str], Pod]: ...
+
+    async def now(self, namespace: str, name: str) -> Pod | None: ...
 
 
 def asked(container: Container, resource: str) -> int:
@@ -36,12 +47,12 @@ def asked(container: Container, resource: str) -> int:
 
 
 def candidates(
-    shown: Iterable[Shown],
+    shown: Iterable[KubeletContainer],
     pods: Mapping[tuple[str, str], Pod],
     resource: str,
     size: int,
     passed: Collection[tuple[str, str, str]],
-) -> list[Admitted]:
+) -> list[AdmittedContainer]:
     """The containers that may be asking for `size` of the resource now, one a pod.
 
     Args:
@@ -58,7 +69,7 @@ def candidates(
             continue
         first = next(_open(pod, containers, resource, passed), None)
         if first is not None and asked(first, resource) == size:
-            found.append(Admitted(pod, first.name))
+            found.append(AdmittedContainer(pod, first.name))
     return found
 
 
@@ -84,7 +95,7 @@ def _open(
             yield container
 
 
-def holder(shown: Iterable[Shown], resource: str, ids: Collection[str]) -> Shown | None:
+def holder(shown: Iterable[KubeletContainer], resource: str, ids: Collection[str]) -> KubeletContainer | None:
     """Find the container that holds exactly these ids; None when none is listed with them."""
     wanted = frozenset(ids)
     return next((one for one in shown if frozenset(one.ids.get(resource, ())) == wanted), None)

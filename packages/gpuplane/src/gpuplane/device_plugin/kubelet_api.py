@@ -12,7 +12,7 @@ from typing import Protocol
 import msgspec
 
 
-class Device(msgspec.Struct, frozen=True):
+class PluginDevice(msgspec.Struct, frozen=True):
     """One unit of the resource. `id` has at most 63 characters; `numa` lists the NUMA nodes near it, none if
     unknown."""
 
@@ -29,7 +29,7 @@ class Mount(msgspec.Struct, frozen=True, kw_only=True):
     read_only: bool = True
 
 
-class DeviceNode(msgspec.Struct, frozen=True, kw_only=True):
+class DeviceSpec(msgspec.Struct, frozen=True, kw_only=True):
     """A device node of the host in a container, to read and write."""
 
     host_path: str
@@ -43,12 +43,12 @@ class Allocation(msgspec.Struct, frozen=True, kw_only=True):
 
     envs: dict[str, str] = {}
     mounts: tuple[Mount, ...] = ()
-    devices: tuple[DeviceNode, ...] = ()
+    devices: tuple[DeviceSpec, ...] = ()
     annotations: dict[str, str] = {}
     cdi_devices: tuple[str, ...] = ()
 
 
-class Plugin(Protocol):
+class ResourcePlugin(Protocol):
     """A resource that is offered to a kubelet.
 
     The kubelet of a light node uses it as a real one uses the sockets: it takes the devices from `watch`, asks
@@ -62,7 +62,7 @@ class Plugin(Protocol):
     @property
     def resource(self) -> str: ...
 
-    def watch(self) -> AsyncIterator[tuple[Device, ...]]:
+    def watch(self) -> AsyncIterator[tuple[PluginDevice, ...]]:
         """All devices now, and again all of them after each change; never ends by itself."""
         ...
 

@@ -15,23 +15,24 @@ import msgspec
 from gpuplane import names
 from gpuplane.api.pluginconfig import PluginConfig
 from gpuplane.device_plugin.allocation import NodeFiles, allocation
-from gpuplane.device_plugin.facts import Allocation, Device
-from gpuplane.device_plugin.nri_given import Given, held_back
-from gpuplane.device_plugin.plugin import Devices
-from gpuplane.device_plugin.share_ids import core_of, devices, gpu_of, share_name
-from gpuplane.device_plugin.share_limits import ShareLimits
-from gpuplane.device_plugin.steering import Steering, packed_by_ids
+from gpuplane.device_plugin.kubelet_api import Allocation, PluginDevice
+from gpuplane.device_plugin.nri import DeferredAllocation, deferred
+from gpuplane.device_plugin.plugin import DeviceList
+from gpuplane.device_plugin.shares.ids import core_of, devices, gpu_of, share_name
+from gpuplane.device_plugin.shares.limits import ShareLimits
+from gpuplane.device_plugin.shares.packing import packed_by_ids
+from gpuplane.device_plugin.shares.steering import Steering
 from gpuplane.hardware import GPU
 from gpuplane.sharing import WHOLE
 from gpuplane.sharing.units import Unit, resources
 from kubekit.errors import Retryable, Terminal
 
 if TYPE_CHECKING:
-    from gpuplane.device_plugin.nri_link import Link
+    from gpuplane.device_plugin.nri.connection import NriConnection
 
 
 class SharePlugin:
-    """One of the two resources; see `gpuplane.device_plugin.facts.Plugin` for what the methods promise.
+    """One of the two resources; `ResourcePlugin` documents the methods.
 
     `steering` and `limits` are None on a light node, which runs no containers. With `link` the runtime asks what a
     container gets when it creates it, which names the container; without, its start does.
@@ -45,7 +46,7 @@ class SharePlugin:
         steering: Steering | None,
         limits: ShareLimits | None,
         files: NodeFiles = NodeFiles(),  # noqa: B008 - frozen
-        link: Link | None = None,
+        link: NriConnection | None = None,
     ) -> None:
         self._resource = resource
         self._link = link
@@ -58,7 +59,7 @@ class SharePlugin:
         self._units = _units(gpus)
         self._health: Mapping[str, str] = {}
         self.starts = resource == names.VCUDA_CORE and limits is not None
-        self.devices = Devices(devices(gpus, resource, {}))
+        self.devices = DeviceList(devices(gpus, resource, {}))
 
     @property
     def resource(self) -> str:
@@ -70,7 +71,7 @@ class SharePlugin:
             self._steering.set_health(health)
         self.devices.set(devices(self._gpus, self._resource, health))
 
-    def watch(self) -> AsyncIterator[tuple[Device, ...]]:
+    def watch(self) -> AsyncIterator[tuple[PluginDevice, ...]]:
         return self.devices.watch()
 
     def preferred(self, available: Sequence[str], must_include: Sequence[str], size: int) -> tuple[str, ...]:
@@ -98,8 +99,8 @@ class SharePlugin:
             return given
         self._held_back.add(share_name(ids))
         if WHOLE in core.values():
-            return held_back(self._resource, Given(allocation=given))
-        return held_back(self._resource, Given(allocation=given, share=share_name(ids), core=core))
+            return deferred(self._resource, DeferredAllocation(allocation=given))
+        return deferred(self._resource, DeferredAllocation(allocation=given, share=share_name(ids), core=core))
 
     async def started(self, ids: Sequence[str]) -> None:
         if self._link is not None:
@@ -124,7 +125,7 @@ def share_plugins(
     steering: Steering | None,
     limits: ShareLimits | None,
     files: NodeFiles,
-    link: Link | None = None,
+    link: NriConnection | None = None,
 ) -> list[SharePlugin]:
     """Both resources of a node."""
     return [

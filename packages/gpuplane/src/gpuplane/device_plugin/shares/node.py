@@ -12,12 +12,12 @@ from typing import Any, Final
 import msgspec
 
 import gpuplane
-from gpuplane.device_plugin import gpu_manager
-from gpuplane.device_plugin.admitted import Admitted
-from gpuplane.device_plugin.held_report import HeldReport
+from gpuplane.device_plugin.container_lookup import AdmittedContainer
 from gpuplane.device_plugin.node_pods import NodePods, node_pods
-from gpuplane.device_plugin.share_limits import ShareLimits
-from gpuplane.device_plugin.steering import Steering
+from gpuplane.device_plugin.shares import gpu_manager
+from gpuplane.device_plugin.shares.held_report import HeldReport
+from gpuplane.device_plugin.shares.limits import ShareLimits
+from gpuplane.device_plugin.shares.steering import Steering
 from gpuplane.hardware import GPU, GPUSource
 from gpuplane.limits import ESCAPED, Agent, Escape, Share, message, share_metrics
 from gpuplane.operand import OperandContext
@@ -58,10 +58,10 @@ class ShareNode:
             on_escape=tell,
         )
 
-    def prove(self, holder: Admitted, core: Mapping[str, int]) -> Part:
+    def prove(self, holder: AdmittedContainer, core: Mapping[str, int]) -> Part:
         return self.steering.prove(holder, core)
 
-    def write(self, share: str, holder: Admitted, part: Part) -> None:
+    def write(self, share: str, holder: AdmittedContainer, part: Part) -> None:
         self.limits.write(share, holder, part)
 
     async def run(self) -> None:
@@ -95,7 +95,7 @@ class ShareNode:
             )
             self._events.event(pod, "Warning", ESCAPED, text)
 
-    async def _holders(self) -> list[gpu_manager.Holder]:
+    async def _holders(self) -> list[gpu_manager.CoreHolder]:
         views = await asyncio.to_thread(self._agent.views)
         return gpu_manager.holders(await self.pods.shown(), self.pods.all(), self.gpus, views)
 

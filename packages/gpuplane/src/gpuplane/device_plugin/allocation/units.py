@@ -10,23 +10,23 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Container, Sequence
 
-from gpuplane.device_plugin.preference import Chooser, closeness
+from gpuplane.device_plugin.allocation.topology import TopologyChooser, closeness
 from gpuplane.hardware import GPU
 from gpuplane.sharing.units import Unit
 from kubekit.errors import InvalidInput
 
 
-class Choice:
+class UnitChooser:
     """Chooses among `units`, all those of one resource; `inventory` are the node's GPUs."""
 
     def __init__(self, units: Sequence[Unit], inventory: Sequence[GPU]) -> None:
         self._units = {unit.id: unit for unit in units}
         self._place = {unit.id: number for number, unit in enumerate(units)}
-        self._chooser: Chooser | None = None
+        self._chooser: TopologyChooser | None = None
         if not any(unit.mig or unit.replicas > 1 for unit in units):
             mine = {unit.gpu for unit in units}
             gpus = [gpu for gpu in inventory if gpu.uuid in mine]
-            self._chooser = Chooser([gpu.uuid for gpu in gpus], closeness(gpus))
+            self._chooser = TopologyChooser([gpu.uuid for gpu in gpus], closeness(gpus))
 
     def choose(self, available: Sequence[str], must_include: Sequence[str], size: int) -> tuple[str, ...]:
         """`size` ids of `available` with all of `must_include`. Raises InvalidInput when that is not possible."""

@@ -10,7 +10,7 @@ import msgspec
 
 from gpuplane import names
 from gpuplane.api.pluginconfig import DeviceIDStrategy, DeviceListStrategy, PluginConfig, SharingStrategy
-from gpuplane.device_plugin.facts import Allocation, DeviceNode, Mount
+from gpuplane.device_plugin.kubelet_api import Allocation, DeviceSpec, Mount
 from gpuplane.sharing.mps import CONTAINER_ROOT, SHM, pipe
 from gpuplane.sharing.units import Unit
 from kubekit.errors import InvalidInput, Terminal
@@ -93,7 +93,7 @@ def _usable(one: str, units: Mapping[str, Unit], health: Mapping[str, str]) -> U
     return unit
 
 
-def _device_nodes(devices: Sequence[Unit], config: PluginConfig, files: NodeFiles) -> tuple[DeviceNode, ...]:
+def _device_nodes(devices: Sequence[Unit], config: PluginConfig, files: NodeFiles) -> tuple[DeviceSpec, ...]:
     root = config.dev_root.rstrip("/")
     paths = []
     for unit in devices:
@@ -104,4 +104,4 @@ def _device_nodes(devices: Sequence[Unit], config: PluginConfig, files: NodeFile
                 node = f"nvidia-caps/nvidia-cap{files.caps[node]}"
             paths.append(node)
     every = dict.fromkeys((*files.controls, *paths))
-    return tuple(DeviceNode(host_path=f"{root}/dev/{path}", container_path=f"/dev/{path}") for path in every)
+    return tuple(DeviceSpec(host_path=f"{root}/dev/{path}", container_path=f"/dev/{path}") for path in every)

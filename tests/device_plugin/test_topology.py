@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuplane.api.gpunode import Link
-from gpuplane.device_plugin.preference import CLOSENESS, Chooser, closeness
+from gpuplane.device_plugin.allocation.topology import CLOSENESS, TopologyChooser, closeness
 from gpuplane.hardware import GPU
 from kubekit.errors import InvalidInput
 
@@ -76,7 +76,7 @@ def requests(draw: st.DrawFn) -> tuple[list[list[int]], list[int], list[int], in
 @given(requests())
 def test_equals_brute_force(request: tuple[list[list[int]], list[int], list[int], int]) -> None:
     matrix, available, must, size = request
-    chooser = Chooser([f"GPU-{i}" for i in range(len(matrix))], matrix)
+    chooser = TopologyChooser([f"GPU-{i}" for i in range(len(matrix))], matrix)
     chosen = chooser.choose([f"GPU-{i}" for i in available], [f"GPU-{i}" for i in must], size)
     quality, expected = brute_force(matrix, set(available), set(must), size)
     got = {int(name.removeprefix("GPU-")) for name in chosen}
@@ -121,13 +121,13 @@ def search(matrix: list[list[int]], available: list[int], must: list[int], size:
 @given(sixteen())
 def test_sixteen_equal_brute_force(request: tuple[list[list[int]], list[int], list[int], int]) -> None:
     matrix, available, must, size = request
-    chosen = Chooser([str(i) for i in range(16)], matrix).choose(map(str, available), map(str, must), size)
+    chosen = TopologyChooser([str(i) for i in range(16)], matrix).choose(map(str, available), map(str, must), size)
     assert sum(1 << int(name) for name in chosen) == search(matrix, available, must, size)
 
 
 def test_pairs_stay_on_a_switch_and_small_requests_leave_groups_whole() -> None:
     gpus = two_sockets(4)
-    chooser = Chooser([g.uuid for g in gpus], closeness(gpus))
+    chooser = TopologyChooser([g.uuid for g in gpus], closeness(gpus))
     everything = [g.uuid for g in gpus]
     assert chooser.choose(everything, [], 2) == ("GPU-0", "GPU-1")
     assert chooser.choose(everything, ["GPU-5"], 2) == ("GPU-4", "GPU-5")
@@ -142,7 +142,7 @@ def test_nvlink_beats_pcie_and_unknown_paths_fall_back_to_numa() -> None:
         gpu(1, 0, (Link(gpu=0, type="PIX"), Link(gpu=2, type="SYS"))),
         gpu(2, 1, (Link(gpu=0, type="NVL", lanes=4), Link(gpu=1, type="SYS"))),
     ]
-    chooser = Chooser([g.uuid for g in linked], closeness(linked))
+    chooser = TopologyChooser([g.uuid for g in linked], closeness(linked))
     assert chooser.choose([g.uuid for g in linked], [], 2) == ("GPU-0", "GPU-2")
     matrix = closeness([gpu(0, 0), gpu(1, 1), gpu(2, 0)])
     assert matrix[0][2] == CLOSENESS["NODE"] > matrix[0][1] == CLOSENESS["SYS"]
@@ -150,13 +150,13 @@ def test_nvlink_beats_pcie_and_unknown_paths_fall_back_to_numa() -> None:
 
 def test_sixteen_gpus_eight_wanted() -> None:
     gpus = two_sockets(8)
-    chooser = Chooser([g.uuid for g in gpus], closeness(gpus))
+    chooser = TopologyChooser([g.uuid for g in gpus], closeness(gpus))
     assert chooser.choose([g.uuid for g in gpus], ["GPU-9"], 8) == tuple(f"GPU-{i}" for i in range(8, 16))
 
 
 def test_more_than_sixteen_are_chosen_too() -> None:
     gpus = two_sockets(10)
-    chooser = Chooser([g.uuid for g in gpus], closeness(gpus))
+    chooser = TopologyChooser([g.uuid for g in gpus], closeness(gpus))
     assert chooser.choose([g.uuid for g in gpus], ["GPU-12"], 2) == ("GPU-12", "GPU-13")
     assert len(chooser.choose([g.uuid for g in gpus], [], 7)) == 7
 
@@ -166,6 +166,6 @@ def test_more_than_sixteen_are_chosen_too() -> None:
     [(["GPU-0"], [], 2), (["GPU-9"], [], 1), (["GPU-0"], ["GPU-1"], 1), (["GPU-0", "GPU-1"], ["GPU-0", "GPU-1"], 1)],
 )
 def test_impossible_requests_are_refused(available: list[str], must: list[str], size: int) -> None:
-    chooser = Chooser(["GPU-0", "GPU-1"], [[0, 1], [1, 0]])
+    chooser = TopologyChooser(["GPU-0", "GPU-1"], [[0, 1], [1, 0]])
     with pytest.raises(InvalidInput):
         chooser.choose(available, must, size)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpuplane.api.gpunode import GPUNode, GPUNodeStatus, Link
-from gpuplane.device_plugin.steering import node_state
+from gpuplane.device_plugin.shares.packing import node_state
 from gpuplane.hardware import GPU, MigMode, to_api
 from gpuplane.sharing import gpus_of
 

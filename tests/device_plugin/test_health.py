@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpuplane.device_plugin import decide
+from gpuplane.device_plugin import health as gpu_health
 from gpuplane.hardware import GPU, HealthEvent, HealthEventKind
 from gpuplane.hardware.health import xid_event
 
@@ -24,36 +24,36 @@ def gpu(index: int, numa: int = -1) -> GPU:
 
 @pytest.mark.parametrize("xid", [13, 31, 43, 45, 68, 109])
 def test_an_applications_own_fault_is_not_the_gpus(xid: int) -> None:
-    assert decide.health_after({}, xid_event("GPU-0", xid)) == {}
+    assert gpu_health.health_after({}, xid_event("GPU-0", xid)) == {}
 
 
 @pytest.mark.parametrize("xid", [48, 62, 74, 79, 95, 119, 9999])
 def test_other_xids_take_the_gpu_out_until_it_has_recovered(xid: int) -> None:
-    health = decide.health_after({}, xid_event("GPU-0", xid))
+    health = gpu_health.health_after({}, xid_event("GPU-0", xid))
     assert f"Xid {xid}" in health["GPU-0"]
-    again = decide.health_after(health, xid_event("GPU-0", 94))
+    again = gpu_health.health_after(health, xid_event("GPU-0", 94))
     assert again == health, "the first reason is the cause"
-    assert decide.health_after(health, HealthEvent(uuid="GPU-1", kind=HealthEventKind.RECOVERED)) == health
-    assert decide.health_after(health, HealthEvent(uuid="GPU-0", kind=HealthEventKind.RECOVERED)) == {}
+    assert gpu_health.health_after(health, HealthEvent(uuid="GPU-1", kind=HealthEventKind.RECOVERED)) == health
+    assert gpu_health.health_after(health, HealthEvent(uuid="GPU-0", kind=HealthEventKind.RECOVERED)) == {}
 
 
 def test_an_event_without_a_gpu_changes_nothing() -> None:
-    assert decide.health_after({}, xid_event("", 79)) == {}
+    assert gpu_health.health_after({}, xid_event("", 79)) == {}
 
 
 def test_a_gpu_that_nvml_does_not_list_any_more_is_named() -> None:
-    health = decide.first_health([gpu(0)], {"GPU-0": "sick"}, ["GPU-0", "GPU-7"])
-    assert health == {"GPU-7": decide.NOT_LISTED, "GPU-0": "sick"}
+    health = gpu_health.first_health([gpu(0)], {"GPU-0": "sick"}, ["GPU-0", "GPU-7"])
+    assert health == {"GPU-7": gpu_health.NOT_LISTED, "GPU-0": "sick"}
 
 
 def test_a_gpu_that_answers_well_for_long_enough_is_trusted_again() -> None:
-    health: dict[str, str] = {"GPU-0": "Xid 62", "GPU-7": decide.NOT_LISTED}
+    health: dict[str, str] = {"GPU-0": "Xid 62", "GPU-7": gpu_health.NOT_LISTED}
     quiet: dict[str, int] = {}
-    for _ in range(decide.QUIET_CHECKS - 1):
-        health, quiet = decide.health_after_quiet(health, {}, quiet)
-    health, quiet = decide.health_after_quiet(health, {"GPU-0": "lost"}, quiet)
+    for _ in range(gpu_health.QUIET_CHECKS - 1):
+        health, quiet = gpu_health.health_after_quiet(health, {}, quiet)
+    health, quiet = gpu_health.health_after_quiet(health, {"GPU-0": "lost"}, quiet)
     assert quiet == {"GPU-0": 0}, "a bad answer starts the count anew"
-    for _ in range(decide.QUIET_CHECKS):
+    for _ in range(gpu_health.QUIET_CHECKS):
         assert "GPU-0" in health
-        health, quiet = decide.health_after_quiet(health, {}, quiet)
-    assert health == {"GPU-7": decide.NOT_LISTED}
+        health, quiet = gpu_health.health_after_quiet(health, {}, quiet)
+    assert health == {"GPU-7": gpu_health.NOT_LISTED}

@@ -14,18 +14,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Final
 
 import msgspec
 
 from gpuplane import names
-from gpuplane.device_plugin.admitted import Admitted, Shown, candidates, holder
-from gpuplane.device_plugin.share_ids import by_gpu, core_of, pick
-from gpuplane.hardware import GPU, to_api
-from gpuplane.sharing import WHOLE, Assignment, NodeState, Part, of_pod, request_of
-from gpuplane.sharing.findings import MEMORY_UNIT_MIB
-from gpuplane.sharing.node import empty, with_health
+from gpuplane.device_plugin.container_lookup import AdmittedContainer, KubeletContainer, PodLookup, candidates, holder
+from gpuplane.device_plugin.shares.ids import by_gpu, core_of, pick
+from gpuplane.device_plugin.shares.packing import node_state
+from gpuplane.hardware import GPU
+from gpuplane.sharing import WHOLE, Assignment, Part, of_pod, request_of
 from gpuplane.sharing.placement import Refusal, place
 from gpuplane.sharing.placement.tightest import Tightest
 from kubekit.api.core import Pod
@@ -38,20 +37,10 @@ log = logging.getLogger("gpuplane.device-plugin")
 _REMEMBERED: Final = 1000  # pods; of those that are admitted at one time there are a few
 
 
-class Pods(Protocol):
-    """The node's pods; see `gpuplane.device_plugin.node_pods.NodePods`."""
-
-    async def shown(self) -> tuple[Shown, ...]: ...
-
-    async def find(self, keys: Iterable[tuple[str, str]]) -> dict[tuple[str, str], Pod]: ...
-
-    async def now(self, namespace: str, name: str) -> Pod | None: ...
-
-
 class Steering:
     """For one node, whose GPUs are `inventory`."""
 
-    def __init__(self, pods: Pods, inventory: Sequence[GPU]) -> None:
+    def __init__(self, pods: PodLookup, inventory: Sequence[GPU]) -> None:
         self._pods = pods
         self._gpus = tuple(inventory)
         self._health: Mapping[str, str] = {}
@@ -87,7 +76,7 @@ class Steering:
                 del self._passed[next(iter(self._passed))]
             return ids
 
-    async def holder(self, resource: str, ids: Sequence[str]) -> tuple[Admitted, Part]:
+    async def holder(self, resource: str, ids: Sequence[str]) -> tuple[AdmittedContainer, Part]:
         """Find the holder of these core ids, which are a part of one GPU, and the part that this container may use.
 
         Raises:
@@ -103,7 +92,7 @@ class Steering:
             raise Retryable("the kubelet lists no container that holds these ids", where=resource)
         return found, self.prove(found, core_of(ids))
 
-    def prove(self, found: Admitted, held: Mapping[str, int]) -> Part:
+    def prove(self, found: AdmittedContainer, held: Mapping[str, int]) -> Part:
         """Return the part that a container with these ids may use.
 
         Args:
@@ -125,22 +114,26 @@ class Steering:
             raise Terminal(f"it holds {core}% of GPU {gpu.index}, which differs from its request", where=where)
         return Part(uuid, gpu.index, core, ask.memory_mib or (gpu.memory_bytes >> 20) * core // WHOLE)
 
-    async def _shown_or_passed(self, shown: tuple[Shown, ...], resource: str, ids: Sequence[str]) -> Admitted | None:
+    async def _shown_or_passed(
+        self, shown: tuple[KubeletContainer, ...], resource: str, ids: Sequence[str]
+    ) -> AdmittedContainer | None:
         # An init container first: the kubelet shows what it passes on with the main container only.
         wanted = frozenset(ids)
         one = holder(shown, resource, wanted)
         if one is not None:
             pods = await self._pods.find([(one.namespace, one.pod)])
             pod = pods.get((one.namespace, one.pod))
-            return Admitted(pod, one.container) if pod is not None else None
+            return AdmittedContainer(pod, one.container) if pod is not None else None
         pods = await self._pods.find({(entry.namespace, entry.pod) for entry in shown})
         by_uid = {pod.metadata.uid: pod for pod in pods.values()}
         for (uid, container, passed), given in reversed(self._passed.items()):
             if passed == resource and given == wanted and uid in by_uid:
-                return Admitted(by_uid[uid], container)
+                return AdmittedContainer(by_uid[uid], container)
         return None
 
-    async def _admitted(self, shown: tuple[Shown, ...], resource: str, size: int) -> Admitted | None:
+    async def _admitted(
+        self, shown: tuple[KubeletContainer, ...], resource: str, size: int
+    ) -> AdmittedContainer | None:
         pods = await self._pods.find({(one.namespace, one.pod) for one in shown})
         found = candidates(shown, pods, resource, size, self._passed)
         # NB: the watch may lag: for a pod that was deleted and created again under its name it has the old one.
@@ -166,7 +159,7 @@ class Steering:
             log.warning("pod not readable, using the cached one pod=%s: %s", "/".join(_key(pod)), error)
             return pod
 
-    async def _parts(self, admitted: Admitted, shown: tuple[Shown, ...]) -> tuple[Part, ...]:
+    async def _parts(self, admitted: AdmittedContainer, shown: tuple[KubeletContainer, ...]) -> tuple[Part, ...]:
         pod = admitted.pod
         assignment = of_pod(pod) or self._plans.get(pod.metadata.uid)
         if assignment is None:
@@ -188,7 +181,7 @@ class Steering:
             parts.append(msgspec.structs.replace(part, uuid=gpu.uuid, index=gpu.index))
         return tuple(parts)
 
-    async def _packed(self, pod: Pod, shown: tuple[Shown, ...]) -> Assignment:
+    async def _packed(self, pod: Pod, shown: tuple[KubeletContainer, ...]) -> Assignment:
         """Place a pod that no extender has placed, on what other pods leave free."""
         request = request_of(pod)
         # The kubelet shows pods that have ended too, for a while, and gives their devices to others.
@@ -224,59 +217,6 @@ class Steering:
                 cure="delete the pod; it is placed again",
             )
         return wanted
-
-
-def node_state(gpus: Sequence[GPU], health: Mapping[str, str], holders: Iterable[Shown]) -> NodeState:
-    """Return the free parts of the node's GPUs, without those that the kubelet lists as held, whole GPUs included."""
-    listed = with_health(map(to_api, gpus), health)
-    state = empty("", listed)
-    core = {gpu.uuid: WHOLE for gpu in listed}
-    memory = {gpu.uuid: gpu.memory_mib for gpu in listed}
-    total = dict(memory)
-    for one in holders:
-        for resource, ids in one.ids.items():
-            for uuid, mine in by_gpu(ids).items():
-                if uuid not in core:
-                    continue
-                if resource == names.VCUDA_MEMORY:
-                    memory[uuid] -= len(mine) * MEMORY_UNIT_MIB
-                elif resource == names.VCUDA_CORE:
-                    core[uuid] -= len(mine)
-                    if names.VCUDA_MEMORY not in one.ids:
-                        memory[uuid] -= total[uuid] * len(mine) // WHOLE
-                else:
-                    core[uuid] = memory[uuid] = 0
-    return msgspec.structs.replace(
-        state,
-        core=tuple(max(0, core[gpu.uuid]) for gpu in listed),
-        memory=tuple(max(0, memory[gpu.uuid]) for gpu in listed),
-    )
-
-
-def packed_by_ids(
-    gpus: Sequence[GPU], resource: str, available: Sequence[str], must: Sequence[str], size: int
-) -> tuple[str, ...]:
-    """Ids for a request of which nothing else is known: whole GPUs, or a part of the fullest GPU that has enough.
-
-    Raises Terminal when no GPU has.
-    """
-    free = {uuid: len(ids) for uuid, ids in by_gpu({*available, *must}).items()}
-    order = [gpu for gpu in gpus if gpu.uuid in free]
-    held = by_gpu(must)
-    if resource == names.VCUDA_CORE and size >= WHOLE:
-        whole = [gpu.uuid for gpu in order if free[gpu.uuid] == WHOLE]
-        whole.sort(key=lambda uuid: uuid not in held)
-        wanted = dict.fromkeys(whole[: size // WHOLE], WHOLE)
-        if sum(wanted.values()) != size:
-            raise Terminal(f"{size} of {resource} are asked, {len(whole)} GPUs are wholly free")
-        return pick(wanted, available, must)
-    fitting = [gpu for gpu in order if free[gpu.uuid] >= size and set(held) <= {gpu.uuid}]
-    if fitting:
-        best = min(fitting, key=lambda gpu: (gpu.uuid not in held, free[gpu.uuid], gpu.index))
-        return pick({best.uuid: size}, available, must)
-    if resource == names.VCUDA_CORE:
-        raise Terminal(f"no GPU has {size}% of its core left")
-    return tuple(dict.fromkeys((*must, *available)))[:size]  # memory of whole GPUs, which counts for nothing
 
 
 def _key(pod: Pod) -> tuple[str, str]:

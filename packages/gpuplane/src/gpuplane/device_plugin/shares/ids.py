@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 
 from gpuplane import names
-from gpuplane.device_plugin.facts import Device
+from gpuplane.device_plugin.kubelet_api import PluginDevice
 from gpuplane.hardware import GPU
 from gpuplane.sharing import WHOLE
 from gpuplane.sharing.findings import MEMORY_UNIT_MIB
@@ -19,10 +19,10 @@ def units_of(gpu: GPU, resource: str) -> int:
     return WHOLE if resource == names.VCUDA_CORE else (gpu.memory_bytes >> 20) // MEMORY_UNIT_MIB
 
 
-def devices(gpus: Sequence[GPU], resource: str, health: Mapping[str, str]) -> tuple[Device, ...]:
+def devices(gpus: Sequence[GPU], resource: str, health: Mapping[str, str]) -> tuple[PluginDevice, ...]:
     """All ids of the resource; those of a GPU that is not usable are unhealthy."""
     return tuple(
-        Device(
+        PluginDevice(
             id=f"{gpu.uuid}{REPLICA}{number}",
             healthy=gpu.uuid not in health,
             numa=(gpu.numa,) if gpu.numa >= 0 else (),

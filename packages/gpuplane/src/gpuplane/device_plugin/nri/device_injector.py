@@ -1,4 +1,4 @@
-"""Brings containers what they were given when the runtime creates them: the NRI plugin of one node.
+"""Injects devices into containers when the container runtime creates them: the NRI plugin of one node.
 
 Invariant: a container that holds a share starts with its own limits written, or not at all.
 """
@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from gpuplane.device_plugin.admitted import Admitted
-from gpuplane.device_plugin.nri_given import Devices, Given, adjustment, given_to, is_empty_handed
+from gpuplane.device_plugin.container_lookup import AdmittedContainer
+from gpuplane.device_plugin.nri.adjustment import DeviceNumbers, adjustment, started_without_devices
+from gpuplane.device_plugin.nri.deferred import DeferredAllocation, deferred_of
 from gpuplane.host import Host
 from kubekit.api.core import Pod
 from kubekit.errors import KubekitError, Retryable, Terminal
@@ -22,30 +23,30 @@ from kubekit.kube import ApiError
 from kubekit.protocol import nri_pb2 as pb
 
 if TYPE_CHECKING:
-    from gpuplane.device_plugin.steering import Pods
+    from gpuplane.device_plugin.container_lookup import PodLookup
     from gpuplane.sharing import Part
 
 log = logging.getLogger("gpuplane.device-plugin")
 
 
-class Shares(Protocol):
-    """Finds the owner of a share and its limits; see `gpuplane.device_plugin.share_node.ShareNode`."""
+class ShareOwners(Protocol):
+    """Finds the owner of a share and its limits; see `gpuplane.device_plugin.shares.node.ShareNode`."""
 
     @property
-    def pods(self) -> Pods: ...
+    def pods(self) -> PodLookup: ...
 
-    def prove(self, holder: Admitted, core: Mapping[str, int]) -> Part:
+    def prove(self, holder: AdmittedContainer, core: Mapping[str, int]) -> Part:
         """Return the part that a container with these ids may use. Raises KubekitError when its pod is assigned
         another one.
         """
         ...
 
-    def write(self, share: str, holder: Admitted, part: Part) -> None:
+    def write(self, share: str, holder: AdmittedContainer, part: Part) -> None:
         """Its limits; blocks."""
         ...
 
 
-class Delivery:
+class DeviceInjector:
     """See `gpuplane.operand.nri.plugin.Plugin`.
 
     Args:
@@ -57,7 +58,7 @@ class Delivery:
     def __init__(
         self,
         host: Host,
-        shares: Shares | None,
+        shares: ShareOwners | None,
         empty_handed: Callable[[pb.PodSandbox, pb.Container], None],
     ) -> None:
         self._host = host
@@ -66,7 +67,7 @@ class Delivery:
 
     async def create(self, pod: pb.PodSandbox, container: pb.Container) -> pb.ContainerAdjustment | None:
         try:
-            found = given_to(container.annotations, pod.annotations)
+            found = deferred_of(container.annotations, pod.annotations)
             if not found:
                 return None
             for given in found:
@@ -84,17 +85,17 @@ class Delivery:
         for container in containers:
             pod = by_id.get(container.pod_sandbox_id)
             running = container.state == pb.CONTAINER_RUNNING
-            if pod is not None and running and is_empty_handed(container):
+            if pod is not None and running and started_without_devices(container):
                 self._empty_handed(pod, container)
 
-    async def _limit(self, sandbox: pb.PodSandbox, name: str, given: Given) -> None:
+    async def _limit(self, sandbox: pb.PodSandbox, name: str, given: DeferredAllocation) -> None:
         if self._shares is None:
             raise Retryable("this node offers no shares now", where=f"{sandbox.namespace}/{sandbox.name}:{name}")
-        holder = Admitted(await self._pod(self._shares.pods, sandbox), name)
+        holder = AdmittedContainer(await self._pod(self._shares.pods, sandbox), name)
         part = self._shares.prove(holder, given.core)
         await asyncio.to_thread(self._shares.write, given.share, holder, part)
 
-    async def _pod(self, pods: Pods, sandbox: pb.PodSandbox) -> Pod:
+    async def _pod(self, pods: PodLookup, sandbox: pb.PodSandbox) -> Pod:
         """The pod by its UID, with the annotations that the runtime was told: what it asks stands in no sandbox."""
         key, where = (sandbox.namespace, sandbox.name), f"{sandbox.namespace}/{sandbox.name}"
         try:
@@ -109,7 +110,7 @@ class Delivery:
         metadata = msgspec.structs.replace(pod.metadata, annotations=annotations)
         return msgspec.structs.replace(pod, metadata=metadata)
 
-    def _devices(self, given: Sequence[Given]) -> Devices:
+    def _devices(self, given: Sequence[DeferredAllocation]) -> DeviceNumbers:
         paths = {node.host_path for one in given for node in one.allocation.devices}
         found = {path: self._host.stat(path) for path in paths}
         return {

@@ -47,7 +47,7 @@ def closeness(gpus: Sequence[GPU]) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(max(rows[i][j], rows[j][i]) for j in range(len(gpus))) for i in range(len(gpus)))
 
 
-class Chooser:
+class TopologyChooser:
     """Chooses among the devices of one node; `ids` and `matrix` are in the same order."""
 
     def __init__(self, ids: Sequence[str], matrix: Matrix) -> None:

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Final
 
-from gpuplane.device_plugin.allocation import CONTROLS, NodeFiles
+from gpuplane.device_plugin.allocation.response import CONTROLS, NodeFiles
 from gpuplane.host import Host
 
 MINORS: Final = "proc/driver/nvidia-caps/mig-minors"

@@ -1,4 +1,4 @@
-"""gpu-manager's outside: its four metrics, and what `/usage`, `/graph` and `/version` answer. Pure.
+"""Answers as gpu-manager does: its four metrics, `/usage`, `/graph` and `/version`. Pure.
 
 Utilization is percent of one GPU, memory MiB; what was requested is GPUs and MiB, the sum over a container's GPUs, as
 there. Source: tkestack/gpu-manager, pkg/services/display.
@@ -12,8 +12,8 @@ from typing import Any, Final
 import msgspec
 
 from gpuplane import names
-from gpuplane.device_plugin.admitted import Shown
-from gpuplane.device_plugin.share_ids import by_gpu
+from gpuplane.device_plugin.container_lookup import KubeletContainer
+from gpuplane.device_plugin.shares.ids import by_gpu
 from gpuplane.hardware import GPU
 from gpuplane.limits import GpuView
 from gpuplane.sharing import WHOLE
@@ -32,7 +32,7 @@ _LAST_LABELS: Final = ("gpu", "gpu_memory", "req_of_gpu", "req_of_gpu_memory")
 _TOTAL: Final = "total"
 
 
-class Used(msgspec.Struct, frozen=True):
+class GPUUse(msgspec.Struct, frozen=True):
     """One GPU of one container: percent of its time, and MiB."""
 
     gpu: GPU
@@ -41,7 +41,7 @@ class Used(msgspec.Struct, frozen=True):
     pids: tuple[int, ...] = ()
 
 
-class Holder(msgspec.Struct, frozen=True, kw_only=True):
+class CoreHolder(msgspec.Struct, frozen=True, kw_only=True):
     """A container with what it asked, in percent of one GPU and MiB, and what it uses of each of its GPUs."""
 
     namespace: str
@@ -50,10 +50,12 @@ class Holder(msgspec.Struct, frozen=True, kw_only=True):
     container: str
     core: int
     memory_mib: int
-    used: tuple[Used, ...] = ()
+    used: tuple[GPUUse, ...] = ()
 
 
-def holders(shown: Iterable[Shown], pods: Iterable[Pod], gpus: Sequence[GPU], views: Sequence[GpuView]) -> list[Holder]:
+def holders(
+    shown: Iterable[KubeletContainer], pods: Iterable[Pod], gpus: Sequence[GPU], views: Sequence[GpuView]
+) -> list[CoreHolder]:
     """The containers that hold core.
 
     Args:
@@ -70,7 +72,7 @@ def holders(shown: Iterable[Shown], pods: Iterable[Pod], gpus: Sequence[GPU], vi
             _used(gpu, len(mine), one, views) for gpu in gpus for uuid, mine in by_gpu(core).items() if uuid == gpu.uuid
         ]
         found.append(
-            Holder(
+            CoreHolder(
                 namespace=one.namespace,
                 pod=one.pod,
                 pod_uid=uids.get((one.namespace, one.pod), ""),
@@ -83,19 +85,19 @@ def holders(shown: Iterable[Shown], pods: Iterable[Pod], gpus: Sequence[GPU], vi
     return found
 
 
-def _used(gpu: GPU, core: int, one: Shown, views: Sequence[GpuView]) -> Used | None:
+def _used(gpu: GPU, core: int, one: KubeletContainer, views: Sequence[GpuView]) -> GPUUse | None:
     view = next((view for view in views if view.uuid == gpu.uuid), None)
     if view is None:
         return None
     if core == WHOLE:
-        return Used(gpu, float(view.busy_percent or 0), (view.memory_used_bytes or 0) / MIB)
+        return GPUUse(gpu, float(view.busy_percent or 0), (view.memory_used_bytes or 0) / MIB)
     for share in view.shares:
         if (share.namespace, share.pod, share.container) == (one.namespace, one.pod, one.container):
-            return Used(gpu, share.core_percent or 0.0, share.memory_bytes / MIB)
-    return Used(gpu, 0.0, 0.0)  # it has only just started
+            return GPUUse(gpu, share.core_percent or 0.0, share.memory_bytes / MIB)
+    return GPUUse(gpu, 0.0, 0.0)  # it has only just started
 
 
-def container_metrics(found: Iterable[Holder], node: str) -> Iterator[MetricFamily]:
+def container_metrics(found: Iterable[CoreHolder], node: str) -> Iterator[MetricFamily]:
     """Yield gpu-manager's metrics."""
     rows: list[list[tuple[Series, float]]] = [[] for _ in METRICS]
     for one in found:
@@ -116,7 +118,7 @@ def container_metrics(found: Iterable[Holder], node: str) -> Iterator[MetricFami
     yield from map(MetricFamily, METRICS, rows)
 
 
-def usage(found: Iterable[Holder]) -> dict[str, Any]:
+def usage(found: Iterable[CoreHolder]) -> dict[str, Any]:
     """`/usage`: by the pod's UID what its containers asked and use."""
     pods: dict[str, Any] = {}
     for one in found:
@@ -137,7 +139,7 @@ def usage(found: Iterable[Holder]) -> dict[str, Any]:
     return {"usage": pods}
 
 
-def graph(gpus: Sequence[GPU], found: Sequence[Holder]) -> dict[str, str]:
+def graph(gpus: Sequence[GPU], found: Sequence[CoreHolder]) -> dict[str, str]:
     """`/graph`: the node's GPUs as text, each with what is free and who holds the rest."""
     lines = []
     for gpu in gpus:

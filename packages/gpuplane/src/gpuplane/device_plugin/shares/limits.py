@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path, PurePosixPath
 
 from gpuplane import names
-from gpuplane.device_plugin.admitted import Admitted
-from gpuplane.device_plugin.facts import Mount
-from gpuplane.device_plugin.share_ids import core_of, share_name
+from gpuplane.device_plugin.container_lookup import AdmittedContainer
+from gpuplane.device_plugin.kubelet_api import Mount
+from gpuplane.device_plugin.shares.ids import core_of, share_name
 from gpuplane.limits import GpuLimit, Limits, Owner, RealLibraries, Share, Store, container, find_real, install
 from gpuplane.sharing import WHOLE, Part
 from kubekit.errors import Terminal
@@ -59,7 +59,7 @@ class ShareLimits:
         )
         return mounts, injection.envs
 
-    def write(self, share: str, holder: Admitted, part: Part) -> None:
+    def write(self, share: str, holder: AdmittedContainer, part: Part) -> None:
         """The pages of the container that is about to start (see `share_name`); existing pages stay."""
         meta = holder.pod.metadata
         name = f"{meta.namespace}/{meta.name}:{holder.container}"

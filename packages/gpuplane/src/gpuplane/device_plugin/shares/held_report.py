@@ -13,8 +13,8 @@ from typing import Any, Final, Protocol
 
 from gpuplane import names
 from gpuplane.api.gpunode import GPUNode
-from gpuplane.device_plugin.admitted import Shown
-from gpuplane.device_plugin.share_ids import by_gpu
+from gpuplane.device_plugin.container_lookup import KubeletContainer
+from gpuplane.device_plugin.shares.ids import by_gpu
 from gpuplane.operand import OperandContext
 from gpuplane.sharing import WHOLE
 from kubekit.api.core import Pod
@@ -28,13 +28,13 @@ Held = dict[str, dict[str, int]]
 """UUID -> uid of a pod -> percent of core."""
 
 
-class Pods(Protocol):
-    async def shown(self) -> tuple[Shown, ...]: ...
+class PodLister(Protocol):
+    async def shown(self) -> tuple[KubeletContainer, ...]: ...
 
     def all(self) -> Iterable[Pod]: ...
 
 
-def held(shown: Iterable[Shown], pods: Iterable[Pod], uuids: Iterable[str]) -> Held:
+def held(shown: Iterable[KubeletContainer], pods: Iterable[Pod], uuids: Iterable[str]) -> Held:
     """Return the parts of these GPUs that the kubelet has allocated to running pods."""
     running = {
         (pod.metadata.namespace, pod.metadata.name): pod.metadata.uid for pod in pods if pod.status.phase == "Running"
@@ -68,7 +68,7 @@ def change(before: Mapping[str, Mapping[str, int]], after: Mapping[str, Mapping[
 class HeldReport:
     """Of one node, whose GPUs have these UUIDs."""
 
-    def __init__(self, context: OperandContext, pods: Pods, uuids: Iterable[str]) -> None:
+    def __init__(self, context: OperandContext, pods: PodLister, uuids: Iterable[str]) -> None:
         self._context = context
         self._pods = pods
         self._uuids = tuple(uuids)

@@ -1,7 +1,7 @@
 """The connection to the runtime's NRI: whether there is one, kept up, and what waits for it.
 
 Invariant: with NRI no container with GPUs starts while the plugin is not connected; one that starts all the same has no
-GPU (see `nri_given`).
+GPU (see `deferred`).
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ START_WAITS_SECONDS: Final = 5.0
 """How long the start of a container waits for the connection; the kubelet gives 30 seconds and tries again later."""
 
 
-class Link:
-    """One node's.
+class NriConnection:
+    """The connection of one node.
 
     Args:
         clock: monotonic, in seconds.

@@ -1,0 +1,44 @@
+"""Follows the health of a node's GPUs: by the driver's events, and by checks of GPUs that are not usable."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Final
+
+from gpuplane.device_plugin.health import health_after, health_after_quiet
+from gpuplane.device_plugin.health_report import HealthReport
+from gpuplane.device_plugin.plugin import NodePlugins
+from gpuplane.hardware import GPUSource
+from gpuplane.operand import OperandContext
+from kubekit.errors import Retryable
+
+log = logging.getLogger("gpuplane.device-plugin")
+
+RECHECK_SECONDS: Final = 60.0
+"""How often a GPU that is not usable is checked: some drivers announce no recovery."""
+
+
+async def follow_events(source: GPUSource, offer: NodePlugins, report: HealthReport) -> None:
+    """Change the health after each event of the driver. Raises Retryable when the driver sends no more events."""
+    async for event in source.events():
+        text = event.reason or event.kind.value
+        if offer.set_health(health_after(offer.health, event)):
+            log.warning("GPU unusable gpu=%s: %s", event.uuid, text)
+            report.set(offer.health)
+        else:
+            log.info("GPU event without effect gpu=%s: %s", event.uuid, text)
+    raise Retryable("the driver reports no health events any more", where="NVML")
+
+
+async def recheck(context: OperandContext, source: GPUSource, offer: NodePlugins, report: HealthReport) -> None:
+    """Trust a GPU again that has answered well for some time, for drivers that tell no recovery."""
+    quiet: dict[str, int] = {}
+    while True:
+        await offer.until_unusable()
+        await context.sleep(RECHECK_SECONDS)
+        says = await asyncio.to_thread(source.health)
+        after, quiet = health_after_quiet(offer.health, says, quiet)
+        if offer.set_health(after):
+            log.info("GPUs usable again after answers without error gpus=%s", ",".join(sorted(set(quiet) - set(after))))
+            report.set(after)
