@@ -27,7 +27,7 @@ from gpuplane.device_plugin.grpc_kubelet import methods
 from gpuplane.device_plugin.plugin import UnitPlugin
 from gpuplane.device_plugin.shares import SharePlugin
 from gpuplane.device_plugin.shares import ids as share_ids
-from gpuplane.hardware import GPU
+from gpuplane.hardware import GPUFacts
 from gpuplane.sharing.units import resources
 from kubekit.api.core import Node
 from kubekit.kube import Client, Informer
@@ -76,7 +76,7 @@ def _timed(chooser: TopologyChooser, available: list[str], size: int) -> float:
 
 async def calls(folder: Path) -> None:
     gpus = [
-        GPU(index=i, minor=i, uuid=f"GPU-{i:036}", name="H100", memory_bytes=80 << 30, pci="", compute=(9, 0))
+        GPUFacts(index=i, minor=i, uuid=f"GPU-{i:036}", model="H100", memory_bytes=80 << 30, pci="", compute=(9, 0))
         for i in range(8)
     ]
     [(resource, units)] = resources(gpus, PluginConfig()).items()

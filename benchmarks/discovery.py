@@ -26,7 +26,7 @@ from gpuplane.discovery.gpu_config import gpu_config
 from gpuplane.discovery.master import decide, evaluate
 from gpuplane.discovery.publish import wanted_object
 from gpuplane.discovery.sources import load_rules, read_local
-from gpuplane.hardware import GPU
+from gpuplane.hardware import GPUFacts
 from gpuplane.host import Host
 from kubekit.api.core import Node
 from kubekit.api.meta import ObjectMeta
@@ -110,11 +110,11 @@ def main() -> None:
         show("  each later one", cpu_ms(lambda: feature_labels(observe(host, "bench", before)), 20), "ms", goal=GOAL_MS)
 
         gpus = tuple(
-            GPU(
+            GPUFacts(
                 index=index,
                 minor=index,
                 uuid=f"GPU-{index}",
-                name="NVIDIA H100 80GB HBM3",
+                model="NVIDIA H100 80GB HBM3",
                 memory_bytes=80 << 30,
                 pci=f"0000:{index:02x}:00.0",
                 compute=(9, 0),

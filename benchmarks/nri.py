@@ -25,7 +25,7 @@ from gpuplane.device_plugin.kubelet_api import Allocation
 from gpuplane.device_plugin.nri.connection import NriConnection
 from gpuplane.device_plugin.nri.device_injector import DeviceInjector
 from gpuplane.device_plugin.shares import ShareLimits, SharePlugin, Steering
-from gpuplane.hardware import GPU
+from gpuplane.hardware import GPUFacts
 from gpuplane.host import Host
 from gpuplane.limits import RealLibraries
 from gpuplane.sharing import Assignment, Part, request_of, to_annotations
@@ -35,7 +35,7 @@ from kubekit.protocol import nri_pb2 as pb
 from tinykube.kubelet.runtimes.nri import Nri
 
 ROUNDS = 500
-GPUS = (GPU(index=0, minor=0, uuid="GPU-0", name="L4", memory_bytes=24 << 30, pci="", compute=(8, 9)),)
+GPUS = (GPUFacts(index=0, minor=0, uuid="GPU-0", model="L4", memory_bytes=24 << 30, pci="", compute=(8, 9)),)
 PEER = "pod-resources List, which it replaces: 2.3 ms"
 
 

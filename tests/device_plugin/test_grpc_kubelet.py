@@ -15,7 +15,7 @@ import pytest
 from gpuplane.api.pluginconfig import PluginConfig
 from gpuplane.device_plugin.grpc_kubelet import GrpcKubelet
 from gpuplane.device_plugin.plugin import UnitPlugin
-from gpuplane.hardware import GPU
+from gpuplane.hardware import GPUFacts
 from gpuplane.sharing.units import resources
 from kubekit.errors import Retryable
 from kubekit.protocol import deviceplugin_pb2 as pb
@@ -23,12 +23,12 @@ from kubekit.protocol.sockets import LONGEST, address
 from tinykube.protocol import deviceplugin_pb2_grpc as rpc
 
 
-def gpu(index: int) -> GPU:
-    return GPU(
+def gpu(index: int) -> GPUFacts:
+    return GPUFacts(
         index=index,
         minor=index,
         uuid=f"GPU-{index}",
-        name="T",
+        model="T",
         memory_bytes=1,
         pci="",
         compute=(7, 5),
@@ -36,7 +36,7 @@ def gpu(index: int) -> GPU:
     )
 
 
-def whole(gpus: list[GPU], health: dict[str, str]) -> UnitPlugin:
+def whole(gpus: list[GPUFacts], health: dict[str, str]) -> UnitPlugin:
     [(resource, units)] = resources(gpus, PluginConfig()).items()
     plugin = UnitPlugin(resource, units, gpus, PluginConfig())
     plugin.set_health(health)

@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 
 from gpuplane.device_plugin import health as gpu_health
-from gpuplane.hardware import GPU, HealthEvent, HealthEventKind
+from gpuplane.hardware import GPUFacts, HealthEvent, HealthEventKind
 from gpuplane.hardware.health import xid_event
 
 
-def gpu(index: int, numa: int = -1) -> GPU:
-    return GPU(
+def gpu(index: int, numa: int = -1) -> GPUFacts:
+    return GPUFacts(
         index=index,
         minor=index,
         uuid=f"GPU-{index}",
-        name="T",
+        model="T",
         memory_bytes=1,
         pci="",
         compute=(7, 5),

@@ -27,7 +27,7 @@ from gpuplane.device_plugin.nri.device_injector import DeviceInjector
 from gpuplane.device_plugin.plugin import UnitPlugin
 from gpuplane.device_plugin.shares import ShareLimits, SharePlugin, Steering
 from gpuplane.device_plugin.shares.ids import share_name
-from gpuplane.hardware import GPU
+from gpuplane.hardware import GPUFacts
 from gpuplane.host import Host
 from gpuplane.limits import RealLibraries
 from gpuplane.sharing import Assignment, Part, request_of, to_annotations
@@ -41,7 +41,8 @@ from tests.support.until import until
 from tinykube.kubelet.runtimes.nri import Nri, Refused, variables
 
 GPUS = tuple(
-    GPU(index=i, minor=i, uuid=f"GPU-{i}", name="T4", memory_bytes=4 << 30, pci="", compute=(7, 5)) for i in range(2)
+    GPUFacts(index=i, minor=i, uuid=f"GPU-{i}", model="T4", memory_bytes=4 << 30, pci="", compute=(7, 5))
+    for i in range(2)
 )
 NOTHING = {"NVIDIA_VISIBLE_DEVICES": "void", "GPUPLANE_NO_GPU": WHY_NOTHING}
 IDS = tuple(f"GPU-1::{n}" for n in range(30))

@@ -17,7 +17,7 @@ from gpuplane.api.gpunode import GPUNode, GPUNodeStatus, Stage, StageName, Stage
 from gpuplane.api.pluginconfig import parse
 from gpuplane.device_plugin import PluginDevice, ResourcePlugin, run
 from gpuplane.device_plugin.health import NOT_LISTED, QUIET_CHECKS
-from gpuplane.hardware import GPU, HealthEvent, HealthEventKind
+from gpuplane.hardware import GPUFacts, HealthEvent, HealthEventKind
 from gpuplane.hardware.health import xid_event
 from gpuplane.operand import OperandContext
 from gpuplane.sharing.mps import daemons, ready_text
@@ -28,7 +28,7 @@ from kubekit.kube import Conflict, Event, EventType, Page, Unreachable
 from tests.support.until import until
 
 GPUS = tuple(
-    GPU(index=i, minor=i, uuid=f"GPU-{i}", name="T4", memory_bytes=1, pci="", compute=(7, 5)) for i in range(2)
+    GPUFacts(index=i, minor=i, uuid=f"GPU-{i}", model="T4", memory_bytes=1, pci="", compute=(7, 5)) for i in range(2)
 )
 
 
@@ -43,7 +43,7 @@ class FakeGPUs:
     def tell(self, event: HealthEvent | Exception) -> None:
         self.queue.put_nowait(event)
 
-    def inventory(self) -> tuple[GPU, ...]:
+    def inventory(self) -> tuple[GPUFacts, ...]:
         return GPUS
 
     def health(self) -> dict[str, str]:

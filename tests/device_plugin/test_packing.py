@@ -1,20 +1,20 @@
-"""The device plugin and the extender see the same GPUs, the one through NVML, the other through the GPUNode."""
+"""The device plugin packs on the GPUs that NVML lists; the extender on those of the GPUNode: the same GPUs."""
 
 from __future__ import annotations
 
 from gpuplane.api.gpunode import GPUNode, GPUNodeStatus, Link
 from gpuplane.device_plugin.shares.packing import node_state
-from gpuplane.hardware import GPU, MigMode, to_api
+from gpuplane.hardware import GPUFacts, MigMode, to_api
 from gpuplane.sharing import gpus_of
 
 
 def test_nvml_and_the_gpunode_give_placement_the_same_gpus() -> None:
     inventory = tuple(
-        GPU(
+        GPUFacts(
             index=at,
             minor=at,
             uuid=f"GPU-{at}",
-            name="NVIDIA A100-SXM4-80GB",
+            model="NVIDIA A100-SXM4-80GB",
             memory_bytes=85_899_345_920,
             pci=f"0000:1{at}:00.0",
             compute=(8, 0),

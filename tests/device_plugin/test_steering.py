@@ -18,7 +18,7 @@ from gpuplane.device_plugin.shares import ShareLimits, SharePlugin
 from gpuplane.device_plugin.shares import ids as share_ids
 from gpuplane.device_plugin.shares.packing import node_state, packed_by_ids
 from gpuplane.device_plugin.shares.steering import Steering
-from gpuplane.hardware import GPU
+from gpuplane.hardware import GPUFacts
 from gpuplane.limits import RealLibraries
 from gpuplane.sharing import Assignment, Part, request_of, to_annotations
 from kubekit.api.core import Container, Pod, PodSpec, PodStatus, Resources
@@ -29,7 +29,8 @@ from kubekit.rpc import RpcError, Status
 
 CORE, MEMORY = names.VCUDA_CORE, names.VCUDA_MEMORY
 GPUS = tuple(
-    GPU(index=i, minor=i, uuid=f"GPU-{i}", name="T4", memory_bytes=4 << 30, pci="", compute=(7, 5)) for i in range(3)
+    GPUFacts(index=i, minor=i, uuid=f"GPU-{i}", model="T4", memory_bytes=4 << 30, pci="", compute=(7, 5))
+    for i in range(3)
 )
 
 
@@ -275,7 +276,7 @@ def test_ids_of_two_gpus_are_refused() -> None:
 
 
 def test_capacity_and_health() -> None:
-    gpu = GPU(index=0, minor=0, uuid="GPU-0", name="P40", memory_bytes=24 << 30, pci="", compute=(6, 1))
+    gpu = GPUFacts(index=0, minor=0, uuid="GPU-0", model="P40", memory_bytes=24 << 30, pci="", compute=(6, 1))
     assert [len(share_ids.devices([gpu], resource, {})) for resource in (CORE, MEMORY)] == [100, 96]
     assert not any(device.healthy for device in share_ids.devices([gpu], CORE, {"GPU-0": "Xid 79"}))
     longest = share_ids.devices([msgspec.structs.replace(gpu, uuid=f"GPU-{'a' * 36}")], CORE, {})[-1].id

@@ -10,16 +10,16 @@ from hypothesis import strategies as st
 
 from gpuplane.api.gpunode import Link
 from gpuplane.device_plugin.allocation.topology import CLOSENESS, TopologyChooser, closeness
-from gpuplane.hardware import GPU
+from gpuplane.hardware import GPUFacts
 from kubekit.errors import InvalidInput
 
 
-def gpu(index: int, numa: int = -1, links: tuple[Link, ...] = ()) -> GPU:
-    return GPU(
+def gpu(index: int, numa: int = -1, links: tuple[Link, ...] = ()) -> GPUFacts:
+    return GPUFacts(
         index=index,
         minor=index,
         uuid=f"GPU-{index}",
-        name="T",
+        model="T",
         memory_bytes=1,
         pci="",
         compute=(7, 5),
@@ -28,7 +28,7 @@ def gpu(index: int, numa: int = -1, links: tuple[Link, ...] = ()) -> GPU:
     )
 
 
-def two_sockets(per_socket: int) -> list[GPU]:
+def two_sockets(per_socket: int) -> list[GPUFacts]:
     """PCIe GPUs, pairs on one switch, two sockets."""
 
     def path(a: int, b: int) -> str:

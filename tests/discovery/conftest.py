@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from gpuplane.api.nodefeature import NodeFeature, NodeFeatureRule
-from gpuplane.hardware import GPU
+from gpuplane.hardware import GPUFacts
 from gpuplane.names import USER_LABELS_ANNOTATION
 from gpuplane.operand import OperandContext
 from kubekit.api.core import Node
@@ -118,10 +118,10 @@ class FakeClient:
 
 
 class FakeGPUs:
-    def __init__(self, gpus: tuple[GPU, ...], driver: str = "535.161.08", cuda: tuple[int, int] = (12, 2)) -> None:
+    def __init__(self, gpus: tuple[GPUFacts, ...], driver: str = "535.161.08", cuda: tuple[int, int] = (12, 2)) -> None:
         self.gpus, self.driver, self.cuda, self.closed = gpus, driver, cuda, 0
 
-    def inventory(self) -> tuple[GPU, ...]:
+    def inventory(self) -> tuple[GPUFacts, ...]:
         return self.gpus
 
     def driver_version(self) -> str:

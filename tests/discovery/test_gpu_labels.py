@@ -13,17 +13,17 @@ from gpuplane.discovery import GpuFacts, gpu_labels
 from gpuplane.discovery.gpu import is_gpu_label
 from gpuplane.discovery.gpu_config import GpuConfig, gpu_config, load
 from gpuplane.discovery.vgpu import VirtualGPU, read_vgpu
-from gpuplane.hardware import GPU, MigDevice, MigMode
+from gpuplane.hardware import GPUFacts, MigDevice, MigMode
 from gpuplane.operand.configs import Chosen
 from kubekit.errors import InvalidInput
 
 
-def gpu(index: int = 0, **changes: object) -> GPU:
-    base = GPU(
+def gpu(index: int = 0, **changes: object) -> GPUFacts:
+    base = GPUFacts(
         index=index,
         minor=index,
         uuid=f"GPU-{index}",
-        name="Tesla T4",
+        model="Tesla T4",
         memory_bytes=15360 << 20,
         pci=f"0000:00:{0x1E - index:02x}.0",
         compute=(7, 5),
@@ -31,7 +31,7 @@ def gpu(index: int = 0, **changes: object) -> GPU:
     return msgspec.structs.replace(base, **changes)
 
 
-def facts(*gpus: GPU, **changes: object) -> GpuFacts:
+def facts(*gpus: GPUFacts, **changes: object) -> GpuFacts:
     base = GpuFacts(
         driver="535.161.08",
         cuda=(12, 2),
@@ -84,7 +84,7 @@ def test_no_gpu_no_label() -> None:
 @pytest.mark.parametrize(
     ("of", "label", "value"),
     [
-        (facts(gpu(name="NVIDIA H100 80GB HBM3", mig=MigMode.DISABLED)), "gpu.product", "NVIDIA-H100-80GB-HBM3"),
+        (facts(gpu(model="NVIDIA H100 80GB HBM3", mig=MigMode.DISABLED)), "gpu.product", "NVIDIA-H100-80GB-HBM3"),
         (facts(gpu(mig=MigMode.DISABLED)), "mig.capable", "true"),
         (facts(gpu(mig=MigMode.ENABLED)), "gpu.replicas", "0"),
         (facts(gpu(0, mig=MigMode.ENABLED), gpu(1)), "gpu.replicas", "1"),
@@ -99,8 +99,8 @@ def test_no_gpu_no_label() -> None:
             "gpu.mode",
             "unknown",
         ),
-        (facts(gpu(0), gpu(1, name="NVIDIA L4"), gpu(2, name="NVIDIA L4")), "gpu.product", "NVIDIA-L4"),
-        (facts(gpu(0), gpu(1, name="NVIDIA L4")), "gpu.product", "Tesla-T4"),
+        (facts(gpu(0), gpu(1, model="NVIDIA L4"), gpu(2, model="NVIDIA L4")), "gpu.product", "NVIDIA-L4"),
+        (facts(gpu(0), gpu(1, model="NVIDIA L4")), "gpu.product", "Tesla-T4"),
         (facts(gpu(), vgpus=(VirtualGPU("460.16", "r460_00"),)), "vgpu.host-driver-version", "460.16"),
         (facts(gpu(compute=(9, 0))), "gpu.family", "hopper"),
     ],
@@ -120,7 +120,7 @@ def shared(name: str = "nvidia.com/gpu", replicas: int = 4, **more: Any) -> dict
     return {"resources": [{"name": name, "replicas": replicas, **more}]}
 
 
-def a100(index: int = 0, *profiles: str) -> GPU:
+def a100(index: int = 0, *profiles: str) -> GPUFacts:
     """An A100 of 40 GB, split into these profiles; their attributes are those that the documentation shows."""
     sizes = {"1g.5gb": (4864, 1, 14, 1), "2g.10gb": (9856, 2, 28, 2), "3g.20gb": (19968, 3, 42, 3)}
     devices = []
@@ -144,7 +144,7 @@ def a100(index: int = 0, *profiles: str) -> GPU:
         )
     return gpu(
         index,
-        name="A100-SXM4-40GB",
+        model="A100-SXM4-40GB",
         memory_bytes=40537 << 20,
         compute=(8, 0),
         mig=MigMode.ENABLED if profiles else MigMode.DISABLED,
@@ -152,7 +152,7 @@ def a100(index: int = 0, *profiles: str) -> GPU:
     )
 
 
-def labels_of(configured: GpuConfig, *gpus: GPU) -> dict[str, str]:
+def labels_of(configured: GpuConfig, *gpus: GPUFacts) -> dict[str, str]:
     labels = gpu_labels(facts(*gpus), configured)
     assert all(is_gpu_label(name) for name in labels)
     return short(labels)
@@ -207,7 +207,7 @@ def test_strategy_single_without_mig_is_the_whole_gpus() -> None:
         (msgspec.structs.replace(a100(0), mig=MigMode.ENABLED),),
     ],
 )
-def test_strategy_single_is_invalid_unless_all_are_alike(gpus: tuple[GPU, ...]) -> None:
+def test_strategy_single_is_invalid_unless_all_are_alike(gpus: tuple[GPUFacts, ...]) -> None:
     labels = labels_of(config("single"), *gpus)
     assert labels["gpu.product"] == "A100-SXM4-40GB-MIG-INVALID"
     assert (labels["gpu.count"], labels["gpu.replicas"], labels["gpu.memory"]) == ("0", "0", "0")

@@ -12,16 +12,16 @@ import pytest
 from gpuplane.api.nodefeature import NodeFeatureRule
 from gpuplane.discovery import run, run_gpu, uninstall
 from gpuplane.discovery.gpu import is_gpu_label
-from gpuplane.hardware import GPU
+from gpuplane.hardware import GPUFacts
 from gpuplane.names import PLUGIN_CONFIG_LABEL
 from kubekit.errors import Retryable
 from tests.support.until import until
 
-T4 = GPU(
+T4 = GPUFacts(
     index=0,
     minor=0,
     uuid="GPU-0",
-    name="Tesla T4",
+    model="Tesla T4",
     memory_bytes=15360 << 20,
     pci="0000:00:1e.0",
     compute=(7, 5),

@@ -14,7 +14,7 @@ import pytest
 
 from gpuplane.api.gpunode import GPUNode, GPUNodeStatus, Stage
 from gpuplane.driver import package
-from gpuplane.hardware import GPU
+from gpuplane.hardware import GPUFacts
 from gpuplane.host import Command, Completed, Host
 from gpuplane.operand import OperandContext
 from kubekit.api.meta import ObjectMeta
@@ -116,13 +116,13 @@ class FakeGPUs:
     def __init__(self, host: Host, count: int) -> None:
         self.host, self.count = host, count
 
-    def inventory(self) -> tuple[GPU, ...]:
+    def inventory(self) -> tuple[GPUFacts, ...]:
         return tuple(
-            GPU(
+            GPUFacts(
                 index=i,
                 minor=i,
                 uuid=f"GPU-{i}",
-                name="Tesla T4",
+                model="Tesla T4",
                 memory_bytes=15360 << 20,
                 pci=f"0000:00:{i:02x}.0",
                 compute=(7, 5),

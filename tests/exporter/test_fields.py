@@ -13,11 +13,11 @@ from gpuplane.exporter.fields import (
     read,
     read_label,
 )
-from gpuplane.hardware import GPU, Sample
+from gpuplane.hardware import GPUFacts, Sample
 
-H100 = GPU(index=0, minor=0, uuid="GPU-0", name="H100", memory_bytes=1, pci="", compute=(9, 0))
+H100 = GPUFacts(index=0, minor=0, uuid="GPU-0", model="H100", memory_bytes=1, pci="", compute=(9, 0))
 METRICS = [field for field in DEFAULT_FIELDS if field.type is not FieldType.LABEL]
-K80 = GPU(index=0, minor=0, uuid="GPU-0", name="K80", memory_bytes=1, pci="", compute=(3, 7))
+K80 = GPUFacts(index=0, minor=0, uuid="GPU-0", model="K80", memory_bytes=1, pci="", compute=(3, 7))
 
 
 def test_every_default_field_can_be_read_and_is_left_out_where_it_is_not_offered() -> None:
@@ -45,7 +45,9 @@ def test_every_name_is_one_of_dcgm() -> None:
 
 
 def test_labels_are_of_the_gpu_and_its_driver() -> None:
-    gpu = GPU(index=1, minor=2, uuid="GPU-1", name="T4", memory_bytes=1, pci="0000:1a:00.0", compute=(7, 5), serial="9")
+    gpu = GPUFacts(
+        index=1, minor=2, uuid="GPU-1", model="T4", memory_bytes=1, pci="0000:1a:00.0", compute=(7, 5), serial="9"
+    )
     got = {name: read_label(Field(name, FieldType.LABEL, ""), gpu, "570.1") for name in OFFERED_LABELS}
     assert got == {
         "DCGM_FI_DRIVER_VERSION": "570.1",

@@ -18,7 +18,7 @@ import pytest
 from gpuplane.exporter import run
 from gpuplane.exporter.pods import GPUHolders, holders
 from gpuplane.exporter.render import Holder
-from gpuplane.hardware import GPU, Sample
+from gpuplane.hardware import GPUFacts, Sample
 from gpuplane.operand import OperandContext
 from kubekit.api.core import Pod
 from kubekit.api.meta import ObjectMeta
@@ -28,7 +28,7 @@ from kubekit.protocol import podresources_pb2 as pb
 from kubekit.protocol.sockets import POD_RESOURCES_SOCKET, address
 from tinykube.protocol import podresources_pb2_grpc as rpc
 
-T4 = GPU(index=0, minor=0, uuid="GPU-0", name="T4", memory_bytes=1, pci="0000:1a:00.0", compute=(7, 5))
+T4 = GPUFacts(index=0, minor=0, uuid="GPU-0", model="T4", memory_bytes=1, pci="0000:1a:00.0", compute=(7, 5))
 
 
 class FakeGPUs:
@@ -42,7 +42,7 @@ class FakeGPUs:
     def driver_version(self) -> str:
         return "570.1"
 
-    def inventory(self) -> tuple[GPU, ...]:
+    def inventory(self) -> tuple[GPUFacts, ...]:
         return (T4,)
 
     def samples(self) -> tuple[Sample, ...]:

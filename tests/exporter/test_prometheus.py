@@ -22,7 +22,7 @@ from gpulab.light.gpus import SimulatedGPUs
 from gpuplane.exporter import run
 from gpuplane.exporter.fields import DEFAULT_FIELDS, FieldType
 from gpuplane.exporter.render import Extra, Holder, entities, render
-from gpuplane.hardware import GPU, MigDevice, MigMode, MigSample, Sample
+from gpuplane.hardware import GPUFacts, MigDevice, MigMode, MigSample, Sample
 from gpuplane.operand import OperandContext
 from simgpu import PROFILES
 
@@ -66,11 +66,11 @@ def mig() -> str:
     device = MigDevice(
         index=0, uuid="MIG-0", profile="1g.10gb", gpu_instance=3, compute_instance=0, memory_bytes=1, slices=1
     )
-    gpu = GPU(
+    gpu = GPUFacts(
         index=0,
         minor=0,
         uuid="GPU-0",
-        name="H100",
+        model="H100",
         memory_bytes=1,
         pci="0000:1b:00.0",
         compute=(9, 0),

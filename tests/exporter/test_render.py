@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from gpuplane.exporter.choice import parse
 from gpuplane.exporter.fields import DEFAULT_FIELDS, Field, FieldType
 from gpuplane.exporter.render import Extra, Holder, entities, render
-from gpuplane.hardware import GPU, MigDevice, MigMode, MigSample, Sample
+from gpuplane.hardware import GPUFacts, MigDevice, MigMode, MigSample, Sample
 
 GPUS = [
-    GPU(
+    GPUFacts(
         index=i,
         minor=i,
         uuid=f"GPU-{i}",
-        name="Tesla T4",
+        model="Tesla T4",
         memory_bytes=1,
         pci=f"0000:{i + 26:02x}:00.0",
         compute=(7, 5),
@@ -33,7 +33,7 @@ POWER = Field("DCGM_FI_DEV_POWER_USAGE", FieldType.GAUGE, "Power.")
 
 def text(
     fields: Sequence[Field],
-    gpus: Sequence[GPU],
+    gpus: Sequence[GPUFacts],
     samples: Sequence[Sample],
     holders: Mapping[str, Sequence[Holder]] = {},
     **more: Any,

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuplane.hardware import GPU, GPUSource, open_gpus
+from gpuplane.hardware import GPUFacts, GPUSource, open_gpus
 from gpuplane.limits.store import Store
 from simgpu import NATIVE, PROFILES, create_state
 
@@ -52,7 +52,7 @@ class Machine:
         self._children: list[subprocess.Popen[str]] = []
 
     @property
-    def gpu(self) -> GPU:
+    def gpu(self) -> GPUFacts:
         return self.gpus.inventory()[0]
 
     def start(self, program: str, **environment: str) -> subprocess.Popen[str]:

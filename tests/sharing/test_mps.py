@@ -10,16 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuplane.api.pluginconfig import PluginConfig, parse
-from gpuplane.hardware import GPU, MigDevice, MigMode
+from gpuplane.hardware import GPUFacts, MigDevice, MigMode
 from gpuplane.sharing.mps import daemons, ready_text
 from kubekit.errors import InvalidInput
 
 GIB = 1 << 30
 
 
-def gpu(index: int, *, name: str = "T4", gib: int = 16, compute: tuple[int, int] = (7, 5)) -> GPU:
-    return GPU(
-        index=index, minor=index, uuid=f"GPU-{index}", name=name, memory_bytes=gib * GIB, pci="", compute=compute
+def gpu(index: int, *, name: str = "T4", gib: int = 16, compute: tuple[int, int] = (7, 5)) -> GPUFacts:
+    return GPUFacts(
+        index=index, minor=index, uuid=f"GPU-{index}", model=name, memory_bytes=gib * GIB, pci="", compute=compute
     )
 
 
@@ -74,8 +74,8 @@ def test_what_mps_cannot_share_is_refused() -> None:
 )
 def test_clients_together_never_have_more_than_a_gpu(counts: list[int], gibs: list[int]) -> None:
     gpus = [gpu(index, name=f"G{index}", gib=gibs[index]) for index in range(len(counts))]
-    named = {"resources": {"gpus": [{"pattern": one.name, "name": one.name.lower()} for one in gpus]}}
-    shared = [{"name": one.name.lower(), "replicas": count} for one, count in zip(gpus, counts, strict=True)]
+    named = {"resources": {"gpus": [{"pattern": one.model, "name": one.model.lower()} for one in gpus]}}
+    shared = [{"name": one.model.lower(), "replicas": count} for one, count in zip(gpus, counts, strict=True)]
     found = daemons(gpus, config(*shared, **named))
     for daemon in found:
         [share] = daemon.gpus

@@ -11,17 +11,17 @@ from hypothesis import strategies as st
 
 from gpuplane.api.pluginconfig import PluginConfig, parse
 from gpuplane.device_plugin.allocation import UnitChooser
-from gpuplane.hardware import GPU, MigDevice, MigMode
+from gpuplane.hardware import GPUFacts, MigDevice, MigMode
 from gpuplane.sharing.units import Unit, resources
 from kubekit.errors import InvalidInput
 
 
-def gpu(index: int, *profiles: str, name: str = "NVIDIA A100-SXM4-40GB", mig: bool = False) -> GPU:
-    return GPU(
+def gpu(index: int, *profiles: str, name: str = "NVIDIA A100-SXM4-40GB", mig: bool = False) -> GPUFacts:
+    return GPUFacts(
         index=index,
         minor=index,
         uuid=f"GPU-{index}",
-        name=name,
+        model=name,
         memory_bytes=1,
         pci="",
         compute=(8, 0),
@@ -88,7 +88,7 @@ def test_mig_single() -> None:
         ([gpu(0, "1g.5gb"), gpu(1, mig=True)], "GPU 1 is in MIG mode without a MIG device"),
     ],
 )
-def test_mig_single_wants_all_alike(gpus: list[GPU], why: str) -> None:
+def test_mig_single_wants_all_alike(gpus: list[GPUFacts], why: str) -> None:
     with pytest.raises(InvalidInput, match=why):
         resources(gpus, config("single"))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from ctypes import sizeof
 
-from gpuplane.hardware import GPU
+from gpuplane.hardware import GPUFacts
 from gpuplane.limits import page
 from gpuplane.limits.facts import Backend, GpuLimit, GpuUse, Limits, OnGpu, Owner, Share, Slot, Totals
 from gpuplane.limits.store import Store
@@ -14,12 +14,12 @@ GIB = 1 << 30
 A, B = "GPU-aaaaaaaa-0000-0000-0000-000000000000", "GPU-bbbbbbbb-0000-0000-0000-000000000000"
 
 
-def gpu(index: int, memory_gib: int = 15, uuid: str = "") -> GPU:
-    return GPU(
+def gpu(index: int, memory_gib: int = 15, uuid: str = "") -> GPUFacts:
+    return GPUFacts(
         index=index,
         minor=index,
         uuid=uuid or (A, B)[index],
-        name="Tesla T4",
+        model="Tesla T4",
         memory_bytes=memory_gib * GIB,
         pci="0000:00:1e.0",
         compute=(7, 5),

@@ -16,7 +16,7 @@ import pytest
 
 from gpulab.device_files import presenting
 from gpuplane.api.gpunode import GPUNode, GPUNodeStatus
-from gpuplane.hardware import GPU
+from gpuplane.hardware import GPUFacts
 from gpuplane.host import Command, Completed, Host
 from gpuplane.operand import OperandContext
 from gpuplane.toolkit import Facts, Plan, observe, plan, restart
@@ -67,7 +67,7 @@ class FakeClient:
 
 
 class FakeGPUs:
-    def inventory(self) -> tuple[GPU, ...]:
+    def inventory(self) -> tuple[GPUFacts, ...]:
         return GPUS
 
     def driver_version(self) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gpuplane.hardware import GPU
+from gpuplane.hardware import GPUFacts
 from gpuplane.host import Command, Completed, Host
 from gpuplane.toolkit import apply, observe, plan
 from gpuplane.toolkit.applying import LOCK, unconfigure
@@ -22,11 +22,11 @@ from tests.toolkit.mortal import Call, Do, Verdict
 
 VERSION = "535.161.08"
 GPUS = tuple(
-    GPU(
+    GPUFacts(
         index=i,
         minor=1 - i,  # NVML's order need not be that of the device nodes
         uuid=f"GPU-{i}",
-        name="Tesla T4",
+        model="Tesla T4",
         memory_bytes=15360 << 20,
         pci=f"0000:00:1{i}.0",
         compute=(7, 5),

@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 from gpulab.light.gpus import SimulatedGPUs
-from gpuplane.hardware import GPU, MigDevice, MigMode
+from gpuplane.hardware import GPUFacts, MigDevice, MigMode
 from gpuplane.host import Host
 from gpuplane.toolkit import cdi_spec
 from gpuplane.toolkit.driver_files import observe_devices, observe_driver
@@ -83,7 +83,7 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Host:
     return Host(root)
 
 
-def gpus_of(profile: str) -> tuple[GPU, ...]:
+def gpus_of(profile: str) -> tuple[GPUFacts, ...]:
     name = profile.partition(" ")[0]
     gpus = SimulatedGPUs(PROFILES[name], name).inventory()
     if profile != MIG:

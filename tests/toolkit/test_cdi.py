@@ -12,7 +12,7 @@ import msgspec
 import pytest
 import yaml
 
-from gpuplane.hardware import GPU, MigDevice, MigMode
+from gpuplane.hardware import GPUFacts, MigDevice, MigMode
 from gpuplane.host import Host
 from gpuplane.toolkit import cdi_spec
 from gpuplane.toolkit.cdi_spec import MANAGEMENT_SPEC, SPEC, Choice, specs
@@ -72,12 +72,12 @@ def install(root: Path, *, below: str = "") -> Host:
     return Host(root)
 
 
-def gpu(index: int, *migs: MigDevice) -> GPU:
-    return GPU(
+def gpu(index: int, *migs: MigDevice) -> GPUFacts:
+    return GPUFacts(
         index=index,
         minor=index,
         uuid=f"GPU-{index}",
-        name="H100",
+        model="H100",
         memory_bytes=80 << 30,
         pci=f"0000:0{index}:00.0",
         compute=(9, 0),
@@ -98,7 +98,7 @@ def mig(index: int, instance: int) -> MigDevice:
     )
 
 
-def facts(host: Host, *gpus: GPU, hook: bool = True, nodes: tuple[str, ...] = (), **devices: Any) -> Facts:
+def facts(host: Host, *gpus: GPUFacts, hook: bool = True, nodes: tuple[str, ...] = (), **devices: Any) -> Facts:
     return Facts(
         place=CONTAINERD,
         gpus=gpus,

@@ -14,7 +14,7 @@ import msgspec
 
 from gpuplane.api.gpunode import Link
 from gpuplane.hardware import (
-    GPU,
+    GPUFacts,
     HealthEvent,
     Mig,
     MigMode,
@@ -57,7 +57,7 @@ class SimulatedGPUs:
     def cuda_version(self) -> tuple[int, int]:
         return self._cuda_version
 
-    def inventory(self) -> tuple[GPU, ...]:
+    def inventory(self) -> tuple[GPUFacts, ...]:
         return self._gpus
 
     def topology(self) -> Topology:
@@ -121,13 +121,13 @@ class SimulatedGPUs:
         for queue in self._listeners:
             queue.put_nowait(event)
 
-    def _gpu(self, uuid: str) -> GPU:
+    def _gpu(self, uuid: str) -> GPUFacts:
         for gpu in self._gpus:
             if gpu.uuid == uuid:
                 return gpu
         raise Terminal(f"no GPU {uuid} on this node", where="simulated GPUs")
 
-    def _sample(self, gpu: GPU) -> Sample:
+    def _sample(self, gpu: GPUFacts) -> Sample:
         last_xid = self._last_xid.get(gpu.uuid, 0)
         if self._health.get(gpu.uuid, "") == xid_event(gpu.uuid, 79).reason:
             return Sample(uuid=gpu.uuid, lost=True, last_xid=last_xid)
@@ -170,24 +170,24 @@ class SimulatedGPUs:
 
 
 @functools.cache
-def _models(profile: Profile) -> tuple[GPU, ...]:
+def _models(profile: Profile) -> tuple[GPUFacts, ...]:
     """The GPUs of a machine without what makes each machine's differ; thousands of light nodes share them."""
     return tuple(_model(profile, index) for index in range(profile.count))
 
 
-def _gpu(profile: Profile, seed: str, index: int) -> GPU:
+def _gpu(profile: Profile, seed: str, index: int) -> GPUFacts:
     return msgspec.structs.replace(
         _models(profile)[index], uuid=gpu_uuid(profile, seed, index), serial=gpu_serial(profile, seed, index)
     )
 
 
-def _model(profile: Profile, index: int) -> GPU:
+def _model(profile: Profile, index: int) -> GPUFacts:
     model, place = profile.model, profile.places[index]
-    return GPU(
+    return GPUFacts(
         index=index,
         minor=index,
         uuid="",
-        name=model.name,
+        model=model.name,
         memory_bytes=model.memory_bytes,
         pci=f"{place.domain:04x}:{place.bus:02x}:{place.device:02x}.0",
         compute=model.compute,

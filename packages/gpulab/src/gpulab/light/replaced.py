@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from gpuplane.api.requests import Offer
-    from gpuplane.hardware import GPU, GPUSource
+    from gpuplane.hardware import GPUFacts, GPUSource
     from gpuplane.operand import OperandContext
     from gpuplane.sharing.mps import Daemon
     from kubekit.http_server import Handler
@@ -30,7 +30,9 @@ async def prove_plugin(context: OperandContext, offer: Offer) -> None:
 
 
 @contextlib.asynccontextmanager
-async def hold_no_shares(context: OperandContext, inventory: Sequence[GPU], source: GPUSource) -> AsyncIterator[None]:
+async def hold_no_shares(
+    context: OperandContext, inventory: Sequence[GPUFacts], source: GPUSource
+) -> AsyncIterator[None]:
     """As `device_plugin.hold_shares`, for containers without processes."""
     yield None
 

@@ -28,7 +28,7 @@ from gpuplane.cli.share_place import Place, find_place, is_over, refuse_nested, 
 from gpuplane.cli.share_text import plan_text, report_text
 from gpuplane.cli.terminal import Terminal
 from gpuplane.cli.verbs import find_simulator
-from gpuplane.hardware import GPU, GPUSource
+from gpuplane.hardware import GPUFacts, GPUSource
 from gpuplane.limits import (
     Agent,
     Backend,
@@ -156,7 +156,7 @@ def _leave(store: Store, plan: Planned) -> None:
             store.remove(plan.id)
 
 
-def _plan(argv: tuple[str, ...], gpu: GPU, options: Namespace, place: Place) -> Planned:
+def _plan(argv: tuple[str, ...], gpu: GPUFacts, options: Namespace, place: Place) -> Planned:
     limit = GpuLimit(uuid=gpu.uuid, core=options.core, memory_bytes=options.memory, mode=Mode(options.mode))
     backend = Backend(options.backend)
     word = re.sub(r"[^A-Za-z0-9_.]", "-", Path(argv[0]).name).strip(".-")[:40] or "command"
@@ -174,7 +174,7 @@ def _plan(argv: tuple[str, ...], gpu: GPU, options: Namespace, place: Place) -> 
         argv=argv,
         gpu=gpu.index,
         uuid=gpu.uuid,
-        model=gpu.name,
+        model=gpu.model,
         limit=limit,
         backend=backend,
         directory=str(directory),

@@ -9,7 +9,7 @@ from typing import Final
 
 from gpuplane.api.pluginconfig import PluginConfig
 from gpuplane.device_plugin.dialects import Dialect
-from gpuplane.hardware import GPU
+from gpuplane.hardware import GPUFacts
 from gpuplane.host import Host
 from gpuplane.sharing.mps import FAILED, READY, daemons, ready_text
 from kubekit.errors import InvalidInput, Retryable
@@ -22,7 +22,7 @@ _CURE: Final = "kubectl -n gpu-operator logs ds/nvidia-device-plugin-mps-control
 class MpsDaemons:
     """The daemons of one configuration; none where GPUs are not shared by MPS."""
 
-    def __init__(self, host_root: Path, inventory: Sequence[GPU], config: PluginConfig) -> None:
+    def __init__(self, host_root: Path, inventory: Sequence[GPUFacts], config: PluginConfig) -> None:
         """Raises InvalidInput for GPUs that MPS cannot share so."""
         self._host = Host(host_root)
         self._root = config.mps_root

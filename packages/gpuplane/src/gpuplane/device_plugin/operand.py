@@ -27,7 +27,7 @@ from gpuplane.device_plugin.health_watch import follow_events, recheck
 from gpuplane.device_plugin.mps_daemons import MpsDaemons
 from gpuplane.device_plugin.nri import NriScope, nri_connection, nri_scope
 from gpuplane.device_plugin.plugin import HealthAwarePlugin, NodePlugins, UnitPlugin
-from gpuplane.hardware import GPU, GPUSource, MigMode
+from gpuplane.hardware import GPUFacts, GPUSource, MigMode
 from gpuplane.operand import Kubelet, OperandContext, report_stage
 from gpuplane.operand.configs import Chosen, NodeConfig, NodeLabels, own_labels
 from gpuplane.operand.keep import failed
@@ -52,13 +52,13 @@ class HoldShares(Protocol):
     """
 
     def __call__(
-        self, context: OperandContext, inventory: Sequence[GPU], source: GPUSource
+        self, context: OperandContext, inventory: Sequence[GPUFacts], source: GPUSource
     ) -> contextlib.AbstractAsyncContextManager[ShareNode | None]: ...
 
 
 @contextlib.asynccontextmanager
 async def hold_shares(
-    context: OperandContext, inventory: Sequence[GPU], source: GPUSource
+    context: OperandContext, inventory: Sequence[GPUFacts], source: GPUSource
 ) -> AsyncIterator[ShareNode | None]:
     from gpuplane.device_plugin.shares import share_node  # late: most nodes have no shares
 
@@ -192,7 +192,7 @@ class _Node:
 
     def _plugins(
         self,
-        inventory: tuple[GPU, ...],
+        inventory: tuple[GPUFacts, ...],
         config: PluginConfig,
         dialects: frozenset[Dialect],
         shares: ShareNode | None,
@@ -218,7 +218,7 @@ class _Node:
         return found
 
 
-def _warn(inventory: tuple[GPU, ...], config: PluginConfig) -> None:
+def _warn(inventory: tuple[GPUFacts, ...], config: PluginConfig) -> None:
     """Log which devices are not offered, since nothing else shows it."""
     for gpu in inventory:
         if gpu.mig is MigMode.ENABLED and config.mig_strategy == "none":
@@ -252,7 +252,7 @@ def _real_kubelet(context: OperandContext) -> Kubelet:
     return GrpcKubelet(context.kubelet_dir, context.sleep)
 
 
-async def _mig_changed(context: OperandContext, source: GPUSource, seen: tuple[GPU, ...]) -> None:
+async def _mig_changed(context: OperandContext, source: GPUSource, seen: tuple[GPUFacts, ...]) -> None:
     """Returns when a GPU is cut otherwise than it was; never where none can be cut."""
     before = [(gpu.mig, gpu.mig_devices) for gpu in seen]
     while any(mode is not MigMode.UNSUPPORTED for mode, _ in before):

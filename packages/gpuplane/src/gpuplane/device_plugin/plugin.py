@@ -14,7 +14,7 @@ from gpuplane.api.pluginconfig import PluginConfig
 from gpuplane.device_plugin.allocation import NodeFiles, UnitChooser, allocation
 from gpuplane.device_plugin.kubelet_api import Allocation, PluginDevice, ResourcePlugin
 from gpuplane.device_plugin.nri import DeferredAllocation, deferred
-from gpuplane.hardware import GPU
+from gpuplane.hardware import GPUFacts
 from gpuplane.sharing.units import Unit
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class UnitPlugin:
         self,
         resource: str,
         units: Sequence[Unit],
-        inventory: Sequence[GPU],
+        inventory: Sequence[GPUFacts],
         config: PluginConfig,
         files: NodeFiles = NodeFiles(),  # noqa: B008 - frozen
         steering: Steering | None = None,

@@ -17,7 +17,7 @@ import msgspec
 
 from gpuplane.discovery.gpu_config import GpuConfig, MigStrategy, SharingStrategy
 from gpuplane.discovery.vgpu import VirtualGPU
-from gpuplane.hardware import GPU, MigDevice, MigMode
+from gpuplane.hardware import GPUFacts, MigDevice, MigMode
 from gpuplane.names import ALPHA_GPU_NAME_LABEL, GPU_RESOURCE
 from kubekit.api.labels import label_value, strict_label_value
 
@@ -58,7 +58,7 @@ class GpuFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     driver: str
     cuda: tuple[int, int]
-    gpus: tuple[GPU, ...]
+    gpus: tuple[GPUFacts, ...]
     machine: str = ""
     classes: Mapping[str, str] = {}
     vgpus: Sequence[VirtualGPU] = ()
@@ -90,11 +90,11 @@ def gpu_labels(facts: GpuFacts, config: GpuConfig = GpuConfig()) -> dict[str, st
     return {ALPHA_GPU_NAME_LABEL: strict_label_value(_model(facts.gpus)), **named}
 
 
-def _model(gpus: tuple[GPU, ...]) -> str:
+def _model(gpus: tuple[GPUFacts, ...]) -> str:
     """The most frequent model, then the first, of those that are offered whole or else of all."""
     offered = [gpu for gpu in gpus if gpu.mig is not MigMode.ENABLED] or list(gpus)
-    first = {gpu.name: gpu.index for gpu in reversed(offered)}
-    return max(first, key=lambda name: (sum(gpu.name == name for gpu in offered), -first[name]))
+    first = {gpu.model: gpu.index for gpu in reversed(offered)}
+    return max(first, key=lambda name: (sum(gpu.model == name for gpu in offered), -first[name]))
 
 
 def _versions(facts: GpuFacts) -> dict[str, str]:
@@ -116,12 +116,12 @@ def _versions(facts: GpuFacts) -> dict[str, str]:
     }
 
 
-def _whole(gpus: tuple[GPU, ...], config: GpuConfig) -> dict[str, str]:
+def _whole(gpus: tuple[GPUFacts, ...], config: GpuConfig) -> dict[str, str]:
     """Model, count, memory and architecture of the GPUs that are offered whole, or else of those split by MIG."""
     whole = [gpu for gpu in gpus if gpu.mig is not MigMode.ENABLED]
     model = _model(gpus)
-    gpu = next(gpu for gpu in whole or gpus if gpu.name == model)
-    count = Counter(each.name for each in gpus)[model]
+    gpu = next(gpu for gpu in whole or gpus if gpu.model == model)
+    count = Counter(each.model for each in gpus)[model]
     labels = _resource("gpu", GPU_RESOURCE, (model,), count, config)
     if not whole:  # nothing is offered under this name, so nothing is shared
         labels |= {"gpu.product": label_value(model), "gpu.replicas": "0", "gpu.sharing-strategy": "none"}
@@ -133,13 +133,13 @@ def _whole(gpus: tuple[GPU, ...], config: GpuConfig) -> dict[str, str]:
     return labels
 
 
-def _mig(gpus: tuple[GPU, ...], config: GpuConfig) -> dict[str, str]:
+def _mig(gpus: tuple[GPUFacts, ...], config: GpuConfig) -> dict[str, str]:
     """Return the labels of MIG: under the whole GPUs' names with strategy single, under their own with mixed."""
     if config.mig_strategy is MigStrategy.NONE:
         return {}
     labels = {"mig.strategy": config.mig_strategy.value}
     split = [gpu for gpu in gpus if gpu.mig is MigMode.ENABLED]
-    kinds: dict[str, list[tuple[GPU, MigDevice]]] = {}
+    kinds: dict[str, list[tuple[GPUFacts, MigDevice]]] = {}
     for gpu in split:
         for device in gpu.mig_devices:
             kinds.setdefault(device.profile.replace("+", "."), []).append((gpu, device))
@@ -150,17 +150,17 @@ def _mig(gpus: tuple[GPU, ...], config: GpuConfig) -> dict[str, str]:
     for profile, devices in kinds.items():
         prefix = "gpu" if single else f"mig-{profile}"
         gpu, device = devices[0]
-        parts = (gpu.name, "MIG", profile)
+        parts = (gpu.model, "MIG", profile)
         labels |= _resource(prefix, GPU_RESOURCE if single else PREFIX + prefix, parts, len(devices), config)
         for label, attribute in _ATTRIBUTES.items():
             labels[f"{prefix}.{label}"] = str(getattr(device, attribute))
     return labels
 
 
-def _invalid(gpu: GPU) -> dict[str, str]:
+def _invalid(gpu: GPUFacts) -> dict[str, str]:
     """With strategy single all GPUs have to be split, and all alike; where they are not, nothing is offered."""
     return {
-        "gpu.product": f"{label_value(gpu.name)}-MIG-INVALID",
+        "gpu.product": f"{label_value(gpu.model)}-MIG-INVALID",
         "gpu.count": "0",
         "gpu.replicas": "0",
         "gpu.sharing-strategy": "",

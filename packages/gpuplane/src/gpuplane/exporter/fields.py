@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from gpuplane.hardware import GPU, Sample
+from gpuplane.hardware import GPUFacts, Sample
 
 MIB: Final = 1 << 20
 KIB: Final = 1 << 10
@@ -47,7 +47,7 @@ def _in(unit: int, value: int | None) -> int | None:
     return None if value is None else value // unit
 
 
-def _profiled(gpu: GPU, value: Value) -> Value:
+def _profiled(gpu: GPUFacts, value: Value) -> Value:
     return value if gpu.compute >= VOLTA else None
 
 
@@ -65,7 +65,7 @@ def _used_ratio(sample: Sample) -> float | None:
     return sample.memory_used_bytes / (sample.memory_total_bytes - (sample.memory_reserved_bytes or 0))
 
 
-_READ: Final[dict[str, Callable[[GPU, Sample], Value]]] = {
+_READ: Final[dict[str, Callable[[GPUFacts, Sample], Value]]] = {
     "DCGM_FI_DEV_SM_CLOCK": lambda _, s: s.sm_clock_mhz,
     "DCGM_FI_DEV_MEM_CLOCK": lambda _, s: s.memory_clock_mhz,
     "DCGM_FI_DEV_MEMORY_TEMP": lambda _, s: s.memory_temperature_celsius,
@@ -103,9 +103,9 @@ _READ: Final[dict[str, Callable[[GPU, Sample], Value]]] = {
     "DCGM_FI_PROF_PCIE_TX_BYTES": lambda g, s: _profiled(g, s.pcie_tx_bytes_per_second),
     "DCGM_FI_PROF_PCIE_RX_BYTES": lambda g, s: _profiled(g, s.pcie_rx_bytes_per_second),
 }
-_LABELS: Final[dict[str, Callable[[GPU, str], str]]] = {
+_LABELS: Final[dict[str, Callable[[GPUFacts, str], str]]] = {
     "DCGM_FI_DRIVER_VERSION": lambda _, driver: driver,
-    "DCGM_FI_DEV_NAME": lambda gpu, _: gpu.name,
+    "DCGM_FI_DEV_NAME": lambda gpu, _: gpu.model,
     "DCGM_FI_DEV_SERIAL": lambda gpu, _: gpu.serial,
     "DCGM_FI_DEV_UUID": lambda gpu, _: gpu.uuid,
     "DCGM_FI_DEV_NVML_INDEX": lambda gpu, _: str(gpu.index),
@@ -146,10 +146,10 @@ DEFAULT_FIELDS: Final = (
 )
 
 
-def read(field: Field, gpu: GPU, sample: Sample) -> Value:
+def read(field: Field, gpu: GPUFacts, sample: Sample) -> Value:
     """The value of a metric on one GPU; None when the GPU does not offer it."""
     return _READ[field.name](gpu, sample)
 
 
-def read_label(field: Field, gpu: GPU, driver_version: str) -> str:
+def read_label(field: Field, gpu: GPUFacts, driver_version: str) -> str:
     return _LABELS[field.name](gpu, driver_version)

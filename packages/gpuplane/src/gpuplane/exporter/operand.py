@@ -28,7 +28,7 @@ from gpuplane.exporter.marks import PodMarks
 from gpuplane.exporter.pods import GPUHolders
 from gpuplane.exporter.render import Extra, Holder, entities, render
 from gpuplane.exporter.settings import Settings
-from gpuplane.hardware import GPU, GPUSource, Sample
+from gpuplane.hardware import GPUFacts, GPUSource, Sample
 from gpuplane.host import Host
 from gpuplane.operand import OperandContext
 from kubekit.errors import InvalidInput, KubekitError, Retryable
@@ -210,7 +210,7 @@ class Exporter:
     def _marked(holder: Holder, marks: PodMarks) -> Holder:
         return msgspec.structs.replace(holder, marks=marks.of(holder.namespace, holder.pod))
 
-    def _measure(self) -> tuple[tuple[GPU, ...], tuple[Sample, ...]]:
+    def _measure(self) -> tuple[tuple[GPUFacts, ...], tuple[Sample, ...]]:
         source = self._open()
         return source.inventory(), source.samples()
 

@@ -9,7 +9,7 @@ import msgspec
 
 from gpuplane.cures import xid_meaning
 from gpuplane.exporter.fields import Field, FieldType, bus_id, read, read_label
-from gpuplane.hardware import GPU, Sample
+from gpuplane.hardware import GPUFacts, Sample
 from kubekit.kube.exposition import Metric, MetricFamily, MetricType, Series, exposition, extend, series
 
 DECIMALS: Final = 6
@@ -35,7 +35,7 @@ class Entity(msgspec.Struct, frozen=True):
     a GPU instance are those of its GPU, but for its memory and for utilization, which NVML does not tell for it.
     """
 
-    gpu: GPU
+    gpu: GPUFacts
     sample: Sample
     key: str
     ids: tuple[str, ...]
@@ -61,7 +61,7 @@ class Extra(msgspec.Struct, frozen=True):
     jobs: Mapping[str, Sequence[str]] = {}
 
 
-def entities(inventory: Iterable[GPU], samples: Iterable[Sample]) -> list[Entity]:
+def entities(inventory: Iterable[GPUFacts], samples: Iterable[Sample]) -> list[Entity]:
     """GPUs in order; a GPU in MIG mode with instances is shown as these, as DCGM's exporter does."""
     by_uuid = {sample.uuid: sample for sample in samples}
     found = []
@@ -126,7 +126,7 @@ def _lines(entity: Entity, added: Sequence[Field], extra: Extra) -> list[Series]
         "UUID": gpu.uuid,
         "pci_bus_id": bus_id(gpu.pci),
         "device": f"nvidia{gpu.minor}",
-        "modelName": "-".join(gpu.name.split()) if extra.dashes else gpu.name,
+        "modelName": "-".join(gpu.model.split()) if extra.dashes else gpu.model,
     }
     if entity.instance:
         common |= {"GPU_I_PROFILE": entity.profile, "GPU_I_ID": entity.instance}

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gpuplane.api.gpunode import GPU as ApiGPU
+from gpuplane.api.gpunode import GPU
 from gpuplane.hardware.facts import (
-    GPU,
+    GPUFacts,
     GPUSource,
     HealthEvent,
     HealthEventKind,
@@ -28,7 +28,7 @@ from gpuplane.hardware.library import find_library
 from gpuplane.hardware.topology import matrix
 
 __all__ = [
-    "GPU",
+    "GPUFacts",
     "GPUSource",
     "HealthEvent",
     "HealthEventKind",
@@ -65,12 +65,12 @@ def open_gpus(driver_root: Path = Path("/"), dev: Path | None = None) -> GPUSour
     return NvmlGPUs(driver_root, dev)
 
 
-def to_api(gpu: GPU) -> ApiGPU:
-    """The GPU as GPUNode carries it."""
-    return ApiGPU(
+def to_api(gpu: GPUFacts) -> GPU:
+    """Return the GPU as a GPUNode lists it."""
+    return GPU(
         index=gpu.index,
         uuid=gpu.uuid,
-        model=gpu.name,
+        model=gpu.model,
         memory_mib=gpu.memory_bytes >> 20,
         pci=gpu.pci,
         numa=gpu.numa,

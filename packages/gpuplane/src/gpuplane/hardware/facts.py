@@ -46,8 +46,8 @@ class MigDevice(msgspec.Struct, frozen=True, kw_only=True):
     ofa_engines: int = 0
 
 
-class GPU(msgspec.Struct, frozen=True, kw_only=True):
-    """One GPU that NVML shows.
+class GPUFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What NVML tells of one GPU, for what has to know more of it than a GPUNode lists; see `to_api`.
 
     `index` is NVML's order, `minor` the N of `/dev/nvidiaN`. `pci` is the bus id as sysfs spells it ("0000:1b:00.0"),
     `pci_device` and `pci_subsystem` are `0xDDDDVVVV`. `numa` is -1 where the machine has no NUMA. `links` has one entry
@@ -58,7 +58,7 @@ class GPU(msgspec.Struct, frozen=True, kw_only=True):
     index: int
     minor: int
     uuid: str
-    name: str
+    model: str
     memory_bytes: int
     pci: str
     compute: tuple[int, int]
@@ -207,7 +207,7 @@ class GPUSource(Protocol):
 
     def cuda_version(self) -> tuple[int, int]: ...
 
-    def inventory(self) -> tuple[GPU, ...]: ...
+    def inventory(self) -> tuple[GPUFacts, ...]: ...
 
     def topology(self) -> Topology: ...
 

@@ -22,7 +22,7 @@ import pynvml
 from gpuplane.api.gpunode import Link
 from gpuplane.hardware import health, mig, topology
 from gpuplane.hardware.binding import GpuLost, ask, fields, need
-from gpuplane.hardware.facts import GPU, HealthEvent, Mig, MigMode, Process, Sample, Topology
+from gpuplane.hardware.facts import GPUFacts, HealthEvent, Mig, MigMode, Process, Sample, Topology
 from gpuplane.hardware.gpm import GpmReader, open_reader
 from gpuplane.hardware.library import load_library
 from gpuplane.hardware.readings import read_sample
@@ -56,7 +56,7 @@ class NvmlGPUs:
         number = need(pynvml.nvmlSystemGetCudaDriverVersion_v2)
         return number // 1000, number % 1000 // 10
 
-    def inventory(self) -> tuple[GPU, ...]:
+    def inventory(self) -> tuple[GPUFacts, ...]:
         return tuple(self._with_mig(gpu) for gpu in self._gpus)
 
     def topology(self) -> Topology:
@@ -101,7 +101,7 @@ class NvmlGPUs:
         except KeyError:
             raise Terminal(f"no GPU {uuid} on this node", where="NVML") from None
 
-    def _with_mig(self, gpu: GPU) -> GPU:
+    def _with_mig(self, gpu: GPUFacts) -> GPUFacts:
         try:
             mode, _ = mig.modes(self._handles[gpu.uuid])
             if mode is not MigMode.ENABLED and gpu.mig is mode:
@@ -154,9 +154,9 @@ class NvmlGPUs:
         )
 
 
-def _scan() -> tuple[dict[str, Any], tuple[GPU, ...]]:
+def _scan() -> tuple[dict[str, Any], tuple[GPUFacts, ...]]:
     handles: dict[str, Any] = {}
-    gpus: list[GPU] = []
+    gpus: list[GPUFacts] = []
     for index in range(need(pynvml.nvmlDeviceGetCount)):
         try:
             handle = need(pynvml.nvmlDeviceGetHandleByIndex, index)
@@ -176,17 +176,17 @@ def _gpm_reader(handle: Any) -> GpmReader | None:
         return None
 
 
-def _read_gpu(index: int, handle: Any) -> GPU:
+def _read_gpu(index: int, handle: Any) -> GPUFacts:
     pci = need(pynvml.nvmlDeviceGetPciInfo, handle)
     mode, _ = mig.modes(handle)
     ecc = ask(pynvml.nvmlDeviceGetEccMode, handle)
     cpus = ask(pynvml.nvmlDeviceGetCpuAffinity, handle, _CPU_WORDS)
     bus = f"{pci.domain:04x}:{pci.bus:02x}:{pci.device:02x}.0"
-    return GPU(
+    return GPUFacts(
         index=index,
         minor=need(pynvml.nvmlDeviceGetMinorNumber, handle),
         uuid=need(pynvml.nvmlDeviceGetUUID, handle),
-        name=need(pynvml.nvmlDeviceGetName, handle),
+        model=need(pynvml.nvmlDeviceGetName, handle),
         memory_bytes=need(pynvml.nvmlDeviceGetMemoryInfo, handle).total,
         pci=bus,
         compute=tuple(need(pynvml.nvmlDeviceGetCudaComputeCapability, handle)),
@@ -221,7 +221,7 @@ def _numa(handle: Any, bus: str) -> int:
     return int(path.read_text()) if path.is_file() else -1
 
 
-def _links(gpu: GPU, gpus: list[GPU], handles: dict[str, Any]) -> tuple[Link, ...]:
+def _links(gpu: GPUFacts, gpus: list[GPUFacts], handles: dict[str, Any]) -> tuple[Link, ...]:
     lanes = _lanes(handles[gpu.uuid])
     found = []
     for other in gpus:

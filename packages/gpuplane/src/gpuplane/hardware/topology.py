@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from gpuplane.api.gpunode import Link
-from gpuplane.hardware.facts import GPU, Topology
+from gpuplane.hardware.facts import GPUFacts, Topology
 
 # nvmlGpuTopologyLevel_t -> the word of nvidia-smi.
 LEVELS: Final = {0: "PIX", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
@@ -19,7 +19,7 @@ def link(gpu: int, level: int, lanes: int) -> Link:
     return Link(gpu=gpu, type=LEVELS.get(level, "SYS"))
 
 
-def matrix(gpus: Sequence[GPU]) -> Topology:
+def matrix(gpus: Sequence[GPUFacts]) -> Topology:
     """The whole matrix of a node's GPUs, "NV<lanes>" for NVLink."""
     position = {gpu.index: column for column, gpu in enumerate(gpus)}
     rows: list[tuple[str, ...]] = []

@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from gpuplane.hardware import GPU, MigMode
+from gpuplane.hardware import GPUFacts, MigMode
 from gpuplane.limits.facts import Share
 from kubekit.errors import InvalidInput, Terminal
 
@@ -28,7 +28,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
 class Room(msgspec.Struct, frozen=True):
     """The part of a GPU that is not promised to a share."""
 
-    gpu: GPU
+    gpu: GPUFacts
     core: int
     memory_bytes: int
 
@@ -40,7 +40,7 @@ def gib(size: int) -> str:
     return f"{size / GIB:.1f}".removesuffix(".0") + " GiB"
 
 
-def rooms(gpus: Iterable[GPU], shares: Sequence[Share]) -> tuple[Room, ...]:
+def rooms(gpus: Iterable[GPUFacts], shares: Sequence[Share]) -> tuple[Room, ...]:
     """Return the room on each GPU."""
     found = []
     for gpu in gpus:
@@ -68,7 +68,7 @@ def check(wanted: Wanted) -> None:
         raise InvalidInput(what, where="limits", cure=cure, findings=tuple(rest))
 
 
-def choose(wanted: Wanted, gpus: Sequence[GPU], shares: Sequence[Share]) -> GPU:
+def choose(wanted: Wanted, gpus: Sequence[GPUFacts], shares: Sequence[Share]) -> GPUFacts:
     """The GPU with the most room: core first, then memory, then the lowest index.
 
     Raises:
@@ -80,7 +80,7 @@ def choose(wanted: Wanted, gpus: Sequence[GPU], shares: Sequence[Share]) -> GPU:
     able = [gpu for gpu in named if gpu.memory_bytes >= wanted.memory_bytes]
     if not able:
         largest = max(named, key=lambda gpu: gpu.memory_bytes)
-        whose = f"GPU {largest.index} ({largest.name})" if len(named) == 1 else "any GPU of this machine"
+        whose = f"GPU {largest.index} ({largest.model})" if len(named) == 1 else "any GPU of this machine"
         raise InvalidInput(
             f"{gib(wanted.memory_bytes)} is more memory than {whose} has",
             where="limits",
@@ -93,7 +93,7 @@ def choose(wanted: Wanted, gpus: Sequence[GPU], shares: Sequence[Share]) -> GPU:
     return max(fitting, key=lambda room: (room.core, room.memory_bytes, -room.gpu.index)).gpu
 
 
-def _named(name: str, gpus: Sequence[GPU]) -> list[GPU]:
+def _named(name: str, gpus: Sequence[GPUFacts]) -> list[GPUFacts]:
     if not gpus:
         raise Terminal("the driver lists no GPU", where="NVML", cure="nvidia-smi -L; add --simulate t4 to play one")
     found = [gpu for gpu in gpus if name in ("", str(gpu.index), gpu.uuid)]

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from gpuplane.hardware import GPU, Sample
+from gpuplane.hardware import GPUFacts, Sample
 from gpuplane.limits.decide import Escape
 from gpuplane.limits.facts import Backend, GpuLimit, Observation, Share, Totals
 
@@ -64,7 +64,7 @@ class GpuView(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 def views(
-    gpus: Sequence[GPU],
+    gpus: Sequence[GPUFacts],
     samples: Mapping[str, Sample],
     before: Observation | None,
     seen: Observation,
@@ -81,7 +81,7 @@ def views(
             GpuView(
                 index=gpu.index,
                 uuid=gpu.uuid,
-                model=gpu.name,
+                model=gpu.model,
                 memory_total_bytes=gpu.memory_bytes,
                 held_percent=sum(limit.core for _, limit in shares),
                 busy_percent=sample.gpu_percent,

@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 
 from gpuplane.api.pluginconfig import PluginConfig, SharingStrategy
-from gpuplane.hardware import GPU
+from gpuplane.hardware import GPUFacts
 from gpuplane.sharing.units import Unit, resources
 from kubekit.errors import InvalidInput
 
@@ -57,7 +57,7 @@ class Daemon(msgspec.Struct, frozen=True):
         )
 
 
-def daemons(inventory: Sequence[GPU], config: PluginConfig) -> tuple[Daemon, ...]:
+def daemons(inventory: Sequence[GPUFacts], config: PluginConfig) -> tuple[Daemon, ...]:
     """The daemons of a node, by resource; none where GPUs are not shared by MPS.
 
     Raises InvalidInput for MIG devices, and for more replicas than a GPU has room for clients.
@@ -73,7 +73,7 @@ def daemons(inventory: Sequence[GPU], config: PluginConfig) -> tuple[Daemon, ...
     return tuple(found)
 
 
-def _share(unit: Unit, gpus: Mapping[str, GPU]) -> Share:
+def _share(unit: Unit, gpus: Mapping[str, GPUFacts]) -> Share:
     gpu = gpus[unit.gpu]
     if unit.mig:
         raise _refused("MIG devices cannot be shared by MPS", "share whole GPUs, or MIG devices by timeSlicing")

@@ -12,7 +12,7 @@ import msgspec
 
 from gpuplane import names
 from gpuplane.api.pluginconfig import MigStrategy, Naming, PluginConfig, Replicated
-from gpuplane.hardware import GPU, MigDevice, MigMode
+from gpuplane.hardware import GPUFacts, MigDevice, MigMode
 from kubekit.errors import InvalidInput
 
 REPLICA: Final = "::"
@@ -37,7 +37,7 @@ class Unit(msgspec.Struct, frozen=True, kw_only=True):
     replicas: int = 1
 
 
-def resources(inventory: Sequence[GPU], config: PluginConfig) -> dict[str, tuple[Unit, ...]]:
+def resources(inventory: Sequence[GPUFacts], config: PluginConfig) -> dict[str, tuple[Unit, ...]]:
     """Resource -> its units, in the order of the node's GPUs.
 
     Raises InvalidInput for MIG devices that the strategy cannot offer, and for shared devices that the node has not.
@@ -45,7 +45,7 @@ def resources(inventory: Sequence[GPU], config: PluginConfig) -> dict[str, tuple
     found: dict[str, list[Unit]] = {}
     for gpu in inventory:
         if gpu.mig is not MigMode.ENABLED:
-            found.setdefault(_named(gpu.name, config.gpus, names.GPU_RESOURCE), []).append(_whole(gpu))
+            found.setdefault(_named(gpu.model, config.gpus, names.GPU_RESOURCE), []).append(_whole(gpu))
     for gpu, device in _mig_devices(inventory, config):
         single = config.mig_strategy is MigStrategy.SINGLE
         default = names.GPU_RESOURCE if single else names.MIG_PREFIX + device.profile.replace("+", ".")
@@ -53,7 +53,7 @@ def resources(inventory: Sequence[GPU], config: PluginConfig) -> dict[str, tuple
     return _shared(found, config.replicated)
 
 
-def sharable(inventory: Sequence[GPU]) -> tuple[GPU, ...]:
+def sharable(inventory: Sequence[GPUFacts]) -> tuple[GPUFacts, ...]:
     """The GPUs of which shares can be offered: those that MIG has not cut."""
     return tuple(gpu for gpu in inventory if gpu.mig is not MigMode.ENABLED)
 
@@ -62,12 +62,12 @@ def _named(text: str, namings: Iterable[Naming], default: str) -> str:
     return next((naming.resource for naming in namings if naming.matches(text)), default)
 
 
-def _whole(gpu: GPU) -> Unit:
+def _whole(gpu: GPUFacts) -> Unit:
     nodes = (f"nvidia{gpu.minor}",)
     return Unit(id=gpu.uuid, device=gpu.uuid, gpu=gpu.uuid, index=str(gpu.index), nodes=nodes, numa=gpu.numa)
 
 
-def _cut(gpu: GPU, device: MigDevice) -> Unit:
+def _cut(gpu: GPUFacts, device: MigDevice) -> Unit:
     instance = f"gpu{gpu.minor}/gi{device.gpu_instance}"
     return Unit(
         id=device.uuid,
@@ -80,7 +80,7 @@ def _cut(gpu: GPU, device: MigDevice) -> Unit:
     )
 
 
-def _mig_devices(inventory: Sequence[GPU], config: PluginConfig) -> list[tuple[GPU, MigDevice]]:
+def _mig_devices(inventory: Sequence[GPUFacts], config: PluginConfig) -> list[tuple[GPUFacts, MigDevice]]:
     """The MIG devices to offer. Strategy none offers none: nothing on the node could use such a GPU as a whole."""
     split = [gpu for gpu in inventory if gpu.mig is MigMode.ENABLED]
     devices = [(gpu, device) for gpu in split for device in gpu.mig_devices]

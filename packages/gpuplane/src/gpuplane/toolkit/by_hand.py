@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from gpuplane.hardware import GPU, open_gpus
+from gpuplane.hardware import GPUFacts, open_gpus
 from gpuplane.host import Host
 from gpuplane.toolkit import applying, cdi_spec, health
 from gpuplane.toolkit.cdi_spec import DEFAULT, Choice
@@ -123,7 +123,7 @@ def _observe(
     host: Host, runtime: str, config: str = "", socket: str = "", *, must_answer: bool = False
 ) -> tuple[Facts, str]:
     """The machine's facts, and why it has no GPUs to specify, if so."""
-    gpus: tuple[GPU, ...] | None = None
+    gpus: tuple[GPUFacts, ...] | None = None
     version = why = ""
     try:
         source = open_gpus(host.root, host.root / "dev")

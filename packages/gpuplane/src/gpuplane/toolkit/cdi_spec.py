@@ -23,7 +23,7 @@ from typing import Any
 import msgspec
 
 from gpuplane import names
-from gpuplane.hardware import GPU, MigDevice, MigMode
+from gpuplane.hardware import GPUFacts, MigDevice, MigMode
 from gpuplane.toolkit.facts import CDI_HOOK, Driver, Facts
 from kubekit.errors import InvalidInput
 
@@ -83,7 +83,7 @@ def specs(facts: Facts) -> dict[str, str]:
     return {path: as_json(made) for path, made in made.items() if made["devices"]}
 
 
-def spec(facts: Facts, gpus: Sequence[GPU], choice: Choice = DEFAULT) -> Spec:
+def spec(facts: Facts, gpus: Sequence[GPUFacts], choice: Choice = DEFAULT) -> Spec:
     """The specification of kind `nvidia.com/gpu`.
 
     Raises:
@@ -159,7 +159,7 @@ def as_yaml(made: Spec) -> str:
     return "---\n" + msgspec.yaml.encode(made).decode()
 
 
-def _gpu_edits(facts: Facts, gpu: GPU) -> Iterable[tuple[MigDevice | None, Spec]]:
+def _gpu_edits(facts: Facts, gpu: GPUFacts) -> Iterable[tuple[MigDevice | None, Spec]]:
     """The edits of a GPU, or, when it is partitioned, of each of its MIG devices."""
     own = f"nvidia{gpu.minor}"
     if gpu.mig is not MigMode.ENABLED:
@@ -179,7 +179,7 @@ def _gpu_edits(facts: Facts, gpu: GPU) -> Iterable[tuple[MigDevice | None, Spec]
         yield mig, {"deviceNodes": nodes if len(nodes) == 1 + len(caps) else []}
 
 
-def _name(strategy: str, gpu: GPU, mig: MigDevice | None) -> str:
+def _name(strategy: str, gpu: GPUFacts, mig: MigDevice | None) -> str:
     if strategy == "uuid":
         return gpu.uuid if mig is None else mig.uuid
     number = str(gpu.index) if mig is None else f"{gpu.index}:{mig.index}"

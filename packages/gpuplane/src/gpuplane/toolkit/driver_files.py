@@ -12,7 +12,7 @@ import re
 import stat
 from collections.abc import Iterable, Mapping
 
-from gpuplane.hardware import GPU
+from gpuplane.hardware import GPUFacts
 from gpuplane.host import LIBRARY_DIRS, Host, read_driver_ready
 from gpuplane.toolkit.elf import soname
 from gpuplane.toolkit.facts import Devices, Driver
@@ -100,7 +100,7 @@ def observe_driver(host: Host, version: str) -> Driver:
     )
 
 
-def observe_devices(host: Host, gpus: Iterable[GPU], driver_root: str) -> Devices:
+def observe_devices(host: Host, gpus: Iterable[GPUFacts], driver_root: str) -> Devices:
     """The nodes that are there, in /dev or, where it has none, in the /dev of a driver in a container."""
     inside = driver_root.strip("/")
     root, nodes = "/", frozenset(_nodes(host, "dev"))

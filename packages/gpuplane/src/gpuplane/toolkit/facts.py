@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import msgspec
 
 from gpuplane import names
-from gpuplane.hardware import GPU
+from gpuplane.hardware import GPUFacts
 from gpuplane.host import Before, Record
 from gpuplane.toolkit.places import Place, RuntimeName
 from kubekit.errors import InvalidInput, Terminal
@@ -82,7 +82,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     effective: bytes | None = None
     record: Record | None = None
     others: Mapping[str, bytes] = {}
-    gpus: tuple[GPU, ...] | None = None
+    gpus: tuple[GPUFacts, ...] | None = None
     driver: Driver = Driver()
     devices: Devices = Devices()
     programs: Mapping[str, str] = {}

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from gpuplane import names
-from gpuplane.hardware import GPU
+from gpuplane.hardware import GPUFacts
 from gpuplane.host import Host, State, load_state, observe_file
 from gpuplane.toolkit import places, toml_edit
 from gpuplane.toolkit.driver_files import observe_devices, observe_driver
@@ -30,7 +30,7 @@ _ENDPOINTS = {"crio": RuntimeName.CRIO, "docker": RuntimeName.DOCKER, "container
 def observe(
     host: Host,
     *,
-    gpus: tuple[GPU, ...] | None,
+    gpus: tuple[GPUFacts, ...] | None,
     driver_version: str = "",
     runtime: str = "",
     config: str = "",

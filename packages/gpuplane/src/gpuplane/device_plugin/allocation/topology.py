@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from operator import itemgetter
 from typing import Final
 
-from gpuplane.hardware import GPU
+from gpuplane.hardware import GPUFacts
 from kubekit.errors import InvalidInput
 
 EXACT_UP_TO: Final = 16
@@ -31,7 +31,7 @@ _Place = tuple[int, Sequence[int], Sequence[int]]
 """The upper half of a set, the lower halves that are possible with it, and the closeness with each."""
 
 
-def closeness(gpus: Sequence[GPU]) -> tuple[tuple[int, ...], ...]:
+def closeness(gpus: Sequence[GPUFacts]) -> tuple[tuple[int, ...], ...]:
     """The symmetric matrix of pairs, in the order of `gpus`; the same NUMA node counts where a path is unknown."""
     position = {gpu.index: row for row, gpu in enumerate(gpus)}
     rows = [[0] * len(gpus) for _ in gpus]

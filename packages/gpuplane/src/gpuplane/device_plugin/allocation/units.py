@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Container, Sequence
 
 from gpuplane.device_plugin.allocation.topology import TopologyChooser, closeness
-from gpuplane.hardware import GPU
+from gpuplane.hardware import GPUFacts
 from gpuplane.sharing.units import Unit
 from kubekit.errors import InvalidInput
 
@@ -19,7 +19,7 @@ from kubekit.errors import InvalidInput
 class UnitChooser:
     """Chooses among `units`, all those of one resource; `inventory` are the node's GPUs."""
 
-    def __init__(self, units: Sequence[Unit], inventory: Sequence[GPU]) -> None:
+    def __init__(self, units: Sequence[Unit], inventory: Sequence[GPUFacts]) -> None:
         self._units = {unit.id: unit for unit in units}
         self._place = {unit.id: number for number, unit in enumerate(units)}
         self._chooser: TopologyChooser | None = None

@@ -14,7 +14,7 @@ import msgspec
 from gpuplane import names
 from gpuplane.device_plugin.container_lookup import KubeletContainer
 from gpuplane.device_plugin.shares.ids import by_gpu
-from gpuplane.hardware import GPU
+from gpuplane.hardware import GPUFacts
 from gpuplane.limits import GpuView
 from gpuplane.sharing import WHOLE
 from gpuplane.sharing.findings import MEMORY_UNIT_MIB
@@ -32,10 +32,10 @@ _LAST_LABELS: Final = ("gpu", "gpu_memory", "req_of_gpu", "req_of_gpu_memory")
 _TOTAL: Final = "total"
 
 
-class GPUUse(msgspec.Struct, frozen=True):
+class CoreUse(msgspec.Struct, frozen=True):
     """One GPU of one container: percent of its time, and MiB."""
 
-    gpu: GPU
+    gpu: GPUFacts
     percent: float
     memory_mib: float
     pids: tuple[int, ...] = ()
@@ -50,11 +50,11 @@ class CoreHolder(msgspec.Struct, frozen=True, kw_only=True):
     container: str
     core: int
     memory_mib: int
-    used: tuple[GPUUse, ...] = ()
+    used: tuple[CoreUse, ...] = ()
 
 
 def holders(
-    shown: Iterable[KubeletContainer], pods: Iterable[Pod], gpus: Sequence[GPU], views: Sequence[GpuView]
+    shown: Iterable[KubeletContainer], pods: Iterable[Pod], gpus: Sequence[GPUFacts], views: Sequence[GpuView]
 ) -> list[CoreHolder]:
     """The containers that hold core.
 
@@ -85,16 +85,16 @@ def holders(
     return found
 
 
-def _used(gpu: GPU, core: int, one: KubeletContainer, views: Sequence[GpuView]) -> GPUUse | None:
+def _used(gpu: GPUFacts, core: int, one: KubeletContainer, views: Sequence[GpuView]) -> CoreUse | None:
     view = next((view for view in views if view.uuid == gpu.uuid), None)
     if view is None:
         return None
     if core == WHOLE:
-        return GPUUse(gpu, float(view.busy_percent or 0), (view.memory_used_bytes or 0) / MIB)
+        return CoreUse(gpu, float(view.busy_percent or 0), (view.memory_used_bytes or 0) / MIB)
     for share in view.shares:
         if (share.namespace, share.pod, share.container) == (one.namespace, one.pod, one.container):
-            return GPUUse(gpu, share.core_percent or 0.0, share.memory_bytes / MIB)
-    return GPUUse(gpu, 0.0, 0.0)  # it has only just started
+            return CoreUse(gpu, share.core_percent or 0.0, share.memory_bytes / MIB)
+    return CoreUse(gpu, 0.0, 0.0)  # it has only just started
 
 
 def container_metrics(found: Iterable[CoreHolder], node: str) -> Iterator[MetricFamily]:
@@ -139,13 +139,13 @@ def usage(found: Iterable[CoreHolder]) -> dict[str, Any]:
     return {"usage": pods}
 
 
-def graph(gpus: Sequence[GPU], found: Sequence[CoreHolder]) -> dict[str, str]:
+def graph(gpus: Sequence[GPUFacts], found: Sequence[CoreHolder]) -> dict[str, str]:
     """`/graph`: the node's GPUs as text, each with what is free and who holds the rest."""
     lines = []
     for gpu in gpus:
         mine = [(one, use) for one in found for use in one.used if use.gpu.uuid == gpu.uuid]
         held = sum(min(one.core, WHOLE) for one, _ in mine)
-        lines.append(f"GPU{gpu.index} {gpu.name} {gpu.memory_bytes // MIB} MiB numa {gpu.numa} free {WHOLE - held}%")
+        lines.append(f"GPU{gpu.index} {gpu.model} {gpu.memory_bytes // MIB} MiB numa {gpu.numa} free {WHOLE - held}%")
         near = ", ".join(f"GPU{link.gpu} {link.type}{link.lanes or ''}" for link in gpu.links)
         if near:
             lines.append(f"  links {near}")

@@ -7,19 +7,19 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from gpuplane import names
 from gpuplane.device_plugin.kubelet_api import PluginDevice
-from gpuplane.hardware import GPU
+from gpuplane.hardware import GPUFacts
 from gpuplane.sharing import WHOLE
 from gpuplane.sharing.findings import MEMORY_UNIT_MIB
 from gpuplane.sharing.units import REPLICA
 from kubekit.errors import Terminal
 
 
-def units_of(gpu: GPU, resource: str) -> int:
+def units_of(gpu: GPUFacts, resource: str) -> int:
     """Return how many ids a GPU has of `tencent.com/vcuda-core` or `-memory`."""
     return WHOLE if resource == names.VCUDA_CORE else (gpu.memory_bytes >> 20) // MEMORY_UNIT_MIB
 
 
-def devices(gpus: Sequence[GPU], resource: str, health: Mapping[str, str]) -> tuple[PluginDevice, ...]:
+def devices(gpus: Sequence[GPUFacts], resource: str, health: Mapping[str, str]) -> tuple[PluginDevice, ...]:
     """All ids of the resource; those of a GPU that is not usable are unhealthy."""
     return tuple(
         PluginDevice(

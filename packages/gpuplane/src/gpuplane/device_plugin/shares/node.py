@@ -18,7 +18,7 @@ from gpuplane.device_plugin.shares import gpu_manager
 from gpuplane.device_plugin.shares.held_report import HeldReport
 from gpuplane.device_plugin.shares.limits import ShareLimits
 from gpuplane.device_plugin.shares.steering import Steering
-from gpuplane.hardware import GPU, GPUSource
+from gpuplane.hardware import GPUFacts, GPUSource
 from gpuplane.limits import ESCAPED, Agent, Escape, Share, message, share_metrics
 from gpuplane.operand import OperandContext
 from gpuplane.sharing import Part
@@ -37,7 +37,7 @@ JSON_TYPE: Final = "application/json"
 class ShareNode:
     """The parts of a node with shares in addition to its plugins; made by `share_node`."""
 
-    def __init__(self, context: OperandContext, gpus: Sequence[GPU], source: GPUSource, pods: NodePods) -> None:
+    def __init__(self, context: OperandContext, gpus: Sequence[GPUFacts], source: GPUSource, pods: NodePods) -> None:
         self.gpus = tuple(gpus)
         self.steering = Steering(pods, gpus)
         self.limits = ShareLimits(context.host_root, context.now)
@@ -126,7 +126,9 @@ def _json(data: Any) -> Answer:
 
 
 @contextlib.asynccontextmanager
-async def share_node(context: OperandContext, inventory: Sequence[GPU], source: GPUSource) -> AsyncIterator[ShareNode]:
+async def share_node(
+    context: OperandContext, inventory: Sequence[GPUFacts], source: GPUSource
+) -> AsyncIterator[ShareNode]:
     """The node with its libraries in place and its pods known.
 
     Raises Terminal when the driver's libraries or those that hold a share are missing.

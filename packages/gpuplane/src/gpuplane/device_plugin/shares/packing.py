@@ -9,14 +9,14 @@ import msgspec
 from gpuplane import names
 from gpuplane.device_plugin.container_lookup import KubeletContainer
 from gpuplane.device_plugin.shares.ids import by_gpu, pick
-from gpuplane.hardware import GPU, to_api
+from gpuplane.hardware import GPUFacts, to_api
 from gpuplane.sharing import WHOLE, NodeState
 from gpuplane.sharing.findings import MEMORY_UNIT_MIB
 from gpuplane.sharing.node import empty, with_health
 from kubekit.errors import Terminal
 
 
-def node_state(gpus: Sequence[GPU], health: Mapping[str, str], holders: Iterable[KubeletContainer]) -> NodeState:
+def node_state(gpus: Sequence[GPUFacts], health: Mapping[str, str], holders: Iterable[KubeletContainer]) -> NodeState:
     """Return the free parts of the node's GPUs, without those that the kubelet lists as held, whole GPUs included."""
     listed = with_health(map(to_api, gpus), health)
     state = empty("", listed)
@@ -44,7 +44,7 @@ def node_state(gpus: Sequence[GPU], health: Mapping[str, str], holders: Iterable
 
 
 def packed_by_ids(
-    gpus: Sequence[GPU], resource: str, available: Sequence[str], must: Sequence[str], size: int
+    gpus: Sequence[GPUFacts], resource: str, available: Sequence[str], must: Sequence[str], size: int
 ) -> tuple[str, ...]:
     """Ids for a request of which nothing else is known: whole GPUs, or a part of the fullest GPU that has enough.
 

@@ -22,7 +22,7 @@ from gpuplane.device_plugin.shares.ids import core_of, devices, gpu_of, share_na
 from gpuplane.device_plugin.shares.limits import ShareLimits
 from gpuplane.device_plugin.shares.packing import packed_by_ids
 from gpuplane.device_plugin.shares.steering import Steering
-from gpuplane.hardware import GPU
+from gpuplane.hardware import GPUFacts
 from gpuplane.sharing import WHOLE
 from gpuplane.sharing.units import Unit, resources
 from kubekit.errors import Retryable, Terminal
@@ -41,7 +41,7 @@ class SharePlugin:
     def __init__(
         self,
         resource: str,
-        gpus: Sequence[GPU],
+        gpus: Sequence[GPUFacts],
         config: PluginConfig,
         steering: Steering | None,
         limits: ShareLimits | None,
@@ -120,7 +120,7 @@ class SharePlugin:
 
 
 def share_plugins(
-    gpus: Sequence[GPU],
+    gpus: Sequence[GPUFacts],
     config: PluginConfig,
     steering: Steering | None,
     limits: ShareLimits | None,
@@ -134,6 +134,6 @@ def share_plugins(
     ]
 
 
-def _units(gpus: Sequence[GPU]) -> dict[str, Unit]:
+def _units(gpus: Sequence[GPUFacts]) -> dict[str, Unit]:
     """The GPUs as whole units, for what a container needs to reach one."""
     return {unit.id: unit for units in resources(gpus, PluginConfig()).values() for unit in units}

@@ -23,7 +23,7 @@ from gpuplane import names
 from gpuplane.device_plugin.container_lookup import AdmittedContainer, KubeletContainer, PodLookup, candidates, holder
 from gpuplane.device_plugin.shares.ids import by_gpu, core_of, pick
 from gpuplane.device_plugin.shares.packing import node_state
-from gpuplane.hardware import GPU
+from gpuplane.hardware import GPUFacts
 from gpuplane.sharing import WHOLE, Assignment, Part, of_pod, request_of
 from gpuplane.sharing.placement import Refusal, place
 from gpuplane.sharing.placement.tightest import Tightest
@@ -40,7 +40,7 @@ _REMEMBERED: Final = 1000  # pods; of those that are admitted at one time there 
 class Steering:
     """For one node, whose GPUs are `inventory`."""
 
-    def __init__(self, pods: PodLookup, inventory: Sequence[GPU]) -> None:
+    def __init__(self, pods: PodLookup, inventory: Sequence[GPUFacts]) -> None:
         self._pods = pods
         self._gpus = tuple(inventory)
         self._health: Mapping[str, str] = {}
