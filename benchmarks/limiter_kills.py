@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 
 from figures import show
-from gpuplane.limits.facts import Mode
+from gpuplane.limits.facts import CoreMode
 from shared_gpu import MIB, ROOT, Machine, build_libraries, compiled
 
 LIMIT = 64 * MIB
@@ -30,7 +30,7 @@ def main(count: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         program = compiled(ROOT / "tests" / "limiter" / "kills.c", Path(folder) / "kills")
         machine = Machine(Path(folder) / "machine")
-        doomed = machine.share("doomed", memory_bytes=LIMIT, core=50, mode=Mode.WEIGHTED)
+        doomed = machine.share("doomed", memory_bytes=LIMIT, core=50, mode=CoreMode.WEIGHTED)
         other = machine.share("other", memory_bytes=LIMIT, core=40)
         free = int(machine.answer([program, "free"]))
         start = time.monotonic()

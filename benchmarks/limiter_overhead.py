@@ -19,7 +19,7 @@ from pathlib import Path
 
 from figures import show
 from gpuplane.limits.facts import GpuLimit, Limits, Owner
-from gpuplane.limits.store import Store
+from gpuplane.limits.store import ShareStore
 from shared_gpu import LIMITER, build_libraries, compiled
 
 UUID = "GPU-00010203-0405-0607-0809-0a0b0c0d0e0f"
@@ -134,7 +134,7 @@ def main() -> None:
         program = written(folder, "program", PROGRAM)
         (folder / "limiter.so").symlink_to(LIMITER / "libcuda.so.1")
         limits = Limits((GpuLimit(uuid=UUID, core=100, memory_bytes=1 << 40),))
-        store = Store(folder / "limits")
+        store = ShareStore(folder / "limits")
         directory = store.write("share", limits, Owner(name="share"))
         environment = os.environ | {
             "REAL": str(driver),

@@ -27,7 +27,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from figures import show
-from gpuplane.limits.facts import Mode
+from gpuplane.limits.facts import CoreMode
 from shared_gpu import Machine, begin, build_libraries, compiled
 
 PEER = "vcuda, HAMi-core: 31-100 at 30"
@@ -140,7 +140,7 @@ def two_tenants(bench: Bench, quick: bool) -> None:
         what = " and ".join(f"{core} of {us:,} us" for us, core in pair)
         print(f"    {what:36} {got[0]:5.1f} {got[1]:5.1f}   worst {off:.2f}", flush=True)
     show("two tenants, worst error", worst, "pts", goal=TWO_GOAL, peer=PEER)
-    weights = [(1000, {"core": 1, "weight": weight, "mode": Mode.WEIGHTED}) for weight in (1, 3)]
+    weights = [(1000, {"core": 1, "weight": weight, "mode": CoreMode.WEIGHTED}) for weight in (1, 3)]
     [[light, heavy]] = bench.shares(seconds_of(1000, quick), weights)
     show("weights 1 and 3: of all time lost", 100 - light - heavy, "pts")
     show("weights 1 and 3: error of the ratio", abs(heavy / light - 3) / 3 * 100, "%")

@@ -11,7 +11,7 @@ from pathlib import Path
 from gpulab.light.gpus import SimulatedGPUs
 from gpuplane.limits.facts import GpuLimit, Limits, Owner
 from gpuplane.limits.injection import LIMITER
-from gpuplane.limits.store import Store
+from gpuplane.limits.store import ShareStore
 from simgpu import NATIVE, PROFILES, create_state
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -46,7 +46,7 @@ class Machine:
             (root / "lib" / name).symlink_to(LIMITER / name)
             (root / "lib" / name.replace(".1", ".gpuplane-real")).symlink_to(NATIVE / name)
         self.uuid = SimulatedGPUs(profile, "bench").inventory()[0].uuid
-        self.store = Store(root / "limits")
+        self.store = ShareStore(root / "limits")
 
     def share(self, name: str, **limits: object) -> Path:
         """Make a share of the GPU, or resize it while programs run in it."""

@@ -24,7 +24,7 @@ from gpuplane.cli.share_parser import memory
 from gpuplane.cli.share_place import user_base
 from gpuplane.cli.share_run import title
 from gpuplane.host import Host
-from gpuplane.limits import GpuLimit, Limits, Owner, Store
+from gpuplane.limits import GpuLimit, Limits, Owner, ShareStore
 from gpuplane.limits.injection import LIBRARIES
 from kubekit.errors import Terminal
 from simgpu import NATIVE, PROFILES, create_state
@@ -378,7 +378,7 @@ def test_a_nodes_containers_are_shown_by_its_root(share: Share, tmp_path: Path) 
         (root / f"dev/nvidia{index}").touch()
     uuid = gpu_uuid(PROFILES["2x-l4"], "node", 1)
     limits = Limits((GpuLimit(uuid=uuid, core=30),))
-    Store(root / "var/lib/gpuplane/limits").write("ids-1", limits, Owner(name="ml/tune-7:main", pod_uid="u"))
+    ShareStore(root / "var/lib/gpuplane/limits").write("ids-1", limits, Owner(name="ml/tune-7:main", pod_uid="u"))
     code, output, errors = share.run("top", "--host-root", str(root), "--interval", "0.1")
     assert (code, errors) == (0, "")
     assert "/1   L4" in output and " ml/tune-7:main " in output and "of 30%" in output

@@ -8,7 +8,8 @@ import pytest
 
 from gpuplane.api.pluginconfig import PluginConfig, parse
 from gpuplane.device_plugin.allocation import NodeFiles, allocation
-from gpuplane.device_plugin.kubelet_api import Allocation, DeviceSpec, Mount
+from gpuplane.device_plugin.kubelet_api import Allocation, DeviceSpec
+from gpuplane.host import HostMount
 from gpuplane.sharing.units import Unit
 from kubekit.errors import InvalidInput, Terminal
 
@@ -49,7 +50,7 @@ def test_each_strategy() -> None:
     mounted = "/var/run/nvidia-container-devices"
     assert given("GPU-1", "MIG-3", deviceListStrategy="volume-mounts") == Allocation(
         envs={"NVIDIA_VISIBLE_DEVICES": mounted},
-        mounts=tuple(Mount(host_path="/dev/null", container_path=f"{mounted}/{id_}") for id_ in ("GPU-1", "MIG-3")),
+        mounts=tuple(HostMount(host_path="/dev/null", container_path=f"{mounted}/{id_}") for id_ in ("GPU-1", "MIG-3")),
     )
     annotated = given("GPU-1", "GPU-0", deviceListStrategy="cdi-annotations")
     [(key, value)] = annotated.annotations.items()

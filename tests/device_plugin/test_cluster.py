@@ -17,7 +17,7 @@ import yaml
 
 from gpuplane.api.gpunode import GPUNode
 from gpuplane.host import Host
-from gpuplane.limits import Store
+from gpuplane.limits import ShareStore
 from gpuplane.scheduler.drift import DIFFERS
 from gpuplane.sharing import Assignment, Part, of_pod, request_of, to_annotations
 from kubekit.api.core import Deployment, Event, Pod
@@ -180,7 +180,7 @@ async def test_the_assignment_of_the_binding_is_obeyed_whatever_restarts(running
     await cluster.amounts("shares", {"tencent.com/vcuda-core": 200})
     [node] = await cluster.client.list(GPUNode)
     gpus = node.status.gpus
-    store = Store(cluster.root("shares") / "var/lib/gpuplane/limits")
+    store = ShareStore(cluster.root("shares") / "var/lib/gpuplane/limits")
 
     async def place(name: str, *on: int) -> None:
         made = await cluster.client.create(share(name, *((20, 8) for _ in on)), namespace="default")
@@ -308,7 +308,7 @@ async def test_whole_gpus_and_shares_side_by_side_are_the_same_silicon(running: 
     assert "1 whole GPU asked, 0 wholly free" in refused.status.message
     more = share("more", (30, 8), scheduler="default-scheduler")
     assert await phase(more) == "Running"
-    store = Store(cluster.root("both") / "var/lib/gpuplane/limits")
+    store = ShareStore(cluster.root("both") / "var/lib/gpuplane/limits")
     assert len({gpu.uuid for found in store.all() for gpu in found.limits.gpus}) == 1
 
 
@@ -321,7 +321,7 @@ async def test_with_the_extender_nobody_is_turned_away(running: Any) -> None:
     for name, core in (("a", 60), ("b", 60), ("c", 40), ("d", 30)):
         await cluster.client.create(share(name, (core, 8), scheduler="default-scheduler"), namespace="default")
     await cluster.pods(lambda pods: phases(pods) == {"Running": 4})
-    store = Store(cluster.root("both") / "var/lib/gpuplane/limits")
+    store = ShareStore(cluster.root("both") / "var/lib/gpuplane/limits")
     held = {found.owner.pod: found.limits.gpus[0] for found in store.all()}
     for pod in await cluster.client.list(Pod, "default"):
         assignment = of_pod(pod)

@@ -18,7 +18,7 @@ from gpulab.device_files import presenting
 from gpuplane import names
 from gpuplane.api.pluginconfig import DeviceListStrategy, PluginConfig
 from gpuplane.device_plugin.container_lookup import AdmittedContainer, KubeletContainer
-from gpuplane.device_plugin.kubelet_api import Allocation, DeviceSpec, Mount
+from gpuplane.device_plugin.kubelet_api import Allocation, DeviceSpec
 from gpuplane.device_plugin.nri import NriScope, connection, nri_scope
 from gpuplane.device_plugin.nri.adjustment import adjustment, started_without_devices
 from gpuplane.device_plugin.nri.connection import NriConnection
@@ -28,7 +28,7 @@ from gpuplane.device_plugin.plugin import UnitPlugin
 from gpuplane.device_plugin.shares import ShareLimits, SharePlugin, Steering
 from gpuplane.device_plugin.shares.ids import share_name
 from gpuplane.hardware import GPUFacts
-from gpuplane.host import Host
+from gpuplane.host import Host, HostMount
 from gpuplane.limits import RealLibraries
 from gpuplane.sharing import Assignment, Part, request_of, to_annotations
 from gpuplane.sharing.units import resources
@@ -54,7 +54,7 @@ texts = st.text(min_size=1, max_size=20)
 allocations = st.builds(
     Allocation,
     envs=st.dictionaries(texts, texts, max_size=3),
-    mounts=st.lists(st.builds(Mount, host_path=texts, container_path=texts, read_only=st.booleans())).map(tuple),
+    mounts=st.lists(st.builds(HostMount, host_path=texts, container_path=texts, read_only=st.booleans())).map(tuple),
     devices=st.lists(st.builds(DeviceSpec, host_path=texts, container_path=texts)).map(tuple),
     cdi_devices=st.lists(texts).map(tuple),
 )
@@ -92,8 +92,8 @@ def test_the_answer_to_the_runtime() -> None:
     one = Allocation(
         envs={"A": "1"},
         mounts=(
-            Mount(host_path="/h", container_path="/c"),
-            Mount(host_path="/u", container_path="/w", read_only=False),
+            HostMount(host_path="/h", container_path="/c"),
+            HostMount(host_path="/u", container_path="/w", read_only=False),
         ),
         devices=(DeviceSpec(host_path="/dev/a", container_path="/dev/b"),),
         annotations={"cdi.k8s.io/x": "n/g=0,n/g=1", "other": "n/g=2"},

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuplane.exporter.choice import load, parse
-from gpuplane.exporter.fields import DEFAULT_FIELDS, Field, FieldType
+from gpuplane.exporter.fields import DEFAULT_FIELDS, ExporterField, FieldType
 from kubekit.errors import InvalidInput
 
 
@@ -94,7 +94,7 @@ def test_any_text_gives_a_choice_or_findings(text: str) -> None:
     st.lists(st.sampled_from(DEFAULT_FIELDS), min_size=1, unique=True),
     st.text(alphabet=st.characters(exclude_categories=["C", "Z"]), min_size=1).filter(lambda s: '"' not in s),
 )
-def test_what_is_written_is_read(fields: list[Field], text: str) -> None:
+def test_what_is_written_is_read(fields: list[ExporterField], text: str) -> None:
     lines = [f'{field.name},{field.type.value},"{text}"' for field in fields]
     assert [(field.name, field.type, field.help) for field in parse("\n".join(lines)).fields] == [
         (field.name, field.type, text) for field in fields

@@ -7,7 +7,7 @@ from gpuplane.exporter.fields import (
     DEFAULT_FIELDS,
     OFFERED_LABELS,
     OFFERED_METRICS,
-    Field,
+    ExporterField,
     FieldType,
     bus_id,
     read,
@@ -22,7 +22,7 @@ K80 = GPUFacts(index=0, minor=0, uuid="GPU-0", model="K80", memory_bytes=1, pci=
 
 def test_every_default_field_can_be_read_and_is_left_out_where_it_is_not_offered() -> None:
     for name in OFFERED_METRICS:
-        assert read(Field(name, FieldType.GAUGE, ""), H100, Sample(uuid="GPU-0")) is None
+        assert read(ExporterField(name, FieldType.GAUGE, ""), H100, Sample(uuid="GPU-0")) is None
     for field in DEFAULT_FIELDS:
         assert field.name in (OFFERED_LABELS if field.type is FieldType.LABEL else OFFERED_METRICS)
 
@@ -48,7 +48,7 @@ def test_labels_are_of_the_gpu_and_its_driver() -> None:
     gpu = GPUFacts(
         index=1, minor=2, uuid="GPU-1", model="T4", memory_bytes=1, pci="0000:1a:00.0", compute=(7, 5), serial="9"
     )
-    got = {name: read_label(Field(name, FieldType.LABEL, ""), gpu, "570.1") for name in OFFERED_LABELS}
+    got = {name: read_label(ExporterField(name, FieldType.LABEL, ""), gpu, "570.1") for name in OFFERED_LABELS}
     assert got == {
         "DCGM_FI_DRIVER_VERSION": "570.1",
         "DCGM_FI_DEV_NAME": "T4",
@@ -62,7 +62,7 @@ def test_labels_are_of_the_gpu_and_its_driver() -> None:
 
 
 def test_used_memory_is_a_part_of_what_programs_can_have() -> None:
-    field = Field("DCGM_FI_DEV_FB_USED_PERCENT", FieldType.GAUGE, "")
+    field = ExporterField("DCGM_FI_DEV_FB_USED_PERCENT", FieldType.GAUGE, "")
     sample = Sample(uuid="", memory_total_bytes=100, memory_reserved_bytes=20, memory_used_bytes=40)
     assert read(field, H100, sample) == 0.5
 

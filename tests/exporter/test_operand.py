@@ -17,7 +17,7 @@ import pytest
 
 from gpuplane.exporter import run
 from gpuplane.exporter.pods import GPUHolders, holders
-from gpuplane.exporter.render import Holder
+from gpuplane.exporter.render import GPUHolder
 from gpuplane.hardware import GPUFacts, Sample
 from gpuplane.operand import OperandContext
 from kubekit.api.core import Pod
@@ -316,7 +316,7 @@ async def test_pods_are_labelled(tmp_path: Path) -> None:
 async def test_a_busy_kubelet_is_asked_again(tmp_path: Path) -> None:
     async with pod_resources(tmp_path, FakePods(exhausted=3)):
         found = await GPUHolders(tmp_path, no_sleep).holders()
-    assert found == {"GPU-0": [Holder("ml", "train", "main")], "GPU-1": [Holder("ml", "train", "main", "3")]}
+    assert found == {"GPU-0": [GPUHolder("ml", "train", "main")], "GPU-1": [GPUHolder("ml", "train", "main", "3")]}
 
 
 def test_a_share_has_many_ids_and_one_holder() -> None:
@@ -330,8 +330,8 @@ def test_a_share_has_many_ids_and_one_holder() -> None:
     old = answer.pod_resources.add(name="old", namespace="ml").containers.add(name="main")
     old.devices.add(resource_name="alpha.kubernetes.io/nvidia-gpu", device_ids=["GPU-1"])
     assert holders(answer) == {
-        "GPU-0": [Holder("ml", "tune", "main"), Holder("ml", "serve", "main")],
-        "GPU-1": [Holder("ml", "old", "main")],
+        "GPU-0": [GPUHolder("ml", "tune", "main"), GPUHolder("ml", "serve", "main")],
+        "GPU-1": [GPUHolder("ml", "old", "main")],
     }
 
 

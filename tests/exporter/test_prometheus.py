@@ -21,7 +21,7 @@ import pytest
 from gpulab.light.gpus import SimulatedGPUs
 from gpuplane.exporter import run
 from gpuplane.exporter.fields import DEFAULT_FIELDS, FieldType
-from gpuplane.exporter.render import Extra, Holder, entities, render
+from gpuplane.exporter.render import Extra, GPUHolder, entities, render
 from gpuplane.hardware import GPUFacts, MigDevice, MigMode, MigSample, Sample
 from gpuplane.operand import OperandContext
 from simgpu import PROFILES
@@ -31,7 +31,10 @@ prometheus_installed = pytest.mark.skipif(
     not (shutil.which("prometheus") and shutil.which("promtool")),
     reason="no prometheus and promtool here (Debian: apt-get install prometheus)",
 )
-HELD = {"a": [Holder("ml", "train", "main", "0"), Holder("ml", "train", "main", "1")], "b": [Holder("x", "y", "z")]}
+HELD = {
+    "a": [GPUHolder("ml", "train", "main", "0"), GPUHolder("ml", "train", "main", "1")],
+    "b": [GPUHolder("x", "y", "z")],
+}
 
 
 # What promtool would have named otherwise. The names are DCGM's, and existing dashboards go by them.

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuplane.exporter.choice import parse
-from gpuplane.exporter.fields import DEFAULT_FIELDS, Field, FieldType
-from gpuplane.exporter.render import Extra, Holder, entities, render
+from gpuplane.exporter.fields import DEFAULT_FIELDS, ExporterField, FieldType
+from gpuplane.exporter.render import Extra, GPUHolder, entities, render
 from gpuplane.hardware import GPUFacts, MigDevice, MigMode, MigSample, Sample
 
 GPUS = [
@@ -27,15 +27,15 @@ GPUS = [
     )
     for i in range(2)
 ]
-CLOCK = Field("DCGM_FI_DEV_SM_CLOCK", FieldType.GAUGE, "Clock.")
-POWER = Field("DCGM_FI_DEV_POWER_USAGE", FieldType.GAUGE, "Power.")
+CLOCK = ExporterField("DCGM_FI_DEV_SM_CLOCK", FieldType.GAUGE, "Clock.")
+POWER = ExporterField("DCGM_FI_DEV_POWER_USAGE", FieldType.GAUGE, "Power.")
 
 
 def text(
-    fields: Sequence[Field],
+    fields: Sequence[ExporterField],
     gpus: Sequence[GPUFacts],
     samples: Sequence[Sample],
-    holders: Mapping[str, Sequence[Holder]] = {},
+    holders: Mapping[str, Sequence[GPUHolder]] = {},
     **more: Any,
 ) -> str:
     extra = Extra(**{"hostname": "sim-1", "driver_version": "570.1", "holders": holders, **more})
@@ -44,7 +44,7 @@ def text(
 
 def test_looks_as_dcgm_exporters() -> None:
     samples = [Sample(uuid="GPU-0", sm_clock_mhz=585, power_watts=26.5), Sample(uuid="GPU-1", sm_clock_mhz=300)]
-    holders = {"GPU-0": [Holder("ml", "train", "main")]}
+    holders = {"GPU-0": [GPUHolder("ml", "train", "main")]}
     assert text([CLOCK, POWER], GPUS, samples, holders) == (
         "# HELP DCGM_FI_DEV_SM_CLOCK Clock.\n"
         "# TYPE DCGM_FI_DEV_SM_CLOCK gauge\n"
@@ -74,7 +74,7 @@ def test_a_lost_gpu_keeps_its_last_xid_only() -> None:
 
 def test_an_xid_says_what_it_means() -> None:
     for xid, said in ((0, "none"), (31, "GPU memory page fault of an application"), (777, "unknown")):
-        field = Field("DCGM_FI_DEV_XID_ERRORS", FieldType.GAUGE, "Xid.")
+        field = ExporterField("DCGM_FI_DEV_XID_ERRORS", FieldType.GAUGE, "Xid.")
         got = text([field], GPUS[:1], [Sample(uuid="GPU-0", last_xid=xid)])
         assert f'err_code="{xid}",err_msg="{said}"}} {xid}\n' in got
 
@@ -87,21 +87,25 @@ def test_labels_from_the_list_are_on_every_line() -> None:
 
 
 def test_several_holders_have_a_line_each() -> None:
-    holders = {"GPU-0": [Holder("b", "p", "c"), Holder("a", "p", "c")]}
+    holders = {"GPU-0": [GPUHolder("b", "p", "c"), GPUHolder("a", "p", "c")]}
     got = text([CLOCK], GPUS[:1], [Sample(uuid="GPU-0", sm_clock_mhz=1)], holders)
     assert re.findall(r'namespace="(\w)"', got) == ["a", "b"]
 
 
 def test_replicas_of_a_shared_gpu_say_which_they_are() -> None:
     holders = {
-        "GPU-0": [Holder("ml", "a", "main", "0"), Holder("ml", "a", "main", "2"), Holder("ml", "b", "main", "1")]
+        "GPU-0": [
+            GPUHolder("ml", "a", "main", "0"),
+            GPUHolder("ml", "a", "main", "2"),
+            GPUHolder("ml", "b", "main", "1"),
+        ]
     }
     got = text([CLOCK], GPUS[:1], [Sample(uuid="GPU-0", sm_clock_mhz=1)], holders)
     assert re.findall(r'pod="(\w)",vgpu="(\d)"', got) == [("a", "0"), ("a", "2"), ("b", "1")]
 
 
 def test_a_device_may_be_known_by_its_node() -> None:
-    got = text([CLOCK], GPUS, [Sample(uuid="GPU-1", sm_clock_mhz=1)], {"nvidia1": [Holder("ml", "a", "main", "3")]})
+    got = text([CLOCK], GPUS, [Sample(uuid="GPU-1", sm_clock_mhz=1)], {"nvidia1": [GPUHolder("ml", "a", "main", "3")]})
     assert 'pod="a",vgpu="3"} 1' in got
 
 
@@ -139,9 +143,9 @@ def test_a_gpu_in_mig_mode_is_shown_as_its_instances() -> None:
         ),
     )
     holders = {
-        "MIG-1-1": [Holder("ml", "part", "main")],
-        "nvidia0/gi9": [Holder("ml", "gke", "main", "4")],
-        "GPU-0": [Holder("ml", "whole", "main")],
+        "MIG-1-1": [GPUHolder("ml", "part", "main")],
+        "nvidia0/gi9": [GPUHolder("ml", "gke", "main", "4")],
+        "GPU-0": [GPUHolder("ml", "whole", "main")],
     }
     jobs = {"0.9": ["17"], "0": ["16"]}
     names = ("DCGM_FI_DEV_FB_USED", "DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_PROF_GR_ENGINE_ACTIVE")

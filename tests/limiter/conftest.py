@@ -17,7 +17,7 @@ import pytest
 from gpulab.light.gpus import SimulatedGPUs
 from gpuplane.limits.facts import GpuLimit, Limits, Owner
 from gpuplane.limits.injection import LIMITER
-from gpuplane.limits.store import Store
+from gpuplane.limits.store import ShareStore
 from simgpu import NATIVE, PROFILES, Faults, create_state
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -93,7 +93,7 @@ class Machine:
         for name in ("libcuda.so.1", "libnvidia-ml.so.1"):
             (self.libraries / name).symlink_to(LIMITER / name)
             (self.libraries / name.replace(".1", ".gpuplane-real")).symlink_to(NATIVE / name)
-        self.store = Store(root / "limits")
+        self.store = ShareStore(root / "limits")
         self.uuids = [gpu.uuid for gpu in SimulatedGPUs(PROFILES[profile], root.name).inventory()]
         self._children: list[subprocess.Popen[str]] = []
 

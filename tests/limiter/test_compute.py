@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from gpuplane.limits.facts import Mode
+from gpuplane.limits.facts import CoreMode
 
 BUSY = """
 context()
@@ -57,7 +57,7 @@ def test_hard_limits_hold_also_when_nobody_else_wants_the_gpu(make_machine) -> N
 
 
 def test_burst_takes_what_nobody_wants_and_gives_it_back(make_machine) -> None:
-    burst = (1000, {"core": 20, "mode": Mode.BURST})
+    burst = (1000, {"core": 20, "mode": CoreMode.BURST})
     [alone], [bursting, limited], [unlimited] = percent(
         make_machine, 1.5, [burst], [burst, (1000, {"core": 50})], [(1000, {"memory_bytes": 1 << 30})]
     )
@@ -68,7 +68,7 @@ def test_burst_takes_what_nobody_wants_and_gives_it_back(make_machine) -> None:
 
 
 def test_weights_share_all_of_the_time(make_machine) -> None:
-    limits = {"core": 1, "mode": Mode.WEIGHTED}
+    limits = {"core": 1, "mode": CoreMode.WEIGHTED}
     [[first, second]] = percent(make_machine, 1.5, [(1000, limits | {"weight": 1}), (1000, limits | {"weight": 3})])
     assert first + second > 60
     assert 2 < second / first < 4

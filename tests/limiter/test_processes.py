@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuplane.limits.facts import Mode
+from gpuplane.limits.facts import CoreMode
 from tests.support.compiler import compiler
 
 GIB = 1 << 30
@@ -168,7 +168,7 @@ def test_processes_killed_at_random_moments_leave_nothing_and_stop_nobody(machin
     def said(*words: object, variables: dict[str, str]) -> str:
         return start(*words, variables=variables).communicate(timeout=60)[0].strip()
 
-    doomed = machine.share("doomed", memory_bytes=64 * MIB, core=50, mode=Mode.WEIGHTED)
+    doomed = machine.share("doomed", memory_bytes=64 * MIB, core=50, mode=CoreMode.WEIGHTED)
     other = machine.share("other", memory_bytes=64 * MIB, core=40)
     before = said("free", variables=machine.without_limiter())
     watching = [start("watch", MIB, variables=share) for share in (doomed, other)]

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gpuplane.hardware import GPUFacts, GPUSource, open_gpus
-from gpuplane.limits.store import Store
+from gpuplane.limits.store import ShareStore
 from simgpu import NATIVE, PROFILES, create_state
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -48,7 +48,7 @@ class Machine:
         for index in range(PROFILES[profile].count):
             (self.dev / f"nvidia{index}").touch()
         self.gpus: GPUSource = open_gpus(root, self.dev)
-        self.store = Store(root / "limits")
+        self.store = ShareStore(root / "limits")
         self._children: list[subprocess.Popen[str]] = []
 
     @property

@@ -11,7 +11,7 @@ import pytest
 
 from gpuplane import names
 from gpuplane.limits import Agent, Escape, Observer, Owner, Share, message, share_metrics
-from gpuplane.limits.facts import Slot
+from gpuplane.limits.facts import ProcessSlot
 from gpuplane.limits.observe import unsteady
 from gpuplane.limits.page import owner_word
 from gpuplane.limits.processes import facts_of, living_namespaces
@@ -128,7 +128,7 @@ def test_what_moved_between_two_readings_is_unsteady() -> None:
 
     def share(*slots: tuple[int, int, int, int]) -> Share:
         made = tuple(
-            Slot(
+            ProcessSlot(
                 number=number,
                 owner=owner,
                 namespace=0,

@@ -97,7 +97,9 @@ async def test_a_container_is_held_to_its_share(
     mounts = [Mount(str(answer.parent), "/gate")]
     for name, path in driver.items():
         mounts += [Mount(str(path), f"/usr/lib/x86_64-linux-gnu/{n}", True) for n in (name, name.removesuffix(".1"))]
-    mounts += [Mount(str(Path(mount.source).resolve()), mount.target, mount.read_only) for mount in what.mounts]
+    mounts += [
+        Mount(str(Path(mount.host_path).resolve()), mount.container_path, mount.read_only) for mount in what.mounts
+    ]
     spec = ContainerSpec(
         argv=(sys.executable, "-c", PROGRAM),
         env={"PATH": "/usr/bin:/bin", "PYTHONPATH": os.pathsep.join(sys.path), "ANSWER": "/gate/answer", **what.envs},

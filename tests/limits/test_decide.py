@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from gpuplane.limits.decide import Correction, Freed, Plan, State, decide
-from gpuplane.limits.facts import Backend, Observation, OnGpu, Share
+from gpuplane.limits.decide import Correction, EnforcementPlan, EscapeState, Freed, decide
+from gpuplane.limits.facts import LimitBackend, Observation, OnGpu, Share
 from tests.support.limits_examples import A, B, on_gpu, share, slot
 
 
-def see(*shares: Share, processes: tuple[OnGpu, ...] = (), state: State | None = None) -> tuple[State, Plan]:
-    return decide(state or State(), Observation(at_ns=1, shares=shares, processes=processes))
+def see(
+    *shares: Share, processes: tuple[OnGpu, ...] = (), state: EscapeState | None = None
+) -> tuple[EscapeState, EnforcementPlan]:
+    return decide(state or EscapeState(), Observation(at_ns=1, shares=shares, processes=processes))
 
 
 def corrections(*shares: Share, processes: tuple[OnGpu, ...]) -> list[tuple[str, int, int]]:
@@ -54,8 +56,8 @@ def test_two_first_processes_of_one_moment_are_told_apart_by_their_share() -> No
     assert sorted(found) == [("a", 0, 10), ("b", 0, 100)]
 
 
-def told_once(*pids: int, uuid: str = A) -> State:
-    return State(suspects=frozenset((uuid, pid, 100) for pid in pids))
+def told_once(*pids: int, uuid: str = A) -> EscapeState:
+    return EscapeState(suspects=frozenset((uuid, pid, 100) for pid in pids))
 
 
 @pytest.mark.parametrize(
@@ -69,7 +71,7 @@ def told_once(*pids: int, uuid: str = A) -> State:
     ],
 )
 def test_who_is_outside_every_limit(process: OnGpu, escapes: bool) -> None:
-    shares = (share("a", slot(7)), share("mps", backend=Backend.MPS))
+    shares = (share("a", slot(7)), share("mps", backend=LimitBackend.MPS))
     state, plan = see(*shares, processes=(process,))
     assert plan.escapes == (), "a process has its context a moment before it is in the books"
     state, plan = see(*shares, processes=(process,), state=state)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuplane.limits import GpuLimit, Limits, Owner, Store, command, container, install, link
-from gpuplane.limits.facts import Backend
+from gpuplane.limits import GpuLimit, Limits, Owner, ShareStore, command, container, install, link
+from gpuplane.limits.facts import LimitBackend
 from gpuplane.limits.injection import LIBRARIES, mps, other_backend
 from gpuplane.limits.libraries import RealLibraries
 from kubekit.errors import Terminal
@@ -36,11 +36,11 @@ def real(tmp_path: Path) -> RealLibraries:
 def test_a_container_finds_its_pages_our_libraries_and_the_real_ones(
     tmp_path: Path, built: Path, real: RealLibraries
 ) -> None:
-    store = Store(tmp_path / "host/limits")
+    store = ShareStore(tmp_path / "host/limits")
     install(store, built)
     directory = store.write("x", limits(A, B), Owner(name="a"))
     what = container(store, "x", limits(A, B), real)
-    inside = {mount.target: (Path(mount.source), mount.read_only) for mount in what.mounts}
+    inside = {mount.container_path: (Path(mount.host_path), mount.read_only) for mount in what.mounts}
     assert len(inside) == len(what.mounts)
     assert inside["/etc/vcuda"] == (directory, True)
     assert inside["/etc/vcuda/usage"] == (directory / "usage", False)
@@ -67,15 +67,15 @@ def test_a_container_finds_its_pages_our_libraries_and_the_real_ones(
 
 
 def test_a_base_that_the_host_has_elsewhere(tmp_path: Path, built: Path, real: RealLibraries) -> None:
-    store = Store(tmp_path / "host/var/lib/limits")
+    store = ShareStore(tmp_path / "host/var/lib/limits")
     install(store, built)
     what = container(store, "x", limits(), real, base=Path("/var/lib/limits"))
-    ours = [mount.source for mount in what.mounts if not mount.source.startswith(str(real.cuda.parent))]
+    ours = [mount.host_path for mount in what.mounts if not mount.host_path.startswith(str(real.cuda.parent))]
     assert all(source.startswith("/var/lib/limits/") for source in ours)
 
 
 def test_installing_again_touches_nothing_and_a_new_release_replaces_files(tmp_path: Path, built: Path) -> None:
-    store = Store(tmp_path / "limits")
+    store = ShareStore(tmp_path / "limits")
     install(store, built)
 
     def inodes() -> dict[str, int]:
@@ -92,14 +92,14 @@ def test_installing_again_touches_nothing_and_a_new_release_replaces_files(tmp_p
 
 def test_a_limiter_that_is_not_built_is_said_with_its_cure(tmp_path: Path) -> None:
     with pytest.raises(Terminal, match="not built") as caught:
-        install(Store(tmp_path), tmp_path)
+        install(ShareStore(tmp_path), tmp_path)
     assert "native/build.py" in caught.value.cure
 
 
 def test_a_command_finds_ours_first_and_then_what_it_found_before(
     tmp_path: Path, built: Path, real: RealLibraries
 ) -> None:
-    store = Store(tmp_path / "limits")
+    store = ShareStore(tmp_path / "limits")
     directory = store.write("x", limits(), Owner(name="a"))
     for _ in range(2):
         link(directory, real, built)
@@ -114,11 +114,11 @@ def test_a_command_finds_ours_first_and_then_what_it_found_before(
 
 def test_mps_is_told_by_the_environment() -> None:
     two = Limits((GpuLimit(uuid=A, core=30, memory_bytes=5 * GIB), GpuLimit(uuid=B, core=30)))
-    assert other_backend(Backend.MPS, two) == {
+    assert other_backend(LimitBackend.MPS, two) == {
         "CUDA_VISIBLE_DEVICES": f"{A},{B}",
         "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "30",
         "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=5120M",
     }
-    assert other_backend(Backend.NONE, two) == {"CUDA_VISIBLE_DEVICES": f"{A},{B}"}
+    assert other_backend(LimitBackend.NONE, two) == {"CUDA_VISIBLE_DEVICES": f"{A},{B}"}
     with pytest.raises(Terminal, match="one core"):
         mps(Limits((GpuLimit(uuid=A, core=30), GpuLimit(uuid=B, core=40))))

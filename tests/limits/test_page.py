@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuplane.limits import page
-from gpuplane.limits.facts import GpuLimit, Limits, Mode
+from gpuplane.limits.facts import CoreMode, GpuLimit, Limits
 from kubekit.errors import InvalidInput, Terminal
 from tests.support.compiler import compiler
 
@@ -35,9 +35,9 @@ NUMBERS = {
     "USAGE_MAGIC": page.USAGE_MAGIC,
     "LEASE_MAGIC": page.LEASE_MAGIC,
     "LIMITS_FAIL_OPEN": page.FAIL_OPEN,
-    "CORE_HARD": page.MODES[Mode.HARD],
-    "CORE_BURST": page.MODES[Mode.BURST],
-    "CORE_WEIGHTED": page.MODES[Mode.WEIGHTED],
+    "CORE_HARD": page.MODES[CoreMode.HARD],
+    "CORE_BURST": page.MODES[CoreMode.BURST],
+    "CORE_WEIGHTED": page.MODES[CoreMode.WEIGHTED],
     "OWNER_PID_BITS": page.PID_BITS,
     "OWNER_NAMESPACE_BITS": page.NAMESPACE_BITS,
     "OWNER_START_BITS": page.START_BITS,
@@ -79,7 +79,7 @@ gpu_limits = st.builds(
     uuid=uuids,
     core=words32,
     memory_bytes=words64,
-    mode=st.sampled_from(Mode),
+    mode=st.sampled_from(CoreMode),
     weight=words32,
     quantum_us=words32,
     context_bytes=words64,

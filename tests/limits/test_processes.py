@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuplane.limits.processes import Identity, facts_of, is_running, myself, running, start_of, users_of
+from gpuplane.limits.processes import ProcessIdentity, facts_of, is_running, myself, running, start_of, users_of
 
 
 def proc(tmp_path: Path, pid: int, *, stat: str, **files: str) -> Path:
@@ -26,7 +26,7 @@ STAT = "{pid} ({comm}) {state} 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 4711
 def test_this_process_is_who_it_is() -> None:
     me = myself()
     assert me.pid == os.getpid() and is_running(me) and me.pid in running()
-    assert not is_running(Identity(me.pid, me.start + 1))
+    assert not is_running(ProcessIdentity(me.pid, me.start + 1))
     facts = facts_of(me.pid)
     assert facts is not None and facts.identity == me and facts.inner_pid == me.pid
 

@@ -20,7 +20,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from gpuplane.limits import page
 from gpuplane.limits.decide import Correction, Freed
 from gpuplane.limits.facts import GpuLimit, Limits, Owner, Share
-from gpuplane.limits.store import Store
+from gpuplane.limits.store import ShareStore
 from kubekit.errors import InvalidInput, Terminal
 from tests.support.limits_examples import GIB, A, B, limits, write_slot
 
@@ -28,7 +28,7 @@ ML = Owner(name="ml/tune-7:main", namespace="ml", pod="tune-7", container="main"
 
 
 def test_a_share_is_written_as_containers_need_it(tmp_path: Path) -> None:
-    store = Store(tmp_path / "base")
+    store = ShareStore(tmp_path / "base")
     before = os.umask(0o077)
     try:
         directory = store.write("x", limits(A, B), ML)
@@ -51,7 +51,7 @@ def test_a_share_is_written_as_containers_need_it(tmp_path: Path) -> None:
 
 
 def test_all_shares_of_a_gpu_have_one_lease(tmp_path: Path) -> None:
-    store = Store(tmp_path)
+    store = ShareStore(tmp_path)
     first, second = store.write("x", limits(A, B), ML), store.write("y", limits(A), ML)
     lease = f"gpus/{A}/lease"
     assert (first / lease).samefile(second / lease) and (first / lease).samefile(store.lease(A))
@@ -62,16 +62,16 @@ def test_all_shares_of_a_gpu_have_one_lease(tmp_path: Path) -> None:
 
 
 def test_writing_the_same_again_changes_nothing(tmp_path: Path) -> None:
-    store = Store(tmp_path)
+    store = ShareStore(tmp_path)
     directory = store.write("x", limits(), ML)
     write_slot(store, "x", 2, 4711, 5 * GIB)
     files = {path: (path.stat().st_ino, path.read_bytes()) for path in directory.rglob("*") if path.is_file()}
-    Store(tmp_path).write("x", limits(), ML)
+    ShareStore(tmp_path).write("x", limits(), ML)
     assert {path: (path.stat().st_ino, path.read_bytes()) for path in directory.rglob("*") if path.is_file()} == files
 
 
 def test_a_living_share_is_resized_under_those_who_have_it_mapped(tmp_path: Path) -> None:
-    store = Store(tmp_path)
+    store = ShareStore(tmp_path)
     directory = store.write("x", limits(A, B), ML)
     with (directory / "limits").open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as mapped:
         store.write("x", limits(A, B, core=60, memory=GIB), ML)
@@ -84,7 +84,7 @@ def test_a_living_share_is_resized_under_those_who_have_it_mapped(tmp_path: Path
 
 
 def test_another_owner_begins_anew(tmp_path: Path) -> None:
-    store = Store(tmp_path)
+    store = ShareStore(tmp_path)
     store.write("x", limits(), ML)
     tenant = store.read("x").tenant
     write_slot(store, "x", 0, 4711, GIB)
@@ -95,7 +95,7 @@ def test_another_owner_begins_anew(tmp_path: Path) -> None:
 
 
 def test_what_the_agent_writes_stands_beside_the_processs_own_words(tmp_path: Path) -> None:
-    store = Store(tmp_path)
+    store = ShareStore(tmp_path)
     store.write("x", limits(A, B), ML)
     write_slot(store, "x", 5, 4711, GIB)
     store.correct(Correction("x", 5, 1, 300))
@@ -108,7 +108,7 @@ def test_what_the_agent_writes_stands_beside_the_processs_own_words(tmp_path: Pa
 
 
 def test_a_container_that_starts_again_finds_its_share_empty(tmp_path: Path) -> None:
-    store = Store(tmp_path)
+    store = ShareStore(tmp_path)
     store.write("x", limits(), ML)
     tenant = store.read("x").tenant
     for number in (0, 7):
@@ -121,7 +121,7 @@ def test_a_container_that_starts_again_finds_its_share_empty(tmp_path: Path) -> 
 
 
 def test_a_page_that_lies_about_its_slots_is_read_to_its_end(tmp_path: Path) -> None:
-    store = Store(tmp_path)
+    store = ShareStore(tmp_path)
     usage = store.write("x", limits(), ML) / "usage"
     write_slot(store, "x", 1023, 4711, GIB)
     data = bytearray(usage.read_bytes())
@@ -133,7 +133,7 @@ def test_a_page_that_lies_about_its_slots_is_read_to_its_end(tmp_path: Path) -> 
 
 
 def test_who_goes_leaves_the_lease(tmp_path: Path) -> None:
-    store = Store(tmp_path)
+    store = ShareStore(tmp_path)
     store.write("x", limits(), ML)
     tenant = store.read("x").tenant
     with store.lease(A).open("r+b") as file:
@@ -152,7 +152,7 @@ def test_who_goes_leaves_the_lease(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["", ".", "..", "../x", "a/b", ".hidden", "a\0b", "x" * 129, "-x"])
 def test_ids_cannot_lead_out(tmp_path: Path, name: str) -> None:
     with pytest.raises(InvalidInput):
-        Store(tmp_path).write(name, limits(), ML)
+        ShareStore(tmp_path).write(name, limits(), ML)
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def test_ids_cannot_lead_out(tmp_path: Path, name: str) -> None:
     ],
 )
 def test_a_damaged_share_is_refused_alone_and_made_anew_when_it_is_written(tmp_path: Path, file: str, spoil) -> None:  # type: ignore[no-untyped-def]
-    store = Store(tmp_path)
+    store = ShareStore(tmp_path)
     store.write("good", limits(), ML)
     path = store.write("bad", limits(), ML) / file
     path.write_bytes(spoil(path.read_bytes()))
@@ -180,13 +180,13 @@ def test_a_damaged_share_is_refused_alone_and_made_anew_when_it_is_written(tmp_p
 
 
 def test_a_lease_of_another_release_is_made_anew(tmp_path: Path) -> None:
-    store = Store(tmp_path)
+    store = ShareStore(tmp_path)
     store.lease(A).write_bytes(b"old")
     assert len(store.lease(A).read_bytes()) == sizeof(page.LeasePage)
 
 
 def test_only_the_gone_are_swept_and_what_a_dead_writer_left(tmp_path: Path) -> None:
-    store = Store(tmp_path)
+    store = ShareStore(tmp_path)
     for name in ("x", "y"):
         store.write(name, limits(), msgspec.structs.replace(ML, pod_uid=name))
     for name in (".z.new", ".x.gone", ".something"):
@@ -196,7 +196,7 @@ def test_only_the_gone_are_swept_and_what_a_dead_writer_left(tmp_path: Path) -> 
 
 
 def test_a_directory_that_has_a_new_owner_meanwhile_is_not_removed(tmp_path: Path) -> None:
-    store = Store(tmp_path)
+    store = ShareStore(tmp_path)
     store.write("x", limits(), ML)
 
     def is_gone(share: Share) -> bool:
@@ -211,7 +211,7 @@ def test_a_directory_that_has_a_new_owner_meanwhile_is_not_removed(tmp_path: Pat
 
 
 def test_an_agent_may_sweep_while_others_write(tmp_path: Path) -> None:
-    store = Store(tmp_path)
+    store = ShareStore(tmp_path)
     over = threading.Event()
 
     def sweep() -> None:
@@ -236,7 +236,7 @@ from pathlib import Path
 sys.path.insert(0, sys.argv[3])
 from tests.support.limits_examples import limits
 from gpuplane.limits.facts import Owner
-from gpuplane.limits.store import Store
+from gpuplane.limits.store import ShareStore
 import gpuplane.limits.store as module
 left = int(sys.argv[2])
 def counted(function):
@@ -251,7 +251,7 @@ module.put = counted(module.put)
 Path.rename = counted(Path.rename)
 Path.hardlink_to = counted(Path.hardlink_to)
 Path.mkdir = counted(Path.mkdir)
-Store(Path(sys.argv[1])).write("x", limits(), Owner(name="new", pod_uid="new"))
+ShareStore(Path(sys.argv[1])).write("x", limits(), Owner(name="new", pod_uid="new"))
 print("done")
 """
 
@@ -259,7 +259,7 @@ print("done")
 def test_killed_at_any_step_of_writing_leaves_the_old_the_new_or_nothing(tmp_path: Path) -> None:
     outcomes = []
     for steps in range(40):
-        store = Store(tmp_path / str(steps))
+        store = ShareStore(tmp_path / str(steps))
         store.write("x", limits(), ML)
         folder = str(Path(__file__).parent)
         command = [sys.executable, "-c", KILLED, str(store.base), str(steps), folder]
@@ -287,8 +287,8 @@ class Shares(RuleBasedStateMachine):
         self.known: dict[str, tuple[Limits, Owner]] = {}
 
     @property
-    def store(self) -> Store:
-        return Store(Path(self.folder.name))
+    def store(self) -> ShareStore:
+        return ShareStore(Path(self.folder.name))
 
     names = st.sampled_from(["x", "y"])
     cores = st.integers(1, 100)
@@ -327,7 +327,7 @@ TestShares.settings = settings(max_examples=25, stateful_step_count=12, deadline
 def test_slots_are_read_as_they_were_written(
     tmp_path_factory: pytest.TempPathFactory, slots: list[tuple[int, int, int]]
 ) -> None:
-    store = Store(tmp_path_factory.mktemp("slots"))
+    store = ShareStore(tmp_path_factory.mktemp("slots"))
     store.write("x", limits(), ML)
     for number, owner, held in slots:
         write_slot(store, "x", number, owner, held)

@@ -7,8 +7,8 @@ from ctypes import sizeof
 
 from gpuplane.hardware import GPUFacts
 from gpuplane.limits import page
-from gpuplane.limits.facts import Backend, GpuLimit, GpuUse, Limits, OnGpu, Owner, Share, Slot, Totals
-from gpuplane.limits.store import Store
+from gpuplane.limits.facts import GpuLimit, GpuUse, LimitBackend, Limits, OnGpu, Owner, ProcessSlot, Share, Totals
+from gpuplane.limits.store import ShareStore
 
 GIB = 1 << 30
 A, B = "GPU-aaaaaaaa-0000-0000-0000-000000000000", "GPU-bbbbbbbb-0000-0000-0000-000000000000"
@@ -30,20 +30,22 @@ def limits(*uuids: str, core: int = 30, memory: int = 5 * GIB) -> Limits:
     return Limits(tuple(GpuLimit(uuid=uuid, core=core, memory_bytes=memory) for uuid in uuids or (A,)))
 
 
-def slot(pid: int, *, number: int = 0, namespace: int = 7, start: int = 100, held: int = 0, other: int = 0) -> Slot:
+def slot(
+    pid: int, *, number: int = 0, namespace: int = 7, start: int = 100, held: int = 0, other: int = 0
+) -> ProcessSlot:
     owner = page.owner_word(pid, namespace, start)
     uses = (GpuUse(held_bytes=held, context_bytes=1, other_bytes=other),)
-    return Slot(number=number, owner=owner, namespace=namespace, start=start, generation=1, gpus=uses)
+    return ProcessSlot(number=number, owner=owner, namespace=namespace, start=start, generation=1, gpus=uses)
 
 
 def share(
     name: str,
-    *slots: Slot,
+    *slots: ProcessSlot,
     uuid: str = A,
     core: int = 30,
     memory: int = 5 * GIB,
     totals: Totals | None = None,
-    backend: Backend = Backend.INTERPOSED,
+    backend: LimitBackend = LimitBackend.INTERPOSED,
     unsteady: frozenset[int] = frozenset(),
     deserted: frozenset[int] = frozenset(),
 ) -> Share:
@@ -74,7 +76,7 @@ def on_gpu(
     )
 
 
-def write_slot(store: Store, name: str, number: int, owner: int, held: int, namespace: int = 0) -> None:
+def write_slot(store: ShareStore, name: str, number: int, owner: int, held: int, namespace: int = 0) -> None:
     """What the library writes when a process takes a slot and memory of the share's first GPU."""
     slot = page.UsageSlot(owner=owner, start_ticks=owner >> 38, pid_namespace=namespace, generation=1)
     slot.gpus[0].held, slot.gpus[0].context = held, 100

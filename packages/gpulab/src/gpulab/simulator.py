@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from gpuplane.cli.share_place import Place
-from gpuplane.limits import RealLibraries, Store, find_real
+from gpuplane.limits import RealLibraries, ShareStore, find_real
 from kubekit.errors import InvalidInput, Terminal
 from simgpu import DEVICE_VARIABLE, NATIVE, PROFILES, create_state, in_use
 from simgpu.profile import gpu_uuid
@@ -25,7 +25,7 @@ _STATE: Final = "nvidiactl"  # the state of a simulated driver lies in this devi
 class Simulator:
     """What `gpuplane share` asks of simulated GPUs; the protocol is `gpuplane.cli.verbs.GPUSimulator`."""
 
-    def make(self, store: Store, model: str) -> Place:
+    def make(self, store: ShareStore, model: str) -> Place:
         """The GPU of a model, as t4 or h100, made when there is none. Raises InvalidInput for an unknown model."""
         wanted = model.lower()
         name = next((text for text in PROFILES if wanted in (text, text.partition("-")[2])), "")
@@ -42,17 +42,17 @@ class Simulator:
             create_state(dev / _STATE, PROFILES[name], _DRIVER_VERSION, _seed(name))
         return _place(store, _driver(), dev)
 
-    def of_shell(self, store: Store, environ: Mapping[str, str]) -> Place | None:
+    def of_shell(self, store: ShareStore, environ: Mapping[str, str]) -> Place | None:
         """The simulated GPU that programs of this shell see; None for none."""
         dev = environ.get(DEVICE_VARIABLE)
         return _place(store, find_real(environ, first=(NATIVE,)), Path(dev)) if dev else None
 
-    def existing(self, store: Store) -> Place | None:
+    def existing(self, store: ShareStore) -> Place | None:
         """A simulated GPU that another command uses; None for none."""
         found = sorted((store.base / _FOLDER).glob("*/dev"))
         return _place(store, _driver(), found[0]) if found else None
 
-    def delete_unused(self, store: Store) -> None:
+    def delete_unused(self, store: ShareStore) -> None:
         """Delete simulated machines that no process uses and that have no share left. The store's lock is held."""
         held = {limit.uuid for share in store.all() for limit in share.limits.gpus}
         for place in [place for place in (store.base / _FOLDER).glob("*") if place.is_dir()]:
@@ -74,5 +74,5 @@ def _driver() -> RealLibraries:
     return find_real({}, first=(NATIVE,), cache="")
 
 
-def _place(store: Store, driver: RealLibraries, dev: Path) -> Place:
+def _place(store: ShareStore, driver: RealLibraries, dev: Path) -> Place:
     return Place(store, driver, dev, {DEVICE_VARIABLE: str(dev)})

@@ -15,13 +15,13 @@ import msgspec
 from gpuplane.api.gpunode import Link
 from gpuplane.hardware import (
     GPUFacts,
+    GPUTopology,
     HealthEvent,
     Mig,
     MigMode,
     MigProfile,
     Process,
     Sample,
-    Topology,
     matrix,
 )
 from gpuplane.hardware.health import recovered_event, xid_event
@@ -60,7 +60,7 @@ class SimulatedGPUs:
     def inventory(self) -> tuple[GPUFacts, ...]:
         return self._gpus
 
-    def topology(self) -> Topology:
+    def topology(self) -> GPUTopology:
         return matrix(self._gpus)
 
     def mig(self, uuid: str) -> Mig:

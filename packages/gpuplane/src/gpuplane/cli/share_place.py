@@ -22,7 +22,7 @@ import msgspec
 from gpuplane import names
 from gpuplane.cli.verbs import SIMULATOR_PACKAGE, GPUSimulator
 from gpuplane.hardware import GPUSource, open_gpus
-from gpuplane.limits import RealLibraries, Share, Store, find_real
+from gpuplane.limits import RealLibraries, Share, ShareStore, find_real
 from gpuplane.limits.processes import is_running, users_of
 from kubekit.errors import Terminal
 
@@ -35,7 +35,7 @@ class Place(msgspec.Struct, frozen=True):
         environment: the variables by which a program finds these device nodes.
     """
 
-    store: Store
+    store: ShareStore
     real: RealLibraries
     dev: Path | None = None
     environment: dict[str, str] = {}
@@ -77,7 +77,12 @@ def user_base(environ: Mapping[str, str], uid: int) -> Path:
 
 
 def find_place(
-    store: Store, simulate: str, environ: Mapping[str, str], simulator: GPUSimulator | None, *, existing: bool = False
+    store: ShareStore,
+    simulate: str,
+    environ: Mapping[str, str],
+    simulator: GPUSimulator | None,
+    *,
+    existing: bool = False,
 ) -> Place:
     """The driver to use: the one that is played for `simulate`, else what a program of this shell would find.
 
@@ -109,10 +114,10 @@ def find_place(
 
 def node_place(root: Path) -> Place:
     """A node's driver and the shares of its containers. Raises Terminal when there is no driver."""
-    return Place(Store(root / names.LIMITS_DIR), find_real({}, root=root, cache=""), root / "dev")
+    return Place(ShareStore(root / names.LIMITS_DIR), find_real({}, root=root, cache=""), root / "dev")
 
 
-def is_over(store: Store) -> Callable[[Share], bool]:
+def is_over(store: ShareStore) -> Callable[[Share], bool]:
     """Return a check whether a share of `share run` has ended: its runner, its command, and all descendants."""
 
     def over(share: Share) -> bool:

@@ -1,6 +1,6 @@
 """`gpuplane share run`: a command under limits on a GPU of this machine.
 
-The command is our child, its limits a directory of this user (see `gpuplane.limits.Store`). While it runs we do once a
+The command is our child, its limits a directory of this user (`gpuplane.limits.ShareStore`). While it runs we do once a
 second what a node's agent does: compare with NVML, and say who got round the limits. Should we be killed, the limits go
 on to hold; the next run clears up once the last process in them has ended.
 """
@@ -31,16 +31,16 @@ from gpuplane.cli.verbs import find_simulator
 from gpuplane.hardware import GPUFacts, GPUSource
 from gpuplane.limits import (
     Agent,
-    Backend,
+    CoreMode,
     Escape,
     GpuLimit,
+    LimitBackend,
+    LimitRequest,
     Limits,
-    Mode,
     Observer,
     Owner,
     Share,
-    Store,
-    Wanted,
+    ShareStore,
     check,
     choose,
     command,
@@ -64,7 +64,7 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     uuid: str
     model: str
     limit: GpuLimit
-    backend: Backend
+    backend: LimitBackend
     directory: str
     driver: str
     environment: dict[str, str]
@@ -105,11 +105,11 @@ def _run(options: Namespace, screen: Terminal) -> int:
     argv = tuple(options.argv[1:] if options.argv[:1] == ["--"] else options.argv)
     if not argv:
         raise InvalidInput("no command", where="gpuplane share run", cure="gpuplane share run --core 30 -- CMD")
-    wanted = Wanted(core=options.core, memory_bytes=options.memory, gpu=options.gpu)
+    wanted = LimitRequest(core=options.core, memory_bytes=options.memory, gpu=options.gpu)
     check(wanted)  # before a driver is looked for: these are wrong on any machine
     refuse_nested(os.environ)
     _check_backend(options)
-    store = Store(user_base(os.environ, os.geteuid()))
+    store = ShareStore(user_base(os.environ, os.geteuid()))
     simulator = find_simulator()
     try:
         with contextlib.ExitStack() as stack:
@@ -124,7 +124,7 @@ def _run(options: Namespace, screen: Terminal) -> int:
                 stack.callback(_leave, store, plan)
                 owner = _write(store, plan, options.name, place)
                 group = None
-                if plan.backend is Backend.NATIVE:
+                if plan.backend is LimitBackend.NATIVE:
                     native.sweep([share.id for share in store.all()])
                     group = native.hold(plan.id, plan.limit)
                     stack.callback(native.release, group, plan.uuid)
@@ -137,19 +137,19 @@ def _run(options: Namespace, screen: Terminal) -> int:
 
 def _check_backend(options: Namespace) -> None:
     """Raises KubekitError when the backend is not there, or cannot do what is asked."""
-    if options.backend == Backend.INTERPOSED:
+    if options.backend == LimitBackend.INTERPOSED:
         limiter()
-    elif options.mode != Mode.HARD:
+    elif options.mode != CoreMode.HARD:
         raise InvalidInput(
             f"the backend {options.backend} knows no mode {options.mode}", where="--mode", cure="--backend interposed"
         )
-    if options.backend == Backend.MPS:
+    if options.backend == LimitBackend.MPS:
         mps_daemon(os.environ)
-    if options.backend == Backend.NATIVE and (options.core or not options.memory):
+    if options.backend == LimitBackend.NATIVE and (options.core or not options.memory):
         raise InvalidInput("the driver holds memory only", where="--backend native", cure="--memory, without --core")
 
 
-def _leave(store: Store, plan: Planned) -> None:
+def _leave(store: ShareStore, plan: Planned) -> None:
     """Remove the share; one with a process that the command left behind is left to the next run."""
     with store.lock():
         if not users_of(names.LIMITS_ENV, plan.directory):
@@ -157,13 +157,13 @@ def _leave(store: Store, plan: Planned) -> None:
 
 
 def _plan(argv: tuple[str, ...], gpu: GPUFacts, options: Namespace, place: Place) -> Planned:
-    limit = GpuLimit(uuid=gpu.uuid, core=options.core, memory_bytes=options.memory, mode=Mode(options.mode))
-    backend = Backend(options.backend)
+    limit = GpuLimit(uuid=gpu.uuid, core=options.core, memory_bytes=options.memory, mode=CoreMode(options.mode))
+    backend = LimitBackend(options.backend)
     word = re.sub(r"[^A-Za-z0-9_.]", "-", Path(argv[0]).name).strip(".-")[:40] or "command"
     share = f"{word}-{secrets.token_hex(4)}"
     directory = place.store.directory(share)
     limits = Limits((limit,))
-    if backend is Backend.INTERPOSED:
+    if backend is LimitBackend.INTERPOSED:
         environment = command(directory, limits, os.environ)
     else:
         environment = other_backend(backend, limits)
@@ -191,11 +191,11 @@ def _show(plan: Planned, options: Namespace, screen: Terminal) -> None:
         screen.print(plan_text(plan))
 
 
-def _write(store: Store, plan: Planned, name: str, place: Place) -> Owner:
+def _write(store: ShareStore, plan: Planned, name: str, place: Place) -> Owner:
     since = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
     owner = Owner(name=name or title(plan.argv), since=since, backend=plan.backend, holders=(myself(),))
     directory = store.write(plan.id, Limits((plan.limit,)), owner)
-    if plan.backend is Backend.INTERPOSED:
+    if plan.backend is LimitBackend.INTERPOSED:
         link(directory, place.real)
     return owner
 
@@ -209,7 +209,7 @@ def title(argv: tuple[str, ...]) -> str:
 def _follow(
     plan: Planned,
     owner: Owner,
-    store: Store,
+    store: ShareStore,
     gpus: GPUSource,
     options: Namespace,
     screen: Terminal,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from gpuplane.cli.status_text import short_model
 from gpuplane.cli.terminal import Terminal
-from gpuplane.limits import Backend, GpuView, OutsideView, ShareView, gib
+from gpuplane.limits import GpuView, LimitBackend, OutsideView, ShareView, gib
 
 if TYPE_CHECKING:
     from gpuplane.cli.share_run import Planned, Report
@@ -17,10 +17,10 @@ HISTORY: Final = 10  # looks
 _BAR: Final = 12
 _LEVELS: Final = ("▁▂▃▄▅▆▇█", "._-=+*%#")
 _ENFORCED: Final = {
-    Backend.INTERPOSED: "our libraries before {driver}",
-    Backend.MPS: "NVIDIA's MPS, whose daemon has to run",
-    Backend.NATIVE: "the driver, for a cgroup of its own",
-    Backend.NONE: "nothing",
+    LimitBackend.INTERPOSED: "our libraries before {driver}",
+    LimitBackend.MPS: "NVIDIA's MPS, whose daemon has to run",
+    LimitBackend.NATIVE: "the driver, for a cgroup of its own",
+    LimitBackend.NONE: "nothing",
 }
 
 

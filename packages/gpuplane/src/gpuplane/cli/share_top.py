@@ -21,8 +21,8 @@ from gpuplane.cli.share_text import HISTORY, top_page
 from gpuplane.cli.terminal import Terminal
 from gpuplane.cli.verbs import find_simulator
 from gpuplane.hardware import GPUSource
-from gpuplane.limits import GpuView, Observer, Store, views
-from gpuplane.limits.decide import State, decide
+from gpuplane.limits import GpuView, Observer, ShareStore, views
+from gpuplane.limits.decide import EscapeState, decide
 from gpuplane.limits.facts import Observation
 from kubekit.errors import Usage
 
@@ -36,12 +36,12 @@ def top(options: Namespace, screen: Terminal) -> int:
         node = node_place(options.host_root)
         _look(node, (node.store,), options, screen)
         return 0
-    own = Store(user_base(os.environ, os.geteuid()))
+    own = ShareStore(user_base(os.environ, os.geteuid()))
     simulator = find_simulator()
     with own.lock():
         place = find_place(own, options.simulate, os.environ, simulator, existing=True)
     try:
-        _look(place, (own, Store(Path("/", names.LIMITS_DIR))), options, screen)
+        _look(place, (own, ShareStore(Path("/", names.LIMITS_DIR))), options, screen)
     finally:
         if simulator is not None:
             with own.lock():
@@ -49,7 +49,7 @@ def top(options: Namespace, screen: Terminal) -> int:
     return 0
 
 
-def _look(place: Place, stores: tuple[Store, ...], options: Namespace, screen: Terminal) -> None:
+def _look(place: Place, stores: tuple[ShareStore, ...], options: Namespace, screen: Terminal) -> None:
     with closing(place.open()) as gpus:
         looks = Looks(gpus, stores)
         live = screen.out.isatty() and options.output == "text" and not options.once
@@ -65,11 +65,11 @@ def _look(place: Place, stores: tuple[Store, ...], options: Namespace, screen: T
 class Looks:
     """Looks at the shares of several stores on the same GPUs; each look has rates since the one before it."""
 
-    def __init__(self, gpus: GPUSource, stores: tuple[Store, ...]) -> None:
+    def __init__(self, gpus: GPUSource, stores: tuple[ShareStore, ...]) -> None:
         self._gpus = gpus
         self._observers = [Observer(store, gpus) for store in stores]
         self._before: Observation | None = None
-        self._state = State()
+        self._state = EscapeState()
         self.host = socket.gethostname().partition(".")[0]
         self.history: dict[str, list[int]] = {}
 

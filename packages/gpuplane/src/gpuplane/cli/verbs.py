@@ -14,7 +14,7 @@ from gpuplane.cli.components import Component
 
 if TYPE_CHECKING:
     from gpuplane.cli.share_place import Place
-    from gpuplane.limits import Store
+    from gpuplane.limits import ShareStore
 
 GROUP: Final = "gpuplane.verbs"
 SIMULATOR_PACKAGE: Final = "gpuplane-gpulab"
@@ -25,16 +25,16 @@ class GPUSimulator(Protocol):
     lock.
     """
 
-    def make(self, store: Store, model: str) -> Place:
+    def make(self, store: ShareStore, model: str) -> Place:
         """The GPU of a model, made when there is none. Raises InvalidInput for an unknown model."""
 
-    def of_shell(self, store: Store, environ: Mapping[str, str]) -> Place | None:
+    def of_shell(self, store: ShareStore, environ: Mapping[str, str]) -> Place | None:
         """The simulated GPU that programs of this shell see; None for none."""
 
-    def existing(self, store: Store) -> Place | None:
+    def existing(self, store: ShareStore) -> Place | None:
         """A simulated GPU that another command uses; None for none."""
 
-    def delete_unused(self, store: Store) -> None:
+    def delete_unused(self, store: ShareStore) -> None:
         """Delete GPUs that no process and no share uses."""
 
 

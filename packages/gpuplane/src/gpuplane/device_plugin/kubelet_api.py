@@ -11,6 +11,8 @@ from typing import Protocol
 
 import msgspec
 
+from gpuplane.host import HostMount
+
 
 class PluginDevice(msgspec.Struct, frozen=True):
     """One unit of the resource. `id` has at most 63 characters; `numa` lists the NUMA nodes near it, none if
@@ -19,14 +21,6 @@ class PluginDevice(msgspec.Struct, frozen=True):
     id: str
     healthy: bool
     numa: tuple[int, ...] = ()
-
-
-class Mount(msgspec.Struct, frozen=True, kw_only=True):
-    """A path of the host in a container."""
-
-    host_path: str
-    container_path: str
-    read_only: bool = True
 
 
 class DeviceSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,7 +36,7 @@ class Allocation(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     envs: dict[str, str] = {}
-    mounts: tuple[Mount, ...] = ()
+    mounts: tuple[HostMount, ...] = ()
     devices: tuple[DeviceSpec, ...] = ()
     annotations: dict[str, str] = {}
     cdi_devices: tuple[str, ...] = ()

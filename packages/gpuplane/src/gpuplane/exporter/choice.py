@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from gpuplane.exporter.fields import DEFAULT_FIELDS, OFFERED_LABELS, OFFERED_METRICS, Field, FieldType
+from gpuplane.exporter.fields import DEFAULT_FIELDS, OFFERED_LABELS, OFFERED_METRICS, ExporterField, FieldType
 from kubekit.errors import InvalidInput
 
 # The exporter's own counters besides DCGM's fields.
@@ -28,17 +28,17 @@ OWN_OF_DCGM_EXPORTER: Final = frozenset(
 _OTHER_TYPES: Final = ("histogram", "summary")
 
 
-class Choice(msgspec.Struct, frozen=True):
+class FieldChoice(msgspec.Struct, frozen=True):
     """The fields to export. `missing` are requested fields of DCGM that gpuplane does not offer."""
 
-    fields: tuple[Field, ...] = DEFAULT_FIELDS
+    fields: tuple[ExporterField, ...] = DEFAULT_FIELDS
     missing: tuple[str, ...] = ()
 
 
-def load(path: Path | None) -> Choice:
+def load(path: Path | None) -> FieldChoice:
     """The fields of a CSV file, the default ones without a file. Raises InvalidInput."""
     if path is None:
-        return Choice()
+        return FieldChoice()
     try:
         text = path.read_text()
     except (OSError, UnicodeDecodeError) as error:
@@ -51,12 +51,12 @@ def load(path: Path | None) -> Choice:
     return parse(text, where=str(path))
 
 
-def parse(text: str, *, where: str = "") -> Choice:
+def parse(text: str, *, where: str = "") -> FieldChoice:
     """A list of fields; a line that begins with `#` is a comment, the help may have commas and quotes.
 
     Raises InvalidInput with every wrong line; its `where` is the first of them.
     """
-    fields: list[Field] = []
+    fields: list[ExporterField] = []
     missing: list[str] = []
     findings: dict[int, str] = {}
     for number, line in enumerate(text.splitlines(), 1):
@@ -75,7 +75,7 @@ def parse(text: str, *, where: str = "") -> Choice:
             if kind in _OTHER_TYPES:
                 findings[number] = f"{name} is no {kind}; write gauge, counter or label"
             else:
-                fields.append(Field(name, FieldType(kind), description))
+                fields.append(ExporterField(name, FieldType(kind), description))
         elif _is_known(name):
             missing.append(name)
         else:
@@ -90,7 +90,7 @@ def parse(text: str, *, where: str = "") -> Choice:
             cure="every line is FIELD, type, help; docs/reference/metrics.md lists the fields",
             findings=tuple(f"line {line}: {text}" for line, text in findings.items()),
         )
-    return Choice(tuple(fields), tuple(missing))
+    return FieldChoice(tuple(fields), tuple(missing))
 
 
 def _parts(line: str) -> list[str]:

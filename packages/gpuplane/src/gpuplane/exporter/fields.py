@@ -29,7 +29,7 @@ class FieldType(StrEnum):
     LABEL = "label"  # no metric of its own: a label on all others
 
 
-class Field(msgspec.Struct, frozen=True):
+class ExporterField(msgspec.Struct, frozen=True):
     """A metric as it is written out."""
 
     name: str
@@ -117,39 +117,41 @@ OFFERED_LABELS: Final = tuple(_LABELS)
 
 _G, _C, _L = FieldType.GAUGE, FieldType.COUNTER, FieldType.LABEL
 DEFAULT_FIELDS: Final = (
-    Field("DCGM_FI_DEV_SM_CLOCK", _G, "Clock of the streaming multiprocessors, MHz."),
-    Field("DCGM_FI_DEV_MEM_CLOCK", _G, "Clock of the memory, MHz."),
-    Field("DCGM_FI_DEV_MEMORY_TEMP", _G, "Temperature of the memory, degrees Celsius."),
-    Field("DCGM_FI_DEV_GPU_TEMP", _G, "Temperature of the GPU, degrees Celsius."),
-    Field("DCGM_FI_DEV_POWER_USAGE", _G, "Power draw, watts."),
-    Field("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", _C, "Energy used since the driver was loaded, millijoules."),
-    Field("DCGM_FI_DEV_PCIE_REPLAY_COUNTER", _C, "PCIe packets that had to be sent again."),
-    Field("DCGM_FI_DEV_GPU_UTIL", _G, "Time in which a kernel ran, percent."),
-    Field("DCGM_FI_DEV_MEM_COPY_UTIL", _G, "Time in which the memory was read or written, percent."),
-    Field("DCGM_FI_DEV_ENC_UTIL", _G, "Utilization of the video encoder, percent."),
-    Field("DCGM_FI_DEV_DEC_UTIL", _G, "Utilization of the video decoder, percent."),
-    Field("DCGM_FI_DEV_XID_ERRORS", _G, "The last XID error seen; 0 is none."),
-    Field("DCGM_FI_DEV_FB_FREE", _G, "Free GPU memory, MiB."),
-    Field("DCGM_FI_DEV_FB_USED", _G, "GPU memory in use, MiB."),
-    Field("DCGM_FI_DEV_FB_RESERVED", _G, "GPU memory that the driver keeps for itself, MiB."),
-    Field("DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL", _C, "Data over all NVLinks in both directions, KiB."),
-    Field("DCGM_FI_DEV_VGPU_LICENSE_STATUS", _G, "Whether a vGPU licence is held."),
-    Field("DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS", _C, "Memory rows remapped after uncorrectable errors."),
-    Field("DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS", _C, "Memory rows remapped after correctable errors."),
-    Field("DCGM_FI_DEV_ROW_REMAP_FAILURE", _G, "Whether remapping of a memory row failed."),
-    Field("DCGM_FI_DRIVER_VERSION", _L, "Version of the driver."),
-    Field("DCGM_FI_PROF_GR_ENGINE_ACTIVE", _G, "Time in which the compute or graphics engine was active, ratio."),
-    Field("DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", _G, "Cycles in which the tensor cores were active, ratio."),
-    Field("DCGM_FI_PROF_DRAM_ACTIVE", _G, "Cycles in which memory was read or written, ratio."),
-    Field("DCGM_FI_PROF_PCIE_TX_BYTES", _G, "Data sent over PCIe, bytes per second."),
-    Field("DCGM_FI_PROF_PCIE_RX_BYTES", _G, "Data received over PCIe, bytes per second."),
+    ExporterField("DCGM_FI_DEV_SM_CLOCK", _G, "Clock of the streaming multiprocessors, MHz."),
+    ExporterField("DCGM_FI_DEV_MEM_CLOCK", _G, "Clock of the memory, MHz."),
+    ExporterField("DCGM_FI_DEV_MEMORY_TEMP", _G, "Temperature of the memory, degrees Celsius."),
+    ExporterField("DCGM_FI_DEV_GPU_TEMP", _G, "Temperature of the GPU, degrees Celsius."),
+    ExporterField("DCGM_FI_DEV_POWER_USAGE", _G, "Power draw, watts."),
+    ExporterField("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", _C, "Energy used since the driver was loaded, millijoules."),
+    ExporterField("DCGM_FI_DEV_PCIE_REPLAY_COUNTER", _C, "PCIe packets that had to be sent again."),
+    ExporterField("DCGM_FI_DEV_GPU_UTIL", _G, "Time in which a kernel ran, percent."),
+    ExporterField("DCGM_FI_DEV_MEM_COPY_UTIL", _G, "Time in which the memory was read or written, percent."),
+    ExporterField("DCGM_FI_DEV_ENC_UTIL", _G, "Utilization of the video encoder, percent."),
+    ExporterField("DCGM_FI_DEV_DEC_UTIL", _G, "Utilization of the video decoder, percent."),
+    ExporterField("DCGM_FI_DEV_XID_ERRORS", _G, "The last XID error seen; 0 is none."),
+    ExporterField("DCGM_FI_DEV_FB_FREE", _G, "Free GPU memory, MiB."),
+    ExporterField("DCGM_FI_DEV_FB_USED", _G, "GPU memory in use, MiB."),
+    ExporterField("DCGM_FI_DEV_FB_RESERVED", _G, "GPU memory that the driver keeps for itself, MiB."),
+    ExporterField("DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL", _C, "Data over all NVLinks in both directions, KiB."),
+    ExporterField("DCGM_FI_DEV_VGPU_LICENSE_STATUS", _G, "Whether a vGPU licence is held."),
+    ExporterField("DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS", _C, "Memory rows remapped after uncorrectable errors."),
+    ExporterField("DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS", _C, "Memory rows remapped after correctable errors."),
+    ExporterField("DCGM_FI_DEV_ROW_REMAP_FAILURE", _G, "Whether remapping of a memory row failed."),
+    ExporterField("DCGM_FI_DRIVER_VERSION", _L, "Version of the driver."),
+    ExporterField(
+        "DCGM_FI_PROF_GR_ENGINE_ACTIVE", _G, "Time in which the compute or graphics engine was active, ratio."
+    ),
+    ExporterField("DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", _G, "Cycles in which the tensor cores were active, ratio."),
+    ExporterField("DCGM_FI_PROF_DRAM_ACTIVE", _G, "Cycles in which memory was read or written, ratio."),
+    ExporterField("DCGM_FI_PROF_PCIE_TX_BYTES", _G, "Data sent over PCIe, bytes per second."),
+    ExporterField("DCGM_FI_PROF_PCIE_RX_BYTES", _G, "Data received over PCIe, bytes per second."),
 )
 
 
-def read(field: Field, gpu: GPUFacts, sample: Sample) -> Value:
+def read(field: ExporterField, gpu: GPUFacts, sample: Sample) -> Value:
     """The value of a metric on one GPU; None when the GPU does not offer it."""
     return _READ[field.name](gpu, sample)
 
 
-def read_label(field: Field, gpu: GPUFacts, driver_version: str) -> str:
+def read_label(field: ExporterField, gpu: GPUFacts, driver_version: str) -> str:
     return _LABELS[field.name](gpu, driver_version)

@@ -22,11 +22,11 @@ from typing import Final, Protocol, TypeVar
 import msgspec
 
 from gpuplane.exporter import settings
-from gpuplane.exporter.choice import Choice, load
+from gpuplane.exporter.choice import FieldChoice, load
 from gpuplane.exporter.jobs import Jobs
 from gpuplane.exporter.marks import PodMarks
 from gpuplane.exporter.pods import GPUHolders
-from gpuplane.exporter.render import Extra, Holder, entities, render
+from gpuplane.exporter.render import Extra, GPUHolder, entities, render
 from gpuplane.exporter.settings import Settings
 from gpuplane.hardware import GPUFacts, GPUSource, Sample
 from gpuplane.host import Host
@@ -82,7 +82,7 @@ async def run(context: OperandContext, serve: Serve = serving) -> None:
             await marks.stop()
 
 
-def _loaded(path: Path | None) -> Choice:
+def _loaded(path: Path | None) -> FieldChoice:
     choice = load(path)
     if choice.missing:
         log.warning("fields not offered by gpuplane file=%s fields=%s", path, ",".join(choice.missing))
@@ -141,7 +141,9 @@ async def _serve(context: OperandContext, given: Settings, exporter: Exporter, s
 class Exporter:
     """Answers the paths. `broken` gets the error after which only a new process can help."""
 
-    def __init__(self, context: OperandContext, given: Settings, choice: Choice, marks: PodMarks | None = None) -> None:
+    def __init__(
+        self, context: OperandContext, given: Settings, choice: FieldChoice, marks: PodMarks | None = None
+    ) -> None:
         self._context = context
         self._marks = marks
         self._settings = given
@@ -159,7 +161,7 @@ class Exporter:
         if self._marks is not None:
             self._marks.start()
 
-    def choose(self, choice: Choice) -> None:
+    def choose(self, choice: FieldChoice) -> None:
         """Other fields from the next scrape on."""
         self._choice = choice
 
@@ -200,14 +202,14 @@ class Exporter:
         )
         return render(self._choice.fields, entities(inventory, samples), extra)
 
-    async def _held(self) -> dict[str, list[Holder]]:
+    async def _held(self) -> dict[str, list[GPUHolder]]:
         held = await self._pods.holders() if self._settings.pods else {}
         if self._marks is None:
             return held
         return {device: [self._marked(holder, self._marks) for holder in found] for device, found in held.items()}
 
     @staticmethod
-    def _marked(holder: Holder, marks: PodMarks) -> Holder:
+    def _marked(holder: GPUHolder, marks: PodMarks) -> GPUHolder:
         return msgspec.structs.replace(holder, marks=marks.of(holder.namespace, holder.pod))
 
     def _measure(self) -> tuple[tuple[GPUFacts, ...], tuple[Sample, ...]]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from gpuplane import names
-from gpuplane.exporter.render import Holder
+from gpuplane.exporter.render import GPUHolder
 from kubekit.pod_resources import PodResourcesClient
 from kubekit.rpc import RpcError
 
@@ -35,7 +35,7 @@ def split_replica(device_id: str) -> tuple[str, str]:
     return (found["device"], found["replica"]) if found else (device_id, "")
 
 
-def holders(answer: ListPodResourcesResponse, prefixes: tuple[str, ...] = PREFIXES) -> dict[str, list[Holder]]:
+def holders(answer: ListPodResourcesResponse, prefixes: tuple[str, ...] = PREFIXES) -> dict[str, list[GPUHolder]]:
     """Device id without its replica -> who holds it, from the kubelet's answer.
 
     A share has an id for each percent and each 256 MiB; its holder is reported once, as for a whole GPU.
@@ -43,7 +43,7 @@ def holders(answer: ListPodResourcesResponse, prefixes: tuple[str, ...] = PREFIX
     Args:
         prefixes: prefixes of the names of GPU resources. Ids of other devices do no harm: no GPU has them.
     """
-    found: dict[str, list[Holder]] = {}
+    found: dict[str, list[GPUHolder]] = {}
     for pod in answer.pod_resources:
         for container in pod.containers:
             for devices in container.devices:
@@ -53,7 +53,7 @@ def holders(answer: ListPodResourcesResponse, prefixes: tuple[str, ...] = PREFIX
                 for device_id in devices.device_ids:
                     device, replica = split_replica(device_id)
                     replica = "" if share else replica
-                    holder = Holder(pod.namespace, pod.name, container.name, replica)
+                    holder = GPUHolder(pod.namespace, pod.name, container.name, replica)
                     known = found.setdefault(device, [])
                     if holder not in known:
                         known.append(holder)
@@ -77,7 +77,7 @@ class GPUHolders:
         self._prefixes = (*PREFIXES, *resources)
         self._said = ""
 
-    async def holders(self) -> dict[str, list[Holder]]:
+    async def holders(self) -> dict[str, list[GPUHolder]]:
         """As `holders`; empty when the kubelet does not answer."""
         socket = self._kubelet.socket
         if not socket.exists():

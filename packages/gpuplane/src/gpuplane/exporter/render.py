@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from gpuplane.cures import xid_meaning
-from gpuplane.exporter.fields import Field, FieldType, bus_id, read, read_label
+from gpuplane.exporter.fields import ExporterField, FieldType, bus_id, read, read_label
 from gpuplane.hardware import GPUFacts, Sample
 from kubekit.kube.exposition import Metric, MetricFamily, MetricType, Series, exposition, extend, series
 
@@ -18,7 +18,7 @@ XID_LABELS: Final = ("err_code", "err_msg")
 XID_FIELD: Final = "DCGM_FI_DEV_XID_ERRORS"
 
 
-class Holder(msgspec.Struct, frozen=True, order=True):
+class GPUHolder(msgspec.Struct, frozen=True, order=True):
     """A container that holds a GPU; `replica` is its number of a shared one, `marks` are further labels of its pod."""
 
     namespace: str
@@ -57,7 +57,7 @@ class Extra(msgspec.Struct, frozen=True):
     driver_version: str = ""
     hostname: str = ""
     dashes: bool = False
-    holders: Mapping[str, Sequence[Holder]] = {}
+    holders: Mapping[str, Sequence[GPUHolder]] = {}
     jobs: Mapping[str, Sequence[str]] = {}
 
 
@@ -93,12 +93,12 @@ def entities(inventory: Iterable[GPUFacts], samples: Iterable[Sample]) -> list[E
     return found
 
 
-def render(fields: Sequence[Field], shown: Sequence[Entity], extra: Extra) -> bytes:
+def render(fields: Sequence[ExporterField], shown: Sequence[Entity], extra: Extra) -> bytes:
     """Return the whole answer of `/metrics`."""
     return exposition(_families(fields, shown, extra))
 
 
-def _families(fields: Sequence[Field], shown: Sequence[Entity], extra: Extra) -> Iterator[MetricFamily]:
+def _families(fields: Sequence[ExporterField], shown: Sequence[Entity], extra: Extra) -> Iterator[MetricFamily]:
     added = [field for field in fields if field.type is FieldType.LABEL]
     # NB: the labels of an entity are escaped once for all fields. That is most of what a scrape costs.
     rows = [(entity, _lines(entity, added, extra)) for entity in shown]
@@ -118,7 +118,7 @@ def _families(fields: Sequence[Field], shown: Sequence[Entity], extra: Extra) ->
             yield MetricFamily(Metric(field.name, MetricType(field.type.value), field.help, DECIMALS), values)
 
 
-def _lines(entity: Entity, added: Sequence[Field], extra: Extra) -> list[Series]:
+def _lines(entity: Entity, added: Sequence[ExporterField], extra: Extra) -> list[Series]:
     """Return the labels of an entity's lines: one line for each pair of a holder and a job."""
     gpu = entity.gpu
     common = {
@@ -140,7 +140,7 @@ def _lines(entity: Entity, added: Sequence[Field], extra: Extra) -> list[Series]
     return [extend(line, {JOB: job}) for line in held for job in jobs] if jobs else held
 
 
-def _held(holder: Holder, common: Mapping[str, str]) -> dict[str, str]:
+def _held(holder: GPUHolder, common: Mapping[str, str]) -> dict[str, str]:
     labels = {"container": holder.container, "namespace": holder.namespace, "pod": holder.pod}
     if holder.replica:
         labels["vgpu"] = holder.replica

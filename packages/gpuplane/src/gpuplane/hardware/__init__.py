@@ -12,6 +12,7 @@ from gpuplane.api.gpunode import GPU
 from gpuplane.hardware.facts import (
     GPUFacts,
     GPUSource,
+    GPUTopology,
     HealthEvent,
     HealthEventKind,
     Mig,
@@ -21,7 +22,6 @@ from gpuplane.hardware.facts import (
     MigSample,
     Process,
     Sample,
-    Topology,
     family,
 )
 from gpuplane.hardware.library import find_library
@@ -30,6 +30,7 @@ from gpuplane.hardware.topology import matrix
 __all__ = [
     "GPUFacts",
     "GPUSource",
+    "GPUTopology",
     "HealthEvent",
     "HealthEventKind",
     "Mig",
@@ -39,7 +40,6 @@ __all__ = [
     "MigSample",
     "Process",
     "Sample",
-    "Topology",
     "family",
     "find_library",
     "matrix",

@@ -78,7 +78,7 @@ class GPUFacts(msgspec.Struct, frozen=True, kw_only=True):
         return family(self.compute)
 
 
-class Topology(msgspec.Struct, frozen=True, kw_only=True):
+class GPUTopology(msgspec.Struct, frozen=True, kw_only=True):
     """The matrix of `nvidia-smi topo -m`: "X" on the diagonal, else NV<lanes>, PIX, PXB, PHB, NODE or SYS.
 
     Rows and columns are in the order of `uuids`; `numa` and `cpus` have one entry per row.
@@ -209,7 +209,7 @@ class GPUSource(Protocol):
 
     def inventory(self) -> tuple[GPUFacts, ...]: ...
 
-    def topology(self) -> Topology: ...
+    def topology(self) -> GPUTopology: ...
 
     def mig(self, uuid: str) -> Mig: ...
 

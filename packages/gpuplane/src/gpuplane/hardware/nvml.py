@@ -22,11 +22,11 @@ import pynvml
 from gpuplane.api.gpunode import Link
 from gpuplane.hardware import health, mig, topology
 from gpuplane.hardware.binding import GpuLost, ask, fields, need
-from gpuplane.hardware.facts import GPUFacts, HealthEvent, Mig, MigMode, Process, Sample, Topology
+from gpuplane.hardware.facts import GPUFacts, GPUTopology, HealthEvent, Mig, MigMode, Process, Sample
 from gpuplane.hardware.gpm import GpmReader, open_reader
 from gpuplane.hardware.library import load_library
 from gpuplane.hardware.readings import read_sample
-from gpuplane.hardware.watch import Watcher, event_set, wait_once
+from gpuplane.hardware.watch import EventWatcher, event_set, wait_once
 from kubekit.errors import Terminal
 
 _CPU_WORDS = 64  # 4,096 CPUs
@@ -39,7 +39,7 @@ class NvmlGPUs:
         load_library(driver_root, dev)
         need(pynvml.nvmlInit)
         self._closed = False
-        self._watchers: list[Watcher] = []
+        self._watchers: list[EventWatcher] = []
         self._last_xid: dict[str, int] = {}
         try:
             self._handles, self._gpus = _scan()
@@ -59,7 +59,7 @@ class NvmlGPUs:
     def inventory(self) -> tuple[GPUFacts, ...]:
         return tuple(self._with_mig(gpu) for gpu in self._gpus)
 
-    def topology(self) -> Topology:
+    def topology(self) -> GPUTopology:
         return topology.matrix(self._gpus)
 
     def mig(self, uuid: str) -> Mig:
@@ -80,7 +80,7 @@ class NvmlGPUs:
         return {uuid: reason for uuid, reason in found.items() if reason}
 
     def events(self) -> AsyncIterator[HealthEvent]:
-        watcher = Watcher(self._handles)
+        watcher = EventWatcher(self._handles)
         self._watchers.append(watcher)
         return watcher.stream()
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from gpuplane.api.gpunode import Link
-from gpuplane.hardware.facts import GPUFacts, Topology
+from gpuplane.hardware.facts import GPUFacts, GPUTopology
 
 # nvmlGpuTopologyLevel_t -> the word of nvidia-smi.
 LEVELS: Final = {0: "PIX", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
@@ -19,7 +19,7 @@ def link(gpu: int, level: int, lanes: int) -> Link:
     return Link(gpu=gpu, type=LEVELS.get(level, "SYS"))
 
 
-def matrix(gpus: Sequence[GPUFacts]) -> Topology:
+def matrix(gpus: Sequence[GPUFacts]) -> GPUTopology:
     """The whole matrix of a node's GPUs, "NV<lanes>" for NVLink."""
     position = {gpu.index: column for column, gpu in enumerate(gpus)}
     rows: list[tuple[str, ...]] = []
@@ -28,7 +28,7 @@ def matrix(gpus: Sequence[GPUFacts]) -> Topology:
         for path in gpu.links:
             row[position[path.gpu]] = f"NV{path.lanes}" if path.type == "NVL" else path.type
         rows.append(tuple(row))
-    return Topology(
+    return GPUTopology(
         uuids=tuple(gpu.uuid for gpu in gpus),
         matrix=tuple(rows),
         numa=tuple(gpu.numa for gpu in gpus),

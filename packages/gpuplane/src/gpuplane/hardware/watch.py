@@ -77,7 +77,7 @@ def _address(handle: Any) -> int:
     return ctypes.cast(handle, ctypes.c_void_p).value or 0
 
 
-class Watcher:
+class EventWatcher:
     """One thread that waits, and the iterator that gives what it saw."""
 
     def __init__(self, handles: Mapping[str, Any]) -> None:

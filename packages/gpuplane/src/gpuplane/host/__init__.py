@@ -19,6 +19,7 @@ from gpuplane.host.changes import (
     revert,
 )
 from gpuplane.host.files import Host, HostError, Locked
+from gpuplane.host.mounts import HostMount
 from gpuplane.host.ready import DriverReady, mark_ready, read_driver_ready, unmark_ready
 from gpuplane.host.release import LIBRARY_DIRS, library_dir, read_os_release
 from gpuplane.host.runner import Command, CommandFailed, Completed, DryRunner, Runner, SystemRunner
@@ -34,6 +35,7 @@ __all__ = [
     "File",
     "Host",
     "HostError",
+    "HostMount",
     "Link",
     "Locked",
     "Record",

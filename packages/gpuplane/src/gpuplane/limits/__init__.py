@@ -15,13 +15,12 @@ both moments.
 
 from gpuplane.limits import native
 from gpuplane.limits.agent import ESCAPED, Agent, message
-from gpuplane.limits.choice import Wanted, check, choose, gib
+from gpuplane.limits.choice import LimitRequest, check, choose, gib
 from gpuplane.limits.decide import Escape
 from gpuplane.limits.exposition import share_metrics
-from gpuplane.limits.facts import Backend, GpuLimit, Limits, Mode, Owner, Share
+from gpuplane.limits.facts import CoreMode, GpuLimit, LimitBackend, Limits, Owner, Share
 from gpuplane.limits.injection import (
     Injection,
-    Mount,
     command,
     container,
     install,
@@ -32,28 +31,27 @@ from gpuplane.limits.injection import (
 )
 from gpuplane.limits.libraries import RealLibraries, find_real
 from gpuplane.limits.observe import Observer
-from gpuplane.limits.store import Store
+from gpuplane.limits.store import ShareStore
 from gpuplane.limits.view import GpuView, OutsideView, ShareView, views
 
 __all__ = [
     "ESCAPED",
     "Agent",
-    "Backend",
+    "CoreMode",
     "Escape",
     "GpuLimit",
     "GpuView",
     "Injection",
+    "LimitBackend",
+    "LimitRequest",
     "Limits",
-    "Mode",
-    "Mount",
     "Observer",
     "OutsideView",
     "Owner",
     "RealLibraries",
     "Share",
+    "ShareStore",
     "ShareView",
-    "Store",
-    "Wanted",
     "check",
     "choose",
     "command",

@@ -19,10 +19,10 @@ import msgspec
 
 from gpuplane.hardware import GPUSource
 from gpuplane.limits.choice import gib
-from gpuplane.limits.decide import Escape, Plan, State, decide
+from gpuplane.limits.decide import EnforcementPlan, Escape, EscapeState, decide
 from gpuplane.limits.facts import Observation, Share
 from gpuplane.limits.observe import Observer
-from gpuplane.limits.store import Store
+from gpuplane.limits.store import ShareStore
 from gpuplane.limits.view import GpuView, views
 from kubekit.errors import KubekitError
 
@@ -32,7 +32,7 @@ ESCAPED = "LimitEscaped"
 """The reason of the event about a process outside the limits."""
 
 
-class Seen(msgspec.Struct, frozen=True):
+class LastObservation(msgspec.Struct, frozen=True):
     """The last look at the shares, with the one before it, from which rates are made."""
 
     observation: Observation
@@ -50,7 +50,7 @@ class Agent:
 
     def __init__(
         self,
-        store: Store,
+        store: ShareStore,
         gpus: GPUSource | None,
         *,
         observer: Observer | None = None,
@@ -62,11 +62,11 @@ class Agent:
         self._observer = observer or Observer(store, gpus)
         self._is_gone = is_gone
         self._on_escape = on_escape
-        self._state = State()
+        self._state = EscapeState()
         self._complained = ""
-        self.seen: Seen | None = None
+        self.seen: LastObservation | None = None
 
-    def step(self) -> Plan:
+    def step(self) -> EnforcementPlan:
         """Look once, and do what follows from it.
 
         Raises:
@@ -90,7 +90,7 @@ class Agent:
         if self._is_gone is not None:
             for share in self._store.sweep(self._is_gone):
                 log.info("share removed share=%s", share)
-        self.seen = Seen(observation, None if self.seen is None else self.seen.observation, plan.escapes)
+        self.seen = LastObservation(observation, None if self.seen is None else self.seen.observation, plan.escapes)
         return plan
 
     async def run(self, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep, every: float = 1.0) -> None:

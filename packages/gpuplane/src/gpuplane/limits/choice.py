@@ -15,7 +15,7 @@ WHOLE: Final = 100  # percent
 GIB: Final = 1 << 30
 
 
-class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+class LimitRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A request for one GPU: percent of its compute time and bytes, 0 for no limit; `gpu` is an index or a UUID, "" for
     any.
     """
@@ -51,7 +51,7 @@ def rooms(gpus: Iterable[GPUFacts], shares: Sequence[Share]) -> tuple[Room, ...]
     return tuple(found)
 
 
-def check(wanted: Wanted) -> None:
+def check(wanted: LimitRequest) -> None:
     """Raises InvalidInput with all that is wrong with what is asked, whatever the machine."""
     findings = []
     if not 0 <= wanted.core <= WHOLE:
@@ -68,7 +68,7 @@ def check(wanted: Wanted) -> None:
         raise InvalidInput(what, where="limits", cure=cure, findings=tuple(rest))
 
 
-def choose(wanted: Wanted, gpus: Sequence[GPUFacts], shares: Sequence[Share]) -> GPUFacts:
+def choose(wanted: LimitRequest, gpus: Sequence[GPUFacts], shares: Sequence[Share]) -> GPUFacts:
     """The GPU with the most room: core first, then memory, then the lowest index.
 
     Raises:
@@ -114,7 +114,7 @@ def _named(name: str, gpus: Sequence[GPUFacts]) -> list[GPUFacts]:
     return whole
 
 
-def _full(wanted: Wanted, found: Sequence[Room]) -> Terminal:
+def _full(wanted: LimitRequest, found: Sequence[Room]) -> Terminal:
     """No room, with what each GPU has, and the least that would help."""
     best = max(found, key=lambda room: (room.core >= wanted.core, room.memory_bytes >= wanted.memory_bytes, room.core))
     words = []

@@ -15,7 +15,7 @@ from types import MappingProxyType
 
 import msgspec
 
-from gpuplane.limits.facts import Backend, Observation, OnGpu, Share, Slot
+from gpuplane.limits.facts import LimitBackend, Observation, OnGpu, ProcessSlot, Share
 from gpuplane.limits.page import without_namespace
 
 
@@ -51,14 +51,14 @@ class Escape(msgspec.Struct, frozen=True, order=True):
         return self.uuid, self.pid, self.start
 
 
-class State(msgspec.Struct, frozen=True, kw_only=True):
+class EscapeState(msgspec.Struct, frozen=True, kw_only=True):
     """The state between two observations: processes that may be escapes, and those that were reported."""
 
     suspects: frozenset[tuple[str, int, int]] = frozenset()
     told: frozenset[tuple[str, int, int]] = frozenset()
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
+class EnforcementPlan(msgspec.Struct, frozen=True, kw_only=True):
     """The result of a decision: words to write, the lowest cost of a context (by UUID), all escapes, and the new ones
     among them.
     """
@@ -70,7 +70,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     fresh: tuple[Escape, ...] = ()
 
 
-def decide(state: State, seen: Observation) -> tuple[State, Plan]:
+def decide(state: EscapeState, seen: Observation) -> tuple[EscapeState, EnforcementPlan]:
     """One step of the agent."""
     entries = {process: _entry(process, seen.shares) for process in seen.processes}
     measured = _measured(entries)
@@ -80,7 +80,7 @@ def decide(state: State, seen: Observation) -> tuple[State, Plan]:
         if entry is None and _may_escape(process, seen.shares)
     ]
     escapes = sorted(suspect for suspect in suspects if suspect.key in state.suspects)
-    plan = Plan(
+    plan = EnforcementPlan(
         corrections=tuple(sorted(_corrections(measured))),
         contexts=_least(measured),
         freed=tuple(
@@ -92,13 +92,13 @@ def decide(state: State, seen: Observation) -> tuple[State, Plan]:
         escapes=tuple(escapes),
         fresh=tuple(escape for escape in escapes if escape.key not in state.told),
     )
-    after = State(
+    after = EscapeState(
         suspects=frozenset(suspect.key for suspect in suspects), told=frozenset(escape.key for escape in escapes)
     )
     return after, plan
 
 
-def _entry(process: OnGpu, shares: tuple[Share, ...]) -> tuple[Share, Slot] | None:
+def _entry(process: OnGpu, shares: tuple[Share, ...]) -> tuple[Share, ProcessSlot] | None:
     """The books' entry of a process. Where several fit, since the word is shortened, its own share's."""
     found = [
         (share, slot)
@@ -111,7 +111,7 @@ def _entry(process: OnGpu, shares: tuple[Share, ...]) -> tuple[Share, Slot] | No
     return next(iter(own or found), None)
 
 
-def _same(process: OnGpu, slot: Slot) -> bool:
+def _same(process: OnGpu, slot: ProcessSlot) -> bool:
     if process.namespace_known:
         return process.owner == slot.owner
     return without_namespace(process.owner) == without_namespace(slot.owner)
@@ -119,14 +119,14 @@ def _same(process: OnGpu, slot: Slot) -> bool:
 
 def _may_escape(process: OnGpu, shares: tuple[Share, ...]) -> bool:
     """Return whether others hold parts of the process's GPU, and it is not a share's that something else enforces."""
-    if any(share.id == process.share and share.owner.backend is not Backend.INTERPOSED for share in shares):
+    if any(share.id == process.share and share.owner.backend is not LimitBackend.INTERPOSED for share in shares):
         return False
     return any(
-        share.owner.backend is Backend.INTERPOSED and share.limits.of(process.uuid) is not None for share in shares
+        share.owner.backend is LimitBackend.INTERPOSED and share.limits.of(process.uuid) is not None for share in shares
     )
 
 
-def _measured(entries: Mapping[OnGpu, tuple[Share, Slot] | None]) -> list[tuple[str, Share, Slot, int]]:
+def _measured(entries: Mapping[OnGpu, tuple[Share, ProcessSlot] | None]) -> list[tuple[str, Share, ProcessSlot, int]]:
     """Return what each process in the books holds besides its allocations, where it can be derived: by UUID."""
     found = []
     for process, entry in entries.items():
@@ -139,7 +139,7 @@ def _measured(entries: Mapping[OnGpu, tuple[Share, Slot] | None]) -> list[tuple[
     return found
 
 
-def _least(measured: list[tuple[str, Share, Slot, int]]) -> dict[str, int]:
+def _least(measured: list[tuple[str, Share, ProcessSlot, int]]) -> dict[str, int]:
     """By UUID; only what was seen twice, since a context is not made at once."""
     found: dict[str, int] = {}
     for uuid, share, slot, other in measured:
@@ -148,7 +148,7 @@ def _least(measured: list[tuple[str, Share, Slot, int]]) -> dict[str, int]:
     return found
 
 
-def _corrections(measured: list[tuple[str, Share, Slot, int]]) -> Iterator[Correction]:
+def _corrections(measured: list[tuple[str, Share, ProcessSlot, int]]) -> Iterator[Correction]:
     """The words that differ from what stands there."""
     for uuid, share, slot, other in measured:
         position = _position(share, uuid)

@@ -9,10 +9,10 @@ from enum import StrEnum
 
 import msgspec
 
-from gpuplane.limits.processes import Identity
+from gpuplane.limits.processes import ProcessIdentity
 
 
-class Mode(StrEnum):
+class CoreMode(StrEnum):
     """The enforcement of core. Spare time is time that no other share wants at the moment."""
 
     HARD = "hard"  # never more than core
@@ -20,7 +20,7 @@ class Mode(StrEnum):
     WEIGHTED = "weighted"  # all of the time, shared by weight among those that want it
 
 
-class Backend(StrEnum):
+class LimitBackend(StrEnum):
     """The mechanism that holds a container to its limits."""
 
     INTERPOSED = "interposed"  # our libraries before the driver's
@@ -39,7 +39,7 @@ class GpuLimit(msgspec.Struct, frozen=True, kw_only=True):
     uuid: str
     core: int = 0
     memory_bytes: int = 0
-    mode: Mode = Mode.HARD
+    mode: CoreMode = CoreMode.HARD
     weight: int = 0
     quantum_us: int = 0
     context_bytes: int = 0
@@ -70,8 +70,8 @@ class Owner(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     pod: str = ""
     pod_uid: str = ""
     container: str = ""
-    backend: Backend = Backend.INTERPOSED
-    holders: tuple[Identity, ...] = ()
+    backend: LimitBackend = LimitBackend.INTERPOSED
+    holders: tuple[ProcessIdentity, ...] = ()
 
 
 class GpuUse(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,7 +99,7 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True):
     launches: int = 0
 
 
-class Slot(msgspec.Struct, frozen=True, kw_only=True):
+class ProcessSlot(msgspec.Struct, frozen=True, kw_only=True):
     """A process in the library's books.
 
     `number` is its place on the page, `owner` the word that names it (see `page.owner_word`), `namespace` and `start`
@@ -125,7 +125,7 @@ class Share(msgspec.Struct, frozen=True, kw_only=True):
     owner: Owner
     limits: Limits
     tenant: int = 0
-    slots: tuple[Slot, ...] = ()
+    slots: tuple[ProcessSlot, ...] = ()
     totals: tuple[Totals, ...] = ()
     unsteady: frozenset[int] = frozenset()
     deserted: frozenset[int] = frozenset()

@@ -19,10 +19,11 @@ import msgspec
 
 import gpuplane
 from gpuplane import names
-from gpuplane.limits.facts import Backend, Limits
+from gpuplane.host import HostMount
+from gpuplane.limits.facts import LimitBackend, Limits
 from gpuplane.limits.libraries import CUDA, NVML, RealLibraries
 from gpuplane.limits.processes import PROC, start_of
-from gpuplane.limits.store import Store
+from gpuplane.limits.store import ShareStore
 from kubekit.errors import Terminal
 
 LIMITER: Final = Path(gpuplane.__file__).parent / "_native" / "limiter"
@@ -32,18 +33,10 @@ _REAL: Final = ".gpuplane-real"
 _PRELOAD: Final = "/etc/ld.so.preload"
 
 
-class Mount(msgspec.Struct, frozen=True):
-    """`source` is a path of the host, `target` one of the container."""
-
-    source: str
-    target: str
-    read_only: bool = True
-
-
 class Injection(msgspec.Struct, frozen=True):
     """The mounts, links and variables of a container with limits."""
 
-    mounts: tuple[Mount, ...] = ()
+    mounts: tuple[HostMount, ...] = ()
     envs: dict[str, str] = {}
 
 
@@ -61,7 +54,7 @@ def limiter(place: Path = LIMITER) -> dict[str, Path]:
     return found
 
 
-def install(store: Store, place: Path = LIMITER) -> None:
+def install(store: ShareStore, place: Path = LIMITER) -> None:
     """Put the libraries where a node's containers get them from; files that are equal already are not touched.
 
     A container that runs keeps what it has mapped, since files are replaced and not changed.
@@ -83,7 +76,9 @@ def install(store: Store, place: Path = LIMITER) -> None:
         fresh.rename(preload)
 
 
-def container(store: Store, share: str, limits: Limits, real: RealLibraries, *, base: Path | None = None) -> Injection:
+def container(
+    store: ShareStore, share: str, limits: Limits, real: RealLibraries, *, base: Path | None = None
+) -> Injection:
     """Return the injection for a container with this share, from interposed libraries that `install` has put in place.
 
     Args:
@@ -93,15 +88,15 @@ def container(store: Store, share: str, limits: Limits, real: RealLibraries, *, 
     root = store.base if base is None else base
     directory = root / store.directory(share).relative_to(store.base)
     pages = names.LIMITS_MOUNT
-    mounts = [Mount(str(directory), pages), Mount(str(directory / "usage"), f"{pages}/usage", read_only=False)]
+    mounts = [HostMount(str(directory), pages), HostMount(str(directory / "usage"), f"{pages}/usage", read_only=False)]
     for limit in limits.gpus:
         # Of the share's directory, not of the GPU's: a file there is the mount's point, and both are the same file.
         lease = f"gpus/{limit.uuid}/lease"
-        mounts.append(Mount(str(directory / lease), f"{pages}/{lease}", read_only=False))
-    mounts += [Mount(str(root / "lib" / name), f"{names.LIMITER_MOUNT}/{name}") for name in LIBRARIES]
+        mounts.append(HostMount(str(directory / lease), f"{pages}/{lease}", read_only=False))
+    mounts += [HostMount(str(root / "lib" / name), f"{names.LIMITER_MOUNT}/{name}") for name in LIBRARIES]
     for name, path in {CUDA: real.cuda, NVML: real.nvml}.items():
-        mounts.append(Mount(str(path), f"{names.LIMITER_MOUNT}/{real_name(name)}"))
-    mounts.append(Mount(str(root / "lib" / "ld.so.preload"), _PRELOAD))
+        mounts.append(HostMount(str(path), f"{names.LIMITER_MOUNT}/{real_name(name)}"))
+    mounts.append(HostMount(str(root / "lib" / "ld.so.preload"), _PRELOAD))
     preload = " ".join(f"{names.LIMITER_MOUNT}/{name}" for name in LIBRARIES)
     return Injection(tuple(mounts), {names.LIMITS_ENV: pages, "LD_PRELOAD": preload})
 
@@ -160,9 +155,9 @@ def mps_daemon(environ: Mapping[str, str], proc: Path = PROC) -> None:
         )
 
 
-def other_backend(backend: Backend, limits: Limits) -> dict[str, str]:
+def other_backend(backend: LimitBackend, limits: Limits) -> dict[str, str]:
     """The variables of a share that our libraries do not enforce."""
-    return {**visible(limits), **(mps(limits) if backend is Backend.MPS else {})}
+    return {**visible(limits), **(mps(limits) if backend is LimitBackend.MPS else {})}
 
 
 def _link(path: Path, target: str) -> None:

@@ -15,10 +15,10 @@ import msgspec
 from gpuplane import names
 from gpuplane.hardware import GPUSource
 from gpuplane.limits import processes
-from gpuplane.limits.facts import Observation, OnGpu, Share, Slot
+from gpuplane.limits.facts import Observation, OnGpu, ProcessSlot, Share
 from gpuplane.limits.page import owner_word
 from gpuplane.limits.processes import ProcessFacts, facts_of, start_of
-from gpuplane.limits.store import Store
+from gpuplane.limits.store import ShareStore
 from kubekit.errors import KubekitError
 
 
@@ -33,7 +33,7 @@ class Observer:
 
     def __init__(
         self,
-        store: Store,
+        store: ShareStore,
         gpus: GPUSource | None,
         *,
         only: str | None = None,
@@ -146,7 +146,7 @@ def unsteady(before: Share, now: Share) -> frozenset[int]:
     return frozenset({slot.number for slot in now.slots if old.get(slot.number) != _held(slot)} | asking)
 
 
-def _held(slot: Slot) -> tuple[int, ...]:
+def _held(slot: ProcessSlot) -> tuple[int, ...]:
     return slot.owner, *(use.held_bytes for use in slot.gpus)
 
 

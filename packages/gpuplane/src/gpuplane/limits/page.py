@@ -10,7 +10,7 @@ import ctypes
 from ctypes import Structure, c_char, c_uint32, c_uint64, sizeof
 from typing import Final
 
-from gpuplane.limits.facts import GpuLimit, GpuUse, Limits, Mode, Slot, Totals
+from gpuplane.limits.facts import CoreMode, GpuLimit, GpuUse, Limits, ProcessSlot, Totals
 from kubekit.errors import InvalidInput, Terminal
 
 VERSION: Final = 1
@@ -21,7 +21,7 @@ LIMITS_MAGIC: Final = int.from_bytes(b"GPLIMIT1", "little")
 USAGE_MAGIC: Final = int.from_bytes(b"GPUSAGE1", "little")
 LEASE_MAGIC: Final = int.from_bytes(b"GPLEASE1", "little")
 FAIL_OPEN: Final = 1
-MODES: Final = {Mode.HARD: 0, Mode.BURST: 1, Mode.WEIGHTED: 2}
+MODES: Final = {CoreMode.HARD: 0, CoreMode.BURST: 1, CoreMode.WEIGHTED: 2}
 PID_BITS, NAMESPACE_BITS, START_BITS = 22, 16, 26
 UUID_BYTES: Final = 48
 NAME_BYTES: Final = 128
@@ -195,14 +195,14 @@ def decode_limits(page: LimitsPage, where: str = "limits") -> Limits:
     )
 
 
-def decode_slots(data: bytes, gpus: int) -> tuple[Slot, ...]:
+def decode_slots(data: bytes, gpus: int) -> tuple[ProcessSlot, ...]:
     """The slots that are taken among those in `data`, with their words of the first `gpus` GPUs."""
     found = []
     for number in range(len(data) // sizeof(UsageSlot)):
         slot = UsageSlot.from_buffer_copy(data, number * sizeof(UsageSlot))
         if slot.owner:
             found.append(
-                Slot(
+                ProcessSlot(
                     number=number,
                     owner=slot.owner,
                     namespace=slot.pid_namespace,

@@ -13,7 +13,7 @@ PROC: Final = Path("/proc")
 _MACHINES: Final = 0xEFFFFFFC  # the inode of the machine's own pid namespace (Linux, PROC_PID_INIT_INO)
 
 
-class Identity(msgspec.Struct, frozen=True, order=True):
+class ProcessIdentity(msgspec.Struct, frozen=True, order=True):
     """One process for all time: its id, and when it started, in clock ticks since the boot (stat's field 22)."""
 
     pid: int
@@ -37,8 +37,8 @@ class ProcessFacts(msgspec.Struct, frozen=True):
     environment: dict[str, str] = {}
 
     @property
-    def identity(self) -> Identity:
-        return Identity(self.pid, self.start)
+    def identity(self) -> ProcessIdentity:
+        return ProcessIdentity(self.pid, self.start)
 
 
 def start_of(pid: int, proc: Path = PROC) -> int | None:
@@ -51,13 +51,13 @@ def start_of(pid: int, proc: Path = PROC) -> int | None:
     return None if fields[0] in "ZX" else int(fields[19])
 
 
-def is_running(identity: Identity, proc: Path = PROC) -> bool:
+def is_running(identity: ProcessIdentity, proc: Path = PROC) -> bool:
     return start_of(identity.pid, proc) == identity.start
 
 
-def myself() -> Identity:
+def myself() -> ProcessIdentity:
     pid = os.getpid()
-    return Identity(pid, start_of(pid) or 0)
+    return ProcessIdentity(pid, start_of(pid) or 0)
 
 
 def facts_of(pid: int, wanted: Iterable[str] = (), proc: Path = PROC) -> ProcessFacts | None:

@@ -42,7 +42,7 @@ _OWNER: Final = "owner.json"
 _SLOTS: Final = page.UsagePage.slots.offset
 
 
-class Store:
+class ShareStore:
     """All shares below `base`, which is made when the first one is."""
 
     def __init__(self, base: Path) -> None:

@@ -8,7 +8,7 @@ import msgspec
 
 from gpuplane.hardware import GPUFacts, Sample
 from gpuplane.limits.decide import Escape
-from gpuplane.limits.facts import Backend, GpuLimit, Observation, Share, Totals
+from gpuplane.limits.facts import GpuLimit, LimitBackend, Observation, Share, Totals
 
 
 class ShareView(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -24,7 +24,7 @@ class ShareView(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     namespace: str = ""
     pod: str = ""
     container: str = ""
-    backend: Backend = Backend.INTERPOSED
+    backend: LimitBackend = LimitBackend.INTERPOSED
     core_limit: int
     memory_limit_bytes: int
     memory_bytes: int

@@ -10,7 +10,8 @@ import msgspec
 
 from gpuplane import names
 from gpuplane.api.pluginconfig import DeviceIDStrategy, DeviceListStrategy, PluginConfig, SharingStrategy
-from gpuplane.device_plugin.kubelet_api import Allocation, DeviceSpec, Mount
+from gpuplane.device_plugin.kubelet_api import Allocation, DeviceSpec
+from gpuplane.host import HostMount
 from gpuplane.sharing.mps import CONTAINER_ROOT, SHM, pipe
 from gpuplane.sharing.units import Unit
 from kubekit.errors import InvalidInput, Terminal
@@ -59,18 +60,18 @@ def allocation(
     by_index = config.device_id is DeviceIDStrategy.INDEX
     shown = [unit.index if by_index else unit.device for unit in devices]
     envs: dict[str, str] = {}
-    mounts: list[Mount] = []
+    mounts: list[HostMount] = []
     annotations: dict[str, str] = {}
     cdi = tuple(f"{names.CDI_KIND}={name}" for name in shown)
     if DeviceListStrategy.ENVVAR in config.device_list:
         envs[names.VISIBLE_DEVICES_ENV] = ",".join(shown)
     if DeviceListStrategy.VOLUME_MOUNTS in config.device_list:
         envs[names.VISIBLE_DEVICES_ENV] = VOLUMES
-        mounts = [Mount(host_path="/dev/null", container_path=f"{VOLUMES}/{name}") for name in shown]
+        mounts = [HostMount(host_path="/dev/null", container_path=f"{VOLUMES}/{name}") for name in shown]
     if resource and config.sharing is SharingStrategy.MPS and any(unit.replicas > 1 for unit in units.values()):
         envs[names.MPS_PIPE_ENV] = pipe(CONTAINER_ROOT, resource)
         places = {pipe(config.mps_root, resource): envs[names.MPS_PIPE_ENV], f"{config.mps_root}/{SHM}": "/dev/shm"}
-        mounts += [Mount(host_path=one, container_path=other, read_only=False) for one, other in places.items()]
+        mounts += [HostMount(host_path=one, container_path=other, read_only=False) for one, other in places.items()]
     if DeviceListStrategy.CDI_ANNOTATIONS in config.device_list:
         # The key has to differ between the resources of one container, and be the same for the same devices.
         digest = hashlib.sha256(",".join(ids).encode()).hexdigest()[:16]

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from gpuplane import names
-from gpuplane.device_plugin.kubelet_api import Mount
 from gpuplane.device_plugin.nri.deferred import WHY_NOTHING, DeferredAllocation
+from gpuplane.host import HostMount
 from kubekit.errors import Terminal
 from kubekit.protocol import nri_pb2 as pb
 
@@ -29,7 +29,7 @@ def adjustment(given: Iterable[DeferredAllocation], devices: DeviceNumbers) -> p
     adjusted = pb.ContainerAdjustment()
     envs: dict[str, str] = {}
     cdi: dict[str, None] = {}
-    mounts: dict[str, Mount] = {}
+    mounts: dict[str, HostMount] = {}
     for one in given:
         allocation = one.allocation
         envs |= allocation.envs

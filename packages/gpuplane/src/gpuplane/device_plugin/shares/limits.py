@@ -9,9 +9,9 @@ from pathlib import Path, PurePosixPath
 
 from gpuplane import names
 from gpuplane.device_plugin.container_lookup import AdmittedContainer
-from gpuplane.device_plugin.kubelet_api import Mount
 from gpuplane.device_plugin.shares.ids import core_of, share_name
-from gpuplane.limits import GpuLimit, Limits, Owner, RealLibraries, Share, Store, container, find_real, install
+from gpuplane.host import HostMount
+from gpuplane.limits import GpuLimit, Limits, Owner, RealLibraries, Share, ShareStore, container, find_real, install
 from gpuplane.sharing import WHOLE, Part
 from kubekit.errors import Terminal
 
@@ -29,7 +29,7 @@ class ShareLimits:
     """
 
     def __init__(self, host_root: Path, now: Callable[[], str]) -> None:
-        self.store = Store(host_root / names.LIMITS_DIR)
+        self.store = ShareStore(host_root / names.LIMITS_DIR)
         self._host_root = host_root
         self._now = now
         self._real: RealLibraries | None = None
@@ -40,7 +40,7 @@ class ShareLimits:
         self._real = RealLibraries(*(_on_host(path, self._host_root) for path in (found.cuda, found.nvml)))
         install(self.store)
 
-    def given(self, ids: Sequence[str]) -> tuple[tuple[Mount, ...], dict[str, str]]:
+    def given(self, ids: Sequence[str]) -> tuple[tuple[HostMount, ...], dict[str, str]]:
         """Mounts and variables of a container with these core ids; none with whole GPUs.
 
         NB: the page is not there yet: whose ids they are is known when the container starts.
@@ -53,11 +53,7 @@ class ShareLimits:
         limits = Limits(tuple(GpuLimit(uuid=uuid, core=percent) for uuid, percent in core.items()))
         base = Path("/") / names.LIMITS_DIR
         injection = container(self.store, share_name(ids), limits, self._real, base=base)
-        mounts = tuple(
-            Mount(host_path=mount.source, container_path=mount.target, read_only=mount.read_only)
-            for mount in injection.mounts
-        )
-        return mounts, injection.envs
+        return injection.mounts, injection.envs
 
     def write(self, share: str, holder: AdmittedContainer, part: Part) -> None:
         """The pages of the container that is about to start (see `share_name`); existing pages stay."""
