@@ -10,8 +10,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from gpuplane.scheduler import binding
-from gpuplane.scheduler.inflight import SECONDS, State
+from gpuplane.scheduler import binding, settlement
+from gpuplane.scheduler.reservation import LIMIT_SECONDS, ReservationState
 from kubekit.kube import Client, Endpoint
 from kubekit.kube.auth import StaticAuth
 from tests.support.extender_world import Running, World, extender, gpu_pod
@@ -70,8 +70,8 @@ async def way(cluster: World) -> AsyncIterator[Wire]:
 async def through(cluster: World, way: Wire, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Running]:
     """An extender that reaches the API server through the wire, and is less patient than usual."""
     monkeypatch.setattr(binding, "POST_SECONDS", POST)
-    monkeypatch.setattr(binding, "READ_SECONDS", READ)
-    monkeypatch.setitem(SECONDS, State.DOUBT, 0.2)
+    monkeypatch.setattr(settlement, "READ_SECONDS", READ)
+    monkeypatch.setitem(LIMIT_SECONDS, ReservationState.DOUBT, 0.2)
     tls = ssl.create_default_context(cafile=str(cluster.server.authority))
     client = Client(Endpoint(host="127.0.0.1", port=way.port, auth=StaticAuth(token="admin"), tls=tls))
     async with client, extender(client) as running:
@@ -97,8 +97,8 @@ async def test_a_bind_is_answered_in_time_and_settled_later(
     assert (await through.filter(other, ["n1"]))["NodeNames"] == []
     way.end()
     came_true = lost == "answers"
-    flights = through.leader.binder.flights
-    await through.until(lambda: not len(flights))
+    reservations = through.leader.reservations
+    await through.until(lambda: not len(reservations))
     assert bool((await cluster.get("a")).spec.node_name) == came_true
     await through.until(lambda: through.leader.cluster.ledger.node("n1").core == ((40,) if came_true else (100,)))
     assert await through.bind(pod, "n1") == "", "tried again"
@@ -115,10 +115,10 @@ async def test_a_bind_that_was_never_sent_holds_nothing(cluster: World, through:
     began = time.monotonic()
     assert await through.bind(pod, "n1") != ""
     assert time.monotonic() - began < POST + READ + 2
-    flights = through.leader.binder.flights
-    await through.until(lambda: not len(flights) or flights.count(State.DOUBT))
+    reservations = through.leader.reservations
+    await through.until(lambda: not len(reservations) or reservations.count(ReservationState.DOUBT))
     way.away = False
-    await through.until(lambda: not len(flights))
+    await through.until(lambda: not len(reservations))
     assert through.leader.cluster.ledger.node("n1").core == (100,)
     assert await through.bind(pod, "n1") == "", "tried again"
     await through.seen(pod["metadata"]["uid"])

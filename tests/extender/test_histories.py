@@ -22,6 +22,7 @@ from gpuplane.scheduler import wire
 from gpuplane.scheduler.binding import POST_SECONDS
 from gpuplane.scheduler.leader import Leader
 from gpuplane.scheduler.policies import Chosen
+from gpuplane.scheduler.reservation import ReservationState
 from gpuplane.sharing import Assignment, Ledger, LedgerGPU, of_pod, violations
 from kubekit.errors import KubekitError
 from kubekit.kube import EventRecorder
@@ -184,14 +185,15 @@ class History:
                 self.api.deliver()
                 await settle()
         self.check()
-        assert len(self.leader.binder.flights) == 0
+        assert len(self.leader.reservations) == self.leader.reservations.count(ReservationState.TENTATIVE)
         assert not self.binds
         promised = [
             pod for pod in self.pending() if names.ASSIGNMENT_ANNOTATION in pod["metadata"].get("annotations", {})
         ]
         assert not promised, "a promise that nobody keeps"
         await self.clock.advance(100)
-        self.leader.claims.expire()
+        self.leader.reservations.expire()
+        assert len(self.leader.reservations) == 0
         truth, ledger = self.truth(), self.leader.cluster.ledger
         assert {state.name: state.core for state in ledger.nodes()} == {
             state.name: state.core for state in truth.nodes()

@@ -38,7 +38,7 @@ async def test_a_share_is_bound_with_its_assignment_in_the_same_write(cluster: W
     assert bound.metadata.annotations[names.PREDICATE_NODE_ANNOTATION] == "n1"
     assert bound.metadata.annotations[names.PREDICATE_INDEX_PREFIX + "0"] == "0"
     await running.seen(pod["metadata"]["uid"])
-    assert len(running.leader.binder.flights) == 0 and len(running.leader.claims) == 0
+    assert len(running.leader.reservations) == 0
     assert await running.bind(pod, "n1") == "", "asked again, since the first answer got lost"
     running.well()
 
@@ -110,7 +110,7 @@ async def test_between_filter_and_bind_the_next_pod_is_sent_elsewhere(cluster: W
         if len(kept) > 1:
             scores = await running.call("/prioritize", {"Pod": pod, "NodeNames": kept})
             assert [one["Host"] for one in scores if one["Score"] == 10] == [expected]
-    # Claims refuse nobody: the third may still come first.
+    # Tentative reservations refuse no pod: the third may still come first.
     assert (await running.filter(pods[2], ["n1", "n2"]))["NodeNames"] == ["n1", "n2"]
     assert await running.bind(pods[2], "n1") == ""
     assert "2 whole GPUs asked, 0 wholly free" in await running.bind(pods[0], "n1")

@@ -22,7 +22,7 @@ from gpuplane import names
 from gpuplane.api.gpunode import GPUNode, StageName
 from gpuplane.scheduler.quota import Check as QuotaCheck
 from gpuplane.scheduler.quota import NamespaceQuota, Naming, Usage
-from gpuplane.scheduler.transforms import KeptPod, keep_node, keep_pod, place_of
+from gpuplane.scheduler.transforms import CachedPod, place_of, transform_node, transform_pod
 from gpuplane.sharing import POLICIES, Assignment, Ledger, LedgerGPU, NodeState, Request, empty, gpus_of, request_of
 from gpuplane.sharing.placement import Lack, Placement, Policy, Refusal, place
 from gpuplane.sharing.placement.mix import Mix
@@ -81,7 +81,7 @@ class World:
         self.facts = facts
         self.nodes: dict[str, NodeFacts] = {}
         self.gpunodes = {node.metadata.name: node for node in facts.gpunodes}
-        self.pods: dict[str, KeptPod] = {}  # with GPUs, by UID
+        self.pods: dict[str, CachedPod] = {}  # with GPUs, by UID
         self.guessed: set[str] = set()  # nodes whose GPUs are held by pods that do not say which
         self.assigned = False  # an annotation says which GPUs a pod holds, so the extender is at work
         self._cache = Cache()
@@ -100,7 +100,7 @@ class World:
     # -- what there is -------------------------------------------------------------------------------------------------
 
     def _set_node(self, raw: Object) -> None:
-        node = keep_node(msgspec.convert(raw, Node))
+        node = transform_node(msgspec.convert(raw, Node))
         name = node.metadata.name
         try:
             known = compile_node(raw)
@@ -149,7 +149,7 @@ class World:
             info = compile_pod(raw)
             if info.node_name:
                 self._cache.place(info)
-        pod = keep_pod(msgspec.convert(raw, Pod))
+        pod = transform_pod(msgspec.convert(raw, Pod))
         if pod is None:
             return
         self.pods[pod.metadata.uid] = pod
@@ -169,7 +169,7 @@ class World:
             placed = place(state, pod.request, Tightest()) if state is not None else None
             self._hold(pod, placed.assignment if isinstance(placed, Placement) else Assignment({}))
 
-    def _hold(self, pod: KeptPod, assignment: Assignment) -> None:
+    def _hold(self, pod: CachedPod, assignment: Assignment) -> None:
         meta = pod.metadata
         self.ledger.hold(meta.uid, pod.spec.node_name, assignment)
         self.usage.add(meta.uid, meta.namespace, pod.spec.node_name, pod.request.core, meta.name)

@@ -20,7 +20,15 @@ from typing import Final
 from gpuplane.api.gpunode import GPUNode
 from gpuplane.scheduler.drift import Given, agrees, as_given, difference
 from gpuplane.scheduler.quota import Naming, Usage
-from gpuplane.scheduler.transforms import KeptGPUNode, KeptNode, KeptPod, keep_gpunode, keep_node, keep_pod, place_of
+from gpuplane.scheduler.transforms import (
+    CachedGPUNode,
+    CachedNode,
+    CachedPod,
+    place_of,
+    transform_gpunode,
+    transform_node,
+    transform_pod,
+)
 from gpuplane.sharing import Assignment, Ledger
 from gpuplane.sharing.placement import Placement, place
 from gpuplane.sharing.placement.tightest import Tightest
@@ -45,16 +53,16 @@ class Cluster:
         self.ledger = Ledger()
         self.usage = Usage()
         self.naming = Naming()
-        self.by_uid: dict[str, KeptPod] = {}
+        self.by_uid: dict[str, CachedPod] = {}
         self.ready: set[str] = set()
-        self.on_pod: list[Callable[[str, KeptPod | None], None]] = []
+        self.on_pod: list[Callable[[str, CachedPod | None], None]] = []
         self.on_freed: list[Callable[[str, str], None]] = []
-        self.on_differs: list[Callable[[KeptPod, str], None]] = []
+        self.on_differs: list[Callable[[CachedPod, str], None]] = []
         self.guessed: set[str] = set()
-        self.unplaced: dict[str, KeptPod] = {}
-        self.nodes: Informer[Node] = Informer(client, Node, keep=keep_node, clock=clock)
-        self.gpunodes: Informer[GPUNode] = Informer(client, GPUNode, keep=keep_gpunode, clock=clock)
-        self.pods: Informer[Pod] = Informer(client, Pod, keep=keep_pod, clock=clock)
+        self.unplaced: dict[str, CachedPod] = {}
+        self.nodes: Informer[Node] = Informer(client, Node, keep=transform_node, clock=clock)
+        self.gpunodes: Informer[GPUNode] = Informer(client, GPUNode, keep=transform_gpunode, clock=clock)
+        self.pods: Informer[Pod] = Informer(client, Pod, keep=transform_pod, clock=clock)
         self.nodes.add_handler(self._node_changed)
         self.gpunodes.add_handler(self._gpunode_changed)
         self.pods.add_handler(self._pod_changed)
@@ -85,9 +93,9 @@ class Cluster:
 
     # -- what others ask ---------------------------------------------------------------------------------------------
 
-    def node(self, name: str) -> KeptNode | None:
+    def node(self, name: str) -> CachedNode | None:
         node = self.nodes.get(name)
-        return node if isinstance(node, KeptNode) else None
+        return node if isinstance(node, CachedNode) else None
 
     def unusable(self, name: str) -> str:
         """Why nothing may be put on a node, whatever is free there; empty when it may."""
@@ -100,7 +108,7 @@ class Cluster:
         pod = self.by_uid.get(uid)
         return pod.shown if pod is not None else uid
 
-    def hold(self, pod: KeptPod, node: str, assignment: Assignment) -> None:
+    def hold(self, pod: CachedPod, node: str, assignment: Assignment) -> None:
         """The pod is bound and holds this."""
         uid = pod.metadata.uid
         self.ledger.hold(uid, node, assignment)
@@ -130,7 +138,7 @@ class Cluster:
         """Other labels of nodes count for quotas now."""
         self.naming = naming
         for node in self.nodes.items():
-            if isinstance(node, KeptNode):
+            if isinstance(node, CachedNode):
                 self.usage.set_place(node.metadata.name, place_of(node, naming))
 
     # -- changes -----------------------------------------------------------------------------------------------------
@@ -140,16 +148,16 @@ class Cluster:
         assert about is not None
         name = about.metadata.name
         was_ready = name in self.ready
-        if isinstance(new, KeptNode) and new.ready:
+        if isinstance(new, CachedNode) and new.ready:
             self.ready.add(name)
         else:
             self.ready.discard(name)
-        if isinstance(new, KeptNode):
+        if isinstance(new, CachedNode):
             self.usage.set_place(name, place_of(new, self.naming))
         elif self.nodes.get(name) is None:
             self.usage.set_place(name, None)
         changed = self._refresh(name)
-        if isinstance(new, KeptNode) and new.ready and (changed or not was_ready):
+        if isinstance(new, CachedNode) and new.ready and (changed or not was_ready):
             self._tell_usable(name)
 
     def _gpunode_changed(self, old: GPUNode | None, new: GPUNode | None) -> None:
@@ -158,8 +166,8 @@ class Cluster:
         name = about.metadata.name
         if self._refresh(name) and new is not None:
             self._tell_usable(name)
-        if isinstance(new, KeptGPUNode):
-            known = old.given if isinstance(old, KeptGPUNode) else {}
+        if isinstance(new, CachedGPUNode):
+            known = old.given if isinstance(old, CachedGPUNode) else {}
             for uid, given in new.given.items():
                 pod = self.by_uid.get(uid)
                 if pod is not None and given != known.get(uid):
@@ -169,7 +177,7 @@ class Cluster:
         """Puts the node's GPUs into the ledger; whether that changed anything."""
         node, gpunode = self.node(name), self.gpunodes.get(name)
         before = self.ledger.revision
-        gpus = gpunode.gpus if isinstance(gpunode, KeptGPUNode) else node.gpus if node is not None else ()
+        gpus = gpunode.gpus if isinstance(gpunode, CachedGPUNode) else node.gpus if node is not None else ()
         if node is not None and gpus:
             self.ledger.set_node(name, gpus)
             self._place_unplaced(name)
@@ -183,7 +191,7 @@ class Cluster:
                 tell(name, "")
 
     def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
-        if isinstance(new, KeptPod):
+        if isinstance(new, CachedPod):
             uid = new.metadata.uid
             if uid in self._gone:
                 return
@@ -191,7 +199,7 @@ class Cluster:
             if new.spec.node_name:
                 self._bound(new)
                 gpunode = self.gpunodes.get(new.spec.node_name)
-                if isinstance(gpunode, KeptGPUNode) and uid in gpunode.given:
+                if isinstance(gpunode, CachedGPUNode) and uid in gpunode.given:
                     self._compare(new, gpunode)
             for tell in self.on_pod:
                 tell(uid, new)
@@ -207,7 +215,7 @@ class Cluster:
             for tell in self.on_pod:
                 tell(uid, None)
 
-    def _compare(self, pod: KeptPod, gpunode: KeptGPUNode) -> None:
+    def _compare(self, pod: CachedPod, gpunode: CachedGPUNode) -> None:
         """Counts what the node gave the pod, where the pod does not say so itself."""
         uid, node, given = pod.metadata.uid, pod.spec.node_name, gpunode.given[pod.metadata.uid]
         if node != gpunode.metadata.name or self._given.get(uid) == given:
@@ -227,7 +235,7 @@ class Cluster:
         self._given[uid] = given
         self.hold(pod, node, as_given(given, said, gpunode.gpus))
 
-    def _bound(self, pod: KeptPod) -> None:
+    def _bound(self, pod: CachedPod) -> None:
         uid, node = pod.metadata.uid, pod.spec.node_name
         if uid in self._said or uid in self._given:
             return

@@ -17,12 +17,13 @@ from typing import Final, Protocol
 import msgspec
 
 from gpuplane.scheduler import wire
-from gpuplane.scheduler.claims import Claims
 from gpuplane.scheduler.cluster import Cluster
+from gpuplane.scheduler.feasibility import FITS, Answers, FeasibilityCache
 from gpuplane.scheduler.policies import Policies
 from gpuplane.scheduler.quota import Check, NamespaceQuota
-from gpuplane.scheduler.transforms import KeptPod, keep_pod
-from gpuplane.scheduler.verdicts import FITS, Answers, Verdicts
+from gpuplane.scheduler.reservation import ReservationState
+from gpuplane.scheduler.reservations import Reservations
+from gpuplane.scheduler.transforms import CachedPod, transform_pod
 from gpuplane.sharing import Request, request_of
 from gpuplane.sharing.placement import Placement
 from kubekit.api.core import Pod
@@ -36,7 +37,7 @@ Quotas = Callable[[str], NamespaceQuota | None]
 class Waiting(Protocol):
     """The receiver of pods that fit no node, and of pods that fit one."""
 
-    def refused(self, pod: KeptPod) -> None: ...
+    def refused(self, pod: CachedPod) -> None: ...
 
     def placed(self, uid: str) -> None: ...
 
@@ -50,38 +51,31 @@ class Sorted(msgspec.Struct):
 
 
 class Filtering:
-    """
-    Args:
-        unsettled: the node of a pod whose binding may still come true, by uid; None for others.
-    """
-
     def __init__(
         self,
         cluster: Cluster,
-        claims: Claims,
+        reservations: Reservations,
         *,
         policies: Policies,
         quotas: Quotas,
         waiting: Waiting,
-        unsettled: Callable[[str], str | None],
     ) -> None:
-        self.verdicts = Verdicts(cluster.ledger, policies)
+        self.feasibility = FeasibilityCache(cluster.ledger, policies)
         self._cluster = cluster
-        self._claims = claims
+        self._reservations = reservations
         self._policies = policies
         self._quotas = quotas
         self._waiting = waiting
-        self._unsettled = unsettled
-        self._asked: OrderedDict[str, KeptPod] = OrderedDict()
+        self._asked: OrderedDict[str, CachedPod] = OrderedDict()
 
-    def asked(self, uid: str) -> KeptPod | None:
+    def asked(self, uid: str) -> CachedPod | None:
         """A pod that came through filter a while ago, also one that no watch has shown yet."""
         return self._asked.get(uid)
 
     def answers(self, request: Request) -> Answers:
-        return self.verdicts.of(request)
+        return self.feasibility.of(request)
 
-    def check(self, pod: KeptPod) -> Check:
+    def check(self, pod: CachedPod) -> Check:
         """Return the quota of the pod's namespace. Raises Retryable while it is unknown."""
         meta = pod.metadata
         quota = self._quotas(meta.namespace)
@@ -103,20 +97,20 @@ class Filtering:
             pod = self.pod_of(args.pod)
         found = self.sort(pod, args.names)
         if len(found.kept) == 1:
-            self._claim(pod, found.kept[0])
+            self._prefer(pod, found.kept[0])
         self.told(pod, placed=bool(found.kept))
         return wire.filter_result(args, found.kept, found.failed, found.unresolvable)
 
-    def told(self, pod: KeptPod, *, placed: bool) -> None:
+    def told(self, pod: CachedPod, *, placed: bool) -> None:
         """Record the answer to the pod's scheduler: nodes that fit, or none, so that the pod waits."""
         if placed:
             self._waiting.placed(pod.metadata.uid)
         else:
             self._waiting.refused(pod)
 
-    def pod_of(self, pod: Pod) -> KeptPod:
+    def pod_of(self, pod: Pod) -> CachedPod:
         """Return the stored part of a pod that requests GPUs; remembered for its bind."""
-        kept = keep_pod(pod)
+        kept = transform_pod(pod)
         if kept is None:
             raise Retryable("has ended", where=f"{pod.metadata.namespace}/{pod.metadata.name}")
         if pod.metadata.uid not in self._asked:
@@ -126,31 +120,31 @@ class Filtering:
             self._asked.popitem(last=False)
         return kept
 
-    def _asked_before(self, pod: Pod) -> KeptPod | None:
+    def _asked_before(self, pod: Pod) -> CachedPod | None:
         """The pod, if it was asked about in this very version: kube-scheduler filters, prioritizes, tries again."""
         known = self._asked.get(pod.metadata.uid)
         version = pod.metadata.resource_version
         return known if known is not None and version and known.metadata.resource_version == version else None
 
-    def sort(self, pod: KeptPod, names: Sequence[str]) -> Sorted:
-        """Every node's verdict; without claims where nothing is left with them."""
+    def sort(self, pod: CachedPod, names: Sequence[str]) -> Sorted:
+        """Every node's verdict; without tentative reservations where nothing is left with them."""
         uid = pod.metadata.uid
-        self._claims.expire()
-        self._claims.drop(uid)
-        node = self._unsettled(uid)
+        self._reservations.expire()
+        self._reservations.retry(uid)
+        node = self._reservations.node_of_unsettled(uid)
         if node is not None:
             return _only(node, names)
         found = self._sort(pod, names)
-        if not found.kept and len(self._claims):
-            claimed = [name for name in self._claims.nodes() if name in found.failed]
-            with self._claims.aside():
-                again = self._sort(pod, claimed)
+        if not found.kept and self._reservations.count(ReservationState.TENTATIVE):
+            tentative = [name for name in self._reservations.tentative_nodes() if name in found.failed]
+            with self._reservations.tentative_aside():
+                again = self._sort(pod, tentative)
             found.kept = again.kept
             for name in again.kept:
                 del found.failed[name]
         return found
 
-    def _sort(self, pod: KeptPod, names: Sequence[str]) -> Sorted:
+    def _sort(self, pod: CachedPod, names: Sequence[str]) -> Sorted:
         found = Sorted([], {}, {})
         check, answers, ready = self.check(pod), self.answers(pod.request), self._cluster.ready
         answers.prepare(names)
@@ -168,10 +162,10 @@ class Filtering:
                 (found.unresolvable if lacking.hopeless else found.failed)[name] = lacking.reason
         return found
 
-    def _claim(self, pod: KeptPod, node: str) -> None:
+    def _prefer(self, pod: CachedPod, node: str) -> None:
         placed = self.answers(pod.request).place(node)
         if isinstance(placed, Placement):
-            self._claims.put(pod.metadata.uid, node, placed.assignment)
+            self._reservations.prefer(pod, node, placed.assignment)
 
     # -- prioritize --------------------------------------------------------------------------------------------------
 
@@ -192,7 +186,7 @@ class Filtering:
         best = max(values, key=values.__getitem__, default="")
         if best and answers.lacking(best) is FITS:
             scores[best] = wire.MAX_SCORE
-            self._claim(pod, best)
+            self._prefer(pod, best)
         return wire.priorities(scores)
 
 

@@ -6,18 +6,19 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from gpuplane.scheduler.annotating import Annotator
 from gpuplane.scheduler.binding import POST_SECONDS, Binder
-from gpuplane.scheduler.claims import Claims
 from gpuplane.scheduler.cluster import Cluster
 from gpuplane.scheduler.drift import DIFFERS
 from gpuplane.scheduler.filtering import Filtering
 from gpuplane.scheduler.policies import LEARN_SECONDS, Chosen, Policies
+from gpuplane.scheduler.predicates import Annotator
 from gpuplane.scheduler.preemption import Preemption
 from gpuplane.scheduler.quota import Naming
 from gpuplane.scheduler.quota_watch import QuotaWatch
 from gpuplane.scheduler.requeue import Requeuer
-from gpuplane.scheduler.transforms import KeptPod
+from gpuplane.scheduler.reservations import Reservations
+from gpuplane.scheduler.settlement import Settlement
+from gpuplane.scheduler.transforms import CachedPod
 from gpuplane.sharing import Request
 from kubekit.api.core import ObjectReference
 from kubekit.kube import Client, Clock, EventRecorder
@@ -41,26 +42,30 @@ class Leader:
         self.policies = Policies(chosen)
         self.cluster = Cluster(client, clock=clock)
         self.quotas = QuotaWatch(client, recorder, clock, self._quotas_changed)
-        self.claims = Claims(self.cluster.ledger, clock)
-        self.binder = Binder(client, self.cluster, self.claims, recorder=recorder, clock=clock, now_ns=now_ns)
+        settlement = Settlement(client)
+        self.reservations = Reservations(self.cluster, clock, settlement.look)
+        self.binder = Binder(
+            client, self.cluster, self.reservations, settlement, recorder=recorder, clock=clock, now_ns=now_ns
+        )
         self.requeuer = Requeuer(client, self.cluster, clock)
         self.filtering = self._filtering(self.policies)
         self.cluster.on_differs.append(self._differs)
         self.preemption = Preemption(self.cluster, self.filtering)
         like_gpu_admission = self._filtering(Policies(_LIKE_GPU_ADMISSION))
-        self.annotator = Annotator(client, self.cluster, like_gpu_admission, self.binder, now_ns)
-
-    def _filtering(self, policies: Policies) -> Filtering:
-        return Filtering(
+        self.annotator = Annotator(
+            client,
             self.cluster,
-            self.claims,
-            policies=policies,
-            quotas=self.quotas,
-            waiting=self.requeuer,
-            unsettled=self.binder.flights.unsettled,
+            like_gpu_admission,
+            self.binder,
+            reservations=self.reservations,
+            settlement=settlement,
+            now_ns=now_ns,
         )
 
-    def _differs(self, pod: KeptPod, text: str) -> None:
+    def _filtering(self, policies: Policies) -> Filtering:
+        return Filtering(self.cluster, self.reservations, policies=policies, quotas=self.quotas, waiting=self.requeuer)
+
+    def _differs(self, pod: CachedPod, text: str) -> None:
         meta = pod.metadata
         about = ObjectReference(kind="Pod", api_version="v1", namespace=meta.namespace, name=meta.name, uid=meta.uid)
         self._recorder.event(about, "Warning", DIFFERS, text)
@@ -87,7 +92,7 @@ class Leader:
                 ready()
                 self._wake_all()
         finally:
-            await self.binder.flights.aclose(POST_SECONDS)
+            await self.reservations.aclose(POST_SECONDS)
 
     async def _learn(self) -> None:
         await self.policies.learn([state.gpus for state in self.cluster.ledger.nodes()])

@@ -9,7 +9,7 @@ from http import HTTPStatus
 from itertools import chain
 from typing import TYPE_CHECKING, Final
 
-from gpuplane.scheduler.inflight import State
+from gpuplane.scheduler.reservation import ReservationState
 from kubekit.kube.exposition import Metric, MetricFamily, MetricType, counter, gauge, histogram_values, series
 
 if TYPE_CHECKING:
@@ -20,16 +20,25 @@ BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 
 _PREFIX: Final = "gpuplane_scheduler_"
 REQUESTS: Final = Metric(_PREFIX + "requests_total", MetricType.COUNTER, "Requests answered, by verb and HTTP status.")
 DURATIONS: Final = Metric(_PREFIX + "request_seconds", MetricType.HISTOGRAM, "Time to an answer, by verb.")
-FLIGHTS: Final = Metric(
+RESERVATIONS: Final = Metric(
     _PREFIX + "flights",
     MetricType.GAUGE,
-    "Pods promised something that no watch has shown on them yet, by state.",
+    "Reservations of pods that no watch has delivered bound yet, by state.",
 )
 USED_GPUS: Final = Metric(
     _PREFIX + "quota_used_gpus",
     MetricType.GAUGE,
     "GPUs held or reserved, by namespace and model as quotas call it.",
 )
+
+
+_STATES: Final = {
+    "posting": (ReservationState.POSTING, ReservationState.REPOSTING),
+    "doubt": (ReservationState.DOUBT,),
+    "bound": (ReservationState.BOUND,),
+    "annotated": (ReservationState.ANNOTATED,),
+}
+"""The label `state` of RESERVATIONS. Tentative ones are the metric claims."""
 
 
 class Metrics:
@@ -63,13 +72,14 @@ class Metrics:
 
 
 def _of(leader: Leader) -> Iterator[MetricFamily]:
-    ledger, flights, binder = leader.cluster.ledger, leader.binder.flights, leader.binder
+    ledger, reservations, binder = leader.cluster.ledger, leader.reservations, leader.binder
     states = list(ledger.nodes())
     yield gauge(_PREFIX + "gpus", "GPUs that the ledger knows.", sum(len(state.gpus) for state in states))
     free = sum(core for state in states for core, gpu in zip(state.core, state.gpus, strict=True) if gpu.healthy)
     yield gauge(_PREFIX + "free_gpus", "What is free of healthy GPUs, in GPUs.", free / 100)
-    yield MetricFamily(FLIGHTS, [(series({"state": state.value}), flights.count(state)) for state in State])
-    yield gauge(_PREFIX + "claims", "Pods between filter and bind.", len(leader.claims))
+    counts = [(series({"state": name}), reservations.count(*states)) for name, states in _STATES.items()]
+    yield MetricFamily(RESERVATIONS, counts)
+    yield gauge(_PREFIX + "claims", "Pods between filter and bind.", reservations.count(ReservationState.TENTATIVE))
     yield gauge(_PREFIX + "waiting_pods", "Pods that no node was found for.", len(leader.requeuer))
     yield gauge(
         _PREFIX + "unassigned_pods",

@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterator, Sequence
 from gpuplane.scheduler import wire
 from gpuplane.scheduler.cluster import Cluster
 from gpuplane.scheduler.filtering import Filtering
-from gpuplane.scheduler.transforms import KeptPod
+from gpuplane.scheduler.transforms import CachedPod
 from gpuplane.sharing import request_of
 from gpuplane.sharing.placement import Placement
 from kubekit.errors import InvalidInput
@@ -44,7 +44,7 @@ class Preemption:
                     remaining[node] = victims
         return wire.preempt_result(remaining)
 
-    def _victims(self, pod: KeptPod, node: str, proposed: wire.Victims, lower: list[str]) -> wire.Victims | None:
+    def _victims(self, pod: CachedPod, node: str, proposed: wire.Victims, lower: list[str]) -> wire.Victims | None:
         """Return the pods to evict from the node; None when evictions cannot help."""
         if self._fits(pod, node, proposed.uids):
             return proposed if proposed.uids else None
@@ -63,7 +63,7 @@ class Preemption:
                 chosen = spared
         return wire.Victims((*proposed.uids, *chosen), proposed.violations)
 
-    def _lower(self, pod: KeptPod, nodes: Collection[str]) -> dict[str, list[str]]:
+    def _lower(self, pod: CachedPod, nodes: Collection[str]) -> dict[str, list[str]]:
         """The pods with GPUs of each node that are less important, the least important first."""
         mine = pod.spec.priority or 0
         found: dict[str, list[tuple[int, str]]] = {}
@@ -73,7 +73,7 @@ class Preemption:
                 found.setdefault(other.spec.node_name, []).append((priority, uid))
         return {node: [uid for _, uid in sorted(pods)] for node, pods in found.items()}
 
-    def _fits(self, pod: KeptPod, node: str, without: Sequence[str]) -> bool:
+    def _fits(self, pod: CachedPod, node: str, without: Sequence[str]) -> bool:
         with self._away(without):
             if self._filtering.check(pod)(node).reason:
                 return False

@@ -17,9 +17,9 @@ from typing import Final
 
 from gpuplane import names
 from gpuplane.scheduler.cluster import Cluster
+from gpuplane.scheduler.feasibility import FITS
 from gpuplane.scheduler.filtering import Filtering
-from gpuplane.scheduler.transforms import KeptPod
-from gpuplane.scheduler.verdicts import FITS
+from gpuplane.scheduler.transforms import CachedPod
 from kubekit.api.core import Node
 from kubekit.errors import KubekitError, Retryable
 from kubekit.kube import Client, Clock, TokenBucket
@@ -38,7 +38,7 @@ class Requeuer:
         self._cluster = cluster
         self._clock = clock
         self._bucket = TokenBucket(PER_SECOND, AT_ONCE, clock.now)
-        self._waiting: OrderedDict[str, KeptPod] = OrderedDict()
+        self._waiting: OrderedDict[str, CachedPod] = OrderedDict()
         self._freed: dict[str, None] = {}  # nodes, in the order in which something became free there
         self._something = asyncio.Event()
         cluster.on_pod.append(self._seen)
@@ -48,7 +48,7 @@ class Requeuer:
         """Return how many refused pods wait."""
         return len(self._waiting)
 
-    def refused(self, pod: KeptPod) -> None:
+    def refused(self, pod: CachedPod) -> None:
         self._waiting[pod.metadata.uid] = pod
         if len(self._waiting) > _MOST_WAITING:
             self._waiting.popitem(last=False)
@@ -67,7 +67,7 @@ class Requeuer:
         for state in self._cluster.ledger.nodes():
             self.freed(state.name, "")
 
-    def _seen(self, uid: str, pod: KeptPod | None) -> None:
+    def _seen(self, uid: str, pod: CachedPod | None) -> None:
         if pod is None or pod.spec.node_name:
             self._waiting.pop(uid, None)
 

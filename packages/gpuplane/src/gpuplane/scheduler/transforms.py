@@ -32,7 +32,7 @@ S = TypeVar("S")
 _ENDED_STATUS: Final = PodStatus()
 
 
-class KeptPod(Pod):
+class CachedPod(Pod):
     """A pod that asks for GPUs. Of its metadata and spec only names, uid, version, node and priority are filled.
 
     `assignment` is what it holds if it is bound, what it was promised in filter-only mode if it is not; None where its
@@ -47,7 +47,7 @@ class KeptPod(Pod):
         return f"{self.metadata.namespace}/{self.metadata.name}"
 
 
-def keep_pod(pod: Pod) -> KeptPod | None:
+def transform_pod(pod: Pod) -> CachedPod | None:
     if pod.status.ended or not uses_gpus(pod):
         return None
     try:
@@ -63,7 +63,7 @@ def keep_pod(pod: Pod) -> KeptPod | None:
             log.warning("%s", error)
         assignment = None
     meta = pod.metadata
-    return KeptPod(
+    return CachedPod(
         metadata=ObjectMeta(
             name=meta.name,
             namespace=sys.intern(meta.namespace),
@@ -106,7 +106,7 @@ def _shared(assignment: Assignment | None) -> Assignment | None:
 
 
 # -- nodes ---------------------------------------------------------------------------------------------------------
-class KeptNode(Node):
+class CachedNode(Node):
     """A node: whether it is Ready, what its labels say to quotas, and GPUs that only its capacity tells of."""
 
     ready: bool = False
@@ -114,8 +114,8 @@ class KeptNode(Node):
     gpus: tuple[LedgerGPU, ...] = ()
 
 
-def keep_node(node: Node) -> KeptNode:
-    return KeptNode(
+def transform_node(node: Node) -> CachedNode:
+    return CachedNode(
         metadata=ObjectMeta(
             name=sys.intern(node.metadata.name),
             uid=node.metadata.uid,
@@ -133,7 +133,7 @@ _NO_SPEC: Final = NodeSpec()
 _NO_STATUS: Final = NodeStatus()
 
 
-def place_of(node: KeptNode, naming: Naming) -> Place:
+def place_of(node: CachedNode, naming: Naming) -> Place:
     """Return the labels of the node that quotas use."""
     return Place(node.labels.get(naming.model_label, ""), node.labels.get(naming.pool_label, ""))
 
@@ -163,14 +163,14 @@ def _gpus_of_capacity(node: Node) -> tuple[LedgerGPU, ...]:
 _MOST_GPUS: Final = 64
 
 
-class KeptGPUNode(GPUNode):
+class CachedGPUNode(GPUNode):
     """A GPUNode's GPUs, as the ledger takes them, and what the node gave, by the pod's uid."""
 
     gpus: tuple[LedgerGPU, ...] = ()
     given: dict[str, Given] = {}
 
 
-def keep_gpunode(node: GPUNode) -> KeptGPUNode:
+def transform_gpunode(node: GPUNode) -> CachedGPUNode:
     gpus = tuple(
         LedgerGPU(
             index=gpu.index,
@@ -190,7 +190,7 @@ def keep_gpunode(node: GPUNode) -> KeptGPUNode:
         sys.intern(uid): tuple((sys.intern(uuid), core) for uuid, core in parts)
         for uid, parts in by_pod(node.status.held).items()
     }
-    return KeptGPUNode(metadata=meta, status=_NO_GPU_STATUS, gpus=gpus, given=given)
+    return CachedGPUNode(metadata=meta, status=_NO_GPU_STATUS, gpus=gpus, given=given)
 
 
 _NO_GPU_STATUS: Final = GPUNodeStatus()
@@ -201,6 +201,6 @@ def _same_links(links: tuple[Link, ...]) -> tuple[Link, ...]:
     return links
 
 
-def with_place(pod: KeptPod, node: str, assignment: Assignment | None) -> KeptPod:
+def with_place(pod: CachedPod, node: str, assignment: Assignment | None) -> CachedPod:
     """The pod as it stands bound to `node`."""
     return msgspec.structs.replace(pod, spec=_spec(node, pod.spec.priority or 0), assignment=assignment)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpuplane.scheduler.feasibility import FITS, UNKNOWN, FeasibilityCache, Lacking
 from gpuplane.scheduler.policies import Chosen, Policies
-from gpuplane.scheduler.verdicts import FITS, UNKNOWN, Lacking, Verdicts
 from gpuplane.sharing import Ask, Assignment, Ledger, LedgerGPU, Part, Request
 from gpuplane.sharing.placement import Placement, Refusal, place
 from kubekit.errors import Retryable
@@ -35,7 +35,7 @@ def made(asked: tuple[list[tuple[int, int]], tuple[str, ...], tuple[str, ...]]) 
 def test_answers_are_those_of_placement(asked: list, history: list, name: str) -> None:
     ledger = Ledger()
     policies = Policies(Chosen(name))
-    verdicts = Verdicts(ledger, policies)
+    cache = FeasibilityCache(ledger, policies)
     wanted = [made(one) for one in asked]
     count = 0
     for step in [*history, ("ask", 0), ("ask", 1), ("ask", 2)]:
@@ -67,7 +67,7 @@ def test_answers_are_those_of_placement(asked: list, history: list, name: str) -
                 ledger.release(str(which))
             case ("ask", which):
                 request = wanted[which]
-                answers = verdicts.of(request)
+                answers = cache.of(request)
                 if which != 1:
                     answers.prepare(["n1", "n2", "n3"])
                 for node in ("n1", "n2", "n3"):

@@ -60,7 +60,7 @@ class _Known(msgspec.Struct):
     lackings: dict[tuple[str, bool], Lacking] = {}  # one object for all equal ones
 
 
-class Verdicts:
+class FeasibilityCache:
     """`of(request)` answers for one request; ask again for each pod, since the ledger changes."""
 
     def __init__(self, ledger: Ledger, policies: Policies) -> None:
@@ -122,8 +122,10 @@ _ANY: Final = Request()
 class Answers:
     """Placement's answers about one request, node by node. `known` are those that need not be asked for."""
 
-    def __init__(self, verdicts: Verdicts, known: _Known, request: Request, policy: Policy, gpu_policy: Policy) -> None:
-        self._verdicts = verdicts
+    def __init__(
+        self, cache: FeasibilityCache, known: _Known, request: Request, policy: Policy, gpu_policy: Policy
+    ) -> None:
+        self._cache = cache
         self.known: Mapping[str, Lacking] = known.lacks
         self._known = known
         self._request = request
@@ -134,7 +136,7 @@ class Answers:
 
     def prepare(self, nodes: Sequence[str]) -> None:
         """Looks at nodes of which little is remembered, those first on which the pod fits: quicker than one by one."""
-        lacks, room_of, state_of = self._known.lacks, self._verdicts.room, self._verdicts.state
+        lacks, room_of, state_of = self._known.lacks, self._cache.room, self._cache.state
         if not self._short or len(lacks) * 2 > len(nodes):
             return
         ask = self._request.asks[0]
@@ -159,7 +161,7 @@ class Answers:
         """Why the pod does not fit the node as it is."""
         known = self._known.lacks.get(node)
         if known is None:
-            state = self._verdicts.state(node)
+            state = self._cache.state(node)
             if state is None:
                 return _UNKNOWN  # not cached: a caller may ask about a million names
             reason = self._reason(state)
@@ -175,7 +177,7 @@ class Answers:
         """Return the value of the node for the pod, by its policy, for comparison; -inf where it does not fit."""
         known = self._known.values.get(node)
         if known is None:
-            state = self._verdicts.state(node)
+            state = self._cache.state(node)
             rated = None if state is None else rate(state, self._request, self._policy, self._gpu_policy)
             known = self._known.values[node] = _NEVER if rated is None else rated[1]
         return known
@@ -186,12 +188,12 @@ class Answers:
 
     def place(self, node: str) -> Placement | Refusal:
         """Decide the pod's placement on the node now."""
-        state = self._verdicts.state(node)
+        state = self._cache.state(node)
         return Refusal(UNKNOWN) if state is None else place(state, self._request, self._policy, self._gpu_policy)
 
     def _hopeless(self, state: NodeState) -> bool:
         by_place = self._request.uuids or self._request.not_uuids
-        hardware = self._verdicts.hardware(state)
+        hardware = self._cache.hardware(state)
         known = None if by_place else self._known.hopeless.get(hardware)
         if known is None:
             found = find(empty(state.name, state.gpus, state.scale), self._request, self._gpu_policy)
@@ -204,7 +206,7 @@ class Answers:
         if not self._short:
             found = find(state, self._request, self._gpu_policy)
             return sys.intern(found.reason) if isinstance(found, Refusal) else ""
-        ask, room = self._request.asks[0], self._verdicts.room(state)
+        ask, room = self._request.asks[0], self._cache.room(state)
         if ask.gpus:
             if room.whole >= ask.gpus:
                 return ""

@@ -20,8 +20,10 @@ from gpuplane.scheduler import wire
 from gpuplane.scheduler.binding import POST_SECONDS, Binder
 from gpuplane.scheduler.cluster import Cluster
 from gpuplane.scheduler.filtering import Filtering, Sorted
-from gpuplane.scheduler.inflight import Flight, State
-from gpuplane.scheduler.transforms import KeptPod
+from gpuplane.scheduler.reservation import Reservation, ReservationEvent, ReservationState
+from gpuplane.scheduler.reservations import Reservations
+from gpuplane.scheduler.settlement import Settlement
+from gpuplane.scheduler.transforms import CachedPod
 from gpuplane.sharing import request_of, to_annotations
 from gpuplane.sharing.placement import node_order
 from kubekit.api.core import Pod
@@ -39,12 +41,22 @@ class Annotator:
     """
 
     def __init__(
-        self, client: Client, cluster: Cluster, filtering: Filtering, binder: Binder, now_ns: Callable[[], int]
+        self,
+        client: Client,
+        cluster: Cluster,
+        filtering: Filtering,
+        binder: Binder,
+        *,
+        reservations: Reservations,
+        settlement: Settlement,
+        now_ns: Callable[[], int],
     ) -> None:
         self._client = client
         self._cluster = cluster
         self._filtering = filtering
         self._binder = binder
+        self._reservations = reservations
+        self._settlement = settlement
         self._now_ns = now_ns
 
     async def predicates(self, args: wire.FilterArgs) -> bytes:
@@ -56,49 +68,48 @@ class Annotator:
             return wire.filter_result(args, [], {}, dict.fromkeys(args.names, text))
         if not wanted:
             return wire.filter_result(args, args.names, {}, {})
-        flights = self._binder.flights
-        before = flights.get(args.pod.metadata.uid)
-        if before is not None and before.state is State.ANNOTATED:
-            flights.fall(before)
+        before = self._reservations.get(args.pod.metadata.uid)
+        if before is not None and before.state is ReservationState.ANNOTATED:
+            self._reservations.apply(before, ReservationEvent.RETRIED)
         pod = self._filtering.pod_of(args.pod)
         found = self._filtering.sort(pod, args.names)
-        flight = self._reserve(pod, found)
-        if flight is None:
+        reservation = self._reserve(pod, found)
+        if reservation is None:
             if pod.assignment is not None or before is not None:
-                await self._binder.take_back(pod)
+                await self._settlement.withdraw(pod)
             self._filtering.told(pod, placed=False)
             return wire.filter_result(args, [], found.failed, found.unresolvable)
-        await self._annotate(flight)
+        await self._annotate(reservation)
         self._filtering.told(pod, placed=True)
-        others = dict.fromkeys((name for name in found.kept if name != flight.node), _ANOTHER)
-        return wire.filter_result(args, [flight.node], found.failed | others, found.unresolvable)
+        others = dict.fromkeys((name for name in found.kept if name != reservation.node), _ANOTHER)
+        return wire.filter_result(args, [reservation.node], found.failed | others, found.unresolvable)
 
-    def _reserve(self, pod: KeptPod, found: Sorted) -> Flight | None:
+    def _reserve(self, pod: CachedPod, found: Sorted) -> Reservation | None:
         """Promises the first node, in gpu-admission's order, that takes the pod; others become failed."""
         states = [state for state in map(self._cluster.ledger.node, found.kept) if state is not None]
         for state in sorted(states, key=node_order):
             try:
-                return self._binder.reserve(pod, state.name, self._filtering, State.ANNOTATED)
+                return self._binder.reserve(pod, state.name, self._filtering, ReservationEvent.PROMISED)
             except Retryable as error:
                 found.kept.remove(state.name)
                 found.failed[state.name] = error.what
         return None
 
-    async def _annotate(self, flight: Flight) -> None:
+    async def _annotate(self, reservation: Reservation) -> None:
         try:
             async with asyncio.timeout(POST_SECONDS):
-                await self._write(flight)
+                await self._write(reservation)
         except TimeoutError:
-            raise NoAnswer("the API server did not answer in time", where=flight.pod.shown) from None
+            raise NoAnswer("the API server did not answer in time", where=reservation.pod.shown) from None
         except KubekitError as error:
             if not isinstance(error, Retryable):
-                self._binder.flights.fall(flight)
-            raise  # what may have been written is taken off again when its time is over
+                self._reservations.apply(reservation, ReservationEvent.REFUSED)
+            raise  # annotations that may have been written are removed at the time limit of the reservation
 
-    async def _write(self, flight: Flight) -> None:
-        meta = flight.pod.metadata
+    async def _write(self, reservation: Reservation) -> None:
+        meta = reservation.pod.metadata
         # NB: with its version, so that an earlier write that was given up cannot arrive after this one.
-        metadata = {"uid": meta.uid, "annotations": flight.annotations}
+        metadata = {"uid": meta.uid, "annotations": reservation.annotations}
         try:
             patch = {"metadata": {**metadata, "resourceVersion": meta.resource_version}}
             await self._client.patch(Pod, meta.name, patch, meta.namespace)
@@ -112,11 +123,12 @@ class Annotator:
     def adopt(self) -> None:
         """Reserve again what pods had reserved before a restart; called once, when the cluster is known."""
         for uid, pod in list(self._cluster.by_uid.items()):
-            if pod.spec.node_name or pod.assignment is None or self._binder.flights.get(uid) is not None:
+            if pod.spec.node_name or pod.assignment is None or self._reservations.get(uid) is not None:
                 continue
             assignment = pod.assignment
-            said = to_annotations(assignment, pod.request, assignment.node, self._now_ns())
+            annotations = to_annotations(assignment, pod.request, assignment.node, self._now_ns())
             try:
-                self._binder.flights.begin(Flight(pod, assignment.node, assignment, said, State.ANNOTATED))
+                promised = Reservation(pod, assignment.node, assignment, annotations)
+                self._reservations.begin(promised, ReservationEvent.PROMISED)
             except KubekitError as error:
                 log.info("reservation not restored pod=%s node=%s: %s", pod.shown, assignment.node, error)
