@@ -39,8 +39,8 @@ class Parser(ArgumentParser):
 
 def parse(arguments: Sequence[str]) -> Namespace:
     """The options of one command line; `command` is the function to call. Exits with 2 on wrong usage."""
-    parser = build()
-    if not knows(parser, arguments):
+    for_all = not arguments or arguments[0].startswith("-")  # the help lists every command
+    if for_all or not knows(parser := build(), arguments):
         parser = build(installed())
     options = parser.parse_args(arguments)
     if not hasattr(options, "command"):
