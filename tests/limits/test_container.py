@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 
+from gpulab.platform import SIMULATED_HARDWARE
 from gpuplane.limits import Agent, GpuLimit, Limits, Observer, Owner, container, find_real, install
 from gpuplane.limits.injection import LIBRARIES
-from simgpu import DEVICE_VARIABLE, NATIVE
+from simgpu import NATIVE
 from simgpu.machines import build_node
 from simgpu.machines import machine as machine_of
 from tests.support.limits_examples import GIB
@@ -106,7 +107,7 @@ async def test_a_container_is_held_to_its_share(
         mounts=tuple(mounts),
         devices=tuple(Mount(str(machine.dev / name), f"/dev/{name}") for name in ("nvidiactl", "nvidia0")),
     )
-    launcher = Launcher(tmp_path / "root", Records(tmp_path / "containers"), isolation, DEVICE_VARIABLE)
+    launcher = Launcher(tmp_path / "root", Records(tmp_path / "containers"), isolation, SIMULATED_HARDWARE)
     try:
         started = await launcher.start(record, spec, "now")
         held, cuda, nothing, again, nvml = json.loads(await asyncio.to_thread(answer.read_text))

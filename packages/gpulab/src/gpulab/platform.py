@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Final
 
 from gpulab.images import IMAGES
 from gpulab.nvidia_runtime import handler_devices
 from simgpu import DEVICE_VARIABLE
 from simgpu.machines import read_machine
+from tinykube.kubelet.containers import Hardware
 from tinykube.kubelet.platform import Platform
+
+SIMULATED_HARDWARE: Final = Hardware(
+    variable=DEVICE_VARIABLE,
+    # The simulated driver finds the state of its GPUs by it, see packages/simgpu/native/tools/gpus.c.
+    sockets=("/run/nvidia-persistenced/socket",),
+    state="var/lib/simgpu",
+)
 
 
 def simulated_platform(directory: Path) -> Platform:
@@ -17,5 +26,5 @@ def simulated_platform(directory: Path) -> Platform:
         machine=read_machine(directory),
         images=IMAGES,
         handler_devices=handler_devices,
-        device_variable=DEVICE_VARIABLE,
+        hardware=SIMULATED_HARDWARE,
     )

@@ -31,7 +31,7 @@ class Place(msgspec.Struct, frozen=True):
     """A driver and a store.
 
     Args:
-        dev: where a simulated driver's device nodes lie, None for a real one.
+        dev: where the driver's device nodes lie, None for /dev.
         environment: the variables by which a program finds these device nodes.
     """
 

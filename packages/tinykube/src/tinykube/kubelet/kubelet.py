@@ -82,7 +82,7 @@ class Kubelet:
             directory=directory,
             client=client,
             cluster=cluster,
-            launcher=Launcher(root, Records(directory / "containers"), isolation, platform.device_variable),
+            launcher=Launcher(root, Records(directory / "containers"), isolation, platform.hardware),
             images=platform.images,
             runtime=self.runtime,
             devices=self.devices,

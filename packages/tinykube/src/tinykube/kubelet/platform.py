@@ -11,6 +11,7 @@ from typing import Protocol
 import msgspec
 
 from tinykube.images import Images
+from tinykube.kubelet.containers import Hardware
 
 
 class MachineFacts(Protocol):
@@ -57,11 +58,10 @@ class Platform(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         images: the images that its runtime can pull.
         handler_devices: the CDI devices that its runtime handlers add by themselves.
-        device_variable: where a container has no /dev of its own, this environment variable names the directory of its
-            devices; empty for none.
+        hardware: how containers reach its hardware.
     """
 
     machine: MachineFacts
     images: Images
     handler_devices: HandlerDevices = no_devices
-    device_variable: str = ""
+    hardware: Hardware = Hardware()

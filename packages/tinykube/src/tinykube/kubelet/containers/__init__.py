@@ -3,11 +3,12 @@
 from tinykube.kubelet.containers.launcher import Launcher, StartFailed, find_mode, remove_tree
 from tinykube.kubelet.containers.modes import Isolation, Mode, fit
 from tinykube.kubelet.containers.records import Exit, Record, Records
-from tinykube.kubelet.containers.rootfs import ContainerSpec, Mount
+from tinykube.kubelet.containers.rootfs import ContainerSpec, Hardware, Mount
 
 __all__ = [
     "ContainerSpec",
     "Exit",
+    "Hardware",
     "Isolation",
     "Launcher",
     "Mode",

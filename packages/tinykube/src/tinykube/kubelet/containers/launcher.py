@@ -38,8 +38,8 @@ from tinykube.kubelet.containers.records import (
     signal_container,
 )
 from tinykube.kubelet.containers.rootfs import (
-    DRIVER_SOCKET,
     ContainerSpec,
+    Hardware,
     isolated_words,
     observe_machine,
     plain_words,
@@ -154,18 +154,17 @@ class Launcher:
         node_root: the node's file system.
         records: where each container has its directory.
         isolation: None takes the best that this machine has. Raises Terminal where it has not the one given.
-        device_variable: see `Platform`.
     """
 
     def __init__(
-        self, node_root: Path, records: Records, isolation: Isolation | None = None, device_variable: str = ""
+        self, node_root: Path, records: Records, isolation: Isolation | None = None, hardware: Hardware | None = None
     ) -> None:
         self.node_root = node_root
         self.records = records
         self.mode = find_mode() if isolation is None else find_mode((isolation,))
-        self._device_variable = device_variable
+        self._hardware = hardware or Hardware()
         self._execs = itertools.count()
-        self._machine = observe_machine(_own_paths())
+        self._machine = observe_machine(_own_paths(), self._hardware.state)
 
     async def start(self, record: Record, spec: ContainerSpec, now: str) -> Record:
         """Starts a container and returns its record with the pids. Raises StartFailed."""
@@ -248,7 +247,8 @@ class Launcher:
             path.parent.mkdir(parents=True, exist_ok=True)
             if not path.is_symlink():
                 path.symlink_to(target)
-        devices = {self._device_variable: str(self._device_dir(home, spec))} if self._device_variable else {}
+        variable, directory = self._hardware.variable, str(self._device_dir(home, spec))
+        devices = {variable: directory} if variable else {}
         return plain_words(spec, devices=devices, place=place)
 
     def _device_dir(self, home: Path, spec: ContainerSpec) -> Path:
@@ -261,8 +261,8 @@ class Launcher:
             link.unlink(missing_ok=True)
             link.symlink_to(device.source)
         for mount in spec.mounts:
-            if mount.target == DRIVER_SOCKET:
-                link = home / DRIVER_SOCKET.lstrip("/")
+            if mount.target in self._hardware.sockets:
+                link = home / mount.target.lstrip("/")
                 link.parent.mkdir(parents=True, exist_ok=True)
                 link.unlink(missing_ok=True)
                 link.symlink_to(mount.source)

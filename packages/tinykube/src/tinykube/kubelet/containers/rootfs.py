@@ -31,9 +31,6 @@ _DEVICE_LINKS: Final = (
     ("/proc/self/fd/2", "/dev/stderr"),
 )
 
-DRIVER_SOCKET: Final = "/run/nvidia-persistenced/socket"
-"""Where the simulated driver finds the state of the GPUs, see packages/simgpu/native/tools/gpus.c."""
-_STATE: Final = "var/lib/simgpu"
 _LIBRARY: Final = re.compile(r"lib.+\.so(\.|$)")
 
 
@@ -67,6 +64,22 @@ class ContainerSpec(msgspec.Struct, frozen=True, kw_only=True):
     volumes: tuple[str, ...] = ()
 
 
+class Hardware(msgspec.Struct, frozen=True, kw_only=True):
+    """How containers reach hardware that is files of the node's root.
+
+    Args:
+        variable: where a container has no /dev of its own, this environment variable names the directory of its
+            devices; empty for none.
+        sockets: mount targets that such a container needs next to that directory, as they are next to /dev.
+        state: the directory below the root in which the hardware remembers; it can be written where the root is mounted
+            read-only. Empty for none.
+    """
+
+    variable: str = ""
+    sockets: tuple[str, ...] = ()
+    state: str = ""
+
+
 class Machine(msgspec.Struct, frozen=True):
     """The top of the machine's own file system. `keep` are paths of this program below directories that are hidden;
     `guarded` are (directory, path) of those below a directory that other users may not enter."""
@@ -76,9 +89,10 @@ class Machine(msgspec.Struct, frozen=True):
     devices: tuple[str, ...]
     keep: tuple[str, ...]
     guarded: tuple[tuple[str, str], ...] = ()
+    state: str = ""  # see Hardware
 
 
-def observe_machine(keep: Iterable[Path]) -> Machine:
+def observe_machine(keep: Iterable[Path], state: str = "") -> Machine:
     directories, links = [], []
     for entry in sorted(os.scandir("/"), key=lambda e: e.name):
         if entry.name in _PRIVATE or not os.access(entry.path, os.R_OK):
@@ -92,7 +106,7 @@ def observe_machine(keep: Iterable[Path]) -> Machine:
     kept = [str(path) for path in own if str(path).startswith(hidden)]
     guarded = [(str(guard), str(path)) for path in own for guard in _guards(path)[:1] if str(path) not in kept]
     devices = [name for name in STANDARD_DEVICES if _is_device(f"/dev/{name}")]
-    return Machine(tuple(directories), tuple(links), tuple(devices), tuple(kept), tuple(guarded))
+    return Machine(tuple(directories), tuple(links), tuple(devices), tuple(kept), tuple(guarded), state)
 
 
 def _guards(path: Path) -> list[Path]:
@@ -168,12 +182,13 @@ def _device_words(spec: ContainerSpec, machine: Machine, node_root: Path) -> lis
 def _devices_below(mount: Mount, machine: Machine, node_root: Path) -> list[str]:
     """Mount what is no part of the node's root file system below a mount of it.
 
-    The node's dev/null is an empty file; a container that mounts the node's root gets real devices there too. What the
-    simulated hardware remembers is no file of the machine: it can be written where the root is mounted read-only.
+    The node's dev/null is an empty file; a container that mounts the node's root gets real devices there too. The
+    state of the hardware can be written where the root is mounted read-only.
     """
     words: list[str] = []
-    if mount.source == str(node_root) and mount.read_only and (node_root / _STATE).is_dir():
-        words += ["bind", str(node_root / _STATE), f"{mount.target.rstrip('/')}/{_STATE}", "rw"]
+    state = machine.state
+    if state and mount.source == str(node_root) and mount.read_only and (node_root / state).is_dir():
+        words += ["bind", str(node_root / state), f"{mount.target.rstrip('/')}/{state}", "rw"]
     where = {str(node_root): "/dev", str(node_root / "dev"): ""}.get(mount.source)
     if where is not None:
         for name in machine.devices:
