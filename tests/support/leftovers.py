@@ -28,10 +28,9 @@ _WATCH: Final = pytest.StashKey["subprocess.Popen[bytes]"]()
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Start the process that waits; before pytest-xdist starts its workers, which are a part of the run."""
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, _terminated)
-    if hasattr(session.config, "workerinput"):
+    worker = hasattr(session.config, "workerinput")
+    _take_signals(worker)
+    if worker:
         return
     factory: Any = session.config._tmp_path_factory  # type: ignore[attr-defined]
     directory = factory.getbasetemp()
@@ -48,6 +47,23 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     watch = config.stash.get(_WATCH, None)
     if watch is not None:
         watch.communicate(timeout=2 * PATIENCE_SECONDS)
+
+
+def _take_signals(worker: bool) -> None:
+    """Have SIGTERM and SIGHUP end the run. What was ignored, as under `nohup`, still does nothing to the run.
+
+    But tests and their children start with the defaults: an ignored signal would be ignored by every child too, and a
+    shell cannot trap it. A terminal that closes sends SIGHUP to workers too: the run decides for them.
+    """
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM):
+        if signal.getsignal(number) is signal.SIG_IGN or (worker and number == signal.SIGHUP):
+            signal.signal(number, _nothing)
+        elif number in (signal.SIGHUP, signal.SIGTERM):
+            signal.signal(number, _terminated)
+
+
+def _nothing(*_: object) -> None:
+    """Handle a signal that is to have no effect."""
 
 
 def _terminated(*_: object) -> None:

@@ -26,20 +26,30 @@ def test_it():
     Path("worker").write_text(str(os.getpid()))
     if "HANG" in os.environ: threading.Event().wait()
 """
+NOHUP = """
+import os, signal, subprocess, sys
+def test_it():
+    os.kill(os.getppid() if "PYTEST_XDIST_WORKER" in os.environ else os.getpid(), signal.SIGHUP)
+    os.kill(os.getpid(), signal.SIGHUP)
+    child = "import os, signal; os.kill(os.getpid(), signal.SIGHUP)"
+    assert subprocess.run([sys.executable, "-c", child]).returncode == -signal.SIGHUP
+"""
 
 
-def start(directory: Path, *options: str, hang: bool = False) -> subprocess.Popen[bytes]:
+def start(
+    directory: Path, *options: str, test: str = TEST, hang: bool = False, ignored: tuple[signal.Signals, ...] = ()
+) -> subprocess.Popen[bytes]:
     (directory / "pytest.ini").write_text("[pytest]\naddopts = -p tests.support.leftovers -p no:cacheprovider\n")
-    (directory / "test_it.py").write_text(TEST)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), **({"HANG": "1"} if hang else {})}
+    (directory / "test_it.py").write_text(test)
+    ours = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_XDIST")}
+    environment = {**ours, "PYTHONPATH": str(ROOT), **({"HANG": "1"} if hang else {})}
     arguments = [sys.executable, "-m", "pytest", "-q", f"--basetemp={directory}/run", *options, "test_it.py"]
 
-    def no_interrupts() -> None:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    def ignore() -> None:
+        for number in (signal.SIGINT, *ignored):
+            signal.signal(number, signal.SIG_IGN)
 
-    return subprocess.Popen(
-        arguments, cwd=directory, env=environment, stdout=subprocess.DEVNULL, preexec_fn=no_interrupts
-    )
+    return subprocess.Popen(arguments, cwd=directory, env=environment, stdout=subprocess.DEVNULL, preexec_fn=ignore)
 
 
 def is_gone(file: Path) -> Callable[[], bool]:
@@ -60,3 +70,8 @@ async def test_what_a_killed_run_started_goes_with_it(tmp_path: Path, number: si
     run.wait(60)
     await until(is_gone(tmp_path / "pid"))
     await until(is_gone(tmp_path / "worker"))
+
+
+@pytest.mark.parametrize("options", [(), ("-n", "1")], ids=["one process", "a worker"])
+def test_under_nohup_a_run_goes_on_and_its_children_know_nothing_of_it(tmp_path: Path, options: tuple[str]) -> None:
+    assert start(tmp_path, *options, test=NOHUP, ignored=(signal.SIGHUP,)).wait(60) == 0
