@@ -45,11 +45,21 @@ void simgpu_unlock(struct simgpu *view, int64_t byte)
 	lock(view->fd, byte, F_UNLCK, false);
 }
 
+/* A device can be written on a file system that is mounted read-only. So can the sticky file that stands for one. */
+static int open_node(const char *path)
+{
+	int fd = open(path, O_RDWR | O_CLOEXEC);
+	struct stat info;
+	if (fd < 0 && errno == EROFS && stat(path, &info) == 0 && S_ISREG(info.st_mode) && (info.st_mode & S_ISVTX))
+		fd = open(path, O_RDONLY | O_CLOEXEC);
+	return fd;
+}
+
 bool simgpu_reachable(const struct simgpu_gpu *gpu)
 {
 	char path[4096];
 	snprintf(path, sizeof path, "%s/nvidia%u", dev(), gpu->minor);
-	int fd = open(path, O_RDWR | O_CLOEXEC);
+	int fd = open_node(path);
 	struct stat info;
 	if (fd < 0) /* a node that we may open without a driver behind it, or on a file system where no device is opened */
 		return errno == ENXIO || errno == ENODEV || (errno == EACCES && stat(path, &info) == 0 && S_ISCHR(info.st_mode));
@@ -64,7 +74,7 @@ static int open_state(void)
 	char path[4096];
 	struct stat info;
 	snprintf(path, sizeof path, "%s/nvidiactl", dev());
-	int node = open(path, O_RDWR | O_CLOEXEC);
+	int node = open_node(path);
 	if (node < 0 && errno != ENXIO && errno != ENODEV && !(errno == EACCES && !stat(path, &info) && S_ISCHR(info.st_mode)))
 		return -1;
 	if (node >= 0 && fstat(node, &info) == 0 && S_ISREG(info.st_mode) && !(info.st_mode & S_ISVTX))
