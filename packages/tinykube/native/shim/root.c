@@ -49,7 +49,7 @@ static void open_up(const char *directory)
     struct stat facts;
     snprintf(original, sizeof original, "%s%s", old_root, directory);
     DIR *entries = opendir(original);
-    if (!entries || mount("gpuplane", directory, "tmpfs", MS_NOSUID, "mode=0755") < 0)
+    if (!entries || mount("tinykube", directory, "tmpfs", MS_NOSUID, "mode=0755") < 0)
         fail("open up %s: %s", directory, strerror(errno));
     for (struct dirent *entry; (entry = readdir(entries));) {
         if (!strcmp(entry->d_name, ".") || !strcmp(entry->d_name, ".."))
@@ -158,7 +158,7 @@ void start_stage(const char *directory)
 {
     char path[4200];
     snprintf(stage, sizeof stage, "%s", directory);
-    if (mount("gpuplane", stage, "tmpfs", MS_NOSUID, "mode=0755") < 0)
+    if (mount("tinykube", stage, "tmpfs", MS_NOSUID, "mode=0755") < 0)
         fail("mount tmpfs on %s: %s", stage, strerror(errno));
     snprintf(path, sizeof path, "%s/root", stage);
     make_directory(path);
@@ -179,7 +179,7 @@ void overlay(const char *directory)
     make_directory(target);
     snprintf(options, sizeof options, "lowerdir=%s,upperdir=%s,workdir=%s%s", directory, upper, work,
              in_user_namespace ? ",userxattr" : "");
-    if (mount("gpuplane", target, "overlay", 0, options) == 0)
+    if (mount("tinykube", target, "overlay", 0, options) == 0)
         return;
     /* Kernels before 5.11 have no overlays in a user namespace: show it as it is, read-only. */
     if (mount(directory, target, NULL, MS_BIND | MS_REC, NULL) < 0)

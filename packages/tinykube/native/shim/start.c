@@ -65,7 +65,7 @@ void carry_out(struct spec spec, struct command *command)
             char mode[32];
             snprintf(mode, sizeof mode, "mode=%.8s", a[1]);
             make_directory(a[0]);
-            if (mount("gpuplane", a[0], "tmpfs", MS_NOSUID, mode) < 0)
+            if (mount("tinykube", a[0], "tmpfs", MS_NOSUID, mode) < 0)
                 fail("mount tmpfs on %s: %s", a[0], strerror(errno));
         } else if (!strcmp(op, "symlink")) {
             make_room(a[1]);
