@@ -16,7 +16,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from http import HTTPStatus
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, Final
 
 from gpuplane import names
@@ -33,11 +32,10 @@ from gpuplane.discovery.gpu import GPU_LABELS
 from gpuplane.exporter.fields import DEFAULT_FIELDS, OFFERED_LABELS, OFFERED_METRICS
 from gpuplane.limits.exposition import METRICS as SHARE_METRICS
 from gpuplane.operator.decide import OPEN, PRE_INSTALLED, REMOVING
-from gpuplane.operator.metrics import operator_metrics
+from gpuplane.operator.metrics import OperatorState, operator_metrics
 from gpuplane.operator.operands import GROUP_LABEL
 from gpuplane.operator.policy import FINALIZER
 from gpuplane.operator.stages import OPERANDS, operand_of
-from gpuplane.operator.upgrade.controller import Seen
 from gpuplane.scheduler.leader import Leader
 from gpuplane.scheduler.metrics import Metrics as SchedulerMetrics
 from gpuplane.scheduler.policies import Chosen
@@ -565,16 +563,7 @@ def _comment(lines: Sequence[str], node: ast.AnnAssign) -> str:
 # -- metrics -----------------------------------------------------------------------------------------------------
 def metrics() -> str:
     node = GPUNode(metadata=ObjectMeta(name="NODE"))
-    stats = SimpleNamespace(reconciled=0, retryable=0, terminal=0, crashed=0)
-    operator: Any = SimpleNamespace(
-        gpunodes=SimpleNamespace(items=lambda: [node]),
-        policy_controller=SimpleNamespace(stats=lambda: stats, failing=False),
-        upgrades=SimpleNamespace(seen=Seen()),
-        policy=None,
-        writer=SimpleNamespace(writes={"nodes": 0}),
-        last_success=0.0,
-        discovered=False,
-    )
+    operator = OperatorState(gpunodes=[node], writes={"nodes": 0})
     defaults = {field.name for field in DEFAULT_FIELDS}
     out = [
         "# Metrics\n",

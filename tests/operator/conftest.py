@@ -18,7 +18,7 @@ import pytest
 from gpuplane import names
 from gpuplane.api.crds import crds
 from gpuplane.operator.installation import manifests, resource_of
-from gpuplane.operator.operator import Operator
+from gpuplane.operator.operator import OperatorProcess
 from gpuplane.operator.stages import OPERANDS
 from gpuplane.operator.upgrade import controller, decide
 from kubekit.kube import Client, Endpoint
@@ -270,10 +270,10 @@ def connected(server: ApiServer, who: str = "admin") -> Client:
 
 
 @contextlib.asynccontextmanager
-async def operating(cluster: Played) -> AsyncIterator[Operator]:
+async def operating(cluster: Played) -> AsyncIterator[OperatorProcess]:
     """An operator at work for the block, with the rights of one; its end is that of a process."""
     async with connected(cluster.server, "operator") as client:
-        operator = Operator(client, image="own", identity="test")
+        operator = OperatorProcess(client, image="own", identity="test")
         task = asyncio.create_task(operator.run())
         try:
             yield operator
@@ -285,5 +285,5 @@ async def operating(cluster: Played) -> AsyncIterator[Operator]:
 
 
 @pytest.fixture
-def work() -> Callable[[Played], contextlib.AbstractAsyncContextManager[Operator]]:
+def work() -> Callable[[Played], contextlib.AbstractAsyncContextManager[OperatorProcess]]:
     return operating

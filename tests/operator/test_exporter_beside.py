@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
-from gpuplane.operator import cluster
 from gpuplane.operator.cluster import MONITOR_CHECK_SECONDS, ClusterWriter
 from kubekit.kube import NotFound
+from tests.support.virtual_time import VirtualClock
 
 SERVICE = "/api/v1/namespaces/gpu-operator/services/nvidia-dcgm-exporter"
 MONITOR = "/apis/monitoring.coreos.com/v1/namespaces/gpu-operator/servicemonitors/nvidia-dcgm-exporter"
@@ -30,8 +28,8 @@ class FakeClient:
         return b"{}"
 
 
-def writer(client: FakeClient) -> Any:
-    return ClusterWriter(client, "image", lambda: "")  # type: ignore[arg-type]
+def writer(client: FakeClient, clock: VirtualClock | None = None) -> Any:
+    return ClusterWriter(client, "image", clock or VirtualClock())  # type: ignore[arg-type]
 
 
 async def test_what_is_not_wanted_is_deleted_once() -> None:
@@ -48,14 +46,12 @@ async def test_what_is_not_wanted_is_deleted_once() -> None:
     assert len(client.asked) == 4, "what was made again is deleted again"
 
 
-async def test_a_monitor_is_looked_for_once_a_minute_until_it_is_served(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [0.0]
-    monkeypatch.setattr(cluster.time, "monotonic", lambda: now[0])
-    client = FakeClient()
-    keeper = writer(client)
+async def test_a_monitor_is_looked_for_once_a_minute_until_it_is_served() -> None:
+    client, clock = FakeClient(), VirtualClock()
+    keeper = writer(client, clock)
     assert [await keeper._serves_monitors() for _ in range(3)] == [False] * 3
     assert len(client.asked) == 1
     client.there.add("/apis/monitoring.coreos.com/v1")
-    now[0] += MONITOR_CHECK_SECONDS
+    clock.jump(MONITOR_CHECK_SECONDS)
     assert [await keeper._serves_monitors() for _ in range(3)] == [True] * 3
     assert len(client.asked) == 2

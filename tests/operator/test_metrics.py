@@ -25,7 +25,7 @@ NODE = {f"gpu_operator_node_{name}_ready" for name in ("driver", "toolkit", "cud
 
 
 def text_of(operator: Any) -> str:
-    return exposition(operator_metrics(operator)).decode()
+    return exposition(operator_metrics(operator.state())).decode()
 
 
 def values(operator: Any) -> dict[str, float]:
@@ -41,7 +41,7 @@ def promtool(text: str) -> subprocess.CompletedProcess[str]:
 
 async def test_they_follow_the_cluster_from_nothing_to_a_node_that_fails(played: Any, work: Any) -> None:
     async with work(played) as operator:
-        await until(lambda: operator.nodes.has_synced and operator.policies.has_synced)
+        await until(lambda: operator.state().synced and operator.nodes.policies.has_synced)
         now = values(operator)
         assert now.keys() >= CLUSTER
         assert now["gpu_operator_reconciliation_status"] == -1, "there is no policy"

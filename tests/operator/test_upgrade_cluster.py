@@ -17,7 +17,7 @@ POLICY = {"autoUpgrade": True, "maxParallelUpgrades": 0, "maxUnavailable": "25%"
 
 
 def text_of(operator: Any) -> str:
-    return exposition(operator_metrics(operator)).decode()
+    return exposition(operator_metrics(operator.state())).decode()
 
 
 async def settled(played: Any, count: int, **policy: Any) -> None:
@@ -174,7 +174,7 @@ async def test_opting_out_takes_the_marks_away(played: Any, work: Any) -> None:
 
 def looked(operator: Any) -> bool:
     """Whether all controllers are through with what they have seen."""
-    return all(c.idle for c in (operator.node_controller, operator.policy_controller, operator.upgrade_controller))
+    return all(each.controller.idle for each in (operator.nodes, operator.policy, operator.upgrades))
 
 
 async def test_a_paused_policy_changes_nothing_until_it_goes_on(played: Any, work: Any) -> None:
@@ -187,7 +187,7 @@ async def test_a_paused_policy_changes_nothing_until_it_goes_on(played: Any, wor
         assert "gpuplane_operator_paused 1\n" in text_of(operator)
         await played.policy(env=NEW)
         await played.add_node("n2")
-        await until(lambda: operator.nodes.get("n2") is not None and looked(operator))
+        await until(lambda: operator.nodes.nodes.get("n2") is not None and looked(operator))
         assert played.registry.get(("gpuplane.dev", "gpunodes"), None, "n2") is None
         assert played.driver("n0") == before
         on = {"metadata": {"annotations": {names.PAUSED_ANNOTATION: None}}}

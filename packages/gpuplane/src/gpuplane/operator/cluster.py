@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import time
-from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
@@ -21,7 +19,7 @@ from gpuplane.api.nvidiadriver import NVIDIADriver
 from gpuplane.operator import exporter_objects
 from gpuplane.operator.decide import GPU_LABELLED, REMOVING
 from gpuplane.operator.discovery import MASTER, DiscoveryRemains
-from gpuplane.operator.driver_objects import read_keys, tell
+from gpuplane.operator.driver_objects import read_keys, write_statuses
 from gpuplane.operator.drivers import assign, choices, driver_groups
 from gpuplane.operator.exporter_objects import BESIDE, MONITOR, wants_monitor
 from gpuplane.operator.manifest import Manifest
@@ -31,17 +29,18 @@ from gpuplane.operator.policy import (
     FINALIZER,
     digest,
     ignored_status,
+    is_discovered,
     is_feature,
     policy_status,
     to_prune,
 )
 from gpuplane.operator.stages import OPERANDS
 from gpuplane.operator.upgrade.conditions import paused_status, upgrading
-from gpuplane.operator.upgrade.controller import Seen, is_marked
+from gpuplane.operator.upgrade.controller import UpgradeReport, is_marked
 from gpuplane.operator.upgrade.rollback import keep_before, without_needed
 from kubekit.api.core import DaemonSet, Deployment, Node, RuntimeClass
 from kubekit.errors import Terminal
-from kubekit.kube import Client, NotFound
+from kubekit.kube import Client, Clock, NotFound
 
 log = logging.getLogger("gpuplane.operator")
 
@@ -54,7 +53,7 @@ class ClusterView(msgspec.Struct, frozen=True):
     daemonsets: list[DaemonSet]
     operand_pods: int
     needed: frozenset[str] = frozenset()  # digests of drivers that run somewhere, or that some node may go back to
-    upgrades: Seen = Seen()
+    upgrades: UpgradeReport = UpgradeReport()
     discovery_pods: int = 0
     drivers: tuple[NVIDIADriver, ...] = ()
 
@@ -69,10 +68,10 @@ MONITOR_CHECK_SECONDS: Final = 60.0
 class ClusterWriter:
     """Applies and prunes; remembers what it applied, so that nothing is sent twice."""
 
-    def __init__(self, client: Client, image: str, now: Callable[[], str]) -> None:
+    def __init__(self, client: Client, image: str, clock: Clock) -> None:
         self._client = client
         self._image = image
-        self._now = now
+        self._clock = clock
         self._applied: dict[str, bytes] = {}
         self._without: set[str] = set()  # the exporter's additional objects that are known not to exist
         self._monitors = (False, float("-inf"))  # whether ServiceMonitors are served, and when that was asked
@@ -83,9 +82,9 @@ class ClusterWriter:
         try:
             await self._make(policy, seen)
         except Terminal as error:
-            await self._tell(policy, seen, str(error))
+            await self._report(policy, seen, str(error))
             raise
-        await self._tell(policy, seen, "")
+        await self._report(policy, seen, "")
 
     async def _make(self, policy: ClusterPolicy, seen: ClusterView) -> None:
         if FINALIZER not in policy.metadata.finalizers:
@@ -145,11 +144,11 @@ class ClusterWriter:
 
     async def pause(self, policy: ClusterPolicy) -> None:
         """Say in its status that nothing is done."""
-        await self._status(policy, paused_status(policy.status, self._now()))
+        await self._status(policy, paused_status(policy.status, self._clock.wall()))
 
     async def ignore(self, policy: ClusterPolicy, used: str) -> None:
         """Say in its status that a second policy does not count."""
-        await self._status(policy, ignored_status(used, self._now(), policy.status.conditions))
+        await self._status(policy, ignored_status(used, self._clock.wall(), policy.status.conditions))
 
     async def _wanted(self, policy: ClusterPolicy, seen: ClusterView) -> list[Manifest]:
         owner = {
@@ -174,13 +173,13 @@ class ClusterWriter:
     async def _serves_monitors(self) -> bool:
         """Return whether the Prometheus operator's CRD is there; asked again once a minute until it is."""
         served, asked = self._monitors
-        if not served and time.monotonic() - asked >= MONITOR_CHECK_SECONDS:
+        if not served and self._clock.now() - asked >= MONITOR_CHECK_SECONDS:
             try:
                 await self._client.request("GET", f"/apis/{MONITOR.api_version}")
                 served = True
             except NotFound:
                 log.info("ServiceMonitor skipped, not served api=%s", MONITOR.api_version)
-            self._monitors = (served, time.monotonic())
+            self._monitors = (served, self._clock.now())
         return served
 
     async def _remove_beside(self, wanted: list[Manifest]) -> None:
@@ -222,19 +221,20 @@ class ClusterWriter:
                 log.info("removed object=RuntimeClass/%s", name)
         self._applied.pop(f"{RuntimeClass.RESOURCE.kind}/{name}", None)
 
-    async def _tell(self, policy: ClusterPolicy, seen: ClusterView, error: str) -> None:
-        discovered = any(is_feature(label) for node in seen.nodes for label in node.metadata.labels)
+    async def _report(self, policy: ClusterPolicy, seen: ClusterView, error: str) -> None:
+        discovered = is_discovered(seen.nodes)
         status = policy_status(
-            policy.status.conditions, seen.gpunodes, discovered=discovered, error=error, now=self._now()
+            policy.status.conditions, seen.gpunodes, discovered=discovered, error=error, now=self._clock.wall()
         )
         last = seen.upgrades
-        status["conditions"] += upgrading(last.census, last.rules, policy.status.conditions, self._now())
+        status["conditions"] += upgrading(last.census, last.rules, policy.status.conditions, self._clock.wall())
         await self._status(policy, status)
         if seen.drivers:
             used = policy.spec.driver.use_nvidia_driver_crd
             found = choices(policy.spec, seen.drivers) if used else []
             by_name = {node.metadata.name: node for node in seen.gpunodes}
-            await tell(self._client, MANAGER, seen.drivers, found, assign(seen.nodes, found), by_name, self._now())
+            assigned = assign(seen.nodes, found)
+            await write_statuses(self._client, MANAGER, seen.drivers, found, assigned, by_name, self._clock.wall())
 
     async def _status(self, policy: ClusterPolicy, status: dict[str, Any]) -> None:
         if msgspec.convert(status, type(policy.status)) != policy.status:

@@ -30,7 +30,7 @@ async def read_keys(client: Client, found: Iterable[DriverChoice]) -> Keys:
     return keys
 
 
-async def tell(
+async def write_statuses(
     client: Client,
     manager: str,
     drivers: Sequence[NVIDIADriver],

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+import msgspec
 
 from gpuplane.api.clusterpolicy import ClusterPolicy, is_paused
 from gpuplane.api.gpunode import GPUNode, StageName
+from gpuplane.operator.upgrade.controller import UpgradeReport
 from kubekit.http_server import Answer, Handler, metrics_answer
 from kubekit.kube.exposition import Metric, MetricFamily, MetricType, counter, gauge, series
-
-if TYPE_CHECKING:
-    from gpuplane.operator.operator import Operator
 
 _READY_GAUGES = (
     ("gpu_operator_node_driver_ready", StageName.DRIVER),
@@ -25,25 +25,41 @@ WRITES: Final = Metric("gpuplane_operator_writes_total", MetricType.COUNTER, "Wr
 BY_STAGE: Final = Metric("gpuplane_nodes_by_stage", MetricType.GAUGE, "GPU nodes by the stage they are in.")
 
 
-def operator_metrics(operator: Operator) -> Iterator[MetricFamily]:
+class OperatorState(msgspec.Struct, frozen=True):
+    """The facts that the metrics are made from.
+
+    `synced`: this process leads and has the nodes. `reconciled`, `failed`: counts of reconciliations of the policy, the
+    failed ones among all; `failing`: the last one failed. `last_success` is Unix time. `writes` is by resource.
+    """
+
+    synced: bool = False
+    gpunodes: Sequence[GPUNode] = ()
+    policy: ClusterPolicy | None = None
+    discovered: bool = False
+    reconciled: int = 0
+    failed: int = 0
+    failing: bool = False
+    last_success: float = 0.0
+    upgrades: UpgradeReport = UpgradeReport()
+    writes: Mapping[str, int] = {}
+
+
+def operator_metrics(state: OperatorState) -> Iterator[MetricFamily]:
     """Yield the metrics of now."""
-    nodes = operator.gpunodes.items()
-    stats = operator.policy_controller.stats()
-    policy = operator.policy
-    failing = stats.retryable + stats.terminal + stats.crashed
-    last = operator.upgrades.seen
+    nodes = state.gpunodes
+    policy, last = state.policy, state.upgrades
     recon, upgrades = "gpu_operator_reconciliation_", "gpu_operator_nodes_upgrades_"
     yield gauge("gpu_operator_gpu_nodes_total", "Nodes with GPUs.", len(nodes))
     yield gauge(
         recon + "status",
         "1 when the cluster is as the policy wants, 0 when operands are not ready, -1 without a policy, "
         "-2 when the operator cannot do its work.",
-        _status(policy, failing=operator.policy_controller.failing),
+        _status(policy, failing=state.failing),
     )
-    yield counter(recon + "total", "Reconciliations of the policy.", stats.reconciled)
-    yield counter(recon + "failed_total", "Reconciliations that failed.", failing)
-    yield gauge(recon + "last_success_ts_seconds", "Unix time of the last success.", operator.last_success)
-    yield gauge(recon + "has_nfd_labels", "1 when discovery has labelled a node.", operator.discovered)
+    yield counter(recon + "total", "Reconciliations of the policy.", state.reconciled)
+    yield counter(recon + "failed_total", "Reconciliations that failed.", state.failed)
+    yield gauge(recon + "last_success_ts_seconds", "Unix time of the last success.", state.last_success)
+    yield gauge(recon + "has_nfd_labels", "1 when discovery has labelled a node.", state.discovered)
     yield gauge(
         "gpu_operator_driver_auto_upgrade_enabled",
         "1 when drivers are upgraded by the operator.",
@@ -55,7 +71,7 @@ def operator_metrics(operator: Operator) -> Iterator[MetricFamily]:
     yield gauge(upgrades + "available", "Waiting nodes that may begin now.", last.census.available)
     yield gauge(upgrades + "pending", "Nodes that wait for their turn.", last.census.pending)
     yield gauge("gpuplane_operator_paused", "1 while the policy is paused.", policy is not None and is_paused(policy))
-    writes = sorted(operator.writer.writes.items())
+    writes = sorted(state.writes.items())
     yield MetricFamily(WRITES, [(series({"resource": kind}), count) for kind, count in writes])
     for name, stage in _READY_GAUGES:
         metric = Metric(name, MetricType.GAUGE, f"1 when {stage.value} holds on the node.")
@@ -78,17 +94,17 @@ def _holds(node: GPUNode, name: StageName) -> bool:
     return stage is not None and stage.state.holds
 
 
-def paths(operator: Operator) -> dict[str, Handler]:
+def paths(state: Callable[[], OperatorState]) -> dict[str, Handler]:
     """Return the served paths."""
 
     async def metrics() -> Answer:
-        return metrics_answer(operator_metrics(operator))
+        return metrics_answer(operator_metrics(state()))
 
     async def healthy() -> Answer:
         return Answer(b"ok\n")
 
     async def ready() -> Answer:
-        if operator.nodes.has_synced:
+        if state().synced:
             return Answer(b"ok\n")
         return Answer(b"waiting for the lease or the first list\n", HTTPStatus.SERVICE_UNAVAILABLE)
 

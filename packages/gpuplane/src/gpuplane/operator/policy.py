@@ -10,7 +10,7 @@ import msgspec
 from gpuplane import names
 from gpuplane.api.gpunode import GPUNode, StageName, StageState
 from gpuplane.operator.manifest import Manifest
-from kubekit.api.core import DaemonSet
+from kubekit.api.core import DaemonSet, Node
 from kubekit.api.meta import Condition, to_dict
 from kubekit.kube.events import EventLevel
 
@@ -22,6 +22,11 @@ PART_OF: Final = "gpuplane"
 def is_feature(label: str) -> bool:
     """Return whether a node label comes from feature discovery."""
     return label.startswith(names.FEATURE_PREFIX)
+
+
+def is_discovered(nodes: Iterable[Node]) -> bool:
+    """Return whether some node carries labels of feature discovery."""
+    return any(is_feature(label) for node in nodes for label in node.metadata.labels)
 
 
 def to_prune(existing: Iterable[DaemonSet], wanted: Iterable[Manifest], policy_uid: str) -> list[str]:

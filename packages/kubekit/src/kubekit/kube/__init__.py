@@ -29,6 +29,7 @@ from kubekit.kube.errors import (
 )
 from kubekit.kube.events import EventRecorder
 from kubekit.kube.informer import Informer
+from kubekit.kube.informers import SharedInformers
 from kubekit.kube.lease import Fenced, Lease, LeaseLost
 from kubekit.kube.queue import QueueClosed, WorkQueue
 from kubekit.kube.watch import Event, EventType
@@ -59,6 +60,7 @@ __all__ = [
     "Page",
     "QueueClosed",
     "ServerError",
+    "SharedInformers",
     "Source",
     "SystemClock",
     "TokenBucket",

@@ -12,74 +12,79 @@ from typing import Final
 import msgspec
 
 from gpuplane import names
-from gpuplane.api.clusterpolicy import ClusterPolicy, is_paused
+from gpuplane.api.clusterpolicy import ClusterPolicy, chosen, is_paused
 from gpuplane.api.gpunode import GPUNode
+from gpuplane.api.nvidiadriver import NVIDIADriver
 from gpuplane.api.requests import uses_gpus
 from gpuplane.api.upgrade import UpgradeState, unix_time, upgrade_record, upgrade_state
-from gpuplane.operator.upgrade.apply import Hands
+from gpuplane.operator.events import LimitedRecorder
+from gpuplane.operator.pods import BY_NODE, node_of
 from gpuplane.operator.upgrade.budget import Census, census, in_place
 from gpuplane.operator.upgrade.decide import Now, plan
 from gpuplane.operator.upgrade.facts import NodeFacts, Rules, Step, rules_for, scaled
 from gpuplane.operator.upgrade.observe import Drivers, is_driver_pod, node_facts
 from gpuplane.operator.upgrade.templates import digest_of
+from gpuplane.operator.upgrade.writer import UpgradeWriter
 from kubekit.api.core import DaemonSet, Node, Pod
-from kubekit.kube import Client, EventRecorder, Informer, SystemClock, TokenBucket
-from kubekit.kube.clock import Clock
+from kubekit.kube import Client, Clock, Controller, SharedInformers, Source
 
 KEY: Final = "upgrades"
 EVENT: Final = "GPUDriverUpgrade"  # the reason, as the GPU operator's
+_DRIVER: Final = "driver"  # the index of driver pods
 AT_ONCE: Final = 16  # requests
 DEFAULT_IN_PLACE: Final = "10%"
 _GATHER_SECONDS_PER_NODE: Final = 0.005
 _GATHER_AT_MOST: Final = 2.0
 
 
-class Seen(msgspec.Struct, frozen=True):
+class UpgradeReport(msgspec.Struct, frozen=True):
     """The result of the last pass; for metrics and the policy's status."""
 
     rules: Rules = Rules()
     census: Census = Census()
 
 
-class Upgrades:
-    """
+class UpgradeController:
+    """Reconciles the drivers of all nodes. `report` is the result of the last pass.
+
     Args:
-        policy: the one in force, None for none.
         image: the operator's own.
-        told: called when what there is to count has changed.
     """
 
     def __init__(
-        self,
-        client: Client,
-        *,
-        nodes: Informer[Node],
-        gpunodes: Informer[GPUNode],
-        pods: Informer[Pod],
-        daemonsets: Informer[DaemonSet],
-        policy: Callable[[], ClusterPolicy | None],
-        image: str,
-        recorder: EventRecorder,
-        events: TokenBucket,
-        told: Callable[[], None] = lambda: None,
-        clock: Clock | None = None,
+        self, client: Client, informers: SharedInformers, recorder: LimitedRecorder, clock: Clock, *, image: str
     ) -> None:
-        self.seen = Seen()
-        self.hands = Hands(client)
+        self.report = UpgradeReport()
         self._client = client
-        self._nodes, self._gpunodes, self._pods, self._daemonsets = nodes, gpunodes, pods, daemonsets
-        self._policy = policy
+        self._writer = UpgradeWriter(client)
+        self._nodes = informers.of(Node)
+        self._gpunodes = informers.of(GPUNode)
+        self._policies = informers.of(ClusterPolicy)
+        self._pods = informers.of(Pod)
+        self._daemonsets = informers.of(DaemonSet, names.OPERATOR_NAMESPACE)
         self._image = image
         self._recorder = recorder
-        self._events = events
-        self._told = told
-        self._clock = clock or SystemClock()
+        self._clock = clock
+        self._handlers: list[Callable[[], None]] = []
         self._troubled: dict[str, float] = {}
-        pods.add_index("driver", lambda pod: ("",) if is_driver_pod(pod) else ())
+        self._pods.add_index(BY_NODE, node_of)
+        self._pods.add_index(_DRIVER, lambda pod: ("",) if is_driver_pod(pod) else ())
+        whole = (self._policies, informers.of(NVIDIADriver), self._nodes, self._gpunodes, self._daemonsets, self._pods)
+        self.controller = Controller(
+            "upgrades", [Source(informer, lambda obj: (KEY,)) for informer in whole], self.reconcile, clock=clock
+        )
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        await self.controller.run()
+
+    def add_handler(self, handler: Callable[[], None]) -> None:
+        """Call `handler` whenever the report has changed."""
+        self._handlers.append(handler)
 
     def driver_pods(self) -> list[Pod]:
         """The driver pods of all nodes."""
-        return self._pods.by_index("driver", "")
+        return self._pods.by_index(_DRIVER, "")
 
     def needed(self) -> frozenset[str]:
         """Digests of the drivers that run somewhere, or that some node runs or may go back to."""
@@ -91,12 +96,12 @@ class Upgrades:
     async def reconcile(self, key: str) -> float | None:
         # Every change of every node and pod comes here; gathered, they cost one look.
         await self._clock.sleep(min(_GATHER_AT_MOST, _GATHER_SECONDS_PER_NODE * len(self._nodes)))
-        policy = self._policy()
+        policy = chosen(self._policies.items())[0]
         alive = policy is not None and not policy.metadata.deletion_timestamp
         if policy is not None and is_paused(policy):
             return None
         nodes = self._nodes.items()
-        if self.hands.behind(nodes):
+        if self._writer.behind(nodes):
             return None
         rules = Rules()
         share = 0.0
@@ -106,7 +111,7 @@ class Upgrades:
             share = _in_place_share(policy, gpu_nodes)
         drivers = Drivers(self._daemonsets.items(), self._image)
         if not rules.enabled and not drivers.outdated(self.driver_pods()) and not any(map(is_marked, nodes)):
-            self._tell(Seen())
+            self._publish(UpgradeReport())
             return None
         facts = await self._facts(nodes, drivers, rules, managed=alive)
         now = self._clock.wall()
@@ -115,7 +120,7 @@ class Upgrades:
         replaced = [(node, pod) for node, pod in in_place(facts, share) if alive and node.name not in moved]
         steps += [Step(node.name, restart=pod) for node, pod in replaced]
         await self._make(steps)
-        self._tell(Seen(rules, census(facts, rules)))
+        self._publish(UpgradeReport(rules, census(facts, rules)))
         return min((step.again for step in steps if step.again is not None), default=None)
 
     async def _facts(self, nodes: list[Node], drivers: Drivers, rules: Rules, *, managed: bool) -> list[NodeFacts]:
@@ -123,11 +128,11 @@ class Upgrades:
         jobs = await self._matching(rules.jobs) if UpgradeState.JOBS in states.values() else ()
         drained = await self._matching(rules.drain.pod_selector) if UpgradeState.DRAIN in states.values() else None
         self._troubled = {name: since for name, since in self._troubled.items() if name in states}
-        self.hands.forget({pod.metadata.uid for pod in self._pods.items()} if self.hands.remembers else set())
+        self._writer.forget({pod.metadata.uid for pod in self._pods.items()} if self._writer.remembers else set())
         found = []
         for node in nodes:
             name = node.metadata.name
-            pods = self._pods.by_index("node", name)
+            pods = self._pods.by_index(BY_NODE, name)
             scratch: set[str] = set()
             if states[name] in (UpgradeState.PODS, UpgradeState.DRAIN):
                 scratch = await self._scratch(pods, rules, draining=states[name] is UpgradeState.DRAIN)
@@ -141,7 +146,7 @@ class Upgrades:
                     troubled=self._troubled_for,
                     jobs=jobs or (),
                     drained=drained,
-                    refused=self.hands.refused,
+                    refused=self._writer.refused,
                     scratch=scratch,
                 )
             )
@@ -158,7 +163,7 @@ class Upgrades:
         may_go = rules.drain.delete_empty_dir if draining else rules.deletion.delete_empty_dir
         if may_go:
             return set()
-        return await self.hands.scratch(pod for pod in pods if draining or uses_gpus(pod))
+        return await self._writer.scratch(pod for pod in pods if draining or uses_gpus(pod))
 
     def _troubled_for(self, name: str, trouble: str) -> float:
         if not trouble:
@@ -175,8 +180,8 @@ class Upgrades:
             if node is None:
                 return
             async with room:
-                await self.hands.make(step, node)
-            if step.event and (step.bad or self._events.take()):
+                await self._writer.make(step, node)
+            if step.event:
                 self._recorder.event(node, "Warning" if step.bad else "Normal", EVENT, step.event[:1000])
 
         results = await asyncio.gather(*map(one, steps), return_exceptions=True)
@@ -184,10 +189,11 @@ class Upgrades:
             if isinstance(result, BaseException):
                 raise result
 
-    def _tell(self, seen: Seen) -> None:
-        if seen != self.seen:
-            self.seen = seen
-            self._told()
+    def _publish(self, report: UpgradeReport) -> None:
+        if report != self.report:
+            self.report = report
+            for handler in self._handlers:
+                handler()
 
 
 def is_marked(node: Node) -> bool:

@@ -42,7 +42,7 @@ class PodVolumes(Struct):
     spec: _Spec = _Spec()
 
 
-class Hands:
+class UpgradeWriter:
     """The writer of upgrades. `writes` counts patches of nodes."""
 
     def __init__(self, client: Client) -> None:

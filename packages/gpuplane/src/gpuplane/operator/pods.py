@@ -1,0 +1,51 @@
+"""Tells the pods of our operands from others. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import Final
+
+from gpuplane import names
+from gpuplane.api.requests import core_held
+from gpuplane.operator.observed import COMPONENT_LABEL, answers
+from gpuplane.operator.policy import PART_OF, PART_OF_LABEL
+from kubekit.api.core import Node, Pod
+
+BY_NODE: Final = "node"
+"""The name of the index of pods by their node, for `node_of`."""
+_OWN_COMPONENT: Final = "gpu-operator"
+
+
+def node_of(pod: Pod) -> Iterable[str]:
+    """Return the node of a pod; none for a pod that is not bound."""
+    return (pod.spec.node_name,) if pod.spec.node_name else ()
+
+
+def is_operand(pod: Pod) -> bool:
+    """Return whether a pod is one of our DaemonSets'; the operator itself is not."""
+    component = pod.metadata.labels.get(COMPONENT_LABEL, _OWN_COMPONENT)
+    return component != _OWN_COMPONENT and pod.metadata.labels.get(PART_OF_LABEL) == PART_OF
+
+
+def is_proof(pod: Pod) -> bool:
+    """Return whether a pod is one that a validator has run on its node."""
+    meta = pod.metadata
+    ours = meta.labels.get("app") == names.VALIDATION_POD and meta.labels.get(PART_OF_LABEL) == PART_OF
+    return ours and meta.namespace == names.OPERATOR_NAMESPACE
+
+
+def concerns_node(pod: Pod) -> bool:
+    """Return whether a pod is of the operator's namespace or holds a part of a GPU."""
+    return pod.metadata.namespace == names.OPERATOR_NAMESPACE or bool(core_held(pod))
+
+
+def operand_pods(pods: Iterable[Pod], nodes: Iterable[Node], components: Collection[str] = ()) -> int:
+    """Count the operand pods on nodes that answer (on others they cannot end); of some components, or of all."""
+    answering = {node.metadata.name for node in nodes if answers(node)}
+    return sum(
+        1
+        for pod in pods
+        if pod.spec.node_name in answering
+        and is_operand(pod)
+        and (not components or pod.metadata.labels.get(COMPONENT_LABEL) in components)
+    )
