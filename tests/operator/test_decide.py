@@ -11,7 +11,7 @@ from gpuplane import names
 from gpuplane.api.gpunode import GPU, GPUNodeStatus, Stage, StageName, StageState, view
 from gpuplane.operator.decide import GPU_LABELLED, NodePlan, decide
 from gpuplane.operator.nodes import FREE_SECONDS, Settling
-from gpuplane.operator.observed import Observed, OperandPod
+from gpuplane.operator.observed import ObservedNode, OperandPod
 from gpuplane.operator.stages import OPERANDS
 
 NOW = "2026-11-20T10:00:00.000000Z"
@@ -21,8 +21,8 @@ LAST = ("dcgm-exporter", "gpu-feature-discovery", "mps-control-daemon")  # nothi
 GATE = {operand.gate: names.DEPLOY_PREFIX + operand.gate for operand in OPERANDS}
 
 
-def node(**changes: object) -> Observed:
-    base = Observed(
+def node(**changes: object) -> ObservedNode:
+    base = ObservedNode(
         name="n1",
         labels=GPU_NODE,
         allocatable_gpus=0,
@@ -45,7 +45,7 @@ def status(*done: StageName, **failed: str) -> GPUNodeStatus:
     return GPUNodeStatus(stages=stages)
 
 
-def applied(seen: Observed, plan: NodePlan) -> Observed:
+def applied(seen: ObservedNode, plan: NodePlan) -> ObservedNode:
     """The node after the plan was carried out."""
     labels = {k: v for k, v in {**seen.labels, **plan.labels}.items() if v is not None}
     tainted = seen.tainted if plan.taint is None else plan.taint
@@ -178,7 +178,7 @@ def test_deleting_the_policy_takes_everything_back_from_the_top() -> None:
     ]
 
 
-def carried_on(seen: Observed) -> Observed:
+def carried_on(seen: ObservedNode) -> ObservedNode:
     """What the node makes of its labels: pods come and go, and those that remove report that they have."""
     pods, stages = {}, dict(seen.status.stages) if seen.status is not None else {}
     for operand in OPERANDS:
@@ -198,7 +198,7 @@ def test_a_node_that_does_not_answer_holds_nobody_up() -> None:
     assert all(value is None for value in plan.labels.values())
 
 
-def settled() -> Observed:
+def settled() -> ObservedNode:
     """A node that has gone the whole way, with all its pods."""
     stages = [S.DISCOVERED, S.DRIVER, S.TOOLKIT, S.CUDA, S.DEVICE_PLUGIN, S.PLUGIN, S.EXPORTER, S.LABELS]
     have = status(*stages)

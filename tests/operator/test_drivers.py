@@ -14,7 +14,7 @@ from gpuplane.api.nvidiadriver import NVIDIADriver, NVIDIADriverSpec
 from gpuplane.operator.decide import decide
 from gpuplane.operator.driver_objects import status_of
 from gpuplane.operator.drivers import (
-    Assignment,
+    DriverAssignment,
     DriverGroup,
     assign,
     choices,
@@ -23,7 +23,7 @@ from gpuplane.operator.drivers import (
     owner_of,
     why_none,
 )
-from gpuplane.operator.observed import Observed
+from gpuplane.operator.observed import ObservedNode
 from gpuplane.operator.operands import manifests
 from kubekit.api.core import Node
 from kubekit.api.meta import ObjectMeta
@@ -270,7 +270,7 @@ def test_a_node_that_two_select_stays_with_the_one_that_it_has_and_the_other_say
 def test_the_status_of_an_nvidiadriver() -> None:
     driver = pool("d", nodeSelector={"x": "1"})
     (choice,) = choices(spec(useNvidiaDriverCRD=True), [driver])
-    told = Assignment({"a": "d", "b": "d", "c": "other"})
+    told = DriverAssignment({"a": "d", "b": "d", "c": "other"})
     done = GPUNodeStatus(stages={"driver": Stage(state=StageState.DONE)})
     ready = {name: GPUNode(metadata=ObjectMeta(name=name), status=done) for name in "ab"}
     assert status_of(driver, choice, told, ready, NOW)["state"] == "ready"
@@ -278,14 +278,14 @@ def test_the_status_of_an_nvidiadriver() -> None:
     assert waiting["state"] == "notReady"
     assert "b of 2 nodes" in waiting["conditions"][0]["message"]
     assert status_of(driver, None, told, ready, NOW)["state"] == "disabled"
-    assert status_of(driver, choice, Assignment(), {}, NOW)["conditions"][0]["reason"] == "NoGPUNodes"
+    assert status_of(driver, choice, DriverAssignment(), {}, NOW)["conditions"][0]["reason"] == "NoGPUNodes"
     half = pool("h", image="driver", version="1")
     (choice,) = choices(spec(useNvidiaDriverCRD=True), [half])
-    assert status_of(half, choice, Assignment(), {}, NOW)["conditions"][1]["reason"] == "DriverImageInvalid"
+    assert status_of(half, choice, DriverAssignment(), {}, NOW)["conditions"][1]["reason"] == "DriverImageInvalid"
 
 
-def seen(**changes: object) -> Observed:
-    base = Observed(
+def seen(**changes: object) -> ObservedNode:
+    base = ObservedNode(
         name="n1",
         labels=node("n1").metadata.labels,
         allocatable_gpus=0,

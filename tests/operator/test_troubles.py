@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from gpuplane.api.gpunode import Stage, StageState
-from gpuplane.operator.observed import Observed, OperandPod, operand_pod
+from gpuplane.operator.observed import ObservedNode, OperandPod, operand_pod
 from gpuplane.operator.stages import OPERANDS
 from gpuplane.operator.troubles import trouble
 from kubekit.api.core import Container, ContainerState, ContainerStatus, Pod, PodSpec, PodStatus, Waiting
@@ -15,7 +15,7 @@ from kubekit.api.meta import ObjectMeta
 KERNEL = "6.8.0-71-generic"
 IMAGE = f"nvcr.io/nvidia/driver:570-{KERNEL}-ubuntu22.04"
 OPERAND = {operand.gate: operand for operand in OPERANDS}
-SEEN = Observed(
+SEEN = ObservedNode(
     name="n1", labels={}, allocatable_gpus=0, held=0, os="ubuntu22.04", kernel=KERNEL, runtime="containerd",
     arch="amd64", tainted=False, status=None, pods={}, enabled=frozenset(),
 )  # fmt: skip

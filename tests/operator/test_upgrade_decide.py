@@ -9,19 +9,27 @@ from gpuplane.api.components import Drain, PodDeletion, UpgradePolicy, WaitForCo
 from gpuplane.api.upgrade import ACTIVE, UpgradeRecord, UpgradeState
 from gpuplane.operator.upgrade.budget import census, in_place, turns
 from gpuplane.operator.upgrade.decide import (
-    EDGES,
     PATIENCE_SECONDS,
     RESTART_SECONDS,
     VALIDATION_SECONDS,
     Now,
     plan,
 )
-from gpuplane.operator.upgrade.facts import DriverPod, NodeFacts, PodFact, Rules, Step, rules_for, scaled
+from gpuplane.operator.upgrade.facts import (
+    DriverPod,
+    PodFact,
+    UpgradeFacts,
+    UpgradeRules,
+    UpgradeStep,
+    rules_for,
+    scaled,
+)
+from gpuplane.operator.upgrade.states import EDGES, check_edge
 from gpuplane.operator.upgrade.templates import kept_name
 
 S = UpgradeState
 START = 1_800_000_000.0
-RULES = Rules(enabled=True, parallel=1, unavailable=1)
+RULES = UpgradeRules(enabled=True, parallel=1, unavailable=1)
 OLD, NEW = "old", "new"
 
 
@@ -29,8 +37,8 @@ def at(seconds: float) -> Now:
     return Now(START + seconds, f"T+{seconds:g}")
 
 
-def facts(state: UpgradeState = S.UNKNOWN, **changes: object) -> NodeFacts:
-    base = NodeFacts(
+def facts(state: UpgradeState = S.UNKNOWN, **changes: object) -> UpgradeFacts:
+    base = UpgradeFacts(
         "n1",
         state=state,
         since=START if state in ACTIVE else None,
@@ -43,7 +51,7 @@ def facts(state: UpgradeState = S.UNKNOWN, **changes: object) -> NodeFacts:
     return msgspec.structs.replace(base, **changes)
 
 
-def only(node: NodeFacts, rules: Rules = RULES, seconds: float = 0.0) -> Step | None:
+def only(node: UpgradeFacts, rules: UpgradeRules = RULES, seconds: float = 0.0) -> UpgradeStep | None:
     steps = plan([node], rules, at(seconds))
     return steps[0] if steps else None
 
@@ -301,14 +309,14 @@ def test_nodes_that_are_cordoned_anyway_are_first_and_cost_nothing() -> None:
 
 @pytest.mark.parametrize("state", [S.REQUIRED, S.CORDON, S.JOBS, S.PODS, S.DRAIN, S.DONE])
 def test_switched_off_nodes_that_lost_nothing_yet_are_given_back(state: UpgradeState) -> None:
-    step = only(facts(state, record=BEGUN, cordoned=True), Rules())
+    step = only(facts(state, record=BEGUN, cordoned=True), UpgradeRules())
     assert step is not None
     assert step.clear
 
 
 @pytest.mark.parametrize("state", [S.RESTART, S.VALIDATION, S.UNCORDON])
 def test_switched_off_what_is_under_way_is_finished(state: UpgradeState) -> None:
-    step = only(facts(state, record=UNDER_WAY, driver=NEW_POD), Rules())
+    step = only(facts(state, record=UNDER_WAY, driver=NEW_POD), UpgradeRules())
     assert step is not None
     assert step.state in EDGES[state]
 
@@ -376,3 +384,14 @@ def test_the_policy_counted_out() -> None:
     rules = rules_for(policy, 30)
     assert (rules.enabled, rules.parallel, rules.unavailable, rules.jobs) == (True, 1, 3, "a=b")
     assert not rules_for(None, 30).enabled
+
+
+def test_an_edge_that_is_not_in_the_table_raises() -> None:
+    for before in UpgradeState:
+        for after in UpgradeState:
+            if after in EDGES[before]:
+                check_edge("n1", before, after)
+                assert EDGES[before][after], "each edge has its reason"
+            else:
+                with pytest.raises(ValueError, match="n1: no way from"):
+                    check_edge("n1", before, after)

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from gpuplane.api.components import Drain, PodDeletion
 from gpuplane.api.upgrade import ACTIVE, UpgradeRecord, UpgradeState
 from gpuplane.operator.upgrade.budget import census, turns
-from gpuplane.operator.upgrade.decide import EDGES, Now, plan
-from gpuplane.operator.upgrade.facts import DriverPod, NodeFacts, PodFact, Rules, Step, scaled
+from gpuplane.operator.upgrade.decide import Now, plan
+from gpuplane.operator.upgrade.facts import DriverPod, PodFact, UpgradeFacts, UpgradeRules, UpgradeStep, scaled
+from gpuplane.operator.upgrade.states import EDGES
 
 S = UpgradeState
 START = 1_800_000_000.0
@@ -37,10 +38,10 @@ class Machine:
         self.busy = 0.0
         self.troubled = 0.0
 
-    def seen(self, wanted: str, bad: frozenset[tuple[str, str]]) -> NodeFacts:
+    def seen(self, wanted: str, bad: frozenset[tuple[str, str]]) -> UpgradeFacts:
         works = self.driver is not None and (self.name, self.driver.digest) not in bad
         up = self.stages and self.ready
-        return NodeFacts(
+        return UpgradeFacts(
             self.name,
             ready=self.ready,
             cordoned=self.cordoned,
@@ -62,7 +63,7 @@ class Machine:
             pods=tuple(self.pods),
         )
 
-    def apply(self, step: Step, now: float) -> None:
+    def apply(self, step: UpgradeStep, now: float) -> None:
         if step.state is not None:
             assert step.state in EDGES[self.state]
             self.state, self.since = step.state, now
@@ -118,7 +119,7 @@ def test_no_cluster_goes_beyond_its_limits_and_no_node_is_stuck(
     seed: int, count: int, parallel: int, unavailable: int, drain: bool, timeout: int, bad: float, trouble: bool
 ) -> None:
     rng = random.Random(seed)
-    rules = Rules(
+    rules = UpgradeRules(
         enabled=True,
         parallel=parallel,
         unavailable=unavailable,
@@ -181,7 +182,7 @@ def test_no_cluster_goes_beyond_its_limits_and_no_node_is_stuck(
 def test_two_hundred_nodes_go_through_in_virtual_time() -> None:
     """A quarter may be away; the pods of each take their time, and one driver in fifty does not come up."""
     rng = random.Random(7)
-    rules = Rules(enabled=True, parallel=0, unavailable=scaled("25%", 200))
+    rules = UpgradeRules(enabled=True, parallel=0, unavailable=scaled("25%", 200))
     machines = {f"n{i}": Machine(f"n{i}", rng, cordoned=False, pods=rng.randrange(4)) for i in range(200)}
     broken = frozenset((name, NEW) for name in machines if rng.random() < 0.02)
     most, now = 0, START

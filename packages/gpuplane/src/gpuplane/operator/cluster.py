@@ -17,11 +17,12 @@ from gpuplane.api.clusterpolicy import ClusterPolicy
 from gpuplane.api.gpunode import GPUNode
 from gpuplane.api.nvidiadriver import NVIDIADriver
 from gpuplane.operator import exporter_objects
-from gpuplane.operator.decide import GPU_LABELLED, REMOVING
+from gpuplane.operator.decide import GPU_LABELLED
 from gpuplane.operator.discovery import MASTER, DiscoveryRemains
 from gpuplane.operator.driver_objects import read_keys, write_statuses
 from gpuplane.operator.drivers import assign, choices, driver_groups
 from gpuplane.operator.exporter_objects import BESIDE, MONITOR, wants_monitor
+from gpuplane.operator.gates import REMOVING
 from gpuplane.operator.manifest import Manifest
 from gpuplane.operator.nodes import FEATURE_LABELLER, GPU_LABELLER, release_labels
 from gpuplane.operator.operands import MANAGER, is_removal, manifests

@@ -2,10 +2,9 @@
 
 Invariants:
 
-- A gate, once open, stays open while nothing *before* it is seen to be false. A pod that restarts, a plugin that is
-  away for a moment, an operator that was killed: none of them closes a gate.
-- Gates close in reverse order, each only when no pod that stands on it is left, so that what is below is never taken
-  from under a running operand. So they do while an upgrade replaces the driver, and open again as the stages return.
+- A stage that holds goes only when its operand reports so, an earlier stage failed or was undone, or an upgrade
+  replaces the driver. A pod that restarts, a plugin that is away for a moment, an operator that was killed: none of
+  them takes a stage away or closes a gate (`gpuplane.operator.gates`).
 - Only differences are written; a settled node costs no write.
 """
 
@@ -19,16 +18,12 @@ from gpuplane import names
 from gpuplane.api.gpunode import STAGES, GPUNodeStatus, Stage, StageName, StageState, summarize
 from gpuplane.api.requests import in_gpus
 from gpuplane.operator.conditions import conditions
-from gpuplane.operator.observed import Observed
-from gpuplane.operator.stages import OPERANDS, Operand, before, below, operand_of, users
+from gpuplane.operator.gates import DRIVER, OPEN, closing_gates, fails_below, gate_is_open, gates, is_used
+from gpuplane.operator.observed import ObservedNode
+from gpuplane.operator.stages import OPERANDS, before, operand_of, users
 from gpuplane.operator.troubles import trouble
 
-OPEN = "true"
-PRE_INSTALLED = "pre-installed"
-PAUSED = "paused-for-driver-upgrade"
-REMOVING = "removing"  # selects the DaemonSet that undoes the operand's work on the node
 GPU_LABELLED = "nvidia.com/gpu.product"
-DRIVER = next(operand for operand in OPERANDS if StageName.DRIVER in operand.makes)
 
 
 class NodePlan(msgspec.Struct, frozen=True):
@@ -52,7 +47,7 @@ class NodePlan(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, urgent=True, only_free=False) == NodePlan()
 
 
-def decide(seen: Observed, now: str) -> NodePlan:
+def decide(seen: ObservedNode, now: str) -> NodePlan:
     """The plan for one node; `now` is RFC 3339."""
     if not seen.has_gpus or seen.opted_out or not seen.enabled:
         return _take_back(seen)
@@ -99,7 +94,7 @@ def decide(seen: Observed, now: str) -> NodePlan:
     )
 
 
-def _stages(seen: Observed, reported: Mapping[str, Stage], now: str) -> dict[str, Stage]:
+def _stages(seen: ObservedNode, reported: Mapping[str, Stage], now: str) -> dict[str, Stage]:
     """The stages as they are: what operands reported, and what only the operator can see."""
     stages = _still_founded(reported)
 
@@ -109,7 +104,7 @@ def _stages(seen: Observed, reported: Mapping[str, Stage], now: str) -> dict[str
 
     put(StageName.DISCOVERED, StageState.DONE)
     for operand in OPERANDS:
-        closed = operand.gate in seen.enabled and _must_close(operand, stages)
+        closed = operand.gate in seen.enabled and fails_below(operand, stages)
         for name in operand.makes:
             if operand.gate not in seen.enabled:
                 if names.DEPLOY_PREFIX + operand.gate not in seen.labels:
@@ -119,13 +114,13 @@ def _stages(seen: Observed, reported: Mapping[str, Stage], now: str) -> dict[str
     if seen.restarting:
         _forget(seen, stages)
     # NB: with a gate closed, or no pod behind it, the same signs are what an operand has left behind.
-    advertised = seen.allocatable_gpus > 0 and _is_open(seen, "device-plugin") and "device-plugin" in seen.pods
+    advertised = seen.allocatable_gpus > 0 and gate_is_open(seen, "device-plugin") and "device-plugin" in seen.pods
     if advertised and state_of(stages, StageName.DEVICE_PLUGIN) is not StageState.FAILED:
         _hold(stages, StageName.DEVICE_PLUGIN, now)
     exporter = seen.pods.get("dcgm-exporter")
     if exporter is not None and exporter.ready:
         _hold(stages, StageName.EXPORTER, now)
-    if GPU_LABELLED in seen.labels and _is_open(seen, "gpu-feature-discovery"):
+    if GPU_LABELLED in seen.labels and gate_is_open(seen, "gpu-feature-discovery"):
         _hold(stages, StageName.LABELS, now)
     _explain_running(seen, stages, now)
     if all_hold(stages, before(StageName.READY)):
@@ -135,14 +130,14 @@ def _stages(seen: Observed, reported: Mapping[str, Stage], now: str) -> dict[str
     return stages
 
 
-def _forget(seen: Observed, stages: dict[str, Stage]) -> None:
+def _forget(seen: ObservedNode, stages: dict[str, Stage]) -> None:
     """Drop the stages of the driver that is being replaced, as soon as no operand on the node can report them again."""
     for operand in users(DRIVER):
         if operand.gate not in seen.pods:
             for name in operand.makes:
                 if state_of(stages, name) is not StageState.SKIPPED:
                     stages.pop(name.value, None)
-    if seen.stale and not _stood_upon(seen, DRIVER):
+    if seen.stale and not is_used(seen, DRIVER):
         stages.pop(StageName.DRIVER.value, None)
 
 
@@ -157,7 +152,7 @@ def _still_founded(reported: Mapping[str, Stage]) -> dict[str, Stage]:
     }
 
 
-def _explain_running(seen: Observed, stages: dict[str, Stage], now: str) -> None:
+def _explain_running(seen: ObservedNode, stages: dict[str, Stage], now: str) -> None:
     """Store why a stage is not there yet when its pod has a problem, and forget it when the problem is gone."""
     for name in STAGES:
         operand = operand_of(name)
@@ -177,33 +172,13 @@ def _explain_running(seen: Observed, stages: dict[str, Stage], now: str) -> None
         stages[name.value] = msgspec.structs.replace(why, since=since)
 
 
-def gates(seen: Observed, stages: Mapping[str, Stage]) -> dict[str, str | None]:
-    """The value of each gate label; None for a closed one."""
-    wanted: dict[str, str | None] = {}
-    for operand in OPERANDS:
-        label = names.DEPLOY_PREFIX + operand.gate
-        is_open = _is_open(seen, operand.gate)
-        if operand.gate not in seen.enabled:
-            wanted[label] = _closing(seen, operand, stages)
-        elif _must_close(operand, stages):
-            wanted[label] = seen.labels.get(label) if is_open and _stood_upon(seen, operand) else None
-        elif seen.restarting and operand in users(DRIVER):
-            wanted[label] = PAUSED if is_open and not _stood_upon(seen, operand) else seen.labels.get(label)
-        elif not is_open and not all_hold(stages, operand.needs):
-            wanted[label] = None
-        else:
-            present = any(state_of(stages, name) is StageState.PRESENT for name in operand.makes)
-            wanted[label] = PRE_INSTALLED if present else OPEN
-    return wanted
-
-
-def _take_back(seen: Observed) -> NodePlan:
+def _take_back(seen: ObservedNode) -> NodePlan:
     """Close every gate in reverse order; at the end the node carries nothing of ours."""
     if not seen.answers:
         # Pods there do not end before their kubelet is back, which may be never.
         seen = msgspec.structs.replace(seen, pods={})
     stages = seen.status.stages if seen.status is not None else {}
-    wanted = {names.DEPLOY_PREFIX + operand.gate: _closing(seen, operand, stages) for operand in OPERANDS}
+    wanted = closing_gates(seen, stages)
     closed = not any(wanted.values()) and not any(operand.gate in seen.pods for operand in OPERANDS)
     if closed:
         wanted[names.GPU_PRESENT_LABEL] = wanted[names.DRIVER_OWNER_LABEL] = None
@@ -213,30 +188,6 @@ def _take_back(seen: Observed) -> NodePlan:
         taint=False if seen.tainted else None,
         release=closed and GPU_LABELLED in seen.labels,
     )
-
-
-def _closing(seen: Observed, operand: Operand, stages: Mapping[str, Stage]) -> str | None:
-    """The next value of a gate that shall close for good: as it is, then removing, then none."""
-    current = seen.labels.get(names.DEPLOY_PREFIX + operand.gate)
-    if current is None or _stood_upon(seen, operand):
-        return current
-    undone = any(state_of(stages, name) is StageState.REMOVED for name in operand.makes)
-    # A node that does not answer cannot undo anything; waiting for it would hold up all others for ever.
-    return REMOVING if operand.undo and not undone and seen.status is not None and seen.answers else None
-
-
-def _is_open(seen: Observed, gate: str) -> bool:
-    return seen.labels.get(names.DEPLOY_PREFIX + gate) in (OPEN, PRE_INSTALLED)
-
-
-def _must_close(operand: Operand, stages: Mapping[str, Stage]) -> bool:
-    """Return whether a stage that `operand` stands on was seen to be false."""
-    return any(state_of(stages, name) is StageState.FAILED for name in below(operand))
-
-
-def _stood_upon(seen: Observed, operand: Operand) -> bool:
-    """Return whether a later operand's pod on the node needs what `operand` makes, or what follows from it."""
-    return any(other.gate in seen.pods for other in users(operand))
 
 
 def state_of(stages: Mapping[str, Stage], name: StageName) -> StageState | None:

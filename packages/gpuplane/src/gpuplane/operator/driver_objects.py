@@ -11,7 +11,7 @@ from gpuplane import names
 from gpuplane.api.gpunode import GPUNode, StageName
 from gpuplane.api.nvidiadriver import NVIDIADriver
 from gpuplane.operator.driver_sets import Keys, config_maps
-from gpuplane.operator.drivers import Assignment, DriverChoice
+from gpuplane.operator.drivers import DriverAssignment, DriverChoice
 from gpuplane.operator.policy import condition
 from kubekit.api.core import ConfigMap
 from kubekit.api.meta import to_dict
@@ -35,7 +35,7 @@ async def write_statuses(
     manager: str,
     drivers: Sequence[NVIDIADriver],
     found: Sequence[DriverChoice],
-    assignment: Assignment,
+    assignment: DriverAssignment,
     gpunodes: Mapping[str, GPUNode],
     now: str,
 ) -> None:
@@ -57,7 +57,7 @@ async def write_statuses(
 def status_of(
     driver: NVIDIADriver,
     choice: DriverChoice | None,
-    assignment: Assignment,
+    assignment: DriverAssignment,
     gpunodes: Mapping[str, GPUNode],
     now: str,
 ) -> dict[str, Any]:

@@ -105,7 +105,7 @@ class DriverGroup(msgspec.Struct, frozen=True, order=True):
         return text[: LONGEST_NAME - 7].strip("-.") + "-" + hashlib.sha256(text.encode()).hexdigest()[:6]
 
 
-class Assignment(msgspec.Struct, frozen=True):
+class DriverAssignment(msgspec.Struct, frozen=True):
     """The choice of each node, by the node's name; and for each owner its refused nodes, in words."""
 
     owners: Mapping[str, str] = {}
@@ -238,7 +238,7 @@ def owner_of(labels: Mapping[str, str], found: Sequence[DriverChoice]) -> str | 
     return next(iter(_taken(labels, found)), None)
 
 
-def assign(nodes: Iterable[Node], found: Sequence[DriverChoice]) -> Assignment:
+def assign(nodes: Iterable[Node], found: Sequence[DriverChoice]) -> DriverAssignment:
     """Give each GPU node its choice. A choice with a problem keeps its nodes, so that nothing else comes upon them."""
     owners: dict[str, str] = {}
     contested: dict[str, dict[str, list[str]]] = {}
@@ -253,7 +253,7 @@ def assign(nodes: Iterable[Node], found: Sequence[DriverChoice]) -> Assignment:
         other: "; ".join(f"NVIDIADriver {owner} has {_listed(sorted(of))}" for owner, of in sorted(lost.items()))
         for other, lost in contested.items()
     }
-    return Assignment(owners, refused)
+    return DriverAssignment(owners, refused)
 
 
 def _listed(found: Sequence[str]) -> str:
@@ -274,7 +274,7 @@ def group_of(node: Node, choice: DriverChoice) -> DriverGroup | None:
 
 
 def driver_groups(
-    nodes: Iterable[Node], found: Sequence[DriverChoice], assignment: Assignment
+    nodes: Iterable[Node], found: Sequence[DriverChoice], assignment: DriverAssignment
 ) -> dict[DriverGroup, DriverChoice]:
     """The groups of all nodes, each with its choice; none for a choice with a problem."""
     by_owner = {choice.owner: choice for choice in found}

@@ -17,7 +17,7 @@ import msgspec
 from gpuplane import names
 from gpuplane.api.gpunode import GPUNode, GPUNodeStatus, StageState
 from gpuplane.operator.decide import NodePlan, decide
-from gpuplane.operator.observed import Observed
+from gpuplane.operator.observed import ObservedNode
 from kubekit.api.core import Node, Pod
 from kubekit.api.meta import Resource, to_dict
 from kubekit.kube import AlreadyExists, Client, Conflict, NotFound
@@ -115,7 +115,7 @@ class NodeWriter:
         self,
         node: Node,
         gpunode: GPUNode | None,
-        seen: Observed,
+        seen: ObservedNode,
         settling: Settling,
         nodes: int,
         proofs: Sequence[Pod] = (),

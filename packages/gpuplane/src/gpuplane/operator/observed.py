@@ -29,7 +29,7 @@ class OperandPod(msgspec.Struct, frozen=True):
     image: str = ""
 
 
-class Observed(msgspec.Struct, frozen=True):
+class ObservedNode(msgspec.Struct, frozen=True):
     """Everything that decides about one node.
 
     `status` is None while there is no GPUNode; `pods` is keyed by gate; `enabled` holds the gates that the
@@ -79,12 +79,12 @@ def observe(
     taint_wanted: bool,
     driver_owner: str = "",
     no_driver: tuple[str, str, str] = ("", "", ""),
-) -> Observed:
+) -> ObservedNode:
     labels = node.metadata.labels
     info = node.status.node_info
     pods = list(pods)
     restarting = upgrade_state(node) is UpgradeState.RESTART
-    return Observed(
+    return ObservedNode(
         name=node.metadata.name,
         labels=labels,
         allocatable_gpus=offer_of(node.status.allocatable).count,

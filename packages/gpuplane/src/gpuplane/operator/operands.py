@@ -12,7 +12,6 @@ from typing import Final
 from gpuplane import names
 from gpuplane.api.clusterpolicy import ClusterPolicySpec
 from gpuplane.api.components import Component
-from gpuplane.operator.decide import REMOVING
 from gpuplane.operator.driver_sets import GROUP_LABEL, Keys, for_group
 from gpuplane.operator.drivers import DriverChoice, DriverGroup
 from gpuplane.operator.exporter_objects import (
@@ -22,6 +21,7 @@ from gpuplane.operator.exporter_objects import (
     shape_monitor,
     shape_service,
 )
+from gpuplane.operator.gates import REMOVING
 from gpuplane.operator.manifest import Manifest, load, set_env
 from gpuplane.operator.observed import COMPONENT_LABEL, DRIVER
 from gpuplane.operator.plugin_objects import FOLLOWERS, shape_follower

@@ -11,7 +11,7 @@ from typing import Final
 
 from gpuplane import names
 from gpuplane.api.gpunode import Stage, StageName, StageState
-from gpuplane.operator.observed import PULLING, Observed, OperandPod
+from gpuplane.operator.observed import PULLING, ObservedNode, OperandPod
 from gpuplane.operator.stages import Operand
 
 PULL: Final = "ErrImagePull"
@@ -20,7 +20,7 @@ _NOT_ALLOWED: Final = re.compile(r"\b(401|403)\b|unauthori[sz]ed|denied|authenti
 _ABSENT: Final = re.compile(r"not found|manifest unknown|does not exist|NotFound", re.I)
 
 
-def trouble(seen: Observed, operand: Operand, pod: OperandPod, old: Stage | None) -> Stage:
+def trouble(seen: ObservedNode, operand: Operand, pod: OperandPod, old: Stage | None) -> Stage:
     """Return the stage to store when its operand's pod has a problem; `old` is the stored stage."""
     where, reason, message = f"pod/{pod.name}", pod.problem, pod.message
     if reason in PULLING:
@@ -46,7 +46,7 @@ def _cause(pod: OperandPod) -> str:
     return said.strip()
 
 
-def _pull_cure(seen: Observed, operand: Operand, pod: OperandPod, cause: str) -> str:
+def _pull_cure(seen: ObservedNode, operand: Operand, pod: OperandPod, cause: str) -> str:
     group = operand.component.split("_")
     spec = "ClusterPolicy spec." + group[0] + "".join(part.capitalize() for part in group[1:])
     driver = StageName.DRIVER in operand.makes

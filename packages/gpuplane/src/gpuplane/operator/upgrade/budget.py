@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from gpuplane.api.upgrade import ACTIVE, UpgradeState
-from gpuplane.operator.upgrade.facts import DriverPod, NodeFacts, Rules
+from gpuplane.operator.upgrade.facts import DriverPod, UpgradeFacts, UpgradeRules
 
 
 class Census(msgspec.Struct, frozen=True):
@@ -28,7 +28,7 @@ class Census(msgspec.Struct, frozen=True):
     available: int = 0
 
 
-def census(nodes: Iterable[NodeFacts], rules: Rules) -> Census:
+def census(nodes: Iterable[UpgradeFacts], rules: UpgradeRules) -> Census:
     """The counts; `available` is how many nodes that wait may begin now."""
     managed = [node for node in nodes if node.managed]
     active = sum(1 for node in managed if node.state in ACTIVE)
@@ -46,7 +46,7 @@ def census(nodes: Iterable[NodeFacts], rules: Rules) -> Census:
     )
 
 
-def turns(nodes: Sequence[NodeFacts], rules: Rules) -> list[NodeFacts]:
+def turns(nodes: Sequence[UpgradeFacts], rules: UpgradeRules) -> list[UpgradeFacts]:
     """The nodes that may begin now, those first that are cordoned already."""
     managed = [node for node in nodes if node.managed]
     under_way = sum(1 for node in managed if node.state in ACTIVE or _driver_failed(node))
@@ -64,7 +64,7 @@ def turns(nodes: Sequence[NodeFacts], rules: Rules) -> list[NodeFacts]:
     return chosen
 
 
-def in_place(nodes: Sequence[NodeFacts], share: float) -> list[tuple[NodeFacts, DriverPod]]:
+def in_place(nodes: Sequence[UpgradeFacts], share: float) -> list[tuple[UpgradeFacts, DriverPod]]:
     """Driver pods to replace without an upgrade, with their nodes.
 
     Either nothing runs on the driver: its stage does not hold and no pod has a GPU. Or the next pod is of the very same
@@ -90,16 +90,16 @@ def in_place(nodes: Sequence[NodeFacts], share: float) -> list[tuple[NodeFacts, 
     return chosen
 
 
-def _may_begin(node: NodeFacts) -> bool:
+def _may_begin(node: UpgradeFacts) -> bool:
     waits = node.state is UpgradeState.REQUIRED and (node.outdated or node.requested)
     return waits and node.ready and not node.skip and node.driver is not None
 
 
-def _away(node: NodeFacts) -> bool:
+def _away(node: UpgradeFacts) -> bool:
     return node.cordoned or not node.ready or node.state in ACTIVE
 
 
-def _driver_failed(node: NodeFacts) -> bool:
+def _driver_failed(node: UpgradeFacts) -> bool:
     """Return whether the driver that is wanted was tried on the node and did not work there; without a target it was
     not.
     """

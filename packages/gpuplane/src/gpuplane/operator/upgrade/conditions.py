@@ -9,13 +9,13 @@ from gpuplane import names
 from gpuplane.api.clusterpolicy import ClusterPolicyStatus
 from gpuplane.operator.conditions import condition
 from gpuplane.operator.upgrade.budget import Census
-from gpuplane.operator.upgrade.facts import Rules
+from gpuplane.operator.upgrade.facts import UpgradeRules
 from kubekit.api.meta import Condition, to_dict
 
 UPGRADING, PAUSED = "Upgrading", "Paused"
 
 
-def upgrading(count: Census, rules: Rules, old: Sequence[Condition], now: str) -> list[dict[str, Any]]:
+def upgrading(count: Census, rules: UpgradeRules, old: Sequence[Condition], now: str) -> list[dict[str, Any]]:
     """The condition Upgrading, none while upgrades are switched off."""
     if not rules.enabled:
         return []
@@ -35,7 +35,7 @@ def paused_status(status: ClusterPolicyStatus, now: str) -> dict[str, Any]:
     }
 
 
-def verdict(count: Census, rules: Rules) -> tuple[bool, str, str]:
+def verdict(count: Census, rules: UpgradeRules) -> tuple[bool, str, str]:
     """(whether nodes wait for another driver or are on their way, reason, message for people)."""
     message = f"{count.done} of {count.nodes} nodes run the wanted driver"
     if count.in_progress:

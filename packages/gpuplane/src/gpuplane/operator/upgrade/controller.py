@@ -21,7 +21,7 @@ from gpuplane.operator.events import LimitedRecorder
 from gpuplane.operator.pods import BY_NODE, node_of
 from gpuplane.operator.upgrade.budget import Census, census, in_place
 from gpuplane.operator.upgrade.decide import Now, plan
-from gpuplane.operator.upgrade.facts import NodeFacts, Rules, Step, rules_for, scaled
+from gpuplane.operator.upgrade.facts import UpgradeFacts, UpgradeRules, UpgradeStep, rules_for, scaled
 from gpuplane.operator.upgrade.observe import Drivers, is_driver_pod, node_facts
 from gpuplane.operator.upgrade.templates import digest_of
 from gpuplane.operator.upgrade.writer import UpgradeWriter
@@ -40,7 +40,7 @@ _GATHER_AT_MOST: Final = 2.0
 class UpgradeReport(msgspec.Struct, frozen=True):
     """The result of the last pass; for metrics and the policy's status."""
 
-    rules: Rules = Rules()
+    rules: UpgradeRules = UpgradeRules()
     census: Census = Census()
 
 
@@ -103,7 +103,7 @@ class UpgradeController:
         nodes = self._nodes.items()
         if self._writer.behind(nodes):
             return None
-        rules = Rules()
+        rules = UpgradeRules()
         share = 0.0
         if policy is not None and alive:
             gpu_nodes = sum(1 for node in nodes if names.GPU_PRESENT_LABEL in node.metadata.labels)
@@ -118,12 +118,14 @@ class UpgradeController:
         steps = plan(facts, rules, Now(unix_time(now) or 0.0, now))
         moved = {step.node for step in steps if step.state is not None}
         replaced = [(node, pod) for node, pod in in_place(facts, share) if alive and node.name not in moved]
-        steps += [Step(node.name, restart=pod) for node, pod in replaced]
+        steps += [UpgradeStep(node.name, restart=pod) for node, pod in replaced]
         await self._make(steps)
         self._publish(UpgradeReport(rules, census(facts, rules)))
         return min((step.again for step in steps if step.again is not None), default=None)
 
-    async def _facts(self, nodes: list[Node], drivers: Drivers, rules: Rules, *, managed: bool) -> list[NodeFacts]:
+    async def _facts(
+        self, nodes: list[Node], drivers: Drivers, rules: UpgradeRules, *, managed: bool
+    ) -> list[UpgradeFacts]:
         states = {node.metadata.name: upgrade_state(node) for node in nodes}
         jobs = await self._matching(rules.jobs) if UpgradeState.JOBS in states.values() else ()
         drained = await self._matching(rules.drain.pod_selector) if UpgradeState.DRAIN in states.values() else None
@@ -159,7 +161,7 @@ class UpgradeController:
         pods = await self._client.list(Pod, labels=selector)
         return {f"{pod.metadata.namespace}/{pod.metadata.name}" for pod in pods if not pod.status.ended}
 
-    async def _scratch(self, pods: Iterable[Pod], rules: Rules, *, draining: bool) -> set[str]:
+    async def _scratch(self, pods: Iterable[Pod], rules: UpgradeRules, *, draining: bool) -> set[str]:
         may_go = rules.drain.delete_empty_dir if draining else rules.deletion.delete_empty_dir
         if may_go:
             return set()
@@ -172,10 +174,10 @@ class UpgradeController:
         now = self._clock.now()
         return now - self._troubled.setdefault(name, now)
 
-    async def _make(self, steps: Iterable[Step]) -> None:
+    async def _make(self, steps: Iterable[UpgradeStep]) -> None:
         room = asyncio.Semaphore(AT_ONCE)
 
-        async def one(step: Step) -> None:
+        async def one(step: UpgradeStep) -> None:
             node = self._nodes.get(step.node)
             if node is None:
                 return

@@ -19,7 +19,8 @@ import msgspec
 
 from gpuplane.api.upgrade import ACTIVE, UpgradeRecord, UpgradeState
 from gpuplane.operator.upgrade.budget import turns
-from gpuplane.operator.upgrade.facts import DriverPod, NodeFacts, PodFact, Rules, Step
+from gpuplane.operator.upgrade.facts import DriverPod, PodFact, UpgradeFacts, UpgradeRules, UpgradeStep
+from gpuplane.operator.upgrade.states import check_edge
 
 RESTART_SECONDS: Final = 1800.0  # compiling takes up to twenty minutes; as long as the GPU operator waits for it
 VALIDATION_SECONDS: Final = 600.0  # as the GPU operator
@@ -27,20 +28,6 @@ PATIENCE_SECONDS: Final = 60.0  # a stage that fails is tried again by its opera
 EVICT_SECONDS: Final = 5.0  # between two tries of an eviction that a disruption budget refuses, as kubectl
 
 S = UpgradeState
-
-EDGES: Final[dict[UpgradeState, frozenset[UpgradeState]]] = {
-    S.UNKNOWN: frozenset({S.DONE, S.REQUIRED}),
-    S.DONE: frozenset({S.REQUIRED}),
-    S.REQUIRED: frozenset({S.CORDON, S.DONE, S.FAILED}),  # the last two: the wanted driver was changed back meanwhile
-    S.CORDON: frozenset({S.JOBS}),
-    S.JOBS: frozenset({S.PODS}),
-    S.PODS: frozenset({S.RESTART, S.DRAIN, S.FAILED}),
-    S.DRAIN: frozenset({S.RESTART, S.PODS, S.FAILED}),  # pods: draining was switched off meanwhile
-    S.RESTART: frozenset({S.VALIDATION, S.RESTART, S.FAILED}),  # itself: back to the driver before
-    S.VALIDATION: frozenset({S.UNCORDON, S.RESTART, S.FAILED}),
-    S.UNCORDON: frozenset({S.DONE, S.FAILED}),  # failed: it works again, with the driver before
-    S.FAILED: frozenset({S.REQUIRED, S.UNCORDON, S.DONE}),  # the last two: what was wrong was mended
-}
 
 _BEFORE_RESTART: Final = (S.REQUIRED, S.CORDON, S.JOBS, S.PODS, S.DRAIN)
 
@@ -52,7 +39,7 @@ class Now(msgspec.Struct, frozen=True):
     text: str
 
 
-def plan(nodes: Sequence[NodeFacts], rules: Rules, now: Now) -> list[Step]:
+def plan(nodes: Sequence[UpgradeFacts], rules: UpgradeRules, now: Now) -> list[UpgradeStep]:
     """The steps to make now, at most one for each node."""
     steps = {node.name: step for node in nodes if (step := _step(node, rules, now)) is not None}
     if rules.enabled:
@@ -62,7 +49,7 @@ def plan(nodes: Sequence[NodeFacts], rules: Rules, now: Now) -> list[Step]:
     return [steps[name] for name in sorted(steps)]
 
 
-def _step(node: NodeFacts, rules: Rules, now: Now) -> Step | None:
+def _step(node: UpgradeFacts, rules: UpgradeRules, now: Now) -> UpgradeStep | None:
     if not node.managed:
         # NB: with the label that it went back goes what keeps the other driver off; not under a driver that runs.
         pin = "" if node.pin and node.driver is None else None
@@ -70,23 +57,23 @@ def _step(node: NodeFacts, rules: Rules, now: Now) -> Step | None:
     if not rules.enabled and (node.state in _BEFORE_RESTART or _at_rest(node)):
         return _clear(node) if _told(node) else None
     if node.state in ACTIVE and node.since is None:
-        return Step(node.name, record=_with(node.record, since=now.text))
+        return UpgradeStep(node.name, record=_with(node.record, since=now.text))
     return _DECIDERS[node.state](node, rules, now)
 
 
-def _told(node: NodeFacts) -> bool:
+def _told(node: UpgradeFacts) -> bool:
     """Return whether the node carries more of upgrades than the label that it went back."""
     return msgspec.structs.replace(node, pin="").marked
 
 
-def _at_rest(node: NodeFacts) -> bool:
+def _at_rest(node: UpgradeFacts) -> bool:
     return node.state in (S.UNKNOWN, S.DONE) or (node.state is S.FAILED and not node.record.cordoned)
 
 
 # -- the states --------------------------------------------------------------------------------------------------------
 
 
-def _resting(node: NodeFacts, rules: Rules, now: Now) -> Step | None:
+def _resting(node: UpgradeFacts, rules: UpgradeRules, now: Now) -> UpgradeStep | None:
     """Nothing under way: is another driver wanted, or asked for?"""
     if node.driver is None or not node.wanted:
         return None
@@ -96,7 +83,7 @@ def _resting(node: NodeFacts, rules: Rules, now: Now) -> Step | None:
     return _move(node, S.DONE, now) if node.state is S.UNKNOWN and node.loaded else None
 
 
-def _required(node: NodeFacts, rules: Rules, now: Now) -> Step | None:
+def _required(node: UpgradeFacts, rules: UpgradeRules, now: Now) -> UpgradeStep | None:
     """It waits for its turn, which `turns` gives it."""
     if node.driver is not None and not node.outdated and not node.requested:
         why = "the wanted driver is the one that it has"
@@ -112,20 +99,20 @@ def _required(node: NodeFacts, rules: Rules, now: Now) -> Step | None:
     return _wait(node, "")
 
 
-def _begin(node: NodeFacts, now: Now) -> Step:
+def _begin(node: UpgradeFacts, now: Now) -> UpgradeStep:
     driver = node.driver
     before, pod = (driver.digest, driver.uid) if driver is not None else ("", "")
     record = UpgradeRecord(before=before, pod=pod, cordoned=node.record.cordoned)
     return _move(node, S.CORDON, now, record=record, requested=False if node.requested else None, event="its turn")
 
 
-def _cordon(node: NodeFacts, rules: Rules, now: Now) -> Step | None:
+def _cordon(node: UpgradeFacts, rules: UpgradeRules, now: Now) -> UpgradeStep | None:
     was = node.cordoned and not node.record.cordoned
     record = _with(node.record, cordoned=not was)
     return _move(node, S.JOBS, now, record=record, cordon=True, initial=True if was else None, event="cordoned")
 
 
-def _jobs(node: NodeFacts, rules: Rules, now: Now) -> Step | None:
+def _jobs(node: UpgradeFacts, rules: UpgradeRules, now: Now) -> UpgradeStep | None:
     left = _left(node, rules.jobs_seconds, now)
     if not node.jobs or left <= 0:
         event = f"no longer waits for {_listed(node.jobs)}" if node.jobs else "no jobs to wait for"
@@ -133,7 +120,7 @@ def _jobs(node: NodeFacts, rules: Rules, now: Now) -> Step | None:
     return _wait(node, f"waits for {_listed(node.jobs)} to end", left)
 
 
-def _pods(node: NodeFacts, rules: Rules, now: Now) -> Step | None:
+def _pods(node: UpgradeFacts, rules: UpgradeRules, now: Now) -> UpgradeStep | None:
     pods = [pod for pod in node.pods if pod.gpu]
     if not pods:
         return _move(
@@ -148,7 +135,7 @@ def _pods(node: NodeFacts, rules: Rules, now: Now) -> Step | None:
     return _give_up(node, now, f"GPU pods did not go in {rules.deletion.timeout_seconds} s: {why}")
 
 
-def _drain(node: NodeFacts, rules: Rules, now: Now) -> Step | None:
+def _drain(node: UpgradeFacts, rules: UpgradeRules, now: Now) -> UpgradeStep | None:
     if not rules.drain.enable:
         return _move(node, S.PODS, now, event="draining was switched off")
     pods = [pod for pod in node.pods if pod.gpu or (pod.drains and not pod.daemon)]
@@ -161,10 +148,10 @@ def _drain(node: NodeFacts, rules: Rules, now: Now) -> Step | None:
     return _give_up(node, now, f"not drained in {rules.drain.timeout_seconds} s: {why}")
 
 
-def _restart(node: NodeFacts, rules: Rules, now: Now) -> Step | None:
+def _restart(node: UpgradeFacts, rules: UpgradeRules, now: Now) -> UpgradeStep | None:
     record, driver = node.record, node.driver
     if not record.failure and node.wanted and record.target != node.wanted:
-        return Step(node.name, record=_with(record, target=node.wanted, reason="the wanted driver was changed"))
+        return UpgradeStep(node.name, record=_with(record, target=node.wanted, reason="the wanted driver was changed"))
     left = _left(node, RESTART_SECONDS, now)
     if left <= 0:
         return _wrong(node, now, node.trouble or record.reason or "the driver's pod was not replaced in time")
@@ -175,7 +162,7 @@ def _restart(node: NodeFacts, rules: Rules, now: Now) -> Step | None:
         if not node.settled:
             return _wait(node, "waits for the stages to be taken back", left)
         if node.pin != pin:
-            return Step(node.name, pin=pin, again=left)
+            return UpgradeStep(node.name, pin=pin, again=left)
         assert driver is not None, "only a pod is stale"
         return _wait(node, "waits for the driver's pod to end", left, restart=None if driver.ending else driver)
     if driver is None:
@@ -187,7 +174,7 @@ def _restart(node: NodeFacts, rules: Rules, now: Now) -> Step | None:
     return _wait(node, node.trouble or "the driver is being installed", _sooner(node, left))
 
 
-def _validation(node: NodeFacts, rules: Rules, now: Now) -> Step | None:
+def _validation(node: UpgradeFacts, rules: UpgradeRules, now: Now) -> UpgradeStep | None:
     record = node.record
     if not record.failure and node.wanted and record.target != node.wanted:
         uid = node.driver.uid if node.driver is not None else ""
@@ -203,7 +190,7 @@ def _validation(node: NodeFacts, rules: Rules, now: Now) -> Step | None:
     return _wait(node, node.trouble or "the driver is being validated", _sooner(node, left))
 
 
-def _uncordon(node: NodeFacts, rules: Rules, now: Now) -> Step | None:
+def _uncordon(node: UpgradeFacts, rules: UpgradeRules, now: Now) -> UpgradeStep | None:
     record = node.record
     cordon = False if record.cordoned else None
     initial = _forgotten(node)
@@ -214,7 +201,7 @@ def _uncordon(node: NodeFacts, rules: Rules, now: Now) -> Step | None:
     return _move(node, S.FAILED, now, record=after, cordon=cordon, initial=initial, event=reason, bad=True)
 
 
-def _failed(node: NodeFacts, rules: Rules, now: Now) -> Step | None:
+def _failed(node: UpgradeFacts, rules: UpgradeRules, now: Now) -> UpgradeStep | None:
     record = node.record
     if node.driver is None:
         return None
@@ -230,7 +217,7 @@ def _failed(node: NodeFacts, rules: Rules, now: Now) -> Step | None:
     return _move(node, S.DONE, now, initial=_forgotten(node), event="it runs the wanted driver")
 
 
-_DECIDERS: Final[dict[UpgradeState, Callable[[NodeFacts, Rules, Now], Step | None]]] = {
+_DECIDERS: Final[dict[UpgradeState, Callable[[UpgradeFacts, UpgradeRules, Now], UpgradeStep | None]]] = {
     S.UNKNOWN: _resting,
     S.DONE: _resting,
     S.REQUIRED: _required,
@@ -278,7 +265,7 @@ def removable(
 
 
 def _move(
-    node: NodeFacts,
+    node: UpgradeFacts,
     state: UpgradeState,
     now: Now,
     *,
@@ -288,19 +275,18 @@ def _move(
     requested: bool | None = None,
     event: str = "",
     bad: bool = False,
-) -> Step:
+) -> UpgradeStep:
     """Into another state; `record` is what is remembered from there on, as it is when None.
 
     Raises ValueError for an edge that is not in the table.
     """
-    if state not in EDGES[node.state]:
-        raise ValueError(f"{node.name}: no way from {node.state or 'unknown'} to {state}")
+    check_edge(node.name, node.state, state)
     record = node.record if record is None else record
     if state is S.DONE:
         record = UpgradeRecord()
     else:
         record = _with(record, since=now.text, reason=record.reason if state is S.FAILED else "")
-    return Step(
+    return UpgradeStep(
         node.name,
         state=state,
         record=record,
@@ -313,37 +299,37 @@ def _move(
 
 
 def _wait(
-    node: NodeFacts,
+    node: UpgradeFacts,
     reason: str,
     again: float | None = None,
     evict: tuple[PodFact, ...] = (),
     restart: DriverPod | None = None,
-) -> Step | None:
+) -> UpgradeStep | None:
     """Stay, and say why; None when that is said already and there is nothing to do."""
     record = _with(node.record, reason=reason) if reason != node.record.reason else None
     again = again if again is not None and again < FOREVER else None
-    step = Step(node.name, record=record, evict=evict, restart=restart, again=again)
-    return step if step != Step(node.name) else None
+    step = UpgradeStep(node.name, record=record, evict=evict, restart=restart, again=again)
+    return step if step != UpgradeStep(node.name) else None
 
 
-def _clear(node: NodeFacts, pin: str | None = None) -> Step:
+def _clear(node: UpgradeFacts, pin: str | None = None) -> UpgradeStep:
     """Take away what upgrades have put on the node, and uncordon it if they cordoned it."""
-    return Step(node.name, clear=True, cordon=False if node.record.cordoned else None, pin=pin)
+    return UpgradeStep(node.name, clear=True, cordon=False if node.record.cordoned else None, pin=pin)
 
 
-def _give_up(node: NodeFacts, now: Now, reason: str) -> Step:
+def _give_up(node: UpgradeFacts, now: Now, reason: str) -> UpgradeStep:
     """The old driver still runs: the node goes back into service as it was."""
     cordon = False if node.record.cordoned else None
     record = UpgradeRecord(reason=reason, failed=node.wanted)
     return _move(node, S.FAILED, now, record=record, cordon=cordon, initial=_forgotten(node), event=reason, bad=True)
 
 
-def _forgotten(node: NodeFacts) -> bool | None:
+def _forgotten(node: UpgradeFacts) -> bool | None:
     """At the end of an upgrade: how the node was before it is not needed any more."""
     return False if node.initial else None
 
 
-def _wrong(node: NodeFacts, now: Now, why: str) -> Step:
+def _wrong(node: UpgradeFacts, now: Now, why: str) -> UpgradeStep:
     """The new driver does not work: back to the one before, if it is kept and this is not that one already."""
     record, driver = node.record, node.driver
     if not record.failure and node.kept and record.before and record.before != record.target:
@@ -360,7 +346,7 @@ def _wrong(node: NodeFacts, now: Now, why: str) -> Step:
 FOREVER: Final = float("inf")
 
 
-def _left(node: NodeFacts, seconds: float, now: Now) -> float:
+def _left(node: UpgradeFacts, seconds: float, now: Now) -> float:
     """Seconds until a time-out that counts from the beginning of the node's state; `seconds` 0 is never.
 
     A clock that was set back does not make it longer.
@@ -371,12 +357,12 @@ def _left(node: NodeFacts, seconds: float, now: Now) -> float:
     return min(seconds, since + seconds - now.seconds)
 
 
-def _worn_out(node: NodeFacts) -> bool:
+def _worn_out(node: UpgradeFacts) -> bool:
     """Return whether a stage has failed for longer than its operand's tries deserve patience."""
     return bool(node.trouble) and node.troubled >= PATIENCE_SECONDS
 
 
-def _sooner(node: NodeFacts, left: float) -> float:
+def _sooner(node: UpgradeFacts, left: float) -> float:
     """When to look again: at the time-out, or when the patience with a failing stage ends."""
     return min(left, max(0.1, PATIENCE_SECONDS - node.troubled)) if node.trouble else left
 

@@ -10,7 +10,7 @@ from gpuplane.api.components import Drain, PodDeletion, UpgradePolicy
 from gpuplane.api.upgrade import UpgradeRecord, UpgradeState
 
 
-class Rules(msgspec.Struct, frozen=True):
+class UpgradeRules(msgspec.Struct, frozen=True):
     """The upgrade policy, counted out for the nodes that there are.
 
     `parallel` is 0 for no limit; `unavailable` a number of nodes; `jobs` a label selector, empty for none. Time-outs
@@ -26,12 +26,12 @@ class Rules(msgspec.Struct, frozen=True):
     drain: Drain = Drain()
 
 
-def rules_for(policy: UpgradePolicy | None, nodes: int) -> Rules:
+def rules_for(policy: UpgradePolicy | None, nodes: int) -> UpgradeRules:
     """Return the limits of `policy` for `nodes` nodes; percentages are rounded up, as the GPU operator does."""
     if policy is None:
-        return Rules()
+        return UpgradeRules()
     wait = policy.wait_for_completion
-    return Rules(
+    return UpgradeRules(
         enabled=policy.auto_upgrade,
         parallel=policy.max_parallel_upgrades,
         unavailable=scaled(policy.max_unavailable, nodes),
@@ -82,7 +82,7 @@ class DriverPod(msgspec.Struct, frozen=True):
     in_place: bool = False
 
 
-class NodeFacts(msgspec.Struct, frozen=True):
+class UpgradeFacts(msgspec.Struct, frozen=True):
     """One node.
 
     managed: it has GPUs, has not opted out, and a policy is in force
@@ -142,7 +142,7 @@ class NodeFacts(msgspec.Struct, frozen=True):
         return bool(self.state or self.pin or self.initial) or self.record != UpgradeRecord()
 
 
-class Step(msgspec.Struct, frozen=True):
+class UpgradeStep(msgspec.Struct, frozen=True):
     """The actions on one node: at most one patch of it, pods to evict, the driver's pod to replace.
 
     `state` and `record` are None where they stay; `cordon` and `initial` say what to set; `pin` is None where it

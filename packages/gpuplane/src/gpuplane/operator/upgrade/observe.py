@@ -11,7 +11,7 @@ from gpuplane.api.upgrade import unix_time, upgrade_record, upgrade_state
 from gpuplane.operator.observed import COMPONENT_LABEL, DRIVER, answers, operand_pod
 from gpuplane.operator.policy import PART_OF, PART_OF_LABEL
 from gpuplane.operator.stages import OPERANDS, users
-from gpuplane.operator.upgrade.facts import DriverPod, NodeFacts, PodFact
+from gpuplane.operator.upgrade.facts import DriverPod, PodFact, UpgradeFacts
 from gpuplane.operator.upgrade.templates import NAME_LABEL, digest_of, is_kept, kept_name, template_digest_of
 from kubekit.api.core import DaemonSet, Node, Pod
 
@@ -83,7 +83,7 @@ def node_facts(
     drained: Collection[str] | None = None,
     refused: Mapping[str, str] = {},
     scratch: Collection[str] = (),
-) -> NodeFacts:
+) -> UpgradeFacts:
     """The facts about one node.
 
     Args:
@@ -104,7 +104,7 @@ def node_facts(
     trouble = _trouble(stages)
     has_gpus = any(labels.get(label) == "true" for label in names.PCI_PRESENT_LABELS)
     skip = labels.get(names.UPGRADE_SKIP_LABEL) == "true"
-    return NodeFacts(
+    return UpgradeFacts(
         name,
         managed=managed and has_gpus and labels.get(names.DEPLOY_OPERANDS_LABEL) != "false",
         ready=answers(node),

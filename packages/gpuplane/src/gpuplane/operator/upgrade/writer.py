@@ -14,7 +14,7 @@ import msgspec
 
 from gpuplane import names
 from gpuplane.api.upgrade import UpgradeRecord
-from gpuplane.operator.upgrade.facts import PodFact, Step
+from gpuplane.operator.upgrade.facts import PodFact, UpgradeStep
 from kubekit.api.core import Node, Pod
 from kubekit.api.meta import ObjectMeta, Resource, Struct
 from kubekit.kube import Client, Conflict, NotFound, TooManyRequests
@@ -23,14 +23,14 @@ log = logging.getLogger("gpuplane.operator")
 MANAGER: Final = names.FIELD_MANAGER_PREFIX + "upgrade"
 
 
-class Volume(Struct):
+class _Volume(Struct):
     """A volume of a pod, as far as it matters: whether its data goes with the pod."""
 
     empty_dir: dict[str, Any] | None = None
 
 
 class _Spec(Struct):
-    volumes: tuple[Volume, ...] = ()
+    volumes: tuple[_Volume, ...] = ()
 
 
 class PodVolumes(Struct):
@@ -67,7 +67,7 @@ class UpgradeWriter:
             del self._written[name]
         return late
 
-    async def make(self, step: Step, node: Node) -> None:
+    async def make(self, step: UpgradeStep, node: Node) -> None:
         """Carry out one step. A node that changed or went meanwhile is left for the next look."""
         if step.patches:
             await self._patch(step, node)
@@ -80,7 +80,7 @@ class UpgradeWriter:
             except (NotFound, Conflict):
                 log.debug("driver pod already deleted node=%s pod=%s", step.node, step.restart.name)
 
-    async def _patch(self, step: Step, node: Node) -> None:
+    async def _patch(self, step: UpgradeStep, node: Node) -> None:
         self.writes += 1
         try:
             after = await self._client.patch(Node, step.node, patch_of(step, node), manager=MANAGER)
@@ -134,7 +134,7 @@ class UpgradeWriter:
         self.refused = {uid: why for uid, why in self.refused.items() if uid in uids}
 
 
-def patch_of(step: Step, node: Node) -> dict[str, Any]:
+def patch_of(step: UpgradeStep, node: Node) -> dict[str, Any]:
     """The merge patch of a step, conditional on the node being as it was seen."""
     labels: dict[str, str | None] = {}
     annotations: dict[str, str | None] = {}
