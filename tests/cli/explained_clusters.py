@@ -11,7 +11,7 @@ from gpuplane import names
 from gpuplane.api.gpunode import GPU, GPUNode, GPUNodeStatus, Summary
 from gpuplane.explain.answer import Explanation, explain
 from gpuplane.explain.world import Facts
-from gpuplane.scheduler.quota import NamespaceQuota, Naming
+from gpuplane.scheduler.quota import NamespaceQuota, QuotaSettings
 from gpuplane.sharing import Assignment, Part, request_of, to_annotations
 from kubekit.api.core import Pod
 from kubekit.api.meta import ObjectMeta
@@ -105,7 +105,7 @@ class Cluster:
         return made
 
     def facts(self) -> Facts:
-        return Facts(self.pods, self.nodes, self.gpunodes, {"ml": {}}, self.quotas, Naming())
+        return Facts(self.pods, self.nodes, self.gpunodes, {"ml": {}}, self.quotas, QuotaSettings())
 
     def explain(self, pod: dict[str, Any]) -> Explanation:
         found = explain(pod, self.facts(), NOW)

@@ -10,7 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuplane import names
-from gpuplane.scheduler.quota import Check, NamespaceQuota, Naming, Place, Usage, parse_naming, parse_quotas
+from gpuplane.scheduler.quota import (
+    NamespaceQuota,
+    QuotaCheck,
+    QuotaPlace,
+    QuotaSettings,
+    QuotaUsage,
+    parse_quotas,
+    parse_settings,
+)
 from kubekit.api.core import ConfigMap
 from kubekit.errors import InvalidInput
 from tests.support.extender_world import Running, World, extender, gpu_pod
@@ -62,7 +70,7 @@ leaves = st.none() | st.booleans() | st.floats(allow_nan=False) | st.text()
 
 @given(st.recursive(leaves, lambda inner: st.lists(inner) | st.dictionaries(keys, inner), max_leaves=12))
 def test_any_json_is_read_or_refused(data: object) -> None:
-    for parse in (parse_quotas, parse_naming):
+    for parse in (parse_quotas, parse_settings):
         try:
             parse(json.dumps(data))
         except InvalidInput as error:
@@ -70,13 +78,13 @@ def test_any_json_is_read_or_refused(data: object) -> None:
 
 
 def test_names_are_those_of_gpu_admission_unless_it_says_otherwise() -> None:
-    assert parse_naming("{}") == Naming(
+    assert parse_settings("{}") == QuotaSettings(
         "gpuquota", "kube-system", "gaia.tencent.com/gpu-model", "gaia.tencent.com/gpu-pool"
     )
     settings = '{"QuotaConfigMapName": "q", "quotaconfigmapnamespace": "n", "GPUModelLabel": "m", "GPUPoolLabel": "p"}'
-    assert parse_naming(settings) == Naming("q", "n", "m", "p")
+    assert parse_settings(settings) == QuotaSettings("q", "n", "m", "p")
     with pytest.raises(InvalidInput):
-        parse_naming('{"GPUModelLabel": 3}')
+        parse_settings('{"GPUModelLabel": 3}')
 
 
 # -- who uses what -------------------------------------------------------------------------------------------------
@@ -91,7 +99,7 @@ steps = st.lists(
 
 @given(steps)
 def test_usage_equals_a_count_of_everything(history: list[tuple[object, ...]]) -> None:
-    usage = Usage()
+    usage = QuotaUsage()
     pods: dict[str, tuple[str, str, int]] = {}
     models: dict[str, str] = {}
     for step in history:
@@ -103,7 +111,7 @@ def test_usage_equals_a_count_of_everything(history: list[tuple[object, ...]]) -
                 usage.remove(pod)
                 pods.pop(pod, None)
             case ("label", str(node), model):
-                usage.set_place(node, None if model is None else Place(str(model)))
+                usage.set_place(node, None if model is None else QuotaPlace(str(model)))
                 models[node] = str(model or "")
         for namespace in ("x", "y"):
             for model in ("T4", "M40", ""):
@@ -118,13 +126,13 @@ def test_usage_equals_a_count_of_everything(history: list[tuple[object, ...]]) -
 
 
 def test_a_refusal_says_what_is_used_and_by_whom() -> None:
-    usage = Usage()
-    usage.set_place("n1", Place("M40", "public"))
-    usage.set_place("n2", Place("T4", "public"))
-    usage.set_place("n3", Place("M40", "private"))
+    usage = QuotaUsage()
+    usage.set_place("n1", QuotaPlace("M40", "public"))
+    usage.set_place("n2", QuotaPlace("T4", "public"))
+    usage.set_place("n3", QuotaPlace("M40", "private"))
     for index, core in enumerate((100, 50, 30, 20)):
         usage.add(f"uid-{index}", "ml", "n1", core, f"pod-{index}")
-    check = Check(NamespaceQuota({"M40": 200}, ("public",)), usage, "ml", "mine", 50)
+    check = QuotaCheck(NamespaceQuota({"M40": 200}, ("public",)), usage, "ml", "mine", 50)
     assert check("n1").reason == (
         "ExceedsGPUQuota: namespace ml uses 2 of 2 M40 (pod-0 1 + pod-1 0.5 + pod-2 0.3 + 1 more), "
         "and this pod asks 0.5"
@@ -132,9 +140,11 @@ def test_a_refusal_says_what_is_used_and_by_whom() -> None:
     assert check("n1").passes
     assert check("n2").reason == "ExceedsGPUQuota: namespace ml may use M40" and not check("n2").passes
     assert check("n3").reason == "ExceedsGPUQuota: namespace ml may use GPU pool public"
-    assert not Check(NamespaceQuota({"M40": 200}), usage, "ml", "uid-0", 100)("n1").reason, "its own does not count"
-    assert not Check(None, usage, "ml", "mine", 50)("n3").reason
-    assert Check(NamespaceQuota({}), usage, "ml", "mine", 50)("n1").reason.endswith("may use no GPU")
+    assert not QuotaCheck(NamespaceQuota({"M40": 200}), usage, "ml", "uid-0", 100)("n1").reason, (
+        "its own does not count"
+    )
+    assert not QuotaCheck(None, usage, "ml", "mine", 50)("n3").reason
+    assert QuotaCheck(NamespaceQuota({}), usage, "ml", "mine", 50)("n1").reason.endswith("may use no GPU")
 
 
 # -- over HTTP -----------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from gpuplane import names
 from gpuplane.sharing import Assignment, Part, empty, of_pod, request_of, to_annotations
 from gpuplane.sharing.placement import Placement, place
-from gpuplane.sharing.placement.tightest import Tightest
+from gpuplane.sharing.placement.tightest import TightestPolicy
 from kubekit.api.core import Pod
 from kubekit.errors import InvalidInput
 from tests.support.sharing_examples import container, gpus, init, pod, sidecar
@@ -23,7 +23,7 @@ SHARE = Part("GPU-n-0", 0, 30, 5120)
 def written(*containers: dict[str, Any], first: tuple[dict[str, Any], ...] = ()) -> tuple[Pod, Assignment]:
     """A pod as it is after its Binding, and what was assigned."""
     asking = pod(*containers, first=first)
-    placed = place(empty("n", gpus(4)), request_of(asking), Tightest())
+    placed = place(empty("n", gpus(4)), request_of(asking), TightestPolicy())
     assert isinstance(placed, Placement)
     said = to_annotations(placed.assignment, request_of(asking), "n", 17)
     return pod(*containers, first=first, node="n", **said), placed.assignment

@@ -12,7 +12,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 
 from gpuplane.sharing import Assignment, Ledger, Part, Request, request_of, violations
 from gpuplane.sharing.placement import Placement, place
-from gpuplane.sharing.placement.tightest import Tightest
+from gpuplane.sharing.placement.tightest import TightestPolicy
 from kubekit.errors import Retryable
 from tests.support.sharing_examples import container, gpus, init, pod, sidecar
 
@@ -202,7 +202,7 @@ class Life(RuleBasedStateMachine):
     @rule(target=flying, request=asking, name=names)
     def reserve(self, request: Request, name: str) -> Iterator[str]:
         state = self.ledger.node(name)
-        placed = place(state, request, Tightest()) if state else None
+        placed = place(state, request, TightestPolicy()) if state else None
         if not isinstance(placed, Placement):
             return multiple()
         self.count += 1

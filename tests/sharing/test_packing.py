@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from gpuplane.sharing import POLICIES, violations
-from gpuplane.sharing.packing import Experiment, Job, Machine, arrivals, shuffled
+from gpuplane.sharing.packing import Experiment, Job, PackingMachine, arrivals, shuffled
 
-MACHINES = [Machine(f"m{at}", 16_000, 65_536, 4, "T4" if at % 2 else "A100") for at in range(6)]
+MACHINES = [PackingMachine(f"m{at}", 16_000, 65_536, 4, "T4" if at % 2 else "A100") for at in range(6)]
 JOBS = [
     *(Job(f"whole{at}", 3000, 4096, 1, 1000) for at in range(8)),
     *(Job(f"most{at}", 1000, 4096, 1, 810) for at in range(6)),

@@ -12,23 +12,23 @@ from gpuplane.api.gpunode import Link
 from gpuplane.sharing import Ledger, NodeState, empty, request_of
 from gpuplane.sharing.placement import Placement, Refusal, node_order, place
 from gpuplane.sharing.placement.policy import Policy
-from gpuplane.sharing.placement.spread import Spread
-from gpuplane.sharing.placement.tightest import Tightest
-from gpuplane.sharing.placement.topology import Topology
+from gpuplane.sharing.placement.spread import SpreadPolicy
+from gpuplane.sharing.placement.tightest import TightestPolicy
+from gpuplane.sharing.placement.topology import TopologyPolicy
 from tests.support.sharing_examples import container, gpus, init, node, pod, sidecar
 
-POLICIES: list[Policy] = [Tightest(), Spread(), Topology()]
+POLICIES: list[Policy] = [TightestPolicy(), SpreadPolicy(), TopologyPolicy()]
 
 
 def chosen(state: NodeState, *containers: dict[str, object], policy: Policy | None = None, **said: str) -> list[int]:
     """Indices of the GPUs of each container, in order."""
-    placed = place(state, request_of(pod(*containers, **said)), policy or Tightest())
+    placed = place(state, request_of(pod(*containers, **said)), policy or TightestPolicy())
     assert isinstance(placed, Placement), placed
     return [part.index for parts in placed.assignment.containers.values() for part in parts]
 
 
 def refused(state: NodeState, *containers: dict[str, object], **said: str) -> Refusal:
-    answer = place(state, request_of(pod(*containers, **said)), Tightest())
+    answer = place(state, request_of(pod(*containers, **said)), TightestPolicy())
     assert isinstance(answer, Refusal)
     return answer
 
@@ -47,7 +47,7 @@ def test_the_conformance_case_of_gpu_admission() -> None:
     went = []
     for number, containers in enumerate(pods):
         for state in sorted(kept.nodes(), key=node_order):
-            placed = place(state, request_of(pod(*containers)), Tightest())
+            placed = place(state, request_of(pod(*containers)), TightestPolicy())
             if isinstance(placed, Placement):
                 kept.reserve(str(number), state.name, placed.assignment)
                 went.append(state.name)
@@ -59,7 +59,7 @@ def test_tightest_takes_the_fullest_gpu_and_spread_the_emptiest() -> None:
     state = node(100, 40, 60)
     asked = container("a", core=30, units=4)
     assert chosen(state, asked) == [1]
-    assert chosen(state, asked, policy=Spread()) == [0]
+    assert chosen(state, asked, policy=SpreadPolicy()) == [0]
 
 
 def test_core_and_memory_must_be_on_the_same_gpu() -> None:
@@ -98,7 +98,7 @@ def test_containers_that_find_no_room_together() -> None:
 
 
 def test_a_share_without_memory_holds_the_part_that_goes_with_its_core() -> None:
-    placed = place(node(100, size=10_000), request_of(pod(container("a", core=30))), Tightest())
+    placed = place(node(100, size=10_000), request_of(pod(container("a", core=30))), TightestPolicy())
     assert isinstance(placed, Placement)
     assert placed.assignment.containers["a"][0].memory_mib == 3000
 
@@ -117,7 +117,7 @@ def test_a_whole_gpu_is_found_whatever_a_share_would_prefer(policy: Policy) -> N
 def test_init_containers_use_what_the_pod_has_anyway() -> None:
     state = node(30, 100, 100)
     asking = pod(container("main", gpu=1), first=(init("i", core=60, units=4), sidecar("s", core=10), init("j", gpu=1)))
-    placed = place(state, request_of(asking), Tightest())
+    placed = place(state, request_of(asking), TightestPolicy())
     assert isinstance(placed, Placement)
     at = {name: [part.index for part in parts] for name, parts in placed.assignment.containers.items()}
     assert at == {"i": [1], "s": [0], "j": [1], "main": [1]}
@@ -145,20 +145,20 @@ def linked() -> NodeState:
 
 def test_whole_gpus_are_near_each_other() -> None:
     state = msgspec.structs.replace(linked(), core=(100, 50, 100, 100))
-    assert chosen(state, container("a", gpu=2), policy=Topology()) == [2, 3]
+    assert chosen(state, container("a", gpu=2), policy=TopologyPolicy()) == [2, 3]
 
 
 def test_one_gpu_is_taken_where_it_breaks_up_no_pair() -> None:
     state = msgspec.structs.replace(linked(), core=(50, 100, 100, 100))
-    assert chosen(state, container("a", gpu=1), policy=Topology()) == [1]
+    assert chosen(state, container("a", gpu=1), policy=TopologyPolicy()) == [1]
     empty_share = msgspec.structs.replace(linked(), core=(0, 100, 100, 100))
-    assert chosen(empty_share, container("a", core=30), policy=Topology()) == [1]
+    assert chosen(empty_share, container("a", core=30), policy=TopologyPolicy()) == [1]
 
 
 def test_many_gpus_are_chosen_quickly_and_near() -> None:
     listed = tuple(msgspec.structs.replace(gpu, numa=gpu.index // 16) for gpu in gpus(32))
     state = msgspec.structs.replace(empty("n", listed), core=tuple(100 if at >= 4 else 0 for at in range(32)))
-    assert chosen(state, container("a", gpu=12), policy=Topology()) == list(range(4, 16))
+    assert chosen(state, container("a", gpu=12), policy=TopologyPolicy()) == list(range(4, 16))
 
 
 sizes = st.sampled_from([10, 20, 30, 50, 70, 100, 200])

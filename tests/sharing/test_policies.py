@@ -11,12 +11,12 @@ from gpuplane import names
 from gpuplane.sharing import POLICIES, Ledger, LedgerGPU, NodeState, Request, request_of
 from gpuplane.sharing.placement import Placement, place
 from gpuplane.sharing.placement.fit import rate, taken
-from gpuplane.sharing.placement.fragmentation import Fragmentation
+from gpuplane.sharing.placement.fragmentation import FragmentationPolicy
 from gpuplane.sharing.placement.mix import Mix
-from gpuplane.sharing.placement.named import named
 from gpuplane.sharing.placement.opportunity import learn
 from gpuplane.sharing.placement.policy import Policy
 from gpuplane.sharing.placement.ranking import Ranking
+from gpuplane.sharing.placement.registry import policy_named
 from kubekit.errors import Usage
 from tests.support.sharing_examples import container, gpus, node, pod
 
@@ -39,7 +39,7 @@ def index_of(policy: Policy, state: NodeState, request: Request) -> int:
 
 
 def test_fragments_are_what_the_next_pod_cannot_use() -> None:
-    policy = Fragmentation(mix(asked(60), asked(100)))
+    policy = FragmentationPolicy(mix(asked(60), asked(100)))
     state = msgspec.structs.replace(node(100, 60, 40), cpu_milli=4000)
     # The 60% cannot use the 40; the whole one can use neither the 40 nor the 60.
     assert policy.fragments(state, state.core, 4000) == pytest.approx(0.5 * 40 + 0.5 * 100)
@@ -47,12 +47,12 @@ def test_fragments_are_what_the_next_pod_cannot_use() -> None:
 
 
 def test_a_pod_without_gpus_finds_every_free_gpu_useless() -> None:
-    policy = Fragmentation(mix(Request(cpu_milli=100)))
+    policy = FragmentationPolicy(mix(Request(cpu_milli=100)))
     assert policy.fragments(node(100, 50), (100, 50), None) == 150
 
 
 def test_fragmentation_leaves_what_others_can_use() -> None:
-    policy = Fragmentation(mix(asked(50), asked(30), asked(30)))
+    policy = FragmentationPolicy(mix(asked(50), asked(30), asked(30)))
     assert index_of(policy, node(100, 80, 30), asked(30)) == 2
     # Beside the 20 that are held, it would leave 30 that no other 50 can use.
     assert index_of(policy, node(80, 100), asked(50)) == 1
@@ -115,7 +115,7 @@ def test_old_requests_fade() -> None:
 
 def test_a_wrong_name_is_told_with_the_right_ones() -> None:
     with pytest.raises(Usage, match="opportunity, fragmentation"):
-        named("best", Mix(), [])
+        policy_named("best", Mix(), [])
 
 
 requests = st.builds(
@@ -134,7 +134,7 @@ def test_the_ranking_finds_what_looking_at_every_node_finds(seen: list[Request],
     ledger = Ledger()
     for at in range(4):
         ledger.set_node(f"n{at}", gpus(at + 1, node=f"n{at}"), cpu_milli=10_000, host_memory_mib=10_000)
-    policy = named(name, mix(*seen), [state.gpus for state in ledger.nodes()])
+    policy = policy_named(name, mix(*seen), [state.gpus for state in ledger.nodes()])
     ranking = Ranking(ledger, [f"n{at}" for at in range(4)], policy)
     for number, which in enumerate(order):
         request = seen[which % len(seen)]
@@ -156,7 +156,7 @@ def test_the_ranking_finds_what_looking_at_every_node_finds(seen: list[Request],
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.sampled_from([0, 10, 30, 50, 100]), min_size=1, max_size=4), requests, st.sampled_from(POLICIES))
 def test_the_short_cut_of_a_policy_says_what_the_long_way_says(free: list[int], request: Request, name: str) -> None:
-    policy = named(name, mix(request, asked(30, units=8), asked(100)), [gpus(4)])
+    policy = policy_named(name, mix(request, asked(30, units=8), asked(100)), [gpus(4)])
     state = msgspec.structs.replace(node(*free), cpu_milli=5000)
     found = rate(state, request, policy)
     placed = place(state, request, policy)

@@ -5,41 +5,41 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuplane.sharing.placement.prices import UNITS, Kind, solve, worth
+from gpuplane.sharing.placement.prices import UNITS, RequestKind, solve, worth
 
 
 def test_what_is_not_crowded_costs_nothing() -> None:
-    assert set(worth({"T4": 10}, {Kind(100): 3.0})["T4"]) == {0.0}
+    assert set(worth({"T4": 10}, {RequestKind(100): 3.0})["T4"]) == {0.0}
 
 
 def test_a_crowded_gpu_is_worth_what_the_marginal_pod_would_use() -> None:
-    table = worth({"T4": 10}, {Kind(80): 20.0})["T4"]
+    table = worth({"T4": 10}, {RequestKind(80): 20.0})["T4"]
     assert table[79] == 0.0
     assert table[80] == table[100] == 80.0
 
 
 def test_a_scarce_filler_is_not_worth_keeping_a_gap_for() -> None:
     """Of 20 and 80, which fill a GPU together, the 20s run out: so one more gap of 20 is worth nothing."""
-    table = worth({"T4": 10}, {Kind(80): 20.0, Kind(20): 2.0})["T4"]
+    table = worth({"T4": 10}, {RequestKind(80): 20.0, RequestKind(20): 2.0})["T4"]
     assert table[20] == 0.0
-    table = worth({"T4": 10}, {Kind(80): 5.0, Kind(20): 200.0})["T4"]
+    table = worth({"T4": 10}, {RequestKind(80): 5.0, RequestKind(20): 200.0})["T4"]
     assert table[20] == 20.0
 
 
 def test_gpus_that_are_asked_for_by_name_cost_more() -> None:
-    demand = {Kind(100, frozenset({"H100"})): 20.0, Kind(100): 5.0}
+    demand = {RequestKind(100, frozenset({"H100"})): 20.0, RequestKind(100): 5.0}
     tables = worth({"H100": 10, "T4": 10}, demand)
     assert tables["H100"][100] == 100.0
     assert tables["T4"][100] == 0.0
 
 
 kinds = st.builds(
-    Kind, st.integers(1, UNITS), st.sampled_from([frozenset[str](), frozenset({"a"}), frozenset({"a", "b"})])
+    RequestKind, st.integers(1, UNITS), st.sampled_from([frozenset[str](), frozenset({"a"}), frozenset({"a", "b"})])
 )
 
 
 @given(st.dictionaries(kinds, st.floats(0.1, 100), max_size=8), st.integers(1, 50), st.integers(0, 50))
-def test_prices_are_those_of_an_optimum(demand: dict[Kind, float], a: int, b: int) -> None:
+def test_prices_are_those_of_an_optimum(demand: dict[RequestKind, float], a: int, b: int) -> None:
     steps = sum(1 for _ in solve({"a": a, "b": b}, demand))
     assert steps < 400
     tables = worth({"a": a, "b": b}, demand)

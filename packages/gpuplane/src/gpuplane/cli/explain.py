@@ -26,7 +26,7 @@ from gpuplane.names import (
     QUOTA_SETTINGS_CONFIGMAP,
     QUOTA_SETTINGS_KEY,
 )
-from gpuplane.scheduler.quota import NamespaceQuota, Naming, parse_naming, parse_quotas
+from gpuplane.scheduler.quota import NamespaceQuota, QuotaSettings, parse_quotas, parse_settings
 from kubekit.api.core import ConfigMap, Pod
 from kubekit.errors import InvalidInput, NoAnswer, Usage
 from kubekit.kube import Client, Forbidden, NotFound, SystemClock
@@ -135,12 +135,12 @@ async def _namespaces(client: Client) -> dict[str, dict[str, str]]:
     return {one["metadata"]["name"]: one["metadata"].get("labels") or {} for one in found}
 
 
-async def _quotas(client: Client) -> tuple[Naming, dict[str, NamespaceQuota]]:
+async def _quotas(client: Client) -> tuple[QuotaSettings, dict[str, NamespaceQuota]]:
     """Those in force as they stand; none where they cannot be read or parsed."""
-    naming, quotas = Naming(), {}
+    naming, quotas = QuotaSettings(), {}
     try:
         settings = await client.get(ConfigMap, QUOTA_SETTINGS_CONFIGMAP, QUOTA_NAMESPACE)
-        naming = parse_naming(settings.data[QUOTA_SETTINGS_KEY])
+        naming = parse_settings(settings.data[QUOTA_SETTINGS_KEY])
     except (NotFound, Forbidden, KeyError, InvalidInput):
         pass
     try:

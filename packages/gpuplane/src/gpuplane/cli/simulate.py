@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from gpuplane.cli.terminal import Terminal
-from gpuplane.sharing.packing import MILLI, Experiment, Job, Machine, Outcome, arrivals, shuffled, up_to
+from gpuplane.sharing.packing import MILLI, Experiment, Job, Outcome, PackingMachine, arrivals, shuffled, up_to
 from kubekit.errors import InvalidInput, NoAnswer
 
 _NODE_COLUMNS: Final = ("sn", "cpu_milli", "memory_mib", "gpu", "model")
@@ -20,7 +20,7 @@ _LARGEST: Final = 2**40
 _SAY_EVERY: Final = 2.0  # seconds
 _CLEAR: Final = "\r\x1b[K"
 
-Named = TypeVar("Named", Machine, Job)
+Named = TypeVar("Named", PackingMachine, Job)
 Row = Callable[[str], str]
 
 
@@ -70,7 +70,7 @@ def _run(experiment: Experiment, arriving: int, screen: Terminal) -> float:
     return time.process_time() - began
 
 
-def _show(policy: str, machines: Sequence[Machine], outcome: Outcome, speed: float, screen: Terminal) -> None:
+def _show(policy: str, machines: Sequence[PackingMachine], outcome: Outcome, speed: float, screen: Terminal) -> None:
     gpus = sum(machine.gpus for machine in machines)
     facts = (f"{len(machines):,} nodes", f"{gpus:,} GPUs", f"{outcome.arrived:,} pods", f"{outcome.placed:,} placed")
     screen.print(f"packing    {policy}    {'   '.join(facts)}")
@@ -89,13 +89,13 @@ def _show(policy: str, machines: Sequence[Machine], outcome: Outcome, speed: flo
 # -- files -------------------------------------------------------------------------------------------------------------
 
 
-def read_machines(path: Path) -> list[Machine]:
+def read_machines(path: Path) -> list[PackingMachine]:
     """The nodes of a CSV. Raises InvalidInput with file and line."""
     machines = []
     for where, cell in _rows(path, _NODE_COLUMNS):
         gpus = _number(cell, "gpu", where, most=1024)
         cpu, memory = _number(cell, "cpu_milli", where), _number(cell, "memory_mib", where)
-        machines.append(Machine(_name(cell("sn"), where), cpu, memory, gpus, cell("model")))
+        machines.append(PackingMachine(_name(cell("sn"), where), cpu, memory, gpus, cell("model")))
     _distinct(machines, path, "node")
     if not sum(machine.gpus for machine in machines):
         raise InvalidInput("no node has a GPU", where=str(path), cure="column gpu counts the GPUs of a node")

@@ -20,14 +20,13 @@ import msgspec
 
 from gpuplane import names
 from gpuplane.api.gpunode import GPUNode, StageName
-from gpuplane.scheduler.quota import Check as QuotaCheck
-from gpuplane.scheduler.quota import NamespaceQuota, Naming, Usage
+from gpuplane.scheduler.quota import NamespaceQuota, QuotaCheck, QuotaSettings, QuotaUsage
 from gpuplane.scheduler.transforms import CachedPod, place_of, transform_node, transform_pod
 from gpuplane.sharing import POLICIES, Assignment, Ledger, LedgerGPU, NodeState, Request, empty, gpus_of, request_of
 from gpuplane.sharing.placement import Lack, Placement, Policy, Refusal, place
 from gpuplane.sharing.placement.mix import Mix
-from gpuplane.sharing.placement.named import named
-from gpuplane.sharing.placement.tightest import Tightest
+from gpuplane.sharing.placement.registry import policy_named
+from gpuplane.sharing.placement.tightest import TightestPolicy
 from kubekit.api.core import Node, Pod, has_ended
 from kubekit.errors import InvalidInput
 from kubekit.scheduling.cache import Cache
@@ -56,7 +55,7 @@ class Facts(msgspec.Struct, frozen=True):
     gpunodes: Sequence[GPUNode] = ()
     namespaces: Mapping[str, dict[str, str]] = {}
     quotas: Mapping[str, NamespaceQuota] = {}
-    naming: Naming = Naming()
+    naming: QuotaSettings = QuotaSettings()
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -77,7 +76,7 @@ class World:
 
     def __init__(self, facts: Facts) -> None:
         self.ledger = Ledger()
-        self.usage = Usage()
+        self.usage = QuotaUsage()
         self.facts = facts
         self.nodes: dict[str, NodeFacts] = {}
         self.gpunodes = {node.metadata.name: node for node in facts.gpunodes}
@@ -166,7 +165,7 @@ class World:
                 continue
             self.guessed.add(node)
             state = self.ledger.node(node)
-            placed = place(state, pod.request, Tightest()) if state is not None else None
+            placed = place(state, pod.request, TightestPolicy()) if state is not None else None
             self._hold(pod, placed.assignment if isinstance(placed, Placement) else Assignment({}))
 
     def _hold(self, pod: CachedPod, assignment: Assignment) -> None:
@@ -238,7 +237,7 @@ class World:
 
     def _policy(self, name: str) -> Policy:
         if name not in self._made:
-            self._made[name] = named(name, self._mix, [state.gpus for state in self.ledger.nodes()])
+            self._made[name] = policy_named(name, self._mix, [state.gpus for state in self.ledger.nodes()])
         return self._made[name]
 
     def _by_ledger(self, request: Request) -> bool:

@@ -19,7 +19,7 @@ from typing import Final
 
 from gpuplane.api.gpunode import GPUNode
 from gpuplane.scheduler.drift import Given, agrees, as_given, difference
-from gpuplane.scheduler.quota import Naming, Usage
+from gpuplane.scheduler.quota import QuotaSettings, QuotaUsage
 from gpuplane.scheduler.transforms import (
     CachedGPUNode,
     CachedNode,
@@ -31,12 +31,12 @@ from gpuplane.scheduler.transforms import (
 )
 from gpuplane.sharing import Assignment, Ledger
 from gpuplane.sharing.placement import Placement, place
-from gpuplane.sharing.placement.tightest import Tightest
+from gpuplane.sharing.placement.tightest import TightestPolicy
 from kubekit.api.core import Node, Pod
 from kubekit.kube import Client, Clock, Informer, SystemClock
 
 log = logging.getLogger("gpuplane.scheduler")
-_GUESS: Final = Tightest()
+_GUESS: Final = TightestPolicy()
 _REMEMBERED: Final = 1024
 
 
@@ -51,8 +51,8 @@ class Cluster:
     def __init__(self, client: Client, *, clock: Clock | None = None) -> None:
         clock = clock or SystemClock()
         self.ledger = Ledger()
-        self.usage = Usage()
-        self.naming = Naming()
+        self.usage = QuotaUsage()
+        self.naming = QuotaSettings()
         self.by_uid: dict[str, CachedPod] = {}
         self.ready: set[str] = set()
         self.on_pod: list[Callable[[str, CachedPod | None], None]] = []
@@ -134,7 +134,7 @@ class Cluster:
             for tell in self.on_freed:
                 tell(node, pod.metadata.namespace if pod is not None else "")
 
-    def name_by(self, naming: Naming) -> None:
+    def name_by(self, naming: QuotaSettings) -> None:
         """Other labels of nodes count for quotas now."""
         self.naming = naming
         for node in self.nodes.items():

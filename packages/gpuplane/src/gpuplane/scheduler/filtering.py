@@ -20,7 +20,7 @@ from gpuplane.scheduler import wire
 from gpuplane.scheduler.cluster import Cluster
 from gpuplane.scheduler.feasibility import FITS, Answers, FeasibilityCache
 from gpuplane.scheduler.policies import Policies
-from gpuplane.scheduler.quota import Check, NamespaceQuota
+from gpuplane.scheduler.quota import NamespaceQuota, QuotaCheck
 from gpuplane.scheduler.reservation import ReservationState
 from gpuplane.scheduler.reservations import Reservations
 from gpuplane.scheduler.transforms import CachedPod, transform_pod
@@ -34,7 +34,7 @@ Quotas = Callable[[str], NamespaceQuota | None]
 """Return the quota of a namespace, None without one. Raises Retryable while it is unknown."""
 
 
-class Waiting(Protocol):
+class WaitingPods(Protocol):
     """The receiver of pods that fit no node, and of pods that fit one."""
 
     def refused(self, pod: CachedPod) -> None: ...
@@ -58,7 +58,7 @@ class Filtering:
         *,
         policies: Policies,
         quotas: Quotas,
-        waiting: Waiting,
+        waiting: WaitingPods,
     ) -> None:
         self.feasibility = FeasibilityCache(cluster.ledger, policies)
         self._cluster = cluster
@@ -75,11 +75,11 @@ class Filtering:
     def answers(self, request: Request) -> Answers:
         return self.feasibility.of(request)
 
-    def check(self, pod: CachedPod) -> Check:
+    def check(self, pod: CachedPod) -> QuotaCheck:
         """Return the quota of the pod's namespace. Raises Retryable while it is unknown."""
         meta = pod.metadata
         quota = self._quotas(meta.namespace)
-        return Check(quota, self._cluster.usage, meta.namespace, meta.uid, pod.request.core)
+        return QuotaCheck(quota, self._cluster.usage, meta.namespace, meta.uid, pod.request.core)
 
     # -- filter ------------------------------------------------------------------------------------------------------
 

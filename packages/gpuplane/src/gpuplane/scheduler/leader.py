@@ -13,7 +13,7 @@ from gpuplane.scheduler.filtering import Filtering
 from gpuplane.scheduler.policies import LEARN_SECONDS, Chosen, Policies
 from gpuplane.scheduler.predicates import Annotator
 from gpuplane.scheduler.preemption import Preemption
-from gpuplane.scheduler.quota import Naming
+from gpuplane.scheduler.quota import QuotaSettings
 from gpuplane.scheduler.quota_watch import QuotaWatch
 from gpuplane.scheduler.requeue import Requeuer
 from gpuplane.scheduler.reservations import Reservations
@@ -70,7 +70,7 @@ class Leader:
         about = ObjectReference(kind="Pod", api_version="v1", namespace=meta.namespace, name=meta.name, uid=meta.uid)
         self._recorder.event(about, "Warning", DIFFERS, text)
 
-    def _quotas_changed(self, naming: Naming) -> None:
+    def _quotas_changed(self, naming: QuotaSettings) -> None:
         self.cluster.name_by(naming)
         self.requeuer.everywhere()
 

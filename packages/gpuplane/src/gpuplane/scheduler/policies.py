@@ -16,8 +16,8 @@ import msgspec
 from gpuplane.sharing import POLICIES, LedgerGPU, Request
 from gpuplane.sharing.placement import Policy
 from gpuplane.sharing.placement.mix import Mix
-from gpuplane.sharing.placement.named import named
 from gpuplane.sharing.placement.opportunity import learning
+from gpuplane.sharing.placement.registry import policy_named
 from kubekit.errors import Usage
 
 log = logging.getLogger("gpuplane.scheduler")
@@ -59,7 +59,7 @@ class Policies:
     def _policy(self, name: str) -> Policy:
         policy = self._made.get(name)
         if policy is None:
-            policy = self._made[name] = named(name, self._mix, self._gpus)
+            policy = self._made[name] = policy_named(name, self._mix, self._gpus)
         return policy
 
     async def learn(self, gpus: Sequence[tuple[LedgerGPU, ...]]) -> bool:
@@ -82,7 +82,7 @@ class Policies:
                         break
                     await asyncio.sleep(0)
             else:
-                fresh[name] = named(name, self._mix, gpus)
+                fresh[name] = policy_named(name, self._mix, gpus)
         self._made.update(fresh)
         self.version += 1
         log.debug("placement policies rebuilt pods=%d", total)

@@ -34,7 +34,7 @@ class NamespaceQuota(msgspec.Struct, frozen=True):
     pools: tuple[str, ...] = ()
 
 
-class Naming(msgspec.Struct, frozen=True):
+class QuotaSettings(msgspec.Struct, frozen=True):
     """The place of quotas and the labels of nodes that they use: the ConfigMap `gpu-quota-admission`."""
 
     name: str = names.QUOTA_CONFIGMAP
@@ -43,7 +43,7 @@ class Naming(msgspec.Struct, frozen=True):
     pool_label: str = names.QUOTA_POOL_LABEL
 
 
-def parse_naming(text: str) -> Naming:
+def parse_settings(text: str) -> QuotaSettings:
     """Of the JSON in `gpu-quota-admission.config`; what it leaves out is as ever. Raises InvalidInput."""
     given = _lowered(_object(text))
     fields = {
@@ -55,7 +55,7 @@ def parse_naming(text: str) -> Naming:
     for field, value in fields.items():
         if not isinstance(value, str) or not value:
             raise InvalidInput(f"{field.replace('_', ' ')} is no name: {value!r}")
-    return Naming(**fields)
+    return QuotaSettings(**fields)
 
 
 def parse_quotas(text: str) -> dict[str, NamespaceQuota]:
@@ -107,14 +107,14 @@ def _percent(count: object) -> int:
     return round(count * 100)
 
 
-class Place(msgspec.Struct, frozen=True):
+class QuotaPlace(msgspec.Struct, frozen=True):
     """The quota labels of a node: its GPUs' model and its pool, empty where it carries no such label."""
 
     model: str = ""
     pool: str = ""
 
 
-_NOWHERE: Final = Place()
+_NOWHERE: Final = QuotaPlace()
 
 
 class _Use(msgspec.Struct, frozen=True):
@@ -124,20 +124,20 @@ class _Use(msgspec.Struct, frozen=True):
     shown: str
 
 
-class Usage:
+class QuotaUsage:
     """The use of each model by namespace, updated pod by pod."""
 
     def __init__(self) -> None:
-        self._places: dict[str, Place] = {}
+        self._places: dict[str, QuotaPlace] = {}
         self._uses: dict[str, _Use] = {}
         self._of_node: dict[str, set[str]] = {}
         self._of_model: dict[tuple[str, str], dict[str, int]] = {}  # (namespace, model) -> pod -> core
         self._sums: dict[tuple[str, str], int] = {}
 
-    def place(self, node: str) -> Place:
+    def place(self, node: str) -> QuotaPlace:
         return self._places.get(node, _NOWHERE)
 
-    def set_place(self, node: str, place: Place | None) -> None:
+    def set_place(self, node: str, place: QuotaPlace | None) -> None:
         """The node's labels say `place`; None for a node that is gone."""
         if self._places.get(node) == place:
             return
@@ -200,7 +200,7 @@ class Usage:
             del self._of_model[of], self._sums[of]
 
 
-class Verdict(msgspec.Struct, frozen=True):
+class QuotaVerdict(msgspec.Struct, frozen=True):
     """Why a pod may not use a node, with the use of the quota by other pods; no `reason` when it may.
 
     `passes`: it may when others of its namespace have gone.
@@ -210,22 +210,22 @@ class Verdict(msgspec.Struct, frozen=True):
     passes: bool = True
 
 
-ALLOWED: Final = Verdict()
+ALLOWED: Final = QuotaVerdict()
 
 
-class Check:
+class QuotaCheck:
     """One pod against its namespace's quota, node by node; what is the same for many nodes is found out once."""
 
-    def __init__(self, quota: NamespaceQuota | None, usage: Usage, namespace: str, pod: str, core: int) -> None:
+    def __init__(self, quota: NamespaceQuota | None, usage: QuotaUsage, namespace: str, pod: str, core: int) -> None:
         self.unlimited = quota is None
         self._quota = quota
         self._usage = usage
         self._namespace = namespace
         self._pod = pod
         self._core = core
-        self._known: dict[Place, Verdict] = {}
+        self._known: dict[QuotaPlace, QuotaVerdict] = {}
 
-    def __call__(self, node: str) -> Verdict:
+    def __call__(self, node: str) -> QuotaVerdict:
         """Return whether the pod may use the node."""
         if self._quota is None:
             return ALLOWED
@@ -235,15 +235,15 @@ class Check:
             known = self._known[place] = self._verdict(self._quota, place)
         return known
 
-    def _verdict(self, quota: NamespaceQuota, place: Place) -> Verdict:
+    def _verdict(self, quota: NamespaceQuota, place: QuotaPlace) -> QuotaVerdict:
         if quota.pools and place.pool not in quota.pools:
-            return Verdict(f"{REASON}: namespace {self._namespace} may use GPU pool {_listed(quota.pools)}", False)
+            return QuotaVerdict(f"{REASON}: namespace {self._namespace} may use GPU pool {_listed(quota.pools)}", False)
         if quota.models is None:
             return ALLOWED
         limit = quota.models.get(place.model)
         if limit is None:
             allowed = _listed(sorted(quota.models)) if quota.models else "no GPU"
-            return Verdict(f"{REASON}: namespace {self._namespace} may use {allowed}", False)
+            return QuotaVerdict(f"{REASON}: namespace {self._namespace} may use {allowed}", False)
         used = self._usage.used(self._namespace, place.model, but=self._pod)
         if used + self._core <= limit:
             return ALLOWED
@@ -253,7 +253,7 @@ class Check:
         if len(holders) > _NAMED_HOLDERS:
             named.append(f"{len(holders) - _NAMED_HOLDERS} more")
         who = f" ({' + '.join(named)})" if named else ""
-        return Verdict(f"{text}{who}, and this pod asks {gpus(self._core)}", self._core <= limit)
+        return QuotaVerdict(f"{text}{who}, and this pod asks {gpus(self._core)}", self._core <= limit)
 
 
 def gpus(percent: int) -> str:

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Final
 
 from gpuplane import names
-from gpuplane.scheduler.quota import NamespaceQuota, Naming, parse_naming, parse_quotas
+from gpuplane.scheduler.quota import NamespaceQuota, QuotaSettings, parse_quotas, parse_settings
 from kubekit.api.core import ConfigMap
 from kubekit.errors import InvalidInput, Retryable
 from kubekit.kube import Client, Clock, EventRecorder, Informer
@@ -32,14 +32,14 @@ class QuotaWatch:
     """
 
     def __init__(
-        self, client: Client, recorder: EventRecorder, clock: Clock, changed: Callable[[Naming], None]
+        self, client: Client, recorder: EventRecorder, clock: Clock, changed: Callable[[QuotaSettings], None]
     ) -> None:
         self.broken = False  # what stands there now does not parse
         self._client = client
         self._recorder = recorder
         self._clock = clock
         self._changed = changed
-        self._naming = Naming()
+        self._naming = QuotaSettings()
         self._quotas: dict[str, NamespaceQuota] | None = {}
         self._settings = self._informer(names.QUOTA_SETTINGS_CONFIGMAP, names.QUOTA_NAMESPACE)
         self._settings.add_handler(self._settings_changed)
@@ -82,7 +82,7 @@ class QuotaWatch:
     def _settings_changed(self, old: ConfigMap | None, new: ConfigMap | None) -> None:
         try:
             text = new.data.get(names.QUOTA_SETTINGS_KEY) if new is not None else None
-            naming = Naming() if text is None else parse_naming(text)
+            naming = QuotaSettings() if text is None else parse_settings(text)
         except InvalidInput as error:
             assert new is not None
             self._complain(new, names.QUOTA_SETTINGS_KEY, error)

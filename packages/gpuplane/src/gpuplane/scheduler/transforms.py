@@ -18,7 +18,7 @@ from gpuplane import names
 from gpuplane.api.gpunode import GPUNode, GPUNodeStatus, Link
 from gpuplane.api.requests import uses_gpus
 from gpuplane.scheduler.drift import Given, by_pod
-from gpuplane.scheduler.quota import Naming, Place
+from gpuplane.scheduler.quota import QuotaPlace, QuotaSettings
 from gpuplane.sharing import Assignment, LedgerGPU, Part, Request, gpus_of, of_pod, request_of
 from gpuplane.sharing.findings import MEMORY_UNIT_MIB
 from kubekit.api.core import Node, NodeSpec, NodeStatus, Pod, PodSpec, PodStatus
@@ -133,9 +133,9 @@ _NO_SPEC: Final = NodeSpec()
 _NO_STATUS: Final = NodeStatus()
 
 
-def place_of(node: CachedNode, naming: Naming) -> Place:
+def place_of(node: CachedNode, naming: QuotaSettings) -> QuotaPlace:
     """Return the labels of the node that quotas use."""
-    return Place(node.labels.get(naming.model_label, ""), node.labels.get(naming.pool_label, ""))
+    return QuotaPlace(node.labels.get(naming.model_label, ""), node.labels.get(naming.pool_label, ""))
 
 
 def _gpus_of_capacity(node: Node) -> tuple[LedgerGPU, ...]:

@@ -28,7 +28,7 @@ VOLTA: Final = (7, 0)
 CLIENTS, CLIENTS_BEFORE_VOLTA = 48, 16
 
 
-class Share(msgspec.Struct, frozen=True):
+class MPSShare(msgspec.Struct, frozen=True):
     """A GPU that `replicas` clients share. `index` is NVML's; `memory_mib` what each client may allocate."""
 
     uuid: str
@@ -41,7 +41,7 @@ class Daemon(msgspec.Struct, frozen=True):
     """The control daemon of one resource."""
 
     resource: str
-    gpus: tuple[Share, ...]
+    gpus: tuple[MPSShare, ...]
 
     @property
     def percentage(self) -> int:
@@ -73,14 +73,14 @@ def daemons(inventory: Sequence[GPUFacts], config: PluginConfig) -> tuple[Daemon
     return tuple(found)
 
 
-def _share(unit: Unit, gpus: Mapping[str, GPUFacts]) -> Share:
+def _share(unit: Unit, gpus: Mapping[str, GPUFacts]) -> MPSShare:
     gpu = gpus[unit.gpu]
     if unit.mig:
         raise _refused("MIG devices cannot be shared by MPS", "share whole GPUs, or MIG devices by timeSlicing")
     most = CLIENTS if gpu.compute >= VOLTA else CLIENTS_BEFORE_VOLTA
     if unit.replicas > most:
         raise _refused(f"GPU {gpu.index} has room for {most} clients, not {unit.replicas}", f"{most} replicas or less")
-    return Share(gpu.uuid, gpu.index, unit.replicas, gpu.memory_bytes // unit.replicas >> 20)
+    return MPSShare(gpu.uuid, gpu.index, unit.replicas, gpu.memory_bytes // unit.replicas >> 20)
 
 
 def _refused(what: str, cure: str) -> InvalidInput:

@@ -19,10 +19,10 @@ import msgspec
 
 from gpuplane.sharing.ledger import Ledger
 from gpuplane.sharing.node import LedgerGPU
-from gpuplane.sharing.placement.fragmentation import Fragmentation
+from gpuplane.sharing.placement.fragmentation import FragmentationPolicy
 from gpuplane.sharing.placement.mix import Mix
-from gpuplane.sharing.placement.named import named
 from gpuplane.sharing.placement.ranking import Ranking
+from gpuplane.sharing.placement.registry import policy_named
 from gpuplane.sharing.request import Ask, Request
 
 MILLI: Final = 1000
@@ -31,7 +31,7 @@ _LESSON_EVERY: Final = 4_096  # arrivals at most
 ROWS: Final = (90, 100, 110, 120, 130)  # percent arrived
 
 
-class Machine(msgspec.Struct, frozen=True):
+class PackingMachine(msgspec.Struct, frozen=True):
     name: str
     cpu_milli: int
     memory_mib: int
@@ -67,7 +67,7 @@ class Outcome(msgspec.Struct, frozen=True):
     placed: int
 
 
-def arrivals(jobs: Sequence[Job], machines: Iterable[Machine], seed: int, inflate: float) -> list[Job]:
+def arrivals(jobs: Sequence[Job], machines: Iterable[PackingMachine], seed: int, inflate: float) -> list[Job]:
     """The jobs in a random order, then some of them again."""
     chance = random.Random(seed)
     found = sorted(jobs, key=lambda job: job.name)
@@ -84,7 +84,7 @@ def arrivals(jobs: Sequence[Job], machines: Iterable[Machine], seed: int, inflat
         found.append(job)
 
 
-def up_to(arriving: Iterable[Job], machines: Iterable[Machine], inflate: float) -> list[Job]:
+def up_to(arriving: Iterable[Job], machines: Iterable[PackingMachine], inflate: float) -> list[Job]:
     """The first of those that arrive, until `inflate` times the GPUs have been asked for."""
     wanted = inflate * MILLI * sum(machine.gpus for machine in machines)
     found: list[Job] = []
@@ -97,7 +97,7 @@ def up_to(arriving: Iterable[Job], machines: Iterable[Machine], inflate: float) 
     return found
 
 
-def shuffled(machines: Iterable[Machine], seed: int) -> list[Machine]:
+def shuffled(machines: Iterable[PackingMachine], seed: int) -> list[PackingMachine]:
     found = sorted(machines, key=lambda machine: machine.name)
     random.Random(~seed).shuffle(found)
     return found
@@ -108,7 +108,7 @@ class Experiment:
 
     def __init__(
         self,
-        machines: Sequence[Machine],
+        machines: Sequence[PackingMachine],
         jobs: Sequence[Job],
         arriving: Sequence[Job],
         policy: str,
@@ -170,11 +170,11 @@ class Experiment:
 
     def _learn(self) -> Ranking:
         nodes = list(self.ledger.nodes())
-        policy = named(self._policy, self._learned, [node.gpus for node in nodes], MILLI)
+        policy = policy_named(self._policy, self._learned, [node.gpus for node in nodes], MILLI)
         return Ranking(self.ledger, [node.name for node in nodes], policy)
 
     def outcome(self) -> Outcome:
-        measure = Fragmentation(self._mix)
+        measure = FragmentationPolicy(self._mix)
         fragments = sum(measure.fragments(node, node.core, node.cpu_milli) for node in self.ledger.nodes())
         # As in the published analysis: where no arrival rounds to a percent, its neighbours stand in.
         near = {row: self._rows.get(row - 1, []) + self._rows.get(row + 1, []) for row in ROWS}

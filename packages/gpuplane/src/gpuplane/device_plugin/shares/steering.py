@@ -26,7 +26,7 @@ from gpuplane.device_plugin.shares.packing import node_state
 from gpuplane.hardware import GPUFacts
 from gpuplane.sharing import WHOLE, Assignment, Part, of_pod, request_of
 from gpuplane.sharing.placement import Refusal, place
-from gpuplane.sharing.placement.tightest import Tightest
+from gpuplane.sharing.placement.tightest import TightestPolicy
 from kubekit.api.core import Pod
 from kubekit.errors import Retryable, Terminal
 from kubekit.kube import ApiError
@@ -188,7 +188,7 @@ class Steering:
         pods = await self._pods.find({(one.namespace, one.pod) for one in shown})
         ended = {key for key, other in pods.items() if other.status.ended} | {_key(pod)}
         others = [one for one in shown if (one.namespace, one.pod) not in ended]
-        placed = place(node_state(self._gpus, self._health, others), request, Tightest())
+        placed = place(node_state(self._gpus, self._health, others), request, TightestPolicy())
         if isinstance(placed, Refusal):
             raise Terminal(placed.reason, where="/".join(_key(pod)), cure="delete the pod; it is placed again")
         log.info("placing pod without assignment pod=%s", "/".join(_key(pod)))

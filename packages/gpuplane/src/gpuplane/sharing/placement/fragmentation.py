@@ -24,7 +24,7 @@ _REMEMBERED: Final = 200_000
 _MOST_NODES: Final = 20_000  # remembered; far more than a cluster has
 
 
-class Fragmentation(Policy):
+class FragmentationPolicy(Policy):
     name = "fragmentation"
 
     def __init__(self, mix: Mix) -> None:

@@ -14,7 +14,7 @@ from typing import Final
 from gpuplane.sharing.node import LedgerGPU, NodeState
 from gpuplane.sharing.placement.mix import Mix, Shape
 from gpuplane.sharing.placement.policy import BEST, Policy
-from gpuplane.sharing.placement.prices import UNITS, Kind, Worth, solve
+from gpuplane.sharing.placement.prices import UNITS, RequestKind, Worth, solve
 from gpuplane.sharing.placement.room import room, room_after
 from gpuplane.sharing.request import Ask, Request, matches
 
@@ -30,7 +30,7 @@ _PRIOR: Final = ((100, 5.0), (50, 2.0), (30, 1.0), (25, 1.0), (20, 1.0), (10, 1.
 Table = tuple[int, ...]
 
 
-class Opportunity(Policy):
+class OpportunityPolicy(Policy):
     name = "opportunity"
 
     def __init__(self, worth: Worth, cpu_per_gpu: float, scale: int = 100) -> None:
@@ -105,18 +105,20 @@ class Opportunity(Policy):
         return round(idle * _GPU, 3) if idle > 0 else 0.0
 
 
-def learn(mix: Mix, gpus: Iterable[tuple[LedgerGPU, ...]], scale: int = 100) -> Opportunity:
+def learn(mix: Mix, gpus: Iterable[tuple[LedgerGPU, ...]], scale: int = 100) -> OpportunityPolicy:
     """The policy for the mix of requests seen and the nodes' GPUs."""
     steps = learning(mix, gpus, scale)
     while True:
         try:
             next(steps)
         except StopIteration as end:
-            result: Opportunity = end.value
+            result: OpportunityPolicy = end.value
             return result
 
 
-def learning(mix: Mix, gpus: Iterable[tuple[LedgerGPU, ...]], scale: int = 100) -> Generator[None, None, Opportunity]:
+def learning(
+    mix: Mix, gpus: Iterable[tuple[LedgerGPU, ...]], scale: int = 100
+) -> Generator[None, None, OpportunityPolicy]:
     """The same in steps of about a millisecond; the generator's value is the policy."""
     capacity, memory = dict[str, int](), dict[str, int]()
     for node in gpus:
@@ -134,12 +136,12 @@ def learning(mix: Mix, gpus: Iterable[tuple[LedgerGPU, ...]], scale: int = 100) 
     crowd = _CROWDED * UNITS * sum(capacity.values()) / units
     worth = yield from solve(capacity, {kind: count * crowd for kind, count in demand.items()})
     held = sum(count * shape.gpus * shape.core for shape, count in asked.items()) / scale
-    return Opportunity(worth, sum(count * shape.cpu_milli for shape, count in asked.items()) / held, scale)
+    return OpportunityPolicy(worth, sum(count * shape.cpu_milli for shape, count in asked.items()) / held, scale)
 
 
-def _kinds(asked: Mapping[Shape, float], memory: Mapping[str, int], scale: int) -> dict[Kind, float]:
+def _kinds(asked: Mapping[Shape, float], memory: Mapping[str, int], scale: int) -> dict[RequestKind, float]:
     """Return the requests of the shapes for single GPUs."""
-    found: dict[Kind, float] = {}
+    found: dict[RequestKind, float] = {}
     for shape, count in asked.items():
         models = frozenset(model for model in memory if any(matches(model, wanted) for wanted in shape.models))
         largest = max((memory[model] for model in models or memory), default=0)
@@ -148,11 +150,11 @@ def _kinds(asked: Mapping[Shape, float], memory: Mapping[str, int], scale: int) 
             units = max(units, min(UNITS, -(-shape.memory_mib * UNITS // largest)))
         if shape.models and not models:
             continue  # no GPU of the cluster will ever do
-        kind = Kind(units, models if len(models) < len(memory) else frozenset())
+        kind = RequestKind(units, models if len(models) < len(memory) else frozenset())
         found[kind] = found.get(kind, 0.0) + count * shape.gpus
     common = sorted(found, key=lambda kind: (-found[kind], -kind.units, sorted(kind.models)))
     for kind in common[_MOST_KINDS:]:
-        rest = Kind(kind.units)
+        rest = RequestKind(kind.units)
         count = found.pop(kind)
         found[rest] = found.get(rest, 0.0) + count
     return found

@@ -21,7 +21,7 @@ _EPSILON: Final = 1e-9
 _MOST_STEPS: Final = 4_000  # far beyond what tens of rows take; prices that are not quite optimal are good as well
 
 
-class Kind(msgspec.Struct, frozen=True):
+class RequestKind(msgspec.Struct, frozen=True):
     """Requests that are one to the prices: the units of a GPU that each takes, and the models that will do."""
 
     units: int
@@ -35,7 +35,7 @@ Worth = dict[str, tuple[float, ...]]
 """Model -> the worth of 0, 1, ... UNITS free units of one of its GPUs, in units; never falling."""
 
 
-def worth(capacity: Mapping[str, int], demand: Mapping[Kind, float]) -> Worth:
+def worth(capacity: Mapping[str, int], demand: Mapping[RequestKind, float]) -> Worth:
     """The prices for `capacity` (model -> GPUs) when `demand` (kind -> how many) is asked of it."""
     steps = solve(capacity, demand)
     while True:
@@ -46,7 +46,7 @@ def worth(capacity: Mapping[str, int], demand: Mapping[Kind, float]) -> Worth:
             return result
 
 
-def solve(capacity: Mapping[str, int], demand: Mapping[Kind, float]) -> Generator[None, None, Worth]:
+def solve(capacity: Mapping[str, int], demand: Mapping[RequestKind, float]) -> Generator[None, None, Worth]:
     """The same step by step; the generator's value is the result."""
     models = [model for model, gpus in sorted(capacity.items()) if gpus > 0]
     kinds = [kind for kind, count in demand.items() if count > 0 and 0 < kind.units <= UNITS]
@@ -69,7 +69,7 @@ def solve(capacity: Mapping[str, int], demand: Mapping[Kind, float]) -> Generato
 
 
 def _enter(
-    models: list[str], kinds: list[Kind], at: dict[Kind, int], duals: list[float], slack_of: list[int]
+    models: list[str], kinds: list[RequestKind], at: dict[RequestKind, int], duals: list[float], slack_of: list[int]
 ) -> tuple[dict[int, float], float]:
     """The column that gains most, row -> coefficient, with its value; an empty one when none gains."""
     best, column, value = _EPSILON * UNITS, dict[int, float](), 0.0
@@ -94,11 +94,11 @@ def _enter(
 
 
 def _best(
-    model: str, kinds: list[Kind], at: dict[Kind, int], duals: list[float]
-) -> tuple[list[float], list[Kind | None]]:
+    model: str, kinds: list[RequestKind], at: dict[RequestKind, int], duals: list[float]
+) -> tuple[list[float], list[RequestKind | None]]:
     """By free units: the worth of the best pattern, and a request of it."""
     worths = [0.0] * (UNITS + 1)
-    taken: list[Kind | None] = [None] * (UNITS + 1)
+    taken: list[RequestKind | None] = [None] * (UNITS + 1)
     items = [(kind.units, kind.units - duals[at[kind]], kind) for kind in kinds if kind.fits(model)]
     items = [item for item in items if item[1] > _EPSILON]
     for free in range(1, UNITS + 1):

@@ -9,7 +9,7 @@ from gpuplane.sharing.placement.policy import BEST, Policy
 from gpuplane.sharing.request import Ask, Request
 
 
-class Spread(Policy):
+class SpreadPolicy(Policy):
     name = "spread"
 
     def order(self, node: NodeState, ask: Ask, fitting: Sequence[int]) -> Iterable[int]:

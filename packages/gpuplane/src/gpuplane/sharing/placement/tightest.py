@@ -13,7 +13,7 @@ from gpuplane.sharing.placement.policy import BEST, Policy
 from gpuplane.sharing.request import Ask, Request
 
 
-class Tightest(Policy):
+class TightestPolicy(Policy):
     name = "tightest"
     in_order = True
 

@@ -10,7 +10,7 @@ from gpuplane.sharing.placement.policy import BEST, Policy
 from gpuplane.sharing.request import Ask, Request
 
 
-class Topology(Policy):
+class TopologyPolicy(Policy):
     name = "topology"
 
     def order(self, node: NodeState, ask: Ask, fitting: Sequence[int]) -> Iterable[int]:

@@ -6,27 +6,27 @@ from collections.abc import Iterable
 
 from gpuplane.sharing.findings import POLICIES
 from gpuplane.sharing.node import LedgerGPU
-from gpuplane.sharing.placement.fragmentation import Fragmentation
+from gpuplane.sharing.placement.fragmentation import FragmentationPolicy
 from gpuplane.sharing.placement.mix import Mix
 from gpuplane.sharing.placement.opportunity import learn
 from gpuplane.sharing.placement.policy import Policy
-from gpuplane.sharing.placement.spread import Spread
-from gpuplane.sharing.placement.tightest import Tightest
-from gpuplane.sharing.placement.topology import Topology
+from gpuplane.sharing.placement.spread import SpreadPolicy
+from gpuplane.sharing.placement.tightest import TightestPolicy
+from gpuplane.sharing.placement.topology import TopologyPolicy
 from kubekit.errors import Usage
 
 
-def named(name: str, mix: Mix, gpus: Iterable[tuple[LedgerGPU, ...]], scale: int = 100) -> Policy:
+def policy_named(name: str, mix: Mix, gpus: Iterable[tuple[LedgerGPU, ...]], scale: int = 100) -> Policy:
     """The policy of that name, for the mix of requests seen and the nodes' GPUs. Raises Usage for a wrong name."""
     match name:
         case "opportunity":
             return learn(mix, gpus, scale)
         case "fragmentation":
-            return Fragmentation(mix)
+            return FragmentationPolicy(mix)
         case "tightest":
-            return Tightest()
+            return TightestPolicy()
         case "spread":
-            return Spread()
+            return SpreadPolicy()
         case "topology":
-            return Topology()
+            return TopologyPolicy()
     raise Usage(f"{name!r} is no placement policy", cure=f"one of {', '.join(POLICIES)}")
