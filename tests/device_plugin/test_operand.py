@@ -25,39 +25,12 @@ from kubekit.api.core import Node
 from kubekit.api.meta import ObjectMeta
 from kubekit.errors import InvalidInput, Retryable, Terminal
 from kubekit.kube import Conflict, Event, EventType, Page, Unreachable
+from tests.support.fake_gpus import FakeGPUs
 from tests.support.until import until
 
 GPUS = tuple(
     GPUFacts(index=i, minor=i, uuid=f"GPU-{i}", model="T4", memory_bytes=1, pci="", compute=(7, 5)) for i in range(2)
 )
-
-
-class FakeGPUs:
-    """Two GPUs; `tell` makes an event, `says` is what they answer about their health."""
-
-    def __init__(self) -> None:
-        self.says: dict[str, str] = {}
-        self.queue: asyncio.Queue[HealthEvent | Exception] = asyncio.Queue()
-        self.closed = 0
-
-    def tell(self, event: HealthEvent | Exception) -> None:
-        self.queue.put_nowait(event)
-
-    def inventory(self) -> tuple[GPUFacts, ...]:
-        return GPUS
-
-    def health(self) -> dict[str, str]:
-        return dict(self.says)
-
-    async def events(self) -> AsyncIterator[HealthEvent]:
-        while True:
-            event = await self.queue.get()
-            if isinstance(event, Exception):
-                raise event
-            yield event
-
-    def close(self) -> None:
-        self.closed += 1
 
 
 class FakeKubelet:
@@ -161,7 +134,7 @@ class FakeClient:
 
 class World:
     def __init__(self) -> None:
-        self.gpus, self.kubelet, self.client = FakeGPUs(), FakeKubelet(), FakeClient()
+        self.gpus, self.kubelet, self.client = FakeGPUs(GPUS), FakeKubelet(), FakeClient()
         self.opened = 0
         self.cannot_open: list[Exception] = []
         self.slept: list[float] = []

@@ -11,12 +11,12 @@ import msgspec
 import pytest
 
 from gpuplane.api.nodefeature import NodeFeature, NodeFeatureRule
-from gpuplane.hardware import GPUFacts
 from gpuplane.names import USER_LABELS_ANNOTATION
 from gpuplane.operand import OperandContext
 from kubekit.api.core import Node
 from kubekit.api.meta import ObjectMeta
 from kubekit.kube import Event, EventType, NotFound, Page
+from tests.support.fake_gpus import FakeGPUs
 
 CPUINFO = """processor\t: 0
 vendor_id\t: GenuineIntel
@@ -115,23 +115,6 @@ class FakeClient:
             yield Event(EventType.MODIFIED, await self.get(Node, "n"), "2")
         await asyncio.Event().wait()
         yield
-
-
-class FakeGPUs:
-    def __init__(self, gpus: tuple[GPUFacts, ...], driver: str = "535.161.08", cuda: tuple[int, int] = (12, 2)) -> None:
-        self.gpus, self.driver, self.cuda, self.closed = gpus, driver, cuda, 0
-
-    def inventory(self) -> tuple[GPUFacts, ...]:
-        return self.gpus
-
-    def driver_version(self) -> str:
-        return self.driver
-
-    def cuda_version(self) -> tuple[int, int]:
-        return self.cuda
-
-    def close(self) -> None:
-        self.closed += 1
 
 
 class World:

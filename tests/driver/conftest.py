@@ -12,13 +12,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from gpuplane.api.gpunode import GPUNode, GPUNodeStatus, Stage
+from gpuplane.api.gpunode import GPUNode
 from gpuplane.driver import package
 from gpuplane.hardware import GPUFacts
 from gpuplane.host import Command, Completed, Host
 from gpuplane.operand import OperandContext
-from kubekit.api.meta import ObjectMeta
 from kubekit.errors import Retryable
+from tests.support.fake_gpus import FakeGPUs
+from tests.support.fake_node_client import FakeNodeClient
 
 VERSION = "535.161.08"
 KERNEL = "5.15.0-1051-aws"
@@ -89,63 +90,12 @@ class Kernel:
         (self.root / path).write_text(text)
 
 
-class FakeClient:
-    """One GPUNode and its writes."""
-
-    def __init__(self) -> None:
-        self.stages: dict[str, Stage] = {}
-        self.status = GPUNodeStatus()
-        self.writes: list[dict[str, Any]] = []
-        self.unreachable: list[Exception] = []
-
-    async def get(self, kind: type, name: str) -> GPUNode:
-        assert kind is GPUNode
-        if self.unreachable:
-            raise self.unreachable.pop(0)
-        return GPUNode(metadata=ObjectMeta(name=name, resource_version="1"), status=self.status)
-
-    async def apply(self, body: dict[str, Any], manager: str, **_: object) -> dict[str, Any]:
-        self.writes.append({"manager": manager, **body["status"]})
-        new = msgspec.convert(body["status"], GPUNodeStatus)
-        changes = {k: getattr(new, k) for k in ("machine", "gpus", "summary") if k in body["status"]}
-        self.status = msgspec.structs.replace(self.status, stages={**self.status.stages, **new.stages}, **changes)
-        return body
-
-
-class FakeGPUs:
-    def __init__(self, host: Host, count: int) -> None:
-        self.host, self.count = host, count
-
-    def inventory(self) -> tuple[GPUFacts, ...]:
-        return tuple(
-            GPUFacts(
-                index=i,
-                minor=i,
-                uuid=f"GPU-{i}",
-                model="Tesla T4",
-                memory_bytes=15360 << 20,
-                pci=f"0000:00:{i:02x}.0",
-                compute=(7, 5),
-            )
-            for i in range(self.count)
-        )
-
-    def driver_version(self) -> str:
-        return self.host.read_text("sys/module/nvidia/version") or ""
-
-    def cuda_version(self) -> tuple[int, int]:
-        return (12, 2)
-
-    def close(self) -> None:
-        pass
-
-
 class World:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.kernel = Kernel(root)
         self.host = Host(root, self.kernel)
-        self.client = FakeClient()
+        self.client = FakeNodeClient(fails=GPUNode)
         self.answering = 2
         self.pauses: list[float] = []
         self.between: list[Callable[[], None]] = []
@@ -167,7 +117,19 @@ class World:
     def open_gpus(self) -> Any:
         if not self.host.exists("sys/module/nvidia"):
             raise Retryable("the driver is not loaded", where="NVML", cure="modprobe nvidia")
-        return FakeGPUs(self.host, self.answering)
+        gpus = tuple(
+            GPUFacts(
+                index=i,
+                minor=i,
+                uuid=f"GPU-{i}",
+                model="Tesla T4",
+                memory_bytes=15360 << 20,
+                pci=f"0000:00:{i:02x}.0",
+                compute=(7, 5),
+            )
+            for i in range(self.answering)
+        )
+        return FakeGPUs(gpus, self.host.read_text("sys/module/nvidia/version") or "")
 
     def context(self, **changes: Any) -> OperandContext:
         async def sleep(seconds: float) -> None:

@@ -18,7 +18,7 @@ import pytest
 from gpuplane.exporter import run
 from gpuplane.exporter.pods import GPUHolders, holders
 from gpuplane.exporter.render import GPUHolder
-from gpuplane.hardware import GPUFacts, Sample
+from gpuplane.hardware import GPUFacts
 from gpuplane.operand import OperandContext
 from kubekit.api.core import Pod
 from kubekit.api.meta import ObjectMeta
@@ -26,33 +26,14 @@ from kubekit.errors import InvalidInput, Retryable, Terminal
 from kubekit.kube import Page
 from kubekit.protocol import podresources_pb2 as pb
 from kubekit.protocol.sockets import POD_RESOURCES_SOCKET, address
+from tests.support.fake_gpus import FakeGPUs
 from tinykube.protocol import podresources_pb2_grpc as rpc
 
 T4 = GPUFacts(index=0, minor=0, uuid="GPU-0", model="T4", memory_bytes=1, pci="0000:1a:00.0", compute=(7, 5))
 
 
-class FakeGPUs:
-    """A source of one GPU whose clock counts the readings."""
-
-    def __init__(self) -> None:
-        self.readings = 0
-        self.closed = 0
-        self.error: Exception | None = None
-
-    def driver_version(self) -> str:
-        return "570.1"
-
-    def inventory(self) -> tuple[GPUFacts, ...]:
-        return (T4,)
-
-    def samples(self) -> tuple[Sample, ...]:
-        if self.error is not None:
-            raise self.error
-        self.readings += 1
-        return (Sample(uuid="GPU-0", sm_clock_mhz=self.readings),)
-
-    def close(self) -> None:
-        self.closed += 1
+def one_gpu() -> FakeGPUs:
+    return FakeGPUs((T4,), "570.1")
 
 
 async def no_sleep(_: float) -> None:
@@ -112,7 +93,7 @@ async def exporting(given: OperandContext) -> AsyncIterator[Callable[..., Any]]:
 
 
 async def test_metrics_are_read_when_they_are_asked_for() -> None:
-    gpus = FakeGPUs()
+    gpus = one_gpu()
     opened = 0
 
     def open_gpus() -> FakeGPUs:
@@ -131,7 +112,7 @@ async def test_metrics_are_read_when_they_are_asked_for() -> None:
 
 
 async def test_no_driver_is_503_with_the_reason_and_heals() -> None:
-    gpus = FakeGPUs()
+    gpus = one_gpu()
     away = [Retryable("no libnvidia-ml.so.1 found", where="/", cure="install the driver")]
 
     def open_gpus() -> FakeGPUs:
@@ -160,7 +141,7 @@ async def test_what_only_a_new_process_heals_ends_this_one() -> None:
 
 
 async def test_other_paths_and_methods() -> None:
-    async with exporting(context(FakeGPUs)) as ask:
+    async with exporting(context(one_gpu)) as ask:
         assert (await ask("/absent"))[0] == 404
         assert await ask("/-/ready") == (200, "OK\n")
         status, text = await ask("/")
@@ -179,7 +160,7 @@ async def test_other_paths_and_methods() -> None:
     ],
 )
 async def test_what_is_no_request_is_refused_and_the_connection_closed(request_bytes: bytes, status: bytes) -> None:
-    given = context(FakeGPUs)
+    given = context(one_gpu)
     async with exporting(given) as ask:
         await ask("/health")
         reader, writer = await asyncio.open_connection("127.0.0.1", given.port)
@@ -189,7 +170,7 @@ async def test_what_is_no_request_is_refused_and_the_connection_closed(request_b
 
 
 async def test_a_connection_serves_many_scrapes_and_a_body_ends_it() -> None:
-    given = context(FakeGPUs)
+    given = context(one_gpu)
     async with exporting(given) as ask:
         await ask("/health")
         reader, writer = await asyncio.open_connection("127.0.0.1", given.port)
@@ -206,14 +187,14 @@ async def test_a_port_in_use_is_said_and_taken_when_it_is_free(caplog: pytest.Lo
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
-        given = context(FakeGPUs, port=other.getsockname()[1])
+        given = context(one_gpu, port=other.getsockname()[1])
         said = asyncio.Event()
 
         async def sleep(_: float) -> None:
             said.set()
             await asyncio.sleep(0.01)
 
-        given = context(FakeGPUs, port=given.port, sleep=sleep)
+        given = context(one_gpu, port=given.port, sleep=sleep)
         task = asyncio.create_task(run(given))
         await said.wait()
         assert f"cannot listen on port {given.port}" in caplog.text
@@ -232,7 +213,7 @@ async def test_a_port_in_use_is_said_and_taken_when_it_is_free(caplog: pytest.Lo
 async def test_a_wrong_list_of_fields_stops_it(tmp_path: Path) -> None:
     (tmp_path / "fields.csv").write_text("nonsense")
     with pytest.raises(InvalidInput, match="line 1"):
-        await run(context(FakeGPUs, config=tmp_path / "fields.csv"))
+        await run(context(one_gpu, config=tmp_path / "fields.csv"))
 
 
 async def test_a_list_of_fields_that_changes_is_taken_over_and_a_wrong_one_is_not(
@@ -248,7 +229,7 @@ async def test_a_list_of_fields_that_changes_is_taken_over_and_a_wrong_one_is_no
 
     put(1, "DCGM_FI_DEV_SM_CLOCK, gauge, One.")
     (tmp_path / "fields.csv").symlink_to("..data/fields.csv")
-    async with exporting(context(FakeGPUs, config=tmp_path / "fields.csv")) as ask:
+    async with exporting(context(one_gpu, config=tmp_path / "fields.csv")) as ask:
         assert "# HELP DCGM_FI_DEV_SM_CLOCK One." in (await ask("/metrics"))[1]
         put(2, "nonsense")
         while "the previous list stays" not in caplog.text:
@@ -263,7 +244,7 @@ async def test_a_list_of_fields_that_changes_is_taken_over_and_a_wrong_one_is_no
 async def test_the_environment_is_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "jobs").mkdir()
     (tmp_path / "jobs/0").write_text("17\n")
-    given = context(FakeGPUs, host_root=tmp_path, kubelet_dir=tmp_path, port=None)
+    given = context(one_gpu, host_root=tmp_path, kubelet_dir=tmp_path, port=None)
     port = free_port()
     for name, value in (
         ("DCGM_EXPORTER_LISTEN", f":{port}"),
@@ -309,7 +290,7 @@ async def pod_resources(kubelet_dir: Path, pods: FakePods) -> AsyncIterator[None
 
 
 async def test_pods_are_labelled(tmp_path: Path) -> None:
-    async with pod_resources(tmp_path, FakePods()), exporting(context(FakeGPUs, kubelet_dir=tmp_path)) as ask:
+    async with pod_resources(tmp_path, FakePods()), exporting(context(one_gpu, kubelet_dir=tmp_path)) as ask:
         assert 'container="main",namespace="ml",pod="train"} 1' in (await ask("/metrics"))[1]
 
 
@@ -363,7 +344,7 @@ async def test_labels_and_uid_of_pods_are_put_on_the_lines_that_name_them(
     client = PodsOfTheNode()
     monkeypatch.setenv("DCGM_EXPORTER_KUBERNETES_ENABLE_POD_LABELS", "true")
     monkeypatch.setenv("DCGM_EXPORTER_KUBERNETES_ENABLE_POD_UID", "true")
-    given = context(FakeGPUs, kubelet_dir=tmp_path, client=client)
+    given = context(one_gpu, kubelet_dir=tmp_path, client=client)
     async with pod_resources(tmp_path, client), exporting(given) as ask:
         text = (await ask("/metrics"))[1]
     held = next(line for line in text.splitlines() if line.startswith("DCGM_FI_DEV_SM_CLOCK{"))
@@ -379,7 +360,7 @@ async def test_labels_of_pods_are_chosen_and_asked_for_only_when_wanted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = PodsOfTheNode()
-    given = context(FakeGPUs, kubelet_dir=tmp_path, client=client)
+    given = context(one_gpu, kubelet_dir=tmp_path, client=client)
     async with pod_resources(tmp_path, client), exporting(given) as ask:
         assert "vision" not in (await ask("/metrics"))[1]
     assert client.asked == []

@@ -11,18 +11,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from gpulab.device_files import presenting
-from gpuplane.api.gpunode import GPUNode, GPUNodeStatus
-from gpuplane.hardware import GPUFacts
 from gpuplane.host import Command, Completed, Host
 from gpuplane.operand import OperandContext
 from gpuplane.toolkit import Facts, Plan, observe, plan, restart
 from gpuplane.toolkit.facts import RUNTIMES
-from kubekit.api.core import Node, NodeInfo, NodeStatus
-from kubekit.api.meta import ObjectMeta
+from kubekit.api.core import Node
+from tests.support.fake_gpus import FakeGPUs
+from tests.support.fake_node_client import FakeNodeClient
 from tests.toolkit.machine import GPUS, VERSION, Machine, Tree, fresh, tree
 
 LIB = "usr/lib64"
@@ -40,43 +38,6 @@ class FakeRunner:
         return Completed(command, self.code, stderr="Job for crio.service failed" if self.code else "")
 
 
-class FakeClient:
-    def __init__(self) -> None:
-        self.runtime = "docker://24.0.7"
-        self.status = GPUNodeStatus()
-        self.writes: list[dict[str, Any]] = []
-        self.unreachable: list[Exception] = []
-
-    async def get(self, kind: type, name: str) -> Any:
-        if kind is Node:
-            if self.unreachable:
-                raise self.unreachable.pop(0)
-            return Node(
-                metadata=ObjectMeta(name=name),
-                status=NodeStatus(node_info=NodeInfo(container_runtime_version=self.runtime)),
-            )
-        return GPUNode(metadata=ObjectMeta(name=name, resource_version="1"), status=self.status)
-
-    async def apply(self, body: dict[str, Any], manager: str, **_: object) -> dict[str, Any]:
-        self.writes.append({"manager": manager, **body["status"]})
-        new = msgspec.convert(body["status"], GPUNodeStatus)
-        self.status = msgspec.structs.replace(
-            self.status, stages={**self.status.stages, **new.stages}, machine=new.machine
-        )
-        return body
-
-
-class FakeGPUs:
-    def inventory(self) -> tuple[GPUFacts, ...]:
-        return GPUS
-
-    def driver_version(self) -> str:
-        return VERSION
-
-    def close(self) -> None:
-        pass
-
-
 class World:
     """A host with a driver; with NVIDIA's runtime, where `programs` are there."""
 
@@ -84,8 +45,8 @@ class World:
         self.root = root
         self.runner = FakeRunner()
         self.host = Host(root, self.runner)
-        self.client = FakeClient()
-        self.answers: Callable[[], Any] = FakeGPUs
+        self.client = FakeNodeClient(fails=Node)
+        self.answers: Callable[[], Any] = lambda: FakeGPUs(GPUS, VERSION)
         for path in ("var/lib", "run", "etc/containerd", "etc/docker", "etc/crio", LIB, "dev"):
             (root / path).mkdir(parents=True, exist_ok=True)
         for soname in ("libcuda", "libnvidia-ml"):
