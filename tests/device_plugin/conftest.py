@@ -8,8 +8,8 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +17,16 @@ import msgspec
 import pytest
 import yaml
 
-from kubekit.api.core import Node, Pod
+from kubekit.api.core import Deployment, Node, Pod
+from kubekit.errors import Terminal
 from kubekit.kube import Client, NotFound
 from tests.support.until import until_objects
-from tinykube.cluster import ClusterHandle, NodeSpec
+from tinykube.cluster import ClusterHandle, ClusterSpec, NodeSpec, down, up
 from tinykube.kubelet.containers.records import Record, is_running
 
 PATIENCE_SECONDS = 60.0
+Key = tuple[tuple[tuple[str, str], ...], tuple[str, ...], tuple[tuple[str, str | None], ...], bool]
+FAILED = pytest.StashKey[bool]()
 MANIFESTS = Path(__file__).parents[3] / "shared" / "manifests"
 
 
@@ -33,6 +36,7 @@ class Cluster:
     def __init__(self, handle: ClusterHandle, client: Client) -> None:
         self.handle = handle
         self.client = client
+        self._labels: dict[str, dict[str, None]] = {}
 
     def root(self, node: str) -> Path:
         return self.handle.directory / "nodes" / node / "root"
@@ -68,7 +72,22 @@ class Cluster:
         await self.until(Node, right, fields=f"metadata.name={node}")
 
     async def label(self, node: str, labels: dict[str, str | None]) -> None:
+        self._labels.setdefault(node, {}).update(dict.fromkeys(labels))
         await self.client.patch(Node, node, {"metadata": {"labels": labels}})
+
+    async def give_back(self) -> None:
+        """Take away what a test made, for the next one: what runs in the default namespace, and labels of nodes."""
+        for kind in (Deployment, Pod):
+            for obj in await self.client.list(kind, "default"):
+                await self.delete(kind, obj.metadata.name)
+        await self.pods(lambda pods: not pods)
+        for node, labels in self._labels.items():
+            await self.client.patch(Node, node, {"metadata": {"labels": labels}})
+            await self.until(
+                Node,
+                lambda nodes: int(nodes[0].status.allocatable.get("tencent.com/vcuda-core", 0)) == 0,
+                fields=f"metadata.name={node}",
+            )
 
     async def create(self, path: Path, **change: Any) -> None:
         """The objects of a manifest."""
@@ -157,10 +176,38 @@ async def _extender(handle: ClusterHandle, port: str) -> AsyncIterator[None]:
         await process.wait()
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[Any]:
+    if call.excinfo is not None:
+        item.stash[FAILED] = True
+    return (yield)
+
+
+@pytest.fixture(scope="module")
+def clusters() -> Iterator[dict[Key, ClusterHandle]]:
+    """The running clusters of a module, by what they were made of."""
+    made: dict[Key, ClusterHandle] = {}
+    yield made
+    for handle in made.values():
+        asyncio.run(_down(handle))
+
+
+async def _down(handle: ClusterHandle) -> None:
+    with suppress(Terminal):
+        await down(handle.name, base=handle.directory.parents[1])
+
+
 @pytest.fixture
-async def running(embedded_cluster: Callable[..., Awaitable[ClusterHandle]], tmp_path: Path) -> AsyncIterator[Any]:
+async def running(
+    clusters: dict[Key, ClusterHandle], tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> AsyncIterator[Any]:
     """`cluster = await running({"sim-1": "t4-ubuntu18"}, "mig.strategy=mixed")`: installed, with these settings;
-    `labels` are on its nodes before; with `extender` its scheduler asks gpuplane's."""
+    `labels` are on its nodes before; with `extender` its scheduler asks gpuplane's.
+
+    Tests that ask for the same have the same cluster, one after the other: each takes its pods and labels away. A test
+    that fails has its cluster removed, and with an extender it has one of its own.
+    """
+    used: dict[Key, Cluster] = {}
     async with AsyncExitStack() as stack:
 
         async def start(
@@ -169,21 +216,32 @@ async def running(embedded_cluster: Callable[..., Awaitable[ClusterHandle]], tmp
             labels: dict[str, str | None] | None = None,
             extender: bool = False,
         ) -> Cluster:
-            fields: dict[str, Any] = {"nodes": tuple(NodeSpec(name=n, machine=m) for n, m in machines.items())}
+            key = (tuple(machines.items()), settings, tuple((labels or {}).items()), extender)
+            made = clusters.get(key)
             port = str(_free_port())
-            if extender:
-                (tmp_path / "scheduler.yaml").write_text(await _extender_config(port))
-                fields["scheduler_config"] = str(tmp_path / "scheduler.yaml")
-            handle = await embedded_cluster(**fields)
+            if made is None:
+                directory = tmp_path_factory.mktemp("c")
+                fields: dict[str, Any] = {"nodes": tuple(NodeSpec(name=n, machine=m) for n, m in machines.items())}
+                if extender:
+                    (directory / "scheduler.yaml").write_text(await _extender_config(port))
+                    fields["scheduler_config"] = str(directory / "scheduler.yaml")
+                clusters[key] = await up(ClusterSpec(name="test", **fields), base=directory)
+            handle = clusters[key]
             if extender:
                 await stack.enter_async_context(_extender(handle, port))
             client = await stack.enter_async_context(Client.connect(handle.kubeconfig))
-            cluster = Cluster(handle, client)
-            if labels:
-                await cluster.until(Node, lambda nodes: len(nodes) == len(machines))
-                for name in machines:
-                    await cluster.label(name, labels)
-            await cluster.gpuplane("install", "-q", *(word for one in settings for word in ("--set", one)))
+            cluster = used[key] = Cluster(handle, client)
+            if made is None:
+                if labels:
+                    await cluster.until(Node, lambda nodes: len(nodes) == len(machines))
+                    for name in machines:
+                        await client.patch(Node, name, {"metadata": {"labels": labels}})
+                await cluster.gpuplane("install", "-q", *(word for one in settings for word in ("--set", one)))
             return cluster
 
         yield start
+        for key, cluster in used.items():
+            if request.node.stash.get(FAILED, False) or key[-1]:
+                await _down(clusters.pop(key))
+            else:
+                await cluster.give_back()
