@@ -208,7 +208,7 @@ class Binder:
 
 
 def validate(annotations: dict[str, str]) -> None:
-    """The API server takes anything in a Binding, and the pod is broken then. Raises InvalidInput."""
+    """Raise InvalidInput for annotations that the API server accepts in a Binding, and that break the pod."""
     wrong = [key for key in annotations if _KEY.fullmatch(key) is None]
     size = sum(len(key) + len(value.encode()) for key, value in annotations.items())
     if wrong or size > _ANNOTATIONS_BYTES:

@@ -1,13 +1,13 @@
-"""The cluster as the extender sees it: nodes, their GPUs and who holds what, kept by watches, never by lists.
+"""The extender's view of the cluster: nodes, GPUs and the pods that hold them. Watches keep it current, never lists.
 
 Invariants:
 
-- What a bound pod's annotations said first is what it holds until it ends or is gone: they are written once, and later
-  edits change nothing here.
-- A bound pod whose annotations say nothing (it was bound past the extender) is counted where it would fit best, since
-  it does hold something; it waits for that until everything else is known.
-- What a node says that it gave a running pod counts more than both.
-- Whether a node is Ready, what its labels say and which GPUs it has is what its Node and GPUNode said last.
+- The annotations with which a watch first delivers a bound pod count until the pod ends: they are written once, and
+  later edits change nothing here.
+- A bound pod without a valid annotation (it was bound past the extender) is counted where it fits best, since it does
+  hold GPUs. It is placed only after all nodes and pods are known.
+- The allocation that a node reports for a running pod has priority over both.
+- Ready, labels and GPUs of a node are those of the last version of its Node and GPUNode.
 """
 
 from __future__ import annotations
@@ -98,30 +98,30 @@ class Cluster:
         return node if isinstance(node, CachedNode) else None
 
     def unusable(self, name: str) -> str:
-        """Why nothing may be put on a node, whatever is free there; empty when it may."""
+        """Return why no pod may go to the node, whatever is free there; empty when pods may."""
         if name in self.ready:
             return ""
         return "the node is unknown" if self.nodes.get(name) is None else "the node is not Ready"
 
     def shown(self, uid: str) -> str:
-        """A pod's name for people."""
+        """Return the namespace and name of a pod; its uid for an unknown pod."""
         pod = self.by_uid.get(uid)
         return pod.shown if pod is not None else uid
 
     def hold(self, pod: CachedPod, node: str, assignment: Assignment) -> None:
-        """The pod is bound and holds this."""
+        """Count the assignment of a bound pod."""
         uid = pod.metadata.uid
         self.ledger.hold(uid, node, assignment)
         self.usage.add(uid, pod.metadata.namespace, node, pod.request.core, pod.metadata.name)
 
     def release(self, uid: str) -> None:
-        """The pod holds nothing any more."""
+        """Free what the pod holds or has reserved."""
         held = self.ledger.holding(uid)
         self.ledger.release(uid)
         self.freed(uid, held[0] if held else "")
 
     def gone(self, uid: str) -> None:
-        """The pod was read and is gone: what a watch that is behind still says of it counts for nothing."""
+        """Ignore later deliveries of a pod that a read did not find: the watch is behind."""
         self._gone[uid] = None
         if len(self._gone) > _REMEMBERED:
             del self._gone[next(iter(self._gone))]
@@ -135,7 +135,7 @@ class Cluster:
                 tell(node, pod.metadata.namespace if pod is not None else "")
 
     def name_by(self, naming: QuotaSettings) -> None:
-        """Other labels of nodes count for quotas now."""
+        """Use other labels of nodes for quotas from now on."""
         self.naming = naming
         for node in self.nodes.items():
             if isinstance(node, CachedNode):
@@ -174,7 +174,7 @@ class Cluster:
                     self._compare(pod, new)
 
     def _refresh(self, name: str) -> bool:
-        """Puts the node's GPUs into the ledger; whether that changed anything."""
+        """Put the node's GPUs into the ledger; return whether that changed anything."""
         node, gpunode = self.node(name), self.gpunodes.get(name)
         before = self.ledger.revision
         gpus = gpunode.gpus if isinstance(gpunode, CachedGPUNode) else node.gpus if node is not None else ()
@@ -216,7 +216,7 @@ class Cluster:
                 tell(uid, None)
 
     def _compare(self, pod: CachedPod, gpunode: CachedGPUNode) -> None:
-        """Counts what the node gave the pod, where the pod does not say so itself."""
+        """Count the allocation that the node reports, if it differs from the pod's annotation."""
         uid, node, given = pod.metadata.uid, pod.spec.node_name, gpunode.given[pod.metadata.uid]
         if node != gpunode.metadata.name or self._given.get(uid) == given:
             return
@@ -251,7 +251,7 @@ class Cluster:
                 self._place_unplaced(node)
 
     def _place_unplaced(self, node: str) -> None:
-        """Counts what was bound past the extender where it fits best; what fits nowhere goes on waiting."""
+        """Count pods that were bound past the extender where they fit best; a pod that fits nowhere waits."""
         if not self._complete or not self.unplaced:
             return
         for uid, pod in list(self.unplaced.items()):

@@ -60,7 +60,7 @@ async def run(options: Namespace) -> None:
 
 
 async def lead(extender: Extender, client: Client, chosen: Chosen, clock: Clock, who: str) -> None:
-    """Know the cluster and answer, until cancelled."""
+    """Follow the cluster and answer requests, until cancelled."""
     recorder = EventRecorder(client, _AGENT, instance=who, clock=clock)
     leader = Leader(client, recorder, chosen, clock, time.time_ns)
     extender.leading = True
@@ -76,7 +76,7 @@ async def lead(extender: Extender, client: Client, chosen: Chosen, clock: Clock,
 
 
 def tls_files(options: Namespace) -> Files | None:
-    """The files of the flags. Raises Usage when some of them are missing."""
+    """Return the files that the flags name. Raises Usage when some of them are missing."""
     certificate, key, clients = options.tls_cert_file, options.tls_private_key_file, options.client_ca_file
     if certificate is None and key is None and clients is None:
         return None

@@ -31,7 +31,7 @@ Manifest = dict[str, Any]
 
 
 def printed(form: str, url: str = "") -> str:
-    """The text for a form; `url` is where kube-scheduler reaches the extender, the Service when empty.
+    """Return the text for a form; `url` is where kube-scheduler reaches the extender, the Service when empty.
 
     Raises Usage for an unknown form.
     """
@@ -42,7 +42,7 @@ def printed(form: str, url: str = "") -> str:
 
 
 def extender(url: str) -> Manifest:
-    """One entry of `KubeSchedulerConfiguration.extenders`."""
+    """Return an entry of `KubeSchedulerConfiguration.extenders`."""
     return {
         "urlPrefix": url,
         "filterVerb": "filter",
@@ -58,7 +58,7 @@ def extender(url: str) -> Manifest:
 
 
 def kube_configuration(url: str, scheduler_name: str = "") -> Manifest:
-    """KubeSchedulerConfiguration; with a name for pods that ask for it, else for all of the cluster."""
+    """Return a KubeSchedulerConfiguration: for pods that name this scheduler, or without a name for all pods."""
     configuration: Manifest = {
         "apiVersion": "kubescheduler.config.k8s.io/v1",
         "kind": "KubeSchedulerConfiguration",
@@ -101,7 +101,7 @@ FORMS: Final[dict[str, Callable[[str], str]]] = {"kube": _kube, "policy": _polic
 
 
 def second_scheduler(url: str) -> list[Manifest]:
-    """kube-scheduler as a Deployment, for pods with `schedulerName: gpuplane`."""
+    """Return kube-scheduler as a Deployment, for pods with `schedulerName: gpuplane`."""
     namespace = names.OPERATOR_NAMESPACE
     labels = {"app.kubernetes.io/name": SECOND, "app.kubernetes.io/part-of": "gpuplane"}
     own = {"name": SECOND, "namespace": namespace, "labels": labels}

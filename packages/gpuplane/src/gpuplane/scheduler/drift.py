@@ -1,7 +1,7 @@
 """Compare the allocation that a node reports for a pod (GPUNode's `held`) with the pod's annotation. Pure.
 
-They are equal except for an annotation of another writer: the device plugin obeys the annotation of the Binding. A pod
-that was bound without the extender has no annotation; its allocation is only known from here.
+They differ only if another writer changed the annotation: the device plugin obeys the annotation of the Binding. A pod
+that was bound without the extender has no annotation; only the node's report tells its GPUs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _BY_THE_NODE: Final = "as the node gave"  # no name of a container
 
 
 def by_pod(held: Mapping[str, Mapping[str, int]]) -> dict[str, Given]:
-    """GPUNode's `held`, which is by UUID, by the pod's uid."""
+    """Return GPUNode's `held`, which is by UUID, by the pod's uid."""
     found: dict[str, Given] = {}
     for uuid in sorted(held):
         for uid, core in held[uuid].items():
@@ -37,7 +37,7 @@ def agrees(assignment: Assignment, given: Given, gpus: Iterable[LedgerGPU]) -> b
 
 
 def as_given(given: Given, said: Assignment | None, gpus: Iterable[LedgerGPU]) -> Assignment:
-    """The assignment that the node made true; memory as the pod asked where it has a part of one GPU."""
+    """Return the allocation as an assignment; memory is the annotation's where the pod has a part of one GPU."""
     index_of = {gpu.uuid: gpu.index for gpu in gpus}
     asked = sum(memory for _, memory in said.held().values()) if said is not None and len(said.held()) == 1 else 0
     memory = asked if len(given) == 1 else 0
@@ -46,7 +46,7 @@ def as_given(given: Given, said: Assignment | None, gpus: Iterable[LedgerGPU]) -
 
 
 def difference(assignment: Assignment, given: Given, gpus: Iterable[LedgerGPU]) -> str:
-    """For the event: `its annotation says GPU 0, the node gave GPU 1`."""
+    """Format the difference for the event: `its annotation says GPU 0, the node gave GPU 1`."""
     index_of = {gpu.uuid: gpu.index for gpu in gpus}
     says = sorted(index_of.get(uuid, index) if uuid else index for uuid, index in assignment.held())
     got = sorted(index_of[uuid] for uuid, _ in given if uuid in index_of)

@@ -1,11 +1,11 @@
-"""The extender's HTTP face: every path that kube-scheduler, old or new, may be told to call, and those for people.
+"""The extender's HTTP paths: those that old and new kube-schedulers call, and those for people.
 
 Invariants:
 
-- What is wrong with a pod, a node or the cluster is said in the answer's `Error`, which ends in the pod's events; what
-  is no request at all is answered 400.
-- Only the leading replica answers; others hand requests to it. Without a leader, or before the leader has read the
-  cluster, the answer is 503.
+- An error of a pod, a node or the cluster is in the answer's `Error`, which ends in the pod's events. An invalid
+  request is answered 400.
+- Only the leading replica answers; the others forward requests to it. Without a leader, or before the leader has read
+  the cluster, the answer is 503.
 """
 
 from __future__ import annotations

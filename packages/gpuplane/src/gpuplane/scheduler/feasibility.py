@@ -1,9 +1,9 @@
 """Caches placement's answers for (request, node) until the node changes.
 
-A cluster sees few different requests, and between two of the same few nodes change. So a filter over 5,000 nodes asks
-`gpuplane.sharing.placement` about some, and looks the others up. What is asked for the first time is asked of all
-nodes; for that most pods, those with GPUs in one container, have a short way, which a test holds to what placement
-says. There is no opinion in here.
+A cluster has few different requests, and few nodes change between two pods with the same request. So a filter over
+5,000 nodes asks `gpuplane.sharing.placement` about few nodes, and finds the others in the cache. The first filter for a
+request looks at all nodes. It takes a shorter way for pods with GPUs in one container, as most pods have; a test
+compares it with placement. Nothing is decided here.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ class Answers:
         self._short = len(request.asks) == 1 and not request.selects and bool(first.gpus or first.memory_mib)
 
     def prepare(self, nodes: Sequence[str]) -> None:
-        """Looks at nodes of which little is remembered, those first on which the pod fits: quicker than one by one."""
+        """Fill the cache with the nodes on which the pod fits: faster than node by node, if few nodes are cached."""
         lacks, room_of, state_of = self._known.lacks, self._cache.room, self._cache.state
         if not self._short or len(lacks) * 2 > len(nodes):
             return
@@ -158,7 +158,7 @@ class Answers:
                     break
 
     def lacking(self, node: str) -> Lacking:
-        """Why the pod does not fit the node as it is."""
+        """Return why the pod does not fit the node now; FITS if it does."""
         known = self._known.lacks.get(node)
         if known is None:
             state = self._cache.state(node)
@@ -183,7 +183,7 @@ class Answers:
         return known
 
     def score(self, value: float) -> int:
-        """A value as 0-100."""
+        """Convert a value to 0-100."""
         return 0 if value == _NEVER else self._policy.score(value)
 
     def place(self, node: str) -> Placement | Refusal:

@@ -1,11 +1,11 @@
-"""`filter` and `prioritize`: which nodes a pod may go to, and how good each is. Nothing is written here.
+"""`filter` and `prioritize`: the nodes that a pod fits, and how good each of them is. Nothing is written here.
 
 Invariants:
 
-- Both are decided on the ledger without waiting for anything, so every answer is true at one moment.
-- Every node that is asked about is either kept or refused with a reason; reasons do not name the node, so that
-  kube-scheduler can count them: `0/5 nodes are available: 3 no GPU has 40% core, ...`.
-- A pod whose binding is not settled yet is kept on its node.
+- Both are decided on the ledger without waiting, so an answer holds for one moment.
+- Every node of a request is either kept or refused with a reason. Reasons do not name the node, so that kube-scheduler
+  can count them: `0/5 nodes are available: 3 no GPU has 40% core, ...`.
+- A pod whose binding is not settled yet fits only the node of that binding.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Filtering:
         self._asked: OrderedDict[str, CachedPod] = OrderedDict()
 
     def asked(self, uid: str) -> CachedPod | None:
-        """A pod that came through filter a while ago, also one that no watch has shown yet."""
+        """Return a pod of a recent filter, also a pod that no watch has delivered yet."""
         return self._asked.get(uid)
 
     def answers(self, request: Request) -> Answers:
@@ -84,7 +84,7 @@ class Filtering:
     # -- filter ------------------------------------------------------------------------------------------------------
 
     def filter(self, args: wire.FilterArgs) -> bytes:
-        """ExtenderFilterResult. Raises Retryable when that cannot be told now."""
+        """Answer with ExtenderFilterResult. Raises Retryable while quotas are unknown, or when the pod has ended."""
         pod = self._asked_before(args.pod)
         if pod is None:
             try:
@@ -121,13 +121,13 @@ class Filtering:
         return kept
 
     def _asked_before(self, pod: Pod) -> CachedPod | None:
-        """The pod, if it was asked about in this very version: kube-scheduler filters, prioritizes, tries again."""
+        """Return the pod of an earlier request with the same version: kube-scheduler filters, prioritizes, retries."""
         known = self._asked.get(pod.metadata.uid)
         version = pod.metadata.resource_version
         return known if known is not None and version and known.metadata.resource_version == version else None
 
     def sort(self, pod: CachedPod, names: Sequence[str]) -> Sorted:
-        """Every node's verdict; without tentative reservations where nothing is left with them."""
+        """Sort the nodes; where the pod fits no node, tentative reservations do not count."""
         uid = pod.metadata.uid
         self._reservations.expire()
         self._reservations.retry(uid)
@@ -170,7 +170,7 @@ class Filtering:
     # -- prioritize --------------------------------------------------------------------------------------------------
 
     def prioritize(self, args: wire.FilterArgs) -> bytes:
-        """HostPriorityList: the best node has MAX_SCORE alone, so that kube-scheduler mostly agrees with us."""
+        """Answer with HostPriorityList: only the best node has MAX_SCORE, so kube-scheduler mostly chooses it."""
         pod = self._asked_before(args.pod)
         if pod is None:
             try:
@@ -191,7 +191,7 @@ class Filtering:
 
 
 def _only(node: str, names: Iterable[str]) -> Sorted:
-    """The one node to which a pod's binding may still come true."""
+    """Return the result for a pod whose binding to `node` may still be carried out."""
     found = Sorted([], {}, {})
     for name in names:
         if name == node:

@@ -1,7 +1,7 @@
-"""Replicas that do not lead hand requests to the one that does, so that kube-scheduler may call any of them.
+"""Forwards requests to the leading replica, so that kube-scheduler may call any replica.
 
-Who leads, and where, is what the lease's holder calls itself: `<pod>/<address>:<port>`. Without a leader, or with one
-that does not answer, the answer is 503 and kube-scheduler tries the pod again.
+The holder of the lease has its address in its name: `<pod>/<address>:<port>`. Without a leader, or if the leader does
+not answer, the answer is 503 and kube-scheduler tries the pod again.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Forwarder:
         self._place: tuple[str, int] | None = None
 
     async def forward(self, holder: str, path: str, body: bytes) -> Answer:
-        """The leader's answer. `holder`: the lease's."""
+        """Return the leader's answer; `holder` is the holder of the lease."""
         place = address_of(holder)
         if place is None:
             return unavailable("no replica of the extender leads at the moment")

@@ -1,4 +1,4 @@
-"""The parts of the extender that only the leading replica has, put together, from the lease to its end."""
+"""The objects that only the leading replica has, from the moment it takes the lease until it loses it."""
 
 from __future__ import annotations
 

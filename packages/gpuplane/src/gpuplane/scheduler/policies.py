@@ -1,7 +1,7 @@
 """Chooses the placement policy of a pod: by its annotation, else by the extender's options.
 
-Two policies weigh what pods are expected to ask. The mix is learned from existing and from arriving pods, and the
-policies are rebuilt when it changes: in steps, so that no request waits for it.
+Two policies weigh the expected requests of pods. The mix is learned from existing and from arriving pods. When it
+changes the policies are rebuilt in steps, so that no request waits for it.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ class Policies:
                 raise Usage(f"{name!r} is no placement policy", cure=f"one of {', '.join(POLICIES)}")
 
     def of(self, request: Request) -> tuple[Policy, Policy]:
-        """The policy for nodes and the one for GPUs of a node."""
+        """Return the policy for nodes and the policy for the GPUs of a node."""
         node = self._policy(request.node_policy or self._chosen.node)
         gpu = request.gpu_policy or ("" if request.node_policy else self._chosen.gpu)
         return node, self._policy(gpu) if gpu else node
 
     def seen(self, request: Request) -> None:
-        """A pod asks this."""
+        """Count the request of a pod."""
         self._mix.seen(request)
 
     def _policy(self, name: str) -> Policy:

@@ -1,12 +1,12 @@
 """`/scheduler/predicates`: filter-only mode, for schedulers that were pointed at gpu-admission and bind by themselves.
 
-As gpu-admission did: the one best node is chosen, by its order, the pod is annotated with its GPUs, and only that node
-is answered. Unlike it, a pod is never stuck and never holds what it does not have: what was promised is a reservation
-that ends with the bind, with the pod's next filter, or after a minute, and then the annotations go. Annotations of a
-pod that is not bound count for nothing else.
+As with gpu-admission the best node is chosen, by its order; the pod is annotated with its GPUs; the answer has only
+that node. Unlike with gpu-admission no pod remains stuck or holds GPUs that it does not have. The annotated pod has a
+reservation, which ends with the bind, with the pod's next filter, or after a minute; then the annotations are removed.
+Annotations of an unbound pod do not count otherwise.
 
-After a restart, the reservations of annotated pods that are not bound yet are made again, once, since their scheduler
-may still be binding them.
+After a restart the reservations of annotated, unbound pods are made again, once, since their scheduler may still bind
+them.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Annotator:
         self._now_ns = now_ns
 
     async def predicates(self, args: wire.FilterArgs) -> bytes:
-        """ExtenderFilterResult with one node, to which the pod is promised. Raises Retryable when it cannot be told."""
+        """Answer with ExtenderFilterResult and the node that is reserved for the pod. Raises KubekitError."""
         try:
             wanted = bool(request_of(args.pod))
         except InvalidInput as error:
@@ -85,7 +85,7 @@ class Annotator:
         return wire.filter_result(args, [reservation.node], found.failed | others, found.unresolvable)
 
     def _reserve(self, pod: CachedPod, found: Sorted) -> Reservation | None:
-        """Promises the first node, in gpu-admission's order, that takes the pod; others become failed."""
+        """Reserve the first node, in gpu-admission's order, that takes the pod; the nodes before it become failed."""
         states = [state for state in map(self._cluster.ledger.node, found.kept) if state is not None]
         for state in sorted(states, key=node_order):
             try:

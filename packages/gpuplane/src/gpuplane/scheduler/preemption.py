@@ -1,8 +1,8 @@
-"""`preempt`: which of the nodes that kube-scheduler would clear really have room for the pod then, and who has to go.
+"""`preempt`: the nodes that have room for the pod after kube-scheduler's evictions, and the pods to evict from each.
 
-kube-scheduler counts a node's GPUs together, so it may want to evict pods that leave the wrong GPU, too few pods, or
-none. The ledger is asked with those pods away; where that does not suffice, pods of lower priority are added, the least
-important first, and those that turn out not to matter are spared again.
+kube-scheduler counts a node's GPUs together, so it may want to evict pods that free the wrong GPU, too few pods, or no
+pod. The ledger is asked without those pods. Where they do not suffice, pods of lower priority are added, the lowest
+first; added pods that turn out to be needless are left out again.
 
 Nothing is changed: the pods are put back before another request reads the ledger.
 """
@@ -27,7 +27,7 @@ class Preemption:
         self._filtering = filtering
 
     def preempt(self, args: wire.PreemptArgs) -> bytes:
-        """ExtenderPreemptionResult: the nodes that remain, with their victims. Raises Retryable."""
+        """Answer with ExtenderPreemptionResult: the nodes that remain, with their victims. Raises Retryable."""
         try:
             wanted = bool(request_of(args.pod))
         except InvalidInput:
@@ -64,7 +64,7 @@ class Preemption:
         return wire.Victims((*proposed.uids, *chosen), proposed.violations)
 
     def _lower(self, pod: CachedPod, nodes: Collection[str]) -> dict[str, list[str]]:
-        """The pods with GPUs of each node that are less important, the least important first."""
+        """Return the pods with GPUs and lower priority of each node, the lowest priority first."""
         mine = pod.spec.priority or 0
         found: dict[str, list[tuple[int, str]]] = {}
         for uid, other in self._cluster.by_uid.items():
@@ -81,7 +81,7 @@ class Preemption:
 
     @contextlib.contextmanager
     def _away(self, uids: Sequence[str]) -> Iterator[None]:
-        """The ledger as if these pods were gone, for as long as the context lasts. Those not seen bound stay."""
+        """Free what these pods hold for as long as the context lasts; reservations stay."""
         ledger, usage = self._cluster.ledger, self._cluster.usage
         pods = [pod for uid in uids if (pod := self._cluster.by_uid.get(uid)) is not None and pod.spec.node_name]
         held = [(pod, holding) for pod in pods if (holding := ledger.holding(pod.metadata.uid)) is not None]

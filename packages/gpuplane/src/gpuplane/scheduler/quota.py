@@ -44,7 +44,7 @@ class QuotaSettings(msgspec.Struct, frozen=True):
 
 
 def parse_settings(text: str) -> QuotaSettings:
-    """Of the JSON in `gpu-quota-admission.config`; what it leaves out is as ever. Raises InvalidInput."""
+    """Parse the JSON in `gpu-quota-admission.config`; absent fields have their defaults. Raises InvalidInput."""
     given = _lowered(_object(text))
     fields = {
         "name": given.get("quotaconfigmapname", names.QUOTA_CONFIGMAP),
@@ -59,7 +59,7 @@ def parse_settings(text: str) -> QuotaSettings:
 
 
 def parse_quotas(text: str) -> dict[str, NamespaceQuota]:
-    """Of the JSON in `gpu_quota`, by namespace. Raises InvalidInput with every finding."""
+    """Parse the JSON in `gpu_quota`, by namespace. Raises InvalidInput with every finding."""
     findings: list[str] = []
     quotas = {}
     for namespace, given in _object(text).items():
@@ -96,12 +96,12 @@ def _object(text: str) -> dict[str, Any]:
 
 
 def _lowered(given: Mapping[str, Any]) -> dict[str, Any]:
-    """As Go reads JSON: names of fields in any case."""
+    """Return the fields by their names in lower case: Go reads names of JSON fields in any case."""
     return {name.lower(): value for name, value in given.items()}
 
 
 def _percent(count: object) -> int:
-    """Percent of a GPU; -1 for what is no number of GPUs."""
+    """Convert a number of GPUs to percent; -1 for an invalid number."""
     if isinstance(count, bool) or not isinstance(count, int | float) or not 0 <= count <= 1e9:
         return -1
     return round(count * 100)
@@ -138,7 +138,7 @@ class QuotaUsage:
         return self._places.get(node, _NOWHERE)
 
     def set_place(self, node: str, place: QuotaPlace | None) -> None:
-        """The node's labels say `place`; None for a node that is gone."""
+        """Set the quota labels of a node; None for a node that is gone."""
         if self._places.get(node) == place:
             return
         pods = sorted(self._of_node.get(node, ()))
@@ -152,7 +152,7 @@ class QuotaUsage:
             self._count(pod)
 
     def add(self, pod: str, namespace: str, node: str, core: int, shown: str) -> None:
-        """`pod` (a key of its own) uses `core` percent of a GPU on `node`; `shown` is its name for people."""
+        """Count `core` percent of a GPU on `node` for `pod` (a unique key); messages name the pod `shown`."""
         use = _Use(namespace, node, core, shown)
         if self._uses.get(pod) == use:
             return
@@ -172,16 +172,16 @@ class QuotaUsage:
             del self._of_node[use.node]
 
     def used(self, namespace: str, model: str, *, but: str = "") -> int:
-        """Percent of a GPU that the namespace uses of `model`, not counting the pod `but`."""
+        """Return the percent of a GPU that the namespace uses of `model`, without the pod `but`."""
         of = (namespace, model)
         return self._sums.get(of, 0) - self._of_model.get(of, {}).get(but, 0)
 
     def sums(self) -> dict[tuple[str, str], int]:
-        """Percent of a GPU used, by (namespace, model)."""
+        """Return the percent of a GPU used, by (namespace, model)."""
         return dict(self._sums)
 
     def holders(self, namespace: str, model: str, *, but: str = "") -> list[tuple[str, int]]:
-        """The pods with what they use, the greatest first."""
+        """Return the pods with their use, the greatest first."""
         uses = self._of_model.get((namespace, model), {})
         found = [(self._uses[pod].shown, core) for pod, core in uses.items() if pod != but]
         return sorted(found, key=lambda one: (-one[1], one[0]))
@@ -257,7 +257,7 @@ class QuotaCheck:
 
 
 def gpus(percent: int) -> str:
-    """Percent of a GPU as a number of GPUs: 2, 0.5."""
+    """Format percent of a GPU as a number of GPUs: 2, 0.5."""
     return f"{percent / 100:g}"
 
 

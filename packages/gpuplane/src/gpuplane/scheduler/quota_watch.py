@@ -1,11 +1,11 @@
-"""Quotas as their ConfigMaps say now; of one that does not parse, what it said before.
+"""Follows the ConfigMaps of quotas; while one of them is invalid, its last valid version counts.
 
 Invariants:
 
-- Without the ConfigMap no namespace is limited. With one that did not parse at the start, no pod is admitted, since the
-  limits are unknown; an event on the ConfigMap has the error.
-- The settings in `gpu-quota-admission` may name another ConfigMap and other labels; they count from the moment they are
-  seen.
+- Without the ConfigMap no namespace is limited. With a ConfigMap that was invalid at the start, no pod is admitted,
+  since the limits are unknown; an event on the ConfigMap has the error.
+- The settings in `gpu-quota-admission` may name another ConfigMap and other labels; they count as soon as a watch
+  delivers them.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Waking pods that wait: kube-scheduler tries a refused pod again only when something happens in the cluster.
+"""Requeues pods that wait: kube-scheduler tries a refused pod again only after an event in the cluster.
 
-It hears of a pod's end no later than we do, and may ask again before we know; and of what only we know (a reservation
-that fell, a GPU that recovered, a quota that was raised) it never hears. So when something became free that a waiting
-pod fits, the node gets an annotation, which is an event for kube-scheduler.
+kube-scheduler receives the end of a pod no later than the extender, and may ask again too early. Other changes it never
+receives: a released reservation, a GPU that recovered, a quota that was raised. So when GPUs become free that a waiting
+pod fits, the extender annotates the node, which is an event for kube-scheduler.
 
-Invariants: a node is touched only if a waiting pod fits it now; at most one write a second in the long run, since one
-wakes all.
+Invariants: a node is annotated only if a waiting pod fits it now; at most one write a second in the long run, since one
+write requeues all pods.
 """
 
 from __future__ import annotations
@@ -57,13 +57,13 @@ class Requeuer:
         self._waiting.pop(uid, None)
 
     def freed(self, node: str, namespace: str) -> None:
-        """Something became free on the node, or the node became usable."""
+        """Note that GPUs of the node became free, or that the node became usable."""
         if self._waiting:
             self._freed[node] = None
             self._something.set()
 
     def everywhere(self) -> None:
-        """Quotas have changed: what was refused may fit anywhere."""
+        """Note that refused pods may fit any node, since quotas changed."""
         for state in self._cluster.ledger.nodes():
             self.freed(state.name, "")
 

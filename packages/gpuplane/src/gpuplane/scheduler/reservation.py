@@ -56,7 +56,7 @@ class ReservationState(Enum):
 
 
 class ReservationEvent(Enum):
-    """What happens to a reservation."""
+    """An answer, a read, a watch or a request that moves a reservation to its next state."""
 
     PREFERRED = "filter or prioritize chose the node for its pod"
     BIND = "kube-scheduler asks to bind its pod to its node"

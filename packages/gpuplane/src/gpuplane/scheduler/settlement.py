@@ -1,6 +1,6 @@
-"""Reads pods to find what became of their reservations, and removes annotations that promise GPUs no more.
+"""Reads pods to find the results of their Bindings, and removes annotations that no longer reserve GPUs.
 
-Invariant: annotations are removed only from the version of the pod that was read, so a later promise stays.
+Invariant: annotations are removed only from the version of the pod that was read, so later annotations stay.
 """
 
 from __future__ import annotations

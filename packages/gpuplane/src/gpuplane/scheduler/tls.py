@@ -1,7 +1,7 @@
-"""HTTPS with files that are exchanged under way: at every handshake the files of that moment count.
+"""HTTPS with files that may be replaced at any time: each handshake uses the files of that moment.
 
 A renewal (by cert-manager through a Secret, or by a person) replaces files; nothing is restarted and nothing polls.
-Files that do not fit together, as between two writes, are no reason to stop: the last good ones stay in use.
+Files that do not match, as between two writes, are not used: the last valid ones stay in use.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Files(msgspec.Struct, frozen=True):
     clients: Path | None = None
 
     def marks(self) -> tuple[tuple[int, int, int], ...]:
-        """Changes when a file does, also by a renamed link. Raises OSError."""
+        """Return marks that change when a file does, also by a renamed link. Raises OSError."""
         found = [path.stat() for path in (self.certificate, self.key, self.clients) if path is not None]
         return tuple((stat.st_ino, stat.st_mtime_ns, stat.st_size) for stat in found)
 

@@ -1,8 +1,7 @@
-"""Transforms Pods, Nodes and GPUNodes for the extender's cache: 5,000 nodes and 60,000 pods have to fit into little
-memory.
+"""Transforms Pods, Nodes and GPUNodes for the extender's cache: 5,000 nodes and 60,000 pods have to be small.
 
-Pure functions, given to informers as `keep`. A pod is read here once, into its request and its assignment, and the rest
-of it is let go. Pods without GPUs, and those that have ended, are not kept at all.
+Pure functions, passed to informers as `keep`. A pod is parsed here once, into its request and its assignment; the other
+fields are dropped. Pods without GPUs, and pods that have ended, are not cached.
 """
 
 from __future__ import annotations
@@ -80,7 +79,7 @@ def transform_pod(pod: Pod) -> CachedPod | None:
 
 @lru_cache(maxsize=8192)
 def _same(value: S) -> S:
-    """One object for all equal ones: a cluster has few different requests, and fewer kinds of machines."""
+    """Return the same object for all equal values: a cluster has few different requests and GPU models."""
     return value
 
 
@@ -90,7 +89,7 @@ def _spec(node: str, priority: int) -> PodSpec:
 
 
 def _shared(assignment: Assignment | None) -> Assignment | None:
-    """The assignment with its strings shared: thousands of pods name the same GPUs, nodes and containers."""
+    """Return the assignment with its strings shared: thousands of pods name the same GPUs, nodes and containers."""
     if assignment is None:
         return None
     return Assignment(
@@ -139,7 +138,7 @@ def place_of(node: CachedNode, naming: QuotaSettings) -> QuotaPlace:
 
 
 def _gpus_of_capacity(node: Node) -> tuple[LedgerGPU, ...]:
-    """The GPUs of a node that another device plugin (gpu-manager's) advertises: as many alike as there are cores.
+    """Return the equal GPUs of a node that another device plugin (gpu-manager's) advertises, by its capacity.
 
     Their identity is their place, node/index; gpu-manager reports no UUIDs. Nodes that gpuplane prepares have a
     GPUNode.
@@ -202,5 +201,5 @@ def _same_links(links: tuple[Link, ...]) -> tuple[Link, ...]:
 
 
 def with_place(pod: CachedPod, node: str, assignment: Assignment | None) -> CachedPod:
-    """The pod as it stands bound to `node`."""
+    """Return the pod as if it were bound to `node`."""
     return msgspec.structs.replace(pod, spec=_spec(node, pod.spec.priority or 0), assignment=assignment)

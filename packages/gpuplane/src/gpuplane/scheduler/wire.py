@@ -2,10 +2,10 @@
 
 Invariants:
 
-- Names of fields are read in any case, as Go reads them: old schedulers write them small, new ones capitalised.
-- With `nodeCacheCapable` names of nodes travel, without it whole nodes. Whole nodes are never decoded beyond their
-  names, and those that remain go back byte for byte.
-- What cannot be read raises InvalidInput; nothing else leaves this module.
+- Names of fields are read in any case, as Go reads them: old schedulers write them in lower case, new ones capitalised.
+- With `nodeCacheCapable` a request has names of nodes, without it whole nodes. Of whole nodes only the names are
+  decoded, and the nodes that remain are returned byte for byte.
+- A body that cannot be read raises InvalidInput, and no other exception leaves this module.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ _encode: Final = msgspec.json.Encoder().encode
 
 # -- reading -------------------------------------------------------------------------------------------------------
 def filter_args(body: bytes) -> FilterArgs:
-    """Of filter and prioritize. Raises InvalidInput."""
+    """Parse the body of filter and prioritize. Raises InvalidInput."""
     try:
         fields = _lowered(body)
         pod = _pod(_needed(fields, "pod"))
@@ -101,7 +101,7 @@ def filter_args(body: bytes) -> FilterArgs:
 
 
 def bind_args(body: bytes) -> BindArgs:
-    """Raises InvalidInput."""
+    """Parse the body of bind. Raises InvalidInput."""
     try:
         fields = _lowered(body)
         name, namespace, uid, node = (
@@ -113,7 +113,7 @@ def bind_args(body: bytes) -> BindArgs:
 
 
 def preempt_args(body: bytes) -> PreemptArgs:
-    """Of both forms, whole victims and their UIDs only. Raises InvalidInput."""
+    """Parse the body of preempt, with whole victims or with their UIDs only. Raises InvalidInput."""
     try:
         fields = _lowered(body)
         pod = _pod(_needed(fields, "pod"))
@@ -136,7 +136,7 @@ def _victims(raw: msgspec.Raw, *, meta: bool) -> Victims:
 
 
 def _lowered(raw: bytes | msgspec.Raw) -> dict[str, msgspec.Raw]:
-    """The fields of an object by their names in small letters; those that are null are absent."""
+    """Return the fields of an object by their names in lower case, without those that are null."""
     return {name.lower(): value for name, value in _fields(raw).items() if bytes(value) != b"null"}
 
 
@@ -152,7 +152,7 @@ def _unreadable(what: str, error: Exception) -> InvalidInput:
 
 # -- writing -------------------------------------------------------------------------------------------------------
 def _said(text: str) -> str:
-    """NB: kube-scheduler gives reasons to Go as a format: of "60% core" its events would make "60%!c(MISSING)ore"."""
+    """Replace percent signs. NB: kube-scheduler takes a reason as a format: "60% core" becomes "60%!c(MISSING)ore"."""
     return text.replace("%", " percent")
 
 
@@ -164,7 +164,7 @@ def _reasons(given: Mapping[str, str]) -> dict[str, str]:
 def filter_result(
     args: FilterArgs, kept: Sequence[str], failed: Mapping[str, str], unresolvable: Mapping[str, str]
 ) -> bytes:
-    """ExtenderFilterResult in the form that was asked: whole nodes where they came so. `kept`: in their order."""
+    """Format ExtenderFilterResult, with whole nodes if the request had them; `kept` has the order of the request."""
     answer: dict[str, Any] = {
         "FailedNodes": _reasons(failed),
         "FailedAndUnresolvableNodes": _reasons(unresolvable),
@@ -180,22 +180,22 @@ def filter_result(
 
 
 def filter_error(text: str) -> bytes:
-    """ExtenderFilterResult of a filter that could not answer."""
+    """Format ExtenderFilterResult of a filter that could not answer."""
     return _encode({"Nodes": None, "NodeNames": None, "FailedNodes": None, "Error": _said(text)})
 
 
 def priorities(scores: Mapping[str, int]) -> bytes:
-    """HostPriorityList: 0 to MAX_SCORE each."""
+    """Format HostPriorityList: 0 to MAX_SCORE each."""
     return _encode([{"Host": name, "Score": score} for name, score in scores.items()])
 
 
 def bind_result(error: str = "") -> bytes:
-    """ExtenderBindingResult; no error is success."""
+    """Format ExtenderBindingResult; no error is success."""
     return _encode({"Error": _said(error)})
 
 
 def preempt_result(victims: Mapping[str, Victims]) -> bytes:
-    """ExtenderPreemptionResult: the nodes that remain, with who has to go."""
+    """Format ExtenderPreemptionResult: the nodes that remain, with their victims."""
     nodes = {
         node: {"Pods": [{"UID": uid} for uid in found.uids], "NumPDBViolations": found.violations}
         for node, found in victims.items()

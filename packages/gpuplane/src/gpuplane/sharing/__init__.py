@@ -1,7 +1,7 @@
-"""Sharing of GPUs, decided: what a pod asks, who holds what, which GPU it gets, and how that is written down.
+"""Sharing of GPUs: the request of a pod, the ledger of holders, the placement, and the annotation that records it.
 
-Pure: no I/O, no clock. Scheduler, device plugin and admission act on what is decided here and have no opinion of their
-own; `gpuplane explain` and `gpuplane simulate packing` run the same code.
+Pure: no I/O, no clock. Scheduler, device plugin and admission act on these decisions and make none of their own;
+`gpuplane explain` and `gpuplane simulate packing` run the same code.
 """
 
 from gpuplane.sharing.assignment import Assignment, Part, of_pod, to_annotations

@@ -45,13 +45,13 @@ class Assignment(msgspec.Struct, frozen=True, omit_defaults=True):
     node: str = ""
 
     def phases(self) -> Iterator[tuple[Part, ...]]:
-        """The parts that are held at the same time, as `Request.phases`."""
+        """Return the parts that are held at the same time, as `Request.phases`."""
         held = [(parts, name not in self.init) for name, parts in self.containers.items()]
         for phase in phases((), held):
             yield tuple(chain.from_iterable(phase))
 
     def held(self) -> dict[tuple[str, int], tuple[int, int]]:
-        """(UUID, index) of each GPU -> the most (core, MiB) that the pod holds of it at any time."""
+        """Return (UUID, index) of each GPU -> the most (core, MiB) that the pod holds of it at any time."""
         most: dict[tuple[str, int], tuple[int, int]] = {}
         for phase in self.phases() if self.init else [tuple(p for parts in self.containers.values() for p in parts)]:
             now: dict[tuple[str, int], tuple[int, int]] = {}
@@ -65,7 +65,7 @@ class Assignment(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def to_annotations(assignment: Assignment, request: Request, node: str, now_ns: int) -> dict[str, str]:
-    """The annotations of the Binding: ours, and those that readers of gpu-admission's know.
+    """Return the annotations of the Binding: ours, and gpu-admission's for its readers.
 
     The latter number main containers only, as gpu-admission does; init containers stand in ours alone.
     """
@@ -109,7 +109,7 @@ def of_pod(pod: Pod, request: Request | None = None) -> Assignment | None:
 
 
 def _why_not(assignment: Assignment, request: Request, bound_to: str) -> str:
-    """Why the assignment is not the answer to this request; empty when it is."""
+    """Return why the assignment does not satisfy the request; empty when it does."""
     if bound_to and assignment.node != bound_to:
         return f"is for {assignment.node or 'no node'}, and the pod is on {bound_to}"
     if list(assignment.containers) != [ask.container for ask in request.asks]:
@@ -138,7 +138,7 @@ def _why_not_parts(parts: tuple[Part, ...], ask: Ask) -> str:
 
 
 def _of_gpu_admission(said: Mapping[str, str], request: Request, node: str, bound_to: str, where: str) -> Assignment:
-    """From `tencent.com/predicate-*`, of pods that were placed before gpuplane came."""
+    """Parse `tencent.com/predicate-*` of pods that were placed before gpuplane was installed."""
     wrong = f"is for {node}, and the pod is on {bound_to}" if bound_to and node != bound_to else ""
     containers: dict[str, tuple[Part, ...]] = {}
     for ask in () if wrong else request.asks:

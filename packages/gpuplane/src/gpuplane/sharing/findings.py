@@ -1,4 +1,4 @@
-"""Why a pod's asking for GPUs can never be met: everything that can be told from the pod alone, all at once."""
+"""Finds the errors in a pod's request for GPUs, as far as the pod alone shows them, all at once."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _TEMPLATES: Final[dict[str, tuple[str, ...]]] = {
 
 
 def count(value: Quantity) -> int:
-    """A count of resources, 0 or more. Raises InvalidInput for an invalid count, or one larger than any machine."""
+    """Parse a count of resources, 0 or more. Raises InvalidInput, also for counts larger than any machine."""
     try:
         number = parse_quantity(value)
         good = 0 <= number <= _READABLE and number == int(number)
@@ -52,7 +52,7 @@ def findings(pod: Pod) -> list[Finding]:
 
 
 def findings_of_object(data: Any) -> list[Finding]:
-    """The same for one object of a manifest: a pod, or a workload with its template. None for anything else."""
+    """Find the errors of an object of a manifest: a pod, or a workload's template; empty for other kinds."""
     steps = _TEMPLATES.get(str(data.get("kind", ""))) if isinstance(data, Mapping) else None
     if steps is None:
         return []
@@ -171,7 +171,7 @@ def _of_resource(name: str, resources: Resources, path: str) -> Iterator[Finding
 
 
 def _never(path: str, name: str, number: int, value: Quantity) -> Finding:
-    """The finding for more than any node can give."""
+    """Return the finding for more than any node has."""
     if number > _MOST[name]:
         return Finding(code="GP201", path=path, message=f"{value} is more than any node has", shown=_shown(value))
     below = number // 100 * 100

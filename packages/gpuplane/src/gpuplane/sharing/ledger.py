@@ -86,7 +86,7 @@ class Ledger:
         self._changed(name, node)
 
     def drop_node(self, name: str) -> None:
-        """The node is gone. Its pods are remembered until they are released: the node may come back."""
+        """Remove the node. Its pods stay until they are released, since the node may come back."""
         node = self._nodes.get(name)
         if node is None:
             return
@@ -106,7 +106,7 @@ class Ledger:
         return node.state
 
     def nodes(self) -> Iterator[NodeState]:
-        """All known nodes, in no promised order."""
+        """Yield all known nodes, in any order."""
         for name in self._nodes:
             state = self.node(name)
             if state is not None:
@@ -117,11 +117,11 @@ class Ledger:
     def hold(
         self, pod: str, node: str, assignment: Assignment, *, cpu_milli: int = 0, host_memory_mib: int = 0
     ) -> None:
-        """The pod holds this, by its own annotation. Said again or otherwise, the last word counts."""
+        """Count the assignment in the pod's annotation; it replaces what the pod held or had reserved."""
         self._put(pod, _Hold(node, assignment, False, cpu_milli, host_memory_mib))
 
     def release(self, pod: str) -> None:
-        """The pod is gone, or has ended; nothing when it held nothing."""
+        """Free what a pod held that is gone or has ended."""
         hold = self._pods.pop(pod, None)
         if hold is None:
             return
@@ -155,19 +155,19 @@ class Ledger:
         self._put(pod, _Hold(node, assignment, True, cpu_milli, host_memory_mib))
 
     def commit(self, pod: str) -> None:
-        """The Binding was accepted: the reservation is now what the pod holds."""
+        """Turn the reservation into a holding, since the Binding was accepted."""
         hold = self._pods.get(pod)
         if hold is not None:
             hold.reserved = False
 
     def rollback(self, pod: str) -> None:
-        """The Binding was refused: the reservation falls; nothing when the pod itself has spoken meanwhile."""
+        """Free the reservation, since the Binding was refused; a pod that holds by its annotation keeps its GPUs."""
         hold = self._pods.get(pod)
         if hold is not None and hold.reserved:
             self.release(pod)
 
     def holding(self, pod: str) -> tuple[str, Assignment] | None:
-        """The node of a pod and what it holds there."""
+        """Return the node of a pod and what it holds there."""
         hold = self._pods.get(pod)
         return None if hold is None else (hold.node, hold.assignment)
 
@@ -184,7 +184,7 @@ class Ledger:
         )
 
     def pods(self) -> Iterator[tuple[str, str, Assignment, bool]]:
-        """(pod, node, assignment, reserved) of all that hold something."""
+        """Yield (pod, node, assignment, reserved) of all pods that hold GPUs."""
         for pod, hold in self._pods.items():
             yield pod, hold.node, hold.assignment, hold.reserved
 
@@ -192,11 +192,11 @@ class Ledger:
 
     @property
     def revision(self) -> int:
-        """Grows with each change."""
+        """Return the number of changes so far."""
         return self._dropped + len(self._journal)
 
     def changed_since(self, revision: int) -> list[str] | None:
-        """Nodes that changed after `revision`, repeated ones too; None when that is too long ago to know."""
+        """Return the nodes that changed after `revision`, with repetitions; None when `revision` is too old."""
         if revision < self._dropped:
             return None
         return self._journal[revision - self._dropped :]
@@ -220,7 +220,7 @@ class Ledger:
         self._changed(hold.node, node)
 
     def _count(self, node: _Node, hold: _Hold) -> None:
-        """Adds the hold to the node's GPUs; parts on GPUs that the node does not have count nowhere."""
+        """Add the hold to the node's GPUs; parts on GPUs that the node does not have are not counted."""
         by_uuid = {gpu.uuid: position for position, gpu in enumerate(node.gpus)}
         by_index = {gpu.index: position for position, gpu in enumerate(node.gpus)}
         counted = []
@@ -247,7 +247,7 @@ class Ledger:
 
 
 def _memory(gpu: LedgerGPU, core: int, memory_mib: int, scale: int) -> int:
-    """MiB held of a GPU, also where an annotation, as gpu-admission's, does not know how much the GPU has.
+    """Return the MiB held of a GPU, also if the annotation (gpu-admission's) does not have the GPU's memory.
 
     A whole GPU comes with all of its memory, a share that names none with the part that goes with its core.
     """
@@ -271,7 +271,7 @@ def _state(name: str, node: _Node, scale: int) -> NodeState:
 
 
 def violations(ledger: Ledger) -> list[str]:
-    """Everything that must never be so: a GPU held beyond its core or memory, a pod without its share.
+    """Find violated invariants: a GPU held beyond its core or memory, a pod without its share.
 
     For tests and for a watch over a live ledger: it counts from the assignments alone, not from the ledger's sums.
     """

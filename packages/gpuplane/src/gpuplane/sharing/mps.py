@@ -45,7 +45,7 @@ class Daemon(msgspec.Struct, frozen=True):
 
     @property
     def percentage(self) -> int:
-        """The part of the multiprocessors for each client. The daemon knows one for all its GPUs: the smallest."""
+        """Return the percent of the multiprocessors for each client: that of the GPU with the most replicas."""
         return max(1, 100 // max(gpu.replicas for gpu in self.gpus))
 
     @property
@@ -58,7 +58,7 @@ class Daemon(msgspec.Struct, frozen=True):
 
 
 def daemons(inventory: Sequence[GPUFacts], config: PluginConfig) -> tuple[Daemon, ...]:
-    """The daemons of a node, by resource; none where GPUs are not shared by MPS.
+    """Return the daemons of a node, by resource; empty where MPS does not share GPUs.
 
     Raises InvalidInput for MIG devices, and for more replicas than a GPU has room for clients.
     """
@@ -93,7 +93,7 @@ def ready_text(wanted: Sequence[Daemon]) -> str:
 
 
 def pipe(root: str, resource: str) -> str:
-    """The directory of a daemon's sockets below an MPS root."""
+    """Return the directory of a daemon's sockets below an MPS root."""
     return f"{root}/{resource}/pipe"
 
 

@@ -40,23 +40,23 @@ class NodeState(msgspec.Struct, frozen=True, gc=False):
 
 
 def empty(name: str, gpus: Iterable[LedgerGPU], scale: int = 100) -> NodeState:
-    """The node with nothing held."""
+    """Return the node with all GPUs free."""
     listed = tuple(gpus)
     return NodeState(name, listed, (scale,) * len(listed), tuple(gpu.memory_mib for gpu in listed), scale)
 
 
 def healthy(gpus: Iterable[LedgerGPU]) -> tuple[int, ...]:
-    """The positions of the GPUs that are usable."""
+    """Return the positions of the healthy GPUs."""
     return tuple(at for at, gpu in enumerate(gpus) if not gpu.fault)
 
 
 def gpus_of(node: GPUNode) -> tuple[LedgerGPU, ...]:
-    """The GPUs that a GPUNode lists, with their health."""
+    """Return the GPUs that a GPUNode lists, with their health."""
     return with_health(node.status.gpus, node.status.health)
 
 
 def with_health(gpus: Iterable[GPU], health: Mapping[str, str]) -> tuple[LedgerGPU, ...]:
-    """The GPUs with their health; `health` has the fault of each UUID that has one."""
+    """Return the GPUs with their health; `health` has the fault of each UUID that has a fault."""
     return tuple(
         LedgerGPU(
             index=gpu.index,

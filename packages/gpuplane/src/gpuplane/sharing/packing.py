@@ -68,7 +68,7 @@ class Outcome(msgspec.Struct, frozen=True):
 
 
 def arrivals(jobs: Sequence[Job], machines: Iterable[PackingMachine], seed: int, inflate: float) -> list[Job]:
-    """The jobs in a random order, then some of them again."""
+    """Return the jobs in a random order, then some of them again."""
     chance = random.Random(seed)
     found = sorted(jobs, key=lambda job: job.name)
     chance.shuffle(found)
@@ -85,7 +85,7 @@ def arrivals(jobs: Sequence[Job], machines: Iterable[PackingMachine], seed: int,
 
 
 def up_to(arriving: Iterable[Job], machines: Iterable[PackingMachine], inflate: float) -> list[Job]:
-    """The first of those that arrive, until `inflate` times the GPUs have been asked for."""
+    """Return the first jobs, until they request `inflate` times the GPUs."""
     wanted = inflate * MILLI * sum(machine.gpus for machine in machines)
     found: list[Job] = []
     load = 0

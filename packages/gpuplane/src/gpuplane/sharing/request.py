@@ -48,7 +48,7 @@ class Ask(msgspec.Struct, frozen=True):
 
     @property
     def gpus(self) -> int:
-        """Whole GPUs; 0 for a share."""
+        """Return the number of whole GPUs; 0 for a share."""
         return self.core // self.scale
 
     @property
@@ -97,7 +97,7 @@ class Request(msgspec.Struct, frozen=True):
 
     @property
     def core(self) -> int:
-        """The most that the pod holds at any time, in percent of one GPU: what quotas count."""
+        """Return the most that the pod holds at any time, in percent of a GPU, as quotas count it."""
         return max((sum(ask.core for ask in phase) for phase in self.phases()), default=0)
 
 

@@ -1,4 +1,4 @@
-"""From GPUs and configuration to what is advertised: the units of each resource. Pure.
+"""The units of each resource to advertise, from GPUs and configuration. Pure.
 
 A unit is a GPU, a MIG device, or one of several replicas of either.
 """
@@ -38,7 +38,7 @@ class Unit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def resources(inventory: Sequence[GPUFacts], config: PluginConfig) -> dict[str, tuple[Unit, ...]]:
-    """Resource -> its units, in the order of the node's GPUs.
+    """Return resource -> its units, in the order of the node's GPUs.
 
     Raises InvalidInput for MIG devices that the strategy cannot offer, and for shared devices that the node has not.
     """
@@ -54,7 +54,7 @@ def resources(inventory: Sequence[GPUFacts], config: PluginConfig) -> dict[str, 
 
 
 def sharable(inventory: Sequence[GPUFacts]) -> tuple[GPUFacts, ...]:
-    """The GPUs of which shares can be offered: those that MIG has not cut."""
+    """Return the GPUs that can be offered in shares: those without MIG devices."""
     return tuple(gpu for gpu in inventory if gpu.mig is not MigMode.ENABLED)
 
 
@@ -81,7 +81,7 @@ def _cut(gpu: GPUFacts, device: MigDevice) -> Unit:
 
 
 def _mig_devices(inventory: Sequence[GPUFacts], config: PluginConfig) -> list[tuple[GPUFacts, MigDevice]]:
-    """The MIG devices to offer. Strategy none offers none: nothing on the node could use such a GPU as a whole."""
+    """Return the MIG devices to offer; empty for strategy none, since no pod could use such a GPU as a whole."""
     split = [gpu for gpu in inventory if gpu.mig is MigMode.ENABLED]
     devices = [(gpu, device) for gpu in split for device in gpu.mig_devices]
     if config.mig_strategy is MigStrategy.NONE:

@@ -26,7 +26,7 @@ Spots = dict[str, tuple[int, ...]]
 
 
 def place(node: NodeState, request: Request, policy: Policy, gpu_policy: Policy | None = None) -> Placement | Refusal:
-    """The best that the node can do for the pod, by `policy`; `gpu_policy` chooses among its GPUs where it differs."""
+    """Return the pod's best placement on the node by `policy`; `gpu_policy` (if given) chooses among its GPUs."""
     found = rate(node, request, policy, gpu_policy)
     if found is None:
         return refusal(node, request)
@@ -37,7 +37,7 @@ def place(node: NodeState, request: Request, policy: Policy, gpu_policy: Policy 
 
 
 def find(node: NodeState, request: Request, policy: Policy) -> Spots | Refusal:
-    """The GPUs of each container; a refusal without details, which `place` gives."""
+    """Return the GPUs of each container, or a refusal without the details that `place` adds."""
     spots = _spots(node, request, policy)
     return refusal(node, request, details=False) if spots is None else spots
 
@@ -45,7 +45,7 @@ def find(node: NodeState, request: Request, policy: Policy) -> Spots | Refusal:
 def rate(
     node: NodeState, request: Request, policy: Policy, gpu_policy: Policy | None = None
 ) -> tuple[Spots, float] | None:
-    """The GPUs of each container, and the value by `policy`; None where the pod does not fit."""
+    """Return the GPUs of each container, and the value by `policy`; None where the pod does not fit."""
     ask = request.asks[0] if len(request.asks) == 1 else None
     if ask is not None and _full(node, ask):
         return None
@@ -70,7 +70,7 @@ def _full(node: NodeState, ask: Ask) -> bool:
 
 
 def usable_gpus(node: NodeState, request: Request) -> tuple[int, ...]:
-    """Positions of the GPUs that are healthy and that the pod's selectors admit."""
+    """Return the positions of the healthy GPUs that the pod's selectors admit."""
     usable = node.usable if node.usable is not None else healthy(node.gpus)
     if not request.selects:
         return usable
@@ -78,7 +78,7 @@ def usable_gpus(node: NodeState, request: Request) -> tuple[int, ...]:
 
 
 def taken(node: NodeState, request: Request, spots: Spots) -> NodeState:
-    """The node with the pod on it: of each GPU the most that its containers hold at any time."""
+    """Return the node with the pod on it: of each GPU the most that its containers hold at any time."""
     least_core, least_memory = node.core, node.memory
     for phase in request.phases() if len(request.asks) > 1 else (request.asks,):
         core, memory = list(node.core), list(node.memory)
@@ -135,7 +135,7 @@ def _search(
     spots: Spots,
     tries: list[int],
 ) -> bool:
-    """Fills `spots` for `asks` from `depth` on, in the policy's order of preference; False when nothing fits."""
+    """Fill `spots` for `asks` from `depth` on, in the policy's order of preference; False when nothing fits."""
     if depth == len(asks):
         return True
     ask = asks[depth]
@@ -166,7 +166,7 @@ def _choices(node: NodeState, ask: Ask, policy: Policy, usable: tuple[int, ...])
 
 
 def _fitting(node: NodeState, ask: Ask, usable: tuple[int, ...]) -> list[int]:
-    """The GPUs with room for a share."""
+    """Return the GPUs with room for a share."""
     size, core, memory = ask.core, node.core, node.memory
     return [at for at in usable if core[at] >= size and memory[at] >= memory_of(node, ask, at)]
 
@@ -177,7 +177,7 @@ def _part(node: NodeState, ask: Ask, at: int) -> Part:
 
 
 def _less(node: NodeState, ask: Ask, chosen: tuple[int, ...]) -> NodeState:
-    """The node without what the container takes."""
+    """Return the node without the GPUs that the container takes."""
     core, memory = list(node.core), list(node.memory)
     for at in chosen:
         core[at] -= ask.each

@@ -92,7 +92,7 @@ class FragmentationPolicy(Policy):
         return int(BEST / (1.0 + exp((after - before) / node.scale)))
 
     def _models_of(self, node: NodeState) -> tuple[str, ...]:
-        """The models of a node's GPUs; once where all are alike."""
+        """Return the models of a node's GPUs; a single entry where all are equal."""
         known = self._models.get(id(node.gpus))
         if known is None or known[0] is not node.gpus:
             models = tuple(gpu.model for gpu in node.gpus)

@@ -1,4 +1,4 @@
-"""Why a node cannot take a pod, in one line and GPU by GPU."""
+"""The reasons why a node cannot take a pod, in one line and GPU by GPU."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpuplane.sharing.request import Ask, Request, matches
 
 
 def refusal(node: NodeState, request: Request, *, details: bool = True) -> Refusal:
-    """A container that finds no GPU by itself, the largest first; else that all of them find no room together."""
+    """Return the refusal: the largest container that fits no GPU by itself, else that they do not fit together."""
     if lacking := cannot_host(node, request):
         return Refusal(lacking)
     for ask in sorted(request.asks, key=lambda ask: -ask.core) if len(request.asks) > 1 else request.asks:
@@ -49,7 +49,7 @@ def _admits(models: tuple[str, ...], not_models: tuple[str, ...], model: str) ->
 
 
 def lack(node: NodeState, request: Request, ask: Ask, at: int) -> str:
-    """The first reason why a GPU would not do for a container, a key of REASONS; empty where it would."""
+    """Return the first reason against a GPU for a container, a key of REASONS; empty when there is no reason."""
     gpu = node.gpus[at]
     if gpu.fault:
         return "lost"

@@ -1,4 +1,4 @@
-"""The mix of requests: what pods have asked so far, which is the best guess at what they will ask.
+"""The mix of requests: what pods have requested so far, the best guess at what they will request.
 
 The scheduler updates it (`Mix.seen` for each pod). Older pods fade, so that last month counts less than today. The
 policies that price free capacity read it.
@@ -34,7 +34,7 @@ class Typical(msgspec.Struct, frozen=True):
 
 
 def shape_of(request: Request) -> Shape:
-    """A pod of several containers counts as its GPUs, each held as much as its largest ask holds one."""
+    """Return the shape of a pod: its GPUs, each held as much as the largest container holds a GPU."""
     lasting = [ask for ask in request.asks if ask.lasts] or list(request.asks)
     if not lasting:
         return Shape(request.cpu_milli, 0, 0)
@@ -49,7 +49,7 @@ class Mix:
         self.total = 0.0
 
     def seen(self, request: Request) -> None:
-        """A pod asks this."""
+        """Count the request of a pod."""
         shape = shape_of(request)
         self.counts[shape] = self.counts.get(shape, 0.0) + 1.0
         self.total += 1.0
@@ -58,7 +58,7 @@ class Mix:
             self.total = sum(self.counts.values())
 
     def typical(self) -> tuple[Typical, ...]:
-        """The most common shapes that together make up 95% of the pods, the most common first."""
+        """Return the most common shapes that together make up 95% of the pods, the most common first."""
         found: list[tuple[Shape, float]] = []
         covered = 0.0
         for shape, count in sorted(self.counts.items(), key=lambda item: (-item[1], item[0])):

@@ -1,10 +1,10 @@
 """Ranks sets of whole GPUs by the links between them.
 
-Of all sets of the wanted size the closest is taken, of equally close ones that which leaves the closest remainder, so
-that a small request does not break up a large group, then the one with the lowest indices. Closeness of a set is the
+Of all sets of the wanted size the closest is taken; of equally close sets the set that leaves the closest remainder, so
+that a small request does not break up a large group; then the set with the lowest indices. Closeness of a set is the
 sum over its pairs: NVLink by lanes, else the common ancestor on PCIe, as `nvidia-smi topo -m` names it.
 
-What was found is remembered by the matrix of pairs: the thousands of nodes of a cluster are of few kinds.
+Results are cached by the matrix of pairs: the thousands of nodes of a cluster are of few kinds.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Nearness:
         self._chosen: dict[tuple[tuple[int, ...], int], tuple[int, ...]] = {}
 
     def choose(self, free: tuple[int, ...], size: int) -> tuple[int, ...]:
-        """`size` of the positions `free`, in their order; all of them where they are not more."""
+        """Return the `size` nearest of the positions `free`, in their order; all of them where they are not more."""
         if self._alike or size >= len(free):
             return free[:size]
         found = self._chosen.get((free, size))
@@ -46,7 +46,7 @@ class Nearness:
         return found
 
     def near(self, some: Sequence[int]) -> int:
-        """The sum over the pairs of a set."""
+        """Return the sum over the pairs of a set."""
         return sum(self.pairs[a][b] for a, b in combinations(some, 2))
 
     def _exact(self, free: tuple[int, ...], size: int) -> tuple[int, ...]:
@@ -89,7 +89,7 @@ def nearness(gpus: tuple[LedgerGPU, ...]) -> Nearness:
 
 
 def _pairs(gpus: Sequence[LedgerGPU]) -> Matrix:
-    """The closeness of each pair; the same NUMA node counts where a path is unknown."""
+    """Return the closeness of each pair; the same NUMA node counts where a path is unknown."""
     position = {gpu.index: row for row, gpu in enumerate(gpus)}
     rows = [[0] * len(gpus) for _ in gpus]
     for row, gpu in enumerate(gpus):

@@ -98,7 +98,7 @@ class OpportunityPolicy(Policy):
         return known[1]
 
     def _idle(self, free: int, cpu_milli: int, scale: int) -> float:
-        """The GPUs that lie idle when the node's CPU is used up, as worth."""
+        """Return the worth of the GPUs that stay idle when the node's CPU is used up."""
         if not self._cpu_per_gpu:
             return 0.0
         idle = free / scale - cpu_milli / self._cpu_per_gpu
@@ -106,7 +106,7 @@ class OpportunityPolicy(Policy):
 
 
 def learn(mix: Mix, gpus: Iterable[tuple[LedgerGPU, ...]], scale: int = 100) -> OpportunityPolicy:
-    """The policy for the mix of requests seen and the nodes' GPUs."""
+    """Return the policy for the mix of requests seen and the nodes' GPUs."""
     steps = learning(mix, gpus, scale)
     while True:
         try:
@@ -119,7 +119,7 @@ def learn(mix: Mix, gpus: Iterable[tuple[LedgerGPU, ...]], scale: int = 100) -> 
 def learning(
     mix: Mix, gpus: Iterable[tuple[LedgerGPU, ...]], scale: int = 100
 ) -> Generator[None, None, OpportunityPolicy]:
-    """The same in steps of about a millisecond; the generator's value is the policy."""
+    """Learn in steps of about a millisecond; the generator's value is the policy."""
     capacity, memory = dict[str, int](), dict[str, int]()
     for node in gpus:
         for gpu in node:

@@ -27,7 +27,7 @@ class Policy(ABC):
 
     @abstractmethod
     def order(self, node: NodeState, ask: Ask, fitting: Sequence[int]) -> Iterable[int]:
-        """The GPUs `fitting` (positions in `node.gpus`) for a share, the preferred one first."""
+        """Return the GPUs `fitting` (positions in `node.gpus`) for a share, the preferred GPU first."""
 
     def choose(self, node: NodeState, ask: Ask, free: Sequence[int]) -> tuple[int, ...]:
         """`ask.gpus` of the wholly free GPUs `free`, of which there are enough: for all policies those that are near
@@ -49,7 +49,7 @@ class Policy(ABC):
         return None
 
     def score(self, value: float) -> int:
-        """The value as 0-100, for people and for kube-scheduler."""
+        """Convert the value to 0-100, for people and for kube-scheduler."""
         return max(0, min(BEST, round(value)))
 
 

@@ -36,7 +36,7 @@ Worth = dict[str, tuple[float, ...]]
 
 
 def worth(capacity: Mapping[str, int], demand: Mapping[RequestKind, float]) -> Worth:
-    """The prices for `capacity` (model -> GPUs) when `demand` (kind -> how many) is asked of it."""
+    """Return the prices for `capacity` (model -> GPUs) and `demand` (kind -> count)."""
     steps = solve(capacity, demand)
     while True:
         try:
@@ -47,7 +47,7 @@ def worth(capacity: Mapping[str, int], demand: Mapping[RequestKind, float]) -> W
 
 
 def solve(capacity: Mapping[str, int], demand: Mapping[RequestKind, float]) -> Generator[None, None, Worth]:
-    """The same step by step; the generator's value is the result."""
+    """Compute the prices step by step; the generator's value is the result."""
     models = [model for model, gpus in sorted(capacity.items()) if gpus > 0]
     kinds = [kind for kind, count in demand.items() if count > 0 and 0 < kind.units <= UNITS]
     kinds.sort(key=lambda kind: (-kind.units, sorted(kind.models)))
@@ -71,7 +71,7 @@ def solve(capacity: Mapping[str, int], demand: Mapping[RequestKind, float]) -> G
 def _enter(
     models: list[str], kinds: list[RequestKind], at: dict[RequestKind, int], duals: list[float], slack_of: list[int]
 ) -> tuple[dict[int, float], float]:
-    """The column that gains most, row -> coefficient, with its value; an empty one when none gains."""
+    """Return the column that gains most, row -> coefficient, with its value; empty when no column gains."""
     best, column, value = _EPSILON * UNITS, dict[int, float](), 0.0
     for row, model in enumerate(models):
         table, taken = _best(model, kinds, at, duals)
@@ -96,7 +96,7 @@ def _enter(
 def _best(
     model: str, kinds: list[RequestKind], at: dict[RequestKind, int], duals: list[float]
 ) -> tuple[list[float], list[RequestKind | None]]:
-    """By free units: the worth of the best pattern, and a request of it."""
+    """Return by free units the worth of the best pattern, and a request of it."""
     worths = [0.0] * (UNITS + 1)
     taken: list[RequestKind | None] = [None] * (UNITS + 1)
     items = [(kind.units, kind.units - duals[at[kind]], kind) for kind in kinds if kind.fits(model)]
@@ -119,7 +119,7 @@ def _pivot(
     gain: list[float],
     slack_of: list[int],
 ) -> None:
-    """The column enters the basis; the row that runs out first leaves."""
+    """Replace the row of the basis that runs out first by the column."""
     direction = [sum(row[j] * much for j, much in column.items()) for row in inverse]
     ratios = [(right[i] / step, i) for i, step in enumerate(direction) if step > _EPSILON]
     leaving = min(ratios)[1]

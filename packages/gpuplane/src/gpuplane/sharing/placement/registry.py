@@ -17,7 +17,7 @@ from kubekit.errors import Usage
 
 
 def policy_named(name: str, mix: Mix, gpus: Iterable[tuple[LedgerGPU, ...]], scale: int = 100) -> Policy:
-    """The policy of that name, for the mix of requests seen and the nodes' GPUs. Raises Usage for a wrong name."""
+    """Return the policy with the name, for the mix of requests and the nodes' GPUs. Raises Usage for a wrong name."""
     match name:
         case "opportunity":
             return learn(mix, gpus, scale)

@@ -7,7 +7,7 @@ from gpuplane.sharing.request import Ask
 
 
 def memory_of(node: NodeState, ask: Ask, at: int) -> int:
-    """MiB that the container holds of a GPU: what it asks, else the part that goes with its core; a whole one's all."""
+    """Return the MiB of a GPU for the container: its request, else the part of its core; all of a whole GPU."""
     if ask.core >= node.scale:
         return node.gpus[at].memory_mib
     return ask.memory_mib or node.gpus[at].memory_mib * ask.core // node.scale
@@ -26,7 +26,7 @@ def room(node: NodeState) -> tuple[int, ...]:
 
 
 def room_after(node: NodeState, ask: Ask, at: int) -> int:
-    """The room of one GPU when it has taken a share that fits."""
+    """Return the room of a GPU after it has taken a share that fits."""
     core, total = node.core[at] - ask.core, node.gpus[at].memory_mib
     return _scarcer(core, node.memory[at] - memory_of(node, ask, at), total, node.scale) if total else core
 

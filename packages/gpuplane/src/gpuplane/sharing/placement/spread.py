@@ -16,6 +16,6 @@ class SpreadPolicy(Policy):
         return sorted(fitting, key=lambda at: (-node.core[at], -node.memory[at], at))
 
     def value(self, before: NodeState, after: NodeState, request: Request) -> float:
-        """The more is left, the better."""
+        """Return a value that is higher the more is left."""
         capacity = len(after.gpus) * after.scale
         return sum(after.core) * BEST / capacity if capacity else 0

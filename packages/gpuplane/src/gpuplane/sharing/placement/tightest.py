@@ -21,11 +21,11 @@ class TightestPolicy(Policy):
         return sorted(fitting, key=lambda at: (node.core[at], node.memory[at], at))
 
     def value(self, before: NodeState, after: NodeState, request: Request) -> float:
-        """The fuller the node was, the better."""
+        """Return a value that is higher the fuller the node was."""
         capacity = len(before.gpus) * before.scale
         return BEST - sum(before.core) * BEST / capacity if capacity else 0
 
 
 def node_order(node: NodeState) -> tuple[int, int, str]:
-    """The key by which gpu-admission sorts nodes, the first one that fits being taken."""
+    """Return gpu-admission's sort key of nodes; it takes the first node that fits."""
     return sum(node.core), sum(node.memory), node.name

@@ -14,7 +14,7 @@ class TopologyPolicy(Policy):
     name = "topology"
 
     def order(self, node: NodeState, ask: Ask, fitting: Sequence[int]) -> Iterable[int]:
-        """The fullest GPU; of equally full ones that with the fewest near neighbours that are wholly free."""
+        """Sort the fullest GPU first; of equally full GPUs that with the fewest wholly free GPUs near it."""
         pairs = nearness(node.gpus).pairs
         free = [at for at, core in enumerate(node.core) if core == node.scale]
         missed = {at: sum(pairs[at][other] for other in free) for at in fitting}
