@@ -31,7 +31,7 @@ from gpuplane.device_plugin.shares.gpu_manager import METRICS as GPU_MANAGER_MET
 from gpuplane.discovery.gpu import GPU_LABELS
 from gpuplane.exporter.fields import DEFAULT_FIELDS, OFFERED_LABELS, OFFERED_METRICS
 from gpuplane.limits.exposition import METRICS as SHARE_METRICS
-from gpuplane.operator.decide import OPEN, PRE_INSTALLED, REMOVING
+from gpuplane.operator.gates import OPEN, PRE_INSTALLED, REMOVING
 from gpuplane.operator.metrics import OperatorState, operator_metrics
 from gpuplane.operator.operands import GROUP_LABEL
 from gpuplane.operator.policy import FINALIZER
