@@ -17,11 +17,12 @@ import msgspec
 import pytest
 import yaml
 
+from gpulab.clusters import down, up
 from kubekit.api.core import Deployment, Node, Pod
 from kubekit.errors import Terminal
 from kubekit.kube import Client, NotFound
 from tests.support.until import until_objects
-from tinykube.cluster import ClusterHandle, ClusterSpec, NodeSpec, down, up
+from tinykube.cluster import ClusterHandle, ClusterSpec, NodeSpec
 from tinykube.kubelet.containers.records import Record, is_running
 
 PATIENCE_SECONDS = 60.0

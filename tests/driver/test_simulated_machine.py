@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 SCRIPT = """
-import asyncio, json, sys
+import asyncio, json, os, sys
 from pathlib import Path
 from gpuplane.discovery import feature_labels, gpu_labels, observe as observe_features
 from gpuplane.discovery.gpu import GpuFacts
@@ -26,7 +26,9 @@ from simgpu.machines.machine import machine
 from simgpu.machines.root import build_node
 from gpuplane.toolkit import apply, observe, plan
 from gpuplane.toolkit.applying import unconfigure
+from gpulab.device_files import presenting
 
+os.stat = presenting(os.stat)
 directory, name = Path(sys.argv[1]), sys.argv[2]
 made = machine(name)
 build_node(directory, name, made)
