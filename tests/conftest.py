@@ -49,6 +49,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 # `make test` runs them apart from the others and tries a failed one once more. Those that take long come first, so that
 # in the end no worker has one of them while others have nothing left to do.
 CLUSTERS = (
+    "kubernetes/",  # make test-kubernetes
     "story/",
     "device_plugin/test_cluster.py",
     "discovery/test_cluster.py",
