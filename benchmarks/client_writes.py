@@ -93,11 +93,11 @@ async def measure(name: str, count: int, call: Callable[[], Awaitable[object]]) 
 
 async def ours(port: int, ca: str, count: int, loop: str) -> None:
     from kubekit.api.core import Node
-    from kubekit.kube import Client, Endpoint
+    from kubekit.kube import ApiEndpoint, Client
     from kubekit.kube.auth import StaticAuth
 
     tls = ssl.create_default_context(cafile=ca)
-    async with Client(Endpoint(host="127.0.0.1", port=port, auth=StaticAuth(token="t"), tls=tls)) as client:
+    async with Client(ApiEndpoint(host="127.0.0.1", port=port, auth=StaticAuth(token="t"), tls=tls)) as client:
         await measure(f"kubekit.kube, {loop}", count, lambda: client.patch(Node, "n1", PATCH))
 
 

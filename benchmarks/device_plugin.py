@@ -34,7 +34,7 @@ from kubekit.kube import Client, Informer
 from kubekit.protocol import deviceplugin_pb2 as pb
 from kubekit.rpc_server import serving
 from operand_memory import GOAL_MB, GPUPLANE, held, operands
-from tinykube.cluster import ClusterSpec, NodeSpec
+from tinykube.cluster import ClusterSpec, MachineSpec
 from tinykube.protocol import deviceplugin_pb2_grpc as rpc
 
 COUNT, ROUNDS = 16, 400
@@ -110,7 +110,7 @@ async def calls(folder: Path) -> None:
 
 async def memory(folder: Path) -> None:
     """Resident memory of a plugin that offers shares, with its agent and its HTTP server."""
-    spec = ClusterSpec(name="bench", nodes=(NodeSpec(name="shares", machine="p40-ubuntu22"),))
+    spec = ClusterSpec(name="bench", nodes=(MachineSpec(name="shares", machine="p40-ubuntu22"),))
     handle = await up(spec, base=folder)
     try:
         async with Client.connect(handle.kubeconfig) as client:

@@ -35,10 +35,10 @@ from gpuplane.scheduler.forwarding import Forwarder
 from gpuplane.scheduler.leader import Leader
 from gpuplane.scheduler.policies import Chosen
 from kubekit.api.core import Node, Pod
-from kubekit.http_server import Answer, PostHandler, serving
+from kubekit.http_server import HttpAnswer, PostHandler, serving
 from kubekit.kube import EventRecorder, SystemClock
-from kubekit.kube.codec import Page, decode_list
-from kubekit.kube.watch import Event, EventType
+from kubekit.kube.codec import ListPage, decode_list
+from kubekit.kube.watch import EventType, WatchEvent
 
 GPUS, MEMORY = 8, 81559
 BIND_SECONDS = 0.0076  # of a real API server, docs/components/real-kubernetes.md
@@ -157,7 +157,7 @@ class PlayedClient:
             Pod: lambda: bound_pods(nodes, pods),
         }
 
-    async def pages(self, kind: Any, *_: Any, bad: Any = None, **__: Any) -> AsyncIterator[Page]:
+    async def pages(self, kind: Any, *_: Any, bad: Any = None, **__: Any) -> AsyncIterator[ListPage]:
         items: list[Any] = []
         for obj in self._makers.get(kind, lambda: iter(()))():
             items.append(obj)
@@ -166,16 +166,16 @@ class PlayedClient:
                 items = []
         yield self._page(kind, items, more="")
 
-    def _page(self, kind: Any, items: list[Any], *, more: str) -> Page:
+    def _page(self, kind: Any, items: list[Any], *, more: str) -> ListPage:
         body = msgspec.json.encode({"metadata": {"resourceVersion": "1", "continue": more}, "items": items})
         return decode_list(kind, body, None)
 
-    async def watch(self, kind: Any, *_: Any, **__: Any) -> AsyncGenerator[Event[Any], None]:
+    async def watch(self, kind: Any, *_: Any, **__: Any) -> AsyncGenerator[WatchEvent[Any], None]:
         while True:
             if kind is not Pod:
                 await asyncio.Event().wait()
             pod = msgspec.json.decode(await self._bound.get(), type=Pod)
-            yield Event(EventType.MODIFIED, pod, pod.metadata.resource_version)
+            yield WatchEvent(EventType.MODIFIED, pod, pod.metadata.resource_version)
 
     async def request(self, method: str, path: str, params: Any, binding: dict[str, Any]) -> bytes:
         """A Binding; then the watch shows the pod bound."""
@@ -226,7 +226,7 @@ def serve(pipe: Connection, nodes: int, pods: int, policy: str) -> None:
 def timed(path: str, answer: PostHandler, own: dict[str, list[float]]) -> PostHandler:
     """Writes down the CPU that each answer takes, which other programs on the machine change less than its time."""
 
-    async def measured(body: bytes) -> Answer:
+    async def measured(body: bytes) -> HttpAnswer:
         began = time.thread_time()
         try:
             return await answer(body)

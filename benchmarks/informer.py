@@ -115,11 +115,11 @@ def rss_mb() -> float:
 
 async def run(port: int, count: int) -> None:
     from kubekit.api.core import Pod
-    from kubekit.kube import Client, Endpoint, Informer
+    from kubekit.kube import ApiEndpoint, Client, Informer
     from kubekit.kube.auth import StaticAuth
 
     base, started, spent = rss_mb(), time.perf_counter(), cpu()
-    client = Client(Endpoint(host="127.0.0.1", port=port, auth=StaticAuth()))
+    client = Client(ApiEndpoint(host="127.0.0.1", port=port, auth=StaticAuth()))
     informer = Informer(client, Pod)
     informer.add_index("node", lambda pod: (pod.spec.node_name,))
     caught_up = asyncio.Event()

@@ -25,9 +25,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from figures import show
-from gpuplane.toolkit.places import MICROK8S, PLAIN, Place, RuntimeName
+from gpuplane.toolkit.places import MICROK8S, PLAIN, RuntimeName, RuntimePaths
 from simgpu import NATIVE, PROFILES, create_state
-from tinykube.kubelet.runtimes.endpoint import Endpoint
+from tinykube.kubelet.runtimes.endpoint import RuntimeEndpoint
 
 LIBRARIES = "usr/lib/x86_64-linux-gnu"
 PROFILE, DRIVER = PROFILES["8x-h100"], "570.133.20"
@@ -102,11 +102,11 @@ def files_alone(base: Path, name: str, runtime: str, files: dict[str, str]) -> N
     report("  again, nothing to do", again)
 
 
-def manage(path: Path, place: Place, count: Path) -> None:
+def manage(path: Path, place: RuntimePaths, count: Path) -> None:
     """A service manager: the runtime is started again as soon as it ends. Never returns."""
 
     async def serve() -> None:
-        endpoint = Endpoint(path, place.name, "27.5.1" if place.runtime is RuntimeName.DOCKER else "1.7.28")
+        endpoint = RuntimeEndpoint(path, place.name, "27.5.1" if place.runtime is RuntimeName.DOCKER else "1.7.28")
         told = asyncio.Event()
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, told.set)
         endpoint.open()
@@ -128,7 +128,7 @@ def manage(path: Path, place: Place, count: Path) -> None:
 
 
 @contextlib.contextmanager
-def running(root: Path, place: Place) -> Iterator[Path]:
+def running(root: Path, place: RuntimePaths) -> Iterator[Path]:
     """The runtime of a machine runs; the file has a line for each time it was told."""
     count = root.with_name(f"{root.name} told")
     count.touch()

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from gpuplane import names
 from gpuplane.admission import certificates
-from gpuplane.admission.certificates import LIFETIME, Certificates, make, read, trusts, why_renew
+from gpuplane.admission.certificates import LIFETIME, WebhookCertificates, make, read, trusts, why_renew
 from gpuplane.admission.keeper import LOOK_SECONDS, SPREAD_SECONDS, Keeper
-from gpuplane.admission.server import Shown
+from gpuplane.admission.server import ServedCertificate
 from gpuplane.operator.installation import installation, resource_of
 from kubekit.api.core import Secret
 from kubekit.kube import NotFound
@@ -56,11 +56,11 @@ def test_one_made_by_a_clock_ahead_is_valid_today():
 def test_what_does_not_fit_together_is_renewed():
     one, other = make(HOSTS, NOW), make(HOSTS, NOW)
     for broken, why in (
-        (Certificates(one.authorities, one.certificate, other.key), "the key is another certificate's"),
-        (Certificates(other.authorities, one.certificate, one.key), "cannot be used"),
-        (Certificates(b"", one.certificate, one.key), "cannot be used"),
-        (Certificates(one.authorities, one.certificate, b""), "cannot be used"),
-        (Certificates(one.authorities, one.authorities, one.key), "another certificate's"),
+        (WebhookCertificates(one.authorities, one.certificate, other.key), "the key is another certificate's"),
+        (WebhookCertificates(other.authorities, one.certificate, one.key), "cannot be used"),
+        (WebhookCertificates(b"", one.certificate, one.key), "cannot be used"),
+        (WebhookCertificates(one.authorities, one.certificate, b""), "cannot be used"),
+        (WebhookCertificates(one.authorities, one.authorities, one.key), "another certificate's"),
         (read({}), "there is none yet"),
     ):
         assert why in why_renew(broken, HOSTS, NOW)
@@ -69,7 +69,7 @@ def test_what_does_not_fit_together_is_renewed():
 
 @given(st.binary(max_size=200), st.binary(max_size=200), st.binary(min_size=1, max_size=200))
 def test_whatever_stands_in_the_secret_is_judged(authorities, key, certificate):
-    assert why_renew(Certificates(authorities, certificate, key), HOSTS, NOW)
+    assert why_renew(WebhookCertificates(authorities, certificate, key), HOSTS, NOW)
     assert certificates.authorities(authorities) == []
 
 
@@ -87,7 +87,7 @@ async def test_a_client_that_trusts_the_bundle_trusts_the_server_before_and_afte
     old = make(("localhost",), datetime.datetime.now(datetime.UTC))
     new = make(("localhost",), datetime.datetime.now(datetime.UTC), old.authorities)
     assert trusts(new.authorities, old.authorities) and not trusts(old.authorities, new.authorities)
-    shown = Shown()
+    shown = ServedCertificate()
     server = await asyncio.start_server(closed, "127.0.0.1", 0, ssl=shown.context)
     port = server.sockets[0].getsockname()[1]
     for seen, bundle, good in (
@@ -96,7 +96,7 @@ async def test_a_client_that_trusts_the_bundle_trusts_the_server_before_and_afte
         if seen is not None:
             shown.take(seen)
         else:
-            shown = Shown()
+            shown = ServedCertificate()
             server.close()
             server = await asyncio.start_server(
                 lambda reader, writer: writer.close(), "127.0.0.1", 0, ssl=shown.context
@@ -123,7 +123,7 @@ class Replica:
         self.client = world.client("admission")
         self.wall = NOW
         self.now = 0.0
-        self.shows: list[Certificates] = []
+        self.shows: list[WebhookCertificates] = []
         self.keeper = Keeper(
             self.client,
             NAMESPACE,
@@ -151,7 +151,7 @@ async def replicas(world: Any) -> Any:
         await replica.client.aclose()
 
 
-async def stored(world: Any) -> Certificates:
+async def stored(world: Any) -> WebhookCertificates:
     return read((await world.admin.get(Secret, names.ADMISSION_SECRET, NAMESPACE)).data)
 
 
@@ -265,7 +265,7 @@ async def test_an_expired_certificate_is_a_failed_call(world, make_pod):
         task.cancel()
     await asyncio.gather(*world.replicas.values(), return_exceptions=True)
     world.replicas.clear()
-    shown = Shown()
+    shown = ServedCertificate()
     shown.take(expired)
     port = int(world.server.registry.list("pods", NAMESPACE)[0]["spec"]["containers"][0]["ports"][0]["containerPort"])
     server = await asyncio.start_server(closed, "127.0.0.1", port, ssl=shown.context)

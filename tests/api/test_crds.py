@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from gpuplane.api.clusterpolicy import ClusterPolicy
 from gpuplane.api.crds import SERVED, crds
 from gpuplane.api.gpunode import GPUNode, Stage, StageName, StageState
-from gpuplane.api.marks import Rule
+from gpuplane.api.marks import FieldRule
 from gpuplane.api.nvidiadriver import NVIDIADriver
 from gpuplane.api.schema import definition, rules_of, schema_of
 from gpuplane.api.validation import KINDS, check_object, errors
@@ -150,7 +150,7 @@ SUBJECTS = {
         stages=st.dictionaries(st.sampled_from([*StageName, "other"]), st.just({"state": "done"}), max_size=3)
     ),
 }
-RULES: dict[str, Rule] = {rule.code: rule for kind in KINDS for rule in rules_of(kind).values()}
+RULES: dict[str, FieldRule] = {rule.code: rule for kind in KINDS for rule in rules_of(kind).values()}
 
 
 def test_every_rule_is_tried():

@@ -20,7 +20,14 @@ from kubekit.api.pod_requests import PodAmounts, phases, read_amounts
 from kubekit.scheduling.podinfo import compile_pod
 from tinykube.apiserver.builtin import RESOURCES as KINDS
 from tinykube.apiserver.quotas import uses
-from tinykube.kubelet.devices.ledger import Device, Given, Holding, Ledger, candidates, choose
+from tinykube.kubelet.devices.ledger import (
+    ContainerDevices,
+    DeviceHolding,
+    DeviceLedger,
+    ListedDevice,
+    candidates,
+    choose,
+)
 
 RESOURCES = ("cpu", names.GPU_RESOURCE)
 lists = st.dictionaries(st.sampled_from(RESOURCES), st.integers(0, 4))
@@ -89,15 +96,17 @@ def everyone(raw: dict[str, Any]) -> dict[str, float]:
     typed = msgspec.convert(raw, Pod)
     request = request_of(typed)
     parts = {ask.container: (Part("", 0, ask.core, 0),) for ask in request.asks}
-    devices = {str(at): Device(healthy=True) for at in range(32)}
-    ledger = Ledger()
+    devices = {str(at): ListedDevice(healthy=True) for at in range(32)}
+    ledger = DeviceLedger()
     ends = frozenset(c["name"] for c in raw["spec"]["initContainers"] if "restartPolicy" not in c)
     for each in (*raw["spec"]["initContainers"], *raw["spec"]["containers"]):
         wanted = int(each["resources"]["limits"][names.GPU_RESOURCE])
         choice = candidates(devices, ledger.in_use("gpu"), ledger.reusable("p", "gpu", ends), wanted)
         assert choice is not None
         ids = choose(choice, (), wanted)
-        ledger.hold(Holding(pod_uid="p", container=each["name"], resource="gpu", ids=ids, given=Given()))
+        ledger.hold(
+            DeviceHolding(pod_uid="p", container=each["name"], resource="gpu", ids=ids, given=ContainerDevices())
+        )
     held = Assignment(parts, tuple(ask.container for ask in request.asks if not ask.lasts)).held()
     quota = uses(next(info for info in KINDS if info.plural == "pods"), raw)
     return {

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import pytest
 
-from gpuplane.api.requests import Offer, core_held, offer_of
+from gpuplane.api.requests import GpuOffer, core_held, offer_of
 from kubekit.api.core import Container, Pod, PodSpec, PodStatus, Resources
 
 
 @pytest.mark.parametrize(
     ("allocatable", "offer"),
     [
-        ({"cpu": "4", "nvidia.com/gpu": "8"}, Offer("nvidia.com/gpu", 8)),
-        ({"nvidia.com/gpu": "2", "nvidia.com/gpu.shared": "20", "tencent.com/vcuda-core": "200"}, Offer(count=2)),
-        ({"nvidia.com/gpu": "0", "nvidia.com/mig-1g.10gb": "7"}, Offer("nvidia.com/mig-1g.10gb", 7)),
-        ({"tencent.com/vcuda-core": "200", "tencent.com/vcuda-memory": "192"}, Offer("tencent.com/vcuda-core", 2, 10)),
-        ({"tencent.com/vcuda-core": "0"}, Offer()),
-        ({"cpu": "4"}, Offer()),
+        ({"cpu": "4", "nvidia.com/gpu": "8"}, GpuOffer("nvidia.com/gpu", 8)),
+        ({"nvidia.com/gpu": "2", "nvidia.com/gpu.shared": "20", "tencent.com/vcuda-core": "200"}, GpuOffer(count=2)),
+        ({"nvidia.com/gpu": "0", "nvidia.com/mig-1g.10gb": "7"}, GpuOffer("nvidia.com/mig-1g.10gb", 7)),
+        (
+            {"tencent.com/vcuda-core": "200", "tencent.com/vcuda-memory": "192"},
+            GpuOffer("tencent.com/vcuda-core", 2, 10),
+        ),
+        ({"tencent.com/vcuda-core": "0"}, GpuOffer()),
+        ({"cpu": "4"}, GpuOffer()),
     ],
 )
-def test_offer(allocatable: dict[str, str], offer: Offer) -> None:
+def test_offer(allocatable: dict[str, str], offer: GpuOffer) -> None:
     assert offer_of(allocatable) == offer
 
 

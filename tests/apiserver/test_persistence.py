@@ -18,7 +18,7 @@ from kubekit.errors import Terminal
 from tinykube.apiserver import Registry
 from tinykube.apiserver.failure import ApiFailure
 from tinykube.apiserver.journal import SQLiteJournal
-from tinykube.apiserver.store import Store
+from tinykube.apiserver.store import ObjectStore
 
 steps = st.lists(
     st.tuples(
@@ -47,7 +47,7 @@ def content(store):
 
 def reload(path):
     journal = SQLiteJournal(path)
-    store = Store()
+    store = ObjectStore()
     store.restore(journal, list(journal.load()), journal.version())
     return store, journal
 
@@ -74,7 +74,7 @@ def test_a_copy_taken_at_any_moment_holds_exactly_what_was_written(history):
 @settings(max_examples=60, deadline=None)
 @given(steps)
 def test_indexes_and_events_agree_with_the_objects(history):
-    store = Store()
+    store = ObjectStore()
     table = store.table("pods", ("value",))
     seen = {}
 

@@ -9,14 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tinykube.apiserver import ApiFailure, User
-from tinykube.apiserver.asgi import Request
+from tinykube.apiserver.asgi import HttpRequest
 from tinykube.apiserver.hooks import Attributes
 from tinykube.apiserver.identity import ADMIN, InvalidToken, ServiceAccountTokens, node_user
 
 JANE = User("jane", ("devs", "system:authenticated"))
 
 
-def request(**headers: str) -> Request:
+def request(**headers: str) -> HttpRequest:
     async def receive() -> dict[str, Any]:
         return {"type": "http.request", "body": b""}
 
@@ -24,7 +24,7 @@ def request(**headers: str) -> Request:
         return None
 
     raw = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
-    return Request({"type": "http", "path": "/", "headers": raw, "query_string": b""}, receive, send)
+    return HttpRequest({"type": "http", "path": "/", "headers": raw, "query_string": b""}, receive, send)
 
 
 def may(cluster: Any, user: User, verb: str, resource: str, namespace: str = "", name: str = "", **more: str) -> bool:

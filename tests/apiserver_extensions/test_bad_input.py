@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tinykube.apiserver import ApiFailure, Registry, User
 from tinykube.apiserver.extensions import Extensions, install
 from tinykube.apiserver.hooks import Attributes
-from tinykube.apiserver.registry import Write
+from tinykube.apiserver.registry import WriteOptions
 from tinykube.apiserver.tables import to_table
 
 RULES = [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["*"], "resources": ["secrets"]}]
@@ -134,7 +134,7 @@ async def send(registry: Registry, plural: str, obj: dict[str, Any]) -> bool:
     kind = registry.kinds.find(plural)
     namespace = "default" if kind.info.namespaced else ""
     try:
-        await registry.create_entry(kind, namespace, obj, Write(manager="test", validation="Warn"))
+        await registry.create_entry(kind, namespace, obj, WriteOptions(manager="test", validation="Warn"))
     except ApiFailure as refused:
         # A webhook that cannot be reached is the one 500 that is right.
         assert refused.status < 500 or "failed calling webhook" in str(refused), refused

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tinykube.apiserver.cel import CelError, CelSyntaxError, Program
+from tinykube.apiserver.cel import CelError, CelProgram, CelSyntaxError
 
 
 def evaluate(source: str, **variables: Any) -> Any:
-    return Program(source, variables)(variables)
+    return CelProgram(source, variables)(variables)
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_one_side_that_decides_is_enough() -> None:
 )
 def test_mistakes_are_found_when_compiled(source: str, message: str) -> None:
     with pytest.raises(CelSyntaxError, match=message):
-        Program(source, ["self"])
+        CelProgram(source, ["self"])
 
 
 @pytest.mark.parametrize(
@@ -116,4 +116,4 @@ def test_equality_of_json_is_that_of_python_but_for_booleans(one: object, two: o
 @given(st.text(max_size=60))
 def test_any_text_compiles_or_is_a_syntax_error(source: str) -> None:
     with contextlib.suppress(CelSyntaxError, CelError):
-        Program(source, ["self"])({"self": {}})
+        CelProgram(source, ["self"])({"self": {}})

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tinykube.apiserver import ApiFailure, discovery
-from tinykube.apiserver.asgi import Request
+from tinykube.apiserver.asgi import HttpRequest
 from tinykube.apiserver.builtin import RESOURCES
 from tinykube.apiserver.streams.spdy import DICTIONARY, Session
 
@@ -31,7 +31,7 @@ async def page(cluster: Any, path: str, accept: str = "application/json", **head
     raw = [(b"accept", accept.encode()), (b"host", b"localhost:1")]
     raw += [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
     scope = {"type": "http", "method": "GET", "path": path, "headers": raw, "query_string": b""}
-    return await cluster.extensions.page(Request(scope, None, None))  # type: ignore[arg-type]  # neither is used
+    return await cluster.extensions.page(HttpRequest(scope, None, None))  # type: ignore[arg-type]  # neither is used
 
 
 def served(path: str, accept: str = "application/json") -> Any:

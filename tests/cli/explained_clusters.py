@@ -10,7 +10,7 @@ import msgspec
 from gpuplane import names
 from gpuplane.api.gpunode import GPU, GPUNode, GPUNodeStatus, Summary
 from gpuplane.explain.answer import Explanation, explain
-from gpuplane.explain.world import Facts
+from gpuplane.explain.world import ClusterFacts
 from gpuplane.scheduler.quota import NamespaceQuota, QuotaSettings
 from gpuplane.sharing import Assignment, Part, request_of, to_annotations
 from kubekit.api.core import Pod
@@ -104,8 +104,8 @@ class Cluster:
         made["metadata"]["annotations"] |= to_annotations(Assignment({"main": parts}), request_of(pod), node, 1)
         return made
 
-    def facts(self) -> Facts:
-        return Facts(self.pods, self.nodes, self.gpunodes, {"ml": {}}, self.quotas, QuotaSettings())
+    def facts(self) -> ClusterFacts:
+        return ClusterFacts(self.pods, self.nodes, self.gpunodes, {"ml": {}}, self.quotas, QuotaSettings())
 
     def explain(self, pod: dict[str, Any]) -> Explanation:
         found = explain(pod, self.facts(), NOW)

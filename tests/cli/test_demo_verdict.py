@@ -9,9 +9,9 @@ import pytest
 
 from gpulab.demo.shares import TENANTS, Shared
 from gpulab.demo.story import ending, verdict_line
-from gpulab.demo.verdict import PASSED, Break, Measured, Sharing, VectorAdd, judge
-from gpuplane.cli.terminal import Terminal
-from gpuplane.explain.answer import Explanation, Tally
+from gpulab.demo.verdict import PASSED, Break, Measured, Sharing, VectorAddVerdict, judge
+from gpuplane.cli.terminal import Console
+from gpuplane.explain.answer import Explanation, ReasonTally
 from gpuplane.explain.cures import Cure
 
 PODS = tuple(
@@ -20,12 +20,12 @@ PODS = tuple(
 GOOD = Measured(
     healthy=("sim-1", "sim-2"),
     bare_to_ready_seconds={"sim-1": 4.0, "sim-2": 5.0},
-    vector_add=VectorAdd(PASSED, "sim-1", 0.3),
+    vector_add=VectorAddVerdict(PASSED, "sim-1", 0.3),
     shared=Sharing("sim-2", PODS),
     waiting=Explanation(
         "default/late",
         "waiting",
-        gpu_reasons=(Tally(1, "core", "sim-2/0", "10%"),),
+        gpu_reasons=(ReasonTally(1, "core", "sim-2/0", "10%"),),
         cures=(Cure("default/ci ends or is deleted", "sim-2/0"),),
     ),
     broken=Break("sim-4", "cuda: GPU 0 fails the vectorAdd", 1.6),
@@ -54,8 +54,8 @@ def test_what_went_well_is_said_to_have_gone_well() -> None:
     [
         ("prepared", "not ready: sim-2", {"bare_to_ready_seconds": {"sim-1": 4.0}}),
         ("prepared", "0 of 2 machines", {"bare_to_ready_seconds": {}}),
-        ("ran", "no verdict", {"vector_add": VectorAdd()}),
-        ("ran", "CUDA error", {"vector_add": VectorAdd("CUDA error", "sim-1")}),
+        ("ran", "no verdict", {"vector_add": VectorAddVerdict()}),
+        ("ran", "CUDA error", {"vector_add": VectorAddVerdict("CUDA error", "sim-1")}),
         ("shared", "got 0.0 30.0 20.0 10.0%", {"shared": pods("tune", core_percent=0.0)}),
         ("shared", "5 points off: serve", {"shared": pods("serve", core_percent=24.9)}),
         ("shared", "5 points off: ci", {"shared": pods("ci", core_percent=15.1)}),
@@ -89,5 +89,5 @@ def test_a_share_may_be_five_points_off(percent: float) -> None:
     assert all(promise.kept for promise in promises)
 
 
-def screen() -> Terminal:
-    return Terminal(io.StringIO(), io.StringIO())
+def screen() -> Console:
+    return Console(io.StringIO(), io.StringIO())

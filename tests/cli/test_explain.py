@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from gpuplane import names
 from gpuplane.api.gpunode import Summary
 from gpuplane.cli.explain_text import page
-from gpuplane.cli.terminal import Terminal
+from gpuplane.cli.terminal import Console
 from gpuplane.scheduler.quota import NamespaceQuota
 from tests.cli import explained_clusters as built
 
@@ -23,7 +23,7 @@ SHARE = {names.VCUDA_CORE: 40, names.VCUDA_MEMORY: 48}
 
 def drawn(explanation: Any, monkeypatch: pytest.MonkeyPatch, width: int = 100) -> str:
     monkeypatch.setenv("COLUMNS", str(width))
-    text = page(explanation, Terminal(io.StringIO(), io.StringIO(), colour="never"))
+    text = page(explanation, Console(io.StringIO(), io.StringIO(), colour="never"))
     assert all(len(line) <= width for line in text.splitlines()), text
     return text
 

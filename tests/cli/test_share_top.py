@@ -10,7 +10,7 @@ import pytest
 from gpuplane.cli.main import main
 from gpuplane.cli.share_text import sparks, top_page
 from gpuplane.cli.share_top import merged
-from gpuplane.cli.terminal import Terminal
+from gpuplane.cli.terminal import Console
 from gpuplane.limits import GpuView, OutsideView, Owner, Share, ShareView
 from gpuplane.limits.facts import Limits, Observation, OnGpu
 
@@ -52,7 +52,7 @@ GPU = GpuView(
 
 
 def page(*gpus: GpuView, ascii_only: bool = False, history: tuple[int, ...] = (10, 40, 90)) -> str:
-    screen = Terminal(io.StringIO(), io.StringIO(), colour="never", ascii_only=ascii_only)
+    screen = Console(io.StringIO(), io.StringIO(), colour="never", ascii_only=ascii_only)
     return top_page("gpu-t-01", gpus, {UUID: history}, screen)
 
 
@@ -86,7 +86,7 @@ def test_what_has_no_limit_no_rate_yet_or_is_lost() -> None:
 
 
 def test_history_has_a_place_of_its_own() -> None:
-    screen = Terminal(io.StringIO(), io.StringIO())
+    screen = Console(io.StringIO(), io.StringIO())
     assert sparks((0, 100), screen) == "        ▁█"
     assert len(sparks(range(0, 100, 5), screen)) == 10
     assert sparks((), screen) == ""

@@ -12,11 +12,11 @@ import pytest
 from gpuplane.api.clusterpolicy import ClusterPolicy, ClusterPolicyStatus
 from gpuplane.api.gpunode import GPU, GPUNode, GPUNodeStatus, Machine, Stage, StageName, StageState, summarize
 from gpuplane.cli.gpus_text import gpus_page
-from gpuplane.cli.overview import Offered, Overview, Pause, UpgradeView
+from gpuplane.cli.overview import AdvertisedGpus, Overview, Pause, UpgradeView
 from gpuplane.cli.overview import overview as made
 from gpuplane.cli.status import refusal, to_json
 from gpuplane.cli.status_text import nodes_page
-from gpuplane.cli.terminal import Terminal, age
+from gpuplane.cli.terminal import Console, age
 from gpuplane.sharing import Assignment, Part, request_of, to_annotations
 from kubekit.api.core import Container, ObjectMeta, Pod, PodSpec, PodStatus, Resources
 from kubekit.api.meta import Condition
@@ -68,11 +68,11 @@ def pod(name: str, node: str, gpus: int, phase: str = "Running") -> Pod:
 
 def overview(nodes: Any, pods: Any, gpus: dict[str, int], *others: Any, **more: Any) -> Overview:
     """Of nodes that advertise so many whole GPUs."""
-    return made(nodes, pods, {name: Offered(number) for name, number in gpus.items()}, *others, **more)
+    return made(nodes, pods, {name: AdvertisedGpus(number) for name, number in gpus.items()}, *others, **more)
 
 
-def screen(ascii_only: bool = False) -> Terminal:
-    return Terminal(io.StringIO(), io.StringIO(), colour="never", ascii_only=ascii_only)
+def screen(ascii_only: bool = False) -> Console:
+    return Console(io.StringIO(), io.StringIO(), colour="never", ascii_only=ascii_only)
 
 
 def test_healthy_nodes_are_counted_not_listed() -> None:
@@ -155,7 +155,7 @@ def share(name: str, node: str, core: int, memory: int, at: int | None) -> Pod:
 
 def test_shares_are_shown_on_their_gpus() -> None:
     pods = [share("tune", "n1", 30, 5, 0), share("serve", "n1", 20, 5, 0), share("eval", "n1", 40, 4, 1)]
-    seen = made([gpunode("n1")], pods, {"n1": Offered(2, parts=True)})
+    seen = made([gpunode("n1")], pods, {"n1": AdvertisedGpus(2, parts=True)})
     assert gpus_page(seen, screen()).splitlines() == [
         "n1   L4 22 GiB ×2                                   0.9 held   1.1 free   ✓ ready",
         "    CORE                  MEMORY                HELD BY",
@@ -169,16 +169,16 @@ def test_shares_are_shown_on_their_gpus() -> None:
 
 
 def test_on_a_node_with_one_gpu_there_is_no_doubt_which_a_pod_holds() -> None:
-    seen = made([gpunode("n1", gpus=1)], [share("tune", "n1", 30, 5, None)], {"n1": Offered(1, parts=True)})
+    seen = made([gpunode("n1", gpus=1)], [share("tune", "n1", 30, 5, None)], {"n1": AdvertisedGpus(1, parts=True)})
     assert " 0  AAAAAA░░░░░░░░░░░░░░  aaaa░░░░░░░░░░░░░░░░  A ml/tune 30% 5G" in gpus_page(seen, screen())
-    sick = made([gpunode("n1", sick=True)], [share("a", "n1", 40, 4, 1)], {"n1": Offered(1, parts=True)})
+    sick = made([gpunode("n1", sick=True)], [share("a", "n1", 40, 4, 1)], {"n1": AdvertisedGpus(1, parts=True)})
     assert "1  AAAAAAAA░░░░░░░░░░░░  aaaa░░░░░░░░░░░░░░░░  ✗ Xid 79" in gpus_page(sick, screen())
     assert sick.fits == {"1": 0, "0.5": 2}
 
 
 def test_replicas_of_one_gpu_are_listed_below_it() -> None:
     pods = [pod("a", "n1", 1), pod("b", "n1", 1)]
-    seen = made([gpunode("n1", gpus=1)], pods, {"n1": Offered(10)})
+    seen = made([gpunode("n1", gpus=1)], pods, {"n1": AdvertisedGpus(10)})
     page = gpus_page(seen, screen())
     assert "2 held   8 free" in page and "held by ml/b: 1 GPU" in page
     assert seen.fits["1"] == 8

@@ -17,10 +17,10 @@ from kubekit.api.core import ConfigMap, Node, Pod
 from kubekit.errors import NoAnswer, Terminal
 from kubekit.kube import Client
 from tests.support.until import until as until_without_errors
-from tinykube.cluster import ClusterSpec, NodeSpec, processes
+from tinykube.cluster import ClusterSpec, MachineSpec, processes
 from tinykube.cluster.directory import ClusterDirectory
 
-NODE = (NodeSpec(name="sim-1", machine="t4-ubuntu18"),)
+NODE = (MachineSpec(name="sim-1", machine="t4-ubuntu18"),)
 
 
 # Other processes start and end meanwhile, so every error means "not yet".

@@ -19,16 +19,16 @@ from hypothesis import strategies as st
 from gpulab.distribution import GPUPLANE
 from kubekit.errors import InvalidInput, Terminal
 from simgpu.machines import machine
-from tinykube.cluster import ClusterSpec, NodeSpec, processes
-from tinykube.cluster.directory import ClusterDirectory, Endpoint, Running, write
+from tinykube.cluster import ClusterSpec, MachineSpec, processes
+from tinykube.cluster.directory import ClusterDirectory, RunningProcess, ServerEndpoint, write
 from tinykube.cluster.kubeconfig import save
 from tinykube.cluster.supervisor import LAST_BACKOFF_S, STABLE_S, next_backoff, programs
 
-SPEC = ClusterSpec(name="c", nodes=(NodeSpec(name="sim-1", machine="h100-ubuntu22"),), light_nodes=5)
+SPEC = ClusterSpec(name="c", nodes=(MachineSpec(name="sim-1", machine="h100-ubuntu22"),), light_nodes=5)
 
 
 def test_a_spec_is_refused_with_everything_that_is_wrong():
-    nodes = (NodeSpec(name="A", machine="h100-ubuntu22"), NodeSpec(name="b", machine="abacus"))
+    nodes = (MachineSpec(name="A", machine="h100-ubuntu22"), MachineSpec(name="b", machine="abacus"))
     with pytest.raises(InvalidInput) as caught:
         ClusterSpec(name="Not Good", nodes=(*nodes, nodes[1]), light_nodes=-1, port=70000).check(machine)
     text = str(caught.value)
@@ -72,15 +72,15 @@ def test_a_directory_remembers_what_it_was_told(tmp_path):
     assert directory.spec() == SPEC
     assert ClusterDirectory.of_config(GPUPLANE, directory.spec_file).path == directory.path
     assert directory.endpoint() is None
-    write(directory.endpoint_file, msgspec.json.encode(Endpoint("https://x:1", 1)))
-    assert directory.endpoint() == Endpoint("https://x:1", 1)
+    write(directory.endpoint_file, msgspec.json.encode(ServerEndpoint("https://x:1", 1)))
+    assert directory.endpoint() == ServerEndpoint("https://x:1", 1)
 
 
 def test_tokens_stay_and_new_nodes_get_theirs(tmp_path):
     directory = ClusterDirectory(GPUPLANE, "c", tmp_path)
     directory.create(SPEC)
     first = directory.ensure_tokens(SPEC)
-    more = msgspec.structs.replace(SPEC, nodes=(*SPEC.nodes, NodeSpec(name="sim-2", machine="t4-ubuntu18")))
+    more = msgspec.structs.replace(SPEC, nodes=(*SPEC.nodes, MachineSpec(name="sim-2", machine="t4-ubuntu18")))
     second = directory.ensure_tokens(more)
     assert (first.admin, first.nodes["sim-1"]) == (second.admin, second.nodes["sim-1"])
     assert len({second.admin, second.light_nodes, second.kubelet, second.signing_key, *second.nodes.values()}) == 6
@@ -157,9 +157,9 @@ def child(tmp_path):
 
 
 async def test_a_process_is_followed_by_pid_and_start_time(child):
-    running = Running(child.pid, processes.started(child.pid))
+    running = RunningProcess(child.pid, processes.started(child.pid))
     assert processes.alive(running)
-    other = Running(child.pid, running.started + 1)
+    other = RunningProcess(child.pid, running.started + 1)
     assert not processes.alive(other)
     assert not processes.signal_(other, signal.SIGKILL)
     waiting = asyncio.create_task(processes.ended(running))

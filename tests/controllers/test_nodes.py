@@ -7,7 +7,7 @@ import contextlib
 
 import pytest
 
-from kubekit.scheduling.podinfo import Taint
+from kubekit.scheduling.podinfo import NodeTaint
 from tinykube.controllers.nodelifecycle import patience
 
 UNREACHABLE = "node.kubernetes.io/unreachable"
@@ -146,7 +146,7 @@ async def test_when_no_node_at_all_is_heard_of_nobody_is_evicted(cluster):
     ],
 )
 def test_how_long_a_pod_may_stay(tolerations, expected):
-    assert patience({"spec": {"tolerations": tolerations}}, [Taint("k", "", "NoExecute")]) == expected
+    assert patience({"spec": {"tolerations": tolerations}}, [NodeTaint("k", "", "NoExecute")]) == expected
 
 
 async def test_pods_of_a_node_that_is_gone_are_removed_after_a_quarantine(cluster):

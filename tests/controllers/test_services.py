@@ -8,7 +8,7 @@ import contextlib
 from tinykube.controllers.disruption import numbers
 from tinykube.controllers.following import follow
 from tinykube.controllers.recorder import Recorder
-from tinykube.controllers.worker import Worker
+from tinykube.controllers.worker import KeyWorker
 
 
 async def pod(cluster, name, ip, ready=True, **labels):
@@ -126,7 +126,7 @@ async def test_a_worker_looks_once_however_often_it_is_told_and_backs_off_on_err
             raise ValueError("not yet")
         return 60.0 if key == "again" and len(seen) < 20 else None
 
-    worker = Worker("test", reconcile)
+    worker = KeyWorker("test", reconcile)
     for _ in range(5):
         worker.add("good")
     task = asyncio.create_task(worker.run())

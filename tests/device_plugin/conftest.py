@@ -22,8 +22,8 @@ from kubekit.api.core import Deployment, Node, Pod
 from kubekit.errors import Terminal
 from kubekit.kube import Client, NotFound
 from tests.support.until import until_objects
-from tinykube.cluster import ClusterHandle, ClusterSpec, NodeSpec
-from tinykube.kubelet.containers.records import Record, is_running
+from tinykube.cluster import ClusterHandle, ClusterSpec, MachineSpec
+from tinykube.kubelet.containers.records import ContainerRecord, is_running
 
 PATIENCE_SECONDS = 60.0
 Key = tuple[tuple[tuple[str, str], ...], tuple[str, ...], tuple[tuple[str, str | None], ...], bool]
@@ -131,7 +131,7 @@ class Cluster:
     def kill_containers(self, node: str, prefix: str) -> None:
         """kill -9 of the containers of pods whose names begin so."""
         for path in (self.handle.directory / "nodes" / node / "containers").glob("*/record.json"):
-            record = msgspec.json.decode(path.read_bytes(), type=Record)
+            record = msgspec.json.decode(path.read_bytes(), type=ContainerRecord)
             if record.pod.startswith(prefix) and record.pid and is_running(record):
                 os.kill(record.pid, signal.SIGKILL)
 
@@ -222,7 +222,7 @@ async def running(
             port = str(_free_port())
             if made is None:
                 directory = tmp_path_factory.mktemp("c")
-                fields: dict[str, Any] = {"nodes": tuple(NodeSpec(name=n, machine=m) for n, m in machines.items())}
+                fields: dict[str, Any] = {"nodes": tuple(MachineSpec(name=n, machine=m) for n, m in machines.items())}
                 if extender:
                     (directory / "scheduler.yaml").write_text(await _extender_config(port))
                     fields["scheduler_config"] = str(directory / "scheduler.yaml")

@@ -91,5 +91,5 @@ async def test_two_pods_under_mps(running: Any, mounts: bool) -> None:
 
 def compute_mode(cluster: Any) -> int:
     with (cluster.root("gpu") / "var/lib/simgpu/state").open("rb") as file:
-        file.seek(layout.State.gpus.offset + layout.Gpu.compute_mode.offset)
+        file.seek(layout.StateLayout.gpus.offset + layout.GpuLayout.compute_mode.offset)
         return int.from_bytes(file.read(4), "little")

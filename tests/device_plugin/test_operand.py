@@ -24,7 +24,7 @@ from gpuplane.sharing.mps import daemons, ready_text
 from kubekit.api.core import Node
 from kubekit.api.meta import ObjectMeta
 from kubekit.errors import InvalidInput, Retryable, Terminal
-from kubekit.kube import Conflict, Event, EventType, Page, Unreachable
+from kubekit.kube import Conflict, EventType, ListPage, Unreachable, WatchEvent
 from tests.support.fake_gpus import FakeGPUs
 from tests.support.until import until
 
@@ -84,15 +84,15 @@ class FakeClient:
     def _machine(self) -> Node:
         return Node(metadata=ObjectMeta(name="sim-1", uid="n", resource_version=str(self.version), labels=self.labels))
 
-    async def pages(self, kind: type, *where: Any, bad: object) -> AsyncIterator[Page]:
+    async def pages(self, kind: type, *where: Any, bad: object) -> AsyncIterator[ListPage]:
         assert (kind, where[2]) == (Node, "metadata.name=sim-1")
-        yield Page([self._machine()], "1", "")
+        yield ListPage([self._machine()], "1", "")
 
-    async def watch(self, kind: type, *where: Any, bad: object) -> AsyncIterator[Event[Node]]:
+    async def watch(self, kind: type, *where: Any, bad: object) -> AsyncIterator[WatchEvent[Node]]:
         while True:
             await self.relabelled.wait()
             self.relabelled.clear()
-            yield Event(EventType.MODIFIED, self._machine(), str(self.version))
+            yield WatchEvent(EventType.MODIFIED, self._machine(), str(self.version))
 
     async def get(self, kind: type, name: str) -> GPUNode:
         assert (kind, name) == (GPUNode, "sim-1")

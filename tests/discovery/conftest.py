@@ -15,7 +15,7 @@ from gpuplane.names import USER_LABELS_ANNOTATION
 from gpuplane.operand import OperandContext
 from kubekit.api.core import Node
 from kubekit.api.meta import ObjectMeta
-from kubekit.kube import Event, EventType, NotFound, Page
+from kubekit.kube import EventType, ListPage, NotFound, WatchEvent
 from tests.support.fake_gpus import FakeGPUs
 
 CPUINFO = """processor\t: 0
@@ -107,12 +107,12 @@ class FakeClient:
 
     async def pages(self, kind: type, *where: Any, bad: object = None) -> Any:
         assert kind in (Node, NodeFeatureRule)
-        yield Page([await self.get(Node, "n")] if kind is Node else list(self.rules), "1", "")
+        yield ListPage([await self.get(Node, "n")] if kind is Node else list(self.rules), "1", "")
 
     async def watch(self, kind: type, *where: Any, bad: object = None) -> Any:
         while kind is Node:
             await self._watching.get()
-            yield Event(EventType.MODIFIED, await self.get(Node, "n"), "2")
+            yield WatchEvent(EventType.MODIFIED, await self.get(Node, "n"), "2")
         await asyncio.Event().wait()
         yield
 

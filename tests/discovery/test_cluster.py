@@ -25,7 +25,7 @@ from gpuplane.operator.installation import resource_of
 from kubekit.api.core import DaemonSet, Deployment, Event, Node, Pod
 from kubekit.kube import Client, Invalid
 from tests.support.until import until_objects
-from tinykube.cluster import NodeSpec
+from tinykube.cluster import MachineSpec
 
 PATIENCE_SECONDS = 60.0
 PREFIX = "feature.node.kubernetes.io/"
@@ -89,7 +89,7 @@ def of_rules(node: Node) -> tuple[Any, ...]:
 
 @pytest.fixture
 async def world(embedded_cluster: Any) -> Any:
-    handle = await embedded_cluster(nodes=(NodeSpec(name="n1", machine="t4-ubuntu22"),))
+    handle = await embedded_cluster(nodes=(MachineSpec(name="n1", machine="t4-ubuntu22"),))
     async with Client.connect(handle.kubeconfig) as client:
         yield World(client, handle.kubeconfig)
 

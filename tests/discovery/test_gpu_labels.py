@@ -14,7 +14,7 @@ from gpuplane.discovery.gpu import is_gpu_label
 from gpuplane.discovery.gpu_config import GpuConfig, gpu_config, load
 from gpuplane.discovery.vgpu import VirtualGPU, read_vgpu
 from gpuplane.hardware import GPUFacts, MigDevice, MigMode
-from gpuplane.operand.configs import Chosen
+from gpuplane.operand.configs import NodeConfiguration
 from kubekit.errors import InvalidInput
 
 
@@ -302,20 +302,22 @@ def test_the_environment_has_priority_over_the_file() -> None:
         b"version: v1\nflags:\n  migStrategy: mixed\n  plugin: {passDeviceSpecs: true}\n"
         b"  gfd: {noTimestamp: true, sleepInterval: 1m30s, machineTypeFile: /etc/machine}\n"
     )
-    found = load(Chosen(text), {})
+    found = load(NodeConfiguration(text), {})
     assert (found.mig_strategy, found.timestamp, found.interval) == ("mixed", False, 90.0)
     assert found.machine_file == "/etc/machine"
-    over = load(Chosen(text), {"MIG_STRATEGY": "single", "GFD_NO_TIMESTAMP": "false", "GFD_SLEEP_INTERVAL": "10s"})
+    over = load(
+        NodeConfiguration(text), {"MIG_STRATEGY": "single", "GFD_NO_TIMESTAMP": "false", "GFD_SLEEP_INTERVAL": "10s"}
+    )
     assert (over.mig_strategy, over.timestamp, over.interval) == ("single", True, 10.0)
-    assert load(Chosen(), {}) == GpuConfig()
+    assert load(NodeConfiguration(), {}) == GpuConfig()
 
 
 def test_a_configuration_that_the_plugin_refuses_is_refused_with_its_place() -> None:
     with pytest.raises(InvalidInput) as error:
-        load(Chosen(b"version: v1\nflags: [\n", "/config/a"), {})
+        load(NodeConfiguration(b"version: v1\nflags: [\n", "/config/a"), {})
     assert error.value.where == "/config/a:3"
     with pytest.raises(InvalidInput, match="double") as error:
-        load(Chosen(b"flags: {migStrategy: double}", "/config/a"), {})
+        load(NodeConfiguration(b"flags: {migStrategy: double}", "/config/a"), {})
     assert error.value.where == "/config/a" and error.value.cure
 
 

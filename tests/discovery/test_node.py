@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gpuplane.api.nodefeature_node import (
     LABELS_BOOK,
-    Wanted,
+    WantedFeatures,
     labels_of_others,
     labels_of_rules,
     merged,
@@ -46,7 +46,7 @@ def merge(old: dict[str, Any], patch: dict[str, Any]) -> dict[str, Any]:
     return new
 
 
-def written(on: Node, wanted: Wanted) -> tuple[Node, int]:
+def written(on: Node, wanted: WantedFeatures) -> tuple[Node, int]:
     """The Node after all writes, and how many there were."""
     writes = 0
     while True:
@@ -61,7 +61,7 @@ def written(on: Node, wanted: Wanted) -> tuple[Node, int]:
 
 
 def test_what_rules_want_is_written_once_and_taken_back_whole() -> None:
-    wanted = Wanted(
+    wanted = WantedFeatures(
         labels={"feature.node.kubernetes.io/a": "1", "vendor.io/b": "2"},
         annotations={"vendor.io/n": "note"},
         taints=(Taint(key="vendor.io/t", effect="NoExecute"),),
@@ -75,11 +75,11 @@ def test_what_rules_want_is_written_once_and_taken_back_whole() -> None:
     assert after.spec.taints == (THEIRS, *wanted.taints)
     assert after.status.capacity["vendor.io/r"] == after.status.allocatable["vendor.io/r"] == "5"
     assert written(after, wanted) == (after, 0)
-    assert written(after, Wanted())[0] == before
+    assert written(after, WantedFeatures())[0] == before
 
 
 def test_a_label_that_somebody_changed_or_took_comes_back() -> None:
-    wanted = Wanted(labels={"vendor.io/b": "2"})
+    wanted = WantedFeatures(labels={"vendor.io/b": "2"})
     after, _ = written(node(), wanted)
     for labels in ({}, {"vendor.io/b": "other"}):
         changed = msgspec.structs.replace(after, metadata=msgspec.structs.replace(after.metadata, labels=labels))
@@ -87,17 +87,17 @@ def test_a_label_that_somebody_changed_or_took_comes_back() -> None:
 
 
 def test_a_taints_new_value_replaces_the_old_and_leaves_others() -> None:
-    first, _ = written(node(), Wanted(taints=(Taint(key="t/t", effect="NoSchedule", value="a"),)))
-    second, writes = written(first, Wanted(taints=(Taint(key="t/t", effect="NoSchedule", value="b"),)))
+    first, _ = written(node(), WantedFeatures(taints=(Taint(key="t/t", effect="NoSchedule", value="a"),)))
+    second, writes = written(first, WantedFeatures(taints=(Taint(key="t/t", effect="NoSchedule", value="b"),)))
     assert writes == 1
     assert second.spec.taints == (THEIRS, Taint(key="t/t", effect="NoSchedule", value="b"))
-    body = patches(first, Wanted()).node
+    body = patches(first, WantedFeatures()).node
     assert body["metadata"]["resourceVersion"] == "7"  # the list holds others' taints too
 
 
 def test_the_same_amount_written_otherwise_is_no_change() -> None:
-    after, _ = written(node(), Wanted(resources={"vendor.io/r": "2000"}))
-    assert written(after, Wanted(resources={"vendor.io/r": "2k"}))[1] == 0
+    after, _ = written(node(), WantedFeatures(resources={"vendor.io/r": "2000"}))
+    assert written(after, WantedFeatures(resources={"vendor.io/r": "2k"}))[1] == 0
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_whose_labels_are_whose() -> None:
 
 NAMES = st.sampled_from(["feature.node.kubernetes.io/a", "vendor.io/b", "vendor.io/c"])
 WANTED = st.builds(
-    Wanted,
+    WantedFeatures,
     labels=st.dictionaries(NAMES, st.sampled_from(["1", "2"])),
     annotations=st.dictionaries(NAMES, st.sampled_from(["1", "2"])),
     taints=st.lists(
@@ -144,7 +144,7 @@ WANTED = st.builds(
 
 
 @given(st.lists(WANTED, min_size=1, max_size=4))
-def test_any_way_through_what_is_wanted_ends_at_what_was_there_before(steps: list[Wanted]) -> None:
+def test_any_way_through_what_is_wanted_ends_at_what_was_there_before(steps: list[WantedFeatures]) -> None:
     before = on = node(labels={"mine": "x"})
     for wanted in steps:
         on, writes = written(on, wanted)
@@ -153,11 +153,11 @@ def test_any_way_through_what_is_wanted_ends_at_what_was_there_before(steps: lis
         assert set(owned(on).taints) == set(wanted.taints)
         assert owned(on).resources.keys() == wanted.resources.keys()
         assert written(on, wanted)[1] == 0
-    assert written(on, Wanted())[0] == before
+    assert written(on, WantedFeatures())[0] == before
 
 
 @given(WANTED, WANTED)
-def test_nothing_goes_from_what_is_merged(old: Wanted, new: Wanted) -> None:
+def test_nothing_goes_from_what_is_merged(old: WantedFeatures, new: WantedFeatures) -> None:
     both = merged(old, new)
     assert both.labels == {**old.labels, **new.labels}
     assert set(new.taints) <= set(both.taints)

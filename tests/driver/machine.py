@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 
 from gpuplane import names
-from gpuplane.driver.released import Wanted
+from gpuplane.driver.released import WantedDriver
 from gpuplane.host import Command, Completed, Host
 
 TOOLS = Path(__file__).with_name("hosttools")
@@ -81,7 +81,7 @@ SYSTEMS = {
     ),
 }
 VERSION, NEWER, PACKAGED = "570.133.20", "580.65.06", "570.158.01"
-WANTED = Wanted(version=VERSION, base_url="https://mirror.example/tesla")
+WANTED = WantedDriver(version=VERSION, base_url="https://mirror.example/tesla")
 
 
 class Machine:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from gpuplane.driver import Action, Facts, decide
+from gpuplane.driver import Action, DriverFacts, decide
 from gpuplane.driver.package import Package
 
 P = Package("535.1", "simulated-535.1-abc")
-BARE = Facts(gpus=1, kernel="5.15")
+BARE = DriverFacts(gpus=1, kernel="5.15")
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from gpuplane import names
-from gpuplane.driver import Action, DriverError, Wanted, install
+from gpuplane.driver import Action, DriverError, WantedDriver, install
 from gpuplane.driver.installer import LOCK, prepare, uninstall
 from gpuplane.host import Command
 from tests.driver.machine import ALSO, NEWER, PACKAGED, SYSTEMS, VERSION, WANTED, Machine, tree
@@ -32,12 +32,12 @@ class Way(msgspec.Struct, frozen=True):
     again: str = f"{NEWER} open"
 
     @property
-    def wanted(self) -> Wanted:
+    def wanted(self) -> WantedDriver:
         version = "570" if self.packages else VERSION
         return msgspec.structs.replace(WANTED, version=version, kind=self.kind, precompiled=bool(self.packages))
 
     @property
-    def other(self) -> Wanted:
+    def other(self) -> WantedDriver:
         version, kind = self.again.split()
         return msgspec.structs.replace(WANTED, version=version, kind=kind)
 

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuplane.cli.main import main
-from gpuplane.driver import Action, Wanted, install
+from gpuplane.driver import Action, WantedDriver, install
 from gpuplane.driver.by_hand import plan
 from gpuplane.driver.failures import failure
-from gpuplane.driver.released import Family, Platform, choose, family_of, read_wanted
+from gpuplane.driver.released import DriverTarget, Family, choose, family_of, read_wanted
 from gpuplane.host import Command, Completed
 from tests.driver.machine import NEWER, SYSTEMS, VERSION, WANTED, Machine, tree
 
@@ -56,7 +56,7 @@ async def test_what_is_planned_is_what_is_done(tmp_path: Path, system: str) -> N
 
 def test_a_plan_that_cannot_succeed_says_why(tmp_path: Path) -> None:
     machine = Machine(tmp_path, "ubuntu")
-    assert plan(machine.host, Wanted()).end.reason == "NoInstaller"
+    assert plan(machine.host, WantedDriver()).end.reason == "NoInstaller"
     machine.write("proc/modules", "nouveau 1 0 - Live 0x0\n")
     assert plan(machine.host, WANTED).end.reason == "NouveauLoaded"
     assert plan(machine.host, msgspec.structs.replace(WANTED, version="latest")).end.reason == "VersionUnknown"
@@ -98,7 +98,7 @@ def test_the_command_prints_each_command_and_does_none(tmp_path: Path, capsys: p
     ],
 )
 def test_which_modules_fit(version: str, kind: str, devices: tuple[int, ...], open_modules: bool, problem: str) -> None:
-    chosen = choose(Wanted(version=version, kind=kind), Platform(os_release=UBUNTU, devices=devices))
+    chosen = choose(WantedDriver(version=version, kind=kind), DriverTarget(os_release=UBUNTU, devices=devices))
     assert chosen is not None
     assert (chosen.open, chosen.problem.reason if chosen.problem else "") == (open_modules, problem)
 
@@ -117,7 +117,7 @@ def test_which_modules_fit(version: str, kind: str, devices: tuple[int, ...], op
 )
 def test_families(os_release: dict[str, str], family: Family | None) -> None:
     assert family_of(os_release) is family
-    chosen = choose(Wanted(version=VERSION), Platform(os_release=os_release, devices=(H100,)))
+    chosen = choose(WantedDriver(version=VERSION), DriverTarget(os_release=os_release, devices=(H100,)))
     assert chosen is not None
     assert (chosen.problem is None) == (family is not None)
 
@@ -126,12 +126,12 @@ def test_families(os_release: dict[str, str], family: Family | None) -> None:
     st.text(), st.sampled_from(["auto", "open", "proprietary", "x"]), st.booleans(), st.lists(st.integers(0, 0xFFFF))
 )
 def test_whatever_is_wanted_there_is_an_answer(version: str, kind: str, packaged: bool, devices: list[int]) -> None:
-    wanted = Wanted(version=version, kind=kind, precompiled=packaged)
-    chosen = choose(wanted, Platform(os_release=UBUNTU, devices=tuple(devices)))
+    wanted = WantedDriver(version=version, kind=kind, precompiled=packaged)
+    chosen = choose(wanted, DriverTarget(os_release=UBUNTU, devices=tuple(devices)))
     assert (chosen is None) == (not version)
     if chosen is not None and chosen.problem is None:
         assert chosen.branch.isdigit()
-        assert chosen.digest == choose(wanted, Platform(os_release=UBUNTU, devices=tuple(devices))).digest  # type: ignore[union-attr]
+        assert chosen.digest == choose(wanted, DriverTarget(os_release=UBUNTU, devices=tuple(devices))).digest  # type: ignore[union-attr]
 
 
 def test_what_the_pod_is_told() -> None:
@@ -145,7 +145,7 @@ def test_what_the_pod_is_told() -> None:
     modules = {"nvidia.conf": b"NVreg_A=1\nNVreg_B=2\n", "gridd.conf": b"x"}
     files = {"/drivers": modules, "/config/repositories": {"a": b"b"}}
     wanted = read_wanted(environment, files)
-    assert wanted == Wanted(
+    assert wanted == WantedDriver(
         version="570",
         kind="open",
         precompiled=True,
@@ -154,7 +154,7 @@ def test_what_the_pod_is_told() -> None:
         repositories=(("a", b"b"),),
         peermem=True,
     )
-    assert read_wanted({}, {}) == Wanted()
+    assert read_wanted({}, {}) == WantedDriver()
 
 
 @given(st.lists(st.text(min_size=1), min_size=1), st.integers(-64, 255).filter(bool), st.text(), st.text())

@@ -23,7 +23,7 @@ from gpuplane.operand import OperandContext
 from kubekit.api.core import Pod
 from kubekit.api.meta import ObjectMeta
 from kubekit.errors import InvalidInput, Retryable, Terminal
-from kubekit.kube import Page
+from kubekit.kube import ListPage
 from kubekit.protocol import podresources_pb2 as pb
 from kubekit.protocol.sockets import POD_RESOURCES_SOCKET, address
 from tests.support.fake_gpus import FakeGPUs
@@ -323,7 +323,7 @@ class PodsOfTheNode(FakePods):
         super().__init__()
         self.asked: list[str] = []
 
-    async def pages(self, kind: type, namespace: Any, labels: str, fields: str, *, bad: Any) -> AsyncIterator[Page]:
+    async def pages(self, kind: type, namespace: Any, labels: str, fields: str, *, bad: Any) -> AsyncIterator[ListPage]:
         assert kind is Pod
         self.asked.append(fields)
         labelled = {"app.kubernetes.io/name": "train", "team": "vision", "pod": "x", "gpu": "x", "0rder": "1"}
@@ -331,7 +331,7 @@ class PodsOfTheNode(FakePods):
             Pod(metadata=ObjectMeta(name="train", namespace="ml", uid="u1", labels=labelled)),
             Pod(metadata=ObjectMeta(name="other", namespace="ml", uid="u2")),
         ]
-        yield Page(pods, "1", "")
+        yield ListPage(pods, "1", "")
 
     async def watch(self, *_: Any, **__: Any) -> AsyncIterator[Any]:
         await asyncio.Event().wait()

@@ -12,7 +12,7 @@ import pytest
 
 from gpuplane.scheduler import binding, settlement
 from gpuplane.scheduler.reservation import LIMIT_SECONDS, ReservationState
-from kubekit.kube import Client, Endpoint
+from kubekit.kube import ApiEndpoint, Client
 from kubekit.kube.auth import StaticAuth
 from tests.support.extender_world import Running, World, extender, gpu_pod
 
@@ -73,7 +73,7 @@ async def through(cluster: World, way: Wire, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(settlement, "READ_SECONDS", READ)
     monkeypatch.setitem(LIMIT_SECONDS, ReservationState.DOUBT, 0.2)
     tls = ssl.create_default_context(cafile=str(cluster.server.authority))
-    client = Client(Endpoint(host="127.0.0.1", port=way.port, auth=StaticAuth(token="admin"), tls=tls))
+    client = Client(ApiEndpoint(host="127.0.0.1", port=way.port, auth=StaticAuth(token="admin"), tls=tls))
     async with client, extender(client) as running:
         await cluster.node("n1", 1)
         await running.until(lambda: running.leader.cluster.ledger.node("n1"))

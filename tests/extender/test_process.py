@@ -25,8 +25,8 @@ from gpuplane.scheduler.forwarding import Forwarder, address_of, identity
 from gpuplane.scheduler.policies import Chosen, Policies
 from gpuplane.scheduler.tls import Files, forwarding_context, serving_context
 from gpuplane.sharing import POLICIES, of_pod
-from kubekit.errors import InvalidInput, Usage
-from kubekit.http_server import Answer, serving
+from kubekit.errors import InvalidInput, UsageError
+from kubekit.http_server import HttpAnswer, serving
 from kubekit.kube import SystemClock
 from kubekit.kube.certificates import CLIENT, SERVER, Validity, issue, make_authority
 from tests.support.extender_world import PATIENCE, World, gpu_pod, http
@@ -60,7 +60,7 @@ def test_the_second_scheduler_has_a_name_a_lease_and_rights_of_its_own() -> None
     assert config.names == {"gpuplane"}
     assert config.leader_election["resourceName"] == objects["Deployment"]["metadata"]["name"]
     assert list(yaml.safe_load_all(printed("second", "http://x:1"))) == second_scheduler("http://x:1")
-    with pytest.raises(Usage):
+    with pytest.raises(UsageError):
         printed("third")
 
 
@@ -70,9 +70,9 @@ def test_flags() -> None:
     assert component.tls_files(options) is None
     for policy in POLICIES:
         Policies(Chosen(parse(["run", "scheduler", "--node-policy", policy]).node_policy))
-    with pytest.raises(Usage, match="certificate and its key"):
+    with pytest.raises(UsageError, match="certificate and its key"):
         component.tls_files(parse(["run", "scheduler", "--tls-cert-file", "x"]))
-    with pytest.raises(Usage, match="no placement policy"):
+    with pytest.raises(UsageError, match="no placement policy"):
         Policies(Chosen("best"))
 
 
@@ -217,8 +217,8 @@ async def serial_of(port: int, context: ssl.SSLContext) -> int:
 
 
 async def test_certificates_are_exchanged_under_way(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    async def hello() -> Answer:
-        return Answer(b"hello")
+    async def hello() -> HttpAnswer:
+        return HttpAnswer(b"hello")
 
     first = certificate(tmp_path)
     files = Files(tmp_path / "tls.crt", tmp_path / "tls.key")
@@ -237,8 +237,8 @@ async def test_certificates_are_exchanged_under_way(tmp_path: Path, caplog: pyte
 
 
 async def test_with_an_authority_only_its_clients_are_let_in(tmp_path: Path) -> None:
-    async def hello() -> Answer:
-        return Answer(b"hello")
+    async def hello() -> HttpAnswer:
+        return HttpAnswer(b"hello")
 
     certificate(tmp_path)
     files = Files(tmp_path / "tls.crt", tmp_path / "tls.key", tmp_path / "ca.crt")

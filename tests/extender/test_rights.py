@@ -13,7 +13,7 @@ from gpuplane import names
 from gpuplane.operator.installation import installation, resource_of
 from gpuplane.scheduler.component import LEASE
 from kubekit.api.core import Node, Pod
-from kubekit.kube import Client, Endpoint, Forbidden, Lease
+from kubekit.kube import ApiEndpoint, Client, Forbidden, Lease
 from kubekit.kube.auth import StaticAuth
 from tests.support.extender_world import PATIENCE, World, extender, gpu_pod
 from tinykube.apiserver.identity import User
@@ -30,7 +30,7 @@ async def account(cluster: World) -> AsyncIterator[Client]:
     groups = ("system:serviceaccounts", "system:serviceaccounts:gpu-operator", "system:authenticated")
     cluster.server.extensions.identity.add("scheduler", User(name=ACCOUNT, groups=groups))
     tls = ssl.create_default_context(cafile=str(cluster.server.authority))
-    endpoint = Endpoint(host="127.0.0.1", port=cluster.server.port, auth=StaticAuth(token="scheduler"), tls=tls)
+    endpoint = ApiEndpoint(host="127.0.0.1", port=cluster.server.port, auth=StaticAuth(token="scheduler"), tls=tls)
     async with Client(endpoint) as client:
         yield client
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuplane.host import File, Host, Link, apply_changes, load_state, revert
+from gpuplane.host import Host, ManagedFile, ManagedLink, apply_changes, load_state, revert
 from kubekit.errors import Terminal
 
 Tree = dict[str, tuple[str, int, bytes]]
@@ -34,10 +34,10 @@ def tree(root: Path) -> Tree:
 
 
 WANTED = (
-    File(path="etc/docker/daemon.json", data=b"new", mode=0o600),
-    File(path="usr/lib/x/libcuda.so.1.2", data=b"\x7fELF", mode=0o755),
-    Link(path="usr/lib/x/libcuda.so", target="libcuda.so.1.2"),
-    File(path="plain", data=b"2"),
+    ManagedFile(path="etc/docker/daemon.json", data=b"new", mode=0o600),
+    ManagedFile(path="usr/lib/x/libcuda.so.1.2", data=b"\x7fELF", mode=0o755),
+    ManagedLink(path="usr/lib/x/libcuda.so", target="libcuda.so.1.2"),
+    ManagedFile(path="plain", data=b"2"),
 )
 
 
@@ -119,9 +119,9 @@ def crashing(monkeypatch: pytest.MonkeyPatch, after: int) -> Iterator[int]:
 SMALL = (WANTED[0], WANTED[2])
 
 
-@pytest.mark.parametrize("later", [SMALL, (File(path="plain", data=b"3"),)])
+@pytest.mark.parametrize("later", [SMALL, (ManagedFile(path="plain", data=b"3"),)])
 def test_a_crash_at_any_system_call_is_recovered_from(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, later: tuple[File | Link, ...]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, later: tuple[ManagedFile | ManagedLink, ...]
 ) -> None:
     pristine = tmp_path / "pristine"
     (pristine / "var/lib").mkdir(parents=True)
@@ -186,7 +186,7 @@ def test_any_history_of_wishes_goes_back_to_the_start(
         host.write_atomic(path, data, durable=False)
     before = tree(root)
     for wishes in rounds:
-        apply_changes(host, "c", [File(path=p, data=d) for p, d in wishes.items()])
+        apply_changes(host, "c", [ManagedFile(path=p, data=d) for p, d in wishes.items()])
         assert all(host.read(p) == d for p, d in wishes.items())
         assert all(host.read(p) == d for p, d in existing.items() if p not in wishes)
     revert(host, "c")

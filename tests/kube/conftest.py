@@ -17,7 +17,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from kubekit.kube import Client, Endpoint
+from kubekit.kube import ApiEndpoint, Client
 from kubekit.kube.auth import StaticAuth
 from tests.support.virtual_time import VirtualClock
 
@@ -309,7 +309,7 @@ class Harness:
         await asyncio.sleep(0)
 
     def client(self, *, timeout: float = 10.0, token: str = "t0") -> Client:
-        endpoint = Endpoint(host="127.0.0.1", port=self.port, auth=StaticAuth(token=token))
+        endpoint = ApiEndpoint(host="127.0.0.1", port=self.port, auth=StaticAuth(token=token))
         client = Client(endpoint, user_agent="test", sleep=self._sleep, timeout=timeout)
         self._clients.append(client)
         return client

@@ -17,9 +17,9 @@ from kubekit.api.core import ConfigMap, CustomResourceDefinition, Event, Node, P
 from kubekit.api.meta import ObjectMeta
 from kubekit.kube import (
     AlreadyExists,
+    ApiEndpoint,
     Client,
     Conflict,
-    Endpoint,
     EventRecorder,
     Gone,
     Informer,
@@ -50,7 +50,7 @@ async def client(server):
 
 def connect(server, token="admin"):
     tls = ssl.create_default_context(cafile=str(server.authority))
-    return Client(Endpoint(host="127.0.0.1", port=server.port, auth=StaticAuth(token=token), tls=tls))
+    return Client(ApiEndpoint(host="127.0.0.1", port=server.port, auth=StaticAuth(token=token), tls=tls))
 
 
 async def install(client):

@@ -8,9 +8,9 @@ import pytest
 
 from kubekit.api.core import ConfigMap, LeaseSpec
 from kubekit.api.meta import ObjectMeta
-from kubekit.kube import Endpoint, Fenced, Lease, LeaseLost
+from kubekit.kube import ApiEndpoint, Fenced, Lease, LeaseLost
 from kubekit.kube.auth import StaticAuth
-from kubekit.kube.lease import Observed, Verdict, judge
+from kubekit.kube.lease import LeaseVerdict, ObservedLease, judge
 
 LEASES = "/apis/coordination.k8s.io/v1/leases"
 
@@ -18,16 +18,16 @@ LEASES = "/apis/coordination.k8s.io/v1/leases"
 @pytest.mark.parametrize(
     ("holder", "seen_before", "verdict"),
     [
-        ("me", 0, Verdict.MINE),
-        ("me", 100, Verdict.MINE),
-        ("", 0, Verdict.FREE),
-        ("other", 14, Verdict.TAKEN),
-        ("other", 15, Verdict.FREE),
+        ("me", 0, LeaseVerdict.MINE),
+        ("me", 100, LeaseVerdict.MINE),
+        ("", 0, LeaseVerdict.FREE),
+        ("other", 14, LeaseVerdict.TAKEN),
+        ("other", 15, LeaseVerdict.FREE),
     ],
 )
 def test_judge(holder, seen_before, verdict):
     spec = LeaseSpec(holder_identity=holder, lease_duration_seconds=15, renew_time="1999-01-01T00:00:00.000000Z")
-    assert judge(Observed(spec, since=1000.0), "me", 1000.0 + seen_before) is verdict
+    assert judge(ObservedLease(spec, since=1000.0), "me", 1000.0 + seen_before) is verdict
 
 
 class Candidate:
@@ -129,7 +129,7 @@ async def test_a_holder_that_slept_too_long_writes_nothing_more(harness, clock):
     """A stopped process goes on at the very line where it was, which may be in front of a write."""
     one = Candidate(harness, clock, "one")
     await one.started.wait()
-    endpoint = Endpoint(host="127.0.0.1", port=harness.port, auth=StaticAuth(token="t0"))
+    endpoint = ApiEndpoint(host="127.0.0.1", port=harness.port, auth=StaticAuth(token="t0"))
     async with Fenced(endpoint) as writer:
         writer.fence = one.lease
         await writer.create(ConfigMap(metadata=ObjectMeta(name="a", namespace="default")))

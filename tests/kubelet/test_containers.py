@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 
 from simgpu.machines import build_node, machine
 from tinykube.kubelet.containers import (
+    BindMount,
+    ContainerRecord,
     ContainerSpec,
     Isolation,
     Launcher,
-    Mount,
-    Record,
     Records,
     StartFailed,
 )
@@ -48,9 +48,9 @@ def launcher(root: Path) -> Any:
     kill_all(root.parent / "containers")
 
 
-def record(root: Path, name: str = "c") -> Record:
+def record(root: Path, name: str = "c") -> ContainerRecord:
     log = str(root / f"var/log/{name}.log")
-    return Record(
+    return ContainerRecord(
         id=name,
         pod_uid="u",
         namespace="d",
@@ -63,7 +63,7 @@ def record(root: Path, name: str = "c") -> Record:
     )
 
 
-def output(of: Record) -> str:
+def output(of: ContainerRecord) -> str:
     return "".join(line.split(" ", 3)[3] + "\n" for line in Path(of.log).read_text().splitlines())
 
 
@@ -80,7 +80,7 @@ async def test_a_container_sees_its_own_world(launcher: Launcher, root: Path) ->
     (root / "etc/of-the-node").write_text("yes\n")
     script = "cat /host/etc/of-the-node; hostname; ls -d /dev/null /tmp; echo x > /usr/made && cat /usr/made"
     code, text = await run(
-        launcher, root, script, mounts=(Mount(str(root), "/host"),), hostname="pod-1", env={"A": "b"}
+        launcher, root, script, mounts=(BindMount(str(root), "/host"),), hostname="pod-1", env={"A": "b"}
     )
     assert (code, text.splitlines()[:2]) == (0, ["yes", "pod-1"])
     assert text.splitlines()[-1] == "x"
@@ -91,7 +91,7 @@ async def test_a_container_sees_its_own_world(launcher: Launcher, root: Path) ->
 async def test_devices_are_only_those_given(launcher: Launcher, root: Path) -> None:
     (root / "dev/nvidia0").write_text("zero\n")
     (root / "dev/nvidia1").write_text("one\n")
-    given_ = (Mount(str(root / "dev/nvidia1"), "/dev/nvidia1"),)
+    given_ = (BindMount(str(root / "dev/nvidia1"), "/dev/nvidia1"),)
     assert (await run(launcher, root, "ls /dev | grep nvidia; cat /dev/nvidia1", devices=given_))[1] == "nvidia1\none\n"
     assert (await run(launcher, root, "ls /dev | grep nvidia", privileged=True))[1] == "nvidia0\nnvidia1\n"
 
@@ -108,7 +108,7 @@ async def test_exec_has_the_containers_name(launcher: Launcher, root: Path) -> N
 @namespaces
 async def test_files_can_be_mounted_anywhere_and_links_made(launcher: Launcher, root: Path) -> None:
     (root / "etc/lib").write_text("library\n")
-    mounts = (Mount(str(root / "etc/lib"), "/usr/lib/x86_64-linux-gnu/libfake.so.1", True),)
+    mounts = (BindMount(str(root / "etc/lib"), "/usr/lib/x86_64-linux-gnu/libfake.so.1", True),)
     links = (("libfake.so.1", "/usr/lib/x86_64-linux-gnu/libfake.so"),)
     script = (
         "cat /usr/lib/x86_64-linux-gnu/libfake.so; echo no > /usr/lib/x86_64-linux-gnu/libfake.so.1 || echo refused"
@@ -120,7 +120,7 @@ async def test_files_can_be_mounted_anywhere_and_links_made(launcher: Launcher, 
 @namespaces
 async def test_a_read_only_root(launcher: Launcher, root: Path) -> None:
     script = "touch /usr/x 2>/dev/null || echo refused; touch /tmp/x && echo tmp; touch /data/x && echo data"
-    mounts = (Mount(str(root / "opt"), "/data"),)
+    mounts = (BindMount(str(root / "opt"), "/data"),)
     assert (await run(launcher, root, script, mounts=mounts, read_only_root=True))[1] == "refused\ntmp\ndata\n"
 
 
@@ -168,13 +168,13 @@ async def test_what_cannot_be_started_says_so(launcher: Launcher, root: Path) ->
 async def test_a_missing_mount_source_says_so(launcher: Launcher, root: Path) -> None:
     with pytest.raises(StartFailed, match="/no/such"):
         await launcher.start(
-            record(root), ContainerSpec(argv=("true",), env=ENV, mounts=(Mount("/no/such", "/x"),)), "now"
+            record(root), ContainerSpec(argv=("true",), env=ENV, mounts=(BindMount("/no/such", "/x"),)), "now"
         )
 
 
 async def test_exec_joins_the_container(launcher: Launcher, root: Path) -> None:
     (root / "opt/f").write_text("found\n")
-    spec = ContainerSpec(argv=("sleep", "60"), env={**ENV, "A": "1"}, mounts=(Mount(str(root / "opt"), "/data"),))
+    spec = ContainerSpec(argv=("sleep", "60"), env={**ENV, "A": "1"}, mounts=(BindMount(str(root / "opt"), "/data"),))
     started = await launcher.start(record(root), spec, "now")
     command = launcher.exec_command(started, ["sh", "-c", "cat /data/f; echo $A; exit 5"])
     done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=False)
@@ -220,7 +220,7 @@ def test_half_written_records_are_removed(tmp_path: Path) -> None:
     assert not (tmp_path / "x").exists()
 
 
-MOUNTS = (Mount("/real/root", "/host"), Mount("/real/pods", "/host/var/lib/kubelet"))
+MOUNTS = (BindMount("/real/root", "/host"), BindMount("/real/pods", "/host/var/lib/kubelet"))
 
 
 @pytest.mark.parametrize(

@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tinykube.kubelet.env import ConfigInvalid, Sources, arguments, environment, expand, field_value
-from tinykube.kubelet.pod import Container, FieldRef, Pod
+from tinykube.kubelet.pod import FieldRef, KubeletPod, SpecContainer
 
 
-def make(env: list[dict[str, Any]], **more: Any) -> tuple[Pod, Container]:
+def make(env: list[dict[str, Any]], **more: Any) -> tuple[KubeletPod, SpecContainer]:
     container = {"name": "c", "env": env, "resources": {"limits": {"cpu": "1500m", "memory": "1Gi"}}, **more}
     meta = {"name": "p", "namespace": "n", "uid": "u", "labels": {"a": "b"}, "annotations": {"x/y": 'q"'}}
-    pod = msgspec.convert({"metadata": meta, "spec": {"nodeName": "node", "containers": [container]}}, Pod)
+    pod = msgspec.convert({"metadata": meta, "spec": {"nodeName": "node", "containers": [container]}}, KubeletPod)
     return pod, pod.spec.containers[0]
 
 

@@ -10,36 +10,38 @@ from hypothesis import strategies as st
 
 from tinykube.kubelet.devices import checkpoint
 from tinykube.kubelet.devices.ledger import (
-    Choice,
-    Device,
+    AllocationOptions,
+    ContainerDevices,
+    DeviceHolding,
+    DeviceLedger,
     DeviceMount,
-    Given,
-    Holding,
-    Ledger,
+    ListedDevice,
     candidates,
     choose,
 )
 
 IDS = tuple(f"GPU-{n}" for n in range(4))
-DEVICES = {i: Device(healthy=i != "GPU-3", numa=(int(i[-1]) // 2,)) for i in IDS}
+DEVICES = {i: ListedDevice(healthy=i != "GPU-3", numa=(int(i[-1]) // 2,)) for i in IDS}
 
 
-def hold(pod: str, container: str, *ids: str) -> Holding:
-    given_ = Given(envs={"A": container}, devices=(DeviceMount("/dev/x", "/dev/x"),), cdi=("nvidia.com/gpu=0",))
-    return Holding(pod_uid=pod, container=container, resource="nvidia.com/gpu", ids=ids, given=given_)
+def hold(pod: str, container: str, *ids: str) -> DeviceHolding:
+    given_ = ContainerDevices(
+        envs={"A": container}, devices=(DeviceMount("/dev/x", "/dev/x"),), cdi=("nvidia.com/gpu=0",)
+    )
+    return DeviceHolding(pod_uid=pod, container=container, resource="nvidia.com/gpu", ids=ids, given=given_)
 
 
 def test_used_and_sick_devices_are_not_given() -> None:
-    assert candidates(DEVICES, {"GPU-0"}, (), 2) == Choice((), ("GPU-1", "GPU-2"))
+    assert candidates(DEVICES, {"GPU-0"}, (), 2) == AllocationOptions((), ("GPU-1", "GPU-2"))
     assert candidates(DEVICES, {"GPU-0"}, (), 3) is None
 
 
 def test_an_init_containers_devices_come_first() -> None:
-    assert candidates(DEVICES, {"GPU-1"}, ("GPU-1",), 2) == Choice(("GPU-1",), ("GPU-1", "GPU-0", "GPU-2"))
+    assert candidates(DEVICES, {"GPU-1"}, ("GPU-1",), 2) == AllocationOptions(("GPU-1",), ("GPU-1", "GPU-0", "GPU-2"))
 
 
 def test_what_a_lasting_container_got_of_an_init_container_is_not_free_again() -> None:
-    ledger = Ledger([hold("p", "first", "GPU-0", "GPU-1"), hold("q", "first", "GPU-2")])
+    ledger = DeviceLedger([hold("p", "first", "GPU-0", "GPU-1"), hold("q", "first", "GPU-2")])
     assert ledger.reusable("p", "nvidia.com/gpu", {"first"}) == ["GPU-0", "GPU-1"]
     ledger.hold(hold("p", "main", "GPU-0"))
     assert ledger.reusable("p", "nvidia.com/gpu", {"first"}) == ["GPU-1"]
@@ -57,7 +59,7 @@ def test_what_a_lasting_container_got_of_an_init_container_is_not_free_again() -
     ],
 )
 def test_a_preference_is_honoured_when_it_can_be(preferred: tuple[str, ...], chosen: tuple[str, ...]) -> None:
-    assert choose(Choice(("a",), ("a", "b", "c")), preferred, 2) == chosen
+    assert choose(AllocationOptions(("a",), ("a", "b", "c")), preferred, 2) == chosen
 
 
 pods = st.sampled_from(["p", "q", "r"])
@@ -69,7 +71,7 @@ pods = st.sampled_from(["p", "q", "r"])
     )
 )
 def test_no_device_has_two_holders(steps: list[tuple[str, str, int]]) -> None:
-    ledger = Ledger()
+    ledger = DeviceLedger()
     for step, pod, wanted in steps:
         if step == "free":
             ledger.release(pod)
@@ -84,7 +86,7 @@ def test_no_device_has_two_holders(steps: list[tuple[str, str, int]]) -> None:
 
 @given(st.lists(st.tuples(pods, st.sampled_from(["c", "d"]), st.lists(st.sampled_from(IDS), unique=True)), max_size=6))
 def test_the_checkpoint_gives_back_what_it_was_given(entries: list[tuple[str, str, list[str]]]) -> None:
-    ledger = Ledger(hold(pod, container, *ids) for pod, container, ids in entries)
+    ledger = DeviceLedger(hold(pod, container, *ids) for pod, container, ids in entries)
     again = checkpoint.decode(checkpoint.encode(ledger.all(), {"nvidia.com/gpu": DEVICES}))
     assert again.registered == {"nvidia.com/gpu"}
     key = lambda h: (h.pod_uid, h.container)  # noqa: E731

@@ -9,13 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tinykube.kubelet.lifecycle import Ended, Phase, Plan, Seen, decide, delay_seconds
-from tinykube.kubelet.pod import Pod
+from tinykube.kubelet.lifecycle import Ended, ObservedContainer, Phase, PodPlan, decide, delay_seconds
+from tinykube.kubelet.pod import KubeletPod
 
 NOW = 1000.0
 
 
-def pod(policy: str = "Always", init: tuple[str, ...] = (), main: tuple[str, ...] = ("a",), **metadata: Any) -> Pod:
+def pod(
+    policy: str = "Always", init: tuple[str, ...] = (), main: tuple[str, ...] = ("a",), **metadata: Any
+) -> KubeletPod:
     """Init containers whose name ends in + are sidecars."""
     body = {
         "metadata": {"name": "p", "namespace": "d", "uid": "u", **metadata},
@@ -25,15 +27,17 @@ def pod(policy: str = "Always", init: tuple[str, ...] = (), main: tuple[str, ...
             "containers": [{"name": n} for n in main],
         },
     }
-    return msgspec.convert(body, Pod)
+    return msgspec.convert(body, KubeletPod)
 
 
-def up(started: bool = True, **more: Any) -> Seen:
-    return Seen(id="x", started_at=1.0, started=started, ready=started, **more)
+def up(started: bool = True, **more: Any) -> ObservedContainer:
+    return ObservedContainer(id="x", started_at=1.0, started=started, ready=started, **more)
 
 
-def ended(code: int, crashes: int = 1, finished: float = NOW) -> Seen:
-    return Seen(id="x", ended=Ended("x", code, 0, "Error" if code else "Completed", "", 0.0, finished), crashes=crashes)
+def ended(code: int, crashes: int = 1, finished: float = NOW) -> ObservedContainer:
+    return ObservedContainer(
+        id="x", ended=Ended("x", code, 0, "Error" if code else "Completed", "", 0.0, finished), crashes=crashes
+    )
 
 
 @pytest.mark.parametrize(
@@ -56,12 +60,12 @@ def ended(code: int, crashes: int = 1, finished: float = NOW) -> Seen:
         (pod("Never", main=("a", "b")), {"a": ended(1), "b": up()}, ()),
         (pod(), {"a": ended(1, crashes=2)}, ()),
         (pod(), {"a": ended(1, crashes=2, finished=NOW - 10)}, ("a",)),
-        (pod(), {"a": Seen(waiting=("ErrImagePull", ""), retry_at=NOW + 1)}, ()),
-        (pod(), {"a": Seen(waiting=("ErrImagePull", ""), retry_at=NOW)}, ("a",)),
+        (pod(), {"a": ObservedContainer(waiting=("ErrImagePull", ""), retry_at=NOW + 1)}, ()),
+        (pod(), {"a": ObservedContainer(waiting=("ErrImagePull", ""), retry_at=NOW)}, ("a",)),
         (pod(deletionTimestamp="now"), {}, ()),
     ],
 )
-def test_what_is_started(given_pod: Pod, seen: dict[str, Seen], start: tuple[str, ...]) -> None:
+def test_what_is_started(given_pod: KubeletPod, seen: dict[str, ObservedContainer], start: tuple[str, ...]) -> None:
     assert decide(given_pod, seen, NOW).start == start
 
 
@@ -80,7 +84,7 @@ def test_what_is_started(given_pod: Pod, seen: dict[str, Seen], start: tuple[str
         (pod(deletionTimestamp="now"), {"a": ended(0)}, Phase.SUCCEEDED),
     ],
 )
-def test_when_a_pod_is_over(given_pod: Pod, seen: dict[str, Seen], finished: Phase | None) -> None:
+def test_when_a_pod_is_over(given_pod: KubeletPod, seen: dict[str, ObservedContainer], finished: Phase | None) -> None:
     assert decide(given_pod, seen, NOW).finished == finished
 
 
@@ -115,10 +119,12 @@ NAMES = ("i", "s+", "a", "b")
     seen=st.tuples(*[states] * 4),
     deleted=st.booleans(),
 )
-def test_a_plan_never_contradicts_itself(policy: str, seen: tuple[Seen | None, ...], deleted: bool) -> None:
+def test_a_plan_never_contradicts_itself(
+    policy: str, seen: tuple[ObservedContainer | None, ...], deleted: bool
+) -> None:
     meta = {"deletionTimestamp": "now"} if deleted else {}
     world = {name: state for name, state in zip(NAMES, seen, strict=True) if state is not None}
-    plan: Plan = decide(pod(policy, init=("i", "s+"), main=("a", "b"), **meta), world, NOW)
+    plan: PodPlan = decide(pod(policy, init=("i", "s+"), main=("a", "b"), **meta), world, NOW)
     running = {name for name, state in world.items() if state.running}
     assert not set(plan.start) & running
     assert {stop.name for stop in plan.stop} <= running

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tinykube.kubelet.logs import Options, last_lines, read_log, render, tail_offset
-from tinykube.kubelet.server import Problem, log_options
+from tinykube.kubelet.server import HttpProblem, log_options
 
 LINES = [f"2026-01-01T00:00:0{n}.5Z stdout F line {n}" for n in range(5)]
 
@@ -88,5 +88,5 @@ def test_the_tail_is_the_end(tmp_path_factory: pytest.TempPathFactory, lines: li
 def test_queries() -> None:
     options = log_options({"follow": ["true"], "tailLines": ["3"], "sinceSeconds": ["10"]}, 100.0)
     assert options == Options(follow=True, tail=3, since=90.0)
-    with pytest.raises(Problem):
+    with pytest.raises(HttpProblem):
         log_options({"tailLines": ["x"]}, 0.0)

@@ -19,41 +19,41 @@ import pytest
 from kubekit.errors import Terminal
 from simgpu.machines import build_node, machine
 from tinykube.kubelet.containers import (
+    BindMount,
+    ContainerRecord,
     ContainerSpec,
     Isolation,
+    IsolationMode,
     Launcher,
-    Mode,
-    Mount,
-    Record,
     Records,
     find_mode,
     fit,
     remove_tree,
 )
 from tinykube.kubelet.containers.launcher import kill_all, readable
-from tinykube.kubelet.containers.modes import Extent, Identity, candidates
+from tinykube.kubelet.containers.modes import Extent, UserIdentity, candidates
 from tinykube.kubelet.containers.records import signal_container
-from tinykube.kubelet.containers.rootfs import Machine, isolated_words, plain_words, view
+from tinykube.kubelet.containers.rootfs import MachineRoot, isolated_words, plain_words, view
 
 DENIED = Path(__file__).with_name("denied.py")
 ENV = {"PATH": "/usr/bin:/bin"}
 MAPPERS = ("/usr/bin/newuidmap", "/usr/bin/newgidmap")
 GIVEN = "ann:100000:65536\nbob:200000:10\n1000:300000:5\n"
-ANN = Identity(uid=1000, gid=1001, name="ann", subuid=GIVEN, subgid=GIVEN, mappers=MAPPERS)
-MANY = Mode(
+ANN = UserIdentity(uid=1000, gid=1001, name="ann", subuid=GIVEN, subgid=GIVEN, mappers=MAPPERS)
+MANY = IsolationMode(
     Isolation.USERS,
     (Extent(0, 1000, 1), Extent(1, 100000, 65536), Extent(65537, 300000, 5)),
     (Extent(0, 1001, 1), Extent(1, 100000, 65536), Extent(65537, 300000, 5)),
     MAPPERS,
 )
-ONE = Mode(Isolation.USER, (Extent(0, 1000, 1),), (Extent(0, 1001, 1),))
+ONE = IsolationMode(Isolation.USER, (Extent(0, 1000, 1),), (Extent(0, 1001, 1),))
 
 
 # -- what could work -------------------------------------------------------------------------------------------------
 
 
 def test_an_ordinary_user_with_subordinate_ids_has_many_users() -> None:
-    assert candidates(ANN) == [MANY, ONE, Mode(Isolation.NONE)]
+    assert candidates(ANN) == [MANY, ONE, IsolationMode(Isolation.NONE)]
     assert MANY.words == [
         *("unshare", "user"),
         *("map", "uid_map", MAPPERS[0], "0 1000 1 1 100000 65536 65537 300000 5"),
@@ -67,15 +67,15 @@ def test_an_ordinary_user_with_subordinate_ids_has_many_users() -> None:
 )
 def test_without_subordinate_ids_there_is_one_user_and_a_cure(change: dict[str, Any], cure: str) -> None:
     one, none = candidates(msgspec.structs.replace(ANN, **change))
-    assert (one.isolation, one.users, none) == (Isolation.USER, ONE.users, Mode(Isolation.NONE))
+    assert (one.isolation, one.users, none) == (Isolation.USER, ONE.users, IsolationMode(Isolation.NONE))
     assert re.search(cure, one.lacks)
     assert str(one) == f"user namespace, one user ({one.lacks})"
 
 
 def test_root_may_map_every_user_that_it_has_itself() -> None:
-    root = Identity(uid=0, gid=0, name="root", users="0 100000 65536\n65536 0 1\n", groups="0 0 4294967295\n")
+    root = UserIdentity(uid=0, gid=0, name="root", users="0 100000 65536\n65536 0 1\n", groups="0 0 4294967295\n")
     first, second, *_ = candidates(root)
-    assert first == Mode(Isolation.ROOT)
+    assert first == IsolationMode(Isolation.ROOT)
     assert second.users == (Extent(0, 0, 65536), Extent(65536, 65536, 1))
     assert second.words[2:6] == ["map", "uid_map", "-", "0 0 65536\n65536 65536 1"]
 
@@ -87,8 +87,8 @@ ASKED = ContainerSpec(
 )
 
 
-@pytest.mark.parametrize("mode", [Mode(Isolation.ROOT), MANY])
-def test_where_all_users_are_nothing_is_left_out(mode: Mode) -> None:
+@pytest.mark.parametrize("mode", [IsolationMode(Isolation.ROOT), MANY])
+def test_where_all_users_are_nothing_is_left_out(mode: IsolationMode) -> None:
     assert fit(ASKED, mode) == (ASKED, ())
 
 
@@ -102,7 +102,7 @@ def test_a_user_that_is_not_mapped_is_named_and_left_out() -> None:
 
 
 def test_without_namespaces_a_read_only_root_and_mounts_are_named_too() -> None:
-    spec, lacks = fit(ASKED, Mode(Isolation.NONE))
+    spec, lacks = fit(ASKED, IsolationMode(Isolation.NONE))
     assert not spec.read_only_root
     assert [text.split(" (")[0] for text in lacks] == [
         "user 65532, group 2000, group 3000",
@@ -113,7 +113,7 @@ def test_without_namespaces_a_read_only_root_and_mounts_are_named_too() -> None:
 
 
 def test_another_user_reaches_the_program_in_a_closed_home() -> None:
-    where = Machine(("home",), (), (), (), guarded=(("/home/ann", "/home/ann/gp"),))
+    where = MachineRoot(("home",), (), (), (), guarded=(("/home/ann", "/home/ann/gp"),))
     other = isolated_words(ContainerSpec(argv=(), env={}, user=7), where, stage=Path("/s"), node_root=Path("/n"))
     same = isolated_words(ContainerSpec(argv=(), env={}), where, stage=Path("/s"), node_root=Path("/n"))
     opened = ["tmpfs", "/home/ann", "755", "bind", "/home/ann/gp", "/home/ann/gp", "ro"]
@@ -129,11 +129,11 @@ def test_libraries_lie_side_by_side_as_in_the_container() -> None:
         argv=("run", "/etc/pages"),
         env={"LD_LIBRARY_PATH": "/usr/lib/x:/opt", "LD_PRELOAD": "/lim/libcuda.so.1", "PAGES": "/etc/pages"},
         mounts=(
-            Mount("/node/limits/libcuda.so.1", "/lim/libcuda.so.1"),
-            Mount("/node/usr/libcuda.so.570", "/lim/libcuda.so.real"),
-            Mount("/node/usr/libcuda.so.570", "/usr/lib/x/libcuda.so.1"),
-            Mount("/node/preload", "/etc/ld.so.preload"),
-            Mount("/node/pages", "/etc/pages"),
+            BindMount("/node/limits/libcuda.so.1", "/lim/libcuda.so.1"),
+            BindMount("/node/usr/libcuda.so.570", "/lim/libcuda.so.real"),
+            BindMount("/node/usr/libcuda.so.570", "/usr/lib/x/libcuda.so.1"),
+            BindMount("/node/preload", "/etc/ld.so.preload"),
+            BindMount("/node/pages", "/etc/pages"),
         ),
         links=(("libcuda.so.1", "/usr/lib/x/libcuda.so"), ("y", "/nowhere/z")),
     )
@@ -168,10 +168,10 @@ def launcher(request: Any, tmp_path: Path) -> Iterator[Launcher]:
     kill_all(tmp_path / "containers")
 
 
-async def begin(launcher: Launcher, script: str, **spec: Any) -> Record:
+async def begin(launcher: Launcher, script: str, **spec: Any) -> ContainerRecord:
     name = uuid.uuid4().hex
     log = str(launcher.node_root / f"var/log/{name}.log")
-    record = Record(
+    record = ContainerRecord(
         id=name, pod_uid="u", namespace="d", pod="p", name="c", attempt=0, image="x", log=log, created="now"
     )
     return await launcher.start(record, ContainerSpec(argv=("sh", "-c", script), env=ENV, **spec), "now")
@@ -222,7 +222,7 @@ async def test_what_another_user_leaves_can_be_removed(launcher: Launcher, tmp_p
     place = tmp_path / "volume"
     place.mkdir()
     place.chmod(0o777)
-    mounts = (Mount(str(place), "/data"),)
+    mounts = (BindMount(str(place), "/data"),)
     script = "mkdir -m 700 /data/own && touch /data/own/file"
     assert await run(launcher, script, mounts=mounts, user=1000, group=1000) == (0, [])
     assert (place / "own").is_dir()
@@ -255,7 +255,7 @@ def test_a_mapper_that_refuses_leaves_one_user_and_says_why(tmp_path: Path) -> N
     mapper = tmp_path / "newuidmap"
     mapper.write_text("#!/bin/sh\necho 'newuidmap: not for you' >&2\nexit 1\n")
     mapper.chmod(0o755)
-    who = Identity(uid=1000, gid=1000, name="ann", subuid=GIVEN, subgid=GIVEN, mappers=(str(mapper),) * 2)
+    who = UserIdentity(uid=1000, gid=1000, name="ann", subuid=GIVEN, subgid=GIVEN, mappers=(str(mapper),) * 2)
     found = find_mode((Isolation.USERS, Isolation.NONE), who)
     assert found.isolation is Isolation.NONE
     if find_mode().isolation is Isolation.NONE:
@@ -264,6 +264,6 @@ def test_a_mapper_that_refuses_leaves_one_user_and_says_why(tmp_path: Path) -> N
 
 
 def test_a_mode_that_is_not_there_is_refused_with_the_reason() -> None:
-    who = Identity(uid=1000, gid=1000, name="ann")
+    who = UserIdentity(uid=1000, gid=1000, name="ann")
     with pytest.raises(Terminal, match="no such containers"):
         find_mode((Isolation.ROOT,), who)

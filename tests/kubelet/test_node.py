@@ -8,7 +8,7 @@ import subprocess
 from typing import Any
 
 from simgpu.machines import machine
-from tinykube.kubelet.node import Facts, node_labels, node_status
+from tinykube.kubelet.node import KubeletFacts, node_labels, node_status
 
 
 def ready(api: Any) -> dict[str, str]:
@@ -78,7 +78,7 @@ async def test_systemctl_reaches_the_runtime_by_its_socket(api: Any, make_node: 
 
 
 def test_devices_in_the_status() -> None:
-    facts = Facts(machine=machine("t4-ubuntu18"), name="n", host_ip="127.0.0.1", port=1, devices={"a/b": (2, 1)})
+    facts = KubeletFacts(machine=machine("t4-ubuntu18"), name="n", host_ip="127.0.0.1", port=1, devices={"a/b": (2, 1)})
     status = node_status(facts, "now")
     assert (status["capacity"]["a/b"], status["allocatable"]["a/b"]) == ("2", "1")
     assert node_labels(facts)["kubernetes.io/hostname"] == "n"

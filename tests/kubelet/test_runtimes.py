@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from gpulab.nvidia_runtime import handler_devices, visible_names
-from tinykube.kubelet.containers import ContainerSpec, Mount
-from tinykube.kubelet.devices.ledger import DeviceMount, Given
-from tinykube.kubelet.runtimes import CreateFailed, Runtime, RuntimeDown, read_config
+from tinykube.kubelet.containers import BindMount, ContainerSpec
+from tinykube.kubelet.devices.ledger import ContainerDevices, DeviceMount
+from tinykube.kubelet.runtimes import ContainerRuntime, CreateFailed, RuntimeDown, read_config
 
 V2 = 'version = 2\n[plugins."io.containerd.grpc.v1.cri".containerd]\ndefault_runtime_name = "runc"\n'
 NVIDIA_V2 = """
@@ -75,10 +75,10 @@ def test_what_a_runtime_cannot_read_keeps_it_down(tmp_path: Path, runtime: str, 
     put(tmp_path, path, text)
     with pytest.raises(RuntimeDown):
         read_config(tmp_path, runtime, "1.7.0")
-    found = Runtime(tmp_path, runtime, "1.7.0")
+    found = ContainerRuntime(tmp_path, runtime, "1.7.0")
     assert found.down
     with pytest.raises(CreateFailed, match="container runtime is down"):
-        found.create(SPEC, Given())
+        found.create(SPEC, ContainerDevices())
     (tmp_path / path).unlink()
     found.reload()
     assert not found.down
@@ -140,62 +140,64 @@ def root(tmp_path: Path) -> Path:
 
 
 def test_cdi_names_are_injected(root: Path) -> None:
-    runtime = Runtime(root, "cri-o", "1.32.8")
-    spec = runtime.create(SPEC, Given(cdi=("nvidia.com/gpu=GPU-a",)))
+    runtime = ContainerRuntime(root, "cri-o", "1.32.8")
+    spec = runtime.create(SPEC, ContainerDevices(cdi=("nvidia.com/gpu=GPU-a",)))
     assert {d.target for d in spec.devices} == {"/dev/nvidia0", "/dev/nvidiactl"}
     assert spec.env["WHICH"] == "a"
     assert spec.env["LD_LIBRARY_PATH"] == "/usr/lib64"
-    assert spec.mounts == (Mount(str(root / "usr/lib64/libcuda.so.1"), "/usr/lib64/libcuda.so.1", True),)
+    assert spec.mounts == (BindMount(str(root / "usr/lib64/libcuda.so.1"), "/usr/lib64/libcuda.so.1", True),)
     assert spec.links == (("libcuda.so.1", "/usr/lib64/libcuda.so"),)
 
 
 def test_the_older_way_by_annotation(root: Path) -> None:
-    given = Given(annotations={"cdi.k8s.io/nvidia": "nvidia.com/gpu=0"})
-    assert Runtime(root, "cri-o", "1.32.8").create(SPEC, given).devices
+    given = ContainerDevices(annotations={"cdi.k8s.io/nvidia": "nvidia.com/gpu=0"})
+    assert ContainerRuntime(root, "cri-o", "1.32.8").create(SPEC, given).devices
 
 
 def test_without_cdi_names_mean_nothing(root: Path) -> None:
-    assert Runtime(root, "containerd", "1.6.0").create(SPEC, Given(cdi=("nvidia.com/gpu=0",))) == SPEC
+    assert (
+        ContainerRuntime(root, "containerd", "1.6.0").create(SPEC, ContainerDevices(cdi=("nvidia.com/gpu=0",))) == SPEC
+    )
 
 
 def test_an_unknown_device_fails_the_start(root: Path) -> None:
     with pytest.raises(CreateFailed, match=r"unresolvable CDI devices nvidia\.com/gpu=9"):
-        Runtime(root, "cri-o", "1.32.8").create(SPEC, Given(cdi=("nvidia.com/gpu=9",)))
+        ContainerRuntime(root, "cri-o", "1.32.8").create(SPEC, ContainerDevices(cdi=("nvidia.com/gpu=9",)))
 
 
 def test_a_hook_that_is_not_there_fails_the_start(root: Path) -> None:
     (root / "usr/bin/nvidia-cdi-hook").unlink()
     with pytest.raises(CreateFailed, match="nvidia-cdi-hook: no such file"):
-        Runtime(root, "cri-o", "1.32.8").create(SPEC, Given(cdi=("nvidia.com/gpu=0",)))
+        ContainerRuntime(root, "cri-o", "1.32.8").create(SPEC, ContainerDevices(cdi=("nvidia.com/gpu=0",)))
 
 
 def test_the_nvidia_runtime_follows_the_variable(root: Path) -> None:
     put(root, "etc/containerd/config.toml", "version = 2\n" + NVIDIA_V2.format(more=""))
-    runtime = Runtime(root, "containerd", "1.6.38", handler_devices)
-    given = Given(envs={"NVIDIA_VISIBLE_DEVICES": "GPU-a"})
+    runtime = ContainerRuntime(root, "containerd", "1.6.38", handler_devices)
+    given = ContainerDevices(envs={"NVIDIA_VISIBLE_DEVICES": "GPU-a"})
     assert runtime.create(SPEC, given).env["WHICH"] == "a"
-    assert Runtime(root, "containerd", "1.6.38").create(SPEC, given).devices == ()
-    assert runtime.create(SPEC, Given()).devices == ()
+    assert ContainerRuntime(root, "containerd", "1.6.38").create(SPEC, given).devices == ()
+    assert runtime.create(SPEC, ContainerDevices()).devices == ()
     (root / "usr/local/nvidia/toolkit/nvidia-container-runtime").unlink()
     with pytest.raises(CreateFailed, match="no such file"):
-        runtime.create(SPEC, Given())
+        runtime.create(SPEC, ContainerDevices())
 
 
 def test_a_runtime_class_needs_its_handler(root: Path) -> None:
     with pytest.raises(CreateFailed, match='no runtime for "nvidia" is configured'):
-        Runtime(root, "containerd", "1.7.0").create(SPEC, Given(), "nvidia")
+        ContainerRuntime(root, "containerd", "1.7.0").create(SPEC, ContainerDevices(), "nvidia")
 
 
 def test_devices_and_mounts_of_allocate_come_from_the_nodes_root(root: Path) -> None:
-    given = Given(
+    given = ContainerDevices(
         envs={"A": "1"},
         mounts=(DeviceMount("/usr/lib64", "/mnt", True),),
         devices=(DeviceMount("/dev/nvidia0", "/dev/nvidia0"),),
     )
-    spec = Runtime(root, "containerd", "1.7.0").create(SPEC, given)
+    spec = ContainerRuntime(root, "containerd", "1.7.0").create(SPEC, given)
     assert spec.env["A"] == "1"
-    assert spec.mounts == (Mount(str(root / "usr/lib64"), "/mnt", True),)
-    assert spec.devices == (Mount(str(root / "dev/nvidia0"), "/dev/nvidia0"),)
+    assert spec.mounts == (BindMount(str(root / "usr/lib64"), "/mnt", True),)
+    assert spec.devices == (BindMount(str(root / "dev/nvidia0"), "/dev/nvidia0"),)
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,9 @@ import msgspec
 import pytest
 
 from tinykube.kubelet.execute import exit_status
-from tinykube.kubelet.pod import Probe
-from tinykube.kubelet.probes import Tally, judge
-from tinykube.kubelet.server import Backend, LogFile, Problem, Server
+from tinykube.kubelet.pod import KubeletProbe
+from tinykube.kubelet.probes import ProbeTally, judge
+from tinykube.kubelet.server import HttpProblem, KubeletBackend, KubeletServer, LogFile
 from tinykube.kubelet.websocket import Closed, WebSocket, accept_key, frame
 
 
@@ -101,9 +101,11 @@ async def test_logs_and_pods(port: int) -> None:
 
 async def test_the_token_is_asked_for() -> None:
     def no_log(*_: Any) -> LogFile:
-        raise Problem(404, "none")
+        raise HttpProblem(404, "none")
 
-    server = Server(Backend(log_file=no_log, exec_command=lambda *_: [], pods=lambda: b"{}", now=lambda: 0.0), "secret")
+    server = KubeletServer(
+        KubeletBackend(log_file=no_log, exec_command=lambda *_: [], pods=lambda: b"{}", now=lambda: 0.0), "secret"
+    )
     port = await server.start()
     assert (await get(port, "/pods"))[0] == 401
     assert (await get(port, "/pods", "Authorization: Bearer wrong"))[0] == 401
@@ -132,8 +134,8 @@ async def test_masked_and_split_messages() -> None:
 
 
 def verdicts(results: str, **thresholds: int) -> list[bool | None]:
-    tally, found = Tally(), []
-    probe = Probe(**thresholds)
+    tally, found = ProbeTally(), []
+    probe = KubeletProbe(**thresholds)
     for result in results:
         tally = judge(tally, result == "+", probe)
         found.append(tally.verdict)

@@ -6,12 +6,12 @@ from typing import Any
 
 import msgspec
 
-from tinykube.kubelet.lifecycle import Ended, Seen, decide
-from tinykube.kubelet.pod import Pod
+from tinykube.kubelet.lifecycle import Ended, ObservedContainer, decide
+from tinykube.kubelet.pod import KubeletPod
 from tinykube.kubelet.status import pod_status
 
 
-def status(seen: dict[str, Seen], policy: str = "Always", old: Any = None) -> dict[str, Any]:
+def status(seen: dict[str, ObservedContainer], policy: str = "Always", old: Any = None) -> dict[str, Any]:
     body = {
         "metadata": {"name": "p", "uid": "u"},
         "spec": {
@@ -21,15 +21,15 @@ def status(seen: dict[str, Seen], policy: str = "Always", old: Any = None) -> di
         },
         "status": old or {},
     }
-    pod = msgspec.convert(body, Pod)
+    pod = msgspec.convert(body, KubeletPod)
     plan = decide(pod, seen, 100.0)
     return pod_status(
         pod, seen, plan, now=100.0, started_at=0.0, host_ip="127.0.0.1", pod_ip="127.0.0.2", runtime="containerd"
     )
 
 
-DONE = Seen(id="i1", ended=Ended("i1", 0, 0, "Completed", "", 1.0, 2.0))
-UP = Seen(id="a1", started_at=5.0, started=True, ready=True)
+DONE = ObservedContainer(id="i1", ended=Ended("i1", 0, 0, "Completed", "", 1.0, 2.0))
+UP = ObservedContainer(id="a1", started_at=5.0, started=True, ready=True)
 
 
 def conditions(found: dict[str, Any]) -> dict[str, str]:
@@ -54,7 +54,7 @@ def test_running_and_ready() -> None:
 
 def test_a_crash_loop_shows_the_last_end() -> None:
     ended = Ended("a1", 1, 0, "Error", "boom", 1.0, 99.0)
-    found = status({"i": DONE, "a": Seen(id="a1", attempt=2, ended=ended, crashes=3)})
+    found = status({"i": DONE, "a": ObservedContainer(id="a1", attempt=2, ended=ended, crashes=3)})
     one = found["containerStatuses"][0]
     assert one["state"]["waiting"]["reason"] == "CrashLoopBackOff"
     assert one["lastState"]["terminated"]["message"] == "boom"
@@ -71,7 +71,9 @@ def test_a_condition_that_holds_keeps_its_time() -> None:
 
 
 def test_success() -> None:
-    found = status({"i": DONE, "a": Seen(id="a1", ended=Ended("a1", 0, 0, "Completed", "", 1.0, 2.0))}, "Never")
+    found = status(
+        {"i": DONE, "a": ObservedContainer(id="a1", ended=Ended("a1", 0, 0, "Completed", "", 1.0, 2.0))}, "Never"
+    )
     assert found["phase"] == "Succeeded"
     assert found["conditions"][2]["reason"] == "PodCompleted"
     assert conditions(found)["Ready"] == "False"

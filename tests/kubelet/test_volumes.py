@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tinykube.kubelet.pod import Container, HostPath, KeyToPath
+from tinykube.kubelet.pod import HostPath, KeyToPath, SpecContainer
 from tinykube.kubelet.volumes import (
-    File,
+    VolumeFile,
     VolumeUnready,
     container_mounts,
     host_path,
@@ -85,8 +85,8 @@ def test_links_are_followed_as_in_a_chroot(tmp_path: Path) -> None:
 
 
 def test_files_are_replaced_and_removed(tmp_path: Path) -> None:
-    write_files(tmp_path / "v", {"a": File(b"1", 0o644), "d/b": File(b"2", 0o400)})
-    write_files(tmp_path / "v", {"a": File(b"3", 0o644)})
+    write_files(tmp_path / "v", {"a": VolumeFile(b"1", 0o644), "d/b": VolumeFile(b"2", 0o400)})
+    write_files(tmp_path / "v", {"a": VolumeFile(b"3", 0o644)})
     assert [p.relative_to(tmp_path).as_posix() for p in sorted((tmp_path / "v").rglob("*"))] == ["v/a"]
     assert (tmp_path / "v/a").read_bytes() == b"3"
 
@@ -95,7 +95,7 @@ def test_items_choose_and_rename() -> None:
     files = keyed_files(
         "configmap", "m", {"a": b"1", "b": b"2"}, (KeyToPath(key="a", path="x/y", mode=0o600),), 0o644, False
     )
-    assert files == {"x/y": File(b"1", 0o600)}
+    assert files == {"x/y": VolumeFile(b"1", 0o600)}
     with pytest.raises(VolumeUnready, match="non-existent"):
         keyed_files("configmap", "m", {}, (KeyToPath(key="a", path="x"),), 0o644, False)
     with pytest.raises(VolumeUnready, match="not found"):
@@ -104,6 +104,6 @@ def test_items_choose_and_rename() -> None:
 
 
 def test_an_unknown_kind_of_volume_is_said() -> None:
-    container = msgspec.convert({"name": "c", "volumeMounts": [{"name": "nfs", "mountPath": "/x"}]}, Container)
+    container = msgspec.convert({"name": "c", "volumeMounts": [{"name": "nfs", "mountPath": "/x"}]}, SpecContainer)
     with pytest.raises(VolumeUnready, match="nfs"):
         container_mounts(container, {}, {})

@@ -21,7 +21,7 @@ from kubekit.api.core import Event, Node, Pod
 from kubekit.kube import Client
 from simgpu import NATIVE
 from tests.support.until import until_objects
-from tinykube.cluster import ClusterHandle, NodeSpec
+from tinykube.cluster import ClusterHandle, MachineSpec
 
 MACHINE = "p40-ubuntu22"
 MANIFESTS = Path(__file__).parents[3] / "shared" / "manifests"
@@ -127,7 +127,7 @@ async def test_two_pods_get_30_and_60_percent_and_one_that_gets_round_is_told(
     native: Path, embedded_cluster: Callable[..., Awaitable[ClusterHandle]]
 ) -> None:
     whole, part = gpu_managers()
-    handle = await embedded_cluster(nodes=(NodeSpec(name="shares", machine=MACHINE),))
+    handle = await embedded_cluster(nodes=(MachineSpec(name="shares", machine=MACHINE),))
     own = [sys.executable, "-m", "gpuplane"]
     await output(*own, "install", "-q", "--kubeconfig", str(handle.kubeconfig))
     async with Client.connect(handle.kubeconfig) as client:

@@ -20,7 +20,7 @@ from simgpu import NATIVE
 from simgpu.machines import build_node
 from simgpu.machines import machine as machine_of
 from tests.support.limits_examples import GIB
-from tinykube.kubelet.containers import ContainerSpec, Isolation, Launcher, Mount, Record, Records
+from tinykube.kubelet.containers import BindMount, ContainerRecord, ContainerSpec, Isolation, Launcher, Records
 from tinykube.kubelet.containers.launcher import find_mode, kill_all
 from tinykube.kubelet.containers.records import signal_container
 
@@ -79,7 +79,7 @@ async def test_a_container_is_held_to_its_share(
     store.write("ids-1", limits, Owner(name="ml/tune-7:main", pod_uid="u", container="main"))
 
     build_node(tmp_path, "n", machine_of("cpu-ubuntu24"))
-    record = Record(
+    record = ContainerRecord(
         id="c",
         pod_uid="u",
         namespace="ml",
@@ -95,17 +95,19 @@ async def test_a_container_is_held_to_its_share(
     os.mkfifo(answer)
     # As a runtime gives a container its driver and devices, and what the device plugin adds.
     driver = {"libcuda.so.1": real.cuda, "libnvidia-ml.so.1": real.nvml}
-    mounts = [Mount(str(answer.parent), "/gate")]
+    mounts = [BindMount(str(answer.parent), "/gate")]
     for name, path in driver.items():
-        mounts += [Mount(str(path), f"/usr/lib/x86_64-linux-gnu/{n}", True) for n in (name, name.removesuffix(".1"))]
+        mounts += [
+            BindMount(str(path), f"/usr/lib/x86_64-linux-gnu/{n}", True) for n in (name, name.removesuffix(".1"))
+        ]
     mounts += [
-        Mount(str(Path(mount.host_path).resolve()), mount.container_path, mount.read_only) for mount in what.mounts
+        BindMount(str(Path(mount.host_path).resolve()), mount.container_path, mount.read_only) for mount in what.mounts
     ]
     spec = ContainerSpec(
         argv=(sys.executable, "-c", PROGRAM),
         env={"PATH": "/usr/bin:/bin", "PYTHONPATH": os.pathsep.join(sys.path), "ANSWER": "/gate/answer", **what.envs},
         mounts=tuple(mounts),
-        devices=tuple(Mount(str(machine.dev / name), f"/dev/{name}") for name in ("nvidiactl", "nvidia0")),
+        devices=tuple(BindMount(str(machine.dev / name), f"/dev/{name}") for name in ("nvidiactl", "nvidia0")),
     )
     launcher = Launcher(tmp_path / "root", Records(tmp_path / "containers"), isolation, SIMULATED_HARDWARE)
     try:

@@ -22,7 +22,7 @@ from gpuplane.operand import OperandContext
 from gpuplane.sharing.mps import FAILED, READY
 from kubekit.api.core import Node
 from kubekit.api.meta import ObjectMeta
-from kubekit.kube import Event, EventType, Page
+from kubekit.kube import EventType, ListPage, WatchEvent
 from simgpu import NATIVE, PROFILES, create_state
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -35,13 +35,13 @@ EXCLUSIVE, DEFAULT, PROHIBITED = 3, 0, 2
 class Client:
     """The API server as far as an operand looks at its own Node."""
 
-    async def pages(self, kind: type, *where: Any, bad: object) -> AsyncIterator[Page]:
+    async def pages(self, kind: type, *where: Any, bad: object) -> AsyncIterator[ListPage]:
         assert (kind, where[2]) == (Node, "metadata.name=n1")
-        yield Page([Node(metadata=ObjectMeta(name="n1", uid="n", resource_version="1"))], "1", "")
+        yield ListPage([Node(metadata=ObjectMeta(name="n1", uid="n", resource_version="1"))], "1", "")
 
-    async def watch(self, *arguments: Any, **more: Any) -> AsyncIterator[Event[Node]]:
+    async def watch(self, *arguments: Any, **more: Any) -> AsyncIterator[WatchEvent[Node]]:
         await asyncio.Event().wait()
-        yield Event(EventType.DELETED, Node(), "")
+        yield WatchEvent(EventType.DELETED, Node(), "")
 
 
 class Programs(SystemRunner):

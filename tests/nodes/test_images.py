@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from gpulab.images import IMAGES
-from tinykube.images import Image, ImageMissing, Images, image_id
+from tinykube.images import ImageConfig, ImageMissing, Images, image_id
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ from tinykube.images import Image, ImageMissing, Images, image_id
     ],
 )
 def test_known(name: str) -> None:
-    assert IMAGES.find(name) != Image()
+    assert IMAGES.find(name) != ImageConfig()
 
 
 @pytest.mark.parametrize("name", ["example.com/app:1", "notbusybox", "gpuplane/gpuplanet"])
@@ -43,11 +43,11 @@ def test_only_a_catalogue_that_is_passed_knows_gpuplane() -> None:
     for name in ("gpuplane/gpuplane", "nvidia/cuda:12.2.0-base-ubuntu22.04"):
         with pytest.raises(ImageMissing, match=name):
             Images().find(name)
-    assert Images().command_line(Image(), ("gpuplane", "run"), ()) == ("gpuplane", "run")
+    assert Images().command_line(ImageConfig(), ("gpuplane", "run"), ()) == ("gpuplane", "run")
 
 
 def test_commands_replace_as_in_a_runtime() -> None:
-    image = Image(entrypoint=("e",), command=("c",))
+    image = ImageConfig(entrypoint=("e",), command=("c",))
     assert IMAGES.command_line(image, (), ()) == ("e", "c")
     assert IMAGES.command_line(image, (), ("a",)) == ("e", "a")
     assert IMAGES.command_line(image, ("x",), ()) == ("x",)

@@ -27,7 +27,7 @@ from kubekit.kube.config import load
 from simgpu import profile
 from simgpu.machines import machine
 from tinykube.kubelet.kubelet import read_cluster
-from tinykube.kubelet.pod import Container, Pod
+from tinykube.kubelet.pod import KubeletPod, SpecContainer
 
 
 @pytest.fixture
@@ -245,7 +245,7 @@ async def test_pods_from_before_hold_their_devices_first() -> None:
     ],
 )
 def test_which_operand_a_container_is(container: dict[str, Any], name: str, program: bool) -> None:
-    found = msgspec.convert({"name": "c", "image": "gpuplane/gpuplane", **container}, Container)
+    found = msgspec.convert({"name": "c", "image": "gpuplane/gpuplane", **container}, SpecContainer)
     assert operand_name(found) == name
     assert is_program(found) is program
 
@@ -258,7 +258,7 @@ def test_paths_lead_through_volumes() -> None:
             "volumes": [{"name": "h", "hostPath": {"path": "/"}}],
         },
     }
-    pod = msgspec.convert(body, Pod)
+    pod = msgspec.convert(body, KubeletPod)
     container = pod.spec.containers[0]
     assert node_path(pod, container, Path("/r"), "/host/etc") == Path("/r/etc")
     with pytest.raises(InvalidInput):

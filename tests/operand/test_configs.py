@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from gpuplane.operand.configs import Chosen, NodeConfig, choose, own_labels
+from gpuplane.operand.configs import NodeConfig, NodeConfiguration, choose, own_labels
 from kubekit.api.core import Node
 from kubekit.api.meta import ObjectMeta
 from kubekit.errors import InvalidInput
-from kubekit.kube import Event, EventType, Page
+from kubekit.kube import EventType, ListPage, WatchEvent
 
 LABEL = "nvidia.com/device-plugin.config"
 
@@ -64,14 +64,14 @@ class OneNode:
     def node(self) -> Node:
         return Node(metadata=ObjectMeta(name="sim-1", uid="u", resource_version=str(self.version), labels=self.labels))
 
-    async def pages(self, kind: type, *where: Any, bad: object) -> AsyncIterator[Page]:
-        yield Page([self.node()], "1", "")
+    async def pages(self, kind: type, *where: Any, bad: object) -> AsyncIterator[ListPage]:
+        yield ListPage([self.node()], "1", "")
 
-    async def watch(self, kind: type, *where: Any, bad: object) -> AsyncIterator[Event[Node]]:
+    async def watch(self, kind: type, *where: Any, bad: object) -> AsyncIterator[WatchEvent[Node]]:
         while True:
             await self.changed.wait()
             self.changed.clear()
-            yield Event(EventType.MODIFIED, self.node(), str(self.version))
+            yield WatchEvent(EventType.MODIFIED, self.node(), str(self.version))
 
 
 def context(client: OneNode, config: Path | None) -> Any:
@@ -86,7 +86,7 @@ async def test_a_label_that_changes_is_followed(tmp_path: Path) -> None:
     async with own_labels(world) as labels:
         config = NodeConfig(world, {"DEFAULT_CONFIG": "a"}, labels)
         seen = config.read()
-        assert seen == Chosen(b"A", f"{tmp_path}/a")
+        assert seen == NodeConfiguration(b"A", f"{tmp_path}/a")
         changed = asyncio.create_task(config.changed(seen))
         await asyncio.sleep(0)
         client.choose("b")
@@ -118,7 +118,7 @@ async def test_a_file_that_changes_is_followed_and_others_are_not(tmp_path: Path
 
 async def test_one_file_and_none(tmp_path: Path) -> None:
     async with own_labels(context(OneNode(), None)) as labels:
-        assert NodeConfig(context(OneNode(), None), {}, labels).read() == Chosen()
+        assert NodeConfig(context(OneNode(), None), {}, labels).read() == NodeConfiguration()
         one = NodeConfig(context(OneNode(), tmp_path / "config.yaml"), {}, labels)
         with pytest.raises(InvalidInput, match=r"config\.yaml: there is no such file"):
             one.read()

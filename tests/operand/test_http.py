@@ -10,20 +10,20 @@ from typing import Any
 import pytest
 
 from kubekit import http_server as http
-from kubekit.http_server import Answer, serving
+from kubekit.http_server import HttpAnswer, serving
 
 LONGEST = 2 << 20
 
 
 @pytest.fixture
 async def port() -> AsyncIterator[int]:
-    async def hello() -> Answer:
-        return Answer(b"hello")
+    async def hello() -> HttpAnswer:
+        return HttpAnswer(b"hello")
 
-    async def echo(body: bytes) -> Answer:
-        return Answer(body)
+    async def echo(body: bytes) -> HttpAnswer:
+        return HttpAnswer(body)
 
-    async def broken(body: bytes) -> Answer:
+    async def broken(body: bytes) -> HttpAnswer:
         raise ValueError(body)
 
     posts = {"/echo": echo, "/broken": broken}

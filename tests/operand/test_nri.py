@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from gpuplane.operand.nri import plugin
 from gpuplane.operand.nri.plugin import serve
-from gpuplane.operand.nri.runtimes import Runtime, Unfit, refuse_unfit
+from gpuplane.operand.nri.runtimes import NriRuntime, Unfit, refuse_unfit
 from kubekit.errors import KubekitError, Retryable, Terminal
 from kubekit.protocol import nri_pb2 as pb
 from kubekit.protocol import ttrpc_pb2
@@ -23,7 +23,17 @@ from kubekit.protocol.sockets import NRI_SERVICE
 from kubekit.rpc import RpcError, Status
 from kubekit.ttrpc import frames
 from kubekit.ttrpc.connection import Connection, Method
-from kubekit.ttrpc.frames import FRAME_BYTES, LONGEST, PLUGIN, RUNTIME, Kind, Malformed, Message, Reader, framed
+from kubekit.ttrpc.frames import (
+    FRAME_BYTES,
+    LONGEST,
+    PLUGIN,
+    RUNTIME,
+    FrameKind,
+    FrameReader,
+    Malformed,
+    TtrpcMessage,
+    framed,
+)
 from tinykube.kubelet.runtimes import nri as runtime_side
 from tinykube.kubelet.runtimes.nri import Nri, Refused
 
@@ -31,17 +41,17 @@ POD = pb.PodSandbox(id="s1", uid="u1", namespace="ml", name="tune")
 CONTAINER = pb.Container(id="c1", pod_sandbox_id="s1", name="main", env=["A=1"])
 
 words = st.integers(0, 2**32 - 1)
-messages = st.builds(Message, words, st.integers(0, 255), st.integers(0, 255), st.binary(max_size=12_000))
+messages = st.builds(TtrpcMessage, words, st.integers(0, 255), st.integers(0, 255), st.binary(max_size=12_000))
 
 
 # -- what goes over the wire -----------------------------------------------------------------------------------------
 
 
 @given(st.lists(st.tuples(st.sampled_from([PLUGIN, RUNTIME]), messages), max_size=6), st.data())
-def test_messages_arrive_however_the_stream_is_cut(sent: list[tuple[int, Message]], data: st.DataObject) -> None:
+def test_messages_arrive_however_the_stream_is_cut(sent: list[tuple[int, TtrpcMessage]], data: st.DataObject) -> None:
     stream = b"".join(framed(connection, message) for connection, message in sent)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=20)))
-    reader = Reader(PLUGIN, RUNTIME)
+    reader = FrameReader(PLUGIN, RUNTIME)
     got = []
     for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True):
         got += list(reader.feed(stream[start:end]))
@@ -49,7 +59,7 @@ def test_messages_arrive_however_the_stream_is_cut(sent: list[tuple[int, Message
 
 
 @given(messages)
-def test_frames_are_as_small_as_the_runtime_reads_them(message: Message) -> None:
+def test_frames_are_as_small_as_the_runtime_reads_them(message: TtrpcMessage) -> None:
     stream, sizes = framed(PLUGIN, message), []
     while stream:
         connection, size = struct.unpack_from(">II", stream)
@@ -61,7 +71,7 @@ def test_frames_are_as_small_as_the_runtime_reads_them(message: Message) -> None
 
 def test_bytes_on_the_wire() -> None:
     # Written down by hand from the protocols.
-    assert framed(2, Message(1, Kind.REQUEST, 0, b"ab")) == (
+    assert framed(2, TtrpcMessage(1, FrameKind.REQUEST, 0, b"ab")) == (
         b"\x00\x00\x00\x02\x00\x00\x00\x0c" + b"\x00\x00\x00\x02\x00\x00\x00\x01\x01\x00ab"
     )
     request = ttrpc_pb2.Request(service="S", method="M", payload=b"p", timeout_nano=1)
@@ -79,7 +89,7 @@ def test_bytes_on_the_wire() -> None:
 
 @given(st.binary(max_size=400))
 def test_no_bytes_do_harm(data: bytes) -> None:
-    reader = Reader(PLUGIN, RUNTIME)
+    reader = FrameReader(PLUGIN, RUNTIME)
     with contextlib.suppress(Malformed):
         for _, message in reader.feed(data):
             with contextlib.suppress(Exception):
@@ -88,16 +98,16 @@ def test_no_bytes_do_harm(data: bytes) -> None:
 
 def test_what_is_too_long_is_not_kept() -> None:
     with pytest.raises(Malformed, match="a frame of"):
-        list(Reader(PLUGIN).feed(struct.pack(">II", PLUGIN, LONGEST + 11)))
+        list(FrameReader(PLUGIN).feed(struct.pack(">II", PLUGIN, LONGEST + 11)))
     with pytest.raises(Malformed, match="a message of"):
-        list(Reader(PLUGIN).feed(struct.pack(">IIIIBB", PLUGIN, 10, LONGEST + 1, 1, 1, 0)))
+        list(FrameReader(PLUGIN).feed(struct.pack(">IIIIBB", PLUGIN, 10, LONGEST + 1, 1, 1, 0)))
     with pytest.raises(Malformed, match="are the most"):
-        framed(PLUGIN, Message(1, 1, 0, bytes(LONGEST + 1)))
+        framed(PLUGIN, TtrpcMessage(1, 1, 0, bytes(LONGEST + 1)))
 
 
 def test_other_connections_are_skipped() -> None:
-    stream = framed(7, Message(1, 1, 0, b"strange")) + framed(PLUGIN, Message(3, 1, 0, b"ours"))
-    assert list(Reader(PLUGIN).feed(stream)) == [(PLUGIN, Message(3, 1, 0, b"ours"))]
+    stream = framed(7, TtrpcMessage(1, 1, 0, b"strange")) + framed(PLUGIN, TtrpcMessage(3, 1, 0, b"ours"))
+    assert list(FrameReader(PLUGIN).feed(stream)) == [(PLUGIN, TtrpcMessage(3, 1, 0, b"ours"))]
 
 
 # -- calls -----------------------------------------------------------------------------------------------------------
@@ -118,16 +128,16 @@ async def connected(methods: dict[str, Method]) -> AsyncIterator[tuple[Connectio
         await asyncio.gather(task, return_exceptions=True)
 
 
-async def exchange(theirs: socket.socket, message: Message) -> ttrpc_pb2.Response:
+async def exchange(theirs: socket.socket, message: TtrpcMessage) -> ttrpc_pb2.Response:
     """The answer to a request that is sent in pieces of three bytes."""
     loop = asyncio.get_running_loop()
     stream = framed(PLUGIN, message)
     for at in range(0, len(stream), 3):
         await loop.sock_sendall(theirs, stream[at : at + 3])
-    reader = Reader(PLUGIN)
+    reader = FrameReader(PLUGIN)
     while True:
         for _, answer in reader.feed(await loop.sock_recv(theirs, 65536)):
-            assert (answer.stream, answer.kind) == (message.stream, Kind.RESPONSE)
+            assert (answer.stream, answer.kind) == (message.stream, FrameKind.RESPONSE)
             return ttrpc_pb2.Response.FromString(answer.data)
 
 
@@ -146,16 +156,16 @@ async def fail(payload: bytes) -> pb.Empty:
 @pytest.mark.parametrize(
     ("message", "status", "words"),
     [
-        (Message(1, 1, 0, request("echo", b"hi")), Status.OK, ""),
-        (Message(3, 1, 0, request("fail")), Status.FAILED_PRECONDITION, "ml/tune: no such GPU; delete it"),
-        (Message(5, 1, 0, request("other")), Status.UNIMPLEMENTED, "there is no s/other"),
-        (Message(7, 1, 0, b"\xff\xff"), Status.INVALID_ARGUMENT, "no message"),
-        (Message(9, 1, 2, request("echo")), Status.UNIMPLEMENTED, "streams"),
-        (Message(2, 1, 0, request("echo")), Status.INVALID_ARGUMENT, "odd"),
-        (Message(11, 1, 0, request("echo", b"\xff")), Status.INTERNAL, "UnicodeDecodeError"),
+        (TtrpcMessage(1, 1, 0, request("echo", b"hi")), Status.OK, ""),
+        (TtrpcMessage(3, 1, 0, request("fail")), Status.FAILED_PRECONDITION, "ml/tune: no such GPU; delete it"),
+        (TtrpcMessage(5, 1, 0, request("other")), Status.UNIMPLEMENTED, "there is no s/other"),
+        (TtrpcMessage(7, 1, 0, b"\xff\xff"), Status.INVALID_ARGUMENT, "no message"),
+        (TtrpcMessage(9, 1, 2, request("echo")), Status.UNIMPLEMENTED, "streams"),
+        (TtrpcMessage(2, 1, 0, request("echo")), Status.INVALID_ARGUMENT, "odd"),
+        (TtrpcMessage(11, 1, 0, request("echo", b"\xff")), Status.INTERNAL, "UnicodeDecodeError"),
     ],
 )
-async def test_requests_are_answered(message: Message, status: Status, words: str) -> None:
+async def test_requests_are_answered(message: TtrpcMessage, status: Status, words: str) -> None:
     async with connected({"s/echo": echo, "s/fail": fail}) as (_, theirs):
         answer = await exchange(theirs, message)
         assert answer.status.code == status and words in answer.status.message
@@ -171,8 +181,8 @@ async def test_a_slow_answer_holds_up_no_other() -> None:
         return pb.Empty()
 
     async with connected({"s/slow": slow, "s/echo": echo}) as (_, theirs):
-        await asyncio.get_running_loop().sock_sendall(theirs, framed(PLUGIN, Message(1, 1, 0, request("slow"))))
-        assert (await exchange(theirs, Message(3, 1, 0, request("echo", b"x")))).payload
+        await asyncio.get_running_loop().sock_sendall(theirs, framed(PLUGIN, TtrpcMessage(1, 1, 0, request("slow"))))
+        assert (await exchange(theirs, TtrpcMessage(3, 1, 0, request("echo", b"x")))).payload
         gate.set()
 
 
@@ -233,7 +243,7 @@ def connect(runtime: Nri) -> socket.socket:
 
 
 @contextlib.asynccontextmanager
-async def plugged(runtime: Nri, plugin: plugin.Plugin) -> AsyncIterator[asyncio.Task[None]]:
+async def plugged(runtime: Nri, plugin: plugin.NriPlugin) -> AsyncIterator[asyncio.Task[None]]:
     ready = asyncio.Event()
     task = asyncio.create_task(serve(connect(runtime), plugin, lambda _: ready.set()))
     await ready.wait()
@@ -317,7 +327,7 @@ async def test_requests_that_are_no_messages_are_refused() -> None:
     task = asyncio.create_task(serve(ours, Recorder(), print))
     for stream, method in ((1, "Configure"), (3, "Synchronize"), (5, "CreateContainer")):
         sent = ttrpc_pb2.Request(service=f"{NRI_SERVICE}.Plugin", method=method, payload=b"\xff\xff")
-        answer = await exchange(theirs, Message(stream, Kind.REQUEST, 0, sent.SerializeToString()))
+        answer = await exchange(theirs, TtrpcMessage(stream, FrameKind.REQUEST, 0, sent.SerializeToString()))
         assert answer.status.code == Status.INVALID_ARGUMENT
     theirs.close()
     await task
@@ -349,7 +359,7 @@ async def test_runtimes_that_drop_cdi_devices_are_left_alone(
     tmp_path: Path, name: str, version: str, fit: bool
 ) -> None:
     if fit:
-        refuse_unfit(Runtime(name, version))
+        refuse_unfit(NriRuntime(name, version))
         return
     runtime = Nri(tmp_path / "nri.sock", name, version)
     runtime.open()

@@ -21,7 +21,7 @@ from gpuplane.operator.installation import manifests, resource_of
 from gpuplane.operator.operator import OperatorProcess
 from gpuplane.operator.stages import OPERANDS
 from gpuplane.operator.upgrade import controller, decide
-from kubekit.kube import Client, Endpoint
+from kubekit.kube import ApiEndpoint, Client
 from kubekit.kube.auth import StaticAuth
 from tests.support.until import until
 from tinykube.apiserver.failure import ApiFailure
@@ -266,7 +266,7 @@ async def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
 
 def connected(server: ApiServer, who: str = "admin") -> Client:
     tls = ssl.create_default_context(cafile=str(server.authority))
-    return Client(Endpoint(host="127.0.0.1", port=server.port, auth=StaticAuth(token=who), tls=tls))
+    return Client(ApiEndpoint(host="127.0.0.1", port=server.port, auth=StaticAuth(token=who), tls=tls))
 
 
 @contextlib.asynccontextmanager

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kubekit.scheduling.cache import Cache
+from kubekit.scheduling.cache import SchedulerCache
 from kubekit.scheduling.podinfo import NodeFacts, PodInfo, compile_node, compile_pod
 
 
@@ -52,7 +52,7 @@ class World:
     """Builds pods and nodes and a cache of them."""
 
     def __init__(self) -> None:
-        self.cache = Cache()
+        self.cache = SchedulerCache()
         self.cache.set_namespace("default", {"kubernetes.io/metadata.name": "default"})
 
     def pod(self, name: str, **fields: Any) -> PodInfo:

@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from kubekit.scheduling.cache import Cache
+from kubekit.scheduling.cache import SchedulerCache
 from kubekit.scheduling.podinfo import Affinity, NodeFacts, PodInfo, PodTerm
 from kubekit.scheduling.selectors import Selector, equalities
 
@@ -17,7 +17,7 @@ APPS = st.sampled_from(["web", "db"])
 TERMS = [PodTerm(Selector(equalities({"app": app})), "zone", ("default",)) for app in ("web", "db")]
 
 
-def summary(cache: Cache) -> object:
+def summary(cache: SchedulerCache) -> object:
     return (
         {
             name: (n.facts, n.pods, n.requested, n.ports, n.scored_cpu_milli, n.scored_memory_bytes)
@@ -34,7 +34,7 @@ def summary(cache: Cache) -> object:
 class CacheMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.cache = Cache()
+        self.cache = SchedulerCache()
         self.nodes: dict[str, NodeFacts] = {}
         self.pods: dict[str, PodInfo] = {}
         for term in TERMS:  # counted from the start, so that increments are what is tested
@@ -93,7 +93,7 @@ class CacheMachine(RuleBasedStateMachine):
 
     @invariant()
     def equals_a_cache_built_anew(self):
-        fresh = Cache()
+        fresh = SchedulerCache()
         for facts in self.nodes.values():
             fresh.set_node(facts)
         for pod in self.pods.values():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kubekit.scheduling.cache import Cache
+from kubekit.scheduling.cache import SchedulerCache
 from kubekit.scheduling.decide import find, fit_error
 from kubekit.scheduling.preemption import Budget, Candidate, choose, plan
 from kubekit.scheduling.selectors import Selector, equalities
@@ -83,7 +83,7 @@ def test_room_promised_to_one_is_not_given_to_another(world):
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(1, 3)), max_size=6), st.integers(1, 4))
 def test_a_dry_run_leaves_the_cache_as_it_was_and_its_plan_works(world, pods, wanted):
-    world.cache = Cache()
+    world.cache = SchedulerCache()
     world.node("a")
     for index, (priority, cpu) in enumerate(pods):
         world.placed(f"p{index}", "a", requests={"cpu": str(cpu)}, priority=priority)

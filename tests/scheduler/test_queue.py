@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from tinykube.scheduler.queue import ERROR, EXTENDER, Event, Queue
+from tinykube.scheduler.queue import ERROR, EXTENDER, ClusterEvent, Queue
 
 
 def pinned_to(node):
@@ -32,9 +32,9 @@ def test_only_events_that_could_help_wake_a_pod(world):
     queue = Queue()
     queue.put(world.pod("p"), 0.0)
     fail(queue, "NodeResourcesFit")
-    assert not queue.notify(Event.NODE_TAINTS, "a", 20.0)
+    assert not queue.notify(ClusterEvent.NODE_TAINTS, "a", 20.0)
     assert queue.pop(20.0) is None
-    assert queue.notify(Event.POD_GONE, "a", 20.0)
+    assert queue.notify(ClusterEvent.POD_GONE, "a", 20.0)
     assert queue.pop(20.0).pod.name == "p"
 
 
@@ -42,15 +42,15 @@ def test_a_pinned_pod_hears_of_its_own_node_only(world):
     queue = Queue()
     queue.put(world.pod("p", affinity=pinned_to("a")), 0.0)
     fail(queue, "NodeResourcesFit")
-    assert not queue.notify(Event.NODE_ALLOCATABLE, "b", 20.0)
-    assert queue.notify(Event.NODE_ALLOCATABLE, "a", 20.0)
+    assert not queue.notify(ClusterEvent.NODE_ALLOCATABLE, "b", 20.0)
+    assert queue.notify(ClusterEvent.NODE_ALLOCATABLE, "a", 20.0)
 
 
 def test_an_event_during_the_try_is_not_lost(world):
     queue = Queue()
     queue.put(world.pod("p"), 0.0)
     entry = queue.pop(0.0)
-    queue.notify(Event.NODE_ADDED, "a", 0.0)
+    queue.notify(ClusterEvent.NODE_ADDED, "a", 0.0)
     queue.failed(entry, {"NodeAffinity"}, 0.0)
     assert queue.pop(0.0) is entry
 
@@ -60,7 +60,7 @@ def test_a_woken_pod_backs_off_behind_others(world):
     queue.put(world.pod("p", priority=9), 0.0)
     fail(queue, "NodeAffinity")
     queue.put(world.pod("q"), 0.1)
-    queue.notify(Event.NODE_ADDED, "a", 0.1)
+    queue.notify(ClusterEvent.NODE_ADDED, "a", 0.1)
     assert queue.pop(0.2).pod.name == "q"
     assert queue.pop(0.2).pod.name == "p"
 
@@ -80,7 +80,7 @@ def test_a_pod_that_an_extender_refused_is_woken_by_any_touch_of_a_node(world):
     queue = Queue()
     queue.put(world.pod("p"), 0.0)
     fail(queue, EXTENDER)
-    assert queue.notify(Event.NODE_OTHER, "a", 20.0)
+    assert queue.notify(ClusterEvent.NODE_OTHER, "a", 20.0)
 
 
 def test_waiting_pods_are_tried_again_after_five_minutes_anyway(world):
@@ -97,7 +97,7 @@ def test_gated_pods_wait_until_the_gates_are_gone(world):
     gated = world.pod("p", schedulingGates=[{"name": "quota"}])
     queue.put(gated, 0.0)
     assert queue.pop(0.0) is None
-    queue.notify(Event.NODE_ADDED, "a", 1.0)
+    queue.notify(ClusterEvent.NODE_ADDED, "a", 1.0)
     assert queue.pop(1.0) is None
     queue.put(msgspec.structs.replace(gated, gates=()), 2.0)
     assert queue.pop(2.0).pod.name == "p"

@@ -17,7 +17,7 @@ from gpuplane.sharing.placement.opportunity import learn
 from gpuplane.sharing.placement.policy import Policy
 from gpuplane.sharing.placement.ranking import Ranking
 from gpuplane.sharing.placement.registry import policy_named
-from kubekit.errors import Usage
+from kubekit.errors import UsageError
 from tests.support.sharing_examples import container, gpus, node, pod
 
 
@@ -114,7 +114,7 @@ def test_old_requests_fade() -> None:
 
 
 def test_a_wrong_name_is_told_with_the_right_ones() -> None:
-    with pytest.raises(Usage, match="opportunity, fragmentation"):
+    with pytest.raises(UsageError, match="opportunity, fragmentation"):
         policy_named("best", Mix(), [])
 
 

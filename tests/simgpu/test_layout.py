@@ -18,21 +18,21 @@ def test_the_mirror_has_the_sizes_and_offsets_of_the_library(native: Path) -> No
     library = ctypes.CDLL(str(native / "libcuda.so.1"))
     library.simgpu_layout.restype = ctypes.c_uint64
     parts = (
-        sizeof(layout.State),
-        sizeof(layout.Gpu),
-        sizeof(layout.Slot),
-        sizeof(layout.Event),
-        sizeof(layout.MigProfile),
-        sizeof(layout.MigDevice),
-        layout.Gpu.mig_enabled.offset,
-        layout.Gpu.load_memory_bytes.offset,
-        layout.Gpu.timeline.offset,
-        layout.Gpu.level.offset,
-        layout.Gpu.mig_profiles.offset,
-        layout.State.events.offset,
-        layout.State.slots.offset,
+        sizeof(layout.StateLayout),
+        sizeof(layout.GpuLayout),
+        sizeof(layout.SlotLayout),
+        sizeof(layout.EventLayout),
+        sizeof(layout.MigProfileLayout),
+        sizeof(layout.MigDeviceLayout),
+        layout.GpuLayout.mig_enabled.offset,
+        layout.GpuLayout.load_memory_bytes.offset,
+        layout.GpuLayout.timeline.offset,
+        layout.GpuLayout.level.offset,
+        layout.GpuLayout.mig_profiles.offset,
+        layout.StateLayout.events.offset,
+        layout.StateLayout.slots.offset,
         sizeof(layout.Limit),
-        layout.State.limits.offset,
+        layout.StateLayout.limits.offset,
         0,
     )
     assert [library.simgpu_layout(part) for part in range(len(parts))] == list(parts)
@@ -68,7 +68,7 @@ def test_faults_refuse_what_is_no_state(tmp_path: Path) -> None:
     path.write_bytes(b"x" * 100)
     with pytest.raises(Terminal):
         Faults(path)
-    path.write_bytes(bytes(sizeof(layout.State)))
+    path.write_bytes(bytes(sizeof(layout.StateLayout)))
     with pytest.raises(Terminal):
         Faults(path)
 

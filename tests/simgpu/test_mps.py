@@ -64,7 +64,7 @@ def write(state: Path, offset: int, data: bytes) -> None:
 
 
 def exclusive(node: Any) -> None:
-    offset = layout.State.gpus.offset + layout.Gpu.compute_mode.offset
+    offset = layout.StateLayout.gpus.offset + layout.GpuLayout.compute_mode.offset
     write(node.state, offset, EXCLUSIVE_PROCESS.to_bytes(4, "little"))
 
 
@@ -193,7 +193,7 @@ def test_a_driver_before_r615_has_no_memory_limits(node: Any, tmp_path: Path) ->
 
 
 def test_a_cgroup_is_held_to_its_limit_and_sees_it(node: Any, cgroup: Path) -> None:
-    write(node.state, layout.State.driver_version.offset, b"615.10.02\0")
+    write(node.state, layout.StateLayout.driver_version.offset, b"615.10.02\0")
     if os.geteuid() != 0:
         pytest.skip("limits are root's to set")
     assert node.run(f"{LIMITS}\nanswer([limit('/nonexistent', 1 << 30), limits('{cgroup}')])") == [6, [0, NONE, 0]]

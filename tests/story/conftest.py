@@ -28,7 +28,7 @@ from simgpu import Faults
 from tests.support import find_kubectl
 from tests.support.realkube.files import files
 from tests.support.until import until, until_objects
-from tinykube.kubelet.containers.records import Record, is_running
+from tinykube.kubelet.containers.records import ContainerRecord, is_running
 
 GPUPLANE = (sys.executable, "-m", "gpuplane")
 NAMESPACE = names.OPERATOR_NAMESPACE
@@ -91,7 +91,7 @@ class World:
         """kill -9 of the main processes of the pods whose names begin so; the pods' names."""
         killed = set()
         for path in (self.directory / "nodes" / node / "containers").glob("*/record.json"):
-            record = msgspec.json.decode(path.read_bytes(), type=Record)
+            record = msgspec.json.decode(path.read_bytes(), type=ContainerRecord)
             if record.pod.startswith(prefixes) and record.pid and is_running(record):
                 os.kill(record.pid, signal.SIGKILL)
                 killed.add(record.pod)

@@ -20,7 +20,7 @@ from gpuplane.operator.operator import OperatorProcess
 from gpuplane.operator.upgrade import decide
 from kubekit.api.core import Deployment, Node, Pod
 from kubekit.api.kinds import built_in
-from kubekit.kube import Client, Endpoint, Informer, NotFound
+from kubekit.kube import ApiEndpoint, Client, Informer, NotFound
 from kubekit.kube.auth import StaticAuth
 from kubekit.kube.config import load
 
@@ -87,7 +87,7 @@ class Journey:
             been.append(state)
 
 
-async def as_operator(story) -> Endpoint:
+async def as_operator(story) -> ApiEndpoint:
     """The API server, with the rights that an operator has."""
     path = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/gpu-operator/token"
     body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 3600}}

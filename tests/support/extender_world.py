@@ -21,7 +21,7 @@ from gpuplane.scheduler.policies import Chosen
 from gpuplane.sharing import violations
 from kubekit.api.core import ConfigMap, Event, Node, Pod
 from kubekit.http_server import serving
-from kubekit.kube import Client, Endpoint, EventRecorder, NotFound, SystemClock
+from kubekit.kube import ApiEndpoint, Client, EventRecorder, NotFound, SystemClock
 from kubekit.kube.auth import StaticAuth
 from kubekit.kube.tasks import first_of
 from tests.support.until import until
@@ -84,7 +84,7 @@ class World:
 
     def connect(self) -> Client:
         tls = ssl.create_default_context(cafile=str(self.server.authority))
-        return Client(Endpoint(host="127.0.0.1", port=self.server.port, auth=StaticAuth(token="admin"), tls=tls))
+        return Client(ApiEndpoint(host="127.0.0.1", port=self.server.port, auth=StaticAuth(token="admin"), tls=tls))
 
     async def node(
         self,

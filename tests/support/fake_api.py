@@ -18,9 +18,9 @@ import msgspec
 
 from kubekit.api.core import Event, Pod
 from kubekit.kube import Conflict, NotFound, ServerError, Unreachable
-from kubekit.kube.codec import Page
-from kubekit.kube.watch import Event as WatchEvent
+from kubekit.kube.codec import ListPage
 from kubekit.kube.watch import EventType
+from kubekit.kube.watch import WatchEvent as WatchEvent
 
 
 class Fault(Enum):
@@ -154,9 +154,9 @@ class FakeClient:
 
     async def pages(
         self, kind: Any, namespace: Any = None, labels: str = "", fields: str = "", *, bad: Any = None
-    ) -> AsyncIterator[Page]:
+    ) -> AsyncIterator[ListPage]:
         items = [msgspec.convert(obj, kind, strict=False) for obj in self._chosen(kind, fields)]
-        yield Page(items, str(self.api.version), "")
+        yield ListPage(items, str(self.api.version), "")
 
     def _chosen(self, kind: Any, fields: str) -> list[dict[str, Any]]:
         _, _, name = fields.partition("metadata.name=")

@@ -16,7 +16,7 @@ import pytest
 from gpulab.device_files import presenting
 from gpuplane.host import Command, Completed, Host
 from gpuplane.operand import OperandContext
-from gpuplane.toolkit import Facts, Plan, observe, plan, restart
+from gpuplane.toolkit import ToolkitFacts, ToolkitPlan, observe, plan, restart
 from gpuplane.toolkit.facts import RUNTIMES
 from kubekit.api.core import Node
 from tests.support.fake_gpus import FakeGPUs
@@ -63,10 +63,10 @@ class World:
         (self.root / path).parent.mkdir(parents=True, exist_ok=True)
         (self.root / path).write_bytes(data.encode() if isinstance(data, str) else data)
 
-    def observe(self, runtime: str, **options: Any) -> Facts:
+    def observe(self, runtime: str, **options: Any) -> ToolkitFacts:
         return observe(self.host, gpus=GPUS, driver_version=VERSION, runtime=runtime, **options)
 
-    def plan(self, runtime: str, *, set_as_default: bool | None = None, **options: Any) -> Plan:
+    def plan(self, runtime: str, *, set_as_default: bool | None = None, **options: Any) -> ToolkitPlan:
         return plan(self.observe(runtime, **options), set_as_default=set_as_default)
 
     def context(self, **changes: Any) -> OperandContext:

@@ -20,7 +20,7 @@ from gpuplane.hardware import GPUFacts, MigDevice, MigMode
 from gpuplane.host import Host
 from gpuplane.toolkit import cdi_spec
 from gpuplane.toolkit.driver_files import observe_devices, observe_driver
-from gpuplane.toolkit.facts import CDI_HOOK, Facts
+from gpuplane.toolkit.facts import CDI_HOOK, ToolkitFacts
 from gpuplane.toolkit.places import CONTAINERD
 from simgpu import PROFILES
 
@@ -95,7 +95,7 @@ def gpus_of(profile: str) -> tuple[GPUFacts, ...]:
     )
 
 
-def facts_of(host: Host, profile: str) -> Facts:
+def facts_of(host: Host, profile: str) -> ToolkitFacts:
     gpus = gpus_of(profile)
     caps = dict(line.split() for line in record()["mig-minors"]) if profile == MIG else {}
     nodes = {"nvidiactl", "nvidia-modeset", "nvidia-uvm", "nvidia-uvm-tools", *(f"nvidia{gpu.minor}" for gpu in gpus)}
@@ -103,7 +103,7 @@ def facts_of(host: Host, profile: str) -> Facts:
     if PROFILES[profile.partition(" ")[0]].nvswitch:
         nodes |= {"nvidia-nvswitchctl", *(f"nvidia-nvswitch{number}" for number in range(4))}
     drm = {gpu.pci: (f"card{index + 1}", f"renderD{128 + index}") for index, gpu in enumerate(gpus)}
-    return Facts(
+    return ToolkitFacts(
         place=CONTAINERD,
         gpus=gpus,
         driver=observe_driver(host, VERSION),

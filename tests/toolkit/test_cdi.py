@@ -15,10 +15,10 @@ import yaml
 from gpuplane.hardware import GPUFacts, MigDevice, MigMode
 from gpuplane.host import Host
 from gpuplane.toolkit import cdi_spec
-from gpuplane.toolkit.cdi_spec import MANAGEMENT_SPEC, SPEC, Choice, specs
+from gpuplane.toolkit.cdi_spec import MANAGEMENT_SPEC, SPEC, CdiOptions, specs
 from gpuplane.toolkit.driver_files import observe_devices, observe_driver
 from gpuplane.toolkit.elf import soname
-from gpuplane.toolkit.facts import Devices, Facts
+from gpuplane.toolkit.facts import DeviceNodes, ToolkitFacts
 from gpuplane.toolkit.places import CONTAINERD
 from kubekit.errors import InvalidInput
 from tests.toolkit.conftest import make_device
@@ -98,12 +98,12 @@ def mig(index: int, instance: int) -> MigDevice:
     )
 
 
-def facts(host: Host, *gpus: GPUFacts, hook: bool = True, nodes: tuple[str, ...] = (), **devices: Any) -> Facts:
-    return Facts(
+def facts(host: Host, *gpus: GPUFacts, hook: bool = True, nodes: tuple[str, ...] = (), **devices: Any) -> ToolkitFacts:
+    return ToolkitFacts(
         place=CONTAINERD,
         gpus=gpus,
         driver=observe_driver(host, V),
-        devices=Devices(nodes=frozenset((*(f"nvidia{g.minor}" for g in gpus), *nodes)), **devices),
+        devices=DeviceNodes(nodes=frozenset((*(f"nvidia{g.minor}" for g in gpus), *nodes)), **devices),
         programs={"nvidia-cdi-hook": "/usr/bin/nvidia-cdi-hook"} if hook else {},
     )
 
@@ -222,7 +222,7 @@ def test_what_people_may_choose(tmp_path: Path) -> None:
     seen = facts(install(tmp_path), *gpus, caps=caps, nodes=nodes)
 
     def made(**choice: Any) -> dict[str, Any]:
-        return cdi_spec.spec(seen, gpus, Choice(**choice))
+        return cdi_spec.spec(seen, gpus, CdiOptions(**choice))
 
     assert made(vendor="example.com", of_class="device")["kind"] == "example.com/device"
     assert (made(of_class="a.b")["kind"], made(of_class="a.b")["cdiVersion"]) == ("nvidia.com/a.b", "0.6.0")
@@ -236,7 +236,7 @@ def test_what_people_may_choose(tmp_path: Path) -> None:
     left = made(without=frozenset(("enable-cuda-compat", "update-ldcache")))["containerEdits"]["hooks"]
     assert [hook["args"][1] for hook in left] == ["create-symlinks"]
     assert "hooks" not in made(without=frozenset(("all",)))["containerEdits"]
-    assert cdi_spec.management(seen, Choice(vendor="m.example.com"))["kind"] == "m.example.com/gpu"
+    assert cdi_spec.management(seen, CdiOptions(vendor="m.example.com"))["kind"] == "m.example.com/gpu"
 
 
 def test_persistenceds_socket_is_mounted_whatever_lies_there(world: Any) -> None:
@@ -266,17 +266,17 @@ def test_mig_devices_have_their_capabilities_and_a_partitioned_gpu_is_no_device(
         "MIG-1": second,
         "all": ["/dev/nvidia0", *first, *second[1:]],
     }
-    named = cdi_spec.spec(seen, gpus, Choice(strategies=("type-index",)))
+    named = cdi_spec.spec(seen, gpus, CdiOptions(strategies=("type-index",)))
     assert [d["name"] for d in named["devices"]] == ["gpu0", "mig1:0", "mig1:1", "all"]
 
 
 def test_only_nodes_that_are_there_are_listed(tmp_path: Path) -> None:
     seen = facts(install(tmp_path), gpu(0), gpu(1), nodes=("nvidiactl",))
-    seen = msgspec.structs.replace(seen, devices=Devices(nodes=frozenset(("nvidia1", "nvidiactl"))))
+    seen = msgspec.structs.replace(seen, devices=DeviceNodes(nodes=frozenset(("nvidia1", "nvidiactl"))))
     spec = cdi_spec.spec(seen, [gpu(0), gpu(1)])
     valid(spec)
     assert [d["name"] for d in spec["devices"]] == ["1", "GPU-1", "all"]
-    assert specs(msgspec.structs.replace(seen, devices=Devices())) == {}
+    assert specs(msgspec.structs.replace(seen, devices=DeviceNodes())) == {}
 
 
 def test_drm_nodes_and_their_links(tmp_path: Path) -> None:

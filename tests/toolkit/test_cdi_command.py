@@ -13,7 +13,7 @@ import yaml
 from gpuplane.cli.main import main
 from gpuplane.toolkit import apply, by_hand
 from gpuplane.toolkit.applying import unconfigure
-from gpuplane.toolkit.cdi_spec import Choice
+from gpuplane.toolkit.cdi_spec import CdiOptions
 from gpuplane.toolkit.observing import OWN_HOOK
 
 HOOK = "usr/local/nvidia/toolkit/nvidia-cdi-hook"
@@ -93,7 +93,7 @@ def test_hooks_are_chosen(make_world: Any, tmp_path: Path, monkeypatch: pytest.M
     every = ("create-symlinks", "enable-cuda-compat", "update-ldcache")
     assert hooks() == {}  # nobody brought ours yet
     assert hooks(hook="/opt/nvidia-cdi-hook") == dict.fromkeys(every, "/opt/nvidia-cdi-hook")
-    assert list(hooks(hook="/opt/h", choice=Choice(without=frozenset(every[:2])))) == ["update-ldcache"]
+    assert list(hooks(hook="/opt/h", choice=CdiOptions(without=frozenset(every[:2])))) == ["update-ldcache"]
     world.write(HOOK, "elf")
     assert hooks() == dict.fromkeys(every, f"/{HOOK}")
 

@@ -17,9 +17,9 @@ from gpuplane.host import Command, Completed
 from gpuplane.toolkit import ToolkitError, apply, by_hand, health, restart
 from gpuplane.toolkit.applying import unconfigure
 from gpuplane.toolkit.facts import RUNTIMES
-from gpuplane.toolkit.places import CONTAINERD, CRIO, DOCKER, PLAIN, Place, RuntimeName
-from tinykube.kubelet.runtimes import Runtime, RuntimeDown, read_config, runtime
-from tinykube.kubelet.runtimes.endpoint import Endpoint
+from gpuplane.toolkit.places import CONTAINERD, CRIO, DOCKER, PLAIN, RuntimeName, RuntimePaths
+from tinykube.kubelet.runtimes import ContainerRuntime, RuntimeDown, read_config, runtime
+from tinykube.kubelet.runtimes.endpoint import RuntimeEndpoint
 
 MAIN = {
     "containerd": ("etc/containerd/config.toml", "version = 2\n"),
@@ -30,7 +30,7 @@ VERSIONS = {"containerd": "1.7.2", "docker": "27.1.0", "cri-o": "1.32.8"}
 
 
 @asynccontextmanager
-async def served(world: Any, place: Place, answer: Callable[[Any, Any], Any]) -> AsyncIterator[None]:
+async def served(world: Any, place: RuntimePaths, answer: Callable[[Any, Any], Any]) -> AsyncIterator[None]:
     path = world.root / place.socket
     path.parent.mkdir(parents=True, exist_ok=True)
     server = await asyncio.start_unix_server(answer, path)
@@ -62,7 +62,7 @@ async def test_grpcs_own_server_is_understood(world: Any, service: str, well: bo
 
 
 async def test_a_simulated_runtime_is_understood_by_grpcs_own_client(world: Any) -> None:
-    endpoint = Endpoint(world.root / "s", "containerd", "1.7.2")
+    endpoint = RuntimeEndpoint(world.root / "s", "containerd", "1.7.2")
     endpoint.open()
     async with grpc.aio.insecure_channel(f"unix:{world.root / 's'}") as channel:
         for _ in range(2):
@@ -84,7 +84,7 @@ async def test_a_simulated_runtime_is_understood_by_grpcs_own_client(world: Any)
     ],
 )
 async def test_other_answers(
-    world: Any, monkeypatch: pytest.MonkeyPatch, place: Place, said: bytes | None, well: bool
+    world: Any, monkeypatch: pytest.MonkeyPatch, place: RuntimePaths, said: bytes | None, well: bool
 ) -> None:
     if said is None:
         monkeypatch.setattr(health, "_SILENCE", 0.05)
@@ -123,7 +123,7 @@ class Service:
         monkeypatch.setattr(runtime, "read_config", self.read)
         monkeypatch.setattr(os, "kill", lambda pid, number: self.hang_up())
         world.host.runner = self
-        self.runtime = Runtime(world.root, kind, VERSIONS[kind])
+        self.runtime = ContainerRuntime(world.root, kind, VERSIONS[kind])
         self.runtime.serve()
 
     def read(self, *arguments: Any) -> Any:
@@ -334,7 +334,7 @@ async def test_by_hand_the_runtime_says_its_version_and_is_remembered(
 ) -> None:
     monkeypatch.setattr(by_hand, "open_gpus", lambda *_: world.answers())
     world.write("etc/containerd/config.toml", 'version = 3\n[plugins."io.containerd.cri.v1.runtime"]\nx = 1\n')
-    endpoint = Endpoint(world.root / CONTAINERD.socket, "containerd", "2.3.1")
+    endpoint = RuntimeEndpoint(world.root / CONTAINERD.socket, "containerd", "2.3.1")
     endpoint.open()
     monkeypatch.setattr(os, "kill", lambda pid, number: None)
     assert (await by_hand.configure(world.host)).changed

@@ -14,11 +14,11 @@ import msgspec
 import pytest
 
 from gpuplane.api.gpunode import GPU, GPUNode, GPUNodeStatus, Machine, Stage, StageName, StageState
-from gpuplane.api.requests import Offer, offer_of
+from gpuplane.api.requests import GpuOffer, offer_of
 from gpuplane.operand import OperandContext
 from kubekit.api.core import Node, Pod
 from kubekit.api.meta import ObjectMeta, to_dict
-from kubekit.kube import AlreadyExists, Event, EventType, NotFound, Page
+from kubekit.kube import AlreadyExists, EventType, ListPage, NotFound, WatchEvent
 
 NODE = "sim-1"
 NAMESPACE = "gpu-operator"
@@ -34,7 +34,7 @@ class FakeClient:
         self.log: bytes = b""
         self.on_create: Callable[[dict[str, Any]], None] = lambda pod: None
         self._version = 0
-        self._watches: list[tuple[str, str, asyncio.Queue[Event[Any]]]] = []
+        self._watches: list[tuple[str, str, asyncio.Queue[WatchEvent[Any]]]] = []
 
     def put(self, kind: type, obj: dict[str, Any], change: EventType = EventType.MODIFIED) -> dict[str, Any]:
         self._version += 1
@@ -47,7 +47,7 @@ class FakeClient:
             self.objects[plural, metadata["name"]] = obj
         for watched, name, queue in self._watches:
             if watched == plural and name in ("", metadata["name"]):
-                queue.put_nowait(Event(change, msgspec.convert(obj, kind, strict=False), str(self._version)))
+                queue.put_nowait(WatchEvent(change, msgspec.convert(obj, kind, strict=False), str(self._version)))
         return obj
 
     async def get(self, kind: type, name: str, namespace: str | None = None) -> Any:
@@ -64,14 +64,14 @@ class FakeClient:
         assert wanted in ("", "spec.nodeName"), fields
         return [obj for obj in found if not wanted or obj.spec.node_name == value]
 
-    async def pages(self, kind: type, namespace: Any, labels: str, fields: str, *, bad: Any) -> AsyncIterator[Page]:
+    async def pages(self, kind: type, namespace: Any, labels: str, fields: str, *, bad: Any) -> AsyncIterator[ListPage]:
         items = await self.list(kind, namespace, labels, fields)
-        yield Page(items=items, resource_version=str(self._version), more="")
+        yield ListPage(items=items, resource_version=str(self._version), more="")
 
     async def watch(
         self, kind: type, namespace: Any, labels: str, fields: str, version: str, *, bad: Any
-    ) -> AsyncIterator[Event[Any]]:
-        entry = (kind.RESOURCE.plural, fields.partition("=")[2], asyncio.Queue[Event[Any]]())
+    ) -> AsyncIterator[WatchEvent[Any]]:
+        entry = (kind.RESOURCE.plural, fields.partition("=")[2], asyncio.Queue[WatchEvent[Any]]())
         self._watches.append(entry)
         try:
             while True:
@@ -114,7 +114,7 @@ class World:
         self.client = FakeClient()
         self.failing: dict[str, Exception] = {}
         self.ran: list[str] = []
-        self.proved: list[Offer] = []
+        self.proved: list[GpuOffer] = []
         for path, text in {
             "run/nvidia/validations/driver-ready": "IS_HOST_DRIVER=true\nNVIDIA_DRIVER_ROOT=/\n",
             "run/nvidia/validations/toolkit-ready": "",
@@ -154,7 +154,7 @@ class World:
         self.change(stages={**self.node.status.stages, name.value: Stage(state=StageState.DONE)})
         self.client.put(Node, {"metadata": {"name": NODE}, "status": {"allocatable": {"nvidia.com/gpu": allocatable}}})
 
-    def allocatable(self) -> Offer:
+    def allocatable(self) -> GpuOffer:
         return offer_of(msgspec.convert(self.client.objects["nodes", NODE], Node).status.allocatable)
 
     def stage(self, name: StageName) -> Stage | None:
@@ -163,7 +163,7 @@ class World:
     def file(self, name: str) -> bool:
         return (self.root / "run/nvidia/validations" / name).exists()
 
-    async def prove_plugin(self, context: OperandContext, offer: Offer) -> None:
+    async def prove_plugin(self, context: OperandContext, offer: GpuOffer) -> None:
         self.proved.append(offer)
 
     async def vector_add(self, uuid: str) -> str:

@@ -16,7 +16,7 @@ import pytest
 
 from gpuplane import cures
 from gpuplane.api.gpunode import StageName, StageState
-from gpuplane.api.requests import Offer
+from gpuplane.api.requests import GpuOffer
 from gpuplane.host import Host
 from gpuplane.validator.operand import NOT_RUN, NOT_WANTED, Validator, boot_of, run
 from gpuplane.validator.workload import NoRoom, pod_name, run_pod
@@ -61,7 +61,7 @@ async def test_cuda_when_the_toolkit_holds_and_plugin_when_gpus_are_allocatable(
         assert world.stage(PLUGIN).state is StageState.DONE
         assert world.file("plugin-ready")
     assert [manager for manager, _ in world.client.writes] == ["gpuplane-cuda", "gpuplane-plugin"]
-    assert world.proved == [Offer("nvidia.com/gpu", 2)]
+    assert world.proved == [GpuOffer("nvidia.com/gpu", 2)]
 
 
 async def test_nothing_happens_before_the_toolkit_holds(world: Any, validator: Validator) -> None:

@@ -11,16 +11,16 @@ from pathlib import Path
 import pytest
 
 from gpuplane.validator import process, vectoradd
-from gpuplane.validator.driver_api import Driver
+from gpuplane.validator.driver_api import CudaDriver
 from gpuplane.validator.process import VectorAddProcess, failure
-from kubekit.errors import Retryable, Terminal, Usage
+from kubekit.errors import Retryable, Terminal, UsageError
 
 
 def test_arguments() -> None:
     assert vectoradd.options([]) == ("0", "")
     assert vectoradd.options(["--gpu", "GPU-1"]) == vectoradd.options(["--gpu=GPU-1"]) == ("GPU-1", "")
     assert vectoradd.options(["--library", "/a=b/libcuda.so.1", "--gpu=1"]) == ("1", "/a=b/libcuda.so.1")
-    with pytest.raises(Usage):
+    with pytest.raises(UsageError):
         vectoradd.options(["--gpu"])
     done = subprocess.run(
         [sys.executable, "-m", process.PROGRAM, "--gup", "1"], capture_output=True, text=True, check=False
@@ -61,7 +61,7 @@ async def test_no_driver_is_retryable_and_says_what_to_do(tmp_path: Path) -> Non
         await VectorAddProcess(library, tmp_path)("GPU-0")
     assert (caught.value.where, caught.value.cure) == (str(library), "install the driver's user space again")
     with pytest.raises(Retryable, match="cannot be loaded") as caught:
-        Driver(str(tmp_path / "none"))
+        CudaDriver(str(tmp_path / "none"))
 
 
 async def test_a_program_that_hangs_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ from typing import Any, Final
 from kubekit.kube import Client
 from kubekit.kube.errors import ApiError, Conflict, Gone, NotFound, Unreachable
 from tests.support.anycluster.embedded import KUBELET_TOKEN
-from tinykube.kubelet.server import Backend, LogFile, Server
+from tinykube.kubelet.server import KubeletBackend, KubeletServer, LogFile
 
 PLAYED: Final = "conformance.gpuplane.dev/played"
 LOG: Final = "2026-01-01T00:00:00.000000000Z stdout F first line\n2026-01-01T00:00:01.000000000Z stdout F second line\n"
@@ -49,7 +49,7 @@ class Player:
             self._client = client
             if self._log is not None:
                 self._log.write_text(LOG)
-                server = Server(self._backend(self._log), KUBELET_TOKEN)
+                server = KubeletServer(self._backend(self._log), KUBELET_TOKEN)
                 self._kubelet_port = await server.start()
                 stack.push_async_callback(server.stop)
             async with asyncio.TaskGroup() as tasks:
@@ -60,8 +60,8 @@ class Player:
                 tasks.create_task(self._stay_alive())
 
     @staticmethod
-    def _backend(log: Path) -> Backend:
-        return Backend(
+    def _backend(log: Path) -> KubeletBackend:
+        return KubeletBackend(
             log_file=lambda *_: LogFile(log, lambda: False),
             exec_command=lambda _ns, _pod, _container, command, _tty: list(command),
             pods=lambda: b'{"kind":"PodList","apiVersion":"v1","items":[]}',

@@ -30,7 +30,7 @@ import msgspec
 from kubekit.errors import NoAnswer, Terminal
 from tests.support.realkube import binaries, pki
 from tinykube.cluster import processes
-from tinykube.cluster.directory import Running
+from tinykube.cluster.directory import RunningProcess
 
 HOST: Final = "127.0.0.1"
 SERVICES: Final = "10.96.0.0/16"
@@ -46,7 +46,7 @@ class State(msgspec.Struct):
 
     ports: dict[str, int]
     network: int
-    running: dict[str, Running] = {}
+    running: dict[str, RunningProcess] = {}
 
 
 class ControlPlane:
@@ -119,7 +119,7 @@ class ControlPlane:
         program = binaries.directory("etcd" if part == "etcd" else "kubernetes") / part
         arguments = getattr(self, "_" + part.replace("-", "_"))()
         pid = spawn([str(program), *arguments], self.logs / f"{part}.log")
-        self.state.running[part] = Running(pid, processes.started(pid) or 0)
+        self.state.running[part] = RunningProcess(pid, processes.started(pid) or 0)
         self._save()
 
     def kill(self, part: str) -> None:
@@ -274,7 +274,7 @@ def spawn(arguments: list[str], log: Path, stdin: int | None = None) -> int:
     return os.posix_spawn(arguments[0], arguments, os.environ, file_actions=actions, setsid=True)
 
 
-def _wait_gone(running: Running) -> None:
+def _wait_gone(running: RunningProcess) -> None:
     while processes.alive(running):
         time.sleep(_POLL_S)
     processes.reap(running.pid)

@@ -35,7 +35,7 @@ from tests.support.realkube.binaries import Unavailable
 from tests.support.realkube.control_plane import ControlPlane, spawn
 from tests.support.realkube.watching import node_is_ready, until_objects
 from tinykube.cluster import processes
-from tinykube.cluster.directory import Running
+from tinykube.cluster.directory import RunningProcess
 
 MACHINE: Final = "l4-ubuntu24"
 # What a machine may keep: logs, the runtime's and the kubelet's own state, and the simulated hardware itself.
@@ -173,12 +173,12 @@ class KubernetesNode:
             place.unlink()
 
     # -- inside ----------------------------------------------------------------------------------------------------
-    def _running(self) -> Running:
+    def _running(self) -> RunningProcess:
         try:
             pid, started = map(int, self._pid_file.read_text().split())
         except FileNotFoundError:
-            return Running(0, -1)
-        return Running(pid, started)
+            return RunningProcess(0, -1)
+        return RunningProcess(pid, started)
 
     def _start_init(self) -> None:
         """Process 1 waits at its standard input until it has a network."""

@@ -13,8 +13,8 @@ from pathlib import Path
 from gpulab.distribution import GPUPLANE
 from tests.support.realkube.control_plane import ControlPlane, spawn
 from tinykube.cluster import processes
-from tinykube.cluster.directory import ClusterDirectory, Running
-from tinykube.cluster.spec import ClusterSpec, NodeSpec
+from tinykube.cluster.directory import ClusterDirectory, RunningProcess
+from tinykube.cluster.spec import ClusterSpec, MachineSpec
 from tinykube.kubelet import stop_containers
 
 GROUP = "system:nodes"
@@ -27,8 +27,8 @@ class SimulatedNode:
         self.name = name
         self._plane = plane
         self._directory = ClusterDirectory(GPUPLANE, name, plane.directory / "simulated")
-        self._directory.create(ClusterSpec(name=name, nodes=(NodeSpec(name=name, machine=machine),)))
-        self._running: Running | None = None
+        self._directory.create(ClusterSpec(name=name, nodes=(MachineSpec(name=name, machine=machine),)))
+        self._running: RunningProcess | None = None
 
     @property
     def root(self) -> Path:
@@ -44,7 +44,7 @@ class SimulatedNode:
         arguments += ["--kubeconfig", str(self._plane.client_config(user, GROUP))]
         arguments += ["--config", str(self._directory.spec_file)]
         pid = spawn(arguments, self.log)
-        self._running = Running(pid, processes.started(pid) or 0)
+        self._running = RunningProcess(pid, processes.started(pid) or 0)
 
     def stop(self) -> None:
         """Ends the kubelet and every container; the machine's files stay."""

@@ -10,7 +10,7 @@ from argparse import Namespace
 from typing import TYPE_CHECKING
 
 from gpulab.distribution import GPUPLANE
-from kubekit.errors import Usage
+from kubekit.errors import UsageError
 
 if TYPE_CHECKING:
     from tinykube.cluster.directory import ClusterDirectory
@@ -20,14 +20,14 @@ def _directory(options: Namespace, component: str) -> ClusterDirectory:
     from tinykube.cluster.directory import ClusterDirectory
 
     if options.config is None:
-        raise Usage("which cluster?", where=f"gpuplane run {component}", cure="--config DIRECTORY/cluster.json")
+        raise UsageError("which cluster?", where=f"gpuplane run {component}", cure="--config DIRECTORY/cluster.json")
     return ClusterDirectory.of_config(GPUPLANE, options.config)
 
 
 async def run_cluster(options: Namespace) -> None:
     """Run the control plane of the cluster of `options.config`, its `cluster.json`.
 
-    Raises Usage without it, Terminal when the port is taken or the data cannot be read.
+    Raises UsageError without it, Terminal when the port is taken or the data cannot be read.
     """
     from tinykube.controlplane import ControlPlane
 
@@ -35,7 +35,7 @@ async def run_cluster(options: Namespace) -> None:
 
 
 async def run_supervisor(options: Namespace) -> None:
-    """Run the supervisor of the cluster of `options.config`; its end stops the cluster. Raises Usage without it."""
+    """Run the supervisor of the cluster of `options.config`; its end stops the cluster. Raises UsageError."""
     from tinykube.cluster.supervisor import supervise
 
     await supervise(_directory(options, "cluster-supervisor"))
@@ -44,14 +44,14 @@ async def run_supervisor(options: Namespace) -> None:
 async def run_kubelet(options: Namespace) -> None:
     """Run the kubelet of node `options.node_name`.
 
-    The cluster's specification says which machine the node is. The machine is made at the first start. Raises Usage.
+    The cluster's specification has the machine of the node. The machine is made at the first start. Raises UsageError.
     """
     from gpulab.platform import simulated_platform
     from simgpu.machines import build_node, machine
     from tinykube.kubelet import run_node
 
     if not (options.node_name and options.kubeconfig and options.config):
-        raise Usage(
+        raise UsageError(
             "a simulated node belongs to a cluster",
             where="gpuplane run kubelet",
             cure="--node-name, --kubeconfig and --config",
@@ -59,7 +59,7 @@ async def run_kubelet(options: Namespace) -> None:
     cluster = _directory(options, "kubelet")
     node = next((node for node in cluster.spec().nodes if node.name == options.node_name), None)
     if node is None:
-        raise Usage(f"the cluster has no node {options.node_name}", where=str(options.config))
+        raise UsageError(f"the cluster has no node {options.node_name}", where=str(options.config))
     # Containers of every user read a machine's files and a pod's volumes, whatever this user's umask is.
     os.umask(0o022)
     directory = cluster.nodes / node.name
@@ -74,11 +74,11 @@ async def run_kubelet(options: Namespace) -> None:
 
 
 async def run_light_nodes(options: Namespace) -> None:
-    """Run the light nodes of the cluster of `options.config`. Raises Usage."""
+    """Run the light nodes of the cluster of `options.config`. Raises UsageError."""
     from gpulab.light import run_light_nodes as run
 
     if not (options.kubeconfig and options.config):
-        raise Usage(
+        raise UsageError(
             "light nodes belong to a cluster", where="gpuplane run light-nodes", cure="--kubeconfig and --config"
         )
     cluster = _directory(options, "light-nodes")

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from gpuplane.cli.share_place import Place
+from gpuplane.cli.share_place import SharePlace
 from gpuplane.limits import RealLibraries, ShareStore, find_real
 from kubekit.errors import InvalidInput, Terminal
 from simgpu import DEVICE_VARIABLE, NATIVE, PROFILES, create_state, in_use
@@ -23,9 +23,9 @@ _STATE: Final = "nvidiactl"  # the state of a simulated driver lies in this devi
 
 
 class Simulator:
-    """What `gpuplane share` asks of simulated GPUs; the protocol is `gpuplane.cli.verbs.GPUSimulator`."""
+    """The simulated GPUs of `gpuplane share`; the protocol is `gpuplane.cli.verbs.GPUSimulator`."""
 
-    def make(self, store: ShareStore, model: str) -> Place:
+    def make(self, store: ShareStore, model: str) -> SharePlace:
         """The GPU of a model, as t4 or h100, made when there is none. Raises InvalidInput for an unknown model."""
         wanted = model.lower()
         name = next((text for text in PROFILES if wanted in (text, text.partition("-")[2])), "")
@@ -42,12 +42,12 @@ class Simulator:
             create_state(dev / _STATE, PROFILES[name], _DRIVER_VERSION, _seed(name))
         return _place(store, _driver(), dev)
 
-    def of_shell(self, store: ShareStore, environ: Mapping[str, str]) -> Place | None:
+    def of_shell(self, store: ShareStore, environ: Mapping[str, str]) -> SharePlace | None:
         """The simulated GPU that programs of this shell see; None for none."""
         dev = environ.get(DEVICE_VARIABLE)
         return _place(store, find_real(environ, first=(NATIVE,)), Path(dev)) if dev else None
 
-    def existing(self, store: ShareStore) -> Place | None:
+    def existing(self, store: ShareStore) -> SharePlace | None:
         """A simulated GPU that another command uses; None for none."""
         found = sorted((store.base / _FOLDER).glob("*/dev"))
         return _place(store, _driver(), found[0]) if found else None
@@ -74,5 +74,5 @@ def _driver() -> RealLibraries:
     return find_real({}, first=(NATIVE,), cache="")
 
 
-def _place(store: ShareStore, driver: RealLibraries, dev: Path) -> Place:
-    return Place(store, driver, dev, {DEVICE_VARIABLE: str(dev)})
+def _place(store: ShareStore, driver: RealLibraries, dev: Path) -> SharePlace:
+    return SharePlace(store, driver, dev, {DEVICE_VARIABLE: str(dev)})

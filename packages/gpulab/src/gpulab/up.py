@@ -10,13 +10,13 @@ from collections.abc import Sequence
 
 from gpulab.clusters import down as stop
 from gpulab.clusters import up as start
-from gpuplane.cli.terminal import Terminal, tilde
-from kubekit.errors import Usage
+from gpuplane.cli.terminal import Console, tilde
+from kubekit.errors import UsageError
 from simgpu.machines import DEMO_MACHINES, machine, machines
-from tinykube.cluster import ClusterHandle, ClusterSpec, NodeSpec
+from tinykube.cluster import ClusterHandle, ClusterSpec, MachineSpec
 
 
-def up(options: Namespace, screen: Terminal) -> int:
+def up(options: Namespace, screen: Console) -> int:
     if options.list_machines:
         return _list_machines(options, screen)
     spec = ClusterSpec(
@@ -30,7 +30,7 @@ def up(options: Namespace, screen: Terminal) -> int:
     return asyncio.run(_up(spec, options, screen))
 
 
-async def _up(spec: ClusterSpec, options: Namespace, screen: Terminal) -> int:
+async def _up(spec: ClusterSpec, options: Namespace, screen: Console) -> int:
     began = time.monotonic()
     handle = await start(spec, progress=lambda text: screen.say(f" {screen.glyph('wait')} {text}"))
     took = time.monotonic() - began
@@ -55,7 +55,7 @@ async def _up(spec: ClusterSpec, options: Namespace, screen: Terminal) -> int:
     return 0
 
 
-def down(options: Namespace, screen: Terminal) -> int:
+def down(options: Namespace, screen: Console) -> int:
     name = asyncio.run(stop(options.name, keep_files=options.keep_files))
     if options.output == "json":
         screen.json("Cluster", {"name": name, "running": False})
@@ -88,22 +88,22 @@ def next_commands(handle: ClusterHandle) -> list[str]:
     ]
 
 
-def node_specs(wanted: Sequence[str], *, default: bool) -> tuple[NodeSpec, ...]:
+def node_specs(wanted: Sequence[str], *, default: bool) -> tuple[MachineSpec, ...]:
     """`MACHINE` and `NAME=MACHINE` arguments as specs; without any, the machines of the demo."""
     texts = wanted or (DEMO_MACHINES if default else ())
     specs = []
     for number, text in enumerate(texts, 1):
         name, equals, kind = text.partition("=")
-        spec = NodeSpec(name=name, machine=kind) if equals else NodeSpec(name=f"sim-{number}", machine=text)
+        spec = MachineSpec(name=name, machine=kind) if equals else MachineSpec(name=f"sim-{number}", machine=text)
         if spec.machine not in machines():
-            raise Usage(
+            raise UsageError(
                 f"no machine is called {spec.machine!r}", where="--node", cure="gpuplane up --list-machines shows them"
             )
         specs.append(spec)
     return tuple(specs)
 
 
-def _list_machines(options: Namespace, screen: Terminal) -> int:
+def _list_machines(options: Namespace, screen: Console) -> int:
     found = [machine(name) for name in machines()]
     if options.output == "json":
         rows = [

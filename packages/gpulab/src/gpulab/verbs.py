@@ -1,4 +1,4 @@
-"""What gpulab adds to the `gpuplane` command: `up`, `down`, `demo`, an embedded cluster's components, simulated GPUs.
+"""The additions of gpulab to `gpuplane`: `up`, `down`, `demo`, an embedded cluster's components, simulated GPUs.
 
 The entry point group `gpuplane.verbs` names `VERBS`. `gpuplane --help` loads this module, so it imports nothing that
 only a command needs.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Final
 
-from gpuplane.cli.components import Component
+from gpuplane.cli.components import ComponentCommand
 from gpuplane.cli.parser import duration, form_options, lazy, talk_options
 from gpuplane.cli.verbs import Verbs
 
@@ -53,17 +53,17 @@ def add_commands(commands: Any) -> None:
 
 
 _MODULE: Final = "gpulab.components"
-COMPONENTS: Final[dict[str, Component]] = {
-    "cluster": Component(
+COMPONENTS: Final[dict[str, ComponentCommand]] = {
+    "cluster": ComponentCommand(
         _MODULE, "embedded API server, controllers and scheduler", ("config",), "run_cluster", busy=True
     ),
-    "kubelet": Component(
+    "kubelet": ComponentCommand(
         _MODULE, "one node of the embedded cluster", ("kubeconfig", "node-name", "config"), "run_kubelet"
     ),
-    "light-nodes": Component(
+    "light-nodes": ComponentCommand(
         _MODULE, "many simulated nodes without processes", ("kubeconfig", "config"), "run_light_nodes", busy=True
     ),
-    "cluster-supervisor": Component(
+    "cluster-supervisor": ComponentCommand(
         _MODULE, "keeps the embedded cluster's processes alive", ("config",), "run_supervisor"
     ),
 }

@@ -51,7 +51,7 @@ class InvalidInput(Terminal):
         self.findings = findings
 
 
-class Usage(Terminal):
+class UsageError(Terminal):
     """The command line was wrong."""
 
     exit_code = 2

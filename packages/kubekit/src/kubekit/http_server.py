@@ -33,19 +33,19 @@ LINGER_SECONDS: Final = 1.0
 _BUFFER: Final = 64 << 10
 
 
-class Answer(msgspec.Struct, frozen=True):
+class HttpAnswer(msgspec.Struct, frozen=True):
     body: bytes
     status: HTTPStatus = HTTPStatus.OK
     content_type: str = "text/plain; charset=utf-8"
 
 
-def metrics_answer(families: Iterable[MetricFamily]) -> Answer:
+def metrics_answer(families: Iterable[MetricFamily]) -> HttpAnswer:
     """Answer a scrape."""
-    return Answer(exposition(families), content_type=CONTENT_TYPE)
+    return HttpAnswer(exposition(families), content_type=CONTENT_TYPE)
 
 
-Handler = Callable[[], Awaitable[Answer]]
-PostHandler = Callable[[bytes], Awaitable[Answer]]
+Handler = Callable[[], Awaitable[HttpAnswer]]
+PostHandler = Callable[[bytes], Awaitable[HttpAnswer]]
 
 
 class _Served:
@@ -170,7 +170,7 @@ async def _posted(
     headers: Mapping[bytes, bytes],
     reader: asyncio.StreamReader,
     writer: asyncio.StreamWriter,
-) -> tuple[Answer, bool]:
+) -> tuple[HttpAnswer, bool]:
     """The answer to a POST, and whether its body was read whole."""
     given = headers.get(b"content-length", b"")
     if b"transfer-encoding" in headers or not given.isdigit():
@@ -196,7 +196,7 @@ async def _posted(
     return await _handled(served.posts[path](body), path), True
 
 
-async def _handled(answer: Awaitable[Answer], target: str) -> Answer:
+async def _handled(answer: Awaitable[HttpAnswer], target: str) -> HttpAnswer:
     try:
         return await answer
     except Exception:
@@ -205,11 +205,11 @@ async def _handled(answer: Awaitable[Answer], target: str) -> Answer:
         return _plain(HTTPStatus.INTERNAL_SERVER_ERROR)
 
 
-def _plain(status: HTTPStatus) -> Answer:
-    return Answer(f"{status.value} {status.phrase}\n".encode(), status)
+def _plain(status: HTTPStatus) -> HttpAnswer:
+    return HttpAnswer(f"{status.value} {status.phrase}\n".encode(), status)
 
 
-async def _send(writer: asyncio.StreamWriter, answer: Answer, *, close: bool, head_only: bool = False) -> None:
+async def _send(writer: asyncio.StreamWriter, answer: HttpAnswer, *, close: bool, head_only: bool = False) -> None:
     head = (
         f"HTTP/1.1 {answer.status.value} {answer.status.phrase}\r\n"
         f"Content-Type: {answer.content_type}\r\nContent-Length: {len(answer.body)}\r\n"

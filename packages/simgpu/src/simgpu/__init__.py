@@ -7,7 +7,7 @@ from typing import Final
 
 from simgpu.catalogue import PROFILES, profile
 from simgpu.faults import Faults, in_use
-from simgpu.profile import GPUModel, MigProfileSpec, Place, Profile
+from simgpu.profile import GPUModel, GpuPlace, GpuProfile, MigProfileSpec
 from simgpu.state import create_state, cuda_version
 
 NATIVE: Final = Path(__file__).parent / "_native"
@@ -22,9 +22,9 @@ __all__ = [
     "PROFILES",
     "Faults",
     "GPUModel",
+    "GpuPlace",
+    "GpuProfile",
     "MigProfileSpec",
-    "Place",
-    "Profile",
     "create_state",
     "cuda_version",
     "in_use",

@@ -6,7 +6,7 @@ MIG tables: NVIDIA, "Multi-Instance GPU User Guide", supported profiles and plac
 from __future__ import annotations
 
 from kubekit.errors import InvalidInput
-from simgpu.profile import GPUModel, MigProfileSpec, Place, Profile
+from simgpu.profile import GPUModel, GpuPlace, GpuProfile, MigProfileSpec
 
 
 def _mig(
@@ -324,9 +324,9 @@ _TWO_SOCKETS_192 = (((0, 47), (96, 143)), ((48, 95), (144, 191)))
 _TWO_SOCKETS_96 = (((0, 23), (48, 71)), ((24, 47), (72, 95)))
 
 
-def _sxm(buses: tuple[int, ...], pairs: bool) -> tuple[Place, ...]:
+def _sxm(buses: tuple[int, ...], pairs: bool) -> tuple[GpuPlace, ...]:
     return tuple(
-        Place(
+        GpuPlace(
             bus=bus,
             device=0x1C + index % 2 if pairs else 0,
             numa=index // 4,
@@ -338,17 +338,17 @@ def _sxm(buses: tuple[int, ...], pairs: bool) -> tuple[Place, ...]:
     )
 
 
-PROFILES: dict[str, Profile] = {
+PROFILES: dict[str, GpuProfile] = {
     profile.name: profile
     for profile in (
-        Profile(
+        GpuProfile(
             name="8x-h100",
             model=H100,
             places=_sxm(_SXM_BUSES, pairs=False),
             cpus=_TWO_SOCKETS_192,
             nvswitch=True,
         ),
-        Profile(
+        GpuProfile(
             name="8x-a100",
             model=A100,
             places=_sxm((0x10, 0x10, 0x20, 0x20, 0x90, 0x90, 0xA0, 0xA0), pairs=True),
@@ -356,35 +356,35 @@ PROFILES: dict[str, Profile] = {
             nvswitch=True,
         ),
         # One socket, a bridge for each GPU: nothing is nearer than the host bridge.
-        Profile(
+        GpuProfile(
             name="4x-a10g",
             model=A10G,
-            places=tuple(Place(bus=0, device=device, numa=0, bridge="root") for device in (0x1B, 0x1C, 0x1D, 0x1E)),
+            places=tuple(GpuPlace(bus=0, device=device, numa=0, bridge="root") for device in (0x1B, 0x1C, 0x1D, 0x1E)),
             cpus=(((0, 47),),),
         ),
         # One GPU on each socket.
-        Profile(
+        GpuProfile(
             name="2x-l4",
             model=L4,
-            places=(Place(bus=0x17, numa=0, bridge="a"), Place(bus=0xCA, numa=1, bridge="b")),
+            places=(GpuPlace(bus=0x17, numa=0, bridge="a"), GpuPlace(bus=0xCA, numa=1, bridge="b")),
             cpus=_TWO_SOCKETS_96,
         ),
-        Profile(name="1x-t4", model=T4, places=(Place(bus=0, device=0x1E),), cpus=(((0, 3),),)),
-        Profile(name="1x-k80", model=K80, places=(Place(bus=0, device=0x1E),), cpus=(((0, 3),),)),
+        GpuProfile(name="1x-t4", model=T4, places=(GpuPlace(bus=0, device=0x1E),), cpus=(((0, 3),),)),
+        GpuProfile(name="1x-k80", model=K80, places=(GpuPlace(bus=0, device=0x1E),), cpus=(((0, 3),),)),
         # One board: a K80 is two GPUs behind a switch of its own.
-        Profile(
+        GpuProfile(
             name="2x-k80",
             model=K80,
-            places=(Place(bus=0x06, switch="board"), Place(bus=0x07, switch="board")),
+            places=(GpuPlace(bus=0x06, switch="board"), GpuPlace(bus=0x07, switch="board")),
             cpus=(((0, 7),),),
         ),
-        Profile(name="1x-p40", model=P40, places=(Place(bus=0, device=0x08),), cpus=(((0, 7),),)),
-        Profile(name="1x-p100", model=P100, places=(Place(bus=0, device=0x1E),), cpus=(((0, 7),),)),
+        GpuProfile(name="1x-p40", model=P40, places=(GpuPlace(bus=0, device=0x08),), cpus=(((0, 7),),)),
+        GpuProfile(name="1x-p100", model=P100, places=(GpuPlace(bus=0, device=0x1E),), cpus=(((0, 7),),)),
     )
 }
 
 
-def profile(name: str) -> Profile:
+def profile(name: str) -> GpuProfile:
     """The profile of this name. Raises InvalidInput with the names there are."""
     try:
         return PROFILES[name]

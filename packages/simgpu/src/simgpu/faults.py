@@ -52,11 +52,11 @@ class Faults:
         except OSError as error:
             raise Terminal(f"no simulated GPUs: {error.strerror}", where=str(path)) from error
         try:
-            self._map = mmap.mmap(self._file.fileno(), sizeof(layout.State))
+            self._map = mmap.mmap(self._file.fileno(), sizeof(layout.StateLayout))
         except ValueError as error:
             self._file.close()
             raise Terminal("not the state of simulated GPUs", where=str(path)) from error
-        self._state = layout.State.from_buffer(self._map)
+        self._state = layout.StateLayout.from_buffer(self._map)
         if self._state.magic != layout.MAGIC or self._state.layout != layout.LAYOUT:
             self.close()
             raise Terminal("not the state of simulated GPUs", where=str(path), cure="gpuplane down, then up")
@@ -155,10 +155,10 @@ class Faults:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _gpu(self, gpu: int) -> layout.Gpu:
+    def _gpu(self, gpu: int) -> layout.GpuLayout:
         if not 0 <= gpu < self._state.gpu_count:
             raise InvalidInput(f"no GPU {gpu}", where="fault", cure=f"0 to {self._state.gpu_count - 1}")
-        found: layout.Gpu = self._state.gpus[gpu]
+        found: layout.GpuLayout = self._state.gpus[gpu]
         return found
 
     def _raise(self, gpu: int, kind: int, data: int) -> None:
@@ -171,7 +171,7 @@ class Faults:
             event.number = number
             self._state.event_last = number
             self._state.event_futex = number & 0xFFFFFFFF
-        address = ctypes.addressof(self._state) + layout.State.event_futex.offset
+        address = ctypes.addressof(self._state) + layout.StateLayout.event_futex.offset
         libc = ctypes.CDLL(None, use_errno=True)
         libc.syscall(_FUTEX_CALL[platform.machine()], ctypes.c_void_p(address), _FUTEX_WAKE, 0x7FFFFFFF, None, None, 0)
 

@@ -30,7 +30,7 @@ def _words(kind: type, names: str) -> list[tuple[str, type]]:
     return [(name, kind) for name in names.split()]
 
 
-class MigProfile(Structure):
+class MigProfileLayout(Structure):
     _fields_ = (
         ("memory_mib", c_uint64),
         *_words(c_uint32, "number id slices memory_slices capacity multiprocessors placement_count copy_engines"),
@@ -39,14 +39,14 @@ class MigProfile(Structure):
     )
 
 
-class MigDevice(Structure):
+class MigDeviceLayout(Structure):
     _fields_ = (
         *_words(c_uint32, "used gpu_instance compute_instance profile start reserved"),
         ("uuid", c_char * 48),
     )
 
 
-class Gpu(Structure):
+class GpuLayout(Structure):
     _fields_ = (
         *_words(c_uint64, "memory_bytes reserved_bytes context_bytes"),
         ("cpus", c_uint64 * 16),
@@ -78,12 +78,12 @@ class Gpu(Structure):
         ("serial", c_char * 32),
         ("vbios", c_char * 32),
         ("part", c_char * 32),
-        ("mig_profiles", MigProfile * MIG_PROFILES),
-        ("mig_devices", MigDevice * MIG_DEVICES),
+        ("mig_profiles", MigProfileLayout * MIG_PROFILES),
+        ("mig_devices", MigDeviceLayout * MIG_DEVICES),
     )
 
 
-class Slot(Structure):
+class SlotLayout(Structure):
     _fields_ = (
         ("pid", c_uint64),
         ("mps", c_uint64),
@@ -98,7 +98,7 @@ class Slot(Structure):
     )
 
 
-class Event(Structure):
+class EventLayout(Structure):
     _fields_ = (
         *_words(c_uint64, "number type data time_ns"),
         *_words(c_uint32, "gpu gpu_instance compute_instance padding"),
@@ -114,15 +114,15 @@ class Limit(Structure):
     )
 
 
-class State(Structure):
+class StateLayout(Structure):
     _fields_ = (
         ("magic", c_uint64),
         *_words(c_uint32, "layout gpu_count cuda_version event_futex"),
         *_words(c_uint64, "event_last size"),
         ("driver_version", c_char * 32),
         ("nvml_version", c_char * 32),
-        ("gpus", Gpu * GPUS),
-        ("events", Event * EVENTS),
-        ("slots", Slot * SLOTS),
+        ("gpus", GpuLayout * GPUS),
+        ("events", EventLayout * EVENTS),
+        ("slots", SlotLayout * SLOTS),
         ("limits", Limit * LIMITS),
     )

@@ -80,7 +80,7 @@ class GPUModel(msgspec.Struct, frozen=True, kw_only=True):
         return self.memory_mib << 20
 
 
-class Place(msgspec.Struct, frozen=True, kw_only=True):
+class GpuPlace(msgspec.Struct, frozen=True, kw_only=True):
     """The position of one GPU in a machine. `switch` and `bridge` name what it shares with neighbours on PCIe: GPUs
     under one switch are PIX, under one tree of switches PXB, under one host bridge PHB, on one NUMA node NODE, else
     SYS.
@@ -95,7 +95,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     device: int = 0
 
 
-class Profile(msgspec.Struct, frozen=True, kw_only=True):
+class GpuProfile(msgspec.Struct, frozen=True, kw_only=True):
     """The GPUs of one machine. `cpus` gives the CPUs of each NUMA node as (first, last) ranges.
 
     `nvswitch` means every NVLink leads to switches that reach every GPU; otherwise `bonds` lists (gpu, gpu, links).
@@ -103,7 +103,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     model: GPUModel
-    places: tuple[Place, ...]
+    places: tuple[GpuPlace, ...]
     cpus: tuple[tuple[tuple[int, int], ...], ...] = ()
     nvswitch: bool = False
     bonds: tuple[tuple[int, int, int], ...] = ()
@@ -113,7 +113,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
         return len(self.places)
 
 
-def level(profile: Profile, one: int, other: int) -> int:
+def level(profile: GpuProfile, one: int, other: int) -> int:
     """The common ancestor of two GPUs on PCIe, as nvmlGpuTopologyLevel_t."""
     a, b = profile.places[one], profile.places[other]
     if one == other:
@@ -127,23 +127,23 @@ def level(profile: Profile, one: int, other: int) -> int:
     return NODE if a.numa == b.numa else SYS
 
 
-def lanes(profile: Profile, one: int, other: int) -> int:
+def lanes(profile: GpuProfile, one: int, other: int) -> int:
     """NVLinks straight from one GPU to another; 0 with NVSwitch."""
     return sum(links for a, b, links in profile.bonds if {a, b} == {one, other})
 
 
-def gpu_uuid(profile: Profile, seed: str, index: int) -> str:
+def gpu_uuid(profile: GpuProfile, seed: str, index: int) -> str:
     """The UUID of a GPU: the same seed gives the same machine again."""
     return f"GPU-{uuid.uuid5(uuid.NAMESPACE_OID, f'gpuplane/{profile.name}/{seed}/{index}')}"
 
 
-def gpu_serial(profile: Profile, seed: str, index: int) -> str:
+def gpu_serial(profile: GpuProfile, seed: str, index: int) -> str:
     """Thirteen digits, as on the board."""
     digest = hashlib.sha256(f"{profile.name}/{seed}/{index}".encode()).digest()
     return f"165{int.from_bytes(digest[:5], 'big') % 10**10:010d}"
 
 
-def cpu_words(profile: Profile, index: int) -> list[int]:
+def cpu_words(profile: GpuProfile, index: int) -> list[int]:
     """The CPU affinity of a GPU as 16 words of 64 bits."""
     numa = profile.places[index].numa
     ranges = profile.cpus[max(numa, 0)] if profile.cpus else ()

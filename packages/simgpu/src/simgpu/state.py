@@ -14,7 +14,7 @@ import msgspec
 
 from kubekit.errors import InvalidInput
 from simgpu import layout
-from simgpu.profile import Profile, cpu_words, gpu_serial, gpu_uuid, lanes, level
+from simgpu.profile import GpuProfile, cpu_words, gpu_serial, gpu_uuid, lanes, level
 
 # Driver branch -> highest CUDA version it supports (NVIDIA, CUDA Toolkit release notes, table 3).
 _CUDA_OF_DRIVER = {
@@ -52,7 +52,7 @@ def cuda_version(driver_version: str) -> tuple[int, int]:
     return _CUDA_OF_DRIVER[max(known)]
 
 
-def create_state(path: Path, profile: Profile, driver_version: str, seed: str) -> None:
+def create_state(path: Path, profile: GpuProfile, driver_version: str, seed: str) -> None:
     """Writes a fresh state file: GPUs of `profile`, idle, with a driver of this version just loaded.
 
     `seed` (the node's name) makes UUIDs and serial numbers. The file appears whole or not at all, with mode 0666,
@@ -62,25 +62,25 @@ def create_state(path: Path, profile: Profile, driver_version: str, seed: str) -
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     # Only the front is written; slots and events are a hole in the file until they are used.
-    front = memoryview(state).cast("B")[: layout.State.events.offset]
+    front = memoryview(state).cast("B")[: layout.StateLayout.events.offset]
     try:
         fresh.write_bytes(front)
-        os.truncate(fresh, sizeof(layout.State))
+        os.truncate(fresh, sizeof(layout.StateLayout))
         fresh.chmod(0o666)
         fresh.rename(path)
     finally:
         fresh.unlink(missing_ok=True)
 
 
-def build_state(profile: Profile, driver_version: str, seed: str) -> layout.State:
+def build_state(profile: GpuProfile, driver_version: str, seed: str) -> layout.StateLayout:
     """The state in memory."""
     major, minor = cuda_version(driver_version)
-    state = layout.State(
+    state = layout.StateLayout(
         magic=layout.MAGIC,
         layout=layout.LAYOUT,
         gpu_count=profile.count,
         cuda_version=major * 1000 + minor * 10,
-        size=sizeof(layout.State),
+        size=sizeof(layout.StateLayout),
         driver_version=driver_version.encode(),
         nvml_version=f"{major}.{driver_version}".encode(),
     )
@@ -90,7 +90,7 @@ def build_state(profile: Profile, driver_version: str, seed: str) -> layout.Stat
     return state
 
 
-def _fill(gpu: layout.Gpu, profile: Profile, seed: str, index: int, now: int) -> None:
+def _fill(gpu: layout.GpuLayout, profile: GpuProfile, seed: str, index: int, now: int) -> None:
     model, place = profile.model, profile.places[index]
     values = {
         "memory_bytes": model.memory_bytes,

@@ -17,7 +17,7 @@ import msgspec
 from tinykube.apiserver.extensions import Extensions
 from tinykube.apiserver.identity import ADMIN, node_user
 from tinykube.apiserver.server import ApiServer
-from tinykube.cluster.directory import ClusterDirectory, Endpoint, Tokens, write
+from tinykube.cluster.directory import ClusterDirectory, ServerEndpoint, Tokens, write
 from tinykube.cluster.supervisor import keep_supervised
 from tinykube.controllers import Controllers
 from tinykube.scheduler import Scheduler, SchedulerConfig, load
@@ -53,7 +53,7 @@ class ControlPlane:
             server.registry, ca=server.authority.read_text(), node_grace_s=self._spec.grace_seconds
         )
         scheduler = Scheduler(server.registry, config)
-        write(directory.endpoint_file, msgspec.json.encode(Endpoint(server.url, server.port)))
+        write(directory.endpoint_file, msgspec.json.encode(ServerEndpoint(server.url, server.port)))
         _log.info("cluster %s serves on %s", spec.name, server.url)
         try:
             async with asyncio.TaskGroup() as group:

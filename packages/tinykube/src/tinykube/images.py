@@ -26,7 +26,7 @@ class ImageMissing(Terminal):
     """The catalogue has no program for this image; the pod waits with ErrImagePull."""
 
 
-class Image(msgspec.Struct, frozen=True):
+class ImageConfig(msgspec.Struct, frozen=True):
     """The configuration of an image: `entrypoint` and `command` (CMD) as argument lists."""
 
     entrypoint: tuple[str, ...] = ()
@@ -55,20 +55,20 @@ class Images:
         own = files(__package__).joinpath("images.toml").read_text(encoding="utf-8")
         self._rows = [row for text in (*catalogues, own) for row in msgspec.convert(tomllib.loads(text), _Table).image]
         self._programs = dict(programs or {})
-        self._found: dict[str, Image] = {}
+        self._found: dict[str, ImageConfig] = {}
 
-    def find(self, name: str) -> Image:
+    def find(self, name: str) -> ImageConfig:
         """The program of an image reference such as `docker.io/library/busybox:1.36`. Raises ImageMissing."""
         if name not in self._found:
             self._found[name] = self._look_up(name)
         return self._found[name]
 
-    def _look_up(self, name: str) -> Image:
+    def _look_up(self, name: str) -> ImageConfig:
         short = name.removeprefix("docker.io/").removeprefix("library/").removeprefix("localhost/")
         words = {"{python}": sys.executable, "{pause}": str(NATIVE / "container-shim")}
         for row in self._rows:
             if any(fnmatch.fnmatchcase(short, pattern) for pattern in row.names):
-                return Image(
+                return ImageConfig(
                     tuple(words.get(word, word) for word in row.entrypoint),
                     tuple(words.get(word, word) for word in row.command),
                 )
@@ -78,7 +78,7 @@ class Images:
             cure="use one of its images, busybox or ubuntu for a shell",
         )
 
-    def command_line(self, image: Image, command: tuple[str, ...], args: tuple[str, ...]) -> tuple[str, ...]:
+    def command_line(self, image: ImageConfig, command: tuple[str, ...], args: tuple[str, ...]) -> tuple[str, ...]:
         """The argument list as the runtimes make it: `command` replaces the entrypoint and drops the image's CMD."""
         words = command + args if command else image.entrypoint + (args or image.command)
         return (*self._programs.get(words[0], words[:1]), *words[1:]) if words else words

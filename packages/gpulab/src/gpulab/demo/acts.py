@@ -16,13 +16,13 @@ from gpulab.demo.following import watching
 from gpulab.demo.reasons import Reason, ask
 from gpulab.demo.shares import LATE
 from gpulab.demo.story import Story
-from gpulab.demo.verdict import PASSED, Break, Measured, Sharing, VectorAdd, is_held_to_its_part
+from gpulab.demo.verdict import PASSED, Break, Measured, Sharing, VectorAddVerdict, is_held_to_its_part
 from gpuplane import names
 from gpuplane.api.gpunode import GPUNode, StageName, StageState
 from gpuplane.cli.explain import read
 from gpuplane.cli.install import apply
 from gpuplane.cli.status import Follower
-from gpuplane.cli.terminal import Terminal
+from gpuplane.cli.terminal import Console
 from gpuplane.explain.answer import explain
 from gpuplane.operator.installation import installation
 from kubekit.api.core import Node, Pod
@@ -51,7 +51,7 @@ class DemoFailed(KubekitError):
 class Acts:
     """The six acts, and what was measured in them. Close it with `aclose`."""
 
-    def __init__(self, spec: ClusterSpec, story: Story, screen: Terminal, *, patience_seconds: float) -> None:
+    def __init__(self, spec: ClusterSpec, story: Story, screen: Console, *, patience_seconds: float) -> None:
         self._spec = spec
         self._screen = screen
         self._story = story
@@ -176,7 +176,7 @@ class Acts:
         log = (await client.request("GET", f"/api/v1/namespaces/default/pods/{name}/log")).decode()
         self._story.lines = [f"   {line}" for line in log.splitlines()]
         verdict = PASSED if PASSED in log else (log.strip().splitlines() or ["no output"])[-1]
-        self._measured(vector_add=VectorAdd(verdict, node, round(self._story.clock() - began, 2)))
+        self._measured(vector_add=VectorAddVerdict(verdict, node, round(self._story.clock() - began, 2)))
 
     async def _share(self, client: Client, handle: ClusterHandle) -> None:
         await shares.offer_parts(client, SHARED)

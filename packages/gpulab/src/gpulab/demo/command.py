@@ -23,7 +23,7 @@ from gpulab.demo.shares import LATE
 from gpulab.demo.story import Story, ending, stage_times, verdict_line
 from gpulab.demo.verdict import Measured, Promise, judge
 from gpulab.up import describe, node_specs
-from gpuplane.cli.terminal import Terminal, tilde
+from gpuplane.cli.terminal import Console, tilde
 from tinykube.cluster import ClusterHandle, ClusterSpec
 
 NAME: Final = "demo"
@@ -38,11 +38,11 @@ STEPS: Final = (
 MACHINES: Final = ("h100-ubuntu22", "t4-ubuntu18", "a10g-rhel9", "l4-ubuntu24")
 
 
-def demo(options: Namespace, screen: Terminal) -> int:
+def demo(options: Namespace, screen: Console) -> int:
     return asyncio.run(_demo(options, screen))
 
 
-async def _demo(options: Namespace, screen: Terminal) -> int:
+async def _demo(options: Namespace, screen: Console) -> int:
     began = time.monotonic()
     story = Story(STEPS, lambda: time.monotonic() - began)
     if NAME in clusters():
@@ -87,7 +87,7 @@ def _json(
     }
 
 
-def _ending(story: Story, measured: Measured, promises: Sequence[Promise], screen: Terminal) -> None:
+def _ending(story: Story, measured: Measured, promises: Sequence[Promise], screen: Console) -> None:
     screen.say()
     screen.print(verdict_line(promises, story.clock(), screen) + "\n")
     for line in stage_times([node for node in story.nodes if node.name in measured.healthy]):
@@ -98,7 +98,7 @@ def _ending(story: Story, measured: Measured, promises: Sequence[Promise], scree
     screen.print()
 
 
-def _next(handle: ClusterHandle, screen: Terminal) -> None:
+def _next(handle: ClusterHandle, screen: Console) -> None:
     screen.say("The cluster is still up. Try:")
     for line in (
         f"export KUBECONFIG={tilde(handle.kubeconfig)}",
@@ -110,5 +110,5 @@ def _next(handle: ClusterHandle, screen: Terminal) -> None:
         screen.say(f"  {line}")
 
 
-def _keep_looking(screen: Terminal) -> None:
+def _keep_looking(screen: Console) -> None:
     screen.say(f"The cluster is still up: gpuplane status. Stop it with gpuplane down {NAME}.")

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from gpulab.demo.story import Story, node_line, page
-from gpuplane.cli.terminal import Terminal
+from gpuplane.cli.terminal import Console
 
 FRAMES_PER_SECOND = 10
 
@@ -16,7 +16,7 @@ FRAMES_PER_SECOND = 10
 class Live:
     """Shows `story` while inside. `form` is auto, tty, plain, json or quiet."""
 
-    def __init__(self, story: Story, screen: Terminal, form: str) -> None:
+    def __init__(self, story: Story, screen: Console, form: str) -> None:
         if form == "auto":
             form = "tty" if screen.live else "plain"
         self._story = story

@@ -16,7 +16,7 @@ from gpulab.demo.following import watching
 from gpuplane import names
 from gpuplane.api.gpunode import GPUNode
 from gpuplane.cli.gpus_text import cells, letter_of
-from gpuplane.cli.terminal import Terminal
+from gpuplane.cli.terminal import Console
 from kubekit.api.core import Node, Pod
 from kubekit.api.quantity import whole
 from kubekit.errors import KubekitError
@@ -115,7 +115,7 @@ def pod_of(tenant: Tenant, node: str) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": tenant.name}, "spec": spec}
 
 
-def picture(where: str, memory_gib: float, shared: Sequence[Shared], screen: Terminal) -> Iterator[str]:
+def picture(where: str, memory_gib: float, shared: Sequence[Shared], screen: Console) -> Iterator[str]:
     """One GPU's bars, with what each tenant got of what it was promised."""
     letters = {row.name: letter_of(at) for at, row in enumerate(shared)}
     core = cells([(letters[row.name], row.core_limit / 100) for row in shared], screen)

@@ -10,12 +10,12 @@ import msgspec
 from gpulab.demo.verdict import Promise
 from gpuplane.cli.overview import NodeView
 from gpuplane.cli.status_text import short_model, stage_glyphs
-from gpuplane.cli.terminal import SPINNER, Terminal, count
+from gpuplane.cli.terminal import SPINNER, Console, count
 
 TITLE = "embedded cluster: no Kubernetes, no Docker, no GPU"
 
 
-class Step(msgspec.Struct):
+class StoryStep(msgspec.Struct):
     """One step of the story. `started` and `ended` are seconds of the demo's clock, None before that; a step that
     `failed` ended without being done."""
 
@@ -30,12 +30,12 @@ class Story:
     """The story so far. `clock` returns the seconds since the demo began."""
 
     def __init__(self, steps: Sequence[tuple[str, str]], clock: Callable[[], float]) -> None:
-        self.steps = [Step(name, about) for name, about in steps]
+        self.steps = [StoryStep(name, about) for name, about in steps]
         self.clock = clock
         self.nodes: Sequence[NodeView] = ()
         self.lines: list[str] = []
 
-    def begin(self, name: str) -> Step:
+    def begin(self, name: str) -> StoryStep:
         step = next(step for step in self.steps if step.name == name)
         step.started = self.clock()
         return step
@@ -43,17 +43,17 @@ class Story:
     def has_begun(self, name: str) -> bool:
         return any(step.name == name and step.started is not None for step in self.steps)
 
-    def fail(self, step: Step) -> None:
+    def fail(self, step: StoryStep) -> None:
         step.failed = True
         self.end(step)
 
-    def end(self, step: Step) -> float:
+    def end(self, step: StoryStep) -> float:
         """Close a step; the seconds it took."""
         step.ended = self.clock()
         return step.ended - (step.started or 0.0)
 
 
-def page(story: Story, screen: Terminal, tick: int) -> str:
+def page(story: Story, screen: Console, tick: int) -> str:
     """The picture of a demo that runs; `tick` turns the spinner."""
     frames = SPINNER[1 if screen.ascii else 0]
     spinner = frames[tick % len(frames)]
@@ -73,7 +73,7 @@ def page(story: Story, screen: Terminal, tick: int) -> str:
     return "\n".join([*lines, *([""] if story.lines else []), *story.lines])
 
 
-def node_line(node: NodeView, screen: Terminal, spinner: str = "") -> str:
+def node_line(node: NodeView, screen: Console, spinner: str = "") -> str:
     machine = f"{node.os:12} {node.runtime}"
     model = f"{short_model(node.gpus[0].model)} {screen.glyph('times')}{len(node.gpus)}" if node.gpus else ""
     if node.ready:
@@ -96,7 +96,7 @@ def stage_times(nodes: Sequence[NodeView]) -> list[str]:
     return lines
 
 
-def verdict_line(promises: Sequence[Promise], seconds: float, screen: Terminal) -> str:
+def verdict_line(promises: Sequence[Promise], seconds: float, screen: Console) -> str:
     """`✓ the whole story in 18.2s`, or how many promises were not kept."""
     broken = [promise.name for promise in promises if not promise.kept]
     if not broken:
@@ -105,7 +105,7 @@ def verdict_line(promises: Sequence[Promise], seconds: float, screen: Terminal) 
     return f"{screen.paint(screen.glyph('bad'), 'bad')} {text}"
 
 
-def ending(promises: Sequence[Promise], screen: Terminal) -> list[str]:
+def ending(promises: Sequence[Promise], screen: Console) -> list[str]:
     """Each promise with its verdict; long ones go on below themselves."""
     lines = []
     for promise in promises:

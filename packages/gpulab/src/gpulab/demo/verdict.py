@@ -23,7 +23,7 @@ TOLERANCE_POINTS: Final = 5.0
 PASSED: Final = "Test PASSED"
 
 
-class VectorAdd(msgspec.Struct, frozen=True, rename="camel"):
+class VectorAddVerdict(msgspec.Struct, frozen=True, rename="camel"):
     """The CUDA sample's pod: its verdict, its node, and the seconds from manifest to end."""
 
     verdict: str = ""
@@ -53,7 +53,7 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     healthy: tuple[str, ...] = ()
     bare_to_ready_seconds: dict[str, float] = {}
     operand_restarts: int = 0
-    vector_add: VectorAdd = VectorAdd()
+    vector_add: VectorAddVerdict = VectorAddVerdict()
     shared: Sharing = Sharing()
     waiting: Explanation | None = None
     broken: Break = Break()
@@ -97,7 +97,7 @@ def _prepared(measured: Measured) -> Promise:
     return Promise("prepared", which, how, kept=bool(ready) and not missing)
 
 
-def _ran(run: VectorAdd) -> Promise:
+def _ran(run: VectorAddVerdict) -> Promise:
     how = f"{run.verdict} on {run.node}, {run.seconds:.1f}s from manifest to end" if run.verdict else "no verdict"
     return Promise("ran", "cuda-vectoradd", how, kept=run.verdict == PASSED)
 

@@ -27,7 +27,7 @@ from gpuplane.hardware import (
 from gpuplane.hardware.health import recovered_event, xid_event
 from gpuplane.hardware.topology import cpu_list, link
 from kubekit.errors import Terminal
-from simgpu.profile import Profile, cpu_words, gpu_serial, gpu_uuid, lanes, level
+from simgpu.profile import GpuProfile, cpu_words, gpu_serial, gpu_uuid, lanes, level
 from simgpu.state import cuda_version
 
 
@@ -36,7 +36,7 @@ class SimulatedGPUs:
 
     def __init__(
         self,
-        profile: Profile,
+        profile: GpuProfile,
         seed: str,
         driver_version: str = "570.133.20",
         clock: Callable[[], float] = time.monotonic,
@@ -170,18 +170,18 @@ class SimulatedGPUs:
 
 
 @functools.cache
-def _models(profile: Profile) -> tuple[GPUFacts, ...]:
+def _models(profile: GpuProfile) -> tuple[GPUFacts, ...]:
     """The GPUs of a machine without what makes each machine's differ; thousands of light nodes share them."""
     return tuple(_model(profile, index) for index in range(profile.count))
 
 
-def _gpu(profile: Profile, seed: str, index: int) -> GPUFacts:
+def _gpu(profile: GpuProfile, seed: str, index: int) -> GPUFacts:
     return msgspec.structs.replace(
         _models(profile)[index], uuid=gpu_uuid(profile, seed, index), serial=gpu_serial(profile, seed, index)
     )
 
 
-def _model(profile: Profile, index: int) -> GPUFacts:
+def _model(profile: GpuProfile, index: int) -> GPUFacts:
     model, place = profile.model, profile.places[index]
     return GPUFacts(
         index=index,
@@ -201,7 +201,7 @@ def _model(profile: Profile, index: int) -> GPUFacts:
     )
 
 
-def _links(profile: Profile, index: int) -> tuple[Link, ...]:
+def _links(profile: GpuProfile, index: int) -> tuple[Link, ...]:
     return tuple(
         link(
             other,

@@ -20,22 +20,22 @@ from gpulab.light.gpus import SimulatedGPUs
 from gpulab.light.operands import Accounts
 from gpulab.light.pods import LightPod
 from gpulab.light.process import Processes, log_path
-from gpulab.light.root import Template
+from gpulab.light.root import RootTemplate
 from gpulab.light.views import Hubs, ViewClient
 from gpulab.light.world import LightHardware, LightHost, LightKubelet
 from gpuplane.names import LIGHT_LABEL
 from kubekit.api.core import LeaseObject, Node
 from kubekit.errors import Retryable
-from kubekit.kube import AlreadyExists, ApiError, Client, Endpoint, Informer, NotFound
+from kubekit.kube import AlreadyExists, ApiEndpoint, ApiError, Client, Informer, NotFound
 from kubekit.kube.config import load
 from simgpu import profile
 from simgpu.machines.machine import NodeMachine
 from simgpu.machines.machine import machine as find_machine
 from tinykube.kubelet.kubelet import read_cluster
-from tinykube.kubelet.machine import Cluster
-from tinykube.kubelet.node import LEASE_NAMESPACE, LEASE_SECONDS, Facts, node_labels, node_status
-from tinykube.kubelet.pod import Pod
-from tinykube.kubelet.server import Backend, LogFile, Problem, Server
+from tinykube.kubelet.machine import ClusterAccess
+from tinykube.kubelet.node import LEASE_NAMESPACE, LEASE_SECONDS, KubeletFacts, node_labels, node_status
+from tinykube.kubelet.pod import KubeletPod
+from tinykube.kubelet.server import HttpProblem, KubeletBackend, KubeletServer, LogFile
 
 log = logging.getLogger("gpulab.light-nodes")
 
@@ -61,8 +61,8 @@ class LightNode:
         self.hardware = LightHardware(gpus, self.host)
         self.kubelet = LightKubelet(lambda: changed(self))
 
-    def facts(self) -> Facts:
-        return Facts(
+    def facts(self) -> KubeletFacts:
+        return KubeletFacts(
             machine=self.machine, name=self.name, host_ip="127.0.0.1", port=self.port, devices=self.kubelet.amounts()
         )
 
@@ -79,8 +79,8 @@ class LightNodes:
     def __init__(
         self,
         *,
-        endpoint: Endpoint,
-        cluster: Cluster,
+        endpoint: ApiEndpoint,
+        cluster: ClusterAccess,
         directory: Path,
         count: int,
         machine: NodeMachine,
@@ -98,8 +98,8 @@ class LightNodes:
         self.accounts = Accounts(self._watching, self.client.hubs, limit, cluster.ca)
         self.processes = Processes(directory, self._watching, cluster)
         self.directory = directory
-        self._server = Server(
-            Backend(log_file=self._log_file, exec_command=_no_exec, pods=lambda: b"{}", now=self.clock), token
+        self._server = KubeletServer(
+            KubeletBackend(log_file=self._log_file, exec_command=_no_exec, pods=lambda: b"{}", now=self.clock), token
         )
         self._port = 0
         width = len(str(max(count - 1, 0)))
@@ -112,7 +112,7 @@ class LightNodes:
         self._machine = machine
         self._dirty: asyncio.Queue[LightNode] = asyncio.Queue()
         self._queued: set[str] = set()
-        self._informer = Informer(self._watching, Pod)
+        self._informer = Informer(self._watching, KubeletPod)
         self._tasks: set[asyncio.Task[None]] = set()
 
     @staticmethod
@@ -127,7 +127,7 @@ class LightNodes:
         _raise_file_limit()
         self._port = await self._server.start()
         self.directory.mkdir(parents=True, exist_ok=True)
-        self._template = Template(self._machine, self.directory / ".template")
+        self._template = RootTemplate(self._machine, self.directory / ".template")
         try:
             async with asyncio.TaskGroup() as group:
                 for shard in range(_RENEWERS):
@@ -249,7 +249,7 @@ class LightNodes:
 
     # -- pods ------------------------------------------------------------------------------------------------------
 
-    def _on_pod(self, old: Pod | None, new: Pod | None) -> None:
+    def _on_pod(self, old: KubeletPod | None, new: KubeletPod | None) -> None:
         pod = new if new is not None else old
         assert pod is not None
         node = self.nodes.get(pod.spec.node_name)
@@ -286,7 +286,7 @@ class LightNodes:
                 attempt = state.attempt - 1 if previous else state.attempt
                 path = log_path(pod.node.root, pod.pod, container, attempt)
                 return LogFile(path, partial(_may_grow, pod, container, path))
-        raise Problem(404, f'pod "{name}" or its container "{container}" not found')
+        raise HttpProblem(404, f'pod "{name}" or its container "{container}" not found')
 
 
 def _may_grow(pod: LightPod, container: str, path: Path) -> bool:
@@ -294,7 +294,7 @@ def _may_grow(pod: LightPod, container: str, path: Path) -> bool:
 
 
 def _no_exec(namespace: str, name: str, container: str, argv: tuple[str, ...], tty: bool) -> list[str]:
-    raise Problem(400, f"pod {name} is on a light node: there is no process to join")
+    raise HttpProblem(400, f"pod {name} is on a light node: there is no process to join")
 
 
 async def _until_done(work: Any, node: LightNode) -> None:

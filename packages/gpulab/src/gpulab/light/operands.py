@@ -20,7 +20,7 @@ from kubekit.api.core import ConfigMap
 from kubekit.errors import InvalidInput
 from kubekit.kube import Client, NotFound
 from kubekit.kube.auth import Credential
-from tinykube.kubelet.pod import Container, Pod
+from tinykube.kubelet.pod import KubeletPod, SpecContainer
 
 # Module, function, and what the function is passed in place of its defaults: see `replaced`.
 _OPERANDS: Final[Mapping[str, tuple[str, str, Mapping[str, Any]]]] = {
@@ -44,7 +44,7 @@ class _TokenAnswer(msgspec.Struct):
     status: _Status
 
 
-async def request_token(client: Client, pod: Pod) -> str:
+async def request_token(client: Client, pod: KubeletPod) -> str:
     """A token of a pod's service account, bound to the pod and good for a day. Raises ApiError."""
     meta, account = pod.metadata, pod.spec.service_account_name or "default"
     path = f"/api/v1/namespaces/{meta.namespace}/serviceaccounts/{account}/token"
@@ -57,7 +57,7 @@ async def request_token(client: Client, pod: Pod) -> str:
 class PodAuth:
     """The token of one pod, asked for when it is first needed and again when the server refuses it."""
 
-    def __init__(self, client: Client, pod: Pod) -> None:
+    def __init__(self, client: Client, pod: KubeletPod) -> None:
         self._client = client
         self._pod = pod
         self._credential: Credential | None = None
@@ -85,14 +85,14 @@ class Accounts:
         self._shared.hubs = hubs
         self._shared.limit = limit
 
-    def client(self, pod: Pod) -> ViewClient:
+    def client(self, pod: KubeletPod) -> ViewClient:
         return self._shared.as_other(PodAuth(self._client, pod))
 
     async def aclose(self) -> None:
         await self._shared.aclose()
 
 
-def operand_name(container: Container) -> str:
+def operand_name(container: SpecContainer) -> str:
     """Return the operand in a container of gpuplane's image, "" for none."""
     words = [*container.command, *container.args]
     if words[:1] == ["gpuplane"]:
@@ -100,13 +100,13 @@ def operand_name(container: Container) -> str:
     return words[1] if len(words) > 1 and words[0] == "run" and words[1] in _OPERANDS else ""
 
 
-def is_program(container: Container) -> bool:
+def is_program(container: SpecContainer) -> bool:
     """Return whether a container of gpuplane's image runs something that is no node operand."""
     image = IMAGES.find(container.image)
     return image.entrypoint == ("gpuplane",) and not operand_name(container)
 
 
-def node_path(pod: Pod, container: Container, root: Path, path: str) -> Path:
+def node_path(pod: KubeletPod, container: SpecContainer, root: Path, path: str) -> Path:
     """Return the path in the node's root of a container's path, through its hostPath volumes."""
     sources = {v.name: v.host_path.path for v in pod.spec.volumes if v.host_path is not None}
     mounts = [(m.mount_path.rstrip("/"), sources[m.name]) for m in container.volume_mounts if m.name in sources]
@@ -116,7 +116,7 @@ def node_path(pod: Pod, container: Container, root: Path, path: str) -> Path:
     raise InvalidInput(f"{path} is on no hostPath volume", where=f"container {container.name}")
 
 
-def files_path(pod: Pod, container: Container, root: Path, path: str) -> Path:
+def files_path(pod: KubeletPod, container: SpecContainer, root: Path, path: str) -> Path:
     """Return the path on the node of a container's path on a ConfigMap. Raises InvalidInput for any other path."""
     volumes = {volume.name for volume in pod.spec.volumes if volume.config_map is not None}
     for mount in container.volume_mounts:
@@ -126,18 +126,18 @@ def files_path(pod: Pod, container: Container, root: Path, path: str) -> Path:
     raise InvalidInput(f"{path} is on no ConfigMap", where=f"container {container.name}")
 
 
-def _pod_path(pod: Pod, container: Container, root: Path, path: str) -> Path:
+def _pod_path(pod: KubeletPod, container: SpecContainer, root: Path, path: str) -> Path:
     try:
         return files_path(pod, container, root, path)
     except InvalidInput:
         return root / "nothing-is-mounted-here"
 
 
-def volume_dir(pod: Pod, root: Path, volume: str) -> Path:
+def volume_dir(pod: KubeletPod, root: Path, volume: str) -> Path:
     return root / "var/lib/kubelet/pods" / pod.metadata.uid / "volumes" / volume
 
 
-async def write_config_maps(client: Client, pod: Pod, container: Container, root: Path) -> bool:
+async def write_config_maps(client: Client, pod: KubeletPod, container: SpecContainer, root: Path) -> bool:
     """The ConfigMaps of a container as files, as they are now; False while one does not exist."""
     mounted = {mount.name for mount in container.volume_mounts}
     for volume in pod.spec.volumes:
@@ -159,8 +159,8 @@ async def write_config_maps(client: Client, pod: Pod, container: Container, root
 
 
 def operand(
-    pod: Pod,
-    container: Container,
+    pod: KubeletPod,
+    container: SpecContainer,
     *,
     root: Path,
     client: Client,

@@ -23,8 +23,8 @@ from kubekit.api.quantity import whole
 from kubekit.errors import InvalidInput, KubekitError, Retryable
 from kubekit.kube import ApiError, Conflict, NotFound
 from tinykube.images import ImageMissing
-from tinykube.kubelet.lifecycle import NEVER_SEEN, Ended, Seen, decide
-from tinykube.kubelet.pod import Container, Pod, all_containers, passing
+from tinykube.kubelet.lifecycle import NEVER_SEEN, Ended, ObservedContainer, decide
+from tinykube.kubelet.pod import KubeletPod, SpecContainer, all_containers, passing
 from tinykube.kubelet.status import pod_status
 
 if TYPE_CHECKING:
@@ -39,11 +39,11 @@ _VECTOR_ADD: Final = "gpuplane.validator.vectoradd"
 class LightPod:
     """Runs one pod; `run` returns when it is gone."""
 
-    def __init__(self, nodes: LightNodes, node: LightNode, pod: Pod) -> None:
+    def __init__(self, nodes: LightNodes, node: LightNode, pod: KubeletPod) -> None:
         self.nodes = nodes
         self.node = node
         self.pod = pod
-        self.seen: dict[str, Seen] = {}
+        self.seen: dict[str, ObservedContainer] = {}
         self._gone = False
         self._poke = asyncio.Event()
         self._running: dict[str, asyncio.Task[None]] = {}
@@ -52,7 +52,7 @@ class LightPod:
         self._begun = nodes.clock()
         self._address = "127.0.0.1"
 
-    def update(self, pod: Pod) -> None:
+    def update(self, pod: KubeletPod) -> None:
         # Our own status write comes back as an event; only what changes the plan is worth a look.
         ending = pod.metadata.deletion_timestamp != self.pod.metadata.deletion_timestamp
         self.pod = pod
@@ -132,7 +132,7 @@ class LightPod:
             self.seen[name] = msgspec.structs.replace(before, waiting=(reason, error.what), retry_at=now + 10.0)
             return
         attempt = before.attempt + 1 if before.ended is not None else 0
-        state = Seen(
+        state = ObservedContainer(
             id=uuid.uuid4().hex * 2,
             attempt=attempt,
             started_at=now,
@@ -162,7 +162,7 @@ class LightPod:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("".join(f"{self.nodes.now()} stdout F {line}\n" for line in text.splitlines()))
 
-    async def _await_process(self, container: Container, attempt: int) -> None:
+    async def _await_process(self, container: SpecContainer, attempt: int) -> None:
         nodes = self.nodes
         try:
             code = await nodes.processes.run(self.node, self.pod, container, attempt, nodes.now())
@@ -172,7 +172,7 @@ class LightPod:
             self._end(container.name, 128, str(error))
         self._poke.set()
 
-    def _operand(self, container: Container) -> Coroutine[Any, Any, None]:
+    def _operand(self, container: SpecContainer) -> Coroutine[Any, Any, None]:
         node = self.node
         return operand(
             self.pod,
@@ -209,7 +209,7 @@ class LightPod:
         now = self.nodes.clock()
         reason = "Completed" if code == 0 else "Error"
         ended = Ended(state.id, code, 0, reason, message[:4096], state.started_at or now, now)
-        self.seen[name] = Seen(
+        self.seen[name] = ObservedContainer(
             id=state.id, attempt=state.attempt, ended=ended, previous=state.previous, crashes=state.crashes + 1
         )
 
@@ -238,7 +238,7 @@ class LightPod:
         meta = self.pod.metadata
         body = {"metadata": {"uid": meta.uid}, "status": status}
         try:
-            await self.nodes.client.patch(Pod, meta.name, body, meta.namespace, "strategic", "status")
+            await self.nodes.client.patch(KubeletPod, meta.name, body, meta.namespace, "strategic", "status")
         except Conflict as error:
             raise NotFound(f"pod {meta.name} was replaced") from error
         self._written = status
@@ -247,4 +247,4 @@ class LightPod:
         meta = self.pod.metadata
         if not self._gone:
             with contextlib.suppress(NotFound, Conflict):
-                await self.nodes.client.delete(Pod, meta.name, meta.namespace, meta.uid, grace_seconds=0)
+                await self.nodes.client.delete(KubeletPod, meta.name, meta.namespace, meta.uid, grace_seconds=0)

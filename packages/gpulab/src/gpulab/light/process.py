@@ -17,12 +17,12 @@ import msgspec
 from gpulab.images import IMAGES
 from gpulab.light.operands import request_token
 from kubekit.kube import Client
-from tinykube.kubelet.containers import ContainerSpec, Isolation, Launcher, Record, Records
+from tinykube.kubelet.containers import ContainerRecord, ContainerSpec, Isolation, Launcher, Records
 from tinykube.kubelet.containers.launcher import kill_all
 from tinykube.kubelet.containers.records import signal_container
 from tinykube.kubelet.env import Sources, arguments, cluster_env, environment
-from tinykube.kubelet.machine import Cluster
-from tinykube.kubelet.pod import Container, Pod
+from tinykube.kubelet.machine import ClusterAccess
+from tinykube.kubelet.pod import KubeletPod, SpecContainer
 
 if TYPE_CHECKING:
     from gpulab.light.nodes import LightNode
@@ -33,7 +33,7 @@ _TERM_SECONDS = 2.0
 class Processes:
     """The processes of all light nodes. What an earlier process of light nodes left is ended first."""
 
-    def __init__(self, directory: Path, client: Client, cluster: Cluster) -> None:
+    def __init__(self, directory: Path, client: Client, cluster: ClusterAccess) -> None:
         self._client = client
         self._cluster = cluster
         self._directory = directory
@@ -45,13 +45,13 @@ class Processes:
         digest = hashlib.sha256(f"{self._directory}/{uid}".encode()).digest()
         return f"127.{64 + digest[0] % 64}.{digest[1]}.{2 + digest[2] % 253}"
 
-    async def run(self, node: LightNode, pod: Pod, container: Container, attempt: int, now: str) -> int:
+    async def run(self, node: LightNode, pod: KubeletPod, container: SpecContainer, attempt: int, now: str) -> int:
         """Runs a container to its end; its exit code. Cancelled, it ends the process. Raises StartFailed, ApiError."""
         sources = Sources(pod_ip=self.address(pod.metadata.uid))
         env = environment(pod, container, sources, cluster_env(self._cluster.host, self._cluster.port))
         env["KUBECONFIG"] = str(await self._kubeconfig(pod))
         command, args = arguments(container, env)
-        record = Record(
+        record = ContainerRecord(
             id=uuid.uuid4().hex,
             pod_uid=pod.metadata.uid,
             namespace=pod.metadata.namespace,
@@ -75,7 +75,7 @@ class Processes:
         finally:
             self._launcher.records.remove(record.id)
 
-    async def _kubeconfig(self, pod: Pod) -> Path:
+    async def _kubeconfig(self, pod: KubeletPod) -> Path:
         token = await request_token(self._client, pod)
         server = {"server": f"{self._cluster.scheme}://{self._cluster.host}:{self._cluster.port}"}
         home = self._directory / ".containers"
@@ -99,6 +99,6 @@ class Processes:
         return path
 
 
-def log_path(root: Path, pod: Pod, container: str, attempt: int) -> Path:
+def log_path(root: Path, pod: KubeletPod, container: str, attempt: int) -> Path:
     meta = pod.metadata
     return root / "var/log/pods" / f"{meta.namespace}_{meta.name}_{meta.uid}" / container / f"{attempt}.log"

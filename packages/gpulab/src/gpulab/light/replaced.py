@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gpuplane.api.requests import Offer
+    from gpuplane.api.requests import GpuOffer
     from gpuplane.hardware import GPUFacts, GPUSource
     from gpuplane.operand import OperandContext
     from gpuplane.sharing.mps import Daemon
@@ -25,7 +25,7 @@ async def serve_nobody(paths: Mapping[str, Handler], address: str, port: int) ->
     yield port
 
 
-async def prove_plugin(context: OperandContext, offer: Offer) -> None:
+async def prove_plugin(context: OperandContext, offer: GpuOffer) -> None:
     """As `validator.run_pod`, without a pod: the kubelet, which is an object in this process, offers the GPUs."""
 
 

@@ -17,7 +17,7 @@ from typing import Final
 from gpuplane import names
 from gpuplane.driver.package import Package
 from gpuplane.driver.package import files as driver_files
-from gpuplane.host import Link
+from gpuplane.host import ManagedLink
 from simgpu import create_state, profile
 from simgpu.machines.machine import NodeMachine
 from simgpu.machines.root import tree
@@ -45,7 +45,7 @@ def light_tree(machine: NodeMachine) -> dict[str, str]:
     return {**files, "proc/cpuinfo": files["proc/cpuinfo"].split("\n\n", 1)[0] + "\n\n"}
 
 
-class Template:
+class RootTemplate:
     """One copy of the files, and what has to be made for a node."""
 
     def __init__(self, machine: NodeMachine, place: Path) -> None:
@@ -71,7 +71,7 @@ class Template:
     def _add_driver(self, machine: NodeMachine, place: Path) -> None:
         """The driver's libraries by name: that they are there is all that a light node's driver is."""
         for file in driver_files(Package(machine.driver, ""), machine.library_dir, machine.kernel):
-            if isinstance(file, Link):
+            if isinstance(file, ManagedLink):
                 self._links[file.path] = file.target
             elif file.path.startswith(machine.library_dir):
                 (place / file.path).parent.mkdir(parents=True, exist_ok=True)

@@ -16,7 +16,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from typing import Any, Final
 
 from kubekit.api.meta import KubeObject, Resource, key
-from kubekit.kube import Client, Event, EventType, Informer, Page
+from kubekit.kube import Client, EventType, Informer, ListPage, WatchEvent
 from kubekit.kube.auth import Auth, Credential
 from kubekit.kube.codec import BadItem
 
@@ -28,7 +28,7 @@ class Hub:
 
     def __init__(self, client: Client, kind: type[Any]) -> None:
         self.informer: Informer[Any] = Informer(client, kind)
-        self._waiting: dict[str, list[asyncio.Queue[Event[Any]]]] = {}
+        self._waiting: dict[str, list[asyncio.Queue[WatchEvent[Any]]]] = {}
         self.informer.add_handler(self._tell)
         self.informer.start()
 
@@ -38,29 +38,29 @@ class Hub:
         queues = [*self._waiting.get(key(obj), ()), *self._waiting.get(_ALL, ())]
         if queues:
             kind = EventType.DELETED if new is None else EventType.ADDED if old is None else EventType.MODIFIED
-            event = Event(kind, obj, obj.metadata.resource_version)
+            event = WatchEvent(kind, obj, obj.metadata.resource_version)
             for queue in queues:
                 queue.put_nowait(event)
 
-    async def page_of_all(self) -> Page:
+    async def page_of_all(self) -> ListPage:
         await self.informer.synced()
         items = self.informer.items()
         newest = max((int(obj.metadata.resource_version) for obj in items), default=0)
-        return Page(items, str(newest), "")
+        return ListPage(items, str(newest), "")
 
-    async def page(self, name: str) -> Page:
+    async def page(self, name: str) -> ListPage:
         await self.informer.synced()
         obj = self.informer.get(name)
-        return Page([] if obj is None else [obj], "0" if obj is None else obj.metadata.resource_version, "")
+        return ListPage([] if obj is None else [obj], "0" if obj is None else obj.metadata.resource_version, "")
 
-    async def watch(self, name: str, since: str) -> AsyncGenerator[Event[Any], None]:
+    async def watch(self, name: str, since: str) -> AsyncGenerator[WatchEvent[Any], None]:
         """News of one object; what changed since version `since` comes first, as a server's watch would have it."""
-        queue: asyncio.Queue[Event[Any]] = asyncio.Queue()
+        queue: asyncio.Queue[WatchEvent[Any]] = asyncio.Queue()
         self._waiting.setdefault(name, []).append(queue)
         try:
             obj = self.informer.get(name)
             if obj is not None and obj.metadata.resource_version != since:
-                yield Event(EventType.MODIFIED, obj, obj.metadata.resource_version)
+                yield WatchEvent(EventType.MODIFIED, obj, obj.metadata.resource_version)
             while True:
                 yield await queue.get()
         finally:
@@ -68,13 +68,13 @@ class Hub:
             if not self._waiting[name]:
                 del self._waiting[name]
 
-    async def watch_all(self) -> AsyncGenerator[Event[Any], None]:
+    async def watch_all(self) -> AsyncGenerator[WatchEvent[Any], None]:
         """News of every object; what is there comes first, for it may have changed since it was listed."""
-        queue: asyncio.Queue[Event[Any]] = asyncio.Queue()
+        queue: asyncio.Queue[WatchEvent[Any]] = asyncio.Queue()
         self._waiting.setdefault(_ALL, []).append(queue)
         try:
             for obj in self.informer.items():
-                yield Event(EventType.MODIFIED, obj, obj.metadata.resource_version)
+                yield WatchEvent(EventType.MODIFIED, obj, obj.metadata.resource_version)
             while True:
                 yield await queue.get()
         finally:
@@ -173,7 +173,7 @@ class ViewClient(Client):
         fields: str = "",
         *,
         bad: BadItem | None = None,
-    ) -> AsyncIterator[Page | None]:
+    ) -> AsyncIterator[ListPage | None]:
         if self._whole(kind, namespace, labels, fields):
             return self._page_of_all(kind)
         name = self._single(kind, namespace, labels, fields)
@@ -181,10 +181,10 @@ class ViewClient(Client):
             return super().pages(kind, namespace, labels, fields, bad=bad)
         return self._page(kind, name)
 
-    async def _page_of_all(self, kind: type[Any]) -> AsyncIterator[Page | None]:
+    async def _page_of_all(self, kind: type[Any]) -> AsyncIterator[ListPage | None]:
         yield await self.hubs.of(kind).page_of_all()
 
-    async def _page(self, kind: type[Any], name: str) -> AsyncIterator[Page | None]:
+    async def _page(self, kind: type[Any], name: str) -> AsyncIterator[ListPage | None]:
         yield await self.hubs.of(kind).page(name)
 
     def watch(
@@ -196,7 +196,7 @@ class ViewClient(Client):
         resource_version: str = "",
         *,
         bad: BadItem | None = None,
-    ) -> AsyncGenerator[Event[Any], None]:
+    ) -> AsyncGenerator[WatchEvent[Any], None]:
         if self._whole(kind, namespace, labels, fields):
             return self.hubs.of(kind).watch_all()
         name = self._single(kind, namespace, labels, fields)

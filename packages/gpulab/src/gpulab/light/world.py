@@ -17,8 +17,8 @@ from typing import Any, Final
 from gpulab.light.gpus import SimulatedGPUs
 from gpuplane.host import Command, Completed, Host, Runner
 from kubekit.errors import Retryable, Terminal
-from tinykube.kubelet.devices import Device, choose
-from tinykube.kubelet.devices.ledger import Given, Holding, Ledger, candidates
+from tinykube.kubelet.devices import ListedDevice, choose
+from tinykube.kubelet.devices.ledger import ContainerDevices, DeviceHolding, DeviceLedger, candidates
 
 log = logging.getLogger("gpulab.light-nodes")
 
@@ -142,8 +142,8 @@ class LightKubelet:
     """The device manager of a light node: what `device_plugin.ResourcePlugin` is offered to."""
 
     def __init__(self, changed: Callable[[], None]) -> None:
-        self.devices: dict[str, dict[str, Device]] = {}
-        self._ledger = Ledger()
+        self.devices: dict[str, dict[str, ListedDevice]] = {}
+        self._ledger = DeviceLedger()
         self._plugins: dict[str, Any] = {}
         self._awaiting: list[tuple[str, str, str, int, frozenset[str]]] = []
         self._changed = changed
@@ -153,7 +153,7 @@ class LightKubelet:
         self._plugins[resource] = plugin
         try:
             async for devices in plugin.watch():
-                found = {device.id: Device(device.healthy, tuple(device.numa)) for device in devices}
+                found = {device.id: ListedDevice(device.healthy, tuple(device.numa)) for device in devices}
                 if found != self.devices.get(resource):
                     self.devices[resource] = found
                     self._settle(resource)
@@ -161,7 +161,9 @@ class LightKubelet:
         finally:
             if self._plugins.get(resource) is plugin:
                 del self._plugins[resource]
-                self.devices[resource] = {i: Device(False, d.numa) for i, d in self.devices.get(resource, {}).items()}
+                self.devices[resource] = {
+                    i: ListedDevice(False, d.numa) for i, d in self.devices.get(resource, {}).items()
+                }
                 self._changed()
 
     def _settle(self, resource: str) -> None:
@@ -201,7 +203,9 @@ class LightKubelet:
             plugin.allocate(ids)
         except Terminal as error:
             return f"Allocate failed due to {error}, which is unexpected"
-        self._ledger.hold(Holding(pod_uid=pod_uid, container=container, resource=resource, ids=ids, given=Given()))
+        self._ledger.hold(
+            DeviceHolding(pod_uid=pod_uid, container=container, resource=resource, ids=ids, given=ContainerDevices())
+        )
         return ""
 
     def release(self, pod_uid: str) -> None:

@@ -30,7 +30,7 @@ _MOST_AUTHORITIES: Final = 4
 AUTHORITIES, CERTIFICATE, KEY = "ca.crt", "tls.crt", "tls.key"  # in the Secret
 
 
-class Certificates(msgspec.Struct, frozen=True):
+class WebhookCertificates(msgspec.Struct, frozen=True):
     """PEM. The certificate's own authority is the first of `authorities`."""
 
     authorities: bytes
@@ -42,7 +42,7 @@ class Certificates(msgspec.Struct, frozen=True):
         return {AUTHORITIES: self.authorities, CERTIFICATE: self.certificate, KEY: self.key}
 
 
-def make(names: Sequence[str], now: datetime.datetime, before: bytes = b"") -> Certificates:
+def make(names: Sequence[str], now: datetime.datetime, before: bytes = b"") -> WebhookCertificates:
     """New ones for these host names, valid for LIFETIME from `now`; `before` is the bundle that was in use."""
     end = now + LIFETIME
     validity = Validity(min(SINCE, now), end)
@@ -53,19 +53,19 @@ def make(names: Sequence[str], now: datetime.datetime, before: bytes = b"") -> C
     # Those that end last are those that were made last.
     valid.sort(key=lambda old: old.not_valid_after_utc, reverse=True)
     bundle = [authority.certificate, *valid[: _MOST_AUTHORITIES - 1]]
-    return Certificates(
+    return WebhookCertificates(
         b"".join(one.public_bytes(Encoding.PEM) for one in bundle),
         server.certificate_pem,
         server.key_pem,
     )
 
 
-def read(data: Mapping[str, bytes]) -> Certificates:
+def read(data: Mapping[str, bytes]) -> WebhookCertificates:
     """Those of a Secret; empty parts where it has none."""
-    return Certificates(data.get(AUTHORITIES, b""), data.get(CERTIFICATE, b""), data.get(KEY, b""))
+    return WebhookCertificates(data.get(AUTHORITIES, b""), data.get(CERTIFICATE, b""), data.get(KEY, b""))
 
 
-def why_renew(kept: Certificates, names: Sequence[str], now: datetime.datetime) -> str:
+def why_renew(kept: WebhookCertificates, names: Sequence[str], now: datetime.datetime) -> str:
     """Why these cannot be used, or not for long; empty when they are good."""
     if not kept.certificate:
         return "there is none yet"

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Final
 
 from gpuplane import names
 from gpuplane.admission import certificates
-from gpuplane.admission.certificates import Certificates
+from gpuplane.admission.certificates import WebhookCertificates
 from kubekit.api.core import Secret
 from kubekit.api.kinds import built_in
 from kubekit.api.meta import ObjectMeta, Resource, Struct
@@ -70,13 +70,13 @@ class Keeper:
         client: Client,
         namespace: str,
         hosts: Sequence[str],
-        show: Callable[[Certificates], None],
+        show: Callable[[WebhookCertificates], None],
         *,
         wall: Callable[[], datetime.datetime],
         now: Callable[[], float],
         sleep: Callable[[float], Awaitable[None]],
     ) -> None:
-        self.shown: Certificates | None = None
+        self.shown: WebhookCertificates | None = None
         self.renewals = 0  # made by this replica
         self._client = client
         self._namespace = namespace
@@ -124,7 +124,7 @@ class Keeper:
             await self._announce(kind, kept.authorities)
         return self._take(kept)
 
-    async def _renew(self, secret: Secret, kept: Certificates, why: str) -> Certificates:
+    async def _renew(self, secret: Secret, kept: WebhookCertificates, why: str) -> WebhookCertificates:
         made = certificates.make(self._hosts, self._wall(), kept.authorities)
         version = {"resourceVersion": secret.metadata.resource_version}
         try:
@@ -158,7 +158,7 @@ class Keeper:
             ]
         await self._client.patch(kind, names.ADMISSION_NAME, patch, type="json", manager=names.ADMISSION_NAME)
 
-    def _take(self, kept: Certificates) -> float:
+    def _take(self, kept: WebhookCertificates) -> float:
         """Show the certificate once its authority has spread; at once when there is nothing better to show."""
         if kept == self.shown:
             return LOOK_SECONDS

@@ -46,7 +46,7 @@ class _Review(msgspec.Struct, frozen=True, rename="camel"):
     api_version: str = f"{GROUP}/v1"
 
 
-class Verdict(msgspec.Struct, frozen=True):
+class ReviewVerdict(msgspec.Struct, frozen=True):
     """`refused` says why it may not be; empty when it may. `patch` is a JSON Patch."""
 
     refused: str = ""
@@ -57,42 +57,42 @@ class Verdict(msgspec.Struct, frozen=True):
 _decode: Final = msgspec.json.Decoder(_Review).decode
 
 
-def mutate(asked: Question) -> Verdict:
+def mutate(asked: Question) -> ReviewVerdict:
     """Answer a mutating review: translate pods of Kubernetes 1.3 to 1.9."""
     if asked.kind.kind != "Pod" or asked.object is None:
-        return Verdict()
+        return ReviewVerdict()
     try:
         done = translate(asked.object, asked.old_object)
     except InvalidInput as error:
-        return Verdict(refused=f"GP208 {error}")
+        return ReviewVerdict(refused=f"GP208 {error}")
     except (AttributeError, TypeError, KeyError):
-        return Verdict()  # no pod: validation says what is wrong with it
-    return Verdict(warnings=done.warnings, patch=done.patch)
+        return ReviewVerdict()  # no pod: validation says what is wrong with it
+    return ReviewVerdict(warnings=done.warnings, patch=done.patch)
 
 
-def validate(asked: Question) -> Verdict:
+def validate(asked: Question) -> ReviewVerdict:
     """Answer a validating review."""
     data = asked.object
     if data is None:
-        return Verdict()
+        return ReviewVerdict()
     if asked.kind.kind != "Pod":
         wrong = findings_of_object({**data, "kind": asked.kind.kind})
-        return Verdict(warnings=tuple(f"its pods can never run: {finding}" for finding in wrong))
+        return ReviewVerdict(warnings=tuple(f"its pods can never run: {finding}" for finding in wrong))
     try:
         pod = msgspec.convert(data, Pod)
     except msgspec.ValidationError:
-        return Verdict()
+        return ReviewVerdict()
     if _MIRROR in pod.metadata.annotations:
-        return Verdict()
+        return ReviewVerdict()
     wrong = findings(pod)
     errors = [str(finding) for finding in wrong if finding.severity == "error"]
-    return Verdict(
+    return ReviewVerdict(
         refused="; ".join(errors)[:_LONGEST_MESSAGE],
         warnings=tuple(str(finding) for finding in wrong if finding.severity == "warning"),
     )
 
 
-def answer(body: bytes, say: Callable[[Question], Verdict]) -> bytes:
+def answer(body: bytes, say: Callable[[Question], ReviewVerdict]) -> bytes:
     """Return the AdmissionReview that answers `body`. Raises InvalidInput when `body` is not a review."""
     try:
         review = _decode(body)

@@ -16,11 +16,11 @@ from typing import Final
 
 from gpuplane import names
 from gpuplane.admission import certificates
-from gpuplane.admission.certificates import Certificates
+from gpuplane.admission.certificates import WebhookCertificates
 from gpuplane.admission.keeper import Keeper, hosts_of
-from gpuplane.admission.review import Question, Verdict, answer, mutate, validate
+from gpuplane.admission.review import Question, ReviewVerdict, answer, mutate, validate
 from kubekit.errors import InvalidInput
-from kubekit.http_server import Answer, metrics_answer, serving
+from kubekit.http_server import HttpAnswer, metrics_answer, serving
 from kubekit.kube import Client
 from kubekit.kube.exposition import Metric, MetricFamily, MetricType, counter, gauge, series
 
@@ -40,7 +40,7 @@ async def run(options: Namespace) -> None:
     """Serve until cancelled."""
     namespace = os.environ.get("POD_NAMESPACE", names.OPERATOR_NAMESPACE)
     async with Client.connect(options.kubeconfig, options.context, user_agent=names.ADMISSION_NAME) as client:
-        shown = Shown()
+        shown = ServedCertificate()
         keeper = Keeper(
             client,
             namespace,
@@ -50,7 +50,7 @@ async def run(options: Namespace) -> None:
             now=time.monotonic,
             sleep=asyncio.sleep,
         )
-        webhooks = Webhooks(keeper)
+        webhooks = WebhookRoutes(keeper)
         port = PORT if options.port is None else options.port
         async with serving(
             {"/healthz": webhooks.healthz, "/readyz": webhooks.readyz, "/metrics": webhooks.metrics},
@@ -68,7 +68,7 @@ async def run(options: Namespace) -> None:
                     await asyncio.sleep(LEAVE_SECONDS)
 
 
-class Shown:
+class ServedCertificate:
     """The TLS context of the server; what it shows can be exchanged while it serves."""
 
     def __init__(self) -> None:
@@ -77,7 +77,7 @@ class Shown:
         # Until the Secret is read. No client trusts this certificate, but the kubelet's probes do not verify it.
         self.take(certificates.make(("localhost",), datetime.datetime.now(datetime.UTC)))
 
-    def take(self, new: Certificates) -> None:
+    def take(self, new: WebhookCertificates) -> None:
         """Handshakes from now on see this certificate."""
         # NB: Python's ssl reads files only; the key touches no disk.
         file = os.memfd_create("tls", os.MFD_CLOEXEC)
@@ -88,23 +88,23 @@ class Shown:
             os.close(file)
 
 
-class Webhooks:
+class WebhookRoutes:
     """The paths of the server, and what they counted."""
 
     def __init__(self, keeper: Keeper) -> None:
         self._keeper = keeper
         self._counted: Counter[tuple[str, str]] = Counter()
 
-    async def mutate(self, body: bytes) -> Answer:
+    async def mutate(self, body: bytes) -> HttpAnswer:
         return self._answered("mutate", body, mutate)
 
-    async def validate(self, body: bytes) -> Answer:
+    async def validate(self, body: bytes) -> HttpAnswer:
         return self._answered("validate", body, validate)
 
-    def _answered(self, webhook: str, body: bytes, say: Callable[[Question], Verdict]) -> Answer:
+    def _answered(self, webhook: str, body: bytes, say: Callable[[Question], ReviewVerdict]) -> HttpAnswer:
         said = "malformed"
 
-        def heard(asked: Question) -> Verdict:
+        def heard(asked: Question) -> ReviewVerdict:
             nonlocal said
             verdict = say(asked)
             said = "refused" if verdict.refused else "changed" if verdict.patch else "admitted"
@@ -113,21 +113,21 @@ class Webhooks:
             return verdict
 
         try:
-            return Answer(answer(body, heard), content_type=_JSON)
+            return HttpAnswer(answer(body, heard), content_type=_JSON)
         except InvalidInput as error:
-            return Answer(f"{error}\n".encode(), HTTPStatus.BAD_REQUEST)
+            return HttpAnswer(f"{error}\n".encode(), HTTPStatus.BAD_REQUEST)
         finally:
             self._counted[webhook, said] += 1
 
-    async def healthz(self) -> Answer:
-        return Answer(b"ok\n")
+    async def healthz(self) -> HttpAnswer:
+        return HttpAnswer(b"ok\n")
 
-    async def readyz(self) -> Answer:
+    async def readyz(self) -> HttpAnswer:
         if self._keeper.ready:
-            return Answer(b"ok\n")
-        return Answer(b"no valid certificate\n", HTTPStatus.SERVICE_UNAVAILABLE)
+            return HttpAnswer(b"ok\n")
+        return HttpAnswer(b"no valid certificate\n", HTTPStatus.SERVICE_UNAVAILABLE)
 
-    async def metrics(self) -> Answer:
+    async def metrics(self) -> HttpAnswer:
         shown = self._keeper.shown
         ends = certificates.end(shown.certificate).timestamp() if shown is not None else 0.0
         return metrics_answer(admission_metrics(ends, self._keeper.renewals, self._counted))

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, ClassVar
 
 from gpuplane import names
-from gpuplane.api.marks import Rule, keyed_by, one_of
+from gpuplane.api.marks import FieldRule, keyed_by, one_of
 from gpuplane.api.policygroups import (
     CDI,
     DCGM,
@@ -27,18 +27,18 @@ from gpuplane.api.policygroups import (
     Daemonsets,
     DCGMExporter,
     DevicePlugin,
-    Driver,
+    DriverSettings,
     HostPaths,
     KataManager,
     KernelAddon,
     MIGManager,
     NodeStatusExporter,
-    Operator,
+    OperatorSettings,
     SandboxComponent,
     SandboxWorkloads,
     Switch,
     Toolkit,
-    Validator,
+    ValidatorSettings,
     VFIOManager,
     VGPUDeviceManager,
     VGPUManager,
@@ -83,11 +83,11 @@ class ClusterPolicySpec(Struct):
     cc_manager: the manager of confidential computing modes
     """
 
-    operator: Operator = Operator()
+    operator: OperatorSettings = OperatorSettings()
     nfd: NFD = NFD()
     daemonsets: Daemonsets = Daemonsets()
     host_paths: HostPaths = HostPaths()
-    driver: Driver = Driver()
+    driver: DriverSettings = DriverSettings()
     toolkit: Toolkit = Toolkit()
     device_plugin: DevicePlugin = DevicePlugin()
     dcgm: DCGM = DCGM()
@@ -95,7 +95,7 @@ class ClusterPolicySpec(Struct):
     gfd: GFD = GFD()
     mig: MIG = MIG()
     mig_manager: MIGManager = MIGManager()
-    validator: Validator = Validator()
+    validator: ValidatorSettings = ValidatorSettings()
     node_status_exporter: NodeStatusExporter = NodeStatusExporter()
     gds: KernelAddon | None = None
     gdrcopy: KernelAddon | None = None
@@ -111,8 +111,8 @@ class ClusterPolicySpec(Struct):
     kata_manager: KataManager = KataManager()
     cc_manager: CCManager = CCManager()
 
-    RULES: ClassVar[tuple[Rule, ...]] = (
-        Rule(
+    RULES: ClassVar[tuple[FieldRule, ...]] = (
+        FieldRule(
             rule="!has(self.gds) || !has(self.gds.enabled) || !self.gds.enabled || !has(self.driver) "
             "|| !has(self.driver.enabled) || self.driver.enabled",
             holds=lambda spec: not _enabled(spec, "gds", False) or _enabled(spec, "driver", True),
@@ -121,7 +121,7 @@ class ClusterPolicySpec(Struct):
             at="gds.enabled",
             cure="driver.enabled: true, or gds.enabled: false",
         ),
-        Rule(
+        FieldRule(
             rule="!has(self.gdrcopy) || !has(self.gdrcopy.enabled) || !self.gdrcopy.enabled || !has(self.driver) "
             "|| !has(self.driver.enabled) || self.driver.enabled",
             holds=lambda spec: not _enabled(spec, "gdrcopy", False) or _enabled(spec, "driver", True),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Final
 
-from gpuplane.api.marks import Rule, at_least, keyed_by, matching, one_of
+from gpuplane.api.marks import FieldRule, at_least, keyed_by, matching, one_of
 from kubekit.api.core import EnvVar, Resources, Toleration
 from kubekit.api.meta import Struct
 
@@ -78,8 +78,8 @@ class NamedDefault(Named):
 
     default: str = ""
 
-    RULES: ClassVar[tuple[Rule, ...]] = (
-        Rule(
+    RULES: ClassVar[tuple[FieldRule, ...]] = (
+        FieldRule(
             rule="!has(self.default) || self.default == '' || (has(self.name) && self.name != '')",
             holds=lambda config: not config.get("default") or bool(config.get("name")),
             message="default names a key of a ConfigMap, but no ConfigMap is named",
@@ -100,7 +100,7 @@ class DriverManager(Image):
     env: Env = ()
 
 
-class Probe(Struct):
+class ProbeTiming(Struct):
     """Timing of a container probe.
 
     Fields:
@@ -196,8 +196,8 @@ class Rdma(Struct):
     enabled: bool = False
     use_host_mofed: bool = False
 
-    RULES: ClassVar[tuple[Rule, ...]] = (
-        Rule(
+    RULES: ClassVar[tuple[FieldRule, ...]] = (
+        FieldRule(
             rule="!has(self.useHostMofed) || !self.useHostMofed || (has(self.enabled) && self.enabled)",
             holds=lambda rdma: not rdma.get("useHostMofed") or bool(rdma.get("enabled")),
             message="useHostMofed has a meaning only with enabled: true",
@@ -246,7 +246,7 @@ class Monitored(Struct):
 Tolerations = tuple[Toleration, ...]
 
 TOLERATION_RULES: Final = (
-    Rule(
+    FieldRule(
         rule="!has(self.tolerations) || self.tolerations.all(t, !(has(t.operator) && t.operator == 'Exists' "
         "&& has(t.value) && t.value != ''))",
         holds=lambda pods: all(
@@ -257,7 +257,7 @@ TOLERATION_RULES: Final = (
         at="tolerations",
         cure="leave out its value, or operator: Equal",
     ),
-    Rule(
+    FieldRule(
         rule="!has(self.tolerations) || self.tolerations.all(t, (has(t.key) && t.key != '') "
         "|| (has(t.operator) && t.operator == 'Exists'))",
         holds=lambda pods: all(t.get("key") or t.get("operator") == "Exists" for t in pods.get("tolerations") or ()),

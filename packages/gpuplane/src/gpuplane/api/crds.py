@@ -15,50 +15,50 @@ from gpuplane.api.clusterpolicy import ClusterPolicy
 from gpuplane.api.gpunode import GPUNode
 from gpuplane.api.nodefeature import NodeFeature, NodeFeatureRule
 from gpuplane.api.nvidiadriver import NVIDIADriver
-from gpuplane.api.schema import Column, Served, definition
+from gpuplane.api.schema import PrinterColumn, ServedKind, definition
 
 SERVED: Final = (
-    Served(
+    ServedKind(
         kind=GPUNode,
         singular="gpunode",
         short_names=("gpn",),
         defaults=False,  # it has no spec; what an operand left out must not look as if it had been said
         columns=(
-            Column("Stage", ".status.summary.stage"),
-            Column("Waits-For", ".status.summary.waitsFor"),
-            Column("Since", ".status.summary.since", type="date"),
-            Column("GPUs", ".status.summary.gpus"),
-            Column("Free", ".status.summary.free"),
-            Column("Driver", ".status.machine.driver"),
-            Column("Runtime", ".status.machine.runtime"),
-            Column("Model", ".status.summary.model", wide=True),
-            Column("OS", ".status.machine.os", wide=True),
-            Column("Kernel", ".status.machine.kernel", wide=True),
-            Column("Reason", ".status.summary.reason", wide=True),
-            Column("Message", ".status.summary.message", wide=True),
+            PrinterColumn("Stage", ".status.summary.stage"),
+            PrinterColumn("Waits-For", ".status.summary.waitsFor"),
+            PrinterColumn("Since", ".status.summary.since", type="date"),
+            PrinterColumn("GPUs", ".status.summary.gpus"),
+            PrinterColumn("Free", ".status.summary.free"),
+            PrinterColumn("Driver", ".status.machine.driver"),
+            PrinterColumn("Runtime", ".status.machine.runtime"),
+            PrinterColumn("Model", ".status.summary.model", wide=True),
+            PrinterColumn("OS", ".status.machine.os", wide=True),
+            PrinterColumn("Kernel", ".status.machine.kernel", wide=True),
+            PrinterColumn("Reason", ".status.summary.reason", wide=True),
+            PrinterColumn("Message", ".status.summary.message", wide=True),
         ),
     ),
-    Served(
+    ServedKind(
         kind=ClusterPolicy,
         singular="clusterpolicy",
         status_subresource=True,
         columns=(
-            Column("Status", ".status.state"),
-            Column("Age", ".metadata.creationTimestamp", type="date"),
+            PrinterColumn("Status", ".status.state"),
+            PrinterColumn("Age", ".metadata.creationTimestamp", type="date"),
         ),
     ),
-    Served(
+    ServedKind(
         kind=NVIDIADriver,
         singular="nvidiadriver",
         status_subresource=True,
         short_names=("nvd", "nvdriver", "nvdrivers"),
         columns=(
-            Column("Status", ".status.state"),
-            Column("Age", ".metadata.creationTimestamp", type="date"),
+            PrinterColumn("Status", ".status.state"),
+            PrinterColumn("Age", ".metadata.creationTimestamp", type="date"),
         ),
     ),
-    Served(kind=NodeFeature, singular="nodefeature", defaults=False),
-    Served(kind=NodeFeatureRule, singular="nodefeaturerule", short_names=("nfr",), defaults=False),
+    ServedKind(kind=NodeFeature, singular="nodefeature", defaults=False),
+    ServedKind(kind=NodeFeatureRule, singular="nodefeaturerule", short_names=("nfr",), defaults=False),
 )
 
 

@@ -21,7 +21,7 @@ from typing import Annotated, ClassVar, Final
 
 import msgspec
 
-from gpuplane.api.marks import Rule, keyed_by, matching, shaped
+from gpuplane.api.marks import FieldRule, keyed_by, matching, shaped
 from kubekit.api.meta import Condition, ObjectMeta, Resource, Struct
 
 
@@ -82,8 +82,8 @@ class Stage(Struct):
     cure: str = ""
     digest: str = ""
 
-    RULES: ClassVar[tuple[Rule, ...]] = (
-        Rule(
+    RULES: ClassVar[tuple[FieldRule, ...]] = (
+        FieldRule(
             rule="self.state != 'failed' || (has(self.reason) && self.reason != '')",
             holds=lambda stage: stage["state"] != "failed" or bool(stage.get("reason")),
             message="a failed stage names its reason",
@@ -200,8 +200,8 @@ class GPUNodeStatus(Struct):
     held: dict[str, dict[str, int]] = {}
     conditions: Annotated[tuple[Condition, ...], keyed_by("type")] = ()
 
-    RULES: ClassVar[tuple[Rule, ...]] = (
-        Rule(
+    RULES: ClassVar[tuple[FieldRule, ...]] = (
+        FieldRule(
             rule=f"!has(self.stages) || self.stages.all(name, name in {[name.value for name in StageName]})",
             holds=lambda status: set(status.get("stages") or ()) <= set(StageName),
             message=f"stages are {', '.join(StageName)}",

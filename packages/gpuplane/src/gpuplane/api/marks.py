@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 
-class Rule(msgspec.Struct, frozen=True, kw_only=True):
+class FieldRule(msgspec.Struct, frozen=True, kw_only=True):
     """A rule about several fields of an object: in CEL for the API server, as a function for `gpuplane check`.
 
     `holds` gets the object as plain JSON data, of which every field is right in itself. `at` is the field to point at,

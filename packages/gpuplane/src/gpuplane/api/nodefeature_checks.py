@@ -42,7 +42,7 @@ _BEYOND: Final = re.compile(r"\(\?(?:[=!]|<[=!]|P=|\()|\\[1-9]")
 ANNOTATION_BYTES: Final = 1024
 
 
-class Problem(msgspec.Struct, frozen=True):
+class RuleProblem(msgspec.Struct, frozen=True):
     """One thing wrong: a stable code, the path below the object, what it is, what to do, and the value."""
 
     code: str
@@ -89,13 +89,13 @@ def number(text: str) -> int:
     return int(text)
 
 
-def problems(data: Mapping[str, Any]) -> Iterator[Problem]:
+def problems(data: Mapping[str, Any]) -> Iterator[RuleProblem]:
     """Everything wrong with one NodeFeatureRule, in the order of its fields."""
     for index, rule in enumerate((data.get("spec") or {}).get("rules") or ()):
         yield from _rule(rule, f"spec.rules[{index}]")
 
 
-def _rule(rule: Mapping[str, Any], path: str) -> Iterator[Problem]:
+def _rule(rule: Mapping[str, Any], path: str) -> Iterator[RuleProblem]:
     for name, value in (rule.get("labels") or {}).items():
         yield from label_problems(name, value, f"{path}.labels")
     for field in ("labelsTemplate", "varsTemplate"):
@@ -111,20 +111,20 @@ def _rule(rule: Mapping[str, Any], path: str) -> Iterator[Problem]:
         yield from _features(way.get("matchFeatures") or (), f"{path}.matchAny[{index}].matchFeatures")
 
 
-def _template(source: str, path: str) -> Iterator[Problem]:
+def _template(source: str, path: str) -> Iterator[RuleProblem]:
     try:
         parse(source)
     except TemplateError as error:
         where = f" in line {error.line} of it" if error.line else ""
         cure = "docs/components/discovery.md lists what templates may use"
-        yield Problem("GP153", path, f"cannot be read: {error}{where}", cure)
+        yield RuleProblem("GP153", path, f"cannot be read: {error}{where}", cure)
 
 
-def _features(terms: Any, path: str) -> Iterator[Problem]:
+def _features(terms: Any, path: str) -> Iterator[RuleProblem]:
     for index, term in enumerate(terms):
         here = f"{path}[{index}]"
         if term["feature"].count(".") != 1:
-            yield Problem(
+            yield RuleProblem(
                 "GP154",
                 f"{here}.feature",
                 f"{term['feature']!r} is no feature",
@@ -137,17 +137,17 @@ def _features(terms: Any, path: str) -> Iterator[Problem]:
             yield from _expression(term["matchName"], f"{here}.matchName")
 
 
-def _expression(expression: Mapping[str, Any], path: str) -> Iterator[Problem]:
+def _expression(expression: Mapping[str, Any], path: str) -> Iterator[RuleProblem]:
     operator, values, kind = expression["op"], expression.get("value") or [], expression.get("type") or ""
     least, most = VALUES[operator]
     if len(values) < least or (most is not None and len(values) > most):
         wanted = "no value" if most == 0 else f"{least} or more values" if most is None else f"exactly {least}"
         place = f"{path}.value" if values else path
-        yield Problem("GP150", place, f"has {len(values)} values; {operator} takes {wanted}", "", str(len(values)))
+        yield RuleProblem("GP150", place, f"has {len(values)} values; {operator} takes {wanted}", "", str(len(values)))
         return
     if kind and operator not in _NUMERIC:
         cure = f"it is for {', '.join(op for op in VALUES if op in _NUMERIC)}"
-        yield Problem("GP151", f"{path}.type", f"does not go with {operator}", cure, kind)
+        yield RuleProblem("GP151", f"{path}.type", f"does not go with {operator}", cure, kind)
         return
     read: Callable[[str], Any] = str
     if operator in _NUMERIC:
@@ -162,39 +162,41 @@ def _expression(expression: Mapping[str, Any], path: str) -> Iterator[Problem]:
             code = "GP152" if operator == "InRegexp" else "GP151"
             what = f"{value!r} is no regular expression: {error}" if operator == "InRegexp" else str(error)
             cure = "type: version compares versions" if read is number and _VERSION.fullmatch(value) else ""
-            yield Problem(code, f"{path}.value[{index}]", what, cure, value)
+            yield RuleProblem(code, f"{path}.value[{index}]", what, cure, value)
             return
     if most == 2 and found[0] >= found[1]:
-        yield Problem("GP151", f"{path}.value", f"{values[0]} is not below {values[1]}", "write the lower one first")
+        yield RuleProblem(
+            "GP151", f"{path}.value", f"{values[0]} is not below {values[1]}", "write the lower one first"
+        )
 
 
 # -- names and values, of a rule and of what its templates made --------------------------------------------------------
 
 
-def label_problems(name: str, value: str, path: str) -> Iterator[Problem]:
+def label_problems(name: str, value: str, path: str) -> Iterator[RuleProblem]:
     """A label that a Node may not have from a rule; `@feature.element` is judged once its value is known."""
     yield from _name(full_name(name), f"{path}.{name}", _LABEL_GROUPS)
     if value.startswith("@"):
         yield from _notation(value, f"{path}.{name}")
     elif value and not _NAME.fullmatch(value):
         what = f"{value!r} is no value of a label"
-        yield Problem("GP155", f"{path}.{name}", what, "63 letters, digits, '-', '_' and '.' at most", value)
+        yield RuleProblem("GP155", f"{path}.{name}", what, "63 letters, digits, '-', '_' and '.' at most", value)
 
 
-def annotation_problems(name: str, value: str, path: str) -> Iterator[Problem]:
+def annotation_problems(name: str, value: str, path: str) -> Iterator[RuleProblem]:
     yield from _name(full_name(name), f"{path}.{name}", _OTHER_GROUPS)
     if len(value.encode()) > ANNOTATION_BYTES:
-        yield Problem("GP155", f"{path}.{name}", f"is longer than {ANNOTATION_BYTES} bytes")
+        yield RuleProblem("GP155", f"{path}.{name}", f"is longer than {ANNOTATION_BYTES} bytes")
 
 
-def taint_problems(key: str, path: str) -> Iterator[Problem]:
+def taint_problems(key: str, path: str) -> Iterator[RuleProblem]:
     if "/" not in key:
-        yield Problem("GP154", path, f"{key} has no prefix", f"did you mean {names.FEATURE_PREFIX}{key}?", key)
+        yield RuleProblem("GP154", path, f"{key} has no prefix", f"did you mean {names.FEATURE_PREFIX}{key}?", key)
     else:
         yield from _name(key, path, _OTHER_GROUPS)
 
 
-def resource_problems(name: str, value: str, path: str) -> Iterator[Problem]:
+def resource_problems(name: str, value: str, path: str) -> Iterator[RuleProblem]:
     yield from _name(full_name(name), f"{path}.{name}", _OTHER_GROUPS)
     if value.startswith("@"):
         yield from _notation(value, f"{path}.{name}")
@@ -202,26 +204,26 @@ def resource_problems(name: str, value: str, path: str) -> Iterator[Problem]:
     try:
         amount = parse_quantity(value)
     except InvalidInput as error:
-        yield Problem("GP155", f"{path}.{name}", error.what, error.cure, value)
+        yield RuleProblem("GP155", f"{path}.{name}", error.what, error.cure, value)
         return
     if amount < 0 or amount != int(amount):
-        yield Problem("GP155", f"{path}.{name}", f"{value} is no whole number of pieces", "", value)
+        yield RuleProblem("GP155", f"{path}.{name}", f"{value} is no whole number of pieces", "", value)
 
 
-def _notation(value: str, path: str) -> Iterator[Problem]:
+def _notation(value: str, path: str) -> Iterator[RuleProblem]:
     if not _NOTATION.fullmatch(value):
-        yield Problem("GP155", path, f"{value} names no element", "write it as @kernel.config.LSM", value)
+        yield RuleProblem("GP155", path, f"{value} names no element", "write it as @kernel.config.LSM", value)
 
 
-def _name(name: str, path: str, groups: tuple[str, ...]) -> Iterator[Problem]:
+def _name(name: str, path: str, groups: tuple[str, ...]) -> Iterator[RuleProblem]:
     group, _, base = name.partition("/")
     if not _NAME.fullmatch(base) or len(group) > 253 or not _GROUP.fullmatch(group):
-        yield Problem("GP154", path, f"{name} is no name with a prefix", f"write it as {PREFIX}/my-feature", name)
+        yield RuleProblem("GP154", path, f"{name} is no name with a prefix", f"write it as {PREFIX}/my-feature", name)
     elif group == "kubernetes.io" or group.endswith(".kubernetes.io"):
         if group not in groups and not group.endswith(tuple(f".{allowed}" for allowed in groups)):
-            yield Problem("GP154", path, f"{group} belongs to Kubernetes", f"write it as {PREFIX}/{base}", name)
+            yield RuleProblem("GP154", path, f"{group} belongs to Kubernetes", f"write it as {PREFIX}/{base}", name)
     elif _is_ours(name):
-        yield Problem("GP154", path, f"{name} is set by gpuplane itself", "choose another name", name)
+        yield RuleProblem("GP154", path, f"{name} is set by gpuplane itself", "choose another name", name)
 
 
 def _is_ours(name: str) -> bool:

@@ -31,7 +31,7 @@ _OTHERS: Final = re.compile(
 )
 
 
-class Wanted(msgspec.Struct, frozen=True):
+class WantedFeatures(msgspec.Struct, frozen=True):
     """The results of all rules for one Node; names in full, values as they shall be written."""
 
     labels: Mapping[str, str] = {}
@@ -67,11 +67,11 @@ def labels_of_rules(annotations: Mapping[str, str]) -> frozenset[str]:
     return frozenset(_listed(annotations.get(LABELS_BOOK, "")))
 
 
-def owned(node: Node) -> Wanted:
+def owned(node: Node) -> WantedFeatures:
     """Return the Node's current values of the entries in gpuplane's books."""
     books = node.metadata.annotations
     taints = frozenset(filter(None, books.get(TAINTS_BOOK, "").split(",")))
-    return Wanted(
+    return WantedFeatures(
         labels=_standing(books.get(LABELS_BOOK, ""), node.metadata.labels),
         annotations=_standing(books.get(ANNOTATIONS_BOOK, ""), books),
         taints=tuple(taint for taint in node.spec.taints if written(taint) in taints),
@@ -81,10 +81,10 @@ def owned(node: Node) -> Wanted:
     )
 
 
-def merged(old: Wanted, new: Wanted) -> Wanted:
+def merged(old: WantedFeatures, new: WantedFeatures) -> WantedFeatures:
     """Everything of both; `new` has the last word."""
     same = {(taint.key, taint.effect) for taint in new.taints}
-    return Wanted(
+    return WantedFeatures(
         labels={**old.labels, **new.labels},
         annotations={**old.annotations, **new.annotations},
         taints=(*(taint for taint in old.taints if (taint.key, taint.effect) not in same), *new.taints),
@@ -92,7 +92,7 @@ def merged(old: Wanted, new: Wanted) -> Wanted:
     )
 
 
-def patches(node: Node, wanted: Wanted) -> Patches:
+def patches(node: Node, wanted: WantedFeatures) -> Patches:
     """Return the patches to the wanted Node: at most one of it and one of its status, none without a difference.
 
     What is ours by the books and not wanted any more goes; everything else on the Node stays as it is.
@@ -146,7 +146,7 @@ def _difference(on_node: Mapping[str, str], old: Mapping[str, str], new: Mapping
     return gone | {name: value for name, value in new.items() if on_node.get(name) != value}
 
 
-def _taints(node: Node, old: Wanted, wanted: Wanted) -> list[Any] | None:
+def _taints(node: Node, old: WantedFeatures, wanted: WantedFeatures) -> list[Any] | None:
     """The Node's whole list, None when it is right."""
     new = {(taint.key, taint.effect): taint for taint in wanted.taints}
     going = {(taint.key, taint.effect) for taint in old.taints} - set(new)
@@ -158,7 +158,7 @@ def _taints(node: Node, old: Wanted, wanted: Wanted) -> list[Any] | None:
     return [to_dict(taint) for taint in (*others, *new.values())]
 
 
-def _status(node: Node, old: Wanted, wanted: Wanted) -> dict[str, Any]:
+def _status(node: Node, old: WantedFeatures, wanted: WantedFeatures) -> dict[str, Any]:
     capacity, allocatable = node.status.capacity, node.status.allocatable
     change: dict[str, str | None] = {name: None for name in old.resources if name not in wanted.resources}
     for name, value in wanted.resources.items():

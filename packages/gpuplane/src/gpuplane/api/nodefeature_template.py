@@ -58,7 +58,7 @@ Evaluate = Callable[[Any, Scope], Any]
 Render = Callable[[Any, Scope, list[str]], None]
 
 
-class Template(msgspec.Struct, frozen=True):
+class FeatureTemplate(msgspec.Struct, frozen=True):
     """A template that was read."""
 
     render: Render
@@ -75,7 +75,7 @@ class Template(msgspec.Struct, frozen=True):
         return "".join(out)
 
 
-def expand_pairs(template: Template, data: Any) -> dict[str, str]:
+def expand_pairs(template: FeatureTemplate, data: Any) -> dict[str, str]:
     """The `name=value` lines that a template makes; empty lines are skipped. Raises TemplateError."""
     pairs = {}
     for line in map(str.strip, template.expand(data).splitlines()):
@@ -87,13 +87,13 @@ def expand_pairs(template: Template, data: Any) -> dict[str, str]:
     return pairs
 
 
-def parse(source: str) -> Template:
+def parse(source: str) -> FeatureTemplate:
     """Read a template. Raises TemplateError."""
     if len(source.encode()) > MAX_BYTES:
         raise TemplateError(f"is longer than {MAX_BYTES} bytes")
     parser = _Parser(source)
     render, _ = parser.block(set(), 0)
-    return Template(render)
+    return FeatureTemplate(render)
 
 
 def _pieces(source: str) -> Iterator[tuple[str, str, int]]:

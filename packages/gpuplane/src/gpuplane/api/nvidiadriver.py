@@ -16,12 +16,12 @@ from gpuplane.api.components import (
     Labels,
     Name,
     Named,
-    Probe,
+    ProbeTiming,
     Rdma,
     Tolerations,
     UpgradePolicy,
 )
-from gpuplane.api.marks import Rule, keyed_by, one_of, shaped
+from gpuplane.api.marks import FieldRule, keyed_by, one_of, shaped
 from gpuplane.api.policygroups import KernelAddon
 from kubekit.api.core import Resources
 from kubekit.api.meta import Condition, ObjectMeta, Resource, Struct
@@ -88,9 +88,9 @@ class NVIDIADriverSpec(Image):
     kernel_module_type: Annotated[str, one_of("auto", "open", "proprietary")] = "auto"
     node_selector: Labels = {}
     node_affinity: dict[str, Any] = {}
-    startup_probe: Probe | None = None
-    liveness_probe: Probe | None = None
-    readiness_probe: Probe | None = None
+    startup_probe: ProbeTiming | None = None
+    liveness_probe: ProbeTiming | None = None
+    readiness_probe: ProbeTiming | None = None
     rdma: Rdma | None = None
     gds: KernelAddon | None = None
     gdrcopy: KernelAddon | None = None
@@ -112,8 +112,8 @@ class NVIDIADriverSpec(Image):
     pod_security_context: dict[str, Any] = {}
     host_network: bool | None = None
 
-    RULES: ClassVar[tuple[Rule, ...]] = (
-        Rule(
+    RULES: ClassVar[tuple[FieldRule, ...]] = (
+        FieldRule(
             rule="!has(self.default) || !self.default || !has(self.nodeSelector) || size(self.nodeSelector) == 0",
             holds=lambda spec: not spec.get("default") or not spec.get("nodeSelector"),
             message="the default driver is for the nodes that no other selects, so it selects none itself",

@@ -18,7 +18,7 @@ from typing import Any, Final
 import msgspec
 
 from gpuplane import names
-from gpuplane.api.pluginreading import Reader, duration
+from gpuplane.api.pluginreading import SectionReader, duration
 from kubekit.errors import InvalidInput
 
 ANNOTATION_PREFIX: Final = "cdi.k8s.io/"
@@ -60,7 +60,7 @@ class SharingStrategy(StrEnum):
     TIME_SLICING = "time-slicing"
 
 
-class Naming(msgspec.Struct, frozen=True):
+class ResourceNaming(msgspec.Struct, frozen=True):
     """GPUs (by model) or MIG devices (by profile) that match `pattern`, in which * is any text, are this resource."""
 
     pattern: str
@@ -70,7 +70,7 @@ class Naming(msgspec.Struct, frozen=True):
         return re.search(".*".join(re.escape(part) for part in self.pattern.split("*")), text) is not None
 
 
-class Replicated(msgspec.Struct, frozen=True, kw_only=True):
+class ReplicatedResource(msgspec.Struct, frozen=True, kw_only=True):
     """A resource of which each device is offered `replicas` times.
 
     Which devices: all, the first `count`, or those `listed` by UUID or index ("1", "1:0" for MIG device 0 of GPU 1).
@@ -104,16 +104,16 @@ class PluginConfig(msgspec.Struct, frozen=True, kw_only=True):
     device_list: frozenset[DeviceListStrategy] = frozenset((DeviceListStrategy.ENVVAR, DeviceListStrategy.CDI_CRI))
     device_id: DeviceIDStrategy = DeviceIDStrategy.UUID
     annotation_prefix: str = ANNOTATION_PREFIX
-    gpus: tuple[Naming, ...] = ()
-    mig: tuple[Naming, ...] = ()
+    gpus: tuple[ResourceNaming, ...] = ()
+    mig: tuple[ResourceNaming, ...] = ()
     sharing: SharingStrategy = SharingStrategy.NONE
-    replicated: tuple[Replicated, ...] = ()
+    replicated: tuple[ReplicatedResource, ...] = ()
     fail_requests_above_one: bool = False
     gfd_timestamp: bool = True
     gfd_machine_file: str = MACHINE_FILE
     gfd_interval: float = DEFAULT_INTERVAL
 
-    def replicated_as(self, resource: str) -> Replicated | None:
+    def replicated_as(self, resource: str) -> ReplicatedResource | None:
         return next((shared for shared in self.replicated if shared.resource == resource), None)
 
 
@@ -137,7 +137,7 @@ def parse(data: Any, environment: Mapping[str, str] = {}, *, where: str = "") ->
     """The configuration of decoded YAML. Raises InvalidInput, a finding for each field that cannot be followed."""
     if not isinstance(data, dict):
         raise InvalidInput("the configuration is no mapping", where=where, cure="begin it with version: v1")
-    top = Reader(data, environment, [])
+    top = SectionReader(data, environment, [])
     version = top.text("version", default="v1")
     if version != "v1":
         top.wrong("version", f"{version!r} is no version of this format, write v1")
@@ -157,7 +157,7 @@ def parse(data: Any, environment: Mapping[str, str] = {}, *, where: str = "") ->
     return PluginConfig(**read)
 
 
-def _flags(flags: Reader) -> dict[str, Any]:
+def _flags(flags: SectionReader) -> dict[str, Any]:
     driver_root = flags.path("nvidiaDriverRoot", "NVIDIA_DRIVER_ROOT", default="/")
     read: dict[str, Any] = {
         "mig_strategy": flags.choice("migStrategy", MigStrategy, names.MIG_STRATEGY_ENV, MigStrategy.NONE),
@@ -184,7 +184,7 @@ def _flags(flags: Reader) -> dict[str, Any]:
     return read
 
 
-def _plugin(plugin: Reader) -> dict[str, Any]:
+def _plugin(plugin: SectionReader) -> dict[str, Any]:
     read: dict[str, Any] = {
         "pass_device_specs": plugin.flag("passDeviceSpecs", "PASS_DEVICE_SPECS"),
         "device_id": plugin.choice("deviceIDStrategy", DeviceIDStrategy, "DEVICE_ID_STRATEGY", DeviceIDStrategy.UUID),
@@ -204,7 +204,7 @@ def _plugin(plugin: Reader) -> dict[str, Any]:
     return read
 
 
-def _gfd(gfd: Reader) -> dict[str, Any]:
+def _gfd(gfd: SectionReader) -> dict[str, Any]:
     gfd.refused("oneshot", "labels follow the GPUs for as long as discovery runs", "GFD_ONESHOT", accepted=(False,))
     gfd.refused(
         "outputFile", "labels are written to the Node and to no file", "GFD_OUTPUT_FILE", accepted=("", FEATURES_FILE)
@@ -221,25 +221,25 @@ def _gfd(gfd: Reader) -> dict[str, Any]:
     return read | {"gfd_interval": seconds}
 
 
-def _resources(section: Reader) -> dict[str, Any]:
+def _resources(section: SectionReader) -> dict[str, Any]:
     read = {"gpus": tuple(_namings(section, "gpus")), "mig": tuple(_namings(section, "mig"))}
     section.end()
     return read
 
 
-def _namings(section: Reader, field: str) -> list[Naming]:
-    found: list[Naming] = []
+def _namings(section: SectionReader, field: str) -> list[ResourceNaming]:
+    found: list[ResourceNaming] = []
     for entry in section.sections(field):
         pattern, name = entry.text("pattern", required=True), entry.text("name", required=True)
         resource = _resource(entry, "name", name)
         if pattern and any(pattern == other.pattern for other in found):
             entry.wrong("pattern", f"{pattern!r} stands there already, and the first one counts")
-        found.append(Naming(pattern, resource))
+        found.append(ResourceNaming(pattern, resource))
         entry.end()
     return found
 
 
-def _resource(entry: Reader, field: str, name: str) -> str:
+def _resource(entry: SectionReader, field: str, name: str) -> str:
     """A resource's full name: `nvidia.com/` is put before a name without it, as in their plugin."""
     if not name:
         return ""
@@ -251,7 +251,7 @@ def _resource(entry: Reader, field: str, name: str) -> str:
     return full
 
 
-def _sharing(section: Reader) -> dict[str, Any]:
+def _sharing(section: SectionReader) -> dict[str, Any]:
     mps, slicing = section.section("mps"), section.section("timeSlicing")
     by_mps, slices = _replicated(mps), _replicated(slicing)
     # NB: the historical default of the two differs, so that a request for two replicas fails with MPS.
@@ -274,9 +274,9 @@ def _sharing(section: Reader) -> dict[str, Any]:
     }
 
 
-def _replicated(section: Reader) -> list[Replicated]:
+def _replicated(section: SectionReader) -> list[ReplicatedResource]:
     everything = section.flag("renameByDefault")
-    found: list[Replicated] = []
+    found: list[ReplicatedResource] = []
     for entry in section.sections("resources"):
         resource = _resource(entry, "name", entry.text("name", required=True))
         renamed = _resource(entry, "rename", entry.text("rename"))
@@ -293,7 +293,9 @@ def _replicated(section: Reader) -> list[Replicated]:
             field = "rename" if renamed else "name"
             entry.wrong(field, f"{offered} is the name of another entry's replicas already")
         count, listed = _devices(entry)
-        found.append(Replicated(resource=resource, replicas=replicas, offered=offered, count=count, listed=listed))
+        found.append(
+            ReplicatedResource(resource=resource, replicas=replicas, offered=offered, count=count, listed=listed)
+        )
         entry.end()
     for index, one in enumerate(found):
         if one.renamed and any(one.offered == other.resource for other in found):
@@ -301,7 +303,7 @@ def _replicated(section: Reader) -> list[Replicated]:
     return found
 
 
-def _devices(entry: Reader) -> tuple[int, tuple[str, ...]]:
+def _devices(entry: SectionReader) -> tuple[int, tuple[str, ...]]:
     """(count, listed) of `devices`: all, how many, or a list; (0, ()) is all."""
     value = entry.raw("devices")
     if value is None or value == "all":

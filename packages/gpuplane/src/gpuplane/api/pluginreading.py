@@ -18,7 +18,7 @@ _TRUE: Final = ("1", "t", "true", "TRUE", "True", "T")  # as Go reads the truth
 _FALSE: Final = ("0", "f", "false", "FALSE", "False", "F")
 
 
-class Reader:
+class SectionReader:
     """One section of the file. `findings` is shared with the sections above and below.
 
     A field without a value (`key:`) leaves the default, as Helm's null does. `variable` is the environment's word for a
@@ -105,14 +105,14 @@ class Reader:
             return
         self.wrong(field, f"{value!r} is not supported: {why}")
 
-    def section(self, field: str) -> Reader:
+    def section(self, field: str) -> SectionReader:
         """The section, empty where there is none or it is no mapping (which is a finding then)."""
         value = self.raw(field)
         if value is not None and not isinstance(value, dict):
             self.wrong(field, f"must be a group of fields, is {value!r}")
         return self._below(value if isinstance(value, dict) else {}, field)
 
-    def sections(self, field: str) -> list[Reader]:
+    def sections(self, field: str) -> list[SectionReader]:
         """The sections of a list."""
         value = self.raw(field)
         if value is None:
@@ -128,8 +128,8 @@ class Reader:
                 self.wrong(f"{field}[{index}]", f"must be a group of fields, is {item!r}")
         return found
 
-    def _below(self, data: Mapping[Any, Any], field: str) -> Reader:
-        return Reader(data, self._environment, self.findings, f"{self._path}{field}.")
+    def _below(self, data: Mapping[Any, Any], field: str) -> SectionReader:
+        return SectionReader(data, self._environment, self.findings, f"{self._path}{field}.")
 
     def end(self) -> None:
         """Report every field that was not read."""

@@ -19,19 +19,19 @@ from gpuplane.api.components import (
     Named,
     NamedDefault,
     Path,
-    Probe,
+    ProbeTiming,
     Rdma,
     ServiceMonitor,
     Tolerations,
     UpgradePolicy,
 )
-from gpuplane.api.marks import Rule, matching, one_of, shaped
+from gpuplane.api.marks import FieldRule, matching, one_of, shaped
 from kubekit.api.meta import Struct
 
 # -- the operator and what all operands share --------------------------------------------------------------------------
 
 
-class Operator(Struct):
+class OperatorSettings(Struct):
     """The operator itself.
 
     Fields:
@@ -86,7 +86,7 @@ class Daemonsets(Struct):
     rolling_update: RollingUpdate | None = None
     pod_security_context: dict[str, Any] = {}
 
-    RULES: ClassVar[tuple[Rule, ...]] = TOLERATION_RULES
+    RULES: ClassVar[tuple[FieldRule, ...]] = TOLERATION_RULES
 
 
 class HostPaths(Struct):
@@ -116,8 +116,8 @@ class CDI(Struct):
     default: bool = False
     nri_plugin_enabled: bool = False
 
-    RULES: ClassVar[tuple[Rule, ...]] = (
-        Rule(
+    RULES: ClassVar[tuple[FieldRule, ...]] = (
+        FieldRule(
             rule="!has(self.nriPluginEnabled) || !self.nriPluginEnabled || !has(self.enabled) || self.enabled",
             holds=lambda cdi: not cdi.get("nriPluginEnabled") or cdi.get("enabled", True),
             message="nriPluginEnabled needs enabled: true, for the plugin injects CDI devices",
@@ -165,7 +165,7 @@ class VirtualTopology(Struct):
     config: Name = ""
 
 
-class Driver(Component):
+class DriverSettings(Component):
     """The GPU driver on the nodes. With enabled: false only a driver that is there already is used.
 
     Fields:
@@ -190,9 +190,9 @@ class Driver(Component):
     use_precompiled: bool = False
     use_open_kernel_modules: bool | None = None
     kernel_module_type: Annotated[str, one_of("auto", "open", "proprietary")] = "auto"
-    startup_probe: Probe | None = None
-    liveness_probe: Probe | None = None
-    readiness_probe: Probe | None = None
+    startup_probe: ProbeTiming | None = None
+    liveness_probe: ProbeTiming | None = None
+    readiness_probe: ProbeTiming | None = None
     rdma: Rdma | None = None
     upgrade_policy: UpgradePolicy | None = None
     manager: DriverManager = DriverManager()
@@ -362,7 +362,7 @@ class MIGConfig(NamedDefault):
     default: Annotated[str, one_of("", "all-disabled")] = "all-disabled"
 
     # NB: this default names a built-in layout, so it needs no ConfigMap.
-    RULES: ClassVar[tuple[Rule, ...]] = ()
+    RULES: ClassVar[tuple[FieldRule, ...]] = ()
 
 
 class MIGManager(Component):
@@ -388,7 +388,7 @@ class ValidatorPart(Struct):
     env: Env = ()
 
 
-class Validator(Component):
+class ValidatorSettings(Component):
     """The validator: proof that each stage holds.
 
     Fields:

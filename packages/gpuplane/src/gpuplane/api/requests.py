@@ -38,7 +38,7 @@ def in_gpus(core: int) -> str:
 _CORE_OF_A_TRIAL: Final = 10  # percent of one GPU, and with them a tenth of its memory: enough for a vectorAdd
 
 
-class Offer(msgspec.Struct, frozen=True):
+class GpuOffer(msgspec.Struct, frozen=True):
     """A node's offer of GPUs: `count` of `resource`, of which a pod that tries one asks `least`."""
 
     resource: str = names.GPU_RESOURCE
@@ -46,7 +46,7 @@ class Offer(msgspec.Struct, frozen=True):
     least: int = 1
 
 
-def offer_of(allocatable: Mapping[str, Quantity]) -> Offer:
+def offer_of(allocatable: Mapping[str, Quantity]) -> GpuOffer:
     """The resource by which a node offers GPUs: whole ones before replicas and MIG devices, and these before shares.
 
     Shares count as the GPUs that they are parts of.
@@ -55,10 +55,10 @@ def offer_of(allocatable: Mapping[str, Quantity]) -> Offer:
     theirs = sorted(name for name in counts if name.startswith(names.NVIDIA_PREFIX) and counts[name] > 0)
     if counts.get(names.GPU_RESOURCE, 0) > 0 or theirs:
         resource = names.GPU_RESOURCE if counts.get(names.GPU_RESOURCE, 0) > 0 else theirs[0]
-        return Offer(resource, counts[resource])
+        return GpuOffer(resource, counts[resource])
     if core := counts.get(names.VCUDA_CORE, 0):
-        return Offer(names.VCUDA_CORE, -(-core // 100), _CORE_OF_A_TRIAL)
-    return Offer()
+        return GpuOffer(names.VCUDA_CORE, -(-core // 100), _CORE_OF_A_TRIAL)
+    return GpuOffer()
 
 
 _GPU_PREFIXES = ("nvidia.com/", "tencent.com/vcuda-", "alpha.kubernetes.io/nvidia-gpu")

@@ -18,7 +18,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import inspect as types
 
-from gpuplane.api.marks import Rule
+from gpuplane.api.marks import FieldRule
 from kubekit.api import quantity
 
 Schema = dict[str, Any]
@@ -114,12 +114,12 @@ def _union(info: types.UnionType, defaults: bool) -> Schema:
     return {**schema, "nullable": True} if nullable else schema
 
 
-def rules_of(kind: type[Any]) -> dict[str, Rule]:
+def rules_of(kind: type[Any]) -> dict[str, FieldRule]:
     """Every rule in the schema of a Struct, by its CEL text."""
     return {rule.rule: rule for rule in _rules(types.type_info(kind))}
 
 
-def _rules(info: types.Type) -> Iterator[Rule]:
+def _rules(info: types.Type) -> Iterator[FieldRule]:
     match info:
         case types.Metadata():
             yield from _rules(info.type)
@@ -171,7 +171,7 @@ def field_notes(kind: type[Any]) -> dict[str, str]:
 # -- definitions -------------------------------------------------------------------------------------------------------
 
 
-class Column(msgspec.Struct, frozen=True):
+class PrinterColumn(msgspec.Struct, frozen=True):
     """A column of `kubectl get`; `wide` ones come with -o wide only."""
 
     name: str
@@ -184,13 +184,13 @@ class Column(msgspec.Struct, frozen=True):
         return {"name": self.name, "type": self.type, "jsonPath": self.path, **more}
 
 
-class Served(msgspec.Struct, frozen=True):
+class ServedKind(msgspec.Struct, frozen=True):
     """The serving of a kind beyond its schema."""
 
     kind: type[Any]
     singular: str
     short_names: tuple[str, ...] = ()
-    columns: tuple[Column, ...] = ()
+    columns: tuple[PrinterColumn, ...] = ()
     status_subresource: bool = False
     defaults: bool = True
 
@@ -199,7 +199,7 @@ OURS: Final = {"app.kubernetes.io/part-of": "gpuplane"}
 """On our definitions: kinds that other projects have too may have been defined by them before."""
 
 
-def definition(served: Served) -> Schema:
+def definition(served: ServedKind) -> Schema:
     """The CustomResourceDefinition of a kind."""
     resource = served.kind.RESOURCE
     schema = schema_of(served.kind, defaults=served.defaults)

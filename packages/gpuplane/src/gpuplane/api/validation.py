@@ -22,9 +22,9 @@ from gpuplane.api.clusterpolicy import ClusterPolicy
 from gpuplane.api.effects import driver_without_effect, why_not, without_effect
 from gpuplane.api.finding import Finding
 from gpuplane.api.gpunode import GPUNode
-from gpuplane.api.marks import Rule
+from gpuplane.api.marks import FieldRule
 from gpuplane.api.nodefeature import GROUP, NodeFeature, NodeFeatureRule
-from gpuplane.api.nodefeature_checks import Problem, problems
+from gpuplane.api.nodefeature_checks import RuleProblem, problems
 from gpuplane.api.nvidiadriver import NVIDIADriver
 from gpuplane.api.schema import Schema, rules_of, schema_of
 from kubekit.api import quantity
@@ -62,7 +62,7 @@ def check_object(data: Any, kind: Any = None) -> list[Finding]:
     return wrong + [warning for warning in _warnings(kind, data) if not any(_same(warning, it) for it in wrong)]
 
 
-def _of_rule(problem: Problem) -> Finding:
+def _of_rule(problem: RuleProblem) -> Finding:
     return Finding(
         code=problem.code,
         path=problem.path,
@@ -141,7 +141,7 @@ def _schema(kind: Any) -> Schema:
 
 
 @cache
-def _known_rules(kind: Any) -> dict[str, Rule]:
+def _known_rules(kind: Any) -> dict[str, FieldRule]:
     return rules_of(kind)
 
 
@@ -178,7 +178,7 @@ def _metadata(data: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def _walk(
-    schema: Schema, rules: Mapping[str, Rule], value: Any, path: str = "", known: Schema | None = None
+    schema: Schema, rules: Mapping[str, FieldRule], value: Any, path: str = "", known: Schema | None = None
 ) -> Iterator[Finding]:
     top = known if known is not None else schema
     if value is None:
@@ -214,7 +214,7 @@ def _walk(
 
 
 def _object(
-    schema: Schema, rules: Mapping[str, Rule], value: Mapping[str, Any], path: str, top: Schema
+    schema: Schema, rules: Mapping[str, FieldRule], value: Mapping[str, Any], path: str, top: Schema
 ) -> Iterator[Finding]:
     properties: Mapping[str, Schema] = schema.get("properties") or {}
     others = schema.get("additionalProperties")
@@ -245,7 +245,9 @@ def _object(
             yield Finding(code=known.code, path=_join(path, known.at), message=known.message, cure=known.cure, at="key")
 
 
-def _list(schema: Schema, rules: Mapping[str, Rule], value: list[Any], path: str, top: Schema) -> Iterator[Finding]:
+def _list(
+    schema: Schema, rules: Mapping[str, FieldRule], value: list[Any], path: str, top: Schema
+) -> Iterator[Finding]:
     if len(value) > schema.get("maxItems", len(value)):
         yield Finding(code="GP114", path=path, message=f"has more than {schema['maxItems']} entries", at="key")
     keys = schema.get("x-kubernetes-list-map-keys")

@@ -12,12 +12,12 @@ import msgspec
 from gpuplane.api.codes import CODES
 from gpuplane.api.finding import Finding
 from gpuplane.api.manifests import Document, check_text
-from gpuplane.cli.terminal import Terminal, count
+from gpuplane.cli.terminal import Console, count
 from gpuplane.sharing import findings_of_object
 from kubekit.errors import InvalidInput, NoAnswer
 
 
-def check(options: Namespace, screen: Terminal) -> int:
+def check(options: Namespace, screen: Console) -> int:
     """0 when there is no error (warnings do not count), 1 when there is."""
     checked = [
         (path, text, check_text(text, findings_of_object))
@@ -33,7 +33,7 @@ def check(options: Namespace, screen: Terminal) -> int:
     return 1 if errors else 0
 
 
-def explain(options: Namespace, screen: Terminal) -> int:
+def explain(options: Namespace, screen: Console) -> int:
     code = CODES.get(options.code.upper())
     if code is None:
         near = difflib.get_close_matches(options.code.upper(), CODES, 1, 0.5)
@@ -66,7 +66,7 @@ def _file(path: Path, found: list[Document]) -> dict[str, object]:
     return {"file": str(path), "documents": msgspec.to_builtins(found)}
 
 
-def _show(checked: list[tuple[Path, str, list[Document]]], errors: int, screen: Terminal) -> None:
+def _show(checked: list[tuple[Path, str, list[Document]]], errors: int, screen: Console) -> None:
     code = ""
     for path, text, found in checked:
         lines = text.splitlines()
@@ -83,7 +83,7 @@ def _show(checked: list[tuple[Path, str, list[Document]]], errors: int, screen: 
         screen.print(f"{screen.paint(screen.glyph('good'), 'good')} {count(len(checked), 'file')} without error")
 
 
-def _picture(path: Path, lines: list[str], finding: Finding, screen: Terminal) -> list[str]:
+def _picture(path: Path, lines: list[str], finding: Finding, screen: Console) -> list[str]:
     """The finding's place, the line it is about with a mark under it, and the cure."""
     colour = "bad" if finding.severity == "error" else "warn"
     place = f"{path}:{finding.line}:{finding.column}" if finding.line else str(path)

@@ -14,11 +14,11 @@ from collections.abc import Sequence
 import shtab
 
 from gpuplane.cli.parser import build, subparsers
-from gpuplane.cli.terminal import Terminal
+from gpuplane.cli.terminal import Console
 from gpuplane.cli.verbs import installed
 
 
-def completion(options: Namespace, screen: Terminal) -> int:
+def completion(options: Namespace, screen: Console) -> int:
     screen.print(shtab.complete(build(installed()), shell=options.shell))
     return 0
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 
-class Component(NamedTuple):
-    """What `gpuplane run` can start.
+class ComponentCommand(NamedTuple):
+    """A component that `gpuplane run` can start.
 
     Args:
         module: imported only when the component runs.
@@ -24,39 +24,41 @@ class Component(NamedTuple):
 
 
 _NODE: Final = ("kubeconfig", "node-name", "host-root")
-OPERANDS: Final[dict[str, Component]] = {
-    "discovery": Component("gpuplane.discovery", "labels this node with its features", (*_NODE, "uninstall")),
-    "gpu-feature-discovery": Component(
+OPERANDS: Final[dict[str, ComponentCommand]] = {
+    "discovery": ComponentCommand("gpuplane.discovery", "labels this node with its features", (*_NODE, "uninstall")),
+    "gpu-feature-discovery": ComponentCommand(
         "gpuplane.discovery", "labels this node with what its GPUs are", (*_NODE, "config", "uninstall"), "run_gpu"
     ),
-    "driver": Component("gpuplane.driver", "installs the driver on this node, or finds it", (*_NODE, "uninstall")),
-    "toolkit": Component(
+    "driver": ComponentCommand(
+        "gpuplane.driver", "installs the driver on this node, or finds it", (*_NODE, "uninstall")
+    ),
+    "toolkit": ComponentCommand(
         "gpuplane.toolkit", "CDI specifications and runtime configuration of this node", (*_NODE, "uninstall")
     ),
-    "validator": Component("gpuplane.validator", "proves each stage on this node", _NODE),
-    "device-plugin": Component(
+    "validator": ComponentCommand("gpuplane.validator", "proves each stage on this node", _NODE),
+    "device-plugin": ComponentCommand(
         "gpuplane.device_plugin",
         "offers this node's GPUs to its kubelet",
         (*_NODE, "kubelet-dir", "config", "port", "uninstall"),
     ),
-    "mps-control-daemon": Component(
+    "mps-control-daemon": ComponentCommand(
         "gpuplane.mps", "runs MPS where this node's configuration shares GPUs by it", (*_NODE, "config")
     ),
-    "exporter": Component(
+    "exporter": ComponentCommand(
         "gpuplane.exporter", "serves DCGM metrics of this node's GPUs", (*_NODE, "kubelet-dir", "config", "port")
     ),
 }
-OTHERS: Final[dict[str, Component]] = {
-    "discovery-master": Component(
+OTHERS: Final[dict[str, ComponentCommand]] = {
+    "discovery-master": ComponentCommand(
         "gpuplane.discovery.master", "evaluates NodeFeatureRules on what the nodes publish", ("kubeconfig",)
     ),
-    "operator": Component(
+    "operator": ComponentCommand(
         "gpuplane.operator.operator",
         "turns a ClusterPolicy into prepared nodes",
         ("kubeconfig", "port", "lease-duration"),
         busy=True,
     ),
-    "scheduler": Component(
+    "scheduler": ComponentCommand(
         "gpuplane.scheduler",
         "places pods with GPUs for kube-scheduler, as its extender",
         (
@@ -65,7 +67,7 @@ OTHERS: Final[dict[str, Component]] = {
         ),
         busy=True,
     ),
-    "admission": Component(
+    "admission": ComponentCommand(
         "gpuplane.admission.server", "refuses pods that can never run, understands those of old", ("kubeconfig", "port")
     ),
 }

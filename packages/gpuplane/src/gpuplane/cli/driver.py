@@ -6,15 +6,15 @@ from argparse import Namespace
 
 import msgspec
 
-from gpuplane.cli.terminal import Terminal
-from gpuplane.driver import Action, Wanted
+from gpuplane.cli.terminal import Console
+from gpuplane.driver import Action, WantedDriver
 from gpuplane.driver.by_hand import plan as plan_of
 from gpuplane.host import Host
 
 
-def plan(options: Namespace, screen: Terminal) -> int:
+def plan(options: Namespace, screen: Console) -> int:
     """0 when a driver would work in the end, 1 when not, with what stands against it."""
-    wanted = Wanted(version=options.driver_version, kind=options.kernel_modules, precompiled=options.precompiled)
+    wanted = WantedDriver(version=options.driver_version, kind=options.kernel_modules, precompiled=options.precompiled)
     planned = plan_of(Host(options.host_root), wanted)
     fails = planned.end.action is Action.FAIL
     if options.output == "json":

@@ -17,9 +17,9 @@ import msgspec
 from gpuplane.api.gpunode import GPUNode
 from gpuplane.cli.check import explain as explain_code
 from gpuplane.cli.explain_text import page
-from gpuplane.cli.terminal import Terminal
+from gpuplane.cli.terminal import Console
 from gpuplane.explain.answer import Explanation, explain
-from gpuplane.explain.world import Facts, Object
+from gpuplane.explain.world import ClusterFacts, Object
 from gpuplane.names import (
     QUOTA_KEY,
     QUOTA_NAMESPACE,
@@ -28,14 +28,14 @@ from gpuplane.names import (
 )
 from gpuplane.scheduler.quota import NamespaceQuota, QuotaSettings, parse_quotas, parse_settings
 from kubekit.api.core import ConfigMap, Pod
-from kubekit.errors import InvalidInput, NoAnswer, Usage
+from kubekit.errors import InvalidInput, NoAnswer, UsageError
 from kubekit.kube import Client, Forbidden, NotFound, SystemClock
 
 _CODE: Final = re.compile(r"gp\d{1,4}", re.IGNORECASE)
 _PAGE: Final = "500"
 
 
-def run(options: Namespace, screen: Terminal) -> int:
+def run(options: Namespace, screen: Console) -> int:
     """Explain what is named: a code, or a pod as NAME, NAMESPACE/NAME, pod/NAME or `pod NAME`."""
     words: Sequence[str] = options.what
     if len(words) == 1 and _CODE.fullmatch(words[0]):
@@ -59,7 +59,7 @@ def _named(words: Sequence[str], namespace: str) -> tuple[str, str]:
     if len(parts) == 2 and len(words) == 1 and not (namespace and namespace != parts[0]):
         return parts[0], parts[1]
     if len(parts) != 1 or not parts[0]:
-        raise Usage(
+        raise UsageError(
             f"{' '.join(words)!r} names no pod and no code",
             cure="gpuplane explain NAME [-n NAMESPACE], NAMESPACE/NAME, or a code such as GP201",
         )
@@ -79,7 +79,7 @@ async def _ask(options: Namespace, namespace: str, name: str) -> Explanation:
             ) from None
 
 
-async def read(client: Client, namespace: str, name: str) -> tuple[Object, Facts]:
+async def read(client: Client, namespace: str, name: str) -> tuple[Object, ClusterFacts]:
     """The pod as it is stored, and all that is asked about it. Raises InvalidInput where there is no such pod."""
     pod = await _pod(client, namespace, name)
     return pod, await _facts(client)
@@ -96,7 +96,7 @@ async def _pod(client: Client, namespace: str, name: str) -> Object:
     return pod
 
 
-async def _facts(client: Client) -> Facts:
+async def _facts(client: Client) -> ClusterFacts:
     """One list of each kind; optional kinds that the user may not read are left out."""
     pods, nodes, gpunodes, namespaces, (naming, quotas) = await asyncio.gather(
         _listed(client, "/api/v1/pods"),
@@ -105,7 +105,7 @@ async def _facts(client: Client) -> Facts:
         _namespaces(client),
         _quotas(client),
     )
-    return Facts(pods, nodes, gpunodes, namespaces, quotas, naming)
+    return ClusterFacts(pods, nodes, gpunodes, namespaces, quotas, naming)
 
 
 async def _listed(client: Client, path: str) -> list[Object]:

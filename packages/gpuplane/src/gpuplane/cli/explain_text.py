@@ -8,8 +8,8 @@ from datetime import datetime
 from typing import Final
 
 from gpuplane.cli.status_text import short_model
-from gpuplane.cli.terminal import Terminal, age
-from gpuplane.explain.answer import HELD_WHOLE, TOGETHER, Explanation, FreeGPU, FreeNode, Held, Tally
+from gpuplane.cli.terminal import Console, age
+from gpuplane.explain.answer import HELD_WHOLE, TOGETHER, Explanation, FreeGPU, FreeNode, Held, ReasonTally
 from gpuplane.explain.cures import gib
 from gpuplane.sharing.placement import REASONS
 
@@ -20,12 +20,12 @@ _WORDS: Final = {**REASONS, "lost": "lost", HELD_WHOLE: "held whole", TOGETHER: 
 _MARKS: Final = {"memory": "mem", "core": "core", "model": "model", "uuid": "uuid", "held": "part"}
 
 
-def page(what: Explanation, screen: Terminal) -> str:
+def page(what: Explanation, screen: Console) -> str:
     lines = [*_head(what, screen), *_body(what, screen)]
     return "\n".join(line.rstrip() for line in lines)
 
 
-def _head(what: Explanation, screen: Terminal) -> Iterator[str]:
+def _head(what: Explanation, screen: Console) -> Iterator[str]:
     """The pod, its state and the verdicts on it, on one line where it is wide enough."""
     ago = age(what.since, datetime.fromisoformat(what.now)) if what.now else ""
     if what.state == "placed":
@@ -43,7 +43,7 @@ def _head(what: Explanation, screen: Terminal) -> Iterator[str]:
     yield from _flowed(parts, screen)
 
 
-def _flowed(parts: Iterable[str], screen: Terminal) -> Iterator[str]:
+def _flowed(parts: Iterable[str], screen: Console) -> Iterator[str]:
     line = ""
     for part in parts:
         if line and len(line) + 3 + len(part) > screen.width:
@@ -53,7 +53,7 @@ def _flowed(parts: Iterable[str], screen: Terminal) -> Iterator[str]:
     yield line
 
 
-def _body(what: Explanation, screen: Terminal) -> Iterator[str]:
+def _body(what: Explanation, screen: Console) -> Iterator[str]:
     if what.findings:
         yield ""
         for finding in what.findings:
@@ -73,7 +73,7 @@ def _body(what: Explanation, screen: Terminal) -> Iterator[str]:
 # -- placed ------------------------------------------------------------------------------------------------------------
 
 
-def _placed(what: Explanation, screen: Terminal) -> Iterator[str]:
+def _placed(what: Explanation, screen: Console) -> Iterator[str]:
     if what.held:
         yield ""
         rows = [("CONTAINER", "GPU", "MODEL", "HOLDS", "UUID"), *(_row(held) for held in what.held)]
@@ -102,7 +102,7 @@ def _row(held: Held) -> tuple[str, str, str, str, str]:
 # -- waiting -----------------------------------------------------------------------------------------------------------
 
 
-def _waiting(what: Explanation, screen: Terminal) -> Iterator[str]:
+def _waiting(what: Explanation, screen: Console) -> Iterator[str]:
     width = max(len(str(tally.count)) for tally in (*what.node_reasons, *what.gpu_reasons)) if what.node_reasons else 1
     yield ""
     if not what.nodes:
@@ -130,7 +130,7 @@ def _waiting(what: Explanation, screen: Terminal) -> Iterator[str]:
         yield " cure     none that is small: no single change of the pod or the cluster lets it run"
 
 
-def _tallies(thing: str, total: int, tallies: Iterable[Tally], width: int, screen: Terminal) -> Iterator[str]:
+def _tallies(thing: str, total: int, tallies: Iterable[ReasonTally], width: int, screen: Console) -> Iterator[str]:
     head = f" {total} {thing}{'' if total == 1 else 's'}"
     for number, tally in enumerate(tallies):
         words = _WORDS.get(tally.reason) or _MIB.sub(lambda found: gib(int(found[1])), tally.reason)
@@ -141,14 +141,14 @@ def _tallies(thing: str, total: int, tallies: Iterable[Tally], width: int, scree
         yield from _wrapped(f"{head if not number else '':10} {tally.count:>{width}}  ", words, screen)
 
 
-def _wrapped(prefix: str, text: str, screen: Terminal) -> Iterator[str]:
+def _wrapped(prefix: str, text: str, screen: Console) -> Iterator[str]:
     """The text behind the prefix, its further lines below its first."""
     indent = len(prefix) - (9 if "\x1b" in prefix else 0)
     for number, line in enumerate(screen.wrapped(text, indent) or [""]):
         yield (prefix if not number else " " * indent) + line
 
 
-def _table(nodes: tuple[FreeNode, ...], screen: Terminal) -> Iterator[str]:
+def _table(nodes: tuple[FreeNode, ...], screen: Console) -> Iterator[str]:
     """Format the free part of each GPU, in as many columns as the screen has room for."""
     shown = sorted(nodes, key=_distance)[:NODES]
     name = max(len("FREE"), *(len(node.node) for node in shown))

@@ -7,20 +7,20 @@ from string import ascii_uppercase
 
 from gpuplane.api.gpunode import GPU
 from gpuplane.api.requests import in_gpus
-from gpuplane.cli.holders import WHOLE, HeldPart, Holder, free_core
+from gpuplane.cli.holders import WHOLE, HeldPart, PodHolder, free_core
 from gpuplane.cli.overview import NodeView, Overview
 from gpuplane.cli.status_text import number_of, short_model
-from gpuplane.cli.terminal import Terminal
+from gpuplane.cli.terminal import Console
 
 CELLS = 20
 
 
-def gpus_page(seen: Overview, screen: Terminal, *, wide: bool = False) -> str:
+def gpus_page(seen: Overview, screen: Console, *, wide: bool = False) -> str:
     """The page; `wide` adds each GPU's address and UUID."""
     return "\n\n".join("\n".join(_node(node, screen, wide=wide)) for node in seen.nodes)
 
 
-def _node(node: NodeView, screen: Terminal, *, wide: bool) -> Iterator[str]:
+def _node(node: NodeView, screen: Console, *, wide: bool) -> Iterator[str]:
     verdict = ("good", "ready") if node.ready else ("bad", node.stage)
     mark = screen.paint(f"{screen.glyph(verdict[0])} {verdict[1]}", verdict[0])
     model = (
@@ -43,7 +43,7 @@ def _node(node: NodeView, screen: Terminal, *, wide: bool) -> Iterator[str]:
         yield from (f"    {_told(holder)}" for holder in node.held_by)
 
 
-def _gpu(gpu: GPU, held: Sequence[tuple[str, str, HeldPart]] | None, sick: str, screen: Terminal) -> Iterator[str]:
+def _gpu(gpu: GPU, held: Sequence[tuple[str, str, HeldPart]] | None, sick: str, screen: Console) -> Iterator[str]:
     words = [screen.paint(f"{screen.glyph('bad')} {sick}", "bad")] if sick else []
     if held is None:
         yield f"{gpu.index:>2}  {'   '.join(words)}".rstrip()
@@ -60,7 +60,7 @@ def letter_of(at: int) -> str:
     return ascii_uppercase[at % len(ascii_uppercase)]
 
 
-def cells(parts: Sequence[tuple[str, float]], screen: Terminal) -> str:
+def cells(parts: Sequence[tuple[str, float]], screen: Console) -> str:
     """`AAAAAABBBB░░░░░░░░░░`: letters and the part (0-1) that each has of the bar."""
     bar, total = "", 0.0
     for letter, part in parts:
@@ -75,7 +75,7 @@ def _amount(part: HeldPart) -> str:
     return f"{part.core}%" + (f" {part.memory_mib / 1024:.1f}G".replace(".0G", "G") if part.memory_mib else "")
 
 
-def _told(holder: Holder) -> str:
+def _told(holder: PodHolder) -> str:
     """Of a pod that was placed without the extender, which GPUs it has is known to its node alone."""
     number = in_gpus(round(holder.gpus * WHOLE))
     return f"held by {holder.pod}: {number} {'GPU' if number == '1' else 'GPUs'}, its node alone knows which"

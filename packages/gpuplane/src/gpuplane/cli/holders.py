@@ -28,7 +28,7 @@ class HeldPart(msgspec.Struct, frozen=True, rename="camel"):
     memory_mib: int
 
 
-class Holder(msgspec.Struct, frozen=True, rename="camel"):
+class PodHolder(msgspec.Struct, frozen=True, rename="camel"):
     """A pod that holds GPUs of a node; `parts` is empty where neither annotation nor node names the GPUs."""
 
     pod: str  # namespace/name
@@ -36,10 +36,10 @@ class Holder(msgspec.Struct, frozen=True, rename="camel"):
     parts: tuple[HeldPart, ...] = ()
 
 
-def holder(pod: Pod, gpus: Sequence[GPU]) -> Holder:
+def holder(pod: Pod, gpus: Sequence[GPU]) -> PodHolder:
     """Return the parts of its node's GPUs that a bound pod holds."""
     name = f"{pod.metadata.namespace}/{pod.metadata.name}"
-    return Holder(name, round(core_asked(pod) / WHOLE, 2), _parts(pod, gpus))
+    return PodHolder(name, round(core_asked(pod) / WHOLE, 2), _parts(pod, gpus))
 
 
 def _parts(pod: Pod, gpus: Sequence[GPU]) -> tuple[HeldPart, ...]:
@@ -55,7 +55,7 @@ def _parts(pod: Pod, gpus: Sequence[GPU]) -> tuple[HeldPart, ...]:
     return ()
 
 
-def free_core(gpus: Sequence[GPU], sick: Mapping[str, str], holders: Sequence[Holder]) -> list[int] | None:
+def free_core(gpus: Sequence[GPU], sick: Mapping[str, str], holders: Sequence[PodHolder]) -> list[int] | None:
     """Return the free percent of each GPU, 0 for unusable ones; None if it is unknown which pod holds which GPU."""
     if any(not holder.parts for holder in holders):
         return None
@@ -67,7 +67,7 @@ def free_core(gpus: Sequence[GPU], sick: Mapping[str, str], holders: Sequence[Ho
     return [0 if gpu.uuid in sick else WHOLE - held.get(gpu.index, 0) for gpu in gpus]
 
 
-def fits_on(gpus: Sequence[GPU], sick: Mapping[str, str], free: float, holders: Sequence[Holder], core: int) -> int:
+def fits_on(gpus: Sequence[GPU], sick: Mapping[str, str], free: float, holders: Sequence[PodHolder], core: int) -> int:
     """Return how many pods that ask `core` percent could start on a node of which `free` GPUs are not held."""
     cores = free_core(gpus, sick, holders)
     if cores is None or len(cores) < free:

@@ -12,7 +12,7 @@ import yaml
 
 from gpuplane.api.nodefeature import GROUP as NODE_FEATURES
 from gpuplane.api.schema import OURS
-from gpuplane.cli.terminal import Terminal
+from gpuplane.cli.terminal import Console
 from gpuplane.operator.installation import MANAGER, ONLY, POLICY_KIND, everything, installation, resource_of
 from kubekit.errors import NoAnswer, Retryable
 from kubekit.kube import Client, NotFound
@@ -27,7 +27,7 @@ LOOK: Final = {
 AWAY_SECONDS: Final = 0.5  # until an API server that did not answer is asked again
 
 
-def install(options: Namespace, screen: Terminal) -> int:
+def install(options: Namespace, screen: Console) -> int:
     wanted = installation(
         image=options.image,
         settings=options.set,
@@ -47,7 +47,7 @@ def install(options: Namespace, screen: Terminal) -> int:
     return 0
 
 
-def uninstall(options: Namespace, screen: Terminal) -> int:
+def uninstall(options: Namespace, screen: Console) -> int:
     wanted = [m for m in reversed(everything()) if options.only is None or m["kind"] == ONLY[options.only]]
     if options.dry_run:
         for manifest in wanted:
@@ -56,7 +56,7 @@ def uninstall(options: Namespace, screen: Terminal) -> int:
     return asyncio.run(_uninstall(options, screen, wanted))
 
 
-async def _install(options: Namespace, screen: Terminal, wanted: list[Manifest]) -> None:
+async def _install(options: Namespace, screen: Console, wanted: list[Manifest]) -> None:
     async with Client.connect(options.kubeconfig, options.context, user_agent=MANAGER) as client:
         manifest: Manifest = {}
         try:
@@ -109,7 +109,7 @@ async def apply(client: Client, manifest: Manifest) -> None:
         await _gone(client, resource.path(meta.get("namespace"), meta["name"]))
 
 
-async def _uninstall(options: Namespace, screen: Terminal, wanted: list[Manifest]) -> int:
+async def _uninstall(options: Namespace, screen: Console, wanted: list[Manifest]) -> int:
     removed = 0
     async with Client.connect(options.kubeconfig, options.context, user_agent=MANAGER) as client:
         manifest: Manifest = {}

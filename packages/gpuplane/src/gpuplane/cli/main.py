@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 
 from gpuplane.cli.parser import parse
-from gpuplane.cli.terminal import Terminal as Screen
+from gpuplane.cli.terminal import Console as Screen
 from kubekit.errors import KubekitError
 
 OK, INTERRUPTED = 0, 130

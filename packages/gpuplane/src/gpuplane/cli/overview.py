@@ -13,11 +13,11 @@ import msgspec
 from gpuplane.api.gpunode import GPU, GPUNode, Stage, StageName, StageState, view
 from gpuplane.api.requests import core_asked, in_gpus
 from gpuplane.cli.advice import other_kernel
-from gpuplane.cli.holders import WHOLE, Holder, fits_on, holder
+from gpuplane.cli.holders import WHOLE, PodHolder, fits_on, holder
 from kubekit.api.core import Pod
 
 
-class Offered(msgspec.Struct, frozen=True):
+class AdvertisedGpus(msgspec.Struct, frozen=True):
     """The number of GPUs that a node's kubelet advertises, and whether it offers parts of them."""
 
     gpus: int = 0
@@ -39,7 +39,7 @@ class Pause(msgspec.Struct, frozen=True, rename="camel"):
     since: str = ""
 
 
-class Refusal(msgspec.Struct, frozen=True, rename="camel"):
+class PolicyRefusal(msgspec.Struct, frozen=True, rename="camel"):
     """A right or a field that the API server refuses to the operator for that ClusterPolicy, in the API server's words,
     and since when.
     """
@@ -67,7 +67,7 @@ class NodeView(msgspec.Struct, frozen=True, rename="camel"):
     gpus: tuple[GPU, ...]
     sick: dict[str, str]
     advertised: int
-    held_by: tuple[Holder, ...]
+    held_by: tuple[PodHolder, ...]
     parts: bool = False
     what: str = ""
     where: str = ""
@@ -107,7 +107,7 @@ class Overview(msgspec.Struct, frozen=True, rename="camel"):
     waiting: int
     fits: dict[str, int]
     paused: Pause | None = None
-    refused: Refusal | None = None
+    refused: PolicyRefusal | None = None
 
     @property
     def troubled(self) -> tuple[NodeView, ...]:
@@ -117,12 +117,12 @@ class Overview(msgspec.Struct, frozen=True, rename="camel"):
 def overview(
     gpunodes: Iterable[GPUNode],
     pods: Iterable[Pod],
-    offered: Mapping[str, Offered],
+    offered: Mapping[str, AdvertisedGpus],
     away: Mapping[str, str] = MappingProxyType({}),
     upgrades: Mapping[str, UpgradeView] = MappingProxyType({}),
     owners: Mapping[str, str] = MappingProxyType({}),
     paused: Pause | None = None,
-    refused: Refusal | None = None,
+    refused: PolicyRefusal | None = None,
 ) -> Overview:
     """The overview.
 
@@ -131,7 +131,7 @@ def overview(
     """
     gpunodes = sorted(gpunodes, key=lambda node: node.metadata.name)
     gpus = {node.metadata.name: node.status.gpus for node in gpunodes}
-    holders: dict[str, list[Holder]] = {}
+    holders: dict[str, list[PodHolder]] = {}
     running = waiting = 0
     for pod in pods:
         if not core_asked(pod) or pod.status.ended:
@@ -144,7 +144,7 @@ def overview(
     views = tuple(
         node_view(
             node,
-            Offered() if node.metadata.name in away else offered.get(node.metadata.name, Offered()),
+            AdvertisedGpus() if node.metadata.name in away else offered.get(node.metadata.name, AdvertisedGpus()),
             holders.get(node.metadata.name, ()),
             away.get(node.metadata.name, ""),
             upgrades.get(node.metadata.name),
@@ -180,7 +180,11 @@ def _fitting(view: NodeView, core: int) -> int:
 
 
 def node_view(
-    node: GPUNode, offered: Offered, holders: Sequence[Holder], away: str = "", upgrade: UpgradeView | None = None
+    node: GPUNode,
+    offered: AdvertisedGpus,
+    holders: Sequence[PodHolder],
+    away: str = "",
+    upgrade: UpgradeView | None = None,
 ) -> NodeView:
     status = node.status
     stages = view(status.stages)

@@ -18,25 +18,25 @@ from pathlib import Path
 from typing import Any
 
 from gpuplane import names
-from gpuplane.cli.components import OPERANDS, Component
-from gpuplane.cli.terminal import Terminal
-from kubekit.errors import Usage
+from gpuplane.cli.components import OPERANDS, ComponentCommand
+from gpuplane.cli.terminal import Console
+from kubekit.errors import UsageError
 
 Run = Callable[[], Awaitable[None]]
 
 
-def run(options: Namespace, screen: Terminal) -> int:
+def run(options: Namespace, screen: Console) -> int:
     """Run the component in `options.component`; 0 after SIGTERM or SIGINT."""
     level = logging.DEBUG if options.verbose else logging.INFO
     logging.basicConfig(level=level, stream=sys.stderr, format="%(asctime)s %(levelname).1s %(name)s %(message)s")
-    component: Component = options.entry
+    component: ComponentCommand = options.entry
     start = _operand(options, component) if options.component in OPERANDS else _other(options, component)
     with asyncio.Runner(loop_factory=_loop_factory(component)) as runner:
         runner.run(_until_signalled(start))
     return 0
 
 
-def _loop_factory(component: Component) -> Callable[[], asyncio.AbstractEventLoop] | None:
+def _loop_factory(component: ComponentCommand) -> Callable[[], asyncio.AbstractEventLoop] | None:
     if not component.busy:
         return None
     import uvloop
@@ -61,14 +61,16 @@ async def _until_signalled(start: Run) -> None:
         logging.getLogger("gpuplane").info("stopped")
 
 
-def _operand(options: Namespace, component: Component) -> Run:
+def _operand(options: Namespace, component: ComponentCommand) -> Run:
     from gpuplane.operand import OperandContext
     from kubekit.kube import Client
 
     name = options.component
     node_name = options.node_name or os.environ.get("NODE_NAME", "")
     if not node_name:
-        raise Usage("which node?", where=f"gpuplane run {name}", cure="--node-name, or NODE_NAME in the environment")
+        raise UsageError(
+            "which node?", where=f"gpuplane run {name}", cure="--node-name, or NODE_NAME in the environment"
+        )
     module = importlib.import_module(component.module)
     function = "uninstall" if getattr(options, "uninstall", False) else component.function
 
@@ -111,7 +113,7 @@ def _gpu_opener(options: Namespace) -> Callable[[], Any]:
     return open_gpus
 
 
-def _other(options: Namespace, component: Component) -> Run:
+def _other(options: Namespace, component: ComponentCommand) -> Run:
     function = getattr(importlib.import_module(component.module), component.function)
 
     async def start() -> None:

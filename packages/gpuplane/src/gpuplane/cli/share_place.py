@@ -27,7 +27,7 @@ from gpuplane.limits.processes import is_running, users_of
 from kubekit.errors import Terminal
 
 
-class Place(msgspec.Struct, frozen=True):
+class SharePlace(msgspec.Struct, frozen=True):
     """A driver and a store.
 
     Args:
@@ -83,7 +83,7 @@ def find_place(
     simulator: GPUSimulator | None,
     *,
     existing: bool = False,
-) -> Place:
+) -> SharePlace:
     """The driver to use: the one that is played for `simulate`, else what a program of this shell would find.
 
     The store's lock is held.
@@ -99,22 +99,22 @@ def find_place(
     if simulate and simulator is None:
         raise Terminal("no GPU can be played", where="--simulate", cure=f"pip install {SIMULATOR_PACKAGE}")
     if simulator is None:
-        return Place(store, find_real(environ))
+        return SharePlace(store, find_real(environ))
     if simulate:
         return simulator.make(store, simulate)
     if (of_shell := simulator.of_shell(store, environ)) is not None:
         return of_shell
     try:
-        return Place(store, find_real(environ))
+        return SharePlace(store, find_real(environ))
     except Terminal:
         if existing and (played := simulator.existing(store)) is not None:
             return played
         raise
 
 
-def node_place(root: Path) -> Place:
+def node_place(root: Path) -> SharePlace:
     """A node's driver and the shares of its containers. Raises Terminal when there is no driver."""
-    return Place(ShareStore(root / names.LIMITS_DIR), find_real({}, root=root, cache=""), root / "dev")
+    return SharePlace(ShareStore(root / names.LIMITS_DIR), find_real({}, root=root, cache=""), root / "dev")
 
 
 def is_over(store: ShareStore) -> Callable[[Share], bool]:

@@ -24,9 +24,9 @@ import msgspec
 from gpuplane import names
 from gpuplane.cli import share_child
 from gpuplane.cli.share_codes import FAILED
-from gpuplane.cli.share_place import Place, find_place, is_over, refuse_nested, user_base
+from gpuplane.cli.share_place import SharePlace, find_place, is_over, refuse_nested, user_base
 from gpuplane.cli.share_text import plan_text, report_text
-from gpuplane.cli.terminal import Terminal
+from gpuplane.cli.terminal import Console
 from gpuplane.cli.verbs import find_simulator
 from gpuplane.hardware import GPUFacts, GPUSource
 from gpuplane.limits import (
@@ -55,7 +55,7 @@ from gpuplane.limits.processes import facts_of, myself, users_of
 from kubekit.errors import InvalidInput, KubekitError
 
 
-class Planned(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class PlannedRun(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The plan of a run."""
 
     id: str
@@ -71,7 +71,7 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     simulated: bool = False
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class RunReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The measured use of a command under its limits. Percentages are of the time that it ran."""
 
     exit_code: int
@@ -87,7 +87,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     escaped: tuple[str, ...] = ()
 
 
-def run(options: Namespace, screen: Terminal) -> int:
+def run(options: Namespace, screen: Console) -> int:
     """The command's exit code; 125 when we could not run it, 126 and 127 when it cannot be run."""
     # What the agent has to say comes through us.
     logging.getLogger("gpuplane").addHandler(logging.NullHandler())
@@ -101,7 +101,7 @@ def run(options: Namespace, screen: Terminal) -> int:
         return error.exit_code if isinstance(error, share_child.NoCommand) else FAILED
 
 
-def _run(options: Namespace, screen: Terminal) -> int:
+def _run(options: Namespace, screen: Console) -> int:
     argv = tuple(options.argv[1:] if options.argv[:1] == ["--"] else options.argv)
     if not argv:
         raise InvalidInput("no command", where="gpuplane share run", cure="gpuplane share run --core 30 -- CMD")
@@ -149,14 +149,14 @@ def _check_backend(options: Namespace) -> None:
         raise InvalidInput("the driver holds memory only", where="--backend native", cure="--memory, without --core")
 
 
-def _leave(store: ShareStore, plan: Planned) -> None:
+def _leave(store: ShareStore, plan: PlannedRun) -> None:
     """Remove the share; one with a process that the command left behind is left to the next run."""
     with store.lock():
         if not users_of(names.LIMITS_ENV, plan.directory):
             store.remove(plan.id)
 
 
-def _plan(argv: tuple[str, ...], gpu: GPUFacts, options: Namespace, place: Place) -> Planned:
+def _plan(argv: tuple[str, ...], gpu: GPUFacts, options: Namespace, place: SharePlace) -> PlannedRun:
     limit = GpuLimit(uuid=gpu.uuid, core=options.core, memory_bytes=options.memory, mode=CoreMode(options.mode))
     backend = LimitBackend(options.backend)
     word = re.sub(r"[^A-Za-z0-9_.]", "-", Path(argv[0]).name).strip(".-")[:40] or "command"
@@ -169,7 +169,7 @@ def _plan(argv: tuple[str, ...], gpu: GPUFacts, options: Namespace, place: Place
         environment = other_backend(backend, limits)
         if place.dev is not None:
             environment["LD_LIBRARY_PATH"] = str(place.real.cuda.parent)
-    return Planned(
+    return PlannedRun(
         id=share,
         argv=argv,
         gpu=gpu.index,
@@ -184,14 +184,14 @@ def _plan(argv: tuple[str, ...], gpu: GPUFacts, options: Namespace, place: Place
     )
 
 
-def _show(plan: Planned, options: Namespace, screen: Terminal) -> None:
+def _show(plan: PlannedRun, options: Namespace, screen: Console) -> None:
     if options.output == "json":
         screen.json("SharePlan", msgspec.to_builtins(plan))
     else:
         screen.print(plan_text(plan))
 
 
-def _write(store: ShareStore, plan: Planned, name: str, place: Place) -> Owner:
+def _write(store: ShareStore, plan: PlannedRun, name: str, place: SharePlace) -> Owner:
     since = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
     owner = Owner(name=name or title(plan.argv), since=since, backend=plan.backend, holders=(myself(),))
     directory = store.write(plan.id, Limits((plan.limit,)), owner)
@@ -207,12 +207,12 @@ def title(argv: tuple[str, ...]) -> str:
 
 
 def _follow(
-    plan: Planned,
+    plan: PlannedRun,
     owner: Owner,
     store: ShareStore,
     gpus: GPUSource,
     options: Namespace,
-    screen: Terminal,
+    screen: Console,
     group: Path | None,
 ) -> int:
     """`group` is the cgroup that the driver holds to the limits, None with another backend."""
@@ -250,10 +250,12 @@ def _memory(share: Share) -> int:
     return sum(slot.gpus[0].memory_bytes for slot in share.slots)
 
 
-def _report(plan: Planned, share: Share, code: int, seconds: float, peak: int, escaped: tuple[str, ...]) -> Report:
+def _report(
+    plan: PlannedRun, share: Share, code: int, seconds: float, peak: int, escaped: tuple[str, ...]
+) -> RunReport:
     totals = share.totals[0]
     passed = max(seconds, 1e-9) * 1e9
-    return Report(
+    return RunReport(
         exit_code=code,
         seconds=round(seconds, 3),
         gpu=plan.gpu,
@@ -268,11 +270,11 @@ def _report(plan: Planned, share: Share, code: int, seconds: float, peak: int, e
     )
 
 
-def _tell(report: Report, options: Namespace, screen: Terminal) -> None:
+def _tell(report: RunReport, options: Namespace, screen: Console) -> None:
     """Print the report of the command on stderr: with -o json always, else only to a terminal. Stdout is the
     command's.
     """
     if options.output == "json":
-        Terminal(screen.err, screen.err).json("ShareReport", msgspec.to_builtins(report))
+        Console(screen.err, screen.err).json("ShareReport", msgspec.to_builtins(report))
     elif screen.err.isatty():
         screen.say(report_text(report, screen))

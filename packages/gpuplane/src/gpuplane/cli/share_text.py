@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from gpuplane.cli.status_text import short_model
-from gpuplane.cli.terminal import Terminal
+from gpuplane.cli.terminal import Console
 from gpuplane.limits import GpuView, LimitBackend, OutsideView, ShareView, gib
 
 if TYPE_CHECKING:
-    from gpuplane.cli.share_run import Planned, Report
+    from gpuplane.cli.share_run import PlannedRun, RunReport
 
 HISTORY: Final = 10  # looks
 _BAR: Final = 12
@@ -24,7 +24,7 @@ _ENFORCED: Final = {
 }
 
 
-def plan_text(plan: Planned) -> str:
+def plan_text(plan: PlannedRun) -> str:
     """Format the plan of a run."""
     limit = plan.limit
     names = ["variables", *[""] * len(plan.environment)]
@@ -40,7 +40,7 @@ def plan_text(plan: Planned) -> str:
     return "\n".join(f"{name:10} {text}" for name, text in rows)
 
 
-def report_text(report: Report, screen: Terminal) -> str:
+def report_text(report: RunReport, screen: Console) -> str:
     """One line about what a command did."""
     words = [f"GPU {report.gpu} {short_model(report.model)}"]
     of = f" of {report.core_limit}%" if report.core_limit else "%"
@@ -58,7 +58,7 @@ def report_text(report: Report, screen: Terminal) -> str:
 
 
 # -- top -------------------------------------------------------------------------------------------------------------
-def top_page(host: str, gpus: Sequence[GpuView], history: Mapping[str, Sequence[int]], screen: Terminal) -> str:
+def top_page(host: str, gpus: Sequence[GpuView], history: Mapping[str, Sequence[int]], screen: Console) -> str:
     """Format all GPUs with their shares; a GPU without shares is one line."""
     lines: list[str] = []
     rows = [share for gpu in gpus for share in gpu.shares]
@@ -76,7 +76,7 @@ def top_page(host: str, gpus: Sequence[GpuView], history: Mapping[str, Sequence[
     return "\n".join(lines).rstrip("\n")
 
 
-def _head(host: str, gpu: GpuView, history: Sequence[int], screen: Terminal) -> str:
+def _head(host: str, gpu: GpuView, history: Sequence[int], screen: Console) -> str:
     words = [f"{host}/{gpu.index}", short_model(gpu.model)]
     if gpu.lost:
         return "   ".join([*words, screen.paint(f"{screen.glyph('bad')} lost", "bad")])
@@ -94,14 +94,14 @@ def _head(host: str, gpu: GpuView, history: Sequence[int], screen: Terminal) -> 
     return "   ".join(word for word in words if word)
 
 
-def sparks(values: Sequence[int], screen: Terminal) -> str:
+def sparks(values: Sequence[int], screen: Console) -> str:
     """One character for each percentage, the last at the right, in a place of constant width."""
     levels = _LEVELS[1 if screen.ascii else 0]
     text = "".join(levels[min(len(levels) - 1, value * len(levels) // 101)] for value in values[-HISTORY:])
     return f"{text:>{HISTORY}}" if text else ""
 
 
-def _share(share: ShareView, gpu: GpuView, width: int, screen: Terminal) -> str:
+def _share(share: ShareView, gpu: GpuView, width: int, screen: Console) -> str:
     used = share.core_percent
     core = screen.bar((used or 0.0) / (share.core_limit or 100), _BAR)
     numbers = "-" if used is None else f"{used:.1f}"
@@ -117,7 +117,7 @@ def _share(share: ShareView, gpu: GpuView, width: int, screen: Terminal) -> str:
     return f" {name:{width}}   {core} {core_text:11}   {memory} {memory_text:13}  {held:>9}  {refused}"
 
 
-def _outside(process: OutsideView, width: int, screen: Terminal) -> str:
+def _outside(process: OutsideView, width: int, screen: Console) -> str:
     mark = screen.paint(screen.glyph("bad"), "bad")
     whose = process.name or "no pod"
     who = f"pid {process.pid} {process.command}".rstrip()

@@ -16,22 +16,22 @@ from typing import Any
 import msgspec
 
 from gpuplane import names
-from gpuplane.cli.share_place import Place, find_place, node_place, user_base
+from gpuplane.cli.share_place import SharePlace, find_place, node_place, user_base
 from gpuplane.cli.share_text import HISTORY, top_page
-from gpuplane.cli.terminal import Terminal
+from gpuplane.cli.terminal import Console
 from gpuplane.cli.verbs import find_simulator
 from gpuplane.hardware import GPUSource
 from gpuplane.limits import GpuView, Observer, ShareStore, views
 from gpuplane.limits.decide import EscapeState, decide
 from gpuplane.limits.facts import Observation
-from kubekit.errors import Usage
+from kubekit.errors import UsageError
 
 
-def top(options: Namespace, screen: Terminal) -> int:
+def top(options: Namespace, screen: Console) -> int:
     """0 once it could look; Ctrl-C is how it ends on a terminal."""
     logging.getLogger("gpuplane").addHandler(logging.NullHandler())
     if not 0.1 <= options.interval <= 60:
-        raise Usage(f"{options.interval:g} seconds is no interval", where="--interval", cure="0.1 to 60")
+        raise UsageError(f"{options.interval:g} seconds is no interval", where="--interval", cure="0.1 to 60")
     if options.host_root is not None:
         node = node_place(options.host_root)
         _look(node, (node.store,), options, screen)
@@ -49,7 +49,7 @@ def top(options: Namespace, screen: Terminal) -> int:
     return 0
 
 
-def _look(place: Place, stores: tuple[ShareStore, ...], options: Namespace, screen: Terminal) -> None:
+def _look(place: SharePlace, stores: tuple[ShareStore, ...], options: Namespace, screen: Console) -> None:
     with closing(place.open()) as gpus:
         looks = Looks(gpus, stores)
         live = screen.out.isatty() and options.output == "text" and not options.once
@@ -103,7 +103,7 @@ def merged(parts: list[Observation]) -> Observation:
     )
 
 
-def _stay(looks: Looks, options: Namespace, screen: Terminal, *, live: bool) -> None:
+def _stay(looks: Looks, options: Namespace, screen: Console, *, live: bool) -> None:
     if not live:
         for view in _every(looks, options.interval):
             _show(view, looks, options, screen)
@@ -127,7 +127,7 @@ def _every(looks: Looks, interval: float) -> Iterator[tuple[GpuView, ...]]:
         time.sleep(max(0.0, due - time.monotonic()))
 
 
-def _show(view: tuple[GpuView, ...], looks: Looks, options: Namespace, screen: Terminal) -> None:
+def _show(view: tuple[GpuView, ...], looks: Looks, options: Namespace, screen: Console) -> None:
     if options.output == "json":
         screen.json("ShareTop", {"host": looks.host, "gpus": msgspec.to_builtins(view)})
     else:

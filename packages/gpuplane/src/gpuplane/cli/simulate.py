@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, TypeVar
 
-from gpuplane.cli.terminal import Terminal
+from gpuplane.cli.terminal import Console
 from gpuplane.sharing.packing import MILLI, Experiment, Job, Outcome, PackingMachine, arrivals, shuffled, up_to
 from kubekit.errors import InvalidInput, NoAnswer
 
@@ -24,7 +24,7 @@ Named = TypeVar("Named", PackingMachine, Job)
 Row = Callable[[str], str]
 
 
-def packing(options: Namespace, screen: Terminal) -> int:
+def packing(options: Namespace, screen: Console) -> int:
     machines = read_machines(options.nodes)
     jobs = read_jobs(options.pods)
     if options.arrival_order is not None:
@@ -53,7 +53,7 @@ def packing(options: Namespace, screen: Terminal) -> int:
     return 0
 
 
-def _run(experiment: Experiment, arriving: int, screen: Terminal) -> float:
+def _run(experiment: Experiment, arriving: int, screen: Console) -> float:
     """The experiment from beginning to end; its seconds on the processor, without those of other programs."""
     began, said = time.process_time(), time.monotonic()
     for number, _ in enumerate(experiment.steps()):
@@ -70,7 +70,7 @@ def _run(experiment: Experiment, arriving: int, screen: Terminal) -> float:
     return time.process_time() - began
 
 
-def _show(policy: str, machines: Sequence[PackingMachine], outcome: Outcome, speed: float, screen: Terminal) -> None:
+def _show(policy: str, machines: Sequence[PackingMachine], outcome: Outcome, speed: float, screen: Console) -> None:
     gpus = sum(machine.gpus for machine in machines)
     facts = (f"{len(machines):,} nodes", f"{gpus:,} GPUs", f"{outcome.arrived:,} pods", f"{outcome.placed:,} placed")
     screen.print(f"packing    {policy}    {'   '.join(facts)}")

@@ -20,9 +20,9 @@ from gpuplane.api.gpunode import GPUNode
 from gpuplane.api.requests import offer_of
 from gpuplane.api.upgrade import UpgradeState, upgrade_record, upgrade_state
 from gpuplane.cli.gpus_text import gpus_page
-from gpuplane.cli.overview import NodeView, Offered, Overview, Pause, Refusal, UpgradeView, overview
+from gpuplane.cli.overview import AdvertisedGpus, NodeView, Overview, Pause, PolicyRefusal, UpgradeView, overview
 from gpuplane.cli.status_text import nodes_page, stage_glyphs
-from gpuplane.cli.terminal import Terminal, age
+from gpuplane.cli.terminal import Console, age
 from kubekit.api.core import Node, Pod
 from kubekit.api.quantity import whole
 from kubekit.kube import Client, Forbidden, Informer, NotFound
@@ -30,13 +30,13 @@ from kubekit.kube import Client, Forbidden, Informer, NotFound
 PRESENT_LABEL = f"{names.GPU_PRESENT_LABEL}=true"
 
 
-def status(options: Namespace, screen: Terminal) -> int:
+def status(options: Namespace, screen: Console) -> int:
     if options.watch or options.wait:
         return asyncio.run(_stay(options, screen))
     return asyncio.run(_once(options, screen))
 
 
-async def _once(options: Namespace, screen: Terminal) -> int:
+async def _once(options: Namespace, screen: Console) -> int:
     async with Client.connect(options.kubeconfig, options.context, user_agent="gpuplane-status") as client:
         seen = await observe(client)
         show(seen, _cluster_name(client), options, screen)
@@ -83,14 +83,14 @@ def _pause(policies: list[ClusterPolicy]) -> Pause | None:
     return Pause(policy.metadata.name, told.last_transition_time if told is not None else "")
 
 
-def refusal(policies: list[ClusterPolicy]) -> Refusal | None:
+def refusal(policies: list[ClusterPolicy]) -> PolicyRefusal | None:
     """Return what the API server refuses to the operator; None when nothing is refused."""
     policy, _ = chosen(policies)
     conditions = policy.status.conditions if policy is not None else ()
     told = next((one for one in conditions if one.type == "Error" and one.status == "True"), None)
     if policy is None or told is None:
         return None
-    return Refusal(policy.metadata.name, told.message or told.reason, told.last_transition_time)
+    return PolicyRefusal(policy.metadata.name, told.message or told.reason, told.last_transition_time)
 
 
 def _upgrade(node: Node) -> UpgradeView | None:
@@ -107,13 +107,13 @@ def why_away(node: Node) -> str:
     return f"the node is not Ready: {ready.message or ready.reason}" if ready is not None else "the node is not Ready"
 
 
-def offered(node: Node) -> Offered:
+def offered(node: Node) -> AdvertisedGpus:
     """Return what the node's kubelet advertises."""
     amounts = node.status.allocatable
-    return Offered(offer_of(amounts).count, parts=whole(amounts.get(names.VCUDA_CORE, 0)) > 0)
+    return AdvertisedGpus(offer_of(amounts).count, parts=whole(amounts.get(names.VCUDA_CORE, 0)) > 0)
 
 
-def show(seen: Overview, name: str, options: Namespace, screen: Terminal) -> None:
+def show(seen: Overview, name: str, options: Namespace, screen: Console) -> None:
     """Print the overview in the form that was asked for."""
     if options.output == "json":
         screen.json("Status", to_json(seen))
@@ -133,7 +133,7 @@ def to_json(seen: Overview) -> dict[str, Any]:
     return data
 
 
-async def _stay(options: Namespace, screen: Terminal) -> int:
+async def _stay(options: Namespace, screen: Console) -> int:
     """Follow the cluster until it is ready (--wait) or for ever (--watch); 1 when --wait runs out of time."""
     async with Client.connect(options.kubeconfig, options.context, user_agent="gpuplane-status") as client:
         follower = Follower(client)
@@ -149,7 +149,7 @@ async def _stay(options: Namespace, screen: Terminal) -> int:
     return 0
 
 
-async def _follow(follower: Follower, name: str, options: Namespace, screen: Terminal) -> None:
+async def _follow(follower: Follower, name: str, options: Namespace, screen: Console) -> None:
     last: dict[str, NodeView] = {}
     paused = False
     while True:
@@ -170,7 +170,7 @@ async def _follow(follower: Follower, name: str, options: Namespace, screen: Ter
         await follower.changed()
 
 
-def _changed_lines(seen: Overview, last: dict[str, NodeView], screen: Terminal) -> dict[str, NodeView]:
+def _changed_lines(seen: Overview, last: dict[str, NodeView], screen: Console) -> dict[str, NodeView]:
     """One line for each node that is not as it was."""
     for node in seen.nodes:
         before = last.get(node.name)

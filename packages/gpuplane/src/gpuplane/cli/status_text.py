@@ -8,9 +8,9 @@ from datetime import datetime
 from gpuplane import __version__, names
 from gpuplane.api.gpunode import StageState
 from gpuplane.api.requests import in_gpus
-from gpuplane.cli.overview import NodeView, Overview, Pause, Refusal
+from gpuplane.cli.overview import NodeView, Overview, Pause, PolicyRefusal
 from gpuplane.cli.status_upgrades import upgrades
-from gpuplane.cli.terminal import Terminal, age, count
+from gpuplane.cli.terminal import Console, age, count
 
 BAR = 24
 INDENT = 12  # where a text after `what` begins
@@ -30,7 +30,7 @@ def short_model(model: str) -> str:
     return model.removeprefix("NVIDIA ").removeprefix("Tesla ")
 
 
-def stage_glyphs(node: NodeView, screen: Terminal, running: str = "") -> str:
+def stage_glyphs(node: NodeView, screen: Console, running: str = "") -> str:
     """One glyph for each stage, e.g. `✓=✓✗-----`; `running` replaces the glyph of what is on its way."""
     marks = []
     for state in node.stages.values():
@@ -42,7 +42,7 @@ def stage_glyphs(node: NodeView, screen: Terminal, running: str = "") -> str:
     return "".join(marks)
 
 
-def nodes_page(name: str, seen: Overview, screen: Terminal, now: datetime, *, wide: bool = False) -> str:
+def nodes_page(name: str, seen: Overview, screen: Console, now: datetime, *, wide: bool = False) -> str:
     """The page of `gpuplane status`."""
     if not seen.nodes:
         return "\n".join(
@@ -75,7 +75,7 @@ def nodes_page(name: str, seen: Overview, screen: Terminal, now: datetime, *, wi
     return "\n".join(lines)
 
 
-def _paused(pause: Pause | None, screen: Terminal, now: datetime) -> list[str]:
+def _paused(pause: Pause | None, screen: Console, now: datetime) -> list[str]:
     if pause is None:
         return []
     mark = screen.paint(screen.glyph("warn"), "warn")
@@ -85,7 +85,7 @@ def _paused(pause: Pause | None, screen: Terminal, now: datetime) -> list[str]:
     return ["", head, *_said(screen, what=what, cure=cure)]
 
 
-def _refused(refusal: Refusal | None, screen: Terminal, now: datetime) -> list[str]:
+def _refused(refusal: PolicyRefusal | None, screen: Console, now: datetime) -> list[str]:
     if refusal is None:
         return []
     mark = screen.paint(screen.glyph("bad"), "bad")
@@ -105,7 +105,7 @@ def alike(troubled: Sequence[NodeView]) -> list[list[NodeView]]:
     return list(groups.values())
 
 
-def _bars(seen: Overview, screen: Terminal) -> list[str]:
+def _bars(seen: Overview, screen: Console) -> list[str]:
     total = sum(node.advertised for node in seen.nodes)
     share = seen.held / total if total else 0.0
     fits = [f"{_sized(size, screen):6} {screen.glyph('times')}{number}" for size, number in seen.fits.items()]
@@ -120,7 +120,7 @@ def _bars(seen: Overview, screen: Terminal) -> list[str]:
     return [f"{a:58} {head:9} {b}".rstrip() for a, head, b in zip(left, heads, fits, strict=True)]
 
 
-def _sized(size: str, screen: Terminal) -> str:
+def _sized(size: str, screen: Console) -> str:
     return f"{screen.glyph('half')} GPU" if size == "0.5" else count(int(size), "GPU")
 
 
@@ -129,7 +129,7 @@ def number_of(gpus: float) -> str:
     return in_gpus(round(gpus * 100))
 
 
-def _models(seen: Overview, screen: Terminal) -> list[str]:
+def _models(seen: Overview, screen: Console) -> list[str]:
     width = max(len("MODEL"), *(len(short_model(model.model)) for model in seen.models))
     lines = [f" {'MODEL':{width}}   NODES   GPUS   {'HELD':22}   FREE   NOT READY"]
     for model in seen.models:
@@ -144,7 +144,7 @@ def _models(seen: Overview, screen: Terminal) -> list[str]:
     return lines
 
 
-def _wide(nodes: Sequence[NodeView], screen: Terminal, now: datetime) -> list[str]:
+def _wide(nodes: Sequence[NodeView], screen: Console, now: datetime) -> list[str]:
     rows = [("NODE", "STAGES", "STAGE", "SINCE", "GPUS", "OS", "KERNEL", "RUNTIME", "DRIVER")]
     for node in nodes:
         usable = len(node.gpus) - len(node.sick)
@@ -172,7 +172,7 @@ def _wide(nodes: Sequence[NodeView], screen: Terminal, now: datetime) -> list[st
     return lines
 
 
-def _trouble(nodes: Sequence[NodeView], screen: Terminal, now: datetime) -> list[str]:
+def _trouble(nodes: Sequence[NodeView], screen: Console, now: datetime) -> list[str]:
     """Format the trouble of a node, or of several nodes with the same trouble."""
     heads = []
     for node in nodes[:SHOWN]:
@@ -185,7 +185,7 @@ def _trouble(nodes: Sequence[NodeView], screen: Terminal, now: datetime) -> list
     return [*heads, *_said(screen, what=what, where=where, cure=cure)]
 
 
-def _of_node(node: NodeView, screen: Terminal, now: datetime) -> tuple[str, str, str, str]:
+def _of_node(node: NodeView, screen: Console, now: datetime) -> tuple[str, str, str, str]:
     """Its line, and what, where and cure."""
     mark = screen.paint(screen.glyph("warn"), "warn") if node.ready else screen.paint(screen.glyph("bad"), "bad")
     number = len(node.gpus)
@@ -209,7 +209,7 @@ def _of_node(node: NodeView, screen: Terminal, now: datetime) -> tuple[str, str,
     return head, what, where, cure
 
 
-def _said(screen: Terminal, **texts: str) -> list[str]:
+def _said(screen: Console, **texts: str) -> list[str]:
     """Lines such as `     what   no GPU`, for each of the texts that there is."""
     lines = []
     for name, text in texts.items():

@@ -10,12 +10,12 @@ from datetime import datetime
 
 from gpuplane.api.upgrade import ACTIVE, UpgradeState
 from gpuplane.cli.overview import NodeView
-from gpuplane.cli.terminal import Terminal, age
+from gpuplane.cli.terminal import Console, age
 
 SHOWN = 10  # nodes; the rest are counted
 
 
-def upgrades(nodes: Sequence[NodeView], screen: Terminal, now: datetime) -> list[str]:
+def upgrades(nodes: Sequence[NodeView], screen: Console, now: datetime) -> list[str]:
     """The lines, none when every node runs the wanted driver or upgrades are switched off.
 
     Nodes on their way come one by one, then those that failed; what only waits for its turn is counted.
@@ -52,7 +52,7 @@ def _order(node: NodeView) -> int:
     return int(view.state == UpgradeState.FAILED or bool(view.why))
 
 
-def _line(node: NodeView, screen: Terminal, now: datetime) -> str:
+def _line(node: NodeView, screen: Console, now: datetime) -> str:
     view = node.upgrade
     assert view is not None, "only nodes with an upgrade are listed"
     glyph = ("bad", "bad") if view.state == UpgradeState.FAILED else ("wait", "warn")

@@ -44,7 +44,7 @@ def count(number: int, thing: str) -> str:
     return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 
-class Terminal:
+class Console:
     """One command's way to its user."""
 
     def __init__(
@@ -57,7 +57,7 @@ class Terminal:
         self._colour = colour
 
     @classmethod
-    def of(cls, options: Namespace) -> Terminal:
+    def of(cls, options: Namespace) -> Console:
         """The terminal as flags and environment describe it."""
         encoding = (sys.stdout.encoding or "ascii").lower()
         ascii_only = os.environ.get("GPUPLANE_ASCII", "") not in ("", "0") or not encoding.startswith("utf")

@@ -9,16 +9,16 @@ from typing import Final
 
 import msgspec
 
-from gpuplane.cli.terminal import Terminal
+from gpuplane.cli.terminal import Console
 from gpuplane.host import Host
 from gpuplane.toolkit import by_hand
-from gpuplane.toolkit.cdi_spec import Choice
-from kubekit.errors import Usage
+from gpuplane.toolkit.cdi_spec import CdiOptions
+from kubekit.errors import UsageError
 
 _RUNTIMES: Final = {"crio": "cri-o"}
 
 
-def configure(options: Namespace, screen: Terminal) -> int:
+def configure(options: Namespace, screen: Console) -> int:
     """0; with --dry-run 1 when something would change, and the diff on stdout."""
     report = asyncio.run(
         by_hand.configure(
@@ -42,7 +42,7 @@ def configure(options: Namespace, screen: Terminal) -> int:
     return 1 if report.diff else 0
 
 
-def unconfigure(options: Namespace, screen: Terminal) -> int:
+def unconfigure(options: Namespace, screen: Console) -> int:
     """0; with --dry-run 1 when something would change, and the diff on stdout."""
     restart = not options.no_restart
     report = asyncio.run(by_hand.unconfigure(_host(options), restart=restart, dry_run=options.dry_run))
@@ -50,14 +50,14 @@ def unconfigure(options: Namespace, screen: Terminal) -> int:
     return 1 if report.diff else 0
 
 
-def cdi(options: Namespace, screen: Terminal) -> int:
+def cdi(options: Namespace, screen: Console) -> int:
     """0; the specification on stdout, or in the file of --output."""
     path: Path | None = options.output
     kind = options.format or ("json" if path is not None and path.suffix == ".json" else "yaml")
     text = by_hand.cdi(
         _host(options),
         management=options.mode == "management",
-        choice=Choice(
+        choice=CdiOptions(
             vendor=options.vendor,
             of_class=options.of_class,
             strategies=tuple(dict.fromkeys(options.device_name_strategy or ("index", "uuid"))),
@@ -79,11 +79,13 @@ def cdi(options: Namespace, screen: Terminal) -> int:
 
 def _host(options: Namespace) -> Host:
     if not options.host_root.is_dir():
-        raise Usage("it is no directory", where=f"--host-root {options.host_root}", cure="name a mounted root, or /")
+        raise UsageError(
+            "it is no directory", where=f"--host-root {options.host_root}", cure="name a mounted root, or /"
+        )
     return Host(options.host_root)
 
 
-def _tell(report: by_hand.Report, options: Namespace, screen: Terminal) -> None:
+def _tell(report: by_hand.ToolkitReport, options: Namespace, screen: Console) -> None:
     if options.output == "json":
         screen.json("Toolkit", msgspec.to_builtins(report))
         return

@@ -1,4 +1,4 @@
-"""What other packages add to the command line, by the entry point group `gpuplane.verbs`.
+"""The additions of other packages to the command line, by the entry point group `gpuplane.verbs`.
 
 An entry point names a `Verbs`. gpuplane looks the packages up only for words that it does not know itself, because the
 look-up takes time and every operand of every node starts through the command line.
@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
-from gpuplane.cli.components import Component
+from gpuplane.cli.components import ComponentCommand
 
 if TYPE_CHECKING:
-    from gpuplane.cli.share_place import Place
+    from gpuplane.cli.share_place import SharePlace
     from gpuplane.limits import ShareStore
 
 GROUP: Final = "gpuplane.verbs"
@@ -25,13 +25,13 @@ class GPUSimulator(Protocol):
     lock.
     """
 
-    def make(self, store: ShareStore, model: str) -> Place:
+    def make(self, store: ShareStore, model: str) -> SharePlace:
         """The GPU of a model, made when there is none. Raises InvalidInput for an unknown model."""
 
-    def of_shell(self, store: ShareStore, environ: Mapping[str, str]) -> Place | None:
+    def of_shell(self, store: ShareStore, environ: Mapping[str, str]) -> SharePlace | None:
         """The simulated GPU that programs of this shell see; None for none."""
 
-    def existing(self, store: ShareStore) -> Place | None:
+    def existing(self, store: ShareStore) -> SharePlace | None:
         """A simulated GPU that another command uses; None for none."""
 
     def delete_unused(self, store: ShareStore) -> None:
@@ -48,7 +48,7 @@ class Verbs(NamedTuple):
     """
 
     add_commands: Callable[[Any], None]
-    components: Mapping[str, Component] = {}
+    components: Mapping[str, ComponentCommand] = {}
     simulator: str = ""
 
 

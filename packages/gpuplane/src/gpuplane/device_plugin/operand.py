@@ -28,8 +28,8 @@ from gpuplane.device_plugin.mps_daemons import MpsDaemons
 from gpuplane.device_plugin.nri import NriScope, nri_connection, nri_scope
 from gpuplane.device_plugin.plugin import HealthAwarePlugin, NodePlugins, UnitPlugin
 from gpuplane.hardware import GPUFacts, GPUSource, MigMode
-from gpuplane.operand import Kubelet, OperandContext, report_stage
-from gpuplane.operand.configs import Chosen, NodeConfig, NodeLabels, own_labels
+from gpuplane.operand import OperandContext, PluginRegistrar, report_stage
+from gpuplane.operand.configs import NodeConfig, NodeConfiguration, NodeLabels, own_labels
 from gpuplane.operand.keep import failed
 from gpuplane.sharing.units import resources, sharable
 from kubekit.errors import InvalidInput, KubekitError, Retryable
@@ -111,16 +111,16 @@ class _Node:
                 await context.sleep(pause)
                 pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
 
-    def _waits(self, chosen: Chosen | InvalidInput, error: KubekitError) -> bool:
+    def _waits(self, chosen: NodeConfiguration | InvalidInput, error: KubekitError) -> bool:
         """Return whether a node without a driver is none of our business, by `failOnInitError: false`."""
         if not isinstance(error, Retryable) or isinstance(chosen, InvalidInput):
             return False
         return not self._load(chosen).fail_on_init_error
 
-    def _load(self, chosen: Chosen) -> PluginConfig:
+    def _load(self, chosen: NodeConfiguration) -> PluginConfig:
         return load(chosen.text or b"", self._environment, where=chosen.where)
 
-    async def _session(self, chosen: Chosen) -> None:
+    async def _session(self, chosen: NodeConfiguration) -> None:
         """From one look at configuration and GPUs to the next; returns when either is another one."""
         context = self._context
         config = self._load(chosen)
@@ -245,7 +245,7 @@ async def _offer(context: OperandContext, plugin: HealthAwarePlugin) -> None:
         await kubelet.serve(plugin.resource, plugin)
 
 
-def _real_kubelet(context: OperandContext) -> Kubelet:
+def _real_kubelet(context: OperandContext) -> PluginRegistrar:
     # Late: HTTP/2 and the protocol's messages are 7 MB that light nodes do not need.
     from gpuplane.device_plugin.grpc_kubelet import GrpcKubelet
 

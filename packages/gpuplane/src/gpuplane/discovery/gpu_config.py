@@ -12,12 +12,12 @@ import msgspec
 
 from gpuplane.api.pluginconfig import DEFAULT_INTERVAL, MACHINE_FILE, MigStrategy, PluginConfig, SharingStrategy
 from gpuplane.api.pluginconfig import load as load_plugin_config
-from gpuplane.operand.configs import Chosen
+from gpuplane.operand.configs import NodeConfiguration
 
-__all__ = ["GpuConfig", "MigStrategy", "Replicated", "SharingStrategy", "gpu_config", "load"]
+__all__ = ["GpuConfig", "MigStrategy", "SharedResource", "SharingStrategy", "gpu_config", "load"]
 
 
-class Replicated(msgspec.Struct, frozen=True):
+class SharedResource(msgspec.Struct, frozen=True):
     """A resource of which each device is offered `replicas` times, under another name when `renamed`."""
 
     replicas: int
@@ -29,7 +29,7 @@ class GpuConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     mig_strategy: MigStrategy = MigStrategy.NONE
     strategy: SharingStrategy = SharingStrategy.NONE
-    shared: Mapping[str, Replicated] = {}
+    shared: Mapping[str, SharedResource] = {}
     timestamp: bool = True
     machine_file: str = MACHINE_FILE
     interval: float = DEFAULT_INTERVAL
@@ -41,7 +41,7 @@ class GpuConfig(msgspec.Struct, frozen=True, kw_only=True):
         return resource in self.shared and self.shared[resource].renamed
 
 
-def load(chosen: Chosen, environment: Mapping[str, str]) -> GpuConfig:
+def load(chosen: NodeConfiguration, environment: Mapping[str, str]) -> GpuConfig:
     """The configuration of a node, the environment before it. Raises InvalidInput."""
     return gpu_config(load_plugin_config(chosen.text or b"", environment, where=chosen.where))
 
@@ -51,7 +51,7 @@ def gpu_config(config: PluginConfig) -> GpuConfig:
     return GpuConfig(
         mig_strategy=config.mig_strategy,
         strategy=config.sharing,
-        shared={one.resource: Replicated(one.replicas, one.renamed) for one in config.replicated},
+        shared={one.resource: SharedResource(one.replicas, one.renamed) for one in config.replicated},
         timestamp=config.gfd_timestamp,
         machine_file=config.gfd_machine_file,
         interval=config.gfd_interval,

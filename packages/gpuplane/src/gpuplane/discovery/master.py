@@ -25,7 +25,7 @@ import msgspec
 from gpuplane import names
 from gpuplane.api.nodefeature import NODE_NAME_LABEL, NodeFeature, NodeFeatureRule
 from gpuplane.api.nodefeature_checks import full_name, label_problems
-from gpuplane.api.nodefeature_node import Wanted, merged, other_discovery, owned, patches
+from gpuplane.api.nodefeature_node import WantedFeatures, merged, other_discovery, owned, patches
 from gpuplane.api.validation import check_object, errors
 from gpuplane.discovery.features import Features, covers, from_api, needs, union
 from gpuplane.discovery.match import evaluate_objects
@@ -38,16 +38,16 @@ log = logging.getLogger("gpuplane.discovery")
 MANAGER: Final = names.FIELD_MANAGER_PREFIX + "discovery-master"
 
 
-class Decision(msgspec.Struct, frozen=True):
+class RuleDecision(msgspec.Struct, frozen=True):
     """The wanted results of rules for a Node; None: unknown yet. `failed` by name of the rule object."""
 
-    wanted: Wanted | None
+    wanted: WantedFeatures | None
     failed: dict[str, str] = {}
 
 
 def evaluate(
     published: Sequence[NodeFeature], rules: Sequence[NodeFeatureRule], bad: Mapping[str, str], namespace: str
-) -> Decision:
+) -> RuleDecision:
     """Return the results of rules for a node with these NodeFeatures. Pure, and costly: independent of the Node.
 
     Args:
@@ -57,7 +57,7 @@ def evaluate(
     answers = [asked for one in published if (asked := asked_for(one.metadata.annotations)) is not None]
     asked = needs(rule for one in rules for rule in one.spec.rules)
     if rules and not any(covers(answer, asked) for answer in answers):
-        return Decision(None, dict(bad))
+        return RuleDecision(None, dict(bad))
     order = sorted(
         published, key=lambda one: (one.metadata.namespace != namespace, one.metadata.name, one.metadata.namespace)
     )
@@ -70,16 +70,16 @@ def evaluate(
         if next(label_problems(name, value, ""), None) is None
     }
     wanted = msgspec.structs.replace(outcome.wanted, labels={**labels, **outcome.wanted.labels})
-    return Decision(wanted, {**bad, **outcome.failed})
+    return RuleDecision(wanted, {**bad, **outcome.failed})
 
 
-def decide(node: Node, evaluated: Decision) -> Decision:
+def decide(node: Node, evaluated: RuleDecision) -> RuleDecision:
     """Return the wanted results for this Node, given those for a node with its features. Pure."""
     if other_discovery(node.metadata.annotations):
-        return Decision(Wanted())
+        return RuleDecision(WantedFeatures())
     if evaluated.wanted is None or not evaluated.failed:
         return evaluated
-    return Decision(merged(owned(node), evaluated.wanted), evaluated.failed)
+    return RuleDecision(merged(owned(node), evaluated.wanted), evaluated.failed)
 
 
 def refused(rule: NodeFeatureRule) -> str:
@@ -114,7 +114,7 @@ class Master:
         self.published.add_index("node", _node_of)
         self._written: dict[str, int] = {}
         self._judged: dict[str, tuple[str, str]] = {}  # name of a rule -> its version, why it cannot be taken
-        self._evaluated: dict[str, tuple[tuple[str, ...], Decision]] = {}
+        self._evaluated: dict[str, tuple[tuple[str, ...], RuleDecision]] = {}
         self._said: dict[str, str] = {}
         self.writes = 0
         self.controller = Controller(
@@ -146,7 +146,7 @@ class Master:
         if decision.wanted is not None:
             await self._write(node, decision.wanted)
 
-    def _evaluate(self, name: str, published: Sequence[NodeFeature], rules: Sequence[NodeFeatureRule]) -> Decision:
+    def _evaluate(self, name: str, published: Sequence[NodeFeature], rules: Sequence[NodeFeatureRule]) -> RuleDecision:
         """`evaluate`, once for each version of the rules and of what the node publishes: Nodes change all the time."""
         metas = (*(one.metadata for one in published), *(rule.metadata for rule in rules))
         versions = tuple(f"{meta.namespace}/{meta.name} {meta.resource_version}" for meta in metas)
@@ -163,7 +163,7 @@ class Master:
             self._judged[name] = (version, refused(rule))
         return self._judged[name][1]
 
-    async def _write(self, node: Node, wanted: Wanted) -> None:
+    async def _write(self, node: Node, wanted: WantedFeatures) -> None:
         change = patches(node, wanted)
         name = node.metadata.name
         try:

@@ -14,7 +14,7 @@ import msgspec
 
 from gpuplane.api.nodefeature import FeatureMatch, FeatureRule, MatchExpression, NodeFeatureRule
 from gpuplane.api.nodefeature_checks import (
-    Problem,
+    RuleProblem,
     annotation_problems,
     full_name,
     label_problems,
@@ -23,8 +23,8 @@ from gpuplane.api.nodefeature_checks import (
     resource_problems,
     version,
 )
-from gpuplane.api.nodefeature_node import Wanted
-from gpuplane.api.nodefeature_template import Template, TemplateError, expand_pairs, parse
+from gpuplane.api.nodefeature_node import WantedFeatures
+from gpuplane.api.nodefeature_template import FeatureTemplate, TemplateError, expand_pairs, parse
 from gpuplane.discovery.features import RULE_MATCHED, Attributes, Features, union
 from kubekit.api.core import Taint
 
@@ -37,10 +37,10 @@ class RuleError(ValueError):
     """A rule that cannot be evaluated on this node."""
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class RuleOutcome(msgspec.Struct, frozen=True):
     """The results of all rules for a node, and the errors by name of the NodeFeatureRule."""
 
-    wanted: Wanted
+    wanted: WantedFeatures
     failed: Mapping[str, str] = {}
 
 
@@ -184,7 +184,7 @@ def match_all(terms: Iterable[FeatureMatch], features: Features) -> Matched | No
 
 
 @lru_cache(maxsize=256)
-def _template(source: str) -> Template:
+def _template(source: str) -> FeatureTemplate:
     return parse(source)
 
 
@@ -221,7 +221,7 @@ def value_of(value: str, features: Features) -> str:
     return found
 
 
-def evaluate_object(rules: NodeFeatureRule, features: Features) -> tuple[Wanted, Attributes]:
+def evaluate_object(rules: NodeFeatureRule, features: Features) -> tuple[WantedFeatures, Attributes]:
     """Return the result of one NodeFeatureRule, and the values that later rules may test. Raises RuleError.
 
     All or nothing: one rule that cannot be evaluated takes the whole object out.
@@ -248,10 +248,10 @@ def evaluate_object(rules: NodeFeatureRule, features: Features) -> tuple[Wanted,
             raise RuleError(f"rule {rule.name!r}: {error}") from error
         for taint in rule.taints:
             taints[taint.key, taint.effect] = Taint(key=taint.key, value=taint.value, effect=taint.effect)
-    return Wanted(labels, annotations, tuple(taints.values()), resources), left
+    return WantedFeatures(labels, annotations, tuple(taints.values()), resources), left
 
 
-def _checked(judge: Callable[[str, str, str], Iterator[Problem]], name: str, value: str) -> str:
+def _checked(judge: Callable[[str, str, str], Iterator[RuleProblem]], name: str, value: str) -> str:
     """The value, if a Node may have it under this name. Raises RuleError."""
     problem = next(judge(name, value, ""), None)
     if problem is not None:
@@ -259,7 +259,7 @@ def _checked(judge: Callable[[str, str, str], Iterator[Problem]], name: str, val
     return value
 
 
-def evaluate_objects(objects: Iterable[NodeFeatureRule], features: Features) -> Outcome:
+def evaluate_objects(objects: Iterable[NodeFeatureRule], features: Features) -> RuleOutcome:
     """Return the result of all NodeFeatureRules in the order of their names; later ones override."""
     labels: dict[str, str] = {}
     annotations: dict[str, str] = {}
@@ -277,4 +277,4 @@ def evaluate_objects(objects: Iterable[NodeFeatureRule], features: Features) -> 
         annotations |= wanted.annotations
         taints |= {(taint.key, taint.effect): taint for taint in wanted.taints}
         resources |= wanted.resources
-    return Outcome(Wanted(labels, annotations, tuple(taints.values()), resources), failed)
+    return RuleOutcome(WantedFeatures(labels, annotations, tuple(taints.values()), resources), failed)

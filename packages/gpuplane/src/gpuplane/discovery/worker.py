@@ -32,7 +32,7 @@ from gpuplane.discovery.sources.reading import text
 from gpuplane.discovery.vgpu import read_vgpu
 from gpuplane.host import Host
 from gpuplane.operand import OperandContext
-from gpuplane.operand.configs import Chosen, NodeConfig, own_labels
+from gpuplane.operand.configs import NodeConfig, NodeConfiguration, own_labels
 from kubekit.api.core import Node
 from kubekit.errors import KubekitError
 from kubekit.kube import Informer
@@ -90,7 +90,7 @@ async def apply_labels(
     return True
 
 
-class Worker:
+class DiscoveryWorker:
     """One node's features, from pass to pass."""
 
     def __init__(self, context: OperandContext, rules: Informer[NodeFeatureRule]) -> None:
@@ -162,7 +162,7 @@ async def run(context: OperandContext) -> None:
     rules = Informer(context.client, NodeFeatureRule)
     changed = asyncio.Event()
     rules.add_handler(lambda old, new: changed.set())
-    worker = Worker(context, rules)
+    worker = DiscoveryWorker(context, rules)
     rules.start()
     try:
         await _every_interval(context, worker.step, changed)
@@ -185,7 +185,7 @@ async def run_gpu(context: OperandContext) -> None:
 
     async def step(configs: NodeConfig | None) -> float:
         nonlocal last
-        config = load(configs.read() if configs is not None else Chosen(), environment)
+        config = load(configs.read() if configs is not None else NodeConfiguration(), environment)
         wanted = gpu_labels(observe_gpus(context, host, config.machine_file), config)
         node = await context.client.get(Node, context.node_name)
         written = config.timestamp

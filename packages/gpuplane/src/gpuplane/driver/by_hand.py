@@ -8,43 +8,43 @@ from __future__ import annotations
 
 import msgspec
 
-from gpuplane.driver.decide import Action, Decision, Facts, decide
+from gpuplane.driver.decide import Action, DriverDecision, DriverFacts, decide
 from gpuplane.driver.families import Put, Step
 from gpuplane.driver.observing import observe
-from gpuplane.driver.released import Released, Wanted
+from gpuplane.driver.released import Released, WantedDriver
 from gpuplane.driver.steps import ROOT, steps
 from gpuplane.host import Command, Host
 
 _MOST = 16
 
 
-class Planned(msgspec.Struct, frozen=True):
+class PlannedAction(msgspec.Struct, frozen=True):
     """One action and its commands, as one would type them on the host."""
 
     action: Action
     commands: tuple[str, ...] = ()
 
 
-class Plan(msgspec.Struct, frozen=True):
+class DriverPlan(msgspec.Struct, frozen=True):
     """The actions in their order, and how it ends: DONE, PRESENT, or FAIL with the reason."""
 
-    actions: tuple[Planned, ...]
-    end: Decision
+    actions: tuple[PlannedAction, ...]
+    end: DriverDecision
 
 
-def plan(host: Host, wanted: Wanted) -> Plan:
+def plan(host: Host, wanted: WantedDriver) -> DriverPlan:
     """Ask for decisions until nothing is left to do."""
     facts = observe(host, wanted=wanted)
-    planned: list[Planned] = []
+    planned: list[PlannedAction] = []
     decision = decide(facts)
     while decision.action not in (Action.DONE, Action.PRESENT, Action.FAIL) and len(planned) < _MOST:
-        planned.append(Planned(decision.action, _commands(decision.action, facts)))
+        planned.append(PlannedAction(decision.action, _commands(decision.action, facts)))
         facts = after(facts, decision.action)
         decision = decide(facts)
-    return Plan(tuple(planned), decision)
+    return DriverPlan(tuple(planned), decision)
 
 
-def after(facts: Facts, action: Action) -> Facts:
+def after(facts: DriverFacts, action: Action) -> DriverFacts:
     """The facts that an action leaves when it succeeds."""
     package = facts.package
     version, digest = (package.version, package.digest) if package is not None else ("", "")
@@ -70,7 +70,7 @@ def after(facts: Facts, action: Action) -> Facts:
     return msgspec.structs.replace(facts, **changes)
 
 
-def _commands(action: Action, facts: Facts) -> tuple[str, ...]:
+def _commands(action: Action, facts: DriverFacts) -> tuple[str, ...]:
     if not isinstance(facts.package, Released):
         return ()
     return tuple(_typed(step) for step in steps(action, facts))

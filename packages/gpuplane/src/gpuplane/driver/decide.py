@@ -55,7 +55,7 @@ class Action(StrEnum):
     FAIL = "fail"
 
 
-class Facts(msgspec.Struct, frozen=True, kw_only=True):
+class DriverFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The state of the host.
 
     `module` is the version of the loaded kernel module, "" when none is; `users` how many hold it; `unloaded` those of
@@ -93,7 +93,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     processors: int = 1
 
 
-class Decision(msgspec.Struct, frozen=True):
+class DriverDecision(msgspec.Struct, frozen=True):
     """The next step; of FAIL also the reason, CamelCase, and what is wrong, where, and the cure."""
 
     action: Action
@@ -103,15 +103,15 @@ class Decision(msgspec.Struct, frozen=True):
     cure: str = ""
 
 
-def decide(facts: Facts) -> Decision:
+def decide(facts: DriverFacts) -> DriverDecision:
     if not facts.gpus:
-        return Decision(
+        return DriverDecision(
             Action.FAIL, "NoGPU", "no NVIDIA GPU on the PCI bus", "/sys/bus/pci/devices", "check `lspci -d 10de:`"
         )
     if facts.installed is None and facts.library:
-        return Decision(Action.PRESENT if facts.module else Action.LOAD)
+        return DriverDecision(Action.PRESENT if facts.module else Action.LOAD)
     if facts.installed is None and not facts.may_install:
-        return Decision(
+        return DriverDecision(
             Action.FAIL,
             "DriverDisabled",
             "no driver on the host, and ClusterPolicy spec.driver.enabled is false",
@@ -120,14 +120,14 @@ def decide(facts: Facts) -> Decision:
         )
     package = facts.package
     if package is None and facts.installed and facts.module and facts.mounted:
-        return Decision(Action.DONE)  # no version is wanted any more; what works stays
+        return DriverDecision(Action.DONE)  # no version is wanted any more; what works stays
     if package is None:
         return _no_package(facts)
     if isinstance(package, Released):
         return _released(facts, package)
     if package.missing or not package.version:
         what = ", ".join(package.missing) or "the hardware's driver version"
-        return Decision(
+        return DriverDecision(
             Action.FAIL,
             "PackageIncomplete",
             f"the simulated driver lacks {what}",
@@ -135,20 +135,20 @@ def decide(facts: Facts) -> Decision:
             "python native/build.py",
         )
     if facts.installed != package.digest:
-        return Decision(Action.INSTALL)
+        return DriverDecision(Action.INSTALL)
     if not facts.module or (facts.module == package.version and facts.unloaded):
-        return Decision(Action.LOAD)
+        return DriverDecision(Action.LOAD)
     if facts.module != package.version:
         return _unload(facts, package.version)
-    return Decision(Action.DONE)
+    return DriverDecision(Action.DONE)
 
 
-def _released(facts: Facts, driver: Released) -> Decision:
+def _released(facts: DriverFacts, driver: Released) -> DriverDecision:
     if driver.problem is not None:
         problem = driver.problem
-        return Decision(Action.FAIL, problem.reason, problem.what, problem.where, problem.cure)
+        return DriverDecision(Action.FAIL, problem.reason, problem.what, problem.where, problem.cure)
     if facts.nouveau and not facts.module:
-        return Decision(
+        return DriverDecision(
             Action.FAIL,
             "NouveauLoaded",
             "the module nouveau has the GPUs",
@@ -159,28 +159,28 @@ def _released(facts: Facts, driver: Released) -> Decision:
         if facts.module or facts.loaded:
             return _unload(facts, driver.version)
         if facts.mounted_other or (facts.begun and (facts.begun != driver.digest or facts.broken)):
-            return Decision(Action.CLEAR)
-        return Decision(Action.INSTALL if facts.mounted else Action.MOUNT)
+            return DriverDecision(Action.CLEAR)
+        return DriverDecision(Action.INSTALL if facts.mounted else Action.MOUNT)
     if facts.broken and not facts.module:
-        return Decision(Action.CLEAR)
+        return DriverDecision(Action.CLEAR)
     if not facts.mounted:
-        return Decision(Action.MOUNT)
+        return DriverDecision(Action.MOUNT)
     if facts.module and not driver.is_version(facts.module):
         return _unload(facts, driver.version)
     if facts.kernel not in facts.built:
-        return Decision(Action.BUILD)
+        return DriverDecision(Action.BUILD)
     if not facts.module or facts.unloaded:
-        return Decision(Action.LOAD)
-    return Decision(Action.START if facts.daemons_missing else Action.DONE)
+        return DriverDecision(Action.LOAD)
+    return DriverDecision(Action.START if facts.daemons_missing else Action.DONE)
 
 
-def _unload(facts: Facts, version: str) -> Decision:
+def _unload(facts: DriverFacts, version: str) -> DriverDecision:
     """The way to be rid of what is loaded: first the driver's own daemons, which hold it."""
     if facts.daemons:
-        return Decision(Action.STOP)
+        return DriverDecision(Action.STOP)
     if not facts.users:
-        return Decision(Action.UNLOAD)
-    return Decision(
+        return DriverDecision(Action.UNLOAD)
+    return DriverDecision(
         Action.FAIL,
         "ModuleInUse",
         f"driver {facts.module} is loaded and in use, {version} is wanted",
@@ -189,16 +189,16 @@ def _unload(facts: Facts, version: str) -> Decision:
     )
 
 
-def _no_package(facts: Facts) -> Decision:
+def _no_package(facts: DriverFacts) -> DriverDecision:
     if facts.module:
-        return Decision(
+        return DriverDecision(
             Action.FAIL,
             "DriverIncomplete",
             f"the kernel module {facts.module} is loaded, but libnvidia-ml.so.1 is nowhere",
             "/usr/lib",
             f"install the driver's libraries of version {facts.module}",
         )
-    return Decision(
+    return DriverDecision(
         Action.FAIL,
         "NoInstaller",
         f"no driver on the host, and none can be installed for kernel {facts.kernel or '?'}",

@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Final
 
 from gpuplane import names
-from gpuplane.host import File, Host
+from gpuplane.host import Host, ManagedFile
 
 # Debian and Ubuntu (run-parts: no dot in the name), and kernel-install(8) of the RHEL family and SUSE.
 _POSTINST: Final = "etc/kernel/postinst.d"
@@ -25,14 +25,14 @@ POSTINST_HOOK: Final = f"{_POSTINST}/zz-gpuplane-driver"
 INSTALL_HOOK: Final = f"{_INSTALL}/95-gpuplane-driver.install"
 
 
-def hook_files(host: Host) -> tuple[File, ...]:
+def hook_files(host: Host) -> tuple[ManagedFile, ...]:
     """The hooks for those of the directories that the host has."""
     hooks = []
     if host.exists(_POSTINST):
-        hooks.append(File(path=POSTINST_HOOK, data=(_HEAD + _TELL).encode(), mode=0o755))
+        hooks.append(ManagedFile(path=POSTINST_HOOK, data=(_HEAD + _TELL).encode(), mode=0o755))
     if host.exists(_INSTALL):
         added = '[ "$1" = add ] || exit 0\nshift\n'
-        hooks.append(File(path=INSTALL_HOOK, data=(_HEAD + added + _TELL).encode(), mode=0o755))
+        hooks.append(ManagedFile(path=INSTALL_HOOK, data=(_HEAD + added + _TELL).encode(), mode=0o755))
     return tuple(hooks)
 
 

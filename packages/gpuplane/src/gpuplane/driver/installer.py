@@ -16,13 +16,13 @@ import re
 
 from gpuplane import names
 from gpuplane.driver import steps as stepping
-from gpuplane.driver.decide import Action, Decision, Facts, decide
+from gpuplane.driver.decide import Action, DriverDecision, DriverFacts, decide
 from gpuplane.driver.failures import DriverError, failure
 from gpuplane.driver.families import Put, Run, Step
 from gpuplane.driver.hook import hook_files
 from gpuplane.driver.observing import COMPONENT, module_version, observe
 from gpuplane.driver.package import MODULES, Package, files
-from gpuplane.driver.released import Released, Wanted
+from gpuplane.driver.released import Released, WantedDriver
 from gpuplane.host import (
     Command,
     Completed,
@@ -49,7 +49,9 @@ _MADE_FOR_IMAGES = (
 SETTLED = (Action.DONE, Action.PRESENT)
 
 
-async def install(host: Host, *, wanted: Wanted | None = None, may_install: bool = True) -> tuple[Facts, Decision]:
+async def install(
+    host: Host, *, wanted: WantedDriver | None = None, may_install: bool = True
+) -> tuple[DriverFacts, DriverDecision]:
     """Go on until the driver is loaded; what is there then, and whether it is ours (DONE) or the host's (PRESENT).
 
     Args:
@@ -74,7 +76,7 @@ async def install(host: Host, *, wanted: Wanted | None = None, may_install: bool
     raise DriverError("NoProgress", f"still {decision.action} after {_MAX_STEPS} steps", where=str(host.root))
 
 
-async def prepare(host: Host, kernel: str, *, wanted: Wanted | None) -> bool:
+async def prepare(host: Host, kernel: str, *, wanted: WantedDriver | None) -> bool:
     """Make modules for a kernel that will be booted later; False when there is nothing to do.
 
     Raises:
@@ -127,7 +129,7 @@ def _remove_char_links(host: Host) -> None:
         host.remove_dir("dev/char")
 
 
-async def _act(host: Host, facts: Facts, decision: Decision) -> None:
+async def _act(host: Host, facts: DriverFacts, decision: DriverDecision) -> None:
     action = decision.action
     if action is Action.FAIL:
         raise DriverError(decision.reason, decision.what, where=decision.where, cure=decision.cure)
@@ -145,7 +147,7 @@ async def _act(host: Host, facts: Facts, decision: Decision) -> None:
         _install_files(host, facts, facts.package)
 
 
-def _install_files(host: Host, facts: Facts, package: Package) -> None:
+def _install_files(host: Host, facts: DriverFacts, package: Package) -> None:
     """The simulated driver."""
     notes = {"version": package.version, "digest": "", "loaded": _who_loaded(host, facts)}
     apply_changes(host, COMPONENT, files(package, facts.library_dir, facts.kernel), notes)
@@ -153,13 +155,13 @@ def _install_files(host: Host, facts: Facts, package: Package) -> None:
     note(host, COMPONENT, {"digest": package.digest})
 
 
-def _who_loaded(host: Host, facts: Facts) -> str:
+def _who_loaded(host: Host, facts: DriverFacts) -> str:
     state = load_state(host, COMPONENT)
     ours = not facts.module or (state is not None and state.notes.get("loaded") == "ours")
     return "ours" if ours else "host"
 
 
-async def _act_released(host: Host, facts: Facts, driver: Released, action: Action) -> None:
+async def _act_released(host: Host, facts: DriverFacts, driver: Released, action: Action) -> None:
     if action is Action.CLEAR:
         await _run(host, stepping.steps(action, facts))
         note(host, COMPONENT, {"begun": "", "digest": "", "built": "", "busy": ""})
@@ -182,7 +184,7 @@ async def _act_released(host: Host, facts: Facts, driver: Released, action: Acti
         await _run(host, stepping.steps(action, facts))
 
 
-async def _mount(host: Host, facts: Facts) -> None:
+async def _mount(host: Host, facts: DriverFacts) -> None:
     """All mounts or none: the first one is what shows that the root is there."""
     try:
         await _run(host, stepping.steps(Action.MOUNT, facts))
@@ -191,7 +193,7 @@ async def _mount(host: Host, facts: Facts) -> None:
         raise
 
 
-async def _write_root(host: Host, facts: Facts, action: Action, kernel: str = "") -> None:
+async def _write_root(host: Host, facts: DriverFacts, action: Action, kernel: str = "") -> None:
     """Let package managers and installers write into the driver's root."""
     assert isinstance(facts.package, Released), "only a released driver has a root"
     kernel = kernel or facts.kernel
@@ -255,7 +257,7 @@ def _command(host: Host, step: Run, found: str = "", argv: tuple[str, ...] = ())
     return Command(words, host.root / names.DRIVER_ROOT if step.in_root else host.root, step.timeout)
 
 
-async def _stop_daemons(host: Host, facts: Facts) -> None:
+async def _stop_daemons(host: Host, facts: DriverFacts) -> None:
     """Ask the driver's daemons to end, and wait for it."""
     if not facts.daemons:
         return

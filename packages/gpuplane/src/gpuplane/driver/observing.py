@@ -9,11 +9,11 @@ import re
 import msgspec
 
 from gpuplane import names
-from gpuplane.driver.decide import Facts
+from gpuplane.driver.decide import DriverFacts
 from gpuplane.driver.package import MODULES, find_package
-from gpuplane.driver.released import Platform, Released, Wanted, choose
+from gpuplane.driver.released import DriverTarget, Released, WantedDriver, choose
 from gpuplane.driver.steps import PID_FILES, ROOT, SIGNING_CERTIFICATE, SIGNING_KEY, UNLOAD_ORDER
-from gpuplane.host import LIBRARY_DIRS, Host, State, library_dir, load_state, read_os_release
+from gpuplane.host import LIBRARY_DIRS, ChangesState, Host, library_dir, load_state, read_os_release
 
 COMPONENT = "driver"
 OVERLAY = "gpuplane-driver"  # the name of our layer among the host's mounts
@@ -22,8 +22,8 @@ _WRITTEN_TO = ("usr", "var", "etc", "opt", "lib", "var/lib", "var/cache", "usr/l
 
 
 def observe(
-    host: Host, *, wanted: Wanted | None = None, may_install: bool = True, before: Facts | None = None
-) -> Facts:
+    host: Host, *, wanted: WantedDriver | None = None, may_install: bool = True, before: DriverFacts | None = None
+) -> DriverFacts:
     """The facts of a host.
 
     Args:
@@ -58,16 +58,16 @@ def observe(
     )
 
 
-def _lasting(host: Host, wanted: Wanted | None, may_install: bool) -> Facts:
+def _lasting(host: Host, wanted: WantedDriver | None, may_install: bool) -> DriverFacts:
     """Return the facts that no step changes."""
     os_release = read_os_release(host)
     devices, switches = _devices(host)
     package = find_package(host)
     chosen = None
     if package is None and wanted is not None:
-        fits = Platform(os_release=os_release, machine=platform.machine(), devices=devices, switches=switches)
+        fits = DriverTarget(os_release=os_release, machine=platform.machine(), devices=devices, switches=switches)
         chosen = choose(wanted, fits)
-    return Facts(
+    return DriverFacts(
         gpus=len(devices),
         package=package or chosen,
         may_install=may_install,
@@ -79,7 +79,7 @@ def _lasting(host: Host, wanted: Wanted | None, may_install: bool) -> Facts:
     )
 
 
-def _installed(host: Host, state: State | None) -> str | None:
+def _installed(host: Host, state: ChangesState | None) -> str | None:
     """The digest of what is there; "" when something of it is missing, None when we put nothing."""
     if state is None:
         return None
@@ -109,7 +109,7 @@ def _library(host: Host) -> str:
     return next((path for path in LIBRARY_DIRS if host.exists(f"{path}/libnvidia-ml.so.1")), "")
 
 
-def _complete(host: Host, state: State) -> bool:
+def _complete(host: Host, state: ChangesState) -> bool:
     """Return whether all that was installed is still there."""
     wanted: dict[str, set[str]] = {}
     for record in state.records:

@@ -16,16 +16,16 @@ import msgspec
 
 from gpuplane import names
 from gpuplane.api.gpunode import GPU, Machine, Stage, StageName, StageState
-from gpuplane.driver.decide import Action, Facts
+from gpuplane.driver.decide import Action, DriverFacts
 from gpuplane.driver.failures import DriverError
 from gpuplane.driver.hook import BOOT_LINKS, new_kernel
 from gpuplane.driver.installer import install, prepare
 from gpuplane.driver.installer import uninstall as uninstall_from
 from gpuplane.driver.observing import module_version, observe
-from gpuplane.driver.released import Released, Wanted, read_wanted
+from gpuplane.driver.released import Released, WantedDriver, read_wanted
 from gpuplane.hardware import to_api
 from gpuplane.host import DriverReady, Host, HostError, Locked, mark_ready
-from gpuplane.operand import OperandContext, Outcome, keep_stage, remove_stage
+from gpuplane.operand import OperandContext, StageOutcome, keep_stage, remove_stage
 from kubekit.errors import KubekitError, Retryable, Terminal
 
 _ANSWER_TRIES = 5  # device nodes come a moment after the module
@@ -46,7 +46,7 @@ async def run(context: OperandContext) -> None:
     if source == BEFORE_CONTAINER and await _makes_room(host):
         return
 
-    async def attempt() -> Outcome:
+    async def attempt() -> StageOutcome:
         # A driver that has just been loaded is reported before the modules of another kernel are made.
         ahead = bool(module_version(host))
         outcome = await (_settle_container(context, host) if source == CONTAINER else _settle(at, wanted, ahead))
@@ -79,7 +79,7 @@ class _Setting(msgspec.Struct, frozen=True):
     may_install: bool
 
 
-async def _settle(at: _Setting, wanted: Wanted, ahead: bool) -> Outcome:
+async def _settle(at: _Setting, wanted: WantedDriver, ahead: bool) -> StageOutcome:
     facts, decision = await install(at.host, wanted=wanted, may_install=at.may_install)
     present = decision.action is Action.PRESENT
     said = await _prepare_next(at.host, facts, wanted) if ahead and not present else ""
@@ -92,7 +92,7 @@ async def _settle(at: _Setting, wanted: Wanted, ahead: bool) -> Outcome:
     return outcome
 
 
-async def _settle_container(context: OperandContext, host: Host) -> Outcome:
+async def _settle_container(context: OperandContext, host: Host) -> StageOutcome:
     """Wait until the driver's container reports that its driver works; until then its pod shows the progress."""
     async for _ in host.watch(names.DRIVER_CONTAINER_READY, "sys/module/nvidia/version"):
         if host.exists(names.DRIVER_CONTAINER_READY) and module_version(host):
@@ -110,13 +110,15 @@ async def _makes_room(host: Host) -> bool:
     return True
 
 
-async def _report(context: OperandContext, host: Host, gpus_there: int, *, present: bool, in_root: bool) -> Outcome:
+async def _report(
+    context: OperandContext, host: Host, gpus_there: int, *, present: bool, in_root: bool
+) -> StageOutcome:
     version, cuda, gpus = await _ask_gpus(context)
     root = f"/{names.DRIVER_ROOT}" if in_root else "/"
     nodes = root if in_root and host.exists(f"{names.DRIVER_ROOT}/dev/nvidiactl") else "/"
     ready = DriverReady(host_driver=present, root=root, dev_root=nodes)
     mark_ready(host, names.DRIVER_READY, ready.encode())
-    return Outcome(
+    return StageOutcome(
         Stage(
             state=StageState.PRESENT if present else StageState.DONE,
             since=context.now(),
@@ -128,7 +130,7 @@ async def _report(context: OperandContext, host: Host, gpus_there: int, *, prese
     )
 
 
-async def _prepare_next(host: Host, facts: Facts, wanted: Wanted) -> str:
+async def _prepare_next(host: Host, facts: DriverFacts, wanted: WantedDriver) -> str:
     """Make modules for a kernel that was installed; what there is to say if that fails, long before its boot."""
     kernel = new_kernel(host)
     if not isinstance(facts.package, Released) or kernel in ("", facts.kernel):

@@ -15,7 +15,7 @@ from importlib import resources
 import msgspec
 
 from gpuplane import names
-from gpuplane.host import File, Host, Link
+from gpuplane.host import Host, ManagedFile, ManagedLink
 
 MODULES = ("nvidia", "nvidia-uvm", "nvidia-modeset")
 _LIBRARIES = ("libcuda.so.1", "libnvidia-ml.so.1")
@@ -54,20 +54,20 @@ def hardware_version(head: bytes) -> str:
     return version.rstrip(b"\0").decode("ascii", errors="replace") if magic == _MAGIC else ""
 
 
-def files(package: Package, library_dir: str, kernel: str) -> tuple[File | Link, ...]:
+def files(package: Package, library_dir: str, kernel: str) -> tuple[ManagedFile | ManagedLink, ...]:
     """Return the files of the package on a host: libraries with their links, programs, and kernel modules."""
-    wanted: list[File | Link] = []
+    wanted: list[ManagedFile | ManagedLink] = []
     for soname, data in sorted(_carried(_LIBRARIES).items()):
         base = soname.removesuffix(".1")
         real = f"{base}.{package.version}"
-        wanted.append(File(path=f"{library_dir}/{real}", data=data, mode=0o755))
-        wanted.append(Link(path=f"{library_dir}/{soname}", target=real))
-        wanted.append(Link(path=f"{library_dir}/{base}", target=soname))
+        wanted.append(ManagedFile(path=f"{library_dir}/{real}", data=data, mode=0o755))
+        wanted.append(ManagedLink(path=f"{library_dir}/{soname}", target=real))
+        wanted.append(ManagedLink(path=f"{library_dir}/{base}", target=soname))
     for name, data in sorted(_carried(_PROGRAMS).items()):
-        wanted.append(File(path=f"usr/bin/{name}", data=data, mode=0o755))
+        wanted.append(ManagedFile(path=f"usr/bin/{name}", data=data, mode=0o755))
     for module in MODULES:
         text = f"name={module}\nversion={package.version}\nvermagic={kernel}\n"
-        wanted.append(File(path=f"lib/modules/{kernel}/kernel/drivers/video/{module}.ko", data=text.encode()))
+        wanted.append(ManagedFile(path=f"lib/modules/{kernel}/kernel/drivers/video/{module}.ko", data=text.encode()))
     return tuple(wanted)
 
 

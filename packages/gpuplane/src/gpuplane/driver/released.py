@@ -1,8 +1,8 @@
 """A released NVIDIA driver for one host: which version, which kernel modules, where its files come from.
 
-What is wanted comes from the ClusterPolicy by way of the operand's environment (`Wanted`), what fits from the GPUs on
-the PCI bus and from os-release (`Platform`). `choose` puts the two together without I/O: an installer on the host
-reports its choice of modules only after it has been unpacked.
+The wanted driver comes from the ClusterPolicy by way of the operand's environment (`WantedDriver`), the host's
+properties from the GPUs on the PCI bus and from os-release (`DriverTarget`). `choose` puts the two together without
+I/O: an installer on the host reports its choice of modules only after it has been unpacked.
 
 Facts: open modules exist since 515 and drive Turing and later; Blackwell and Grace Hopper have no others; Maxwell,
 Pascal and Volta have only the proprietary ones, up to branch 580; 560 and later take open ones by default.
@@ -54,7 +54,7 @@ _PACKAGED: Final[dict[Family | None, tuple[bool, ...]]] = {
 """Which modules a family has precompiled: whether open ones, whether others."""
 
 
-class Problem(msgspec.Struct, frozen=True):
+class DriverProblem(msgspec.Struct, frozen=True):
     """Why no driver can be chosen: a CamelCase reason, and what is wrong, where, and the cure."""
 
     reason: str
@@ -63,7 +63,7 @@ class Problem(msgspec.Struct, frozen=True):
     cure: str
 
 
-class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+class WantedDriver(msgspec.Struct, frozen=True, kw_only=True):
     """The administrator's settings; an empty `version` is no wish.
 
     `kind` is auto, open or proprietary. `version` is a whole version, or a branch (570) with `precompiled`.
@@ -81,7 +81,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     peermem: bool = False
 
 
-class Platform(msgspec.Struct, frozen=True, kw_only=True):
+class DriverTarget(msgspec.Struct, frozen=True, kw_only=True):
     """The properties that a driver has to fit: os-release, machine (x86_64, aarch64), PCI device ids of the GPUs,
     NVSwitches.
     """
@@ -102,8 +102,8 @@ class Released(msgspec.Struct, frozen=True, kw_only=True):
     machine: str = "x86_64"
     os_version: str = ""
     fabric: bool = False
-    wanted: Wanted = Wanted()
-    problem: Problem | None = None
+    wanted: WantedDriver = WantedDriver()
+    problem: DriverProblem | None = None
 
     @property
     def branch(self) -> str:
@@ -127,7 +127,7 @@ class Released(msgspec.Struct, frozen=True, kw_only=True):
         return loaded == self.version or (self.wanted.precompiled and loaded.partition(".")[0] == self.branch)
 
 
-def choose(wanted: Wanted, platform: Platform) -> Released | None:
+def choose(wanted: WantedDriver, platform: DriverTarget) -> Released | None:
     """The driver for a host; None when none is wanted."""
     if not wanted.version:
         return None
@@ -135,21 +135,21 @@ def choose(wanted: Wanted, platform: Platform) -> Released | None:
     open_modules, problem = _modules(wanted, platform.devices, _PACKAGED.get(family) if wanted.precompiled else None)
     system = f"{platform.os_release.get('ID', '?')} {platform.os_release.get('VERSION_ID', '')}".strip()
     if family is None:
-        problem = Problem(
+        problem = DriverProblem(
             "OperatingSystemUnknown",
             f"drivers are installed on Ubuntu, Debian, the RHEL family and SUSE; this is {system}",
             "/etc/os-release",
             "pre-install the driver, or ClusterPolicy spec.driver.repository and image with a driver for this system",
         )
     elif wanted.precompiled and open_modules not in _PACKAGED[family]:
-        problem = Problem(
+        problem = DriverProblem(
             "NoPrecompiled",
             f"there are no precompiled {'open' if open_modules else 'proprietary'} modules for {system}",
             "ClusterPolicy spec.driver.usePrecompiled",
             "spec.driver.usePrecompiled: false",
         )
     elif not re.fullmatch(r"\d+" if wanted.precompiled else r"\d+\.\d+(\.\d+)?", wanted.version):
-        problem = Problem(
+        problem = DriverProblem(
             "VersionUnknown",
             f"{wanted.version!r} is no {'driver branch' if wanted.precompiled else 'driver version'}",
             "ClusterPolicy spec.driver.version",
@@ -175,8 +175,8 @@ def family_of(os_release: Mapping[str, str]) -> Family | None:
 
 
 def _modules(
-    wanted: Wanted, devices: tuple[int, ...], packaged: tuple[bool, ...] | None
-) -> tuple[bool, Problem | None]:
+    wanted: WantedDriver, devices: tuple[int, ...], packaged: tuple[bool, ...] | None
+) -> tuple[bool, DriverProblem | None]:
     """Return whether to take the open modules, and what does not fit. `packaged` limits the choice, None does not."""
     where = "ClusterPolicy spec.driver.kernelModuleType"
     number = re.match(r"\d+", wanted.version)
@@ -184,14 +184,14 @@ def _modules(
     old = [device for device in devices if device < _TURING]
     new = [device for device in devices if device >= _BLACKWELL or device in _GRACE_HOPPER]
     if old and new:
-        return False, Problem(
+        return False, DriverProblem(
             "GPUsDoNotGoTogether",
             f"GPU 10de:{old[0]:04x} needs proprietary modules, 10de:{new[0]:04x} open ones",
             "/sys/bus/pci/devices",
             "use GPUs of one generation in one machine",
         )
     if old and branch > _LAST_OF_THE_OLD:
-        return False, Problem(
+        return False, DriverProblem(
             "GPUTooOld",
             f"driver {wanted.version} does not know GPU 10de:{old[0]:04x}; {_LAST_OF_THE_OLD} was the last to",
             "ClusterPolicy spec.driver.version",
@@ -199,9 +199,11 @@ def _modules(
         )
     if wanted.kind == "open" and (old or branch < _FIRST_OPEN):
         what = f"GPU 10de:{old[0]:04x} is older than Turing" if old else f"{wanted.version} has no open modules"
-        return True, Problem("ModulesDoNotFit", what, where, "auto, or proprietary")
+        return True, DriverProblem("ModulesDoNotFit", what, where, "auto, or proprietary")
     if wanted.kind == "proprietary" and new:
-        return False, Problem("ModulesDoNotFit", f"GPU 10de:{new[0]:04x} works with open modules only", where, "auto")
+        return False, DriverProblem(
+            "ModulesDoNotFit", f"GPU 10de:{new[0]:04x} works with open modules only", where, "auto"
+        )
     if wanted.kind in ("open", "proprietary"):
         return wanted.kind == "open", None
     if packaged and len(packaged) == 1 and not old and not new:
@@ -209,7 +211,7 @@ def _modules(
     return not old and (bool(new) or branch >= _OPEN_BY_DEFAULT), None
 
 
-def _digest(wanted: Wanted, platform: Platform, open_modules: bool) -> str:
+def _digest(wanted: WantedDriver, platform: DriverTarget, open_modules: bool) -> str:
     """Names everything that the driver's root is made from, but for the kernel: one root serves several."""
     system = (platform.os_release.get("ID", ""), platform.os_release.get("VERSION_ID", ""))
     made_of = (
@@ -220,7 +222,7 @@ def _digest(wanted: Wanted, platform: Platform, open_modules: bool) -> str:
     return f"{wanted.version}-{kind}-{hashlib.sha256(msgspec.json.encode(made_of)).hexdigest()[:12]}"
 
 
-def read_wanted(environment: Mapping[str, str], files: Mapping[str, Mapping[str, bytes]]) -> Wanted:
+def read_wanted(environment: Mapping[str, str], files: Mapping[str, Mapping[str, bytes]]) -> WantedDriver:
     """Read the settings from the operand's environment and the ConfigMaps mounted into its pod.
 
     Args:
@@ -231,11 +233,11 @@ def read_wanted(environment: Mapping[str, str], files: Mapping[str, Mapping[str,
         for name, data in files.get(names.DRIVER_MODULES_DIR, {}).items()
         if name.startswith("nvidia") and name.endswith(".conf")
     }
-    return Wanted(
+    return WantedDriver(
         version=environment.get(names.DRIVER_VERSION_ENV, ""),
         kind=environment.get(names.DRIVER_MODULES_ENV, "") or "auto",
         precompiled=environment.get(names.DRIVER_PRECOMPILED_ENV) == "true",
-        base_url=environment.get(names.DRIVER_URL_ENV, "") or Wanted().base_url,
+        base_url=environment.get(names.DRIVER_URL_ENV, "") or WantedDriver().base_url,
         parameters=tuple(sorted(parameters.items())),
         repositories=tuple(sorted(files.get(names.DRIVER_REPOSITORIES_DIR, {}).items())),
         certificates=tuple(sorted(files.get(names.DRIVER_CERTIFICATES_DIR, {}).items())),

@@ -12,7 +12,7 @@ from typing import Final
 
 from gpuplane import names
 from gpuplane.driver import families
-from gpuplane.driver.decide import Action, Facts
+from gpuplane.driver.decide import Action, DriverFacts
 from gpuplane.driver.families import LONG, Put, Run, Step
 from gpuplane.driver.released import Released
 
@@ -46,7 +46,7 @@ _INSTALLER_FLAGS: Final = (
 _COHERENT: Final = "NVreg_CoherentGPUMemoryMode=driver"
 
 
-def steps(action: Action, facts: Facts, kernel: str = "") -> tuple[Step, ...]:
+def steps(action: Action, facts: DriverFacts, kernel: str = "") -> tuple[Step, ...]:
     """The steps of `action` for a released driver; `kernel` is another than the running one to build for."""
     driver = facts.package
     assert isinstance(driver, Released), "the simulated driver is files, not steps"

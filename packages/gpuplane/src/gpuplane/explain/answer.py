@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from gpuplane.explain.cures import Cure, cures, gib, place_of, runs_on
-from gpuplane.explain.world import Facts, Object, Verdict, World
+from gpuplane.explain.world import ClusterFacts, NodeVerdict, Object, World
 from gpuplane.sharing import Request, of_pod, request_of
 from gpuplane.sharing.placement import Lack
 from gpuplane.sharing.request import Ask
@@ -22,7 +22,7 @@ TOGETHER: Final = "together"
 HELD_WHOLE: Final = "whole"
 
 
-class Tally(msgspec.Struct, frozen=True, rename="camel"):
+class ReasonTally(msgspec.Struct, frozen=True, rename="camel"):
     """The number of nodes or GPUs with one reason; `nearest` lacks least, as node/GPU, `missing` of it."""
 
     count: int
@@ -76,9 +76,9 @@ class Explanation(msgspec.Struct, frozen=True, rename="camel"):
     quota: str = ""  # ok, exceeded, or empty where none is set
     findings: tuple[str, ...] = ()
     nodes: int = 0
-    node_reasons: tuple[Tally, ...] = ()
+    node_reasons: tuple[ReasonTally, ...] = ()
     gpus: int = 0
-    gpu_reasons: tuple[Tally, ...] = ()
+    gpu_reasons: tuple[ReasonTally, ...] = ()
     free: tuple[FreeNode, ...] = ()
     cures: tuple[Cure, ...] = ()
     node: str = ""
@@ -87,7 +87,7 @@ class Explanation(msgspec.Struct, frozen=True, rename="camel"):
     note: str = ""  # what else is to be said: gates, kube-scheduler's own words, an assignment that is broken
 
 
-def explain(raw: Object, facts: Facts, now: str) -> Explanation:
+def explain(raw: Object, facts: ClusterFacts, now: str) -> Explanation:
     """Why the pod is where it is, or why it waits."""
     pod = msgspec.convert(raw, Pod)
     meta, bound, phase = pod.metadata, pod.spec.node_name, pod.status.phase
@@ -166,22 +166,24 @@ def _waiting(start: Explanation, raw: Object, pod: Pod, world: World) -> Explana
     )
 
 
-def _quota(verdicts: Iterable[Verdict], limited: bool) -> str:
+def _quota(verdicts: Iterable[NodeVerdict], limited: bool) -> str:
     if any(verdict.about == "quota" for verdict in verdicts):
         return "exceeded"
     return "ok" if limited else ""
 
 
-def _nodes(verdicts: Sequence[Verdict]) -> tuple[Tally, ...]:
+def _nodes(verdicts: Sequence[NodeVerdict]) -> tuple[ReasonTally, ...]:
     """Reasons with the number of nodes; what is about GPUs last, since that is what can be done something about."""
     counted = Counter((verdict.about, verdict.reason or "fits") for verdict in verdicts)
     order = {"node": 0, "quota": 1, "gpus": 2, "": 3}
     ranked = sorted(counted.items(), key=lambda item: (order[item[0][0]], -item[1], item[0][1]))
     places = {verdict.reason: place_of(verdict) for verdict in verdicts if verdict.placement is not None}
-    return tuple(Tally(count, reason, places.get("", "") if not about else "") for (about, reason), count in ranked)
+    return tuple(
+        ReasonTally(count, reason, places.get("", "") if not about else "") for (about, reason), count in ranked
+    )
 
 
-def _gpus(world: World, verdicts: Sequence[Verdict]) -> tuple[Tally, ...]:
+def _gpus(world: World, verdicts: Sequence[NodeVerdict]) -> tuple[ReasonTally, ...]:
     """Reasons with the number of GPUs and the nearest one."""
     groups: dict[str, list[tuple[Lack, str]]] = {}
     for verdict in verdicts:
@@ -191,16 +193,16 @@ def _gpus(world: World, verdicts: Sequence[Verdict]) -> tuple[Tally, ...]:
     return tuple(_tally(reason, lacks) for reason, lacks in ranked)
 
 
-def _tally(reason: str, lacks: Sequence[tuple[Lack, str]]) -> Tally:
+def _tally(reason: str, lacks: Sequence[tuple[Lack, str]]) -> ReasonTally:
     if reason not in ("memory", "core"):
         where = ", ".join(f"{node}/{lack.gpu}" for lack, node in lacks[:2]) if reason == "lost" else ""
-        return Tally(len(lacks), reason, where)
+        return ReasonTally(len(lacks), reason, where)
     lack, node = min(lacks, key=lambda one: (one[0].core, one[0].memory_mib, one[1], one[0].gpu))
     missing = f"{lack.core}%" if reason == "core" else gib(lack.memory_mib)
-    return Tally(len(lacks), reason, f"{node}/{lack.gpu}", missing)
+    return ReasonTally(len(lacks), reason, f"{node}/{lack.gpu}", missing)
 
 
-def _free(world: World, verdict: Verdict) -> FreeNode:
+def _free(world: World, verdict: NodeVerdict) -> FreeNode:
     state = world.ledger.node(verdict.node)
     assert state is not None  # it has GPUs that lack something
     exact = verdict.node not in world.guessed

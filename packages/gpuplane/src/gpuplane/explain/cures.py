@@ -14,7 +14,7 @@ import msgspec
 
 from gpuplane import names
 from gpuplane.admission.translate import translate
-from gpuplane.explain.world import CORDONED, Object, Verdict, World, not_offered
+from gpuplane.explain.world import CORDONED, NodeVerdict, Object, World, not_offered
 from gpuplane.sharing import request_of
 from gpuplane.sharing.findings import MEMORY_UNIT_MIB
 from gpuplane.sharing.request import Ask
@@ -44,7 +44,7 @@ class Cure(msgspec.Struct, frozen=True):
     place: str
 
 
-def cures(world: World, raw: Object, verdicts: list[Verdict]) -> list[Cure]:
+def cures(world: World, raw: Object, verdicts: list[NodeVerdict]) -> list[Cure]:
     """At most MOST, the smallest changes first."""
     found: list[Cure] = []
     for search in (
@@ -66,7 +66,7 @@ def cures(world: World, raw: Object, verdicts: list[Verdict]) -> list[Cure]:
     return found
 
 
-def runs_on(verdicts: list[Verdict]) -> str:
+def runs_on(verdicts: list[NodeVerdict]) -> str:
     """The best place that the verdicts leave, as node/GPU; empty when there is none."""
     good = [verdict for verdict in verdicts if verdict.placement is not None]
     if not good:
@@ -75,7 +75,7 @@ def runs_on(verdicts: list[Verdict]) -> str:
     return place_of(best)
 
 
-def place_of(verdict: Verdict) -> str:
+def place_of(verdict: NodeVerdict) -> str:
     """Return the place of the verdict: node/0,1."""
     assert verdict.placement is not None
     parts = [part.index for parts in verdict.placement.assignment.containers.values() for part in parts]
@@ -101,7 +101,7 @@ def _changed(raw: Object, change: Callable[[Object], Any]) -> Object:
 # -- of the pod --------------------------------------------------------------------------------------------------------
 
 
-def _of_old(world: World, raw: Object, verdicts: list[Verdict]) -> Iterator[Cure]:
+def _of_old(world: World, raw: Object, verdicts: list[NodeVerdict]) -> Iterator[Cure]:
     """A pod of Kubernetes 1.3 to 1.9 that admission did not see."""
     try:
         patch = translate(raw).patch
@@ -118,7 +118,7 @@ def _of_old(world: World, raw: Object, verdicts: list[Verdict]) -> Iterator[Cure
     yield from _proved(world, f"ask {names.GPU_RESOURCE}, or gpuplane install --admission open and apply it again", new)
 
 
-def _less(world: World, raw: Object, verdicts: list[Verdict]) -> Iterator[Cure]:
+def _less(world: World, raw: Object, verdicts: list[NodeVerdict]) -> Iterator[Cure]:
     """As much less memory, core or GPUs as is needed, of the one container that asks."""
     asks = request_of(msgspec.convert(raw, Pod)).asks
     nodes = [verdict.node for verdict in verdicts if verdict.about in ("gpus", "quota")]
@@ -179,7 +179,7 @@ def _asking(raw: Object, ask: Ask, amounts: dict[str, str]) -> Object:
     return _changed(raw, change)
 
 
-def _selectors(world: World, raw: Object, verdicts: list[Verdict]) -> Iterator[Cure]:
+def _selectors(world: World, raw: Object, verdicts: list[NodeVerdict]) -> Iterator[Cure]:
     said = raw["metadata"].get("annotations") or {}
     for name in _SELECTORS:
         if name in said:
@@ -187,7 +187,7 @@ def _selectors(world: World, raw: Object, verdicts: list[Verdict]) -> Iterator[C
             yield from _proved(world, f"drop the annotation {name}", new)
 
 
-def _placement_rules(world: World, raw: Object, verdicts: list[Verdict]) -> Iterator[Cure]:
+def _placement_rules(world: World, raw: Object, verdicts: list[NodeVerdict]) -> Iterator[Cure]:
     """Return the rules that tie the pod to nodes: one label of its nodeSelector, all of it, its node affinity, or
     both.
     """
@@ -208,7 +208,7 @@ def _placement_rules(world: World, raw: Object, verdicts: list[Verdict]) -> Iter
     yield from done
 
 
-def _tolerations(world: World, raw: Object, verdicts: list[Verdict]) -> Iterator[Cure]:
+def _tolerations(world: World, raw: Object, verdicts: list[NodeVerdict]) -> Iterator[Cure]:
     taints = {taint for node in world.nodes.values() for taint in node.taints if taint.effect != "PreferNoSchedule"}
     for taint in sorted(taints, key=lambda taint: (taint.key, taint.value, taint.effect)):
         if taint.key.startswith(_OF_THE_NODE):
@@ -221,7 +221,7 @@ def _tolerations(world: World, raw: Object, verdicts: list[Verdict]) -> Iterator
 # -- of the cluster ----------------------------------------------------------------------------------------------------
 
 
-def _uncordoned(world: World, raw: Object, verdicts: list[Verdict]) -> Iterator[Cure]:
+def _uncordoned(world: World, raw: Object, verdicts: list[NodeVerdict]) -> Iterator[Cure]:
     for verdict in islice((verdict for verdict in verdicts if verdict.reason == CORDONED), MOST):
         with world.with_node(_schedulable(world.raw(verdict.node))):
             done = list(_proved(world, f"kubectl uncordon {verdict.node}", raw, [verdict.node]))
@@ -234,7 +234,7 @@ def _schedulable(raw: Object) -> Object:
     return {**raw, "spec": spec}
 
 
-def _offered(world: World, raw: Object, verdicts: list[Verdict]) -> Iterator[Cure]:
+def _offered(world: World, raw: Object, verdicts: list[NodeVerdict]) -> Iterator[Cure]:
     """Suggest a node that offers whole GPUs and could offer shares; only an idle node, so that no pod is affected."""
     asks = request_of(msgspec.convert(raw, Pod)).asks
     if not any(ask.dialect == names.VCUDA_CORE for ask in asks):
@@ -259,7 +259,7 @@ def _offering(raw: Object, amounts: dict[str, str]) -> Object:
     return {**raw, "status": {**status, "allocatable": {**(status.get("allocatable") or {}), **amounts}}}
 
 
-def _others_gone(world: World, raw: Object, verdicts: list[Verdict]) -> Iterator[Cure]:
+def _others_gone(world: World, raw: Object, verdicts: list[NodeVerdict]) -> Iterator[Cure]:
     """The one pod that holds the least of those whose end would make room."""
     nodes = {verdict.node: verdict.about for verdict in verdicts if verdict.about in ("gpus", "quota")}
     others = [pod for pod in world.pods.values() if pod.spec.node_name in nodes]
@@ -273,7 +273,7 @@ def _others_gone(world: World, raw: Object, verdicts: list[Verdict]) -> Iterator
             return
 
 
-def _more_nodes(world: World, raw: Object, verdicts: list[Verdict]) -> Iterator[Cure]:
+def _more_nodes(world: World, raw: Object, verdicts: list[NodeVerdict]) -> Iterator[Cure]:
     """Another node like one there is."""
     seen: set[tuple[str, ...]] = set()
     for verdict in verdicts:

@@ -29,8 +29,8 @@ from gpuplane.sharing.placement.registry import policy_named
 from gpuplane.sharing.placement.tightest import TightestPolicy
 from kubekit.api.core import Node, Pod, has_ended
 from kubekit.errors import InvalidInput
-from kubekit.scheduling.cache import Cache
-from kubekit.scheduling.check import Check
+from kubekit.scheduling.cache import SchedulerCache
+from kubekit.scheduling.check import FilterCheck
 from kubekit.scheduling.filters import UNSCHEDULABLE_TAINT, Failure, node_matches, tolerates, untolerated
 from kubekit.scheduling.podinfo import Affinity, NodeFacts, PodInfo, compile_node, compile_pod
 
@@ -47,7 +47,7 @@ _NO_GPUS: Final = "no GPUs"
 CORDONED: Final = "cordoned"
 
 
-class Facts(msgspec.Struct, frozen=True):
+class ClusterFacts(msgspec.Struct, frozen=True):
     """The objects read from the cluster: pods and nodes as received, everything else decoded."""
 
     pods: Sequence[Object]
@@ -58,7 +58,7 @@ class Facts(msgspec.Struct, frozen=True):
     naming: QuotaSettings = QuotaSettings()
 
 
-class Verdict(msgspec.Struct, frozen=True):
+class NodeVerdict(msgspec.Struct, frozen=True):
     """One node's: `reason` is empty where the pod may go. `about` is what it is about: node, quota or gpus.
 
     `lacks` says of each GPU why it would not do, where GPUs are what fails; `placement` what it would hold.
@@ -74,7 +74,7 @@ class Verdict(msgspec.Struct, frozen=True):
 class World:
     """The cluster; `judge` asks it about a pod."""
 
-    def __init__(self, facts: Facts) -> None:
+    def __init__(self, facts: ClusterFacts) -> None:
         self.ledger = Ledger()
         self.usage = QuotaUsage()
         self.facts = facts
@@ -83,7 +83,7 @@ class World:
         self.pods: dict[str, CachedPod] = {}  # with GPUs, by UID
         self.guessed: set[str] = set()  # nodes whose GPUs are held by pods that do not say which
         self.assigned = False  # an annotation says which GPUs a pod holds, so the extender is at work
-        self._cache = Cache()
+        self._cache = SchedulerCache()
         self._ready: set[str] = set()
         self._mix = Mix()
         self._made: dict[str, Policy] = {}
@@ -194,38 +194,40 @@ class World:
 
     # -- verdicts ------------------------------------------------------------------------------------------------------
 
-    def judge(self, raw: Object, nodes: Iterable[str] | None = None) -> list[Verdict]:
+    def judge(self, raw: Object, nodes: Iterable[str] | None = None) -> list[NodeVerdict]:
         """Every node's verdict on a pod, or that of some, by name. Raises InvalidInput for what can never run."""
         request = request_of(msgspec.convert(raw, Pod))
         info = compile_pod(raw)
-        check = Check(info, self._cache, GPU_RESOURCES)
+        check = FilterCheck(info, self._cache, GPU_RESOURCES)
         quota = self.facts.quotas.get(info.namespace)
         allowed = QuotaCheck(quota, self.usage, info.namespace, info.uid, request.core)
         wanted = self.nodes if nodes is None else nodes
         return [self._verdict(name, info, request, check, allowed) for name in sorted(wanted)]
 
-    def _verdict(self, name: str, pod: PodInfo, request: Request, check: Check, allowed: QuotaCheck) -> Verdict:
+    def _verdict(
+        self, name: str, pod: PodInfo, request: Request, check: FilterCheck, allowed: QuotaCheck
+    ) -> NodeVerdict:
         facts, state = self.nodes[name], self.ledger.node(name)
         offered = request.asks[0].dialect if request.asks else ""
         if (state is None or not state.gpus) and not facts.allocatable.get(offered):
-            return Verdict(name, _NO_GPUS, "node")
+            return NodeVerdict(name, _NO_GPUS, "node")
         if failure := check(self._cache.nodes[name]):
-            return Verdict(name, _words(failure, pod, facts), "node")
+            return NodeVerdict(name, _words(failure, pod, facts), "node")
         if name not in self._ready:
-            return Verdict(name, "not Ready", "node")
+            return NodeVerdict(name, "not Ready", "node")
         for dialect in dict.fromkeys(ask.dialect for ask in request.asks):
             if not facts.allocatable.get(dialect):
-                return Verdict(name, self._not_offered(name, dialect), "node")
+                return NodeVerdict(name, self._not_offered(name, dialect), "node")
         verdict = allowed(name)
         if verdict.reason:
-            return Verdict(name, verdict.reason, "quota")
+            return NodeVerdict(name, verdict.reason, "quota")
         if not self._by_ledger(request) or state is None:
             return self._by_count(name, pod, facts, state)
         policy, gpu_policy = self._policies(request)
         placed = place(state, request, policy, gpu_policy)
         if isinstance(placed, Refusal):
-            return Verdict(name, placed.reason, "gpus", placed.gpus)
-        return Verdict(name, placement=placed)
+            return NodeVerdict(name, placed.reason, "gpus", placed.gpus)
+        return NodeVerdict(name, placement=placed)
 
     def _policies(self, request: Request) -> tuple[Policy, Policy]:
         """Those that the pod names, else the extender's default, knowing of the pods and nodes that there are.
@@ -244,17 +246,17 @@ class World:
         """Return whether the extender places this pod: shares always, whole GPUs where it is at work."""
         return self.assigned or any(ask.dialect != names.GPU_RESOURCE for ask in request.asks)
 
-    def _by_count(self, name: str, pod: PodInfo, facts: NodeFacts, state: NodeState | None) -> Verdict:
+    def _by_count(self, name: str, pod: PodInfo, facts: NodeFacts, state: NodeState | None) -> NodeVerdict:
         """As kube-scheduler decides on whole GPUs by itself: it counts them, and the kubelet chooses."""
         asked = pod.requests.get(names.GPU_RESOURCE, 0)
         free = facts.allocatable[names.GPU_RESOURCE]
         free -= self._cache.nodes[name].requested.get(names.GPU_RESOURCE, 0)
         if asked <= free:
-            return Verdict(name, placement=Placement(Assignment({}, node=name), 0))
+            return NodeVerdict(name, placement=Placement(Assignment({}, node=name), 0))
         reason = f"{asked} whole {'GPU' if asked == 1 else 'GPUs'} asked, {max(0, free)} free"
         if state is None or len(state.gpus) < facts.allocatable[names.GPU_RESOURCE]:
-            return Verdict(name, reason, "gpus")  # replicas: more are offered than there are
-        return Verdict(name, reason, "gpus", tuple(_counted(state, max(0, free))))
+            return NodeVerdict(name, reason, "gpus")  # replicas: more are offered than there are
+        return NodeVerdict(name, reason, "gpus", tuple(_counted(state, max(0, free))))
 
     def _not_offered(self, name: str, dialect: str) -> str:
         gpunode = self.gpunodes.get(name)

@@ -32,7 +32,7 @@ from gpuplane.hardware import GPUFacts, GPUSource, Sample
 from gpuplane.host import Host
 from gpuplane.operand import OperandContext
 from kubekit.errors import InvalidInput, KubekitError, Retryable
-from kubekit.http_server import Answer, Handler, serving
+from kubekit.http_server import Handler, HttpAnswer, serving
 from kubekit.kube.exposition import CONTENT_TYPE
 
 log = logging.getLogger("gpuplane.exporter")
@@ -165,26 +165,26 @@ class Exporter:
         """Other fields from the next scrape on."""
         self._choice = choice
 
-    async def index(self) -> Answer:
+    async def index(self) -> HttpAnswer:
         """For people."""
-        return Answer(INDEX, content_type="text/html; charset=utf-8")
+        return HttpAnswer(INDEX, content_type="text/html; charset=utf-8")
 
-    async def metrics(self) -> Answer:
+    async def metrics(self) -> HttpAnswer:
         """All metrics of now."""
         if self._reading is None or self._reading.done():
             self._reading = asyncio.create_task(self._read())
         try:
-            return Answer(await asyncio.shield(self._reading), content_type=CONTENT_TYPE)
+            return HttpAnswer(await asyncio.shield(self._reading), content_type=CONTENT_TYPE)
         except KubekitError as error:
             return self._failed(error)
 
-    async def health(self) -> Answer:
+    async def health(self) -> HttpAnswer:
         """200 when the driver answers."""
         try:
             await self._ask(self._open)
         except KubekitError as error:
             return self._failed(error)
-        return Answer(b"OK\n")
+        return HttpAnswer(b"OK\n")
 
     def close(self) -> None:
         if self._source is not None:
@@ -232,7 +232,7 @@ class Exporter:
                 self.close()
                 raise
 
-    def _failed(self, error: KubekitError) -> Answer:
+    def _failed(self, error: KubekitError) -> HttpAnswer:
         if not isinstance(error, Retryable) and not self.broken.done():
             self.broken.set_exception(error)
-        return Answer(f"{error}\n".encode(), HTTPStatus.SERVICE_UNAVAILABLE)
+        return HttpAnswer(f"{error}\n".encode(), HTTPStatus.SERVICE_UNAVAILABLE)

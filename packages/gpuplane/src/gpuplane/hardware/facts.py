@@ -47,7 +47,7 @@ class MigDevice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GPUFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What NVML tells of one GPU, for what has to know more of it than a GPUNode lists; see `to_api`.
+    """The facts of NVML about one GPU, for code that needs more than a GPUNode lists; see `to_api`.
 
     `index` is NVML's order, `minor` the N of `/dev/nvidiaN`. `pci` is the bus id as sysfs spells it ("0000:1b:00.0"),
     `pci_device` and `pci_subsystem` are `0xDDDDVVVV`. `numa` is -1 where the machine has no NUMA. `links` has one entry

@@ -1,7 +1,8 @@
 """Records an operand's changes on a host, the state before, and the way back: byte for byte.
 
-An operand names the files and links it wants (`File`, `Link`). Before anything is touched, a state file records for
-each what was there. Undoing gives that back and removes the directories that were made, then the state file itself.
+An operand names the files and links it wants (`ManagedFile`, `ManagedLink`). Before any change, a state file records
+the previous content of each. Undoing restores it and removes the directories that were made, then the state file
+itself.
 
 Invariants:
 
@@ -56,7 +57,7 @@ _known_fingerprint = functools.lru_cache(maxsize=64)(_fingerprint)
 """For what is installed again and again: libraries of megabytes, on thousands of simulated hosts."""
 
 
-class File(msgspec.Struct, frozen=True, kw_only=True):
+class ManagedFile(msgspec.Struct, frozen=True, kw_only=True):
     """A file that shall be so.
 
     `before` is what the path returns to, where the caller knows better than `base_of`. `durable=False` is for files
@@ -76,7 +77,7 @@ class File(msgspec.Struct, frozen=True, kw_only=True):
         return _known_fingerprint(self.data)
 
 
-class Link(msgspec.Struct, frozen=True, kw_only=True):
+class ManagedLink(msgspec.Struct, frozen=True, kw_only=True):
     """A symbolic link that shall be so."""
 
     path: str
@@ -88,7 +89,7 @@ class Link(msgspec.Struct, frozen=True, kw_only=True):
         return Before("link", target=self.target).fingerprint
 
 
-class Record(msgspec.Struct, frozen=True, omit_defaults=True):
+class ChangeRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """One changed path: how it was, and the fingerprint of what we made of it.
 
     `after` has one entry, or, between the record of a change and the change itself, also those of the time before.
@@ -100,7 +101,7 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     above: bool = False
 
 
-class State(msgspec.Struct, frozen=True, omit_defaults=True):
+class ChangesState(msgspec.Struct, frozen=True, omit_defaults=True):
     """The state file: the records in the order of the changes, and what the component wants to remember.
 
     `made` are the directories that were missing, outermost first; not those of the state file, which are ours anyway.
@@ -108,10 +109,10 @@ class State(msgspec.Struct, frozen=True, omit_defaults=True):
 
     version: int = 1
     notes: dict[str, str] = {}
-    records: tuple[Record, ...] = ()
+    records: tuple[ChangeRecord, ...] = ()
     made: tuple[str, ...] = ()
 
-    def record(self, path: str) -> Record | None:
+    def record(self, path: str) -> ChangeRecord | None:
         return next((record for record in self.records if record.path == path), None)
 
 
@@ -119,7 +120,7 @@ def state_path(component: str) -> str:
     return f"{names.STATE_DIR}/{component}/state.json"
 
 
-def load_state(host: Host, component: str) -> State | None:
+def load_state(host: Host, component: str) -> ChangesState | None:
     """The record of `component`; None when it changed nothing.
 
     Raises:
@@ -130,7 +131,7 @@ def load_state(host: Host, component: str) -> State | None:
     if data is None:
         return None
     try:
-        state = msgspec.json.decode(data, type=State)
+        state = msgspec.json.decode(data, type=ChangesState)
     except (msgspec.DecodeError, msgspec.ValidationError) as error:
         raise Terminal(
             f"it is not a record of changes: {error}",
@@ -165,7 +166,7 @@ def observe_file(host: Host, path: str) -> Before:
     return Before("file", data, stat.S_IMODE(seen.st_mode), seen.st_uid, seen.st_gid)
 
 
-def base_of(current: Before, record: Record | None, strip: Callable[[Before], Before] | None = None) -> Before:
+def base_of(current: Before, record: ChangeRecord | None, strip: Callable[[Before], Before] | None = None) -> Before:
     """Return the content that a path shall return to, given its current content.
 
     Nothing recorded: the current content. Unchanged since our write: the recorded content. Otherwise another writer
@@ -182,9 +183,9 @@ def base_of(current: Before, record: Record | None, strip: Callable[[Before], Be
 def apply_changes(
     host: Host,
     component: str,
-    wanted: Sequence[File | Link],
+    wanted: Sequence[ManagedFile | ManagedLink],
     notes: Mapping[str, str] | None = None,
-    strip: Callable[[Record, Before], Before] | None = None,
+    strip: Callable[[ChangeRecord, Before], Before] | None = None,
 ) -> tuple[str, ...]:
     """Make the host so, and record how to go back; the paths that were changed.
 
@@ -198,7 +199,7 @@ def apply_changes(
     _save(host, component, msgspec.structs.replace(state, records=gone + _with_former(state.records, old)))
     changed = [record.path for record in reversed(gone) if _back(host, record, strip)]
     for want in wanted:
-        if isinstance(want, Link):
+        if isinstance(want, ManagedLink):
             done = host.symlink(want.path, want.target)
         else:
             done = host.write_atomic(want.path, want.data, mode=want.mode, durable=want.durable, above=want.above)
@@ -216,7 +217,7 @@ def apply_changes(
 def revert(
     host: Host,
     component: str,
-    strip: Callable[[Record, Before], Before] | None = None,
+    strip: Callable[[ChangeRecord, Before], Before] | None = None,
 ) -> tuple[str, ...]:
     """Undo everything recorded for `component`; the paths that were changed, none when nothing is recorded.
 
@@ -232,7 +233,7 @@ def revert(
 def go_back(
     host: Host,
     component: str,
-    strip: Callable[[Record, Before], Before] | None = None,
+    strip: Callable[[ChangeRecord, Before], Before] | None = None,
 ) -> tuple[str, ...]:
     """As `revert`, but the record stays, for a caller who has more to do that a crash must not make it miss."""
     state = load_state(host, component)
@@ -284,38 +285,42 @@ def note(host: Host, component: str, notes: Mapping[str, str]) -> None:
 
 
 def _planned(
-    host: Host, component: str, old: State | None, wanted: Sequence[File | Link], notes: dict[str, str]
-) -> State:
+    host: Host,
+    component: str,
+    old: ChangesState | None,
+    wanted: Sequence[ManagedFile | ManagedLink],
+    notes: dict[str, str],
+) -> ChangesState:
     records = []
     for want in wanted:
         record = old.record(want.path) if old else None
-        now = observe(host, want.path) if isinstance(want, Link) else observe_file(host, want.path)
+        now = observe(host, want.path) if isinstance(want, ManagedLink) else observe_file(host, want.path)
         before = want.before if want.before is not None else base_of(now, record)
-        above = isinstance(want, File) and want.above
-        records.append(Record(want.path, before, (want.fingerprint,), above))
+        above = isinstance(want, ManagedFile) and want.above
+        records.append(ChangeRecord(want.path, before, (want.fingerprint,), above))
     parents = {want.path.rpartition("/")[0] for want in wanted}
     missing = {directory for parent in parents for directory in host.missing_dirs(f"{parent}/x")}
     made = sorted(missing.union(old.made if old else ()), key=lambda path: (path.count("/"), path))
-    return State(notes=notes, records=tuple(records), made=tuple(made))
+    return ChangesState(notes=notes, records=tuple(records), made=tuple(made))
 
 
-def _with_former(records: tuple[Record, ...], old: State | None) -> tuple[Record, ...]:
+def _with_former(records: tuple[ChangeRecord, ...], old: ChangesState | None) -> tuple[ChangeRecord, ...]:
     """The records, also knowing as ours what we made of the same paths before."""
 
-    def known(record: Record) -> tuple[str, ...]:
+    def known(record: ChangeRecord) -> tuple[str, ...]:
         former = old.record(record.path) if old else None
         return tuple(dict.fromkeys(record.after + (former.after if former else ())))
 
     return tuple(msgspec.structs.replace(record, after=known(record)) for record in records)
 
 
-def _save(host: Host, component: str, state: State) -> None:
+def _save(host: Host, component: str, state: ChangesState) -> None:
     path = state_path(component)
     if not host.write_atomic(path, msgspec.json.encode(state), mode=0o600):
         host.clear_leftover(path)
 
 
-def _back(host: Host, record: Record, strip: Callable[[Record, Before], Before] | None) -> bool:
+def _back(host: Host, record: ChangeRecord, strip: Callable[[ChangeRecord, Before], Before] | None) -> bool:
     """Bring one path back; True when something was changed."""
     is_link = record.before.kind == "link" or any(after.startswith("link:") for after in record.after)
     now = observe(host, record.path) if is_link else observe_file(host, record.path)

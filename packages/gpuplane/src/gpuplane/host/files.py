@@ -21,7 +21,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 
 from gpuplane.host.runner import Command, Completed, Runner, SystemRunner
-from gpuplane.host.walk import Place, find, resolve
+from gpuplane.host.walk import ResolvedPath, find, resolve
 from gpuplane.host.watch import watch
 from kubekit.errors import Retryable, Terminal
 
@@ -345,7 +345,7 @@ class _At:
         self._host, self._path, self._follow, self._make = host, path, follow, make
         self._handle = -1
 
-    def __enter__(self) -> Place:
+    def __enter__(self) -> ResolvedPath:
         try:
             place = find(self._host.root, self._path, follow=self._follow, make=self._make)
         except OSError as error:
@@ -392,7 +392,7 @@ def _content(handle: int, limit: int | None = None) -> bytes:
     return b"".join(parts)
 
 
-def _stat(place: Place) -> os.stat_result | None:
+def _stat(place: ResolvedPath) -> os.stat_result | None:
     try:
         return os.stat(place.name, dir_fd=place.directory, follow_symlinks=False)
     except FileNotFoundError:
@@ -403,7 +403,9 @@ def _temporary(name: str) -> str:
     return f".{name}.gpuplane"
 
 
-def _replace(place: Place, folder: int, data: bytes, old: os.stat_result | None, mode: int, durable: bool) -> None:
+def _replace(
+    place: ResolvedPath, folder: int, data: bytes, old: os.stat_result | None, mode: int, durable: bool
+) -> None:
     """Write in the directory `folder`, flush, rename. The name there is fixed, so that a crash leaves at most one file,
     which the next writer takes over; the lock on it keeps two writers apart."""
     temporary = _temporary(place.name)
@@ -443,7 +445,7 @@ def _open_locked(directory: int, name: str) -> int:
         os.close(handle)  # the writer before us renamed it while we waited
 
 
-def _copy_selinux_label(place: Place, handle: int) -> None:
+def _copy_selinux_label(place: ResolvedPath, handle: int) -> None:
     source = os.open(place.name, _READ, dir_fd=place.directory)
     try:
         label = os.getxattr(source, "security.selinux")
@@ -456,13 +458,13 @@ def _copy_selinux_label(place: Place, handle: int) -> None:
         os.close(source)
 
 
-def _flush(place: Place) -> None:
-    with _directory(Place(place.directory, ".")) as handle:
+def _flush(place: ResolvedPath) -> None:
+    with _directory(ResolvedPath(place.directory, ".")) as handle:
         os.fsync(handle)
 
 
 @contextlib.contextmanager
-def _directory(place: Place) -> Iterator[int]:
+def _directory(place: ResolvedPath) -> Iterator[int]:
     handle = os.open(place.name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=place.directory)
     try:
         yield handle

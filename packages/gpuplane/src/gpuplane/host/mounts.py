@@ -1,4 +1,4 @@
-"""A path of the host in a container: one type for whoever adds mounts to containers."""
+"""A path of the host in a container: one type for all code that adds mounts to containers."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ class _OpenHow(ctypes.Structure):
 _HOW = _OpenHow(_DIRECTORY, 0, _RESOLVE_IN_ROOT)
 
 
-class Place(NamedTuple):
+class ResolvedPath(NamedTuple):
     """The end of a path: a handle of its directory, and its name in there; "." when the path is the root itself.
 
     The handle is the caller's to close.
@@ -48,7 +48,7 @@ class Place(NamedTuple):
     name: str
 
 
-def find(root: Path, path: str, *, follow: bool = True, make: bool = False) -> Place:
+def find(root: Path, path: str, *, follow: bool = True, make: bool = False) -> ResolvedPath:
     """Walk to `path` below `root`; the last component need not exist.
 
     Args:
@@ -76,7 +76,7 @@ def resolve(root: Path, path: str) -> str:
 
 
 @contextmanager
-def locate(root: Path, path: str, *, follow: bool = True, make: bool = False) -> Iterator[Place]:
+def locate(root: Path, path: str, *, follow: bool = True, make: bool = False) -> Iterator[ResolvedPath]:
     """As `find`, and the handle is closed at the end of the context."""
     place = find(root, path, follow=follow, make=make)
     try:
@@ -85,24 +85,24 @@ def locate(root: Path, path: str, *, follow: bool = True, make: bool = False) ->
         os.close(place.directory)
 
 
-def _at_once(root: Path, path: str, make: bool) -> Place | None:
+def _at_once(root: Path, path: str, make: bool) -> ResolvedPath | None:
     """The place by one call of the kernel; None when it cannot be had so."""
     above, _, name = path.rstrip("/").rpartition("/")
     if name in ("", ".", ".."):
         return None
     base = os.open(root, _DIRECTORY)
     if not above.strip("/"):
-        return Place(base, name)
+        return ResolvedPath(base, name)
     try:
         handle = _libc.syscall(_OPENAT2, base, os.fsencode(above.lstrip("/")), ctypes.byref(_HOW), ctypes.sizeof(_HOW))
         if handle < 0 and not make and (code := ctypes.get_errno()) in (errno.ENOENT, errno.ENOTDIR):
             raise OSError(code, os.strerror(code), path)
     finally:
         os.close(base)
-    return Place(handle, name) if handle >= 0 else None
+    return ResolvedPath(handle, name) if handle >= 0 else None
 
 
-def _walk(root: Path, path: str, follow: bool, make: bool) -> tuple[Place, list[str]]:
+def _walk(root: Path, path: str, follow: bool, make: bool) -> tuple[ResolvedPath, list[str]]:
     """As `find`, one component at a time; also the names on the way, and of the end."""
     stack = [os.open(root, _DIRECTORY)]
     names: list[str] = []
@@ -117,7 +117,7 @@ def _walk(root: Path, path: str, follow: bool, make: bool) -> tuple[Place, list[
                     os.close(stack.pop())
                 continue
             if not todo and not follow:
-                return Place(stack.pop(), part), [*names, part]
+                return ResolvedPath(stack.pop(), part), [*names, part]
             if todo and (handle := _open(part, stack[-1], make)) is not None:
                 stack.append(handle)
                 names.append(part)
@@ -125,7 +125,7 @@ def _walk(root: Path, path: str, follow: bool, make: bool) -> tuple[Place, list[
             target = _link(part, stack[-1])
             if target is None:
                 if not todo:
-                    return Place(stack.pop(), part), [*names, part]
+                    return ResolvedPath(stack.pop(), part), [*names, part]
                 raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), "/".join((*names, part)))
             links += 1
             if links > _MAX_LINKS:
@@ -135,7 +135,7 @@ def _walk(root: Path, path: str, follow: bool, make: bool) -> tuple[Place, list[
                 while len(stack) > 1:
                     os.close(stack.pop())
             todo += _parts(target)
-        return Place(stack.pop(), "."), names
+        return ResolvedPath(stack.pop(), "."), names
     finally:
         for handle in stack:
             os.close(handle)

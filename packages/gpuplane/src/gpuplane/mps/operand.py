@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from gpuplane.api.pluginconfig import load
 from gpuplane.mps.node import NodeDaemons
 from gpuplane.operand import OperandContext
-from gpuplane.operand.configs import Chosen, NodeConfig, own_labels
+from gpuplane.operand.configs import NodeConfig, NodeConfiguration, own_labels
 from gpuplane.sharing.mps import FAILED, READY, Daemon, daemons, ready_text
 from kubekit.errors import InvalidInput, KubekitError
 from kubekit.kube.tasks import first_of
@@ -62,7 +62,7 @@ async def run(context: OperandContext, make_daemons: MakeDaemons = NodeDaemons) 
 class _Session:
     """From one configuration to the next."""
 
-    def __init__(self, context: OperandContext, chosen: Chosen, make_daemons: MakeDaemons) -> None:
+    def __init__(self, context: OperandContext, chosen: NodeConfiguration, make_daemons: MakeDaemons) -> None:
         self._context = context
         self._make_daemons = make_daemons
         self._chosen = chosen

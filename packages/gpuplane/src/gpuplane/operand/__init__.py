@@ -1,13 +1,13 @@
 """The start of every operand, and the report of its stage."""
 
-from gpuplane.operand.context import Kubelet, OperandContext, VectorAdd
-from gpuplane.operand.keep import Outcome, keep_stage, remove_stage
+from gpuplane.operand.context import OperandContext, PluginRegistrar, VectorAdd
+from gpuplane.operand.keep import StageOutcome, keep_stage, remove_stage
 from gpuplane.operand.report import report_stage
 
 __all__ = [
-    "Kubelet",
     "OperandContext",
-    "Outcome",
+    "PluginRegistrar",
+    "StageOutcome",
     "VectorAdd",
     "keep_stage",
     "remove_stage",

@@ -28,7 +28,7 @@ FALLBACKS: Final = ("named", "single", "empty")
 NAMED: Final = "default"
 
 
-class Chosen(msgspec.Struct, frozen=True):
+class NodeConfiguration(msgspec.Struct, frozen=True):
     """The configuration of this node: its content, None for none at all, and where it is for messages."""
 
     text: bytes | None = None
@@ -74,16 +74,16 @@ class NodeConfig:
         self._environment = environment
         self._labels = labels
 
-    def read(self) -> Chosen:
+    def read(self) -> NodeConfiguration:
         """Read the configuration to follow. Raises InvalidInput when it is unknown."""
         path = self._path
         if path is None:
-            return Chosen()
+            return NodeConfiguration()
         if not path.is_dir():
             text = Host(path.parent).read(path.name)
             if text is None:
                 raise InvalidInput("there is no such file", where=str(path), cure="mount the ConfigMap")
-            return Chosen(text, str(path))
+            return NodeConfiguration(text, str(path))
         host = Host(path)
         # Names with two dots in front are how a kubelet changes all files of a ConfigMap at once.
         present = [name for name in host.list(".") if not name.startswith("..")]
@@ -94,16 +94,16 @@ class NodeConfig:
             name = choose(present, label, default, [part.strip() for part in fallbacks.split(",") if part.strip()])
         except InvalidInput as error:
             raise InvalidInput(error.what, where=str(path), cure=error.cure, findings=(error.what,)) from error
-        return Chosen(host.read(name) if name else b"", f"{path}/{name}" if name else str(path))
+        return NodeConfiguration(host.read(name) if name else b"", f"{path}/{name}" if name else str(path))
 
-    def attempt(self) -> Chosen | InvalidInput:
+    def attempt(self) -> NodeConfiguration | InvalidInput:
         """As `read`, with the error as a value: two equal ones have the same text."""
         try:
             return self.read()
         except InvalidInput as error:
             return error
 
-    async def changed(self, seen: Chosen | InvalidInput) -> None:
+    async def changed(self, seen: NodeConfiguration | InvalidInput) -> None:
         """Returns when there is something else to be followed than what was seen."""
         while True:
             relabelled = self._labels.news()
@@ -111,7 +111,7 @@ class NodeConfig:
                 return
             await first_of(relabelled.wait(), self._files(seen))
 
-    async def _files(self, seen: Chosen | InvalidInput) -> bool:
+    async def _files(self, seen: NodeConfiguration | InvalidInput) -> bool:
         """Returns when the files say something else than what was seen; never without files."""
         path = self._path
         if path is not None:
@@ -168,7 +168,7 @@ def _only_labels(node: Node) -> Node:
     return Node(metadata=kept)
 
 
-def _same(one: Chosen | InvalidInput, other: Chosen | InvalidInput) -> bool:
+def _same(one: NodeConfiguration | InvalidInput, other: NodeConfiguration | InvalidInput) -> bool:
     if isinstance(one, InvalidInput) or isinstance(other, InvalidInput):
         return str(one) == str(other) and type(one) is type(other)
     return one == other

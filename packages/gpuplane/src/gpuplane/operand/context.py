@@ -26,7 +26,7 @@ class VectorAdd(Protocol):
     async def __call__(self, uuid: str) -> str: ...
 
 
-class Kubelet(Protocol):
+class PluginRegistrar(Protocol):
     """The kubelet's side of the device plugin protocol: where a plugin offers its resource.
 
     `serve` returns when the kubelet went away (its socket was deleted); the caller offers again.
@@ -57,7 +57,7 @@ class OperandContext(msgspec.Struct, kw_only=True, frozen=True):
     pod_name: str = ""
     image: str = ""
     open_gpus: Callable[[], GPUSource]
-    kubelet: Kubelet | None = None
+    kubelet: PluginRegistrar | None = None
     vector_add: VectorAdd | None = None
     open_host: Callable[[Path], Host] = Host
     pod_path: Callable[[str], Path] = Path

@@ -26,7 +26,7 @@ from kubekit.kube import ApiError, NotFound
 FIRST_PAUSE, MAX_PAUSE = 1.0, 60.0  # seconds
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class StageOutcome(msgspec.Struct, frozen=True):
     """The result of an attempt: the stage, and facts about the node that were seen with it."""
 
     stage: Stage
@@ -37,7 +37,7 @@ class Outcome(msgspec.Struct, frozen=True):
 async def keep_stage(
     context: OperandContext,
     name: StageName,
-    attempt: Callable[[], Awaitable[Outcome]],
+    attempt: Callable[[], Awaitable[StageOutcome]],
     until_changed: Callable[[], Awaitable[None]],
     reason_of: Callable[[KubekitError], str],
 ) -> None:
@@ -60,7 +60,7 @@ async def keep_stage(
             continue
         except KubekitError as error:
             log.warning("attempt failed node=%s: %s", context.node_name, error)
-            outcome = Outcome(failed(error, reason_of(error), context.now()))
+            outcome = StageOutcome(failed(error, reason_of(error), context.now()))
         try:
             await report_stage(context, name, outcome.stage, machine=outcome.machine, gpus=outcome.gpus)
             settled = outcome.stage.state.holds

@@ -12,7 +12,7 @@ from typing import Final
 
 from gpuplane import names
 from gpuplane.api.nodefeature import NodeFeature
-from gpuplane.api.nodefeature_node import Wanted, patches
+from gpuplane.api.nodefeature_node import WantedFeatures, patches
 from kubekit.api.core import Deployment, Node
 from kubekit.kube import Client, Conflict, NotFound
 
@@ -52,7 +52,7 @@ class DiscoveryRemains:
             await self._clear_published()
             self._published = False
         for node in nodes:
-            change = patches(node, Wanted())
+            change = patches(node, WantedFeatures())
             try:
                 # The status first: the books on the Node say what is ours until it is gone.
                 if change.status:
@@ -65,7 +65,7 @@ class DiscoveryRemains:
 
     def left(self, nodes: Iterable[Node]) -> bool:
         """Return whether a Node still has something that rules made."""
-        return any(change.node or change.status for change in (patches(node, Wanted()) for node in nodes))
+        return any(change.node or change.status for change in (patches(node, WantedFeatures()) for node in nodes))
 
     async def _patch(self, node: Node, body: dict[str, object], subresource: str | None) -> None:
         await self._client.patch(Node, node.metadata.name, body, subresource=subresource, manager=_MANAGER)

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from gpuplane import names
-from gpuplane.api.components import Probe
+from gpuplane.api.components import ProbeTiming
 from gpuplane.operator.drivers import DriverChoice, DriverGroup, image_of
 from gpuplane.operator.manifest import Manifest, add_part, set_env
 from kubekit.api.meta import to_dict
@@ -150,6 +150,6 @@ def config_maps(choice: DriverChoice) -> tuple[str, ...]:
     return () if choice.own_image else tuple(config for _, config in _configs(choice) if config)
 
 
-def _timing(probe: Probe) -> dict[str, int]:
+def _timing(probe: ProbeTiming) -> dict[str, int]:
     timing: dict[str, int] = to_dict(probe)
     return timing

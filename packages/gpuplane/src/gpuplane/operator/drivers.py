@@ -18,7 +18,7 @@ import msgspec
 
 from gpuplane import names
 from gpuplane.api.clusterpolicy import ClusterPolicySpec
-from gpuplane.api.components import Env, Image, Probe, Rdma, Tolerations
+from gpuplane.api.components import Env, Image, ProbeTiming, Rdma, Tolerations
 from gpuplane.api.nvidiadriver import NVIDIADriver
 from kubekit.api.core import Node, Resources
 
@@ -42,7 +42,7 @@ class DriverChoice(msgspec.Struct, frozen=True, kw_only=True):
     precompiled: bool = False
     modules: str = "auto"
     rdma: Rdma | None = None
-    startup_probe: Probe | None = None
+    startup_probe: ProbeTiming | None = None
     module_config: str = ""
     repo_config: str = ""
     cert_config: str = ""

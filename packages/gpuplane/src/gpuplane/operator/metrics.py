@@ -12,7 +12,7 @@ import msgspec
 from gpuplane.api.clusterpolicy import ClusterPolicy, is_paused
 from gpuplane.api.gpunode import GPUNode, StageName
 from gpuplane.operator.upgrade.controller import UpgradeReport
-from kubekit.http_server import Answer, Handler, metrics_answer
+from kubekit.http_server import Handler, HttpAnswer, metrics_answer
 from kubekit.kube.exposition import Metric, MetricFamily, MetricType, counter, gauge, series
 
 _READY_GAUGES = (
@@ -97,15 +97,15 @@ def _holds(node: GPUNode, name: StageName) -> bool:
 def paths(state: Callable[[], OperatorState]) -> dict[str, Handler]:
     """Return the served paths."""
 
-    async def metrics() -> Answer:
+    async def metrics() -> HttpAnswer:
         return metrics_answer(operator_metrics(state()))
 
-    async def healthy() -> Answer:
-        return Answer(b"ok\n")
+    async def healthy() -> HttpAnswer:
+        return HttpAnswer(b"ok\n")
 
-    async def ready() -> Answer:
+    async def ready() -> HttpAnswer:
         if state().synced:
-            return Answer(b"ok\n")
-        return Answer(b"waiting for the lease or the first list\n", HTTPStatus.SERVICE_UNAVAILABLE)
+            return HttpAnswer(b"ok\n")
+        return HttpAnswer(b"waiting for the lease or the first list\n", HTTPStatus.SERVICE_UNAVAILABLE)
 
     return {"/metrics": metrics, "/healthz": healthy, "/readyz": ready}

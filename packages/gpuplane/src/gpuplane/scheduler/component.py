@@ -17,7 +17,7 @@ from gpuplane.scheduler.forwarding import Forwarder, identity
 from gpuplane.scheduler.leader import Leader
 from gpuplane.scheduler.policies import Chosen
 from gpuplane.scheduler.tls import Files, forwarding_context, serving_context
-from kubekit.errors import Usage
+from kubekit.errors import UsageError
 from kubekit.http_server import serving
 from kubekit.kube import Client, Clock, EventRecorder, Fenced, Lease, SystemClock
 
@@ -76,10 +76,10 @@ async def lead(extender: Extender, client: Client, chosen: Chosen, clock: Clock,
 
 
 def tls_files(options: Namespace) -> Files | None:
-    """Return the files that the flags name. Raises Usage when some of them are missing."""
+    """Return the files that the flags name. Raises UsageError when some of them are missing."""
     certificate, key, clients = options.tls_cert_file, options.tls_private_key_file, options.client_ca_file
     if certificate is None and key is None and clients is None:
         return None
     if certificate is None or key is None:
-        raise Usage("HTTPS takes a certificate and its key", cure="--tls-cert-file and --tls-private-key-file")
+        raise UsageError("HTTPS takes a certificate and its key", cure="--tls-cert-file and --tls-private-key-file")
     return Files(certificate, key, clients)

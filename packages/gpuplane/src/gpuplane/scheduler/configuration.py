@@ -16,7 +16,7 @@ import msgspec
 import yaml
 
 from gpuplane import names
-from kubekit.errors import Usage
+from kubekit.errors import UsageError
 
 PORT: Final = 3456
 SERVICE: Final = "gpuplane-scheduler"
@@ -33,11 +33,11 @@ Manifest = dict[str, Any]
 def printed(form: str, url: str = "") -> str:
     """Return the text for a form; `url` is where kube-scheduler reaches the extender, the Service when empty.
 
-    Raises Usage for an unknown form.
+    Raises UsageError for an unknown form.
     """
     write = FORMS.get(form)
     if write is None:
-        raise Usage(f"--print-config {form}?", cure=f"one of {', '.join(FORMS)}")
+        raise UsageError(f"--print-config {form}?", cure=f"one of {', '.join(FORMS)}")
     return write((url or f"http://{SERVICE}.{names.OPERATOR_NAMESPACE}:{PORT}").rstrip("/"))
 
 

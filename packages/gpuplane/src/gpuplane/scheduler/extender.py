@@ -23,7 +23,7 @@ from gpuplane.scheduler.forwarding import LEADER, Forwarder, unavailable
 from gpuplane.scheduler.leader import Leader
 from gpuplane.scheduler.metrics import Metrics
 from kubekit.errors import InvalidInput, KubekitError
-from kubekit.http_server import Answer, Handler, PostHandler, metrics_answer
+from kubekit.http_server import Handler, HttpAnswer, PostHandler, metrics_answer
 
 LONGEST_BODY: Final = 64 << 20  # whole nodes of a large cluster; names take far less
 Verb = Callable[[Leader, bytes], Awaitable[bytes]]
@@ -106,7 +106,7 @@ class Extender:
         return found
 
     def _post(self, path: str, name: str, verb: Verb, *, forwards: bool) -> PostHandler:
-        async def answer(body: bytes) -> Answer:
+        async def answer(body: bytes) -> HttpAnswer:
             leader = self.leader
             if leader is None:
                 if self.leading:
@@ -116,9 +116,9 @@ class Extender:
                 return await self._forwarder.forward(self._holder(), path, body)
             began = time.perf_counter()
             try:
-                answered = Answer(await verb(leader, body), content_type="application/json")
+                answered = HttpAnswer(await verb(leader, body), content_type="application/json")
             except InvalidInput as error:
-                answered = Answer(wire.filter_error(str(error)), HTTPStatus.BAD_REQUEST, "application/json")
+                answered = HttpAnswer(wire.filter_error(str(error)), HTTPStatus.BAD_REQUEST, "application/json")
             except KubekitError as error:
                 answered = unavailable(str(error))
             self.metrics.answered(name, answered.status, time.perf_counter() - began)
@@ -126,16 +126,16 @@ class Extender:
 
         return answer
 
-    async def _version(self) -> Answer:
-        return Answer(msgspec.json.encode({"version": __version__}), content_type="application/json")
+    async def _version(self) -> HttpAnswer:
+        return HttpAnswer(msgspec.json.encode({"version": __version__}), content_type="application/json")
 
-    async def _healthy(self) -> Answer:
-        return Answer(b"ok\n")
+    async def _healthy(self) -> HttpAnswer:
+        return HttpAnswer(b"ok\n")
 
-    async def _ready(self) -> Answer:
+    async def _ready(self) -> HttpAnswer:
         if self.leader is not None or (not self.leading and self._holder()):
-            return Answer(b"ok\n")
+            return HttpAnswer(b"ok\n")
         return unavailable("no replica leads yet, or the leader has not read the cluster yet")
 
-    async def _exposition(self) -> Answer:
+    async def _exposition(self) -> HttpAnswer:
         return metrics_answer(self.metrics.families(self.leader))

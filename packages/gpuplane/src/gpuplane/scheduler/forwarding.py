@@ -12,7 +12,7 @@ from http import HTTPStatus
 from typing import Final
 
 from kubekit.errors import KubekitError
-from kubekit.http_server import Answer
+from kubekit.http_server import HttpAnswer
 from kubekit.kube.http import HttpPool
 
 SECONDS: Final = 12.0
@@ -40,7 +40,7 @@ class Forwarder:
         self._pool: HttpPool | None = None
         self._place: tuple[str, int] | None = None
 
-    async def forward(self, holder: str, path: str, body: bytes) -> Answer:
+    async def forward(self, holder: str, path: str, body: bytes) -> HttpAnswer:
         """Return the leader's answer; `holder` is the holder of the lease."""
         place = address_of(holder)
         if place is None:
@@ -58,7 +58,7 @@ class Forwarder:
                 response = await self._pool.request(head + body, timeout=SECONDS, replay=False)
         except (KubekitError, TimeoutError) as error:
             return unavailable(f"the leading replica at {place[0]}:{place[1]} does not answer: {error}")
-        return Answer(response.body, HTTPStatus(response.status), "application/json")
+        return HttpAnswer(response.body, HTTPStatus(response.status), "application/json")
 
     async def aclose(self) -> None:
         if self._pool is not None:
@@ -66,5 +66,5 @@ class Forwarder:
             self._pool = None
 
 
-def unavailable(text: str) -> Answer:
-    return Answer(f"{text}\n".encode(), HTTPStatus.SERVICE_UNAVAILABLE)
+def unavailable(text: str) -> HttpAnswer:
+    return HttpAnswer(f"{text}\n".encode(), HTTPStatus.SERVICE_UNAVAILABLE)

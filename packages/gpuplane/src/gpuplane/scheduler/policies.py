@@ -18,7 +18,7 @@ from gpuplane.sharing.placement import Policy
 from gpuplane.sharing.placement.mix import Mix
 from gpuplane.sharing.placement.opportunity import learning
 from gpuplane.sharing.placement.registry import policy_named
-from kubekit.errors import Usage
+from kubekit.errors import UsageError
 
 log = logging.getLogger("gpuplane.scheduler")
 LEARN_SECONDS: Final = 60.0
@@ -33,7 +33,7 @@ class Chosen(msgspec.Struct, frozen=True):
 
 
 class Policies:
-    """`version` grows whenever a policy is another one than before. Raises Usage for names that there are not."""
+    """`version` grows whenever a policy is another one than before. Raises UsageError for names that there are not."""
 
     def __init__(self, chosen: Chosen | None = None) -> None:
         self.version = 0
@@ -44,7 +44,7 @@ class Policies:
         self._made: dict[str, Policy] = {}
         for name in (self._chosen.node, self._chosen.gpu or self._chosen.node):
             if name not in POLICIES:
-                raise Usage(f"{name!r} is no placement policy", cure=f"one of {', '.join(POLICIES)}")
+                raise UsageError(f"{name!r} is no placement policy", cure=f"one of {', '.join(POLICIES)}")
 
     def of(self, request: Request) -> tuple[Policy, Policy]:
         """Return the policy for nodes and the policy for the GPUs of a node."""

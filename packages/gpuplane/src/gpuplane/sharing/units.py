@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from gpuplane import names
-from gpuplane.api.pluginconfig import MigStrategy, Naming, PluginConfig, Replicated
+from gpuplane.api.pluginconfig import MigStrategy, PluginConfig, ReplicatedResource, ResourceNaming
 from gpuplane.hardware import GPUFacts, MigDevice, MigMode
 from kubekit.errors import InvalidInput
 
@@ -58,7 +58,7 @@ def sharable(inventory: Sequence[GPUFacts]) -> tuple[GPUFacts, ...]:
     return tuple(gpu for gpu in inventory if gpu.mig is not MigMode.ENABLED)
 
 
-def _named(text: str, namings: Iterable[Naming], default: str) -> str:
+def _named(text: str, namings: Iterable[ResourceNaming], default: str) -> str:
     return next((naming.resource for naming in namings if naming.matches(text)), default)
 
 
@@ -104,7 +104,7 @@ def _misfit(what: str, config: PluginConfig, cure: str) -> InvalidInput:
     return InvalidInput(said, where="flags.migStrategy", cure=cure, findings=(f"flags.migStrategy: {said}",))
 
 
-def _shared(found: Mapping[str, list[Unit]], replicated: Iterable[Replicated]) -> dict[str, tuple[Unit, ...]]:
+def _shared(found: Mapping[str, list[Unit]], replicated: Iterable[ReplicatedResource]) -> dict[str, tuple[Unit, ...]]:
     offered = {name: list(units) for name, units in found.items()}
     for shared in replicated:
         units = found.get(shared.resource)
@@ -129,7 +129,7 @@ def _copies(unit: Unit, count: int) -> list[Unit]:
     return [replace(unit, id=f"{unit.device}{REPLICA}{number}", replicas=count) for number in range(count)]
 
 
-def _chosen(units: Sequence[Unit], shared: Replicated) -> list[Unit]:
+def _chosen(units: Sequence[Unit], shared: ReplicatedResource) -> list[Unit]:
     if shared.count > len(units):
         raise _absent(shared, f"{shared.count} devices are to be shared, the node has {len(units)}")
     if not shared.listed:
@@ -141,11 +141,11 @@ def _chosen(units: Sequence[Unit], shared: Replicated) -> list[Unit]:
     return found
 
 
-def _absent(shared: Replicated, what: str) -> InvalidInput:
+def _absent(shared: ReplicatedResource, what: str) -> InvalidInput:
     place = f"sharing: {shared.resource}: devices"
     return InvalidInput(what, where=place, cure="name devices that are there, or all", findings=(f"{place}: {what}",))
 
 
-def _collision(shared: Replicated) -> InvalidInput:
+def _collision(shared: ReplicatedResource) -> InvalidInput:
     place, what = f"sharing: {shared.resource}: rename", f"{shared.offered} is the name of other devices of this node"
     return InvalidInput(what, where=place, cure="give the replicas another name", findings=(f"{place}: {what}",))

@@ -5,23 +5,23 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpuplane.toolkit.applying import apply, diff
-from gpuplane.toolkit.by_hand import Report, cdi, configure, unconfigure
-from gpuplane.toolkit.facts import Driver, Facts, ToolkitError
+from gpuplane.toolkit.by_hand import ToolkitReport, cdi, configure, unconfigure
+from gpuplane.toolkit.facts import DriverFiles, ToolkitError, ToolkitFacts
 from gpuplane.toolkit.observing import observe
-from gpuplane.toolkit.places import Place, RuntimeName
-from gpuplane.toolkit.planning import Plan, plan
+from gpuplane.toolkit.places import RuntimeName, RuntimePaths
+from gpuplane.toolkit.planning import ToolkitPlan, plan
 
 if TYPE_CHECKING:
     from gpuplane.operand import OperandContext
 
 __all__ = [
-    "Driver",
-    "Facts",
-    "Place",
-    "Plan",
-    "Report",
+    "DriverFiles",
     "RuntimeName",
+    "RuntimePaths",
     "ToolkitError",
+    "ToolkitFacts",
+    "ToolkitPlan",
+    "ToolkitReport",
     "apply",
     "cdi",
     "configure",

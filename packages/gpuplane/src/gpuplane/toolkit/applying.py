@@ -22,10 +22,10 @@ import msgspec
 from gpuplane import names
 from gpuplane.host import (
     Before,
+    ChangeRecord,
+    ChangesState,
     Host,
     HostError,
-    Record,
-    State,
     apply_changes,
     base_of,
     forget,
@@ -41,8 +41,8 @@ from gpuplane.host import (
 from gpuplane.toolkit import docker, health
 from gpuplane.toolkit.facts import ToolkitError, decoded
 from gpuplane.toolkit.observing import COMPONENT, place_of
-from gpuplane.toolkit.places import Place, RuntimeName
-from gpuplane.toolkit.planning import Plan, strip_record
+from gpuplane.toolkit.places import RuntimeName, RuntimePaths
+from gpuplane.toolkit.planning import ToolkitPlan, strip_record
 from gpuplane.toolkit.restart import Sleep, forgets, revive, tell
 from kubekit.errors import InvalidInput
 
@@ -53,7 +53,9 @@ _PENDING = "pending"
 _NOT_THE_RUNTIMES = (f"{names.CDI_DIR}/", f"{names.TOOLKIT_DIR}/")  # of these files the runtime needs not be told
 
 
-async def apply(host: Host, plan: Plan, *, restart: bool = True, sleep: Sleep = asyncio.sleep) -> tuple[str, ...]:
+async def apply(
+    host: Host, plan: ToolkitPlan, *, restart: bool = True, sleep: Sleep = asyncio.sleep
+) -> tuple[str, ...]:
     """Make the host as planned; the paths that were changed.
 
     Args:
@@ -106,7 +108,7 @@ async def unconfigure(host: Host, *, restart: bool = True, sleep: Sleep = asynci
         return await _unconfigure(host, state, restart, sleep)
 
 
-async def _unconfigure(host: Host, state: State, restart: bool, sleep: Sleep) -> tuple[str, ...]:
+async def _unconfigure(host: Host, state: ChangesState, restart: bool, sleep: Sleep) -> tuple[str, ...]:
     place = place_of(state)
     touched = concern_the_runtime(record.path for record in state.records)
     if touched and not state.notes.get("refused"):
@@ -120,7 +122,7 @@ async def _unconfigure(host: Host, state: State, restart: bool, sleep: Sleep) ->
     return changed
 
 
-async def _let_go(host: Host, place: Place, state: State, plan: Plan | None, sleep: Sleep) -> None:
+async def _let_go(host: Host, place: RuntimePaths, state: ChangesState, plan: ToolkitPlan | None, sleep: Sleep) -> None:
     """Have a running docker forget the runtimes that its file is not going to name any more (see docker.py)."""
     record = state.record(place.config)
     if place.runtime is not RuntimeName.DOCKER or record is None:
@@ -139,7 +141,7 @@ async def _let_go(host: Host, place: Place, state: State, plan: Plan | None, sle
         await forgets(host, place, had - has, default, sleep)
 
 
-def configured(host: Host) -> Place | None:
+def configured(host: Host) -> RuntimePaths | None:
     """The runtime that is configured now, as far as the record says."""
     state = load_state(host, COMPONENT)
     return place_of(state) if state is not None else None
@@ -150,7 +152,7 @@ def concern_the_runtime(paths: Iterable[str]) -> bool:
     return any(not path.startswith(_NOT_THE_RUNTIMES) for path in paths)
 
 
-def diff(host: Host, plan: Plan) -> str:
+def diff(host: Host, plan: ToolkitPlan) -> str:
     """Return the changes of `apply` as a unified diff that `patch -p1` takes in the host's root; "" when nothing
     changes.
     """
@@ -179,14 +181,14 @@ def _content(file: Before) -> bytes | None:
     return None if file.kind == "absent" else file.data
 
 
-def _stripper(place: Place | None) -> Callable[[Record, Before], Before]:
-    def strip(record: Record, now: Before) -> Before:
+def _stripper(place: RuntimePaths | None) -> Callable[[ChangeRecord, Before], Before]:
+    def strip(record: ChangeRecord, now: Before) -> Before:
         return strip_record(place, record, now) if place is not None else record.before
 
     return strip
 
 
-def _due(host: Host, plan: Plan) -> bool:
+def _due(host: Host, plan: ToolkitPlan) -> bool:
     """Return whether a file changes that the runtime reads only on a reload."""
     state = load_state(host, COMPONENT)
     planned = {file.path for file in plan.files}
@@ -196,7 +198,7 @@ def _due(host: Host, plan: Plan) -> bool:
     )
 
 
-def _write(host: Host, plan: Plan, notes: dict[str, str], state: State | None) -> tuple[str, ...]:
+def _write(host: Host, plan: ToolkitPlan, notes: dict[str, str], state: ChangesState | None) -> tuple[str, ...]:
     """The files, all or none: a full or read-only file system is seen at any of them."""
     was = {file.path: (observe_file(host, file.path), file.above) for file in plan.files}
     try:
@@ -212,7 +214,7 @@ def _write(host: Host, plan: Plan, notes: dict[str, str], state: State | None) -
         raise
 
 
-async def _take_back(host: Host, plan: Plan, error: ToolkitError, sleep: Sleep) -> ToolkitError:
+async def _take_back(host: Host, plan: ToolkitPlan, error: ToolkitError, sleep: Sleep) -> ToolkitError:
     """The configuration of before, for a runtime that did not come back with ours; the error to tell."""
     go_back(host, COMPONENT, _stripper(plan.place))
     note(host, COMPONENT, {"refused": plan.digest, "restart": ""})

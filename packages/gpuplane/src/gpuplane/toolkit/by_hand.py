@@ -7,8 +7,8 @@ import msgspec
 from gpuplane.hardware import GPUFacts, open_gpus
 from gpuplane.host import Host
 from gpuplane.toolkit import applying, cdi_spec, health
-from gpuplane.toolkit.cdi_spec import DEFAULT, Choice
-from gpuplane.toolkit.facts import CDI_HOOK, Facts, ToolkitError
+from gpuplane.toolkit.cdi_spec import DEFAULT, CdiOptions
+from gpuplane.toolkit.facts import CDI_HOOK, ToolkitError, ToolkitFacts
 from gpuplane.toolkit.observing import observe, version_of
 from gpuplane.toolkit.places import RuntimeName
 from gpuplane.toolkit.planning import plan
@@ -16,7 +16,7 @@ from gpuplane.toolkit.restart import by_hand
 from kubekit.errors import InvalidInput, Retryable
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True):
+class ToolkitReport(msgspec.Struct, frozen=True, kw_only=True):
     """The actions that were done, or would be.
 
     `place` is what was found ("k3s"), `config` its file. `no_cdi` says why there is no CDI specification. `restart` is
@@ -41,7 +41,7 @@ async def configure(
     set_as_default: bool | None = None,
     restart: bool = True,
     dry_run: bool = False,
-) -> Report:
+) -> ToolkitReport:
     """Let the machine's container runtime give out GPUs, and write the CDI specifications.
 
     Raises:
@@ -63,7 +63,7 @@ async def configure(
     else:
         changed = await applying.apply(host, planned, restart=restart)
         due = not restart and any(path in planned.restart_for for path in changed)
-    return Report(
+    return ToolkitReport(
         runtime=facts.runtime,
         place=facts.place.name,
         config=host.shown(facts.place.config),
@@ -74,16 +74,16 @@ async def configure(
     )
 
 
-async def unconfigure(host: Host, *, restart: bool = True, dry_run: bool = False) -> Report:
+async def unconfigure(host: Host, *, restart: bool = True, dry_run: bool = False) -> ToolkitReport:
     """Give the runtime its configuration back, byte for byte."""
     if dry_run:
-        return Report(diff=applying.undo_diff(host))
+        return ToolkitReport(diff=applying.undo_diff(host))
     place = applying.configured(host)
     changed = await applying.unconfigure(host, restart=restart)
     if place is None:
-        return Report(changed=changed)
+        return ToolkitReport(changed=changed)
     due = not restart and applying.concern_the_runtime(changed)
-    return Report(
+    return ToolkitReport(
         runtime=place.runtime,
         place=place.name,
         config=host.shown(place.config),
@@ -92,7 +92,9 @@ async def unconfigure(host: Host, *, restart: bool = True, dry_run: bool = False
     )
 
 
-def cdi(host: Host, *, management: bool = False, choice: Choice = DEFAULT, hook: str = "", yaml: bool = False) -> str:
+def cdi(
+    host: Host, *, management: bool = False, choice: CdiOptions = DEFAULT, hook: str = "", yaml: bool = False
+) -> str:
     """The CDI specification of this machine's GPUs, as JSON or YAML.
 
     Args:
@@ -121,7 +123,7 @@ def cdi(host: Host, *, management: bool = False, choice: Choice = DEFAULT, hook:
 
 def _observe(
     host: Host, runtime: str, config: str = "", socket: str = "", *, must_answer: bool = False
-) -> tuple[Facts, str]:
+) -> tuple[ToolkitFacts, str]:
     """The machine's facts, and why it has no GPUs to specify, if so."""
     gpus: tuple[GPUFacts, ...] | None = None
     version = why = ""

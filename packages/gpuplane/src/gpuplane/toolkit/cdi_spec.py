@@ -24,7 +24,7 @@ import msgspec
 
 from gpuplane import names
 from gpuplane.hardware import GPUFacts, MigDevice, MigMode
-from gpuplane.toolkit.facts import CDI_HOOK, Driver, Facts
+from gpuplane.toolkit.facts import CDI_HOOK, DriverFiles, ToolkitFacts
 from kubekit.errors import InvalidInput
 
 SPEC = f"{names.CDI_DIR}/nvidia.com-gpu.json"
@@ -46,7 +46,7 @@ HOOKS = ("create-symlinks", "enable-cuda-compat", "update-ldcache")
 Spec = dict[str, Any]
 
 
-class Choice(msgspec.Struct, frozen=True, kw_only=True):
+class CdiOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The options of a specification, by the names of `nvidia-ctk cdi generate`.
 
     `strategies` are of STRATEGIES, one name of a device for each. `ids` restricts the devices to some, by index or
@@ -72,10 +72,10 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.vendor or vendor}/{self.of_class or of_class}"
 
 
-DEFAULT = Choice()
+DEFAULT = CdiOptions()
 
 
-def specs(facts: Facts) -> dict[str, str]:
+def specs(facts: ToolkitFacts) -> dict[str, str]:
     """The specifications as text, path -> JSON; none while NVML does not answer, and none without a device."""
     if facts.gpus is None:
         return {}
@@ -83,7 +83,7 @@ def specs(facts: Facts) -> dict[str, str]:
     return {path: as_json(made) for path, made in made.items() if made["devices"]}
 
 
-def spec(facts: Facts, gpus: Sequence[GPUFacts], choice: Choice = DEFAULT) -> Spec:
+def spec(facts: ToolkitFacts, gpus: Sequence[GPUFacts], choice: CdiOptions = DEFAULT) -> Spec:
     """The specification of kind `nvidia.com/gpu`.
 
     Raises:
@@ -111,7 +111,7 @@ def spec(facts: Facts, gpus: Sequence[GPUFacts], choice: Choice = DEFAULT) -> Sp
     return _spec(choice, names.CDI_KIND, devices, _common(facts, _COMMON))
 
 
-def management(facts: Facts, choice: Choice = DEFAULT) -> Spec:
+def management(facts: ToolkitFacts, choice: CdiOptions = DEFAULT) -> Spec:
     """The specification of kind `management.nvidia.com/gpu`: every GPU and every control node, in one device."""
     facts = msgspec.structs.replace(facts, driver=_without_graphics(facts.driver))
     wanted = [name for name in facts.devices.nodes if not name.startswith(_NOT_MANAGED)]
@@ -120,7 +120,7 @@ def management(facts: Facts, choice: Choice = DEFAULT) -> Spec:
     return _spec(choice, names.CDI_MANAGEMENT_KIND, devices, _common(facts, ()))
 
 
-def _without_graphics(driver: Driver) -> Driver:
+def _without_graphics(driver: DriverFiles) -> DriverFiles:
     """Drop the parts for X.Org, Wayland, EGL and Vulkan only, which management containers do not use."""
     return msgspec.structs.replace(
         driver,
@@ -135,7 +135,7 @@ def _without_graphics(driver: Driver) -> Driver:
     )
 
 
-def _spec(choice: Choice, kind: str, devices: list[Spec], common: Spec) -> Spec:
+def _spec(choice: CdiOptions, kind: str, devices: list[Spec], common: Spec) -> Spec:
     kind = choice.kind(kind)
     made = {"cdiVersion": _version(kind), "kind": kind, "devices": devices, "containerEdits": common}
     for edits in (common, *(device["containerEdits"] for device in devices)):
@@ -159,7 +159,7 @@ def as_yaml(made: Spec) -> str:
     return "---\n" + msgspec.yaml.encode(made).decode()
 
 
-def _gpu_edits(facts: Facts, gpu: GPUFacts) -> Iterable[tuple[MigDevice | None, Spec]]:
+def _gpu_edits(facts: ToolkitFacts, gpu: GPUFacts) -> Iterable[tuple[MigDevice | None, Spec]]:
     """The edits of a GPU, or, when it is partitioned, of each of its MIG devices."""
     own = f"nvidia{gpu.minor}"
     if gpu.mig is not MigMode.ENABLED:
@@ -197,17 +197,17 @@ def _joined(edits: Iterable[Spec]) -> Spec:
     return joined
 
 
-def _nodes(facts: Facts, wanted: Iterable[str]) -> list[Spec]:
+def _nodes(facts: ToolkitFacts, wanted: Iterable[str]) -> list[Spec]:
     return [_node(facts, name) for name in wanted if name in facts.devices.nodes]
 
 
-def _node(facts: Facts, name: str) -> Spec:
+def _node(facts: ToolkitFacts, name: str) -> Spec:
     path = f"/dev/{name}"
     root = facts.devices.root.rstrip("/")
     return {"path": path, "hostPath": f"{root}{path}"} if root and not name.startswith("dri/") else {"path": path}
 
 
-def _common(facts: Facts, nodes: Iterable[str]) -> Spec:
+def _common(facts: ToolkitFacts, nodes: Iterable[str]) -> Spec:
     driver = facts.driver
     env = ["NVIDIA_VISIBLE_DEVICES=void"]
     mounts = [_mount(driver, path) for path in (*driver.libraries, *driver.binaries, *driver.firmware)]
@@ -236,7 +236,7 @@ def _common(facts: Facts, nodes: Iterable[str]) -> Spec:
     return {key: value for key, value in edits.items() if value}
 
 
-def _mounted_links(driver: Driver) -> list[Spec]:
+def _mounted_links(driver: DriverFiles) -> list[Spec]:
     """Mount the libraries under the names of their links, since no hook makes links in the container."""
     libraries = frozenset(driver.libraries)
     mounts = []
@@ -266,17 +266,17 @@ def _elsewhere(mounts: Iterable[Spec], folders: Sequence[str]) -> list[Spec]:
     ]
 
 
-def _mount(driver: Driver, path: str) -> Spec:
+def _mount(driver: DriverFiles, path: str) -> Spec:
     root = "" if driver.root == "/" else driver.root
     return {"hostPath": f"{root}{path}", "containerPath": path, "options": _READ_ONLY}
 
 
-def _links_hook(facts: Facts, links: Mapping[str, str]) -> Spec:
+def _links_hook(facts: ToolkitFacts, links: Mapping[str, str]) -> Spec:
     words = [word for path, target in links.items() for word in ("--link", f"{target}::{path}")]
     return _hook(facts, "create-symlinks", *words)
 
 
-def _hook(facts: Facts, action: str, *arguments: str) -> Spec:
+def _hook(facts: ToolkitFacts, action: str, *arguments: str) -> Spec:
     return {
         "hookName": "createContainer",
         "path": facts.program(CDI_HOOK),

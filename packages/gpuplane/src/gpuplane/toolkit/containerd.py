@@ -19,7 +19,7 @@ from typing import Any
 
 from gpuplane import names
 from gpuplane.toolkit import toml_edit as edit
-from gpuplane.toolkit.places import Edit, Place
+from gpuplane.toolkit.places import Edit, RuntimePaths
 from kubekit.errors import InvalidInput
 
 PLUGIN = {1: "cri", 2: "io.containerd.grpc.v1.cri", 3: "io.containerd.cri.v1.runtime"}
@@ -39,7 +39,7 @@ class _Wrong(Exception):
 
 
 def configure(
-    place: Place,
+    place: RuntimePaths,
     main: str,
     others: Mapping[str, str],
     *,
@@ -98,7 +98,7 @@ def configure(
     return {**drop_in, **_imported(place, main, shown, data)}
 
 
-def strip(place: Place, text: str) -> str:
+def strip(place: RuntimePaths, text: str) -> str:
     """Return a main file without the insertions of `configure`, also after edits by others."""
     if place.edit is Edit.TEMPLATE:
         return edit.strip_marks(text)
@@ -110,14 +110,14 @@ def _strip(imports: str, text: str) -> str:
     return edit.strip(text, {"imports": imports})
 
 
-def _drop_in(place: Place, version: int, plugin: str, table: dict[str, Any]) -> dict[str, str]:
+def _drop_in(place: RuntimePaths, version: int, plugin: str, table: dict[str, Any]) -> dict[str, str]:
     text = edit.dump({"version": version, "plugins": {plugin: table}})
     source = place.effective or place.config
     about = f"the CRI table of {source} with GPU runtimes" if place.edit is not Edit.NONE else "merged into k0s's own"
     return {place.drop_in: f"# Written by gpuplane; {about}.\n{text}"}
 
 
-def _imported(place: Place, main: str, shown: str, data: Mapping[str, Any]) -> dict[str, str]:
+def _imported(place: RuntimePaths, main: str, shown: str, data: Mapping[str, Any]) -> dict[str, str]:
     """The main file with our entry in `imports`, unless an entry covers the drop-in already."""
     imports = data.get("imports", [])
     if isinstance(imports, list) and any(_covers(str(pattern), place) for pattern in imports):
@@ -135,7 +135,7 @@ def _imported(place: Place, main: str, shown: str, data: Mapping[str, Any]) -> d
     return {place.config: line + (main or BASE_TEMPLATE)}
 
 
-def _covers(pattern: str, place: Place) -> bool:
+def _covers(pattern: str, place: RuntimePaths) -> bool:
     base = place.config.rpartition("/")[0]
     return fnmatch.fnmatch(f"/{place.drop_in}", pattern if pattern.startswith("/") else f"/{base}/{pattern}")
 
@@ -155,7 +155,7 @@ def _ours(
     programs: Mapping[str, str],
     default: str | None,
     containerd: tuple[int, ...],
-    place: Place,
+    place: RuntimePaths,
 ) -> dict[str, Any]:
     """Return the entries that the CRI table needs besides its own."""
     merging = place.edit is Edit.NONE  # what is shown has our part in it already
@@ -185,7 +185,7 @@ def _ours(
     return ours
 
 
-def _is_kept(found: object, own: dict[str, Any], place: Place) -> bool:
+def _is_kept(found: object, own: dict[str, Any], place: RuntimePaths) -> bool:
     """Return whether a runtime of this name stays as it is: k3s finds the programs by itself, and in place nothing is
     lost.
     """

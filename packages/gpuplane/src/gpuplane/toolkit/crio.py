@@ -11,12 +11,12 @@ from typing import Any
 
 from gpuplane.toolkit import toml_edit as edit
 from gpuplane.toolkit.containerd import CDI_DIRS, inherited
-from gpuplane.toolkit.places import Place
+from gpuplane.toolkit.places import RuntimePaths
 from kubekit.errors import InvalidInput
 
 
 def configure(
-    place: Place, main: str, others: Mapping[str, str], *, programs: Mapping[str, str], default: str | None
+    place: RuntimePaths, main: str, others: Mapping[str, str], *, programs: Mapping[str, str], default: str | None
 ) -> dict[str, str]:
     """The drop-in, path -> text, if there is anything to write; the arguments as for containerd, `others` being the
     other drop-ins in order.

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from gpuplane.hardware import GPUFacts
 from gpuplane.host import LIBRARY_DIRS, Host, read_driver_ready
 from gpuplane.toolkit.elf import soname
-from gpuplane.toolkit.facts import Devices, Driver
+from gpuplane.toolkit.facts import DeviceNodes, DriverFiles
 
 _BINARIES = frozenset(
     (
@@ -72,7 +72,7 @@ _XORG = tuple(
 _CAP = re.compile(r"^((?:gpu\d+/gi\d+(?:/ci\d+)?/access)|config|monitor) (\d+)$", re.MULTILINE)
 
 
-def observe_driver(host: Host, version: str) -> Driver:
+def observe_driver(host: Host, version: str) -> DriverFiles:
     """The driver that `driver-ready` names, or the host's own."""
     ready = read_driver_ready(host)
     root = ready.root if ready is not None else "/"
@@ -83,7 +83,7 @@ def observe_driver(host: Host, version: str) -> Driver:
         return f"{base}/{path}" if base else path
 
     libraries, links = _libraries(host, base, version)
-    return Driver(
+    return DriverFiles(
         root=root,
         version=version,
         libraries=libraries,
@@ -100,7 +100,7 @@ def observe_driver(host: Host, version: str) -> Driver:
     )
 
 
-def observe_devices(host: Host, gpus: Iterable[GPUFacts], driver_root: str) -> Devices:
+def observe_devices(host: Host, gpus: Iterable[GPUFacts], driver_root: str) -> DeviceNodes:
     """The nodes that are there, in /dev or, where it has none, in the /dev of a driver in a container."""
     inside = driver_root.strip("/")
     root, nodes = "/", frozenset(_nodes(host, "dev"))
@@ -108,7 +108,7 @@ def observe_devices(host: Host, gpus: Iterable[GPUFacts], driver_root: str) -> D
         root, nodes = driver_root, own
     drm = {gpu.pci: _drm(host, gpu.pci) for gpu in gpus}
     minors = host.read_text("proc/driver/nvidia-caps/mig-minors") or ""
-    return Devices(
+    return DeviceNodes(
         root=root,
         nodes=nodes,
         drm=drm,

@@ -8,8 +8,8 @@ import msgspec
 
 from gpuplane import names
 from gpuplane.hardware import GPUFacts
-from gpuplane.host import Before, Record
-from gpuplane.toolkit.places import Place, RuntimeName
+from gpuplane.host import Before, ChangeRecord
+from gpuplane.toolkit.places import RuntimeName, RuntimePaths
 from kubekit.errors import InvalidInput, Terminal
 
 # The programs of NVIDIA's toolkit that configurations name.
@@ -33,7 +33,7 @@ class ToolkitError(Terminal):
         self.reason = reason
 
 
-class Driver(msgspec.Struct, frozen=True, kw_only=True):
+class DriverFiles(msgspec.Struct, frozen=True, kw_only=True):
     """The driver's files on the host. `root` is where they lie ("/" or "/run/nvidia/driver"); other paths begin there.
 
     `libraries` and `binaries` are absolute paths below `root`. `links` are links that lead to the libraries, those in
@@ -52,7 +52,7 @@ class Driver(msgspec.Struct, frozen=True, kw_only=True):
     ldconfig: str = "/sbin/ldconfig"
 
 
-class Devices(msgspec.Struct, frozen=True, kw_only=True):
+class DeviceNodes(msgspec.Struct, frozen=True, kw_only=True):
     """Device nodes. `root` is where /dev lies ("/", or the driver's); `nodes` are names in it, "nvidia-caps/..." too.
 
     `drm` are the names in /dev/dri that belong to a GPU, by its PCI address, `drm_links` links in /dev/dri/by-path to
@@ -66,7 +66,7 @@ class Devices(msgspec.Struct, frozen=True, kw_only=True):
     caps: Mapping[str, int] = {}
 
 
-class Facts(msgspec.Struct, frozen=True, kw_only=True):
+class ToolkitFacts(msgspec.Struct, frozen=True, kw_only=True):
     """A host. `main` is the runtime's own configuration file as it is, `record` how it was before us (None: untouched).
 
     `effective` is the content of `place.effective`. `others` are the files that the runtime takes in besides, in
@@ -76,15 +76,15 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     NRI, and the runtime's configuration is left alone.
     """
 
-    place: Place
+    place: RuntimePaths
     version: tuple[int, ...] = ()
     main: Before = Before()
     effective: bytes | None = None
-    record: Record | None = None
+    record: ChangeRecord | None = None
     others: Mapping[str, bytes] = {}
     gpus: tuple[GPUFacts, ...] | None = None
-    driver: Driver = Driver()
-    devices: Devices = Devices()
+    driver: DriverFiles = DriverFiles()
+    devices: DeviceNodes = DeviceNodes()
     programs: Mapping[str, str] = {}
     own_hook: bytes = b""
     nri: bool = False

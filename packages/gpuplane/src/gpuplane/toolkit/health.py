@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable
 import msgspec
 
 from gpuplane.host import Host
-from gpuplane.toolkit.places import Place, RuntimeName
+from gpuplane.toolkit.places import RuntimeName, RuntimePaths
 
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _DATA, _HEADERS, _RESET, _SETTINGS, _PING, _GO_AWAY = 0x0, 0x1, 0x3, 0x4, 0x6, 0x7
@@ -46,17 +46,17 @@ class Info(msgspec.Struct, frozen=True, rename="pascal"):
     default_runtime: str = ""
 
 
-def question(place: Place) -> str:
+def question(place: RuntimePaths) -> str:
     """Return the health check's question, in words for people."""
     return "/_ping" if place.runtime is RuntimeName.DOCKER else "CRI"
 
 
-async def answers(host: Host, place: Place) -> bool:
+async def answers(host: Host, place: RuntimePaths) -> bool:
     """Return whether the runtime answers. False for anything else than a yes, also for silence."""
     return await _ask(host, place, _ping if place.runtime is RuntimeName.DOCKER else _version) is not None
 
 
-async def release(host: Host, place: Place) -> str:
+async def release(host: Host, place: RuntimePaths) -> str:
     """The version of the runtime that answers, such as `1.7.28`; "" when none does."""
     if place.runtime is RuntimeName.DOCKER:
         head = await _ask(host, place, _ping) or b""
@@ -65,7 +65,7 @@ async def release(host: Host, place: Place) -> str:
     return _third_field(await _ask(host, place, _version) or b"").lstrip("v")
 
 
-async def info(host: Host, place: Place) -> Info | None:
+async def info(host: Host, place: RuntimePaths) -> Info | None:
     """Return docker's answer about its runtimes; None without an answer."""
 
     async def ask(reader: StreamReader, writer: StreamWriter) -> bytes | None:
@@ -80,7 +80,7 @@ async def info(host: Host, place: Place) -> Info | None:
 
 
 async def _ask(
-    host: Host, place: Place, question: Callable[[StreamReader, StreamWriter], Awaitable[bytes | None]]
+    host: Host, place: RuntimePaths, question: Callable[[StreamReader, StreamWriter], Awaitable[bytes | None]]
 ) -> bytes | None:
     """The runtime's answer; None for a no, and for silence."""
     client = host.connect(place.socket, timeout=_SILENCE)

@@ -14,11 +14,11 @@ import msgspec
 
 from gpuplane import names
 from gpuplane.hardware import GPUFacts
-from gpuplane.host import Host, State, load_state, observe_file
+from gpuplane.host import ChangesState, Host, load_state, observe_file
 from gpuplane.toolkit import places, toml_edit
 from gpuplane.toolkit.driver_files import observe_devices, observe_driver
-from gpuplane.toolkit.facts import CDI_HOOK, PROGRAMS, Facts, ToolkitError, decoded
-from gpuplane.toolkit.places import Edit, Place, RuntimeName
+from gpuplane.toolkit.facts import CDI_HOOK, PROGRAMS, ToolkitError, ToolkitFacts, decoded
+from gpuplane.toolkit.places import Edit, RuntimeName, RuntimePaths
 from kubekit.errors import InvalidInput
 from kubekit.protocol.sockets import KUBELET_DIR
 
@@ -35,7 +35,7 @@ def observe(
     runtime: str = "",
     config: str = "",
     socket: str = "",
-) -> Facts:
+) -> ToolkitFacts:
     """The host's facts.
 
     Args:
@@ -57,7 +57,7 @@ def observe(
     if ours:
         programs.pop(CDI_HOOK, None)
     driver = observe_driver(host, driver_version)
-    return Facts(
+    return ToolkitFacts(
         place=place,
         version=version_of(runtime) or _noted_version(state, place),
         main=main,
@@ -72,16 +72,16 @@ def observe(
     )
 
 
-def place_of(state: State) -> Place | None:
+def place_of(state: ChangesState) -> RuntimePaths | None:
     """The runtime that was configured; None when nothing says so."""
     said = state.notes.get("place")
     if said:
-        return msgspec.json.decode(said, type=Place)
+        return msgspec.json.decode(said, type=RuntimePaths)
     runtime = state.notes.get("runtime", "")  # by a release that knew one place each
     return places.PLAIN[RuntimeName(runtime)] if runtime in list(RuntimeName) else None
 
 
-def find_place(host: Host, said: str = "", config: str = "", socket: str = "") -> Place:
+def find_place(host: Host, said: str = "", config: str = "", socket: str = "") -> RuntimePaths:
     """Find the configuration of the kubelet's runtime.
 
     What the user says; else what the Node says, else the kubelet's own configuration, else what is there: first what
@@ -129,14 +129,14 @@ def version_of(said: str) -> tuple[int, ...]:
     return (int(match.group(1)), int(match.group(2))) if match else ()
 
 
-def _noted_version(state: State | None, place: Place) -> tuple[int, ...]:
+def _noted_version(state: ChangesState | None, place: RuntimePaths) -> tuple[int, ...]:
     """The version for which this runtime was configured, lest another plan is made while it cannot be asked."""
     if state is None or place_of(state) != place:
         return ()
     return tuple(int(part) for part in state.notes.get("version", "").split(".") if part)
 
 
-def _others(host: Host, place: Place, main: bytes) -> dict[str, bytes]:
+def _others(host: Host, place: RuntimePaths, main: bytes) -> dict[str, bytes]:
     """The files that the runtime takes in besides its main one, in its order, without ours."""
     if place.runtime is RuntimeName.CRIO:
         paths = _below(host, place.drop_in.rpartition("/")[0])
@@ -158,7 +158,7 @@ def _below(host: Host, directory: str) -> Iterator[str]:
             yield path
 
 
-def _imported(host: Host, place: Place, data: bytes, start: str) -> dict[str, bytes]:
+def _imported(host: Host, place: RuntimePaths, data: bytes, start: str) -> dict[str, bytes]:
     """The files that `imports` lead to, in the order in which containerd takes them in: those of a file after all that
     were found before it, each once.
 

@@ -10,12 +10,12 @@ import msgspec
 from gpuplane import names
 from gpuplane.api.gpunode import Machine, Stage, StageName, StageState
 from gpuplane.host import Host, HostError, Locked
-from gpuplane.operand import OperandContext, Outcome, keep_stage, remove_stage
-from gpuplane.operand.nri.runtimes import Runtime, Unfit, refuse_unfit
+from gpuplane.operand import OperandContext, StageOutcome, keep_stage, remove_stage
+from gpuplane.operand.nri.runtimes import NriRuntime, Unfit, refuse_unfit
 from gpuplane.toolkit import applying
-from gpuplane.toolkit.facts import Facts, ToolkitError
+from gpuplane.toolkit.facts import ToolkitError, ToolkitFacts
 from gpuplane.toolkit.observing import observe
-from gpuplane.toolkit.planning import Plan, plan
+from gpuplane.toolkit.planning import ToolkitPlan, plan
 from kubekit.api.core import Node
 from kubekit.errors import InvalidInput, KubekitError, Retryable, Terminal
 
@@ -25,7 +25,7 @@ async def run(context: OperandContext) -> None:
     host = context.host
     watched: dict[str, bytes | None] = {}
 
-    async def attempt() -> Outcome:
+    async def attempt() -> StageOutcome:
         node = await context.client.get(Node, context.node_name)
         said = node.status.node_info.container_runtime_version
         facts = _observe(context, host, said)
@@ -38,7 +38,7 @@ async def run(context: OperandContext) -> None:
         await applying.apply(host, planned, sleep=context.sleep)
         watched.clear()
         watched.update((path, host.read(path)) for path in _watched(facts, planned))
-        return Outcome(
+        return StageOutcome(
             Stage(state=StageState.DONE, since=context.now(), message=note, digest=planned.digest),
             Machine(runtime=facts.runtime.value, runtime_version=said.partition("://")[2]),
         )
@@ -61,7 +61,7 @@ async def uninstall(context: OperandContext) -> None:
     await remove_stage(context, StageName.TOOLKIT, undo, reason_of)
 
 
-def _observe(context: OperandContext, host: Host, said: str) -> Facts:
+def _observe(context: OperandContext, host: Host, said: str) -> ToolkitFacts:
     try:
         source = context.open_gpus()
         try:
@@ -77,13 +77,13 @@ def _why_no_nri(host: Host, said: str) -> str:
     """Why our NRI plugin cannot work with the runtime that the Node tells; empty when it can."""
     name, _, version = said.partition("://")
     try:
-        refuse_unfit(Runtime(name, version))
+        refuse_unfit(NriRuntime(name, version))
     except Unfit as error:
         return error.what
     return "" if host.exists(names.NRI_SOCKET) else f"there is no /{names.NRI_SOCKET}"
 
 
-def _watched(facts: Facts, planned: Plan) -> tuple[str, ...]:
+def _watched(facts: ToolkitFacts, planned: ToolkitPlan) -> tuple[str, ...]:
     """The files whose change means that the plan may be another: ours, the runtime's, and where the driver is."""
     ours = (file.path for file in planned.files)
     place = (facts.place.config, *([facts.place.effective] if facts.place.effective else []))

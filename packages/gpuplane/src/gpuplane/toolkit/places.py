@@ -35,7 +35,7 @@ class Way(StrEnum):
 
 
 class Edit(StrEnum):
-    """The kind of change to `Place.config`."""
+    """The kind of change to `RuntimePaths.config`."""
 
     IMPORT = "import"  # it takes in the drop-in
     IN_PLACE = "in place"  # it gets everything, there is no drop-in
@@ -43,7 +43,7 @@ class Edit(StrEnum):
     NONE = "none"  # it is only read: drop-ins are taken in by themselves
 
 
-class Place(msgspec.Struct, frozen=True, kw_only=True):
+class RuntimePaths(msgspec.Struct, frozen=True, kw_only=True):
     """One runtime's files, relative to the host's root, and the services that run it.
 
     `effective` is a file in which the whole configuration is found, where that is not `config`.
@@ -70,7 +70,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 
 
 DROP_IN = "99-nvidia.toml"
-CONTAINERD = Place(
+CONTAINERD = RuntimePaths(
     name="containerd",
     runtime=RuntimeName.CONTAINERD,
     config="etc/containerd/config.toml",
@@ -78,7 +78,7 @@ CONTAINERD = Place(
     socket="run/containerd/containerd.sock",
     units=("containerd",),
 )
-DOCKER = Place(
+DOCKER = RuntimePaths(
     name="docker",
     runtime=RuntimeName.DOCKER,
     config="etc/docker/daemon.json",
@@ -86,7 +86,7 @@ DOCKER = Place(
     units=("docker",),
     edit=Edit.IN_PLACE,
 )
-CRIO = Place(
+CRIO = RuntimePaths(
     name="cri-o",
     runtime=RuntimeName.CRIO,
     config="etc/crio/crio.conf",
@@ -97,7 +97,7 @@ CRIO = Place(
     way=Way.SERVICE,
 )
 PLAIN = {place.runtime: place for place in (CRIO, DOCKER, CONTAINERD)}
-K0S = Place(
+K0S = RuntimePaths(
     name="k0s",
     runtime=RuntimeName.CONTAINERD,
     config="etc/k0s/containerd.toml",
@@ -108,7 +108,7 @@ K0S = Place(
     edit=Edit.NONE,
     way=Way.ITSELF,
 )
-MICROK8S = Place(
+MICROK8S = RuntimePaths(
     name="microk8s",
     runtime=RuntimeName.CONTAINERD,
     config="var/snap/microk8s/current/args/containerd-template.toml",
@@ -123,7 +123,7 @@ _RANCHER_UNITS = {"rke2": ("rke2-server", "rke2-agent"), "k3s": ("k3s", "k3s-age
 _DATA_DIR = re.compile(r"^\s*data-dir\s*:\s*[\"']?(/[^\s\"'#]+)", re.MULTILINE)
 
 
-def bundled(host: Host, *, running: bool) -> Place | None:
+def bundled(host: Host, *, running: bool) -> RuntimePaths | None:
     """The place of a Kubernetes distribution that brings its own containerd; None when there is none on the host.
 
     Args:
@@ -140,7 +140,7 @@ def bundled(host: Host, *, running: bool) -> Place | None:
     return None
 
 
-def named(host: Host, runtime: RuntimeName, config: str, socket: str) -> Place:
+def named(host: Host, runtime: RuntimeName, config: str, socket: str) -> RuntimePaths:
     """The place that a user named by its configuration file, socket or both (paths of the host; "" when not said)."""
     config, socket = config.strip("/"), socket.strip("/").removeprefix("unix:").strip("/")
     socket = socket.removeprefix("var/") if socket.startswith("var/run/") else socket
@@ -162,7 +162,7 @@ def named(host: Host, runtime: RuntimeName, config: str, socket: str) -> Place:
     return msgspec.structs.replace(plain, config=config or plain.config, socket=socket or plain.socket, drop_in=drop_in)
 
 
-def _rancher(host: Host, name: str) -> Place | None:
+def _rancher(host: Host, name: str) -> RuntimePaths | None:
     """k3s or rke2, as soon as it has written its configuration once."""
     settings = host.read_text(f"etc/rancher/{name}/config.yaml") or ""
     said = _DATA_DIR.search(settings)
@@ -173,7 +173,7 @@ def _rancher(host: Host, name: str) -> Place | None:
         return None
     version = re.search(r"^\s*version\s*=\s*(\d+)", text, re.MULTILINE)
     stem = "config-v3.toml" if version and version.group(1) == "3" else "config.toml"
-    return Place(
+    return RuntimePaths(
         name=name,
         runtime=RuntimeName.CONTAINERD,
         config=f"{base}/{stem}.tmpl",
@@ -186,7 +186,7 @@ def _rancher(host: Host, name: str) -> Place | None:
     )
 
 
-def _k0s(host: Host) -> Place:
+def _k0s(host: Host) -> RuntimePaths:
     text = host.read_text(K0S.config)
     if text is None or text.startswith(_K0S_MANAGED):
         return K0S

@@ -12,25 +12,25 @@ import hashlib
 import msgspec
 
 from gpuplane import names
-from gpuplane.host import Before, File, Record, base_of
+from gpuplane.host import Before, ChangeRecord, ManagedFile, base_of
 from gpuplane.toolkit import cdi_spec, containerd, crio, docker, json_edit, runtime_config, toml_edit
-from gpuplane.toolkit.facts import CDI_HOOK, RUNTIME, RUNTIMES, Driver, Facts, ToolkitError, decoded
-from gpuplane.toolkit.places import Edit, Place, RuntimeName
+from gpuplane.toolkit.facts import CDI_HOOK, RUNTIME, RUNTIMES, DriverFiles, ToolkitError, ToolkitFacts, decoded
+from gpuplane.toolkit.places import Edit, RuntimeName, RuntimePaths
 
 LIBCUDA = "libcuda.so.1"
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
+class ToolkitPlan(msgspec.Struct, frozen=True, kw_only=True):
     """`restart_for` are the paths that the runtime reads only on a reload; `digest` names all contents together.
 
     `version` is the runtime's for which this is planned, () when unknown; `runtimes` are those that its main file names
     for us.
     """
 
-    place: Place
+    place: RuntimePaths
     version: tuple[int, ...] = ()
     runtimes: frozenset[str] = frozenset()
-    files: tuple[File, ...]
+    files: tuple[ManagedFile, ...]
     restart_for: frozenset[str]
     digest: str
 
@@ -39,7 +39,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         return self.place.runtime
 
 
-def plan(facts: Facts, *, set_as_default: bool | None = None) -> Plan:
+def plan(facts: ToolkitFacts, *, set_as_default: bool | None = None) -> ToolkitPlan:
     """The files for this host.
 
     Args:
@@ -72,7 +72,7 @@ def plan(facts: Facts, *, set_as_default: bool | None = None) -> Plan:
     # NB: cri-o reads every file in the directory of its drop-ins, also one that never got its name.
     above = facts.runtime is RuntimeName.CRIO
     files = [
-        File(
+        ManagedFile(
             path=path,
             data=text.encode(),
             mode=mode,
@@ -81,17 +81,19 @@ def plan(facts: Facts, *, set_as_default: bool | None = None) -> Plan:
         )
         for path, text in configs.items()
     ]
-    tools = [] if facts.nri else [File(path=runtime_config.PATH, data=runtime_config.config_toml(facts).encode())]
+    tools = (
+        [] if facts.nri else [ManagedFile(path=runtime_config.PATH, data=runtime_config.config_toml(facts).encode())]
+    )
     specs = cdi_spec.specs(facts)
     if specs and facts.own_hook:
-        tools.append(File(path=f"{names.TOOLKIT_DIR}/{CDI_HOOK}", data=facts.own_hook, mode=0o755))
-    tools += [File(path=path, data=text.encode(), durable=False) for path, text in specs.items()]
+        tools.append(ManagedFile(path=f"{names.TOOLKIT_DIR}/{CDI_HOOK}", data=facts.own_hook, mode=0o755))
+    tools += [ManagedFile(path=path, data=text.encode(), durable=False) for path, text in specs.items()]
     # NB: what is referred to comes before what refers to it, and the main file, which starts it all, last.
     ordered = tuple(tools + files)
     digest = hashlib.sha256()
     for file in ordered:
         digest.update(f"{file.path} {file.fingerprint}\n".encode())
-    return Plan(
+    return ToolkitPlan(
         place=facts.place,
         version=facts.version,
         runtimes=frozenset(name for name, program in RUNTIMES.items() if main in configs and facts.has(program)),
@@ -101,7 +103,7 @@ def plan(facts: Facts, *, set_as_default: bool | None = None) -> Plan:
     )
 
 
-def _check_driver(driver: Driver) -> None:
+def _check_driver(driver: DriverFiles) -> None:
     """Raises ToolkitError when the driver has libraries, but not the one that every CUDA program loads."""
     there = {path.rpartition("/")[2] for path in (*driver.libraries, *driver.links)}
     if there and LIBCUDA not in there:
@@ -114,7 +116,7 @@ def _check_driver(driver: Driver) -> None:
         )
 
 
-def _check_devices(facts: Facts) -> None:
+def _check_devices(facts: ToolkitFacts) -> None:
     """Raises ToolkitError when NVML shows GPUs and none of them can be given to a container."""
     if facts.gpus and not any(f"nvidia{gpu.minor}" in facts.devices.nodes for gpu in facts.gpus):
         raise ToolkitError(
@@ -125,7 +127,7 @@ def _check_devices(facts: Facts) -> None:
         )
 
 
-def strip_record(place: Place, record: Record, now: Before) -> Before:
+def strip_record(place: RuntimePaths, record: ChangeRecord, now: Before) -> Before:
     """Return the record after an edit by others: their changes stay, gpuplane's are removed."""
     if record.path != place.config:
         return record.before  # the other files are ours alone
@@ -137,7 +139,7 @@ def strip_record(place: Place, record: Record, now: Before) -> Before:
     return _stripped(record.before, now, text)
 
 
-def _configs(facts: Facts, base: Before, default: str | None) -> dict[str, str]:
+def _configs(facts: ToolkitFacts, base: Before, default: str | None) -> dict[str, str]:
     text = _decode(base, facts.place.config)
     others = tuple((path, _decode(Before("file", data), path)) for path, data in facts.others.items())
     programs = tuple((name, facts.program(program)) for name, program in RUNTIMES.items() if facts.has(program))
@@ -152,7 +154,7 @@ Texts = tuple[tuple[str, str], ...]
 
 @functools.lru_cache(maxsize=16)
 def _configured(
-    place: Place,
+    place: RuntimePaths,
     version: tuple[int, ...],
     text: str,
     effective: str | None,
@@ -174,14 +176,14 @@ def _configured(
     return tuple(files.items())
 
 
-def _lacks_cdi(facts: Facts) -> bool:
+def _lacks_cdi(facts: ToolkitFacts) -> bool:
     """Return whether the runtime cannot be asked for CDI devices by a kubelet."""
     if facts.runtime is RuntimeName.CONTAINERD:
         return () < facts.version < (1, 7)
     return facts.runtime is RuntimeName.DOCKER
 
 
-def _same_meaning(place: Place, text: str, now: Before) -> bool:
+def _same_meaning(place: RuntimePaths, text: str, now: Before) -> bool:
     path = place.config
     if now.kind != "file":
         return False
@@ -191,7 +193,7 @@ def _same_meaning(place: Place, text: str, now: Before) -> bool:
     return parse(text, path) == parse(_decode(now, path), path)
 
 
-def _strip(facts: Facts, now: Before) -> Before:
+def _strip(facts: ToolkitFacts, now: Before) -> Before:
     """The main file without our part, where it is not as we left it."""
     if facts.record is not None:
         return strip_record(facts.place, facts.record, now)

@@ -24,7 +24,7 @@ from collections.abc import Awaitable, Callable
 from gpuplane.host import Host
 from gpuplane.toolkit import health
 from gpuplane.toolkit.facts import ToolkitError
-from gpuplane.toolkit.places import Place, RuntimeName, Way
+from gpuplane.toolkit.places import RuntimeName, RuntimePaths, Way
 
 log = logging.getLogger("gpuplane.toolkit")
 
@@ -38,7 +38,9 @@ _GRACE = 0.3
 Sleep = Callable[[float], Awaitable[None]]
 
 
-async def tell(host: Host, place: Place, sleep: Sleep = asyncio.sleep, wanted: frozenset[str] = frozenset()) -> bool:
+async def tell(
+    host: Host, place: RuntimePaths, sleep: Sleep = asyncio.sleep, wanted: frozenset[str] = frozenset()
+) -> bool:
     """Make the runtime read its configuration; False when it does not run, and will read it when it starts.
 
     Args:
@@ -64,7 +66,9 @@ async def tell(host: Host, place: Place, sleep: Sleep = asyncio.sleep, wanted: f
     return True
 
 
-async def forgets(host: Host, place: Place, gone: frozenset[str], default: str, sleep: Sleep = asyncio.sleep) -> None:
+async def forgets(
+    host: Host, place: RuntimePaths, gone: frozenset[str], default: str, sleep: Sleep = asyncio.sleep
+) -> None:
     """Have docker read a file without the runtimes `gone`, and wait until it knows none of them and has this default.
 
     Raises:
@@ -85,7 +89,7 @@ async def forgets(host: Host, place: Place, gone: frozenset[str], default: str, 
         step = min(2 * step, _STEP)
 
 
-async def revive(host: Host, place: Place, sleep: Sleep = asyncio.sleep) -> bool:
+async def revive(host: Host, place: RuntimePaths, sleep: Sleep = asyncio.sleep) -> bool:
     """Bring a runtime back whose configuration is the old one again; whether it answers.
 
     One that died over and over is given up by systemd, so its service is started as well.
@@ -103,7 +107,7 @@ async def revive(host: Host, place: Place, sleep: Sleep = asyncio.sleep) -> bool
     return True
 
 
-def peer(host: Host, place: Place) -> int | None:
+def peer(host: Host, place: RuntimePaths) -> int | None:
     """The process that serves the runtime's socket, 0 when it is in a namespace we do not see; None without one."""
     client = host.connect(place.socket)
     if client is None:
@@ -113,7 +117,7 @@ def peer(host: Host, place: Place) -> int | None:
     return int(pid)
 
 
-def by_hand(place: Place, *, forget: bool = False) -> str:
+def by_hand(place: RuntimePaths, *, forget: bool = False) -> str:
     """The command with which a person does what `tell` does.
 
     Args:
@@ -123,7 +127,7 @@ def by_hand(place: Place, *, forget: bool = False) -> str:
     return f"systemctl {verb} {place.units[0]}"
 
 
-async def _comes_back(host: Host, place: Place, pid: int, served: bool, sleep: Sleep) -> None:
+async def _comes_back(host: Host, place: RuntimePaths, pid: int, served: bool, sleep: Sleep) -> None:
     """Return when the runtime is back. Time counts as `sleep` passes it, and what the questions themselves take."""
     waited = 0.0
     step = _FIRST_STEP
@@ -147,7 +151,7 @@ async def _comes_back(host: Host, place: Place, pid: int, served: bool, sleep: S
     )
 
 
-async def _takes(host: Host, place: Place, wanted: frozenset[str], sleep: Sleep) -> None:
+async def _takes(host: Host, place: RuntimePaths, wanted: frozenset[str], sleep: Sleep) -> None:
     waited, step = 0.0, _FIRST_STEP
     while (known := await health.info(host, place)) is not None and not wanted <= known.runtimes.keys():
         if waited >= _READING:
@@ -162,7 +166,7 @@ async def _takes(host: Host, place: Place, wanted: frozenset[str], sleep: Sleep)
         step = min(2 * step, _STEP)
 
 
-async def _changes(host: Host, place: Place, pid: int, sleep: Sleep) -> bool:
+async def _changes(host: Host, place: RuntimePaths, pid: int, sleep: Sleep) -> bool:
     waited = 0.0
     while waited < _ITS_OWN_TIME:
         await sleep(_STEP)
@@ -172,7 +176,7 @@ async def _changes(host: Host, place: Place, pid: int, sleep: Sleep) -> bool:
     return False
 
 
-def _signal(host: Host, place: Place, pid: int) -> None:
+def _signal(host: Host, place: RuntimePaths, pid: int) -> None:
     try:
         if pid <= 0:
             raise ProcessLookupError
@@ -186,7 +190,7 @@ def _signal(host: Host, place: Place, pid: int) -> None:
         ) from error
 
 
-async def _restart(host: Host, place: Place) -> None:
+async def _restart(host: Host, place: RuntimePaths) -> None:
     unit = place.units[0]
     if len(place.units) > 1:  # a server or an agent: the one that runs
         for name in place.units:

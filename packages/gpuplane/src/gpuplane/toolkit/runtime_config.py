@@ -6,7 +6,7 @@ Its place and contents are what other tools look for; see expected values in the
 from __future__ import annotations
 
 from gpuplane import names
-from gpuplane.toolkit.facts import CLI, CTK, HOOK, Facts
+from gpuplane.toolkit.facts import CLI, CTK, HOOK, ToolkitFacts
 from gpuplane.toolkit.places import RuntimeName
 
 PATH = f"{names.TOOLKIT_DIR}/.config/nvidia-container-runtime/config.toml"
@@ -17,7 +17,7 @@ _LOW_LEVEL = {
 }
 
 
-def config_toml(facts: Facts) -> str:
+def config_toml(facts: ToolkitFacts) -> str:
     """The file's text for this host."""
     root = facts.driver.root
     ldconfig = f"{'' if root == '/' else root}{facts.driver.ldconfig}"

@@ -27,7 +27,7 @@ class CdiSpec(msgspec.Struct, frozen=True):
     error: str = ""
 
 
-class Facts(msgspec.Struct, frozen=True, kw_only=True):
+class ValidationFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The state of the node. `driver_ready` is the status file's content, None when there is none; `library` the file
     of libcuda as this process sees it, without links, None when there is none; `nodes` the names of the driver's device
     nodes.
@@ -47,7 +47,7 @@ AWAITED: Final = frozenset(
 WATCHED: Final = (names.DRIVER_READY, names.TOOLKIT_READY, f"dev/{CONTROL_NODE}")  # where those who wait look
 
 
-class Problem(msgspec.Struct, frozen=True):
+class ValidationProblem(msgspec.Struct, frozen=True):
     """Why a stage does not hold, as it goes into GPUNode."""
 
     reason: str
@@ -56,11 +56,11 @@ class Problem(msgspec.Struct, frozen=True):
     cure: str = ""
 
 
-def read_facts(host: Host) -> Facts:
+def read_facts(host: Host) -> ValidationFacts:
     """Look at the node's file system."""
     ready = host.read_text(names.DRIVER_READY)
     driver_ready = None if ready is None else parse_env(ready)
-    return Facts(
+    return ValidationFacts(
         driver_ready=driver_ready,
         toolkit_ready=host.exists(names.TOOLKIT_READY),
         cdi=tuple(_read_cdi(host)),
@@ -75,7 +75,7 @@ def parse_env(text: str) -> dict[str, str]:
     return {name: value.strip("\"'") for name, equals, value in pairs if equals and not name.startswith("#")}
 
 
-def first_problem(facts: Facts, uuids: Sequence[str], *, namespace: str) -> Problem | None:
+def first_problem(facts: ValidationFacts, uuids: Sequence[str], *, namespace: str) -> ValidationProblem | None:
     """Return the first problem for GPU programs in containers of this node; None without one.
 
     Args:
@@ -86,7 +86,7 @@ def first_problem(facts: Facts, uuids: Sequence[str], *, namespace: str) -> Prob
         return f"kubectl -n {namespace} logs ds/{daemonset}"
 
     if facts.driver_ready is None:
-        return Problem(
+        return ValidationProblem(
             "DriverFileMissing",
             "the driver's status file is gone",
             "/" + names.DRIVER_READY,
@@ -94,15 +94,15 @@ def first_problem(facts: Facts, uuids: Sequence[str], *, namespace: str) -> Prob
         )
     if facts.library is None:
         root = facts.driver_ready.get("NVIDIA_DRIVER_ROOT", "/")
-        return Problem(
+        return ValidationProblem(
             "DriverLibraryMissing", f"there is no {CUDA_LIBRARY}", root, "install the driver's user space again"
         )
     if CONTROL_NODE not in facts.nodes:
-        return Problem(
+        return ValidationProblem(
             "DeviceNodesMissing", f"there is no /dev/{CONTROL_NODE}", "/dev", "modprobe nvidia; nvidia-modprobe -c 0 -u"
         )
     if not facts.toolkit_ready:
-        return Problem(
+        return ValidationProblem(
             "ToolkitFileMissing",
             "the toolkit's status file is gone",
             "/" + names.TOOLKIT_READY,
@@ -110,12 +110,14 @@ def first_problem(facts: Facts, uuids: Sequence[str], *, namespace: str) -> Prob
         )
     broken = next((spec for spec in facts.cdi if spec.error), None)
     if broken is not None:
-        return Problem("CDISpecInvalid", broken.error, "/" + broken.path, "gpuplane toolkit cdi")
+        return ValidationProblem("CDISpecInvalid", broken.error, "/" + broken.path, "gpuplane toolkit cdi")
     known = frozenset[str]().union(*(spec.devices for spec in facts.cdi))
     missing = [uuid for uuid in uuids if uuid not in known]
     if missing:
         where = ", ".join("/" + spec.path for spec in facts.cdi if spec.devices) or "/" + names.CDI_DIR
-        return Problem("CDIDeviceMissing", f"no CDI device for {', '.join(missing)}", where, "gpuplane toolkit cdi")
+        return ValidationProblem(
+            "CDIDeviceMissing", f"no CDI device for {', '.join(missing)}", where, "gpuplane toolkit cdi"
+        )
     return None
 
 

@@ -19,7 +19,7 @@ LONGEST_PAUSE_SECONDS: Final = 600.0
 _BEFORE_CUDA: Final = (StageName.DISCOVERED, StageName.DRIVER, StageName.TOOLKIT)
 
 
-class Step(StrEnum):
+class ValidationStep(StrEnum):
     """The validations in order; the value is the status file in the validations folder."""
 
     CUDA = names.CUDA_READY.removeprefix(f"{names.VALIDATIONS_DIR}/")
@@ -27,7 +27,7 @@ class Step(StrEnum):
 
     @property
     def stage(self) -> StageName:
-        return StageName.CUDA if self is Step.CUDA else StageName.PLUGIN
+        return StageName.CUDA if self is ValidationStep.CUDA else StageName.PLUGIN
 
     @property
     def file(self) -> str:
@@ -73,8 +73,8 @@ def next_step(
     *,
     advertised: bool,
     boot: str = "",
-    unseen: Mapping[Step, str] = MappingProxyType({}),
-) -> Step | None:
+    unseen: Mapping[ValidationStep, str] = MappingProxyType({}),
+) -> ValidationStep | None:
     """The first validation that is due; None when everything that can be validated now is.
 
     A stage that holds is validated again when its digest is another one, or when its status file is gone or of another
@@ -88,15 +88,15 @@ def next_step(
     """
     wanted = digest(status)
 
-    def proved(step: Step) -> bool:
+    def proved(step: ValidationStep) -> bool:
         return proved_in(files.get(step.value), boot) and (unseen.get(step) == wanted or shown(status, step, wanted))
 
     if not holds(status, *_BEFORE_CUDA):
         return None
-    if not proved(Step.CUDA):
-        return Step.CUDA
-    if (advertised or holds(status, StageName.DEVICE_PLUGIN)) and not proved(Step.PLUGIN):
-        return Step.PLUGIN
+    if not proved(ValidationStep.CUDA):
+        return ValidationStep.CUDA
+    if (advertised or holds(status, StageName.DEVICE_PLUGIN)) and not proved(ValidationStep.PLUGIN):
+        return ValidationStep.PLUGIN
     return None
 
 
@@ -120,7 +120,7 @@ def proved_in(text: str | None, boot: str) -> bool:
     return not boot or not written or written == boot
 
 
-def shown(status: GPUNodeStatus, step: Step, digest: str) -> bool:
+def shown(status: GPUNodeStatus, step: ValidationStep, digest: str) -> bool:
     """Return whether the stage of `step` holds, made from `digest`."""
     stage = status.stages.get(step.stage.value)
     return stage is not None and stage.state.holds and stage.digest == digest

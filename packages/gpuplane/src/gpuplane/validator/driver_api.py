@@ -35,7 +35,7 @@ class CudaError(Terminal):
         self.code = code
 
 
-class Device:
+class CudaDevice:
     """One GPU as CUDA sees it: `handle` for the calls, `uuid` as `GPU-...`, `name` as CUDA spells it."""
 
     def __init__(self, handle: int, index: int, uuid: str, name: str) -> None:
@@ -48,7 +48,7 @@ class Device:
         return f"{self.uuid} ({self.name})"
 
 
-class Driver:
+class CudaDriver:
     """libcuda.so.1, loaded and initialised.
 
     Args:
@@ -79,12 +79,12 @@ class Driver:
                 name, code, self._text("cuGetErrorName", code), self._text("cuGetErrorString", code), where=where
             )
 
-    def devices(self) -> list[Device]:
+    def devices(self) -> list[CudaDevice]:
         count = ctypes.c_int()
         self.call("cuDeviceGetCount", ctypes.byref(count))
         return [self._device(index) for index in range(count.value)]
 
-    def select(self, wanted: str) -> Device:
+    def select(self, wanted: str) -> CudaDevice:
         """The GPU of that UUID or index; raises Terminal, saying which there are, when there is none."""
         devices = self.devices()
         for device in devices:
@@ -93,7 +93,7 @@ class Driver:
         seen = ", ".join(device.uuid for device in devices) or "none"
         raise Terminal(f"no GPU {wanted} is visible here", cure=f"choose one of: {seen}")
 
-    def context(self, device: Device) -> Context:
+    def context(self, device: CudaDevice) -> Context:
         """A CUDA context on `device`, current in this thread while in the `with`."""
         return Context(self, device)
 
@@ -108,7 +108,7 @@ class Driver:
         self.call("cuModuleGetFunction", ctypes.byref(function), module, name.encode(), where=where)
         return function
 
-    def _device(self, index: int) -> Device:
+    def _device(self, index: int) -> CudaDevice:
         handle = ctypes.c_int()
         self.call("cuDeviceGet", ctypes.byref(handle), index)
         raw = (ctypes.c_ubyte * 16)()
@@ -117,7 +117,7 @@ class Driver:
         self.call("cuDeviceGetName", name, 256, handle.value)
         digits = bytes(raw).hex()
         parts = (digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:])
-        return Device(handle.value, index, "GPU-" + "-".join(parts), name.value.decode(errors="replace"))
+        return CudaDevice(handle.value, index, "GPU-" + "-".join(parts), name.value.decode(errors="replace"))
 
     def _text(self, function: str, code: int) -> str:
         text = ctypes.c_char_p()
@@ -144,7 +144,7 @@ def _load_companions(path: str) -> list[ctypes.CDLL]:
 class Context:
     """A CUDA context; made and destroyed by `with`."""
 
-    def __init__(self, driver: Driver, device: Device) -> None:
+    def __init__(self, driver: CudaDriver, device: CudaDevice) -> None:
         self._driver = driver
         self._device = device
         self._handle = ctypes.c_void_p()
@@ -162,7 +162,7 @@ class Context:
 class Memory:
     """Memory on a GPU, as its address for the calls; what is left after an error goes with the process."""
 
-    def __init__(self, driver: Driver, size_bytes: int, where: str) -> None:
+    def __init__(self, driver: CudaDriver, size_bytes: int, where: str) -> None:
         self._driver = driver
         self._size_bytes = size_bytes
         self._where = where

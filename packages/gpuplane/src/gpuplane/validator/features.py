@@ -12,7 +12,7 @@ import msgspec
 
 from gpuplane import names
 from gpuplane.host import Host
-from gpuplane.validator.checks import Problem, parse_env
+from gpuplane.validator.checks import ValidationProblem, parse_env
 
 
 class Feature(msgspec.Struct, frozen=True):
@@ -43,7 +43,7 @@ def enabled(text: str) -> frozenset[str]:
     return frozenset(name for name, value in values.items() if value.strip().lower() == "true")
 
 
-def mark(host: Host) -> Problem | None:
+def mark(host: Host) -> ValidationProblem | None:
     """Write and remove the status files after what is loaded; the first feature that should be and is not. Raises
     HostError."""
     wanted = enabled(host.read_text(names.DRIVER_CONTAINER_READY) or "")
@@ -55,7 +55,7 @@ def mark(host: Host) -> Problem | None:
             continue
         host.remove(path, durable=False)
         if feature.switch in wanted and missing is None:
-            missing = Problem(
+            missing = ValidationProblem(
                 "DriverFeatureMissing",
                 f"the driver is configured with {feature.switch}, and the module {feature.module} is not loaded",
                 "/" + names.DRIVER_CONTAINER_READY,

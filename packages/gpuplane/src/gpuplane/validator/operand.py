@@ -21,13 +21,13 @@ from typing import Final, Protocol, cast
 
 from gpuplane import names
 from gpuplane.api.gpunode import GPU, GPUNode, Stage, StageName, StageState
-from gpuplane.api.requests import Offer, offer_of
+from gpuplane.api.requests import GpuOffer, offer_of
 from gpuplane.host import Host, HostError
 from gpuplane.operand import OperandContext, VectorAdd, report_stage
 from gpuplane.validator import checks, decide
 from gpuplane.validator.char_links import make_links, wanted_links
-from gpuplane.validator.checks import Facts, Problem
-from gpuplane.validator.decide import Attempt, Step
+from gpuplane.validator.checks import ValidationFacts, ValidationProblem
+from gpuplane.validator.decide import Attempt, ValidationStep
 from gpuplane.validator.features import OTHERS
 from gpuplane.validator.features import mark as mark_features
 from gpuplane.validator.problems import no_usable_gpu, unusable, vector_add_problem
@@ -57,7 +57,7 @@ class PluginProof(Protocol):
         ApiError: the API server refused or is away.
     """
 
-    async def __call__(self, context: OperandContext, offer: Offer) -> Problem | None: ...
+    async def __call__(self, context: OperandContext, offer: GpuOffer) -> ValidationProblem | None: ...
 
 
 async def run(context: OperandContext, prove_plugin: PluginProof = run_pod) -> None:
@@ -88,7 +88,7 @@ async def _watch_files(context: OperandContext, controller: Controller) -> None:
     """Look again when a status file or a link in `/dev/char` changes: a boot or a person takes them away, and driver
     and toolkit bring theirs back."""
     host = context.host
-    files = [f"{names.VALIDATIONS_DIR}/{name}" for name in (*Step, *OTHERS)] + [*checks.WATCHED]
+    files = [f"{names.VALIDATIONS_DIR}/{name}" for name in (*ValidationStep, *OTHERS)] + [*checks.WATCHED]
     try:
         while True:
             links = wanted_links(host)
@@ -108,8 +108,8 @@ def boot_of(context: OperandContext, node: Node | None) -> str:
     return said or (node.status.node_info.boot_id if node is not None else "")
 
 
-def allocatable_gpus(node: Node | None) -> Offer:
-    return offer_of(node.status.allocatable) if node is not None else Offer()
+def allocatable_gpus(node: Node | None) -> GpuOffer:
+    return offer_of(node.status.allocatable) if node is not None else GpuOffer()
 
 
 class Validator:
@@ -128,7 +128,7 @@ class Validator:
         self,
         context: OperandContext,
         get: Callable[[str], GPUNode | None],
-        allocatable: Callable[[], Offer],
+        allocatable: Callable[[], GpuOffer],
         clock: Callable[[], float] = time.monotonic,
         boot: Callable[[], str] = lambda: "",
         environment: Mapping[str, str] = os.environ,
@@ -143,10 +143,12 @@ class Validator:
         self._prove_plugin = prove_plugin
         self._host = context.host
         self._said = ""  # of the links
-        self._failed: dict[Step, Attempt] = {}
+        self._failed: dict[ValidationStep, Attempt] = {}
         self._absent: float | None = None  # since when the kubelet offers no GPU
         self._missing: float | None = None  # since when driver or toolkit are not all there
-        self._unseen: dict[Step, tuple[str, float]] = {}  # digest, and until when the watch may take to show it
+        self._unseen: dict[
+            ValidationStep, tuple[str, float]
+        ] = {}  # digest, and until when the watch may take to show it
 
     async def reconcile(self, name: str) -> float | None:
         """Validate what is due; the seconds after which to look again, None when only a change can bring news.
@@ -169,9 +171,9 @@ class Validator:
         )
         if step is None:
             return UNSEEN_SECONDS if unseen else None
-        if step is Step.PLUGIN and (left := self._grace(offered)):
+        if step is ValidationStep.PLUGIN and (left := self._grace(offered)):
             return left
-        facts = self._facts() if step is Step.CUDA else None
+        facts = self._facts() if step is ValidationStep.CUDA else None
         if facts is not None and (left := self._until_it_may_fail(node, facts)):
             return left
         fingerprint = decide.fingerprint(node, offered, facts)
@@ -180,11 +182,11 @@ class Validator:
             return wait
         digest = decide.digest(node.status)
         try:
-            note = await (self._cuda(node, facts) if step is Step.CUDA else self._plugin())
+            note = await (self._cuda(node, facts) if step is ValidationStep.CUDA else self._plugin())
             text = decide.content(digest, self._boot())
             self._host.write_atomic(step.file, text.encode(), durable=False)
         except (HostError, OSError) as error:
-            outcome: Problem | None = unusable(error)
+            outcome: ValidationProblem | None = unusable(error)
         except Failed as error:
             outcome = error.problem
         else:
@@ -212,22 +214,22 @@ class Validator:
     def _files(self) -> dict[str, str]:
         """The status files that can be read; what is in their way is said when one is to be written."""
         try:
-            return self._host.read_files(names.VALIDATIONS_DIR, [step.value for step in Step])
+            return self._host.read_files(names.VALIDATIONS_DIR, [step.value for step in ValidationStep])
         except HostError:
             return {}
 
-    def _facts(self) -> Facts | None:
+    def _facts(self) -> ValidationFacts | None:
         """Read the node's state; None when it cannot be read, which is reported when the step is tried."""
         try:
             return checks.read_facts(self._host)
         except HostError:
             return None
 
-    def _hindrance(self, node: GPUNode, facts: Facts) -> Problem | None:
+    def _hindrance(self, node: GPUNode, facts: ValidationFacts) -> ValidationProblem | None:
         uuids = [gpu.uuid for gpu in decide.usable_gpus(node.status)]
         return checks.first_problem(facts, uuids, namespace=self._context.namespace)
 
-    def _until_it_may_fail(self, node: GPUNode, facts: Facts) -> float:
+    def _until_it_may_fail(self, node: GPUNode, facts: ValidationFacts) -> float:
         """Return how long missing files may still appear: after a boot they appear one after the other, and are
         watched.
         """
@@ -254,7 +256,7 @@ class Validator:
             self._absent = self._clock()
         return max(0.0, self._absent + ABSENT_SECONDS - self._clock())
 
-    def _still_unseen(self, node: GPUNode) -> dict[Step, str]:
+    def _still_unseen(self, node: GPUNode) -> dict[ValidationStep, str]:
         """Return the reports that the watch has not delivered yet; without them, a stage would be proved twice."""
         self._unseen = {
             step: (digest, until)
@@ -263,7 +265,7 @@ class Validator:
         }
         return {step: digest for step, (digest, _) in self._unseen.items()}
 
-    async def _cuda(self, node: GPUNode, facts: Facts | None) -> str:
+    async def _cuda(self, node: GPUNode, facts: ValidationFacts | None) -> str:
         """Driver, toolkit, and the vectorAdd on every GPU. Raises Failed."""
         context, usable = self._context, decide.usable_gpus(node.status)
         if not usable:
@@ -291,7 +293,9 @@ class Validator:
         if offer.count <= 0:
             cure = f"kubectl -n {context.namespace} logs ds/nvidia-device-plugin-daemonset"
             raise Failed(
-                Problem("NothingAllocatable", f"the kubelet offers no {offer.resource}", context.node_name, cure)
+                ValidationProblem(
+                    "NothingAllocatable", f"the kubelet offers no {offer.resource}", context.node_name, cure
+                )
             )
         if self._off(NO_POD_ENV):
             return NOT_WANTED
@@ -321,12 +325,12 @@ class Validator:
 class Failed(KubekitError):
     """A validation found something wrong."""
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: ValidationProblem) -> None:
         super().__init__(problem.message, where=problem.where, cure=problem.cure)
         self.problem = problem
 
 
-def _process(facts: Facts, host: Host) -> VectorAdd:
+def _process(facts: ValidationFacts, host: Host) -> VectorAdd:
     if facts.library is None:
         raise AssertionError("checked before")
     return VectorAddProcess(Path(facts.library), host.root / "dev")

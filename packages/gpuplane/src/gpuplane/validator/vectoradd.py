@@ -18,8 +18,8 @@ import os
 import sys
 from array import array
 
-from gpuplane.validator.driver_api import Device, Driver
-from kubekit.errors import KubekitError, NoAnswer, Retryable, Terminal, Usage
+from gpuplane.validator.driver_api import CudaDevice, CudaDriver
+from kubekit.errors import KubekitError, NoAnswer, Retryable, Terminal, UsageError
 
 TYPE_CHECKING = False  # as type checkers read it, without importing typing
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ def first_difference(got: bytes, expected: bytes) -> tuple[int, float, float] | 
     return next((at // 4, x, y) for at, x, y in pairs if got[at : at + 4] != expected[at : at + 4])
 
 
-def add_on(driver: Driver, device: Device) -> None:
+def add_on(driver: CudaDriver, device: CudaDevice) -> None:
     """Run the workload on one GPU; raises CudaError or WrongResult."""
     where = str(device)
     a, b = inputs()
@@ -169,14 +169,16 @@ def add_on(driver: Driver, device: Device) -> None:
 
 
 def options(arguments: list[str]) -> tuple[str, str]:
-    """The `--gpu` ("0" without one) and the `--library` ("" without one) of a command line; raises Usage."""
+    """The `--gpu` ("0" without one) and the `--library` ("" without one) of a command line; raises UsageError."""
     found = {"--gpu": "0", "--library": ""}
     left = iter(arguments)
     for argument in left:
         name, equals, value = argument.partition("=")
         value = value if equals else next(left, "")
         if name not in found or not value:
-            raise Usage("wrong arguments: " + " ".join(arguments), cure="vectoradd [--gpu UUID|INDEX] [--library FILE]")
+            raise UsageError(
+                "wrong arguments: " + " ".join(arguments), cure="vectoradd [--gpu UUID|INDEX] [--library FILE]"
+            )
         found[name] = value
     return found["--gpu"], found["--library"]
 
@@ -185,14 +187,14 @@ def main(arguments: list[str]) -> int:
     try:
         wanted, library = options(arguments)
         say(f"[Vector addition of {ELEMENTS} elements]")
-        driver = Driver(library)
+        driver = CudaDriver(library)
         add_on(driver, driver.select(wanted))
     except KubekitError as error:
-        if not isinstance(error, Usage):
+        if not isinstance(error, UsageError):
             say("Test FAILED")
         lines = [("what", error.what), ("where", error.where), ("cure", error.cure)]
         sys.stderr.write("".join(f"{name:<7}{text}\n" for name, text in lines if text))
-        return 2 if isinstance(error, Usage) else 3 if isinstance(error, Retryable | NoAnswer) else 1
+        return 2 if isinstance(error, UsageError) else 3 if isinstance(error, Retryable | NoAnswer) else 1
     say("Test PASSED")
     say("Done")
     return 0

@@ -14,9 +14,9 @@ import sys
 from typing import Any, Final
 
 from gpuplane import names
-from gpuplane.api.requests import Offer
+from gpuplane.api.requests import GpuOffer
 from gpuplane.operand import OperandContext
-from gpuplane.validator.checks import Problem
+from gpuplane.validator.checks import ValidationProblem
 from gpuplane.validator.process import PROGRAM
 from kubekit.api.core import Pod
 from kubekit.errors import KubekitError
@@ -45,7 +45,7 @@ def pod_name(node_name: str) -> str:
     return f"{NAME}-{hashlib.sha256(node_name.encode()).hexdigest()[:5]}"
 
 
-def manifest(context: OperandContext, ours: Pod | None, offer: Offer) -> dict[str, Any]:
+def manifest(context: OperandContext, ours: Pod | None, offer: GpuOffer) -> dict[str, Any]:
     """The pod. `ours` is the validator's own: the workload has its image and its owner, the DaemonSet, with which it
     goes; it does not go when one validator pod is replaced by the next.
     """
@@ -88,7 +88,7 @@ def manifest(context: OperandContext, ours: Pod | None, offer: Offer) -> dict[st
     }
 
 
-def verdict(pod: Pod) -> Problem | bool | None:
+def verdict(pod: Pod) -> ValidationProblem | bool | None:
     """True when the pod has succeeded, False when it finds no room, a Problem when it failed, None while it may
     still."""
     if pod.status.phase == "Succeeded":
@@ -100,9 +100,13 @@ def verdict(pod: Pod) -> Problem | bool | None:
         reason = pod.status.reason or next((e.reason for e in ended if e is not None and e.reason), "")
         if reason.startswith(REJECTED):
             cure = f"kubectl -n {pod.metadata.namespace} describe {where}"
-            return Problem("PluginWorkloadRejected", f"the kubelet refused the validation pod: {text}", where, cure)
+            return ValidationProblem(
+                "PluginWorkloadRejected", f"the kubelet refused the validation pod: {text}", where, cure
+            )
         what = f"the validation pod failed: {text or reason or 'no reason given'}"
-        return Problem("PluginWorkloadFailed", what, where, f"kubectl -n {pod.metadata.namespace} logs {where}")
+        return ValidationProblem(
+            "PluginWorkloadFailed", what, where, f"kubectl -n {pod.metadata.namespace} logs {where}"
+        )
     for condition in pod.status.conditions:
         if condition.type == "PodScheduled" and condition.status == "False" and condition.reason == "Unschedulable":
             return False
@@ -111,16 +115,16 @@ def verdict(pod: Pod) -> Problem | bool | None:
         if waiting is not None and waiting.reason in HOPELESS:
             what = f"the validation pod does not start: {waiting.reason} {waiting.message}".rstrip()
             cure = f"kubectl -n {pod.metadata.namespace} describe {where}"
-            return Problem("PluginWorkloadNotStarted", what, where, cure)
+            return ValidationProblem("PluginWorkloadNotStarted", what, where, cure)
     return None
 
 
 async def run_pod(
     context: OperandContext,
-    offer: Offer = Offer(),  # noqa: B008 - frozen
+    offer: GpuOffer = GpuOffer(),  # noqa: B008 - frozen
     patience: float = PATIENCE_SECONDS,
     grace: float = GRACE_SECONDS,
-) -> Problem | None:
+) -> ValidationProblem | None:
     """Run the pod to its end; None when it passed.
 
     Args:
@@ -139,7 +143,7 @@ async def run_pod(
     pods.add_handler(lambda old, new: changed.set())
     pods.start()
 
-    async def outcome(uid: str, *, final: bool) -> Problem | bool:
+    async def outcome(uid: str, *, final: bool) -> ValidationProblem | bool:
         while True:
             changed.clear()
             pod = pods.get(f"{namespace}/{name}")
@@ -148,7 +152,7 @@ async def run_pod(
                 return result
             await changed.wait()
 
-    rejected: Problem | None = None
+    rejected: ValidationProblem | None = None
     pauses = itertools.chain(REJECTED_PAUSES, itertools.repeat(REJECTED_PAUSES[-1]))
     try:
         await pods.synced()
@@ -156,7 +160,7 @@ async def run_pod(
             while True:
                 uid = await _create(context, offer, pods, changed)
                 result = await outcome(uid, final=False)
-                if not isinstance(result, Problem) or result.reason != "PluginWorkloadRejected":
+                if not isinstance(result, ValidationProblem) or result.reason != "PluginWorkloadRejected":
                     break
                 rejected = result
                 await context.sleep(next(pauses))
@@ -166,7 +170,7 @@ async def run_pod(
                         result = await outcome(uid, final=True)
     except TimeoutError:
         where = f"pod/{name}"
-        return rejected or Problem(
+        return rejected or ValidationProblem(
             "PluginWorkloadTimedOut",
             f"the validation pod did not end within {patience:g} s",
             where,
@@ -177,10 +181,10 @@ async def run_pod(
     if result is False:
         await client.delete(Pod, name, namespace, uid=uid, grace_seconds=0)
         raise NoRoom("no GPU is free for the validation pod")
-    return await _with_log(context, result) if isinstance(result, Problem) else None
+    return await _with_log(context, result) if isinstance(result, ValidationProblem) else None
 
 
-async def _create(context: OperandContext, offer: Offer, pods: Informer[Pod], changed: asyncio.Event) -> str:
+async def _create(context: OperandContext, offer: GpuOffer, pods: Informer[Pod], changed: asyncio.Event) -> str:
     """Create the pod, in the place of one that an earlier validation left; returns its uid."""
     name, namespace = pod_name(context.node_name), context.namespace
     ours = await context.client.get(Pod, context.pod_name, namespace) if context.pod_name else None
@@ -202,7 +206,7 @@ async def _create(context: OperandContext, offer: Offer, pods: Informer[Pod], ch
         return str(created["metadata"]["uid"])
 
 
-async def _with_log(context: OperandContext, problem: Problem) -> Problem:
+async def _with_log(context: OperandContext, problem: ValidationProblem) -> ValidationProblem:
     """The problem with the end of the pod's log, which says more than an exit code."""
     path = Pod.RESOURCE.path(context.namespace, pod_name(context.node_name), "log")
     try:
@@ -212,4 +216,4 @@ async def _with_log(context: OperandContext, problem: Problem) -> Problem:
     said = " ".join(line.strip() for line in text.splitlines() if line.startswith(("what", "Test ")))
     if not said:
         return problem
-    return Problem(problem.reason, f"{problem.message}; it said: {said}", problem.where, problem.cure)
+    return ValidationProblem(problem.reason, f"{problem.message}; it said: {said}", problem.where, problem.cure)

@@ -6,11 +6,11 @@
 See docs/components/kube.md.
 """
 
-from kubekit.kube.cache import Cache
+from kubekit.kube.cache import InformerCache
 from kubekit.kube.client import Client
 from kubekit.kube.clock import Clock, SystemClock, TokenBucket
-from kubekit.kube.codec import Page
-from kubekit.kube.config import Endpoint
+from kubekit.kube.codec import ListPage
+from kubekit.kube.config import ApiEndpoint
 from kubekit.kube.controller import Controller, ControllerStats, Source
 from kubekit.kube.errors import (
     AlreadyExists,
@@ -32,32 +32,31 @@ from kubekit.kube.informer import Informer
 from kubekit.kube.informers import SharedInformers
 from kubekit.kube.lease import Fenced, Lease, LeaseLost
 from kubekit.kube.queue import QueueClosed, WorkQueue
-from kubekit.kube.watch import Event, EventType
+from kubekit.kube.watch import EventType, WatchEvent
 
 __all__ = [
     "AlreadyExists",
+    "ApiEndpoint",
     "ApiError",
     "BadRequest",
-    "Cache",
     "Client",
     "Clock",
     "ConfigError",
     "Conflict",
     "Controller",
     "ControllerStats",
-    "Endpoint",
-    "Event",
     "EventRecorder",
     "EventType",
     "Fenced",
     "Forbidden",
     "Gone",
     "Informer",
+    "InformerCache",
     "Invalid",
     "Lease",
     "LeaseLost",
+    "ListPage",
     "NotFound",
-    "Page",
     "QueueClosed",
     "ServerError",
     "SharedInformers",
@@ -67,5 +66,6 @@ __all__ = [
     "TooManyRequests",
     "Unauthorized",
     "Unreachable",
+    "WatchEvent",
     "WorkQueue",
 ]

@@ -20,7 +20,7 @@ Change = tuple[K | None, K | None]
 """(old, new); one of them is None for an add or a delete."""
 
 
-class Cache(Generic[K]):
+class InformerCache(Generic[K]):
     def __init__(self) -> None:
         self._objects: dict[str, K] = {}
         self._by: dict[str, IndexBy[K]] = {}

@@ -26,11 +26,11 @@ from kubekit.api.kinds import RESOURCES
 from kubekit.api.meta import KubeObject, Resource
 from kubekit.errors import InvalidInput
 from kubekit.kube.auth import Credential
-from kubekit.kube.codec import BadItem, Page, decode_any, decode_list, decode_object, decoder, encode
-from kubekit.kube.config import Endpoint, load, load_client_certificate
+from kubekit.kube.codec import BadItem, ListPage, decode_any, decode_list, decode_object, decoder, encode
+from kubekit.kube.config import ApiEndpoint, load, load_client_certificate
 from kubekit.kube.errors import ApiError, Gone, ServerError, TooManyRequests, from_response
-from kubekit.kube.http import HttpPool, Response
-from kubekit.kube.watch import Event, decode_event, watch_params
+from kubekit.kube.http import ClientResponse, HttpPool
+from kubekit.kube.watch import WatchEvent, decode_event, watch_params
 
 K = TypeVar("K", bound=KubeObject)
 Body = Mapping[str, Any] | list[Any]
@@ -60,7 +60,7 @@ class Client:
 
     def __init__(
         self,
-        endpoint: Endpoint,
+        endpoint: ApiEndpoint,
         *,
         user_agent: str = "kubekit",
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
@@ -121,7 +121,7 @@ class Client:
         fields: str = "",
         *,
         bad: BadItem | None = None,
-    ) -> AsyncIterator[Page | None]:
+    ) -> AsyncIterator[ListPage | None]:
         """Yield the list in pages of 500, and None when the continue token expired and the whole list begins again.
 
         An item that does not fit `kind` raises ServerError, or goes to `bad` and is left out.
@@ -152,7 +152,7 @@ class Client:
         resource_version: str = "",
         *,
         bad: BadItem | None = None,
-    ) -> AsyncGenerator[Event[K], None]:
+    ) -> AsyncGenerator[WatchEvent[K], None]:
         """Changes after `resource_version`, bookmarks included; ends when the server ends it. Raises Gone, Unreachable.
 
         Resume with the resource version of the last event.
@@ -164,7 +164,7 @@ class Client:
 
     async def _watch(
         self, kind: type[K], path: str, params: dict[str, str], *, idle: float, bad: BadItem | None
-    ) -> AsyncGenerator[Event[K], None]:
+    ) -> AsyncGenerator[WatchEvent[K], None]:
         rest = b""
         decode = decoder(kind)
         async with self._open(path, params, idle=idle) as read:
@@ -399,7 +399,7 @@ class Client:
             self._pool.renew(self._pool.tls)
 
     @staticmethod
-    def _error(response: Response, method: str, path: str) -> ApiError:
+    def _error(response: ClientResponse, method: str, path: str) -> ApiError:
         return from_response(
             response.status, response.body, where=f"{method} {path}", retry_after=response.header(b"retry-after")
         )

@@ -20,7 +20,7 @@ encode: Final = msgspec.json.Encoder().encode
 decode_any: Final = msgspec.json.Decoder().decode
 
 
-class Page(msgspec.Struct, frozen=True):
+class ListPage(msgspec.Struct, frozen=True):
     """One page of a list: its items, the list's resource version, and the token of the next page ("" at the end)."""
 
     items: list[Any]
@@ -66,12 +66,12 @@ def decode_object(kind: Any, body: bytes, name: str) -> Any:
         ) from error
 
 
-def decode_list(kind: Any, body: bytes, bad: BadItem | None) -> Page:
+def decode_list(kind: Any, body: bytes, bad: BadItem | None) -> ListPage:
     """One page. An item that does not fit goes to `bad`, or raises ServerError when that is None."""
     where = kind.RESOURCE.path()
     try:
         found = _list_decoder(kind).decode(body)
-        return Page(found.items or [], found.metadata.resource_version, found.metadata.continue_)
+        return ListPage(found.items or [], found.metadata.resource_version, found.metadata.continue_)
     except msgspec.ValidationError as error:
         if bad is None:
             raise ServerError(
@@ -86,4 +86,4 @@ def decode_list(kind: Any, body: bytes, bad: BadItem | None) -> Page:
             items.append(decoder(kind).decode(item))
         except msgspec.ValidationError as error:
             bad(bytes(item), str(error))
-    return Page(items, raw.metadata.resource_version, raw.metadata.continue_)
+    return ListPage(items, raw.metadata.resource_version, raw.metadata.continue_)

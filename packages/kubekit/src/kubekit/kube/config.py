@@ -25,7 +25,7 @@ from kubekit.kube.errors import ConfigError
 SERVICE_ACCOUNT_DIR: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 
-class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
+class ApiEndpoint(msgspec.Struct, frozen=True, kw_only=True):
     """One API server and one identity. `prefix` is the path before `/api`, usually empty."""
 
     host: str
@@ -110,7 +110,7 @@ def load(
     *,
     environ: Mapping[str, str] | None = None,
     service_account: Path = SERVICE_ACCOUNT_DIR,
-) -> Endpoint:
+) -> ApiEndpoint:
     """Finds the API server. Raises ConfigError, which says where it looked."""
     env = os.environ if environ is None else environ
     if kubeconfig is not None:
@@ -138,7 +138,7 @@ def load(
     return from_file(home, context)
 
 
-def in_cluster(env: Mapping[str, str], service_account: Path = SERVICE_ACCOUNT_DIR) -> Endpoint:
+def in_cluster(env: Mapping[str, str], service_account: Path = SERVICE_ACCOUNT_DIR) -> ApiEndpoint:
     """The pod's own service account; its token file is read again as the kubelet renews it."""
     ca = service_account / "ca.crt"
     try:
@@ -152,7 +152,7 @@ def in_cluster(env: Mapping[str, str], service_account: Path = SERVICE_ACCOUNT_D
         raise ConfigError(
             "is no port number", where=f"KUBERNETES_SERVICE_PORT={env['KUBERNETES_SERVICE_PORT']}"
         ) from None
-    return Endpoint(
+    return ApiEndpoint(
         host=env["KUBERNETES_SERVICE_HOST"].strip("[]"),
         port=port,
         auth=FileAuth(service_account / "token", monotonic=time.monotonic),
@@ -178,7 +178,7 @@ def _read(path: Path) -> _Config:
         raise ConfigError(f"the kubeconfig is malformed: {error}", where=str(path)) from error
 
 
-def from_file(path: Path, context: str | None = None) -> Endpoint:
+def from_file(path: Path, context: str | None = None) -> ApiEndpoint:
     """One context of a kubeconfig file, its current one when `context` is None. Raises ConfigError."""
     path = path.expanduser()
     config = _read(path)
@@ -200,7 +200,7 @@ def from_file(path: Path, context: str | None = None) -> Endpoint:
     host, port, prefix, secure = _split(cluster.server, path)
     if cluster.proxy_url:
         raise ConfigError("proxy-url is not supported", where=f"{path}: cluster {chosen.cluster}")
-    return Endpoint(
+    return ApiEndpoint(
         host=host,
         port=port,
         prefix=prefix,

@@ -49,7 +49,7 @@ class Said(msgspec.Struct):
     at: float
 
 
-class Write(msgspec.Struct, frozen=True):
+class EventWrite(msgspec.Struct, frozen=True):
     """The write for one report: create the Event `name`, or raise its count when that is above 1."""
 
     name: str
@@ -71,7 +71,7 @@ class Correlator:
         self._messages: OrderedDict[tuple[str, ...], tuple[float, set[str]]] = OrderedDict()
         self._buckets: OrderedDict[tuple[str, ...], TokenBucket] = OrderedDict()
 
-    def observe(self, about: ObjectReference, level: EventLevel, reason: str, message: str) -> Write | None:
+    def observe(self, about: ObjectReference, level: EventLevel, reason: str, message: str) -> EventWrite | None:
         """The write that belongs to this report, or None when the object has said too much."""
         now, wall = self._clock.now(), self._clock.wall()
         who = (about.kind, about.namespace, about.name, about.uid)
@@ -95,7 +95,7 @@ class Correlator:
             said = _remember(self._said, same, lambda: Said(name, 0, wall, now), fresh=True)
         said.count += 1
         said.at = now
-        return Write(said.name, about, level, reason, message, said.count, said.first, wall)
+        return EventWrite(said.name, about, level, reason, message, said.count, said.first, wall)
 
 
 class EventRecorder:
@@ -114,7 +114,7 @@ class EventRecorder:
         self._instance = instance
         self._clock = clock or SystemClock()
         self._correlator = Correlator(self._clock)
-        self._waiting: asyncio.Queue[Write] = asyncio.Queue(_WAITING)
+        self._waiting: asyncio.Queue[EventWrite] = asyncio.Queue(_WAITING)
         self._task: asyncio.Task[None] | None = None
         self._complained = ""
 
@@ -164,7 +164,7 @@ class EventRecorder:
             finally:
                 self._waiting.task_done()
 
-    async def _write(self, write: Write) -> None:
+    async def _write(self, write: EventWrite) -> None:
         # Events of cluster-scoped objects live in "default", where kubectl describe looks for them.
         namespace = write.about.namespace or "default"
         if write.count > 1:

@@ -32,7 +32,7 @@ _IDLE_LIMIT: Final = 64  # connections kept open for later
 _CONNECT_SECONDS: Final = 10.0
 
 
-class Response:
+class ClientResponse:
     """Status, headers (lower-case names) and, when buffered, the whole body."""
 
     __slots__ = ("body", "headers", "status")
@@ -156,7 +156,7 @@ class _Connection(asyncio.Protocol):
 
     # -- the pool's side -------------------------------------------------------------------------------------------
 
-    async def exchange(self, request: bytes, *, streaming: bool) -> Response:
+    async def exchange(self, request: bytes, *, streaming: bool) -> ClientResponse:
         """Sends `request`; returns after the whole response, or after its head when streaming."""
         assert self.transport is not None
         self._reset(streaming)
@@ -171,9 +171,9 @@ class _Connection(asyncio.Protocol):
         assert self._parser is not None
         status = self._parser.get_status_code()
         if streaming:
-            return Response(status, self.headers, b"")
+            return ClientResponse(status, self.headers, b"")
         chunks = self._chunks
-        return Response(status, self.headers, chunks[0] if len(chunks) == 1 else b"".join(chunks))
+        return ClientResponse(status, self.headers, chunks[0] if len(chunks) == 1 else b"".join(chunks))
 
     async def chunk(self) -> bytes | None:
         """The next piece of a streamed body; None at its end. Raises Unreachable when it was cut off."""
@@ -232,7 +232,7 @@ class HttpPool:
         self._open: set[_Connection] = set()
         self._closed = False
 
-    async def request(self, request: bytes, *, timeout: float, replay: bool) -> Response:
+    async def request(self, request: bytes, *, timeout: float, replay: bool) -> ClientResponse:
         """One request, buffered. `replay`: may be sent again when a kept connection turns out to be dead.
 
         Raises Unreachable. `timeout` is in seconds and covers connecting and the whole response.
@@ -259,7 +259,7 @@ class HttpPool:
     @contextlib.asynccontextmanager
     async def stream(
         self, request: bytes, *, timeout: float, idle: float
-    ) -> AsyncIterator[tuple[Response, Callable[[], Awaitable[bytes | None]]]]:
+    ) -> AsyncIterator[tuple[ClientResponse, Callable[[], Awaitable[bytes | None]]]]:
         """One request whose body arrives over time: its head, and a function that gives the next piece or None.
 
         `timeout` covers the head; `idle` is how long the body may stay silent. Both raise Unreachable. An answer of

@@ -23,12 +23,12 @@ from typing import Any, Final, Generic, TypeVar
 import msgspec
 
 from kubekit.api.meta import KubeObject, key
-from kubekit.kube.cache import Cache, Change, IndexBy
+from kubekit.kube.cache import Change, IndexBy, InformerCache
 from kubekit.kube.client import Client
 from kubekit.kube.clock import Clock, SystemClock
 from kubekit.kube.errors import ApiError, ConfigError, Gone, ServerError
 from kubekit.kube.tasks import first_of
-from kubekit.kube.watch import Event, EventType
+from kubekit.kube.watch import EventType, WatchEvent
 
 log = logging.getLogger("kubekit.kube")
 
@@ -81,7 +81,7 @@ class Informer(Generic[K]):
         self._where = (namespace, labels, fields)
         self._keep = keep
         self._clock = clock or SystemClock()
-        self._cache: Cache[K] = Cache()
+        self._cache: InformerCache[K] = InformerCache()
         self._handlers: list[Handler[K]] = []
         self._version = ""
         self._synced = asyncio.Event()
@@ -205,7 +205,7 @@ class Informer(Generic[K]):
             self._failures += 1
             await self._pause("the server ends watches at once")
 
-    def _take(self, event: Event[K]) -> None:
+    def _take(self, event: WatchEvent[K]) -> None:
         self.events += 1
         self._version = event.resource_version or self._version
         if event.object is None:

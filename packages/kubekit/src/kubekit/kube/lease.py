@@ -38,27 +38,27 @@ class LeaseLost(Retryable):
     """The lease could not be renewed, or another candidate holds it."""
 
 
-class Observed(msgspec.Struct, frozen=True):
+class ObservedLease(msgspec.Struct, frozen=True):
     """A lease's record and when (our clock) it was first seen to be so."""
 
     spec: LeaseSpec
     since: float
 
 
-class Verdict(Enum):
+class LeaseVerdict(Enum):
     MINE = "mine"  # renew it
     FREE = "free"  # take it
     TAKEN = "taken"  # wait
 
 
-def judge(observed: Observed, identity: str, now: float) -> Verdict:
+def judge(observed: ObservedLease, identity: str, now: float) -> LeaseVerdict:
     """Decide what a candidate may do with a lease that it has seen unchanged since `observed.since`."""
     spec = observed.spec
     if spec.holder_identity == identity:
-        return Verdict.MINE
+        return LeaseVerdict.MINE
     if not spec.holder_identity or now >= observed.since + spec.lease_duration_seconds:
-        return Verdict.FREE
-    return Verdict.TAKEN
+        return LeaseVerdict.FREE
+    return LeaseVerdict.TAKEN
 
 
 class Fenced(Client):
@@ -113,7 +113,7 @@ class Lease:
         self._renew = renew
         self._retry = retry
         self._clock = clock or SystemClock()
-        self._observed: Observed | None = None
+        self._observed: ObservedLease | None = None
         self._version = ""
         self._good = float("-inf")  # when the last write of ours that was let through began
 
@@ -183,16 +183,16 @@ class Lease:
         self._observe(lease)
         assert self._observed is not None
         verdict = judge(self._observed, self.identity, self._clock.now())
-        if verdict is Verdict.TAKEN:
+        if verdict is LeaseVerdict.TAKEN:
             return False
-        moved = 0 if verdict is Verdict.MINE else 1
+        moved = 0 if verdict is LeaseVerdict.MINE else 1
         return await self._write(lease, lease.spec.lease_transitions + moved)
 
     def _observe(self, lease: LeaseObject) -> None:
         self.holder = lease.spec.holder_identity
         self._version = lease.metadata.resource_version
         if self._observed is None or self._observed.spec != lease.spec:
-            self._observed = Observed(lease.spec, self._clock.now())
+            self._observed = ObservedLease(lease.spec, self._clock.now())
 
     async def _write(self, old: LeaseObject | None, transitions: int) -> bool:
         now = self._clock.wall()

@@ -24,7 +24,7 @@ class EventType(StrEnum):
     BOOKMARK = "BOOKMARK"
 
 
-class Event(msgspec.Struct, Generic[T], frozen=True):
+class WatchEvent(msgspec.Struct, Generic[T], frozen=True):
     """One change. `object` is None for a bookmark, and for an object that does not fit its Struct."""
 
     type: EventType
@@ -59,7 +59,7 @@ def watch_params(resource_version: str, seconds: int) -> dict[str, str]:
 
 def decode_event(
     decoder: msgspec.json.Decoder[Any], line: bytes, *, where: str, bad: Callable[[bytes, str], None] | None
-) -> Event[Any]:
+) -> WatchEvent[Any]:
     """The event in one line. Raises what an ERROR event says (`Gone` for an expired version), ServerError for what is
     no event, or for an object that does not fit when `bad` is None.
     """
@@ -69,14 +69,14 @@ def decode_event(
         if kind is None:
             raise from_response(0, parsed.object, where=where)
         if kind is EventType.BOOKMARK:
-            return Event(kind, None, _decode_version(parsed.object).metadata.resource_version)
+            return WatchEvent(kind, None, _decode_version(parsed.object).metadata.resource_version)
         try:
             obj = decoder.decode(parsed.object)
         except msgspec.ValidationError as error:
             if bad is None:
                 raise
             bad(bytes(parsed.object), str(error))
-            return Event(kind, None, _decode_version(parsed.object).metadata.resource_version)
+            return WatchEvent(kind, None, _decode_version(parsed.object).metadata.resource_version)
     except msgspec.DecodeError as error:
         raise ServerError(f"a watch event cannot be decoded: {error}", where=where, reason="Undecodable") from error
-    return Event(kind, obj, obj.metadata.resource_version)
+    return WatchEvent(kind, obj, obj.metadata.resource_version)

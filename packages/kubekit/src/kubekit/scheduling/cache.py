@@ -19,7 +19,7 @@ PerNode = dict[str, int]
 K = TypeVar("K")
 
 
-class NodeState:
+class ClusterNode:
     """One node and what is placed on it. `requested` and the scored sums cover `pods` only, not `nominated`."""
 
     __slots__ = (
@@ -66,11 +66,11 @@ def _bump(counts: dict[K, int], key: K, sign: int) -> None:
         counts.pop(key, None)
 
 
-class Cache:
+class SchedulerCache:
     """Nodes, the pods placed on them, and the counts that (anti)affinity and spreading need."""
 
     def __init__(self) -> None:
-        self.nodes: dict[str, NodeState] = {}
+        self.nodes: dict[str, ClusterNode] = {}
         self.pods: dict[str, PodInfo] = {}
         self.node_count = 0  # of those that exist
         self.namespaces: dict[str, dict[str, str]] = {}
@@ -78,7 +78,7 @@ class Cache:
         self.anti_terms: dict[PodTerm, PerNode] = {}
         self.scored_terms: dict[tuple[PodTerm, int], PerNode] = {}
         self._counted: OrderedDict[tuple[PodTerm, bool], PerNode] = OrderedDict()
-        self._candidates: list[NodeState] | None = None
+        self._candidates: list[ClusterNode] | None = None
 
     # -- nodes ---------------------------------------------------------------------------------------------------
     def set_node(self, facts: NodeFacts) -> None:
@@ -97,19 +97,19 @@ class Cache:
         self._candidates = None
         self._drop_if_empty(node)
 
-    def candidates(self) -> list[NodeState]:
+    def candidates(self) -> list[ClusterNode]:
         """All nodes that exist, in a stable order."""
         if self._candidates is None:
             self._candidates = [node for node in self.nodes.values() if node.facts is not None]
         return self._candidates
 
-    def _state(self, name: str) -> NodeState:
+    def _state(self, name: str) -> ClusterNode:
         node = self.nodes.get(name)
         if node is None:
-            node = self.nodes[name] = NodeState(name)
+            node = self.nodes[name] = ClusterNode(name)
         return node
 
-    def _drop_if_empty(self, node: NodeState) -> None:
+    def _drop_if_empty(self, node: ClusterNode) -> None:
         if node.facts is None and not node.pods and not node.nominated:
             self.nodes.pop(node.name, None)
 

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from kubekit.scheduling import filters
-from kubekit.scheduling.cache import Cache, NodeState
+from kubekit.scheduling.cache import ClusterNode, SchedulerCache
 from kubekit.scheduling.filters import Failure
 from kubekit.scheduling.podinfo import PodInfo, Requests
 from kubekit.scheduling.topology import PodAffinity, TopologySpread
 
 
-class Check:
+class FilterCheck:
     """`check(node)` is None when the pod may go there.
 
     Prepared from the cache as it is now; make a new one when pods came or went (preemption does).
     """
 
-    def __init__(self, pod: PodInfo, cache: Cache, ignored: frozenset[str] = frozenset()) -> None:
+    def __init__(self, pod: PodInfo, cache: SchedulerCache, ignored: frozenset[str] = frozenset()) -> None:
         self._pod = pod
         self._ignored = ignored
         self._selects = bool(pod.affinity.node_selector) or pod.affinity.node_required is not None
@@ -24,7 +24,7 @@ class Check:
         self._affinity = PodAffinity(pod, cache) if needs_affinity else None
         self._spread = TopologySpread(pod, cache) if any(c.hard for c in pod.spread) else None
 
-    def __call__(self, node: NodeState) -> Failure | None:
+    def __call__(self, node: ClusterNode) -> Failure | None:
         pod, facts = self._pod, node.facts
         if facts is None:
             return Failure("NodeName", ("node(s) didn't match the requested node name",))
@@ -47,7 +47,7 @@ class Check:
             failure = self._affinity.check(facts)
         return failure
 
-    def _with_nominated(self, node: NodeState) -> tuple[Requests, int, dict[tuple[str, str, int], int]]:
+    def _with_nominated(self, node: ClusterNode) -> tuple[Requests, int, dict[tuple[str, str, int], int]]:
         """Return the used part of a node: nominated pods there come before less important ones."""
         pod, requested, ports = self._pod, dict(node.requested), dict(node.ports)
         count = len(node.pods)

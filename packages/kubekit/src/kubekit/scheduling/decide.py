@@ -12,8 +12,8 @@ from typing import Final
 
 import msgspec
 
-from kubekit.scheduling.cache import Cache, NodeState
-from kubekit.scheduling.check import Check
+from kubekit.scheduling.cache import ClusterNode, SchedulerCache
+from kubekit.scheduling.check import FilterCheck
 from kubekit.scheduling.filters import Failure
 from kubekit.scheduling.podinfo import PodInfo
 
@@ -27,7 +27,7 @@ NOT_ASKED: Final = Failure("NodeAffinity", ("node(s) didn't satisfy plugin(s) [N
 class Found(msgspec.Struct):
     """`feasible` in the order found. `failures` of the nodes asked; `absent` nodes were never asked."""
 
-    feasible: list[NodeState]
+    feasible: list[ClusterNode]
     failures: dict[str, Failure]
     total: int
     absent: int = 0
@@ -49,9 +49,9 @@ def enough(total: int) -> int:
     return max(total * percent // 100, _MIN_FEASIBLE)
 
 
-def find(pod: PodInfo, cache: Cache, ignored: frozenset[str] = frozenset(), start: int = 0) -> Found:
+def find(pod: PodInfo, cache: SchedulerCache, ignored: frozenset[str] = frozenset(), start: int = 0) -> Found:
     """Asks nodes from `start` on, in turn, until enough are feasible. A pinned pod asks one node only."""
-    check, total = Check(pod, cache, ignored), cache.node_count
+    check, total = FilterCheck(pod, cache, ignored), cache.node_count
     if pod.affinity.pinned:
         node = cache.nodes.get(pod.affinity.pinned)
         if node is None or node.facts is None:
@@ -82,7 +82,7 @@ def find(pod: PodInfo, cache: Cache, ignored: frozenset[str] = frozenset(), star
     return found
 
 
-def best(nodes: list[NodeState], scores: list[int], tie: int = 0) -> NodeState:
+def best(nodes: list[ClusterNode], scores: list[int], tie: int = 0) -> ClusterNode:
     """The node with the highest score; `tie` picks among equals (kube-scheduler picks at random)."""
     highest = max(scores)
     equals = [node for node, score in zip(nodes, scores, strict=True) if score == highest]

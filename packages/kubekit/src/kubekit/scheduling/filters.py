@@ -11,10 +11,10 @@ from typing import Final
 
 import msgspec
 
-from kubekit.scheduling.podinfo import Affinity, NodeFacts, PodInfo, Requests, Taint, Toleration
+from kubekit.scheduling.podinfo import Affinity, NodeFacts, NodeTaint, PodInfo, PodToleration, Requests
 from kubekit.scheduling.selectors import NodeTerm
 
-UNSCHEDULABLE_TAINT: Final = Taint("node.kubernetes.io/unschedulable", "", "NoSchedule")
+UNSCHEDULABLE_TAINT: Final = NodeTaint("node.kubernetes.io/unschedulable", "", "NoSchedule")
 HARD_EFFECTS: Final = ("NoSchedule", "NoExecute")
 _ANY_IP: Final = "0.0.0.0"
 
@@ -27,13 +27,13 @@ class Failure(msgspec.Struct, frozen=True):
     resolvable: bool = False
 
 
-def tolerates(tolerations: Iterable[Toleration], taint: Taint) -> bool:
+def tolerates(tolerations: Iterable[PodToleration], taint: NodeTaint) -> bool:
     return any(toleration.tolerates(taint) for toleration in tolerations)
 
 
 def untolerated(
-    taints: Iterable[Taint], tolerations: tuple[Toleration, ...], effects: tuple[str, ...] = HARD_EFFECTS
-) -> Taint | None:
+    taints: Iterable[NodeTaint], tolerations: tuple[PodToleration, ...], effects: tuple[str, ...] = HARD_EFFECTS
+) -> NodeTaint | None:
     """The first taint of these effects that no toleration covers."""
     for taint in taints:
         if taint.effect in effects and not tolerates(tolerations, taint):

@@ -30,13 +30,13 @@ DEFAULT_SCHEDULER: Final = "default-scheduler"
 ASSUMED: Final[Requests] = {"cpu": 100, "memory": 200 * 1024 * 1024}
 
 
-class Toleration(msgspec.Struct, frozen=True):
+class PodToleration(msgspec.Struct, frozen=True):
     key: str = ""
     operator: str = "Equal"
     value: str = ""
     effect: str = ""
 
-    def tolerates(self, taint: Taint) -> bool:
+    def tolerates(self, taint: NodeTaint) -> bool:
         if self.effect and self.effect != taint.effect:
             return False
         if self.key and self.key != taint.key:
@@ -46,7 +46,7 @@ class Toleration(msgspec.Struct, frozen=True):
         return bool(self.key) and self.value == taint.value
 
 
-class Taint(msgspec.Struct, frozen=True):
+class NodeTaint(msgspec.Struct, frozen=True):
     key: str
     value: str
     effect: str
@@ -68,7 +68,7 @@ class PodTerm(msgspec.Struct, frozen=True):
         return self.namespace_selector is not None and self.namespace_selector.matches(namespace_labels)
 
 
-class Spread(msgspec.Struct, frozen=True):
+class SpreadConstraint(msgspec.Struct, frozen=True):
     """A topology spread constraint; `term` counts the pods it is about."""
 
     max_skew: int
@@ -110,8 +110,8 @@ class PodInfo(msgspec.Struct, frozen=True, gc=False):
     node_name: str = ""
     nominated: str = ""
     affinity: Affinity = NO_AFFINITY
-    tolerations: tuple[Toleration, ...] = ()
-    spread: tuple[Spread, ...] = ()
+    tolerations: tuple[PodToleration, ...] = ()
+    spread: tuple[SpreadConstraint, ...] = ()
     ports: tuple[tuple[str, str, int], ...] = ()
     images: tuple[str, ...] = ()
     gates: tuple[str, ...] = ()
@@ -131,7 +131,7 @@ class NodeFacts(msgspec.Struct, frozen=True, gc=False):
     name: str
     labels: dict[str, str]
     allocatable: Requests
-    taints: tuple[Taint, ...] = ()
+    taints: tuple[NodeTaint, ...] = ()
     unschedulable: bool = False
     images: tuple[tuple[str, int], ...] = ()
 
@@ -214,23 +214,23 @@ def compile_affinity(spec: Mapping[str, Any], namespace: str, labels: Mapping[st
 
 
 # Thousands of pods of one DaemonSet tolerate the same: they share what says so.
-_toleration = lru_cache(maxsize=4096)(Toleration)
+_toleration = lru_cache(maxsize=4096)(PodToleration)
 
 
-def compile_tolerations(raw: Any) -> tuple[Toleration, ...]:
+def compile_tolerations(raw: Any) -> tuple[PodToleration, ...]:
     return tuple(
         _toleration(t.get("key", ""), t.get("operator") or "Equal", t.get("value", ""), t.get("effect", ""))
         for t in raw or ()
     )
 
 
-def compile_taints(raw: Any) -> tuple[Taint, ...]:
-    return tuple(Taint(t["key"], t.get("value", ""), t["effect"]) for t in raw or ())
+def compile_taints(raw: Any) -> tuple[NodeTaint, ...]:
+    return tuple(NodeTaint(t["key"], t.get("value", ""), t["effect"]) for t in raw or ())
 
 
-def _spread(raw: Mapping[str, Any], namespace: str, labels: Mapping[str, str]) -> Spread:
+def _spread(raw: Mapping[str, Any], namespace: str, labels: Mapping[str, str]) -> SpreadConstraint:
     counted = {"labelSelector": raw.get("labelSelector"), "matchLabelKeys": raw.get("matchLabelKeys")}
-    return Spread(
+    return SpreadConstraint(
         max_skew=raw["maxSkew"],
         topology_key=raw["topologyKey"],
         hard=raw.get("whenUnsatisfiable", "DoNotSchedule") == "DoNotSchedule",

@@ -12,8 +12,8 @@ from typing import Final
 
 import msgspec
 
-from kubekit.scheduling.cache import Cache, NodeState
-from kubekit.scheduling.check import Check
+from kubekit.scheduling.cache import ClusterNode, SchedulerCache
+from kubekit.scheduling.check import FilterCheck
 from kubekit.scheduling.decide import Found, available, count_reasons
 from kubekit.scheduling.filters import Failure
 from kubekit.scheduling.podinfo import PodInfo
@@ -43,7 +43,7 @@ class Candidate(msgspec.Struct, frozen=True):
     violations: int = 0
 
 
-class Plan(msgspec.Struct, frozen=True):
+class PreemptionPlan(msgspec.Struct, frozen=True):
     """The result of preemption: candidates by node, or why not (`message`)."""
 
     candidates: tuple[Candidate, ...] = ()
@@ -52,16 +52,16 @@ class Plan(msgspec.Struct, frozen=True):
 
 def plan(
     pod: PodInfo,
-    cache: Cache,
+    cache: SchedulerCache,
     found: Found,
     budgets: Sequence[Budget] = (),
     ignored: frozenset[str] = frozenset(),
-) -> Plan:
+) -> PreemptionPlan:
     """Dry-runs preemption on the nodes where taking pods off could help."""
     if not pod.may_preempt:
-        return Plan(message=NEVER)
+        return PreemptionPlan(message=NEVER)
     if pod.nominated and _still_leaving(pod, cache):
-        return Plan(message=WAITING)
+        return PreemptionPlan(message=WAITING)
     candidates: list[Candidate] = []
     verdicts: dict[str, Failure] = dict.fromkeys(found.failures, NOT_HELPFUL)
     wanted = max(_MIN_CANDIDATES, found.total // 10)
@@ -76,14 +76,14 @@ def plan(
         else:
             verdicts[name] = outcome
     if candidates:
-        return Plan(candidates=tuple(candidates))
+        return PreemptionPlan(candidates=tuple(candidates))
     counts = count_reasons(verdicts.values())
     if found.absent:
         counts[NOT_HELPFUL.reasons[0]] += found.absent
-    return Plan(message=available(found.total, counts))
+    return PreemptionPlan(message=available(found.total, counts))
 
 
-def _still_leaving(pod: PodInfo, cache: Cache) -> bool:
+def _still_leaving(pod: PodInfo, cache: SchedulerCache) -> bool:
     node = cache.nodes.get(pod.nominated)
     return node is not None and any(other.terminating and other.priority < pod.priority for other in node.pods.values())
 
@@ -94,7 +94,7 @@ def _importance(pod: PodInfo) -> tuple[int, str]:
 
 
 def _dry_run(
-    pod: PodInfo, cache: Cache, node: NodeState, budgets: Sequence[Budget], ignored: frozenset[str]
+    pod: PodInfo, cache: SchedulerCache, node: ClusterNode, budgets: Sequence[Budget], ignored: frozenset[str]
 ) -> Candidate | Failure:
     lower = sorted((p for p in node.pods.values() if p.priority < pod.priority), key=_importance)
     if not lower:
@@ -104,7 +104,7 @@ def _dry_run(
         cache.remove(victim.key)
     try:
         # NB: a node without facts loses its state with its last pod; feasible ones have facts.
-        failure = Check(pod, cache, ignored)(node)
+        failure = FilterCheck(pod, cache, ignored)(node)
         if failure is not None:
             return failure
         violating, others = _split(lower, budgets)
@@ -113,7 +113,7 @@ def _dry_run(
         for group, protected in ((violating, True), (others, False)):
             for candidate in group:
                 cache.place(candidate)
-                if Check(pod, cache, ignored)(node) is None:
+                if FilterCheck(pod, cache, ignored)(node) is None:
                     removed.pop(candidate.key)
                     continue
                 cache.remove(candidate.key)
@@ -168,6 +168,6 @@ def _oldest_of_the_most_important(candidate: Candidate) -> str:
     return min(victim.created for victim in candidate.victims if victim.priority == highest)
 
 
-def outbid(node: NodeState, pod: PodInfo) -> list[PodInfo]:
+def outbid(node: ClusterNode, pod: PodInfo) -> list[PodInfo]:
     """Pods of lower priority that were promised room on this node; the promise no longer holds."""
     return [other for other in node.nominated.values() if other.priority < pod.priority]

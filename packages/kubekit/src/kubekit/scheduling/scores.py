@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from kubekit.scheduling.cache import Cache, NodeState
+from kubekit.scheduling.cache import ClusterNode, SchedulerCache
 from kubekit.scheduling.filters import tolerates
 from kubekit.scheduling.podinfo import NodeFacts, PodInfo
 from kubekit.scheduling.topology import spread_domains
@@ -44,7 +44,7 @@ def balanced(used: tuple[int, int], capacity: tuple[int, int]) -> int:
     return int((1 - deviation) * BEST)
 
 
-def room(pod: PodInfo, node: NodeState, facts: NodeFacts) -> int:
+def room(pod: PodInfo, node: ClusterNode, facts: NodeFacts) -> int:
     """`least_allocated` and `balanced` with the pod on the node."""
     used = (node.scored_cpu_milli + pod.scored_cpu_milli, node.scored_memory_bytes + pod.scored_memory_bytes)
     capacity = (facts.allocatable.get("cpu", 0), facts.allocatable.get("memory", 0))
@@ -84,7 +84,7 @@ def _between(raw: Sequence[float]) -> list[int]:
     return [int(BEST * (value - low) / (high - low)) if high > low else 0 for value in raw]
 
 
-def pod_affinity(pod: PodInfo, cache: Cache, nodes: Sequence[NodeState]) -> list[int] | None:
+def pod_affinity(pod: PodInfo, cache: SchedulerCache, nodes: Sequence[ClusterNode]) -> list[int] | None:
     """Preferred (anti)affinity of this pod, and what placed pods wish of it; None when no pod has a preference."""
     wishes: list[tuple[str, dict[str, int], int]] = []
     own = [(w, t) for w, t in pod.affinity.pod_preferred] + [(-w, t) for w, t in pod.affinity.anti_preferred]
@@ -102,7 +102,7 @@ def pod_affinity(pod: PodInfo, cache: Cache, nodes: Sequence[NodeState]) -> list
     return _between(raw)
 
 
-def topology_spread(pod: PodInfo, cache: Cache, nodes: list[NodeState]) -> list[int]:
+def topology_spread(pod: PodInfo, cache: SchedulerCache, nodes: list[ClusterNode]) -> list[int]:
     """Soft constraints: fewer matching pods in the node's domain is better; a node without the label is worst."""
     domains = spread_domains(pod, cache, nodes)
     raw: list[float | None] = []
@@ -123,7 +123,7 @@ def topology_spread(pod: PodInfo, cache: Cache, nodes: list[NodeState]) -> list[
     return [0 if value is None else BEST if not high else int(BEST * (high + low - value) / high) for value in raw]
 
 
-def totals(pod: PodInfo, cache: Cache, nodes: list[NodeState]) -> list[int]:
+def totals(pod: PodInfo, cache: SchedulerCache, nodes: list[ClusterNode]) -> list[int]:
     """The weighted sum for each feasible node, in their order."""
     pairs = [(node, node.facts) for node in nodes if node.facts is not None]
     sums = [room(pod, node, facts) for node, facts in pairs]

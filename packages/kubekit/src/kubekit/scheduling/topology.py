@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from kubekit.scheduling.cache import Cache, NodeState
+from kubekit.scheduling.cache import ClusterNode, SchedulerCache
 from kubekit.scheduling.filters import Failure, node_matches, untolerated
-from kubekit.scheduling.podinfo import NodeFacts, PodInfo, PodTerm, Spread
+from kubekit.scheduling.podinfo import NodeFacts, PodInfo, PodTerm, SpreadConstraint
 
 _AFFINITY: Final = Failure("InterPodAffinity", ("node(s) didn't match pod affinity rules",))
 _ANTI_AFFINITY: Final = Failure("InterPodAffinity", ("node(s) didn't match pod anti-affinity rules",), resolvable=True)
@@ -27,7 +27,7 @@ _SPREAD_LABEL: Final = Failure(
 class PodAffinity:
     """Required pod affinity and anti-affinity of one pod, and the anti-affinity of those already placed."""
 
-    def __init__(self, pod: PodInfo, cache: Cache) -> None:
+    def __init__(self, pod: PodInfo, cache: SchedulerCache) -> None:
         required = pod.affinity.pod_required
         self._affinity: list[tuple[str, dict[str, int]]] = []
         for term in required:
@@ -63,7 +63,7 @@ class PodAffinity:
         return None
 
 
-def _matching_all(terms: tuple[PodTerm, ...], cache: Cache) -> dict[str, int]:
+def _matching_all(terms: tuple[PodTerm, ...], cache: SchedulerCache) -> dict[str, int]:
     per_node: dict[str, int] = {}
     for name in cache.count(terms[0]):
         count = sum(all(cache.selects(term, pod) for term in terms) for pod in cache.nodes[name].pods.values())
@@ -75,7 +75,7 @@ def _matching_all(terms: tuple[PodTerm, ...], cache: Cache) -> dict[str, int]:
 class TopologySpread:
     """Hard topology spread constraints of one pod."""
 
-    def __init__(self, pod: PodInfo, cache: Cache) -> None:
+    def __init__(self, pod: PodInfo, cache: SchedulerCache) -> None:
         self._constraints = [c for c in pod.spread if c.hard]
         keys = [c.topology_key for c in self._constraints]
         self._self_match = [cache.selects(c.term, pod) for c in self._constraints]
@@ -107,13 +107,15 @@ class TopologySpread:
         return None
 
 
-def _counts_node(constraint: Spread, pod: PodInfo, facts: NodeFacts) -> bool:
+def _counts_node(constraint: SpreadConstraint, pod: PodInfo, facts: NodeFacts) -> bool:
     if constraint.honor_affinity and not node_matches(pod.affinity, facts.name, facts.labels):
         return False
     return not constraint.honor_taints or untolerated(facts.taints, pod.tolerations) is None
 
 
-def spread_domains(pod: PodInfo, cache: Cache, nodes: list[NodeState]) -> list[tuple[Spread, dict[str, int]]]:
+def spread_domains(
+    pod: PodInfo, cache: SchedulerCache, nodes: list[ClusterNode]
+) -> list[tuple[SpreadConstraint, dict[str, int]]]:
     """For scores: each soft constraint with the pods it counts by topology value, over the feasible nodes' values."""
     answer = []
     for constraint in pod.spread:

@@ -20,7 +20,7 @@ from google.protobuf.message import DecodeError
 from kubekit.errors import InvalidInput, KubekitError
 from kubekit.protocol import ttrpc_pb2 as pb
 from kubekit.rpc import READ_SIZE, RpcError, Status, closed
-from kubekit.ttrpc.frames import Kind, Message, Reader, framed
+from kubekit.ttrpc.frames import FrameKind, FrameReader, TtrpcMessage, framed
 
 log = logging.getLogger("kubekit.nri")
 
@@ -56,7 +56,7 @@ class Connection:
 
     async def run(self) -> None:
         """Until the other side goes away, or cancelled; closes the socket. Raises Malformed."""
-        frames = Reader(self._serves, self._calls)
+        frames = FrameReader(self._serves, self._calls)
         try:
             while data := await self._reader.read(READ_SIZE):
                 for connection, message in frames.feed(data):
@@ -93,7 +93,7 @@ class Connection:
         self._asked[stream] = future
         try:
             async with asyncio.timeout(timeout):
-                await self._send(self._calls, Message(stream, Kind.REQUEST, 0, sent.SerializeToString()))
+                await self._send(self._calls, TtrpcMessage(stream, FrameKind.REQUEST, 0, sent.SerializeToString()))
                 answer = await future
         except TimeoutError:
             raise RpcError(Status.DEADLINE_EXCEEDED, f"no answer within {timeout:g} s", where=method) from None
@@ -107,17 +107,17 @@ class Connection:
             raise RpcError(status, answer.status.message, where=method)
         return answer.payload
 
-    def _answered(self, message: Message) -> None:
+    def _answered(self, message: TtrpcMessage) -> None:
         future = self._asked.get(message.stream)
-        if message.kind != Kind.RESPONSE or future is None or future.done():
+        if message.kind != FrameKind.RESPONSE or future is None or future.done():
             return  # the answer to a call that was given up
         try:
             future.set_result(pb.Response.FromString(message.data))
         except DecodeError as error:
             future.set_exception(RpcError(Status.INTERNAL, f"the answer is no message: {error}", where="NRI"))
 
-    def _requested(self, message: Message) -> None:
-        if message.kind != Kind.REQUEST:
+    def _requested(self, message: TtrpcMessage) -> None:
+        if message.kind != FrameKind.REQUEST:
             return  # of a call with a stream, which this side never starts
         task = asyncio.create_task(self._answer(message))
         self._answers.add(task)
@@ -128,7 +128,7 @@ class Connection:
         if not task.cancelled() and (error := task.exception()) is not None:
             log.warning("call not answered stream=%s: %s", stream, error)
 
-    async def _answer(self, message: Message) -> None:
+    async def _answer(self, message: TtrpcMessage) -> None:
         status, payload = pb.Status(), b""
         try:
             payload = await self._called(message)
@@ -145,9 +145,11 @@ class Connection:
         response = pb.Response(payload=payload)
         if status.code:
             response.status.CopyFrom(status)
-        await self._send(self._serves, Message(message.stream, Kind.RESPONSE, 0, response.SerializeToString()))
+        await self._send(
+            self._serves, TtrpcMessage(message.stream, FrameKind.RESPONSE, 0, response.SerializeToString())
+        )
 
-    async def _called(self, message: Message) -> bytes:
+    async def _called(self, message: TtrpcMessage) -> bytes:
         if message.stream % 2 == 0:
             raise RpcError(Status.INVALID_ARGUMENT, "streams of callers have odd numbers")
         if message.flags:
@@ -160,6 +162,6 @@ class Connection:
         answer: bytes = (await method(request.payload)).SerializeToString()
         return answer
 
-    async def _send(self, connection: int, message: Message) -> None:
+    async def _send(self, connection: int, message: TtrpcMessage) -> None:
         self._writer.write(framed(connection, message))
         await self._writer.drain()

@@ -37,14 +37,14 @@ class Malformed(Terminal):
     """The other side does not speak the protocol; its connection is of no use any more."""
 
 
-class Kind(IntEnum):
+class FrameKind(IntEnum):
     REQUEST = 1
     RESPONSE = 2
     DATA = 3
 
 
-class Message(NamedTuple):
-    """One ttrpc message. `kind` is a number of `Kind`; `flags` are 0 for calls with one request and one answer."""
+class TtrpcMessage(NamedTuple):
+    """One ttrpc message. `kind` is a number of `FrameKind`; `flags` are 0 for calls with one request and one answer."""
 
     stream: int
     kind: int
@@ -52,7 +52,7 @@ class Message(NamedTuple):
     data: bytes
 
 
-def framed(connection: int, message: Message) -> bytes:
+def framed(connection: int, message: TtrpcMessage) -> bytes:
     """The bytes that bring a message to the other side's connection. Raises Malformed when it is too long for it."""
     if len(message.data) > LONGEST:
         raise Malformed(f"a message of {len(message.data)} bytes, and {LONGEST} are the most", where="NRI")
@@ -61,7 +61,7 @@ def framed(connection: int, message: Message) -> bytes:
     return b"".join(_FRAME.pack(connection, len(part)) + part for part in parts)
 
 
-class Reader:
+class FrameReader:
     """Puts together what arrives, however it is cut. No more is kept than one message for each connection.
 
     Args:
@@ -72,7 +72,7 @@ class Reader:
         self._pending = bytearray()
         self._streams = {connection: bytearray() for connection in connections}
 
-    def feed(self, data: bytes) -> Iterator[tuple[int, Message]]:
+    def feed(self, data: bytes) -> Iterator[tuple[int, TtrpcMessage]]:
         """(connection, message) for each message that is whole now. Raises Malformed for one that is too long."""
         self._pending += data
         while len(self._pending) >= _FRAME.size:
@@ -91,7 +91,7 @@ class Reader:
                     yield connection, message
 
 
-def _whole(stream: bytearray) -> Iterator[Message]:
+def _whole(stream: bytearray) -> Iterator[TtrpcMessage]:
     while len(stream) >= _MESSAGE.size:
         length, number, kind, flags = _MESSAGE.unpack_from(stream)
         if length > LONGEST:
@@ -101,4 +101,4 @@ def _whole(stream: bytearray) -> Iterator[Message]:
             return
         data = bytes(stream[_MESSAGE.size : end])
         del stream[:end]
-        yield Message(number, kind, flags, data)
+        yield TtrpcMessage(number, kind, flags, data)

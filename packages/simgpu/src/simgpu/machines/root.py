@@ -25,12 +25,12 @@ import msgspec
 from gpuplane import names
 from gpuplane.driver.package import Package
 from gpuplane.driver.package import files as driver_files
-from gpuplane.host import Link
+from gpuplane.host import ManagedLink
 from kubekit.errors import Terminal
 from simgpu import NATIVE, create_state, profile
 from simgpu.machines.configs import NVIDIA_RUNTIMES, runtime_files
 from simgpu.machines.machine import NodeMachine
-from simgpu.profile import Profile
+from simgpu.profile import GpuProfile
 
 _TOOLS: Final = {
     "modprobe": "usr/sbin",
@@ -138,7 +138,7 @@ def _kernel_config(machine: NodeMachine) -> str:
     return "\n".join(["# Automatically generated file; DO NOT EDIT.", *options, "# CONFIG_PREEMPT is not set"]) + "\n"
 
 
-def _numa(machine: NodeMachine, gpus: Profile | None) -> dict[str, str]:
+def _numa(machine: NodeMachine, gpus: GpuProfile | None) -> dict[str, str]:
     ranges = gpus.cpus if gpus is not None and gpus.cpus else (((0, machine.cpus - 1),),)
     files = {"sys/devices/system/node/online": f"0-{len(ranges) - 1}\n" if len(ranges) > 1 else "0\n"}
     for number, cpus in enumerate(ranges):
@@ -147,7 +147,7 @@ def _numa(machine: NodeMachine, gpus: Profile | None) -> dict[str, str]:
     return files
 
 
-def _pci(gpus: Profile | None) -> dict[str, str]:
+def _pci(gpus: GpuProfile | None) -> dict[str, str]:
     """The GPUs, and the few devices that every machine has: network and disk."""
     files: dict[str, str] = {}
     _device(files, "0000:00:01.3", "0x1d0f", "0xec20", "0x020000", -1)
@@ -272,7 +272,7 @@ def _install_driver(root: Path, machine: NodeMachine) -> None:
     for file in driver_files(Package(machine.driver, ""), machine.library_dir, machine.kernel):
         path = root / file.path
         path.parent.mkdir(parents=True, exist_ok=True)
-        if isinstance(file, Link):
+        if isinstance(file, ManagedLink):
             path.symlink_to(file.target)
         else:
             path.write_bytes(file.data)

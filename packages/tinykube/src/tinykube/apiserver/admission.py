@@ -17,8 +17,8 @@ from tinykube.apiserver.builtin import ResourceInfo
 from tinykube.apiserver.failure import forbidden
 from tinykube.apiserver.hooks import AdmissionRequest, Object
 from tinykube.apiserver.identity import Find
-from tinykube.apiserver.policies import Policies
-from tinykube.apiserver.quotas import Usage
+from tinykube.apiserver.policies import AdmissionPolicies
+from tinykube.apiserver.quotas import ResourceQuotaUsage
 from tinykube.apiserver.rbac import RBAC
 from tinykube.apiserver.webhooks import Webhooks
 
@@ -43,9 +43,9 @@ class AdmissionChain:
         find: Find,
         list_all: Callable[[str], list[Object]],
         webhooks: Webhooks,
-        policies: Policies,
+        policies: AdmissionPolicies,
         rbac: RBAC | None = None,
-        quotas: Usage | None = None,
+        quotas: ResourceQuotaUsage | None = None,
     ) -> None:
         self._rbac = rbac
         self.quotas = quotas

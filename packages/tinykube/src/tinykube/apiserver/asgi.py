@@ -29,7 +29,7 @@ class BodyTooLarge(Exception):
     """The request's body is over MAX_BODY_BYTES."""
 
 
-class Request:
+class HttpRequest:
     """One HTTP request (or WebSocket handshake). `parts` is the path split at its slashes, percent-decoded."""
 
     __slots__ = ("_query", "headers", "method", "parts", "path", "receive", "scope", "send", "user", "warnings")
@@ -83,7 +83,7 @@ class Request:
         return b"".join(chunks)
 
 
-class Response(msgspec.Struct):
+class HttpResponse(msgspec.Struct):
     status: int
     body: bytes
     content_type: str = "application/json"
@@ -102,5 +102,5 @@ class Response(msgspec.Struct):
 _encode = msgspec.json.Encoder().encode
 
 
-def json_response(value: object, status: int = 200) -> Response:
-    return Response(status, _encode(value))
+def json_response(value: object, status: int = 200) -> HttpResponse:
+    return HttpResponse(status, _encode(value))

@@ -9,22 +9,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from tinykube.apiserver.cel import CelError, Program
+from tinykube.apiserver.cel import CelError, CelProgram
 from tinykube.apiserver.cel.values import ABSENT, some
 from tinykube.apiserver.failure import Cause
 
 _VARIABLES = ("self", "oldSelf")
 
 
-class Rule:
+class CelRule:
     """One compiled rule. Raises CelSyntaxError at construction."""
 
     def __init__(self, spec: Mapping[str, Any]) -> None:
         self.source: str = str(spec.get("rule", "")).strip()
-        self.program = Program(self.source, _VARIABLES)
+        self.program = CelProgram(self.source, _VARIABLES)
         self.message: str = str(spec.get("message") or "").strip()
         expression = spec.get("messageExpression")
-        self.message_program = Program(expression, _VARIABLES) if expression else None
+        self.message_program = CelProgram(expression, _VARIABLES) if expression else None
         self.reason: str = spec.get("reason") or "FieldValueInvalid"
         self.field_path: str = spec.get("fieldPath") or ""
         self.optional_old: bool = bool(spec.get("optionalOldSelf"))
@@ -72,6 +72,6 @@ class Rule:
         return Cause(reason, text, where or "<nil>")
 
 
-def compile_rules(specs: Sequence[Mapping[str, Any]]) -> tuple[Rule, ...]:
+def compile_rules(specs: Sequence[Mapping[str, Any]]) -> tuple[CelRule, ...]:
     """Raises CelSyntaxError for the first rule that does not compile."""
-    return tuple(Rule(spec) for spec in specs)
+    return tuple(CelRule(spec) for spec in specs)

@@ -30,7 +30,7 @@ _CLUSTER_NAMES = (
 )
 
 
-class Certificates(msgspec.Struct, frozen=True):
+class CertificateFiles(msgspec.Struct, frozen=True):
     """The paths of the PEM files."""
 
     authority: Path
@@ -38,10 +38,10 @@ class Certificates(msgspec.Struct, frozen=True):
     key: Path
 
 
-def ensure(directory: Path, names: tuple[str, ...] = ()) -> Certificates:
+def ensure(directory: Path, names: tuple[str, ...] = ()) -> CertificateFiles:
     """The certificates in `directory`, made if they are missing. `names` are further host names or addresses."""
     directory.mkdir(parents=True, exist_ok=True)
-    paths = Certificates(directory / "ca.crt", directory / "apiserver.crt", directory / "apiserver.key")
+    paths = CertificateFiles(directory / "ca.crt", directory / "apiserver.crt", directory / "apiserver.key")
     wanted = tuple(dict.fromkeys((*_CLUSTER_NAMES, *names)))
     if _fits(paths, wanted):
         return paths
@@ -55,7 +55,7 @@ def ensure(directory: Path, names: tuple[str, ...] = ()) -> Certificates:
     return paths
 
 
-def _fits(paths: Certificates, wanted: tuple[str, ...]) -> bool:
+def _fits(paths: CertificateFiles, wanted: tuple[str, ...]) -> bool:
     if not all(path.exists() for path in (paths.authority, paths.certificate, paths.key)):
         return False
     certificate = x509.load_pem_x509_certificate(paths.certificate.read_bytes())

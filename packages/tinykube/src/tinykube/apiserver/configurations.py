@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from tinykube.apiserver.cel import CelSyntaxError, Program
+from tinykube.apiserver.cel import CelProgram, CelSyntaxError
 from tinykube.apiserver.failure import Cause, duplicate, invalid_value, not_supported, required
 from tinykube.apiserver.formats import valid_format
 from tinykube.apiserver.hooks import Object
@@ -113,7 +113,7 @@ def _expression(source: str, path: str, variables: Sequence[str]) -> Iterator[Ca
         yield required(path)
         return
     try:
-        Program(source, variables)
+        CelProgram(source, variables)
     except CelSyntaxError as problem:
         yield invalid_value(path, source, f"compilation failed: {problem}")
 

@@ -15,10 +15,10 @@ import msgspec
 from tinykube.apiserver.builtin import ResourceInfo
 from tinykube.apiserver.cel import CelSyntaxError
 from tinykube.apiserver.celfields import undefined_fields
-from tinykube.apiserver.celrules import Rule
+from tinykube.apiserver.celrules import CelRule
 from tinykube.apiserver.failure import Cause, duplicate, invalid_value, not_supported, required
 from tinykube.apiserver.formats import valid_format
-from tinykube.apiserver.hooks import Object, Rules, ScalePaths
+from tinykube.apiserver.hooks import KindRules, Object, ScalePaths
 from tinykube.apiserver.jsonpath import JSONPath
 from tinykube.apiserver.printers import Printer
 from tinykube.apiserver.regexes import regex
@@ -30,11 +30,11 @@ _TYPES: Final = ("array", "boolean", "integer", "number", "object", "string")
 _COLUMN_TYPES: Final = ("boolean", "date", "integer", "number", "string")
 
 
-class Served(msgspec.Struct, frozen=True):
+class ServedVersion(msgspec.Struct, frozen=True):
     """One version of a custom resource, ready to be served. `schema` is the CRD's own, for OpenAPI."""
 
     info: ResourceInfo
-    rules: Rules
+    rules: KindRules
     printer: Printer
     schema: Object
     storage: bool
@@ -179,7 +179,7 @@ def _schema_findings(schema: Mapping[str, Any], path: str) -> Iterator[Cause]:
         source = str(rule.get("rule", ""))
         where = f"{path}.x-kubernetes-validations[{index}].rule"
         try:
-            Rule(rule)
+            CelRule(rule)
             problems = undefined_fields(source, schema, root=path.endswith("openAPIV3Schema"))
         except CelSyntaxError as problem:
             problems = [str(problem)]
@@ -261,12 +261,12 @@ def _condition(kind: str, holds: bool, reason: str, message: str) -> Object:
 
 
 # -- what a CRD serves -------------------------------------------------------------------------------------------
-def served(crd: Object) -> list[Served]:
+def served(crd: Object) -> list[ServedVersion]:
     """The served versions of an accepted CRD, compiled."""
     return [_served(crd, version) for version in crd["spec"]["versions"] if version.get("served")]
 
 
-def _served(crd: Object, version: Object) -> Served:
+def _served(crd: Object, version: Object) -> ServedVersion:
     spec = crd["spec"]
     names = spec["names"]
     subresources = version.get("subresources") or {}
@@ -286,7 +286,7 @@ def _served(crd: Object, version: Object) -> Served:
     structural = Structural(schema, root=True)
     preserve = bool(spec.get("preserveUnknownFields"))
     scale = subresources.get("scale")
-    rules = Rules(
+    rules = KindRules(
         schema=openapi_schema(schema),
         default=structural.fill,
         prune=(lambda obj, old: ()) if preserve else structural.prune,
@@ -294,7 +294,7 @@ def _served(crd: Object, version: Object) -> Served:
         scale=_scale_paths(scale) if scale else None,
     )
     printer = crd_printer(version.get("additionalPrinterColumns") or ())
-    return Served(info, rules, printer, schema, bool(version.get("storage")))
+    return ServedVersion(info, rules, printer, schema, bool(version.get("storage")))
 
 
 def _scale_paths(scale: Mapping[str, str]) -> ScalePaths:

@@ -49,7 +49,7 @@ _SUBRESOURCES: dict[str, tuple[str, str, str, tuple[str, ...]]] = {
 _PROXY = {"pods": "PodProxyOptions", "services": "ServiceProxyOptions", "nodes": "NodeProxyOptions"}
 
 
-class Answer(NamedTuple):
+class DiscoveryAnswer(NamedTuple):
     """An HTTP answer: the body is JSON unless `content_type` says otherwise."""
 
     body: bytes
@@ -57,7 +57,7 @@ class Answer(NamedTuple):
     etag: str = ""
 
 
-def respond(path: str, accept: str, resources: Sequence[ResourceInfo], *, address: str = "") -> Answer | None:
+def respond(path: str, accept: str, resources: Sequence[ResourceInfo], *, address: str = "") -> DiscoveryAnswer | None:
     """The answer to a discovery path, None when nothing of that name is served.
 
     `address` is `host:port` of the server as clients reach it.
@@ -71,7 +71,7 @@ def respond(path: str, accept: str, resources: Sequence[ResourceInfo], *, addres
             encoded = msgspec.json.encode(body)
             etag = hashlib.sha256(encoded).hexdigest().upper()
             kind = f"application/json;g=apidiscovery.k8s.io;v={wanted};as=APIGroupDiscoveryList"
-            return Answer(encoded, kind, f'"{etag}"')
+            return DiscoveryAnswer(encoded, kind, f'"{etag}"')
         return _json(core_versions(address) if core else group_list(resources))
     if parts == ["version"]:
         return _json(VERSION)
@@ -85,11 +85,11 @@ def respond(path: str, accept: str, resources: Sequence[ResourceInfo], *, addres
     return None
 
 
-def _json(body: Any) -> Answer:
-    return Answer(msgspec.json.encode(body))
+def _json(body: Any) -> DiscoveryAnswer:
+    return DiscoveryAnswer(msgspec.json.encode(body))
 
 
-def _resources(group: str, version: str, resources: Iterable[ResourceInfo]) -> Answer | None:
+def _resources(group: str, version: str, resources: Iterable[ResourceInfo]) -> DiscoveryAnswer | None:
     served = [info for info in resources if info.group == group and info.version == version]
     return _json(resource_list(group, version, served)) if served else None
 

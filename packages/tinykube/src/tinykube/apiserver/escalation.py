@@ -14,7 +14,7 @@ from typing import Final
 from tinykube.apiserver.failure import forbidden
 from tinykube.apiserver.hooks import AdmissionRequest, Attributes, Object
 from tinykube.apiserver.identity import Find
-from tinykube.apiserver.rbac import MASTERS, RBAC, Rule
+from tinykube.apiserver.rbac import MASTERS, RBAC, RbacRule
 
 GROUP: Final = "rbac.authorization.k8s.io"
 ROLES: Final = ("roles", "clusterroles")
@@ -48,7 +48,7 @@ def check(request: AdmissionRequest, rbac: RBAC, find: Find) -> None:
         raise forbidden(request.info, request.name, text)
 
 
-def missing(wanted: Iterable[Object], held: Iterable[Rule]) -> list[str]:
+def missing(wanted: Iterable[Object], held: Iterable[RbacRule]) -> list[str]:
     """The rules of `wanted` that no rule of `held` covers, one line for each resource, as the refusal lists them."""
     held = tuple(held)
     found: dict[str, list[str]] = {}
@@ -76,7 +76,7 @@ def _single(rules: Iterable[Object]) -> Iterator[tuple[str, str, tuple[str, str,
             yield where, verb, (verb, group, resource, name, "")
 
 
-def _covers(rule: Rule, need: tuple[str, str, str, str, str]) -> bool:
+def _covers(rule: RbacRule, need: tuple[str, str, str, str, str]) -> bool:
     verb, group, resource, name, url = need
     if verb not in rule.verbs and "*" not in rule.verbs:
         return False

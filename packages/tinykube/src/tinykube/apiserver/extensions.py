@@ -18,13 +18,13 @@ import msgspec
 from kubekit.api.kinds import built_in
 from tinykube.apiserver import bootstrap, configurations, crd, crdshape, discovery, quotas, services
 from tinykube.apiserver.admission import CONFIGURATION, SYSTEM_PRIORITIES, AdmissionChain
-from tinykube.apiserver.asgi import Request, Response
+from tinykube.apiserver.asgi import HttpRequest, HttpResponse
 from tinykube.apiserver.builtin import ResourceInfo
-from tinykube.apiserver.discovery import Answer
+from tinykube.apiserver.discovery import DiscoveryAnswer
 from tinykube.apiserver.hooks import Object
-from tinykube.apiserver.identity import Identity, ServiceAccountTokens
+from tinykube.apiserver.identity import RequestAuthenticator, ServiceAccountTokens
 from tinykube.apiserver.openapi import OpenAPI
-from tinykube.apiserver.policies import Policies
+from tinykube.apiserver.policies import AdmissionPolicies
 from tinykube.apiserver.rbac import RBAC
 from tinykube.apiserver.registry import Registry
 from tinykube.apiserver.reviews import Reviews, TokenRequests
@@ -52,13 +52,15 @@ class Extensions:
     def __init__(self, registry: Registry, signing_key: bytes, clock: Callable[[], float]) -> None:
         self.registry = registry
         self.rbac = RBAC(registry.list, self.find, self._pods_of)
-        self.identity = Identity(ServiceAccountTokens(signing_key, self.find, clock), self.rbac)
+        self.identity = RequestAuthenticator(ServiceAccountTokens(signing_key, self.find, clock), self.rbac)
         self.webhooks = Webhooks(self._resolve)
-        self.admission = AdmissionChain(self.find, registry.list, self.webhooks, Policies(self._params), self.rbac)
+        self.admission = AdmissionChain(
+            self.find, registry.list, self.webhooks, AdmissionPolicies(self._params), self.rbac
+        )
         self.streams = Streams(self.find)
         self._schemas: dict[tuple[str, str, str], Object] = {}
         self._openapi = OpenAPI(self._resources, self._schema, lambda: registry.kinds.changes)
-        self._pages: dict[str, Answer | None] = {}
+        self._pages: dict[str, DiscoveryAnswer | None] = {}
         self._pages_of = -1
 
     def close(self) -> None:
@@ -132,16 +134,16 @@ class Extensions:
             del self._schemas[key]
 
     # -- pages -------------------------------------------------------------------------------------------------------
-    async def page(self, request: Request) -> Response | None:
+    async def page(self, request: HttpRequest) -> HttpResponse | None:
         """Discovery, OpenAPI, version, health."""
         if request.method not in ("GET", "HEAD"):
             return None
         first = request.parts[0]
         if first in _HEALTH:
-            return Response(200, b"ok", "text/plain; charset=utf-8")
+            return HttpResponse(200, b"ok", "text/plain; charset=utf-8")
         if first == "":
             paths = ["/api", "/apis", *(f"/{name}" for name in _HEALTH), "/openapi/v2", "/openapi/v3", "/version"]
-            return Response(200, msgspec.json.encode({"paths": paths}))
+            return HttpResponse(200, msgspec.json.encode({"paths": paths}))
         accept = request.header(b"accept")
         if first == "openapi":
             # NB: the first document imports the models of all kinds; the event loop does not wait for that.
@@ -150,7 +152,7 @@ class Extensions:
             answer = self._discovery(request.path, accept, request.header(b"host"))
         return None if answer is None else _response(answer, request.header(b"if-none-match"))
 
-    def _discovery(self, path: str, accept: str, host: str) -> Answer | None:
+    def _discovery(self, path: str, accept: str, host: str) -> DiscoveryAnswer | None:
         if self._pages_of != self.registry.kinds.changes:
             self._pages_of = self.registry.kinds.changes
             self._pages.clear()
@@ -160,13 +162,13 @@ class Extensions:
         return self._pages[key]
 
 
-def _response(answer: Answer, known: str) -> Response:
+def _response(answer: DiscoveryAnswer, known: str) -> HttpResponse:
     headers: tuple[tuple[bytes, bytes], ...] = ((b"vary", b"Accept"),)
     if answer.etag:
         headers += ((b"etag", answer.etag.encode()),)
         if answer.etag == known:
-            return Response(304, b"", answer.content_type, headers)
-    return Response(200, answer.body, answer.content_type, headers)
+            return HttpResponse(304, b"", answer.content_type, headers)
+    return HttpResponse(200, answer.body, answer.content_type, headers)
 
 
 def _as_version(api_version: str) -> Callable[[Object], Object]:
@@ -193,7 +195,7 @@ def install(
         registry.subscribe(plural, lambda *_: made.rbac.changed())
     for plural in CONFIGURATION:
         registry.subscribe(plural, lambda *_: made.admission.changed())
-    made.admission.quotas = quotas.Usage(registry, made.admission.changed)
+    made.admission.quotas = quotas.ResourceQuotaUsage(registry, made.admission.changed)
     hooks.admission = made.admission
     hooks.authenticator = made.identity
     hooks.authorizer = made.rbac

@@ -27,7 +27,7 @@ _SCALARS: Final = frozenset(
 )
 
 
-class Field:
+class SchemaField:
     """One field. `shape` is "", "[]" or "{}"; `scalar` is empty where `message` is set.
 
     `inline`: the message's fields stand in the parent itself. `pointer`: absent and zero differ. `always`: written even
@@ -46,11 +46,11 @@ class Field:
         self._message = "" if self.scalar else package + how if how[0] == "." else how
 
     @property
-    def message(self) -> Message:
+    def message(self) -> SchemaMessage:
         return table().messages[self._message]
 
 
-class Message:
+class SchemaMessage:
     """A type: its fields by number as the wire has them, and by JSON name with inlined ones included."""
 
     __slots__ = ("_line", "_named", "_numbered", "name")
@@ -58,22 +58,22 @@ class Message:
     def __init__(self, name: str, line: str) -> None:
         self.name = name
         self._line = line
-        self._numbered: dict[int, Field] | None = None
-        self._named: dict[str, Field] | None = None
+        self._numbered: dict[int, SchemaField] | None = None
+        self._named: dict[str, SchemaField] | None = None
 
     @property
-    def numbered(self) -> dict[int, Field]:
+    def numbered(self) -> dict[int, SchemaField]:
         if self._numbered is None:
             package = self.name.partition(".")[0]
             self._numbered = {}
             for text in self._line.split(", "):
                 if text:
                     number, name, how = text.split(" ")
-                    self._numbered[int(number)] = Field(name, how, package)
+                    self._numbered[int(number)] = SchemaField(name, how, package)
         return self._numbered
 
     @property
-    def named(self) -> dict[str, Field]:
+    def named(self) -> dict[str, SchemaField]:
         if self._named is None:
             self._named = {}
             for field in self.numbered.values():
@@ -88,7 +88,7 @@ class FieldTable:
     """All messages by name, and the message of each `apiVersion kind`."""
 
     def __init__(self, text: str) -> None:
-        self.messages: dict[str, Message] = {}
+        self.messages: dict[str, SchemaMessage] = {}
         self._kinds: dict[str, str] = {}
         for line in text.splitlines():
             if line.startswith("#") or not line:
@@ -98,9 +98,9 @@ class FieldTable:
                 self._kinds[kind] = name
             else:
                 name, _, fields = line.partition(":")
-                self.messages[name] = Message(name, fields.strip())
+                self.messages[name] = SchemaMessage(name, fields.strip())
 
-    def of(self, api_version: str, kind: str) -> Message | None:
+    def of(self, api_version: str, kind: str) -> SchemaMessage | None:
         """The message of a kind; delete options come with every group's version."""
         name = self._kinds.get(f"{api_version} {kind}") or self._kinds.get(f"* {kind}")
         return self.messages[name] if name else None

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from tinykube.apiserver.asgi import Request, Response
+from tinykube.apiserver.asgi import HttpRequest, HttpResponse
 from tinykube.apiserver.builtin import ResourceInfo
 from tinykube.apiserver.failure import Cause
 from tinykube.apiserver.schema import PLAIN, Schema
@@ -84,7 +84,7 @@ class Attributes(msgspec.Struct, frozen=True):
 
 
 class Authenticator(Protocol):
-    def authenticate(self, request: Request) -> User:
+    def authenticate(self, request: HttpRequest) -> User:
         """Raises ApiFailure 401."""
         ...
 
@@ -116,7 +116,7 @@ class ScalePaths(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True)
-class Rules:
+class KindRules:
     """The properties of one kind.
 
     `default` fills in and `prune` drops unknown fields, both in place on an object that the chain owns. `prune` and
@@ -134,11 +134,11 @@ class Rules:
 
 # Answers a subresource that is not about the stored object (log, exec, attach, portforward, proxy, token ...), given
 # namespace and name. A handler that has spoken to the client itself (a stream) returns None.
-Connect = Callable[[Request, ResourceInfo, str, str], Awaitable[Response | None]]
+Connect = Callable[[HttpRequest, ResourceInfo, str, str], Awaitable[HttpResponse | None]]
 # Answers a virtual resource (reviews): (object, namespace, user) -> object
 Review = Callable[[Object, str, User], Awaitable[Object]]
 # Answers a path that is no resource (discovery, OpenAPI, healthz); None: not mine.
-Page = Callable[[Request], Awaitable[Response | None]]
+Page = Callable[[HttpRequest], Awaitable[HttpResponse | None]]
 
 
 @dataclass

@@ -17,7 +17,7 @@ import uvicorn
 
 from kubekit.errors import Terminal
 from kubekit.kube.tasks import first_of
-from tinykube.apiserver.certificates import Certificates
+from tinykube.apiserver.certificates import CertificateFiles
 from tinykube.apiserver.rest import Rest
 
 log = logging.getLogger("tinykube.apiserver")
@@ -73,7 +73,7 @@ class HttpServer:
         self,
         app: Rest,
         sock: socket.socket,
-        certificates: Certificates | None,
+        certificates: CertificateFiles | None,
         *,
         protocol: type[asyncio.Protocol] | None = None,
     ) -> None:

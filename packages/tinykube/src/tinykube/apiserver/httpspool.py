@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 _KEPT: Final = 8  # of one server
 
 
-class Server(NamedTuple):
+class ServerAddress(NamedTuple):
     """The called server: its name, its address, the PEM of its authorities (empty: the system's)."""
 
     name: str
@@ -33,10 +33,10 @@ class HttpsPool:
     """Raises OSError, http.client.HTTPException or ValueError when a server cannot be asked."""
 
     def __init__(self) -> None:
-        self._idle: dict[Server, list[http.client.HTTPConnection]] = {}
+        self._idle: dict[ServerAddress, list[http.client.HTTPConnection]] = {}
         self._lock = threading.Lock()
 
-    def post(self, server: Server, target: str, body: bytes, timeout: float) -> Reply:
+    def post(self, server: ServerAddress, target: str, body: bytes, timeout: float) -> Reply:
         """One JSON request; `timeout` (seconds) holds for connecting and for each read."""
         with self._lock:
             kept = self._idle.get(server)
@@ -49,7 +49,7 @@ class HttpsPool:
         return self._ask(server, _connect(server, timeout), target, body, timeout)
 
     def _ask(
-        self, server: Server, connection: http.client.HTTPConnection, target: str, body: bytes, timeout: float
+        self, server: ServerAddress, connection: http.client.HTTPConnection, target: str, body: bytes, timeout: float
     ) -> Reply:
         try:
             connection.sock.settimeout(timeout)
@@ -81,7 +81,7 @@ def _context(authorities: str) -> ssl.SSLContext:
     return ssl.create_default_context(cadata=authorities or None)
 
 
-def _connect(server: Server, timeout: float) -> http.client.HTTPConnection:
+def _connect(server: ServerAddress, timeout: float) -> http.client.HTTPConnection:
     plain = socket.create_connection(server.address, timeout=timeout)
     try:
         secured = _context(server.authorities).wrap_socket(plain, server_hostname=server.name)

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import msgspec
 
-from tinykube.apiserver.asgi import CERTIFICATE_SUBJECT, Request
+from tinykube.apiserver.asgi import CERTIFICATE_SUBJECT, HttpRequest
 from tinykube.apiserver.failure import ApiFailure
 from tinykube.apiserver.hooks import Attributes, Authorizer, Object, User
 
@@ -126,7 +126,7 @@ class ServiceAccountTokens:
             raise InvalidToken(f"{what} {namespace}/{reference['name']} of this token has been deleted")
 
 
-class Identity:
+class RequestAuthenticator:
     """The authenticator: fixed tokens, service account tokens, and impersonation where it is allowed."""
 
     def __init__(self, accounts: ServiceAccountTokens, authorizer: Authorizer | None = None) -> None:
@@ -143,14 +143,14 @@ class Identity:
         user = self._fixed.get(token)
         return user if user is not None else self.accounts.check(token)[0]
 
-    def authenticate(self, request: Request) -> User:
+    def authenticate(self, request: HttpRequest) -> User:
         """The user of a request; anonymous without credentials. Raises ApiFailure 401, 403 for impersonation."""
         user = self._caller(request)
         if b"impersonate-user" in request.headers:
             return self._impersonate(user, request)
         return user
 
-    def _caller(self, request: Request) -> User:
+    def _caller(self, request: HttpRequest) -> User:
         scheme, _, token = request.header(b"authorization").partition(" ")
         if not scheme:
             token = _websocket_token(request)
@@ -163,7 +163,7 @@ class Identity:
         except InvalidToken:
             raise ApiFailure(401, "Unauthorized", "Unauthorized") from None
 
-    def _impersonate(self, user: User, request: Request) -> User:
+    def _impersonate(self, user: User, request: HttpRequest) -> User:
         name = request.header(b"impersonate-user")
         headers = request.scope["headers"]
         groups = tuple(value.decode("latin-1") for key, value in headers if key == b"impersonate-group")
@@ -183,7 +183,7 @@ class Identity:
             raise ApiFailure(403, "Forbidden", problem)
 
 
-def _certificate_user(request: Request) -> User | None:
+def _certificate_user(request: HttpRequest) -> User | None:
     """The user of a client certificate: its common name, its organizations as groups. TLS has checked who signed it."""
     subject = request.scope.get(CERTIFICATE_SUBJECT) or ()
     parts = [attribute for name in subject for attribute in name]
@@ -192,7 +192,7 @@ def _certificate_user(request: Request) -> User | None:
     return User(names[0], (*groups, AUTHENTICATED)) if names else None
 
 
-def _websocket_token(request: Request) -> str:
+def _websocket_token(request: HttpRequest) -> str:
     """Browsers cannot set headers of a WebSocket; Kubernetes lets them send the token as a subprotocol."""
     prefix = "base64url.bearer.authorization.k8s.io."
     for protocol in request.header(b"sec-websocket-protocol").split(","):

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from kubekit.errors import Terminal
-from tinykube.apiserver.store import Entry
+from tinykube.apiserver.store import StoreEntry
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS objects (
@@ -75,12 +75,12 @@ class SQLiteJournal:
         deleted = self._db.execute("SELECT max(version) FROM deletions").fetchone()[0] or 0
         return max(newest, deleted)
 
-    def load(self) -> Iterator[tuple[str, Entry]]:
+    def load(self) -> Iterator[tuple[str, StoreEntry]]:
         """Every object with the resource it belongs to."""
         decode = msgspec.json.Decoder(dict[str, Any]).decode
         for resource, key, version, data in self._db.execute("SELECT resource, key, version, data FROM objects"):
             namespace, _, name = key.partition("/")
-            entry = Entry(namespace, name, key, decode(data), version)
+            entry = StoreEntry(namespace, name, key, decode(data), version)
             yield resource, entry
 
     def close(self) -> None:

@@ -12,9 +12,9 @@ from typing import Any
 
 from kubekit.errors import Terminal
 from tinykube.apiserver.builtin import ResourceInfo
-from tinykube.apiserver.hooks import Rules
+from tinykube.apiserver.hooks import KindRules
 from tinykube.apiserver.printers import DEFAULT, Printer
-from tinykube.apiserver.store import Entry, Store, Table
+from tinykube.apiserver.store import ObjectStore, StoreEntry, Table
 from tinykube.apiserver.tables import printer_for
 
 Object = dict[str, Any]
@@ -29,7 +29,7 @@ class Kind:
     """One served version of a resource. `outward` turns a stored object into this version, `inward` back."""
 
     info: ResourceInfo
-    rules: Rules
+    rules: KindRules
     table: Table
     outward: Convert | None = None
     inward: Convert | None = None
@@ -39,17 +39,17 @@ class Kind:
         """An object of this version as it is stored."""
         return obj if self.inward is None else self.inward(obj)
 
-    def show(self, entry: Entry) -> Entry:
+    def show(self, entry: StoreEntry) -> StoreEntry:
         """The entry as this version shows it."""
         if self.outward is None:
             return entry
-        return Entry(entry.namespace, entry.name, entry.key, self.outward(entry.obj), entry.version)
+        return StoreEntry(entry.namespace, entry.name, entry.key, self.outward(entry.obj), entry.version)
 
 
 class Kinds:
     """Lookups by URL, by name and by apiVersion and kind; `changes` counts additions and removals, for caches."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: ObjectStore) -> None:
         self.changes = 0
         self._store = store
         self._served: dict[tuple[str, str, str], Kind] = {}
@@ -60,7 +60,7 @@ class Kinds:
     def add(
         self,
         info: ResourceInfo,
-        rules: Rules,
+        rules: KindRules,
         *,
         preferred: bool = True,
         table: str = "",
@@ -83,7 +83,7 @@ class Kinds:
         return kind
 
     def remove(self, group: str, plural: str) -> None:
-        """Serve a resource no more, in no version. What is stored stays until `Store.drop`."""
+        """Serve a resource no more, in no version. What is stored stays until `ObjectStore.drop`."""
         for address in [a for a in self._served if a[0] == group and a[2] == plural]:
             info = self._served.pop(address).info
             self._by_kind.pop((info.api_version, info.kind), None)

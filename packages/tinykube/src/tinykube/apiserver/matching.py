@@ -9,7 +9,7 @@ import msgspec
 
 from tinykube.apiserver.builtin import ResourceInfo
 from tinykube.apiserver.hooks import AdmissionRequest, Object
-from tinykube.apiserver.selectors import LabelSelector, selector_of
+from tinykube.apiserver.selectors import CompiledSelector, selector_of
 
 # Admission never applies to its own configuration, otherwise a broken webhook could not be repaired.
 _EXEMPT: Final = frozenset(
@@ -22,7 +22,7 @@ _EXEMPT: Final = frozenset(
 )
 
 
-class Rule(msgspec.Struct, frozen=True):
+class OperationRule(msgspec.Struct, frozen=True):
     """One RuleWithOperations; `names` empty: any."""
 
     operations: frozenset[str]
@@ -51,9 +51,9 @@ def _spellings(plural: str, subresource: str) -> set[str]:
     return {"*", "*/*", plural}
 
 
-def parse_rules(specs: Iterable[Mapping[str, Any]] | None) -> tuple[Rule, ...]:
+def parse_rules(specs: Iterable[Mapping[str, Any]] | None) -> tuple[OperationRule, ...]:
     return tuple(
-        Rule(
+        OperationRule(
             frozenset(spec.get("operations") or ()),
             frozenset(spec.get("apiGroups") or ()),
             frozenset(spec.get("apiVersions") or ()),
@@ -68,10 +68,10 @@ def parse_rules(specs: Iterable[Mapping[str, Any]] | None) -> tuple[Rule, ...]:
 class Match(msgspec.Struct, frozen=True):
     """Rules, what they leave out, and selectors; None selects everything."""
 
-    rules: tuple[Rule, ...]
-    excluded: tuple[Rule, ...] = ()
-    namespaces: LabelSelector | None = None
-    objects: LabelSelector | None = None
+    rules: tuple[OperationRule, ...]
+    excluded: tuple[OperationRule, ...] = ()
+    namespaces: CompiledSelector | None = None
+    objects: CompiledSelector | None = None
 
     def covers(self, info: ResourceInfo, operation: str, subresource: str) -> bool:
         return any(rule.covers(info, operation, subresource) for rule in self.rules)
@@ -98,7 +98,7 @@ class Match(msgspec.Struct, frozen=True):
         return any(obj is not None and self.objects.matches(_labels(obj)) for obj in (request.obj, request.old))
 
 
-def _any_rule(rules: Iterable[Rule], request: AdmissionRequest) -> bool:
+def _any_rule(rules: Iterable[OperationRule], request: AdmissionRequest) -> bool:
     return any(
         rule.covers(request.info, request.operation, request.subresource)
         and (not rule.names or request.name in rule.names)

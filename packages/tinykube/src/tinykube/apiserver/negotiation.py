@@ -13,10 +13,10 @@ import msgspec
 import yaml
 
 from tinykube.apiserver import protobuf
-from tinykube.apiserver.asgi import Request, Response
+from tinykube.apiserver.asgi import HttpRequest, HttpResponse
 from tinykube.apiserver.failure import ApiFailure, bad_request
 from tinykube.apiserver.kinds import Kind
-from tinykube.apiserver.store import Entry
+from tinykube.apiserver.store import StoreEntry
 from tinykube.apiserver.tables import partial_metadata_version, table_version, to_table
 
 Object = dict[str, Any]
@@ -43,11 +43,11 @@ _Loader.yaml_implicit_resolvers = {
 }
 
 
-def media_type(request: Request) -> str:
+def media_type(request: HttpRequest) -> str:
     return request.header(b"content-type").partition(";")[0].strip().lower()
 
 
-def parse(request: Request, data: bytes) -> Any:
+def parse(request: HttpRequest, data: bytes) -> Any:
     """The body as plain data. Raises ApiFailure 400 for what cannot be read, 415 for what is not spoken."""
     media = media_type(request)
     if media in ("", "application/json", "*/*") or media.endswith("+json"):
@@ -76,7 +76,7 @@ def parse(request: Request, data: bytes) -> Any:
     )
 
 
-def parse_object(request: Request, data: bytes) -> Object:
+def parse_object(request: HttpRequest, data: bytes) -> Object:
     value = parse(request, data)
     if not isinstance(value, dict):
         raise bad_request("the body of the request is not an object")
@@ -86,7 +86,7 @@ def parse_object(request: Request, data: bytes) -> Object:
 class View:
     """The representation that a client wants: whole objects, a table, or metadata only."""
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: HttpRequest) -> None:
         accept = request.header(b"accept")
         self.yaml = accept.startswith("application/yaml")
         self.table: str | None = None
@@ -114,26 +114,26 @@ class View:
     def plain(self) -> bool:
         return self.table is None and self.metadata is None
 
-    def respond(self, body: bytes, status: int = 200, headers: tuple[tuple[bytes, bytes], ...] = ()) -> Response:
+    def respond(self, body: bytes, status: int = 200, headers: tuple[tuple[bytes, bytes], ...] = ()) -> HttpResponse:
         if self.yaml:
             text = yaml.safe_dump(_decode(body), sort_keys=False).encode()
-            return Response(status, text, "application/yaml", headers)
-        return Response(status, body, "application/json", headers)
+            return HttpResponse(status, text, "application/yaml", headers)
+        return HttpResponse(status, body, "application/json", headers)
 
-    def one(self, kind: Kind, entry: Entry) -> bytes:
+    def one(self, kind: Kind, entry: StoreEntry) -> bytes:
         """One object as an answer."""
         if self.plain:
             return entry.raw
         return self.item(kind, entry, entry.obj["metadata"].get("resourceVersion", ""), headers=True)
 
-    def item(self, kind: Kind, entry: Entry, version: str, *, headers: bool) -> bytes:
+    def item(self, kind: Kind, entry: StoreEntry, version: str, *, headers: bool) -> bytes:
         """One object as an answer or as the object of a watch event."""
         if self.metadata is not None:
             return _encode(_metadata_of(entry.obj, self.metadata))
         metadata = {"resourceVersion": version} if version else {}
         return _encode(self._table(kind, (entry.obj,), metadata, headers=headers))
 
-    def many(self, kind: Kind, entries: Sequence[Entry], metadata: Object) -> bytes:
+    def many(self, kind: Kind, entries: Sequence[StoreEntry], metadata: Object) -> bytes:
         """A list as an answer; `metadata` is the list's own."""
         if self.table is not None:
             return _encode(self._table(kind, [entry.obj for entry in entries], metadata))
@@ -163,7 +163,7 @@ class View:
         )
 
 
-def _bare(kind: Kind, entries: Sequence[Entry]) -> list[bytes]:
+def _bare(kind: Kind, entries: Sequence[StoreEntry]) -> list[bytes]:
     """Objects without apiVersion and kind: lists of built-in kinds say them once."""
     api_version, name = _encode(kind.info.api_version), _encode(kind.info.kind)
     heads = (b'{"apiVersion":%b,"kind":%b,' % (api_version, name), b'{"kind":%b,"apiVersion":%b,' % (name, api_version))

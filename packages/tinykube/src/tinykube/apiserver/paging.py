@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from tinykube.apiserver.failure import bad_request, gone
-from tinykube.apiserver.store import Entry
+from tinykube.apiserver.store import StoreEntry
 
 _KEPT = 16
 
@@ -32,10 +32,10 @@ class _Token(msgspec.Struct):
     id: int
 
 
-class Page(msgspec.Struct):
+class SnapshotPage(msgspec.Struct):
     """Some of a list: `version` of the whole, `token` of the next page (empty: this is the last), how many remain."""
 
-    entries: Sequence[Entry]
+    entries: Sequence[StoreEntry]
     version: int
     token: str = ""
     remaining: int = 0
@@ -52,19 +52,19 @@ class Page(msgspec.Struct):
 
 class Snapshots:
     def __init__(self) -> None:
-        self._kept: OrderedDict[int, Sequence[Entry]] = OrderedDict()
+        self._kept: OrderedDict[int, Sequence[StoreEntry]] = OrderedDict()
         self._numbers = itertools.count(1)
 
-    def first(self, entries: Sequence[Entry], version: int, limit: int) -> Page:
+    def first(self, entries: Sequence[StoreEntry], version: int, limit: int) -> SnapshotPage:
         if not limit or len(entries) <= limit:
-            return Page(entries, version)
+            return SnapshotPage(entries, version)
         number = next(self._numbers)
         self._kept[number] = entries
         if len(self._kept) > _KEPT:
             self._kept.popitem(last=False)
         return self._page(number, entries, version, 0, limit)
 
-    def next(self, token: str, limit: int) -> Page:
+    def next(self, token: str, limit: int) -> SnapshotPage:
         """Raises ApiFailure 400 for what is no token, 410 for a snapshot that is not kept any more."""
         try:
             padded = token + "=" * (-len(token) % 4)
@@ -77,10 +77,10 @@ class Snapshots:
         self._kept.move_to_end(found.id)
         return self._page(found.id, entries, found.rv, found.start, limit or len(entries))
 
-    def _page(self, number: int, entries: Sequence[Entry], version: int, start: int, limit: int) -> Page:
+    def _page(self, number: int, entries: Sequence[StoreEntry], version: int, start: int, limit: int) -> SnapshotPage:
         end = start + limit
         if end >= len(entries):
-            return Page(entries[start:], version)
+            return SnapshotPage(entries[start:], version)
         token = _Token("meta.k8s.io/v1", version, end, number)
         text = base64.urlsafe_b64encode(msgspec.json.encode(token)).decode().rstrip("=")
-        return Page(entries[start:end], version, text, len(entries) - end)
+        return SnapshotPage(entries[start:end], version, text, len(entries) - end)

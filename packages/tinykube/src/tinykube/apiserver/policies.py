@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from tinykube.apiserver.builtin import ResourceInfo
-from tinykube.apiserver.cel import CelError, CelSyntaxError, Program
+from tinykube.apiserver.cel import CelError, CelProgram, CelSyntaxError
 from tinykube.apiserver.failure import ApiFailure, forbidden
 from tinykube.apiserver.hooks import AdmissionRequest, Object
 from tinykube.apiserver.matching import Match, parse_match, review_request
@@ -29,17 +29,17 @@ FindParams = Callable[[str, str, str, str | None], list[Object]]
 
 
 class Validation(msgspec.Struct, frozen=True):
-    program: Program
+    program: CelProgram
     message: str
-    message_program: Program | None
+    message_program: CelProgram | None
     reason: str
 
 
-class Policy(msgspec.Struct, frozen=True):
+class AdmissionPolicy(msgspec.Struct, frozen=True):
     name: str
     match: Match
-    conditions: tuple[Program, ...]
-    variables: dict[str, Program]
+    conditions: tuple[CelProgram, ...]
+    variables: dict[str, CelProgram]
     validations: tuple[Validation, ...]
     param_kind: tuple[str, str] | None  # (apiVersion, kind)
     ignores_failure: bool
@@ -56,7 +56,7 @@ class Binding(msgspec.Struct, frozen=True):
 class _Variables(Mapping[str, Any]):
     """`variables.x`: evaluated on first use; one may read those before it."""
 
-    def __init__(self, programs: Mapping[str, Program], scope: Object) -> None:
+    def __init__(self, programs: Mapping[str, CelProgram], scope: Object) -> None:
         self._programs = programs
         self._scope = scope
         self._known: Object = {}
@@ -76,15 +76,15 @@ class _Variables(Mapping[str, Any]):
         return len(self._programs)
 
 
-def _program(source: str) -> Program:
-    return Program(source, VARIABLES)
+def _program(source: str) -> CelProgram:
+    return CelProgram(source, VARIABLES)
 
 
-def compile_policy(obj: Object) -> Policy:
+def compile_policy(obj: Object) -> AdmissionPolicy:
     """Raises CelSyntaxError for an expression that does not compile."""
     spec = obj.get("spec") or {}
     kind = spec.get("paramKind")
-    return Policy(
+    return AdmissionPolicy(
         obj["metadata"]["name"],
         parse_match(spec.get("matchConstraints") or {}),
         tuple(_program(condition["expression"]) for condition in spec.get("matchConditions") or ()),
@@ -119,12 +119,12 @@ def compile_binding(obj: Object) -> Binding:
 _EVERYTHING: Final = {"operations": ["*"], "apiGroups": ["*"], "apiVersions": ["*"], "resources": ["*/*"]}
 
 
-class Policies:
+class AdmissionPolicies:
     """The policies in force."""
 
     def __init__(self, find_params: FindParams) -> None:
         self._find_params = find_params
-        self._policies: dict[str, Policy] = {}
+        self._policies: dict[str, AdmissionPolicy] = {}
         self._bindings: list[Binding] = []
 
     def load(self, policies: Iterable[Object], bindings: Iterable[Object]) -> None:
@@ -155,7 +155,7 @@ class Policies:
             for params in self._params(policy, binding, request):
                 self._run(policy, binding, request, namespace, params)
 
-    def _params(self, policy: Policy, binding: Binding, request: AdmissionRequest) -> list[Object | None]:
+    def _params(self, policy: AdmissionPolicy, binding: Binding, request: AdmissionRequest) -> list[Object | None]:
         if policy.param_kind is None or binding.param is None:
             return [None]
         reference = binding.param
@@ -170,7 +170,7 @@ class Policies:
 
     def _run(
         self,
-        policy: Policy,
+        policy: AdmissionPolicy,
         binding: Binding,
         request: AdmissionRequest,
         namespace: Object | None,
@@ -208,7 +208,7 @@ class Policies:
 
     @staticmethod
     def _denied(
-        policy: Policy, binding: Binding, request: AdmissionRequest, text: str, reason: str = "Invalid"
+        policy: AdmissionPolicy, binding: Binding, request: AdmissionRequest, text: str, reason: str = "Invalid"
     ) -> ApiFailure:
         why = f"ValidatingAdmissionPolicy '{policy.name}' with binding '{binding.name}' denied request: {text}"
         failure = forbidden(request.info, request.name, why)

@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from tinykube.apiserver.failure import bad_request
-from tinykube.apiserver.fieldtable import Field, Message, table
+from tinykube.apiserver.fieldtable import SchemaField, SchemaMessage, table
 
 Object = dict[str, Any]
 
@@ -81,7 +81,7 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
         shift += 7
 
 
-def _message(data: bytes, message: Message) -> Object:
+def _message(data: bytes, message: SchemaMessage) -> Object:
     obj: Object = {}
     for number, raw in _wire(data):
         field = message.numbered.get(number)
@@ -102,7 +102,7 @@ def _message(data: bytes, message: Message) -> Object:
     return obj
 
 
-def _value(raw: Any, field: Field) -> Any:
+def _value(raw: Any, field: SchemaField) -> Any:
     if not field.scalar:
         return _message(raw, field.message)
     return _SCALARS[field.scalar](raw)

@@ -115,7 +115,7 @@ def _in_scope(wanted: Mapping[str, Any], spec: Object) -> bool:
     return verdict.get(operator or "", False)
 
 
-class Usage:
+class ResourceQuotaUsage:
     """The use of every quota, updated with every object. `changed` is called when the counted resources change."""
 
     def __init__(self, registry: Registry, changed: Callable[[], None] = lambda: None) -> None:

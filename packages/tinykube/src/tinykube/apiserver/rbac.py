@@ -22,7 +22,7 @@ _NODE_PREFIX: Final = "system:node:"
 List = Callable[[str], Iterable[Object]]  # plural -> objects
 
 
-class Rule(msgspec.Struct, frozen=True):
+class RbacRule(msgspec.Struct, frozen=True):
     """One PolicyRule."""
 
     verbs: frozenset[str]
@@ -51,9 +51,9 @@ class Rule(msgspec.Struct, frozen=True):
         return not self.names or wanted.name in self.names
 
 
-def _rules(role: Mapping[str, Any]) -> tuple[Rule, ...]:
+def _rules(role: Mapping[str, Any]) -> tuple[RbacRule, ...]:
     return tuple(
-        Rule(
+        RbacRule(
             frozenset(rule.get("verbs") or ()),
             frozenset(rule.get("apiGroups") or ()),
             frozenset(rule.get("resources") or ()),
@@ -69,7 +69,7 @@ class _Index:
     """Bindings by subject: a subject's (namespace, rules), the namespace empty where they hold everywhere."""
 
     def __init__(self, list_all: List) -> None:
-        self.by_subject: dict[tuple[str, str], list[tuple[str, tuple[Rule, ...]]]] = {}
+        self.by_subject: dict[tuple[str, str], list[tuple[str, tuple[RbacRule, ...]]]] = {}
         cluster_roles = {role["metadata"]["name"]: role for role in list_all("clusterroles")}
         compiled = {name: _rules(_aggregated(role, cluster_roles.values())) for name, role in cluster_roles.items()}
         roles = {(role["metadata"]["namespace"], role["metadata"]["name"]): _rules(role) for role in list_all("roles")}
@@ -82,7 +82,7 @@ class _Index:
             else:
                 self._add(binding, namespace, roles.get((namespace, reference["name"]), ()))
 
-    def _add(self, binding: Object, namespace: str, rules: tuple[Rule, ...]) -> None:
+    def _add(self, binding: Object, namespace: str, rules: tuple[RbacRule, ...]) -> None:
         if not rules:
             return
         for subject in binding.get("subjects") or ():
@@ -134,7 +134,7 @@ class RBAC:
             return None
         return denial(user, attributes)
 
-    def rules(self, user: User, namespace: str) -> Iterable[Rule]:
+    def rules(self, user: User, namespace: str) -> Iterable[RbacRule]:
         """The rules that hold for a user in a namespace (empty: those that hold everywhere)."""
         if self._index is None:
             self._index = _Index(self._list)

@@ -5,39 +5,39 @@ from __future__ import annotations
 from typing import Any
 
 from tinykube.apiserver import failure
-from tinykube.apiserver.asgi import Request, Response
+from tinykube.apiserver.asgi import HttpRequest, HttpResponse
 from tinykube.apiserver.failure import ApiFailure, Cause, bad_request, invalid_options
 from tinykube.apiserver.kinds import Kind
 from tinykube.apiserver.negotiation import View
 from tinykube.apiserver.paging import Snapshots
 from tinykube.apiserver.registry import Registry
 from tinykube.apiserver.selectors import parse_fields, parse_labels
-from tinykube.apiserver.store import Entry, Selection
+from tinykube.apiserver.store import Selection, StoreEntry
 from tinykube.apiserver.watching import Render, Watches, WatchOptions, too_large, watch_timeout
 
 Object = dict[str, Any]
 
 
-class Reader:
+class ObjectReader:
     def __init__(self, registry: Registry) -> None:
         self.registry = registry
         self.watches = Watches(registry.store)
         self.snapshots = Snapshots()
 
-    def entry(self, kind: Kind, namespace: str, name: str) -> Entry:
+    def entry(self, kind: Kind, namespace: str, name: str) -> StoreEntry:
         entry = kind.table.get(namespace, name)
         if entry is None:
             raise failure.not_found(kind.info, name)
         return kind.show(entry)
 
-    def get(self, request: Request, kind: Kind, namespace: str, name: str) -> Response:
+    def get(self, request: HttpRequest, kind: Kind, namespace: str, name: str) -> HttpResponse:
         view = View(request)
         wanted = _version(request)
         if wanted is not None and wanted > self.registry.store.version:
             raise too_large(wanted, self.registry.store.version)
         return view.respond(view.one(kind, self.entry(kind, namespace, name)))
 
-    def selection(self, request: Request, kind: Kind, namespace: str, name: str = "") -> Selection:
+    def selection(self, request: HttpRequest, kind: Kind, namespace: str, name: str = "") -> Selection:
         query = request.query
         labels, fields = query.get("labelSelector"), query.get("fieldSelector")
         return Selection(
@@ -47,7 +47,7 @@ class Reader:
             fields=parse_fields(fields, kind.info.selectable) if fields else None,
         )
 
-    async def list(self, request: Request, kind: Kind, namespace: str, name: str) -> Response | None:
+    async def list(self, request: HttpRequest, kind: Kind, namespace: str, name: str) -> HttpResponse | None:
         query = request.query
         selection = self.selection(request, kind, namespace, name)
         if query.get("watch") in ("true", "1"):
@@ -81,7 +81,7 @@ class Reader:
         except ApiFailure:
             return False
 
-    async def _watch(self, request: Request, kind: Kind, selection: Selection) -> None:
+    async def _watch(self, request: HttpRequest, kind: Kind, selection: Selection) -> None:
         query = request.query
         view = View(request)
         initial = query.get("sendInitialEvents")
@@ -126,7 +126,7 @@ def _number(text: str | None, name: str) -> int:
     return int(text)
 
 
-def _version(request: Request) -> int | None:
+def _version(request: HttpRequest) -> int | None:
     """The resourceVersion asked for; None for none and for 0, which both mean: whatever there is."""
     text = request.query.get("resourceVersion")
     if not text or text == "0":

@@ -21,13 +21,13 @@ from tinykube.apiserver import failure, lifecycle
 from tinykube.apiserver.builtin import RESOURCES, ResourceInfo
 from tinykube.apiserver.eventforms import from_core, to_core
 from tinykube.apiserver.fieldset import Object
-from tinykube.apiserver.hooks import SYSTEM, AdmissionRequest, Hooks, Rules, User
+from tinykube.apiserver.hooks import SYSTEM, AdmissionRequest, Hooks, KindRules, User
 from tinykube.apiserver.kinds import Convert, Kind, Kinds, Named
 from tinykube.apiserver.patch import json_patch, merge_patch, strategic_patch
 from tinykube.apiserver.printers import Printer
 from tinykube.apiserver.rules import builtin_rules
 from tinykube.apiserver.selectors import parse_fields, parse_labels
-from tinykube.apiserver.store import Entry, Journal, Selection, Store, Subscriber
+from tinykube.apiserver.store import Journal, ObjectStore, Selection, StoreEntry, Subscriber
 from tinykube.apiserver.typed import prune_metadata
 from tinykube.apiserver.validation import validate_metadata
 
@@ -42,7 +42,7 @@ _decode = msgspec.json.Decoder().decode
 T = TypeVar("T")
 
 
-class Write(msgspec.Struct, frozen=True):
+class WriteOptions(msgspec.Struct, frozen=True):
     """The options of a write. `manager` empty: not recorded in managedFields.
 
     `validation` of unknown fields is Ignore, Warn or Strict; empty: the writer is our own and built-in kinds are not
@@ -57,7 +57,7 @@ class Write(msgspec.Struct, frozen=True):
     warnings: list[str] = []
 
 
-BY_SYSTEM = Write()
+BY_SYSTEM = WriteOptions()
 
 
 class Delete(msgspec.Struct, frozen=True):
@@ -83,7 +83,7 @@ class Registry:
 
     def __init__(self, *, clock: Callable[[], float] = time.time, hooks: Hooks | None = None) -> None:
         self.hooks = hooks or Hooks()
-        self.store = Store()
+        self.store = ObjectStore()
         self.kinds = Kinds(self.store)
         self._clock = clock
         self._second = -1
@@ -97,7 +97,7 @@ class Registry:
         self._namespaces = self.kinds.find("namespaces").table
         self._add_namespaces()
 
-    def restore(self, journal: Journal, objects: list[tuple[str, Entry]], version: int) -> None:
+    def restore(self, journal: Journal, objects: list[tuple[str, StoreEntry]], version: int) -> None:
         """Go on from what a journal holds, and write to it from now on. Only on an unused registry."""
         self.store.restore(journal, objects, version)
         self._add_namespaces()
@@ -158,7 +158,7 @@ class Registry:
     def serve(
         self,
         info: ResourceInfo,
-        rules: Rules,
+        rules: KindRules,
         *,
         preferred: bool = True,
         outward: Convert | None = None,
@@ -188,7 +188,7 @@ class Registry:
     ) -> Object:
         """Raises ApiFailure (AlreadyExists, NotFound for the namespace, Invalid, Forbidden)."""
         kind = self.kinds.find(resource)
-        write = BY_SYSTEM if user is SYSTEM and not manager else Write(user=user, manager=manager)
+        write = BY_SYSTEM if user is SYSTEM and not manager else WriteOptions(user=user, manager=manager)
         return (await self.create_entry(kind, namespace or "", copy(obj), write)).obj
 
     async def update(
@@ -204,7 +204,7 @@ class Registry:
     ) -> Object:
         """Raises ApiFailure; Conflict when `obj` carries a resourceVersion that is no longer the newest."""
         kind = self.kinds.find(resource)
-        write = Write(user=user, manager=manager)
+        write = WriteOptions(user=user, manager=manager)
         given = copy(obj)
         entry = await self.update_entry(kind, namespace or "", name, lambda _: given, subresource or "", write)
         return entry.obj
@@ -225,7 +225,7 @@ class Registry:
         """`type` is json, merge, strategic or apply (which needs a manager, and creates what is missing)."""
         kind = self.kinds.find(resource)
         operation = "Apply" if type == "apply" else "Update"
-        write = Write(user=user, manager=manager, operation=operation)
+        write = WriteOptions(user=user, manager=manager, operation=operation)
         patch = copy(patch)
         entry = await self.patch_entry(kind, namespace or "", name, patch, type, subresource or "", write, force=force)
         return entry.obj
@@ -245,11 +245,11 @@ class Registry:
         kind = self.kinds.find(resource)
         wanted = preconditions or {}
         options = Delete(grace, propagation, wanted.get("uid"), wanted.get("resourceVersion"))
-        entry, _ = await self.delete_entry(kind, namespace or "", name, options, Write(user=user))
+        entry, _ = await self.delete_entry(kind, namespace or "", name, options, WriteOptions(user=user))
         return entry.obj
 
     # -- the chain -------------------------------------------------------------------------------------------
-    async def create_entry(self, kind: Kind, namespace: str, obj: Object, write: Write) -> Entry:
+    async def create_entry(self, kind: Kind, namespace: str, obj: Object, write: WriteOptions) -> StoreEntry:
         """Create; the chain owns `obj`."""
         info, rules = kind.info, kind.rules
         lifecycle.check_identity(info, namespace, "", obj)
@@ -297,8 +297,8 @@ class Registry:
             raise failure.forbidden(info, name, why, (cause,))
 
     async def update_entry(
-        self, kind: Kind, namespace: str, name: str, change: Change, subresource: str, write: Write
-    ) -> Entry:
+        self, kind: Kind, namespace: str, name: str, change: Change, subresource: str, write: WriteOptions
+    ) -> StoreEntry:
         """Replace an object by `change(object)`, which must not alter its argument and may be called again."""
         info, rules = kind.info, kind.rules
         for _ in range(_ATTEMPTS):
@@ -347,10 +347,10 @@ class Registry:
         patch: Any,
         type: str,
         subresource: str,
-        write: Write,
+        write: WriteOptions,
         *,
         force: bool = False,
-    ) -> Entry:
+    ) -> StoreEntry:
         info, schema = kind.info, kind.rules.schema
         if type == "apply":
             return await self._apply(kind, namespace, name, patch, subresource, write, force=force)
@@ -377,8 +377,8 @@ class Registry:
         )
 
     async def _apply(
-        self, kind: Kind, namespace: str, name: str, config: Any, subresource: str, write: Write, *, force: bool
-    ) -> Entry:
+        self, kind: Kind, namespace: str, name: str, config: Any, subresource: str, write: WriteOptions, *, force: bool
+    ) -> StoreEntry:
         info = kind.info
         if not write.manager:
             cause = failure.required("fieldManager", "is required for apply patch")
@@ -408,8 +408,8 @@ class Registry:
         return await self.update_entry(kind, namespace, name, change, subresource, write)
 
     async def delete_entry(
-        self, kind: Kind, namespace: str, name: str, options: Delete, write: Write
-    ) -> tuple[Entry, bool]:
+        self, kind: Kind, namespace: str, name: str, options: Delete, write: WriteOptions
+    ) -> tuple[StoreEntry, bool]:
         """The last version and whether the object is gone already."""
         info = kind.info
         for _ in range(_ATTEMPTS):
@@ -436,13 +436,13 @@ class Registry:
             return kind.table.put(namespace, name, decision.marked), False
         raise failure.conflict(info, name)
 
-    def _put(self, kind: Kind, namespace: str, name: str, obj: Object, write: Write) -> Entry:
+    def _put(self, kind: Kind, namespace: str, name: str, obj: Object, write: WriteOptions) -> StoreEntry:
         if write.dry_run:
-            return Entry(namespace, name, f"{namespace}/{name}", obj, self.store.version)
+            return StoreEntry(namespace, name, f"{namespace}/{name}", obj, self.store.version)
         return kind.show(kind.table.put(namespace, name, kind.stored(obj)))
 
     @staticmethod
-    def _prune(info: ResourceInfo, rules: Rules, obj: Object, old: Object | None, write: Write) -> None:
+    def _prune(info: ResourceInfo, rules: KindRules, obj: Object, old: Object | None, write: WriteOptions) -> None:
         if info.model and not write.validation:
             return
         unknown = prune_metadata(obj, old, info.kind) if not info.model and write.validation else []
@@ -464,7 +464,7 @@ class Registry:
         subresource: str,
         obj: Object | None,
         old: Object | None,
-        write: Write,
+        write: WriteOptions,
     ) -> Object:
         admission = self.hooks.admission
         if admission is None or not admission.wanted(kind.info, operation, subresource):

@@ -1,7 +1,7 @@
 """The REST face of the registry: one ASGI application for everything below /api and /apis, and for the other pages.
 
 Each request is authenticated, its path taken apart, authorized, and handed to the function for its verb. Functions give
-a `Response`, or None when they have spoken to the client themselves (watches, streams). Every refusal is an
+a `HttpResponse`, or None when they have spoken to the client themselves (watches, streams). Every refusal is an
 `ApiFailure`, and only here it becomes a Status object.
 """
 
@@ -14,7 +14,7 @@ import msgspec
 
 from kubekit.kube.exposition import CONTENT_TYPE, exposition
 from tinykube.apiserver import failure
-from tinykube.apiserver.asgi import BodyTooLarge, Receive, Request, Response, Scope, Send, json_response
+from tinykube.apiserver.asgi import BodyTooLarge, HttpRequest, HttpResponse, Receive, Scope, Send, json_response
 from tinykube.apiserver.builtin import ResourceInfo
 from tinykube.apiserver.failure import ApiFailure, Cause, bad_request
 from tinykube.apiserver.hooks import SYSTEM, Attributes
@@ -30,9 +30,9 @@ from tinykube.apiserver.negotiation import (
     warning_headers,
 )
 from tinykube.apiserver.patch import json_patch, merge_patch
-from tinykube.apiserver.reading import Reader
-from tinykube.apiserver.registry import Delete, Registry, Write
-from tinykube.apiserver.store import Entry
+from tinykube.apiserver.reading import ObjectReader
+from tinykube.apiserver.registry import Delete, Registry, WriteOptions
+from tinykube.apiserver.store import StoreEntry
 from tinykube.apiserver.subresources import bind, evict, scale_of, with_scale
 
 Object = dict[str, Any]
@@ -92,7 +92,7 @@ class Rest:
 
     def __init__(self, registry: Registry) -> None:
         self.registry = registry
-        self.reader = Reader(registry)
+        self.reader = ObjectReader(registry)
         self.requests = Requests()
 
     def close(self) -> None:
@@ -101,7 +101,7 @@ class Rest:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             return
-        request = Request(scope, receive, send)
+        request = HttpRequest(scope, receive, send)
         try:
             response = await self._respond(request)
         except ApiFailure as error:
@@ -117,7 +117,7 @@ class Rest:
             await response.send(send)
 
     # -- from request to verb --------------------------------------------------------------------------------
-    async def _respond(self, request: Request) -> Response | None:
+    async def _respond(self, request: HttpRequest) -> HttpResponse | None:
         hooks = self.registry.hooks
         request.user = SYSTEM if hooks.authenticator is None else hooks.authenticator.authenticate(request)
         target = parse_path(request.parts)
@@ -159,7 +159,7 @@ class Rest:
             return await self._delete(request, kind, namespace, target.name)
         return await self._delete_collection(request, kind, namespace)
 
-    def _authorize(self, request: Request, attributes: Attributes) -> None:
+    def _authorize(self, request: HttpRequest, attributes: Attributes) -> None:
         authorizer = self.registry.hooks.authorizer
         refusal = None if authorizer is None else authorizer.authorize(request.user, attributes)
         if refusal is None:
@@ -171,9 +171,9 @@ class Rest:
             details["kind"] = attributes.resource
             raise ApiFailure(403, "Forbidden", refusal, details)
 
-    async def _page(self, request: Request) -> Response | None:
+    async def _page(self, request: HttpRequest) -> HttpResponse | None:
         if request.path == "/metrics":
-            return Response(200, exposition([self.requests.family()]), CONTENT_TYPE)
+            return HttpResponse(200, exposition([self.requests.family()]), CONTENT_TYPE)
         for page in self.registry.hooks.pages:
             response = await page(request)
             if response is not None:
@@ -181,7 +181,7 @@ class Rest:
         raise failure.no_such_resource()
 
     # -- writing ---------------------------------------------------------------------------------------------
-    def _write(self, request: Request, operation: str = "Update") -> Write:
+    def _write(self, request: HttpRequest, operation: str = "Update") -> WriteOptions:
         query = request.query
         dry_run = query.get("dryRun", "")
         if dry_run not in ("", "All"):
@@ -202,7 +202,7 @@ class Rest:
             raise failure.invalid_options("PatchOptions", cause)
         if not manager and operation == "Update":
             manager = request.header(b"user-agent").partition("/")[0].strip()[:128] or "unknown"
-        return Write(
+        return WriteOptions(
             user=request.user,
             manager=manager,
             operation=operation,
@@ -211,7 +211,7 @@ class Rest:
             warnings=request.warnings,
         )
 
-    async def _create(self, request: Request, kind: Kind, namespace: str) -> Response:
+    async def _create(self, request: HttpRequest, kind: Kind, namespace: str) -> HttpResponse:
         if kind.info.namespaced and not namespace:
             raise bad_request("an empty namespace may not be set during creation")
         view, write = View(request), self._write(request)
@@ -222,7 +222,9 @@ class Rest:
         entry = await self.registry.create_entry(kind, namespace, obj, write)
         return view.respond(view.one(kind, entry), 201)
 
-    async def _update(self, request: Request, kind: Kind, namespace: str, name: str, subresource: str) -> Response:
+    async def _update(
+        self, request: HttpRequest, kind: Kind, namespace: str, name: str, subresource: str
+    ) -> HttpResponse:
         view, write = View(request), self._write(request)
         obj = parse_object(request, await request.body())
         _check_custom(kind.info, obj)
@@ -233,7 +235,9 @@ class Rest:
         entry = await self.registry.update_entry(kind, namespace, name, lambda _: obj, subresource, write)
         return view.respond(view.one(kind, entry))
 
-    async def _patch(self, request: Request, kind: Kind, namespace: str, name: str, subresource: str) -> Response:
+    async def _patch(
+        self, request: HttpRequest, kind: Kind, namespace: str, name: str, subresource: str
+    ) -> HttpResponse:
         type = PATCH_TYPES.get(media_type(request))
         if type is None:
             raise ApiFailure(
@@ -254,7 +258,7 @@ class Rest:
         )
         return view.respond(view.one(kind, entry), 200 if existed else 201)
 
-    async def _delete_options(self, request: Request) -> tuple[Delete, Write]:
+    async def _delete_options(self, request: HttpRequest) -> tuple[Delete, WriteOptions]:
         """From the query and the body; the body wins."""
         write, query = self._write(request), request.query
         options: Object = {}
@@ -277,7 +281,7 @@ class Rest:
         )
         return delete, write
 
-    async def _delete(self, request: Request, kind: Kind, namespace: str, name: str) -> Response:
+    async def _delete(self, request: HttpRequest, kind: Kind, namespace: str, name: str) -> HttpResponse:
         view = View(request)
         options, write = await self._delete_options(request)
         if options.propagation is None and (kind.info.group, kind.info.plural) == ("batch", "jobs"):
@@ -292,11 +296,11 @@ class Rest:
             return view.respond(_encode(_success(kind.info, entry)))
         return view.respond(view.one(kind, kind.show(entry)))
 
-    async def _delete_collection(self, request: Request, kind: Kind, namespace: str) -> Response:
+    async def _delete_collection(self, request: HttpRequest, kind: Kind, namespace: str) -> HttpResponse:
         view = View(request)
         options, write = await self._delete_options(request)
         selection = self.reader.selection(request, kind, namespace)
-        deleted: list[Entry] = []
+        deleted: list[StoreEntry] = []
         for entry in kind.table.select(selection):
             try:
                 last, _ = await self.registry.delete_entry(kind, entry.namespace, entry.name, options, write)
@@ -309,7 +313,7 @@ class Rest:
         return view.respond(view.many(kind, deleted, metadata))
 
     # -- other pages ----------------------------------------------------------------------------------
-    async def _virtual(self, request: Request, kind: Kind, namespace: str) -> Response:
+    async def _virtual(self, request: HttpRequest, kind: Kind, namespace: str) -> HttpResponse:
         """Reviews, and bindings posted to the collection."""
         if request.method != "POST":
             raise failure.method_not_allowed()
@@ -326,8 +330,8 @@ class Rest:
         return json_response(await review(obj, namespace, request.user), 201)
 
     async def _subresource(
-        self, request: Request, kind: Kind, namespace: str, name: str, subresource: str, verb: str
-    ) -> Response | None:
+        self, request: HttpRequest, kind: Kind, namespace: str, name: str, subresource: str, verb: str
+    ) -> HttpResponse | None:
         info = kind.info
         connect = self.registry.hooks.connect.get((info.plural, subresource))
         if connect is not None and not info.group:
@@ -357,7 +361,7 @@ class Rest:
             return json_response({**_done(), "code": 201}, 201)
         raise failure.method_not_allowed()
 
-    async def _scale(self, request: Request, kind: Kind, namespace: str, name: str, verb: str) -> Response:
+    async def _scale(self, request: HttpRequest, kind: Kind, namespace: str, name: str, verb: str) -> HttpResponse:
         if verb == "get":
             return json_response(scale_of(kind, self.reader.entry(kind, namespace, name).obj))
         body = parse(request, await request.body())
@@ -385,7 +389,7 @@ _encode = msgspec.json.Encoder().encode
 _VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch"}
 
 
-def _verb(request: Request, target: Target) -> str:
+def _verb(request: HttpRequest, target: Target) -> str:
     method = request.method
     if method in ("GET", "HEAD"):
         if target.subresource:
@@ -403,8 +407,8 @@ def _verb(request: Request, target: Target) -> str:
     return verb
 
 
-def _failed(error: ApiFailure) -> Response:
-    response = Response(error.status, _encode(error.to_status()))
+def _failed(error: ApiFailure) -> HttpResponse:
+    response = HttpResponse(error.status, _encode(error.to_status()))
     if error.retry_after:
         response.headers = ((b"retry-after", str(error.retry_after).encode()),)
     return response
@@ -427,7 +431,7 @@ def _selected(selector: str, wanted: str) -> str:
     return ""
 
 
-def _success(info: ResourceInfo, entry: Entry) -> Object:
+def _success(info: ResourceInfo, entry: StoreEntry) -> Object:
     details: Object = {"name": entry.name, "kind": info.plural, "uid": entry.obj["metadata"]["uid"]}
     if info.group:
         details["group"] = info.group

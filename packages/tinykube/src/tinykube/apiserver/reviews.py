@@ -9,12 +9,12 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Final
 
-from tinykube.apiserver.asgi import Request, Response, json_response
+from tinykube.apiserver.asgi import HttpRequest, HttpResponse, json_response
 from tinykube.apiserver.builtin import ResourceInfo
 from tinykube.apiserver.durations import format_time
 from tinykube.apiserver.failure import ApiFailure, Cause, bad_request, not_found
 from tinykube.apiserver.hooks import Attributes, Object, Review, User
-from tinykube.apiserver.identity import ISSUER, Find, Identity, InvalidToken
+from tinykube.apiserver.identity import ISSUER, Find, InvalidToken, RequestAuthenticator
 from tinykube.apiserver.negotiation import parse_object
 from tinykube.apiserver.rbac import RBAC
 
@@ -57,7 +57,7 @@ def _user_info(user: User) -> Object:
 class Reviews:
     """Answers reviews by the authorizer and the authenticator of this server."""
 
-    def __init__(self, identity: Identity, rbac: RBAC) -> None:
+    def __init__(self, identity: RequestAuthenticator, rbac: RBAC) -> None:
         self._identity = identity
         self._rbac = rbac
 
@@ -125,12 +125,12 @@ class Reviews:
 class TokenRequests:
     """POST serviceaccounts/NAME/token."""
 
-    def __init__(self, identity: Identity, find: Find, account_info: ResourceInfo) -> None:
+    def __init__(self, identity: RequestAuthenticator, find: Find, account_info: ResourceInfo) -> None:
         self._identity = identity
         self._find = find
         self._info = account_info
 
-    async def connect(self, request: Request, info: ResourceInfo, namespace: str, name: str) -> Response:
+    async def connect(self, request: HttpRequest, info: ResourceInfo, namespace: str, name: str) -> HttpResponse:
         account = self._find("serviceaccounts", namespace, name)
         if account is None:
             raise not_found(self._info, name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tinykube.apiserver.addresses import allocate
 from tinykube.apiserver.builtin import ResourceInfo
 from tinykube.apiserver.defaults import defaults_of
-from tinykube.apiserver.hooks import Object, Rules, ScalePaths
+from tinykube.apiserver.hooks import KindRules, Object, ScalePaths
 from tinykube.apiserver.schema import builtin_schema
 from tinykube.apiserver.store import Table
 from tinykube.apiserver.typed import pruner_of
@@ -14,7 +14,7 @@ from tinykube.apiserver.validation import validator_of
 _SCALE = ScalePaths(("spec", "replicas"), ("status", "replicas"), ("spec", "selector"))
 
 
-def builtin_rules(info: ResourceInfo, services: Table) -> Rules:
+def builtin_rules(info: ResourceInfo, services: Table) -> KindRules:
     """`services` is the table from which a Service's free address is found."""
     default = defaults_of(info)
 
@@ -22,7 +22,7 @@ def builtin_rules(info: ResourceInfo, services: Table) -> Rules:
         default(obj)
         allocate(obj, services)
 
-    return Rules(
+    return KindRules(
         schema=builtin_schema(info.kind),
         default=service if info.plural == "services" else default,
         prune=pruner_of(info),

@@ -22,7 +22,7 @@ _KEY = re.compile(r"^([A-Za-z0-9]([-A-Za-z0-9.]*[A-Za-z0-9])?/)?[A-Za-z0-9]([-A-
 _SPLIT = re.compile(r",(?![^()]*\))")
 
 
-class LabelSelector:
+class CompiledSelector:
     """Requirements that must all hold. `equal` maps a label to its only value, `others` holds the rest."""
 
     __slots__ = ("equal", "others")
@@ -65,7 +65,7 @@ def _ordered(found: str | None, operator: str, values: frozenset[str]) -> bool:
 
 
 @lru_cache(maxsize=1024)
-def parse_labels(text: str) -> LabelSelector | None:
+def parse_labels(text: str) -> CompiledSelector | None:
     """A label selector, None if it selects everything. Raises ApiFailure 400."""
     equal: dict[str, str] = {}
     others: list[tuple[str, str, frozenset[str]]] = []
@@ -104,10 +104,10 @@ def parse_labels(text: str) -> LabelSelector | None:
                 "'([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')"
             )
             raise bad_request(f'unable to parse requirement: <nil>: Invalid value: "{key}": {text}')
-    return LabelSelector(equal, tuple(others)) if equal or others else None
+    return CompiledSelector(equal, tuple(others)) if equal or others else None
 
 
-def selector_of(selector: Mapping[str, Any] | None) -> LabelSelector | None:
+def selector_of(selector: Mapping[str, Any] | None) -> CompiledSelector | None:
     """A `metav1.LabelSelector` of an object (matchLabels, matchExpressions); None if it selects everything."""
     if not selector:
         return None
@@ -116,7 +116,7 @@ def selector_of(selector: Mapping[str, Any] | None) -> LabelSelector | None:
         (term["key"], names[term["operator"]], frozenset(term.get("values") or ()))
         for term in selector.get("matchExpressions") or ()
     )
-    return LabelSelector(dict(selector.get("matchLabels") or {}), others)
+    return CompiledSelector(dict(selector.get("matchLabels") or {}), others)
 
 
 class FieldSelector:

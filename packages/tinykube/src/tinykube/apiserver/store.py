@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import msgspec
 
 from tinykube.apiserver.failure import gone
-from tinykube.apiserver.selectors import FieldSelector, LabelSelector, field_text
+from tinykube.apiserver.selectors import CompiledSelector, FieldSelector, field_text
 
 Object = dict[str, Any]
 
@@ -30,7 +30,7 @@ encode = msgspec.json.Encoder().encode
 decode = msgspec.json.Decoder(dict[str, Any]).decode
 
 
-class Entry:
+class StoreEntry:
     """One version of one object.
 
     Its JSON takes a fifth of the memory of its dicts, so a version that is only remembered (`fold`) keeps the JSON.
@@ -64,18 +64,18 @@ class Entry:
         return raw
 
 
-class Event:
+class StoreEvent:
     """One write as watchers see it. `entry` is the new version; of a deletion the last, with the deletion's number."""
 
     __slots__ = ("_left", "_lines", "entry", "old", "type", "version")
 
-    def __init__(self, type: str, entry: Entry, old: Entry | None) -> None:
+    def __init__(self, type: str, entry: StoreEntry, old: StoreEntry | None) -> None:
         self.type = type
         self.entry = entry
         self.old = old
         self.version = entry.version
         self._lines: dict[str, bytes] = {}
-        self._left: Entry | None = None
+        self._left: StoreEntry | None = None
 
     def settle(self) -> None:
         """All watchers have received it: from now on this is only history."""
@@ -93,14 +93,14 @@ class Event:
             line = self._lines[type] = b'{"type":"%b","object":%b}\n' % (type.encode(), raw)
         return line
 
-    def seen_as(self, type: str) -> Entry:
+    def seen_as(self, type: str) -> StoreEntry:
         """The version to show: a watcher whose selector the object has left gets its previous content."""
         if type != DELETED or self.type == DELETED or self.old is None:
             return self.entry
         if self._left is None:
             old = self.old
             metadata = {**old.obj["metadata"], "resourceVersion": str(self.version)}
-            self._left = Entry(old.namespace, old.name, old.key, {**old.obj, "metadata": metadata}, self.version)
+            self._left = StoreEntry(old.namespace, old.name, old.key, {**old.obj, "metadata": metadata}, self.version)
         return self._left
 
 
@@ -109,10 +109,10 @@ class Selection(msgspec.Struct, frozen=True):
 
     namespace: str = ""
     name: str = ""
-    labels: LabelSelector | None = None
+    labels: CompiledSelector | None = None
     fields: FieldSelector | None = None
 
-    def matches(self, entry: Entry) -> bool:
+    def matches(self, entry: StoreEntry) -> bool:
         if self.namespace and entry.namespace != self.namespace:
             return False
         if self.name and entry.name != self.name:
@@ -121,7 +121,7 @@ class Selection(msgspec.Struct, frozen=True):
             return False
         return self.fields is None or self.fields.matches(entry.obj)
 
-    def seen_type(self, event: Event) -> str | None:
+    def seen_type(self, event: StoreEvent) -> str | None:
         """As what a watcher with this selection sees an event, None if it does not concern it."""
         now = event.type != DELETED and self.matches(event.entry)
         before = event.old is not None and self.matches(event.old)
@@ -130,10 +130,10 @@ class Selection(msgspec.Struct, frozen=True):
         return DELETED if before else None
 
 
-class Watcher(Protocol):
+class StoreWatcher(Protocol):
     selection: Selection
 
-    def deliver(self, event: Event) -> None: ...
+    def deliver(self, event: StoreEvent) -> None: ...
 
     def close(self) -> None: ...
 
@@ -148,26 +148,26 @@ class Journal(Protocol):
 
 
 class Table:
-    """All objects of one resource, its recent events and who listens. Made by `Store.table`."""
+    """All objects of one resource, its recent events and who listens. Made by `ObjectStore.table`."""
 
-    def __init__(self, store: Store, resource: str, indexed: tuple[str, ...]) -> None:
+    def __init__(self, store: ObjectStore, resource: str, indexed: tuple[str, ...]) -> None:
         self.resource = resource
-        self.items: dict[str, Entry] = {}
-        self.by_namespace: dict[str, dict[str, Entry]] = {}
+        self.items: dict[str, StoreEntry] = {}
+        self.by_namespace: dict[str, dict[str, StoreEntry]] = {}
         self.subscribers: list[Subscriber] = []
         self.compacted = store.version
         self._store = store
         self._paths = tuple((name, tuple(name.split("."))) for name in indexed)
-        self._by_field: dict[tuple[str, str], dict[str, Entry]] = {}
-        self._history: deque[Event] = deque()
-        self._watchers: dict[tuple[str, str], dict[Watcher, None]] = {}
+        self._by_field: dict[tuple[str, str], dict[str, StoreEntry]] = {}
+        self._history: deque[StoreEvent] = deque()
+        self._watchers: dict[tuple[str, str], dict[StoreWatcher, None]] = {}
         self._sorted: list[str] | None = None
 
     # -- reading ---------------------------------------------------------------------------------------------
-    def get(self, namespace: str, name: str) -> Entry | None:
+    def get(self, namespace: str, name: str) -> StoreEntry | None:
         return self.items.get(f"{namespace}/{name}")
 
-    def select(self, selection: Selection) -> list[Entry]:
+    def select(self, selection: Selection) -> list[StoreEntry]:
         """Every entry that matches, in the order of keys."""
         pool = self._pool(selection)
         if pool is None:
@@ -182,7 +182,7 @@ class Table:
             return found
         return [entry for entry in found if selection.matches(entry)]
 
-    def _pool(self, selection: Selection) -> dict[str, Entry] | None:
+    def _pool(self, selection: Selection) -> dict[str, StoreEntry] | None:
         fields = selection.fields.equal if selection.fields is not None else {}
         name = selection.name or fields.get("metadata.name")
         namespace = selection.namespace
@@ -197,10 +197,10 @@ class Table:
         return self.by_namespace.get(namespace, {}) if namespace else None
 
     # -- listening -------------------------------------------------------------------------------------------
-    def watch(self, watcher: Watcher) -> None:
+    def watch(self, watcher: StoreWatcher) -> None:
         self._watchers.setdefault(self._bucket(watcher.selection), {})[watcher] = None
 
-    def unwatch(self, watcher: Watcher) -> None:
+    def unwatch(self, watcher: StoreWatcher) -> None:
         bucket = self._bucket(watcher.selection)
         watchers = self._watchers.get(bucket, {})
         watchers.pop(watcher, None)
@@ -223,11 +223,11 @@ class Table:
                 return field, fields[field]
         return "metadata.namespace", selection.namespace
 
-    def events_after(self, version: int) -> Iterator[Event]:
+    def events_after(self, version: int) -> Iterator[StoreEvent]:
         """The events since `version`, oldest first. Raises ApiFailure 410 when some are no longer known."""
         if version < self.compacted:
             raise gone(f"too old resource version: {version} ({self.compacted})")
-        recent: list[Event] = []
+        recent: list[StoreEvent] = []
         for event in reversed(self._history):
             if event.version <= version:
                 break
@@ -235,22 +235,22 @@ class Table:
         return reversed(recent)
 
     # -- writing ---------------------------------------------------------------------------------------------
-    def put(self, namespace: str, name: str, obj: Object) -> Entry:
+    def put(self, namespace: str, name: str, obj: Object) -> StoreEntry:
         """Store a new version; the caller gives up `obj` and has a `metadata` of its own in it."""
         store = self._store
         version = store.version + 1
         obj["metadata"]["resourceVersion"] = str(version)
         key = f"{namespace}/{name}"
-        entry = Entry(namespace, name, key, obj, version)
+        entry = StoreEntry(namespace, name, key, obj, version)
         if store.journal is not None:
             store.journal.put(self.resource, key, version, entry.raw)
         store.version = version
         old = self.items.get(key)
         self._place(entry, old)
-        self._publish(Event(ADDED if old is None else MODIFIED, entry, old))
+        self._publish(StoreEvent(ADDED if old is None else MODIFIED, entry, old))
         return entry
 
-    def remove(self, entry: Entry, content: Object | None = None) -> Entry:
+    def remove(self, entry: StoreEntry, content: Object | None = None) -> StoreEntry:
         """Delete; gives the last version (`content`, if it changed with this write) with the deletion's number."""
         store = self._store
         version = store.version + 1
@@ -259,7 +259,7 @@ class Table:
         store.version = version
         obj = content or entry.obj
         metadata = {**obj["metadata"], "resourceVersion": str(version)}
-        last = Entry(entry.namespace, entry.name, entry.key, {**obj, "metadata": metadata}, version)
+        last = StoreEntry(entry.namespace, entry.name, entry.key, {**obj, "metadata": metadata}, version)
         del self.items[entry.key]
         self._sorted = None
         space = self.by_namespace[entry.namespace]
@@ -268,10 +268,10 @@ class Table:
             del self.by_namespace[entry.namespace]
         for field, path in self._paths:
             self._unindex((field, field_text(entry.obj, path)), entry.key)
-        self._publish(Event(DELETED, last, entry))
+        self._publish(StoreEvent(DELETED, last, entry))
         return last
 
-    def load(self, entry: Entry) -> None:
+    def load(self, entry: StoreEntry) -> None:
         """Take an entry over from a journal, before the first watcher."""
         self._place(entry, None)
 
@@ -283,7 +283,7 @@ class Table:
         self._history.clear()
         self._sorted = None
 
-    def _place(self, entry: Entry, old: Entry | None) -> None:
+    def _place(self, entry: StoreEntry, old: StoreEntry | None) -> None:
         self.items[entry.key] = entry
         if old is None:
             self._sorted = None
@@ -305,7 +305,7 @@ class Table:
             if not pool:
                 del self._by_field[index]
 
-    def _publish(self, event: Event) -> None:
+    def _publish(self, event: StoreEvent) -> None:
         history = self._history
         history.append(event)
         if len(history) > HISTORY_EVENTS:
@@ -331,7 +331,7 @@ class Table:
         event.settle()
 
 
-class Store:
+class ObjectStore:
     """The tables and their common counter."""
 
     def __init__(self, journal: Journal | None = None, version: int = 0) -> None:
@@ -346,7 +346,7 @@ class Store:
             table = self._tables[resource] = Table(self, resource, indexed)
         return table
 
-    def restore(self, journal: Journal, objects: Iterable[tuple[str, Entry]], version: int) -> None:
+    def restore(self, journal: Journal, objects: Iterable[tuple[str, StoreEntry]], version: int) -> None:
         """Take over a journal's objects and counter; from now on every write goes to it first."""
         for table in self._tables.values():
             table.clear()

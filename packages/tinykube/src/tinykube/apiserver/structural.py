@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from tinykube.apiserver.celrules import Rule, compile_rules
+from tinykube.apiserver.celrules import CelRule, compile_rules
 from tinykube.apiserver.failure import Cause
 from tinykube.apiserver.formats import valid_format
 from tinykube.apiserver.quickcheck import Check, quick
@@ -76,7 +76,7 @@ class Structural:
         self.items = Structural(items) if isinstance(items, Mapping) else None
         self.list_type: str = get("x-kubernetes-list-type", "atomic")
         self.keys: tuple[str, ...] = tuple(get("x-kubernetes-list-map-keys") or ())
-        self.rules: tuple[Rule, ...] = compile_rules(get("x-kubernetes-validations") or ())
+        self.rules: tuple[CelRule, ...] = compile_rules(get("x-kubernetes-validations") or ())
         self.required: tuple[str, ...] = tuple(get("required") or ())
         self.enum: list[Any] | None = get("enum")
         self.pattern: str = get("pattern") or ""

@@ -16,9 +16,9 @@ from tinykube.apiserver.failure import ApiFailure, conflict
 from tinykube.apiserver.hooks import AdmissionRequest
 from tinykube.apiserver.kinds import Kind
 from tinykube.apiserver.lifecycle import check_uid
-from tinykube.apiserver.registry import Delete, Registry, Write
+from tinykube.apiserver.registry import Delete, Registry, WriteOptions
 from tinykube.apiserver.selectors import selector_of
-from tinykube.apiserver.store import Entry, Selection
+from tinykube.apiserver.store import Selection, StoreEntry
 
 Object = dict[str, Any]
 
@@ -92,8 +92,13 @@ def with_scale(kind: Kind, obj: Object, scale: Object) -> Object:
 
 # -- pods --------------------------------------------------------------------------------------------------------
 async def bind(
-    registry: Registry, namespace: str, name: str, binding: Object, write: Write, posted: ResourceInfo | None = None
-) -> Entry:
+    registry: Registry,
+    namespace: str,
+    name: str,
+    binding: Object,
+    write: WriteOptions,
+    posted: ResourceInfo | None = None,
+) -> StoreEntry:
     """Set a pod's node; annotations and labels of the Binding travel in the same write.
 
     Admission sees the Binding, not the pod. `posted` is the resource `bindings` for one that was posted there.
@@ -149,7 +154,7 @@ async def bind(
 
 
 async def _admitted(
-    registry: Registry, info: ResourceInfo, namespace: str, name: str, binding: Object, write: Write
+    registry: Registry, info: ResourceInfo, namespace: str, name: str, binding: Object, write: WriteOptions
 ) -> Object:
     admission, subresource = registry.hooks.admission, "binding" if info.plural == "pods" else ""
     if admission is None or not admission.wanted(info, "CREATE", subresource):
@@ -168,7 +173,7 @@ def _binding_conflict(info: Any, name: str, message: str) -> ApiFailure:
     return ApiFailure(409, "Conflict", f'Operation cannot be fulfilled on pods/binding "{name}": {message}', details)
 
 
-async def evict(registry: Registry, namespace: str, name: str, eviction: Object, write: Write) -> None:
+async def evict(registry: Registry, namespace: str, name: str, eviction: Object, write: WriteOptions) -> None:
     """Delete a pod unless a disruption budget forbids it (429)."""
     pods = registry.kinds.find("pods")
     given = (eviction.get("metadata") or {}).get("name")
@@ -187,7 +192,7 @@ async def evict(registry: Registry, namespace: str, name: str, eviction: Object,
     await registry.delete_entry(pods, namespace, name, delete, write)
 
 
-async def _spend_budget(registry: Registry, namespace: str, pod: Object, write: Write) -> None:
+async def _spend_budget(registry: Registry, namespace: str, pod: Object, write: WriteOptions) -> None:
     budgets = registry.kinds.find(("policy", "poddisruptionbudgets"))
     labels = pod["metadata"].get("labels")
     covering = [

@@ -12,7 +12,7 @@ from typing import Any
 
 from tinykube.apiserver.durations import UNKNOWN, age
 from tinykube.apiserver.jsonpath import JSONPath
-from tinykube.apiserver.printers import DEFAULT, PRINTERS, Column, Object, Printer
+from tinykube.apiserver.printers import DEFAULT, PRINTERS, Object, Printer, TableColumn
 
 
 def table_version(accept: str) -> str | None:
@@ -45,12 +45,12 @@ def printer_for(group: str, plural: str) -> Printer:
 def crd_printer(columns: Sequence[Mapping[str, Any]]) -> Printer:
     """The printer of a custom resource: its name and its `additionalPrinterColumns` (by default the age)."""
     wanted = columns or ({"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"},)
-    header = [Column("Name", format="name")]
+    header = [TableColumn("Name", format="name")]
     paths: list[tuple[str, JSONPath]] = []
     for column in wanted:
         kind = str(column.get("type", "string"))
         header.append(
-            Column(
+            TableColumn(
                 column["name"],
                 int(column.get("priority", 0)),
                 kind,
@@ -133,7 +133,7 @@ def to_table(
     }
 
 
-def _definition(column: Column) -> dict[str, Any]:
+def _definition(column: TableColumn) -> dict[str, Any]:
     return {
         "name": column.name,
         "type": column.type,

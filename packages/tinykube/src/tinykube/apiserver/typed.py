@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from tinykube.apiserver.builtin import ResourceInfo
 from tinykube.apiserver.failure import bad_request
-from tinykube.apiserver.fieldtable import Field, Message, table
+from tinykube.apiserver.fieldtable import SchemaField, SchemaMessage, table
 
 Object = dict[str, Any]
 
@@ -79,7 +79,7 @@ def prune_metadata(obj: Object, old: Object | None, kind: str) -> list[str]:
 
 
 def _object(
-    obj: Object, old: Any, message: Message, path: str, unknown: list[str], kind: str, *, top: bool = False
+    obj: Object, old: Any, message: SchemaMessage, path: str, unknown: list[str], kind: str, *, top: bool = False
 ) -> None:
     known = old if isinstance(old, dict) else {}
     named = message.named
@@ -127,7 +127,9 @@ def _object(
         unknown.append(f"{path}.{name}" if path else name)
 
 
-def _value(value: Any, old: Any, field: Field, parent: Message, path: str, unknown: list[str], kind: str) -> Any:
+def _value(
+    value: Any, old: Any, field: SchemaField, parent: SchemaMessage, path: str, unknown: list[str], kind: str
+) -> Any:
     scalar = field.scalar
     if not scalar:
         if type(value) is dict:
@@ -145,16 +147,16 @@ def _value(value: Any, old: Any, field: Field, parent: Message, path: str, unkno
     return value
 
 
-def _zero(field: Field) -> Any:
+def _zero(field: SchemaField) -> Any:
     """Return the value for a null among the items of a list or map."""
     return _ZEROS.get(field.scalar, {})
 
 
-def _go_type(field: Field) -> str:
+def _go_type(field: SchemaField) -> str:
     return _ALLOWED[field.scalar][1] if field.scalar in _ALLOWED else field.message.name.rpartition(".")[2]
 
 
-def _wrong(kind: str, message: Message, path: str, value: Any, wanted: str) -> Exception:
+def _wrong(kind: str, message: SchemaMessage, path: str, value: Any, wanted: str) -> Exception:
     found = _KINDS.get(type(value), "null")
     where = f"{message.name.rpartition('.')[2]}.{path}"
     return bad_request(

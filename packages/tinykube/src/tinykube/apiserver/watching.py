@@ -20,10 +20,10 @@ from typing import Any
 
 import msgspec
 
-from tinykube.apiserver.asgi import Request
+from tinykube.apiserver.asgi import HttpRequest
 from tinykube.apiserver.builtin import ResourceInfo
 from tinykube.apiserver.failure import ApiFailure
-from tinykube.apiserver.store import ADDED, Entry, Event, Selection, Store, Table
+from tinykube.apiserver.store import ADDED, ObjectStore, Selection, StoreEntry, StoreEvent, Table
 
 MAX_WAITING_LINES = 50_000
 _PIECE = 200  # objects of the start in one piece, so that many watchers at once need little memory
@@ -31,7 +31,7 @@ BOOKMARK_SECONDS = 60.0
 _encode = msgspec.json.Encoder().encode
 
 # (type, version of the object, whether it is the first line) -> the event's object as JSON; None: the entry's own JSON
-Render = Callable[[str, Entry, bool], bytes]
+Render = Callable[[str, StoreEntry, bool], bytes]
 
 
 class WatchOptions(msgspec.Struct, frozen=True):
@@ -53,19 +53,19 @@ def watch_timeout(asked: str | None) -> float:
     return 1800 + random.random() * 1800
 
 
-class Stream:
+class WatchStream:
     """One client's watch: events waiting to be sent, and the sender waiting for them."""
 
     def __init__(self, selection: Selection, render: Render | None) -> None:
         self.selection = selection
         self.lines: list[bytes] = []
-        self.initial: Iterator[Entry] = iter(())
+        self.initial: Iterator[StoreEntry] = iter(())
         self.closed = False
         self._render = render
         self._first = True
         self._waiting: asyncio.Future[None] | None = None
 
-    def deliver(self, event: Event) -> None:
+    def deliver(self, event: StoreEvent) -> None:
         type = self.selection.seen_type(event)
         if type is None:
             return
@@ -76,7 +76,7 @@ class Stream:
         if self._waiting is not None:
             self._wake()
 
-    def _line(self, type: str, entry: Entry) -> bytes:
+    def _line(self, type: str, entry: StoreEntry) -> bytes:
         raw = entry.raw if self._render is None else self._render(type, entry, self._first)
         self._first = False
         return line(type, raw)
@@ -119,9 +119,9 @@ def line(type: str, raw: bytes) -> bytes:
 class Watches:
     """All open streams, so that a server that stops can end them."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: ObjectStore) -> None:
         self._store = store
-        self._open: set[Stream] = set()
+        self._open: set[WatchStream] = set()
 
     def close(self) -> None:
         for stream in tuple(self._open):
@@ -129,7 +129,7 @@ class Watches:
 
     async def serve(
         self,
-        request: Request,
+        request: HttpRequest,
         info: ResourceInfo,
         table: Table,
         selection: Selection,
@@ -137,7 +137,7 @@ class Watches:
         render: Render | None,
     ) -> None:
         """Answer the request; returns when the client has gone, the time is over or the server stops."""
-        stream = Stream(selection, render)
+        stream = WatchStream(selection, render)
         try:
             self._begin(info, table, selection, options, stream)
         except ApiFailure as failure:
@@ -156,7 +156,7 @@ class Watches:
             self._open.discard(stream)
 
     def _begin(
-        self, info: ResourceInfo, table: Table, selection: Selection, options: WatchOptions, stream: Stream
+        self, info: ResourceInfo, table: Table, selection: Selection, options: WatchOptions, stream: WatchStream
     ) -> None:
         if options.start is None:
             stream.initial = iter(table.select(selection))
@@ -168,7 +168,7 @@ class Watches:
         for event in table.events_after(options.start):
             stream.deliver(event)
 
-    async def _pump(self, request: Request, info: ResourceInfo, stream: Stream, options: WatchOptions) -> None:
+    async def _pump(self, request: HttpRequest, info: ResourceInfo, stream: WatchStream, options: WatchOptions) -> None:
         now = time.monotonic()
         end = now + options.timeout_seconds
         bookmark = now + BOOKMARK_SECONDS if options.bookmarks else end
@@ -204,14 +204,14 @@ def too_large(asked: int, current: int) -> ApiFailure:
     return ApiFailure(504, "Timeout", text, {**details, "retryAfterSeconds": 1}, retry_after=1)
 
 
-async def _start(request: Request, options: WatchOptions) -> None:
+async def _start(request: HttpRequest, options: WatchOptions) -> None:
     headers = [(b"content-type", options.content_type), (b"cache-control", b"no-cache, private")]
     await request.send({"type": "http.response.start", "status": 200, "headers": headers})
     # An empty piece, so that the headers leave before the first event: clients wait for them.
     await request.send({"type": "http.response.body", "body": b"", "more_body": True})
 
 
-async def _disconnected(request: Request, stream: Stream) -> None:
+async def _disconnected(request: HttpRequest, stream: WatchStream) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
     stream.close()

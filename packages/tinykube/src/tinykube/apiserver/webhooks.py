@@ -20,10 +20,10 @@ from urllib.parse import urlsplit
 import msgspec
 
 from tinykube.apiserver.builtin import ResourceInfo
-from tinykube.apiserver.cel import CelError, CelSyntaxError, Program
+from tinykube.apiserver.cel import CelError, CelProgram, CelSyntaxError
 from tinykube.apiserver.failure import ApiFailure
 from tinykube.apiserver.hooks import AdmissionRequest, Object
-from tinykube.apiserver.httpspool import HttpsPool, Server
+from tinykube.apiserver.httpspool import HttpsPool, ServerAddress
 from tinykube.apiserver.matching import Match, parse_match, review_request
 from tinykube.apiserver.patch import json_patch
 
@@ -41,7 +41,7 @@ class Webhook(msgspec.Struct, frozen=True):
 
     name: str
     match: Match
-    conditions: tuple[Program, ...]
+    conditions: tuple[CelProgram, ...]
     client: Object
     ignores_failure: bool
     timeout_seconds: float
@@ -59,7 +59,7 @@ def compile_webhooks(configuration: Object) -> list[Webhook]:
         Webhook(
             spec["name"],
             parse_match(spec, "rules"),
-            tuple(Program(c["expression"], _VARIABLES) for c in spec.get("matchConditions") or ()),
+            tuple(CelProgram(c["expression"], _VARIABLES) for c in spec.get("matchConditions") or ()),
             spec["clientConfig"],
             spec.get("failurePolicy") == "Ignore",
             float(spec.get("timeoutSeconds") or 10),
@@ -185,7 +185,7 @@ class Webhooks:
         try:
             bundle = base64.b64decode(hook.client.get("caBundle") or "").decode()
             target = f"{path or '/'}{'&' if '?' in path else '?'}timeout={hook.timeout_seconds:g}s"
-            reply = self._pool.post(Server(server, address, bundle), target, body, hook.timeout_seconds)
+            reply = self._pool.post(ServerAddress(server, address, bundle), target, body, hook.timeout_seconds)
         except (OSError, http.client.HTTPException, ValueError) as problem:
             whole = f"{url}?timeout={hook.timeout_seconds:g}s"
             why = str(problem)

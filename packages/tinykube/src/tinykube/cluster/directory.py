@@ -34,7 +34,7 @@ T = TypeVar("T")
 _TOKEN_BYTES: Final = 24
 
 
-class Endpoint(msgspec.Struct, frozen=True):
+class ServerEndpoint(msgspec.Struct, frozen=True):
     """The address on which the API server listens."""
 
     server: str
@@ -51,7 +51,7 @@ class Tokens(msgspec.Struct, frozen=True):
     nodes: dict[str, str] = {}
 
 
-class Running(msgspec.Struct, frozen=True):
+class RunningProcess(msgspec.Struct, frozen=True):
     """A process: `started` (clock ticks since boot) tells it from a later one with the same pid."""
 
     pid: int
@@ -111,8 +111,8 @@ class ClusterDirectory:
             raise Terminal("there is no such cluster", where=str(self.path), cure=f"{self.distribution.name} up")
         return spec
 
-    def endpoint(self) -> Endpoint | None:
-        return self.read(self.endpoint_file, Endpoint)
+    def endpoint(self) -> ServerEndpoint | None:
+        return self.read(self.endpoint_file, ServerEndpoint)
 
     def ensure_tokens(self, spec: ClusterSpec) -> Tokens:
         """The cluster's tokens; those that are there stay, so that kubeconfigs stay valid."""
@@ -129,21 +129,21 @@ class ClusterDirectory:
         write(self.kubelet_token, tokens.kubelet.encode(), 0o600)
         return tokens
 
-    def running(self, process: str) -> Running | None:
-        return self.read(self.run / f"{process}.json", Running)
+    def running(self, process: str) -> RunningProcess | None:
+        return self.read(self.run / f"{process}.json", RunningProcess)
 
-    def note_running(self, process: str, running: Running | None) -> None:
+    def note_running(self, process: str, running: RunningProcess | None) -> None:
         path = self.run / f"{process}.json"
         if running is None:
             path.unlink(missing_ok=True)
         else:
             write(path, msgspec.json.encode(running))
 
-    def processes(self) -> dict[str, Running]:
+    def processes(self) -> dict[str, RunningProcess]:
         """Every process that was noted, alive or not."""
         found = {}
         for path in sorted(self.run.glob("*.json")):
-            running = self.read(path, Running)
+            running = self.read(path, RunningProcess)
             if running is not None:
                 found[path.stem] = running
         return found

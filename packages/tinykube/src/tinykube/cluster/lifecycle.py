@@ -16,12 +16,12 @@ import msgspec
 
 from kubekit.errors import NoAnswer, Terminal
 from tinykube.cluster import processes
-from tinykube.cluster.directory import ClusterDirectory, Running
+from tinykube.cluster.directory import ClusterDirectory, RunningProcess
 from tinykube.cluster.kubeconfig import save
 from tinykube.cluster.spec import ClusterSpec
 from tinykube.cluster.supervisor import CONTROL_PLANE, STOP_S, SUPERVISOR, start_supervisor
 from tinykube.distribution import Distribution
-from tinykube.kubelet.containers import Mode, find_mode, remove_tree
+from tinykube.kubelet.containers import IsolationMode, find_mode, remove_tree
 
 HOST: Final = "127.0.0.1"
 _POLL_S: Final = 0.02
@@ -39,7 +39,7 @@ class ClusterHandle(msgspec.Struct, frozen=True):
     kubeconfig: Path
     server: str
     spec: ClusterSpec
-    containers: Mode | None = None  # how its nodes start them; of a cluster that `up` started, and has nodes
+    containers: IsolationMode | None = None  # how its nodes start them; of a cluster that `up` started, and has nodes
 
 
 def _quiet(_: str) -> None:
@@ -69,7 +69,7 @@ async def up(
     progress("starting the API server")
     # Where to read the log from, should it fail: earlier runs are not this one's reason.
     before = _size(directory.log_of(CONTROL_PLANE))
-    supervisor = Running(pid := start_supervisor(directory), processes.started(pid) or 0)
+    supervisor = RunningProcess(pid := start_supervisor(directory), processes.started(pid) or 0)
     try:
         async with asyncio.timeout(timeout):
             server = await _answered(directory, before, supervisor)
@@ -132,7 +132,7 @@ def _check_port(directory: ClusterDirectory, spec: ClusterSpec) -> None:
             ) from error
 
 
-async def _answered(directory: ClusterDirectory, log_from: int, supervisor: Running) -> str:
+async def _answered(directory: ClusterDirectory, log_from: int, supervisor: RunningProcess) -> str:
     """The API server's URL, once it says that it is ready. Raises Terminal when its process gives up."""
     while True:
         endpoint = directory.endpoint()

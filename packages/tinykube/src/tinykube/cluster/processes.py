@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from tinykube.cluster.directory import Running
+from tinykube.cluster.directory import RunningProcess
 
 _PROC: Final = Path("/proc")
 _NOT_OURS: Final = (b"PWD=", b"OLDPWD=")
@@ -36,11 +36,11 @@ def started(pid: int) -> int | None:
     return None if fields is None or fields[0] in ("Z", "X") else int(fields[_STARTED])
 
 
-def alive(process: Running) -> bool:
+def alive(process: RunningProcess) -> bool:
     return started(process.pid) == process.started
 
 
-def signal_(process: Running, number: signal.Signals) -> bool:
+def signal_(process: RunningProcess, number: signal.Signals) -> bool:
     """Sends a signal to exactly this process; False when it is gone."""
     try:
         descriptor = os.pidfd_open(process.pid)
@@ -58,7 +58,7 @@ def signal_(process: Running, number: signal.Signals) -> bool:
     return True
 
 
-async def ended(process: Running) -> None:
+async def ended(process: RunningProcess) -> None:
     """Returns when the process is gone; a child is reaped."""
     try:
         descriptor = os.pidfd_open(process.pid)

@@ -15,7 +15,7 @@ _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 MAX_PORT: Final = 65535
 
 
-class NodeSpec(msgspec.Struct, frozen=True, kw_only=True):
+class MachineSpec(msgspec.Struct, frozen=True, kw_only=True):
     """A simulated machine with a kubelet of its own; `machine` is a profile's name."""
 
     name: str
@@ -30,7 +30,7 @@ class ClusterSpec(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     name: str = "tinykube"
-    nodes: tuple[NodeSpec, ...] = ()
+    nodes: tuple[MachineSpec, ...] = ()
     light_nodes: int = 0
     light_machine: str = ""
     port: int = 0

@@ -20,7 +20,7 @@ from typing import Final
 import msgspec
 
 from tinykube.cluster import processes
-from tinykube.cluster.directory import ClusterDirectory, Running
+from tinykube.cluster.directory import ClusterDirectory, RunningProcess
 from tinykube.cluster.kubeconfig import save
 from tinykube.cluster.spec import ClusterSpec
 
@@ -36,24 +36,24 @@ _PR_SET_CHILD_SUBREAPER: Final = 36
 _log = logging.getLogger("tinykube.supervisor")
 
 
-class Program(msgspec.Struct, frozen=True):
+class ClusterProcess(msgspec.Struct, frozen=True):
     """A process of the cluster: its name, and the component with its arguments that the distribution starts."""
 
     name: str
     arguments: tuple[str, ...]
 
 
-def programs(spec: ClusterSpec, directory: ClusterDirectory) -> tuple[Program, ...]:
+def programs(spec: ClusterSpec, directory: ClusterDirectory) -> tuple[ClusterProcess, ...]:
     """Everything that should run besides the control plane. Pure."""
     config = ("--config", str(directory.spec_file))
     found = []
     for node in spec.nodes:
         name = f"kubelet-{node.name}"
         kubeconfig = ("--kubeconfig", str(directory.kubeconfig_of(name)))
-        found.append(Program(name, ("kubelet", "--node-name", node.name, *kubeconfig, *config)))
+        found.append(ClusterProcess(name, ("kubelet", "--node-name", node.name, *kubeconfig, *config)))
     if spec.light_nodes:
         kubeconfig = ("--kubeconfig", str(directory.kubeconfig_of(LIGHT_NODES)))
-        found.append(Program(LIGHT_NODES, ("light-nodes", *kubeconfig, *config)))
+        found.append(ClusterProcess(LIGHT_NODES, ("light-nodes", *kubeconfig, *config)))
     return tuple(found)
 
 
@@ -87,7 +87,7 @@ class Supervisor:
         config = ("--config", str(self._directory.spec_file))
         try:
             async with asyncio.TaskGroup() as group:
-                group.create_task(self._keep(Program(CONTROL_PLANE, ("cluster", *config))))
+                group.create_task(self._keep(ClusterProcess(CONTROL_PLANE, ("cluster", *config))))
                 await self._served()
                 for program in programs(self._spec, self._directory):
                     group.create_task(self._keep(program))
@@ -110,7 +110,7 @@ class Supervisor:
             path = directory.kubeconfig_of(LIGHT_NODES)
             save(path, context=context, server=server, ca=ca, user=LIGHT_NODES, token=tokens.light_nodes)
 
-    async def _keep(self, program: Program) -> None:
+    async def _keep(self, program: ClusterProcess) -> None:
         backoff = 0.0
         restarts = 0
         while True:
@@ -126,7 +126,7 @@ class Supervisor:
             _log.warning("%s (pid %d) ended after %.1f s; starting it again", program.name, running.pid, ran)
             await asyncio.sleep(backoff)
 
-    def _start(self, program: Program, restarts: int) -> Running:
+    def _start(self, program: ClusterProcess, restarts: int) -> RunningProcess:
         pid = spawn(self._directory, program)
         running = _running(pid, restarts)
         self._directory.note_running(program.name, running)
@@ -173,10 +173,10 @@ async def keep_supervised(directory: ClusterDirectory) -> None:
 def start_supervisor(directory: ClusterDirectory) -> int:
     """Starts a supervisor in a session of its own; answers its pid."""
     config = ("--config", str(directory.spec_file))
-    return spawn(directory, Program(SUPERVISOR, ("cluster-supervisor", *config)))
+    return spawn(directory, ClusterProcess(SUPERVISOR, ("cluster-supervisor", *config)))
 
 
-def spawn(directory: ClusterDirectory, program: Program) -> int:
+def spawn(directory: ClusterDirectory, program: ClusterProcess) -> int:
     """Start a process of the cluster detached from the caller, its output appended to its log."""
     distribution = directory.distribution
     # The mark is inherited by whatever these processes start; `down` finds it by that.
@@ -195,8 +195,8 @@ def spawn(directory: ClusterDirectory, program: Program) -> int:
     return process.pid
 
 
-def _running(pid: int, restarts: int) -> Running:
-    return Running(pid, processes.started(pid) or 0, time.time(), restarts)
+def _running(pid: int, restarts: int) -> RunningProcess:
+    return RunningProcess(pid, processes.started(pid) or 0, time.time(), restarts)
 
 
 def _adopt_orphans() -> None:

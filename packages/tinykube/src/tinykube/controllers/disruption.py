@@ -9,7 +9,7 @@ from kubekit.scheduling.selectors import Selector, compile_selector
 from tinykube.controllers import pods as podstate
 from tinykube.controllers.following import follow
 from tinykube.controllers.templates import scaled
-from tinykube.controllers.worker import Worker
+from tinykube.controllers.worker import KeyWorker
 
 if TYPE_CHECKING:
     from tinykube.apiserver.registry import Registry
@@ -46,11 +46,11 @@ class DisruptionController:
         self._budgets = registry.resource(("policy", "poddisruptionbudgets"))
         self._pods = registry.resource("pods")
         self._selectors: dict[str, dict[str, Selector]] = {}
-        self.worker: Worker[str] = Worker("disruption", self._look)
+        self.worker: KeyWorker[str] = KeyWorker("disruption", self._look)
         for resource, callback in ((self._budgets, self._on_budget), (self._pods, self._on_pod)):
             follow(registry, resource, callback)
 
-    def workers(self) -> tuple[Worker[Any], ...]:
+    def workers(self) -> tuple[KeyWorker[Any], ...]:
         return (self.worker,)
 
     def _on_budget(self, event: str, obj: Object, old: Object | None) -> None:

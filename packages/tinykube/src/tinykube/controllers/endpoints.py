@@ -14,7 +14,7 @@ from tinykube.apiserver.builtin import ResourceInfo
 from tinykube.controllers import pods as podstate
 from tinykube.controllers.following import follow
 from tinykube.controllers.templates import owner_reference
-from tinykube.controllers.worker import Worker
+from tinykube.controllers.worker import KeyWorker
 
 if TYPE_CHECKING:
     from tinykube.apiserver.registry import Registry
@@ -113,11 +113,11 @@ class EndpointsController:
         self._slices = registry.resource(("discovery.k8s.io", "endpointslices"))
         self._selectors: dict[str, dict[str, Selector]] = {}
         self._members: dict[str, dict[str, Object]] = {}  # by service key, pod name
-        self.worker: Worker[str] = Worker("endpoints", self._look)
+        self.worker: KeyWorker[str] = KeyWorker("endpoints", self._look)
         for resource, callback in ((self._services, self._on_service), (self._pods, self._on_pod)):
             follow(registry, resource, callback)
 
-    def workers(self) -> tuple[Worker[Any], ...]:
+    def workers(self) -> tuple[KeyWorker[Any], ...]:
         return (self.worker,)
 
     def _on_service(self, event: str, obj: Object, old: Object | None) -> None:

@@ -19,7 +19,7 @@ from tinykube.apiserver.failure import ApiFailure
 from tinykube.apiserver.lifecycle import FOREGROUND, ORPHAN
 from tinykube.controllers.everything import Everything
 from tinykube.controllers.pods import is_terminating
-from tinykube.controllers.worker import Worker
+from tinykube.controllers.worker import KeyWorker
 
 if TYPE_CHECKING:
     from tinykube.apiserver.registry import Registry
@@ -37,7 +37,7 @@ class Item(msgspec.Struct, frozen=True, gc=False):
     foreground: bool = False
 
 
-class Verdict(msgspec.Struct, frozen=True):
+class OwnerVerdict(msgspec.Struct, frozen=True):
     """The consequence of its owners' state for an object: `delete` with a propagation, or `drop` references
     (by uid).
     """
@@ -46,13 +46,13 @@ class Verdict(msgspec.Struct, frozen=True):
     drop: tuple[str, ...] = ()
 
 
-def judge(alive: set[str], waiting: set[str], gone: set[str], *, has_dependents: bool) -> Verdict:
+def judge(alive: set[str], waiting: set[str], gone: set[str], *, has_dependents: bool) -> OwnerVerdict:
     """Owners that live, that wait in the foreground for their dependents, and that are gone, by uid."""
     if alive:
-        return Verdict(drop=tuple(sorted(waiting | gone)))
+        return OwnerVerdict(drop=tuple(sorted(waiting | gone)))
     if waiting:
-        return Verdict(delete="Foreground" if has_dependents else "Background")
-    return Verdict(delete="Background") if gone else Verdict()
+        return OwnerVerdict(delete="Foreground" if has_dependents else "Background")
+    return OwnerVerdict(delete="Background") if gone else OwnerVerdict()
 
 
 class GarbageCollector:
@@ -63,11 +63,11 @@ class GarbageCollector:
         self._items: dict[str, Item] = {}
         self._dependents: dict[str, set[str]] = {}
         self._started = False
-        self.dependents: Worker[str] = Worker("garbage collector", self._look_at_dependent)
-        self.owners: Worker[str] = Worker("garbage collector (owners)", self._look_at_owner)
+        self.dependents: KeyWorker[str] = KeyWorker("garbage collector", self._look_at_dependent)
+        self.owners: KeyWorker[str] = KeyWorker("garbage collector (owners)", self._look_at_owner)
         everything.listen(self._follow)
 
-    def workers(self) -> tuple[Worker[Any], ...]:
+    def workers(self) -> tuple[KeyWorker[Any], ...]:
         return self.dependents, self.owners
 
     def start(self) -> None:

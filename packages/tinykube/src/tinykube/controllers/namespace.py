@@ -9,7 +9,7 @@ from tinykube.apiserver.builtin import ResourceInfo
 from tinykube.apiserver.failure import ApiFailure
 from tinykube.controllers.everything import Everything
 from tinykube.controllers.pods import is_terminating
-from tinykube.controllers.worker import Worker
+from tinykube.controllers.worker import KeyWorker
 
 if TYPE_CHECKING:
     from tinykube.apiserver.registry import Registry
@@ -31,10 +31,10 @@ class NamespaceController:
         self._accounts = registry.resource("serviceaccounts")
         self._configmaps = registry.resource("configmaps")
         self._leaving: set[str] = set()
-        self.worker: Worker[str] = Worker("namespace", self._look)
+        self.worker: KeyWorker[str] = KeyWorker("namespace", self._look)
         everything.listen(self._follow)
 
-    def workers(self) -> tuple[Worker[Any], ...]:
+    def workers(self) -> tuple[KeyWorker[Any], ...]:
         return (self.worker,)
 
     def _follow(self, info: ResourceInfo, event: str, obj: Object, old: Object | None) -> None:

@@ -11,13 +11,13 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from kubekit.scheduling.podinfo import Taint, compile_taints, compile_tolerations
+from kubekit.scheduling.podinfo import NodeTaint, compile_taints, compile_tolerations
 from tinykube.apiserver.durations import parse_time
 from tinykube.apiserver.failure import ApiFailure
 from tinykube.controllers import pods as podstate
 from tinykube.controllers.following import follow
 from tinykube.controllers.recorder import Recorder
-from tinykube.controllers.worker import Worker
+from tinykube.controllers.worker import KeyWorker
 
 if TYPE_CHECKING:
     from tinykube.apiserver.registry import Registry
@@ -87,7 +87,7 @@ def silent(node: Object, now: str) -> list[dict[str, Any]]:
     return answer
 
 
-def patience(pod: Object, taints: Sequence[Taint]) -> float | None:
+def patience(pod: Object, taints: Sequence[NodeTaint]) -> float | None:
     """Return how many seconds a pod may stay with these NoExecute taints: None for ever, 0 not at all."""
     tolerations = pod["spec"].get("tolerations") or ()
     compiled = compile_tolerations(tolerations)
@@ -120,15 +120,15 @@ class NodeLifecycleController:
         self._tainted: set[str] = set()
         self._known: set[str] = set()
         self._ready: set[str] = set()
-        self.worker: Worker[str] = Worker("node lifecycle", self._look)
-        self.evictions: Worker[str] = Worker("taint eviction", self._evict)
-        self.health: Worker[str] = Worker("node health", self._look_at_health)
+        self.worker: KeyWorker[str] = KeyWorker("node lifecycle", self._look)
+        self.evictions: KeyWorker[str] = KeyWorker("taint eviction", self._evict)
+        self.health: KeyWorker[str] = KeyWorker("node health", self._look_at_health)
         follow(registry, self._leases, self._on_lease, existing=False)
         for resource, callback in ((self._nodes, self._on_node), (self._pods, self._on_pod)):
             follow(registry, resource, callback)
         self.health.later("", _LOOK_EVERY_S)
 
-    def workers(self) -> tuple[Worker[Any], ...]:
+    def workers(self) -> tuple[KeyWorker[Any], ...]:
         return self.worker, self.evictions, self.health
 
     # -- what changed --------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tinykube.apiserver.failure import ApiFailure
 from tinykube.controllers import pods as podstate
 from tinykube.controllers.following import follow
-from tinykube.controllers.worker import Worker
+from tinykube.controllers.worker import KeyWorker
 
 if TYPE_CHECKING:
     from tinykube.apiserver.registry import Registry
@@ -25,13 +25,13 @@ class PodCollector:
         self._index = index
         self._nodes = registry.resource("nodes")
         self._pods = registry.resource("pods")
-        self.worker: Worker[str] = Worker("pod garbage collector", self._look)
+        self.worker: KeyWorker[str] = KeyWorker("pod garbage collector", self._look)
         follow(registry, self._nodes, self._on_node, existing=False)
         follow(registry, self._pods, self._on_pod, existing=False)
         for node in index.nodes():
             self._suspect(node)
 
-    def workers(self) -> tuple[Worker[Any], ...]:
+    def workers(self) -> tuple[KeyWorker[Any], ...]:
         return (self.worker,)
 
     def _suspect(self, node: str) -> None:

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from tinykube.apiserver.builtin import ResourceInfo
-from tinykube.apiserver.quotas import Usage, text
+from tinykube.apiserver.quotas import ResourceQuotaUsage, text
 from tinykube.controllers.everything import Everything
 from tinykube.controllers.following import follow
-from tinykube.controllers.worker import Worker
+from tinykube.controllers.worker import KeyWorker
 
 if TYPE_CHECKING:
     from tinykube.apiserver.registry import Registry
@@ -24,12 +24,12 @@ class QuotaController:
     def __init__(self, registry: Registry, everything: Everything) -> None:
         self._registry = registry
         self._quotas = registry.resource("resourcequotas")
-        self._usage = Usage(registry)
-        self.worker: Worker[tuple[str, str]] = Worker("quota", self._look)
+        self._usage = ResourceQuotaUsage(registry)
+        self.worker: KeyWorker[tuple[str, str]] = KeyWorker("quota", self._look)
         follow(registry, self._quotas, self._on_quota)
         everything.listen(self._on_object)
 
-    def workers(self) -> tuple[Worker[Any], ...]:
+    def workers(self) -> tuple[KeyWorker[Any], ...]:
         return (self.worker,)
 
     def _on_quota(self, event: str, obj: Object, old: Object | None) -> None:

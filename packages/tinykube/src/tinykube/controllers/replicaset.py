@@ -16,7 +16,7 @@ from tinykube.controllers import pods as podstate
 from tinykube.controllers.following import follow
 from tinykube.controllers.recorder import Recorder
 from tinykube.controllers.templates import owner_reference, pod_from
-from tinykube.controllers.worker import Worker
+from tinykube.controllers.worker import KeyWorker
 
 if TYPE_CHECKING:
     from tinykube.apiserver.registry import Registry
@@ -95,11 +95,11 @@ class ReplicaSetController:
         self._pods = registry.resource("pods")
         self._selectors: dict[str, dict[str, Selector]] = {}  # by namespace, name
         self._uids: dict[str, str] = {}
-        self.worker: Worker[str] = Worker("replicaset", self._look)
+        self.worker: KeyWorker[str] = KeyWorker("replicaset", self._look)
         for resource, callback in ((self._sets, self._on_set), (self._pods, self._on_pod)):
             follow(registry, resource, callback)
 
-    def workers(self) -> tuple[Worker[Any], ...]:
+    def workers(self) -> tuple[KeyWorker[Any], ...]:
         return (self.worker,)
 
     def _on_set(self, event: str, obj: Object, old: Object | None) -> None:

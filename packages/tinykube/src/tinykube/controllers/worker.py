@@ -20,7 +20,7 @@ LAST_RETRY_S: Final = 60.0
 _log = logging.getLogger("tinykube.controllers")
 
 
-class Worker(Generic[K]):
+class KeyWorker(Generic[K]):
     """Calls `reconcile(key)` for every key added; it may return seconds after which to look again.
 
     An exception is logged (a Conflict, which only means that another writer was faster, is not) and the key tried again

@@ -7,7 +7,7 @@ import time
 from typing import Protocol
 
 
-class Clock(Protocol):
+class KubeletClock(Protocol):
     def time(self) -> float:
         """Seconds since the epoch."""
         ...

@@ -16,7 +16,7 @@ import msgspec
 
 from kubekit.api.quantity import parse_quantity
 from kubekit.errors import Terminal
-from tinykube.kubelet.pod import Container, EnvVar, FieldRef, Pod, ResourceFieldRef
+from tinykube.kubelet.pod import FieldRef, KubeletEnvVar, KubeletPod, ResourceFieldRef, SpecContainer
 
 T = TypeVar("T")
 PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -49,7 +49,7 @@ def expand(text: str, known: Mapping[str, str]) -> str:
     return _REFERENCE.sub(one, text)
 
 
-def environment(pod: Pod, container: Container, sources: Sources, base: Mapping[str, str]) -> dict[str, str]:
+def environment(pod: KubeletPod, container: SpecContainer, sources: Sources, base: Mapping[str, str]) -> dict[str, str]:
     """All variables of a container; `base` are those of the cluster (KUBERNETES_SERVICE_HOST). Raises ConfigInvalid."""
     env = {"PATH": PATH, "HOSTNAME": pod.spec.hostname or pod.metadata.name, "HOME": "/root", **base}
     where = f"container {container.name}"
@@ -79,7 +79,12 @@ def _named(kind: str, have: Mapping[str, Mapping[str, T]], name: str, optional: 
 
 
 def _value(
-    pod: Pod, container: Container, variable: EnvVar, env: Mapping[str, str], sources: Sources, where: str
+    pod: KubeletPod,
+    container: SpecContainer,
+    variable: KubeletEnvVar,
+    env: Mapping[str, str],
+    sources: Sources,
+    where: str,
 ) -> str | None:
     source = variable.value_from
     if source is None:
@@ -107,7 +112,7 @@ def _value(
     return ""
 
 
-def field_value(pod: Pod, ref: FieldRef, sources: Sources) -> str:
+def field_value(pod: KubeletPod, ref: FieldRef, sources: Sources) -> str:
     """The downward API's fields of a pod. Raises ConfigInvalid for a path it does not have."""
     meta, path = pod.metadata, ref.field_path
     simple = {
@@ -140,7 +145,7 @@ def _quoted(value: str) -> str:
     return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
-def resource_value(pod: Pod, container: Container | None, ref: ResourceFieldRef, sources: Sources) -> str:
+def resource_value(pod: KubeletPod, container: SpecContainer | None, ref: ResourceFieldRef, sources: Sources) -> str:
     """`limits.cpu` and its like in units of the divisor; a limit that is not set is the node's allocatable."""
     name = ref.container_name or (container.name if container else "")
     found = [c for c in (*pod.spec.containers, *pod.spec.init_containers) if c.name == name]
@@ -156,7 +161,7 @@ def resource_value(pod: Pod, container: Container | None, ref: ResourceFieldRef,
     return str(int(value.to_integral_value(rounding=ROUND_CEILING)))
 
 
-def arguments(container: Container, env: Mapping[str, str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def arguments(container: SpecContainer, env: Mapping[str, str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """`command` and `args` with `$(VAR)` replaced."""
     return tuple(expand(w, env) for w in container.command), tuple(expand(w, env) for w in container.args)
 

@@ -6,7 +6,7 @@ import msgspec
 
 from kubekit.api.core import reference
 from kubekit.kube import Client, EventRecorder
-from tinykube.kubelet.pod import Container, Pod
+from tinykube.kubelet.pod import KubeletPod, SpecContainer
 
 
 class Events:
@@ -15,13 +15,13 @@ class Events:
     def __init__(self, client: Client, node_name: str) -> None:
         self._recorder = EventRecorder(client, "kubelet", instance=node_name)
 
-    def note(self, pod: Pod, reason: str, message: str, container: Container | None = None) -> None:
+    def note(self, pod: KubeletPod, reason: str, message: str, container: SpecContainer | None = None) -> None:
         self._say(pod, "Normal", reason, message, container)
 
-    def warn(self, pod: Pod, reason: str, message: str, container: Container | None = None) -> None:
+    def warn(self, pod: KubeletPod, reason: str, message: str, container: SpecContainer | None = None) -> None:
         self._say(pod, "Warning", reason, message, container)
 
-    def _say(self, pod: Pod, level: str, reason: str, message: str, container: Container | None) -> None:
+    def _say(self, pod: KubeletPod, level: str, reason: str, message: str, container: SpecContainer | None) -> None:
         about = reference(pod)
         if container is not None:
             kind = "initContainers" if container in pod.spec.init_containers else "containers"

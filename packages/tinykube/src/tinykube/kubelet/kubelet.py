@@ -24,19 +24,19 @@ import yaml
 from kubekit.errors import InvalidInput
 from kubekit.kube import Client, Informer
 from kubekit.protocol.sockets import DEVICE_PLUGIN_DIR, KUBELET_DIR
-from tinykube.kubelet.clock import Clock, RealClock
+from tinykube.kubelet.clock import KubeletClock, RealClock
 from tinykube.kubelet.containers import Isolation, Launcher, Records
 from tinykube.kubelet.containers.launcher import kill_all
-from tinykube.kubelet.containers.records import Record, is_running, signal_container
+from tinykube.kubelet.containers.records import ContainerRecord, is_running, signal_container
 from tinykube.kubelet.devices import DeviceManager
-from tinykube.kubelet.devices.podresources import PodResources
+from tinykube.kubelet.devices.podresources import PodResourcesServer
 from tinykube.kubelet.events import Events
-from tinykube.kubelet.machine import Cluster, Machine
-from tinykube.kubelet.node import Facts, NodeReporter
+from tinykube.kubelet.machine import ClusterAccess, KubeletMachine
+from tinykube.kubelet.node import KubeletFacts, NodeReporter
 from tinykube.kubelet.platform import Platform
-from tinykube.kubelet.pod import Pod, all_containers
-from tinykube.kubelet.runtimes import Runtime
-from tinykube.kubelet.server import Backend, LogFile, Problem, Server
+from tinykube.kubelet.pod import KubeletPod, all_containers
+from tinykube.kubelet.runtimes import ContainerRuntime
+from tinykube.kubelet.server import HttpProblem, KubeletBackend, KubeletServer, LogFile
 from tinykube.kubelet.worker import PodWorker
 
 log = logging.getLogger("tinykube.kubelet")
@@ -63,21 +63,21 @@ class Kubelet:
         directory: Path,
         platform: Platform,
         client: Client,
-        cluster: Cluster,
+        cluster: ClusterAccess,
         token: str = "",
         port: int = 0,
-        clock: Clock | None = None,
+        clock: KubeletClock | None = None,
         isolation: Isolation | None = None,
     ) -> None:
         self.clock = clock or RealClock()
         self.machine_facts = facts = platform.machine
         root = directory / "root"
-        self.runtime = Runtime(root, facts.runtime, facts.runtime_version, platform.handler_devices)
+        self.runtime = ContainerRuntime(root, facts.runtime, facts.runtime_version, platform.handler_devices)
         self.runtime.restarted = self._runtime_changed
         self.devices = DeviceManager(
             root / KUBELET_DIR / DEVICE_PLUGIN_DIR, self.clock, lambda: self.reporter.changed()
         )
-        self.machine = Machine(
+        self.machine = KubeletMachine(
             node_name=node_name,
             directory=directory,
             client=client,
@@ -94,20 +94,22 @@ class Kubelet:
         self.port = port
         self._client = client
         self._tasks: set[asyncio.Task[None]] = set()
-        self._server = Server(
-            Backend(
+        self._server = KubeletServer(
+            KubeletBackend(
                 log_file=self._log_file, exec_command=self._exec_command, pods=self._pods_json, now=self.clock.time
             ),
             token,
         )
-        self._pods = Informer(client, Pod, fields=f"spec.nodeName={node_name}")
-        self._found: dict[str, list[Record]] = {}
+        self._pods = Informer(client, KubeletPod, fields=f"spec.nodeName={node_name}")
+        self._found: dict[str, list[ContainerRecord]] = {}
 
     async def run(self) -> None:
         """Until cancelled; then everything that ran on the node has ended."""
         mode = self.machine.launcher.mode
         log.info("kubelet of %s: %s, containers: %s", self.machine.node_name, self.machine_facts.name, mode)
-        resources = PodResources(self.devices, lambda: [worker.pod for worker in self.workers.values() if worker.known])
+        resources = PodResourcesServer(
+            self.devices, lambda: [worker.pod for worker in self.workers.values() if worker.known]
+        )
         self.port = await self._server.start(port=self.port)
         await self.devices.start()
         await resources.start(self.machine.root / KUBELET_DIR)
@@ -143,7 +145,7 @@ class Kubelet:
 
     # -- pods ------------------------------------------------------------------------------------------------------
 
-    def _changed(self, old: Pod | None, new: Pod | None) -> None:
+    def _changed(self, old: KubeletPod | None, new: KubeletPod | None) -> None:
         if new is not None:
             uid = new.metadata.uid
             if old is not None and old.metadata.uid != uid:
@@ -156,7 +158,7 @@ class Kubelet:
         elif old is not None:
             self._vanish(old.metadata.uid)
 
-    def _begin(self, pod: Pod) -> None:
+    def _begin(self, pod: KubeletPod) -> None:
         worker = PodWorker(self.machine, pod, self._found.pop(pod.metadata.uid, []))
         self.workers[pod.metadata.uid] = worker
         task = asyncio.create_task(self._work(worker), name=f"pod {worker.key}")
@@ -221,8 +223,8 @@ class Kubelet:
         for worker in self.workers.values():
             worker.poke()
 
-    def _facts(self) -> Facts:
-        facts = Facts(
+    def _facts(self) -> KubeletFacts:
+        facts = KubeletFacts(
             machine=self.machine_facts,
             name=self.machine.node_name,
             host_ip=self.machine.host_ip,
@@ -239,20 +241,20 @@ class Kubelet:
             meta = worker.pod.metadata
             if meta.namespace == namespace and meta.name == name:
                 return worker
-        raise Problem(404, f'pod "{name}" not found on node {self.machine.node_name}')
+        raise HttpProblem(404, f'pod "{name}" not found on node {self.machine.node_name}')
 
     def _log_file(self, namespace: str, name: str, container: str, previous: bool) -> LogFile:
         worker = self._worker(namespace, name)
         if not any(c.name == container for c in all_containers(worker.pod)):
-            raise Problem(400, f"container {container} is not valid for pod {name}")
+            raise HttpProblem(400, f"container {container} is not valid for pod {name}")
         state = worker.seen.get(container)
         if state is None or not state.id:
             why = state.waiting[0] if state is not None and state.waiting else "ContainerCreating"
-            raise Problem(400, f'container "{container}" in pod "{name}" is waiting to start: {why}')
+            raise HttpProblem(400, f'container "{container}" in pod "{name}" is waiting to start: {why}')
         attempt = state.attempt - 1 if previous else state.attempt
         path = self.machine.log_path(worker.pod, container, attempt)
         if previous and not path.exists():
-            raise Problem(400, f'previous terminated container "{container}" in pod "{name}" not found')
+            raise HttpProblem(400, f'previous terminated container "{container}" in pod "{name}" not found')
 
         def running() -> bool:
             now = worker.seen.get(container)
@@ -264,7 +266,7 @@ class Kubelet:
         worker = self._worker(namespace, name)
         state, record = worker.seen.get(container), worker.records.get(container)
         if state is None or record is None or not state.running:
-            raise Problem(400, f'container not found ("{container}")')
+            raise HttpProblem(400, f'container not found ("{container}")')
         return self.machine.launcher.exec_command(record, argv, tty=tty)
 
     def _pods_json(self) -> bytes:
@@ -273,7 +275,7 @@ class Kubelet:
         )
 
 
-def read_cluster(kubeconfig: Path) -> Cluster:
+def read_cluster(kubeconfig: Path) -> ClusterAccess:
     """Return the API server of a kubeconfig's current context. Raises InvalidInput."""
     try:
         config = yaml.safe_load(kubeconfig.read_text())
@@ -290,7 +292,7 @@ def read_cluster(kubeconfig: Path) -> Cluster:
     except (OSError, yaml.YAMLError, KeyError, TypeError, StopIteration, ValueError) as error:
         raise InvalidInput(f"no usable kubeconfig: {error!r}", where=str(kubeconfig)) from error
     port = url.port or (443 if url.scheme == "https" else 80)
-    return Cluster(url.hostname or "127.0.0.1", port, ca, url.scheme)
+    return ClusterAccess(url.hostname or "127.0.0.1", port, ca, url.scheme)
 
 
 async def run(

@@ -16,7 +16,7 @@ from typing import Final
 
 import msgspec
 
-from tinykube.kubelet.pod import Container, Pod
+from tinykube.kubelet.pod import KubeletPod, SpecContainer
 
 FIRST_DELAY_SECONDS: Final = 10.0
 LONGEST_DELAY_SECONDS: Final = 300.0
@@ -35,7 +35,7 @@ class Ended(msgspec.Struct, frozen=True):
     finished: float
 
 
-class Seen(msgspec.Struct, frozen=True, kw_only=True):
+class ObservedContainer(msgspec.Struct, frozen=True, kw_only=True):
     """A container as it is now.
 
     `started_at` is set while it runs. `crashes` counts ends in a row, see the back-off. `waiting` is (reason,
@@ -61,7 +61,7 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
         return self.started_at is not None
 
 
-NEVER_SEEN: Final = Seen()
+NEVER_SEEN: Final = ObservedContainer()
 
 
 class Phase(StrEnum):
@@ -76,7 +76,7 @@ class Stop(msgspec.Struct, frozen=True):
     why: str
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
+class PodPlan(msgspec.Struct, frozen=True, kw_only=True):
     """`start` and `stop` name containers; `wake_at` is when time alone changes the plan; `finished` says that the
     pod is over: nothing runs any more and nothing will."""
 
@@ -95,19 +95,19 @@ def delay_seconds(crashes: int) -> float:
     return min(FIRST_DELAY_SECONDS * 2.0 ** (crashes - 2), LONGEST_DELAY_SECONDS)
 
 
-def restarts(pod: Pod, container: Container, ended: Ended) -> bool:
+def restarts(pod: KubeletPod, container: SpecContainer, ended: Ended) -> bool:
     """Return whether the restart policy brings a main container back."""
     policy = pod.spec.restart_policy
     return policy == "Always" or (policy == "OnFailure" and ended.code != 0)
 
 
-def decide(pod: Pod, seen: Mapping[str, Seen], now: float, *, evicted: bool = False) -> Plan:
+def decide(pod: KubeletPod, seen: Mapping[str, ObservedContainer], now: float, *, evicted: bool = False) -> PodPlan:
     """The plan for `pod`; `evicted` when it must end without having been deleted (rejected, deadline exceeded)."""
     return _Decision(pod, seen, now).plan(evicted)
 
 
 class _Decision:
-    def __init__(self, pod: Pod, seen: Mapping[str, Seen], now: float) -> None:
+    def __init__(self, pod: KubeletPod, seen: Mapping[str, ObservedContainer], now: float) -> None:
         self.pod = pod
         self.seen = seen
         self.now = now
@@ -116,10 +116,10 @@ class _Decision:
         self.stop: list[Stop] = []
         self.wake: list[float] = []
 
-    def of(self, container: Container) -> Seen:
+    def of(self, container: SpecContainer) -> ObservedContainer:
         return self.seen.get(container.name, NEVER_SEEN)
 
-    def plan(self, evicted: bool) -> Plan:
+    def plan(self, evicted: bool) -> PodPlan:
         spec = self.pod.spec
         everyone = (*spec.init_containers, *spec.containers)
         ending = evicted or self.pod.metadata.deletion_timestamp is not None
@@ -144,8 +144,8 @@ class _Decision:
                 self._main(container)
         return self._result(progress, None)
 
-    def _result(self, initialized: bool, finished: Phase | None) -> Plan:
-        return Plan(
+    def _result(self, initialized: bool, finished: Phase | None) -> PodPlan:
+        return PodPlan(
             start=tuple(self.start),
             stop=tuple(self.stop),
             backing_off=tuple(self.backing_off),
@@ -197,14 +197,14 @@ class _Decision:
             return False
         return True
 
-    def _main(self, container: Container) -> None:
+    def _main(self, container: SpecContainer) -> None:
         state = self.of(container)
         if state.running:
             return
         if state.ended is None or restarts(self.pod, container, state.ended):
             self._again(container)
 
-    def _again(self, container: Container) -> None:
+    def _again(self, container: SpecContainer) -> None:
         """Starts a container that does not run, unless its back-off or its last failed try says later."""
         state = self.of(container)
         at = state.retry_at

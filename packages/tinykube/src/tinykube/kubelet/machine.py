@@ -13,18 +13,18 @@ import msgspec
 
 from kubekit.kube import Client
 from tinykube.images import Images
-from tinykube.kubelet.clock import Clock
-from tinykube.kubelet.containers import Launcher, Record
+from tinykube.kubelet.clock import KubeletClock
+from tinykube.kubelet.containers import ContainerRecord, Launcher
 from tinykube.kubelet.events import Events
 from tinykube.kubelet.objects import Objects
-from tinykube.kubelet.pod import Pod
+from tinykube.kubelet.pod import KubeletPod
 
 if TYPE_CHECKING:
     from tinykube.kubelet.devices import DeviceManager
-    from tinykube.kubelet.runtimes import Runtime
+    from tinykube.kubelet.runtimes import ContainerRuntime
 
 
-class Cluster(msgspec.Struct, frozen=True):
+class ClusterAccess(msgspec.Struct, frozen=True):
     """The address of the API server for containers, and its certificate authority (empty for plain HTTP)."""
 
     host: str
@@ -33,7 +33,7 @@ class Cluster(msgspec.Struct, frozen=True):
     scheme: str = "https"
 
 
-class Machine:
+class KubeletMachine:
     """The things that all pods of one node share."""
 
     def __init__(
@@ -42,13 +42,13 @@ class Machine:
         node_name: str,
         directory: Path,
         client: Client,
-        cluster: Cluster,
+        cluster: ClusterAccess,
         launcher: Launcher,
         images: Images,
-        runtime: Runtime,
+        runtime: ContainerRuntime,
         devices: DeviceManager,
         events: Events,
-        clock: Clock,
+        clock: KubeletClock,
         host_ip: str = "127.0.0.1",
     ) -> None:
         self.node_name = node_name
@@ -79,11 +79,11 @@ class Machine:
     def pod_dir(self, uid: str) -> Path:
         return self.root / "var/lib/kubelet/pods" / uid
 
-    def pod_logs(self, pod: Pod) -> Path:
+    def pod_logs(self, pod: KubeletPod) -> Path:
         meta = pod.metadata
         return self.root / "var/log/pods" / f"{meta.namespace}_{meta.name}_{meta.uid}"
 
-    def log_path(self, pod: Pod, container: str, attempt: int) -> Path:
+    def log_path(self, pod: KubeletPod, container: str, attempt: int) -> Path:
         return self.pod_logs(pod) / container / f"{attempt}.log"
 
     def pod_ip(self, uid: str) -> str:
@@ -100,32 +100,32 @@ class Machine:
             self._ips[uid] = next(free, "127.0.0.1")
         return self._ips[uid]
 
-    def keep_ip(self, pod: Pod) -> None:
+    def keep_ip(self, pod: KubeletPod) -> None:
         """A pod that ran under an earlier kubelet keeps the address it may be listening on."""
         if pod.status.pod_ip and pod.status.pod_ip not in self._ips.values():
             self._ips[pod.metadata.uid] = pod.status.pod_ip
 
     # -- pods ------------------------------------------------------------------------------------------------------
 
-    async def admit(self, pod: Pod, begins: Callable[[], None]) -> None:
+    async def admit(self, pod: KubeletPod, begins: Callable[[], None]) -> None:
         """Gives a pod its devices, one pod at a time; calls `begins` when its turn comes. Raises Rejected."""
         async with self._admission:
             begins()
             await self.devices.allocate(pod)
 
-    def forget(self, pod: Pod) -> None:
+    def forget(self, pod: KubeletPod) -> None:
         self._ips.pop(pod.metadata.uid, None)
         self.devices.release(pod.metadata.uid)
         self.runtime.removed(pod.metadata.uid)
 
     # -- containers ------------------------------------------------------------------------------------------------
 
-    def started_at(self, record: Record) -> float:
+    def started_at(self, record: ContainerRecord) -> float:
         """When a container started, in seconds since the epoch."""
         text = record.started or record.created
         return datetime.fromisoformat(text).timestamp() if text else self.clock.time()
 
-    async def run_inside(self, record: Record, command: tuple[str, ...]) -> tuple[int, str]:
+    async def run_inside(self, record: ContainerRecord, command: tuple[str, ...]) -> tuple[int, str]:
         """Runs a command in a container; its exit code and all it wrote."""
         process = await asyncio.create_subprocess_exec(
             *self.launcher.exec_command(record, command),

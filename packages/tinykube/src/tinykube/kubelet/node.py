@@ -18,7 +18,7 @@ from kubekit.api.core import LeaseObject, Node
 from kubekit.errors import Retryable
 from kubekit.kube import AlreadyExists, ApiError, Client, Informer, NotFound
 from kubekit.kube.tasks import first_of
-from tinykube.kubelet.clock import Clock
+from tinykube.kubelet.clock import KubeletClock
 from tinykube.kubelet.platform import MachineFacts
 
 log = logging.getLogger("tinykube.kubelet")
@@ -32,7 +32,7 @@ _RETRY_SECONDS: Final = 1.0
 _PODS: Final = "110"
 
 
-class Facts(msgspec.Struct, frozen=True, kw_only=True):
+class KubeletFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The kubelet's report of its node. `devices` maps a resource to (capacity, allocatable). `recreated`: it has no
     memory of plugins, so the offers of a Node of its name are not its own.
     """
@@ -46,7 +46,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     recreated: bool = False
 
 
-def node_labels(facts: Facts) -> dict[str, str]:
+def node_labels(facts: KubeletFacts) -> dict[str, str]:
     machine = facts.machine
     labels = {
         "beta.kubernetes.io/arch": machine.go_arch,
@@ -60,7 +60,7 @@ def node_labels(facts: Facts) -> dict[str, str]:
     return labels
 
 
-def node_status(facts: Facts, now: str, before: tuple[Any, ...] = ()) -> dict[str, Any]:
+def node_status(facts: KubeletFacts, now: str, before: tuple[Any, ...] = ()) -> dict[str, Any]:
     """`status` as a patch holds it; `before` are the conditions that stand, whose transition times are kept. Pure."""
     machine = facts.machine
     capacity = {
@@ -104,7 +104,7 @@ def extended(capacity: Mapping[str, object]) -> dict[str, str]:
     return {name: str(amount) for name, amount in capacity.items() if "/" in name}
 
 
-def _conditions(facts: Facts, now: str, before: dict[str, Any]) -> list[dict[str, str]]:
+def _conditions(facts: KubeletFacts, now: str, before: dict[str, Any]) -> list[dict[str, str]]:
     down = facts.runtime_down
     rows = [
         ("MemoryPressure", "False", "KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
@@ -137,7 +137,7 @@ def _conditions(facts: Facts, now: str, before: dict[str, Any]) -> list[dict[str
 class NodeReporter:
     """Keeps Node and lease. `facts` is asked at every report; `changed()` brings the next one forward."""
 
-    def __init__(self, client: Client, facts: Any, clock: Clock) -> None:
+    def __init__(self, client: Client, facts: Any, clock: KubeletClock) -> None:
         self._client = client
         self._facts = facts
         self._clock = clock
@@ -183,7 +183,7 @@ class NodeReporter:
                 await self._clock.sleep(_RETRY_SECONDS)
 
     async def _register(self) -> None:
-        facts: Facts = self._facts()
+        facts: KubeletFacts = self._facts()
         body = {
             "apiVersion": "v1",
             "kind": "Node",
@@ -208,7 +208,7 @@ class NodeReporter:
             await self._post()
 
     async def _post(self) -> None:
-        facts: Facts = self._facts()
+        facts: KubeletFacts = self._facts()
         node = await self._client.get(Node, facts.name)
         gone = dict.fromkeys(self._ever - set(facts.devices), (0, 0))
         self._ever |= set(facts.devices)

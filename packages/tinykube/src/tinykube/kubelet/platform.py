@@ -1,6 +1,6 @@
-"""What a kubelet is built on: the machine that it runs on, and what that machine's container runtimes know.
+"""The platform of a kubelet: its machine, and the settings of the machine's container runtimes.
 
-The kubelet itself knows no hardware. Whoever starts it describes the machine and passes what belongs to the hardware.
+The kubelet itself knows no hardware. Its caller describes the machine and passes the parts of the hardware.
 """
 
 from __future__ import annotations

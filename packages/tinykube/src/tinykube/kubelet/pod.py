@@ -41,7 +41,7 @@ class EnvSource(Struct):
     secret_key_ref: KeyRef | None = None
 
 
-class EnvVar(Struct):
+class KubeletEnvVar(Struct):
     name: str
     value: str = ""
     value_from: EnvSource | None = None
@@ -88,7 +88,7 @@ class TCPSocket(Struct):
     host: str = ""
 
 
-class Probe(Struct):
+class KubeletProbe(Struct):
     """Times in seconds. Exactly one of the handlers is set (the API server validates it)."""
 
     exec: Exec | None = None
@@ -133,21 +133,21 @@ class PodSecurityContext(Struct):
     fs_group: int | None = None
 
 
-class Container(Struct):
+class SpecContainer(Struct):
     name: str
     image: str = ""
     image_pull_policy: str = "IfNotPresent"
     command: tuple[str, ...] = ()
     args: tuple[str, ...] = ()
     working_dir: str = ""
-    env: tuple[EnvVar, ...] = ()
+    env: tuple[KubeletEnvVar, ...] = ()
     env_from: tuple[EnvFrom, ...] = ()
     ports: tuple[ContainerPort, ...] = ()
     resources: Resources = Resources()
     volume_mounts: tuple[VolumeMount, ...] = ()
-    liveness_probe: Probe | None = None
-    readiness_probe: Probe | None = None
-    startup_probe: Probe | None = None
+    liveness_probe: KubeletProbe | None = None
+    readiness_probe: KubeletProbe | None = None
+    startup_probe: KubeletProbe | None = None
     lifecycle: Lifecycle = Lifecycle()
     security_context: SecurityContext = SecurityContext()
     termination_message_path: str = "/dev/termination-log"
@@ -220,7 +220,7 @@ class ProjectedVolume(Struct):
     default_mode: int = 0o644
 
 
-class Volume(Struct):
+class KubeletVolume(Struct):
     """Exactly one source is set; a kind of volume that is not here leaves none set, and the pod says so in an event."""
 
     name: str
@@ -232,11 +232,11 @@ class Volume(Struct):
     downward_api: DownwardVolume | None = field(name="downwardAPI", default=None)
 
 
-class PodSpec(Struct):
+class KubeletPodSpec(Struct):
     node_name: str = ""
-    containers: tuple[Container, ...] = ()
-    init_containers: tuple[Container, ...] = ()
-    volumes: tuple[Volume, ...] = ()
+    containers: tuple[SpecContainer, ...] = ()
+    init_containers: tuple[SpecContainer, ...] = ()
+    volumes: tuple[KubeletVolume, ...] = ()
     restart_policy: str = "Always"
     service_account_name: str = "default"
     termination_grace_period_seconds: int = 30
@@ -250,11 +250,11 @@ class PodMeta(ObjectMeta):
     deletion_grace_period_seconds: int | None = None
 
 
-class Pod(Struct):
+class KubeletPod(Struct):
     RESOURCE: ClassVar[Resource] = built_in("v1", "Pod")
 
     metadata: PodMeta = PodMeta()
-    spec: PodSpec = PodSpec()
+    spec: KubeletPodSpec = KubeletPodSpec()
     status: PodStatus = PodStatus()
 
     @property
@@ -264,11 +264,11 @@ class Pod(Struct):
         return self.spec.termination_grace_period_seconds if asked is None else asked
 
 
-def all_containers(pod: Pod) -> tuple[Container, ...]:
+def all_containers(pod: KubeletPod) -> tuple[SpecContainer, ...]:
     """Init containers first: the order of admission."""
     return pod.spec.init_containers + pod.spec.containers
 
 
-def passing(pod: Pod) -> frozenset[str]:
+def passing(pod: KubeletPod) -> frozenset[str]:
     """Return the names of the init containers that end before the next container starts."""
     return frozenset(container.name for container in pod.spec.init_containers if not container.sidecar)

@@ -17,10 +17,10 @@ from kubekit.errors import KubekitError, Retryable
 from kubekit.kube import ApiError
 from kubekit.protocol import nri_pb2 as pb
 from tinykube.images import ImageMissing
-from tinykube.kubelet.containers import ContainerSpec, Isolation, Mount
+from tinykube.kubelet.containers import BindMount, ContainerSpec, Isolation
 from tinykube.kubelet.env import ConfigInvalid, Sources, arguments, cluster_env, environment
-from tinykube.kubelet.machine import Machine
-from tinykube.kubelet.pod import Container, Pod, TokenSource
+from tinykube.kubelet.machine import KubeletMachine
+from tinykube.kubelet.pod import KubeletPod, SpecContainer, TokenSource
 from tinykube.kubelet.runtimes import CreateFailed
 from tinykube.kubelet.volumes import (
     VolumeUnready,
@@ -60,7 +60,7 @@ class _TokenRequest(msgspec.Struct):
 class Preparation:
     """Makes the containers of one pod ready to start."""
 
-    def __init__(self, machine: Machine, pod: Pod) -> None:
+    def __init__(self, machine: KubeletMachine, pod: KubeletPod) -> None:
         self.machine = machine
         self.pod = pod
         self.stale = asyncio.Event()  # a mounted object changed
@@ -79,7 +79,7 @@ class Preparation:
     def close(self) -> None:
         self.machine.objects.forget(self.stale)
 
-    async def container(self, container: Container, attempt: int) -> ContainerSpec:
+    async def container(self, container: SpecContainer, attempt: int) -> ContainerSpec:
         """Everything a start needs. Raises WaitingFor."""
         machine, pod = self.machine, self.pod
         try:
@@ -110,7 +110,7 @@ class Preparation:
         except (CreateFailed, KubekitError) as error:
             raise WaitingFor(f"Error: {error.what}", "CreateContainerError", event="Failed") from error
 
-    async def _finish(self, container: Container, spec: ContainerSpec, attempt: int) -> ContainerSpec:
+    async def _finish(self, container: SpecContainer, spec: ContainerSpec, attempt: int) -> ContainerSpec:
         """Add the parts of devices and runtime."""
         machine, pod = self.machine, self.pod
         given = await machine.devices.prepare_start(pod, container.name)
@@ -132,7 +132,7 @@ class Preparation:
             annotations=meta.annotations,
         )
 
-    def _asked(self, container: Container, spec: ContainerSpec, attempt: int) -> pb.Container:
+    def _asked(self, container: SpecContainer, spec: ContainerSpec, attempt: int) -> pb.Container:
         uid = self.pod.metadata.uid
         return pb.Container(
             id=f"{uid}-{container.name}-{attempt}",
@@ -144,7 +144,12 @@ class Preparation:
         )
 
     def _spec(
-        self, container: Container, argv: tuple[str, ...], env: dict[str, str], mounts: list[Mount], attempt: int
+        self,
+        container: SpecContainer,
+        argv: tuple[str, ...],
+        env: dict[str, str],
+        mounts: list[BindMount],
+        attempt: int,
     ) -> ContainerSpec:
         machine, context, pod = self.machine, container.security_context, self.pod
         shared = pod.spec.security_context
@@ -156,7 +161,7 @@ class Preparation:
         hostname = (pod.spec.hostname or pod.metadata.name)[:63].rstrip("-.")
         hosts = home / "etc-hosts"
         hosts.write_text(f"127.0.0.1\tlocalhost\n{machine.pod_ip(pod.metadata.uid)}\t{hostname}\n")
-        own = [Mount(str(message), container.termination_message_path), Mount(str(hosts), "/etc/hosts")]
+        own = [BindMount(str(message), container.termination_message_path), BindMount(str(hosts), "/etc/hosts")]
         if machine.launcher.mode.isolation is Isolation.NONE:
             own = own[:1]
             env = {**env, **self._without_mounts(mounts)}
@@ -176,7 +181,7 @@ class Preparation:
             volumes=tuple(m.mount_path for m in container.volume_mounts if m.mount_path != SERVICE_ACCOUNT_DIR),
         )
 
-    def _refuse_root(self, container: Container) -> None:
+    def _refuse_root(self, container: SpecContainer) -> None:
         context, shared = container.security_context, self.pod.spec.security_context
         wanted = shared.run_as_non_root if context.run_as_non_root is None else context.run_as_non_root
         user = shared.run_as_user if context.run_as_user is None else context.run_as_user
@@ -185,7 +190,7 @@ class Preparation:
                 "Error: container has runAsNonRoot and image will run as root", "CreateContainerConfigError"
             )
 
-    def _without_mounts(self, mounts: list[Mount]) -> dict[str, str]:
+    def _without_mounts(self, mounts: list[BindMount]) -> dict[str, str]:
         """Without namespaces in-cluster clients find the API server by a kubeconfig file made from the token."""
         account = next((m.source for m in mounts if m.target.rstrip("/") == SERVICE_ACCOUNT_DIR), None)
         if account is None:
@@ -282,10 +287,10 @@ class Preparation:
 
     # -- termination messages --------------------------------------------------------------------------------------
 
-    def _message_file(self, container: Container, attempt: int) -> Path:
+    def _message_file(self, container: SpecContainer, attempt: int) -> Path:
         return self.machine.pod_dir(self.pod.metadata.uid) / "containers" / container.name / f"termination-{attempt}"
 
-    def termination_message(self, container: Container, attempt: int) -> str:
+    def termination_message(self, container: SpecContainer, attempt: int) -> str:
         try:
             return self._message_file(container, attempt).read_text(errors="replace").strip()
         except OSError:

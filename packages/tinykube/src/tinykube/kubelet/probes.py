@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from tinykube.kubelet.containers import Record
-from tinykube.kubelet.pod import Container, HTTPGet, Probe
+from tinykube.kubelet.containers import ContainerRecord
+from tinykube.kubelet.pod import HTTPGet, KubeletProbe, SpecContainer
 
 if TYPE_CHECKING:
     from tinykube.kubelet.worker import PodWorker
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _OUTPUT_CHARACTERS: Final = 1024
 
 
-class Tally(msgspec.Struct, frozen=True):
+class ProbeTally(msgspec.Struct, frozen=True):
     """Consecutive results. `verdict` is None until a threshold was reached once."""
 
     successes: int = 0
@@ -30,7 +30,7 @@ class Tally(msgspec.Struct, frozen=True):
     verdict: bool | None = None
 
 
-def judge(tally: Tally, passed: bool, probe: Probe) -> Tally:
+def judge(tally: ProbeTally, passed: bool, probe: KubeletProbe) -> ProbeTally:
     """The tally after one more result."""
     successes = tally.successes + 1 if passed else 0
     failures = 0 if passed else tally.failures + 1
@@ -39,10 +39,12 @@ def judge(tally: Tally, passed: bool, probe: Probe) -> Tally:
         verdict = True
     elif failures >= probe.failure_threshold:
         verdict = False
-    return Tally(successes, failures, verdict)
+    return ProbeTally(successes, failures, verdict)
 
 
-async def watch_probes(worker: PodWorker, container: Container, record: Record, *, adopted: bool = False) -> None:
+async def watch_probes(
+    worker: PodWorker, container: SpecContainer, record: ContainerRecord, *, adopted: bool = False
+) -> None:
     """Probes `container` until cancelled (it ended) or a probe asks to kill it."""
     if container.startup_probe is not None and not adopted:
         started = await _until_verdict(worker, container, record, container.startup_probe)
@@ -60,8 +62,10 @@ async def watch_probes(worker: PodWorker, container: Container, record: Record, 
     await asyncio.gather(*watchers)
 
 
-async def _until_verdict(worker: PodWorker, container: Container, record: Record, probe: Probe) -> bool:
-    tally = Tally()
+async def _until_verdict(
+    worker: PodWorker, container: SpecContainer, record: ContainerRecord, probe: KubeletProbe
+) -> bool:
+    tally = ProbeTally()
     await worker.machine.clock.sleep(probe.initial_delay_seconds)
     while True:
         tally = judge(tally, await _run(worker, container, record, probe, "Startup"), probe)
@@ -70,8 +74,8 @@ async def _until_verdict(worker: PodWorker, container: Container, record: Record
         await worker.machine.clock.sleep(probe.period_seconds)
 
 
-async def _readiness(worker: PodWorker, container: Container, record: Record, probe: Probe) -> None:
-    tally = Tally()
+async def _readiness(worker: PodWorker, container: SpecContainer, record: ContainerRecord, probe: KubeletProbe) -> None:
+    tally = ProbeTally()
     await worker.machine.clock.sleep(probe.initial_delay_seconds)
     while True:
         tally = judge(tally, await _run(worker, container, record, probe, "Readiness"), probe)
@@ -80,8 +84,8 @@ async def _readiness(worker: PodWorker, container: Container, record: Record, pr
         await worker.machine.clock.sleep(probe.period_seconds)
 
 
-async def _liveness(worker: PodWorker, container: Container, record: Record, probe: Probe) -> None:
-    tally = Tally()
+async def _liveness(worker: PodWorker, container: SpecContainer, record: ContainerRecord, probe: KubeletProbe) -> None:
+    tally = ProbeTally()
     await worker.machine.clock.sleep(probe.initial_delay_seconds)
     while True:
         tally = judge(tally, await _run(worker, container, record, probe, "Liveness"), probe)
@@ -93,7 +97,9 @@ async def _liveness(worker: PodWorker, container: Container, record: Record, pro
         await worker.machine.clock.sleep(probe.period_seconds)
 
 
-async def _run(worker: PodWorker, container: Container, record: Record, probe: Probe, kind: str) -> bool:
+async def _run(
+    worker: PodWorker, container: SpecContainer, record: ContainerRecord, probe: KubeletProbe, kind: str
+) -> bool:
     try:
         problem = await asyncio.wait_for(_once(worker, container, record, probe), probe.timeout_seconds)
     except TimeoutError:
@@ -105,7 +111,7 @@ async def _run(worker: PodWorker, container: Container, record: Record, probe: P
     return not problem
 
 
-async def _once(worker: PodWorker, container: Container, record: Record, probe: Probe) -> str:
+async def _once(worker: PodWorker, container: SpecContainer, record: ContainerRecord, probe: KubeletProbe) -> str:
     """Run the probe once; return its error, "" for success."""
     if probe.exec is not None:
         code, output = await worker.machine.run_inside(record, probe.exec.command)
@@ -123,7 +129,7 @@ async def _once(worker: PodWorker, container: Container, record: Record, probe: 
     return "the probe has no handler"
 
 
-def port_number(container: Container, port: int | str) -> int:
+def port_number(container: SpecContainer, port: int | str) -> int:
     """A probe's port: a number, or the name of one of the container's ports."""
     for known in container.ports:
         if known.name == port:

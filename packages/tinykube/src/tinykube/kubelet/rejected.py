@@ -5,7 +5,7 @@ from __future__ import annotations
 from kubekit.errors import Terminal
 
 
-class Rejected(Terminal):
+class PodRejected(Terminal):
     """The node refuses the pod for good. `reason` becomes status.reason, the message status.message."""
 
     def __init__(self, reason: str, message: str) -> None:

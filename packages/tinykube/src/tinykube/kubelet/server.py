@@ -28,7 +28,7 @@ _FOLLOW_SECONDS: Final = 0.1
 Query = dict[str, list[str]]
 
 
-class Problem(KubekitError):
+class HttpProblem(KubekitError):
     """An answer that is not 200."""
 
     def __init__(self, status: int, what: str) -> None:
@@ -43,8 +43,8 @@ class LogFile(msgspec.Struct, frozen=True):
     running: Callable[[], bool]
 
 
-class Backend(msgspec.Struct, frozen=True):
-    """The endpoint's interface to its kubelet. Both raise Problem for what is not there."""
+class KubeletBackend(msgspec.Struct, frozen=True):
+    """The endpoint's interface to its kubelet. Both raise HttpProblem for what is not there."""
 
     log_file: Callable[[str, str, str, bool], LogFile]  # namespace, pod, container, previous
     exec_command: Callable[[str, str, str, tuple[str, ...], bool], list[str]]
@@ -52,10 +52,10 @@ class Backend(msgspec.Struct, frozen=True):
     now: Callable[[], float]
 
 
-class Server:
+class KubeletServer:
     """Listens on `host`; `port` 0 takes a free one. An empty token asks for none (tests)."""
 
-    def __init__(self, backend: Backend, token: str) -> None:
+    def __init__(self, backend: KubeletBackend, token: str) -> None:
         self._backend = backend
         self._token = token
         self._server: asyncio.Server | None = None
@@ -74,7 +74,7 @@ class Server:
         try:
             method, target, headers = await _request(reader)
             await self._answer(method, target, headers, reader, writer)
-        except Problem as problem:
+        except HttpProblem as problem:
             _head(writer, problem.status, "text/plain")
             writer.write(problem.what.encode())
         except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, ConnectionError, TimeoutError):
@@ -101,7 +101,7 @@ class Server:
             return
         given = headers.get("authorization", "").removeprefix("Bearer ")
         if self._token and not hmac.compare_digest(given.encode(), self._token.encode()):
-            raise Problem(401, "Unauthorized")
+            raise HttpProblem(401, "Unauthorized")
         parts = [unquote(part) for part in url.path.strip("/").split("/")]
         query = parse_qs(url.query, keep_blank_values=True)
         if parts == ["pods"]:
@@ -112,7 +112,7 @@ class Server:
         elif parts[0] == "exec" and len(parts) == 4:
             await self._exec(parts, query, headers, reader, writer)
         else:
-            raise Problem(404, "404 page not found")
+            raise HttpProblem(404, "404 page not found")
 
     async def _logs(self, parts: list[str], query: Query, writer: asyncio.StreamWriter) -> None:
         options = log_options(query, self._backend.now())
@@ -133,10 +133,10 @@ class Server:
         writer: asyncio.StreamWriter,
     ) -> None:
         if headers.get("upgrade", "").lower() != "websocket" or "sec-websocket-key" not in headers:
-            raise Problem(400, "exec needs a WebSocket")
+            raise HttpProblem(400, "exec needs a WebSocket")
         offered = [p.strip() for p in headers.get("sec-websocket-protocol", "").split(",")]
         if execute.PROTOCOL not in offered:
-            raise Problem(400, f"exec needs the subprotocol {execute.PROTOCOL}")
+            raise HttpProblem(400, f"exec needs the subprotocol {execute.PROTOCOL}")
         tty = _flag(query, "tty")
         command = self._backend.exec_command(parts[1], parts[2], parts[3], tuple(query.get("command", [])), tty)
         writer.write(
@@ -154,7 +154,7 @@ async def _request(reader: asyncio.StreamReader) -> tuple[str, str, dict[str, st
     first, *lines = head.decode("latin-1").split("\r\n")
     words = first.split(" ")
     if len(words) != 3:
-        raise Problem(400, "no HTTP request")
+        raise HttpProblem(400, "no HTTP request")
     headers = {}
     for line in lines:
         name, colon, value = line.partition(":")
@@ -174,14 +174,14 @@ def _flag(query: Query, name: str) -> bool:
 
 
 def log_options(query: Query, now: float) -> Options:
-    """Read options from a query. Raises Problem for an invalid number."""
+    """Read options from a query. Raises HttpProblem for an invalid number."""
 
     def number(name: str) -> int | None:
         text = query.get(name, [""])[-1]
         if not text:
             return None
         if not text.isdigit():
-            raise Problem(400, f"{name} must be a positive number, not {text!r}")
+            raise HttpProblem(400, f"{name} must be a positive number, not {text!r}")
         return int(text)
 
     since = number("sinceSeconds")

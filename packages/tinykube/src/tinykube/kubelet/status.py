@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from tinykube.images import image_id
-from tinykube.kubelet.lifecycle import NEVER_SEEN, Ended, Phase, Plan, Seen
-from tinykube.kubelet.pod import Container, Pod
+from tinykube.kubelet.lifecycle import NEVER_SEEN, Ended, ObservedContainer, Phase, PodPlan
+from tinykube.kubelet.pod import KubeletPod, SpecContainer
 
 
 def stamp(seconds: float) -> str:
@@ -17,9 +17,9 @@ def stamp(seconds: float) -> str:
 
 
 def pod_status(
-    pod: Pod,
-    seen: Mapping[str, Seen],
-    plan: Plan,
+    pod: KubeletPod,
+    seen: Mapping[str, ObservedContainer],
+    plan: PodPlan,
     *,
     now: float,
     started_at: float,
@@ -53,7 +53,7 @@ def pod_status(
     return status
 
 
-def _phase(pod: Pod, seen: Mapping[str, Seen], plan: Plan) -> Phase:
+def _phase(pod: KubeletPod, seen: Mapping[str, ObservedContainer], plan: PodPlan) -> Phase:
     if plan.finished is not None:
         return plan.finished
     main = [seen.get(c.name, NEVER_SEEN) for c in pod.spec.containers]
@@ -78,7 +78,13 @@ def _terminated(ended: Ended, runtime: str) -> dict[str, Any]:
 
 
 def _container_status(
-    container: Container, seen: Mapping[str, Seen], plan: Plan, runtime: str, waits_as: str, *, init: bool = False
+    container: SpecContainer,
+    seen: Mapping[str, ObservedContainer],
+    plan: PodPlan,
+    runtime: str,
+    waits_as: str,
+    *,
+    init: bool = False,
 ) -> dict[str, Any]:
     state = seen.get(container.name, NEVER_SEEN)
     status: dict[str, Any] = {
@@ -101,13 +107,15 @@ def _container_status(
     return status
 
 
-def _ready(container: Container, state: Seen, *, init: bool) -> bool:
+def _ready(container: SpecContainer, state: ObservedContainer, *, init: bool) -> bool:
     if init and not container.sidecar:
         return state.ended is not None and state.ended.code == 0 and not state.running
     return state.running and state.ready and not state.stopping
 
 
-def _state(container: Container, state: Seen, plan: Plan, runtime: str, waits_as: str) -> dict[str, Any]:
+def _state(
+    container: SpecContainer, state: ObservedContainer, plan: PodPlan, runtime: str, waits_as: str
+) -> dict[str, Any]:
     if state.started_at is not None:
         return {"running": {"startedAt": stamp(state.started_at)}}
     if state.waiting is not None:
@@ -120,7 +128,9 @@ def _state(container: Container, state: Seen, plan: Plan, runtime: str, waits_as
     return {"waiting": {"reason": waits_as}}
 
 
-def _conditions(pod: Pod, seen: Mapping[str, Seen], plan: Plan, phase: Phase, now: float) -> list[dict[str, Any]]:
+def _conditions(
+    pod: KubeletPod, seen: Mapping[str, ObservedContainer], plan: PodPlan, phase: Phase, now: float
+) -> list[dict[str, Any]]:
     main = [c for c in pod.spec.containers if not _ready(c, seen.get(c.name, NEVER_SEEN), init=False)]
     late = [c for c in pod.spec.init_containers if c.sidecar and not _ready(c, seen.get(c.name, NEVER_SEEN), init=True)]
     unready = [c.name for c in (*late, *main)]

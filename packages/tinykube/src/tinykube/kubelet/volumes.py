@@ -15,17 +15,17 @@ from pathlib import Path
 import msgspec
 
 from kubekit.errors import Retryable
-from tinykube.kubelet.containers import Mount
+from tinykube.kubelet.containers import BindMount
 from tinykube.kubelet.env import Sources, expand, field_value, resource_value
 from tinykube.kubelet.pod import (
-    Container,
     DownwardVolume,
     HostPath,
     KeyToPath,
-    Pod,
+    KubeletPod,
+    KubeletVolume,
     Projection,
+    SpecContainer,
     TokenSource,
-    Volume,
 )
 
 
@@ -33,7 +33,7 @@ class VolumeUnready(Retryable):
     """A volume cannot be mounted yet; the pod waits in ContainerCreating with FailedMount."""
 
 
-class File(msgspec.Struct, frozen=True):
+class VolumeFile(msgspec.Struct, frozen=True):
     data: bytes
     mode: int
 
@@ -97,7 +97,7 @@ def host_path(root: Path, volume: HostPath, name: str) -> Path:
     return path
 
 
-def write_files(directory: Path, files: Mapping[str, File]) -> None:
+def write_files(directory: Path, files: Mapping[str, VolumeFile]) -> None:
     """Makes `directory` hold exactly `files` (relative path -> content)."""
     directory.mkdir(parents=True, exist_ok=True)
     wanted = {directory / name for name in files}
@@ -120,24 +120,24 @@ def write_files(directory: Path, files: Mapping[str, File]) -> None:
 
 def keyed_files(
     kind: str, name: str, data: Mapping[str, bytes] | None, items: tuple[KeyToPath, ...], mode: int, optional: bool
-) -> dict[str, File]:
+) -> dict[str, VolumeFile]:
     """The files of a ConfigMap or Secret. Raises VolumeUnready when it, or a key of `items`, is missing."""
     if data is None:
         if optional:
             return {}
         raise VolumeUnready(f'MountVolume.SetUp failed: {kind} "{name}" not found')
     if not items:
-        return {key: File(value, mode) for key, value in data.items()}
+        return {key: VolumeFile(value, mode) for key, value in data.items()}
     files = {}
     for item in items:
         if item.key in data:
-            files[item.path] = File(data[item.key], mode if item.mode is None else item.mode)
+            files[item.path] = VolumeFile(data[item.key], mode if item.mode is None else item.mode)
         elif not optional:
             raise VolumeUnready(f"MountVolume.SetUp failed: references non-existent {kind} key: {item.key}")
     return files
 
 
-def downward_files(pod: Pod, volume: DownwardVolume, sources: Sources) -> dict[str, File]:
+def downward_files(pod: KubeletPod, volume: DownwardVolume, sources: Sources) -> dict[str, VolumeFile]:
     files = {}
     for item in volume.items:
         if item.field_ref is not None:
@@ -146,7 +146,7 @@ def downward_files(pod: Pod, volume: DownwardVolume, sources: Sources) -> dict[s
             text = resource_value(pod, None, item.resource_field_ref, sources)
         else:
             continue
-        files[item.path] = File(text.encode(), volume.default_mode if item.mode is None else item.mode)
+        files[item.path] = VolumeFile(text.encode(), volume.default_mode if item.mode is None else item.mode)
     return files
 
 
@@ -155,8 +155,8 @@ def text_bytes(data: Mapping[str, str] | None) -> dict[str, bytes] | None:
 
 
 def volume_files(
-    pod: Pod, volume: Volume, sources: Sources, tokens: Mapping[TokenSource, str]
-) -> dict[str, File] | None:
+    pod: KubeletPod, volume: KubeletVolume, sources: Sources, tokens: Mapping[TokenSource, str]
+) -> dict[str, VolumeFile] | None:
     """The files of a volume that is made of API objects; None for the other kinds. Raises VolumeUnready."""
     if volume.config_map is not None:
         c = volume.config_map
@@ -172,18 +172,18 @@ def volume_files(
         return downward_files(pod, volume.downward_api, sources)
     if volume.projected is None:
         return None
-    files: dict[str, File] = {}
+    files: dict[str, VolumeFile] = {}
     for projection in volume.projected.sources:
         files |= _projected(pod, projection, volume.projected.default_mode, sources, tokens)
     return files
 
 
 def _projected(
-    pod: Pod, projection: Projection, mode: int, sources: Sources, tokens: Mapping[TokenSource, str]
-) -> dict[str, File]:
+    pod: KubeletPod, projection: Projection, mode: int, sources: Sources, tokens: Mapping[TokenSource, str]
+) -> dict[str, VolumeFile]:
     if projection.service_account_token is not None:
         token = projection.service_account_token
-        return {token.path: File(tokens[token].encode(), mode)}
+        return {token.path: VolumeFile(tokens[token].encode(), mode)}
     if projection.config_map is not None:
         c = projection.config_map
         return keyed_files("configmap", c.name, text_bytes(sources.config_maps.get(c.name)), c.items, mode, c.optional)
@@ -195,7 +195,7 @@ def _projected(
     return {}
 
 
-def needed_objects(pod: Pod) -> tuple[set[str], set[str], set[TokenSource]]:
+def needed_objects(pod: KubeletPod) -> tuple[set[str], set[str], set[TokenSource]]:
     """Names of the ConfigMaps and Secrets, and the tokens, that the pod's volumes and variables refer to."""
     maps: set[str] = set()
     secrets: set[str] = set()
@@ -224,7 +224,7 @@ def needed_objects(pod: Pod) -> tuple[set[str], set[str], set[TokenSource]]:
     return maps - {""}, secrets - {""}, tokens
 
 
-def container_mounts(container: Container, places: Mapping[str, Path], env: Mapping[str, str]) -> list[Mount]:
+def container_mounts(container: SpecContainer, places: Mapping[str, Path], env: Mapping[str, str]) -> list[BindMount]:
     """The mounts of a container; `places` says where each volume lies. Raises VolumeUnready for an unknown volume."""
     mounts = []
     for mount in container.volume_mounts:
@@ -237,5 +237,5 @@ def container_mounts(container: Container, places: Mapping[str, Path], env: Mapp
             if not inside.exists():
                 inside.mkdir(parents=True, exist_ok=True)
             place = inside
-        mounts.append(Mount(str(place), mount.mount_path, mount.read_only))
+        mounts.append(BindMount(str(place), mount.mount_path, mount.read_only))
     return mounts

@@ -25,15 +25,15 @@ import msgspec
 from kubekit.errors import Retryable
 from kubekit.kube import ApiError, Conflict, NotFound
 from kubekit.kube.tasks import first_of
-from tinykube.kubelet.containers import Record, StartFailed, fit, remove_tree
+from tinykube.kubelet.containers import ContainerRecord, StartFailed, fit, remove_tree
 from tinykube.kubelet.containers.records import is_running, signal_container
-from tinykube.kubelet.lifecycle import NEVER_SEEN, Ended, Phase, Plan, Seen, Stop, decide
+from tinykube.kubelet.lifecycle import NEVER_SEEN, Ended, ObservedContainer, Phase, PodPlan, Stop, decide
 from tinykube.kubelet.logs import last_lines
-from tinykube.kubelet.machine import Machine
-from tinykube.kubelet.pod import Container, Pod, all_containers
+from tinykube.kubelet.machine import KubeletMachine
+from tinykube.kubelet.pod import KubeletPod, SpecContainer, all_containers
 from tinykube.kubelet.prepare import Preparation, WaitingFor
 from tinykube.kubelet.probes import watch_probes
-from tinykube.kubelet.rejected import Rejected
+from tinykube.kubelet.rejected import PodRejected
 from tinykube.kubelet.status import pod_status
 
 log = logging.getLogger("tinykube.kubelet")
@@ -46,11 +46,11 @@ class PodWorker:
     """Runs one pod until it is gone. `run` returns when nothing of it is left; `update` and `vanish` may come any
     time."""
 
-    def __init__(self, machine: Machine, pod: Pod, found: list[Record]) -> None:
+    def __init__(self, machine: KubeletMachine, pod: KubeletPod, found: list[ContainerRecord]) -> None:
         self.machine = machine
         self.pod = pod
-        self.seen: dict[str, Seen] = {}
-        self.records: dict[str, Record] = {}
+        self.seen: dict[str, ObservedContainer] = {}
+        self.records: dict[str, ContainerRecord] = {}
         self._poke = asyncio.Event()
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._begun = machine.clock.time()
@@ -67,7 +67,7 @@ class PodWorker:
     def key(self) -> str:
         return f"{self.pod.metadata.namespace}/{self.pod.metadata.name}"
 
-    def update(self, pod: Pod) -> None:
+    def update(self, pod: KubeletPod) -> None:
         """A newer version of the pod."""
         self.pod = pod
         self._poke.set()
@@ -124,7 +124,7 @@ class PodWorker:
         await self._wait(delay)
         return False
 
-    def _decide(self, now: float) -> Plan:
+    def _decide(self, now: float) -> PodPlan:
         pod = self.pod
         deadline = pod.spec.active_deadline_seconds
         if deadline is not None and self._failure is None and now >= self._begun + deadline:
@@ -165,17 +165,17 @@ class PodWorker:
             return  # it was admitted by the kubelet before
         try:
             await self.machine.admit(pod, self._begins)
-        except Rejected as rejected:
+        except PodRejected as rejected:
             self._failure = (rejected.reason, rejected.what)
             self.machine.events.warn(pod, rejected.reason, rejected.what)
 
-    def _adopt(self, record: Record) -> None:
+    def _adopt(self, record: ContainerRecord) -> None:
         """A container that an earlier kubelet of this node started."""
         before = self.seen.get(record.name, NEVER_SEEN)
         self.records[record.name] = record
         started = self.machine.started_at(record)
         if is_running(record):
-            self.seen[record.name] = Seen(
+            self.seen[record.name] = ObservedContainer(
                 id=record.id, attempt=record.attempt, started_at=started, previous=before.ended, crashes=record.attempt,
                 started=True,
                 ready=True,
@@ -186,11 +186,11 @@ class PodWorker:
                 self._spawn(f"probe {record.name}", watch_probes(self, container, record, adopted=True))
         else:
             ended = self._ended(record, started)
-            self.seen[record.name] = Seen(
+            self.seen[record.name] = ObservedContainer(
                 id=record.id, attempt=record.attempt, ended=ended, previous=before.ended, crashes=record.attempt + 1
             )
 
-    def _container(self, name: str) -> Container | None:
+    def _container(self, name: str) -> SpecContainer | None:
         return next((c for c in all_containers(self.pod) if c.name == name), None)
 
     # -- starting --------------------------------------------------------------------------------------------------
@@ -202,7 +202,7 @@ class PodWorker:
         attempt = before.attempt + 1 if before.ended is not None else 0
         machine = self.machine
         now = machine.clock.time()
-        record = Record(
+        record = ContainerRecord(
             id=uuid.uuid4().hex + uuid.uuid4().hex,
             pod_uid=self.pod.metadata.uid,
             namespace=self.pod.metadata.namespace,
@@ -244,7 +244,7 @@ class PodWorker:
         if previous is not None and before.previous is not None and before.previous.id != previous.id:
             machine.launcher.records.remove(before.previous.id)
         machine.events.note(self.pod, "Started", f"Started container {name}", container)
-        self.seen[name] = Seen(
+        self.seen[name] = ObservedContainer(
             id=record.id,
             attempt=attempt,
             started_at=machine.started_at(record),  # as the next kubelet will read it
@@ -262,7 +262,7 @@ class PodWorker:
         if "volumes" not in self._tasks:
             self._spawn("volumes", self._keep_volumes())
 
-    async def _post_start(self, container: Container, record: Record, command: tuple[str, ...]) -> None:
+    async def _post_start(self, container: SpecContainer, record: ContainerRecord, command: tuple[str, ...]) -> None:
         code, output = await self.machine.run_inside(record, command)
         if code != 0:
             text = f"PostStartHook of {container.name} failed with {code}: {output.strip()}"
@@ -286,20 +286,22 @@ class PodWorker:
 
     # -- ending ----------------------------------------------------------------------------------------------------
 
-    async def _await_end(self, record: Record) -> None:
+    async def _await_end(self, record: ContainerRecord) -> None:
         await self.machine.launcher.wait(record)
         state = self.seen[record.name]
         ended = self._ended(record, state.started_at or self.machine.clock.time())
         self._after_end(record.name, record, ended, state, record.attempt)
         self._poke.set()
 
-    def _after_end(self, name: str, record: Record, ended: Ended, before: Seen, attempt: int) -> None:
+    def _after_end(
+        self, name: str, record: ContainerRecord, ended: Ended, before: ObservedContainer, attempt: int
+    ) -> None:
         for kind in ("probe", "hook"):
             task = self._tasks.pop(f"{kind} {name}", None)
             if task is not None:
                 task.cancel()
         long = ended.finished - ended.started >= 600
-        self.seen[name] = Seen(
+        self.seen[name] = ObservedContainer(
             id=record.id,
             attempt=attempt,
             ended=ended,
@@ -308,7 +310,7 @@ class PodWorker:
         )
         log.info("%s: container %s ended with %d", self.key, name, ended.code)
 
-    def _ended(self, record: Record, started: float) -> Ended:
+    def _ended(self, record: ContainerRecord, started: float) -> Ended:
         exit_ = self.machine.launcher.exit_of(record)
         container = self._container(record.name)
         message = self._preparation.termination_message(container, record.attempt) if container else ""
@@ -326,7 +328,7 @@ class PodWorker:
         self.machine.events.note(self.pod, "Killing", f"Stopping container {stop.name}{why}", container)
         self._spawn(f"stop {stop.name}", self._kill(record, container, 0 if self._gone else self.pod.grace_seconds))
 
-    async def _kill(self, record: Record, container: Container | None, grace: int) -> None:
+    async def _kill(self, record: ContainerRecord, container: SpecContainer | None, grace: int) -> None:
         clock = self.machine.clock
         ends = clock.time() + grace
         if container is not None and container.lifecycle.pre_stop is not None and grace > 0:
@@ -359,7 +361,7 @@ class PodWorker:
 
     # -- reporting -------------------------------------------------------------------------------------------------
 
-    async def _report(self, plan: Plan) -> None:
+    async def _report(self, plan: PodPlan) -> None:
         if self._gone:
             return
         machine = self.machine
@@ -379,7 +381,7 @@ class PodWorker:
         body = {"metadata": {"uid": self.pod.metadata.uid}, "status": status}
         meta = self.pod.metadata
         try:
-            await machine.client.patch(Pod, meta.name, body, meta.namespace, "strategic", "status")
+            await machine.client.patch(KubeletPod, meta.name, body, meta.namespace, "strategic", "status")
         except Conflict as error:  # another pod of this name by now
             raise NotFound(f"pod {self.key} was replaced", status=404, reason="NotFound") from error
         self._written = status
@@ -388,7 +390,7 @@ class PodWorker:
         meta = self.pod.metadata
         if not self._gone:
             with contextlib.suppress(NotFound, Conflict):
-                await self.machine.client.delete(Pod, meta.name, meta.namespace, meta.uid, grace_seconds=0)
+                await self.machine.client.delete(KubeletPod, meta.name, meta.namespace, meta.uid, grace_seconds=0)
         self.machine.forget(self.pod)
         for record in self.machine.launcher.records.all():
             if record.pod_uid == meta.uid:
@@ -399,13 +401,13 @@ class PodWorker:
         log.info("%s: gone", self.key)
 
 
-def _past(pod: Pod) -> dict[str, Seen]:
+def _past(pod: KubeletPod) -> dict[str, ObservedContainer]:
     """Return the containers' states from the status of a finished pod, when their records are lost."""
     past = {}
     for status in (*pod.status.init_container_statuses, *pod.status.container_statuses):
         if status.state.terminated is not None:
             t = status.state.terminated
-            past[status.name] = Seen(
+            past[status.name] = ObservedContainer(
                 id=status.container_id.rpartition("/")[2],
                 attempt=status.restart_count,
                 ended=Ended(

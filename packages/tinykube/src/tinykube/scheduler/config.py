@@ -58,7 +58,7 @@ class ExtenderConfig(_Struct, frozen=True, kw_only=True, rename="camel", forbid_
         return seconds(self.http_timeout)
 
 
-class Profile(_Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+class SchedulerProfile(_Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
     scheduler_name: str = DEFAULT_SCHEDULER
 
 
@@ -67,7 +67,7 @@ class SchedulerConfig(_Struct, frozen=True, kw_only=True, rename="camel", forbid
 
     api_version: str = _API_VERSION
     kind: str = "KubeSchedulerConfiguration"
-    profiles: tuple[Profile, ...] = (Profile(),)
+    profiles: tuple[SchedulerProfile, ...] = (SchedulerProfile(),)
     extenders: tuple[ExtenderConfig, ...] = ()
     leader_election: dict[str, Any] = {}
     client_connection: dict[str, Any] = {}

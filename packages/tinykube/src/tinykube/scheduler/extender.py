@@ -39,7 +39,7 @@ class Filtered(msgspec.Struct, frozen=True):
     unresolvable: dict[str, str]
 
 
-class Extender:
+class ExtenderClient:
     """One configured extender. Every call raises ExtenderError when there is no good answer."""
 
     def __init__(self, config: ExtenderConfig) -> None:

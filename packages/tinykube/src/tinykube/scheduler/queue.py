@@ -24,7 +24,7 @@ EXTENDER: Final = "Extender"
 ERROR: Final = "Error"
 
 
-class Event(StrEnum):
+class ClusterEvent(StrEnum):
     NODE_ADDED = "NodeAdded"
     NODE_LABELS = "NodeLabels"
     NODE_TAINTS = "NodeTaints"
@@ -35,21 +35,22 @@ class Event(StrEnum):
     POD_CHANGED = "PodChanged"  # the waiting pod itself
 
 
-_WAKES: Final[dict[str, frozenset[Event]]] = {
-    "NodeUnschedulable": frozenset({Event.NODE_ADDED, Event.NODE_TAINTS}),
-    "NodeName": frozenset({Event.NODE_ADDED}),
-    "TaintToleration": frozenset({Event.NODE_ADDED, Event.NODE_TAINTS}),
-    "NodeAffinity": frozenset({Event.NODE_ADDED, Event.NODE_LABELS}),
-    "NodePorts": frozenset({Event.NODE_ADDED, Event.POD_GONE}),
-    "NodeResourcesFit": frozenset({Event.NODE_ADDED, Event.NODE_ALLOCATABLE, Event.POD_GONE}),
-    "PodTopologySpread": frozenset(Event) - {Event.NODE_ALLOCATABLE, Event.NODE_OTHER},
-    "InterPodAffinity": frozenset(Event) - {Event.NODE_ALLOCATABLE, Event.NODE_OTHER, Event.NODE_TAINTS},
-    EXTENDER: frozenset(Event),
+_WAKES: Final[dict[str, frozenset[ClusterEvent]]] = {
+    "NodeUnschedulable": frozenset({ClusterEvent.NODE_ADDED, ClusterEvent.NODE_TAINTS}),
+    "NodeName": frozenset({ClusterEvent.NODE_ADDED}),
+    "TaintToleration": frozenset({ClusterEvent.NODE_ADDED, ClusterEvent.NODE_TAINTS}),
+    "NodeAffinity": frozenset({ClusterEvent.NODE_ADDED, ClusterEvent.NODE_LABELS}),
+    "NodePorts": frozenset({ClusterEvent.NODE_ADDED, ClusterEvent.POD_GONE}),
+    "NodeResourcesFit": frozenset({ClusterEvent.NODE_ADDED, ClusterEvent.NODE_ALLOCATABLE, ClusterEvent.POD_GONE}),
+    "PodTopologySpread": frozenset(ClusterEvent) - {ClusterEvent.NODE_ALLOCATABLE, ClusterEvent.NODE_OTHER},
+    "InterPodAffinity": frozenset(ClusterEvent)
+    - {ClusterEvent.NODE_ALLOCATABLE, ClusterEvent.NODE_OTHER, ClusterEvent.NODE_TAINTS},
+    EXTENDER: frozenset(ClusterEvent),
     ERROR: frozenset(),  # comes back by itself, after its backoff
 }
 
 
-class Entry(msgspec.Struct, eq=False):
+class QueueEntry(msgspec.Struct, eq=False):
     """One waiting pod. `place`: active, backoff, waiting, gated, trying or gone (heaps forget lazily)."""
 
     pod: PodInfo
@@ -58,25 +59,25 @@ class Entry(msgspec.Struct, eq=False):
     attempts: int = 0
     failed: float = 0.0
     plugins: frozenset[str] = frozenset()
-    missed: list[tuple[Event, str]] = []
+    missed: list[tuple[ClusterEvent, str]] = []
     turn: int = 0
 
 
-Timed = tuple[float, int, Entry]  # due, the ticket it was issued with, what
+Timed = tuple[float, int, QueueEntry]  # due, the ticket it was issued with, what
 
 
 class Queue:
     """The order of pods to try. Order: priority, then time of arrival in the active part."""
 
     def __init__(self) -> None:
-        self._entries: dict[str, Entry] = {}
-        self._active: list[tuple[int, float, int, Entry]] = []
+        self._entries: dict[str, QueueEntry] = {}
+        self._active: list[tuple[int, float, int, QueueEntry]] = []
         self._backoff: list[Timed] = []
         self._errors: list[Timed] = []
         self._flushes: deque[Timed] = deque()
-        self._waiting: dict[str, Entry] = {}
-        self._pinned: dict[str, dict[str, Entry]] = {}
-        self._trying: dict[str, Entry] = {}
+        self._waiting: dict[str, QueueEntry] = {}
+        self._pinned: dict[str, dict[str, QueueEntry]] = {}
+        self._trying: dict[str, QueueEntry] = {}
         self._turn = 0
 
     def __len__(self) -> int:
@@ -93,7 +94,7 @@ class Queue:
             entry.pod = pod
             if entry.place == "trying":
                 if changed:
-                    entry.missed.append((Event.POD_CHANGED, ""))
+                    entry.missed.append((ClusterEvent.POD_CHANGED, ""))
             elif pod.gates:
                 entry.place = "gated"
             elif was_gated or (changed and entry.place == "waiting"):
@@ -102,7 +103,7 @@ class Queue:
                 self._wait(entry)
             return
         self.drop(pod.key)
-        entry = Entry(pod, "gated" if pod.gates else "active", now)
+        entry = QueueEntry(pod, "gated" if pod.gates else "active", now)
         self._entries[pod.key] = entry
         if not pod.gates:
             self._activate(entry)
@@ -115,7 +116,7 @@ class Queue:
             self._trying.pop(key, None)
             entry.place = "gone"
 
-    def pop(self, now: float) -> Entry | None:
+    def pop(self, now: float) -> QueueEntry | None:
         """The next pod to try; None when there is none now. Answer with `failed` or `drop`."""
         self._flush(now)
         while self._active:
@@ -125,7 +126,7 @@ class Queue:
         # Nothing else to do: a woken pod need not sit out its backoff (an error does).
         return self._try(heapq.heappop(self._backoff)[2]) if self._backoff else None
 
-    def failed(self, entry: Entry, plugins: Iterable[str], now: float) -> None:
+    def failed(self, entry: QueueEntry, plugins: Iterable[str], now: float) -> None:
         """The try found no node; `plugins` said no (ERROR: the try itself failed)."""
         if self._trying.pop(entry.pod.key, None) is not entry or entry.place != "trying":
             return
@@ -138,7 +139,7 @@ class Queue:
             self._wait(entry)
 
     # -- the cluster ---------------------------------------------------------------------------------------------
-    def notify(self, event: Event, node: str, now: float) -> bool:
+    def notify(self, event: ClusterEvent, node: str, now: float) -> bool:
         """Something changed on a node (empty: anywhere). True when a pod was woken."""
         woken = False
         for entry in self._trying.values():
@@ -159,40 +160,40 @@ class Queue:
         return max(0.0, min(times) - now) if times else None
 
     @staticmethod
-    def _wakes(entry: Entry, event: Event, node: str) -> bool:
+    def _wakes(entry: QueueEntry, event: ClusterEvent, node: str) -> bool:
         pinned = entry.pod.affinity.pinned
         if pinned and node and node != pinned:
             return False
-        if event is Event.POD_CHANGED:
+        if event is ClusterEvent.POD_CHANGED:
             return True
-        return any(event in _WAKES.get(plugin, frozenset(Event)) for plugin in entry.plugins)
+        return any(event in _WAKES.get(plugin, frozenset(ClusterEvent)) for plugin in entry.plugins)
 
     # -- moves ---------------------------------------------------------------------------------------------------
-    def _try(self, entry: Entry) -> Entry:
+    def _try(self, entry: QueueEntry) -> QueueEntry:
         entry.place, entry.attempts, entry.missed = "trying", entry.attempts + 1, []
         self._trying[entry.pod.key] = entry
         return entry
 
-    def _ticket(self, entry: Entry, place: str) -> int:
+    def _ticket(self, entry: QueueEntry, place: str) -> int:
         self._turn += 1
         entry.place, entry.turn = place, self._turn
         return self._turn
 
-    def _activate(self, entry: Entry) -> None:
+    def _activate(self, entry: QueueEntry) -> None:
         turn = self._ticket(entry, "active")
         heapq.heappush(self._active, (-entry.pod.priority, entry.added, turn, entry))
 
-    def _ready(self, entry: Entry, now: float) -> None:
+    def _ready(self, entry: QueueEntry, now: float) -> None:
         if _due(entry) <= now:
             self._activate(entry)
         else:
             self._back_off(entry)
 
-    def _back_off(self, entry: Entry) -> None:
+    def _back_off(self, entry: QueueEntry) -> None:
         heap = self._errors if ERROR in entry.plugins else self._backoff
         heapq.heappush(heap, (_due(entry), self._ticket(entry, "backoff"), entry))
 
-    def _wait(self, entry: Entry) -> None:
+    def _wait(self, entry: QueueEntry) -> None:
         self._flushes.append((entry.failed + FLUSH_AFTER_S, self._ticket(entry, "waiting"), entry))
         key, pinned = entry.pod.key, entry.pod.affinity.pinned
         if pinned:
@@ -200,7 +201,7 @@ class Queue:
         else:
             self._waiting[key] = entry
 
-    def _leave(self, entry: Entry) -> None:
+    def _leave(self, entry: QueueEntry) -> None:
         key, pinned = entry.pod.key, entry.pod.affinity.pinned
         self._waiting.pop(key, None)
         if pinned in self._pinned:
@@ -234,7 +235,7 @@ def _valid(item: Timed) -> bool:
     return item[2].turn == item[1] and item[2].place in ("backoff", "waiting")
 
 
-def _due(entry: Entry) -> float:
+def _due(entry: QueueEntry) -> float:
     if not entry.attempts:
         return 0.0
     backoff: float = min(INITIAL_BACKOFF_S * 2.0 ** (entry.attempts - 1), MAX_BACKOFF_S)

@@ -17,7 +17,7 @@ import msgspec
 
 from kubekit.errors import KubekitError
 from kubekit.scheduling import decide, preemption, scores
-from kubekit.scheduling.cache import Cache, NodeState
+from kubekit.scheduling.cache import ClusterNode, SchedulerCache
 from kubekit.scheduling.filters import Failure
 from kubekit.scheduling.podinfo import DEFAULT_SCHEDULER, PodInfo
 from kubekit.scheduling.selectors import compile_selector
@@ -26,8 +26,8 @@ from tinykube.apiserver.registry import BY_SYSTEM
 from tinykube.apiserver.subresources import bind
 from tinykube.controllers.recorder import Recorder
 from tinykube.scheduler.config import SchedulerConfig
-from tinykube.scheduler.extender import Extender, ExtenderError
-from tinykube.scheduler.queue import ERROR, EXTENDER, Entry, Queue
+from tinykube.scheduler.extender import ExtenderClient, ExtenderError
+from tinykube.scheduler.queue import ERROR, EXTENDER, Queue, QueueEntry
 from tinykube.scheduler.tracker import Tracker
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ _PODS_PER_TURN: Final = 8
 _log = logging.getLogger("tinykube.scheduler")
 
 
-class Choice(msgspec.Struct):
+class SchedulingResult(msgspec.Struct):
     """The result of one try: a node, or why not."""
 
     node: str = ""
@@ -53,11 +53,11 @@ class Scheduler:
     def __init__(self, registry: Registry, config: SchedulerConfig | None = None) -> None:
         self._registry = registry
         self._config = config or SchedulerConfig()
-        self._extenders = [Extender(extender) for extender in self._config.extenders]
+        self._extenders = [ExtenderClient(extender) for extender in self._config.extenders]
         self._ignored = frozenset().union(*(e.ignored_resources for e in self._extenders))
         self._pods = registry.resource("pods")
         self._nodes = registry.resource("nodes")
-        self.cache = Cache()
+        self.cache = SchedulerCache()
         self.queue = Queue()
         self._wake = asyncio.Event()
         self.tracker = Tracker(registry, self.cache, self.queue, self._config.names, self._wake.set)
@@ -103,7 +103,7 @@ class Scheduler:
                 await asyncio.sleep(0)
 
     # -- one pod -------------------------------------------------------------------------------------------------
-    async def _try(self, entry: Entry) -> None:
+    async def _try(self, entry: QueueEntry) -> None:
         pod = entry.pod
         raw = self._registry.get(self._pods, pod.namespace, pod.name)
         if raw is None or raw["metadata"].get("uid") != pod.uid or pod.terminating:
@@ -116,7 +116,7 @@ class Scheduler:
             # A pod that makes the scheduler fail must not stop the others.
             known = isinstance(error, KubekitError)
             _log.warning("%s: %s", pod.key, error, exc_info=None if known else error)
-            choice = Choice(message=str(error), plugins=frozenset({ERROR}))
+            choice = SchedulingResult(message=str(error), plugins=frozenset({ERROR}))
         if not choice.node:
             self.queue.failed(entry, choice.plugins, asyncio.get_running_loop().time())
             await self._report(pod, raw, choice)
@@ -132,9 +132,11 @@ class Scheduler:
         self._bindings.discard(task)
         self._slots.release()
 
-    async def _choose(self, pod: PodInfo, raw: Mapping[str, Any], extenders: Sequence[Extender]) -> Choice:
+    async def _choose(
+        self, pod: PodInfo, raw: Mapping[str, Any], extenders: Sequence[ExtenderClient]
+    ) -> SchedulingResult:
         if not self.cache.node_count:
-            return Choice(message=decide.NO_NODES, plugins=frozenset({"NodeName"}))
+            return SchedulingResult(message=decide.NO_NODES, plugins=frozenset({"NodeName"}))
         ignored = self._ignored if extenders else frozenset()
         found = decide.find(pod, self.cache, ignored, self._start)
         self._start = found.next_start
@@ -146,16 +148,16 @@ class Scheduler:
         if not found.feasible:
             plugins = found.plugins() | ({EXTENDER} if asked else frozenset())
             made_room = await self._preempt(pod, raw, found, extenders, ignored)
-            return Choice(found=found, message=decide.fit_error(found, made_room), plugins=plugins)
+            return SchedulingResult(found=found, message=decide.fit_error(found, made_room), plugins=plugins)
         if len(found.feasible) == 1:
-            return Choice(node=found.feasible[0].name)
+            return SchedulingResult(node=found.feasible[0].name)
         sums = scores.totals(pod, self.cache, found.feasible)
         for extender in extenders:
             if extender.config.prioritize_verb:
                 await self._add_scores(extender, raw, found.feasible, sums)
-        return Choice(node=decide.best(found.feasible, sums, random.randrange(1 << 30)).name)
+        return SchedulingResult(node=decide.best(found.feasible, sums, random.randrange(1 << 30)).name)
 
-    async def _ask(self, extender: Extender, raw: Mapping[str, Any], found: decide.Found) -> None:
+    async def _ask(self, extender: ExtenderClient, raw: Mapping[str, Any], found: decide.Found) -> None:
         try:
             answer = await extender.filter(raw, self._raw_nodes(found.feasible))
         except ExtenderError:
@@ -172,7 +174,7 @@ class Scheduler:
         found.feasible = [node for node in found.feasible if node.name in kept]
 
     async def _add_scores(
-        self, extender: Extender, raw: Mapping[str, Any], nodes: list[NodeState], sums: list[int]
+        self, extender: ExtenderClient, raw: Mapping[str, Any], nodes: list[ClusterNode], sums: list[int]
     ) -> None:
         try:
             given = await extender.prioritize(raw, self._raw_nodes(nodes))
@@ -183,12 +185,14 @@ class Scheduler:
         for index, node in enumerate(nodes):
             sums[index] += given.get(node.name, 0)
 
-    def _raw_nodes(self, nodes: Sequence[NodeState]) -> list[Mapping[str, Any]]:
+    def _raw_nodes(self, nodes: Sequence[ClusterNode]) -> list[Mapping[str, Any]]:
         raw = (self._registry.get(self._nodes, "", node.name) for node in nodes)
         return [node for node in raw if node is not None]
 
     # -- binding -------------------------------------------------------------------------------------------------
-    async def _bind(self, entry: Entry, pod: PodInfo, raw: Mapping[str, Any], extenders: Sequence[Extender]) -> None:
+    async def _bind(
+        self, entry: QueueEntry, pod: PodInfo, raw: Mapping[str, Any], extenders: Sequence[ExtenderClient]
+    ) -> None:
         binder = next((e for e in extenders if e.config.bind_verb), None)
         try:
             if binder is not None:
@@ -206,7 +210,7 @@ class Scheduler:
             self.queue.failed(entry, {ERROR}, asyncio.get_running_loop().time())
             self._wake.set()
             text = str(error) if binder is not None else f'running Bind plugin "DefaultBinder": {error}'
-            await self._report(pod, raw, Choice(message=text, plugins=frozenset({ERROR})))
+            await self._report(pod, raw, SchedulingResult(message=text, plugins=frozenset({ERROR})))
             return
         self.queue.drop(pod.key)
         message = f"Successfully assigned {pod.key} to {pod.node_name}"
@@ -218,7 +222,7 @@ class Scheduler:
         pod: PodInfo,
         raw: Mapping[str, Any],
         found: decide.Found,
-        extenders: Sequence[Extender],
+        extenders: Sequence[ExtenderClient],
         ignored: frozenset[str],
     ) -> str:
         """Makes room if that is possible; answers what to say about it."""
@@ -279,7 +283,7 @@ class Scheduler:
             for pdb in self._registry.list(("policy", "poddisruptionbudgets"))
         ]
 
-    async def _report(self, pod: PodInfo, raw: Mapping[str, Any], choice: Choice) -> None:
+    async def _report(self, pod: PodInfo, raw: Mapping[str, Any], choice: SchedulingResult) -> None:
         """FailedScheduling as event and as condition PodScheduled; unchanged, only the event's count rises."""
         reason = "SchedulerError" if ERROR in choice.plugins else "Unschedulable"
         self._recorder.record(raw, "Pod", "FailedScheduling", choice.message, "Warning", "Scheduling")

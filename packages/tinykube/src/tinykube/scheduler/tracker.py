@@ -15,10 +15,10 @@ import msgspec
 
 from kubekit.api.core import has_ended
 from kubekit.errors import InvalidInput
-from kubekit.scheduling.cache import Cache
+from kubekit.scheduling.cache import SchedulerCache
 from kubekit.scheduling.podinfo import NodeFacts, PodInfo, compile_node, compile_pod
 from tinykube.controllers.following import follow
-from tinykube.scheduler.queue import Event, Queue
+from tinykube.scheduler.queue import ClusterEvent, Queue
 
 if TYPE_CHECKING:
     from tinykube.apiserver.registry import Registry
@@ -31,7 +31,7 @@ class Tracker:
     """Keeps cache and queue true to the API server. `wake` is called when the queue may have something to do."""
 
     def __init__(
-        self, registry: Registry, cache: Cache, queue: Queue, names: frozenset[str], wake: Callable[[], None]
+        self, registry: Registry, cache: SchedulerCache, queue: Queue, names: frozenset[str], wake: Callable[[], None]
     ) -> None:
         self._registry = registry
         self._cache = cache
@@ -69,7 +69,7 @@ class Tracker:
         for change in node_events(before, facts, obj, old):
             self._notify(change, name)
 
-    def _notify(self, event: Event, node: str) -> None:
+    def _notify(self, event: ClusterEvent, node: str) -> None:
         if self._queue.notify(event, node, asyncio.get_running_loop().time()):
             self._wake()
 
@@ -102,7 +102,7 @@ class Tracker:
         known = self._cache.pods.get(key)
         if known is not None and known.uid == uid:
             self._cache.remove(key)
-            self._notify(Event.POD_GONE, known.node_name)
+            self._notify(ClusterEvent.POD_GONE, known.node_name)
 
     def _placed(self, pod: PodInfo) -> None:
         assumed = self._assumed.pop(pod.key, None) is not None
@@ -111,9 +111,9 @@ class Tracker:
         known = self._cache.pods.get(pod.key)
         self._cache.place(pod)
         if assumed or known is None or known.labels != pod.labels or known.node_name != pod.node_name:
-            self._notify(Event.POD_PLACED, pod.node_name)
+            self._notify(ClusterEvent.POD_PLACED, pod.node_name)
         elif known.requests != pod.requests or known.terminating != pod.terminating:
-            self._notify(Event.POD_GONE, pod.node_name)
+            self._notify(ClusterEvent.POD_GONE, pod.node_name)
 
     def _waits(self, pod: PodInfo) -> None:
         if pod.terminating:
@@ -135,7 +135,7 @@ class Tracker:
         """The binding failed: takes the assumption back, unless the pod turns out to be bound."""
         if self._assumed.pop(pod.key, None) is not None:
             self._cache.remove(pod.key)
-            self._notify(Event.POD_GONE, pod.node_name)
+            self._notify(ClusterEvent.POD_GONE, pod.node_name)
 
     def nominate(self, pod: PodInfo, node: str) -> None:
         """Keeps the room that preemption makes for this pod."""
@@ -150,19 +150,19 @@ class Tracker:
             self._cache.withdraw(key, node)
 
 
-def node_events(before: NodeFacts | None, now: NodeFacts, obj: Object, old: Object | None) -> list[Event]:
+def node_events(before: NodeFacts | None, now: NodeFacts, obj: Object, old: Object | None) -> list[ClusterEvent]:
     """Return the changes of a node, in the classes that filters care about; none for a mere heartbeat."""
     if before is None:
-        return [Event.NODE_ADDED]
+        return [ClusterEvent.NODE_ADDED]
     events = []
     if before.allocatable != now.allocatable:
-        events.append(Event.NODE_ALLOCATABLE)
+        events.append(ClusterEvent.NODE_ALLOCATABLE)
     if before.labels != now.labels:
-        events.append(Event.NODE_LABELS)
+        events.append(ClusterEvent.NODE_LABELS)
     if before.taints != now.taints or before.unschedulable != now.unschedulable:
-        events.append(Event.NODE_TAINTS)
+        events.append(ClusterEvent.NODE_TAINTS)
     if old is not None and old["metadata"].get("annotations") != obj["metadata"].get("annotations"):
-        events.append(Event.NODE_OTHER)
+        events.append(ClusterEvent.NODE_OTHER)
     return events
 
 

@@ -15,8 +15,8 @@ from typing import Final
 
 from gpuplane import names
 from gpuplane.host import Host
-from gpuplane.operand.nri.plugin import Plugin, serve
-from gpuplane.operand.nri.runtimes import Runtime, Unfit
+from gpuplane.operand.nri.plugin import NriPlugin, serve
+from gpuplane.operand.nri.runtimes import NriRuntime, Unfit
 from kubekit.errors import KubekitError, Retryable
 from kubekit.kube.tasks import first_of
 
@@ -41,7 +41,7 @@ class NriConnection:
     def __init__(
         self,
         host: Host,
-        plugin: Plugin,
+        plugin: NriPlugin,
         sleep: Callable[[float], Awaitable[None]],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -73,7 +73,7 @@ class NriConnection:
         self._say(await self._ended() if self._task.done() else f"the runtime says nothing for {READY_SECONDS:g} s")
         return False
 
-    def _ready(self, runtime: Runtime) -> None:
+    def _ready(self, runtime: NriRuntime) -> None:
         self._up.set()
         self._said = ""
         log.info("NRI connected runtime=%s version=%s", runtime.name, runtime.version)

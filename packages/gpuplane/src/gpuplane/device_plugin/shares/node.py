@@ -24,7 +24,7 @@ from gpuplane.operand import OperandContext
 from gpuplane.sharing import Part
 from gpuplane.sharing.units import sharable
 from kubekit.api.core import ObjectReference
-from kubekit.http_server import Answer, metrics_answer, serving
+from kubekit.http_server import HttpAnswer, metrics_answer, serving
 from kubekit.kube import EventRecorder
 from kubekit.rpc import RpcError
 
@@ -99,30 +99,30 @@ class ShareNode:
         views = await asyncio.to_thread(self._agent.views)
         return gpu_manager.holders(await self.pods.shown(), self.pods.all(), self.gpus, views)
 
-    async def _metrics(self) -> Answer:
+    async def _metrics(self) -> HttpAnswer:
         views = await asyncio.to_thread(self._agent.views)
         try:
             holders = await self._holders()
         except RpcError as error:
             log.warning("pod-resources not readable: %s", error)
-            return Answer(f"the kubelet does not answer: {error}\n".encode(), HTTPStatus.SERVICE_UNAVAILABLE)
+            return HttpAnswer(f"the kubelet does not answer: {error}\n".encode(), HTTPStatus.SERVICE_UNAVAILABLE)
         return metrics_answer([*gpu_manager.container_metrics(holders, self._context.node_name), *share_metrics(views)])
 
-    async def _usage(self) -> Answer:
+    async def _usage(self) -> HttpAnswer:
         return _json(gpu_manager.usage(await self._holders()))
 
-    async def _graph(self) -> Answer:
+    async def _graph(self) -> HttpAnswer:
         return _json(gpu_manager.graph(self.gpus, await self._holders()))
 
-    async def _version(self) -> Answer:
+    async def _version(self) -> HttpAnswer:
         return _json({"version": gpuplane.__version__})
 
-    async def _healthy(self) -> Answer:
-        return Answer(b"ok\n")
+    async def _healthy(self) -> HttpAnswer:
+        return HttpAnswer(b"ok\n")
 
 
-def _json(data: Any) -> Answer:
-    return Answer(msgspec.json.encode(data) + b"\n", content_type=JSON_TYPE)
+def _json(data: Any) -> HttpAnswer:
+    return HttpAnswer(msgspec.json.encode(data) + b"\n", content_type=JSON_TYPE)
 
 
 @contextlib.asynccontextmanager

@@ -15,7 +15,7 @@ import socket
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
-from gpuplane.operand.nri.runtimes import REQUEST_SECONDS, Runtime, Unfit, refuse_unfit
+from gpuplane.operand.nri.runtimes import REQUEST_SECONDS, NriRuntime, Unfit, refuse_unfit
 from kubekit.errors import Retryable
 from kubekit.kube.tasks import first_of
 from kubekit.protocol import nri_pb2 as pb
@@ -34,7 +34,7 @@ SHARE_OF_TIME: Final = 0.7
 EVENTS: Final = 1 << (pb.CREATE_CONTAINER - 1)
 
 
-class Plugin(Protocol):
+class NriPlugin(Protocol):
     """The callbacks of a plugin."""
 
     async def create(self, pod: pb.PodSandbox, container: pb.Container) -> pb.ContainerAdjustment | None:
@@ -49,7 +49,12 @@ class Plugin(Protocol):
 
 
 async def serve(
-    client: socket.socket, plugin: Plugin, ready: Callable[[Runtime], None], *, name: str = NAME, index: str = INDEX
+    client: socket.socket,
+    plugin: NriPlugin,
+    ready: Callable[[NriRuntime], None],
+    *,
+    name: str = NAME,
+    index: str = INDEX,
 ) -> None:
     """Be a plugin of the runtime at `client`, which is closed at the end; returns when it goes away.
 
@@ -85,10 +90,10 @@ async def _registered(connection: Connection, name: str, index: str) -> None:
 class _Session:
     """The calls of one runtime."""
 
-    def __init__(self, plugin: Plugin, ready: Callable[[Runtime], None]) -> None:
+    def __init__(self, plugin: NriPlugin, ready: Callable[[NriRuntime], None]) -> None:
         self._plugin = plugin
         self._ready = ready
-        self._runtime = Runtime("", "")
+        self._runtime = NriRuntime("", "")
         self._unfit: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._pods: list[pb.PodSandbox] = []
         self._containers: list[pb.Container] = []
@@ -109,7 +114,7 @@ class _Session:
     async def _configure(self, request: bytes) -> pb.ConfigureResponse:
         told = pb.ConfigureRequest.FromString(request)
         seconds = told.request_timeout / 1000 or REQUEST_SECONDS
-        self._runtime = Runtime(told.runtime_name, told.runtime_version, seconds)
+        self._runtime = NriRuntime(told.runtime_name, told.runtime_version, seconds)
         try:
             refuse_unfit(self._runtime)
         except Unfit as error:

@@ -12,7 +12,7 @@ from kubekit.errors import Terminal
 REQUEST_SECONDS: Final = 2.0  # what a runtime gives that does not say
 
 
-class Runtime(msgspec.Struct, frozen=True):
+class NriRuntime(msgspec.Struct, frozen=True):
     """The runtime that configured the plugin; `request_seconds` is its time limit for an answer."""
 
     name: str
@@ -32,7 +32,7 @@ Source: containerd/containerd, pull requests 12650 and 12651; cri-o/cri-o, pull 
 """
 
 
-def refuse_unfit(runtime: Runtime) -> None:
+def refuse_unfit(runtime: NriRuntime) -> None:
     """Raise Unfit unless the runtime is known to inject CDI devices for plugins."""
     found = re.match(r"v?(\d+)\.(\d+)", runtime.version)
     version = (int(found[1]), int(found[2])) if found else (0, 0)

@@ -13,11 +13,13 @@ from gpuplane.sharing.placement.policy import Policy
 from gpuplane.sharing.placement.spread import SpreadPolicy
 from gpuplane.sharing.placement.tightest import TightestPolicy
 from gpuplane.sharing.placement.topology import TopologyPolicy
-from kubekit.errors import Usage
+from kubekit.errors import UsageError
 
 
 def policy_named(name: str, mix: Mix, gpus: Iterable[tuple[LedgerGPU, ...]], scale: int = 100) -> Policy:
-    """Return the policy with the name, for the mix of requests and the nodes' GPUs. Raises Usage for a wrong name."""
+    """Return the policy with the name, for the mix of requests and the nodes' GPUs. Raises UsageError for a wrong
+    name.
+    """
     match name:
         case "opportunity":
             return learn(mix, gpus, scale)
@@ -29,4 +31,4 @@ def policy_named(name: str, mix: Mix, gpus: Iterable[tuple[LedgerGPU, ...]], sca
             return SpreadPolicy()
         case "topology":
             return TopologyPolicy()
-    raise Usage(f"{name!r} is no placement policy", cure=f"one of {', '.join(POLICIES)}")
+    raise UsageError(f"{name!r} is no placement policy", cure=f"one of {', '.join(POLICIES)}")

@@ -31,7 +31,7 @@ Run = Callable[[Env], Any]
 _ESCAPES = (("__underscores__", "__"), ("__dot__", "."), ("__dash__", "-"), ("__slash__", "/"))
 
 
-class Program:
+class CelProgram:
     """A compiled expression; immutable, to be called with its variables. Raises CelSyntaxError at construction."""
 
     def __init__(self, source: str, variables: Iterable[str]) -> None:

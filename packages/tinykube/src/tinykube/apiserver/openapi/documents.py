@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from tinykube.apiserver.builtin import ResourceInfo
-from tinykube.apiserver.discovery import VERSION, Answer
+from tinykube.apiserver.discovery import VERSION, DiscoveryAnswer
 from tinykube.apiserver.openapi.gnostic import encode_document
 from tinykube.apiserver.openapi.models import Schema, closure, reference, schema_name
 
@@ -46,9 +46,9 @@ class OpenAPI:
         self._custom = custom
         self._changes = changes
         self._seen = -1
-        self._kept: dict[str, Answer] = {}
+        self._kept: dict[str, DiscoveryAnswer] = {}
 
-    def respond(self, path: str, accept: str) -> Answer | None:
+    def respond(self, path: str, accept: str) -> DiscoveryAnswer | None:
         """The document at a path, None where there is none."""
         if self._changes() != self._seen:
             self._kept.clear()
@@ -57,17 +57,17 @@ class OpenAPI:
         if parts == ["openapi", "v2"]:
             if any(kind in accept for kind in _PROTOBUF_V2):
                 # NB: the answer has the newer name whatever was asked for: Go reads no media type with an @.
-                return self._keep("v2 protobuf", lambda: Answer(encode_document(self._v2()), _PROTOBUF_V2[1]))
-            return self._keep("v2", lambda: Answer(msgspec.json.encode(self._v2())))
+                return self._keep("v2 protobuf", lambda: DiscoveryAnswer(encode_document(self._v2()), _PROTOBUF_V2[1]))
+            return self._keep("v2", lambda: DiscoveryAnswer(msgspec.json.encode(self._v2())))
         if parts == ["openapi", "v3"]:
-            return self._keep("v3", lambda: Answer(msgspec.json.encode(self._index())))
+            return self._keep("v3", lambda: DiscoveryAnswer(msgspec.json.encode(self._index())))
         if parts[:2] != ["openapi", "v3"]:
             return None
         name = "/".join(parts[2:])
         infos = self._by_version().get(name)
-        return self._keep(name, lambda: Answer(msgspec.json.encode(self._v3(infos)))) if infos else None
+        return self._keep(name, lambda: DiscoveryAnswer(msgspec.json.encode(self._v3(infos)))) if infos else None
 
-    def _keep(self, name: str, make: Callable[[], Answer]) -> Answer:
+    def _keep(self, name: str, make: Callable[[], DiscoveryAnswer]) -> DiscoveryAnswer:
         answer = self._kept.get(name)
         if answer is None:
             answer = make()

@@ -2,7 +2,7 @@
 
 from tinykube.apiserver.printers.access import DEFAULT
 from tinykube.apiserver.printers.access import PRINTERS as _ACCESS
-from tinykube.apiserver.printers.base import Column, Object, Printer
+from tinykube.apiserver.printers.base import Object, Printer, TableColumn
 from tinykube.apiserver.printers.cluster import PRINTERS as _CLUSTER
 from tinykube.apiserver.printers.workloads import PRINTERS as _WORKLOADS
 from tinykube.apiserver.printers.workloads import pod_status
@@ -10,4 +10,4 @@ from tinykube.apiserver.printers.workloads import pod_status
 #: Printers by (group, plural).
 PRINTERS: dict[tuple[str, str], Printer] = {**_WORKLOADS, **_CLUSTER, **_ACCESS}
 
-__all__ = ["DEFAULT", "PRINTERS", "Column", "Object", "Printer", "pod_status"]
+__all__ = ["DEFAULT", "PRINTERS", "Object", "Printer", "TableColumn", "pod_status"]

@@ -8,9 +8,9 @@ from typing import Any
 from tinykube.apiserver.durations import age
 from tinykube.apiserver.printers.base import (
     NONE,
-    Column,
     Object,
     Printer,
+    TableColumn,
     columns,
     created,
     get,
@@ -112,7 +112,7 @@ def _default(obj: Object, now: datetime) -> list[Any]:
     return [name(obj), age(get(obj, "metadata", "creationTimestamp"), now)]
 
 
-_CREATED = (Column("Name", format="name"), Column("Created At", type="date"))
+_CREATED = (TableColumn("Name", format="name"), TableColumn("Created At", type="date"))
 _BINDING = columns("Name Role Age wide:Users wide:Groups wide:ServiceAccounts")
 _RBAC = "rbac.authorization.k8s.io"
 _ADMISSION = "admissionregistration.k8s.io"

@@ -15,7 +15,7 @@ Object = Mapping[str, Any]
 NONE = "<none>"
 
 
-class Column(NamedTuple):
+class TableColumn(NamedTuple):
     """`priority` 0 is always shown, 1 with `-o wide` only."""
 
     name: str
@@ -26,11 +26,11 @@ class Column(NamedTuple):
 
 
 class Printer(NamedTuple):
-    columns: tuple[Column, ...]
+    columns: tuple[TableColumn, ...]
     row: Callable[[Object, datetime], list[Any]]
 
 
-def columns(text: str) -> tuple[Column, ...]:
+def columns(text: str) -> tuple[TableColumn, ...]:
     """Columns from `NAME READY wide:IP restarts#`: `_` is a space, `wide:` a wide column, `#` an integer one, `?` a
     boolean one."""
     made = []
@@ -38,7 +38,7 @@ def columns(text: str) -> tuple[Column, ...]:
         priority = 1 if word.startswith("wide:") else 0
         kind = {"#": "integer", "?": "boolean"}.get(word[-1], "string")
         name = word.removeprefix("wide:").rstrip("#?").replace("_", " ")
-        made.append(Column(name, priority, kind, "name" if name == "Name" else ""))
+        made.append(TableColumn(name, priority, kind, "name" if name == "Name" else ""))
     return tuple(made)
 
 

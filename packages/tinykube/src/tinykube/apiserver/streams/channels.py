@@ -10,10 +10,10 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Final, Protocol
 
-from tinykube.apiserver.asgi import Request
+from tinykube.apiserver.asgi import HttpRequest
 from tinykube.apiserver.failure import bad_request
 from tinykube.apiserver.streams import upgrade
-from tinykube.apiserver.streams.spdy import Session, Stream
+from tinykube.apiserver.streams.spdy import Session, SpdyStream
 from tinykube.kubelet.websocket import Closed, WebSocket, accept_key
 
 STDIN, STDOUT, STDERR, ERROR, RESIZE, CLOSE = 0, 1, 2, 3, 4, 255
@@ -67,7 +67,7 @@ class SpdyChannels:
     def __init__(self, session: Session, writer: asyncio.StreamWriter, expected: frozenset[str]) -> None:
         self._session = session
         self._writer = writer
-        self._streams: dict[int, Stream] = {}
+        self._streams: dict[int, SpdyStream] = {}
         self._expected = expected
         self._running = asyncio.create_task(session.run())
 
@@ -118,7 +118,7 @@ class SpdyChannels:
             self._writer.close()
 
 
-async def accept(request: Request) -> Channels:
+async def accept(request: HttpRequest) -> Channels:
     """Upgrades a request. Raises ApiFailure 400 when it asks for nothing that is spoken here."""
     kind = upgrade.wanted(request)
     if kind == "websocket":
@@ -145,12 +145,12 @@ async def accept(request: Request) -> Channels:
     raise bad_request("Upgrade request required")
 
 
-def _expected(request: Request) -> frozenset[str]:
+def _expected(request: HttpRequest) -> frozenset[str]:
     names = {"error"} | {name for name in ("stdin", "stdout", "stderr") if _flag(request, name)}
     if _flag(request, "tty"):
         names = (names | {"resize"}) - {"stderr"}
     return frozenset(names)
 
 
-def _flag(request: Request, name: str) -> bool:
+def _flag(request: HttpRequest, name: str) -> bool:
     return request.query.get(name, "") in ("true", "1")

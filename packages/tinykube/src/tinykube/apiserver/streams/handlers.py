@@ -16,7 +16,7 @@ from urllib.parse import quote, urlencode
 import msgspec
 
 from kubekit.kube.tasks import first_of
-from tinykube.apiserver.asgi import Request, Response
+from tinykube.apiserver.asgi import HttpRequest, HttpResponse
 from tinykube.apiserver.builtin import ResourceInfo
 from tinykube.apiserver.failure import bad_request, not_found
 from tinykube.apiserver.hooks import Connect, Object
@@ -82,7 +82,7 @@ class Streams:
             raise bad_request(f"node {node_name} of pod {name} does not exist")
         return KubeletClient(node, self.token)
 
-    async def _log(self, request: Request, info: ResourceInfo, namespace: str, name: str) -> Response | None:
+    async def _log(self, request: HttpRequest, info: ResourceInfo, namespace: str, name: str) -> HttpResponse | None:
         pod = self._pod(info, namespace, name)
         container = container_of(pod, request.query.get("container", ""))
         options = {key: request.query[key] for key in _LOG_OPTIONS if key in request.query}
@@ -96,7 +96,7 @@ class Streams:
             writer.close()
         return None
 
-    async def _exec(self, request: Request, info: ResourceInfo, namespace: str, name: str) -> Response | None:
+    async def _exec(self, request: HttpRequest, info: ResourceInfo, namespace: str, name: str) -> HttpResponse | None:
         pod = self._pod(info, namespace, name)
         command = request.query_all("command")
         if not command:
@@ -114,7 +114,7 @@ class Streams:
             writer.close()
         return None
 
-    async def _attach(self, request: Request, info: ResourceInfo, namespace: str, name: str) -> Response | None:
+    async def _attach(self, request: HttpRequest, info: ResourceInfo, namespace: str, name: str) -> HttpResponse | None:
         """The container's output, from its log; its input is not connected."""
         pod = self._pod(info, namespace, name)
         container = container_of(pod, request.query.get("container", ""))
@@ -134,7 +134,9 @@ class Streams:
             writer.close()
         return None
 
-    async def _portforward(self, request: Request, info: ResourceInfo, namespace: str, name: str) -> Response | None:
+    async def _portforward(
+        self, request: HttpRequest, info: ResourceInfo, namespace: str, name: str
+    ) -> HttpResponse | None:
         pod = self._pod(info, namespace, name)
         status = pod.get("status") or {}
         if status.get("phase") != "Running":
@@ -164,12 +166,12 @@ def _target(what: str, pod: Object, container: str, query: Iterable[tuple[str, s
     return f"/{what}/{path}?{urlencode(list(query))}"
 
 
-async def _disconnected(request: Request) -> None:
+async def _disconnected(request: HttpRequest) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
 
 
-async def _send_all(request: Request, pieces: AsyncIterator[bytes]) -> None:
+async def _send_all(request: HttpRequest, pieces: AsyncIterator[bytes]) -> None:
     with contextlib.suppress(*_HUNG_UP):  # what came is what there is
         async for piece in pieces:
             await request.send({"type": "http.response.body", "body": piece, "more_body": True})

@@ -10,17 +10,17 @@ import contextlib
 import socket as sockets
 from typing import Final
 
-from tinykube.apiserver.asgi import Request
+from tinykube.apiserver.asgi import HttpRequest
 from tinykube.apiserver.failure import bad_request
 from tinykube.apiserver.streams import upgrade
-from tinykube.apiserver.streams.spdy import Session, Stream
+from tinykube.apiserver.streams.spdy import Session, SpdyStream
 from tinykube.kubelet.websocket import Closed, WebSocket, accept_key
 
 _PROTOCOL: Final = "portforward.k8s.io"
 _TUNNEL: Final = "SPDY/3.1+portforward.k8s.io"
 
 
-async def forward(request: Request, host: str) -> None:
+async def forward(request: HttpRequest, host: str) -> None:
     """Serves connections to ports of `host` until the client goes. Raises ApiFailure 400."""
     kind = upgrade.wanted(request)
     if kind == "spdy/3.1":
@@ -70,7 +70,7 @@ async def _tunnelled(socket: WebSocket, host: str) -> None:
 
 async def _serve(session: Session, host: str) -> None:
     running = asyncio.create_task(session.run())
-    errors: dict[str, Stream] = {}
+    errors: dict[str, SpdyStream] = {}
     connections: set[asyncio.Task[None]] = set()
     try:
         async for stream in session.streams():
@@ -88,7 +88,7 @@ async def _serve(session: Session, host: str) -> None:
             task.cancel()
 
 
-async def _connection(data: Stream, error: Stream | None, host: str) -> None:
+async def _connection(data: SpdyStream, error: SpdyStream | None, host: str) -> None:
     port = int(data.headers.get("port", "0"))
     try:
         reader, writer = await asyncio.open_connection(host, port)

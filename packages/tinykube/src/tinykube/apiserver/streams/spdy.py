@@ -39,7 +39,7 @@ DICTIONARY: Final = (
 )
 
 
-class Stream:
+class SpdyStream:
     """One stream; `read` gives data until the client has closed its half."""
 
     def __init__(self, session: Session, number: int, headers: dict[str, str]) -> None:
@@ -84,10 +84,10 @@ class Session:
         self._writer = writer
         self._inflate = zlib.decompressobj(zdict=DICTIONARY)
         self._deflate = zlib.compressobj(zdict=DICTIONARY)
-        self._streams: dict[int, Stream] = {}
-        self._opened: asyncio.Queue[Stream | None] = asyncio.Queue()
+        self._streams: dict[int, SpdyStream] = {}
+        self._opened: asyncio.Queue[SpdyStream | None] = asyncio.Queue()
 
-    async def streams(self) -> AsyncIterator[Stream]:
+    async def streams(self) -> AsyncIterator[SpdyStream]:
         while (stream := await self._opened.get()) is not None:
             yield stream
 
@@ -130,7 +130,7 @@ class Session:
 
     def _syn_stream(self, body: bytes, flags: int) -> None:
         number = struct.unpack("!I", body[:4])[0] & 0x7FFFFFFF
-        stream = self._streams[number] = Stream(self, number, self._headers(body[10:]))
+        stream = self._streams[number] = SpdyStream(self, number, self._headers(body[10:]))
         if flags & _FIN:
             stream.arrived(None)
         self.send_control(_SYN_REPLY, struct.pack("!I", number) + self._compressed({}))

@@ -13,7 +13,7 @@ from typing import Any, Final
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from tinykube.apiserver.asgi import CERTIFICATE_SUBJECT, Request
+from tinykube.apiserver.asgi import CERTIFICATE_SUBJECT, HttpRequest
 from tinykube.apiserver.failure import bad_request
 
 logger = logging.getLogger("tinykube.apiserver")
@@ -60,14 +60,14 @@ class UpgradableProtocol(HttpToolsProtocol):
         return reader, asyncio.StreamWriter(self.transport, protocol, reader, loop)
 
 
-def wanted(request: Request) -> str:
+def wanted(request: HttpRequest) -> str:
     """`websocket`, `spdy/3.1` or empty: what a request asks to become."""
     if "upgrade" not in request.header(b"connection").lower():
         return ""
     return request.header(b"upgrade").lower()
 
 
-def switch(request: Request, headers: dict[str, str]) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+def switch(request: HttpRequest, headers: dict[str, str]) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """Takes the connection of a request over and answers 101 with `headers`. Raises ApiFailure 400 if it cannot."""
     connection: Any = request.scope.get(_KEY)
     if connection is None:

@@ -15,7 +15,7 @@ from tinykube.controllers.cronjob.schedule import parse
 from tinykube.controllers.following import follow
 from tinykube.controllers.recorder import Recorder
 from tinykube.controllers.templates import copied, owner_reference
-from tinykube.controllers.worker import Worker
+from tinykube.controllers.worker import KeyWorker
 
 if TYPE_CHECKING:
     from tinykube.apiserver.registry import Registry
@@ -60,11 +60,11 @@ class CronJobController:
         self._jobs = registry.resource(("batch", "jobs"))
         self._owned: dict[str, dict[str, Object]] = {}
         self._keys: dict[str, str] = {}
-        self.worker: Worker[str] = Worker("cronjob", self._look)
+        self.worker: KeyWorker[str] = KeyWorker("cronjob", self._look)
         follow(registry, self._jobs, self._on_job)
         follow(registry, self._crons, self._on_cron)
 
-    def workers(self) -> tuple[Worker[Any], ...]:
+    def workers(self) -> tuple[KeyWorker[Any], ...]:
         return (self.worker,)
 
     def _on_cron(self, event: str, obj: Object, old: Object | None) -> None:

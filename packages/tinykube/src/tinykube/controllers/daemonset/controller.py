@@ -20,7 +20,7 @@ from tinykube.controllers.daemonset.revisions import Revisions
 from tinykube.controllers.following import follow
 from tinykube.controllers.recorder import Recorder
 from tinykube.controllers.templates import owner_reference, pod_from, scaled
-from tinykube.controllers.worker import Worker
+from tinykube.controllers.worker import KeyWorker
 
 if TYPE_CHECKING:
     from tinykube.apiserver.registry import Registry
@@ -37,7 +37,7 @@ _ZERO: Final = decide.Counts()
 class _Known:
     """The state of one DaemonSet between passes: its plan, each node's counts, and the sum."""
 
-    def __init__(self, plan: decide.Plan) -> None:
+    def __init__(self, plan: decide.CompiledDaemonSet) -> None:
         self.plan = plan
         self.counts: dict[str, decide.Counts] = {}
         self.sum = dict.fromkeys(_FIELDS, 0)
@@ -78,13 +78,13 @@ class DaemonSetController:
         self._strays: set[str] = set()  # DaemonSets that may have a pod to adopt or to release
         self._retries: dict[Pair, int] = {}
         self._due: dict[Pair, float] = {}
-        self.places: Worker[Pair] = Worker("daemonset pods", self._look_at_pair)
-        self.sets: Worker[str] = Worker("daemonset", self._look_at_set)
+        self.places: KeyWorker[Pair] = KeyWorker("daemonset pods", self._look_at_pair)
+        self.sets: KeyWorker[str] = KeyWorker("daemonset", self._look_at_set)
         nodes = registry.resource("nodes")
         for resource, callback in ((nodes, self._on_node), (self._sets, self._on_set), (self._pods, self._on_pod)):
             follow(registry, resource, callback)
 
-    def workers(self) -> tuple[Worker[Any], ...]:
+    def workers(self) -> tuple[KeyWorker[Any], ...]:
         return self.places, self.sets
 
     # -- what changed --------------------------------------------------------------------------------------------
@@ -100,7 +100,7 @@ class DaemonSetController:
             return
         self._by_uid[meta["uid"]] = key
         try:
-            known = _Known(decide.Plan(obj))
+            known = _Known(decide.CompiledDaemonSet(obj))
         except (InvalidInput, KeyError, TypeError, ValueError) as error:
             self._recorder.record(obj, "DaemonSet", "FailedPlan", f"cannot be followed: {error!r}", "Warning")
             return
@@ -171,7 +171,7 @@ class DaemonSetController:
         pods = self._facts_of(plan, node, again)
         facts = self._nodes.get(node)
         # Pods of a node that is gone are the pod garbage collector's.
-        wanted = plan.wants(facts) if facts is not None else decide.Wanted(False, True)
+        wanted = plan.wants(facts) if facts is not None else decide.DaemonDecision(False, True)
         if facts is not None:
             action = decide.place(wanted, pods, plan.surges)
             await self._act(plan, node, action, again, pair)
@@ -186,7 +186,7 @@ class DaemonSetController:
             self.sets.later(key, _STATUS_EVERY_S)
         return min(again) if again else None
 
-    def _facts_of(self, plan: decide.Plan, node: str, again: list[float]) -> list[decide.PodFacts]:
+    def _facts_of(self, plan: decide.CompiledDaemonSet, node: str, again: list[float]) -> list[decide.PodFacts]:
         """The DaemonSet's pods on (or pinned to) a node; adds to `again` when one becomes available by time."""
         found = []
         now = self._registry.now()
@@ -211,7 +211,9 @@ class DaemonSetController:
             )
         return found
 
-    async def _act(self, plan: decide.Plan, node: str, action: decide.Place, again: list[float], pair: Pair) -> None:
+    async def _act(
+        self, plan: decide.CompiledDaemonSet, node: str, action: decide.NodeActions, again: list[float], pair: Pair
+    ) -> None:
         if action.create:
             await self._create(plan, node)
         for name in action.delete:
@@ -236,7 +238,7 @@ class DaemonSetController:
             self._recorder.record(plan.obj, "DaemonSet", "FailedDaemonPod", message, "Warning")
             await self._delete(plan, name)
 
-    async def _create(self, plan: decide.Plan, node: str) -> None:
+    async def _create(self, plan: decide.CompiledDaemonSet, node: str) -> None:
         obj = plan.obj
         pod = pod_from({**plan.template, "spec": {}}, obj, "apps/v1", "DaemonSet", {_HASH_LABEL: plan.hash})
         pod["spec"] = plan.pod_spec(node)
@@ -247,7 +249,7 @@ class DaemonSetController:
             raise
         self._recorder.record(obj, "DaemonSet", "SuccessfulCreate", f"Created pod: {made['metadata']['name']}")
 
-    async def _delete(self, plan: decide.Plan, name: str) -> None:
+    async def _delete(self, plan: decide.CompiledDaemonSet, name: str) -> None:
         obj = plan.obj
         try:
             await self._registry.delete(self._pods, obj["metadata"]["namespace"], name)
@@ -273,7 +275,7 @@ class DaemonSetController:
             await self._write_status(plan, known)
         return None
 
-    async def _claim(self, plan: decide.Plan) -> None:
+    async def _claim(self, plan: decide.CompiledDaemonSet) -> None:
         """Adopts pods that match, have no controller and belong to a node; releases those that match no more."""
         meta = plan.obj["metadata"]
         for pod in list(self._index.orphans(meta["namespace"]).values()):
@@ -306,7 +308,7 @@ class DaemonSetController:
         for name in delete:
             await self._delete(plan, name)
 
-    async def _write_status(self, plan: decide.Plan, known: _Known) -> None:
+    async def _write_status(self, plan: decide.CompiledDaemonSet, known: _Known) -> None:
         obj, total = plan.obj, known.sum
         status = {
             "currentNumberScheduled": total["current"],

@@ -15,7 +15,7 @@ from kubekit.scheduling.filters import UNSCHEDULABLE_TAINT, node_matches, untole
 from kubekit.scheduling.podinfo import (
     Affinity,
     NodeFacts,
-    Toleration,
+    PodToleration,
     compile_affinity,
     compile_tolerations,
 )
@@ -34,7 +34,7 @@ _ALWAYS: Final = (
 _NETWORK: Final = ("node.kubernetes.io/network-unavailable", "NoSchedule")
 
 
-class Wanted(msgspec.Struct, frozen=True):
+class DaemonDecision(msgspec.Struct, frozen=True):
     """`run`: a node without the pod gets one. `keep`: a pod that is there may stay."""
 
     run: bool
@@ -55,7 +55,7 @@ class PodFacts(msgspec.Struct, frozen=True):
     terminating: bool = False
 
 
-class Place(msgspec.Struct, frozen=True):
+class NodeActions(msgspec.Struct, frozen=True):
     """The actions on one node: make a pod, delete some; `retried` are failed ones, to be deleted with a delay."""
 
     create: bool = False
@@ -74,7 +74,7 @@ class Counts(msgspec.Struct, frozen=True):
     updated: int = 0
 
 
-class Plan:
+class CompiledDaemonSet:
     """A compiled DaemonSet: the nodes that it selects, and the pod that it makes. One per generation of the object."""
 
     def __init__(self, obj: Object) -> None:
@@ -94,7 +94,7 @@ class Plan:
         self._node_name: str = pod_spec.get("nodeName") or ""
         self._affinity: Affinity = compile_affinity(pod_spec, obj["metadata"]["namespace"], labels)
         self._extra = _tolerations(pod_spec)
-        self._tolerations: tuple[Toleration, ...] = compile_tolerations(
+        self._tolerations: tuple[PodToleration, ...] = compile_tolerations(
             [*(pod_spec.get("tolerations") or ()), *self._extra]
         )
 
@@ -102,16 +102,16 @@ class Plan:
     def surges(self) -> bool:
         return self.max_surge not in (0, "0%")
 
-    def wants(self, node: NodeFacts) -> Wanted:
+    def wants(self, node: NodeFacts) -> DaemonDecision:
         if self._node_name and self._node_name != node.name:
-            return Wanted(False, False)
+            return DaemonDecision(False, False)
         if not node_matches(self._affinity, node.name, node.labels):
-            return Wanted(False, False)
+            return DaemonDecision(False, False)
         taints = node.taints
         if node.unschedulable:
             taints = (*taints, UNSCHEDULABLE_TAINT)
         run = untolerated(taints, self._tolerations) is None
-        return Wanted(run, run or untolerated(taints, self._tolerations, ("NoExecute",)) is None)
+        return DaemonDecision(run, run or untolerated(taints, self._tolerations, ("NoExecute",)) is None)
 
     def pod_spec(self, node: str) -> dict[str, Any]:
         """The template's spec, pinned to a node and with the tolerations that every daemon has."""
@@ -139,12 +139,12 @@ def pinned(affinity: Object | None, node: str) -> dict[str, Any]:
     return answer
 
 
-def place(wanted: Wanted, pods: Sequence[PodFacts], surges: bool) -> Place:
+def place(wanted: DaemonDecision, pods: Sequence[PodFacts], surges: bool) -> NodeActions:
     """Decide the actions on one node. A pod that is leaving still occupies its place."""
     if not wanted.keep:
-        return Place(delete=tuple(p.name for p in pods if not p.terminating))
+        return NodeActions(delete=tuple(p.name for p in pods if not p.terminating))
     if not pods:
-        return Place(create=wanted.run)
+        return NodeActions(create=wanted.run)
     failed = tuple(p.name for p in pods if p.failed and not p.terminating)
     # Succeeded is as wrong as failed for a daemon, and replaced the same way.
     ended = tuple(p.name for p in pods if p.finished and not p.failed and not p.terminating)
@@ -159,10 +159,10 @@ def place(wanted: Wanted, pods: Sequence[PodFacts], surges: bool) -> Place:
             extra += [p.name for p in (old if new[0].available else old[1:])]
         else:
             extra = [p.name for p in running[1:]]
-    return Place(delete=(*ended, *extra), retried=failed)
+    return NodeActions(delete=(*ended, *extra), retried=failed)
 
 
-def count(wanted: Wanted, pods: Iterable[PodFacts]) -> Counts:
+def count(wanted: DaemonDecision, pods: Iterable[PodFacts]) -> Counts:
     """One node's part of the status; of several pods the oldest that is not leaving speaks."""
     present = sorted((p for p in pods if not p.terminating), key=lambda p: (p.created, p.name))
     if not wanted.run:

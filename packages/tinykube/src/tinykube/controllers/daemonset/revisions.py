@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from tinykube.apiserver.failure import ApiFailure
-from tinykube.controllers.daemonset.decide import Plan
+from tinykube.controllers.daemonset.decide import CompiledDaemonSet
 from tinykube.controllers.following import follow
 from tinykube.controllers.pods import controller_of
 from tinykube.controllers.templates import copied, owner_reference
@@ -40,7 +40,7 @@ class Revisions:
         else:
             known[obj["metadata"]["name"]] = obj
 
-    async def ensure(self, plan: Plan) -> None:
+    async def ensure(self, plan: CompiledDaemonSet) -> None:
         """The current template has the newest revision; the oldest beyond the history limit go."""
         meta = plan.obj["metadata"]
         namespace, name = meta["namespace"], f"{meta['name']}-{plan.hash}"
@@ -62,7 +62,7 @@ class Revisions:
             await self._registry.delete(self._revisions, namespace, revision["metadata"]["name"])
 
 
-def _revision(plan: Plan, name: str, number: int) -> dict[str, Any]:
+def _revision(plan: CompiledDaemonSet, name: str, number: int) -> dict[str, Any]:
     meta = plan.obj["metadata"]
     labels = (plan.template.get("metadata") or {}).get("labels") or {}
     keep = {k: v for k, v in (meta.get("annotations") or {}).items() if k == "kubernetes.io/change-cause"}

@@ -12,7 +12,7 @@ from tinykube.controllers.deployment.decide import Bounds, SetFacts
 from tinykube.controllers.following import follow
 from tinykube.controllers.recorder import Recorder
 from tinykube.controllers.templates import copied, owner_reference, template_hash
-from tinykube.controllers.worker import Worker
+from tinykube.controllers.worker import KeyWorker
 
 if TYPE_CHECKING:
     from tinykube.apiserver.registry import Registry
@@ -38,12 +38,12 @@ class DeploymentController:
         self._sets = registry.resource(("apps", "replicasets"))
         self._owned: dict[str, dict[str, Object]] = {}  # ReplicaSets by the uid of their Deployment
         self._keys: dict[str, str] = {}
-        self.worker: Worker[str] = Worker("deployment", self._look)
+        self.worker: KeyWorker[str] = KeyWorker("deployment", self._look)
         for resource, callback in ((self._sets, self._on_set), (self._deployments, self._on_deployment)):
             follow(registry, resource, callback)
         follow(registry, registry.resource("pods"), self._on_pod, existing=False)
 
-    def workers(self) -> tuple[Worker[Any], ...]:
+    def workers(self) -> tuple[KeyWorker[Any], ...]:
         return (self.worker,)
 
     # -- what changed --------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from tinykube.controllers.following import follow
 from tinykube.controllers.job import decide
 from tinykube.controllers.recorder import Recorder
 from tinykube.controllers.templates import pod_from
-from tinykube.controllers.worker import Worker
+from tinykube.controllers.worker import KeyWorker
 
 if TYPE_CHECKING:
     from tinykube.apiserver.registry import Registry
@@ -29,11 +29,11 @@ class JobController:
         self._jobs = registry.resource(("batch", "jobs"))
         self._pods = registry.resource("pods")
         self._keys: dict[str, str] = {}
-        self.worker: Worker[str] = Worker("job", self._look)
+        self.worker: KeyWorker[str] = KeyWorker("job", self._look)
         for resource, callback in ((self._jobs, self._on_job), (self._pods, self._on_pod)):
             follow(registry, resource, callback)
 
-    def workers(self) -> tuple[Worker[Any], ...]:
+    def workers(self) -> tuple[KeyWorker[Any], ...]:
         return (self.worker,)
 
     def _on_job(self, event: str, obj: Object, old: Object | None) -> None:
@@ -95,7 +95,7 @@ class JobController:
             return await self._expire(job)
         return step.wait_s
 
-    def _conditions(self, job: Object, step: decide.Step, now: str) -> list[dict[str, Any]]:
+    def _conditions(self, job: Object, step: decide.JobStep, now: str) -> list[dict[str, Any]]:
         """Suspended while it is, and how the Job ended; the pre-conditions of 1.31 come with the end."""
         standing = [dict(c) for c in (job.get("status") or {}).get("conditions") or ()]
         suspended = bool(job["spec"].get("suspend"))
@@ -143,7 +143,7 @@ class JobController:
                 raise
         self._recorder.record(job, "Job", "SuccessfulDelete", f"Deleted pod: {meta['name']}")
 
-    async def _settle(self, job: Object, counted: decide.Tally) -> None:
+    async def _settle(self, job: Object, counted: decide.JobTally) -> None:
         """A Job that ended: what is still counted, what is still running, and no finalizer left behind."""
         for pod in counted.active:
             await self._delete(job, pod)
@@ -195,7 +195,7 @@ class JobController:
         return None
 
 
-def _restarts(job: Object, counted: decide.Tally) -> int:
+def _restarts(job: Object, counted: decide.JobTally) -> int:
     """With restartPolicy OnFailure a failing pod stays and restarts: those count against the limit."""
     if job["spec"]["template"]["spec"].get("restartPolicy") != "OnFailure":
         return 0

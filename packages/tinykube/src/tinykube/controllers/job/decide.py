@@ -22,7 +22,7 @@ _FIRST_BACKOFF_S: Final = 10.0
 _LAST_BACKOFF_S: Final = 600.0
 
 
-class Tally(msgspec.Struct, frozen=True):
+class JobTally(msgspec.Struct, frozen=True):
     """The pods of a Job sorted out. Counters include what is still uncounted; `indexes` are completed ones."""
 
     active: tuple[Object, ...]
@@ -37,7 +37,7 @@ class Tally(msgspec.Struct, frozen=True):
     last_failure: str
 
 
-class Step(msgspec.Struct, frozen=True):
+class JobStep(msgspec.Struct, frozen=True):
     """Pods to make (their indexes, None where there are none), pods to delete, and how the Job ends, if it does."""
 
     create: tuple[int | None, ...] = ()
@@ -73,7 +73,7 @@ def format_indexes(indexes: Sequence[int]) -> str:
     return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in ranges)
 
 
-def tally(job: Object, pods: Sequence[Object]) -> Tally:
+def tally(job: Object, pods: Sequence[Object]) -> JobTally:
     status = job.get("status") or {}
     before = status.get("uncountedTerminatedPods") or {}
     uncounted_ok, uncounted_bad = set(before.get("succeeded") or ()), set(before.get("failed") or ())
@@ -108,7 +108,7 @@ def tally(job: Object, pods: Sequence[Object]) -> Tally:
         if tracked and uid in uncounted_ok | uncounted_bad:
             to_release.append(pod)
     active = tuple(p for p in known.values() if podstate.is_active(p))
-    return Tally(
+    return JobTally(
         active=active,
         ready=sum(podstate.is_ready(p) for p in active),
         terminating=sum(podstate.is_terminating(p) and not podstate.is_finished(p) for p in known.values()),
@@ -130,7 +130,7 @@ def _finished_at(pod: Object) -> str:
     return max([*times, pod["metadata"].get("creationTimestamp") or ""])
 
 
-def step(job: Object, counted: Tally, now: str, attempts: int | None = None) -> Step:
+def step(job: Object, counted: JobTally, now: str, attempts: int | None = None) -> JobStep:
     """Decide the next step. `attempts`: restarts of running pods' containers (OnFailure), which count as failures."""
     spec, status = job["spec"], job.get("status") or {}
     indexed = spec.get("completionMode") == "Indexed"
@@ -139,22 +139,22 @@ def step(job: Object, counted: Tally, now: str, attempts: int | None = None) -> 
     limit = spec.get("backoffLimit", 6)
     if counted.failed > limit or (attempts or 0) > limit:
         text = "Job has reached the specified backoff limit"
-        return Step(delete=counted.active, ended="Failed", reason="BackoffLimitExceeded", message=text)
+        return JobStep(delete=counted.active, ended="Failed", reason="BackoffLimitExceeded", message=text)
     deadline, started = spec.get("activeDeadlineSeconds"), status.get("startTime")
     wait: float | None = None
     if deadline is not None and started and not spec.get("suspend"):
         left = deadline - (parse_time(now) - parse_time(started)).total_seconds()
         if left <= 0:
             text = "Job was active longer than specified deadline"
-            return Step(delete=counted.active, ended="Failed", reason="DeadlineExceeded", message=text)
+            return JobStep(delete=counted.active, ended="Failed", reason="DeadlineExceeded", message=text)
         wait = left
     done = len([i for i in counted.indexes if i < (completions or 0)]) if indexed else counted.succeeded
     finished = done >= completions if completions is not None else counted.succeeded > 0 and not counted.active
     if finished:
         reason, text = "CompletionsReached", "Reached expected number of succeeded pods"
-        return Step(delete=counted.active, ended="Complete", reason=reason, message=text)
+        return JobStep(delete=counted.active, ended="Complete", reason=reason, message=text)
     if spec.get("suspend"):
-        return Step(delete=counted.active, wait_s=wait)
+        return JobStep(delete=counted.active, wait_s=wait)
     wanted = parallelism
     if completions is not None:
         wanted = min(parallelism, completions - done)
@@ -163,17 +163,17 @@ def step(job: Object, counted: Tally, now: str, attempts: int | None = None) -> 
     missing = wanted - len(counted.active)
     if missing < 0:
         spare = sorted(counted.active, key=lambda p: (podstate.is_ready(p), _negated(p["metadata"])))
-        return Step(delete=tuple(spare[:-missing]), wait_s=wait)
+        return JobStep(delete=tuple(spare[:-missing]), wait_s=wait)
     if not missing:
-        return Step(wait_s=wait)
+        return JobStep(wait_s=wait)
     backoff = _backoff(counted, now)
     if backoff > 0:
-        return Step(wait_s=min(backoff, wait) if wait is not None else backoff)
+        return JobStep(wait_s=min(backoff, wait) if wait is not None else backoff)
     if not indexed:
-        return Step(create=(None,) * missing, wait_s=wait)
+        return JobStep(create=(None,) * missing, wait_s=wait)
     taken = counted.indexes | {index_of(pod) for pod in counted.active}
     free = [index for index in range(completions or 0) if index not in taken]
-    return Step(create=tuple(free[:missing]), wait_s=wait)
+    return JobStep(create=tuple(free[:missing]), wait_s=wait)
 
 
 def _negated(meta: Object) -> tuple[int, ...]:
@@ -181,7 +181,7 @@ def _negated(meta: Object) -> tuple[int, ...]:
     return tuple(-ord(c) for c in meta.get("creationTimestamp") or "")
 
 
-def _backoff(counted: Tally, now: str) -> float:
+def _backoff(counted: JobTally, now: str) -> float:
     """Seconds until the next pod may start: 10 s after a failure, doubled for each, at most ten minutes."""
     if not counted.failed or not counted.last_failure:
         return 0.0
@@ -189,7 +189,7 @@ def _backoff(counted: Tally, now: str) -> float:
     return float(pause) - (parse_time(now) - parse_time(counted.last_failure)).total_seconds()
 
 
-def status_of(job: Object, counted: Tally, now: str, *, active: int) -> dict[str, Any]:
+def status_of(job: Object, counted: JobTally, now: str, *, active: int) -> dict[str, Any]:
     """The status without its conditions; `active` after what the step did."""
     before = job.get("status") or {}
     indexed = job["spec"].get("completionMode") == "Indexed"

@@ -1,19 +1,19 @@
 """Containers as real processes: their file system, their start, their end, their logs."""
 
 from tinykube.kubelet.containers.launcher import Launcher, StartFailed, find_mode, remove_tree
-from tinykube.kubelet.containers.modes import Isolation, Mode, fit
-from tinykube.kubelet.containers.records import Exit, Record, Records
-from tinykube.kubelet.containers.rootfs import ContainerSpec, Hardware, Mount
+from tinykube.kubelet.containers.modes import Isolation, IsolationMode, fit
+from tinykube.kubelet.containers.records import ContainerRecord, Exit, Records
+from tinykube.kubelet.containers.rootfs import BindMount, ContainerSpec, Hardware
 
 __all__ = [
+    "BindMount",
+    "ContainerRecord",
     "ContainerSpec",
     "Exit",
     "Hardware",
     "Isolation",
+    "IsolationMode",
     "Launcher",
-    "Mode",
-    "Mount",
-    "Record",
     "Records",
     "StartFailed",
     "find_mode",

@@ -28,10 +28,10 @@ import msgspec
 
 from kubekit.errors import Terminal
 from tinykube.images import NATIVE
-from tinykube.kubelet.containers.modes import Identity, Isolation, Mode, candidates, fit, observe_identity
+from tinykube.kubelet.containers.modes import Isolation, IsolationMode, UserIdentity, candidates, fit, observe_identity
 from tinykube.kubelet.containers.records import (
+    ContainerRecord,
     Exit,
-    Record,
     Records,
     is_running,
     process_start,
@@ -56,7 +56,7 @@ class StartFailed(Terminal):
     """The container could not be started: no such program, no such mount source."""
 
 
-def find_mode(wanted: Collection[Isolation] = tuple(Isolation), who: Identity | None = None) -> Mode:
+def find_mode(wanted: Collection[Isolation] = tuple(Isolation), who: UserIdentity | None = None) -> IsolationMode:
     """The best of the `wanted` modes, found out by starting a container that does nothing. Raises Terminal."""
     if not _SHIM.is_file():
         raise Terminal("the container shim is not built", where=str(_SHIM), cure="python native/build.py")
@@ -74,7 +74,7 @@ def find_mode(wanted: Collection[Isolation] = tuple(Isolation), who: Identity | 
     raise Terminal("this machine has no such containers", where=", ".join(wanted), cure=problem)
 
 
-def _try(mode: Mode) -> str:
+def _try(mode: IsolationMode) -> str:
     """Why no container starts in this mode, "" when one does."""
     spec = ContainerSpec(argv=("true",), env=_PLAIN_ENV, hostname="probe")
     with tempfile.TemporaryDirectory() as directory:
@@ -82,7 +82,7 @@ def _try(mode: Mode) -> str:
         return _run(mode, isolated_words(spec, observe_machine(_own_paths()), stage=stage, node_root=stage))
 
 
-def _run(mode: Mode, words: Sequence[str]) -> str:
+def _run(mode: IsolationMode, words: Sequence[str]) -> str:
     """Runs something in this mode and waits for its end; why it did not start, "" when it did."""
     with tempfile.TemporaryDirectory() as directory:
         home = Path(directory)
@@ -166,7 +166,7 @@ class Launcher:
         self._execs = itertools.count()
         self._machine = observe_machine(_own_paths(), self._hardware.state)
 
-    async def start(self, record: Record, spec: ContainerSpec, now: str) -> Record:
+    async def start(self, record: ContainerRecord, spec: ContainerSpec, now: str) -> ContainerRecord:
         """Starts a container and returns its record with the pids. Raises StartFailed."""
         home = self.records.home(record.id)
         # NB: first the record: a directory without one counts as half-made and is removed when directories are listed.
@@ -198,12 +198,12 @@ class Launcher:
         self.records.save(started)
         return started
 
-    async def wait(self, record: Record) -> Exit:
+    async def wait(self, record: ContainerRecord) -> Exit:
         """Returns once the container has ended. One whose shim was killed ends like a container that was: 137."""
         await self._reap(record.shim_pid, record.shim_start)
         return self.exit_of(record)
 
-    def exit_of(self, record: Record) -> Exit:
+    def exit_of(self, record: ContainerRecord) -> Exit:
         """Return the exit of a container that does not run any more."""
         found = self.records.exit_of(record.id)
         if found is None:
@@ -225,7 +225,7 @@ class Launcher:
             os.close(fd)
         _collect(pid)
 
-    def exec_command(self, record: Record, argv: Sequence[str], *, tty: bool = False) -> list[str]:
+    def exec_command(self, record: ContainerRecord, argv: Sequence[str], *, tty: bool = False) -> list[str]:
         """The command line that runs `argv` inside a running container."""
         home = self.records.home(record.id)
         spec = msgspec.json.decode((home / "spec.json").read_bytes(), type=ContainerSpec)

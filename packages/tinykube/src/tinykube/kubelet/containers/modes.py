@@ -42,7 +42,7 @@ class Extent(msgspec.Struct, frozen=True):
         return f"{self.inside} {self.outside} {self.count}"
 
 
-class Identity(msgspec.Struct, frozen=True, kw_only=True):
+class UserIdentity(msgspec.Struct, frozen=True, kw_only=True):
     """The user of this process, and the other users that it may become. `users` and `groups` are its own namespace's,
     as /proc/self/uid_map has them; `subuid` and `subgid` the texts of the files; `mappers` newuidmap and newgidmap."""
 
@@ -56,7 +56,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     mappers: tuple[str, ...] = ()
 
 
-class Mode(msgspec.Struct, frozen=True):
+class IsolationMode(msgspec.Struct, frozen=True):
     """The start of containers. `users` and `groups` are the ids that a user namespace has, which `mappers` write
     (none: the shim itself); `lacks` says why it is not a better mode."""
 
@@ -89,7 +89,7 @@ class Mode(msgspec.Struct, frozen=True):
         return f"{what} ({self.lacks})" if self.lacks else what
 
 
-def observe_identity() -> Identity:
+def observe_identity() -> UserIdentity:
     """Return the user of this process."""
     uid = os.geteuid()
     try:
@@ -97,7 +97,7 @@ def observe_identity() -> Identity:
     except KeyError:  # a container's user needs no name
         name = str(uid)
     found = [shutil.which(mapper, path=_ADMIN_PATH) for mapper in _MAPPERS]
-    return Identity(
+    return UserIdentity(
         uid=uid,
         gid=os.getegid(),
         name=name,
@@ -116,22 +116,27 @@ def _text(path: str) -> str:
         return ""
 
 
-def candidates(who: Identity) -> list[Mode]:
+def candidates(who: UserIdentity) -> list[IsolationMode]:
     """The modes that could work, the best first; the last one always does. Pure."""
     one = (Extent(0, who.uid, 1),), (Extent(0, who.gid, 1),)
     if who.uid == 0:
         # Root without CAP_SYS_ADMIN may map every user that it could become.
-        everyone = Mode(Isolation.USERS, _same(who.users), _same(who.groups))
-        return [Mode(Isolation.ROOT), everyone, Mode(Isolation.USER, *one), Mode(Isolation.NONE)]
+        everyone = IsolationMode(Isolation.USERS, _same(who.users), _same(who.groups))
+        return [
+            IsolationMode(Isolation.ROOT),
+            everyone,
+            IsolationMode(Isolation.USER, *one),
+            IsolationMode(Isolation.NONE),
+        ]
     users, groups = (_given(text, who) for text in (who.subuid, who.subgid))
     if len(who.mappers) < len(_MAPPERS):
         why = "no subordinate ids: install uidmap"
     elif not users or not groups:
         why = f"no subordinate ids: usermod --add-subuids 100000-165535 --add-subgids 100000-165535 {who.name}"
     else:
-        many = Mode(Isolation.USERS, one[0] + users, one[1] + groups, who.mappers)
-        return [many, Mode(Isolation.USER, *one), Mode(Isolation.NONE)]
-    return [Mode(Isolation.USER, *one, lacks=why), Mode(Isolation.NONE)]
+        many = IsolationMode(Isolation.USERS, one[0] + users, one[1] + groups, who.mappers)
+        return [many, IsolationMode(Isolation.USER, *one), IsolationMode(Isolation.NONE)]
+    return [IsolationMode(Isolation.USER, *one, lacks=why), IsolationMode(Isolation.NONE)]
 
 
 def _same(text: str) -> tuple[Extent, ...]:
@@ -140,7 +145,7 @@ def _same(text: str) -> tuple[Extent, ...]:
     return tuple(Extent(int(row[0]), int(row[0]), int(row[2])) for row in rows)
 
 
-def _given(text: str, who: Identity) -> tuple[Extent, ...]:
+def _given(text: str, who: UserIdentity) -> tuple[Extent, ...]:
     """The subordinate ids of a user, from 1 on. Source: subuid(5)."""
     extents: list[Extent] = []
     inside = 1
@@ -153,7 +158,7 @@ def _given(text: str, who: Identity) -> tuple[Extent, ...]:
     return tuple(extents)
 
 
-def fit(spec: ContainerSpec, mode: Mode) -> tuple[ContainerSpec, tuple[str, ...]]:
+def fit(spec: ContainerSpec, mode: IsolationMode) -> tuple[ContainerSpec, tuple[str, ...]]:
     """The container as this mode can have it, and in words what it asked for and does not get. Pure."""
     lacks: list[str] = []
     if mode.isolation is Isolation.ROOT:

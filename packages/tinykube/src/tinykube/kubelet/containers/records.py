@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 
-class Record(msgspec.Struct, kw_only=True, frozen=True):
+class ContainerRecord(msgspec.Struct, kw_only=True, frozen=True):
     """One container. Times are RFC 3339; `kind` is "main", "init" or "sidecar"; `attempt` counts its restarts."""
 
     id: str
@@ -51,7 +51,7 @@ class Records:
     def home(self, container_id: str) -> Path:
         return self.directory / container_id
 
-    def save(self, record: Record) -> None:
+    def save(self, record: ContainerRecord) -> None:
         home = self.home(record.id)
         home.mkdir(parents=True, exist_ok=True)
         new = home / "record.json.new"
@@ -61,12 +61,12 @@ class Records:
     def remove(self, container_id: str) -> None:
         shutil.rmtree(self.home(container_id), ignore_errors=True)
 
-    def all(self) -> list[Record]:
+    def all(self) -> list[ContainerRecord]:
         """All records that can be read; a half-written directory is removed (its container never started)."""
         found = []
         for home in sorted(self.directory.glob("*/")):
             try:
-                found.append(msgspec.json.decode((home / "record.json").read_bytes(), type=Record))
+                found.append(msgspec.json.decode((home / "record.json").read_bytes(), type=ContainerRecord))
             except (OSError, msgspec.DecodeError):
                 shutil.rmtree(home, ignore_errors=True)
         return found
@@ -89,11 +89,11 @@ def process_start(pid: int) -> int:
     return 0 if fields[0] in "ZX" else int(fields[19])
 
 
-def is_running(record: Record) -> bool:
+def is_running(record: ContainerRecord) -> bool:
     return record.shim_pid > 0 and process_start(record.shim_pid) == record.shim_start != 0
 
 
-def signal_container(record: Record, number: int) -> None:
+def signal_container(record: ContainerRecord, number: int) -> None:
     """Signals the main process of a container that runs; one that is gone is no error."""
     if record.pid and is_running(record):
         try:

@@ -34,7 +34,7 @@ _DEVICE_LINKS: Final = (
 _LIBRARY: Final = re.compile(r"lib.+\.so(\.|$)")
 
 
-class Mount(msgspec.Struct, frozen=True):
+class BindMount(msgspec.Struct, frozen=True):
     """`source` is a path of the machine without symbolic links, `target` one of the container."""
 
     source: str
@@ -55,8 +55,8 @@ class ContainerSpec(msgspec.Struct, frozen=True, kw_only=True):
     user: int | None = None
     group: int | None = None
     groups: tuple[int, ...] = ()
-    mounts: tuple[Mount, ...] = ()
-    devices: tuple[Mount, ...] = ()
+    mounts: tuple[BindMount, ...] = ()
+    devices: tuple[BindMount, ...] = ()
     links: tuple[tuple[str, str], ...] = ()
     privileged: bool = False
     read_only_root: bool = False
@@ -65,7 +65,7 @@ class ContainerSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Hardware(msgspec.Struct, frozen=True, kw_only=True):
-    """How containers reach hardware that is files of the node's root.
+    """The way of containers to hardware that is files of the node's root.
 
     Args:
         variable: where a container has no /dev of its own, this environment variable names the directory of its
@@ -80,7 +80,7 @@ class Hardware(msgspec.Struct, frozen=True, kw_only=True):
     state: str = ""
 
 
-class Machine(msgspec.Struct, frozen=True):
+class MachineRoot(msgspec.Struct, frozen=True):
     """The top of the machine's own file system. `keep` are paths of this program below directories that are hidden;
     `guarded` are (directory, path) of those below a directory that other users may not enter."""
 
@@ -92,7 +92,7 @@ class Machine(msgspec.Struct, frozen=True):
     state: str = ""  # see Hardware
 
 
-def observe_machine(keep: Iterable[Path], state: str = "") -> Machine:
+def observe_machine(keep: Iterable[Path], state: str = "") -> MachineRoot:
     directories, links = [], []
     for entry in sorted(os.scandir("/"), key=lambda e: e.name):
         if entry.name in _PRIVATE or not os.access(entry.path, os.R_OK):
@@ -106,7 +106,7 @@ def observe_machine(keep: Iterable[Path], state: str = "") -> Machine:
     kept = [str(path) for path in own if str(path).startswith(hidden)]
     guarded = [(str(guard), str(path)) for path in own for guard in _guards(path)[:1] if str(path) not in kept]
     devices = [name for name in STANDARD_DEVICES if _is_device(f"/dev/{name}")]
-    return Machine(tuple(directories), tuple(links), tuple(devices), tuple(kept), tuple(guarded), state)
+    return MachineRoot(tuple(directories), tuple(links), tuple(devices), tuple(kept), tuple(guarded), state)
 
 
 def _guards(path: Path) -> list[Path]:
@@ -121,7 +121,7 @@ def _is_device(path: str) -> bool:
         return False
 
 
-def isolated_words(spec: ContainerSpec, machine: Machine, *, stage: Path, node_root: Path) -> list[str]:
+def isolated_words(spec: ContainerSpec, machine: MachineRoot, *, stage: Path, node_root: Path) -> list[str]:
     """The words for a container that has a mount namespace by now; `stage` is an empty directory."""
     words = ["stage", str(stage)]
     for name in machine.directories:
@@ -159,7 +159,7 @@ def isolated_words(spec: ContainerSpec, machine: Machine, *, stage: Path, node_r
     return words + process_words(spec.argv, spec.env, spec)
 
 
-def _device_words(spec: ContainerSpec, machine: Machine, node_root: Path) -> list[str]:
+def _device_words(spec: ContainerSpec, machine: MachineRoot, node_root: Path) -> list[str]:
     words: list[str] = []
     if spec.privileged:
         words += ["bind", str(node_root / "dev"), "/dev", "rw"]
@@ -179,7 +179,7 @@ def _device_words(spec: ContainerSpec, machine: Machine, node_root: Path) -> lis
     return words
 
 
-def _devices_below(mount: Mount, machine: Machine, node_root: Path) -> list[str]:
+def _devices_below(mount: BindMount, machine: MachineRoot, node_root: Path) -> list[str]:
     """Mount what is no part of the node's root file system below a mount of it.
 
     The node's dev/null is an empty file; a container that mounts the node's root gets real devices there too. The
@@ -214,7 +214,7 @@ def process_words(argv: Iterable[str], env: Mapping[str, str], spec: ContainerSp
 # -- without namespaces ----------------------------------------------------------------------------------------------
 
 
-def rewrite_paths(text: str, mounts: Iterable[Mount]) -> str:
+def rewrite_paths(text: str, mounts: Iterable[BindMount]) -> str:
     """`text` with every path below a mount's target moved to its source, the longest target first.
 
     Only whole path components count: with /host mounted, `/host/etc` and `--root=/host` change, `/hostile` does not.
@@ -227,7 +227,7 @@ def rewrite_paths(text: str, mounts: Iterable[Mount]) -> str:
     return re.sub(pattern, lambda match: targets[match.group(1)], text)
 
 
-def is_library(mount: Mount) -> bool:
+def is_library(mount: BindMount) -> bool:
     return _LIBRARY.match(Path(mount.target).name) is not None
 
 
@@ -252,7 +252,7 @@ def plain_words(spec: ContainerSpec, *, devices: Mapping[str, str], place: Path)
     `place` holds the links of `view`.
     """
     inside = {m.target: str(place / m.target.lstrip("/")) for m in spec.mounts if is_library(m)}
-    moved = [Mount(inside.get(m.target, m.source), m.target) for m in spec.mounts]
+    moved = [BindMount(inside.get(m.target, m.source), m.target) for m in spec.mounts]
     folders = list(dict.fromkeys(str(Path(target).parent) for target in inside))
     env = dict(spec.env)
     given = [folder for folder in env.pop("LD_LIBRARY_PATH", "").split(":") if folder]

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from kubekit.protocol import deviceplugin_pb2 as pb
-from tinykube.kubelet.devices.ledger import Device, DeviceMount, Given, Holding
+from tinykube.kubelet.devices.ledger import ContainerDevices, DeviceHolding, DeviceMount, ListedDevice
 
 log = logging.getLogger("tinykube.kubelet")
 
@@ -26,12 +26,12 @@ NAME = "kubelet_internal_checkpoint"
 class Checkpoint(msgspec.Struct, frozen=True):
     """The allocations, and the resources that plugins had registered."""
 
-    holdings: tuple[Holding, ...] = ()
+    holdings: tuple[DeviceHolding, ...] = ()
     registered: frozenset[str] = frozenset()
 
 
-def given_of(response: pb.ContainerAllocateResponse) -> Given:
-    return Given(
+def given_of(response: pb.ContainerAllocateResponse) -> ContainerDevices:
+    return ContainerDevices(
         envs=dict(response.envs),
         mounts=tuple(DeviceMount(m.host_path, m.container_path, m.read_only) for m in response.mounts),
         devices=tuple(DeviceMount(d.host_path, d.container_path) for d in response.devices),
@@ -40,7 +40,7 @@ def given_of(response: pb.ContainerAllocateResponse) -> Given:
     )
 
 
-def response_of(given: Given) -> pb.ContainerAllocateResponse:
+def response_of(given: ContainerDevices) -> pb.ContainerAllocateResponse:
     return pb.ContainerAllocateResponse(
         envs=given.envs,
         mounts=[
@@ -56,7 +56,7 @@ def response_of(given: Given) -> pb.ContainerAllocateResponse:
     )
 
 
-def encode(holdings: Iterable[Holding], devices: Mapping[str, Mapping[str, Device]]) -> bytes:
+def encode(holdings: Iterable[DeviceHolding], devices: Mapping[str, Mapping[str, ListedDevice]]) -> bytes:
     entries = [
         {
             "PodUID": h.pod_uid,
@@ -82,7 +82,7 @@ def decode(text: bytes) -> Checkpoint:
     for entry in data["PodDeviceEntries"]:
         response = pb.ContainerAllocateResponse.FromString(base64.b64decode(entry["AllocResp"]))
         holdings.append(
-            Holding(
+            DeviceHolding(
                 pod_uid=entry["PodUID"],
                 container=entry["ContainerName"],
                 resource=entry["ResourceName"],
@@ -93,7 +93,7 @@ def decode(text: bytes) -> Checkpoint:
     return Checkpoint(tuple(holdings), frozenset(data["RegisteredDevices"]))
 
 
-def _by_numa(ids: Iterable[str], devices: Mapping[str, Device]) -> dict[str, list[str]]:
+def _by_numa(ids: Iterable[str], devices: Mapping[str, ListedDevice]) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for i in ids:
         numa = devices[i].numa if i in devices else ()
@@ -119,7 +119,7 @@ def load(path: Path) -> Checkpoint | None:
         return Checkpoint()
 
 
-def save(path: Path, holdings: Iterable[Holding], devices: Mapping[str, Mapping[str, Device]]) -> None:
+def save(path: Path, holdings: Iterable[DeviceHolding], devices: Mapping[str, Mapping[str, ListedDevice]]) -> None:
     new = path.with_name(path.name + ".new")
     new.write_bytes(encode(holdings, devices))
     new.chmod(0o600)

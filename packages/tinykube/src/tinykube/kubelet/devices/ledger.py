@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 import msgspec
 
 
-class Device(msgspec.Struct, frozen=True):
+class ListedDevice(msgspec.Struct, frozen=True):
     """A device as its plugin lists it."""
 
     healthy: bool
@@ -26,7 +26,7 @@ class DeviceMount(msgspec.Struct, frozen=True):
     read_only: bool = False
 
 
-class Given(msgspec.Struct, frozen=True, kw_only=True):
+class ContainerDevices(msgspec.Struct, frozen=True, kw_only=True):
     """The responses of Allocate for a container, of all its resources together."""
 
     envs: dict[str, str] = {}
@@ -35,8 +35,8 @@ class Given(msgspec.Struct, frozen=True, kw_only=True):
     annotations: dict[str, str] = {}
     cdi: tuple[str, ...] = ()
 
-    def joined(self, other: Given) -> Given:
-        return Given(
+    def joined(self, other: ContainerDevices) -> ContainerDevices:
+        return ContainerDevices(
             envs=self.envs | other.envs,
             mounts=self.mounts + tuple(m for m in other.mounts if m not in self.mounts),
             devices=self.devices + tuple(d for d in other.devices if d not in self.devices),
@@ -45,26 +45,26 @@ class Given(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-NOTHING = Given()
+NOTHING = ContainerDevices()
 
 
-class Holding(msgspec.Struct, frozen=True, kw_only=True):
+class DeviceHolding(msgspec.Struct, frozen=True, kw_only=True):
     """One resource of one container."""
 
     pod_uid: str
     container: str
     resource: str
     ids: tuple[str, ...]
-    given: Given
+    given: ContainerDevices
 
 
-class Ledger:
+class DeviceLedger:
     """All holdings of a node, by (pod uid, container, resource)."""
 
-    def __init__(self, holdings: Iterable[Holding] = ()) -> None:
+    def __init__(self, holdings: Iterable[DeviceHolding] = ()) -> None:
         self._held = {(h.pod_uid, h.container, h.resource): h for h in holdings}
 
-    def hold(self, holding: Holding) -> None:
+    def hold(self, holding: DeviceHolding) -> None:
         self._held[(holding.pod_uid, holding.container, holding.resource)] = holding
 
     def release(self, pod_uid: str) -> bool:
@@ -74,10 +74,10 @@ class Ledger:
             del self._held[key]
         return bool(gone)
 
-    def of(self, pod_uid: str, container: str) -> list[Holding]:
+    def of(self, pod_uid: str, container: str) -> list[DeviceHolding]:
         return [h for (uid, name, _), h in self._held.items() if uid == pod_uid and name == container]
 
-    def all(self) -> list[Holding]:
+    def all(self) -> list[DeviceHolding]:
         return list(self._held.values())
 
     def pods(self) -> set[str]:
@@ -97,23 +97,25 @@ class Ledger:
         return list(dict.fromkeys(i for h in of_pod if h.container in passing for i in h.ids if i not in lasting))
 
 
-class Choice(msgspec.Struct, frozen=True):
+class AllocationOptions(msgspec.Struct, frozen=True):
     """The ids to choose from: `must` (of the pod's init containers) and `available` with them."""
 
     must: tuple[str, ...]
     available: tuple[str, ...]
 
 
-def candidates(devices: Mapping[str, Device], used: set[str], reusable: Sequence[str], wanted: int) -> Choice | None:
+def candidates(
+    devices: Mapping[str, ListedDevice], used: set[str], reusable: Sequence[str], wanted: int
+) -> AllocationOptions | None:
     """Return the ids for a container that wants `wanted` devices; None when there are too few."""
     must = tuple(reusable[:wanted])
     free = sorted(i for i, device in devices.items() if device.healthy and i not in used)
     if len(must) + len(free) < wanted:
         return None
-    return Choice(must, (*must, *free))
+    return AllocationOptions(must, (*must, *free))
 
 
-def choose(choice: Choice, preferred: Sequence[str], wanted: int) -> tuple[str, ...]:
+def choose(choice: AllocationOptions, preferred: Sequence[str], wanted: int) -> tuple[str, ...]:
     """The ids. A preference counts if it is enough, available, distinct and holds what must be in; else the first ones.
 
     NB: a kubelet takes any ids without a preference; that these are the first in order is no promise.

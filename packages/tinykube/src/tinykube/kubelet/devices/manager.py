@@ -23,19 +23,19 @@ import msgspec
 from kubekit.api.quantity import whole
 from kubekit.protocol import deviceplugin_pb2 as pb
 from kubekit.protocol.sockets import address
-from tinykube.kubelet.clock import Clock
+from tinykube.kubelet.clock import KubeletClock
 from tinykube.kubelet.devices import checkpoint
 from tinykube.kubelet.devices.ledger import (
     NOTHING,
-    Device,
-    Given,
-    Holding,
-    Ledger,
+    ContainerDevices,
+    DeviceHolding,
+    DeviceLedger,
+    ListedDevice,
     candidates,
     choose,
 )
-from tinykube.kubelet.pod import Container, Pod, all_containers, passing
-from tinykube.kubelet.rejected import Rejected
+from tinykube.kubelet.pod import KubeletPod, SpecContainer, all_containers, passing
+from tinykube.kubelet.rejected import PodRejected
 from tinykube.protocol import deviceplugin_pb2_grpc as rpc
 
 log = logging.getLogger("tinykube.kubelet")
@@ -90,12 +90,12 @@ class DeviceManager:
         changed: told when capacity or allocatable differ.
     """
 
-    def __init__(self, directory: Path, clock: Clock, changed: Callable[[], None]) -> None:
+    def __init__(self, directory: Path, clock: KubeletClock, changed: Callable[[], None]) -> None:
         self.directory = directory
         self.clock = clock
         self.recreated = True  # there is no checkpoint: the kubelet has not been here before
-        self.devices: dict[str, dict[str, Device]] = {}
-        self.ledger = Ledger()
+        self.devices: dict[str, dict[str, ListedDevice]] = {}
+        self.ledger = DeviceLedger()
         self._changed = changed
         self._plugins: dict[str, _Plugin] = {}
         self._server: Any = None
@@ -111,7 +111,7 @@ class DeviceManager:
         known = checkpoint.load(self.directory / checkpoint.NAME)
         self.recreated = known is None
         if known is not None:
-            self.ledger = Ledger(known.holdings)
+            self.ledger = DeviceLedger(known.holdings)
             # Until their plugins register again, these resources are known and have no device.
             self.devices = {resource: {} for resource in known.registered}
         self._server = grpc.aio.server()
@@ -183,7 +183,7 @@ class DeviceManager:
 
     def _listed(self, resource: str, response: pb.ListAndWatchResponse) -> None:
         found = {
-            device.ID: Device(device.health == "Healthy", tuple(node.ID for node in device.topology.nodes))
+            device.ID: ListedDevice(device.health == "Healthy", tuple(node.ID for node in device.topology.nodes))
             for device in response.devices
         }
         if found != self.devices.get(resource):
@@ -204,19 +204,19 @@ class DeviceManager:
 
     # -- pods ------------------------------------------------------------------------------------------------------
 
-    async def allocate(self, pod: Pod) -> None:
-        """Devices for all containers of a pod. Raises Rejected, and then none are held."""
+    async def allocate(self, pod: KubeletPod) -> None:
+        """Devices for all containers of a pod. Raises PodRejected, and then none are held."""
         uid = pod.metadata.uid
         try:
             for container in all_containers(pod):
                 for resource, amount in container.resources.limits.items():
                     if resource in self._plugins or resource in self.devices:
                         await self._allocate(pod, container, resource, whole(amount))
-        except Rejected:
+        except PodRejected:
             self.release(uid)
             raise
 
-    async def _allocate(self, pod: Pod, container: Container, resource: str, wanted: int) -> None:
+    async def _allocate(self, pod: KubeletPod, container: SpecContainer, resource: str, wanted: int) -> None:
         uid = pod.metadata.uid
         if wanted <= 0 or any(h.resource == resource for h in self.ledger.of(uid, container.name)):
             return
@@ -226,7 +226,7 @@ class DeviceManager:
         choice = candidates(known, self.ledger.in_use(resource), reusable, wanted)
         if choice is None or plugin is None or plugin.stub is None or plugin.stopped:
             free = sum(d.healthy for i, d in known.items() if i not in self.ledger.in_use(resource))
-            raise Rejected(
+            raise PodRejected(
                 "UnexpectedAdmissionError",
                 f"Allocate failed due to requested number of devices unavailable for {resource}. "
                 f"Requested: {wanted}, Available: {free}, which is unexpected",
@@ -244,21 +244,21 @@ class DeviceManager:
             wanting = pb.AllocateRequest(container_requests=[pb.ContainerAllocateRequest(devices_ids=ids)])
             response = await _answered(plugin.stub.Allocate, wanting)
         except _Unanswered as error:
-            raise Rejected(
+            raise PodRejected(
                 "UnexpectedAdmissionError", f"Allocate failed due to {error}, which is unexpected"
             ) from error
         if not response.container_responses:
-            raise Rejected(
+            raise PodRejected(
                 "UnexpectedAdmissionError", f"Allocate failed: no response for {resource}, which is unexpected"
             )
         given = checkpoint.given_of(response.container_responses[0])
-        self.ledger.hold(Holding(pod_uid=uid, container=container.name, resource=resource, ids=ids, given=given))
+        self.ledger.hold(DeviceHolding(pod_uid=uid, container=container.name, resource=resource, ids=ids, given=given))
         self._save()
         log.info(
             "%s/%s: %s holds %s %s", pod.metadata.namespace, pod.metadata.name, container.name, resource, ",".join(ids)
         )
 
-    async def prepare_start(self, pod: Pod, container: str) -> Given:
+    async def prepare_start(self, pod: KubeletPod, container: str) -> ContainerDevices:
         """Return the container's devices, and call PreStartContainer of the plugins that require it. Raises
         Rejected.
         """
@@ -271,7 +271,7 @@ class DeviceManager:
                     await _answered(plugin.stub.PreStartContainer, starting)
                 except _Unanswered as error:
                     what = f"PreStartContainer of {holding.resource}: {error.details}"
-                    raise Rejected("PreStartContainer", what) from error
+                    raise PodRejected("PreStartContainer", what) from error
             given = given.joined(holding.given)
         return given
 

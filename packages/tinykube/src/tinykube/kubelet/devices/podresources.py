@@ -11,19 +11,19 @@ import grpc.aio
 
 from kubekit.protocol import podresources_pb2 as pb
 from kubekit.protocol.sockets import POD_RESOURCES_SOCKET, address
-from tinykube.kubelet.devices.ledger import Device
+from tinykube.kubelet.devices.ledger import ListedDevice
 from tinykube.kubelet.devices.manager import DeviceManager
-from tinykube.kubelet.pod import Pod, all_containers
+from tinykube.kubelet.pod import KubeletPod, all_containers
 from tinykube.protocol import podresources_pb2_grpc as rpc
 
 CALLS_PER_SECOND: Final = 100.0
 BURST: Final = 10
 
 
-class PodResources(rpc.PodResourcesListerServicer):
+class PodResourcesServer(rpc.PodResourcesListerServicer):
     """Answers from the manager's ledger; `pods` gives the node's pods. More than 100 calls a second are refused."""
 
-    def __init__(self, manager: DeviceManager, pods: Callable[[], Iterable[Pod]]) -> None:
+    def __init__(self, manager: DeviceManager, pods: Callable[[], Iterable[KubeletPod]]) -> None:
         self._manager = manager
         self._pods = pods
         self._server: Any = None
@@ -53,7 +53,7 @@ class PodResources(rpc.PodResourcesListerServicer):
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "rejected by rate limit")
         self._tokens -= 1.0
 
-    def _resources(self, pod: Pod) -> pb.PodResources:
+    def _resources(self, pod: KubeletPod) -> pb.PodResources:
         message = pb.PodResources(name=pod.metadata.name, namespace=pod.metadata.namespace)
         for container in all_containers(pod):
             if container in pod.spec.init_containers and not container.sidecar:
@@ -91,7 +91,7 @@ class PodResources(rpc.PodResourcesListerServicer):
         return message
 
 
-def _by_numa(ids: Iterable[str], known: dict[str, Device]) -> dict[int, list[str]]:
+def _by_numa(ids: Iterable[str], known: dict[str, ListedDevice]) -> dict[int, list[str]]:
     found: dict[int, list[str]] = {}
     for i in ids:
         numa = known[i].numa if i in known else ()

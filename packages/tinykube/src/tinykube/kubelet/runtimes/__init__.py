@@ -2,6 +2,6 @@
 devices."""
 
 from tinykube.kubelet.runtimes.config import Handler, RuntimeConfig, RuntimeDown, read_config
-from tinykube.kubelet.runtimes.runtime import CreateFailed, Runtime
+from tinykube.kubelet.runtimes.runtime import ContainerRuntime, CreateFailed
 
-__all__ = ["CreateFailed", "Handler", "Runtime", "RuntimeConfig", "RuntimeDown", "read_config"]
+__all__ = ["ContainerRuntime", "CreateFailed", "Handler", "RuntimeConfig", "RuntimeDown", "read_config"]

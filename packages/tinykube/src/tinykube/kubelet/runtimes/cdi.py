@@ -23,7 +23,7 @@ class CDIFailed(Terminal):
     """A CDI device cannot be injected."""
 
 
-class DeviceNode(msgspec.Struct, frozen=True, rename="camel"):
+class CdiDeviceNode(msgspec.Struct, frozen=True, rename="camel"):
     path: str
     host_path: str = ""
 
@@ -43,7 +43,7 @@ class Hook(msgspec.Struct, frozen=True, rename="camel"):
 
 class Edits(msgspec.Struct, frozen=True, rename="camel"):
     env: tuple[str, ...] = ()
-    device_nodes: tuple[DeviceNode, ...] = ()
+    device_nodes: tuple[CdiDeviceNode, ...] = ()
     mounts: tuple[CDIMount, ...] = ()
     hooks: tuple[Hook, ...] = ()
 

@@ -25,7 +25,7 @@ _END_STREAM, _END_HEADERS, _ACK = 0x1, 0x4, 0x1
 _STATUS_200: Final = b"\x88"  # the eighth entry of HPACK's static table
 
 
-class Endpoint:
+class RuntimeEndpoint:
     """A unix socket at `path` that can be opened and closed any number of times; inside of a running event loop.
 
     Args:

@@ -18,12 +18,12 @@ import msgspec
 
 from kubekit.errors import Terminal
 from kubekit.protocol import nri_pb2 as pb
-from tinykube.kubelet.containers import ContainerSpec, Mount
-from tinykube.kubelet.devices.ledger import Given
+from tinykube.kubelet.containers import BindMount, ContainerSpec
+from tinykube.kubelet.devices.ledger import ContainerDevices
 from tinykube.kubelet.platform import HandlerDevices, no_devices
 from tinykube.kubelet.runtimes import cdi
 from tinykube.kubelet.runtimes.config import RuntimeConfig, RuntimeDown, read_config
-from tinykube.kubelet.runtimes.endpoint import Endpoint
+from tinykube.kubelet.runtimes.endpoint import RuntimeEndpoint
 from tinykube.kubelet.runtimes.nri import Nri, Refused, variables
 from tinykube.kubelet.volumes import inside_root
 
@@ -41,7 +41,7 @@ class CreateFailed(Terminal):
     """The runtime refuses to create the container; the pod waits with CreateContainerError."""
 
 
-class Runtime:
+class ContainerRuntime:
     """`kind` is containerd, docker or cri-o; `handler_devices` is described in `platform.py`."""
 
     def __init__(self, root: Path, kind: str, version: str, handler_devices: HandlerDevices = no_devices) -> None:
@@ -51,7 +51,7 @@ class Runtime:
         self._handler_devices = handler_devices
         self.down: str = ""  # why it does not run, "" when it does
         self.config: RuntimeConfig | None = None
-        self.endpoint = Endpoint(inside_root(root, SOCKETS[kind]), kind, version, self._info)
+        self.endpoint = RuntimeEndpoint(inside_root(root, SOCKETS[kind]), kind, version, self._info)
         self.restarted: Callable[[], None] = lambda: None  # called after each start by the service manager
         self.nri: Nri | None = None  # while it runs, where it is configured
         self._again: asyncio.TimerHandle | None = None
@@ -122,7 +122,9 @@ class Runtime:
         known = {name: {"path": handler.binary} for name, handler in config.handlers.items()}
         return {"Runtimes": known, "DefaultRuntime": config.default}
 
-    async def adjust(self, pod: pb.PodSandbox, container: pb.Container, given: Given) -> pb.ContainerAdjustment | None:
+    async def adjust(
+        self, pod: pb.PodSandbox, container: pb.Container, given: ContainerDevices
+    ) -> pb.ContainerAdjustment | None:
         """Return the NRI plugins' adjustments of a container; they see it with the kubelet's devices. Raises
         CreateFailed."""
         if self.nri is None:
@@ -139,7 +141,7 @@ class Runtime:
     def create(
         self,
         spec: ContainerSpec,
-        given: Given,
+        given: ContainerDevices,
         handler: str = "",
         adjustment: pb.ContainerAdjustment | None = None,
     ) -> ContainerSpec:
@@ -157,8 +159,11 @@ class Runtime:
                 f'failed to create task: exec: "{chosen.binary}": stat {chosen.binary}: no such file or directory'
             )
         env = spec.env | given.envs
-        mounts = [*spec.mounts, *(Mount(self._real(m.host_path), m.container_path, m.read_only) for m in given.mounts)]
-        devices = [*spec.devices, *(Mount(self._real(d.host_path), d.container_path) for d in given.devices)]
+        mounts = [
+            *spec.mounts,
+            *(BindMount(self._real(m.host_path), m.container_path, m.read_only) for m in given.mounts),
+        ]
+        devices = [*spec.devices, *(BindMount(self._real(d.host_path), d.container_path) for d in given.devices)]
         spec = msgspec.structs.replace(spec, env=env, mounts=tuple(mounts), devices=tuple(devices))
         names = [*given.cdi, *cdi.annotated_names(given.annotations)] if config.cdi else []
         if adjustment is not None:
@@ -183,10 +188,10 @@ class Runtime:
         env = variables(spec.env, adjustment)
         mounts = {mount.target: mount for mount in spec.mounts}
         for one in adjustment.mounts:
-            mounts[one.destination] = Mount(self._real(one.source), one.destination, "ro" in one.options)
+            mounts[one.destination] = BindMount(self._real(one.source), one.destination, "ro" in one.options)
         devices = {device.target: device for device in spec.devices}
         for device in adjustment.linux.devices:
-            devices[device.path] = Mount(self._real(device.path), device.path)
+            devices[device.path] = BindMount(self._real(device.path), device.path)
         return msgspec.structs.replace(spec, env=env, mounts=tuple(mounts.values()), devices=tuple(devices.values()))
 
     def _real(self, path: str) -> str:
@@ -202,10 +207,10 @@ class Runtime:
             env[key] = value
         devices = {d.target: d for d in spec.devices}
         for node in edits.device_nodes:
-            devices[node.path] = Mount(self._real(node.host_path or node.path), node.path)
+            devices[node.path] = BindMount(self._real(node.host_path or node.path), node.path)
         mounts = {m.target: m for m in spec.mounts}
         for mount in edits.mounts:
-            mounts[mount.container_path] = Mount(
+            mounts[mount.container_path] = BindMount(
                 self._real(mount.host_path), mount.container_path, "ro" in mount.options
             )
         links = list(spec.links)
