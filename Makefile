@@ -53,6 +53,7 @@ lint: setup
 	$(BIN)/ruff format --check packages tests benchmarks native tools deploy docs/*.py
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python tools/plain_english.py
 
 bench: setup
 	$(BIN)/python benchmarks/run.py
