@@ -8,6 +8,9 @@ KUBERNETES_PACKAGES := runc iproute2 util-linux mount containernetworking-plugin
 # Tests of `make test` that need these packages, or what was built for the real cluster; skipped where it is missing.
 WITH_PACKAGES := tests/exporter/test_prometheus.py tests/operator/test_metrics.py $(wildcard tests/toolkit/test_real_*.py)
 
+# Modules of another Python are none of the environment's.
+unexport PYTHONPATH PYTHONHOME
+
 .PHONY: demo test lint bench docs image chart lock setup clean
 
 demo:

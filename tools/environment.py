@@ -20,6 +20,7 @@ import itertools
 import os
 import platform
 import re
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -39,6 +40,7 @@ STAMP = VENV / ".installed"
 LOCKS = {"demo": ROOT / "requirements-demo.lock", "all": ROOT / "requirements.lock"}
 OLDEST = (3, 11)
 LAST_LINES = 15  # of a command that failed
+INTERRUPTED = 130  # exit code, as gpuplane's
 
 
 class Usual(NamedTuple):
@@ -84,7 +86,9 @@ class Progress:
 
         def draw() -> None:
             for frame in itertools.cycle(self._frames):
-                sys.stderr.write(f"\r\x1b[2K{line(frame, at[0])}  of about {usual}s")
+                # A line that wraps is not erased by the next: one line of the screen for each picture.
+                shown = f"{line(frame, at[0])}  of about {usual}s"[: shutil.get_terminal_size().columns - 1]
+                sys.stderr.write(f"\r\x1b[2K{shown}")
                 sys.stderr.flush()
                 if done.wait(0.1):
                     return
@@ -202,7 +206,8 @@ def make_venv() -> None:
     with_hashes = VENV / "uv.txt"
     with_hashes.write_text(locked("uv"))
     words = ("-m", "pip", "install", "--quiet", "--no-compile", "--require-hashes", "--requirement", str(with_hashes))
-    run(str(PYTHON), *words, env={"PYTHONPATH": str(wheel)} if wheel else {})
+    # Where pip's configuration says --user, pip refuses to install into an environment.
+    run(str(PYTHON), *words, env={"PIP_USER": "no", **({"PYTHONPATH": str(wheel)} if wheel else {})})
 
 
 def compile_all(native: ModuleType, wanted: str, tell: Callable[[str], None]) -> None:
@@ -278,6 +283,9 @@ def main() -> int:
     except Failed as error:
         progress.failed(error)
         return 1
+    except KeyboardInterrupt:
+        progress.failed(Failed("interrupted", "the same command again makes what is missing"))
+        return INTERRUPTED
     return 0
 
 

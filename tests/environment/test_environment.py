@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -105,3 +107,44 @@ def test_all_packages_are_enough_for_the_demo_and_not_the_other_way_round(
     for made, wanted, enough in (("all", "demo", True), ("demo", "all", False), ("demo", "demo", True)):
         environment.STAMP.write_text(environment.state_of(made))
         assert environment.is_installed(wanted) is enough
+
+
+def test_a_line_that_is_redrawn_fits_the_terminal(
+    environment: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    progress = environment.Progress()
+    progress._live = True
+    progress.step("environment", "Python packages and a C compiler in .venv", 9, lambda tell: None)
+    pictures = capsys.readouterr().err.split("\r\x1b[2K")[1:-1]
+    assert pictures and all(len(picture) < 60 for picture in pictures)
+
+
+def test_an_interrupt_is_told_in_words(
+    environment: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(wanted: str, progress: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(environment, "prepare", interrupted)
+    monkeypatch.setattr(sys, "argv", ["environment.py", "demo"])
+    assert environment.main() == 130
+    assert capsys.readouterr().err.startswith("✗ interrupted")
+
+
+def test_pip_that_is_configured_for_the_users_directory_installs_into_the_environment(
+    environment: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    given: list[str] = []
+    monkeypatch.setenv("PIP_USER", "1")
+    monkeypatch.setattr(environment, "VENV", tmp_path)
+    monkeypatch.setattr(environment, "run", lambda *words, env={}: given.append(env.get("PIP_USER", "")))
+    environment.make_venv()
+    assert given[-1] == "no"
+
+
+def test_modules_of_another_python_do_not_reach_the_commands_of_make() -> None:
+    words = ["make", "--no-print-directory", "--eval", 'shown: ; @echo "[$$PYTHONPATH$$PYTHONHOME]"', "shown"]
+    surroundings = {**os.environ, "PYTHONPATH": "/other", "PYTHONHOME": "/other"}
+    told = subprocess.run(words, cwd=ROOT, env=surroundings, capture_output=True, text=True, check=True)
+    assert told.stdout == "[]\n"
