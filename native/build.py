@@ -227,6 +227,11 @@ def _compile(target: Target, arch: str, say: Callable[[str], object]) -> None:
     command = [*compiler(arch, target.libc), *COMMON_FLAGS]
     try:
         work.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SystemExit(
+            f"native/build.py: the cache cannot be written: {error}; make {_cache()} writable, or set XDG_CACHE_HOME"
+        ) from error
+    try:
         needed = []
         if target.needed:
             stand_in = work / "stand-in.so"

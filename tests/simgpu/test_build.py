@@ -29,6 +29,12 @@ def test_what_is_up_to_date_is_not_compiled_again(native: Path) -> None:
     assert (native / "libcuda.so.1").is_file()
 
 
+def test_a_cache_that_cannot_be_made_is_told_as_that(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    said = build("libcuda.so.1", XDG_CACHE_HOME=str(tmp_path / "file")).stderr
+    assert "the cache cannot be written" in said and "XDG_CACHE_HOME" in said and "no compiler" not in said
+
+
 def test_another_clone_compiles_nothing(native: Path, tmp_path: Path) -> None:
     shutil.copytree(BUILD.parent, tmp_path / "native")
     shutil.copytree(BUILD.parents[1] / "packages/simgpu/native", tmp_path / "packages/simgpu/native")
