@@ -10,6 +10,7 @@ import signal
 import stat
 import subprocess
 import sys
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -19,7 +20,7 @@ from hypothesis import strategies as st
 from gpulab.distribution import GPUPLANE
 from kubekit.errors import InvalidInput, Terminal
 from simgpu.machines import machine
-from tinykube.cluster import ClusterSpec, MachineSpec, processes
+from tinykube.cluster import ClusterSpec, MachineSpec, processes, up
 from tinykube.cluster.directory import ClusterDirectory, RunningProcess, ServerEndpoint, write
 from tinykube.cluster.kubeconfig import save
 from tinykube.cluster.supervisor import LAST_BACKOFF_S, STABLE_S, next_backoff, programs
@@ -186,3 +187,9 @@ def test_a_shell_in_the_directory_is_nobody_of_the_cluster(tmp_path):
         shell.kill()
         shell.wait()
         shell.stdout.close()
+
+
+async def test_a_directory_that_cannot_be_made_is_told_with_its_cure():
+    with pytest.raises(Terminal, match="cannot be made") as caught:
+        await up(GPUPLANE, ClusterSpec(name="c"), base=Path("/proc"))  # where root can make none either
+    assert caught.value.where == "/proc" and "GPUPLANE_HOME" in caught.value.cure

@@ -60,12 +60,19 @@ async def up(
     objects. `progress` gets a few words before each step.
 
     Raises InvalidInput for a wrong spec; Terminal when the cluster runs already, the port is taken, the directory is
-    not a cluster's, or the API server cannot start; NoAnswer when it does not answer in time.
+    not a cluster's or cannot be made, or the API server cannot start; NoAnswer when it does not answer in time.
     """
     spec.check(distribution.check_machine)
     directory = ClusterDirectory(distribution, spec.name, base)
     mode = await asyncio.to_thread(find_mode) if spec.nodes else None
-    _prepare(directory, spec, progress)
+    try:
+        _prepare(directory, spec, progress)
+    except OSError as error:
+        raise Terminal(
+            f"the cluster's directory cannot be made: {error}",
+            where=str(directory.base),
+            cure=f"make it writable for this user, or set {distribution.home_variable} to another directory",
+        ) from error
     progress("starting the API server")
     # Where to read the log from, should it fail: earlier runs are not this one's reason.
     before = _size(directory.log_of(CONTROL_PLANE))
