@@ -13,6 +13,7 @@ from kubekit.api.core import (
     Pod,
     PodCondition,
     PodStatus,
+    Running,
     Terminated,
     Waiting,
 )
@@ -81,6 +82,18 @@ def test_a_pod_that_cannot_be_made_has_its_event() -> None:
         events=[warning("made", "FailedMount", "no such directory")],
     )
     assert found.what == "FailedMount: no such directory"
+
+
+def test_a_pod_that_runs_and_does_not_get_ready_has_its_failed_probe_and_its_last_log_line() -> None:
+    running = ContainerStatus("main", state=ContainerState(running=Running()))
+    [found] = of(
+        pod("exporter", container_statuses=(running,)),
+        events=[warning("exporter", "Unhealthy", "Startup probe failed: statuscode: 503")],
+        last_lines={"default/exporter": "nvmlInit: Driver Not Loaded"},
+    )
+    assert found.what == (
+        "Unhealthy: Startup probe failed: statuscode: 503; last log line: nvmlInit: Driver Not Loaded"
+    )
 
 
 def test_a_container_that_ended_badly_has_its_exit_code() -> None:

@@ -59,6 +59,10 @@ async def _demo(options: Namespace, screen: Console) -> int:
         screen.error(error)
         _keep_looking(screen)
         return error.exit_code
+    except asyncio.CancelledError:  # Ctrl-C
+        if NAME in clusters():
+            _keep_looking(screen)
+        raise
     finally:
         await acts.aclose()
     if options.output == "json":

@@ -7,7 +7,7 @@ state, its last log line), a node that waits.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -19,6 +19,7 @@ from kubekit.kube import Client
 
 _ENDED_WELL = ("Succeeded",)
 _ASIDE = ("BackOff", "Unhealthy")  # events that only say that another one happened before
+_PROBE_FAILED = "Unhealthy"  # of a container that runs, it is the reason
 
 
 class Reason(msgspec.Struct, frozen=True):
@@ -65,7 +66,7 @@ async def ask(client: Client, *, expected: Collection[str] = ()) -> tuple[Reason
         observe(client), client.list(Node), client.list(Pod), client.list(Event)
     )
     away = {node.metadata.name: why for node in nodes if (why := why_away(node))}
-    troubled = [pod for pod in pods if any(_states(pod))]
+    troubled = [pod for pod in pods if any(_states(pod)) or _is_unready(pod)]
     lines = await asyncio.gather(*(_last_line(client, pod) for pod in troubled))
     last_lines = {
         f"{pod.metadata.namespace}/{pod.metadata.name}": line for pod, line in zip(troubled, lines, strict=True)
@@ -92,7 +93,9 @@ def _why_not_running(pod: Pod, events: Sequence[Event], last_lines: Mapping[str,
     if pod.status.phase in _ENDED_WELL or pod.metadata.deletion_timestamp:
         return ""
     told = list(dict.fromkeys(_states(pod)))
-    warning = _last_warning(pod, events)
+    if not told and _is_unready(pod) and (probe := _last_warning(pod, events, lambda reason: reason == _PROBE_FAILED)):
+        told.append(probe)
+    warning = _last_warning(pod, events, lambda reason: reason not in _ASIDE)
     if not told and not (warning and pod.status.phase == "Pending"):
         return ""
     if warning and warning not in told:
@@ -127,12 +130,18 @@ def container_trouble(status: ContainerStatus) -> str:
     return ""
 
 
-def _last_warning(pod: Pod, events: Sequence[Event]) -> str:
+def _is_unready(pod: Pod) -> bool:
+    """Return whether a container of the pod runs and is not ready, as one whose probe fails."""
+    return any(status.state.running is not None and not status.ready for status in pod.status.container_statuses)
+
+
+def _last_warning(pod: Pod, events: Sequence[Event], wanted: Callable[[str], bool]) -> str:
+    """Return the pod's last warning whose reason is `wanted`, empty when it has none."""
     own = [
         event
         for event in events
         if event.type == "Warning"
-        and event.reason not in _ASIDE
+        and wanted(event.reason)
         and (event.involved_object.namespace, event.involved_object.name) == (pod.metadata.namespace, pod.metadata.name)
     ]
     if not own:

@@ -1,0 +1,33 @@
+"""What `gpuplane demo` says when it is interrupted."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+from argparse import Namespace
+from pathlib import Path
+
+import pytest
+
+from gpulab.demo import command
+from gpulab.demo.acts import Acts
+from gpuplane.cli.terminal import Terminal
+
+
+async def test_an_interrupted_demo_says_that_its_cluster_is_still_up(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("GPUPLANE_HOME", str(tmp_path))
+
+    async def interrupted(acts: Acts) -> None:
+        spec = tmp_path / "clusters" / command.NAME / "cluster.json"
+        spec.parent.mkdir(parents=True)
+        spec.touch()
+        raise asyncio.CancelledError
+
+    monkeypatch.setattr(Acts, "play", interrupted)
+    said = io.StringIO()
+    options = Namespace(timeout=1.0, progress="quiet", output="text", down=False)
+    with pytest.raises(asyncio.CancelledError):
+        await command._demo(options, Terminal(io.StringIO(), said))
+    assert "The cluster is still up" in said.getvalue() and "gpuplane down demo" in said.getvalue()
