@@ -11,7 +11,7 @@ import pytest
 
 from gpulab.demo import command
 from gpulab.demo.acts import Acts
-from gpuplane.cli.terminal import Terminal
+from gpuplane.cli.terminal import Console
 
 
 async def test_an_interrupted_demo_says_that_its_cluster_is_still_up(
@@ -29,5 +29,5 @@ async def test_an_interrupted_demo_says_that_its_cluster_is_still_up(
     said = io.StringIO()
     options = Namespace(timeout=1.0, progress="quiet", output="text", down=False)
     with pytest.raises(asyncio.CancelledError):
-        await command._demo(options, Terminal(io.StringIO(), said))
+        await command._demo(options, Console(io.StringIO(), said))
     assert "The cluster is still up" in said.getvalue() and "gpuplane down demo" in said.getvalue()
