@@ -175,7 +175,7 @@ def is_there(module: str) -> bool:
 def install(wanted: str, tell: Callable[[str], None], *, compiler: bool) -> None:
     """The environment and its packages. Raises Failed."""
     STAMP.unlink(missing_ok=True)
-    if not UV.exists():
+    if not UV.exists() or not python_runs():
         tell("virtual environment in .venv, and uv")
         make_venv()
     tell("Python packages in .venv")
@@ -251,7 +251,16 @@ def run(*words: str, heard: Callable[[str], object] = lambda line: None, env: Ma
 def is_installed(wanted: str) -> bool:
     """Whether the packages are there; all of them are more than the demo's."""
     found = STAMP.read_text() if STAMP.is_file() else ""
-    return found in (state_of(wanted), state_of("all"))
+    return found in (state_of(wanted), state_of("all")) and python_runs()
+
+
+def python_runs() -> bool:
+    """Whether the environment's Python is the one that it was made with: an upgrade of the machine takes it away."""
+    program = "import os, sys, sysconfig; sys.exit(not os.path.isdir(sysconfig.get_path('purelib')))"
+    try:
+        return subprocess.run([str(PYTHON), "-c", program], capture_output=True, check=False).returncode == 0
+    except OSError:
+        return False
 
 
 def state_of(wanted: str) -> str:

@@ -109,6 +109,16 @@ def test_all_packages_are_enough_for_the_demo_and_not_the_other_way_round(
         assert environment.is_installed(wanted) is enough
 
 
+def test_an_environment_whose_python_is_gone_is_made_again(
+    environment: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(environment, "STAMP", tmp_path / "stamp")
+    environment.STAMP.write_text(environment.state_of("demo"))
+    assert environment.is_installed("demo")
+    monkeypatch.setattr(environment, "PYTHON", tmp_path / "gone")
+    assert not environment.is_installed("demo")
+
+
 def test_a_line_that_is_redrawn_fits_the_terminal(
     environment: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
