@@ -111,8 +111,8 @@ async def test_the_hosts_glibc_never_comes_into_the_process(host_folder: Path, d
 
 def test_what_the_driver_opens_by_name_is_the_file_beside_it(host_folder: Path, dev: Path) -> None:
     code = (
-        "import ctypes, sys; from gpuplane.validator.driver_api import Driver\n"
-        "driver = Driver(sys.argv[1])\n"
+        "import ctypes, sys; from gpuplane.validator.driver_api import CudaDriver\n"
+        "driver = CudaDriver(sys.argv[1])\n"
         f"print(ctypes.CDLL({COMPILER!r}).answers())\n"
         "print(open('/proc/self/maps').read())"
     )
