@@ -60,7 +60,8 @@ async def _report_once(
     if gpus is not None:
         body["status"]["gpus"] = to_dict(gpus)
     await context.client.apply(body, names.FIELD_MANAGER_PREFIX + name.value, resource=GPUNode.RESOURCE)
-    log.info("stage reported stage=%s state=%s: %s", name.value, stage.state.value, stage.message or stage.reason)
+    why = stage.message or stage.reason
+    log.info("stage reported stage=%s state=%s%s", name.value, stage.state.value, f": {why}" if why else "")
     return True
 
 
