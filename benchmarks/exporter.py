@@ -46,7 +46,7 @@ def machine(root: Path) -> None:
 
 def shared(root: Path) -> bytes:
     """The kubelet's answer: each pod holds a replica, eight a GPU."""
-    gpus = open_gpus(root, root / "dev")
+    gpus = open_gpus(root)
     answer = pb.ListPodResourcesResponse()
     uuids = [gpu.uuid for gpu in gpus.inventory()]
     gpus.close()
@@ -89,7 +89,7 @@ async def measure(root: Path) -> None:
         kubelet_dir=kubelet,
         address="127.0.0.1",
         port=PORT,
-        open_gpus=lambda: open_gpus(root, root / "dev"),
+        open_gpus=lambda: open_gpus(root),
         sleep=asyncio.sleep,
     )
     async with serving({LIST: pods}, kubelet / names.POD_RESOURCES_SOCKET):

@@ -123,7 +123,7 @@ ENVIRONMENT: Final[dict[str, dict[str, str]]] = {
     },
     "Simulation": {
         "GPUPLANE_CLUSTER_DIR": "marks the processes of an embedded cluster, so that `down` finds all of them",
-        "SIMGPU_DEV": "where the simulated driver's libraries look for `nvidiactl` and `nvidiaN`, instead of `/dev`",
+        "SIMGPU_DEV": "the directory of a simulated driver's device nodes; else the nearest `dev` above its libraries",
         "SIMGPU_MAX_INSTRUCTIONS": "instructions after which a simulated kernel has timed out (2,000,000,000)",
         "SIMHOST_ROOT": "the root on which a simulated machine's `modprobe`, `rmmod`, `lsmod`, `systemctl` work",
     },

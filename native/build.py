@@ -92,14 +92,14 @@ TARGETS = (
         "libcuda.so.1",
         ("simgpu/*.c", "simgpu/ptx/*.c", "simgpu/cuda/*.c"),
         (*_DRIVER, "-Wl,-soname,libcuda.so.1"),
-        ("-lpthread", "-lm"),
+        ("-lpthread", "-lm", "-ldl"),
     ),
     Target(
         "simgpu",
         "libnvidia-ml.so.1",
         ("simgpu/*.c", "simgpu/nvml/*.c"),
         (*_DRIVER, "-Wl,-soname,libnvidia-ml.so.1"),
-        ("-lpthread", "-lm"),
+        ("-lpthread", "-lm", "-ldl"),
     ),
     # The limiter has the names of the real libraries, so it lies in a folder of its own.
     Target(

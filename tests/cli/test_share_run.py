@@ -8,6 +8,7 @@ import json
 import os
 import pty
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -372,7 +373,7 @@ def test_a_nodes_containers_are_shown_by_its_root(share: Share, tmp_path: Path) 
     root = tmp_path / "node"
     (root / "usr/lib64").mkdir(parents=True)
     for name in ("libcuda.so.1", "libnvidia-ml.so.1"):
-        (root / "usr/lib64" / name).symlink_to(NATIVE / name)
+        shutil.copy(NATIVE / name, root / "usr/lib64")
     create_state(root / "dev/nvidiactl", PROFILES["2x-l4"], "570.133.20", "node")
     for index in range(2):
         (root / f"dev/nvidia{index}").touch()

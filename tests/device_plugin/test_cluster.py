@@ -245,7 +245,7 @@ from pathlib import Path
 import pynvml
 from gpuplane.hardware import open_gpus
 root = Path(sys.argv[1])
-gpus = open_gpus(root, root / "dev")
+gpus = open_gpus(root)
 for index, profiles in ((0, ((9, 2), (19, 0), (19, 0))), (1, ())):
     handle = pynvml.nvmlDeviceGetHandleByIndex(index)
     pynvml.nvmlDeviceSetMigMode(handle, 1)

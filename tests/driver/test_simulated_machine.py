@@ -44,7 +44,7 @@ def tree():
 async def way():
     before = tree()
     facts, decision = await install(host)
-    source = open_gpus(root, root / "dev")
+    source = open_gpus(root)
     gpus, version, cuda = source.inventory(), source.driver_version(), source.cuda_version()
     source.close()
     planned = plan(observe(host, gpus=gpus, driver_version=version, runtime=f"{made.runtime}://{made.runtime_version}"))

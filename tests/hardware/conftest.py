@@ -38,7 +38,8 @@ class Machine:
         self._sources: list[GPUSource] = []
 
     def open(self) -> GPUSource:
-        self._sources.append(open_gpus(self.root, self.dev))
+        os.environ["SIMGPU_DEV"] = str(self.dev)  # this process has the library of the first machine
+        self._sources.append(open_gpus(self.root))
         return self._sources[-1]
 
     def faults(self) -> Faults:

@@ -47,7 +47,8 @@ class Machine:
         create_state(self.dev / "nvidiactl", PROFILES[profile], "570.133.20", root.name)
         for index in range(PROFILES[profile].count):
             (self.dev / f"nvidia{index}").touch()
-        self.gpus: GPUSource = open_gpus(root, self.dev)
+        os.environ["SIMGPU_DEV"] = str(self.dev)
+        self.gpus: GPUSource = open_gpus(root)
         self.store = ShareStore(root / "limits")
         self._children: list[subprocess.Popen[str]] = []
 

@@ -78,7 +78,8 @@ class Machine:
         self.programs = Programs(root)
 
     def open(self) -> GPUSource:
-        return open_gpus(self.root, self.root / "dev")
+        os.environ["SIMGPU_DEV"] = str(self.root / "dev")
+        return open_gpus(self.root)
 
     def mode(self) -> int | None:
         source = self.open()

@@ -121,7 +121,7 @@ async def test_it_is_proved_again_as_soon_as_the_status_file_goes(world: Any, mo
     async def vector_add(uuid: str) -> str:
         return await world.vector_add(uuid)
 
-    monkeypatch.setattr("gpuplane.validator.operand._process", lambda facts, host: vector_add)
+    monkeypatch.setattr("gpuplane.validator.operand._process", lambda facts: vector_add)
     async with running(world, vector_add=None):
         await world.until(lambda: world.stage(CUDA) is not None)
         assert len(world.ran) == 2
@@ -335,7 +335,7 @@ async def test_after_a_boot_it_goes_on_the_moment_that_driver_and_toolkit_are_th
     async def vector_add(uuid: str) -> str:
         return await world.vector_add(uuid)
 
-    monkeypatch.setattr("gpuplane.validator.operand._process", lambda facts, host: vector_add)
+    monkeypatch.setattr("gpuplane.validator.operand._process", lambda facts: vector_add)
     async with running(world, vector_add=None):
         await world.until(lambda: world.stage(CUDA) is not None)
     before, path = len(world.client.writes), world.root / "run/nvidia/validations/cuda-ready"

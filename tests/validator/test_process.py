@@ -58,7 +58,7 @@ async def test_no_driver_is_retryable_and_says_what_to_do(tmp_path: Path) -> Non
     library = tmp_path / "libcuda.so.1"
     library.write_text("no library")
     with pytest.raises(Retryable, match="cannot be loaded") as caught:
-        await VectorAddProcess(library, tmp_path)("GPU-0")
+        await VectorAddProcess(library)("GPU-0")
     assert (caught.value.where, caught.value.cure) == (str(library), "install the driver's user space again")
     with pytest.raises(Retryable, match="cannot be loaded") as caught:
         CudaDriver(str(tmp_path / "none"))
@@ -70,7 +70,7 @@ async def test_a_program_that_hangs_is_killed(tmp_path: Path, monkeypatch: pytes
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
     monkeypatch.setattr(sys, "executable", str(program))
     with pytest.raises(Terminal, match=r"did not end within 0\.1 s") as caught:
-        await VectorAddProcess(tmp_path, tmp_path, timeout=0.1)("GPU-0")
+        await VectorAddProcess(tmp_path, timeout=0.1)("GPU-0")
     assert caught.value.where == "GPU-0"
 
 

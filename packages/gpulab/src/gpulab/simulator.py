@@ -75,4 +75,4 @@ def _driver() -> RealLibraries:
 
 
 def _place(store: ShareStore, driver: RealLibraries, dev: Path) -> SharePlace:
-    return SharePlace(store, driver, dev, {DEVICE_VARIABLE: str(dev)})
+    return SharePlace(store, driver, {DEVICE_VARIABLE: str(dev)}, simulated=True)

@@ -1,6 +1,7 @@
 /* Opening the state, slots and the memory charged in them. Its rules stand in state.h. */
 #include "state.h"
 
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -19,11 +20,9 @@
 #define F_OFD_SETLKW 38
 #endif
 
-static const char *dev(void)
-{
-	const char *path = getenv("SIMGPU_DEV");
-	return path && *path ? path : "/dev";
-}
+#define PATH 4096
+
+static const char library; /* its address tells which file this is loaded from */
 
 static int lock(int fd, int64_t byte, short type, bool wait)
 {
@@ -55,10 +54,10 @@ static int open_node(const char *path)
 	return fd;
 }
 
-bool simgpu_reachable(const struct simgpu_gpu *gpu)
+static bool reachable(const char *dev, const struct simgpu_gpu *gpu)
 {
-	char path[4096];
-	snprintf(path, sizeof path, "%s/nvidia%u", dev(), gpu->minor);
+	char path[PATH];
+	snprintf(path, sizeof path, "%s/nvidia%u", dev, gpu->minor);
 	int fd = open_node(path);
 	struct stat info;
 	if (fd < 0) /* a node that we may open without a driver behind it, or on a file system where no device is opened */
@@ -69,11 +68,11 @@ bool simgpu_reachable(const struct simgpu_gpu *gpu)
 
 /* The state: what a container gets as the persistence daemon's socket; a control node that is a file is the state
    itself, where there is no machine around the GPUs; a sticky file stands for a device, see simhost/tools/gpus.c. */
-static int open_state(void)
+static int open_state(const char *dev)
 {
-	char path[4096];
+	char path[PATH];
 	struct stat info;
-	snprintf(path, sizeof path, "%s/nvidiactl", dev());
+	snprintf(path, sizeof path, "%s/nvidiactl", dev);
 	int node = open_node(path);
 	if (node < 0 && errno != ENXIO && errno != ENODEV && !(errno == EACCES && !stat(path, &info) && S_ISCHR(info.st_mode)))
 		return -1;
@@ -81,16 +80,44 @@ static int open_state(void)
 		return node;
 	if (node >= 0)
 		close(node);
-	snprintf(path, sizeof path, "%s/../run/nvidia-persistenced/socket", dev());
+	snprintf(path, sizeof path, "%s/../run/nvidia-persistenced/socket", dev);
 	return open(path, O_RDWR | O_CLOEXEC);
+}
+
+/* Opens the state and finds the directory of the device nodes: $SIMGPU_DEV, or the nearest `dev` above this library that
+   has a driver. So a library below /host in a pod belongs to the host, and one in the container's own root to /dev. */
+static int find_state(char dev[PATH])
+{
+	char above[PATH];
+	Dl_info self;
+	int fd, why = ENOENT;
+	const char *given = getenv("SIMGPU_DEV");
+	if (given && *given) {
+		snprintf(dev, PATH, "%s", given);
+		return open_state(dev);
+	}
+	if (!dladdr((void *)&library, &self) || !realpath(self.dli_fname, above))
+		strcpy(above, "/");
+	for (char *end; (end = strrchr(above, '/'));) {
+		*end = 0;
+		snprintf(dev, PATH, "%.*s/dev", PATH - 5, above);
+		fd = open_state(dev);
+		if (fd >= 0)
+			return fd;
+		if (errno != ENOENT && errno != ENOTDIR && why == ENOENT)
+			why = errno;
+	}
+	errno = why;
+	return -1;
 }
 
 enum simgpu_status simgpu_open(struct simgpu *view)
 {
+	char dev[PATH];
 	struct stat info;
 	memset(view, 0, sizeof *view);
 	view->slot = -1;
-	view->fd = open_state();
+	view->fd = find_state(dev);
 	if (view->fd < 0)
 		return errno == EACCES || errno == EPERM ? SIMGPU_DENIED : SIMGPU_ABSENT;
 	/* A device of a real driver, or a file of another release of ours, is not ours to map. */
@@ -106,7 +133,7 @@ enum simgpu_status simgpu_open(struct simgpu *view)
 	}
 	lock(view->fd, LOCK_USERS, F_RDLCK, false);
 	for (uint32_t i = 0; i < view->state->gpu_count; i++)
-		if (simgpu_reachable(&view->state->gpus[i]))
+		if (reachable(dev, &view->state->gpus[i]))
 			view->visible[view->visible_count++] = i;
 	return SIMGPU_OK;
 mismatch:

@@ -168,8 +168,6 @@ void simgpu_sleep_until(uint64_t when);
 
 enum simgpu_status simgpu_open(struct simgpu *view);
 void simgpu_close(struct simgpu *view);
-/* Whether the device node of this GPU can (still) be opened. */
-bool simgpu_reachable(const struct simgpu_gpu *gpu);
 bool simgpu_lock(struct simgpu *view, int64_t byte, bool wait);
 void simgpu_unlock(struct simgpu *view, int64_t byte);
 

@@ -104,11 +104,7 @@ def _gpu_opener(options: Namespace) -> Callable[[], Any]:
         # An installed driver has a root of its own on the host; one of the host's own is in front.
         roots = (options.host_root, options.host_root / names.DRIVER_ROOT)
         root = next((place for place in roots if find_library(place) is not None), options.host_root)
-        # The host's nodes come and go with its driver; a privileged container's own /dev is a copy made at its start.
-        # Nodes that are plain files, on a host that is mounted read-only, open nothing.
-        host = options.host_root / "dev"
-        own = Path("/dev/nvidiactl").exists() and not os.access(host / "nvidiactl", os.W_OK)
-        return open_nvml(root, None if own else host)
+        return open_nvml(root)
 
     return open_gpus
 

@@ -31,23 +31,24 @@ class SharePlace(msgspec.Struct, frozen=True):
     """A driver and a store.
 
     Args:
-        dev: where the driver's device nodes lie, None for /dev.
-        environment: the variables by which a program finds these device nodes.
+        environment: the variables that a program needs for this driver.
+        simulated: its GPUs are simulated.
     """
 
     store: ShareStore
     real: RealLibraries
-    dev: Path | None = None
     environment: dict[str, str] = {}
+    simulated: bool = False
 
     def open(self) -> GPUSource:
         """Its GPUs through NVML. Raises KubekitError when there are none."""
+        os.environ.update(self.environment)
         try:
             # The first library of this name that a process loads is the one that every later user of it gets.
             ctypes.CDLL(str(self.real.nvml))
         except OSError as error:
             raise Terminal(f"it cannot be loaded: {error}", where=str(self.real.nvml)) from error
-        return open_gpus(Path("/"), self.dev)
+        return open_gpus()
 
 
 def refuse_nested(environ: Mapping[str, str]) -> None:
@@ -114,7 +115,7 @@ def find_place(
 
 def node_place(root: Path) -> SharePlace:
     """A node's driver and the shares of its containers. Raises Terminal when there is no driver."""
-    return SharePlace(ShareStore(root / names.LIMITS_DIR), find_real({}, root=root, cache=""), root / "dev")
+    return SharePlace(ShareStore(root / names.LIMITS_DIR), find_real({}, root=root, cache=""))
 
 
 def is_over(store: ShareStore) -> Callable[[Share], bool]:

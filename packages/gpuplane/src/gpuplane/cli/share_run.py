@@ -167,7 +167,7 @@ def _plan(argv: tuple[str, ...], gpu: GPUFacts, options: Namespace, place: Share
         environment = command(directory, limits, os.environ)
     else:
         environment = other_backend(backend, limits)
-        if place.dev is not None:
+        if place.simulated:
             environment["LD_LIBRARY_PATH"] = str(place.real.cuda.parent)
     return PlannedRun(
         id=share,
@@ -180,7 +180,7 @@ def _plan(argv: tuple[str, ...], gpu: GPUFacts, options: Namespace, place: Share
         directory=str(directory),
         driver=str(place.real.cuda),
         environment={**environment, **place.environment},
-        simulated=place.dev is not None,
+        simulated=place.simulated,
     )
 
 

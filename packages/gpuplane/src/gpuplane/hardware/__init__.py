@@ -48,12 +48,11 @@ __all__ = [
 ]
 
 
-def open_gpus(driver_root: Path = Path("/"), dev: Path | None = None) -> GPUSource:
+def open_gpus(driver_root: Path = Path("/")) -> GPUSource:
     """The GPUs of this node through NVML.
 
     Args:
         driver_root: where the driver's libraries lie (`<driver_root>/usr/lib/...`).
-        dev: where the device nodes lie, for the simulated driver only; `$SIMGPU_DEV` or `/dev` when None.
 
     Raises:
         Retryable: no library there, or the driver is not loaded.
@@ -62,7 +61,7 @@ def open_gpus(driver_root: Path = Path("/"), dev: Path | None = None) -> GPUSour
     # Late, so that light nodes and `--help` never load the binding.
     from gpuplane.hardware.nvml import NvmlGPUs
 
-    return NvmlGPUs(driver_root, dev)
+    return NvmlGPUs(driver_root)
 
 
 def to_api(gpu: GPUFacts) -> GPU:

@@ -11,7 +11,6 @@ NB: a process keeps the first NVML it loaded. Another driver version needs anoth
 from __future__ import annotations
 
 import ctypes
-import os
 from pathlib import Path
 
 from kubekit.errors import Retryable, Terminal
@@ -29,8 +28,6 @@ _FOLDERS = (
     "usr/local/nvidia/lib64",
 )
 _LINKS = 40  # followed at most, as the kernel does
-# The simulated driver looks here for its device nodes; a real one always uses /dev and ignores it.
-SIMULATED_DEV = "SIMGPU_DEV"
 
 
 def find_library(driver_root: Path, name: str = NVML) -> Path | None:
@@ -54,15 +51,13 @@ def _resolved(root: Path, path: Path) -> Path:
     return path
 
 
-def load_library(driver_root: Path, dev: Path | None) -> None:
+def load_library(driver_root: Path) -> None:
     """Loads NVML of `driver_root`; from `/` the loader's own search path is good as well.
 
     Raises:
         Retryable: there is none (yet).
         Terminal: the file is no library that this process can load.
     """
-    if dev is not None:
-        os.environ[SIMULATED_DEV] = str(dev)
     path = find_library(driver_root)
     if path is None and driver_root != Path("/"):
         raise Retryable(

@@ -35,8 +35,8 @@ _CPU_WORDS = 64  # 4,096 CPUs
 class NvmlGPUs:
     """The GPUs that NVML shows to this process, in NVML's order."""
 
-    def __init__(self, driver_root: Path, dev: Path | None) -> None:
-        load_library(driver_root, dev)
+    def __init__(self, driver_root: Path) -> None:
+        load_library(driver_root)
         need(pynvml.nvmlInit)
         self._closed = False
         self._watchers: list[EventWatcher] = []

@@ -128,7 +128,7 @@ def _observe(
     gpus: tuple[GPUFacts, ...] | None = None
     version = why = ""
     try:
-        source = open_gpus(host.root, host.root / "dev")
+        source = open_gpus(host.root)
         try:
             gpus, version = source.inventory(), source.driver_version()
         finally:

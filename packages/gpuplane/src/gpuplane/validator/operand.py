@@ -22,7 +22,7 @@ from typing import Final, Protocol, cast
 from gpuplane import names
 from gpuplane.api.gpunode import GPU, GPUNode, Stage, StageName, StageState
 from gpuplane.api.requests import GpuOffer, offer_of
-from gpuplane.host import Host, HostError
+from gpuplane.host import HostError
 from gpuplane.operand import OperandContext, VectorAdd, report_stage
 from gpuplane.validator import checks, decide
 from gpuplane.validator.char_links import make_links, wanted_links
@@ -278,7 +278,7 @@ class Validator:
             raise Failed(problem)
         if self._off(NO_CUDA_ENV):
             return NOT_WANTED
-        vector_add = context.vector_add or _process(facts, self._host)
+        vector_add = context.vector_add or _process(facts)
         results = await asyncio.gather(*(_errors(vector_add, gpu) for gpu in usable))
         failures = [(gpu, error) for gpu, error in zip(usable, results, strict=True) if error is not None]
         if failures:
@@ -330,10 +330,10 @@ class Failed(KubekitError):
         self.problem = problem
 
 
-def _process(facts: ValidationFacts, host: Host) -> VectorAdd:
+def _process(facts: ValidationFacts) -> VectorAdd:
     if facts.library is None:
         raise AssertionError("checked before")
-    return VectorAddProcess(Path(facts.library), host.root / "dev")
+    return VectorAddProcess(Path(facts.library))
 
 
 async def _errors(vector_add: VectorAdd, gpu: GPU) -> KubekitError | None:

@@ -7,13 +7,11 @@ the driver's library as a file. The folder that it lies in has the host's glibc 
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import sys
 from pathlib import Path
 from typing import Final
 
-from gpuplane.hardware.library import SIMULATED_DEV
 from kubekit.errors import KubekitError, Retryable, Terminal
 
 TIMEOUT_SECONDS: Final = 120.0
@@ -22,17 +20,15 @@ NO_LIBRARY: Final = 3  # see that program
 
 
 class VectorAddProcess:
-    """`gpuplane.operand.VectorAdd` for a real or simulated driver.
+    """`gpuplane.operand.VectorAdd` by the driver of this node.
 
     Args:
         library: the file of libcuda, without links.
-        dev: where the simulated driver's device nodes are; a real one ignores it.
         at_once: how many run at the same time.
     """
 
-    def __init__(self, library: Path, dev: Path, *, timeout: float = TIMEOUT_SECONDS, at_once: int = 4) -> None:
+    def __init__(self, library: Path, *, timeout: float = TIMEOUT_SECONDS, at_once: int = 4) -> None:
         self._library = str(library)
-        self._environment = {**os.environ, SIMULATED_DEV: str(dev)}
         self._timeout = timeout
         self._places = asyncio.Semaphore(at_once)
 
@@ -41,7 +37,6 @@ class VectorAddProcess:
         async with self._places:
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", PROGRAM, "--gpu", uuid, "--library", self._library),
-                env=self._environment,
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
