@@ -131,6 +131,7 @@ TARGETS = (
     ),
     Target("simgpu", "nvidia-cuda-mps-control", ("simgpu/mps/*.c",), _TOOL),
     Target("simgpu", "simhost", ("tools/*.c",), _TOOL),
+    Target("simgpu", "programs/chroot", ("chroot/*.c",), _TOOL),
     Target("tinykube", "container-shim", ("shim/*.c",), _TOOL),
     # Written to real nodes, whose libc is anybody's.
     Target("gpuplane", "cdi-hook", ("cdihook/*.c",), ("-static", "-s"), libc="musl", simulation=False),

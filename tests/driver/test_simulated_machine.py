@@ -6,12 +6,15 @@ Nothing is faked here: the root's own modprobe, the simulated driver's libraries
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from importlib import resources
 from pathlib import Path
 
 import pytest
+
+from simgpu import PROGRAMS
 
 SCRIPT = """
 import asyncio, json, os, sys
@@ -98,9 +101,9 @@ def test_a_machine_is_prepared_and_given_back(
     native = resources.files("simgpu") / "_native"
     if not all((native / part).is_file() for part in ("simhost", "libcuda.so.1", "libnvidia-ml.so.1")):
         pytest.skip("the simulated driver is not built: python native/build.py")
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, str(tmp_path), name], capture_output=True, text=True, check=False, timeout=60
-    )
+    env = os.environ | {"PATH": f"{PROGRAMS}:{os.environ['PATH']}"}  # as the containers of an ordinary user have it
+    words = [sys.executable, "-c", SCRIPT, str(tmp_path), name]
+    done = subprocess.run(words, env=env, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)
     assert answer["action"] == action

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpuplane.host import Command, DryRunner, Host, SystemRunner
-from gpuplane.host import runner as runner_module
+from gpuplane.host.runner import invocation
 
 
 async def test_output_and_status_come_back(tmp_path: Path) -> None:
@@ -50,30 +50,15 @@ async def test_a_dry_run_remembers(tmp_path: Path) -> None:
     assert dry.plan[0].root == tmp_path
 
 
-def test_a_root_is_entered_by_chroot_and_a_simulated_one_also_without_the_right_to(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(runner_module, "may_change_root", lambda: True)
-    argv, _ = runner_module.invocation(Command(("modprobe", "nvidia"), tmp_path))
-    assert argv == ("chroot", str(tmp_path), "modprobe", "nvidia")
-    assert runner_module.invocation(Command(("modprobe",), Path("/")))[0] == ("modprobe",)
-
-    monkeypatch.setattr(runner_module, "may_change_root", lambda: False)
-    assert runner_module.invocation(Command(("modprobe",), tmp_path))[0][0] == "chroot"
-    for path in ("var/lib/simgpu/state", "usr/sbin/modprobe"):
-        (tmp_path / path).parent.mkdir(parents=True)
-        (tmp_path / path).touch()
-    argv, env = runner_module.invocation(Command(("modprobe", "nvidia"), tmp_path))
-    assert argv == (str(tmp_path / "usr/sbin/modprobe"), "nvidia")
-    assert env == {"SIMHOST_ROOT": str(tmp_path)}
-
-
-@pytest.mark.parametrize(
-    ("effective", "may"), [("000001ffffffffff", True), ("0000000000040000", True), ("00000000a800fdfb", False)]
-)
-def test_the_right_to_change_root_is_a_capability(tmp_path: Path, effective: str, may: bool) -> None:
-    (tmp_path / "status").write_text(f"Name:\tsh\nCapEff:\t{effective}\n")
-    assert runner_module.may_change_root(tmp_path / "status") is may
+async def test_a_root_is_entered_by_the_chroot_of_our_own_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = tmp_path / "own/chroot"
+    own.parent.mkdir()
+    own.write_text('#!/bin/sh\necho "$@" "$PATH"\n')
+    own.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{own.parent}:/usr/bin:/bin")
+    done = await SystemRunner().run(Command(("modprobe", "nvidia"), tmp_path))
+    assert done.stdout == f"{tmp_path} modprobe nvidia /usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin\n"
+    assert invocation(Command(("modprobe",), Path("/")))[0] == ("modprobe",)
 
 
 async def test_the_system_runner_reports_a_failing_chroot(tmp_path: Path) -> None:

@@ -143,12 +143,13 @@ def test_libraries_lie_side_by_side_as_in_the_container() -> None:
         Path("/c/usr/lib/x/libcuda.so.1"): "/node/usr/libcuda.so.570",
         Path("/c/usr/lib/x/libcuda.so"): "libcuda.so.1",
     }
-    words = plain_words(spec, devices={"SIMGPU_DEV": "/d"}, place=Path("/c"))
+    words = plain_words(spec, devices={"SIMGPU_DEV": "/d"}, place=Path("/c"), programs="/sim")
     env = dict(words[at + 1].split("=", 1) for at, word in enumerate(words) if word == "env")
     assert env == {
         "LD_LIBRARY_PATH": "/c/lim:/c/usr/lib/x:/usr/lib/x:/opt",
         "LD_PRELOAD": "/c/lim/libcuda.so.1",
         "PAGES": "/node/pages",
+        "PATH": "/sim",
         "SIMGPU_DEV": "/d",
     }
     assert words[-2:] == ["arg", "/node/pages"]

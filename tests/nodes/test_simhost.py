@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from gpulab.device_files import presenting
+from simgpu import PROGRAMS
 from simgpu.machines import build_node, machine
 
 KERNEL = machine("l4-ubuntu24").kernel
@@ -118,4 +119,31 @@ def test_uname(root: Path) -> None:
 def test_inside_a_chroot(root: Path) -> None:
     done = subprocess.run(["chroot", root, "modprobe", "nvidia"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+    assert (root / "dev/nvidia1").exists()
+
+
+def as_other(*argv: str | Path) -> subprocess.CompletedProcess[str]:
+    """Run a program that may not change its root."""
+    before = ["setpriv", "--bounding-set=-sys_chroot", "--inh-caps=-sys_chroot"] if os.geteuid() == 0 else []
+    env = {"PATH": "/usr/local/bin:/usr/sbin:/usr/bin"}
+    return subprocess.run([*before, *argv], env=env, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.skipif(os.geteuid() == 0 and not shutil.which("setpriv"), reason="needs setpriv (util-linux)")
+def test_chroot_for_those_who_may_not_change_their_root_starts_the_program_below_it(root: Path) -> None:
+    assert as_other(PROGRAMS / "chroot", root, "uname", "-r").stdout == f"{KERNEL}\n"
+    assert as_other(PROGRAMS / "chroot", root, "/usr/bin/uname", "-r").stdout == f"{KERNEL}\n"
+    missing = as_other(PROGRAMS / "chroot", root, "apt-get")
+    assert (missing.returncode, missing.stderr) == (
+        127,
+        "chroot: failed to run command 'apt-get': No such file or directory\n",
+    )
+    assert as_other(PROGRAMS / "chroot", root, "/etc/hostname").returncode == 126
+    assert as_other(PROGRAMS / "chroot", root / "none", "uname").returncode == 125
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs to be root to change root")
+def test_chroot_changes_root_where_it_may(root: Path) -> None:
+    done = subprocess.run([PROGRAMS / "chroot", root, "modprobe", "nvidia"], env={"PATH": "/usr/sbin"}, check=False)
+    assert done.returncode == 0
     assert (root / "dev/nvidia1").exists()

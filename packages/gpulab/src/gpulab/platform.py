@@ -7,13 +7,14 @@ from typing import Final
 
 from gpulab.images import IMAGES
 from gpulab.nvidia_runtime import handler_devices
-from simgpu import DEVICE_VARIABLE
+from simgpu import DEVICE_VARIABLE, PROGRAMS
 from simgpu.machines import read_machine
 from tinykube.kubelet.containers import Hardware
 from tinykube.kubelet.platform import Platform
 
 SIMULATED_HARDWARE: Final = Hardware(
     variable=DEVICE_VARIABLE,
+    programs=str(PROGRAMS),
     # The simulated driver finds the state of its GPUs by it, see packages/simgpu/native/tools/gpus.c.
     sockets=("/run/nvidia-persistenced/socket",),
     state="var/lib/simgpu",

@@ -13,6 +13,9 @@ from simgpu.state import create_state, cuda_version
 NATIVE: Final = Path(__file__).parent / "_native"
 """The simulated driver's libraries, and the programs of a simulated machine."""
 
+PROGRAMS: Final = NATIVE / "programs"
+"""Programs that stand for those of a container's image where the container has no root of its own."""
+
 DEVICE_VARIABLE: Final = "SIMGPU_DEV"
 """The environment variable that names the directory of the GPUs' device nodes, where it is not /dev."""
 
@@ -20,6 +23,7 @@ __all__ = [
     "DEVICE_VARIABLE",
     "NATIVE",
     "PROFILES",
+    "PROGRAMS",
     "Faults",
     "GPUModel",
     "GpuPlace",

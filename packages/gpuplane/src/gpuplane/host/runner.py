@@ -10,18 +10,17 @@ import asyncio
 import logging
 import os
 import shlex
+import shutil
 from pathlib import Path
 from typing import Protocol
 
 import msgspec
 
-from gpuplane import names
 from kubekit.errors import Terminal
 
 log = logging.getLogger("gpuplane.host")
 
 NOT_FOUND = 127  # what a shell, `chroot` and `env` answer when there is no such program
-_CAP_SYS_CHROOT = 18  # of linux/capability.h
 _PROGRAM_DIRS = ("usr/local/sbin", "usr/local/bin", "usr/sbin", "usr/bin", "sbin", "bin")
 
 
@@ -111,26 +110,13 @@ class SystemRunner:
         return Completed(command, process.returncode, out.decode(errors="replace"), err.decode(errors="replace"))
 
 
-def may_change_root(status: Path = Path("/proc/self/status")) -> bool:
-    """Return whether the kernel lets this process change its root; root in a locked-down container may not."""
-    words = dict(line.partition(":")[::2] for line in status.read_text().splitlines())
-    return bool(int(words["CapEff"], 16) >> _CAP_SYS_CHROOT & 1)
-
-
 def invocation(command: Command) -> tuple[tuple[str, ...], dict[str, str]]:
-    """The program that is really started, and what it needs in its environment besides ours.
+    """Return the program that is started with its arguments, and the variables that are added to our environment.
 
-    NB: without the right to change root (an ordinary user trying things out), a simulated host's tools are started
-    from outside: they are programs which take SIMHOST_ROOT for their `/`. A real host is never treated so.
+    NB: `chroot` is a program of our own root, found by our PATH; the PATH that it gets is for the programs of the host.
     """
     root = command.root
     if root is None or root == Path("/"):
         return command.argv, {}
-    if not may_change_root() and (root / names.SIMGPU_STATE).exists():
-        program = command.argv[0]
-        for directory in _PROGRAM_DIRS:
-            if (root / directory / program).is_file():
-                program = str(root / directory / program)
-                break
-        return (program, *command.argv[1:]), {"SIMHOST_ROOT": str(root)}
-    return ("chroot", str(root), *command.argv), {"PATH": ":".join(f"/{d}" for d in _PROGRAM_DIRS)}
+    chroot = shutil.which("chroot") or "chroot"
+    return (chroot, str(root), *command.argv), {"PATH": ":".join(f"/{d}" for d in _PROGRAM_DIRS)}

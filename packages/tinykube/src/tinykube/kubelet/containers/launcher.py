@@ -249,7 +249,7 @@ class Launcher:
                 path.symlink_to(target)
         variable, directory = self._hardware.variable, str(self._device_dir(home, spec))
         devices = {variable: directory} if variable else {}
-        return plain_words(spec, devices=devices, place=place)
+        return plain_words(spec, devices=devices, place=place, programs=self._hardware.programs)
 
     def _device_dir(self, home: Path, spec: ContainerSpec) -> Path:
         if spec.privileged:

@@ -70,12 +70,14 @@ class Hardware(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         variable: where a container has no /dev of its own, this environment variable names the directory of its
             devices; empty for none.
+        programs: the directory that then comes first on its search path; empty for none.
         sockets: mount targets that such a container needs next to that directory, as they are next to /dev.
         state: the directory below the root in which the hardware remembers; it can be written where the root is mounted
             read-only. Empty for none.
     """
 
     variable: str = ""
+    programs: str = ""
     sockets: tuple[str, ...] = ()
     state: str = ""
 
@@ -245,11 +247,11 @@ def view(spec: ContainerSpec, place: Path) -> dict[Path, str]:
     return links
 
 
-def plain_words(spec: ContainerSpec, *, devices: Mapping[str, str], place: Path) -> list[str]:
+def plain_words(spec: ContainerSpec, *, devices: Mapping[str, str], place: Path, programs: str = "") -> list[str]:
     """The words for a container without a namespace: paths rewritten, libraries on the search path.
 
     `devices` is the environment variable that names the directory of the container's devices, where there is one;
-    `place` holds the links of `view`.
+    `place` holds the links of `view`; `programs` is the directory that comes first on the search path.
     """
     inside = {m.target: str(place / m.target.lstrip("/")) for m in spec.mounts if is_library(m)}
     moved = [BindMount(inside.get(m.target, m.source), m.target) for m in spec.mounts]
@@ -263,6 +265,8 @@ def plain_words(spec: ContainerSpec, *, devices: Mapping[str, str], place: Path)
     env = {name: rewrite_paths(value, moved) for name, value in env.items()}
     if search:
         env["LD_LIBRARY_PATH"] = ":".join(search)
+    if programs:
+        env["PATH"] = ":".join(filter(None, (programs, env.get("PATH", ""))))
     env |= devices
     process = ContainerSpec(argv=(), env={}, cwd=rewrite_paths(spec.cwd or "/", moved))
     return process_words([rewrite_paths(arg, moved) for arg in spec.argv], env, process)
