@@ -1,33 +1,21 @@
 """Start a Python module so that it sees files as the character devices that they stand for.
 
-An ordinary user may not make device nodes. A simulated machine of such a user has sticky files with the major and the
-minor number of the device in them. Programs of a container's image are started by `python -m gpulab.device_files
-MODULE ...`, where `os.stat` and `os.access` return for such a file what they return for the device on other machines.
+An ordinary user may not make device nodes, and neither may root in a user namespace. Then a simulated machine has
+sticky files with the major and the minor number of the device in them. Programs of a container's image are started by
+`python -m gpulab.device_files MODULE ...`, where `os.stat` returns for such a file what it returns for the device on
+other machines.
 """
 
 from __future__ import annotations
 
-import functools
 import os
 import runpy
 import stat
 import sys
-import tempfile
 from collections.abc import Callable
 from typing import Any, Final
 
 _LONGEST: Final = 32  # bytes of the numbers
-
-
-@functools.cache
-def may_make_nodes() -> bool:
-    """Return whether this process may make device nodes."""
-    with tempfile.TemporaryDirectory() as directory:
-        try:
-            os.mknod(f"{directory}/node", stat.S_IFCHR, os.makedev(195, 0))
-        except OSError:
-            return False
-    return True
 
 
 def presenting(real: Callable[..., os.stat_result]) -> Callable[..., os.stat_result]:
@@ -50,24 +38,7 @@ def presenting(real: Callable[..., os.stat_result]) -> Callable[..., os.stat_res
     return shown
 
 
-def permitting(real: Callable[..., bool], shown: Callable[..., os.stat_result]) -> Callable[..., bool]:
-    """Return an `os.access` that lets such files be written on a read-only file system, as the kernel lets devices."""
-
-    def permitted(path: Any, mode: int, **options: Any) -> bool:
-        if not mode & os.W_OK or real(path, mode, **options):
-            return real(path, mode, **options)
-        try:
-            found = shown(path)
-        except OSError:
-            return False
-        everyone = found.st_mode & 0o222 == 0o222
-        return stat.S_ISCHR(found.st_mode) and everyone and real(path, mode & ~os.W_OK, **options)
-
-    return permitted
-
-
 if __name__ == "__main__":
     os.stat = presenting(os.stat)
-    os.access = permitting(os.access, os.stat)
     del sys.argv[0]
     runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)

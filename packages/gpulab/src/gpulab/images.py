@@ -10,8 +10,7 @@ from gpulab import device_files
 from tinykube.images import Images
 
 # gpuplane's image has the command on its path; here the command is this very installation.
-_GPUPLANE: Final = ("gpuplane",) if device_files.may_make_nodes() else (device_files.__name__, "gpuplane")
 IMAGES: Final = Images(
     files("gpulab").joinpath("images.toml").read_text(encoding="utf-8"),
-    programs={"gpuplane": (sys.executable, "-m", *_GPUPLANE)},
+    programs={"gpuplane": (sys.executable, "-m", device_files.__name__, "gpuplane")},
 )
