@@ -25,13 +25,11 @@ static int no_program(const char *program)
 /* Returns only when there is no such program, or it cannot be started. */
 static int run_below(const char *root, char **argv)
 {
-	char path[PATH], folders[PATH];
-	const char *search = getenv("PATH");
+	char path[PATH], folders[] = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 	if (setenv("SIMHOST_ROOT", root, 1) != 0)
 		return FAILED;
 	if (*argv[0] == '/')
-		search = "";
-	snprintf(folders, sizeof folders, "%s", search ? search : "/usr/sbin:/usr/bin");
+		*folders = 0;
 	for (char *rest = folders, *folder; (folder = strsep(&rest, ":"));) {
 		snprintf(path, sizeof path, "%s%s/%s", root, folder, argv[0]);
 		execv(path, argv);
