@@ -14,6 +14,7 @@ from hypothesis import settings
 
 from gpulab.clusters import down, up
 from kubekit.errors import Terminal
+from simgpu import DEVICE_VARIABLE
 from tests.support.anycluster import choice
 from tinykube.cluster import ClusterHandle, ClusterSpec
 from tinykube.kubelet.containers import Isolation, find_mode
@@ -27,6 +28,17 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 
 # pytest-xdist tells its workers a width, by which commands would wrap what they print into a pipe.
 os.environ.pop("COLUMNS", None)
+
+
+@pytest.fixture(autouse=True)
+def _simulated_devices() -> Iterator[None]:
+    """Undo what `gpuplane share --simulate`, run in this process, sets for the libraries that it loads."""
+    before = os.environ.get(DEVICE_VARIABLE)
+    yield
+    if before is None:
+        os.environ.pop(DEVICE_VARIABLE, None)
+    else:
+        os.environ[DEVICE_VARIABLE] = before
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
