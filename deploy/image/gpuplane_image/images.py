@@ -54,13 +54,19 @@ def default_cache() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gpuplane" / "image"
 
 
-def build(output: Path, tag: str, *, cache: Path | None = None) -> ImageInfo:
-    """gpuplane's image, as an archive at `output`. Raises ImageError."""
+def build(
+    output: Path, tag: str, *, more: Mapping[str, tuple[bytes, int]] | None = None, cache: Path | None = None
+) -> ImageInfo:
+    """gpuplane's image, as an archive at `output`; `more` are files (path to content and mode) of a last layer.
+
+    Raises ImageError.
+    """
     settings = containerfile.read_settings(
         containerfile.CONTAINERFILE.read_text(), {"VERSION": str(dependencies.project()["version"])}
     )
-    with composed_layers(cache or default_cache()) as layers:
-        return _write(output, tag, layers, settings)
+    with composed_layers(cache or default_cache()) as layers, tempfile.TemporaryDirectory() as folder:
+        added = (_files_layer(more, Path(folder)),) if more else ()
+        return _write(output, tag, (*layers, *added), settings)
 
 
 def vectoradd_image(output: Path, tag: str = VECTORADD, *, cache: Path | None = None) -> ImageInfo:
@@ -94,14 +100,19 @@ def small_image(
                 for package in debian.fetch(base_packages, cache):
                     debian.unpack(package, tree)
         compose.settle(tree, epoch())
-        for path, (data, mode) in files.items():
-            target = tree / path.lstrip("/")
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(data)
-            target.chmod(mode)
-        layer = write_layer("files", tree, Path(folder) / "layer.tar", epoch())
-        composed = _Composed(tree, layer, compose.sizes(tree, {}))
-        return _write(output, tag, (composed,), layout.Settings(entrypoint, environment=environment))
+        layer = _files_layer(files, Path(folder))
+        return _write(output, tag, (layer,), layout.Settings(entrypoint, environment=environment))
+
+
+def _files_layer(files: Mapping[str, tuple[bytes, int]], folder: Path) -> _Composed:
+    """A layer of what `folder`/tree has already and of `files`."""
+    tree = folder / "tree"
+    for path, (data, mode) in files.items():
+        target = tree / path.lstrip("/")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(data)
+        target.chmod(mode)
+    return _Composed(tree, write_layer("files", tree, folder / "layer.tar", epoch()), compose.sizes(tree, {}))
 
 
 @contextmanager
