@@ -218,19 +218,20 @@ class Gpu:
 
 
 @pytest.fixture(scope="session")
-def process_gpu(native: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gpu]:
+def process_gpu(native: Path, tmp_path_factory: pytest.TempPathFactory) -> Gpu:
     """An H100 for this process; it keeps it, since cuInit cannot be undone."""
     node = Node(tmp_path_factory.mktemp("in-process") / "node", "8x-h100")
     before = {name: os.environ.get(name) for name in ("SIMGPU_DEV", "SIMGPU_MAX_INSTRUCTIONS")}
     os.environ |= {"SIMGPU_DEV": str(node.dev), "SIMGPU_MAX_INSTRUCTIONS": "3000000"}
     library = ctypes.CDLL(str(native / "libcuda.so.1"))
     assert library.cuInit(0) == 0
-    yield Gpu(library)
+    # The library has read them; programs that later tests of this process start have devices of their own.
     for name, value in before.items():
         if value is None:
             del os.environ[name]
         else:
             os.environ[name] = value
+    return Gpu(library)
 
 
 @pytest.fixture
