@@ -6,7 +6,11 @@ PACKAGES := kubekit tinykube simgpu gpuplane gpulab
 # Of Debian and Ubuntu: what a kubelet needs, and Prometheus, which reads the exporter's metrics in a test.
 KUBERNETES_PACKAGES := runc iproute2 util-linux mount containernetworking-plugins prometheus
 # Tests of `make test` that need these packages, or what was built for the real cluster; skipped where it is missing.
-WITH_PACKAGES := tests/exporter/test_prometheus.py tests/operator/test_metrics.py $(wildcard tests/toolkit/test_real_*.py)
+WITH_PACKAGES := $(addprefix packages/gpuplane/tests/,exporter/test_prometheus.py operator/test_metrics.py) \
+    $(wildcard packages/gpuplane/tests/toolkit/test_real_*.py)
+# Scenarios for any cluster, and the product's own on a real one.
+ANY_CLUSTER := packages/tinykube/tests/conformance packages/tinykube/tests/clients
+REAL_CLUSTER := packages/gpuplane/tests/kubernetes $(ANY_CLUSTER)
 
 # Modules of another Python are none of the environment's.
 unexport PYTHONPATH PYTHONHOME
@@ -30,12 +34,11 @@ test: setup lint
 # controllers take turns as they like: what failed is tried once more, and the summary names it.
 test-kubernetes: setup kubernetes-packages
 ifeq ($(origin KUBECONFIG),command line)
-	$(BIN)/pytest --reruns 1 -n 2 --dist loadfile --cluster $(KUBECONFIG) tests/conformance tests/clients
+	$(BIN)/pytest --reruns 1 -n 2 --dist loadfile --cluster $(KUBECONFIG) $(ANY_CLUSTER)
 else
 	$(BIN)/python -m tests.support.realkube build
 	$(BIN)/pytest --cluster real $(WITH_PACKAGES)
-	$(BIN)/pytest --reruns 1 -n 2 --dist loadfile --no-loadscope-reorder --cluster real \
-	    tests/kubernetes tests/conformance tests/clients
+	$(BIN)/pytest --reruns 1 -n 2 --dist loadfile --no-loadscope-reorder --cluster real $(REAL_CLUSTER)
 endif
 
 kubernetes-up: setup kubernetes-packages
@@ -52,8 +55,8 @@ kubernetes-packages:
 	fi
 
 lint: setup
-	$(BIN)/ruff check packages tests benchmarks native tools deploy docs/*.py
-	$(BIN)/ruff format --check packages tests benchmarks native tools deploy docs/*.py
+	$(BIN)/ruff check packages tests conftest.py benchmarks native tools deploy docs/*.py
+	$(BIN)/ruff format --check packages tests conftest.py benchmarks native tools deploy docs/*.py
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python tools/plain_english.py

@@ -2,7 +2,7 @@
 
     python benchmarks/limiter_kills.py [COUNT]
 
-tests/limiter/kills.c forks processes that allocate, free and launch in a share, four at a time, and kills each at a
+packages/gpuplane/tests/limiter/kills.c forks processes that allocate, free and launch in a share, four at a time, and kills each at a
 random moment: some while they start, some with the GPU's lease in hand. Meanwhile one program of the same share and
 one of another launch, wait and allocate all the time: what counts is the longest that one call of theirs took.
 

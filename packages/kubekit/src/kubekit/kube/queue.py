@@ -1,6 +1,6 @@
 """A queue of keys for level-triggered controllers.
 
-Invariants (hypothesis holds them in tests/kube/test_queue.py):
+Invariants (hypothesis holds them in packages/kubekit/tests/kube/test_queue.py):
 
 - A key waits at most once; adding it again while it waits changes nothing.
 - A key is handed to one worker at a time; added while being worked on, it comes again after `done`, exactly once.

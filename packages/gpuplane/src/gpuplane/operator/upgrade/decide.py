@@ -1,6 +1,6 @@
 """Upgrades of drivers, decided: a pure function from the facts of all nodes to one step for each node that needs one.
 
-Invariants (hypothesis holds them in tests/operator/test_upgrade_world.py):
+Invariants (hypothesis holds them in packages/gpuplane/tests/operator/test_upgrade_world.py):
 
 - No node is begun while as many are under way as `parallel` allows, or so many away that it would be one too many.
   A driver that failed on a node keeps that node's place: a bad driver stops at `parallel` nodes.

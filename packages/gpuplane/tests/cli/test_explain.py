@@ -1,0 +1,335 @@
+"""`gpuplane explain POD`: what is told of pods that wait, that are placed, and that can never run."""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpuplane import names
+from gpuplane.api.gpunode import Summary
+from gpuplane.cli.explain_text import page
+from gpuplane.cli.terminal import Console
+from gpuplane.scheduler.quota import NamespaceQuota
+from packages.gpuplane.tests.cli import explained_clusters as built
+
+SHARE = {names.VCUDA_CORE: 40, names.VCUDA_MEMORY: 48}
+
+
+def drawn(explanation: Any, monkeypatch: pytest.MonkeyPatch, width: int = 100) -> str:
+    monkeypatch.setenv("COLUMNS", str(width))
+    text = page(explanation, Console(io.StringIO(), io.StringIO(), colour="never"))
+    assert all(len(line) <= width for line in text.splitlines()), text
+    return text
+
+
+def changes(explanation: Any) -> dict[str, str]:
+    return {cure.change: cure.place for cure in explanation.cures}
+
+
+@pytest.fixture
+def cluster() -> Any:
+    return built.Cluster()
+
+
+PICTURE = """\
+ml/tune-42   waiting 6m for 40% core + 12 GiB of one GPU   can ever run: yes
+
+ 12 nodes  8  nodeSelector pool=t4-share does not match
+           4  no GPU has 40% core and 12 GiB together
+ 16 GPUs   9  memory short  nearest gpu-t-01/1, 1 GiB missing
+           3  core short    nearest gpu-t-04/2, 5% missing
+           3  held whole
+           1  lost          gpu-t-02/3
+
+ FREE       GPU 0           GPU 1           GPU 2           GPU 3
+ gpu-t-01   50%   5G mem    60%  11G mem    50%   7G mem    held whole
+ gpu-t-02   50%   9G mem    30%  13G core   held whole      lost
+ gpu-t-03   50%   6G mem    40%   6G mem    50%   6G mem    10%  14G core
+ gpu-t-04   50%   6G mem    50%   6G mem    35%  13G core   held whole
+
+ cure 1   ask 11 GiB (vcuda-memory 44)   runs now on gpu-t-01/1
+      2   ask 35% core (vcuda-core 35)   runs now on gpu-t-04/2
+      3   drop the nodeSelector          runs now on gpu-h-00/0
+      4   ml/b ends or is deleted        runs now on gpu-t-01/1"""
+
+
+@pytest.mark.parametrize("width", [80, 100, 120])
+def test_the_picture(monkeypatch, width):
+    cluster, pod = built.picture()
+    assert drawn(cluster.explain(pod), monkeypatch, width) == PICTURE
+
+
+def test_on_a_narrow_screen_it_is_all_there(monkeypatch):
+    cluster, pod = built.picture()
+    explanation = cluster.explain(pod)
+    text = drawn(explanation, monkeypatch, 60)
+    for cure in explanation.cures:
+        assert f"runs now on {cure.place}" in text
+    assert "GPU 3-" in text
+
+
+# -- nodes -------------------------------------------------------------------------------------------------------------
+
+
+def test_each_node_counts_once_under_its_first_reason(cluster):
+    cluster.node("cpu", 0)
+    cluster.node("tainted", taints=[{"key": "team", "value": "x", "effect": "NoSchedule"}])
+    cluster.node("cordoned", unschedulable=True)
+    cluster.node("away", ready=False)
+    cluster.node("bare", offers=(), summary=Summary(stage="driver", waits_for="kernel-headers"))
+    cluster.node("whole-only", offers=(names.GPU_RESOURCE,))
+    cluster.node("other", labels={"pool": "a"})
+    cluster.node("full")
+    for index in range(4):
+        cluster.whole(f"w{index}", f"full/{index}")
+    limits = SHARE | {"cpu": "2"}
+    pod = cluster.pod("p", limits=limits, nodeSelector={})
+    pod["spec"]["affinity"] = {
+        "nodeAffinity": {
+            "requiredDuringSchedulingIgnoredDuringExecution": {
+                "nodeSelectorTerms": [{"matchExpressions": [{"key": "pool", "operator": "NotIn", "values": ["a"]}]}]
+            }
+        }
+    }
+    found = cluster.explain(pod)
+    assert {tally.reason: tally.count for tally in found.node_reasons} == {
+        "no GPUs": 1,
+        "taint team=x:NoSchedule not tolerated": 1,
+        "cordoned": 1,
+        "not Ready": 1,
+        "not prepared: waits for kernel-headers": 1,
+        "tencent.com/vcuda-core not offered": 1,
+        "node affinity does not match": 1,
+        "no GPU has 40% core and 12288 MiB together": 1,
+    }
+    assert list(changes(found).items()) == [
+        ("drop the node affinity", "other/0"),
+        ("tolerate team:NoSchedule", "tainted/0"),
+        ("kubectl uncordon cordoned", "cordoned/0"),
+        ("kubectl label node whole-only nvidia-device-enable=enable", "whole-only/0"),
+    ]
+
+
+def test_what_the_node_lacks_beside_gpus(cluster):
+    cluster.node("n")
+    pod = cluster.pod("p", limits=SHARE | {"cpu": "100", "memory": "1Ti"})
+    assert [tally.reason for tally in cluster.explain(pod).node_reasons] == ["cpu and memory short"]
+
+
+def test_one_label_of_many_is_enough(cluster):
+    cluster.node("n", labels={"pool": "a", "zone": "1"})
+    pod = cluster.pod("p", limits=SHARE, nodeSelector={"pool": "a", "zone": "2"})
+    assert changes(cluster.explain(pod)) == {"drop zone=2 of the nodeSelector": "n/0"}
+
+
+def test_no_node_at_all(cluster, monkeypatch):
+    found = cluster.explain(cluster.pod("p", limits=SHARE))
+    assert (found.nodes, found.can_ever_run, found.cures) == (0, False, ())
+    assert "the cluster has no nodes" in drawn(found, monkeypatch)
+
+
+# -- GPUs --------------------------------------------------------------------------------------------------------------
+
+
+def test_whole_gpus_that_are_not_together(cluster, monkeypatch):
+    for node in ("a", "b"):
+        cluster.node(node)
+        cluster.whole(f"w-{node}", f"{node}/0,1")
+    cluster.share("s", "a/2", 30, 1)
+    found = cluster.explain(cluster.pod("p", limits={names.GPU_RESOURCE: 3}))
+    assert [(t.count, t.reason) for t in found.gpu_reasons] == [(4, "whole"), (3, "together"), (1, "held")]
+    assert changes(found) == {
+        "ask 2 instead of 3 GPUs": "b/2,3",
+        "ml/w-a ends or is deleted": "a/0,1,3",
+        "add a node like a": "the new node",
+    }
+    assert "would do, but too few on one node" in drawn(found, monkeypatch, 80)
+
+
+def test_more_gpus_than_any_node_has_can_never_run(cluster):
+    cluster.node("a", 4)
+    found = cluster.explain(cluster.pod("p", limits={names.GPU_RESOURCE: 5}))
+    assert not found.can_ever_run and changes(found) == {"ask 4 instead of 5 GPUs": "a"}
+
+
+def test_a_selector_of_models(cluster):
+    cluster.node("a", 2)
+    pod = cluster.pod("p", limits=SHARE, annotations={names.GPU_MODELS_ANNOTATION: "H100"})
+    found = cluster.explain(pod)
+    assert [(t.count, t.reason) for t in found.gpu_reasons] == [(2, "model")]
+    assert changes(found) == {f"drop the annotation {names.GPU_MODELS_ANNOTATION}": "a/0"}
+
+
+def test_without_the_extender_whole_gpus_are_counted(cluster, monkeypatch):
+    """No pod says which GPUs it holds, so only their number is known."""
+    cluster.node("a", 4, offers=(names.GPU_RESOURCE,), lost=(3,))
+    cluster.nodes[0]["status"]["allocatable"][names.GPU_RESOURCE] = "3"
+    cluster.pod("w", limits={names.GPU_RESOURCE: 2}, on="a")
+    found = cluster.explain(cluster.pod("p", limits={names.GPU_RESOURCE: 2}))
+    assert [tally.reason for tally in found.node_reasons] == ["2 whole GPUs asked, 1 free"]
+    assert {tally.reason: tally.count for tally in found.gpu_reasons} == {"whole": 2, "together": 1, "lost": 1}
+    assert "1 of 4 wholly free; which are held is not told" in drawn(found, monkeypatch)
+    assert changes(found)["ask 1 instead of 2 GPUs"] == "a"
+
+
+def test_containers_that_fit_singly_and_not_together(cluster):
+    cluster.node("a", 1)
+    pod = cluster.pod("p", limits={names.VCUDA_CORE: 60})
+    pod["spec"]["containers"].append({**pod["spec"]["containers"][0], "name": "side"})
+    found = cluster.explain(pod)
+    assert found.asks == "main 60% core of one GPU, side 60% core of one GPU" and not found.can_ever_run
+    assert [tally.reason for tally in found.node_reasons] == ["no room for its 2 containers together"]
+
+
+def test_a_node_that_could_offer_shares_is_named(cluster):
+    for node in ("busy", "idle"):
+        cluster.node(node, 2, offers=(names.GPU_RESOURCE,))
+    cluster.pod("w", limits={names.GPU_RESOURCE: 1}, on="busy")
+    found = cluster.explain(cluster.pod("p", limits=SHARE))
+    assert changes(found) == {"kubectl label node idle nvidia-device-enable=enable": "idle/0"}
+
+
+def test_a_pod_that_fits_is_said_to_fit_with_the_schedulers_words(cluster, monkeypatch):
+    cluster.node("a", 1)
+    pod = cluster.pod("p", limits=SHARE)
+    message = "0/1 nodes are available: 1 something else."
+    pod["status"]["conditions"] = [{"type": "PodScheduled", "status": "False", "message": message}]
+    found = cluster.explain(pod)
+    assert (found.runs_on, found.cures) == ("a/0", ())
+    assert [(t.count, t.reason, t.nearest) for t in found.node_reasons] == [(1, "fits", "a/0")]
+    assert "kube-scheduler said: 0/1 nodes are available" in drawn(found, monkeypatch)
+
+
+def test_scheduling_gates_are_named(cluster):
+    cluster.node("a", 1)
+    found = cluster.explain(cluster.pod("p", limits=SHARE, schedulingGates=[{"name": "x/quota"}]))
+    assert found.note == "scheduling gates hold it back: x/quota"
+
+
+# -- quota -------------------------------------------------------------------------------------------------------------
+
+
+def test_quota_is_told_with_who_uses_it(cluster, monkeypatch):
+    cluster.node("a", labels={names.QUOTA_MODEL_LABEL: "T4"})
+    cluster.quotas["ml"] = NamespaceQuota({"T4": 100})
+    cluster.whole("big", "a/0")
+    found = cluster.explain(cluster.pod("p", limits=SHARE))
+    assert found.quota == "exceeded"
+    assert found.node_reasons[0].reason.startswith("ExceedsGPUQuota: namespace ml uses 1 of 1 T4 (big 1)")
+    assert changes(found) == {"ml/big ends or is deleted": "a/0"}
+    assert "quota exceeded" in drawn(found, monkeypatch, 80)
+    cluster.quotas["ml"] = NamespaceQuota({"T4": 200})
+    assert cluster.explain(cluster.pods[-1]).quota == "ok"
+
+
+# -- pods that can never run, of old, placed, ended --------------------------------------------------------------------
+
+
+def test_what_can_never_run_has_every_finding(cluster, monkeypatch):
+    found = cluster.explain(cluster.pod("p", limits={names.VCUDA_CORE: 150}))
+    assert not found.can_ever_run and found.findings[0].startswith("GP201 ")
+    text = drawn(found, monkeypatch, 80)
+    assert "can ever run: no" in text and "gpuplane explain GP201 says more" in text
+
+
+def test_a_pod_of_old_that_admission_did_not_see(cluster):
+    cluster.node("a", offers=(names.GPU_RESOURCE,))
+    found = cluster.explain(cluster.pod("p", limits={names.ALPHA_GPU: 2}))
+    assert [tally.reason for tally in found.node_reasons] == [f"{names.ALPHA_GPU} not offered"]
+    assert list(changes(found)) == [
+        "ask nvidia.com/gpu, or gpuplane install --admission open and apply it again",
+    ]
+
+
+def test_a_placed_pod_says_what_it_holds(cluster, monkeypatch):
+    cluster.node("a", 2, lost=(1,))
+    pod = cluster.share("s", "a/1", 30, 3)
+    found = cluster.explain(pod)
+    assert (found.state, found.node, found.runs_on) == ("placed", "a", "a/0")
+    (held,) = found.held
+    assert (held.container, held.gpu, held.core, held.memory_mib, held.fault) == ("main", "a/1", 30, 3072, "Xid 79")
+    text = drawn(found, monkeypatch, 80)
+    assert "main        a/1   T4      30% core + 3 GiB" in text and "Xid 79" in text
+    assert "placed again, it would go to a/0" in text
+
+
+def test_a_placed_pod_that_would_stay(cluster, monkeypatch):
+    cluster.node("a", 1)
+    assert "placed again, it would go to the same place" in drawn(
+        cluster.explain(cluster.whole("w", "a/0")), monkeypatch
+    )
+
+
+def test_a_pod_placed_by_the_kubelet_alone_and_one_with_a_broken_assignment(cluster, monkeypatch):
+    cluster.node("a", 1)
+    found = cluster.explain(cluster.pod("p", limits={names.GPU_RESOURCE: 1}, on="a"))
+    assert found.state == "placed" and found.held == () and "the kubelet chose" in drawn(found, monkeypatch)
+    broken = cluster.pod("b", limits=SHARE, on="a", annotations={names.ASSIGNMENT_ANNOTATION: "{"})
+    assert "is broken" in cluster.explain(broken).note
+
+
+def test_pods_that_have_ended_and_pods_without_gpus(cluster, monkeypatch):
+    cluster.node("a", 1)
+    pod = cluster.share("s", "a/0", 30, 3)
+    pod["status"]["phase"] = "Failed"
+    assert drawn(cluster.explain(pod), monkeypatch) == "ml/s   ended: Failed   holds nothing"
+    assert drawn(cluster.explain(cluster.pod("plain", on="a")), monkeypatch) == "ml/plain   asks for no GPU"
+
+
+# -- always ------------------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_sums_add_up_and_every_cure_is_true(data):
+    """Of random clusters: reasons are counted once, and a pod changed as a cure says is placed where it says."""
+    cluster = built.Cluster()
+    for number in range(data.draw(st.integers(0, 4))):
+        labels = {"pool": data.draw(st.sampled_from("ab"))}
+        lost = tuple(data.draw(st.sets(st.integers(0, 2), max_size=1)))
+        cluster.node(f"n{number}", 3, labels=labels, lost=lost, unschedulable=data.draw(st.booleans()))
+        for gpu in range(3):
+            kind = data.draw(st.sampled_from(["free", "share", "whole"]))
+            if kind == "share":
+                core, memory = data.draw(st.integers(1, 99)), data.draw(st.integers(1, 15))
+                cluster.share(f"s{number}{gpu}", f"n{number}/{gpu}", core, memory)
+            elif kind == "whole":
+                cluster.whole(f"w{number}{gpu}", f"n{number}/{gpu}")
+    limits = data.draw(
+        st.sampled_from(
+            [{names.GPU_RESOURCE: 1}, {names.GPU_RESOURCE: 3}, SHARE, {names.VCUDA_CORE: 70}, {names.VCUDA_CORE: 200}]
+        )
+    )
+    pod = cluster.pod("p", limits=limits, nodeSelector=data.draw(st.sampled_from([{}, {"pool": "a"}])))
+    found = cluster.explain(pod)
+    for change, place in changes(found).items():
+        changed = msgspec.json.decode(msgspec.json.encode(pod))
+        resources = changed["spec"]["containers"][0]["resources"]["limits"]
+        words = change.split()
+        if change == "drop the nodeSelector":
+            changed["spec"]["nodeSelector"] = {}
+        elif words[-2:-1] == ["(vcuda-memory"]:
+            resources[names.VCUDA_MEMORY] = words[-1].rstrip(")")
+        elif words[-2:-1] == ["(vcuda-core"]:
+            resources[names.VCUDA_CORE] = words[-1].rstrip(")")
+        elif words[0] == "ask":
+            (name,) = limits
+            resources[name] = str(int(words[1]) * (100 if name == names.VCUDA_CORE else 1))
+        else:
+            continue  # of the cluster, not of the pod
+        assert cluster.explain(changed).runs_on == place, change
+    assert not (found.runs_on and found.cures)
+
+
+def test_json_is_stable():
+    cluster, pod = built.picture()
+    data = json.loads(msgspec.json.encode(cluster.explain(pod)))
+    assert data["gpuReasons"][0] == {"count": 9, "missing": "1 GiB", "nearest": "gpu-t-01/1", "reason": "memory"}
+    assert data["cures"][0] == {"change": "ask 11 GiB (vcuda-memory 44)", "place": "gpu-t-01/1"}
+    assert set(data) >= {"pod", "state", "asks", "canEverRun", "nodes", "nodeReasons", "gpus", "free", "runsOn"}

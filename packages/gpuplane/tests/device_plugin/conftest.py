@@ -1,0 +1,248 @@
+"""An embedded cluster with gpuplane installed, as its users have it; and waiting for what they would see."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+
+from gpulab.clusters import down, up
+from kubekit.api.core import Deployment, Node, Pod
+from kubekit.errors import Terminal
+from kubekit.kube import Client, NotFound
+from tests.support.until import until_objects
+from tinykube.cluster import ClusterHandle, ClusterSpec, MachineSpec
+from tinykube.kubelet.containers.records import ContainerRecord, is_running
+
+PATIENCE_SECONDS = 60.0
+Key = tuple[tuple[tuple[str, str], ...], tuple[str, ...], tuple[tuple[str, str | None], ...], bool]
+FAILED = pytest.StashKey[bool]()
+MANIFESTS = Path(__file__).parents[5] / "shared" / "manifests"
+
+
+class Cluster:
+    """`handle` is of the running cluster, `client` its administrator's."""
+
+    def __init__(self, handle: ClusterHandle, client: Client) -> None:
+        self.handle = handle
+        self.client = client
+        self._labels: dict[str, dict[str, None]] = {}
+
+    def root(self, node: str) -> Path:
+        return self.handle.directory / "nodes" / node / "root"
+
+    async def gpuplane(self, *arguments: str) -> str:
+        """What a command prints; it has to succeed."""
+        command = (sys.executable, "-m", "gpuplane", *arguments, "--kubeconfig", str(self.handle.kubeconfig))
+        process = await asyncio.create_subprocess_exec(
+            *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+        )
+        output, _ = await process.communicate()
+        assert process.returncode == 0, output.decode()
+        return output.decode()
+
+    async def until(
+        self, kind: Any, holds: Callable[[list[Any]], Any], *, namespace: str | None = None, fields: str = ""
+    ) -> Any:
+        """What `holds(objects)` gives once that is true; looks after each change."""
+        return await until_objects(
+            self.client, kind, holds, namespace=namespace, fields=fields, seconds=PATIENCE_SECONDS
+        )
+
+    async def amounts(self, node: str, wanted: dict[str, int]) -> None:
+        """Until the node's capacity and allocatable of these resources are as wanted."""
+
+        def right(nodes: list[Node]) -> bool:
+            status = nodes[0].status if nodes else None
+            return status is not None and all(
+                int(status.allocatable.get(name, 0)) == int(status.capacity.get(name, 0)) == amount
+                for name, amount in wanted.items()
+            )
+
+        await self.until(Node, right, fields=f"metadata.name={node}")
+
+    async def label(self, node: str, labels: dict[str, str | None]) -> None:
+        self._labels.setdefault(node, {}).update(dict.fromkeys(labels))
+        await self.client.patch(Node, node, {"metadata": {"labels": labels}})
+
+    async def give_back(self) -> None:
+        """Take away what a test made, for the next one: what runs in the default namespace, and labels of nodes."""
+        for kind in (Deployment, Pod):
+            for obj in await self.client.list(kind, "default"):
+                await self.delete(kind, obj.metadata.name)
+        await self.pods(lambda pods: not pods)
+        for node, labels in self._labels.items():
+            await self.client.patch(Node, node, {"metadata": {"labels": labels}})
+            await self.until(
+                Node,
+                lambda nodes: int(nodes[0].status.allocatable.get("tencent.com/vcuda-core", 0)) == 0,
+                fields=f"metadata.name={node}",
+            )
+
+    async def create(self, path: Path, **change: Any) -> None:
+        """The objects of a manifest."""
+        for document in yaml.safe_load_all(path.read_text()):
+            await self.client.create({**document, **change}, namespace="default")
+
+    async def pods(self, holds: Callable[[list[Pod]], Any]) -> Any:
+        return await self.until(Pod, holds, namespace="default")
+
+    async def delete(self, kind: Any, name: str) -> None:
+        try:
+            await self.client.delete(kind, name, "default")
+        except NotFound:
+            return
+
+    async def ended(self, name: str) -> str:
+        """The log of a pod that has to succeed."""
+        [pod] = await self.until(
+            Pod,
+            lambda pods: [pod for pod in pods if pod.status.phase in ("Succeeded", "Failed")],
+            namespace="default",
+            fields=f"metadata.name={name}",
+        )
+        log = await self.log(name)
+        assert pod.status.phase == "Succeeded", f"{pod.status.message} {log}"
+        return log
+
+    async def bind(self, pod: str, node: str, annotations: dict[str, str]) -> None:
+        """As the scheduler's extender does: one Binding with the assignment."""
+        target = {"apiVersion": "v1", "kind": "Node", "name": node}
+        body = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": pod, "annotations": annotations}}
+        path = f"/api/v1/namespaces/default/pods/{pod}/binding"
+        await self.client.request("POST", path, None, {**body, "target": target})
+
+    def process(self, name: str) -> int:
+        """The pid of one of the cluster's own processes, as `node-sim-1`."""
+        pid: int = json.loads((self.handle.directory / "run" / f"{name}.json").read_text())["pid"]
+        return pid
+
+    def kill_containers(self, node: str, prefix: str) -> None:
+        """kill -9 of the containers of pods whose names begin so."""
+        for path in (self.handle.directory / "nodes" / node / "containers").glob("*/record.json"):
+            record = msgspec.json.decode(path.read_bytes(), type=ContainerRecord)
+            if record.pod.startswith(prefix) and record.pid and is_running(record):
+                os.kill(record.pid, signal.SIGKILL)
+
+    async def log(self, pod: str) -> str:
+        return (await self.client.request("GET", f"/api/v1/namespaces/default/pods/{pod}/log")).decode()
+
+
+@pytest.fixture
+def manifests() -> Path:
+    if not MANIFESTS.exists():
+        pytest.skip("no shared manifests beside this checkout")
+    return MANIFESTS
+
+
+def _free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port: int = found.getsockname()[1]
+        return port
+
+
+async def _extender_config(port: str) -> str:
+    """What the scheduler is told, as `gpuplane run scheduler --print-config` prints it."""
+    words = ("run", "scheduler", "--print-config=kube", f"--url=http://127.0.0.1:{port}")
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "gpuplane", *words, stdout=asyncio.subprocess.PIPE
+    )
+    output, _ = await process.communicate()
+    assert process.returncode == 0
+    return output.decode()
+
+
+@asynccontextmanager
+async def _extender(handle: ClusterHandle, port: str) -> AsyncIterator[None]:
+    words = ("run", "scheduler", "--port", port, "--kubeconfig", str(handle.kubeconfig))
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "gpuplane", *words, stderr=asyncio.subprocess.DEVNULL
+    )
+    try:
+        yield
+    finally:
+        process.terminate()
+        await process.wait()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[Any]:
+    if call.excinfo is not None:
+        item.stash[FAILED] = True
+    return (yield)
+
+
+@pytest.fixture(scope="module")
+def clusters() -> Iterator[dict[Key, ClusterHandle]]:
+    """The running clusters of a module, by what they were made of."""
+    made: dict[Key, ClusterHandle] = {}
+    yield made
+    for handle in made.values():
+        asyncio.run(_down(handle))
+
+
+async def _down(handle: ClusterHandle) -> None:
+    with suppress(Terminal):
+        await down(handle.name, base=handle.directory.parents[1])
+
+
+@pytest.fixture
+async def running(
+    clusters: dict[Key, ClusterHandle], tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> AsyncIterator[Any]:
+    """`cluster = await running({"sim-1": "t4-ubuntu18"}, "mig.strategy=mixed")`: installed, with these settings;
+    `labels` are on its nodes before; with `extender` its scheduler asks gpuplane's.
+
+    Tests that ask for the same have the same cluster, one after the other: each takes its pods and labels away. A test
+    that fails has its cluster removed, and with an extender it has one of its own.
+    """
+    used: dict[Key, Cluster] = {}
+    async with AsyncExitStack() as stack:
+
+        async def start(
+            machines: dict[str, str],
+            *settings: str,
+            labels: dict[str, str | None] | None = None,
+            extender: bool = False,
+        ) -> Cluster:
+            key = (tuple(machines.items()), settings, tuple((labels or {}).items()), extender)
+            made = clusters.get(key)
+            port = str(_free_port())
+            if made is None:
+                directory = tmp_path_factory.mktemp("c")
+                fields: dict[str, Any] = {"nodes": tuple(MachineSpec(name=n, machine=m) for n, m in machines.items())}
+                if extender:
+                    (directory / "scheduler.yaml").write_text(await _extender_config(port))
+                    fields["scheduler_config"] = str(directory / "scheduler.yaml")
+                clusters[key] = await up(ClusterSpec(name="test", **fields), base=directory)
+            handle = clusters[key]
+            if extender:
+                await stack.enter_async_context(_extender(handle, port))
+            client = await stack.enter_async_context(Client.connect(handle.kubeconfig))
+            cluster = used[key] = Cluster(handle, client)
+            if made is None:
+                if labels:
+                    await cluster.until(Node, lambda nodes: len(nodes) == len(machines))
+                    for name in machines:
+                        await client.patch(Node, name, {"metadata": {"labels": labels}})
+                await cluster.gpuplane("install", "-q", *(word for one in settings for word in ("--set", one)))
+            return cluster
+
+        yield start
+        for key, cluster in used.items():
+            if request.node.stash.get(FAILED, False) or key[-1]:
+                await _down(clusters.pop(key))
+            else:
+                await cluster.give_back()

@@ -1,0 +1,221 @@
+"""Prometheus itself reads what the exporter writes: promtool's checks, a scrape, and the dashboard's queries."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import re
+import shutil
+import socket
+import subprocess
+import urllib.parse
+import urllib.request
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from gpulab.light.gpus import SimulatedGPUs
+from gpuplane.exporter import run
+from gpuplane.exporter.fields import DEFAULT_FIELDS, FieldType
+from gpuplane.exporter.render import Extra, GPUHolder, entities, render
+from gpuplane.hardware import GPUFacts, MigDevice, MigMode, MigSample, Sample
+from gpuplane.operand import OperandContext
+from simgpu import PROFILES
+
+DASHBOARD = Path(__file__).parents[4] / "deploy/dashboards/gpus.json"
+prometheus_installed = pytest.mark.skipif(
+    not (shutil.which("prometheus") and shutil.which("promtool")),
+    reason="no prometheus and promtool here (Debian: apt-get install prometheus)",
+)
+HELD = {
+    "a": [GPUHolder("ml", "train", "main", "0"), GPUHolder("ml", "train", "main", "1")],
+    "b": [GPUHolder("x", "y", "z")],
+}
+
+
+# What promtool would have named otherwise. The names are DCGM's, and existing dashboards go by them.
+STYLE = re.compile(
+    r"\S+ (label names should be written in 'snake_case' not 'camelCase'"
+    r"|metric name should not include type 'counter'"
+    r"|counter metrics should have \"_total\" suffix"
+    r"|non-counter metrics should not have \"_total\" suffix)"
+)
+
+
+def promtool(*arguments: str, text: str = "") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["promtool", *arguments], input=text, capture_output=True, text=True, check=False)
+
+
+def full(profile: str) -> str:
+    """All metrics of a machine whose GPUs are shared, with every value there is."""
+    gpus = SimulatedGPUs(PROFILES[profile], "seed")
+    inventory = gpus.inventory()
+    samples = [
+        msgspec.structs.replace(
+            sample, engine_active=0.5, tensor_active=0.25, dram_active=0.1, nvlink_bytes=1 << 20, last_xid=31
+        )
+        for sample in gpus.samples()
+    ]
+    holders = {inventory[0].uuid: HELD["a"], inventory[-1].uuid: HELD["b"]}
+    extra = Extra(driver_version="570.1", hostname='a"b', holders=holders, jobs={"0": ("1", "2")})
+    return render(DEFAULT_FIELDS, entities(inventory, samples), extra).decode()
+
+
+def mig() -> str:
+    device = MigDevice(
+        index=0, uuid="MIG-0", profile="1g.10gb", gpu_instance=3, compute_instance=0, memory_bytes=1, slices=1
+    )
+    gpu = GPUFacts(
+        index=0,
+        minor=0,
+        uuid="GPU-0",
+        model="H100",
+        memory_bytes=1,
+        pci="0000:1b:00.0",
+        compute=(9, 0),
+        mig=MigMode.ENABLED,
+        mig_devices=(device,),
+    )
+    instance = MigSample(gpu_instance=3, memory_used_bytes=0, memory_free_bytes=1 << 33, memory_total_bytes=1 << 33)
+    sample = Sample(uuid="GPU-0", power_watts=70.5, sm_clock_mhz=345, instances=(instance,))
+    extra = Extra(hostname="n", holders={"MIG-0": HELD["a"]})
+    return render(DEFAULT_FIELDS, entities([gpu], [sample]), extra).decode()
+
+
+@prometheus_installed
+@pytest.mark.parametrize("text", [full("8x-h100"), full("1x-k80"), mig()], ids=["h100", "k80", "mig"])
+def test_promtool_accepts_the_metrics(text: str) -> None:
+    done = promtool("check", "metrics", text=text)
+    assert done.returncode in (0, 3), done.stderr  # 3: it reads them, and has something to say of the style
+    assert [line for line in done.stderr.splitlines() if not STYLE.fullmatch(line)] == []
+
+
+@prometheus_installed
+def test_promtool_refuses_what_is_wrong() -> None:
+    assert promtool("check", "metrics", text='A{b="c} 1\n').returncode == 1
+
+
+def queries() -> Iterator[tuple[str, str]]:
+    """(panel, query) of the dashboard."""
+    for panel in json.loads(DASHBOARD.read_text())["panels"]:
+        for target in panel.get("targets", ()):
+            yield panel["title"], target["expr"]
+
+
+def test_every_metric_of_the_dashboard_is_exported() -> None:
+    exported = {field.name for field in DEFAULT_FIELDS if field.type is not FieldType.LABEL}
+    used = set(re.findall(r"\b(?:DCGM|gpuplane)_\w+", DASHBOARD.read_text()))
+    assert used <= exported
+    assert len(used) > 20, "it shows most of what there is"
+
+
+def test_every_label_of_the_dashboard_is_on_the_lines() -> None:
+    lines = full("8x-h100") + mig()
+    for panel, query in queries():
+        names = re.findall(r"([A-Za-z_]+)\s*(?:=~|!=)", query)
+        names += [name.strip() for group in re.findall(r"by \(([^)]*)\)", query) for name in group.split(",")]
+        for name in names:
+            assert f'{name}="' in lines, f"{panel}: no label {name}"
+
+
+def test_panels_lie_beside_each_other_and_say_what_they_show() -> None:
+    taken: set[tuple[int, int]] = set()
+    ids = set()
+    for panel in json.loads(DASHBOARD.read_text())["panels"]:
+        place = panel["gridPos"]
+        cells = {(place["x"] + i, place["y"] + j) for i in range(place["w"]) for j in range(place["h"])}
+        assert not cells & taken, panel["title"]
+        assert place["x"] + place["w"] <= 24
+        taken |= cells
+        ids.add(panel["id"])
+    assert len(ids) == len(json.loads(DASHBOARD.read_text())["panels"])
+
+
+@prometheus_installed
+def test_every_query_of_the_dashboard_parses(tmp_path: Path) -> None:
+    def filled(query: str) -> str:
+        return query.replace("$__rate_interval", "1m").replace("$node", ".*").replace("$gpu", ".*")
+
+    rules = [{"record": f"panel:{number}", "expr": filled(query)} for number, (_, query) in enumerate(queries())]
+    assert rules
+    # JSON is YAML.
+    (tmp_path / "rules.yml").write_text(json.dumps({"groups": [{"name": "panels", "rules": rules}]}))
+    done = promtool("check", "rules", str(tmp_path / "rules.yml"))
+    assert done.returncode == 0, done.stderr
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+@contextlib.asynccontextmanager
+async def prometheus(directory: Path, target: int) -> AsyncIterator[int]:
+    """A Prometheus that scrapes a port of this machine each second; its own port."""
+    port = free_port()
+    config = {
+        "global": {"scrape_interval": "1s", "scrape_timeout": "1s"},
+        "scrape_configs": [{"job_name": "gpus", "static_configs": [{"targets": [f"127.0.0.1:{target}"]}]}],
+    }
+    (directory / "prometheus.yml").write_text(json.dumps(config))
+    process = await asyncio.create_subprocess_exec(
+        "prometheus",
+        f"--config.file={directory}/prometheus.yml",
+        f"--storage.tsdb.path={directory}/data",
+        f"--web.listen-address=127.0.0.1:{port}",
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    try:
+        yield port
+    finally:
+        process.kill()
+        await process.wait()
+
+
+def ask(port: int, query: str) -> list[dict[str, Any]]:
+    url = f"http://127.0.0.1:{port}/api/v1/query?" + urllib.parse.urlencode({"query": query})
+    try:
+        with urllib.request.urlopen(url, timeout=5) as response:
+            return list(json.load(response)["data"]["result"])
+    except (ConnectionError, urllib.error.URLError):
+        return []  # it is not up yet
+
+
+@prometheus_installed
+async def test_prometheus_scrapes_it(tmp_path: Path) -> None:
+    gpus = SimulatedGPUs(PROFILES["8x-h100"], "seed")
+    gpus.fail(3, 31)
+    context = OperandContext(
+        node_name="sim-1",
+        namespace="gpu-operator",
+        client=None,  # type: ignore[arg-type]  # the exporter asks the cluster nothing
+        now=lambda: "",
+        kubelet_dir=tmp_path,
+        address="127.0.0.1",
+        port=free_port(),
+        open_gpus=lambda: gpus,
+        sleep=asyncio.sleep,
+    )
+    assert context.port is not None
+    exporter = asyncio.create_task(run(context))
+    try:
+        async with prometheus(tmp_path, context.port) as port, asyncio.timeout(60):
+            while not (found := await asyncio.to_thread(ask, port, "DCGM_FI_DEV_SM_CLOCK")):
+                assert not exporter.done()
+            assert sorted(series["metric"]["gpu"] for series in found) == [str(i) for i in range(8)]
+            assert {series["metric"]["Hostname"] for series in found} == {"sim-1"}
+            assert await asyncio.to_thread(ask, port, "up == 1")
+            [lost] = await asyncio.to_thread(ask, port, "DCGM_FI_DEV_XID_ERRORS > 0")
+            assert (lost["metric"]["gpu"], lost["metric"]["err_code"], lost["value"][1]) == ("3", "31", "31")
+            counted = next(queries())[1].replace("$node", ".*").replace("$gpu", ".*")
+            [gpus_now] = await asyncio.to_thread(ask, port, counted)
+            assert gpus_now["value"][1] == "8"
+    finally:
+        exporter.cancel()
+        await asyncio.gather(exporter, return_exceptions=True)
