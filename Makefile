@@ -58,6 +58,7 @@ lint: setup
 	$(BIN)/ruff check packages tests conftest.py benchmarks native tools deploy docs/*.py
 	$(BIN)/ruff format --check packages tests conftest.py benchmarks native tools deploy docs/*.py
 	$(BIN)/mypy
+	MYPYPATH=benchmarks $(BIN)/mypy benchmarks/*.py
 	$(BIN)/lint-imports
 	$(BIN)/python tools/plain_english.py
 

@@ -85,10 +85,9 @@ def rules() -> list[NodeFeatureRule]:
     term = {"feature": "pci.device", "matchExpressions": {"vendor": {"op": "In", "value": ["10de"]}}}
     kernel = {"feature": "kernel.version", "matchExpressions": {"major": {"op": "Ge", "value": ["5"]}}}
     template = "{{ range .pci.device }}{{ .class }}-{{ .device }}=true\n{{ end }}"
-    found = []
+    terms, found = [term, kernel], []
     for number in range(RULES):
-        rule = {"name": "r", "labels": {f"rule-{number}": "true"}, "labelsTemplate": template}
-        rule["matchFeatures"] = [term, kernel]
+        rule = {"name": "r", "labels": {f"rule-{number}": "true"}, "labelsTemplate": template, "matchFeatures": terms}
         body = {"metadata": {"name": f"rule-{number:02}"}, "spec": {"rules": [rule]}}
         found.append(msgspec.convert(body, NodeFeatureRule))
     return found

@@ -19,11 +19,11 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from figures import show
-from gpuplane import names
 from gpuplane.exporter import run
 from gpuplane.hardware import open_gpus
 from gpuplane.operand import OperandContext
 from kubekit.protocol import podresources_pb2 as pb
+from kubekit.protocol.sockets import KUBELET_DIR, POD_RESOURCES_SOCKET
 from kubekit.rpc_server import serving
 from simgpu import NATIVE, PROFILES, create_state
 
@@ -41,7 +41,7 @@ def machine(root: Path) -> None:
     create_state(root / "dev/nvidiactl", PROFILE, "570.133.20", "bench")
     for index in range(PROFILE.count):
         (root / f"dev/nvidia{index}").touch()
-    (root / names.KUBELET_DIR / names.POD_RESOURCES_SOCKET).parent.mkdir(parents=True)
+    (root / KUBELET_DIR / POD_RESOURCES_SOCKET).parent.mkdir(parents=True)
 
 
 def shared(root: Path) -> bytes:
@@ -79,7 +79,7 @@ async def measure(root: Path) -> None:
     async def pods(request: bytes) -> AsyncIterator[bytes]:
         yield answer
 
-    kubelet = root / names.KUBELET_DIR
+    kubelet = root / KUBELET_DIR
     context = OperandContext(
         node_name="bench",
         namespace="gpu-operator",
@@ -92,7 +92,7 @@ async def measure(root: Path) -> None:
         open_gpus=lambda: open_gpus(root),
         sleep=asyncio.sleep,
     )
-    async with serving({LIST: pods}, kubelet / names.POD_RESOURCES_SOCKET):
+    async with serving({LIST: pods}, kubelet / POD_RESOURCES_SOCKET):
         exporter = asyncio.create_task(run(context))
         _, text = await scrape()
         assert text.count(b'pod="inference-') >= PODS

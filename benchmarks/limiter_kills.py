@@ -2,9 +2,10 @@
 
     python benchmarks/limiter_kills.py [COUNT]
 
-packages/gpuplane/tests/limiter/kills.c forks processes that allocate, free and launch in a share, four at a time, and kills each at a
-random moment: some while they start, some with the GPU's lease in hand. Meanwhile one program of the same share and
-one of another launch, wait and allocate all the time: what counts is the longest that one call of theirs took.
+packages/gpuplane/tests/limiter/kills.c forks processes that allocate, free and launch in a share, four at a time, and
+kills each at a random moment: some while they start, some with the GPU's lease in hand. Meanwhile one program of the
+same share and one of another launch, wait and allocate all the time: what counts is the longest that one call of theirs
+took.
 
 Goals: no call waits longer than a second, and nothing is left, neither in the ledger nor on the GPU. Peers (see the
 reference of sharing): locks in shared memory, as HAMi-core and vcuda have them, wait for a killed holder for ever.

@@ -19,8 +19,9 @@ from pathlib import Path
 
 from figures import show
 from gpuplane.limits.facts import GpuLimit, Limits, Owner
+from gpuplane.limits.injection import LIMITER
 from gpuplane.limits.store import ShareStore
-from shared_gpu import LIMITER, build_libraries, compiled
+from shared_gpu import build_libraries, compiled
 
 UUID = "GPU-00010203-0405-0607-0809-0a0b0c0d0e0f"
 LAUNCH = (

@@ -12,7 +12,7 @@ import asyncio
 import statistics
 import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -62,7 +62,7 @@ class Shares:
     async def now(self, namespace: str, name: str) -> Pod | None:
         return self.pod
 
-    def prove(self, holder: AdmittedContainer, core: dict[str, int]) -> Part:
+    def prove(self, holder: AdmittedContainer, core: Mapping[str, int]) -> Part:
         return self.steering.prove(holder, core)
 
     def write(self, share: str, holder: AdmittedContainer, part: Part) -> None:

@@ -25,7 +25,8 @@ import msgspec
 
 from figures import show
 from gpulab.clusters import down, up
-from gpulab.demo.acts import is_ready, watching
+from gpulab.demo.acts import is_ready
+from gpulab.demo.following import watching
 from gpuplane import names
 from gpuplane.api.gpunode import GPUNode
 from gpuplane.cli.install import apply

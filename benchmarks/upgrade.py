@@ -20,7 +20,7 @@ from typing import Any
 
 from figures import show
 from gpulab.clusters import down, up
-from gpulab.demo.acts import watching
+from gpulab.demo.following import watching
 from gpuplane import names
 from gpuplane.api.clusterpolicy import ClusterPolicy
 from gpuplane.api.gpunode import GPUNode
