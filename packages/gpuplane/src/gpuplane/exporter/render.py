@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from typing import Final
 
 import msgspec
@@ -10,7 +11,7 @@ import msgspec
 from gpuplane.cures import xid_meaning
 from gpuplane.exporter.fields import ExporterField, FieldType, bus_id, read, read_label
 from gpuplane.hardware import GPUFacts, Sample
-from kubekit.kube.exposition import Metric, MetricFamily, MetricType, Series, exposition, extend, series
+from kubekit.kube.exposition import Metric, MetricFamily, MetricType, Series, exposition, extend, extend_all, series
 
 DECIMALS: Final = 6
 JOB: Final = "hpc_job"
@@ -105,17 +106,21 @@ def _families(fields: Sequence[ExporterField], shown: Sequence[Entity], extra: E
     for field in fields:
         if field.type is FieldType.LABEL:
             continue
-        values: list[tuple[Series, float]] = []
+        values: list[tuple[Sequence[Series], float]] = []
         for entity, lines in rows:
             value = read(field, entity.gpu, entity.sample)
             if value is None:
                 continue
             if field.name == XID_FIELD:
-                xid = _xid_labels(value)
-                lines = [extend(line, xid) for line in lines]
-            values += [(line, value) for line in lines]
+                lines = extend_all(lines, _xid_labels(value))
+            values.append((lines, value))
         if values:
-            yield MetricFamily(Metric(field.name, MetricType(field.type.value), field.help, DECIMALS), values)
+            yield MetricFamily(_metric(field), shared=values)
+
+
+@cache
+def _metric(field: ExporterField) -> Metric:
+    return Metric(field.name, MetricType(field.type.value), field.help, DECIMALS)
 
 
 def _lines(entity: Entity, added: Sequence[ExporterField], extra: Extra) -> list[Series]:
