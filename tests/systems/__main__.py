@@ -1,9 +1,12 @@
 """The README's two commands as its readers run them: from fresh clones, in minimal systems, by several users.
 
-    python3 tests/systems [--system NAME] [--who NAME] [--logs DIRECTORY]
+    python3 tests/systems [--all] [--system NAME] [--who NAME] [--what NAME] [--logs DIRECTORY]
 
 Makes each system with debootstrap, runs `make demo` and `make test` of HEAD, and prints a table. Exit codes: 0 if every
 cell passed, or cannot be had here, which the table says; 1 if one failed.
+
+`make demo` runs in all systems as all users. `make test` takes minutes, so it runs in Debian 12 as an ordinary user
+with namespaces; with --all it runs there as a user without namespaces too.
 
 It needs root, and only Python's standard library. Its files are in memory and its processes in namespaces that end with
 this program, also when it is killed. Only the logs remain.
@@ -22,7 +25,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Final, NoReturn
 
-from cell import CELLS, NAMESPACES, Cell, Result, Verdict
+from cell import ALL_CELLS, CELLS, COMMANDS, NAMESPACES, Cell, Result, Verdict
 from system import SYSTEMS, System, Unavailable, make, packages
 
 REPOSITORY: Final = Path(__file__).resolve().parents[2]
@@ -32,15 +35,23 @@ MEMORY_GIB: Final = 8
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="tests/systems", description="make demo and make test in minimal systems")
+    parser.add_argument("--all", action="store_true", help="also make test as a user to whom namespaces are refused")
     parser.add_argument("--system", action="append", choices=[s.codename for s in SYSTEMS], help="only this one")
     parser.add_argument("--who", action="append", choices=sorted({c.who.name for c in CELLS}), help="only this one")
+    parser.add_argument("--what", action="append", choices=[c.name for c in COMMANDS], help="only this one")
     parser.add_argument("--logs", type=Path, default=REPOSITORY / "build/systems", help="where logs go (%(default)s)")
     parser.add_argument(INSIDE, action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if not options.inside:
         return begin(sys.argv[1:])
-    systems = [s for s in SYSTEMS if not options.system or s.codename in options.system]
-    cells = [c for c in CELLS if c.system in systems and (not options.who or c.who.name in options.who)]
+    cells = [
+        cell
+        for cell in (ALL_CELLS if options.all else CELLS)
+        if (not options.system or cell.system.codename in options.system)
+        and (not options.who or cell.who.name in options.who)
+        and (not options.what or cell.what.name in options.what)
+    ]
+    systems = [system for system in SYSTEMS if any(cell.system is system for cell in cells)]
     options.logs.mkdir(parents=True, exist_ok=True)
     return judge(run(systems, cells, options.logs))
 
