@@ -14,6 +14,8 @@ Invariants:
 from __future__ import annotations
 
 import argparse
+import contextlib
+import fcntl
 import hashlib
 import importlib.util
 import itertools
@@ -26,7 +28,7 @@ import sys
 import sysconfig
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple
@@ -41,6 +43,17 @@ LOCKS = {"demo": ROOT / "requirements-demo.lock", "all": ROOT / "requirements.lo
 OLDEST = (3, 11)
 LAST_LINES = 15  # of a command that failed
 INTERRUPTED = 130  # exit code, as gpuplane's
+FULL = "free 700 MB; UV_CACHE_DIR=, XDG_CACHE_HOME= and TMPDIR= move what lies outside the clone"
+# What the words of a failed command or of the system mean for the user.
+CURES = {
+    "No space left on device": FULL,
+    "Disk quota exceeded": FULL,
+    "UnknownIssuer": "if the certificate is your company's: UV_SYSTEM_CERTS=1 make demo",
+    "Read-only file system": "make it writable for you, or git clone to a directory that is",
+    "Permission denied": "make it writable for you, or git clone to a directory that is",
+}
+# With these variables of a user, pip installs into another directory, or refuses. An empty one has no effect.
+PIP = {"PIP_USER": "no", "PIP_TARGET": "", "PIP_PREFIX": "", "PIP_ROOT": ""}
 
 
 class Usual(NamedTuple):
@@ -206,8 +219,7 @@ def make_venv() -> None:
     with_hashes = VENV / "uv.txt"
     with_hashes.write_text(locked("uv"))
     words = ("-m", "pip", "install", "--quiet", "--no-compile", "--require-hashes", "--requirement", str(with_hashes))
-    # Where pip's configuration says --user, pip refuses to install into an environment.
-    run(str(PYTHON), *words, env={"PIP_USER": "no", **({"PYTHONPATH": str(wheel)} if wheel else {})})
+    run(str(PYTHON), *words, env={**PIP, **({"PYTHONPATH": str(wheel)} if wheel else {})})
 
 
 def compile_all(native: ModuleType, wanted: str, tell: Callable[[str], None]) -> None:
@@ -245,7 +257,28 @@ def run(*words: str, heard: Callable[[str], object] = lambda line: None, env: Ma
             heard(line)
     if process.returncode:
         said = "\n".join(lines[-LAST_LINES:])
-        raise Failed(f"{' '.join(words[:4])} ... ended with {process.returncode}:\n{said}")
+        raise Failed(f"{' '.join(words[:4])} ... ended with {process.returncode}:\n{said}", cure_of(said))
+
+
+def cure_of(said: str) -> str:
+    return next((cure for words, cure in CURES.items() if words in said), "")
+
+
+@contextlib.contextmanager
+def alone(progress: Progress) -> Iterator[None]:
+    """Waits until no other make prepares this clone, and keeps others waiting meanwhile."""
+    clone = os.open(ROOT, os.O_RDONLY)
+    try:
+        fcntl.flock(clone, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        progress.say(f" - {'waiting':12} another make prepares this clone")
+        fcntl.flock(clone, fcntl.LOCK_EX)
+    except OSError:
+        pass  # some network file systems have no locks
+    try:
+        yield
+    finally:
+        os.close(clone)
 
 
 def is_installed(wanted: str) -> bool:
@@ -287,10 +320,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Make the virtual environment of this clone.")
     parser.add_argument("wanted", choices=sorted(LOCKS), help="what the demo needs, or all that tests and tools need")
     progress = Progress()
+    wanted = parser.parse_args().wanted
     try:
-        prepare(parser.parse_args().wanted, progress)
+        with alone(progress):
+            prepare(wanted, progress)
     except Failed as error:
         progress.failed(error)
+        return 1
+    except OSError as error:
+        progress.failed(Failed(str(error), cure_of(str(error))))
         return 1
     except KeyboardInterrupt:
         progress.failed(Failed("interrupted", "the same command again makes what is missing"))

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+import hashlib
 import importlib.util
 import os
 import re
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -142,15 +145,86 @@ def test_an_interrupt_is_told_in_words(
     assert capsys.readouterr().err.startswith("✗ interrupted")
 
 
-def test_pip_that_is_configured_for_the_users_directory_installs_into_the_environment(
+def wheel_of_nothing(folder: Path) -> Path:
+    wheel = folder / "nothing-1-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("nothing.py", "")
+        archive.writestr("nothing-1.dist-info/METADATA", "Metadata-Version: 2.1\nName: nothing\nVersion: 1\n")
+        archive.writestr("nothing-1.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr("nothing-1.dist-info/RECORD", "nothing.py,,\n")
+    return wheel
+
+
+def test_pip_that_is_configured_for_other_directories_installs_into_the_environment(
     environment: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    given: list[str] = []
-    monkeypatch.setenv("PIP_USER", "1")
-    monkeypatch.setattr(environment, "VENV", tmp_path)
-    monkeypatch.setattr(environment, "run", lambda *words, env={}: given.append(env.get("PIP_USER", "")))
+    elsewhere = tmp_path / "elsewhere"
+    (tmp_path / "pip.conf").write_text("[install]\nuser = true\n")
+    settings = {"TARGET": elsewhere, "PREFIX": elsewhere, "ROOT": elsewhere, "CONFIG_FILE": tmp_path / "pip.conf"}
+    for name, value in settings.items():
+        monkeypatch.setenv(f"PIP_{name}", str(value))
+    wheel = wheel_of_nothing(tmp_path)
+    digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
+    monkeypatch.setattr(environment, "locked", lambda package: f"nothing @ {wheel.as_uri()} --hash=sha256:{digest}\n")
+    monkeypatch.setattr(environment, "VENV", tmp_path / "venv")
+    monkeypatch.setattr(environment, "PYTHON", tmp_path / "venv" / "bin" / "python")
     environment.make_venv()
-    assert given[-1] == "no"
+    assert list((tmp_path / "venv").glob("lib/python*/site-packages/nothing.py"))
+    assert not elsewhere.exists()
+
+
+def test_a_second_make_in_a_clone_waits_for_the_first(
+    environment: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(environment, "ROOT", tmp_path)
+    program = (
+        "import fcntl, os, sys; clone = os.open(sys.argv[1], os.O_RDONLY)\n"
+        "fcntl.flock(clone, fcntl.LOCK_EX); print(flush=True); sys.stdin.read(); print('done', flush=True)"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as first:
+        assert first.stdin is not None and first.stdout is not None
+        first.stdout.readline()
+        say = environment.Progress.say
+
+        def waiting(progress: Any, text: str) -> None:
+            say(progress, text)
+            first.stdin.close()
+
+        monkeypatch.setattr(environment.Progress, "say", waiting)
+        with environment.alone(environment.Progress()):
+            pass
+        assert first.stdout.readline() == "done\n"
+    assert "another make prepares this clone" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("said", "cure"),
+    [
+        ("error: failed to write: No space left on device (os error 28)", "free 700 MB"),
+        ("cause: invalid peer certificate: UnknownIssuer", "UV_SYSTEM_CERTS=1"),
+        ("Error: [Errno 30] Read-only file system: '/clone/.venv'", "git clone to a directory"),
+        ("Error: [Errno 13] Permission denied: '/clone/.venv'", "make it writable"),
+    ],
+)
+def test_a_command_that_fails_has_a_cure(environment: Any, said: str, cure: str) -> None:
+    with pytest.raises(environment.Failed) as caught:
+        environment.run(sys.executable, "-c", f"raise SystemExit({said!r})")
+    assert cure in caught.value.cure
+
+
+def test_a_clone_that_cannot_be_written_is_told_with_its_cure(
+    environment: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refused(wanted: str, progress: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), "/clone/.venv/.installed")
+
+    monkeypatch.setattr(environment, "prepare", refused)
+    monkeypatch.setattr(sys, "argv", ["environment.py", "demo"])
+    assert environment.main() == 1
+    said = capsys.readouterr().err
+    assert "/clone/.venv/.installed" in said and "cure   make it writable" in said
 
 
 def test_modules_of_another_python_do_not_reach_the_commands_of_make() -> None:
