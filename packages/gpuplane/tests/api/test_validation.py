@@ -287,3 +287,20 @@ def test_an_empty_file_has_nothing():
 def test_kinds_of_kubernetes_are_not_checked_as_ours():
     with pytest.raises(msgspec.ValidationError):
         msgspec.convert({"spec": 1}, Node)
+
+
+@pytest.mark.parametrize(
+    ("context", "at"),
+    [
+        ({"fsGroup": "1000"}, "fsGroup"),
+        ({"runAsNonRoot": "yes"}, "runAsNonRoot"),
+        ({"supplementalGroups": ["4"]}, "[0]"),
+    ],
+)
+def test_a_security_context_of_the_wrong_type_is_found_in_the_policy(context, at):
+    """Its pods would be refused long after the policy was accepted."""
+    policy = {"metadata": {"name": "p"}, "spec": {"daemonsets": {"podSecurityContext": context}}}
+    (found,) = check_object(policy, ClusterPolicy)
+    assert found.code == "GP111" and found.path.endswith(at)
+    fine = {"fsGroup": 1000, "runAsNonRoot": True, "supplementalGroups": [4], "seccompProfile": {"type": "Unconfined"}}
+    assert check_object(policy | {"spec": {"daemonsets": {"podSecurityContext": fine}}}, ClusterPolicy) == []

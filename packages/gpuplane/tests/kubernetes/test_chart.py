@@ -5,6 +5,7 @@ Hooks are Jobs, which need a kubelet: test_machine has them. Here their commands
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -12,7 +13,8 @@ import yaml
 
 from gpuplane import names
 from gpuplane.api.clusterpolicy import ClusterPolicy
-from gpuplane.operator.installation import installation
+from gpuplane.api.crds import crds
+from gpuplane.operator.installation import installation, resource_of
 from kubekit.kube import Client, Forbidden
 from tests.support.realkube import binaries
 from tests.support.realkube.binaries import Unavailable
@@ -195,6 +197,37 @@ async def test_install_upgrade_and_uninstall_leave_the_crds_alone(control_plane:
         ]
         gpuplane(control_plane, "uninstall", "-q")
         assert not (left := difference(before, await until_as(client, before))), left
+
+
+async def test_install_after_upgrade_and_uninstall_meets_no_conflict_on_the_crds(
+    own_control_plane: ControlPlane,
+) -> None:
+    """helm 4 applies CRDs by server-side apply without force: the upgrade's Job must not make their fields its own."""
+    where = ("-n", names.OPERATOR_NAMESPACE, "--kubeconfig", str(own_control_plane.kubeconfig))
+    install = ("install", "gpuplane", str(CHART), "--no-hooks", "--create-namespace", *where)
+    helm(*install)
+    async with Client.connect(own_control_plane.kubeconfig) as client:
+        await older_definitions(client)
+    (job,) = (m for m in rendered() if m["kind"] == "Job" and is_hook_of(m, "pre-upgrade"))
+    arguments = job["spec"]["template"]["spec"]["containers"][0]["args"]
+    gpuplane(own_control_plane, *arguments, "-q")
+    helm("upgrade", "gpuplane", str(CHART), "--no-hooks", *where)
+    helm("uninstall", "gpuplane", "--no-hooks", "--wait", *where)
+    helm(*install)
+    async with Client.connect(own_control_plane.kubeconfig) as client:
+        assert (await client.get(ClusterPolicy, "cluster-policy")).spec.driver.enabled
+
+
+async def older_definitions(client: Client) -> None:
+    """Definitions as an earlier release of the chart has left them, applied by helm: with one text that differs."""
+    for manifest in crds():
+        older = copy.deepcopy(manifest)
+        older["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["description"] = "earlier"
+        await client.apply(older, "helm", resource=resource_of(older))
+
+
+def is_hook_of(manifest: dict[str, Any], when: str) -> bool:
+    return manifest["metadata"].get("annotations", {}).get("helm.sh/hook") == when
 
 
 async def test_the_hooks_do_their_work_with_the_rights_they_have(control_plane: ControlPlane) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Final
 
-from gpuplane.api.marks import FieldRule, at_least, keyed_by, matching, one_of
+from gpuplane.api.marks import FieldRule, at_least, keyed_by, matching, one_of, shaped
 from kubekit.api.core import EnvVar, Resources, Toleration
 from kubekit.api.meta import Struct
 
@@ -20,6 +20,27 @@ COUNT_OR_PERCENT: Final = r"^([0-9]+%?)?$"
 Env = Annotated[tuple[EnvVar, ...], keyed_by("name")]
 Path = Annotated[str, matching(ABSOLUTE_PATH)]
 Labels = dict[str, str]
+_ID: Final = {"type": "integer", "minimum": 0}
+PodSecurityContext = Annotated[
+    dict[str, Any],
+    shaped(
+        properties={
+            "runAsUser": {"description": "user id of the processes", **_ID},
+            "runAsGroup": {"description": "group id of the processes", **_ID},
+            "runAsNonRoot": {"description": "refuse containers of root", "type": "boolean"},
+            "fsGroup": {"description": "group id of the files in volumes", **_ID},
+            "supplementalGroups": {
+                "description": "more group ids of the processes",
+                "type": "array",
+                "items": _ID,
+                "x-kubernetes-list-type": "atomic",
+            },
+        }
+    ),
+]
+"""A pod's security context. The fields that are often written as text are typed here: Kubernetes would accept the
+policy with `fsGroup: "1000"` and refuse its pods. Other fields pass as they are.
+"""
 Name = str
 """The name of a ConfigMap or Secret in the operator's namespace; empty for none."""
 

@@ -16,6 +16,7 @@ from gpuplane.api.components import (
     Labels,
     Name,
     Named,
+    PodSecurityContext,
     ProbeTiming,
     Rdma,
     Tolerations,
@@ -109,7 +110,7 @@ class NVIDIADriverSpec(Image):
     annotations: Labels = {}
     tolerations: Annotated[Tolerations, shaped(maxItems=64)] = ()
     priority_class_name: str = ""
-    pod_security_context: dict[str, Any] = {}
+    pod_security_context: PodSecurityContext = {}
     host_network: bool | None = None
 
     RULES: ClassVar[tuple[FieldRule, ...]] = (

@@ -19,6 +19,7 @@ from gpuplane.api.components import (
     Named,
     NamedDefault,
     Path,
+    PodSecurityContext,
     ProbeTiming,
     Rdma,
     ServiceMonitor,
@@ -84,7 +85,7 @@ class Daemonsets(Struct):
     priority_class_name: str = ""
     update_strategy: Annotated[str, one_of("RollingUpdate", "OnDelete")] = "RollingUpdate"
     rolling_update: RollingUpdate | None = None
-    pod_security_context: dict[str, Any] = {}
+    pod_security_context: PodSecurityContext = {}
 
     RULES: ClassVar[tuple[FieldRule, ...]] = TOLERATION_RULES
 

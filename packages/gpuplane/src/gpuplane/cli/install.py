@@ -18,11 +18,12 @@ from kubekit.errors import NoAnswer, Retryable
 from kubekit.kube import Client, NotFound
 
 Manifest = dict[str, Any]
+DEFINITION: Final = "CustomResourceDefinition"
 # Where to see what holds an object up that does not go.
 LOOK: Final = {
     POLICY_KIND: "gpuplane status shows what the nodes wait for, kubectl -n gpu-operator get pods the operator; ",
     "Namespace": "kubectl -n gpu-operator get pods shows what is left, as on a node that is not Ready; ",
-    "CustomResourceDefinition": "kubectl get clusterpolicies,gpunodes shows what is left; ",
+    DEFINITION: "kubectl get clusterpolicies,gpunodes shows what is left; ",
 }
 AWAY_SECONDS: Final = 0.5  # until an API server that did not answer is asked again
 
@@ -79,15 +80,31 @@ async def _install(options: Namespace, screen: Console, wanted: list[Manifest]) 
 
 async def of_others(client: Client, manifest: Manifest) -> bool:
     """Return whether a kind that we share with node feature discovery was defined by another installation of it."""
-    if manifest["kind"] != "CustomResourceDefinition" or manifest["spec"]["group"] != NODE_FEATURES:
+    if manifest["kind"] != DEFINITION or manifest["spec"]["group"] != NODE_FEATURES:
         return False
-    resource = resource_of(manifest)
+    found = await _found(client, manifest)
+    return found is not None and not OURS.items() <= (found["metadata"].get("labels") or {}).items()
+
+
+async def _found(client: Client, manifest: Manifest) -> Manifest | None:
+    """The cluster's object of the manifest's kind and name, None when there is none."""
     try:
-        body = await client.request("GET", resource.path(None, manifest["metadata"]["name"]))
+        body = await client.request("GET", resource_of(manifest).path(None, manifest["metadata"]["name"]))
     except NotFound:
-        return False
-    labels = msgspec.json.decode(body)["metadata"].get("labels") or {}
-    return not OURS.items() <= labels.items()
+        return None
+    found: Manifest = msgspec.json.decode(body)
+    return found
+
+
+def field_manager(found: Manifest | None) -> str:
+    """Return the name under which to apply a definition: that of the program that applied it first.
+
+    NB: helm 4 applies CRDs without force. Under a name of our own, what an upgrade changed would be ours, and the next
+    `helm install` on the cluster would end in a conflict.
+    """
+    entries = found["metadata"].get("managedFields", ()) if found is not None else ()
+    appliers = [entry["manager"] for entry in entries if entry["operation"] == "Apply" and "subresource" not in entry]
+    return next((manager for manager in appliers if manager != MANAGER), MANAGER)
 
 
 async def apply(client: Client, manifest: Manifest) -> None:
@@ -96,9 +113,10 @@ async def apply(client: Client, manifest: Manifest) -> None:
     """
     resource = resource_of(manifest)
     meta = manifest["metadata"]
+    manager = field_manager(await _found(client, manifest)) if manifest["kind"] == DEFINITION else MANAGER
     while True:
         try:
-            made = await client.apply(manifest, MANAGER, resource=resource)
+            made = await client.apply(manifest, manager, resource=resource)
         except NotFound:
             if manifest["kind"] != POLICY_KIND:
                 raise

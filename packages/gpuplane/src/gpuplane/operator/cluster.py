@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from gpuplane import names
-from gpuplane.api.clusterpolicy import ClusterPolicy
+from gpuplane.api.clusterpolicy import ClusterPolicy, ClusterPolicySpec
 from gpuplane.api.gpunode import GPUNode
 from gpuplane.api.nvidiadriver import NVIDIADriver
 from gpuplane.operator import exporter_objects
@@ -35,12 +35,13 @@ from gpuplane.operator.policy import (
     policy_status,
     to_prune,
 )
+from gpuplane.operator.refusals import ObjectRefusal, is_refusal, refusal_of, summary
 from gpuplane.operator.stages import OPERANDS
 from gpuplane.operator.upgrade.conditions import paused_status, upgrading
 from gpuplane.operator.upgrade.controller import UpgradeReport, is_marked
 from gpuplane.operator.upgrade.rollback import keep_before, without_needed
 from kubekit.api.core import DaemonSet, Deployment, Node, RuntimeClass
-from kubekit.errors import Terminal
+from kubekit.errors import KubekitError, Terminal
 from kubekit.kube import Client, Clock, NotFound
 
 log = logging.getLogger("gpuplane.operator")
@@ -81,22 +82,21 @@ class ClusterWriter:
     async def keep(self, policy: ClusterPolicy, seen: ClusterView) -> None:
         """Make the cluster as a living policy wants it. What cannot be done stands in the policy's status."""
         try:
-            await self._make(policy, seen)
+            refused = await self._make(policy, seen)
         except Terminal as error:
             await self._report(policy, seen, str(error))
             raise
-        await self._report(policy, seen, "")
+        await self._report(policy, seen, summary(refused))
+        if refused:
+            raise refused[0].error
 
-    async def _make(self, policy: ClusterPolicy, seen: ClusterView) -> None:
+    async def _make(self, policy: ClusterPolicy, seen: ClusterView) -> list[ObjectRefusal]:
         if FINALIZER not in policy.metadata.finalizers:
             finalizers = [*policy.metadata.finalizers, FINALIZER]
             version = policy.metadata.resource_version
             await self._patch(policy, {"metadata": {"finalizers": finalizers, "resourceVersion": version}})
         wanted = await self._wanted(policy, seen)
-        for manifest in wanted:
-            if manifest["kind"] == "DaemonSet":
-                await keep_before(self._client, manifest, seen.daemonsets, seen.needed)
-            await self._apply(manifest)
+        refused = await self._apply_all(policy, seen, wanted)
         await self._remove_beside(wanted)
         prune = to_prune(seen.daemonsets, wanted, policy.metadata.uid)
         for name in without_needed(prune, seen.daemonsets, seen.needed):
@@ -108,6 +108,7 @@ class ClusterWriter:
             self._applied.pop(f"Deployment/{MASTER}", None)
             if not seen.discovery_pods:
                 await self._remains.clear(seen.nodes)
+        return refused
 
     async def end(self, policy: ClusterPolicy, seen: ClusterView) -> None:
         """One step towards a cluster without us; each watch event brings the next.
@@ -116,8 +117,8 @@ class ClusterWriter:
         removal does not need them.
         """
         wanted = await self._wanted(policy, seen)
-        for manifest in filter(is_removal, wanted):
-            await self._apply(manifest)
+        for refusal in await self._apply_all(policy, seen, list(filter(is_removal, wanted))):
+            log.warning("removal refused object=%s: %s", refusal.name, refusal.why)
         gates = [names.DEPLOY_PREFIX + operand.gate for operand in OPERANDS]
         if seen.gpunodes or any(label in node.metadata.labels for node in seen.nodes for label in gates):
             return
@@ -195,6 +196,38 @@ class ClusterWriter:
                     await self._client.request("DELETE", path)
                 self._without.add(resource.kind)
                 self._applied.pop(f"{resource.kind}/{exporter_objects.NAME}", None)
+
+    async def _apply_all(self, policy: ClusterPolicy, seen: ClusterView, wanted: list[Manifest]) -> list[ObjectRefusal]:
+        """Apply all that the API server accepts, and return the refusals of the rest."""
+        refused = []
+        for manifest in wanted:
+            try:
+                if manifest["kind"] == "DaemonSet":
+                    await keep_before(self._client, manifest, seen.daemonsets, seen.needed)
+                await self._apply(manifest)
+            except KubekitError as error:
+                if not is_refusal(error):
+                    raise
+                if is_removal(manifest) and await self._apply_plain(policy, seen, manifest["metadata"]["name"]):
+                    continue
+                refused.append(refusal_of(manifest, error))
+        return refused
+
+    async def _apply_plain(self, policy: ClusterPolicy, seen: ClusterView, name: str) -> bool:
+        """Apply a removal without the policy's values that are not needed to find the node's files.
+
+        NB: a refused value would otherwise keep every node, and so the whole uninstallation, waiting for ever.
+        """
+        for spec in (ClusterPolicySpec(host_paths=policy.spec.host_paths), ClusterPolicySpec()):
+            wanted = await self._wanted(msgspec.structs.replace(policy, spec=spec), seen)
+            try:
+                await self._apply(next(one for one in wanted if one["metadata"]["name"] == name))
+            except KubekitError as error:
+                if not is_refusal(error):
+                    raise
+            else:
+                return True
+        return False
 
     async def _apply(self, manifest: Manifest) -> None:
         name = f"{manifest['kind']}/{manifest['metadata']['name']}"

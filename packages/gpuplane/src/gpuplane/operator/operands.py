@@ -198,6 +198,9 @@ def _update_strategy(spec: ClusterPolicySpec, default: Manifest) -> Manifest:
     if spec.daemonsets.update_strategy == "OnDelete":
         return {"type": "OnDelete"}
     rolling = spec.daemonsets.rolling_update
-    if rolling is None or rolling.max_unavailable is None:
+    limit = rolling.max_unavailable if rolling is not None else None
+    if limit is None or limit == "":
         return default
-    return {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": rolling.max_unavailable}}
+    # NB: Kubernetes reads a text as a percentage only; NVIDIA's chart has "1".
+    number = int(limit) if isinstance(limit, str) and limit.isdigit() else limit
+    return {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": number}}

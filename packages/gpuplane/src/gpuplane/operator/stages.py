@@ -31,6 +31,12 @@ class Operand(msgspec.Struct, frozen=True):
     makes: tuple[StageName, ...]
     undo: bool = False
 
+    @property
+    def group(self) -> str:
+        """The operand's group of fields in a ClusterPolicy, as users write it."""
+        first, *others = self.component.split("_")
+        return first + "".join(part.capitalize() for part in others)
+
 
 S = StageName
 MPS_GATE: Final = "mps-control-daemon"

@@ -47,8 +47,7 @@ def _cause(pod: OperandPod) -> str:
 
 
 def _pull_cure(seen: ObservedNode, operand: Operand, pod: OperandPod, cause: str) -> str:
-    group = operand.component.split("_")
-    spec = "ClusterPolicy spec." + group[0] + "".join(part.capitalize() for part in group[1:])
+    spec = f"ClusterPolicy spec.{operand.group}"
     driver = StageName.DRIVER in operand.makes
     if driver and seen.driver_owner:
         spec = f"NVIDIADriver {seen.driver_owner} spec"

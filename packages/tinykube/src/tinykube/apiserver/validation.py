@@ -376,9 +376,23 @@ def _workload(obj: Object, old: Object | None) -> list[Cause]:
     if (template.get("spec") or {}).get("restartPolicy") in ("OnFailure", "Never"):
         policy = template["spec"]["restartPolicy"]
         causes.append(not_supported("spec.template.spec.restartPolicy", policy, ("Always",)))
+    causes += _rolling_update(spec)
     replicas = spec.get("replicas")
     if replicas is not None and (not isinstance(replicas, int) or replicas < 0):
         causes.append(invalid_value("spec.replicas", replicas, "must be greater than or equal to 0"))
+    return causes
+
+
+def _rolling_update(spec: Object) -> list[Cause]:
+    """The pace of a DaemonSet (`updateStrategy`) or Deployment (`strategy`): numbers, or percentages."""
+    causes = []
+    for field in ("updateStrategy", "strategy"):
+        rolling = (spec.get(field) or {}).get("rollingUpdate") or {}
+        for name in ("maxUnavailable", "maxSurge"):
+            value = rolling.get(name)
+            if isinstance(value, str) and not re.fullmatch(r"[0-9]+%", value):
+                what = "a valid percent string must be a numeric string followed by an ending '%'"
+                causes.append(invalid_value(f"spec.{field}.rollingUpdate.{name}", value, what))
     return causes
 
 

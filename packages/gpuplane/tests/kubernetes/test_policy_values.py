@@ -1,0 +1,129 @@
+"""Values of a ClusterPolicy, as people and NVIDIA's chart write them, in DaemonSets that a real API server judges."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from gpuplane import names
+from gpuplane.api.clusterpolicy import ClusterPolicy, ClusterPolicySpec
+from gpuplane.api.validation import check_object, errors
+from gpuplane.operator.drivers import assign, choices, driver_groups
+from gpuplane.operator.installation import resource_of
+from gpuplane.operator.operands import manifests
+from gpuplane.operator.refusals import is_refusal, refusal_of
+from kubekit.api.core import Node
+from kubekit.api.meta import ObjectMeta
+from kubekit.errors import KubekitError
+from kubekit.kube import Client
+from tests.support.realkube.control_plane import ControlPlane
+
+OWNER = {"apiVersion": "v1", "kind": "Node", "name": "p", "uid": "u"}
+ALL: dict[str, Any] = {
+    "operator": {"labels": {"team": "ml"}, "annotations": {"note": "1"}},
+    "daemonsets": {
+        "labels": {"a": "1"},
+        "annotations": {"b": "true"},
+        "tolerations": [{"key": "k", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 30}],
+        "priorityClassName": "system-node-critical",
+        "updateStrategy": "RollingUpdate",
+        "rollingUpdate": {"maxUnavailable": "1"},
+        "podSecurityContext": {"fsGroup": 1000, "supplementalGroups": [4], "seccompProfile": {"type": "Unconfined"}},
+    },
+    "hostPaths": {"rootFS": "/", "kubeletRootDir": "/data/kubelet"},
+    "driver": {
+        "version": "570.133.20",
+        "startupProbe": {"initialDelaySeconds": 60, "periodSeconds": 10, "timeoutSeconds": 60, "failureThreshold": 120},
+        "rdma": {"enabled": True},
+        "kernelModuleConfig": {"name": "k"},
+        "repoConfig": {"configMapName": "r"},
+        "certConfig": {"name": "c"},
+        "secretEnv": "s",
+    },
+    "devicePlugin": {"config": {"name": "configs", "default": "a"}, "mps": {"root": "/run/mps"}},
+    "dcgmExporter": {
+        "hostPID": True,
+        "enablePodLabels": True,
+        "enablePodUID": False,
+        "podLabelAllowlistRegex": ["app.*"],
+        "hpcJobMapping": {"enabled": True},
+        "config": {"name": "metrics"},
+        "service": {"type": "NodePort", "internalTrafficPolicy": "Local"},
+        "annotations": {"x": "1"},
+    },
+    "validator": {"plugin": {"env": [{"name": "WITH_WORKLOAD", "value": "true"}]}},
+}
+for _group in ("driver", "toolkit", "devicePlugin", "dcgmExporter", "gfd", "validator"):
+    ALL[_group] = ALL.get(_group, {}) | {
+        "resources": {"limits": {"cpu": 1, "memory": "1Gi"}, "requests": {"cpu": "100m", "memory": 1048576}},
+        "env": [{"name": "A", "value": "1"}],
+        "imagePullPolicy": "Always",
+        "imagePullSecrets": ["pull"],
+        "hostNetwork": True,
+    }
+
+
+def node() -> Node:
+    labels = {names.OS_ID_LABEL: "ubuntu", names.OS_VERSION_LABEL: "22.04", names.OS_MAJOR_LABEL: "22"}
+    labels |= {names.KERNEL_VERSION_LABEL: "5.15.0-97-generic", names.PCI_PRESENT_LABELS[0]: "true"}
+    return Node(metadata=ObjectMeta(name="n", labels=labels))
+
+
+async def refused(client: Client, raw: dict[str, Any]) -> dict[str, str]:
+    """Name -> why, for each object of the policy that the API server refuses. Nothing is stored."""
+    spec = msgspec.convert(raw, ClusterPolicySpec)
+    found = choices(spec, ())
+    groups = driver_groups([node()], found, assign([node()], found))
+    why = {}
+    for manifest in manifests(spec, groups, ("driver", "container-toolkit"), image="i", owner=OWNER):
+        meta = manifest["metadata"]
+        resource = resource_of(manifest)
+        if resource.namespaced:
+            meta["namespace"] = "default"
+        path = resource.path(meta.get("namespace"), meta["name"])
+        params = {"fieldManager": "test", "force": "true", "dryRun": "All"}
+        try:
+            await client.request("PATCH", path, params, manifest, content_type="application/apply-patch+yaml")
+        except KubekitError as error:
+            assert is_refusal(error), error
+            refusal = refusal_of(manifest, error)
+            why[refusal.name] = f"{refusal.field}: {refusal.why}"
+    return why
+
+
+async def test_every_value_reaches_kubernetes_in_a_type_that_it_takes(control_plane: ControlPlane) -> None:
+    assert not errors(check_object({"metadata": {"name": "p"}, "spec": ALL}, ClusterPolicy))
+    image = {"repository": "nvcr.io/nvidia", "image": "driver", "version": "570.133.20"}
+    async with Client.connect(control_plane.kubeconfig) as client:
+        assert await refused(client, ALL) == {}
+        assert await refused(client, ALL | {"driver": ALL["driver"] | image}) == {}
+
+
+@pytest.mark.parametrize("limit", ["1", 1, "10%", "100%", None, ""])
+async def test_every_way_to_write_max_unavailable_is_accepted(control_plane: ControlPlane, limit: Any) -> None:
+    async with Client.connect(control_plane.kubeconfig) as client:
+        assert await refused(client, {"daemonsets": {"rollingUpdate": {"maxUnavailable": limit}}}) == {}
+
+
+@pytest.mark.parametrize(
+    ("spec", "field", "why"),
+    [
+        ({"daemonsets": {"rollingUpdate": {"maxUnavailable": 0}}}, "daemonsets.rollingUpdate", "maxUnavailable"),
+        ({"daemonsets": {"podSecurityContext": {"fsGroup": "1000"}}}, "daemonsets.podSecurityContext", "fsGroup"),
+        ({"daemonsets": {"podSecurityContext": {"nope": 1}}}, "daemonsets.podSecurityContext", "nope"),
+        ({"daemonsets": {"labels": {"a b": "c"}}}, "daemonsets.labels", '"a b"'),
+        ({"daemonsets": {"tolerations": [{"key": "a", "effect": "Never"}]}}, "daemonsets.tolerations", '"Never"'),
+        ({"hostPaths": {"rootFS": "/a/../b"}}, "hostPaths", "/a/../b"),
+        ({"toolkit": {"env": [{"name": "A=B", "value": "c"}]}}, "toolkit.env", "A=B"),
+        ({"toolkit": {"resources": {"limits": {"cpu": 1}, "requests": {"cpu": 2}}}}, "toolkit.resources", "cpu limit"),
+    ],
+)
+async def test_a_refused_value_is_reported_with_its_field(
+    control_plane: ControlPlane, spec: dict[str, Any], field: str, why: str
+) -> None:
+    async with Client.connect(control_plane.kubeconfig) as client:
+        found = await refused(client, spec)
+    assert "DaemonSet/nvidia-container-toolkit-daemonset" in found
+    assert all(said.startswith(f"{field}: ") and why in said for said in found.values()), found
