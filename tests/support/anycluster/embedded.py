@@ -15,7 +15,7 @@ from tinykube.apiserver.hooks import User
 from tinykube.apiserver.identity import ADMIN
 from tinykube.apiserver.server import ApiServer
 from tinykube.controllers import Controllers
-from tinykube.scheduler import Scheduler, config
+from tinykube.scheduler import Scheduler, load
 
 KUBELET_TOKEN: Final = "the-kubelet-token"
 ADMIN_TOKEN: Final = "admin-token"
@@ -58,7 +58,7 @@ async def _serve(directory: Path, settings: Path, started: Future[tuple[str, Pat
     try:
         await first_of(
             Controllers(server.registry, ca=server.authority.read_text()).run(),
-            Scheduler(server.registry, config.load(settings)).run(),
+            Scheduler(server.registry, load(settings)).run(),
             stop.wait(),
         )
     finally:

@@ -18,7 +18,7 @@ from kubekit.api.core import Event, Pod
 from tests.support.extender_world import PATIENCE, Running, World, extender, gpu_pod
 from tests.support.until import until_objects
 from tinykube.scheduler import Scheduler
-from tinykube.scheduler.config import parse
+from tinykube.scheduler.config_file import parse
 
 SHARES = [(10, 4), (20, 8), (25, 15), (30, 20), (40, 20), (50, 30), (70, 30)]
 

@@ -30,7 +30,7 @@ from kubekit.http_server import HttpAnswer, serving
 from kubekit.kube import SystemClock
 from kubekit.kube.certificates import CLIENT, SERVER, Validity, issue, make_authority
 from tests.support.extender_world import PATIENCE, World, gpu_pod, http
-from tinykube.scheduler.config import parse as parse_scheduler_config
+from tinykube.scheduler.config_file import parse as parse_scheduler_config
 
 
 # -- what it prints ------------------------------------------------------------------------------------------------

@@ -6,9 +6,11 @@ import pytest
 
 from kubekit.errors import InvalidInput
 from tinykube.scheduler import load
-from tinykube.scheduler.config import ManagedResource, parse, seconds
+from tinykube.scheduler.config import ManagedResource, seconds
+from tinykube.scheduler.config_file import parse
 
 HEAD = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
+POLICY = "apiVersion: v1\nkind: Policy\n"
 EXTENDER = (
     HEAD
     + """
@@ -49,7 +51,11 @@ def test_an_extender_is_read_as_it_is_written():
         (HEAD + "extenders: [{urlPrefix: 'http://x', httpTimeout: soon}]\n", "'soon' is not a duration"),
         (HEAD + "extenders: [{urlPrefix: 'http://x', prioritizeVerb: p, weight: 0}]\n", "weight"),
         (HEAD + "extenders: [{urlPrefix: a, bindVerb: b}, {urlPrefix: c, bindVerb: b}]\n", "only one of them"),
-        ("apiVersion: v1\nkind: Policy\n", "v1 Policy is not"),
+        ("apiVersion: v1\nkind: ConfigMap\n", "v1 ConfigMap is not"),
+        (POLICY + "predicates: [{name: PodFitsAll}]\n", "'PodFitsAll' is unknown"),
+        (POLICY + "priorities: [{name: EqualPriority, weight: 1}]\n", "priorities"),
+        (POLICY + "alwaysCheckAllPredicates: true\n", "alwaysCheckAllPredicates"),
+        (POLICY + "extenders: [{urlPrefix: a, enableHTTPS: true}]\n", "enableHTTPS"),
         ("{", "not a configuration"),
     ],
 )
@@ -58,6 +64,23 @@ def test_what_cannot_be_followed_is_refused_by_name(text, finding):
         parse(text, "scheduler.yaml")
     assert finding in str(caught.value)
     assert caught.value.where == "scheduler.yaml"
+
+
+def test_a_policy_file_of_old_releases_is_read_as_it_is_written():
+    text = """{
+      "kind": "Policy", "apiVersion": "v1",
+      "predicates": [{"name": "PodFitsHostPorts"}, {"name": "PodFitsResources"}, {"name": "HostName"}],
+      "extenders": [{"urlPrefix": "http://extender.kube-system:3456/scheduler", "apiVersion": "v1beta1",
+        "filterVerb": "predicates", "enableHttps": false, "nodeCacheCapable": false, "httpTimeout": 2500000000}],
+      "hardPodAffinitySymmetricWeight": 10, "alwaysCheckAllPredicates": false}"""
+    config = parse(text)
+    [extender] = config.extenders
+    assert (extender.filter_verb, extender.prioritize_verb, extender.bind_verb) == ("predicates", "", "")
+    assert (extender.timeout_s, extender.node_cache_capable) == (2.5, False)
+    assert config.hard_affinity_weight == 10
+    assert config.names == {"default-scheduler"}
+    [extender] = parse(POLICY + "extenders: [{urlPrefix: 'http://x'}]\n").extenders
+    assert extender.timeout_s == 5.0, "the default of those releases"
 
 
 def test_all_findings_come_at_once():

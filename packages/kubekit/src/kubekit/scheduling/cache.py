@@ -67,9 +67,14 @@ def _bump(counts: dict[K, int], key: K, sign: int) -> None:
 
 
 class SchedulerCache:
-    """Nodes, the pods placed on them, and the counts that (anti)affinity and spreading need."""
+    """Nodes, the pods placed on them, and the counts that (anti)affinity and spreading need.
 
-    def __init__(self) -> None:
+    Args:
+        hard_affinity_weight: of a placed pod's required affinity term in the scores of others.
+    """
+
+    def __init__(self, hard_affinity_weight: int = 1) -> None:
+        self._hard_affinity_weight = hard_affinity_weight
         self.nodes: dict[str, ClusterNode] = {}
         self.pods: dict[str, PodInfo] = {}
         self.node_count = 0  # of those that exist
@@ -140,7 +145,7 @@ class SchedulerCache:
         node.count(pod, sign)
         for term in pod.affinity.anti_required:
             self._count_carrier(self.anti_terms, term, pod.node_name, sign)
-        for scored in scored_terms(pod):
+        for scored in scored_terms(pod, self._hard_affinity_weight):
             self._count_carrier(self.scored_terms, scored, pod.node_name, sign)
         for (counted, live_only), per_node in self._counted.items():
             if not (live_only and pod.terminating) and self.selects(counted, pod):
@@ -208,12 +213,11 @@ class SchedulerCache:
         return sums
 
 
-def scored_terms(pod: PodInfo) -> Iterator[tuple[PodTerm, int]]:
-    """Return a placed pod's preferences for others near it: term and weight (a required term counts 1, as by
-    default).
-    """
-    for term in pod.affinity.pod_required:
-        yield term, 1
+def scored_terms(pod: PodInfo, hard_weight: int) -> Iterator[tuple[PodTerm, int]]:
+    """Return a placed pod's preferences for others near it: term and weight."""
+    if hard_weight:
+        for term in pod.affinity.pod_required:
+            yield term, hard_weight
     for weight, term in pod.affinity.pod_preferred:
         yield term, weight
     for weight, term in pod.affinity.anti_preferred:

@@ -26,7 +26,7 @@ class ClusterSpec(msgspec.Struct, frozen=True, kw_only=True):
     """An embedded cluster. `port` 0 takes a free one at the first start and keeps it.
 
     `persist` keeps objects on disk, so that a killed API server loses nothing. `scheduler_config` is the absolute path
-    of a KubeSchedulerConfiguration (extenders), empty for none.
+    of a KubeSchedulerConfiguration or Policy (extenders), empty for that of the distribution.
     """
 
     name: str = "tinykube"

@@ -2,16 +2,18 @@
 
 The wire format is `k8s.io/kube-scheduler/extender/v1`: arguments with capitalised names; with `nodeCacheCapable` only
 names of nodes travel. Calls run in a thread (plain http.client, one connection per extender, opened again after an
-error), so that a slow extender never holds up the API server that shares this process.
+error), so that a slow extender never holds up the API server that shares this process. A Service in the URL is reached
+at a ready pod behind it, under its own name as far as TLS is concerned.
 """
 
 from __future__ import annotations
 
 import asyncio
 import http.client
+import socket
 import ssl
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -21,10 +23,13 @@ from kubekit.errors import Retryable
 from kubekit.scheduling.podinfo import PodInfo
 from kubekit.scheduling.preemption import Candidate
 from tinykube.scheduler.config import ExtenderConfig
+from tinykube.scheduler.extender_service import service_of
 
 _MAX_EXTENDER_PRIORITY: Final = 10
 _SCALE: Final = 100 // _MAX_EXTENDER_PRIORITY
 Object = Mapping[str, Any]
+# (namespace, service name, port) -> the address of a ready pod behind it, None when no pod is ready
+Resolve = Callable[[str, str, int], tuple[str, int] | None]
 
 
 class ExtenderError(Retryable):
@@ -42,10 +47,13 @@ class Filtered(msgspec.Struct, frozen=True):
 class ExtenderClient:
     """One configured extender. Every call raises ExtenderError when there is no good answer."""
 
-    def __init__(self, config: ExtenderConfig) -> None:
+    def __init__(self, config: ExtenderConfig, resolve: Resolve) -> None:
         self.config = config
+        self.service = service_of(config.url_prefix)
+        self._resolve = resolve
         self._url = urlsplit(config.url_prefix.rstrip("/"))
         self._connection: http.client.HTTPConnection | None = None
+        self._connected_to = ("", 0)
         self._lock = threading.Lock()  # calls of one extender share its connection
 
     @property
@@ -119,7 +127,7 @@ class ExtenderClient:
         return {"Nodes": {"metadata": {}, "items": [_bare(node) for node in nodes]}, "NodeNames": None}
 
     async def _post(self, verb: str, body: Mapping[str, Any]) -> Any:
-        data = await asyncio.to_thread(self._exchange, verb, msgspec.json.encode(body))
+        data = await asyncio.to_thread(self._exchange, verb, msgspec.json.encode(body), self._address(verb))
         try:
             answer = msgspec.json.decode(data) if data.strip() else {}
         except msgspec.DecodeError as error:
@@ -128,9 +136,23 @@ class ExtenderClient:
             return [_lowered(item) for item in answer]
         return _lowered(answer) if isinstance(answer, dict) else {}
 
-    def _exchange(self, verb: str, body: bytes) -> bytes:
+    def _address(self, verb: str) -> tuple[str, int]:
+        """Return the address to connect to; of a Service the address of a ready pod."""
+        if self.service is None:
+            secure = self._url.scheme == "https" or self.config.enable_https
+            return self._url.hostname or "", self._url.port or (443 if secure else 80)
+        found = self._resolve(*self.service)
+        if found is None:
+            why = OSError(f'no endpoints available for service "{self.service.name}"')
+            raise self._failure(f"{self._url.path}/{verb}", why)
+        return found
+
+    def _exchange(self, verb: str, body: bytes, address: tuple[str, int]) -> bytes:
         path = f"{self._url.path}/{verb}"
         with self._lock:
+            if address != self._connected_to:
+                self._close()  # its pod is another one now
+            self._connected_to = address
             reused = self._connection is not None
             try:
                 return self._send(path, body)
@@ -164,17 +186,29 @@ class ExtenderClient:
         return data
 
     def _connect(self) -> http.client.HTTPConnection:
-        host, port, timeout = self._url.hostname or "", self._url.port, self.config.timeout_s
+        host, timeout = self._url.hostname or "", self.config.timeout_s
+        plain = socket.create_connection(self._connected_to, timeout=timeout)
+        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection = http.client.HTTPConnection(host, self._url.port, timeout=timeout)
+        connection.auto_open = 0  # a lost connection is replaced by us, with an address that is looked up again
+        try:
+            connection.sock = self._secured(plain, host)
+        except BaseException:
+            plain.close()
+            raise
+        return connection
+
+    def _secured(self, plain: socket.socket, host: str) -> socket.socket:
         tls = self.config.tls_config
         if self._url.scheme != "https" and not self.config.enable_https:
-            return http.client.HTTPConnection(host, port, timeout=timeout)
+            return plain
         context = ssl.create_default_context(cafile=tls.ca_file or None if tls else None)
         if tls and tls.insecure:
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
         if tls and tls.cert_file:
             context.load_cert_chain(tls.cert_file, tls.key_file or None)
-        return http.client.HTTPSConnection(host, port, timeout=timeout, context=context)
+        return context.wrap_socket(plain, server_hostname=host)
 
     def _close(self) -> None:
         if self._connection is not None:

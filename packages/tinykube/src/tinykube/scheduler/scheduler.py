@@ -23,10 +23,12 @@ from kubekit.scheduling.podinfo import DEFAULT_SCHEDULER, PodInfo
 from kubekit.scheduling.selectors import compile_selector
 from tinykube.apiserver.failure import ApiFailure
 from tinykube.apiserver.registry import BY_SYSTEM
+from tinykube.apiserver.services import endpoint
 from tinykube.apiserver.subresources import bind
 from tinykube.controllers.recorder import Recorder
 from tinykube.scheduler.config import SchedulerConfig
 from tinykube.scheduler.extender import ExtenderClient, ExtenderError
+from tinykube.scheduler.extender_service import is_behind
 from tinykube.scheduler.queue import ERROR, EXTENDER, Queue, QueueEntry
 from tinykube.scheduler.tracker import Tracker
 
@@ -53,11 +55,11 @@ class Scheduler:
     def __init__(self, registry: Registry, config: SchedulerConfig | None = None) -> None:
         self._registry = registry
         self._config = config or SchedulerConfig()
-        self._extenders = [ExtenderClient(extender) for extender in self._config.extenders]
+        self._extenders = [ExtenderClient(extender, self._resolve) for extender in self._config.extenders]
         self._ignored = frozenset().union(*(e.ignored_resources for e in self._extenders))
         self._pods = registry.resource("pods")
         self._nodes = registry.resource("nodes")
-        self.cache = SchedulerCache()
+        self.cache = SchedulerCache(self._config.hard_affinity_weight)
         self.queue = Queue()
         self._wake = asyncio.Event()
         self.tracker = Tracker(registry, self.cache, self.queue, self._config.names, self._wake.set)
@@ -109,7 +111,7 @@ class Scheduler:
         if raw is None or raw["metadata"].get("uid") != pod.uid or pod.terminating:
             self.queue.drop(pod.key)
             return
-        extenders = [e for e in self._extenders if e.wants(pod, raw)]
+        extenders = [e for e in self._extenders if e.wants(pod, raw) and self._may_ask(e, pod, raw)]
         try:
             choice = await self._choose(pod, raw, extenders)
         except Exception as error:
@@ -131,6 +133,16 @@ class Scheduler:
     def _bound(self, task: asyncio.Task[None]) -> None:
         self._bindings.discard(task)
         self._slots.release()
+
+    def _resolve(self, namespace: str, name: str, port: int) -> tuple[str, int] | None:
+        return endpoint(self._registry.get, self._registry.list, namespace, name, port)
+
+    def _may_ask(self, extender: ExtenderClient, pod: PodInfo, raw: Mapping[str, Any]) -> bool:
+        """Return whether an extender behind a Service can be asked about a pod, see `extender_service`."""
+        if extender.service is None:
+            return True
+        service = self._registry.get("services", extender.service.namespace, extender.service.name)
+        return service is not None and not is_behind(service, pod, raw["metadata"].get("labels") or {})
 
     async def _choose(
         self, pod: PodInfo, raw: Mapping[str, Any], extenders: Sequence[ExtenderClient]
