@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuplane import names
-from gpuplane.api.requests import core_asked
+from gpuplane.api.offers import core_asked
 from gpuplane.sharing import request_of
 from gpuplane.sharing.assignment import Assignment, Part
 from kubekit.api.core import Pod

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gpuplane.api.requests import GpuOffer, core_held, offer_of
+from gpuplane.api.offers import core_held
+from gpuplane.api.requests import GpuOffer, offer_of
 from kubekit.api.core import Container, Pod, PodSpec, PodStatus, Resources
 
 

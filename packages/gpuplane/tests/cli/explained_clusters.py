@@ -42,13 +42,15 @@ class Cluster:
         ready: bool = True,
         offers: tuple[str, ...] = (names.GPU_RESOURCE, names.VCUDA_CORE, names.VCUDA_MEMORY),
         summary: Summary = Summary(stage="ready"),  # noqa: B008 - frozen
+        devices: dict[str, int] | None = None,
         **spec: Any,
     ) -> None:
         labels = spec.pop("labels", {})
         amounts = {names.GPU_RESOURCE: gpus, names.VCUDA_CORE: gpus * 100, names.VCUDA_MEMORY: gpus * memory // 256}
         amounts[names.ALPHA_GPU] = gpus
         allocatable = {"cpu": "64", "memory": "512Gi", "pods": "110"}
-        allocatable |= {each: str(amounts[each]) for each in offers if gpus}
+        allocatable |= {each: str(amounts[each]) for each in offers if gpus and devices is None}
+        allocatable |= {each: str(number) for each, number in (devices or {}).items()}
         conditions = [{"type": "Ready", "status": "True" if ready else "Unknown"}]
         metadata = {"name": name, "labels": {"kubernetes.io/hostname": name, **labels}}
         if gpus:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpulab.demo.reasons import Reason, reasons
 from gpuplane.api.gpunode import GPUNode, GPUNodeStatus, Stage, StageState, Summary
-from gpuplane.cli.overview import AdvertisedGpus, NodeView, node_view
+from gpuplane.cli.overview import NodeView, node_view
 from kubekit.api.core import (
     ContainerState,
     ContainerStatus,
@@ -37,7 +37,7 @@ def warning(name: str, reason: str, message: str, at: str = "2026-01-01T00:00:00
 def failed_node(name: str) -> NodeView:
     stage = Stage(state=StageState.FAILED, message="GPU 0 computes wrong", cure="replace GPU 0")
     status = GPUNodeStatus(stages={"cuda": stage}, summary=Summary(stage="cuda"))
-    return node_view(GPUNode(metadata=ObjectMeta(name=name), status=status), AdvertisedGpus(), ())
+    return node_view(GPUNode(metadata=ObjectMeta(name=name), status=status), (), ())
 
 
 def of(*pods: Pod, **facts: object) -> tuple[Reason, ...]:

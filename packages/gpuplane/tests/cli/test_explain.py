@@ -128,6 +128,30 @@ def test_one_label_of_many_is_enough(cluster):
     assert changes(cluster.explain(pod)) == {"drop zone=2 of the nodeSelector": "n/0"}
 
 
+@pytest.mark.parametrize(
+    ("resource", "words"),
+    [
+        (names.GPU_RESOURCE, "1 replica asked, 0 free"),
+        ("nvidia.com/gpu.shared", "1 replica asked, 0 free"),
+        ("nvidia.com/mig-1g.10gb", "1 mig-1g.10gb asked, 0 free"),
+    ],
+)
+def test_replicas_and_mig_devices_are_explained_as_what_they_are(cluster, monkeypatch, resource, words):
+    number = 7 if "mig" in resource else 10
+    cluster.node("n", 1, devices={resource: number})
+    cluster.node("other", 1, devices={"nvidia.com/unlike": 1})
+    for index in range(number):
+        cluster.pod(f"h{index}", limits={resource: 1}, on="n")
+    found = cluster.explain(cluster.pod("p", limits={resource: 1}))
+    assert {tally.reason: tally.count for tally in found.node_reasons} == {words: 1, f"{resource} not offered": 1}
+    assert changes(found) == {"ml/h0 ends or is deleted": "n", "add a node like n": "the new node"}
+    assert (found.state, found.can_ever_run) == ("waiting", True)
+    asks = "1 GPU" if resource == names.GPU_RESOURCE else f"1 {resource}"
+    assert f"waiting 6m for {asks}   can ever run: yes" in drawn(found, monkeypatch)
+    assert cluster.explain(cluster.pods[0]).state == "placed"
+    assert not cluster.explain(cluster.pod("q", limits={resource: 11})).can_ever_run
+
+
 def test_no_node_at_all(cluster, monkeypatch):
     found = cluster.explain(cluster.pod("p", limits=SHARE))
     assert (found.nodes, found.can_ever_run, found.cures) == (0, False, ())

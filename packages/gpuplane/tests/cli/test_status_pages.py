@@ -12,11 +12,12 @@ import pytest
 from gpuplane.api.clusterpolicy import ClusterPolicy, ClusterPolicyStatus
 from gpuplane.api.gpunode import GPU, GPUNode, GPUNodeStatus, Machine, Stage, StageName, StageState, summarize
 from gpuplane.cli.gpus_text import gpus_page
-from gpuplane.cli.overview import AdvertisedGpus, Overview, Pause, UpgradeView
+from gpuplane.cli.overview import Overview, Pause, UpgradeView
 from gpuplane.cli.overview import overview as made
 from gpuplane.cli.status import refusal, to_json
 from gpuplane.cli.status_text import nodes_page
 from gpuplane.cli.terminal import Console, age
+from gpuplane.names import VCUDA_CORE
 from gpuplane.sharing import Assignment, Part, request_of, to_annotations
 from kubekit.api.core import Container, ObjectMeta, Pod, PodSpec, PodStatus, Resources
 from kubekit.api.meta import Condition
@@ -68,7 +69,7 @@ def pod(name: str, node: str, gpus: int, phase: str = "Running") -> Pod:
 
 def overview(nodes: Any, pods: Any, gpus: dict[str, int], *others: Any, **more: Any) -> Overview:
     """Of nodes that advertise so many whole GPUs."""
-    return made(nodes, pods, {name: AdvertisedGpus(number) for name, number in gpus.items()}, *others, **more)
+    return made(nodes, pods, {name: {"nvidia.com/gpu": str(number)} for name, number in gpus.items()}, *others, **more)
 
 
 def screen(ascii_only: bool = False) -> Console:
@@ -155,7 +156,7 @@ def share(name: str, node: str, core: int, memory: int, at: int | None) -> Pod:
 
 def test_shares_are_shown_on_their_gpus() -> None:
     pods = [share("tune", "n1", 30, 5, 0), share("serve", "n1", 20, 5, 0), share("eval", "n1", 40, 4, 1)]
-    seen = made([gpunode("n1")], pods, {"n1": AdvertisedGpus(2, parts=True)})
+    seen = made([gpunode("n1")], pods, {"n1": {VCUDA_CORE: "200"}})
     assert gpus_page(seen, screen()).splitlines() == [
         "n1   L4 22 GiB ×2                                   0.9 held   1.1 free   ✓ ready",
         "    CORE                  MEMORY                HELD BY",
@@ -169,19 +170,59 @@ def test_shares_are_shown_on_their_gpus() -> None:
 
 
 def test_on_a_node_with_one_gpu_there_is_no_doubt_which_a_pod_holds() -> None:
-    seen = made([gpunode("n1", gpus=1)], [share("tune", "n1", 30, 5, None)], {"n1": AdvertisedGpus(1, parts=True)})
+    seen = made([gpunode("n1", gpus=1)], [share("tune", "n1", 30, 5, None)], {"n1": {VCUDA_CORE: "100"}})
     assert " 0  AAAAAA░░░░░░░░░░░░░░  aaaa░░░░░░░░░░░░░░░░  A ml/tune 30% 5G" in gpus_page(seen, screen())
-    sick = made([gpunode("n1", sick=True)], [share("a", "n1", 40, 4, 1)], {"n1": AdvertisedGpus(1, parts=True)})
+    sick = made([gpunode("n1", sick=True)], [share("a", "n1", 40, 4, 1)], {"n1": {VCUDA_CORE: "100"}})
     assert "1  AAAAAAAA░░░░░░░░░░░░  aaaa░░░░░░░░░░░░░░░░  ✗ Xid 79" in gpus_page(sick, screen())
     assert sick.fits == {"1": 0, "0.5": 2}
 
 
-def test_replicas_of_one_gpu_are_listed_below_it() -> None:
+def asking(name: str, node: str, resource: str, number: int = 1) -> Pod:
+    container = Container(name="main", resources=Resources(limits={resource: str(number)}))
+    return Pod(
+        metadata=ObjectMeta(name=name, namespace="ml"),
+        spec=PodSpec(node_name=node, containers=(container,)),
+        status=PodStatus(phase="Running" if node else "Pending"),
+    )
+
+
+@pytest.mark.parametrize("resource", ["nvidia.com/gpu", "nvidia.com/gpu.shared"])
+def test_ten_replicas_of_a_gpu_are_one_gpu(resource: str) -> None:
+    pods = [asking("a", "n1", resource), asking("b", "n1", resource, 2), asking("c", "", resource)]
+    seen = made([gpunode("n1", gpus=1)], pods, {"n1": {resource: "10"}})
+    assert nodes_page("prod", seen, screen(), NOW).splitlines()[2:] == [
+        " Held   ███████▎░░░░░░░░░░░░░░░░  0.3 of 1 GPU   30%       Fits now  replica ×7",
+        " Pods   2 running   1 waiting",
+        "",
+        " MODEL   NODES   GPUS   HELD                     FREE   NOT READY",
+        " L4          1      1   ████▌░░░░░░░░░░   30%     0.7           0",
+    ]
+    assert gpus_page(seen, screen()).splitlines()[2:] == [
+        " 0  AABBBB░░░░░░░░░░░░░░  ░░░░░░░░░░░░░░░░░░░░  A ml/a 1 replica",
+        "                                                B ml/b 2 replicas",
+    ]
+    assert "0.3 held   0.7 free" in gpus_page(seen, screen())
+
+
+def test_replicas_of_several_gpus_are_listed_below_them() -> None:
     pods = [pod("a", "n1", 1), pod("b", "n1", 1)]
-    seen = made([gpunode("n1", gpus=1)], pods, {"n1": AdvertisedGpus(10)})
-    page = gpus_page(seen, screen())
-    assert "2 held   8 free" in page and "held by ml/b: 1 GPU" in page
-    assert seen.fits["1"] == 8
+    seen = overview([gpunode("n1")], pods, {"n1": 20})
+    assert "0.2 held   1.8 free" in gpus_page(seen, screen())
+    assert "held by ml/b: 1 replica, its node alone knows which" in gpus_page(seen, screen())
+    assert seen.fits == {"replica": 18}
+
+
+def test_mig_devices_are_the_parts_of_gpus_that_they_are() -> None:
+    node = gpunode("n1")
+    split, other = (msgspec.structs.replace(gpu, mig="enabled") for gpu in node.status.gpus)
+    status = msgspec.structs.replace(node.status, gpus=(split, msgspec.structs.replace(other, mig="disabled")))
+    node = msgspec.structs.replace(node, status=status)
+    offer = {"nvidia.com/gpu": "1", "nvidia.com/mig-1g.10gb": "4", "nvidia.com/mig-3g.40gb": "1"}
+    pods = [asking("a", "n1", "nvidia.com/mig-3g.40gb"), asking("b", "n1", "nvidia.com/gpu")]
+    seen = made([node], pods, {"n1": offer})
+    assert seen.fits == {"1": 0, "mig-1g.10gb": 4, "mig-3g.40gb": 0}
+    assert (seen.held, seen.nodes[0].free, seen.running) == (1.43, 0.57, 2)
+    assert "held by ml/a: 1 mig-3g.40gb, its node" in gpus_page(seen, screen())
 
 
 def test_stages_take_the_time_since_the_one_before() -> None:

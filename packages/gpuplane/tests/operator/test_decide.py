@@ -25,7 +25,7 @@ def node(**changes: object) -> ObservedNode:
     base = ObservedNode(
         name="n1",
         labels=GPU_NODE,
-        allocatable_gpus=0,
+        offered=0,
         held=0,
         os="ubuntu22.04",
         kernel="6.8.0",
@@ -116,7 +116,7 @@ def test_a_disabled_operand_is_skipped_and_its_followers_go_on() -> None:
 
 def test_a_restarting_pod_takes_nothing_back() -> None:
     seen = settled()
-    without = msgspec.structs.replace(seen, pods={}, allocatable_gpus=0)
+    without = msgspec.structs.replace(seen, pods={}, offered=0)
     plan = decide(without, NOW)
     assert plan.labels == {}
     assert view((plan.status or seen.status or GPUNodeStatus()).stages)[S.READY].state is StageState.DONE
@@ -205,7 +205,7 @@ def settled() -> ObservedNode:
     have = msgspec.structs.replace(have, gpus=(GPU(index=0, uuid="GPU-1", model="Tesla T4", memory_mib=15360),))
     seen = node(
         status=have,
-        allocatable_gpus=1,
+        offered=100,
         labels={**GPU_NODE, "nvidia.com/gpu.product": "Tesla-T4"},
         pods={gate: OperandPod(gate, True) for gate in ALL},
     )
@@ -325,7 +325,7 @@ def test_any_history_settles_and_never_opens_a_gate_too_early(
         seen = msgspec.structs.replace(
             seen,
             status=msgspec.structs.replace(have, stages=stages),
-            allocatable_gpus=gpus,
+            offered=100 * gpus,
             pods={gate: OperandPod(gate, True) for gate in pods if GATE[gate] in seen.labels},
         )
         for _ in range(20):

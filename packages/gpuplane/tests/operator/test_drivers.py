@@ -288,7 +288,7 @@ def seen(**changes: object) -> ObservedNode:
     base = ObservedNode(
         name="n1",
         labels=node("n1").metadata.labels,
-        allocatable_gpus=0,
+        offered=0,
         held=0,
         os="ubuntu22.04",
         kernel="6.8.0",

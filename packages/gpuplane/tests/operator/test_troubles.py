@@ -16,7 +16,7 @@ KERNEL = "6.8.0-71-generic"
 IMAGE = f"nvcr.io/nvidia/driver:570-{KERNEL}-ubuntu22.04"
 OPERAND = {operand.gate: operand for operand in OPERANDS}
 SEEN = ObservedNode(
-    name="n1", labels={}, allocatable_gpus=0, held=0, os="ubuntu22.04", kernel=KERNEL, runtime="containerd",
+    name="n1", labels={}, offered=0, held=0, os="ubuntu22.04", kernel=KERNEL, runtime="containerd",
     arch="amd64", tainted=False, status=None, pods={}, enabled=frozenset(),
 )  # fmt: skip
 CONTAINERD = (

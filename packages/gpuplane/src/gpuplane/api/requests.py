@@ -8,32 +8,8 @@ from typing import Final
 import msgspec
 
 from gpuplane import names
-from kubekit.api.core import Container, Pod, Resources
-from kubekit.api.pod_requests import phases
+from kubekit.api.core import Pod, Resources
 from kubekit.api.quantity import Quantity, whole
-
-_CORE_OF: Final = {names.GPU_RESOURCE: 100, names.ALPHA_GPU: 100, names.VCUDA_CORE: 1}
-
-
-def core_asked(pod: Pod) -> int:
-    """Return the percent of GPUs that a pod requests, 100 for each whole GPU; MIG devices do not count."""
-
-    def limit(container: Container) -> int:
-        return sum(each * whole(container.resources.limits.get(name, 0)) for name, each in _CORE_OF.items())
-
-    init = [(container, container.sidecar) for container in pod.spec.init_containers]
-    return max(sum(map(limit, phase)) for phase in phases(pod.spec.containers, init))
-
-
-def core_held(pod: Pod) -> int:
-    """Percent of GPUs that a pod holds: none before it is bound, none once it has ended."""
-    return core_asked(pod) if pod.spec.node_name and not pod.status.ended else 0
-
-
-def in_gpus(core: int) -> str:
-    """Percent of GPUs as a number of GPUs: `2`, `1.6`."""
-    return f"{core / 100:.2f}".rstrip("0").rstrip(".")
-
 
 _CORE_OF_A_TRIAL: Final = 10  # percent of one GPU, and with them a tenth of its memory: enough for a vectorAdd
 

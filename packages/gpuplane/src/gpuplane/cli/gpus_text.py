@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from string import ascii_uppercase
 
 from gpuplane.api.gpunode import GPU
-from gpuplane.api.requests import in_gpus
-from gpuplane.cli.holders import WHOLE, HeldPart, PodHolder, free_core
+from gpuplane.api.offers import GpuUnits, in_gpus
+from gpuplane.cli.holders import WHOLE, HeldPart, PodHolder, free_core, in_units
 from gpuplane.cli.overview import NodeView, Overview
 from gpuplane.cli.status_text import number_of, short_model
 from gpuplane.cli.terminal import Console
@@ -40,7 +40,7 @@ def _node(node: NodeView, screen: Console, *, wide: bool) -> Iterator[str]:
         if wide:
             yield f"    {gpu.pci}  {gpu.uuid}"
     if not known:
-        yield from (f"    {_told(holder)}" for holder in node.held_by)
+        yield from (f"    {_told(holder, node.units)}" for holder in node.held_by)
 
 
 def _gpu(gpu: GPU, held: Sequence[tuple[str, str, HeldPart]] | None, sick: str, screen: Console) -> Iterator[str]:
@@ -70,12 +70,15 @@ def cells(parts: Sequence[tuple[str, float]], screen: Console) -> str:
 
 
 def _amount(part: HeldPart) -> str:
+    if part.unit:
+        return part.unit
     if part.core >= WHOLE:
         return "whole"
     return f"{part.core}%" + (f" {part.memory_mib / 1024:.1f}G".replace(".0G", "G") if part.memory_mib else "")
 
 
-def _told(holder: PodHolder) -> str:
+def _told(holder: PodHolder, units: Sequence[GpuUnits]) -> str:
     """Of a pod that was placed without the extender, which GPUs it has is known to its node alone."""
-    number = in_gpus(round(holder.gpus * WHOLE))
-    return f"held by {holder.pod}: {number} {'GPU' if number == '1' else 'GPUs'}, its node alone knows which"
+    gpus = in_gpus(round(holder.gpus * WHOLE))
+    held = in_units(holder.units, units) or f"{gpus} {'GPU' if gpus == '1' else 'GPUs'}"
+    return f"held by {holder.pod}: {held}, its node alone knows which"

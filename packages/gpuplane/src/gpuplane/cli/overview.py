@@ -11,17 +11,15 @@ from types import MappingProxyType
 import msgspec
 
 from gpuplane.api.gpunode import GPU, GPUNode, Stage, StageName, StageState, view
-from gpuplane.api.requests import core_asked, in_gpus
+from gpuplane.api.offers import GpuUnits, UnitKind, core_offered, in_gpus, offered_units
+from gpuplane.api.requests import uses_gpus
 from gpuplane.cli.advice import other_kernel
-from gpuplane.cli.holders import WHOLE, PodHolder, fits_on, holder
+from gpuplane.cli.holders import WHOLE, PodHolder, fits_on, free_units, holder
 from kubekit.api.core import Pod
+from kubekit.api.quantity import Quantity
 
-
-class AdvertisedGpus(msgspec.Struct, frozen=True):
-    """The number of GPUs that a node's kubelet advertises, and whether it offers parts of them."""
-
-    gpus: int = 0
-    parts: bool = False
+Amounts = Mapping[str, Quantity]
+"""What a node's kubelet advertises, by resource."""
 
 
 class UpgradeView(msgspec.Struct, frozen=True, rename="camel"):
@@ -51,7 +49,9 @@ class PolicyRefusal(msgspec.Struct, frozen=True, rename="camel"):
 
 class NodeView(msgspec.Struct, frozen=True, rename="camel"):
     """One node. `stages` has all nine, each with its state and the seconds it took (None if unknown); `away` says
-    why Kubernetes does not count on the node. `upgrade` is None where drivers are not upgraded."""
+    why Kubernetes does not count on the node. `upgrade` is None where drivers are not upgraded. `advertised` is a
+    number of GPUs, made up of `units`: replicas and MIG devices are the parts of GPUs that they are.
+    """
 
     name: str
     stage: str
@@ -66,9 +66,9 @@ class NodeView(msgspec.Struct, frozen=True, rename="camel"):
     took: dict[str, float]
     gpus: tuple[GPU, ...]
     sick: dict[str, str]
-    advertised: int
+    advertised: float
     held_by: tuple[PodHolder, ...]
-    parts: bool = False
+    units: tuple[GpuUnits, ...] = ()
     what: str = ""
     where: str = ""
     cure: str = ""
@@ -83,6 +83,10 @@ class NodeView(msgspec.Struct, frozen=True, rename="camel"):
     def free(self) -> float:
         return max(0.0, round(self.advertised - self.held, 2))
 
+    def offers(self, kind: UnitKind) -> bool:
+        """Return whether the node offers units of the kind."""
+        return any(unit.kind is kind for unit in self.units)
+
 
 class Model(msgspec.Struct, frozen=True, rename="camel"):
     """All GPUs of one model."""
@@ -96,8 +100,9 @@ class Model(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Overview(msgspec.Struct, frozen=True, rename="camel"):
-    """`fits` maps a number of GPUs ("8", "1", "0.5" where there are parts) to how many pods of that size could start
-    now. `paused` and `refused` are None while the operator works."""
+    """`fits` maps what a pod may ask to how many such pods could start now: a number of GPUs ("8", "1", "0.5" where
+    there are shares), or one unit ("replica", "mig-1g.10gb"). `paused` and `refused` are None while the operator works.
+    """
 
     nodes: tuple[NodeView, ...]
     models: tuple[Model, ...]
@@ -117,7 +122,7 @@ class Overview(msgspec.Struct, frozen=True, rename="camel"):
 def overview(
     gpunodes: Iterable[GPUNode],
     pods: Iterable[Pod],
-    offered: Mapping[str, AdvertisedGpus],
+    offered: Mapping[str, Amounts],
     away: Mapping[str, str] = MappingProxyType({}),
     upgrades: Mapping[str, UpgradeView] = MappingProxyType({}),
     owners: Mapping[str, str] = MappingProxyType({}),
@@ -131,20 +136,24 @@ def overview(
     """
     gpunodes = sorted(gpunodes, key=lambda node: node.metadata.name)
     gpus = {node.metadata.name: node.status.gpus for node in gpunodes}
+    units = {
+        node.metadata.name: offered_units(offered.get(node.metadata.name, {}), node.status.gpus, node.status.health)
+        for node in gpunodes
+    }
     holders: dict[str, list[PodHolder]] = {}
     running = waiting = 0
     for pod in pods:
-        if not core_asked(pod) or pod.status.ended:
+        if pod.status.ended or not uses_gpus(pod):
             continue
         if name := pod.spec.node_name:
-            holders.setdefault(name, []).append(holder(pod, gpus.get(name, ())))
+            holders.setdefault(name, []).append(holder(pod, gpus.get(name, ()), units.get(name, ())))
             running += 1
         else:
             waiting += 1
     views = tuple(
         node_view(
             node,
-            AdvertisedGpus() if node.metadata.name in away else offered.get(node.metadata.name, AdvertisedGpus()),
+            () if node.metadata.name in away else units[node.metadata.name],
             holders.get(node.metadata.name, ()),
             away.get(node.metadata.name, ""),
             upgrades.get(node.metadata.name),
@@ -157,8 +166,6 @@ def overview(
         else view
         for view, node in zip(views, gpunodes, strict=True)
     )
-    sizes = [100 * size for size in (8, 4, 2, 1) if any(view.advertised >= size for view in views)]
-    sizes += [50] * any(view.parts for view in views)
     return Overview(
         nodes=views,
         models=_models(views),
@@ -166,22 +173,40 @@ def overview(
         held=round(sum(view.held for view in views), 2),
         running=running,
         waiting=waiting,
-        fits={in_gpus(size): sum(_fitting(view, size) for view in views) for size in sizes},
+        fits=_fits(views),
         paused=paused,
         refused=refused,
     )
 
 
+def _fits(views: Sequence[NodeView]) -> dict[str, int]:
+    """Count the pods of each size that could start now."""
+    whole = [view for view in views if view.offers(UnitKind.WHOLE) or view.offers(UnitKind.SHARE)]
+    sizes = [WHOLE * size for size in (8, 4, 2, 1) if any(_whole_gpus(view) >= size for view in whole)]
+    sizes += [WHOLE // 2] * any(view.offers(UnitKind.SHARE) for view in whole)
+    fits = {in_gpus(size): sum(_fitting(view, size) for view in whole) for size in sizes}
+    for node, unit in ((each, unit) for each in views for unit in each.units):
+        if unit.kind in (UnitKind.REPLICA, UnitKind.MIG):
+            fits[unit.label] = fits.get(unit.label, 0) + free_units(unit, node.held_by)
+    return fits
+
+
+def _whole_gpus(view: NodeView) -> float:
+    return core_offered(unit for unit in view.units if unit.kind in (UnitKind.WHOLE, UnitKind.SHARE)) / WHOLE
+
+
 def _fitting(view: NodeView, core: int) -> int:
-    """Return how many pods with this request could start on the node."""
-    if core < WHOLE and not view.parts:
+    """Return how many pods that ask `core` percent could start on the node."""
+    if core < WHOLE and not view.offers(UnitKind.SHARE):
         return 0
-    return fits_on(view.gpus, view.sick, view.free, view.held_by, core)
+    if all(unit.kind in (UnitKind.WHOLE, UnitKind.SHARE) for unit in view.units):
+        return fits_on(view.gpus, view.sick, view.free, view.held_by, core)
+    return sum(free_units(unit, view.held_by) // (core // WHOLE) for unit in view.units if unit.kind is UnitKind.WHOLE)
 
 
 def node_view(
     node: GPUNode,
-    offered: AdvertisedGpus,
+    units: tuple[GpuUnits, ...],
     holders: Sequence[PodHolder],
     away: str = "",
     upgrade: UpgradeView | None = None,
@@ -207,8 +232,8 @@ def node_view(
         took=took(stages),
         gpus=status.gpus,
         sick=dict(status.health),
-        advertised=offered.gpus,
-        parts=offered.parts,
+        advertised=round(core_offered(units) / WHOLE, 2),
+        units=units,
         held_by=tuple(sorted(holders, key=lambda holder: holder.pod)),
         what=stopped.message or stopped.reason,
         where=stopped.where,

@@ -17,14 +17,12 @@ import yaml
 from gpuplane import names
 from gpuplane.api.clusterpolicy import ClusterPolicy, chosen, is_paused
 from gpuplane.api.gpunode import GPUNode
-from gpuplane.api.requests import offer_of
 from gpuplane.api.upgrade import UpgradeState, upgrade_record, upgrade_state
 from gpuplane.cli.gpus_text import gpus_page
-from gpuplane.cli.overview import AdvertisedGpus, NodeView, Overview, Pause, PolicyRefusal, UpgradeView, overview
+from gpuplane.cli.overview import NodeView, Overview, Pause, PolicyRefusal, UpgradeView, overview
 from gpuplane.cli.status_text import nodes_page, stage_glyphs
 from gpuplane.cli.terminal import Console, age
 from kubekit.api.core import Node, Pod
-from kubekit.api.quantity import whole
 from kubekit.kube import Client, Forbidden, Informer, NotFound
 
 PRESENT_LABEL = f"{names.GPU_PRESENT_LABEL}=true"
@@ -66,7 +64,7 @@ def _overview(gpunodes: list[GPUNode], pods: list[Pod], nodes: list[Node], polic
     return overview(
         gpunodes,
         pods,
-        {node.metadata.name: offered(node) for node in nodes},
+        {node.metadata.name: node.status.allocatable for node in nodes},
         {node.metadata.name: why for node in nodes if (why := why_away(node))},
         {node.metadata.name: view for node in nodes if (view := _upgrade(node))},
         {node.metadata.name: node.metadata.labels.get(names.DRIVER_OWNER_LABEL, "") for node in nodes},
@@ -105,12 +103,6 @@ def why_away(node: Node) -> str:
     if ready is not None and ready.status == "True":
         return ""
     return f"the node is not Ready: {ready.message or ready.reason}" if ready is not None else "the node is not Ready"
-
-
-def offered(node: Node) -> AdvertisedGpus:
-    """Return what the node's kubelet advertises."""
-    amounts = node.status.allocatable
-    return AdvertisedGpus(offer_of(amounts).count, parts=whole(amounts.get(names.VCUDA_CORE, 0)) > 0)
 
 
 def show(seen: Overview, name: str, options: Namespace, screen: Console) -> None:

@@ -7,7 +7,7 @@ from datetime import datetime
 
 from gpuplane import __version__, names
 from gpuplane.api.gpunode import StageState
-from gpuplane.api.requests import in_gpus
+from gpuplane.api.offers import in_gpus
 from gpuplane.cli.overview import NodeView, Overview, Pause, PolicyRefusal
 from gpuplane.cli.status_upgrades import upgrades
 from gpuplane.cli.terminal import Console, age, count
@@ -108,9 +108,11 @@ def alike(troubled: Sequence[NodeView]) -> list[list[NodeView]]:
 def _bars(seen: Overview, screen: Console) -> list[str]:
     total = sum(node.advertised for node in seen.nodes)
     share = seen.held / total if total else 0.0
-    fits = [f"{_sized(size, screen):6} {screen.glyph('times')}{number}" for size, number in seen.fits.items()]
+    sizes = {_sized(size, screen): number for size, number in seen.fits.items()}
+    width = max((*map(len, sizes), 6))
+    fits = [f"{size:{width}} {screen.glyph('times')}{number}" for size, number in sizes.items()]
     left = [
-        f" Held   {screen.bar(share, BAR)}  {number_of(seen.held)} of {total} GPUs   {share:.0%}",
+        f" Held   {screen.bar(share, BAR)}  {number_of(seen.held)} of {_gpus(total)}   {share:.0%}",
         f" Pods   {seen.running} running   {seen.waiting} waiting",
     ]
     rows = max(len(left), len(fits))
@@ -121,7 +123,14 @@ def _bars(seen: Overview, screen: Console) -> list[str]:
 
 
 def _sized(size: str, screen: Console) -> str:
-    return f"{screen.glyph('half')} GPU" if size == "0.5" else count(int(size), "GPU")
+    if size == "0.5":
+        return f"{screen.glyph('half')} GPU"
+    return count(int(size), "GPU") if size.isdigit() else size
+
+
+def _gpus(gpus: float) -> str:
+    """`1 GPU`, `0.7 GPUs`."""
+    return f"{number_of(gpus)} {'GPU' if gpus == 1 else 'GPUs'}"
 
 
 def number_of(gpus: float) -> str:
@@ -203,7 +212,7 @@ def _of_node(node: NodeView, screen: Console, now: datetime) -> tuple[str, str, 
     else:
         effect = f"{count(number, 'GPU') if number else 'its GPUs'} not advertised"
         if node.advertised:
-            effect = f"{count(node.advertised, 'GPU')} advertised"
+            effect = f"{_gpus(node.advertised)} advertised"
         what, where, cure = node.what or f"waits for {node.waits_for}", node.where, node.cure
     head = f" {mark} {node.name}   {stage_glyphs(node, screen)}  {node.stage}   {age(node.since, now)}   {effect}"
     return head, what, where, cure

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
 
+from gpuplane.api.offers import units_asked
 from gpuplane.explain.cures import Cure, cures, gib, place_of, runs_on
-from gpuplane.explain.world import ClusterFacts, NodeVerdict, Object, World
+from gpuplane.explain.world import GPU_RESOURCES, ClusterFacts, NodeVerdict, Object, World
 from gpuplane.sharing import Request, of_pod, request_of
 from gpuplane.sharing.placement import Lack
 from gpuplane.sharing.request import Ask
@@ -97,8 +98,9 @@ def explain(raw: Object, facts: ClusterFacts, now: str) -> Explanation:
     except InvalidInput as error:
         state = "placed" if bound else "waiting"
         return _with(start, state=state, node=bound, can_ever_run=False, findings=error.findings or (str(error),))
-    start = _with(start, asks=told(request), node=bound)
-    if not request:
+    devices = {name: number for name, number in units_asked(pod).items() if name not in GPU_RESOURCES}
+    start = _with(start, asks=told(request, devices), node=bound)
+    if not request and not devices:
         return _with(start, state="nothing", note="" if bound else _scheduler_said(pod))
     if has_ended(phase):
         return _with(start, state="ended", note=f"ended: {phase}")
@@ -223,11 +225,14 @@ def _scheduler_said(pod: Pod) -> str:
 # -- words -------------------------------------------------------------------------------------------------------------
 
 
-def told(request: Request) -> str:
-    """`40% core + 12 GiB of one GPU`, `2 GPUs`; of several containers each with its name."""
+def told(request: Request, devices: Mapping[str, int]) -> str:
+    """`40% core + 12 GiB of one GPU`, `2 GPUs`; of several containers each with its name. `devices` are those that only
+    their name tells: `1 nvidia.com/mig-1g.10gb`.
+    """
+    named = [f"{number} {name}" for name, number in devices.items()]
     if len(request.asks) == 1:
-        return _ask(request.asks[0])
-    return ", ".join(f"{ask.container} {_ask(ask)}" for ask in request.asks)
+        return ", ".join([_ask(request.asks[0]), *named])
+    return ", ".join([*(f"{ask.container} {_ask(ask)}" for ask in request.asks), *named])
 
 
 def _ask(ask: Ask) -> str:

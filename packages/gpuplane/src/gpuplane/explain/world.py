@@ -19,7 +19,8 @@ from typing import Any, Final
 import msgspec
 
 from gpuplane import names
-from gpuplane.api.gpunode import GPUNode, StageName
+from gpuplane.api.gpunode import GPUNode, GPUNodeStatus, StageName
+from gpuplane.api.offers import WHOLE, GpuUnits, UnitKind, offered_units, units_asked
 from gpuplane.scheduler.quota import NamespaceQuota, QuotaCheck, QuotaSettings, QuotaUsage
 from gpuplane.scheduler.transforms import CachedPod, place_of, transform_node, transform_pod
 from gpuplane.sharing import POLICIES, Assignment, Ledger, LedgerGPU, NodeState, Request, empty, gpus_of, request_of
@@ -148,7 +149,8 @@ class World:
             info = compile_pod(raw)
             if info.node_name:
                 self._cache.place(info)
-        pod = transform_pod(msgspec.convert(raw, Pod))
+        whole = msgspec.convert(raw, Pod)
+        pod = transform_pod(whole) or _of_devices(whole)
         if pod is None:
             return
         self.pods[pod.metadata.uid] = pod
@@ -198,7 +200,7 @@ class World:
         """Every node's verdict on a pod, or that of some, by name. Raises InvalidInput for what can never run."""
         request = request_of(msgspec.convert(raw, Pod))
         info = compile_pod(raw)
-        check = FilterCheck(info, self._cache, GPU_RESOURCES)
+        check = FilterCheck(info, self._cache, GPU_RESOURCES.union(_devices(info)))
         quota = self.facts.quotas.get(info.namespace)
         allowed = QuotaCheck(quota, self.usage, info.namespace, info.uid, request.core)
         wanted = self.nodes if nodes is None else nodes
@@ -208,21 +210,27 @@ class World:
         self, name: str, pod: PodInfo, request: Request, check: FilterCheck, allowed: QuotaCheck
     ) -> NodeVerdict:
         facts, state = self.nodes[name], self.ledger.node(name)
-        offered = request.asks[0].dialect if request.asks else ""
-        if (state is None or not state.gpus) and not facts.allocatable.get(offered):
+        dialects = dict.fromkeys([*(ask.dialect for ask in request.asks), *_devices(pod)])
+        if (state is None or not state.gpus) and not any(map(facts.allocatable.get, dialects)):
             return NodeVerdict(name, _NO_GPUS, "node")
         if failure := check(self._cache.nodes[name]):
             return NodeVerdict(name, _words(failure, pod, facts), "node")
         if name not in self._ready:
             return NodeVerdict(name, "not Ready", "node")
-        for dialect in dict.fromkeys(ask.dialect for ask in request.asks):
+        for dialect in dialects:
             if not facts.allocatable.get(dialect):
                 return NodeVerdict(name, self._not_offered(name, dialect), "node")
         verdict = allowed(name)
         if verdict.reason:
             return NodeVerdict(name, verdict.reason, "quota")
+        for resource in _devices(pod):
+            if lack := self._by_count(name, pod, resource):
+                return lack
+        if not request:
+            return NodeVerdict(name, placement=Placement(Assignment({}, node=name), 0))
         if not self._by_ledger(request) or state is None:
-            return self._by_count(name, pod, facts, state)
+            whole = self._by_count(name, pod, names.GPU_RESOURCE)
+            return whole or NodeVerdict(name, placement=Placement(Assignment({}, node=name), 0))
         policy, gpu_policy = self._policies(request)
         placed = place(state, request, policy, gpu_policy)
         if isinstance(placed, Refusal):
@@ -246,30 +254,52 @@ class World:
         """Return whether the extender places this pod: shares always, whole GPUs where it is at work."""
         return self.assigned or any(ask.dialect != names.GPU_RESOURCE for ask in request.asks)
 
-    def _by_count(self, name: str, pod: PodInfo, facts: NodeFacts, state: NodeState | None) -> NodeVerdict:
-        """As kube-scheduler decides on whole GPUs by itself: it counts them, and the kubelet chooses."""
-        asked = pod.requests.get(names.GPU_RESOURCE, 0)
-        free = facts.allocatable[names.GPU_RESOURCE]
-        free -= self._cache.nodes[name].requested.get(names.GPU_RESOURCE, 0)
+    def _by_count(self, name: str, pod: PodInfo, resource: str) -> NodeVerdict | None:
+        """As kube-scheduler decides by itself: it counts devices, and the kubelet chooses; None where enough are
+        free.
+        """
+        asked, state = pod.requests.get(resource, 0), self.ledger.node(name)
+        free = self.nodes[name].allocatable[resource] - self._cache.nodes[name].requested.get(resource, 0)
         if asked <= free:
-            return NodeVerdict(name, placement=Placement(Assignment({}, node=name), 0))
-        reason = f"{asked} whole {'GPU' if asked == 1 else 'GPUs'} asked, {max(0, free)} free"
-        if state is None or len(state.gpus) < facts.allocatable[names.GPU_RESOURCE]:
-            return NodeVerdict(name, reason, "gpus")  # replicas: more are offered than there are
+            return None
+        unit = self._unit(name, resource)
+        words = f"whole {unit.kind}" if unit.kind is UnitKind.WHOLE else unit.label
+        plural = "s" if asked != 1 and unit.label == unit.kind else ""
+        reason = f"{asked} {words}{plural} asked, {max(0, free)} free"
+        if state is None or unit.kind is not UnitKind.WHOLE or len(state.gpus) < unit.count:
+            return NodeVerdict(name, reason, "gpus")
         return NodeVerdict(name, reason, "gpus", tuple(_counted(state, max(0, free))))
 
+    def _unit(self, name: str, resource: str) -> GpuUnits:
+        """Return what the node offers under the name of the resource."""
+        amounts, gpunode = self.nodes[name].allocatable, self.gpunodes.get(name)
+        status = gpunode.status if gpunode is not None else GPUNodeStatus()
+        units = {unit.resource: unit for unit in offered_units(amounts, status.gpus, status.health)}
+        return units.get(resource) or GpuUnits(resource, UnitKind.WHOLE, amounts[resource], WHOLE)
+
     def _not_offered(self, name: str, dialect: str) -> str:
+        waits_for = self._unprepared(name)
+        return f"not prepared: waits for {waits_for}" if waits_for else not_offered(dialect)
+
+    def _unprepared(self, name: str) -> str:
+        """Return what the node's preparation waits for; empty for a node that is ready or not gpuplane's."""
         gpunode = self.gpunodes.get(name)
         summary = gpunode.status.summary if gpunode is not None else None
-        if summary is not None and summary.stage and summary.stage != StageName.READY:
-            return f"not prepared: waits for {summary.waits_for}"
-        return not_offered(dialect)
+        unready = summary is not None and summary.stage and summary.stage != StageName.READY
+        return summary.waits_for or summary.stage if summary is not None and unready else ""
 
     def can_ever_run(self, raw: Object) -> bool:
         """Return whether some node could take the pod if the cluster had no other pods."""
         request = request_of(msgspec.convert(raw, Pod))
         policy, gpu_policy = self._policies(request)
-        return any(
+        pod = compile_pod(raw)
+        counted = _devices(pod) or (() if self._by_ledger(request) else (names.GPU_RESOURCE,))
+        if counted and any(
+            self._unprepared(name) or all(facts.allocatable.get(one, 0) >= pod.requests[one] for one in counted)
+            for name, facts in self.nodes.items()
+        ):
+            return True
+        return bool(request) and any(
             isinstance(place(empty(state.name, state.gpus), request, policy, gpu_policy), Placement)
             for state in self.ledger.nodes()
         )
@@ -278,6 +308,24 @@ class World:
 def not_offered(dialect: str) -> str:
     """The reason of a node that is prepared and does not offer what the pod asks by."""
     return f"{dialect} not offered"
+
+
+def _devices(pod: PodInfo) -> tuple[str, ...]:
+    """Return the resources that only kube-scheduler and the kubelet count: renamed replicas, MIG devices."""
+    return tuple(
+        sorted(
+            name
+            for name, number in pod.requests.items()
+            if number and name.startswith(names.NVIDIA_PREFIX) and name != names.GPU_RESOURCE
+        )
+    )
+
+
+def _of_devices(pod: Pod) -> CachedPod | None:
+    """Return a pod that holds devices of which placement knows nothing; None for other pods."""
+    if not pod.spec.node_name or not units_asked(pod).keys() - GPU_RESOURCES:
+        return None
+    return CachedPod(metadata=pod.metadata, spec=pod.spec, status=pod.status)
 
 
 def _counted(state: NodeState, free: int) -> Iterator[Lack]:

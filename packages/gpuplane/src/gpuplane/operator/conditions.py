@@ -6,8 +6,11 @@ from gpuplane.api.gpunode import GPUNodeStatus, Stage, StageName, view
 from kubekit.api.meta import Condition
 
 
-def conditions(status: GPUNodeStatus, allocatable_gpus: int, now: str) -> tuple[Condition, ...]:
-    """The conditions that belong to `status`; `lastTransitionTime` is kept where True stays True and False False."""
+def conditions(status: GPUNodeStatus, offered: int, now: str) -> tuple[Condition, ...]:
+    """The conditions that belong to `status`; `lastTransitionTime` is kept where True stays True and False False.
+
+    `offered` is the percent of GPUs that the node's kubelet offers.
+    """
     stages = view(status.stages)
     summary = status.summary
     ready = stages[StageName.READY].state.holds
@@ -15,7 +18,7 @@ def conditions(status: GPUNodeStatus, allocatable_gpus: int, now: str) -> tuple[
         ("Ready", ready, "AllStagesHold" if ready else summary.reason or _camel(summary.stage), summary.message),
         _of_stage("DriverReady", stages[StageName.DRIVER]),
         _of_stage("ToolkitReady", stages[StageName.TOOLKIT]),
-        ("Advertised", allocatable_gpus > 0, "Allocatable" if allocatable_gpus else "NoneAllocatable", ""),
+        ("Advertised", offered > 0, "Allocatable" if offered else "NoneAllocatable", ""),
     ]
     if status.gpus:
         sick = "; ".join(f"{uuid}: {why}" for uuid, why in sorted(status.health.items()))

@@ -16,7 +16,7 @@ import msgspec
 
 from gpuplane import names
 from gpuplane.api.gpunode import STAGES, GPUNodeStatus, Stage, StageName, StageState, summarize
-from gpuplane.api.requests import in_gpus
+from gpuplane.api.offers import in_gpus
 from gpuplane.operator.conditions import conditions
 from gpuplane.operator.gates import DRIVER, OPEN, closing_gates, fails_below, gate_is_open, gates, is_used
 from gpuplane.operator.observed import ObservedNode
@@ -63,10 +63,10 @@ def decide(seen: ObservedNode, now: str) -> NodePlan:
             arch=seen.arch,
             runtime=old.machine.runtime or seen.runtime,
         ),
-        summary=msgspec.structs.replace(old.summary, free=in_gpus(max(0, 100 * seen.allocatable_gpus - seen.held))),
+        summary=msgspec.structs.replace(old.summary, free=in_gpus(max(0, seen.offered - seen.held))),
     )
     status = msgspec.structs.replace(status, summary=summarize(status))
-    status = msgspec.structs.replace(status, conditions=conditions(status, seen.allocatable_gpus, now))
+    status = msgspec.structs.replace(status, conditions=conditions(status, seen.offered, now))
     summary = msgspec.structs.replace(status.summary, free=old.summary.free)
     only_free = msgspec.structs.replace(status, summary=summary) == seen.status
     ready = holds(stages, StageName.READY)
@@ -114,7 +114,7 @@ def _stages(seen: ObservedNode, reported: Mapping[str, Stage], now: str) -> dict
     if seen.restarting:
         _forget(seen, stages)
     # NB: with a gate closed, or no pod behind it, the same signs are what an operand has left behind.
-    advertised = seen.allocatable_gpus > 0 and gate_is_open(seen, "device-plugin") and "device-plugin" in seen.pods
+    advertised = seen.offered > 0 and gate_is_open(seen, "device-plugin") and "device-plugin" in seen.pods
     if advertised and state_of(stages, StageName.DEVICE_PLUGIN) is not StageState.FAILED:
         _hold(stages, StageName.DEVICE_PLUGIN, now)
     exporter = seen.pods.get("dcgm-exporter")

@@ -9,9 +9,9 @@ from collections.abc import Iterable
 
 from gpuplane import names
 from gpuplane.api.clusterpolicy import ClusterPolicy, ClusterPolicySpec, chosen, is_paused
-from gpuplane.api.gpunode import GPUNode
+from gpuplane.api.gpunode import GPUNode, GPUNodeStatus
 from gpuplane.api.nvidiadriver import NVIDIADriver
-from gpuplane.api.requests import core_held
+from gpuplane.api.offers import core_held, core_offered, offered_units
 from gpuplane.operator.drivers import choices, owner_of, why_none
 from gpuplane.operator.events import LimitedRecorder
 from gpuplane.operator.mps import follows_mps
@@ -74,11 +74,14 @@ class NodeController:
         pods = self._pods.by_index(BY_NODE, name)
         found = choices(policy.spec, self._drivers.items()) if policy is not None and alive else []
         owner = owner_of(node.metadata.labels, found)
+        state = gpunode.status if gpunode is not None else GPUNodeStatus()
+        units = offered_units(node.status.allocatable, state.gpus, state.health)
         seen = observe(
             node,
             gpunode,
             [pod for pod in pods if pod.metadata.namespace == names.OPERATOR_NAMESPACE and is_operand(pod)],
-            held=sum(map(core_held, pods)),
+            offered=core_offered(units),
+            held=sum(core_held(pod, units) for pod in pods),
             enabled=self._enabled(policy.spec, node) if policy is not None and alive else frozenset(),
             taint_wanted=policy.spec.operator.not_ready_taint if policy is not None and alive else False,
             driver_owner=owner or "",

@@ -8,7 +8,6 @@ import msgspec
 
 from gpuplane import names
 from gpuplane.api.gpunode import GPUNode, GPUNodeStatus
-from gpuplane.api.requests import offer_of
 from gpuplane.api.upgrade import UpgradeRecord, UpgradeState, upgrade_record, upgrade_state
 from gpuplane.operator.upgrade.templates import digest_of
 from kubekit.api.core import Node, Pod
@@ -33,16 +32,16 @@ class ObservedNode(msgspec.Struct, frozen=True):
     """Everything that decides about one node.
 
     `status` is None while there is no GPUNode; `pods` is keyed by gate; `enabled` holds the gates that the
-    ClusterPolicy wants and is empty when there is none (then everything is taken back). `held` is the percent of GPUs
-    promised to pods, 100 for each whole one. `answers` is False while the node is not Ready. `restarting`: an upgrade
-    replaces the node's driver, and what stands on it has to stand aside; `stale`: the pod that it replaces is still
-    there. `driver_owner` is the NVIDIADriver that the node has its driver from; `no_driver` (reason, message, cure)
-    why it gets none.
+    ClusterPolicy wants and is empty when there is none (then everything is taken back). `offered` is the percent of
+    GPUs that the kubelet offers, 100 for each whole one, and `held` the percent promised to pods. `answers` is False
+    while the node is not Ready. `restarting`: an upgrade replaces the node's driver, and what stands on it has to stand
+    aside; `stale`: the pod that it replaces is still there. `driver_owner` is the NVIDIADriver that the node has its
+    driver from; `no_driver` (reason, message, cure) why it gets none.
     """
 
     name: str
     labels: Mapping[str, str]
-    allocatable_gpus: int
+    offered: int
     held: int
     os: str
     kernel: str
@@ -74,6 +73,7 @@ def observe(
     gpunode: GPUNode | None,
     pods: Iterable[Pod],
     *,
+    offered: int,
     held: int,
     enabled: frozenset[str],
     taint_wanted: bool,
@@ -87,7 +87,7 @@ def observe(
     return ObservedNode(
         name=node.metadata.name,
         labels=labels,
-        allocatable_gpus=offer_of(node.status.allocatable).count,
+        offered=offered,
         held=held,
         os=labels.get(names.OS_ID_LABEL, "") + labels.get(names.OS_VERSION_LABEL, ""),
         kernel=info.kernel_version,

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 from typing import Final
 
 from gpuplane import names
-from gpuplane.api.requests import core_held
+from gpuplane.api.requests import uses_gpus
 from gpuplane.operator.observed import COMPONENT_LABEL, answers
 from gpuplane.operator.policy import PART_OF, PART_OF_LABEL
 from kubekit.api.core import Node, Pod
@@ -36,7 +36,12 @@ def is_proof(pod: Pod) -> bool:
 
 def concerns_node(pod: Pod) -> bool:
     """Return whether a pod is of the operator's namespace or holds a part of a GPU."""
-    return pod.metadata.namespace == names.OPERATOR_NAMESPACE or bool(core_held(pod))
+    return pod.metadata.namespace == names.OPERATOR_NAMESPACE or holds_gpus(pod)
+
+
+def holds_gpus(pod: Pod) -> bool:
+    """Return whether a pod is bound, has not ended, and asks for GPUs in any unit."""
+    return bool(pod.spec.node_name) and not pod.status.ended and uses_gpus(pod)
 
 
 def operand_pods(pods: Iterable[Pod], nodes: Iterable[Node], components: Collection[str] = ()) -> int:

@@ -1,0 +1,77 @@
+"""What a node's GPUs are worth in the units that its kubelet counts."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpuplane.api.gpunode import GPU
+from gpuplane.api.offers import UnitKind, core_asked, core_offered, offered_units
+from kubekit.api.core import Container, Pod, PodSpec, Resources
+
+
+def gpus(number: int, *, model: str = "NVIDIA A100-SXM4-40GB", split: int = 0) -> list[GPU]:
+    """GPUs of which the first `split` are in MIG mode."""
+    return [
+        GPU(index=at, uuid=f"GPU-{at}", model=model, memory_mib=40960, mig="enabled" if at < split else "disabled")
+        for at in range(number)
+    ]
+
+
+def kinds(allocatable: dict[str, str], node: list[GPU]) -> dict[str, tuple[str, float]]:
+    return {unit.resource: (unit.kind.value, round(unit.core, 1)) for unit in offered_units(allocatable, node)}
+
+
+@pytest.mark.parametrize(
+    ("allocatable", "node", "expected"),
+    [
+        ({"nvidia.com/gpu": "4", "cpu": "8"}, gpus(4), {"nvidia.com/gpu": ("GPU", 100.0)}),
+        ({"nvidia.com/gpu": "10"}, gpus(1), {"nvidia.com/gpu": ("replica", 10.0)}),
+        ({"nvidia.com/gpu": "0", "nvidia.com/gpu.shared": "8"}, gpus(4), {"nvidia.com/gpu.shared": ("replica", 50.0)}),
+        (
+            {"nvidia.com/gpu": "2", "nvidia.com/gpu.shared": "4"},
+            gpus(4),
+            {"nvidia.com/gpu": ("GPU", 100.0), "nvidia.com/gpu.shared": ("replica", 50.0)},
+        ),
+        (
+            {"nvidia.com/a100": "2", "nvidia.com/t4": "20"},
+            gpus(4),
+            {"nvidia.com/a100": ("GPU", 100.0), "nvidia.com/t4": ("replica", 10.0)},
+        ),
+        ({"nvidia.com/gpu": "7"}, gpus(1, split=1), {"nvidia.com/gpu": ("MIG device", 14.3)}),
+        ({"nvidia.com/mig-1g.5gb": "7"}, gpus(1, split=1), {"nvidia.com/mig-1g.5gb": ("MIG device", 14.3)}),
+        ({"nvidia.com/mig-1c.3g.20gb": "2"}, gpus(1, split=1), {"nvidia.com/mig-1c.3g.20gb": ("MIG device", 14.3)}),
+        (
+            {"nvidia.com/mig-1g.6gb": "2"},
+            gpus(1, model="NVIDIA A30", split=1),
+            {"nvidia.com/mig-1g.6gb": ("MIG device", 25.0)},
+        ),
+        ({"nvidia.com/mig-1g.5gb": "14"}, gpus(1, split=1), {"nvidia.com/mig-1g.5gb": ("replica", 7.1)}),
+        ({"tencent.com/vcuda-core": "200"}, gpus(2), {"tencent.com/vcuda-core": ("share", 1.0)}),
+        (
+            {"nvidia.com/gpu": "2", "tencent.com/vcuda-core": "200"},
+            gpus(2),
+            {"nvidia.com/gpu": ("GPU", 100.0)},
+        ),
+        ({"nvidia.com/gpu": "2"}, [], {"nvidia.com/gpu": ("GPU", 100.0)}),
+        ({"cpu": "8"}, gpus(1), {}),
+    ],
+)
+def test_a_node_offers_units_that_are_parts_of_its_gpus(
+    allocatable: dict[str, str], node: list[GPU], expected: dict[str, tuple[str, float]]
+) -> None:
+    assert kinds(allocatable, node) == expected
+
+
+@pytest.mark.parametrize("replicas", [2, 3, 7, 10, 48])
+def test_replicas_are_together_as_many_gpus_as_there_are(replicas: int) -> None:
+    node = gpus(3)
+    assert core_offered(offered_units({"nvidia.com/gpu": str(3 * replicas)}, node)) == 300
+    assert core_offered(offered_units({"nvidia.com/gpu": str(2 * replicas)}, node, {"GPU-0"})) == 200
+
+
+def test_a_pod_holds_what_its_unit_is_worth_on_its_node() -> None:
+    assert {unit.kind for unit in offered_units({"nvidia.com/gpu": "10"}, gpus(1))} == {UnitKind.REPLICA}
+    container = Container(name="c", resources=Resources(limits={"nvidia.com/gpu": "2"}))
+    pod = Pod(spec=PodSpec(node_name="n", containers=(container,)))
+    assert core_asked(pod) == 200
+    assert core_asked(pod, offered_units({"nvidia.com/gpu": "10"}, gpus(1))) == 20
