@@ -46,9 +46,15 @@ def test_every_name_says_what_it_is_for() -> None:
 
 
 @cache
-def trees() -> tuple[tuple[Path, ast.Module], ...]:
+def texts() -> dict[Path, str]:
+    """The text of every module. To parse all of them takes seconds; a test parses those that it needs."""
     paths = [path for folder in SOURCES for path in sorted(folder.rglob("*.py")) if "protocol" not in path.parts]
-    return tuple((path, ast.parse(path.read_text())) for path in paths)
+    return {path: path.read_text() for path in paths}
+
+
+@cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(texts()[path])
 
 
 def strings(tree: ast.Module) -> Iterator[str]:
@@ -60,30 +66,21 @@ def strings(tree: ast.Module) -> Iterator[str]:
 
 
 def test_every_label_annotation_and_resource_of_ours_is_documented() -> None:
-    used = {found for _, tree in trees() for text in strings(tree) for found in OURS.findall(text)}
     reference = "\n".join(pages().values())
-    kinds = {found for found in used if re.search(r"/v\d", found)}
-    unknown = {found for found in used - kinds if found not in reference}
-    assert not unknown
+
+    def unknown(text: str) -> set[str]:
+        return {found for found in OURS.findall(text) if found not in reference and not re.search(r"/v\d", found)}
+
+    assert any(OURS.search(text) for text in texts().values())
+    suspects = [path for path, text in texts().items() if unknown(text)]
+    assert not {found for path in suspects for text in strings(tree(path)) for found in unknown(text)}
 
 
 @cache
 def constants() -> dict[str, str]:
     """Module-level string constants by name: NAME -> value, for variables that are read through one."""
-    found = {}
-    for _, tree in trees():
-        for node in tree.body:
-            target = (
-                node.target
-                if isinstance(node, ast.AnnAssign)
-                else node.targets[0]
-                if isinstance(node, ast.Assign)
-                else None
-            )
-            value = getattr(node, "value", None)
-            if isinstance(target, ast.Name) and isinstance(value, ast.Constant) and isinstance(value.value, str):
-                found[target.id] = value.value
-    return found
+    assignment = re.compile(r'^(\w+)(?:: [^=\n]+)? = "([^"\\\n]*)"', flags=re.M)
+    return {name: value for text in texts().values() for name, value in assignment.findall(text)}
 
 
 @cache
@@ -91,8 +88,10 @@ def read_variables() -> frozenset[str]:
     """Every variable of the environment that Python or C of ours reads or sets by name."""
     known = constants()
     found: set[str] = set()
-    for path, tree in trees():
-        for node in ast.walk(tree):
+    for path, text in texts().items():
+        if "env" not in text:
+            continue
+        for node in ast.walk(tree(path)):
             if (
                 isinstance(node, ast.Call)
                 and isinstance(node.func, ast.Attribute)
@@ -134,10 +133,10 @@ def test_no_variable_is_documented_that_nobody_knows() -> None:
 def reasons(package: str) -> set[str]:
     """The CamelCase causes that a package gives to failed stages: what it passes to calls or returns."""
     found = set()
-    for path, tree in trees():
+    for path in texts():
         if SOURCE / package not in path.parents:
             continue
-        for node in ast.walk(tree):
+        for node in ast.walk(tree(path)):
             values: list[ast.expr | None] = []
             if isinstance(node, ast.Call) and ast.unparse(node.func) != "getattr":
                 values = [*node.args, *(keyword.value for keyword in node.keywords)]
@@ -145,8 +144,8 @@ def reasons(package: str) -> set[str]:
                 values = [node.body, node.orelse]
             elif isinstance(node, ast.Return):
                 values = [node.value]
-            texts = [value.value for value in values if isinstance(value, ast.Constant)]
-            found |= {text for text in texts if isinstance(text, str) and CAUSE.fullmatch(text)}
+            constant = [value.value for value in values if isinstance(value, ast.Constant)]
+            found |= {text for text in constant if isinstance(text, str) and CAUSE.fullmatch(text)}
     return found
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import enum
-import itertools
 from collections import defaultdict
 from collections.abc import Iterator
 from typing import Annotated, Any, get_args, get_origin
@@ -146,9 +145,12 @@ def changed(base: dict[str, Any], path: tuple[str, ...], value: Any) -> ClusterP
 
 def has_effect(path: tuple[str, ...], kind: Any) -> bool:
     for base in BASES:
-        specs = [spec for value in values(kind) if (spec := changed(base, path, value)) is not None]
-        results = [made(spec) for spec in specs]
-        if any(one != other for one, other in itertools.pairwise(results)):
+        specs = (spec for value in values(kind) if (spec := changed(base, path, value)) is not None)
+        first = next(specs, None)
+        if first is None:
+            continue
+        expected = made(first)
+        if any(spec != first and made(spec) != expected for spec in specs):
             return True
     return False
 

@@ -285,7 +285,10 @@ def test_variables_of_a_module_have_their_values_and_can_be_found(gpu: Any) -> N
     ],
     ids=["nothing there", "behind the end", "misaligned", "trap", "for ever", "no shared memory"],
 )
-def test_a_kernel_that_goes_wrong_breaks_its_context_and_only_that(gpu: Any, body: str, code: int) -> None:
+def test_a_kernel_that_goes_wrong_breaks_its_context_and_only_that(
+    gpu: Any, monkeypatch: pytest.MonkeyPatch, body: str, code: int
+) -> None:
+    monkeypatch.setenv("SIMGPU_MAX_INSTRUCTIONS", "1000000")  # "for ever" would take seconds
     status, module, log = gpu.load(kernel(body))
     assert status == 0, log
     cells = ctypes.c_uint64()

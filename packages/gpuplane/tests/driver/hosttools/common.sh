@@ -1,5 +1,6 @@
 # What the fake tools share. SIMHOST_ROOT is the root they run in, MACHINE the host's own (its kernel is there), STATE
 # a directory beside it: what the machine holds in its kernel, its mirrors, and what shall go wrong.
+# Tools start hundreds of times in a test: what the shell can do itself starts no other program.
 set -eu
 tool=${0##*/}
 read -r kernel <"$MACHINE/proc/sys/kernel/osrelease"
@@ -33,7 +34,6 @@ fail() {
 
 # proc/modules from the modules in $STATE/modules (newest first) and the holders in $STATE/holders.
 list_modules() {
-    : >"$MACHINE/proc/modules.new"
     holders=0
     while read -r _; do holders=$((holders + 1)); done <"$STATE/holders"
     others=0
@@ -43,10 +43,29 @@ list_modules() {
     done <"$STATE/modules"
     while read -r name; do
         if [ "$name" = nvidia ]; then
-            echo "nvidia 1 $((others + holders)) ${users:--} Live 0x0" >>"$MACHINE/proc/modules.new"
+            echo "nvidia 1 $((others + holders)) ${users:--} Live 0x0"
         else
-            echo "$name 1 0 - Live 0x0" >>"$MACHINE/proc/modules.new"
+            echo "$name 1 0 - Live 0x0"
         fi
-    done <"$STATE/modules"
-    mv "$MACHINE/proc/modules.new" "$MACHINE/proc/modules"
+    done <"$STATE/modules" >"$MACHINE/proc/modules"
+}
+
+# Whether a file has such a line.
+has_line() {
+    while read -r line; do
+        if [ "$line" = "$2" ]; then return 0; fi
+    done <"$1"
+    return 1
+}
+
+# Write a file again without a line.
+drop_line() {
+    rest=
+    while read -r line; do
+        if [ "$line" != "$2" ]; then
+            rest="$rest$line
+"
+        fi
+    done <"$1"
+    printf %s "$rest" >"$1"
 }
