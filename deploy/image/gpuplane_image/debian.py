@@ -39,8 +39,8 @@ class Package(NamedTuple):
     digest: str
 
 
-def fetch(names: tuple[str, ...], cache: Path) -> list[Package]:
-    """The newest versions of the packages, in the order of `names`. Raises ImageError."""
+def fetch(names: tuple[str, ...], cache: Path, suite: str = SUITE) -> list[Package]:
+    """The newest versions of the packages in a release of Debian, in the order of `names`. Raises ImageError."""
     for program, owner in (("apt-get", "apt"), ("dpkg-deb", "dpkg")):
         if shutil.which(program) is None:
             raise ImageError(
@@ -49,15 +49,16 @@ def fetch(names: tuple[str, ...], cache: Path) -> list[Package]:
             )
     if not KEYRING.is_file():
         raise ImageError(f"{KEYRING} is absent", cure="apt-get install debian-archive-keyring")
-    apt = _apt(cache / "apt")
-    _update(apt, cache / "apt")
+    folder = cache / ("apt" if suite == SUITE else f"apt-{suite}")
+    apt = _apt(folder, suite)
+    _update(apt, folder, suite)
     # From a folder without packages: apt leaves out what lies where it is called.
-    answer = _answer([*apt, "download", "--print-uris", *names], cwd=cache / "apt")
+    answer = _answer([*apt, "download", "--print-uris", *names], cwd=folder)
     rows = [match for line in answer if (match := _URI.match(line))]
     found = {row["file"].partition("_")[0]: row for row in rows}
     missing = [name for name in names if name not in found]
     if missing:
-        raise ImageError(f"Debian {SUITE} has no {', '.join(missing)}", cure=f"look at {MIRROR}")
+        raise ImageError(f"Debian {suite} has no {', '.join(missing)}", cure=f"look at {MIRROR}")
     packages = [Package(name, cache / "debs" / found[name]["file"], found[name]["digest"]) for name in names]
     absent = [package for package in packages if _digest(package.path) != package.digest]
     if absent:
@@ -115,16 +116,16 @@ def _kept(path: str, only: tuple[str, ...]) -> bool:
     return not any(fnmatchcase(path, pattern) for pattern in _NOT_NEEDED)
 
 
-def _apt(folder: Path) -> list[str]:
+def _apt(folder: Path, suite: str) -> list[str]:
     """apt-get with everything of its own below `folder`."""
     for part in ("lists/partial", "cache/archives/partial"):
         (folder / part).mkdir(parents=True, exist_ok=True)
     (folder / "status").touch()
     trusted = f"[signed-by={KEYRING}]"
     sources = (
-        f"deb {trusted} {MIRROR}/debian {SUITE} main\n"
-        f"deb {trusted} {MIRROR}/debian {SUITE}-updates main\n"
-        f"deb {trusted} {MIRROR}/debian-security {SUITE}-security main\n"
+        f"deb {trusted} {MIRROR}/debian {suite} main\n"
+        f"deb {trusted} {MIRROR}/debian {suite}-updates main\n"
+        f"deb {trusted} {MIRROR}/debian-security {suite}-security main\n"
     )
     file = folder / "sources.list"
     if not file.is_file() or file.read_text() != sources:
@@ -149,12 +150,12 @@ def _stamp(folder: Path) -> Path:
     return folder / "updated"
 
 
-def _update(apt: list[str], folder: Path) -> None:
+def _update(apt: list[str], folder: Path, suite: str) -> None:
     stamp = _stamp(folder)
     known = stamp.is_file()
     if known and time.time() - stamp.stat().st_mtime < FRESH:
         return
-    _say(f"reading the package lists of Debian {SUITE}")
+    _say(f"reading the package lists of Debian {suite}")
     try:
         _answer([*apt, "-o", "APT::Update::Error-Mode=any", "update"])
     except ImageError as error:

@@ -101,7 +101,8 @@ def containerd(draw: st.DrawFn) -> tuple[str, str]:
         runtimes = draw(st.dictionaries(st.sampled_from(["runc", "crun", "kata", "nvidia"]), RUNTIME, max_size=2))
         if runtimes:
             cri["containerd"] = {"runtimes": runtimes, "snapshotter": "overlayfs"}
-            if draw(st.booleans()):
+            # containerd before 2.0 does not start CRI without its default runtime
+            if (version <= 2 and "runc" not in runtimes) or draw(st.booleans()):
                 cri["containerd"]["default_runtime_name"] = draw(st.sampled_from(sorted(runtimes)))
         data = {"plugins": {PLUGINS[version]: cri, "io.containerd.internal.v1.opt": {"path": "/opt"}}}
     said = f"containerd://{draw(st.sampled_from(RELEASES[version]))}"

@@ -115,8 +115,25 @@ def test_without_a_configuration_there_is_a_small_one(text: str) -> None:
     files = configured(text)
     main = tomllib.loads(files[CONTAINERD.config])
     assert main == {"version": 2, "imports": [CONTAINERD.imports]}
-    assert set(merged(files, "io.containerd.grpc.v1.cri")["containerd"]["runtimes"]) == set(PROGRAMS)
+    assert set(merged(files, "io.containerd.grpc.v1.cri")["containerd"]["runtimes"]) == {"runc", *PROGRAMS}
     assert containerd.strip(CONTAINERD, files[CONTAINERD.config]) == text
+
+
+CNI = "[plugins.{}.cni]\nbin_dir = '/usr/lib/cni'\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "plugin"),
+    [(CNI, "cri"), ("version = 2\n" + CNI, "io.containerd.grpc.v1.cri"), ("", "io.containerd.grpc.v1.cri")],
+)
+@pytest.mark.parametrize("version", [(), (1, 6), (1, 7), (2, 0), (2, 1)])
+def test_the_built_in_runc_stays_where_a_table_of_runtimes_takes_its_place(
+    text: str, plugin: str, version: tuple[int, ...]
+) -> None:
+    files = configured(text.format(f'"{plugin}"'), containerd=version)
+    runtimes = merged(files, plugin)["containerd"]["runtimes"]
+    assert runtimes.pop("runc", None) == ({"runtime_type": "io.containerd.runc.v2"} if version < (2, 0) else None)
+    assert set(runtimes) == set(PROGRAMS)
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,8 @@ def test_containerd_without_a_file_has_its_defaults(tmp_path: Path) -> None:
 def test_a_file_without_a_version_is_version_1(tmp_path: Path) -> None:
     put(tmp_path, "etc/containerd/config.toml", V2.removeprefix("version = 2\n").replace('"runc"', '"nvidia"'))
     assert read_config(tmp_path, "containerd", "1.7.1").default == "runc"  # the table of version 2 is not looked at
-    put(tmp_path, "etc/containerd/config.toml", '[plugins.cri.containerd]\ndefault_runtime_name = "nvidia"\n')
+    text = '[plugins.cri.containerd]\ndefault_runtime_name = "nvidia"\n[plugins.cri.containerd.runtimes.nvidia]\n'
+    put(tmp_path, "etc/containerd/config.toml", text)
     assert read_config(tmp_path, "containerd", "1.7.1").default == "nvidia"
 
 
@@ -46,11 +47,25 @@ def test_a_file_without_a_version_is_version_1(tmp_path: Path) -> None:
 def test_imports_replace_tables_before_2_1(tmp_path: Path, version: str, keeps: bool) -> None:
     main = 'version = 2\nimports = ["/etc/containerd/conf.d/*.toml"]\n' + NVIDIA_V2.format(more="enable_cdi = true")
     put(tmp_path, "etc/containerd/config.toml", main)
-    drop_in = 'version = 2\n[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.other.options]\nBinaryName = "x"\n'
-    put(tmp_path, "etc/containerd/conf.d/99.toml", drop_in)
+    drop_in = V2 + '[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.{0}.options]\nBinaryName = "x"\n'
+    put(tmp_path, "etc/containerd/conf.d/98.toml", drop_in.format("other"))
+    put(tmp_path, "etc/containerd/conf.d/99.toml", drop_in.format("other") + drop_in.format("runc").removeprefix(V2))
     config = read_config(tmp_path, "containerd", version)
     assert "other" in config.handlers
     assert ("nvidia" in config.handlers) is keeps
+
+
+@pytest.mark.parametrize(("version", "keeps"), [("1.6.20", False), ("1.7.24", False), ("2.0.6", True), ("2.1.9", True)])
+def test_a_table_of_runtimes_takes_the_place_of_runc_before_2_0(tmp_path: Path, version: str, keeps: bool) -> None:
+    table = '[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.other.options]\nBinaryName = "x"\n'
+    put(tmp_path, "etc/containerd/config.toml", V2 + table)
+    if keeps:
+        assert set(read_config(tmp_path, "containerd", version).handlers) == {"runc", "other"}
+    else:
+        with pytest.raises(RuntimeDown, match=r"RuntimeService: no corresponding runtime.*runc"):
+            read_config(tmp_path, "containerd", version)
+    put(tmp_path, "etc/containerd/config.toml", V2.replace('"runc"', '"other"') + table)
+    assert ("runc" in read_config(tmp_path, "containerd", version).handlers) is keeps
 
 
 def test_cdi_is_unknown_to_containerd_1_6(tmp_path: Path) -> None:

@@ -26,6 +26,10 @@ PLUGIN = {1: "cri", 2: "io.containerd.grpc.v1.cri", 3: "io.containerd.cri.v1.run
 PLUGIN[4] = PLUGIN[3]  # containerd 2.3 moved its servers' tables only
 _DEEP_MERGE = (2, 1)  # from this containerd on, imported tables are merged key by key
 _CDI_IS_ON = (2, 0)
+# containerd has this runtime by itself. Before 2.0 a table of runtimes takes its place, and CRI does not start without
+# its default runtime.
+_KEEPS_RUNC = (2, 0)
+_RUNC = {"runc": {"runtime_type": "io.containerd.runc.v2"}}
 CDI_DIRS = ["/etc/cdi", f"/{names.CDI_DIR}"]
 BASE_TEMPLATE = '{{ template "base" . }}\n'
 
@@ -179,7 +183,8 @@ def _ours(
         and (merging or not _is_kept(runtimes.get(name), own, place))
     }
     if new:
-        ours["containerd"] = {"runtimes": new}
+        lost = {} if runtimes or merging or containerd >= _KEEPS_RUNC else copy.deepcopy(_RUNC)
+        ours["containerd"] = {"runtimes": {**lost, **new}}
     if default is not None and (merging or section.get("default_runtime_name") != default):
         ours.setdefault("containerd", {})["default_runtime_name"] = default
     return ours

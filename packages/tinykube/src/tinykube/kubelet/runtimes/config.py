@@ -108,10 +108,19 @@ def _containerd(root: Path, version: tuple[int, ...]) -> RuntimeConfig:
             "unknown service runtime.v1.RuntimeService", where="disabled_plugins of containerd's configuration"
         )
     section = _table(cri, "containerd")
-    handlers = {"runc": Handler()}
-    for name, table in _table(section, "runtimes").items():
+    default = str(section.get("default_runtime_name", "runc"))
+    named = _table(section, "runtimes")
+    # NB: before 2.0 a table of runtimes takes the place of the built-in runc.
+    handlers = {} if named and version < (2, 0) else {"runc": Handler()}
+    for name, table in named.items():
         options = _table(table, "options")
         handlers[name] = Handler(str(options.get("BinaryName") or options.get("Runtime") or "runc"))
+    if default not in handlers:
+        raise RuntimeDown(
+            "unknown service runtime.v1.RuntimeService: no corresponding runtime configured in `containerd.runtimes` "
+            f'for `containerd` `default_runtime_name = "{default}"`',
+            where=main,
+        )
     # CDI came with 1.7, off; from 2.0 on it is on. Before, the keys are unknown and mean nothing.
     cdi = version >= (1, 7) and bool(cri.get("enable_cdi", version >= (2, 0)))
     dirs = tuple(str(path) for path in cri.get("cdi_spec_dirs", CDI_DIRS))
@@ -120,7 +129,7 @@ def _containerd(root: Path, version: tuple[int, ...]) -> RuntimeConfig:
     offers = version >= (1, 7) and not nri.get("disable", version < (2, 0))
     return RuntimeConfig(
         handlers=handlers,
-        default=str(section.get("default_runtime_name", "runc")),
+        default=default,
         cdi=cdi,
         cdi_dirs=dirs,
         nri=str(nri.get("socket_path", NRI_SOCKET)) if offers else "",
