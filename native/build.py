@@ -130,6 +130,7 @@ TARGETS = (
         for name in ("libcuda.so", "libnvidia-ml.so")
     ),
     Target("simgpu", "nvidia-cuda-mps-control", ("simgpu/mps/*.c",), _TOOL),
+    Target("simgpu", "nvidia-smi", ("smi/*.c",), _TOOL, ("-ldl",)),
     Target("simgpu", "simhost", ("tools/*.c",), _TOOL),
     Target("simgpu", "programs/chroot", ("chroot/*.c",), _TOOL),
     Target("tinykube", "container-shim", ("shim/*.c",), _TOOL),

@@ -65,9 +65,11 @@ _FILES = {
     "etc/nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\n",
 }
 _EMPTY = ("dev", "proc", "run", "sys", "tmp", "root")
+# The programs of the image -> the module of their `main`.
+_PROGRAMS = {"gpuplane": "gpuplane.cli.main", "nvidia-smi": "gpuplane.driver.nvidia_smi"}
 _ENTRY = """\
 #!/usr/bin/python3.11 -P
-from gpuplane.cli.main import main
+from {module} import main
 
 raise SystemExit(main())
 """
@@ -105,10 +107,11 @@ def compose_gpuplane(root: Path, base: Path, cache: Path, epoch: int) -> Parts:
         dependencies.unpack_wheel(wheel, root / _PACKAGES)
     _prune(root / _PACKAGES, _UNUSED_WHEEL)
     _correct_records(root / _PACKAGES)
-    entry = root / "usr/bin/gpuplane"
-    entry.parent.mkdir(parents=True)
-    entry.write_text(_ENTRY)
-    entry.chmod(0o755)
+    (root / "usr/bin").mkdir(parents=True)
+    for program, module in _PROGRAMS.items():
+        entry = root / "usr/bin" / program
+        entry.write_text(_ENTRY.format(module=module))
+        entry.chmod(0o755)
     compile_all(base, [root / _PACKAGES], root)
     settle(root, epoch)
     return {"gpuplane": sum(sizes(root, {}).values())}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
+import subprocess
 import sys
 import urllib.request
 from pathlib import Path
@@ -13,6 +15,7 @@ import pytest
 import yaml
 
 from gpulab import demo
+from gpuplane.host import Command, invocation
 from kubekit.api.core import Pod
 
 SHARED = Path(__file__).parents[5] / "shared" / "manifests" / "gpu-operator" / "cuda-vectoradd.yaml"
@@ -108,6 +111,43 @@ async def test_a_pod_sees_the_gpus_it_was_given_and_no_others(story, node, count
     # "void" is what a CDI specification sets, so that no other hook injects the GPUs a second time.
     assert seen["visible"] == "void" or sorted(seen["visible"].split(",")) == sorted(seen["uuids"])
     await story.client.delete(Pod, name, "default")
+
+
+@pytest.mark.parametrize("node", MACHINES)
+async def test_nvidia_smi_in_a_container_lists_the_gpus_that_it_was_given(story, node):
+    gpunode = next(found for found in await story.ready() if found.metadata.name == node)
+    name = f"smi-{node}"
+    done = await story.run_pod(
+        pod(name, node, 1, "sh", "-c", "nvidia-smi -L && nvidia-smi", image="nvidia/cuda:12.2.0")
+    )
+    text = await story.log(name)
+    assert done.status.phase == "Succeeded", text
+    [listed] = re.findall(r"^GPU 0: .* \(UUID: (GPU-[-0-9a-f]+)\)$", text, re.MULTILINE)
+    assert listed in {gpu.uuid for gpu in gpunode.status.gpus}
+    assert f"Driver Version: {gpunode.status.machine.driver} " in text
+    await story.client.delete(Pod, name, "default")
+
+
+@pytest.mark.parametrize("node", ["sim-1", "sim-3"])  # the third had its driver before
+async def test_nvidia_smi_in_the_driver_pod_is_that_of_the_nodes_driver(story, kubectl, node):
+    gpunode = next(found for found in await story.ready() if found.metadata.name == node)
+    driver = next(p for p in await story.operand_pods(node) if p.metadata.name.startswith("nvidia-driver-daemonset-"))
+    place = ("-n", driver.metadata.namespace, driver.metadata.name)
+    shown = kubectl("exec", *place, "--", "nvidia-smi", "--query-gpu=uuid", "--format=csv,noheader")
+    assert shown.returncode == 0, shown.stderr
+    assert sorted(shown.stdout.split()) == sorted(gpu.uuid for gpu in gpunode.status.gpus)
+    refused = kubectl("exec", *place, "--", "nvidia-smi", "--no-such-option")
+    assert refused.returncode == 2
+
+
+@pytest.mark.parametrize("node", MACHINES)
+async def test_nvidia_smi_lies_on_the_path_of_a_node(story, node):
+    gpunode = next(found for found in await story.ready() if found.metadata.name == node)
+    root = str(story.world.root(node))
+    argv, environment = invocation(Command(("nvidia-smi", "-L"), Path(root)))
+    words = {"env": environment, "capture_output": True, "text": True, "timeout": 20}
+    shown = await asyncio.to_thread(subprocess.run, argv, **words)
+    assert shown.stdout.count("(UUID: GPU-") == len(gpunode.status.gpus), shown
 
 
 @pytest.mark.parametrize("node", MACHINES)

@@ -159,6 +159,7 @@ def libraries(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, bytes]]:
         "libcuda.so.1": b"\x7fELF cuda",
         "libnvidia-ml.so.1": b"\x7fELF nvml",
         "nvidia-cuda-mps-control": b"\x7fELF mps",
+        "nvidia-smi": b"\x7fELF smi",
     }
     monkeypatch.setattr(package, "_carried", lambda wanted: {name: found[name] for name in wanted if name in found})
     yield found

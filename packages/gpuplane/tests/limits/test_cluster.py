@@ -67,6 +67,12 @@ pynvml.nvmlInit()
 device = pynvml.nvmlDeviceGetHandleByIndex(0)
 print(json.dumps(sorted(used.smUtil for used in pynvml.nvmlDeviceGetProcessUtilization(device, 0))))
 """
+# nvidia-smi as a person or a script in the pod calls it.
+SMI = """
+import subprocess
+print(subprocess.check_output(["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader"], text=True), end="")
+print("MiB /   5120MiB |" in subprocess.check_output(["nvidia-smi"], text=True))
+"""
 
 
 def pod(name: str, core: int, memory: int, library: str = "libcuda.so.1") -> dict[str, Any]:
@@ -148,6 +154,8 @@ async def test_two_pods_get_30_and_60_percent_and_one_that_gets_round_is_told(
         count, nvml, cuda, held, code = json.loads(seen)
         assert (count, nvml, cuda, code) == (1, 5120, 5120, 2)
         assert 5120 - 512 <= held <= 5120, "the context counts too"
+        shown = await asyncio.to_thread(printed, handle.kubeconfig, "part-card", SMI)
+        assert shown.split("\n")[:2] == ["5120 MiB", "True"], "nvidia-smi shows the share's memory"
         root = handle.directory / "nodes/shares/root"
         driver = {"LD_LIBRARY_PATH": str(NATIVE), "SIMGPU_DEV": str(root / "dev")}
         top = [*own, "share", "top", "--host-root", str(root), "--interval", "2", "-o", "json"]

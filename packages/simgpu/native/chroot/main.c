@@ -47,6 +47,7 @@ int main(int argc, char **argv)
 		return FAILED;
 	}
 	if (chroot(argv[1]) == 0 && chdir("/") == 0) {
+		unsetenv("SIMGPU_DEV"); /* a directory outside: the new root has its own /dev */
 		execvp(argv[2], argv + 2);
 		return no_program(argv[2]);
 	}

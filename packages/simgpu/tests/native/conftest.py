@@ -133,7 +133,10 @@ class Node:
 @pytest.fixture(scope="session", autouse=True)
 def native() -> Path:
     """The libraries, compiled if they are not."""
-    subprocess.run([sys.executable, str(ROOT / "native" / "build.py"), "libcuda.so.1", "libnvidia-ml.so.1"], check=True)
+    subprocess.run(
+        [sys.executable, str(ROOT / "native" / "build.py"), "libcuda.so.1", "libnvidia-ml.so.1", "nvidia-smi"],
+        check=True,
+    )
     return NATIVE
 
 

@@ -27,16 +27,30 @@ class ImageMissing(Terminal):
 
 
 class ImageConfig(msgspec.Struct, frozen=True):
-    """The configuration of an image: `entrypoint` and `command` (CMD) as argument lists."""
+    """The configuration of an image: `entrypoint` and `command` (CMD) as argument lists.
+
+    `programs` maps programs that the image has on its path to the arguments that start them here.
+    """
 
     entrypoint: tuple[str, ...] = ()
     command: tuple[str, ...] = ()
+    programs: Mapping[str, tuple[str, ...]] = {}
+
+    def command_line(self, command: tuple[str, ...], args: tuple[str, ...]) -> tuple[str, ...]:
+        """The argument list as the runtimes make it: `command` replaces the entrypoint and drops the image's CMD."""
+        return command + args if command else self.entrypoint + (args or self.command)
+
+
+def started(argv: tuple[str, ...], programs: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
+    """Return `argv` with its program as it is started here; `programs` is that of an ImageConfig."""
+    return (*programs.get(argv[0], argv[:1]), *argv[1:]) if argv else argv
 
 
 class _Row(msgspec.Struct):
     names: tuple[str, ...]
     entrypoint: tuple[str, ...] = ()
     command: tuple[str, ...] = ()
+    programs: dict[str, tuple[str, ...]] = {}
 
 
 class _Table(msgspec.Struct):
@@ -48,13 +62,11 @@ class Images:
 
     Args:
         catalogues: texts in the form of `images.toml`, asked in this order and before tinykube's own.
-        programs: a program that images have on their path -> the arguments that start it here.
     """
 
-    def __init__(self, *catalogues: str, programs: Mapping[str, tuple[str, ...]] | None = None) -> None:
+    def __init__(self, *catalogues: str) -> None:
         own = files(__package__).joinpath("images.toml").read_text(encoding="utf-8")
         self._rows = [row for text in (*catalogues, own) for row in msgspec.convert(tomllib.loads(text), _Table).image]
-        self._programs = dict(programs or {})
         self._found: dict[str, ImageConfig] = {}
 
     def find(self, name: str) -> ImageConfig:
@@ -68,20 +80,14 @@ class Images:
         words = {"{python}": sys.executable, "{pause}": str(NATIVE / "container-shim")}
         for row in self._rows:
             if any(fnmatch.fnmatchcase(short, pattern) for pattern in row.names):
-                return ImageConfig(
-                    tuple(words.get(word, word) for word in row.entrypoint),
-                    tuple(words.get(word, word) for word in row.command),
-                )
+                lists = (row.entrypoint, row.command, *row.programs.values())
+                entrypoint, command, *programs = (tuple(words.get(word, word) for word in words_) for words_ in lists)
+                return ImageConfig(entrypoint, command, dict(zip(row.programs, programs, strict=True)))
         raise ImageMissing(
             f'failed to pull and unpack image "{name}": not found in the catalogue of the simulated nodes',
             where="images.toml",
             cure="use one of its images, busybox or ubuntu for a shell",
         )
-
-    def command_line(self, image: ImageConfig, command: tuple[str, ...], args: tuple[str, ...]) -> tuple[str, ...]:
-        """The argument list as the runtimes make it: `command` replaces the entrypoint and drops the image's CMD."""
-        words = command + args if command else image.entrypoint + (args or image.command)
-        return (*self._programs.get(words[0], words[:1]), *words[1:]) if words else words
 
 
 def image_id(name: str) -> str:

@@ -206,6 +206,26 @@ async def test_exec_is_the_containers_user(launcher: Launcher) -> None:
     assert (done.returncode, done.stdout.strip()) == (0, expected_user(launcher, 1000))
 
 
+async def test_a_mounted_program_is_found_on_the_path(launcher: Launcher, tmp_path: Path) -> None:
+    program = tmp_path / "program"
+    program.write_text("#!/bin/sh\necho given $1\n")
+    program.chmod(0o755)
+    mounts = (BindMount(str(program), "/usr/bin/tool-of-the-driver"),)
+    script = "tool-of-the-driver a; /usr/bin/tool-of-the-driver b"
+    assert await run(launcher, script, mounts=mounts) == (0, ["given a", "given b"])
+
+
+async def test_a_program_of_the_image_is_started_as_the_catalogue_says_unless_it_is_mounted(launcher: Launcher) -> None:
+    programs = {"sh": ("echo", "instead"), "tool": ("echo", "tool")}
+    assert await run(launcher, "true", programs=programs) == (0, ["instead -c true"])
+    record = await begin(launcher, "sleep 60", programs={"tool": ("echo", "tool")})
+    command = launcher.exec_command(record, ["tool", "x"])
+    done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=False)
+    assert done.stdout == "tool x\n"
+    mounted = ContainerSpec(argv=(), env={}, mounts=(BindMount("/a", "/usr/bin/tool"),), programs=programs)
+    assert mounted.command(("tool", "x")) == ("tool", "x")
+
+
 async def test_another_user_is_ended_like_oneself(launcher: Launcher) -> None:
     record = await begin(launcher, "exec sleep 60", user=1000)
     signal_container(record, signal.SIGTERM)

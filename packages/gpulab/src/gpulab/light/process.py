@@ -62,8 +62,9 @@ class Processes:
             log=str(log_path(node.root, pod, container.name, attempt)),
             created=now,
         )
-        argv = IMAGES.command_line(IMAGES.find(container.image), command, args)
-        record = await self._launcher.start(record, ContainerSpec(argv=argv, env=env), now)
+        image = IMAGES.find(container.image)
+        spec = ContainerSpec(argv=image.command_line(command, args), env=env, programs=image.programs)
+        record = await self._launcher.start(record, spec, now)
         try:
             return (await self._launcher.wait(record)).code
         except asyncio.CancelledError:

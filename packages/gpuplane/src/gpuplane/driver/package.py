@@ -19,7 +19,7 @@ from gpuplane.host import Host, ManagedFile, ManagedLink
 
 MODULES = ("nvidia", "nvidia-uvm", "nvidia-modeset")
 _LIBRARIES = ("libcuda.so.1", "libnvidia-ml.so.1")
-_PROGRAMS = ("nvidia-cuda-mps-control",)
+_PROGRAMS = ("nvidia-cuda-mps-control", "nvidia-smi")
 _HEAD = struct.Struct("<Q4I2Q32s")  # magic, layout, GPUs, CUDA, futex, events, size, driver version
 _MAGIC = 0x0055504740494D53
 

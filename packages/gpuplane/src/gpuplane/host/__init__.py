@@ -22,7 +22,7 @@ from gpuplane.host.files import Host, HostError, Locked
 from gpuplane.host.mounts import HostMount
 from gpuplane.host.ready import DriverReady, mark_ready, read_driver_ready, unmark_ready
 from gpuplane.host.release import LIBRARY_DIRS, library_dir, read_os_release
-from gpuplane.host.runner import Command, CommandFailed, Completed, DryRunner, Runner, SystemRunner
+from gpuplane.host.runner import Command, CommandFailed, Completed, DryRunner, Runner, SystemRunner, invocation
 
 __all__ = [
     "LIBRARY_DIRS",
@@ -46,6 +46,7 @@ __all__ = [
     "base_of",
     "forget",
     "go_back",
+    "invocation",
     "library_dir",
     "load_state",
     "mark_ready",

@@ -256,7 +256,8 @@ def _install_libc(root: Path) -> None:
     mapped = {Path(line.split()[-1]) for line in Path("/proc/self/maps").read_text().splitlines() if "/" in line}
     for path in mapped:
         if path.name == "libc.so.6":
-            _copy(path, root / "usr/lib/simhost" / path.name)
+            for library in (path, path.with_name("libdl.so.2")):
+                _copy(library, root / "usr/lib/simhost" / library.name)
         elif path.name.startswith("ld-linux"):
             _copy(path, root / _LOADER)
 

@@ -104,7 +104,8 @@ class Preparation:
             raise WaitingFor(str(error), "ContainerCreating", event="FailedMount", retry_seconds=2.0) from error
         self._refuse_root(container)
         command, args = arguments(container, env)
-        spec = self._spec(container, machine.images.command_line(image, command, args), env, mounts, attempt)
+        spec = self._spec(container, image.command_line(command, args), env, mounts, attempt)
+        spec = msgspec.structs.replace(spec, programs=image.programs)
         try:
             return await self._finish(container, spec, attempt)
         except (CreateFailed, KubekitError) as error:

@@ -173,6 +173,7 @@ class Launcher:
         self.records.save(record)
         Path(record.log).parent.mkdir(parents=True, exist_ok=True)
         spec, _ = fit(spec, self.mode)
+        spec = msgspec.structs.replace(spec, argv=spec.command(spec.argv))
         place = home / "rootfs"
         place.mkdir(exist_ok=True)
         if self.mode.isolation is Isolation.NONE:
@@ -230,7 +231,7 @@ class Launcher:
         home = self.records.home(record.id)
         spec = msgspec.json.decode((home / "spec.json").read_bytes(), type=ContainerSpec)
         words = ["tty"] if tty else []
-        inside = msgspec.structs.replace(spec, argv=tuple(argv))
+        inside = msgspec.structs.replace(spec, argv=spec.command(tuple(argv)))
         number = next(self._execs)
         place = home / f"exec-{os.getpid()}-{number}"
         if record.isolated:

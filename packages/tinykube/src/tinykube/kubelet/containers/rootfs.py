@@ -21,6 +21,8 @@ from typing import Final
 
 import msgspec
 
+from tinykube.images import started
+
 _LAYERED: Final = ("bin", "etc", "home", "lib", "lib32", "lib64", "opt", "root", "sbin", "srv", "usr", "var")
 _PRIVATE: Final = frozenset({"dev", "proc", "sys", "run", "tmp", "lost+found", ".old"})
 STANDARD_DEVICES: Final = ("null", "zero", "full", "random", "urandom", "tty", "ptmx")
@@ -31,6 +33,7 @@ _DEVICE_LINKS: Final = (
     ("/proc/self/fd/2", "/dev/stderr"),
 )
 
+_PROGRAM_FOLDERS: Final = ("/usr/local/bin", "/usr/bin", "/usr/sbin", "/bin", "/sbin")
 _LIBRARY: Final = re.compile(r"lib.+\.so(\.|$)")
 
 
@@ -46,7 +49,8 @@ class ContainerSpec(msgspec.Struct, frozen=True, kw_only=True):
     """A container with every decision made: what the runtime has to start.
 
     `devices` are mounts onto device paths, `links` (target, path) symbolic links in the container, `volumes` the
-    targets of the mounts that the pod itself asked for.
+    targets of the mounts that the pod itself asked for. `programs` are those of the image that are started otherwise
+    here, see `tinykube.images`.
     """
 
     argv: tuple[str, ...]
@@ -62,6 +66,12 @@ class ContainerSpec(msgspec.Struct, frozen=True, kw_only=True):
     read_only_root: bool = False
     hostname: str = ""
     volumes: tuple[str, ...] = ()
+    programs: Mapping[str, tuple[str, ...]] = {}
+
+    def command(self, argv: tuple[str, ...]) -> tuple[str, ...]:
+        """Return the command line that runs `argv` in this container. A program of a mount is that of the mount."""
+        mounted = {Path(mount.target).name for mount in self.mounts if program_folder(mount)}
+        return started(argv, {name: words for name, words in self.programs.items() if name not in mounted})
 
 
 class Hardware(msgspec.Struct, frozen=True, kw_only=True):
@@ -233,13 +243,20 @@ def is_library(mount: BindMount) -> bool:
     return _LIBRARY.match(Path(mount.target).name) is not None
 
 
+def program_folder(mount: BindMount) -> str:
+    """Return the folder of the search path that a mounted program lies in; empty when it lies in none."""
+    folder = str(Path(mount.target).parent)
+    return folder if folder in _PROGRAM_FOLDERS else ""
+
+
 def view(spec: ContainerSpec, place: Path) -> dict[Path, str]:
-    """Links, path -> target, below `place`: the container's libraries side by side, as they would be in its own root.
+    """Links, path -> target, below `place`: the container's libraries side by side, as they would be in its own root,
+    and its programs.
 
     The loader looks for a library's own needs in its directory, and there they would not be where each lies on the
     node.
     """
-    links = {place / m.target.lstrip("/"): m.source for m in spec.mounts if is_library(m)}
+    links = {place / m.target.lstrip("/"): m.source for m in spec.mounts if is_library(m) or program_folder(m)}
     folders = {path.parent for path in links}
     for target, path in spec.links:
         if (place / path.lstrip("/")).parent in folders:
@@ -265,8 +282,9 @@ def plain_words(spec: ContainerSpec, *, devices: Mapping[str, str], place: Path,
     env = {name: rewrite_paths(value, moved) for name, value in env.items()}
     if search:
         env["LD_LIBRARY_PATH"] = ":".join(search)
-    if programs:
-        env["PATH"] = ":".join(filter(None, (programs, env.get("PATH", ""))))
+    own = dict.fromkeys(f"{place}{folder}" for folder in map(program_folder, spec.mounts) if folder)
+    if programs or own:
+        env["PATH"] = ":".join(filter(None, (programs, *own, env.get("PATH", ""))))
     env |= devices
     process = ContainerSpec(argv=(), env={}, cwd=rewrite_paths(spec.cwd or "/", moved))
     return process_words([rewrite_paths(arg, moved) for arg in spec.argv], env, process)

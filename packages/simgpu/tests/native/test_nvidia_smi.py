@@ -1,0 +1,245 @@
+"""nvidia-smi of the simulated driver: the output that scripts parse, as the real program prints it."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from simgpu import NATIVE, PROFILES, create_state
+from tests.simgpu.conftest import Node
+
+GIB = 1 << 30
+
+
+class Smi:
+    """A node's nvidia-smi, run as a program."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+
+    def run(self, *arguments: str, code: int = 0) -> str:
+        done = subprocess.run(
+            [NATIVE / "nvidia-smi", *arguments], env=self.node.environment(), capture_output=True, text=True, timeout=20
+        )
+        assert (done.returncode, done.stderr) == (code, ""), done.stdout
+        return done.stdout
+
+    def csv(self, fields: str, *options: str) -> list[list[str]]:
+        text = self.run(f"--query-gpu={fields}", "--format=csv,noheader,nounits", *options)
+        return [[cell.strip() for cell in row] for row in csv.reader(io.StringIO(text))]
+
+
+@pytest.fixture
+def smi(node: Node) -> Smi:
+    return Smi(node)
+
+
+@pytest.fixture
+def mig(make_node: Callable[..., Node]) -> Smi:
+    """Eight A100; the first is in MIG mode."""
+    smi = Smi(make_node("8x-a100"))
+    assert smi.run("-i", "0", "-mig", "1") == "Enabled MIG Mode for GPU 00000000:10:1C.0\nAll done.\n"
+    return smi
+
+
+def holding(node: Node, size: int) -> None:
+    """Starts a process that holds memory on the GPU."""
+    child = node.start(f"context(); allocate({size}); answer(1); sys.stdin.read()")
+    assert child.stdout is not None
+    assert child.stdout.readline()
+
+
+def with_driver(node: Node, version: str, profile: str) -> Smi:
+    node.state.unlink()
+    create_state(node.state, PROFILES[profile], version, "again")
+    return Smi(node)
+
+
+def boxed(text: str) -> list[str]:
+    return [line for line in text.splitlines() if line[:1] in ("|", "+")]
+
+
+def test_the_table_has_the_columns_of_this_driver(smi: Smi) -> None:
+    lines = smi.run().splitlines()
+    assert lines[2] == ("| NVIDIA-SMI 570.133.20             Driver Version: 570.133.20     CUDA Version: 12.8     |")
+    assert lines[8:11] == [
+        "|   0  Tesla T4                       On  |   00000000:00:1E.0 Off |                    0 |",
+        "| N/A   32C    P8              9W /   70W |       0MiB /  15360MiB |      0%      Default |",
+        "|                                         |                        |                  N/A |",
+    ]
+    assert lines[-2].startswith("|  No running processes found   ")
+
+
+@pytest.mark.parametrize(
+    ("driver", "width", "row"),
+    [
+        ("470.57.02", 79, "| N/A   34C    P8    26W / 149W |      0MiB / 11441MiB |      0%      Default |"),
+        ("535.161.08", 89, "| N/A   34C    P8              26W / 149W |      0MiB / 11441MiB |      0%      Default |"),
+        (
+            "580.82.07",
+            91,
+            "| N/A   34C    P8             26W /  149W |       0MiB /  11441MiB |      0%      Default |",
+        ),
+    ],
+)
+def test_the_table_follows_the_version_of_the_driver(
+    make_node: Callable[..., Node], driver: str, width: int, row: str
+) -> None:
+    table = boxed(with_driver(make_node("2x-k80"), driver, "2x-k80").run())
+    assert {len(line) for line in table} == {width}
+    assert table.count(row) == 2
+
+
+def test_processes_are_listed_with_their_memory_and_program(smi: Smi) -> None:
+    holding(smi.node, 2 * GIB)
+    row = next(line for line in smi.run().splitlines() if " C   " in line and "MiB |" in line)
+    found = re.fullmatch(r"\|    0   N/A  N/A +(\d+)      C   (\S+) +(\d+)MiB \|", row)
+    assert found is not None, row
+    assert len(row) == 91
+    pid, program, used = found.groups()
+    assert "python" in program
+    assert int(used) > 2048
+    apps = smi.run("--query-compute-apps=pid,process_name,used_memory", "--format=csv")
+    header, line = apps.splitlines()
+    assert header == "pid, process_name, used_gpu_memory [MiB]"
+    assert line.startswith(f"{pid}, ")
+    assert line.endswith(f", {used} MiB")
+    assert f"{pid}     C      -" in smi.run("pmon", "-c", "1")
+
+
+def test_list_names_each_gpu_with_its_uuid(smi: Smi) -> None:
+    uuid = smi.csv("uuid")[0][0]
+    assert smi.run("-L") == f"GPU 0: Tesla T4 (UUID: {uuid})\n"
+
+
+def test_query_prints_the_fields_asked_for_with_their_units(smi: Smi) -> None:
+    fields = "index,gpu_name, memory.total,power.draw,fan.speed,clocks.sm"
+    assert smi.run(f"--query-gpu={fields}", "--format=csv").splitlines() == [
+        "index, name, memory.total [MiB], power.draw [W], fan.speed [%], clocks.current.sm [MHz]",
+        "0, Tesla T4, 15360 MiB, 9.00 W, [N/A], 300 MHz",
+    ]
+    assert smi.csv("memory.total,power.limit") == [["15360", "70.00"]]
+
+
+def test_every_field_that_the_help_lists_can_be_queried(smi: Smi) -> None:
+    for option, help_option in (
+        ("--query-gpu", "--help-query-gpu"),
+        ("--query-compute-apps", "--help-query-compute-apps"),
+    ):
+        names = re.findall(r'"([^"]+)"', smi.run(help_option))
+        assert len(names) > 5
+        header = smi.run(f"{option}={','.join(names)}", "--format=csv").splitlines()[0]
+        assert len(header.split(", ")) == len(names)
+
+
+def test_an_unknown_field_or_option_is_refused_as_wrong_usage(smi: Smi) -> None:
+    assert smi.run("--query-gpu=colour", "--format=csv", code=2).startswith(
+        'Field "colour" is not a valid field to query.'
+    )
+    assert "is not recognized" in smi.run("--colour", code=2)
+    assert '"--format=" switch is missing' in smi.run("--query-gpu=name", code=2)
+    assert "is not recognized" in smi.run("--query-gpu=name", "--format=xml", code=2)
+    assert "is not recognized" in smi.run("-q", "-d", "COLOUR", code=2)
+
+
+@pytest.mark.parametrize("word", ["1", "00000000:07:00.0", "0000:07:00.0"])
+def test_id_chooses_a_gpu_by_index_and_address(make_node: Callable[..., Node], word: str) -> None:
+    smi = Smi(make_node("2x-k80"))
+    assert smi.csv("index", "-i", word) == [["1"]]
+    uuid = smi.csv("uuid", "-i", "1")[0][0]
+    assert smi.csv("index", f"--id={uuid}") == [["1"]]
+    assert smi.csv("index", "-i", "1,0") == [["1"], ["0"]]
+
+
+def test_exit_codes_are_those_of_the_manual(smi: Smi, make_node: Callable[..., Node], tmp_path: Path) -> None:
+    assert smi.run("-i", "7", code=6) == "No devices were found\n"
+    lost = make_node(name="lost")
+    with lost.faults() as faults:
+        faults.off_bus(0)
+    assert "GPU is lost" in Smi(lost).run(code=15)
+    lost.state.unlink()
+    assert "couldn't communicate with the NVIDIA driver" in Smi(lost).run(code=9)
+    alone = subprocess.run([NATIVE / "nvidia-smi"], env={"SIMHOST_ROOT": str(tmp_path)}, capture_output=True, text=True)
+    assert alone.returncode == 12
+    assert "couldn't find libnvidia-ml.so" in alone.stdout
+
+
+def test_the_report_prints_all_sections_or_those_asked_for(smi: Smi) -> None:
+    report = smi.run("-q")
+    assert "\nAttached GPUs                             : 1\nGPU 00000000:00:1E.0\n" in report
+    assert "    Product Name                          : Tesla T4\n" in report
+    assert "    Processes                             : None\n" in report
+    memory = smi.run("-q", "-d", "MEMORY,COMPUTE")
+    assert "        Total                             : 15360 MiB\n" in memory
+    assert "    Compute Mode                          : Default\n" in memory
+    assert "Temperature" not in memory
+    assert {line.index(":") for line in report.splitlines() if " : " in line} == {42}
+
+
+def test_dmon_prints_a_line_for_each_gpu(make_node: Callable[..., Node]) -> None:
+    smi = Smi(make_node("2x-k80"))
+    assert smi.run("dmon", "-c", "1", "-s", "pm").splitlines() == [
+        "# gpu    pwr  gtemp  mtemp     fb   bar1   ccpm ",
+        "# Idx      W      C      C     MB     MB     MB ",
+        "    0     26     34      -      0      2      0 ",
+        "    1     26     34      -      0      2      0 ",
+    ]
+
+
+def test_topo_prints_links_processors_and_memory(make_node: Callable[..., Node]) -> None:
+    rows = [line.split("\t") for line in Smi(make_node("8x-h100")).run("topo", "-m").splitlines()]
+    assert rows[0][1:] == [*(f"GPU{n}" for n in range(8)), "CPU Affinity", "NUMA Affinity", "GPU NUMA ID"]
+    assert rows[1] == ["GPU0", " X ", *["NV18"] * 7, "0-47,96-143", "0", "", "N/A"]
+    assert Smi(make_node("2x-k80", name="board")).run("topo", "-m").splitlines()[1].startswith("GPU0\t X \tPIX\t")
+
+
+def test_instances_made_with_nvidia_smi_are_listed_by_it(mig: Smi) -> None:
+    assert mig.run("mig", "-lgi", "-i", "0", code=6) == "No GPU instances found: Not Found\n"
+    made = mig.run("mig", "-i", "0", "-cgi", "9,3g.20gb", "-C")
+    assert made.count("Successfully created GPU instance ID") == 2
+    assert made.count("Successfully created compute instance ID") == 2
+    tables = {
+        "-lgi": "|   0  MIG 3g.20gb          9        1          4:4     |",
+        "-lgip": "|   0  MIG 1g.5gb        19     0/7        4.75       No     14     0     0   |",
+        "-lci": "|   0      1       MIG 3g.20gb          2         0          0:3     |",
+    }
+    for option, row in tables.items():
+        table = mig.run("mig", "-i", "0", option)
+        assert row in table
+        assert len({len(line) for line in table.splitlines()}) == 1
+    assert "GPU  0 Profile ID  9 Placements: {0,4}:4\n" in mig.run("mig", "-i", "0", "-lgipp")
+    assert re.search(r"^  MIG 3g\.20gb     Device  0: \(UUID: MIG-[0-9a-f-]{36}\)$", mig.run("-L"), re.MULTILINE)
+    table = boxed(mig.run("-i", "0"))
+    assert "|  0    1   0   0  |               0MiB / 19968MiB    | 42      0 |  3   0    0    0    0 |" in table
+    assert {len(line) for line in table} == {91}
+    assert mig.run("mig", "-dci").count("Successfully destroyed") == 2
+    assert mig.run("mig", "-dgi").count("Successfully destroyed") == 2
+
+
+def test_mig_without_mig_mode_finds_no_device(smi: Smi) -> None:
+    assert smi.run("mig", "-lgi", code=6) == "No MIG-enabled devices found.\n"
+    assert "Not Supported" in smi.run("-mig", "1", code=3)
+
+
+def test_a_mode_that_was_set_is_printed(smi: Smi) -> None:
+    smi.run("-pm", "0")
+    assert smi.run("-c", "EXCLUSIVE_PROCESS").startswith(
+        "Set compute mode to EXCLUSIVE_PROCESS for GPU 00000000:00:1E.0."
+    )
+    assert smi.csv("persistence_mode,compute_mode") == [["Disabled", "Exclusive_Process"]]
+    assert "E. Process" in smi.run()
+
+
+def test_help_names_each_option_and_needs_no_driver(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [NATIVE / "nvidia-smi", "--help"], env={"SIMHOST_ROOT": str(tmp_path)}, capture_output=True, text=True
+    )
+    assert done.returncode == 0
+    for option in ("--list-gpus", "--query-gpu=", "--query-compute-apps=", "pmon", "dmon", "topo -m", "-lgip"):
+        assert option in done.stdout
