@@ -52,14 +52,14 @@ TOLD = ("containerd 2", "docker", "cri-o")
 
 def machine(root: Path, files: dict[str, str]) -> None:
     """A root with the simulated driver loaded, NVIDIA's programs, and a runtime's files."""
-    for directory in ("dev", LIBRARIES, "usr/bin", "run", "var/lib/simgpu"):
+    for directory in ("dev", LIBRARIES, "usr/bin", "run"):
         (root / directory).mkdir(parents=True)
     for name in ("libnvidia-ml.so.1", "libcuda.so.1"):
         shutil.copy(NATIVE / name, root / LIBRARIES / name)
     create_state(root / "dev/nvidiactl", PROFILE, DRIVER, "bench")
-    (root / "var/lib/simgpu/state").touch()
     for index in range(PROFILE.count):
-        (root / f"dev/nvidia{index}").touch()
+        (root / f"dev/nvidia{index}").write_text(f"195 {index}\n")
+        (root / f"dev/nvidia{index}").chmod(0o1644)  # see gpulab.device_files
     shutil.copy(NATIVE / "simhost", root / "usr/bin/systemctl")
     for path, text in files.items():
         (root / path).parent.mkdir(parents=True, exist_ok=True)
@@ -75,7 +75,7 @@ class Took(NamedTuple):
 
 def timed(root: Path, action: str, *more: str) -> Took:
     """One command; its failure ends the benchmark."""
-    words = [sys.executable, "-m", "gpuplane", "toolkit", action, "--host-root", str(root), *more]
+    words = [sys.executable, "-m", "gpulab.device_files", "gpuplane", "toolkit", action, "--host-root", str(root), *more]
     began, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run(words, check=True, capture_output=True)
     whole, after = time.monotonic() - began, resource.getrusage(resource.RUSAGE_CHILDREN)

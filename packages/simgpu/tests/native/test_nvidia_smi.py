@@ -10,9 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.simgpu.conftest import Node
 
 from simgpu import NATIVE, PROFILES, create_state
-from tests.simgpu.conftest import Node
 
 GIB = 1 << 30
 
