@@ -122,10 +122,10 @@ ENVIRONMENT: Final[dict[str, dict[str, str]]] = {
         "CUDA_MPS_PIPE_DIRECTORY": "where the MPS daemon is looked for (`/tmp/nvidia-mps`)",
     },
     "Simulation": {
-        "GPUPLANE_CLUSTER_DIR": "marks the processes of an embedded cluster, so that `down` finds all of them",
         "SIMGPU_DEV": "the directory of a simulated driver's device nodes; else the nearest `dev` above its libraries",
         "SIMGPU_MAX_INSTRUCTIONS": "instructions after which a simulated kernel has timed out (2,000,000,000)",
         "SIMHOST_ROOT": "the root on which a simulated machine's `modprobe`, `rmmod`, `lsmod`, `systemctl` work",
+        "TINYKUBE_DIRECTORY": "marks the processes of an embedded cluster, so that `down` ends them and no others",
     },
 }
 

@@ -19,8 +19,8 @@ from typing import Any, Final
 import pytest
 
 from tinykube.cluster import processes
+from tinykube.kubelet.containers import MARK
 
-MARK: Final = "GPUPLANE_TEST_RUN"  # in the environment of all that tests start
 PATIENCE_SECONDS: Final = 20.0
 _WATCH: Final = pytest.StashKey["subprocess.Popen[bytes]"]()
 

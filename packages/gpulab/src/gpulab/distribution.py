@@ -18,6 +18,5 @@ GPUPLANE: Final = Distribution(
     name="gpuplane",
     command=(sys.executable, "-m", "gpuplane", "run"),
     home_variable="GPUPLANE_HOME",
-    mark_variable="GPUPLANE_CLUSTER_DIR",
     check_machine=_check_machine,
 )

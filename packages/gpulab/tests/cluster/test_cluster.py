@@ -91,6 +91,17 @@ async def test_a_port_in_use_and_a_strange_directory_are_told_before_anything_st
     assert (tmp_path / "clusters" / "mine" / "thesis.tex").exists()
 
 
+async def test_of_two_commands_that_start_a_cluster_at_once_one_has_it_and_the_other_is_refused(tmp_path):
+    spec = ClusterSpec(name="test")
+    try:
+        both = await asyncio.gather(up(spec, base=tmp_path), up(spec, base=tmp_path), return_exceptions=True)
+        (refused,) = (one for one in both if isinstance(one, Terminal))
+        assert "runs already" in str(refused)
+        assert load("test", base=tmp_path) in both
+    finally:
+        await down("test", base=tmp_path)
+
+
 async def test_an_api_server_that_cannot_start_says_why(tmp_path):
     data = tmp_path / "clusters" / "test" / "data"
     directory = ClusterDirectory(GPUPLANE, "test", tmp_path)

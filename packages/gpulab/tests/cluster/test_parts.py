@@ -149,7 +149,7 @@ def sleeper(**environment):
 
 @pytest.fixture
 def child(tmp_path):
-    process = sleeper(GPUPLANE_CLUSTER_DIR=f"{tmp_path}/")
+    process = sleeper(TINYKUBE_DIRECTORY=f"{tmp_path}/")
     process.stdout.readline()
     yield process
     process.kill()
@@ -178,8 +178,8 @@ def test_processes_of_a_directory_are_found_by_their_environment(child, tmp_path
     assert child.pid in processes.descendants([os.getpid()])
 
 
-def test_a_shell_in_the_directory_is_nobody_of_the_cluster(tmp_path):
-    shell = sleeper(PWD=f"{tmp_path}/x", OLDPWD=f"{tmp_path}/y")
+def test_a_shell_with_paths_of_the_directory_is_nobody_of_the_cluster(tmp_path):
+    shell = sleeper(PWD=f"{tmp_path}/x", KUBECONFIG=f"{tmp_path}/kubelet.kubeconfig", PATH=f"{tmp_path}/:/usr/bin")
     try:
         shell.stdout.readline()
         assert processes.of_directory(tmp_path) == set()
@@ -189,7 +189,16 @@ def test_a_shell_in_the_directory_is_nobody_of_the_cluster(tmp_path):
         shell.stdout.close()
 
 
+def test_the_source_of_a_root_file_system_is_read_from_mountinfo():
+    text = rb"""771 770 0:70 / /proc rw - proc proc rw
+770 700 0:61 /root / rw,nosuid shared:1 - tmpfs /home/a\040b/clusters/c/nodes/n/rootfs rw,mode=755
+772 770 254:0 /home/x /x ro - ext4 /dev/root rw
+"""
+    assert processes.root_source(text) == b"/home/a b/clusters/c/nodes/n/rootfs"
+    assert processes.root_source(b"") == b""
+
+
 async def test_a_directory_that_cannot_be_made_is_told_with_its_cure():
     with pytest.raises(Terminal, match="cannot be made") as caught:
         await up(GPUPLANE, ClusterSpec(name="c"), base=Path("/proc"))  # where root can make none either
-    assert caught.value.where == "/proc" and "GPUPLANE_HOME" in caught.value.cure
+    assert caught.value.where == "/proc/clusters" and "GPUPLANE_HOME" in caught.value.cure

@@ -158,7 +158,8 @@ void start_stage(const char *directory)
 {
     char path[4200];
     snprintf(stage, sizeof stage, "%s", directory);
-    if (mount("tinykube", stage, "tmpfs", MS_NOSUID, "mode=0755") < 0)
+    /* By the source of its root, `down` knows the containers of a cluster. */
+    if (mount(stage, stage, "tmpfs", MS_NOSUID, "mode=0755") < 0)
         fail("mount tmpfs on %s: %s", stage, strerror(errno));
     snprintf(path, sizeof path, "%s/root", stage);
     make_directory(path);

@@ -20,14 +20,12 @@ class Distribution(msgspec.Struct, frozen=True, kw_only=True):
         command: starts a process of a cluster; a component (`cluster`, `cluster-supervisor`, `kubelet`, `light-nodes`)
             and its arguments follow.
         home_variable: the environment variable that names another directory of clusters.
-        mark_variable: the environment variable that marks every process of a cluster with the cluster's directory.
         check_machine: raises InvalidInput for a machine that no node can be.
     """
 
     name: str
     command: tuple[str, ...]
     home_variable: str
-    mark_variable: str
     check_machine: Callable[[str], object]
 
     def home(self) -> Path:

@@ -18,6 +18,8 @@ import pytest
 
 from kubekit.errors import Terminal
 from simgpu.machines import build_node, machine
+from tests.support.until import until
+from tinykube.cluster import processes
 from tinykube.kubelet.containers import (
     BindMount,
     ContainerRecord,
@@ -143,7 +145,7 @@ def test_libraries_lie_side_by_side_as_in_the_container() -> None:
         Path("/c/usr/lib/x/libcuda.so.1"): "/node/usr/libcuda.so.570",
         Path("/c/usr/lib/x/libcuda.so"): "libcuda.so.1",
     }
-    words = plain_words(spec, devices={"SIMGPU_DEV": "/d"}, place=Path("/c"), programs="/sim")
+    words = plain_words(spec, added={"SIMGPU_DEV": "/d"}, place=Path("/c"), programs="/sim")
     env = dict(words[at + 1].split("=", 1) for at, word in enumerate(words) if word == "env")
     assert env == {
         "LD_LIBRARY_PATH": "/c/lim:/c/usr/lib/x:/usr/lib/x:/opt",
@@ -192,6 +194,18 @@ def expected_user(launcher: Launcher, asked: int) -> str:
 async def test_a_container_runs_whoever_it_is_to_be(launcher: Launcher) -> None:
     code, said = await run(launcher, "id -u", user=1000, group=2000, groups=(3000,))
     assert (code, said) == (0, [expected_user(launcher, 1000)])
+
+
+async def test_what_a_killed_shim_leaves_of_a_container_is_found(launcher: Launcher) -> None:
+    record = await begin(launcher, "setsid sleep 60 & echo $!; wait")
+    log = Path(record.log)
+    await until(lambda: log.exists() and log.read_text())
+    left = int(log.read_text().split(" ", 3)[3])
+    os.kill(record.shim_pid, signal.SIGKILL)
+    await launcher.wait(record)
+    found = processes.of_directory(launcher.records.directory)
+    os.kill(left, signal.SIGKILL)
+    assert left in found
 
 
 async def test_another_user_can_run_this_program(launcher: Launcher) -> None:

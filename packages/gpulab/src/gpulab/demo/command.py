@@ -10,7 +10,7 @@ import asyncio
 import time
 from argparse import Namespace
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import msgspec
 
@@ -22,9 +22,11 @@ from gpulab.demo.reasons import Reason
 from gpulab.demo.shares import LATE
 from gpulab.demo.story import Story, ending, stage_times, verdict_line
 from gpulab.demo.verdict import Measured, Promise, judge
+from gpulab.distribution import GPUPLANE
 from gpulab.up import describe, node_specs
 from gpuplane.cli.terminal import Console, tilde
 from tinykube.cluster import ClusterHandle, ClusterSpec
+from tinykube.cluster.command_lock import command_lock
 
 NAME: Final = "demo"
 STEPS: Final = (
@@ -43,6 +45,20 @@ def demo(options: Namespace, screen: Console) -> int:
 
 
 async def _demo(options: Namespace, screen: Console) -> int:
+    async with command_lock(GPUPLANE, GPUPLANE.home(), _refuse):
+        return await _tell(options, screen)
+
+
+def _refuse() -> NoReturn:
+    """Raise DemoFailed: another demo's cluster has the name of this one's."""
+    raise DemoFailed(
+        "a demo is running already",
+        where=str(GPUPLANE.home()),
+        cure=f"wait for its end, or set {GPUPLANE.home_variable} to another directory",
+    )
+
+
+async def _tell(options: Namespace, screen: Console) -> int:
     began = time.monotonic()
     story = Story(STEPS, lambda: time.monotonic() - began)
     if NAME in clusters():

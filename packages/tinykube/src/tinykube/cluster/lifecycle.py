@@ -8,7 +8,7 @@ import socket
 import ssl
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -16,6 +16,7 @@ import msgspec
 
 from kubekit.errors import NoAnswer, Terminal
 from tinykube.cluster import processes
+from tinykube.cluster.command_lock import command_lock, writable
 from tinykube.cluster.directory import ClusterDirectory, RunningProcess
 from tinykube.cluster.kubeconfig import save
 from tinykube.cluster.spec import ClusterSpec
@@ -65,14 +66,21 @@ async def up(
     spec.check(distribution.check_machine)
     directory = ClusterDirectory(distribution, spec.name, base)
     mode = await asyncio.to_thread(find_mode) if spec.nodes else None
-    try:
-        _prepare(directory, spec, progress)
-    except OSError as error:
-        raise Terminal(
-            f"the cluster's directory cannot be made: {error}",
-            where=str(directory.base),
-            cure=f"make it writable for this user, or set {distribution.home_variable} to another directory",
-        ) from error
+    async with _lock(directory, progress):
+        with writable(distribution, directory.path):
+            _prepare(directory, spec, progress)
+        handle = await _start(directory, spec, timeout, progress)
+    return msgspec.structs.replace(handle, containers=mode)
+
+
+def _lock(directory: ClusterDirectory, progress: Progress) -> AbstractAsyncContextManager[None]:
+    """Let no other command start or end a cluster meanwhile."""
+    said = "waiting for another command that starts or ends a cluster"
+    return command_lock(directory.distribution, directory.path.parent, lambda: progress(said))
+
+
+async def _start(directory: ClusterDirectory, spec: ClusterSpec, timeout: float, progress: Progress) -> ClusterHandle:
+    """Return when the API server answers. Otherwise end what was started, and raise."""
     progress("starting the API server")
     # Where to read the log from, should it fail: earlier runs are not this one's reason.
     before = _size(directory.log_of(CONTROL_PLANE))
@@ -90,7 +98,7 @@ async def up(
     except Terminal:
         await _end(directory)
         raise
-    return msgspec.structs.replace(_handle(directory, spec, server), containers=mode)
+    return _handle(directory, spec, server)
 
 
 def _prepare(directory: ClusterDirectory, spec: ClusterSpec, progress: Progress) -> None:
@@ -234,16 +242,22 @@ async def down(
     Raises Terminal when there is no such cluster.
     """
     directory = _named(distribution, name, base)
-    if not directory.spec_file.exists():
-        cure = f"{distribution.name} up"
-        raise Terminal(f"there is no cluster {directory.name}", where=str(directory.path), cure=cure)
-    progress("stopping")
-    await _end(directory)
-    directory.kubeconfig.unlink(missing_ok=True)
-    if not keep_files:
-        progress("removing its files")
-        await asyncio.to_thread(_remove, directory.path)
+    _require(directory)
+    async with _lock(directory, progress):
+        _require(directory)  # another `down` may have been first
+        progress("stopping")
+        await _end(directory)
+        directory.kubeconfig.unlink(missing_ok=True)
+        if not keep_files:
+            progress("removing its files")
+            await asyncio.to_thread(_remove, directory.path)
     return directory.name
+
+
+def _require(directory: ClusterDirectory) -> None:
+    if not directory.spec_file.exists():
+        cure = f"{directory.distribution.name} up"
+        raise Terminal(f"there is no cluster {directory.name}", where=str(directory.path), cure=cure)
 
 
 async def _end(directory: ClusterDirectory) -> None:

@@ -9,15 +9,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import signal
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
 from tinykube.cluster.directory import RunningProcess
+from tinykube.kubelet.containers import MARK
 
 _PROC: Final = Path("/proc")
-_NOT_OURS: Final = (b"PWD=", b"OLDPWD=")
+_MARK: Final = f"{MARK}=".encode()
+_OCTAL: Final = re.compile(rb"\\([0-7]{3})")  # a space, tab, newline or backslash of a path in /proc
 _STARTED: Final = 19  # fields after the command's name in /proc/<pid>/stat, counted from 0
 _PPID: Final = 1
 
@@ -107,12 +110,12 @@ def descendants(roots: Iterable[int]) -> set[int]:
 
 
 def of_directory(directory: Path) -> set[int]:
-    """Processes that live in a cluster's directory: by their environment or their mounts.
+    """Return the processes that were started for a cluster's directory, by their mark or their root file system.
 
-    Containers are found this way also when their kubelet was killed. Being in the directory, or having a file of it
-    open or on the command line, does not count: that may be a user's shell or editor.
+    Containers are found this way also if their kubelet was killed. A path of the directory elsewhere in the
+    environment, on the command line or among the mounts does not count. That may be a user's shell or editor.
     """
-    mark = str(directory).encode() + b"/"
+    mark = f"{directory}/".encode()
     own_mounts = _link("self")
     found = set()
     for pid in _pids():
@@ -120,11 +123,21 @@ def of_directory(directory: Path) -> set[int]:
             continue
         with contextlib.suppress(OSError):  # gone meanwhile, or another user's
             environment = (_PROC / str(pid) / "environ").read_bytes().split(b"\0")
-            if any(mark in entry for entry in environment if not entry.startswith(_NOT_OURS)) or (
-                _link(str(pid)) != own_mounts and mark in (_PROC / str(pid) / "mountinfo").read_bytes()
+            if any(entry.startswith(_MARK + mark) for entry in environment) or (
+                _link(str(pid)) != own_mounts
+                and root_source((_PROC / str(pid) / "mountinfo").read_bytes()).startswith(mark)
             ):
                 found.add(pid)
     return found
+
+
+def root_source(mountinfo: bytes) -> bytes:
+    """Return the source of the root file system. Format: proc_pid_mountinfo(5). Pure."""
+    for line in mountinfo.splitlines():
+        mount, _, filesystem = line.partition(b" - ")
+        if mount.split(b" ")[4] == b"/":
+            return _OCTAL.sub(lambda match: bytes([int(match.group(1), 8)]), filesystem.split(b" ")[1])
+    return b""
 
 
 def _link(pid: str) -> str:

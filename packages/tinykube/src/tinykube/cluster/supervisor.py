@@ -23,6 +23,7 @@ from tinykube.cluster import processes
 from tinykube.cluster.directory import ClusterDirectory, RunningProcess
 from tinykube.cluster.kubeconfig import save
 from tinykube.cluster.spec import ClusterSpec
+from tinykube.kubelet.containers import MARK
 
 CONTROL_PLANE: Final = "cluster"
 SUPERVISOR: Final = "supervisor"
@@ -180,7 +181,7 @@ def spawn(directory: ClusterDirectory, program: ClusterProcess) -> int:
     """Start a process of the cluster detached from the caller, its output appended to its log."""
     distribution = directory.distribution
     # The mark is inherited by whatever these processes start; `down` finds it by that.
-    marks = {distribution.home_variable: str(directory.base), distribution.mark_variable: f"{directory.path}/"}
+    marks = {distribution.home_variable: str(directory.base), MARK: f"{directory.path}/"}
     with directory.log_of(program.name).open("ab") as log:
         process = subprocess.Popen(
             [*distribution.command, *program.arguments],

@@ -47,6 +47,9 @@ from tinykube.kubelet.containers.rootfs import (
     view,
 )
 
+# In the environment of a cluster's processes: the cluster's directory or a container's below it. A container with a
+# mount namespace has the environment of its image alone; there the root file system's source is that directory.
+MARK: Final = "TINYKUBE_DIRECTORY"
 _SHIM: Final = NATIVE / "container-shim"
 _REPORT_FD: Final = 3
 _PLAIN_ENV: Final = {"PATH": "/usr/bin:/bin"}
@@ -134,7 +137,7 @@ def _spawn(spec: Path) -> tuple[int, int]:
         pid = os.posix_spawn(
             _SHIM,
             [str(_SHIM), "run", str(spec)],
-            {},
+            {MARK: f"{spec.parent}/"},
             file_actions=[*actions, (os.POSIX_SPAWN_DUP2, write, _REPORT_FD)],
             setsigdef=[signal.SIGPIPE, signal.SIGHUP, signal.SIGTERM, signal.SIGINT],
         )
@@ -249,8 +252,8 @@ class Launcher:
             if not path.is_symlink():
                 path.symlink_to(target)
         variable, directory = self._hardware.variable, str(self._device_dir(home, spec))
-        devices = {variable: directory} if variable else {}
-        return plain_words(spec, devices=devices, place=place, programs=self._hardware.programs)
+        added = {MARK: f"{home}/", **({variable: directory} if variable else {})}
+        return plain_words(spec, added=added, place=place, programs=self._hardware.programs)
 
     def _device_dir(self, home: Path, spec: ContainerSpec) -> Path:
         if spec.privileged:

@@ -264,11 +264,11 @@ def view(spec: ContainerSpec, place: Path) -> dict[Path, str]:
     return links
 
 
-def plain_words(spec: ContainerSpec, *, devices: Mapping[str, str], place: Path, programs: str = "") -> list[str]:
+def plain_words(spec: ContainerSpec, *, added: Mapping[str, str], place: Path, programs: str = "") -> list[str]:
     """The words for a container without a namespace: paths rewritten, libraries on the search path.
 
-    `devices` is the environment variable that names the directory of the container's devices, where there is one;
-    `place` holds the links of `view`; `programs` is the directory that comes first on the search path.
+    `added` are environment variables, such as the one that names the directory of the container's devices. `place`
+    holds the links of `view`; `programs` is the directory that comes first on the search path.
     """
     inside = {m.target: str(place / m.target.lstrip("/")) for m in spec.mounts if is_library(m)}
     moved = [BindMount(inside.get(m.target, m.source), m.target) for m in spec.mounts]
@@ -285,6 +285,6 @@ def plain_words(spec: ContainerSpec, *, devices: Mapping[str, str], place: Path,
     own = dict.fromkeys(f"{place}{folder}" for folder in map(program_folder, spec.mounts) if folder)
     if programs or own:
         env["PATH"] = ":".join(filter(None, (programs, *own, env.get("PATH", ""))))
-    env |= devices
+    env |= added
     process = ContainerSpec(argv=(), env={}, cwd=rewrite_paths(spec.cwd or "/", moved))
     return process_words([rewrite_paths(arg, moved) for arg in spec.argv], env, process)
