@@ -91,6 +91,7 @@ DEPLOY_PREFIX: Final = "nvidia.com/gpu.deploy."  # begins the gates, one for eac
 DEPLOY_OPERANDS_LABEL: Final = DEPLOY_PREFIX + "operands"  # "false" is the node's opt-out
 DRIVER_OWNER_LABEL: Final = "nvidia.com/gpu-operator.driver.owner"  # the NVIDIADriver that a node has its driver from
 NOT_READY_TAINT: Final = "nvidia.com/gpu-not-ready"  # on nodes not ready yet, with operator.notReadyTaint
+SHARED_TAINT: Final = "nvidia.com/gpu-shared"  # of node pools whose GPUs are shared; operands tolerate it
 RETRY_ANNOTATION: Final = "gpuplane.dev/retry"  # on a GPUNode, any new value: validate again now
 PAUSED_ANNOTATION: Final = "gpuplane.dev/paused"  # "true" on the ClusterPolicy: the operator changes nothing
 

@@ -171,7 +171,7 @@ class Played:
         for operand in OPERANDS:
             gate = labels.get(names.DEPLOY_PREFIX + operand.gate)
             pod = here.get(operand.gate)
-            wanted = self._daemonset(operand.gate, labels)
+            wanted = self._daemonset(operand.gate, node)
             owner = pod["metadata"]["ownerReferences"][0]["uid"] if pod is not None else ""
             if pod is not None and (wanted is None or owner != wanted["metadata"]["uid"]):
                 await self.registry.delete("pods", NAMESPACE, pod["metadata"]["name"], grace=0)
@@ -191,13 +191,16 @@ class Played:
             if state == "failed":
                 return
 
-    def _daemonset(self, gate: str, labels: dict[str, str]) -> dict[str, Any] | None:
+    def _daemonset(self, gate: str, node: dict[str, Any]) -> dict[str, Any] | None:
+        labels, taints = node["metadata"].get("labels", {}), node["spec"].get("taints", ())
         if labels.get(names.DEPLOY_PREFIX + gate) != "true":
             return None
         for daemonset in self.registry.list(("apps", "daemonsets"), NAMESPACE):
             if _component(daemonset) != gate:
                 continue
             selector = daemonset["spec"]["template"]["spec"].get("nodeSelector") or {}
+            if any(not _tolerated(taint, daemonset["spec"]["template"]["spec"]) for taint in taints):
+                continue
             off = names.ROLLBACK_LABEL in labels and names.ROLLBACK_LABEL not in selector and gate == "driver"
             if not off and all(labels.get(key) == value for key, value in selector.items()):
                 return daemonset
@@ -236,6 +239,11 @@ class Played:
         if state == "failed":
             entry |= {"reason": "VectorAddFailed", "message": "element 7 differs"}
         await self.registry.patch(GPUNODES, None, node, {"status": {"stages": {stage: entry}}}, "merge")
+
+
+def _tolerated(taint: dict[str, Any], spec: dict[str, Any]) -> bool:
+    """Return whether a DaemonSet's pods run on a node with this taint; only tolerations of whole keys occur here."""
+    return any(one.get("key", taint["key"]) == taint["key"] for one in spec.get("tolerations", ()))
 
 
 def _component(obj: dict[str, Any]) -> str:

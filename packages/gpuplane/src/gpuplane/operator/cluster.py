@@ -37,6 +37,7 @@ from gpuplane.operator.policy import (
 )
 from gpuplane.operator.refusals import ObjectRefusal, is_refusal, refusal_of, summary
 from gpuplane.operator.stages import OPERANDS
+from gpuplane.operator.taints import seen_keys
 from gpuplane.operator.upgrade.conditions import paused_status, upgrading
 from gpuplane.operator.upgrade.controller import UpgradeReport, is_marked
 from gpuplane.operator.upgrade.rollback import keep_before, without_needed
@@ -170,7 +171,16 @@ class ClusterWriter:
         groups = driver_groups(seen.nodes, found, assign(seen.nodes, found))
         keys = await read_keys(self._client, found)
         monitored = wants_monitor(policy.spec) and await self._serves_monitors()
-        return manifests(policy.spec, groups, removing, image=self._image, owner=owner, keys=keys, monitored=monitored)
+        return manifests(
+            policy.spec,
+            groups,
+            removing,
+            image=self._image,
+            owner=owner,
+            keys=keys,
+            monitored=monitored,
+            tainted=seen_keys(seen.nodes, seen.daemonsets),
+        )
 
     async def _serves_monitors(self) -> bool:
         """Return whether the Prometheus operator's CRD is there; asked again once a minute until it is."""

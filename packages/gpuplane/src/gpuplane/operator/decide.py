@@ -162,6 +162,9 @@ def _explain_running(seen: ObservedNode, stages: dict[str, Stage], now: str) -> 
         if name is StageName.DRIVER and pod is None and seen.no_driver[0]:
             reason, message, cure = seen.no_driver
             why = Stage(state=StageState.RUNNING, reason=reason, message=message, cure=cure)
+        elif pod is None and seen.off[0] and gate_is_open(seen, operand.gate):
+            reason, message, cure = seen.off
+            why = Stage(state=StageState.RUNNING, reason=reason, message=message, cure=cure)
         elif pod is not None and pod.problem:
             why = trouble(seen, operand, pod, stages.get(name.value))
         else:

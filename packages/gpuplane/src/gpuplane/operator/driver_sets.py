@@ -79,7 +79,7 @@ def _pod(template: Manifest, pod: Manifest, choice: DriverChoice) -> None:
     template["metadata"]["labels"] = {**choice.labels, **template["metadata"]["labels"]}
     if choice.annotations:
         template["metadata"]["annotations"] = dict(choice.annotations)
-    pod["tolerations"] += [to_dict(toleration) for toleration in choice.tolerations]
+    pod["tolerations"] = [to_dict(toleration) for toleration in choice.tolerations]
     if choice.priority_class:
         pod["priorityClassName"] = choice.priority_class
     if choice.affinity:

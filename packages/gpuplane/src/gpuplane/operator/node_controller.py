@@ -21,6 +21,7 @@ from gpuplane.operator.operands import enabled_gates
 from gpuplane.operator.pods import BY_NODE, concerns_node, is_operand, is_proof, node_of
 from gpuplane.operator.policy import stage_events
 from gpuplane.operator.stages import MPS_GATE
+from gpuplane.operator.taints import in_the_way, why_off
 from kubekit.api.core import ConfigMap, Node, Pod
 from kubekit.kube import Client, Clock, Controller, SharedInformers, Source
 
@@ -86,6 +87,7 @@ class NodeController:
             taint_wanted=policy.spec.operator.not_ready_taint if policy is not None and alive else False,
             driver_owner=owner or "",
             no_driver=why_none(owner, found) if alive else ("", "", ""),
+            off=why_off(in_the_way(node, policy.spec.daemonsets.tolerations)) if policy is not None else ("", "", ""),
         )
         proofs = [pod for pod in pods if is_proof(pod)]
         return await self.writer.carry_out(node, gpunode, seen, self._settling, len(self.nodes), proofs)

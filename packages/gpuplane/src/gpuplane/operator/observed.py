@@ -36,7 +36,8 @@ class ObservedNode(msgspec.Struct, frozen=True):
     GPUs that the kubelet offers, 100 for each whole one, and `held` the percent promised to pods. `answers` is False
     while the node is not Ready. `restarting`: an upgrade replaces the node's driver, and what stands on it has to stand
     aside; `stale`: the pod that it replaces is still there. `driver_owner` is the NVIDIADriver that the node has its
-    driver from; `no_driver` (reason, message, cure) why it gets none.
+    driver from; `no_driver` (reason, message, cure) why it gets none; `off`, in the same form, which taints keep
+    operands off the node.
     """
 
     name: str
@@ -57,6 +58,7 @@ class ObservedNode(msgspec.Struct, frozen=True):
     stale: bool = False
     driver_owner: str = ""
     no_driver: tuple[str, str, str] = ("", "", "")
+    off: tuple[str, str, str] = ("", "", "")
 
     @property
     def has_gpus(self) -> bool:
@@ -79,6 +81,7 @@ def observe(
     taint_wanted: bool,
     driver_owner: str = "",
     no_driver: tuple[str, str, str] = ("", "", ""),
+    off: tuple[str, str, str] = ("", "", ""),
 ) -> ObservedNode:
     labels = node.metadata.labels
     info = node.status.node_info
@@ -103,6 +106,7 @@ def observe(
         stale=restarting and _is_stale(upgrade_record(node), pods),
         driver_owner=driver_owner,
         no_driver=no_driver,
+        off=off,
     )
 
 

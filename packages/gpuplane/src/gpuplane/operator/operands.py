@@ -26,6 +26,7 @@ from gpuplane.operator.manifest import Manifest, load, set_env
 from gpuplane.operator.observed import COMPONENT_LABEL, DRIVER
 from gpuplane.operator.plugin_objects import FOLLOWERS, shape_follower
 from gpuplane.operator.stages import OPERANDS, Operand
+from gpuplane.operator.taints import EVERYTHING, tolerations
 from gpuplane.operator.upgrade.templates import seal
 from gpuplane.operator.validator_objects import shape_validator
 from kubekit.api.meta import to_dict
@@ -62,13 +63,14 @@ def manifests(
     owner: Manifest,
     keys: Keys | None = None,
     monitored: bool = False,
+    tainted: Iterable[str] = (),
 ) -> list[Manifest]:
     """Everything that shall exist under this policy, in the order in which to apply it.
 
     `groups` are the driver groups with what each gets, `keys` those of the ConfigMaps that driver images are given,
-    `monitored` whether the exporter gets a ServiceMonitor. `removing` are the gates that some node has at `removing`;
-    their DaemonSets undo the operand's work. These are not owned by the policy: garbage collection must not take them
-    while a policy is deleted with its dependents first.
+    `monitored` whether the exporter gets a ServiceMonitor, `tainted` the keys of `taints.seen_keys`. `removing` are
+    the gates that some node has at `removing`; their DaemonSets undo the operand's work. These are not owned by the
+    policy: garbage collection must not take them while a policy is deleted with its dependents first.
     """
     wanted = [*load(RUNTIME_CLASSES), *(load(DISCOVERY) if spec.nfd.enabled else ())]
     for operand in OPERANDS:
@@ -89,6 +91,9 @@ def manifests(
             monitor = spec.dcgm_exporter.service_monitor
             if monitored and monitor is not None:
                 wanted.append(shape_monitor(load(MONITOR_FILE)[0], monitor))
+    for manifest in wanted:
+        if manifest["kind"] == "DaemonSet":
+            _tolerate(manifest, tuple(tainted))
     return [_customized(manifest, spec, image=image, owner=owner) for manifest in wanted]
 
 
@@ -108,6 +113,15 @@ def _removal(manifest: Manifest) -> Manifest:
     pod["nodeSelector"] = {names.DEPLOY_PREFIX + gate: REMOVING}
     pod["containers"][0]["args"].append("--uninstall")
     return manifest
+
+
+def _tolerate(manifest: Manifest, tainted: Iterable[str]) -> None:
+    """Let an operand's pods run on nodes with taints. What undoes an operand's work runs on every node."""
+    if manifest["metadata"]["labels"].get(COMPONENT_LABEL) not in {operand.gate for operand in OPERANDS}:
+        return
+    wanted = (EVERYTHING,) if is_removal(manifest) else tolerations(tainted)
+    pod = manifest["spec"]["template"]["spec"]
+    pod["tolerations"] = [*map(to_dict, wanted), *pod.get("tolerations", ())]
 
 
 def is_removal(manifest: Manifest) -> bool:

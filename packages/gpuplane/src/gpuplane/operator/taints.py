@@ -1,0 +1,83 @@
+"""The taints that operands tolerate, and those that keep them off a node. Pure.
+
+An operand's pod tolerates every taint of `nvidia.com/`, those that provisioners of nodes declare, and what the
+ClusterPolicy lists in `daemonsets.tolerations`. Kubernetes knows no toleration of a prefix, so a key of `nvidia.com/`
+that is not in `KNOWN` is added when a node has it. It stays then: a DaemonSet whose template follows the nodes of an
+autoscaled pool would replace its pods everywhere, each time the pool becomes empty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from gpuplane import names
+from kubekit.api.core import DaemonSet, Node, Taint, Toleration
+
+KNOWN: Final = (
+    Toleration(key=names.GPU_RESOURCE, operator="Exists"),  # GKE, OKE and most node pools with GPUs
+    Toleration(key=names.NOT_READY_TAINT, operator="Exists"),
+    Toleration(key=names.SHARED_TAINT, operator="Exists"),
+    Toleration(key="sku", operator="Equal", value="gpu", effect="NoSchedule"),  # GPU node pools in AKS's documentation
+    Toleration(key="kubernetes.azure.com/scalesetpriority", operator="Exists"),  # AKS, spot
+    Toleration(key="cloud.google.com/gke-spot", operator="Exists"),
+    Toleration(key="karpenter.sh/unregistered", operator="Exists"),
+    # Nodes that are about to go: until then their GPUs are in use.
+    Toleration(key="karpenter.sh/disrupted", operator="Exists"),
+    Toleration(key="karpenter.sh/disruption", operator="Exists"),
+    Toleration(key="ToBeDeletedByClusterAutoscaler", operator="Exists"),
+)
+"""Tolerations of every operand, on every cluster."""
+EVERYTHING: Final = Toleration(operator="Exists")
+# Kubernetes' own: the DaemonSet controller adds tolerations for these, or takes the taints off itself.
+_KUBERNETES: Final = ("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/")
+_KEEPS_OFF: Final = ("NoSchedule", "NoExecute")
+
+
+def seen_keys(nodes: Iterable[Node], daemonsets: Iterable[DaemonSet]) -> tuple[str, ...]:
+    """Return the keys of `nvidia.com/` that nodes carry, or that our DaemonSets tolerate already, beyond `KNOWN`."""
+    found = {taint.key for node in nodes for taint in node.spec.taints}
+    found |= {toleration.key for one in daemonsets for toleration in one.spec.template.spec.tolerations}
+    known = {toleration.key for toleration in KNOWN}
+    return tuple(sorted(key for key in found - known if key.startswith(names.NVIDIA_PREFIX)))
+
+
+def tolerations(keys: Iterable[str]) -> tuple[Toleration, ...]:
+    """Return the tolerations of an operand where `keys` are those of `seen_keys`."""
+    return (*KNOWN, *(Toleration(key=key, operator="Exists") for key in keys))
+
+
+def in_the_way(node: Node, allowed: Iterable[Toleration]) -> tuple[Taint, ...]:
+    """Return the taints that keep operands off a node. `allowed` are the policy's own tolerations."""
+    accepted = (*KNOWN, *allowed)
+    return tuple(
+        taint
+        for taint in node.spec.taints
+        if taint.effect in _KEEPS_OFF
+        and not taint.key.startswith((names.NVIDIA_PREFIX, *_KUBERNETES))
+        and not any(tolerates(toleration, taint) for toleration in accepted)
+    )
+
+
+def tolerates(toleration: Toleration, taint: Taint) -> bool:
+    """Return whether a toleration matches a taint, as Kubernetes matches them."""
+    if toleration.effect and toleration.effect != taint.effect:
+        return False
+    if toleration.key and toleration.key != taint.key:
+        return False
+    return toleration.operator == "Exists" or (bool(toleration.key) and toleration.value == taint.value)
+
+
+def why_off(taints: Iterable[Taint]) -> tuple[str, str, str]:
+    """Return (reason, message, cure) for a node that these taints keep operands off; empty for no taint."""
+    found = tuple(taints)
+    if not found:
+        return ("", "", "")
+    named = ", ".join(f"{one.key}{'=' if one.value else ''}{one.value}:{one.effect}" for one in found)
+    word, verb = ("taint", "keeps") if len(found) == 1 else ("taints", "keep")
+    entries = ", ".join(f"{{key: {key}, operator: Exists}}" for key in dict.fromkeys(one.key for one in found))
+    return (
+        "TaintNotTolerated",
+        f"the {word} {named} {verb} gpuplane's pods off the node",
+        f"add to ClusterPolicy spec.daemonsets.tolerations: {entries}; or take the {word} off the node",
+    )
