@@ -75,7 +75,8 @@ class Took(NamedTuple):
 
 def timed(root: Path, action: str, *more: str) -> Took:
     """One command; its failure ends the benchmark."""
-    words = [sys.executable, "-m", "gpulab.device_files", "gpuplane", "toolkit", action, "--host-root", str(root), *more]
+    program = (sys.executable, "-m", "gpulab.device_files", "gpuplane")
+    words = [*program, "toolkit", action, "--host-root", str(root), *more]
     began, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run(words, check=True, capture_output=True)
     whole, after = time.monotonic() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
