@@ -14,8 +14,6 @@ ROOT = Path(__file__).parents[2]
 CONFIGURATION = """
 [pytest]
 addopts = -p tests.support.deadlines -p no:cacheprovider --tb=short
-asyncio_mode = auto
-asyncio_default_fixture_loop_scope = function
 deadline = 1
 deadline_grace = 30
 """
@@ -34,7 +32,8 @@ def outcome(directory: Path, test: str, *options: str) -> str:
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *options, "test_it.py"],
         cwd=directory,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        # To import plugins that are not needed takes half of such a run's time.
+        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
         preexec_fn=deaf,
         capture_output=True,
         text=True,
@@ -65,6 +64,14 @@ def test_quick(): pass
 @pytest.mark.deadline(30)
 def test_with_more_time(): threading.Event().wait(1.5)
 """,
+        *(
+            "-p",
+            "pytest_asyncio.plugin",
+            "-o",
+            "asyncio_mode=auto",
+            "-o",
+            "asyncio_default_fixture_loop_scope=function",
+        ),
     )
     for phase in ("setup", "call", "teardown"):
         assert f"{phase} did not end within 1 s" in said
@@ -73,7 +80,9 @@ def test_with_more_time(): threading.Event().wait(1.5)
 
 
 def test_a_rerun_has_a_deadline_too(tmp_path: Path) -> None:
-    said = outcome(tmp_path, "import threading\ndef test_it(): threading.Event().wait()\n", "--reruns", "2")
+    said = outcome(
+        tmp_path, "import threading\ndef test_it(): threading.Event().wait()\n", "-p", "rerunfailures", "--reruns", "2"
+    )
     assert "1 failed, 2 rerun" in said
 
 
@@ -94,7 +103,7 @@ def test_stuck():
         except BaseException: pass
 """,
     }[where]
-    said = outcome(tmp_path, stuck + "def test_other(): pass\n", "-o", "deadline_grace=0.5", "-n", "1")
+    said = outcome(tmp_path, stuck + "def test_other(): pass\n", "-o", "deadline_grace=0.5", "-p", "xdist", "-n", "1")
     assert "crashed while running 'test_it.py::test_stuck'" in said
     assert "in test_stuck" in said, "the stack of the thread"
     assert "1 failed, 1 passed" in said
