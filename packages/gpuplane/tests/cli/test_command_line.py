@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import gpulab.verbs
-from gpuplane.cli import verbs
+from gpuplane.cli import parser, verbs
 from gpuplane.cli.completion import candidates
 from gpuplane.cli.components import OPERANDS, OTHERS
 from gpuplane.cli.main import main
@@ -23,7 +22,7 @@ COMPONENTS = OPERANDS | OTHERS | gpulab.verbs.COMPONENTS
 @pytest.fixture
 def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """gpuplane as it is where no other package adds to it."""
-    monkeypatch.setattr(importlib.metadata, "entry_points", lambda *, group: ())
+    monkeypatch.setattr(verbs, "_entry_points", dict)
     verbs.installed.cache_clear()
     yield
     verbs.installed.cache_clear()
@@ -68,6 +67,17 @@ def test_without_gpulab_simulated_gpus_name_the_package_to_install(
     assert main(["share", "run", "--core", "30", "--simulate", "t4", "--", "true"]) == 125
     assert main(["share", "top", "--simulate", "t4"]) == 1
     assert capsys.readouterr().err.count("pip install gpuplane-gpulab") == 2
+
+
+@pytest.mark.parametrize("component", [*OPERANDS, *OTHERS])
+def test_a_component_starts_without_the_parsers_of_other_commands(
+    monkeypatch: pytest.MonkeyPatch, component: str
+) -> None:
+    words = ["run", component, "--kubeconfig", "/k"]
+    expected = vars(parser.build().parse_args(words))
+    monkeypatch.setattr(parser, "_real", None)
+    found = vars(parser.parse(words))
+    assert {**found, "command": None} == {**expected, "command": None}
 
 
 @pytest.mark.parametrize("words", [["nonsense"], ["up", "--light-nodes", "many"], ["status", "everything"], ["run"]])
