@@ -68,7 +68,7 @@ async def measure(nodes: int, machine: str) -> None:
         async with watching(client, Node) as bare:
             await bare.until(lambda: sum(map(is_ready, bare.items())) == nodes)
         show("register nodes", time.monotonic() - began, "s")
-        for manifest in installation():
+        for manifest in installation(admission="", scheduler=False):
             if manifest["kind"] != "Deployment":
                 await apply(client, manifest)
         token = await operator_token(client)

@@ -45,7 +45,7 @@ async def measure(count: int) -> None:
         f"driver.upgradePolicy.maxUnavailable={SHARE:.0%}",
     ]
     async with Client.connect(handle.kubeconfig, user_agent="benchmark") as client:
-        for manifest in installation(settings=settings):
+        for manifest in installation(settings=settings, admission="", scheduler=False):
             if manifest["kind"] != "Deployment":
                 await apply(client, manifest)
         token = await operator_token(client)

@@ -109,7 +109,7 @@ TOP: Final[dict[str, Schema]] = {
         "type": "object",
         "description": "The webhook that refuses pods which can never run, and the policy on who says what pods hold.",
         "properties": {
-            "enabled": _told(FLAG, "install it", False),
+            "enabled": _told(FLAG, "install it", True),
             "failurePolicy": _told(
                 {"type": "string", "enum": ["Ignore", "Fail"]}, "pods with GPUs while the webhook is away", "Ignore"
             ),
@@ -118,7 +118,7 @@ TOP: Final[dict[str, Schema]] = {
     "scheduler": {
         "type": "object",
         "description": "The extender that places shares; kube-scheduler has to be told of it.",
-        "properties": {"enabled": _told(FLAG, "install it", False)},
+        "properties": {"enabled": _told(FLAG, "install it", True)},
     },
     "config": {
         "type": "object",
@@ -227,11 +227,12 @@ def template(name: str, text: str) -> str:
     return HEAD + text
 
 
-# Which values ask for a part of the installation.
+# Which values keep a part of the installation; only `false` leaves it out.
+_KEPT: Final = '(ne (toString .Values.{}.enabled) "false")'
 ASKED: Final = {
-    "shares": "or .Values.admission.enabled .Values.scheduler.enabled",
-    "scheduler": ".Values.scheduler.enabled",
-    "admission": ".Values.admission.enabled",
+    "shares": f"or {_KEPT.format('admission')} {_KEPT.format('scheduler')}",
+    "scheduler": _KEPT.format("scheduler"),
+    "admission": _KEPT.format("admission"),
 }
 
 

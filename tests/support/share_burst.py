@@ -48,7 +48,7 @@ def free_port() -> int:
 @contextlib.asynccontextmanager
 async def extending(client: Client, kubeconfig: Path, port: int) -> AsyncIterator[int]:
     """The extender's pid, running as a process with the account and the rights that the installation gives it."""
-    for manifest in installation(scheduler=True):
+    for manifest in installation():
         if manifest["kind"] not in ("Deployment", "PodDisruptionBudget", "ClusterPolicy"):
             await apply(client, manifest)
     config = await _account_config(client, kubeconfig)

@@ -14,9 +14,17 @@ def _check_machine(name: str) -> None:
     machine(name)
 
 
+def _scheduler_config() -> str:
+    """Return the configuration that points the scheduler at gpuplane's extender, for when it is installed."""
+    from gpuplane.scheduler.configuration import printed
+
+    return printed("kube")
+
+
 GPUPLANE: Final = Distribution(
     name="gpuplane",
     command=(sys.executable, "-m", "gpuplane", "run"),
     home_variable="GPUPLANE_HOME",
     check_machine=_check_machine,
+    scheduler_config=_scheduler_config,
 )

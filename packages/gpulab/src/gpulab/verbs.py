@@ -30,7 +30,10 @@ def add_commands(commands: Any) -> None:
     up.add_argument("--port", type=int, default=0, help="port of the API server (default: a free one)")
     up.add_argument("--persist", action="store_true", help="keep objects on disk: a killed API server loses nothing")
     up.add_argument(
-        "--scheduler-config", type=Path, metavar="FILE", help="a KubeSchedulerConfiguration, for extenders and scores"
+        "--scheduler-config",
+        type=Path,
+        metavar="FILE",
+        help="a KubeSchedulerConfiguration, or a Policy of old releases, that names other extenders than gpuplane's",
     )
     up.add_argument("--detach", action="store_true", help="return once kubectl is answered")
     up.add_argument("--list-machines", action="store_true", help="show the machines that can be simulated")

@@ -35,6 +35,9 @@ def holder(node: str) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "holder"}, "spec": spec}
 
 
+CLUSTERS_OWN = ("gpu-operator-", "gpuplane-", "node-feature-discovery-")
+
+
 async def until_in_use(story) -> None:
     async def says() -> bool:
         return "uses" in await story.log("holder")
@@ -59,7 +62,7 @@ async def test_deleting_the_policy_alone_gives_the_nodes_back_and_keeps_the_oper
     await story.until(DaemonSet, lambda found: not found, namespace="gpu-operator")
     await story.until(
         Pod,
-        lambda found: found and all(pod.metadata.name.startswith("gpu-operator-") for pod in found),
+        lambda found: found and all(pod.metadata.name.startswith(("gpu-operator-", "gpuplane-")) for pod in found),
         namespace="gpu-operator",
     )
     assert await story.client.list(GPUNode) == []
@@ -73,10 +76,10 @@ async def test_deleting_the_policy_alone_gives_the_nodes_back_and_keeps_the_oper
 async def test_opting_out_gives_that_node_back_and_touches_no_other(story):
     before = {node.metadata.name: node.metadata.resource_version for node in await story.ready()}
     await story.opt_out("sim-1")
-    # What is left there is the cluster's: the operator itself, and discovery, which labels every machine.
+    # What is left there is the cluster's: the installation itself, and discovery, which labels every machine.
     await story.until(
         Pod,
-        lambda found: all(pod.metadata.name.startswith(("gpu-operator-", "node-feature-discovery-")) for pod in found),
+        lambda found: all(pod.metadata.name.startswith(CLUSTERS_OWN) for pod in found),
         namespace="gpu-operator",
         fields="spec.nodeName=sim-1",
     )

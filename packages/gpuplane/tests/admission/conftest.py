@@ -60,7 +60,7 @@ class World:
 
     async def install(self, admission: str = "closed") -> None:
         """The objects of an installation with admission; the tenants may do what they like."""
-        for manifest in installation(admission=admission):
+        for manifest in installation(admission=admission, scheduler=False):
             if manifest["kind"] not in ("Deployment", "CustomResourceDefinition", "ClusterPolicy"):
                 await self.admin.apply(manifest, "test", resource=resource_of(manifest))
         for name, user in (("tenants", "jane"), ("scheduler", f"system:serviceaccount:{NAMESPACE}:gpuplane-scheduler")):

@@ -250,7 +250,7 @@ async def test_installing_again_keeps_certificate_and_trust(world, replicas):
     first, _ = replicas
     await first.look()
     kept, trusted = await stored(world), world.bundles()
-    for manifest in installation(admission="open"):
+    for manifest in installation(scheduler=False):
         if manifest["metadata"]["name"].startswith("gpuplane-admission") and manifest["kind"] != "Deployment":
             await world.admin.apply(manifest, "test", resource=resource_of(manifest))
     assert await stored(world) == kept and world.bundles() == trusted

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 import gpulab.verbs
 from gpuplane.cli import parser, verbs
@@ -117,6 +118,22 @@ def test_install_dry_run_prints_manifests_with_the_settings(capsys: pytest.Captu
     assert "kind: ClusterPolicy" in text
     assert "enabled: false" in text
     assert "image: registry/own:1" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "parts"),
+    [
+        ((), {"gpu-operator", "gpuplane-scheduler", "gpuplane-admission"}),
+        (("--no-scheduler",), {"gpu-operator", "gpuplane-admission"}),
+        (("--admission", "none"), {"gpu-operator", "gpuplane-scheduler"}),
+    ],
+)
+def test_install_brings_the_extender_and_admission_unless_they_are_left_out(
+    capsys: pytest.CaptureFixture[str], words: tuple[str, ...], parts: set[str]
+) -> None:
+    assert main(["install", "--dry-run", *words]) == 0
+    made = yaml.safe_load_all(capsys.readouterr().out)
+    assert {m["metadata"]["name"] for m in made if m["kind"] == "Deployment"} == parts
 
 
 def test_a_setting_without_a_value_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:

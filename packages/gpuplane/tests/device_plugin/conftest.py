@@ -6,10 +6,9 @@ import asyncio
 import json
 import os
 import signal
-import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -146,37 +145,6 @@ def manifests() -> Path:
     return MANIFESTS
 
 
-def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-        return port
-
-
-async def _extender_config(port: str) -> str:
-    """What the scheduler is told, as `gpuplane run scheduler --print-config` prints it."""
-    words = ("run", "scheduler", "--print-config=kube", f"--url=http://127.0.0.1:{port}")
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "gpuplane", *words, stdout=asyncio.subprocess.PIPE
-    )
-    output, _ = await process.communicate()
-    assert process.returncode == 0
-    return output.decode()
-
-
-@asynccontextmanager
-async def _extender(handle: ClusterHandle, port: str) -> AsyncIterator[None]:
-    words = ("run", "scheduler", "--port", port, "--kubeconfig", str(handle.kubeconfig))
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "gpuplane", *words, stderr=asyncio.subprocess.DEVNULL
-    )
-    try:
-        yield
-    finally:
-        process.terminate()
-        await process.wait()
-
-
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[Any]:
     if call.excinfo is not None:
@@ -203,10 +171,10 @@ async def running(
     clusters: dict[Key, ClusterHandle], tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> AsyncIterator[Any]:
     """`cluster = await running({"sim-1": "t4-ubuntu18"}, "mig.strategy=mixed")`: installed, with these settings;
-    `labels` are on its nodes before; with `extender` its scheduler asks gpuplane's.
+    `labels` are on its nodes before; without `extender` pods are bound by node and nothing else.
 
     Tests that ask for the same have the same cluster, one after the other: each takes its pods and labels away. A test
-    that fails has its cluster removed, and with an extender it has one of its own.
+    that fails has its cluster removed.
     """
     used: dict[Key, Cluster] = {}
     async with AsyncExitStack() as stack:
@@ -219,17 +187,10 @@ async def running(
         ) -> Cluster:
             key = (tuple(machines.items()), settings, tuple((labels or {}).items()), extender)
             made = clusters.get(key)
-            port = str(_free_port())
             if made is None:
-                directory = tmp_path_factory.mktemp("c")
-                fields: dict[str, Any] = {"nodes": tuple(MachineSpec(name=n, machine=m) for n, m in machines.items())}
-                if extender:
-                    (directory / "scheduler.yaml").write_text(await _extender_config(port))
-                    fields["scheduler_config"] = str(directory / "scheduler.yaml")
-                clusters[key] = await up(ClusterSpec(name="test", **fields), base=directory)
+                nodes = tuple(MachineSpec(name=n, machine=m) for n, m in machines.items())
+                clusters[key] = await up(ClusterSpec(name="test", nodes=nodes), base=tmp_path_factory.mktemp("c"))
             handle = clusters[key]
-            if extender:
-                await stack.enter_async_context(_extender(handle, port))
             client = await stack.enter_async_context(Client.connect(handle.kubeconfig))
             cluster = used[key] = Cluster(handle, client)
             if made is None:
@@ -237,12 +198,14 @@ async def running(
                     await cluster.until(Node, lambda nodes: len(nodes) == len(machines))
                     for name in machines:
                         await client.patch(Node, name, {"metadata": {"labels": labels}})
-                await cluster.gpuplane("install", "-q", *(word for one in settings for word in ("--set", one)))
+                parts = () if extender else ("--no-scheduler", "--admission", "none")
+                words = (word for one in settings for word in ("--set", one))
+                await cluster.gpuplane("install", "-q", *parts, *words)
             return cluster
 
         yield start
         for key, cluster in used.items():
-            if request.node.stash.get(FAILED, False) or key[-1]:
+            if request.node.stash.get(FAILED, False):
                 await _down(clusters.pop(key))
             else:
                 await cluster.give_back()

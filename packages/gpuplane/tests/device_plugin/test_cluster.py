@@ -313,8 +313,8 @@ async def test_whole_gpus_and_shares_side_by_side_are_the_same_silicon(running: 
     assert len({gpu.uuid for found in store.all() for gpu in found.limits.gpus}) == 1
 
 
-async def test_with_the_extender_nobody_is_turned_away(running: Any) -> None:
-    """Its assignments reach the containers, and what does not fit waits instead of failing."""
+async def test_a_plain_install_places_shares_gpu_by_gpu_and_no_pod_is_turned_away(running: Any) -> None:
+    """The extender is a part of it: assignments reach containers, and what does not fit waits instead of failing."""
     both = "devicePlugin.env=" + json.dumps([{"name": "GPUPLANE_DIALECTS", "value": "nvidia,tencent"}])
     cluster = await running({"both": "l4-ubuntu24"}, both, labels={"nvidia-device-enable": "enable"}, extender=True)
     await cluster.until(GPUNode, lambda nodes: [node for node in nodes if node.status.summary.stage == "ready"])

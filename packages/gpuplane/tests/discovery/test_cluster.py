@@ -95,7 +95,7 @@ async def world(embedded_cluster: Any) -> Any:
 
 
 async def test_a_rules_whole_life(world: World) -> None:
-    await world.gpuplane("install", "-q")
+    await world.gpuplane("install", "-q", "--no-scheduler", "--admission", "none")
     bare = of_rules(await world.node(lambda node: node.metadata.labels.get(f"{PREFIX}pci-10de.present")))
     assert bare == (set(), {}, [], set())
 
@@ -141,7 +141,7 @@ async def test_a_rules_whole_life(world: World) -> None:
 
 
 async def test_switched_off_it_leaves_the_labels_of_the_machine_and_nothing_else(world: World) -> None:
-    await world.gpuplane("install", "-q")
+    await world.gpuplane("install", "-q", "--no-scheduler", "--admission", "none")
     await world.apply(RULE)
     await world.node(lambda node: "vendor.io/licences" in node.status.allocatable)
     await world.client.create(
@@ -188,7 +188,7 @@ async def test_beside_another_installation_nodes_are_prepared_by_its_labels_and_
     labels = {PREFIX + name: value for name, value in short.items()}
     books = {"nfd.node.kubernetes.io/feature-labels": ",".join(sorted(short))}
     await world.client.patch(Node, "n1", {"metadata": {"labels": labels, "annotations": books}})
-    await world.gpuplane("install", "-q")
+    await world.gpuplane("install", "-q", "--no-scheduler", "--admission", "none")
     await world.until(GPUNode, lambda found: any(node.status.summary.stage == "ready" for node in found))
     node = await world.client.get(Node, "n1")
     assert {name: value for name, value in node.metadata.labels.items() if name.startswith(PREFIX)} == labels

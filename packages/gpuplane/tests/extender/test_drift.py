@@ -6,9 +6,10 @@ import json
 
 from gpuplane import names
 from gpuplane.api.gpunode import GPUNode
-from gpuplane.scheduler.drift import DIFFERS, agrees, as_given, by_pod, difference
+from gpuplane.scheduler.drift import BYPASSED, DIFFERS, agrees, as_given, by_pod, difference
 from gpuplane.sharing import Assignment, LedgerGPU, Part
 from kubekit.api.core import Pod
+from packages.gpuplane.tests.extender.test_conformance import bind
 from tests.support.extender_world import MEMORY, Running, World, extender, gpu_pod
 
 GPUS = tuple(LedgerGPU(index=at, uuid=f"GPU-{name}", model="T4", memory_mib=16384) for at, name in enumerate("ab"))
@@ -88,3 +89,18 @@ async def test_of_a_pod_bound_past_the_extender_the_node_knows(cluster: World, r
     await cluster.delete("past")
     await running.until(lambda: ledger.node("n1").core == (100, 100))
     assert await cluster.events(DIFFERS) == []
+
+
+async def test_a_share_that_kube_scheduler_binds_without_asking_gets_an_event_with_the_cure(
+    cluster: World, running: Running
+) -> None:
+    await cluster.node("n1", 2)
+    for pod in (gpu_pod("share", (60, 20)), gpu_pod("whole", whole=1)):
+        made = await cluster.pod(pod)
+        await running.until(lambda made=made: running.leader.cluster.by_uid.get(made["metadata"]["uid"]))
+        await bind(cluster, made, "n1")
+        await running.seen(made["metadata"]["uid"])
+    await running.leader._recorder.flush()
+    (event,) = await cluster.events(BYPASSED)
+    assert event.involved_object.name == "share", "the kubelet counts whole GPUs by itself"
+    assert "gpuplane run scheduler --print-config kube" in event.message

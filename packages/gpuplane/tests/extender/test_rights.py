@@ -24,7 +24,7 @@ ACCOUNT = "system:serviceaccount:gpu-operator:gpuplane-scheduler"
 @pytest.fixture
 async def account(cluster: World) -> AsyncIterator[Client]:
     """A client with the extender's own service account, on a cluster with the installation."""
-    for manifest in installation(scheduler=True):
+    for manifest in installation():
         if manifest["kind"] not in ("CustomResourceDefinition", "ClusterPolicy"):
             await cluster.client.apply(manifest, "test", resource=resource_of(manifest))
     groups = ("system:serviceaccounts", "system:serviceaccounts:gpu-operator", "system:authenticated")

@@ -66,7 +66,7 @@ def policy(manifests: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def operator(manifests: list[dict[str, Any]]) -> dict[str, Any]:
-    (found,) = (manifest["spec"] for manifest in manifests if manifest["kind"] == "Deployment")
+    (found,) = (m["spec"] for m in manifests if (m["kind"], m["metadata"]["name"]) == ("Deployment", "gpu-operator"))
     return found
 
 
@@ -84,10 +84,10 @@ def test_it_renders_what_install_applies() -> None:
 @pytest.mark.parametrize(
     ("settings", "asked"),
     [
-        ("admission.enabled=true", {"admission": "open"}),
-        ("admission.enabled=true,admission.failurePolicy=Fail", {"admission": "closed"}),
-        ("scheduler.enabled=true", {"scheduler": True}),
-        ("scheduler.enabled=true,admission.enabled=true", {"scheduler": True, "admission": "open"}),
+        ("admission.failurePolicy=Fail", {"admission": "closed"}),
+        ("admission.enabled=false", {"admission": ""}),
+        ("scheduler.enabled=false", {"scheduler": False}),
+        ("scheduler.enabled=false,admission.enabled=false", {"scheduler": False, "admission": ""}),
     ],
 )
 def test_it_renders_what_install_applies_with_what_is_asked_for(settings: str, asked: dict[str, Any]) -> None:

@@ -113,7 +113,7 @@ async def test_the_operators_pod_is_admitted_with_its_priority_and_image(
     await asyncio.to_thread(gpuplane, control_plane, "install", "-q")
 
     async def pods() -> list[Pod]:
-        return await client.list(Pod, names.OPERATOR_NAMESPACE)
+        return await client.list(Pod, names.OPERATOR_NAMESPACE, labels="app.kubernetes.io/name=gpu-operator")
 
     (pod,) = await until(pods, what="the operator's pod", seconds=PATIENCE_S)
     body = await client.request("GET", f"/api/v1/namespaces/{names.OPERATOR_NAMESPACE}/pods/{pod.metadata.name}")

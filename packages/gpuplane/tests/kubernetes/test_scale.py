@@ -47,7 +47,7 @@ async def converge(kubeconfig: Path, count_writes: Callable[[], Awaitable[Writes
     """Installs gpuplane and returns what was written until every node was ready."""
     async with Client.connect(kubeconfig) as client:
         await until_objects(client, Node, lambda nodes: sum(map(node_is_ready, nodes)) == COUNT, seconds=PATIENCE_S)
-        for manifest in installation():
+        for manifest in installation(admission="", scheduler=False):
             await apply(client, manifest)
         await until_objects(
             client, GPUNode, lambda nodes: sum(map(gpu_node_is_ready, nodes)) == COUNT, seconds=PATIENCE_S

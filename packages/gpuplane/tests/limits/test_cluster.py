@@ -135,7 +135,7 @@ async def test_two_pods_get_30_and_60_percent_and_one_that_gets_round_is_told(
     whole, part = gpu_managers()
     handle = await embedded_cluster(nodes=(MachineSpec(name="shares", machine=MACHINE),))
     own = [sys.executable, "-m", "gpuplane"]
-    await output(*own, "install", "-q", "--kubeconfig", str(handle.kubeconfig))
+    await output(*own, "install", "-q", "--no-scheduler", "--admission", "none", "--kubeconfig", str(handle.kubeconfig))
     async with Client.connect(handle.kubeconfig) as client:
         await until_objects(client, Node, lambda nodes: nodes and "nvidia.com/gpu" in nodes[0].status.allocatable)
         await client.patch(Node, "shares", {"metadata": {"labels": {"nvidia-device-enable": "enable"}}})

@@ -39,5 +39,5 @@ def test_a_struct_of_a_built_in_kind_has_its_place_from_the_table() -> None:
 
 
 def test_every_manifest_of_the_installation_has_a_place() -> None:
-    manifests = installation(admission="open", scheduler=True)
+    manifests = installation()
     assert {resource_of(manifest).kind for manifest in manifests} == {manifest["kind"] for manifest in manifests}

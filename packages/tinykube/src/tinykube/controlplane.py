@@ -18,9 +18,11 @@ from tinykube.apiserver.extensions import Extensions
 from tinykube.apiserver.identity import ADMIN, node_user
 from tinykube.apiserver.server import ApiServer
 from tinykube.cluster.directory import ClusterDirectory, ServerEndpoint, Tokens, write
+from tinykube.cluster.spec import ClusterSpec
 from tinykube.cluster.supervisor import keep_supervised
 from tinykube.controllers import Controllers
-from tinykube.scheduler import Scheduler, SchedulerConfig, load
+from tinykube.distribution import Distribution
+from tinykube.scheduler import Scheduler, SchedulerConfig, load, parse
 
 HOST: Final = "127.0.0.1"
 _log = logging.getLogger("tinykube.cluster")
@@ -37,7 +39,7 @@ class ControlPlane:
     async def run(self) -> None:
         """Serve until cancelled. Raises Terminal when the port is taken or the data cannot be read."""
         directory, spec = self._directory, self._spec
-        config = load(Path(spec.scheduler_config)) if spec.scheduler_config else SchedulerConfig()
+        config = _scheduler_config(spec, directory.distribution)
         known = directory.endpoint()
         server = await ApiServer.start(
             directory.pki,
@@ -62,6 +64,12 @@ class ControlPlane:
                 group.create_task(keep_supervised(directory), name="supervision")
         finally:
             await server.stop()
+
+
+def _scheduler_config(spec: ClusterSpec, distribution: Distribution) -> SchedulerConfig:
+    if spec.scheduler_config:
+        return load(Path(spec.scheduler_config))
+    return parse(distribution.scheduler_config()) if distribution.scheduler_config else SchedulerConfig()
 
 
 def admit(extensions: Extensions, tokens: Tokens) -> None:

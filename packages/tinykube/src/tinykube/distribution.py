@@ -21,12 +21,14 @@ class Distribution(msgspec.Struct, frozen=True, kw_only=True):
             and its arguments follow.
         home_variable: the environment variable that names another directory of clusters.
         check_machine: raises InvalidInput for a machine that no node can be.
+        scheduler_config: returns the text of the scheduler's configuration for clusters that name no file.
     """
 
     name: str
     command: tuple[str, ...]
     home_variable: str
     check_machine: Callable[[str], object]
+    scheduler_config: Callable[[], str] | None = None
 
     def home(self) -> Path:
         """Return the directory of all clusters: what `home_variable` names, or ~/.NAME."""

@@ -59,7 +59,7 @@ OTHERS: Final[dict[str, ComponentCommand]] = {
         busy=True,
     ),
     "scheduler": ComponentCommand(
-        "gpuplane.scheduler",
+        "gpuplane.scheduler.component",
         "places pods with GPUs for kube-scheduler, as its extender",
         (
             *("kubeconfig", "port", "tls-cert-file", "tls-private-key-file", "client-ca-file"),

@@ -33,7 +33,7 @@ def install(options: Namespace, screen: Console) -> int:
         image=options.image,
         settings=options.set,
         only=options.only,
-        admission=options.admission or "",
+        admission="" if options.admission == "none" else options.admission,
         scheduler=options.scheduler,
     )
     if options.dry_run:

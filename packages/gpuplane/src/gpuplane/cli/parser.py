@@ -160,13 +160,16 @@ def _real(commands: Any) -> None:
     )
     install.add_argument(
         "--admission",
-        choices=["open", "closed"],
-        help="with the webhook that refuses pods which can never run; open lets pods pass while it is away",
+        choices=["open", "closed", "none"],
+        default="open",
+        help="the webhook that refuses pods which can never run: open (default) lets pods pass while it is away, none "
+        "leaves it out",
     )
     install.add_argument(
         "--scheduler",
-        action="store_true",
-        help="with the extender that places pods with GPUs; kube-scheduler has to be told to call it",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="the extender that places pods with GPUs (default); kube-scheduler has to be told to call it",
     )
     install.add_argument("--only", choices=["crds", "policy"], help="apply these objects of the installation alone")
     install.add_argument("--dry-run", action="store_true", help="print the manifests instead of applying them")

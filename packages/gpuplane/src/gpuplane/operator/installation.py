@@ -34,7 +34,7 @@ def resource_of(manifest: Mapping[str, Any]) -> Resource:
 
 # What the chart's hooks apply and remove by themselves.
 ONLY: Final = {"crds": "CustomResourceDefinition", "policy": POLICY_KIND}
-# Parts that are installed when asked for, in the order to apply; what they share comes first.
+# Parts that an installation may leave out, in the order to apply; what they share comes first.
 PARTS: Final = ("shares", "scheduler", "admission")
 ADMISSION: Final = {"open": "Ignore", "closed": "Fail"}  # by what is asked for: failurePolicy of webhooks on pods
 
@@ -44,8 +44,8 @@ def installation(
     image: str = "",
     settings: Iterable[str] = (),
     only: str | None = None,
-    admission: str = "",
-    scheduler: bool = False,
+    admission: str = "open",
+    scheduler: bool = True,
 ) -> list[Manifest]:
     """The manifests, or those of one kind: `only` is a key of ONLY, and `admission` one of ADMISSION, empty for none.
 

@@ -13,7 +13,8 @@ from kubekit.api.core import Node, Pod
 
 BY_NODE: Final = "node"
 """The name of the index of pods by their node, for `node_of`."""
-_OWN_COMPONENT: Final = "gpu-operator"
+_INSTALLED: Final = frozenset({"gpu-operator", "gpuplane-scheduler", names.ADMISSION_NAME})
+"""The components of the installation itself, which outlive every policy."""
 
 
 def node_of(pod: Pod) -> Iterable[str]:
@@ -22,9 +23,9 @@ def node_of(pod: Pod) -> Iterable[str]:
 
 
 def is_operand(pod: Pod) -> bool:
-    """Return whether a pod is one of our DaemonSets'; the operator itself is not."""
-    component = pod.metadata.labels.get(COMPONENT_LABEL, _OWN_COMPONENT)
-    return component != _OWN_COMPONENT and pod.metadata.labels.get(PART_OF_LABEL) == PART_OF
+    """Return whether the operator made the pod's DaemonSet or Deployment; the installation's own pods are none."""
+    component = pod.metadata.labels.get(COMPONENT_LABEL, "")
+    return bool(component) and component not in _INSTALLED and pod.metadata.labels.get(PART_OF_LABEL) == PART_OF
 
 
 def is_proof(pod: Pod) -> bool:

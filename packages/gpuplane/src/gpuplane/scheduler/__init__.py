@@ -1,8 +1,5 @@
 """The scheduler extender: kube-scheduler asks it where pods with GPUs fit, and lets it bind them.
 
-See docs/components/scheduler.md.
+See docs/components/scheduler.md. `component` runs it. `configuration`, which an embedded cluster reads, imports nothing
+of it.
 """
-
-from gpuplane.scheduler.component import run
-
-__all__ = ["run"]

@@ -58,6 +58,7 @@ class Cluster:
         self.on_pod: list[Callable[[str, CachedPod | None], None]] = []
         self.on_freed: list[Callable[[str, str], None]] = []
         self.on_differs: list[Callable[[CachedPod, str], None]] = []
+        self.on_bypassed: list[Callable[[CachedPod], None]] = []
         self.guessed: set[str] = set()
         self.unplaced: dict[str, CachedPod] = {}
         self.nodes: Informer[Node] = Informer(client, Node, keep=transform_node, clock=clock)
@@ -197,6 +198,9 @@ class Cluster:
                 return
             self.by_uid[uid] = new
             if new.spec.node_name:
+                if old is not None and not old.spec.node_name and new.assignment is None and self._complete:
+                    for bypassed in self.on_bypassed:
+                        bypassed(new)
                 self._bound(new)
                 gpunode = self.gpunodes.get(new.spec.node_name)
                 if isinstance(gpunode, CachedGPUNode) and uid in gpunode.given:

@@ -14,6 +14,11 @@ from gpuplane.sharing import WHOLE, Assignment, LedgerGPU, Part
 Given = tuple[tuple[str, int], ...]
 """(UUID, percent of core), by UUID."""
 DIFFERS: Final = "AssignmentDiffers"
+BYPASSED: Final = "ExtenderNotAsked"
+NOT_ASKED: Final = (
+    "kube-scheduler bound this pod without asking gpuplane's extender, so perhaps no GPU of the node has room for it; "
+    "`gpuplane run scheduler --print-config kube` prints the configuration that makes kube-scheduler ask"
+)
 _BY_THE_NODE: Final = "as the node gave"  # no name of a container
 
 

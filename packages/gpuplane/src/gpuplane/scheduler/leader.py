@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from gpuplane.scheduler.binding import POST_SECONDS, Binder
 from gpuplane.scheduler.cluster import Cluster
-from gpuplane.scheduler.drift import DIFFERS
+from gpuplane.scheduler.drift import BYPASSED, DIFFERS, NOT_ASKED
 from gpuplane.scheduler.filtering import Filtering
 from gpuplane.scheduler.policies import LEARN_SECONDS, Chosen, Policies
 from gpuplane.scheduler.predicates import Annotator
@@ -19,7 +19,7 @@ from gpuplane.scheduler.requeue import Requeuer
 from gpuplane.scheduler.reservations import Reservations
 from gpuplane.scheduler.settlement import Settlement
 from gpuplane.scheduler.transforms import CachedPod
-from gpuplane.sharing import Request
+from gpuplane.sharing import WHOLE, Request
 from kubekit.api.core import ObjectReference
 from kubekit.kube import Client, Clock, EventRecorder
 
@@ -50,6 +50,7 @@ class Leader:
         self.requeuer = Requeuer(client, self.cluster, clock)
         self.filtering = self._filtering(self.policies)
         self.cluster.on_differs.append(self._differs)
+        self.cluster.on_bypassed.append(self._bypassed)
         self.preemption = Preemption(self.cluster, self.filtering)
         like_gpu_admission = self._filtering(Policies(_LIKE_GPU_ADMISSION))
         self.annotator = Annotator(
@@ -66,9 +67,16 @@ class Leader:
         return Filtering(self.cluster, self.reservations, policies=policies, quotas=self.quotas, waiting=self.requeuer)
 
     def _differs(self, pod: CachedPod, text: str) -> None:
+        self._warn(pod, DIFFERS, text)
+
+    def _bypassed(self, pod: CachedPod) -> None:
+        if any(ask.core % WHOLE for ask in pod.request.asks):  # the kubelet counts whole GPUs by itself
+            self._warn(pod, BYPASSED, NOT_ASKED)
+
+    def _warn(self, pod: CachedPod, reason: str, text: str) -> None:
         meta = pod.metadata
         about = ObjectReference(kind="Pod", api_version="v1", namespace=meta.namespace, name=meta.name, uid=meta.uid)
-        self._recorder.event(about, "Warning", DIFFERS, text)
+        self._recorder.event(about, "Warning", reason, text)
 
     def _quotas_changed(self, naming: QuotaSettings) -> None:
         self.cluster.name_by(naming)

@@ -34,6 +34,10 @@ from kubekit.rpc import RpcError
 
 log = logging.getLogger("gpuplane.device-plugin")
 
+_NOT_PLACED: Final = (
+    "the scheduler's extender did not place this pod: make kube-scheduler ask it, see gpuplane run scheduler "
+    "--print-config kube, and delete the pod"
+)
 _REMEMBERED: Final = 1000  # pods; of those that are admitted at one time there are a few
 
 
@@ -190,7 +194,7 @@ class Steering:
         others = [one for one in shown if (one.namespace, one.pod) not in ended]
         placed = place(node_state(self._gpus, self._health, others), request, TightestPolicy())
         if isinstance(placed, Refusal):
-            raise Terminal(placed.reason, where="/".join(_key(pod)), cure="delete the pod; it is placed again")
+            raise Terminal(placed.reason, where="/".join(_key(pod)), cure=_NOT_PLACED)
         log.info("placing pod without assignment pod=%s", "/".join(_key(pod)))
         return placed.assignment
 
