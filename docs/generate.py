@@ -30,6 +30,7 @@ from gpuplane.cures import CUDA, NVML, XID
 from gpuplane.device_plugin.shares.gpu_manager import METRICS as GPU_MANAGER_METRICS
 from gpuplane.discovery.gpu import GPU_LABELS
 from gpuplane.exporter.fields import DEFAULT_FIELDS, OFFERED_LABELS, OFFERED_METRICS
+from gpuplane.exporter.render import LOST
 from gpuplane.limits.exposition import METRICS as SHARE_METRICS
 from gpuplane.operator.gates import OPEN, PRE_INSTALLED, REMOVING
 from gpuplane.operator.metrics import OperatorState, operator_metrics
@@ -95,6 +96,7 @@ ENVIRONMENT: Final[dict[str, dict[str, str]]] = {
         "DCGM_EXPORTER_COLLECTORS": "the CSV file of fields; `--config` goes before",
         "DCGM_EXPORTER_LISTEN": "where to listen, as `:9400`; `--port` goes before",
         "DCGM_EXPORTER_KUBERNETES": "`false`: no pods on the metrics",
+        "KUBERNETES_VIRTUAL_GPUS": "`true`: the values of a shared GPU once for each of its holders, with its pod",
         "DCGM_EXPORTER_NO_HOSTNAME": "`true`: no label `Hostname`",
         "DCGM_EXPORTER_REPLACE_BLANKS_IN_MODEL_NAME": "`true`: dashes in `modelName`",
         "NVIDIA_RESOURCE_NAMES": "GPU resources in addition to those of `nvidia.com/`, separated by commas",
@@ -575,14 +577,16 @@ def metrics() -> str:
         "## Exporter\n",
         "Port 9400 on every ready GPU node, `/metrics` and `/health`: DaemonSet `nvidia-dcgm-exporter`. Labels `gpu`,"
         " `UUID`, `pci_bus_id`, `device`, `modelName`, `Hostname`, and `container`, `namespace`, `pod` of who holds the"
-        " GPU; `vgpu` is the replica of a shared one, `GPU_I_PROFILE` and `GPU_I_ID` are a GPU instance's, `hpc_job` a"
-        " batch system's job; `DCGM_FI_DEV_XID_ERRORS` has `err_code` and `err_msg`. What a GPU does not offer is left"
+        " whole GPU; with `KUBERNETES_VIRTUAL_GPUS` also of who shares it, and `vgpu`, the replica;"
+        " `GPU_I_PROFILE` and `GPU_I_ID` are a GPU instance's, `hpc_job` a batch system's job;"
+        " `DCGM_FI_DEV_XID_ERRORS` has `err_code` and `err_msg`. What a GPU does not offer is left"
         " out for"
         " it. Another list of fields: see"
         " [the exporter](../components/exporter.md).\n",
         table(
             ("metric", "type", "meaning"),
-            [(code(f.name), f.type.value, f.help) for f in DEFAULT_FIELDS if f.name in OFFERED_METRICS],
+            [(code(f.name), f.type.value, f.help) for f in DEFAULT_FIELDS if f.name in OFFERED_METRICS]
+            + [(code(LOST.name), LOST.type.value, LOST.help)],
         ),
         "A label on all of them: "
         + ", ".join(code(f.name) for f in DEFAULT_FIELDS if f.name in OFFERED_LABELS)

@@ -36,6 +36,6 @@ class FakeNodeClient:
     async def apply(self, body: dict[str, Any], manager: str, **_: object) -> dict[str, Any]:
         self.writes.append({"manager": manager, **body["status"]})
         new = msgspec.convert(body["status"], GPUNodeStatus)
-        changes = {key: getattr(new, key) for key in ("machine", "gpus", "summary") if key in body["status"]}
+        changes = {key: getattr(new, key) for key in ("machine", "gpus", "health", "summary") if key in body["status"]}
         self.status = msgspec.structs.replace(self.status, stages={**self.status.stages, **new.stages}, **changes)
         return body

@@ -13,10 +13,10 @@ import pytest
 import yaml
 
 from gpuplane.api import gpunode as api
-from gpuplane.api.gpunode import GPUNode, GPUNodeStatus, Stage, StageName, StageState
+from gpuplane.api.gpunode import NOT_LISTED, GPUNode, GPUNodeStatus, Stage, StageName, StageState
 from gpuplane.api.pluginconfig import parse
 from gpuplane.device_plugin import PluginDevice, ResourcePlugin, run
-from gpuplane.device_plugin.health import NOT_LISTED, QUIET_CHECKS
+from gpuplane.device_plugin.health import QUIET_CHECKS
 from gpuplane.hardware import GPUFacts, HealthEvent, HealthEventKind
 from gpuplane.hardware.health import xid_event
 from gpuplane.operand import OperandContext

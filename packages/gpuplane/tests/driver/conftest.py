@@ -124,7 +124,7 @@ class World:
                 uuid=f"GPU-{i}",
                 model="Tesla T4",
                 memory_bytes=15360 << 20,
-                pci=f"0000:00:{i:02x}.0",
+                pci=f"0000:00:1{i}.0",
                 compute=(7, 5),
             )
             for i in range(self.answering)

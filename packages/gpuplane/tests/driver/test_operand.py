@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import msgspec
+
+from gpuplane.api.gpunode import NOT_LISTED
 from gpuplane.driver import run, uninstall
 from gpuplane.host import Command, Completed
 from kubekit.kube import NotFound
@@ -53,9 +56,53 @@ async def test_a_driver_of_the_host_is_present(world: Any) -> None:
     task = await started(world, lambda: world.client.writes)
     stage = world.client.writes[0]["stages"]["driver"]
     assert stage["state"] == "present"
-    assert stage["message"] == "1 of 2 GPUs answer"
+    assert (stage["message"], stage["where"]) == ("1 of 2 GPUs answer", "PCI 0000:00:11.0")
     assert "IS_HOST_DRIVER=true" in (world.host.read_text("run/nvidia/validations/driver-ready") or "")
     await stop(task)
+
+
+async def test_a_lost_gpu_stays_lost_when_the_driver_starts_again(world: Any) -> None:
+    world.simulated()
+    await stop(await started(world, lambda: world.client.writes))
+    assert world.client.status.summary.gpus == "2/2"
+    world.answering = 1
+    await stop(await started(world, lambda: len(world.client.writes) == 2))
+    status = world.client.status
+    assert [(gpu.index, gpu.uuid, gpu.model) for gpu in status.gpus] == [
+        (0, "GPU-0", "Tesla T4"),
+        (1, "GPU-1", "Tesla T4"),
+    ]
+    assert status.health == {"GPU-1": NOT_LISTED}
+    assert (status.summary.gpus, status.stages["driver"].message) == ("1/2", "1 of 2 GPUs answer")
+    world.answering = 2
+    await stop(await started(world, lambda: len(world.client.writes) == 3))
+    assert "health" not in world.client.writes[-1]
+    assert world.client.status.summary.gpus == "2/2"
+
+
+async def test_a_lost_gpu_keeps_the_fault_that_was_seen(world: Any) -> None:
+    world.simulated()
+    await stop(await started(world, lambda: world.client.writes))
+    world.client.status = msgspec.structs.replace(world.client.status, health={"GPU-0": "Xid 79: fallen off the bus"})
+    world.answering = 1
+    await stop(await started(world, lambda: len(world.client.writes) == 2))
+    assert world.client.writes[-1]["health"] == {"GPU-1": NOT_LISTED}
+    world.client.status = msgspec.structs.replace(world.client.status, health={"GPU-1": "Xid 79: fallen off the bus"})
+    world.simulated("570.1")
+    await stop(await started(world, lambda: len(world.client.writes) == 3))
+    assert world.client.writes[-1]["health"] == {"GPU-1": "Xid 79: fallen off the bus"}
+
+
+async def test_a_gpu_that_never_answered_is_lost_and_one_of_a_virtual_machine_is_not(world: Any) -> None:
+    world.simulated()
+    world.answering = 1
+    await stop(await started(world, lambda: world.client.writes))
+    assert [gpu.uuid for gpu in world.client.status.gpus] == ["GPU-0", "0000:00:11.0"]
+    assert world.client.status.health == {"0000:00:11.0": NOT_LISTED}
+    (world.root / "sys/bus/pci/devices/0000:00:11.0/driver").symlink_to("../../../bus/pci/drivers/vfio-pci")
+    await stop(await started(world, lambda: len(world.client.writes) == 2))
+    assert [gpu.uuid for gpu in world.client.status.gpus] == ["GPU-0"]
+    assert world.client.status.summary.gpus == "1/1"
 
 
 async def test_a_failure_is_one_write_until_its_message_changes_and_is_got_over(world: Any) -> None:

@@ -311,7 +311,7 @@ def test_a_share_has_many_ids_and_one_holder() -> None:
     old = answer.pod_resources.add(name="old", namespace="ml").containers.add(name="main")
     old.devices.add(resource_name="alpha.kubernetes.io/nvidia-gpu", device_ids=["GPU-1"])
     assert holders(answer) == {
-        "GPU-0": [GPUHolder("ml", "tune", "main"), GPUHolder("ml", "serve", "main")],
+        "GPU-0": [GPUHolder("ml", "tune", "main", part=True), GPUHolder("ml", "serve", "main", part=True)],
         "GPU-1": [GPUHolder("ml", "old", "main")],
     }
 

@@ -7,13 +7,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuplane.exporter.choice import parse
 from gpuplane.exporter.fields import DEFAULT_FIELDS, ExporterField, FieldType
-from gpuplane.exporter.render import Extra, GPUHolder, entities, render
+from gpuplane.exporter.render import Extra, GPUHolder, entities, lost_gpus, render
 from gpuplane.hardware import GPUFacts, MigDevice, MigMode, MigSample, Sample
+from kubekit.kube.exposition import exposition
 
 GPUS = [
     GPUFacts(
@@ -59,6 +61,16 @@ def test_looks_as_dcgm_exporters() -> None:
     )
 
 
+def test_lost_gpus_are_told_also_those_that_nvml_does_not_list() -> None:
+    samples = [Sample(uuid="GPU-0", sm_clock_mhz=585), Sample(uuid="GPU-1", lost=True)]
+    family = lost_gpus(entities(GPUS, samples), ["0000:1c:00.0"], "sim-1")
+    assert exposition([family]).decode().splitlines()[2:] == [
+        'gpuplane_gpu_lost{gpu="0",UUID="GPU-0",pci_bus_id="00000000:1A:00.0",Hostname="sim-1"} 0',
+        'gpuplane_gpu_lost{gpu="1",UUID="GPU-1",pci_bus_id="00000000:1B:00.0",Hostname="sim-1"} 1',
+        'gpuplane_gpu_lost{pci_bus_id="00000000:1C:00.0",Hostname="sim-1"} 1',
+    ]
+
+
 def test_a_field_that_no_gpu_offers_is_left_out_whole() -> None:
     assert "POWER" not in text([CLOCK, POWER], GPUS, [Sample(uuid="GPU-0", sm_clock_mhz=1)], {})
 
@@ -88,8 +100,22 @@ def test_labels_from_the_list_are_on_every_line() -> None:
 
 def test_several_holders_have_a_line_each() -> None:
     holders = {"GPU-0": [GPUHolder("b", "p", "c"), GPUHolder("a", "p", "c")]}
-    got = text([CLOCK], GPUS[:1], [Sample(uuid="GPU-0", sm_clock_mhz=1)], holders)
+    got = text([CLOCK], GPUS[:1], [Sample(uuid="GPU-0", sm_clock_mhz=1)], holders, each_holder=True)
     assert re.findall(r'namespace="(\w)"', got) == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        [GPUHolder("b", "p", "c"), GPUHolder("a", "p", "c")],
+        [GPUHolder("ml", "a", "main", "0")],
+        [GPUHolder("ml", "a", "main", part=True)],
+    ],
+)
+def test_a_shared_gpu_is_booked_to_no_pod_unless_it_is_asked_for(found: list[GPUHolder]) -> None:
+    sample = [Sample(uuid="GPU-0", sm_clock_mhz=1)]
+    assert "pod=" not in text([CLOCK], GPUS[:1], sample, {"GPU-0": found})
+    assert text([CLOCK], GPUS[:1], sample, {"GPU-0": found}, each_holder=True).count("pod=") == len(found)
 
 
 def test_replicas_of_a_shared_gpu_say_which_they_are() -> None:
@@ -100,12 +126,13 @@ def test_replicas_of_a_shared_gpu_say_which_they_are() -> None:
             GPUHolder("ml", "b", "main", "1"),
         ]
     }
-    got = text([CLOCK], GPUS[:1], [Sample(uuid="GPU-0", sm_clock_mhz=1)], holders)
+    got = text([CLOCK], GPUS[:1], [Sample(uuid="GPU-0", sm_clock_mhz=1)], holders, each_holder=True)
     assert re.findall(r'pod="(\w)",vgpu="(\d)"', got) == [("a", "0"), ("a", "2"), ("b", "1")]
 
 
 def test_a_device_may_be_known_by_its_node() -> None:
-    got = text([CLOCK], GPUS, [Sample(uuid="GPU-1", sm_clock_mhz=1)], {"nvidia1": [GPUHolder("ml", "a", "main", "3")]})
+    held = {"nvidia1": [GPUHolder("ml", "a", "main", "3")]}
+    got = text([CLOCK], GPUS, [Sample(uuid="GPU-1", sm_clock_mhz=1)], held, each_holder=True)
     assert 'pod="a",vgpu="3"} 1' in got
 
 
@@ -150,7 +177,11 @@ def test_a_gpu_in_mig_mode_is_shown_as_its_instances() -> None:
     jobs = {"0.9": ["17"], "0": ["16"]}
     names = ("DCGM_FI_DEV_FB_USED", "DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_PROF_GR_ENGINE_ACTIVE")
     fields = [POWER, *(field for field in DEFAULT_FIELDS if field.name in names)]
-    lines = [line for line in text(fields, [gpu], [sample], holders, jobs=jobs).splitlines() if line[0] != "#"]
+    lines = [
+        line
+        for line in text(fields, [gpu], [sample], holders, jobs=jobs, each_holder=True).splitlines()
+        if line[0] != "#"
+    ]
     assert [(line.partition("{")[0], line.rpartition(" ")[2]) for line in lines] == [
         ("DCGM_FI_DEV_POWER_USAGE", "200.000000"),
         ("DCGM_FI_DEV_POWER_USAGE", "200.000000"),

@@ -212,6 +212,18 @@ def settled() -> ObservedNode:
     return applied(seen, decide(seen, NOW))
 
 
+def test_a_lost_gpu_is_the_reason_and_message_of_a_ready_node() -> None:
+    have = settled()
+    lost = msgspec.structs.replace(have.status, health={"GPU-1": "Xid 79: fallen off the bus"})
+    plan = decide(msgspec.structs.replace(have, status=lost), NOW)
+    summary = plan.status.summary
+    assert (summary.stage, summary.gpus) == ("ready", "0/1")
+    assert (summary.reason, summary.message) == ("GPUsUnhealthy", "GPU 0: Xid 79: fallen off the bus")
+    found = {one.type: (one.status, one.reason, one.message) for one in plan.status.conditions}
+    assert found["Ready"] == ("True", "AllStagesHold", "")
+    assert found["GPUsHealthy"] == ("False", "GPUsUnhealthy", "GPU-1: Xid 79: fallen off the bus")
+
+
 def test_a_settled_node_costs_no_write() -> None:
     assert decide(settled(), "2026-11-20T11:00:00.000000Z").empty
 

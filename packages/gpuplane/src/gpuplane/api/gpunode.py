@@ -9,8 +9,11 @@ Invariants:
 - `summary` is derived from the rest by `summarize` and travels in the same write as the change it follows from, so that
   `kubectl get gpunodes` is right without a second write.
 - There is no status subresource: the kind has no spec to protect, and creating it with its first facts is one write.
-- `gpus` has one writer: the driver operand when it has seen them through NVML; `health` and `held` have another: the
-  device plugin. `held` is what the kubelet has given, whatever the annotations of pods say: the extender compares them.
+- `gpus` has one writer, the driver operand: the GPUs that NVML lists, then those that are on the PCI bus all the same.
+  A GPU of these is lost until NVML lists it, through restarts and upgrades of the driver. It leaves with its PCI
+  device.
+- `health` and `held` have another writer, the device plugin; the driver operand adds the GPUs that it finds lost.
+  `held` is what the kubelet has given, whatever the annotations of pods say: the extender compares them.
 """
 
 from __future__ import annotations
@@ -179,6 +182,12 @@ class Summary(Struct):
     message: str = ""
 
 
+UNHEALTHY: Final = "GPUsUnhealthy"
+"""The reason of a node that is ready, and has GPUs that are not usable."""
+NOT_LISTED: Final = "lost: it is on the PCI bus, and NVML does not list it"
+"""The health of a GPU that the driver does not answer for."""
+
+
 class GPUNodeStatus(Struct):
     """The observed state of the node, section by section; each has one writer.
 
@@ -186,7 +195,7 @@ class GPUNodeStatus(Struct):
     summary: what the columns of kubectl show
     machine: what the node is
     stages: how far the node is prepared, by stage; an absent stage has not begun
-    gpus: the GPUs, as NVML shows them
+    gpus: the GPUs, as NVML shows them; behind them those on the PCI bus that NVML does not list
     health: by UUID, why a GPU is not usable; healthy ones are not listed
     held: by UUID, percent of core that the node gave to each running pod, by the pod's uid; where it offers shares
     conditions: Ready, DriverReady, ToolkitReady, Advertised, GPUsHealthy
@@ -247,6 +256,9 @@ def summarize(status: GPUNodeStatus) -> Summary:
     """The summary that belongs to `status`. `free` is kept: only the ledger knows it."""
     name = current_stage(status.stages)
     stage = status.stages.get(name.value, Stage(state=StageState.RUNNING))
+    reason, message = stage.reason, stage.message
+    if stage.state.holds and status.health:
+        reason, message = UNHEALTHY, health_message(status)
     usable = sum(1 for gpu in status.gpus if gpu.uuid not in status.health)
     before = [status.stages[n].since for n in STAGES if n in status.stages and status.stages[n].state.holds]
     waits_for = "" if stage.state.holds else (stage.reason or name.value)
@@ -257,6 +269,13 @@ def summarize(status: GPUNodeStatus) -> Summary:
         since=stage.since or max(before, default=""),
         gpus=f"{usable}/{len(status.gpus)}" if status.gpus else status.summary.gpus,
         model=status.gpus[0].model if status.gpus else status.summary.model,
-        reason=stage.reason,
-        message=stage.message,
+        reason=reason,
+        message=message,
     )
+
+
+def health_message(status: GPUNodeStatus) -> str:
+    """Return the faults of the GPUs in one line: `GPU 3: Xid 79: fallen off the bus`."""
+    indices = {gpu.uuid: gpu.index for gpu in status.gpus}
+    faults = sorted((indices.get(uuid, len(indices)), uuid, why) for uuid, why in status.health.items())
+    return "; ".join(f"{f'GPU {index}' if uuid in indices else uuid}: {why}" for index, uuid, why in faults)

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
+from gpuplane.api.gpunode import NOT_LISTED
 from gpuplane.hardware import GPUFacts, HealthEvent, HealthEventKind
 from kubekit.errors import InvalidInput, KubekitError, Terminal
 
-NOT_LISTED: Final = "lost: NVML does not list it any more"
-
 
 def first_health(inventory: Sequence[GPUFacts], now: Mapping[str, str], listed_before: Iterable[str]) -> dict[str, str]:
-    """Health at the start: what the GPUs say, and those that the GPUNode lists but NVML does not show any more."""
+    """Health at the start: what the GPUs say, and those that the GPUNode lists and NVML does not."""
     present = {gpu.uuid for gpu in inventory}
     gone = {uuid: NOT_LISTED for uuid in listed_before if uuid not in present}
     return {**gone, **now}

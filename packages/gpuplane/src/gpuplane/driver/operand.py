@@ -24,8 +24,8 @@ from gpuplane.driver.installer import uninstall as uninstall_from
 from gpuplane.driver.observing import module_version, observe
 from gpuplane.driver.released import Released, WantedDriver, read_wanted
 from gpuplane.hardware import to_api
-from gpuplane.host import DriverReady, Host, HostError, Locked, mark_ready
-from gpuplane.operand import OperandContext, StageOutcome, keep_stage, remove_stage
+from gpuplane.host import DriverReady, Host, HostError, Locked, gpu_addresses, mark_ready
+from gpuplane.operand import OperandContext, StageOutcome, keep_stage, remove_stage, unanswering
 from kubekit.errors import KubekitError, Retryable, Terminal
 
 _ANSWER_TRIES = 5  # device nodes come a moment after the module
@@ -114,6 +114,7 @@ async def _report(
     context: OperandContext, host: Host, gpus_there: int, *, present: bool, in_root: bool
 ) -> StageOutcome:
     version, cuda, gpus = await _ask_gpus(context)
+    silent = [address for address in gpu_addresses(host) if address not in {gpu.pci for gpu in gpus}]
     root = f"/{names.DRIVER_ROOT}" if in_root else "/"
     nodes = root if in_root and host.exists(f"{names.DRIVER_ROOT}/dev/nvidiactl") else "/"
     ready = DriverReady(host_driver=present, root=root, dev_root=nodes)
@@ -123,10 +124,11 @@ async def _report(
             state=StageState.PRESENT if present else StageState.DONE,
             since=context.now(),
             message=f"{len(gpus)} of {gpus_there} GPUs answer" if len(gpus) < gpus_there else "",
+            where=f"PCI {', '.join(silent)}" if silent else "",
             digest=version,
         ),
         Machine(driver=version, cuda=f"{cuda[0]}.{cuda[1]}"),
-        gpus,
+        gpus + tuple(unanswering(address) for address in silent),
     )
 
 

@@ -26,14 +26,14 @@ from gpuplane.exporter.choice import FieldChoice, load
 from gpuplane.exporter.jobs import Jobs
 from gpuplane.exporter.marks import PodMarks
 from gpuplane.exporter.pods import GPUHolders
-from gpuplane.exporter.render import Extra, GPUHolder, entities, render
+from gpuplane.exporter.render import Extra, GPUHolder, entities, lost_gpus, render
 from gpuplane.exporter.settings import Settings
 from gpuplane.hardware import GPUFacts, GPUSource, Sample
-from gpuplane.host import Host
+from gpuplane.host import Host, HostError, gpu_addresses
 from gpuplane.operand import OperandContext
 from kubekit.errors import InvalidInput, KubekitError, Retryable
 from kubekit.http_server import Handler, HttpAnswer, serving
-from kubekit.kube.exposition import CONTENT_TYPE
+from kubekit.kube.exposition import CONTENT_TYPE, exposition
 
 log = logging.getLogger("gpuplane.exporter")
 
@@ -199,8 +199,18 @@ class Exporter:
             dashes=self._settings.dashes,
             holders=holders,
             jobs=self._jobs.read(),
+            each_holder=self._settings.each_holder,
         )
-        return render(self._choice.fields, entities(inventory, samples), extra)
+        shown = entities(inventory, samples)
+        lost = lost_gpus(shown, self._silent(inventory), extra.hostname)
+        return render(self._choice.fields, shown, extra) + exposition([lost])
+
+    def _silent(self, inventory: tuple[GPUFacts, ...]) -> list[str]:
+        """Return the addresses of the GPUs that NVML does not list; none where the bus cannot be read."""
+        listed = {gpu.pci for gpu in inventory}
+        with contextlib.suppress(HostError):
+            return [address for address in gpu_addresses(self._context.host) if address not in listed]
+        return []
 
     async def _held(self) -> dict[str, list[GPUHolder]]:
         held = await self._pods.holders() if self._settings.pods else {}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -25,6 +26,7 @@ log = logging.getLogger("gpuplane.exporter")
 
 # What the names of GPU resources begin with.
 PREFIXES: Final = ("nvidia.com/", names.VCUDA_CORE, names.VCUDA_MEMORY, names.ALPHA_GPU)
+WHOLE: Final = 100  # ids of vcuda-core that are one GPU
 # A replica of a shared GPU: `UUID::3` of NVIDIA's plugin and ours, `nvidia0/vgpu3` of GKE's.
 _REPLICA: Final = re.compile(r"(?P<device>.+?)(?:::|/vgpu)(?P<replica>\d+)")
 
@@ -46,6 +48,12 @@ def holders(answer: ListPodResourcesResponse, prefixes: tuple[str, ...] = PREFIX
     found: dict[str, list[GPUHolder]] = {}
     for pod in answer.pod_resources:
         for container in pod.containers:
+            core = Counter(
+                split_replica(device_id)[0]
+                for devices in container.devices
+                if devices.resource_name == names.VCUDA_CORE
+                for device_id in devices.device_ids
+            )
             for devices in container.devices:
                 if not devices.resource_name.startswith(prefixes):
                     continue
@@ -53,7 +61,8 @@ def holders(answer: ListPodResourcesResponse, prefixes: tuple[str, ...] = PREFIX
                 for device_id in devices.device_ids:
                     device, replica = split_replica(device_id)
                     replica = "" if share else replica
-                    holder = GPUHolder(pod.namespace, pod.name, container.name, replica)
+                    part = share and core[device] < WHOLE
+                    holder = GPUHolder(pod.namespace, pod.name, container.name, replica, part=part)
                     known = found.setdefault(device, [])
                     if holder not in known:
                         known.append(holder)

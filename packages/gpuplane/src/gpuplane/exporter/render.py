@@ -17,16 +17,21 @@ DECIMALS: Final = 6
 JOB: Final = "hpc_job"
 XID_LABELS: Final = ("err_code", "err_msg")
 XID_FIELD: Final = "DCGM_FI_DEV_XID_ERRORS"
+LOST: Final = Metric("gpuplane_gpu_lost", MetricType.GAUGE, "1 for a GPU of the PCI bus that NVML does not reach.")
 
 
 class GPUHolder(msgspec.Struct, frozen=True, order=True):
-    """A container that holds a GPU; `replica` is its number of a shared one, `marks` are further labels of its pod."""
+    """A container that holds a GPU; `replica` is its number of a shared one, `marks` are further labels of its pod.
+
+    `part`: the container holds a share of the GPU.
+    """
 
     namespace: str
     pod: str
     container: str
     replica: str = ""
     marks: tuple[tuple[str, str], ...] = ()
+    part: bool = False
 
 
 class Entity(msgspec.Struct, frozen=True):
@@ -48,8 +53,9 @@ class Extra(msgspec.Struct, frozen=True):
     """Additional labels of the lines.
 
     Args:
-        holders: device id -> the containers that hold it. Who has none has no pod labels; who has several has a line
-            for each.
+        holders: device id -> the containers that hold it. A GPU without a holder has no pod labels.
+        each_holder: a shared GPU has a line for each of its holders, with the values of the whole GPU; without it such
+            a GPU has one line without pod labels, since no holder uses all of what the values say.
         jobs: key of an entity -> the batch system's jobs on it, a line for each.
         hostname: "" leaves the label out.
         dashes: dashes instead of blanks in model names.
@@ -60,6 +66,7 @@ class Extra(msgspec.Struct, frozen=True):
     dashes: bool = False
     holders: Mapping[str, Sequence[GPUHolder]] = {}
     jobs: Mapping[str, Sequence[str]] = {}
+    each_holder: bool = False
 
 
 def entities(inventory: Iterable[GPUFacts], samples: Iterable[Sample]) -> list[Entity]:
@@ -92,6 +99,20 @@ def entities(inventory: Iterable[GPUFacts], samples: Iterable[Sample]) -> list[E
             ids = (*(device.uuid for device in devices), f"{node}/gi{number}")
             found.append(Entity(gpu, own, f"{gpu.index}.{number}", ids, profile, str(number)))
     return found
+
+
+def lost_gpus(shown: Sequence[Entity], silent: Iterable[str], hostname: str) -> MetricFamily:
+    """Return of each GPU on the PCI bus whether it is lost: NVML does not reach it, or does not list it.
+
+    `silent`: the PCI addresses of the GPUs that NVML does not list. `hostname`: "" leaves the label out.
+    """
+    lost: dict[str, tuple[dict[str, str], int]] = {}
+    for entity in shown:
+        labels = {"gpu": str(entity.gpu.index), "UUID": entity.gpu.uuid, "pci_bus_id": bus_id(entity.gpu.pci)}
+        lost[entity.gpu.pci] = (labels, int(entity.sample.lost))
+    lost |= {address: ({"pci_bus_id": bus_id(address)}, 1) for address in silent}
+    named = {"Hostname": hostname} if hostname else {}
+    return MetricFamily(LOST, [(series(labels | named), value) for labels, value in lost.values()])
 
 
 def render(fields: Sequence[ExporterField], shown: Sequence[Entity], extra: Extra) -> bytes:
@@ -139,6 +160,8 @@ def _lines(entity: Entity, added: Sequence[ExporterField], extra: Extra) -> list
         common["Hostname"] = extra.hostname
     common |= {field.name: read_label(field, gpu, extra.driver_version) for field in added}
     holders = sorted({holder for device in entity.ids for holder in extra.holders.get(device, ())})
+    if not extra.each_holder and (len(holders) > 1 or any(holder.part or holder.replica for holder in holders)):
+        holders = []
     first = series(common)
     held = [extend(first, _held(holder, common)) for holder in holders] or [first]
     jobs = extra.jobs.get(entity.key, ())

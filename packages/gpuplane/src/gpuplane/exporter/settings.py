@@ -23,6 +23,7 @@ DASHES: Final = "DCGM_EXPORTER_REPLACE_BLANKS_IN_MODEL_NAME"
 POD_LABELS: Final = "DCGM_EXPORTER_KUBERNETES_ENABLE_POD_LABELS"
 POD_UID: Final = "DCGM_EXPORTER_KUBERNETES_ENABLE_POD_UID"
 ALLOWED_LABELS: Final = "DCGM_EXPORTER_KUBERNETES_POD_LABEL_ALLOWLIST_REGEX"
+EACH_HOLDER: Final = "KUBERNETES_VIRTUAL_GPUS"
 RESOURCE_NAMES: Final = "NVIDIA_RESOURCE_NAMES"
 JOBS_DIR: Final = "DCGM_HPC_JOB_MAPPING_DIR"
 _TRUE, _FALSE = ("1", "t", "true"), ("0", "f", "false", "")
@@ -34,7 +35,8 @@ _SHIPPED_NAMES: Final = ("default-counters.csv", "dcp-metrics-included.csv")
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """`collectors`: the CSV file, None for the default list. `address` and `port`: where to listen, "" and None when
     not said. `jobs_dir`: the batch system's directory on the host, "" for none. `pod_labels`, `pod_uid`: whether they
-    are on the lines of who holds a GPU, `allowed_labels` which of them, all without. `idle`: variables without effect.
+    are on the lines of who holds a GPU, `allowed_labels` which of them, all without. `each_holder`: a shared GPU has a
+    line for each of its holders. `idle`: variables without effect.
     """
 
     collectors: Path | None = None
@@ -48,6 +50,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     pod_labels: bool = False
     pod_uid: bool = False
     allowed_labels: tuple[re.Pattern[str], ...] = ()
+    each_holder: bool = False
     idle: tuple[str, ...] = ()
 
 
@@ -68,6 +71,7 @@ def read(environment: Mapping[str, str], config: Path | None = None) -> Settings
         pod_labels=_flag(environment, POD_LABELS),
         pod_uid=_flag(environment, POD_UID),
         allowed_labels=_patterns(environment.get(ALLOWED_LABELS, "")),
+        each_holder=_flag(environment, EACH_HOLDER),
         idle=tuple(sorted(name for name in environment if name.startswith(PREFIX) and name not in known)),
     )
 

@@ -20,6 +20,7 @@ from gpuplane.host.changes import (
 )
 from gpuplane.host.files import Host, HostError, Locked
 from gpuplane.host.mounts import HostMount
+from gpuplane.host.pci import gpu_addresses
 from gpuplane.host.ready import DriverReady, mark_ready, read_driver_ready, unmark_ready
 from gpuplane.host.release import LIBRARY_DIRS, library_dir, read_os_release
 from gpuplane.host.runner import Command, CommandFailed, Completed, DryRunner, Runner, SystemRunner, invocation
@@ -46,6 +47,7 @@ __all__ = [
     "base_of",
     "forget",
     "go_back",
+    "gpu_addresses",
     "invocation",
     "library_dir",
     "load_state",

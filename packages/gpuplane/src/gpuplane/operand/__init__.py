@@ -2,7 +2,7 @@
 
 from gpuplane.operand.context import OperandContext, PluginRegistrar, VectorAdd
 from gpuplane.operand.keep import StageOutcome, keep_stage, remove_stage
-from gpuplane.operand.report import report_stage
+from gpuplane.operand.report import report_stage, unanswering
 
 __all__ = [
     "OperandContext",
@@ -12,4 +12,5 @@ __all__ = [
     "keep_stage",
     "remove_stage",
     "report_stage",
+    "unanswering",
 ]

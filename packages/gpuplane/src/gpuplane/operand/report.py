@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from gpuplane import names
-from gpuplane.api.gpunode import GPU, GPUNode, GPUNodeStatus, Machine, Stage, StageName, summarize
+from gpuplane.api.gpunode import GPU, NOT_LISTED, GPUNode, GPUNodeStatus, Machine, Stage, StageName, summarize
 from gpuplane.operand.context import OperandContext
 from kubekit.api.meta import to_dict
 from kubekit.kube import Conflict
@@ -29,6 +29,8 @@ async def report_stage(
     gpus: tuple[GPU, ...] | None = None,
 ) -> bool:
     """Write `stage` (and facts seen with it) into the node's GPUNode; False when it stood there already.
+
+    `gpus` are those that answer, then `unanswering` ones: these keep what was known of them, and are lost.
 
     `since` of a stage that only repeats what is known is kept, so a restarted operand takes nothing back and writes
     nothing. Raises `NotFound` while the operator has not created the GPUNode.
@@ -58,7 +60,10 @@ async def _report_once(
     if machine is not None:
         body["status"]["machine"] = to_dict(machine)
     if gpus is not None:
-        body["status"]["gpus"] = to_dict(gpus)
+        body["status"]["gpus"] = to_dict(after.gpus)
+        lost = {gpu.uuid for gpu in after.gpus} - {gpu.uuid for gpu in gpus}
+        if lost:
+            body["status"]["health"] = {uuid: after.health[uuid] for uuid in sorted(lost)}
     await context.client.apply(body, names.FIELD_MANAGER_PREFIX + name.value, resource=GPUNode.RESOURCE)
     why = stage.message or stage.reason
     log.info("stage reported stage=%s state=%s%s", name.value, stage.state.value, f": {why}" if why else "")
@@ -77,7 +82,8 @@ def changed_status(
     old = before.stages.get(name.value)
     merged_machine = before.machine if machine is None else _overlay(before.machine, machine)
     same_stage = old is not None and _without_times(old) == _without_times(stage)
-    if same_stage and merged_machine == before.machine and (gpus is None or gpus == before.gpus):
+    listed, health = _listed(before, gpus)
+    if same_stage and merged_machine == before.machine and listed == before.gpus and health == before.health:
         return None
     if old is not None and old.state is stage.state:
         stage = msgspec.structs.replace(stage, since=old.since)
@@ -85,9 +91,38 @@ def changed_status(
         before,
         stages={**before.stages, name.value: stage},
         machine=merged_machine,
-        gpus=before.gpus if gpus is None else gpus,
+        gpus=listed,
+        health=health,
     )
     return msgspec.structs.replace(after, summary=summarize(after))
+
+
+def unanswering(address: str) -> GPU:
+    """Return a GPU of which the PCI address is all that is seen."""
+    return GPU(index=-1, uuid="", model="", memory_mib=0, pci=address)
+
+
+def _listed(before: GPUNodeStatus, gpus: tuple[GPU, ...] | None) -> tuple[tuple[GPU, ...], dict[str, str]]:
+    """Return the GPUs to list and their health: one that does not answer keeps its UUID and its fault.
+
+    Its index comes after those of the others, since the driver numbers those that it has.
+    """
+    if gpus is None:
+        return before.gpus, before.health
+    answering = tuple(gpu for gpu in gpus if gpu.uuid)
+    there = {gpu.uuid for gpu in answering}
+    known = {gpu.pci: gpu for gpu in before.gpus if gpu.uuid not in there}
+    lost = tuple(
+        msgspec.structs.replace(known.get(gpu.pci, gpu), index=number, uuid=_identity(known, gpu), links=())
+        for number, gpu in enumerate((gpu for gpu in gpus if not gpu.uuid), len(answering))
+    )
+    health = {uuid: why for uuid, why in before.health.items() if uuid not in there or why != NOT_LISTED}
+    return answering + lost, health | {gpu.uuid: health.get(gpu.uuid, NOT_LISTED) for gpu in lost}
+
+
+def _identity(known: dict[str, GPU], gpu: GPU) -> str:
+    """Return the UUID that was seen at the GPU's PCI address; the address, where NVML has never listed the GPU."""
+    return known[gpu.pci].uuid if gpu.pci in known else gpu.pci
 
 
 def _without_times(stage: Stage) -> Stage:

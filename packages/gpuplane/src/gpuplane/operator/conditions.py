@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpuplane.api.gpunode import GPUNodeStatus, Stage, StageName, view
+from gpuplane.api.gpunode import UNHEALTHY, GPUNodeStatus, Stage, StageName, view
 from kubekit.api.meta import Condition
 
 
@@ -15,14 +15,19 @@ def conditions(status: GPUNodeStatus, offered: int, now: str) -> tuple[Condition
     summary = status.summary
     ready = stages[StageName.READY].state.holds
     wanted = [
-        ("Ready", ready, "AllStagesHold" if ready else summary.reason or _camel(summary.stage), summary.message),
+        (
+            "Ready",
+            ready,
+            "AllStagesHold" if ready else summary.reason or _camel(summary.stage),
+            "" if ready else summary.message,
+        ),
         _of_stage("DriverReady", stages[StageName.DRIVER]),
         _of_stage("ToolkitReady", stages[StageName.TOOLKIT]),
         ("Advertised", offered > 0, "Allocatable" if offered else "NoneAllocatable", ""),
     ]
     if status.gpus:
         sick = "; ".join(f"{uuid}: {why}" for uuid, why in sorted(status.health.items()))
-        wanted.append(("GPUsHealthy", not sick, "GPUsUnhealthy" if sick else "AllHealthy", sick))
+        wanted.append(("GPUsHealthy", not sick, UNHEALTHY if sick else "AllHealthy", sick))
     old = {one.type: one for one in status.conditions}
     return tuple(condition(*facts, old=old.get(facts[0]), now=now) for facts in wanted)
 
