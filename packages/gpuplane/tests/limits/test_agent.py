@@ -84,6 +84,28 @@ def test_slots_of_a_pid_namespace_that_is_gone_are_emptied(machine: Any) -> None
     assert [slot.number for slot in store.read("x").slots] == [0, 2]
 
 
+def test_memory_and_processes_of_a_share_fall_when_its_process_ends_and_its_container_goes_on(machine: Any) -> None:
+    store, gpu = machine.store, machine.gpu
+    store.write("x", limits(gpu.uuid), Owner(name="ml/nb:main"))
+    ends, stays, idle = machine.start(HOLDS), machine.start(HOLDS), machine.start("ready()")
+    for number, child in enumerate((ends, stays, idle)):
+        write_slot(store, "x", number, word_of(child), GIB, namespace=facts_of(child.pid).namespace)  # type: ignore[union-attr, arg-type]
+    agent = Agent(store, machine.gpus)
+    agent.step()
+    assert [slot.number for slot in store.read("x").slots] == [0, 1, 2], "one that has no context yet runs too"
+    ends.communicate("\n")
+    agent.step()
+    agent.step()
+    assert [slot.number for slot in store.read("x").slots] == [1, 2]
+    stays.communicate("\n")
+    idle.communicate("\n")
+    agent.step()
+    agent.step()
+    text = exposition(share_metrics(agent.views())).decode().splitlines()
+    assert [line.rpartition(" ")[2] for line in text if line.startswith("gpuplane_share_processes")] == ["0"]
+    assert [line.rpartition(" ")[2] for line in text if line.startswith("gpuplane_share_memory_bytes")] == ["0"]
+
+
 def test_shares_that_are_gone_are_removed(machine: Any) -> None:
     store = machine.store
     for name in ("x", "y"):

@@ -4,8 +4,8 @@
   the difference is written next to the process's own words, and counts as held from then on.
 - A process on a shared GPU without a slot escaped the library or never loaded it. It counts as an escape when it was
   seen twice, since a process has its context a moment before its slot.
-- Slots are cleared by the library itself, except those of a pid namespace that is gone: no process is left to clear
-  them.
+- Slots are cleared by the library itself when another process of the share starts. The agent clears those of processes
+  that have ended: another process may never start.
 """
 
 from __future__ import annotations

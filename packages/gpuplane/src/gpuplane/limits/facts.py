@@ -118,7 +118,7 @@ class Share(msgspec.Struct, frozen=True, kw_only=True):
     """One container's limits and the use of them, read at one moment.
 
     `unsteady` are the slots in which something was allocated or freed while NVML was asked, so that the two must not
-    be compared; `deserted` those of processes whose whole pid namespace is gone.
+    be compared; `deserted` those of processes that have ended.
     """
 
     id: str

@@ -7,7 +7,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -16,8 +16,8 @@ from gpuplane import names
 from gpuplane.hardware import GPUSource
 from gpuplane.limits import processes
 from gpuplane.limits.facts import Observation, OnGpu, ProcessSlot, Share
-from gpuplane.limits.page import owner_word
-from gpuplane.limits.processes import ProcessFacts, facts_of, start_of
+from gpuplane.limits.page import owner_word, without_namespace
+from gpuplane.limits.processes import ProcessFacts, ProcessIdentity, facts_of, start_of
 from gpuplane.limits.store import ShareStore
 from kubekit.errors import KubekitError
 
@@ -47,6 +47,8 @@ class Observer:
         self._clock = clock
         # What of a process never changes, until another has its id.
         self._known: dict[int, tuple[ProcessFacts, str]] = {}
+        # Processes with a slot that NVML does not list, by the slot's owner word.
+        self._found: dict[int, ProcessIdentity] = {}
 
     def observe(self) -> Observation:
         """Everything, read at about one moment. Raises KubekitError when NVML cannot be asked."""
@@ -55,9 +57,12 @@ class Observer:
         now = {share.id: fresh for share in before if (fresh := self._again(share)) is not None}
         seen = self._clock()
         living = self._living(before)
+        ended = self._ended(now.values(), {process.owner for process in found})
         shares = tuple(
             msgspec.structs.replace(
-                now[share.id], unsteady=unsteady(share, now[share.id]), deserted=_deserted(now[share.id], living)
+                now[share.id],
+                unsteady=unsteady(share, now[share.id]),
+                deserted=_deserted(now[share.id], living, ended),
             )
             for share in before
             if share.id in now
@@ -131,6 +136,34 @@ class Observer:
             return places.get(facts.environment.get(names.LIMITS_ENV, ""), "")
         return places.get((info.st_dev, info.st_ino), "")
 
+    def _ended(self, shares: Iterable[Share], on_gpu: Collection[int]) -> frozenset[int]:
+        """The owner words of processes that have ended, while others of their pid namespace run.
+
+        Only slots of which NVML lists no process are looked up, and only until their process has been found.
+        """
+        self._found = {owner: one for owner, one in self._found.items() if processes.is_running(one, self._proc)}
+        doubtful = {
+            slot.owner: slot.namespace
+            for share in shares
+            for slot in share.slots
+            if slot.namespace and slot.owner not in on_gpu and slot.owner not in self._found
+        }
+        if not doubtful:
+            return frozenset()
+        seen = processes.visible(set(doubtful.values()), self._proc)
+        words = {
+            owner_word(inner, namespace, start): ProcessIdentity(pid, start)
+            for namespace, there in seen.namespaces.items()
+            for (inner, start), pid in there.items()
+        }
+        self._found |= {owner: words[owner] for owner in doubtful if owner in words}
+        blind = {owner_word(pid, 0, start) for pid, start in seen.blind}
+        return frozenset(
+            owner
+            for owner, namespace in doubtful.items()
+            if namespace in seen.namespaces and owner not in words and without_namespace(owner) not in blind
+        )
+
     def _living(self, shares: tuple[Share, ...]) -> frozenset[int] | None:
         """The pid namespaces that live, looked up only when some slot is of another than ours."""
         own = facts_of(os.getpid())
@@ -150,7 +183,9 @@ def _held(slot: ProcessSlot) -> tuple[int, ...]:
     return slot.owner, *(use.held_bytes for use in slot.gpus)
 
 
-def _deserted(share: Share, living: frozenset[int] | None) -> frozenset[int]:
-    if living is None:
-        return frozenset()
-    return frozenset(slot.number for slot in share.slots if slot.namespace and slot.namespace not in living)
+def _deserted(share: Share, living: frozenset[int] | None, ended: frozenset[int]) -> frozenset[int]:
+    return frozenset(
+        slot.number
+        for slot in share.slots
+        if slot.owner in ended or (living is not None and slot.namespace and slot.namespace not in living)
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Final
 
@@ -89,6 +89,34 @@ def living_namespaces(proc: Path = PROC) -> frozenset[int] | None:
     if any(inode is None and start_of(pid, proc) is not None for pid, inode in found.items()):
         return None
     return frozenset(inode for inode in found.values() if inode is not None)
+
+
+class VisibleProcesses(msgspec.Struct, frozen=True):
+    """The processes that run in some pid namespaces: the pid as we see it, by (its own pid, start).
+
+    `namespaces` has the processes of each namespace in which one is to be seen: then all of them are. `blind` are
+    those whose namespace may not be read.
+    """
+
+    namespaces: dict[int, dict[tuple[int, int], int]] = {}
+    blind: frozenset[tuple[int, int]] = frozenset()
+
+
+def visible(wanted: Collection[int], proc: Path = PROC) -> VisibleProcesses:
+    """The processes of the wanted pid namespaces; a namespace with a process of ours or below it is seen whole."""
+    found: dict[int, dict[tuple[int, int], int]] = {}
+    blind = set()
+    for pid in running(proc):
+        start = start_of(pid, proc)
+        if start is None:
+            continue
+        ids = _ids(proc, pid)
+        namespace = _namespace(proc, pid, ids)
+        if namespace is None:
+            blind.add((ids[-1], start))
+        elif namespace in wanted:
+            found.setdefault(namespace, {})[ids[-1], start] = pid
+    return VisibleProcesses(found, frozenset(blind))
 
 
 def running(proc: Path = PROC) -> tuple[int, ...]:
