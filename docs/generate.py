@@ -192,7 +192,10 @@ def commands() -> str:
             ("exit code", "means"),
             [
                 ("0", "yes, done"),
-                ("1", "the answer is no: errors in a file, a diff exists, `--wait` ran out, a stage failed"),
+                (
+                    "1",
+                    "the answer is no: errors in a file, a diff exists, `--wait` ran out, a stage failed, no gpuplane there",
+                ),
                 ("2", "wrong usage"),
                 ("3", "could not ask: no cluster, no permission"),
                 ("130", "interrupted"),

@@ -86,6 +86,24 @@ class World:
         tls = ssl.create_default_context(cafile=str(self.server.authority))
         return Client(ApiEndpoint(host="127.0.0.1", port=self.server.port, auth=StaticAuth(token="admin"), tls=tls))
 
+    def kubeconfig(self, token: str = "admin", namespace: str = "default") -> str:
+        """A kubeconfig for the user with that token."""
+        cluster = {
+            "server": f"https://127.0.0.1:{self.server.port}",
+            "certificate-authority": str(self.server.authority),
+        }
+        context = {"cluster": "here", "user": "me", "namespace": namespace}
+        return json.dumps(
+            {
+                "apiVersion": "v1",
+                "kind": "Config",
+                "current-context": "prod",
+                "clusters": [{"name": "here", "cluster": cluster}],
+                "contexts": [{"name": "prod", "context": context}],
+                "users": [{"name": "me", "user": {"token": token}}],
+            }
+        )
+
     async def node(
         self,
         name: str,

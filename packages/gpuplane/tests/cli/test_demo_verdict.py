@@ -7,12 +7,16 @@ import io
 import msgspec
 import pytest
 
+from gpulab.demo.command import STEPS
 from gpulab.demo.shares import TENANTS, Shared
-from gpulab.demo.story import ending, verdict_line
+from gpulab.demo.story import Story, ending, page, stage_times, verdict_line
 from gpulab.demo.verdict import PASSED, Break, Measured, Sharing, VectorAddVerdict, judge
+from gpuplane.api.gpunode import GPU, GPUNode, GPUNodeStatus, Machine, Stage, StageName, StageState, Summary
+from gpuplane.cli.overview import node_view
 from gpuplane.cli.terminal import Console
 from gpuplane.explain.answer import Explanation, ReasonTally
 from gpuplane.explain.cures import Cure
+from kubekit.api.meta import ObjectMeta
 
 PODS = tuple(
     Shared(t.name, t.core, float(t.core), t.memory << 30, (t.memory - 1) << 30, int(bool(t.asks))) for t in TENANTS
@@ -91,3 +95,18 @@ def test_a_share_may_be_five_points_off(percent: float) -> None:
 
 def screen() -> Console:
     return Console(io.StringIO(), io.StringIO())
+
+
+def test_the_page_and_the_times_fit_eighty_columns() -> None:
+    story = Story(STEPS, lambda: 123.4)
+    for step in story.steps:
+        step.started, step.ended = 1.0, 99.0
+    machine = Machine(os="rocky9.4", kernel="5.14", runtime="containerd", driver="570.1")
+    stages = {name.value: Stage(state=StageState.PRESENT, since="2026-01-01T00:00:00Z") for name in StageName}
+    gpus = tuple(GPU(index=at, uuid=f"GPU-{at}", model="NVIDIA H100 80GB HBM3", memory_mib=1) for at in range(8))
+    status = GPUNodeStatus(stages=stages, gpus=gpus, machine=machine, summary=Summary(stage="ready"))
+    names = [f"sim-{number}" for number in range(1, 5)]
+    story.nodes = tuple(node_view(GPUNode(metadata=ObjectMeta(name=name), status=status), (), ()) for name in names)
+    lines = [*page(story, Console(io.StringIO(), io.StringIO()), 0).splitlines(), *stage_times(story.nodes)]
+    assert max(map(len, lines)) <= 80, max(lines, key=len)
+    assert "had driver" in "\n".join(lines) and "device-plugin" in "\n".join(lines)

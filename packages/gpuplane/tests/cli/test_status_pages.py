@@ -158,7 +158,7 @@ def test_shares_are_shown_on_their_gpus() -> None:
     pods = [share("tune", "n1", 30, 5, 0), share("serve", "n1", 20, 5, 0), share("eval", "n1", 40, 4, 1)]
     seen = made([gpunode("n1")], pods, {"n1": {VCUDA_CORE: "200"}})
     assert gpus_page(seen, screen()).splitlines() == [
-        "n1   L4 22 GiB ×2                                   0.9 held   1.1 free   ✓ ready",
+        "n1   L4 22 GiB ×2                               0.9 held   1.1 free   ✓ ready",
         "    CORE                  MEMORY                HELD BY",
         " 0  AAAABBBBBB░░░░░░░░░░  aaaabbbbb░░░░░░░░░░░  A ml/serve 20% 5G",
         "                                                B ml/tune 30% 5G",
@@ -191,11 +191,15 @@ def test_ten_replicas_of_a_gpu_are_one_gpu(resource: str) -> None:
     pods = [asking("a", "n1", resource), asking("b", "n1", resource, 2), asking("c", "", resource)]
     seen = made([gpunode("n1", gpus=1)], pods, {"n1": {resource: "10"}})
     assert nodes_page("prod", seen, screen(), NOW).splitlines()[2:] == [
-        " Held   ███████▎░░░░░░░░░░░░░░░░  0.3 of 1 GPU   30%       Fits now  replica ×7",
+        " Held   ███████▎░░░░░░░░░░░░░░░░  0.3 of 1 GPU   30%    Fits now  replica ×7",
         " Pods   2 running   1 waiting",
         "",
         " MODEL   NODES   GPUS   HELD                     FREE   NOT READY",
         " L4          1      1   ████▌░░░░░░░░░░   30%     0.7           0",
+        "",
+        " ! 1 pod waits for GPUs",
+        "     what   ml/c",
+        "     cure   gpuplane explain ml/c",
     ]
     assert gpus_page(seen, screen()).splitlines()[2:] == [
         " 0  AABBBB░░░░░░░░░░░░░░  ░░░░░░░░░░░░░░░░░░░░  A ml/a 1 replica",

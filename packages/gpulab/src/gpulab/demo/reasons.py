@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 import msgspec
 
 from gpuplane.cli.overview import NodeView
-from gpuplane.cli.status import observe, why_away
+from gpuplane.cli.status import NotInstalled, observe, why_away
 from kubekit.api.core import ContainerStatus, Event, Node, Pod
 from kubekit.errors import KubekitError
 from kubekit.kube import Client
@@ -62,8 +62,8 @@ def reasons(
 
 async def ask(client: Client, *, expected: Collection[str] = ()) -> tuple[Reason, ...]:
     """Read what `reasons` needs. Raises what the client raises where the API server does not answer."""
-    seen, nodes, pods, events = await asyncio.gather(
-        observe(client), client.list(Node), client.list(Pod), client.list(Event)
+    views, nodes, pods, events = await asyncio.gather(
+        _views(client), client.list(Node), client.list(Pod), client.list(Event)
     )
     away = {node.metadata.name: why for node in nodes if (why := why_away(node))}
     troubled = [pod for pod in pods if any(_states(pod)) or _is_unready(pod)]
@@ -71,7 +71,15 @@ async def ask(client: Client, *, expected: Collection[str] = ()) -> tuple[Reason
     last_lines = {
         f"{pod.metadata.namespace}/{pod.metadata.name}": line for pod, line in zip(troubled, lines, strict=True)
     }
-    return reasons(seen.nodes, pods, events, last_lines, away=away, expected=expected)
+    return reasons(views, pods, events, last_lines, away=away, expected=expected)
+
+
+async def _views(client: Client) -> tuple[NodeView, ...]:
+    """The GPU nodes; none before gpuplane is installed."""
+    try:
+        return (await observe(client)).nodes
+    except NotInstalled:
+        return ()
 
 
 async def _last_line(client: Client, pod: Pod) -> str:

@@ -66,9 +66,9 @@ def page(story: Story, screen: Console, tick: int) -> str:
             mark, took = spinner, story.clock() - step.started
         else:
             mark, took = screen.paint(screen.glyph("wait"), "dim", screen.err), None
-        lines.append(f" {mark} {step.name:9} {step.about:66} {'' if took is None else f'{took:5.1f}s'}".rstrip())
+        lines.append(f" {mark} {step.name:9} {step.about:60} {'' if took is None else f'{took:5.1f}s'}".rstrip())
     if story.nodes:
-        lines += ["", f" {'NODE':7} {'MACHINE':26} {'STAGES':11} GPUS"]
+        lines += ["", f" {'NODE':7} {'MACHINE':23} {'STAGES':9}  GPUS"]
         lines += [node_line(node, screen, spinner) for node in story.nodes]
     return "\n".join([*lines, *([""] if story.lines else []), *story.lines])
 
@@ -77,22 +77,21 @@ def node_line(node: NodeView, screen: Console, spinner: str = "") -> str:
     machine = f"{node.os:12} {node.runtime}"
     model = f"{short_model(node.gpus[0].model)} {screen.glyph('times')}{len(node.gpus)}" if node.gpus else ""
     if node.ready:
-        state = "ready, driver was there" if node.stages.get("driver") == "present" else "ready"
+        state = "ready, had driver" if node.stages.get("driver") == "present" else "ready"
     elif "failed" in node.stages.values():
         state = f"{node.stage} failed"
     else:
         state = node.stage
-    return f" {node.name:7} {machine:26} {stage_glyphs(node, screen, spinner)}   {model:20} {state}".rstrip()
+    return f" {node.name:7} {machine:23} {stage_glyphs(node, screen, spinner)}  {model:18} {state}".rstrip()
 
 
 def stage_times(nodes: Sequence[NodeView]) -> list[str]:
-    """A table of the seconds that each stage took on each node."""
-    names = list(nodes[0].stages) if nodes else []
-    widths = {name: max(len(name), 5) + 2 for name in names}
-    lines = [" " + f"{'seconds':9}" + "".join(f"{name:>{widths[name]}}" for name in names)]
-    for node in nodes:
-        cells = "".join(f"{cell(node, name):>{widths[name]}}" for name in names)
-        lines.append(f" {node.name:9}{cells}")
+    """A table of the seconds that each stage took, a column for each node."""
+    widths = {node.name: max(len(node.name), 6) + 2 for node in nodes}
+    lines = [" " + f"{'seconds':14}" + "".join(f"{name:>{width}}" for name, width in widths.items())]
+    for stage in nodes[0].stages if nodes else ():
+        cells = "".join(f"{cell(node, stage):>{widths[node.name]}}" for node in nodes)
+        lines.append(f" {stage:14}{cells}")
     return lines
 
 

@@ -26,8 +26,10 @@ def _node(node: NodeView, screen: Console, *, wide: bool) -> Iterator[str]:
     model = (
         f"{short_model(node.gpus[0].model)} {node.gpus[0].memory_mib / 1024:.0f} GiB" if node.gpus else "no GPU seen"
     )
-    head = f"{node.name}   {model} {screen.glyph('times')}{len(node.gpus)}"
-    yield f"{head:52}{number_of(node.held)} held   {number_of(node.free)} free   {mark}"
+    model = f"   {model} {screen.glyph('times')}{len(node.gpus)}"
+    free = f"{number_of(node.held)} held   {number_of(node.free)} free   "
+    name = screen.elided(node.name, screen.width - len(model) - len(free) - len(verdict[1]) - 4)
+    yield f"{name + model:46}  {free}{mark}"
     if not node.gpus:
         return
     known = free_core(node.gpus, {}, node.held_by) is not None
@@ -40,7 +42,7 @@ def _node(node: NodeView, screen: Console, *, wide: bool) -> Iterator[str]:
         if wide:
             yield f"    {gpu.pci}  {gpu.uuid}"
     if not known:
-        yield from (f"    {_told(holder, node.units)}" for holder in node.held_by)
+        yield from (f"    {_told(holder, node.units, screen)}" for holder in node.held_by)
 
 
 def _gpu(gpu: GPU, held: Sequence[tuple[str, str, HeldPart]] | None, sick: str, screen: Console) -> Iterator[str]:
@@ -48,7 +50,10 @@ def _gpu(gpu: GPU, held: Sequence[tuple[str, str, HeldPart]] | None, sick: str, 
     if held is None:
         yield f"{gpu.index:>2}  {'   '.join(words)}".rstrip()
         return
-    words += [f"{letter} {pod} {_amount(part)}" for letter, pod, part in held]
+    room = screen.width - 2 * CELLS - 8
+    words += [
+        f"{letter} {screen.elided(pod, room - 3 - len(_amount(part)))} {_amount(part)}" for letter, pod, part in held
+    ]
     core = cells([(letter, part.core / WHOLE) for letter, _, part in held], screen)
     memory = cells([(letter.lower(), part.memory_mib / max(1, gpu.memory_mib)) for letter, _, part in held], screen)
     yield f"{gpu.index:>2}  {core}  {memory}  {words[0] if words else ''}".rstrip()
@@ -77,8 +82,9 @@ def _amount(part: HeldPart) -> str:
     return f"{part.core}%" + (f" {part.memory_mib / 1024:.1f}G".replace(".0G", "G") if part.memory_mib else "")
 
 
-def _told(holder: PodHolder, units: Sequence[GpuUnits]) -> str:
+def _told(holder: PodHolder, units: Sequence[GpuUnits], screen: Console) -> str:
     """Of a pod that was placed without the extender, which GPUs it has is known to its node alone."""
     gpus = in_gpus(round(holder.gpus * WHOLE))
     held = in_units(holder.units, units) or f"{gpus} {'GPU' if gpus == '1' else 'GPUs'}"
-    return f"held by {holder.pod}: {held}, its node alone knows which"
+    end = f": {held}, its node alone knows which"
+    return f"held by {screen.elided(holder.pod, screen.width - len(end) - 12)}{end}"

@@ -12,7 +12,7 @@ import yaml
 
 from gpuplane.api.nodefeature import GROUP as NODE_FEATURES
 from gpuplane.api.schema import OURS
-from gpuplane.cli.terminal import Console
+from gpuplane.cli.terminal import Console, LivePage, count
 from gpuplane.operator.installation import MANAGER, ONLY, POLICY_KIND, everything, installation, resource_of
 from kubekit.errors import NoAnswer, Retryable
 from kubekit.kube import Client, NotFound
@@ -60,18 +60,28 @@ def uninstall(options: Namespace, screen: Console) -> int:
 async def _install(options: Namespace, screen: Console, wanted: list[Manifest]) -> None:
     async with Client.connect(options.kubeconfig, options.context, user_agent=MANAGER) as client:
         manifest: Manifest = {}
+        page = LivePage(screen)
+        # One line that counts where it can be drawn over; a line for each object elsewhere, to be read later.
         try:
             async with asyncio.timeout(options.timeout):
-                for manifest in wanted:
+                for done, manifest in enumerate(wanted, 1):
                     if await of_others(client, manifest):
+                        page.clear()
                         screen.say(
                             f" {screen.glyph('good')} {_title(manifest)} is another installation's: left as it is"
                         )
                         continue
                     await apply(client, manifest)
-                    screen.say(f" {screen.glyph('good')} {_title(manifest)}")
+                    if screen.live:
+                        page.show(f" {screen.glyph('wait')} {done} of {len(wanted)} objects   {_title(manifest)}")
+                    else:
+                        screen.say(f" {screen.glyph('good')} {_title(manifest)}")
         except TimeoutError:
+            page.clear()
             raise _late(manifest, "there", options.timeout, "install") from None
+        if screen.live:
+            page.clear()
+            screen.say(f" {screen.glyph('good')} {count(len(wanted), 'object')} applied")
     if options.output == "json":
         screen.json("Installation", {"applied": [_title(manifest) for manifest in wanted]})
     if not options.wait:

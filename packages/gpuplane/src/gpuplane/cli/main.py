@@ -31,7 +31,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return OK
     except KubekitError as error:
         if getattr(options, "verbose", False):
-            raise
+            import traceback
+
+            traceback.print_exc()
         screen.error(error)
         return error.exit_code
 

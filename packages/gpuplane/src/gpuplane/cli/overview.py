@@ -37,6 +37,13 @@ class Pause(msgspec.Struct, frozen=True, rename="camel"):
     since: str = ""
 
 
+class WaitingPod(msgspec.Struct, frozen=True, rename="camel"):
+    """A pod that asks for GPUs and has no node, as namespace/name, and since when."""
+
+    pod: str
+    since: str = ""
+
+
 class PolicyRefusal(msgspec.Struct, frozen=True, rename="camel"):
     """A right or a field that the API server refuses to the operator for that ClusterPolicy, in the API server's words,
     and since when.
@@ -102,6 +109,8 @@ class Model(msgspec.Struct, frozen=True, rename="camel"):
 class Overview(msgspec.Struct, frozen=True, rename="camel"):
     """`fits` maps what a pod may ask to how many such pods could start now: a number of GPUs ("8", "1", "0.5" where
     there are shares), or one unit ("replica", "mig-1g.10gb"). `paused` and `refused` are None while the operator works.
+    `version` is that of the cluster's gpuplane, empty if unknown.
+    `waiting_pods` begin with the one that waits longest.
     """
 
     nodes: tuple[NodeView, ...]
@@ -113,6 +122,8 @@ class Overview(msgspec.Struct, frozen=True, rename="camel"):
     fits: dict[str, int]
     paused: Pause | None = None
     refused: PolicyRefusal | None = None
+    version: str = ""
+    waiting_pods: tuple[WaitingPod, ...] = ()
 
     @property
     def troubled(self) -> tuple[NodeView, ...]:
@@ -128,6 +139,7 @@ def overview(
     owners: Mapping[str, str] = MappingProxyType({}),
     paused: Pause | None = None,
     refused: PolicyRefusal | None = None,
+    version: str = "",
 ) -> Overview:
     """The overview.
 
@@ -141,7 +153,8 @@ def overview(
         for node in gpunodes
     }
     holders: dict[str, list[PodHolder]] = {}
-    running = waiting = 0
+    running = 0
+    waiting: list[WaitingPod] = []
     for pod in pods:
         if pod.status.ended or not uses_gpus(pod):
             continue
@@ -149,7 +162,7 @@ def overview(
             holders.setdefault(name, []).append(holder(pod, gpus.get(name, ()), units.get(name, ())))
             running += 1
         else:
-            waiting += 1
+            waiting.append(WaitingPod(f"{pod.metadata.namespace}/{pod.metadata.name}", pod.metadata.creation_timestamp))
     views = tuple(
         node_view(
             node,
@@ -172,10 +185,12 @@ def overview(
         gpus=sum(len(view.gpus) for view in views),
         held=round(sum(view.held for view in views), 2),
         running=running,
-        waiting=waiting,
+        waiting=len(waiting),
+        waiting_pods=tuple(sorted(waiting, key=lambda one: (one.since, one.pod))),
         fits=_fits(views),
         paused=paused,
         refused=refused,
+        version=version,
     )
 
 

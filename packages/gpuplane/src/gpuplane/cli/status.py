@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from argparse import Namespace
+from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
 import msgspec
-import yaml
 
 from gpuplane import names
 from gpuplane.api.clusterpolicy import ClusterPolicy, chosen, is_paused
@@ -20,11 +20,13 @@ from gpuplane.api.gpunode import GPUNode
 from gpuplane.api.upgrade import UpgradeState, upgrade_record, upgrade_state
 from gpuplane.cli.gpus_text import gpus_page
 from gpuplane.cli.overview import NodeView, Overview, Pause, PolicyRefusal, UpgradeView, overview
-from gpuplane.cli.status_text import nodes_page, stage_glyphs
-from gpuplane.cli.terminal import Console, age
-from kubekit.api.core import Node, Pod
+from gpuplane.cli.status_text import nodes_page, progress, stage_glyphs
+from gpuplane.cli.terminal import Console, LivePage, age
+from kubekit.api.core import Deployment, Node, Pod
+from kubekit.errors import Terminal
 from kubekit.kube import Client, Forbidden, Informer, NotFound
 
+OPERATOR: Final = "gpu-operator"  # its Deployment
 PRESENT_LABEL = f"{names.GPU_PRESENT_LABEL}=true"
 
 
@@ -41,15 +43,42 @@ async def _once(options: Namespace, screen: Console) -> int:
     return 0
 
 
+class NotInstalled(Terminal):
+    """The cluster has no gpuplane."""
+
+
+def _not_installed(client: Client) -> NotInstalled:
+    return NotInstalled(
+        "gpuplane is not on this cluster",
+        where=_cluster_name(client),
+        cure="gpuplane install --dry-run prints what an installation is; gpuplane install puts it there",
+    )
+
+
 async def observe(client: Client) -> Overview:
-    """The overview of a cluster, by three lists. Without our CRD there are no GPU nodes."""
+    """The overview of a cluster. Raises NotInstalled where our kinds are not served."""
     try:
-        gpunodes, pods, nodes, policies = await asyncio.gather(
-            client.list(GPUNode), client.list(Pod), client.list(Node, labels=PRESENT_LABEL), _policies(client)
+        gpunodes, pods, nodes, policies, version = await asyncio.gather(
+            client.list(GPUNode),
+            client.list(Pod),
+            client.list(Node, labels=PRESENT_LABEL),
+            _policies(client),
+            installed_version(client),
         )
     except NotFound:
-        return overview((), (), {})
-    return _overview(gpunodes, pods, nodes, policies)
+        raise _not_installed(client) from None
+    return _overview(gpunodes, pods, nodes, policies, version)
+
+
+async def installed_version(client: Client) -> str:
+    """The version of the cluster's operator by the tag of its image; empty if it has none or may not be read."""
+    try:
+        operator = await client.get(Deployment, OPERATOR, names.OPERATOR_NAMESPACE)
+    except (Forbidden, NotFound):
+        return ""
+    images = [container.image for container in operator.spec.template.spec.containers]
+    _, _, tag = images[0].partition("@")[0].rpartition("/")[2].partition(":") if images else ("", "", "")
+    return tag
 
 
 async def _policies(client: Client) -> list[ClusterPolicy]:
@@ -60,7 +89,9 @@ async def _policies(client: Client) -> list[ClusterPolicy]:
         return []
 
 
-def _overview(gpunodes: list[GPUNode], pods: list[Pod], nodes: list[Node], policies: list[ClusterPolicy]) -> Overview:
+def _overview(
+    gpunodes: list[GPUNode], pods: list[Pod], nodes: list[Node], policies: list[ClusterPolicy], version: str
+) -> Overview:
     return overview(
         gpunodes,
         pods,
@@ -70,6 +101,7 @@ def _overview(gpunodes: list[GPUNode], pods: list[Pod], nodes: list[Node], polic
         {node.metadata.name: node.metadata.labels.get(names.DRIVER_OWNER_LABEL, "") for node in nodes},
         _pause(policies),
         refusal(policies),
+        version,
     )
 
 
@@ -107,17 +139,22 @@ def why_away(node: Node) -> str:
 
 def show(seen: Overview, name: str, options: Namespace, screen: Console) -> None:
     """Print the overview in the form that was asked for."""
+    screen.print(text_of(seen, name, options, screen))
+
+
+def text_of(seen: Overview, name: str, options: Namespace, screen: Console) -> str:
+    """Return the overview in the form that was asked for."""
     if options.output == "json":
-        screen.json("Status", to_json(seen))
-    elif options.output == "yaml":
-        screen.print(yaml.safe_dump({"apiVersion": "cli.gpuplane.dev/v1", "kind": "Status", **to_json(seen)}).rstrip())
-    elif options.output == "name":
-        for node in seen.nodes:
-            screen.print(f"gpunode/{node.name}")
-    elif options.what == "gpus":
-        screen.print(gpus_page(seen, screen, wide=options.output == "wide"))
-    else:
-        screen.print(nodes_page(name, seen, screen, datetime.now(UTC), wide=options.output == "wide"))
+        return screen.as_json("Status", to_json(seen))
+    if options.output == "yaml":
+        import yaml  # late: 20 ms that other forms do without
+
+        return yaml.safe_dump({"apiVersion": "cli.gpuplane.dev/v1", "kind": "Status", **to_json(seen)}).rstrip()
+    if options.output == "name":
+        return "\n".join(f"gpunode/{node.name}" for node in seen.nodes)
+    if options.what == "gpus":
+        return gpus_page(seen, screen, wide=options.output == "wide")
+    return nodes_page(name, seen, screen, datetime.now(UTC), wide=options.output == "wide")
 
 
 def to_json(seen: Overview) -> dict[str, Any]:
@@ -144,25 +181,35 @@ async def _stay(options: Namespace, screen: Console) -> int:
 async def _follow(follower: Follower, name: str, options: Namespace, screen: Console) -> None:
     last: dict[str, NodeView] = {}
     paused = False
+    table = LivePage(screen)
     while True:
         seen = follower.seen()
-        if options.watch and screen.out.isatty() and options.output in ("text", "wide"):
-            screen.out.write("\x1b[H\x1b[2J")
+        if options.watch and options.output not in ("text", "wide"):
             show(seen, name, options, screen)
-            screen.out.flush()
+        elif options.watch and screen.redraws:
+            screen.redraw(text_of(seen, name, options, screen))
+        elif screen.live and not options.watch:
+            table.show(progress(seen, screen, datetime.now(UTC)))
         else:
-            last = _changed_lines(seen, last, screen)
+            # What is asked for goes to stdout; with --wait the answer is the page at the end.
+            say = screen.print if options.watch else screen.say
+            last = _changed_lines(seen, last, screen, say)
             if paused != (seen.paused is not None):
-                screen.say("operator paused: nothing is changed" if seen.paused else "operator at work again")
+                say("operator paused: nothing is changed" if seen.paused else "operator at work again")
             paused = seen.paused is not None
+        screen.out.flush()
         if options.wait and seen.nodes and not any(not node.ready for node in seen.nodes):
+            table.clear()
             if not options.watch:
                 show(seen, name, options, screen)
+                screen.say("Next: gpuplane status gpus lists every GPU with its holders")
             return
         await follower.changed()
 
 
-def _changed_lines(seen: Overview, last: dict[str, NodeView], screen: Console) -> dict[str, NodeView]:
+def _changed_lines(
+    seen: Overview, last: dict[str, NodeView], screen: Console, say: Callable[[str], None]
+) -> dict[str, NodeView]:
     """One line for each node that is not as it was."""
     for node in seen.nodes:
         before = last.get(node.name)
@@ -170,7 +217,7 @@ def _changed_lines(seen: Overview, last: dict[str, NodeView], screen: Console) -
             text = f"{node.name}   {stage_glyphs(node, screen)}  {node.stage}"
             if node.upgrade is not None and node.upgrade.state != UpgradeState.DONE:
                 text += f"   {node.upgrade.state}   {node.upgrade.why}".rstrip()
-            screen.say(f"{text}   {node.what or age(node.since, datetime.now(UTC))}".rstrip())
+            say(f"{text}   {node.what or age(node.since, datetime.now(UTC))}".rstrip())
     return {node.name: node for node in seen.nodes}
 
 
@@ -183,6 +230,8 @@ class Follower:
     """The overview kept current by informers; `changed` waits for the next change and gathers bursts into one."""
 
     def __init__(self, client: Client) -> None:
+        self._client = client
+        self._version = ""
         self._gpunodes = Informer(client, GPUNode)
         self._pods = Informer(client, Pod)
         self._nodes = Informer(client, Node, labels=PRESENT_LABEL)
@@ -193,7 +242,17 @@ class Follower:
             informer.add_handler(lambda old, new: self._change.set())
 
     async def start(self) -> None:
-        """Return when the first lists are complete, except that of the policies, which some users may not read."""
+        """Return when the first lists are complete, except that of the policies, which some users may not read.
+
+        Raises NotInstalled.
+        """
+        try:
+            self._version, _ = await asyncio.gather(
+                installed_version(self._client),
+                self._client.request("GET", GPUNode.RESOURCE.path(), {"limit": "1"}),
+            )
+        except NotFound:
+            raise _not_installed(self._client) from None
         for informer in self._informers:
             informer.start()
         for informer in (self._gpunodes, self._pods, self._nodes):
@@ -204,7 +263,9 @@ class Follower:
             await informer.stop()
 
     def seen(self) -> Overview:
-        return _overview(self._gpunodes.items(), self._pods.items(), self._nodes.items(), self._policies.items())
+        return _overview(
+            self._gpunodes.items(), self._pods.items(), self._nodes.items(), self._policies.items(), self._version
+        )
 
     async def changed(self) -> None:
         await self._change.wait()

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from gpuplane import __version__, names
+from gpuplane import names
 from gpuplane.api.gpunode import StageState
 from gpuplane.api.offers import in_gpus
-from gpuplane.cli.overview import NodeView, Overview, Pause, PolicyRefusal
+from gpuplane.cli.overview import NodeView, Overview, Pause, PolicyRefusal, WaitingPod
 from gpuplane.cli.status_upgrades import upgrades
 from gpuplane.cli.terminal import Console, age, count
 
 BAR = 24
+_VERDICT = 16  # columns of `✓ all ready`, or of how many nodes need you
 INDENT = 12  # where a text after `what` begins
 SHOWN = 5  # nodes with the same trouble; the rest are counted
 MARKS = {
@@ -47,24 +48,29 @@ def nodes_page(name: str, seen: Overview, screen: Console, now: datetime, *, wid
     if not seen.nodes:
         return "\n".join(
             (
-                f"{name}   no GPU nodes   gpuplane {__version__}",
+                f"{name}   no GPU nodes   {_version(seen)}",
                 "",
                 "    what   no node carries a GPU that discovery has seen",
                 "    cure   kubectl get pods -n gpu-operator shows whether discovery runs",
+                *_waiting(seen.waiting_pods, screen, now),
                 *_paused(seen.paused, screen, now),
                 *_refused(seen.refused, screen, now),
             )
         )
     troubled = seen.troubled
+    version = _version(seen)
     verdict = (
         screen.paint(f"{screen.glyph('good')} all ready", "good")
         if not troubled
         else screen.paint(f"{screen.glyph('bad')} {len(troubled)} of {len(seen.nodes)} need you", "bad")
     )
     numbers = f"{count(len(seen.nodes), 'GPU node')}   {count(seen.gpus, 'GPU')}"
-    lines = [f"{name}   {numbers}   gpuplane {__version__}   {verdict}", ""]
+    rest = f"   {numbers}   {version}   "
+    name = screen.elided(name, max(10, screen.width - len(rest) - _VERDICT))
+    lines = [f"{name}{rest}{verdict}", ""]
     lines += _bars(seen, screen)
     lines += ["", *_models(seen, screen)]
+    lines += _waiting(seen.waiting_pods, screen, now)
     if wide:
         lines += ["", *_wide(seen.nodes, screen, now)]
     lines += upgrades(seen.nodes, screen, now)
@@ -73,6 +79,17 @@ def nodes_page(name: str, seen: Overview, screen: Console, now: datetime, *, wid
     for nodes in alike(troubled):
         lines += ["", *_trouble(nodes, screen, now)]
     return "\n".join(lines)
+
+
+def _waiting(pods: Sequence[WaitingPod], screen: Console, now: datetime) -> list[str]:
+    """The pods that wait for GPUs, the longest first, and the command that says why."""
+    if not pods:
+        return []
+    shown = [f"{pod.pod} {age(pod.since, now)}".rstrip() for pod in pods[:SHOWN]]
+    more = [f"and {len(pods) - SHOWN} more"] if len(pods) > SHOWN else []
+    mark = screen.paint(screen.glyph("warn"), "warn")
+    head = f" {mark} {count(len(pods), 'pod')} {'waits' if len(pods) == 1 else 'wait'} for GPUs"
+    return ["", head, *_said(screen, what=", ".join([*shown, *more]), cure=f"gpuplane explain {pods[0].pod}")]
 
 
 def _paused(pause: Pause | None, screen: Console, now: datetime) -> list[str]:
@@ -93,6 +110,20 @@ def _refused(refusal: PolicyRefusal | None, screen: Console, now: datetime) -> l
     where = f"ClusterPolicy {refusal.policy} status.conditions"
     cure = "gpuplane install brings rights and definitions up to date; what the message names otherwise"
     return ["", head, *_said(screen, what=refusal.what, where=where, cure=cure)]
+
+
+def progress(seen: Overview, screen: Console, now: datetime) -> str:
+    """The table of the nodes on their way, and how many are ready; one row for each node that is not."""
+    ready = [node for node in seen.nodes if node.ready]
+    if not seen.nodes:
+        return f" {screen.glyph('wait')} no GPU node yet: discovery looks at the nodes"
+    width = max(len(node.name) for node in seen.nodes)
+    rows = [
+        f" {node.name:{width}}   {stage_glyphs(node, screen)}  {node.stage:13} {age(node.since, now):>4}   {node.what}"
+        for node in seen.nodes
+        if not node.ready
+    ]
+    return "\n".join([f" {len(ready)} of {count(len(seen.nodes), 'GPU node')} ready", *(row.rstrip() for row in rows)])
 
 
 def alike(troubled: Sequence[NodeView]) -> list[list[NodeView]]:
@@ -119,13 +150,18 @@ def _bars(seen: Overview, screen: Console) -> list[str]:
     left += [""] * (rows - len(left))
     fits += [""] * (rows - len(fits))
     heads = ["Fits now", *[""] * (rows - 1)]
-    return [f"{a:58} {head:9} {b}".rstrip() for a, head, b in zip(left, heads, fits, strict=True)]
+    return [f"{a:55} {head:9} {b}".rstrip() for a, head, b in zip(left, heads, fits, strict=True)]
 
 
 def _sized(size: str, screen: Console) -> str:
     if size == "0.5":
         return f"{screen.glyph('half')} GPU"
     return count(int(size), "GPU") if size.isdigit() else size
+
+
+def _version(seen: Overview) -> str:
+    """`gpuplane 0.1.0`: the version that runs on the cluster."""
+    return f"gpuplane {seen.version}".rstrip()
 
 
 def _gpus(gpus: float) -> str:
@@ -139,7 +175,8 @@ def number_of(gpus: float) -> str:
 
 
 def _models(seen: Overview, screen: Console) -> list[str]:
-    width = max(len("MODEL"), *(len(short_model(model.model)) for model in seen.models))
+    names = {model.model: screen.elided(short_model(model.model), screen.width - 60) for model in seen.models}
+    width = max(len("MODEL"), *map(len, names.values()))
     lines = [f" {'MODEL':{width}}   NODES   GPUS   {'HELD':22}   FREE   NOT READY"]
     for model in seen.models:
         usable = model.held + model.free
@@ -147,7 +184,7 @@ def _models(seen: Overview, screen: Console) -> list[str]:
         bar = f"{screen.bar(share, 15)} {share:>5.0%}"
         free = number_of(model.free)
         lines.append(
-            f" {short_model(model.model):{width}}   {model.nodes:5}   {model.gpus:4}   {bar:22}   {free:>4}"
+            f" {names[model.model]:{width}}   {model.nodes:5}   {model.gpus:4}   {bar:22}   {free:>4}"
             f"   {model.waiting:9}"
         )
     return lines
@@ -214,8 +251,10 @@ def _of_node(node: NodeView, screen: Console, now: datetime) -> tuple[str, str, 
         if node.advertised:
             effect = f"{_gpus(node.advertised)} advertised"
         what, where, cure = node.what or f"waits for {node.waits_for}", node.where, node.cure
-    head = f" {mark} {node.name}   {stage_glyphs(node, screen)}  {node.stage}   {age(node.since, now)}   {effect}"
-    return head, what, where, cure
+    since = age(node.since, now)
+    plain = len(f" x {node.name}   {'x' * len(node.stages)}  {node.stage}   {since}   {effect}")
+    gap = "   " if screen.limit is None or plain <= screen.limit else "\n     "
+    return f" {mark} {node.name}   {stage_glyphs(node, screen)}  {node.stage}   {since}{gap}{effect}", what, where, cure
 
 
 def _said(screen: Console, **texts: str) -> list[str]:

@@ -7,10 +7,12 @@ same without it. Honours NO_COLOR, TERM=dumb, COLUMNS and GPUPLANE_ASCII=1.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 import textwrap
 from argparse import Namespace
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, TextIO
@@ -30,6 +32,7 @@ GLYPHS: Final = {
     "half": ("½", "1/2"),
 }
 SPINNER: Final = ("⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏", "|/-\\")
+_COLOURED: Final = re.compile(r"(\x1b\[\d*m)")
 EIGHTHS: Final = " ▏▎▍▌▋▊▉"
 
 
@@ -71,12 +74,24 @@ class Console:
     def width(self) -> int:
         return shutil.get_terminal_size((100, 24)).columns
 
+    @property
+    def limit(self) -> int | None:
+        """The width that lines keep to: that of the window where a person reads, None for programs."""
+        return self.width if self.out.isatty() or os.environ.get("COLUMNS") else None
+
+    def elided(self, text: str, columns: int) -> str:
+        """The text with its middle left out where a person reads and it is too long: `default/note..-x2x9p`."""
+        if self.limit is None or len(text) <= columns:
+            return text
+        end = max(1, (columns - 2) // 2)
+        return f"{text[: max(1, columns - 2 - end)]}..{text[-end:]}"
+
     def wrapped(self, text: str, indent: int) -> list[str]:
         """The lines of a text that begins `indent` columns from the left, broken between words where a person reads
         them at a known width; whole for programs, and so that a command can be copied where it fits.
         """
         lines = text.splitlines()
-        if not (self.out.isatty() or os.environ.get("COLUMNS")):
+        if self.limit is None:
             return lines
         width = max(40, self.width - indent)
         return [
@@ -84,6 +99,18 @@ class Console:
             for line in lines
             for part in textwrap.wrap(line, width, break_long_words=False, break_on_hyphens=False)
         ]
+
+    @property
+    def redraws(self) -> bool:
+        """Return whether the answer may be drawn over and over in place."""
+        return self.out.isatty() and os.environ.get("TERM") not in ("dumb", None)
+
+    def redraw(self, text: str) -> None:
+        """Draw a page over the one before, as much of it as the window shows."""
+        size = shutil.get_terminal_size((80, 24))
+        lines = "\x1b[K\n".join(clipped(text.splitlines(), size.columns, size.lines - 1))
+        self.out.write(f"\x1b[H{lines}\x1b[K\n\x1b[J")
+        self.out.flush()
 
     @property
     def live(self) -> bool:
@@ -136,11 +163,64 @@ class Console:
 
     def json(self, kind: str, data: dict[str, Any]) -> None:
         """Versioned and sorted JSON on stdout."""
+        self.print(self.as_json(kind, data))
+
+    @staticmethod
+    def as_json(kind: str, data: dict[str, Any]) -> str:
+        """Versioned and sorted JSON."""
         import msgspec  # 50 ms that `--help` does without
 
         document = {"apiVersion": "cli.gpuplane.dev/v1", "kind": kind, **data}
-        text = msgspec.json.format(msgspec.json.encode(document, order="sorted"), indent=2)
-        self.print(text.decode())
+        return msgspec.json.format(msgspec.json.encode(document, order="sorted"), indent=2).decode()
+
+
+class LivePage:
+    """Progress that is drawn over itself on a terminal and leaves nothing behind; elsewhere nothing."""
+
+    def __init__(self, screen: Console) -> None:
+        self._screen = screen
+        self._rows = 0
+
+    def show(self, text: str) -> None:
+        """Draw the text in place of the one before."""
+        if not self._screen.live:
+            return
+        size = shutil.get_terminal_size((80, 24))
+        lines = clipped(text.splitlines(), size.columns - 1, size.lines - 1)
+        self._write("".join(f"{line}\n" for line in lines))
+        self._rows = len(lines)
+
+    def clear(self) -> None:
+        """Take the text away."""
+        if self._rows:
+            self._write("")
+            self._rows = 0
+
+    def _write(self, text: str) -> None:
+        back = f"\x1b[{self._rows}A\x1b[J" if self._rows else ""
+        self._screen.err.write(back + text)
+        self._screen.err.flush()
+
+
+def clipped(lines: Sequence[str], columns: int, rows: int) -> list[str]:
+    """The lines that a window shows: the first, and of the others the last, since the most important comes last."""
+    shown = [clipped_line(line, columns) for line in lines]
+    if len(shown) <= rows:
+        return shown
+    tail = shown[len(shown) - max(0, rows - 2) :]
+    return [shown[0], clipped_line(f"    {len(lines) - 1 - len(tail)} lines more in a higher window", columns), *tail]
+
+
+def clipped_line(line: str, columns: int) -> str:
+    """The line up to the width of the window; colours count nothing."""
+    parts, left = [], columns
+    for part in _COLOURED.split(line):
+        if part.startswith("\x1b["):
+            parts.append(part)
+        else:
+            parts.append(part[:left])
+            left -= len(parts[-1])
+    return "".join(parts)
 
 
 def age(since: str, now: datetime) -> str:

@@ -1,0 +1,196 @@
+"""What a person sees of `gpuplane status`: on a terminal, through a pipe, on a cluster without gpuplane."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuplane import names
+from gpuplane.api.gpunode import GPUNode, StageName
+from gpuplane.cli.terminal import clipped
+from kubekit.api.core import Deployment, Namespace, Node
+from kubekit.kube import NotFound
+from tests.support.extender_world import World, gpu_pod, world
+from tests.support.terminals import on_terminal, plain
+from tests.support.until import until
+
+CRD = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/gpunodes.gpuplane.dev"
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[World]:
+    """An API server with the operator's Deployment, of version 0.0.7."""
+    async with world(tmp_path) as made:
+        (tmp_path / "config").write_text(made.kubeconfig())
+        await made.client.create(
+            {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": names.OPERATOR_NAMESPACE}},
+            resource=Namespace.RESOURCE,
+        )
+        labels = {"app": "gpu-operator"}
+        container = {"name": "gpu-operator", "image": "registry:5000/gpuplane:0.0.7@sha256:" + 64 * "0"}
+        template = {"metadata": {"labels": labels}, "spec": {"containers": [container]}}
+        await made.client.create(
+            {
+                "apiVersion": "apps/v1",
+                "kind": "Deployment",
+                "metadata": {"name": "gpu-operator", "namespace": names.OPERATOR_NAMESPACE},
+                "spec": {"selector": {"matchLabels": labels}, "template": template},
+            },
+            resource=Deployment.RESOURCE,
+        )
+        yield made
+
+
+async def report(cluster: World, name: str, *, ready: bool) -> None:
+    """Bring the node's GPUNode to `ready`, or to a failed driver."""
+    await cluster.client.patch(Node, name, {"metadata": {"labels": {names.GPU_PRESENT_LABEL: "true"}}})
+    done = {stage.value: {"state": "done", "since": "2026-01-01T00:00:00.000000Z"} for stage in StageName}
+    failed: dict[str, Any] = dict.fromkeys(list(done)[1:])
+    failed["driver"] = {
+        "state": "failed",
+        "since": "2026-01-01T00:00:00.000000Z",
+        "reason": "CompileFailed",
+        "message": "the compiler of this node's kernel is missing, " * 4 + name,
+        "cure": "install the compiler that made the kernel",
+    }
+    stages = done if ready else {**done, **failed}
+    stage = "ready" if ready else "driver"
+    await cluster.client.patch(GPUNode, name, {"status": {"stages": stages, "summary": {"stage": stage}}})
+
+
+async def gpuplane(tmp_path: Path, *arguments: str) -> tuple[int, str, str]:
+    """(exit code, stdout, stderr) of a command whose output goes into pipes."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "gpuplane", *arguments, "--kubeconfig", str(tmp_path / "config"),
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    out, err = await process.communicate()
+    return process.returncode or 0, out.decode(), err.decode()
+
+
+async def test_a_cluster_without_gpuplane_is_told_with_the_exit_code_of_no(cluster: World, tmp_path: Path) -> None:
+    await cluster.client.request("DELETE", CRD)
+
+    async def gone() -> bool:
+        try:
+            await cluster.client.list(GPUNode)
+        except NotFound:
+            return True
+        return False
+
+    await until(gone)
+    for arguments in (("status",), ("status", "-o", "json"), ("status", "--watch"), ("status", "--wait")):
+        code, out, err = await gpuplane(tmp_path, *arguments)
+        assert (code, out) == (1, ""), arguments
+        assert "gpuplane is not on this cluster" in err and "gpuplane install" in err
+    code, _, err = await gpuplane(tmp_path, "status", "-v")
+    assert code == 1, "a stack trace does not change the exit code"
+    assert "Traceback" in err and "gpuplane is not on this cluster" in err
+
+
+async def test_the_version_is_that_of_the_cluster(cluster: World, tmp_path: Path) -> None:
+    _, out, _ = await gpuplane(tmp_path, "status")
+    assert "gpuplane 0.0.7" in out
+    await cluster.client.delete(Deployment, "gpu-operator", names.OPERATOR_NAMESPACE)
+    _, out, _ = await gpuplane(tmp_path, "status")
+    assert "gpuplane 0.0.7" not in out
+
+
+async def test_waiting_pods_are_named_with_the_command_that_explains(cluster: World, tmp_path: Path) -> None:
+    await cluster.node("n1")
+    await report(cluster, "n1", ready=True)
+    for name in ("late", "later"):
+        await cluster.pod(gpu_pod(name, (40, 8)))
+    _, out, _ = await gpuplane(tmp_path, "status")
+    assert " ! 2 pods wait for GPUs\n     what   default/late" in out
+    assert "cure   gpuplane explain default/late" in out
+
+
+@pytest.mark.parametrize("what", ["nodes", "gpus"])
+async def test_everything_fits_eighty_columns(cluster: World, tmp_path: Path, what: str) -> None:
+    name = "ip-10-0-123-234.eu-central-1.compute.internal"
+    for node in ("a", name):
+        await cluster.node(node, gpus=4)
+    await report(cluster, "a", ready=True)
+    await report(cluster, name, ready=False)
+    for number in range(3):
+        await cluster.pod(gpu_pod(f"a-notebook-with-quite-a-long-name-7d9c8bf6c-{number}", (20, 4), nodeName="a"))
+    async with on_terminal("status", what, "--kubeconfig", str(tmp_path / "config"), lines=60) as terminal:
+        await terminal.process.wait()
+        await terminal.until(lambda: len(terminal.text) > 300)
+    lines = plain(terminal.text).splitlines()
+    assert max(map(len, lines)) <= 80, max(lines, key=len)
+    assert any(line.strip().startswith("a ") or "4 GPUs" in line for line in lines)
+
+
+async def test_watching_draws_no_more_than_the_window_shows(cluster: World, tmp_path: Path) -> None:
+    for number in range(12):
+        await cluster.node(f"n{number:02}", gpus=1)
+        await report(cluster, f"n{number:02}", ready=False)
+    arguments = ("status", "--watch", "--kubeconfig", str(tmp_path / "config"))
+    async with on_terminal(*arguments, columns=70, lines=16) as terminal:
+        await terminal.until(lambda: "12 need you" in plain(terminal.text))
+        await report(cluster, "n00", ready=True)
+        await terminal.until(lambda: "11 of 12 need you" in plain(terminal.text))
+        await terminal.until(lambda: len(terminal.frames()[-1]) == 15)
+    for frame in terminal.frames()[:-1]:
+        assert len(frame) == 15
+        assert max(map(len, frame)) <= 70
+    assert any("lines more in a higher window" in line for line in terminal.frames()[0])
+
+
+@pytest.mark.parametrize("kind", ["pipe", "dumb terminal"])
+async def test_watching_without_a_terminal_prints_a_line_for_each_change(
+    cluster: World, tmp_path: Path, kind: str
+) -> None:
+    await cluster.node("n1")
+    await report(cluster, "n1", ready=False)
+    arguments = ("status", "--watch", "--kubeconfig", str(tmp_path / "config"))
+    if kind == "dumb terminal":
+        async with on_terminal(*arguments, TERM="dumb") as terminal:
+            await terminal.until(lambda: "n1" in terminal.text)
+            await report(cluster, "n1", ready=True)
+            await terminal.until(lambda: terminal.text.count("n1 ") == 2)
+        assert "\x1b" not in terminal.text
+        return
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "gpuplane", *arguments, stdout=asyncio.subprocess.PIPE
+    )
+    try:
+        assert process.stdout is not None
+        async with asyncio.timeout(30):
+            assert (await process.stdout.readline()).decode().startswith("n1   ")
+            await report(cluster, "n1", ready=True)
+            assert "ready" in (await process.stdout.readline()).decode()
+    finally:
+        process.terminate()
+        await process.wait()
+
+
+async def test_waiting_shows_one_live_table_with_counts_and_ends_with_the_next_command(
+    cluster: World, tmp_path: Path
+) -> None:
+    for name in ("n1", "n2"):
+        await cluster.node(name)
+    await report(cluster, "n1", ready=True)
+    await report(cluster, "n2", ready=False)
+    async with on_terminal("status", "--wait", "--kubeconfig", str(tmp_path / "config")) as terminal:
+        await terminal.until(lambda: " 1 of 2 GPU nodes ready\n n2" in plain(terminal.text))
+        await report(cluster, "n2", ready=True)
+        assert await terminal.process.wait() == 0
+        await terminal.until(lambda: "Next:" in terminal.text)
+    assert terminal.text.rstrip().splitlines()[-1] == "Next: gpuplane status gpus lists every GPU with its holders"
+    drawn, _, page = terminal.text.rpartition("\x1b[J")
+    assert "all ready" in plain(page) and "1 of 2 GPU nodes ready" in drawn
+
+
+def test_a_window_shows_the_head_and_the_end() -> None:
+    lines = [str(number) for number in range(10)]
+    assert clipped(lines, 80, 10) == lines
+    assert clipped(lines, 80, 4) == ["0", "    7 lines more in a higher window", "8", "9"]
+    assert clipped(["\x1b[31mabcdef\x1b[0m"], 3, 5) == ["\x1b[31mabc\x1b[0m"]

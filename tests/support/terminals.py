@@ -1,0 +1,87 @@
+"""Programs on a terminal of this process, as a person sees them."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import pty
+import re
+import signal
+import struct
+import sys
+import termios
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Final
+
+PATIENCE_SECONDS: Final = 30.0
+_CODES: Final = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+
+
+class Terminal:
+    """A program on a terminal. `text` is all that it wrote."""
+
+    def __init__(self, process: asyncio.subprocess.Process, handle: int) -> None:
+        self.process = process
+        self.text = ""
+        self._handle = handle
+        self._more = asyncio.Event()
+        asyncio.get_running_loop().add_reader(handle, self._read)
+
+    def _read(self) -> None:
+        try:
+            data = os.read(self._handle, 65536)
+        except OSError:
+            data = b""
+        if not data:
+            asyncio.get_running_loop().remove_reader(self._handle)
+        self.text += data.decode(errors="replace").replace("\r\n", "\n")
+        self._more.set()
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        """Wait for something that the program writes."""
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while not holds():
+                await self._more.wait()
+                self._more.clear()
+
+    def frames(self) -> list[list[str]]:
+        """The pages that were drawn over each other, each as lines without codes."""
+        return [plain(frame).splitlines() for frame in self.text.split("\x1b[H")[1:]]
+
+
+def plain(text: str) -> str:
+    """The text without the terminal's codes."""
+    return _CODES.sub("", text)
+
+
+@asynccontextmanager
+async def on_terminal(
+    *arguments: str, columns: int = 80, lines: int = 24, **environment: str
+) -> AsyncIterator[Terminal]:
+    """`gpuplane` with these arguments on a terminal of that size; interrupted at the end if it still runs."""
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+    inherited = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES", "NO_COLOR")}
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "gpuplane",
+        *arguments,
+        stdin=slave,
+        stdout=slave,
+        stderr=slave,
+        env={**inherited, "TERM": "xterm", **environment},
+        start_new_session=True,
+    )
+    os.close(slave)
+    terminal = Terminal(process, master)
+    try:
+        yield terminal
+    finally:
+        if process.returncode is None:
+            process.send_signal(signal.SIGINT)
+        await asyncio.wait_for(process.wait(), PATIENCE_SECONDS)
+        asyncio.get_running_loop().remove_reader(master)
+        os.close(master)
