@@ -640,10 +640,12 @@ def _scheduler_metrics() -> Iterator[MetricFamily]:
 
 def _exposed(families: Iterable[MetricFamily]) -> list[tuple[str, str, str, str]]:
     """Rows (name, type, labels, help) of metrics."""
-    return [
-        (code(metric.name), metric.type.value, ", ".join(_labels(values[-1][0]) if values else ()), metric.help)
-        for metric, values in families
-    ]
+    rows = []
+    for metric, values, shared in families:
+        series = [*(which for which, _ in values), *(which for several, _ in shared for which in several)]
+        labels = _labels(series[-1]) if series else []
+        rows.append((code(metric.name), metric.type.value, ", ".join(labels), metric.help))
+    return rows
 
 
 def _labels(which: str) -> list[str]:

@@ -69,9 +69,9 @@ print(json.dumps(sorted(used.smUtil for used in pynvml.nvmlDeviceGetProcessUtili
 """
 # nvidia-smi as a person or a script in the pod calls it.
 SMI = """
-import subprocess
+import re, subprocess
 print(subprocess.check_output(["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader"], text=True), end="")
-print("MiB /   5120MiB |" in subprocess.check_output(["nvidia-smi"], text=True))
+print(bool(re.search("/ +5120MiB [|]", subprocess.check_output(["nvidia-smi"], text=True))))
 """
 
 

@@ -8,9 +8,9 @@ import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
-from tests.simgpu.conftest import Node
 
 from simgpu import NATIVE, PROFILES, create_state
 
@@ -20,7 +20,7 @@ GIB = 1 << 30
 class Smi:
     """A node's nvidia-smi, run as a program."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Any) -> None:
         self.node = node
 
     def run(self, *arguments: str, code: int = 0) -> str:
@@ -36,26 +36,26 @@ class Smi:
 
 
 @pytest.fixture
-def smi(node: Node) -> Smi:
+def smi(node: Any) -> Smi:
     return Smi(node)
 
 
 @pytest.fixture
-def mig(make_node: Callable[..., Node]) -> Smi:
+def mig(make_node: Callable[..., Any]) -> Smi:
     """Eight A100; the first is in MIG mode."""
     smi = Smi(make_node("8x-a100"))
     assert smi.run("-i", "0", "-mig", "1") == "Enabled MIG Mode for GPU 00000000:10:1C.0\nAll done.\n"
     return smi
 
 
-def holding(node: Node, size: int) -> None:
+def holding(node: Any, size: int) -> None:
     """Starts a process that holds memory on the GPU."""
     child = node.start(f"context(); allocate({size}); answer(1); sys.stdin.read()")
     assert child.stdout is not None
     assert child.stdout.readline()
 
 
-def with_driver(node: Node, version: str, profile: str) -> Smi:
+def with_driver(node: Any, version: str, profile: str) -> Smi:
     node.state.unlink()
     create_state(node.state, PROFILES[profile], version, "again")
     return Smi(node)
@@ -89,7 +89,7 @@ def test_the_table_has_the_columns_of_this_driver(smi: Smi) -> None:
     ],
 )
 def test_the_table_follows_the_version_of_the_driver(
-    make_node: Callable[..., Node], driver: str, width: int, row: str
+    make_node: Callable[..., Any], driver: str, width: int, row: str
 ) -> None:
     table = boxed(with_driver(make_node("2x-k80"), driver, "2x-k80").run())
     assert {len(line) for line in table} == {width}
@@ -149,7 +149,7 @@ def test_an_unknown_field_or_option_is_refused_as_wrong_usage(smi: Smi) -> None:
 
 
 @pytest.mark.parametrize("word", ["1", "00000000:07:00.0", "0000:07:00.0"])
-def test_id_chooses_a_gpu_by_index_and_address(make_node: Callable[..., Node], word: str) -> None:
+def test_id_chooses_a_gpu_by_index_and_address(make_node: Callable[..., Any], word: str) -> None:
     smi = Smi(make_node("2x-k80"))
     assert smi.csv("index", "-i", word) == [["1"]]
     uuid = smi.csv("uuid", "-i", "1")[0][0]
@@ -157,7 +157,7 @@ def test_id_chooses_a_gpu_by_index_and_address(make_node: Callable[..., Node], w
     assert smi.csv("index", "-i", "1,0") == [["1"], ["0"]]
 
 
-def test_exit_codes_are_those_of_the_manual(smi: Smi, make_node: Callable[..., Node], tmp_path: Path) -> None:
+def test_exit_codes_are_those_of_the_manual(smi: Smi, make_node: Callable[..., Any], tmp_path: Path) -> None:
     assert smi.run("-i", "7", code=6) == "No devices were found\n"
     lost = make_node(name="lost")
     with lost.faults() as faults:
@@ -182,7 +182,7 @@ def test_the_report_prints_all_sections_or_those_asked_for(smi: Smi) -> None:
     assert {line.index(":") for line in report.splitlines() if " : " in line} == {42}
 
 
-def test_dmon_prints_a_line_for_each_gpu(make_node: Callable[..., Node]) -> None:
+def test_dmon_prints_a_line_for_each_gpu(make_node: Callable[..., Any]) -> None:
     smi = Smi(make_node("2x-k80"))
     assert smi.run("dmon", "-c", "1", "-s", "pm").splitlines() == [
         "# gpu    pwr  gtemp  mtemp     fb   bar1   ccpm ",
@@ -192,7 +192,7 @@ def test_dmon_prints_a_line_for_each_gpu(make_node: Callable[..., Node]) -> None
     ]
 
 
-def test_topo_prints_links_processors_and_memory(make_node: Callable[..., Node]) -> None:
+def test_topo_prints_links_processors_and_memory(make_node: Callable[..., Any]) -> None:
     rows = [line.split("\t") for line in Smi(make_node("8x-h100")).run("topo", "-m").splitlines()]
     assert rows[0][1:] == [*(f"GPU{n}" for n in range(8)), "CPU Affinity", "NUMA Affinity", "GPU NUMA ID"]
     assert rows[1] == ["GPU0", " X ", *["NV18"] * 7, "0-47,96-143", "0", "", "N/A"]
