@@ -194,7 +194,8 @@ def commands() -> str:
                 ("0", "yes, done"),
                 (
                     "1",
-                    "the answer is no: errors in a file, a diff exists, `--wait` ran out, a stage failed, no gpuplane there",
+                    "the answer is no: errors in a file, a diff exists, `--wait` ran out, a stage failed, "
+                    "no gpuplane there",
                 ),
                 ("2", "wrong usage"),
                 ("3", "could not ask: no cluster, no permission"),
