@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import errno
 import json
 import os
 import signal
@@ -20,7 +21,8 @@ from hypothesis import strategies as st
 from gpulab.distribution import GPUPLANE
 from kubekit.errors import InvalidInput, Terminal
 from simgpu.machines import machine
-from tinykube.cluster import ClusterSpec, MachineSpec, processes, up
+from tinykube.cluster import ClusterSpec, MachineSpec, down, processes, up
+from tinykube.cluster.command_lock import usable
 from tinykube.cluster.directory import ClusterDirectory, RunningProcess, ServerEndpoint, write
 from tinykube.cluster.kubeconfig import save
 from tinykube.cluster.supervisor import LAST_BACKOFF_S, STABLE_S, next_backoff, programs
@@ -199,6 +201,35 @@ def test_the_source_of_a_root_file_system_is_read_from_mountinfo():
 
 
 async def test_a_directory_that_cannot_be_made_is_told_with_its_cure():
-    with pytest.raises(Terminal, match="cannot be made") as caught:
+    with pytest.raises(Terminal, match="cannot be used") as caught:
         await up(GPUPLANE, ClusterSpec(name="c"), base=Path("/proc"))  # where root can make none either
-    assert caught.value.where == "/proc/clusters" and "GPUPLANE_HOME" in caught.value.cure
+    assert (
+        caught.value.where == "/proc/clusters" and "chown" in caught.value.cure and "GPUPLANE_HOME" in caught.value.cure
+    )
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read the directories of all users")
+async def test_a_directory_of_another_user_is_told_with_its_cure(tmp_path):
+    (tmp_path / "clusters").mkdir(mode=0)
+    for act in (down(GPUPLANE, "c", base=tmp_path), down(GPUPLANE, base=tmp_path)):
+        with pytest.raises(Terminal, match="Permission denied") as caught:
+            await act
+        assert "chown" in caught.value.cure
+
+
+def test_a_full_disk_is_told_with_its_cure(tmp_path):
+    with pytest.raises(Terminal, match="No space left") as caught, usable(GPUPLANE, tmp_path):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    assert "free some space" in caught.value.cure
+
+
+async def test_a_cluster_of_another_version_is_removed(tmp_path):
+    directory = ClusterDirectory(GPUPLANE, "c", tmp_path)
+    directory.create(SPEC)
+    for file in (directory.spec_file, directory.endpoint_file, directory.run / "supervisor.json"):
+        file.write_text('{"pid": "of another form"}')
+    with pytest.raises(Terminal, match="cannot be read") as caught:
+        await up(GPUPLANE, SPEC, base=tmp_path)
+    assert "gpuplane down c" in caught.value.cure
+    assert await down(GPUPLANE, "c", base=tmp_path) == "c"
+    assert not directory.path.exists()

@@ -12,12 +12,26 @@ from gpuplane import names
 from simgpu import Faults
 
 PROMISED = {"tune": 30, "serve": 30, "nb": 20, "ci": 10}
+# What users have in their shells, and what must not matter.
+SHELL = {
+    "CUDA_VISIBLE_DEVICES": "",
+    "GPUPLANE_IMAGE": "registry.example/other",
+    "GPUPLANE_LIMITS": "/nonexistent",
+    "HTTPS_PROXY": "http://127.0.0.1:9",
+    "KUBECONFIG": "/nonexistent",
+    "KUBERNETES_SERVICE_HOST": "192.0.2.1",
+    "LD_LIBRARY_PATH": "/nonexistent",
+    "NVIDIA_VISIBLE_DEVICES": "none",
+    "PYTHONWARNINGS": "error",
+    "SIMGPU_DEV": "/nonexistent",
+    "SIMHOST_ROOT": "/nonexistent",
+}
 
 
 async def gpuplane(home: Path, *words: str) -> tuple[int | None, bytes, str]:
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "gpuplane", *words),
-        env=os.environ | {"HOME": str(home)},
+        env=os.environ | SHELL | {"HOME": str(home)},
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
@@ -26,11 +40,13 @@ async def gpuplane(home: Path, *words: str) -> tuple[int | None, bytes, str]:
 
 
 async def test_the_whole_story_is_told_with_what_was_measured(tmp_path: Path) -> None:
+    home = tmp_path / "a home"
+    home.mkdir()
     try:
-        code, output, told = await gpuplane(tmp_path, "demo", "-o", "json")
+        code, output, told = await gpuplane(home, "demo", "-o", "json")
         assert code == 0, told
     finally:
-        assert (await gpuplane(tmp_path, "down", "demo"))[0] == 0
+        assert (await gpuplane(home, "down", "demo"))[0] == 0
     found = json.loads(output)
     assert set(found["bareToReadySeconds"]) == {"sim-1", "sim-2", "sim-3"}
     assert found["vectorAdd"]["verdict"] == "Test PASSED"

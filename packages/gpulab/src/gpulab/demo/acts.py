@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import Awaitable
 from importlib import resources
 from typing import Any, Final, TypeVar
@@ -13,10 +14,11 @@ import yaml
 from gpulab.clusters import up
 from gpulab.demo import shares
 from gpulab.demo.following import watching
-from gpulab.demo.reasons import Reason, ask
+from gpulab.demo.reasons import FULL_BYTES, Reason, ask, disk_reasons
 from gpulab.demo.shares import LATE
 from gpulab.demo.story import Story
 from gpulab.demo.verdict import PASSED, Break, Measured, Sharing, VectorAddVerdict, is_held_to_its_part
+from gpulab.distribution import GPUPLANE
 from gpuplane import names
 from gpuplane.api.gpunode import GPUNode, StageName, StageState
 from gpuplane.cli.explain import read
@@ -85,8 +87,10 @@ class Acts:
 
     async def reasons(self) -> tuple[Reason, ...]:
         """Return the cluster's reasons for everything that is not as it should be; empty when it does not answer."""
-        if self._client is None:
-            return ()
+        home = GPUPLANE.home()
+        full = disk_reasons(home, shutil.disk_usage(home).free, FULL_BYTES)
+        if full or self._client is None:
+            return full
         # The machine with the fault and the pod without room are in trouble on purpose.
         expected = {LATE.name} | ({BROKEN} if not self._story.has_begun("break") else set())
         try:

@@ -7,6 +7,7 @@ an act was not done. The cluster stays up, to look at.
 from __future__ import annotations
 
 import asyncio
+import shutil
 import time
 from argparse import Namespace
 from collections.abc import Sequence
@@ -18,7 +19,7 @@ from gpulab.clusters import clusters
 from gpulab.clusters import down as stop
 from gpulab.demo.acts import Acts, DemoFailed
 from gpulab.demo.live import Live
-from gpulab.demo.reasons import Reason
+from gpulab.demo.reasons import DEMO_BYTES, Reason, disk_reasons
 from gpulab.demo.shares import LATE
 from gpulab.demo.story import Story, ending, stage_times, verdict_line
 from gpulab.demo.verdict import Measured, Promise, judge
@@ -63,6 +64,9 @@ async def _tell(options: Namespace, screen: Console) -> int:
     story = Story(STEPS, lambda: time.monotonic() - began)
     if NAME in clusters():
         await stop(NAME)
+    home = GPUPLANE.home()
+    for reason in disk_reasons(home, shutil.disk_usage(home).free, DEMO_BYTES):
+        raise DemoFailed(reason.what, where=reason.where, cure=reason.cure)
     spec = ClusterSpec(name=NAME, nodes=node_specs(MACHINES, default=False), persist=True)
     acts = Acts(spec, story, screen, patience_seconds=options.timeout)
     try:
@@ -131,4 +135,7 @@ def _next(handle: ClusterHandle, screen: Console) -> None:
 
 
 def _keep_looking(screen: Console) -> None:
-    screen.say(f"The cluster is still up: gpuplane status. Stop it with gpuplane down {NAME}.")
+    screen.say("The cluster is still up. Look at it, then stop it:")
+    kubeconfig = tilde(GPUPLANE.home() / f"{NAME}.kubeconfig")
+    for line in (f"export KUBECONFIG={kubeconfig}", "gpuplane status", f"gpuplane down {NAME}"):
+        screen.say(f"  {line}")

@@ -8,15 +8,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Final
 
 import msgspec
 
+from gpulab.distribution import GPUPLANE
 from gpuplane.cli.overview import NodeView
 from gpuplane.cli.status import NotInstalled, observe, why_away
 from kubekit.api.core import ContainerStatus, Event, Node, Pod
 from kubekit.errors import KubekitError
 from kubekit.kube import Client
 
+DEMO_BYTES: Final = 50 << 20  # of the files of a demo's cluster
+FULL_BYTES: Final = 1 << 20  # with less, writes fail
 _ENDED_WELL = ("Succeeded",)
 _ASIDE = ("BackOff", "Unhealthy")  # events that only say that another one happened before
 _PROBE_FAILED = "Unhealthy"  # of a container that runs, it is the reason
@@ -28,6 +33,14 @@ class Reason(msgspec.Struct, frozen=True):
     where: str
     what: str
     cure: str = ""
+
+
+def disk_reasons(home: Path, free_bytes: int, needed_bytes: int) -> tuple[Reason, ...]:
+    """Return why the files of a demo do not fit on the disk of `home`; empty if they do."""
+    if free_bytes >= needed_bytes:
+        return ()
+    what = f"the disk is full: {free_bytes >> 20} MiB are free, the demo needs {DEMO_BYTES >> 20} MiB"
+    return (Reason(str(home), what, f"free some space, or set {GPUPLANE.home_variable} to another directory"),)
 
 
 def reasons(

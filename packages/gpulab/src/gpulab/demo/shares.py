@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from importlib import resources
@@ -21,6 +22,7 @@ from kubekit.api.core import Node, Pod
 from kubekit.api.quantity import whole
 from kubekit.errors import KubekitError
 from kubekit.kube import Client
+from simgpu import DEVICE_VARIABLE
 
 UNITS_PER_GIB: Final = 4  # of vcuda-memory
 SECONDS: Final = 2.5  # that are measured
@@ -72,8 +74,10 @@ async def start(client: Client, node: str) -> None:
 async def measure(root: Path) -> tuple[Shared, ...]:
     """Measure the share of each tenant, in the order of `TENANTS`, on the machine whose files lie below `root`."""
     words = ("-m", "gpuplane", "share", "top", "--host-root", str(root), "--interval", str(SECONDS), "-o", "json")
+    # The machine's driver has its devices next to it, not where the user's shell says.
+    env = {name: value for name, value in os.environ.items() if name != DEVICE_VARIABLE}
     process = await asyncio.create_subprocess_exec(
-        sys.executable, *words, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+        sys.executable, *words, env=env, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
     )
     output, errors = await process.communicate()
     if process.returncode:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import fcntl
 import os
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -20,15 +21,17 @@ _POLL_S: Final = 0.02
 
 
 @contextlib.contextmanager
-def writable(distribution: Distribution, directory: Path) -> Iterator[None]:
-    """Raise Terminal where the system refuses what is done in a directory."""
+def usable(distribution: Distribution, directory: Path) -> Iterator[None]:
+    """Raise Terminal with a cure if the system refuses what is done in a directory, as on a full disk."""
     try:
         yield
     except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        cure = "free some space" if full else "give it to this user (chown -R)"
         raise Terminal(
-            f"the cluster's directory cannot be made: {error}",
+            f"the cluster's directory cannot be used: {error}",
             where=str(directory),
-            cure=f"make it writable for this user, or set {distribution.home_variable} to another directory",
+            cure=f"{cure}, or set {distribution.home_variable} to another directory",
         ) from error
 
 
@@ -40,7 +43,7 @@ async def command_lock(distribution: Distribution, directory: Path, taken: Calla
 
     Raises Terminal when the directory cannot be made.
     """
-    with writable(distribution, directory):
+    with usable(distribution, directory):
         directory.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
     try:

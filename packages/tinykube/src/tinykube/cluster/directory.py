@@ -18,6 +18,7 @@ of one.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import secrets
@@ -130,7 +131,10 @@ class ClusterDirectory:
         return tokens
 
     def running(self, process: str) -> RunningProcess | None:
-        return self.read(self.run / f"{process}.json", RunningProcess)
+        """Return the note of a process; None where there is none, or another version wrote it."""
+        with contextlib.suppress(Terminal):
+            return self.read(self.run / f"{process}.json", RunningProcess)
+        return None
 
     def note_running(self, process: str, running: RunningProcess | None) -> None:
         path = self.run / f"{process}.json"
@@ -143,7 +147,7 @@ class ClusterDirectory:
         """Every process that was noted, alive or not."""
         found = {}
         for path in sorted(self.run.glob("*.json")):
-            running = self.read(path, RunningProcess)
+            running = self.running(path.stem)
             if running is not None:
                 found[path.stem] = running
         return found

@@ -16,7 +16,7 @@ import msgspec
 
 from kubekit.errors import NoAnswer, Terminal
 from tinykube.cluster import processes
-from tinykube.cluster.command_lock import command_lock, writable
+from tinykube.cluster.command_lock import command_lock, usable
 from tinykube.cluster.directory import ClusterDirectory, RunningProcess
 from tinykube.cluster.kubeconfig import save
 from tinykube.cluster.spec import ClusterSpec
@@ -66,10 +66,10 @@ async def up(
     spec.check(distribution.check_machine)
     directory = ClusterDirectory(distribution, spec.name, base)
     mode = await asyncio.to_thread(find_mode) if spec.nodes else None
-    async with _lock(directory, progress):
-        with writable(distribution, directory.path):
+    with usable(distribution, directory.path):
+        async with _lock(directory, progress):
             _prepare(directory, spec, progress)
-        handle = await _start(directory, spec, timeout, progress)
+            handle = await _start(directory, spec, timeout, progress)
     return msgspec.structs.replace(handle, containers=mode)
 
 
@@ -201,7 +201,8 @@ def _handle(directory: ClusterDirectory, spec: ClusterSpec, server: str) -> Clus
 def clusters(distribution: Distribution, base: Path | None = None) -> tuple[str, ...]:
     """The names of all clusters that have a directory."""
     root = (base or distribution.home()) / "clusters"
-    return tuple(sorted(path.parent.name for path in root.glob("*/cluster.json")))
+    with usable(distribution, root):
+        return tuple(sorted(path.parent.name for path in root.glob("*/cluster.json")))
 
 
 def _named(distribution: Distribution, name: str, base: Path | None) -> ClusterDirectory:
@@ -242,15 +243,16 @@ async def down(
     Raises Terminal when there is no such cluster.
     """
     directory = _named(distribution, name, base)
-    _require(directory)
-    async with _lock(directory, progress):
-        _require(directory)  # another `down` may have been first
-        progress("stopping")
-        await _end(directory)
-        directory.kubeconfig.unlink(missing_ok=True)
-        if not keep_files:
-            progress("removing its files")
-            await asyncio.to_thread(_remove, directory.path)
+    with usable(distribution, directory.path):
+        _require(directory)
+        async with _lock(directory, progress):
+            _require(directory)  # another `down` may have been first
+            progress("stopping")
+            await _end(directory)
+            directory.kubeconfig.unlink(missing_ok=True)
+            if not keep_files:
+                progress("removing its files")
+                await asyncio.to_thread(_remove, directory.path)
     return directory.name
 
 
@@ -287,7 +289,7 @@ def _remove(path: Path) -> None:
     try:
         remove_tree(path)
     except OSError as error:
-        raise Terminal(f"cannot be removed: {error}", where=str(path), cure=f"rm -rf {path}") from error
+        raise Terminal(f"cannot be removed: {error}", where=str(path), cure=f"as root: rm -rf {path}") from error
 
 
 def _size(path: Path) -> int:
