@@ -74,7 +74,7 @@ image: setup
 
 # What of the chart comes from the code and from the installation's manifests.
 chart: setup
-	$(BIN)/python deploy/chart/generate.py
+	$(BIN)/python -m deploy.chart.generate
 
 LOCK := pip compile --quiet --universal --generate-hashes --no-header --no-emit-index-url --no-emit-find-links \
     --python-version 3.11 --group clone --no-emit-package gpuplane \

@@ -684,7 +684,8 @@ def main(arguments: Sequence[str]) -> int:
         sys.stdout.write(f"{'out of date' if '--check' in arguments else 'written'}: docs/reference/{name}\n")
     if "--check" not in arguments:
         # The chart's values say the same of the ClusterPolicy's fields.
-        runpy.run_path(str(Path(__file__).parents[1] / "deploy/chart/generate.py"), run_name="__main__")
+        sys.path.insert(0, str(Path(__file__).parents[1]))
+        runpy.run_module("deploy.chart.generate", run_name="__main__")
     return int(bool(stale) and "--check" in arguments)
 
 

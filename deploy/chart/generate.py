@@ -1,6 +1,6 @@
 """Writes the chart's generated files from what the code and the installation's manifests say.
 
-    python deploy/chart/generate.py
+    python -m deploy.chart.generate
 
 Generated are the CRDs, one template for each file of `operator/install`, `values.yaml`, `values.schema.json`, and the
 list of values without effect. By hand are only the helpers, ConfigMaps, hooks and NOTES.txt. A test holds that what is
@@ -22,6 +22,7 @@ from typing import Any, Final
 
 import yaml
 
+from deploy.chart import plugin_values
 from gpuplane import __version__, names
 from gpuplane.api.crds import crds
 from gpuplane.api.effects import acts, fields, why_not
@@ -127,11 +128,10 @@ TOP: Final[dict[str, Schema]] = {
             "name": _told(TEXT, "name of a ConfigMap in the namespace", ""),
             "default": _told(TEXT, "key for nodes without the label", ""),
             "map": _told(MAP, "named configurations: makes the ConfigMap", {}),
+            "fallbackStrategies": _told(LIST, "for nodes without the label: named, single, empty in their order", []),
         },
     },
-    "nodeSelector": _told(
-        MAP, "no effect: nodes with GPUs are found; keep one out by its label nvidia.com/gpu.deploy.operands=false", {}
-    ),
+    **plugin_values.TOP,
     "extraObjects": _told(LIST, "more objects to create with the release", []),
     "platform": {
         "type": "object",
@@ -143,6 +143,7 @@ TOP: Final[dict[str, Schema]] = {
         "description": "The GPUCluster kind of the GPU operator.",
         "properties": {"deployCR": _told({"const": False}, "there is no such kind here", False)},
     },
+    "draDriver": _told(ANY, "no effect: there is no driver for dynamic resource allocation yet", {}),
     "node-feature-discovery": _told(ANY, "no effect: discovery is a part of gpuplane, without settings of its own", {}),
     "global": _told(ANY, "helm's own; not used", {}),
 }
@@ -158,6 +159,8 @@ def files() -> dict[str, str]:
         "values.yaml": values_yaml(schema),
         "values.schema.json": json.dumps(schema, indent=1) + "\n",
         "files/no-effect.json": json.dumps(no_effect(), indent=1) + "\n",
+        "files/plugin-keys.json": json.dumps(sorted(plugin_values.TOP)) + "\n",
+        "files/refused.json": json.dumps(plugin_values.REFUSED, indent=1) + "\n",
     }
     for definition in crds():
         text = yaml.safe_dump(definition, sort_keys=False, width=120, allow_unicode=True)
@@ -261,7 +264,7 @@ def policy_schema() -> Schema:
 def values_schema() -> Schema:
     """JSON schema of the values: the ClusterPolicy's own, closed, and the chart's."""
     schema = {"$schema": "http://json-schema.org/draft-07/schema#", **_closed(policy_schema())}
-    for path, extra in OWN.items():
+    for path, extra in (*OWN.items(), *plugin_values.OWN.items()):
         group = schema
         for name in path.split("."):
             group = group["properties"][name]
@@ -311,7 +314,7 @@ def values_yaml(schema: Schema) -> str:
         if name == "global":
             continue
         parts.append(_comment(group.get("description", ""), 0))
-        shown = "[]" if group.get("type") == "array" else "{}"
+        shown = {"array": "[]", "object": "{}"}.get(_first_type(group), "null")
         parts.append(f"{name}: {shown}\n" + "".join(_shown(group, name, 1)) + "\n")
     return "".join(parts).rstrip() + "\n"
 
@@ -339,9 +342,12 @@ def _default(schema: Schema, path: str) -> Any:
     known = _policy_fields().get(path)
     if known is not None:
         return known
-    kind = schema.get("type")
-    first = kind[0] if isinstance(kind, list) else kind
-    return {"object": {}, "array": [], "string": "", "boolean": False}.get(first)
+    return {"object": {}, "array": [], "string": "", "boolean": False}.get(_first_type(schema))
+
+
+def _first_type(schema: Schema) -> str:
+    kind = schema.get("type", "")
+    return str(kind[0] if isinstance(kind, list) else kind)
 
 
 def _comment(text: str, depth: int) -> str:
@@ -365,7 +371,7 @@ def no_effect() -> list[dict[str, Any]]:
         for path, default in fields()
         if not acts(path)
     ]
-    for group, extra in OWN.items():
+    for group, extra in (*OWN.items(), *plugin_values.OWN.items()):
         found += _own_no_effect(extra, group)
     return found + _own_no_effect(TOP, "")
 

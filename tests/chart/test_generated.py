@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from deploy.chart import generate
@@ -22,7 +24,7 @@ def is_written(name: str, text: str) -> bool:
 
 def test_the_generated_files_are_up_to_date() -> None:
     old = [name for name, text in generate.files().items() if not is_written(name, text)]
-    assert not old, "run: python deploy/chart/generate.py"
+    assert not old, "run: python -m deploy.chart.generate"
 
 
 def test_no_crd_is_left_of_an_earlier_release() -> None:
@@ -55,6 +57,19 @@ KNOWN = (Path(__file__).parent / "known_values.txt").read_text().split()
 
 def test_every_value_that_users_know_is_known() -> None:
     assert not [path for path in KNOWN if schema_at(path) is None]
+
+
+@pytest.mark.parametrize("chart", ["gpu-operator", "device-plugin"])
+def test_every_value_of_the_other_charts_own_values_files_is_known(chart: str) -> None:
+    def paths(values: dict[str, Any], prefix: str = "") -> Iterator[str]:
+        for name, value in values.items():
+            yield prefix + name
+            found = schema_at(prefix + name)
+            if isinstance(value, dict) and found is not None and "properties" in found:
+                yield from paths(value, f"{prefix}{name}.")
+
+    values = json.loads((Path(__file__).parent / "charts" / f"{chart}.json").read_text())
+    assert not [path for path in paths(values) if schema_at(path) is None]
 
 
 def test_an_unknown_value_is_not() -> None:

@@ -1,12 +1,14 @@
-{{/* The image of operator and operands. */}}
+{{/* The image of operator and operands. Values that name NVIDIA's operator mean gpuplane's own image. */}}
 {{- define "gpuplane.image" -}}
-{{- $o := .Values.operator -}}
+{{- $o := (eq (include "gpuplane.namesTheirs" .) "true") | ternary dict .Values.operator -}}
 {{- $repository := $o.repository | default "gpuplane" -}}
 {{- $version := $o.version | default .Chart.AppVersion | toString -}}
-{{- if and (hasPrefix "nvcr.io/nvidia" $repository) (eq ($o.image | default "") "gpu-operator") -}}
-{{- fail "operator.repository and operator.image name NVIDIA's operator; gpuplane runs from its own image: leave them out, or name where you keep it" -}}
-{{- end -}}
 {{- printf "%s/%s%s%s" $repository ($o.image | default "gpuplane") (ternary "@" ":" (hasPrefix "sha256:" $version)) $version -}}
+{{- end -}}
+
+{{/* Whether operator.image is that of NVIDIA's operator, as in its chart's own values file; empty for no. */}}
+{{- define "gpuplane.namesTheirs" -}}
+{{- if eq (.Values.operator.image | default "") "gpu-operator" }}true{{ end -}}
 {{- end -}}
 
 {{- define "gpuplane.args" -}}
@@ -55,7 +57,11 @@
 
 {{/* spec of the ClusterPolicy: the groups of values that are set, without what is the chart's own. */}}
 {{- define "gpuplane.spec" -}}
-{{- $spec := omit (deepCopy (.Values | toYaml | fromYaml)) "clusterPolicy" "config" "nodeSelector" "extraObjects" "platform" "gpuCluster" "node-feature-discovery" "global" "admission" "scheduler" -}}
+{{- $spec := omit (deepCopy (.Values | toYaml | fromYaml)) "clusterPolicy" "config" "extraObjects" "platform" "gpuCluster" "draDriver" "node-feature-discovery" "global" "admission" "scheduler" -}}
+{{- range $key := .Files.Get "files/plugin-keys.json" | fromJsonArray }}{{- $_ := unset $spec $key -}}{{ end -}}
+{{- $_ := set $spec "nfd" (omit $spec.nfd "nodefeaturerules" "nameOverride" "master" "worker") -}}
+{{- $_ := set $spec "cdi" (omit $spec.cdi "nvidiaHookPath" "featureFlags") -}}
+{{- $_ := set $spec "gfd" (omit $spec.gfd "enableHostNetwork" "noTimestamp" "sleepInterval" "nameOverride" "namespaceOverride" "securityContext") -}}
 {{- $operator := omit $spec.operator "repository" "image" "version" "imagePullPolicy" "imagePullSecrets" "replicas" "priorityClassName" "nodeSelector" "tolerations" "affinity" "resources" "env" "logging" "upgradeCRD" "cleanupCRD" -}}
 {{- $_ := set $spec "operator" $operator -}}
 {{- $driver := omit $spec.driver "nvidiaDriverCRD" -}}
@@ -71,10 +77,17 @@
 {{- if $found.config }}{{- $_ := set $found "config" (omit $found.config "create" "data") -}}{{- end -}}
 {{- end -}}
 {{- $config := omit (include "gpuplane.pluginConfig" . | fromJson) "data" -}}
-{{- $plugin := omit $spec.devicePlugin "config" -}}
+{{- $plugin := omit $spec.devicePlugin "config" "enableHostNetwork" -}}
 {{- if not $config.default }}{{- $config = omit $config "default" -}}{{- end -}}
 {{- if $config.name }}{{- $_ := set $plugin "config" $config -}}{{- end -}}
 {{- $_ := set $spec "devicePlugin" $plugin -}}
+{{- $theirs := include "gpuplane.fromPlugin" . | fromJson -}}
+{{- range $group := list "devicePlugin" "gfd" -}}
+{{- $env := (index $theirs $group | default dict).env -}}
+{{- if $env }}{{- $_ := set (index $spec $group) "env" (concat $env ((index $spec $group).env | default list)) -}}{{ end -}}
+{{- end -}}
+{{- with (($theirs.daemonsets).tolerations) }}{{- $_ := set $spec.daemonsets "tolerations" . -}}{{ end -}}
+{{- $spec = merge $spec $theirs -}}
 {{- range $group, $value := $spec -}}
 {{- if and (kindIs "map" $value) $value.version }}{{- $_ := set $value "version" (toString $value.version) -}}{{- end -}}
 {{- if not (index $spec $group) }}{{- $_ := unset $spec $group -}}{{- end -}}

@@ -136,7 +136,7 @@ def test_the_environment_goes_before_the_file() -> None:
         },
     )
     assert (config.mig_strategy, config.fail_on_init_error, config.pass_device_specs) == ("mixed", False, True)
-    assert config.device_list == {DeviceListStrategy.ENVVAR}
+    assert config.device_list == {DeviceListStrategy.ENVVAR, DeviceListStrategy.CDI_CRI}
     assert refused(written, GDS_ENABLED="true")[0].startswith("flags.gdsEnabled: 'true' is not supported")
 
 

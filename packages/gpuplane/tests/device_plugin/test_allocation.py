@@ -45,12 +45,16 @@ def test_variable_and_cdi_names_by_default() -> None:
 
 
 def test_each_strategy() -> None:
-    assert given("GPU-1", deviceListStrategy="envvar") == Allocation(envs={"NVIDIA_VISIBLE_DEVICES": "GPU-1"})
+    # A variable or mounts alone give a GPU on no runtime whose default is not NVIDIA's.
+    assert given("GPU-1", deviceListStrategy="envvar") == Allocation(
+        envs={"NVIDIA_VISIBLE_DEVICES": "GPU-1"}, cdi_devices=("nvidia.com/gpu=GPU-1",)
+    )
     assert given("GPU-1", deviceListStrategy="cdi-cri") == Allocation(cdi_devices=("nvidia.com/gpu=GPU-1",))
     mounted = "/var/run/nvidia-container-devices"
     assert given("GPU-1", "MIG-3", deviceListStrategy="volume-mounts") == Allocation(
         envs={"NVIDIA_VISIBLE_DEVICES": mounted},
         mounts=tuple(HostMount(host_path="/dev/null", container_path=f"{mounted}/{id_}") for id_ in ("GPU-1", "MIG-3")),
+        cdi_devices=("nvidia.com/gpu=GPU-1", "nvidia.com/gpu=MIG-3"),
     )
     annotated = given("GPU-1", "GPU-0", deviceListStrategy="cdi-annotations")
     [(key, value)] = annotated.annotations.items()

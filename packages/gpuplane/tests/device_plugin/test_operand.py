@@ -275,7 +275,7 @@ async def test_a_wrong_configuration_is_said_and_followed_once_it_is_right(world
         await world.kubelet.healthy()
         assert world.kubelet.plugin is not None
         assert world.kubelet.plugin.allocate(["GPU-0"]).envs == {}
-        config.write_text("version: v1\nflags: {plugin: {deviceListStrategy: envvar}}\n")
+        config.write_text("version: v1\nflags: {plugin: {deviceListStrategy: cdi-annotations}}\n")
         await world.kubelet.healthy()
         assert world.kubelet.plugin.allocate(["GPU-0"]).cdi_devices == ()
 

@@ -18,6 +18,7 @@ from gpuplane.operator.drivers import assign, choices, driver_groups
 from gpuplane.operator.exporter_objects import wants_monitor
 from gpuplane.operator.mps import follows_mps
 from gpuplane.operator.operands import manifests
+from gpuplane.operator.policy import is_selected
 from gpuplane.operator.upgrade.facts import rules_for
 from kubekit.api.core import Node
 from kubekit.api.meta import ObjectMeta
@@ -83,6 +84,7 @@ def made(spec: ClusterPolicySpec) -> Any:
             ),
             rules_for(spec.driver.upgrade_policy, 100),
             spec.operator.not_ready_taint,
+            [is_selected(node.metadata.labels, spec) for node in NODES],
             (config.name, follows_mps(CONFIGS, config.default, {})) if config is not None else None,
         )
     )

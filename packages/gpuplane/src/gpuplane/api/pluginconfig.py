@@ -92,7 +92,8 @@ class PluginConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The content of the file.
 
     Without a device list strategy containers get the environment variable, for a runtime that injects GPUs itself, and
-    CDI names, for one that follows the kubelet.
+    CDI names, for one that follows the kubelet. `envvar` or `volume-mounts` alone add the CDI names too: only
+    the runtime `nvidia` reads variables and mounts, and gpuplane does not make it the default of a node.
     """
 
     mig_strategy: MigStrategy = MigStrategy.NONE
@@ -191,8 +192,11 @@ def _plugin(plugin: SectionReader) -> dict[str, Any]:
         "annotation_prefix": plugin.text("cdiAnnotationPrefix", "CDI_ANNOTATION_PREFIX", default=ANNOTATION_PREFIX),
     }
     if chosen := plugin.choices("deviceListStrategy", DeviceListStrategy, "DEVICE_LIST_STRATEGY"):
+        by_runtime = {DeviceListStrategy.ENVVAR, DeviceListStrategy.VOLUME_MOUNTS}
         read["device_list"] = frozenset(chosen)
-        if {DeviceListStrategy.ENVVAR, DeviceListStrategy.VOLUME_MOUNTS} <= read["device_list"]:
+        if by_runtime.issuperset(chosen):
+            read["device_list"] |= {DeviceListStrategy.CDI_CRI}
+        if by_runtime <= read["device_list"]:
             plugin.wrong("deviceListStrategy", "envvar and volume-mounts set the same variable, choose one of them")
     prefix = read["annotation_prefix"]
     if not prefix.endswith("/") or not _NAME.fullmatch(prefix[:-1]):

@@ -72,6 +72,7 @@ class Daemonsets(Struct):
     Fields:
     labels: labels of their pods
     annotations: annotations of their pods
+    node_selector: labels of the nodes that gpuplane prepares; empty for all nodes with GPUs
     tolerations: tolerations of their pods, in addition to those for GPU taints
     priority_class_name: their priority; system-node-critical keeps them from eviction
     update_strategy: RollingUpdate, or OnDelete to wait for pods to be deleted by hand
@@ -81,6 +82,7 @@ class Daemonsets(Struct):
 
     labels: Labels = {}
     annotations: Labels = {}
+    node_selector: Labels = {}
     tolerations: Annotated[Tolerations, shaped(maxItems=64)] = ()
     priority_class_name: str = ""
     update_strategy: Annotated[str, one_of("RollingUpdate", "OnDelete")] = "RollingUpdate"

@@ -32,6 +32,7 @@ from gpuplane.operator.policy import (
     ignored_status,
     is_discovered,
     is_feature,
+    is_selected,
     policy_status,
     to_prune,
 )
@@ -168,7 +169,8 @@ class ClusterWriter:
             if node.metadata.labels.get(names.DEPLOY_PREFIX + operand.gate) == REMOVING
         }
         found = choices(policy.spec, seen.drivers)
-        groups = driver_groups(seen.nodes, found, assign(seen.nodes, found))
+        nodes = [node for node in seen.nodes if is_selected(node.metadata.labels, policy.spec)]
+        groups = driver_groups(nodes, found, assign(nodes, found))
         keys = await read_keys(self._client, found)
         monitored = wants_monitor(policy.spec) and await self._serves_monitors()
         return manifests(

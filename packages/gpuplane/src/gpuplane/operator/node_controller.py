@@ -19,7 +19,7 @@ from gpuplane.operator.nodes import NodeWriter, Settling
 from gpuplane.operator.observed import observe
 from gpuplane.operator.operands import enabled_gates
 from gpuplane.operator.pods import BY_NODE, concerns_node, is_operand, is_proof, node_of
-from gpuplane.operator.policy import stage_events
+from gpuplane.operator.policy import is_selected, stage_events
 from gpuplane.operator.stages import MPS_GATE
 from gpuplane.operator.taints import in_the_way, why_off
 from kubekit.api.core import ConfigMap, Node, Pod
@@ -94,6 +94,8 @@ class NodeController:
 
     def _enabled(self, spec: ClusterPolicySpec, node: Node) -> frozenset[str]:
         """The gates that the policy wants on a node."""
+        if not is_selected(node.metadata.labels, spec):
+            return frozenset()
         gates, config = enabled_gates(spec), spec.device_plugin.config
         found = self._configs.get(f"{names.OPERATOR_NAMESPACE}/{config.name}") if config is not None else None
         if config is None or found is None or not follows_mps(found.data, config.default, node.metadata.labels):

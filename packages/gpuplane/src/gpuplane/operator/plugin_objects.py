@@ -28,7 +28,10 @@ def shape_follower(manifest: Manifest, spec: ClusterPolicySpec) -> None:
         return
     if config.default:
         set_env(container, names.PLUGIN_DEFAULT_ENV, config.default)
+    own = [entry for entry in container["env"] if entry["name"] == names.PLUGIN_FALLBACKS_ENV]
     add_part(pod, container, PARTS_FILE, "configs", source=config.name)
+    for entry in own:  # the component's own env goes before
+        set_env(container, entry["name"], entry["value"])
 
 
 def _place_mps(pod: Manifest, container: Manifest, root: str) -> None:

@@ -8,6 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from gpuplane import names
+from gpuplane.api.clusterpolicy import ClusterPolicySpec
 from gpuplane.api.gpunode import GPUNode, StageName, StageState
 from gpuplane.operator.manifest import Manifest
 from kubekit.api.core import DaemonSet, Node
@@ -17,6 +18,11 @@ from kubekit.kube.events import EventLevel
 FINALIZER: Final = "gpuplane.dev/take-back"
 PART_OF_LABEL: Final = "app.kubernetes.io/part-of"
 PART_OF: Final = "gpuplane"
+
+
+def is_selected(labels: Mapping[str, str], spec: ClusterPolicySpec) -> bool:
+    """Return whether the policy means a node with these labels."""
+    return all(labels.get(name) == value for name, value in spec.daemonsets.node_selector.items())
 
 
 def is_feature(label: str) -> bool:
