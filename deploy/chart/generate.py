@@ -243,6 +243,7 @@ def part_template(part: str, text: str) -> str:
     """A manifest of what is installed when asked for."""
     for old, new in (
         (f"image: {names.IMAGE.rpartition(':')[0]}\n", 'image: {{ include "gpuplane.image" . }}\n'),
+        (f"value: {names.IMAGE.rpartition(':')[0]}\n", 'value: {{ include "gpuplane.image" . }}\n'),
         # Of the webhooks on pods; the one that only warns never fails.
         (
             "failurePolicy: Ignore\n    matchPolicy: Equivalent\n    timeoutSeconds: 5\n",

@@ -41,7 +41,9 @@ ASSIGNMENT_ANNOTATION: Final = "gpuplane.dev/assignment"
 PREDICATE_INDEX_PREFIX: Final = "tencent.com/predicate-gpu-idx-"  # + number of the container: its GPUs, as 0,1
 PREDICATE_NODE_ANNOTATION: Final = "tencent.com/predicate-node"  # the node, for readers of gpu-admission's annotations
 PREDICATE_TIME_ANNOTATION: Final = "tencent.com/predicate-time"  # when, in nanoseconds since 1970
-GPU_ASSIGNED_ANNOTATION: Final = "tencent.com/gpu-assigned"  # "false": the device plugin has not given them yet
+GPU_ASSIGNED_ANNOTATION: Final = "tencent.com/gpu-assigned"  # "true" once the pod is bound with its GPUs
+ASSIGNED: Final = "true"  # value of gpu-assigned: the pod is bound with its GPUs
+NOT_YET_ASSIGNED: Final = "false"  # value of gpu-assigned: GPUs are chosen, the pod is not bound yet
 # On a pod, by its author; each has a name that other schedulers read, which counts where ours is absent.
 NODE_POLICY_ANNOTATION: Final = "gpuplane.dev/node-policy"  # which node is preferred: the name of a policy
 GPU_POLICY_ANNOTATION: Final = "gpuplane.dev/gpu-policy"  # which GPUs of the node: the name of a policy

@@ -232,7 +232,7 @@ async def test_what_people_broke_is_mended(world, replicas):
             {"op": "remove", "path": f"/webhooks/{n}/clientConfig/caBundle"} for n in range(len(found["webhooks"]))
         ]
         await registry.patch(plural, None, names.ADMISSION_NAME, patch, "json")
-    assert world.bundles() == ["", "", ""]
+    assert world.bundles() == ["", "", "", ""]
     await first.look(after=60)
     assert bundles(world) == {(await stored(world)).authorities}
 

@@ -9,6 +9,7 @@ import pytest
 from gpuplane import names
 from kubekit.api.core import Node, Pod
 from tests.support.extender_world import Running, World, gpu_pod
+from tests.support.until import until
 
 NODES = ["testnode0", "testnode1", "testnode2"]
 # Containers of (core, memory in units); None asks nothing.
@@ -46,7 +47,12 @@ async def test_its_conformance_case(cluster: World, running: Running, whole_node
         assert annotations[names.PREDICATE_INDEX_PREFIX + "0"] == ("0,1" if number == 2 else "0")
         await bind(cluster, pod, expected)
         await running.seen(pod["metadata"]["uid"])
+        await until(lambda number=number: assigned(cluster, f"pod-{number}"))
         running.well()
+
+
+async def assigned(cluster: World, name: str) -> bool:
+    return (await cluster.get(name)).metadata.annotations[names.GPU_ASSIGNED_ANNOTATION] == "true"
 
 
 async def raw_node(cluster: World, name: str) -> Any:

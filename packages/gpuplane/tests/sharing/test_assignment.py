@@ -42,7 +42,7 @@ def test_readers_of_gpu_admission_find_what_they_know() -> None:
     said = bound.metadata.annotations
     assert said[names.PREDICATE_NODE_ANNOTATION] == "n"
     assert said[names.PREDICATE_TIME_ANNOTATION] == "17"
-    assert said[names.GPU_ASSIGNED_ANNOTATION] == "false"
+    assert said[names.GPU_ASSIGNED_ANNOTATION] == "true"
     assert {key: value for key, value in said.items() if key.startswith(names.PREDICATE_INDEX_PREFIX)} == {
         names.PREDICATE_INDEX_PREFIX + "1": "0",
         names.PREDICATE_INDEX_PREFIX + "2": "1,2",

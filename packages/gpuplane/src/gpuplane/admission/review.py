@@ -16,6 +16,7 @@ from typing import Any, Final
 import msgspec
 
 from gpuplane import names
+from gpuplane.admission.take_over import take_over
 from gpuplane.admission.translate import translate
 from gpuplane.sharing.findings import findings, findings_of_object
 from kubekit.api.core import Pod
@@ -55,6 +56,18 @@ class ReviewVerdict(msgspec.Struct, frozen=True):
 
 
 _decode: Final = msgspec.json.Decoder(_Review).decode
+
+
+def take_over_pod(asked: Question, image: str) -> ReviewVerdict:
+    """Answer a mutating review of a pod of gpu-manager: run gpuplane's `image` in it."""
+    if asked.kind.kind != "Pod" or asked.object is None:
+        return ReviewVerdict()
+    try:
+        return ReviewVerdict(patch=take_over(asked.object, image).patch)
+    except InvalidInput as error:
+        return ReviewVerdict(refused=f"GP209 {error}")
+    except (AttributeError, TypeError, KeyError):
+        return ReviewVerdict()  # no pod: validation says what is wrong with it
 
 
 def mutate(asked: Question) -> ReviewVerdict:

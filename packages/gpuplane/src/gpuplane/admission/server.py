@@ -18,7 +18,7 @@ from gpuplane import names
 from gpuplane.admission import certificates
 from gpuplane.admission.certificates import WebhookCertificates
 from gpuplane.admission.keeper import Keeper, hosts_of
-from gpuplane.admission.review import Question, ReviewVerdict, answer, mutate, validate
+from gpuplane.admission.review import Question, ReviewVerdict, answer, mutate, take_over_pod, validate
 from kubekit.errors import InvalidInput
 from kubekit.http_server import HttpAnswer, metrics_answer, serving
 from kubekit.kube import Client
@@ -50,13 +50,17 @@ async def run(options: Namespace) -> None:
             now=time.monotonic,
             sleep=asyncio.sleep,
         )
-        webhooks = WebhookRoutes(keeper)
+        webhooks = WebhookRoutes(keeper, os.environ.get("GPUPLANE_IMAGE") or names.IMAGE)
         port = PORT if options.port is None else options.port
         async with serving(
             {"/healthz": webhooks.healthz, "/readyz": webhooks.readyz, "/metrics": webhooks.metrics},
             os.environ.get("POD_IP", ""),
             port,
-            posts={"/mutate": webhooks.mutate, "/validate": webhooks.validate},
+            posts={
+                "/mutate": webhooks.mutate,
+                "/take-over": webhooks.take_over,
+                "/validate": webhooks.validate,
+            },
             longest_body=LONGEST_REVIEW,
             tls=shown.context,
         ) as at:
@@ -89,14 +93,18 @@ class ServedCertificate:
 
 
 class WebhookRoutes:
-    """The paths of the server, and what they counted."""
+    """The paths of the server, and what they counted. `image` is gpuplane's own."""
 
-    def __init__(self, keeper: Keeper) -> None:
+    def __init__(self, keeper: Keeper, image: str = names.IMAGE) -> None:
         self._keeper = keeper
+        self._image = image
         self._counted: Counter[tuple[str, str]] = Counter()
 
     async def mutate(self, body: bytes) -> HttpAnswer:
         return self._answered("mutate", body, mutate)
+
+    async def take_over(self, body: bytes) -> HttpAnswer:
+        return self._answered("take-over", body, lambda asked: take_over_pod(asked, self._image))
 
     async def validate(self, body: bytes) -> HttpAnswer:
         return self._answered("validate", body, validate)

@@ -246,6 +246,12 @@ CODES: Final[dict[str, Code]] = {
         "A pod that asks for alpha.kubernetes.io/nvidia-gpu may say its affinity as Kubernetes 1.3 to 1.5 had it, in "
         "the annotation scheduler.alpha.kubernetes.io/affinity: the JSON of what is spec.affinity today.",
     ),
+    "GP209": Code(
+        "flag of gpu-manager without a meaning",
+        "gpuplane runs its own programs in the pods of gpu-manager and gpu-admission. EXTRA_FLAGS may set the port "
+        "(--query-port, --address) and logging. Other settings belong into the ClusterPolicy, or have no counterpart. "
+        "The pod is refused instead of running with another meaning.",
+    ),
 }
 
 

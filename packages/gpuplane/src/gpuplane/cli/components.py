@@ -67,6 +67,11 @@ OTHERS: Final[dict[str, ComponentCommand]] = {
         ),
         busy=True,
     ),
+    "gpu-manager": ComponentCommand(
+        "gpuplane.device_plugin.gpu_manager_pod",
+        "serves gpu-manager's metrics in gpu-manager's own pod",
+        ("kubeconfig", "node-name", "port"),
+    ),
     "admission": ComponentCommand(
         "gpuplane.admission.server", "refuses pods that can never run, understands those of old", ("kubeconfig", "port")
     ),

@@ -63,6 +63,9 @@ def installation(
         if manifest["kind"] == "Deployment":
             for container in manifest["spec"]["template"]["spec"]["containers"]:
                 container["image"] = image or names.IMAGE
+                for variable in container.get("env", ()):
+                    if variable["name"] == "GPUPLANE_IMAGE":
+                        variable["value"] = container["image"]
         for webhook in manifest.get("webhooks", ()):
             if webhook["name"].startswith("pods."):
                 webhook["failurePolicy"] = ADMISSION[admission]

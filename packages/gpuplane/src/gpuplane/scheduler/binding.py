@@ -144,7 +144,8 @@ class Binder:
         if not isinstance(decided, Placement):
             raise Retryable(decided.reason, where=node, cure="kube-scheduler tries again by itself")
         assignment = decided.assignment
-        annotations = to_annotations(assignment, pod.request, node, self._now_ns())
+        bound = event is ReservationEvent.BIND
+        annotations = to_annotations(assignment, pod.request, node, self._now_ns(), bound=bound)
         validate(annotations)
         reservation = Reservation(pod, node, assignment, annotations)
         self._reservations.begin(reservation, event)

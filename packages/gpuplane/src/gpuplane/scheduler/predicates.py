@@ -16,6 +16,7 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
+from gpuplane import names
 from gpuplane.scheduler import wire
 from gpuplane.scheduler.binding import POST_SECONDS, Binder
 from gpuplane.scheduler.cluster import Cluster
@@ -58,6 +59,9 @@ class Annotator:
         self._reservations = reservations
         self._settlement = settlement
         self._now_ns = now_ns
+        self._annotated: set[str] = set()  # uids of pods whose annotations say that they are not assigned yet
+        self._saying: set[asyncio.Task[None]] = set()
+        cluster.on_pod.append(self._pod_changed)
 
     async def predicates(self, args: wire.FilterArgs) -> bytes:
         """Answer with ExtenderFilterResult and the node that is reserved for the pod. Raises KubekitError."""
@@ -96,6 +100,7 @@ class Annotator:
         return None
 
     async def _annotate(self, reservation: Reservation) -> None:
+        self._annotated.add(reservation.uid)
         try:
             async with asyncio.timeout(POST_SECONDS):
                 await self._write(reservation)
@@ -120,15 +125,34 @@ class Annotator:
             patch = {"metadata": {**metadata, "resourceVersion": now.metadata.resource_version}}
             await self._client.patch(Pod, meta.name, patch, meta.namespace)
 
+    def _pod_changed(self, uid: str, pod: CachedPod | None) -> None:
+        """Say of an annotated pod that its GPUs are assigned, once its scheduler has bound it."""
+        if uid not in self._annotated or (pod is not None and not pod.spec.node_name):
+            return
+        self._annotated.discard(uid)
+        if pod is not None and pod.assignment is not None:
+            task = asyncio.create_task(self._say_assigned(pod))
+            self._saying.add(task)
+            task.add_done_callback(self._saying.discard)
+
+    async def _say_assigned(self, pod: CachedPod) -> None:
+        meta = pod.metadata
+        patch = {"metadata": {"uid": meta.uid, "annotations": {names.GPU_ASSIGNED_ANNOTATION: names.ASSIGNED}}}
+        try:
+            await self._client.patch(Pod, meta.name, patch, meta.namespace)
+        except KubekitError as error:
+            log.info("not written that GPUs are assigned pod=%s: %s", pod.shown, error)
+
     def adopt(self) -> None:
         """Reserve again what pods had reserved before a restart; called once, when the cluster is known."""
         for uid, pod in list(self._cluster.by_uid.items()):
             if pod.spec.node_name or pod.assignment is None or self._reservations.get(uid) is not None:
                 continue
             assignment = pod.assignment
-            annotations = to_annotations(assignment, pod.request, assignment.node, self._now_ns())
+            annotations = to_annotations(assignment, pod.request, assignment.node, self._now_ns(), bound=False)
             try:
                 promised = Reservation(pod, assignment.node, assignment, annotations)
                 self._reservations.begin(promised, ReservationEvent.PROMISED)
+                self._annotated.add(uid)
             except KubekitError as error:
                 log.info("reservation not restored pod=%s node=%s: %s", pod.shown, assignment.node, error)

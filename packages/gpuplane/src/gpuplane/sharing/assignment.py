@@ -64,8 +64,12 @@ class Assignment(msgspec.Struct, frozen=True, omit_defaults=True):
         return most
 
 
-def to_annotations(assignment: Assignment, request: Request, node: str, now_ns: int) -> dict[str, str]:
+def to_annotations(
+    assignment: Assignment, request: Request, node: str, now_ns: int, *, bound: bool = True
+) -> dict[str, str]:
     """Return the annotations of the Binding: ours, and gpu-admission's for its readers.
+
+    `bound` is False where they are written before the Binding: the pod may still go to another node.
 
     The latter number main containers only, as gpu-admission does; init containers stand in ours alone.
     """
@@ -74,7 +78,7 @@ def to_annotations(assignment: Assignment, request: Request, node: str, now_ns: 
         names.ASSIGNMENT_ANNOTATION: msgspec.json.encode(full).decode(),
         names.PREDICATE_NODE_ANNOTATION: node,
         names.PREDICATE_TIME_ANNOTATION: str(now_ns),
-        names.GPU_ASSIGNED_ANNOTATION: "false",
+        names.GPU_ASSIGNED_ANNOTATION: names.ASSIGNED if bound else names.NOT_YET_ASSIGNED,
     }
     for ask in request.asks:
         if not ask.init:

@@ -1,0 +1,110 @@
+"""Runs gpuplane's programs in the pods of gpu-manager and gpu-admission: pure, from the pod to a JSON Patch.
+
+    image .../gpu-manager:TAG           ->  gpuplane run gpu-manager: the metrics of this node's shares, on port 5678
+    image .../gpu-quota-admission:TAG   ->  gpuplane run scheduler: the extender, on port 3456
+
+Their own programs would offer and place the same GPUs a second time. With ours the objects of their manifests stay:
+Services have endpoints, and a scheduler's configuration that names them works.
+
+Invariants:
+
+- Only containers of these images are touched; a second time nothing changes.
+- gpuplane's programs get no access to the host: they need none.
+- A flag in EXTRA_FLAGS acts, or is one of logging and of credentials, or the pod is refused with its name.
+"""
+
+from __future__ import annotations
+
+import copy
+import shlex
+from collections.abc import Iterator
+from typing import Any, Final
+
+from gpuplane.admission.translate import Translation, difference
+from kubekit.errors import InvalidInput
+
+Object = dict[str, Any]
+_MANAGER: Final = "gpu-manager"
+_QUOTAS: Final = "gpu-quota-admission"
+_PROGRAMS: Final = {_MANAGER: "gpu-manager", _QUOTAS: "scheduler", "gpu-admission": "scheduler"}
+# The flags with the port, and what else a program may be given: where logs go, and that it runs in the cluster.
+_PORT_FLAGS: Final = {"query-port": "{}", "address": "{}"}
+_WITHOUT_MEANING: Final = frozenset(
+    {"logtostderr", "alsologtostderr", "stderrthreshold", "log-dir", "v", "vmodule", "incluster-mode"}
+)
+_FIELDS: Final = {"POD_NAME": "metadata.name", "POD_NAMESPACE": "metadata.namespace", "POD_IP": "status.podIP"}
+_FLAGS_VARIABLE: Final = "EXTRA_FLAGS"
+
+
+def take_over(pod: Object, image: str) -> Translation:
+    """Return the patch that has gpuplane's `image` run in place of gpu-manager's; empty for other pods.
+
+    Raises InvalidInput for flags that gpuplane has no setting for.
+    """
+    now = copy.deepcopy(pod)
+    containers = [container for container in now["spec"]["containers"] if _program(container)]
+    if not containers:
+        return Translation()
+    for container in containers:
+        program = _program(container)
+        container |= {
+            "image": image,
+            "command": ["gpuplane"],
+            "args": ["run", program, *_arguments(container)],
+            "env": [*_environment(container, program)],
+            "securityContext": {
+                "allowPrivilegeEscalation": False,
+                "runAsNonRoot": True,
+                "runAsUser": 65532,
+                "capabilities": {"drop": ["ALL"]},
+            },
+        }
+    _take_from_host(now["spec"], containers)
+    return Translation(tuple(difference(pod, now)))
+
+
+def _take_from_host(spec: Object, containers: list[Object]) -> None:
+    """Remove the host's directories from our containers, and from the pod if nothing else mounts them.
+
+    The volume with the account's token stays: the API server has added it before.
+    """
+    host = {volume["name"] for volume in spec.get("volumes") or () if "hostPath" in volume}
+    for container in containers:
+        if mounts := container.get("volumeMounts"):
+            container["volumeMounts"] = [mount for mount in mounts if mount["name"] not in host]
+    everyone = [*spec["containers"], *(spec.get("initContainers") or ())]
+    mounted = {mount["name"] for container in everyone for mount in container.get("volumeMounts") or ()}
+    if host - mounted:
+        spec["volumes"] = [volume for volume in spec["volumes"] if volume["name"] not in host - mounted]
+    if "hostPID" in spec and len(containers) == len(spec["containers"]):
+        del spec["hostPID"]
+
+
+def _program(container: Object) -> str:
+    name = str(container.get("image") or "").partition("@")[0].rpartition("/")[2].partition(":")[0]
+    return _PROGRAMS.get(name, "")
+
+
+def _arguments(container: Object) -> Iterator[str]:
+    """Yield the arguments that EXTRA_FLAGS means. Raises InvalidInput for a flag that would have no effect."""
+    where = f"container {container.get('name')}: {_FLAGS_VARIABLE}"
+    text = next((e.get("value") or "" for e in container.get("env") or () if e.get("name") == _FLAGS_VARIABLE), "")
+    for word in shlex.split(text):
+        flag, _, value = word.lstrip("-").partition("=")
+        if flag in _PORT_FLAGS:
+            port = value.rpartition(":")[2]
+            if not port.isdigit():
+                raise InvalidInput(f"--{flag}={value} names no port", where=where, cure=f"--{flag}=5678")
+            yield f"--port={port}"
+        elif flag not in _WITHOUT_MEANING:
+            raise InvalidInput(f"--{flag} has no meaning in gpuplane, which runs here", where=where, cure="remove it")
+
+
+def _environment(container: Object, program: str) -> Iterator[Object]:
+    """Yield the container's variables, and those by which gpuplane's programs know their pod."""
+    own = container.get("env") or []
+    yield from own
+    fields = _FIELDS | ({"NODE_NAME": "spec.nodeName"} if program == _MANAGER else {})
+    for name, field in fields.items():
+        if all(variable.get("name") != name for variable in own):
+            yield {"name": name, "valueFrom": {"fieldRef": {"fieldPath": field}}}

@@ -1,0 +1,113 @@
+"""Pods of gpu-manager and gpu-admission: gpuplane's programs run in them."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+
+from gpuplane.admission.review import Question, take_over_pod
+from gpuplane.admission.take_over import take_over
+from kubekit.errors import InvalidInput
+from tinykube.apiserver.patch import json_patch
+
+IMAGE = "registry/gpuplane:1"
+MANAGER = yaml.safe_load("""
+metadata: {name: gpu-manager-daemonset-x, namespace: kube-system}
+spec:
+  serviceAccount: gpu-manager
+  hostPID: true
+  containers:
+  - image: tkestack/gpu-manager:v1.1.5
+    name: gpu-manager
+    securityContext: {privileged: true}
+    ports: [{containerPort: 5678}]
+    volumeMounts: [{name: run-dir, mountPath: /var/run}, {name: kube-api-access, mountPath: /var/run/secrets}]
+    env:
+    - {name: EXTRA_FLAGS, value: --logtostderr=false}
+    - {name: NODE_NAME, valueFrom: {fieldRef: {fieldPath: spec.nodeName}}}
+  volumes: [{name: run-dir, hostPath: {type: Directory, path: /var/run}}, {name: kube-api-access, projected: {}}]
+""")
+QUOTAS = yaml.safe_load("""
+metadata: {name: gpu-quota-admission-x, namespace: kube-system}
+spec:
+  containers:
+  - image: ccr.ccs.tencentyun.com/tkeimages/gpu-quota-admission:latest
+    name: gpu-quota-admission
+    env: [{name: EXTRA_FLAGS, value: --incluster-mode=true}]
+    volumeMounts: [{mountPath: /root/gpu-quota-admission/, name: config}]
+  initContainers: [{name: init-kube-config, image: busybox}]
+  volumes: [{name: config, configMap: {name: gpu-quota-admission}}]
+""")
+
+
+def taken(pod: dict[str, Any], flags: str = "") -> dict[str, Any]:
+    pod = copy.deepcopy(pod)
+    if flags:
+        pod["spec"]["containers"][0]["env"][0]["value"] = flags
+    done: dict[str, Any] = json_patch(pod, list(take_over(pod, IMAGE).patch))
+    return done
+
+
+def variables(container: dict[str, Any]) -> dict[str, str]:
+    return {v["name"]: v["valueFrom"]["fieldRef"]["fieldPath"] for v in container["env"] if "valueFrom" in v}
+
+
+def test_gpu_managers_pod_serves_its_metrics_without_a_way_to_the_host() -> None:
+    spec = taken(MANAGER)["spec"]
+    [container] = spec["containers"]
+    assert (container["image"], container["command"], container["args"]) == (
+        IMAGE,
+        ["gpuplane"],
+        ["run", "gpu-manager"],
+    )
+    assert "hostPID" not in spec and [volume["name"] for volume in spec["volumes"]] == ["kube-api-access"]
+    assert [mount["name"] for mount in container["volumeMounts"]] == ["kube-api-access"], "its account's token"
+    assert "privileged" not in container["securityContext"] and container["securityContext"]["runAsNonRoot"]
+    assert variables(container)["NODE_NAME"] == "spec.nodeName" and variables(container)["POD_IP"] == "status.podIP"
+    assert container["ports"] == [{"containerPort": 5678}]
+
+
+def test_gpu_admissions_pod_runs_the_extender() -> None:
+    spec = taken(QUOTAS)["spec"]
+    [container] = spec["containers"]
+    assert (container["image"], container["args"]) == (IMAGE, ["run", "scheduler"])
+    assert {"POD_NAME", "POD_NAMESPACE", "POD_IP"} <= variables(container).keys()
+    assert spec["initContainers"] == QUOTAS["spec"]["initContainers"] and spec["volumes"] == QUOTAS["spec"]["volumes"]
+
+
+@pytest.mark.parametrize("pod", [MANAGER, QUOTAS], ids=["gpu-manager", "gpu-admission"])
+def test_a_second_time_nothing_changes(pod: dict[str, Any]) -> None:
+    assert take_over(taken(pod), IMAGE).patch == ()
+
+
+@pytest.mark.parametrize(
+    ("pod", "flags", "args"),
+    [
+        (MANAGER, "--query-port=6000 --v=5", ["run", "gpu-manager", "--port=6000"]),
+        (QUOTAS, "--address=0.0.0.0:3457 --logtostderr=true", ["run", "scheduler", "--port=3457"]),
+    ],
+)
+def test_flags_act(pod: dict[str, Any], flags: str, args: list[str]) -> None:
+    assert taken(pod, flags)["spec"]["containers"][0]["args"] == args
+
+
+@pytest.mark.parametrize(
+    ("flags", "why"), [("--share-mode=false", "--share-mode has no meaning"), ("--query-port=x", "names no port")]
+)
+def test_a_flag_without_a_meaning_is_refused_by_name(flags: str, why: str) -> None:
+    with pytest.raises(InvalidInput, match=why):
+        taken(MANAGER, flags)
+    pod = copy.deepcopy(MANAGER)
+    pod["spec"]["containers"][0]["env"][0]["value"] = flags
+    asked = msgspec.convert({"uid": "1", "kind": {"kind": "Pod"}, "object": pod}, Question)
+    verdict = take_over_pod(asked, IMAGE)
+    assert verdict.refused.startswith("GP209 ") and why in verdict.refused
+
+
+@pytest.mark.parametrize("image", ["busybox", "my/gpu-manager-ui:1", "gpu-manager.example.com/web:1"])
+def test_other_pods_stay_as_they_are(image: str) -> None:
+    assert take_over({"spec": {"containers": [{"name": "a", "image": image}]}}, IMAGE).patch == ()
