@@ -46,6 +46,7 @@ async def run_kubelet(options: Namespace) -> None:
 
     The cluster's specification has the machine of the node. The machine is made at the first start. Raises UsageError.
     """
+    from gpulab.images import IMAGES
     from gpulab.platform import simulated_platform
     from simgpu.machines import build_node, machine
     from tinykube.kubelet import run_node
@@ -57,11 +58,13 @@ async def run_kubelet(options: Namespace) -> None:
             cure="--node-name, --kubeconfig and --config",
         )
     cluster = _directory(options, "kubelet")
-    node = next((node for node in cluster.spec().nodes if node.name == options.node_name), None)
+    spec = cluster.spec()
+    node = next((node for node in spec.nodes if node.name == options.node_name), None)
     if node is None:
         raise UsageError(f"the cluster has no node {options.node_name}", where=str(options.config))
     # Containers of every user read a machine's files and a pod's volumes, whatever this user's umask is.
     os.umask(0o022)
+    IMAGES.map(spec.images)
     directory = cluster.nodes / node.name
     build_node(directory, node.name, machine(node.machine))
     await run_node(
@@ -75,6 +78,7 @@ async def run_kubelet(options: Namespace) -> None:
 
 async def run_light_nodes(options: Namespace) -> None:
     """Run the light nodes of the cluster of `options.config`. Raises UsageError."""
+    from gpulab.images import IMAGES
     from gpulab.light import run_light_nodes as run
 
     if not (options.kubeconfig and options.config):
@@ -83,6 +87,7 @@ async def run_light_nodes(options: Namespace) -> None:
         )
     cluster = _directory(options, "light-nodes")
     spec = cluster.spec()
+    IMAGES.map(spec.images)
     await run(
         count=spec.light_nodes,
         directory=cluster.path / "light-nodes",

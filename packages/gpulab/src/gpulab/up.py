@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import sys
 import time
 from argparse import Namespace
 from collections.abc import Sequence
+from pathlib import Path
 
 from gpulab.clusters import down as stop
 from gpulab.clusters import up as start
@@ -26,6 +28,7 @@ def up(options: Namespace, screen: Console) -> int:
         port=options.port,
         persist=options.persist,
         scheduler_config=str(options.scheduler_config.absolute()) if options.scheduler_config else "",
+        images=image_directories(options.image),
     )
     return asyncio.run(_up(spec, options, screen))
 
@@ -101,6 +104,24 @@ def node_specs(wanted: Sequence[str], *, default: bool) -> tuple[MachineSpec, ..
             )
         specs.append(spec)
     return tuple(specs)
+
+
+def image_directories(wanted: Sequence[str]) -> dict[str, str]:
+    """`NAME=DIR` arguments as name -> directory; `python` stands for this installation's. Raises UsageError."""
+    found = {}
+    for text in wanted:
+        name, equals, place = text.rpartition("=")
+        if not (name and equals and place):
+            raise UsageError(f"{text!r} names no directory", where="--image", cure="--image 'tensorflow/*=DIR'")
+        path = Path(sys.prefix) if place == "python" else Path(place).expanduser().absolute()
+        if not (path / "bin").is_dir():
+            raise UsageError(
+                f"{path} has no bin",
+                where="--image",
+                cure="name a virtual environment, or python for the Python that runs gpuplane",
+            )
+        found[name] = str(path)
+    return found
 
 
 def _list_machines(options: Namespace, screen: Console) -> int:

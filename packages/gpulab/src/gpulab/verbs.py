@@ -35,6 +35,14 @@ def add_commands(commands: Any) -> None:
         metavar="FILE",
         help="a KubeSchedulerConfiguration, or a Policy of old releases, that names other extenders than gpuplane's",
     )
+    up.add_argument(
+        "--image",
+        action="append",
+        default=[],
+        metavar="NAME=DIR",
+        help="take the programs of an image from DIR/bin, such as a virtual environment's; NAME may have *, DIR may be "
+        "python; may be given again",
+    )
     up.add_argument("--detach", action="store_true", help="return once kubectl is answered")
     up.add_argument("--list-machines", action="store_true", help="show the machines that can be simulated")
     up.set_defaults(command=lazy("gpulab.up", "up"))

@@ -1,8 +1,8 @@
 """The image catalogue: which program a container of an image runs.
 
 Images are names here and nothing is pulled, so that manifests run verbatim on a machine without a registry or a
-runtime. The table is data (`images.toml`). Invariant: an image that the table does not name fails as a pull fails,
-with a cure.
+runtime. The table is data (`images.toml`). Invariants: an image that the table does not name fails as a pull fails; a
+program that is not on this machine fails as a start fails; both with a cure, which is the caller's to word.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import fnmatch
 import hashlib
 import sys
+import sysconfig
 import tomllib
 from collections.abc import Mapping
 from importlib.resources import files
@@ -27,18 +28,34 @@ class ImageMissing(Terminal):
 
 
 class ImageConfig(msgspec.Struct, frozen=True):
-    """The configuration of an image: `entrypoint` and `command` (CMD) as argument lists.
+    """The configuration of an image, with what stands for its files here.
 
-    `programs` maps programs that the image has on its path to the arguments that start them here.
+    Args:
+        entrypoint: as in an image's configuration.
+        command: CMD of an image's configuration.
+        programs: programs on the image's path -> the arguments that start them here.
+        path: directories of this machine that come first on the search path of its containers.
+        mapped: the directory that it was mapped to, whose `bin` is in `path`; empty for none.
+        directories: directories of the image; each container gets them, empty and writable.
+        environment: ENV of an image's configuration.
+        stand_in: whether the entrypoint waits for a signal only, and serves nothing.
     """
 
     entrypoint: tuple[str, ...] = ()
     command: tuple[str, ...] = ()
     programs: Mapping[str, tuple[str, ...]] = {}
+    path: tuple[str, ...] = ()
+    mapped: str = ""
+    directories: tuple[str, ...] = ()
+    environment: Mapping[str, str] = {}
+    stand_in: bool = False
 
-    def command_line(self, command: tuple[str, ...], args: tuple[str, ...]) -> tuple[str, ...]:
+    def command_line(
+        self, command: tuple[str, ...], args: tuple[str, ...], pod_ip: str = "127.0.0.1"
+    ) -> tuple[str, ...]:
         """The argument list as the runtimes make it: `command` replaces the entrypoint and drops the image's CMD."""
-        return command + args if command else self.entrypoint + (args or self.command)
+        own = tuple(word.replace("{pod_ip}", pod_ip) for word in self.command)
+        return command + args if command else self.entrypoint + (args or own)
 
 
 def started(argv: tuple[str, ...], programs: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
@@ -51,6 +68,10 @@ class _Row(msgspec.Struct):
     entrypoint: tuple[str, ...] = ()
     command: tuple[str, ...] = ()
     programs: dict[str, tuple[str, ...]] = {}
+    path: tuple[str, ...] = ()
+    directories: tuple[str, ...] = ()
+    environment: dict[str, str] = {}
+    stand_in: bool = False
 
 
 class _Table(msgspec.Struct):
@@ -62,32 +83,75 @@ class Images:
 
     Args:
         catalogues: texts in the form of `images.toml`, asked in this order and before tinykube's own.
+        cure: how the caller's users map an image to a directory; `{image}` in it stands for the image's name.
     """
 
-    def __init__(self, *catalogues: str) -> None:
+    def __init__(self, *catalogues: str, cure: str = "") -> None:
         own = files(__package__).joinpath("images.toml").read_text(encoding="utf-8")
         self._rows = [row for text in (*catalogues, own) for row in msgspec.convert(tomllib.loads(text), _Table).image]
+        self._cure = cure
+        self._mapped: dict[str, str] = {}
         self._found: dict[str, ImageConfig] = {}
 
+    def map(self, directories: Mapping[str, str]) -> None:
+        """Take the programs of images from directories with a `bin`; keys are patterns as in `images.toml`."""
+        self._mapped = dict(directories)
+        self._found.clear()
+
     def find(self, name: str) -> ImageConfig:
-        """The program of an image reference such as `docker.io/library/busybox:1.36`. Raises ImageMissing."""
+        """The configuration of an image such as `docker.io/library/busybox:1.36`. Raises ImageMissing."""
         if name not in self._found:
             self._found[name] = self._look_up(name)
         return self._found[name]
 
+    def missing(self, name: str, program: str = "") -> str:
+        """Return why a container of this image has no such program, or none of the image's, and what to do."""
+        text = f'image "{name}" is only a name here, and none of its files were pulled'
+        if program:
+            text += f'; this machine has no "{program}" for it'
+        return f"{text}: {self._cure.replace('{image}', name)}" if self._cure else text
+
     def _look_up(self, name: str) -> ImageConfig:
         short = name.removeprefix("docker.io/").removeprefix("library/").removeprefix("localhost/")
-        words = {"{python}": sys.executable, "{pause}": str(NATIVE / "container-shim")}
-        for row in self._rows:
-            if any(fnmatch.fnmatchcase(short, pattern) for pattern in row.names):
-                lists = (row.entrypoint, row.command, *row.programs.values())
-                entrypoint, command, *programs = (tuple(words.get(word, word) for word in words_) for words_ in lists)
-                return ImageConfig(entrypoint, command, dict(zip(row.programs, programs, strict=True)))
-        raise ImageMissing(
-            f'failed to pull and unpack image "{name}": not found in the catalogue of the simulated nodes',
-            where="images.toml",
-            cure="use one of its images, busybox or ubuntu for a shell",
-        )
+        row = next((row for row in self._rows if _matches(short, row.names)), None)
+        place = next((place for pattern, place in self._mapped.items() if _matches(short, (pattern,))), "")
+        if row is None and not place:
+            raise ImageMissing(
+                f'failed to pull and unpack image "{name}": not found in the catalogue of the simulated nodes',
+                where="images.toml",
+                cure=self._cure.replace("{image}", name) or "use one of its images, busybox or ubuntu for a shell",
+            )
+        found = _configured(row) if row is not None else ImageConfig()
+        if not place:
+            return found
+        if found.stand_in:  # the directory has the program that it stands for
+            found = msgspec.structs.replace(found, entrypoint=(), command=(), stand_in=False)
+        return msgspec.structs.replace(found, path=(str(Path(place) / "bin"), *found.path), mapped=place)
+
+
+def _matches(name: str, patterns: tuple[str, ...]) -> bool:
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def _configured(row: _Row) -> ImageConfig:
+    words = {
+        "{python}": sys.executable,
+        "{pause}": str(NATIVE / "container-shim"),
+        "{bin}": sysconfig.get_path("scripts"),
+    }
+
+    def replaced(texts: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(words.get(text, text) for text in texts)
+
+    return ImageConfig(
+        entrypoint=replaced(row.entrypoint),
+        command=replaced(row.command),
+        programs={program: replaced(argv) for program, argv in row.programs.items()},
+        path=replaced(row.path),
+        directories=row.directories,
+        environment=row.environment,
+        stand_in=row.stand_in,
+    )
 
 
 def image_id(name: str) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from gpulab.images import IMAGES
 from kubekit.errors import Terminal
 from tinykube.kubelet.containers import Isolation
 from tinykube.kubelet.containers.launcher import find_mode
@@ -146,6 +147,54 @@ async def test_a_missing_program_is_a_start_error(api: Any, make_node: Any) -> N
     ended = status["containerStatuses"][0]["state"]["terminated"]
     assert ended["reason"] == "StartError"
     assert 'exec: "no-such"' in ended["message"]
+
+
+async def test_a_container_whose_program_is_not_here_says_which_image_lacks_it_and_how_to_map_it(
+    api: Any, make_node: Any, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    request.addfinalizer(lambda: IMAGES.map({}))
+    node = await make_node()
+    image = "vllm/vllm-openai:v0.9"
+    await api.create_pod("before", restartPolicy="Never", containers=[{"name": "c", "image": image}])
+    ended = (await api.phase("Failed", "before"))["containerStatuses"][0]["state"]["terminated"]
+    cure = "gpuplane up --image 'vllm/vllm-openai:v0.9=DIR'"
+    assert ended["reason"] == "StartError"
+    for text in (f'image "{image}" is only a name here', 'no "vllm" for it', cure):
+        assert text in ended["message"]
+    [event] = [e for e in api.registry.list("events", "default") if e["reason"] == "Failed"]
+    assert event["type"] == "Warning" and event["message"].endswith(cure)
+
+    program = tmp_path / "venv" / "bin" / "vllm"
+    program.parent.mkdir(parents=True)
+    program.write_text("#!/bin/sh\necho started $1\n")
+    program.chmod(0o755)
+    IMAGES.map({"vllm/*": str(tmp_path / "venv")})
+    await api.create_pod("after", restartPolicy="Never", containers=[{"name": "c", "image": image}])
+    await api.phase("Succeeded", "after")
+    assert node.log("after").endswith("started serve\n")
+
+
+async def test_a_container_that_only_waits_says_so(api: Any, make_node: Any) -> None:
+    await make_node()
+    await api.create_pod(containers=[{"name": "c", "image": "nginx:1.27"}, shell("sleep 60") | {"name": "d"}])
+    await api.phase("Running")
+    await api.until(lambda: "StandIn" in api.reasons())
+    [event] = [e for e in api.registry.list("events", "default") if e["reason"] == "StandIn"]
+    assert event["type"] == "Normal"
+    assert event["message"].startswith('Container c serves nothing: image "nginx:1.27" is only a name here')
+
+
+async def test_an_image_has_its_directories_and_variables(api: Any, make_node: Any, tmp_path: Path) -> None:
+    node = await make_node()
+    script = 'cd "$HOME" && pwd && touch made && ls'
+    image = "tensorflow/tensorflow:latest-gpu-jupyter"
+    await api.create_pod(
+        restartPolicy="Never", containers=[{"name": "c", "image": image, "command": ["sh", "-c", script]}]
+    )
+    await api.phase("Succeeded")
+    lines = node.log().splitlines()
+    assert [line.rpartition(" ")[2].rpartition("/")[2] for line in lines] == ["tf", "made"]
+    assert not Path("/tf").exists()
 
 
 async def test_a_missing_config_map_is_waited_for(api: Any, make_node: Any, clock: Any) -> None:

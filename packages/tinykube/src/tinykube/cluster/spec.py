@@ -36,6 +36,7 @@ class ClusterSpec(msgspec.Struct, frozen=True, kw_only=True):
     port: int = 0
     persist: bool = False
     scheduler_config: str = ""
+    images: dict[str, str] = {}
 
     @property
     def renew_seconds(self) -> float:
@@ -66,6 +67,11 @@ class ClusterSpec(msgspec.Struct, frozen=True, kw_only=True):
             findings += _problems(check_machine, self.light_machine)
         if self.scheduler_config:
             findings += _problems(_load_scheduler_config, self.scheduler_config)
+        findings += [
+            f"image {name}: {place} has no bin"
+            for name, place in self.images.items()
+            if not (Path(place) / "bin").is_dir()
+        ]
         if self.light_nodes < 0:
             findings.append(f"light nodes: {self.light_nodes} is negative")
         if not 0 <= self.port <= MAX_PORT:

@@ -16,9 +16,9 @@ from kubekit.api.core import ConfigMap, RuntimeClass, Secret
 from kubekit.errors import KubekitError, Retryable
 from kubekit.kube import ApiError
 from kubekit.protocol import nri_pb2 as pb
-from tinykube.images import ImageMissing
+from tinykube.images import ImageConfig, ImageMissing
 from tinykube.kubelet.containers import BindMount, ContainerSpec, Isolation
-from tinykube.kubelet.env import ConfigInvalid, Sources, arguments, cluster_env, environment
+from tinykube.kubelet.env import PATH, ConfigInvalid, Sources, arguments, cluster_env, environment
 from tinykube.kubelet.machine import KubeletMachine
 from tinykube.kubelet.pod import KubeletPod, SpecContainer, TokenSource
 from tinykube.kubelet.runtimes import CreateFailed
@@ -93,9 +93,10 @@ class Preparation:
         try:
             sources = await self._sources()
             places = await self._places(sources)
-            base = cluster_env(machine.cluster.host, machine.cluster.port)
+            base = {**cluster_env(machine.cluster.host, machine.cluster.port), **image.environment}
+            base["PATH"] = ":".join((*image.path, PATH))
             env = environment(pod, container, sources, base)
-            mounts = container_mounts(container, places, env)
+            mounts = [*container_mounts(container, places, env), *self._image_mounts(container, image)]
         except VolumeUnready as error:
             raise WaitingFor(error.what, "ContainerCreating", event="FailedMount", retry_seconds=2.0) from error
         except ConfigInvalid as error:
@@ -104,12 +105,28 @@ class Preparation:
             raise WaitingFor(str(error), "ContainerCreating", event="FailedMount", retry_seconds=2.0) from error
         self._refuse_root(container)
         command, args = arguments(container, env)
-        spec = self._spec(container, image.command_line(command, args), env, mounts, attempt)
+        argv = image.command_line(command, args, machine.pod_ip(pod.metadata.uid))
+        spec = self._spec(container, argv, env, mounts, attempt)
         spec = msgspec.structs.replace(spec, programs=image.programs)
         try:
             return await self._finish(container, spec, attempt)
         except (CreateFailed, KubekitError) as error:
             raise WaitingFor(f"Error: {error.what}", "CreateContainerError", event="Failed") from error
+
+    def _image_mounts(self, container: SpecContainer, image: ImageConfig) -> list[BindMount]:
+        """The files of the image: its own directories, and those of this machine that stand for its programs."""
+        home = self.machine.pod_dir(self.pod.metadata.uid) / "containers" / container.name / "image"
+        mounted = {mount.mount_path.rstrip("/") for mount in container.volume_mounts}
+        mounts = []
+        for directory in image.directories:
+            place = home / directory.lstrip("/")
+            if directory not in mounted:
+                place.mkdir(parents=True, exist_ok=True)
+                place.chmod(0o777)  # whichever user the container is
+                mounts.append(BindMount(str(place), directory))
+        if image.mapped:  # at its own path, which may lie below /tmp or in a closed home
+            mounts.append(BindMount(image.mapped, image.mapped, read_only=True))
+        return mounts
 
     async def _finish(self, container: SpecContainer, spec: ContainerSpec, attempt: int) -> ContainerSpec:
         """Add the parts of devices and runtime."""

@@ -25,7 +25,7 @@ import msgspec
 from kubekit.errors import Retryable
 from kubekit.kube import ApiError, Conflict, NotFound
 from kubekit.kube.tasks import first_of
-from tinykube.kubelet.containers import ContainerRecord, StartFailed, fit, remove_tree
+from tinykube.kubelet.containers import ContainerRecord, ProgramMissing, StartFailed, fit, remove_tree
 from tinykube.kubelet.containers.records import is_running, signal_container
 from tinykube.kubelet.lifecycle import NEVER_SEEN, Ended, ObservedContainer, Phase, PodPlan, Stop, decide
 from tinykube.kubelet.logs import last_lines
@@ -227,6 +227,9 @@ class PodWorker:
             self.pod, "Pulled", f'Container image "{container.image}" already present on machine', container
         )
         machine.events.note(self.pod, "Created", f"Created container: {name}", container)
+        if not container.command and machine.images.find(container.image).stand_in:
+            text = f"Container {name} serves nothing: {machine.images.missing(container.image)}"
+            machine.events.note(self.pod, "StandIn", text, container)
         _, lacks = fit(spec, machine.launcher.mode)
         if lacks:
             text = f"Container {name} runs without what this machine cannot give it: {'; '.join(lacks)}"
@@ -235,6 +238,8 @@ class PodWorker:
             record = await machine.launcher.start(record, spec, machine.now())
         except (StartFailed, OSError) as error:
             text = error.what if isinstance(error, StartFailed) else str(error)
+            if isinstance(error, ProgramMissing):
+                text = f"{text}; {machine.images.missing(container.image, error.program)}"
             machine.events.warn(self.pod, "Failed", f'Error: failed to start container "{name}": {text}', container)
             ended = Ended(record.id, 128, 0, "StartError", f"failed to create containerd task: {text}", now, now)
             self._after_end(name, record, ended, before, attempt)

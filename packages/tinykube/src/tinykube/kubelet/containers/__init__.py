@@ -1,6 +1,6 @@
 """Containers as real processes: their file system, their start, their end, their logs."""
 
-from tinykube.kubelet.containers.launcher import MARK, Launcher, StartFailed, find_mode, remove_tree
+from tinykube.kubelet.containers.launcher import MARK, Launcher, ProgramMissing, StartFailed, find_mode, remove_tree
 from tinykube.kubelet.containers.modes import Isolation, IsolationMode, fit
 from tinykube.kubelet.containers.records import ContainerRecord, Exit, Records
 from tinykube.kubelet.containers.rootfs import BindMount, ContainerSpec, Hardware
@@ -15,6 +15,7 @@ __all__ = [
     "Isolation",
     "IsolationMode",
     "Launcher",
+    "ProgramMissing",
     "Records",
     "StartFailed",
     "find_mode",

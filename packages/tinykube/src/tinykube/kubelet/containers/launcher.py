@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import itertools
 import os
+import re
 import shutil
 import signal
 import stat
@@ -57,6 +58,21 @@ _PLAIN_ENV: Final = {"PATH": "/usr/bin:/bin"}
 
 class StartFailed(Terminal):
     """The container could not be started: no such program, no such mount source."""
+
+
+class ProgramMissing(StartFailed):
+    """The container's file system has no such program."""
+
+    def __init__(self, what: str, program: str, where: str) -> None:
+        super().__init__(what, where=where)
+        self.program = program
+
+
+def start_failed(answer: str, container: str) -> StartFailed:
+    """Return the error for what the shim answered."""
+    where = f"container {container}"
+    found = re.match(r'exec: "(.+)": (executable file not found in \$PATH|no such file or directory)$', answer)
+    return ProgramMissing(answer, found[1], where) if found else StartFailed(answer or "the shim died", where=where)
 
 
 def find_mode(wanted: Collection[Isolation] = tuple(Isolation), who: UserIdentity | None = None) -> IsolationMode:
@@ -190,7 +206,7 @@ class Launcher:
         answer = (await read_all(report)).strip()
         if not answer.startswith("ok "):
             await self._reap(shim)
-            raise StartFailed(answer or "the shim died", where=f"container {record.name}")
+            raise start_failed(answer, record.name)
         started = msgspec.structs.replace(
             record,
             started=now,
