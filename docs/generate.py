@@ -65,6 +65,7 @@ ENVIRONMENT: Final[dict[str, dict[str, str]]] = {
         "POD_NAMESPACE": "the namespace it works in, instead of that of its credentials",
         "POD_IP": "the address on which it serves metrics; without it all addresses",
         "GPUPLANE_IMAGE": "the image that the operator gives to the operands, instead of its own pod's",
+        "GPUPLANE_DRIVER_DEFAULT": "the version to install where `driver.version` is not set; from the operator",
         "GPUPLANE_DRIVER_INSTALL": "`false`: the driver's operand looks for a driver and installs none",
         "KUBERNETES_SERVICE_HOST": "with the next one: the API server, as Kubernetes tells every pod",
         "KUBERNETES_SERVICE_PORT": "see above",
@@ -126,7 +127,8 @@ ENVIRONMENT: Final[dict[str, dict[str, str]]] = {
     "Simulation": {
         "SIMGPU_DEV": "the directory of a simulated driver's device nodes; else the nearest `dev` above its libraries",
         "SIMGPU_MAX_INSTRUCTIONS": "instructions after which a simulated kernel has timed out (2,000,000,000)",
-        "SIMHOST_ROOT": "the root on which a simulated machine's `modprobe`, `rmmod`, `lsmod`, `systemctl` work",
+        "SIMHOST_MACHINE": "the machine's root where it is not `SIMHOST_ROOT`: for programs in the driver's root",
+        "SIMHOST_ROOT": "the root on which the programs of a simulated machine work",
         "TINYKUBE_DIRECTORY": "marks the processes of an embedded cluster, so that `down` ends them and no others",
     },
 }

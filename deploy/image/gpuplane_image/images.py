@@ -54,19 +54,13 @@ def default_cache() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gpuplane" / "image"
 
 
-def build(
-    output: Path, tag: str, *, more: Mapping[str, tuple[bytes, int]] | None = None, cache: Path | None = None
-) -> ImageInfo:
-    """gpuplane's image, as an archive at `output`; `more` are files (path to content and mode) of a last layer.
-
-    Raises ImageError.
-    """
+def build(output: Path, tag: str, *, cache: Path | None = None) -> ImageInfo:
+    """gpuplane's image, as an archive at `output`. Raises ImageError."""
     settings = containerfile.read_settings(
         containerfile.CONTAINERFILE.read_text(), {"VERSION": str(dependencies.project()["version"])}
     )
-    with composed_layers(cache or default_cache()) as layers, tempfile.TemporaryDirectory() as folder:
-        added = (_files_layer(more, Path(folder)),) if more else ()
-        return _write(output, tag, (*layers, *added), settings)
+    with composed_layers(cache or default_cache()) as layers:
+        return _write(output, tag, layers, settings)
 
 
 def vectoradd_image(output: Path, tag: str = VECTORADD, *, cache: Path | None = None) -> ImageInfo:

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-import simgpu
 from deploy.image.gpuplane_image import ImageError
 from deploy.image.gpuplane_image.images import VECTORADD, build, small_image, vectoradd_image
 from gpuplane import names
@@ -16,7 +15,6 @@ from tests.support.realkube.node import KubernetesNode
 
 BUSYBOX: Final = "localhost/busybox:1"
 _BUSYBOX_PACKAGES: Final = ("busybox-static",)
-_PACKAGES: Final = "/usr/lib/python3/dist-packages"  # where Debian's Python looks
 
 
 def provide(node: KubernetesNode, progress: Callable[[str], None] = lambda _: None) -> None:
@@ -34,7 +32,7 @@ def provide(node: KubernetesNode, progress: Callable[[str], None] = lambda _: No
                 folder / "pause.tar", PAUSE_IMAGE, {}, (busybox, "sleep", "infinity"), base_packages=_BUSYBOX_PACKAGES
             ),
             small_image(folder / "busybox.tar", BUSYBOX, {}, (busybox,), base_packages=_BUSYBOX_PACKAGES),
-            build(folder / "gpuplane.tar", names.IMAGE, more=_simulated_driver()),
+            build(folder / "gpuplane.tar", names.IMAGE),
             vectoradd_image(folder / "vectoradd.tar", VECTORADD),
         )
     except ImageError as error:
@@ -45,13 +43,6 @@ def provide(node: KubernetesNode, progress: Callable[[str], None] = lambda _: No
             with (folder / "imported").open("a") as done:
                 done.write(f"{image.tag}@{image.digest}\n")
         image.path.unlink()
-
-
-def _simulated_driver() -> dict[str, tuple[bytes, int]]:
-    """The package simgpu, whose driver gpuplane installs on a simulated machine. No real machine's image has it."""
-    package = Path(simgpu.__file__).parent
-    files = (path for path in package.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
-    return {f"{_PACKAGES}/{path.relative_to(package.parent)}": (path.read_bytes(), 0o644) for path in files}
 
 
 def _imported(folder: Path) -> set[str]:

@@ -27,6 +27,7 @@ from typing import Any
 DEVICES = {"null": (1, 3), "zero": (1, 5), "full": (1, 7), "random": (1, 8), "urandom": (1, 9), "tty": (5, 0)}
 RESTART_S = 0.2  # as systemd's default is 0.1 s: what ends at once shall not spin
 MACHINE = "machine"
+PROGRAMS = "programs"  # those of the simulated machine that containerd and the kubelet need real ones of
 
 
 def main() -> None:
@@ -97,6 +98,10 @@ def _mount(config: dict[str, Any]) -> None:
     machine = root / MACHINE
     machine.mkdir(exist_ok=True)
     run("mount", "--bind", str(root), str(machine))  # before anything is mounted below: with the simulated proc and sys
+    for program in (home / "machine" / PROGRAMS).glob("usr/*bin/*"):
+        place = machine / program.relative_to(home / "machine" / PROGRAMS)
+        if place.exists():
+            run("mount", "--bind", str(program), str(place))
     for name, source in (("var/lib/containerd", "containerd"), ("var/lib/kubelet", "kubelet")):
         for base in (root, machine):
             (base / name).mkdir(parents=True, exist_ok=True)
@@ -150,6 +155,7 @@ def _boot(config: dict[str, Any]) -> None:
     (machine / "proc/sys/kernel/random").mkdir(parents=True, exist_ok=True)
     (machine / "proc/sys/kernel/random/boot_id").write_text(config["boot_id"] + "\n")
     (machine / "proc/modules").write_text("")
+    (machine / "proc/1/mounts").write_text("/dev/nvme0n1p1 / ext4 rw,relatime 0 0\n")
     for name in ("proc/driver/nvidia", *(f"sys/module/{module}" for module in _modules(machine))):
         subprocess.run(["rm", "-rf", str(machine / name)], check=True)
     for place in config["cgroups"]:

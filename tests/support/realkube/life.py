@@ -22,7 +22,7 @@ from gpuplane import names
 from gpuplane.api.gpunode import GPUNode, StageName
 from kubekit.api.core import Node, Pod
 from kubekit.kube import ApiError, Client, Informer, NotFound
-from simgpu import Faults
+from simgpu import STATE_PATH, Faults
 from tests.support.realkube.audit import requests
 from tests.support.realkube.control_plane import ControlPlane
 from tests.support.realkube.inventory import Objects, difference, inventory
@@ -105,7 +105,7 @@ async def _live(plane: ControlPlane, machine: SimulatedNode, client: Client) -> 
     life.taint_seen = await _sees_taint(client)
     try:
         await until(lambda: _ready(client), what="the node is ready", seconds=PATIENCE_S)
-        with Faults(machine.root / names.SIMGPU_STATE) as faults:
+        with Faults(machine.root / STATE_PATH) as faults:
             faults.xid(0, 79)
             await until(lambda: _health(client), what="the fault is reported", seconds=PATIENCE_S)
             faults.clear(0)

@@ -42,6 +42,11 @@ MACHINE: Final = "l4-ubuntu24"
 KEPT: Final = ("var/log/", "var/lib/cni/", "var/lib/simgpu/state", "proc/sys/kernel/random/")
 # What simulated machines carry as stand-ins and here would hide the real programs.
 STAND_INS: Final = ("usr/bin/runc", "usr/bin/containerd", "usr/bin/crun", "usr/bin/conmon", "usr/bin/uname")
+# The kubelet starts these of the machine itself, and operands those of the simulated machine (see init.MACHINE).
+SIMULATED_PROGRAMS: Final = {
+    "usr/bin": ("mkdir", "rm", "mv", "install", "env", "sh", "kill", "mount", "umount"),
+    "usr/sbin": ("chroot",),
+}
 NEEDED: Final = {
     "runc": "runc",
     "ip": "iproute2",
@@ -106,6 +111,7 @@ class KubernetesNode:
             return
         programs = [binaries.build(name, progress) for name in ("containerd", "kubernetes")]
         build_node(self.directory / "machine", self.name, machine(self.hardware))
+        self._set_programs_apart()
         self._write_files()
         config = {
             "name": self.name,
@@ -122,6 +128,15 @@ class KubernetesNode:
         }
         (self.directory / "init.json").write_text(json.dumps(config, indent=2))
         self._start_init()
+
+    def _set_programs_apart(self) -> None:
+        """Leave containerd and kubelet the real ones of the programs that the simulated machine ships, too."""
+        for folder, names_in in SIMULATED_PROGRAMS.items():
+            apart = self.directory / "machine" / init.PROGRAMS / folder
+            apart.mkdir(parents=True, exist_ok=True)
+            for name in names_in:
+                if (self.root / folder / name).exists():
+                    (self.root / folder / name).rename(apart / name)
 
     def stop(self) -> None:
         """As pulling the plug: every process of the machine is gone, its files stay."""

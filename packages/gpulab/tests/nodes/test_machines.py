@@ -31,7 +31,7 @@ def test_every_machine_can_be_made_and_read(tmp_path: Path, name: str) -> None:
     count = profile(built.gpus).count if built.gpus else 0
     driver = observe_driver(host)
     assert driver.gpus == count
-    wanted = Action.PRESENT if built.preinstalled else Action.INSTALL if count else Action.FAIL
+    wanted = Action.PRESENT if built.preinstalled else Action.MOUNT if count else Action.FAIL
     assert decide(driver).action is wanted
     config = read_config(tmp_path / "n/root", built.runtime, built.runtime_version)
     assert config.default in config.handlers

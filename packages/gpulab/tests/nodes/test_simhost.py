@@ -133,10 +133,10 @@ def as_other(*argv: str | Path) -> subprocess.CompletedProcess[str]:
 def test_chroot_for_those_who_may_not_change_their_root_starts_the_program_below_it(root: Path) -> None:
     assert as_other(PROGRAMS / "chroot", root, "uname", "-r").stdout == f"{KERNEL}\n"
     assert as_other(PROGRAMS / "chroot", root, "/usr/bin/uname", "-r").stdout == f"{KERNEL}\n"
-    missing = as_other(PROGRAMS / "chroot", root, "apt-get")
+    missing = as_other(PROGRAMS / "chroot", root, "dnf")
     assert (missing.returncode, missing.stderr) == (
         127,
-        "chroot: failed to run command 'apt-get': No such file or directory\n",
+        "chroot: failed to run command 'dnf': No such file or directory\n",
     )
     assert as_other(PROGRAMS / "chroot", root, "/etc/hostname").returncode == 126
     assert as_other(PROGRAMS / "chroot", root / "none", "uname").returncode == 125

@@ -24,7 +24,7 @@ from gpuplane import names
 from gpuplane.api.gpunode import GPUNode, StageName
 from kubekit.api.core import Node, Pod
 from kubekit.kube import Client, NotFound
-from simgpu import Faults
+from simgpu import STATE_PATH, Faults
 from tests.support import find_kubectl
 from tests.support.realkube.files import files
 from tests.support.until import until, until_objects
@@ -71,7 +71,7 @@ class World:
         return files(self.root(node), KEPT)
 
     def faults(self, node: str) -> Faults:
-        return Faults(self.root(node) / names.SIMGPU_STATE)
+        return Faults(self.root(node) / STATE_PATH)
 
     def labels_and_taints(self, node: Node) -> tuple[dict[str, str], list[str]]:
         return dict(node.metadata.labels), [f"{taint.key}={taint.value}:{taint.effect}" for taint in node.spec.taints]

@@ -8,8 +8,7 @@ import os
 import sys
 from pathlib import Path
 
-from gpuplane import names
-from simgpu import Faults
+from simgpu import STATE_PATH, Faults
 
 PROMISED = {"tune": 30, "serve": 30, "nb": 20, "ci": 10}
 # What users have in their shells, and what must not matter.
@@ -64,7 +63,7 @@ async def test_a_machine_that_never_gets_ready_ends_the_demo_with_its_reason(tmp
         node = tmp_path / ".gpuplane/clusters/demo/nodes/sim-1"
         while not (node / "machine.json").exists() and not demo.done():  # noqa: ASYNC110 - another process writes it
             await asyncio.sleep(0.05)
-        with Faults(node / "root" / names.SIMGPU_STATE) as faults:
+        with Faults(node / "root" / STATE_PATH) as faults:
             faults.wrong_results(0)
         code, output, told = await demo
     finally:

@@ -15,6 +15,8 @@ import pytest
 import yaml
 
 from gpulab import demo
+from gpuplane import names
+from gpuplane.api.gpunode import StageState
 from gpuplane.host import Command, invocation
 from kubekit.api.core import Pod
 
@@ -141,10 +143,10 @@ async def test_nvidia_smi_in_the_driver_pod_is_that_of_the_nodes_driver(story, k
 
 
 @pytest.mark.parametrize("node", MACHINES)
-async def test_nvidia_smi_lies_on_the_path_of_a_node(story, node):
+async def test_nvidia_smi_works_on_a_node_in_the_root_of_its_driver(story, node):
     gpunode = next(found for found in await story.ready() if found.metadata.name == node)
-    root = str(story.world.root(node))
-    argv, environment = invocation(Command(("nvidia-smi", "-L"), Path(root)))
+    inside = "" if gpunode.status.stages["driver"].state is StageState.PRESENT else names.DRIVER_ROOT
+    argv, environment = invocation(Command(("nvidia-smi", "-L"), story.world.root(node), inside=inside))
     words = {"env": environment, "capture_output": True, "text": True, "timeout": 20}
     shown = await asyncio.to_thread(subprocess.run, argv, **words)
     assert shown.stdout.count("(UUID: GPU-") == len(gpunode.status.gpus), shown

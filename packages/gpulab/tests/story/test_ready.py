@@ -10,9 +10,9 @@ from gpuplane.api.gpunode import StageName, StageState
 from kubekit.api.core import Event, Node
 
 MACHINES = {
-    "sim-1": ("NVIDIA-H100-80GB-HBM3", 8, "81559", "570.133.20", "12.8", "ubuntu", "22.04", "5.15.0-1084-aws"),
+    "sim-1": ("NVIDIA-H100-80GB-HBM3", 8, "81559", "580.82.07", "13.0", "ubuntu", "22.04", "5.15.0-1084-aws"),
     "sim-2": ("Tesla-T4", 1, "15360", "535.161.08", "12.2", "ubuntu", "18.04", "4.15.0-1051-aws"),
-    "sim-3": ("NVIDIA-A10G", 4, "23028", "570.133.20", "12.8", "rhel", "9.6", "5.14.0-570.49.1.el9_6.x86_64"),
+    "sim-3": ("NVIDIA-A10G", 4, "23028", "580.82.07", "13.0", "rhel", "9.6", "5.14.0-570.49.1.el9_6.x86_64"),
 }
 RUNTIMES = {"sim-1": "containerd", "sim-2": "docker", "sim-3": "cri-o"}
 

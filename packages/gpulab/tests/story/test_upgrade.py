@@ -202,7 +202,11 @@ async def test_jobs_end_budgets_hold_and_one_machine_at_a_time(story, operating,
     )
     assert upgrade_state(node) is S.PODS and node.spec.unschedulable
     assert upgrade_record(node).reason.startswith("waits for default/guarded")
-    await story.until(Pod, lambda found: by_app(found)["free"].metadata.uid != before["free"], namespace="default")
+    await story.until(
+        Pod,
+        lambda found: (free := by_app(found).get("free")) and free.metadata.uid != before["free"],
+        namespace="default",
+    )
     assert by_app(await story.client.list(Pod, "default"))["guarded"].metadata.uid == before["guarded"]
     assert "waits for default/guarded" in story.world.gpuplane("status")
     await gone(story, BUDGET, "guarded")

@@ -121,6 +121,8 @@ MIG_STRATEGY_ENV: Final = "MIG_STRATEGY"  # none, single or mixed: how labels te
 DRIVER_INSTALL_ENV: Final = "GPUPLANE_DRIVER_INSTALL"
 DRIVER_SOURCE_ENV: Final = "GPUPLANE_DRIVER_SOURCE"  # "container": NVIDIA's image installs, the operand only watches
 # What the driver's operand installs, named as NVIDIA's driver images name it where they do.
+RECOMMENDED_DRIVER: Final = "580.82.07"  # its branch is the newest that supports every GPU since Maxwell
+DRIVER_DEFAULT_ENV: Final = "GPUPLANE_DRIVER_DEFAULT"  # the version where none is set: another one is another driver
 DRIVER_VERSION_ENV: Final = "DRIVER_VERSION"  # 570.133.20, or the branch 570 with precompiled packages
 DRIVER_MODULES_ENV: Final = "KERNEL_MODULE_TYPE"  # auto, open or proprietary
 DRIVER_PRECOMPILED_ENV: Final = "GPUPLANE_DRIVER_PRECOMPILED"  # "true": packages made for the kernel, nothing compiled
@@ -167,7 +169,6 @@ PLUGIN_READY: Final = VALIDATIONS_DIR + "/plugin-ready"  # the stage plugin hold
 CHAR_LINKS: Final = VALIDATIONS_DIR + "/char-links"  # the links in dev/char that the validator made, a path a line
 DRIVER_STORE: Final = STATE_DIR + "/driver/root"  # the writable layer of the driver's root
 DRIVER_DOWNLOADS: Final = "var/cache/gpuplane"  # .run files; one that lies there is not downloaded
-SIMGPU_STATE: Final = "var/lib/simgpu/state"  # there: the root's GPUs are simulated
 
 # -- limits --------------------------------------------------------------------------------------------------------
 LIMITS_DIR: Final = STATE_DIR + "/limits"  # on a host: the pages of its containers, leases of its GPUs, the libraries

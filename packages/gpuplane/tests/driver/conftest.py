@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +12,11 @@ import msgspec
 import pytest
 
 from gpuplane.api.gpunode import GPUNode
-from gpuplane.driver import package
 from gpuplane.hardware import GPUFacts
 from gpuplane.host import Command, Completed, Host
 from gpuplane.operand import OperandContext
 from kubekit.errors import Retryable
+from packages.gpuplane.tests.driver.machine import Machine
 from tests.support.fake_gpus import FakeGPUs
 from tests.support.fake_node_client import FakeNodeClient
 
@@ -91,9 +90,9 @@ class Kernel:
 
 
 class World:
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, kernel: Any = None) -> None:
         self.root = root
-        self.kernel = Kernel(root)
+        self.kernel = kernel or Kernel(root)
         self.host = Host(root, self.kernel)
         self.client = FakeNodeClient(fails=GPUNode)
         self.answering = 2
@@ -109,10 +108,6 @@ class World:
         self.write(f"lib/modules/{KERNEL}/updates/nvidia.ko", f"version={VERSION}\n")
         for module in ("nvidia-uvm", "nvidia-modeset"):
             self.write(f"lib/modules/{KERNEL}/updates/{module}.ko", "")
-
-    def simulated(self, version: str = VERSION) -> None:
-        head = struct.pack("<Q4I2Q32s", 0x0055504740494D53, 1, 2, 12020, 0, 0, 0, version.encode())
-        self.write("var/lib/simgpu/state", head + bytes(1000))
 
     def open_gpus(self) -> Any:
         if not self.host.exists("sys/module/nvidia"):
@@ -154,18 +149,6 @@ class World:
 
 
 @pytest.fixture(autouse=True)
-def libraries(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, bytes]]:
-    found = {
-        "libcuda.so.1": b"\x7fELF cuda",
-        "libnvidia-ml.so.1": b"\x7fELF nvml",
-        "nvidia-cuda-mps-control": b"\x7fELF mps",
-        "nvidia-smi": b"\x7fELF smi",
-    }
-    monkeypatch.setattr(package, "_carried", lambda wanted: {name: found[name] for name in wanted if name in found})
-    yield found
-
-
-@pytest.fixture(autouse=True)
 def quick_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing here pulls the plug, so nothing has to reach the disk."""
     monkeypatch.setattr(os, "fsync", lambda handle: None)
@@ -183,3 +166,9 @@ def world(tmp_path: Path) -> World:
     for directory in ("var/lib", "run", "usr/lib64", f"lib/modules/{KERNEL}", "sys/module"):
         (tmp_path / directory).mkdir(parents=True, exist_ok=True)
     return world
+
+
+@pytest.fixture
+def bare(tmp_path: Path) -> World:
+    """A machine without a driver, with the programs that install one."""
+    return World(tmp_path / "root", Machine(tmp_path, "rocky"))

@@ -80,7 +80,7 @@ SYSTEMS = {
         boots="boot/vmlinuz",
     ),
 }
-VERSION, NEWER, PACKAGED = "570.133.20", "580.65.06", "570.158.01"
+VERSION, NEWER, PACKAGED = "570.133.20", "580.82.07", "570.158.01"
 WANTED = WantedDriver(version=VERSION, base_url="https://mirror.example/tesla")
 
 
@@ -225,7 +225,7 @@ class Machine:
         """As `chroot`, for those who may not: the program is found below the root, and told it."""
         self.ran.append(str(command))
         self.before(str(command))
-        root = command.root or Path("/")
+        root = (command.root or Path("/")) / command.inside
         program = command.argv[0]
         places = [root / program.lstrip("/")] if "/" in program else [root / "usr/bin" / program]
         found = next((str(place) for place in places if place.is_file()), "")

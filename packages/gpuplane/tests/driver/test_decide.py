@@ -6,10 +6,12 @@ import msgspec
 import pytest
 
 from gpuplane.driver import Action, DriverFacts, decide
-from gpuplane.driver.package import Package
+from gpuplane.driver.released import DriverProblem, Released
 
-P = Package("535.1", "simulated-535.1-abc")
-BARE = DriverFacts(gpus=1, kernel="5.15")
+P = Released(version="535.1", digest="535.1-open-abc")
+UNFIT = Released(version="1", digest="d", problem=DriverProblem("GPUTooOld", "a", "b", "c"))
+READY = {"package": P, "installed": P.digest, "mounted": True, "built": ("5.15",)}
+BARE = DriverFacts(gpus=1, kernel="5.15", package=P)
 
 
 @pytest.mark.parametrize(
@@ -20,21 +22,30 @@ BARE = DriverFacts(gpus=1, kernel="5.15")
         ({"library": "usr/lib64", "module": "535.1"}, Action.PRESENT, ""),
         ({"library": "usr/lib64", "module": "535.1", "package": P}, Action.PRESENT, ""),
         ({"library": "usr/lib64", "module": "535.1", "may_install": False}, Action.PRESENT, ""),
-        ({"module": "535.1"}, Action.FAIL, "DriverIncomplete"),
-        ({}, Action.FAIL, "NoInstaller"),
+        ({"module": "535.1"}, Action.UNLOAD, ""),
         ({"package": P, "may_install": False}, Action.FAIL, "DriverDisabled"),
-        ({"package": Package("", "d")}, Action.FAIL, "PackageIncomplete"),
-        ({"package": Package("1", "d", ("libcuda.so.1",))}, Action.FAIL, "PackageIncomplete"),
-        ({"package": P}, Action.INSTALL, ""),
-        ({"package": P, "installed": ""}, Action.INSTALL, ""),
-        ({"package": P, "installed": "other", "library": "usr/lib64"}, Action.INSTALL, ""),
-        ({"package": P, "module": "535.1"}, Action.INSTALL, ""),
-        ({"package": P, "installed": P.digest}, Action.LOAD, ""),
-        ({"package": P, "installed": P.digest, "module": "535.1"}, Action.DONE, ""),
-        ({"package": P, "installed": P.digest, "module": "535.1", "unloaded": ("nvidia-uvm",)}, Action.LOAD, ""),
+        (
+            {"package": Released(version="1", digest="d", problem=DriverProblem("Why", "a", "b", "c"))},
+            Action.FAIL,
+            "Why",
+        ),
+        ({"package": P, "nouveau": True}, Action.FAIL, "NouveauLoaded"),
+        ({"package": P}, Action.MOUNT, ""),
+        ({"package": P, "mounted": True}, Action.INSTALL, ""),
+        ({"package": P, "mounted_other": True}, Action.CLEAR, ""),
+        ({"package": P, "begun": P.digest, "broken": True}, Action.CLEAR, ""),
+        ({"package": P, "begun": "other"}, Action.CLEAR, ""),
+        ({"package": P, "module": "535.1", "installed": "other", "library": "usr/lib64"}, Action.UNLOAD, ""),
+        ({**READY, "built": ()}, Action.BUILD, ""),
+        ({**READY, "mounted": False}, Action.MOUNT, ""),
+        (READY, Action.LOAD, ""),
+        ({**READY, "module": "535.1"}, Action.DONE, ""),
+        ({**READY, "module": "535.1", "unloaded": ("nvidia-uvm",)}, Action.LOAD, ""),
+        ({**READY, "module": "535.1", "daemons_missing": ("nvidia-persistenced",)}, Action.START, ""),
         ({"library": "usr/lib64", "module": "535.1", "unloaded": ("nvidia-uvm",)}, Action.PRESENT, ""),
-        ({"package": P, "installed": P.digest, "module": "470"}, Action.UNLOAD, ""),
-        ({"package": P, "installed": P.digest, "module": "470", "users": 3}, Action.FAIL, "ModuleInUse"),
+        ({**READY, "module": "470"}, Action.UNLOAD, ""),
+        ({**READY, "module": "470", "users": 3, "daemons": (("nvidia-persistenced", 7),)}, Action.STOP, ""),
+        ({**READY, "module": "470", "users": 3}, Action.FAIL, "ModuleInUse"),
     ],
 )
 def test_what_is_next(changes: dict[str, object], action: Action, reason: str) -> None:

@@ -16,7 +16,7 @@ from gpuplane.driver.installer import LOCK, prepare, uninstall
 from gpuplane.host import Command
 from packages.gpuplane.tests.driver.machine import ALSO, NEWER, PACKAGED, SYSTEMS, VERSION, WANTED, Machine, tree
 
-BOOT = {"mkdir", "mount", "sh", "modprobe", "nvidia-persistenced"}  # the programs that a boot needs
+BOOT = {"mkdir", "mount", "modprobe", "nvidia-persistenced"}  # the programs that a boot needs
 H100, V100 = "0x2330", "0x1db5"
 
 

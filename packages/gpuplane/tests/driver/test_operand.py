@@ -7,11 +7,16 @@ from typing import Any
 
 import msgspec
 
+from gpuplane import names
 from gpuplane.api.gpunode import NOT_LISTED
 from gpuplane.driver import run, uninstall
 from gpuplane.host import Command, Completed
 from kubekit.kube import NotFound
+from packages.gpuplane.tests.driver.conftest import World
+from packages.gpuplane.tests.driver.machine import NEWER
 from tests.support.until import until
+
+WANTED = {names.DRIVER_VERSION_ENV: "570.133.20"}
 
 
 async def started(world: Any, condition: Any, **changes: Any) -> asyncio.Task[None]:
@@ -26,22 +31,22 @@ async def stop(task: asyncio.Task[None]) -> None:
     await asyncio.gather(task, return_exceptions=True)
 
 
-async def test_success_is_one_write_with_the_inventory_and_a_restart_writes_nothing(world: Any) -> None:
-    world.simulated()
-    task = await started(world, lambda: world.client.writes)
+async def test_success_is_one_write_with_the_inventory_and_a_restart_writes_nothing(bare: World) -> None:
+    world = bare
+    task = await started(world, lambda: world.client.writes, environment=WANTED)
     (write,) = world.client.writes
     assert write["stages"]["driver"]["state"] == "done"
-    assert write["stages"]["driver"]["digest"].startswith("simulated-535.161.08-")
-    assert write["machine"] == {"driver": "535.161.08", "cuda": "12.2"}
+    assert write["stages"]["driver"]["digest"].startswith("570.133.20-open-")
+    assert write["machine"] == {"driver": "570.133.20", "cuda": "12.2"}
     assert [gpu["uuid"] for gpu in write["gpus"]] == ["GPU-0", "GPU-1"]
     assert world.host.read_text("run/nvidia/validations/driver-ready") == (
-        "IS_HOST_DRIVER=false\nNVIDIA_DRIVER_ROOT=/\nDRIVER_ROOT_CTR_PATH=/host\n"
+        "IS_HOST_DRIVER=false\nNVIDIA_DRIVER_ROOT=/run/nvidia/driver\nDRIVER_ROOT_CTR_PATH=/driver-root\n"
         "NVIDIA_DEV_ROOT=/\nDEV_ROOT_CTR_PATH=/host"
     )
     await stop(task)
     assert world.host.exists("sys/module/nvidia")
     ran = len(world.kernel.ran)
-    task = await started(world, lambda: world.host.list("run"))
+    task = await started(world, lambda: world.host.list("run"), environment=WANTED)
     for _ in range(20):
         await asyncio.sleep(0)
     await stop(task)
@@ -62,7 +67,7 @@ async def test_a_driver_of_the_host_is_present(world: Any) -> None:
 
 
 async def test_a_lost_gpu_stays_lost_when_the_driver_starts_again(world: Any) -> None:
-    world.simulated()
+    world.preinstall()
     await stop(await started(world, lambda: world.client.writes))
     assert world.client.status.summary.gpus == "2/2"
     world.answering = 1
@@ -80,21 +85,21 @@ async def test_a_lost_gpu_stays_lost_when_the_driver_starts_again(world: Any) ->
     assert world.client.status.summary.gpus == "2/2"
 
 
-async def test_a_lost_gpu_keeps_the_fault_that_was_seen(world: Any) -> None:
-    world.simulated()
-    await stop(await started(world, lambda: world.client.writes))
+async def test_a_lost_gpu_keeps_the_fault_that_was_seen(bare: World) -> None:
+    world = bare
+    await stop(await started(world, lambda: world.client.writes, environment=WANTED))
     world.client.status = msgspec.structs.replace(world.client.status, health={"GPU-0": "Xid 79: fallen off the bus"})
     world.answering = 1
-    await stop(await started(world, lambda: len(world.client.writes) == 2))
+    await stop(await started(world, lambda: len(world.client.writes) == 2, environment=WANTED))
     assert world.client.writes[-1]["health"] == {"GPU-1": NOT_LISTED}
     world.client.status = msgspec.structs.replace(world.client.status, health={"GPU-1": "Xid 79: fallen off the bus"})
-    world.simulated("570.1")
-    await stop(await started(world, lambda: len(world.client.writes) == 3))
+    other = {names.DRIVER_VERSION_ENV: NEWER}
+    await stop(await started(world, lambda: len(world.client.writes) == 3, environment=other))
     assert world.client.writes[-1]["health"] == {"GPU-1": "Xid 79: fallen off the bus"}
 
 
 async def test_a_gpu_that_never_answered_is_lost_and_one_of_a_virtual_machine_is_not(world: Any) -> None:
-    world.simulated()
+    world.preinstall()
     world.answering = 1
     await stop(await started(world, lambda: world.client.writes))
     assert [gpu.uuid for gpu in world.client.status.gpus] == ["GPU-0", "0000:00:11.0"]
@@ -106,7 +111,7 @@ async def test_a_gpu_that_never_answered_is_lost_and_one_of_a_virtual_machine_is
 
 
 async def test_a_failure_is_one_write_until_its_message_changes_and_is_got_over(world: Any) -> None:
-    world.simulated()
+    world.preinstall()
     world.kernel.broken["modprobe"] = Completed(Command(("x",)), 127)
 
     def other_failure() -> None:
@@ -118,12 +123,12 @@ async def test_a_failure_is_one_write_until_its_message_changes_and_is_got_over(
     stages = [write["stages"]["driver"] for write in world.client.writes]
     assert [stage.get("reason") for stage in stages] == ["ModprobeMissing", "SecureBoot", None]
     assert stages[0]["cure"] == "install the package kmod on the node"
-    assert stages[2]["state"] == "done"
+    assert stages[2]["state"] == "present"
     assert world.pauses == [1.0, 2.0, 4.0, 8.0, 16.0]
 
 
 async def test_gpus_that_do_not_answer_are_a_failure(world: Any) -> None:
-    world.simulated()
+    world.preinstall()
     world.answering = 0
     task = await started(world, lambda: world.client.writes)
     await stop(task)
@@ -132,15 +137,15 @@ async def test_gpus_that_do_not_answer_are_a_failure(world: Any) -> None:
 
 
 async def test_a_gpunode_that_does_not_exist_yet_is_waited_for(world: Any) -> None:
-    world.simulated()
+    world.preinstall()
     world.client.unreachable = [NotFound("gpunodes n not found"), NotFound("gpunodes n not found")]
     task = await started(world, lambda: world.client.writes)
     await stop(task)
-    assert [write["stages"]["driver"]["state"] for write in world.client.writes] == ["done"]
+    assert [write["stages"]["driver"]["state"] for write in world.client.writes] == ["present"]
 
 
 async def test_a_module_that_somebody_unloads_is_loaded_again_without_a_word(world: Any) -> None:
-    world.simulated()
+    world.preinstall()
     task = await started(world, lambda: world.client.writes)
     for _ in range(5):
         await asyncio.sleep(0)
@@ -154,17 +159,15 @@ async def test_a_module_that_somebody_unloads_is_loaded_again_without_a_word(wor
     assert len(world.client.writes) == 1
 
 
-async def test_installing_switched_off(world: Any, monkeypatch: Any) -> None:
-    world.simulated()
-    monkeypatch.setenv("GPUPLANE_DRIVER_INSTALL", "false")
-    task = await started(world, lambda: world.client.writes)
+async def test_installing_switched_off(world: Any) -> None:
+    task = await started(world, lambda: world.client.writes, environment={**WANTED, "GPUPLANE_DRIVER_INSTALL": "false"})
     await stop(task)
     assert world.client.writes[0]["stages"]["driver"]["reason"] == "DriverDisabled"
 
 
-async def test_uninstall_reports_removed_and_says_why_while_it_cannot(world: Any) -> None:
-    world.simulated()
-    await stop(await started(world, lambda: world.client.writes))
+async def test_uninstall_reports_removed_and_says_why_while_it_cannot(bare: World) -> None:
+    world = bare
+    await stop(await started(world, lambda: world.client.writes, environment=WANTED))
     world.kernel.hold(1)
     world.between = [lambda: world.kernel.hold(0)]
     await uninstall(world.context())
@@ -174,4 +177,4 @@ async def test_uninstall_reports_removed_and_says_why_while_it_cannot(world: Any
         ("removed", None),
     ]
     assert not world.host.exists("run/nvidia")
-    assert not world.host.list("usr/lib64")
+    assert not world.host.exists(names.DRIVER_STORE)

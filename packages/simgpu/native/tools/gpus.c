@@ -1,6 +1,7 @@
 /* What loading the driver makes of the GPUs in the root: device nodes, the linked state, proc/driver. */
 #include "tools.h"
 
+#include <stddef.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -71,12 +72,43 @@ static int offer_state(void)
     return symlink("../../var/lib/simgpu/state", to) || make_node("dev/nvidiactl", CONTROL_MINOR);
 }
 
-int load_nvidia(const char *version)
+/* The start of the state, as packages/simgpu/native/simgpu/state.h has it. */
+struct head {
+    unsigned long long magic;
+    unsigned layout, gpu_count, cuda_version, event_futex;
+    unsigned long long event_last, size;
+    char driver_version[32], nvml_version[32];
+};
+
+/* Hardware runs with the driver that is loaded: libraries read there which one that is. */
+static int set_driver(const char *version, unsigned cuda)
+{
+    char path[PATH];
+    struct head head;
+    int fd = open(at(path, "var/lib/simgpu/state"), O_RDWR | O_CLOEXEC);
+    int done = fd >= 0 && pread(fd, &head, sizeof head, 0) == sizeof head;
+    if (done) {
+        head.cuda_version = cuda ? cuda : head.cuda_version;
+        memset(head.driver_version, 0, sizeof head.driver_version + sizeof head.nvml_version);
+        snprintf(head.driver_version, sizeof head.driver_version, "%s", version);
+        snprintf(head.nvml_version, sizeof head.nvml_version, "%u.%.27s", head.cuda_version / 1000, version);
+        done = pwrite(fd, &head.cuda_version, sizeof head.cuda_version, offsetof(struct head, cuda_version)) > 0 &&
+               pwrite(fd, head.driver_version, sizeof head.driver_version + sizeof head.nvml_version,
+                      offsetof(struct head, driver_version)) > 0;
+    }
+    if (fd >= 0)
+        close(fd);
+    return !done;
+}
+
+int load_nvidia(const char *version, unsigned cuda)
 {
     char text[1024], relative[512];
     int count = find_gpus();
     if (!count || !exists("var/lib/simgpu/state"))
         return complain("ERROR: could not insert '%s': %s", "nvidia", "No such device");
+    if (*version && set_driver(version, cuda))
+        return complain("ERROR: could not insert '%s': %s", "nvidia", "Input/output error");
     if (offer_state() != 0)
         return complain("ERROR: could not insert '%s': %s", "nvidia", strerror(errno));
     for (int i = 0; i < count; i++) {

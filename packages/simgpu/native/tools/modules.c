@@ -25,7 +25,7 @@ static const char *needed_by(const char *module)
     return !strcmp(module, "nvidia_drm") ? "nvidia_modeset" : NULL;
 }
 
-static int is_loaded(const char *module)
+int is_loaded(const char *module)
 {
     char text[65536];
     size_t length = strlen(module);
@@ -53,7 +53,7 @@ static int list_modules(const char *add, const char *drop)
     }
     for (int i = 0; i < count; i++) {
         char users[1024] = "", line[2048], path[PATH], number[16];
-        int references = 0;
+        int references = strcmp(names[i], "nvidia") ? 0 : running_daemons();
         for (int j = 0; j < count; j++) {
             const char *needs = needed_by(names[j]);
             if (needs && !strcmp(needs, names[i])) {
@@ -70,6 +70,11 @@ static int list_modules(const char *add, const char *drop)
             return 1;
     }
     return write_file("proc/modules", out);
+}
+
+int refresh_modules(void)
+{
+    return list_modules(NULL, NULL);
 }
 
 static char found[PATH], wanted[128];
@@ -94,19 +99,11 @@ static const char *module_file(const char *module)
     snprintf(wanted, sizeof wanted, "%s", module);
     *found = 0;
     nftw(at(directory, relative), match_module, 16, FTW_PHYS);
+    if (!*found && strcmp(root, machine)) {
+        snprintf(directory, sizeof directory, "%s/%s", machine, relative);
+        nftw(directory, match_module, 16, FTW_PHYS);
+    }
     return *found ? found : NULL;
-}
-
-static void module_version(const char *file, char *version, size_t size)
-{
-    char line[512];
-    FILE *stream = fopen(file, "r");
-    *version = 0;
-    while (stream && fgets(line, sizeof line, stream))
-        if (!strncmp(line, "version=", 8))
-            snprintf(version, size, "%.*s", (int)strcspn(line + 8, "\r\n"), line + 8);
-    if (stream)
-        fclose(stream);
 }
 
 /* NB: uvm has a major of its own on real machines, given by the kernel; here all are minors of one. */
@@ -124,26 +121,27 @@ static const char *const *nodes_of(const char *module)
 
 static int insert(const char *module, int quiet)
 {
-    /* What a distribution kernel has anyway and nobody here depends on: loading it is remembered, no file is asked for. */
-    static const char *const common[] = {"i2c_core", "ipmi_msghandler", "ipmi_devintf", "overlay", "br_netfilter", "loop",
-                                         "drm", "video", NULL};
-    char version[128] = "", relative[512];
+    /* Built into these kernels: loading them is a success that no list shows. */
+    static const char *const built_in[] = {"i2c_core", "ipmi_msghandler", "ipmi_devintf", "overlay", "br_netfilter", "loop",
+                                           "drm", "video", NULL};
+    char version[128] = "", text[128] = "", relative[512];
     const char *file = module_file(module), *needs = needed_by(module);
-    int known = file != NULL;
     if (is_loaded(module))
         return 0;
-    for (int i = 0; !known && common[i]; i++)
-        known = !strcmp(common[i], module);
-    if (!known) {
+    for (int i = 0; !file && built_in[i]; i++)
+        if (!strcmp(built_in[i], module))
+            return 0;
+    if (!file) {
         char where[512];
         snprintf(where, sizeof where, "/lib/modules/%s", release());
         return quiet ? 1 : complain("FATAL: Module %s not found in directory %s", module, where);
     }
-    if (file)
-        module_version(file, version, sizeof version);
+    if (*setting(file, "vermagic", text, sizeof text) && strcmp(text, release()))
+        return complain("ERROR: could not insert '%s': %s", module, "Exec format error");
+    setting(file, "version", version, sizeof version);
     if (needs && insert(needs, quiet))
         return 1;
-    if (!strcmp(module, "nvidia") && load_nvidia(version))
+    if (!strcmp(module, "nvidia") && load_nvidia(version, (unsigned)atoi(setting(file, "cuda", text, sizeof text))))
         return 1;
     for (const char *const *node = nodes_of(module), *const *first = node; *node; node++)
         if (make_node(*node, FIRST_OTHER_MINOR + (unsigned)(node - first) + (first == modeset_nodes ? 2 : 0)))

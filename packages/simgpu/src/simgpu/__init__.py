@@ -8,7 +8,7 @@ from typing import Final
 from simgpu.catalogue import PROFILES, profile
 from simgpu.faults import Faults, in_use
 from simgpu.profile import GPUModel, GpuPlace, GpuProfile, MigProfileSpec
-from simgpu.state import create_state, cuda_version
+from simgpu.state import STATE_PATH, create_state, cuda_version
 
 NATIVE: Final = Path(__file__).parent / "_native"
 """The simulated driver's libraries, and the programs of a simulated machine."""
@@ -24,6 +24,7 @@ __all__ = [
     "NATIVE",
     "PROFILES",
     "PROGRAMS",
+    "STATE_PATH",
     "Faults",
     "GPUModel",
     "GpuPlace",

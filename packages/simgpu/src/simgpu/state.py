@@ -16,6 +16,9 @@ from kubekit.errors import InvalidInput
 from simgpu import layout
 from simgpu.profile import GpuProfile, cpu_words, gpu_serial, gpu_uuid, lanes, level
 
+STATE_PATH = "var/lib/simgpu/state"
+"""Where a machine's root has it."""
+
 # Driver branch -> highest CUDA version it supports (NVIDIA, CUDA Toolkit release notes, table 3).
 _CUDA_OF_DRIVER = {
     450: (11, 0),
@@ -35,6 +38,11 @@ _CUDA_OF_DRIVER = {
     590: (13, 1),
     615: (13, 4),
 }
+
+
+def driver_branches() -> dict[int, tuple[int, int]]:
+    """The branches of released drivers with the highest CUDA version of each."""
+    return dict(_CUDA_OF_DRIVER)
 
 
 def cuda_version(driver_version: str) -> tuple[int, int]:

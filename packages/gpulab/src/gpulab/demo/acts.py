@@ -30,7 +30,7 @@ from gpuplane.operator.installation import installation
 from kubekit.api.core import Node, Pod
 from kubekit.errors import KubekitError
 from kubekit.kube import Client, SystemClock
-from simgpu import Faults
+from simgpu import STATE_PATH, Faults
 from tinykube.cluster import ClusterHandle, ClusterSpec
 
 T = TypeVar("T")
@@ -224,7 +224,7 @@ class Acts:
 
 
 def broken_machine(handle: ClusterHandle) -> Faults:
-    return Faults(handle.directory / "nodes" / BROKEN / "root" / names.SIMGPU_STATE)
+    return Faults(handle.directory / "nodes" / BROKEN / "root" / STATE_PATH)
 
 
 def is_ready(node: Node) -> bool:

@@ -14,11 +14,7 @@ import shutil
 from pathlib import Path
 from typing import Final
 
-from gpuplane import names
-from gpuplane.driver.package import Package
-from gpuplane.driver.package import files as driver_files
-from gpuplane.host import ManagedLink
-from simgpu import create_state, profile
+from simgpu.machines.driver import driver_libraries
 from simgpu.machines.machine import NodeMachine
 from simgpu.machines.root import tree
 
@@ -32,7 +28,6 @@ _PCI_FILES: Final = ("vendor", "class", "device")
 _DIRECTORIES: Final = ("dev", "etc/cdi", "run", "sys/module", "usr/bin", "usr/lib", "usr/sbin", "var/lib")
 _LINKS: Final = {"lib": "usr/lib", "sbin": "usr/sbin", "bin": "usr/bin", "var/run": "../run"}
 _OWN: Final = "proc/modules"
-_STATE_BYTES: Final = 4096  # only the head of the state is read without a driver library
 
 
 def light_tree(machine: NodeMachine) -> dict[str, str]:
@@ -56,12 +51,8 @@ class RootTemplate:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
         self._links = dict(_LINKS)
-        if machine.preinstalled:
-            self._add_driver(machine, place)
         if machine.gpus:
-            state = place / names.SIMGPU_STATE
-            create_state(state, profile(machine.gpus), machine.driver, "light")
-            os.truncate(state, _STATE_BYTES)
+            self._add_driver(machine, place)
         self._place = str(place)
         self._files = [str(path.relative_to(place)) for path in sorted(place.rglob("*")) if path.is_file()]
         below = {parent for name in (*self._files, _OWN, *self._links) for parent in Path(name).parents}
@@ -69,13 +60,15 @@ class RootTemplate:
         self._directories = [str(path) for path in sorted(below) if path != Path()]
 
     def _add_driver(self, machine: NodeMachine, place: Path) -> None:
-        """The driver's libraries by name: that they are there is all that a light node's driver is."""
-        for file in driver_files(Package(machine.driver, ""), machine.library_dir, machine.kernel):
-            if isinstance(file, ManagedLink):
-                self._links[file.path] = file.target
-            elif file.path.startswith(machine.library_dir):
-                (place / file.path).parent.mkdir(parents=True, exist_ok=True)
-                (place / file.path).touch()
+        """The driver's libraries by name: that they are there is all that a light node's driver is. Every machine has
+        them: a light node has no programs that could install a driver.
+        """
+        for path, target in driver_libraries(machine).items():
+            if target:
+                self._links[path] = target
+            else:
+                (place / path).parent.mkdir(parents=True, exist_ok=True)
+                (place / path).touch()
 
     def make(self, root: Path) -> None:
         """Makes a node's root, unless it stands."""

@@ -9,9 +9,9 @@ from __future__ import annotations
 import msgspec
 
 from gpuplane.driver.decide import Action, DriverDecision, DriverFacts, decide
-from gpuplane.driver.families import Put, Step
+from gpuplane.driver.families import Parameter, Put, Step
 from gpuplane.driver.observing import observe
-from gpuplane.driver.released import Released, WantedDriver
+from gpuplane.driver.released import WantedDriver
 from gpuplane.driver.steps import ROOT, steps
 from gpuplane.host import Command, Host
 
@@ -47,37 +47,35 @@ def plan(host: Host, wanted: WantedDriver) -> DriverPlan:
 def after(facts: DriverFacts, action: Action) -> DriverFacts:
     """The facts that an action leaves when it succeeds."""
     package = facts.package
-    version, digest = (package.version, package.digest) if package is not None else ("", "")
     changes: dict[str, object] = {}
     if action is Action.CLEAR:
         changes = {"begun": "", "broken": False, "built": (), "mounted": False, "mounted_other": False}
     elif action is Action.MOUNT:
-        changes = {"mounted": True, "begun": facts.begun or digest}
+        changes = {"mounted": True, "begun": facts.begun or package.digest}
     elif action is Action.INSTALL:
-        changes = {"installed": digest}
+        changes = {"installed": package.digest}
     elif action is Action.BUILD:
         changes = {"built": (*facts.built, facts.kernel)}
     elif action is Action.LOAD:
-        changes = {"module": version or "?", "unloaded": ()}
+        changes = {"module": package.version, "unloaded": ()}
     elif action is Action.START:
         changes = {"daemons_missing": ()}
     elif action is Action.STOP:
         names = tuple(name for name, _ in facts.daemons)
         changes = {"daemons": (), "users": 0, "daemons_missing": (*facts.daemons_missing, *names)}
     elif action is Action.UNLOAD:
-        modules = package.modules if isinstance(package, Released) else ()
-        changes = {"module": "", "loaded": (), "unloaded": modules, "users": 0}
+        changes = {"module": "", "loaded": (), "unloaded": package.modules, "users": 0}
     return msgspec.structs.replace(facts, **changes)
 
 
 def _commands(action: Action, facts: DriverFacts) -> tuple[str, ...]:
-    if not isinstance(facts.package, Released):
-        return ()
     return tuple(_typed(step) for step in steps(action, facts))
 
 
 def _typed(step: Step) -> str:
     if isinstance(step, Put):
         return f"write {ROOT}/{step.path}"
+    if isinstance(step, Parameter):
+        return f"write {step.path}"
     text = str(Command(step.argv))
     return f"chroot {ROOT} {text}" if step.in_root else text

@@ -7,15 +7,7 @@ nothing can be done. So it starts in the middle as well as at the beginning, wha
     no NVIDIA GPU on the PCI bus                     FAIL NoGPU
     host's own libraries, module not loaded          LOAD
     host's own libraries, module loaded              PRESENT
-    module loaded, no libraries, none to install     FAIL DriverIncomplete
-    nothing there, nothing to install                FAIL NoInstaller
     nothing there, installing switched off           FAIL DriverDisabled
-
-    the simulated driver
-    not installed, or another digest installed       INSTALL
-    installed, a module not loaded                   LOAD
-    installed, another version loaded                UNLOAD, or FAIL ModuleInUse
-    installed and loaded                             DONE
 
     a released driver, which has a root of its own
     it does not fit the host                         FAIL with the problem
@@ -37,7 +29,6 @@ from enum import StrEnum
 
 import msgspec
 
-from gpuplane.driver.package import Package
 from gpuplane.driver.released import Released
 
 
@@ -59,7 +50,7 @@ class DriverFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The state of the host.
 
     `module` is the version of the loaded kernel module, "" when none is; `users` how many hold it; `unloaded` those of
-    the package's modules that are not loaded. `library` is where the host's own libnvidia-ml lies. `installed` is the
+    the driver's modules that are not loaded. `library` is where the host's own libnvidia-ml lies. `installed` is the
     digest of what we put there, None when we put nothing, "" when it is not whole.
 
     Of a released driver: `begun` is the digest that its root was made for; `broken`, that an installer died while
@@ -69,16 +60,15 @@ class DriverFacts(msgspec.Struct, frozen=True, kw_only=True):
     managers write to. `signing_key`: the host has a machine owner's key. `processors` to compile with.
     """
 
+    package: Released
     gpus: int = 0
     module: str = ""
     users: int = 0
     unloaded: tuple[str, ...] = ()
     library: str = ""
     installed: str | None = None
-    package: Package | Released | None = None
     may_install: bool = True
     kernel: str = ""
-    library_dir: str = ""
     begun: str = ""
     broken: bool = False
     mounted: bool = False
@@ -118,29 +108,7 @@ def decide(facts: DriverFacts) -> DriverDecision:
             "clusterpolicy spec.driver.enabled",
             "pre-install the driver on the node, or set spec.driver.enabled to true",
         )
-    package = facts.package
-    if package is None and facts.installed and facts.module and facts.mounted:
-        return DriverDecision(Action.DONE)  # no version is wanted any more; what works stays
-    if package is None:
-        return _no_package(facts)
-    if isinstance(package, Released):
-        return _released(facts, package)
-    if package.missing or not package.version:
-        what = ", ".join(package.missing) or "the hardware's driver version"
-        return DriverDecision(
-            Action.FAIL,
-            "PackageIncomplete",
-            f"the simulated driver lacks {what}",
-            "gpuplane/_native",
-            "python native/build.py",
-        )
-    if facts.installed != package.digest:
-        return DriverDecision(Action.INSTALL)
-    if not facts.module or (facts.module == package.version and facts.unloaded):
-        return DriverDecision(Action.LOAD)
-    if facts.module != package.version:
-        return _unload(facts, package.version)
-    return DriverDecision(Action.DONE)
+    return _released(facts, facts.package)
 
 
 def _released(facts: DriverFacts, driver: Released) -> DriverDecision:
@@ -186,22 +154,4 @@ def _unload(facts: DriverFacts, version: str) -> DriverDecision:
         f"driver {facts.module} is loaded and in use, {version} is wanted",
         "/sys/module/nvidia",
         "stop what uses the GPUs, or reboot the node",
-    )
-
-
-def _no_package(facts: DriverFacts) -> DriverDecision:
-    if facts.module:
-        return DriverDecision(
-            Action.FAIL,
-            "DriverIncomplete",
-            f"the kernel module {facts.module} is loaded, but libnvidia-ml.so.1 is nowhere",
-            "/usr/lib",
-            f"install the driver's libraries of version {facts.module}",
-        )
-    return DriverDecision(
-        Action.FAIL,
-        "NoInstaller",
-        f"no driver on the host, and none can be installed for kernel {facts.kernel or '?'}",
-        f"/lib/modules/{facts.kernel}",
-        "ClusterPolicy spec.driver.version, or install it with the distribution's packages; it is found by itself then",
     )

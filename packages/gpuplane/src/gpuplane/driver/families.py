@@ -19,9 +19,10 @@ QUICK, LONG = 300.0, 1800.0  # seconds
 class Run(msgspec.Struct, frozen=True, kw_only=True):
     """One command.
 
-    `in_root`: in the driver's root, otherwise on the host itself. `unless` names a path there that makes it needless.
-    `otherwise` is tried when it fails. `lenient`: its failure does not matter. `find` is looked for in what it prints;
-    the first group replaces `{found}` in later commands, and nothing found is a failure.
+    `in_root`: in the driver's root, otherwise on the host itself. `unless` names
+    a path there that makes it needless. `otherwise` is tried when it fails. `lenient`: its failure does not matter.
+    `find` is looked for in what it prints; the first group replaces `{found}` in later commands, and nothing found is a
+    failure.
     """
 
     argv: tuple[str, ...]
@@ -41,7 +42,15 @@ class Put(msgspec.Struct, frozen=True):
     mode: int = 0o644
 
 
-Step = Run | Put
+class Parameter(msgspec.Struct, frozen=True):
+    """A parameter of the host's kernel: a file that gets `value` if it has `instead_of`. Failure does not matter."""
+
+    path: str
+    value: str
+    instead_of: str = ""
+
+
+Step = Run | Put | Parameter
 
 _APT: Final = ("env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-q", "-y", "-o", "Dpkg::Use-Pty=0")
 _DNF: Final = ("dnf", "-q", "-y")

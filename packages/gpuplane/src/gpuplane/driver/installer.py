@@ -18,11 +18,10 @@ from gpuplane import names
 from gpuplane.driver import steps as stepping
 from gpuplane.driver.decide import Action, DriverDecision, DriverFacts, decide
 from gpuplane.driver.failures import DriverError, failure
-from gpuplane.driver.families import Put, Run, Step
+from gpuplane.driver.families import Parameter, Put, Run, Step
 from gpuplane.driver.hook import hook_files
 from gpuplane.driver.observing import COMPONENT, module_version, observe
-from gpuplane.driver.package import MODULES, Package, files
-from gpuplane.driver.released import Released, WantedDriver
+from gpuplane.driver.released import MODULES, RECOMMENDED, Released, WantedDriver
 from gpuplane.host import (
     Command,
     Completed,
@@ -50,12 +49,12 @@ SETTLED = (Action.DONE, Action.PRESENT)
 
 
 async def install(
-    host: Host, *, wanted: WantedDriver | None = None, may_install: bool = True
+    host: Host, *, wanted: WantedDriver = RECOMMENDED, may_install: bool = True
 ) -> tuple[DriverFacts, DriverDecision]:
     """Go on until the driver is loaded; what is there then, and whether it is ours (DONE) or the host's (PRESENT).
 
     Args:
-        wanted: the released driver to install where there is none; None for no wish.
+        wanted: the driver to install where there is none.
         may_install: False only finds a driver that is there, and loads it.
 
     Raises:
@@ -76,14 +75,14 @@ async def install(
     raise DriverError("NoProgress", f"still {decision.action} after {_MAX_STEPS} steps", where=str(host.root))
 
 
-async def prepare(host: Host, kernel: str, *, wanted: WantedDriver | None) -> bool:
+async def prepare(host: Host, kernel: str, *, wanted: WantedDriver) -> bool:
     """Make modules for a kernel that will be booted later; False when there is nothing to do.
 
     Raises:
         DriverError: with the reason, when it cannot be done; what is loaded keeps working.
     """
     facts = observe(host, wanted=wanted)
-    ready = isinstance(facts.package, Released) and facts.installed == facts.package.digest and facts.mounted
+    ready = facts.installed == facts.package.digest and facts.mounted
     if not ready or kernel in facts.built:
         return False
     with host.lock(LOCK):
@@ -138,21 +137,10 @@ async def _act(host: Host, facts: DriverFacts, decision: DriverDecision) -> None
         await _unload(host)
     elif action is Action.STOP:
         await _stop_daemons(host, facts)
-    elif isinstance(facts.package, Released):
-        await _act_released(host, facts, facts.package, action)
-    elif action is Action.LOAD:
-        await _load(host)
+    elif action is Action.LOAD and load_state(host, COMPONENT) is None:
+        await _load(host)  # the host's own, which needs no root of ours
     else:
-        assert facts.package is not None, "decided only with a package"
-        _install_files(host, facts, facts.package)
-
-
-def _install_files(host: Host, facts: DriverFacts, package: Package) -> None:
-    """The simulated driver."""
-    notes = {"version": package.version, "digest": "", "loaded": _who_loaded(host, facts)}
-    apply_changes(host, COMPONENT, files(package, facts.library_dir, facts.kernel), notes)
-    # The digest comes last: with it the installation counts as whole, and the next start looks no further.
-    note(host, COMPONENT, {"digest": package.digest})
+        await _act_released(host, facts, facts.package, action)
 
 
 def _who_loaded(host: Host, facts: DriverFacts) -> str:
@@ -177,8 +165,6 @@ async def _act_released(host: Host, facts: DriverFacts, driver: Released, action
         await _mount(host, facts)
     elif action in _WRITING:
         await _write_root(host, facts, action)
-    elif action is Action.LOAD and load_state(host, COMPONENT) is None:
-        await _load(host)  # the host's own, which needs no root of ours
     else:
         note(host, COMPONENT, {"loaded": "ours"})
         await _run(host, stepping.steps(action, facts))
@@ -195,7 +181,6 @@ async def _mount(host: Host, facts: DriverFacts) -> None:
 
 async def _write_root(host: Host, facts: DriverFacts, action: Action, kernel: str = "") -> None:
     """Let package managers and installers write into the driver's root."""
-    assert isinstance(facts.package, Released), "only a released driver has a root"
     kernel = kernel or facts.kernel
     note(host, COMPONENT, {"busy": action.value})
     try:
@@ -227,6 +212,11 @@ async def _run(host: Host, steps: tuple[Step, ...]) -> None:
         if isinstance(step, Put):
             root.write_atomic(step.path, step.data, mode=step.mode)
             continue
+        if isinstance(step, Parameter):
+            if (host.read_text(step.path) or "") == step.instead_of:
+                with contextlib.suppress(HostError):
+                    host.write_in_place(step.path, f"{step.value}\n".encode())
+            continue
         if step.unless and root.exists(step.unless):
             continue
         done = await host.runner.run(_command(host, step, found))
@@ -254,7 +244,7 @@ def _found(step: Run, done: Completed) -> str:
 
 def _command(host: Host, step: Run, found: str = "", argv: tuple[str, ...] = ()) -> Command:
     words = tuple(word.replace("{found}", found) for word in argv or step.argv)
-    return Command(words, host.root / names.DRIVER_ROOT if step.in_root else host.root, step.timeout)
+    return Command(words, host.root, step.timeout, inside=names.DRIVER_ROOT if step.in_root else "")
 
 
 async def _stop_daemons(host: Host, facts: DriverFacts) -> None:
@@ -286,7 +276,7 @@ async def _unload(host: Host) -> None:
 
 
 async def _load(host: Host) -> None:
-    """Load all modules by one command. A host's own driver need not have all of them, ours has."""
+    """Load the modules of a host's own driver, which need not have all of them."""
     done = await host.run("modprobe", "-a", *MODULES)
-    if done.code and (load_state(host, COMPONENT) is not None or not module_version(host)):
+    if done.code and not module_version(host):
         raise failure(done, str(host.root))

@@ -24,9 +24,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     root = Path(words.pop(0).removeprefix(_OPTION) if words and words[0].startswith(_OPTION) else "/host")
     ready = read_driver_ready(Host(root))
-    place = root / (ready.root.lstrip("/") if ready is not None else "")
+    inside = ready.root if ready is not None else "/"
+    place = root / inside.lstrip("/")
     if (place / "usr/bin/nvidia-smi").exists():
-        argv, environment = invocation(Command(("nvidia-smi", *words), place))
+        argv, environment = invocation(Command(("nvidia-smi", *words), root, inside=inside.strip("/")))
         os.execvpe(argv[0], argv, {**os.environ, **environment})
     sys.stderr.write(
         f"nvidia-smi: {place} has no driver yet; gpuplane status reports what the node waits for. In a container that "

@@ -10,10 +10,9 @@ import msgspec
 
 from gpuplane import names
 from gpuplane.driver.decide import DriverFacts
-from gpuplane.driver.package import MODULES, find_package
-from gpuplane.driver.released import DriverTarget, Released, WantedDriver, choose
+from gpuplane.driver.released import RECOMMENDED, DriverTarget, Released, WantedDriver, choose
 from gpuplane.driver.steps import PID_FILES, ROOT, SIGNING_CERTIFICATE, SIGNING_KEY, UNLOAD_ORDER
-from gpuplane.host import LIBRARY_DIRS, ChangesState, Host, library_dir, load_state, read_os_release
+from gpuplane.host import LIBRARY_DIRS, ChangesState, Host, load_state, read_os_release
 
 COMPONENT = "driver"
 OVERLAY = "gpuplane-driver"  # the name of our layer among the host's mounts
@@ -22,12 +21,12 @@ _WRITTEN_TO = ("usr", "var", "etc", "opt", "lib", "var/lib", "var/cache", "usr/l
 
 
 def observe(
-    host: Host, *, wanted: WantedDriver | None = None, may_install: bool = True, before: DriverFacts | None = None
+    host: Host, *, wanted: WantedDriver = RECOMMENDED, may_install: bool = True, before: DriverFacts | None = None
 ) -> DriverFacts:
     """The facts of a host.
 
     Args:
-        wanted: which released driver, None for none.
+        wanted: the driver to install where there is none.
         may_install: the administrator's word, passed through.
         before: facts of a moment ago, for what no step of ours changes.
     """
@@ -36,14 +35,13 @@ def observe(
     loaded = _loaded(host)
     facts = _lasting(host, wanted, may_install) if before is None else before
     package = facts.package
-    wanted_modules = package.modules if isinstance(package, Released) else MODULES
     mounted, mounted_other = _mounted(host)
     daemons = _daemons(host)
     return msgspec.structs.replace(
         facts,
         module=module_version(host),
         users=sum(module.users for module in loaded.values()),
-        unloaded=tuple(module for module in wanted_modules if module.replace("-", "_") not in loaded),
+        unloaded=tuple(module for module in package.modules if module.replace("-", "_") not in loaded),
         library=_library(host) if state is None else "",
         installed=_installed(host, state),
         begun=notes.get("begun", ""),
@@ -58,21 +56,16 @@ def observe(
     )
 
 
-def _lasting(host: Host, wanted: WantedDriver | None, may_install: bool) -> DriverFacts:
+def _lasting(host: Host, wanted: WantedDriver, may_install: bool) -> DriverFacts:
     """Return the facts that no step changes."""
     os_release = read_os_release(host)
     devices, switches = _devices(host)
-    package = find_package(host)
-    chosen = None
-    if package is None and wanted is not None:
-        fits = DriverTarget(os_release=os_release, machine=platform.machine(), devices=devices, switches=switches)
-        chosen = choose(wanted, fits)
+    fits = DriverTarget(os_release=os_release, machine=platform.machine(), devices=devices, switches=switches)
     return DriverFacts(
         gpus=len(devices),
-        package=package or chosen,
+        package=choose(wanted, fits),
         may_install=may_install,
         kernel=host.read_text("proc/sys/kernel/osrelease") or "",
-        library_dir=library_dir(os_release),
         file_systems=_file_systems(host),
         signing_key=host.exists(SIGNING_KEY) and host.exists(SIGNING_CERTIFICATE),
         processors=os.cpu_count() or 1,
@@ -147,9 +140,7 @@ def _daemons(host: Host) -> tuple[tuple[str, int], ...]:
     return tuple(running)
 
 
-def _missing(package: object, running: set[str]) -> tuple[str, ...]:
-    if not isinstance(package, Released):
-        return ()
+def _missing(package: Released, running: set[str]) -> tuple[str, ...]:
     wanted = ("nvidia-persistenced", *(("nv-fabricmanager",) if package.fabric else ()))
     return tuple(name for name in wanted if name not in running)
 

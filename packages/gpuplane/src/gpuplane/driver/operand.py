@@ -22,7 +22,7 @@ from gpuplane.driver.hook import BOOT_LINKS, new_kernel
 from gpuplane.driver.installer import install, prepare
 from gpuplane.driver.installer import uninstall as uninstall_from
 from gpuplane.driver.observing import module_version, observe
-from gpuplane.driver.released import Released, WantedDriver, read_wanted
+from gpuplane.driver.released import WantedDriver, read_wanted
 from gpuplane.hardware import to_api
 from gpuplane.host import DriverReady, Host, HostError, Locked, gpu_addresses, mark_ready
 from gpuplane.operand import OperandContext, StageOutcome, keep_stage, remove_stage, unanswering
@@ -84,8 +84,8 @@ async def _settle(at: _Setting, wanted: WantedDriver, ahead: bool) -> StageOutco
     present = decision.action is Action.PRESENT
     said = await _prepare_next(at.host, facts, wanted) if ahead and not present else ""
     outcome = await _report(at.context, at.host, facts.gpus, present=present, in_root=not present and facts.mounted)
-    if said or (facts.package is not None and not present):
-        digest = outcome.stage.digest if present or facts.package is None else facts.package.digest
+    if not present:
+        digest = facts.package.digest
         message = "; ".join(filter(None, (outcome.stage.message, said)))
         stage = msgspec.structs.replace(outcome.stage, message=message, digest=digest)
         return msgspec.structs.replace(outcome, stage=stage)
@@ -135,7 +135,7 @@ async def _report(
 async def _prepare_next(host: Host, facts: DriverFacts, wanted: WantedDriver) -> str:
     """Make modules for a kernel that was installed; what there is to say if that fails, long before its boot."""
     kernel = new_kernel(host)
-    if not isinstance(facts.package, Released) or kernel in ("", facts.kernel):
+    if kernel in ("", facts.kernel):
         return ""
     try:
         await prepare(host, kernel, wanted=wanted)

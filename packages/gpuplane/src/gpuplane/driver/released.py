@@ -5,7 +5,8 @@ properties from the GPUs on the PCI bus and from os-release (`DriverTarget`). `c
 I/O: an installer on the host reports its choice of modules only after it has been unpacked.
 
 Facts: open modules exist since 515 and drive Turing and later; Blackwell and Grace Hopper have no others; Maxwell,
-Pascal and Volta have only the proprietary ones, up to branch 580; 560 and later take open ones by default.
+Pascal and Volta have only the proprietary ones, up to branch 580, Kepler up to 470; 560 and later take open ones by
+default.
 """
 
 from __future__ import annotations
@@ -20,9 +21,12 @@ import msgspec
 
 from gpuplane import names
 
-_TURING, _BLACKWELL = 0x1E00, 0x2900  # the first PCI device id of each
+MODULES: Final = ("nvidia", "nvidia-uvm", "nvidia-modeset")
+_MAXWELL, _TURING, _BLACKWELL = 0x1340, 0x1E00, 0x2900  # the first PCI device id of each
 _GRACE_HOPPER: Final = frozenset((0x2342, 0x2345, 0x2348))
-_FIRST_OPEN, _OPEN_BY_DEFAULT, _LAST_OF_THE_OLD = 515, 560, 580
+_FIRST_OPEN, _OPEN_BY_DEFAULT, _LAST_OF_THE_OLD, _LAST_OF_KEPLER = 515, 560, 580, 470
+
+_FOR_KEPLER: Final = "470.256.02"
 
 
 class Family(StrEnum):
@@ -64,7 +68,7 @@ class DriverProblem(msgspec.Struct, frozen=True):
 
 
 class WantedDriver(msgspec.Struct, frozen=True, kw_only=True):
-    """The administrator's settings; an empty `version` is no wish.
+    """The administrator's settings; without a `version` it is `default`, or for Kepler GPUs the last that knows them.
 
     `kind` is auto, open or proprietary. `version` is a whole version, or a branch (570) with `precompiled`.
     `parameters` are the text of module parameters by module. `repositories` and `certificates` are files by name.
@@ -72,6 +76,7 @@ class WantedDriver(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     version: str = ""
+    default: str = names.RECOMMENDED_DRIVER
     kind: str = "auto"
     precompiled: bool = False
     base_url: str = f"https://{names.DRIVER_PLACE}"
@@ -79,6 +84,10 @@ class WantedDriver(msgspec.Struct, frozen=True, kw_only=True):
     repositories: tuple[tuple[str, bytes], ...] = ()
     certificates: tuple[tuple[str, bytes], ...] = ()
     peermem: bool = False
+
+
+RECOMMENDED: Final = WantedDriver()
+"""The driver where the administrator sets nothing."""
 
 
 class DriverTarget(msgspec.Struct, frozen=True, kw_only=True):
@@ -120,17 +129,17 @@ class Released(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def modules(self) -> tuple[str, ...]:
         """The modules to load, in this order."""
-        return ("nvidia", "nvidia-uvm", "nvidia-modeset", *(("nvidia-peermem",) if self.wanted.peermem else ()))
+        return (*MODULES, *(("nvidia-peermem",) if self.wanted.peermem else ()))
 
     def is_version(self, loaded: str) -> bool:
         """Return whether a loaded module is of this driver; of a precompiled one only the branch is chosen."""
         return loaded == self.version or (self.wanted.precompiled and loaded.partition(".")[0] == self.branch)
 
 
-def choose(wanted: WantedDriver, platform: DriverTarget) -> Released | None:
-    """The driver for a host; None when none is wanted."""
+def choose(wanted: WantedDriver, platform: DriverTarget) -> Released:
+    """The driver for a host."""
     if not wanted.version:
-        return None
+        wanted = msgspec.structs.replace(wanted, version=_recommended(wanted, platform.devices))
     family = family_of(platform.os_release)
     open_modules, problem = _modules(wanted, platform.devices, _PACKAGED.get(family) if wanted.precompiled else None)
     system = f"{platform.os_release.get('ID', '?')} {platform.os_release.get('VERSION_ID', '')}".strip()
@@ -168,6 +177,12 @@ def choose(wanted: WantedDriver, platform: DriverTarget) -> Released | None:
     )
 
 
+def _recommended(wanted: WantedDriver, devices: tuple[int, ...]) -> str:
+    """The version, or the branch of packages, where the administrator sets none."""
+    version = _FOR_KEPLER if devices and all(device < _MAXWELL for device in devices) else wanted.default
+    return version.partition(".")[0] if wanted.precompiled else version
+
+
 def family_of(os_release: Mapping[str, str]) -> Family | None:
     """The family by ID, else by the words of ID_LIKE."""
     words = [os_release.get("ID", ""), *os_release.get("ID_LIKE", "").split()]
@@ -190,12 +205,13 @@ def _modules(
             "/sys/bus/pci/devices",
             "use GPUs of one generation in one machine",
         )
-    if old and branch > _LAST_OF_THE_OLD:
+    last = _LAST_OF_KEPLER if any(device < _MAXWELL for device in old) else _LAST_OF_THE_OLD
+    if old and branch > last:
         return False, DriverProblem(
             "GPUTooOld",
-            f"driver {wanted.version} does not know GPU 10de:{old[0]:04x}; {_LAST_OF_THE_OLD} was the last to",
+            f"driver {wanted.version} does not know GPU 10de:{min(old):04x}; {last} was the last to",
             "ClusterPolicy spec.driver.version",
-            f"a version {_LAST_OF_THE_OLD}.x for these nodes, by an NVIDIADriver",
+            f"a version {last}.x for these nodes, by an NVIDIADriver",
         )
     if wanted.kind == "open" and (old or branch < _FIRST_OPEN):
         what = f"GPU 10de:{old[0]:04x} is older than Turing" if old else f"{wanted.version} has no open modules"
@@ -235,6 +251,7 @@ def read_wanted(environment: Mapping[str, str], files: Mapping[str, Mapping[str,
     }
     return WantedDriver(
         version=environment.get(names.DRIVER_VERSION_ENV, ""),
+        default=environment.get(names.DRIVER_DEFAULT_ENV, "") or names.RECOMMENDED_DRIVER,
         kind=environment.get(names.DRIVER_MODULES_ENV, "") or "auto",
         precompiled=environment.get(names.DRIVER_PRECOMPILED_ENV) == "true",
         base_url=environment.get(names.DRIVER_URL_ENV, "") or WantedDriver().base_url,

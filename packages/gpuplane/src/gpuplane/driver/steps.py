@@ -13,7 +13,7 @@ from typing import Final
 from gpuplane import names
 from gpuplane.driver import families
 from gpuplane.driver.decide import Action, DriverFacts
-from gpuplane.driver.families import LONG, Put, Run, Step
+from gpuplane.driver.families import LONG, Parameter, Put, Run, Step
 from gpuplane.driver.released import Released
 
 ROOT: Final = f"/{names.DRIVER_ROOT}"
@@ -49,7 +49,6 @@ _COHERENT: Final = "NVreg_CoherentGPUMemoryMode=driver"
 def steps(action: Action, facts: DriverFacts, kernel: str = "") -> tuple[Step, ...]:
     """The steps of `action` for a released driver; `kernel` is another than the running one to build for."""
     driver = facts.package
-    assert isinstance(driver, Released), "the simulated driver is files, not steps"
     kernel = kernel or facts.kernel
     if action is Action.CLEAR:
         return clear(facts.mounted or facts.mounted_other)
@@ -159,18 +158,15 @@ def load(driver: Released) -> tuple[Step, ...]:
         Put(f"etc/modprobe.d/{module}.conf", f"options {module} {text}\n".encode()) for module, text in wanted.items()
     ]
     if "NVreg_EnableGpuFirmware=0" not in wanted.get("nvidia", ""):
-        # A search path of another program stays.
-        script = f"grep -q '[^[:space:]]' {FIRMWARE_PATH} || printf %s {FIRMWARE} > {FIRMWARE_PATH}"
-        steps.append(Run(argv=("sh", "-c", script), in_root=False, lenient=True))
+        steps.append(Parameter(FIRMWARE_PATH, FIRMWARE))  # a search path of another program stays
     steps.append(Run(argv=("modprobe", "-a", "i2c_core", "ipmi_msghandler", "ipmi_devintf"), lenient=True))
     steps.append(Run(argv=("modprobe", "-a", *driver.modules)))
     return tuple(steps)
 
 
-def reset_firmware() -> Run:
+def reset_firmware() -> Parameter:
     """Give the search path back, if it is ours."""
-    script = f"! grep -qx {FIRMWARE} {FIRMWARE_PATH} || echo > {FIRMWARE_PATH}"
-    return Run(argv=("sh", "-c", script), in_root=False, lenient=True)
+    return Parameter(FIRMWARE_PATH, "", FIRMWARE)
 
 
 def start(daemons: tuple[str, ...]) -> tuple[Step, ...]:

@@ -1,4 +1,4 @@
-"""GPUs as NVML reports them: inventory, topology, MIG, health, samples. The same code on a real and on a simulated GPU.
+"""GPUs as NVML reports them: inventory, topology, MIG, health, samples.
 
 with closing(open_gpus(Path("/run/nvidia/driver"))) as gpus:
     for gpu in gpus.inventory(): ...

@@ -1,7 +1,7 @@
 """Facts about GPUs as plain frozen data, and the interface of their source.
 
-Everything above this package sees GPUs through `GPUSource` only: NVML on a node (real or simulated, the same code), or
-a profile without any library on a light node. Units are in the names; a value that a GPU does not offer is None,
+Everything above this package sees GPUs through `GPUSource` only: NVML on a node, or
+what the caller of an operand passes. Units are in the names; a value that a GPU does not offer is None,
 never 0.
 """
 

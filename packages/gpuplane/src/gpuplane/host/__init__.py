@@ -22,7 +22,7 @@ from gpuplane.host.files import Host, HostError, Locked
 from gpuplane.host.mounts import HostMount
 from gpuplane.host.pci import gpu_addresses
 from gpuplane.host.ready import DriverReady, mark_ready, read_driver_ready, unmark_ready
-from gpuplane.host.release import LIBRARY_DIRS, library_dir, read_os_release
+from gpuplane.host.release import LIBRARY_DIRS, read_os_release
 from gpuplane.host.runner import Command, CommandFailed, Completed, DryRunner, Runner, SystemRunner, invocation
 
 __all__ = [
@@ -49,7 +49,6 @@ __all__ = [
     "go_back",
     "gpu_addresses",
     "invocation",
-    "library_dir",
     "load_state",
     "mark_ready",
     "note",

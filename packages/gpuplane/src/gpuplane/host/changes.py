@@ -54,7 +54,7 @@ def _fingerprint(data: bytes) -> str:
 
 
 _known_fingerprint = functools.lru_cache(maxsize=64)(_fingerprint)
-"""For what is installed again and again: libraries of megabytes, on thousands of simulated hosts."""
+"""For what is installed again and again: programs of megabytes, on thousands of hosts in one process."""
 
 
 class ManagedFile(msgspec.Struct, frozen=True, kw_only=True):

@@ -179,6 +179,17 @@ class Host:
                 _replace(place, folder.directory, data, old, mode, durable and self._flush)
             return True
 
+    def write_in_place(self, path: str, data: bytes) -> None:
+        """Write to a file that cannot be replaced: a parameter of the kernel. Nothing happens when it is absent."""
+        with contextlib.suppress(*_ABSENT), self._at(path) as place:
+            handle = os.open(
+                place.name, os.O_WRONLY | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=place.directory
+            )
+            try:
+                os.write(handle, data)
+            finally:
+                os.close(handle)
+
     def symlink(self, path: str, target: str, *, durable: bool = True) -> bool:
         """Make `path` a link to `target`, replacing a file or link; False when it is that link already."""
         if self.readlink(path) == target:

@@ -7,11 +7,6 @@ import re
 
 from gpuplane.host.files import Host
 
-# Distributions, by ID or ID_LIKE, that keep 64-bit libraries in /usr/lib64; the others name the architecture.
-_LIB64 = frozenset(
-    ("rhel", "fedora", "centos", "rocky", "almalinux", "ol", "amzn", "sles", "suse", "opensuse", "opensuse-leap")
-)
-
 # Where drivers' libraries are found, relative to a root, in the order in which they are looked for.
 LIBRARY_DIRS = (
     f"usr/lib/{platform.machine()}-linux-gnu",
@@ -32,9 +27,3 @@ def read_os_release(host: Host) -> dict[str, str]:
         if equals and value and re.fullmatch(r"\w+", key):
             found[key] = value.strip("\"'")
     return found
-
-
-def library_dir(os_release: dict[str, str]) -> str:
-    """Return the folder of 64-bit libraries on this distribution, for example `usr/lib/x86_64-linux-gnu`."""
-    names = {os_release.get("ID", ""), *os_release.get("ID_LIKE", "").split()}
-    return "usr/lib64" if names & _LIB64 else f"usr/lib/{platform.machine()}-linux-gnu"

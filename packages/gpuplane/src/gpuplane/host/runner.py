@@ -26,7 +26,8 @@ _PROGRAM_DIRS = ("usr/local/sbin", "usr/local/bin", "usr/sbin", "usr/bin", "sbin
 
 class Command(msgspec.Struct, frozen=True):
     """A program with its arguments and its root (None: the caller's own). `timeout` is in seconds, `env` is added to
-    the caller's environment, `stdin` is its input.
+    the caller's environment, `stdin` is its input. `inside` is a root below the root, as the driver's: the `chroot` of
+    the root enters it.
     """
 
     argv: tuple[str, ...]
@@ -34,6 +35,7 @@ class Command(msgspec.Struct, frozen=True):
     timeout: float = 300.0
     env: dict[str, str] = {}
     stdin: str = ""
+    inside: str = ""
 
     def __str__(self) -> str:
         return shlex.join(self.argv)
@@ -115,8 +117,10 @@ def invocation(command: Command) -> tuple[tuple[str, ...], dict[str, str]]:
 
     NB: `chroot` is a program of our own root, found by our PATH; the PATH that it gets is for the programs of the host.
     """
-    root = command.root
+    root, argv = command.root, command.argv
+    if command.inside:
+        argv = ("chroot", f"/{command.inside.strip('/')}", *argv)
     if root is None or root == Path("/"):
-        return command.argv, {}
+        return argv, {}
     chroot = shutil.which("chroot") or "chroot"
-    return (chroot, str(root), *command.argv), {"PATH": ":".join(f"/{d}" for d in _PROGRAM_DIRS)}
+    return (chroot, str(root), *argv), {"PATH": ":".join(f"/{d}" for d in _PROGRAM_DIRS)}

@@ -64,7 +64,7 @@ class Control:
             if (self._host_root / "sys/fs/selinux/enforce").exists():
                 os.setxattr(place, "security.selinux", _SELINUX)
         await self._tell("quit")  # one that was left behind by a process that was killed
-        command = Command((PROGRAM, "-f"), self._driver_root, math.inf, self._env)
+        command = self._command("-f", timeout=math.inf)
         self._running = asyncio.create_task(self._runner.run(command), name=f"mps {self._daemon.resource}")
         for _ in range(int(START_SECONDS / _PAUSE)):
             if self._running.done():
@@ -108,7 +108,11 @@ class Control:
 
     async def _tell(self, *commands: str) -> Completed:
         words = "".join(f"{command}\n" for command in commands)
-        return await self._runner.run(Command((PROGRAM,), self._driver_root, 10.0, self._env, words))
+        return await self._runner.run(self._command(timeout=10.0, stdin=words))
+
+    def _command(self, *options: str, timeout: float, stdin: str = "") -> Command:
+        inside = str(self._driver_root.relative_to(self._host_root)).removeprefix(".")
+        return Command((PROGRAM, *options), self._host_root, timeout, self._env, stdin, inside)
 
     def _ended(self) -> Retryable | Terminal:
         assert self._running is not None, "started"

@@ -97,6 +97,8 @@ def _own(pod: Manifest, main: Manifest, choice: DriverChoice) -> None:
         set_env(main, names.DRIVER_INSTALL_ENV, "false")
     if choice.source.version:
         set_env(main, names.DRIVER_VERSION_ENV, choice.source.version)
+    else:
+        set_env(main, names.DRIVER_DEFAULT_ENV, names.RECOMMENDED_DRIVER)
     if choice.modules != "auto":
         set_env(main, names.DRIVER_MODULES_ENV, choice.modules)
     if choice.precompiled:

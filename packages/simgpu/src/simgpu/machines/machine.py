@@ -39,8 +39,8 @@ class OS(msgspec.Struct, frozen=True):
 
 
 class NodeMachine(msgspec.Struct, frozen=True, kw_only=True):
-    """One machine. `gpus` names a profile of `simgpu`, "" for none; `driver` is the version its
-    hardware runs with, `preinstalled` whether it is there from the start."""
+    """One machine. `gpus` names a profile of `simgpu`, "" for none; `driver` is the version that is there from the
+    start where it is `preinstalled`."""
 
     name: str
     os: OS
@@ -69,10 +69,15 @@ class NodeMachine(msgspec.Struct, frozen=True, kw_only=True):
         return {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
 
     @property
+    def family(self) -> str:
+        """The family of distributions: debian, suse or rhel."""
+        words = (self.os.id, *self.os.id_like.split())
+        return "debian" if "debian" in words else "suse" if "suse" in words else "rhel"
+
+    @property
     def library_dir(self) -> str:
         """Return the distribution's folder of shared libraries, relative to the root."""
-        debian = "debian" in (self.os.id, *self.os.id_like.split())
-        return f"usr/lib/{platform.machine()}-linux-gnu" if debian else "usr/lib64"
+        return f"usr/lib/{platform.machine()}-linux-gnu" if self.family == "debian" else "usr/lib64"
 
 
 class _Row(msgspec.Struct, kw_only=True):

@@ -14,40 +14,26 @@ from __future__ import annotations
 
 import hashlib
 import os
-import platform
 import shutil
-import subprocess
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from gpuplane import names
-from gpuplane.driver.package import Package
-from gpuplane.driver.package import files as driver_files
-from gpuplane.host import ManagedLink
 from kubekit.errors import Terminal
-from simgpu import NATIVE, create_state, profile
+from simgpu import STATE_PATH, create_state, profile
 from simgpu.machines.configs import NVIDIA_RUNTIMES, runtime_files
+from simgpu.machines.driver import install_driver
 from simgpu.machines.machine import NodeMachine
+from simgpu.machines.mirror import write_mirror
+from simgpu.machines.programs import install_programs
 from simgpu.profile import GpuProfile
 
-_TOOLS: Final = {
-    "modprobe": "usr/sbin",
-    "rmmod": "usr/sbin",
-    "lsmod": "usr/sbin",
-    "systemctl": "usr/bin",
-    "uname": "usr/bin",
-}
 _LINKS: Final = {"bin": "usr/bin", "sbin": "usr/sbin", "lib": "usr/lib", "lib64": "usr/lib64", "var/run": "../run"}
 _DIRECTORIES: Final = (
     *("dev/shm", "dev/pts", "etc/cdi", "home", "opt", "proc/driver", "root", "run/systemd", "sys/module", "tmp"),
     *("usr/local/bin", "usr/lib", "usr/lib64", "usr/bin", "usr/sbin", "var/log"),
     *("var/lib/kubelet/device-plugins", "var/lib/kubelet/pod-resources"),
-)
-# Where programs of this kind of machine look for their loader.
-_LOADER: Final = (
-    "usr/lib/ld-linux-aarch64.so.1" if platform.machine() == "aarch64" else "usr/lib64/ld-linux-x86-64.so.2"
 )
 _PLACEHOLDERS: Final = ("null", "zero", "full", "random", "urandom", "tty", "ptmx", "termination-log")
 _DEVICE_LINKS: Final = {
@@ -72,6 +58,7 @@ def tree(machine: NodeMachine, name: str) -> dict[str, str]:
         "proc/cpuinfo": _cpuinfo(machine),
         "proc/meminfo": _meminfo(machine),
         "proc/modules": "",
+        "proc/1/mounts": "/dev/nvme0n1p1 / ext4 rw,relatime 0 0\n",
         "proc/swaps": "Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority\n",
         "proc/cmdline": f"BOOT_IMAGE=/boot/vmlinuz-{machine.kernel} root=/dev/nvme0n1p1 ro\n",
         f"boot/config-{machine.kernel}": _kernel_config(machine),
@@ -205,13 +192,14 @@ def build_node(directory: Path, name: str, machine: NodeMachine) -> NodeMachine:
     for link, target in _DEVICE_LINKS.items():
         (root / link).symlink_to(target)
     (root / "tmp").chmod(0o1777)
-    _install_tools(root)
+    install_programs(root, machine)
     for program in NVIDIA_RUNTIMES:
         (root / "usr/bin" / program).chmod(0o755)
     if machine.gpus:
-        create_state(root / names.SIMGPU_STATE, profile(machine.gpus), machine.driver, name)
+        create_state(root / STATE_PATH, profile(machine.gpus), machine.driver, name)
+        write_mirror(root, machine)
     if machine.preinstalled:
-        _install_driver(root, machine)
+        install_driver(root, machine)
     (directory / "containers").mkdir(exist_ok=True)
     new = directory / "machine.json.new"
     new.write_bytes(msgspec.json.encode(machine))
@@ -233,58 +221,3 @@ def write_tree(root: Path, files: dict[str, str]) -> None:
             path.parent.mkdir(parents=True, exist_ok=True)
             made.add(path.parent)
         path.write_text(text, encoding="utf-8")
-
-
-def _install_tools(root: Path) -> None:
-    program = NATIVE / "simhost"
-    if not program.is_file():
-        raise Terminal("the host tools are not built", where=str(program), cure="python native/build.py")
-    first = root / "usr/sbin/modprobe"
-    shutil.copyfile(program, first)
-    first.chmod(0o755)
-    for tool, where in _TOOLS.items():
-        if tool != "modprobe":
-            os.link(first, root / where / tool)
-    _install_libc(root)
-
-
-def _install_libc(root: Path) -> None:
-    """The machine's libc and its loader, so that the tools run where this root is `/`.
-
-    The libc lies apart, where only the tools look: it is no file of the distribution that is simulated.
-    """
-    mapped = {Path(line.split()[-1]) for line in Path("/proc/self/maps").read_text().splitlines() if "/" in line}
-    for path in mapped:
-        if path.name == "libc.so.6":
-            for library in (path, path.with_name("libdl.so.2")):
-                _copy(library, root / "usr/lib/simhost" / library.name)
-        elif path.name.startswith("ld-linux"):
-            _copy(path, root / _LOADER)
-
-
-def _copy(source: Path, target: Path) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(source, target)
-    target.chmod(0o755)
-
-
-def _install_driver(root: Path, machine: NodeMachine) -> None:
-    """Install the driver as the distribution's packages do, with the modules loaded at boot."""
-    for file in driver_files(Package(machine.driver, ""), machine.library_dir, machine.kernel):
-        path = root / file.path
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if isinstance(file, ManagedLink):
-            path.symlink_to(file.target)
-        else:
-            path.write_bytes(file.data)
-            path.chmod(file.mode)
-    for module in ("nvidia", "nvidia-uvm", "nvidia-modeset"):
-        done = subprocess.run(
-            [root / "usr/sbin/modprobe", module],
-            env={"SIMHOST_ROOT": str(root)},
-            capture_output=True,
-            check=False,
-            text=True,
-        )
-        if done.returncode != 0:
-            raise Terminal(f"modprobe {module}: {done.stderr.strip()}", where=str(root))

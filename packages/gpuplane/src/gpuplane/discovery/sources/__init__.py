@@ -1,7 +1,7 @@
 """Reads the features of a machine from its /proc, /sys, /etc and /boot: one module for each domain.
 
-Everything is read below a host root, nothing is asked of the running kernel, so that a simulated machine is a
-directory. A file that is absent or has no answer (many in sysfs, with EIO and the like) leaves its feature out, and is
+Everything is read below a host root, nothing is asked of the running kernel, so that any directory can be a
+machine. A file that is absent or has no answer (many in sysfs, with EIO and the like) leaves its feature out, and is
 never an error: a machine without USB is a machine. What users write (feature files, rules) is judged: a file with a
 mistake is left out whole, and said so.
 """

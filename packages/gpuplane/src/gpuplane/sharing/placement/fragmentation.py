@@ -3,7 +3,7 @@
 A free part of a GPU is a fragment for a pod that cannot use it. The expected fragments of a node, over the pods that
 are typical, are what it has free that the next pod will not be able to use; a pod goes where they grow least.
 
-As in the paper's own simulator: a node where a pod does not fit at all is wholly a fragment for it, and so is every
+As in the paper's own program: a node where a pod does not fit at all is wholly a fragment for it, and so is every
 node for a pod without GPUs; scores are whole numbers 0-100, a logistic function of the GPUs that fragments shrink by.
 """
 
