@@ -60,6 +60,12 @@ def test_a_compiler_that_fails_leaves_the_old_library(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [old]
 
 
+def test_warnings_of_a_users_compiler_are_no_errors(tmp_path: Path) -> None:
+    strict = f"{sys.executable} -m ziglang cc -Weverything"
+    made = build("simhost", "--output", str(tmp_path / "out"), CC=strict, XDG_CACHE_HOME=str(tmp_path / "cache"))
+    assert "warning:" in made.stderr and (made.returncode, (tmp_path / "out" / "simhost").is_file()) == (0, True)
+
+
 def test_the_wheel_is_tagged_for_the_platform_of_its_libraries(native: Path) -> None:
     pytest.importorskip("hatchling", reason="the hook is hatchling's")
     # As hatchling loads a build hook: executed, and no module of the program.
