@@ -48,6 +48,7 @@ FULL = "free 700 MB; UV_CACHE_DIR=, XDG_CACHE_HOME= and TMPDIR= move what lies o
 CURES = {
     "No space left on device": FULL,
     "Disk quota exceeded": FULL,
+    "Failed to initialize cache": "set HOME or UV_CACHE_DIR to a directory that you may write",
     "UnknownIssuer": "if the certificate is your company's: UV_SYSTEM_CERTS=1 make demo",
     "Read-only file system": "make it writable for you, or git clone to a directory that is",
     "Permission denied": "make it writable for you, or git clone to a directory that is",
@@ -143,6 +144,7 @@ class Progress:
 def prepare(wanted: str, progress: Progress) -> None:
     """Whatever of environment and C parts is missing. Raises Failed."""
     check_python()
+    check_home()
     native = load_native()
     targets = tuple(t for t in native.TARGETS if t.simulation or wanted == "all")
     arch = platform.machine()
@@ -170,6 +172,17 @@ def check_python() -> None:
             f"{sys.executable} is Python {platform.python_version()}; gpuplane needs 3.11 or newer",
             "make demo PYTHON=/path/to/python3.11",
         )
+
+
+def check_home() -> None:
+    """Raises Failed where the user has no home directory, as a container's user without a name."""
+    try:
+        Path.home()
+    except RuntimeError:
+        raise Failed(
+            f"HOME is not set, and user {os.getuid()} has no entry in /etc/passwd",
+            "export HOME=DIRECTORY, one that you may write",
+        ) from None
 
 
 def check_venv() -> None:

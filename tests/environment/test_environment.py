@@ -73,6 +73,16 @@ def test_a_python_without_venv_is_told_with_its_cure(
     assert "has no venv and ensurepip" in said and "apt-get install python3-venv" in said
 
 
+def test_a_user_without_a_home_is_told_with_the_cure(
+    environment: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr("pwd.getpwuid", {}.__getitem__)
+    monkeypatch.setattr(sys, "argv", ["environment.py", "demo"])
+    assert environment.main() == 1
+    assert "HOME is not set" in (said := capsys.readouterr().err) and "cure   export HOME=" in said
+
+
 class NoTargets:
     """native/build.py with nothing to compile."""
 
@@ -203,6 +213,10 @@ def test_a_second_make_in_a_clone_waits_for_the_first(
     ("said", "cure"),
     [
         ("error: failed to write: No space left on device (os error 28)", "free 700 MB"),
+        (
+            "error: Failed to initialize cache at `/.cache/uv`: Permission denied (os error 13)",
+            "set HOME or UV_CACHE_DIR",
+        ),
         ("cause: invalid peer certificate: UnknownIssuer", "UV_SYSTEM_CERTS=1"),
         ("Error: [Errno 30] Read-only file system: '/clone/.venv'", "git clone to a directory"),
         ("Error: [Errno 13] Permission denied: '/clone/.venv'", "make it writable"),

@@ -19,6 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpulab.distribution import GPUPLANE
+from gpuplane.cli.terminal import tilde
 from kubekit.errors import InvalidInput, Terminal
 from simgpu.machines import machine
 from tinykube.cluster import ClusterSpec, MachineSpec, down, processes, up
@@ -129,6 +130,16 @@ def test_home_is_where_the_environment_says(tmp_path, monkeypatch):
     monkeypatch.delenv("GPUPLANE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path))
     assert GPUPLANE.home() == tmp_path / ".gpuplane"
+
+
+def test_a_user_without_a_home_is_told_with_the_cure(monkeypatch):
+    monkeypatch.delenv("GPUPLANE_HOME", raising=False)
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr("pwd.getpwuid", {}.__getitem__)
+    with pytest.raises(Terminal, match="HOME is not set") as caught:
+        GPUPLANE.home()
+    assert "GPUPLANE_HOME" in caught.value.cure
+    assert tilde(Path("/x/c.kubeconfig")) == "/x/c.kubeconfig"
 
 
 def test_a_kubeconfig_is_one_context_readable_by_its_owner_only(tmp_path):

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import msgspec
 
+from kubekit.errors import Terminal
+
 
 class Distribution(msgspec.Struct, frozen=True, kw_only=True):
     """A program with an embedded cluster.
@@ -31,6 +33,15 @@ class Distribution(msgspec.Struct, frozen=True, kw_only=True):
     scheduler_config: Callable[[], str] | None = None
 
     def home(self) -> Path:
-        """Return the directory of all clusters: what `home_variable` names, or ~/.NAME."""
+        """Return the directory of all clusters: what `home_variable` names, or ~/.NAME.
+
+        Raises Terminal for a user without a home directory.
+        """
         given = os.environ.get(self.home_variable)
-        return Path(given).absolute() if given else Path.home() / f".{self.name}"
+        try:
+            return Path(given).absolute() if given else Path.home() / f".{self.name}"
+        except RuntimeError as error:
+            raise Terminal(
+                f"HOME is not set, and user {os.getuid()} has no entry in /etc/passwd",
+                cure=f"export HOME or {self.home_variable} with a directory that you may write",
+            ) from error

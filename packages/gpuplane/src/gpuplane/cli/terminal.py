@@ -38,7 +38,10 @@ EIGHTHS: Final = " ▏▎▍▌▋▊▉"
 
 def tilde(path: Path) -> str:
     """A path as people write it, with ~ for the home directory."""
-    home = Path.home()
+    try:
+        home = Path.home()
+    except RuntimeError:  # no HOME, and a user without a name
+        return str(path)
     return f"~/{path.relative_to(home)}" if path.is_relative_to(home) else str(path)
 
 
