@@ -89,6 +89,8 @@ CLUSTERS = (
     "toolkit/test_real_",
     "toolkit/test_restart.py",
 )
+# It takes away what the other tests of its folder need, so they would have to install it again.
+LAST_OF_FOLDER = ("story/test_uninstall.py",)
 # Of the others, those that take long.
 LONG = (
     "driver/test_life.py",
@@ -113,9 +115,10 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     order = (*LONG, *CLUSTERS)
 
-    def rank(item: pytest.Item) -> int:
+    def rank(item: pytest.Item) -> tuple[int, bool]:
         file = place(item.path)
-        return next((rank for rank, prefix in enumerate(order) if file.startswith(prefix)), len(order))
+        rank = next((rank for rank, prefix in enumerate(order) if file.startswith(prefix)), len(order))
+        return rank, file in LAST_OF_FOLDER
 
     items.sort(key=rank)
 

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from simgpu import STATE_PATH, Faults
@@ -27,9 +28,21 @@ SHELL = {
 }
 
 
-async def gpuplane(home: Path, *words: str) -> tuple[int | None, bytes, str]:
+# `gpuplane` whose demo has its first and its last machine only.
+TWO_MACHINES = """
+from gpulab.demo import command
+from gpuplane.cli.main import main
+four = command.node_specs
+command.node_specs = lambda *arguments, **more: four(*arguments, **more)[::3]
+raise SystemExit(main())
+"""
+
+
+async def gpuplane(
+    home: Path, *words: str, program: Sequence[str] = ("-m", "gpuplane")
+) -> tuple[int | None, bytes, str]:
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "gpuplane", *words),
+        *(sys.executable, *program, *words),
         env=os.environ | SHELL | {"HOME": str(home)},
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
@@ -58,7 +71,8 @@ async def test_the_whole_story_is_told_with_what_was_measured(tmp_path: Path) ->
 
 
 async def test_a_machine_that_never_gets_ready_ends_the_demo_with_its_reason(tmp_path: Path) -> None:
-    demo = asyncio.create_task(gpuplane(tmp_path, "demo", "--timeout", "20s", "--progress", "plain"))
+    words = ("demo", "--timeout", "20s", "--progress", "plain")
+    demo = asyncio.create_task(gpuplane(tmp_path, *words, program=("-c", TWO_MACHINES)))
     try:
         node = tmp_path / ".gpuplane/clusters/demo/nodes/sim-1"
         while not (node / "machine.json").exists() and not demo.done():  # noqa: ASYNC110 - another process writes it
