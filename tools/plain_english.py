@@ -43,6 +43,8 @@ MODULES: Final = frozenset(
 )
 
 _WORDS: Final = re.compile(r"\b(" + "|".join(REPLACEMENTS) + r")\b", re.IGNORECASE)
+_CLAUSE: Final = re.compile(r'"""\s*(' + "|".join(CLAUSES) + r")\b")
+_CLASS: Final = re.compile(r"^class ([A-Za-z]\w*)", re.MULTILINE)
 _CODE: Final = re.compile(r"`[^`\n]*`")
 _CODE_LIST: Final = re.compile(r"(?:`[^`]*`|\[[^\]]*\]\([^)]*\))(?:(?:,| and| or|, and|, or)\s+`[^`]*`)*")
 _NO_PROSE: Final = re.compile(r"\s*(#|\||!\[|<)|    ")
@@ -131,18 +133,24 @@ def repeated_classes(trees: Iterable[tuple[Path, ast.Module]]) -> Iterator[Findi
 
 
 def check(sources: Iterable[Path], pages: Iterable[Path]) -> Iterator[Finding]:
-    """Check Python sources and Markdown pages."""
-    trees = []
-    for path in sources:
-        source = path.read_text()
-        tree = ast.parse(source)
-        trees.append((path, tree))
-        for line, text in prose_of_python(source):
-            yield from replaced_words(path, text, line)
-        yield from clause_docstrings(path, tree)
+    """Check Python sources and Markdown pages.
+
+    Parsing takes a hundred times as long as a search, so only sources that may have a finding are parsed.
+    """
+    texts = {path: path.read_text() for path in sources}
+    classes: dict[str, list[Path]] = defaultdict(list)
+    for path, source in texts.items():
+        if _WORDS.search(source):
+            for line, text in prose_of_python(source):
+                yield from replaced_words(path, text, line)
+        if _CLAUSE.search(source):
+            yield from clause_docstrings(path, ast.parse(source))
+        for match in _CLASS.finditer(source):
+            classes[match[1]].append(path)
         if path.stem in MODULES:
             yield Finding(path, 1, f"module {path.stem}: name it by a noun that a Kubernetes engineer searches for")
-    yield from repeated_classes(trees)
+    repeated = {path for paths in classes.values() if len(paths) > 1 for path in paths}
+    yield from repeated_classes((path, ast.parse(texts[path])) for path in sorted(repeated))
     for path in pages:
         text = path.read_text()
         yield from replaced_words(path, text)
