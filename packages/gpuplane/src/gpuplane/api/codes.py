@@ -33,7 +33,7 @@ CODES: Final[dict[str, Code]] = {
     ),
     "GP102": Code(
         "unknown kind or version",
-        "The group is one of ours, but this kind, or this version of it, does not exist.",
+        "The group is known, but this kind, or this version of it, does not exist.",
         "apiVersion: nvidia.com/v1beta1\nkind: ClusterPolicy",
         "apiVersion: nvidia.com/v1\nkind: ClusterPolicy",
     ),
@@ -43,6 +43,20 @@ CODES: Final[dict[str, Code]] = {
         "ending with a letter or digit.",
         "name: Cluster_Policy",
         "name: cluster-policy",
+    ),
+    "GP104": Code(
+        "a kind that nothing serves",
+        "Neither Kubernetes nor gpuplane serves this kind or this version of it. The API server refuses the object "
+        "unless another program has defined the kind. gpuplane check cannot say what is wrong inside.",
+        "apiVersion: extensions/v1beta1\nkind: Deployment",
+        "apiVersion: apps/v1\nkind: Deployment",
+    ),
+    "GP105": Code(
+        "a configuration of earlier releases",
+        "The program that the file is for reads another form today. `gpuplane run scheduler --print-config kube` "
+        "prints a configuration for kube-scheduler with gpuplane's extender.",
+        "apiVersion: v1\nkind: Policy",
+        "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration",
     ),
     "GP110": Code(
         "unknown field",
@@ -79,7 +93,7 @@ CODES: Final[dict[str, Code]] = {
     ),
     "GP117": Code(
         "the same field twice",
-        "A mapping has the same field twice. Parsers silently take the last one.",
+        "A mapping has the same field twice. Parsers silently take the last one; the values before it have no effect.",
     ),
     "GP118": Code(
         "null where a value must be",

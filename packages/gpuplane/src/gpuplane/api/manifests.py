@@ -15,8 +15,11 @@ import msgspec
 import yaml
 
 from gpuplane.api import pluginconfig
+from gpuplane.api.chartvalues import WHAT as VALUES
+from gpuplane.api.chartvalues import check_values, is_values
 from gpuplane.api.finding import Finding
-from gpuplane.api.validation import check_object
+from gpuplane.api.recognition import check_file, check_kind, file_kind
+from gpuplane.api.validation import check_object, is_known
 from kubekit.errors import InvalidInput
 
 Places = dict[str, tuple[tuple[int, int], tuple[int, int]]]
@@ -24,12 +27,16 @@ Places = dict[str, tuple[tuple[int, int], tuple[int, int]]]
 
 
 class Document(msgspec.Struct, frozen=True):
-    """One object of a file, and what was found; `kind` and `name` are empty where it has none."""
+    """One object of a file, and what was found; `kind` and `name` are empty where it has none.
+
+    `note` is what a document is that no API server stores, in words.
+    """
 
     kind: str
     name: str
     line: int
     findings: tuple[Finding, ...]
+    note: str = ""
 
 
 class _Loader(yaml.SafeLoader):
@@ -107,13 +114,27 @@ def _documents(loader: _Loader, node: yaml.Node, more: Callable[[Any], list[Find
 
 
 def _document(data: Any, more: list[Finding], prefix: str, places: Places, twice: list[Finding], line: int) -> Document:
-    wrong = _of_plugin(data) if _is_plugin_config(data) else check_object(data)
+    wrong, note = _judged(data)
     found = [_placed(finding, prefix, places, line) for finding in [*wrong, *more]]
     meta = data.get("metadata") if isinstance(data, dict) else None
     name = meta.get("name", "") if isinstance(meta, dict) else ""
     kind = data.get("kind", "") if isinstance(data, dict) else ""
     ordered = sorted([*twice, *found], key=lambda finding: (finding.line, finding.column))
-    return Document(str(kind), str(name), line, tuple(ordered))
+    return Document(str(kind), str(name), line, tuple(ordered), note)
+
+
+def _judged(data: Any) -> tuple[list[Finding], str]:
+    """Return the findings about one document, and what it is where it is no object."""
+    if is_values(data):
+        return check_values(data), VALUES
+    if _is_plugin_config(data):
+        return _of_plugin(data), "a configuration of the device plugin"
+    if note := file_kind(data):
+        return check_file(data), note
+    found = check_object(data)
+    if not found and isinstance(data, dict) and not is_known(data):
+        found = check_kind(str(data.get("apiVersion", "")), str(data.get("kind", "")))
+    return found, ""
 
 
 _PLUGIN_SECTIONS: Final = frozenset(("flags", "resources", "sharing", "imex"))
@@ -168,8 +189,18 @@ def _locate(node: yaml.Node, path: str, places: Places, twice: list[Finding], de
             below = f"{path}.{name}" if path else name
             line, column = _at(key)
             if name in seen:
-                what = f"stands in line {seen[name]} already"
-                twice.append(Finding(code="GP117", path=below, message=what, at="key", line=line, column=column))
+                twice.append(
+                    Finding(
+                        code="GP117",
+                        path=below,
+                        message=f"stands in line {seen[name]} already; the last one counts",
+                        cure="keep one of them",
+                        severity="warning",
+                        at="key",
+                        line=line,
+                        column=column,
+                    )
+                )
             seen[name] = line
             places[below] = (_at(key), _at(value))
             _locate(value, below, places, twice, depth + 1)

@@ -95,6 +95,12 @@ def decode(kind: type[K], data: Any) -> K:
     return msgspec.convert(data, kind)
 
 
+def is_known(data: Mapping[str, Any]) -> bool:
+    """Return whether an object is of a kind that can be checked."""
+    place = (data.get("apiVersion"), data.get("kind"))
+    return any((known.RESOURCE.api_version, known.RESOURCE.kind) == place for known in KINDS)
+
+
 def _kind_of(api_version: str, kind: str) -> type[Any] | Finding | None:
     """The Struct, a finding when only its group is known, None for what is not ours."""
     group = api_version.partition("/")[0]

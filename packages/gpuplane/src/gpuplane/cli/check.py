@@ -71,6 +71,8 @@ def _show(checked: list[tuple[Path, str, list[Document]]], errors: int, screen: 
     for path, text, found in checked:
         lines = text.splitlines()
         for document in found:
+            if document.note:
+                screen.print(f"{path}:{document.line}  {document.note}")
             for finding in document.findings:
                 code = finding.code
                 for line in _picture(path, lines, finding, screen):
@@ -80,7 +82,9 @@ def _show(checked: list[tuple[Path, str, list[Document]]], errors: int, screen: 
         numbers = f"{count(errors, 'error')} in {count(len(checked), 'file')}"
         screen.print(f"{verdict} {numbers}      gpuplane explain {code}")
     else:
-        screen.print(f"{screen.paint(screen.glyph('good'), 'good')} {count(len(checked), 'file')} without error")
+        warnings = sum(len(document.findings) for _, _, found in checked for document in found)
+        more = f", {count(warnings, 'warning')}" if warnings else ""
+        screen.print(f"{screen.paint(screen.glyph('good'), 'good')} {count(len(checked), 'file')} without error{more}")
 
 
 def _picture(path: Path, lines: list[str], finding: Finding, screen: Console) -> list[str]:
