@@ -8,12 +8,14 @@ and started again at any moment; with `persist` it then loses nothing.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
+from tinykube.apiserver.addresses import ServiceRange
 from tinykube.apiserver.extensions import Extensions
 from tinykube.apiserver.identity import ADMIN, node_user
 from tinykube.apiserver.server import ApiServer
@@ -22,6 +24,7 @@ from tinykube.cluster.spec import ClusterSpec
 from tinykube.cluster.supervisor import keep_supervised
 from tinykube.controllers import Controllers
 from tinykube.distribution import Distribution
+from tinykube.proxy import ServiceProxy
 from tinykube.scheduler import Scheduler, SchedulerConfig, load, parse
 
 HOST: Final = "127.0.0.1"
@@ -48,6 +51,7 @@ class ControlPlane:
             port=known.port if known is not None else spec.port,
             data=directory.data if spec.persist else None,
             signing_key=bytes.fromhex(self._tokens.signing_key),
+            service_range=service_range(directory),
         )
         # NB: nothing is awaited until all accounts are added, so that no early request is refused.
         admit(server.extensions, self._tokens)
@@ -61,9 +65,20 @@ class ControlPlane:
             async with asyncio.TaskGroup() as group:
                 group.create_task(controllers.run(), name="controllers")
                 group.create_task(scheduler.run(), name="scheduler")
+                group.create_task(ServiceProxy(server.registry).run(), name="service proxy")
                 group.create_task(keep_supervised(directory), name="supervision")
         finally:
             await server.stop()
+
+
+def service_range(directory: ClusterDirectory) -> ServiceRange:
+    """Return addresses of this machine's loopback network for Services, other ones than other clusters have.
+
+    An ordinary user may listen on them. Pods have the lower half of that network.
+    """
+    digest = hashlib.sha256(str(directory.path).encode()).digest()
+    network = f"127.{128 + digest[0] % 128}.{digest[1] & 0xF0}.0/20"
+    return ServiceRange(network, first_node_port=30000 + int.from_bytes(digest[2:4]) % 2000)
 
 
 def _scheduler_config(spec: ClusterSpec, distribution: Distribution) -> SchedulerConfig:

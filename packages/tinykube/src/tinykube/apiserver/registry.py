@@ -18,6 +18,7 @@ import msgspec
 
 from tinykube.apiserver import apply as book
 from tinykube.apiserver import failure, lifecycle
+from tinykube.apiserver.addresses import DEFAULT_RANGE, ServiceRange
 from tinykube.apiserver.builtin import RESOURCES, ResourceInfo
 from tinykube.apiserver.eventforms import from_core, to_core
 from tinykube.apiserver.fieldset import Object
@@ -81,7 +82,13 @@ class Registry:
     `clock` gives seconds since 1970. With a journal, load what it holds by `restore` before the first use.
     """
 
-    def __init__(self, *, clock: Callable[[], float] = time.time, hooks: Hooks | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        clock: Callable[[], float] = time.time,
+        hooks: Hooks | None = None,
+        service_range: ServiceRange = DEFAULT_RANGE,
+    ) -> None:
         self.hooks = hooks or Hooks()
         self.store = ObjectStore()
         self.kinds = Kinds(self.store)
@@ -90,10 +97,11 @@ class Registry:
         self._now = ""
         services = self.store.table("services")
         for info in RESOURCES:
+            rules = builtin_rules(info, services, service_range)
             if info.group == "events.k8s.io":
-                self.kinds.add(info, builtin_rules(info, services), table="events", outward=from_core, inward=to_core)
+                self.kinds.add(info, rules, table="events", outward=from_core, inward=to_core)
             else:
-                self.kinds.add(info, builtin_rules(info, services))
+                self.kinds.add(info, rules)
         self._namespaces = self.kinds.find("namespaces").table
         self._add_namespaces()
 

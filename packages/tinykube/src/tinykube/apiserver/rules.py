@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tinykube.apiserver.addresses import allocate
+from tinykube.apiserver.addresses import ServiceRange, allocate
 from tinykube.apiserver.builtin import ResourceInfo
 from tinykube.apiserver.defaults import defaults_of
 from tinykube.apiserver.hooks import KindRules, Object, ScalePaths
@@ -14,13 +14,13 @@ from tinykube.apiserver.validation import validator_of
 _SCALE = ScalePaths(("spec", "replicas"), ("status", "replicas"), ("spec", "selector"))
 
 
-def builtin_rules(info: ResourceInfo, services: Table) -> KindRules:
-    """`services` is the table from which a Service's free address is found."""
+def builtin_rules(info: ResourceInfo, services: Table, given: ServiceRange) -> KindRules:
+    """`services` is the table from which a Service's free address, of `given`, is found."""
     default = defaults_of(info)
 
     def service(obj: Object) -> None:
         default(obj)
-        allocate(obj, services)
+        allocate(obj, services, given)
 
     return KindRules(
         schema=builtin_schema(info.kind),

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tinykube.apiserver import certificates
+from tinykube.apiserver.addresses import DEFAULT_RANGE, ServiceRange
 from tinykube.apiserver.extensions import Extensions, furnish, install
 from tinykube.apiserver.http import HttpServer, bind
 from tinykube.apiserver.journal import SQLiteJournal
@@ -23,7 +24,6 @@ from tinykube.apiserver.streams import UpgradableProtocol
 
 log = logging.getLogger("tinykube.apiserver")
 
-SERVICE_ADDRESS = "10.96.0.1"
 OBJECTS_FILE = "objects.sqlite"
 Object = dict[str, Any]
 
@@ -56,24 +56,25 @@ class ApiServer:
         data: Path | None = None,
         signing_key: bytes | None = None,
         clock: Callable[[], float] = time.time,
+        service_range: ServiceRange = DEFAULT_RANGE,
     ) -> ApiServer:
         """Start and answer.
 
         `pki` is the directory of the certificates, made if missing. With `data` (a directory) objects outlive the
-        process. `signing_key` signs service account tokens; without one they do not outlive it. Raises Terminal for a
-        port in use or data that another server has open.
+        process. `signing_key` signs service account tokens; without one they do not outlive it. Services get
+        addresses of `service_range`. Raises Terminal for a port in use or data that another server has open.
         """
         sock = bind(host, port)
         try:
-            paths = certificates.ensure(pki, (host,))
-            registry = Registry(clock=clock)
+            paths = certificates.ensure(pki, (host, service_range.api_server))
+            registry = Registry(clock=clock, service_range=service_range)
             journal = _restored(registry, data) if data is not None else None
             extensions = install(registry, signing_key=signing_key, clock=clock)
             await furnish(registry)
             http = HttpServer(Rest(registry), sock, paths, protocol=UpgradableProtocol)
             server = cls(registry, extensions, http, host, paths.authority)
             server._journal = journal
-            await server._publish(host)
+            await server._publish(host, service_range.api_server)
         except BaseException:
             sock.close()
             raise
@@ -85,12 +86,12 @@ class ApiServer:
         gc.set_threshold(50_000, 20, 100)
         return server
 
-    async def _publish(self, host: str) -> None:
+    async def _publish(self, host: str, address: str) -> None:
         """The `kubernetes` Service, by which programs find the API server; its endpoint follows host and port."""
         service: Object = {
             "metadata": {"name": "kubernetes", "labels": {"component": "apiserver", "provider": "kubernetes"}},
             "spec": {
-                "clusterIP": SERVICE_ADDRESS,
+                "clusterIP": address,
                 "ports": [{"name": "https", "port": 443, "targetPort": self.port}],
             },
         }

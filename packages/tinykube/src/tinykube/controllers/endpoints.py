@@ -1,7 +1,7 @@
 """Endpoints and EndpointSlices of services with a selector: where the ready pods are.
 
-One slice per service and no more than its first thousand addresses; nothing here routes traffic by them, people and
-clients read them.
+One slice per service and no more than its first thousand addresses. The service proxy carries connections by the
+Endpoints; users and clients read both.
 """
 
 from __future__ import annotations

@@ -1,0 +1,137 @@
+"""The proxy on a real registry and real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from tests.support.until import until
+from tinykube.apiserver.addresses import ServiceRange
+from tinykube.apiserver.registry import Registry
+from tinykube.proxy import ServiceProxy
+
+RANGE = ServiceRange("127.211.32.0/20", first_node_port=31111)
+
+
+class World:
+    """A registry with a proxy, and programs that answer with their names."""
+
+    def __init__(self) -> None:
+        self.registry = Registry(service_range=RANGE)
+        self.servers: list[asyncio.Server] = []
+
+    async def program(self, name: str, host: str) -> int:
+        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            asked = await reader.read()
+            writer.write(name.encode() + b":" + asked)
+            await writer.drain()
+            writer.close()
+
+        server = await asyncio.start_server(answer, host, 0)
+        self.servers.append(server)
+        port: int = server.sockets[0].getsockname()[1]
+        return port
+
+    async def service(self, name: str, **spec: Any) -> dict[str, Any]:
+        body = {"metadata": {"name": name}, "spec": {"selector": {"app": name}, **spec}}
+        made: dict[str, Any] = await self.registry.create("services", "default", body)
+        return made
+
+    async def endpoints(self, name: str, *pods: tuple[str, int]) -> None:
+        subsets = [{"addresses": [{"ip": ip}], "ports": [{"name": "web", "port": port}]} for ip, port in pods]
+        body = {"metadata": {"name": name}, "subsets": subsets}
+        if self.registry.get("endpoints", "default", name) is None:
+            await self.registry.create("endpoints", "default", body)
+        else:
+            await self.registry.patch("endpoints", "default", name, {"subsets": subsets}, "merge")
+
+    def events(self) -> list[str]:
+        return [event["message"] for event in self.registry.list("events") if event["reason"] == "PortNotServed"]
+
+
+async def ask(host: str, port: int) -> str:
+    reader, writer = await asyncio.open_connection(host, port)
+    try:
+        writer.write(b"hello")
+        writer.write_eof()
+        return (await reader.read()).decode()
+    finally:
+        writer.close()
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    made = World()
+    task = asyncio.create_task(ServiceProxy(made.registry).run())
+    yield made
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+    for server in made.servers:
+        server.close()
+
+
+async def answers(host: str, port: int) -> str:
+    return str(await until(lambda: ask(host, port), ignored=OSError))
+
+
+PORTS = [{"name": "web", "port": 8080}]
+
+
+async def test_a_service_is_reached_at_its_address_and_at_its_node_port(world: World) -> None:
+    service = await world.service("web", type="NodePort", ports=PORTS)
+    assert service["spec"]["clusterIP"] == "127.211.33.0" and service["spec"]["ports"][0]["nodePort"] == 31111
+    port = await world.program("a", "127.77.0.2")
+    await world.endpoints("web", ("127.77.0.2", port))
+    assert await answers("127.211.33.0", 8080) == "a:hello"
+    assert await answers("127.0.0.1", 31111) == "a:hello"
+
+
+async def test_pods_take_turns_and_one_that_does_not_answer_is_passed_over(world: World) -> None:
+    await world.service("web", ports=PORTS)
+    first, second = await world.program("a", "127.77.0.2"), await world.program("b", "127.77.0.3")
+    await world.endpoints("web", ("127.77.0.2", first), ("127.77.0.3", second), ("127.77.0.4", 9))
+    await answers("127.211.33.0", 8080)
+    assert {await ask("127.211.33.0", 8080) for _ in range(6)} == {"a:hello", "b:hello"}
+
+
+async def test_nothing_listens_once_the_last_pod_has_gone(world: World) -> None:
+    await world.service("web", ports=PORTS)
+    await world.endpoints("web", ("127.77.0.2", await world.program("a", "127.77.0.2")))
+    await answers("127.211.33.0", 8080)
+    await world.endpoints("web")
+
+    async def refused() -> bool:
+        try:
+            await ask("127.211.33.0", 8080)
+        except ConnectionRefusedError:
+            return True
+        except ConnectionError:  # it was just about to close
+            return False
+        return False
+
+    await until(refused)
+
+
+async def test_a_port_that_another_program_has_is_reported_by_an_event(world: World) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        node_port = other.getsockname()[1]
+        spec = {"type": "NodePort", "ports": [{"name": "web", "port": 8080, "nodePort": node_port}]}
+        if not 30000 <= node_port < 32768:
+            spec = {"clusterIP": "127.0.0.1", "ports": [{"name": "web", "port": node_port}]}
+        await world.service("web", **spec)
+        await world.endpoints("web", ("127.77.0.2", await world.program("a", "127.77.0.2")))
+        (message,) = await until(world.events)
+        assert message == f"port {node_port} of 127.0.0.1 is in use by another program on this machine"
+
+
+async def test_an_address_that_is_not_this_machines_is_reported_by_an_event(world: World) -> None:
+    await world.service("web", clusterIP="203.0.113.7", ports=PORTS)
+    await world.endpoints("web", ("127.77.0.2", await world.program("a", "127.77.0.2")))
+    (message,) = await until(world.events)
+    assert message == "203.0.113.7 is no address of this machine: leave clusterIP out, and the Service gets one"
