@@ -166,6 +166,7 @@ HOST_DRIVER_READY: Final = VALIDATIONS_DIR + "/host-driver-ready"  # older relea
 TOOLKIT_READY: Final = VALIDATIONS_DIR + "/toolkit-ready"  # the stage toolkit holds
 CUDA_READY: Final = VALIDATIONS_DIR + "/cuda-ready"  # the stage cuda holds
 PLUGIN_READY: Final = VALIDATIONS_DIR + "/plugin-ready"  # the stage plugin holds
+WRONG_GPUS: Final = VALIDATIONS_DIR + "/wrong-gpus"  # GPUs of a ready node that began to compute wrongly, as JSON
 CHAR_LINKS: Final = VALIDATIONS_DIR + "/char-links"  # the links in dev/char that the validator made, a path a line
 DRIVER_STORE: Final = STATE_DIR + "/driver/root"  # the writable layer of the driver's root
 DRIVER_DOWNLOADS: Final = "var/cache/gpuplane"  # .run files; one that lies there is not downloaded

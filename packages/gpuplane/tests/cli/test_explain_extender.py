@@ -20,7 +20,7 @@ from kubekit.kube import SystemClock
 from tests.support.extender_world import PATIENCE, World, extender, gpu_pod, world
 from tests.support.until import until_objects
 from tinykube.scheduler import Scheduler
-from tinykube.scheduler.config import parse
+from tinykube.scheduler.config_file import parse
 
 
 @pytest.fixture

@@ -19,7 +19,9 @@ from gpuplane.device_plugin import PluginDevice, ResourcePlugin, run
 from gpuplane.device_plugin.health import QUIET_CHECKS
 from gpuplane.hardware import GPUFacts, HealthEvent, HealthEventKind
 from gpuplane.hardware.health import xid_event
+from gpuplane.host import Host
 from gpuplane.operand import OperandContext
+from gpuplane.operand.wrong_gpus import write_wrong_gpus
 from gpuplane.sharing.mps import daemons, ready_text
 from kubekit.api.core import Node
 from kubekit.api.meta import ObjectMeta
@@ -212,6 +214,26 @@ async def test_a_gpu_that_answers_well_again_is_trusted_without_an_event(world: 
         assert await world.kubelet.healthy() == [False, True]
         assert await world.kubelet.healthy() == [True, True]
     assert world.slept.count(60.0) >= QUIET_CHECKS
+
+
+async def test_a_gpu_that_begins_to_compute_wrongly_is_taken_out_and_comes_back(world: World, tmp_path: Path) -> None:
+    host = Host(tmp_path)
+    (tmp_path / "run/nvidia/validations").mkdir(parents=True)
+    async with world.running(host_root=tmp_path):
+        assert await world.kubelet.healthy() == [True, True]
+        write_wrong_gpus(host, {"GPU-1": "fails the vectorAdd: element 7"})
+        assert await world.kubelet.healthy() == [True, False]
+        await world.client.until(lambda: world.client.node.status.summary.gpus == "1/2")
+        for _ in range(3 * QUIET_CHECKS):  # NVML sees nothing wrong
+            await asyncio.sleep(0)
+        world.gpus.tell(HealthEvent(uuid="GPU-1", kind=HealthEventKind.RECOVERED))
+        await asyncio.sleep(0.01)
+        assert world.kubelet.seen.empty()
+    async with world.running(host_root=tmp_path):
+        assert await world.kubelet.healthy() == [True, False]
+        write_wrong_gpus(host, {})
+        assert await world.kubelet.healthy() == [True, True]
+        await world.client.until(lambda: not world.client.node.status.health)
 
 
 async def test_a_gpu_that_nvml_lost_before_the_start_is_named(world: World) -> None:

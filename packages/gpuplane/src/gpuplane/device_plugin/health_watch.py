@@ -1,4 +1,6 @@
-"""Follows the health of a node's GPUs: by the driver's events, and by checks of GPUs that are not usable."""
+"""Follows the health of a node's GPUs: by the driver's events, by the validator's checks of idle GPUs, and by checks of
+GPUs that are not usable.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +8,14 @@ import asyncio
 import logging
 from typing import Final
 
+from gpuplane import names
 from gpuplane.device_plugin.health import health_after, health_after_quiet
 from gpuplane.device_plugin.health_report import HealthReport
 from gpuplane.device_plugin.plugin import NodePlugins
 from gpuplane.hardware import GPUSource
 from gpuplane.operand import OperandContext
-from kubekit.errors import Retryable
+from gpuplane.operand.wrong_gpus import COMPUTES_WRONG, read_wrong_gpus
+from kubekit.errors import KubekitError, Retryable
 
 log = logging.getLogger("gpuplane.device-plugin")
 
@@ -19,11 +23,11 @@ RECHECK_SECONDS: Final = 60.0
 """How often a GPU that is not usable is checked: some drivers announce no recovery."""
 
 
-async def follow_events(source: GPUSource, offer: NodePlugins, report: HealthReport) -> None:
+async def follow_events(context: OperandContext, source: GPUSource, offer: NodePlugins, report: HealthReport) -> None:
     """Change the health after each event of the driver. Raises Retryable when the driver sends no more events."""
     async for event in source.events():
         text = event.reason or event.kind.value
-        if offer.set_health(health_after(offer.health, event)):
+        if offer.set_health(health_after(offer.health, event) | read_wrong_gpus(context.host)):
             log.warning("GPU unusable gpu=%s: %s", event.uuid, text)
             report.set(offer.health)
         else:
@@ -37,8 +41,21 @@ async def recheck(context: OperandContext, source: GPUSource, offer: NodePlugins
     while True:
         await offer.until_unusable()
         await context.sleep(RECHECK_SECONDS)
-        says = await asyncio.to_thread(source.health)
+        says = await asyncio.to_thread(source.health) | read_wrong_gpus(context.host)
         after, quiet = health_after_quiet(offer.health, says, quiet)
         if offer.set_health(after):
             log.info("GPUs usable again after answers without error gpus=%s", ",".join(sorted(set(quiet) - set(after))))
             report.set(after)
+
+
+async def follow_wrong_gpus(context: OperandContext, offer: NodePlugins, report: HealthReport) -> None:
+    """Take GPUs out that the validator finds to compute wrongly, and trust them again when they pass."""
+    try:
+        async for _ in context.host.watch(names.WRONG_GPUS):
+            others = {uuid: why for uuid, why in offer.health.items() if not why.startswith(COMPUTES_WRONG)}
+            if offer.set_health(read_wrong_gpus(context.host) | others):
+                log.warning("health of GPUs changed unusable=%s", ",".join(sorted(offer.health)) or "none")
+                report.set(offer.health)
+    except KubekitError as error:
+        log.warning("checks of idle GPUs not followed, read at the next start: %s", error)
+    await asyncio.Event().wait()

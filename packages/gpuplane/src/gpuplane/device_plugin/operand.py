@@ -23,7 +23,7 @@ from gpuplane.device_plugin.allocation import NodeFiles, read_node_files
 from gpuplane.device_plugin.dialects import Dialect, offered
 from gpuplane.device_plugin.health import failure_reason, first_health
 from gpuplane.device_plugin.health_report import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, HealthReport
-from gpuplane.device_plugin.health_watch import follow_events, recheck
+from gpuplane.device_plugin.health_watch import follow_events, follow_wrong_gpus, recheck
 from gpuplane.device_plugin.mps_daemons import MpsDaemons
 from gpuplane.device_plugin.nri import NriScope, nri_connection, nri_scope
 from gpuplane.device_plugin.plugin import HealthAwarePlugin, NodePlugins, UnitPlugin
@@ -31,6 +31,7 @@ from gpuplane.hardware import GPUFacts, GPUSource, MigMode
 from gpuplane.operand import OperandContext, PluginRegistrar, report_stage
 from gpuplane.operand.configs import NodeConfig, NodeConfiguration, NodeLabels, own_labels
 from gpuplane.operand.keep import failed
+from gpuplane.operand.wrong_gpus import read_wrong_gpus
 from gpuplane.sharing.units import resources, sharable
 from kubekit.errors import InvalidInput, KubekitError, Retryable
 from kubekit.kube import ApiError
@@ -136,6 +137,7 @@ class _Node:
                 await first_of(mps.come(context.sleep), *others)
                 return
             says = await asyncio.to_thread(source.health)
+            says |= read_wrong_gpus(context.host)
             health = first_health(inventory, says, [gpu.uuid for gpu in node.status.gpus])
             report = HealthReport(context, node.status.health)
             report.set(health)
@@ -152,7 +154,8 @@ class _Node:
                     until_other(),
                     mps.gone(),
                     _take_back_failure(context, offer, node),
-                    follow_events(source, offer, report),
+                    follow_events(context, source, offer, report),
+                    follow_wrong_gpus(context, offer, report),
                     recheck(context, source, offer, report),
                     _mig_changed(context, source, inventory),
                     report.run(),

@@ -113,7 +113,7 @@ async def uninstall(host: Host) -> tuple[str, ...]:
         _remove_char_links(host)
         changed = revert(host, COMPONENT)
         # Proofs with this driver are void now; no other process is left to remove them.
-        for ready in (names.PLUGIN_READY, names.CUDA_READY, names.DRIVER_READY, names.NEW_KERNEL):
+        for ready in (names.PLUGIN_READY, names.CUDA_READY, names.DRIVER_READY, names.NEW_KERNEL, names.WRONG_GPUS):
             unmark_ready(host, ready)
     for path in changed:
         log.info("driver file restored path=%s", host.shown(path))

@@ -32,6 +32,7 @@ from gpuplane.validator.features import OTHERS
 from gpuplane.validator.features import mark as mark_features
 from gpuplane.validator.problems import no_usable_gpu, unusable, vector_add_problem
 from gpuplane.validator.process import VectorAddProcess
+from gpuplane.validator.recheck import keep_checking
 from gpuplane.validator.workload import NoRoom, run_pod
 from kubekit.api.core import Node
 from kubekit.errors import KubekitError
@@ -74,12 +75,16 @@ async def run(context: OperandContext, prove_plugin: PluginProof = run_pod) -> N
         prove_plugin=prove_plugin,
     )
     controller = Controller("validator", [nodes, machines], validator.reconcile)
-    watching = asyncio.create_task(_watch_files(context, controller))
+    others = [
+        asyncio.create_task(_watch_files(context, controller)),
+        asyncio.create_task(keep_checking(context, lambda: nodes.get(name))),
+    ]
     try:
         await controller.run()
     finally:
-        watching.cancel()
-        await asyncio.gather(watching, return_exceptions=True)
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
         await nodes.stop()
         await machines.stop()
 
