@@ -14,8 +14,12 @@ from hypothesis import strategies as st
 from gpuplane import names
 from gpuplane.api.gpunode import Summary
 from gpuplane.cli.explain_text import page
+from gpuplane.cli.holders import free_core
+from gpuplane.cli.overview import NodeView, overview
 from gpuplane.cli.terminal import Console
+from gpuplane.explain.world import World
 from gpuplane.scheduler.quota import NamespaceQuota
+from kubekit.api.core import Node, Pod
 from packages.gpuplane.tests.cli import explained_clusters as built
 
 SHARE = {names.VCUDA_CORE: 40, names.VCUDA_MEMORY: 48}
@@ -56,7 +60,8 @@ ml/tune-42   waiting 6m for 40% core + 12 GiB of one GPU   can ever run: yes
  cure 1   ask 11 GiB (vcuda-memory 44)   runs now on gpu-t-01/1
       2   ask 35% core (vcuda-core 35)   runs now on gpu-t-04/2
       3   drop the nodeSelector          runs now on gpu-h-00/0
-      4   ml/b ends or is deleted        runs now on gpu-t-01/1"""
+      4   ml/b ends or is deleted        runs now on gpu-t-01/1
+          (deleting it ends its work)"""
 
 
 @pytest.mark.parametrize("width", [80, 100, 120])
@@ -355,5 +360,56 @@ def test_json_is_stable():
     cluster, pod = built.picture()
     data = json.loads(msgspec.json.encode(cluster.explain(pod)))
     assert data["gpuReasons"][0] == {"count": 9, "missing": "1 GiB", "nearest": "gpu-t-01/1", "reason": "memory"}
-    assert data["cures"][0] == {"change": "ask 11 GiB (vcuda-memory 44)", "place": "gpu-t-01/1"}
+    assert data["cures"][0] == {"change": "ask 11 GiB (vcuda-memory 44)", "place": "gpu-t-01/1", "effect": ""}
     assert set(data) >= {"pod", "state", "asks", "canEverRun", "nodes", "nodeReasons", "gpus", "free", "runsOn"}
+
+
+# -- explain and status ------------------------------------------------------------------------------------------------
+
+steps = st.lists(
+    st.tuples(
+        st.sampled_from(("share", "whole", "plain", "ended")), st.integers(0, 2), st.integers(0, 1), st.integers(1, 9)
+    ),
+    max_size=8,
+)
+
+
+@given(steps, st.booleans())
+@settings(deadline=None, max_examples=60)
+def test_explain_and_status_agree_on_what_is_free_of_each_gpu(steps: Any, lost: bool) -> None:
+    cluster = built.Cluster()
+    for name, gpus in (("a", 1), ("b", 2), ("c", 2)):
+        cluster.node(
+            name, gpus, lost=(0,) if lost and name == "b" else (), offers=(names.VCUDA_CORE, names.VCUDA_MEMORY)
+        )
+    for number, (kind, at, gpu, part) in enumerate(steps):
+        node = "abc"[at]
+        index = 0 if node == "a" else gpu
+        if kind == "share":
+            cluster.share(f"p{number}", f"{node}/{index}", 10 * part, 1)
+        elif kind == "whole":
+            cluster.whole(f"p{number}", f"{node}/{index}")
+        else:
+            pod = cluster.pod(f"p{number}", limits={names.VCUDA_CORE: 10 * part, names.VCUDA_MEMORY: 4}, on=node)
+            pod["status"]["phase"] = "Succeeded" if kind == "ended" else "Running"
+    facts = cluster.facts()
+    nodes = [msgspec.convert(raw, Node) for raw in facts.nodes]
+    seen = overview(
+        facts.gpunodes,
+        [msgspec.convert(raw, Pod) for raw in facts.pods],
+        {node.metadata.name: node.status.allocatable for node in nodes},
+    )
+    world = World(facts)
+    for view in seen.nodes:
+        state = world.ledger.node(view.name)
+        cores = free_core(view.gpus, {}, view.held_by)
+        assert (cores is None) == (view.name in world.guessed or _too_much(view)), view.name
+        if cores is not None:
+            assert cores == list(state.core), view.name
+
+
+def _too_much(view: NodeView) -> bool:
+    held: dict[int, int] = {}
+    for part in (part for holder in view.held_by for part in holder.parts):
+        held[part.index] = held.get(part.index, 0) + part.core
+    return any(core > 100 for core in held.values())

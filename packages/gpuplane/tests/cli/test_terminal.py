@@ -13,11 +13,14 @@ import pytest
 from gpuplane import names
 from gpuplane.api.gpunode import GPUNode, StageName
 from gpuplane.cli.terminal import clipped
-from kubekit.api.core import Deployment, Namespace, Node
+from gpuplane.operator.installation import manifests
+from kubekit.api.core import Deployment, Event, Namespace, Node
+from kubekit.api.kinds import built_in
 from kubekit.kube import NotFound
 from tests.support.extender_world import World, gpu_pod, world
 from tests.support.terminals import on_terminal, plain
 from tests.support.until import until
+from tinykube.apiserver import User
 
 CRD = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/gpunodes.gpuplane.dev"
 
@@ -187,6 +190,73 @@ async def test_waiting_shows_one_live_table_with_counts_and_ends_with_the_next_c
     assert terminal.text.rstrip().splitlines()[-1] == "Next: gpuplane status gpus lists every GPU with its holders"
     drawn, _, page = terminal.text.rpartition("\x1b[J")
     assert "all ready" in plain(page) and "1 of 2 GPU nodes ready" in drawn
+
+
+def granted(kind: str, **metadata: str) -> dict[str, Any]:
+    """A binding of the role `view` to the user vera."""
+    group = "rbac.authorization.k8s.io"
+    return {
+        "apiVersion": f"{group}/v1",
+        "kind": kind,
+        "metadata": {"name": "vera", **metadata},
+        "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": "view"},
+        "subjects": [{"apiGroup": group, "kind": "User", "name": "vera"}],
+    }
+
+
+async def let_in(cluster: World, binding: dict[str, Any]) -> None:
+    cluster.server.extensions.identity.add("vera", User("vera", ("system:authenticated",)))
+    await cluster.client.apply(binding, "test", resource=built_in(binding["apiVersion"], binding["kind"]))
+
+
+async def test_a_user_who_may_view_one_namespace_is_told_what_its_events_say(cluster: World, tmp_path: Path) -> None:
+    for name in ("ml", "others"):
+        body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
+        await cluster.client.create(body, resource=Namespace.RESOURCE)
+    await let_in(cluster, granted("RoleBinding", namespace="ml"))
+    (tmp_path / "config").write_text(cluster.kubeconfig("vera", namespace="ml"))
+    await cluster.node("n1")
+    await cluster.pod(gpu_pod("secret", (90, 8), namespace="others", nodeName="n1"))
+    made = await cluster.pod(gpu_pod("tune", (40, 8), namespace="ml"))
+    code, out, _ = await gpuplane(tmp_path, "explain", "tune")
+    assert code == 0
+    assert "ml/tune   waiting" in out and "for 40% core + 2 GiB of one GPU" in out
+    assert "may not list pods of all namespaces, nodes, gpunodes" in out and "no scheduler has" in out
+    event = {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": "tune.1", "namespace": "ml"},
+        "involvedObject": {"kind": "Pod", "namespace": "ml", "name": "tune", "uid": made["metadata"]["uid"]},
+        "reason": "FailedScheduling",
+        "message": "0/1 nodes are available: 1 no GPU has 40% core",
+        "type": "Warning",
+    }
+    await cluster.client.create(event, resource=Event.RESOURCE)
+    code, out, _ = await gpuplane(tmp_path, "explain", "tune")
+    assert (code, "FailedScheduling: 0/1 nodes are available: 1 no GPU has 40% core" in out) == (0, True)
+    assert "secret" not in out and "n1" not in out
+    assert "cure     an administrator runs gpuplane explain ml/tune" in out
+    code, _, err = await gpuplane(tmp_path, "explain", "secret", "-n", "others")
+    assert (code, "forbidden" in err) == (3, True)
+
+
+async def test_who_may_view_the_cluster_sees_status_and_explain(cluster: World, tmp_path: Path) -> None:
+    await let_in(cluster, granted("ClusterRoleBinding"))
+    (tmp_path / "config").write_text(cluster.kubeconfig("vera"))
+    await cluster.node("n1")
+    await report(cluster, "n1", ready=True)
+    await cluster.pod(gpu_pod("tune", (40, 8)))
+    code, _, err = await gpuplane(tmp_path, "status")
+    assert (code, "forbidden" in err) == (3, True)
+    [role] = [one for one in manifests() if one["metadata"]["name"] == "gpuplane:view"]
+    await cluster.client.apply(role, "test", resource=built_in(role["apiVersion"], role["kind"]))
+
+    async def allowed() -> bool:
+        return (await gpuplane(tmp_path, "status"))[0] == 0
+
+    await until(allowed)
+    assert "1 GPU node" in (await gpuplane(tmp_path, "status"))[1]
+    assert "1 node" in (await gpuplane(tmp_path, "explain", "tune"))[1]
 
 
 def test_a_window_shows_the_head_and_the_end() -> None:

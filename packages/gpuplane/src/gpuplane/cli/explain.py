@@ -18,7 +18,7 @@ from gpuplane.api.gpunode import GPUNode
 from gpuplane.cli.check import explain as explain_code
 from gpuplane.cli.explain_text import page
 from gpuplane.cli.terminal import Console
-from gpuplane.explain.answer import Explanation, explain
+from gpuplane.explain.answer import Explanation, explain, explain_by_events
 from gpuplane.explain.world import ClusterFacts, Object
 from gpuplane.names import (
     QUOTA_KEY,
@@ -27,7 +27,7 @@ from gpuplane.names import (
     QUOTA_SETTINGS_KEY,
 )
 from gpuplane.scheduler.quota import NamespaceQuota, QuotaSettings, parse_quotas, parse_settings
-from kubekit.api.core import ConfigMap, Pod
+from kubekit.api.core import ConfigMap, Event, Pod
 from kubekit.errors import InvalidInput, NoAnswer, UsageError
 from kubekit.kube import Client, Forbidden, NotFound, SystemClock
 
@@ -71,8 +71,15 @@ async def _ask(options: Namespace, namespace: str, name: str) -> Explanation:
         try:
             async with asyncio.timeout(options.timeout):
                 space = namespace or client.namespace or "default"
-                pod, facts = await read(client, space, name)
-                return explain(pod, facts, SystemClock().wall())
+                pod = await _pod(client, space, name)
+                now = SystemClock().wall()
+                try:
+                    return explain(pod, await _facts(client), now)
+                except Forbidden:
+                    unread = await _unreadable(client)
+                    events = await client.list(Event, space, fields=f"involvedObject.name={name}")
+                    own = [event for event in events if event.involved_object.kind == "Pod"]
+                    return explain_by_events(pod, unread, own, now)
         except TimeoutError:
             raise NoAnswer(
                 f"the cluster did not answer within {options.timeout:g} s", where=client.endpoint.context
@@ -106,6 +113,23 @@ async def _facts(client: Client) -> ClusterFacts:
         _quotas(client),
     )
     return ClusterFacts(pods, nodes, gpunodes, namespaces, quotas, naming)
+
+
+async def _unreadable(client: Client) -> list[str]:
+    """Return the kinds of the cluster that the user may not list."""
+    found = []
+    for kind, path in (
+        ("pods of all namespaces", "/api/v1/pods"),
+        ("nodes", "/api/v1/nodes"),
+        ("gpunodes", GPUNode.RESOURCE.path()),
+    ):
+        try:
+            await client.request("GET", path, {"limit": "1"})
+        except Forbidden:
+            found.append(kind)
+        except NotFound:
+            continue
+    return found
 
 
 async def _listed(client: Client, path: str) -> list[Object]:

@@ -105,6 +105,17 @@ def _row(held: Held) -> tuple[str, str, str, str, str]:
 def _waiting(what: Explanation, screen: Console) -> Iterator[str]:
     width = max(len(str(tally.count)) for tally in (*what.node_reasons, *what.gpu_reasons)) if what.node_reasons else 1
     yield ""
+    if what.unread:
+        unread = ", ".join(what.unread)
+        yield from _wrapped(" ", f"This user may not list {unread}: only events say why the pod waits.", screen)
+        for said in what.said:
+            yield ""
+            yield from _wrapped("   ", said, screen)
+        if not what.said:
+            yield "   no scheduler has said why"
+        yield ""
+        yield from _wrapped(" cure     ", f"an administrator runs gpuplane explain {what.pod}", screen)
+        return
     if not what.nodes:
         yield " the cluster has no nodes"
         return
@@ -125,6 +136,8 @@ def _waiting(what: Explanation, screen: Console) -> Iterator[str]:
             else:
                 yield from _wrapped(f" {head:4} {number}   ", cure.change, screen)
                 yield f"          runs now on {cure.place}"
+            if cure.effect:
+                yield from _wrapped("          ", f"({cure.effect})", screen)
     elif not what.runs_on:
         yield ""
         yield " cure     none that is small: no single change of the pod or the cluster lets it run"

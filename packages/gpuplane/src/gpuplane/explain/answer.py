@@ -14,7 +14,7 @@ from gpuplane.explain.world import GPU_RESOURCES, ClusterFacts, NodeVerdict, Obj
 from gpuplane.sharing import Request, of_pod, request_of
 from gpuplane.sharing.placement import Lack
 from gpuplane.sharing.request import Ask
-from kubekit.api.core import Pod, has_ended
+from kubekit.api.core import Event, Pod, has_ended
 from kubekit.errors import InvalidInput
 
 # Reasons of GPUs in addition to those of placement: one that would do by itself, where not enough of them are together;
@@ -85,6 +85,8 @@ class Explanation(msgspec.Struct, frozen=True, rename="camel"):
     node: str = ""
     held: tuple[Held, ...] = ()
     runs_on: str = ""
+    unread: tuple[str, ...] = ()  # the kinds that the user may not list: then only events say why the pod waits
+    said: tuple[str, ...] = ()  # the newest event of each reason, where `unread` says that nothing else is known
     note: str = ""  # what else is to be said: gates, kube-scheduler's own words, an assignment that is broken
 
 
@@ -108,6 +110,24 @@ def explain(raw: Object, facts: ClusterFacts, now: str) -> Explanation:
     if bound:
         return _placed(start, raw, pod, world)
     return _waiting(start, raw, pod, world)
+
+
+def explain_by_events(raw: Object, unread: Sequence[str], events: Iterable[Event], now: str) -> Explanation:
+    """Say what a user may know who may read the pod's namespace alone: no other tenant is named."""
+    found = explain(raw, ClusterFacts((), ()), now)
+    if found.state != "waiting" or found.findings:
+        return _with(found, unread=tuple(unread), runs_on="")
+    newest: dict[str, Event] = {}
+    for event in sorted(events, key=_time):
+        newest[event.reason] = event
+    said = [f"{event.reason}: {event.message}" for event in newest.values() if event.message]
+    condition = _scheduler_said(msgspec.convert(raw, Pod))
+    said = said or ([condition] if condition else [])
+    return _with(found, unread=tuple(unread), said=tuple(said), can_ever_run=True, cures=(), runs_on="", note="")
+
+
+def _time(event: Event) -> str:
+    return event.last_timestamp or event.event_time or event.first_timestamp or ""
 
 
 def _with(explanation: Explanation, **changes: Any) -> Explanation:

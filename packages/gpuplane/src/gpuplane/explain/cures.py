@@ -1,6 +1,7 @@
 """Cures for a waiting pod: changes of the pod or of the cluster, each proved by deciding again. Pure.
 
-A cure is listed only if the changed pod, or the pod in the changed cluster, is placed now. Small changes come first.
+A cure is listed only if the changed pod, or the pod in the changed cluster, is placed now. The least invasive come
+first: changes of the pod, then of what keeps pods off nodes, then what other pods notice, then what costs a node.
 """
 
 from __future__ import annotations
@@ -38,10 +39,13 @@ _OF_THE_NODE: Final = ("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/
 
 
 class Cure(msgspec.Struct, frozen=True):
-    """`change` as one says it; `place` is where the pod would run then, node/GPU."""
+    """`change` as one says it; `place` is where the pod would run then, node/GPU. `effect` is what the change does to
+    others, empty for a change of the pod alone.
+    """
 
     change: str
     place: str
+    effect: str = ""
 
 
 def cures(world: World, raw: Object, verdicts: list[NodeVerdict]) -> list[Cure]:
@@ -90,6 +94,10 @@ def _proved(world: World, change: str, raw: Object, nodes: Iterable[str] | None 
         return
     if place:
         yield Cure(change, place)
+
+
+def _with_effect(found: Iterable[Cure], effect: str) -> Iterator[Cure]:
+    return (msgspec.structs.replace(cure, effect=effect) for cure in found)
 
 
 def _changed(raw: Object, change: Callable[[Object], Any]) -> Object:
@@ -225,7 +233,7 @@ def _uncordoned(world: World, raw: Object, verdicts: list[NodeVerdict]) -> Itera
     for verdict in islice((verdict for verdict in verdicts if verdict.reason == CORDONED), MOST):
         with world.with_node(_schedulable(world.raw(verdict.node))):
             done = list(_proved(world, f"kubectl uncordon {verdict.node}", raw, [verdict.node]))
-        yield from done
+        yield from _with_effect(done, "other pods may start there too; look first why it is cordoned")
 
 
 def _schedulable(raw: Object) -> Object:
@@ -250,7 +258,9 @@ def _offered(world: World, raw: Object, verdicts: list[NodeVerdict]) -> Iterator
             change = f"kubectl label node {verdict.node} {names.SHARE_LABEL}=enable"
             done = list(_proved(world, change, raw, [verdict.node]))
         if done:
-            yield done[0]
+            yield from _with_effect(
+                done[:1], "the node offers shares only then: pods that ask nvidia.com/gpu go elsewhere"
+            )
             return
 
 
@@ -269,7 +279,7 @@ def _others_gone(world: World, raw: Object, verdicts: list[NodeVerdict]) -> Iter
             where = nodes if "quota" in nodes.values() else [pod.spec.node_name]
             done = list(_proved(world, f"{pod.shown} ends or is deleted", raw, where))
         if done:
-            yield done[0]
+            yield from _with_effect(done[:1], "deleting it ends its work")
             return
 
 
@@ -292,7 +302,7 @@ def _more_nodes(world: World, raw: Object, verdicts: list[NodeVerdict]) -> Itera
         with world.with_node(other, gpunode):
             done = list(_proved(world, f"add a node like {verdict.node}", raw, [name]))
         if done:
-            yield Cure(done[0].change, "the new node")
+            yield Cure(done[0].change, "the new node", "it costs a node")
             return
 
 

@@ -165,8 +165,9 @@ class World:
             node = pod.spec.node_name
             if not node or pod.assignment is not None:
                 continue
-            self.guessed.add(node)
             state = self.ledger.node(node)
+            if state is None or len(state.gpus) != 1:
+                self.guessed.add(node)  # on a node with one GPU there is no doubt
             placed = place(state, pod.request, TightestPolicy()) if state is not None else None
             self._hold(pod, placed.assignment if isinstance(placed, Placement) else Assignment({}))
 
