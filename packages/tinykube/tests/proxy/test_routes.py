@@ -57,5 +57,6 @@ def test_what_is_not_carried_is_named() -> None:
 
 def test_an_ordinary_user_is_told_what_reaches_a_port_below_1024() -> None:
     assert why_not_served(OSError(errno.EACCES, ""), ListenAddress("127.200.1.0", 80)) == (
-        "port 80 of 127.200.1.0 needs root on this machine: use kubectl port-forward, a node port, or a port from 1024 on"
+        "port 80 of 127.200.1.0 needs root on this machine: "
+        "use kubectl port-forward, a node port, or a port from 1024 on"
     )
