@@ -142,6 +142,13 @@ def test_a_user_without_a_home_is_told_with_the_cure(monkeypatch):
     assert tilde(Path("/x/c.kubeconfig")) == "/x/c.kubeconfig"
 
 
+def test_a_printed_path_can_be_pasted_into_a_shell(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path / "a home"))
+    for path in (tmp_path / "a home" / "my clusters" / "c.kubeconfig", tmp_path / "b c" / "c.kubeconfig"):
+        pasted = ["sh", "-c", f'X={tilde(path)}; printf %s "$X"']
+        assert subprocess.run(pasted, capture_output=True, text=True, check=True).stdout == str(path)
+
+
 def test_a_kubeconfig_is_one_context_readable_by_its_owner_only(tmp_path):
     path = tmp_path / "c.kubeconfig"
     save(path, context="gpuplane-c", server="https://127.0.0.1:1", ca=b"PEM", user="admin", token="t")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import sys
 import textwrap
@@ -37,12 +38,12 @@ EIGHTHS: Final = " ▏▎▍▌▋▊▉"
 
 
 def tilde(path: Path) -> str:
-    """A path as people write it, with ~ for the home directory."""
+    """A path as people write it in a shell, with ~ for the home directory."""
     try:
         home = Path.home()
     except RuntimeError:  # no HOME, and a user without a name
-        return str(path)
-    return f"~/{path.relative_to(home)}" if path.is_relative_to(home) else str(path)
+        return shlex.quote(str(path))
+    return f"~/{shlex.quote(str(path.relative_to(home)))}" if path.is_relative_to(home) else shlex.quote(str(path))
 
 
 def count(number: int, thing: str) -> str:
