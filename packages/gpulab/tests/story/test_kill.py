@@ -132,9 +132,9 @@ async def gpu_pod(story, name: str, node: str) -> Pod:
 
 async def test_processes_may_be_killed_while_nodes_are_prepared(story):
     await story.ready()
-    await story.opt_out("sim-1", "sim-2", "sim-3")
+    await story.opt_out("sim-2", "sim-3")
     operators = await operators_node(story)
-    await story.opt_in("sim-1", "sim-2", "sim-3")
+    await story.opt_in("sim-2", "sim-3")
 
     async def holds(name: str, stage: StageName) -> None:
         await story.node(name, lambda node: stage.value in node.status.stages)
@@ -145,8 +145,8 @@ async def test_processes_may_be_killed_while_nodes_are_prepared(story):
     story.world.kill_containers(
         "sim-3", "nvidia-driver-daemonset", "nvidia-container-toolkit", "nvidia-operator-validator"
     )
-    await holds("sim-1", StageName.DRIVER)
-    await story.world.kill("kubelet-sim-1")
+    await holds("sim-2", StageName.DRIVER)
+    await story.world.kill("kubelet-sim-2")
     await holds("sim-3", StageName.TOOLKIT)
     await story.world.kill(CONTROL_PLANE)
     await story.world.kill(SUPERVISOR)
