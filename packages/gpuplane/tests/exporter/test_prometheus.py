@@ -26,6 +26,7 @@ from gpuplane.hardware import GPUFacts, MigDevice, MigMode, MigSample, Sample
 from gpuplane.limits.exposition import METRICS as SHARE_METRICS
 from gpuplane.operand import OperandContext
 from simgpu import PROFILES
+from tests.support.until import until
 
 DASHBOARD = Path(__file__).parents[4] / "deploy/dashboards/gpus.json"
 prometheus_installed = pytest.mark.skipif(
@@ -207,8 +208,9 @@ async def test_prometheus_scrapes_it(tmp_path: Path) -> None:
     exporter = asyncio.create_task(run(context))
     try:
         async with prometheus(tmp_path, context.port) as port, asyncio.timeout(60):
-            while not (found := await asyncio.to_thread(ask, port, "DCGM_FI_DEV_SM_CLOCK")):
-                assert not exporter.done()
+            found = await until(
+                lambda: asyncio.to_thread(ask, port, "DCGM_FI_DEV_SM_CLOCK"), poll=0.1, task=exporter, seconds=None
+            )
             assert sorted(series["metric"]["gpu"] for series in found) == [str(i) for i in range(8)]
             assert {series["metric"]["Hostname"] for series in found} == {"sim-1"}
             assert await asyncio.to_thread(ask, port, "up == 1")
