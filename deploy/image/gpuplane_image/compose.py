@@ -1,6 +1,7 @@
-"""What lies in the image: two trees, one for each layer, made of Debian packages and Python wheels.
+"""What lies in the image: a tree for each layer.
 
-`base` is Debian, Python and the locked dependencies, which change seldom; `gpuplane` is the package itself. There is no
+`base` is Debian, Python and the locked dependencies, which change seldom; `toolkit` has the programs of NVIDIA's that
+are installed on hosts; `gpuplane` is the package itself. There is no
 shell, no package manager and no setuid program. All modules are compiled ahead and never checked against their sources,
 so that a read-only root starts as fast as any.
 """
@@ -14,7 +15,7 @@ from collections.abc import Iterable
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from . import debian, dependencies, elf
+from . import debian, dependencies, elf, nvidia_toolkit
 from .errors import ImageError
 
 # What each is for; a pattern list means: of this package only these files.
@@ -115,6 +116,13 @@ def compose_gpuplane(root: Path, base: Path, cache: Path, epoch: int) -> Parts:
     compile_all(base, [root / _PACKAGES], root)
     settle(root, epoch)
     return {"gpuplane": sum(sizes(root, {}).values())}
+
+
+def compose_toolkit(root: Path, cache: Path, epoch: int) -> Parts:
+    """The layer of NVIDIA's programs, which the toolkit operand installs on hosts."""
+    nvidia_toolkit.compose_toolkit(root, cache)
+    settle(root, epoch)
+    return {"nvidia-container-toolkit": sum(sizes(root, {}).values())}
 
 
 def compile_all(base: Path, folders: list[Path], strip: Path) -> None:

@@ -6,6 +6,7 @@ from the path, and otherwise installed into the cache.
 
 from __future__ import annotations
 
+import hashlib
 import re
 import shutil
 import subprocess
@@ -72,6 +73,11 @@ def install(requirements: str, target: Path, machine: str, cache: Path) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(requirements)
     _uv(cache, *_for_image(target, machine), "--require-hashes", "--only-binary", ":all:", "--requirements", str(file))
+
+
+def digest(*parts: str) -> str:
+    """Name contents: equal for equal ones."""
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
 
 def unpack_wheel(wheel: Path, target: Path) -> None:

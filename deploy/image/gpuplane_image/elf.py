@@ -33,8 +33,8 @@ def without_symbols(data: bytes) -> bytes:
     return _HEADER.pack(*header) + data[_HEADER.size : end]
 
 
-def strip(folder: Path) -> None:
-    """Strips the extension modules and libraries below a folder, in place."""
-    for path in folder.rglob("*.so*"):
+def strip(folder: Path, pattern: str = "*.so*") -> None:
+    """Strips the extension modules and libraries below a folder, or the files of another pattern, in place."""
+    for path in folder.rglob(pattern):
         if path.is_file() and not path.is_symlink():
             path.write_bytes(without_symbols(path.read_bytes()))

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from . import compose, containerfile, debian, dependencies, layout
+from . import compose, containerfile, debian, dependencies, layout, nvidia_toolkit
 from .layer import Layer, write_layer
 
 # The image whose program people know; ours takes its name on machines that cannot pull it.
@@ -111,7 +111,7 @@ def _files_layer(files: Mapping[str, tuple[bytes, int]], folder: Path) -> _Compo
 
 @contextmanager
 def composed_layers(cache: Path) -> Iterator[tuple[_Composed, ...]]:
-    """Debian with the dependencies, and gpuplane; from the cache where nothing has changed.
+    """Debian with the dependencies, NVIDIA's programs, and gpuplane; from the cache where nothing has changed.
 
     They are there as long as the context is: the next builder may replace them.
     """
@@ -138,7 +138,19 @@ def composed_layers(cache: Path) -> Iterator[tuple[_Composed, ...]]:
             _key(key.encode(), *dependencies.sources()),
             lambda tree: compose.compose_gpuplane(tree, base.tree, cache, epoch()),
         )
-        yield base, own
+        yield base, _toolkit(cache), own
+
+
+def nvidia_programs(cache: Path | None = None) -> Path:
+    """The folder with the programs of NVIDIA's that the image brings to hosts. Raises ImageError."""
+    cache = cache or default_cache()
+    with _locked(cache):
+        return _toolkit(cache).tree / nvidia_toolkit.PLACE
+
+
+def _toolkit(cache: Path) -> _Composed:
+    key = _key(*nvidia_toolkit.sources(), os.uname().machine.encode(), str(epoch()).encode())
+    return _kept(cache, "toolkit", key, lambda tree: compose.compose_toolkit(tree, cache, epoch()))
 
 
 def epoch() -> int:

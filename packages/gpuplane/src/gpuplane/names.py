@@ -157,7 +157,7 @@ DRIVER_CONTAINER_READY: Final = "run/nvidia/validations/.driver-ctr-ready"  # by
 NEW_KERNEL: Final = "run/nvidia/new-kernel"  # release of a kernel that was just installed, by the kernel-update hook
 VALIDATIONS_DIR: Final = "run/nvidia/validations"  # status files; each is written by the owner of its fact
 CDI_DIR: Final = "var/run/cdi"  # CDI specifications
-TOOLKIT_DIR: Final = "usr/local/nvidia/toolkit"  # configuration of the NVIDIA runtime
+TOOLKIT_DIR: Final = "usr/local/nvidia/toolkit"  # NVIDIA's programs, and their configuration
 
 # -- what the host-side operands leave on a host, relative to its root -------------------------------------------
 STATE_DIR: Final = "var/lib/gpuplane"  # what was changed and how it was before, one folder a component

@@ -24,12 +24,24 @@ import pytest
 from deploy.image.gpuplane_image import ImageError, debian
 from deploy.image.gpuplane_image.images import small_image
 from gpuplane.host import Host
+from kubekit.rpc import RpcError
+from packages.gpuplane.tests.toolkit.cri import CRI
 from tests.support.realkube import binaries
 from tests.support.until import until
 
 CACHE: Final = Path.home() / ".cache/gpuplane/debian"
 BUSYBOX: Final = "localhost/busybox:1"
-CONTAINERD: Final = ("containerd", "runc", "libc6", "libseccomp2", "busybox-static")
+CONTAINERD: Final = ("containerd", "runc", "libc6", "libc-bin", "libseccomp2", "busybox-static")
+# docker's, with what its libraries need; bookworm's docker.io has the command line in it.
+DOCKER: Final = {
+    "bookworm": (
+        *("docker.io", "libsystemd0", "libcap2", "libgcrypt20", "libgpg-error0", "liblzma5", "libzstd1", "liblz4-1"),
+        *("libdevmapper1.02.1", "libudev1", "libselinux1", "libpcre2-8-0"),
+    ),
+    "trixie": ("docker.io", "docker-cli", "libsystemd0", "libcap2"),
+    "forky": ("docker.io", "docker-cli", "libsystemd0"),
+}
+_DOCKERD: Final = ("dockerd", "--bridge=none", "--iptables=false", "--storage-driver=vfs")
 _DEVICES: Final = {"null": (1, 3), "zero": (1, 5), "full": (1, 7), "random": (1, 8), "urandom": (1, 9), "tty": (5, 0)}
 _INIT: Final = """\
 set -e
@@ -47,7 +59,10 @@ busybox ip link set lo up
 while :; do "$@" >>/var/log/service.log 2>&1; busybox sleep 0.2; done' sh "$@"
 """
 _PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+LIB: Final = "usr/lib/x86_64-linux-gnu"
 START_SECONDS: Final = 60.0
+RELEASES: Final = ("bookworm", "trixie", "forky", "built")  # containerd 1.6, 1.7, 2.1 and 2.4
+CONFIG: Final = "etc/containerd/config.toml"
 
 
 class RealMachine:
@@ -61,11 +76,13 @@ class RealMachine:
                 debian.unpack(package, root)
         except ImageError as error:
             pytest.skip(f"no packages of Debian {suite}: {error}")
-        for name in ("bin", "lib64"):
+        for name in ("bin", "sbin", "lib", "lib64"):
             if not (root / name).exists():
                 (root / name).symlink_to(f"usr/{name}")
+        (root / "bin/sh").symlink_to("busybox")
         for name in ("dev/pts", "dev/shm", "run", "proc", "sys", "mnt", "tmp", "var/log", "var/lib", "etc"):
             (root / name).mkdir(parents=True, exist_ok=True)
+        (root / "var/run").symlink_to("../run")
         for name in ("hosts", "resolv.conf", "passwd", "group"):
             self.write(f"etc/{name}", "")
         for name, numbers in _DEVICES.items():
@@ -74,6 +91,14 @@ class RealMachine:
     @property
     def log(self) -> str:
         return (self.root / "var/log/service.log").read_text(errors="replace")
+
+    def with_driver(self, version: str) -> None:
+        """Add a driver's files and the device nodes of two GPUs."""
+        for soname in ("libcuda", "libnvidia-ml"):
+            self.write(f"{LIB}/{soname}.so.{version}", "elf")
+            (self.root / LIB / f"{soname}.so.1").symlink_to(f"{soname}.so.{version}")
+        for name, minor in {"nvidia0": 0, "nvidia1": 1, "nvidiactl": 255}.items():
+            self.make_device(name, 195, minor)
 
     def make_device(self, name: str, major: int, minor: int) -> None:
         os.mknod(self.root / "dev" / name, stat.S_IFCHR | 0o666, os.makedev(major, minor))
@@ -115,28 +140,58 @@ class RealMachine:
 def containerd_machine(root: Path, release: str) -> RealMachine:
     """A machine with the containerd of a Debian release, or the one that the tests on real Kubernetes build."""
     if release != "built":
-        return RealMachine(root, release, CONTAINERD, ("containerd",))
+        return _settable(RealMachine(root, release, CONTAINERD, ("containerd",)))
     if not binaries.built("containerd"):
         pytest.skip("no containerd was built here")
     machine = RealMachine(root, "bookworm", CONTAINERD, ("containerd",))
     for name in ("containerd", "containerd-shim-runc-v2", "ctr"):
         (root / "usr/bin" / name).unlink()
         shutil.copy(binaries.directory("containerd") / name, root / "usr/bin" / name)
+    return _settable(machine)
+
+
+def docker_machine(root: Path, release: str) -> RealMachine:
+    """A machine with the docker of a Debian release."""
+    return RealMachine(root, release, (*CONTAINERD, *DOCKER[release]), _DOCKERD)
+
+
+def _settable(machine: RealMachine) -> RealMachine:
+    """Without CAP_SYS_RESOURCE no score can be lowered, and every sandbox would fail: Debian's file says so."""
+    text, where = (machine.root / CONFIG).read_text(), '[plugins."io.containerd.grpc.v1.cri"]\n'
+    assert where in text
+    machine.write(CONFIG, text.replace(where, f"{where}    restrict_oom_score_adj = true\n"))
     return machine
+
+
+async def served(machine: RealMachine) -> CRI:
+    """Return a client as soon as the machine's containerd serves CRI."""
+    cri = CRI(machine.root / "run/containerd/containerd.sock")
+    await until(cri.version, ignored=RpcError, seconds=START_SECONDS, what="CRI", seen=lambda: machine.log[-2000:])
+    return cri
+
+
+@asynccontextmanager
+async def started(machine: RealMachine, folder: Path) -> AsyncIterator[CRI]:
+    """Run a machine with containerd and busybox's image."""
+    async with machine.running():
+        cri = await served(machine)
+        import_busybox(machine, folder)
+        yield cri
+
+
+def bring_busybox(machine: RealMachine, folder: Path) -> str:
+    """Make busybox's image; the archive's path on the machine."""
+    sleep = ("/bin/busybox", "sleep", "infinity")
+    made = small_image(folder / "busybox.tar", BUSYBOX, {}, sleep, base_packages=("busybox-static",))
+    made.path.rename(machine.root / "tmp/busybox.tar")
+    return "/tmp/busybox.tar"
 
 
 def import_busybox(machine: RealMachine, folder: Path) -> None:
     """Give a running containerd busybox, also under the names of sandboxes, which would be pulled."""
-    made = small_image(
-        folder / "busybox.tar",
-        BUSYBOX,
-        {},
-        ("/bin/busybox", "sleep", "infinity"),
-        base_packages=("busybox-static",),
-    )
-    made.path.rename(machine.root / "tmp/busybox.tar")
+    archive = bring_busybox(machine, folder)
     ctr = ("ctr", "--namespace=k8s.io", "images")
-    done = machine.run(*ctr, "import", "/tmp/busybox.tar")
+    done = machine.run(*ctr, "import", archive)
     assert done.returncode == 0, done.stderr
     for name in set(
         re.findall(r"registry\.k8s\.io/pause:[\w.]+", machine.run("containerd", "config", "default").stdout)

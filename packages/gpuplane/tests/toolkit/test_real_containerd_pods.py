@@ -2,31 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
 from gpuplane.toolkit import by_hand
-from kubekit.rpc import RpcError
 from packages.gpuplane.tests.toolkit.cri import CRI
 from packages.gpuplane.tests.toolkit.real_machine import (
     BUSYBOX,
-    START_SECONDS,
+    CONFIG,
+    RELEASES,
     RealMachine,
     containerd_machine,
-    import_busybox,
     lacking,
+    served,
+    started,
 )
-from tests.support.until import until
 
-RELEASES = ("bookworm", "trixie", "forky", "built")  # containerd 1.6, 1.7, 2.1 and 2.4
-SOCKET = "run/containerd/containerd.sock"
-CONFIG = "etc/containerd/config.toml"
 STAND_IN = '#!/bin/busybox sh\necho "$@" >> /var/log/nvidia\nexec runc "$@"\n'
-# Machines without CAP_SYS_RESOURCE cannot lower it, and every sandbox would fail.
-NO_SCORE = "restrict_oom_score_adj = true\n"
 
 
 @pytest.fixture(autouse=True)
@@ -34,20 +27,6 @@ def _here(request: pytest.FixtureRequest) -> None:
     why = lacking() if request.config.getoption("--cluster") == "real" else "runs with --cluster real"
     if why:
         pytest.skip(why)
-
-
-async def served(cri: CRI, machine: RealMachine) -> None:
-    """Return as soon as containerd serves CRI."""
-    await until(cri.version, ignored=RpcError, seconds=START_SECONDS, what="CRI", seen=lambda: machine.log[-2000:])
-
-
-@asynccontextmanager
-async def started(machine: RealMachine, tmp_path: Path) -> AsyncIterator[CRI]:
-    cri = CRI(machine.root / SOCKET)
-    async with machine.running():
-        await served(cri, machine)
-        import_busybox(machine, tmp_path)
-        yield cri
 
 
 async def runs(cri: CRI, name: str, handler: str = "") -> None:
@@ -68,10 +47,6 @@ async def test_pods_run_with_debians_configuration_that_has_no_table_of_runtimes
     machine = containerd_machine(tmp_path / "machine", release)
     text = (machine.root / CONFIG).read_text()
     assert "runtimes" not in text
-    where = '[plugins."io.containerd.grpc.v1.cri"]\n'
-    assert where in text
-    text = text.replace(where, f"{where}    {NO_SCORE}")
-    machine.write(CONFIG, text)
     machine.write("usr/bin/nvidia-container-runtime", STAND_IN, 0o755)
     async with started(machine, tmp_path) as cri:
         await runs(cri, "before")
@@ -93,8 +68,7 @@ async def test_a_containerd_without_a_configuration_serves_pods_with_ours(tmp_pa
     (machine.root / CONFIG).unlink()
     machine.write("usr/bin/nvidia-container-runtime", STAND_IN, 0o755)
     async with machine.running():
-        cri = CRI(machine.root / SOCKET)
-        await served(cri, machine)
+        cri = await served(machine)
         before = await cri.runtimes()
         await by_hand.configure(machine.host, set_as_default=False)
         after = await cri.runtimes()

@@ -73,7 +73,7 @@ NO_EFFECT: Final[dict[str, str]] = {
     "driver.manager.*": "the operand makes room for a driver by itself",
     "driver.livenessProbe.*": "only a driver's start is probed; that it works is a stage of its node",
     "driver.readinessProbe.*": "only a driver's start is probed; that it works is a stage of its node",
-    "toolkit.installDir": "nothing is installed there: CDI does the work",
+    "toolkit.installDir": "the programs go to /usr/local/nvidia/toolkit",
     "dcgm.*": "the exporter reads the GPUs itself",
     "migManager.*": "MIG is shown but not managed yet",
     "validator.*": "nodes are prepared for containers only, so far",

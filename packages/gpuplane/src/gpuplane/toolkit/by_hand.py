@@ -107,9 +107,11 @@ def cdi(
     """
     facts, _ = _observe(host, "containerd", must_answer=not management)
     if hook:
-        facts = msgspec.structs.replace(facts, own_hook=b"", programs={**facts.programs, CDI_HOOK: hook})
-    elif facts.own_hook and not host.exists(facts.program(CDI_HOOK)):
-        facts = msgspec.structs.replace(facts, own_hook=b"")  # only `configure` installs it, and it was not run
+        facts = msgspec.structs.replace(facts, own_hook=b"", shipped={}, programs={**facts.programs, CDI_HOOK: hook})
+    elif not host.exists(facts.program(CDI_HOOK)):
+        facts = msgspec.structs.replace(
+            facts, own_hook=b"", shipped={}
+        )  # only `configure` installs it, and it was not run
     made = cdi_spec.management(facts, choice) if management else cdi_spec.spec(facts, facts.gpus or (), choice)
     if not made["devices"]:
         raise ToolkitError(

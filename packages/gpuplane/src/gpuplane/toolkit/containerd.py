@@ -14,7 +14,7 @@ from __future__ import annotations
 import copy
 import fnmatch
 import functools
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any
 
 from gpuplane import names
@@ -100,6 +100,17 @@ def configure(
     if not data:
         main = edit.set_value(main, (), "version", version, where)
     return {**drop_in, **_imported(place, main, shown, data)}
+
+
+def stock_program(place: RuntimePaths, text: str, others: Mapping[str, str], ours: frozenset[str]) -> str:
+    """Return the program of the runtime whose options ours take over; "" where it has no name."""
+    data = edit.parse(edit.strip_marks(text), f"/{place.config}")
+    version = data.get("version", 1)
+    table = _cri_table(data, others, PLUGIN.get(version, PLUGIN[2]), deep=version == 4)
+    runtime = inherited(
+        _sub(table, "containerd", "runtimes"), _sub(table, "containerd").get("default_runtime_name"), ours
+    )
+    return str(_sub(runtime, "options").get("BinaryName", ""))
 
 
 def strip(place: RuntimePaths, text: str) -> str:
@@ -204,7 +215,7 @@ def _runtime(runtimes: Mapping[str, Any], default: object, programs: Mapping[str
     return own
 
 
-def inherited(runtimes: Mapping[str, Any], default: object, programs: Mapping[str, str]) -> dict[str, Any]:
+def inherited(runtimes: Mapping[str, Any], default: object, programs: Container[str]) -> dict[str, Any]:
     """The options that our runtimes take over: the default runtime's, or else runc's or crun's."""
     for name in (str(default), "runc", "crun"):
         found = runtimes.get(name)

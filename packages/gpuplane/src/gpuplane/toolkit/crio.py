@@ -24,12 +24,7 @@ def configure(
     Raises:
         InvalidInput: a file does not parse.
     """
-    section: dict[str, Any] = {}
-    runtimes: dict[str, Any] = {}
-    for path, text in {f"/{place.config}": main, **others}.items():
-        found = _sub(edit.parse(text, path), "crio", "runtime")
-        section.update(found)
-        runtimes.update(_sub(found, "runtimes"))
+    section, runtimes = _merged(place, main, others)
     options = inherited(runtimes, str(section.get("default_runtime", "")), programs)
     own: dict[str, Any] = {}
     dirs = section.get("cdi_spec_dirs")
@@ -49,6 +44,23 @@ def configure(
     if not own:
         return {}
     return {place.drop_in: f"# Written by gpuplane.\n{edit.dump({'crio': {'runtime': own}})}"}
+
+
+def stock_program(place: RuntimePaths, main: str, others: Mapping[str, str], ours: frozenset[str]) -> str:
+    """Return the program of the runtime whose options ours take over; "" where it has no name."""
+    section, runtimes = _merged(place, main, others)
+    return str(inherited(runtimes, str(section.get("default_runtime", "")), ours).get("runtime_path", ""))
+
+
+def _merged(place: RuntimePaths, main: str, others: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The section of runtimes and its runtimes, as cri-o sees them without us."""
+    section: dict[str, Any] = {}
+    runtimes: dict[str, Any] = {}
+    for path, text in {f"/{place.config}": main, **others}.items():
+        found = _sub(edit.parse(text, path), "crio", "runtime")
+        section.update(found)
+        runtimes.update(_sub(found, "runtimes"))
+    return section, runtimes
 
 
 def _sub(data: Mapping[str, Any], *path: str) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from typing import Any
 
 from gpuplane import names
 from gpuplane.toolkit import json_edit as edit
+from gpuplane.toolkit.places import RuntimePaths
 from kubekit.errors import InvalidInput
 
 _DEFAULT = ("default-runtime",)
@@ -55,6 +56,13 @@ def configure(
     if dirs is not None and not {_OUR_DIR, "/run/cdi"}.intersection(map(str, dirs)):
         main = edit.set_value(main, _CDI_DIRS, [*dirs, _OUR_DIR], where)
     return main
+
+
+def stock_program(place: RuntimePaths, text: str, others: Mapping[str, str], ours: frozenset[str]) -> str:
+    """Return the program of the default runtime; "" where the file names none."""
+    data = edit.parse(text, f"/{place.config}")
+    name = str(_get(data, _DEFAULT) or STOCK)
+    return "" if name in ours else str(_get(data, ("runtimes", name, "path")) or "")
 
 
 def strip(text: str, before: str, programs: Mapping[str, str], where: str) -> str:

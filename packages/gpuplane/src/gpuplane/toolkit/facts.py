@@ -20,7 +20,9 @@ RUNTIME, HOOK, CLI, CTK = (
     "nvidia-ctk",
 )
 CDI_HOOK = "nvidia-cdi-hook"
+REAL = f"{RUNTIME}.real"  # the binary behind the scripts of `toolkit.shipped`
 PROGRAMS = (RUNTIME, f"{RUNTIME}.cdi", f"{RUNTIME}.legacy", HOOK, CLI, CTK, CDI_HOOK)
+LOW_LEVEL = ("runc", "crun")  # what starts containers
 # Runtimes by name, with the program of each.
 RUNTIMES = {"nvidia": RUNTIME, "nvidia-cdi": f"{RUNTIME}.cdi", "nvidia-legacy": f"{RUNTIME}.legacy"}
 
@@ -71,8 +73,10 @@ class ToolkitFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     `effective` is the content of `place.effective`. `others` are the files that the runtime takes in besides, in
     order, path -> content; ours are not among them. `gpus` is None where NVML does not answer: then no CDI
-    specification is written. `programs` maps those of PROGRAMS that are on the host to their absolute paths.
-    `own_hook` is our CDI hook, for a host that has none of NVIDIA's; b"" otherwise. `nri`: GPUs come into containers by
+    specification is written. `programs` maps those of PROGRAMS that are on the host to their absolute paths, `shipped`
+    those that gpuplane installs to their contents. `low_level` are the runtimes of the host that start containers,
+    absolute paths in order of preference. `own_hook` is our CDI hook, for a host that has and gets none of NVIDIA's;
+    b"" otherwise. `nri`: GPUs come into containers by
     NRI, and the runtime's configuration is left alone.
     """
 
@@ -86,6 +90,8 @@ class ToolkitFacts(msgspec.Struct, frozen=True, kw_only=True):
     driver: DriverFiles = DriverFiles()
     devices: DeviceNodes = DeviceNodes()
     programs: Mapping[str, str] = {}
+    shipped: Mapping[str, bytes] = {}
+    low_level: tuple[str, ...] = ()
     own_hook: bytes = b""
     nri: bool = False
 
@@ -99,7 +105,9 @@ class ToolkitFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     def has(self, name: str) -> bool:
         """Return whether the program is on the host, or will be."""
-        return name in self.programs or (name == CDI_HOOK and bool(self.own_hook))
+        if name in self.programs or name in self.shipped:
+            return True
+        return bool(self.own_hook) if name == CDI_HOOK else name in RUNTIMES.values() and REAL in self.shipped
 
 
 def decoded(data: bytes, where: str) -> str:

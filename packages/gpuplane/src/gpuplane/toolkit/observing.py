@@ -15,15 +15,17 @@ import msgspec
 from gpuplane import names
 from gpuplane.hardware import GPUFacts
 from gpuplane.host import ChangesState, Host, load_state, observe_file
-from gpuplane.toolkit import places, toml_edit
+from gpuplane.toolkit import places, shipped, toml_edit
 from gpuplane.toolkit.driver_files import observe_devices, observe_driver
-from gpuplane.toolkit.facts import CDI_HOOK, PROGRAMS, ToolkitError, ToolkitFacts, decoded
+from gpuplane.toolkit.facts import CDI_HOOK, LOW_LEVEL, PROGRAMS, ToolkitError, ToolkitFacts, decoded
 from gpuplane.toolkit.places import Edit, RuntimeName, RuntimePaths
 from kubekit.errors import InvalidInput
 from kubekit.protocol.sockets import KUBELET_DIR
 
 COMPONENT = "toolkit"
 OWN_HOOK = Path(__file__).parent.parent / "_native/cdi-hook"
+# Where runtimes lie: on the usual search path, and where cri-o's packages have their own.
+_PATHS = ("usr/local/sbin", "usr/local/bin", "usr/sbin", "usr/bin", "usr/libexec/crio")
 _ENDPOINTS = {"crio": RuntimeName.CRIO, "docker": RuntimeName.DOCKER, "containerd": RuntimeName.CONTAINERD}
 
 
@@ -51,11 +53,10 @@ def observe(
     state = load_state(host, COMPONENT)
     main = observe_file(host, place.config)
     effective = host.read(place.effective) if place.effective else None
-    programs = _programs(host)
-    given = {record.path.rpartition("/")[2] for record in (state.records if state else ())}
-    ours = CDI_HOOK not in programs or CDI_HOOK in given
-    if ours:
-        programs.pop(CDI_HOOK, None)
+    given = _given(state)
+    programs = {name: path for name, path in _programs(host).items() if path not in given}
+    brought = shipped.read(host, programs, frozenset(path.rpartition("/")[2] for path in given))
+    ours = CDI_HOOK not in programs and CDI_HOOK not in brought
     driver = observe_driver(host, driver_version)
     return ToolkitFacts(
         place=place,
@@ -68,8 +69,16 @@ def observe(
         driver=driver,
         devices=observe_devices(host, gpus or (), driver.root),
         programs=programs,
+        shipped=brought,
+        low_level=_low_level(host),
         own_hook=_own_hook() if ours else b"",
     )
+
+
+def _given(state: ChangesState | None) -> frozenset[str]:
+    """The programs that gpuplane installed, by path."""
+    paths = (f"/{record.path}" for record in (state.records if state else ()))
+    return frozenset(path for path in paths if path.startswith(f"/{names.TOOLKIT_DIR}/"))
 
 
 def place_of(state: ChangesState) -> RuntimePaths | None:
@@ -217,6 +226,11 @@ def _own_hook() -> bytes:
         return OWN_HOOK.read_bytes()
     except FileNotFoundError:
         return b""
+
+
+def _low_level(host: Host) -> tuple[str, ...]:
+    names = {path: set(host.list(path)) for path in _PATHS}
+    return tuple(f"/{path}/{name}" for name in LOW_LEVEL for path in _PATHS if name in names[path])
 
 
 def _programs(host: Host) -> dict[str, str]:

@@ -9,7 +9,7 @@ import msgspec
 
 from gpuplane import names
 from gpuplane.api.gpunode import Machine, Stage, StageName, StageState
-from gpuplane.host import Host, HostError, Locked
+from gpuplane.host import Host, HostError, Locked, observe_file
 from gpuplane.operand import OperandContext, StageOutcome, keep_stage, remove_stage
 from gpuplane.operand.nri.runtimes import NriRuntime, Unfit, refuse_unfit
 from gpuplane.toolkit import applying
@@ -23,7 +23,7 @@ from kubekit.errors import InvalidInput, KubekitError, Retryable, Terminal
 async def run(context: OperandContext) -> None:
     """Configure this node's runtime, report the stage, repeat when gpuplane's part is changed; until cancelled."""
     host = context.host
-    watched: dict[str, bytes | None] = {}
+    watched: dict[str, str] = {}
 
     async def attempt() -> StageOutcome:
         node = await context.client.get(Node, context.node_name)
@@ -37,7 +37,7 @@ async def run(context: OperandContext) -> None:
         planned = plan(facts)
         await applying.apply(host, planned, sleep=context.sleep)
         watched.clear()
-        watched.update((path, host.read(path)) for path in _watched(facts, planned))
+        watched.update((path, observe_file(host, path).fingerprint) for path in _watched(facts, planned))
         return StageOutcome(
             Stage(state=StageState.DONE, since=context.now(), message=note, digest=planned.digest),
             Machine(runtime=facts.runtime.value, runtime_version=said.partition("://")[2]),
@@ -45,7 +45,7 @@ async def run(context: OperandContext) -> None:
 
     async def until_changed() -> None:
         async for _ in host.watch(*watched):
-            if any(host.read(path) != content for path, content in watched.items()):
+            if any(observe_file(host, path).fingerprint != seen for path, seen in watched.items()):
                 return
 
     await keep_stage(context, StageName.TOOLKIT, attempt, until_changed, reason_of)

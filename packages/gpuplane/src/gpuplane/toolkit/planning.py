@@ -13,8 +13,17 @@ import msgspec
 
 from gpuplane import names
 from gpuplane.host import Before, ChangeRecord, ManagedFile, base_of
-from gpuplane.toolkit import cdi_spec, containerd, crio, docker, json_edit, runtime_config, toml_edit
-from gpuplane.toolkit.facts import CDI_HOOK, RUNTIME, RUNTIMES, DriverFiles, ToolkitError, ToolkitFacts, decoded
+from gpuplane.toolkit import cdi_spec, containerd, crio, docker, json_edit, runtime_config, shipped, toml_edit
+from gpuplane.toolkit.facts import (
+    CDI_HOOK,
+    LOW_LEVEL,
+    RUNTIME,
+    RUNTIMES,
+    DriverFiles,
+    ToolkitError,
+    ToolkitFacts,
+    decoded,
+)
 from gpuplane.toolkit.places import Edit, RuntimeName, RuntimePaths
 
 LIBCUDA = "libcuda.so.1"
@@ -81,9 +90,7 @@ def plan(facts: ToolkitFacts, *, set_as_default: bool | None = None) -> ToolkitP
         )
         for path, text in configs.items()
     ]
-    tools = (
-        [] if facts.nri else [ManagedFile(path=runtime_config.PATH, data=runtime_config.config_toml(facts).encode())]
-    )
+    tools = [] if facts.nri else _tools(facts, base)
     specs = cdi_spec.specs(facts)
     if specs and facts.own_hook:
         tools.append(ManagedFile(path=f"{names.TOOLKIT_DIR}/{CDI_HOOK}", data=facts.own_hook, mode=0o755))
@@ -101,6 +108,23 @@ def plan(facts: ToolkitFacts, *, set_as_default: bool | None = None) -> ToolkitP
         restart_for=frozenset(configs),
         digest=digest.hexdigest()[:16],
     )
+
+
+def _tools(facts: ToolkitFacts, base: Before) -> list[ManagedFile]:
+    """NVIDIA's programs, where gpuplane brings them, and their configuration."""
+    runtimes = tuple(dict.fromkeys((*_stock_program(facts, base), *facts.low_level))) or LOW_LEVEL
+    config = runtime_config.config_toml(facts, runtimes).encode()
+    return [*shipped.files(facts, runtimes[0]), ManagedFile(path=runtime_config.PATH, data=config)]
+
+
+def _stock_program(facts: ToolkitFacts, base: Before) -> tuple[str, ...]:
+    """The program of the runtime whose options ours take over, where the configuration names one."""
+    text = _decode(base if facts.effective is None else Before("file", facts.effective), facts.place.config)
+    others = {path: _decode(Before("file", data), path) for path, data in facts.others.items()}
+    module = {RuntimeName.DOCKER: docker, RuntimeName.CRIO: crio, RuntimeName.CONTAINERD: containerd}[facts.runtime]
+    program = module.stock_program(facts.place, text, others, frozenset(RUNTIMES))
+    # A default runtime that is NVIDIA's under another name would start itself.
+    return (program,) if program and not program.rpartition("/")[2].startswith(RUNTIME) else ()
 
 
 def _check_driver(driver: DriverFiles) -> None:
