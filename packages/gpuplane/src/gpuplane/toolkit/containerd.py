@@ -19,6 +19,7 @@ from typing import Any
 
 from gpuplane import names
 from gpuplane.toolkit import toml_edit as edit
+from gpuplane.toolkit import toml_strip
 from gpuplane.toolkit.places import Edit, RuntimePaths
 from kubekit.errors import InvalidInput
 
@@ -117,12 +118,12 @@ def strip(place: RuntimePaths, text: str) -> str:
     """Return a main file without the insertions of `configure`, also after edits by others."""
     if place.edit is Edit.TEMPLATE:
         return edit.strip_marks(text)
-    return _strip(place.imports, text)
+    return _strip(place.imports, text, f"/{place.config}")
 
 
 @functools.lru_cache(maxsize=16)
-def _strip(imports: str, text: str) -> str:
-    return edit.strip(text, {"imports": imports})
+def _strip(imports: str, text: str, where: str) -> str:
+    return toml_strip.strip(text, {"imports": imports}, where)
 
 
 def _drop_in(place: RuntimePaths, version: int, plugin: str, table: dict[str, Any]) -> dict[str, str]:

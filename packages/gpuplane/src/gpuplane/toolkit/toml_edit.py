@@ -4,7 +4,7 @@ A library that parses and prints again keeps most of a file; "most" is not good 
 boot. So only our own text is inserted, at a place that a scan of the statements gives, and every edit is proved: the
 new text is parsed, and has to mean the old meaning plus exactly what was asked. What cannot be proved is refused.
 
-Every insertion is marked with a comment, so that it can be taken out of a file that was edited since (`strip`).
+Every insertion is marked with a comment, so that it can be taken out of a file that was edited since (`toml_strip`).
 
 Grammar: toml.io, version 1.0. The scan needs to know only where statements and the elements of arrays begin and end.
 """
@@ -103,20 +103,20 @@ def set_value(text: str, table: tuple[str, ...], key: str, value: Any, where: st
     if old is not None:
         was = text[slice(*old.value)]
         if "\n" in was:
-            raise _refused(where, (*table, key))
+            raise refused(where, (*table, key))
         new = f"{text[: old.value[0]]}{literal(value)}  {MARK}: was {was}{text[old.end :]}"
     else:
         line = f"{_key(key)} = {literal(value)}  {MARK}"
         header = next((s for s in found if s.header and s.path == table), None)
         if not table:
             first = next((s for s in found if not s.header and s.path == ("version",)), None)
-            place = 0 if first is None else _rest_of_line(text, first.end)
+            place = 0 if first is None else rest_of_line(text, first.end)
             new = _insert_line(text, place, line, newline)
         elif header is not None:
-            new = _insert_line(text, _rest_of_line(text, header.end), line, newline)
+            new = _insert_line(text, rest_of_line(text, header.end), line, newline)
         else:
             new = append(text, f"[{'.'.join(map(_key, table))}]{newline}{_key(key)} = {literal(value)}")
-    _prove(new, _with(before, (*table, key), value), where, (*table, key))
+    prove(new, _with(before, (*table, key), value), where, (*table, key))
     return new
 
 
@@ -125,7 +125,7 @@ def append_tables(text: str, tables: Mapping[str, Any], where: str) -> str:
     before = parse(text, where)
     new = append(text, dump(tables).strip().replace("\n", _newline(text)))
     expected = merged(before, tables)
-    _prove(new, expected, where, tuple(tables))
+    prove(new, expected, where, tuple(tables))
     return new
 
 
@@ -156,30 +156,30 @@ def add_element(text: str, key: str, element: str, where: str) -> str:
         return text
     statement = next((s for s in statements(text) if not s.header and s.path == (key,)), None)
     if statement is None:
-        raise _refused(where, (key,))
+        raise refused(where, (key,))
     spans = list(elements(text, statement.value[0]))
     if spans:
         place, new_text = spans[-1][1], f", {literal(element)}"
     else:
         place, new_text = statement.value[0] + 1, literal(element)
     new = text[:place] + new_text + text[place:]
-    _prove(new, {**before, key: [*array, element]}, where, (key,))
+    prove(new, {**before, key: [*array, element]}, where, (key,))
     return new
 
 
-def strip(text: str, arrays: Mapping[str, str]) -> str:
-    """`text` without what was inserted by the functions above; a text without such insertions as it is.
-
-    Args:
-        arrays: the elements that `add_element` added, by key.
-    """
-    for key, element in arrays.items():
-        text = _without_element(text, key, element)
-    return strip_marks(text)
-
-
 def strip_marks(text: str) -> str:
-    """As `strip`, without elements of arrays; for a text that is no TOML but the template of one, too."""
+    """`text` without marked lines and blocks, line by line: for a text that is no TOML but the template of one, too."""
+    text = strip_blocks(text)
+    mark = re.escape(MARK)
+    text = re.sub(rf"^([ \t]*[^\s=]+[ \t]*=[ \t]*)\S.*?  {mark}: was (.*)$", r"\1\2", text, flags=re.MULTILINE)
+    last = re.escape(_LAST)
+    text = re.sub(rf"\r?\n[^\n]*  {last}\Z", "", text)
+    # the last line no more, when a later edit goes on below it
+    return re.sub(rf"^[^\n]*  (?:{mark}|{last})\r?\n", "", text, flags=re.MULTILINE)
+
+
+def strip_blocks(text: str) -> str:
+    """`text` without marked blocks."""
     begin, end = re.escape(_BEGIN), re.escape(_END)
     mark = re.escape(MARK)
     joint = rf"(?P<joint>\r?\n)(?:{mark}: no newline before\r?\n)"
@@ -188,12 +188,7 @@ def strip_marks(text: str) -> str:
         # a later line below our block stays a line of its own
         return found["joint"] if found["joint"] and found.end() < len(found.string) else ""
 
-    text = re.sub(rf"(?:{joint})?(?:^{begin}\r?\n(?:.*\r?\n)*?{end}\r?\n?)+", cut, text, flags=re.MULTILINE)
-    text = re.sub(rf"^([ \t]*[^\s=]+[ \t]*=[ \t]*)\S.*?  {mark}: was (.*)$", r"\1\2", text, flags=re.MULTILINE)
-    last = re.escape(_LAST)
-    text = re.sub(rf"\r?\n[^\n]*  {last}\Z", "", text)
-    # the last line no more, when a later edit goes on below it
-    return re.sub(rf"^[^\n]*  (?:{mark}|{last})\r?\n", "", text, flags=re.MULTILINE)
+    return re.sub(rf"(?:{joint})?(?:^{begin}\r?\n(?:.*\r?\n)*?{end}\r?\n?)+", cut, text, flags=re.MULTILINE)
 
 
 def statements(text: str) -> Iterator[Statement]:
@@ -240,21 +235,6 @@ def elements(text: str, start: int) -> Iterator[tuple[int, int]]:
         at = end
 
 
-def _without_element(text: str, key: str, element: str) -> str:
-    statement = next((s for s in statements(text) if not s.header and s.path == (key,)), None)
-    if statement is None or text[statement.value[0]] != "[":
-        return text
-    spans = list(elements(text, statement.value[0]))
-    values = [tomllib.loads(f"x = {text[a:b]}")["x"] for a, b in spans]
-    if element not in values or MARK in text[statement.end : _rest_of_line(text, statement.end)]:
-        return text  # a statement of ours goes as a whole, by its mark
-    index = values.index(element)
-    if index:
-        return text[: spans[index - 1][1]] + text[spans[index][1] :]
-    end = spans[1][0] if len(spans) > 1 else spans[0][1]
-    return text[: spans[0][0]] + text[end:]
-
-
 def _skip(text: str, at: int, newlines: bool = False) -> int:
     """The next place that is neither white space nor comment."""
     blank = " \t\r\n" if newlines else " \t"
@@ -262,7 +242,7 @@ def _skip(text: str, at: int, newlines: bool = False) -> int:
         if text[at] in blank:
             at += 1
         elif text[at] == "#" and newlines:
-            at = _rest_of_line(text, at)
+            at = rest_of_line(text, at)
         else:
             break
     return at
@@ -302,7 +282,7 @@ def _value_end(text: str, at: int) -> int:
         at += 1
         while text[at] != closing:
             if text[at] == "#":
-                at = _rest_of_line(text, at)
+                at = rest_of_line(text, at)
             elif text[at] in "[{\"'":
                 at = _value_end(text, at)
             else:
@@ -323,7 +303,7 @@ def _multiline_end(text: str, at: int, quotes: str) -> int:
     return at
 
 
-def _rest_of_line(text: str, at: int) -> int:
+def rest_of_line(text: str, at: int) -> int:
     """Return where the line of `at` ends, its newline not included."""
     end = text.find("\n", at)
     if end < 0:
@@ -372,13 +352,14 @@ def merged(base: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
     return both
 
 
-def _prove(text: str, meaning: Mapping[str, Any], where: str, path: tuple[str, ...]) -> None:
+def prove(text: str, meaning: Mapping[str, Any], where: str, path: tuple[str, ...]) -> None:
+    """Raise InvalidInput unless `text` has this meaning."""
     try:
         proved = _same(_loads(text), dict(meaning))
     except tomllib.TOMLDecodeError:
         proved = False
     if not proved:
-        raise _refused(where, path)
+        raise refused(where, path)
 
 
 def _same(a: Any, b: Any) -> bool:
@@ -394,7 +375,7 @@ def _same(a: Any, b: Any) -> bool:
     return bool(a == b) or repr(a) == repr(b)
 
 
-def _refused(where: str, path: Sequence[str]) -> InvalidInput:
+def refused(where: str, path: Sequence[str]) -> InvalidInput:
     return InvalidInput(
         f"{'.'.join(path)} is written in a way that cannot be edited safely",
         where=where,
