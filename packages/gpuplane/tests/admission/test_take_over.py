@@ -11,6 +11,7 @@ import yaml
 
 from gpuplane.admission.review import Question, take_over_pod
 from gpuplane.admission.take_over import take_over
+from gpuplane.admission.translate import Translation
 from kubekit.errors import InvalidInput
 from tinykube.apiserver.patch import json_patch
 
@@ -108,6 +109,28 @@ def test_a_flag_without_a_meaning_is_refused_by_name(flags: str, why: str) -> No
     assert verdict.refused.startswith("GP209 ") and why in verdict.refused
 
 
-@pytest.mark.parametrize("image", ["busybox", "my/gpu-manager-ui:1", "gpu-manager.example.com/web:1"])
-def test_other_pods_stay_as_they_are(image: str) -> None:
-    assert take_over({"spec": {"containers": [{"name": "a", "image": image}]}}, IMAGE).patch == ()
+@pytest.mark.parametrize(
+    "image",
+    ["busybox", "tkestack/gpu-manager-ui:1", "gpu-manager", "mine/gpu-manager:v2", "registry/team/gpu-admission"],
+)
+def test_a_tenants_own_image_stays_also_with_the_same_name(image: str) -> None:
+    assert take_over({"spec": {"containers": [{"name": "a", "image": image}]}}, IMAGE) == Translation()
+
+
+@pytest.mark.parametrize(
+    "image", ["tkestack/gpu-manager", "mirror:5000/tkestack/gpu-manager@sha256:1", "a/tkeimages/gpu-manager:2"]
+)
+def test_the_published_image_is_known_in_every_registry(image: str) -> None:
+    pod = copy.deepcopy(MANAGER)
+    pod["spec"]["containers"][0]["image"] = image
+    assert taken(pod)["spec"]["containers"][0]["image"] == IMAGE
+
+
+def test_the_author_is_told_what_runs_instead() -> None:
+    text = "container gpu-manager: gpuplane run gpu-manager runs here, which serves the metrics"
+    [warning] = take_over(MANAGER, IMAGE).warnings
+    assert warning.startswith(text)
+    daemonset = {"spec": {"template": {"spec": MANAGER["spec"]}}}
+    asked = msgspec.convert({"uid": "1", "kind": {"kind": "DaemonSet"}, "object": daemonset}, Question)
+    verdict = take_over_pod(asked, IMAGE)
+    assert verdict.warnings == (warning,) and not verdict.patch and not verdict.refused

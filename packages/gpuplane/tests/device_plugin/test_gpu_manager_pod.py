@@ -17,13 +17,13 @@ def plugin(address: str) -> Pod:
 async def test_metrics_are_those_of_the_device_plugin_on_the_node() -> None:
     asked = []
 
-    async def get(url: str) -> HttpAnswer:
-        asked.append(url)
+    async def get(address: str, port: int, path: str) -> HttpAnswer:
+        asked.append((address, port, path))
         return HttpAnswer(b"container_gpu_utilization 1")
 
     answer = await GpuManagerPod(lambda: [plugin(""), plugin("10.0.0.7")], get).handler("/metric")()
     assert answer.body == b"container_gpu_utilization 1"
-    assert asked == ["http://10.0.0.7:5678/metric"]
+    assert asked == [("10.0.0.7", 5678, "/metric")]
 
 
 async def test_a_node_without_device_plugin_says_where_to_look() -> None:
@@ -39,9 +39,9 @@ async def test_what_the_device_plugin_answers_is_passed_on_with_its_status() -> 
         return HttpAnswer(b"no driver", HTTPStatus.BAD_GATEWAY)
 
     async with serving({"/metric": metric, "/broken": broken}, "127.0.0.1", 0) as port:
-        found = await fetch(f"http://127.0.0.1:{port}/metric")
+        found = await fetch("127.0.0.1", port, "/metric")
         assert (found.body, found.content_type) == (b"a 1", "text/plain; version=0.0.4")
-        found = await fetch(f"http://127.0.0.1:{port}/broken")
+        found = await fetch("127.0.0.1", port, "/broken")
         assert (found.body, found.status) == (b"no driver", HTTPStatus.BAD_GATEWAY)
-    found = await fetch(f"http://127.0.0.1:{port}/metric")
+    found = await fetch("127.0.0.1", port, "/metric")
     assert found.status is HTTPStatus.SERVICE_UNAVAILABLE

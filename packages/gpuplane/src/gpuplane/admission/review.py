@@ -16,7 +16,7 @@ from typing import Any, Final
 import msgspec
 
 from gpuplane import names
-from gpuplane.admission.take_over import take_over
+from gpuplane.admission.take_over import take_over, warnings
 from gpuplane.admission.translate import translate
 from gpuplane.sharing.findings import findings, findings_of_object
 from kubekit.api.core import Pod
@@ -59,11 +59,17 @@ _decode: Final = msgspec.json.Decoder(_Review).decode
 
 
 def take_over_pod(asked: Question, image: str) -> ReviewVerdict:
-    """Answer a mutating review of a pod of gpu-manager: run gpuplane's `image` in it."""
-    if asked.kind.kind != "Pod" or asked.object is None:
+    """Answer a mutating review of gpu-manager's objects: run gpuplane's `image` in their pods.
+
+    A DaemonSet or Deployment stays as it is, with a warning.
+    """
+    if asked.object is None:
         return ReviewVerdict()
     try:
-        return ReviewVerdict(patch=take_over(asked.object, image).patch)
+        if asked.kind.kind != "Pod":
+            return ReviewVerdict(warnings=tuple(warnings(asked.object["spec"]["template"]["spec"])))
+        done = take_over(asked.object, image)
+        return ReviewVerdict(patch=done.patch, warnings=done.warnings)
     except InvalidInput as error:
         return ReviewVerdict(refused=f"GP209 {error}")
     except (AttributeError, TypeError, KeyError):

@@ -1,14 +1,16 @@
 """Runs gpuplane's programs in the pods of gpu-manager and gpu-admission: pure, from the pod to a JSON Patch.
 
-    image .../gpu-manager:TAG           ->  gpuplane run gpu-manager: the metrics of this node's shares, on port 5678
-    image .../gpu-quota-admission:TAG   ->  gpuplane run scheduler: the extender, on port 3456
+    image tkestack/gpu-manager:TAG           ->  gpuplane run gpu-manager: metrics of this node's shares, port 5678
+    image tkeimages/gpu-quota-admission:TAG  ->  gpuplane run scheduler: the extender, port 3456
 
 Their own programs would offer and place the same GPUs a second time. With ours the objects of their manifests stay:
 Services have endpoints, and a scheduler's configuration that names them works.
 
 Invariants:
 
-- Only containers of these images are touched; a second time nothing changes.
+- Only containers of the published images are touched, in whatever registry they lie; a second time nothing changes. A
+  program of another owner with such a name is left alone.
+- A warning reports it to the author of the DaemonSet, Deployment or pod.
 - gpuplane's programs get no access to the host: they need none.
 - A flag in EXTRA_FLAGS acts, or is one of logging and of credentials, or the pod is refused with its name.
 """
@@ -27,6 +29,11 @@ Object = dict[str, Any]
 _MANAGER: Final = "gpu-manager"
 _QUOTAS: Final = "gpu-quota-admission"
 _PROGRAMS: Final = {_MANAGER: "gpu-manager", _QUOTAS: "scheduler", "gpu-admission": "scheduler"}
+_OWNERS: Final = frozenset({"tkestack", "tkeimages"})
+_WHAT_RUNS: Final = {
+    _MANAGER: "serves the metrics of gpuplane's device plugin; GPUs are offered by gpuplane alone",
+    "scheduler": "is gpuplane's extender",
+}
 # The flags with the port, and what else a program may be given: where logs go, and that it runs in the cluster.
 _PORT_FLAGS: Final = {"query-port": "{}", "address": "{}"}
 _WITHOUT_MEANING: Final = frozenset(
@@ -60,7 +67,14 @@ def take_over(pod: Object, image: str) -> Translation:
             },
         }
     _take_from_host(now["spec"], containers)
-    return Translation(tuple(difference(pod, now)))
+    return Translation(tuple(difference(pod, now)), tuple(warnings(pod["spec"])))
+
+
+def warnings(spec: Object) -> Iterator[str]:
+    """Yield what runs in the pods of a spec instead of its images."""
+    for container in spec["containers"]:
+        if program := _program(container):
+            yield f"container {container.get('name')}: gpuplane run {program} runs here, which {_WHAT_RUNS[program]}"
 
 
 def _take_from_host(spec: Object, containers: list[Object]) -> None:
@@ -81,8 +95,9 @@ def _take_from_host(spec: Object, containers: list[Object]) -> None:
 
 
 def _program(container: Object) -> str:
-    name = str(container.get("image") or "").partition("@")[0].rpartition("/")[2].partition(":")[0]
-    return _PROGRAMS.get(name, "")
+    path, _, name = str(container.get("image") or "").partition("@")[0].rpartition("/")
+    owner = path.rpartition("/")[2]
+    return _PROGRAMS.get(name.partition(":")[0], "") if owner in _OWNERS else ""
 
 
 def _arguments(container: Object) -> Iterator[str]:

@@ -10,8 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import urllib.error
-import urllib.request
 from argparse import Namespace
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
@@ -19,16 +17,18 @@ from typing import Final
 
 from gpuplane import names
 from kubekit.api.core import Pod
-from kubekit.errors import UsageError
+from kubekit.errors import Retryable, UsageError
 from kubekit.http_server import HttpAnswer, serving
 from kubekit.kube import Client, Informer
+from kubekit.kube.http import HttpPool
 
 log = logging.getLogger("gpuplane.gpu-manager")
 PORT: Final = 5678
 PATHS: Final = ("/metric", "/metrics", "/usage", "/graph", "/version")
 _DEVICE_PLUGIN: Final = "app.kubernetes.io/component=device-plugin"
 _READ_SECONDS: Final = 10.0
-Fetch = Callable[[str], Awaitable[HttpAnswer]]
+Fetch = Callable[[str, int, str], Awaitable[HttpAnswer]]
+"""(address, port, path) -> the answer to a GET."""
 
 
 async def run(options: Namespace) -> None:
@@ -58,7 +58,7 @@ class GpuManagerPod:
 
     Args:
         pods: returns the pods of the device plugin on this node.
-        fetch: returns the answer to a GET of a URL.
+        fetch: asks the device plugin.
     """
 
     def __init__(self, pods: Callable[[], list[Pod]], fetch: Fetch) -> None:
@@ -71,23 +71,21 @@ class GpuManagerPod:
             if not address:
                 text = "no device plugin runs on this node: gpuplane status says what the node waits for\n"
                 return HttpAnswer(text.encode(), HTTPStatus.SERVICE_UNAVAILABLE)
-            return await self._fetch(f"http://{address}:{PORT}{path}")
+            return await self._fetch(address, PORT, path)
 
         return answer
 
 
-async def fetch(url: str) -> HttpAnswer:
-    """Return the answer to a GET; 503 with the reason when the device plugin does not answer."""
-    return await asyncio.to_thread(_fetch, url)
-
-
-def _fetch(url: str) -> HttpAnswer:
+async def fetch(address: str, port: int, path: str) -> HttpAnswer:
+    """Return the answer to a GET; 503 with the reason when there is none."""
+    pool = HttpPool(address, port)
+    head = f"GET {path} HTTP/1.1\r\nHost: {address}:{port}\r\nConnection: close\r\n\r\n".encode()
     try:
-        with urllib.request.urlopen(url, timeout=_READ_SECONDS) as reply:
-            return HttpAnswer(reply.read(), content_type=reply.headers.get("Content-Type", "text/plain"))
-    except urllib.error.HTTPError as error:
-        return HttpAnswer(error.read(), HTTPStatus(error.code))
-    except OSError as error:
-        why = getattr(error, "reason", error)
-        text = f"the device plugin offers no shares on this node, or does not answer: {why}\n"
+        response = await pool.request(head, timeout=_READ_SECONDS, replay=True)
+    except Retryable as error:
+        text = f"the device plugin offers no shares on this node, or does not answer: {error}\n"
         return HttpAnswer(text.encode(), HTTPStatus.SERVICE_UNAVAILABLE)
+    finally:
+        await pool.aclose()
+    content_type = response.header(b"content-type") or "text/plain"
+    return HttpAnswer(response.body, HTTPStatus(response.status), content_type)
