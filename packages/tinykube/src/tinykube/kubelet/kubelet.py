@@ -132,6 +132,7 @@ class Kubelet:
             await self.devices.stop()
             await self._server.stop()
             await self.machine.objects.stop()
+            await self.machine.services.stop()
             await self.machine.events.aclose()
 
     async def synced(self) -> None:

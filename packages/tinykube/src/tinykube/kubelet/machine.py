@@ -18,6 +18,7 @@ from tinykube.kubelet.containers import ContainerRecord, Launcher
 from tinykube.kubelet.events import Events
 from tinykube.kubelet.objects import Objects
 from tinykube.kubelet.pod import KubeletPod
+from tinykube.kubelet.servicenames import ServiceNames
 
 if TYPE_CHECKING:
     from tinykube.kubelet.devices import DeviceManager
@@ -55,6 +56,7 @@ class KubeletMachine:
         self.root = directory / "root"
         self.client = client
         self.objects = Objects(client)
+        self.services = ServiceNames(client)
         self.cluster = cluster
         self.launcher = launcher
         self.images = images
@@ -114,6 +116,7 @@ class KubeletMachine:
             await self.devices.allocate(pod)
 
     def forget(self, pod: KubeletPod) -> None:
+        self.services.forget(pod.metadata.uid)
         self._ips.pop(pod.metadata.uid, None)
         self.devices.release(pod.metadata.uid)
         self.runtime.removed(pod.metadata.uid)

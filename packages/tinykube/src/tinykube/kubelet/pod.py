@@ -244,6 +244,7 @@ class KubeletPodSpec(Struct):
     security_context: PodSecurityContext = PodSecurityContext()
     runtime_class_name: str | None = None
     hostname: str = ""
+    enable_service_links: bool = True
 
 
 class PodMeta(ObjectMeta):

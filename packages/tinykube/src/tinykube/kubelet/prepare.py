@@ -95,6 +95,9 @@ class Preparation:
             places = await self._places(sources)
             base = {**cluster_env(machine.cluster.host, machine.cluster.port), **image.environment}
             base["PATH"] = ":".join((*image.path, PATH))
+            services = await machine.services.env(pod.metadata.namespace)
+            if pod.spec.enable_service_links:
+                base = {**services, **base}
             env = environment(pod, container, sources, base)
             mounts = [*container_mounts(container, places, env), *self._image_mounts(container, image)]
         except VolumeUnready as error:
@@ -178,7 +181,8 @@ class Preparation:
         message.chmod(0o666)  # whichever user the container is
         hostname = (pod.spec.hostname or pod.metadata.name)[:63].rstrip("-.")
         hosts = home / "etc-hosts"
-        hosts.write_text(f"127.0.0.1\tlocalhost\n{machine.pod_ip(pod.metadata.uid)}\t{hostname}\n")
+        own_lines = f"127.0.0.1\tlocalhost\n{machine.pod_ip(pod.metadata.uid)}\t{hostname}\n"
+        machine.services.keep(pod.metadata.uid, hosts, pod.metadata.namespace, own_lines)
         own = [BindMount(str(message), container.termination_message_path), BindMount(str(hosts), "/etc/hosts")]
         if machine.launcher.mode.isolation is Isolation.NONE:
             own = own[:1]
