@@ -12,7 +12,7 @@
  *
  *   log PATH | exit PATH | unshare root|user | map FILE PROGRAM|- TEXT (who is mapped, see users.c)
  *   stage DIR | skeleton DIR (overlay of the machine's DIR) | pivot
- *   bind SRC DST rw|ro   | dir DST | tmpfs DST MODE | symlink TARGET DST | readonly DST
+ *   bind SRC DST rw|ro   | dir DST | tmpfs DST MODE | terminals DST (devpts) | symlink TARGET DST | readonly DST
  *   hostname NAME | cwd DIR | user UID GID | group GID | tty | env K=V | arg A
  *
  * Invariants: sources of binds are paths of the machine and are resolved before the word is written (after `pivot` they are

@@ -67,6 +67,10 @@ void carry_out(struct spec spec, struct command *command)
             make_directory(a[0]);
             if (mount("tinykube", a[0], "tmpfs", MS_NOSUID, mode) < 0)
                 fail("mount tmpfs on %s: %s", a[0], strerror(errno));
+        } else if (!strcmp(op, "terminals")) {
+            make_directory(a[0]);
+            if (mount("tinykube", a[0], "devpts", MS_NOSUID | MS_NOEXEC, "newinstance,ptmxmode=0666,mode=0620") < 0)
+                bind_mount("/dev/pts", a[0], "rw"); /* the machine's own, where the kernel gives no other */
         } else if (!strcmp(op, "symlink")) {
             make_room(a[1]);
             make_parents(a[1]);

@@ -265,6 +265,11 @@ async def test_what_another_user_leaves_can_be_removed(launcher: Launcher, tmp_p
     assert not place.exists()
 
 
+async def test_a_program_in_a_container_can_open_a_terminal(launcher: Launcher) -> None:
+    script = f"{sys.executable} -c 'import os; print(os.ttyname(os.openpty()[1])[:9])'"
+    assert await run(launcher, script, user=1000) == (0, ["/dev/pts/"])
+
+
 async def test_a_container_may_add_to_the_system(launcher: Launcher) -> None:
     if launcher.mode.isolation is Isolation.NONE:
         pytest.skip("without namespaces a container has no root of its own")

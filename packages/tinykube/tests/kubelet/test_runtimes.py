@@ -154,6 +154,16 @@ def root(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def test_the_folder_of_this_machines_libraries_does_not_come_before_those_of_a_program(root: Path) -> None:
+    mapped = Path("/proc/self/maps").read_text().split()
+    libc = next(str(Path(path).resolve().parent) for path in mapped if path.endswith("/libc.so.6"))
+    put(root, "var/run/cdi/nvidia.yaml", json.dumps(CDI).replace("/usr/lib64", libc))
+    put(root, f"{libc}/libcuda.so.1".lstrip("/"), "")
+    spec = ContainerRuntime(root, "cri-o", "1.32.8").create(SPEC, ContainerDevices(cdi=("nvidia.com/gpu=GPU-a",)))
+    assert "LD_LIBRARY_PATH" not in spec.env
+    assert [mount.target for mount in spec.mounts] == [f"{libc}/libcuda.so.1"]
+
+
 def test_cdi_names_are_injected(root: Path) -> None:
     runtime = ContainerRuntime(root, "cri-o", "1.32.8")
     spec = runtime.create(SPEC, ContainerDevices(cdi=("nvidia.com/gpu=GPU-a",)))

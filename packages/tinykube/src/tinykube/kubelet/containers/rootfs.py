@@ -180,12 +180,15 @@ def _device_words(spec: ContainerSpec, machine: MachineRoot, node_root: Path) ->
         words += ["tmpfs", "/dev", "755"]
         for target, path in _DEVICE_LINKS:
             words += ["symlink", target, path]
+    # NB: /dev/ptmx works only next to the terminals that it makes, so it cannot be bound by itself.
     for name in machine.devices:
-        words += ["bind", f"/dev/{name}", f"/dev/{name}", "rw"]
+        if spec.privileged or name != "ptmx":
+            words += ["bind", f"/dev/{name}", f"/dev/{name}", "rw"]
     words += ["tmpfs", "/dev/shm", "1777"]
-    if Path("/dev/pts").is_dir():
+    if spec.privileged and Path("/dev/pts").is_dir():
         words += ["bind", "/dev/pts", "/dev/pts", "rw"]
     if not spec.privileged:
+        words += ["terminals", "/dev/pts", "symlink", "pts/ptmx", "/dev/ptmx"]
         for device in spec.devices:
             words += ["bind", device.source, device.target, "rw"]
     return words
