@@ -8,6 +8,8 @@ KUBERNETES_PACKAGES := runc iproute2 util-linux mount containernetworking-plugin
 # Tests of `make test` that need these packages, or what was built for the real cluster; skipped where it is missing.
 WITH_PACKAGES := $(addprefix packages/gpuplane/tests/,exporter/test_prometheus.py operator/test_metrics.py) \
     $(wildcard packages/gpuplane/tests/toolkit/test_real_*.py)
+# Tests that run programs of other projects, which are installed once: Jupyter, 190 MB.
+WITH_PROGRAMS := packages/gpulab/tests/notebooks
 # Scenarios for any cluster, and the product's own on a real one.
 ANY_CLUSTER := packages/tinykube/tests/conformance packages/tinykube/tests/clients
 REAL_CLUSTER := packages/gpuplane/tests/kubernetes $(ANY_CLUSTER)
@@ -37,7 +39,8 @@ ifeq ($(origin KUBECONFIG),command line)
 	$(BIN)/pytest --reruns 1 -n 2 --dist loadfile --cluster $(KUBECONFIG) $(ANY_CLUSTER)
 else
 	$(BIN)/python -m tests.support.realkube build
-	$(BIN)/pytest --cluster real $(WITH_PACKAGES)
+	$(BIN)/python -m tests.support.jupyter
+	GPUPLANE_TEST_JUPYTER=1 $(BIN)/pytest --cluster real $(WITH_PACKAGES) $(WITH_PROGRAMS)
 	$(BIN)/pytest --reruns 1 -n 2 --dist loadfile --no-loadscope-reorder --cluster real $(REAL_CLUSTER)
 endif
 

@@ -66,6 +66,7 @@ CLUSTERS = (
     "device_plugin/test_cluster.py",
     "discovery/test_cluster.py",
     "cluster/",
+    "notebooks/",
     "limiter/",
     "limits/test_cluster.py",
     "clients/",

@@ -113,7 +113,7 @@ def image_directories(wanted: Sequence[str]) -> dict[str, str]:
         name, equals, place = text.rpartition("=")
         if not (name and equals and place):
             raise UsageError(f"{text!r} names no directory", where="--image", cure="--image 'tensorflow/*=DIR'")
-        path = Path(sys.prefix) if place == "python" else Path(place).expanduser().absolute()
+        path = Path(sys.prefix) if place == "python" else Path(place).expanduser().resolve()
         if not (path / "bin").is_dir():
             raise UsageError(
                 f"{path} has no bin",

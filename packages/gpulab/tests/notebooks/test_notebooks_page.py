@@ -1,0 +1,178 @@
+"""Four notebooks on one GPU: the commands of the page, in their order, with a real Jupyter server in each pod."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import websocket
+
+from tests.support import find_kubectl, jupyter, pages
+
+pytestmark = [
+    pytest.mark.deadline(300),
+    pytest.mark.skipif(
+        os.environ.get("GPUPLANE_TEST_JUPYTER") != "1" or jupyter.find() is None,
+        reason="runs a real Jupyter: make test-kubernetes installs it and asks for it with GPUPLANE_TEST_JUPYTER=1",
+    ),
+]
+_, UP, LABEL, START, TOKEN, FORWARD, FIFTH, REMOVE = pages.commands(jupyter.PAGE)
+[CELL] = [block.text.strip() for block in pages.blocks(jupyter.PAGE) if block.language == "python"]
+# What a framework does below: memory, a kernel, and the result compared; then an allocation beyond the share.
+COMPUTE = """
+import ctypes
+from ctypes import byref, c_float, c_size_t, c_uint64, c_void_p
+cuda = ctypes.CDLL("libcuda.so.1")
+def call(name, *arguments):
+    assert (code := getattr(cuda, name)(*arguments)) == 0, f"{name}: {code}"
+ptx = b'''.version 7.0
+.target sm_35
+.address_size 64
+.visible .entry twice(.param .u64 data)
+{
+    .reg .f32 %f<3>; .reg .u32 %r<2>; .reg .u64 %rd<4>;
+    ld.param.u64 %rd1, [data];
+    mov.u32 %r1, %tid.x;
+    mul.wide.u32 %rd2, %r1, 4;
+    add.s64 %rd3, %rd1, %rd2;
+    ld.global.f32 %f1, [%rd3];
+    add.f32 %f2, %f1, %f1;
+    st.global.f32 [%rd3], %f2;
+    ret;
+}'''
+call("cuInit", 0)
+call("cuCtxCreate_v2", byref(c_void_p()), 0, 0)
+data, numbers, size = c_uint64(), (c_float * 4)(1, 2, 3, 4), c_size_t(16)
+call("cuMemAlloc_v2", byref(data), size)
+call("cuMemcpyHtoD_v2", data, numbers, size)
+module, twice = c_void_p(), c_void_p()
+call("cuModuleLoadData", byref(module), ptx)
+call("cuModuleGetFunction", byref(twice), module, b"twice")
+parameters = (c_void_p * 1)(ctypes.addressof(data))
+call("cuLaunchKernel", twice, 1, 1, 1, 4, 1, 1, 0, None, parameters, None)
+call("cuMemcpyDtoH_v2", numbers, data, size)
+print(list(numbers), cuda.cuMemAlloc_v2(byref(c_uint64()), c_size_t(6 << 30)))
+"""
+
+
+class Shell:
+    """A reader's shell: what one block sets, the next ones have."""
+
+    def __init__(self, home: Path, kubectl: Path) -> None:
+        self.home = home
+        path = f"{Path(sys.executable).parent}:{kubectl.parent}:{os.environ['PATH']}"
+        self.environment = {**os.environ, "HOME": str(home), "GPUPLANE_HOME": str(home / ".gpuplane"), "PATH": path}
+        (home / "state").touch()
+
+    def script(self, text: str) -> list[str]:
+        return ["bash", "-e", "-c", f"set -a; source ./state\n{text}\ndeclare -px | grep -v ' BASH' > state"]
+
+    def run(self, text: str) -> str:
+        done = subprocess.run(
+            self.script(text), cwd=self.home, env=self.environment, capture_output=True, text=True, timeout=150
+        )
+        assert done.returncode == 0, f"{text}\n{done.stdout}{done.stderr}"
+        return done.stdout
+
+    @contextlib.contextmanager
+    def forward(self, text: str) -> Iterator[str]:
+        """Runs port-forward on a free port of this machine; yields the address."""
+        words = self.script(text.replace("$POD 8888", "$POD :8888"))
+        with subprocess.Popen(
+            words, cwd=self.home, env=self.environment, stdout=subprocess.PIPE, text=True, process_group=0
+        ) as process:
+            assert process.stdout is not None
+            try:
+                found = re.search(r"127\.0\.0\.1:\d+", process.stdout.readline())
+                assert found is not None
+                yield found[0]
+            finally:
+                os.killpg(process.pid, 15)
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Iterator[Shell]:
+    kubectl = find_kubectl.find()
+    found = jupyter.find()
+    assert found is not None
+    (tmp_path / "notebook").symlink_to(found)
+    for name, text in pages.files(jupyter.PAGE).items():
+        (tmp_path / name).write_text(text)
+    shell = Shell(tmp_path, Path(kubectl))
+    yield shell
+    subprocess.run([sys.executable, "-m", "gpuplane", "down", "notebooks"], env=shell.environment, capture_output=True)
+
+
+def ask(address: str, path: str, token: str, body: Any = None) -> Any:
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(f"http://{address}{path}", data, {"Authorization": f"token {token}"})
+    with urllib.request.urlopen(request, timeout=20) as answer:
+        return json.load(answer)
+
+
+class Kernel:
+    """A kernel of a notebook, as the browser drives it."""
+
+    def __init__(self, address: str, token: str) -> None:
+        found = ask(address, "/api/kernels", token, {"name": "python3"})
+        url = f"ws://{address}/api/kernels/{found['id']}/channels?token={token}"
+        self._socket = websocket.create_connection(url, timeout=40)
+
+    def run(self, code: str) -> str:
+        """Runs a cell; what it printed."""
+        header = {
+            "msg_id": uuid.uuid4().hex,
+            "msg_type": "execute_request",
+            "session": "s",
+            "username": "u",
+            "version": "5.3",
+        }
+        content = {"code": code, "silent": False, "store_history": False, "allow_stdin": False}
+        message = {"header": header, "parent_header": {}, "metadata": {}, "content": content, "channel": "shell"}
+        self._socket.send(json.dumps(message))
+        printed = ""
+        while True:
+            answer = json.loads(self._socket.recv())
+            if answer["parent_header"].get("msg_id") != header["msg_id"]:
+                continue
+            if answer["msg_type"] == "stream":
+                printed += answer["content"]["text"]
+            elif answer["msg_type"] == "error":
+                raise AssertionError("\n".join(answer["content"]["traceback"]))
+            elif answer["msg_type"] == "status" and answer["content"]["execution_state"] == "idle":
+                return printed
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+def test_four_notebooks_share_a_gpu_as_the_page_says(shell: Shell) -> None:
+    shell.run(UP)
+    shell.run(LABEL)
+    assert shell.run(START).count("25%") >= 4, "status gpus lists the parts"
+    token = shell.run(TOKEN).strip().removeprefix("token=")
+    assert re.fullmatch("[0-9a-f]{48}", token)
+    with shell.forward(FORWARD) as address:
+        assert ask(address, "/api/status", token)["kernels"] == 0
+        with pytest.raises(urllib.error.HTTPError, match="403"):
+            ask(address, "/api/status", "wrong")
+        kernel = Kernel(address, token)
+        try:
+            assert kernel.run(CELL).splitlines() == ["name, memory.total [MiB]", "Tesla P40, 5120 MiB"]
+            assert kernel.run(COMPUTE) == "[2.0, 4.0, 6.0, 8.0] 2\n", "computed; 2 is CUDA_ERROR_OUT_OF_MEMORY"
+        finally:
+            kernel.close()
+    assert "waiting" in shell.run(FIFTH)
+    shell.run(REMOVE)
+    assert not (shell.home / ".gpuplane/clusters/notebooks").exists()
