@@ -40,6 +40,22 @@ def test_help_imports_nothing_heavy() -> None:
     assert done.stdout.strip() == "[]"
 
 
+@pytest.mark.parametrize(
+    ("module", "unused"),
+    [
+        ("status", {"yaml", "rich", "grpc", "gpuplane.operator", "gpuplane.explain", "gpuplane.api.manifests"}),
+        (
+            "explain",
+            {"yaml", "rich", "grpc", "gpuplane.operator", "gpuplane.api.clusterpolicy", "gpuplane.api.manifests"},
+        ),
+    ],
+)
+def test_status_and_explain_import_nothing_that_they_do_not_use(module: str, unused: set[str]) -> None:
+    script = f"import sys, gpuplane.cli.{module}\nprint(sorted({unused!r} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
 def test_an_operand_starts_without_looking_for_other_packages() -> None:
     script = (
         "import sys\nfrom gpuplane.cli.parser import parse\nparse(['run', 'driver', '--node-name', 'n'])\n"

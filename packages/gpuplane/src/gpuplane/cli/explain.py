@@ -7,6 +7,7 @@ the cluster cannot be asked.
 from __future__ import annotations
 
 import asyncio
+import gc
 import re
 from argparse import Namespace
 from collections.abc import Sequence
@@ -15,7 +16,6 @@ from typing import Any, Final
 import msgspec
 
 from gpuplane.api.gpunode import GPUNode
-from gpuplane.cli.check import explain as explain_code
 from gpuplane.cli.explain_text import page
 from gpuplane.cli.terminal import Console
 from gpuplane.explain.answer import Explanation, explain, explain_by_events
@@ -39,9 +39,12 @@ def run(options: Namespace, screen: Console) -> int:
     """Explain what is named: a code, or a pod as NAME, NAMESPACE/NAME, pod/NAME or `pod NAME`."""
     words: Sequence[str] = options.what
     if len(words) == 1 and _CODE.fullmatch(words[0]):
+        from gpuplane.cli.check import explain as explain_code  # late: schemas and YAML, which pods need none of
+
         options.code = words[0]
         return explain_code(options, screen)
     namespace, name = _named(words, options.namespace)
+    gc.disable()  # of one answer, searching for garbage takes longer than what it would free
     explanation = asyncio.run(_ask(options, namespace, name))
     if options.output == "json":
         screen.json("Explanation", msgspec.to_builtins(explanation))

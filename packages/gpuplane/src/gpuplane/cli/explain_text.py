@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime
 from typing import Final
 
-from gpuplane.cli.status_text import short_model
+from gpuplane.cli.models import short_model
 from gpuplane.cli.terminal import Console, age
 from gpuplane.explain.answer import HELD_WHOLE, TOGETHER, Explanation, FreeGPU, FreeNode, Held, ReasonTally
 from gpuplane.explain.cures import gib

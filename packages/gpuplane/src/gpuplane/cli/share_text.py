@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
-from gpuplane.cli.status_text import short_model
+from gpuplane.cli.models import short_model
 from gpuplane.cli.terminal import Console
 from gpuplane.limits import GpuView, LimitBackend, OutsideView, ShareView, gib
 

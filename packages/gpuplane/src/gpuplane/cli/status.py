@@ -7,6 +7,7 @@ of a node is one line.
 from __future__ import annotations
 
 import asyncio
+import gc
 from argparse import Namespace
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -33,6 +34,7 @@ PRESENT_LABEL = f"{names.GPU_PRESENT_LABEL}=true"
 def status(options: Namespace, screen: Console) -> int:
     if options.watch or options.wait:
         return asyncio.run(_stay(options, screen))
+    gc.disable()  # of one answer, searching for garbage takes longer than what it would free
     return asyncio.run(_once(options, screen))
 
 

@@ -8,6 +8,7 @@ from datetime import datetime
 from gpuplane import names
 from gpuplane.api.gpunode import StageState
 from gpuplane.api.offers import in_gpus
+from gpuplane.cli.models import short_model
 from gpuplane.cli.overview import NodeView, Overview, Pause, PolicyRefusal, WaitingPod
 from gpuplane.cli.status_upgrades import upgrades
 from gpuplane.cli.terminal import Console, age, count
@@ -24,11 +25,6 @@ MARKS = {
     StageState.PENDING.value: ("wait", "dim"),
     StageState.RUNNING.value: ("wait", "warn"),
 }
-
-
-def short_model(model: str) -> str:
-    """`NVIDIA H100 80GB HBM3` as people say it: `H100 80GB HBM3`."""
-    return model.removeprefix("NVIDIA ").removeprefix("Tesla ")
 
 
 def stage_glyphs(node: NodeView, screen: Console, running: str = "") -> str:
