@@ -161,3 +161,13 @@ async def test_what_lies_in_the_drivers_root_is_hidden_while_it_is_mounted(tmp_p
     assert not host.exists(f"{names.DRIVER_ROOT}/opt/firmware")
     await uninstall(host)
     assert host.list(names.DRIVER_ROOT) == ("opt",)
+
+
+async def test_the_drivers_root_has_the_ldconfig_that_hooks_of_container_runtimes_start(tmp_path: Path) -> None:
+    host = made(tmp_path, "t4-ubuntu22")
+    (host.root / "usr/sbin/ldconfig").write_text("the machine's")
+    bare = files(host)
+    await install(host, wanted=WantedDriver(version="570.133.20"))
+    assert host.read_text(f"{names.DRIVER_ROOT}/sbin/ldconfig") == "the machine's"
+    await uninstall(host)
+    assert files(host) == bare

@@ -90,6 +90,19 @@ static int copy_links(const char *lower, const char *upper)
     return bad;
 }
 
+/* Hooks of container runtimes start it from the driver's root, by themselves. */
+static int lead_to_ldconfig(const char *upper, const char *place)
+{
+    static const char program[] = "usr/sbin/ldconfig";
+    char path[PATH], folder[PATH], from[PATH];
+    if (access(at(path, program), F_OK) != 0)
+        return 0;
+    snprintf(folder, sizeof folder, "%s/usr/sbin", upper + strspn(upper, "/"));
+    make_directories(folder);
+    snprintf(from, sizeof from, "%.4000s/%s", place, program);
+    return lead(from, program);
+}
+
 static int overlay(const char *device, const char *options, const char *place)
 {
     char lower[PATH], upper[PATH];
@@ -97,7 +110,7 @@ static int overlay(const char *device, const char *options, const char *place)
     option(options, "upperdir=", upper, sizeof upper);
     if (!exists(upper) || !exists(place))
         return failed("%s: special device %s does not exist.", place, device);
-    if (copy_links(lower, upper) || lead(place, upper))
+    if (copy_links(lower, upper) || lead(place, upper) || lead_to_ldconfig(upper, place))
         return failed("%s: mount failed: %s.", place, strerror(errno));
     return add_line(device, place, "overlay", options);
 }
