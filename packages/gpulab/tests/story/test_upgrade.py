@@ -116,7 +116,7 @@ async def operating(story, monkeypatch, cleanup):
         operator = OperatorProcess(client, image=image, identity="test")
         task = asyncio.create_task(operator.run())
         yield
-        await change(story, upgradePolicy=None, env=None)
+        await change(story, upgradePolicy={"autoUpgrade": False}, env=None)
         await story.until(Node, lambda found: not any(map(upgrade_state, found)) and found)
         await story.ready()
         task.cancel()
@@ -212,8 +212,8 @@ async def test_jobs_end_budgets_hold_and_one_machine_at_a_time(story, operating,
     await gone(story, BUDGET, "guarded")
     await in_state(story, S.DONE, *OURS)
     assert journey.most == 1, "never both"
-    assert journey.states["sim-1"] == [S.UNKNOWN, S.DONE, *WAY]
-    assert journey.states["sim-3"] == [S.UNKNOWN, S.DONE, *WAY]
+    assert [state for state in journey.states["sim-1"] if state] == [S.DONE, *WAY]
+    assert [state for state in journey.states["sim-3"] if state] == [S.DONE, *WAY]
     assert set(journey.states["sim-2"]) == {S.UNKNOWN}, "the machine's own driver is nobody's to replace"
     after = {pod.metadata.uid for pod in await story.operand_pods() if pod.metadata.name.startswith("nvidia-driver")}
     assert len(after) == len(drivers) == 2 and not after & drivers

@@ -52,10 +52,10 @@ async def test_they_follow_the_cluster_from_nothing_to_a_node_that_fails(played:
         await played.until(lambda: played.states() == ["upgrade-done"] * 2)
         await until(lambda: values(operator)["gpu_operator_nodes_upgrades_done"] == 2)
         await until(lambda: values(operator)["gpu_operator_reconciliation_last_success_ts_seconds"] > 1.7e9)
+        await until(lambda: values(operator)["gpu_operator_reconciliation_status"] == 0, what="operands are not ready")
         # The last gates and the allocatable GPUs are no part of what is played: nodes get as far as their plugin.
         now = values(operator)
         assert now["gpu_operator_gpu_nodes_total"] == 2
-        assert now["gpu_operator_reconciliation_status"] == 0, "operands are not ready"
         assert now["gpu_operator_reconciliation_has_nfd_labels"] == 1
         assert now["gpu_operator_driver_auto_upgrade_enabled"] == 1
         assert now["gpu_operator_reconciliation_total"] > 0

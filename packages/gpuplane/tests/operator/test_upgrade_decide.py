@@ -383,7 +383,11 @@ def test_the_policy_counted_out() -> None:
     )
     rules = rules_for(policy, 30)
     assert (rules.enabled, rules.parallel, rules.unavailable, rules.jobs) == (True, 1, 3, "a=b")
-    assert not rules_for(None, 30).enabled
+    assert not rules_for(UpgradePolicy(auto_upgrade=False), 30).enabled
+
+
+def test_drivers_are_upgraded_where_the_policy_says_nothing_of_upgrades() -> None:
+    assert (rules_for(None, 30).enabled, rules_for(UpgradePolicy(), 30).enabled) == (True, True)
 
 
 def test_an_edge_that_is_not_in_the_table_raises() -> None:

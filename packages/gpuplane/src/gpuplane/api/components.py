@@ -198,7 +198,7 @@ class UpgradePolicy(Struct):
     drain: whether the node is drained
     """
 
-    auto_upgrade: bool = False
+    auto_upgrade: bool = True
     max_parallel_upgrades: Annotated[int, at_least(0)] = 1
     max_unavailable: Annotated[int | str, matching(COUNT_OR_PERCENT)] = "25%"
     wait_for_completion: WaitForCompletion | None = None

@@ -75,7 +75,7 @@ def _at_rest(node: UpgradeFacts) -> bool:
 
 def _resting(node: UpgradeFacts, rules: UpgradeRules, now: Now) -> UpgradeStep | None:
     """Nothing under way: is another driver wanted, or asked for?"""
-    if node.driver is None or not node.wanted:
+    if node.driver is None or not node.wanted or node.present:
         return None
     if node.outdated or node.requested:
         why = "another driver is wanted" if node.outdated else "asked for by annotation"

@@ -27,9 +27,10 @@ class UpgradeRules(msgspec.Struct, frozen=True):
 
 
 def rules_for(policy: UpgradePolicy | None, nodes: int) -> UpgradeRules:
-    """Return the limits of `policy` for `nodes` nodes; percentages are rounded up, as the GPU operator does."""
-    if policy is None:
-        return UpgradeRules()
+    """Return the limits of `policy` for `nodes` nodes; percentages are rounded up, as the GPU operator does. Without a
+    policy its defaults hold.
+    """
+    policy = policy or UpgradePolicy()
     wait = policy.wait_for_completion
     return UpgradeRules(
         enabled=policy.auto_upgrade,

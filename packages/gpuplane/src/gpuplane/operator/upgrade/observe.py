@@ -122,7 +122,7 @@ def node_facts(
         kept=wanted is not None and drivers.keeps(wanted, record.before),
         followers=tuple(sorted(p.metadata.name for p in pods if _is_ours(p) and _component(p) in _FOLLOWERS)),
         expected=labels.get(_GATE) == "true",
-        present=labels.get(_GATE) == "pre-installed",
+        present=labels.get(_GATE) == "pre-installed" or _is_present(stages),
         loaded=StageName.DRIVER in held,
         settled=not any(
             stage.value in stages and stages[stage.value].state is not StageState.SKIPPED for stage in _FROM_THE_DRIVER
@@ -167,6 +167,11 @@ def _driver_pod(pod: Pod, wanted: DaemonSet | None, drivers: Drivers) -> DriverP
         ready=operand_pod(pod).ready,
         in_place=wanted is not None and drivers.in_place(wanted),
     )
+
+
+def _is_present(stages: Mapping[str, Stage]) -> bool:
+    stage = stages.get(StageName.DRIVER.value)
+    return stage is not None and stage.state is StageState.PRESENT
 
 
 def _trouble(stages: Mapping[str, Stage]) -> str:
