@@ -85,6 +85,21 @@ def test_versions_2_and_3_get_a_drop_in_with_the_whole_table(number: int, plugin
     assert set(drop_in["plugins"]) == {plugin}
 
 
+def test_a_runtime_of_the_old_kind_gets_its_program_by_its_own_option() -> None:
+    old = V2.replace("io.containerd.runc.v2", "io.containerd.runtime.v1.linux")
+    runtimes = merged(configured(old), "io.containerd.grpc.v1.cri")["containerd"]["runtimes"]
+    assert runtimes["nvidia"] == {
+        "runtime_type": "io.containerd.runtime.v1.linux",
+        "options": {"SystemdCgroup": True, "Runtime": PROGRAMS["nvidia"]},
+    }
+
+
+def test_an_empty_type_of_runtime_is_not_inherited() -> None:
+    runtimes = merged(configured(V2.replace("io.containerd.runc.v2", "")), "io.containerd.grpc.v1.cri")["containerd"]
+    assert runtimes["runtimes"]["nvidia"]["runtime_type"] == "io.containerd.runc.v2"
+    assert runtimes["runtimes"]["runc"]["runtime_type"] == ""
+
+
 def test_version_4_is_of_a_containerd_that_merges() -> None:
     files = configured(V2.replace("= 2", "= 4", 1).replace("io.containerd.grpc.v1.cri", "io.containerd.cri.v1.runtime"))
     drop_in = tomllib.loads(files[CONTAINERD.drop_in])

@@ -17,6 +17,7 @@ from packages.gpuplane.tests.toolkit.cri import CRI
 from packages.gpuplane.tests.toolkit.machine import GPUS, VERSION
 from packages.gpuplane.tests.toolkit.real_machine import (
     BUSYBOX,
+    CONFIG,
     DOCKER,
     LIB,
     RELEASES,
@@ -95,6 +96,20 @@ async def test_pods_get_their_gpus_from_nvidias_runtime_and_it_goes_again(tmp_pa
         await unconfigure(machine.host)
         assert not (machine.root / TOOLKIT).exists()
         assert await gpus_of(cri, "after", "", "GPU-0") == set()
+
+
+@pytest.mark.parametrize("release", ["bookworm", "trixie"])
+async def test_runtimes_of_the_old_kind_start_nvidias_too(tmp_path: Path, release: str) -> None:
+    machine = containerd_machine(tmp_path / "machine", release)
+    machine.with_driver(VERSION)
+    table = '[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]'
+    old = f'\n{table}\nruntime_type = "io.containerd.runtime.v1.linux"\n'
+    machine.write(CONFIG, (machine.root / CONFIG).read_text() + old)
+    async with started(machine, tmp_path) as cri:
+        assert await gpus_of(cri, "before", "", "GPU-0") == set()
+        await configure(machine, f"containerd://{await cri.version()}", set_as_default=False)
+        assert await gpus_of(cri, "class", "nvidia", "GPU-0") == ONE
+        assert await gpus_of(cri, "plain", "", "GPU-0") == set()
 
 
 @pytest.mark.parametrize("release", list(DOCKER))

@@ -31,6 +31,7 @@ _CDI_IS_ON = (2, 0)
 # its default runtime.
 _KEEPS_RUNC = (2, 0)
 _RUNC = {"runc": {"runtime_type": "io.containerd.runc.v2"}}
+_LINUX_V1 = "io.containerd.runtime.v1.linux"  # until containerd 1.7; its option for the program has a name of its own
 CDI_DIRS = ["/etc/cdi", f"/{names.CDI_DIR}"]
 BASE_TEMPLATE = '{{ template "base" . }}\n'
 
@@ -111,7 +112,8 @@ def stock_program(place: RuntimePaths, text: str, others: Mapping[str, str], our
     runtime = inherited(
         _sub(table, "containerd", "runtimes"), _sub(table, "containerd").get("default_runtime_name"), ours
     )
-    return str(_sub(runtime, "options").get("BinaryName", ""))
+    options = _sub(runtime, "options")
+    return str(options.get("BinaryName") or options.get("Runtime") or "")
 
 
 def strip(place: RuntimePaths, text: str) -> str:
@@ -211,8 +213,9 @@ def _is_kept(found: object, own: dict[str, Any], place: RuntimePaths) -> bool:
 
 def _runtime(runtimes: Mapping[str, Any], default: object, programs: Mapping[str, str], program: str) -> dict[str, Any]:
     own = copy.deepcopy(inherited(runtimes, default or "runc", programs))
-    own.setdefault("runtime_type", "io.containerd.runc.v2")
-    own["options"] = {**_table(own, ("containerd", "runtimes", "options")), "BinaryName": program}
+    own["runtime_type"] = own.get("runtime_type") or _RUNC["runc"]["runtime_type"]
+    key = "Runtime" if own["runtime_type"] == _LINUX_V1 else "BinaryName"
+    own["options"] = {**_table(own, ("containerd", "runtimes", "options")), key: program}
     return own
 
 
