@@ -30,6 +30,7 @@ from kubekit.api.core import Node
 from kubekit.errors import NoAnswer
 from kubekit.kube import Client
 from simgpu.machines import build_node, machine
+from simgpu.machines.configs import NVIDIA_RUNTIMES
 from tests.support.realkube import binaries, configuration, files, init, pki
 from tests.support.realkube.binaries import Unavailable
 from tests.support.realkube.control_plane import ControlPlane, spawn
@@ -41,7 +42,10 @@ MACHINE: Final = "l4-ubuntu24"
 # What a machine may keep: logs, the runtime's and the kubelet's own state, and the simulated hardware itself.
 KEPT: Final = ("var/log/", "var/lib/cni/", "var/lib/simgpu/state", "proc/sys/kernel/random/")
 # What simulated machines carry as stand-ins and here would hide the real programs.
-STAND_INS: Final = ("usr/bin/runc", "usr/bin/containerd", "usr/bin/crun", "usr/bin/conmon", "usr/bin/uname")
+STAND_INS: Final = (
+    *("usr/bin/runc", "usr/bin/containerd", "usr/bin/crun", "usr/bin/conmon", "usr/bin/uname"),
+    *(f"usr/bin/{name}" for name in NVIDIA_RUNTIMES),
+)
 # The kubelet starts these of the machine itself, and operands those of the simulated machine (see init.MACHINE).
 SIMULATED_PROGRAMS: Final = {
     "usr/bin": ("mkdir", "rm", "mv", "install", "env", "sh", "kill", "mount", "umount"),

@@ -92,6 +92,24 @@ class Story:
         manifest = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
         await self.client.create(manifest, namespace="default")
 
+    async def listed_devices(self, name: str, environment: dict[str, str], limits: dict[str, str]) -> set[str]:
+        """The GPUs' device nodes in a container of RuntimeClass nvidia."""
+        script = "import os; print(*(f for f in os.listdir('/dev') if f[:6] == 'nvidia' and f[6:].isdigit()))"
+        container = {
+            "name": "main",
+            "image": names.IMAGE,
+            "command": ["/usr/bin/python3.11", "-u", "-c", script],
+            "env": [{"name": key, "value": value} for key, value in environment.items()],
+            "resources": {"limits": limits},
+        }
+        spec = {"restartPolicy": "Never", "runtimeClassName": "nvidia", "containers": [container]}
+        manifest = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
+        await self.client.create(manifest, namespace="default")
+        await phase(self.client, name, "Succeeded", "Failed")
+        found = set((await log(self.client, name)).split())
+        await self.delete(name)
+        return found
+
     async def delete(self, *pods: str) -> None:
         for name in pods:
             await self.client.delete(Pod, name, "default")
@@ -166,6 +184,15 @@ async def test_each_pod_has_its_own_gpu_and_a_third_one_waits(story: Story) -> N
     await story.delete("one")
     assert await until_said(story, "three") == first
     await story.delete("two", "three")
+
+
+async def test_pods_of_runtime_class_nvidia_get_their_gpus_from_nvidias_own_runtime(story: Story) -> None:
+    await story.ready()
+    installed = {path.name for path in (story.node.root / names.TOOLKIT_DIR).iterdir()}
+    assert {"nvidia-container-runtime", "nvidia-container-runtime.real", "nvidia-ctk", "nvidia-cdi-hook"} <= installed
+    assert await story.listed_devices("none", {}, {}) == set()
+    assert await story.listed_devices("all", {"NVIDIA_VISIBLE_DEVICES": "all"}, {}) == {"nvidia0", "nvidia1"}
+    assert len(await story.listed_devices("one", {}, {names.GPU_RESOURCE: "1"})) == 1
 
 
 async def kill_kubelet(story: Story) -> None:
