@@ -102,16 +102,26 @@ helm.sh/hook-weight: {{ last . | quote }}
 helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
 {{- end -}}
 
-{{/* Values that are set and change nothing in this release, one line each. */}}
+{{/* Values that are set and change nothing in this release: each reason, and under it the values of a group in a line. */}}
 {{- define "gpuplane.noEffect" -}}
 {{- $values := .Values | toYaml | fromYaml -}}
+{{- $found := dict -}}
 {{- range $entry := .Files.Get "files/no-effect.json" | fromJsonArray -}}
 {{- $at := $values -}}
 {{- range $name := $entry.path -}}
 {{- if kindIs "map" $at }}{{ $at = index $at $name }}{{ else }}{{ $at = "" }}{{ end -}}
 {{- end -}}
-{{- if and $at (ne (toJson $at) (toJson $entry.default)) }}
-  {{ join "." $entry.path }}: {{ $entry.why }}
+{{- if and $at (ne (toJson $at) (toJson $entry.default)) -}}
+{{- $groups := get $found $entry.why | default dict -}}
+{{- $group := join "." (initial $entry.path) -}}
+{{- $_ := set $groups $group (append (get $groups $group | default list) (last $entry.path)) -}}
+{{- $_ := set $found $entry.why $groups -}}
+{{- end -}}
+{{- end -}}
+{{- range $why, $groups := $found }}
+  {{ $why }}:
+{{- range $group, $names := $groups }}
+    {{ if $group }}{{ $group }}: {{ end }}{{ join ", " $names }}
 {{- end -}}
 {{- end -}}
 {{- end -}}

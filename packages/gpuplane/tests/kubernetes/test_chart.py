@@ -262,8 +262,16 @@ def test_it_says_what_has_no_effect() -> None:
     settings = "dcgm.enabled=true,sandboxWorkloads.enabled=true,driver.enabled=false,toolkit.enabled=true"
     text = helm("install", "gpuplane", str(CHART), "--dry-run=client", "--set", settings)
     notes = text.partition("NOTES:")[2]
-    assert "dcgm.enabled: " in notes and "sandboxWorkloads.enabled: " in notes
-    assert "driver.enabled" not in notes and "toolkit.enabled" not in notes
+    assert "  the exporter reads the GPUs itself:\n    dcgm: enabled\n" in notes
+    assert "    sandboxWorkloads: enabled\n" in notes
+    assert "  driver:" not in notes and "  toolkit:" not in notes
+
+
+def test_what_has_no_effect_in_nvidias_own_values_fits_a_screen() -> None:
+    values = (THEIRS / "gpu-operator.json").read_text()
+    notes = helm("install", "gpuplane", str(CHART), "--dry-run=client", values=values).partition("NOTES:")[2]
+    assert "    devicePlugin: repository, image, version\n" in notes
+    assert len(notes.splitlines()) < 60
 
 
 def test_every_toleration_of_the_operators_chart_is_kept_when_values_add_one() -> None:

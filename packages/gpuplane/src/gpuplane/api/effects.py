@@ -76,7 +76,7 @@ NO_EFFECT: Final[dict[str, str]] = {
     "toolkit.installDir": "the programs go to /usr/local/nvidia/toolkit",
     "dcgm.*": "the exporter reads the GPUs itself",
     "migManager.*": "MIG is shown but not managed yet",
-    "validator.*": "nodes are prepared for containers only, so far",
+    "validator.v[fg]*": "nodes are prepared for containers only, so far",
     "nodeStatusExporter.*": "the operator's metrics have every node's state",
     "gds.*": "GPUDirect Storage is not installed yet",
     "gdrcopy.*": "GDRCopy is not installed yet",

@@ -1,5 +1,5 @@
-"""A values file of the device plugin's own chart, as node pools with and without shared GPUs use it: by a real helm, on
-an embedded cluster.
+"""Values files of other charts, by a real helm on an embedded cluster: the device plugin's, as node pools with and
+without shared GPUs use it, and the whole one of NVIDIA's GPU operator.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from gpuplane import names
+from gpuplane.api.clusterpolicy import ClusterPolicy
 from gpuplane.api.gpunode import GPUNode
 from kubekit.api.core import Node, Pod
 from kubekit.kube import Client
@@ -23,6 +24,7 @@ from tests.support.realkube.binaries import Unavailable
 from tests.support.realkube.chart import CHART, helm
 from tests.support.realkube.watching import gpu_node_is_ready, log, node_is_ready, until_objects
 
+THEIRS = Path(__file__).parents[4] / "tests/chart/charts/gpu-operator.json"
 VALUES = """
 config:
   name: ""
@@ -119,6 +121,43 @@ async def test_both_pools_are_ready_with_the_replicas_of_their_configuration(poo
         await client.create(vectoradd(name, taint), namespace="default")
         await until_objects(client, Pod, lambda pods, name=name: ended(pods, name), namespace="default")
         assert "Test PASSED" in await log(client, name)
+
+
+@pytest.mark.deadline(400)
+async def test_the_operators_own_values_install_upgrade_uninstall_and_install_again(
+    pools: tuple[Embedded, Client],
+) -> None:
+    cluster, client = pools
+    where = ("-n", names.OPERATOR_NAMESPACE, "--kubeconfig", str(cluster.kubeconfig))
+    # The simulated nodes cannot pull NVIDIA's driver image; gpuplane installs the driver then.
+    own_driver = ("--set", "driver.repository=,driver.image=,driver.version=")
+
+    async def ready() -> None:
+        await until_objects(client, GPUNode, lambda found: sum(map(gpu_node_is_ready, found)) == len(POOLS))
+
+    async def limit(wanted: int) -> None:
+        await until_objects(
+            client,
+            ClusterPolicy,
+            lambda found: any(
+                one.spec.daemonsets.rolling_update and one.spec.daemonsets.rolling_update.max_unavailable == str(wanted)
+                for one in found
+            ),
+        )
+
+    helm("install", "gpuplane", str(CHART), "--create-namespace", *own_driver, *where, values=THEIRS.read_text())
+    await ready()
+    await limit(1)
+    more = ("--set-string", "daemonsets.rollingUpdate.maxUnavailable=2")
+    helm("upgrade", "gpuplane", str(CHART), *own_driver, *more, *where, values=THEIRS.read_text())
+    await limit(2)
+    await ready()
+    helm("uninstall", "gpuplane", *where, "--timeout", "90s")
+    assert await client.list(GPUNode) == []
+    nodes = await client.list(Node)
+    assert not [label for node in nodes for label in node.metadata.labels if label.startswith("nvidia.com/gpu.")]
+    helm("install", "gpuplane", str(CHART), "--create-namespace", *own_driver, *where, values=THEIRS.read_text())
+    await ready()
 
 
 def allocatable(nodes: list[Node]) -> dict[str, str | None]:
