@@ -10,8 +10,9 @@ import pytest
 import yaml
 
 from gpuplane.admission.review import Question, take_over_pod
-from gpuplane.admission.take_over import take_over
+from gpuplane.admission.take_over import take_over, taken_over
 from gpuplane.admission.translate import Translation
+from gpuplane.api.manifests import check_text
 from kubekit.errors import InvalidInput
 from tinykube.apiserver.patch import json_patch
 
@@ -134,3 +135,19 @@ def test_the_author_is_told_what_runs_instead() -> None:
     asked = msgspec.convert({"uid": "1", "kind": {"kind": "DaemonSet"}, "object": daemonset}, Question)
     verdict = take_over_pod(asked, IMAGE)
     assert verdict.warnings == (warning,) and not verdict.patch and not verdict.refused
+
+
+def test_check_says_of_the_manifests_what_runs_and_which_flag_is_wrong() -> None:
+    spec = copy.deepcopy(MANAGER["spec"])
+    spec["containers"][0]["env"][0]["value"] = "--share-mode=true"
+    text = yaml.safe_dump({"apiVersion": "apps/v1", "kind": "DaemonSet", "spec": {"template": {"spec": spec}}})
+    [document] = check_text(text, taken_over)
+    path = "spec.template.spec.containers[0]"
+    assert {(found.code, found.path, found.severity) for found in document.findings} >= {
+        ("GP210", f"{path}.image", "warning"),
+        ("GP209", f"{path}.env", "error"),
+    }
+    assert (
+        taken_over({"kind": "DaemonSet", "spec": {"template": {"spec": {"containers": [{"image": "busybox"}]}}}}) == []
+    )
+    assert taken_over({"kind": "ConfigMap"}) == [] and taken_over(None) == []

@@ -23,6 +23,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from gpuplane.admission.translate import Translation, difference
+from gpuplane.api.finding import Finding
 from kubekit.errors import InvalidInput
 
 Object = dict[str, Any]
@@ -41,6 +42,11 @@ _WITHOUT_MEANING: Final = frozenset(
 )
 _FIELDS: Final = {"POD_NAME": "metadata.name", "POD_NAMESPACE": "metadata.namespace", "POD_IP": "status.podIP"}
 _FLAGS_VARIABLE: Final = "EXTRA_FLAGS"
+_TEMPLATES: Final = {
+    "Pod": ("spec",),
+    "DaemonSet": ("spec", "template", "spec"),
+    "Deployment": ("spec", "template", "spec"),
+}
 
 
 def take_over(pod: Object, image: str) -> Translation:
@@ -75,6 +81,28 @@ def warnings(spec: Object) -> Iterator[str]:
     for container in spec["containers"]:
         if program := _program(container):
             yield f"container {container.get('name')}: gpuplane run {program} runs here, which {_WHAT_RUNS[program]}"
+
+
+def taken_over(data: Any) -> list[Finding]:
+    """Find what admission does to the pods of a manifest: nothing, unless they are gpu-manager's."""
+    steps = _TEMPLATES.get(str(data.get("kind", ""))) if isinstance(data, dict) else None
+    for step in steps or ():
+        data = data.get(step) if isinstance(data, dict) else None
+    if steps is None or not isinstance(data, dict):
+        return []
+    found = []
+    for index, container in enumerate(data.get("containers") or ()):
+        path = ".".join((*steps, f"containers[{index}]"))
+        if not isinstance(container, dict) or not (program := _program(container)):
+            continue
+        message = f"gpuplane run {program} runs instead, which {_WHAT_RUNS[program]}"
+        cure = "none is needed; gpuplane does the work without this manifest too"
+        found.append(Finding(code="GP210", path=f"{path}.image", message=message, cure=cure, severity="warning"))
+        try:
+            tuple(_arguments(container))
+        except InvalidInput as error:
+            found.append(Finding(code="GP209", path=f"{path}.env", message=error.what, cure=error.cure))
+    return found
 
 
 def _take_from_host(spec: Object, containers: list[Object]) -> None:

@@ -266,6 +266,11 @@ CODES: Final[dict[str, Code]] = {
         "(--query-port, --address) and logging. Other settings belong into the ClusterPolicy, or have no counterpart. "
         "The pod is refused instead of running with another meaning.",
     ),
+    "GP210": Code(
+        "pod of gpu-manager",
+        "With admission installed, gpuplane's own programs run in the pods of gpu-manager and gpu-admission: the "
+        "metrics of shares, and the scheduler's extender. The programs of these images would hand out the same GPUs once more.",
+    ),
 }
 
 

@@ -6,9 +6,11 @@ import difflib
 import sys
 from argparse import Namespace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
+from gpuplane.admission.take_over import taken_over
 from gpuplane.api.codes import CODES
 from gpuplane.api.finding import Finding
 from gpuplane.api.manifests import Document, check_text
@@ -20,8 +22,7 @@ from kubekit.errors import InvalidInput, NoAnswer
 def check(options: Namespace, screen: Console) -> int:
     """0 when there is no error (warnings do not count), 1 when there is."""
     checked = [
-        (path, text, check_text(text, findings_of_object))
-        for path, text in ((path, _read(path)) for path in options.files)
+        (path, text, check_text(text, _findings)) for path, text in ((path, _read(path)) for path in options.files)
     ]
     errors = sum(
         finding.severity == "error" for _, _, found in checked for document in found for finding in document.findings
@@ -31,6 +32,10 @@ def check(options: Namespace, screen: Console) -> int:
     else:
         _show(checked, errors, screen)
     return 1 if errors else 0
+
+
+def _findings(data: Any) -> list[Finding]:
+    return [*findings_of_object(data), *taken_over(data)]
 
 
 def explain(options: Namespace, screen: Console) -> int:
