@@ -8,8 +8,8 @@ KUBERNETES_PACKAGES := runc iproute2 util-linux mount containernetworking-plugin
 # Tests of `make test` that need these packages, or what was built for the real cluster; skipped where it is missing.
 WITH_PACKAGES := $(addprefix packages/gpuplane/tests/,exporter/test_prometheus.py operator/test_metrics.py) \
     $(wildcard packages/gpuplane/tests/toolkit/test_real_*.py)
-# Tests that run programs of other projects, which are installed once: Jupyter, 190 MB.
-WITH_PROGRAMS := packages/gpulab/tests/notebooks
+# The commands of whole pages of the documentation; Jupyter for them is installed once, 190 MB.
+PAGES := packages/gpulab/tests/pages
 # Scenarios for any cluster, and the product's own on a real one.
 ANY_CLUSTER := packages/tinykube/tests/conformance packages/tinykube/tests/clients
 REAL_CLUSTER := packages/gpuplane/tests/kubernetes $(ANY_CLUSTER)
@@ -40,7 +40,7 @@ ifeq ($(origin KUBECONFIG),command line)
 else
 	$(BIN)/python -m tests.support.realkube build
 	$(BIN)/python -m tests.support.jupyter
-	GPUPLANE_TEST_JUPYTER=1 $(BIN)/pytest --cluster real $(WITH_PACKAGES) $(WITH_PROGRAMS)
+	GPUPLANE_TEST_PAGES=1 $(BIN)/pytest --cluster real $(WITH_PACKAGES) $(PAGES)
 	$(BIN)/pytest --reruns 1 -n 2 --dist loadfile --no-loadscope-reorder --cluster real $(REAL_CLUSTER)
 endif
 

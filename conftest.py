@@ -66,7 +66,7 @@ CLUSTERS = (
     "device_plugin/test_cluster.py",
     "discovery/test_cluster.py",
     "cluster/",
-    "notebooks/",
+    "pages/",
     "limiter/",
     "limits/test_cluster.py",
     "clients/",

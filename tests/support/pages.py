@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.support import find_kubectl
+
 DOCS = Path(__file__).resolve().parents[2] / "docs"
+ASKED_FOR = os.environ.get("GPUPLANE_TEST_PAGES") == "1"
+HOW_TO_ASK = "runs a page of the documentation: make test-kubernetes asks for it with GPUPLANE_TEST_PAGES=1"
 _FENCE = re.compile(r"^```(\w*)(?: title=\"([^\"]+)\")?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -31,3 +40,43 @@ def commands(page: str) -> list[str]:
 def files(page: str) -> dict[str, str]:
     """The files that a page shows, by name."""
     return {block.title: block.text for block in blocks(page) if block.title}
+
+
+class PageShell:
+    """A reader's shell: what one block sets, the next ones have."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        path = f"{Path(sys.executable).parent}:{find_kubectl.find().parent}:{os.environ['PATH']}"
+        self.environment = {**os.environ, "HOME": str(home), "GPUPLANE_HOME": str(home / ".gpuplane"), "PATH": path}
+        (home / "state").touch()
+
+    def script(self, text: str) -> list[str]:
+        return ["bash", "-e", "-c", f"set -a; source ./state\n{text}\ndeclare -px | grep -v ' BASH' > state"]
+
+    def run(self, text: str) -> str:
+        done = subprocess.run(
+            self.script(text), cwd=self.home, env=self.environment, capture_output=True, text=True, timeout=150
+        )
+        assert done.returncode == 0, f"{text}\n{done.stdout}{done.stderr}"
+        return done.stdout
+
+    @contextlib.contextmanager
+    def forward(self, text: str) -> Iterator[str]:
+        """Runs port-forward on a free port of this machine; yields the address."""
+        words = self.script(text.replace("$POD 8888", "$POD :8888"))
+        with subprocess.Popen(
+            words, cwd=self.home, env=self.environment, stdout=subprocess.PIPE, text=True, process_group=0
+        ) as process:
+            assert process.stdout is not None
+            try:
+                found = re.search(r"127\.0\.0\.1:\d+", process.stdout.readline())
+                assert found is not None
+                yield found[0]
+            finally:
+                os.killpg(process.pid, 15)
+
+    def down(self, cluster: str) -> None:
+        """Stop the page's cluster, if it runs."""
+        words = [sys.executable, "-m", "gpuplane", "down", cluster]
+        subprocess.run(words, env=self.environment, capture_output=True, check=False)

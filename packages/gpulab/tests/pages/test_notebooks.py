@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import re
-import subprocess
-import sys
 import urllib.error
 import urllib.request
 import uuid
@@ -18,13 +14,13 @@ from typing import Any
 import pytest
 import websocket
 
-from tests.support import find_kubectl, jupyter, pages
+from tests.support import jupyter, pages
+from tests.support.pages import PageShell
 
 pytestmark = [
     pytest.mark.deadline(300),
     pytest.mark.skipif(
-        os.environ.get("GPUPLANE_TEST_JUPYTER") != "1" or jupyter.find() is None,
-        reason="runs a real Jupyter: make test-kubernetes installs it and asks for it with GPUPLANE_TEST_JUPYTER=1",
+        not pages.ASKED_FOR or jupyter.find() is None, reason=f"{pages.HOW_TO_ASK}; it installs Jupyter"
     ),
 ]
 _, UP, LABEL, START, TOKEN, FORWARD, FIFTH, REMOVE = pages.commands(jupyter.PAGE)
@@ -66,52 +62,16 @@ print(list(numbers), cuda.cuMemAlloc_v2(byref(c_uint64()), c_size_t(6 << 30)))
 """
 
 
-class Shell:
-    """A reader's shell: what one block sets, the next ones have."""
-
-    def __init__(self, home: Path, kubectl: Path) -> None:
-        self.home = home
-        path = f"{Path(sys.executable).parent}:{kubectl.parent}:{os.environ['PATH']}"
-        self.environment = {**os.environ, "HOME": str(home), "GPUPLANE_HOME": str(home / ".gpuplane"), "PATH": path}
-        (home / "state").touch()
-
-    def script(self, text: str) -> list[str]:
-        return ["bash", "-e", "-c", f"set -a; source ./state\n{text}\ndeclare -px | grep -v ' BASH' > state"]
-
-    def run(self, text: str) -> str:
-        done = subprocess.run(
-            self.script(text), cwd=self.home, env=self.environment, capture_output=True, text=True, timeout=150
-        )
-        assert done.returncode == 0, f"{text}\n{done.stdout}{done.stderr}"
-        return done.stdout
-
-    @contextlib.contextmanager
-    def forward(self, text: str) -> Iterator[str]:
-        """Runs port-forward on a free port of this machine; yields the address."""
-        words = self.script(text.replace("$POD 8888", "$POD :8888"))
-        with subprocess.Popen(
-            words, cwd=self.home, env=self.environment, stdout=subprocess.PIPE, text=True, process_group=0
-        ) as process:
-            assert process.stdout is not None
-            try:
-                found = re.search(r"127\.0\.0\.1:\d+", process.stdout.readline())
-                assert found is not None
-                yield found[0]
-            finally:
-                os.killpg(process.pid, 15)
-
-
 @pytest.fixture
-def shell(tmp_path: Path) -> Iterator[Shell]:
-    kubectl = find_kubectl.find()
+def shell(tmp_path: Path) -> Iterator[PageShell]:
     found = jupyter.find()
     assert found is not None
     (tmp_path / "notebook").symlink_to(found)
     for name, text in pages.files(jupyter.PAGE).items():
         (tmp_path / name).write_text(text)
-    shell = Shell(tmp_path, Path(kubectl))
+    shell = PageShell(tmp_path)
     yield shell
-    subprocess.run([sys.executable, "-m", "gpuplane", "down", "notebooks"], env=shell.environment, capture_output=True)
+    shell.down("notebooks")
 
 
 def ask(address: str, path: str, token: str, body: Any = None) -> Any:
@@ -157,7 +117,7 @@ class Kernel:
         self._socket.close()
 
 
-def test_four_notebooks_share_a_gpu_as_the_page_says(shell: Shell) -> None:
+def test_four_notebooks_share_a_gpu_as_the_page_says(shell: PageShell) -> None:
     shell.run(UP)
     shell.run(LABEL)
     assert shell.run(START).count("25%") >= 4, "status gpus lists the parts"
