@@ -269,7 +269,8 @@ CODES: Final[dict[str, Code]] = {
     "GP210": Code(
         "pod of gpu-manager",
         "With admission installed, gpuplane's own programs run in the pods of gpu-manager and gpu-admission: the "
-        "metrics of shares, and the scheduler's extender. The programs of these images would hand out the same GPUs once more.",
+        "metrics of shares, and the scheduler's extender. The programs of these images would hand out the same GPUs "
+        "once more.",
     ),
 }
 
