@@ -11,6 +11,7 @@ from urllib.parse import urlencode
 import msgspec
 import pytest
 
+from tests.support.until import until
 from tinykube.kubelet.execute import exit_status
 from tinykube.kubelet.pod import KubeletProbe
 from tinykube.kubelet.probes import ProbeTally, judge
@@ -94,8 +95,10 @@ async def test_what_is_not_there(port: int) -> None:
 
 
 async def test_logs_and_pods(port: int) -> None:
-    status, body = await get(port, "/containerLogs/default/one/c")
-    assert (status, body) == (200, "3\r\nup\n\r\n0\r\n\r\n")
+    async def is_logged() -> bool:  # the container has just started
+        return await get(port, "/containerLogs/default/one/c") == (200, "3\r\nup\n\r\n0\r\n\r\n")
+
+    await until(is_logged)
     assert '"name":"one"' in (await get(port, "/pods"))[1]
 
 
