@@ -121,4 +121,5 @@ async def test_uninstall_waits_for_who_uses_a_gpu_and_gives_everything_back(stor
     assert "gpuplane" not in roles
     # Once more: there is nothing left to take away, and that is no error.
     assert story.world.gpuplane("uninstall", "-q") == ""
-    assert "✗" not in story.world.gpuplane("status")
+    asked = story.world.run(sys.executable, "-m", "gpuplane", "status")
+    assert asked.returncode == 1 and "gpuplane is not on this cluster" in asked.stderr
