@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -31,6 +32,26 @@ def test_links_mean_the_hosts_own_root(host: Host) -> None:
     assert (host.root / "run/x/file").read_bytes() == b"here"
     assert host.read("/run/../var/run/./x/file") == b"here"
     assert host.real("var/run/x/file") == "/run/x/file"
+
+
+def test_access_control_lists_and_attributes_survive(host: Host) -> None:
+    """In the kernel's own format: version 2, then entries of tag, permissions and id."""
+    path = host.root / "file"
+    path.write_text("old")
+    none = 0xFFFFFFFF
+    entries = [(0x01, 6, none), (0x02, 4, 65532), (0x04, 4, none), (0x10, 4, none), (0x20, 4, none)]
+    acl = struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in entries)
+    try:
+        os.setxattr(path, "user.note", b"mine")
+        os.setxattr(path, "system.posix_acl_access", acl)
+    except OSError as error:
+        pytest.skip(f"this file system has no such attributes: {error}")
+    before = {name: os.getxattr(path, name) for name in os.listxattr(path)}
+    mode = path.stat().st_mode
+    for data in (b"new", b"old"):
+        host.write_atomic("file", data)
+        assert {name: os.getxattr(path, name) for name in os.listxattr(path)} == before
+        assert (path.read_bytes(), path.stat().st_mode) == (data, mode)
 
 
 @pytest.mark.parametrize("target", ["../outside", "/../outside", "../../../../../../outside", "{outside}"])

@@ -414,6 +414,9 @@ def _temporary(name: str) -> str:
     return f".{name}.gpuplane"
 
 
+_OF_CONTENT = ("security.ima", "security.evm")  # digests of the bytes, which the kernel makes
+
+
 def _replace(
     place: ResolvedPath, folder: int, data: bytes, old: os.stat_result | None, mode: int, durable: bool
 ) -> None:
@@ -430,7 +433,7 @@ def _replace(
             os.fchown(handle, old.st_uid, old.st_gid)
         os.fchmod(handle, stat.S_IMODE(old.st_mode) if old is not None else mode)
         if old is not None:
-            _copy_selinux_label(place, handle)
+            _copy_attributes(place, handle)
         if durable:
             os.fsync(handle)
         os.rename(temporary, place.name, src_dir_fd=folder, dst_dir_fd=place.directory)
@@ -456,12 +459,17 @@ def _open_locked(directory: int, name: str) -> int:
         os.close(handle)  # the writer before us renamed it while we waited
 
 
-def _copy_selinux_label(place: ResolvedPath, handle: int) -> None:
+def _copy_attributes(place: ResolvedPath, handle: int) -> None:
+    """Give the new file the extended attributes of the old one: access control lists, SELinux labels, people's own."""
     source = os.open(place.name, _READ, dir_fd=place.directory)
     try:
-        label = os.getxattr(source, "security.selinux")
-        if label != os.getxattr(handle, "security.selinux"):
-            os.setxattr(handle, "security.selinux", label)
+        wanted = {name: os.getxattr(source, name) for name in os.listxattr(source) if name not in _OF_CONTENT}
+        for name in os.listxattr(handle):
+            if name not in wanted and name.startswith("system.posix_acl"):
+                os.removexattr(handle, name)  # by a default of the directory, which the old file is older than
+        for name, value in wanted.items():
+            if name not in os.listxattr(handle) or os.getxattr(handle, name) != value:
+                os.setxattr(handle, name, value)
     except OSError as error:
         if error.errno not in (errno.ENODATA, errno.ENOTSUP):
             raise
