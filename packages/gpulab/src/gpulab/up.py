@@ -9,11 +9,13 @@ import time
 from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+from gpulab.clusters import clusters, load
 from gpulab.clusters import down as stop
 from gpulab.clusters import up as start
 from gpuplane.cli.terminal import Console, tilde
-from kubekit.errors import UsageError
+from kubekit.errors import KubekitError, UsageError
 from simgpu.machines import DEMO_MACHINES, machine, machines
 from tinykube.cluster import ClusterHandle, ClusterSpec, MachineSpec
 
@@ -122,6 +124,41 @@ def image_directories(wanted: Sequence[str]) -> dict[str, str]:
             )
         found[name] = str(path)
     return found
+
+
+def ls(options: Namespace, screen: Console) -> int:
+    """List the embedded clusters of this user."""
+    found: list[dict[str, Any]] = []
+    for name in clusters():
+        try:
+            found.append(describe(load(name)))
+        except KubekitError as error:
+            found.append({"name": name, "running": False, "what": error.what, "cure": error.cure})
+    if options.output == "json":
+        screen.json("Clusters", {"clusters": found})
+        return 0
+    if not found:
+        screen.say("no embedded cluster; gpuplane up starts one")
+        return 0
+    width = max(len("NAME"), *(len(one["name"]) for one in found))
+    screen.print(f"{'NAME':{width}}   STATE     NODES   SERVER")
+    for one in found:
+        if one["running"]:
+            number = len(one["nodes"]) + one["lightNodes"]
+            screen.print(f"{one['name']:{width}}   running   {number:5}   {one['server']}")
+        else:
+            screen.print(f"{one['name']:{width}}   stopped           {one['cure']}")
+    return 0
+
+
+def machine_names(words: Sequence[str]) -> list[str]:
+    """The machines that can be simulated, for completion."""
+    return list(machines())
+
+
+def cluster_names(words: Sequence[str]) -> list[str]:
+    """The clusters that there are, for completion."""
+    return list(clusters())
 
 
 def _list_machines(options: Namespace, screen: Console) -> int:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from gpuplane.cli.components import ComponentCommand
-from gpuplane.cli.parser import duration, form_options, lazy, talk_options
+from gpuplane.cli.parser import completed, duration, examples, form_options, lazy, talk_options
 from gpuplane.cli.verbs import Verbs
 
 
@@ -19,13 +19,14 @@ def add_commands(commands: Any) -> None:
     parents = [talk_options(), form_options("text", "json")]
     up = commands.add_parser("up", parents=parents, help="start the embedded cluster: no Kubernetes, no Docker, no GPU")
     up.add_argument("--name", default="gpuplane", help="name of the cluster (default: %(default)s)")
-    up.add_argument(
+    node = up.add_argument(
         "--node",
         action="append",
         default=[],
         metavar="[NAME=]MACHINE",
         help="a simulated machine, see --list-machines; may be given again (default: the three of the demo)",
     )
+    completed(node, "gpulab.up:machine_names")
     up.add_argument("--light-nodes", type=int, default=0, metavar="N", help="as many nodes without processes")
     up.add_argument("--port", type=int, default=0, help="port of the API server (default: a free one)")
     up.add_argument("--persist", action="store_true", help="keep objects on disk: a killed API server loses nothing")
@@ -48,9 +49,13 @@ def add_commands(commands: Any) -> None:
     up.set_defaults(command=lazy("gpulab.up", "up"))
 
     down = commands.add_parser("down", parents=parents, help="stop an embedded cluster and remove its files")
-    down.add_argument("name", nargs="?", default="", help="name of the cluster (default: the only one there is)")
+    name = down.add_argument("name", nargs="?", default="", help="name of the cluster (default: the only one there is)")
+    completed(name, "gpulab.up:cluster_names")
     down.add_argument("--keep-files", action="store_true", help="leave the cluster's directory, to look at")
     down.set_defaults(command=lazy("gpulab.up", "down"))
+
+    listed = commands.add_parser("ls", parents=parents, help="the embedded clusters of this user")
+    listed.set_defaults(command=lazy("gpulab.up", "ls"))
 
     demo = commands.add_parser("demo", parents=parents, help="the whole story on an embedded cluster, in half a minute")
     demo.add_argument(
@@ -61,6 +66,14 @@ def add_commands(commands: Any) -> None:
     )
     demo.add_argument("--down", action="store_true", help="stop the cluster at the end")
     demo.set_defaults(command=lazy("gpulab.demo", "demo"))
+    examples(
+        up,
+        "gpuplane up --detach",
+        "gpuplane up --node h100-ubuntu22 --node big=a10g-rhel9",
+        "gpuplane up --light-nodes 1000",
+    )
+    examples(down, "gpuplane down", "gpuplane down demo --keep-files")
+    examples(demo, "gpuplane demo", "gpuplane demo --down -q -o json")
 
 
 _MODULE: Final = "gpulab.components"

@@ -121,6 +121,7 @@ async def test_kubectl_get_gpunodes_is_a_status_page(story, kubectl):
 async def test_status_and_the_policy_say_that_all_is_ready(story, kubectl):
     await story.ready()
     assert "✓ all ready" in story.world.gpuplane("status")
+    assert story.world.gpuplane("ls").splitlines()[1].split()[1:3] == ["running", "3"]
     assert "T4 15 GiB ×1" in story.world.gpuplane("status", "gpus")
     assert story.world.gpuplane("status", "-o", "name").split() == [f"gpunode/{name}" for name in MACHINES]
     waited = kubectl("wait", "--for=condition=Ready", "gpunode", "--all", "--timeout=10s")

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import os
+import shutil
 import subprocess
 import sys
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 import yaml
 
@@ -16,6 +21,8 @@ from gpuplane.cli.completion import candidates
 from gpuplane.cli.components import OPERANDS, OTHERS
 from gpuplane.cli.main import main
 from gpuplane.cli.parser import duration, parse
+from simgpu.machines import machines
+from tinykube.cluster import ClusterSpec
 
 COMPONENTS = OPERANDS | OTHERS | gpulab.verbs.COMPONENTS
 
@@ -157,6 +164,26 @@ def test_a_setting_without_a_value_is_an_error(capsys: pytest.CaptureFixture[str
     assert "--set driver.enabled=false" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("setting", "place", "value"),
+    [
+        ("driver.version=535", ("driver", "version"), "535"),
+        ("driver.version=570.10", ("driver", "version"), "570.10"),
+        ("driver.enabled=false", ("driver", "enabled"), False),
+        ("driver.upgradePolicy.maxParallelUpgrades=3", ("driver", "upgradePolicy", "maxParallelUpgrades"), 3),
+        ("driver.upgradePolicy.maxUnavailable=2", ("driver", "upgradePolicy", "maxUnavailable"), 2),
+    ],
+)
+def test_a_setting_is_read_as_its_field_wants_it(
+    capsys: pytest.CaptureFixture[str], setting: str, place: tuple[str, ...], value: object
+) -> None:
+    assert main(["install", "--dry-run", "--only", "policy", "--set", setting]) == 0
+    found = yaml.safe_load(capsys.readouterr().out)["spec"]
+    for name in place:
+        found = found[name]
+    assert found == value and type(found) is type(value)
+
+
 def test_settings_that_no_policy_has_are_refused_all_at_once(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["install", "--dry-run", "--set", "driver.enable=false", "--set", "gfd.enabled=maybe"]) == 1
     shown = capsys.readouterr()
@@ -182,7 +209,102 @@ def test_every_component_can_be_named() -> None:
         (["status", "--wa"], ["--wait", "--watch"]),
         (["status", "-o", "y"], ["yaml"]),
         (["run", "nonsense", ""], sorted(COMPONENTS)),
+        (["status", "g"], ["gpus"]),
+        (["up", "--node", "h100"], [name for name in sorted(machines()) if name.startswith("h100")]),
     ],
 )
 def test_completion_knows_commands_flags_and_values(words: list[str], expected: list[str]) -> None:
     assert candidates(words) == expected
+
+
+def test_ls_lists_clusters_also_those_that_do_not_run(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GPUPLANE_HOME", str(tmp_path))
+    assert main(["ls"]) == 0
+    assert capsys.readouterr().err == "no embedded cluster; gpuplane up starts one\n"
+    directory = tmp_path / "clusters/lab"
+    directory.mkdir(parents=True)
+    (directory / "cluster.json").write_bytes(msgspec.json.encode(ClusterSpec(name="lab")))
+    assert main(["ls"]) == 0
+    assert capsys.readouterr().out.splitlines()[1] == "lab    stopped           gpuplane up"
+    assert candidates(["down", ""]) == ["lab"]
+
+
+def test_completion_knows_the_contexts_of_a_kubeconfig(tmp_path: Path) -> None:
+    contexts = [{"name": name, "context": {"cluster": "c", "user": "u"}} for name in ("prod", "dev")]
+    (tmp_path / "config").write_text(json.dumps({"kind": "Config", "contexts": contexts}))
+    assert candidates(["status", "--kubeconfig", str(tmp_path / "config"), "--context", ""]) == ["dev", "prod"]
+    assert candidates(["explain", "--kubeconfig", str(tmp_path / "none"), ""]) == [], "no cluster to ask"
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_shell_completes_by_the_script_that_is_printed(
+    shell: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program = shutil.which(shell)
+    if program is None:
+        pytest.skip(f"no {shell} here")
+    assert main(["completion", shell]) == 0
+    (tmp_path / "script").write_text(capsys.readouterr().out)
+    (tmp_path / "gpuplane").write_text(f'#!/bin/sh\nexec {sys.executable} -m gpuplane "$@"\n')
+    (tmp_path / "gpuplane").chmod(0o755)
+    tries = {
+        "bash": """source script; COMP_WORDS=(gpuplane status --wa); COMP_CWORD=2
+            _gpuplane; printf '%s\\n' "${COMPREPLY[@]}" """,
+        "zsh": """compdef() { :; }; compadd() { print -l -- "${(@P)2}"; }; source ./script
+            words=(gpuplane status --wa); CURRENT=3; _gpuplane""",
+        "fish": """source script; complete -C 'gpuplane status --wa'""",
+    }
+    done = subprocess.run(
+        [program, "-c", tries[shell]],
+        cwd=tmp_path,
+        env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split() == ["--wait", "--watch"], done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["stauts"], "unknown COMMAND: stauts; did you mean status?"),
+        (["status", "--wach"], "unknown: --wach; did you mean --watch?"),
+        (["run", "exportr"], "unknown COMPONENT: exportr; did you mean exporter?"),
+        (["status", "-o", "jsn"], "unknown -o/--output: jsn; did you mean json?"),
+        (["status", "-o", "zzz"], "unknown -o/--output: zzz: choose from text, wide, json, yaml, name"),
+    ],
+)
+def test_a_mistake_is_answered_with_what_was_meant(
+    capsys: pytest.CaptureFixture[str], words: list[str], said: str
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(words)
+    assert caught.value.code == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["help"], ["help", "install"], ["help", "run", "driver"]])
+def test_help_is_a_command_too(capsys: pytest.CaptureFixture[str], words: list[str]) -> None:
+    shown = []
+    for arguments in (words, [*words[1:], "--help"]):
+        with pytest.raises(SystemExit) as caught:
+            main(arguments)
+        assert caught.value.code == 0
+        shown.append(capsys.readouterr().out)
+    assert shown[0] == shown[1]
+
+
+@pytest.mark.parametrize("command", ["", "install", "uninstall", "status", "explain", "check", "up", "down", "demo"])
+def test_examples_of_the_help_are_understood(capsys: pytest.CaptureFixture[str], command: str) -> None:
+    with pytest.raises(SystemExit):
+        main([*command.split(), "--help"])
+    _, _, listed = capsys.readouterr().out.partition("examples:\n")
+    lines = [line.partition("   ")[0].strip() for line in textwrap.dedent(listed).splitlines()]
+    assert lines
+    for line in lines:
+        [words] = [part.split() for part in line.split("|") if part.split()[0] == "gpuplane"]
+        if words[1] != "help":
+            parse(words[1:])

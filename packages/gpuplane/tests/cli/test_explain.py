@@ -157,6 +157,18 @@ def test_replicas_and_mig_devices_are_explained_as_what_they_are(cluster, monkey
     assert not cluster.explain(cluster.pod("q", limits={resource: 11})).can_ever_run
 
 
+def test_wide_lists_the_gpus_of_every_node(cluster, monkeypatch):
+    for number in range(12):
+        cluster.node(f"n{number:02}", 1)
+        cluster.share(f"s{number}", f"n{number:02}/0", 90, 1)
+    found = cluster.explain(cluster.pod("p", limits=SHARE))
+    monkeypatch.setenv("COLUMNS", "80")
+    screen = Console(io.StringIO(), io.StringIO(), colour="never")
+    assert "and 4 nodes more" in page(found, screen)
+    wide = page(found, screen, wide=True)
+    assert "nodes more" not in wide and "n11" in wide
+
+
 def test_no_node_at_all(cluster, monkeypatch):
     found = cluster.explain(cluster.pod("p", limits=SHARE))
     assert (found.nodes, found.can_ever_run, found.cures) == (0, False, ())

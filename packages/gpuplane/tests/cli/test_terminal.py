@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from gpuplane import names
 from gpuplane.api.gpunode import GPUNode, StageName
+from gpuplane.cli.completion import candidates
 from gpuplane.cli.terminal import clipped
 from gpuplane.operator.installation import manifests
 from kubekit.api.core import Deployment, Event, Namespace, Node
@@ -112,6 +115,50 @@ async def test_waiting_pods_are_named_with_the_command_that_explains(cluster: Wo
     _, out, _ = await gpuplane(tmp_path, "status")
     assert " ! 2 pods wait for GPUs\n     what   default/late" in out
     assert "cure   gpuplane explain default/late" in out
+
+
+async def test_reading_verbs_select_as_kubectl_does(cluster: World, tmp_path: Path) -> None:
+    for node in ("a", "b"):
+        await cluster.node(node, labels={"pool": node})
+        await report(cluster, node, ready=True)
+    for space in ("ml", "others"):
+        body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": space}}
+        await cluster.client.create(body, resource=Namespace.RESOURCE)
+        labels = {"name": f"late-{space}", "namespace": space, "labels": {"team": space}}
+        await cluster.pod(gpu_pod(f"held-{space}", (30, 4), namespace=space, nodeName="a"))
+        await cluster.pod(gpu_pod(f"late-{space}", namespace=space, whole=8, metadata=labels))
+    _, out, _ = await gpuplane(tmp_path, "status", "-l", "pool=b", "-o", "name")
+    assert out.split() == ["gpunode/b"]
+    _, out, _ = await gpuplane(tmp_path, "status", "-n", "ml")
+    assert "1 running   1 waiting" in out and "late-ml" in out and "late-others" not in out
+    assert "0.6 of 4 GPUs" in out, "what is held is held, by whomever"
+    _, out, _ = await gpuplane(tmp_path, "status", "gpus", "-n", "ml")
+    assert "held-ml" in out and "held-others" not in out
+    _, out, _ = await gpuplane(tmp_path, "status", "gpus", "-A")
+    assert "held-ml" in out and "held-others" in out
+    _, out, _ = await gpuplane(tmp_path, "explain", "-n", "ml", "-o", "name")
+    assert out.split() == ["pod/late-ml"]
+    _, out, _ = await gpuplane(tmp_path, "explain", "-A", "-o", "json")
+    assert [one["pod"] for one in json.loads(out)["items"]] == ["ml/late-ml", "others/late-others"]
+    _, out, _ = await gpuplane(tmp_path, "explain", "-A", "-l", "team=others")
+    assert out.startswith("others/late-others   waiting") and "ml/late-ml" not in out
+    _, out, _ = await gpuplane(tmp_path, "explain", "others/late-others", "-o", "yaml")
+    assert yaml.safe_load(out)["pod"] == "others/late-others"
+    code, out, err = await gpuplane(tmp_path, "explain", "-n", "default")
+    assert (code, out, err) == (0, "", "no pod waits for GPUs\n")
+
+
+async def test_completion_knows_pods_and_nodes(cluster: World, tmp_path: Path) -> None:
+    await cluster.node("gpu-1")
+    await cluster.pod(gpu_pod("tune", (30, 4)))
+    plain = gpu_pod("web")
+    plain["spec"]["containers"] = [{"name": "c", "image": "app"}]
+    await cluster.pod(plain)
+    ask = ("--kubeconfig", str(tmp_path / "config"))
+    assert await asyncio.to_thread(candidates, ["explain", *ask, ""]) == ["default/tune"]
+    assert await asyncio.to_thread(candidates, ["explain", *ask, "-n", "default", "t"]) == ["tune"]
+    assert await asyncio.to_thread(candidates, ["status", *ask, "-n", "gpu"]) == [names.OPERATOR_NAMESPACE]
+    assert await asyncio.to_thread(candidates, ["run", "driver", *ask, "--node-name", ""]) == ["gpu-1"]
 
 
 @pytest.mark.parametrize("what", ["nodes", "gpus"])

@@ -16,6 +16,7 @@ from typing import Any, Final
 import msgspec
 
 from gpuplane.api.gpunode import GPUNode
+from gpuplane.api.requests import uses_gpus
 from gpuplane.cli.explain_text import page
 from gpuplane.cli.terminal import Console
 from gpuplane.explain.answer import Explanation, explain, explain_by_events
@@ -38,19 +39,41 @@ _PAGE: Final = "500"
 def run(options: Namespace, screen: Console) -> int:
     """Explain what is named: a code, or a pod as NAME, NAMESPACE/NAME, pod/NAME or `pod NAME`."""
     words: Sequence[str] = options.what
+    if words and (options.all_namespaces or options.selector):
+        raise UsageError("a pod by its name and -A or -l exclude each other", cure=f"gpuplane explain {words[0]}")
     if len(words) == 1 and _CODE.fullmatch(words[0]):
         from gpuplane.cli.check import explain as explain_code  # late: schemas and YAML, which pods need none of
 
         options.code = words[0]
         return explain_code(options, screen)
-    namespace, name = _named(words, options.namespace)
     gc.disable()  # of one answer, searching for garbage takes longer than what it would free
-    explanation = asyncio.run(_ask(options, namespace, name))
+    if words:
+        namespace, name = _named(words, options.namespace)
+        screen.print(_text(asyncio.run(_ask(options, namespace, name)), options.output, screen))
+        return 0
+    found = asyncio.run(_ask_all(options))
     if options.output == "json":
-        screen.json("Explanation", msgspec.to_builtins(explanation))
+        screen.json("ExplanationList", {"items": msgspec.to_builtins(found)})
+    elif found:
+        between = {"yaml": "\n---\n", "name": "\n"}.get(options.output, "\n\n")
+        screen.print(between.join(_text(one, options.output, screen) for one in found))
     else:
-        screen.print(page(explanation, screen))
+        screen.say("no pod waits for GPUs")
     return 0
+
+
+def _text(explanation: Explanation, form: str, screen: Console) -> str:
+    """Return the explanation in the form that was asked for."""
+    if form == "json":
+        return screen.as_json("Explanation", msgspec.to_builtins(explanation))
+    if form == "yaml":
+        import yaml  # late: 20 ms that other forms do without
+
+        document = {"apiVersion": "cli.gpuplane.dev/v1", "kind": "Explanation", **msgspec.to_builtins(explanation)}
+        return yaml.safe_dump(document).rstrip()
+    if form == "name":
+        return f"pod/{explanation.pod.partition('/')[2]}"
+    return page(explanation, screen, wide=form == "wide")
 
 
 def _named(words: Sequence[str], namespace: str) -> tuple[str, str]:
@@ -87,6 +110,28 @@ async def _ask(options: Namespace, namespace: str, name: str) -> Explanation:
             raise NoAnswer(
                 f"the cluster did not answer within {options.timeout:g} s", where=client.endpoint.context
             ) from None
+
+
+async def _ask_all(options: Namespace) -> list[Explanation]:
+    """The explanations of the pods that wait for GPUs, the one that waits longest first."""
+    async with Client.connect(options.kubeconfig, options.context, user_agent="gpuplane-explain") as client:
+        space = "" if options.all_namespaces else options.namespace or client.namespace or "default"
+        facts = await _facts(client)
+        chosen = None
+        if options.selector:
+            chosen = {pod.metadata.uid for pod in await client.list(Pod, space or None, labels=options.selector)}
+        waiting = [
+            raw
+            for raw in facts.pods
+            if not raw["spec"].get("nodeName")
+            and space in ("", raw["metadata"]["namespace"])
+            and (chosen is None or raw["metadata"]["uid"] in chosen)
+            and uses_gpus(pod := msgspec.convert(raw, Pod))
+            and not pod.status.ended
+        ]
+        now = SystemClock().wall()
+        waiting.sort(key=lambda raw: (raw["metadata"]["creationTimestamp"], raw["metadata"]["name"]))
+        return [explain(raw, facts, now) for raw in waiting]
 
 
 async def read(client: Client, namespace: str, name: str) -> tuple[Object, ClusterFacts]:

@@ -20,8 +20,9 @@ _WORDS: Final = {**REASONS, "lost": "lost", HELD_WHOLE: "held whole", TOGETHER: 
 _MARKS: Final = {"memory": "mem", "core": "core", "model": "model", "uuid": "uuid", "held": "part"}
 
 
-def page(what: Explanation, screen: Console) -> str:
-    lines = [*_head(what, screen), *_body(what, screen)]
+def page(what: Explanation, screen: Console, *, wide: bool = False) -> str:
+    """The page; `wide` lists the GPUs of every node that GPUs keep from taking the pod."""
+    lines = [*_head(what, screen), *_body(what, screen, wide=wide)]
     return "\n".join(line.rstrip() for line in lines)
 
 
@@ -53,7 +54,7 @@ def _flowed(parts: Iterable[str], screen: Console) -> Iterator[str]:
     yield line
 
 
-def _body(what: Explanation, screen: Console) -> Iterator[str]:
+def _body(what: Explanation, screen: Console, *, wide: bool) -> Iterator[str]:
     if what.findings:
         yield ""
         for finding in what.findings:
@@ -64,7 +65,7 @@ def _body(what: Explanation, screen: Console) -> Iterator[str]:
     if what.state == "placed":
         yield from _placed(what, screen)
     elif what.state == "waiting":
-        yield from _waiting(what, screen)
+        yield from _waiting(what, screen, len(what.free) if wide else NODES)
     if what.note and what.state != "ended":
         yield ""
         yield from _wrapped("   ", what.note, screen)
@@ -102,7 +103,7 @@ def _row(held: Held) -> tuple[str, str, str, str, str]:
 # -- waiting -----------------------------------------------------------------------------------------------------------
 
 
-def _waiting(what: Explanation, screen: Console) -> Iterator[str]:
+def _waiting(what: Explanation, screen: Console, nodes: int) -> Iterator[str]:
     width = max(len(str(tally.count)) for tally in (*what.node_reasons, *what.gpu_reasons)) if what.node_reasons else 1
     yield ""
     if what.unread:
@@ -124,7 +125,7 @@ def _waiting(what: Explanation, screen: Console) -> Iterator[str]:
         yield from _tallies("GPU", what.gpus, what.gpu_reasons, width, screen)
     if what.free:
         yield ""
-        yield from _table(what.free, screen)
+        yield from _table(what.free, screen, nodes)
     if what.cures:
         yield ""
         size = max(len(cure.change) for cure in what.cures)
@@ -161,9 +162,9 @@ def _wrapped(prefix: str, text: str, screen: Console) -> Iterator[str]:
         yield (prefix if not number else " " * indent) + line
 
 
-def _table(nodes: tuple[FreeNode, ...], screen: Console) -> Iterator[str]:
+def _table(nodes: tuple[FreeNode, ...], screen: Console, most: int) -> Iterator[str]:
     """Format the free part of each GPU, in as many columns as the screen has room for."""
-    shown = sorted(nodes, key=_distance)[:NODES]
+    shown = sorted(nodes, key=_distance)[:most]
     name = max(len("FREE"), *(len(node.node) for node in shown))
     columns = max(1, min(max(len(node.gpus) for node in shown), (screen.width - name - 4) // _CELL))
     heads = "".join(f"{f'GPU {column}':{_CELL}}" for column in range(columns))

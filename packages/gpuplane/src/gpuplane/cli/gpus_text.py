@@ -37,13 +37,18 @@ def _node(node: NodeView, screen: Console, *, wide: bool) -> Iterator[str]:
     if known:
         yield screen.paint(f"    {'CORE':{CELLS}}  {'MEMORY':{CELLS}}  HELD BY", "dim")
     for gpu in node.gpus:
-        held = [(holder.pod, part) for holder in node.held_by for part in holder.parts if part.index == gpu.index]
+        held = [
+            (holder.pod if holder.shown else "", part)
+            for holder in node.held_by
+            for part in holder.parts
+            if part.index == gpu.index
+        ]
         named = [(letter_of(at), pod, part) for at, (pod, part) in enumerate(held)]
         yield from _gpu(gpu, named if known else None, node.sick.get(gpu.uuid, ""), screen)
         if wide:
             yield f"    {gpu.pci}  {gpu.uuid}"
     if not known:
-        yield from (f"    {_told(holder, node.units, screen)}" for holder in node.held_by)
+        yield from (f"    {_told(holder, node.units, screen)}" for holder in node.held_by if holder.shown)
 
 
 def _gpu(gpu: GPU, held: Sequence[tuple[str, str, HeldPart]] | None, sick: str, screen: Console) -> Iterator[str]:
@@ -52,9 +57,10 @@ def _gpu(gpu: GPU, held: Sequence[tuple[str, str, HeldPart]] | None, sick: str, 
         yield f"{gpu.index:>2}  {'   '.join(words)}".rstrip()
         return
     room = screen.width - 2 * CELLS - 8
-    words += [
-        f"{letter} {screen.elided(pod, room - 3 - len(_amount(part)))} {_amount(part)}" for letter, pod, part in held
-    ]
+    for letter, pod, part in held:
+        amount = _amount(part)
+        if pod:
+            words.append(f"{letter} {screen.elided(pod, room - 3 - len(amount))} {amount}")
     core = cells([(letter, part.core / WHOLE) for letter, _, part in held], screen)
     memory = cells([(letter.lower(), part.memory_mib / max(1, gpu.memory_mib)) for letter, _, part in held], screen)
     yield f"{gpu.index:>2}  {core}  {memory}  {words[0] if words else ''}".rstrip()

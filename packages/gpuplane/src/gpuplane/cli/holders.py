@@ -34,13 +34,15 @@ class HeldPart(msgspec.Struct, frozen=True, rename="camel"):
 class PodHolder(msgspec.Struct, frozen=True, rename="camel"):
     """A pod that holds GPUs of a node; `parts` is empty where neither annotation nor node names the GPUs.
 
-    `units` has the number of devices by resource; it is empty for a share.
+    `units` has the number of devices by resource; it is empty for a share. `shown` is False for the pod of a namespace
+    that was not asked for.
     """
 
     pod: str  # namespace/name
     gpus: float
     parts: tuple[HeldPart, ...] = ()
     units: dict[str, int] = {}
+    shown: bool = True
 
 
 def holder(pod: Pod, gpus: Sequence[GPU], units: Sequence[GpuUnits]) -> PodHolder:

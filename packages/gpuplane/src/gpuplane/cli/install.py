@@ -43,7 +43,7 @@ def install(options: Namespace, screen: Console) -> int:
     if options.wait:
         from gpuplane.cli.status import status
 
-        options.what, options.watch = "nodes", False
+        options.what, options.watch, options.namespace, options.selector = "nodes", False, "", ""
         return status(options, screen)
     return 0
 

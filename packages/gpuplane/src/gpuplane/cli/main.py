@@ -19,7 +19,12 @@ OK, INTERRUPTED = 0, 130
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the value is the process's exit code."""
-    options = parse(sys.argv[1:] if arguments is None else list(arguments))
+    words = sys.argv[1:] if arguments is None else list(arguments)
+    if words[:1] == ["__complete"]:
+        from gpuplane.cli.completion import complete
+
+        return complete(words[1:])
+    options = parse(words)
     screen = Screen.of(options)
     try:
         return int(options.command(options, screen))

@@ -194,6 +194,20 @@ def overview(
     )
 
 
+def of_namespace(seen: Overview, namespace: str) -> Overview:
+    """The overview with the pods of one namespace. What nodes and GPUs have in all stays: others hold it too."""
+    mine = f"{namespace}/"
+    waiting = tuple(pod for pod in seen.waiting_pods if pod.pod.startswith(mine))
+    nodes = tuple(
+        msgspec.structs.replace(
+            node, held_by=tuple(msgspec.structs.replace(one, shown=one.pod.startswith(mine)) for one in node.held_by)
+        )
+        for node in seen.nodes
+    )
+    running = sum(one.shown for node in nodes for one in node.held_by)
+    return msgspec.structs.replace(seen, nodes=nodes, waiting_pods=waiting, waiting=len(waiting), running=running)
+
+
 def _fits(views: Sequence[NodeView]) -> dict[str, int]:
     """Count the pods of each size that could start now."""
     whole = [view for view in views if view.offers(UnitKind.WHOLE) or view.offers(UnitKind.SHARE)]

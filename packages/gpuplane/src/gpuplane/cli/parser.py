@@ -33,12 +33,59 @@ class Parser(ArgumentParser):
 
     wrong_usage = 2
 
+    def __init__(self, *arguments: Any, **more: Any) -> None:
+        super().__init__(*arguments, **{"formatter_class": argparse.RawDescriptionHelpFormatter, **more})
+
     def error(self, message: str) -> NoReturn:
+        name, _, unknown = message.partition(": ")
+        if name == "unrecognized arguments":
+            message = f"unknown: {unknown}{_meant(unknown.split()[0].partition('=')[0], _options(self))}"
         self.exit(self.wrong_usage, f"{self.prog}: {message}\nSee '{self.prog} --help'.\n")
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        # NB: argparse has no public way to word this error.
+        if action.choices is None or value in action.choices:
+            return
+        choices = [str(choice) for choice in action.choices]
+        meant = _meant(str(value), choices) or f": choose from {', '.join(choices)}"
+        name = "/".join(action.option_strings) or action.metavar or action.dest
+        raise argparse.ArgumentError(None, f"unknown {name}: {value}{meant}")
+
+
+def completed(argument: argparse.Action, by: str) -> None:
+    """Have the values of an argument listed at a tab: `by` is a function of `gpuplane.cli.completion`, or
+    `module:function`.
+    """
+    argument.completer = by if ":" in by else f"gpuplane.cli.completion:{by}"  # type: ignore[attr-defined]
+
+
+FORMS: Final = ("text", "wide", "json", "yaml", "name")
+"""The forms of an answer that is read from a cluster."""
+
+
+def _meant(word: str, choices: Iterable[str]) -> str:
+    """`; did you mean status?`, empty when nothing is near."""
+    from difflib import get_close_matches  # late: only after a mistake
+
+    near = get_close_matches(word, list(choices), n=1)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def _options(parser: ArgumentParser) -> set[str]:
+    """The flags of a parser and of all parsers below it."""
+    own = {text for action in parser._actions for text in action.option_strings}
+    return own.union(*map(_options, subparsers(parser).values()))
+
+
+def examples(parser: ArgumentParser, *lines: str) -> None:
+    """End the help of a command with command lines that a reader can copy."""
+    parser.epilog = "\n".join(["examples:", *(f"  {line}" for line in lines)])
 
 
 def parse(arguments: Sequence[str]) -> Namespace:
     """The options of one command line; `command` is the function to call. Exits with 2 on wrong usage."""
+    if arguments[:1] == ["help"]:
+        arguments = [*arguments[1:], "--help"]
     for_all = not arguments or arguments[0].startswith("-")  # the help lists every command
     runs = list(arguments[:1]) == ["run"]
     if for_all or not knows(parser := build(only_run=runs), arguments):
@@ -82,6 +129,14 @@ def build(extensions: Iterable[Verbs] = (), *, only_run: bool = False) -> Parser
     parser = Parser(prog=name, description="GPUs on Kubernetes, from bare machines to a shared cluster.")
     parser.add_argument("--version", action="version", version=f"gpuplane {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
+    examples(
+        parser,
+        "gpuplane demo                         the whole story on this machine",
+        "gpuplane install --dry-run            the manifests, to read before anything happens",
+        "gpuplane status                       what every GPU node waits for",
+        "gpuplane explain ml/train-0           why a pod waits, and what would help",
+        "gpuplane help install                 the help of a command",
+    )
     if not only_run:
         for verbs in extensions:
             verbs.add_commands(commands)
@@ -118,7 +173,24 @@ def _cluster() -> Parser:
     group.add_argument(
         "--kubeconfig", type=Path, metavar="FILE", help="kubeconfig file (default: $KUBECONFIG, ~/.kube/config)"
     )
-    group.add_argument("--context", metavar="NAME", help="context of the kubeconfig")
+    context = group.add_argument("--context", metavar="NAME", help="context of the kubeconfig")
+    completed(context, "contexts")
+    return parent
+
+
+def _scope(of_labels: str, default: str) -> Parser:
+    """Return a parent parser with the options that select what is read, as kubectl has them."""
+    parent = Parser(add_help=False)
+    group = parent.add_argument_group("selection")
+    spaces = group.add_mutually_exclusive_group()
+    space = spaces.add_argument(
+        "-n", "--namespace", default="", metavar="NAME", help=f"pods of this namespace (default: {default})"
+    )
+    completed(space, "namespaces")
+    spaces.add_argument("-A", "--all-namespaces", action="store_true", help="pods of all namespaces")
+    group.add_argument(
+        "-l", "--selector", default="", metavar="LABELS", help=f"{of_labels} with these labels, as pool=train"
+    )
     return parent
 
 
@@ -185,7 +257,7 @@ def _real(commands: Any) -> None:
 
     status = commands.add_parser(
         "status",
-        parents=[*parents, form_options("text", "wide", "json", "yaml", "name")],
+        parents=[*parents, form_options(*FORMS), _scope("nodes", "all")],
         help="nodes by stage with reasons; GPUs with who holds what",
     )
     status.add_argument("what", nargs="?", choices=["nodes", "gpus"], default="nodes", help="nodes (default) or gpus")
@@ -197,12 +269,40 @@ def _real(commands: Any) -> None:
 
     explain = commands.add_parser(
         "explain",
-        parents=[*parents, form_options("text", "json")],
+        parents=[*parents, form_options(*FORMS), _scope("pods", "the context's")],
         help="why a pod is where it is, or why it waits, GPU by GPU; what a code of a finding means",
     )
-    explain.add_argument("what", nargs="+", metavar="POD|CODE", help="a pod, also as NAMESPACE/NAME, or as GP201")
-    explain.add_argument("-n", "--namespace", default="", help="the pod's namespace (default: the context's)")
+    what = explain.add_argument(
+        "what",
+        nargs="*",
+        metavar="POD|CODE",
+        help="a pod, also as NAMESPACE/NAME, or as GP201 (default: the pods that wait for GPUs)",
+    )
+    completed(what, "pods")
     explain.set_defaults(command=lazy("explain", "run"))
+
+    examples(
+        install,
+        "gpuplane install --dry-run",
+        "gpuplane install --image registry.example.com/gpuplane:0.1.0 --wait",
+        "gpuplane install --scheduler --admission open --set driver.version=570.133.20",
+    )
+    examples(uninstall, "gpuplane uninstall --dry-run", "gpuplane uninstall")
+    examples(
+        status,
+        "gpuplane status",
+        "gpuplane status gpus -n ml            what the pods of one namespace hold",
+        "gpuplane status -l pool=train -w      the nodes of a pool, and each change",
+        "gpuplane status --wait --timeout 10m",
+        "gpuplane status -o json | jq .fits",
+    )
+    examples(
+        explain,
+        "gpuplane explain ml/tune-42",
+        "gpuplane explain tune-42 -n ml -o json",
+        "gpuplane explain -A                   every pod that waits for GPUs",
+        "gpuplane explain GP201                what a code means",
+    )
 
 
 def _hand(commands: Any) -> None:
@@ -212,12 +312,14 @@ def _hand(commands: Any) -> None:
     )
     check.add_argument("files", nargs="+", type=Path, metavar="FILE", help="YAML or JSON; - for standard input")
     check.set_defaults(command=lazy("check", "check"))
+    examples(check, "gpuplane check train.yaml policy.yaml", "kubectl get clusterpolicy -o yaml | gpuplane check -")
+    commands.add_parser("help", help="the help of a command: gpuplane help COMMAND")
 
     _driver(commands)
     _toolkit(commands)
 
     completion = commands.add_parser("completion", help="a completion script for your shell")
-    completion.add_argument("shell", choices=["bash", "zsh", "tcsh"], help="the shell")
+    completion.add_argument("shell", choices=["bash", "zsh", "fish", "tcsh"], help="the shell")
     completion.set_defaults(command=lazy("completion", "completion"))
 
 
@@ -316,7 +418,9 @@ def _run(commands: Any, extensions: Iterable[Verbs]) -> None:
         part.add_argument("-v", "--verbose", action="store_true", help="log details")
         for flag in component.flags:
             if flag in _RUN_FLAGS:
-                part.add_argument(f"--{flag}", **_RUN_FLAGS[flag])
+                argument = part.add_argument(f"--{flag}", **_RUN_FLAGS[flag])
+                if flag == "node-name":
+                    completed(argument, "nodes")
         part.set_defaults(command=lazy("run", "run"), component=name, entry=component)
 
 

@@ -20,7 +20,7 @@ from gpuplane.api.clusterpolicy import ClusterPolicy, chosen, is_paused
 from gpuplane.api.gpunode import GPUNode
 from gpuplane.api.upgrade import UpgradeState, upgrade_record, upgrade_state
 from gpuplane.cli.gpus_text import gpus_page
-from gpuplane.cli.overview import NodeView, Overview, Pause, PolicyRefusal, UpgradeView, overview
+from gpuplane.cli.overview import NodeView, Overview, Pause, PolicyRefusal, UpgradeView, of_namespace, overview
 from gpuplane.cli.status_text import nodes_page, progress, stage_glyphs
 from gpuplane.cli.terminal import Console, LivePage, age
 from kubekit.api.core import Deployment, Node, Pod
@@ -40,7 +40,7 @@ def status(options: Namespace, screen: Console) -> int:
 
 async def _once(options: Namespace, screen: Console) -> int:
     async with Client.connect(options.kubeconfig, options.context, user_agent="gpuplane-status") as client:
-        seen = await observe(client)
+        seen = await observe(client, options.selector)
         show(seen, _cluster_name(client), options, screen)
     return 0
 
@@ -57,19 +57,31 @@ def _not_installed(client: Client) -> NotInstalled:
     )
 
 
-async def observe(client: Client) -> Overview:
-    """The overview of a cluster. Raises NotInstalled where our kinds are not served."""
+async def observe(client: Client, selector: str = "") -> Overview:
+    """The overview of a cluster, or of its nodes with the labels of `selector`. Raises NotInstalled where our kinds are
+    not served.
+    """
     try:
         gpunodes, pods, nodes, policies, version = await asyncio.gather(
             client.list(GPUNode),
             client.list(Pod),
-            client.list(Node, labels=PRESENT_LABEL),
+            client.list(Node, labels=_labels(selector)),
             _policies(client),
             installed_version(client),
         )
     except NotFound:
         raise _not_installed(client) from None
-    return _overview(gpunodes, pods, nodes, policies, version)
+    return _overview(_chosen(gpunodes, nodes, selector), pods, nodes, policies, version)
+
+
+def _labels(selector: str) -> str:
+    return f"{PRESENT_LABEL},{selector}" if selector else PRESENT_LABEL
+
+
+def _chosen(gpunodes: list[GPUNode], nodes: list[Node], selector: str) -> list[GPUNode]:
+    """Return the GPUNodes of the selected nodes: a GPUNode has no labels of its own."""
+    there = {node.metadata.name for node in nodes}
+    return [node for node in gpunodes if not selector or node.metadata.name in there]
 
 
 async def installed_version(client: Client) -> str:
@@ -146,6 +158,8 @@ def show(seen: Overview, name: str, options: Namespace, screen: Console) -> None
 
 def text_of(seen: Overview, name: str, options: Namespace, screen: Console) -> str:
     """Return the overview in the form that was asked for."""
+    if options.namespace:
+        seen = of_namespace(seen, options.namespace)
     if options.output == "json":
         return screen.as_json("Status", to_json(seen))
     if options.output == "yaml":
@@ -167,7 +181,7 @@ def to_json(seen: Overview) -> dict[str, Any]:
 async def _stay(options: Namespace, screen: Console) -> int:
     """Follow the cluster until it is ready (--wait) or for ever (--watch); 1 when --wait runs out of time."""
     async with Client.connect(options.kubeconfig, options.context, user_agent="gpuplane-status") as client:
-        follower = Follower(client)
+        follower = Follower(client, options.selector)
         try:
             async with asyncio.timeout(options.timeout if options.wait else None):
                 await follower.start()
@@ -231,12 +245,13 @@ def _told(node: NodeView) -> tuple[object, ...]:
 class Follower:
     """The overview kept current by informers; `changed` waits for the next change and gathers bursts into one."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, selector: str = "") -> None:
         self._client = client
+        self._selector = selector
         self._version = ""
         self._gpunodes = Informer(client, GPUNode)
         self._pods = Informer(client, Pod)
-        self._nodes = Informer(client, Node, labels=PRESENT_LABEL)
+        self._nodes = Informer(client, Node, labels=_labels(selector))
         self._policies = Informer(client, ClusterPolicy)
         self._change = asyncio.Event()
         self._informers: tuple[Informer[Any], ...] = (self._gpunodes, self._pods, self._nodes, self._policies)
@@ -265,9 +280,9 @@ class Follower:
             await informer.stop()
 
     def seen(self) -> Overview:
-        return _overview(
-            self._gpunodes.items(), self._pods.items(), self._nodes.items(), self._policies.items(), self._version
-        )
+        nodes = self._nodes.items()
+        gpunodes = _chosen(self._gpunodes.items(), nodes, self._selector)
+        return _overview(gpunodes, self._pods.items(), nodes, self._policies.items(), self._version)
 
     async def changed(self) -> None:
         await self._change.wait()

@@ -6,14 +6,15 @@ that the user asks for.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import resources
 from typing import Any, Final
 
+import msgspec
 import yaml
 
 from gpuplane import names
-from gpuplane.api.clusterpolicy import ClusterPolicy
+from gpuplane.api.clusterpolicy import ClusterPolicy, ClusterPolicySpec
 from gpuplane.api.crds import crds
 from gpuplane.api.validation import decode
 from kubekit.api.kinds import built_in
@@ -101,4 +102,33 @@ def _set(spec: Manifest, setting: str) -> None:
         spec = spec.setdefault(parent, {})
         if not isinstance(spec, dict):
             raise InvalidInput(f"{parent} in {path} is no group of fields", where="--set")
-    spec[last] = yaml.safe_load(value)
+    read = yaml.safe_load(value)
+    # What YAML reads as a number may be the text of a version: driver.version=535.
+    text = isinstance(read, int | float) and not isinstance(read, bool) and _is_text(path.split("."))
+    spec[last] = value if text else read
+
+
+def _is_text(path: Sequence[str]) -> bool:
+    """Return whether the field of a ClusterPolicy's spec is text; False for a field that there is not."""
+    found: Any = msgspec.inspect.type_info(ClusterPolicySpec)
+    for name in path:
+        fields = {field.encode_name: field.type for kind in _kinds(found) for field in getattr(kind, "fields", ())}
+        if name not in fields:
+            return False
+        found = fields[name]
+    kinds = list(_kinds(found))
+    numbers = (msgspec.inspect.IntType, msgspec.inspect.FloatType)
+    return any(isinstance(kind, msgspec.inspect.StrType) for kind in kinds) and not any(
+        isinstance(kind, numbers) for kind in kinds
+    )
+
+
+def _kinds(found: Any) -> Iterator[Any]:
+    """Yield the types that a field may have, without their marks."""
+    if isinstance(found, msgspec.inspect.Metadata):
+        yield from _kinds(found.type)
+    elif isinstance(found, msgspec.inspect.UnionType):
+        for one in found.types:
+            yield from _kinds(one)
+    else:
+        yield found

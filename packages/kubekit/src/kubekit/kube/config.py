@@ -138,6 +138,15 @@ def load(
     return from_file(home, context)
 
 
+def context_names(kubeconfig: Path | None = None, environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
+    """The contexts that `load` knows, sorted. Raises ConfigError for a file that cannot be read."""
+    env = os.environ if environ is None else environ
+    listed = env.get("KUBECONFIG") or str(Path(env.get("HOME", "~"), ".kube", "config"))
+    paths = [kubeconfig] if kubeconfig is not None else [Path(part) for part in listed.split(os.pathsep) if part]
+    configs = [_read(path.expanduser()) for path in paths if path.expanduser().is_file()]
+    return tuple(sorted({named.name for config in configs for named in config.contexts or ()}))
+
+
 def in_cluster(env: Mapping[str, str], service_account: Path = SERVICE_ACCOUNT_DIR) -> ApiEndpoint:
     """The pod's own service account; its token file is read again as the kubelet renews it."""
     ca = service_account / "ca.crt"
