@@ -72,7 +72,7 @@ def test_nothing_is_setuid_or_open_to_all_and_there_is_no_shell(unpacked: Path) 
     assert [name for name, mode in modes.items() if mode & stat.S_IWOTH] == ["tmp"]
     assert modes["tmp"] & stat.S_ISVTX
     assert {path.name for folder in ("usr/bin", "usr/sbin") for path in (unpacked / folder).iterdir()} == {
-        *("chroot", "gpuplane", "python3", "python3.11")
+        *("chroot", "gpuplane", "nvidia-smi", "python3", "python3.11")
     }
     assert [path for path in unpacked.rglob("*") if path.is_symlink() and not inside(unpacked, path).exists()] == []
 
@@ -128,6 +128,9 @@ def test_the_command_runs_in_a_read_only_root_as_nobody(unpacked: Path) -> None:
     assert version.stdout.startswith("gpuplane ")
     usage = run(unpacked, "/usr/bin/gpuplane", "run", "operator", "--help")
     assert usage.stdout.startswith("usage: gpuplane run operator")
+    smi = run(unpacked, "/usr/bin/nvidia-smi", "-L")
+    assert (smi.returncode, smi.stdout) == (12, "")
+    assert "has no driver yet" in smi.stderr
     for user in (0, 65532):
         refused = run(unpacked, PYTHON, "-c", "open('/tmp/file', 'w')", user=user)
         assert "Read-only file system" in refused.stderr
