@@ -6,6 +6,8 @@ import re
 import tomllib
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 GROUPS = tomllib.loads((ROOT / "pyproject.toml").read_text())["dependency-groups"]
 PROJECTS = [tomllib.loads(path.read_text())["project"] for path in ROOT.glob("packages/*/pyproject.toml")]
@@ -34,3 +36,16 @@ def test_every_page_of_the_navigation_has_a_title() -> None:
 def test_every_page_is_in_the_navigation() -> None:
     pages = {str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.md")}
     assert pages == set(nav_files())
+
+
+@pytest.mark.parametrize("words", ["jupyter", "notebook", "OOM", "out of memory", "node is not ready", "GPU operator"])
+def test_a_task_has_the_words_that_people_search_for(words: str) -> None:
+    pages = [path for path in (ROOT / "docs/tasks").glob("*.md") if words.lower() in path.read_text().lower()]
+    assert pages
+
+
+@pytest.mark.parametrize("page", ["move.md", "notebooks.md"])
+def test_every_block_of_a_page_with_commands_names_its_language(page: str) -> None:
+    fences = re.findall(r"^```(.*)$", (ROOT / "docs/tasks" / page).read_text(), flags=re.M)
+    assert len(fences) > 10
+    assert all(fences[::2]) and not any(fences[1::2])
