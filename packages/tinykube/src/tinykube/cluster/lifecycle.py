@@ -202,7 +202,10 @@ def clusters(distribution: Distribution, base: Path | None = None) -> tuple[str,
     """The names of all clusters that have a directory."""
     root = (base or distribution.home()) / "clusters"
     with usable(distribution, root):
-        return tuple(sorted(path.parent.name for path in root.glob("*/cluster.json")))
+        if not root.exists():
+            return ()
+        # NB: Path.glob takes a directory that this user may not read for an empty one.
+        return tuple(sorted(path.name for path in root.iterdir() if (path / "cluster.json").exists()))
 
 
 def _named(distribution: Distribution, name: str, base: Path | None) -> ClusterDirectory:
