@@ -107,6 +107,21 @@ async def test_missing_kernel_headers_are_reported_and_found_when_the_mirror_has
     assert (await install(host, wanted=WantedDriver(version="570.133.20")))[1].action is Action.DONE
 
 
+async def test_modules_are_compiled_with_the_compiler_of_the_kernel(tmp_path: Path) -> None:
+    """Ubuntu 22.04 with a kernel 6.8: gcc is gcc-11 there, and the kernel was built with gcc-12."""
+    host = made(tmp_path, "t4-ubuntu22")
+    packages = host.root / MIRROR / "packages"
+    listed = packages.read_text()
+    packages.write_text(listed.replace("gcc-12\n", ""))
+    wanted = WantedDriver(version="570.133.20")
+    with pytest.raises(DriverError) as caught:
+        await install(host, wanted=wanted)
+    assert (caught.value.reason, "gcc-12" in caught.value.what) == ("CompilerMissing", True)
+    packages.write_text(listed)
+    assert (await install(host, wanted=wanted))[1].action is Action.DONE
+    assert host.exists(f"{names.DRIVER_ROOT}/usr/bin/gcc-12")
+
+
 async def test_modules_of_another_kernel_are_not_loaded(tmp_path: Path) -> None:
     host = made(tmp_path, "t4-ubuntu22")
     wanted = WantedDriver(version="570.133.20")

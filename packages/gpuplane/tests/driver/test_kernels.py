@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gpuplane.driver.hook import new_kernel
-from gpuplane.driver.observing import observe
+from gpuplane.driver.observing import compiler_of, observe
 from packages.gpuplane.tests.driver.conftest import World
 from packages.gpuplane.tests.driver.machine import SYSTEMS, VERSION, Machine
 from packages.gpuplane.tests.driver.test_operand import started, stop
@@ -98,3 +98,22 @@ def test_a_kernel_without_modules_is_none(tmp_path: Path) -> None:
     assert new_kernel(machine.host) == ""
     machine.write("boot/vmlinuz-x", "no link")
     assert new_kernel(Machine(tmp_path / "other", "rocky").host) == ""
+
+
+@pytest.mark.parametrize(
+    ("config", "version", "compiler"),
+    [
+        ('CONFIG_CC_VERSION_TEXT="x86_64-linux-gnu-gcc-12 (Ubuntu 12.3.0-1ubuntu1~22.04) 12.3.0"\n', "", "gcc-12"),
+        ("", "Linux version 6.1.0-18-amd64 (x@debian.org) (gcc-12 (Debian 12.2.0-14) 12.2.0, GNU ld)", "gcc-12"),
+        ('CONFIG_CC_VERSION_TEXT="gcc (GCC) 11.4.1 20230605 (Red Hat 11.4.1-2)"\n', "", "gcc"),
+        ("", "Linux version 6.4.0-150600.23.47-default (geeko@buildhost) (gcc (SUSE Linux) 7.5.0)", "gcc"),
+    ],
+)
+def test_the_compiler_of_a_kernel(tmp_path: Path, config: str, version: str, compiler: str) -> None:
+    machine = Machine(tmp_path, "ubuntu")
+    running, later = machine.system.kernels
+    machine.write(f"boot/config-{running}", config)
+    machine.write("proc/version", version)
+    assert compiler_of(machine.host) == compiler
+    machine.write(f"boot/config-{later}", 'CONFIG_CC_VERSION_TEXT="x86_64-linux-gnu-gcc-13 (Ubuntu 13.2.0) 13.2.0"\n')
+    assert compiler_of(machine.host, later) == "gcc-13"

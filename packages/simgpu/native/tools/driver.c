@@ -207,7 +207,7 @@ int nvidia_installer(void)
 /* make -C DIRECTORY KERNEL_UNAME=RELEASE clean | modules */
 int make(int argc, char **argv)
 {
-    char path[PATH], relative[PATH];
+    char path[PATH], relative[PATH], built[256];
     const char *directory = "", *kernel = release(), *target = "", *compiler = "gcc";
     struct release driver;
     for (int i = 1; i < argc; i++) {
@@ -237,6 +237,14 @@ int make(int argc, char **argv)
     snprintf(relative, sizeof relative, "usr/src/linux-headers-%s/Makefile", kernel);
     if (!exists(relative))
         return complain("*** /lib/modules/%s/build: No such file or directory.  Stop.%s", kernel, "") + 1;
+    snprintf(relative, sizeof relative, "boot/config-%s", kernel);
+    setting(readable(path, relative), "CONFIG_CC_VERSION_TEXT", built, sizeof built);
+    char *own = strstr(built, "gcc-");
+    if (own) {
+        own[strcspn(own, " \"")] = 0;
+        if (strcmp(own, compiler))
+            return complain("%s: error: unrecognized command-line option '-ftrivial-auto-var-init=zero'%s", compiler, "") + 1;
+    }
     for (size_t i = 0; i < sizeof modules / sizeof *modules; i++)
         if (add_module(directory, modules[i], &driver, kernel))
             return 2;

@@ -104,6 +104,8 @@ int main(int argc, char **argv)
     if (given && strcmp(given, "/"))
         root = given;
     machine = kernel ? kernel : root;
+    if (!strncmp(tool, "gcc-", 4))
+        tool = "gcc";
     for (size_t i = 0; i < sizeof tools / sizeof *tools; i++)
         if (!strcmp(tool, tools[i].name))
             return tools[i].run(argc, argv);

@@ -120,8 +120,10 @@ static int provide(const char *package)
 {
     const char *rest;
     char name[256], kernel[256];
-    if (!strcmp(package, "gcc"))
-        return add_program("usr/bin/gcc");
+    if (!strcmp(package, "gcc") || after(package, "gcc-")) {
+        snprintf(name, sizeof name, "usr/bin/%s", package);
+        return add_program(name);
+    }
     if (!strcmp(package, "make"))
         return add_program("usr/bin/make");
     if (!strcmp(package, "curl") || !strcmp(package, "/usr/bin/curl"))

@@ -57,7 +57,8 @@ class DriverFacts(msgspec.Struct, frozen=True, kw_only=True):
     writing into it; `mounted`, that it is mounted; `mounted_other`, that another root is; `built` are the kernels with
     modules in it; `loaded` the driver's modules in the order in which they are unloaded; `daemons` those that run, with
     process ids, and `daemons_missing` those that should. `file_systems` are the host's own below `/` that package
-    managers write to. `signing_key`: the host has a machine owner's key. `processors` to compile with.
+    managers write to. `signing_key`: the host has a machine owner's key. `processors` to compile with,
+    and the `compiler` that built the kernel, as its package is called.
     """
 
     package: Released
@@ -81,6 +82,7 @@ class DriverFacts(msgspec.Struct, frozen=True, kw_only=True):
     signing_key: bool = False
     nouveau: bool = False
     processors: int = 1
+    compiler: str = "gcc"
 
 
 class DriverDecision(msgspec.Struct, frozen=True):

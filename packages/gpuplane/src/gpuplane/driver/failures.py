@@ -58,6 +58,13 @@ _MEANINGS: Final = (
     ),
     _Meaning(
         _PACKAGES,
+        r"locate package gcc|No match for argument: gcc|'gcc\S*' not found",
+        "CompilerMissing",
+        "no package {package}, the kernel's compiler, in the node's repositories",
+        "ClusterPolicy spec.driver.repoConfig with a repository that has it, or usePrecompiled: true",
+    ),
+    _Meaning(
+        _PACKAGES,
         r"404 +Not Found|Status code: 404|HTTP response: 404",
         "PackageGone",
         "{words}",

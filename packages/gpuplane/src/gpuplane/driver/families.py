@@ -120,6 +120,13 @@ def tools(driver: Released) -> Run:
     return Run(argv=(*_INSTALL[family], *_TOOLS[family]), timeout=LONG)
 
 
+def compiler(driver: Released, name: str) -> tuple[Run, ...]:
+    """Install the kernel's own compiler: another major version does not know all of its options."""
+    there = f"usr/bin/{name}"
+    install = Run(argv=(*_INSTALL[_family(driver)], name), timeout=LONG, unless=there)
+    return (refresh(driver, unless=there), install)
+
+
 def makefile(kernel: str) -> str:
     """The file that says that a kernel's headers are there."""
     return f"lib/modules/{kernel}/build/Makefile"

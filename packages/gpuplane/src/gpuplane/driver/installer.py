@@ -14,13 +14,15 @@ import contextlib
 import logging
 import re
 
+import msgspec
+
 from gpuplane import names
 from gpuplane.driver import steps as stepping
 from gpuplane.driver.decide import Action, DriverDecision, DriverFacts, decide
 from gpuplane.driver.failures import DriverError, failure
 from gpuplane.driver.families import Parameter, Put, Run, Step
 from gpuplane.driver.hook import hook_files
-from gpuplane.driver.observing import COMPONENT, module_version, observe
+from gpuplane.driver.observing import COMPONENT, compiler_of, module_version, observe
 from gpuplane.driver.released import MODULES, RECOMMENDED, Released, WantedDriver
 from gpuplane.host import (
     Command,
@@ -85,6 +87,7 @@ async def prepare(host: Host, kernel: str, *, wanted: WantedDriver) -> bool:
     ready = facts.installed == facts.package.digest and facts.mounted
     if not ready or kernel in facts.built:
         return False
+    facts = msgspec.structs.replace(facts, compiler=compiler_of(host, kernel))
     with host.lock(LOCK):
         await _write_root(host, facts, Action.BUILD, kernel)
     return True

@@ -69,7 +69,19 @@ def _lasting(host: Host, wanted: WantedDriver, may_install: bool) -> DriverFacts
         file_systems=_file_systems(host),
         signing_key=host.exists(SIGNING_KEY) and host.exists(SIGNING_CERTIFICATE),
         processors=os.cpu_count() or 1,
+        compiler=compiler_of(host),
     )
+
+
+def compiler_of(host: Host, kernel: str = "") -> str:
+    """The compiler that built a kernel, of the running one without `kernel`: gcc-12, or gcc where it names no version.
+
+    Debian and Ubuntu build kernels with a compiler that need not be the distribution's default.
+    """
+    config = host.read_text(f"boot/config-{kernel or host.read_text('proc/sys/kernel/osrelease')}") or ""
+    text = re.search(r'(?m)^CONFIG_CC_VERSION_TEXT="(.*)"$', config)
+    found = re.search(r"\bgcc-\d+\b", text[1] if text else "" if kernel else host.read_text("proc/version") or "")
+    return found[0] if found else "gcc"
 
 
 def _installed(host: Host, state: ChangesState | None) -> str | None:

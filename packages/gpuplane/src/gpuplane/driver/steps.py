@@ -57,7 +57,7 @@ def steps(action: Action, facts: DriverFacts, kernel: str = "") -> tuple[Step, .
     if action is Action.INSTALL:
         return install(driver, kernel)
     if action is Action.BUILD:
-        return build(driver, kernel, facts.processors, signed=facts.signing_key)
+        return build(driver, kernel, facts.processors, compiler=facts.compiler, signed=facts.signing_key)
     if action is Action.LOAD:
         return load(driver)
     if action is Action.START:
@@ -127,13 +127,15 @@ def sources_dir(driver: Released) -> str:
     return f"/usr/src/gpuplane-nvidia-{driver.version}"
 
 
-def build(driver: Released, kernel: str, processors: int, *, signed: bool) -> tuple[Step, ...]:
+def build(
+    driver: Released, kernel: str, processors: int, *, compiler: str = "gcc", signed: bool = False
+) -> tuple[Step, ...]:
     """Kernel modules for one kernel: from packages, or compiled."""
     if driver.wanted.precompiled:
         return (families.refresh(driver), *families.packaged_modules(driver, kernel), Run(argv=("depmod", kernel)))
     there = families.makefile(kernel)
     directory = f"{sources_dir(driver)}/{'kernel-open' if driver.open else 'kernel'}"
-    make = ("make", "-s", "-C", directory, f"KERNEL_UNAME={kernel}", "IGNORE_CC_MISMATCH=1")
+    make = ("make", "-s", "-C", directory, f"KERNEL_UNAME={kernel}", "IGNORE_CC_MISMATCH=1", f"CC={compiler}")
     modules = tuple(f"{directory}/{module}.ko" for module in (*driver.modules, "nvidia-drm"))
     sign = (f"/lib/modules/{kernel}/build/scripts/sign-file", "sha512", SIGNING_KEY, SIGNING_CERTIFICATE)
     target = f"/lib/modules/{kernel}/updates/gpuplane"
@@ -141,6 +143,7 @@ def build(driver: Released, kernel: str, processors: int, *, signed: bool) -> tu
         families.refresh(driver, unless=there),
         *families.find_headers(driver, kernel),
         families.install_headers(driver, kernel),
+        *families.compiler(driver, compiler),
         Run(argv=(*make, "clean"), lenient=True),
         Run(argv=(*make, f"-j{max(1, processors)}", "modules"), timeout=LONG),
         *(Run(argv=(*sign, module)) for module in modules if signed),

@@ -40,7 +40,7 @@ class OS(msgspec.Struct, frozen=True):
 
 class NodeMachine(msgspec.Struct, frozen=True, kw_only=True):
     """One machine. `gpus` names a profile of `simgpu`, "" for none; `driver` is the version that is there from the
-    start where it is `preinstalled`."""
+    start where it is `preinstalled`; `compiler` what its kernel was built with."""
 
     name: str
     os: OS
@@ -54,6 +54,7 @@ class NodeMachine(msgspec.Struct, frozen=True, kw_only=True):
     driver: str = ""
     preinstalled: bool = False
     instance_type: str = ""
+    compiler: str = "gcc"
 
     @property
     def memory_kib(self) -> int:
@@ -92,6 +93,7 @@ class _Row(msgspec.Struct, kw_only=True):
     driver: str = ""
     preinstalled: bool = False
     instance_type: str = ""
+    compiler: str = "gcc"
 
 
 class _Table(msgspec.Struct):
@@ -119,6 +121,7 @@ def machines() -> dict[str, NodeMachine]:
             driver=row.driver,
             preinstalled=row.preinstalled,
             instance_type=row.instance_type,
+            compiler=row.compiler,
         )
         for name, row in table.machine.items()
     }

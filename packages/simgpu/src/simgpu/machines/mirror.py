@@ -31,6 +31,7 @@ _NO_VERSION: Final = "-"
 _PACKAGES: Final = {
     "debian": """\
 gcc
+gcc-12
 make
 libc6-dev
 libelf-dev

@@ -51,7 +51,7 @@ def tree(machine: NodeMachine, name: str) -> dict[str, str]:
         "etc/os-release": _os_release(machine),
         "etc/hostname": f"{name}\n",
         "etc/machine-id": f"{uuid_hex(name)}\n",
-        "proc/version": f"Linux version {machine.kernel} (build@{machine.os.id}) (gcc) #1 SMP\n",
+        "proc/version": f"Linux version {machine.kernel} (build@{machine.os.id}) ({machine.compiler}) #1 SMP\n",
         "proc/sys/kernel/osrelease": f"{machine.kernel}\n",
         "proc/sys/kernel/ostype": "Linux\n",
         "proc/sys/kernel/arch": f"{os.uname().machine}\n",
@@ -113,6 +113,7 @@ def _meminfo(machine: NodeMachine) -> str:
 
 
 def _kernel_config(machine: NodeMachine) -> str:
+    built = f'CONFIG_CC_VERSION_TEXT="{machine.compiler}"'
     options = [
         "CONFIG_NO_HZ_COMMON=y",
         "CONFIG_NO_HZ_IDLE=y",
@@ -122,7 +123,8 @@ def _kernel_config(machine: NodeMachine) -> str:
     ]
     if machine.os.id in ("rhel", "rocky"):
         options = ["CONFIG_NO_HZ_COMMON=y", "CONFIG_NO_HZ_FULL=y", "CONFIG_NO_HZ=y", "CONFIG_MODULES=y"]
-    return "\n".join(["# Automatically generated file; DO NOT EDIT.", *options, "# CONFIG_PREEMPT is not set"]) + "\n"
+    head = "# Automatically generated file; DO NOT EDIT."
+    return "\n".join([head, built, *options, "# CONFIG_PREEMPT is not set"]) + "\n"
 
 
 def _numa(machine: NodeMachine, gpus: GpuProfile | None) -> dict[str, str]:
