@@ -230,6 +230,18 @@ async def test_headers_of_an_older_minor_release_are_found_in_its_own_list(tmp_p
     assert any("--releasever=9.4 install kernel-devel-5.14.0-427.13.1.el9_4.x86_64" in c for c in machine.ran)
 
 
+async def test_an_idle_nouveau_gives_the_gpus_up_and_one_in_use_keeps_them(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, "debian")
+    machine.write("proc/modules", "nouveau 2367488 2 - Live 0x0\nvideo 65536 1 nouveau, Live 0x0\n")
+    with pytest.raises(DriverError) as caught:
+        await install(machine.host, wanted=WANTED)
+    assert (caught.value.reason, machine.ran) == ("NouveauLoaded", [])
+    machine.write("proc/modules", "nouveau 2367488 0 - Live 0x0\nvideo 65536 1 nouveau, Live 0x0\n")
+    await install(machine.host, wanted=WANTED)
+    assert machine.ran[0] == "modprobe -r nouveau"
+    assert machine.loaded == f"{VERSION} open"
+
+
 async def test_a_missing_tool_is_named(tmp_path: Path) -> None:
     machine = Machine(tmp_path, "ubuntu")
     (machine.root / "usr/bin/apt-get").unlink()

@@ -54,7 +54,7 @@ async def test_what_is_planned_is_what_is_done(tmp_path: Path, system: str) -> N
 
 def test_a_plan_that_cannot_succeed_says_why(tmp_path: Path) -> None:
     machine = Machine(tmp_path, "ubuntu")
-    machine.write("proc/modules", "nouveau 1 0 - Live 0x0\n")
+    machine.write("proc/modules", "nouveau 1 1 - Live 0x0\n")
     assert plan(machine.host, WANTED).end.reason == "NouveauLoaded"
     assert plan(machine.host, msgspec.structs.replace(WANTED, version="latest")).end.reason == "VersionUnknown"
 

@@ -48,7 +48,9 @@ def after(facts: DriverFacts, action: Action) -> DriverFacts:
     """The facts that an action leaves when it succeeds."""
     package = facts.package
     changes: dict[str, object] = {}
-    if action is Action.CLEAR:
+    if action is Action.RELEASE:
+        changes = {"nouveau": False}
+    elif action is Action.CLEAR:
         changes = {"begun": "", "broken": False, "built": (), "mounted": False, "mounted_other": False}
     elif action is Action.MOUNT:
         changes = {"mounted": True, "begun": facts.begun or package.digest}

@@ -11,7 +11,7 @@ nothing can be done. So it starts in the middle as well as at the beginning, wha
 
     a released driver, which has a root of its own
     it does not fit the host                         FAIL with the problem
-    nouveau has the GPUs                             FAIL NouveauLoaded
+    nouveau has the GPUs                             RELEASE, or FAIL NouveauLoaded
     another digest installed, its daemons run        STOP
     ... its modules are loaded                       UNLOAD, or FAIL ModuleInUse
     ... or it was left half made                     CLEAR
@@ -33,6 +33,7 @@ from gpuplane.driver.released import Released
 
 
 class Action(StrEnum):
+    RELEASE = "release"
     CLEAR = "clear"
     MOUNT = "mount"
     INSTALL = "install"
@@ -57,7 +58,8 @@ class DriverFacts(msgspec.Struct, frozen=True, kw_only=True):
     writing into it; `mounted`, that it is mounted; `mounted_other`, that another root is; `built` are the kernels with
     modules in it; `loaded` the driver's modules in the order in which they are unloaded; `daemons` those that run, with
     process ids, and `daemons_missing` those that should. `file_systems` are the host's own below `/` that package
-    managers write to. `signing_key`: the host has a machine owner's key. `processors` to compile with,
+    managers write to. `nouveau`: that module is loaded, `nouveau_users` hold
+    it. `signing_key`: the host has a machine owner's key. `processors` to compile with,
     and the `compiler` that built the kernel, as its package is called.
     """
 
@@ -81,6 +83,7 @@ class DriverFacts(msgspec.Struct, frozen=True, kw_only=True):
     file_systems: tuple[str, ...] = ()
     signing_key: bool = False
     nouveau: bool = False
+    nouveau_users: int = 0
     processors: int = 1
     compiler: str = "gcc"
 
@@ -117,11 +120,13 @@ def _released(facts: DriverFacts, driver: Released) -> DriverDecision:
     if driver.problem is not None:
         problem = driver.problem
         return DriverDecision(Action.FAIL, problem.reason, problem.what, problem.where, problem.cure)
+    if facts.nouveau and not facts.module and not facts.nouveau_users:
+        return DriverDecision(Action.RELEASE)
     if facts.nouveau and not facts.module:
         return DriverDecision(
             Action.FAIL,
             "NouveauLoaded",
-            "the module nouveau has the GPUs",
+            f"the module nouveau has the GPUs, and {facts.nouveau_users} users, as a console",
             "/proc/modules",
             "echo 'blacklist nouveau' > /etc/modprobe.d/nouveau.conf, rebuild the initramfs, reboot",
         )

@@ -138,6 +138,8 @@ async def _act(host: Host, facts: DriverFacts, decision: DriverDecision) -> None
     log.info("driver action=%s", action.value)
     if action is Action.UNLOAD:
         await _unload(host)
+    elif action is Action.RELEASE:
+        await _run(host, stepping.steps(action, facts))
     elif action is Action.STOP:
         await _stop_daemons(host, facts)
     elif action is Action.LOAD and load_state(host, COMPONENT) is None:

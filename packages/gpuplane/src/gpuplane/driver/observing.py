@@ -37,6 +37,7 @@ def observe(
     package = facts.package
     mounted, mounted_other = _mounted(host)
     daemons = _daemons(host)
+    nouveau = _nouveau_users(host)
     return msgspec.structs.replace(
         facts,
         module=module_version(host),
@@ -52,7 +53,8 @@ def observe(
         loaded=tuple(module for module in UNLOAD_ORDER if module in loaded),
         daemons=daemons,
         daemons_missing=_missing(package, {name for name, _ in daemons}),
-        nouveau="nouveau " in (host.read_text("proc/modules") or ""),
+        nouveau=nouveau is not None,
+        nouveau_users=nouveau or 0,
     )
 
 
@@ -172,6 +174,12 @@ def _loaded(host: Host) -> dict[str, Module]:
             modules = 0 if dependents in ("", "-") else dependents.strip(",").count(",") + 1
             found[name] = Module(max(0, int(references) - modules) if references.isdigit() else 0)
     return found
+
+
+def _nouveau_users(host: Host) -> int | None:
+    """The number of users of the module nouveau; None where it is not loaded."""
+    found = re.search(r"(?m)^nouveau \d+ (\d+) ", host.read_text("proc/modules") or "")
+    return int(found[1]) if found else None
 
 
 def module_version(host: Host) -> str:

@@ -50,6 +50,8 @@ def steps(action: Action, facts: DriverFacts, kernel: str = "") -> tuple[Step, .
     """The steps of `action` for a released driver; `kernel` is another than the running one to build for."""
     driver = facts.package
     kernel = kernel or facts.kernel
+    if action is Action.RELEASE:
+        return (Run(argv=("modprobe", "-r", "nouveau"), in_root=False),)
     if action is Action.CLEAR:
         return clear(facts.mounted or facts.mounted_other)
     if action is Action.MOUNT:
