@@ -355,3 +355,23 @@ def test_any_history_settles_and_never_opens_a_gate_too_early(
             if opened:
                 full = view(seen.status.stages)
                 assert all(full[need].state.holds for need in operand.needs)
+
+
+def test_a_taint_that_evicts_the_device_plugin_of_a_ready_node_is_named() -> None:
+    off = ("TaintNotTolerated", "the taint a:NoExecute keeps gpuplane's pods off the node", "tolerate it")
+    labels = {**GPU_NODE, GPU_LABELLED: "true", **dict.fromkeys(GATE.values(), "true")}
+    ready = status(*StageName)
+    evicted = decide(node(labels=labels, status=ready, off=off), NOW).status
+    assert evicted is not None
+    stage = evicted.stages["device-plugin"]
+    assert (stage.state, stage.reason, stage.cure) == (StageState.RUNNING, off[0], off[2])
+    assert "ready" not in evicted.stages
+    later = NOW.replace("10:00", "10:05")
+    assert decide(node(labels=labels, status=evicted, off=off), later).status is None, "written once"
+    pods = {operand.gate: OperandPod(f"{operand.gate}-x", True) for operand in OPERANDS}
+    back = decide(node(labels=labels, status=evicted, pods=pods, offered=100), NOW).status
+    assert back is not None and back.stages["ready"].state is StageState.DONE
+    # A plugin that is replaced takes nothing back.
+    for seen in (node(labels=labels, status=ready), node(labels=labels, status=ready, off=off, offered=100)):
+        changed = decide(seen, NOW).status
+        assert changed is None or changed.stages["ready"].state is StageState.DONE

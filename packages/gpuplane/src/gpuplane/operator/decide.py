@@ -117,6 +117,8 @@ def _stages(seen: ObservedNode, reported: Mapping[str, Stage], now: str) -> dict
     advertised = seen.offered > 0 and gate_is_open(seen, "device-plugin") and "device-plugin" in seen.pods
     if advertised and state_of(stages, StageName.DEVICE_PLUGIN) is not StageState.FAILED:
         _hold(stages, StageName.DEVICE_PLUGIN, now)
+    if _is_driven_off(seen) and holds(stages, StageName.DEVICE_PLUGIN):
+        stages.pop(StageName.DEVICE_PLUGIN.value, None)
     exporter = seen.pods.get("dcgm-exporter")
     if exporter is not None and exporter.ready:
         _hold(stages, StageName.EXPORTER, now)
@@ -128,6 +130,12 @@ def _stages(seen: ObservedNode, reported: Mapping[str, Stage], now: str) -> dict
     else:
         stages.pop(StageName.READY.value, None)
     return stages
+
+
+def _is_driven_off(seen: ObservedNode) -> bool:
+    """Return whether a taint has evicted the device plugin, so that the kubelet offers no GPU any more."""
+    gone = "device-plugin" not in seen.pods and not seen.offered
+    return bool(seen.off[0]) and gone and gate_is_open(seen, "device-plugin")
 
 
 def _forget(seen: ObservedNode, stages: dict[str, Stage]) -> None:
