@@ -208,6 +208,15 @@ def test_ten_replicas_of_a_gpu_are_one_gpu(resource: str) -> None:
     assert "0.3 held   0.7 free" in gpus_page(seen, screen())
 
 
+def test_a_replica_is_one_also_where_an_annotation_says_whole() -> None:
+    bound = pod("a", "n1", 1)
+    said = to_annotations(Assignment({"main": (Part("GPU-0", 0, 100, 0),)}), request_of(bound), "n1", 0)
+    bound = msgspec.structs.replace(bound, metadata=msgspec.structs.replace(bound.metadata, annotations=said))
+    page = gpus_page(overview([gpunode("n1", gpus=1)], [bound], {"n1": 10}), screen())
+    assert " 0  AA░░░░░░░░░░░░░░░░░░  ░░░░░░░░░░░░░░░░░░░░  A ml/a 1 replica" in page
+    assert "whole" in gpus_page(overview([gpunode("n1", gpus=1)], [bound], {"n1": 1}), screen())
+
+
 def test_replicas_of_several_gpus_are_listed_below_them() -> None:
     pods = [pod("a", "n1", 1), pod("b", "n1", 1)]
     seen = overview([gpunode("n1")], pods, {"n1": 20})

@@ -56,11 +56,13 @@ def _parts(pod: Pod, gpus: Sequence[GPU], units: Sequence[GpuUnits], core: int) 
     # A tenant may have written what the annotation says: then nothing is known.
     with suppress(InvalidInput):
         assignment = of_pod(pod)
-        if assignment is not None:
+        asked = units_asked(pod)
+        parted = any(unit.resource in asked and unit.kind is not UnitKind.WHOLE for unit in units)
+        # Of a replica, the annotation would say that the pod holds the whole GPU.
+        if assignment is not None and not parted:
             return tuple(HeldPart(at, core, memory) for (_, at), (core, memory) in sorted(assignment.held().items()))
         if len(gpus) == 1 and core <= WHOLE:
-            asked = units_asked(pod)
-            if any(unit.resource in asked and unit.kind is not UnitKind.WHOLE for unit in units):
+            if parted:
                 memory = sum(mig_memory_mib(resource) * number for resource, number in asked.items())
                 return (HeldPart(gpus[0].index, core, memory, in_units(asked, units)),)
             memory = sum(ask.memory_mib for ask in request_of(pod).asks if ask.lasts)
