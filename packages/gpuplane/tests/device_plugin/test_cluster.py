@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 import yaml
 
+from gpuplane import names
 from gpuplane.api.gpunode import GPUNode
 from gpuplane.host import Host
 from gpuplane.limits import ShareStore
@@ -244,8 +245,7 @@ import sys
 from pathlib import Path
 import pynvml
 from gpuplane.hardware import open_gpus
-root = Path(sys.argv[1])
-gpus = open_gpus(root)
+gpus = open_gpus(Path(sys.argv[1]))
 for index, profiles in ((0, ((9, 2), (19, 0), (19, 0))), (1, ())):
     handle = pynvml.nvmlDeviceGetHandleByIndex(index)
     pynvml.nvmlDeviceSetMigMode(handle, 1)
@@ -268,7 +268,8 @@ async def test_gpus_that_are_cut_are_offered_by_their_profiles(running: Any) -> 
     }
     await cluster.client.create(body, namespace="gpu-operator")
     await cluster.amounts("a100", {"nvidia.com/gpu": 8})
-    process = await asyncio.create_subprocess_exec(sys.executable, "-c", CUT, str(cluster.root("a100")))
+    driver = cluster.root("a100") / names.DRIVER_ROOT
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", CUT, str(driver))
     assert await process.wait() == 0
     cluster.kill_containers("a100", "nvidia-device-plugin")
     await cluster.amounts("a100", {"nvidia.com/gpu": 6, "nvidia.com/mig-3g.20gb": 1, "nvidia.com/mig-1g.5gb": 4})
