@@ -114,6 +114,8 @@ def test_every_library_finds_those_that_it_needs(unpacked: Path) -> None:
     assert len(libraries) > 50
     missing = {}
     for library in libraries:
+        if "limiter" in library.parts:
+            continue  # it is used in containers, where the driver's own library has the name that it needs
         command = [str(loader), "--library-path", path, "--list", str(library)]
         answer = subprocess.run(command, capture_output=True, text=True)
         if answer.returncode or "not found" in answer.stdout:
