@@ -40,7 +40,7 @@ ifeq ($(origin KUBECONFIG),command line)
 else
 	$(BIN)/python -m tests.support.realkube build
 	$(BIN)/python -m tests.support.jupyter
-	GPUPLANE_TEST_PAGES=1 $(BIN)/pytest --cluster real $(WITH_PACKAGES) $(PAGES)
+	GPUPLANE_TEST_PAGES=1 $(BIN)/pytest --reruns 1 --cluster real $(WITH_PACKAGES) $(PAGES)
 	$(BIN)/pytest --reruns 1 -n 2 --dist loadfile --no-loadscope-reorder --cluster real $(REAL_CLUSTER)
 endif
 
