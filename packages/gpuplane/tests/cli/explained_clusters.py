@@ -55,14 +55,13 @@ class Cluster:
         metadata = {"name": name, "labels": {"kubernetes.io/hostname": name, **labels}}
         if gpus:
             metadata["labels"][names.GPU_PRESENT_LABEL] = "true"
-        self.nodes.append(
-            {"metadata": metadata, "spec": spec, "status": {"allocatable": allocatable, "conditions": conditions}}
-        )
+        status = {"capacity": allocatable, "allocatable": allocatable, "conditions": conditions}
+        self.nodes.append({"metadata": metadata, "spec": spec, "status": status})
         if gpus:
             listed = tuple(GPU(index, f"GPU-{name}-{index}", model, memory) for index in range(gpus))
             health = {f"GPU-{name}-{index}": "Xid 79" for index in lost}
-            status = GPUNodeStatus(summary=summary, gpus=listed, health=health)
-            self.gpunodes.append(GPUNode(metadata=ObjectMeta(name=name), status=status))
+            told = GPUNodeStatus(summary=summary, gpus=listed, health=health)
+            self.gpunodes.append(GPUNode(metadata=ObjectMeta(name=name), status=told))
 
     def pod(
         self, name: str, *, ns: str = "ml", limits: dict[str, Any] | None = None, on: str = "", **spec: Any

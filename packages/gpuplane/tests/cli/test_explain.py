@@ -157,6 +157,22 @@ def test_replicas_and_mig_devices_are_explained_as_what_they_are(cluster, monkey
     assert not cluster.explain(cluster.pod("q", limits={resource: 11})).can_ever_run
 
 
+def test_replicas_are_counted_also_where_the_extender_places_whole_gpus(cluster):
+    cluster.node("n", 1, devices={names.GPU_RESOURCE: 10})
+    cluster.node("other", 1, offers=(names.GPU_RESOURCE,))
+    cluster.whole("w", "other/0")
+    held = [cluster.pod(f"h{index}", limits={names.GPU_RESOURCE: 1}, on="n") for index in range(9)]
+    pod = cluster.pod("p", limits={names.GPU_RESOURCE: 1})
+    found = cluster.explain(pod)
+    assert (found.runs_on, cluster.explain(held[0]).runs_on) == ("n", "n")
+    cluster.pod("h9", limits={names.GPU_RESOURCE: 1}, on="n")
+    found = cluster.explain(pod)
+    reasons = {"1 replica asked, 0 free": 1, "1 whole GPU asked, 0 wholly free": 1}
+    assert {tally.reason: tally.count for tally in found.node_reasons} == reasons
+    assert cluster.explain(cluster.pod("ten", limits={names.GPU_RESOURCE: 10})).can_ever_run
+    assert not cluster.explain(cluster.pod("q", limits={names.GPU_RESOURCE: 11})).can_ever_run
+
+
 def test_wide_lists_the_gpus_of_every_node(cluster, monkeypatch):
     for number in range(12):
         cluster.node(f"n{number:02}", 1)

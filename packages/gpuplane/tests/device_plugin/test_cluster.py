@@ -34,7 +34,7 @@ def phases(pods: list[Pod]) -> Counter[str]:
 
 
 async def test_ten_pods_share_a_gpu_by_the_label_of_their_node(running: Any, manifests: Path) -> None:
-    cluster = await running({"shared": "t4-ubuntu22"}, "devicePlugin.config.name=plugin-configs")
+    cluster = await running({"shared": "t4-ubuntu22"}, "devicePlugin.config.name=plugin-configs", extender=True)
     values = yaml.safe_load((manifests / "karpenter" / "device-plugin-values.yaml").read_text())
     configs = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "plugin-configs"}}
     await cluster.client.create({**configs, "data": values["config"]["map"]}, namespace="gpu-operator")
@@ -47,6 +47,9 @@ async def test_ten_pods_share_a_gpu_by_the_label_of_their_node(running: Any, man
     await cluster.create(manifests / "karpenter" / "gpu-shared.yaml")
     await cluster.client.patch(Deployment, "test-gpu-shared", {"spec": {"replicas": 11}}, namespace="default")
     await cluster.pods(lambda pods: phases(pods) == {"Running": 10, "Pending": 1})
+    [waiting] = await cluster.pods(lambda pods: [pod for pod in pods if _waits(pod)])
+    assert ["Insufficient nvidia.com/gpu" in (one.message or "") for one in waiting.status.conditions] == [True]
+    assert not any(of_pod(pod) for pod in await cluster.client.list(Pod, "default")), "the kubelet chooses replicas"
 
     await cluster.label("shared", {"nvidia.com/device-plugin.config": None})
     await cluster.amounts("shared", {"nvidia.com/gpu": 1})

@@ -77,6 +77,19 @@ def offered_units(
     return ()
 
 
+def counted_by_scheduler(capacity: Mapping[str, Quantity], gpus: Sequence[GPU]) -> bool:
+    """Return whether only kube-scheduler can count the node's devices: replicas and MIG devices are no whole GPUs.
+
+    A node that offers shares too is not one of them: its replicas and shares are placed GPU by GPU.
+
+    Args:
+        capacity: with the devices of faulty GPUs, which `allocatable` lacks.
+    """
+    if not gpus or whole(capacity.get(names.VCUDA_CORE, 0)) > 0:
+        return False
+    return any(unit.kind in (UnitKind.REPLICA, UnitKind.MIG) for unit in offered_units(capacity, gpus))
+
+
 def _named_mig(counts: Mapping[str, int], split: Sequence[GPU]) -> Iterable[GpuUnits]:
     """MIG devices under names of their own. More slices than there are mean that the devices are replicated."""
     slices = {name: _slices(name) for name in counts}

@@ -22,7 +22,7 @@ from gpuplane import names
 from gpuplane.api.gpunode import GPUNode, GPUNodeStatus, StageName
 from gpuplane.api.offers import WHOLE, GpuUnits, UnitKind, offered_units, units_asked
 from gpuplane.scheduler.quota import NamespaceQuota, QuotaCheck, QuotaSettings, QuotaUsage
-from gpuplane.scheduler.transforms import CachedPod, place_of, transform_node, transform_pod
+from gpuplane.scheduler.transforms import CachedPod, by_count, place_of, transform_node, transform_pod
 from gpuplane.sharing import POLICIES, Assignment, Ledger, LedgerGPU, NodeState, Request, empty, gpus_of, request_of
 from gpuplane.sharing.placement import Lack, Placement, Policy, Refusal, place
 from gpuplane.sharing.placement.mix import Mix
@@ -114,7 +114,7 @@ class World:
         gpunode = self.gpunodes.get(name)
         gpus = gpus_of(gpunode) if gpunode is not None else node.gpus
         if gpus:
-            self.ledger.set_node(name, gpus)
+            self.ledger.set_node(name, gpus, by_count=by_count(node, gpus))
 
     def raw(self, node: str) -> Object:
         """The node as it came."""
@@ -236,6 +236,8 @@ class World:
         placed = place(state, request, policy, gpu_policy)
         if isinstance(placed, Refusal):
             return NodeVerdict(name, placed.reason, "gpus", placed.gpus)
+        if not placed.assignment.containers and (lack := self._by_count(name, pod, names.GPU_RESOURCE)):
+            return lack
         return NodeVerdict(name, placement=placed)
 
     def _policies(self, request: Request) -> tuple[Policy, Policy]:
@@ -300,10 +302,14 @@ class World:
             for name, facts in self.nodes.items()
         ):
             return True
-        return bool(request) and any(
-            isinstance(place(empty(state.name, state.gpus), request, policy, gpu_policy), Placement)
-            for state in self.ledger.nodes()
-        )
+        for state in self.ledger.nodes() if request else ():
+            free = msgspec.structs.replace(empty(state.name, state.gpus), by_count=state.by_count)
+            placed = place(free, request, policy, gpu_policy)
+            asked, offered = pod.requests.get(names.GPU_RESOURCE, 0), self.nodes[state.name].allocatable
+            enough = not state.by_count or offered.get(names.GPU_RESOURCE, 0) >= asked
+            if isinstance(placed, Placement) and enough:
+                return True
+        return False
 
 
 def not_offered(dialect: str) -> str:

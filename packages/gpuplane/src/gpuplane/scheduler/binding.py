@@ -86,7 +86,7 @@ class Binder:
             self.refused += 1
             raise
         self.bound += 1
-        if self._events.take():
+        if reservation.annotations and self._events.take():
             about = ObjectReference(
                 kind="Pod", api_version="v1", namespace=args.namespace, name=args.name, uid=args.uid
             )
@@ -145,7 +145,9 @@ class Binder:
             raise Retryable(decided.reason, where=node, cure="kube-scheduler tries again by itself")
         assignment = decided.assignment
         bound = event is ReservationEvent.BIND
-        annotations = to_annotations(assignment, pod.request, node, self._now_ns(), bound=bound)
+        annotations = {}
+        if assignment.containers:  # else the kubelet chooses among replicas or MIG devices
+            annotations = to_annotations(assignment, pod.request, node, self._now_ns(), bound=bound)
         validate(annotations)
         reservation = Reservation(pod, node, assignment, annotations)
         self._reservations.begin(reservation, event)

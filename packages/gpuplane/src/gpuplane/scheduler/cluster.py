@@ -7,6 +7,8 @@ Invariants:
 - A bound pod without a valid annotation (it was bound past the extender) is counted where it fits best, since it does
   hold GPUs. It is placed only after all nodes and pods are known.
 - The allocation that a node reports for a running pod has priority over both.
+- Where `nvidia.com/gpu` are replicas or MIG devices, kube-scheduler counts them: a pod that requests them holds nothing
+  in the ledger.
 - Ready, labels and GPUs of a node are those of the last version of its Node and GPUNode.
 """
 
@@ -24,6 +26,7 @@ from gpuplane.scheduler.transforms import (
     CachedGPUNode,
     CachedNode,
     CachedPod,
+    by_count,
     place_of,
     transform_gpunode,
     transform_node,
@@ -60,6 +63,7 @@ class Cluster:
         self.on_differs: list[Callable[[CachedPod, str], None]] = []
         self.on_bypassed: list[Callable[[CachedPod], None]] = []
         self.guessed: set[str] = set()
+        self.by_count: set[str] = set()  # pods that hold replicas or MIG devices, which the kubelet chose
         self.unplaced: dict[str, CachedPod] = {}
         self.nodes: Informer[Node] = Informer(client, Node, keep=transform_node, clock=clock)
         self.gpunodes: Informer[GPUNode] = Informer(client, GPUNode, keep=transform_gpunode, clock=clock)
@@ -180,11 +184,26 @@ class Cluster:
         before = self.ledger.revision
         gpus = gpunode.gpus if isinstance(gpunode, CachedGPUNode) else node.gpus if node is not None else ()
         if node is not None and gpus:
-            self.ledger.set_node(name, gpus)
+            known = self.ledger.node(name)
+            counted = by_count(node, gpus)
+            self.ledger.set_node(name, gpus, by_count=counted)
+            if known is None or known.by_count != counted:
+                self._guess_again(name)
             self._place_unplaced(name)
         else:
             self.ledger.drop_node(name)
         return self.ledger.revision != before
+
+    def _guess_again(self, name: str) -> None:
+        """Forget what the node's pods without assignment hold: its `nvidia.com/gpu` mean something else now."""
+        for uid in [*self.guessed, *self.by_count]:
+            pod = self.by_uid[uid]
+            if pod.spec.node_name == name and uid not in self._given:
+                self.guessed.discard(uid)
+                self.by_count.discard(uid)
+                self.ledger.release(uid)
+                self.usage.remove(uid)
+                self.unplaced[uid] = pod
 
     def _tell_usable(self, name: str) -> None:
         if self._complete and self.ledger.node(name) is not None:
@@ -212,6 +231,7 @@ class Cluster:
             self._gone.pop(uid, None)
             self.unplaced.pop(uid, None)
             self.guessed.discard(uid)
+            self.by_count.discard(uid)
             self._said.discard(uid)
             self._given.pop(uid, None)
             self.release(uid)
@@ -246,9 +266,10 @@ class Cluster:
         if pod.assignment is not None:
             self._said.add(uid)
             self.guessed.discard(uid)
+            self.by_count.discard(uid)
             self.unplaced.pop(uid, None)
             self.hold(pod, node, pod.assignment)
-        elif uid not in self.guessed:
+        elif uid not in self.guessed and uid not in self.by_count:
             self.ledger.release(uid)  # another scheduler bound it: its reservation is released
             self.unplaced[uid] = pod
             if self._complete:
@@ -265,6 +286,9 @@ class Cluster:
             placed = place(state, pod.request, _GUESS)
             if isinstance(placed, Placement):
                 del self.unplaced[uid]
-                self.guessed.add(uid)
                 self.hold(pod, node, placed.assignment)
-                log.warning("pod bound without assignment, counted where it fits best pod=%s", pod.shown)
+                if not placed.assignment.containers:
+                    self.by_count.add(uid)
+                else:
+                    self.guessed.add(uid)
+                    log.warning("pod bound without assignment, counted where it fits best pod=%s", pod.shown)

@@ -18,7 +18,7 @@ import msgspec
 from gpuplane.scheduler.policies import Policies
 from gpuplane.sharing import Ledger, LedgerGPU, NodeState, Request, empty
 from gpuplane.sharing.placement import Placement, Policy, Refusal, place
-from gpuplane.sharing.placement.fit import find, rate, usable_gpus
+from gpuplane.sharing.placement.fit import find, place_by_count, rate, usable_gpus
 from gpuplane.sharing.placement.lacking import refusal
 
 _REQUESTS: Final = 64
@@ -132,6 +132,7 @@ class Answers:
         self._policy = policy
         self._gpu_policy = gpu_policy
         first = request.asks[0]
+        self._by_count = request.by_count
         self._short = len(request.asks) == 1 and not request.selects and bool(first.gpus or first.memory_mib)
 
     def prepare(self, nodes: Sequence[str]) -> None:
@@ -144,6 +145,9 @@ class Answers:
         for node in nodes:
             state = state_of(node)
             if state is None:
+                continue
+            if state.by_count and self._by_count:
+                lacks[node] = FITS  # NB: only requests without selectors come here
                 continue
             room = room_of(state)
             if gpus:
@@ -164,7 +168,10 @@ class Answers:
             state = self._cache.state(node)
             if state is None:
                 return _UNKNOWN  # not cached: a caller may ask about a million names
-            reason = self._reason(state)
+            by_count = place_by_count(state, self._request)
+            if isinstance(by_count, Refusal):
+                return Lacking(by_count.reason, hopeless=True)
+            reason = "" if by_count is not None else self._reason(state)
             if reason:
                 key = (reason, self._hopeless(state))
                 known = self._known.lackings.setdefault(key, Lacking(*key))
@@ -174,13 +181,21 @@ class Answers:
         return known
 
     def value(self, node: str) -> float:
-        """Return the value of the node for the pod, by its policy, for comparison; -inf where it does not fit."""
+        """Return the value of the node for the pod, by its policy, for comparison; -inf where it does not fit, or where
+        kube-scheduler counts by itself: no GPU is better than another there.
+        """
         known = self._known.values.get(node)
         if known is None:
             state = self._cache.state(node)
-            rated = None if state is None else rate(state, self._request, self._policy, self._gpu_policy)
+            ranked = state is not None and not (state.by_count and self._by_count)
+            rated = rate(state, self._request, self._policy, self._gpu_policy) if state is not None and ranked else None
             known = self._known.values[node] = _NEVER if rated is None else rated[1]
         return known
+
+    @staticmethod
+    def ranks(value: float) -> bool:
+        """Return whether the value says that a node is better than others."""
+        return value != _NEVER
 
     def score(self, value: float) -> int:
         """Convert a value to 0-100."""

@@ -184,7 +184,7 @@ class Filtering:
         values = {name: answers.value(name) for name in args.names}
         scores = {name: answers.score(value) * (wire.MAX_SCORE - 1) // 100 for name, value in values.items()}
         best = max(values, key=values.__getitem__, default="")
-        if best and answers.lacking(best) is FITS:
+        if best and answers.ranks(values[best]) and answers.lacking(best) is FITS:
             scores[best] = wire.MAX_SCORE
             self._prefer(pod, best)
         return wire.priorities(scores)

@@ -73,8 +73,12 @@ class Metrics:
 
 def _of(leader: Leader) -> Iterator[MetricFamily]:
     ledger, reservations, binder = leader.cluster.ledger, leader.reservations, leader.binder
-    states = list(ledger.nodes())
-    yield gauge(_PREFIX + "gpus", "GPUs that the ledger knows.", sum(len(state.gpus) for state in states))
+    states = [state for state in ledger.nodes() if not state.by_count]
+    yield gauge(
+        _PREFIX + "gpus",
+        "GPUs that the extender gives out: no replicas, no MIG devices.",
+        sum(len(state.gpus) for state in states),
+    )
     free = sum(core for state in states for core, gpu in zip(state.core, state.gpus, strict=True) if gpu.healthy)
     yield gauge(_PREFIX + "free_gpus", "What is free of healthy GPUs, in GPUs.", free / 100)
     counts = [(series({"state": name}), reservations.count(*states)) for name, states in _STATES.items()]

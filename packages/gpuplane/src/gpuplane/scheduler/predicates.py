@@ -83,7 +83,8 @@ class Annotator:
                 await self._settlement.withdraw(pod)
             self._filtering.told(pod, placed=False)
             return wire.filter_result(args, [], found.failed, found.unresolvable)
-        await self._annotate(reservation)
+        if reservation.annotations:
+            await self._annotate(reservation)
         self._filtering.told(pod, placed=True)
         others = dict.fromkeys((name for name in found.kept if name != reservation.node), _ANOTHER)
         return wire.filter_result(args, [reservation.node], found.failed | others, found.unresolvable)

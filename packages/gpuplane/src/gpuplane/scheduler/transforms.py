@@ -15,6 +15,7 @@ import msgspec
 
 from gpuplane import names
 from gpuplane.api.gpunode import GPUNode, GPUNodeStatus, Link
+from gpuplane.api.offers import counted_by_scheduler
 from gpuplane.api.requests import uses_gpus
 from gpuplane.scheduler.drift import Given, by_pod
 from gpuplane.scheduler.quota import QuotaPlace, QuotaSettings
@@ -22,7 +23,7 @@ from gpuplane.sharing import Assignment, LedgerGPU, Part, Request, gpus_of, of_p
 from gpuplane.sharing.findings import MEMORY_UNIT_MIB
 from kubekit.api.core import Node, NodeSpec, NodeStatus, Pod, PodSpec, PodStatus
 from kubekit.api.meta import ObjectMeta
-from kubekit.api.quantity import whole
+from kubekit.api.quantity import Quantity, whole
 from kubekit.errors import InvalidInput
 
 log = logging.getLogger("gpuplane.scheduler")
@@ -106,11 +107,14 @@ def _shared(assignment: Assignment | None) -> Assignment | None:
 
 # -- nodes ---------------------------------------------------------------------------------------------------------
 class CachedNode(Node):
-    """A node: whether it is Ready, what its labels say to quotas, and GPUs that only its capacity tells of."""
+    """A node: whether it is Ready, what its labels say to quotas, GPUs that only its capacity tells of, and what its
+    capacity calls GPUs.
+    """
 
     ready: bool = False
     labels: dict[str, str] = {}
     gpus: tuple[LedgerGPU, ...] = ()
+    devices: tuple[tuple[str, Quantity], ...] = ()
 
 
 def transform_node(node: Node) -> CachedNode:
@@ -125,7 +129,22 @@ def transform_node(node: Node) -> CachedNode:
         ready=any(condition.type == "Ready" and condition.status == "True" for condition in node.status.conditions),
         labels={sys.intern(name): sys.intern(value) for name, value in node.metadata.labels.items()},
         gpus=_gpus_of_capacity(node),
+        devices=_same(
+            tuple((name, node.status.capacity[name]) for name in sorted(node.status.capacity) if _device(name))
+        ),
     )
+
+
+def _device(resource: str) -> bool:
+    return resource.startswith(names.NVIDIA_PREFIX) or resource == names.VCUDA_CORE
+
+
+def by_count(node: CachedNode, gpus: tuple[LedgerGPU, ...]) -> bool:
+    """Return whether kube-scheduler counts the node's `nvidia.com/gpu`, since they are not whole GPUs."""
+    try:
+        return counted_by_scheduler(dict(node.devices), gpus)
+    except InvalidInput:
+        return False
 
 
 _NO_SPEC: Final = NodeSpec()
@@ -176,6 +195,7 @@ def transform_gpunode(node: GPUNode) -> CachedGPUNode:
             uuid=sys.intern(gpu.uuid),
             model=sys.intern(gpu.model),
             memory_mib=gpu.memory_mib,
+            mig=gpu.mig,
             numa=gpu.numa,
             links=_same_links(gpu.links),
             fault=gpu.fault,

@@ -48,6 +48,7 @@ class _Node(msgspec.Struct):
     known: bool = False
     gpus: tuple[LedgerGPU, ...] = ()
     usable: tuple[int, ...] = ()
+    by_count: bool = False
     core: list[int] = []  # held of each GPU
     memory: list[int] = []
     cpu_milli: int | None = None  # capacity for pods, None: not told
@@ -71,14 +72,22 @@ class Ledger:
     # -- nodes -------------------------------------------------------------------------------------------------------
 
     def set_node(
-        self, name: str, gpus: Iterable[LedgerGPU], *, cpu_milli: int | None = None, host_memory_mib: int | None = None
+        self,
+        name: str,
+        gpus: Iterable[LedgerGPU],
+        *,
+        cpu_milli: int | None = None,
+        host_memory_mib: int | None = None,
+        by_count: bool = False,
     ) -> None:
         """Set the GPUs of the node; if they changed, the holdings of its pods are counted again."""
         node = self._nodes.setdefault(name, _Node())
         listed = tuple(gpus)
-        if (node.known, node.gpus, node.cpu_milli, node.host_memory_mib) == (True, listed, cpu_milli, host_memory_mib):
+        before = (node.known, node.gpus, node.cpu_milli, node.host_memory_mib, node.by_count)
+        if before == (True, listed, cpu_milli, host_memory_mib, by_count):
             return
         node.known, node.gpus, node.cpu_milli, node.host_memory_mib = True, listed, cpu_milli, host_memory_mib
+        node.by_count = by_count
         node.usable = healthy(listed)
         node.core, node.memory = [0] * len(listed), [0] * len(listed)
         for pod in node.pods:
@@ -267,6 +276,7 @@ def _state(name: str, node: _Node, scale: int) -> NodeState:
         None if cpu is None else max(0, cpu - node.cpu_held),
         None if memory is None else max(0, memory - node.host_memory_held),
         node.usable,
+        node.by_count,
     )
 
 

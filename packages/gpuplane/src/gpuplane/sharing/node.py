@@ -26,7 +26,8 @@ class LedgerGPU(GPU):
 class NodeState(msgspec.Struct, frozen=True, gc=False):
     """One node at one moment. `core` and `memory` are what is free of each GPU, in the order of `gpus`.
 
-    `cpu_milli` and `host_memory_mib` are free on the node besides GPUs; None if unknown.
+    `cpu_milli` and `host_memory_mib` are free on the node besides GPUs; None if unknown. `by_count`: the node's
+    `nvidia.com/gpu` are replicas or MIG devices, which kube-scheduler counts and the kubelet chooses.
     """
 
     name: str
@@ -37,6 +38,7 @@ class NodeState(msgspec.Struct, frozen=True, gc=False):
     cpu_milli: int | None = None
     host_memory_mib: int | None = None
     usable: tuple[int, ...] | None = None  # positions of the healthy GPUs, if they are known already
+    by_count: bool = False
 
 
 def empty(name: str, gpus: Iterable[LedgerGPU], scale: int = 100) -> NodeState:

@@ -85,6 +85,11 @@ class Request(msgspec.Struct, frozen=True):
         """Return whether not every GPU will do."""
         return bool(self.models or self.not_models or self.uuids or self.not_uuids)
 
+    @property
+    def by_count(self) -> bool:
+        """Return whether it requests `nvidia.com/gpu` alone, which may be replicas or MIG devices on some nodes."""
+        return all(ask.dialect == names.GPU_RESOURCE for ask in self.asks)
+
     def __bool__(self) -> bool:
         return bool(self.asks)
 

@@ -26,7 +26,12 @@ Spots = dict[str, tuple[int, ...]]
 
 
 def place(node: NodeState, request: Request, policy: Policy, gpu_policy: Policy | None = None) -> Placement | Refusal:
-    """Return the pod's best placement on the node by `policy`; `gpu_policy` (if given) chooses among its GPUs."""
+    """Return the pod's best placement on the node by `policy`; `gpu_policy` (if given) chooses among its GPUs.
+
+    It names no GPU where kube-scheduler counts what the pod requests.
+    """
+    if (by_count := place_by_count(node, request)) is not None:
+        return by_count
     found = rate(node, request, policy, gpu_policy)
     if found is None:
         return refusal(node, request)
@@ -34,6 +39,18 @@ def place(node: NodeState, request: Request, policy: Policy, gpu_policy: Policy 
     containers = {ask.container: tuple(_part(node, ask, at) for at in spots[ask.container]) for ask in request.asks}
     init = tuple(ask.container for ask in request.asks if not ask.lasts)
     return Placement(Assignment(containers, init, node.name), policy.score(value), value)
+
+
+def place_by_count(node: NodeState, request: Request) -> Placement | Refusal | None:
+    """Decide where kube-scheduler counts what the pod requests, and the kubelet chooses; None elsewhere.
+
+    Selectors admit such a node only if they admit each of its GPUs.
+    """
+    if not (node.by_count and request.by_count):
+        return None
+    if request.selects and any(unwanted(gpu, request) for gpu in node.gpus):
+        return Refusal("the kubelet chooses among its GPUs, and the pod does not select each of them")
+    return Placement(Assignment({}, node=node.name), 0)
 
 
 def find(node: NodeState, request: Request, policy: Policy) -> Spots | Refusal:
@@ -98,6 +115,7 @@ def taken(node: NodeState, request: Request, spots: Spots) -> NodeState:
         None if cpu is None else max(0, cpu - request.cpu_milli),
         None if host is None else max(0, host - request.host_memory_mib),
         node.usable,
+        node.by_count,
     )
 
 
