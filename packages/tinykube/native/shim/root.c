@@ -40,17 +40,18 @@ static void join(char *buffer, size_t size, const char *directory, const char *n
 }
 
 /*
- * Puts a tmpfs over a directory of the machine, with everything in it mounted from where it was: then more can be added.
- * That is how a library gets into /usr/lib in a user namespace, where nobody may write to what the machine's root owns.
+ * Puts a tmpfs over a directory, with everything in it mounted from where it was: then more can be added. That is how a
+ * library gets into /usr/lib in a user namespace, where nobody may write to what the machine's root owns.
+ * What was mounted below it before stays: the descriptor leads to the directory that the tmpfs covers.
  */
 static void open_up(const char *directory)
 {
     char original[4096], from[4400], to[4400], link[4096];
     struct stat facts;
-    snprintf(original, sizeof original, "%s%s", old_root, directory);
-    DIR *entries = opendir(original);
+    DIR *entries = opendir(directory);
     if (!entries || mount("tinykube", directory, "tmpfs", MS_NOSUID, "mode=0755") < 0)
         fail("open up %s: %s", directory, strerror(errno));
+    snprintf(original, sizeof original, "%s/proc/self/fd/%d", old_root, dirfd(entries));
     for (struct dirent *entry; (entry = readdir(entries));) {
         if (!strcmp(entry->d_name, ".") || !strcmp(entry->d_name, ".."))
             continue;

@@ -118,6 +118,19 @@ async def test_files_can_be_mounted_anywhere_and_links_made(launcher: Launcher, 
 
 
 @namespaces
+async def test_a_mount_hides_no_mount_below_the_directory_that_it_is_made_in(launcher: Launcher, root: Path) -> None:
+    # An ordinary user cannot write to /usr/lib: it is replaced, with everything that was mounted below.
+    (root / "etc/lib").write_text("library\n")
+    (root / "etc/firmware").write_text("firmware\n")
+    library, firmware = "/usr/lib/x86_64-linux-gnu/libfake.so.1", "/lib/firmware-of-a-test/fake.bin"
+    mounts = (
+        BindMount(str(root / "etc/lib"), library, True),
+        BindMount(str(root / "etc/firmware"), firmware, True),
+    )
+    assert (await run(launcher, root, f"cat {library} {firmware}", mounts=mounts))[1] == "library\nfirmware\n"
+
+
+@namespaces
 async def test_a_read_only_root(launcher: Launcher, root: Path) -> None:
     script = "touch /usr/x 2>/dev/null || echo refused; touch /tmp/x && echo tmp; touch /data/x && echo data"
     mounts = (BindMount(str(root / "opt"), "/data"),)
