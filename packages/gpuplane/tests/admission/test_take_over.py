@@ -8,6 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gpuplane.admission.review import Question, take_over_pod
 from gpuplane.admission.take_over import take_over, taken_over
@@ -90,6 +92,7 @@ def test_a_second_time_nothing_changes(pod: dict[str, Any]) -> None:
     ("pod", "flags", "args"),
     [
         (MANAGER, "--query-port=6000 --v=5", ["run", "gpu-manager", "--port=6000"]),
+        (MANAGER, "--query-port 5999 --v 5 --logtostderr", ["run", "gpu-manager", "--port=5999"]),
         (QUOTAS, "--address=0.0.0.0:3457 --logtostderr=true", ["run", "scheduler", "--port=3457"]),
     ],
 )
@@ -98,7 +101,17 @@ def test_flags_act(pod: dict[str, Any], flags: str, args: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("flags", "why"), [("--share-mode=false", "--share-mode has no meaning"), ("--query-port=x", "names no port")]
+    ("flags", "why"),
+    [
+        ("--share-mode=false", "--share-mode has no meaning"),
+        ("--query-port=x", "names no port"),
+        ("--query-port", "names no port"),
+        ("--query-port=0", "names no port"),
+        ("--query-port=65536", "names no port"),
+        ("--query-port=٣", "names no port"),
+        ("--v=5 stray", "stray is no flag"),
+        ("--log-dir='/var/log", "open quote"),
+    ],
 )
 def test_a_flag_without_a_meaning_is_refused_by_name(flags: str, why: str) -> None:
     with pytest.raises(InvalidInput, match=why):
@@ -151,3 +164,46 @@ def test_check_says_of_the_manifests_what_runs_and_which_flag_is_wrong() -> None
         taken_over({"kind": "DaemonSet", "spec": {"template": {"spec": {"containers": [{"image": "busybox"}]}}}}) == []
     )
     assert taken_over({"kind": "ConfigMap"}) == [] and taken_over(None) == []
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"containers": 5},
+        {"containers": {"a": 1}},
+        {"containers": ["a", None]},
+        {"containers": [{"image": "tkestack/gpu-manager:1", "env": {"EXTRA_FLAGS": "--v=5"}}]},
+        {"containers": [{"image": "tkestack/gpu-manager:1", "env": ["EXTRA_FLAGS"]}]},
+        {"containers": [{"image": "tkestack/gpu-manager:1", "env": [{"name": "EXTRA_FLAGS", "value": 5}]}]},
+    ],
+)
+def test_check_answers_for_a_manifest_that_no_api_server_would_take(spec: dict[str, Any]) -> None:
+    for document in (
+        {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}, "spec": spec},
+        {"apiVersion": "apps/v1", "kind": "DaemonSet", "spec": {"template": {"spec": spec}}},
+    ):
+        check_text(yaml.safe_dump(document), taken_over)
+
+
+def test_flags_that_are_no_text_are_named() -> None:
+    spec = {"containers": [{"image": "tkestack/gpu-manager:1", "env": [{"name": "EXTRA_FLAGS", "value": 5}]}]}
+    assert "5 is no text" in next(
+        one.message for one in taken_over({"kind": "Pod", "spec": spec}) if one.code == "GP209"
+    )
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=6,
+)
+VARIABLES = st.fixed_dictionaries({"name": st.just("EXTRA_FLAGS") | JSON, "value": JSON})
+CONTAINERS = st.fixed_dictionaries(
+    {"image": st.just("tkestack/gpu-manager:1") | JSON, "env": st.lists(VARIABLES | JSON, max_size=3) | JSON}
+)
+SPECS = st.fixed_dictionaries({"containers": st.lists(CONTAINERS | JSON, max_size=3) | JSON}) | JSON
+
+
+@given(JSON | st.fixed_dictionaries({"kind": st.just("Pod") | JSON, "spec": SPECS}))
+def test_no_document_ends_the_check(document: Any) -> None:
+    assert all(found.code in ("GP209", "GP210") for found in taken_over(document))

@@ -36,10 +36,11 @@ _WHAT_RUNS: Final = {
     "scheduler": "is gpuplane's extender",
 }
 # The flags with the port, and what else a program may be given: where logs go, and that it runs in the cluster.
-_PORT_FLAGS: Final = {"query-port": "{}", "address": "{}"}
+_PORT_FLAGS: Final = frozenset({"query-port", "address"})
 _WITHOUT_MEANING: Final = frozenset(
     {"logtostderr", "alsologtostderr", "stderrthreshold", "log-dir", "v", "vmodule", "incluster-mode"}
 )
+_SWITCHES: Final = frozenset({"logtostderr", "alsologtostderr", "incluster-mode"})  # their value needs a "="
 _FIELDS: Final = {"POD_NAME": "metadata.name", "POD_NAMESPACE": "metadata.namespace", "POD_IP": "status.podIP"}
 _FLAGS_VARIABLE: Final = "EXTRA_FLAGS"
 _TEMPLATES: Final = {
@@ -91,7 +92,7 @@ def taken_over(data: Any) -> list[Finding]:
     if steps is None or not isinstance(data, dict):
         return []
     found = []
-    for index, container in enumerate(data.get("containers") or ()):
+    for index, container in enumerate(_items(data.get("containers"))):
         path = ".".join((*steps, f"containers[{index}]"))
         if not isinstance(container, dict) or not (program := _program(container)):
             continue
@@ -131,16 +132,37 @@ def _program(container: Object) -> str:
 def _arguments(container: Object) -> Iterator[str]:
     """Yield the arguments that EXTRA_FLAGS means. Raises InvalidInput for a flag that would have no effect."""
     where = f"container {container.get('name')}: {_FLAGS_VARIABLE}"
-    text = next((e.get("value") or "" for e in container.get("env") or () if e.get("name") == _FLAGS_VARIABLE), "")
-    for word in shlex.split(text):
-        flag, _, value = word.lstrip("-").partition("=")
+    words = _words(container, where)
+    while words:
+        word = words.pop(0)
+        flag, is_given, value = word.lstrip("-").partition("=")
+        if not word.startswith("-"):
+            raise InvalidInput(f"{word} is no flag", where=where, cure="remove it")
+        if flag not in _PORT_FLAGS and flag not in _WITHOUT_MEANING:
+            raise InvalidInput(f"--{flag} has no meaning in gpuplane, which runs here", where=where, cure="remove it")
+        if not is_given and flag not in _SWITCHES and words and not words[0].startswith("-"):
+            value = words.pop(0)
         if flag in _PORT_FLAGS:
             port = value.rpartition(":")[2]
-            if not port.isdigit():
+            if not (port.isascii() and port.isdigit() and len(port) <= 5 and 1 <= int(port) <= 65535):
                 raise InvalidInput(f"--{flag}={value} names no port", where=where, cure=f"--{flag}=5678")
             yield f"--port={port}"
-        elif flag not in _WITHOUT_MEANING:
-            raise InvalidInput(f"--{flag} has no meaning in gpuplane, which runs here", where=where, cure="remove it")
+
+
+def _words(container: Object, where: str) -> list[str]:
+    """Split EXTRA_FLAGS as a shell does. A manifest that no API server has seen may hold anything in its place."""
+    variables = [one for one in _items(container.get("env")) if isinstance(one, dict)]
+    text = next((one.get("value") for one in variables if one.get("name") == _FLAGS_VARIABLE), None)
+    if text is not None and not isinstance(text, str):
+        raise InvalidInput(f"{text!r} is no text", where=where, cure="put the value in quotes")
+    try:
+        return shlex.split(text or "")
+    except ValueError as error:
+        raise InvalidInput(f"{text!r} has an open quote: {error}", where=where, cure="close the quote") from error
+
+
+def _items(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
 def _environment(container: Object, program: str) -> Iterator[Object]:
