@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from importlib import resources
 from typing import Any
 
 import msgspec
@@ -16,6 +17,7 @@ from gpuplane.admission.take_over import take_over, taken_over
 from gpuplane.admission.translate import Translation
 from gpuplane.api.manifests import check_text
 from kubekit.errors import InvalidInput
+from tinykube.apiserver.cel import CelProgram
 from tinykube.apiserver.patch import json_patch
 
 IMAGE = "registry/gpuplane:1"
@@ -138,6 +140,35 @@ def test_the_published_image_is_known_in_every_registry(image: str) -> None:
     pod = copy.deepcopy(MANAGER)
     pod["spec"]["containers"][0]["image"] = image
     assert taken(pod)["spec"]["containers"][0]["image"] == IMAGE
+
+
+@pytest.mark.parametrize(("before", "refused"), [("busybox", True), (MANAGER["spec"]["containers"][0]["image"], False)])
+def test_a_pod_that_runs_gets_no_image_of_gpu_manager_afterwards(before: str, refused: bool) -> None:
+    old = copy.deepcopy(MANAGER)
+    old["spec"]["containers"][0]["image"] = before
+    question = {"uid": "1", "kind": {"kind": "Pod"}, "operation": "UPDATE", "object": MANAGER, "oldObject": old}
+    verdict = take_over_pod(msgspec.convert(question, Question), IMAGE)
+    why = "GP210 container gpu-manager: a pod that is there already cannot get tkestack/gpu-manager:v1.1.5"
+    assert verdict.refused.startswith(why) == bool(verdict.refused) == refused and not verdict.patch
+
+
+def webhook() -> dict[str, Any]:
+    manifest = resources.files("gpuplane.operator") / "install" / "admission" / "30-webhooks.yaml"
+    configuration = next(iter(yaml.safe_load_all(manifest.read_text())))
+    return next(one for one in configuration["webhooks"] if one["name"].startswith("gpu-manager."))
+
+
+def test_the_webhook_is_asked_about_images_of_gpu_manager_and_about_no_others() -> None:
+    [condition] = webhook()["matchConditions"]
+
+    def asks(spec: dict[str, Any]) -> list[bool]:
+        objects = ({"spec": spec}, {"spec": {"template": {"spec": spec}}})
+        return [CelProgram(condition["expression"], ["object"])({"object": one}) for one in objects]
+
+    assert asks(MANAGER["spec"]) == asks(QUOTAS["spec"]) == [True, True]
+    assert asks({"containers": [{"name": "filled in later"}]}) == [False, False]
+    assert asks({"containers": [{"name": "a"}, MANAGER["spec"]["containers"][0]]}) == [True, True]
+    assert all(rule["operations"] == ["CREATE", "UPDATE"] for rule in webhook()["rules"])
 
 
 def test_the_author_is_told_what_runs_instead() -> None:

@@ -16,7 +16,7 @@ from typing import Any, Final
 import msgspec
 
 from gpuplane import names
-from gpuplane.admission.take_over import take_over, warnings
+from gpuplane.admission.take_over import refused_image, take_over, warnings
 from gpuplane.admission.translate import translate
 from gpuplane.sharing.findings import findings, findings_of_object
 from kubekit.api.core import Pod
@@ -61,13 +61,16 @@ _decode: Final = msgspec.json.Decoder(_Review).decode
 def take_over_pod(asked: Question, image: str) -> ReviewVerdict:
     """Answer a mutating review of gpu-manager's objects: run gpuplane's `image` in their pods.
 
-    A DaemonSet or Deployment stays as it is, with a warning.
+    A DaemonSet or Deployment stays as it is, with a warning. Of a pod that is there already only the image may change,
+    so that image is refused; a pod that had it before stays as it is.
     """
     if asked.object is None:
         return ReviewVerdict()
     try:
         if asked.kind.kind != "Pod":
             return ReviewVerdict(warnings=tuple(warnings(asked.object["spec"]["template"]["spec"])))
+        if asked.operation == "UPDATE":
+            return ReviewVerdict(refused=refused_image(asked.object, asked.old_object or {}))
         done = take_over(asked.object, image)
         return ReviewVerdict(patch=done.patch, warnings=done.warnings)
     except InvalidInput as error:

@@ -77,6 +77,16 @@ def take_over(pod: Object, image: str) -> Translation:
     return Translation(tuple(difference(pod, now)), tuple(warnings(pod["spec"])))
 
 
+def refused_image(pod: Object, old: Object) -> str:
+    """Return why a pod that is there already may not get an image of gpu-manager; empty where it gets none."""
+    before = {one.get("name"): one.get("image") for one in old.get("spec", {}).get("containers") or ()}
+    for container in pod["spec"]["containers"]:
+        name, image = container.get("name"), container.get("image")
+        if _program(container) and image != before.get(name):
+            return f"GP210 container {name}: a pod that is there already cannot get {image}; create the pod again"
+    return ""
+
+
 def warnings(spec: Object) -> Iterator[str]:
     """Yield what runs in the pods of a spec instead of its images."""
     for container in spec["containers"]:

@@ -270,7 +270,7 @@ CODES: Final[dict[str, Code]] = {
         "pod of gpu-manager",
         "With admission installed, gpuplane's own programs run in the pods of gpu-manager and gpu-admission: the "
         "metrics of shares, and the scheduler's extender. The programs of these images would hand out the same GPUs "
-        "once more.",
+        "once more. A pod that is there already cannot get such an image: delete it and create it again.",
     ),
 }
 
