@@ -268,6 +268,7 @@ async def test_a_user_who_may_view_one_namespace_is_told_what_its_events_say(clu
     code, out, _ = await gpuplane(tmp_path, "explain", "tune")
     assert code == 0
     assert "ml/tune   waiting" in out and "for 40% core + 2 GiB of one GPU" in out
+    assert "can ever run: unknown" in out and '"canEverRun": null' in (await told(tmp_path, "tune", "-o", "json"))
     assert "may not list pods of all namespaces, nodes, gpunodes" in out and "no scheduler has" in out
     event = {
         "apiVersion": "v1",
@@ -283,8 +284,21 @@ async def test_a_user_who_may_view_one_namespace_is_told_what_its_events_say(clu
     assert (code, "FailedScheduling: 0/1 nodes are available: 1 no GPU has 40% core" in out) == (0, True)
     assert "secret" not in out and "n1" not in out
     assert "cure     an administrator runs gpuplane explain ml/tune" in out
-    code, _, err = await gpuplane(tmp_path, "explain", "secret", "-n", "others")
-    assert (code, "forbidden" in err) == (3, True)
+    await cluster.pod(gpu_pod("second", (40, 8), namespace="ml"))
+    await cluster.pod(gpu_pod("runs", (40, 8), namespace="ml", nodeName="n1"))
+    everything = await told(tmp_path, "-n", "ml")
+    first, second = everything.split("ml/second   waiting")
+    assert "ml/tune   waiting" in first and "FailedScheduling: 0/1 nodes" in first and "ml/runs" not in everything
+    assert "FailedScheduling" not in second and "no scheduler has looked at it yet" in second
+    for words in (("secret", "-n", "others"), ("-n", "others"), ("-A",)):
+        code, _, err = await gpuplane(tmp_path, "explain", *words)
+        assert (code, "forbidden" in err) == (3, True)
+
+
+async def told(tmp_path: Path, *words: str) -> str:
+    code, out, err = await gpuplane(tmp_path, "explain", *words)
+    assert code == 0, err
+    return out
 
 
 async def test_who_may_view_the_cluster_sees_status_and_explain(cluster: World, tmp_path: Path) -> None:

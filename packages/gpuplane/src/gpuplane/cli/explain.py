@@ -98,14 +98,11 @@ async def _ask(options: Namespace, namespace: str, name: str) -> Explanation:
             async with asyncio.timeout(options.timeout):
                 space = namespace or client.namespace or "default"
                 pod = await _pod(client, space, name)
-                now = SystemClock().wall()
                 try:
-                    return explain(pod, await _facts(client), now)
+                    return explain(pod, await _facts(client), SystemClock().wall())
                 except Forbidden:
-                    unread = await _unreadable(client)
-                    events = await client.list(Event, space, fields=f"involvedObject.name={name}")
-                    own = [event for event in events if event.involved_object.kind == "Pod"]
-                    return explain_by_events(pod, unread, own, now)
+                    [found] = await _by_events(client, space, [pod])
+                    return found
         except TimeoutError:
             raise NoAnswer(
                 f"the cluster did not answer within {options.timeout:g} s", where=client.endpoint.context
@@ -116,22 +113,43 @@ async def _ask_all(options: Namespace) -> list[Explanation]:
     """The explanations of the pods that wait for GPUs, the one that waits longest first."""
     async with Client.connect(options.kubeconfig, options.context, user_agent="gpuplane-explain") as client:
         space = "" if options.all_namespaces else options.namespace or client.namespace or "default"
-        facts = await _facts(client)
         chosen = None
         if options.selector:
             chosen = {pod.metadata.uid for pod in await client.list(Pod, space or None, labels=options.selector)}
+        facts = None
+        try:
+            facts = await _facts(client)
+            pods = facts.pods
+        except Forbidden:
+            if not space:
+                raise
+            pods = await _listed(client, Pod.RESOURCE.path(space))
         waiting = [
             raw
-            for raw in facts.pods
+            for raw in pods
             if not raw["spec"].get("nodeName")
             and space in ("", raw["metadata"]["namespace"])
             and (chosen is None or raw["metadata"]["uid"] in chosen)
             and uses_gpus(pod := msgspec.convert(raw, Pod))
             and not pod.status.ended
         ]
-        now = SystemClock().wall()
         waiting.sort(key=lambda raw: (raw["metadata"]["creationTimestamp"], raw["metadata"]["name"]))
+        if facts is None:
+            return await _by_events(client, space, waiting)
+        now = SystemClock().wall()
         return [explain(raw, facts, now) for raw in waiting]
+
+
+async def _by_events(client: Client, namespace: str, pods: Sequence[Object]) -> list[Explanation]:
+    """Explain pods of a namespace to a user who may read no other."""
+    if not pods:
+        return []
+    unread, now = await _unreadable(client), SystemClock().wall()
+    name = f",involvedObject.name={pods[0]['metadata']['name']}" if len(pods) == 1 else ""
+    own: dict[str, list[Event]] = {}
+    for event in await client.list(Event, namespace, fields=f"involvedObject.kind=Pod{name}"):
+        own.setdefault(event.involved_object.name, []).append(event)
+    return [explain_by_events(pod, unread, own.get(pod["metadata"]["name"], ()), now) for pod in pods]
 
 
 async def read(client: Client, namespace: str, name: str) -> tuple[Object, ClusterFacts]:

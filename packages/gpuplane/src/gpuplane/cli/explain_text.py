@@ -37,8 +37,11 @@ def _head(what: Explanation, screen: Console) -> Iterator[str]:
         parts = [what.pod, "asks for no GPU"]
     else:
         parts = [what.pod, f"waiting {ago} for {what.asks}" if what.asks else f"waiting {ago}"]
-        ever = ("good", "yes") if what.can_ever_run else ("bad", "no")
-        parts.append(f"can ever run: {screen.paint(ever[1], ever[0])}")
+        if what.can_ever_run is None:
+            parts.append("can ever run: unknown")
+        else:
+            ever = ("good", "yes") if what.can_ever_run else ("bad", "no")
+            parts.append(f"can ever run: {screen.paint(ever[1], ever[0])}")
         if what.quota:
             parts.append(f"quota {screen.paint(what.quota, 'good' if what.quota == 'ok' else 'bad')}")
     yield from _flowed(parts, screen)

@@ -73,7 +73,7 @@ class Explanation(msgspec.Struct, frozen=True, rename="camel"):
     asks: str = ""
     since: str = ""
     now: str = ""
-    can_ever_run: bool = True
+    can_ever_run: bool | None = True  # None where `unread` keeps it unknown
     quota: str = ""  # ok, exceeded, or empty where none is set
     findings: tuple[str, ...] = ()
     nodes: int = 0
@@ -123,7 +123,7 @@ def explain_by_events(raw: Object, unread: Sequence[str], events: Iterable[Event
     said = [f"{event.reason}: {event.message}" for event in newest.values() if event.message]
     condition = _scheduler_said(msgspec.convert(raw, Pod))
     said = said or ([condition] if condition else [])
-    return _with(found, unread=tuple(unread), said=tuple(said), can_ever_run=True, cures=(), runs_on="", note="")
+    return _with(found, unread=tuple(unread), said=tuple(said), can_ever_run=None, cures=(), runs_on="", note="")
 
 
 def _time(event: Event) -> str:
