@@ -25,9 +25,12 @@ class Gpus:
     def __init__(self) -> None:
         self.used: dict[str, tuple[Process, ...]] = {}
         self.begins: dict[str, tuple[Process, ...]] = {}
+        self.lost: set[str] = set()
         self.looks = 0
 
     def processes(self, uuid: str) -> tuple[Process, ...]:
+        if uuid in self.lost:
+            raise Terminal("GPU is lost", where=uuid)
         return self.used.get(uuid, ()) + (self.begins.get(uuid, ()) if self.looks > 1 else ())
 
     def close(self) -> None:
@@ -72,6 +75,20 @@ async def test_a_gpu_in_use_is_left_alone(world: Any, context: Any, gpus: Gpus) 
     world.change(held={"GPU-0": {"uid-1": 30}})
     await check_idle(context, world.node.status)
     assert world.ran == ["GPU-0"]
+
+
+async def test_a_wrong_gpu_that_is_lost_keeps_no_other_gpu_from_being_checked(
+    world: Any, context: Any, gpus: Gpus
+) -> None:
+    world.failing["GPU-1"] = WRONG
+    await check_idle(context, world.node.status)
+    world.change(health=FOUND)
+    gpus.lost.add("GPU-1")
+    world.ran.clear()
+    world.failing["GPU-0"] = WRONG
+    await check_idle(context, world.node.status)
+    assert set(world.ran) == {"GPU-0"}
+    assert read_wrong_gpus(context.host).keys() == {"GPU-0", "GPU-1"}, "that it is lost is no word about computing"
 
 
 async def test_a_job_that_begins_during_the_check_makes_no_gpu_wrong(world: Any, context: Any, gpus: Gpus) -> None:

@@ -6,6 +6,7 @@ Invariants:
   need all of it.
 - A GPU is called wrong when the vectorAdd failed twice and no process used the GPU before and after. What else happens
   (no memory, a mode that allows one process) is no word about the GPU.
+- A GPU that NVML cannot ask keeps its verdict, and no other GPU of the node from being checked.
 - A wrong GPU is tried again like the others, and is trusted when it passes.
 """
 
@@ -16,7 +17,7 @@ import logging
 import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from gpuplane.api.gpunode import GPU, GPUNode, GPUNodeStatus, StageName
 from gpuplane.host import HostError
@@ -25,6 +26,9 @@ from gpuplane.operand.wrong_gpus import COMPUTES_WRONG, read_wrong_gpus, write_w
 from gpuplane.validator import checks, decide
 from gpuplane.validator.process import VectorAddProcess
 from kubekit.errors import KubekitError, Terminal
+
+if TYPE_CHECKING:
+    from gpuplane.hardware import GPUSource
 
 log = logging.getLogger("gpuplane.validator")
 
@@ -86,11 +90,19 @@ async def _idle(context: OperandContext, gpus: tuple[GPU, ...]) -> tuple[GPU, ..
     def unused() -> tuple[GPU, ...]:
         source = context.open_gpus()
         try:
-            return tuple(gpu for gpu in gpus if not source.processes(gpu.uuid))
+            return tuple(gpu for gpu in gpus if _is_unused(source, gpu))
         finally:
             source.close()
 
     return await asyncio.to_thread(unused)
+
+
+def _is_unused(source: GPUSource, gpu: GPU) -> bool:
+    try:
+        return not source.processes(gpu.uuid)
+    except KubekitError as error:  # it is lost: the others of the node are still to be checked
+        log.warning("GPU not checked gpu=%d: %s", gpu.index, error)
+        return False
 
 
 async def _fault(vector_add: VectorAdd, gpu: GPU) -> str:
