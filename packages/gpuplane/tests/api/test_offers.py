@@ -46,6 +46,12 @@ def kinds(allocatable: dict[str, str], node: list[GPU]) -> dict[str, tuple[str, 
             {"nvidia.com/mig-1g.6gb": ("MIG device", 25.0)},
         ),
         ({"nvidia.com/mig-1g.5gb": "14"}, gpus(1, split=1), {"nvidia.com/mig-1g.5gb": ("replica", 7.1)}),
+        ({"nvidia.com/mig-1g.5gb.shared": "4"}, gpus(1, split=1), {"nvidia.com/mig-1g.5gb.shared": ("replica", 14.3)}),
+        (
+            {"nvidia.com/mig-3g.20gb": "1", "nvidia.com/mig-1g.5gb.shared": "8"},
+            gpus(1, split=1),
+            {"nvidia.com/mig-1g.5gb.shared": ("replica", 7.1), "nvidia.com/mig-3g.20gb": ("MIG device", 42.9)},
+        ),
         ({"tencent.com/vcuda-core": "200"}, gpus(2), {"tencent.com/vcuda-core": ("share", 1.0)}),
         (
             {"nvidia.com/gpu": "2", "tencent.com/vcuda-core": "200"},

@@ -91,14 +91,24 @@ def counted_by_scheduler(capacity: Mapping[str, Quantity], gpus: Sequence[GPU]) 
 
 
 def _named_mig(counts: Mapping[str, int], split: Sequence[GPU]) -> Iterable[GpuUnits]:
-    """MIG devices under names of their own. More slices than there are mean that the devices are replicated."""
+    """MIG devices under names of their own, and their replicas: those named so, or more than there are slices for.
+
+    How many replicas a device has is not known, so replicas with a name of their own share what the others leave.
+    """
     slices = {name: _slices(name) for name in counts}
-    total = sum(slices[name] * number for name, number in counts.items())
     capacity = _slices_of(split[0].model) if split else _SLICES
-    each = WHOLE / max(capacity, total / len(split) if split else 0)
-    shared = each < WHOLE / capacity
-    for name, number in sorted(counts.items()):
-        yield GpuUnits(name, UnitKind.REPLICA if shared else UnitKind.MIG, number, slices[name] * each)
+    left = float(capacity * len(split))
+    units = []
+    for renamed in (False, True):
+        group = {name: number for name, number in counts.items() if name.endswith(names.SHARED_SUFFIX) == renamed}
+        total = sum(slices[name] * number for name, number in group.items())
+        part = min(1.0, left / total) if split and total else 1.0
+        kind = UnitKind.REPLICA if renamed or part < 1 else UnitKind.MIG
+        units += [
+            GpuUnits(name, kind, number, slices[name] * part * WHOLE / capacity) for name, number in group.items()
+        ]
+        left -= total * part
+    return sorted(units, key=lambda unit: unit.resource)
 
 
 def _slices(resource: str) -> int:
