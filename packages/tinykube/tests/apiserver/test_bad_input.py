@@ -97,7 +97,13 @@ BODIES = {
     },
     "/api/v1/namespaces/default/services": {
         "metadata": METADATA,
-        "spec": {"ports": [{"port": 80}], "selector": {"a": "b"}, "type": "NodePort"},
+        "spec": {
+            "clusterIP": "10.96.9.9",
+            "clusterIPs": ["10.96.9.9"],
+            "ports": [{"port": 80, "nodePort": 30099}],
+            "selector": {"a": "b"},
+            "type": "NodePort",
+        },
     },
     "/api/v1/namespaces/default/secrets": {"metadata": METADATA, "stringData": {"a": "b"}, "data": {"c": "ZA=="}},
     "/apis/rbac.authorization.k8s.io/v1/namespaces/default/rolebindings": {

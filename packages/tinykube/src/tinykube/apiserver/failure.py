@@ -128,7 +128,13 @@ def gone(message: str) -> ApiFailure:
 
 
 def invalid_value(field: str, value: object, message: str) -> Cause:
-    shown = f'"{value}"' if isinstance(value, str) else str(value)
+    match value:
+        case str():
+            shown = f'"{value}"'
+        case list():
+            shown = msgspec.json.encode(value).decode()
+        case _:
+            shown = str(value)
     return Cause("FieldValueInvalid", f"Invalid value: {shown}: {message}", field)
 
 
@@ -141,5 +147,6 @@ def not_supported(field: str, value: str, allowed: Sequence[str]) -> Cause:
     return Cause("FieldValueNotSupported", f'Unsupported value: "{value}": supported values: {listed}', field)
 
 
-def duplicate(field: str, value: str) -> Cause:
-    return Cause("FieldValueDuplicate", f'Duplicate value: "{value}"', field)
+def duplicate(field: str, value: str | int) -> Cause:
+    shown = f'"{value}"' if isinstance(value, str) else value
+    return Cause("FieldValueDuplicate", f"Duplicate value: {shown}", field)

@@ -103,6 +103,10 @@ def _no_change(obj: Object) -> None:
     return None
 
 
+def _nothing_to_complete(obj: Object, old: Object | None) -> None:
+    return None
+
+
 def _nothing_unknown(obj: Object, old: Object | None) -> Sequence[str]:
     return ()
 
@@ -119,7 +123,8 @@ class ScalePaths(msgspec.Struct, frozen=True):
 class KindRules:
     """The properties of one kind.
 
-    `default` fills in and `prune` drops unknown fields, both in place on an object that the chain owns. `prune` and
+    `default` fills in and `prune` drops unknown fields, both in place on an object that the chain owns. `complete`
+    fills in, after admission and in the same step as the write, what only one object may have. `prune`, `complete` and
     `validate` get the old object on updates, so that they can pass over what is as it was. `prune` returns the paths it
     dropped (`spec.foo`), which fieldValidation warns about or refuses. `scale` is set where the scale subresource is
     served.
@@ -127,6 +132,7 @@ class KindRules:
 
     schema: Schema = PLAIN
     default: Callable[[Object], None] = _no_change
+    complete: Callable[[Object, Object | None], None] = _nothing_to_complete
     prune: Callable[[Object, Object | None], Sequence[str]] = _nothing_unknown
     validate: Callable[[Object, Object | None], Sequence[Cause]] = _no_findings
     scale: ScalePaths | None = None

@@ -275,6 +275,7 @@ class Registry:
         self._prune(info, rules, obj, None, write)
         rules.default(obj)
         obj = await self._admit("CREATE", kind, namespace, name or "", "", obj, None, write)
+        rules.complete(obj, None)
         causes = (*validate_metadata(info, obj, None), *rules.validate(obj, None))
         if causes:
             raise failure.invalid(info, name or "", causes)
@@ -331,6 +332,7 @@ class Registry:
                 # What a client writes in its own spelling (a quantity 1 for "1") is no change once it is canonical.
                 new["metadata"]["generation"] = old["metadata"]["generation"]
             lifecycle.check_finalizers(info, old, new)
+            rules.complete(new, old)
             causes = (*validate_metadata(info, new, old), *rules.validate(new, old))
             if causes:
                 raise failure.invalid(info, name, causes)

@@ -66,8 +66,6 @@ def why_not_served(error: OSError, place: ListenAddress) -> str:
             )
         case errno.EADDRINUSE:
             return f"port {place.port} of {place.host} is in use by another program on this machine"
-        case errno.EADDRNOTAVAIL:
-            return f"{place.host} is no address of this machine: leave clusterIP out, and the Service gets one"
         case _:
             return f"port {place.port} of {place.host} cannot be served: {error.strerror}"
 
