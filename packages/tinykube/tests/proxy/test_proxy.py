@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import socket
-from collections.abc import AsyncIterator
+import struct
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
@@ -32,7 +34,10 @@ class World:
             await writer.drain()
             writer.close()
 
-        server = await asyncio.start_server(answer, host, 0)
+        return await self.serve(host, answer)
+
+    async def serve(self, host: str, program: Callable[..., Any]) -> int:
+        server = await asyncio.start_server(program, host, 0)
         self.servers.append(server)
         port: int = server.sockets[0].getsockname()[1]
         return port
@@ -62,6 +67,11 @@ async def ask(host: str, port: int) -> str:
         return (await reader.read()).decode()
     finally:
         writer.close()
+
+
+def reset(writer: asyncio.StreamWriter) -> None:
+    writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    writer.close()
 
 
 @pytest.fixture
@@ -116,6 +126,67 @@ async def test_nothing_listens_once_the_last_pod_has_gone(world: World) -> None:
         return False
 
     await until(refused)
+
+
+async def test_a_pod_sees_that_a_client_has_broken_off(world: World) -> None:
+    seen: asyncio.Queue[bytes] = asyncio.Queue()
+
+    async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError):
+            while piece := await reader.read(100):
+                seen.put_nowait(piece)
+        seen.put_nowait(b"")
+        writer.close()
+
+    await world.service("web", ports=PORTS)
+    await world.endpoints("web", ("127.77.0.2", await world.serve("127.77.0.2", listen)))
+    _, writer = await until(lambda: asyncio.open_connection("127.211.33.0", 8080), ignored=OSError)
+    writer.write(b"hello")
+    assert await asyncio.wait_for(seen.get(), 5) == b"hello"
+    reset(writer)
+    assert await asyncio.wait_for(seen.get(), 5) == b""
+
+
+async def test_a_client_sees_that_a_pod_has_broken_off(world: World) -> None:
+    async def break_off(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(100)
+        reset(writer)
+
+    await world.service("web", ports=PORTS)
+    await world.endpoints("web", ("127.77.0.2", await world.serve("127.77.0.2", break_off)))
+    reader, writer = await until(lambda: asyncio.open_connection("127.211.33.0", 8080), ignored=OSError)
+    writer.write(b"hello")
+    with pytest.raises(ConnectionResetError):
+        await asyncio.wait_for(reader.read(), 5)
+    writer.close()
+
+
+async def test_the_rest_of_a_stream_that_broke_goes_to_no_other_pod(world: World, monkeypatch: Any) -> None:
+    pods: asyncio.Queue[str] = asyncio.Queue()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        pods.put_nowait(writer.get_extra_info("sockname")[0])
+        with contextlib.suppress(ConnectionError):
+            await reader.readline()
+        writer.close()
+
+    async def no_route(*streams: Any) -> None:
+        raise OSError(errno.EHOSTUNREACH, "No route to host")
+
+    await world.service("web", ports=PORTS)
+    await world.endpoints("web", *[(ip, await world.serve(ip, answer)) for ip in ("127.77.0.2", "127.77.0.3")])
+    reader, writer = await until(lambda: asyncio.open_connection("127.211.33.0", 8080), ignored=OSError)
+    writer.write_eof()
+    await asyncio.wait_for(reader.read(), 5)
+    writer.close()
+    while not pods.empty():
+        pods.get_nowait()
+    monkeypatch.setattr(asyncio.StreamReader, "read", no_route)
+    reader, writer = await asyncio.open_connection("127.211.33.0", 8080)
+    with contextlib.suppress(ConnectionError):
+        await asyncio.wait_for(reader.readline(), 5)
+    writer.close()
+    assert pods.qsize() == 1
 
 
 async def test_a_port_that_another_program_has_is_reported_by_an_event(world: World) -> None:

@@ -5,6 +5,7 @@ and needs no rules in the kernel. Invariants:
 
 - The proxy listens only while a pod is ready. A pod that listens on all addresses of a port could not start otherwise.
 - A port that cannot be served gets an event on the Service, once for each reason.
+- A stream goes to one pod as a whole, and a connection that breaks on one side breaks on the other.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ import asyncio
 import contextlib
 import errno
 import logging
+import socket
+import struct
 from typing import TYPE_CHECKING, Any, Final
 
 from tinykube.controllers.following import follow
@@ -29,6 +32,7 @@ NOT_SERVED: Final = "PortNotServed"
 _AGAIN_SECONDS: Final = 5.0
 _CONNECT_SECONDS: Final = 5.0
 _PIECE: Final = 64 << 10
+_RESET: Final = struct.pack("ii", 1, 0)  # SO_LINGER of zero seconds: the other side sees no regular end, but a reset
 _OWN: Final = "default/kubernetes"  # the API server has an address of its own
 
 
@@ -131,9 +135,7 @@ class _Listener:
         peer = writer.get_extra_info("peername")
         try:
             for pod in self._pods(peer[0] if peer else ""):
-                with contextlib.suppress(OSError, TimeoutError):
-                    async with asyncio.timeout(_CONNECT_SECONDS):
-                        to_pod = await asyncio.open_connection(pod.host, pod.port)
+                if (to_pod := await _connected(pod)) is not None:
                     await _carry((reader, writer), to_pod)
                     return
         finally:
@@ -141,6 +143,14 @@ class _Listener:
 
 
 Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+async def _connected(pod: ListenAddress) -> Stream | None:
+    """Return a connection to a pod; None where it does not answer. Only then may the next pod get the stream."""
+    with contextlib.suppress(OSError):
+        async with asyncio.timeout(_CONNECT_SECONDS):
+            return await asyncio.open_connection(pod.host, pod.port)
+    return None
 
 
 async def _carry(client: Stream, pod: Stream) -> None:
@@ -152,9 +162,14 @@ async def _carry(client: Stream, pod: Stream) -> None:
 
 
 async def _one_way(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
-    with contextlib.suppress(ConnectionError):
+    """Carry bytes until the source has ended. A connection that breaks breaks the other one too."""
+    try:
         while piece := await source.read(_PIECE):
             sink.write(piece)
             await sink.drain()
         if sink.can_write_eof():
             sink.write_eof()
+    except OSError:
+        with contextlib.suppress(OSError):  # it may be closed already
+            sink.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+        sink.transport.abort()
