@@ -61,7 +61,9 @@ async def _up(spec: ClusterSpec, options: Namespace, screen: Console) -> int:
 
 
 def down(options: Namespace, screen: Console) -> int:
-    name = asyncio.run(stop(options.name, keep_files=options.keep_files))
+    if options.name == "":  # as of a variable that is not set: it must not end a cluster that was not named
+        raise UsageError("'' names no cluster", where="gpuplane down", cure="gpuplane ls shows those there are")
+    name = asyncio.run(stop(options.name or "", keep_files=options.keep_files))
     if options.output == "json":
         screen.json("Cluster", {"name": name, "running": False})
     else:

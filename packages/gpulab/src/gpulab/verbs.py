@@ -49,7 +49,7 @@ def add_commands(commands: Any) -> None:
     up.set_defaults(command=lazy("gpulab.up", "up"))
 
     down = commands.add_parser("down", parents=parents, help="stop an embedded cluster and remove its files")
-    name = down.add_argument("name", nargs="?", default="", help="name of the cluster (default: the only one there is)")
+    name = down.add_argument("name", nargs="?", help="name of the cluster (default: the only one there is)")
     completed(name, "gpulab.up:cluster_names")
     down.add_argument("--keep-files", action="store_true", help="leave the cluster's directory, to look at")
     down.set_defaults(command=lazy("gpulab.up", "down"))

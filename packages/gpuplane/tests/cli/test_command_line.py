@@ -112,6 +112,26 @@ def test_wrong_usage_ends_with_2_and_names_the_help(words: list[str], capsys: py
     assert "--help" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["down", ""], "'' names no cluster"),
+        (["install", "--image", ""], "'' names no image"),
+        (["install", "--image", "a b"], "'a b' names no image"),
+        (["explain", "ten/"], "'ten/' names no pod after the slash"),
+        (["explain", "/x"], "'/x' names no namespace before the slash"),
+        (["explain", "ten/s1", "-n", "default"], "two namespaces are named: ten in 'ten/s1', and -n default"),
+    ],
+)
+def test_an_argument_that_names_nothing_is_wrong_usage(
+    words: list[str], said: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("GPUPLANE_HOME", str(tmp_path))
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    assert main(words) == 2
+    assert said in capsys.readouterr().err
+
+
 def test_no_cluster_ends_with_3_and_a_cure(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

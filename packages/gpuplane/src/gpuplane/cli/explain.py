@@ -82,7 +82,16 @@ def _named(words: Sequence[str], namespace: str) -> tuple[str, str]:
     parts = [part for word in words for part in word.split("/")]
     if len(parts) > 1 and parts[0] in kinds:
         parts = parts[1:]
-    if len(parts) == 2 and len(words) == 1 and not (namespace and namespace != parts[0]):
+    if len(parts) == 2 and len(words) == 1:
+        if not parts[0]:
+            raise UsageError(f"{words[0]!r} names no namespace before the slash", cure=f"gpuplane explain {parts[1]}")
+        if not parts[1]:
+            raise UsageError(f"{words[0]!r} names no pod after the slash", cure=f"gpuplane explain -n {parts[0]}")
+        if namespace not in ("", parts[0]):
+            raise UsageError(
+                f"two namespaces are named: {parts[0]} in {words[0]!r}, and -n {namespace}",
+                cure=f"gpuplane explain {parts[1]} -n {parts[0]}",
+            )
         return parts[0], parts[1]
     if len(parts) != 1 or not parts[0]:
         raise UsageError(

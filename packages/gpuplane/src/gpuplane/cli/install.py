@@ -14,7 +14,7 @@ from gpuplane.api.nodefeature import GROUP as NODE_FEATURES
 from gpuplane.api.schema import OURS
 from gpuplane.cli.terminal import Console, LivePage, count
 from gpuplane.operator.installation import MANAGER, ONLY, POLICY_KIND, everything, installation, resource_of
-from kubekit.errors import NoAnswer, Retryable
+from kubekit.errors import NoAnswer, Retryable, UsageError
 from kubekit.kube import Client, NotFound
 
 Manifest = dict[str, Any]
@@ -29,8 +29,14 @@ AWAY_SECONDS: Final = 0.5  # until an API server that did not answer is asked ag
 
 
 def install(options: Namespace, screen: Console) -> int:
+    if options.image is not None and (not options.image or any(sign.isspace() for sign in options.image)):
+        raise UsageError(
+            f"{options.image!r} names no image",
+            where="--image",
+            cure="gpuplane install --image registry.example.com/gpuplane:0.1.0",
+        )
     wanted = installation(
-        image=options.image,
+        image=options.image or "",
         settings=options.set,
         only=options.only,
         admission="" if options.admission == "none" else options.admission,

@@ -222,7 +222,7 @@ def _real(commands: Any) -> None:
         parents=[*parents, form_options("text", "json")],
         help="put gpuplane on the cluster of the current kubeconfig",
     )
-    install.add_argument("--image", default="", metavar="IMAGE", help="image of the operator and the operands")
+    install.add_argument("--image", metavar="IMAGE", help="image of the operator and the operands")
     install.add_argument(
         "--set",
         action="append",
