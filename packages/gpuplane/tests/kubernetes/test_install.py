@@ -13,10 +13,11 @@ import pytest
 from gpuplane import names
 from gpuplane.api.clusterpolicy import ClusterPolicy
 from gpuplane.api.gpunode import StageName
+from gpuplane.api.schema import OURS
 from gpuplane.operator.installation import installation, resource_of
 from gpuplane.operator.policy import FINALIZER
 from kubekit.api.core import Pod
-from kubekit.kube import Client
+from kubekit.kube import Client, NotFound
 from tests.support.realkube.control_plane import ControlPlane
 from tests.support.realkube.inventory import Objects, difference
 from tests.support.realkube.life import PATIENCE_S, Life, gpuplane, settled, until_as
@@ -66,6 +67,8 @@ async def applied(client: Client) -> list[str]:
 
 EVERYTHING = [f"{manifest['kind']} {manifest['metadata']['name']}" for manifest in installation()]
 
+
+DRIVERS = "/apis/nvidia.com/v1alpha1/nvidiadrivers"
 
 # -- with operator, operands and a machine -----------------------------------------------------------------------------
 
@@ -144,11 +147,74 @@ async def test_an_uninstall_that_was_killed_goes_on(
     assert await applied(client) == []
 
 
+async def test_what_was_there_first_stays_with_what_others_keep_in_it(
+    control_plane: ControlPlane, client: Client, before: Objects
+) -> None:
+    await asyncio.to_thread(gpuplane, control_plane, "uninstall", "-q")
+    namespace = f"/api/v1/namespaces/{names.OPERATOR_NAMESPACE}"
+    mine = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "mine"}}
+    drivers = next(m for m in installation() if m["metadata"]["name"] == "nvidiadrivers.nvidia.com")
+    metadata = {"name": drivers["metadata"]["name"]}
+    driver = {"apiVersion": "nvidia.com/v1alpha1", "kind": "NVIDIADriver", "metadata": {"name": "mine"}}
+    await client.request(
+        "POST", "/api/v1/namespaces", None, {"metadata": {"name": names.OPERATOR_NAMESPACE, "labels": {"team": "ml"}}}
+    )
+    await client.request("POST", f"{namespace}/configmaps", None, mine)
+    await client.apply({**drivers, "metadata": metadata}, "others", resource=resource_of(drivers))
+
+    async def served() -> bool:
+        try:
+            await client.request("GET", DRIVERS)
+        except NotFound:
+            return False
+        return True
+
+    await until(served, what="the kind of others", seconds=PATIENCE_S)
+    await asyncio.to_thread(gpuplane, control_plane, "install", "-q")
+    await client.request("POST", DRIVERS, None, {**driver, "spec": {"image": "driver", "driverType": "gpu"}})
+    done = await asyncio.to_thread(run, control_plane, "uninstall")
+    assert done.returncode == 0, done.stderr
+    assert "Namespace gpu-operator kept: it was there before gpuplane" in done.stderr
+    assert "CustomResourceDefinition nvidiadrivers.nvidia.com kept: it was there before gpuplane" in done.stderr
+    await client.request("GET", f"{namespace}/configmaps/mine")
+    await client.request("GET", f"{DRIVERS}/mine")
+    labels = json.loads(await client.request("GET", namespace))["metadata"]["labels"]
+    assert labels == {"team": "ml", "kubernetes.io/metadata.name": names.OPERATOR_NAMESPACE}
+    assert await applied(client) == [f"CustomResourceDefinition {metadata['name']}", "Namespace gpu-operator"]
+    await client.request("DELETE", f"{DRIVERS}/mine")
+    await client.request("DELETE", f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{metadata['name']}")
+    await client.request("DELETE", namespace)
+    await until_nothing_is_left(client)
+
+
+async def test_a_namespace_with_objects_of_others_stays_until_they_are_gone(
+    control_plane: ControlPlane, client: Client, before: Objects
+) -> None:
+    await asyncio.to_thread(gpuplane, control_plane, "install", "-q")
+    configmaps = f"/api/v1/namespaces/{names.OPERATOR_NAMESPACE}/configmaps"
+    mine = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "mine"}}
+    await client.request("POST", configmaps, None, mine)
+    done = await asyncio.to_thread(run, control_plane, "uninstall")
+    assert done.returncode == 0, done.stderr
+    assert "Namespace gpu-operator kept: it holds configmaps/mine, which gpuplane did not make" in done.stderr
+    assert await applied(client) == ["Namespace gpu-operator"]
+    await client.request("DELETE", f"{configmaps}/mine")
+    await asyncio.to_thread(gpuplane, control_plane, "uninstall", "-q")
+    assert await applied(client) == []
+
+
+async def until_nothing_is_left(client: Client) -> None:
+    async def gone() -> bool:
+        return not await applied(client)
+
+    await until(gone, what="nothing of the installation", seconds=PATIENCE_S)
+
+
 async def test_installing_while_the_namespace_still_goes_waits_and_makes_it_anew(
     control_plane: ControlPlane, client: Client, before: Objects
 ) -> None:
     await asyncio.to_thread(gpuplane, control_plane, "install", "-q")
-    held = {"metadata": {"name": "held", "finalizers": ["example.com/held"]}}
+    held = {"metadata": {"name": "held", "labels": dict(OURS), "finalizers": ["example.com/held"]}}
     configmaps = f"/api/v1/namespaces/{names.OPERATOR_NAMESPACE}/configmaps"
     await client.request("POST", configmaps, None, {"apiVersion": "v1", "kind": "ConfigMap", **held})
     late = await asyncio.to_thread(lambda: run(control_plane, "uninstall", "-q", "--timeout", "8"))

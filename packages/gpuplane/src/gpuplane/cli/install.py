@@ -12,6 +12,7 @@ import yaml
 
 from gpuplane.api.nodefeature import GROUP as NODE_FEATURES
 from gpuplane.api.schema import OURS
+from gpuplane.cli.contents import contents_of_others, is_labelled
 from gpuplane.cli.terminal import Console, LivePage, count
 from gpuplane.operator.installation import MANAGER, ONLY, POLICY_KIND, everything, installation, resource_of
 from kubekit.errors import NoAnswer, Retryable, UsageError
@@ -19,6 +20,9 @@ from kubekit.kube import Client, NotFound
 
 Manifest = dict[str, Any]
 DEFINITION: Final = "CustomResourceDefinition"
+# What others may have made first, and what takes all objects of others along when it is deleted.
+SHARED: Final = (DEFINITION, "Namespace")
+NAMED: Final = 3  # so many objects of others are named, the rest counted
 # Where to see what holds an object up that does not go.
 LOOK: Final = {
     POLICY_KIND: "gpuplane status shows what the nodes wait for, kubectl -n gpu-operator get pods the operator; ",
@@ -99,7 +103,7 @@ async def of_others(client: Client, manifest: Manifest) -> bool:
     if manifest["kind"] != DEFINITION or manifest["spec"]["group"] != NODE_FEATURES:
         return False
     found = await _found(client, manifest)
-    return found is not None and not OURS.items() <= (found["metadata"].get("labels") or {}).items()
+    return found is not None and not is_labelled(found)
 
 
 async def _found(client: Client, manifest: Manifest) -> Manifest | None:
@@ -123,16 +127,27 @@ def field_manager(found: Manifest | None) -> str:
     return next((manager for manager in appliers if manager != MANAGER), MANAGER)
 
 
+def unclaimed(manifest: Manifest) -> Manifest:
+    """Return the manifest without our label: only what an installation created carries it, and uninstall keeps the
+    rest.
+    """
+    meta = manifest["metadata"]
+    labels = {name: value for name, value in meta["labels"].items() if name not in OURS}
+    return {**manifest, "metadata": {**meta, "labels": labels}}
+
+
 async def apply(client: Client, manifest: Manifest) -> None:
     """Server-side apply. A kind whose CRD was applied a moment ago is tried until it is served. An object that an
     earlier uninstall is still deleting is awaited and created again.
     """
     resource = resource_of(manifest)
     meta = manifest["metadata"]
-    manager = field_manager(await _found(client, manifest)) if manifest["kind"] == DEFINITION else MANAGER
+    found = await _found(client, manifest) if manifest["kind"] in SHARED else None
+    manager = field_manager(found) if manifest["kind"] == DEFINITION else MANAGER
+    wanted = unclaimed(manifest) if found is not None and not is_labelled(found) else manifest
     while True:
         try:
-            made = await client.apply(manifest, manager, resource=resource)
+            made = await client.apply(wanted, manager, resource=resource)
         except NotFound:
             if manifest["kind"] != POLICY_KIND:
                 raise
@@ -150,7 +165,9 @@ async def _uninstall(options: Namespace, screen: Console, wanted: list[Manifest]
         try:
             async with asyncio.timeout(options.timeout):
                 for manifest in wanted:
-                    if await _remove(client, manifest):
+                    if why := await _why_kept(client, manifest):
+                        screen.say(f" {screen.glyph('warn')} {_title(manifest)} kept: {why}")
+                    elif await _remove(client, manifest):
                         removed += 1
                         screen.say(f" {screen.glyph('good')} {_title(manifest)} removed")
         except TimeoutError:
@@ -168,13 +185,29 @@ def _late(manifest: Manifest, aim: str, seconds: float, command: str) -> NoAnswe
     )
 
 
+async def _why_kept(client: Client, manifest: Manifest) -> str:
+    """Why an object must stay, for others have objects in it or of it; empty when it may go."""
+    found = await _found(client, manifest) if manifest["kind"] in SHARED else None
+    if found is None:
+        return ""
+    if not is_labelled(found):
+        if manifest["kind"] == "Namespace":
+            # An apply without labels takes back those that install applied.
+            bare = {**manifest, "metadata": {"name": manifest["metadata"]["name"]}}
+            await client.apply(bare, MANAGER, resource=resource_of(manifest))
+        return "it was there before gpuplane"
+    if manifest["kind"] != "Namespace" or "deletionTimestamp" in found["metadata"]:
+        return ""
+    others = await contents_of_others(client, found["metadata"]["name"])
+    more = f" and {len(others) - NAMED} more" if len(others) > NAMED else ""
+    return f"it holds {', '.join(others[:NAMED])}{more}, which gpuplane did not make" if others else ""
+
+
 async def _remove(client: Client, manifest: Manifest) -> bool:
     """Delete one object and wait until it is gone: the policy first brings every node back to what it was.
 
-    False when it was not there, or was not ours.
+    False when it was not there.
     """
-    if await of_others(client, manifest):
-        return False
     resource = resource_of(manifest)
     meta = manifest["metadata"]
     # NB: never so for the policy: its operands would be deleted before they have given the nodes back.
