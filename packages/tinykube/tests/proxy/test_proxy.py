@@ -27,14 +27,27 @@ class World:
         self.registry = Registry(service_range=RANGE)
         self.servers: list[asyncio.Server] = []
 
+    async def everywhere(self, name: str, host: str) -> int:
+        """A program that listens on all addresses, those of IPv4 too."""
+        listener = socket.create_server(
+            (host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET, dualstack_ipv6=":" in host
+        )
+        self.servers.append(await asyncio.start_server(self._answer(name), sock=listener))
+        port: int = listener.getsockname()[1]
+        return port
+
     async def program(self, name: str, host: str) -> int:
+        return await self.serve(host, self._answer(name))
+
+    @staticmethod
+    def _answer(name: str) -> Callable[..., Any]:
         async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             asked = await reader.read()
             writer.write(name.encode() + b":" + asked)
             await writer.drain()
             writer.close()
 
-        return await self.serve(host, answer)
+        return answer
 
     async def serve(self, host: str, program: Callable[..., Any]) -> int:
         server = await asyncio.start_server(program, host, 0)
@@ -196,3 +209,25 @@ async def test_a_port_that_another_program_has_is_reported_by_an_event(world: Wo
         await world.endpoints("web", ("127.77.0.2", await world.program("a", "127.77.0.2")))
         (message,) = await until(world.events)
         assert message == f"port {port} of 127.211.33.0 is in use by another program on this machine"
+
+
+async def test_another_program_on_the_ports_number_of_the_pod_is_reported_too(world: World) -> None:
+    port = await world.program("a", "127.77.0.2")
+    with socket.create_server(("127.211.33.0", port)):
+        await world.service("web", ports=[{"name": "web", "port": port}])
+        await world.endpoints("web", ("127.77.0.2", port))
+        (message,) = await until(world.events)
+        assert message == f"port {port} of 127.211.33.0 is in use by another program on this machine"
+
+
+@pytest.mark.parametrize("everywhere", ["0.0.0.0", "::"])
+async def test_a_pod_that_listens_on_all_addresses_is_no_reason_for_an_event(world: World, everywhere: str) -> None:
+    port = await world.everywhere("a", everywhere)
+    await world.service("web", ports=[{"name": "web", "port": port}])
+    await world.endpoints("web", ("127.77.0.2", port))
+    assert await answers("127.211.33.0", port) == "a:hello"
+    # The proxy looks at one Service after the other: once it has told of the second, it has looked at the first.
+    second = await world.service("second", ports=[{"name": "web", "port": port}])
+    await world.endpoints("second", ("127.77.0.3", await world.program("b", "127.77.0.3")))
+    (message,) = await until(world.events)
+    assert message == f"port {port} of {second['spec']['clusterIP']} is in use by another program on this machine"

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tinykube.controllers.following import follow
 from tinykube.controllers.recorder import Recorder
 from tinykube.controllers.worker import KeyWorker
+from tinykube.proxy.listening import ALL_ADDRESSES, listening
 from tinykube.proxy.routes import ListenAddress, Object, ServiceRoute, not_carried, routes, why_not_served
 
 if TYPE_CHECKING:
@@ -103,8 +104,18 @@ class ServiceProxy:
 
 
 def _is_reached_anyway(error: OSError, place: ListenAddress, route: ServiceRoute) -> bool:
-    """Return whether a pod that listens on all addresses of the same port number is reached at the address as it is."""
-    return error.errno == errno.EADDRINUSE and any(pod.port == place.port for pod in route.pods)
+    """Return whether what listens at the address already is what the connection would be carried to.
+
+    A program that listens on all addresses of the pod's port is the one that answers at the pod's own address. One that
+    listens on the Service's address alone is another program.
+    """
+    if error.errno != errno.EADDRINUSE:
+        return False
+    pods = {pod.host for pod in route.pods if pod.port == place.port}
+    found = listening(place.port)
+    if place.host in found:
+        return place.host in pods
+    return bool(pods and found & ALL_ADDRESSES)
 
 
 class _Listener:
