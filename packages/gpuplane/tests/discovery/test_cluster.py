@@ -10,13 +10,12 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gpulab.clusters import down, up
 from gpuplane.api.clusterpolicy import ClusterPolicy
 from gpuplane.api.crds import crds
 from gpuplane.api.gpunode import GPUNode
@@ -26,7 +25,7 @@ from gpuplane.operator.installation import resource_of
 from kubekit.api.core import DaemonSet, Deployment, Event, Node, Pod
 from kubekit.kube import Client, Invalid
 from tests.support.until import until_objects
-from tinykube.cluster import ClusterHandle, ClusterSpec, MachineSpec
+from tinykube.cluster import MachineSpec
 
 PATIENCE_SECONDS = 60.0
 PREFIX = "feature.node.kubernetes.io/"
@@ -88,17 +87,9 @@ def of_rules(node: Node) -> tuple[Any, ...]:
     )
 
 
-@pytest.fixture(scope="module")
-def handle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterHandle]:
-    """One cluster for all tests: the first installs, the second uninstalls, the third does both."""
-    base = tmp_path_factory.mktemp("c")
-    spec = ClusterSpec(name="test", nodes=(MachineSpec(name="n1", machine="t4-ubuntu22"),))
-    yield asyncio.run(up(spec, base=base))
-    asyncio.run(down("test", base=base))
-
-
 @pytest.fixture
-async def world(handle: ClusterHandle) -> Any:
+async def world(embedded_cluster: Any) -> Any:
+    handle = await embedded_cluster(nodes=(MachineSpec(name="n1", machine="t4-ubuntu22"),))
     async with Client.connect(handle.kubeconfig) as client:
         yield World(client, handle.kubeconfig)
 
