@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gpuplane import names
-from gpuplane.toolkit import run, uninstall
+from gpuplane.toolkit import run, shipped, uninstall
 from tests.support.until import until
 
 CONFIG = "etc/containerd/config.toml"
@@ -60,3 +62,22 @@ async def test_what_was_configured_before_is_taken_back(world: Any, tree_of: Any
     assert world.host.exists(SPEC)
     await uninstall(world.context())
     assert tree_of(world.root) == before
+
+
+async def test_every_hook_of_the_specification_is_on_the_host(
+    make_world: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The image has NVIDIA's programs. Without a runtime that starts them, none is installed.
+    monkeypatch.setattr(shipped, "IMAGE", tmp_path / "image")
+    (tmp_path / "image").mkdir()
+    for name in ("nvidia-container-runtime", "nvidia-ctk", "nvidia-cdi-hook"):
+        (tmp_path / "image" / name).write_text(name)
+    bare = make_world(tmp_path / "host", programs=False)
+    bare.client.runtime = "containerd://2.1.4"
+    bare.write(names.NRI_SOCKET, "")
+    await once(bare, **{names.NRI_ENV: "true"})
+    edits = json.loads((bare.root / SPEC).read_text())["containerEdits"]
+    hooks = {hook["path"] for hook in edits["hooks"]}
+    assert hooks == {f"/{names.TOOLKIT_DIR}/nvidia-cdi-hook"}
+    assert (bare.root / names.TOOLKIT_DIR / "nvidia-cdi-hook").read_bytes() != b"nvidia-cdi-hook"
+    assert not (bare.root / names.TOOLKIT_DIR / "nvidia-ctk").exists()

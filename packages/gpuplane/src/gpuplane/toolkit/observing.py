@@ -219,6 +219,14 @@ def _line(content: bytes, pattern: str, where: str) -> str:
     return f"{where}:{next((i for i, words in enumerate(lines, 1) if pattern in words), 1)}"
 
 
+def with_nri(facts: ToolkitFacts) -> ToolkitFacts:
+    """Return the facts where GPUs come by NRI. No runtime is configured there, so of all programs only gpuplane's own
+    hook is brought, which reads no configuration.
+    """
+    hook = b"" if CDI_HOOK in facts.programs else _own_hook()
+    return msgspec.structs.replace(facts, nri=True, shipped={}, own_hook=hook)
+
+
 @functools.cache
 def _own_hook() -> bytes:
     """Our hook program; b"" where it was not built, as for other kinds of machines."""

@@ -5,8 +5,6 @@ A stage is a fact about the node: when this ends, all stays. Only `uninstall` ta
 
 from __future__ import annotations
 
-import msgspec
-
 from gpuplane import names
 from gpuplane.api.gpunode import Machine, Stage, StageName, StageState
 from gpuplane.host import Host, HostError, Locked, observe_file
@@ -14,7 +12,7 @@ from gpuplane.operand import OperandContext, StageOutcome, keep_stage, remove_st
 from gpuplane.operand.nri.runtimes import NriRuntime, Unfit, refuse_unfit
 from gpuplane.toolkit import applying
 from gpuplane.toolkit.facts import ToolkitError, ToolkitFacts
-from gpuplane.toolkit.observing import observe
+from gpuplane.toolkit.observing import observe, with_nri
 from gpuplane.toolkit.planning import ToolkitPlan, plan
 from kubekit.api.core import Node
 from kubekit.errors import InvalidInput, KubekitError, Retryable, Terminal
@@ -33,7 +31,7 @@ async def run(context: OperandContext) -> None:
         if context.variables.get(names.NRI_ENV, "").strip().lower() == "true":
             without = _why_no_nri(host, said)
             note = f"configured all the same: {without}" if without else "not configured: GPUs come by NRI"
-            facts = msgspec.structs.replace(facts, nri=not without)
+            facts = facts if without else with_nri(facts)
         planned = plan(facts)
         await applying.apply(host, planned, sleep=context.sleep)
         watched.clear()
