@@ -7,7 +7,6 @@ the cluster cannot be asked.
 from __future__ import annotations
 
 import asyncio
-import gc
 import re
 from argparse import Namespace
 from collections.abc import Sequence
@@ -17,6 +16,7 @@ import msgspec
 
 from gpuplane.api.gpunode import GPUNode
 from gpuplane.api.requests import uses_gpus
+from gpuplane.cli.collection import without_collection
 from gpuplane.cli.explain_text import page
 from gpuplane.cli.terminal import Console
 from gpuplane.explain.answer import Explanation, explain, explain_by_events
@@ -46,7 +46,11 @@ def run(options: Namespace, screen: Console) -> int:
 
         options.code = words[0]
         return explain_code(options, screen)
-    gc.disable()  # of one answer, searching for garbage takes longer than what it would free
+    with without_collection():
+        return _explain_pods(options, words, screen)
+
+
+def _explain_pods(options: Namespace, words: Sequence[str], screen: Console) -> int:
     if words:
         namespace, name = _named(words, options.namespace)
         screen.print(_text(asyncio.run(_ask(options, namespace, name)), options.output, screen))

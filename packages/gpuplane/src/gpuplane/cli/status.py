@@ -7,7 +7,6 @@ of a node is one line.
 from __future__ import annotations
 
 import asyncio
-import gc
 from argparse import Namespace
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -19,6 +18,7 @@ from gpuplane import names
 from gpuplane.api.clusterpolicy import ClusterPolicy, chosen, is_paused
 from gpuplane.api.gpunode import GPUNode
 from gpuplane.api.upgrade import UpgradeState, upgrade_record, upgrade_state
+from gpuplane.cli.collection import without_collection
 from gpuplane.cli.gpus_text import gpus_page
 from gpuplane.cli.overview import NodeView, Overview, Pause, PolicyRefusal, UpgradeView, of_namespace, overview
 from gpuplane.cli.status_text import nodes_page, progress, stage_glyphs
@@ -34,8 +34,8 @@ PRESENT_LABEL = f"{names.GPU_PRESENT_LABEL}=true"
 def status(options: Namespace, screen: Console) -> int:
     if options.watch or options.wait:
         return asyncio.run(_stay(options, screen))
-    gc.disable()  # of one answer, searching for garbage takes longer than what it would free
-    return asyncio.run(_once(options, screen))
+    with without_collection():
+        return asyncio.run(_once(options, screen))
 
 
 async def _once(options: Namespace, screen: Console) -> int:
