@@ -8,7 +8,7 @@ import pytest
 
 from gpuplane import names
 from gpuplane.api.clusterpolicy import ClusterPolicySpec
-from gpuplane.api.policygroups import CDI
+from gpuplane.api.operator_groups import CDI
 from gpuplane.operator.operands import manifests
 
 OPERANDS = {"nvidia-container-toolkit-daemonset", "nvidia-device-plugin-daemonset"}

@@ -135,6 +135,14 @@ class World:
         self.put_status(GPUNodeStatus(machine=Machine(driver="570.1"), stages=stages, gpus=gpus))
         self.client.put(Node, to_dict(Node(metadata=ObjectMeta(name=NODE))))
 
+    def end_pods(self, phase: str, **status: Any) -> None:
+        """Give every pod that is created this status at once."""
+
+        def on_create(pod: dict[str, Any]) -> None:
+            self.client.put(Pod, {**pod, "status": {"phase": phase, **status}})
+
+        self.client.on_create = on_create
+
     def write(self, path: str, text: str) -> None:
         (self.root / path).parent.mkdir(parents=True, exist_ok=True)
         (self.root / path).write_text(text)

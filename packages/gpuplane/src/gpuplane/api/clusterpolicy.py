@@ -16,32 +16,29 @@ from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, ClassVar
 
 from gpuplane import names
+from gpuplane.api.driver_groups import DriverSettings, KernelAddon, VGPUManager
 from gpuplane.api.marks import FieldRule, keyed_by, one_of
-from gpuplane.api.policygroups import (
-    CDI,
+from gpuplane.api.operand_groups import (
     DCGM,
     GFD,
     MIG,
     NFD,
-    CCManager,
-    Daemonsets,
     DCGMExporter,
     DevicePlugin,
-    DriverSettings,
-    HostPaths,
-    KataManager,
-    KernelAddon,
     MIGManager,
     NodeStatusExporter,
-    OperatorSettings,
+    Toolkit,
+    ValidatorSettings,
+)
+from gpuplane.api.operator_groups import CDI, Daemonsets, HostPaths, OperatorSettings
+from gpuplane.api.sandbox_groups import (
+    CCManager,
+    KataManager,
     SandboxComponent,
     SandboxWorkloads,
     Switch,
-    Toolkit,
-    ValidatorSettings,
     VFIOManager,
     VGPUDeviceManager,
-    VGPUManager,
 )
 from kubekit.api.meta import Condition, ObjectMeta, Resource, Struct
 

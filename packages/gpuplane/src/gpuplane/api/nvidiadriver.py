@@ -22,8 +22,8 @@ from gpuplane.api.components import (
     Tolerations,
     UpgradePolicy,
 )
+from gpuplane.api.driver_groups import KernelAddon
 from gpuplane.api.marks import FieldRule, keyed_by, one_of, shaped
-from gpuplane.api.policygroups import KernelAddon
 from kubekit.api.core import Resources
 from kubekit.api.meta import Condition, ObjectMeta, Resource, Struct
 
