@@ -1,4 +1,4 @@
-"""Writes docs/reference/ from the code: `python docs/generate.py`; with --check it only says which page is out of date.
+"""Writes docs/reference/ from the code: `python docs/generate.py`; with --check it only lists outdated pages.
 
 Invariant: a page depends on the code alone, not on the terminal, the machine or the time, so a test can hold the pages
 in the repository to what would be written now.

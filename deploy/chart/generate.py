@@ -118,7 +118,7 @@ TOP: Final[dict[str, Schema]] = {
     },
     "scheduler": {
         "type": "object",
-        "description": "The extender that places shares; kube-scheduler has to be told of it.",
+        "description": "The extender that places shares; kube-scheduler must be configured to call it.",
         "properties": {"enabled": _told(FLAG, "install it", True)},
     },
     "config": {

@@ -260,7 +260,7 @@ def test_a_pod_that_fits_is_said_to_fit_with_the_schedulers_words(cluster, monke
     found = cluster.explain(pod)
     assert (found.runs_on, found.cures) == ("a/0", ())
     assert [(t.count, t.reason, t.nearest) for t in found.node_reasons] == [(1, "fits", "a/0")]
-    assert "kube-scheduler said: 0/1 nodes are available" in drawn(found, monkeypatch)
+    assert "kube-scheduler reported: 0/1 nodes are available" in drawn(found, monkeypatch)
 
 
 def test_scheduling_gates_are_named(cluster):

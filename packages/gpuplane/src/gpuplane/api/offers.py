@@ -181,7 +181,7 @@ def _most(pod: Pod, amount: Callable[[Container], float]) -> float:
 
 
 def mig_memory_mib(resource: str) -> int:
-    """Return the memory that the name of a MIG device tells, in MiB; 0 when it tells none."""
+    """Return the memory in the name of a MIG device, in MiB; 0 for a name without it."""
     found = _MIG.match(resource)
     return int(found[3]) * 1024 if found else 0
 

@@ -112,11 +112,11 @@ def _waiting(what: Explanation, screen: Console, nodes: int) -> Iterator[str]:
     if what.unread:
         unread = ", ".join(what.unread)
         yield from _wrapped(" ", f"This user may not list {unread}: only events say why the pod waits.", screen)
-        for said in what.said:
+        for line in what.reported:
             yield ""
-            yield from _wrapped("   ", said, screen)
-        if not what.said:
-            yield "   no scheduler has said why"
+            yield from _wrapped("   ", line, screen)
+        if not what.reported:
+            yield "   no scheduler has reported why"
         yield ""
         yield from _wrapped(" cure     ", f"an administrator runs gpuplane explain {what.pod}", screen)
         return

@@ -241,7 +241,7 @@ def _real(commands: Any) -> None:
         "--scheduler",
         action=argparse.BooleanOptionalAction,
         default=True,
-        help="the extender that places pods with GPUs (default); kube-scheduler has to be told to call it",
+        help="the extender that places pods with GPUs (default); kube-scheduler must be configured to call it",
     )
     install.add_argument("--only", choices=["crds", "policy"], help="apply these objects of the installation alone")
     install.add_argument("--dry-run", action="store_true", help="print the manifests instead of applying them")

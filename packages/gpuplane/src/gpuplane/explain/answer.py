@@ -86,8 +86,8 @@ class Explanation(msgspec.Struct, frozen=True, rename="camel"):
     held: tuple[Held, ...] = ()
     runs_on: str = ""
     unread: tuple[str, ...] = ()  # the kinds that the user may not list: then only events say why the pod waits
-    said: tuple[str, ...] = ()  # the newest event of each reason, where `unread` says that nothing else is known
-    note: str = ""  # what else is to be said: gates, kube-scheduler's own words, an assignment that is broken
+    reported: tuple[str, ...] = ()  # the newest event of each reason, where `unread` says that nothing else is known
+    note: str = ""  # further facts: gates, kube-scheduler's own words, an assignment that is broken
 
 
 def explain(raw: Object, facts: ClusterFacts, now: str) -> Explanation:
@@ -101,7 +101,7 @@ def explain(raw: Object, facts: ClusterFacts, now: str) -> Explanation:
         state = "placed" if bound else "waiting"
         return _with(start, state=state, node=bound, can_ever_run=False, findings=error.findings or (str(error),))
     devices = {name: number for name, number in units_asked(pod).items() if name not in GPU_RESOURCES}
-    start = _with(start, asks=told(request, devices), node=bound)
+    start = _with(start, asks=request_text(request, devices), node=bound)
     if not request and not devices:
         return _with(start, state="nothing", note="" if bound else _scheduler_said(pod))
     if has_ended(phase):
@@ -120,10 +120,12 @@ def explain_by_events(raw: Object, unread: Sequence[str], events: Iterable[Event
     newest: dict[str, Event] = {}
     for event in sorted(events, key=_time):
         newest[event.reason] = event
-    said = [f"{event.reason}: {event.message}" for event in newest.values() if event.message]
+    reported = [f"{event.reason}: {event.message}" for event in newest.values() if event.message]
     condition = _scheduler_said(msgspec.convert(raw, Pod))
-    said = said or ([condition] if condition else [])
-    return _with(found, unread=tuple(unread), said=tuple(said), can_ever_run=None, cures=(), runs_on="", note="")
+    reported = reported or ([condition] if condition else [])
+    return _with(
+        found, unread=tuple(unread), reported=tuple(reported), can_ever_run=None, cures=(), runs_on="", note=""
+    )
 
 
 def _time(event: Event) -> str:
@@ -238,16 +240,16 @@ def _free(world: World, verdict: NodeVerdict) -> FreeNode:
 def _scheduler_said(pod: Pod) -> str:
     for condition in pod.status.conditions:
         if condition.type == "PodScheduled" and condition.status == "False" and condition.message:
-            return f"kube-scheduler said: {condition.message}"
+            return f"kube-scheduler reported: {condition.message}"
     return "" if pod.status.conditions else "no scheduler has looked at it yet"
 
 
 # -- words -------------------------------------------------------------------------------------------------------------
 
 
-def told(request: Request, devices: Mapping[str, int]) -> str:
+def request_text(request: Request, devices: Mapping[str, int]) -> str:
     """`40% core + 12 GiB of one GPU`, `2 GPUs`; of several containers each with its name. `devices` are those that only
-    their name tells: `1 nvidia.com/mig-1g.10gb`.
+    their name contains: `1 nvidia.com/mig-1g.10gb`.
     """
     named = [f"{number} {name}" for name, number in devices.items()]
     if len(request.asks) == 1:

@@ -1,7 +1,7 @@
 """Compare the allocation that a node reports for a pod (GPUNode's `held`) with the pod's annotation. Pure.
 
 They differ only if another writer changed the annotation: the device plugin obeys the annotation of the Binding. A pod
-that was bound without the extender has no annotation; only the node's report tells its GPUs.
+that was bound without the extender has no annotation; only the node reports its GPUs.
 """
 
 from __future__ import annotations

@@ -142,7 +142,7 @@ class Annotator:
         try:
             await self._client.patch(Pod, meta.name, patch, meta.namespace)
         except KubekitError as error:
-            log.info("not written that GPUs are assigned pod=%s: %s", pod.shown, error)
+            log.info("assigned annotation not written pod=%s: %s", pod.shown, error)
 
     def adopt(self) -> None:
         """Reserve again what pods had reserved before a restart; called once, when the cluster is known."""
