@@ -87,23 +87,3 @@ def write_slot(store: ShareStore, name: str, number: int, owner: int, held: int,
         os.pwrite(handle, max(high, number + 1).to_bytes(8, "little"), page.UsagePage.high_water.offset)
     finally:
         os.close(handle)
-
-
-SPIN = """
-.version 7.0
-.target sm_35
-.address_size 64
-.visible .entry spin(.param .u64 ns)
-{
-    .reg .pred %p; .reg .b64 %rd<5>;
-    ld.param.u64 %rd1, [ns];
-    mov.u64 %rd2, %globaltimer;
-again:
-    mov.u64 %rd3, %globaltimer;
-    sub.s64 %rd4, %rd3, %rd2;
-    setp.lt.u64 %p, %rd4, %rd1;
-    @%p bra again;
-    ret;
-}
-"""
-"""A kernel that takes as many nanoseconds as it is told."""

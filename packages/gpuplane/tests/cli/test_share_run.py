@@ -30,7 +30,8 @@ from gpuplane.limits.injection import LIBRARIES
 from kubekit.errors import Terminal
 from simgpu import NATIVE, PROFILES, create_state
 from simgpu.profile import gpu_uuid
-from tests.support.limits_examples import GIB, SPIN
+from tests.support.gpu_programs import SPIN
+from tests.support.limits_examples import GIB
 
 ROOT = Path(__file__).resolve().parents[4]
 PRELUDE = """

@@ -20,25 +20,8 @@ from gpuplane.host import Host
 from gpuplane.operand.nri.plugin import serve
 from kubekit.api.core import Event, Pod
 from kubekit.protocol import nri_pb2 as pb
+from tests.support.gpu_programs import LOOK
 from tests.support.until import until
-
-# What a program sees of GPUs; it stays, so that it can be told apart from one that ended.
-LOOK = """
-import ctypes, json, os, time
-seen = {"why": os.environ.get("GPUPLANE_NO_GPU") or None, "limits": os.environ.get("GPUPLANE_LIMITS"), "gpus": 0}
-try:
-    cuda = ctypes.CDLL("libcuda.so.1")
-    count, total, device = ctypes.c_int(), ctypes.c_size_t(), ctypes.c_int()
-    if cuda.cuInit(0) == 0 and cuda.cuDeviceGetCount(ctypes.byref(count)) == 0:
-        seen["gpus"] = count.value
-        cuda.cuDeviceGet(ctypes.byref(device), 0)
-        cuda.cuDeviceTotalMem_v2(ctypes.byref(total), device)
-        seen["memory"] = total.value >> 20
-except OSError:
-    pass
-print(json.dumps(seen), flush=True)
-time.sleep(3600)
-"""
 
 
 def pod(name: str, **limits: str) -> dict[str, Any]:

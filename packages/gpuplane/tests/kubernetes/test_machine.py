@@ -24,6 +24,7 @@ from gpuplane.api.gpunode import GPUNode
 from gpuplane.device_plugin.nri import WHY_NOTHING
 from kubekit.api.core import Event, Namespace, Node, Pod
 from kubekit.kube import ApiError, Client, NotFound
+from tests.support.gpu_programs import LOOK
 from tests.support.realkube import binaries, files, nri
 from tests.support.realkube.binaries import Unavailable
 from tests.support.realkube.chart import CHART, helm
@@ -283,25 +284,6 @@ async def test_helm_installs_and_its_hooks_leave_nothing(story: Story, bare: Bar
     await story.client.delete(Namespace, NAMESPACE)  # helm makes it and leaves it
     await until_objects(story.client, Namespace, lambda found: NAMESPACE not in {n.metadata.name for n in found})
     assert difference(bare.objects, await inventory(story.client)) == ""
-
-
-# What a program sees of its GPU; it stays, so that it can be told apart from one that ended.
-LOOK = """
-import ctypes, json, os, time
-seen = {"why": os.environ.get("GPUPLANE_NO_GPU") or None, "limits": os.environ.get("GPUPLANE_LIMITS"), "gpus": 0}
-try:
-    cuda = ctypes.CDLL("libcuda.so.1")
-    count, total, device = ctypes.c_int(), ctypes.c_size_t(), ctypes.c_int()
-    if cuda.cuInit(0) == 0 and cuda.cuDeviceGetCount(ctypes.byref(count)) == 0:
-        seen["gpus"] = count.value
-        cuda.cuDeviceGet(ctypes.byref(device), 0)
-        cuda.cuDeviceTotalMem_v2(ctypes.byref(total), device)
-        seen["memory"] = total.value >> 20
-except OSError:
-    pass
-print(json.dumps(seen), flush=True)
-time.sleep(3600)
-"""
 
 
 async def test_gpus_and_shares_come_by_nri_or_not_at_all(story: Story, bare: Bare) -> None:

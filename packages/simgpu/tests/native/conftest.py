@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from simgpu import NATIVE, PROFILES, Faults, create_state
+from tests.support.gpu_programs import SPIN
 
 ROOT = Path(__file__).resolve().parents[4]
 
@@ -61,24 +62,6 @@ def launch(function, *values, grid=1, block=1, stream=None):
 
 def answer(value):
     print(json.dumps(value), flush=True)
-"""
-
-SPIN = """
-.version 7.0
-.target sm_35
-.address_size 64
-.visible .entry spin(.param .u64 ns)
-{
-    .reg .pred %p; .reg .b64 %rd<5>;
-    ld.param.u64 %rd1, [ns];
-    mov.u64 %rd2, %globaltimer;
-again:
-    mov.u64 %rd3, %globaltimer;
-    sub.s64 %rd4, %rd3, %rd2;
-    setp.lt.u64 %p, %rd4, %rd1;
-    @%p bra again;
-    ret;
-}
 """
 
 
