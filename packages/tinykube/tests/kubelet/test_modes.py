@@ -213,6 +213,15 @@ async def test_another_user_can_run_this_program(launcher: Launcher) -> None:
     assert await run(launcher, script, user=1000, group=1000) == (0, ["1"])
 
 
+async def test_host_pid_is_named_where_processes_of_other_containers_cannot_be_inspected(launcher: Launcher) -> None:
+    other = await begin(launcher, "exec sleep 60")
+    _, lines = await run(launcher, f"cat /proc/{other.pid}/environ >/dev/null 2>&1 && echo inspected", host_pid=True)
+    _, lacks = fit(ContainerSpec(argv=(), env={}, host_pid=True), launcher.mode)
+    named = [text for text in lacks if text.startswith("host PID (")]
+    assert (lines, named) == (["inspected"], []) or (lines == [] and len(named) == 1)
+    assert fit(ContainerSpec(argv=(), env={}), launcher.mode)[1] == ()
+
+
 async def test_exec_is_the_containers_user(launcher: Launcher) -> None:
     record = await begin(launcher, "sleep 60", user=1000, group=2000)
     command = launcher.exec_command(record, ["id", "-u"])

@@ -244,6 +244,7 @@ class KubeletPodSpec(Struct):
     security_context: PodSecurityContext = PodSecurityContext()
     runtime_class_name: str | None = None
     hostname: str = ""
+    host_pid: bool = field(name="hostPID", default=False)
     enable_service_links: bool = True
 
 

@@ -198,6 +198,7 @@ class Preparation:
             groups=tuple(sorted(groups)),
             mounts=(*mounts, *(m for m in own if m.target not in targets)),
             privileged=context.privileged,
+            host_pid=pod.spec.host_pid,
             read_only_root=context.read_only_root_filesystem,
             hostname=hostname,
             volumes=tuple(m.mount_path for m in container.volume_mounts if m.mount_path != SERVICE_ACCOUNT_DIR),

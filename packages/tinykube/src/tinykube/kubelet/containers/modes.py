@@ -168,6 +168,9 @@ def fit(spec: ContainerSpec, mode: IsolationMode) -> tuple[ContainerSpec, tuple[
     if unknown:
         lacks.append(f"{', '.join(dict.fromkeys(unknown))} (it runs as the one user there is)")
         spec = msgspec.structs.replace(spec, user=None, group=None, groups=())
+    if spec.host_pid and mode.isolation in (Isolation.USERS, Isolation.USER):
+        # The kernel lets a process look into those of its own user namespace, and each container has another.
+        lacks.append("host PID (processes of other containers are listed, their environment and files denied)")
     if mode.isolation is Isolation.NONE:
         if spec.read_only_root:
             lacks.append("a read-only root")

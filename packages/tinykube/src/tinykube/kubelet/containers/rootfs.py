@@ -63,6 +63,7 @@ class ContainerSpec(msgspec.Struct, frozen=True, kw_only=True):
     devices: tuple[BindMount, ...] = ()
     links: tuple[tuple[str, str], ...] = ()
     privileged: bool = False
+    host_pid: bool = False
     read_only_root: bool = False
     hostname: str = ""
     volumes: tuple[str, ...] = ()
