@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from gpuplane import names
 from gpuplane.api.clusterpolicy import ClusterPolicySpec
+from gpuplane.api.karpenter import NodePool, Provisioner, declared_pool
+from gpuplane.operator import pools
 from gpuplane.operator.operands import is_removal, manifests
 from gpuplane.operator.stages import OPERANDS
-from gpuplane.operator.taints import in_the_way, seen_keys, tolerates, tolerations, why_off
+from gpuplane.operator.taints import declared, in_the_way, seen_keys, tolerates, tolerations, why_off
 from kubekit.api.core import DaemonSet, DaemonSetSpec, Node, NodeSpec, PodSpec, PodTemplate, Taint, Toleration
 
 NAMESPACE = names.OPERATOR_NAMESPACE
@@ -121,3 +124,111 @@ async def test_a_node_pools_own_taint_of_nvidia_com_reaches_every_daemonset(play
                 and len(played.registry.list(("apps", "daemonsets"), NAMESPACE)) > len(OPERANDS)
             )
         )
+
+
+# -- node pools that the cluster declares ------------------------------------------------------------------------------
+
+TEAM = {"key": "team", "value": "a", "effect": "NoSchedule"}
+AGENT = {"key": "node.cilium.io/agent-not-ready", "value": "true", "effect": "NoExecute"}
+TEMPLATE = {"taints": [TEAM], "startupTaints": [AGENT]}
+NODE_POOL = {
+    "apiVersion": "karpenter.sh/v1",
+    "kind": "NodePool",
+    "metadata": {"name": "team-a"},
+    "spec": {"template": {"metadata": {"labels": {"pool": "a"}}, "spec": TEMPLATE}},
+}
+PROVISIONER = {
+    "apiVersion": "karpenter.sh/v1alpha5",
+    "kind": "Provisioner",
+    "metadata": {"name": "team-a"},
+    "spec": {**TEMPLATE, "labels": {"pool": "a"}},
+}
+
+
+def karpenter_crd(version: str, plural: str, kind: str) -> dict[str, Any]:
+    schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{plural}.karpenter.sh"},
+        "spec": {
+            "group": "karpenter.sh",
+            "scope": "Cluster",
+            "names": {"plural": plural, "singular": kind.lower(), "kind": kind, "listKind": f"{kind}List"},
+            "versions": [{"name": version, "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}],
+        },
+    }
+
+
+@pytest.mark.parametrize(("raw", "kind"), [(PROVISIONER, Provisioner), (NODE_POOL, NodePool)])
+def test_taints_and_startup_taints_of_a_declared_pool_are_tolerated(raw: Any, kind: Any) -> None:
+    pool = declared_pool(msgspec.convert(raw, kind))
+    assert (pool.name, pool.labels) == ("team-a", {"pool": "a"})
+    for taint in (Taint("team", "NoSchedule", "a"), Taint("node.cilium.io/agent-not-ready", "NoExecute", "true")):
+        assert any(tolerates(one, taint) for one in tolerations((), [pool]))
+        assert in_the_way(node(taint), (), [pool]) == () != in_the_way(node(taint), ())
+    other = Taint("team", "NoSchedule", "b")
+    assert in_the_way(node(other), (), [pool]) == (other,)
+
+
+def test_requirements_and_labels_of_a_provisioner_are_read() -> None:
+    """The fields of a Provisioner for shared GPUs on AWS, with those that have no meaning here."""
+    spec = {
+        "ttlSecondsAfterEmpty": 300,
+        "labels": {names.PLUGIN_CONFIG_LABEL: "shared_gpu"},
+        "requirements": [
+            {"key": "node.kubernetes.io/instance-type", "operator": "In", "values": ["g4dn.xlarge", "g4dn.12xlarge"]}
+        ],
+        "taints": [{"key": names.SHARED_TAINT, "effect": "NoSchedule"}],
+        "limits": {"resources": {"cpu": 1000}},
+        "provider": {"launchTemplate": "shared"},
+    }
+    pool = declared_pool(msgspec.convert({"metadata": {"name": "gpu-shared"}, "spec": spec}, Provisioner))
+    assert [taint.key for taint in pool.taints] == [names.SHARED_TAINT]
+    assert pool.requirements[0].values == ("g4dn.xlarge", "g4dn.12xlarge")
+    assert pool.labels == {names.PLUGIN_CONFIG_LABEL: "shared_gpu"}
+
+
+def test_a_declared_taint_of_nvidia_com_changes_no_template_when_a_node_has_it() -> None:
+    taints = [{"key": "nvidia.com/some-team", "effect": "NoSchedule"}]
+    pool = declared_pool(msgspec.convert({"spec": {"taints": taints}}, Provisioner))
+    before = tolerations(seen_keys([], [], [pool]), [pool])
+    assert before == tolerations(seen_keys([node(POOLS[3])], [], [pool]), [pool])
+    assert any(tolerates(one, POOLS[3]) for one in before)
+
+
+def test_a_declared_taint_that_every_operand_tolerates_is_not_added() -> None:
+    taints = [
+        {"key": "sku", "value": "gpu", "effect": "NoSchedule"},
+        {"key": "team", "effect": "PreferNoSchedule"},
+    ]
+    pool = declared_pool(msgspec.convert({"spec": {"taints": taints}}, Provisioner))
+    assert declared([pool]) == ()
+
+
+@pytest.mark.parametrize(
+    ("crd", "pool"),
+    [
+        (karpenter_crd("v1", "nodepools", "NodePool"), NODE_POOL),
+        (karpenter_crd("v1alpha5", "provisioners", "Provisioner"), PROVISIONER),
+    ],
+)
+async def test_a_node_of_a_tainted_pool_becomes_ready(
+    played: Any, work: Any, monkeypatch: pytest.MonkeyPatch, crd: Any, pool: Any
+) -> None:
+    """With the operator's own rights; the kind is served, and the pool made, while the operator runs."""
+    monkeypatch.setattr(pools, "CHECK_SECONDS", 0.05)
+    resource = ("karpenter.sh", crd["spec"]["names"]["plural"])
+    async with work(played):
+        await played.add_node("n0", taints=[TEAM, AGENT])
+        await played.policy()
+
+        def driver() -> dict[str, Any]:
+            found = played.registry.get(GPUNODES, None, "n0") or {}
+            stage: dict[str, Any] = found.get("status", {}).get("stages", {}).get("driver", {})
+            return stage
+
+        await played.until(lambda: driver().get("reason") == "TaintNotTolerated")
+        await played.registry.create(("apiextensions.k8s.io", "customresourcedefinitions"), None, crd)
+        await played.registry.create(resource, None, pool)
+        await played.until(lambda: driver().get("state") == "done")

@@ -15,6 +15,7 @@ import msgspec
 from gpuplane import names
 from gpuplane.api.clusterpolicy import ClusterPolicy, ClusterPolicySpec
 from gpuplane.api.gpunode import GPUNode
+from gpuplane.api.karpenter import DeclaredPool
 from gpuplane.api.nvidiadriver import NVIDIADriver
 from gpuplane.operator import exporter_objects
 from gpuplane.operator.decide import GPU_LABELLED
@@ -60,6 +61,7 @@ class ClusterView(msgspec.Struct, frozen=True):
     upgrades: UpgradeReport = UpgradeReport()
     discovery_pods: int = 0
     drivers: tuple[NVIDIADriver, ...] = ()
+    pools: tuple[DeclaredPool, ...] = ()
 
 
 _KINDS: Final = {
@@ -181,7 +183,8 @@ class ClusterWriter:
             owner=owner,
             keys=keys,
             monitored=monitored,
-            tainted=seen_keys(seen.nodes, seen.daemonsets),
+            tainted=seen_keys(seen.nodes, seen.daemonsets, seen.pools),
+            pools=seen.pools,
         )
 
     async def _serves_monitors(self) -> bool:

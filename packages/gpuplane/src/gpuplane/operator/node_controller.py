@@ -20,6 +20,7 @@ from gpuplane.operator.observed import observe
 from gpuplane.operator.operands import enabled_gates
 from gpuplane.operator.pods import BY_NODE, concerns_node, is_operand, is_proof, node_of
 from gpuplane.operator.policy import is_selected, stage_events
+from gpuplane.operator.pools import PoolWatch
 from gpuplane.operator.stages import MPS_GATE
 from gpuplane.operator.taints import in_the_way, why_off
 from kubekit.api.core import ConfigMap, Node, Pod
@@ -29,7 +30,9 @@ from kubekit.kube import Client, Clock, Controller, SharedInformers, Source
 class NodeController:
     """Reconciles nodes. `writer` counts its writes."""
 
-    def __init__(self, client: Client, informers: SharedInformers, recorder: LimitedRecorder, clock: Clock) -> None:
+    def __init__(
+        self, client: Client, informers: SharedInformers, pools: PoolWatch, recorder: LimitedRecorder, clock: Clock
+    ) -> None:
         self.nodes = informers.of(Node)
         self.gpunodes = informers.of(GPUNode)
         self.policies = informers.of(ClusterPolicy)
@@ -37,6 +40,7 @@ class NodeController:
         self._drivers = informers.of(NVIDIADriver)
         self._pods = informers.of(Pod)
         self._configs = informers.of(ConfigMap, names.OPERATOR_NAMESPACE)
+        self._pools = pools
         self._recorder = recorder
         self._settling = Settling(clock.now)
         self._pods.add_index(BY_NODE, node_of)
@@ -55,9 +59,11 @@ class NodeController:
             workers=8,
             clock=clock,
         )
+        pools.add_handler(self._look_again)
 
     async def run(self) -> None:
         """Work until cancelled."""
+        await self._pools.known()
         await self.controller.run()
 
     async def reconcile(self, name: str) -> float | None:
@@ -87,10 +93,14 @@ class NodeController:
             taint_wanted=policy.spec.operator.not_ready_taint if policy is not None and alive else False,
             driver_owner=owner or "",
             no_driver=why_none(owner, found) if alive else ("", "", ""),
-            off=why_off(in_the_way(node, policy.spec.daemonsets.tolerations)) if policy is not None else ("", "", ""),
+            off=self._off(node, policy.spec) if policy is not None else ("", "", ""),
         )
         proofs = [pod for pod in pods if is_proof(pod)]
         return await self.writer.carry_out(node, gpunode, seen, self._settling, len(self.nodes), proofs)
+
+    def _off(self, node: Node, spec: ClusterPolicySpec) -> tuple[str, str, str]:
+        """Return (reason, message, cure) of the taints that keep operands off a node."""
+        return why_off(in_the_way(node, spec.daemonsets.tolerations, self._pools.pools()))
 
     def _enabled(self, spec: ClusterPolicySpec, node: Node) -> frozenset[str]:
         """The gates that the policy wants on a node."""
@@ -110,6 +120,10 @@ class NodeController:
 
     def _all_nodes(self) -> list[str]:
         return [node.metadata.name for node in self.nodes.items()]
+
+    def _look_again(self) -> None:
+        for name in self._all_nodes():
+            self.controller.enqueue(name)
 
     def _report(self, old: GPUNode | None, new: GPUNode | None) -> None:
         """Events for what changed on a node; nothing at the start, when everything is new."""

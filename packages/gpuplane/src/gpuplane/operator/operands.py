@@ -6,12 +6,13 @@ it can add to a pod is YAML too (`gpuplane.operator.manifest.add_part`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from gpuplane import names
 from gpuplane.api.clusterpolicy import ClusterPolicySpec
 from gpuplane.api.components import Component
+from gpuplane.api.karpenter import DeclaredPool
 from gpuplane.operator.driver_sets import GROUP_LABEL, Keys, for_group
 from gpuplane.operator.drivers import DriverChoice, DriverGroup
 from gpuplane.operator.exporter_objects import (
@@ -29,6 +30,7 @@ from gpuplane.operator.stages import OPERANDS, Operand
 from gpuplane.operator.taints import EVERYTHING, tolerations
 from gpuplane.operator.upgrade.templates import seal
 from gpuplane.operator.validator_objects import shape_validator
+from kubekit.api.core import Toleration
 from kubekit.api.meta import to_dict
 
 MANAGER: Final = names.FIELD_MANAGER_PREFIX + "operator"
@@ -64,12 +66,14 @@ def manifests(
     keys: Keys | None = None,
     monitored: bool = False,
     tainted: Iterable[str] = (),
+    pools: Iterable[DeclaredPool] = (),
 ) -> list[Manifest]:
     """Everything that shall exist under this policy, in the order in which to apply it.
 
     `groups` are the driver groups with what each gets, `keys` those of the ConfigMaps that driver images are given,
-    `monitored` whether the exporter gets a ServiceMonitor, `tainted` the keys of `taints.seen_keys`. `removing` are
-    the gates that some node has at `removing`; their DaemonSets undo the operand's work. These are not owned by the
+    `monitored` whether the exporter gets a ServiceMonitor, `tainted` the keys of `taints.seen_keys`,
+    `pools` the node pools whose taints operands tolerate. `removing` are the gates that some node has at `removing`;
+    their DaemonSets undo the operand's work. These are not owned by the
     policy: garbage collection must not take them while a policy is deleted with its dependents first.
     """
     wanted = [*load(RUNTIME_CLASSES), *(load(DISCOVERY) if spec.nfd.enabled else ())]
@@ -91,9 +95,10 @@ def manifests(
             monitor = spec.dcgm_exporter.service_monitor
             if monitored and monitor is not None:
                 wanted.append(shape_monitor(load(MONITOR_FILE)[0], monitor))
+    allowed = tolerations(tainted, pools)
     for manifest in wanted:
         if manifest["kind"] == "DaemonSet":
-            _tolerate(manifest, tuple(tainted))
+            _tolerate(manifest, allowed)
     return [_customized(manifest, spec, image=image, owner=owner) for manifest in wanted]
 
 
@@ -115,11 +120,11 @@ def _removal(manifest: Manifest) -> Manifest:
     return manifest
 
 
-def _tolerate(manifest: Manifest, tainted: Iterable[str]) -> None:
+def _tolerate(manifest: Manifest, allowed: Sequence[Toleration]) -> None:
     """Let an operand's pods run on nodes with taints. What undoes an operand's work runs on every node."""
     if manifest["metadata"]["labels"].get(COMPONENT_LABEL) not in {operand.gate for operand in OPERANDS}:
         return
-    wanted = (EVERYTHING,) if is_removal(manifest) else tolerations(tainted)
+    wanted = (EVERYTHING,) if is_removal(manifest) else allowed
     pod = manifest["spec"]["template"]["spec"]
     pod["tolerations"] = [*map(to_dict, wanted), *pod.get("tolerations", ())]
 

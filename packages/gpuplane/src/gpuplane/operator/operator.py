@@ -15,6 +15,7 @@ from gpuplane.operator.metrics import OperatorState, paths
 from gpuplane.operator.node_controller import NodeController
 from gpuplane.operator.policy import is_discovered
 from gpuplane.operator.policy_controller import PolicyController
+from gpuplane.operator.pools import PoolWatch
 from gpuplane.operator.upgrade.controller import UpgradeController
 from kubekit.api.core import Pod
 from kubekit.errors import InvalidInput, Retryable
@@ -82,14 +83,16 @@ class OperatorProcess:
         informers = SharedInformers(client, clock)
         self._events = EventRecorder(client, "gpuplane-operator", instance=identity, clock=clock)
         recorder = LimitedRecorder(self._events, clock)
-        self.nodes = NodeController(client, informers, recorder, clock)
+        self.pools = PoolWatch(client, clock)
+        self.nodes = NodeController(client, informers, self.pools, recorder, clock)
         self.upgrades = UpgradeController(client, informers, recorder, clock, image=image)
-        self.policy = PolicyController(client, informers, self.upgrades, recorder, clock, image=image)
+        self.policy = PolicyController(client, informers, self.upgrades, self.pools, recorder, clock, image=image)
 
     async def run(self) -> None:
         """Work until cancelled."""
         try:
             async with asyncio.TaskGroup() as group:
+                group.create_task(self.pools.run(), name="pools")
                 for each in (self.nodes, self.policy, self.upgrades):
                     group.create_task(each.run(), name=each.controller.name)
         finally:

@@ -20,6 +20,7 @@ from gpuplane.operator.discovery import COMPONENTS as DISCOVERY
 from gpuplane.operator.events import LimitedRecorder
 from gpuplane.operator.observed import COMPONENT_LABEL
 from gpuplane.operator.pods import is_operand, operand_pods
+from gpuplane.operator.pools import PoolWatch
 from gpuplane.operator.upgrade.controller import UpgradeController
 from kubekit.api.core import DaemonSet, Node, Pod
 from kubekit.api.meta import to_dict
@@ -36,6 +37,7 @@ class PolicyController:
 
     Args:
         upgrades: whose report is part of the policy's status.
+        pools: whose taints operands tolerate.
         image: the operator's own, which operands run.
     """
 
@@ -44,6 +46,7 @@ class PolicyController:
         client: Client,
         informers: SharedInformers,
         upgrades: UpgradeController,
+        pools: PoolWatch,
         recorder: LimitedRecorder,
         clock: Clock,
         *,
@@ -57,6 +60,7 @@ class PolicyController:
         self._pods = informers.of(Pod)
         self._daemonsets = informers.of(DaemonSet, names.OPERATOR_NAMESPACE)
         self._upgrades = upgrades
+        self._pools = pools
         self._writer = ClusterWriter(client, image, clock)
         self._recorder = recorder
         self._clock = clock
@@ -69,9 +73,11 @@ class PolicyController:
             clock=clock,
         )
         upgrades.add_handler(lambda: self.controller.enqueue(KEY))
+        pools.add_handler(lambda: self.controller.enqueue(KEY))
 
     async def run(self) -> None:
         """Work until cancelled."""
+        await self._pools.known()
         await self.controller.run()
 
     async def reconcile(self, key: str) -> float | None:
@@ -106,6 +112,7 @@ class PolicyController:
             operand_pods=operand_pods(pods, nodes),
             discovery_pods=operand_pods(pods, nodes, DISCOVERY),
             drivers=tuple(self._drivers.items()),
+            pools=tuple(self._pools.pools()),
         )
 
     def _ends_with(self, pod: Pod) -> Iterable[str]:

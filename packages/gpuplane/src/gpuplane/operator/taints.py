@@ -1,9 +1,10 @@
 """The taints that operands tolerate, and those that keep them off a node. Pure.
 
-An operand's pod tolerates every taint of `nvidia.com/`, those that provisioners of nodes declare, and what the
-ClusterPolicy lists in `daemonsets.tolerations`. Kubernetes knows no toleration of a prefix, so a key of `nvidia.com/`
-that is not in `KNOWN` is added when a node has it. It stays then: a DaemonSet whose template follows the nodes of an
-autoscaled pool would replace its pods everywhere, each time the pool becomes empty.
+An operand's pod tolerates every taint of `nvidia.com/`, the taints of `KNOWN`, those that the cluster's node pools
+declare, and what the ClusterPolicy lists in `daemonsets.tolerations`. Kubernetes knows no toleration of a prefix, so a
+key of `nvidia.com/` that is not in `KNOWN` is added when a node has it or a pool declares it. It stays then: a
+DaemonSet whose template follows the nodes of an autoscaled pool would replace its pods everywhere, each time the pool
+becomes empty.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from gpuplane import names
+from gpuplane.api.karpenter import DeclaredPool
 from kubekit.api.core import DaemonSet, Node, Taint, Toleration
 
 KNOWN: Final = (
@@ -34,22 +36,45 @@ _KUBERNETES: Final = ("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/"
 _KEEPS_OFF: Final = ("NoSchedule", "NoExecute")
 
 
-def seen_keys(nodes: Iterable[Node], daemonsets: Iterable[DaemonSet]) -> tuple[str, ...]:
-    """Return the keys of `nvidia.com/` that nodes carry, or that our DaemonSets tolerate already, beyond `KNOWN`."""
+def seen_keys(
+    nodes: Iterable[Node], daemonsets: Iterable[DaemonSet], pools: Iterable[DeclaredPool] = ()
+) -> tuple[str, ...]:
+    """Return the keys of `nvidia.com/` that nodes carry, pools declare, or our DaemonSets tolerate already, beyond
+    `KNOWN`.
+    """
     found = {taint.key for node in nodes for taint in node.spec.taints}
+    found |= {taint.key for pool in pools for taint in (*pool.taints, *pool.startup_taints)}
     found |= {toleration.key for one in daemonsets for toleration in one.spec.template.spec.tolerations}
     known = {toleration.key for toleration in KNOWN}
     return tuple(sorted(key for key in found - known if key.startswith(names.NVIDIA_PREFIX)))
 
 
-def tolerations(keys: Iterable[str]) -> tuple[Toleration, ...]:
-    """Return the tolerations of an operand where `keys` are those of `seen_keys`."""
-    return (*KNOWN, *(Toleration(key=key, operator="Exists") for key in keys))
+def declared(pools: Iterable[DeclaredPool]) -> tuple[Toleration, ...]:
+    """Return tolerations of the taints that pools declare, without those that every operand tolerates.
+
+    Each is for one key, value and effect: the taint of another pool with the same key stays in the way.
+    """
+    wanted = {
+        (taint.key, taint.value, taint.effect)
+        for pool in pools
+        for taint in (*pool.taints, *pool.startup_taints)
+        if taint.effect in _KEEPS_OFF and not taint.key.startswith(names.NVIDIA_PREFIX)
+    }
+    return tuple(
+        Toleration(key=key, operator="Equal", value=value, effect=effect)
+        for key, value, effect in sorted(wanted)
+        if not any(tolerates(known, Taint(key=key, value=value, effect=effect)) for known in KNOWN)
+    )
 
 
-def in_the_way(node: Node, allowed: Iterable[Toleration]) -> tuple[Taint, ...]:
+def tolerations(keys: Iterable[str], pools: Iterable[DeclaredPool] = ()) -> tuple[Toleration, ...]:
+    """Return the tolerations of an operand where `keys` are those of `seen_keys`, and `pools` the cluster's."""
+    return (*KNOWN, *(Toleration(key=key, operator="Exists") for key in keys), *declared(pools))
+
+
+def in_the_way(node: Node, allowed: Iterable[Toleration], pools: Iterable[DeclaredPool] = ()) -> tuple[Taint, ...]:
     """Return the taints that keep operands off a node. `allowed` are the policy's own tolerations."""
-    accepted = (*KNOWN, *allowed)
+    accepted = (*KNOWN, *declared(pools), *allowed)
     return tuple(
         taint
         for taint in node.spec.taints
