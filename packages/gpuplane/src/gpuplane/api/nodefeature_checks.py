@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
@@ -16,6 +15,7 @@ import msgspec
 from gpuplane import names
 from gpuplane.api.nodefeature import VALUES
 from gpuplane.api.nodefeature_template import TemplateError, parse
+from gpuplane.api.regexps import compile_regexp
 from kubekit.api.quantity import parse_quantity
 from kubekit.errors import InvalidInput
 
@@ -28,16 +28,6 @@ _VERSION: Final = re.compile(r"v?(\d+)(?:\.(\d+))?(?:\.(\d+))?(?:[-+].*)?")
 _WHOLE: Final = re.compile(r"[+-]?\d+")
 _NUMERIC: Final = frozenset(("Gt", "Ge", "Lt", "Le", "GtLt", "GeLe"))
 _NOTATION: Final = re.compile(r"@[^.]+\.[^.]+\..+")
-# Go's regular expressions know these, Python's do not: the reading is the same after it.
-_POSIX: Final = {
-    "alpha": "A-Za-z",
-    "digit": "0-9",
-    "alnum": "A-Za-z0-9",
-    "upper": "A-Z",
-    "lower": "a-z",
-    "space": r"\s",
-}
-_BEYOND: Final = re.compile(r"\(\?(?:[=!]|<[=!]|P=|\()|\\[1-9]")
 
 ANNOTATION_BYTES: Final = 1024
 
@@ -59,18 +49,6 @@ class RuleProblem(msgspec.Struct, frozen=True):
 def full_name(name: str) -> str:
     """With the prefix of features, for a name that has none."""
     return name if "/" in name else names.FEATURE_PREFIX + name
-
-
-@lru_cache(maxsize=1024)
-def regexp(pattern: str) -> re.Pattern[str]:
-    """A pattern of `InRegexp`, which is Go's (RE2 syntax). Raises ValueError."""
-    if found := _BEYOND.search(pattern):
-        raise ValueError(f"{found[0]} is unknown to RE2")
-    python = re.sub(r"\[:(\w+):\]", lambda found: _POSIX.get(found[1], found[0]), pattern).replace(r"\z", r"\Z")
-    try:
-        return re.compile(python)
-    except re.error as error:
-        raise ValueError(str(error)) from error
 
 
 def version(text: str) -> tuple[int, int, int]:
@@ -153,7 +131,7 @@ def _expression(expression: Mapping[str, Any], path: str) -> Iterator[RuleProble
     if operator in _NUMERIC:
         read = version if kind else number
     elif operator == "InRegexp":
-        read = regexp
+        read = compile_regexp
     found = []
     for index, value in enumerate(values):
         try:

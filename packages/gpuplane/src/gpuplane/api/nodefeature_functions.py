@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from typing import Any, Final
 
+from gpuplane.api.regexps import compile_regexp
+
 _LONG: Final = 65536  # the longest text that one call may make
 
 
@@ -162,6 +164,9 @@ def _equal(first: Any, *others: Any) -> bool:
 
 _DECIMAL: Final = re.compile(r"[+-]?\d+")
 
+REGEXP_FUNCTIONS: Final = frozenset(("regexMatch", "regexReplaceAll", "regexFind"))
+"""Functions whose first argument is a regular expression."""
+
 FUNCTIONS: Final[dict[str, Callable[..., Any]]] = {
     # Go's own
     "and": _and,
@@ -202,9 +207,9 @@ FUNCTIONS: Final[dict[str, Callable[..., Any]]] = {
     "splitList": lambda between, text: text.split(between),
     "split": lambda between, text: {f"_{index}": part for index, part in enumerate(text.split(between))},
     "join": _join,
-    "regexMatch": lambda pattern, text: re.search(pattern, text) is not None,
-    "regexReplaceAll": lambda pattern, text, by: re.sub(pattern, re.sub(r"\$\{?(\d+)\}?", r"\\\1", by), text),
-    "regexFind": lambda pattern, text: found[0] if (found := re.search(pattern, text)) else "",
+    "regexMatch": lambda pattern, text: compile_regexp(pattern).matches(text),
+    "regexReplaceAll": lambda pattern, text, by: compile_regexp(pattern).replace(text, by),
+    "regexFind": lambda pattern, text: compile_regexp(pattern).find(text),
     # lists and maps
     "list": lambda *values: list(values),
     "first": lambda items: items[0] if items else None,

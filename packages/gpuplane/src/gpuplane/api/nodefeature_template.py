@@ -17,7 +17,8 @@ from typing import Any, Final
 
 import msgspec
 
-from gpuplane.api.nodefeature_functions import FUNCTIONS, text_of, truth
+from gpuplane.api.nodefeature_functions import FUNCTIONS, REGEXP_FUNCTIONS, text_of, truth
+from gpuplane.api.regexps import compile_regexp
 
 MAX_BYTES: Final = 65536
 MAX_OUTPUT: Final = 1 << 20
@@ -302,6 +303,8 @@ def _command(tokens: list[_Token], line: int, *, piped: bool) -> Callable[[Any, 
             raise TemplateError(f"there is no function {first.text}", line)
         if rest and rest[0].kind == "chain":
             raise TemplateError(f"{first.text} has no field {rest[0].text}", line)
+        if first.text in REGEXP_FUNCTIONS and rest and rest[0].kind == "string":
+            _check_regexp(first.text, _unquoted(rest[0].text), line)
         arguments = _operands(rest, line)
         function = known
 
@@ -320,6 +323,13 @@ def _command(tokens: list[_Token], line: int, *, piped: bool) -> Callable[[Any, 
     if len(operands) > 1 or piped:
         raise TemplateError(f"{first.text} is no function", line)
     return lambda data, scope, before: operands[0](data, scope)
+
+
+def _check_regexp(function: str, expression: str, line: int) -> None:
+    try:
+        compile_regexp(expression)
+    except ValueError as error:
+        raise TemplateError(f"{function}: {expression[:40]!r} is no regular expression: {error}", line) from error
 
 
 def _operands(tokens: list[_Token], line: int) -> list[Evaluate]:

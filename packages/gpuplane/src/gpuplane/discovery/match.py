@@ -19,12 +19,12 @@ from gpuplane.api.nodefeature_checks import (
     full_name,
     label_problems,
     number,
-    regexp,
     resource_problems,
     version,
 )
 from gpuplane.api.nodefeature_node import WantedFeatures
 from gpuplane.api.nodefeature_template import FeatureTemplate, TemplateError, expand_pairs, parse
+from gpuplane.api.regexps import compile_regexp
 from gpuplane.discovery.features import RULE_MATCHED, Attributes, Features, union
 from kubekit.api.core import Taint
 
@@ -66,7 +66,7 @@ def holds(expression: MatchExpression, value: str | None) -> bool:
         case "NotIn":
             return value not in expression.value
         case "InRegexp":
-            return any(regexp(pattern).search(value) for pattern in expression.value)
+            return any(compile_regexp(pattern).matches(value) for pattern in expression.value)
         case "IsTrue":
             return value == "true"
         case "IsFalse":
