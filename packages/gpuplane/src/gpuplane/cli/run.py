@@ -100,9 +100,10 @@ def _gpu_opener(options: Namespace) -> Callable[[], Any]:
     def open_gpus() -> Any:
         from gpuplane.hardware import open_gpus as open_nvml
         from gpuplane.hardware.library import find_library
+        from gpuplane.host import OWN_DRIVER_ROOTS
 
         # An installed driver has a root of its own on the host; one of the host's own is in front.
-        roots = (options.host_root, options.host_root / names.DRIVER_ROOT)
+        roots = [options.host_root / root for root in (*OWN_DRIVER_ROOTS, names.DRIVER_ROOT)]
         root = next((place for place in roots if find_library(place) is not None), options.host_root)
         return open_nvml(root)
 

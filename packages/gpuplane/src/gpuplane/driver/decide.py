@@ -11,6 +11,7 @@ nothing can be done. So it starts in the middle as well as at the beginning, wha
 
     a released driver, which has a root of its own
     it does not fit the host                         FAIL with the problem
+    compiled, and the kernel would refuse it         FAIL SecureBoot
     nouveau has the GPUs                             RELEASE, or FAIL NouveauLoaded
     another digest installed, its daemons run        STOP
     ... its modules are loaded                       UNLOAD, or FAIL ModuleInUse
@@ -29,7 +30,8 @@ from enum import StrEnum
 
 import msgspec
 
-from gpuplane.driver.released import Released
+from gpuplane.driver.released import DriverProblem, Released
+from gpuplane.driver.signing import SigningFacts, signing_problem
 
 
 class Action(StrEnum):
@@ -59,8 +61,8 @@ class DriverFacts(msgspec.Struct, frozen=True, kw_only=True):
     modules in it; `loaded` the driver's modules in the order in which they are unloaded; `daemons` those that run, with
     process ids, and `daemons_missing` those that should. `file_systems` are the host's own below `/` that package
     managers write to. `nouveau`: that module is loaded, `nouveau_users` hold
-    it. `signing_key`: the host has a machine owner's key. `processors` to compile with,
-    and the `compiler` that built the kernel, as its package is called.
+    it. `signing`: Secure Boot and the machine owner's key; modules without its signature are not `built`. `processors`
+    to compile with, and the `compiler` that built the kernel, as its package is called.
     """
 
     package: Released
@@ -81,7 +83,7 @@ class DriverFacts(msgspec.Struct, frozen=True, kw_only=True):
     daemons: tuple[tuple[str, int], ...] = ()
     daemons_missing: tuple[str, ...] = ()
     file_systems: tuple[str, ...] = ()
-    signing_key: bool = False
+    signing: SigningFacts = SigningFacts()
     nouveau: bool = False
     nouveau_users: int = 0
     processors: int = 1
@@ -118,8 +120,10 @@ def decide(facts: DriverFacts) -> DriverDecision:
 
 def _released(facts: DriverFacts, driver: Released) -> DriverDecision:
     if driver.problem is not None:
-        problem = driver.problem
-        return DriverDecision(Action.FAIL, problem.reason, problem.what, problem.where, problem.cure)
+        return _refused(driver.problem)
+    unsigned = signing_problem(facts.signing, driver)
+    if unsigned is not None and not facts.module:
+        return _refused(unsigned)
     if facts.nouveau and not facts.module and not facts.nouveau_users:
         return DriverDecision(Action.RELEASE)
     if facts.nouveau and not facts.module:
@@ -147,6 +151,10 @@ def _released(facts: DriverFacts, driver: Released) -> DriverDecision:
     if not facts.module or facts.unloaded:
         return DriverDecision(Action.LOAD)
     return DriverDecision(Action.START if facts.daemons_missing else Action.DONE)
+
+
+def _refused(problem: DriverProblem) -> DriverDecision:
+    return DriverDecision(Action.FAIL, problem.reason, problem.what, problem.where, problem.cure)
 
 
 def _unload(facts: DriverFacts, version: str) -> DriverDecision:

@@ -83,8 +83,8 @@ _MEANINGS: Final = (
         ("modprobe",),
         r"Key was rejected by service|Required key not available",
         "SecureBoot",
-        "{words}: secure boot refuses modules without a known signature",
-        "ClusterPolicy spec.driver.usePrecompiled: true (signed packages), enrol a key with mokutil, or switch it off",
+        "{words}: Secure Boot refuses modules without a known signature",
+        "mokutil --import the certificate that signed the modules, reboot and confirm it, or switch Secure Boot off",
     ),
     _Meaning(
         ("modprobe",),

@@ -202,7 +202,16 @@ async def _write_root(host: Host, facts: DriverFacts, action: Action, kernel: st
     if action is Action.INSTALL:
         note(host, COMPONENT, {"digest": facts.package.digest, "busy": ""})
     else:
-        note(host, COMPONENT, {"built": " ".join((*facts.built, kernel)), "busy": ""})
+        signed = facts.signing.fingerprint
+        # A new key makes the modules of other kernels useless.
+        others = facts.built if signed == _signature(host) else ()
+        note(host, COMPONENT, {"built": " ".join((*others, kernel)), "signed": signed, "busy": ""})
+
+
+def _signature(host: Host) -> str:
+    """The fingerprint of the key that the modules were signed with; "" for none."""
+    state = load_state(host, COMPONENT)
+    return state.notes.get("signed", "") if state is not None else ""
 
 
 async def _run(host: Host, steps: tuple[Step, ...]) -> None:

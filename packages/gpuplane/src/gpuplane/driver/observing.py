@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 import platform
 import re
+from collections.abc import Mapping
 
 import msgspec
 
 from gpuplane import names
 from gpuplane.driver.decide import DriverFacts
 from gpuplane.driver.released import RECOMMENDED, DriverTarget, Released, WantedDriver, choose
-from gpuplane.driver.steps import PID_FILES, ROOT, SIGNING_CERTIFICATE, SIGNING_KEY, UNLOAD_ORDER
-from gpuplane.host import LIBRARY_DIRS, ChangesState, Host, load_state, read_os_release
+from gpuplane.driver.signing import KEY_PLACES, SECURE_BOOT, TRUSTED, SigningFacts, signing_facts
+from gpuplane.driver.steps import PID_FILES, ROOT, UNLOAD_ORDER
+from gpuplane.host import LIBRARY_DIRS, OWN_DRIVER_ROOTS, ChangesState, Host, load_state, read_os_release
 
 COMPONENT = "driver"
 OVERLAY = "gpuplane-driver"  # the name of our layer among the host's mounts
@@ -49,7 +51,7 @@ def observe(
         broken=notes.get("busy", "") != "",
         mounted=mounted,
         mounted_other=mounted_other,
-        built=tuple(notes.get("built", "").split()),
+        built=_built(notes, facts.signing, loaded=bool(loaded)),
         loaded=tuple(module for module in UNLOAD_ORDER if module in loaded),
         daemons=daemons,
         daemons_missing=_missing(package, {name for name, _ in daemons}),
@@ -69,10 +71,22 @@ def _lasting(host: Host, wanted: WantedDriver, may_install: bool) -> DriverFacts
         may_install=may_install,
         kernel=host.read_text("proc/sys/kernel/osrelease") or "",
         file_systems=_file_systems(host),
-        signing_key=host.exists(SIGNING_KEY) and host.exists(SIGNING_CERTIFICATE),
+        signing=_signing(host),
         processors=os.cpu_count() or 1,
         compiler=compiler_of(host),
     )
+
+
+def _signing(host: Host) -> SigningFacts:
+    place = next((place for place in KEY_PLACES if all(host.exists(path) for path in place)), None)
+    certificate = host.read(place[1]) if place is not None else None
+    return signing_facts(host.read(SECURE_BOOT), place, certificate, host.read(TRUSTED))
+
+
+def _built(notes: Mapping[str, str], signing: SigningFacts, *, loaded: bool) -> tuple[str, ...]:
+    """Return the kernels that have modules; none of them where they lack the signature that the kernel wants."""
+    unsigned = signing.wanted is not None and notes.get("signed", "") != signing.fingerprint
+    return () if unsigned and not loaded else tuple(notes.get("built", "").split())
 
 
 def compiler_of(host: Host, kernel: str = "") -> str:
@@ -113,7 +127,13 @@ def _devices(host: Host) -> tuple[tuple[int, ...], int]:
 
 def _library(host: Host) -> str:
     """The directory in which the host has NVML, "" for none."""
-    return next((path for path in LIBRARY_DIRS if host.exists(f"{path}/libnvidia-ml.so.1")), "")
+    places = (f"{root}/{path}".lstrip("/") for root in OWN_DRIVER_ROOTS for path in LIBRARY_DIRS)
+    return next((path for path in places if host.exists(f"{path}/libnvidia-ml.so.1")), "")
+
+
+def own_root(library: str) -> str:
+    """Return the root of the host's own driver, as the host sees it, by the directory of its libraries."""
+    return next((f"/{root}" for root in OWN_DRIVER_ROOTS if root and library.startswith(f"{root}/")), "/")
 
 
 def _complete(host: Host, state: ChangesState) -> bool:

@@ -21,7 +21,7 @@ from gpuplane.driver.failures import DriverError
 from gpuplane.driver.hook import BOOT_LINKS, new_kernel
 from gpuplane.driver.installer import install, prepare
 from gpuplane.driver.installer import uninstall as uninstall_from
-from gpuplane.driver.observing import module_version, observe
+from gpuplane.driver.observing import module_version, observe, own_root
 from gpuplane.driver.released import WantedDriver, read_wanted
 from gpuplane.hardware import to_api
 from gpuplane.host import DriverReady, Host, HostError, Locked, gpu_addresses, mark_ready
@@ -83,7 +83,8 @@ async def _settle(at: _Setting, wanted: WantedDriver, ahead: bool) -> StageOutco
     facts, decision = await install(at.host, wanted=wanted, may_install=at.may_install)
     present = decision.action is Action.PRESENT
     said = await _prepare_next(at.host, facts, wanted) if ahead and not present else ""
-    outcome = await _report(at.context, at.host, facts.gpus, present=present, in_root=not present and facts.mounted)
+    root = own_root(facts.library) if present else f"/{names.DRIVER_ROOT}" if facts.mounted else "/"
+    outcome = await _report(at.context, at.host, facts.gpus, present=present, root=root)
     if not present:
         digest = facts.package.digest
         message = "; ".join(filter(None, (outcome.stage.message, said)))
@@ -97,7 +98,7 @@ async def _settle_container(context: OperandContext, host: Host) -> StageOutcome
     async for _ in host.watch(names.DRIVER_CONTAINER_READY, "sys/module/nvidia/version"):
         if host.exists(names.DRIVER_CONTAINER_READY) and module_version(host):
             break
-    return await _report(context, host, observe(host).gpus, present=False, in_root=True)
+    return await _report(context, host, observe(host).gpus, present=False, root=f"/{names.DRIVER_ROOT}")
 
 
 async def _makes_room(host: Host) -> bool:
@@ -110,13 +111,10 @@ async def _makes_room(host: Host) -> bool:
     return True
 
 
-async def _report(
-    context: OperandContext, host: Host, gpus_there: int, *, present: bool, in_root: bool
-) -> StageOutcome:
+async def _report(context: OperandContext, host: Host, gpus_there: int, *, present: bool, root: str) -> StageOutcome:
     version, cuda, gpus = await _ask_gpus(context)
     silent = [address for address in gpu_addresses(host) if address not in {gpu.pci for gpu in gpus}]
-    root = f"/{names.DRIVER_ROOT}" if in_root else "/"
-    nodes = root if in_root and host.exists(f"{names.DRIVER_ROOT}/dev/nvidiactl") else "/"
+    nodes = root if host.exists(f"{root}/dev/nvidiactl".lstrip("/")) else "/"
     ready = DriverReady(host_driver=present, root=root, dev_root=nodes)
     mark_ready(host, names.DRIVER_READY, ready.encode())
     return StageOutcome(

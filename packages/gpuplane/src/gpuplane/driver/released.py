@@ -20,6 +20,7 @@ from typing import Final
 import msgspec
 
 from gpuplane import names
+from gpuplane.driver.image_based import image_based
 
 MODULES: Final = ("nvidia", "nvidia-uvm", "nvidia-modeset")
 _MAXWELL, _TURING, _BLACKWELL = 0x1340, 0x1E00, 0x2900  # the first PCI device id of each
@@ -143,7 +144,15 @@ def choose(wanted: WantedDriver, platform: DriverTarget) -> Released:
     family = family_of(platform.os_release)
     open_modules, problem = _modules(wanted, platform.devices, _PACKAGED.get(family) if wanted.precompiled else None)
     system = f"{platform.os_release.get('ID', '?')} {platform.os_release.get('VERSION_ID', '')}".strip()
-    if family is None:
+    image = image_based(platform.os_release)
+    if image is not None:
+        problem = DriverProblem(
+            "OperatingSystemImageBased",
+            f"{image.name} ({system}) is an image: drivers are not installed from packages there",
+            "/etc/os-release",
+            image.cure,
+        )
+    elif family is None:
         problem = DriverProblem(
             "OperatingSystemUnknown",
             f"drivers are installed on Ubuntu, Debian, the RHEL family and SUSE; this is {system}",

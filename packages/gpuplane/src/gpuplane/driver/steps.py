@@ -15,12 +15,12 @@ from gpuplane.driver import families
 from gpuplane.driver.decide import Action, DriverFacts
 from gpuplane.driver.families import LONG, Parameter, Put, Run, Step
 from gpuplane.driver.released import Released
+from gpuplane.driver.signing import SigningKey
 
 ROOT: Final = f"/{names.DRIVER_ROOT}"
 STORE: Final = f"/{names.DRIVER_STORE}"
 FIRMWARE: Final = f"{ROOT}/lib/firmware"
 FIRMWARE_PATH: Final = "/sys/module/firmware_class/parameters/path"
-SIGNING_KEY, SIGNING_CERTIFICATE = "/var/lib/shim-signed/mok/MOK.priv", "/var/lib/shim-signed/mok/MOK.der"
 FABRIC_CONFIG: Final = "/usr/share/nvidia/nvswitch/fabricmanager.cfg"
 PID_FILES: Final = {
     "nvidia-persistenced": "run/nvidia-persistenced/nvidia-persistenced.pid",
@@ -59,7 +59,7 @@ def steps(action: Action, facts: DriverFacts, kernel: str = "") -> tuple[Step, .
     if action is Action.INSTALL:
         return install(driver, kernel)
     if action is Action.BUILD:
-        return build(driver, kernel, facts.processors, compiler=facts.compiler, signed=facts.signing_key)
+        return build(driver, kernel, facts.processors, compiler=facts.compiler, key=facts.signing.wanted)
     if action is Action.LOAD:
         return load(driver)
     if action is Action.START:
@@ -130,7 +130,7 @@ def sources_dir(driver: Released) -> str:
 
 
 def build(
-    driver: Released, kernel: str, processors: int, *, compiler: str = "gcc", signed: bool = False
+    driver: Released, kernel: str, processors: int, *, compiler: str = "gcc", key: SigningKey | None = None
 ) -> tuple[Step, ...]:
     """Kernel modules for one kernel: from packages, or compiled."""
     if driver.wanted.precompiled:
@@ -139,7 +139,8 @@ def build(
     directory = f"{sources_dir(driver)}/{'kernel-open' if driver.open else 'kernel'}"
     make = ("make", "-s", "-C", directory, f"KERNEL_UNAME={kernel}", "IGNORE_CC_MISMATCH=1", f"CC={compiler}")
     modules = tuple(f"{directory}/{module}.ko" for module in (*driver.modules, "nvidia-drm"))
-    sign = (f"/lib/modules/{kernel}/build/scripts/sign-file", "sha512", SIGNING_KEY, SIGNING_CERTIFICATE)
+    tool = f"/lib/modules/{kernel}/build/scripts/sign-file"
+    sign = (tool, "sha512", key.private, key.certificate) if key is not None else ()
     target = f"/lib/modules/{kernel}/updates/gpuplane"
     return (
         families.refresh(driver, unless=there),
@@ -148,7 +149,7 @@ def build(
         *families.compiler(driver, compiler),
         Run(argv=(*make, "clean"), lenient=True),
         Run(argv=(*make, f"-j{max(1, processors)}", "modules"), timeout=LONG),
-        *(Run(argv=(*sign, module)) for module in modules if signed),
+        *(Run(argv=(*sign, module)) for module in modules if sign),
         Run(argv=("install", "-D", "-m", "0644", "-t", target, *modules)),
         Run(argv=("depmod", kernel)),
     )

@@ -22,11 +22,12 @@ from gpuplane.host.files import Host, HostError, Locked
 from gpuplane.host.mounts import HostMount
 from gpuplane.host.pci import gpu_addresses
 from gpuplane.host.ready import DriverReady, mark_ready, read_driver_ready, unmark_ready
-from gpuplane.host.release import LIBRARY_DIRS, read_os_release
+from gpuplane.host.release import LIBRARY_DIRS, OWN_DRIVER_ROOTS, read_os_release
 from gpuplane.host.runner import Command, CommandFailed, Completed, DryRunner, Runner, SystemRunner, invocation
 
 __all__ = [
     "LIBRARY_DIRS",
+    "OWN_DRIVER_ROOTS",
     "Before",
     "ChangeRecord",
     "ChangesState",

@@ -17,6 +17,10 @@ LIBRARY_DIRS = (
     "usr/local/nvidia/lib64",
 )
 
+# Where a host's own driver may have a root of its own: "" is the host itself, then GKE's on Container-Optimized OS, and
+# that of Talos's system extensions.
+OWN_DRIVER_ROOTS = ("", "home/kubernetes/bin/nvidia", "usr/local/glibc")
+
 
 def read_os_release(host: Host) -> dict[str, str]:
     """The assignments of os-release, without quotes; empty when there is none."""

@@ -10,7 +10,8 @@ available() {
 headers() {
     mkdir -p "$SIMHOST_ROOT/usr/src/linux-headers-$1/scripts" "$SIMHOST_ROOT/lib/modules/$1"
     echo "headers of $1" >"$SIMHOST_ROOT/usr/src/linux-headers-$1/Makefile"
-    ln -sfn "/usr/src/linux-headers-$1" "$SIMHOST_ROOT/lib/modules/$1/build"
+    ln -sfn "../../../usr/src/linux-headers-$1" "$SIMHOST_ROOT/lib/modules/$1/build"
+    cp "$TOOLS/sign-file" "$SIMHOST_ROOT/usr/src/linux-headers-$1/scripts/"
 }
 
 # The kernel whose release begins so.
@@ -22,7 +23,7 @@ modules() {
     version=$(sed -n "s/^packaged //p" "$STATE/versions")
     mkdir -p "$SIMHOST_ROOT/lib/modules/$1/kernel/nvidia"
     for module in nvidia nvidia-uvm nvidia-modeset; do
-        printf 'version=%s\nvermagic=%s\nkind=%s\n' "$version" "$1" "$2" >"$SIMHOST_ROOT/lib/modules/$1/kernel/nvidia/$module.ko"
+        printf 'version=%s\nvermagic=%s\nkind=%s\nsigner=the distribution\n' "$version" "$1" "$2" >"$SIMHOST_ROOT/lib/modules/$1/kernel/nvidia/$module.ko"
     done
 }
 
