@@ -107,6 +107,22 @@ async def test_missing_kernel_headers_are_reported_and_found_when_the_mirror_has
     assert (await install(host, wanted=WantedDriver(version="570.133.20")))[1].action is Action.DONE
 
 
+@pytest.mark.parametrize("name", ["h100-ubuntu22", "a100-ubuntu22"])
+async def test_programs_for_nvswitches_come_from_the_repository_of_nvidia(tmp_path: Path, name: str) -> None:
+    host = made(tmp_path, name)
+    bare = files(host)
+    await install(host, wanted=WantedDriver(version="570.133.20"))
+    listed = host.read_text(f"{names.DRIVER_ROOT}/etc/apt/sources.list.d/cuda.list") or ""
+    assert "https://developer.download.nvidia.com/compute/cuda/repos/ubuntu2204/" in listed
+    installed = host.read_text(f"{names.DRIVER_ROOT}/var/lib/dpkg/status") or ""
+    assert {"nvidia-fabricmanager", "libnvidia-nscq", "nvidia-imex"} <= {
+        line.partition("-570=570.133.20")[0] for line in installed.splitlines()
+    }
+    assert host.exists("run/nvidia-fabricmanager/nv-fabricmanager.pid")
+    await uninstall(host)
+    assert files(host) == bare
+
+
 async def test_modules_are_compiled_with_the_compiler_of_the_kernel(tmp_path: Path) -> None:
     """Ubuntu 22.04 with a kernel 6.8: gcc is gcc-11 there, and the kernel was built with gcc-12."""
     host = made(tmp_path, "t4-ubuntu22")

@@ -127,6 +127,7 @@ DRIVER_VERSION_ENV: Final = "DRIVER_VERSION"  # 570.133.20, or the branch 570 wi
 DRIVER_MODULES_ENV: Final = "KERNEL_MODULE_TYPE"  # auto, open or proprietary
 DRIVER_PRECOMPILED_ENV: Final = "GPUPLANE_DRIVER_PRECOMPILED"  # "true": packages made for the kernel, nothing compiled
 DRIVER_URL_ENV: Final = "BASE_URL"  # where <version>/NVIDIA-Linux-<machine>-<version>.run lies, with its scheme
+CUDA_REPOSITORY_ENV: Final = "CUDA_REPOSITORY_URL"  # a copy of NVIDIA's CUDA repositories, with its scheme
 DRIVER_RDMA_ENV: Final = "GPU_DIRECT_RDMA_ENABLED"  # "true": nvidia-peermem is loaded too
 
 PLUGIN_DEFAULT_ENV: Final = "DEFAULT_CONFIG"  # the configuration of nodes without the label
@@ -184,6 +185,7 @@ NRI_GIVEN_PREFIX: Final = "nri.gpuplane.dev/"  # begins annotations of container
 
 # -- in the driver's pod ------------------------------------------------------------------------------------------
 DRIVER_PLACE: Final = "us.download.nvidia.com/tesla"  # NVIDIA's own place for its data centre drivers
+CUDA_REPOSITORIES: Final = "developer.download.nvidia.com/compute/cuda/repos"  # NVIDIA's own packages, by OS
 DRIVER_MODULES_DIR: Final = "/drivers"  # <module>.conf with module parameters, from driver.kernelModuleConfig
 DRIVER_REPOSITORIES_DIR: Final = "/config/repositories"  # from driver.repoConfig
 DRIVER_CERTIFICATES_DIR: Final = "/config/certificates"  # from driver.certConfig

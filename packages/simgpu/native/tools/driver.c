@@ -144,6 +144,10 @@ int curl(int argc, char **argv)
         else if (strstr(argv[i], "://"))
             url = argv[i];
     }
+    if (strstr(url, "/cuda-keyring_")) { /* the folder that it was fetched from, for its installation */
+        snprintf(text, sizeof text, "%.*s\n", (int)(strrchr(url, '/') - url), url);
+        return write_file(target + strspn(target, "/"), text) ? 23 : 0;
+    }
     const char *dash = strrchr(url, '-');
     snprintf(version, sizeof version, "%.*s", (int)(dash ? strspn(dash + 1, "0123456789.") : 0), dash ? dash + 1 : "");
     size_t length = strlen(version);

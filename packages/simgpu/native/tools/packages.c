@@ -1,10 +1,12 @@
 /*
  * Package managers: apt-get, apt-cache, dnf, zypper. The mirror's file `packages` has the names of what there is, a pattern
- * a line; `kernels` the releases that it has headers and modules for. What is installed stands in the package database;
+ * a line; `cuda` those of NVIDIA's CUDA repository, which count where a list of repositories names it; `kernels` the
+ * releases that it has headers and modules for. What is installed stands in the package database;
  * apt that was killed leaves dpkg's journal, and refuses to go on as dpkg does.
  */
 #include "tools.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fnmatch.h>
 #include <stdio.h>
@@ -44,7 +46,27 @@ static void plain_name(const char *package, char *name, size_t size)
     snprintf(name, size, "%.*s", (int)strcspn(package, "="), package);
 }
 
-static int is_listed(const char *package, const char *list)
+/* Whether a list of repositories in `directory` names NVIDIA's, or a copy of it. */
+static int names_cuda(const char *directory)
+{
+    char path[PATH], relative[512], text[4096];
+    int found = 0;
+    DIR *lists = opendir(at(path, directory));
+    for (struct dirent *entry; lists && !found && (entry = readdir(lists));) {
+        snprintf(relative, sizeof relative, "%s/%.200s", directory, entry->d_name);
+        found = entry->d_name[0] != '.' && strstr(read_file(relative, text, sizeof text), "cuda") != NULL;
+    }
+    if (lists)
+        closedir(lists);
+    return found;
+}
+
+static int has_cuda(void)
+{
+    return names_cuda("etc/apt/sources.list.d") || names_cuda("etc/yum.repos.d") || names_cuda("etc/zypp/repos.d");
+}
+
+static int is_in(const char *package, const char *list)
 {
     char text[16384], name[256];
     plain_name(package, name, sizeof name);
@@ -52,6 +74,11 @@ static int is_listed(const char *package, const char *list)
         if (fnmatch(line, name, 0) == 0)
             return 1;
     return 0;
+}
+
+static int is_listed(const char *package)
+{
+    return is_in(package, MIRROR "/packages") || (has_cuda() && is_in(package, MIRROR "/cuda"));
 }
 
 /* The kernel of the mirror that `part` is the start of; with `flavour`, the one that ends so. */
@@ -115,11 +142,24 @@ static const char *stream(void)
     return *text ? text : "580";
 }
 
+/* NVIDIA's keyring, which was downloaded from the folder that it names. */
+static int add_keyring(const char *file)
+{
+    char text[512], line[1024];
+    read_file(file + 1, text, sizeof text);
+    text[strcspn(text, "\n")] = 0;
+    snprintf(line, sizeof line, "deb [signed-by=/usr/share/keyrings/cuda-archive-keyring.gpg] %s/ /\n", text);
+    return write_file("usr/share/keyrings/cuda-archive-keyring.gpg", "key\n") ||
+           write_file("etc/apt/sources.list.d/cuda.list", line);
+}
+
 /* What a package is made of; one that nobody here looks into is a name in the database. */
 static int provide(const char *package)
 {
     const char *rest;
     char name[256], kernel[256];
+    if (strstr(package, "/cuda-keyring_"))
+        return add_keyring(package);
     if (!strcmp(package, "gcc") || after(package, "gcc-")) {
         snprintf(name, sizeof name, "usr/bin/%s", package);
         return add_program(name);
@@ -154,7 +194,7 @@ static int provide(const char *package)
         return add_libraries(rest);
     if (!strcmp(package, "nvidia-driver-cuda") || !strcmp(package, "nvidia-compute-utils-G06"))
         return add_libraries(stream());
-    return after(package, "nvidia-fabricmanager") ? add_program("usr/bin/nv-fabricmanager") : 0;
+    return after(package, "nvidia-fabricmanager") || after(package, "nvidia-fabric-manager") ? add_program("usr/bin/nv-fabricmanager") : 0;
 }
 
 static int add_all(const struct request *asked, const char *database)
@@ -178,12 +218,16 @@ int apt_get(int argc, char **argv)
         fputs("E: dpkg was interrupted, you must manually run 'dpkg --configure -a' to correct the problem.\n", stderr);
         return 100;
     }
-    if (!strcmp(asked.command, "update"))
-        return write_file(LISTS, read_file(MIRROR "/packages", text, sizeof text)) ? 100 : 0;
+    if (!strcmp(asked.command, "update")) {
+        size_t size = strlen(read_file(MIRROR "/packages", text, sizeof text));
+        if (has_cuda())
+            read_file(MIRROR "/cuda", text + size, sizeof text - size);
+        return write_file(LISTS, text) ? 100 : 0;
+    }
     if (strcmp(asked.command, "install"))
         return 0;
     for (int i = 0; i < asked.count; i++)
-        if (!is_listed(asked.packages[i], LISTS)) {
+        if (!(*asked.packages[i] == '/' && exists(asked.packages[i] + 1)) && !is_in(asked.packages[i], LISTS)) {
             fprintf(stderr, "E: Unable to locate package %s\n", asked.packages[i]);
             return 100;
         }
@@ -196,7 +240,7 @@ int apt_get(int argc, char **argv)
 int apt_cache(int argc, char **argv)
 {
     const char *package = argc > 2 ? argv[argc - 1] : "", *kernel = after(package, "linux-headers-");
-    if (!is_listed(package, LISTS)) {
+    if (!is_in(package, LISTS)) {
         fputs("E: No packages found\n", stderr);
         return 100;
     }
@@ -208,12 +252,21 @@ int dnf(int argc, char **argv)
 {
     struct request asked = parse(argc, argv);
     const char *of;
-    if (!strcmp(asked.command, "module") && asked.count == 2 && (of = after(asked.packages[1], "nvidia-driver:")))
+    if (!strcmp(asked.command, "module") && asked.count == 2 && !strcmp(asked.packages[0], "enable") &&
+        (of = after(asked.packages[1], "nvidia-driver:")))
         return write_file("etc/dnf/modules.d/nvidia-driver.module", of);
+    const char *last = asked.count ? asked.packages[asked.count - 1] : "";
+    int listing = !strcmp(asked.command, "list");
+    if (listing || (!strcmp(asked.command, "module") && asked.count == 2)) {
+        if (is_listed(listing ? last : "nvidia-driver-cuda"))
+            return 0;
+        fprintf(stderr, "Error: No matching %s to list\n", listing ? "Packages" : "Modules");
+        return 1;
+    }
     if (strcmp(asked.command, "install"))
         return 0;
     for (int i = 0; i < asked.count; i++)
-        if (!is_listed(asked.packages[i], MIRROR "/packages")) {
+        if (!is_listed(asked.packages[i])) {
             fprintf(stderr, "No match for argument: %s\nError: Unable to find a match: %s\n", asked.packages[i],
                     asked.packages[i]);
             return 1;
@@ -221,11 +274,19 @@ int dnf(int argc, char **argv)
     return add_all(&asked, "var/lib/rpm/installed");
 }
 
-/* The kernels' packages have one number more in their editions than their releases. */
+/* The kernels' packages have one number more in their editions than their releases; NVIDIA's have all versions. */
 static int search(const char *package)
 {
     char text[4096], flavour[128];
     int found = 0;
+    if (strstr(package, "nvidia-")) {
+        for (char *line = strtok(read_file(MIRROR "/drivers", text, sizeof text), "\n"); line; line = strtok(NULL, "\n")) {
+            char version[64] = "";
+            sscanf(line, "%*u %*u %63s", version);
+            printf("<solvable name=\"%s\" edition=\"%s-1\"/>\n", package, version);
+        }
+        return 1;
+    }
     snprintf(flavour, sizeof flavour, "-%s", package + (after(package, "kernel-") ? 7 : 0));
     char *devel = strstr(flavour, "-devel");
     if (devel)
@@ -245,7 +306,7 @@ int zypper(int argc, char **argv)
     struct request asked = parse(argc, argv);
     const char *last = asked.count ? asked.packages[asked.count - 1] : "";
     if (!strcmp(asked.command, "search")) {
-        if (is_listed(last, MIRROR "/packages") && search(last))
+        if (is_listed(last) && search(last))
             return 0;
         fputs("No matching items found.\n", stderr);
         return 104;
@@ -253,7 +314,7 @@ int zypper(int argc, char **argv)
     if (strcmp(asked.command, "install"))
         return 0;
     for (int i = 0; i < asked.count; i++)
-        if (!is_listed(asked.packages[i], MIRROR "/packages")) {
+        if (!is_listed(asked.packages[i])) {
             fprintf(stderr, "'%s' not found in package names. Trying capabilities.\nNo provider of '%s' found.\n",
                     asked.packages[i], asked.packages[i]);
             return 104;

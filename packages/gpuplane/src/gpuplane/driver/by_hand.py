@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from gpuplane.driver.decide import Action, DriverDecision, DriverFacts, decide
-from gpuplane.driver.families import Parameter, Put, Step
+from gpuplane.driver.families import Parameter, Put, Step, Unless
 from gpuplane.driver.observing import observe
 from gpuplane.driver.released import WantedDriver
 from gpuplane.driver.steps import ROOT, steps
@@ -71,13 +71,17 @@ def after(facts: DriverFacts, action: Action) -> DriverFacts:
 
 
 def _commands(action: Action, facts: DriverFacts) -> tuple[str, ...]:
-    return tuple(_typed(step) for step in steps(action, facts))
+    return tuple(line for step in steps(action, facts) for line in _typed(step))
 
 
-def _typed(step: Step) -> str:
+def _typed(step: Step) -> tuple[str, ...]:
+    """The lines of a step; those that it may turn out not to need begin with `if not: `."""
+    if isinstance(step, Unless):
+        asked = (line for probe in step.probes for line in _typed(probe))
+        return (*asked, *(f"if not: {line}" for inner in step.steps for line in _typed(inner)))
     if isinstance(step, Put):
-        return f"write {ROOT}/{step.path}"
+        return (f"write {ROOT}/{step.path}",)
     if isinstance(step, Parameter):
-        return f"write {step.path}"
+        return (f"write {step.path}",)
     text = str(Command(step.argv))
-    return f"chroot {ROOT} {text}" if step.in_root else text
+    return (f"chroot {ROOT} {text}" if step.in_root else text,)

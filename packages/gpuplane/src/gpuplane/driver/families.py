@@ -50,7 +50,14 @@ class Parameter(msgspec.Struct, frozen=True):
     instead_of: str = ""
 
 
-Step = Run | Put | Parameter
+class Unless(msgspec.Struct, frozen=True):
+    """Steps that are needed only if one of the commands `probes` fails, or does not print what it looks for."""
+
+    probes: tuple[Run, ...]
+    steps: tuple[Run | Put, ...]
+
+
+Step = Run | Put | Parameter | Unless
 
 _APT: Final = ("env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-q", "-y", "-o", "Dpkg::Use-Pty=0")
 _DNF: Final = ("dnf", "-q", "-y")
@@ -111,8 +118,17 @@ def sources(driver: Released) -> tuple[Step, ...]:
     return (*steps, refresh(driver))
 
 
-def refresh(driver: Released, unless: str = "") -> Run:
-    return Run(argv=_REFRESH[_family(driver)], timeout=LONG, unless=unless)
+def refresh(driver: Released, unless: str = "", *, new_keys: bool = False) -> Run:
+    """Fetch the lists of packages. zypper takes the keys that a list names (`new_keys`) only if it is asked to."""
+    argv = _REFRESH[_family(driver)]
+    if driver.family is Family.SUSE and (new_keys or driver.wanted.repositories):
+        argv = (*_ZYPPER, "--gpg-auto-import-keys", "refresh")
+    return Run(argv=argv, timeout=LONG, unless=unless)
+
+
+def install(driver: Released, *packages: str) -> Run:
+    """Install packages from the repositories, or files of packages."""
+    return Run(argv=(*_INSTALL[_family(driver)], *packages), timeout=LONG)
 
 
 def tools(driver: Released) -> Run:
@@ -193,22 +209,6 @@ def packaged_modules(driver: Released, kernel: str) -> tuple[Run, ...]:
         Run(argv=(*_ZYPPER_INSTALL, f"nvidia-open-driver-G06-signed-kmp-{flavour}"), timeout=LONG),
         Run(argv=link, timeout=LONG, lenient=True),
     )
-
-
-def fabric_manager(driver: Released) -> tuple[Run, ...]:
-    """The fabric manager, which NVSwitches need and the .run file lacks; of the driver's very version."""
-    if not driver.fabric:
-        return ()
-    family = _family(driver)
-    whole = "." in driver.version
-    if family in (Family.UBUNTU, Family.DEBIAN):
-        name = "nvidia-fabricmanager" if int(driver.branch) >= 580 else f"nvidia-fabricmanager-{driver.branch}"
-        package = f"{name}={driver.version}*" if whole else name
-    elif family is Family.RHEL:
-        package = f"nvidia-fabricmanager-{driver.version}" if whole else "nvidia-fabricmanager"
-    else:
-        package = f"nvidia-fabricmanager={driver.version}" if whole else "nvidia-fabricmanager"
-    return (Run(argv=(*_INSTALL[family], package), timeout=LONG),)
 
 
 def _family(driver: Released) -> Family:

@@ -62,7 +62,8 @@ BY_ID: Final = {
     "sle-micro-rancher": _MICRO,
     "ubuntu-core": ImageBasedSystem("Ubuntu Core", "boot Ubuntu Server, or an image whose kernel snap has the driver"),
     "nixos": ImageBasedSystem(
-        "NixOS", 'hardware.nvidia and services.xserver.videoDrivers = [ "nvidia" ] in its configuration; nixos-rebuild'
+        "NixOS Linux",
+        'hardware.nvidia and services.xserver.videoDrivers = [ "nvidia" ] in its configuration; nixos-rebuild',
     ),
 }
 """Systems by the `ID` of os-release."""

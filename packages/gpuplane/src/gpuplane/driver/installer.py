@@ -20,7 +20,7 @@ from gpuplane import names
 from gpuplane.driver import steps as stepping
 from gpuplane.driver.decide import Action, DriverDecision, DriverFacts, decide
 from gpuplane.driver.failures import DriverError, failure
-from gpuplane.driver.families import Parameter, Put, Run, Step
+from gpuplane.driver.families import Parameter, Put, Run, Step, Unless
 from gpuplane.driver.hook import hook_files
 from gpuplane.driver.observing import COMPONENT, compiler_of, module_version, observe
 from gpuplane.driver.released import MODULES, RECOMMENDED, Released, WantedDriver
@@ -231,6 +231,10 @@ async def _run(host: Host, steps: tuple[Step, ...]) -> None:
                 with contextlib.suppress(HostError):
                     host.write_in_place(step.path, f"{step.value}\n".encode())
             continue
+        if isinstance(step, Unless):
+            if not await _all_succeed(host, step.probes):
+                await _run(host, step.steps)
+            continue
         if step.unless and root.exists(step.unless):
             continue
         done = await host.runner.run(_command(host, step, found))
@@ -242,6 +246,14 @@ async def _run(host: Host, steps: tuple[Step, ...]) -> None:
             raise failure(done, str(root.root if step.in_root else host.root))
         if step.find:
             found = _found(step, done)
+
+
+async def _all_succeed(host: Host, probes: tuple[Run, ...]) -> bool:
+    for probe in probes:
+        done = await host.runner.run(_command(host, probe))
+        if done.code or not re.search(probe.find, done.stdout):
+            return False
+    return True
 
 
 def _found(step: Run, done: Completed) -> str:

@@ -73,7 +73,7 @@ class WantedDriver(msgspec.Struct, frozen=True, kw_only=True):
 
     `kind` is auto, open or proprietary. `version` is a whole version, or a branch (570) with `precompiled`.
     `parameters` are the text of module parameters by module. `repositories` and `certificates` are files by name.
-    `peermem` loads the peer memory module too.
+    `peermem` loads the peer memory module too. `cuda_url` is a copy of NVIDIA's CUDA repositories, "" for NVIDIA's own.
     """
 
     version: str = ""
@@ -85,6 +85,7 @@ class WantedDriver(msgspec.Struct, frozen=True, kw_only=True):
     repositories: tuple[tuple[str, bytes], ...] = ()
     certificates: tuple[tuple[str, bytes], ...] = ()
     peermem: bool = False
+    cuda_url: str = ""
 
 
 RECOMMENDED: Final = WantedDriver()
@@ -110,6 +111,7 @@ class Released(msgspec.Struct, frozen=True, kw_only=True):
     family: Family | None = None
     open: bool = False
     machine: str = "x86_64"
+    os_id: str = ""
     os_version: str = ""
     fabric: bool = False
     wanted: WantedDriver = WantedDriver()
@@ -179,6 +181,7 @@ def choose(wanted: WantedDriver, platform: DriverTarget) -> Released:
         family=family,
         open=open_modules,
         machine=platform.machine,
+        os_id=platform.os_release.get("ID", ""),
         os_version=platform.os_release.get("VERSION_ID", ""),
         fabric=platform.switches > 0,
         wanted=wanted,
@@ -242,6 +245,7 @@ def _digest(wanted: WantedDriver, platform: DriverTarget, open_modules: bool) ->
     made_of = (
         *(wanted.version, wanted.precompiled, wanted.base_url, wanted.parameters, wanted.repositories),
         *(wanted.certificates, wanted.peermem, open_modules, system, platform.machine, platform.switches > 0),
+        *((wanted.cuda_url,) if wanted.cuda_url else ()),
     )
     kind = "open" if open_modules else "proprietary"
     return f"{wanted.version}-{kind}-{hashlib.sha256(msgspec.json.encode(made_of)).hexdigest()[:12]}"
@@ -268,4 +272,5 @@ def read_wanted(environment: Mapping[str, str], files: Mapping[str, Mapping[str,
         repositories=tuple(sorted(files.get(names.DRIVER_REPOSITORIES_DIR, {}).items())),
         certificates=tuple(sorted(files.get(names.DRIVER_CERTIFICATES_DIR, {}).items())),
         peermem=environment.get(names.DRIVER_RDMA_ENV) == "true",
+        cuda_url=environment.get(names.CUDA_REPOSITORY_ENV, ""),
     )

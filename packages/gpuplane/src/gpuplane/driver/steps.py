@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Final
 
 from gpuplane import names
-from gpuplane.driver import families
+from gpuplane.driver import cuda_repository, families
 from gpuplane.driver.decide import Action, DriverFacts
 from gpuplane.driver.families import LONG, Parameter, Put, Run, Step
 from gpuplane.driver.released import Released
@@ -103,8 +103,9 @@ def install(driver: Released, kernel: str) -> tuple[Step, ...]:
     if driver.wanted.precompiled:
         return (
             *families.sources(driver),
+            *cuda_repository.packages(driver),
             *families.packaged_user_space(driver),
-            *families.fabric_manager(driver),
+            *cuda_repository.switch_programs(driver),
         )
     target = sources_dir(driver)
     run_file = f"/{names.DRIVER_DOWNLOADS}/{driver.run_file}"
@@ -115,7 +116,7 @@ def install(driver: Released, kernel: str) -> tuple[Step, ...]:
         *families.find_headers(driver, kernel),
         families.tools(driver),
         families.install_headers(driver, kernel),
-        *families.fabric_manager(driver),
+        *cuda_repository.switch_programs(driver),
         Run(argv=fetch, timeout=LONG, unless=there),
         Run(argv=("mv", f"{run_file}.part", run_file), unless=there),
         Run(argv=("sh", run_file, "--check")),

@@ -1,9 +1,21 @@
-# What a package is made of. `repository` lists what there is, one pattern a line.
+# What a package is made of. `repository` lists what there is, one pattern a line; `cuda` what NVIDIA's repository has.
 available() {
+    listed "$1" "$STATE/repository" || { has_cuda && listed "$1" "$STATE/cuda"; }
+}
+
+has_cuda() {
+    for list in "$SIMHOST_ROOT"/etc/apt/sources.list.d/* "$SIMHOST_ROOT"/etc/yum.repos.d/* "$SIMHOST_ROOT"/etc/zypp/repos.d/*; do
+        [ -f "$list" ] && grep -q cuda "$list" && return 0
+    done
+    return 1
+}
+
+listed() {
+    [ -f "$2" ] || return 1
     while read -r pattern; do
         # shellcheck disable=SC2254  # it is a pattern
         case "$1" in $pattern) return 0 ;; esac
-    done <"$STATE/repository"
+    done <"$2"
     return 1
 }
 
@@ -29,6 +41,12 @@ modules() {
 
 provide() {
     case "$1" in
+        */cuda-keyring_*)
+            mkdir -p "$SIMHOST_ROOT/etc/apt/sources.list.d"
+            read -r from <"$SIMHOST_ROOT$1"
+            echo "deb [signed-by=/usr/share/keyrings/cuda-archive-keyring.gpg] $from/ /" \
+                >"$SIMHOST_ROOT/etc/apt/sources.list.d/cuda.list"
+            ;;
         gcc | make | curl | /usr/bin/curl) cp "$TOOLS/${1##*/}" "$SIMHOST_ROOT/usr/bin/" ;;
         linux-headers-*) headers "${1#linux-headers-}" ;;
         kernel-devel-*) headers "${1#kernel-devel-}" ;;
@@ -43,7 +61,7 @@ provide() {
         nvidia-utils-* | nvidia-driver-cuda | nvidia-compute-utils-G06)
             "$TOOLS/nvidia-installer" "$(sed -n "s/^packaged //p" "$STATE/versions")"
             ;;
-        nvidia-fabricmanager*) cp "$TOOLS/nv-fabricmanager" "$SIMHOST_ROOT/usr/bin/" ;;
+        nvidia-fabricmanager* | nvidia-fabric-manager*) cp "$TOOLS/nv-fabricmanager" "$SIMHOST_ROOT/usr/bin/" ;;
     esac
     mkdir -p "$SIMHOST_ROOT/$database"
     echo "$1" >>"$SIMHOST_ROOT/$database/installed"

@@ -43,8 +43,9 @@ linux-headers-{kernel}
 linux-signatures-nvidia-{kernel}
 linux-modules-nvidia-*-{kernel}
 linux-objects-nvidia-*-{kernel}
-nvidia-*
-libnvidia-*
+nvidia-utils-*
+nvidia-headless-*
+libnvidia-[!n]*
 """,
     "rhel": """\
 gcc
@@ -55,8 +56,6 @@ cpio
 /usr/bin/curl
 ca-certificates
 kernel-devel-{kernel}
-kmod-nvidia-*
-nvidia-*
 """,
     "suse": """\
 gcc
@@ -66,9 +65,15 @@ kmod
 curl
 ca-certificates
 kernel-*-devel
-nvidia-*
+nvidia-open-driver-*
 """,
 }
+# What NVIDIA's CUDA repository has.
+_CUDA: Final = """\
+kmod-nvidia-*
+nvidia-*
+libnvidia-*
+"""
 
 
 def mirror(machine: NodeMachine) -> dict[str, str]:
@@ -80,6 +85,7 @@ def mirror(machine: NodeMachine) -> dict[str, str]:
     return {
         "drivers": "".join(rows),
         "kernels": f"{machine.kernel}\n",
+        "cuda": _CUDA,
         "packages": _PACKAGES[machine.family].format(kernel=machine.kernel),
     }
 
