@@ -16,6 +16,7 @@ import pytest
 from gpuplane import names
 from gpuplane.api.clusterpolicy import ClusterPolicy
 from gpuplane.api.upgrade import UpgradeState, upgrade_record, upgrade_state
+from gpuplane.operator.explanations import ExplainProcess
 from gpuplane.operator.operator import OperatorProcess
 from gpuplane.operator.upgrade import decide
 from kubekit.api.core import Deployment, Node, Pod
@@ -113,7 +114,7 @@ async def operating(story, monkeypatch, cleanup):
 
     await scale(0)
     async with Client(await as_operator(story)) as client:
-        operator = OperatorProcess(client, image=image, identity="test")
+        operator = OperatorProcess(client, ExplainProcess(), image=image, identity="test")
         task = asyncio.create_task(operator.run())
         yield
         await change(story, upgradePolicy={"autoUpgrade": False}, env=None)

@@ -17,6 +17,8 @@ from gpuplane.cli.explain_text import page
 from gpuplane.cli.holders import free_core
 from gpuplane.cli.overview import NodeView, overview
 from gpuplane.cli.terminal import Console
+from gpuplane.explain.answer import Explanation
+from gpuplane.explain.serve import FREE_NODES, ExplanationRequest, answers
 from gpuplane.explain.world import World
 from gpuplane.scheduler.quota import NamespaceQuota
 from kubekit.api.core import Node, Pod
@@ -382,6 +384,50 @@ def test_sums_add_up_and_every_cure_is_true(data):
             continue  # of the cluster, not of the pod
         assert cluster.explain(changed).runs_on == place, change
     assert not (found.runs_on and found.cures)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_no_name_of_another_tenant_is_in_an_answer(data):
+    """Of random clusters with quotas: the answer is an administrator's but for the names of other namespaces' pods."""
+    cluster = built.Cluster()
+    spaces = st.sampled_from(["ml", "SECRETSPACE"])
+    for number in range(data.draw(st.integers(1, 3))):
+        cluster.node(f"n{number}", 2, labels={names.QUOTA_MODEL_LABEL: "T4"})
+        for gpu in range(2):
+            kind, ns = data.draw(st.sampled_from(["free", "share", "whole", "counted"])), data.draw(spaces)
+            name = f"{'mine' if ns == 'ml' else 'SECRETPOD'}-{number}-{gpu}"
+            if kind == "share":
+                cluster.share(name, f"n{number}/{gpu}", data.draw(st.integers(1, 99)), 4, ns)
+            elif kind == "whole":
+                cluster.whole(name, f"n{number}/{gpu}", ns)
+            elif kind == "counted":
+                cluster.pod(name, ns=ns, limits={names.GPU_RESOURCE: 1}, on=f"n{number}")
+    if data.draw(st.booleans()):
+        cluster.quotas = {ns: NamespaceQuota({"T4": 1}, ()) for ns in ("ml", "SECRETSPACE")}
+    limits = data.draw(st.sampled_from([{names.GPU_RESOURCE: 2}, SHARE, {names.VCUDA_CORE: 200}]))
+    pod = cluster.pod("p", limits=limits)
+    request = ExplanationRequest("ml", ("p", "SECRETPOD-0-0"))
+    [answer, other] = answers(request, cluster.facts(), built.NOW)
+    assert other == {"pod": "SECRETPOD-0-0"}  # it is no pod of this namespace
+    assert "SECRET" not in json.dumps(answer)
+    whole, found = cluster.explain(pod), msgspec.convert(answer["explanation"], Explanation)
+    assert (found.node_reasons, found.gpu_reasons, found.can_ever_run) == (
+        whole.node_reasons, whole.gpu_reasons, whole.can_ever_run,
+    )  # fmt: skip
+    assert [cure.effect for cure in found.cures] == [cure.effect for cure in whole.cures]
+
+
+def test_a_long_answer_has_the_nodes_with_most_free(cluster, monkeypatch):
+    for number in range(FREE_NODES + 4):
+        cluster.node(f"n{number:02}", 1)
+        cluster.share(f"s{number}", f"n{number:02}/0", 90 if number % 2 else 80, 4)
+    cluster.pod("p", limits=SHARE)
+    [answer] = answers(ExplanationRequest("ml", ("p",)), cluster.facts(), built.NOW)
+    found = msgspec.convert(answer["explanation"], Explanation)
+    assert (len(found.free), found.free_not_listed, found.nodes) == (FREE_NODES, 4, FREE_NODES + 4)
+    assert sum(node.gpus[0].core == 20 for node in found.free) == (FREE_NODES + 4) // 2
+    assert "and 12 nodes more" in drawn(found, monkeypatch)
 
 
 def test_json_is_stable():

@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from gpuplane import names
-from gpuplane.cli.explain import read
 from gpuplane.explain.answer import Explanation, explain
+from gpuplane.explain.reading import read
 from gpuplane.scheduler.configuration import printed
 from gpuplane.sharing import of_pod
 from kubekit.api.core import Pod

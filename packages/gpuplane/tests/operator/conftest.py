@@ -17,6 +17,7 @@ import pytest
 
 from gpuplane import names
 from gpuplane.api.crds import crds
+from gpuplane.operator.explanations import ExplainProcess
 from gpuplane.operator.installation import manifests, resource_of
 from gpuplane.operator.operator import OperatorProcess
 from gpuplane.operator.stages import OPERANDS
@@ -281,7 +282,7 @@ def connected(server: ApiServer, who: str = "admin") -> Client:
 async def operating(cluster: Played) -> AsyncIterator[OperatorProcess]:
     """An operator at work for the block, with the rights of one; its end is that of a process."""
     async with connected(cluster.server, "operator") as client:
-        operator = OperatorProcess(client, image="own", identity="test")
+        operator = OperatorProcess(client, ExplainProcess(), image="own", identity="test")
         task = asyncio.create_task(operator.run())
         try:
             yield operator

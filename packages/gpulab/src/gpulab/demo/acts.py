@@ -21,11 +21,11 @@ from gpulab.demo.verdict import PASSED, Break, Measured, Sharing, VectorAddVerdi
 from gpulab.distribution import GPUPLANE
 from gpuplane import names
 from gpuplane.api.gpunode import GPUNode, StageName, StageState
-from gpuplane.cli.explain import read
 from gpuplane.cli.install import apply
 from gpuplane.cli.status import Follower
 from gpuplane.cli.terminal import Console
 from gpuplane.explain.answer import explain
+from gpuplane.explain.reading import read
 from gpuplane.operator.installation import installation
 from kubekit.api.core import Node, Pod
 from kubekit.errors import KubekitError

@@ -12,6 +12,7 @@ import sys
 from typing import Any, Final
 
 from gpuplane.api.clusterpolicy import ClusterPolicy
+from gpuplane.api.explanation import PodExplanation
 from gpuplane.api.gpunode import GPUNode
 from gpuplane.api.nodefeature import NodeFeature, NodeFeatureRule
 from gpuplane.api.nvidiadriver import NVIDIADriver
@@ -55,6 +56,17 @@ SERVED: Final = (
         columns=(
             PrinterColumn("Status", ".status.state"),
             PrinterColumn("Age", ".metadata.creationTimestamp", type="date"),
+        ),
+    ),
+    ServedKind(
+        kind=PodExplanation,
+        singular="podexplanation",
+        status_subresource=True,
+        defaults=False,
+        columns=(
+            PrinterColumn("Pods", ".spec.pods"),
+            PrinterColumn("Answered", ".status.answered", type="date"),
+            PrinterColumn("Error", ".status.error"),
         ),
     ),
     ServedKind(kind=NodeFeature, singular="nodefeature", defaults=False),

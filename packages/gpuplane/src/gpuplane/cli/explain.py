@@ -10,30 +10,22 @@ import asyncio
 import re
 from argparse import Namespace
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
-from gpuplane.api.gpunode import GPUNode
 from gpuplane.api.requests import uses_gpus
 from gpuplane.cli.collection import without_collection
 from gpuplane.cli.explain_text import page
 from gpuplane.cli.terminal import Console
 from gpuplane.explain.answer import Explanation, explain, explain_by_events
-from gpuplane.explain.world import ClusterFacts, Object
-from gpuplane.names import (
-    QUOTA_KEY,
-    QUOTA_NAMESPACE,
-    QUOTA_SETTINGS_CONFIGMAP,
-    QUOTA_SETTINGS_KEY,
-)
-from gpuplane.scheduler.quota import NamespaceQuota, QuotaSettings, parse_quotas, parse_settings
-from kubekit.api.core import ConfigMap, Event, Pod
-from kubekit.errors import InvalidInput, NoAnswer, UsageError
-from kubekit.kube import Client, Forbidden, NotFound, SystemClock
+from gpuplane.explain.reading import listed, read_facts, read_pod, unreadable
+from gpuplane.explain.world import Object, World
+from kubekit.api.core import Event, Pod
+from kubekit.errors import NoAnswer, UsageError
+from kubekit.kube import Client, Forbidden, SystemClock
 
 _CODE: Final = re.compile(r"gp\d{1,4}", re.IGNORECASE)
-_PAGE: Final = "500"
 
 
 def run(options: Namespace, screen: Console) -> int:
@@ -110,11 +102,11 @@ async def _ask(options: Namespace, namespace: str, name: str) -> Explanation:
         try:
             async with asyncio.timeout(options.timeout):
                 space = namespace or client.namespace or "default"
-                pod = await _pod(client, space, name)
+                pod = await read_pod(client, space, name)
                 try:
-                    return explain(pod, await _facts(client), SystemClock().wall())
+                    return explain(pod, await read_facts(client), SystemClock().wall())
                 except Forbidden:
-                    [found] = await _by_events(client, space, [pod])
+                    [found] = await _by_operator(client, space, [pod])
                     return found
         except TimeoutError:
             raise NoAnswer(
@@ -131,12 +123,12 @@ async def _ask_all(options: Namespace) -> list[Explanation]:
             chosen = {pod.metadata.uid for pod in await client.list(Pod, space or None, labels=options.selector)}
         facts = None
         try:
-            facts = await _facts(client)
+            facts = await read_facts(client)
             pods = facts.pods
         except Forbidden:
             if not space:
                 raise
-            pods = await _listed(client, Pod.RESOURCE.path(space))
+            pods = await listed(client, Pod.RESOURCE.path(space))
         waiting = [
             raw
             for raw in pods
@@ -148,107 +140,32 @@ async def _ask_all(options: Namespace) -> list[Explanation]:
         ]
         waiting.sort(key=lambda raw: (raw["metadata"]["creationTimestamp"], raw["metadata"]["name"]))
         if facts is None:
-            return await _by_events(client, space, waiting)
-        now = SystemClock().wall()
-        return [explain(raw, facts, now) for raw in waiting]
+            return await _by_operator(client, space, waiting)
+        now, world = SystemClock().wall(), World(facts)
+        return [explain(raw, facts, now, world) for raw in waiting]
 
 
-async def _by_events(client: Client, namespace: str, pods: Sequence[Object]) -> list[Explanation]:
-    """Explain pods of a namespace to a user who may read no other."""
+async def _by_operator(client: Client, namespace: str, pods: Sequence[Object]) -> list[Explanation]:
+    """Explain pods of a namespace to a user who may read no other: as the operator answers, else by their events."""
+    from gpuplane.explain.asking import Unanswered, ask_operator  # late: most users read for themselves
+
     if not pods:
         return []
-    unread, now = await _unreadable(client), SystemClock().wall()
+    try:
+        found = await ask_operator(client, namespace, [pod["metadata"]["name"] for pod in pods])
+    except Unanswered as error:
+        return await _by_events(client, namespace, pods, str(error))
+    if len(pods) == 1 and not found:
+        return await _by_events(client, namespace, pods, "the operator does not know the pod yet")
+    return found
+
+
+async def _by_events(client: Client, namespace: str, pods: Sequence[Object], why: str) -> list[Explanation]:
+    """Explain pods of a namespace by their events; `why` says why the operator does not explain them."""
+    unread, now = await unreadable(client), SystemClock().wall()
     name = f",involvedObject.name={pods[0]['metadata']['name']}" if len(pods) == 1 else ""
     own: dict[str, list[Event]] = {}
     for event in await client.list(Event, namespace, fields=f"involvedObject.kind=Pod{name}"):
         own.setdefault(event.involved_object.name, []).append(event)
-    return [explain_by_events(pod, unread, own.get(pod["metadata"]["name"], ()), now) for pod in pods]
-
-
-async def read(client: Client, namespace: str, name: str) -> tuple[Object, ClusterFacts]:
-    """The pod as it is stored, and all that is asked about it. Raises InvalidInput where there is no such pod."""
-    pod = await _pod(client, namespace, name)
-    return pod, await _facts(client)
-
-
-async def _pod(client: Client, namespace: str, name: str) -> Object:
-    try:
-        body = await client.request("GET", Pod.RESOURCE.path(namespace, name))
-    except NotFound as error:
-        raise InvalidInput(
-            f"there is no pod {name}", where=f"namespace {namespace}", cure="kubectl get pods -A shows those there are"
-        ) from error
-    pod: Object = msgspec.json.decode(body)
-    return pod
-
-
-async def _facts(client: Client) -> ClusterFacts:
-    """One list of each kind; optional kinds that the user may not read are left out."""
-    pods, nodes, gpunodes, namespaces, (naming, quotas) = await asyncio.gather(
-        _listed(client, "/api/v1/pods"),
-        _listed(client, "/api/v1/nodes"),
-        _gpunodes(client),
-        _namespaces(client),
-        _quotas(client),
-    )
-    return ClusterFacts(pods, nodes, gpunodes, namespaces, quotas, naming)
-
-
-async def _unreadable(client: Client) -> list[str]:
-    """Return the kinds of the cluster that the user may not list."""
-    found = []
-    for kind, path in (
-        ("pods of all namespaces", "/api/v1/pods"),
-        ("nodes", "/api/v1/nodes"),
-        ("gpunodes", GPUNode.RESOURCE.path()),
-    ):
-        try:
-            await client.request("GET", path, {"limit": "1"})
-        except Forbidden:
-            found.append(kind)
-        except NotFound:
-            continue
-    return found
-
-
-async def _listed(client: Client, path: str) -> list[Object]:
-    found: list[Object] = []
-    params = {"limit": _PAGE}
-    while True:
-        body: dict[str, Any] = msgspec.json.decode(await client.request("GET", path, params))
-        found += body.get("items") or ()
-        more = (body.get("metadata") or {}).get("continue")
-        if not more:
-            return found
-        params = {"limit": _PAGE, "continue": more}
-
-
-async def _gpunodes(client: Client) -> list[GPUNode]:
-    try:
-        return await client.list(GPUNode)
-    except NotFound:
-        return []  # gpuplane is not installed: node capacities tell of GPUs
-
-
-async def _namespaces(client: Client) -> dict[str, dict[str, str]]:
-    try:
-        found = await _listed(client, "/api/v1/namespaces")
-    except Forbidden:
-        return {}
-    return {one["metadata"]["name"]: one["metadata"].get("labels") or {} for one in found}
-
-
-async def _quotas(client: Client) -> tuple[QuotaSettings, dict[str, NamespaceQuota]]:
-    """Those in force as they stand; none where they cannot be read or parsed."""
-    naming, quotas = QuotaSettings(), {}
-    try:
-        settings = await client.get(ConfigMap, QUOTA_SETTINGS_CONFIGMAP, QUOTA_NAMESPACE)
-        naming = parse_settings(settings.data[QUOTA_SETTINGS_KEY])
-    except (NotFound, Forbidden, KeyError, InvalidInput):
-        pass
-    try:
-        found = await client.get(ConfigMap, naming.name, naming.namespace)
-        quotas = parse_quotas(found.data[QUOTA_KEY])
-    except (NotFound, Forbidden, KeyError, InvalidInput):
-        pass
-    return naming, quotas
+    events = [own.get(pod["metadata"]["name"], ()) for pod in pods]
+    return [explain_by_events(pod, unread, told, now, why) for pod, told in zip(pods, events, strict=True)]

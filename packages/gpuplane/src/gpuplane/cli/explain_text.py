@@ -128,7 +128,7 @@ def _waiting(what: Explanation, screen: Console, nodes: int) -> Iterator[str]:
         yield from _tallies("GPU", what.gpus, what.gpu_reasons, width, screen)
     if what.free:
         yield ""
-        yield from _table(what.free, screen, nodes)
+        yield from _table(what.free, what.free_not_listed, screen, nodes)
     if what.cures:
         yield ""
         size = max(len(cure.change) for cure in what.cures)
@@ -165,8 +165,11 @@ def _wrapped(prefix: str, text: str, screen: Console) -> Iterator[str]:
         yield (prefix if not number else " " * indent) + line
 
 
-def _table(nodes: tuple[FreeNode, ...], screen: Console, most: int) -> Iterator[str]:
-    """Format the free part of each GPU, in as many columns as the screen has room for."""
+def _table(nodes: tuple[FreeNode, ...], unlisted: int, screen: Console, most: int) -> Iterator[str]:
+    """Format the free part of each GPU, in as many columns as the screen has room for.
+
+    `unlisted` is the number of further nodes, whose GPUs are not known.
+    """
     shown = sorted(nodes, key=_distance)[:most]
     name = max(len("FREE"), *(len(node.node) for node in shown))
     columns = max(1, min(max(len(node.gpus) for node in shown), (screen.width - name - 4) // _CELL))
@@ -182,8 +185,8 @@ def _table(nodes: tuple[FreeNode, ...], screen: Console, most: int) -> Iterator[
             more = f"{f'GPU {start}-':>7} " if start and columns > 1 else ""
             cells = "".join(f"{_cell(gpu):{_CELL}}" for gpu in row)
             yield f" {node.node if not start else more:{name}}   {cells}"
-    if len(nodes) > len(shown):
-        yield f" {'':{name}}   and {len(nodes) - len(shown)} nodes more"
+    if rest := unlisted + len(nodes) - len(shown):
+        yield f" {'':{name}}   and {rest} nodes more"
 
 
 def _distance(node: FreeNode) -> tuple[int, int]:

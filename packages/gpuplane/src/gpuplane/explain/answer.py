@@ -81,6 +81,7 @@ class Explanation(msgspec.Struct, frozen=True, rename="camel"):
     gpus: int = 0
     gpu_reasons: tuple[ReasonTally, ...] = ()
     free: tuple[FreeNode, ...] = ()
+    free_not_listed: int = 0  # further nodes of this kind, where the operator answered
     cures: tuple[Cure, ...] = ()
     node: str = ""
     held: tuple[Held, ...] = ()
@@ -90,8 +91,8 @@ class Explanation(msgspec.Struct, frozen=True, rename="camel"):
     note: str = ""  # further facts: gates, kube-scheduler's own words, an assignment that is broken
 
 
-def explain(raw: Object, facts: ClusterFacts, now: str) -> Explanation:
-    """Why the pod is where it is, or why it waits."""
+def explain(raw: Object, facts: ClusterFacts, now: str, world: World | None = None) -> Explanation:
+    """Why the pod is where it is, or why it waits. `world` is that of the facts, where there is one already."""
     pod = msgspec.convert(raw, Pod)
     meta, bound, phase = pod.metadata, pod.spec.node_name, pod.status.phase
     start = Explanation(f"{meta.namespace}/{meta.name}", "waiting", since=meta.creation_timestamp, now=now)
@@ -106,14 +107,19 @@ def explain(raw: Object, facts: ClusterFacts, now: str) -> Explanation:
         return _with(start, state="nothing", note="" if bound else _scheduler_said(pod))
     if has_ended(phase):
         return _with(start, state="ended", note=f"ended: {phase}")
-    world = World(facts)
+    world = world or World(facts)
     if bound:
         return _placed(start, raw, pod, world)
     return _waiting(start, raw, pod, world)
 
 
-def explain_by_events(raw: Object, unread: Sequence[str], events: Iterable[Event], now: str) -> Explanation:
-    """Say what a user may know who may read the pod's namespace alone: no other tenant is named."""
+def explain_by_events(
+    raw: Object, unread: Sequence[str], events: Iterable[Event], now: str, why: str = ""
+) -> Explanation:
+    """Say what a user may know who may read the pod's namespace alone: no other tenant is named.
+
+    `why` says why the operator did not answer instead.
+    """
     found = explain(raw, ClusterFacts((), ()), now)
     if found.state != "waiting" or found.findings:
         return _with(found, unread=tuple(unread), runs_on="")
@@ -124,7 +130,7 @@ def explain_by_events(raw: Object, unread: Sequence[str], events: Iterable[Event
     condition = _scheduler_said(msgspec.convert(raw, Pod))
     reported = reported or ([condition] if condition else [])
     return _with(
-        found, unread=tuple(unread), reported=tuple(reported), can_ever_run=None, cures=(), runs_on="", note=""
+        found, unread=tuple(unread), reported=tuple(reported), can_ever_run=None, cures=(), runs_on="", note=why
     )
 
 

@@ -277,7 +277,7 @@ def _others_gone(world: World, raw: Object, verdicts: list[NodeVerdict]) -> Iter
         with world.without(pod.metadata.uid):
             # What it leaves is on its node; what it leaves of a quota counts on others as well.
             where = nodes if "quota" in nodes.values() else [pod.spec.node_name]
-            done = list(_proved(world, f"{pod.shown} ends or is deleted", raw, where))
+            done = list(_proved(world, f"{world.shown(pod)} ends or is deleted", raw, where))
         if done:
             yield from _with_effect(done[:1], "deleting it ends its work")
             return

@@ -57,6 +57,7 @@ class ClusterFacts(msgspec.Struct, frozen=True):
     namespaces: Mapping[str, dict[str, str]] = {}
     quotas: Mapping[str, NamespaceQuota] = {}
     naming: QuotaSettings = QuotaSettings()
+    viewer: str = ""  # the namespace whose pods may be named; empty for all
 
 
 class NodeVerdict(msgspec.Struct, frozen=True):
@@ -175,6 +176,12 @@ class World:
         meta = pod.metadata
         self.ledger.hold(meta.uid, pod.spec.node_name, assignment)
         self.usage.add(meta.uid, meta.namespace, pod.spec.node_name, pod.request.core, meta.name)
+
+    def shown(self, pod: CachedPod) -> str:
+        """Return the pod as namespace/name, or without both where the viewer may not know them."""
+        if self.facts.viewer not in ("", pod.metadata.namespace):
+            return "a pod of another namespace"
+        return pod.shown
 
     def gpus(self, node: str) -> tuple[LedgerGPU, ...]:
         state = self.ledger.node(node)

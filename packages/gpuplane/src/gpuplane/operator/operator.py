@@ -1,4 +1,4 @@
-"""The operator's process: one controller for nodes, one for the policy, one for upgrades, metrics out."""
+"""The operator's process: one controller each for nodes, policy, upgrades and PodExplanations, metrics out."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any, Final
 from gpuplane import names
 from gpuplane.api.clusterpolicy import chosen
 from gpuplane.operator.events import LimitedRecorder
+from gpuplane.operator.explanations import Explain, ExplainProcess, ExplanationController
 from gpuplane.operator.metrics import OperatorState, paths
 from gpuplane.operator.node_controller import NodeController
 from gpuplane.operator.policy import is_discovered
@@ -39,7 +40,8 @@ async def run(options: Namespace) -> None:
     ):
         lease = operator_lease(own, identity, options.lease_duration)
         client.fence = lease
-        operator = OperatorProcess(client, image=await own_image(client), identity=identity)
+        explain = ExplainProcess(options.kubeconfig, options.context)
+        operator = OperatorProcess(client, explain, image=await own_image(client), identity=identity)
         port = PORT if options.port is None else options.port
         async with serving(paths(operator.state), os.environ.get("POD_IP", ""), port):
             await lease.lead(operator.run)
@@ -78,12 +80,15 @@ async def own_image(client: Client) -> str:
 class OperatorProcess:
     """The operator's controllers, with the informers that they share."""
 
-    def __init__(self, client: Client, *, image: str, identity: str, clock: Clock | None = None) -> None:
+    def __init__(
+        self, client: Client, explain: Explain, *, image: str, identity: str, clock: Clock | None = None
+    ) -> None:
         clock = clock or SystemClock()
         informers = SharedInformers(client, clock)
         self._events = EventRecorder(client, "gpuplane-operator", instance=identity, clock=clock)
         recorder = LimitedRecorder(self._events, clock)
         self.pools = PoolWatch(client, clock)
+        self.explanations = ExplanationController(client, clock, explain)
         self.nodes = NodeController(client, informers, self.pools, recorder, clock)
         self.upgrades = UpgradeController(client, informers, recorder, clock, image=image)
         self.policy = PolicyController(client, informers, self.upgrades, self.pools, recorder, clock, image=image)
@@ -93,7 +98,7 @@ class OperatorProcess:
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self.pools.run(), name="pools")
-                for each in (self.nodes, self.policy, self.upgrades):
+                for each in (self.nodes, self.policy, self.upgrades, self.explanations):
                     group.create_task(each.run(), name=each.controller.name)
         finally:
             await self._events.aclose()

@@ -1,0 +1,114 @@
+"""Reads from the API server what an explanation depends on: pods, nodes, GPUNodes, namespaces and quotas."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final
+
+import msgspec
+
+from gpuplane.api.gpunode import GPUNode
+from gpuplane.explain.world import ClusterFacts, Object
+from gpuplane.names import (
+    QUOTA_KEY,
+    QUOTA_NAMESPACE,
+    QUOTA_SETTINGS_CONFIGMAP,
+    QUOTA_SETTINGS_KEY,
+)
+from gpuplane.scheduler.quota import NamespaceQuota, QuotaSettings, parse_quotas, parse_settings
+from kubekit.api.core import ConfigMap, Pod
+from kubekit.errors import InvalidInput
+from kubekit.kube import Client, Forbidden, NotFound
+
+_PAGE: Final = "500"
+
+
+async def read(client: Client, namespace: str, name: str) -> tuple[Object, ClusterFacts]:
+    """The pod as it is stored, and all that is asked about it. Raises InvalidInput where there is no such pod."""
+    pod = await read_pod(client, namespace, name)
+    return pod, await read_facts(client)
+
+
+async def read_pod(client: Client, namespace: str, name: str) -> Object:
+    """Return the pod as it is stored. Raises InvalidInput where there is no such pod."""
+    try:
+        body = await client.request("GET", Pod.RESOURCE.path(namespace, name))
+    except NotFound as error:
+        raise InvalidInput(
+            f"there is no pod {name}", where=f"namespace {namespace}", cure="kubectl get pods -A shows those there are"
+        ) from error
+    pod: Object = msgspec.json.decode(body)
+    return pod
+
+
+async def read_facts(client: Client) -> ClusterFacts:
+    """Read one list of each kind, without the optional kinds that the user may not read. Raises Forbidden."""
+    pods, nodes, gpunodes, namespaces, (naming, quotas) = await asyncio.gather(
+        listed(client, "/api/v1/pods"),
+        listed(client, "/api/v1/nodes"),
+        _gpunodes(client),
+        _namespaces(client),
+        _quotas(client),
+    )
+    return ClusterFacts(pods, nodes, gpunodes, namespaces, quotas, naming)
+
+
+async def unreadable(client: Client) -> list[str]:
+    """Return the kinds of the cluster that the user may not list."""
+    found = []
+    for kind, path in (
+        ("pods of all namespaces", "/api/v1/pods"),
+        ("nodes", "/api/v1/nodes"),
+        ("gpunodes", GPUNode.RESOURCE.path()),
+    ):
+        try:
+            await client.request("GET", path, {"limit": "1"})
+        except Forbidden:
+            found.append(kind)
+        except NotFound:
+            continue
+    return found
+
+
+async def listed(client: Client, path: str) -> list[Object]:
+    """Return all objects of a path, read in pages."""
+    found: list[Object] = []
+    params = {"limit": _PAGE}
+    while True:
+        body: dict[str, Any] = msgspec.json.decode(await client.request("GET", path, params))
+        found += body.get("items") or ()
+        more = (body.get("metadata") or {}).get("continue")
+        if not more:
+            return found
+        params = {"limit": _PAGE, "continue": more}
+
+
+async def _gpunodes(client: Client) -> list[GPUNode]:
+    try:
+        return await client.list(GPUNode)
+    except NotFound:
+        return []  # gpuplane is not installed: node capacities tell of GPUs
+
+
+async def _namespaces(client: Client) -> dict[str, dict[str, str]]:
+    try:
+        found = await listed(client, "/api/v1/namespaces")
+    except Forbidden:
+        return {}
+    return {one["metadata"]["name"]: one["metadata"].get("labels") or {} for one in found}
+
+
+async def _quotas(client: Client) -> tuple[QuotaSettings, dict[str, NamespaceQuota]]:
+    """Those in force as they stand; none where they cannot be read or parsed."""
+    naming, quotas = QuotaSettings(), {}
+    try:
+        settings = await client.get(ConfigMap, QUOTA_SETTINGS_CONFIGMAP, QUOTA_NAMESPACE)
+        naming = parse_settings(settings.data[QUOTA_SETTINGS_KEY])
+    except (NotFound, Forbidden, KeyError, InvalidInput):
+        pass
+    try:
+        found = await client.get(ConfigMap, naming.name, naming.namespace)
+        quotas = parse_quotas(found.data[QUOTA_KEY])
+    except (NotFound, Forbidden, KeyError, InvalidInput):
+        pass
+    return naming, quotas

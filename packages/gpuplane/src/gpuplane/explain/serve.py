@@ -1,0 +1,88 @@
+"""The process in which the operator answers one PodExplanation: `python -m gpuplane.explain.serve`.
+
+stdin has the request as JSON (`{"namespace": ..., "pods": [...]}`), stdout gets the answers: a list of `pod` and
+`explanation`. The cluster is read once for all pods of the request.
+
+A process of its own, because to read and judge a large cluster takes seconds of CPU and hundreds of MiB: the operator
+goes on meanwhile, and the memory is returned with the answer. The process limits its own CPU time, and its answer's
+size, so that no request costs more.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import resource
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from gpuplane.explain.answer import Explanation, FreeNode, explain
+from gpuplane.explain.reading import read_facts
+from gpuplane.explain.unnamed import unnamed
+from gpuplane.explain.world import ClusterFacts, World
+from kubekit.kube import Client, SystemClock
+
+CPU_SECONDS: Final = 30
+FREE_NODES: Final = 16  # whose GPUs are listed for each pod; the others are counted
+LONGEST: Final = 400_000  # bytes of the answers together; an object of the API server has 1.5 MB at most
+
+
+class ExplanationRequest(msgspec.Struct, frozen=True):
+    """Names of pods in one namespace."""
+
+    namespace: str
+    pods: tuple[str, ...]
+
+
+def answers(request: ExplanationRequest, facts: ClusterFacts, now: str) -> list[dict[str, Any]]:
+    """Explain each pod of the request to a user of its namespace; a missing pod has no explanation. Pure."""
+    known = unnamed(facts, request.namespace)
+    world = World(known)
+    own = {raw["metadata"]["name"]: raw for raw in known.pods if raw["metadata"]["namespace"] == request.namespace}
+    found: list[dict[str, Any]] = []
+    size = 0
+    for name in dict.fromkeys(request.pods):
+        answer: dict[str, Any] = {"pod": name}
+        if name in own:
+            answer["explanation"] = msgspec.to_builtins(_shortened(explain(own[name], known, now, world)))
+        size += len(msgspec.json.encode(answer))
+        if size > LONGEST:
+            break
+        found.append(answer)
+    return found
+
+
+def _shortened(explanation: Explanation) -> Explanation:
+    """Return the explanation with the GPUs of the nodes that have most of a GPU free."""
+    free: Iterable[FreeNode] = sorted(explanation.free, key=_distance)[:FREE_NODES]
+    more = max(0, len(explanation.free) - FREE_NODES)
+    return msgspec.structs.replace(explanation, free=tuple(free), free_not_listed=more)
+
+
+def _distance(node: FreeNode) -> tuple[int, int, str]:
+    return -max(gpu.core for gpu in node.gpus), -max(gpu.memory_mib for gpu in node.gpus), node.node
+
+
+async def _answer(request: ExplanationRequest, kubeconfig: Path | None, context: str | None) -> list[dict[str, Any]]:
+    async with Client.connect(kubeconfig, context, user_agent="gpuplane-operator-explain") as client:
+        return answers(request, await read_facts(client), SystemClock().wall())
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Answer the request of stdin on stdout."""
+    resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS))
+    parser = argparse.ArgumentParser(prog="gpuplane.explain.serve")
+    parser.add_argument("--kubeconfig", type=Path)
+    parser.add_argument("--context")
+    options = parser.parse_args(arguments)
+    request = msgspec.json.decode(sys.stdin.buffer.read(), type=ExplanationRequest)
+    found = asyncio.run(_answer(request, options.kubeconfig, options.context))
+    sys.stdout.buffer.write(msgspec.json.encode(found))
+
+
+if __name__ == "__main__":
+    main()
