@@ -74,6 +74,8 @@ ENVIRONMENT: Final[dict[str, dict[str, str]]] = {
     },
     "In the driver's pod (`driver.env`)": {
         "BASE_URL": "a mirror: where `<version>/NVIDIA-Linux-<machine>-<version>.run` lies",
+        "CUDA_REPOSITORY_URL": "a copy of NVIDIA's CUDA repositories: where `ubuntu2204/x86_64` and the others lie",
+        "HTTPS_PROXY": "the proxy of downloads and package managers; `HTTP_PROXY` and `NO_PROXY` likewise",
         "DRIVER_VERSION": "the version to install, or the branch with precompiled packages; from `driver.version`",
         "KERNEL_MODULE_TYPE": "`auto`, `open` or `proprietary`; from `driver.kernelModuleType`",
         "GPUPLANE_DRIVER_PRECOMPILED": "`true`: from packages made for the kernel; from `driver.usePrecompiled`",

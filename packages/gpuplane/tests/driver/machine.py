@@ -183,6 +183,13 @@ class Machine:
             shutil.rmtree(upper)
             shutil.copytree(merged, upper, symlinks=True, ignore=ignored)
 
+    def unmount_driver(self) -> None:
+        """`umount -R -l` of the driver's root: its place is empty again, its layers stay."""
+        self._sync()
+        shutil.rmtree(self.driver_root)
+        lines = self.mounts().splitlines(keepends=True)
+        self.write("proc/1/mounts", "".join(line for line in lines if f" /{names.DRIVER_ROOT}" not in line))
+
     def mounts(self) -> str:
         path = self.root / "proc/1/mounts"
         return path.read_text() if path.exists() else ""
@@ -237,7 +244,7 @@ class Machine:
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
-            env={**os.environ, **{name: str(value) for name, value in settings.items()}},
+            env={**os.environ, **command.env, **{name: str(value) for name, value in settings.items()}},
         )
         try:
             out, err = await process.communicate()

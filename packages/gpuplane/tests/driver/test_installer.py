@@ -65,7 +65,7 @@ async def test_a_host_driver_without_every_module_is_good_enough(world: Any) -> 
             "modprobe",
             Completed(Command(("x",)), 1, stderr="Key was rejected by service"),
             "SecureBoot",
-            "usePrecompiled",
+            "mokutil --import",
         ),
     ],
 )

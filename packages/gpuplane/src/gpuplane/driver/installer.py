@@ -172,7 +172,7 @@ async def _act_released(host: Host, facts: DriverFacts, driver: Released, action
         await _write_root(host, facts, action)
     else:
         note(host, COMPONENT, {"loaded": "ours"})
-        await _run(host, stepping.steps(action, facts))
+        await _run(host, stepping.steps(action, facts), driver)
 
 
 async def _mount(host: Host, facts: DriverFacts) -> None:
@@ -189,7 +189,7 @@ async def _write_root(host: Host, facts: DriverFacts, action: Action, kernel: st
     kernel = kernel or facts.kernel
     note(host, COMPONENT, {"busy": action.value})
     try:
-        await _run(host, stepping.steps(action, facts, kernel))
+        await _run(host, stepping.steps(action, facts, kernel), facts.package)
     except DriverError as error:
         if error.reason != "DiskFull" and not error.reason.endswith("Killed"):
             note(host, COMPONENT, {"busy": ""})
@@ -214,8 +214,8 @@ def _signature(host: Host) -> str:
     return state.notes.get("signed", "") if state is not None else ""
 
 
-async def _run(host: Host, steps: tuple[Step, ...]) -> None:
-    """Carry out steps in their order.
+async def _run(host: Host, steps: tuple[Step, ...], driver: Released | None = None) -> None:
+    """Carry out steps in their order; those of `driver` with its proxies.
 
     Raises:
         DriverError: for the first that fails.
@@ -232,45 +232,44 @@ async def _run(host: Host, steps: tuple[Step, ...]) -> None:
                     host.write_in_place(step.path, f"{step.value}\n".encode())
             continue
         if isinstance(step, Unless):
-            if not await _all_succeed(host, step.probes):
-                await _run(host, step.steps)
+            if not await _all_succeed(host, step.probes, driver):
+                await _run(host, step.steps, driver)
             continue
         if step.unless and root.exists(step.unless):
             continue
-        done = await host.runner.run(_command(host, step, found))
+        done = await host.runner.run(_command(host, step, driver, found))
         if done.code and step.otherwise:
             log.info("command failed, trying another command=%r: %s", " ".join(step.otherwise), done.last_words)
-            again = await host.runner.run(_command(host, step, found, step.otherwise))
+            again = await host.runner.run(_command(host, step, driver, found, step.otherwise))
             done = done if again.code else again  # the plain way tells more
         if done.code and not step.lenient:
-            raise failure(done, str(root.root if step.in_root else host.root))
+            raise failure(done, str(root.root if step.in_root else host.root), driver)
         if step.find:
-            found = _found(step, done)
+            found = _found(step, done, str(root.root), driver)
 
 
-async def _all_succeed(host: Host, probes: tuple[Run, ...]) -> bool:
+async def _all_succeed(host: Host, probes: tuple[Run, ...], driver: Released | None) -> bool:
     for probe in probes:
-        done = await host.runner.run(_command(host, probe))
+        done = await host.runner.run(_command(host, probe, driver))
         if done.code or not re.search(probe.find, done.stdout):
             return False
     return True
 
 
-def _found(step: Run, done: Completed) -> str:
+def _found(step: Run, done: Completed, root: str, driver: Released | None) -> str:
     match = re.search(step.find, done.stdout)
-    if match is None:
-        raise DriverError(
-            "KernelHeadersMissing",
-            f"no {step.argv[-1]} for the running kernel in the node's repositories",
-            where=str(done.command),
-            cure="boot a kernel that they have headers for, or ClusterPolicy spec.driver.repoConfig",
-        )
+    if match is None:  # as where the package is missing
+        none = msgspec.structs.replace(done, stdout="", stderr="No packages found")
+        raise failure(none, root, driver)
     return match.group(1)
 
 
-def _command(host: Host, step: Run, found: str = "", argv: tuple[str, ...] = ()) -> Command:
+def _command(
+    host: Host, step: Run, driver: Released | None = None, found: str = "", argv: tuple[str, ...] = ()
+) -> Command:
+    env = dict(driver.wanted.proxies) if driver is not None and step.in_root else {}
     words = tuple(word.replace("{found}", found) for word in argv or step.argv)
-    return Command(words, host.root, step.timeout, inside=names.DRIVER_ROOT if step.in_root else "")
+    return Command(words, host.root, step.timeout, env, inside=names.DRIVER_ROOT if step.in_root else "")
 
 
 async def _stop_daemons(host: Host, facts: DriverFacts) -> None:

@@ -74,6 +74,7 @@ class WantedDriver(msgspec.Struct, frozen=True, kw_only=True):
     `kind` is auto, open or proprietary. `version` is a whole version, or a branch (570) with `precompiled`.
     `parameters` are the text of module parameters by module. `repositories` and `certificates` are files by name.
     `peermem` loads the peer memory module too. `cuda_url` is a copy of NVIDIA's CUDA repositories, "" for NVIDIA's own.
+    `proxies` are variables for package managers and downloads; no driver differs by them.
     """
 
     version: str = ""
@@ -86,6 +87,7 @@ class WantedDriver(msgspec.Struct, frozen=True, kw_only=True):
     certificates: tuple[tuple[str, bytes], ...] = ()
     peermem: bool = False
     cuda_url: str = ""
+    proxies: tuple[tuple[str, str], ...] = ()
 
 
 RECOMMENDED: Final = WantedDriver()
@@ -251,6 +253,15 @@ def _digest(wanted: WantedDriver, platform: DriverTarget, open_modules: bool) ->
     return f"{wanted.version}-{kind}-{hashlib.sha256(msgspec.json.encode(made_of)).hexdigest()[:12]}"
 
 
+def _proxies(environment: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    """The proxies in both spellings: apt and plain HTTP of curl know only the small letters, people set the others."""
+    found: list[tuple[str, str]] = []
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"):
+        value = environment.get(name) or environment.get(name.lower(), "")
+        found += ((name, value), (name.lower(), value)) if value else ()
+    return tuple(found)
+
+
 def read_wanted(environment: Mapping[str, str], files: Mapping[str, Mapping[str, bytes]]) -> WantedDriver:
     """Read the settings from the operand's environment and the ConfigMaps mounted into its pod.
 
@@ -273,4 +284,5 @@ def read_wanted(environment: Mapping[str, str], files: Mapping[str, Mapping[str,
         certificates=tuple(sorted(files.get(names.DRIVER_CERTIFICATES_DIR, {}).items())),
         peermem=environment.get(names.DRIVER_RDMA_ENV) == "true",
         cuda_url=environment.get(names.CUDA_REPOSITORY_ENV, ""),
+        proxies=_proxies(environment),
     )

@@ -14,7 +14,7 @@ from gpuplane import names
 from gpuplane.driver import cuda_repository, families
 from gpuplane.driver.decide import Action, DriverFacts
 from gpuplane.driver.families import LONG, Parameter, Put, Run, Step
-from gpuplane.driver.released import Released
+from gpuplane.driver.released import Family, Released
 from gpuplane.driver.signing import SigningKey
 
 ROOT: Final = f"/{names.DRIVER_ROOT}"
@@ -166,6 +166,9 @@ def load(driver: Released) -> tuple[Step, ...]:
     ]
     if "NVreg_EnableGpuFirmware=0" not in wanted.get("nvidia", ""):
         steps.append(Parameter(FIRMWARE_PATH, FIRMWARE))  # a search path of another program stays
+    if driver.family is Family.SUSE:
+        # SUSE's kernels refuse modules of others otherwise; its own file of this name lies in /lib.
+        steps.append(Put("etc/modprobe.d/10-unsupported-modules.conf", b"allow_unsupported_modules 1\n"))
     steps.append(Run(argv=("modprobe", "-a", "i2c_core", "ipmi_msghandler", "ipmi_devintf"), lenient=True))
     steps.append(Run(argv=("modprobe", "-a", *driver.modules)))
     return tuple(steps)

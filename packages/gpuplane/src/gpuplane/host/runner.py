@@ -88,7 +88,7 @@ class SystemRunner:
 
     async def run(self, command: Command) -> Completed:
         argv, extra = invocation(command)
-        log.info("running command=%r", command)
+        log.info("running command=%r", str(command))  # its environment may have a password
         try:
             process = await asyncio.create_subprocess_exec(
                 *argv,

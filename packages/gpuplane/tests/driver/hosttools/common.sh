@@ -32,6 +32,16 @@ fail() {
     exit "$code"
 }
 
+# A network with a proxy, or with a certificate of its own, for tools that fetch something: proxy is its address, ca the
+# certificate, which update-ca-certificates has to have put into the bundle.
+fetch_or() {
+    if [ -f "$STATE/proxy" ] && [ "${https_proxy:-}" != "$(cat "$STATE/proxy")" ]; then
+        fail "$1" "$2"
+    elif [ -f "$STATE/ca" ] && ! grep -qs -F -f "$STATE/ca" "$SIMHOST_ROOT/etc/ssl/bundle"; then
+        fail "$3" "$4"
+    fi
+}
+
 # proc/modules from the modules in $STATE/modules (newest first) and the holders in $STATE/holders.
 list_modules() {
     holders=0
