@@ -9,6 +9,7 @@ import pytest
 
 from gpuplane import names
 from gpuplane.driver import install, run
+from gpuplane.driver.installer import uninstall
 from gpuplane.host import Command
 from packages.gpuplane.tests.driver.conftest import VERSION, World
 from packages.gpuplane.tests.driver.test_operand import started, stop
@@ -75,6 +76,20 @@ async def test_a_driver_that_we_installed_goes_before_the_image_comes(bare: Worl
         await run(world.context())
     assert not world.host.exists("sys/module/nvidia")
     assert not world.host.exists(names.DRIVER_STORE)
+
+
+async def test_the_root_of_a_driver_container_that_was_killed_is_unmounted_at_uninstall(bare: World) -> None:
+    machine = bare.kernel
+    machine.write("run/nvidia/driver/usr/lib64/libcuda.so.1", "theirs")
+    machine.write("proc/1/mounts", "/dev/sda1 / ext4 rw 0 0\noverlay /run/nvidia/driver overlay rw 0 0\n")
+    (machine.state / "upper").write_text("/var/lib/upper")
+    machine.write("sys/module/nvidia/version", "570.1\n")
+    await uninstall(bare.host)
+    assert machine.ran == [], "its driver is in use"
+    (machine.root / "sys/module/nvidia/version").unlink()
+    await uninstall(bare.host)
+    assert machine.ran == ["umount -R -l /run/nvidia/driver"]
+    assert not bare.host.exists("run/nvidia")
 
 
 @pytest.mark.usefixtures("beside")

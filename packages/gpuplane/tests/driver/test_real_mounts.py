@@ -66,3 +66,50 @@ def test_the_drivers_root_is_the_host_under_a_layer_of_its_own() -> None:
         capture_output=True, text=True, check=False, timeout=60, env={**os.environ, "PYTHONSAFEPATH": "1"},
     )  # fmt: skip
     assert done.stdout.strip() == "done", done.stderr
+
+
+POD = """
+    import asyncio, pathlib, subprocess, sys
+    from gpuplane.driver.installer import _run
+    from gpuplane.driver.steps import clear, mount
+    from gpuplane.host import Host
+
+    # As the driver's pod has it: the node's root at /host, mounts go both ways.
+    root = pathlib.Path("/run/pod/host")
+    root.mkdir(parents=True, exist_ok=True)
+    subprocess.run(["mount", "--rbind", "/", root], check=True)
+    asyncio.run(_run(Host(root), mount(()) if sys.argv[1] == "mount" else clear(True)))
+"""
+NODE = """
+set -e
+script=$1 python=$2
+other() { unshare --mount --propagation unchanged "$@"; }
+mount --make-rshared /
+mkdir -p /run/nvidia/driver
+mkfifo /run/started /run/go
+# A pod of another component, started before the driver, with /run/nvidia from the node to the container.
+other sh -c 'mount --make-rslave /; echo ready >/run/started; read -r _ </run/go
+    test -e /run/nvidia/driver/etc/os-release && echo "seen by pods"' &
+read -r _ </run/started
+other "$python" -c "$script" mount
+test -e /run/nvidia/driver/etc/os-release && echo "mounted on the node"
+echo go >/run/go
+wait
+other "$python" -c "$script" clear
+[ -z "$(ls /run/nvidia/driver)" ] && echo "gone from the node"
+"""
+
+
+@pytest.mark.namespaces
+def test_the_drivers_root_is_mounted_on_the_node_and_in_pods_that_look_there() -> None:
+    """As NVIDIA's driver container leaves it: the mount outlives the pod that made it."""
+    if os.geteuid() != 0:
+        pytest.skip("overlays of the whole machine can be mounted by root only")
+    start = ("unshare", "--mount", "sh", "-c", SETUP, "sh")
+    if subprocess.run([*start, "true"], capture_output=True, check=False).returncode != 0:
+        pytest.skip("mounts are refused here")
+    done = subprocess.run(
+        [*start, "sh", "-c", NODE, "sh", textwrap.dedent(POD), sys.executable],
+        capture_output=True, text=True, check=False, timeout=60, env={**os.environ, "PYTHONSAFEPATH": "1"},
+    )  # fmt: skip
+    assert done.stdout.splitlines() == ["mounted on the node", "seen by pods", "gone from the node"], done.stderr

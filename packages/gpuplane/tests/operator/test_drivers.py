@@ -183,6 +183,7 @@ def test_files_for_the_image_lie_among_its_own_and_for_us_in_directories() -> No
     main = ours["spec"]["template"]["spec"]["containers"][0]
     assert {mount["mountPath"] for mount in main["volumeMounts"]} == {
         "/host",
+        "/run/nvidia",
         names.DRIVER_MODULES_DIR,
         names.DRIVER_REPOSITORIES_DIR,
         names.DRIVER_CERTIFICATES_DIR,

@@ -108,6 +108,9 @@ async def uninstall(host: Host) -> tuple[str, ...]:
         if state is not None and state.notes.get("begun"):
             await _run(host, stepping.clear(facts.mounted))
             await _run(host, (stepping.reset_firmware(),))
+        if facts.mounted_other and not module_version(host):
+            # A driver container that was killed left its root mounted.
+            await _run(host, (stepping.unmount(),))
         # Also what a kubelet made for a driver image to mount; directories in use are not empty.
         for path in _MADE_FOR_IMAGES:
             with contextlib.suppress(HostError):  # a foreign mount
