@@ -63,13 +63,17 @@ def toml(draw: st.DrawFn, data: dict[str, Any], top: list[str]) -> str:
     for line in draw(st.permutations(top)):
         lines += [line + draw(_NOTES), *draw(_BETWEEN)]
     indent = draw(st.sampled_from(["", "  ", "\t"]))
-    for path, values in draw(st.permutations(list(_tables(data)))):
+    tables = draw(st.permutations(list(_tables(data))))
+    dotted = all(values for _, values in tables) and draw(st.integers(0, 3)) == 0  # no header at all
+    for path, values in tables:
         space = draw(st.sampled_from(["", " "]))
         header = f"{space}.{space}".join(map(key, path))
-        lines += [indent * draw(st.integers(0, 2)) + f"[{space}{header}{space}]" + draw(_NOTES), *draw(_BETWEEN)]
+        if not dotted:
+            lines += [indent * draw(st.integers(0, 2)) + f"[{space}{header}{space}]" + draw(_NOTES), *draw(_BETWEEN)]
+        above = f"{header}{space}.{space}" if dotted else ""
         for name, value in draw(st.permutations(list(values.items()))):
             equals = draw(st.sampled_from([" = ", "=", "  =\t"]))
-            lines += [f"{indent}{key(name)}{equals}{text(value)}{draw(_NOTES)}", *draw(_BETWEEN)]
+            lines += [f"{indent}{above}{key(name)}{equals}{text(value)}{draw(_NOTES)}", *draw(_BETWEEN)]
     newline = draw(st.sampled_from(["\n", "\n", "\r\n"]))
     whole = "\n".join(lines) + draw(st.sampled_from(["", "\n", "\n\n"]))
     return whole.replace("\n", newline)

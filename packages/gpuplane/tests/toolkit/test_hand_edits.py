@@ -12,6 +12,7 @@ from gpuplane.toolkit.applying import unconfigure
 from gpuplane.toolkit.places import CONTAINERD
 from gpuplane.toolkit.toml_strip import strip
 from kubekit.errors import InvalidInput
+from tinykube.kubelet.runtimes import read_config
 
 MAIN = 'version = 2\n[plugins."io.containerd.grpc.v1.cri"]\nsandbox_image = "p"\n'
 OURS = CONTAINERD.imports
@@ -90,3 +91,36 @@ def test_what_cannot_be_taken_out_safely_is_refused(text: str) -> None:
 def test_a_file_that_does_not_parse_stays_as_it_is() -> None:
     text = f"{LINE}broken = = 1\n"
     assert strip(text, {"imports": OURS}, "f") == text
+
+
+CRI = '"io.containerd.grpc.v1.cri"'
+DOTTED = {
+    "containerd, version 1": (
+        "containerd://1.6.20",
+        "plugins . 'cri' . enable_cdi = false # mine\nplugins.cri . containerd . runtimes.runc . runtime_type = 'r'\n",
+    ),
+    "containerd, version 2": (
+        "containerd://1.7.24",
+        f"version = 2\nplugins . {CRI} . containerd . 'runtimes' . runc.runtime_type = \"io.containerd.runc.v2\"\n",
+    ),
+    "containerd, version 3": (
+        "containerd://2.1.4",
+        "version = 3\n[ plugins . 'io.containerd.cri.v1.runtime' ]\ncontainerd . default_runtime_name = 'runc'\n",
+    ),
+    "cri-o": ("cri-o://1.32.8", "crio . \"runtime\" . default_runtime = 'crun'\n"),
+}
+
+
+@pytest.mark.parametrize("default", [False, True])
+@pytest.mark.parametrize("case", DOTTED)
+async def test_dotted_keys_with_spaces_are_configured_and_restored(world: Any, case: str, default: bool) -> None:
+    runtime, text = DOTTED[case]
+    path = "etc/crio/crio.conf" if case == "cri-o" else "etc/containerd/config.toml"
+    world.write(path, text)
+    await apply(world.host, world.plan(runtime, set_as_default=default))
+    seen = read_config(world.root, *runtime.split("://"))
+    assert "nvidia" in seen.handlers
+    assert (seen.default == "nvidia") is default
+    assert await apply(world.host, world.plan(runtime, set_as_default=default)) == ()
+    await unconfigure(world.host)
+    assert world.host.read(path).decode() == text

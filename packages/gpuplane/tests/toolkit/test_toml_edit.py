@@ -107,7 +107,7 @@ def test_an_element_is_added_and_taken_out(text: str) -> None:
     ("text", "path"),
     [
         ("plugins = {cri = {}}\n", ("plugins", "cri")),
-        ("plugins.cri.x = 1\n", ("plugins", "cri")),
+        ("plugins.cri = {x = 1}\n", ("plugins", "cri")),
         ("[[plugins]]\n", ("plugins", "cri")),
         ("plugins = 1\n", ("plugins", "cri")),
         ('[plugins.cri]\nenable_cdi = """\nx"""\n', ("plugins", "cri")),
@@ -189,3 +189,29 @@ def test_what_was_written_below_ours_stays_a_line_of_its_own(newline: str) -> No
     assert strip(with_line, {}, "f") == f"version = 2\n{below}"
     with_block = edit.append_tables(text, {"ours": {"x": 1}}, "f") + below
     assert strip(with_block, {}, "f") == f"{text}{newline}{below}"
+
+
+SPACED = ('a . "b" . c = 1 # mine', '[a]\n "b" . c\t=\t1', "[a.b]\nc=1", "a. \"b\".'c' =1", '["a" . b]\n"c"= 1')
+
+
+@pytest.mark.parametrize("newline", ["", "\n", "\r\n[z]\r\n"])
+@pytest.mark.parametrize("text", SPACED)
+def test_values_of_dotted_keys_with_spaces_are_edited_and_restored(text: str, newline: str) -> None:
+    text = text.replace("\n", "\r\n" if "\r" in newline else "\n") + newline
+    replaced = edit.set_value(text, ("a", "b"), "c", 2, "f")
+    assert tomllib.loads(replaced)["a"] == {"b": {"c": 2}}
+    added = edit.set_value(replaced, ("a", "b"), "d", "x = 1", "f")
+    assert tomllib.loads(added)["a"] == {"b": {"c": 2, "d": "x = 1"}}
+    deep = edit.set_value("a . b.c. d = 1\n", ("a", "b"), "e", 1, "f")
+    assert tomllib.loads(deep)["a"] == {"b": {"c": {"d": 1}, "e": 1}}
+    more = edit.append_tables(added, {"a": {"b": {"t": {"x": 1}}}}, "f")
+    assert tomllib.loads(more)["a"] == {"b": {"c": 2, "d": "x = 1", "t": {"x": 1}}}
+    for edited in (replaced, added, more):
+        assert strip(edited, {}, "f") == text
+
+
+def test_a_key_with_the_signs_of_toml_in_quotes_is_restored() -> None:
+    text = "a . 'x = \"1' . \"y # \\\" =\" = 'v = 1' # z\n"
+    edited = edit.set_value(text, ("a", 'x = "1'), 'y # " =', "w", "f")
+    assert tomllib.loads(edited) == {"a": {'x = "1': {'y # " =': "w"}}}
+    assert strip(edited, {}, "f") == text

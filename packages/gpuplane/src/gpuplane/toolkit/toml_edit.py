@@ -25,6 +25,9 @@ from kubekit.errors import InvalidInput
 MARK = "# set by gpuplane"
 _BEGIN, _END, _LAST = f"{MARK}: begin", f"{MARK}: end", f"{MARK}: after the last line"
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
+# A key as people write it: parts that are bare or quoted, white space around the dots.
+_PART = r"""(?:[A-Za-z0-9_-]+|"(?:[^"\\\n]|\\.)*"|'[^'\n]*')"""
+_ASSIGNED = rf"[ \t]*{_PART}(?:[ \t]*\.[ \t]*{_PART})*[ \t]*=[ \t]*"
 
 
 class Statement(msgspec.Struct, frozen=True):
@@ -114,10 +117,28 @@ def set_value(text: str, table: tuple[str, ...], key: str, value: Any, where: st
             new = _insert_line(text, place, line, newline)
         elif header is not None:
             new = _insert_line(text, rest_of_line(text, header.end), line, newline)
+        elif (sibling := _dotted_sibling(found, table)) is not None:
+            last, inner = sibling
+            line = f"{'.'.join(map(_key, (*inner, key)))} = {literal(value)}  {MARK}"
+            new = _insert_line(text, rest_of_line(text, last.end), line, newline)
         else:
             new = append(text, f"[{'.'.join(map(_key, table))}]{newline}{_key(key)} = {literal(value)}")
     prove(new, _with(before, (*table, key), value), where, (*table, key))
     return new
+
+
+def _dotted_sibling(found: Sequence[Statement], table: tuple[str, ...]) -> tuple[Statement, tuple[str, ...]] | None:
+    """Find the last statement that sets a value in `table` by a dotted key, and `table` from that statement's header
+    on. Such a table can have no header of its own.
+    """
+    above: tuple[str, ...] = ()
+    sibling = None
+    for statement in found:
+        if statement.header:
+            above = statement.path
+        elif statement.path[: len(table)] == table and len(above) < len(table) < len(statement.path):
+            sibling = statement, table[len(above) :]
+    return sibling
 
 
 def append_tables(text: str, tables: Mapping[str, Any], where: str) -> str:
@@ -171,7 +192,7 @@ def strip_marks(text: str) -> str:
     """`text` without marked lines and blocks, line by line: for a text that is no TOML but the template of one, too."""
     text = strip_blocks(text)
     mark = re.escape(MARK)
-    text = re.sub(rf"^([ \t]*[^\s=]+[ \t]*=[ \t]*)\S.*?  {mark}: was (.*)$", r"\1\2", text, flags=re.MULTILINE)
+    text = re.sub(rf"^({_ASSIGNED})\S.*?  {mark}: was (.*)$", r"\1\2", text, flags=re.MULTILINE)
     last = re.escape(_LAST)
     text = re.sub(rf"\r?\n[^\n]*  {last}\Z", "", text)
     # the last line no more, when a later edit goes on below it
