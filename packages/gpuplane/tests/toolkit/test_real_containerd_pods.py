@@ -15,7 +15,6 @@ from packages.gpuplane.tests.toolkit.real_machine import (
     RealMachine,
     containerd_machine,
     lacking,
-    served,
     started,
 )
 
@@ -63,17 +62,22 @@ async def test_pods_run_with_debians_configuration_that_has_no_table_of_runtimes
 
 
 @pytest.mark.parametrize("release", RELEASES)
-async def test_a_containerd_without_a_configuration_serves_pods_with_ours(tmp_path: Path, release: str) -> None:
+async def test_pods_run_on_a_containerd_without_a_configuration(tmp_path: Path, release: str) -> None:
     machine = containerd_machine(tmp_path / "machine", release)
-    (machine.root / CONFIG).unlink()
+    machine.without_configuration()
     machine.write("usr/bin/nvidia-container-runtime", STAND_IN, 0o755)
-    async with machine.running():
-        cri = await served(machine)
+    async with started(machine, tmp_path) as cri:
         before = await cri.runtimes()
+        await runs(cri, "before")
         await by_hand.configure(machine.host, set_as_default=False)
         after = await cri.runtimes()
         assert after.keys() - before.keys() == {"nvidia"}
         assert (after[""], before[""]) == ("runc", "runc")
+        await runs(cri, "plain")
+        assert created_by_nvidia(machine) == 0
+        await runs(cri, "with-class", "nvidia")
+        assert created_by_nvidia(machine) == 2
         await by_hand.unconfigure(machine.host)
         assert await cri.runtimes() == before
         assert not (machine.root / CONFIG).exists()
+        await runs(cri, "after")
