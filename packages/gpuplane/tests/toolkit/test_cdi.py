@@ -18,8 +18,8 @@ from gpuplane.toolkit import cdi_spec
 from gpuplane.toolkit.cdi_spec import MANAGEMENT_SPEC, SPEC, CdiOptions, specs
 from gpuplane.toolkit.driver_files import observe_devices, observe_driver
 from gpuplane.toolkit.elf import soname
-from gpuplane.toolkit.facts import DeviceNodes, ToolkitFacts
-from gpuplane.toolkit.places import CONTAINERD
+from gpuplane.toolkit.facts import DeviceNodes, NodeAccess, ToolkitFacts
+from gpuplane.toolkit.places import CONTAINERD, RuntimeName
 from kubekit.errors import InvalidInput
 from packages.gpuplane.tests.toolkit.conftest import make_device
 
@@ -312,9 +312,73 @@ def test_devices_are_seen_on_the_host_or_in_the_drivers_dev(world: Any) -> None:
     moved = observe_devices(world.host, (), "/run/nvidia/driver")
     assert (moved.root, "nvidia0" in moved.nodes) == ("/run/nvidia/driver", True)
     spec = cdi_spec.spec(msgspec.structs.replace(world.observe("containerd"), devices=moved), [gpu(0)])
-    assert spec["devices"][0]["containerEdits"]["deviceNodes"] == [
-        {"path": "/dev/nvidia0", "hostPath": "/run/nvidia/driver/dev/nvidia0"}
+    (node,) = spec["devices"][0]["containerEdits"]["deviceNodes"]
+    assert (node["path"], node["hostPath"]) == ("/dev/nvidia0", "/run/nvidia/driver/dev/nvidia0")
+    assert node["fileMode"] == 0o666
+    assert moved.access["nvidia0"] == NodeAccess(0o666, world.root.stat().st_gid)
+
+
+ACCESS = {
+    "nvidia0": NodeAccess(0o666, 0),
+    "nvidiactl": NodeAccess(0o660, 27),
+    "dri/card0": NodeAccess(0o660, 44),
+    "dri/renderD128": NodeAccess(0o640, 109),
+    "nvidia1": NodeAccess(0o666, 44),
+    "dri/card1": NodeAccess(0o660, 44),
+}
+
+
+def rendering(tmp_path: Path, runtime: str, version: tuple[int, ...]) -> dict[str, Any]:
+    drm = {gpu(0).pci: ("card0", "renderD128"), gpu(1).pci: ("card1",)}
+    seen = facts(install(tmp_path), gpu(0), gpu(1), nodes=("nvidiactl",), drm=drm, access=ACCESS)
+    place = msgspec.structs.replace(CONTAINERD, runtime=RuntimeName(runtime))
+    made = cdi_spec.spec(msgspec.structs.replace(seen, place=place, version=version), seen.gpus or ())
+    valid(made)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("runtime", "version"),
+    [("containerd", (2, 1, 9)), ("containerd", (1, 7, 24)), ("docker", (26, 1, 5)), ("cri-o", (1, 31))],
+)
+def test_processes_get_the_groups_of_nodes_that_are_not_open_to_all(
+    tmp_path: Path, runtime: str, version: tuple[int, ...]
+) -> None:
+    made = rendering(tmp_path, runtime, version)
+    assert made["cdiVersion"] == "0.7.0"
+    assert made["containerEdits"]["deviceNodes"] == [{"path": "/dev/nvidiactl", "fileMode": 0o660, "gid": 27}]
+    assert made["containerEdits"]["additionalGids"] == [27]
+    devices = {device["name"]: device["containerEdits"] for device in made["devices"]}
+    assert devices["0"]["deviceNodes"] == [
+        {"path": "/dev/nvidia0", "fileMode": 0o666},
+        {"path": "/dev/dri/card0", "fileMode": 0o660, "gid": 44},
+        {"path": "/dev/dri/renderD128", "fileMode": 0o640, "gid": 109},
     ]
+    assert [devices[name]["additionalGids"] for name in ("0", "1", "all", "GPU-0")] == [
+        [44, 109],
+        [44],
+        [44, 109],
+        [44, 109],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("runtime", "version"),
+    [("containerd", (1, 7, 14)), ("containerd", ()), ("docker", (25, 0, 5)), ("cri-o", (1, 29, 0))],
+)
+def test_a_runtime_that_reads_no_groups_leaves_such_nodes_open(
+    tmp_path: Path, runtime: str, version: tuple[int, ...]
+) -> None:
+    made = rendering(tmp_path, runtime, version)
+    assert made["cdiVersion"] == "0.5.0"
+    assert "additionalGids" not in json.dumps(made)
+    assert made["containerEdits"]["deviceNodes"] == [{"path": "/dev/nvidiactl"}]
+    assert made["devices"][0]["containerEdits"]["deviceNodes"][1] == {"path": "/dev/dri/card0"}
+    assert made["devices"][2]["containerEdits"]["deviceNodes"][0] == {
+        "path": "/dev/nvidia1",
+        "fileMode": 0o666,
+        "gid": 44,
+    }
 
 
 def test_a_plain_file_is_no_device_node_on_a_real_host(tmp_path: Path) -> None:

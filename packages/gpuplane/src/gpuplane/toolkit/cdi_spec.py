@@ -9,8 +9,12 @@ Hooks make links and the loader's cache: those of NVIDIA's program where it is o
 which takes the same words. Where neither is, the libraries are mounted under the links' names too, and in the
 directories where loaders of either family of distributions look without a cache.
 
-Format: Container Device Interface (github.com/cncf-tags/container-device-interface), version 0.5.0. Contents in
-substance as nvidia-ctk makes them.
+A device node has the mode and the group that it has on the host. Processes get the groups without which they could not
+open a node (`additionalGids`), if the runtime reads version 0.7.0 of the format; otherwise every process of the
+container may open such a node.
+
+Format: Container Device Interface (github.com/cncf-tags/container-device-interface), version 0.5.0 where that is
+enough. Contents in substance as nvidia-ctk makes them.
 """
 
 from __future__ import annotations
@@ -24,13 +28,17 @@ import msgspec
 
 from gpuplane import names
 from gpuplane.hardware import GPUFacts, MigDevice, MigMode
-from gpuplane.toolkit.facts import CDI_HOOK, DriverFiles, ToolkitFacts
+from gpuplane.toolkit.facts import CDI_HOOK, DriverFiles, NodeAccess, ToolkitFacts
+from gpuplane.toolkit.places import RuntimeName
 from kubekit.errors import InvalidInput
 
 SPEC = f"{names.CDI_DIR}/nvidia.com-gpu.json"
 MANAGEMENT_SPEC = f"{names.CDI_DIR}/management.nvidia.com-gpu.json"
 STRATEGIES = ("index", "uuid", "type-index")
 _VERSION = "0.5.0"
+_WITH_GIDS = "0.7.0"
+# The runtimes that read it, by the version of the format's library in their go.mod.
+_READS_GIDS = {RuntimeName.CONTAINERD: (1, 7, 17), RuntimeName.DOCKER: (26, 1), RuntimeName.CRIO: (1, 31)}
 _COMMON = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
 _NOT_MANAGED = ("nvidia-fs", "nvidia-nvswitch", "nvidia-nvlink")
 _XORG = "libglxserver_nvidia.so"  # which the X server loads by its place
@@ -108,7 +116,7 @@ def spec(facts: ToolkitFacts, gpus: Sequence[GPUFacts], choice: CdiOptions = DEF
         )
     if everything and choice.every:
         devices.append({"name": "all", "containerEdits": _joined(everything)})
-    return _spec(choice, names.CDI_KIND, devices, _common(facts, _COMMON))
+    return _spec(facts, choice, names.CDI_KIND, devices, _common(facts, _COMMON))
 
 
 def management(facts: ToolkitFacts, choice: CdiOptions = DEFAULT) -> Spec:
@@ -117,7 +125,7 @@ def management(facts: ToolkitFacts, choice: CdiOptions = DEFAULT) -> Spec:
     wanted = [name for name in facts.devices.nodes if not name.startswith(_NOT_MANAGED)]
     nodes = _nodes(facts, sorted(wanted, key=_natural))
     devices = [{"name": "all", "containerEdits": {"deviceNodes": nodes}}] if nodes else []
-    return _spec(choice, names.CDI_MANAGEMENT_KIND, devices, _common(facts, ()))
+    return _spec(facts, choice, names.CDI_MANAGEMENT_KIND, devices, _common(facts, ()))
 
 
 def _without_graphics(driver: DriverFiles) -> DriverFiles:
@@ -135,10 +143,17 @@ def _without_graphics(driver: DriverFiles) -> DriverFiles:
     )
 
 
-def _spec(choice: CdiOptions, kind: str, devices: list[Spec], common: Spec) -> Spec:
+def _spec(facts: ToolkitFacts, choice: CdiOptions, kind: str, devices: list[Spec], common: Spec) -> Spec:
     kind = choice.kind(kind)
-    made = {"cdiVersion": _version(kind), "kind": kind, "devices": devices, "containerEdits": common}
-    for edits in (common, *(device["containerEdits"] for device in devices)):
+    every = (common, *(device["containerEdits"] for device in devices))
+    for edits in every:
+        nodes = [node for node in edits.get("deviceNodes", ()) if {"fileMode", "gid"} <= node.keys()]
+        gids = {node["gid"] for node in nodes if NodeAccess(node["fileMode"], node["gid"]).needs_group}
+        if gids:
+            edits["additionalGids"] = sorted(gids)
+    version = _WITH_GIDS if any("additionalGids" in edits for edits in every) else _version(kind)
+    made = {"cdiVersion": version, "kind": kind, "devices": devices, "containerEdits": common}
+    for edits in every:
         if choice.without and "hooks" in edits:
             kept = [hook for hook in edits["hooks"] if not {"all", hook["args"][1]} & choice.without]
             edits.pop("hooks")
@@ -204,7 +219,17 @@ def _nodes(facts: ToolkitFacts, wanted: Iterable[str]) -> list[Spec]:
 def _node(facts: ToolkitFacts, name: str) -> Spec:
     path = f"/dev/{name}"
     root = facts.devices.root.rstrip("/")
-    return {"path": path, "hostPath": f"{root}{path}"} if root and not name.startswith("dri/") else {"path": path}
+    node: Spec = {"path": path, "hostPath": f"{root}{path}"} if root and not name.startswith("dri/") else {"path": path}
+    access = facts.devices.access.get(name)
+    if access is None or (access.needs_group and not _reads_gids(facts)):
+        return node
+    # As in Go's os.FileMode of the format, zero means that it is not set.
+    values = {"fileMode": access.mode, "gid": access.gid}
+    return {**node, **{key: value for key, value in values.items() if value}}
+
+
+def _reads_gids(facts: ToolkitFacts) -> bool:
+    return facts.version >= _READS_GIDS[facts.runtime]
 
 
 def _common(facts: ToolkitFacts, nodes: Iterable[str]) -> Spec:

@@ -10,12 +10,12 @@ import fnmatch
 import platform
 import re
 import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from gpuplane.hardware import GPUFacts
 from gpuplane.host import LIBRARY_DIRS, Host, read_driver_ready
 from gpuplane.toolkit.elf import soname
-from gpuplane.toolkit.facts import DeviceNodes, DriverFiles
+from gpuplane.toolkit.facts import DeviceNodes, DriverFiles, NodeAccess
 
 _BINARIES = frozenset(
     (
@@ -103,17 +103,19 @@ def observe_driver(host: Host, version: str) -> DriverFiles:
 def observe_devices(host: Host, gpus: Iterable[GPUFacts], driver_root: str) -> DeviceNodes:
     """The nodes that are there, in /dev or, where it has none, in the /dev of a driver in a container."""
     inside = driver_root.strip("/")
-    root, nodes = "/", frozenset(_nodes(host, "dev"))
-    if inside and "nvidiactl" not in nodes and (own := frozenset(_nodes(host, f"{inside}/dev"))):
+    root, nodes = "/", dict(_nodes(host, "dev"))
+    if inside and "nvidiactl" not in nodes and (own := dict(_nodes(host, f"{inside}/dev"))):
         root, nodes = driver_root, own
-    drm = {gpu.pci: _drm(host, gpu.pci) for gpu in gpus}
+    rendering = {gpu.pci: dict(_drm(host, gpu.pci)) for gpu in gpus}
+    drm = {pci: tuple(found) for pci, found in rendering.items()}
     minors = host.read_text("proc/driver/nvidia-caps/mig-minors") or ""
     return DeviceNodes(
         root=root,
-        nodes=nodes,
+        nodes=frozenset(nodes),
         drm=drm,
         drm_links={pci: _drm_links(host, pci, found) for pci, found in drm.items() if found},
         caps={path: int(minor) for path, minor in _CAP.findall(minors)},
+        access=nodes | {f"dri/{name}": who for found in rendering.values() for name, who in found.items()},
     )
 
 
@@ -193,25 +195,30 @@ def _configs(host: Host, base: str) -> dict[str, str]:
     return found
 
 
-def _nodes(host: Host, dev: str) -> Iterable[str]:
+def _nodes(host: Host, dev: str) -> Iterator[tuple[str, NodeAccess]]:
     """Device nodes of NVIDIA's."""
     for directory in ("", "nvidia-caps/", "nvidia-caps-imex-channels/"):
         for name in host.list(f"{dev}/{directory}"):
-            if (directory or name.startswith("nvidia")) and _is_node(host, f"{dev}/{directory}{name}"):
-                yield f"{directory}{name}"
+            if directory or name.startswith("nvidia"):
+                access = _access(host, f"{dev}/{directory}{name}")
+                if access is not None:
+                    yield f"{directory}{name}", access
 
 
-def _is_node(host: Host, path: str) -> bool:
+def _access(host: Host, path: str) -> NodeAccess | None:
+    """None where there is no device node."""
     found = host.stat(path)
-    return found is not None and stat.S_ISCHR(found.st_mode)
+    if found is None or not stat.S_ISCHR(found.st_mode):
+        return None
+    return NodeAccess(stat.S_IMODE(found.st_mode), found.st_gid)
 
 
-def _drm(host: Host, pci: str) -> tuple[str, ...]:
-    return tuple(
-        name
-        for name in host.list(f"sys/bus/pci/devices/{pci}/drm")
-        if re.fullmatch(r"(card|renderD)\d+", name) and _is_node(host, f"dev/dri/{name}")
-    )
+def _drm(host: Host, pci: str) -> Iterator[tuple[str, NodeAccess]]:
+    for name in host.list(f"sys/bus/pci/devices/{pci}/drm"):
+        if re.fullmatch(r"(card|renderD)\d+", name):
+            access = _access(host, f"dev/dri/{name}")
+            if access is not None:
+                yield name, access
 
 
 def _drm_links(host: Host, pci: str, nodes: tuple[str, ...]) -> Mapping[str, str]:

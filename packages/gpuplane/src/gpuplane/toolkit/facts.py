@@ -54,11 +54,24 @@ class DriverFiles(msgspec.Struct, frozen=True, kw_only=True):
     ldconfig: str = "/sbin/ldconfig"
 
 
+class NodeAccess(msgspec.Struct, frozen=True):
+    """The permission bits and the group of a device node."""
+
+    mode: int
+    gid: int
+
+    @property
+    def needs_group(self) -> bool:
+        """Return whether a process without root needs the node's group."""
+        return self.gid != 0 and self.mode & 0o006 != 0o006
+
+
 class DeviceNodes(msgspec.Struct, frozen=True, kw_only=True):
     """Device nodes. `root` is where /dev lies ("/", or the driver's); `nodes` are names in it, "nvidia-caps/..." too.
 
     `drm` are the names in /dev/dri that belong to a GPU, by its PCI address, `drm_links` links in /dev/dri/by-path to
-    them, name -> target. `caps` maps "gpu0/gi1/ci0/access" to the N of /dev/nvidia-caps/nvidia-capN.
+    them, name -> target. `access` is of the nodes in `nodes` and, as "dri/card0", in `drm`. `caps` maps
+    "gpu0/gi1/ci0/access" to the N of /dev/nvidia-caps/nvidia-capN.
     """
 
     root: str = "/"
@@ -66,6 +79,7 @@ class DeviceNodes(msgspec.Struct, frozen=True, kw_only=True):
     drm: Mapping[str, tuple[str, ...]] = {}
     drm_links: Mapping[str, Mapping[str, str]] = {}
     caps: Mapping[str, int] = {}
+    access: Mapping[str, NodeAccess] = {}
 
 
 class ToolkitFacts(msgspec.Struct, frozen=True, kw_only=True):
