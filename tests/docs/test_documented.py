@@ -42,10 +42,3 @@ def test_every_page_is_in_the_navigation() -> None:
 def test_a_task_has_the_words_that_people_search_for(words: str) -> None:
     pages = [path for path in (ROOT / "docs/tasks").glob("*.md") if words.lower() in path.read_text().lower()]
     assert pages
-
-
-@pytest.mark.parametrize("page", ["move.md", "notebooks.md"])
-def test_every_block_of_a_page_with_commands_names_its_language(page: str) -> None:
-    fences = re.findall(r"^```(.*)$", (ROOT / "docs/tasks" / page).read_text(), flags=re.M)
-    assert len(fences) > 10
-    assert all(fences[::2]) and not any(fences[1::2])

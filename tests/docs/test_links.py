@@ -101,4 +101,4 @@ def test_nothing_is_of_one_machine_only() -> None:
 
 def test_the_command_of_ci_is_the_readmes() -> None:
     command = (ROOT / ".ci" / "run").read_text().splitlines()[-1]
-    assert f"    {command}\n" in (ROOT / "README.md").read_text()
+    assert f"```bash\n{command}\n```\n" in (ROOT / "README.md").read_text()
