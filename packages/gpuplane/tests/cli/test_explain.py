@@ -418,6 +418,16 @@ def test_no_name_of_another_tenant_is_in_an_answer(data):
     assert [cure.effect for cure in found.cures] == [cure.effect for cure in whole.cures]
 
 
+def test_an_object_that_does_not_decode_is_absent(cluster):
+    """Else one such object of any tenant would stop the explanations of all."""
+    cluster.node("n1", 1)
+    cluster.node("odd", 1)
+    cluster.nodes[-1]["status"]["conditions"] = "odd"
+    cluster.pod("broken", ns="other", limits=SHARE)["status"]["conditions"] = [{"type": None}]
+    found = cluster.explain(cluster.pod("p", limits=SHARE))
+    assert (found.nodes, found.runs_on) == (1, "n1/0")
+
+
 def test_a_long_answer_has_the_nodes_with_most_free(cluster, monkeypatch):
     for number in range(FREE_NODES + 4):
         cluster.node(f"n{number:02}", 1)

@@ -66,4 +66,7 @@ async def _asked(client: Client, namespace: str, names: Sequence[str]) -> PodExp
                 if event.object.status.answered or event.object.status.error:
                     return event.object.status
                 if event.type == "DELETED":
-                    raise Unanswered(f"too many podexplanations wait in namespace {namespace}; try again in a minute")
+                    raise Unanswered(
+                        f"the request was deleted: too many podexplanations wait in namespace {namespace}; "
+                        "try again in a minute"
+                    )

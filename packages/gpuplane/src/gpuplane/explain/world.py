@@ -91,11 +91,14 @@ class World:
         self._made: dict[str, Policy] = {}
         self._raw: dict[str, Object] = {}
         for raw in facts.nodes:
-            self._set_node(raw)
+            # An object that does not decode is absent, as it is for informers: it must not stop every explanation.
+            with contextlib.suppress(msgspec.ValidationError):
+                self._set_node(raw)
         for name, labels in facts.namespaces.items():
             self._cache.set_namespace(name, labels)
         for raw in facts.pods:
-            self._count(raw)
+            with contextlib.suppress(msgspec.ValidationError):
+                self._count(raw)
         self._guess()
 
     # -- what there is -------------------------------------------------------------------------------------------------
