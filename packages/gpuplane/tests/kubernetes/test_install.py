@@ -161,6 +161,8 @@ async def test_what_was_there_first_stays_with_what_others_keep_in_it(
     )
     await client.request("POST", f"{namespace}/configmaps", None, mine)
     await client.apply({**drivers, "metadata": metadata}, "others", resource=resource_of(drivers))
+    quota = {"metadata": {"name": "gpu-operator"}, "spec": {"hard": {"pods": "77"}}}
+    await client.request("POST", f"{namespace}/resourcequotas", None, quota)
 
     async def served() -> bool:
         try:
@@ -172,19 +174,49 @@ async def test_what_was_there_first_stays_with_what_others_keep_in_it(
     await until(served, what="the kind of others", seconds=PATIENCE_S)
     await asyncio.to_thread(gpuplane, control_plane, "install", "-q")
     await client.request("POST", DRIVERS, None, {**driver, "spec": {"image": "driver", "driverType": "gpu"}})
+    kept = [
+        "Namespace gpu-operator kept: it was there before gpuplane",
+        "CustomResourceDefinition nvidiadrivers.nvidia.com kept: it was there before gpuplane",
+        "ResourceQuota gpu-operator/gpu-operator kept: it was there before gpuplane",
+    ]
+    planned = (await asyncio.to_thread(gpuplane, control_plane, "uninstall", "--dry-run")).splitlines()
+    assert sorted(line for line in planned if "kept" in line) == sorted(kept)
+    assert "ClusterPolicy cluster-policy" in planned
     done = await asyncio.to_thread(run, control_plane, "uninstall")
     assert done.returncode == 0, done.stderr
-    assert "Namespace gpu-operator kept: it was there before gpuplane" in done.stderr
-    assert "CustomResourceDefinition nvidiadrivers.nvidia.com kept: it was there before gpuplane" in done.stderr
+    assert not [line for line in kept if line not in done.stderr]
+    held = json.loads(await client.request("GET", f"{namespace}/resourcequotas/gpu-operator"))
+    assert held["spec"] == {"hard": {"pods": "77"}} and "labels" not in held["metadata"]
     await client.request("GET", f"{namespace}/configmaps/mine")
     await client.request("GET", f"{DRIVERS}/mine")
     labels = json.loads(await client.request("GET", namespace))["metadata"]["labels"]
     assert labels == {"team": "ml", "kubernetes.io/metadata.name": names.OPERATOR_NAMESPACE}
-    assert await applied(client) == [f"CustomResourceDefinition {metadata['name']}", "Namespace gpu-operator"]
+    assert await applied(client) == [
+        f"CustomResourceDefinition {metadata['name']}",
+        "Namespace gpu-operator",
+        "ResourceQuota gpu-operator",
+    ]
     await client.request("DELETE", f"{DRIVERS}/mine")
     await client.request("DELETE", f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{metadata['name']}")
     await client.request("DELETE", namespace)
     await until_nothing_is_left(client)
+
+
+async def test_a_request_that_a_user_gave_a_finalizer_holds_no_uninstall_up(
+    control_plane: ControlPlane, client: Client, before: Objects
+) -> None:
+    await asyncio.to_thread(gpuplane, control_plane, "install", "-q")
+    request = {
+        "apiVersion": "gpuplane.dev/v1alpha1",
+        "kind": "PodExplanation",
+        "metadata": {"name": "stuck", "finalizers": ["example.com/forever"]},
+        "spec": {"pods": ["p"]},
+    }
+    for namespace in ("default", names.OPERATOR_NAMESPACE):
+        path = f"/apis/gpuplane.dev/v1alpha1/namespaces/{namespace}/podexplanations"
+        await client.request("POST", path, None, request)
+    await asyncio.to_thread(gpuplane, control_plane, "uninstall", "-q")
+    assert await applied(client) == []
 
 
 async def test_a_namespace_with_objects_of_others_stays_until_they_are_gone(

@@ -20,8 +20,8 @@ MADE_BY_THE_CLUSTER: Final = frozenset(
         ("serviceaccounts", "deployer"),
     }
 )
-# Programs write these about other objects, and write them again.
-RECORDS: Final = frozenset({"events", "endpoints", "endpointslices", "leases"})
+# Programs write these about other objects, and write them again; users ask by PodExplanations, which end by themselves.
+RECORDS: Final = frozenset({"events", "endpoints", "endpointslices", "leases", "podexplanations"})
 TOKENS: Final = "kubernetes.io/service-account-token", "kubernetes.io/dockercfg"
 NEEDED: Final = frozenset({"list", "delete"})  # what an aggregated API computes, as metrics, cannot be deleted
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from argparse import Namespace
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Any, Final, Literal
 
 import msgspec
 import yaml
 
+from gpuplane.api.explanation import PodExplanation
 from gpuplane.api.nodefeature import GROUP as NODE_FEATURES
 from gpuplane.api.schema import OURS
 from gpuplane.cli.contents import contents_of_others, is_labelled
@@ -21,7 +22,9 @@ from kubekit.kube import Client, NotFound
 Manifest = dict[str, Any]
 DEFINITION: Final = "CustomResourceDefinition"
 # What others may have made first, and what takes all objects of others along when it is deleted.
-SHARED: Final = (DEFINITION, "Namespace")
+QUOTA: Final = "ResourceQuota"
+SHARED: Final = (DEFINITION, "Namespace", QUOTA)
+BEFORE: Final = "it was there before gpuplane"
 NAMED: Final = 3  # so many objects of others are named, the rest counted
 # Where to see what holds an object up that does not go.
 LOOK: Final = {
@@ -60,11 +63,7 @@ def install(options: Namespace, screen: Console) -> int:
 
 def uninstall(options: Namespace, screen: Console) -> int:
     wanted = [m for m in reversed(everything()) if options.only is None or m["kind"] == ONLY[options.only]]
-    if options.dry_run:
-        for manifest in wanted:
-            screen.print(_title(manifest))
-        return 0
-    return asyncio.run(_uninstall(options, screen, wanted))
+    return asyncio.run((_list_removals if options.dry_run else _uninstall)(options, screen, wanted))
 
 
 async def _install(options: Namespace, screen: Console, wanted: list[Manifest]) -> None:
@@ -75,11 +74,9 @@ async def _install(options: Namespace, screen: Console, wanted: list[Manifest]) 
         try:
             async with asyncio.timeout(options.timeout):
                 for done, manifest in enumerate(wanted, 1):
-                    if await of_others(client, manifest):
+                    if why := await _why_left(client, manifest):
                         page.clear()
-                        screen.say(
-                            f" {screen.glyph('good')} {_title(manifest)} is another installation's: left as it is"
-                        )
+                        screen.say(f" {screen.glyph('good')} {_title(manifest)} {why}: left as it is")
                         continue
                     await apply(client, manifest)
                     if screen.live:
@@ -98,18 +95,25 @@ async def _install(options: Namespace, screen: Console, wanted: list[Manifest]) 
         screen.say("Next: gpuplane status --wait")
 
 
-async def of_others(client: Client, manifest: Manifest) -> bool:
-    """Return whether a kind that we share with node feature discovery was defined by another installation of it."""
-    if manifest["kind"] != DEFINITION or manifest["spec"]["group"] != NODE_FEATURES:
-        return False
+async def _why_left(client: Client, manifest: Manifest) -> str:
+    """Return why an object of others is not changed; empty for an object to apply.
+
+    These are the kinds that we share with node feature discovery, and an administrator's quota for the namespace.
+    """
+    features = manifest["kind"] == DEFINITION and manifest["spec"]["group"] == NODE_FEATURES
+    if not features and manifest["kind"] != QUOTA:
+        return ""
     found = await _found(client, manifest)
-    return found is not None and not is_labelled(found)
+    if found is None or is_labelled(found):
+        return ""
+    return "is another installation's" if features else "was there before gpuplane"
 
 
 async def _found(client: Client, manifest: Manifest) -> Manifest | None:
     """The cluster's object of the manifest's kind and name, None when there is none."""
     try:
-        body = await client.request("GET", resource_of(manifest).path(None, manifest["metadata"]["name"]))
+        meta = manifest["metadata"]
+        body = await client.request("GET", resource_of(manifest).path(meta.get("namespace"), meta["name"]))
     except NotFound:
         return None
     found: Manifest = msgspec.json.decode(body)
@@ -158,6 +162,21 @@ async def apply(client: Client, manifest: Manifest) -> None:
         await _gone(client, resource.path(meta.get("namespace"), meta["name"]))
 
 
+async def _list_removals(options: Namespace, screen: Console, wanted: list[Manifest]) -> int:
+    """Print the objects in the order of their removal, those that stay with the reason."""
+    async with Client.connect(options.kubeconfig, options.context, user_agent=MANAGER) as client:
+        try:
+            async with asyncio.timeout(options.timeout):
+                for manifest in wanted:
+                    why = await _why_kept(client, manifest)
+                    screen.print(f"{_title(manifest)} kept: {why}" if why else _title(manifest))
+        except TimeoutError:
+            raise NoAnswer(
+                f"the cluster did not answer within {options.timeout:g} s", where=client.endpoint.context
+            ) from None
+    return 0
+
+
 async def _uninstall(options: Namespace, screen: Console, wanted: list[Manifest]) -> int:
     removed = 0
     async with Client.connect(options.kubeconfig, options.context, user_agent=MANAGER) as client:
@@ -166,6 +185,10 @@ async def _uninstall(options: Namespace, screen: Console, wanted: list[Manifest]
             async with asyncio.timeout(options.timeout):
                 for manifest in wanted:
                     if why := await _why_kept(client, manifest):
+                        if why == BEFORE and manifest["kind"] == "Namespace":
+                            # An apply without labels takes back those that install applied.
+                            bare = {**manifest, "metadata": {"name": manifest["metadata"]["name"]}}
+                            await client.apply(bare, MANAGER, resource=resource_of(manifest))
                         screen.say(f" {screen.glyph('warn')} {_title(manifest)} kept: {why}")
                     elif await _remove(client, manifest):
                         removed += 1
@@ -186,16 +209,12 @@ def _late(manifest: Manifest, aim: str, seconds: float, command: str) -> NoAnswe
 
 
 async def _why_kept(client: Client, manifest: Manifest) -> str:
-    """Why an object must stay, for others have objects in it or of it; empty when it may go."""
+    """Return why an object must stay, for others have objects in it or of it; empty when it may go. Writes nothing."""
     found = await _found(client, manifest) if manifest["kind"] in SHARED else None
     if found is None:
         return ""
     if not is_labelled(found):
-        if manifest["kind"] == "Namespace":
-            # An apply without labels takes back those that install applied.
-            bare = {**manifest, "metadata": {"name": manifest["metadata"]["name"]}}
-            await client.apply(bare, MANAGER, resource=resource_of(manifest))
-        return "it was there before gpuplane"
+        return BEFORE
     if manifest["kind"] != "Namespace" or "deletionTimestamp" in found["metadata"]:
         return ""
     others = await contents_of_others(client, found["metadata"]["name"])
@@ -216,10 +235,23 @@ async def _remove(client: Client, manifest: Manifest) -> bool:
     )
     try:
         await client.delete(resource, meta["name"], meta.get("namespace"), propagation=propagation)
+        if manifest["kind"] == "Namespace" or meta["name"].startswith(f"{PodExplanation.RESOURCE.plural}."):
+            # After the deletion, for no user can make another one then.
+            await _release_requests(client)
         await _gone(client, resource.path(meta.get("namespace"), meta["name"]))
     except NotFound:
         return False
     return True
+
+
+async def _release_requests(client: Client) -> None:
+    """Take the finalizers off PodExplanations: users may have made them with any, and the operator has ended."""
+    with suppress(NotFound):
+        for request in await client.list(PodExplanation):
+            if request.metadata.finalizers:
+                with suppress(NotFound):
+                    meta = request.metadata
+                    await client.patch(PodExplanation, meta.name, {"metadata": {"finalizers": None}}, meta.namespace)
 
 
 async def _gone(client: Client, path: str) -> None:
