@@ -287,6 +287,26 @@ def test_quota_is_told_with_who_uses_it(cluster, monkeypatch):
     assert cluster.explain(cluster.pods[-1]).quota == "ok"
 
 
+def test_a_quota_counts_replicas_as_parts_of_gpus(cluster):
+    cluster.node("a", 1, devices={names.GPU_RESOURCE: 10}, labels={names.QUOTA_MODEL_LABEL: "T4"})
+    cluster.quotas["ml"] = NamespaceQuota({"T4": 30})
+    for number in range(2):
+        cluster.pod(f"r{number}", limits={names.GPU_RESOURCE: 1}, on="a")
+    pod = cluster.pod("p", limits={names.GPU_RESOURCE: 1})
+    assert (cluster.explain(pod).quota, cluster.explain(pod).runs_on) == ("ok", "a")
+    cluster.pod("r2", limits={names.GPU_RESOURCE: 1}, on="a")
+    assert "uses 0.3 of 0.3 T4" in cluster.explain(pod).node_reasons[0].reason
+
+
+def test_a_replica_is_chosen_before_a_whole_gpu(cluster):
+    cluster.node("a", 1)
+    cluster.whole("w", "a/0")
+    cluster.node("b", 2)
+    cluster.node("c", 1, devices={names.GPU_RESOURCE: 10})
+    assert cluster.explain(cluster.pod("one", limits={names.GPU_RESOURCE: 1})).runs_on == "c"
+    assert cluster.explain(cluster.pod("two", limits={names.GPU_RESOURCE: 2})).runs_on == "b/0,1"
+
+
 # -- pods that can never run, of old, placed, ended --------------------------------------------------------------------
 
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from gpuplane import names
 from gpuplane.scheduler.quota import (
+    ALLOWED,
     NamespaceQuota,
     QuotaCheck,
     QuotaPlace,
@@ -145,6 +146,24 @@ def test_a_refusal_says_what_is_used_and_by_whom() -> None:
     )
     assert not QuotaCheck(None, usage, "ml", "mine", 50)("n3").reason
     assert QuotaCheck(NamespaceQuota({}), usage, "ml", "mine", 50)("n1").reason.endswith("may use no GPU")
+
+
+def test_replicas_count_as_the_parts_of_gpus_that_they_are() -> None:
+    usage = QuotaUsage()
+    usage.set_place("n1", QuotaPlace("T4", part=10))
+    usage.set_place("n2", QuotaPlace("T4"))
+    for number in range(9):
+        usage.add(f"p{number}", "ml", "n1", 100, f"p{number}", by_count=True)
+    assert usage.used("ml", "T4") == 90
+    quota = NamespaceQuota({"T4": 100})
+    check = QuotaCheck(quota, usage, "ml", "new", 100, by_count=True)
+    assert check("n1") == ALLOWED
+    assert check("n2").reason.endswith("and this pod asks 1") and check("n2").passes
+    usage.add("p9", "ml", "n1", 100, "p9", by_count=True)
+    full = QuotaCheck(quota, usage, "ml", "new", 100, by_count=True)("n1")
+    assert "uses 1 of 1 T4 (p0 0.1 + p1 0.1 + p2 0.1 + 7 more), and this pod asks 0.1" in full.reason
+    usage.set_place("n1", QuotaPlace("T4"))  # whole GPUs again
+    assert usage.used("ml", "T4") == 1000
 
 
 # -- over HTTP -----------------------------------------------------------------------------------------------------

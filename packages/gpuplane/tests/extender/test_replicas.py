@@ -100,6 +100,38 @@ async def test_no_node_of_replicas_is_better_than_another(cluster: World, runnin
     assert [one["Score"] for one in scores] == [0, 0]
 
 
+async def test_a_replica_comes_before_a_whole_gpu(cluster: World, running: Running) -> None:
+    """A pod that requests one GPU leaves whole GPUs to pods that request several."""
+    await replicas(cluster, running)
+    await cluster.node("n2", 2)
+    await running.until(lambda: running.leader.cluster.ledger.node("n2"))
+
+    async def scores(pod: dict[str, Any]) -> dict[str, int]:
+        found = await running.call("/prioritize", {"pod": pod, "nodenames": ["n1", "n2"]})
+        return {one["Host"]: one["Score"] for one in found}
+
+    assert await scores(await cluster.pod(gpu_pod("one", whole=1))) == {"n1": 10, "n2": 0}
+    found = await scores(await cluster.pod(gpu_pod("two", whole=2)))
+    assert found["n2"] > found["n1"] == 0
+
+
+async def test_a_quota_counts_replicas_as_the_parts_of_gpus_that_they_are(cluster: World, running: Running) -> None:
+    """Ten pods on ten replicas use the one GPU of the quota; the eleventh pod is refused."""
+    await cluster.node("n1", 2, labels={names.QUOTA_MODEL_LABEL: "T4"})
+    await offer(cluster, "n1", 20)
+    await running.until(lambda: (state := running.leader.cluster.ledger.node("n1")) and state.by_count)
+    await cluster.quota('{"default": {"quota": {"T4": 1}}}')
+    await running.until(lambda: running.leader.quotas("default"))
+    await run(cluster, running, *(f"p{at}" for at in range(10)))
+    assert running.leader.cluster.usage.used("default", "T4") == 100
+    pod = await cluster.pod(gpu_pod("p10", whole=1))
+    why = (await running.filter(pod, ["n1"]))["FailedNodes"]["n1"]
+    assert why.startswith("ExceedsGPUQuota: namespace default uses 1 of 1 T4 (p0 0.1 + p1 0.1 +")
+    await cluster.end("p0")
+    await running.until(lambda: running.leader.cluster.usage.used("default", "T4") == 90)
+    assert (await running.filter(pod, ["n1"]))["NodeNames"] == ["n1"]
+
+
 @pytest.mark.parametrize("verb", ["/filter", "/scheduler/predicates"])
 async def test_whole_gpus_and_shares_stay_the_extenders(cluster: World, running: Running, verb: str) -> None:
     """A node goes from whole GPUs to replicas and back, and to replicas beside shares; pods stay."""

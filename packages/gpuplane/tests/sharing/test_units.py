@@ -159,6 +159,18 @@ def test_replicas_come_from_as_many_gpus_as_there_are() -> None:
     assert choice.choose(everything, ["GPU-1::2"], 2) == ("GPU-0::0", "GPU-1::2")
 
 
+def test_replicas_come_before_the_whole_gpus_of_the_same_name() -> None:
+    """Where only some GPUs are shared, a pod takes a whole GPU when no replica is left, or for a second GPU."""
+    gpus = [gpu(0), gpu(1)]
+    [units] = resources(gpus, config("none", {"name": "gpu", "replicas": 3, "devices": ["1"]})).values()
+    choice = UnitChooser(units, gpus)
+    everything = [unit.id for unit in units]
+    assert choice.choose(everything, [], 1) == ("GPU-1::0",)
+    assert choice.choose(["GPU-0", "GPU-1::2"], [], 1) == ("GPU-1::2",), "also when two of the three are held"
+    assert choice.choose(["GPU-0"], [], 1) == ("GPU-0",)
+    assert choice.choose(everything, [], 2) == ("GPU-0", "GPU-1::0")
+
+
 def test_mig_devices_come_from_the_gpu_with_the_fewest_left() -> None:
     gpus = [gpu(0, "1g.5gb", "1g.5gb", "1g.5gb"), gpu(1, "1g.5gb", "1g.5gb")]
     [units] = resources(gpus, config("single")).values()

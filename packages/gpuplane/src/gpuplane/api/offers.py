@@ -90,6 +90,17 @@ def counted_by_scheduler(capacity: Mapping[str, Quantity], gpus: Sequence[GPU]) 
     return any(unit.kind in (UnitKind.REPLICA, UnitKind.MIG) for unit in offered_units(capacity, gpus))
 
 
+def part_of_gpu(capacity: Mapping[str, Quantity], gpus: Sequence[GPU]) -> int:
+    """Return the percent of a GPU that one `nvidia.com/gpu` of the node is worth: 10 for one of ten replicas.
+
+    It is 100 where they are whole GPUs. Rounded down, so that the replicas of a GPU together are not more than a GPU.
+    """
+    if not counted_by_scheduler(capacity, gpus):
+        return int(WHOLE)
+    worth = next((unit.core for unit in offered_units(capacity, gpus) if unit.resource == names.GPU_RESOURCE), WHOLE)
+    return max(1, int(worth))
+
+
 def _named_mig(counts: Mapping[str, int], split: Sequence[GPU]) -> Iterable[GpuUnits]:
     """MIG devices under names of their own, and their replicas: those named so, or more than there are slices for.
 

@@ -114,9 +114,9 @@ class World:
         self._cache.set_node(known)
         if node.ready:
             self._ready.add(name)
-        self.usage.set_place(name, place_of(node, self.facts.naming))
         gpunode = self.gpunodes.get(name)
         gpus = gpus_of(gpunode) if gpunode is not None else node.gpus
+        self.usage.set_place(name, place_of(node, self.facts.naming, gpus))
         if gpus:
             self.ledger.set_node(name, gpus, by_count=by_count(node, gpus))
 
@@ -178,7 +178,8 @@ class World:
     def _hold(self, pod: CachedPod, assignment: Assignment) -> None:
         meta = pod.metadata
         self.ledger.hold(meta.uid, pod.spec.node_name, assignment)
-        self.usage.add(meta.uid, meta.namespace, pod.spec.node_name, pod.request.core, meta.name)
+        node, request = pod.spec.node_name, pod.request
+        self.usage.add(meta.uid, meta.namespace, node, request.core, meta.name, by_count=request.by_count)
 
     def shown(self, pod: CachedPod) -> str:
         """Return the pod as namespace/name, or without both where the viewer may not know them."""
@@ -213,7 +214,7 @@ class World:
         info = compile_pod(raw)
         check = FilterCheck(info, self._cache, GPU_RESOURCES.union(_devices(info)))
         quota = self.facts.quotas.get(info.namespace)
-        allowed = QuotaCheck(quota, self.usage, info.namespace, info.uid, request.core)
+        allowed = QuotaCheck(quota, self.usage, info.namespace, info.uid, request.core, by_count=request.by_count)
         wanted = self.nodes if nodes is None else nodes
         return [self._verdict(name, info, request, check, allowed) for name in sorted(wanted)]
 

@@ -32,7 +32,7 @@ from gpuplane.scheduler.transforms import (
     transform_node,
     transform_pod,
 )
-from gpuplane.sharing import Assignment, Ledger
+from gpuplane.sharing import Assignment, Ledger, LedgerGPU
 from gpuplane.sharing.placement import Placement, place
 from gpuplane.sharing.placement.tightest import TightestPolicy
 from kubekit.api.core import Node, Pod
@@ -117,7 +117,12 @@ class Cluster:
         """Count the assignment of a bound pod."""
         uid = pod.metadata.uid
         self.ledger.hold(uid, node, assignment)
-        self.usage.add(uid, pod.metadata.namespace, node, pod.request.core, pod.metadata.name)
+        self.count(pod, node)
+
+    def count(self, pod: CachedPod, node: str) -> None:
+        """Count the pod's request on its namespace's quota."""
+        meta, request = pod.metadata, pod.request
+        self.usage.add(meta.uid, meta.namespace, node, request.core, meta.name, by_count=request.by_count)
 
     def release(self, uid: str) -> None:
         """Free what the pod holds or has reserved."""
@@ -144,7 +149,7 @@ class Cluster:
         self.naming = naming
         for node in self.nodes.items():
             if isinstance(node, CachedNode):
-                self.usage.set_place(node.metadata.name, place_of(node, naming))
+                self._set_place(node)
 
     # -- changes -----------------------------------------------------------------------------------------------------
 
@@ -158,7 +163,7 @@ class Cluster:
         else:
             self.ready.discard(name)
         if isinstance(new, CachedNode):
-            self.usage.set_place(name, place_of(new, self.naming))
+            self._set_place(new)
         elif self.nodes.get(name) is None:
             self.usage.set_place(name, None)
         changed = self._refresh(name)
@@ -169,6 +174,8 @@ class Cluster:
         about = new or old
         assert about is not None
         name = about.metadata.name
+        if (node := self.node(name)) is not None:
+            self._set_place(node)
         if self._refresh(name) and new is not None:
             self._tell_usable(name)
         if isinstance(new, CachedGPUNode):
@@ -178,11 +185,19 @@ class Cluster:
                 if pod is not None and given != known.get(uid):
                     self._compare(pod, new)
 
+    def _set_place(self, node: CachedNode) -> None:
+        """Tell quotas of the node's labels and what its `nvidia.com/gpu` are."""
+        self.usage.set_place(node.metadata.name, place_of(node, self.naming, self._gpus(node)))
+
+    def _gpus(self, node: CachedNode) -> tuple[LedgerGPU, ...]:
+        gpunode = self.gpunodes.get(node.metadata.name)
+        return gpunode.gpus if isinstance(gpunode, CachedGPUNode) else node.gpus
+
     def _refresh(self, name: str) -> bool:
         """Put the node's GPUs into the ledger; return whether that changed anything."""
-        node, gpunode = self.node(name), self.gpunodes.get(name)
+        node = self.node(name)
         before = self.ledger.revision
-        gpus = gpunode.gpus if isinstance(gpunode, CachedGPUNode) else node.gpus if node is not None else ()
+        gpus = self._gpus(node) if node is not None else ()
         if node is not None and gpus:
             known = self.ledger.node(name)
             counted = by_count(node, gpus)

@@ -192,6 +192,17 @@ class Answers:
             known = self._known.values[node] = _NEVER if rated is None else rated[1]
         return known
 
+    def better_counted(self, nodes: Sequence[str]) -> frozenset[str]:
+        """Return the nodes where a replica or a MIG device does for the pod, so that whole GPUs stay for other pods.
+
+        Empty for a pod that requests more than one GPU, and where no other node is a choice.
+        """
+        if not self._by_count or self._request.core != 100:
+            return frozenset()
+        counted = {name for name in nodes if (state := self._cache.state(name)) is not None and state.by_count}
+        fitting = frozenset(name for name in counted if self.lacking(name) is FITS)
+        return fitting if len(counted) < len(nodes) else frozenset()
+
     @staticmethod
     def ranks(value: float) -> bool:
         """Return whether the value says that a node is better than others."""

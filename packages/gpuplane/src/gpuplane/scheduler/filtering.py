@@ -79,7 +79,8 @@ class Filtering:
         """Return the quota of the pod's namespace. Raises Retryable while it is unknown."""
         meta = pod.metadata
         quota = self._quotas(meta.namespace)
-        return QuotaCheck(quota, self._cluster.usage, meta.namespace, meta.uid, pod.request.core)
+        request = pod.request
+        return QuotaCheck(quota, self._cluster.usage, meta.namespace, meta.uid, request.core, by_count=request.by_count)
 
     # -- filter ------------------------------------------------------------------------------------------------------
 
@@ -181,6 +182,9 @@ class Filtering:
                 return wire.priorities(dict.fromkeys(args.names, 0))
             pod = self.pod_of(args.pod)
         answers = self.answers(pod.request)
+        if counted := answers.better_counted(args.names):
+            # NB: kube-scheduler would choose a whole GPU, which the policy ranks, over a replica, which it does not.
+            return wire.priorities({name: wire.MAX_SCORE * (name in counted) for name in args.names})
         values = {name: answers.value(name) for name in args.names}
         scores = {name: answers.score(value) * (wire.MAX_SCORE - 1) // 100 for name, value in values.items()}
         best = max(values, key=values.__getitem__, default="")

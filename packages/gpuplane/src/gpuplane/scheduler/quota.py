@@ -108,10 +108,19 @@ def _percent(count: object) -> int:
 
 
 class QuotaPlace(msgspec.Struct, frozen=True):
-    """The quota labels of a node: its GPUs' model and its pool, empty where it carries no such label."""
+    """The quota labels of a node: its GPUs' model and its pool, empty where it carries no such label.
+
+    `part` is the percent of a GPU that one `nvidia.com/gpu` of the node is worth: less than 100 for replicas and MIG
+    devices.
+    """
 
     model: str = ""
     pool: str = ""
+    part: int = 100
+
+    def worth(self, core: int, *, by_count: bool) -> int:
+        """Return the percent of a GPU that `core` percent of whole GPUs is here; `by_count` is that of the request."""
+        return core * self.part // 100 if by_count else core
 
 
 _NOWHERE: Final = QuotaPlace()
@@ -122,6 +131,7 @@ class _Use(msgspec.Struct, frozen=True):
     node: str
     core: int
     shown: str
+    by_count: bool
 
 
 class QuotaUsage:
@@ -151,9 +161,12 @@ class QuotaUsage:
         for pod in pods:
             self._count(pod)
 
-    def add(self, pod: str, namespace: str, node: str, core: int, shown: str) -> None:
-        """Count `core` percent of a GPU on `node` for `pod` (a unique key); messages name the pod `shown`."""
-        use = _Use(namespace, node, core, shown)
+    def add(self, pod: str, namespace: str, node: str, core: int, shown: str, *, by_count: bool = False) -> None:
+        """Count `core` percent of a GPU on `node` for `pod` (a unique key); messages name the pod `shown`.
+
+        `by_count`: it requests `nvidia.com/gpu` alone, which are parts of GPUs on some nodes.
+        """
+        use = _Use(namespace, node, core, shown, by_count)
         if self._uses.get(pod) == use:
             return
         self.remove(pod)
@@ -188,9 +201,10 @@ class QuotaUsage:
 
     def _count(self, pod: str) -> None:
         use = self._uses[pod]
-        of = (use.namespace, self.place(use.node).model)
-        self._of_model.setdefault(of, {})[pod] = use.core
-        self._sums[of] = self._sums.get(of, 0) + use.core
+        place = self.place(use.node)
+        of, core = (use.namespace, place.model), place.worth(use.core, by_count=use.by_count)
+        self._of_model.setdefault(of, {})[pod] = core
+        self._sums[of] = self._sums.get(of, 0) + core
 
     def _uncount(self, pod: str) -> None:
         use = self._uses[pod]
@@ -216,13 +230,23 @@ ALLOWED: Final = QuotaVerdict()
 class QuotaCheck:
     """One pod against its namespace's quota, node by node; what is the same for many nodes is found out once."""
 
-    def __init__(self, quota: NamespaceQuota | None, usage: QuotaUsage, namespace: str, pod: str, core: int) -> None:
+    def __init__(
+        self,
+        quota: NamespaceQuota | None,
+        usage: QuotaUsage,
+        namespace: str,
+        pod: str,
+        core: int,
+        *,
+        by_count: bool = False,
+    ) -> None:
         self.unlimited = quota is None
         self._quota = quota
         self._usage = usage
         self._namespace = namespace
         self._pod = pod
         self._core = core
+        self._by_count = by_count
         self._known: dict[QuotaPlace, QuotaVerdict] = {}
 
     def __call__(self, node: str) -> QuotaVerdict:
@@ -245,7 +269,8 @@ class QuotaCheck:
             allowed = _listed(sorted(quota.models)) if quota.models else "no GPU"
             return QuotaVerdict(f"{REASON}: namespace {self._namespace} may use {allowed}", False)
         used = self._usage.used(self._namespace, place.model, but=self._pod)
-        if used + self._core <= limit:
+        core = place.worth(self._core, by_count=self._by_count)
+        if used + core <= limit:
             return ALLOWED
         text = f"{REASON}: namespace {self._namespace} uses {gpus(used)} of {gpus(limit)} {place.model}"
         holders = self._usage.holders(self._namespace, place.model, but=self._pod)
@@ -253,7 +278,7 @@ class QuotaCheck:
         if len(holders) > _NAMED_HOLDERS:
             named.append(f"{len(holders) - _NAMED_HOLDERS} more")
         who = f" ({' + '.join(named)})" if named else ""
-        return QuotaVerdict(f"{text}{who}, and this pod asks {gpus(self._core)}", self._core <= limit)
+        return QuotaVerdict(f"{text}{who}, and this pod asks {gpus(core)}", core <= limit)
 
 
 def gpus(percent: int) -> str:

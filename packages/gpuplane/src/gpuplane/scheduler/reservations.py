@@ -86,7 +86,7 @@ class Reservations:
         pod, node = reservation.pod, reservation.node
         self.retry(reservation.uid)
         self._cluster.ledger.reserve(reservation.uid, node, reservation.assignment)
-        self._cluster.usage.add(reservation.uid, pod.metadata.namespace, node, pod.request.core, pod.metadata.name)
+        self._cluster.count(pod, node)
         self._by_uid[reservation.uid] = reservation
         self.apply(reservation, event)
 

@@ -15,7 +15,7 @@ import msgspec
 
 from gpuplane import names
 from gpuplane.api.gpunode import GPUNode, GPUNodeStatus, Link
-from gpuplane.api.offers import counted_by_scheduler
+from gpuplane.api.offers import counted_by_scheduler, part_of_gpu
 from gpuplane.api.requests import uses_gpus
 from gpuplane.scheduler.drift import Given, by_pod
 from gpuplane.scheduler.quota import QuotaPlace, QuotaSettings
@@ -151,9 +151,13 @@ _NO_SPEC: Final = NodeSpec()
 _NO_STATUS: Final = NodeStatus()
 
 
-def place_of(node: CachedNode, naming: QuotaSettings) -> QuotaPlace:
-    """Return the labels of the node that quotas use."""
-    return QuotaPlace(node.labels.get(naming.model_label, ""), node.labels.get(naming.pool_label, ""))
+def place_of(node: CachedNode, naming: QuotaSettings, gpus: tuple[LedgerGPU, ...] = ()) -> QuotaPlace:
+    """Return the labels of the node that quotas use, and what one `nvidia.com/gpu` of its GPUs is worth."""
+    try:
+        part = part_of_gpu(dict(node.devices), gpus)
+    except InvalidInput:
+        part = 100
+    return QuotaPlace(node.labels.get(naming.model_label, ""), node.labels.get(naming.pool_label, ""), part)
 
 
 def _gpus_of_capacity(node: Node) -> tuple[LedgerGPU, ...]:

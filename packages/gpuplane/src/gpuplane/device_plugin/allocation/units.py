@@ -2,7 +2,8 @@
 
 Whole GPUs that work together are chosen to be near each other. MIG devices cannot work together, so they are taken
 from the GPU that has the fewest left, so that another GPU can change its layout sooner. Replicas of one GPU are that
-GPU once, so several of them come from as many GPUs as there are, those with the most left first.
+GPU once, so several of them come from as many GPUs as there are, those with the most left first. Where a resource has
+both, replicas come before whole GPUs: a whole GPU stays for a pod that finds no replica.
 """
 
 from __future__ import annotations
@@ -52,8 +53,8 @@ class UnitChooser:
         self, unit: Unit, taken: Counter[str], free_devices: Counter[str], free_gpus: Counter[str]
     ) -> tuple[int, ...]:
         if unit.replicas > 1:
-            return taken[unit.device], unit.replicas - free_devices[unit.device], self._place[unit.id]
-        return taken[unit.device], free_gpus[unit.gpu], self._place[unit.id]
+            return taken[unit.device], 0, unit.replicas - free_devices[unit.device], self._place[unit.id]
+        return taken[unit.device], 1, free_gpus[unit.gpu], self._place[unit.id]
 
 
 def check(available: Sequence[str], must_include: Sequence[str], size: int, known: Container[str]) -> None:

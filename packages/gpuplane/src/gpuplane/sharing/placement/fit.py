@@ -50,7 +50,8 @@ def place_by_count(node: NodeState, request: Request) -> Placement | Refusal | N
         return None
     if request.selects and any(unwanted(gpu, request) for gpu in node.gpus):
         return Refusal("the kubelet chooses among its GPUs, and the pod does not select each of them")
-    return Placement(Assignment({}, node=node.name), 0)
+    # One GPU is asked: a replica does, and whole GPUs stay for other pods.
+    return Placement(Assignment({}, node=node.name), 100 if request.core == 100 else 0)
 
 
 def find(node: NodeState, request: Request, policy: Policy) -> Spots | Refusal:
