@@ -71,6 +71,7 @@ bench: setup
 docs: setup
 	$(BIN)/uv pip install --quiet --python $(BIN)/python mkdocs-material
 	$(BIN)/mkdocs build --strict
+	$(BIN)/pytest -q tests/docs/test_search.py
 
 image: setup
 	$(BIN)/python deploy/image/build.py
