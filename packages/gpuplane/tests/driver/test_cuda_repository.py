@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shutil
 from pathlib import Path
 
 import msgspec
@@ -9,9 +11,10 @@ import pytest
 
 from gpuplane.driver import DriverError, WantedDriver, install
 from gpuplane.driver.by_hand import plan
-from gpuplane.driver.cuda_repository import CudaRepository, cuda_repository
+from gpuplane.driver.cuda_repository import CudaRepository, cuda_repository, listed
 from gpuplane.driver.installer import uninstall
 from gpuplane.driver.released import DriverTarget, choose
+from gpuplane.host import Command, SystemRunner
 from packages.gpuplane.tests.driver.machine import ALSO, NEWER, PACKAGED, SYSTEMS, VERSION, WANTED, Machine, tree
 
 NVIDIA = "https://developer.download.nvidia.com/compute/cuda/repos"
@@ -107,6 +110,27 @@ async def test_nothing_is_added_where_the_repositories_of_the_node_have_the_pack
     assert machine.host.exists("run/nvidia-fabricmanager/nv-fabricmanager.pid")
     assert not (machine.driver_root / LISTS[system]).exists()
     assert not any("cuda" in command for command in machine.ran)
+
+
+async def test_another_version_in_the_archive_is_not_the_one_that_is_wanted(tmp_path: Path) -> None:
+    """Ubuntu's archive has the fabric manager of a few versions."""
+    machine = Machine(tmp_path, "ubuntu", switches=4)
+    (machine.state / "archived").write_text("570.86.15\n")
+    (machine.state / "cuda").write_text("*nvidia-*\n")
+    await install(machine.host, wanted=WANTED)
+    assert (machine.driver_root / LISTS["ubuntu"]).exists()
+
+
+@pytest.mark.skipif(shutil.which("apt-cache") is None, reason="the machine has no apt")
+async def test_the_question_to_a_real_apt() -> None:
+    """By a package that each of its machines has: there with its version, not with another, and no package at all."""
+    driver = choose(WANTED, DriverTarget(os_release={"ID": "debian", "VERSION_ID": "12"}, devices=(H100,)))
+    installed = await SystemRunner().run(Command(("dpkg-query", "-W", "-f=${Version}", "apt")))
+    version = installed.stdout.partition(".")[0]
+    for name, wanted, there in (("apt", version, True), ("apt", "99999.9", False), ("no-such-package", version, False)):
+        probe = listed(driver, name, wanted)
+        done = await SystemRunner().run(Command(probe.argv))
+        assert (done.code == 0 and re.search(probe.find, done.stdout) is not None) is there
 
 
 @pytest.mark.parametrize("system", ["ubuntu", "rocky"])

@@ -103,7 +103,7 @@ def packages(driver: Released) -> tuple[Step, ...]:
     if driver.family is Family.RHEL:
         probe = Run(argv=("dnf", "-q", "module", "list", f"nvidia-driver:{driver.branch}"), timeout=LONG)
     elif driver.family is Family.SUSE:
-        probe = _listed(driver, "nvidia-compute-utils-G06", "")
+        probe = listed(driver, "nvidia-compute-utils-G06", "")
     else:
         return ()
     return (Unless((probe,), add(driver)),)
@@ -127,7 +127,7 @@ def switch_programs(driver: Released) -> tuple[Step, ...]:
         # Packages of a stream that is not enabled are hidden.
         stream = ("dnf", "-q", "-y", "module", "enable", f"nvidia-driver:{driver.branch}-dkms")
         enable = (Run(argv=stream, timeout=LONG, lenient=True),)
-    probes = tuple(_listed(driver, name, version) for name in found)
+    probes = tuple(listed(driver, name, version) for name in found)
     exact = (_exact(driver, name, version) for name in found)
     return (*enable, Unless(probes, (*add(driver), *enable)), families.install(driver, *exact))
 
@@ -140,7 +140,7 @@ def _exact(driver: Released, name: str, version: str) -> str:
     )
 
 
-def _listed(driver: Released, name: str, version: str) -> Run:
+def listed(driver: Released, name: str, version: str) -> Run:
     """The command that succeeds where the repositories have a package, of a version if there is one."""
     package = _exact(driver, name, version)
     if driver.family is Family.RHEL:
@@ -148,4 +148,5 @@ def _listed(driver: Released, name: str, version: str) -> Run:
     if driver.family is Family.SUSE:
         search = ("zypper", "--non-interactive", "--xmlout", "search", "--details", "--match-exact", name)
         return Run(argv=search, find=rf'edition="{re.escape(version)}')
-    return Run(argv=("apt-cache", "show", package))
+    # NB: apt-cache succeeds, and prints nothing, where it knows the package but not the version.
+    return Run(argv=("apt-cache", "show", package), find=r"(?m)^Version:")
