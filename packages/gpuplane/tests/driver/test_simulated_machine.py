@@ -107,7 +107,7 @@ def test_a_machine_is_prepared_and_given_back(
         pytest.skip("the simulated driver is not built: python native/build.py")
     env = os.environ | {"PATH": f"{PROGRAMS}:{os.environ['PATH']}"}  # as the containers of an ordinary user have it
     words = [sys.executable, "-c", SCRIPT, str(tmp_path), name]
-    done = subprocess.run(words, env=env, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(words, env=env, capture_output=True, text=True, check=False, timeout=180)
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)
     assert answer["action"] == action
