@@ -17,13 +17,13 @@ from gpuplane import names
 from gpuplane.api.clusterpolicy import ClusterPolicy, ClusterPolicySpec
 from gpuplane.api.crds import crds
 from gpuplane.api.validation import decode
+from gpuplane.operator.manifest import Manifest, parse
 from kubekit.api.kinds import built_in
 from kubekit.api.meta import Resource
 from kubekit.errors import InvalidInput
 
 MANAGER: Final = "gpuplane-install"
 POLICY_KIND: Final = "ClusterPolicy"
-Manifest = dict[str, Any]
 
 
 def resource_of(manifest: Mapping[str, Any]) -> Resource:
@@ -86,7 +86,7 @@ def manifests(part: str = "") -> list[Manifest]:
     """Those of one folder, in the order to apply."""
     folder = resources.files(__package__).joinpath("install", part)
     entries = sorted((entry for entry in folder.iterdir() if entry.is_file()), key=lambda entry: entry.name)
-    return [document for entry in entries for document in yaml.safe_load_all(entry.read_text()) if document]
+    return [document for entry in entries for document in parse(entry.read_text())]
 
 
 def _set(spec: Manifest, setting: str) -> None:
