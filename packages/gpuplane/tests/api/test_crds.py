@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import subprocess
 import sys
 from typing import Any
@@ -29,9 +30,15 @@ nodeStatusExporter gds gdrcopy cdi sandboxWorkloads psa
 """
 
 
+@functools.cache
 def schema(kind) -> dict[str, Any]:
     (served,) = [served for served in SERVED if served.kind is kind]
     return definition(served)["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+
+
+@functools.cache
+def structural(kind) -> Structural:
+    return Structural(schema(kind), root=True)
 
 
 def places(schema, path=""):
@@ -199,14 +206,14 @@ def values(place: dict[str, Any], depth: int = 0):
 
 
 def fill(kind, data):
-    Structural(schema(kind), root=True).fill(data)
+    structural(kind).fill(data)
     return data
 
 
 @pytest.mark.parametrize(("kind", "field"), [(ClusterPolicy, "spec"), (GPUNode, "status"), (NVIDIADriver, "spec")])
 def test_what_has_no_error_is_taken_by_the_api_server_and_decodes(kind, field):
     whole = schema(kind)
-    server = Structural(whole, root=True)
+    server = structural(kind)
 
     @settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
     @given(values(whole["properties"][field]))
