@@ -119,6 +119,45 @@ def test_a_uuid_that_is_none_is_found() -> None:
     assert finding.code == "GP207"
 
 
+LIST_ANNOTATIONS = (
+    names.GPU_MODELS_ANNOTATION,
+    names.NOT_GPU_MODELS_ANNOTATION,
+    names.GPU_UUIDS_ANNOTATION,
+    names.NOT_GPU_UUIDS_ANNOTATION,
+    names.HAMI_GPU_MODELS_ANNOTATION,
+    names.HAMI_NOT_GPU_MODELS_ANNOTATION,
+    names.HAMI_GPU_UUIDS_ANNOTATION,
+    names.HAMI_NOT_GPU_UUIDS_ANNOTATION,
+)
+
+
+@pytest.mark.parametrize("name", LIST_ANNOTATIONS)
+@pytest.mark.parametrize("text", [",".join(["GPU-1"] * 257), "GPU-" + "1" * 16_384])
+def test_a_list_that_is_too_long_is_refused(name: str, text: str) -> None:
+    with pytest.raises(InvalidInput) as raised:
+        request_of(pod(container("a", gpu=1), **{name: text}))
+    [finding] = raised.value.findings
+    assert finding.startswith("GP211")
+    assert "GP211" in CODES
+
+
+@pytest.mark.parametrize("name", LIST_ANNOTATIONS)
+def test_a_list_of_256_uuids_is_read(name: str) -> None:
+    uuids = [f"GPU-7c41d0a3-9f0e-4c7b-8c4e-{number:012x}" for number in range(256)]
+    asked = request_of(pod(container("a", gpu=1), **{name: ", ".join(uuids)}))
+    assert set(asked.models + asked.not_models + asked.uuids + asked.not_uuids) == set(uuids)
+
+
+def test_the_findings_of_an_annotation_of_256_kib_stay_small() -> None:
+    # 34 s and gigabytes in the scheduler, for its lease long enough to be lost: every entry's finding had all the text.
+    asking = pod(container("a", gpu=1), **dict.fromkeys(LIST_ANNOTATIONS, "0," * 2**17))
+    assert len(findings(asking)) == len(LIST_ANNOTATIONS)
+    asking = pod(container("a", gpu=1), **{names.GPU_POLICY_ANNOTATION: "x" * 2**18})
+    with pytest.raises(InvalidInput) as raised:
+        request_of(asking)
+    assert sum(map(len, raised.value.findings)) < 1000
+
+
 @pytest.mark.parametrize(
     ("model", "wanted", "same"),
     [

@@ -272,6 +272,11 @@ CODES: Final[dict[str, Code]] = {
         "metrics of shares, and the scheduler's extender. The programs of these images would hand out the same GPUs "
         "once more. A pod that is there already cannot get such an image: delete it and create it again.",
     ),
+    "GP211": Code(
+        "list too long",
+        "The annotations that list models or UUIDs of GPUs have at most 256 entries and 16,384 characters. The "
+        "scheduler compares every entry with every GPU of the cluster.",
+    ),
 }
 
 

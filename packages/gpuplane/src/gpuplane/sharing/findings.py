@@ -23,6 +23,20 @@ _DIALECTS: Final = (names.GPU_RESOURCE, names.VCUDA_CORE, names.ALPHA_GPU)
 _MOST: Final = {names.GPU_RESOURCE: 1024, names.VCUDA_CORE: 102_400, names.ALPHA_GPU: 1024, names.VCUDA_MEMORY: 2**24}
 _READABLE: Final = 2**40  # what is larger is not even made into a number
 _UUID_PREFIXES: Final = ("GPU-", "MIG-")
+_LISTS: Final = (
+    names.GPU_MODELS_ANNOTATION,
+    names.NOT_GPU_MODELS_ANNOTATION,
+    names.GPU_UUIDS_ANNOTATION,
+    names.NOT_GPU_UUIDS_ANNOTATION,
+    names.HAMI_GPU_MODELS_ANNOTATION,
+    names.HAMI_NOT_GPU_MODELS_ANNOTATION,
+    names.HAMI_GPU_UUIDS_ANNOTATION,
+    names.HAMI_NOT_GPU_UUIDS_ANNOTATION,
+)
+# NB: any tenant can write 256 KiB into an annotation, and the scheduler compares each entry of a list with each GPU.
+MOST_LISTED: Final = 256  # entries of one annotation
+LONGEST_LIST: Final = 16_384  # characters of one annotation: 256 UUIDs, and a third more
+_LONGEST_NAME: Final = 100  # characters of a value that a message repeats
 # Where workloads keep the template of their pods.
 _TEMPLATES: Final[dict[str, tuple[str, ...]]] = {
     "Pod": (),
@@ -75,20 +89,36 @@ def _annotations(said: Mapping[str, str]) -> Iterator[Finding]:
             yield Finding(
                 code="GP206",
                 path=f"metadata.annotations.{name}",
-                message=f"there is no policy {said[name] or 'without a name'}",
+                message=f"there is no policy {_elided(said[name]) or 'without a name'}",
                 cure=f"one of {', '.join(POLICIES)}",
                 shown=_shown(said[name]),
             )
-    for name in (names.GPU_UUIDS_ANNOTATION, names.NOT_GPU_UUIDS_ANNOTATION):
-        for uuid in filter(None, (part.strip() for part in said.get(name, "").split(","))):
-            if not uuid.startswith(_UUID_PREFIXES):
-                yield Finding(
-                    code="GP207",
-                    path=f"metadata.annotations.{name}",
-                    message=f"{uuid} is no UUID of a GPU",
-                    cure="as gpuplane status gpus -o json shows them: GPU-7c41...",
-                    shown=_shown(said[name]),
-                )
+    for name in _LISTS:
+        text = said.get(name, "")
+        entries, characters = text.count(",") + 1, len(text)
+        if entries > MOST_LISTED or characters > LONGEST_LIST:
+            yield Finding(
+                code="GP211",
+                path=f"metadata.annotations.{name}",
+                message=f"{entries} entries in {characters} characters are too many",
+                cure=f"at most {MOST_LISTED} entries and {LONGEST_LIST} characters",
+                shown=_shown(text),
+            )
+        elif name in (names.GPU_UUIDS_ANNOTATION, names.NOT_GPU_UUIDS_ANNOTATION):
+            yield from _uuids(name, text)
+
+
+def _uuids(name: str, text: str) -> Iterator[Finding]:
+    shown = _shown(text)
+    for uuid in filter(None, (part.strip() for part in text.split(","))):
+        if not uuid.startswith(_UUID_PREFIXES):
+            yield Finding(
+                code="GP207",
+                path=f"metadata.annotations.{name}",
+                message=f"{_elided(uuid)} is no UUID of a GPU",
+                cure="as gpuplane status gpus -o json shows them: GPU-7c41...",
+                shown=shown,
+            )
 
 
 def _containers(spec: PodSpec) -> Iterator[Finding]:
@@ -182,6 +212,10 @@ def _never(path: str, name: str, number: int, value: Quantity) -> Finding:
         cure=f'"{below}" or "{below + 100}"',
         shown=_shown(value),
     )
+
+
+def _elided(text: str) -> str:
+    return text if len(text) <= _LONGEST_NAME else f"{text[:_LONGEST_NAME]}…"
 
 
 def _shown(value: Quantity) -> str:
