@@ -1,29 +1,41 @@
-"""Node pools as Karpenter declares them: Provisioner (`karpenter.sh/v1alpha5`) and NodePool (`karpenter.sh/v1`).
+"""Node pools as Karpenter's objects declare them, old and new.
 
-Both kinds are translated here into one `DeclaredPool`; no other module knows the two forms. Only the fields that
-describe a pool's nodes are read. gpuplane does not serve these kinds: Karpenter's own CRDs do, so a cluster may have
-either kind, both, or neither.
+Provisioner (`karpenter.sh/v1alpha5`) and NodePool (`karpenter.sh/v1`) are translated here into one `DeclaredPool`.
+Their classes, AWSNodeTemplate (`karpenter.k8s.aws/v1alpha1`) and EC2NodeClass (`karpenter.k8s.aws/v1`), become one
+`DeclaredClass`. No other module knows the forms. Only the fields that describe a pool's nodes are read, or that a rule
+of the kind is about. gpuplane does not serve these kinds: Karpenter's own CRDs do, so a cluster may have either kind,
+both, or neither.
 
-Source: the CRDs of Karpenter 0.32 (v1alpha5) and 1.x (v1).
+Source: the CRDs of Karpenter 0.27 to 0.32 (v1alpha5) and 1.x (v1), and the defaults of its webhook for AWS.
 """
 
 from __future__ import annotations
 
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
 import msgspec
 
 from kubekit.api.core import Taint
 from kubekit.api.meta import ObjectMeta, Resource, Struct
+from kubekit.api.quantity import Quantity
 
 GROUP: Final = "karpenter.sh"
+AWS_GROUP: Final = "karpenter.k8s.aws"
+POOL_LABEL: Final = "karpenter.sh/nodepool"
+PROVISIONER_LABEL: Final = "karpenter.sh/provisioner-name"
+CAPACITY_TYPE_LABEL: Final = "karpenter.sh/capacity-type"
+INSTANCE_LABEL_PREFIX: Final = "karpenter.k8s.aws/instance-"
+TYPE_LABEL: Final = "node.kubernetes.io/instance-type"
+ZONE_LABEL: Final = "topology.kubernetes.io/zone"
+ARCH_LABEL: Final = "kubernetes.io/arch"
+OS_LABEL: Final = "kubernetes.io/os"
 
 
 class PoolRequirement(Struct):
     """A condition on the labels of a pool's nodes.
 
-    `operator` is In, NotIn, Exists, DoesNotExist, Gt or Lt. `min_values` is the least number of different values that
-    the pool's choice must leave; 0 for no minimum.
+    `operator` is In, NotIn, Exists, DoesNotExist, Gt, Lt, Gte or Lte. `min_values` is the least number of different
+    values that the pool's choice must leave; 0 for no minimum.
     """
 
     key: str
@@ -32,10 +44,26 @@ class PoolRequirement(Struct):
     min_values: int = 0
 
 
+class PoolKubelet(Struct):
+    """The kubelet's settings that change what a node offers to pods; `kubelet` and `kubeletConfiguration` alike."""
+
+    max_pods: int | None = None
+    pods_per_core: int | None = None
+    system_reserved: dict[str, Quantity] = {}
+    kube_reserved: dict[str, Quantity] = {}
+    eviction_hard: dict[str, str] = {}
+
+
 class NodeTemplateMeta(Struct):
     """`spec.template.metadata` of a NodePool."""
 
     labels: dict[str, str] = {}
+
+
+class NodeClassRef(Struct):
+    """The reference to a class: `nodeClassRef` and `providerRef` alike."""
+
+    name: str = ""
 
 
 class NodeTemplateSpec(Struct):
@@ -46,23 +74,58 @@ class NodeTemplateSpec(Struct):
     requirements: tuple[PoolRequirement, ...] = ()
 
 
+class ProvisionerLimits(Struct):
+    """`spec.limits` of a Provisioner."""
+
+    resources: dict[str, Quantity] = {}
+
+
+class ProvisionerConsolidation(Struct):
+    """`spec.consolidation` of a Provisioner."""
+
+    enabled: bool = False
+
+
 class ProvisionerSpec(NodeTemplateSpec):
     """`spec` of a Provisioner."""
 
     labels: dict[str, str] = {}
+    kubelet_configuration: PoolKubelet = PoolKubelet()
+    provider: dict[str, Any] | None = None
+    provider_ref: NodeClassRef | None = None
+    limits: ProvisionerLimits | None = None
+    weight: int | None = None
+    ttl_seconds_after_empty: int | None = None
+    ttl_seconds_until_expired: int | None = None
+    consolidation: ProvisionerConsolidation | None = None
+
+
+class NodePoolTemplateSpec(NodeTemplateSpec):
+    """`spec.template.spec` of a NodePool."""
+
+    node_class_ref: NodeClassRef | None = None
 
 
 class NodeTemplate(Struct):
     """`spec.template` of a NodePool."""
 
     metadata: NodeTemplateMeta = NodeTemplateMeta()
-    spec: NodeTemplateSpec = NodeTemplateSpec()
+    spec: NodePoolTemplateSpec = NodePoolTemplateSpec()
 
 
 class NodePoolSpec(Struct):
     """`spec` of a NodePool."""
 
     template: NodeTemplate = NodeTemplate()
+    limits: dict[str, Quantity] = {}
+    weight: int | None = None
+    replicas: int | None = None
+
+
+class PoolStatus(Struct):
+    """`status` of either kind: `resources` are the sums over the pool's nodes, `nodes` among them or next to them."""
+
+    resources: dict[str, Quantity] = {}
 
 
 class Provisioner(Struct):
@@ -72,6 +135,7 @@ class Provisioner(Struct):
 
     metadata: ObjectMeta = ObjectMeta()
     spec: ProvisionerSpec = ProvisionerSpec()
+    status: PoolStatus = PoolStatus()
 
 
 class NodePool(Struct):
@@ -81,33 +145,134 @@ class NodePool(Struct):
 
     metadata: ObjectMeta = ObjectMeta()
     spec: NodePoolSpec = NodePoolSpec()
+    status: PoolStatus = PoolStatus()
 
 
 POOL_KINDS: Final[tuple[type[Provisioner] | type[NodePool], ...]] = (Provisioner, NodePool)
 
 
+class ClassSubnet(Struct):
+    """A subnet that a class found, in its status."""
+
+    zone: str = ""
+
+
+class NodeClassSpec(Struct):
+    """`spec` of a class, as far as it changes what a node offers."""
+
+    kubelet: PoolKubelet = PoolKubelet()
+
+
+class NodeClassStatus(Struct):
+    """`status` of a class."""
+
+    subnets: tuple[ClassSubnet, ...] = ()
+
+
+class AWSNodeTemplate(Struct):
+    """The class of a Provisioner's nodes."""
+
+    RESOURCE: ClassVar[Resource] = Resource(AWS_GROUP, "v1alpha1", "awsnodetemplates", "AWSNodeTemplate", False)
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: NodeClassSpec = NodeClassSpec()
+    status: NodeClassStatus = NodeClassStatus()
+
+
+class EC2NodeClass(Struct):
+    """The class of a NodePool's nodes."""
+
+    RESOURCE: ClassVar[Resource] = Resource(AWS_GROUP, "v1", "ec2nodeclasses", "EC2NodeClass", False)
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: NodeClassSpec = NodeClassSpec()
+    status: NodeClassStatus = NodeClassStatus()
+
+
+CLASS_KINDS: Final[tuple[type[AWSNodeTemplate] | type[EC2NodeClass], ...]] = (AWSNodeTemplate, EC2NodeClass)
+
+
+class DeclaredClass(msgspec.Struct, frozen=True):
+    """The machines of a pool's nodes. `zones` are those of its subnets, empty if they are unknown."""
+
+    kind: str
+    name: str
+    kubelet: PoolKubelet = PoolKubelet()
+    zones: tuple[str, ...] = ()
+
+
 class DeclaredPool(msgspec.Struct, frozen=True):
-    """The nodes that a pool declares. `startup_taints` are on a new node until their owner takes them off."""
+    """The nodes that a pool declares. `startup_taints` are on a new node until their owner takes them off.
+
+    `class_kind` and `class_name` name its class, and are empty if it describes its machines itself. `used` is what
+    counts against `limits` already. Pools of higher `weight` are preferred.
+    """
 
     name: str
     labels: dict[str, str] = {}
     taints: tuple[Taint, ...] = ()
     startup_taints: tuple[Taint, ...] = ()
     requirements: tuple[PoolRequirement, ...] = ()
+    kind: str = NodePool.RESOURCE.kind
+    weight: int = 0
+    limits: dict[str, Quantity] = {}
+    used: dict[str, Quantity] = {}
+    class_kind: str = ""
+    class_name: str = ""
+    kubelet: PoolKubelet = PoolKubelet()
 
 
 def declared_pool(pool: Provisioner | NodePool) -> DeclaredPool:
-    """Return what the pool declares, from either kind."""
+    """Return what the pool declares, from either kind, with the defaults of its kind."""
     if isinstance(pool, Provisioner):
-        template: NodeTemplateSpec = pool.spec
-        labels = pool.spec.labels
-    else:
-        template = pool.spec.template.spec
-        labels = pool.spec.template.metadata.labels
+        spec = pool.spec
+        return DeclaredPool(
+            name=pool.metadata.name,
+            labels=spec.labels,
+            taints=spec.taints,
+            startup_taints=spec.startup_taints,
+            requirements=spec.requirements + _provisioner_defaults(spec),
+            kind=Provisioner.RESOURCE.kind,
+            weight=spec.weight or 0,
+            limits=spec.limits.resources if spec.limits else {},
+            used=pool.status.resources,
+            class_kind=AWSNodeTemplate.RESOURCE.kind if spec.provider_ref else "",
+            class_name=spec.provider_ref.name if spec.provider_ref else "",
+            kubelet=spec.kubelet_configuration,
+        )
+    template = pool.spec.template
+    reference = template.spec.node_class_ref
     return DeclaredPool(
         name=pool.metadata.name,
-        labels=labels,
-        taints=template.taints,
-        startup_taints=template.startup_taints,
-        requirements=template.requirements,
+        labels=template.metadata.labels,
+        taints=template.spec.taints,
+        startup_taints=template.spec.startup_taints,
+        requirements=template.spec.requirements,
+        weight=pool.spec.weight or 0,
+        limits=pool.spec.limits,
+        used=pool.status.resources,
+        class_kind=EC2NodeClass.RESOURCE.kind if reference else "",
+        class_name=reference.name if reference else "",
     )
+
+
+def declared_class(found: AWSNodeTemplate | EC2NodeClass) -> DeclaredClass:
+    """Return what the class declares, from either kind."""
+    zones = tuple(sorted({subnet.zone for subnet in found.status.subnets if subnet.zone}))
+    return DeclaredClass(found.RESOURCE.kind, found.metadata.name, found.spec.kubelet, zones)
+
+
+# What the webhook of those releases adds, each unless the pool names the key: (key, value).
+_PROVISIONER_DEFAULTS: Final = ((OS_LABEL, "linux"), (ARCH_LABEL, "amd64"), (CAPACITY_TYPE_LABEL, "on-demand"))
+_CATEGORY, _GENERATION = INSTANCE_LABEL_PREFIX + "category", INSTANCE_LABEL_PREFIX + "generation"
+_NAMES_TYPES: Final = frozenset((TYPE_LABEL, INSTANCE_LABEL_PREFIX + "family", _CATEGORY, _GENERATION))
+
+
+def _provisioner_defaults(spec: ProvisionerSpec) -> tuple[PoolRequirement, ...]:
+    named = {requirement.key for requirement in spec.requirements} | set(spec.labels)
+    added = [PoolRequirement(key=k, operator="In", values=(v,)) for k, v in _PROVISIONER_DEFAULTS if k not in named]
+    if not named & _NAMES_TYPES:
+        # NB: without it such a pool would buy any type; no GPU type is of these categories.
+        added.append(PoolRequirement(key=_CATEGORY, operator="In", values=("c", "m", "r")))
+        added.append(PoolRequirement(key=_GENERATION, operator="Gt", values=("2",)))
+    return tuple(added)

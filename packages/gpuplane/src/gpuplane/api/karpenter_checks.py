@@ -1,0 +1,183 @@
+"""The rules of Karpenter's pools that no type of a field expresses, and the reading of its objects by them.
+
+A pool that its own API server would refuse must not be simulated as if it were accepted. Each rule names its field; all
+findings of an object come at once.
+
+Source: the validation rules of the CRDs of `karpenter.sh/v1`, and the webhook of `karpenter.sh/v1alpha5`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from gpuplane.api import karpenter
+from gpuplane.api.karpenter import (
+    CLASS_KINDS,
+    POOL_KINDS,
+    DeclaredClass,
+    DeclaredPool,
+    NodePool,
+    PoolRequirement,
+    Provisioner,
+    ProvisionerSpec,
+)
+from kubekit.api.core import Taint
+from kubekit.api.quantity import Quantity, parse_quantity
+from kubekit.errors import InvalidInput
+
+OPERATORS: Final = ("In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt", "Gte", "Lte")
+OLD_OPERATORS: Final = OPERATORS[:6]
+COMPARISONS: Final = ("Gt", "Lt", "Gte", "Lte")
+_EFFECTS: Final = ("NoSchedule", "PreferNoSchedule", "NoExecute")
+_MOST_REQUIREMENTS, _MOST_MIN_VALUES, _MOST_WEIGHT = 100, 50, 100
+_OPEN_OF_KARPENTER: Final = (karpenter.CAPACITY_TYPE_LABEL,)  # of its own domain, what a requirement may name
+_OWN: Final = (karpenter.GROUP, karpenter.AWS_GROUP)
+
+
+def is_pool(data: Any) -> bool:
+    """Return whether an object is of a kind that `read_pool` reads."""
+    return _kind_of(data, POOL_KINDS) is not None
+
+
+def is_class(data: Any) -> bool:
+    """Return whether an object is of a kind that `read_class` reads."""
+    return _kind_of(data, CLASS_KINDS) is not None
+
+
+def read_pool(data: Mapping[str, Any]) -> DeclaredPool:
+    """Translate a Provisioner or a NodePool. Raises InvalidInput with a finding for each rule that it breaks."""
+    kind = _kind_of(data, POOL_KINDS)
+    assert kind is not None, "callers ask is_pool first"
+    pool = _convert(data, kind)
+    found = list(_of_provisioner(pool.spec) if isinstance(pool, Provisioner) else _of_node_pool(pool))
+    declared = karpenter.declared_pool(pool)
+    found += _of_both(declared, OLD_OPERATORS if isinstance(pool, Provisioner) else OPERATORS)
+    if found:
+        where = f"{kind.RESOURCE.kind}/{declared.name}"
+        cure = "correct the fields, Karpenter refuses them too"
+        what = f"the pool breaks {len(found)} rule{'s' * (len(found) > 1)} of its kind"
+        raise InvalidInput(what, where=where, cure=cure, findings=tuple(found))
+    return declared
+
+
+def read_class(data: Mapping[str, Any]) -> DeclaredClass:
+    """Translate an AWSNodeTemplate or an EC2NodeClass. Raises InvalidInput for a field of another type."""
+    kind = _kind_of(data, CLASS_KINDS)
+    assert kind is not None, "callers ask is_class first"
+    return karpenter.declared_class(_convert(data, kind))
+
+
+def _kind_of(data: Any, kinds: Iterable[Any]) -> Any:
+    if not isinstance(data, Mapping):
+        return None
+    place = (data.get("apiVersion"), data.get("kind"))
+    return next((kind for kind in kinds if place == (kind.RESOURCE.api_version, kind.RESOURCE.kind)), None)
+
+
+def _convert(data: Mapping[str, Any], kind: Any) -> Any:
+    try:
+        return msgspec.convert(data, kind)
+    except msgspec.ValidationError as error:
+        meta = data.get("metadata")
+        name = meta.get("name", "") if isinstance(meta, Mapping) else ""
+        raise InvalidInput(str(error), where=f"{kind.RESOURCE.kind}/{name}", cure="correct the field") from error
+
+
+def _of_provisioner(spec: ProvisionerSpec) -> Iterator[str]:
+    if (spec.provider is None) == (spec.provider_ref is None):
+        yield "spec.provider: exactly one of provider and providerRef is set"
+    if spec.ttl_seconds_after_empty is not None and spec.consolidation is not None and spec.consolidation.enabled:
+        yield "spec.ttlSecondsAfterEmpty: is not set together with consolidation.enabled: true"
+    for field, value in (
+        ("ttlSecondsAfterEmpty", spec.ttl_seconds_after_empty),
+        ("ttlSecondsUntilExpired", spec.ttl_seconds_until_expired),
+    ):
+        if value is not None and value < 0:
+            yield f"spec.{field}: {value} is below 0"
+    yield from _of_weight(spec.weight)
+    for index, requirement in enumerate(spec.requirements):
+        if requirement.min_values:
+            yield f"spec.requirements[{index}].minValues: is unknown in {Provisioner.RESOURCE.api_version}"
+
+
+def _of_node_pool(pool: NodePool) -> Iterator[str]:
+    if pool.spec.template.spec.node_class_ref is None or not pool.spec.template.spec.node_class_ref.name:
+        yield "spec.template.spec.nodeClassRef: names no class"
+    if pool.spec.replicas is not None:
+        yield "spec.replicas: static pools are not simulated; they buy the same nodes whatever pods request"
+    yield from _of_weight(pool.spec.weight)
+
+
+def _of_weight(weight: int | None) -> Iterator[str]:
+    if weight is not None and not 1 <= weight <= _MOST_WEIGHT:
+        yield f"spec.weight: {weight} is not from 1 to {_MOST_WEIGHT}"
+
+
+def _of_both(pool: DeclaredPool, operators: tuple[str, ...]) -> Iterator[str]:
+    if not pool.name:
+        yield "metadata.name: is missing"
+    if len(pool.requirements) > _MOST_REQUIREMENTS:
+        yield f"requirements: {len(pool.requirements)} are more than {_MOST_REQUIREMENTS}"
+    for index, requirement in enumerate(pool.requirements):
+        for problem in requirement_problems(requirement, operators):
+            yield f"requirements[{index}]: {requirement.key}: {problem}"
+    for key in pool.labels:
+        if _restricted(key):
+            yield f"labels: {key} is set by Karpenter, or by nodes themselves"
+    for field, taints in (("taints", pool.taints), ("startupTaints", pool.startup_taints)):
+        yield from _of_taints(field, taints)
+    yield from _of_amounts("limits", pool.limits)
+    yield from _of_amounts("kubelet.systemReserved", pool.kubelet.system_reserved)
+    yield from _of_amounts("kubelet.kubeReserved", pool.kubelet.kube_reserved)
+
+
+def requirement_problems(requirement: PoolRequirement, operators: tuple[str, ...] = OPERATORS) -> Iterator[str]:
+    """Yield the rules that a requirement breaks."""
+    values, operator = requirement.values, requirement.operator
+    if operator not in operators:
+        yield f"operator {operator!r} is unknown, choose of {', '.join(operators)}"
+    elif operator == "In" and not values:
+        yield "In needs values"
+    elif operator in COMPARISONS and not (len(values) == 1 and values[0].isascii() and values[0].isdigit()):
+        yield f"{operator} needs one whole number from 0 on"
+    elif operator in ("Exists", "DoesNotExist") and values:
+        yield f"{operator} has no values"
+    if not 0 <= requirement.min_values <= _MOST_MIN_VALUES:
+        yield f"minValues {requirement.min_values} is not from 1 to {_MOST_MIN_VALUES}"
+    elif operator == "In" and requirement.min_values > len(set(values)):
+        yield f"minValues {requirement.min_values} is more than the {len(set(values))} values"
+    if _restricted(requirement.key):
+        yield "is set by Karpenter, or by nodes themselves"
+
+
+def _restricted(key: str) -> bool:
+    if key == "kubernetes.io/hostname" or key in (karpenter.POOL_LABEL, karpenter.PROVISIONER_LABEL):
+        return True
+    if key in _OPEN_OF_KARPENTER or key.startswith(karpenter.INSTANCE_LABEL_PREFIX):
+        return False
+    domain = key.partition("/")[0] if "/" in key else ""
+    return any(domain == own or domain.endswith("." + own) for own in _OWN)
+
+
+def _of_taints(field: str, taints: tuple[Taint, ...]) -> Iterator[str]:
+    seen = set()
+    for index, taint in enumerate(taints):
+        if taint.effect not in _EFFECTS:
+            yield f"{field}[{index}]: effect {taint.effect!r} is unknown, choose of {', '.join(_EFFECTS)}"
+        if (taint.key, taint.effect) in seen:
+            yield f"{field}[{index}]: {taint.key} with effect {taint.effect} stands there already"
+        seen.add((taint.key, taint.effect))
+
+
+def _of_amounts(field: str, amounts: Mapping[str, Quantity]) -> Iterator[str]:
+    for name, amount in amounts.items():
+        try:
+            below = parse_quantity(amount) < 0
+        except InvalidInput as error:
+            yield f"{field}.{name}: {error.what}"
+            continue
+        if below:
+            yield f"{field}.{name}: {amount} is below 0"
