@@ -100,6 +100,7 @@ PAUSED_ANNOTATION: Final = "gpuplane.dev/paused"  # "true" on the ClusterPolicy:
 # -- sharing -------------------------------------------------------------------------------------------------------
 SHARE_LABEL: Final = "nvidia-device-enable"  # on a node, "enable": it offers shares, as gpu-manager's nodes do
 PLUGIN_CONFIG_LABEL: Final = "nvidia.com/device-plugin.config"  # on a node: which of the plugin's configurations it has
+MIG_CONFIG_LABEL: Final = "nvidia.com/mig.config"  # on a node: the layout of MIG devices that its MIG manager makes
 
 # -- upgrades of the driver ----------------------------------------------------------------------------------------
 UPGRADE_STATE_LABEL: Final = "nvidia.com/gpu-driver-upgrade-state"  # on a node: how far its upgrade is

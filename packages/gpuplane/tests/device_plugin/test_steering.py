@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from gpuplane import names
 from gpuplane.api.pluginconfig import PluginConfig
 from gpuplane.device_plugin.container_lookup import KubeletContainer
-from gpuplane.device_plugin.dialects import Dialect, offered
 from gpuplane.device_plugin.shares import ShareLimits, SharePlugin
 from gpuplane.device_plugin.shares import ids as share_ids
 from gpuplane.device_plugin.shares.packing import node_state, packed_by_ids
@@ -21,6 +20,7 @@ from gpuplane.device_plugin.shares.steering import Steering
 from gpuplane.hardware import GPUFacts
 from gpuplane.limits import RealLibraries
 from gpuplane.sharing import Assignment, Part, request_of, to_annotations
+from gpuplane.sharing.dialects import Dialect, offered
 from kubekit.api.core import Container, Pod, PodSpec, PodStatus, Resources
 from kubekit.api.meta import ObjectMeta
 from kubekit.errors import InvalidInput, KubekitError, Retryable, Terminal

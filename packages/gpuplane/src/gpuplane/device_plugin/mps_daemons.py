@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Final
 
 from gpuplane.api.pluginconfig import PluginConfig
-from gpuplane.device_plugin.dialects import Dialect
 from gpuplane.hardware import GPUFacts
 from gpuplane.host import Host
+from gpuplane.sharing.dialects import Dialect
 from gpuplane.sharing.mps import FAILED, READY, daemons, ready_text
 from kubekit.errors import InvalidInput, Retryable
 from kubekit.kube.tasks import first_of

@@ -20,7 +20,6 @@ from gpuplane import names
 from gpuplane.api.gpunode import GPUNode, Stage, StageName, StageState
 from gpuplane.api.pluginconfig import DeviceListStrategy, PluginConfig, load
 from gpuplane.device_plugin.allocation import NodeFiles, read_node_files
-from gpuplane.device_plugin.dialects import Dialect, offered
 from gpuplane.device_plugin.health import failure_reason, first_health
 from gpuplane.device_plugin.health_report import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, HealthReport
 from gpuplane.device_plugin.health_watch import follow_events, follow_wrong_gpus, recheck
@@ -32,6 +31,7 @@ from gpuplane.operand import OperandContext, PluginRegistrar, report_stage
 from gpuplane.operand.configs import NodeConfig, NodeConfiguration, NodeLabels, own_labels
 from gpuplane.operand.keep import failed
 from gpuplane.operand.wrong_gpus import read_wrong_gpus
+from gpuplane.sharing.dialects import Dialect, offered
 from gpuplane.sharing.units import resources, sharable
 from kubekit.errors import InvalidInput, KubekitError, Retryable
 from kubekit.kube import ApiError

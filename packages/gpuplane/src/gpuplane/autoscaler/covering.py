@@ -1,0 +1,174 @@
+"""Nodes that hold all pods at the least price: a linear program over patterns, then whole nodes.
+
+min sum(price x nodes), so that for each kind of pods the patterns of the nodes hold all of them. Patterns are generated
+where the program's dual prices say that a node would pay (Gilmore and Gomory, 1961), by a greedy knapsack, so that the
+program's value is a good figure and no proven bound. The fractional answer is rounded down, and the rest is bought node
+by node: the pattern with the highest value for its price, valued by the duals. The program learns the patterns of that
+answer, and the next turn begins. Pure; bounded by steps, not by time, so that the same question always has the same
+answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from gpuplane.autoscaler.patterns import Pattern, PatternMachine
+
+_EPSILON: Final = 1e-9
+_MOST_KINDS: Final = 160  # rows of the program; with more the duals are those of single kinds
+_MOST_ROUNDS: Final = 8  # of pricing, in each turn
+_TURNS: Final = 5
+_WHOLE_GREEDY_TURNS: Final = 2  # turns in which the answer is also built without the program's fractions
+_COLUMNS_A_ROUND: Final = 12
+
+Purchase = tuple[PatternMachine, Pattern, int]
+"""A machine, the pods on each, and the number of such machines."""
+
+
+def cover(machines: Sequence[PatternMachine], demand: Mapping[int, int]) -> list[Purchase]:
+    """Return nodes that hold all pods of `demand` (kind -> pods) of which some machine holds one."""
+    single = _single_patterns(machines, demand)
+    demand = {number: count for number, count in demand.items() if number in single and count > 0}
+    if not demand:
+        return []
+    program = _Program(demand, single)
+    best: list[Purchase] = []
+    for turn in range(_TURNS if len(demand) <= _MOST_KINDS else 1):
+        if len(demand) <= _MOST_KINDS:
+            program.solve(machines)
+        for keep in (0.0, 1.0) if turn < _WHOLE_GREEDY_TURNS else (1.0,):
+            answer = _rounded(machines, demand, program, keep)
+            if not best or total_price(answer) < total_price(best) - _EPSILON:
+                best = answer
+            # The patterns of a whole answer fit each other, so the program learns more from them than from prices.
+            program.learn(answer)
+    return best
+
+
+def total_price(purchases: Sequence[Purchase]) -> float:
+    """Return the dollars an hour of purchases."""
+    return sum(machine.price * count for machine, _, count in purchases)
+
+
+def _single_patterns(
+    machines: Sequence[PatternMachine], demand: Mapping[int, int]
+) -> dict[int, tuple[float, int, PatternMachine]]:
+    """Return for each kind the cheapest way to hold it alone: (price of a pod, pods on a node, machine)."""
+    found: dict[int, tuple[float, int, PatternMachine]] = {}
+    for machine in machines:
+        for number in machine.kinds:
+            count = machine.most(number, demand.get(number, 0))
+            if count and (number not in found or machine.price / count < found[number][0]):
+                found[number] = (machine.price / count, count, machine)
+    return found
+
+
+class _Program:
+    """The linear program, by the revised simplex method. It begins with the patterns of single kinds."""
+
+    def __init__(self, demand: Mapping[int, int], single: Mapping[int, tuple[float, int, PatternMachine]]) -> None:
+        self.numbers = sorted(demand)
+        self._row = {number: row for row, number in enumerate(self.numbers)}
+        self._demand = demand
+        size = range(len(self.numbers))
+        counts = [single[number][1] for number in self.numbers]
+        self._inverse = [[1.0 / counts[i] if i == j else 0.0 for j in size] for i in size]
+        self._amounts = [demand[number] / count for number, count in zip(self.numbers, counts, strict=True)]
+        self._basis: list[tuple[PatternMachine, Pattern] | None] = [
+            (single[number][2], {number: count}) for number, count in zip(self.numbers, counts, strict=True)
+        ]
+        self.duals = [single[number][0] for number in self.numbers]
+
+    def values(self) -> dict[int, float]:
+        """Return what a pod of each kind is worth, in dollars an hour."""
+        return {number: max(0.0, dual) for number, dual in zip(self.numbers, self.duals, strict=True)}
+
+    def solve(self, machines: Sequence[PatternMachine]) -> None:
+        for _ in range(_MOST_ROUNDS):
+            values = self.values()
+            found = []
+            for machine in machines:
+                pattern, value = machine.best(values, self._demand)
+                if value > machine.price * (1 + 1e-6):
+                    found.append((value / machine.price, machine, pattern))
+            if not found and not any(dual < -_EPSILON for dual in self.duals):
+                return
+            found.sort(key=lambda one: -one[0])
+            for _, machine, pattern in found[:_COLUMNS_A_ROUND]:
+                self._enter(pattern, machine.price, (machine, pattern))
+            for row, dual in enumerate(self.duals):
+                if dual < -_EPSILON:
+                    self._enter({self.numbers[row]: -1}, 0.0, None)
+
+    def learn(self, answer: Sequence[Purchase]) -> None:
+        """Offer the program the patterns of an answer."""
+        for machine, pattern, _ in answer:
+            self._enter(pattern, machine.price, (machine, pattern))
+
+    def _enter(self, pattern: Mapping[int, int], price: float, column: tuple[PatternMachine, Pattern] | None) -> None:
+        """Take a column into the basis if it still pays."""
+        entries = [(self._row[number], count) for number, count in pattern.items()]
+        reduced = price - sum(self.duals[row] * count for row, count in entries)
+        if reduced >= -_EPSILON:
+            return
+        direction = [sum(line[row] * count for row, count in entries) for line in self._inverse]
+        ratios = [(self._amounts[i] / step, i) for i, step in enumerate(direction) if step > _EPSILON]
+        if not ratios:
+            return
+        amount, leaving = min(ratios)
+        pivot = direction[leaving]
+        line = [value / pivot for value in self._inverse[leaving]]
+        nonzero = [(j, value) for j, value in enumerate(line) if value]
+        for i, step in enumerate(direction):
+            if i != leaving and step:
+                row = self._inverse[i]
+                for j, value in nonzero:
+                    row[j] -= step * value
+                self._amounts[i] = max(0.0, self._amounts[i] - step * amount)
+        self._inverse[leaving], self._amounts[leaving], self._basis[leaving] = line, amount, column
+        for j, value in nonzero:
+            self.duals[j] += reduced * value
+
+    def columns(self) -> list[tuple[float, PatternMachine, Pattern]]:
+        """Return the nodes of the answer, in fractions of nodes."""
+        parts = zip(self._amounts, self._basis, strict=True)
+        return [(amount, *column) for amount, column in parts if column is not None and amount > _EPSILON]
+
+
+def _rounded(
+    machines: Sequence[PatternMachine], demand: Mapping[int, int], program: _Program, keep: float
+) -> list[Purchase]:
+    """Return whole nodes: `keep` of the program's, rounded down, then greedily for the pods that are left."""
+    left = dict(demand)
+    bought: list[Purchase] = []
+    for amount, machine, pattern in sorted(program.columns(), key=lambda column: -column[0]):
+        count = min(int(amount * keep + 1e-6), *(left[number] // each for number, each in pattern.items()))
+        if count > 0:
+            _take(left, pattern, count)
+            bought.append((machine, pattern, count))
+    # Pods that are worth nothing must be held all the same.
+    values = {number: max(value, 1e-6) for number, value in program.values().items()}
+    known: dict[PatternMachine, tuple[Pattern, float]] = {}
+    while any(left.values()):
+        best: tuple[float, PatternMachine, Pattern] | None = None
+        for machine in machines:
+            found = known.get(machine)
+            # A pattern stays the machine's best one as long as its pods are there.
+            if found is None or any(left[number] < each for number, each in found[0].items()):
+                found = known[machine] = machine.best(values, left)
+            pattern, value = found
+            if pattern and (best is None or value / machine.price > best[0]):
+                best = (value / machine.price, machine, pattern)
+        if best is None:
+            break
+        _, machine, pattern = best
+        count = min(left[number] // each for number, each in pattern.items())
+        _take(left, pattern, count)
+        bought.append((machine, pattern, count))
+    return bought
+
+
+def _take(left: dict[int, int], pattern: Pattern, count: int) -> None:
+    for number, each in pattern.items():
+        left[number] -= each * count

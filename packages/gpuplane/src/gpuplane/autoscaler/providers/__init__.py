@@ -1,0 +1,1 @@
+"""Clouds: their instance types and prices."""
