@@ -29,11 +29,10 @@ _FEW: Final = 200  # pods up to which both ways are tried
 
 
 class BoughtNode(msgspec.Struct, frozen=True):
-    """A node to buy, with the pods that it is for, as namespace/name. `others` are types that would do as well."""
+    """A node to buy, with the pods that it is for, as namespace/name."""
 
     option: NodeOption
     pods: tuple[str, ...]
-    others: tuple[str, ...] = ()
 
 
 class NodePurchase(msgspec.Struct, frozen=True):
@@ -127,11 +126,7 @@ def _cover(
 def _answer(
     claims: Sequence[NodeClaimDraft], left: Sequence[PodAsk], pools: Sequence[PoolOptions], limits: PoolLimits
 ) -> NodePurchase:
-    nodes = []
-    for claim in claims:
-        names = dict.fromkeys(option.machine.name for option in claim.options[1:])
-        names.pop(claim.option.machine.name, None)
-        nodes.append(BoughtNode(claim.option, tuple(ask.key for ask in claim.asks), tuple(names)))
+    nodes = [BoughtNode(claim.option, tuple(ask.key for ask in claim.asks)) for claim in claims]
     nodes.sort(key=lambda node: (node.option.pool.name, node.option.price, node.option.machine.name, node.pods))
     waiting: dict[str, tuple[str, ...]] = {}
     known: dict[int, tuple[str, ...]] = {}

@@ -21,7 +21,7 @@ _SAY_EVERY: Final = 2.0  # seconds
 _CLEAR: Final = "\r\x1b[K"
 
 Named = TypeVar("Named", PackingMachine, Job)
-Row = Callable[[str], str]
+CsvCell = Callable[[str], str]
 
 
 def packing(options: Namespace, screen: Console) -> int:
@@ -92,10 +92,10 @@ def _show(policy: str, machines: Sequence[PackingMachine], outcome: Outcome, spe
 def read_machines(path: Path) -> list[PackingMachine]:
     """The nodes of a CSV. Raises InvalidInput with file and line."""
     machines = []
-    for where, cell in _rows(path, _NODE_COLUMNS):
-        gpus = _number(cell, "gpu", where, most=1024)
-        cpu, memory = _number(cell, "cpu_milli", where), _number(cell, "memory_mib", where)
-        machines.append(PackingMachine(_name(cell("sn"), where), cpu, memory, gpus, cell("model")))
+    for where, cell in read_rows(path, _NODE_COLUMNS):
+        gpus = read_number(cell, "gpu", where, most=1024)
+        cpu, memory = read_number(cell, "cpu_milli", where), read_number(cell, "memory_mib", where)
+        machines.append(PackingMachine(read_name(cell("sn"), where), cpu, memory, gpus, cell("model")))
     _distinct(machines, path, "node")
     if not sum(machine.gpus for machine in machines):
         raise InvalidInput("no node has a GPU", where=str(path), cure="column gpu counts the GPUs of a node")
@@ -105,24 +105,24 @@ def read_machines(path: Path) -> list[PackingMachine]:
 def read_jobs(path: Path) -> list[Job]:
     """The pods of a CSV. Raises InvalidInput with file and line."""
     jobs = []
-    for where, cell in _rows(path, _POD_COLUMNS):
-        gpus = _number(cell, "num_gpu", where, most=1024)
-        milli = _number(cell, "gpu_milli", where, most=MILLI) if gpus else 0
+    for where, cell in read_rows(path, _POD_COLUMNS):
+        gpus = read_number(cell, "num_gpu", where, most=1024)
+        milli = read_number(cell, "gpu_milli", where, most=MILLI) if gpus else 0
         if gpus and not milli:
             raise InvalidInput("asks for a GPU and nothing of it", where=where, cure="gpu_milli 1-1000, or num_gpu 0")
         if gpus > 1 and milli < MILLI:
             cure = "gpu_milli 1000; a share is of one GPU"
             raise InvalidInput(f"asks for parts of {gpus} GPUs at once", where=where, cure=cure)
         models = tuple(model for model in cell("gpu_spec").split("|") if model)
-        cpu, memory = _number(cell, "cpu_milli", where), _number(cell, "memory_mib", where)
-        jobs.append(Job(_name(cell("name"), where), cpu, memory, gpus, milli, models))
+        cpu, memory = read_number(cell, "cpu_milli", where), read_number(cell, "memory_mib", where)
+        jobs.append(Job(read_name(cell("name"), where), cpu, memory, gpus, milli, models))
     _distinct(jobs, path, "pod")
     return jobs
 
 
-def _rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, Row]]:
+def read_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, CsvCell]]:
     """(file:line, the cell of a column) of each row; cells of columns that the file does not have are empty."""
-    reader = csv.reader(_read(path).splitlines(), strict=True)
+    reader = csv.reader(read_text(path).splitlines(), strict=True)
     try:
         head = [name.strip() for name in next(reader, [])]
         missing = [name for name in columns if name not in head]
@@ -144,7 +144,8 @@ def _rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, Row]]:
         raise InvalidInput("has no rows", where=f"{path}:2", cure=f"one line each: {','.join(columns)}")
 
 
-def _number(cell: Row, column: str, where: str, most: int = _LARGEST) -> int:
+def read_number(cell: CsvCell, column: str, where: str, most: int = _LARGEST) -> int:
+    """Return the whole number of a cell. Raises InvalidInput."""
     text = cell(column)
     if not (text.isascii() and text.isdigit() and len(text) < 16 and int(text) <= most):
         what = f"{column} is {text!r}, which is no whole number up to {most}" if text else f"{column} is empty"
@@ -152,7 +153,8 @@ def _number(cell: Row, column: str, where: str, most: int = _LARGEST) -> int:
     return int(text)
 
 
-def _name(text: str, where: str) -> str:
+def read_name(text: str, where: str) -> str:
+    """Return the text of a cell that must not be empty. Raises InvalidInput."""
     if not text:
         raise InvalidInput("has no name", where=where, cure="each line begins with a name of its own")
     return text
@@ -172,7 +174,7 @@ def _ordered(found: Sequence[Named], path: Path, kind: str, *, again: bool) -> l
     by_name = {one.name: one for one in found}
     ordered: list[Named] = []
     seen: set[str] = set()
-    for line, text in enumerate(_read(path).splitlines(), start=1):
+    for line, text in enumerate(read_text(path).splitlines(), start=1):
         name = text.strip()
         if not name:
             continue
@@ -192,7 +194,8 @@ def _ordered(found: Sequence[Named], path: Path, kind: str, *, again: bool) -> l
     return ordered
 
 
-def _read(path: Path) -> str:
+def read_text(path: Path) -> str:
+    """Return a file's text. Raises NoAnswer if it cannot be read, and InvalidInput if it is no UTF-8."""
     try:
         return path.read_text(encoding="utf-8-sig")
     except OSError as error:

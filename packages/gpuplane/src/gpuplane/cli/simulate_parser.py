@@ -34,6 +34,41 @@ def add_simulate(commands: Any, talk: Callable[[], Any], form: Callable[..., Any
     packing.add_argument("--arrival-order", type=Path, metavar="FILE", help="names of the pods that arrive, one a line")
     packing.add_argument("--node-order", type=Path, metavar="FILE", help="names of all nodes, the preferred ones first")
     packing.set_defaults(command=lazy("simulate", "packing"))
+    _add_nodes(experiments, talk, form, lazy)
+
+
+def _add_nodes(experiments: Any, talk: Callable[[], Any], form: Callable[..., Any], lazy: Callable[..., Any]) -> None:
+    nodes = experiments.add_parser(
+        "nodes",
+        parents=[talk(), form("text", "json")],
+        help="which nodes to buy for pods that wait, for how much, compared with Karpenter's own way",
+    )
+    nodes.add_argument(
+        "--pools",
+        type=Path,
+        required=True,
+        nargs="+",
+        metavar="FILE",
+        help="manifests of Provisioners or NodePools and their classes, with the ClusterPolicy, the device plugin's "
+        "configurations and DaemonSets",
+    )
+    nodes.add_argument(
+        "--pods",
+        type=Path,
+        required=True,
+        nargs="+",
+        metavar="FILE",
+        help="manifests of pods and workloads, or a CSV as of simulate packing, which asks for shares",
+    )
+    nodes.add_argument(
+        "--types",
+        type=Path,
+        metavar="CSV",
+        help="type,vcpu,memory_mib,max_pods,on_demand[,spot,arch,gpus,gpu,gpu_memory_mib] (default: NVIDIA types of "
+        "AWS in us-east-1)",
+    )
+    nodes.add_argument("--zones", default="", metavar="ZONES", help="zones that offer the types, with commas")
+    nodes.set_defaults(command=lazy("simulate_nodes", "nodes"))
 
 
 def _above_zero(text: str) -> float:
