@@ -378,6 +378,13 @@ PROFILES: dict[str, GpuProfile] = {
             places=(GpuPlace(bus=0x06, switch="board"), GpuPlace(bus=0x07, switch="board")),
             cpus=(((0, 7),),),
         ),
+        # Four boards, as the instances of clouds have them.
+        GpuProfile(
+            name="8x-k80",
+            model=K80,
+            places=tuple(GpuPlace(bus=0, device=0x17 + index, switch=f"board{index // 2}") for index in range(8)),
+            cpus=(((0, 31),),),
+        ),
         GpuProfile(name="1x-p40", model=P40, places=(GpuPlace(bus=0, device=0x08),), cpus=(((0, 7),),)),
         GpuProfile(name="1x-p100", model=P100, places=(GpuPlace(bus=0, device=0x1E),), cpus=(((0, 7),),)),
     )
