@@ -10,6 +10,7 @@ answer.
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -34,9 +35,10 @@ def cover(machines: Sequence[PatternMachine], demand: Mapping[int, int]) -> list
         return []
     program = _Program(demand, single)
     best: list[Purchase] = []
-    for turn in range(_TURNS if len(demand) <= _MOST_KINDS else 1):
-        if len(demand) <= _MOST_KINDS:
-            program.solve(machines)
+    if len(demand) > _MOST_KINDS:
+        return _rounded(machines, demand, program, 0.0)
+    for turn in range(_TURNS):
+        program.solve(machines)
         for keep in (0.0, 1.0) if turn < _WHOLE_GREEDY_TURNS else (1.0,):
             answer = _rounded(machines, demand, program, keep)
             if not best or total_price(answer) < total_price(best) - _EPSILON:
@@ -89,7 +91,7 @@ class _Program:
             values = self.values()
             found = []
             for machine in machines:
-                pattern, value = machine.best(values, self._demand)
+                pattern, value = machine.best(values, self._demand, machine.orders(values))
                 if value > machine.price * (1 + 1e-6):
                     found.append((value / machine.price, machine, pattern))
             if not found and not any(dual < -_EPSILON for dual in self.duals):
@@ -149,23 +151,22 @@ def _rounded(
             bought.append((machine, pattern, count))
     # Pods that are worth nothing must be held all the same.
     values = {number: max(value, 1e-6) for number, value in program.values().items()}
-    known: dict[PatternMachine, tuple[Pattern, float]] = {}
-    while any(left.values()):
-        best: tuple[float, PatternMachine, Pattern] | None = None
-        for machine in machines:
-            found = known.get(machine)
-            # A pattern stays the machine's best one as long as its pods are there.
-            if found is None or any(left[number] < each for number, each in found[0].items()):
-                found = known[machine] = machine.best(values, left)
-            pattern, value = found
-            if pattern and (best is None or value / machine.price > best[0]):
-                best = (value / machine.price, machine, pattern)
-        if best is None:
-            break
-        _, machine, pattern = best
-        count = min(left[number] // each for number, each in pattern.items())
-        _take(left, pattern, count)
-        bought.append((machine, pattern, count))
+    orders = [machine.orders(values) for machine in machines]
+    patterns = [machine.best(values, left, each) for machine, each in zip(machines, orders, strict=True)]
+    # A machine's value only falls while pods are taken, so one is looked at again when it comes to the top.
+    heap = [(-value / machines[at].price, at) for at, (_, value) in enumerate(patterns) if value]
+    heapq.heapify(heap)
+    while heap:
+        _, at = heapq.heappop(heap)
+        machine, (pattern, value) = machines[at], patterns[at]
+        if any(left[number] < each for number, each in pattern.items()):
+            pattern, value = patterns[at] = machine.best(values, left, orders[at])
+        else:
+            count = min(left[number] // each for number, each in pattern.items())
+            _take(left, pattern, count)
+            bought.append((machine, pattern, count))
+        if value:
+            heapq.heappush(heap, (-value / machine.price, at))
     return bought
 
 

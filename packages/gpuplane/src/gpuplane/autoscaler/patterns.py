@@ -92,17 +92,25 @@ class PatternMachine:
         """Return how many pods of one kind alone the node holds, up to `count`."""
         return self._fill([number], {number: count}).get(number, 0)
 
-    def best(self, values: Mapping[int, float], left: Mapping[int, int]) -> tuple[Pattern, float]:
-        """Return a pattern of high value of the pods that are left, with its value.
+    def orders(self, values: Mapping[int, float]) -> list[list[int]]:
+        """Return the kinds by their value for the room that they take, the best first: an order for each measure.
 
         Args:
             values: of a pod of each kind, in dollars an hour.
         """
+        worth = [number for number in self._sizes if values.get(number, 0) > 0]
+        return [self._order(worth, values, measure) for measure in range(3)]
+
+    def _order(self, worth: Sequence[int], values: Mapping[int, float], measure: int) -> list[int]:
+        return sorted(worth, key=lambda number: -values[number] / self._sizes[number][measure])
+
+    def best(
+        self, values: Mapping[int, float], left: Mapping[int, int], orders: Sequence[Sequence[int]]
+    ) -> tuple[Pattern, float]:
+        """Return a pattern of high value of the pods that are left, with its value; `orders` are those of `values`."""
         best: Pattern = {}
         most = 0.0
-        worth = [number for number in self._sizes if left.get(number, 0) > 0 and values[number] > 0]
-        for measure in range(3):
-            order = sorted(worth, key=lambda number: -values[number] / self._sizes[number][measure])
+        for order in orders:
             pattern = self._fill(order, left)
             value = sum(values[number] * count for number, count in pattern.items())
             if value > most:
@@ -115,7 +123,9 @@ class PatternMachine:
         memory = list(self._memory)
         pattern: Pattern = {}
         for number in order:
-            count = left[number]
+            count = left.get(number, 0)
+            if not count:
+                continue
             needs = self._needs[number]
             for at, amount in needs:
                 room = free[at] // amount
