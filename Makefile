@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PACKAGES := kubekit tinykube simgpu gpuplane gpulab
 # Of Debian and Ubuntu: what a kubelet needs, and Prometheus, which reads the exporter's metrics in a test.
-KUBERNETES_PACKAGES := runc iproute2 util-linux mount containernetworking-plugins prometheus
+KUBERNETES_PACKAGES := runc iproute2 iptables util-linux mount containernetworking-plugins prometheus
 # Tests of `make test` that need these packages, or what was built for the real cluster; skipped where it is missing.
 WITH_PACKAGES := $(addprefix packages/gpuplane/tests/,exporter/test_prometheus.py operator/test_metrics.py) \
     $(wildcard packages/gpuplane/tests/toolkit/test_real_*.py)
@@ -38,8 +38,8 @@ test-kubernetes: setup kubernetes-packages
 ifeq ($(origin KUBECONFIG),command line)
 	$(BIN)/pytest --reruns 1 -n 2 --dist loadfile --cluster $(KUBECONFIG) $(ANY_CLUSTER)
 else
-	$(BIN)/python -m tests.support.realkube build
 	$(BIN)/python -m tests.support.jupyter
+	$(BIN)/python -m tests.support.realkube build
 	GPUPLANE_TEST_PAGES=1 $(BIN)/pytest --reruns 1 --cluster real $(WITH_PACKAGES) $(PAGES)
 	$(BIN)/pytest --reruns 1 -n 2 --dist loadfile --no-loadscope-reorder --cluster real $(REAL_CLUSTER)
 endif

@@ -10,12 +10,15 @@ It lies in $GPUPLANE_HOME/kubernetes/NAME (~/.gpuplane without it). Exit codes: 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
 
+from deploy.image.gpuplane_image import ImageError
+from deploy.image.gpuplane_image.images import composed_layers, default_cache
 from gpulab.distribution import GPUPLANE
 from gpuplane import names
 from kubekit.errors import KubekitError
-from tests.support.realkube import binaries, images
+from tests.support.realkube import binaries, images, workloads
 from tests.support.realkube.binaries import Unavailable
 from tests.support.realkube.control_plane import ControlPlane
 from tests.support.realkube.node import KubernetesNode, wait_ready
@@ -43,12 +46,22 @@ def main() -> int:
 
 
 def build() -> int:
-    """Builds every set of programs. What cannot be built is said in a line each; its tests are skipped."""
+    """Builds every set of programs, and the layers of images, so that no test's deadline has it.
+
+    What cannot be built is said in a line each; its tests are skipped.
+    """
     for name in binaries.SETS:
         try:
             binaries.build(name, say)
         except Unavailable as problem:
             say(str(problem))
+    try:
+        with composed_layers(default_cache()):
+            pass
+    except ImageError as problem:
+        say(f"images cannot be made: {problem}")
+    with contextlib.suppress(Unavailable):  # one test's, which says so
+        workloads.notebook_layer()
     return 0
 
 

@@ -40,6 +40,12 @@ class Set(msgspec.Struct, frozen=True):
 
 
 _KUBERNETES: Final = "k8s.io/component-base/version"
+_KUBERNETES_VARIABLES: Final = (
+    f"{_KUBERNETES}.gitVersion={{version}}",
+    f"{_KUBERNETES}.gitMajor={{major}}",
+    f"{_KUBERNETES}.gitMinor={{minor}}",
+    f"{_KUBERNETES}.gitTreeState=clean",
+)
 SETS: Final = {
     "etcd": Set("etcd", {"go.etcd.io/etcd/server/v3": "etcd"}, "go.etcd.io/etcd/server/v3"),
     "kubernetes": Set(
@@ -49,12 +55,11 @@ SETS: Final = {
             for name in ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet")
         },
         "k8s.io/kubernetes",
-        (
-            f"{_KUBERNETES}.gitVersion={{version}}",
-            f"{_KUBERNETES}.gitMajor={{major}}",
-            f"{_KUBERNETES}.gitMinor={{minor}}",
-            f"{_KUBERNETES}.gitTreeState=clean",
-        ),
+        _KUBERNETES_VARIABLES,
+    ),
+    # A module of its own: it imports what the others do not.
+    "kube-proxy": Set(
+        "kube-proxy", {"k8s.io/kubernetes/cmd/kube-proxy": "kube-proxy"}, "k8s.io/kubernetes", _KUBERNETES_VARIABLES
     ),
     "containerd": Set(
         "containerd",

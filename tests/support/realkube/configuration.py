@@ -7,18 +7,21 @@ from typing import Any, Final
 
 PAUSE_IMAGE: Final = "localhost/pause:1"
 CNI_DIR: Final = "/usr/lib/cni"
-POD_NETWORK: Final = "10.244.0.0/24"
 KUBELET: Final = "/etc/kubernetes/kubelet.yaml"
+KUBE_PROXY: Final = "/etc/kubernetes/kube-proxy.yaml"
+REGISTRIES: Final = "/etc/containerd/certs.d"
 CONTAINERD: Final = "/etc/containerd/config.toml"
 SOCKET: Final = "/run/containerd/containerd.sock"
 
 
-def files(address: str, cgroup: str) -> dict[str, str]:
-    """Path below the root -> text."""
+def files(name: str, address: str, cgroup: str, pod_network: str, registry: str) -> dict[str, str]:
+    """Path below the root -> text. `registry` is the address of the only registry that images come from."""
     return {
         KUBELET.lstrip("/"): json.dumps(_kubelet(address, cgroup), indent=2),
         CONTAINERD.lstrip("/"): _CONTAINERD,
-        "etc/cni/net.d/10-pods.conflist": json.dumps(_CNI, indent=2),
+        KUBE_PROXY.lstrip("/"): json.dumps(_kube_proxy(name, pod_network), indent=2),
+        f"{REGISTRIES}/_default/hosts.toml".lstrip("/"): _HOSTS.format(registry=registry),
+        "etc/cni/net.d/10-pods.conflist": json.dumps(_cni(pod_network), indent=2),
         "etc/resolv.conf": "",
     }
 
@@ -34,6 +37,7 @@ def services(name: str, address: str) -> dict[str, list[str]]:
             f"--node-ip={address}",
             f"--hostname-override={name}",
         ],
+        "kube-proxy": ["kube-proxy", f"--config={KUBE_PROXY}"],
     }
 
 
@@ -58,6 +62,33 @@ def _kubelet(address: str, cgroup: str) -> dict[str, Any]:
     }
 
 
+def _kube_proxy(name: str, pod_network: str) -> dict[str, Any]:
+    return {
+        "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
+        "kind": "KubeProxyConfiguration",
+        "clientConnection": {"kubeconfig": "/etc/kubernetes/kube-proxy.conf"},
+        "hostnameOverride": name,
+        "mode": "iptables",
+        "clusterCIDR": pod_network,
+        # A pod's answer to its neighbour on the bridge takes the way back, also where bridges pass by iptables.
+        "iptables": {"masqueradeAll": True, "minSyncPeriod": "100ms"},
+        # These settings are the kernel's, not the machine's.
+        "conntrack": {
+            "maxPerCore": 0,
+            "min": 0,
+            "tcpEstablishedTimeout": "0s",
+            "tcpCloseWaitTimeout": "0s",
+        },
+    }
+
+
+_HOSTS: Final = """\
+server = "http://{registry}"
+
+[host."http://{registry}"]
+  capabilities = ["pull", "resolve"]
+"""
+
 _CONTAINERD: Final = f"""\
 version = 3
 root = '/var/lib/containerd'
@@ -70,6 +101,8 @@ state = '/run/containerd'
   snapshotter = 'overlayfs'
   [plugins.'io.containerd.cri.v1.images'.pinned_images]
     sandbox = '{PAUSE_IMAGE}'
+  [plugins.'io.containerd.cri.v1.images'.registry]
+    config_path = '{REGISTRIES}'
 
 [plugins.'io.containerd.cri.v1.runtime']
   # Machines without CAP_SYS_RESOURCE cannot lower it, and every sandbox would fail.
@@ -85,16 +118,18 @@ state = '/run/containerd'
     conf_dir = '/etc/cni/net.d'
 """
 
-_CNI: Final = {
-    "cniVersion": "1.0.0",
-    "name": "pods",
-    "plugins": [
-        {
-            "type": "bridge",
-            "bridge": "pods0",
-            "isDefaultGateway": True,
-            "ipam": {"type": "host-local", "ranges": [[{"subnet": POD_NETWORK}]]},
-        },
-        {"type": "loopback"},
-    ],
-}
+
+def _cni(pod_network: str) -> dict[str, Any]:
+    return {
+        "cniVersion": "1.0.0",
+        "name": "pods",
+        "plugins": [
+            {
+                "type": "bridge",
+                "bridge": "pods0",
+                "isDefaultGateway": True,
+                "ipam": {"type": "host-local", "ranges": [[{"subnet": pod_network}]]},
+            },
+            {"type": "loopback"},
+        ],
+    }

@@ -50,7 +50,8 @@ class State(msgspec.Struct):
 
 
 class ControlPlane:
-    """One cluster's control plane. `fake_nodes` keeps nodes without a kubelet alive for a day.
+    """One cluster's control plane. `fake_nodes` keeps nodes without a kubelet alive for a day; without them there is a
+    machine, and the API server reaches webhooks in pods.
 
     `scheduler_config` is a KubeSchedulerConfiguration's path; its kubeconfig is filled in.
     """
@@ -77,6 +78,11 @@ class ControlPlane:
     def host_address(self) -> str:
         """This machine, as the cluster's machines see it."""
         return f"10.99.{self.state.network}.1"
+
+    @property
+    def pod_network(self) -> str:
+        """The addresses of the machine's pods; clusters of one computer have different ones."""
+        return f"10.244.{self.state.network}.0/24"
 
     def pid(self, part: str) -> int:
         return self.state.running[part].pid
@@ -159,7 +165,12 @@ class ControlPlane:
             # As root there is a machine beside us, in a network of its own.
             f"--bind-address={'0.0.0.0' if os.geteuid() == 0 else HOST}",
             f"--advertise-address={self.host_address}",
-            "--endpoint-reconciler-type=none",
+            *(
+                ("--endpoint-reconciler-type=none",)
+                if self.fake_nodes
+                # kube-proxy forwards to what the Service `kubernetes` has; the API server is outside of its network.
+                else ("--endpoint-reconciler-type=lease", "--enable-aggregator-routing=true")
+            ),
             f"--tls-cert-file={pki_dir / 'apiserver.crt'}",
             f"--tls-private-key-file={pki_dir / 'apiserver.key'}",
             f"--client-ca-file={pki_dir / 'ca.crt'}",
@@ -232,7 +243,8 @@ class ControlPlane:
     def _load(self) -> State:
         if self._file.exists():
             return msgspec.json.decode(self._file.read_bytes(), type=State)
-        names = ("etcd", "etcd-peer", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet")
+        parts = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "registry")
+        names = ("etcd", "etcd-peer", *parts)
         return State(dict(zip(names, free_ports(len(names)), strict=True)), _free_network())
 
     def _save(self) -> None:

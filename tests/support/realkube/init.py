@@ -1,4 +1,4 @@
-"""Process 1 of a machine: mounts its file systems, keeps containerd and the kubelet running, as an init system does.
+"""Process 1 of a machine: mounts its file systems, keeps its services running, as an init system does.
 
 Started by `node` in namespaces of its own (mount, process, network, host name, IPC). The root is an overlay: this
 machine's files below those of a simulated machine, which take every write. So programs are the real ones, the operands
@@ -12,8 +12,6 @@ Only the standard library, all of it imported before the root changes.
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import json
 import os
 import socket
@@ -27,6 +25,7 @@ from typing import Any
 DEVICES = {"null": (1, 3), "zero": (1, 5), "full": (1, 7), "random": (1, 8), "urandom": (1, 9), "tty": (5, 0)}
 RESTART_S = 0.2  # as systemd's default is 0.1 s: what ends at once shall not spin
 MACHINE = "machine"
+PROGRAM_PATH = "/opt/kubernetes/0:/opt/kubernetes/1:/opt/kubernetes/2"
 PROGRAMS = "programs"  # those of the simulated machine that containerd and the kubelet need real ones of
 
 
@@ -34,7 +33,6 @@ def main() -> None:
     config: dict[str, Any] = json.loads(Path(sys.argv[1]).read_text())
     sys.stdin.readline()  # the network is there once somebody has told us so
     _network(config)
-    _forward(config)
     _mount(config)
     _boot(config)
     _keep(config["services"])
@@ -51,37 +49,10 @@ def _network(config: dict[str, Any]) -> None:
     run("ip", "link", "set", "lo", "up")
     run("ip", "address", "add", f"{config['address']}/24", "dev", config["interface"])
     run("ip", "link", "set", config["interface"], "up")
-    run("ip", "address", "add", f"{config['service_address']}/32", "dev", "lo")
+    # kube-proxy turns the addresses of Services into those of pods, but not before there is a route to them.
+    run("ip", "route", "add", config["services_network"], "via", config["gateway"])
     Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
     socket.sethostname(config["name"])
-
-
-def _forward(config: dict[str, Any]) -> None:
-    """The API server's service address, in a process of its own: what kube-proxy would do."""
-    if os.fork():
-        return
-
-    async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(OSError):
-            while data := await reader.read(1 << 16):
-                writer.write(data)
-                await writer.drain()
-        with contextlib.suppress(OSError):
-            writer.close()
-
-    async def connect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            there, answer = await asyncio.open_connection(config["gateway"], config["api_port"])
-        except OSError:
-            writer.close()
-            return
-        await asyncio.gather(copy(reader, answer), copy(there, writer))
-
-    async def serve() -> None:
-        server = await asyncio.start_server(connect, config["service_address"], 443)
-        await server.serve_forever()
-
-    asyncio.run(serve())
 
 
 # -- file systems ----------------------------------------------------------------------------------------------------
@@ -113,6 +84,7 @@ def _mount(config: dict[str, Any]) -> None:
     run("mount", "-t", "proc", "proc", str(root / "proc"))
     run("mount", "-t", "sysfs", "sysfs", str(root / "sys"))
     run("mount", "--rbind", "/sys/fs/cgroup", str(root / "sys/fs/cgroup"))
+    _hardware(root, config["cpus"])
     _dev(root)
     for name in ("run", "tmp"):
         run("mount", "-t", "tmpfs", "tmpfs", str(root / name))
@@ -125,6 +97,28 @@ def _mount(config: dict[str, Any]) -> None:
     os.chdir("/")
     run("umount", "-l", "/mnt")
     run("mount", "--make-rshared", "/")  # as systemd does: operands' mounts reach the machine
+
+
+def _hardware(root: Path, cpus: int) -> None:
+    """Have the kubelet find the simulated machine's CPUs and memory: its users' pods ask for more than this one's.
+
+    NB: cpuset knows this computer's CPUs only. So each stands there several times: cpu0, cpu00, cpu000.
+    """
+    run("mount", "--bind", str(root / MACHINE / "proc/meminfo"), str(root / "proc/meminfo"))
+    system = root / "sys/devices/system"
+    kept = {name: (system / "cpu" / name).read_text() for name in ("online", "possible", "present")}
+    for name in ("cpu", "node"):
+        if (system / name).is_dir():
+            run("mount", "-t", "tmpfs", "-o", "mode=755", "tmpfs", str(system / name))
+    for name, text in kept.items():
+        (system / "cpu" / name).write_text(text)
+    real = sorted(os.sched_getaffinity(0))
+    for number in range(cpus):
+        again, which = divmod(number, len(real))
+        topology = system / f"cpu/cpu{'0' * again}{real[which]}/topology"
+        topology.mkdir(parents=True)
+        (topology / "core_id").write_text(f"{number}\n")
+        (topology / "physical_package_id").write_text("0\n")
 
 
 def _dev(root: Path) -> None:
@@ -183,7 +177,7 @@ def _keep(services: dict[str, list[str]]) -> None:
 
 
 def _start(name: str, arguments: list[str]) -> int:
-    environment = {**os.environ, "PATH": "/opt/kubernetes/0:/opt/kubernetes/1:/usr/sbin:/usr/bin:/sbin:/bin"}
+    environment = {**os.environ, "PATH": f"{PROGRAM_PATH}:/usr/sbin:/usr/bin:/sbin:/bin"}
     log = os.open(f"/var/log/{name}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     pid = os.fork()
     if pid == 0:

@@ -1,4 +1,4 @@
-"""A machine of a real cluster: containerd and kubelet in namespaces of their own, over simulated GPU hardware.
+"""A machine of a real cluster: containerd, kubelet and kube-proxy in namespaces of their own, over simulated hardware.
 
 The machine's directory, below the cluster's:
 
@@ -33,7 +33,7 @@ from simgpu.machines import build_node, machine
 from simgpu.machines.configs import NVIDIA_RUNTIMES
 from tests.support.realkube import binaries, configuration, files, init, pki
 from tests.support.realkube.binaries import Unavailable
-from tests.support.realkube.control_plane import ControlPlane, spawn
+from tests.support.realkube.control_plane import SERVICES, ControlPlane, spawn
 from tests.support.realkube.watching import node_is_ready, until_objects
 from tinykube.cluster import processes
 from tinykube.cluster.directory import RunningProcess
@@ -54,6 +54,7 @@ SIMULATED_PROGRAMS: Final = {
 NEEDED: Final = {
     "runc": "runc",
     "ip": "iproute2",
+    "iptables": "iptables",
     "unshare": "util-linux",
     "nsenter": "util-linux",
     "pivot_root": "util-linux",
@@ -93,6 +94,11 @@ class KubernetesNode:
         return f"/{init.MACHINE}"
 
     @property
+    def registry(self) -> str:
+        """Where the machine's containerd asks for every image, see `registry`."""
+        return f"{self.plane.host_address}:{self.plane.state.ports['registry']}"
+
+    @property
     def root(self) -> Path:
         """The machine's own files: all that differ from those of this machine."""
         return self.directory / "machine" / "root"
@@ -113,8 +119,9 @@ class KubernetesNode:
             raise Unavailable("no machine with a kubelet here", where=self.name, cure=why)
         if processes.alive(self._running()):
             return
-        programs = [binaries.build(name, progress) for name in ("containerd", "kubernetes")]
-        build_node(self.directory / "machine", self.name, machine(self.hardware))
+        programs = [binaries.build(name, progress) for name in ("containerd", "kubernetes", "kube-proxy")]
+        hardware = machine(self.hardware)
+        build_node(self.directory / "machine", self.name, hardware)
         self._set_programs_apart()
         self._write_files()
         config = {
@@ -124,8 +131,8 @@ class KubernetesNode:
             "address": self.address,
             "interface": "eth0",
             "gateway": self.plane.host_address,
-            "api_port": self.plane.state.ports["kube-apiserver"],
-            "service_address": pki.SERVICE_ADDRESS,
+            "services_network": SERVICES,
+            "cpus": hardware.cpus,
             "boot_id": str(uuid.uuid4()),
             "cgroups": [str(place) for place in _cgroups(self.cgroup)],
             "services": configuration.services(self.name, self.address),
@@ -177,10 +184,14 @@ class KubernetesNode:
     def run(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         """A command on the machine, as its root."""
         inside = ("nsenter", f"--target={self._running().pid}", "--mount", "--pid", "--net", "--uts", "--ipc", "--root")
-        environment = {**os.environ, "PATH": "/opt/kubernetes/0:/opt/kubernetes/1:/usr/sbin:/usr/bin:/sbin:/bin"}
+        environment = {**os.environ, "PATH": f"{init.PROGRAM_PATH}:/usr/sbin:/usr/bin:/sbin:/bin"}
         return subprocess.run(
             [*inside, "--wd=/", *arguments], capture_output=True, text=True, check=check, env=environment
         )
+
+    def reach(self, address: str) -> None:
+        """Have this computer's processes reach a Service's address through the machine, as another node would."""
+        subprocess.run(["ip", "route", "replace", f"{address}/32", "via", self.address], check=True)
 
     def import_image(self, archive: Path) -> None:
         """An image from an OCI or docker archive, for the kubelet."""
@@ -224,6 +235,7 @@ class KubernetesNode:
             ("link", "add", self.interface, "type", "veth", "peer", "name", "eth0", "netns", str(pid)),
             ("address", "add", f"{self.plane.host_address}/24", "dev", self.interface),
             ("link", "set", self.interface, "up"),
+            ("route", "add", self.plane.pod_network, "via", self.address),
         ):
             subprocess.run(["ip", *arguments], check=True, capture_output=True)
         os.write(write, b"go\n")
@@ -233,10 +245,11 @@ class KubernetesNode:
         for name in STAND_INS:
             (self.root / name).unlink(missing_ok=True)
         pki.client(self.plane.pki, "kubelet", f"system:node:{self.name}", "system:nodes")
+        pki.client(self.plane.pki, "kube-proxy", "system:kube-proxy")
         api = f"https://{self.plane.host_address}:{self.plane.state.ports['kube-apiserver']}"
-        credentials = pki.kubeconfig(self.plane.pki, "kubelet", api)
-        files = configuration.files(self.address, self.cgroup) | {
-            "etc/kubernetes/kubelet.conf": credentials.read_text(),
+        files = configuration.files(self.name, self.address, self.cgroup, self.plane.pod_network, self.registry) | {
+            "etc/kubernetes/kubelet.conf": pki.kubeconfig(self.plane.pki, "kubelet", api).read_text(),
+            "etc/kubernetes/kube-proxy.conf": pki.kubeconfig(self.plane.pki, "kube-proxy", api).read_text(),
             "etc/kubernetes/ca.crt": (self.plane.pki / "ca.crt").read_text(),
         }
         for name, text in files.items():
@@ -245,7 +258,7 @@ class KubernetesNode:
             (self.root / name).write_text(text)
 
 
-def wait_ready(node: KubernetesNode, patience_s: float = 60.0) -> None:
+def wait_ready(node: KubernetesNode, patience_s: float = 120.0) -> None:
     """Returns when the API server has seen the machine Ready. Raises NoAnswer with the kubelet's last line."""
 
     async def ready() -> None:
