@@ -138,7 +138,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     scheduling = importlib.import_module("xdist.scheduler").LoadFileScheduling(config, log)
     by_file = scheduling._split_scope
     scheduling._split_scope = lambda test: (
-        "story" if "packages/gpulab/tests/story/" in test and "_demo" not in test else by_file(test)
+        "story"
+        if "packages/gpulab/tests/story/" in test and "_demo" not in test
+        else "stories"
+        if "kubernetes/test_story_" in test
+        else by_file(test)
     )
     return scheduling
 

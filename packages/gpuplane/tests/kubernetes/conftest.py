@@ -5,19 +5,23 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import pickle
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from kubekit.kube import Client
 from tests.support.realkube import images
 from tests.support.realkube.binaries import Unavailable
 from tests.support.realkube.control_plane import ControlPlane
 from tests.support.realkube.life import Life, live
 from tests.support.realkube.node import KubernetesNode, wait_ready
+from tests.support.realkube.stories import StoryCluster, story_cluster
 
 LONGEST = ("test_machine", "test_scale", "test_install", "test_extender")
+# They have one cluster, and each begins where the one before it ends.
+STORIES = ("test_story_gpu_operator", "test_story_gpu_manager", "test_story_kubernetes_alpha")
 
 
 @contextmanager
@@ -67,6 +71,22 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KubernetesNode
 
 
 @pytest.fixture(scope="session")
+def stories(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoryCluster]:
+    """A cluster for the manifests of other projects: a machine with eight GPUs, Services and a registry."""
+    try:
+        with story_cluster(tmp_path_factory.mktemp("y")) as cluster:
+            yield cluster
+    except Unavailable as problem:
+        pytest.skip(f"no machine with a kubelet: {problem}")
+
+
+@pytest.fixture
+async def client(stories: StoryCluster) -> AsyncIterator[Client]:
+    async with Client.connect(stories.plane.kubeconfig) as client:
+        yield client
+
+
+@pytest.fixture(scope="session")
 def life(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Life:
     """An installation from its first object to its last; lived once, by the worker of pytest-xdist that comes first."""
     base = tmp_path_factory.getbasetemp()
@@ -83,4 +103,5 @@ def life(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What takes longest begins first, so that two workers end together."""
-    items.sort(key=lambda item: LONGEST.index(item.path.stem) if item.path.stem in LONGEST else len(LONGEST))
+    order = (*STORIES, *LONGEST)
+    items.sort(key=lambda item: order.index(item.path.stem) if item.path.stem in order else len(order))
