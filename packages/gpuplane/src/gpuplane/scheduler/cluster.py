@@ -57,7 +57,7 @@ class Cluster:
         self.usage = QuotaUsage()
         self.naming = QuotaSettings()
         self.by_uid: dict[str, CachedPod] = {}
-        self.ready: set[str] = set()
+        self.not_ready: set[str] = set()  # of the known nodes
         self.on_pod: list[Callable[[str, CachedPod | None], None]] = []
         self.on_freed: list[Callable[[str, str], None]] = []
         self.on_differs: list[Callable[[CachedPod, str], None]] = []
@@ -104,9 +104,9 @@ class Cluster:
 
     def unusable(self, name: str) -> str:
         """Return why no pod may go to the node, whatever is free there; empty when pods may."""
-        if name in self.ready:
-            return ""
-        return "the node is unknown" if self.nodes.get(name) is None else "the node is not Ready"
+        if name in self.not_ready:
+            return "the node is not Ready"
+        return "the node is unknown" if self.nodes.get(name) is None else ""
 
     def shown(self, uid: str) -> str:
         """Return the namespace and name of a pod; its uid for an unknown pod."""
@@ -157,11 +157,11 @@ class Cluster:
         about = new or old
         assert about is not None
         name = about.metadata.name
-        was_ready = name in self.ready
-        if isinstance(new, CachedNode) and new.ready:
-            self.ready.add(name)
+        was_ready = isinstance(old, CachedNode) and old.ready
+        if (isinstance(new, CachedNode) and new.ready) or self.nodes.get(name) is None:
+            self.not_ready.discard(name)
         else:
-            self.ready.discard(name)
+            self.not_ready.add(name)
         if isinstance(new, CachedNode):
             self._set_place(new)
         elif self.nodes.get(name) is None:

@@ -53,6 +53,8 @@ class _Room(msgspec.Struct, frozen=True, gc=False):
 class _Known(msgspec.Struct):
     revision: int
     policies: int  # version of the policies that `values` are by
+    by_count: bool
+    short: bool  # one container and no selectors, so that the room of a node decides
     lacks: dict[str, Lacking] = {}  # by node
     values: dict[str, float] = {}
     words: dict[tuple[int, int, int], str] = {}  # for one container: by what the refusal's words depend on
@@ -75,7 +77,9 @@ class FeasibilityCache:
         version = self._policies.version
         known = self._known.get(request)
         if known is None:
-            known = self._known[request] = _Known(self._ledger.revision, version)
+            first = request.asks[0]
+            short = len(request.asks) == 1 and not request.selects and bool(first.gpus or first.memory_mib)
+            known = self._known[request] = _Known(self._ledger.revision, version, request.by_count, short)
             if len(self._known) > _REQUESTS:
                 self._known.popitem(last=False)
         self._known.move_to_end(request)
@@ -120,20 +124,22 @@ _ANY: Final = Request()
 
 
 class Answers:
-    """Placement's answers about one request, node by node. `known` are those that need not be asked for."""
+    """Placement's answers about one request, node by node. `known` and `values` are the cached ones, for loops over all
+    nodes; they have other nodes as soon as this object is asked.
+    """
 
     def __init__(
         self, cache: FeasibilityCache, known: _Known, request: Request, policy: Policy, gpu_policy: Policy
     ) -> None:
         self._cache = cache
         self.known: Mapping[str, Lacking] = known.lacks
+        self.values: Mapping[str, float] = known.values
         self._known = known
         self._request = request
         self._policy = policy
         self._gpu_policy = gpu_policy
-        first = request.asks[0]
-        self._by_count = request.by_count
-        self._short = len(request.asks) == 1 and not request.selects and bool(first.gpus or first.memory_mib)
+        self._by_count = known.by_count
+        self._short = known.short
 
     def prepare(self, nodes: Sequence[str]) -> None:
         """Fill the cache with the nodes on which the pod fits: faster than node by node, if few nodes are cached."""

@@ -147,13 +147,14 @@ class Filtering:
 
     def _sort(self, pod: CachedPod, names: Sequence[str]) -> Sorted:
         found = Sorted([], {}, {})
-        check, answers, ready = self.check(pod), self.answers(pod.request), self._cluster.ready
+        check, answers, not_ready = self.check(pod), self.answers(pod.request), self._cluster.not_ready
         answers.prepare(names)
         known, kept = answers.known, found.kept
         for name in names:
-            # NB: thousands of turns in every filter.
+            # NB: thousands of turns in every filter, most of them for a node that fits. A lookup in a set of all nodes
+            # misses the processor's cache, so this asks a small set. A node that fits is in the ledger, so it is known.
             lacking = known.get(name) or answers.lacking(name)
-            if lacking is FITS and name in ready and (check.unlimited or not check(name).reason):
+            if lacking is FITS and name not in not_ready and (check.unlimited or not check(name).reason):
                 kept.append(name)
             elif why := self._cluster.unusable(name):
                 found.unresolvable[name] = why
@@ -185,8 +186,11 @@ class Filtering:
         if counted := answers.better_counted(args.names):
             # NB: kube-scheduler would choose a whole GPU, which the policy ranks, over a replica, which it does not.
             return wire.priorities({name: wire.MAX_SCORE * (name in counted) for name in args.names})
-        values = {name: answers.value(name) for name in args.names}
-        scores = {name: answers.score(value) * (wire.MAX_SCORE - 1) // 100 for name, value in values.items()}
+        known = answers.values
+        values = {name: known[name] if name in known else answers.value(name) for name in args.names}
+        # Nodes with the same free GPUs have the same value, so a cluster has few different values.
+        score_of = {value: answers.score(value) * (wire.MAX_SCORE - 1) // 100 for value in set(values.values())}
+        scores = {name: score_of[value] for name, value in values.items()}
         best = max(values, key=values.__getitem__, default="")
         if best and answers.ranks(values[best]) and answers.lacking(best) is FITS:
             scores[best] = wire.MAX_SCORE

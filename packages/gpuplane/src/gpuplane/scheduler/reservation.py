@@ -14,7 +14,7 @@ Invariants:
 
 from __future__ import annotations
 
-from enum import Enum
+from enum import StrEnum
 from typing import Final, NamedTuple
 
 import msgspec
@@ -24,8 +24,8 @@ from gpuplane.sharing import Assignment
 from kubekit.api.core import Pod
 
 
-class ReservationState(Enum):
-    """The states of a reservation."""
+class ReservationState(StrEnum):
+    """The states of a reservation. NB: a member of StrEnum has the hash of its text, one of Enum computes its own."""
 
     ABSENT = "absent"  # the beginning: the pod has no reservation
     TENTATIVE = "tentative"  # filter prefers the node; nothing was sent
@@ -55,7 +55,7 @@ class ReservationState(Enum):
         return self.answer_pending or self is ReservationState.DOUBT
 
 
-class ReservationEvent(Enum):
+class ReservationEvent(StrEnum):
     """An answer, a read, a watch or a request that moves a reservation to its next state."""
 
     PREFERRED = "filter or prioritize chose the node for its pod"

@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Final
 
@@ -53,7 +52,7 @@ class Reservations:
         self._by_uid: dict[str, Reservation] = {}
         self._tentative: dict[str, Reservation] = {}  # of `_by_uid`, the oldest first
         self._tentative_of_node: dict[str, set[str]] = {}
-        self._count: Counter[ReservationState] = Counter()
+        self._count = dict.fromkeys(ReservationState, 0)
         self._timers: dict[str, Timer] = {}
         self._answered = asyncio.Event()  # no answer is on its way
         self._answered.set()
@@ -156,19 +155,20 @@ class Reservations:
         if self._by_uid.get(uid) is not reservation:
             return
         reservation.apply(event)
+        state, count = reservation.state, self._count
         if before is not ReservationState.ABSENT:
-            self._count[before] -= 1
-        self._count[reservation.state] += 1
-        if self.count(ReservationState.POSTING, ReservationState.REPOSTING):
+            count[before] -= 1
+        count[state] += 1
+        if count[ReservationState.POSTING] or count[ReservationState.REPOSTING]:
             self._answered.clear()
         else:
             self._answered.set()
-        if reservation.state.ended:
+        if state.ended:
             self._end(reservation, before)
             return
-        if reservation.state is ReservationState.BOUND:
+        if state is ReservationState.BOUND:
             self._cluster.ledger.commit(uid)
-        self._set_timer(reservation, LIMIT_SECONDS.get(reservation.state))
+        self._set_timer(reservation, LIMIT_SECONDS.get(state))
 
     def _end(self, reservation: Reservation, before: ReservationState) -> None:
         uid, state = reservation.uid, reservation.state
