@@ -16,10 +16,11 @@ import pytest
 import yaml
 from cryptography import x509
 
+from gpuplane import names
 from gpuplane.cli.parser import parse
 from gpuplane.scheduler import component
 from gpuplane.scheduler.component import lead
-from gpuplane.scheduler.configuration import MANAGED, kube_configuration, printed, second_scheduler
+from gpuplane.scheduler.configuration import kube_configuration, printed, second_scheduler
 from gpuplane.scheduler.extender import Extender
 from gpuplane.scheduler.forwarding import Forwarder, address_of, identity
 from gpuplane.scheduler.policies import Chosen, Policies
@@ -38,7 +39,8 @@ def test_the_configuration_is_one_that_schedulers_read() -> None:
     config = parse_scheduler_config(printed("kube", "https://extender:3456/"))
     (extender,) = config.extenders
     assert extender.url_prefix == "https://extender:3456" and extender.enable_https and extender.node_cache_capable
-    assert [resource.name for resource in extender.managed_resources] == list(MANAGED)
+    managed = [names.VCUDA_CORE, names.VCUDA_MEMORY, names.GPU_RESOURCE]
+    assert [resource.name for resource in extender.managed_resources] == managed
     assert extender.timeout_s > 9, "longer than the extender takes for its answer to bind at most"
     assert set(kube_configuration("http://x")["extenders"][0]) <= {
         *("urlPrefix", "filterVerb", "prioritizeVerb", "bindVerb", "preemptVerb", "weight", "enableHTTPS"),
@@ -49,7 +51,8 @@ def test_the_configuration_is_one_that_schedulers_read() -> None:
 def test_the_old_policy_calls_the_path_of_gpu_admission() -> None:
     policy = json.loads(printed("policy"))
     (extender,) = policy["extenders"]
-    assert policy["kind"] == "Policy" and policy["apiVersion"] == "v1"
+    assert policy["kind"] == "Policy" and policy["apiVersion"] == "v1" and not extender["enableHttps"]
+    assert json.loads(printed("policy", "https://x"))["extenders"][0]["enableHttps"] is True
     assert f"{extender['urlPrefix']}/{extender['filterVerb']}".endswith(":3456/scheduler/predicates")
     assert "bindVerb" not in extender and "prioritizeVerb" not in extender
 
@@ -59,7 +62,9 @@ def test_the_second_scheduler_has_a_name_a_lease_and_rights_of_its_own() -> None
     config = parse_scheduler_config(objects["ConfigMap"]["data"]["config.yaml"])
     assert config.names == {"gpuplane"}
     assert config.leader_election["resourceName"] == objects["Deployment"]["metadata"]["name"]
-    assert list(yaml.safe_load_all(printed("second", "http://x:1"))) == second_scheduler("http://x:1")
+    text = printed("second", "http://x:1")
+    assert list(yaml.safe_load_all(text)) == second_scheduler("http://x:1")
+    assert "&id" not in text, "a manifest that people read has no YAML anchors"
     with pytest.raises(UsageError):
         printed("third")
 
