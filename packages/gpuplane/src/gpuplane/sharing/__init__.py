@@ -1,7 +1,7 @@
 """Sharing of GPUs: the request of a pod, the ledger of holders, the placement, and the annotation that records it.
 
 Pure: no I/O, no clock. Scheduler, device plugin and admission act on these decisions and make none of their own;
-`gpuplane explain` and `gpuplane simulate packing` run the same code.
+`gpuplane explain` and the packing experiment run the same code.
 """
 
 from gpuplane.sharing.assignment import Assignment, Part, of_pod, to_annotations
