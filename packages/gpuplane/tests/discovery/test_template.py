@@ -148,3 +148,41 @@ def test_no_function_fails_otherwise_than_as_an_error_of_the_template(name: str,
     source = "{{ " + " ".join((name, *(f".a{index}" for index in range(len(arguments))))) + " }}"
     with suppress(TemplateError):
         assert len(parse(source).expand(scope)) < 1 << 21
+
+
+TWICE = "{{ $x := %s }}{{ range until 60 }}{{ $x = %s }}{{ end }}"
+
+
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        ("{{ range until 65536 }}{{ range until 65536 }}{{ end }}{{ end }}", "steps"),
+        ("{{ range 65536 }}{{ range 65536 }}{{ end }}{{ end }}", "steps"),
+        ("{{ range 65536 }}{{ if lt (len $.cpu.cpuid) 0 }}{{ end }}{{ end }}", "steps"),
+        ('{{ range 1000 }}{{ repeat 65536 "x" }}{{ end }}', "too much text"),
+        (f"{{{{ range 1000 }}}}{'x' * 60_000}{{{{ end }}}}", "too much text"),
+        (TWICE % ('"a"', "cat $x $x"), "too much text"),
+        (TWICE % ("list 1", "list $x $x") + "{{ $x }}", "too much text"),
+        (TWICE % ("list 1", "concat $x $x"), "too much text"),
+        (TWICE % ("3", "mul $x $x"), "64 bits"),
+        ('{{ repeat 65536 "x" | replace "" (repeat 65536 "y") }}', "too much text"),
+        ('{{ until 65536 | join (repeat 65536 "y") }}', "too much text"),
+    ],
+)
+def test_an_expansion_has_a_limit(source: str, says: str) -> None:
+    # The master evaluates the rules of all nodes in one process: two nested ranges kept it busy for minutes.
+    with pytest.raises(TemplateError, match=says):
+        parse(source).expand(DATA)
+
+
+def test_a_template_may_make_a_line_for_each_of_a_thousand_devices() -> None:
+    devices = [{"class": "0302", "vendor": f"{number:04x}"} for number in range(1000)]
+    source = (
+        "{{ range .devices }}{{ if eq .class `0302` }}v-{{ .vendor | trim }}={{ len $.devices }}\n{{ end }}{{ end }}"
+    )
+    assert len(expand_pairs(parse(source), {"devices": devices})) == 1000
+
+
+def test_uniq_of_a_long_list_keeps_the_first_of_each() -> None:
+    assert parse("{{ list 2 `a` 1 2 `1` `a` | uniq | join `,` }}").expand(DATA) == "2,a,1,1"
+    assert parse("{{ until 30000 | uniq | len }}").expand(DATA) == "30000"

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from typing import Any, Final
 
+from gpuplane.api.nodefeature_budget import MOST_VALUE
 from gpuplane.api.regexps import compile_regexp
 
 _LONG: Final = 65536  # the longest text that one call may make
@@ -126,11 +127,25 @@ def _trunc(length: int, text: str) -> str:
 
 
 def _join(between: str, items: Any) -> str:
-    return between.join(map(text_of, items)) if isinstance(items, (list, tuple)) else text_of(items)
+    if not isinstance(items, (list, tuple)):
+        return text_of(items)
+    if len(between) * len(items) > MOST_VALUE:
+        raise ValueError("makes too much text")
+    return between.join(map(text_of, items))
+
+
+def _replace(old: str, new: str, text: str) -> str:
+    if text.count(old) * len(new) > MOST_VALUE:
+        raise ValueError("makes too much text")
+    return text.replace(old, new)
 
 
 def _unique(items: Sequence[Any]) -> list[Any]:
-    return [item for index, item in enumerate(items) if item not in items[:index]]
+    # NB: not by comparing each with all before it: a list may have 65536 entries.
+    first: dict[str, Any] = {}
+    for item in items:
+        first.setdefault(repr(item), item)
+    return list(first.values())
 
 
 def _pluck(name: str, *maps: Mapping[str, Any]) -> list[Any]:
@@ -196,7 +211,7 @@ FUNCTIONS: Final[dict[str, Callable[..., Any]]] = {
     "substr": _substr,
     "trunc": _trunc,
     "repeat": lambda count, text: text * (_limited(count * len(text)) // max(1, len(text))),
-    "replace": lambda old, new, text: text.replace(old, new),
+    "replace": _replace,
     "contains": lambda part, text: part in text,
     "hasPrefix": lambda start, text: text.startswith(start),
     "hasSuffix": lambda end, text: text.endswith(end),

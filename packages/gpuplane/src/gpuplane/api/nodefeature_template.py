@@ -17,11 +17,11 @@ from typing import Any, Final
 
 import msgspec
 
+from gpuplane.api.nodefeature_budget import TemplateBudget
 from gpuplane.api.nodefeature_functions import FUNCTIONS, REGEXP_FUNCTIONS, text_of, truth
 from gpuplane.api.regexps import compile_regexp
 
 MAX_BYTES: Final = 65536
-MAX_OUTPUT: Final = 1 << 20
 _DEPTH: Final = 50
 
 _ACTION: Final = re.compile(r"\{\{(?P<left>- )?(?P<body>.*?)(?P<right> -)?\}\}", re.DOTALL)
@@ -53,8 +53,9 @@ class _Token(msgspec.Struct, frozen=True):
     text: str
 
 
+_BUDGET: Final = ""  # no variable has this name
 Scope = dict[str, list[Any]]
-"""Variable -> a cell with its value: `=` inside a range changes the variable outside."""
+"""Variable -> a cell with its value: `=` inside a range changes the variable outside. `_BUDGET` -> the budget."""
 Evaluate = Callable[[Any, Scope], Any]
 Render = Callable[[Any, Scope, list[str]], None]
 
@@ -68,7 +69,7 @@ class FeatureTemplate(msgspec.Struct, frozen=True):
         """The text for `data`. Raises TemplateError."""
         out: list[str] = []
         try:
-            self.render(data, {"$": [data]}, out)
+            self.render(data, {"$": [data], _BUDGET: [TemplateBudget()]}, out)
         except TemplateError:
             raise
         except (ValueError, TypeError, ArithmeticError, LookupError) as error:
@@ -184,7 +185,12 @@ class _Parser:
 
 
 def _literal(text: str) -> Render:
-    return lambda data, scope, out: out.append(text)
+    return lambda data, scope, out: _write(text, scope, out)
+
+
+def _write(text: str, scope: Scope, out: list[str]) -> None:
+    scope[_BUDGET][0].write(text)
+    out.append(text)
 
 
 def _sequence(parts: list[Render]) -> Render:
@@ -209,12 +215,11 @@ def _range(names: list[str], pipe: Evaluate, body: Render, otherwise: Render) ->
         if not items:
             otherwise(data, dict(scope), out)
         for key, item in items:
+            scope[_BUDGET][0].spend(steps=1 + len(scope) // 16)
             inner = dict(scope)
             for name, bound in zip(names, (key, item) if len(names) == 2 else (item,), strict=False):
                 inner[name] = [bound]
             body(item, inner, out)
-            if len(out) > MAX_BYTES:
-                raise TemplateError("makes too much text")
 
     return render
 
@@ -247,9 +252,7 @@ def _output(tokens: list[_Token], line: int) -> Render:
         elif names:
             scope[names[0]] = [value]
         else:
-            out.append(text_of(value))
-            if len(out[-1]) > MAX_OUTPUT:
-                raise TemplateError("makes too much text", line)
+            _write(text_of(value), scope, out)
 
     return render
 
@@ -310,13 +313,17 @@ def _command(tokens: list[_Token], line: int, *, piped: bool) -> Callable[[Any, 
 
         def call(data: Any, scope: Scope, before: list[Any]) -> Any:
             try:
-                return function(*[argument(data, scope) for argument in arguments], *before)
+                values = [*(argument(data, scope) for argument in arguments), *before]
+                scope[_BUDGET][0].spend(values)
+                result = function(*values)
+                scope[_BUDGET][0].spend([result])
             except (TypeError, AttributeError) as error:
                 raise TemplateError(f"{first.text} cannot take these arguments", line) from error
             except (ValueError, ArithmeticError, LookupError) as error:
                 if isinstance(error, TemplateError):
                     raise
                 raise TemplateError(f"{first.text}: {error}", line) from error
+            return result
 
         return call
     operands = _operands(tokens, line)
