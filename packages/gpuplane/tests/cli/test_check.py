@@ -74,5 +74,5 @@ def test_a_file_that_cannot_be_read_ends_with_3(tmp_path: Path) -> None:
 def test_a_code_is_explained_and_a_wrong_one_corrected(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", "gp110"]) == 0
     assert "unknown field" in capsys.readouterr().out
-    assert main(["explain", "GP11"]) == 1
+    assert main(["explain", "GP1111"]) == 1
     assert "did you mean GP1" in capsys.readouterr().err
