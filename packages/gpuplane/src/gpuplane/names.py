@@ -145,6 +145,7 @@ LIMITS_ENV: Final = "GPUPLANE_LIMITS"  # the directory with a program's limits, 
 LIMITS_MISSING_ENV: Final = "GPUPLANE_LIMITS_MISSING"  # closed or open: what a program without usable limits gets
 
 # -- CDI ---------------------------------------------------------------------------------------------------------
+CDI_ANNOTATION_PREFIX: Final = "cdi.k8s.io/"  # of annotations that name CDI devices
 CDI_KIND: Final = "nvidia.com/gpu"  # GPUs in CDI specifications: by index, by UUID, and "all"
 CDI_MANAGEMENT_KIND: Final = "management.nvidia.com/gpu"  # the same for management containers
 MPS_ROOT: Final = "/run/nvidia/mps"  # on a node: pipes and logs of its MPS control daemons

@@ -57,12 +57,14 @@ class CRI:
         env: Mapping[str, str] | None = None,
         cdi: Sequence[str] = (),
         user: int | None = None,
+        annotations: Mapping[str, str] | None = None,
     ) -> str:
         """Create and start a container in a pod; its id."""
         sandbox, sandbox_config = pod
         config = field(1, field(1, "main")) + field(2, field(1, image))
         config += b"".join(field(3, word) for word in command)
         config += b"".join(field(6, field(1, key) + field(2, value)) for key, value in (env or {}).items())
+        config += b"".join(field(10, field(1, key) + field(2, value)) for key, value in (annotations or {}).items())
         config += field(15, field(2, b"" if user is None else field(5, field(1, user)))) + b"".join(
             field(17, field(1, name)) for name in cdi
         )

@@ -94,6 +94,21 @@ def test_a_runtime_of_the_old_kind_gets_its_program_by_its_own_option() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("version", "passed"), [((1, 6, 20), ["mine.*", "cdi.k8s.io/*"]), ((1, 7, 0), ["mine.*"]), ((), ["mine.*"])]
+)
+def test_annotations_that_name_devices_are_passed_on_before_containerd_1_7(
+    version: tuple[int, ...], passed: list[str]
+) -> None:
+    text = V2.replace(
+        'runtime_type = "io.containerd.runc.v2"', 'runtime_type = "x"\ncontainer_annotations = ["mine.*"]'
+    )
+    assert "mine" in text
+    runtimes = merged(configured(text, containerd=version), "io.containerd.grpc.v1.cri")["containerd"]["runtimes"]
+    assert [runtimes[name]["container_annotations"] for name in PROGRAMS] == [passed] * len(PROGRAMS)
+    assert runtimes["runc"]["container_annotations"] == ["mine.*"]
+
+
 def test_an_empty_type_of_runtime_is_not_inherited() -> None:
     runtimes = merged(configured(V2.replace("io.containerd.runc.v2", "")), "io.containerd.grpc.v1.cri")["containerd"]
     assert runtimes["runtimes"]["nvidia"]["runtime_type"] == "io.containerd.runc.v2"

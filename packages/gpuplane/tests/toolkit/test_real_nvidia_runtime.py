@@ -30,6 +30,8 @@ from packages.gpuplane.tests.toolkit.real_machine import (
 )
 from tests.support.until import until
 
+pytestmark = pytest.mark.deadline(300)  # a machine is made, and its runtime started, in the test itself
+
 SLEEP = ("/bin/busybox", "sleep", "1000")
 TOOLKIT = "usr/local/nvidia"
 
@@ -55,11 +57,14 @@ async def configure(machine: RealMachine, runtime: str, *, set_as_default: bool 
     await apply(machine.host, plan(facts, set_as_default=set_as_default))
 
 
-async def gpus_of(cri: CRI, name: str, handler: str = "", visible: str = "", cdi: tuple[str, ...] = ()) -> set[str]:
+async def gpus_of(
+    cri: CRI, name: str, handler: str = "", visible: str = "", cdi: tuple[str, ...] = (), annotated: str = ""
+) -> set[str]:
     """The device nodes and the driver's library that a new pod's container sees."""
     pod = await cri.run_pod(name, handler)
     env = {"NVIDIA_VISIBLE_DEVICES": visible} if visible else {}
-    container = await cri.run_container(pod, BUSYBOX, SLEEP, env, cdi)
+    named = {"cdi.k8s.io/a": annotated} if annotated else {}
+    container = await cri.run_container(pod, BUSYBOX, SLEEP, env, cdi, annotations=named)
     found = await cri.execute(container, "/bin/busybox", "sh", "-c", VISIBLE)
     await cri.remove_pod(pod)
     return of_nvidia(found.text)
@@ -83,6 +88,7 @@ async def test_pods_get_their_gpus_from_nvidias_runtime_and_it_goes_again(tmp_pa
         assert await gpus_of(cri, "no-gpu", "nvidia") == set()
         assert await gpus_of(cri, "void", "nvidia", "void") == set()
         assert await gpus_of(cri, "plain", "", "GPU-0") == set()
+        assert await gpus_of(cri, "annotated", "nvidia", annotated="nvidia.com/gpu=GPU-0") == ONE
         if "://1.6" not in runtime:  # its CRI knows no CDI
             gpu = ("nvidia.com/gpu=GPU-0",)
             assert await gpus_of(cri, "cdi", cdi=gpu) == ONE

@@ -21,7 +21,7 @@ from gpuplane import names
 from gpuplane.api.pluginreading import SectionReader, duration
 from kubekit.errors import InvalidInput
 
-ANNOTATION_PREFIX: Final = "cdi.k8s.io/"
+ANNOTATION_PREFIX: Final = names.CDI_ANNOTATION_PREFIX
 MACHINE_FILE: Final = "/sys/class/dmi/id/product_name"
 FEATURES_FILE: Final = "/etc/kubernetes/node-feature-discovery/features.d/gfd"
 DEFAULT_INTERVAL: Final = 60.0

@@ -27,6 +27,8 @@ PLUGIN = {1: "cri", 2: "io.containerd.grpc.v1.cri", 3: "io.containerd.cri.v1.run
 PLUGIN[4] = PLUGIN[3]  # containerd 2.3 moved its servers' tables only
 _DEEP_MERGE = (2, 1)  # from this containerd on, imported tables are merged key by key
 _CDI_IS_ON = (2, 0)
+_KNOWS_CDI = (1, 7)  # before, NVIDIA's runtime reads the annotations that name devices, if containerd passes them on
+_PASSED_ON = f"{names.CDI_ANNOTATION_PREFIX}*"
 # containerd has this runtime by itself. Before 2.0 a table of runtimes takes its place, and CRI does not start without
 # its default runtime.
 _KEEPS_RUNC = (2, 0)
@@ -193,7 +195,7 @@ def _ours(
     new = {
         name: own
         for name, program in programs.items()
-        if (own := _runtime(runtimes, section.get("default_runtime_name"), programs, program))
+        if (own := _runtime(runtimes, section.get("default_runtime_name"), programs, program, containerd))
         and (merging or not _is_kept(runtimes.get(name), own, place))
     }
     if new:
@@ -211,11 +213,22 @@ def _is_kept(found: object, own: dict[str, Any], place: RuntimePaths) -> bool:
     return found is not None and (found == own or place.edit in (Edit.TEMPLATE, Edit.IN_PLACE))
 
 
-def _runtime(runtimes: Mapping[str, Any], default: object, programs: Mapping[str, str], program: str) -> dict[str, Any]:
+def _runtime(
+    runtimes: Mapping[str, Any],
+    default: object,
+    programs: Mapping[str, str],
+    program: str,
+    containerd: tuple[int, ...],
+) -> dict[str, Any]:
     own = copy.deepcopy(inherited(runtimes, default or "runc", programs))
     own["runtime_type"] = own.get("runtime_type") or _RUNC["runc"]["runtime_type"]
     key = "Runtime" if own["runtime_type"] == _LINUX_V1 else "BinaryName"
     own["options"] = {**_table(own, ("containerd", "runtimes", "options")), key: program}
+    if () < containerd < _KNOWS_CDI:
+        passed = own.get("container_annotations", [])
+        if not isinstance(passed, list):
+            raise _Wrong("array of strings", ("containerd", "runtimes", "container_annotations"))
+        own["container_annotations"] = [*passed, *([] if _PASSED_ON in passed else [_PASSED_ON])]
     return own
 
 
