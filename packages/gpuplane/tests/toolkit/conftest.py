@@ -16,7 +16,7 @@ import pytest
 from gpulab.device_files import presenting
 from gpuplane.host import Command, Completed, Host
 from gpuplane.operand import OperandContext
-from gpuplane.toolkit import ToolkitFacts, ToolkitPlan, observe, plan, restart
+from gpuplane.toolkit import ToolkitFacts, ToolkitPlan, observe, plan, restart, shipped
 from gpuplane.toolkit.facts import RUNTIMES
 from kubekit.api.core import Node
 from packages.gpuplane.tests.toolkit.machine import GPUS, VERSION, Machine, Tree, fresh, tree
@@ -106,6 +106,24 @@ def quick_disk(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def world(tmp_path: Path) -> World:
     return World(tmp_path)
+
+
+@pytest.fixture
+def image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    place = tmp_path / "image"
+    place.mkdir()
+    for name in ("nvidia-container-runtime", "nvidia-ctk", "nvidia-cdi-hook"):
+        (place / name).write_text(f"{name} of the image")
+    monkeypatch.setattr(shipped, "IMAGE", place)
+    return place
+
+
+@pytest.fixture
+def bare(tmp_path: Path, image: Path) -> World:
+    """A host without any of NVIDIA's programs."""
+    world = World(tmp_path / "host", programs=False)
+    world.write("usr/sbin/runc", "elf")
+    return world
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,24 +15,6 @@ from gpuplane.toolkit.applying import unconfigure
 TOOLKIT = "usr/local/nvidia/toolkit"
 BROUGHT = {"nvidia-container-runtime.real", "nvidia-ctk", "nvidia-cdi-hook"}
 RUNTIMES = {"nvidia-container-runtime", "nvidia-container-runtime.cdi", "nvidia-container-runtime.legacy"}
-
-
-@pytest.fixture
-def image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    place = tmp_path / "image"
-    place.mkdir()
-    for name in ("nvidia-container-runtime", "nvidia-ctk", "nvidia-cdi-hook"):
-        (place / name).write_text(f"{name} of the image")
-    monkeypatch.setattr(shipped, "IMAGE", place)
-    return place
-
-
-@pytest.fixture
-def bare(tmp_path: Path, make_world: Callable[..., Any], image: Path) -> Any:
-    """A host without any of NVIDIA's programs."""
-    world = make_world(tmp_path / "host", programs=False)
-    world.write("usr/sbin/runc", "elf")
-    return world
 
 
 def installed(world: Any) -> set[str]:

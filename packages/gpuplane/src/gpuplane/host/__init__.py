@@ -17,6 +17,7 @@ from gpuplane.host.changes import (
     pass_through,
     put_back,
     revert,
+    save_state,
 )
 from gpuplane.host.files import Host, HostError, Locked
 from gpuplane.host.mounts import HostMount
@@ -60,5 +61,6 @@ __all__ = [
     "read_driver_ready",
     "read_os_release",
     "revert",
+    "save_state",
     "unmark_ready",
 ]

@@ -147,6 +147,13 @@ def load_state(host: Host, component: str) -> ChangesState | None:
     return state
 
 
+def save_state(host: Host, component: str, state: ChangesState) -> None:
+    """Write the record of `component`, for a caller that takes a path over from it."""
+    path = state_path(component)
+    if not host.write_atomic(path, msgspec.json.encode(state), mode=0o600):
+        host.clear_leftover(path)
+
+
 def observe(host: Host, path: str) -> Before:
     """Read the content of `path`; a link is reported as a link only where nothing but gpuplane's own link belongs (see
     Link).
@@ -196,7 +203,7 @@ def apply_changes(
     state = _planned(host, component, old, wanted, dict(notes or {}))
     gone = tuple(r for r in (old.records if old else ()) if all(r.path != w.path for w in wanted))
     # what leaves stays recorded until it has gone back
-    _save(host, component, msgspec.structs.replace(state, records=gone + _with_former(state.records, old)))
+    save_state(host, component, msgspec.structs.replace(state, records=gone + _with_former(state.records, old)))
     changed = [record.path for record in reversed(gone) if _back(host, record, strip)]
     for want in wanted:
         if isinstance(want, ManagedLink):
@@ -210,7 +217,7 @@ def apply_changes(
             host.clear_leftover(want.path)
     for directory in reversed(state.made):
         host.remove_dir(directory)  # only an empty one goes
-    _save(host, component, msgspec.structs.replace(state, made=tuple(d for d in state.made if host.exists(d))))
+    save_state(host, component, msgspec.structs.replace(state, made=tuple(d for d in state.made if host.exists(d))))
     return tuple(changed)
 
 
@@ -264,7 +271,7 @@ def pass_through(host: Host, component: str, path: str, data: bytes, before: Bef
         else record
         for record in state.records
     )
-    _save(host, component, msgspec.structs.replace(state, records=records))
+    save_state(host, component, msgspec.structs.replace(state, records=records))
     host.write_atomic(path, data)
 
 
@@ -281,7 +288,7 @@ def note(host: Host, component: str, notes: Mapping[str, str]) -> None:
     """Add to the notes of a record that exists."""
     state = load_state(host, component)
     if state is not None:
-        _save(host, component, msgspec.structs.replace(state, notes={**state.notes, **notes}))
+        save_state(host, component, msgspec.structs.replace(state, notes={**state.notes, **notes}))
 
 
 def _planned(
@@ -312,12 +319,6 @@ def _with_former(records: tuple[ChangeRecord, ...], old: ChangesState | None) ->
         return tuple(dict.fromkeys(record.after + (former.after if former else ())))
 
     return tuple(msgspec.structs.replace(record, after=known(record)) for record in records)
-
-
-def _save(host: Host, component: str, state: ChangesState) -> None:
-    path = state_path(component)
-    if not host.write_atomic(path, msgspec.json.encode(state), mode=0o600):
-        host.clear_leftover(path)
 
 
 def _back(host: Host, record: ChangeRecord, strip: Callable[[ChangeRecord, Before], Before] | None) -> bool:

@@ -36,9 +36,10 @@ from gpuplane.host import (
     observe_file,
     pass_through,
     put_back,
+    save_state,
     unmark_ready,
 )
-from gpuplane.toolkit import docker, health
+from gpuplane.toolkit import docker, health, leftovers
 from gpuplane.toolkit.facts import ToolkitError, decoded
 from gpuplane.toolkit.observing import COMPONENT, place_of
 from gpuplane.toolkit.places import RuntimeName, RuntimePaths
@@ -85,6 +86,7 @@ async def apply(
         version = ".".join(map(str, plan.version))
         if due and restart and state is not None:
             await _let_go(host, plan.place, state, plan, sleep)
+        leftovers.leave(host, COMPONENT, plan.place, {file.path for file in plan.files})
         changed = _write(host, plan, {"place": place, "version": version, "restart": _PENDING if due else ""}, state)
         if due:
             if restart:
@@ -104,6 +106,7 @@ async def unconfigure(host: Host, *, restart: bool = True, sleep: Sleep = asynci
         state = load_state(host, COMPONENT)
         if state is None:
             forget(host, COMPONENT)  # remains of a first attempt that died
+            leftovers.clear(host, None)
             return ()
         return await _unconfigure(host, state, restart, sleep)
 
@@ -115,6 +118,8 @@ async def _unconfigure(host: Host, state: ChangesState, restart: bool, sleep: Sl
         note(host, COMPONENT, {"restart": _PENDING})
     if restart and touched and place is not None and not state.notes.get("refused"):
         await _let_go(host, place, state, None, sleep)
+    leftovers.clear(host, place)
+    leftovers.leave(host, COMPONENT, place)
     changed = go_back(host, COMPONENT, _stripper(place))
     if restart and touched and place is not None and not state.notes.get("refused"):
         await tell(host, place, sleep)
@@ -201,8 +206,11 @@ def _due(host: Host, plan: ToolkitPlan) -> bool:
 def _write(host: Host, plan: ToolkitPlan, notes: dict[str, str], state: ChangesState | None) -> tuple[str, ...]:
     """The files, all or none: a full or read-only file system is seen at any of them."""
     was = {file.path: (observe_file(host, file.path), file.above) for file in plan.files}
+    adopted = leftovers.directories_of(host)
     try:
-        return apply_changes(host, COMPONENT, plan.files, notes, _stripper(plan.place))
+        changed = apply_changes(host, COMPONENT, plan.files, notes, _stripper(plan.place))
+        _adopt(host, adopted)
+        return changed
     except HostError:
         log.error("file not written, restoring the others")
         if state is None:
@@ -214,8 +222,18 @@ def _write(host: Host, plan: ToolkitPlan, notes: dict[str, str], state: ChangesS
         raise
 
 
+def _adopt(host: Host, directories: tuple[str, ...]) -> None:
+    """Record directories that an earlier configuration made, and whose removal was left to a program."""
+    state = load_state(host, COMPONENT)
+    missing = [name for name in directories if state is not None and name not in state.made and host.exists(name)]
+    if state is not None and missing:
+        made = sorted({*state.made, *missing}, key=lambda path: (path.count("/"), path))
+        save_state(host, COMPONENT, msgspec.structs.replace(state, made=tuple(made)))
+
+
 async def _take_back(host: Host, plan: ToolkitPlan, error: ToolkitError, sleep: Sleep) -> ToolkitError:
     """The configuration of before, for a runtime that did not come back with ours; the error to tell."""
+    leftovers.leave(host, COMPONENT, plan.place)
     go_back(host, COMPONENT, _stripper(plan.place))
     note(host, COMPONENT, {"refused": plan.digest, "restart": ""})
     log.error("configuration taken back runtime=%s", plan.place.name)

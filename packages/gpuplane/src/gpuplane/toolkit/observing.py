@@ -15,7 +15,7 @@ import msgspec
 from gpuplane import names
 from gpuplane.hardware import GPUFacts
 from gpuplane.host import ChangesState, Host, load_state, observe_file
-from gpuplane.toolkit import places, shipped, toml_edit
+from gpuplane.toolkit import leftovers, places, shipped, toml_edit
 from gpuplane.toolkit.driver_files import observe_devices, observe_driver
 from gpuplane.toolkit.facts import CDI_HOOK, LOW_LEVEL, PROGRAMS, ToolkitError, ToolkitFacts, decoded
 from gpuplane.toolkit.places import Edit, RuntimeName, RuntimePaths
@@ -246,5 +246,7 @@ def _programs(host: Host) -> dict[str, str]:
     found: dict[str, str] = {}
     for place in places:
         for program in set(PROGRAMS).intersection(host.list(place)):
+            if leftovers.is_left(host, f"{place}/{program}"):
+                continue
             found.setdefault(program, f"/{place}/{program}")
     return found

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from gpuplane import names
-from gpuplane.host import Host, ManagedFile
+from gpuplane.host import Before, Host, ManagedFile
 from gpuplane.toolkit.facts import CDI_HOOK, CTK, REAL, RUNTIME, RUNTIMES, ToolkitFacts
 
 IMAGE: Final = Path("/usr/lib/gpuplane/toolkit")  # where the image has them
@@ -56,7 +56,8 @@ def files(facts: ToolkitFacts, plain: str) -> list[ManagedFile]:
     text = _SCRIPT.format(spec=_SPEC, plain=plain, config=CONFIG, real=f"{names.TOOLKIT_DIR}/{REAL}")
     contents = {**facts.shipped, **dict.fromkeys(RUNTIMES.values(), text.encode())}
     return [
-        ManagedFile(path=f"{names.TOOLKIT_DIR}/{name}", data=data, mode=0o755)
+        # NB: a program of ours that was left for running containers is not what such a path returns to.
+        ManagedFile(path=f"{names.TOOLKIT_DIR}/{name}", data=data, mode=0o755, before=Before())
         for name, data in contents.items()
         if name not in facts.programs
     ]
