@@ -39,3 +39,11 @@ class FakeNodeClient:
         changes = {key: getattr(new, key) for key in ("machine", "gpus", "health", "summary") if key in body["status"]}
         self.status = msgspec.structs.replace(self.status, stages={**self.status.stages, **new.stages}, **changes)
         return body
+
+    async def patch(self, kind: type, name: str, patch: dict[str, Any], **_: object) -> GPUNode:
+        """A merge patch of `write_health`; `summary` and `health` are whole in it, apart from what is null."""
+        assert kind is GPUNode
+        whole = {part: {k: v for k, v in patch["status"][part].items() if v is not None} for part in patch["status"]}
+        new = msgspec.convert(whole, GPUNodeStatus)
+        self.status = msgspec.structs.replace(self.status, health=new.health, summary=new.summary)
+        return GPUNode(metadata=ObjectMeta(name=name, resource_version="1"), status=self.status)

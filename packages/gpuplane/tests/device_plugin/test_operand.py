@@ -12,6 +12,7 @@ import msgspec
 import pytest
 import yaml
 
+from gpuplane import names
 from gpuplane.api import gpunode as api
 from gpuplane.api.gpunode import NOT_LISTED, GPUNode, GPUNodeStatus, Stage, StageName, StageState
 from gpuplane.api.pluginconfig import parse
@@ -21,7 +22,7 @@ from gpuplane.hardware import GPUFacts, HealthEvent, HealthEventKind
 from gpuplane.hardware.health import xid_event
 from gpuplane.host import Host
 from gpuplane.operand import OperandContext
-from gpuplane.operand.wrong_gpus import write_wrong_gpus
+from gpuplane.operand.wrong_gpus import COMPUTES_WRONG, write_wrong_gpus
 from gpuplane.sharing.mps import daemons, ready_text
 from kubekit.api.core import Node
 from kubekit.api.meta import ObjectMeta
@@ -118,7 +119,8 @@ class FakeClient:
         status = self.node.status
         health = {**status.health, **patch["status"]["health"]}
         health = {uuid: reason for uuid, reason in health.items() if reason is not None}
-        summary = msgspec.convert(patch["status"]["summary"], api.Summary)
+        texts = {key: text for key, text in patch["status"]["summary"].items() if text is not None}
+        summary = msgspec.convert(texts, api.Summary)
         await self._wrote(manager, patch["status"], msgspec.structs.replace(status, health=health, summary=summary))
 
     async def _wrote(self, manager: str, body: dict[str, Any], status: GPUNodeStatus) -> None:
@@ -140,12 +142,15 @@ class World:
         self.opened = 0
         self.cannot_open: list[Exception] = []
         self.slept: list[float] = []
+        self.on_open: Callable[[], None] = lambda: None
 
     def open_gpus(self) -> FakeGPUs:
         self.opened += 1
         if self.cannot_open:
             raise self.cannot_open.pop(0)
-        return self.gpus
+        opened = self.gpus
+        self.on_open()
+        return opened
 
     async def sleep(self, seconds: float) -> None:
         self.slept.append(seconds)
@@ -244,6 +249,61 @@ async def test_a_gpu_that_nvml_lost_before_the_start_is_named(world: World) -> N
         assert await world.kubelet.healthy() == [True, True]
         await world.client.until(lambda: world.client.node.status.health == {"GPU-2": NOT_LISTED})
     assert world.slept == []
+
+
+@pytest.fixture
+def booted(world: World, tmp_path: Path) -> Path:
+    """The root of a node that has booted: NVML was opened before there was a device node of its second GPU."""
+    world.gpus = FakeGPUs(GPUS[:1])
+    for directory in ("dev", "run/nvidia/validations"):
+        (tmp_path / directory).mkdir(parents=True)
+    (tmp_path / "dev/nvidia0").touch()
+    return tmp_path
+
+
+@pytest.mark.parametrize("file", ["dev/nvidia1", names.DRIVER_READY])
+async def test_a_gpu_that_comes_after_the_plugin_is_offered(world: World, booted: Path, file: str) -> None:
+    async with world.running(host_root=booted):
+        assert await world.kubelet.healthy() == [True]
+        await world.client.until(lambda: world.client.node.status.health == {"GPU-1": NOT_LISTED})
+        world.gpus = FakeGPUs(GPUS)
+        (booted / file).write_text("")
+        assert await world.kubelet.healthy() == [True, True]
+        await world.client.until(lambda: not world.client.node.status.health)
+        # From now on nothing is missing, so that no file is of interest.
+        (booted / "dev/nvidia0").unlink()
+        await until_followed(world, booted, [True, False])
+    assert world.opened == 2
+
+
+async def test_a_gpu_that_comes_while_nvml_is_opened_is_offered(world: World, booted: Path) -> None:
+    def come() -> None:
+        world.gpus = FakeGPUs(GPUS)
+        (booted / "dev/nvidia1").touch()
+
+    world.on_open = come
+    async with world.running(host_root=booted):
+        while (offered := await world.kubelet.healthy()) == [True]:
+            pass  # of the session in which the GPU came
+        assert offered == [True, True]
+    assert world.opened == 2
+
+
+async def test_a_lost_gpu_does_not_make_the_plugin_register_again(world: World, booted: Path) -> None:
+    (booted / "dev/nvidia1").touch()
+    Host(booted).write_atomic(names.DRIVER_READY, b"IS_HOST_DRIVER=true", durable=False)
+    async with world.running(host_root=booted):
+        assert await world.kubelet.healthy() == [True]
+        (booted / "dev/nvidia1").chmod(0o666)  # as a program does that opens the driver
+        (booted / names.DRIVER_READY).write_bytes(b"IS_HOST_DRIVER=true")
+        await until_followed(world, booted, [False])
+    assert world.opened == 1
+
+
+async def until_followed(world: World, root: Path, healthy: list[bool]) -> None:
+    """Wait until all changes of files so far are followed: the last GPU offered is found wrong, and `healthy` comes."""
+    write_wrong_gpus(Host(root), {f"GPU-{len(healthy) - 1}": COMPUTES_WRONG + "element 7"})
+    assert await world.kubelet.healthy() == healthy
 
 
 async def test_a_kubelet_that_restarts_is_offered_the_gpus_again(world: World) -> None:

@@ -7,19 +7,14 @@ import logging
 from collections.abc import Mapping
 from typing import Final
 
-import msgspec
-
-from gpuplane import names
-from gpuplane.api.gpunode import GPUNode, summarize
-from gpuplane.operand import OperandContext
-from kubekit.api.meta import to_dict
+from gpuplane.api.gpunode import GPUNode
+from gpuplane.operand import OperandContext, write_health
 from kubekit.errors import KubekitError
 
 log = logging.getLogger("gpuplane.device-plugin")
 
 FIRST_PAUSE_SECONDS: Final = 1.0
 LONGEST_PAUSE_SECONDS: Final = 60.0
-MANAGER: Final = names.FIELD_MANAGER_PREFIX + "health"
 
 
 class HealthReport:
@@ -55,17 +50,8 @@ class HealthReport:
                 pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
 
     async def _write(self, health: dict[str, str]) -> None:
-        client, name = self._context.client, self._context.node_name
-        node = await client.get(GPUNode, name)
+        node = await self._context.client.get(GPUNode, self._context.node_name)
         if node.status.health == health:
             return
-        status = msgspec.structs.replace(node.status, health=health)
-        gone = dict.fromkeys(set(node.status.health) - set(health))
-        # A merge patch, not an apply: a removed entry must go, also if another writer owns it. With its version,
-        # because the summary has to be made from what others wrote meanwhile.
-        patch = {
-            "metadata": {"resourceVersion": node.metadata.resource_version},
-            "status": {"health": {**health, **gone}, "summary": to_dict(summarize(status))},
-        }
-        await client.patch(GPUNode, name, patch, manager=MANAGER)
+        await write_health(self._context, node, health)
         log.info("health written unusable=%s", ",".join(sorted(health)) or "none")

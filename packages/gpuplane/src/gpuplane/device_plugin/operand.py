@@ -22,7 +22,13 @@ from gpuplane.api.pluginconfig import DeviceListStrategy, PluginConfig, load
 from gpuplane.device_plugin.allocation import NodeFiles, read_node_files
 from gpuplane.device_plugin.health import failure_reason, first_health
 from gpuplane.device_plugin.health_report import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, HealthReport
-from gpuplane.device_plugin.health_watch import follow_events, follow_wrong_gpus, recheck
+from gpuplane.device_plugin.health_watch import (
+    follow_events,
+    follow_wrong_gpus,
+    missing_gpu_comes,
+    read_gpu_files,
+    recheck,
+)
 from gpuplane.device_plugin.mps_daemons import MpsDaemons
 from gpuplane.device_plugin.nri import NriScope, nri_connection, nri_scope
 from gpuplane.device_plugin.plugin import HealthAwarePlugin, NodePlugins, UnitPlugin
@@ -126,6 +132,7 @@ class _Node:
         context = self._context
         config = self._load(chosen)
         dialects = self._dialects()
+        files = read_gpu_files(context.host)
         source = await asyncio.to_thread(context.open_gpus)
         try:
             node = await context.client.get(GPUNode, context.node_name)
@@ -157,6 +164,7 @@ class _Node:
                     follow_events(context, source, offer, report),
                     follow_wrong_gpus(context, offer, report),
                     recheck(context, source, offer, report),
+                    missing_gpu_comes(context, offer, len(node.status.gpus), files),
                     _mig_changed(context, source, inventory),
                     report.run(),
                     self._configs.changed(chosen),

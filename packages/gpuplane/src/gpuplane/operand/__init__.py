@@ -2,7 +2,7 @@
 
 from gpuplane.operand.context import OperandContext, PluginRegistrar, VectorAdd
 from gpuplane.operand.keep import StageOutcome, keep_stage, remove_stage
-from gpuplane.operand.report import report_stage, unanswering
+from gpuplane.operand.report import report_stage, unanswering, write_health
 
 __all__ = [
     "OperandContext",
@@ -13,4 +13,5 @@ __all__ = [
     "remove_stage",
     "report_stage",
     "unanswering",
+    "write_health",
 ]

@@ -2,12 +2,16 @@
 
 The summary travels in the same write (see `gpuplane.api.gpunode`). Several operands share its fields, so they are taken
 with force; all compute them with the same pure function from the same object, so that it does not matter who was last.
+
+An apply keeps the entries that another manager owns. A GPU that answers again is therefore taken out of the health by a
+merge patch before.
 """
 
 from __future__ import annotations
 
 import logging
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Final
 
 import msgspec
 
@@ -18,6 +22,8 @@ from kubekit.api.meta import to_dict
 from kubekit.kube import Conflict
 
 log = logging.getLogger("gpuplane.operand")
+
+HEALTH_MANAGER: Final = names.FIELD_MANAGER_PREFIX + "health"
 
 
 async def report_stage(
@@ -43,13 +49,43 @@ async def report_stage(
             continue
 
 
+async def write_health(context: OperandContext, node: GPUNode, health: Mapping[str, str]) -> GPUNode:
+    """Write `health` (UUID -> why the GPU is not usable) and its summary; return the GPUNode as it is then.
+
+    `node` is the GPUNode as it was read. Raises Conflict when another writer has changed it since.
+    """
+    before = node.status
+    after = msgspec.structs.replace(before, health=dict(health))
+    # A merge patch, not an apply: a removed entry must go, also if another writer owns it. With its version, because
+    # the summary has to be made from what others wrote meanwhile.
+    patch = {
+        "metadata": {"resourceVersion": node.metadata.resource_version},
+        "status": {
+            "health": _merge(before.health, after.health),
+            "summary": _merge(to_dict(before.summary), to_dict(summarize(after))),
+        },
+    }
+    return await context.client.patch(GPUNode, context.node_name, patch, manager=HEALTH_MANAGER)
+
+
+def _merge(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, str | None]:
+    """Return the merge patch that makes `after` of `before`."""
+    return {**dict.fromkeys(before), **after}
+
+
 async def _report_once(
     context: OperandContext, name: StageName, stage: Stage, machine: Machine | None, gpus: tuple[GPU, ...] | None
 ) -> bool:
     node = await context.client.get(GPUNode, context.node_name)
+    _, health = _listed(node.status, gpus)
+    answering_again = node.status.health.keys() - health.keys()
+    if answering_again:
+        kept = {uuid: why for uuid, why in node.status.health.items() if uuid in health}
+        node = await write_health(context, node, kept)
+        log.info("GPUs answer again gpus=%s", ",".join(sorted(answering_again)))
     after = changed_status(node.status, name, stage, machine=machine, gpus=gpus)
     if after is None:
-        return False
+        return bool(answering_again)
     body: dict[str, Any] = {
         "metadata": {"name": context.node_name, "resourceVersion": node.metadata.resource_version},
         "status": {
@@ -110,7 +146,8 @@ def _listed(before: GPUNodeStatus, gpus: tuple[GPU, ...] | None) -> tuple[tuple[
     if gpus is None:
         return before.gpus, before.health
     answering = tuple(gpu for gpu in gpus if gpu.uuid)
-    there = {gpu.uuid for gpu in answering}
+    # A GPU that has never answered before is known by its address.
+    there = {identity for gpu in answering for identity in (gpu.uuid, gpu.pci)}
     known = {gpu.pci: gpu for gpu in before.gpus if gpu.uuid not in there}
     lost = tuple(
         msgspec.structs.replace(known.get(gpu.pci, gpu), index=number, uuid=_identity(known, gpu), links=())
