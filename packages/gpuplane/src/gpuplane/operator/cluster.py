@@ -31,7 +31,6 @@ from gpuplane.operator.policy import (
     FINALIZER,
     digest,
     ignored_status,
-    is_discovered,
     is_feature,
     is_selected,
     policy_status,
@@ -60,6 +59,7 @@ class ClusterView(msgspec.Struct, frozen=True):
     needed: frozenset[str] = frozenset()  # digests of drivers that run somewhere, or that some node may go back to
     upgrades: UpgradeReport = UpgradeReport()
     discovery_pods: int = 0
+    discovering: frozenset[str] = frozenset()  # names of the nodes that answer and have a pod of discovery's worker
     drivers: tuple[NVIDIADriver, ...] = ()
     pools: tuple[DeclaredPool, ...] = ()
 
@@ -271,9 +271,8 @@ class ClusterWriter:
         self._applied.pop(f"{RuntimeClass.RESOURCE.kind}/{name}", None)
 
     async def _report(self, policy: ClusterPolicy, seen: ClusterView, error: str) -> None:
-        discovered = is_discovered(seen.nodes)
         status = policy_status(
-            policy.status.conditions, seen.gpunodes, discovered=discovered, error=error, now=self._clock.wall()
+            policy, seen.nodes, seen.gpunodes, seen.discovering, error=error, now=self._clock.wall()
         )
         last = seen.upgrades
         status["conditions"] += upgrading(last.census, last.rules, policy.status.conditions, self._clock.wall())

@@ -17,8 +17,9 @@ from kubekit.api.core import Deployment, Node
 from kubekit.kube import Client, Conflict, NotFound
 
 log = logging.getLogger("gpuplane.operator")
-COMPONENTS: Final = ("node-feature-discovery", "node-feature-discovery-master")
+WORKER: Final = "node-feature-discovery"
 MASTER: Final = "node-feature-discovery-master"
+COMPONENTS: Final = (WORKER, MASTER)
 _MANAGER: Final = names.FIELD_MANAGER_PREFIX + "operator"
 _OURS: Final = "app.kubernetes.io/part-of=gpuplane"
 

@@ -20,6 +20,7 @@ from gpuplane import names
 from gpuplane.api.clusterpolicy import ClusterPolicySpec
 from gpuplane.api.components import Env, Image, ProbeTiming, Rdma, Tolerations
 from gpuplane.api.nvidiadriver import NVIDIADriver
+from gpuplane.operator.policy import has_gpus
 from kubekit.api.core import Node, Resources
 
 # Images of these carry the major version only in their tags.
@@ -219,10 +220,6 @@ def image_of(choice: DriverChoice, group: DriverGroup) -> str:
     if "sha256:" in whole:
         return whole
     return "-".join(filter(None, (whole, group.kernel if choice.precompiled else "", group.tag)))
-
-
-def has_gpus(labels: Mapping[str, str]) -> bool:
-    return any(labels.get(label) == "true" for label in names.PCI_PRESENT_LABELS)
 
 
 def _taken(labels: Mapping[str, str], found: Sequence[DriverChoice]) -> list[str]:

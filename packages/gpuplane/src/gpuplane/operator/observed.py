@@ -9,6 +9,7 @@ import msgspec
 from gpuplane import names
 from gpuplane.api.gpunode import GPUNode, GPUNodeStatus
 from gpuplane.api.upgrade import UpgradeRecord, UpgradeState, upgrade_record, upgrade_state
+from gpuplane.operator.policy import has_gpus, has_opted_out
 from gpuplane.operator.upgrade.templates import digest_of
 from kubekit.api.core import Node, Pod
 
@@ -62,12 +63,11 @@ class ObservedNode(msgspec.Struct, frozen=True):
 
     @property
     def has_gpus(self) -> bool:
-        """Return whether discovery saw an NVIDIA GPU; the label that we set ourselves does not count."""
-        return any(self.labels.get(label) == "true" for label in names.PCI_PRESENT_LABELS)
+        return has_gpus(self.labels)
 
     @property
     def opted_out(self) -> bool:
-        return self.labels.get(names.DEPLOY_OPERANDS_LABEL) == "false"
+        return has_opted_out(self.labels)
 
 
 def observe(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from typing import Final
 
 from gpuplane import names
@@ -45,13 +45,7 @@ def holds_gpus(pod: Pod) -> bool:
     return bool(pod.spec.node_name) and not pod.status.ended and uses_gpus(pod)
 
 
-def operand_pods(pods: Iterable[Pod], nodes: Iterable[Node], components: Collection[str] = ()) -> int:
-    """Count the operand pods on nodes that answer (on others they cannot end); of some components, or of all."""
+def operand_pods(pods: Iterable[Pod], nodes: Iterable[Node]) -> list[Pod]:
+    """Return the operand pods on nodes that answer; on others they cannot end."""
     answering = {node.metadata.name for node in nodes if answers(node)}
-    return sum(
-        1
-        for pod in pods
-        if pod.spec.node_name in answering
-        and is_operand(pod)
-        and (not components or pod.metadata.labels.get(COMPONENT_LABEL) in components)
-    )
+    return [pod for pod in pods if pod.spec.node_name in answering and is_operand(pod)]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
 
 from gpuplane import names
-from gpuplane.api.clusterpolicy import ClusterPolicySpec
+from gpuplane.api.clusterpolicy import ClusterPolicy, ClusterPolicySpec
 from gpuplane.api.gpunode import GPUNode, StageName, StageState
 from gpuplane.operator.manifest import Manifest
 from kubekit.api.core import DaemonSet, Node
@@ -18,11 +18,22 @@ from kubekit.kube.events import EventLevel
 FINALIZER: Final = "gpuplane.dev/take-back"
 PART_OF_LABEL: Final = "app.kubernetes.io/part-of"
 PART_OF: Final = "gpuplane"
+_SHOWN: Final = 3  # nodes that a message names
 
 
 def is_selected(labels: Mapping[str, str], spec: ClusterPolicySpec) -> bool:
     """Return whether the policy means a node with these labels."""
     return all(labels.get(name) == value for name, value in spec.daemonsets.node_selector.items())
+
+
+def has_gpus(labels: Mapping[str, str]) -> bool:
+    """Return whether discovery saw an NVIDIA GPU; the label that we set ourselves does not count."""
+    return any(labels.get(label) == "true" for label in names.PCI_PRESENT_LABELS)
+
+
+def has_opted_out(labels: Mapping[str, str]) -> bool:
+    """Return whether somebody keeps all operands off the node."""
+    return labels.get(names.DEPLOY_OPERANDS_LABEL) == "false"
 
 
 def is_feature(label: str) -> bool:
@@ -33,6 +44,28 @@ def is_feature(label: str) -> bool:
 def is_discovered(nodes: Iterable[Node]) -> bool:
     """Return whether some node carries labels of feature discovery."""
     return any(is_feature(label) for node in nodes for label in node.metadata.labels)
+
+
+def undiscovered(nodes: Iterable[Node], discovering: Collection[str]) -> list[str]:
+    """Names of the nodes that run discovery and have no label of it yet."""
+    return [
+        node.metadata.name
+        for node in nodes
+        if node.metadata.name in discovering and not any(map(is_feature, node.metadata.labels))
+    ]
+
+
+def unknown(nodes: Iterable[Node], gpunodes: Iterable[GPUNode], spec: ClusterPolicySpec) -> list[str]:
+    """Names of the nodes that become GPU nodes, for discovery saw a GPU and the policy means them, and are none yet."""
+    known = {found.metadata.name for found in gpunodes}
+    return [
+        node.metadata.name
+        for node in nodes
+        if node.metadata.name not in known
+        and has_gpus(node.metadata.labels)
+        and not has_opted_out(node.metadata.labels)
+        and is_selected(node.metadata.labels, spec)
+    ]
 
 
 def to_prune(existing: Iterable[DaemonSet], wanted: Iterable[Manifest], policy_uid: str) -> list[str]:
@@ -52,26 +85,43 @@ def is_ours(found: DaemonSet, policy_uid: str) -> bool:
 
 
 def policy_status(
-    old: Sequence[Condition], gpunodes: Sequence[GPUNode], *, discovered: bool, error: str, now: str
+    policy: ClusterPolicy,
+    nodes: Sequence[Node],
+    gpunodes: Sequence[GPUNode],
+    discovering: Collection[str],
+    *,
+    error: str,
+    now: str,
 ) -> dict[str, Any]:
     """`status` of the policy in force: state and the conditions Ready and Error.
 
     Reasons are those that users of the GPU operator know: Reconciled, ReconcileFailed, OperandNotReady, DriverNotReady,
-    NFDLabelsMissing, NoGPUNodes.
+    NFDLabelsMissing, NoGPUNodes. That no node has a GPU is said once every node is discovered that runs discovery.
+
+    Args:
+        discovering: names of the nodes that answer and have a pod of discovery.
     """
+    old = policy.status.conditions
+    coming = unknown(nodes, gpunodes, policy.spec)
+    late = [] if gpunodes or coming else undiscovered(nodes, discovering)
     waiting = [node for node in gpunodes if not _holds(node, StageName.READY)]
     if error:
         reason, message = "ReconcileFailed", error
-    elif not discovered:
+    elif not is_discovered(nodes):
         reason, message = "NFDLabelsMissing", "no node carries feature.node.kubernetes.io labels yet"
-    elif not gpunodes:
+    elif late:
+        reason, message = "NFDLabelsMissing", f"no feature.node.kubernetes.io labels yet: {_some(late)}"
+    elif not gpunodes and not coming:
         reason, message = "NoGPUNodes", "no node has an NVIDIA GPU"
     elif any(not _holds(node, StageName.DRIVER) for node in waiting):
         reason, message = "DriverNotReady", _waits(waiting)
+    elif coming:
+        reason, message = "OperandNotReady", f"discovered just now: {_some(coming)}"
     elif waiting:
         reason, message = "OperandNotReady", _waits(waiting)
     else:
-        reason, message = "Reconciled", f"{len(gpunodes)} GPU nodes are ready"
+        one = len(gpunodes) == 1
+        reason, message = "Reconciled", "1 GPU node is ready" if one else f"{len(gpunodes)} GPU nodes are ready"
     ready = reason in ("Reconciled", "NoGPUNodes")
     return {
         "state": "ready" if ready else "notReady",
@@ -96,9 +146,13 @@ def _holds(node: GPUNode, name: StageName) -> bool:
 
 def _waits(waiting: Sequence[GPUNode]) -> str:
     """`n1 waits for driver, n2 for toolkit and 3 more`."""
-    shown = [f"{node.metadata.name} waits for {node.status.summary.waits_for or 'driver'}" for node in waiting[:3]]
-    more = f" and {len(waiting) - 3} more" if len(waiting) > 3 else ""
-    return ", ".join(shown) + more
+    return _some([f"{node.metadata.name} waits for {node.status.summary.waits_for or 'driver'}" for node in waiting])
+
+
+def _some(named: Sequence[str]) -> str:
+    """`n1, n2, n3 and 4 more`."""
+    more = f" and {len(named) - _SHOWN} more" if len(named) > _SHOWN else ""
+    return ", ".join(named[:_SHOWN]) + more
 
 
 def condition(old: Sequence[Condition], kind: str, holds: bool, reason: str, message: str, now: str) -> Condition:

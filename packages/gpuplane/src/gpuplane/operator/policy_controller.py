@@ -17,6 +17,7 @@ from gpuplane.api.nvidiadriver import NVIDIADriver
 from gpuplane.api.upgrade import unix_time
 from gpuplane.operator.cluster import ClusterView, ClusterWriter
 from gpuplane.operator.discovery import COMPONENTS as DISCOVERY
+from gpuplane.operator.discovery import WORKER
 from gpuplane.operator.events import LimitedRecorder
 from gpuplane.operator.observed import COMPONENT_LABEL
 from gpuplane.operator.pods import is_operand, operand_pods
@@ -102,15 +103,20 @@ class PolicyController:
         return None
 
     def _view(self) -> ClusterView:
-        nodes, pods = self._nodes.items(), self._pods.items()
+        nodes = self._nodes.items()
+        operands = operand_pods(self._pods.items(), nodes)
+        discovery = [pod for pod in operands if pod.metadata.labels.get(COMPONENT_LABEL) in DISCOVERY]
         return ClusterView(
             nodes=nodes,
             gpunodes=self._gpunodes.items(),
             daemonsets=self._daemonsets.items(),
             needed=self._upgrades.needed(),
             upgrades=self._upgrades.report,
-            operand_pods=operand_pods(pods, nodes),
-            discovery_pods=operand_pods(pods, nodes, DISCOVERY),
+            operand_pods=len(operands),
+            discovery_pods=len(discovery),
+            discovering=frozenset(
+                pod.spec.node_name for pod in discovery if pod.metadata.labels[COMPONENT_LABEL] == WORKER
+            ),
             drivers=tuple(self._drivers.items()),
             pools=tuple(self._pools.pools()),
         )

@@ -9,7 +9,7 @@ from gpuplane.api.gpunode import STAGES, GPUNode, Stage, StageName, StageState
 from gpuplane.api.requests import uses_gpus
 from gpuplane.api.upgrade import unix_time, upgrade_record, upgrade_state
 from gpuplane.operator.observed import COMPONENT_LABEL, DRIVER, answers, operand_pod
-from gpuplane.operator.policy import PART_OF, PART_OF_LABEL
+from gpuplane.operator.policy import PART_OF, PART_OF_LABEL, has_gpus, has_opted_out
 from gpuplane.operator.stages import OPERANDS, users
 from gpuplane.operator.upgrade.facts import DriverPod, PodFact, UpgradeFacts
 from gpuplane.operator.upgrade.templates import NAME_LABEL, digest_of, is_kept, kept_name, template_digest_of
@@ -102,11 +102,10 @@ def node_facts(
     stages = gpunode.status.stages if gpunode is not None else {}
     held = {stage for stage in VALIDATED if stage.value in stages and stages[stage.value].state.holds}
     trouble = _trouble(stages)
-    has_gpus = any(labels.get(label) == "true" for label in names.PCI_PRESENT_LABELS)
     skip = labels.get(names.UPGRADE_SKIP_LABEL) == "true"
     return UpgradeFacts(
         name,
-        managed=managed and has_gpus and labels.get(names.DEPLOY_OPERANDS_LABEL) != "false",
+        managed=managed and has_gpus(labels) and not has_opted_out(labels),
         ready=answers(node),
         cordoned=node.spec.unschedulable,
         state=upgrade_state(node),
