@@ -36,12 +36,12 @@ test: setup lint
 # controllers take turns as they like: what failed is tried once more, and the summary names it.
 test-kubernetes: setup kubernetes-packages
 ifeq ($(origin KUBECONFIG),command line)
-	$(BIN)/pytest --reruns 1 -n 2 --dist loadfile --cluster $(KUBECONFIG) $(ANY_CLUSTER)
+	$(BIN)/pytest --reruns 1 --rerun-show-tracebacks -n 2 --dist loadfile --cluster $(KUBECONFIG) $(ANY_CLUSTER)
 else
 	$(BIN)/python -m tests.support.jupyter
 	$(BIN)/python -m tests.support.realkube build
-	GPUPLANE_TEST_PAGES=1 $(BIN)/pytest --reruns 1 --cluster real $(WITH_PACKAGES) $(PAGES)
-	$(BIN)/pytest --reruns 1 -n 2 --dist loadfile --no-loadscope-reorder --cluster real $(REAL_CLUSTER)
+	GPUPLANE_TEST_PAGES=1 $(BIN)/pytest --reruns 1 --rerun-show-tracebacks --cluster real $(WITH_PACKAGES) $(PAGES)
+	$(BIN)/pytest --reruns 1 --rerun-show-tracebacks -n 2 --dist loadfile --no-loadscope-reorder --cluster real $(REAL_CLUSTER)
 endif
 
 kubernetes-up: setup kubernetes-packages

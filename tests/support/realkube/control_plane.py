@@ -28,7 +28,7 @@ from typing import Final
 import msgspec
 
 from kubekit.errors import NoAnswer, Terminal
-from tests.support.realkube import binaries, pki
+from tests.support.realkube import binaries, networks, pki
 from tinykube.cluster import processes
 from tinykube.cluster.directory import RunningProcess
 
@@ -245,7 +245,7 @@ class ControlPlane:
             return msgspec.json.decode(self._file.read_bytes(), type=State)
         parts = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "registry")
         names = ("etcd", "etcd-peer", *parts)
-        return State(dict(zip(names, free_ports(len(names)), strict=True)), _free_network())
+        return State(dict(zip(names, free_ports(len(names)), strict=True)), networks.take(self.directory))
 
     def _save(self) -> None:
         new = self._file.with_suffix(".new")
@@ -300,18 +300,3 @@ def free_ports(count: int) -> list[int]:
         with contextlib.suppress(OSError), socket.create_server((HOST, port)):
             found += [port] if port not in found else []
     return found
-
-
-def _free_network() -> int:
-    """The third byte of a network 10.99.x.0/24 that no interface of this machine is in."""
-    taken = {address.partition("10.99.")[2].split(".")[0] for address in _addresses()}
-    return next(number for number in range(1, 255) if str(number) not in taken)
-
-
-def _addresses() -> list[str]:
-    """The local addresses of this machine (proc(5): the local table of fib_trie)."""
-    try:
-        lines = Path("/proc/net/fib_trie").read_text().splitlines()
-    except OSError:
-        return []
-    return [line.split()[-1] for line in lines if "|-- 10.99." in line]
