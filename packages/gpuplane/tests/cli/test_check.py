@@ -53,6 +53,21 @@ def test_pods_that_can_never_run_are_found_in_their_workloads(
     assert f'        | {"":36}^^^^^\n        = cure: "100" or "200"' in out
 
 
+@pytest.mark.parametrize("amount", ["9223372036854775807", "1e30"])
+def test_more_than_any_machine_has_is_not_called_no_whole_number(
+    amount: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "pod.yaml"
+    limits = f'{{tencent.com/vcuda-core: "{amount}", tencent.com/vcuda-memory: 1}}'
+    path.write_text(
+        "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec:\n  containers:\n  - name: main\n    image: i\n"
+        f"    resources: {{limits: {limits}}}\n"
+    )
+    assert main(["check", str(path), "--color", "never"]) == 1
+    out = capsys.readouterr().out
+    assert "GP201" in out and f"{amount} is more than any node has" in out
+
+
 def test_json_has_the_same_findings(policy: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", str(policy), "-o", "json"]) == 1
     data = json.loads(capsys.readouterr().out)

@@ -97,6 +97,22 @@ def test_each_mistake_has_its_code_and_place(data: dict[str, Any], code: str, pa
 
 
 @pytest.mark.parametrize(
+    ("expression", "message"),
+    [
+        ({"op": "Gt", "value": ["9223372036854775808"]}, "9223372036854775808 does not fit into 64 bits"),
+        ({"op": "Lt", "value": ["-9223372036854775809"]}, "-9223372036854775809 does not fit into 64 bits"),
+        ({"op": "Gt", "value": ["9" * 5000]}, "9" * 60 + "… does not fit into 64 bits"),
+        ({"op": "Gt", "value": ["x" * 5000]}, f"'{'x' * 60}…' is no whole number"),
+        ({"op": "InRegexp", "value": ["(" * 4000]}, f"'{'(' * 60}…' is no regular expression: "),
+    ],
+)
+def test_a_long_value_is_named_by_its_beginning(expression: dict[str, Any], message: str) -> None:
+    (problem,) = problems(with_expression(**expression))
+    assert problem.message.startswith(message)
+    assert len(problem.message) < 300
+
+
+@pytest.mark.parametrize(
     "fields",
     [
         {"labels": {"a": "", "vendor.io/b": "@system.osrelease.VERSION_ID.major", "profile.node.kubernetes.io/x": "1"}},

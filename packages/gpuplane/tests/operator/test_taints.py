@@ -9,11 +9,11 @@ import pytest
 
 from gpuplane import names
 from gpuplane.api.clusterpolicy import ClusterPolicySpec
-from gpuplane.api.karpenter import NodePool, Provisioner, declared_pool
+from gpuplane.api.karpenter import DeclaredPool, NodePool, Provisioner, declared_pool
 from gpuplane.operator import pools
 from gpuplane.operator.operands import is_removal, manifests
 from gpuplane.operator.stages import OPERANDS
-from gpuplane.operator.taints import declared, in_the_way, seen_keys, tolerates, tolerations, why_off
+from gpuplane.operator.taints import MOST, declared, in_the_way, seen_keys, tolerates, tolerations, why_off
 from kubekit.api.core import DaemonSet, DaemonSetSpec, Node, NodeSpec, PodSpec, PodTemplate, Taint, Toleration
 
 NAMESPACE = names.OPERATOR_NAMESPACE
@@ -232,3 +232,24 @@ async def test_a_node_of_a_tainted_pool_becomes_ready(
         await played.registry.create(("apiextensions.k8s.io", "customresourcedefinitions"), None, crd)
         await played.registry.create(resource, None, pool)
         await played.until(lambda: driver().get("state") == "done")
+
+
+@pytest.mark.parametrize("bad", [("a b", ""), ("team", "not a value"), ("-team", ""), ("a/b/c", ""), ("", "x")])
+def test_a_taint_that_kubernetes_refuses_is_left_out_of_the_tolerations(bad: tuple[str, str]) -> None:
+    """A DaemonSet with such a toleration would be refused whole, on every node."""
+    key, value = bad
+    good = Taint("team", "NoSchedule", "a")
+    pool = DeclaredPool("p", taints=(Taint(key, "NoSchedule", value), good))
+    assert declared([pool]) == (Toleration(key="team", operator="Equal", value="a", effect="NoSchedule"),)
+    assert seen_keys([], [], [DeclaredPool("p", taints=(Taint("nvidia.com/a b", "NoSchedule"),))]) == ()
+
+
+def test_the_tolerations_stay_few_however_many_pools_there_are() -> None:
+    values = [DeclaredPool("p", taints=(Taint("team", "NoSchedule", f"t{number}"),)) for number in range(MOST + 1)]
+    assert declared(values) == (Toleration(key="team", operator="Exists"),)
+    keys = [DeclaredPool("p", taints=(Taint(f"team-{number}", "NoSchedule"),)) for number in range(1500)]
+    assert len(declared(keys)) == MOST
+    left = Taint("team-999", "NoSchedule")
+    assert in_the_way(node(left), (), keys) == (left,), "the node says so"
+    ours = [DeclaredPool("p", taints=(Taint(f"nvidia.com/team-{number}", "NoSchedule"),)) for number in range(1500)]
+    assert len(seen_keys([], [], ours)) == MOST

@@ -16,18 +16,21 @@ from gpuplane import names
 from gpuplane.api.nodefeature import VALUES
 from gpuplane.api.nodefeature_template import TemplateError, parse
 from gpuplane.api.regexps import compile_regexp
+from kubekit.api.labels import is_label_name, is_label_value
 from kubekit.api.quantity import parse_quantity
 from kubekit.errors import InvalidInput
 
 PREFIX: Final = names.FEATURE_PREFIX.rstrip("/")
 _LABEL_GROUPS: Final = (PREFIX, "profile.node.kubernetes.io")
 _OTHER_GROUPS: Final = (PREFIX,)
-_NAME: Final = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
-_GROUP: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _VERSION: Final = re.compile(r"v?(\d+)(?:\.(\d+))?(?:\.(\d+))?(?:[-+].*)?")
 _WHOLE: Final = re.compile(r"[+-]?\d+")
 _NUMERIC: Final = frozenset(("Gt", "Ge", "Lt", "Le", "GtLt", "GeLe"))
 _NOTATION: Final = re.compile(r"@[^.]+\.[^.]+\..+")
+
+_INT64: Final = 2**63
+_LONGEST_NUMBER: Final = 40  # digits of a text that is made into a number
+_LONGEST_SHOWN: Final = 60  # characters of a value in a message
 
 ANNOTATION_BYTES: Final = 1024
 
@@ -55,16 +58,23 @@ def version(text: str) -> tuple[int, int, int]:
     """Major, minor and patch, without what comes after a dash. Raises ValueError."""
     found = _VERSION.fullmatch(text)
     if found is None:
-        raise ValueError(f"{text!r} is no version as 1.2.3")
+        raise ValueError(f"{_elided(text)!r} is no version as 1.2.3")
     major, minor, patch = (int(part or 0) for part in found.groups())
     return major, minor, patch
 
 
 def number(text: str) -> int:
-    """Raises ValueError for what is no whole number."""
+    """Raises ValueError for what is no whole number of 64 bits, as upstream reads them."""
     if not _WHOLE.fullmatch(text):
-        raise ValueError(f"{text!r} is no whole number")
-    return int(text)
+        raise ValueError(f"{_elided(text)!r} is no whole number")
+    value = int(text) if len(text) <= _LONGEST_NUMBER else _INT64
+    if not -_INT64 <= value < _INT64:
+        raise ValueError(f"{_elided(text)} does not fit into 64 bits")
+    return value
+
+
+def _elided(text: str) -> str:
+    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}…"
 
 
 def problems(data: Mapping[str, Any]) -> Iterator[RuleProblem]:
@@ -138,7 +148,7 @@ def _expression(expression: Mapping[str, Any], path: str) -> Iterator[RuleProble
             found.append(read(value))
         except ValueError as error:
             code = "GP152" if operator == "InRegexp" else "GP151"
-            what = f"{value!r} is no regular expression: {error}" if operator == "InRegexp" else str(error)
+            what = f"{_elided(value)!r} is no regular expression: {error}" if operator == "InRegexp" else str(error)
             cure = "type: version compares versions" if read is number and _VERSION.fullmatch(value) else ""
             yield RuleProblem(code, f"{path}.value[{index}]", what, cure, value)
             return
@@ -156,7 +166,7 @@ def label_problems(name: str, value: str, path: str) -> Iterator[RuleProblem]:
     yield from _name(full_name(name), f"{path}.{name}", _LABEL_GROUPS)
     if value.startswith("@"):
         yield from _notation(value, f"{path}.{name}")
-    elif value and not _NAME.fullmatch(value):
+    elif not is_label_value(value):
         what = f"{value!r} is no value of a label"
         yield RuleProblem("GP155", f"{path}.{name}", what, "63 letters, digits, '-', '_' and '.' at most", value)
 
@@ -195,7 +205,7 @@ def _notation(value: str, path: str) -> Iterator[RuleProblem]:
 
 def _name(name: str, path: str, groups: tuple[str, ...]) -> Iterator[RuleProblem]:
     group, _, base = name.partition("/")
-    if not _NAME.fullmatch(base) or len(group) > 253 or not _GROUP.fullmatch(group):
+    if not base or not is_label_name(name):
         yield RuleProblem("GP154", path, f"{name} is no name with a prefix", f"write it as {PREFIX}/my-feature", name)
     elif group == "kubernetes.io" or group.endswith(".kubernetes.io"):
         if group not in groups and not group.endswith(tuple(f".{allowed}" for allowed in groups)):

@@ -271,9 +271,7 @@ class ClusterWriter:
         self._applied.pop(f"{RuntimeClass.RESOURCE.kind}/{name}", None)
 
     async def _report(self, policy: ClusterPolicy, seen: ClusterView, error: str) -> None:
-        status = policy_status(
-            policy, seen.nodes, seen.gpunodes, seen.discovering, error=error, now=self._clock.wall()
-        )
+        status = policy_status(policy, seen.nodes, seen.gpunodes, seen.discovering, error=error, now=self._clock.wall())
         last = seen.upgrades
         status["conditions"] += upgrading(last.census, last.rules, policy.status.conditions, self._clock.wall())
         await self._status(policy, status)

@@ -5,6 +5,9 @@ declare, and what the ClusterPolicy lists in `daemonsets.tolerations`. Kubernete
 key of `nvidia.com/` that is not in `KNOWN` is added when a node has it or a pool declares it. It stays then: a
 DaemonSet whose template follows the nodes of an autoscaled pool would replace its pods everywhere, each time the pool
 becomes empty.
+
+A DaemonSet with a malformed toleration is refused as a whole, so keys and values that Kubernetes refuses are left out;
+so are those beyond `MOST`. The node that has such a taint says that it is in the way.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from typing import Final
 from gpuplane import names
 from gpuplane.api.karpenter import DeclaredPool
 from kubekit.api.core import DaemonSet, Node, Taint, Toleration
+from kubekit.api.labels import is_label_name, is_label_value
 
 KNOWN: Final = (
     Toleration(key=names.GPU_RESOURCE, operator="Exists"),  # GKE, OKE and most node pools with GPUs
@@ -34,6 +38,8 @@ EVERYTHING: Final = Toleration(operator="Exists")
 # Kubernetes' own: the DaemonSet controller adds tolerations for these, or takes the taints off itself.
 _KUBERNETES: Final = ("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/")
 _KEEPS_OFF: Final = ("NoSchedule", "NoExecute")
+MOST: Final = 100
+"""Tolerations that are added for keys of `nvidia.com/`, and those that are added for the taints of pools."""
 
 
 def seen_keys(
@@ -46,24 +52,29 @@ def seen_keys(
     found |= {taint.key for pool in pools for taint in (*pool.taints, *pool.startup_taints)}
     found |= {toleration.key for one in daemonsets for toleration in one.spec.template.spec.tolerations}
     known = {toleration.key for toleration in KNOWN}
-    return tuple(sorted(key for key in found - known if key.startswith(names.NVIDIA_PREFIX)))
+    return tuple(sorted(k for k in found - known if k.startswith(names.NVIDIA_PREFIX) and is_label_name(k)))[:MOST]
 
 
 def declared(pools: Iterable[DeclaredPool]) -> tuple[Toleration, ...]:
     """Return tolerations of the taints that pools declare, without those that every operand tolerates.
 
-    Each is for one key, value and effect: the taint of another pool with the same key stays in the way.
+    Each is for one key, value and effect: the taint of another pool with the same key stays in the way. Beyond `MOST`
+    each is for a key.
     """
     wanted = {
         (taint.key, taint.value, taint.effect)
         for pool in pools
         for taint in (*pool.taints, *pool.startup_taints)
-        if taint.effect in _KEEPS_OFF and not taint.key.startswith(names.NVIDIA_PREFIX)
+        if taint.effect in _KEEPS_OFF
+        and not taint.key.startswith(names.NVIDIA_PREFIX)
+        and is_label_name(taint.key)
+        and is_label_value(taint.value)
+        and not any(tolerates(known, taint) for known in KNOWN)
     }
+    if len(wanted) > MOST:
+        return tuple(Toleration(key=key, operator="Exists") for key in sorted({key for key, _, _ in wanted})[:MOST])
     return tuple(
-        Toleration(key=key, operator="Equal", value=value, effect=effect)
-        for key, value, effect in sorted(wanted)
-        if not any(tolerates(known, Taint(key=key, value=value, effect=effect)) for known in KNOWN)
+        Toleration(key=key, operator="Equal", value=value, effect=effect) for key, value, effect in sorted(wanted)
     )
 
 

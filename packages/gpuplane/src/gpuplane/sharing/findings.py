@@ -48,11 +48,17 @@ _TEMPLATES: Final[dict[str, tuple[str, ...]]] = {
 }
 
 
+class TooLarge(InvalidInput):
+    """A count of resources that no machine has."""
+
+
 def count(value: Quantity) -> int:
-    """Parse a count of resources, 0 or more. Raises InvalidInput, also for counts larger than any machine."""
+    """Parse a count of resources, 0 or more. Raises InvalidInput, and TooLarge for counts larger than any machine."""
     try:
         number = parse_quantity(value)
-        good = 0 <= number <= _READABLE and number == int(number)
+        if number > _READABLE:
+            raise TooLarge(f"{value} is more than any machine has")
+        good = 0 <= number == int(number)
     except ArithmeticError:  # exponents that no Decimal holds
         good = False
     if not good:
@@ -168,6 +174,9 @@ def _of_resource(name: str, resources: Resources, path: str) -> Iterator[Finding
         at = f"{path}.{where}.{name}"
         try:
             number = count(value)
+        except TooLarge:
+            yield Finding(code="GP201", path=at, message=f"{value} is more than any node has", shown=_shown(value))
+            return
         except InvalidInput:
             yield Finding(
                 code="GP202",
