@@ -220,5 +220,8 @@ async def account_config(plane: ControlPlane, client: Client, namespace: str, ac
 def asked_of(config: Path, *arguments: str) -> None:
     """Runs a command of gpuplane under an account; it has to succeed."""
     command = [sys.executable, "-m", "gpuplane", *arguments, "--kubeconfig", str(config)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    except subprocess.TimeoutExpired as late:
+        raise AssertionError(f"gpuplane {' '.join(arguments)} did not end: {late.stdout!r} {late.stderr!r}") from late
     assert done.returncode == 0, f"gpuplane {' '.join(arguments)}: {done.returncode}\n{done.stdout}{done.stderr}"

@@ -5,6 +5,7 @@ Hooks are Jobs, which need a kubelet: test_machine has them. Here their commands
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from gpuplane.api.crds import crds
 from gpuplane.api.validation import check_object, errors
 from gpuplane.operator.installation import installation, resource_of
 from gpuplane.operator.operands import manifests
-from kubekit.kube import Client, Forbidden
+from kubekit.kube import Client, Forbidden, NotFound
 from tests.support.realkube import binaries
 from tests.support.realkube.binaries import Unavailable
 from tests.support.realkube.chart import CHART, helm
@@ -298,6 +299,8 @@ async def test_install_upgrade_and_uninstall_leave_the_crds_alone(control_plane:
             f"apiextensions.k8s.io/CustomResourceDefinition {name}" for name in sorted(crds)
         ]
         gpuplane(control_plane, "uninstall", "-q")
+        # The namespace is helm's, and stays.
+        await client.request("DELETE", f"/api/v1/namespaces/{names.OPERATOR_NAMESPACE}")
         assert not (left := difference(before, await until_as(client, before))), left
 
 
@@ -340,24 +343,26 @@ async def test_the_hooks_do_their_work_with_the_rights_they_have(control_plane: 
     async with Client.connect(control_plane.kubeconfig) as client:
         before = await settled(client)
         gpuplane(control_plane, "install", "-q")
-        for manifest in hooks:
-            if manifest["kind"] != "Job":
-                await create(client, manifest)
-        for when in ("pre-upgrade", "pre-delete", "post-delete"):
-            spec = jobs[when]["spec"]["template"]["spec"]
-            config = await account_config(control_plane, client, "default", spec["serviceAccountName"])
-            asked_of(config, *spec["containers"][0]["args"])
-            async with Client.connect(config) as hook:
-                with pytest.raises(Forbidden):
-                    await hook.request("GET", "/api/v1/secrets")
-                with pytest.raises(Forbidden):
-                    await hook.request(
-                        "DELETE", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/others.example.com"
-                    )
-        for manifest in hooks:
-            if manifest["kind"] != "Job":
-                await delete(client, manifest)
-        gpuplane(control_plane, "uninstall", "-q")
+        try:
+            for manifest in hooks:
+                if manifest["kind"] != "Job":
+                    await create(client, manifest)
+            for when in ("pre-upgrade", "pre-delete", "post-delete"):
+                spec = jobs[when]["spec"]["template"]["spec"]
+                config = await account_config(control_plane, client, "default", spec["serviceAccountName"])
+                asked_of(config, *spec["containers"][0]["args"])
+                async with Client.connect(config) as hook:
+                    with pytest.raises(Forbidden):
+                        await hook.request("GET", "/api/v1/secrets")
+                    with pytest.raises(Forbidden):
+                        await hook.request(
+                            "DELETE", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/others.example.com"
+                        )
+        finally:
+            for manifest in hooks:
+                if manifest["kind"] != "Job":
+                    await delete(client, manifest)
+            gpuplane(control_plane, "uninstall", "-q")
         assert not (left := difference(before, await until_as(client, before))), left
 
 
@@ -372,7 +377,8 @@ async def create(client: Client, manifest: dict[str, Any]) -> None:
 
 
 async def delete(client: Client, manifest: dict[str, Any]) -> None:
-    await client.request("DELETE", f"{path_of(manifest)}/{manifest['metadata']['name']}")
+    with contextlib.suppress(NotFound):
+        await client.request("DELETE", f"{path_of(manifest)}/{manifest['metadata']['name']}")
 
 
 async def until_left(client: Client, before: Objects, crds: list[str]) -> Objects:

@@ -235,23 +235,49 @@ async def _remove(client: Client, manifest: Manifest) -> bool:
     )
     try:
         await client.delete(resource, meta["name"], meta.get("namespace"), propagation=propagation)
-        if manifest["kind"] == "Namespace" or meta["name"].startswith(f"{PodExplanation.RESOURCE.plural}."):
-            # After the deletion, for no user can make another one then.
-            await _release_requests(client)
-        await _gone(client, resource.path(meta.get("namespace"), meta["name"]))
     except NotFound:
         return False
+    path = resource.path(meta.get("namespace"), meta["name"])
+    if manifest["kind"] == "Namespace" or meta["name"].startswith(f"{PodExplanation.RESOURCE.plural}."):
+        await _gone_with_requests(client, path)
+    else:
+        await _gone(client, path)
     return True
+
+
+async def _gone_with_requests(client: Client, path: str) -> None:
+    """Returns when there is no object at `path` any more, and takes the finalizers off PodExplanations meanwhile.
+
+    After the deletion, for no user can make another one then. A list of a kind whose definition goes may be answered
+    late or never, so nothing waits for it once the object is gone.
+    """
+    gone, released = asyncio.create_task(_gone(client, path)), asyncio.create_task(_release_requests(client))
+    try:
+        await asyncio.wait((gone, released), return_when=asyncio.FIRST_COMPLETED)
+        if not gone.done():
+            released.result()
+        await gone
+    finally:
+        for task in (gone, released):
+            task.cancel()
+        await asyncio.gather(gone, released, return_exceptions=True)
 
 
 async def _release_requests(client: Client) -> None:
     """Take the finalizers off PodExplanations: users may have made them with any, and the operator has ended."""
-    with suppress(NotFound):
-        for request in await client.list(PodExplanation):
-            if request.metadata.finalizers:
-                with suppress(NotFound):
-                    meta = request.metadata
-                    await client.patch(PodExplanation, meta.name, {"metadata": {"finalizers": None}}, meta.namespace)
+    while True:
+        try:
+            for request in await client.list(PodExplanation):
+                if request.metadata.finalizers:
+                    with suppress(NotFound):
+                        meta = request.metadata
+                        bare = {"metadata": {"finalizers": None}}
+                        await client.patch(PodExplanation, meta.name, bare, meta.namespace)
+            return
+        except NotFound:
+            return
+        except Retryable:
+            await asyncio.sleep(AWAY_SECONDS)
 
 
 async def _gone(client: Client, path: str) -> None:
