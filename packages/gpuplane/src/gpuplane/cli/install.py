@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from argparse import Namespace
-from contextlib import aclosing, suppress
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import msgspec
 import yaml
 
-from gpuplane.api.explanation import PodExplanation
 from gpuplane.api.nodefeature import GROUP as NODE_FEATURES
 from gpuplane.api.schema import OURS
 from gpuplane.cli.contents import contents_of_others, is_labelled
+from gpuplane.cli.removal import remove, until_gone
 from gpuplane.cli.terminal import Console, LivePage, count
 from gpuplane.operator.installation import MANAGER, ONLY, POLICY_KIND, everything, installation, resource_of
-from kubekit.errors import NoAnswer, Retryable, UsageError
+from kubekit.errors import NoAnswer, UsageError
 from kubekit.kube import Client, NotFound
 
 Manifest = dict[str, Any]
@@ -32,7 +31,6 @@ LOOK: Final = {
     "Namespace": "kubectl -n gpu-operator get pods shows what is left, as on a node that is not Ready; ",
     DEFINITION: "kubectl get clusterpolicies,gpunodes shows what is left; ",
 }
-AWAY_SECONDS: Final = 0.5  # until an API server that did not answer is asked again
 
 
 def install(options: Namespace, screen: Console) -> int:
@@ -159,7 +157,7 @@ async def apply(client: Client, manifest: Manifest) -> None:
             continue
         if "deletionTimestamp" not in made["metadata"]:
             return
-        await _gone(client, resource.path(meta.get("namespace"), meta["name"]))
+        await until_gone(client, resource.path(meta.get("namespace"), meta["name"]))
 
 
 async def _list_removals(options: Namespace, screen: Console, wanted: list[Manifest]) -> int:
@@ -190,7 +188,7 @@ async def _uninstall(options: Namespace, screen: Console, wanted: list[Manifest]
                             bare = {**manifest, "metadata": {"name": manifest["metadata"]["name"]}}
                             await client.apply(bare, MANAGER, resource=resource_of(manifest))
                         screen.say(f" {screen.glyph('warn')} {_title(manifest)} kept: {why}")
-                    elif await _remove(client, manifest):
+                    elif await remove(client, manifest):
                         removed += 1
                         screen.say(f" {screen.glyph('good')} {_title(manifest)} removed")
         except TimeoutError:
@@ -220,81 +218,6 @@ async def _why_kept(client: Client, manifest: Manifest) -> str:
     others = await contents_of_others(client, found["metadata"]["name"])
     more = f" and {len(others) - NAMED} more" if len(others) > NAMED else ""
     return f"it holds {', '.join(others[:NAMED])}{more}, which gpuplane did not make" if others else ""
-
-
-async def _remove(client: Client, manifest: Manifest) -> bool:
-    """Delete one object and wait until it is gone: the policy first brings every node back to what it was.
-
-    False when it was not there.
-    """
-    resource = resource_of(manifest)
-    meta = manifest["metadata"]
-    # NB: never so for the policy: its operands would be deleted before they have given the nodes back.
-    propagation: Literal["Foreground", "Background"] = (
-        "Foreground" if manifest["kind"] == "Deployment" else "Background"
-    )
-    try:
-        await client.delete(resource, meta["name"], meta.get("namespace"), propagation=propagation)
-    except NotFound:
-        return False
-    path = resource.path(meta.get("namespace"), meta["name"])
-    if manifest["kind"] == "Namespace" or meta["name"].startswith(f"{PodExplanation.RESOURCE.plural}."):
-        await _gone_with_requests(client, path)
-    else:
-        await _gone(client, path)
-    return True
-
-
-async def _gone_with_requests(client: Client, path: str) -> None:
-    """Returns when there is no object at `path` any more, and takes the finalizers off PodExplanations meanwhile.
-
-    After the deletion, for no user can make another one then. A list of a kind whose definition goes may be answered
-    late or never, so nothing waits for it once the object is gone.
-    """
-    gone, released = asyncio.create_task(_gone(client, path)), asyncio.create_task(_release_requests(client))
-    try:
-        await asyncio.wait((gone, released), return_when=asyncio.FIRST_COMPLETED)
-        if not gone.done():
-            released.result()
-        await gone
-    finally:
-        for task in (gone, released):
-            task.cancel()
-        await asyncio.gather(gone, released, return_exceptions=True)
-
-
-async def _release_requests(client: Client) -> None:
-    """Take the finalizers off PodExplanations: users may have made them with any, and the operator has ended."""
-    while True:
-        try:
-            for request in await client.list(PodExplanation):
-                if request.metadata.finalizers:
-                    with suppress(NotFound):
-                        meta = request.metadata
-                        bare = {"metadata": {"finalizers": None}}
-                        await client.patch(PodExplanation, meta.name, bare, meta.namespace)
-            return
-        except NotFound:
-            return
-        except Retryable:
-            await asyncio.sleep(AWAY_SECONDS)
-
-
-async def _gone(client: Client, path: str) -> None:
-    """Returns when there is no object at `path` any more; looks at the start and after each change."""
-    collection, _, name = path.rpartition("/")
-    chosen = {"fieldSelector": f"metadata.name={name}"}
-    while True:
-        try:
-            found = msgspec.json.decode(await client.request("GET", collection, chosen))
-            if not found["items"]:
-                return
-            version = found["metadata"]["resourceVersion"]
-            changes = client.stream(collection, {"watch": "true", "resourceVersion": version, **chosen})
-            async with aclosing(changes):
-                await anext(changes, None)
-        except Retryable:
-            await asyncio.sleep(AWAY_SECONDS)
 
 
 def _title(manifest: Manifest) -> str:

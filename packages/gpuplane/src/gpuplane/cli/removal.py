@@ -1,0 +1,91 @@
+"""Deletes one object of the installation, and waits until it is gone."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing, suppress
+from typing import Any, Final, Literal
+
+import msgspec
+
+from gpuplane.api.explanation import PodExplanation
+from gpuplane.operator.installation import resource_of
+from kubekit.errors import Retryable
+from kubekit.kube import Client, NotFound
+
+AWAY_SECONDS: Final = 0.5  # until an API server that did not answer is asked again
+
+
+async def remove(client: Client, manifest: dict[str, Any]) -> bool:
+    """Delete one object and wait until it is gone: the policy first brings every node back to what it was.
+
+    False when it was not there.
+    """
+    resource = resource_of(manifest)
+    meta = manifest["metadata"]
+    # NB: never so for the policy: its operands would be deleted before they have given the nodes back.
+    propagation: Literal["Foreground", "Background"] = (
+        "Foreground" if manifest["kind"] == "Deployment" else "Background"
+    )
+    try:
+        await client.delete(resource, meta["name"], meta.get("namespace"), propagation=propagation)
+    except NotFound:
+        return False
+    path = resource.path(meta.get("namespace"), meta["name"])
+    if manifest["kind"] == "Namespace" or meta["name"].startswith(f"{PodExplanation.RESOURCE.plural}."):
+        await _gone_with_requests(client, path)
+    else:
+        await until_gone(client, path)
+    return True
+
+
+async def _gone_with_requests(client: Client, path: str) -> None:
+    """Returns when there is no object at `path` any more, and takes the finalizers off PodExplanations meanwhile.
+
+    After the deletion, for no user can make another one then. A list of a kind whose definition goes may be answered
+    late or never, so nothing waits for it once the object is gone.
+    """
+    gone, released = asyncio.create_task(until_gone(client, path)), asyncio.create_task(_release_requests(client))
+    try:
+        await asyncio.wait((gone, released), return_when=asyncio.FIRST_COMPLETED)
+        if not gone.done():
+            released.result()
+        await gone
+    finally:
+        for task in (gone, released):
+            task.cancel()
+        await asyncio.gather(gone, released, return_exceptions=True)
+
+
+async def _release_requests(client: Client) -> None:
+    """Take the finalizers off PodExplanations: users may have made them with any, and the operator has ended."""
+    while True:
+        try:
+            for request in await client.list(PodExplanation):
+                if request.metadata.finalizers:
+                    with suppress(NotFound):
+                        meta = request.metadata
+                        bare = {"metadata": {"finalizers": None}}
+                        await client.patch(PodExplanation, meta.name, bare, meta.namespace)
+            return
+        except NotFound:
+            return
+        except Retryable:
+            await asyncio.sleep(AWAY_SECONDS)
+
+
+async def until_gone(client: Client, path: str) -> None:
+    """Returns when there is no object at `path` any more; looks at the start and after each change."""
+    collection, _, name = path.rpartition("/")
+    chosen = {"fieldSelector": f"metadata.name={name}"}
+    while True:
+        try:
+            found = msgspec.json.decode(await client.request("GET", collection, chosen))
+            if not found["items"]:
+                return
+            version = found["metadata"]["resourceVersion"]
+            changes = client.stream(collection, {"watch": "true", "resourceVersion": version, **chosen})
+            async with aclosing(changes):
+                await anext(changes, None)
+        except Retryable:
+            await asyncio.sleep(AWAY_SECONDS)
