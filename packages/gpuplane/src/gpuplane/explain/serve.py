@@ -4,8 +4,8 @@ stdin has the request as JSON (`{"namespace": ..., "pods": [...]}`), stdout gets
 `explanation`. The cluster is read once for all pods of the request.
 
 A process of its own, because to read and judge a large cluster takes seconds of CPU and hundreds of MiB: the operator
-goes on meanwhile, and the memory is returned with the answer. The process limits its own CPU time, and its answer's
-size, so that no request costs more.
+goes on meanwhile, and the memory is returned with the answer. The process limits its own CPU time and memory, and its
+answer's size, so that no request costs more.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from gpuplane.explain.world import ClusterFacts, World
 from kubekit.kube import Client, SystemClock
 
 CPU_SECONDS: Final = 30
+MEMORY_BYTES: Final = 4 << 30  # of addresses; a pod of the cluster takes about 15 KiB
 FREE_NODES: Final = 16  # whose GPUs are listed for each pod; the others are counted
 LONGEST: Final = 400_000  # bytes of the answers together; an object of the API server has 1.5 MB at most
 
@@ -75,12 +76,16 @@ async def _answer(request: ExplanationRequest, kubeconfig: Path | None, context:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Answer the request of stdin on stdout."""
     resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS))
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     parser = argparse.ArgumentParser(prog="gpuplane.explain.serve")
     parser.add_argument("--kubeconfig", type=Path)
     parser.add_argument("--context")
     options = parser.parse_args(arguments)
     request = msgspec.json.decode(sys.stdin.buffer.read(), type=ExplanationRequest)
-    found = asyncio.run(_answer(request, options.kubeconfig, options.context))
+    try:
+        found = asyncio.run(_answer(request, options.kubeconfig, options.context))
+    except MemoryError:
+        sys.exit(f"the objects of the cluster need more than {MEMORY_BYTES >> 30} GiB of memory")
     sys.stdout.buffer.write(msgspec.json.encode(found))
 
 
