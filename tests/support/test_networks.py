@@ -24,6 +24,11 @@ def test_the_network_of_a_cluster_that_is_gone_is_free_again(tmp_path: Path) -> 
     assert networks.take(tmp_path / "third", claims) == number
 
 
+def test_a_cluster_that_asks_again_has_one_network(tmp_path: Path) -> None:
+    claims, first = tmp_path / "claims.json", tmp_path / "first"
+    assert networks.take(first, claims) == networks.take(first, claims)
+
+
 def test_a_record_that_is_no_record_is_begun_again(tmp_path: Path) -> None:
     claims = tmp_path / "claims.json"
     claims.write_text("{")

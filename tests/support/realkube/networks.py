@@ -24,7 +24,7 @@ def take(directory: Path, claims: Path | None = None) -> int:
     directory.mkdir(parents=True, exist_ok=True)
     with claims.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        known = _read(claims)
+        known = {number: place for number, place in _read(claims).items() if place != str(directory)}
         in_use = set(known) | _of_interfaces()
         number = next((number for number in NUMBERS if number not in in_use), 0)
         if not number:

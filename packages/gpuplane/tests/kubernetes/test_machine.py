@@ -141,7 +141,10 @@ def bare(machine: KubernetesNode) -> Bare:
 @pytest.fixture
 async def story(machine: KubernetesNode, bare: Bare) -> AsyncIterator[Story]:
     async with Client.connect(machine.plane.kubeconfig) as client:
-        yield Story(machine, client)
+        story = Story(machine, client)
+        yield story
+        # What a failed test has left would be in the way of its second try.
+        await story.delete(*(pod.metadata.name for pod in await client.list(Pod, "default")))
 
 
 # A program that keeps a GPU and says which; CUDA by the library that CDI put into its container.
@@ -158,7 +161,8 @@ time.sleep(3600)
 
 async def until_said(story: Story, pod: str) -> str:
     """The first line of a running pod's log, once there is one."""
-    await phase(story.client, pod, "Running", "Failed")
+    found = await phase(story.client, pod, "Running", "Failed")
+    assert found.status.phase == "Running", f"{found.status.reason}: {found.status.message}"
     async with asyncio.timeout(30):
         while not (said := await log(story.client, pod)):  # noqa: ASYNC110 - a log is not watched
             await asyncio.sleep(0.1)
@@ -196,8 +200,22 @@ async def test_pods_of_runtime_class_nvidia_get_their_gpus_from_nvidias_own_runt
     assert len(await story.listed_devices("one", {}, {names.GPU_RESOURCE: "1"})) == 1
 
 
+async def registrations(story: Story) -> int:
+    """How often the device plugin's container has registered; -1 while no kubelet shows its log."""
+    try:
+        (plugin,) = await story.client.list(Pod, NAMESPACE, labels="app.kubernetes.io/component=device-plugin")
+        return (await log(story.client, plugin.metadata.name, NAMESPACE)).count("registered with kubelet")
+    except (ApiError, ValueError):
+        return -1
+
+
 async def kill_kubelet(story: Story) -> None:
+    """Returns when the plugin is registered again: the kubelet fails for good what it admits while there is none."""
+    before = await registrations(story)
     story.node.kill("kubelet")
+    async with asyncio.timeout(60):
+        while await registrations(story) <= before:  # noqa: ASYNC110 - a log is not watched
+            await asyncio.sleep(0.1)
 
 
 async def kill_containerd(story: Story) -> None:

@@ -273,6 +273,12 @@ async def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
     await server.stop()
 
 
+@pytest.fixture
+async def admin(played: Played) -> AsyncIterator[Client]:
+    async with connected(played.server) as client:
+        yield client
+
+
 def connected(server: ApiServer, who: str = "admin") -> Client:
     tls = ssl.create_default_context(cafile=str(server.authority))
     return Client(ApiEndpoint(host="127.0.0.1", port=server.port, auth=StaticAuth(token=who), tls=tls))

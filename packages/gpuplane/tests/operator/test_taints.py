@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import msgspec
@@ -15,6 +16,8 @@ from gpuplane.operator.operands import is_removal, manifests
 from gpuplane.operator.stages import OPERANDS
 from gpuplane.operator.taints import MOST, declared, in_the_way, seen_keys, tolerates, tolerations, why_off
 from kubekit.api.core import DaemonSet, DaemonSetSpec, Node, NodeSpec, PodSpec, PodTemplate, Taint, Toleration
+from kubekit.kube import Client, SystemClock
+from tests.support.until import until
 
 NAMESPACE = names.OPERATOR_NAMESPACE
 GPUNODES = ("gpuplane.dev", "gpunodes")
@@ -218,6 +221,7 @@ async def test_a_node_of_a_tainted_pool_becomes_ready(
 ) -> None:
     """With the operator's own rights; the kind is served, and the pool made, while the operator runs."""
     monkeypatch.setattr(pools, "CHECK_SECONDS", 0.05)
+    monkeypatch.setattr(pools, "SETTLE_SECONDS", 0.05)
     resource = ("karpenter.sh", crd["spec"]["names"]["plural"])
     async with work(played):
         await played.add_node("n0", taints=[TEAM, AGENT])
@@ -232,6 +236,33 @@ async def test_a_node_of_a_tainted_pool_becomes_ready(
         await played.registry.create(("apiextensions.k8s.io", "customresourcedefinitions"), None, crd)
         await played.registry.create(resource, None, pool)
         await played.until(lambda: driver().get("state") == "done")
+
+
+async def test_pools_that_are_applied_together_count_together_and_their_use_does_not(
+    played: Any, admin: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each change of the tolerations replaces the operands' pods on all nodes."""
+    monkeypatch.setattr(pools, "SETTLE_SECONDS", 0.5)
+    resource = ("karpenter.sh", "nodepools")
+    crd = karpenter_crd("v1", "nodepools", "NodePool")
+    await played.registry.create(("apiextensions.k8s.io", "customresourcedefinitions"), None, crd)
+    counted: list[int] = []
+    watch = pools.PoolWatch(admin, SystemClock())
+    watch.add_handler(lambda: counted.append(len(watch.pools())))
+    running = asyncio.create_task(watch.run())
+    await watch.known()
+    for number in range(10):
+        taints = {"template": {"spec": {"taints": [{"key": f"team-{number}", "effect": "NoSchedule"}]}}}
+        made = {**NODE_POOL, "metadata": {"name": f"pool-{number}"}, "spec": taints}
+        await played.registry.create(resource, None, made)
+    await until(lambda: counted)
+    assert counted == [10]
+    await played.registry.patch(resource, None, "pool-0", {"status": {"resources": {"cpu": "4"}}}, "merge")
+    await played.registry.delete(resource, None, "pool-9")
+    await until(lambda: len(counted) > 1)
+    assert counted == [10, 9]
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
 
 
 @pytest.mark.parametrize("bad", [("a b", ""), ("team", "not a value"), ("-team", ""), ("a/b/c", ""), ("", "x")])

@@ -343,3 +343,22 @@ async def test_a_servers_warnings_are_logged_once(harness, fault, caplog):
         '299 - "unknown field \\"spec.x\\""',
         '299 - "deprecated"',
     ]
+
+
+async def test_a_client_that_is_closed_right_after_a_stream_leaves_no_open_socket(harness, monkeypatch):
+    loop = asyncio.get_running_loop()
+    connect, sockets = loop.create_connection, []
+
+    async def recorded(*arguments, **options):
+        transport, protocol = await connect(*arguments, **options)
+        sockets.append(transport.get_extra_info("socket"))
+        return transport, protocol
+
+    monkeypatch.setattr(loop, "create_connection", recorded)
+    await harness.server.put(NODES, "n1")
+    client = harness.client()
+    changes = client.stream(NODES, {"watch": "true", "resourceVersion": "0"})
+    await anext(changes)
+    await changes.aclose()
+    await client.aclose()
+    assert [socket.fileno() for socket in sockets] == [-1]

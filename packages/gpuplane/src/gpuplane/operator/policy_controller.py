@@ -118,7 +118,7 @@ class PolicyController:
                 pod.spec.node_name for pod in discovery if pod.metadata.labels[COMPONENT_LABEL] == WORKER
             ),
             drivers=tuple(self._drivers.items()),
-            pools=tuple(self._pools.pools()),
+            pools=self._pools.pools(),
         )
 
     def _ends_with(self, pod: Pod) -> Iterable[str]:

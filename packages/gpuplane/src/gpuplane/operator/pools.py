@@ -3,24 +3,30 @@
 The kinds are not gpuplane's, and most clusters serve at most one of them. A kind that is not served, or that the
 operator may not read, is asked for again once a minute: Karpenter may be installed after gpuplane.
 
-Invariant: after `known`, every kind was asked for, and the pools of the served kinds were listed. The operator writes
-no DaemonSet before that: else each start of the operator would take the tolerations away and add them again, and so
-replace the operands' pods twice.
+Each change of the operands' tolerations replaces their pods, so that:
+
+- After `known`, every kind was asked for, and the pools of the served kinds were listed. The operator writes no
+  DaemonSet before that: else each start would take the tolerations away and add them again.
+- Pools that are applied one after the other count together: a change counts once the taints have stayed the same for
+  `SETTLE_SECONDS`, or after `LONGEST_SECONDS`. A new pool has no nodes for longer than that.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from gpuplane.api.karpenter import POOL_KINDS, DeclaredPool, declared_pool
+from kubekit.api.core import Taint
 from kubekit.errors import Retryable
 from kubekit.kube import Client, Clock, Forbidden, Informer, NotFound
 
 log = logging.getLogger("gpuplane.operator")
 CHECK_SECONDS: Final = 60.0
+SETTLE_SECONDS: Final = 5.0
+LONGEST_SECONDS: Final = 60.0
 _AWAY_SECONDS: Final = 1.0  # until an API server that did not answer is asked again
 
 
@@ -33,6 +39,8 @@ class PoolWatch:
         self._informers: dict[str, Informer[Any]] = {}
         self._handlers: list[Callable[[], None]] = []
         self._known = asyncio.Event()
+        self._dirty = asyncio.Event()  # the taints differ from those that count
+        self._settled: tuple[DeclaredPool, ...] = ()
         self._refused: set[str] = set()  # the kinds whose refusal is in the log
 
     async def known(self) -> None:
@@ -40,17 +48,17 @@ class PoolWatch:
         await self._known.wait()
 
     def add_handler(self, handler: Callable[[], None]) -> None:
-        """Call `handler()` after every change of a pool."""
+        """Call `handler()` after every change of the taints that pools declare."""
         self._handlers.append(handler)
 
-    def pools(self) -> list[DeclaredPool]:
-        """Return the pools by kind and name."""
-        found = [informer.items() for _, informer in sorted(self._informers.items())]
-        return [declared_pool(pool) for pools in found for pool in sorted(pools, key=lambda pool: pool.metadata.name)]
+    def pools(self) -> tuple[DeclaredPool, ...]:
+        """Return the pools that count, by kind and name."""
+        return self._settled
 
     async def run(self) -> None:
         """Work until cancelled."""
         async with asyncio.TaskGroup() as group:
+            group.create_task(self._settle(), name="pools settle")
             while True:
                 pause = await self._look(group)
                 await self._clock.sleep(pause)
@@ -81,9 +89,33 @@ class PoolWatch:
             self._informers[path] = informer
             log.info("watching node pools kind=%s version=%s", kind.RESOURCE.kind, kind.RESOURCE.version)
             self._changed()
-        self._known.set()
+        if not self._known.is_set():
+            self._settled = self._found()
+            self._known.set()
         return CHECK_SECONDS
 
+    def _found(self) -> tuple[DeclaredPool, ...]:
+        found = [informer.items() for _, informer in sorted(self._informers.items())]
+        by_name = (sorted(pools, key=lambda pool: pool.metadata.name) for pools in found)
+        return tuple(declared_pool(pool) for pools in by_name for pool in pools)
+
     def _changed(self) -> None:
-        for handler in self._handlers:
-            handler()
+        if _taints(self._found()) != _taints(self._settled):
+            self._dirty.set()
+
+    async def _settle(self) -> None:
+        while True:
+            await self._dirty.wait()
+            latest = self._clock.now() + LONGEST_SECONDS
+            while self._dirty.is_set() and self._clock.now() < latest:
+                self._dirty.clear()
+                await self._clock.sleep(SETTLE_SECONDS)
+            self._dirty.clear()
+            before, self._settled = self._settled, self._found()
+            if _taints(before) != _taints(self._settled):
+                for handler in self._handlers:
+                    handler()
+
+
+def _taints(pools: Iterable[DeclaredPool]) -> list[tuple[Taint, ...]]:
+    return [(*pool.taints, *pool.startup_taints) for pool in pools]

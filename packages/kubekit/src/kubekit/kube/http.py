@@ -230,6 +230,7 @@ class HttpPool:
         self._idle: deque[_Connection] = deque()
         self._turns = asyncio.Semaphore(limit)
         self._open: set[_Connection] = set()
+        self._ending: set[_Connection] = set()  # aborted, and their transports have not ended yet
         self._closed = False
 
     async def request(self, request: bytes, *, timeout: float, replay: bool) -> ClientResponse:
@@ -334,8 +335,7 @@ class HttpPool:
         if usable and not self._closed and len(self._idle) < _IDLE_LIMIT:
             self._idle.append(connection)
             return
-        self._open.discard(connection)
-        connection.abort()
+        self._give_up(connection)
 
     def renew(self, tls: ssl.SSLContext) -> None:
         """Uses other TLS credentials from the next connection on."""
@@ -345,15 +345,17 @@ class HttpPool:
 
     def _give_up(self, connection: _Connection) -> None:
         self._open.discard(connection)
+        if not connection.lost.done():
+            self._ending.add(connection)
+            connection.lost.add_done_callback(lambda _: self._ending.discard(connection))
         connection.abort()
 
     async def aclose(self) -> None:
         """Closes every connection; requests in flight fail with Unreachable."""
         self._closed = True
         self._idle.clear()
-        ending = list(self._open)
-        for connection in ending:
+        for connection in list(self._open):
             self._give_up(connection)
         # NB: a transport reports its end some turns of the loop later; who does not wait gets warnings of open sockets.
-        if ending:
-            await asyncio.wait([connection.lost for connection in ending], timeout=1.0)
+        if self._ending:
+            await asyncio.wait([connection.lost for connection in self._ending], timeout=1.0)
