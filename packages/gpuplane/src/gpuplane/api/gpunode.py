@@ -57,7 +57,10 @@ class StageState(StrEnum):
 
     @property
     def holds(self) -> bool:
-        return self in (StageState.DONE, StageState.PRESENT, StageState.SKIPPED)
+        return self in _HOLDING
+
+
+_HOLDING: Final = frozenset((StageState.DONE, StageState.PRESENT, StageState.SKIPPED))
 
 
 Time = Annotated[str, shaped(format="date-time")]
@@ -236,7 +239,7 @@ class GPUNode(Struct):
 def current_stage(stages: Mapping[str, Stage]) -> StageName:
     """The first stage that does not hold; READY when all hold."""
     for name in STAGES:
-        stage = stages.get(name.value)
+        stage = stages.get(name)
         if stage is None or not stage.state.holds:
             return name
     return StageName.READY
@@ -248,7 +251,7 @@ def view(stages: Mapping[str, Stage]) -> dict[StageName, Stage]:
     full = {}
     for name in STAGES:
         implied = StageState.RUNNING if name is current else StageState.PENDING
-        full[name] = stages.get(name.value, Stage(state=implied))
+        full[name] = stages.get(name) or Stage(state=implied)
     return full
 
 

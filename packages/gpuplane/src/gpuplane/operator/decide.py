@@ -18,7 +18,18 @@ from gpuplane import names
 from gpuplane.api.gpunode import STAGES, GPUNodeStatus, Stage, StageName, StageState, summarize
 from gpuplane.api.offers import in_gpus
 from gpuplane.operator.conditions import conditions
-from gpuplane.operator.gates import DRIVER, OPEN, closing_gates, fails_below, gate_is_open, gates, is_used
+from gpuplane.operator.gates import (
+    DRIVER,
+    OPEN,
+    all_hold,
+    closing_gates,
+    fails_below,
+    gate_is_open,
+    gates,
+    holds,
+    is_used,
+    state_of,
+)
 from gpuplane.operator.observed import ObservedNode
 from gpuplane.operator.stages import OPERANDS, before, operand_of, users
 from gpuplane.operator.troubles import trouble
@@ -151,12 +162,12 @@ def _forget(seen: ObservedNode, stages: dict[str, Stage]) -> None:
 
 def _still_founded(reported: Mapping[str, Stage]) -> dict[str, Stage]:
     """The stages without those that stand on one that was undone: a node that comes back half way out begins there."""
-    order = [name for name in STAGES if name.value in reported]
-    undone = next((name for name in order if reported[name.value].state is StageState.REMOVED), None)
+    order = [name for name in STAGES if name in reported]
+    undone = next((name for name in order if state_of(reported, name) is StageState.REMOVED), None)
     return {
-        name.value: reported[name.value]
+        name.value: reported[name]
         for name in order
-        if undone is None or name in before(undone) or reported[name.value].state is StageState.REMOVED
+        if undone is None or name in before(undone) or state_of(reported, name) is StageState.REMOVED
     }
 
 
@@ -199,20 +210,6 @@ def _take_back(seen: ObservedNode) -> NodePlan:
         taint=False if seen.tainted else None,
         release=closed and GPU_LABELLED in seen.labels,
     )
-
-
-def state_of(stages: Mapping[str, Stage], name: StageName) -> StageState | None:
-    stage = stages.get(name.value)
-    return stage.state if stage is not None else None
-
-
-def holds(stages: Mapping[str, Stage], name: StageName) -> bool:
-    stage = stages.get(name.value)
-    return stage is not None and stage.state.holds
-
-
-def all_hold(stages: Mapping[str, Stage], wanted: tuple[StageName, ...]) -> bool:
-    return all(holds(stages, name) for name in wanted)
 
 
 def _hold(stages: dict[str, Stage], name: StageName, now: str) -> None:
