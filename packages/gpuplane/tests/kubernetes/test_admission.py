@@ -68,6 +68,9 @@ def old(name: str) -> dict[str, Any]:
 async def admin(control_plane: ControlPlane) -> AsyncIterator[Client]:
     """The namespace and the policy on assignments; accounts of a tenant and of the extender that may do anything."""
     async with Client.connect(control_plane.kubeconfig) as client:
+        # Pods are refused before their namespace has its account.
+        account = "/api/v1/namespaces/default/serviceaccounts/default"
+        await until(lambda: client.request("GET", account), ignored=NotFound, what=account, seconds=PATIENCE_S)
         made = [m for m in installation() if m["kind"] == "Namespace"] + manifests("shares")
         for account in (TENANT, EXTENDER):
             meta = {"name": account, "namespace": NAMESPACE}

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import socket
 import ssl
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography import x509
 
 from gpuplane.admission import certificates as admission
+from kubekit.kube import ApiEndpoint, Client
+from kubekit.kube.auth import StaticAuth
 from kubekit.kube.certificates import CLIENT, KeyPair, Validity, issue, load, make_authority, missing_hosts
 
 NOW = datetime.datetime.now(datetime.UTC)
@@ -82,3 +86,37 @@ def test_hosts_that_a_certificate_is_not_for() -> None:
     assert missing_hosts(certificate, ("a.example", "10.0.0.1", "b.example", "::1")) == {"b.example", "::1"}
     with pytest.raises(x509.ExtensionNotFound):
         missing_hosts(issue(make_authority("ca", VALID), "s", VALID).certificate, ("a.example",))
+
+
+async def test_a_request_that_is_cancelled_at_any_moment_leaves_no_open_socket(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """asyncio ends a connection whose opening is cancelled later than the task that was cancelled."""
+    made = make_authority("ca", VALID)
+    served = issue(load(*of(made)), "server", VALID, hosts=("127.0.0.1",))
+    server = context(ssl.Purpose.CLIENT_AUTH, tmp_path, *of(served), made.certificate_pem)
+    client = ssl.create_default_context(cadata=made.certificate_pem.decode())
+    connected, sockets, left = socket.socket.connect, [], []
+
+    def recorded(own: socket.socket, address: Any) -> None:
+        sockets.append(own)
+        connected(own, address)
+
+    monkeypatch.setattr(socket.socket, "connect", recorded)
+
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    async with await asyncio.start_server(silent, "127.0.0.1", 0, ssl=server) as listening:
+        port = listening.sockets[0].getsockname()[1]
+        for turns in range(100):
+            async with Client(ApiEndpoint(host="127.0.0.1", port=port, auth=StaticAuth(), tls=client)) as api:
+                asked = asyncio.create_task(api.request("GET", "/api"))
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                asked.cancel()
+                await asyncio.gather(asked, return_exceptions=True)
+            left += [turns for own in sockets if own.fileno() != -1]
+    assert len(sockets) > 20
+    assert left == []

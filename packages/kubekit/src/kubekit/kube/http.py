@@ -231,6 +231,7 @@ class HttpPool:
         self._turns = asyncio.Semaphore(limit)
         self._open: set[_Connection] = set()
         self._ending: set[_Connection] = set()  # aborted, and their transports have not ended yet
+        self._connecting: set[asyncio.Task[_Connection]] = set()
         self._closed = False
 
     async def request(self, request: bytes, *, timeout: float, replay: bool) -> ClientResponse:
@@ -303,16 +304,16 @@ class HttpPool:
             if not connection.closed and connection.transport and not connection.transport.is_closing():
                 return connection, False
             self._open.discard(connection)
-        loop = asyncio.get_running_loop()
+        # NB: asyncio ends a connection whose opening is cancelled later than the cancelled task. So the opening is a
+        # task of its own, and `aclose` waits for it.
+        connecting = asyncio.create_task(self._connect())
+        self._connecting.add(connecting)
+        connecting.add_done_callback(self._connecting.discard)
         try:
-            async with asyncio.timeout(_CONNECT_SECONDS):
-                _, connection = await loop.create_connection(
-                    lambda: _Connection(self.place),
-                    self.host,
-                    self.port,
-                    ssl=self.tls,
-                    server_hostname=(self._server_name or self.host) if self.tls else None,
-                )
+            connection = await asyncio.shield(connecting)
+        except asyncio.CancelledError:
+            connecting.add_done_callback(self._give_up_late)
+            raise
         except TimeoutError:
             raise Unreachable("cannot connect: no answer", where=self.place, sent=False) from None
         except ssl.SSLCertVerificationError as error:
@@ -329,6 +330,21 @@ class HttpPool:
             raise Unreachable(f"cannot connect: {why}", where=self.place, sent=False) from error
         self._open.add(connection)
         return connection, True
+
+    async def _connect(self) -> _Connection:
+        async with asyncio.timeout(_CONNECT_SECONDS):
+            _, connection = await asyncio.get_running_loop().create_connection(
+                lambda: _Connection(self.place),
+                self.host,
+                self.port,
+                ssl=self.tls,
+                server_hostname=(self._server_name or self.host) if self.tls else None,
+            )
+        return connection
+
+    def _give_up_late(self, connecting: asyncio.Task[_Connection]) -> None:
+        if not connecting.cancelled() and connecting.exception() is None:
+            self._give_up(connecting.result())
 
     def _give(self, connection: _Connection) -> None:
         usable = connection.reusable and connection.complete and not connection.closed
@@ -357,5 +373,9 @@ class HttpPool:
         for connection in list(self._open):
             self._give_up(connection)
         # NB: a transport reports its end some turns of the loop later; who does not wait gets warnings of open sockets.
+        if self._connecting:
+            _, late = await asyncio.wait(self._connecting, timeout=1.0)
+            for connecting in late:
+                connecting.cancel()
         if self._ending:
             await asyncio.wait([connection.lost for connection in self._ending], timeout=1.0)
