@@ -32,7 +32,7 @@ def has_gpus(labels: Mapping[str, str]) -> bool:
 
 
 def has_opted_out(labels: Mapping[str, str]) -> bool:
-    """Return whether somebody keeps all operands off the node."""
+    """Return whether the label that keeps all operands off the node is set."""
     return labels.get(names.DEPLOY_OPERANDS_LABEL) == "false"
 
 
