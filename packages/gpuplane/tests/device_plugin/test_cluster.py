@@ -175,7 +175,8 @@ def share(name: str, *asks: tuple[int, int], scheduler: str = "nobody") -> dict[
         }
         for number, (core, memory) in enumerate(asks)
     ]
-    spec = {"schedulerName": scheduler, "terminationGracePeriodSeconds": 0, "containers": containers}
+    # Not 0: the API server would delete the pod at once, and its part be bound again before its containers have ended.
+    spec = {"schedulerName": scheduler, "terminationGracePeriodSeconds": 1, "containers": containers}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
 
 

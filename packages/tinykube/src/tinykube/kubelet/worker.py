@@ -104,13 +104,14 @@ class PodWorker:
             await self._start(name)
         if plan.start or plan.stop:
             plan = self._decide(self.machine.clock.time())
+        if plan.finished is not None:
+            # As in Kubernetes' kubelet: a scheduler that reads that the pod has ended may bind another one at once.
+            self.machine.devices.release(self.pod.metadata.uid)
         try:
             await self._report(plan)
             if plan.finished is not None and (self._gone or self.pod.metadata.deletion_timestamp is not None):
                 await self._leave()
                 return True
-            if plan.finished is not None:
-                self.machine.devices.release(self.pod.metadata.uid)
         except NotFound:
             self._gone = True  # the watch will say so too; go on ending it
             self._poke.set()
