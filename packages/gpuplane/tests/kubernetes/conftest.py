@@ -21,7 +21,8 @@ from tests.support.realkube.stories import StoryCluster, story_cluster
 
 LONGEST = ("test_machine", "test_scale", "test_install", "test_extender")
 # They have one cluster, and each begins where the one before it ends.
-STORIES = ("test_story_gpu_operator", "test_story_gpu_manager", "test_story_kubernetes_alpha")
+STORIES = ("test_story_gpu_operator", "test_story_gpu_manager", "test_story_kubernetes_alpha", "test_story_karpenter")
+STORIES += ("test_story_chart_values",)
 
 
 @contextmanager

@@ -22,12 +22,10 @@ from gpuplane import names
 from gpuplane.api.clusterpolicy import ClusterPolicy
 from gpuplane.api.gpunode import GPUNode
 from gpuplane.device_plugin.nri import WHY_NOTHING
-from kubekit.api.core import Event, Namespace, Node, Pod
+from kubekit.api.core import Event, Node, Pod
 from kubekit.kube import ApiError, Client, NotFound
 from tests.support.gpu_programs import LOOK
-from tests.support.realkube import binaries, files, nri
-from tests.support.realkube.binaries import Unavailable
-from tests.support.realkube.chart import CHART, helm
+from tests.support.realkube import files, nri
 from tests.support.realkube.inventory import Objects, difference, inventory
 from tests.support.realkube.node import KubernetesNode
 from tests.support.realkube.watching import gpu_node_is_ready, log, node_is_ready, phase, until_objects
@@ -276,32 +274,6 @@ async def test_uninstall_leaves_nothing(story: Story, bare: Bare) -> None:
     story.gpuplane("uninstall", "-q")
     assert difference(bare.objects, await inventory(story.client)) == ""
     assert files.difference(bare.files, story.node.files()) == {}
-
-
-async def test_helm_installs_and_its_hooks_leave_nothing(story: Story, bare: Bare) -> None:
-    """The hooks are Jobs on the kubelet: before an upgrade, before a deletion and after it."""
-    try:
-        binaries.build("helm")
-    except Unavailable as problem:
-        pytest.skip(f"no helm: {problem}")
-    story.gpuplane("uninstall", "-q")
-    where = ("-n", NAMESPACE, "--kubeconfig", str(story.node.plane.kubeconfig))
-    settings = ("--set", f"hostPaths.rootFS={story.node.host_root},operator.cleanupCRD=true")
-
-    async def told(*arguments: str) -> None:
-        await asyncio.to_thread(helm, *arguments, *where, patience_s=300.0)
-
-    await told("install", "gpuplane", str(CHART), "--create-namespace", *settings)
-    await story.until_ready()
-    await told("upgrade", "gpuplane", str(CHART), *settings, "--set", "operator.logging.level=debug")
-    await story.until_ready()
-    await told("uninstall", "gpuplane", "--wait", "--timeout", "4m")
-    assert files.difference(bare.files, story.node.files()) == {}
-    done = [event.message for event in await story.client.list(Event, NAMESPACE) if event.reason == "Completed"]
-    assert len(done) == 3, done
-    await story.client.delete(Namespace, NAMESPACE)  # helm makes it and leaves it
-    await until_objects(story.client, Namespace, lambda found: NAMESPACE not in {n.metadata.name for n in found})
-    assert difference(bare.objects, await inventory(story.client)) == ""
 
 
 async def test_gpus_and_shares_come_by_nri_or_not_at_all(story: Story, bare: Bare) -> None:
