@@ -50,6 +50,11 @@ class ImageConfig(msgspec.Struct, frozen=True):
     environment: Mapping[str, str] = {}
     stand_in: bool = False
 
+    @property
+    def borrows(self) -> bool:
+        """Whether containers run the programs of this machine's Python in place of the image's."""
+        return bool(self.path) and not self.mapped
+
     def command_line(
         self, command: tuple[str, ...], args: tuple[str, ...], pod_ip: str = "127.0.0.1"
     ) -> tuple[str, ...]:

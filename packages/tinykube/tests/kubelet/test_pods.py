@@ -174,6 +174,19 @@ async def test_a_container_whose_program_is_not_here_says_which_image_lacks_it_a
     assert node.log("after").endswith("started serve\n")
 
 
+async def test_a_container_that_fails_without_the_libraries_of_its_image_says_so(api: Any, make_node: Any) -> None:
+    await make_node()
+    image = "tensorflow/tensorflow:latest-gpu"
+    imports = {"name": "c", "image": image, "command": ["python"], "args": ["-u", "-c", "import tensorflow"]}
+    await api.create_pod(restartPolicy="Never", containers=[imports])
+    await api.phase("Failed")
+    await api.until(lambda: "StandIn" in api.reasons())
+    [event] = [e for e in api.registry.list("events", "default") if e["reason"] == "StandIn"]
+    assert event["type"] == "Warning"
+    assert event["message"].startswith("Container c ended with 1 on programs of this machine's Python: image ")
+    assert event["message"].endswith(f"gpuplane up --image '{image}=DIR'")
+
+
 async def test_a_container_that_only_waits_says_so(api: Any, make_node: Any) -> None:
     await make_node()
     await api.create_pod(containers=[{"name": "c", "image": "nginx:1.27"}, shell("sleep 60") | {"name": "d"}])

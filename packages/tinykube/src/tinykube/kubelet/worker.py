@@ -296,6 +296,12 @@ class PodWorker:
         await self.machine.launcher.wait(record)
         state = self.seen[record.name]
         ended = self._ended(record, state.started_at or self.machine.clock.time())
+        container = self._container(record.name)
+        if container and ended.code and not state.stopping and self.machine.images.find(container.image).borrows:
+            text = f"Container {record.name} ended with {ended.code} on programs of this machine's Python"
+            self.machine.events.warn(
+                self.pod, "StandIn", f"{text}: {self.machine.images.missing(container.image)}", container
+            )
         self._after_end(record.name, record, ended, state, record.attempt)
         self._poke.set()
 
