@@ -26,7 +26,11 @@ from kubekit.api.core import Deployment, Event, Pod
 
 SHARES_OF_24_GIB = {"tencent.com/vcuda-core": 100, "tencent.com/vcuda-memory": 96}
 PATIENCE_SECONDS = 30.0
-LABELS = {"jina.ai/node-type": "gpu-shared", "karpenter.sh/provisioner-name": "gpu-shared"}
+
+
+def of_pool(name: str) -> dict[str, str]:
+    """The labels of a Provisioner's nodes, by which the Deployments of karpenter/ select them."""
+    return {"jina.ai/node-type": name, "karpenter.sh/provisioner-name": name}
 
 
 def phases(pods: list[Pod]) -> Counter[str]:
@@ -34,15 +38,23 @@ def phases(pods: list[Pod]) -> Counter[str]:
 
 
 async def test_ten_pods_share_a_gpu_by_the_label_of_their_node(running: Any, manifests: Path) -> None:
-    cluster = await running({"shared": "t4-ubuntu22"}, "devicePlugin.config.name=plugin-configs", extender=True)
+    machines = {"shared": "t4-ubuntu22", "whole": "t4-ubuntu22"}
+    cluster = await running(machines, "devicePlugin.config.name=plugin-configs", extender=True)
     values = yaml.safe_load((manifests / "karpenter" / "device-plugin-values.yaml").read_text())
     configs = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "plugin-configs"}}
     await cluster.client.create({**configs, "data": values["config"]["map"]}, namespace="gpu-operator")
     await cluster.amounts("shared", {"nvidia.com/gpu": 1})
     # Not before: the pod that proves the node holds a GPU, or one of the ten, as long as it runs.
-    await cluster.until(GPUNode, lambda nodes: [node for node in nodes if node.status.summary.stage == "ready"])
+    await cluster.until(GPUNode, lambda nodes: sum(node.status.summary.stage == "ready" for node in nodes) == 2)
 
-    await cluster.label("shared", {"nvidia.com/device-plugin.config": "shared_gpu", **LABELS})
+    await cluster.amounts("whole", {"nvidia.com/gpu": 1})
+    await cluster.label("whole", of_pool("gpu"))
+    await cluster.create(manifests / "karpenter" / "gpu.yaml")
+    await cluster.pods(lambda pods: phases(pods) == {"Running": 1})
+    await cluster.client.delete(Deployment, "test-gpu", "default")
+    await cluster.pods(lambda pods: not pods)
+
+    await cluster.label("shared", {"nvidia.com/device-plugin.config": "shared_gpu", **of_pool("gpu-shared")})
     await cluster.amounts("shared", {"nvidia.com/gpu": 10})
     await cluster.create(manifests / "karpenter" / "gpu-shared.yaml")
     await cluster.client.patch(Deployment, "test-gpu-shared", {"spec": {"replicas": 11}}, namespace="default")
