@@ -32,7 +32,7 @@ pytestmark = pytest.mark.skipif(not SHARED.exists(), reason="no shared manifests
 
 @pytest.fixture
 async def client(embedded_cluster: Any) -> AsyncIterator[Client]:
-    """The administrator's, on a cluster with gpuplane and gpu-manager's two manifests."""
+    """The administrator's, on a cluster with gpuplane, gpu-manager's manifests and a quota of other namespaces."""
     policy = str(SHARED / "scheduler-policy-config.json")
     node = MachineSpec(name="n1", machine="a10g-rhel9")
     handle = await embedded_cluster(nodes=(node,), scheduler_config=policy)
@@ -42,7 +42,7 @@ async def client(embedded_cluster: Any) -> AsyncIterator[Client]:
     assert done.returncode == 0, done.stderr
     async with Client.connect(handle.kubeconfig) as client:
         await client.patch(Node, "n1", {"metadata": {"labels": {names.SHARE_LABEL: "enable"}}})
-        for name in ("gpu-manager.yaml", "gpu-admission.yaml"):
+        for name in ("gpu-manager.yaml", "gpuquota.yaml", "gpu-admission.yaml"):
             for manifest in documents(name):
                 await client.create(manifest, resource=built_in(manifest["apiVersion"], manifest["kind"]))
         yield client
@@ -72,12 +72,13 @@ async def test_gpu_managers_manifests_work_verbatim_beside_gpuplane(client: Clie
     metrics, extender = [await behind(client, name) for name in ("gpu-manager-metric", "gpu-quota-admission")]
     version = f"http://{extender}:3456/version"  # its manifest has no probe, so it may not listen yet
     assert await until(lambda: asyncio.to_thread(get, version), ignored=OSError, seconds=PATIENCE_SECONDS)
-    for manifest in documents("pods.yaml"):
-        await client.create(manifest, namespace="default")
+    for manifest in (*documents("pods.yaml"), *documents("vcuda-test.yaml")):
+        kind = built_in(manifest["apiVersion"], manifest["kind"])
+        await client.create(manifest, namespace="default", resource=kind)
 
     def running(pods: list[Pod]) -> Any:
         assigned = [pod.metadata.annotations.get(names.GPU_ASSIGNED_ANNOTATION) == "true" for pod in pods]
-        return all(assigned) and [pod.status.phase for pod in pods] == ["Running"] * 2
+        return all(assigned) and [pod.status.phase for pod in pods] == ["Running"] * 3
 
     await until_objects(client, Pod, running, namespace="default", seconds=PATIENCE_SECONDS)
 
