@@ -117,6 +117,29 @@ def test_a_node_that_does_not_answer_is_told_and_offers_nothing() -> None:
     assert seen.fits == {"2": 1, "1": 2}
 
 
+@pytest.mark.parametrize("resource", ["nvidia.com/gpu", "nvidia.com/gpu.shared"])
+def test_gpus_that_are_lost_count_where_what_is_held_of_them_does(resource: str) -> None:
+    whole = resource == "nvidia.com/gpu"
+    units = 1 if whole else 10
+    pods = [asking("a", "n1", resource, units), asking("b", "n1", resource, units if whole else units // 2)]
+    seen = made([gpunode("n1", sick=True), gpunode("n2")], pods, {"n1": {resource: units}, "n2": {resource: 2 * units}})
+    page = nodes_page("prod", seen, screen(), NOW).splitlines()
+    held, percent = ("2", "50%") if whole else ("1.5", "38%")
+    assert f"  {held} of 4 GPUs   {percent}" in page[2]
+    [row] = [line for line in page if line.startswith(" L4 ")]
+    assert row.split()[4:6] == [percent, "2"]
+    assert page[2].endswith("2 GPUs ×1" if whole else "replica ×20")
+
+
+def test_gpus_out_of_reach_count_where_what_is_held_of_them_does() -> None:
+    away = {"n1": "the node is not Ready: Kubelet stopped posting node status."}
+    seen = overview([gpunode("n1"), gpunode("n2")], [pod("a", "n1", 2)], {"n1": 2, "n2": 2}, away)
+    page = nodes_page("prod", seen, screen(), NOW).splitlines()
+    assert "2 of 4 GPUs   50%" in page[2] and page[2].endswith("2 GPUs ×1")
+    [row] = [line for line in page if line.startswith(" L4 ")]
+    assert row.split()[4:6] == ["50%", "2"]
+
+
 def test_without_gpu_nodes_the_cure_is_told() -> None:
     page = nodes_page("prod", overview([], [], {}), screen(), NOW)
     assert "no GPU nodes" in page

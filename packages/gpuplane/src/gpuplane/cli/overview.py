@@ -90,13 +90,20 @@ class NodeView(msgspec.Struct, frozen=True, rename="camel"):
     def free(self) -> float:
         return max(0.0, round(self.advertised - self.held, 2))
 
+    @property
+    def total(self) -> float:
+        """The GPUs that `held` is a part of: also those that are lost, out of reach or not offered yet, since their
+        pods hold them still.
+        """
+        return max(float(len(self.gpus)), self.advertised, self.held)
+
     def offers(self, kind: UnitKind) -> bool:
         """Return whether the node offers units of the kind."""
         return any(unit.kind is kind for unit in self.units)
 
 
 class Model(msgspec.Struct, frozen=True, rename="camel"):
-    """All GPUs of one model."""
+    """All GPUs of one model; `held` is a part of `total`, see NodeView."""
 
     model: str
     nodes: int
@@ -104,6 +111,7 @@ class Model(msgspec.Struct, frozen=True, rename="camel"):
     held: float
     free: float
     waiting: int
+    total: float
 
 
 class Overview(msgspec.Struct, frozen=True, rename="camel"):
@@ -297,6 +305,7 @@ def _models(views: Sequence[NodeView]) -> tuple[Model, ...]:
             held=round(sum(node.held for node in nodes), 2),
             free=round(sum(node.free for node in nodes), 2),
             waiting=sum(1 for node in nodes if not node.ready),
+            total=round(sum(node.total for node in nodes), 2),
         )
         for model, nodes in sorted(by_model.items())
     )

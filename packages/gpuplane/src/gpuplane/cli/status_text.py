@@ -133,7 +133,7 @@ def alike(troubled: Sequence[NodeView]) -> list[list[NodeView]]:
 
 
 def _bars(seen: Overview, screen: Console) -> list[str]:
-    total = sum(node.advertised for node in seen.nodes)
+    total = sum(model.total for model in seen.models)
     share = seen.held / total if total else 0.0
     sizes = {_sized(size, screen): number for size, number in seen.fits.items()}
     width = max((*map(len, sizes), 6))
@@ -175,8 +175,7 @@ def _models(seen: Overview, screen: Console) -> list[str]:
     width = max(len("MODEL"), *map(len, names.values()))
     lines = [f" {'MODEL':{width}}   NODES   GPUS   {'HELD':22}   FREE   NOT READY"]
     for model in seen.models:
-        usable = model.held + model.free
-        share = model.held / usable if usable else 0.0
+        share = model.held / model.total if model.total else 0.0
         bar = f"{screen.bar(share, 15)} {share:>5.0%}"
         free = number_of(model.free)
         lines.append(
