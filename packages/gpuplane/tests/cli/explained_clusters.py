@@ -48,14 +48,16 @@ class Cluster:
         labels = spec.pop("labels", {})
         amounts = {names.GPU_RESOURCE: gpus, names.VCUDA_CORE: gpus * 100, names.VCUDA_MEMORY: gpus * memory // 256}
         amounts[names.ALPHA_GPU] = gpus
-        allocatable = {"cpu": "64", "memory": "512Gi", "pods": "110"}
-        allocatable |= {each: str(amounts[each]) for each in offers if gpus and devices is None}
-        allocatable |= {each: str(number) for each, number in (devices or {}).items()}
+        wanted = {each: amounts[each] for each in offers if gpus} if devices is None else devices
+        host = {"cpu": "64", "memory": "512Gi", "pods": "110"}
+        capacity = host | {each: str(number) for each, number in wanted.items()}
+        # As a kubelet counts: the devices of a lost GPU are in the capacity only.
+        allocatable = host | {each: str(number * (gpus - len(lost)) // gpus) for each, number in wanted.items()}
         conditions = [{"type": "Ready", "status": "True" if ready else "Unknown"}]
         metadata = {"name": name, "labels": {"kubernetes.io/hostname": name, **labels}}
         if gpus:
             metadata["labels"][names.GPU_PRESENT_LABEL] = "true"
-        status = {"capacity": allocatable, "allocatable": allocatable, "conditions": conditions}
+        status = {"capacity": capacity, "allocatable": allocatable, "conditions": conditions}
         self.nodes.append({"metadata": metadata, "spec": spec, "status": status})
         if gpus:
             listed = tuple(GPU(index, f"GPU-{name}-{index}", model, memory) for index in range(gpus))

@@ -228,13 +228,57 @@ def test_a_selector_of_models(cluster):
 def test_without_the_extender_whole_gpus_are_counted(cluster, monkeypatch):
     """No pod says which GPUs it holds, so only their number is known."""
     cluster.node("a", 4, offers=(names.GPU_RESOURCE,), lost=(3,))
-    cluster.nodes[0]["status"]["allocatable"][names.GPU_RESOURCE] = "3"
     cluster.pod("w", limits={names.GPU_RESOURCE: 2}, on="a")
     found = cluster.explain(cluster.pod("p", limits={names.GPU_RESOURCE: 2}))
     assert [tally.reason for tally in found.node_reasons] == ["2 whole GPUs asked, 1 free"]
     assert {tally.reason: tally.count for tally in found.gpu_reasons} == {"whole": 2, "together": 1, "lost": 1}
     assert "1 of 4 wholly free; which are held is not told" in drawn(found, monkeypatch)
     assert changes(found)["ask 1 instead of 2 GPUs"] == "a"
+
+
+@pytest.mark.parametrize("limits", [{names.GPU_RESOURCE: 1}, SHARE])
+@pytest.mark.parametrize("told", [True, False], ids=["kubelet counts them", "plugin started after the loss"])
+@pytest.mark.parametrize("extender", [True, False])
+def test_a_node_whose_gpus_are_all_lost_is_not_said_to_offer_none(cluster, monkeypatch, limits, told, extender):
+    cluster.node("a", 1, lost=(0,))
+    cluster.node("b", 2, lost=(0, 1))
+    if not told:
+        for node in cluster.nodes:
+            node["status"]["capacity"] = node["status"]["allocatable"]
+    cluster.node("other", 1)
+    held = {names.GPU_RESOURCE: 1}
+    cluster.whole("w", "other/0") if extender else cluster.pod("w", limits=held, on="other")
+    found = cluster.explain(cluster.pod("p", limits=limits))
+    assert {tally.reason: tally.count for tally in found.node_reasons}["all of its GPUs are lost"] == 2
+    assert [(tally.count, tally.reason, tally.nearest) for tally in found.gpu_reasons][-1] == (3, "lost", "a/0, b/0")
+    assert found.gpus == 4 and found.can_ever_run
+    lines = drawn(found, monkeypatch, 80).splitlines()
+    assert "           3  lost          a/0, b/0" in lines and " a       lost" in [line.rstrip() for line in lines]
+
+
+def test_what_a_node_would_not_offer_either_is_not_blamed_on_its_lost_gpu(cluster):
+    cluster.node("a", 1, lost=(0,), offers=(names.GPU_RESOURCE,))
+    cluster.node("new", 1, lost=(0,), summary=Summary(stage="driver", waits_for="kernel-headers"))
+    found = cluster.explain(cluster.pod("p", limits=SHARE))
+    assert {tally.reason for tally in found.node_reasons} == {
+        "tencent.com/vcuda-core not offered",
+        "not prepared: waits for kernel-headers",
+    }
+    found = cluster.explain(cluster.pod("q", limits={"nvidia.com/mig-1g.10gb": 1}))
+    assert {tally.reason for tally in found.node_reasons} >= {"nvidia.com/mig-1g.10gb not offered"}
+
+
+def test_a_lost_gpu_that_would_help_is_a_cure(cluster):
+    """Its holders keep it, so that one that another pod holds is no cure."""
+    cluster.node("held", 1, lost=(0,))
+    cluster.pod("keeps", limits={names.GPU_RESOURCE: 1}, on="held")
+    cluster.node("a", 2, lost=(0, 1))
+    pod = cluster.pod("p", limits={names.GPU_RESOURCE: 1})
+    repair = "bring GPUs 0,1 of a back: gpuplane status names the way"
+    found = changes(cluster.explain(pod))
+    assert found == {repair: "a", "add a node like a": "the new node"}
+    cluster.whole("w", "a/0")
+    assert changes(cluster.explain(pod))[repair] == "a/1"
 
 
 def test_containers_that_fit_singly_and_not_together(cluster):

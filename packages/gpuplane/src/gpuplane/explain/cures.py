@@ -15,7 +15,8 @@ import msgspec
 
 from gpuplane import names
 from gpuplane.admission.translate import translate
-from gpuplane.explain.world import CORDONED, NodeVerdict, Object, World, not_offered
+from gpuplane.api.gpunode import GPUNode
+from gpuplane.explain.world import CORDONED, NodeVerdict, Object, World, devices_of, not_offered
 from gpuplane.sharing import request_of
 from gpuplane.sharing.findings import MEMORY_UNIT_MIB
 from gpuplane.sharing.request import Ask
@@ -60,6 +61,7 @@ def cures(world: World, raw: Object, verdicts: list[NodeVerdict]) -> list[Cure]:
         _uncordoned,
         _offered,
         _others_gone,
+        _recovered,
         _more_nodes,
     ):
         for cure in search(world, raw, verdicts):
@@ -265,7 +267,7 @@ def _offered(world: World, raw: Object, verdicts: list[NodeVerdict]) -> Iterator
 
 
 def _offering(raw: Object, amounts: dict[str, str]) -> Object:
-    status = raw["status"]
+    status = raw.get("status") or {}
     return {**raw, "status": {**status, "allocatable": {**(status.get("allocatable") or {}), **amounts}}}
 
 
@@ -283,6 +285,31 @@ def _others_gone(world: World, raw: Object, verdicts: list[NodeVerdict]) -> Iter
             return
 
 
+def _recovered(world: World, raw: Object, verdicts: list[NodeVerdict]) -> Iterator[Cure]:
+    """The lost GPUs of one node, if its kubelet says what it offers with them."""
+    for verdict in islice((verdict for verdict in verdicts if verdict.about == "gpus"), _TRIES):
+        lost = [gpu for gpu in world.gpus(verdict.node) if gpu.fault]
+        gpunode = world.gpunodes.get(verdict.node)
+        if not lost or gpunode is None:
+            continue
+        indices = f"GPU{'s' if len(lost) > 1 else ''} {','.join(str(gpu.index) for gpu in lost)}"
+        change = f"bring {indices} of {verdict.node} back: gpuplane status names the way"
+        with world.with_node(_all_offered(world.raw(verdict.node)), _healthy(gpunode)):
+            done = list(_proved(world, change, raw, [verdict.node]))
+        if done:
+            yield from _with_effect(done[:1], "a reboot ends all pods of the node")
+            return
+
+
+def _healthy(gpunode: GPUNode) -> GPUNode:
+    return msgspec.structs.replace(gpunode, status=msgspec.structs.replace(gpunode.status, health={}))
+
+
+def _all_offered(raw: Object) -> Object:
+    """Return the node as it is while no GPU is lost: then it offers all the devices that its kubelet counts."""
+    return _offering(raw, {name: str(number) for name, number in devices_of(raw).items()})
+
+
 def _more_nodes(world: World, raw: Object, verdicts: list[NodeVerdict]) -> Iterator[Cure]:
     """Another node like one there is."""
     seen: set[tuple[str, ...]] = set()
@@ -292,13 +319,12 @@ def _more_nodes(world: World, raw: Object, verdicts: list[NodeVerdict]) -> Itera
             continue
         seen.add(models)
         name = f"another {verdict.node}"
-        other = copy.deepcopy(world.raw(verdict.node))
+        other = copy.deepcopy(_all_offered(world.raw(verdict.node)))
         other["metadata"]["name"] = name
         other["metadata"]["labels"] = {**(other["metadata"].get("labels") or {}), "kubernetes.io/hostname": name}
         gpunode = world.gpunodes.get(verdict.node)
         if gpunode is not None:
-            status = msgspec.structs.replace(gpunode.status, health={})
-            gpunode = msgspec.structs.replace(gpunode, status=status)
+            gpunode = _healthy(gpunode)
         with world.with_node(other, gpunode):
             done = list(_proved(world, f"add a node like {verdict.node}", raw, [name]))
         if done:

@@ -7,7 +7,8 @@ Invariants:
 
 - Every node has one verdict, with its first failing reason from the outside in: no GPUs, what kube-scheduler asks of
   nodes, what gpuplane has prepared, quota, GPUs.
-- The GPUs of a node are counted only where GPUs are what fails, each under its own first failing reason.
+- The GPUs of a node are counted only where GPUs are what fails, each under its own first failing reason. A node
+  whose GPUs are all lost is such a node, although its kubelet offers no GPU.
 """
 
 from __future__ import annotations
@@ -24,11 +25,14 @@ from gpuplane.api.offers import WHOLE, GpuUnits, UnitKind, offered_units, units_
 from gpuplane.scheduler.quota import NamespaceQuota, QuotaCheck, QuotaSettings, QuotaUsage
 from gpuplane.scheduler.transforms import CachedPod, by_count, place_of, transform_node, transform_pod
 from gpuplane.sharing import POLICIES, Assignment, Ledger, LedgerGPU, NodeState, Request, empty, gpus_of, request_of
+from gpuplane.sharing.node import healthy
 from gpuplane.sharing.placement import Lack, Placement, Policy, Refusal, place
+from gpuplane.sharing.placement.lacking import ALL_LOST
 from gpuplane.sharing.placement.mix import Mix
 from gpuplane.sharing.placement.registry import policy_named
 from gpuplane.sharing.placement.tightest import TightestPolicy
 from kubekit.api.core import Node, Pod, has_ended
+from kubekit.api.quantity import whole
 from kubekit.errors import InvalidInput
 from kubekit.scheduling.cache import SchedulerCache
 from kubekit.scheduling.check import FilterCheck
@@ -128,18 +132,20 @@ class World:
     def with_node(self, raw: Object, gpunode: GPUNode | None = None) -> Iterator[None]:
         """The cluster with one node more, or with another one of that name, for as long as the context lasts."""
         name = raw["metadata"]["name"]
-        before = self._raw.get(name)
+        before, known = self._raw.get(name), self.gpunodes.get(name)
         if gpunode is not None:
             self.gpunodes[name] = gpunode
         self._set_node(raw)
         try:
             yield
         finally:
+            self.gpunodes.pop(name, None)
+            if known is not None:
+                self.gpunodes[name] = known
             if before is not None:
                 self._set_node(before)
             else:
                 del self._raw[name], self.nodes[name]
-                self.gpunodes.pop(name, None)
                 self._ready.discard(name)
                 self._cache.remove_node(name)
                 self.usage.set_place(name, None)
@@ -173,6 +179,8 @@ class World:
             if state is None or len(state.gpus) != 1:
                 self.guessed.add(node)  # on a node with one GPU there is no doubt
             placed = place(state, pod.request, TightestPolicy()) if state is not None else None
+            if state is not None and isinstance(placed, Refusal):
+                placed = place(_mended(state), pod.request, TightestPolicy())  # who held a lost GPU still does
             self._hold(pod, placed.assignment if isinstance(placed, Placement) else Assignment({}))
 
     def _hold(self, pod: CachedPod, assignment: Assignment) -> None:
@@ -231,7 +239,7 @@ class World:
             return NodeVerdict(name, "not Ready", "node")
         for dialect in dialects:
             if not facts.allocatable.get(dialect):
-                return NodeVerdict(name, self._not_offered(name, dialect), "node")
+                return self._not_offered(name, dialect)
         verdict = allowed(name)
         if verdict.reason:
             return NodeVerdict(name, verdict.reason, "quota")
@@ -291,9 +299,17 @@ class World:
         units = {unit.resource: unit for unit in offered_units(amounts, status.gpus, status.health)}
         return units.get(resource) or GpuUnits(resource, UnitKind.WHOLE, amounts[resource], WHOLE)
 
-    def _not_offered(self, name: str, dialect: str) -> str:
-        waits_for = self._unprepared(name)
-        return f"not prepared: waits for {waits_for}" if waits_for else not_offered(dialect)
+    def _not_offered(self, name: str, dialect: str) -> NodeVerdict:
+        if waits_for := self._unprepared(name):
+            return NodeVerdict(name, f"not prepared: waits for {waits_for}", "node")
+        gpus = self.gpus(name)
+        if not gpus or not all(gpu.fault for gpu in gpus):
+            return NodeVerdict(name, not_offered(dialect), "node")
+        # The kubelet's capacity has the devices of lost GPUs, unless the device plugin started after the loss.
+        devices = devices_of(self.raw(name))
+        if devices and dialect not in devices:
+            return NodeVerdict(name, not_offered(dialect), "node")
+        return NodeVerdict(name, ALL_LOST, "gpus", tuple(Lack(gpu.index, "lost") for gpu in gpus))
 
     def _unprepared(self, name: str) -> str:
         """Return what the node's preparation waits for; empty for a node that is ready or not gpuplane's."""
@@ -303,29 +319,56 @@ class World:
         return summary.waits_for or summary.stage if summary is not None and unready else ""
 
     def can_ever_run(self, raw: Object) -> bool:
-        """Return whether some node could take the pod if the cluster had no other pods."""
+        """Return whether some node could take the pod if the cluster had no other pods, and no GPU were lost."""
         request = request_of(msgspec.convert(raw, Pod))
         policy, gpu_policy = self._policies(request)
         pod = compile_pod(raw)
         counted = _devices(pod) or (() if self._by_ledger(request) else (names.GPU_RESOURCE,))
         if counted and any(
-            self._unprepared(name) or all(facts.allocatable.get(one, 0) >= pod.requests[one] for one in counted)
-            for name, facts in self.nodes.items()
+            self._unprepared(name) or all(self._most(name, one) >= pod.requests[one] for one in counted)
+            for name in self.nodes
         ):
             return True
         for state in self.ledger.nodes() if request else ():
-            free = msgspec.structs.replace(empty(state.name, state.gpus), by_count=state.by_count)
+            free = msgspec.structs.replace(empty(state.name, _mended(state).gpus), by_count=state.by_count)
             placed = place(free, request, policy, gpu_policy)
-            asked, offered = pod.requests.get(names.GPU_RESOURCE, 0), self.nodes[state.name].allocatable
-            enough = not state.by_count or offered.get(names.GPU_RESOURCE, 0) >= asked
+            asked = pod.requests.get(names.GPU_RESOURCE, 0)
+            enough = not state.by_count or self._most(state.name, names.GPU_RESOURCE) >= asked
             if isinstance(placed, Placement) and enough:
                 return True
         return False
+
+    def _most(self, name: str, resource: str) -> int:
+        """Return how much of the resource the node offers while no GPU is lost."""
+        offered = self.nodes[name].allocatable.get(resource, 0)
+        if not any(gpu.fault for gpu in self.gpus(name)):
+            return offered
+        known = devices_of(self.raw(name)).get(resource, 0)
+        # Before a device plugin that started after the loss, there were whole GPUs, as far as anyone knows.
+        return max(offered, known) or (len(self.gpus(name)) if resource == names.GPU_RESOURCE else 0)
 
 
 def not_offered(dialect: str) -> str:
     """The reason of a node that is prepared and does not offer what the pod asks by."""
     return f"{dialect} not offered"
+
+
+def devices_of(node: Object) -> dict[str, int]:
+    """Return the GPUs, their parts and shares in a node's capacity, which has lost ones too: numbers above 0."""
+    found = {}
+    for name, amount in ((node.get("status") or {}).get("capacity") or {}).items():
+        if name.startswith(names.NVIDIA_PREFIX) or name in GPU_RESOURCES:
+            with contextlib.suppress(InvalidInput):
+                found[name] = whole(amount)
+    return {name: number for name, number in found.items() if number > 0}
+
+
+def _mended(state: NodeState) -> NodeState:
+    """Return the node as it would be without faults."""
+    if not any(gpu.fault for gpu in state.gpus):
+        return state
+    gpus = tuple(msgspec.structs.replace(gpu, fault="") for gpu in state.gpus)
+    return msgspec.structs.replace(state, gpus=gpus, usable=healthy(gpus))
 
 
 def _devices(pod: PodInfo) -> tuple[str, ...]:

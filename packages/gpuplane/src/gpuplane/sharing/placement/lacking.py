@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Final
 
 from gpuplane.sharing.node import LedgerGPU, NodeState
 from gpuplane.sharing.placement.policy import Lack, Refusal
 from gpuplane.sharing.placement.room import memory_of
 from gpuplane.sharing.request import Ask, Request, matches
+
+ALL_LOST: Final = "all of its GPUs are lost"
 
 
 def refusal(node: NodeState, request: Request, *, details: bool = True) -> Refusal:
@@ -78,7 +81,7 @@ def _words(ask: Ask, lacks: list[str], good: int) -> str:
         return "has no GPUs"
     left = [reason for reason in lacks if reason != "lost"]
     if not left:
-        return "all of its GPUs are lost"
+        return ALL_LOST
     left = [reason for reason in left if reason != "model"]
     if not left:
         return "has no GPU of a model that the pod names"
