@@ -37,9 +37,6 @@ class Parser(ArgumentParser):
         super().__init__(*arguments, **{"formatter_class": argparse.RawDescriptionHelpFormatter, **more})
 
     def error(self, message: str) -> NoReturn:
-        name, _, unknown = message.partition(": ")
-        if name == "unrecognized arguments":
-            message = f"unknown: {unknown}{_meant(unknown.split()[0].partition('=')[0], _options(self))}"
         self.exit(self.wrong_usage, f"{self.prog}: {message}\nSee '{self.prog} --help'.\n")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
@@ -47,7 +44,7 @@ class Parser(ArgumentParser):
         if action.choices is None or value in action.choices:
             return
         choices = [str(choice) for choice in action.choices]
-        meant = _meant(str(value), choices) or f": choose from {', '.join(choices)}"
+        meant = did_you_mean(str(value), choices) or f": choose from {', '.join(choices)}"
         name = "/".join(action.option_strings) or action.metavar or action.dest
         raise argparse.ArgumentError(None, f"unknown {name}: {value}{meant}")
 
@@ -63,18 +60,12 @@ FORMS: Final = ("text", "wide", "json", "yaml", "name")
 """The forms of an answer that is read from a cluster."""
 
 
-def _meant(word: str, choices: Iterable[str]) -> str:
+def did_you_mean(word: str, choices: Iterable[str]) -> str:
     """`; did you mean status?`, empty when nothing is near."""
     from difflib import get_close_matches  # late: only after a mistake
 
     near = get_close_matches(word, list(choices), n=1)
     return f"; did you mean {near[0]}?" if near else ""
-
-
-def _options(parser: ArgumentParser) -> set[str]:
-    """The flags of a parser and of all parsers below it."""
-    own = {text for action in parser._actions for text in action.option_strings}
-    return own.union(*map(_options, subparsers(parser).values()))
 
 
 def examples(parser: ArgumentParser, *lines: str) -> None:
@@ -84,17 +75,39 @@ def examples(parser: ArgumentParser, *lines: str) -> None:
 
 def parse(arguments: Sequence[str]) -> Namespace:
     """The options of one command line; `command` is the function to call. Exits with 2 on wrong usage."""
-    if arguments[:1] == ["help"]:
-        arguments = [*arguments[1:], "--help"]
-    for_all = not arguments or arguments[0].startswith("-")  # the help lists every command
-    runs = list(arguments[:1]) == ["run"]
-    if for_all or not knows(parser := build(only_run=runs), arguments):
+    words = _without_help(arguments)
+    for_all = not words or words[0].startswith("-")  # the help lists every command
+    runs = words[:1] == ["run"]
+    known = knows(parser := build(only_run=runs), words)
+    if for_all or not known:
         parser = build(installed(), only_run=runs)
-    options = parser.parse_args(arguments)
+        if len(words) > 1:
+            from gpuplane.cli.word_order import commands_first  # late: an operand's words need no other order
+
+            words = commands_first(parser, _without_help(commands_first(parser, words)))
+    options, unknown = parser.parse_known_args(words)
+    if unknown:
+        _refuse(parser, words, unknown)
     if not hasattr(options, "command"):
         parser.print_help()
         parser.exit(0)
     return options
+
+
+def _without_help(words: Sequence[str]) -> list[str]:
+    """Return `help COMMAND` as `COMMAND --help`."""
+    return [*words[1:], "--help"] if list(words[:1]) == ["help"] else list(words)
+
+
+def _refuse(parser: Parser, words: Sequence[str], unknown: Sequence[str]) -> NoReturn:
+    """End with wrong usage, as the command does that the unknown words were for."""
+    from gpuplane.cli.word_order import find_flag, flags_below, named_parser, own_flags  # late: only after a mistake
+
+    command, _ = named_parser(parser, words)
+    if command is parser and find_flag(flags_below(parser), unknown[0]) is not None:
+        parser.error(f"no COMMAND is named for {' '.join(unknown)}")
+    meant = did_you_mean(unknown[0].partition("=")[0], own_flags(command))
+    command.error(f"unknown: {' '.join(unknown)}{meant}")
 
 
 def knows(parser: ArgumentParser, arguments: Sequence[str]) -> bool:
