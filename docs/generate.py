@@ -206,8 +206,10 @@ def commands() -> str:
                 ("130", "interrupted"),
             ],
         ),
-        "The answer goes to stdout; progress, hints and errors go to stderr. Variables of the environment are listed in"
-        " [names](names.md#variables-of-the-environment).\n",
+        "The answer goes to stdout; progress, hints and errors go to stderr. `-o` has the forms that a command lists"
+        " below, and another one is wrong usage: `json` and `yaml` have the same content, with a version; `wide` has"
+        " more columns than `text`; `name` prints the names alone, one a line. Variables of the environment are"
+        " listed in [names](names.md#variables-of-the-environment).\n",
     ]
     groups: dict[str, list[argparse.Action]] = {}
     sections = []
@@ -219,7 +221,7 @@ def commands() -> str:
         if path[1] == "run":
             sections.append(_parts(path, sub, groups))
     for title, actions in groups.items():
-        where = "every command" if title == "output" else "commands that ask a cluster"
+        where = "all commands" if title == "output" else "commands that ask a cluster"
         out += [f"## Flags of {where}\n", _flags(actions)]
     return "\n".join([*out, *sections])
 
@@ -256,19 +258,24 @@ def _command(
 def _own(
     parser: argparse.ArgumentParser, groups: dict[str, list[argparse.Action]]
 ) -> tuple[list[argparse.Action], list[str]]:
-    """A command's own arguments, and links to the groups of flags that it shares; these are added to `groups`."""
+    """A command's own arguments, and links to the groups of flags that it shares; these are added to `groups`.
+
+    The forms of `-o` are the command's own: they differ.
+    """
     shared: set[int] = set()
     notes = []
     for group in parser._action_groups:
         if group.title in ("output", "cluster"):
-            shared.update(id(action) for action in group._group_actions)
-            groups.setdefault(group.title, list(group._group_actions))
+            common = [action for action in group._group_actions if action.dest != "output"]
+            shared.update(id(action) for action in common)
+            groups.setdefault(group.title, common)
             notes.append(f"[{group.title}]({_anchor(group.title)})")
     own = [
         action
         for action in _actions(parser)
         if id(action) not in shared and not isinstance(action, argparse._HelpAction | argparse._SubParsersAction)
     ]
+    own.sort(key=lambda action: "-o" in action.option_strings)  # last
     return own, notes
 
 
@@ -295,7 +302,7 @@ def _parts(path: tuple[str, ...], parser: argparse.ArgumentParser, groups: dict[
 
 
 def _anchor(title: str) -> str:
-    return "#flags-of-every-command" if title == "output" else "#flags-of-commands-that-ask-a-cluster"
+    return "#flags-of-all-commands" if title == "output" else "#flags-of-commands-that-ask-a-cluster"
 
 
 def _flags(actions: Iterable[argparse.Action]) -> str:

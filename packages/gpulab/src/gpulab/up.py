@@ -14,6 +14,7 @@ from typing import Any
 from gpulab.clusters import clusters, load
 from gpulab.clusters import down as stop
 from gpulab.clusters import up as start
+from gpuplane.cli.forms import as_document, require_form
 from gpuplane.cli.terminal import Console, tilde
 from kubekit.errors import KubekitError, UsageError
 from simgpu.machines import DEMO_MACHINES, machine, machines
@@ -23,6 +24,7 @@ from tinykube.cluster import ClusterHandle, ClusterSpec, MachineSpec
 def up(options: Namespace, screen: Console) -> int:
     if options.list_machines:
         return _list_machines(options, screen)
+    require_form(options.output, ("text", "json", "yaml", "name"), "a started cluster")
     spec = ClusterSpec(
         name=options.name,
         nodes=node_specs(options.node, default=not options.light_nodes),
@@ -39,8 +41,9 @@ async def _up(spec: ClusterSpec, options: Namespace, screen: Console) -> int:
     began = time.monotonic()
     handle = await start(spec, progress=lambda text: screen.say(f" {screen.glyph('wait')} {text}"))
     took = time.monotonic() - began
-    if options.output == "json":
-        screen.json("Cluster", describe(handle))
+    if options.output != "text":
+        named = options.output == "name"
+        screen.print(handle.name if named else as_document("Cluster", describe(handle), options.output))
         screen.out.flush()
     else:
         screen.print(f"{screen.glyph('good')} cluster {handle.name} answers on {handle.server} after {took:.1f}s")
@@ -64,15 +67,15 @@ def down(options: Namespace, screen: Console) -> int:
     if options.name == "":  # as of a variable that is not set: it must not end a cluster that was not named
         raise UsageError("'' names no cluster", where="gpuplane down", cure="gpuplane ls shows those there are")
     name = asyncio.run(stop(options.name or "", keep_files=options.keep_files))
-    if options.output == "json":
-        screen.json("Cluster", {"name": name, "running": False})
+    if options.output != "text":
+        screen.print(as_document("Cluster", {"name": name, "running": False}, options.output))
     else:
         screen.print(f"{screen.glyph('good')} cluster {name} is down")
     return 0
 
 
 def describe(handle: ClusterHandle) -> dict[str, object]:
-    """Return the content of `-o json` for a cluster."""
+    """Return the content of `-o json` and `-o yaml` for a cluster."""
     mode = handle.containers
     return {
         "name": handle.name,
@@ -136,20 +139,24 @@ def ls(options: Namespace, screen: Console) -> int:
             found.append(describe(load(name)))
         except KubekitError as error:
             found.append({"name": name, "running": False, "what": error.what, "cure": error.cure})
-    if options.output == "json":
-        screen.json("Clusters", {"clusters": found})
+    if options.output in ("json", "yaml"):
+        screen.print(as_document("Clusters", {"clusters": found}, options.output))
+        return 0
+    if options.output == "name":
+        for one in found:
+            screen.print(one["name"])
         return 0
     if not found:
         screen.say("no embedded cluster; gpuplane up starts one")
         return 0
-    width = max(len("NAME"), *(len(one["name"]) for one in found))
-    screen.print(f"{'NAME':{width}}   STATE     NODES   SERVER")
+    rows = [("NAME", "STATE", "NODES", "SERVER", "KUBECONFIG")]
     for one in found:
         if one["running"]:
-            number = len(one["nodes"]) + one["lightNodes"]
-            screen.print(f"{one['name']:{width}}   running   {number:5}   {one['server']}")
+            number = f"{len(one['nodes']) + one['lightNodes']:5}"
+            rows.append((one["name"], "running", number, one["server"], one["kubeconfig"]))
         else:
-            screen.print(f"{one['name']:{width}}   stopped           {one['cure']}")
+            rows.append((one["name"], "stopped", "", one["cure"], ""))
+    _print_table(rows if options.output == "wide" else [row[:-1] for row in rows], screen)
     return 0
 
 
@@ -165,16 +172,29 @@ def cluster_names(words: Sequence[str]) -> list[str]:
 
 def _list_machines(options: Namespace, screen: Console) -> int:
     found = [machine(name) for name in machines()]
-    if options.output == "json":
-        rows = [
+    if options.output in ("json", "yaml"):
+        listed = [
             {"name": m.name, "os": m.os_image, "kernel": m.kernel, "runtime": m.runtime, "gpus": m.gpus} for m in found
         ]
-        screen.json("Machines", {"machines": rows})
+        screen.print(as_document("Machines", {"machines": listed}, options.output))
         return 0
-    for m in found:
-        driver = f"driver {m.driver} installed" if m.preinstalled else ""
-        screen.print(f"{m.name:16} {m.os_image:44} {m.runtime:10} {m.gpus or 'no GPU':12} {driver}".rstrip())
+    if options.output == "name":
+        for m in found:
+            screen.print(m.name)
+        return 0
+    rows = [("NAME", "OS", "RUNTIME", "GPUS", "DRIVER", "KERNEL")]
+    rows += [
+        (m.name, m.os_image, m.runtime, m.gpus or "no GPU", m.driver if m.preinstalled else "none", m.kernel)
+        for m in found
+    ]
+    _print_table(rows if options.output == "wide" else [row[:-1] for row in rows], screen)
     return 0
+
+
+def _print_table(rows: Sequence[Sequence[str]], screen: Console) -> None:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        screen.print("   ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())
 
 
 async def _until_interrupted() -> None:

@@ -10,14 +10,15 @@ from pathlib import Path
 from typing import Any, Final
 
 from gpuplane.cli.components import ComponentCommand
-from gpuplane.cli.parser import completed, duration, examples, form_options, lazy, talk_options
+from gpuplane.cli.parser import DOCUMENTS, FORMS, completed, duration, examples, form_options, lazy, talk_options
 from gpuplane.cli.verbs import Verbs
 
 
 def add_commands(commands: Any) -> None:
     """Add `up`, `down` and `demo` to the subparsers of `gpuplane`."""
-    parents = [talk_options(), form_options("text", "json")]
-    up = commands.add_parser("up", parents=parents, help="start the embedded cluster: no Kubernetes, no Docker, no GPU")
+    parents = [talk_options(), form_options(*DOCUMENTS)]
+    lists = [talk_options(), form_options(*FORMS)]
+    up = commands.add_parser("up", parents=lists, help="start the embedded cluster: no Kubernetes, no Docker, no GPU")
     up.add_argument("--name", default="gpuplane", help="name of the cluster (default: %(default)s)")
     node = up.add_argument(
         "--node",
@@ -45,7 +46,11 @@ def add_commands(commands: Any) -> None:
         "python; may be given again",
     )
     up.add_argument("--detach", action="store_true", help="return once kubectl is answered")
-    up.add_argument("--list-machines", action="store_true", help="show the machines that can be simulated")
+    up.add_argument(
+        "--list-machines",
+        action="store_true",
+        help="list the machines that can be simulated; -o wide also their kernels",
+    )
     up.set_defaults(command=lazy("gpulab.up", "up"))
 
     down = commands.add_parser("down", parents=parents, help="stop an embedded cluster and remove its files")
@@ -54,7 +59,7 @@ def add_commands(commands: Any) -> None:
     down.add_argument("--keep-files", action="store_true", help="leave the cluster's directory, to look at")
     down.set_defaults(command=lazy("gpulab.up", "down"))
 
-    listed = commands.add_parser("ls", parents=parents, help="the embedded clusters of this user")
+    listed = commands.add_parser("ls", parents=lists, help="the embedded clusters of this user")
     listed.set_defaults(command=lazy("gpulab.up", "ls"))
 
     demo = commands.add_parser("demo", parents=parents, help="the whole story on an embedded cluster, in half a minute")

@@ -25,6 +25,7 @@ from gpulab.demo.story import Story, ending, stage_times, verdict_line
 from gpulab.demo.verdict import Measured, Promise, judge
 from gpulab.distribution import GPUPLANE
 from gpulab.up import describe, node_specs
+from gpuplane.cli.forms import as_document
 from gpuplane.cli.terminal import Console, tilde
 from tinykube.cluster import ClusterHandle, ClusterSpec
 from tinykube.cluster.command_lock import command_lock
@@ -85,15 +86,16 @@ async def _tell(options: Namespace, screen: Console) -> int:
         raise
     finally:
         await acts.aclose()
-    if options.output == "json":
-        screen.json("Demo", _json(handle, story, acts.measured, promises, reasons))
+    if options.output != "text":
+        data = _json(handle, story, acts.measured, promises, reasons)
+        screen.print(as_document("Demo", data, options.output))
     else:
         _ending(story, acts.measured, promises, screen)
         for reason in reasons:
             screen.error(DemoFailed(reason.what, where=reason.where, cure=reason.cure))
     if options.down:
         await stop(NAME)
-    elif options.output != "json":
+    elif options.output == "text":
         _next(handle, screen)
     return 0 if kept else 1
 

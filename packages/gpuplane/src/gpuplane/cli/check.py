@@ -14,6 +14,8 @@ from gpuplane.admission.take_over import taken_over
 from gpuplane.api.codes import CODES
 from gpuplane.api.finding import Finding
 from gpuplane.api.manifests import Document, check_text
+from gpuplane.cli.forms import as_document, require_form
+from gpuplane.cli.parser import DOCUMENTS
 from gpuplane.cli.terminal import Console, count
 from gpuplane.sharing import findings_of_object
 from kubekit.errors import InvalidInput, NoAnswer
@@ -27,8 +29,9 @@ def check(options: Namespace, screen: Console) -> int:
     errors = sum(
         finding.severity == "error" for _, _, found in checked for document in found for finding in document.findings
     )
-    if options.output == "json":
-        screen.json("Check", {"errors": errors, "files": [_file(path, found) for path, _, found in checked]})
+    if options.output != "text":
+        data = {"errors": errors, "files": [_file(path, found) for path, _, found in checked]}
+        screen.print(as_document("Check", data, options.output))
     else:
         _show(checked, errors, screen)
     return 1 if errors else 0
@@ -39,13 +42,15 @@ def _findings(data: Any) -> list[Finding]:
 
 
 def explain(options: Namespace, screen: Console) -> int:
+    require_form(options.output, DOCUMENTS, "a code")
     code = CODES.get(options.code.upper())
     if code is None:
         near = difflib.get_close_matches(options.code.upper(), CODES, 1, 0.5)
         cure = f"did you mean {near[0]}?" if near else "codes stand in front of each finding of gpuplane check"
         raise InvalidInput(f"there is no code {options.code}", cure=cure)
-    if options.output == "json":
-        screen.json("Code", {"code": options.code.upper(), **msgspec.to_builtins(code)})
+    if options.output != "text":
+        data = {"code": options.code.upper(), **msgspec.to_builtins(code)}
+        screen.print(as_document("Code", data, options.output))
         return 0
     screen.print(f"{options.code.upper()}  {code.title}\n\n{code.text}")
     for title, example in (("wrong", code.wrong), ("right", code.right)):

@@ -6,6 +6,7 @@ from argparse import Namespace
 
 import msgspec
 
+from gpuplane.cli.forms import as_document
 from gpuplane.cli.terminal import Console
 from gpuplane.driver import Action, WantedDriver
 from gpuplane.driver.by_hand import plan as plan_of
@@ -17,8 +18,8 @@ def plan(options: Namespace, screen: Console) -> int:
     wanted = WantedDriver(version=options.driver_version, kind=options.kernel_modules, precompiled=options.precompiled)
     planned = plan_of(Host(options.host_root), wanted)
     fails = planned.end.action is Action.FAIL
-    if options.output == "json":
-        screen.json("DriverPlan", msgspec.to_builtins(planned))
+    if options.output != "text":
+        screen.print(as_document("DriverPlan", msgspec.to_builtins(planned), options.output))
         return int(fails)
     for action in planned.actions:
         screen.print(action.action.value)

@@ -17,6 +17,7 @@ import msgspec
 from gpuplane.api.requests import uses_gpus
 from gpuplane.cli.collection import without_collection
 from gpuplane.cli.explain_text import page
+from gpuplane.cli.forms import as_document
 from gpuplane.cli.terminal import Console
 from gpuplane.explain.answer import Explanation, explain, explain_by_events
 from gpuplane.explain.reading import listed, read_facts, read_pod, unreadable
@@ -48,10 +49,10 @@ def _explain_pods(options: Namespace, words: Sequence[str], screen: Console) -> 
         screen.print(_text(asyncio.run(_ask(options, namespace, name)), options.output, screen))
         return 0
     found = asyncio.run(_ask_all(options))
-    if options.output == "json":
-        screen.json("ExplanationList", {"items": msgspec.to_builtins(found)})
+    if options.output in ("json", "yaml"):
+        screen.print(as_document("ExplanationList", {"items": msgspec.to_builtins(found)}, options.output))
     elif found:
-        between = {"yaml": "\n---\n", "name": "\n"}.get(options.output, "\n\n")
+        between = "\n" if options.output == "name" else "\n\n"
         screen.print(between.join(_text(one, options.output, screen) for one in found))
     else:
         screen.say("no pod waits for GPUs")
@@ -60,13 +61,8 @@ def _explain_pods(options: Namespace, words: Sequence[str], screen: Console) -> 
 
 def _text(explanation: Explanation, form: str, screen: Console) -> str:
     """Return the explanation in the form that was asked for."""
-    if form == "json":
-        return screen.as_json("Explanation", msgspec.to_builtins(explanation))
-    if form == "yaml":
-        import yaml  # late: 20 ms that other forms do without
-
-        document = {"apiVersion": "cli.gpuplane.dev/v1", "kind": "Explanation", **msgspec.to_builtins(explanation)}
-        return yaml.safe_dump(document).rstrip()
+    if form in ("json", "yaml"):
+        return as_document("Explanation", msgspec.to_builtins(explanation), form)
     if form == "name":
         return f"pod/{explanation.pod.partition('/')[2]}"
     return page(explanation, screen, wide=form == "wide")

@@ -12,6 +12,7 @@ import yaml
 from gpuplane.api.nodefeature import GROUP as NODE_FEATURES
 from gpuplane.api.schema import OURS
 from gpuplane.cli.contents import contents_of_others, is_labelled
+from gpuplane.cli.forms import as_document
 from gpuplane.cli.removal import remove, until_gone
 from gpuplane.cli.terminal import Console, LivePage, count
 from gpuplane.operator.installation import MANAGER, ONLY, POLICY_KIND, everything, installation, resource_of
@@ -48,7 +49,11 @@ def install(options: Namespace, screen: Console) -> int:
         scheduler=options.scheduler,
     )
     if options.dry_run:
-        screen.print(yaml.safe_dump_all(wanted, sort_keys=False).rstrip())
+        if options.output == "json":  # as kubectl prints several objects
+            listed = {"apiVersion": "v1", "kind": "List", "items": wanted}
+            screen.print(msgspec.json.format(msgspec.json.encode(listed), indent=2).decode())
+        else:
+            screen.print(yaml.safe_dump_all(wanted, sort_keys=False).rstrip())
         return 0
     asyncio.run(_install(options, screen, wanted))
     if options.wait:
@@ -87,8 +92,12 @@ async def _install(options: Namespace, screen: Console, wanted: list[Manifest]) 
         if screen.live:
             page.clear()
             screen.say(f" {screen.glyph('good')} {count(len(wanted), 'object')} applied")
-    if options.output == "json":
-        screen.json("Installation", {"applied": [_title(manifest) for manifest in wanted]})
+    if options.output != "text":
+        screen.print(
+            as_document("Installation", {"applied": [_title(manifest) for manifest in wanted]}, options.output)
+        )
+        if options.wait and options.output == "yaml":
+            screen.print("---")  # the status follows
     if not options.wait:
         screen.say("Next: gpuplane status --wait")
 

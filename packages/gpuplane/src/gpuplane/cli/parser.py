@@ -57,7 +57,9 @@ def completed(argument: argparse.Action, by: str) -> None:
 
 
 FORMS: Final = ("text", "wide", "json", "yaml", "name")
-"""The forms of an answer that is read from a cluster."""
+"""The forms of a list of objects that have names."""
+DOCUMENTS: Final = ("text", "json", "yaml")
+"""The forms of a report, and of the answer of a command that writes."""
 
 
 def did_you_mean(word: str, choices: Iterable[str]) -> str:
@@ -232,7 +234,7 @@ def _real(commands: Any) -> None:
     parents = [talk_options(), _cluster(), _timeout()]
     install = commands.add_parser(
         "install",
-        parents=[*parents, form_options("text", "json")],
+        parents=[*parents, form_options(*DOCUMENTS)],
         help="put gpuplane on the cluster of the current kubeconfig",
     )
     install.add_argument("--image", metavar="IMAGE", help="image of the operator and the operands")
@@ -319,7 +321,7 @@ def _real(commands: Any) -> None:
 
 
 def _hand(commands: Any) -> None:
-    parents = [talk_options(), form_options("text", "json")]
+    parents = [talk_options(), form_options(*DOCUMENTS)]
     check = commands.add_parser(
         "check", parents=parents, help="every error of a manifest or configuration file at once"
     )
@@ -341,7 +343,7 @@ def _driver(commands: Any) -> None:
     actions = driver.add_subparsers(title="actions", metavar="ACTION", required=True)
     plan = actions.add_parser(
         "plan",
-        parents=[talk_options(), form_options("text", "json")],
+        parents=[talk_options(), form_options(*DOCUMENTS)],
         help="what installing a driver would do; does nothing",
     )
     plan.add_argument("--host-root", type=Path, default=Path("/"), metavar="DIR", help="root of the file system")
@@ -364,7 +366,7 @@ def _toolkit(commands: Any) -> None:
         parser.set_defaults(command=lazy("toolkit", name))
         return parser
 
-    configure = action("configure", "let the container runtime give GPUs to containers", form_options("text", "json"))
+    configure = action("configure", "let the container runtime give GPUs to containers", form_options(*DOCUMENTS))
     configure.add_argument(
         "--runtime", choices=["containerd", "docker", "crio", "cri-o"], help="default: the one that is there"
     )
@@ -377,7 +379,7 @@ def _toolkit(commands: Any) -> None:
     configure.add_argument("--socket", default="", metavar="PATH", help="its socket (default: found)")
     configure.add_argument("--set-as-default", action="store_true", help="make nvidia the default runtime")
     unconfigure = action(
-        "unconfigure", "give the runtime its configuration back, byte for byte", form_options("text", "json")
+        "unconfigure", "give the runtime its configuration back, byte for byte", form_options(*DOCUMENTS)
     )
     for parser in (configure, unconfigure):
         parser.add_argument("--dry-run", action="store_true", help="print a diff; exit 1 when there is one")

@@ -23,6 +23,7 @@ import msgspec
 
 from gpuplane import names
 from gpuplane.cli import share_child
+from gpuplane.cli.forms import as_document
 from gpuplane.cli.share_codes import FAILED
 from gpuplane.cli.share_place import SharePlace, find_place, is_over, refuse_nested, user_base
 from gpuplane.cli.share_text import plan_text, report_text
@@ -185,8 +186,8 @@ def _plan(argv: tuple[str, ...], gpu: GPUFacts, options: Namespace, place: Share
 
 
 def _show(plan: PlannedRun, options: Namespace, screen: Console) -> None:
-    if options.output == "json":
-        screen.json("SharePlan", msgspec.to_builtins(plan))
+    if options.output != "text":
+        screen.print(as_document("SharePlan", msgspec.to_builtins(plan), options.output))
     else:
         screen.print(plan_text(plan))
 
@@ -271,10 +272,10 @@ def _report(
 
 
 def _tell(report: RunReport, options: Namespace, screen: Console) -> None:
-    """Print the report of the command on stderr: with -o json always, else only to a terminal. Stdout is the
+    """Print the report of the command on stderr: with -o json or yaml always, else only to a terminal. Stdout is the
     command's.
     """
-    if options.output == "json":
-        Console(screen.err, screen.err).json("ShareReport", msgspec.to_builtins(report))
+    if options.output != "text":
+        screen.err.write(as_document("ShareReport", msgspec.to_builtins(report), options.output) + "\n")
     elif screen.err.isatty():
         screen.say(report_text(report, screen))

@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from gpuplane import names
+from gpuplane.cli.forms import as_document
 from gpuplane.cli.share_place import SharePlace, find_place, node_place, user_base
 from gpuplane.cli.share_text import HISTORY, top_page
 from gpuplane.cli.terminal import Console
@@ -128,7 +129,9 @@ def _every(looks: Looks, interval: float) -> Iterator[tuple[GpuView, ...]]:
 
 
 def _show(view: tuple[GpuView, ...], looks: Looks, options: Namespace, screen: Console) -> None:
-    if options.output == "json":
-        screen.json("ShareTop", {"host": looks.host, "gpus": msgspec.to_builtins(view)})
+    if options.output != "text":
+        data = {"host": looks.host, "gpus": msgspec.to_builtins(view)}
+        between = "---\n" if options.output == "yaml" and options.watch else ""
+        screen.print(between + as_document("ShareTop", data, options.output))
     else:
         screen.print(top_page(looks.host, view, {}, screen))

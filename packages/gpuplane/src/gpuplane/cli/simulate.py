@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, TypeVar
 
+from gpuplane.cli.forms import as_document
 from gpuplane.cli.terminal import Console
 from gpuplane.sharing.packing import MILLI, Experiment, Job, Outcome, PackingMachine, arrivals, shuffled, up_to
 from kubekit.errors import InvalidInput, NoAnswer
@@ -38,16 +39,14 @@ def packing(options: Namespace, screen: Console) -> int:
     experiment = Experiment(machines, jobs, arriving, options.policy)
     seconds = _run(experiment, len(arriving), screen)
     outcome, speed = experiment.outcome(), len(arriving) / max(seconds, 1e-9)
-    if options.output == "json":
-        screen.json(
-            "Packing",
-            {
-                "policy": options.policy,
-                "allocated_percent": {str(row): percent for row, percent in outcome.allocated.items()},
-                "fragmentation_percent": outcome.fragments,
-                "decisions_per_second": round(speed),
-            },
-        )
+    if options.output != "text":
+        data = {
+            "policy": options.policy,
+            "allocated_percent": {str(row): percent for row, percent in outcome.allocated.items()},
+            "fragmentation_percent": outcome.fragments,
+            "decisions_per_second": round(speed),
+        }
+        screen.print(as_document("Packing", data, options.output))
     else:
         _show(options.policy, machines, outcome, speed, screen)
     return 0

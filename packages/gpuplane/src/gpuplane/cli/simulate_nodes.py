@@ -19,6 +19,7 @@ from gpuplane.autoscaler.manifests import NodeQuestion, read_question
 from gpuplane.autoscaler.options import PoolOptions, make_options
 from gpuplane.autoscaler.providers import aws_types
 from gpuplane.autoscaler.purchase import NodePurchase, decide_as_karpenter, decide_purchase
+from gpuplane.cli.forms import as_document
 from gpuplane.cli.simulate import read_jobs, read_text
 from gpuplane.cli.simulate_types import read_types
 from gpuplane.cli.terminal import Console, count
@@ -41,8 +42,8 @@ def nodes(options: Namespace, screen: Console) -> int:
     ours = decide_purchase(asks, _offers(question, catalogue, options, asks))
     unaware = msgspec.structs.replace(question, sharing=msgspec.structs.replace(question.sharing, known=False))
     theirs = decide_as_karpenter(counted_in_gpus(asks), _offers(unaware, catalogue, options, asks))
-    if options.output == "json":
-        screen.json("NodePurchase", _as_json(ours, theirs, prices))
+    if options.output != "text":
+        screen.print(as_document("NodePurchase", _as_json(ours, theirs, prices), options.output))
     else:
         facts = (count(len(asks), "pod"), count(len(question.pools), "node pool"), f"prices {prices}")
         screen.print(f"nodes    {'   '.join(facts)}")

@@ -15,7 +15,7 @@ def add_simulate(commands: Any, talk: Callable[[], Any], form: Callable[..., Any
     experiments = simulate.add_subparsers(title="experiments", metavar="EXPERIMENT", required=True)
     packing = experiments.add_parser(
         "packing",
-        parents=[talk(), form("text", "json")],
+        parents=[talk(), form("text", "json", "yaml")],
         help="how much of a cluster's GPUs a trace of pods can hold: the openb experiment",
     )
     packing.add_argument("--nodes", type=Path, required=True, metavar="CSV", help="sn,cpu_milli,memory_mib,gpu,model")
@@ -40,7 +40,7 @@ def add_simulate(commands: Any, talk: Callable[[], Any], form: Callable[..., Any
 def _add_nodes(experiments: Any, talk: Callable[[], Any], form: Callable[..., Any], lazy: Callable[..., Any]) -> None:
     nodes = experiments.add_parser(
         "nodes",
-        parents=[talk(), form("text", "json")],
+        parents=[talk(), form("text", "json", "yaml")],
         help="which nodes to buy for pods that wait, for how much, compared with Karpenter's own way",
     )
     nodes.add_argument(

@@ -9,6 +9,7 @@ from typing import Final
 
 import msgspec
 
+from gpuplane.cli.forms import as_document
 from gpuplane.cli.terminal import Console
 from gpuplane.host import Host
 from gpuplane.toolkit import by_hand
@@ -86,8 +87,8 @@ def _host(options: Namespace) -> Host:
 
 
 def _tell(report: by_hand.ToolkitReport, options: Namespace, screen: Console) -> None:
-    if options.output == "json":
-        screen.json("Toolkit", msgspec.to_builtins(report))
+    if options.output != "text":
+        screen.print(as_document("Toolkit", msgspec.to_builtins(report), options.output))
         return
     screen.out.write(report.diff)
     for path in report.changed:
