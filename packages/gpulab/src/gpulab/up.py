@@ -14,9 +14,11 @@ from typing import Any
 from gpulab.clusters import clusters, load
 from gpulab.clusters import down as stop
 from gpulab.clusters import up as start
+from gpulab.distribution import GPUPLANE
 from gpuplane.cli.forms import as_document, require_form
+from gpuplane.cli.parser import did_you_mean
 from gpuplane.cli.terminal import Console, tilde
-from kubekit.errors import KubekitError, UsageError
+from kubekit.errors import InvalidInput, KubekitError, UsageError
 from simgpu.machines import DEMO_MACHINES, machine, machines
 from tinykube.cluster import ClusterHandle, ClusterSpec, MachineSpec
 
@@ -66,6 +68,11 @@ async def _up(spec: ClusterSpec, options: Namespace, screen: Console) -> int:
 def down(options: Namespace, screen: Console) -> int:
     if options.name == "":  # as of a variable that is not set: it must not end a cluster that was not named
         raise UsageError("'' names no cluster", where="gpuplane down", cure="gpuplane ls shows those there are")
+    if options.name and options.name not in (there := clusters()):
+        meant = did_you_mean(options.name, there)
+        raise InvalidInput(
+            f"there is no cluster {options.name}{meant}", where=str(GPUPLANE.home()), cure="gpuplane ls lists them"
+        )
     name = asyncio.run(stop(options.name or "", keep_files=options.keep_files))
     if options.output != "text":
         screen.print(as_document("Cluster", {"name": name, "running": False}, options.output))
@@ -107,7 +114,9 @@ def node_specs(wanted: Sequence[str], *, default: bool) -> tuple[MachineSpec, ..
         spec = MachineSpec(name=name, machine=kind) if equals else MachineSpec(name=f"sim-{number}", machine=text)
         if spec.machine not in machines():
             raise UsageError(
-                f"no machine is called {spec.machine!r}", where="--node", cure="gpuplane up --list-machines shows them"
+                f"no machine is called {spec.machine!r}{did_you_mean(spec.machine, machines())}",
+                where="--node",
+                cure="gpuplane up --list-machines lists them",
             )
         specs.append(spec)
     return tuple(specs)

@@ -145,7 +145,27 @@ def test_no_cluster_ends_with_3_and_a_cure(
 
 def test_an_unknown_machine_is_refused_with_the_way_to_find_one(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["up", "--node", "toaster", "--detach"]) == 2
-    assert "--list-machines" in capsys.readouterr().err
+    shown = capsys.readouterr().err
+    assert "--list-machines" in shown and "did you mean" not in shown
+    assert main(["up", "--node", "big=h100-ubunt22", "--detach"]) == 2
+    shown = capsys.readouterr().err
+    assert "no machine is called 'h100-ubunt22'; did you mean h100-ubuntu22?" in shown and "--list-machines" in shown
+
+
+def test_an_unknown_cluster_is_refused_with_the_one_that_was_meant(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GPUPLANE_HOME", str(tmp_path))
+    directory = tmp_path / "clusters/training"
+    directory.mkdir(parents=True)
+    (directory / "cluster.json").write_bytes(msgspec.json.encode(ClusterSpec(name="training")))
+    assert main(["down", "trainnig"]) == 1
+    shown = capsys.readouterr().err
+    assert "there is no cluster trainnig; did you mean training?" in shown and "cure   gpuplane ls" in shown
+    assert main(["down", "foo"]) == 1
+    shown = capsys.readouterr().err
+    assert "there is no cluster foo\n" in shown and "cure   gpuplane ls" in shown and "gpuplane up" not in shown
+    assert directory.exists()
 
 
 def test_an_operand_without_a_node_is_wrong_usage(

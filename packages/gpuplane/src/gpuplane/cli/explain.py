@@ -20,10 +20,10 @@ from gpuplane.cli.explain_text import page
 from gpuplane.cli.forms import as_document
 from gpuplane.cli.terminal import Console
 from gpuplane.explain.answer import Explanation, explain, explain_by_events
-from gpuplane.explain.reading import listed, read_facts, read_pod, unreadable
+from gpuplane.explain.reading import listed, nearest_pod, read_facts, read_pod, unreadable
 from gpuplane.explain.world import Object, World
 from kubekit.api.core import Event, Pod
-from kubekit.errors import NoAnswer, UsageError
+from kubekit.errors import InvalidInput, NoAnswer, UsageError
 from kubekit.kube import Client, Forbidden, SystemClock
 
 _CODE: Final = re.compile(r"gp\d{1,4}", re.IGNORECASE)
@@ -98,7 +98,7 @@ async def _ask(options: Namespace, namespace: str, name: str) -> Explanation:
         try:
             async with asyncio.timeout(options.timeout):
                 space = namespace or client.namespace or "default"
-                pod = await read_pod(client, space, name)
+                pod = await _read_pod(client, space, name)
                 try:
                     return explain(pod, await read_facts(client), SystemClock().wall())
                 except Forbidden:
@@ -108,6 +108,18 @@ async def _ask(options: Namespace, namespace: str, name: str) -> Explanation:
             raise NoAnswer(
                 f"the cluster did not answer within {options.timeout:g} s", where=client.endpoint.context
             ) from None
+
+
+async def _read_pod(client: Client, namespace: str, name: str) -> Object:
+    """Return the pod. Raises InvalidInput where there is none, with the name that was meant if the user may see it."""
+    try:
+        return await read_pod(client, namespace, name)
+    except InvalidInput as error:
+        near = await nearest_pod(client, namespace, name)
+        if not near:
+            raise
+        what = f"{error.what}; did you mean {near}?"
+        raise InvalidInput(what, where=error.where, cure=f"gpuplane explain {near}") from error.__cause__
 
 
 async def _ask_all(options: Namespace) -> list[Explanation]:

@@ -46,6 +46,27 @@ async def read_pod(client: Client, namespace: str, name: str) -> Object:
     return pod
 
 
+async def nearest_pod(client: Client, namespace: str, name: str) -> str:
+    """Return NAMESPACE/NAME of the pod that a mistyped name most likely means; empty for none.
+
+    Only pods that the client's user may list are considered: those of all namespaces, else those of the namespace.
+    """
+    for space in ("", namespace):
+        try:
+            found = await listed(client, Pod.RESOURCE.path(space or None))
+        except Forbidden:
+            continue
+        own = [raw["metadata"]["name"] for raw in found if raw["metadata"]["namespace"] == namespace]
+        from difflib import get_close_matches  # late: only after a mistake
+
+        if near := get_close_matches(name, own, n=1):
+            return f"{namespace}/{near[0]}"
+        spaces = {raw["metadata"]["name"]: raw["metadata"]["namespace"] for raw in found}
+        near = get_close_matches(name, spaces, n=1)
+        return f"{spaces[near[0]]}/{near[0]}" if near else ""
+    return ""
+
+
 async def read_facts(client: Client) -> ClusterFacts:
     """Read one list of each kind, without the optional kinds that the user may not read. Raises Forbidden."""
     pods, nodes, gpunodes, namespaces, (naming, quotas) = await asyncio.gather(
