@@ -42,18 +42,27 @@ def test_an_event_without_a_gpu_changes_nothing() -> None:
 
 
 def test_a_gpu_that_nvml_does_not_list_any_more_is_named() -> None:
-    health = gpu_health.first_health([gpu(0)], {"GPU-0": "sick"}, ["GPU-0", "GPU-7"])
+    health = gpu_health.first_health([gpu(0)], {"GPU-0": "sick"}, ["GPU-0", "GPU-7"], {})
     assert health == {"GPU-7": gpu_health.NOT_LISTED, "GPU-0": "sick"}
+
+
+def test_a_gpu_that_nvml_does_not_list_keeps_the_fault_that_was_seen_first() -> None:
+    stored = {"GPU-0": "Xid 62", "GPU-7": "Xid 79: fallen off the bus"}
+    health = gpu_health.first_health([gpu(0)], {}, ["GPU-0", "GPU-7"], stored)
+    assert health == {"GPU-7": "Xid 79: fallen off the bus"}, "GPU-0 is listed, and reports no fault now"
+    for _ in range(gpu_health.QUIET_CHECKS + 1):
+        health, quiet = gpu_health.health_after_quiet(health, {}, {"GPU-7": 9}, ["GPU-0"])
+        assert (health, quiet) == ({"GPU-7": "Xid 79: fallen off the bus"}, {})
 
 
 def test_a_gpu_that_answers_well_for_long_enough_is_trusted_again() -> None:
     health: dict[str, str] = {"GPU-0": "Xid 62", "GPU-7": gpu_health.NOT_LISTED}
     quiet: dict[str, int] = {}
     for _ in range(gpu_health.QUIET_CHECKS - 1):
-        health, quiet = gpu_health.health_after_quiet(health, {}, quiet)
-    health, quiet = gpu_health.health_after_quiet(health, {"GPU-0": "lost"}, quiet)
+        health, quiet = gpu_health.health_after_quiet(health, {}, quiet, ["GPU-0"])
+    health, quiet = gpu_health.health_after_quiet(health, {"GPU-0": "lost"}, quiet, ["GPU-0"])
     assert quiet == {"GPU-0": 0}, "a bad answer starts the count anew"
     for _ in range(gpu_health.QUIET_CHECKS):
         assert "GPU-0" in health
-        health, quiet = gpu_health.health_after_quiet(health, {}, quiet)
+        health, quiet = gpu_health.health_after_quiet(health, {}, quiet, ["GPU-0"])
     assert health == {"GPU-7": gpu_health.NOT_LISTED}

@@ -251,6 +251,33 @@ async def test_a_gpu_that_nvml_lost_before_the_start_is_named(world: World) -> N
     assert world.slept == []
 
 
+async def test_a_lost_gpu_keeps_its_cause_when_driver_and_plugin_start_again(world: World, booted: Path) -> None:
+    xid = {"GPU-1": "Xid 79: fallen off the bus"}
+    status = msgspec.structs.replace(world.client.node.status, health=xid)
+    world.client.node = msgspec.structs.replace(world.client.node, status=status)
+    write_wrong_gpus(Host(booted), {"GPU-0": COMPUTES_WRONG + "element 7"})
+    async with world.running(host_root=booted):
+        assert await world.kubelet.healthy() == [False]
+        write_wrong_gpus(Host(booted), {})
+        assert await world.kubelet.healthy() == [True]
+        assert world.client.node.status.health == xid
+        world.gpus = FakeGPUs(GPUS)
+        (booted / "dev/nvidia1").write_text("")
+        assert await world.kubelet.healthy() == [True, True]
+        await world.client.until(lambda: not world.client.node.status.health)
+
+
+async def test_a_lost_gpu_that_computed_wrongly_before_stays_lost(world: World, booted: Path) -> None:
+    wrong = {"GPU-1": COMPUTES_WRONG + "element 7"}
+    status = msgspec.structs.replace(world.client.node.status, health=wrong)
+    world.client.node = msgspec.structs.replace(world.client.node, status=status)
+    async with world.running(host_root=booted):
+        assert await world.kubelet.healthy() == [True]
+        await until_followed(world, booted, [False])
+        both = wrong | {"GPU-0": COMPUTES_WRONG + "element 7"}
+        await world.client.until(lambda: world.client.node.status.health == both)
+
+
 @pytest.fixture
 def booted(world: World, tmp_path: Path) -> Path:
     """The root of a node that has booted: NVML was opened before there was a device node of its second GPU."""

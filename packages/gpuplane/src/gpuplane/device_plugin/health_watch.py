@@ -12,7 +12,6 @@ from typing import Final
 import msgspec
 
 from gpuplane import names
-from gpuplane.api.gpunode import NOT_LISTED
 from gpuplane.device_plugin.health import health_after, health_after_quiet
 from gpuplane.device_plugin.health_report import HealthReport
 from gpuplane.device_plugin.plugin import NodePlugins
@@ -62,7 +61,7 @@ async def recheck(context: OperandContext, source: GPUSource, offer: NodePlugins
         await offer.until_unusable()
         await context.sleep(RECHECK_SECONDS)
         says = await asyncio.to_thread(source.health) | read_wrong_gpus(context.host)
-        after, quiet = health_after_quiet(offer.health, says, quiet)
+        after, quiet = health_after_quiet(offer.health, says, quiet, offer.listed)
         if offer.set_health(after):
             log.info("GPUs usable again after answers without error gpus=%s", ",".join(sorted(set(quiet) - set(after))))
             report.set(after)
@@ -72,7 +71,12 @@ async def follow_wrong_gpus(context: OperandContext, offer: NodePlugins, report:
     """Take GPUs out that the validator finds to compute wrongly, and trust them again when they pass."""
     try:
         async for _ in context.host.watch(names.WRONG_GPUS):
-            others = {uuid: why for uuid, why in offer.health.items() if not why.startswith(COMPUTES_WRONG)}
+            # A GPU that NVML does not list stays lost, whatever its first fault was.
+            others = {
+                uuid: why
+                for uuid, why in offer.health.items()
+                if uuid not in offer.listed or not why.startswith(COMPUTES_WRONG)
+            }
             if offer.set_health(read_wrong_gpus(context.host) | others):
                 log.warning("health of GPUs changed unusable=%s", ",".join(sorted(offer.health)) or "none")
                 report.set(offer.health)
@@ -91,7 +95,7 @@ async def missing_gpu_comes(context: OperandContext, offer: NodePlugins, gpus: i
         gpus: how many GPUs the node has, with those that are missing.
         before: the files before NVML was opened, so that no change since is missed.
     """
-    if NOT_LISTED in offer.health.values():
+    if offer.health.keys() - offer.listed:
         try:
             async for _ in context.host.watch(names.DRIVER_READY, *(f"dev/nvidia{minor}" for minor in range(gpus))):
                 if read_gpu_files(context.host) != before:

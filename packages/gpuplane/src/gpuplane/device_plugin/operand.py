@@ -145,7 +145,7 @@ class _Node:
                 return
             says = await asyncio.to_thread(source.health)
             says |= read_wrong_gpus(context.host)
-            health = first_health(inventory, says, [gpu.uuid for gpu in node.status.gpus])
+            health = first_health(inventory, says, [gpu.uuid for gpu in node.status.gpus], node.status.health)
             report = HealthReport(context, node.status.health)
             report.set(health)
             async with contextlib.AsyncExitStack() as stack:

@@ -123,11 +123,14 @@ class UnitPlugin:
 
 
 class NodePlugins:
-    """All resources of the node, and the health of its GPUs, which reaches every one of them."""
+    """All resources of the node, and the health of its GPUs, which reaches every one of them.
+
+    `listed` has the UUIDs of the GPUs that NVML lists.
+    """
 
     def __init__(self, plugins: Iterable[HealthAwarePlugin], health: Mapping[str, str], uuids: Iterable[str]) -> None:
         self.plugins = tuple(plugins)
-        self._uuids = frozenset(uuids)
+        self.listed = frozenset(uuids)
         self._health: dict[str, str] = {}
         self._changed = asyncio.Event()
         self.set_health(health)
@@ -149,7 +152,7 @@ class NodePlugins:
 
     async def until_unusable(self) -> None:
         """Until a GPU that is there cannot be used."""
-        while not self._uuids & set(self._health):
+        while not self.listed & set(self._health):
             self._changed.clear()
             await self._changed.wait()
 
