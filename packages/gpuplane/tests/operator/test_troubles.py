@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import re
+from typing import Any
+
 import msgspec
 import pytest
 
+from gpuplane.api.clusterpolicy import ClusterPolicySpec
+from gpuplane.api.effects import acts
 from gpuplane.api.gpunode import Stage, StageState
+from gpuplane.operator.drivers import DriverGroup, of_policy
 from gpuplane.operator.observed import ObservedNode, OperandPod, operand_pod
+from gpuplane.operator.operands import manifests
 from gpuplane.operator.stages import OPERANDS
 from gpuplane.operator.troubles import trouble
 from kubekit.api.core import Container, ContainerState, ContainerStatus, Pod, PodSpec, PodStatus, Waiting
@@ -25,13 +32,13 @@ CONTAINERD = (
 )
 
 
-def waiting(reason: str, message: str) -> OperandPod:
-    """As it is read from a pod."""
-    status = ContainerStatus(name="driver", state=ContainerState(waiting=Waiting(reason=reason, message=message)))
+def waiting(reason: str, message: str, container: str = "nvidia-driver-ctr") -> OperandPod:
+    """Return the pod as it is read from the cluster; by default the container of a driver image has the problem."""
+    status = ContainerStatus(name=container, state=ContainerState(waiting=Waiting(reason=reason, message=message)))
     return operand_pod(
         Pod(
             metadata=ObjectMeta(name="driver-x"),
-            spec=PodSpec(containers=(Container(name="other", image="busybox"), Container(name="driver", image=IMAGE))),
+            spec=PodSpec(containers=(Container(name="other", image="busybox"), Container(name=container, image=IMAGE))),
             status=PodStatus(container_statuses=(status,)),
         )
     )
@@ -58,23 +65,68 @@ def test_what_the_kubelet_says_in_turns_is_one_trouble() -> None:
     assert told(waiting("ImagePullBackOff", f'Back-off pulling image "{IMAGE}"')).message == f"cannot pull {IMAGE}"
 
 
+NOT_ALLOWED = f'failed to resolve reference "{IMAGE}": unexpected status from HEAD request: 401 Unauthorized'
+NO_HOST = f'failed to resolve reference "{IMAGE}": dial tcp: lookup nvcr.io: no such host'
+OWN_IMAGE = "repeat gpuplane install with --image, or set operator.repository, image and version of the chart"
+
+
 @pytest.mark.parametrize(
-    ("message", "cure"),
+    ("message", "own", "driver_image"),
     [
         (
-            f'failed to resolve reference "{IMAGE}": unexpected status from HEAD request: 401 Unauthorized',
-            "ClusterPolicy spec.dcgmExporter.imagePullSecrets: a secret for nvcr.io in namespace gpu-operator",
+            NOT_ALLOWED,
+            "ClusterPolicy spec.{group}.imagePullSecrets: a secret for nvcr.io in namespace gpu-operator",
+            "ClusterPolicy spec.driver.imagePullSecrets: a secret for nvcr.io in namespace gpu-operator",
         ),
         (
-            f'failed to resolve reference "{IMAGE}": dial tcp: lookup nvcr.io: no such host',
-            "see that the node reaches nvcr.io (proxy, DNS), or ClusterPolicy spec.dcgmExporter.repository: a mirror "
+            NO_HOST,
+            f"see that the node reaches nvcr.io (proxy, DNS), or {OWN_IMAGE}: a mirror that it reaches",
+            "see that the node reaches nvcr.io (proxy, DNS), or ClusterPolicy spec.driver.repository: a mirror "
             "that it reaches",
         ),
-        (CONTAINERD, "ClusterPolicy spec.dcgmExporter: repository, image and version of an image that there is"),
+        (
+            CONTAINERD,
+            f"{OWN_IMAGE}: an image that there is",
+            f"ClusterPolicy spec.driver.version: one with an image for {KERNEL}, or usePrecompiled: false",
+        ),
     ],
 )
-def test_the_cure_fits_the_cause_and_the_operand(message: str, cure: str) -> None:
-    assert told(waiting("ErrImagePull", message), "dcgm-exporter").cure == cure
+def test_the_cure_fits_the_cause_and_what_chooses_the_image(message: str, own: str, driver_image: str) -> None:
+    for operand in OPERANDS:
+        pod = waiting("ErrImagePull", message, operand.gate)
+        assert told(pod, operand.gate).cure == own.format(group=operand.group)
+    assert told(waiting("ErrImagePull", message)).cure == driver_image
+
+
+@pytest.mark.parametrize("message", [NOT_ALLOWED, NO_HOST, CONTAINERD])
+def test_every_field_that_a_cure_names_acts(message: str) -> None:
+    """What a cure names for the policy must change the operands: `acts` is proved field by field elsewhere."""
+    for gate, container in [(operand.gate, operand.gate) for operand in OPERANDS] + [("driver", "nvidia-driver-ctr")]:
+        cure = told(waiting("ErrImagePull", message, container), gate).cure
+        for field in re.findall(r"ClusterPolicy spec\.([\w.]+)", cure):
+            assert acts(field), cure
+        assert ("spec.driver.repository" in cure) == (container == "nvidia-driver-ctr" and message is NO_HOST)
+
+
+def driver_sets() -> list[dict[str, Any]]:
+    """The DaemonSets of all operands, with gpuplane's own installer and with a driver image."""
+    wanted = []
+    for driver in ({}, {"repository": "example.com", "image": "driver", "version": "570"}):
+        spec = msgspec.convert({"driver": driver}, ClusterPolicySpec)
+        groups = {DriverGroup("ubuntu", "22.04", KERNEL): of_policy(spec)}
+        wanted += manifests(spec, groups, ("driver", "container-toolkit"), image="own", owner={"name": "p"})
+    return [manifest for manifest in wanted if manifest["kind"] == "DaemonSet"]
+
+
+def test_the_driver_images_container_alone_has_another_image_than_the_operators() -> None:
+    theirs = [
+        (container["name"], container["image"])
+        for manifest in driver_sets()
+        for kind in ("initContainers", "containers")
+        for container in manifest["spec"]["template"]["spec"].get(kind, ())
+        if container["image"] != "own"
+    ]
+    assert theirs == [("nvidia-driver-ctr", "example.com/driver:570-ubuntu22.04")]
 
 
 def test_other_troubles_say_where_to_look() -> None:

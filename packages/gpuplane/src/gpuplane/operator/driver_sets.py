@@ -18,6 +18,8 @@ from gpuplane.operator.manifest import Manifest, add_part, set_env
 from kubekit.api.meta import to_dict
 
 GROUP_LABEL: Final = "gpuplane.dev/driver-group"
+DRIVER_IMAGE_CONTAINER: Final = "nvidia-driver-ctr"
+"""The container of a driver image; every other container of an operand has the operator's own image."""
 _OWN_PARTS: Final = "0201-driver-parts.yaml"
 _IMAGE_PARTS: Final = "0211-driver-image-parts.yaml"
 Keys = Mapping[str, tuple[str, ...]]

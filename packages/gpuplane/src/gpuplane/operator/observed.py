@@ -18,8 +18,8 @@ DRIVER = "driver"
 
 
 class OperandPod(msgspec.Struct, frozen=True):
-    """An operand's pod on the node. `problem` is a reason such as ErrImagePull or CrashLoopBackOff, else empty; `image`
-    that of the container that has it.
+    """An operand's pod on the node. `problem` is a reason such as ErrImagePull or CrashLoopBackOff, else empty;
+    `container` is the container that has it, and `image` that container's image.
     """
 
     name: str
@@ -27,6 +27,7 @@ class OperandPod(msgspec.Struct, frozen=True):
     problem: str = ""
     message: str = ""
     image: str = ""
+    container: str = ""
 
 
 class ObservedNode(msgspec.Struct, frozen=True):
@@ -138,7 +139,7 @@ def operand_pod(pod: Pod) -> OperandPod:
             cause = text.splitlines()[-1] if text else waiting.message
             containers = (*pod.spec.init_containers, *pod.spec.containers)
             image = next((one.image for one in containers if one.name == status.name), "")
-            return OperandPod(pod.metadata.name, ready, waiting.reason, cause, image)
+            return OperandPod(pod.metadata.name, ready, waiting.reason, cause, image, status.name)
     if pod.status.phase == "Failed":
         return OperandPod(pod.metadata.name, False, pod.status.reason or "PodFailed", pod.status.message)
     for condition in pod.status.conditions:

@@ -11,10 +11,13 @@ from typing import Final
 
 from gpuplane import names
 from gpuplane.api.gpunode import Stage, StageName, StageState
+from gpuplane.operator.driver_sets import DRIVER_IMAGE_CONTAINER
 from gpuplane.operator.observed import PULLING, ObservedNode, OperandPod
 from gpuplane.operator.stages import Operand
 
 PULL: Final = "ErrImagePull"
+# NB: `repository` and `image` of an operand's group have no effect, and those of `driver` change the installer.
+_OWN_IMAGE: Final = "repeat gpuplane install with --image, or set operator.repository, image and version of the chart"
 _RESTARTING: Final = frozenset({"CrashLoopBackOff", "RunContainerError", "StartError"})
 _NOT_ALLOWED: Final = re.compile(r"\b(401|403)\b|unauthori[sz]ed|denied|authentication required|no basic auth", re.I)
 _ABSENT: Final = re.compile(r"not found|manifest unknown|does not exist|NotFound", re.I)
@@ -47,15 +50,21 @@ def _cause(pod: OperandPod) -> str:
 
 
 def _pull_cure(seen: ObservedNode, operand: Operand, pod: OperandPod, cause: str) -> str:
+    """Return what makes the image pullable. Only a driver image is a choice of the policy; every other container runs
+    the operator's own image, which the installation chooses.
+    """
     spec = f"ClusterPolicy spec.{operand.group}"
-    driver = StageName.DRIVER in operand.makes
-    if driver and seen.driver_owner:
+    if StageName.DRIVER in operand.makes and seen.driver_owner:
         spec = f"NVIDIADriver {seen.driver_owner} spec"
     registry = pod.image.partition("/")[0]
+    own = pod.container != DRIVER_IMAGE_CONTAINER
     if _NOT_ALLOWED.search(cause):
         return f"{spec}.imagePullSecrets: a secret for {registry} in namespace {names.OPERATOR_NAMESPACE}"
     if cause and not _ABSENT.search(cause):
-        return f"see that the node reaches {registry} (proxy, DNS), or {spec}.repository: a mirror that it reaches"
-    if driver and seen.kernel and seen.kernel in pod.image:
+        choice = _OWN_IMAGE if own else f"{spec}.repository"
+        return f"see that the node reaches {registry} (proxy, DNS), or {choice}: a mirror that it reaches"
+    if own:
+        return f"{_OWN_IMAGE}: an image that there is"
+    if seen.kernel and seen.kernel in pod.image:
         return f"{spec}.version: one with an image for {seen.kernel}, or usePrecompiled: false"
     return f"{spec}: repository, image and version of an image that there is"
