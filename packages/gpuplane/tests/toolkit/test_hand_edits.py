@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from gpuplane.toolkit import apply
+from gpuplane.toolkit import apply, template_edit
 from gpuplane.toolkit.applying import unconfigure
 from gpuplane.toolkit.places import CONTAINERD
 from gpuplane.toolkit.toml_strip import strip
 from kubekit.errors import InvalidInput
+from packages.gpuplane.tests.toolkit.machine import K3S
 from tinykube.kubelet.runtimes import read_config
 
 MAIN = 'version = 2\n[plugins."io.containerd.grpc.v1.cri"]\nsandbox_image = "p"\n'
@@ -124,3 +125,109 @@ async def test_dotted_keys_with_spaces_are_configured_and_restored(world: Any, c
     assert await apply(world.host, world.plan(runtime, set_as_default=default)) == ()
     await unconfigure(world.host)
     assert world.host.read(path).decode() == text
+
+
+BASE = '{{ template "base" . }}\n'
+THEIRS = "# mine\n{{ if .Debug }}\ndebug = true\n{{ end }}\n" + BASE
+BELOW = '\n[plugins."x"]\n  a = 1\n'
+
+
+class K3sHost:
+    """A node of k3s, whose start makes config.toml from the template."""
+
+    def __init__(self, world: Any) -> None:
+        self.world = world
+        self.render("")
+
+    @property
+    def template(self) -> str:
+        return (self.world.host.read(f"{K3S}/config.toml.tmpl") or b"").decode()
+
+    def write(self, text: str) -> None:
+        self.world.write(f"{K3S}/config.toml.tmpl", text)
+
+    def render(self, imports: str) -> None:
+        self.world.write(f"{K3S}/config.toml", imports + MAIN)
+
+    def plan(self) -> Any:
+        return self.world.plan("containerd://1.7.24-k3s1")
+
+
+@pytest.fixture
+def k3s(world: Any) -> K3sHost:
+    world.write("run/k3s/containerd/containerd.sock", "")
+    return K3sHost(world)
+
+
+def ours(text: str) -> str:
+    """The text with the import of k3s's drop-in in place of containerd's."""
+    return text.replace(OURS, f"/{K3S}/config.toml.d/99-nvidia*.toml")
+
+
+@pytest.mark.parametrize(("start", "newline"), [("", "\n"), (THEIRS, "\n"), (THEIRS, "\r\n")])
+@pytest.mark.parametrize("edit", EDITS)
+async def test_only_our_import_goes_from_a_template(k3s: K3sHost, edit: str, start: str, newline: str) -> None:
+    if start:
+        k3s.write(start.replace("\n", newline))
+    await apply(k3s.world.host, k3s.plan(), restart=False)
+    line, (theirs, left) = ours(LINE).replace("\n", newline), (ours(part) for part in EDITS[edit])
+    assert line in k3s.template
+    k3s.write(k3s.template.replace(line, theirs.replace("\n", newline)) + BELOW)
+    await unconfigure(k3s.world.host, restart=False)
+    assert k3s.template == (left + (start or BASE)).replace("\n", newline) + BELOW
+
+
+@pytest.mark.parametrize("edit", EDITS)
+@pytest.mark.parametrize("started", [False, True])
+async def test_an_edited_import_of_a_template_works_and_settles(k3s: K3sHost, edit: str, started: bool) -> None:
+    k3s.write(THEIRS)
+    await apply(k3s.world.host, k3s.plan(), restart=False)
+    theirs, left = map(ours, EDITS[edit])
+    k3s.render(theirs if started else ours(LINE))
+    k3s.write(theirs + THEIRS)
+    await apply(k3s.world.host, k3s.plan(), restart=False)
+    assert k3s.template.endswith(THEIRS)
+    imports = k3s.template.removesuffix(THEIRS)
+    assert tomllib.loads(imports)["imports"] == [*tomllib.loads(left).get("imports", []), ours(OURS)]
+    if not left:
+        assert imports == (theirs if edit != "twice" else ours(LINE))  # their layout is kept
+    k3s.render(imports)
+    assert await apply(k3s.world.host, k3s.plan(), restart=False) == ()
+
+
+BRANCHES = '{{ if .A }}\nimports = ["/a/*.toml"]\n{{ else }}\nimports = ["/b/*.toml"]\n{{ end }}\n' + BASE
+
+
+@pytest.mark.parametrize("text", [BRANCHES, 'imports = [{{ range .I }}"{{ . }}",{{ end }}]\n' + BASE])
+async def test_imports_that_cannot_be_read_are_refused_until_ours_is_added_by_hand(k3s: K3sHost, text: str) -> None:
+    k3s.write(text)
+    k3s.render('imports = ["/a/*.toml"]\n')
+    with pytest.raises(InvalidInput, match="edited safely") as refused:
+        k3s.plan()
+    assert refused.value.cure == ours(f'add "{OURS}" to its imports')
+    cured = text.replace('["/', ours(f'["{OURS}", "/')).replace("[{{", ours(f'["{OURS}", {{{{'))
+    k3s.write(cured)
+    k3s.render(ours(f'imports = ["{OURS}", "/a/*.toml"]\n'))
+    await apply(k3s.world.host, k3s.plan(), restart=False)
+    assert k3s.template == cured
+    await unconfigure(k3s.world.host, restart=False)
+    assert k3s.template == cured
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'imports = [{{ .A }}, "OURS"]  # set by gpuplane\n',
+        "a = 1  # set by gpuplane\n",  # no line of ours
+        '[table]\nimports = ["OURS"]  # set by gpuplane\n',
+        'a = """\nimports = ["OURS"]  # set by gpuplane\n"""\n',
+    ],
+)
+def test_a_template_that_cannot_be_edited_safely_is_refused(text: str) -> None:
+    with pytest.raises(InvalidInput, match="cannot be edited safely"):
+        template_edit.strip(text.replace("OURS", OURS), "imports", OURS, "/config.toml.tmpl")
+
+
+def test_a_comment_of_ours_goes_from_a_template() -> None:
+    text = f"{{{{ .A }}}}\n# {LINE}# mine\n"
+    assert template_edit.strip(text, "imports", OURS, "f") == "{{ .A }}\n# mine\n"

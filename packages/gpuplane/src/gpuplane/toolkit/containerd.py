@@ -18,8 +18,8 @@ from collections.abc import Container, Mapping
 from typing import Any
 
 from gpuplane import names
+from gpuplane.toolkit import template_edit, toml_strip
 from gpuplane.toolkit import toml_edit as edit
-from gpuplane.toolkit import toml_strip
 from gpuplane.toolkit.places import Edit, RuntimePaths
 from kubekit.errors import InvalidInput
 
@@ -70,7 +70,7 @@ def configure(
         InvalidInput: a file does not parse, or cannot be edited safely.
     """
     where = f"/{place.effective if effective is not None else place.config}"
-    shown = edit.strip_marks(effective) if effective is not None else main
+    shown = main if effective is None else _shown(place, effective, where)
     data = edit.parse(shown, where)
     version = data.get("version", 1) if data else 2
     if type(version) is not int or version not in PLUGIN:
@@ -108,7 +108,7 @@ def configure(
 
 def stock_program(place: RuntimePaths, text: str, others: Mapping[str, str], ours: frozenset[str]) -> str:
     """Return the program of the runtime whose options ours take over; "" where it has no name."""
-    data = edit.parse(edit.strip_marks(text), f"/{place.config}")
+    data = edit.parse(_shown(place, text, f"/{place.config}"), f"/{place.config}")
     version = data.get("version", 1)
     table = _cri_table(data, others, PLUGIN.get(version, PLUGIN[2]), deep=version == 4)
     runtime = inherited(
@@ -121,7 +121,7 @@ def stock_program(place: RuntimePaths, text: str, others: Mapping[str, str], our
 def strip(place: RuntimePaths, text: str) -> str:
     """Return a main file without the insertions of `configure`, also after edits by others."""
     if place.edit is Edit.TEMPLATE:
-        return edit.strip_marks(text)
+        return template_edit.strip(text, "imports", place.imports, f"/{place.config}")
     return _strip(place.imports, text, f"/{place.config}")
 
 
@@ -140,19 +140,29 @@ def _drop_in(place: RuntimePaths, version: int, plugin: str, table: dict[str, An
 def _imported(place: RuntimePaths, main: str, shown: str, data: Mapping[str, Any]) -> dict[str, str]:
     """The main file with our entry in `imports`, unless an entry covers the drop-in already."""
     imports = data.get("imports", [])
-    if isinstance(imports, list) and any(_covers(str(pattern), place) for pattern in imports):
-        return {} if place.edit is Edit.TEMPLATE else {place.config: main}
+    covered = isinstance(imports, list) and any(_covers(str(pattern), place) for pattern in imports)
     if place.edit is not Edit.TEMPLATE:
-        return {place.config: edit.add_element(main, "imports", place.imports, f"/{place.config}")}
-    if "imports" in data:
+        return {place.config: main if covered else edit.add_element(main, "imports", place.imports, f"/{place.config}")}
+    # NB: what is effective is older than a template that was edited since the last start.
+    own = template_edit.array(main, "imports")
+    if own is None and covered:
+        return {}
+    if own is None and "imports" in data:
         raise InvalidInput(
             "it sets imports, and a template cannot be edited safely",
             where=f"/{place.config}",
             cure=f'add "{place.imports}" to its imports',
         )
-    line = edit.set_value("", (), "imports", [place.imports], f"/{place.config}")
-    edit.parse(line + shown, f"/{place.config}")
-    return {place.config: line + (main or BASE_TEMPLATE)}
+    if any(_covers(str(pattern), place) for pattern in own or ()):
+        return {place.config: main}
+    return {
+        place.config: template_edit.add_element(main or BASE_TEMPLATE, "imports", place.imports, f"/{place.config}")
+    }
+
+
+def _shown(place: RuntimePaths, text: str, where: str) -> str:
+    """The effective configuration without our import; one that people wrote, as a cure says, stays."""
+    return _strip(place.imports, text, where) if edit.MARK in text else text
 
 
 def _covers(pattern: str, place: RuntimePaths) -> bool:

@@ -13,7 +13,17 @@ import msgspec
 
 from gpuplane import names
 from gpuplane.host import Before, ChangeRecord, ManagedFile, base_of
-from gpuplane.toolkit import cdi_spec, containerd, crio, docker, json_edit, runtime_config, shipped, toml_edit
+from gpuplane.toolkit import (
+    cdi_spec,
+    containerd,
+    crio,
+    docker,
+    json_edit,
+    runtime_config,
+    shipped,
+    template_edit,
+    toml_edit,
+)
 from gpuplane.toolkit.facts import (
     CDI_HOOK,
     LOW_LEVEL,
@@ -212,7 +222,7 @@ def _same_meaning(place: RuntimePaths, text: str, now: Before) -> bool:
     if now.kind != "file":
         return False
     if place.edit is Edit.TEMPLATE:
-        return text == _decode(now, path)
+        return template_edit.same(text, _decode(now, path), "imports")
     parse = json_edit.parse if place.runtime is RuntimeName.DOCKER else toml_edit.parse
     return parse(text, path) == parse(_decode(now, path), path)
 
