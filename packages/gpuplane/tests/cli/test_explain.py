@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from gpuplane import names
 from gpuplane.api.gpunode import Summary
+from gpuplane.api.offers import UnitKind
 from gpuplane.cli.explain_text import page
-from gpuplane.cli.holders import free_core
+from gpuplane.cli.holders import free_core, free_units
 from gpuplane.cli.overview import NodeView, overview
 from gpuplane.cli.terminal import Console
 from gpuplane.explain.answer import Explanation
@@ -390,11 +391,44 @@ def test_a_placed_pod_that_would_stay(cluster, monkeypatch):
 
 
 def test_a_pod_placed_by_the_kubelet_alone_and_one_with_a_broken_assignment(cluster, monkeypatch):
-    cluster.node("a", 1)
+    cluster.node("a", 2)
     found = cluster.explain(cluster.pod("p", limits={names.GPU_RESOURCE: 1}, on="a"))
     assert found.state == "placed" and found.held == () and "the kubelet chose" in drawn(found, monkeypatch)
     broken = cluster.pod("b", limits=SHARE, on="a", annotations={names.ASSIGNMENT_ANNOTATION: "{"})
     assert "is broken" in cluster.explain(broken).note
+
+
+def test_on_a_node_with_one_gpu_there_is_no_doubt_which_a_pod_holds(cluster, monkeypatch):
+    cluster.node("a", 1)
+    found = cluster.explain(cluster.pod("p", limits={names.GPU_RESOURCE: 1}, on="a"))
+    text = drawn(found, monkeypatch, 80)
+    assert " main        a/0   T4      whole, 15 GiB   GPU-a-0" in text and "the kubelet chose" not in text
+    cluster.node("b", 1, lost=(0,))
+    pod = cluster.pod("q", limits=SHARE, on="b")
+    pod["spec"]["containers"].append({**pod["spec"]["containers"][0], "name": "side"})
+    pod["spec"]["containers"].append({"name": "log", "image": "i"})
+    (held,) = cluster.explain(pod).held
+    assert (held.container, held.gpu, held.core, held.memory_mib, held.fault) == (
+        "main,side",
+        "b/0",
+        80,
+        24576,
+        "Xid 79",
+    )
+
+
+@pytest.mark.parametrize("lost", [(), (0,)], ids=["healthy", "lost"])
+def test_a_pod_with_replicas_holds_replicas(cluster, monkeypatch, lost):
+    cluster.node("n", 1, devices={names.GPU_RESOURCE: 10}, lost=lost)
+    one = drawn(cluster.explain(cluster.pod("one", limits={names.GPU_RESOURCE: 1}, on="n")), monkeypatch, 80)
+    assert one.startswith("ml/one   on n for 6m, holds 1 replica\n")
+    assert " main        n/0   T4      1 replica   GPU-n-0\n" in one
+    if not lost:
+        assert one.endswith("placed again, it would go to the same node")
+    cluster.node("m", 2, devices={names.GPU_RESOURCE: 20})
+    four = cluster.pod("four", limits={names.GPU_RESOURCE: 4}, on="m")
+    text = drawn(cluster.explain(four), monkeypatch, 80)
+    assert "holds 4 replicas" in text and "only it knows which" in text
 
 
 def test_pods_that_have_ended_and_pods_without_gpus(cluster, monkeypatch):
@@ -514,32 +548,53 @@ def test_json_is_stable():
 
 # -- explain and status ------------------------------------------------------------------------------------------------
 
+# Nodes whose GPUs are shares, whole, replicas and MIG devices: name -> number of GPUs, what it offers.
+KINDS: dict[str, tuple[int, dict[str, int] | None]] = {
+    "a": (1, None),
+    "b": (2, None),
+    "c": (2, None),
+    "whole": (1, {names.GPU_RESOURCE: 1}),
+    "wholes": (3, {names.GPU_RESOURCE: 3}),
+    "replicas": (1, {names.GPU_RESOURCE: 10}),
+    "renamed": (2, {f"{names.GPU_RESOURCE}.shared": 8}),
+    "mig": (1, {"nvidia.com/mig-1g.10gb": 7}),
+}
 steps = st.lists(
     st.tuples(
-        st.sampled_from(("share", "whole", "plain", "ended")), st.integers(0, 2), st.integers(0, 1), st.integers(1, 9)
+        st.sampled_from(("share", "whole", "plain", "ended")),
+        st.sampled_from(sorted(KINDS)),
+        st.integers(0, 1),
+        st.integers(1, 9),
     ),
-    max_size=8,
+    max_size=12,
 )
 
 
-@given(steps, st.booleans())
-@settings(deadline=None, max_examples=60)
-def test_explain_and_status_agree_on_what_is_free_of_each_gpu(steps: Any, lost: bool) -> None:
+@given(steps, st.sets(st.sampled_from(sorted(KINDS))))
+@settings(deadline=None, max_examples=100)
+def test_explain_and_status_agree_on_what_is_free_of_each_gpu_and_on_who_holds_it(steps: Any, lost: set[str]) -> None:
     cluster = built.Cluster()
-    for name, gpus in (("a", 1), ("b", 2), ("c", 2)):
-        cluster.node(
-            name, gpus, lost=(0,) if lost and name == "b" else (), offers=(names.VCUDA_CORE, names.VCUDA_MEMORY)
-        )
-    for number, (kind, at, gpu, part) in enumerate(steps):
-        node = "abc"[at]
-        index = 0 if node == "a" else gpu
-        if kind == "share":
-            cluster.share(f"p{number}", f"{node}/{index}", 10 * part, 1)
+    for name, (gpus, devices) in KINDS.items():
+        offers = (names.VCUDA_CORE, names.VCUDA_MEMORY)
+        cluster.node(name, gpus, lost=(0,) if name in lost else (), offers=offers, devices=devices)
+        if name == "mig":
+            split = tuple(msgspec.structs.replace(gpu, mig="enabled") for gpu in cluster.gpunodes[-1].status.gpus)
+            status = msgspec.structs.replace(cluster.gpunodes[-1].status, gpus=split)
+            cluster.gpunodes[-1] = msgspec.structs.replace(cluster.gpunodes[-1], status=status)
+    for number, (kind, node, gpu, part) in enumerate(steps):
+        gpus, devices = KINDS[node]
+        if devices is not None:
+            (resource,) = devices
+            pod = cluster.pod(f"p{number}", limits={resource: min(1 + part // 4, devices[resource])}, on=node)
+        elif kind == "share":
+            cluster.share(f"p{number}", f"{node}/{min(gpu, gpus - 1)}", 10 * part, 1)
+            continue
         elif kind == "whole":
-            cluster.whole(f"p{number}", f"{node}/{index}")
+            cluster.whole(f"p{number}", f"{node}/{min(gpu, gpus - 1)}")
+            continue
         else:
             pod = cluster.pod(f"p{number}", limits={names.VCUDA_CORE: 10 * part, names.VCUDA_MEMORY: 4}, on=node)
-            pod["status"]["phase"] = "Succeeded" if kind == "ended" else "Running"
+        pod["status"]["phase"] = "Succeeded" if kind == "ended" else "Running"
     facts = cluster.facts()
     nodes = [msgspec.convert(raw, Node) for raw in facts.nodes]
     seen = overview(
@@ -550,10 +605,23 @@ def test_explain_and_status_agree_on_what_is_free_of_each_gpu(steps: Any, lost: 
     world = World(facts)
     for view in seen.nodes:
         state = world.ledger.node(view.name)
-        cores = free_core(view.gpus, {}, view.held_by)
-        assert (cores is None) == (view.name in world.guessed or _too_much(view)), view.name
-        if cores is not None:
-            assert cores == list(state.core), view.name
+        cores = free_core(view.gpus, view.sick, view.held_by)
+        if not state.by_count:  # of replicas and MIG devices, only the number counts
+            assert (cores is None) == (view.name in world.guessed or _too_much(view)), view.name
+            if cores is not None:
+                free = [0 if gpu.fault else core for gpu, core in zip(state.gpus, state.core, strict=True)]
+                assert cores == free, view.name
+        for unit in view.units:
+            if unit.kind in (UnitKind.REPLICA, UnitKind.MIG):
+                asking = cluster.pod("asks", limits={unit.resource: unit.count + 1})
+                (verdict,) = world.judge(cluster.pods.pop(), [view.name])
+                assert asking and verdict.reason.endswith(f"asked, {free_units(unit, view.held_by)} free")
+        for holder in view.held_by:
+            raw = next(pod for pod in facts.pods if pod["metadata"]["name"] == holder.pod.partition("/")[2])
+            held = cluster.explain(raw).held
+            told = [(f"{view.name}/{part.index}", part.core, part.memory_mib, part.unit) for part in holder.parts]
+            if view.name not in lost or view.gpus[1:]:  # of a node whose only GPU is lost, `status` counts no units
+                assert [(one.gpu, one.core, one.memory_mib, one.unit) for one in held] == told
 
 
 def _too_much(view: NodeView) -> bool:

@@ -93,12 +93,15 @@ def _placed(what: Explanation, screen: Console) -> Iterator[str]:
         mine = ",".join(sorted({place.rpartition("/")[2] for place in places}, key=int)) if places else ""
         here = f"{what.node}/{mine}" if mine else what.node
         yield ""
-        same = what.runs_on == here
-        yield f" placed again, it would go to {'the same place' if same else what.runs_on}"
+        # The kubelet chooses the GPU of a place without one.
+        same = {here: "the same place", what.node: "the same node"}
+        yield f" placed again, it would go to {same.get(what.runs_on, what.runs_on)}"
 
 
 def _row(held: Held) -> tuple[str, str, str, str, str]:
     memory = f" + {gib(held.memory_mib)}" if held.memory_mib else ""
+    if held.unit:
+        return held.container, held.gpu, short_model(held.model), held.unit, held.uuid
     holds = f"whole{memory.replace(' + ', ', ')}" if held.core >= 100 else f"{held.core}% core{memory}"
     return held.container, held.gpu, short_model(held.model), holds, held.uuid
 

@@ -1,34 +1,18 @@
-"""Finds which pod holds which part of which GPU, as far as annotations and nodes report it; pure.
-
-A pod that the extender placed carries its assignment. Of others only the node is known, but on a node with one GPU
-there is no doubt.
-"""
+"""Finds the pods that hold GPUs of a node, and what they leave free; pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 
 import msgspec
 
 from gpuplane.api.gpunode import GPU
-from gpuplane.api.offers import GpuUnits, UnitKind, core_asked, mig_memory_mib, units_asked
-from gpuplane.sharing import of_pod, request_of
+from gpuplane.api.offers import GpuUnits, core_asked, units_asked
+from gpuplane.sharing import WHOLE
+from gpuplane.sharing.held import HeldPart, held_parts, in_units
 from kubekit.api.core import Pod
-from kubekit.errors import InvalidInput
 
-WHOLE = 100  # percent of a GPU
-
-
-class HeldPart(msgspec.Struct, frozen=True, rename="camel"):
-    """The part of one GPU that a pod holds: percent of its time, MiB of its memory (0: none requested). `unit` is what
-    the pod holds where that is neither a share nor a whole GPU: `2 replicas`.
-    """
-
-    index: int
-    core: int
-    memory_mib: int
-    unit: str = ""
+__all__ = ["WHOLE", "HeldPart", "PodHolder", "fits_on", "free_core", "free_units", "holder", "in_units"]
 
 
 class PodHolder(msgspec.Struct, frozen=True, rename="camel"):
@@ -49,38 +33,7 @@ def holder(pod: Pod, gpus: Sequence[GPU], units: Sequence[GpuUnits]) -> PodHolde
     """Return the parts of its node's GPUs that a bound pod holds; the node offers `units`."""
     name = f"{pod.metadata.namespace}/{pod.metadata.name}"
     core = core_asked(pod, units)
-    return PodHolder(name, round(core / WHOLE, 2), _parts(pod, gpus, units, core), units_asked(pod))
-
-
-def _parts(pod: Pod, gpus: Sequence[GPU], units: Sequence[GpuUnits], core: int) -> tuple[HeldPart, ...]:
-    # A tenant may have written what the annotation says: then nothing is known.
-    with suppress(InvalidInput):
-        assignment = of_pod(pod)
-        asked = units_asked(pod)
-        parted = any(unit.resource in asked and unit.kind is not UnitKind.WHOLE for unit in units)
-        # Of a replica, the annotation would say that the pod holds the whole GPU.
-        if assignment is not None and not parted:
-            return tuple(HeldPart(at, core, memory) for (_, at), (core, memory) in sorted(assignment.held().items()))
-        if len(gpus) == 1 and core <= WHOLE:
-            if parted:
-                memory = sum(mig_memory_mib(resource) * number for resource, number in asked.items())
-                return (HeldPart(gpus[0].index, core, memory, in_units(asked, units)),)
-            memory = sum(ask.memory_mib for ask in request_of(pod).asks if ask.lasts)
-            return (HeldPart(gpus[0].index, core, gpus[0].memory_mib if core == WHOLE else memory),)
-    return ()
-
-
-def in_units(asked: Mapping[str, int], units: Sequence[GpuUnits]) -> str:
-    """Return the number of each unit in words: `2 replicas`, `1 GPU, 3 mig-1g.10gb`."""
-    labels = {unit.resource: unit for unit in units}
-    return ", ".join(
-        f"{number} {labels[name].label if name in labels else name}{_plural(number, labels.get(name))}"
-        for name, number in asked.items()
-    )
-
-
-def _plural(number: int, unit: GpuUnits | None) -> str:
-    return "s" if number != 1 and unit is not None and unit.label == unit.kind.value else ""
+    return PodHolder(name, round(core / WHOLE, 2), held_parts(pod, gpus, units), units_asked(pod))
 
 
 def free_core(gpus: Sequence[GPU], sick: Mapping[str, str], holders: Sequence[PodHolder]) -> list[int] | None:

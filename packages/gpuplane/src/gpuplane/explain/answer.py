@@ -8,19 +8,22 @@ from typing import Any, Final
 
 import msgspec
 
-from gpuplane.api.offers import units_asked
+from gpuplane import names
+from gpuplane.api.offers import GpuUnits, units_asked
 from gpuplane.explain.cures import Cure, cures, gib, place_of, runs_on
 from gpuplane.explain.world import GPU_RESOURCES, ClusterFacts, NodeVerdict, Object, World
-from gpuplane.sharing import Request, of_pod, request_of
+from gpuplane.sharing import Assignment, LedgerGPU, Request, of_pod, request_of
+from gpuplane.sharing.held import held_parts, in_parts, in_units
 from gpuplane.sharing.placement import Lack
 from gpuplane.sharing.request import Ask
-from kubekit.api.core import Event, Pod, has_ended
+from kubekit.api.core import Container, Event, Pod, has_ended
 from kubekit.errors import InvalidInput
 
 # Reasons of GPUs in addition to those of placement: one that would do by itself, where not enough of them are together;
 # and one of which nothing is left.
 TOGETHER: Final = "together"
 HELD_WHOLE: Final = "whole"
+CHOSEN_BY_KUBELET: Final = "no assignment: the kubelet chose the GPUs, and only it knows which"
 
 
 class ReasonTally(msgspec.Struct, frozen=True, rename="camel"):
@@ -50,7 +53,11 @@ class FreeNode(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Held(msgspec.Struct, frozen=True, rename="camel"):
-    """The part of one GPU that one container holds; `fault` says why the GPU is not usable."""
+    """The part of one GPU that one container holds; `fault` says why the GPU is not usable.
+
+    `unit` is what it holds where that is neither a share nor a whole GPU: `2 replicas`. Where no annotation names the
+    GPU and the node has no other, `container` is all the pod's containers with GPUs.
+    """
 
     container: str
     gpu: str  # node/index
@@ -59,6 +66,7 @@ class Held(msgspec.Struct, frozen=True, rename="camel"):
     core: int
     memory_mib: int
     fault: str = ""
+    unit: str = ""
 
 
 class Explanation(msgspec.Struct, frozen=True, rename="camel"):
@@ -158,9 +166,16 @@ def _placed(start: Explanation, raw: Object, pod: Pod, world: World) -> Explanat
         free = {**raw, "spec": {key: value for key, value in raw["spec"].items() if key != "nodeName"}}
         with world.without(uid):
             again = runs_on(world.judge(free))
-    if assignment is None:
-        return _with(start, runs_on=again, note="no assignment: the kubelet chose the GPUs, and only it knows which")
-    gpus = {gpu.uuid: gpu for gpu in world.gpus(node)} | {str(gpu.index): gpu for gpu in world.gpus(node)}
+    units = world.units(node) if node in world.nodes else ()
+    if in_parts(pod, units):
+        start, assignment = _with(start, asks=in_units(units_asked(pod), units)), None
+    held = _assigned(assignment, node, world.gpus(node)) if assignment is not None else _kept(pod, units, world)
+    return _with(start, held=tuple(held), runs_on=again, note="" if held else CHOSEN_BY_KUBELET)
+
+
+def _assigned(assignment: Assignment, node: str, listed: Sequence[LedgerGPU]) -> list[Held]:
+    """Return the parts that the pod's annotation names."""
+    gpus = {gpu.uuid: gpu for gpu in listed} | {str(gpu.index): gpu for gpu in listed}
     held = []
     for container, parts in assignment.containers.items():
         for part in parts:
@@ -169,7 +184,23 @@ def _placed(start: Explanation, raw: Object, pod: Pod, world: World) -> Explanat
             model, whole = (gpu.model, gpu.memory_mib) if gpu is not None else ("", 0)
             memory = part.memory_mib or (whole if part.core >= 100 else 0)
             held.append(Held(container, f"{node}/{part.index}", part.uuid, model, part.core, memory, fault))
-    return _with(start, held=tuple(held), runs_on=again)
+    return held
+
+
+def _kept(pod: Pod, units: Sequence[GpuUnits], world: World) -> list[Held]:
+    """Return the parts of a pod for which the kubelet chose; empty where they are unknown."""
+    node = pod.spec.node_name
+    gpus = {gpu.index: gpu for gpu in world.gpus(node)}
+    containers = ",".join(one.name for one in (*pod.spec.containers, *pod.spec.init_containers) if _with_gpus(one))
+    return [
+        Held(containers, f"{node}/{part.index}", gpu.uuid, gpu.model, part.core, part.memory_mib, gpu.fault, part.unit)
+        for part in held_parts(pod, world.gpus(node), units)
+        if (gpu := gpus.get(part.index)) is not None
+    ]
+
+
+def _with_gpus(container: Container) -> bool:
+    return any(name in GPU_RESOURCES or name.startswith(names.NVIDIA_PREFIX) for name in container.resources.limits)
 
 
 # -- a pod that waits --------------------------------------------------------------------------------------------------

@@ -294,10 +294,16 @@ class World:
 
     def _unit(self, name: str, resource: str) -> GpuUnits:
         """Return what the node offers under the name of the resource."""
-        amounts, gpunode = self.nodes[name].allocatable, self.gpunodes.get(name)
+        units = {unit.resource: unit for unit in self.units(name)}
+        amount = self.nodes[name].allocatable[resource]
+        return units.get(resource) or GpuUnits(resource, UnitKind.WHOLE, amount, WHOLE)
+
+    def units(self, name: str) -> tuple[GpuUnits, ...]:
+        """Return the units that the node offers; while its GPUs are lost, those that its kubelet counts with them."""
+        gpunode = self.gpunodes.get(name)
         status = gpunode.status if gpunode is not None else GPUNodeStatus()
-        units = {unit.resource: unit for unit in offered_units(amounts, status.gpus, status.health)}
-        return units.get(resource) or GpuUnits(resource, UnitKind.WHOLE, amounts[resource], WHOLE)
+        offered = offered_units(devices_of(self.raw(name), "allocatable"), status.gpus, status.health)
+        return offered or offered_units(devices_of(self.raw(name)), status.gpus)
 
     def _not_offered(self, name: str, dialect: str) -> NodeVerdict:
         if waits_for := self._unprepared(name):
@@ -353,10 +359,14 @@ def not_offered(dialect: str) -> str:
     return f"{dialect} not offered"
 
 
-def devices_of(node: Object) -> dict[str, int]:
-    """Return the GPUs, their parts and shares in a node's capacity, which has lost ones too: numbers above 0."""
+def devices_of(node: Object, amounts: str = "capacity") -> dict[str, int]:
+    """Return the GPUs, their parts and shares that a node's kubelet counts: numbers above 0 by resource.
+
+    Args:
+        amounts: the field of the node's status; `capacity` has lost ones too, `allocatable` has not.
+    """
     found = {}
-    for name, amount in ((node.get("status") or {}).get("capacity") or {}).items():
+    for name, amount in ((node.get("status") or {}).get(amounts) or {}).items():
         if name.startswith(names.NVIDIA_PREFIX) or name in GPU_RESOURCES:
             with contextlib.suppress(InvalidInput):
                 found[name] = whole(amount)
