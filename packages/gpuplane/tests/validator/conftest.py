@@ -38,7 +38,9 @@ class FakeClient:
 
     def put(self, kind: type, obj: dict[str, Any], change: EventType = EventType.MODIFIED) -> dict[str, Any]:
         self._version += 1
-        metadata = {"uid": f"u{self._version}", **obj["metadata"], "resourceVersion": str(self._version)}
+        before = self.objects.get((kind.RESOURCE.plural, obj["metadata"]["name"]), {"metadata": {}})["metadata"]
+        uid = before.get("uid", f"u{self._version}")
+        metadata = {"uid": uid, **obj["metadata"], "resourceVersion": str(self._version)}
         obj = {**obj, "metadata": metadata}
         plural = kind.RESOURCE.plural
         if change is EventType.DELETED:

@@ -131,3 +131,27 @@ async def test_the_validator_checks_every_ten_minutes(world: Any, context: Any) 
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_a_gpu_that_is_usable_again_is_proved_at_once(world: Any, context: Any) -> None:
+    async def sleep(seconds: float) -> None:
+        await asyncio.Event().wait()
+
+    world.change(health={"GPU-1": "Xid 79: fallen off the bus"})
+    task = asyncio.create_task(run(world.context(sleep=sleep, open_gpus=context.open_gpus), world.prove_plugin))
+    try:
+        await until(lambda: world.file("cuda-ready") and world.ran == ["GPU-0"])
+        world.failing["GPU-1"] = WRONG
+        world.change(health={})
+        await until(lambda: read_wrong_gpus(context.host) == FOUND)
+        world.change(health=FOUND)
+        checks = len(world.ran)
+        world.change(health={})  # it passed by now
+        world.change(health={"GPU-0": "Xid 48: double bit ECC error"})
+        world.failing.clear()
+        world.change(health={})
+        await until(lambda: read_wrong_gpus(context.host) == {})
+        assert len(world.ran) == checks + 2
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)

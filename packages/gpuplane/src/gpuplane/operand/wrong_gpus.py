@@ -1,7 +1,7 @@
 """The GPUs that computed wrongly on a node that was ready: the validator finds them, the device plugin takes them out.
 
 The two meet in a file on the node, so that a wrong GPU is not offered even while the API server is away. The file is
-gone after a boot; then every GPU is proved before it is offered.
+gone after a boot; then the validator proves every GPU again.
 """
 
 from __future__ import annotations

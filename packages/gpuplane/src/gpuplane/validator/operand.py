@@ -32,7 +32,7 @@ from gpuplane.validator.features import OTHERS
 from gpuplane.validator.features import mark as mark_features
 from gpuplane.validator.problems import no_usable_gpu, unusable, vector_add_problem
 from gpuplane.validator.process import VectorAddProcess
-from gpuplane.validator.recheck import keep_checking
+from gpuplane.validator.recheck import any_returned, keep_checking
 from gpuplane.validator.workload import NoRoom, run_pod
 from kubekit.api.core import Node
 from kubekit.errors import KubekitError
@@ -75,9 +75,16 @@ async def run(context: OperandContext, prove_plugin: PluginProof = run_pod) -> N
         prove_plugin=prove_plugin,
     )
     controller = Controller("validator", [nodes, machines], validator.reconcile)
+    check_again = asyncio.Event()
+
+    def changed(old: GPUNode | None, new: GPUNode | None) -> None:
+        if old is not None and new is not None and any_returned(old.status, new.status):
+            check_again.set()
+
+    nodes.add_handler(changed)
     others = [
         asyncio.create_task(_watch_files(context, controller)),
-        asyncio.create_task(keep_checking(context, lambda: nodes.get(name))),
+        asyncio.create_task(keep_checking(context, lambda: nodes.get(name), check_again)),
     ]
     try:
         await controller.run()

@@ -8,6 +8,8 @@ Invariants:
   (no memory, a mode that allows one process) is no word about the GPU.
 - A GPU that NVML cannot ask keeps its verdict, and no other GPU of the node from being checked.
 - A wrong GPU is tried again like the others, and is trusted when it passes.
+- A GPU that is usable again after another fault is proved at once. The device plugin offers it already: with a wait for
+  the proof the GPU would stay out for as long as a pod holds a share of it, or the validator is away.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from gpuplane.operand.wrong_gpus import COMPUTES_WRONG, read_wrong_gpus, write_w
 from gpuplane.validator import checks, decide
 from gpuplane.validator.process import VectorAddProcess
 from kubekit.errors import KubekitError, Terminal
+from kubekit.kube.tasks import first_of
 
 if TYPE_CHECKING:
     from gpuplane.hardware import GPUSource
@@ -35,17 +38,25 @@ log = logging.getLogger("gpuplane.validator")
 CHECK_SECONDS: Final = 600.0
 
 
-async def keep_checking(context: OperandContext, get: Callable[[], GPUNode | None]) -> None:
-    """Prove the idle GPUs of the node every ten minutes, until cancelled; nodes begin at different moments."""
-    await context.sleep(CHECK_SECONDS * (zlib.crc32(context.node_name.encode()) % 1000 + 1) / 1000)
+async def keep_checking(context: OperandContext, get: Callable[[], GPUNode | None], again: asyncio.Event) -> None:
+    """Prove the idle GPUs of the node every ten minutes, and when `again` is set, until cancelled."""
+    pause = CHECK_SECONDS * (zlib.crc32(context.node_name.encode()) % 1000 + 1) / 1000  # nodes take different moments
     while True:
+        await first_of(context.sleep(pause), again.wait())
+        again.clear()
+        pause = CHECK_SECONDS
         node = get()
         if node is not None:
             try:
                 await check_idle(context, node.status)
             except (KubekitError, OSError) as error:
                 log.warning("GPUs not checked, tried again in %d s: %s", CHECK_SECONDS, error)
-        await context.sleep(CHECK_SECONDS)
+
+
+def any_returned(before: GPUNodeStatus, after: GPUNodeStatus) -> bool:
+    """Return whether a GPU is usable again. A GPU that computed wrongly has been proved by then."""
+    was = {uuid for uuid, fault in before.health.items() if not fault.startswith(COMPUTES_WRONG)}
+    return any(gpu.uuid in was and gpu.uuid not in after.health for gpu in after.gpus)
 
 
 async def check_idle(context: OperandContext, status: GPUNodeStatus) -> None:
