@@ -217,6 +217,19 @@ def test_installing_switched_off_is_told_to_the_operand() -> None:
     assert env(made["spec"]["template"]["spec"]["containers"][0])["GPUPLANE_DRIVER_INSTALL"] == "false"
 
 
+@pytest.mark.parametrize("useNvidiaDriverCRD", [False, True])
+def test_a_driver_image_does_not_run_where_installing_is_switched_off(useNvidiaDriverCRD: bool) -> None:
+    """NVIDIA's values file names an image, and many clusters add `driver.enabled=false` to it."""
+    digest = PUBLISHED | {"version": "sha256:0"}
+    wanted = spec(enabled=False, useNvidiaDriverCRD=useNvidiaDriverCRD, **digest)
+    (made,) = daemonsets(wanted, [node("a")], pool("default", default=True, **digest)).values()
+    pod = made["spec"]["template"]["spec"]
+    assert [one["image"] for one in (*pod.get("initContainers", ()), *pod["containers"])] == ["ours:1"]
+    variables = env(pod["containers"][0])
+    assert variables[names.DRIVER_INSTALL_ENV] == "false"
+    assert names.DRIVER_VERSION_ENV not in variables
+
+
 def test_nvidiadrivers_have_the_nodes_that_they_select_and_the_default_the_others() -> None:
     nodes = [node("a", tier="train"), node("b"), node("c", ROCKY, tier="train")]
     drivers = [

@@ -97,7 +97,8 @@ def _pod(template: Manifest, pod: Manifest, choice: DriverChoice) -> None:
 def _own(pod: Manifest, main: Manifest, choice: DriverChoice) -> None:
     if not choice.enabled:
         set_env(main, names.DRIVER_INSTALL_ENV, "false")
-    if choice.source.version:
+    # The version of a driver image may be a digest or a branch.
+    if choice.source.version and not (choice.source.repository or choice.source.image):
         set_env(main, names.DRIVER_VERSION_ENV, choice.source.version)
     else:
         set_env(main, names.DRIVER_DEFAULT_ENV, names.RECOMMENDED_DRIVER)

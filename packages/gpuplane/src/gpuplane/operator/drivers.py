@@ -66,8 +66,8 @@ class DriverChoice(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def own_image(self) -> bool:
-        """Return whether our image installs the driver, as it does when none is named."""
-        return not self.source.repository and not self.source.image
+        """Return whether our image runs alone: no driver image is named, or no driver is to be installed."""
+        return not self.enabled or not (self.source.repository or self.source.image)
 
     @property
     def by_kernel(self) -> bool:
@@ -148,7 +148,7 @@ def of_policy(spec: ClusterPolicySpec) -> DriverChoice:
         args=driver.args,
         resources=driver.resources,
         host_network=driver.host_network,
-        problem=_problem(driver, driver.use_precompiled),
+        problem=_problem(driver, driver.use_precompiled) if driver.enabled else "",
     )
 
 
@@ -187,7 +187,7 @@ def of_driver(obj: NVIDIADriver, *, enabled: bool = True) -> DriverChoice:
         priority_class=driver.priority_class_name,
         affinity=driver.node_affinity,
         security_context=driver.pod_security_context,
-        problem=problem,
+        problem=problem if enabled else "",
     )
 
 
