@@ -96,6 +96,11 @@ def test_a_second_time_nothing_changes(pod: dict[str, Any]) -> None:
         (MANAGER, "--query-port=6000 --v=5", ["run", "gpu-manager", "--port=6000"]),
         (MANAGER, "--query-port 5999 --v 5 --logtostderr", ["run", "gpu-manager", "--port=5999"]),
         (QUOTAS, "--address=0.0.0.0:3457 --logtostderr=true", ["run", "scheduler", "--port=3457"]),
+        (MANAGER, "--port=5700 --log_dir /var/log --share-mode", ["run", "gpu-manager", "--port=5700"]),
+        (MANAGER, "--share-mode=true --cgroup-driver=systemd --driver nvidia", ["run", "gpu-manager"]),
+        (MANAGER, "--kubeconfig=/root/.kube/config --master=https://10.0.0.1:6443", ["run", "gpu-manager"]),
+        (MANAGER, "--container-runtime-endpoint=/run/containerd/containerd.sock", ["run", "gpu-manager"]),
+        (MANAGER, "--query-addr=0.0.0.0 --hostname-override=$(NODE_NAME)", ["run", "gpu-manager"]),
     ],
 )
 def test_flags_act(pod: dict[str, Any], flags: str, args: list[str]) -> None:
@@ -105,7 +110,15 @@ def test_flags_act(pod: dict[str, Any], flags: str, args: list[str]) -> None:
 @pytest.mark.parametrize(
     ("flags", "why"),
     [
-        ("--share-mode=false", "--share-mode has no meaning"),
+        ("--share-mode=false", "--share-mode=false is not what gpuplane, which runs here, does"),
+        ("--share-mode false", "false is no flag"),
+        ("--driver=dummy", "--driver=dummy is not what gpuplane"),
+        ("--driver", "--driver= is not what gpuplane"),
+        ("--query-addr=127.0.0.1", "--query-addr=127.0.0.1 is not what gpuplane"),
+        ("--hostname-override=gpu-7", "--hostname-override=gpu-7 is not what gpuplane"),
+        ("--node-labels=team=a", "--node-labels=team=a is not what gpuplane"),
+        ("--volume-config=/mine.conf", "--volume-config=/mine.conf is not what gpuplane"),
+        ("--sample-period=5", "--sample-period has no meaning"),
         ("--query-port=x", "names no port"),
         ("--query-port", "names no port"),
         ("--query-port=0", "names no port"),
@@ -183,7 +196,7 @@ def test_the_author_is_told_what_runs_instead() -> None:
 
 def test_check_says_of_the_manifests_what_runs_and_which_flag_is_wrong() -> None:
     spec = copy.deepcopy(MANAGER["spec"])
-    spec["containers"][0]["env"][0]["value"] = "--share-mode=true"
+    spec["containers"][0]["env"][0]["value"] = "--share-mode=false"
     text = yaml.safe_dump({"apiVersion": "apps/v1", "kind": "DaemonSet", "spec": {"template": {"spec": spec}}})
     [document] = check_text(text, taken_over)
     path = "spec.template.spec.containers[0]"

@@ -141,3 +141,54 @@ def test_a_file_that_no_api_server_stores_is_named(text: str, note: str, code: s
 
 def test_something_else_without_kind_is_still_no_object() -> None:
     assert [finding.code for finding in only("spec: {}\n").findings] == ["GP101"]
+
+
+SCHEDULER = """\
+apiVersion: v1
+kind: Pod
+metadata: {name: kube-scheduler}
+spec:
+  containers:
+  - name: kube-scheduler
+    image: registry/kube-scheduler:v1.19.8
+    command:
+    - kube-scheduler
+    - --leader-elect=true
+    - --policy-config-file=/etc/kubernetes/policy.json
+    - --use-legacy-policy-config=true
+  - name: other
+    image: mine
+    args: [--policy-config-file=x]
+"""
+
+
+def test_flags_that_kube_scheduler_has_no_more_are_named_at_their_place() -> None:
+    found = only(SCHEDULER).findings
+    assert [(one.code, one.severity, one.line, one.path) for one in found] == [
+        ("GP105", "warning", 11, "spec.containers[0].command[2]"),
+        ("GP105", "warning", 12, "spec.containers[0].command[3]"),
+    ]
+    assert found[0].message == "kube-scheduler does not start with --policy-config-file since 1.23"
+    assert "--print-config kube" in found[0].cure
+
+
+@pytest.mark.parametrize(
+    ("image", "command", "count"),
+    [
+        ("registry/kube-scheduler@sha256:1", "[/bin/sh]", 1),
+        ("mine", "[/usr/local/bin/kube-scheduler]", 1),
+        ("mine/kube-scheduler-ui:1", "[/bin/sh]", 0),
+        ("5", "5", 0),
+    ],
+)
+def test_kube_scheduler_is_known_by_its_image_or_program(image: str, command: str, count: int) -> None:
+    container = f"{{name: a, image: {image}, command: {command}, args: [--policy-configmap, gpu]}}"
+    text = f"apiVersion: apps/v1\nkind: Deployment\nspec: {{template: {{spec: {{containers: [{container}]}}}}}}\n"
+    found = [one for one in only(text).findings if one.code == "GP105"]
+    assert [one.path for one in found] == ["spec.template.spec.containers[0].args[0]"] * count
+
+
+@pytest.mark.parametrize("spec", ["5", "{containers: 5}", "{containers: [5, {command: {a: 1}}]}", "{template: 5}"])
+def test_pods_that_no_api_server_would_take_end_no_check(spec: str) -> None:
+    for kind in ("Pod", "Deployment"):
+        only(f"apiVersion: v1\nkind: {kind}\nspec: {spec}\n")

@@ -12,7 +12,7 @@ Invariants:
   program of another owner with such a name is left alone.
 - A warning reports it to the author of the DaemonSet, Deployment or pod.
 - gpuplane's programs get no access to the host: they need none.
-- A flag in EXTRA_FLAGS acts, or is one of logging and of credentials, or the pod is refused with its name.
+- A flag in EXTRA_FLAGS acts, or agrees with what gpuplane does, or the pod is refused with its name.
 """
 
 from __future__ import annotations
@@ -35,12 +35,26 @@ _WHAT_RUNS: Final = {
     _MANAGER: "serves the metrics of gpuplane's device plugin; GPUs are offered by gpuplane alone",
     "scheduler": "is gpuplane's extender",
 }
-# The flags with the port, and what else a program may be given: where logs go, and that it runs in the cluster.
-_PORT_FLAGS: Final = frozenset({"query-port", "address"})
-_WITHOUT_MEANING: Final = frozenset(
-    {"logtostderr", "alsologtostderr", "stderrthreshold", "log-dir", "v", "vmodule", "incluster-mode"}
-)
-_SWITCHES: Final = frozenset({"logtostderr", "alsologtostderr", "incluster-mode"})  # their value needs a "="
+_PORT_FLAGS: Final = frozenset({"query-port", "port", "address"})
+_ANY: Final[tuple[str, ...]] = ()
+# Flags that change nothing here, with the values that agree, the usual one first: logs, credentials, the place of
+# gpu-manager's own files, and its way to containers. (options.go of gpu-manager 1.0 and 1.1, main.go of gpu-admission)
+_AGREEING: Final = {
+    **dict.fromkeys(("logtostderr", "alsologtostderr", "stderrthreshold", "log-dir", "v", "vmodule"), _ANY),
+    **dict.fromkeys(("log-backtrace-at", "incluster-mode", "kubeconfig", "master"), _ANY),
+    **dict.fromkeys(("virtual-manager-path", "device-plugin-path", "checkpoint-path"), _ANY),
+    **dict.fromkeys(("container-runtime", "container-runtime-endpoint", "cgroup-driver"), _ANY),
+    **dict.fromkeys(("runtime-request-timeout", "wait-timeout", "allocation-check-period"), _ANY),
+    "driver": ("nvidia",),
+    "share-mode": ("true", "1", "t", "T", "TRUE", "True"),
+    "query-addr": ("0.0.0.0", "::", "$(POD_IP)"),
+    "hostname-override": ("$(NODE_NAME)", ""),
+    "node-labels": ("",),
+    "extra-config": ("/etc/gpu-manager/extra-config.json",),
+    "volume-config": ("/etc/gpu-manager/volume.conf",),
+}
+# Their value needs a "=", and without one they are true.
+_SWITCHES: Final = frozenset({"logtostderr", "alsologtostderr", "incluster-mode", "share-mode"})
 _FIELDS: Final = {"POD_NAME": "metadata.name", "POD_NAMESPACE": "metadata.namespace", "POD_IP": "status.podIP"}
 _FLAGS_VARIABLE: Final = "EXTRA_FLAGS"
 _TEMPLATES: Final = {
@@ -146,12 +160,19 @@ def _arguments(container: Object) -> Iterator[str]:
     while words:
         word = words.pop(0)
         flag, is_given, value = word.lstrip("-").partition("=")
+        flag = flag.replace("_", "-")
         if not word.startswith("-"):
             raise InvalidInput(f"{word} is no flag", where=where, cure="remove it")
-        if flag not in _PORT_FLAGS and flag not in _WITHOUT_MEANING:
+        if flag not in _PORT_FLAGS and flag not in _AGREEING:
             raise InvalidInput(f"--{flag} has no meaning in gpuplane, which runs here", where=where, cure="remove it")
         if not is_given and flag not in _SWITCHES and words and not words[0].startswith("-"):
             value = words.pop(0)
+        if not is_given and flag in _SWITCHES:
+            value = "true"
+        agreeing = _AGREEING.get(flag, _ANY)
+        if agreeing and value not in agreeing:
+            what = f"--{flag}={value} is not what gpuplane, which runs here, does"
+            raise InvalidInput(what, where=where, cure=f"remove it, or --{flag}={agreeing[0]}")
         if flag in _PORT_FLAGS:
             port = value.rpartition(":")[2]
             if not (port.isascii() and port.isdigit() and len(port) <= 5 and 1 <= int(port) <= 65535):

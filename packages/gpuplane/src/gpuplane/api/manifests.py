@@ -18,7 +18,7 @@ from gpuplane.api import pluginconfig
 from gpuplane.api.chartvalues import WHAT as VALUES
 from gpuplane.api.chartvalues import check_values, is_values
 from gpuplane.api.finding import Finding
-from gpuplane.api.recognition import check_file, check_kind, file_kind
+from gpuplane.api.recognition import check_file, check_kind, check_programs, file_kind
 from gpuplane.api.validation import check_object, is_known
 from kubekit.errors import InvalidInput
 
@@ -133,7 +133,8 @@ def _judged(data: Any) -> tuple[list[Finding], str]:
         return check_file(data), note
     found = check_object(data)
     if not found and isinstance(data, dict) and not is_known(data):
-        found = check_kind(str(data.get("apiVersion", "")), str(data.get("kind", "")))
+        kind = check_kind(str(data.get("apiVersion", "")), str(data.get("kind", "")))
+        found = [*kind, *check_programs(data)]
     return found, ""
 
 

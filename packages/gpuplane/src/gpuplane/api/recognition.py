@@ -26,6 +26,12 @@ _FILES: Final = {
 _KUBECONFIG: Final = ("v1", "Config")
 _SCHEDULER_POLICY: Final = ("v1", "Policy")
 _SCHEDULER_VERSION: Final = "kubescheduler.config.k8s.io/v1"
+# The flags by which kube-scheduler got a Policy; 1.23 removed them, and does not start with them.
+_POLICY_FLAGS: Final = frozenset(
+    ("policy-config-file", "policy-configmap", "policy-configmap-namespace", "use-legacy-policy-config")
+)
+_TEMPLATE: Final = ("spec", "template", "spec")
+_POD_SPECS: Final = {"Pod": ("spec",), "Deployment": _TEMPLATE, "DaemonSet": _TEMPLATE, "StatefulSet": _TEMPLATE}
 # Programs whose kinds stand next to GPUs, by group.
 _PROGRAMS: Final = {
     "karpenter.sh": "Karpenter; its releases since 0.33 know NodePool of karpenter.sh/v1 instead of Provisioner",
@@ -73,6 +79,41 @@ def check_file(data: Mapping[str, Any]) -> list[Finding]:
         what = f"kube-scheduler reads {_SCHEDULER_VERSION} only since 1.29"
         return [_warning("GP105", "apiVersion", what, cure, version)]
     return []
+
+
+def check_programs(data: Mapping[str, Any]) -> list[Finding]:
+    """Return the findings about the programs in the pods of an object: arguments that today's releases refuse."""
+    steps = _POD_SPECS.get(str(data.get("kind", "")), ())
+    spec: Any = data if steps else None
+    for step in steps:
+        spec = spec.get(step) if isinstance(spec, Mapping) else None
+    return [
+        _warning(
+            "GP105",
+            ".".join((*steps, f"containers[{index}]", f"{field}[{at}]")),
+            f"kube-scheduler does not start with --{flag} since 1.23",
+            "gpuplane run scheduler --print-config kube prints the form of today, for its flag --config",
+            argument,
+        )
+        for index, container in enumerate(_items(spec, "containers"))
+        if _is_kube_scheduler(container)
+        for field in ("command", "args")
+        for at, argument in enumerate(_items(container, field))
+        if (flag := str(argument).lstrip("-").partition("=")[0]) in _POLICY_FLAGS and str(argument).startswith("-")
+    ]
+
+
+def _is_kube_scheduler(container: Any) -> bool:
+    words = [*_items(container, "command"), *_items(container, "args")]
+    return any(str(word).rpartition("/")[2] == "kube-scheduler" for word in words) or (
+        isinstance(container, Mapping)
+        and str(container.get("image", "")).partition("@")[0].rpartition("/")[2].partition(":")[0] == "kube-scheduler"
+    )
+
+
+def _items(data: Any, key: str) -> list[Any]:
+    found = data.get(key) if isinstance(data, Mapping) else None
+    return found if isinstance(found, list) else []
 
 
 def check_kind(api_version: str, kind: str) -> list[Finding]:
