@@ -89,6 +89,7 @@ OS_MAJOR_LABEL: Final = FEATURE_PREFIX + "system-os_release.VERSION_ID.major"  #
 
 # -- the operator's node labels ----------------------------------------------------------------------------------
 GPU_PRESENT_LABEL: Final = "nvidia.com/gpu.present"  # "true" on nodes with an NVIDIA GPU
+MPS_LABEL: Final = "nvidia.com/mps.capable"  # "true" on a node whose replicas are clients of MPS
 DEPLOY_PREFIX: Final = "nvidia.com/gpu.deploy."  # begins the gates, one for each operand
 DEPLOY_OPERANDS_LABEL: Final = DEPLOY_PREFIX + "operands"  # "false" is the node's opt-out
 DRIVER_OWNER_LABEL: Final = "nvidia.com/gpu-operator.driver.owner"  # the NVIDIADriver that a node has its driver from

@@ -8,8 +8,11 @@ import sys
 from typing import Any
 
 from gpuplane.api.gpunode import GPUNode
+from gpuplane.explain.answer import explain
+from gpuplane.explain.reading import read
 from gpuplane.host import Host
 from kubekit.api.core import ConfigMap, Node, Pod
+from kubekit.kube import SystemClock
 from simgpu import layout
 
 # What two programs at once see and may do under MPS; each waits until both have their contexts, and holds until told.
@@ -73,6 +76,10 @@ async def test_two_pods_under_mps(running: Any, mounts: bool) -> None:
             seen = json.loads(await Host(cluster.root("gpu")).wait_for(f"seen/{name}"))
         assert (seen["code"], seen["multiprocessors"], seen["pipe"]) == (0, 20, f"{pipe}/nvidia.com/gpu.shared/pipe")
         assert 7680 - 768 <= seen["allocated"] <= 7680, "half of 15 GiB, contexts count"
+
+    found = explain(*await read(cluster.client, "default", "one"), SystemClock().wall())
+    assert found.asks == "1 MPS replica"
+    assert [(held.gpu, held.unit, held.memory_mib) for held in found.held] == [("gpu/0", "1 MPS replica", 7680)]
 
     await cluster.client.patch(ConfigMap, "configs", {"data": config(4)}, namespace="gpu-operator")
     await cluster.amounts("gpu", {"nvidia.com/gpu.shared": 4})

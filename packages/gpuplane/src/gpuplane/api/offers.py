@@ -30,35 +30,50 @@ _FOUR_SLICES: Final = ("A30", "RTX PRO 6000")
 
 class UnitKind(StrEnum):
     WHOLE = "GPU"
-    REPLICA = "replica"  # one of several of a GPU or of a MIG device, without limits
+    REPLICA = "replica"  # one of several of a GPU or of a MIG device; without limits, unless MPS shares the GPU
     MIG = "MIG device"
     SHARE = "share"
 
 
 class GpuUnits(msgspec.Struct, frozen=True, rename="camel"):
-    """The `count` units of `resource` that a node offers; each is `core` percent of a GPU."""
+    """The `count` units of `resource` that a node offers; each is `core` percent of a GPU.
+
+    `memory_mib` is what MPS lets each process of a replica allocate; 0 for other units, and for time slices, which have
+    no limits.
+    """
 
     resource: str
     kind: UnitKind
     count: int
     core: float
+    memory_mib: int = 0
 
     @property
     def label(self) -> str:
-        """The unit as people call it: `GPU`, `replica`, `mig-1g.10gb`."""
+        """The unit as people call it: `GPU`, `replica`, `MPS replica`, `mig-1g.10gb`."""
         if self.resource.startswith(names.MIG_PREFIX):
             return self.resource.removeprefix(names.NVIDIA_PREFIX)
-        return self.kind.value
+        return f"MPS {self.kind}" if self.memory_mib else self.kind.value
+
+    def named(self, number: int) -> str:
+        """Return so many of the units in words: `2 replicas`, `3 mig-1g.10gb`."""
+        plural = "" if number == 1 or self.resource.startswith(names.MIG_PREFIX) else "s"
+        return f"{number} {self.label}{plural}"
 
 
 def offered_units(
-    allocatable: Mapping[str, Quantity], gpus: Sequence[GPU] = (), sick: Collection[str] = ()
+    allocatable: Mapping[str, Quantity],
+    gpus: Sequence[GPU] = (),
+    sick: Collection[str] = (),
+    *,
+    by_mps: bool = False,
 ) -> tuple[GpuUnits, ...]:
     """Return the units that a node offers; shares only where it offers its GPUs by no other name.
 
     Args:
         gpus: the node's GPUs; where they are unknown, each unit that is not a MIG device counts as a GPU.
         sick: UUIDs of the GPUs that are not usable; the kubelet does not count their units.
+        by_mps: whether the node's replicas are clients of MPS, see `shared_by_mps`.
     """
     counts = {name: whole(amount) for name, amount in allocatable.items() if name.startswith(names.NVIDIA_PREFIX)}
     counts = {name: number for name, number in counts.items() if number > 0}
@@ -67,14 +82,30 @@ def offered_units(
     mig = {name: number for name, number in counts.items() if name.startswith(names.MIG_PREFIX)}
     rest = {name: number for name, number in counts.items() if name not in mig}
     known = bool(gpus)
-    units = [*_named_mig(mig, split), *_others(rest, len(usable) - len(split), 0 if mig else len(split), known=known)]
+    unsplit = [gpu.memory_mib for gpu in usable if gpu.mig != "enabled"]
+    units = [*_named_mig(mig, split), *_others(rest, len(unsplit), 0 if mig else len(split), known=known)]
     if units:
-        return tuple(units)
+        return tuple(_limited(unit, unsplit) for unit in units) if by_mps and unsplit else tuple(units)
     for name in (names.ALPHA_GPU, names.VCUDA_CORE):
         if number := whole(allocatable.get(name, 0)):
             kind = UnitKind.SHARE if name == names.VCUDA_CORE else UnitKind.WHOLE
             return (GpuUnits(name, kind, number, _CORE_OF[name]),)
     return ()
+
+
+def shared_by_mps(labels: Mapping[str, str]) -> bool:
+    """Return whether a node with these labels shares its GPUs by MPS."""
+    return labels.get(names.MPS_LABEL) == "true"
+
+
+def _limited(unit: GpuUnits, memory_mib: Sequence[int]) -> GpuUnits:
+    """Return the unit with the limit of MPS: the same part of the memory as of the core, at least on the smallest GPU.
+
+    MPS does not share MIG devices.
+    """
+    if unit.kind is not UnitKind.REPLICA or unit.resource.startswith(names.MIG_PREFIX):
+        return unit
+    return msgspec.structs.replace(unit, memory_mib=int(round(min(memory_mib) * unit.core / WHOLE, 3)))
 
 
 def counted_by_scheduler(capacity: Mapping[str, Quantity], gpus: Sequence[GPU]) -> bool:

@@ -101,7 +101,7 @@ def _placed(what: Explanation, screen: Console) -> Iterator[str]:
 def _row(held: Held) -> tuple[str, str, str, str, str]:
     memory = f" + {gib(held.memory_mib)}" if held.memory_mib else ""
     if held.unit:
-        return held.container, held.gpu, short_model(held.model), held.unit, held.uuid
+        return held.container, held.gpu, short_model(held.model), held.unit + memory.replace(" + ", ", "), held.uuid
     holds = f"whole{memory.replace(' + ', ', ')}" if held.core >= 100 else f"{held.core}% core{memory}"
     return held.container, held.gpu, short_model(held.model), holds, held.uuid
 

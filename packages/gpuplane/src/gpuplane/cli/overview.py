@@ -4,7 +4,7 @@ without texts.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from types import MappingProxyType
 
@@ -116,8 +116,8 @@ class Model(msgspec.Struct, frozen=True, rename="camel"):
 
 class Overview(msgspec.Struct, frozen=True, rename="camel"):
     """`fits` maps what a pod may ask to how many such pods could start now: a number of GPUs ("8", "1", "0.5" where
-    there are shares), or one unit ("replica", "mig-1g.10gb"). `paused` and `refused` are None while the operator works.
-    `version` is that of the cluster's gpuplane, empty if unknown.
+    there are shares), or one unit ("replica", "MPS replica", "mig-1g.10gb"). `paused` and `refused` are None while the
+    operator works. `version` is that of the cluster's gpuplane, empty if unknown.
     `waiting_pods` begin with the one that waits longest.
     """
 
@@ -148,17 +148,20 @@ def overview(
     paused: Pause | None = None,
     refused: PolicyRefusal | None = None,
     version: str = "",
+    by_mps: Collection[str] = (),
 ) -> Overview:
     """The overview.
 
     `offered` says what each node's kubelet advertises, `away` why a node does not answer, `upgrades` how
-    far the upgrade of its driver is, `owners` which NVIDIADriver it has its driver from.
+    far the upgrade of its driver is, `owners` which NVIDIADriver it has its driver from, `by_mps` whose replicas are
+    clients of MPS.
     """
     gpunodes = sorted(gpunodes, key=lambda node: node.metadata.name)
     gpus = {node.metadata.name: node.status.gpus for node in gpunodes}
     units = {
-        node.metadata.name: offered_units(offered.get(node.metadata.name, {}), node.status.gpus, node.status.health)
+        name: offered_units(offered.get(name, {}), node.status.gpus, node.status.health, by_mps=name in by_mps)
         for node in gpunodes
+        if (name := node.metadata.name)
     }
     holders: dict[str, list[PodHolder]] = {}
     running = 0

@@ -21,7 +21,7 @@ import msgspec
 
 from gpuplane import names
 from gpuplane.api.gpunode import GPUNode, GPUNodeStatus, StageName
-from gpuplane.api.offers import WHOLE, GpuUnits, UnitKind, offered_units, units_asked
+from gpuplane.api.offers import WHOLE, GpuUnits, UnitKind, offered_units, shared_by_mps, units_asked
 from gpuplane.scheduler.quota import NamespaceQuota, QuotaCheck, QuotaSettings, QuotaUsage
 from gpuplane.scheduler.transforms import CachedPod, by_count, place_of, transform_node, transform_pod
 from gpuplane.sharing import POLICIES, Assignment, Ledger, LedgerGPU, NodeState, Request, empty, gpus_of, request_of
@@ -285,9 +285,10 @@ class World:
         if asked <= free:
             return None
         unit = self._unit(name, resource)
-        words = f"whole {unit.kind}" if unit.kind is UnitKind.WHOLE else unit.label
-        plural = "s" if asked != 1 and unit.label == unit.kind else ""
-        reason = f"{asked} {words}{plural} asked, {max(0, free)} free"
+        words = unit.named(asked)
+        if unit.kind is UnitKind.WHOLE:
+            words = f"{asked} whole {words.partition(' ')[2]}"
+        reason = f"{words} asked, {max(0, free)} free"
         if state is None or unit.kind is not UnitKind.WHOLE or len(state.gpus) < unit.count:
             return NodeVerdict(name, reason, "gpus")
         return NodeVerdict(name, reason, "gpus", tuple(_counted(state, max(0, free))))
@@ -302,8 +303,9 @@ class World:
         """Return the units that the node offers; while its GPUs are lost, those that its kubelet counts with them."""
         gpunode = self.gpunodes.get(name)
         status = gpunode.status if gpunode is not None else GPUNodeStatus()
-        offered = offered_units(devices_of(self.raw(name), "allocatable"), status.gpus, status.health)
-        return offered or offered_units(devices_of(self.raw(name)), status.gpus)
+        raw, by_mps = self.raw(name), shared_by_mps(self.nodes[name].labels)
+        offered = offered_units(devices_of(raw, "allocatable"), status.gpus, status.health, by_mps=by_mps)
+        return offered or offered_units(devices_of(raw), status.gpus, by_mps=by_mps)
 
     def _not_offered(self, name: str, dialect: str) -> NodeVerdict:
         if waits_for := self._unprepared(name):

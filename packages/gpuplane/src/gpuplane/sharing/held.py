@@ -48,7 +48,8 @@ def held_parts(pod: Pod, gpus: Sequence[GPU], units: Sequence[GpuUnits]) -> tupl
         if len(gpus) == 1 and core <= WHOLE:
             if parted:
                 asked = units_asked(pod)
-                memory = sum(mig_memory_mib(resource) * number for resource, number in asked.items())
+                limits = {unit.resource: unit.memory_mib for unit in units}
+                memory = sum((limits.get(name) or mig_memory_mib(name)) * number for name, number in asked.items())
                 return (HeldPart(gpus[0].index, core, memory, in_units(asked, units)),)
             memory = sum(ask.memory_mib for ask in request_of(pod).asks if ask.lasts)
             return (HeldPart(gpus[0].index, core, gpus[0].memory_mib if core == WHOLE else memory),)
@@ -63,12 +64,7 @@ def in_parts(pod: Pod, units: Sequence[GpuUnits]) -> bool:
 
 def in_units(asked: Mapping[str, int], units: Sequence[GpuUnits]) -> str:
     """Return the number of each unit in words: `2 replicas`, `1 GPU, 3 mig-1g.10gb`."""
-    labels = {unit.resource: unit for unit in units}
+    named = {unit.resource: unit for unit in units}
     return ", ".join(
-        f"{number} {labels[name].label if name in labels else name}{_plural(number, labels.get(name))}"
-        for name, number in asked.items()
+        named[name].named(number) if name in named else f"{number} {name}" for name, number in asked.items()
     )
-
-
-def _plural(number: int, unit: GpuUnits | None) -> str:
-    return "s" if number != 1 and unit is not None and unit.label == unit.kind.value else ""
