@@ -52,7 +52,7 @@ class ImageConfig(msgspec.Struct, frozen=True):
 
     @property
     def borrows(self) -> bool:
-        """Whether containers run the programs of this machine's Python in place of the image's."""
+        """Return whether containers run the programs of this machine's Python in place of the image's."""
         return bool(self.path) and not self.mapped
 
     def command_line(
