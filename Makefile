@@ -3,10 +3,12 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 PACKAGES := kubekit tinykube simgpu gpuplane gpulab
-# Of Debian and Ubuntu: what a kubelet needs, and Prometheus, which reads the exporter's metrics in a test.
-KUBERNETES_PACKAGES := runc iproute2 iptables util-linux mount containernetworking-plugins prometheus
+# Of Debian and Ubuntu: what a kubelet needs, Prometheus, which reads the exporter's metrics in a test, and shells that
+# complete commands in another.
+KUBERNETES_PACKAGES := runc iproute2 iptables util-linux mount containernetworking-plugins prometheus zsh fish
 # Tests of `make test` that need these packages, or what was built for the real cluster; skipped where it is missing.
-WITH_PACKAGES := $(addprefix packages/gpuplane/tests/,exporter/test_prometheus.py operator/test_metrics.py) \
+WITH_PACKAGES := $(addprefix packages/gpuplane/tests/,exporter/test_prometheus.py operator/test_metrics.py \
+    cli/test_completion.py) \
     $(wildcard packages/gpuplane/tests/toolkit/test_real_*.py)
 # The commands of whole pages of the documentation; Jupyter for them is installed once, 190 MB.
 PAGES := packages/gpulab/tests/pages

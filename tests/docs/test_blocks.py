@@ -23,8 +23,8 @@ PAGES = [
 SHELL = ("bash", "sh")
 LANGUAGES = {*SHELL, "text", "yaml", "json", "python", "csv", "toml", "diff", "mermaid", "promql"}
 PROGRAMS = {
-    *("cat", "chroot", "curl", "export", "kill", "ls", "make", "mkdir", "pip", "pytest", "python", "python3"),
-    *("ctr", "docker", "gpuplane", "helm", "kubectl", "skopeo"),
+    *("cat", "chroot", "curl", "echo", "export", "kill", "ls", "make", "mkdir", "pip", "pytest", "python", "python3"),
+    *("ctr", "docker", "gpuplane", "helm", "kubectl", "skopeo", "source"),
 }
 ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
 

@@ -174,7 +174,7 @@ def commands() -> list[tuple[str, str]]:
         blocks += [line for block in re.findall(r"```\w*\n(.*?)```", text, flags=re.S) for line in block.splitlines()]
         blocks += re.findall(r"`([^`\n]+)`", text)
         for line in blocks:
-            match = re.match(r"(?:\$ )?(?:\.venv/bin/|kubectl )?gpuplane (?!demo  )([a-z][^|#;]*)", line.strip())
+            match = re.match(r"(?:\$ )?(?:\.venv/bin/|kubectl )?gpuplane (?!demo  )([a-z][^|#;>]*)", line.strip())
             if match and path.parent.name != "reference":
                 found.append((str(path.relative_to(ROOT)), re.split(r"  +|\.\.\.", match[1])[0].strip()))
     return sorted(set(found))

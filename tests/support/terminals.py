@@ -11,8 +11,9 @@ import signal
 import struct
 import sys
 import termios
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Final
 
 PATIENCE_SECONDS: Final = 30.0
@@ -39,6 +40,10 @@ class Terminal:
         self.text += data.decode(errors="replace").replace("\r\n", "\n")
         self._more.set()
 
+    def type(self, text: str) -> None:
+        """Press keys; `\\t` is the tab, `\\r` the end of a line."""
+        os.write(self._handle, text.encode())
+
     async def until(self, holds: Callable[[], bool]) -> None:
         """Wait for something that the program writes."""
         async with asyncio.timeout(PATIENCE_SECONDS):
@@ -56,24 +61,45 @@ def plain(text: str) -> str:
     return _CODES.sub("", text)
 
 
+def _lead() -> None:
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+
 @asynccontextmanager
 async def on_terminal(
     *arguments: str, columns: int = 80, lines: int = 24, **environment: str
 ) -> AsyncIterator[Terminal]:
     """`gpuplane` with these arguments on a terminal of that size; interrupted at the end if it still runs."""
+    command = (sys.executable, "-m", "gpuplane", *arguments)
+    async with program_on_terminal(*command, columns=columns, lines=lines, environment=environment) as terminal:
+        yield terminal
+
+
+@asynccontextmanager
+async def program_on_terminal(
+    *command: str,
+    columns: int = 80,
+    lines: int = 24,
+    directory: Path | None = None,
+    environment: Mapping[str, str],
+    shell: bool = False,
+) -> AsyncIterator[Terminal]:
+    """Any program on a terminal of that size; interrupted at the end if it still runs.
+
+    A `shell` leads the terminal's session, as after a login, and is killed.
+    """
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
     inherited = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES", "NO_COLOR")}
     process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "gpuplane",
-        *arguments,
+        *command,
         stdin=slave,
         stdout=slave,
         stderr=slave,
         env={**inherited, "TERM": "xterm", **environment},
+        cwd=directory,
         start_new_session=True,
+        preexec_fn=_lead if shell else None,
     )
     os.close(slave)
     terminal = Terminal(process, master)
@@ -81,7 +107,7 @@ async def on_terminal(
         yield terminal
     finally:
         if process.returncode is None:
-            process.send_signal(signal.SIGINT)
+            process.send_signal(signal.SIGKILL if shell else signal.SIGINT)
         await asyncio.wait_for(process.wait(), PATIENCE_SECONDS)
         asyncio.get_running_loop().remove_reader(master)
         os.close(master)

@@ -170,8 +170,9 @@ def ls(options: Namespace, screen: Console) -> int:
 
 
 def machine_names(words: Sequence[str]) -> list[str]:
-    """The machines that can be simulated, for completion."""
-    return list(machines())
+    """The machines that can be simulated, for completion: as NAME=MACHINE behind a name."""
+    name, equals, _ = words[-1].rpartition("=")
+    return [f"{name}{equals}{machine}" for machine in machines()]
 
 
 def cluster_names(words: Sequence[str]) -> list[str]:

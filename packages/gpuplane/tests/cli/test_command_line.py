@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import shutil
 import subprocess
 import sys
 import textwrap
@@ -22,7 +19,6 @@ from gpuplane.cli.completion import candidates
 from gpuplane.cli.components import OPERANDS, OTHERS
 from gpuplane.cli.main import main
 from gpuplane.cli.parser import duration, parse
-from simgpu.machines import machines
 from tinykube.cluster import ClusterSpec
 
 COMPONENTS = OPERANDS | OTHERS | gpulab.verbs.COMPONENTS
@@ -242,22 +238,6 @@ def test_every_component_can_be_named() -> None:
         assert parse(["run", name]).component == name
 
 
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        (["sta"], ["status"]),
-        (["run", "dr"], ["driver"]),
-        (["status", "--wa"], ["--wait", "--watch"]),
-        (["status", "-o", "y"], ["yaml"]),
-        (["run", "nonsense", ""], sorted(COMPONENTS)),
-        (["status", "g"], ["gpus"]),
-        (["up", "--node", "h100"], [name for name in sorted(machines()) if name.startswith("h100")]),
-    ],
-)
-def test_completion_knows_commands_flags_and_values(words: list[str], expected: list[str]) -> None:
-    assert candidates(words) == expected
-
-
 def test_ls_lists_clusters_also_those_that_do_not_run(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -270,42 +250,6 @@ def test_ls_lists_clusters_also_those_that_do_not_run(
     assert main(["ls"]) == 0
     assert capsys.readouterr().out.splitlines()[1] == "lab    stopped           gpuplane up"
     assert candidates(["down", ""]) == ["lab"]
-
-
-def test_completion_knows_the_contexts_of_a_kubeconfig(tmp_path: Path) -> None:
-    contexts = [{"name": name, "context": {"cluster": "c", "user": "u"}} for name in ("prod", "dev")]
-    (tmp_path / "config").write_text(json.dumps({"kind": "Config", "contexts": contexts}))
-    assert candidates(["status", "--kubeconfig", str(tmp_path / "config"), "--context", ""]) == ["dev", "prod"]
-    assert candidates(["explain", "--kubeconfig", str(tmp_path / "none"), ""]) == [], "no cluster to ask"
-
-
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_a_shell_completes_by_the_script_that_is_printed(
-    shell: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    program = shutil.which(shell)
-    if program is None:
-        pytest.skip(f"no {shell} here")
-    assert main(["completion", shell]) == 0
-    (tmp_path / "script").write_text(capsys.readouterr().out)
-    (tmp_path / "gpuplane").write_text(f'#!/bin/sh\nexec {sys.executable} -m gpuplane "$@"\n')
-    (tmp_path / "gpuplane").chmod(0o755)
-    tries = {
-        "bash": """source script; COMP_WORDS=(gpuplane status --wa); COMP_CWORD=2
-            _gpuplane; printf '%s\\n' "${COMPREPLY[@]}" """,
-        "zsh": """compdef() { :; }; compadd() { print -l -- "${(@P)2}"; }; source ./script
-            words=(gpuplane status --wa); CURRENT=3; _gpuplane""",
-        "fish": """source script; complete -C 'gpuplane status --wa'""",
-    }
-    done = subprocess.run(
-        [program, "-c", tries[shell]],
-        cwd=tmp_path,
-        env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stdout.split() == ["--wait", "--watch"], done.stderr
 
 
 @pytest.mark.parametrize(

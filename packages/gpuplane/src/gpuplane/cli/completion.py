@@ -23,6 +23,7 @@ from gpuplane.api.requests import uses_gpus
 from gpuplane.cli.parser import build, subparsers
 from gpuplane.cli.terminal import Console
 from gpuplane.cli.verbs import installed
+from gpuplane.cli.word_order import commands_first, flag_of_value, flags_below, named_parser, own_flags
 from kubekit.api.core import Namespace as KubeNamespace
 from kubekit.api.core import Node, Pod
 from kubekit.errors import KubekitError
@@ -37,8 +38,32 @@ ASK_SECONDS: Final = 2.0
 _SCRIPTS: Final = {
     "bash": """\
 _gpuplane() {
-    local IFS=$'\\n'
-    COMPREPLY=($(gpuplane __complete "${COMP_WORDS[@]:1:COMP_CWORD}" 2> /dev/null))
+    local rest=${COMP_LINE:0:COMP_POINT} space word sign head= words=() count=0 index
+    # Readline cuts words at = and :, as those of --output=json and of some contexts. Here they are whole again.
+    for ((index = 0; index <= COMP_CWORD; index++)); do
+        space=${rest%%[![:space:]]*}
+        rest=${rest#"$space"}
+        word=${COMP_WORDS[index]}
+        ((index < COMP_CWORD)) || word=$rest
+        rest=${rest#"$word"}
+        if [[ -z $space && $count -gt 0 ]]; then
+            words[count-1]+=$word
+        else
+            words[count++]=$word
+        fi
+    done
+    # Readline leaves what stands before the last = or : in place.
+    word=${words[count-1]}
+    for sign in = :; do
+        if [[ $COMP_WORDBREAKS == *"$sign"* && $word == *"$sign"* ]]; then
+            space=${word%"${word##*"$sign"}"}
+            [ ${#space} -le ${#head} ] || head=$space
+        fi
+    done
+    COMPREPLY=()
+    while IFS= read -r word; do
+        COMPREPLY+=("${word#"$head"}")
+    done < <(gpuplane __complete "${words[@]:1}" 2> /dev/null)
     [ ${#COMPREPLY[@]} -gt 0 ] || compopt -o default
 }
 complete -F _gpuplane gpuplane""",
@@ -47,9 +72,9 @@ complete -F _gpuplane gpuplane""",
 _gpuplane() {
     local -a found
     found=("${(@f)$(gpuplane __complete "${(@)words[2,CURRENT]}" 2> /dev/null)}")
-    if [[ -n "$found" ]]; then compadd -a found; else _files; fi
+    if [[ -n "$found" ]]; then compadd -a found; else compset -P "*="; _files; fi
 }
-compdef _gpuplane gpuplane""",
+if [[ $funcstack[1] == _gpuplane ]]; then _gpuplane "$@"; else compdef _gpuplane gpuplane; fi""",
     "fish": """\
 function __gpuplane_complete
     set -l words (commandline -opc) (commandline -ct)
@@ -70,22 +95,40 @@ def completion(options: Namespace, screen: Console) -> int:
 
 
 def candidates(words: Sequence[str]) -> list[str]:
-    """Return the completions of the last of `words`."""
-    parser: argparse.ArgumentParser = build(installed())
+    """Return the completions of the last of `words`, as whole words: `--output=json` for `--output=j`."""
     *before, last = words or [""]
-    for word in before:
-        parser = subparsers(parser).get(word, parser)
-    if last.startswith("-"):
-        found = [text for action in parser._actions for text in action.option_strings]
+    root = build(installed())
+    before = commands_first(root, before)
+    of_help = before[:1] == ["help"]
+    command, _ = named_parser(root, before[1:] if of_help else before)
+    if of_help:
+        found = list(subparsers(command))
+    elif "--" in before:
+        found = []  # the words of a program that `share run` starts
+    elif last.startswith("-"):
+        found = _flags(command, last, before)
     else:
-        asked = next((action for action in parser._actions if before and before[-1] in action.option_strings), None)
-        if asked is not None and asked.nargs != 0:
-            found = _values(asked, words)
+        action = flag_of_value(own_flags(command) | flags_below(command), before[-1]) if before else None
+        if action is not None:
+            found = _values(action, words)
         else:
-            found = list(subparsers(parser)) or [
-                value for action in parser._actions if not action.option_strings for value in _values(action, words)
+            found = list(subparsers(command)) or [
+                value for action in command._actions if not action.option_strings for value in _values(action, words)
             ]
     return sorted({text for text in found if text.startswith(last)})
+
+
+def _flags(command: argparse.ArgumentParser, word: str, before: Sequence[str]) -> list[str]:
+    """Return the flags that begin with a word, or the values of the flag that it names before an equals sign."""
+    below = flags_below(command)
+    name, equals, value = word.partition("=")
+    if not equals:
+        own = [text for text in own_flags(command) if text.startswith(word)]
+        return own or list(below)
+    action = (below | own_flags(command)).get(name)
+    if action is None or action.nargs == 0:
+        return []
+    return [f"{name}={text}" for text in _values(action, [*before, name, value])]
 
 
 def _values(action: argparse.Action, words: Sequence[str]) -> list[str]:
@@ -94,6 +137,16 @@ def _values(action: argparse.Action, words: Sequence[str]) -> list[str]:
         return [str(choice) for choice in action.choices]
     target = getattr(action, "completer", "")
     return list(resolve_name(target)(words)) if target else []
+
+
+def explained(words: Sequence[str]) -> list[str]:
+    """The codes of findings once their first letters are there, else the pods that ask for GPUs."""
+    last = words[-1]
+    if not last[:1].isupper():  # no pod's name begins so
+        return pods(words)
+    from gpuplane.api.codes import CODES  # late: their texts are long
+
+    return list(CODES)
 
 
 def pods(words: Sequence[str]) -> list[str]:
@@ -125,8 +178,9 @@ def contexts(words: Sequence[str]) -> list[str]:
 
 
 def _after(words: Sequence[str], *flags: str) -> str:
-    """Return the word after one of the flags, empty for none."""
-    return next((value for flag, value in pairwise(words) if flag in flags), "")
+    """Return the word after one of the flags or behind its equals sign, empty for none."""
+    apart = [part for word in words for part in (word.split("=", 1) if word.startswith(flags) else [word])]
+    return next((value for flag, value in pairwise(apart) if flag in flags), "")
 
 
 def _ask(words: Sequence[str], question: Callable[[Client], Coroutine[Any, Any, list[T]]]) -> list[T]:
@@ -153,8 +207,14 @@ def complete(words: Sequence[str]) -> int:
 
 
 def kubectl_complete() -> int:
-    """Entry point of `kubectl_complete-gpuplane`."""
-    for text in candidates(sys.argv[1:]):
-        sys.stdout.write(text + "\n")
+    """Entry point of `kubectl_complete-gpuplane`.
+
+    NB: kubectl wants the value alone for `--flag=value`, as cobra's scripts put the flag before it.
+    """
+    words = sys.argv[1:]
+    flag, equals, _ = words[-1].partition("=") if words else ("", "", "")
+    head = flag + equals if equals and flag.startswith("-") else ""
+    for text in candidates(words):
+        sys.stdout.write(text.removeprefix(head) + "\n")
     sys.stdout.write(":4\n")
     return 0

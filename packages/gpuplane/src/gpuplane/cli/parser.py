@@ -293,7 +293,7 @@ def _real(commands: Any) -> None:
         metavar="POD|CODE",
         help="a pod, also as NAMESPACE/NAME, or as GP201 (default: the pods that wait for GPUs)",
     )
-    completed(what, "pods")
+    completed(what, "explained")
     explain.set_defaults(command=lazy("explain", "run"))
 
     examples(

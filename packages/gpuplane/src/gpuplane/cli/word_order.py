@@ -73,27 +73,13 @@ def find_flag(flags: Flags, word: str) -> argparse.Action | None:
     return next(iter(near.values())) if len(near) == 1 else None
 
 
-def _skip_flags(words: Sequence[str], flags: Flags, choices: Collection[str]) -> int:
-    """Return the place of the first word that is no flag and no value of a flag."""
-    place = 0
-    while place < len(words) and words[place].startswith("-") and words[place] not in ("-", "--"):
-        action = _last_of_group(flags, words[place])
-        place += 1
-        if action is None or action.nargs == 0:
-            continue
-        place += 1
-        if action.nargs == "+":
-            while place < len(words) and not words[place].startswith("-") and words[place] not in choices:
-                place += 1
-    return min(place, len(words))
-
-
-def _last_of_group(flags: Flags, word: str) -> argparse.Action | None:
+def flag_of_value(flags: Flags, word: str) -> argparse.Action | None:
     """Return the flag that takes the next word: `-n` of `-wn`; None where no flag does, as in `-nml` or `--name=x`."""
-    if "=" in word:
+    if "=" in word or not word.startswith("-"):
         return None
     if word.startswith("--"):
-        return find_flag(flags, word)
+        action = find_flag(flags, word)
+        return None if action is None or action.nargs == 0 else action
     for place, letter in enumerate(word[1:], 1):
         action = flags.get(f"-{letter}")
         if action is None:
@@ -101,3 +87,18 @@ def _last_of_group(flags: Flags, word: str) -> argparse.Action | None:
         if action.nargs != 0:
             return action if place == len(word) - 1 else None
     return None
+
+
+def _skip_flags(words: Sequence[str], flags: Flags, choices: Collection[str]) -> int:
+    """Return the place of the first word that is no flag and no value of a flag."""
+    place = 0
+    while place < len(words) and words[place].startswith("-") and words[place] not in ("-", "--"):
+        action = flag_of_value(flags, words[place])
+        place += 1
+        if action is None:
+            continue
+        place += 1
+        if action.nargs == "+":
+            while place < len(words) and not words[place].startswith("-") and words[place] not in choices:
+                place += 1
+    return min(place, len(words))
