@@ -76,8 +76,15 @@ def add_commands(commands: Any) -> None:
         "gpuplane up --detach",
         "gpuplane up --node h100-ubuntu22 --node big=a10g-rhel9",
         "gpuplane up --light-nodes 1000",
+        "gpuplane up --list-machines -o wide",
     )
     examples(down, "gpuplane down", "gpuplane down demo --keep-files")
+    examples(
+        listed,
+        "gpuplane ls",
+        "gpuplane ls -o wide                   with their kubeconfig files",
+        "gpuplane ls -o name | xargs -n 1 gpuplane down",
+    )
     examples(demo, "gpuplane demo", "gpuplane demo --down -q -o json")
 
 

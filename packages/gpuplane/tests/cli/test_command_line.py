@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import subprocess
 import sys
 import textwrap
@@ -352,14 +353,31 @@ def test_help_is_a_command_too(capsys: pytest.CaptureFixture[str], words: list[s
     assert shown[0] == shown[1]
 
 
-@pytest.mark.parametrize("command", ["", "install", "uninstall", "status", "explain", "check", "up", "down", "demo"])
-def test_examples_of_the_help_are_understood(capsys: pytest.CaptureFixture[str], command: str) -> None:
+def commands_with_help() -> list[str]:
+    """Every command, without the components of `gpuplane run`, which its own help lists, and `help` itself."""
+    found = [""]
+
+    def collect(command: argparse.ArgumentParser, words: tuple[str, ...]) -> None:
+        for word, sub in parser.subparsers(command).items():
+            if words != ("run",) and word != "help":
+                found.append(" ".join((*words, word)))
+                collect(sub, (*words, word))
+
+    collect(parser.build(verbs.installed()), ())
+    return found
+
+
+@pytest.mark.parametrize("command", commands_with_help())
+def test_the_help_of_a_command_has_examples_that_are_understood(
+    capsys: pytest.CaptureFixture[str], command: str
+) -> None:
     with pytest.raises(SystemExit):
         main([*command.split(), "--help"])
     _, _, listed = capsys.readouterr().out.partition("examples:\n")
-    lines = [line.partition("   ")[0].strip() for line in textwrap.dedent(listed).splitlines()]
-    assert lines
-    for line in lines:
-        [words] = [part.split() for part in line.split("|") if part.split()[0] == "gpuplane"]
-        if words[1] != "help":
-            parse(words[1:])
+    assert listed and all(len(line) <= 80 for line in listed.splitlines())
+    for line in textwrap.dedent(listed).splitlines():
+        found = re.findall(r"gpuplane ([^|>)]+)", line.partition("   ")[0])
+        assert found[0].startswith(command), "an example of another command"
+        for words in found:
+            if not words.startswith("help"):
+                assert parse(words.split()).command

@@ -12,6 +12,7 @@ from typing import Any, Final, NoReturn
 
 from gpuplane import __version__
 from gpuplane.cli.components import OPERANDS, OTHERS
+from gpuplane.cli.machine_parser import add_machine
 from gpuplane.cli.share_parser import add_share
 from gpuplane.cli.simulate_parser import add_simulate
 from gpuplane.cli.verbs import Verbs, installed
@@ -147,7 +148,7 @@ def build(extensions: Iterable[Verbs] = (), *, only_run: bool = False) -> Parser
     examples(
         parser,
         "gpuplane demo                         the whole story on this machine",
-        "gpuplane install --dry-run            the manifests, to read before anything happens",
+        "gpuplane install --dry-run            the manifests, to read first",
         "gpuplane status                       what every GPU node waits for",
         "gpuplane explain ml/train-0           why a pod waits, and what would help",
         "gpuplane help install                 the help of a command",
@@ -157,8 +158,8 @@ def build(extensions: Iterable[Verbs] = (), *, only_run: bool = False) -> Parser
             verbs.add_commands(commands)
         _real(commands)
         _hand(commands)
-        add_share(commands, talk_options, form_options, lazy)
-        add_simulate(commands, talk_options, form_options, lazy)
+        add_share(commands, talk_options, form_options, lazy, examples)
+        add_simulate(commands, talk_options, form_options, lazy, examples)
     _run(commands, extensions)
     return parser
 
@@ -330,94 +331,17 @@ def _hand(commands: Any) -> None:
     examples(check, "gpuplane check train.yaml policy.yaml", "kubectl get clusterpolicy -o yaml | gpuplane check -")
     commands.add_parser("help", help="the help of a command: gpuplane help COMMAND")
 
-    _driver(commands)
-    _toolkit(commands)
+    add_machine(commands, talk_options, form_options, lazy, examples)
 
     completion = commands.add_parser("completion", help="a completion script for your shell")
     completion.add_argument("shell", choices=["bash", "zsh", "fish", "tcsh"], help="the shell")
     completion.set_defaults(command=lazy("completion", "completion"))
-
-
-def _driver(commands: Any) -> None:
-    driver = commands.add_parser("driver", help="the GPU driver of this machine, by hand")
-    actions = driver.add_subparsers(title="actions", metavar="ACTION", required=True)
-    plan = actions.add_parser(
-        "plan",
-        parents=[talk_options(), form_options(*DOCUMENTS)],
-        help="what installing a driver would do; does nothing",
-    )
-    plan.add_argument("--host-root", type=Path, default=Path("/"), metavar="DIR", help="root of the file system")
-    plan.add_argument("--driver-version", default="", metavar="VERSION", help="570.133.20, or 570 with --precompiled")
-    plan.add_argument(
-        "--kernel-modules", choices=["auto", "open", "proprietary"], default="auto", help="which kernel modules"
-    )
-    plan.add_argument("--precompiled", action="store_true", help="from packages made for the kernel")
-    plan.set_defaults(command=lazy("driver", "plan"))
-
-
-def _toolkit(commands: Any) -> None:
-    toolkit = commands.add_parser("toolkit", help="container runtime and CDI of this machine, by hand")
-    actions = toolkit.add_subparsers(title="actions", metavar="ACTION", required=True)
-
-    def action(name: str, about: str, *parents: Parser) -> ArgumentParser:
-        parser: ArgumentParser = actions.add_parser(name, parents=[talk_options(), *parents], help=about)
-        root = parser.add_argument("--host-root", type=Path, default=Path("/"), metavar="DIR")
-        root.help = "root of the machine's file system"
-        parser.set_defaults(command=lazy("toolkit", name))
-        return parser
-
-    configure = action("configure", "let the container runtime give GPUs to containers", form_options(*DOCUMENTS))
-    configure.add_argument(
-        "--runtime", choices=["containerd", "docker", "crio", "cri-o"], help="default: the one that is there"
-    )
-    configure.add_argument(
-        "--config",
-        default="",
-        metavar="PATH",
-        help="its configuration file (default: found, also of k3s, rke2, k0s, microk8s)",
-    )
-    configure.add_argument("--socket", default="", metavar="PATH", help="its socket (default: found)")
-    configure.add_argument("--set-as-default", action="store_true", help="make nvidia the default runtime")
-    unconfigure = action(
-        "unconfigure", "give the runtime its configuration back, byte for byte", form_options(*DOCUMENTS)
-    )
-    for parser in (configure, unconfigure):
-        parser.add_argument("--dry-run", action="store_true", help="print a diff; exit 1 when there is one")
-        parser.add_argument("--no-restart", action="store_true", help="do not reload the runtime")
-    cdi = action("cdi", "print the CDI specification of this machine's GPUs")
-    cdi.add_argument(
-        "--mode",
-        choices=["auto", "nvml", "management"],
-        default="auto",
-        help="management: for containers that look after GPUs (default: auto, which is nvml)",
-    )
-    cdi.add_argument("--format", choices=["yaml", "json"], help="default: by the ending of --output, or yaml")
-    cdi.add_argument("--output", type=Path, metavar="FILE", help="write it there, whole or not at all")
-    cdi.add_argument(
-        "--device-name-strategy",
-        choices=["index", "uuid", "type-index"],
-        action="append",
-        help="how devices are named; may be given again (default: index and uuid)",
-    )
-    cdi.add_argument("--vendor", default="", metavar="NAME", help="of the kind (default: nvidia.com)")
-    cdi.add_argument("--class", default="", dest="of_class", metavar="NAME", help="of the kind (default: gpu)")
-    cdi.add_argument(
-        "--device-id",
-        action="append",
-        default=[],
-        metavar="ID",
-        help="only this GPU or MIG device, by index or UUID; may be given again",
-    )
-    cdi.add_argument("--no-all-device", action="store_true", help="no device named all")
-    cdi.add_argument(
-        "--disable-hook",
-        choices=["create-symlinks", "enable-cuda-compat", "update-ldcache", "all"],
-        action="append",
-        default=[],
-        help="leave a hook out; may be given again",
-    )
-    cdi.add_argument(
-        "--nvidia-cdi-hook-path", default="", metavar="PATH", help="NVIDIA's hook program (default: found)"
+    examples(
+        completion,
+        "source <(gpuplane completion bash)    for this shell",
+        "gpuplane completion bash > ~/.local/share/bash-completion/completions/gpuplane",
+        "gpuplane completion zsh > ~/.zfunc/_gpuplane    with ~/.zfunc in fpath",
+        "gpuplane completion fish > ~/.config/fish/completions/gpuplane.fish",
     )
 
 
@@ -437,6 +361,12 @@ def _run(commands: Any, extensions: Iterable[Verbs]) -> None:
                 if flag == "node-name":
                     completed(argument, "nodes")
         part.set_defaults(command=lazy("run", "run"), component=name, entry=component)
+    examples(
+        run,
+        "gpuplane run operator --kubeconfig ~/.kube/config    from a shell",
+        "gpuplane run scheduler --print-config kube    what kube-scheduler needs",
+        "gpuplane run device-plugin --node-name gpu-t-01 -v",
+    )
 
 
 _POLICIES: Final = ("opportunity", "fragmentation", "tightest", "spread", "topology")

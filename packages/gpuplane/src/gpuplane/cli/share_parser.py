@@ -25,9 +25,13 @@ def memory(text: str) -> int:
 
 
 def add_share(
-    commands: Any, talk: Callable[[], Any], form: Callable[..., Any], lazy: Callable[[str, str], Any]
+    commands: Any,
+    talk: Callable[[], Any],
+    form: Callable[..., Any],
+    lazy: Callable[[str, str], Any],
+    examples: Callable[..., None],
 ) -> None:
-    """`share run` and `share top`; `talk`, `form` and `lazy` are the parser's own."""
+    """`share run` and `share top`; `talk`, `form`, `lazy` and `examples` are the parser's own."""
     share = commands.add_parser("share", help="a part of one GPU of this machine, real or simulated")
     actions = share.add_subparsers(title="actions", metavar="ACTION", required=True)
 
@@ -68,3 +72,19 @@ def add_share(
     )
     top.add_argument("--simulate", default="", metavar="MODEL", help="the GPU that is played")
     top.set_defaults(command=lazy("share_top", "top"))
+
+    runs = (
+        "gpuplane share run --core 30 --memory 5GiB -- python train.py",
+        "gpuplane share run --core 30 --simulate t4 -- python train.py    without a GPU",
+        "gpuplane share run --core 50 --mode burst --gpu 1 -- python serve.py",
+        "gpuplane share run --memory 5GiB --dry-run -- python train.py",
+    )
+    tops = (
+        "gpuplane share top                    live on a terminal",
+        "gpuplane share top --simulate t4",
+        "gpuplane share top --once -o json",
+        "gpuplane share top --host-root ~/.gpuplane/clusters/demo/nodes/sim-1/root",
+    )
+    examples(share, *runs[:2], tops[0])
+    examples(run, *runs)
+    examples(top, *tops)

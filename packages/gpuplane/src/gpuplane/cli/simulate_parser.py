@@ -10,7 +10,14 @@ from typing import Any, Final
 _POLICIES: Final = ("opportunity", "fragmentation", "tightest", "spread", "topology")
 
 
-def add_simulate(commands: Any, talk: Callable[[], Any], form: Callable[..., Any], lazy: Callable[..., Any]) -> None:
+def add_simulate(
+    commands: Any,
+    talk: Callable[[], Any],
+    form: Callable[..., Any],
+    lazy: Callable[..., Any],
+    examples: Callable[..., None],
+) -> None:
+    """`simulate packing` and `simulate nodes`; `talk`, `form`, `lazy` and `examples` are the parser's own."""
     simulate = commands.add_parser("simulate", help="what a policy would do, with the code that a cluster runs")
     experiments = simulate.add_subparsers(title="experiments", metavar="EXPERIMENT", required=True)
     packing = experiments.add_parser(
@@ -34,10 +41,16 @@ def add_simulate(commands: Any, talk: Callable[[], Any], form: Callable[..., Any
     packing.add_argument("--arrival-order", type=Path, metavar="FILE", help="names of the pods that arrive, one a line")
     packing.add_argument("--node-order", type=Path, metavar="FILE", help="names of all nodes, the preferred ones first")
     packing.set_defaults(command=lazy("simulate", "packing"))
-    _add_nodes(experiments, talk, form, lazy)
+    nodes = _add_nodes(experiments, talk, form, lazy)
+
+    pack = "gpuplane simulate packing --nodes n.csv --pods p.csv"
+    buy = "gpuplane simulate nodes --pools pools.yaml --pods pods.yaml"
+    examples(simulate, pack, buy)
+    examples(packing, pack, f"{pack} --policy tightest", f"{pack} --inflate 1.1 -o json")
+    examples(nodes, buy, f"{buy} --types t.csv", f"{buy} -o json")
 
 
-def _add_nodes(experiments: Any, talk: Callable[[], Any], form: Callable[..., Any], lazy: Callable[..., Any]) -> None:
+def _add_nodes(experiments: Any, talk: Callable[[], Any], form: Callable[..., Any], lazy: Callable[..., Any]) -> Any:
     nodes = experiments.add_parser(
         "nodes",
         parents=[talk(), form("text", "json", "yaml")],
@@ -69,6 +82,7 @@ def _add_nodes(experiments: Any, talk: Callable[[], Any], form: Callable[..., An
     )
     nodes.add_argument("--zones", default="", metavar="ZONES", help="zones that offer the types, with commas")
     nodes.set_defaults(command=lazy("simulate_nodes", "nodes"))
+    return nodes
 
 
 def _above_zero(text: str) -> float:
