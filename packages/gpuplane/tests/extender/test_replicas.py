@@ -12,7 +12,7 @@ from gpuplane.scheduler.drift import BYPASSED
 from gpuplane.sharing import of_pod
 from kubekit.api.core import Node
 from packages.gpuplane.tests.extender.test_conformance import bind
-from tests.support.extender_world import Running, World, extender, gpu_pod
+from tests.support.extender_world import Running, World, extender, gpu_pod, http
 
 WAITS = "1 whole GPU asked, 0 wholly free"
 
@@ -53,6 +53,27 @@ async def test_ten_pods_share_a_gpu_of_ten_replicas(cluster: World, running: Run
     assert await running.bind(made[0], "n1") == "", "asked again, since the first answer got lost"
     await running.leader._recorder.flush()
     assert await cluster.events("Placed") == []
+
+
+async def test_gauges_of_gpus_count_the_nodes_that_the_extender_gives_out(cluster: World, running: Running) -> None:
+    """The operator's gauges count every node."""
+    await replicas(cluster, running)
+    await run(cluster, running, "on-a-replica")
+    await cluster.node("n2", 2)
+    await running.until(lambda: running.leader.cluster.ledger.node("n2"))
+
+    async def gauges() -> tuple[str, str]:
+        text = (await http(running.port, "GET", "/metrics")).body.decode()
+        found = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
+        return found["gpuplane_scheduler_gpus"], found["gpuplane_scheduler_free_gpus"]
+
+    assert await gauges() == ("2", "2")
+    await run(cluster, running, "whole", node="n2")
+    assert await gauges() == ("2", "1")
+    share = await cluster.pod(gpu_pod("share", (30, 4)))
+    assert (await running.filter(share, ["n2"]))["NodeNames"] == ["n2"]
+    assert await running.bind(share, "n2") == ""
+    assert await gauges() == ("2", "0.7")
 
 
 async def test_mig_devices_under_the_name_of_gpus_are_not_counted_as_gpus(cluster: World, running: Running) -> None:

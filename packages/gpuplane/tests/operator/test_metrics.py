@@ -12,6 +12,7 @@ import pytest
 
 from gpuplane.operator.metrics import operator_metrics
 from kubekit.kube.exposition import exposition
+from packages.gpuplane.tests.operator.conftest import GPUNODES
 from tests.support.until import until
 
 # As the GPU operator documents them.
@@ -80,3 +81,57 @@ async def test_promtool_reads_them(played: Any, work: Any) -> None:
     # NB: these names are the GPU operator's; a gauge that ends in _total is not ours to rename.
     said = [line for line in done.stderr.splitlines() if not line.startswith("gpu_operator_gpu_nodes_total ")]
     assert said == []
+
+
+def gpu(index: int, **more: Any) -> dict[str, Any]:
+    return {"index": index, "uuid": f"GPU-{index}", "model": "A100", "memoryMib": 40960, **more}
+
+
+async def holds(played: Any, name: str, node: str, resource: str, count: int) -> None:
+    limits = {resource: str(count)}
+    containers = [{"name": "c", "image": "train", "resources": {"limits": limits, "requests": limits}}]
+    body = {"metadata": {"name": name}, "spec": {"nodeName": node, "containers": containers}}
+    await played.registry.create("pods", "default", body)
+
+
+async def test_free_gpus_of_a_node_whatever_it_calls_them(played: Any, work: Any) -> None:
+    """FREE of `kubectl get gpunodes`, and the gauges: replicas, GPUs in seven parts, shares, a lost GPU."""
+    offers = {
+        "replicas": ([gpu(0)], {"nvidia.com/gpu": "10"}),
+        "mixed": ([gpu(0), gpu(1, mig="enabled")], {"nvidia.com/gpu": "1", "nvidia.com/mig-1g.5gb": "7"}),
+        "single": ([gpu(0, mig="enabled")], {"nvidia.com/gpu": "7"}),
+        "shares": ([gpu(0), gpu(1)], {"tencent.com/vcuda-core": "200", "tencent.com/vcuda-memory": "320"}),
+        "lost": ([gpu(0), gpu(1)], {"nvidia.com/gpu": "1"}),
+    }
+    async with work(played) as operator:
+        await played.policy()
+        for name in offers:
+            await played.add_node(name)
+        await played.until(lambda: len(played.registry.list(GPUNODES)) == len(offers))
+        for name, (gpus, amounts) in offers.items():
+            health = {"GPU-1": "Xid 79: fallen off the bus"} if name == "lost" else {}
+            found = {"gpus": gpus, "health": health}
+            await played.registry.patch(GPUNODES, None, name, {"status": found}, "merge", subresource="status")
+            amounts = {"cpu": "4", "memory": "8Gi", "pods": "110", **amounts}
+            status = {"capacity": amounts, "allocatable": amounts}
+            await played.registry.patch("nodes", None, name, {"status": status}, "merge", subresource="status")
+        for number in range(4):
+            await holds(played, f"replica-{number}", "replicas", "nvidia.com/gpu", 1)
+        await holds(played, "part", "mixed", "nvidia.com/mig-1g.5gb", 1)
+        await holds(played, "part-too", "single", "nvidia.com/gpu", 2)
+        await holds(played, "share", "shares", "tencent.com/vcuda-core", 30)
+        await holds(played, "ended", "lost", "nvidia.com/gpu", 1)
+        await played.registry.patch(
+            "pods", "default", "ended", {"status": {"phase": "Succeeded"}}, "merge", subresource="status"
+        )
+        free = {"replicas": 0.6, "mixed": 1.86, "single": 0.71, "shares": 1.7, "lost": 1.0}
+        usable = {"replicas": 1, "mixed": 2, "single": 1, "shares": 2, "lost": 1}
+
+        def gauges(name: str) -> dict[str, float]:
+            now = values(operator)
+            return {node: now.get(f'{name}{{node="{node}"}}', -1.0) for node in offers}
+
+        await until(lambda: gauges("gpuplane_node_free_gpus") == free, seen=lambda: gauges("gpuplane_node_free_gpus"))
+        assert gauges("gpuplane_node_gpus") == usable
+        nodes = played.registry.list(GPUNODES)
+        assert {node["metadata"]["name"]: float(node["status"]["summary"]["free"]) for node in nodes} == free

@@ -22,6 +22,12 @@ _READY_GAUGES = (
     ("gpu_operator_node_plugin_ready", StageName.PLUGIN),
 )
 WRITES: Final = Metric("gpuplane_operator_writes_total", MetricType.COUNTER, "Writes to the API server, by resource.")
+NODE_GPUS: Final = Metric("gpuplane_node_gpus", MetricType.GAUGE, "Usable GPUs of the node.")
+NODE_FREE_GPUS: Final = Metric(
+    "gpuplane_node_free_gpus",
+    MetricType.GAUGE,
+    "What the node offers and no pod holds, in GPUs: whole GPUs, replicas, MIG devices and shares.",
+)
 BY_STAGE: Final = Metric("gpuplane_nodes_by_stage", MetricType.GAUGE, "GPU nodes by the stage they are in.")
 
 
@@ -76,6 +82,9 @@ def operator_metrics(state: OperatorState) -> Iterator[MetricFamily]:
     for name, stage in _READY_GAUGES:
         metric = Metric(name, MetricType.GAUGE, f"1 when {stage.value} holds on the node.")
         yield MetricFamily(metric, [(series({"node": node.metadata.name}), _holds(node, stage)) for node in nodes])
+    yield MetricFamily(NODE_GPUS, [(series({"node": node.metadata.name}), _usable(node)) for node in nodes])
+    free = [(node.metadata.name, node.status.summary.free) for node in nodes]
+    yield MetricFamily(NODE_FREE_GPUS, [(series({"node": name}), float(gpus)) for name, gpus in free if gpus])
     at = Counter(node.status.summary.stage for node in nodes)
     yield MetricFamily(BY_STAGE, [(series({"stage": stage.value}), at[stage.value]) for stage in StageName])
 
@@ -92,6 +101,10 @@ def _status(policy: ClusterPolicy | None, *, failing: bool) -> int:
 def _holds(node: GPUNode, name: StageName) -> bool:
     stage = node.status.stages.get(name.value)
     return stage is not None and stage.state.holds
+
+
+def _usable(node: GPUNode) -> int:
+    return sum(1 for gpu in node.status.gpus if gpu.uuid not in node.status.health)
 
 
 def paths(state: Callable[[], OperatorState]) -> dict[str, Handler]:

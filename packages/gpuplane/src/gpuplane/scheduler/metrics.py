@@ -76,11 +76,11 @@ def _of(leader: Leader) -> Iterator[MetricFamily]:
     states = [state for state in ledger.nodes() if not state.by_count]
     yield gauge(
         _PREFIX + "gpus",
-        "GPUs that the extender gives out: no replicas, no MIG devices.",
+        "GPUs that the extender gives out: those of nodes without replicas and MIG devices.",
         sum(len(state.gpus) for state in states),
     )
     free = sum(core for state in states for core, gpu in zip(state.core, state.gpus, strict=True) if gpu.healthy)
-    yield gauge(_PREFIX + "free_gpus", "What is free of healthy GPUs, in GPUs.", free / 100)
+    yield gauge(_PREFIX + "free_gpus", "What is free of these GPUs where they are healthy, in GPUs.", free / 100)
     counts = [(series({"state": name}), reservations.count(*states)) for name, states in _STATES.items()]
     yield MetricFamily(RESERVATIONS, counts)
     yield gauge(_PREFIX + "claims", "Pods between filter and bind.", reservations.count(ReservationState.TENTATIVE))
