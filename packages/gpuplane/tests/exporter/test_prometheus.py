@@ -11,7 +11,7 @@ import socket
 import subprocess
 import urllib.parse
 import urllib.request
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +19,18 @@ import msgspec
 import pytest
 
 from gpulab.light.gpus import SimulatedGPUs
+from gpuplane.api.clusterpolicy import ClusterPolicySpec
 from gpuplane.exporter import run
 from gpuplane.exporter.fields import DEFAULT_FIELDS, FieldType
 from gpuplane.exporter.render import Extra, GPUHolder, entities, render
 from gpuplane.hardware import GPUFacts, MigDevice, MigMode, MigSample, Sample
+from gpuplane.limits import share_metrics
 from gpuplane.limits.exposition import METRICS as SHARE_METRICS
+from gpuplane.limits.view import GpuView, ShareView
 from gpuplane.operand import OperandContext
+from gpuplane.operator.exporter_objects import wants_monitor
+from gpuplane.operator.operands import manifests
+from kubekit.http_server import HttpAnswer, metrics_answer, serving
 from simgpu import PROFILES
 from tests.support.until import until
 
@@ -156,14 +162,38 @@ def free_port() -> int:
         return int(sock.getsockname()[1])
 
 
+def job(port: int, name: str = "gpus", **more: Any) -> dict[str, Any]:
+    """A scrape configuration for a port of this machine; `labels` are those of the target."""
+    labels = more.pop("labels", {})
+    return {"job_name": name, "static_configs": [{"targets": [f"127.0.0.1:{port}"], "labels": labels}], **more}
+
+
+def monitored_jobs(ports: Mapping[str, int]) -> list[dict[str, Any]]:
+    """Scrape configurations as the Prometheus operator makes them of the installed ServiceMonitors.
+
+    Args:
+        ports: name of the ServiceMonitor -> port of its target here.
+    """
+    monitor = {"enabled": True, "honorLabels": True}
+    spec = msgspec.convert({"dcgmExporter": {"serviceMonitor": monitor}}, ClusterPolicySpec)
+    made = manifests(spec, {}, image="i", owner={}, monitored=wants_monitor(spec), shared=True)
+    found = {m["metadata"]["name"]: m for m in made if m["kind"] == "ServiceMonitor"}
+    assert found.keys() == ports.keys()
+    jobs = []
+    for name, port in ports.items():
+        [endpoint] = found[name]["spec"]["endpoints"]
+        # Labels of the target, which Prometheus prefers to those of the lines without honor_labels.
+        pod = {"nvidia-device-plugin-shares": "nvidia-device-plugin-daemonset"}.get(name, name) + "-abcde"
+        own = {"namespace": "gpu-operator", "pod": pod, "container": "c", "service": name}
+        jobs.append(job(port, name, metrics_path=endpoint["path"], honor_labels=endpoint["honorLabels"], labels=own))
+    return jobs
+
+
 @contextlib.asynccontextmanager
-async def prometheus(directory: Path, target: int) -> AsyncIterator[int]:
-    """A Prometheus that scrapes a port of this machine each second; its own port."""
+async def prometheus(directory: Path, *jobs: dict[str, Any]) -> AsyncIterator[int]:
+    """A Prometheus that scrapes each second; its own port."""
     port = free_port()
-    config = {
-        "global": {"scrape_interval": "1s", "scrape_timeout": "1s"},
-        "scrape_configs": [{"job_name": "gpus", "static_configs": [{"targets": [f"127.0.0.1:{target}"]}]}],
-    }
+    config = {"global": {"scrape_interval": "1s", "scrape_timeout": "1s"}, "scrape_configs": jobs}
     (directory / "prometheus.yml").write_text(json.dumps(config))
     process = await asyncio.create_subprocess_exec(
         "prometheus",
@@ -207,7 +237,7 @@ async def test_prometheus_scrapes_it(tmp_path: Path) -> None:
     assert context.port is not None
     exporter = asyncio.create_task(run(context))
     try:
-        async with prometheus(tmp_path, context.port) as port, asyncio.timeout(60):
+        async with prometheus(tmp_path, job(context.port)) as port, asyncio.timeout(60):
             found = await until(
                 lambda: asyncio.to_thread(ask, port, "DCGM_FI_DEV_SM_CLOCK"), poll=0.1, task=exporter, seconds=None
             )
@@ -222,3 +252,74 @@ async def test_prometheus_scrapes_it(tmp_path: Path) -> None:
     finally:
         exporter.cancel()
         await asyncio.gather(exporter, return_exceptions=True)
+
+
+@prometheus_installed
+async def test_the_table_of_pods_has_the_memory_of_whole_gpus_and_of_shares(tmp_path: Path) -> None:
+    """What the installed ServiceMonitors make Prometheus scrape: a pod on a whole GPU, two shares of the next, a share
+    outside pods, and a GPU that no pod holds.
+    """
+    gpus = SimulatedGPUs(PROFILES["8x-h100"], "seed")
+    whole, parted, idle = gpus.inventory()[:3]
+    samples = {sample.uuid: sample for sample in gpus.samples()}
+    holders = {whole.uuid: [GPUHolder("ml", "train", "main")]}
+    lines = entities([whole, parted, idle], [samples[gpu.uuid] for gpu in (whole, parted, idle)])
+    exported = render(DEFAULT_FIELDS, lines, Extra(hostname="sim-1", holders=holders))
+
+    def share(pod: str, namespace: str, gib: int) -> ShareView:
+        return ShareView(
+            id=pod,
+            name=pod,
+            uuid=parted.uuid,
+            namespace=namespace,
+            pod=pod,
+            container="main",
+            core_limit=30,
+            memory_limit_bytes=8 << 30,
+            memory_bytes=gib << 30,
+        )
+
+    by_hand = msgspec.structs.replace(share("", "", 1), id="by-hand", name="by-hand")
+    view = GpuView(
+        index=parted.index,
+        uuid=parted.uuid,
+        model=parted.model,
+        memory_total_bytes=parted.memory_bytes,
+        held_percent=60,
+        shares=(share("tune", "ml", 3), share("serve", "web", 5), by_hand),
+    )
+
+    async def of_gpus() -> HttpAnswer:
+        return HttpAnswer(exported)
+
+    async def of_shares() -> HttpAnswer:
+        return metrics_answer(share_metrics([view]))
+
+    def filled(title: str) -> str:
+        query = next(query for panel, query in queries() if panel == title)
+        return query.replace("$node", "sim-.*").replace("$gpu", ".*")
+
+    async with (
+        serving({"/metrics": of_gpus}, "127.0.0.1", 0) as exporter,
+        serving({"/metrics": of_shares}, "127.0.0.1", 0) as plugin,
+        prometheus(
+            tmp_path, *monitored_jobs({"nvidia-dcgm-exporter": exporter, "nvidia-device-plugin-shares": plugin})
+        ) as port,
+    ):
+        await until(
+            lambda: asyncio.to_thread(ask, port, "count(up == 1) == 2 and count(gpuplane_share_memory_bytes) == 3"),
+            poll=0.1,
+        )
+        table = await asyncio.to_thread(ask, port, filled("Pods and their GPUs"))
+        held = await asyncio.to_thread(ask, port, filled("GPUs held by namespace"))
+        [count] = await asyncio.to_thread(ask, port, filled("Held by pods"))
+    used = float(samples[whole.uuid].memory_used_bytes or 0) / (1 << 20)
+    rows = {row["metric"]["pod"]: (row["metric"], float(row["value"][1])) for row in table}
+    assert len(rows) == len(table) == 3
+    assert {pod: round(mib) for pod, (_, mib) in rows.items()} == {"train": round(used), "tune": 3072, "serve": 5120}
+    for pod, namespace, gpu in (("train", "ml", "0"), ("tune", "ml", "1"), ("serve", "web", "1")):
+        labels, _ = rows[pod]
+        assert (labels["namespace"], labels["container"], labels["gpu"]) == (namespace, "main", gpu)
+        assert (labels["Hostname"], labels["modelName"]) == ("sim-1", whole.model)
+    assert {row["metric"]["namespace"]: row["value"][1] for row in held} == {"ml": "2", "web": "1"}
+    assert count["value"][1] == "2"

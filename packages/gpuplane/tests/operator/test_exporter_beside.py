@@ -11,6 +11,9 @@ from tests.support.virtual_time import VirtualClock
 SERVICE = "/api/v1/namespaces/gpu-operator/services/nvidia-dcgm-exporter"
 MONITOR = "/apis/monitoring.coreos.com/v1/namespaces/gpu-operator/servicemonitors/nvidia-dcgm-exporter"
 
+SHARES = "/api/v1/namespaces/gpu-operator/services/nvidia-device-plugin-shares"
+SHARES_MONITOR = "/apis/monitoring.coreos.com/v1/namespaces/gpu-operator/servicemonitors/nvidia-device-plugin-shares"
+
 
 class FakeClient:
     """An API server that knows the paths in `there`."""
@@ -32,18 +35,26 @@ def writer(client: FakeClient, clock: VirtualClock | None = None) -> Any:
     return ClusterWriter(client, "image", clock or VirtualClock())  # type: ignore[arg-type]
 
 
+def made(kind: str, name: str = "nvidia-dcgm-exporter") -> dict[str, Any]:
+    return {"kind": kind, "metadata": {"name": name}}
+
+
 async def test_what_is_not_wanted_is_deleted_once() -> None:
-    client = FakeClient(SERVICE, MONITOR)
+    client = FakeClient(SERVICE, MONITOR, SHARES)
     keeper = writer(client)
-    await keeper._remove_beside([{"kind": "Service"}])
-    assert client.asked == [("DELETE", MONITOR)]
-    await keeper._remove_beside([{"kind": "Service"}])
-    assert len(client.asked) == 1
+    wanted = [made("Service"), made("Service", "nvidia-device-plugin-shares")]
+    await keeper._remove_beside(wanted)
+    assert client.there == {SERVICE, SHARES}
+    assert client.asked == [("DELETE", MONITOR), ("DELETE", SHARES_MONITOR)]
+    await keeper._remove_beside(wanted)
+    assert len(client.asked) == 2
+    await keeper._remove_beside(wanted[:1])
+    assert client.there == {SERVICE}, "no node offers shares any more"
     await keeper._remove_beside([])
     assert client.there == set()
-    await keeper._remove_beside([{"kind": "Service"}, {"kind": "ServiceMonitor"}])
+    await keeper._remove_beside([made("Service"), made("ServiceMonitor")])
     await keeper._remove_beside([])
-    assert len(client.asked) == 4, "what was made again is deleted again"
+    assert len(client.asked) == 6, "what was made again is deleted again"
 
 
 async def test_a_monitor_is_looked_for_once_a_minute_until_it_is_served() -> None:

@@ -7,6 +7,7 @@ labels of discovery released, and only then may go.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 from typing import Any, Final
 
@@ -17,7 +18,7 @@ from gpuplane.api.clusterpolicy import ClusterPolicy, ClusterPolicySpec
 from gpuplane.api.gpunode import GPUNode
 from gpuplane.api.karpenter import DeclaredPool
 from gpuplane.api.nvidiadriver import NVIDIADriver
-from gpuplane.operator import exporter_objects
+from gpuplane.operator import exporter_objects, share_objects
 from gpuplane.operator.decide import GPU_LABELLED
 from gpuplane.operator.discovery import MASTER, DiscoveryRemains
 from gpuplane.operator.driver_objects import read_keys, write_statuses
@@ -37,6 +38,7 @@ from gpuplane.operator.policy import (
     to_prune,
 )
 from gpuplane.operator.refusals import ObjectRefusal, is_refusal, refusal_of, summary
+from gpuplane.operator.share_objects import any_shares
 from gpuplane.operator.stages import OPERANDS
 from gpuplane.operator.taints import seen_keys
 from gpuplane.operator.upgrade.conditions import paused_status, upgrading
@@ -79,7 +81,7 @@ class ClusterWriter:
         self._image = image
         self._clock = clock
         self._applied: dict[str, bytes] = {}
-        self._without: set[str] = set()  # the exporter's additional objects that are known not to exist
+        self._without: set[str] = set()  # Services and ServiceMonitors that are known not to exist
         self._monitors = (False, float("-inf"))  # whether ServiceMonitors are served, and when that was asked
         self._remains = DiscoveryRemains(client)
 
@@ -183,6 +185,7 @@ class ClusterWriter:
             owner=owner,
             keys=keys,
             monitored=monitored,
+            shared=any_shares(node.metadata.labels for node in nodes),
             tainted=seen_keys(seen.nodes, seen.daemonsets, seen.pools),
             pools=seen.pools,
         )
@@ -200,17 +203,17 @@ class ClusterWriter:
         return served
 
     async def _remove_beside(self, wanted: list[Manifest]) -> None:
-        """Delete the Service and the ServiceMonitor of the exporter where they are not wanted any more."""
-        kinds = {manifest["kind"] for manifest in wanted}
-        for resource in BESIDE:
-            if resource.kind in kinds:
-                self._without.discard(resource.kind)
-            elif resource.kind not in self._without:
+        """Delete the Services and the ServiceMonitors of exporter and shares where they are not wanted any more."""
+        kept = {f"{manifest['kind']}/{manifest['metadata']['name']}" for manifest in wanted}
+        for resource, name in itertools.product(BESIDE, (exporter_objects.NAME, share_objects.NAME)):
+            which = f"{resource.kind}/{name}"
+            if which in kept:
+                self._without.discard(which)
+            elif which not in self._without:
                 with contextlib.suppress(NotFound):
-                    path = resource.path(names.OPERATOR_NAMESPACE, exporter_objects.NAME)
-                    await self._client.request("DELETE", path)
-                self._without.add(resource.kind)
-                self._applied.pop(f"{resource.kind}/{exporter_objects.NAME}", None)
+                    await self._client.request("DELETE", resource.path(names.OPERATOR_NAMESPACE, name))
+                self._without.add(which)
+                self._applied.pop(which, None)
 
     async def _apply_all(self, policy: ClusterPolicy, seen: ClusterView, wanted: list[Manifest]) -> list[ObjectRefusal]:
         """Apply all that the API server accepts, and return the refusals of the rest."""

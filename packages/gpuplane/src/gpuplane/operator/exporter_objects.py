@@ -20,7 +20,7 @@ NAME: Final = "nvidia-dcgm-exporter"
 SERVICE: Final = built_in("v1", "Service")
 MONITOR: Final = Resource("monitoring.coreos.com", "v1", "servicemonitors", "ServiceMonitor", True)
 BESIDE: Final = (SERVICE, MONITOR)
-"""Kinds of the additional objects besides the DaemonSet; each has the name `NAME`."""
+"""Kinds of the additional objects besides the DaemonSet; those of the exporter have the name `NAME`."""
 
 JOBS_ENV: Final = "DCGM_HPC_JOB_MAPPING_DIR"
 POD_LABELS_ENV: Final = "DCGM_EXPORTER_KUBERNETES_ENABLE_POD_LABELS"

@@ -26,6 +26,7 @@ from gpuplane.operator.gates import REMOVING
 from gpuplane.operator.manifest import Manifest, load, set_env
 from gpuplane.operator.observed import COMPONENT_LABEL, DRIVER
 from gpuplane.operator.plugin_objects import FOLLOWERS, shape_follower
+from gpuplane.operator.share_objects import share_objects
 from gpuplane.operator.stages import OPERANDS, Operand
 from gpuplane.operator.taints import EVERYTHING, tolerations
 from gpuplane.operator.upgrade.templates import seal
@@ -65,13 +66,15 @@ def manifests(
     owner: Manifest,
     keys: Keys | None = None,
     monitored: bool = False,
+    shared: bool = False,
     tainted: Iterable[str] = (),
     pools: Iterable[DeclaredPool] = (),
 ) -> list[Manifest]:
     """Everything that shall exist under this policy, in the order in which to apply it.
 
     `groups` are the driver groups with what each gets, `keys` those of the ConfigMaps that driver images are given,
-    `monitored` whether the exporter gets a ServiceMonitor, `tainted` the keys of `taints.seen_keys`,
+    `monitored` whether exporter and shares get ServiceMonitors, `shared` whether a node offers shares,
+    `tainted` the keys of `taints.seen_keys`,
     `pools` the node pools whose taints operands tolerate. `removing` are the gates that some node has at `removing`;
     their DaemonSets undo the operand's work. These are not owned by the
     policy: garbage collection must not take them while a policy is deleted with its dependents first.
@@ -90,6 +93,8 @@ def manifests(
                 wanted.append(for_group(own, theirs, group, choice, keys or {}))
         else:
             wanted += load(operand.manifest)
+        if operand.component == "device_plugin" and shared:
+            wanted += share_objects(spec, monitored=monitored)
         if operand.component == "dcgm_exporter":
             wanted.append(shape_service(load(SERVICE_FILE)[0], spec))
             monitor = spec.dcgm_exporter.service_monitor
