@@ -20,12 +20,15 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 import yaml
 
 from deploy.chart import plugin_values
 from gpuplane import __version__, names
 from gpuplane.api.crds import crds
+from gpuplane.api.driver_groups import DriverSettings
 from gpuplane.api.effects import acts, fields, why_not
+from gpuplane.api.nvidiadriver import NVIDIADriverSpec
 from gpuplane.operator.installation import PARTS
 
 CHART: Final = Path(__file__).parent / "gpuplane"
@@ -65,7 +68,7 @@ OWN: Final[dict[str, dict[str, Schema]]] = {
         "tolerations": _told(LIST, "tolerations beside those for control planes and GPU nodes", []),
         "affinity": _told(ANY, "affinity of the operator's pod", {}),
         "resources": _told(ANY, "requests and limits of the operator's container", {}),
-        "env": _told(LIST, "more environment of the operator's container", []),
+        "env": _told(LIST, "more environment of the operator's container and of the Jobs around the release", []),
         "logging": {
             "type": "object",
             "description": "The operator's log.",
@@ -86,9 +89,13 @@ OWN: Final[dict[str, dict[str, Schema]]] = {
             "description": "Drivers from NVIDIADriver objects.",
             "properties": {
                 "enabled": _told(FLAG, "sets driver.useNvidiaDriverCRD", False),
-                "deployDefaultCR": _told(FLAG, "no effect: write the NVIDIADriver objects yourself", True),
-                "driverType": _told(TEXT, "no effect, see deployDefaultCR", "gpu"),
-                "nodeSelector": _told(MAP, "no effect, see deployDefaultCR", {}),
+                "deployDefaultCR": _told(
+                    FLAG, "create the NVIDIADriver `default` with the values of driver; otherwise apply your own", True
+                ),
+                "driverType": _told(
+                    {"type": "string", "enum": ["gpu", "vgpu", "vgpu-host-manager"]}, "its driverType", "gpu"
+                ),
+                "nodeSelector": _told(MAP, "its nodes; empty for all that no other NVIDIADriver selects", {}),
             },
         },
     },
@@ -98,7 +105,10 @@ OWN: Final[dict[str, dict[str, Schema]]] = {
         "map": _told(MAP, "named configurations, as in the device plugin's own chart: makes the ConfigMap too", {}),
     },
     "dcgmExporter.config": _CONFIG,
-    "migManager.config": _CONFIG,
+    "migManager.config": {
+        "create": _told(FLAG, "make a ConfigMap of layouts", False),
+        "data": _told({"type": ["object", "string"]}, "contents of that ConfigMap", {}),
+    },
 }
 TOP: Final[dict[str, Schema]] = {
     "clusterPolicy": {
@@ -143,9 +153,9 @@ TOP: Final[dict[str, Schema]] = {
         "description": "The GPUCluster kind of the GPU operator.",
         "properties": {"deployCR": _told({"const": False}, "there is no such kind here", False)},
     },
-    "draDriver": _told(ANY, "no effect: there is no driver for dynamic resource allocation yet", {}),
+    "draDriver": _told(ANY, "no effect unless it is switched on, which is refused: there is no DRA driver yet", {}),
     "node-feature-discovery": _told(ANY, "no effect: discovery is a part of gpuplane, without settings of its own", {}),
-    "global": _told(ANY, "helm's own; not used", {}),
+    "global": _told(ANY, "no effect: nothing is shared with other charts", {}),
 }
 
 
@@ -160,6 +170,7 @@ def files() -> dict[str, str]:
         "values.schema.json": json.dumps(schema, indent=1) + "\n",
         "files/no-effect.json": json.dumps(no_effect(), indent=1) + "\n",
         "files/plugin-keys.json": json.dumps(sorted(plugin_values.TOP)) + "\n",
+        "files/driver-fields.json": json.dumps(driver_fields()) + "\n",
         "files/refused.json": json.dumps(plugin_values.REFUSED, indent=1) + "\n",
     }
     for definition in crds():
@@ -206,12 +217,14 @@ REPLACED: Final[dict[str, tuple[tuple[str, str], ...]]] = {
         ("          args: [run, operator]\n", '          args: {{ include "gpuplane.args" . }}\n'),
         (
             "          ports:\n",
+            "{{- with .Values.operator.env }}{{ toYaml . | nindent 12 }}{{ end }}\n"
             '{{- with include "gpuplane.container" . }}{{ . | nindent 10 }}{{ end }}\n          ports:\n',
         ),
     ),
     "40-cluster-policy.yaml": (("spec: {}\n", 'spec: {{- include "gpuplane.spec" . }}\n'),),
 }
-WRAPPED: Final = {"40-cluster-policy.yaml": "if (.Values.clusterPolicy).deployCR | default true"}
+# NB: `default true` would make true of false.
+WRAPPED: Final = {"40-cluster-policy.yaml": 'if ne (toString (.Values.clusterPolicy).deployCR) "false"'}
 
 
 def template(name: str, text: str) -> str:
@@ -253,6 +266,17 @@ def part_template(part: str, text: str) -> str:
     ):
         text = text.replace(old, new)
     return f"{HEAD}{{{{- if {ASKED[part]} }}}}\n{text.rstrip()}\n{{{{- end }}}}\n"
+
+
+def driver_fields() -> list[str]:
+    """Names of the fields that an NVIDIADriver and a ClusterPolicy's `driver` have in common.
+
+    NB: the upgrade policy is the ClusterPolicy's for all nodes, and `repoConfig` and `licensingConfig` differ inside.
+    """
+    ours, theirs = (
+        {field.encode_name for field in msgspec.structs.fields(kind)} for kind in (NVIDIADriverSpec, DriverSettings)
+    )
+    return sorted(ours & theirs - {"upgradePolicy", "repoConfig", "licensingConfig"})
 
 
 # -- values ------------------------------------------------------------------------------------------------------------
@@ -315,7 +339,7 @@ def values_yaml(schema: Schema) -> str:
         if name == "global":
             continue
         parts.append(_comment(group.get("description", ""), 0))
-        shown = {"array": "[]", "object": "{}"}.get(_first_type(group), "null")
+        shown = {"array": "[]", "object": "{}"}.get(first_type(group), "null")
         parts.append(f"{name}: {shown}\n" + "".join(_shown(group, name, 1)) + "\n")
     return "".join(parts).rstrip() + "\n"
 
@@ -324,13 +348,16 @@ def _shown(group: Schema, path: str, depth: int) -> list[str]:
     """The values of a group as comments, with what each is for above it."""
     lines = []
     indent = "  " * depth
+    refused = plugin_values.refused()
     for name, schema in group.get("properties", {}).items():
         place = f"{path}.{name}"
         about = schema.get("description", "")
         if "properties" in schema:
             lines += [_comment(about, depth), f"{indent}# {name}:\n", *_shown(schema, place, depth + 1)]
             continue
-        if place in _policy_fields() and not acts(place):
+        if place in refused and not about.startswith("refused"):
+            about = f"{about} (refused when set: {refused[place]})"
+        elif place in _policy_fields() and not acts(place):
             about = f"{about} (no effect: {why_not(place)})"
         default = json.dumps(_default(schema, place))
         lines += [_comment(about, depth), f"{indent}# {name}: {default}\n"]
@@ -343,10 +370,11 @@ def _default(schema: Schema, path: str) -> Any:
     known = _policy_fields().get(path)
     if known is not None:
         return known
-    return {"object": {}, "array": [], "string": "", "boolean": False}.get(_first_type(schema))
+    return {"object": {}, "array": [], "string": "", "boolean": False}.get(first_type(schema))
 
 
-def _first_type(schema: Schema) -> str:
+def first_type(schema: Schema) -> str:
+    """Return the JSON type of a value, the first of several; empty when any will do."""
     kind = schema.get("type", "")
     return str(kind[0] if isinstance(kind, list) else kind)
 
@@ -370,7 +398,7 @@ def no_effect() -> list[dict[str, Any]]:
     found = [
         {"path": path.split("."), "default": default, "why": why_not(path)}
         for path, default in fields()
-        if not acts(path)
+        if not acts(path) and path not in plugin_values.refused()
     ]
     for group, extra in (*OWN.items(), *plugin_values.OWN.items()):
         found += _own_no_effect(extra, group)

@@ -1,7 +1,7 @@
-"""Values of the device plugin's own chart, at the top of its values files: which act here, and as what.
+"""Values of the device plugin's own chart, at the top of its values files, and what both charts have that is refused.
 
 Each value acts, has no effect for the reason in its description, or is refused by `REFUSED` with the key to use. The
-template `gpuplane.fromPlugin` carries out what acts.
+template `gpuplane.fromPlugin` carries out what acts, and `gpuplane.refuse` fails with what is refused.
 """
 
 from __future__ import annotations
@@ -124,7 +124,28 @@ OWN: Final[dict[str, dict[str, Schema]]] = {
 }
 """Values in groups that the ClusterPolicy has too."""
 
+
+def _switched_on(path: str, why: str, use: str = "leave it out", accepted: Any = False) -> Schema:
+    return {"path": path.split("."), "accepted": [accepted], "why": why, "use": use}
+
+
+_LAYOUTS: Final = "MIG layouts are not managed by this release"
+_BY_HAND: Final = "create the instances with nvidia-smi mig, and set mig.strategy"
+_VIRTUAL_MACHINES: Final = "nodes are prepared for containers only"
+_DRA: Final = "there is no driver for dynamic resource allocation yet"
 REFUSED: Final[tuple[Schema, ...]] = (
+    _switched_on("gds.enabled", "GPUDirect Storage is not installed by this release"),
+    _switched_on("gdrcopy.enabled", "GDRCopy is not installed by this release"),
+    # The name that NVIDIA's chart has by default in some releases; by itself it changes no GPU.
+    _switched_on("migManager.config.name", _LAYOUTS, _BY_HAND, "default-mig-parted-config"),
+    _switched_on("migManager.config.create", _LAYOUTS, _BY_HAND),
+    _switched_on("migManager.config.data", _LAYOUTS, _BY_HAND, {}),
+    _switched_on("sandboxWorkloads.enabled", _VIRTUAL_MACHINES),
+    _switched_on("vgpuManager.enabled", _VIRTUAL_MACHINES),
+    _switched_on("kataManager.enabled", _VIRTUAL_MACHINES),
+    _switched_on("draDriver.enabled", _DRA, "devicePlugin, which offers the same GPUs"),
+    _switched_on("draDriver.gpus.enabled", _DRA, "devicePlugin, which offers the same GPUs"),
+    _switched_on("draDriver.featureGates", _DRA, accepted={}),
     *(
         {
             "path": [key],
@@ -153,4 +174,12 @@ REFUSED: Final[tuple[Schema, ...]] = (
         "use": "extraObjects with the NodeFeatureRules that you need: they are evaluated",
     },
 )
-"""What cannot be followed: the values that are accepted all the same, why, and what to use instead."""
+"""Values that cannot be followed: those that are accepted all the same, why, and what to use instead.
+
+NVIDIA's whole default file is accepted. Of `draDriver` only switches are refused, since its versions differ by release.
+"""
+
+
+def refused() -> dict[str, str]:
+    """Return why each value of `REFUSED` is refused, by its path."""
+    return {".".join(entry["path"]): entry["why"] for entry in REFUSED}

@@ -44,7 +44,7 @@
 {{- $own := (.Values.devicePlugin).config | default dict -}}
 {{- $theirs := .Values.config | default dict -}}
 {{- $data := $own.map | default $theirs.map | default dict -}}
-{{- if and (not $data) $own.create -}}{{- $data = $own.data -}}{{- end -}}
+{{- if and (not $data) $own.create -}}{{- $data = $own.data | default dict -}}{{- end -}}
 {{- $name := $own.name | default $theirs.name | default (ternary "device-plugin-config" "" (gt (len $data) 0)) -}}
 {{- $default := $own.default | default $theirs.default -}}
 {{- if and (not $default) (hasKey $data "default") -}}{{- $default = "default" -}}{{- end -}}
@@ -93,6 +93,27 @@
 {{- if not (index $spec $group) }}{{- $_ := unset $spec $group -}}{{- end -}}
 {{- end -}}
 {{- if $spec }}{{ toYaml $spec | nindent 2 }}{{ else }} {}{{ end -}}
+{{- end -}}
+
+{{/* spec of the NVIDIADriver: the values of driver by that kind's names. daemonsets counts for its pods too, by itself. */}}
+{{- define "gpuplane.driver" -}}
+{{- $d := .Values.driver | toYaml | fromYaml -}}
+{{- $spec := dict -}}
+{{- range $name := .Files.Get "files/driver-fields.json" | fromJsonArray -}}
+{{- if hasKey $d $name }}{{- $_ := set $spec $name (index $d $name) -}}{{ end -}}
+{{- end -}}
+{{- if $spec.version }}{{- $_ := set $spec "version" (toString $spec.version) -}}{{ end -}}
+{{- with ($d.repoConfig).configMapName }}{{- $_ := set $spec "repoConfig" (dict "name" .) -}}{{ end -}}
+{{- with ($d.virtualTopology).config }}{{- $_ := set $spec "virtualTopologyConfig" (dict "name" .) -}}{{ end -}}
+{{- with $d.licensingConfig -}}
+{{- $licensing := omit . "configMapName" -}}
+{{- with .configMapName }}{{- $_ := set $licensing "name" . -}}{{ end -}}
+{{- $_ := set $spec "licensingConfig" $licensing -}}
+{{- end -}}
+{{- with $d.nvidiaDriverCRD.driverType }}{{- $_ := set $spec "driverType" . -}}{{ end -}}
+{{- $selector := $d.nvidiaDriverCRD.nodeSelector -}}
+{{- if $selector }}{{- $_ := set $spec "nodeSelector" $selector -}}{{ else }}{{- $_ := set $spec "default" true -}}{{ end -}}
+{{- toYaml $spec -}}
 {{- end -}}
 
 {{/* Annotations of a hook's objects; (hook, weight). What an earlier run left goes first. */}}

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +16,13 @@ import msgspec
 import pytest
 import yaml
 
+from deploy.chart import generate, plugin_values
 from gpuplane import names
 from gpuplane.api.clusterpolicy import ClusterPolicy, ClusterPolicySpec
 from gpuplane.api.crds import crds
+from gpuplane.api.nvidiadriver import NVIDIADriver
 from gpuplane.api.validation import check_object, errors
+from gpuplane.operator.drivers import choices, owner_of
 from gpuplane.operator.installation import installation, resource_of
 from gpuplane.operator.operands import manifests
 from kubekit.kube import Client, Forbidden, NotFound
@@ -120,6 +125,17 @@ def test_in_its_own_namespace_it_does_not_make_it() -> None:
         ("deviceDiscoveryStrategy=tegra", "GPUs are found by NVML only"),
         ("affinity.podAffinity.a=b", "use: daemonsets.nodeSelector"),
         ("nfd.nodefeaturerules=true", "use: extraObjects with the NodeFeatureRules"),
+        ("gds.enabled=true", "gds.enabled: GPUDirect Storage is not installed by this release; use: leave it out"),
+        ("gdrcopy.enabled=true", "gdrcopy.enabled: GDRCopy is not installed"),
+        ("migManager.config.name=own", "migManager.config.name: MIG layouts are not managed by this release; use: "),
+        ("migManager.config.create=true,migManager.config.data.a=b", "migManager.config.create: MIG layouts"),
+        ("sandboxWorkloads.enabled=true,vgpuManager.enabled=true", "sandboxWorkloads.enabled: nodes are prepared for"),
+        ("sandboxWorkloads.enabled=true,vgpuManager.enabled=true", "vgpuManager.enabled: nodes are prepared for"),
+        ("kataManager.enabled=true", "kataManager.enabled: nodes are prepared for containers only"),
+        ("draDriver.enabled=true", "draDriver.enabled: there is no driver for dynamic resource allocation yet; use: "),
+        ("draDriver.gpus.enabled=true", "draDriver.gpus.enabled: there is no driver for dynamic"),
+        ("draDriver.featureGates.A=true", "draDriver.featureGates: there is no driver for dynamic"),
+        ("driver.nvidiaDriverCRD.driverType=cpu", "driverType"),
     ],
 )
 def test_what_is_wrong_is_refused_by_name(setting: str, said: str) -> None:
@@ -260,11 +276,11 @@ def test_configurations_of_the_device_plugin_make_their_configmap(key: str) -> N
 
 
 def test_it_says_what_has_no_effect() -> None:
-    settings = "dcgm.enabled=true,sandboxWorkloads.enabled=true,driver.enabled=false,toolkit.enabled=true"
+    settings = "dcgm.enabled=true,psa.enabled=true,driver.enabled=false,toolkit.enabled=true"
     text = helm("install", "gpuplane", str(CHART), "--dry-run=client", "--set", settings)
     notes = text.partition("NOTES:")[2]
     assert "  the exporter reads the GPUs itself:\n    dcgm: enabled\n" in notes
-    assert "    sandboxWorkloads: enabled\n" in notes
+    assert "    psa: enabled\n" in notes
     assert "  driver:" not in notes and "  toolkit:" not in notes
 
 
@@ -273,6 +289,148 @@ def test_what_has_no_effect_in_nvidias_own_values_fits_a_screen() -> None:
     notes = helm("install", "gpuplane", str(CHART), "--dry-run=client", values=values).partition("NOTES:")[2]
     assert "    devicePlugin: repository, image, version\n" in notes
     assert len(notes.splitlines()) < 60
+
+
+# Settings under which a value of the chart's own can be seen to act, where its defaults are not such.
+UNDER = {
+    "operator.version": "operator.image=own",
+    "driver.nvidiaDriverCRD.deployDefaultCR": "driver.nvidiaDriverCRD.enabled=true",
+    "driver.nvidiaDriverCRD.driverType": "driver.nvidiaDriverCRD.enabled=true",
+    "driver.nvidiaDriverCRD.nodeSelector": "driver.nvidiaDriverCRD.enabled=true",
+    "devicePlugin.config.create": "devicePlugin.config.data.a=b",
+    "devicePlugin.config.data": "devicePlugin.config.create=true",
+    "dcgmExporter.config.create": "dcgmExporter.config.name=own,dcgmExporter.config.data.a=b",
+    "dcgmExporter.config.data": "dcgmExporter.config.name=own,dcgmExporter.config.create=true",
+    "config.default": "config.name=own",
+}
+ITEM = {"extraObjects": ".kind=ConfigMap", "fallbackStrategies": "=named"}
+
+
+def own_values(values: dict[str, Any], group: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    """(path, schema) of each value that is the chart's own, without those that it says have no effect."""
+    for name, schema in values.items():
+        path = f"{group}.{name}".lstrip(".")
+        if "properties" in schema:
+            yield from own_values(schema["properties"], path)
+        elif not schema["description"].startswith("no effect"):
+            yield path, schema
+
+
+OWN_VALUES = dict(
+    [value for group, values in generate.OWN.items() for value in own_values(values, group)]
+    + list(own_values({name: schema for name, schema in generate.TOP.items() if name not in plugin_values.TOP}))
+)
+
+
+def other_value(path: str, schema: dict[str, Any]) -> str:
+    """Return a setting of another value than the default."""
+    default, name = schema["default"], path.rpartition(".")[2]
+    if "const" in schema:
+        return f"{path}={str(not default).lower()}"
+    if "enum" in schema:
+        return f"{path}={next(one for one in schema['enum'] if one != default)}"
+    match generate.first_type(schema):
+        case "boolean":
+            return f"{path}={str(not default).lower()}"
+        case "integer":
+            return f"{path}={default + 1}"
+        case "array":
+            return f"{path}[0]" + ITEM.get(name, ".name=own")
+        case "object":
+            return f"{path}.a=b"
+        case "string":
+            return f"{path}=other"
+    raise AssertionError(path)
+
+
+@pytest.mark.parametrize("path", OWN_VALUES)
+def test_no_value_of_the_charts_own_is_ignored(path: str) -> None:
+    """Each changes what is rendered, or is refused; those without effect say so in their description."""
+    under = ("--set", UNDER[path]) if path in UNDER else ()
+    template = ("template", "gpuplane", str(CHART), *under)
+    setting = other_value(path, OWN_VALUES[path])
+    if "const" in OWN_VALUES[path] or path in plugin_values.refused():
+        assert path.rpartition(".")[2] in helm(*template, "--set", setting, code=1)
+    else:
+        assert helm(*template, "--set", setting) != helm(*template)
+
+
+def test_without_deploy_cr_there_is_no_policy() -> None:
+    kinds = [m["kind"] for m in rendered("--set", "clusterPolicy.deployCR=false")]
+    assert "ClusterPolicy" not in kinds and "Deployment" in kinds
+
+
+def test_environment_reaches_the_operator_and_the_jobs_around_the_release() -> None:
+    setting = "operator.env[0].name=HTTPS_PROXY,operator.env[0].value=http://proxy:3128,operator.cleanupCRD=true"
+    made = rendered("--set", setting)
+    jobs = [m["spec"]["template"]["spec"] for m in made if m["kind"] == "Job"]
+    assert len(jobs) == 3
+    for pod in (operator(made)["template"]["spec"], *jobs):
+        assert pod["containers"][0]["env"][-1] == {"name": "HTTPS_PROXY", "value": "http://proxy:3128"}
+    variables = [one["name"] for one in operator(made)["template"]["spec"]["containers"][0]["env"]]
+    assert variables == ["POD_NAME", "POD_NAMESPACE", "POD_IP", "HTTPS_PROXY"]
+
+
+def nvidia_drivers(manifests: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [manifest for manifest in manifests if manifest["kind"] == "NVIDIADriver"]
+
+
+def test_a_driver_by_nvidiadriver_is_created_with_the_values_of_driver() -> None:
+    values = """
+    driver:
+      nvidiaDriverCRD: {enabled: true, nodeSelector: {tier: train}, driverType: vgpu}
+      repository: example.com
+      image: driver
+      version: 570
+      usePrecompiled: true
+      env: [{name: A, value: b}]
+      repoConfig: {configMapName: repositories}
+      certConfig: {name: certificates}
+      virtualTopology: {config: topology}
+      licensingConfig: {configMapName: licences, nlsEnabled: false}
+      upgradePolicy: {autoUpgrade: false}
+    """
+    made = rendered(values=values)
+    (found,) = nvidia_drivers(made)
+    assert found["metadata"]["name"] == "default"
+    assert found["spec"] == {
+        "driverType": "vgpu",
+        "nodeSelector": {"tier": "train"},
+        "repository": "example.com",
+        "image": "driver",
+        "version": "570",
+        "usePrecompiled": True,
+        "env": [{"name": "A", "value": "b"}],
+        "repoConfig": {"name": "repositories"},
+        "certConfig": {"name": "certificates"},
+        "virtualTopologyConfig": {"name": "topology"},
+        "licensingConfig": {"name": "licences", "nlsEnabled": False},
+    }
+    assert not errors(check_object(found, NVIDIADriver))
+    assert policy(made)["driver"]["useNvidiaDriverCRD"] is True
+    assert policy(made)["driver"]["upgradePolicy"] == {"autoUpgrade": False}
+
+
+def test_every_field_that_both_kinds_have_reaches_the_nvidiadriver() -> None:
+    theirs = json.loads((THEIRS / "gpu-operator.json").read_text())
+    theirs["driver"]["nvidiaDriverCRD"]["enabled"] = True
+    made = rendered(values=json.dumps(theirs))
+    (found,) = nvidia_drivers(made)
+    same = set(generate.driver_fields()) & theirs["driver"].keys()
+    assert len(same) > 10
+    assert {name: found["spec"][name] for name in same} == {name: theirs["driver"][name] for name in same}
+    assert found["spec"]["default"] is True
+    assert not errors(check_object(found, NVIDIADriver))
+
+
+def test_with_the_default_values_an_nvidiadriver_takes_every_node() -> None:
+    """Without it a node would wait with NoDriverForNode."""
+    made = rendered("--set", "driver.nvidiaDriverCRD.enabled=true")
+    drivers = [msgspec.convert(one, NVIDIADriver) for one in nvidia_drivers(made)]
+    found = choices(msgspec.convert(policy(made), ClusterPolicySpec), drivers)
+    assert owner_of({}, found) == "default"
+    own = "driver.nvidiaDriverCRD.enabled=true,driver.nvidiaDriverCRD.deployDefaultCR=false"
+    assert nvidia_drivers(rendered("--set", own)) == nvidia_drivers(rendered()) == []
 
 
 def test_every_toleration_of_the_operators_chart_is_kept_when_values_add_one() -> None:
@@ -293,6 +451,10 @@ async def test_install_upgrade_and_uninstall_leave_the_crds_alone(control_plane:
         assert (await client.get(ClusterPolicy, "cluster-policy")).spec.driver.enabled
         helm("upgrade", "gpuplane", str(CHART), "--no-hooks", "--set", "driver.enabled=false", *where)
         assert not (await client.get(ClusterPolicy, "cluster-policy")).spec.driver.enabled
+        by_object = "driver.nvidiaDriverCRD.enabled=true,driver.version=570.133.20"
+        helm("upgrade", "gpuplane", str(CHART), "--no-hooks", "--set", by_object, *where)
+        driver = (await client.get(NVIDIADriver, "default")).spec
+        assert (driver.default, driver.version) == (True, "570.133.20")
         helm("uninstall", "gpuplane", "--no-hooks", "--wait", *where)
         after = without_namespace(await until_left(client, before, crds))
         assert sorted(set(after) - set(without_namespace(before))) == [
