@@ -9,6 +9,7 @@ import pytest
 
 from gpuplane import names
 from gpuplane.api.clusterpolicy import ClusterPolicy, ClusterPolicySpec
+from gpuplane.api.nvidiadriver import NVIDIADriver, NVIDIADriverSpec
 from gpuplane.api.validation import check_object, errors
 from gpuplane.operator.drivers import assign, choices, driver_groups
 from gpuplane.operator.installation import resource_of
@@ -21,6 +22,12 @@ from kubekit.kube import Client
 from tests.support.realkube.control_plane import ControlPlane
 
 OWNER = {"apiVersion": "v1", "kind": "Node", "name": "p", "uid": "u"}
+AFFINITY = {
+    "requiredDuringSchedulingIgnoredDuringExecution": {
+        "nodeSelectorTerms": [{"matchExpressions": [{"key": "a b", "operator": "Exists"}]}]
+    }
+}
+IMAGE = {"repository": "nvcr.io/nvidia", "image": "driver", "version": "570.133.20"}
 ALL: dict[str, Any] = {
     "operator": {"labels": {"team": "ml"}, "annotations": {"note": "1"}},
     "daemonsets": {
@@ -30,6 +37,7 @@ ALL: dict[str, Any] = {
         "priorityClassName": "system-node-critical",
         "updateStrategy": "RollingUpdate",
         "rollingUpdate": {"maxUnavailable": "1"},
+        "nodeSelector": {"pool": "gpu"},
         "podSecurityContext": {"fsGroup": 1000, "supplementalGroups": [4], "seccompProfile": {"type": "Unconfined"}},
     },
     "hostPaths": {"rootFS": "/", "kubeletRootDir": "/data/kubelet"},
@@ -41,7 +49,10 @@ ALL: dict[str, Any] = {
         "repoConfig": {"configMapName": "r"},
         "certConfig": {"name": "c"},
         "secretEnv": "s",
+        "licensingConfig": {"secretName": "licences", "nlsEnabled": True},
+        "virtualTopology": {"config": "topology"},
     },
+    "cdi": {"enabled": True, "nriPluginEnabled": True},
     "devicePlugin": {"config": {"name": "configs", "default": "a"}, "mps": {"root": "/run/mps"}},
     "dcgmExporter": {
         "hostPID": True,
@@ -71,10 +82,10 @@ def node() -> Node:
     return Node(metadata=ObjectMeta(name="n", labels=labels))
 
 
-async def refused(client: Client, raw: dict[str, Any]) -> dict[str, str]:
+async def refused(client: Client, raw: dict[str, Any], *drivers: NVIDIADriver) -> dict[str, str]:
     """Name -> why, for each object of the policy that the API server refuses. Nothing is stored."""
     spec = msgspec.convert(raw, ClusterPolicySpec)
-    found = choices(spec, ())
+    found = choices(spec, drivers)
     groups = driver_groups([node()], found, assign([node()], found))
     why = {}
     for manifest in manifests(spec, groups, ("driver", "container-toolkit"), image="i", owner=OWNER):
@@ -88,17 +99,16 @@ async def refused(client: Client, raw: dict[str, Any]) -> dict[str, str]:
             await client.request("PATCH", path, params, manifest, content_type="application/apply-patch+yaml")
         except KubekitError as error:
             assert is_refusal(error), error
-            refusal = refusal_of(manifest, error)
-            why[refusal.name] = f"{refusal.field}: {refusal.why}"
+            refusal = refusal_of(manifest, error, found)
+            why[refusal.name] = f"{refusal.driver} {refusal.field}: {refusal.why}".lstrip()
     return why
 
 
 async def test_every_value_reaches_kubernetes_in_a_type_that_it_takes(control_plane: ControlPlane) -> None:
     assert not errors(check_object({"metadata": {"name": "p"}, "spec": ALL}, ClusterPolicy))
-    image = {"repository": "nvcr.io/nvidia", "image": "driver", "version": "570.133.20"}
     async with Client.connect(control_plane.kubeconfig) as client:
         assert await refused(client, ALL) == {}
-        assert await refused(client, ALL | {"driver": ALL["driver"] | image}) == {}
+        assert await refused(client, ALL | {"driver": ALL["driver"] | IMAGE}) == {}
 
 
 @pytest.mark.parametrize("limit", ["1", 1, "10%", "100%", None, ""])
@@ -118,6 +128,8 @@ async def test_every_way_to_write_max_unavailable_is_accepted(control_plane: Con
         ({"hostPaths": {"rootFS": "/a/../b"}}, "hostPaths", "/a/../b"),
         ({"toolkit": {"env": [{"name": "A=B", "value": "c"}]}}, "toolkit.env", "A=B"),
         ({"toolkit": {"resources": {"limits": {"cpu": 1}, "requests": {"cpu": 2}}}}, "toolkit.resources", "cpu limit"),
+        ({"driver": {"env": [{"name": "A=B", "value": "c"}]}}, "driver.env", "A=B"),
+        ({"driver": IMAGE | {"startupProbe": {"periodSeconds": -1}}}, "driver.startupProbe", "periodSeconds"),
     ],
 )
 async def test_a_refused_value_is_reported_with_its_field(
@@ -125,5 +137,41 @@ async def test_a_refused_value_is_reported_with_its_field(
 ) -> None:
     async with Client.connect(control_plane.kubeconfig) as client:
         found = await refused(client, spec)
-    assert "DaemonSet/nvidia-container-toolkit-daemonset" in found
-    assert all(said.startswith(f"{field}: ") and why in said for said in found.values()), found
+    assert "DaemonSet/nvidia-container-toolkit-daemonset" in found or field.startswith("driver.")
+    assert found and all(said.startswith(f"{field}: ") and why in said for said in found.values()), found
+
+
+@pytest.mark.parametrize(
+    ("driver", "policy", "field", "why"),
+    [
+        ({"env": [{"name": "A=B", "value": "c"}]}, {}, "pinned env", "A=B"),
+        ({"labels": {"a b": "c"}}, {}, "pinned labels", '"a b"'),
+        ({"annotations": {"a b": "c"}}, {}, "pinned annotations", '"a b"'),
+        ({"tolerations": [{"key": "a", "effect": "Never"}]}, {}, "pinned tolerations", '"Never"'),
+        ({"podSecurityContext": {"fsGroup": "1000"}}, {}, "pinned podSecurityContext", "fsGroup"),
+        ({"nodeAffinity": AFFINITY}, {}, "pinned nodeAffinity", '"a b"'),
+        ({"resources": {"limits": {"cpu": 1}, "requests": {"cpu": 2}}}, {}, "pinned resources", "cpu limit"),
+        (IMAGE | {"startupProbe": {"periodSeconds": -1}}, {}, "pinned startupProbe", "periodSeconds"),
+        # What the ClusterPolicy sets on the same DaemonSet.
+        ({"labels": {"c": "d"}}, {"labels": {"a b": "c"}}, "daemonsets.labels", '"a b"'),
+        (
+            {"tolerations": [{"key": "b"}]},
+            {"tolerations": [{"key": "a", "effect": "Never"}]},
+            "daemonsets.tolerations",
+            '"Never"',
+        ),
+        ({}, {"podSecurityContext": {"nope": 1}}, "daemonsets.podSecurityContext", "nope"),
+    ],
+)
+async def test_a_refused_value_of_an_nvidiadriver_is_reported_with_the_object_that_sets_it(
+    control_plane: ControlPlane, driver: dict[str, Any], policy: dict[str, Any], field: str, why: str
+) -> None:
+    pinned = NVIDIADriver(
+        metadata=ObjectMeta(name="pinned"), spec=msgspec.convert({"default": True, **driver}, NVIDIADriverSpec)
+    )
+    spec = {"driver": {"useNvidiaDriverCRD": True}, "daemonsets": policy}
+    async with Client.connect(control_plane.kubeconfig) as client:
+        found = await refused(client, spec, pinned)
+    drivers = [said for name, said in found.items() if "/nvidia-driver-daemonset-" in name]
+    assert drivers, found
+    assert all(said.startswith(f"{field}: ") and why in said for said in drivers), found

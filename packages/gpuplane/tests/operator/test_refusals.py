@@ -10,8 +10,11 @@ import msgspec
 import pytest
 
 from gpuplane.api.clusterpolicy import ClusterPolicySpec
+from gpuplane.api.nvidiadriver import NVIDIADriver, NVIDIADriverSpec
+from gpuplane.operator.drivers import DriverGroup, choices
 from gpuplane.operator.operands import manifests
 from gpuplane.operator.refusals import is_refusal, refusal_of, summary
+from kubekit.api.meta import ObjectMeta
 from kubekit.errors import KubekitError
 from kubekit.kube import Conflict, Forbidden, Invalid, ServerError
 
@@ -69,6 +72,28 @@ def test_objects_that_are_refused_for_one_reason_are_named_together() -> None:
         "correct spec.daemonsets.labels of the ClusterPolicy"
     )
     assert summary([]) == ""
+
+
+def test_what_an_nvidiadriver_sets_is_not_blamed_on_the_policy() -> None:
+    """The DaemonSet's tolerations are gpuplane's own, then the NVIDIADriver's, then the policy's."""
+    spec = msgspec.convert(
+        {"driver": {"useNvidiaDriverCRD": True}, "daemonsets": {"tolerations": [{"key": "policy"}]}}, ClusterPolicySpec
+    )
+    pinned = msgspec.convert({"tolerations": [{"key": "driver"}], "labels": {"a b": "c"}}, NVIDIADriverSpec)
+    found = choices(spec, [NVIDIADriver(metadata=ObjectMeta(name="pinned"), spec=pinned)])
+    groups = {DriverGroup("ubuntu", "22.04", "k", "pinned"): found[0]}
+    made = manifests(spec, groups, image="i", owner={"name": "p"})
+    (daemonset,) = (one for one in made if one["metadata"]["name"].startswith("nvidia-driver-"))
+    keys = [one.get("key") for one in daemonset["spec"]["template"]["spec"]["tolerations"]]
+    for key, expected in (
+        ("driver", ("pinned", "tolerations")),
+        ("policy", ("", "daemonsets.tolerations")),
+    ):
+        cause = f"spec.template.spec.tolerations[{keys.index(key)}].effect: bad"
+        refusal = refusal_of(daemonset, Invalid("x", causes=(cause,)), found)
+        assert (refusal.driver, refusal.field) == expected
+    refusal = refusal_of(daemonset, Invalid("x", causes=('spec.template.labels: Invalid value: "a b": bad',)), found)
+    assert summary([refusal]).endswith("; correct spec.labels of the NVIDIADriver pinned")
 
 
 @pytest.mark.parametrize(("given", "made"), [("1", 1), (1, 1), ("10%", "10%"), ("", "10%"), (None, "10%")])

@@ -6,9 +6,12 @@ import asyncio
 from functools import partial
 from typing import Any
 
+import msgspec
 import pytest
 
+from gpuplane.api.clusterpolicy import ClusterPolicySpec
 from gpuplane.api.gpunode import StageName, StageState
+from gpuplane.operator.operands import manifests
 from gpuplane.validator.operand import NOT_RUN, Validator
 from gpuplane.validator.workload import NoRoom, pod_name, run_pod
 from kubekit.api.core import Pod
@@ -134,6 +137,34 @@ async def test_the_pod_has_the_validators_image_and_goes_with_its_daemonset(worl
     made = world.client.objects["pods", pod_name("sim-1")]
     assert made["metadata"]["ownerReferences"] == [owner]
     assert made["spec"]["containers"][0]["image"] == "registry.local/gpuplane:1"
+
+
+@pytest.mark.parametrize(
+    ("validator", "secrets", "policy"),
+    [
+        ({"imagePullSecrets": ["pull"], "imagePullPolicy": "Always"}, [{"name": "pull"}], "Always"),
+        ({}, None, None),
+    ],
+)
+async def test_the_pod_is_pulled_as_the_policy_wants_it_for_the_validator(
+    world: Any, validator: dict[str, Any], secrets: Any, policy: Any
+) -> None:
+    """A private registry with the admission plugin AlwaysPullImages refuses a pod without the secrets."""
+    spec = msgspec.convert({"validator": validator}, ClusterPolicySpec)
+    made = manifests(spec, {}, image="registry.example.com/gpuplane:1", owner={"name": "p"})
+    (daemonset,) = (one for one in made if one["metadata"]["name"] == "nvidia-operator-validator")
+    world.client.put(
+        Pod,
+        {
+            "metadata": {"name": "v-abc", "namespace": "gpu-operator"},
+            "spec": daemonset["spec"]["template"]["spec"],
+        },
+    )
+    world.end_pods("Succeeded")
+    assert await run_pod(world.context(vector_add=None, pod_name="v-abc")) is None
+    pod = world.client.objects["pods", pod_name("sim-1")]["spec"]
+    assert pod["containers"][0]["image"] == "registry.example.com/gpuplane:1"
+    assert (pod.get("imagePullSecrets"), pod["containers"][0].get("imagePullPolicy")) == (secrets, policy)
 
 
 async def test_a_deleted_pod_is_seen_by_its_uid(world: Any) -> None:

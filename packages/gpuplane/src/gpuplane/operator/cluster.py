@@ -228,7 +228,7 @@ class ClusterWriter:
                     raise
                 if is_removal(manifest) and await self._apply_plain(policy, seen, manifest["metadata"]["name"]):
                     continue
-                refused.append(refusal_of(manifest, error))
+                refused.append(refusal_of(manifest, error, choices(policy.spec, seen.drivers)))
         return refused
 
     async def _apply_plain(self, policy: ClusterPolicy, seen: ClusterView, name: str) -> bool:

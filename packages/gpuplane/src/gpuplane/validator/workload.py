@@ -11,7 +11,7 @@ import contextlib
 import hashlib
 import itertools
 import sys
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from gpuplane import names
 from gpuplane.api.requests import GpuOffer
@@ -19,6 +19,7 @@ from gpuplane.operand import OperandContext
 from gpuplane.validator.checks import ValidationProblem
 from gpuplane.validator.process import PROGRAM
 from kubekit.api.core import Pod
+from kubekit.api.meta import ObjectMeta, Resource, Struct
 from kubekit.errors import KubekitError
 from kubekit.kube import AlreadyExists, ApiError, Informer, NotFound
 
@@ -45,9 +46,38 @@ def pod_name(node_name: str) -> str:
     return f"{NAME}-{hashlib.sha256(node_name.encode()).hexdigest()[:5]}"
 
 
-def manifest(context: OperandContext, ours: Pod | None, offer: GpuOffer) -> dict[str, Any]:
-    """The pod. `ours` is the validator's own: the workload has its image and its owner, the DaemonSet, with which it
-    goes; it does not go when one validator pod is replaced by the next.
+class PullSecret(Struct):
+    """A reference to a Secret of the same namespace."""
+
+    name: str = ""
+
+
+class ValidatorContainer(Struct):
+    """The fields of the validator's container that the validation pod takes over."""
+
+    image: str = ""
+    image_pull_policy: str = ""
+
+
+class ValidatorPodSpec(Struct):
+    """The fields of the validator's `spec` that the validation pod takes over."""
+
+    containers: tuple[ValidatorContainer, ...] = ()
+    image_pull_secrets: tuple[PullSecret, ...] = ()
+
+
+class ValidatorPod(Struct):
+    """The validator's own pod."""
+
+    RESOURCE: ClassVar[Resource] = Pod.RESOURCE
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: ValidatorPodSpec = ValidatorPodSpec()
+
+
+def manifest(context: OperandContext, ours: ValidatorPod | None, offer: GpuOffer) -> dict[str, Any]:
+    """Return the pod. `ours` is the validator's own: the workload has its image, how to pull it, and its owner, the
+    DaemonSet. The pod is deleted with the DaemonSet, and not when one validator pod is replaced by the next.
     """
     field = {"key": "metadata.name", "operator": "In", "values": [context.node_name]}
     metadata: dict[str, Any] = {
@@ -55,9 +85,15 @@ def manifest(context: OperandContext, ours: Pod | None, offer: GpuOffer) -> dict
         "namespace": context.namespace,
         "labels": {"app.kubernetes.io/name": NAME, "app.kubernetes.io/part-of": "gpuplane", "app": NAME},
     }
-    image = context.image
+    image, pull, container = context.image, {}, {}
     if ours is not None:
-        image = image or ours.spec.containers[0].image
+        own = ours.spec.containers[0]
+        image = image or own.image
+        # NB: with the admission plugin AlwaysPullImages an image that is on the node needs its secrets too.
+        if ours.spec.image_pull_secrets:
+            pull = {"imagePullSecrets": [{"name": secret.name} for secret in ours.spec.image_pull_secrets]}
+        if own.image_pull_policy:
+            container = {"imagePullPolicy": own.image_pull_policy}
         metadata["ownerReferences"] = [
             {"apiVersion": owner.api_version, "kind": owner.kind, "name": owner.name, "uid": owner.uid}
             for owner in ours.metadata.owner_references
@@ -71,6 +107,7 @@ def manifest(context: OperandContext, ours: Pod | None, offer: GpuOffer) -> dict
             "restartPolicy": "Never",
             "automountServiceAccountToken": False,
             "tolerations": [{"operator": "Exists"}],
+            **pull,
             "affinity": {
                 "nodeAffinity": {
                     "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchFields": [field]}]}
@@ -82,6 +119,7 @@ def manifest(context: OperandContext, ours: Pod | None, offer: GpuOffer) -> dict
                     "image": image or names.IMAGE,
                     "command": [sys.executable, "-m", PROGRAM],
                     "resources": {"limits": {offer.resource: offer.least}},
+                    **container,
                 }
             ],
         },
@@ -187,7 +225,7 @@ async def run_pod(
 async def _create(context: OperandContext, offer: GpuOffer, pods: Informer[Pod], changed: asyncio.Event) -> str:
     """Create the pod, in the place of one that an earlier validation left; returns its uid."""
     name, namespace = pod_name(context.node_name), context.namespace
-    ours = await context.client.get(Pod, context.pod_name, namespace) if context.pod_name else None
+    ours = await context.client.get(ValidatorPod, context.pod_name, namespace) if context.pod_name else None
     body = manifest(context, ours, offer)
     while True:
         changed.clear()
