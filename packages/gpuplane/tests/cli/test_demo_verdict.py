@@ -15,7 +15,7 @@ from gpuplane.api.gpunode import GPU, GPUNode, GPUNodeStatus, Machine, Stage, St
 from gpuplane.cli.overview import node_view
 from gpuplane.cli.terminal import Console
 from gpuplane.explain.answer import Explanation, ReasonTally
-from gpuplane.explain.cures import Cure
+from gpuplane.explain.proving import Cure
 from kubekit.api.meta import ObjectMeta
 
 PODS = tuple(

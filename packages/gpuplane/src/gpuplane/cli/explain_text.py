@@ -10,7 +10,7 @@ from typing import Final
 from gpuplane.cli.models import short_model
 from gpuplane.cli.terminal import Console, age
 from gpuplane.explain.answer import HELD_WHOLE, TOGETHER, Explanation, FreeGPU, FreeNode, Held, ReasonTally
-from gpuplane.explain.cures import gib
+from gpuplane.explain.proving import gib
 from gpuplane.sharing.placement import REASONS
 
 NODES: Final = 8  # nodes whose GPUs are listed; the rest are counted
@@ -136,6 +136,7 @@ def _waiting(what: Explanation, screen: Console, nodes: int) -> Iterator[str]:
         yield ""
         size = max(len(cure.change) for cure in what.cures)
         beside = 10 + size + 15 + max(len(cure.place) for cure in what.cures) <= screen.width
+        first = 1  # of those with the same effect, which is printed once
         for number, cure in enumerate(what.cures, 1):
             head = "cure" if number == 1 else ""
             if beside:
@@ -143,8 +144,12 @@ def _waiting(what: Explanation, screen: Console, nodes: int) -> Iterator[str]:
             else:
                 yield from _wrapped(f" {head:4} {number}   ", cure.change, screen)
                 yield f"          runs now on {cure.place}"
+            if number < len(what.cures) and what.cures[number].effect == cure.effect:
+                continue
             if cure.effect:
-                yield from _wrapped("          ", f"({cure.effect})", screen)
+                numbers = f"{first} to {number}: " if first < number else ""
+                yield from _wrapped("          ", f"({numbers}{cure.effect})", screen)
+            first = number + 1
     elif not what.runs_on:
         yield ""
         yield " cure     none that is small: no single change of the pod or the cluster lets it run"

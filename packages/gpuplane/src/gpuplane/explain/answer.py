@@ -10,7 +10,8 @@ import msgspec
 
 from gpuplane import names
 from gpuplane.api.offers import GpuUnits, units_asked
-from gpuplane.explain.cures import Cure, cures, gib, place_of, runs_on
+from gpuplane.explain.cures import cures
+from gpuplane.explain.proving import Cure, gib, place_of, runs_on
 from gpuplane.explain.world import GPU_RESOURCES, ClusterFacts, NodeVerdict, Object, World
 from gpuplane.sharing import Assignment, LedgerGPU, Request, of_pod, request_of
 from gpuplane.sharing.held import held_parts, in_parts, in_units

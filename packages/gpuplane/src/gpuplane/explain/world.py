@@ -93,6 +93,7 @@ class World:
         self._ready: set[str] = set()
         self._mix = Mix()
         self._made: dict[str, Policy] = {}
+        self._unsaid: dict[str, list[CachedPod]] = {}  # by node, those that do not say which GPUs they hold
         self._raw: dict[str, Object] = {}
         for raw in facts.nodes:
             # An object that does not decode is absent, as it is for informers: it must not stop every explanation.
@@ -103,7 +104,13 @@ class World:
         for raw in facts.pods:
             with contextlib.suppress(msgspec.ValidationError):
                 self._count(raw)
-        self._guess()
+        for pod in self.pods.values():
+            if pod.spec.node_name and pod.assignment is None:
+                self._unsaid.setdefault(pod.spec.node_name, []).append(pod)
+        # On a node with one GPU there is no doubt.
+        self.guessed |= {node for node in self._unsaid if len(self.gpus(node)) != 1}
+        for node in self._unsaid:
+            self._guess(node)
 
     # -- what there is -------------------------------------------------------------------------------------------------
 
@@ -136,6 +143,7 @@ class World:
         if gpunode is not None:
             self.gpunodes[name] = gpunode
         self._set_node(raw)
+        self._guess(name)
         try:
             yield
         finally:
@@ -144,6 +152,7 @@ class World:
                 self.gpunodes[name] = known
             if before is not None:
                 self._set_node(before)
+                self._guess(name)
             else:
                 del self._raw[name], self.nodes[name]
                 self._ready.discard(name)
@@ -169,15 +178,13 @@ class World:
             self.assigned = True
             self._hold(pod, pod.assignment)
 
-    def _guess(self) -> None:
-        """Pods that do not say which GPUs they hold hold some: how many is known, which is not."""
-        for pod in self.pods.values():
-            node = pod.spec.node_name
-            if not node or pod.assignment is not None:
-                continue
+    def _guess(self, node: str, but: str = "") -> None:
+        """Place the node's pods that do not say which GPUs they hold, `but` one: how many is known, which is not."""
+        waiting = [pod for pod in self._unsaid.get(node, ()) if pod.metadata.uid != but]
+        for pod in waiting:
+            self.ledger.release(pod.metadata.uid)
+        for pod in waiting:
             state = self.ledger.node(node)
-            if state is None or len(state.gpus) != 1:
-                self.guessed.add(node)  # on a node with one GPU there is no doubt
             placed = place(state, pod.request, TightestPolicy()) if state is not None else None
             if state is not None and isinstance(placed, Refusal):
                 placed = place(_mended(state), pod.request, TightestPolicy())  # who held a lost GPU still does
@@ -206,6 +213,7 @@ class World:
         info = self._cache.remove(pod.shown)
         self.ledger.release(uid)
         self.usage.remove(uid)
+        self._guess(pod.spec.node_name, but=uid)
         try:
             yield
         finally:
@@ -213,6 +221,7 @@ class World:
                 self._cache.place(info)
             if held is not None:
                 self._hold(pod, held[1])
+            self._guess(pod.spec.node_name)
 
     # -- verdicts ------------------------------------------------------------------------------------------------------
 
