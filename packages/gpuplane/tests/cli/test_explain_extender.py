@@ -15,7 +15,7 @@ from gpuplane.explain.answer import Explanation, explain
 from gpuplane.explain.reading import read
 from gpuplane.scheduler.configuration import printed
 from gpuplane.sharing import of_pod
-from kubekit.api.core import Pod
+from kubekit.api.core import Node, Pod
 from kubekit.kube import SystemClock
 from tests.support.extender_world import PATIENCE, World, extender, gpu_pod, world
 from tests.support.until import until_objects
@@ -132,3 +132,72 @@ async def test_quota_counts_as_the_extender_counts_it(cluster: World) -> None:
     found = await explained(cluster, "second")
     assert found.quota == "exceeded"
     assert any(found.node_reasons[0].reason in condition.message for condition in pod.status.conditions)
+
+
+# -- cures of the cluster and of the pod, carried out ------------------------------------------------------------------
+
+
+async def waiting(cluster: World, pod: dict[str, Any]) -> dict[str, str]:
+    """Create the pod, and return its cures once the scheduler has refused it: change -> place."""
+    await cluster.pod(pod)
+    await pod_once(cluster, pod["metadata"]["name"], refused)
+    found = await explained(cluster, pod["metadata"]["name"])
+    return {cure.change: cure.place for cure in found.cures}
+
+
+async def made_again(cluster: World, pod: dict[str, Any]) -> str:
+    """Delete the pod and make it again, as the cure of a pod says; return its place."""
+    await cluster.delete(pod["metadata"]["name"])
+    await cluster.pod(pod)
+    return at(await pod_once(cluster, pod["metadata"]["name"], bound))
+
+
+async def test_a_cordoned_node_takes_the_pod_once_it_is_uncordoned(cluster: World) -> None:
+    await cluster.node("n1", 2)
+    await cluster.client.patch(Node, "n1", {"spec": {"unschedulable": True}})
+    cures = await waiting(cluster, gpu_pod("p", (50, 32)))
+    await cluster.client.patch(Node, "n1", {"spec": {"unschedulable": None}})
+    assert at(await pod_once(cluster, "p", bound)) == cures["kubectl uncordon n1"]
+
+
+async def test_a_pod_that_tolerates_the_taint_is_placed(cluster: World) -> None:
+    await cluster.node("n1", 2)
+    taint = {"key": "team", "value": "x", "effect": "NoSchedule"}
+    await cluster.client.patch(Node, "n1", {"spec": {"taints": [taint]}})
+    cures = await waiting(cluster, gpu_pod("p", (50, 32)))
+    tolerations = [{"key": "team", "operator": "Exists", "effect": "NoSchedule"}]
+    again = gpu_pod("p", (50, 32), tolerations=tolerations)
+    assert await made_again(cluster, again) == cures["tolerate team:NoSchedule"]
+
+
+async def test_a_pod_without_its_selector_or_annotation_is_placed(cluster: World) -> None:
+    await cluster.node("n1", 2)
+    cures = await waiting(cluster, gpu_pod("tied", (50, 32), nodeSelector={"pool": "none"}))
+    assert await made_again(cluster, gpu_pod("tied", (50, 32))) == cures["drop the nodeSelector"]
+    wanted = {"annotations": {names.GPU_MODELS_ANNOTATION: "H100"}}
+    cures = await waiting(cluster, gpu_pod("choosy", (30, 8), metadata=wanted))
+    place = cures[f"drop the annotation {names.GPU_MODELS_ANNOTATION}"]
+    assert await made_again(cluster, gpu_pod("choosy", (30, 8))) == place
+
+
+async def test_another_node_takes_the_pod(full: World) -> None:
+    cures = {cure.change: cure.place for cure in (await explained(full, "waits")).cures}
+    assert cures["add a node like n1"] == "the new node"
+    await full.node("n3", 2)
+    assert (await pod_once(full, "waits", bound)).spec.node_name == "n3"
+
+
+async def test_a_gpu_that_comes_back_takes_the_pod(cluster: World) -> None:
+    await cluster.node("n1", 1)
+    offered = {names.GPU_RESOURCE: "1", names.VCUDA_CORE: "100", names.VCUDA_MEMORY: "60"}
+
+    async def counted(allocatable: dict[str, str]) -> None:
+        await cluster.client.patch(Node, "n1", {"status": {"allocatable": allocatable}}, subresource="status")
+
+    await cluster.set_gpus("n1", 1, health={"GPU-n1-0": "Xid 79: fallen off the bus"})
+    await counted(dict.fromkeys(offered, "0"))
+    cures = await waiting(cluster, gpu_pod("p", (50, 32)))
+    place = cures["bring GPU 0 of n1 back: gpuplane status names the way"]
+    await cluster.set_gpus("n1", 1)
+    await counted(offered)
+    assert at(await pod_once(cluster, "p", bound)) == place
