@@ -140,6 +140,42 @@ def test_no_cluster_ends_with_3_and_a_cure(
     assert "export KUBECONFIG=" in capsys.readouterr().err
 
 
+FAILING = {
+    "status": 3,
+    "explain ml/x": 3,
+    "explain GP999": 1,
+    "check missing.yaml": 3,
+    "check wrong.yaml": 1,
+    "install --dry-run --set driver.enabled": 1,
+    "install": 3,
+    "uninstall --dry-run": 3,
+    "down foo": 1,
+    "up --node toaster --detach": 2,
+    "run driver": 2,
+    "simulate packing --nodes missing.csv --pods missing.csv": 3,
+    "share run --core 130 -- true": 125,
+}
+
+
+@pytest.mark.parametrize("words", FAILING)
+def test_a_stack_trace_changes_no_exit_code_and_no_message(
+    words: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GPUPLANE_HOME", str(tmp_path))
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    for name in ("NODE_NAME", "KUBERNETES_SERVICE_HOST"):
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / "wrong.yaml").write_text("kind: Pod\n")
+    assert main(words.split()) == FAILING[words]
+    plain = capsys.readouterr()
+    assert "Traceback" not in plain.out + plain.err
+    assert main(["-v", *words.split()]) == FAILING[words]
+    verbose = capsys.readouterr()
+    assert verbose.out == plain.out and verbose.err.endswith(plain.err)
+    assert ("Traceback" in verbose.err) == (words != "check wrong.yaml"), "findings are no failure"
+
+
 def test_an_unknown_machine_is_refused_with_the_way_to_find_one(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["up", "--node", "toaster", "--detach"]) == 2
     shown = capsys.readouterr().err

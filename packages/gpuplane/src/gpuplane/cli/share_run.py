@@ -97,8 +97,7 @@ def run(options: Namespace, screen: Console) -> int:
     except KubekitError as error:
         if options.verbose:
             traceback.print_exc()
-        else:
-            screen.error(error)
+        screen.error(error)
         return error.exit_code if isinstance(error, share_child.NoCommand) else FAILED
 
 
