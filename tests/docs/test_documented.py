@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).parents[2]
 GROUPS = tomllib.loads((ROOT / "pyproject.toml").read_text())["dependency-groups"]
@@ -36,6 +38,26 @@ def test_every_page_of_the_navigation_has_a_title() -> None:
 def test_every_page_is_in_the_navigation() -> None:
     pages = {str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.md")}
     assert pages == set(nav_files())
+
+
+def pages_of(entries: Any) -> list[str]:
+    """Return the pages of a part of the navigation, in the order of the site."""
+    if isinstance(entries, str):
+        return [entries]
+    if isinstance(entries, dict):
+        entries = list(entries.values())
+    return [page for entry in entries for page in pages_of(entry)]
+
+
+def test_readers_meet_the_tasks_before_the_components() -> None:
+    _, _, text = (ROOT / "mkdocs.yml").read_text().partition("\nnav:\n")
+    sections = {title: pages_of(entries) for entry in yaml.safe_load(text) for title, entries in entry.items()}
+    assert list(sections)[:2] == ["Home", "Tasks"] and list(sections)[-1] == "How it is made"
+    folders = {title: {str(Path(page).parent) for page in pages} for title, pages in sections.items()}
+    assert [title for title, found in folders.items() if "tasks" in found] == ["Tasks"]
+    assert [title for title, found in folders.items() if "components" in found] == ["How it is made"]
+    links = re.findall(r"\]\((\w+)/\w", (ROOT / "docs/index.md").read_text())
+    assert links[0] == "tasks"
 
 
 @pytest.mark.parametrize("words", ["jupyter", "notebook", "OOM", "out of memory", "node is not ready", "GPU operator"])
