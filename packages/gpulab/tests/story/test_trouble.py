@@ -161,6 +161,45 @@ async def test_a_gpu_that_falls_off_the_bus_is_not_offered_and_comes_back(story)
     assert node.status.summary.gpus == "4/4"
 
 
+async def test_a_lost_gpu_keeps_its_cause_when_driver_and_plugin_start_again(story):
+    await story.ready()
+    driver, plugin = "nvidia-driver-daemonset", PLUGIN
+
+    def gpus(capacity, allocatable):
+        def holds(found):
+            status = found[0].status
+            amounts = status.capacity["nvidia.com/gpu"], status.allocatable["nvidia.com/gpu"]
+            return amounts == (str(capacity), str(allocatable))
+
+        return holds
+
+    def answering(message):
+        return lambda node: node.status.stages["driver"].message == message
+
+    with faults_of(story, "sim-3", 2) as faults:
+        faults.off_bus(2)
+        await story.until(Node, gpus(4, 3), fields="metadata.name=sim-3")
+        node = await story.node("sim-3", lambda node: node.status.health)
+        uuid = next(gpu.uuid for gpu in node.status.gpus if gpu.index == 2)
+        assert node.status.health == {uuid: "Xid 79: fallen off the bus"}
+        before = node.status.stages["driver"].message
+        assert len(story.world.kill_containers("sim-3", driver, plugin)) == 2
+        # NVML does not list the GPU any more, so that the plugin offers three.
+        await story.until(Node, gpus(3, 3), fields="metadata.name=sim-3")
+        node = await story.node("sim-3", answering("3 of 4 GPUs answer"))
+        assert node.status.health == {uuid: "Xid 79: fallen off the bus"}
+        assert (node.status.summary.gpus, len(node.status.gpus)) == ("3/4", 4)
+        assert is_ready(node)
+        assert "Xid 79: fallen off the bus" in story.world.gpuplane("status")
+    # Its boot brings a GPU back that had left the bus.
+    story.world.kill_containers("sim-3", driver, plugin)
+    await story.until(Node, gpus(4, 4), fields="metadata.name=sim-3")
+    node = await story.node("sim-3", answering(before))
+    node = await story.node("sim-3", lambda node: not node.status.health)
+    assert [gpu.index for gpu in node.status.gpus if gpu.uuid == uuid] == [2]
+    assert node.status.summary.gpus == "4/4"
+
+
 async def test_a_machine_that_lacks_something_says_what_and_how_to_mend_it(story):
     await story.ready()
     await story.opt_out("sim-1", "sim-2", "sim-3")
