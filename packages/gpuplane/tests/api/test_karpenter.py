@@ -93,9 +93,21 @@ def test_a_node_pool_becomes_a_pool_without_defaults() -> None:
     assert [r.min_values for r in pool.requirements] == [1]
 
 
+def test_a_node_pool_of_v1beta1_has_its_kubelet_in_the_template() -> None:
+    data = changed(NODE_POOL.replace("karpenter.sh/v1", "karpenter.sh/v1beta1").replace("Gte", "Gt"), "spec.weight", 5)
+    data["spec"]["template"]["spec"]["kubelet"] = {"maxPods": 20}
+    assert is_pool(data)
+    pool = read_pool(data)
+    assert (pool.kind, pool.weight, pool.kubelet.max_pods, pool.class_name) == ("NodePool", 5, 20, "gpu")
+    data["spec"]["template"]["spec"]["requirements"][0]["operator"] = "Gte"
+    with pytest.raises(InvalidInput) as raised:
+        read_pool(data)
+    assert any("Gte" in finding for finding in raised.value.findings)
+
+
 def test_classes_of_both_kinds_become_one() -> None:
     status = {"subnets": [{"id": "s-1", "zone": "b"}, {"id": "s-2", "zone": "a"}]}
-    for version, kind in (("v1alpha1", "AWSNodeTemplate"), ("v1", "EC2NodeClass")):
+    for version, kind in (("v1alpha1", "AWSNodeTemplate"), ("v1beta1", "EC2NodeClass"), ("v1", "EC2NodeClass")):
         data = {
             "apiVersion": f"karpenter.k8s.aws/{version}",
             "kind": kind,

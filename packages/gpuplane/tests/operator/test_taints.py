@@ -10,11 +10,20 @@ import pytest
 
 from gpuplane import names
 from gpuplane.api.clusterpolicy import ClusterPolicySpec
-from gpuplane.api.karpenter import DeclaredPool, NodePool, Provisioner, declared_pool
+from gpuplane.api.karpenter import BetaNodePool, DeclaredPool, NodePool, Provisioner, declared_pool
 from gpuplane.operator import pools
 from gpuplane.operator.operands import is_removal, manifests
 from gpuplane.operator.stages import OPERANDS
-from gpuplane.operator.taints import MOST, declared, in_the_way, seen_keys, tolerates, tolerations, why_off
+from gpuplane.operator.taints import (
+    MOST,
+    declared,
+    has_unlisted_key,
+    in_the_way,
+    seen_keys,
+    tolerates,
+    tolerations,
+    why_off,
+)
 from kubekit.api.core import DaemonSet, DaemonSetSpec, Node, NodeSpec, PodSpec, PodTemplate, Taint, Toleration
 from kubekit.kube import Client, SystemClock
 from tests.support.until import until
@@ -41,9 +50,10 @@ def node(*taints: Taint) -> Node:
 
 @pytest.mark.parametrize("taint", POOLS, ids=lambda taint: taint.key)
 def test_operands_tolerate_what_node_pools_declare(taint: Taint) -> None:
-    allowed = tolerations(seen_keys([node(taint)], []))
-    assert any(tolerates(toleration, taint) for toleration in allowed)
-    assert in_the_way(node(taint), ()) == ()
+    keys = seen_keys([node(taint)], [])
+    assert any(tolerates(toleration, taint) for toleration in tolerations(keys))
+    assert in_the_way(node(taint), (), keys=keys) == ()
+    assert has_unlisted_key(node(taint)) == bool(keys), "else the node controller looks for no keys"
 
 
 @pytest.mark.parametrize(
@@ -112,6 +122,24 @@ async def test_a_node_behind_a_taint_says_so_until_the_policy_tolerates_it(playe
         await played.until(lambda: driver().get("state") == "done")
 
 
+async def test_a_node_behind_a_key_of_nvidia_com_beyond_the_most_says_so(played: Any, work: Any) -> None:
+    def own(number: int) -> dict[str, str]:
+        return {"key": f"nvidia.com/team-{number:03}", "effect": "NoSchedule"}
+
+    async with work(played):
+        await played.add_node("others", taints=[own(number) for number in range(MOST)])
+        await played.add_node("n0", taints=[own(MOST)])
+        await played.policy()
+
+        def driver() -> dict[str, Any]:
+            found = played.registry.get(GPUNODES, None, "n0") or {}
+            stage: dict[str, Any] = found.get("status", {}).get("stages", {}).get("driver", {})
+            return stage
+
+        told = await played.until(lambda: driver().get("reason") == "TaintNotTolerated" and driver())
+        assert f"nvidia.com/team-{MOST}:NoSchedule" in told["message"]
+
+
 async def test_a_node_pools_own_taint_of_nvidia_com_reaches_every_daemonset(played: Any, work: Any) -> None:
     async with work(played):
         await played.add_node("n0", taints=[{"key": "nvidia.com/some-team", "effect": "NoSchedule"}])
@@ -140,6 +168,7 @@ NODE_POOL = {
     "metadata": {"name": "team-a"},
     "spec": {"template": {"metadata": {"labels": {"pool": "a"}}, "spec": TEMPLATE}},
 }
+BETA_NODE_POOL = {**NODE_POOL, "apiVersion": "karpenter.sh/v1beta1"}
 PROVISIONER = {
     "apiVersion": "karpenter.sh/v1alpha5",
     "kind": "Provisioner",
@@ -163,7 +192,9 @@ def karpenter_crd(version: str, plural: str, kind: str) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize(("raw", "kind"), [(PROVISIONER, Provisioner), (NODE_POOL, NodePool)])
+@pytest.mark.parametrize(
+    ("raw", "kind"), [(PROVISIONER, Provisioner), (NODE_POOL, NodePool), (BETA_NODE_POOL, BetaNodePool)]
+)
 def test_taints_and_startup_taints_of_a_declared_pool_are_tolerated(raw: Any, kind: Any) -> None:
     pool = declared_pool(msgspec.convert(raw, kind))
     assert (pool.name, pool.labels) == ("team-a", {"pool": "a"})
@@ -213,6 +244,7 @@ def test_a_declared_taint_that_every_operand_tolerates_is_not_added() -> None:
     ("crd", "pool"),
     [
         (karpenter_crd("v1", "nodepools", "NodePool"), NODE_POOL),
+        (karpenter_crd("v1beta1", "nodepools", "NodePool"), BETA_NODE_POOL),
         (karpenter_crd("v1alpha5", "provisioners", "Provisioner"), PROVISIONER),
     ],
 )
@@ -236,6 +268,38 @@ async def test_a_node_of_a_tainted_pool_becomes_ready(
         await played.registry.create(("apiextensions.k8s.io", "customresourcedefinitions"), None, crd)
         await played.registry.create(resource, None, pool)
         await played.until(lambda: driver().get("state") == "done")
+
+
+async def test_a_pool_that_is_served_in_two_versions_counts_once(
+    played: Any, admin: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when Karpenter 0.37, with v1beta1 alone, is upgraded to 1.0, which serves both, and to 1.1 with v1 alone."""
+    monkeypatch.setattr(pools, "CHECK_SECONDS", 0.05)
+    monkeypatch.setattr(pools, "SETTLE_SECONDS", 0.05)
+    crds, resource = ("apiextensions.k8s.io", "customresourcedefinitions"), ("karpenter.sh", "nodepools")
+    crd = karpenter_crd("v1beta1", "nodepools", "NodePool")
+    await played.registry.create(crds, None, crd)
+    await played.registry.create(resource, None, BETA_NODE_POOL)
+    watch = pools.PoolWatch(admin, SystemClock())
+    running = asyncio.create_task(watch.run())
+    await watch.known()
+    assert [pool.name for pool in watch.pools()] == ["team-a"]
+    (old,) = crd["spec"]["versions"]
+    both = [{**old, "storage": False}, {**old, "name": "v1"}]
+    for versions in (both, [{**both[0], "served": False}, both[1]]):
+        await played.registry.patch(crds, None, crd["metadata"]["name"], {"spec": {"versions": versions}}, "merge")
+        await until(lambda: watched(watch) == ["v1"])
+    assert [pool.name for pool in watch.pools()] == ["team-a"]
+    more = {**NODE_POOL, "metadata": {"name": "team-b"}, "spec": {"template": {"spec": {"taints": [TEAM]}}}}
+    await played.registry.create(resource, None, more)
+    await until(lambda: [pool.name for pool in watch.pools()] == ["team-a", "team-b"])
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
+def watched(watch: pools.PoolWatch) -> list[str]:
+    """Return the versions that have an informer."""
+    return [path.split("/")[3] for path in watch._informers]
 
 
 async def test_pools_that_are_applied_together_count_together_and_their_use_does_not(
@@ -284,3 +348,7 @@ def test_the_tolerations_stay_few_however_many_pools_there_are() -> None:
     assert in_the_way(node(left), (), keys) == (left,), "the node says so"
     ours = [DeclaredPool("p", taints=(Taint(f"nvidia.com/team-{number}", "NoSchedule"),)) for number in range(1500)]
     assert len(seen_keys([], [], ours)) == MOST
+    (first, last) = (Taint(f"nvidia.com/team-{number}", "NoSchedule") for number in (0, 999))
+    keys = seen_keys([], [], ours)
+    assert in_the_way(node(first, last), (), ours, keys) == (last,), "the node says so"
+    assert in_the_way(node(last), [Toleration(key=last.key, operator="Exists")], ours, keys) == ()

@@ -1,12 +1,13 @@
 """Node pools as Karpenter's objects declare them, old and new.
 
-Provisioner (`karpenter.sh/v1alpha5`) and NodePool (`karpenter.sh/v1`) are translated here into one `DeclaredPool`.
-Their classes, AWSNodeTemplate (`karpenter.k8s.aws/v1alpha1`) and EC2NodeClass (`karpenter.k8s.aws/v1`), become one
-`DeclaredClass`. No other module knows the forms. Only the fields that describe a pool's nodes are read, or that a rule
-of the kind is about. gpuplane does not serve these kinds: Karpenter's own CRDs do, so a cluster may have either kind,
-both, or neither.
+Provisioner (`karpenter.sh/v1alpha5`) and NodePool (`karpenter.sh/v1beta1` and `v1`) are translated here into one
+`DeclaredPool`. Their classes, AWSNodeTemplate (`karpenter.k8s.aws/v1alpha1`) and EC2NodeClass
+(`karpenter.k8s.aws/v1beta1` and `v1`), become one `DeclaredClass`. No other module knows the forms. Only the fields
+that describe a pool's nodes are read, or that a rule of the kind is about. gpuplane does not serve these kinds:
+Karpenter's own CRDs do, so a cluster may have either kind, both, or neither.
 
-Source: the CRDs of Karpenter 0.27 to 0.32 (v1alpha5) and 1.x (v1), and the defaults of its webhook for AWS.
+Source: the CRDs of Karpenter 0.27 to 0.32 (v1alpha5), 0.32 to 1.0 (v1beta1) and 1.x (v1), and the defaults of its
+webhook for AWS.
 """
 
 from __future__ import annotations
@@ -101,8 +102,9 @@ class ProvisionerSpec(NodeTemplateSpec):
 
 
 class NodePoolTemplateSpec(NodeTemplateSpec):
-    """`spec.template.spec` of a NodePool."""
+    """`spec.template.spec` of a NodePool. `kubelet` is of v1beta1 only; v1 has it in the class."""
 
+    kubelet: PoolKubelet = PoolKubelet()
     node_class_ref: NodeClassRef | None = None
 
 
@@ -129,7 +131,7 @@ class PoolStatus(Struct):
 
 
 class Provisioner(Struct):
-    """The node pool of Karpenter before 0.33."""
+    """The node pool of Karpenter up to 0.32."""
 
     RESOURCE: ClassVar[Resource] = Resource(GROUP, "v1alpha5", "provisioners", "Provisioner", False)
 
@@ -148,7 +150,15 @@ class NodePool(Struct):
     status: PoolStatus = PoolStatus()
 
 
-POOL_KINDS: Final[tuple[type[Provisioner] | type[NodePool], ...]] = (Provisioner, NodePool)
+class BetaNodePool(NodePool):
+    """The node pool of Karpenter 0.32 to 0.37, which serve no v1; Karpenter 1.0 serves the same objects as v1 too."""
+
+    RESOURCE: ClassVar[Resource] = Resource(GROUP, "v1beta1", "nodepools", "NodePool", False)
+
+
+POOL_KINDS: Final[tuple[type[Provisioner] | type[NodePool], ...]] = (Provisioner, NodePool, BetaNodePool)
+NEWER: Final[dict[type[Provisioner] | type[NodePool], type[NodePool]]] = {BetaNodePool: NodePool}
+"""Kind -> the kind that has the same objects in a newer version."""
 
 
 class ClassSubnet(Struct):
@@ -189,7 +199,17 @@ class EC2NodeClass(Struct):
     status: NodeClassStatus = NodeClassStatus()
 
 
-CLASS_KINDS: Final[tuple[type[AWSNodeTemplate] | type[EC2NodeClass], ...]] = (AWSNodeTemplate, EC2NodeClass)
+class BetaEC2NodeClass(EC2NodeClass):
+    """The class of a BetaNodePool's nodes."""
+
+    RESOURCE: ClassVar[Resource] = Resource(AWS_GROUP, "v1beta1", "ec2nodeclasses", "EC2NodeClass", False)
+
+
+CLASS_KINDS: Final[tuple[type[AWSNodeTemplate] | type[EC2NodeClass], ...]] = (
+    AWSNodeTemplate,
+    EC2NodeClass,
+    BetaEC2NodeClass,
+)
 
 
 class DeclaredClass(msgspec.Struct, frozen=True):
@@ -253,6 +273,7 @@ def declared_pool(pool: Provisioner | NodePool) -> DeclaredPool:
         used=pool.status.resources,
         class_kind=EC2NodeClass.RESOURCE.kind if reference else "",
         class_name=reference.name if reference else "",
+        kubelet=template.spec.kubelet,
     )
 
 

@@ -17,6 +17,7 @@ from gpuplane.api import karpenter
 from gpuplane.api.karpenter import (
     CLASS_KINDS,
     POOL_KINDS,
+    BetaNodePool,
     DeclaredClass,
     DeclaredPool,
     NodePool,
@@ -54,7 +55,7 @@ def read_pool(data: Mapping[str, Any]) -> DeclaredPool:
     pool = _convert(data, kind)
     found = list(_of_provisioner(pool.spec) if isinstance(pool, Provisioner) else _of_node_pool(pool))
     declared = karpenter.declared_pool(pool)
-    found += _of_both(declared, OLD_OPERATORS if isinstance(pool, Provisioner) else OPERATORS)
+    found += _of_both(declared, OLD_OPERATORS if isinstance(pool, Provisioner | BetaNodePool) else OPERATORS)
     if found:
         where = f"{kind.RESOURCE.kind}/{declared.name}"
         cure = "correct the fields, Karpenter refuses them too"

@@ -22,8 +22,8 @@ from gpuplane.operator.pods import BY_NODE, concerns_node, is_operand, is_proof,
 from gpuplane.operator.policy import is_selected, stage_events
 from gpuplane.operator.pools import PoolWatch
 from gpuplane.operator.stages import MPS_GATE
-from gpuplane.operator.taints import in_the_way, why_off
-from kubekit.api.core import ConfigMap, Node, Pod
+from gpuplane.operator.taints import has_unlisted_key, in_the_way, seen_keys, why_off
+from kubekit.api.core import ConfigMap, DaemonSet, Node, Pod
 from kubekit.kube import Client, Clock, Controller, SharedInformers, Source
 
 
@@ -38,6 +38,7 @@ class NodeController:
         self.policies = informers.of(ClusterPolicy)
         self.writer = NodeWriter(client, clock.wall)
         self._drivers = informers.of(NVIDIADriver)
+        self._daemonsets = informers.of(DaemonSet, names.OPERATOR_NAMESPACE)
         self._pods = informers.of(Pod)
         self._configs = informers.of(ConfigMap, names.OPERATOR_NAMESPACE)
         self._pools = pools
@@ -100,7 +101,9 @@ class NodeController:
 
     def _off(self, node: Node, spec: ClusterPolicySpec) -> tuple[str, str, str]:
         """Return (reason, message, cure) of the taints that keep operands off a node."""
-        return why_off(in_the_way(node, spec.daemonsets.tolerations, self._pools.pools()))
+        pools = self._pools.pools()
+        keys = seen_keys(self.nodes.items(), self._daemonsets.items(), pools) if has_unlisted_key(node) else ()
+        return why_off(in_the_way(node, spec.daemonsets.tolerations, pools, keys))
 
     def _enabled(self, spec: ClusterPolicySpec, node: Node) -> frozenset[str]:
         """The gates that the policy wants on a node."""

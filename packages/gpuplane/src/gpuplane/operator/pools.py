@@ -1,7 +1,8 @@
 """Watches the node pools of Karpenter, where their kinds are served.
 
 The kinds are not gpuplane's, and most clusters serve at most one of them. A kind that is not served, or that the
-operator may not read, is asked for again once a minute: Karpenter may be installed after gpuplane.
+operator may not read, is asked for again once a minute: Karpenter may be installed after gpuplane. Of a kind that is
+served in two versions the newer one is watched.
 
 Each change of the operands' tolerations replaces their pods, so that:
 
@@ -18,7 +19,7 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from gpuplane.api.karpenter import POOL_KINDS, DeclaredPool, declared_pool
+from gpuplane.api.karpenter import NEWER, POOL_KINDS, DeclaredPool, declared_pool
 from kubekit.api.core import Taint
 from kubekit.errors import Retryable
 from kubekit.kube import Client, Clock, Forbidden, Informer, NotFound
@@ -37,6 +38,7 @@ class PoolWatch:
         self._client = client
         self._clock = clock
         self._informers: dict[str, Informer[Any]] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
         self._handlers: list[Callable[[], None]] = []
         self._known = asyncio.Event()
         self._dirty = asyncio.Event()  # the taints differ from those that count
@@ -67,7 +69,8 @@ class PoolWatch:
         """Start the informers of the kinds that are served by now; return the seconds until the next look."""
         for kind in POOL_KINDS:
             path = kind.RESOURCE.path()
-            if path in self._informers:
+            newer = NEWER.get(kind)
+            if path in self._informers or (newer is not None and newer.RESOURCE.path() in self._informers):
                 continue
             try:
                 await self._client.request("GET", path, {"limit": "1"})
@@ -83,16 +86,23 @@ class PoolWatch:
                 log.warning("node pools not read, retrying kind=%s: %s", kind.RESOURCE.kind, error)
                 return _AWAY_SECONDS
             informer: Informer[Any] = Informer(self._client, kind, clock=self._clock)
-            group.create_task(informer.run(), name=f"informer {path}")
+            self._tasks[path] = group.create_task(informer.run(), name=f"informer {path}")
             await informer.synced()
             informer.add_handler(lambda old, new: self._changed())
             self._informers[path] = informer
+            for older in (older for older, newer in NEWER.items() if newer is kind):
+                self._drop(older.RESOURCE.path())
             log.info("watching node pools kind=%s version=%s", kind.RESOURCE.kind, kind.RESOURCE.version)
             self._changed()
         if not self._known.is_set():
             self._settled = self._found()
             self._known.set()
         return CHECK_SECONDS
+
+    def _drop(self, path: str) -> None:
+        """Stop watching a version whose objects a newer one has: Karpenter was upgraded, and may stop serving it."""
+        if self._informers.pop(path, None) is not None:
+            self._tasks.pop(path).cancel()
 
     def _found(self) -> tuple[DeclaredPool, ...]:
         found = [informer.items() for _, informer in sorted(self._informers.items())]

@@ -83,14 +83,25 @@ def tolerations(keys: Iterable[str], pools: Iterable[DeclaredPool] = ()) -> tupl
     return (*KNOWN, *(Toleration(key=key, operator="Exists") for key in keys), *declared(pools))
 
 
-def in_the_way(node: Node, allowed: Iterable[Toleration], pools: Iterable[DeclaredPool] = ()) -> tuple[Taint, ...]:
-    """Return the taints that keep operands off a node. `allowed` are the policy's own tolerations."""
-    accepted = (*KNOWN, *declared(pools), *allowed)
+def has_unlisted_key(node: Node) -> bool:
+    """Return whether a node has a key of `nvidia.com/` beyond `KNOWN`: only then do the keys of `seen_keys` matter."""
+    known = {toleration.key for toleration in KNOWN}
+    return any(taint.key.startswith(names.NVIDIA_PREFIX) and taint.key not in known for taint in node.spec.taints)
+
+
+def in_the_way(
+    node: Node, allowed: Iterable[Toleration], pools: Iterable[DeclaredPool] = (), keys: Iterable[str] = ()
+) -> tuple[Taint, ...]:
+    """Return the taints that keep operands off a node.
+
+    `allowed` are the policy's own tolerations, and `keys` those of `seen_keys`, as in `tolerations`.
+    """
+    accepted = (*tolerations(keys, pools), *allowed)
     return tuple(
         taint
         for taint in node.spec.taints
         if taint.effect in _KEEPS_OFF
-        and not taint.key.startswith((names.NVIDIA_PREFIX, *_KUBERNETES))
+        and not taint.key.startswith(_KUBERNETES)
         and not any(tolerates(toleration, taint) for toleration in accepted)
     )
 
