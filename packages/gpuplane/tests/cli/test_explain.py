@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from gpuplane import names
 from gpuplane.api.gpunode import Summary
 from gpuplane.api.offers import UnitKind
-from gpuplane.cli.explain_text import page
+from gpuplane.cli.explain_text import NODES, page
 from gpuplane.cli.holders import free_core, free_units
 from gpuplane.cli.overview import NodeView, overview
 from gpuplane.cli.terminal import Console
@@ -256,6 +256,17 @@ def test_a_node_whose_gpus_are_all_lost_is_not_said_to_offer_none(cluster, monke
     assert found.gpus == 4 and found.can_ever_run
     lines = drawn(found, monkeypatch, 80).splitlines()
     assert "           3  lost          a/0, b/0" in lines and " a       lost" in [line.rstrip() for line in lines]
+
+
+def test_nothing_is_free_of_a_lost_gpu_so_that_its_node_is_none_of_the_nearest(cluster, monkeypatch):
+    for number in range(NODES + 1):
+        cluster.node(f"a{number}", 1, lost=(0,))
+    cluster.node("z", 1)
+    cluster.share("s", "z/0", 70, 2)
+    found = cluster.explain(cluster.pod("p", limits=SHARE))
+    free = {node.node: [(gpu.core, gpu.memory_mib) for gpu in node.gpus] for node in found.free}
+    assert (free["a0"], free["z"]) == ([(0, 0)], [(30, 13 * 1024)])
+    assert " z      30%  13G core" in drawn(found, monkeypatch, 80)
 
 
 def test_what_a_node_would_not_offer_either_is_not_blamed_on_its_lost_gpu(cluster):

@@ -270,6 +270,9 @@ def _free(world: World, verdict: NodeVerdict) -> FreeNode:
     exact = verdict.node not in world.guessed
     gpus = []
     for lack, core, memory in zip(verdict.lacks, state.core, state.memory, strict=True):
+        if lack.reason == "lost":
+            gpus.append(FreeGPU(lack.gpu, 0, 0, lack.reason))
+            continue
         whole = (lack.reason in ("core", "held") and not core) or (lack.reason == "held" and not exact)
         gpus.append(FreeGPU(lack.gpu, core, memory, HELD_WHOLE if whole else lack.reason))
     return FreeNode(verdict.node, tuple(gpus), exact)
