@@ -149,7 +149,7 @@ async def test_a_gpu_that_falls_off_the_bus_is_not_offered_and_comes_back(story)
         node = await story.node("sim-3", lambda node: node.status.summary.gpus == "3/4")
         assert is_ready(node)  # a stage is a fact about the node; the three others work
         page = story.world.gpuplane("status")
-        assert "! sim-3   ✓✓✓✓✓✓✓✓✓" in page and "GPU 2 not usable; 3 of 4 left" in page
+        assert "! sim-3   ✓✓✓✓✓✓✓✓✓" in page and "GPU 2 lost; 3 of 4 left" in page
         assert uuid in page and "kubectl drain sim-3" in page
         await story.until(
             Event,

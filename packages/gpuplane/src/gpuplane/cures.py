@@ -133,6 +133,22 @@ XID: Final = {
 """Xid -> (what it means, cure)."""
 
 
+FAULTS: Final = (
+    ("row remapping failed", XID[64][1]),
+    ("ECC error", XID[48][1]),
+    ("lost", NVML[15][1]),
+    (
+        "fails the vectorAdd",
+        "drain the node and look at the GPU: nvidia-smi -q -d ECC, dmesg for Xid lines; reset or replace it",
+    ),
+    ("asks for draining peer-to-peer traffic", "end the programs that use the GPU together with others of the node"),
+    ("asks for draining and a reset", "reset the GPU (nvidia-smi -r) when its jobs are done, or reboot the node then"),
+    ("asks for a reset of the GPU", "drain the node and reset the GPU (nvidia-smi -r) or reboot it"),
+    ("asks for a re", _REBOOT),
+)
+"""(words of what a GPUNode says of a GPU, cure); the first that fits counts. Xid messages are in the table above."""
+
+
 def of_cuda(code: int) -> str:
     return CUDA[code][1] if code in CUDA else LOOK_FOR_XID
 
@@ -144,6 +160,14 @@ def of_nvml(code: int) -> str:
 
 def of_xid(xid: int) -> str:
     return XID[xid][1] if xid in XID else _RESET
+
+
+def of_fault(why: str) -> str:
+    """Return the cure of a GPU that is not usable, from what its GPUNode says of it: `Xid 79: fallen off the bus`."""
+    number = why.removeprefix("Xid ").partition(":")[0]
+    if why.startswith("Xid ") and number.isdecimal():
+        return of_xid(int(number))
+    return next((cure for words, cure in FAULTS if words in why), LOOK_FOR_XID)
 
 
 def xid_meaning(xid: int) -> str:

@@ -18,9 +18,10 @@ from gpuplane.api.gpunode import GPUNode, StageName
 from gpuplane.cli.completion import candidates
 from gpuplane.cli.terminal import clipped
 from gpuplane.operator.installation import manifests
-from kubekit.api.core import Deployment, Event, Namespace, Node
+from kubekit.api.core import DaemonSet, Deployment, Event, Namespace, Node, Pod
 from kubekit.api.kinds import built_in
 from kubekit.kube import NotFound
+from tests.support import find_kubectl
 from tests.support.extender_world import World, gpu_pod, world
 from tests.support.terminals import on_terminal, plain
 from tests.support.until import until
@@ -160,6 +161,50 @@ async def test_completion_knows_pods_and_nodes(cluster: World, tmp_path: Path) -
     assert await asyncio.to_thread(candidates, ["explain", *ask, "-n", "default", "t"]) == ["tune"]
     assert await asyncio.to_thread(candidates, ["status", *ask, "-n", "gpu"]) == [names.OPERATOR_NAMESPACE]
     assert await asyncio.to_thread(candidates, ["run", "driver", *ask, "--node-name", ""]) == ["gpu-1"]
+
+
+@pytest.fixture(scope="session")
+def kubectl() -> str:
+    """The path of a kubectl."""
+    try:
+        return str(find_kubectl.find())
+    except find_kubectl.NoKubectl as problem:
+        pytest.skip(str(problem))
+
+
+async def test_the_commands_that_cure_a_lost_gpu_do_what_is_said(cluster: World, tmp_path: Path, kubectl: str) -> None:
+    await cluster.node("n1")
+    await report(cluster, "n1", ready=True)
+    await cluster.set_gpus("n1", 2, health={"GPU-n1-1": "Xid 79: fallen off the bus"})
+    template = {"metadata": {"labels": {"app": "agent"}}, "spec": {"containers": [{"name": "c", "image": "app"}]}}
+    made = await cluster.client.create(
+        {
+            "apiVersion": "apps/v1",
+            "kind": "DaemonSet",
+            "metadata": {"name": "agent", "namespace": "default"},
+            "spec": {"selector": {"matchLabels": {"app": "agent"}}, "template": template},
+        },
+        resource=DaemonSet.RESOURCE,
+    )
+    owner = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "agent", "uid": made["metadata"]["uid"]}
+    at_once = {"nodeName": "n1", "terminationGracePeriodSeconds": 0}
+    await cluster.pod(gpu_pod("scratch", (50, 4), volumes=[{"name": "data", "emptyDir": {}}], **at_once))
+    owned = {"ownerReferences": [{**owner, "controller": True}]}
+    await cluster.pod(gpu_pod("agent-1", (0, 0), metadata=owned, **at_once))
+    _, out, _ = await gpuplane(tmp_path, "status")
+    [drain] = [line.split() for line in out.splitlines() if line.strip().startswith("kubectl drain")]
+    assert await call(kubectl, *drain[1:], "--timeout=30s", config=tmp_path / "config") == 0
+    assert [pod.metadata.name for pod in await cluster.client.list(Pod)] == ["agent-1"]
+    assert (await cluster.client.get(Node, "n1")).spec.unschedulable
+    [_, uncordon] = out.partition("afterwards kubectl ")[1:]
+    assert await call(kubectl, *uncordon.split()[:2], config=tmp_path / "config") == 0
+    assert not (await cluster.client.get(Node, "n1")).spec.unschedulable
+
+
+async def call(*command: str, config: Path) -> int:
+    """The exit code of a kubectl that uses the kubeconfig `config`."""
+    process = await asyncio.create_subprocess_exec(*command, "--kubeconfig", str(config))
+    return await process.wait()
 
 
 @pytest.mark.parametrize("what", ["nodes", "gpus"])

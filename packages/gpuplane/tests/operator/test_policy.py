@@ -1,4 +1,6 @@
-"""What the status of the ClusterPolicy says while nodes become known: a pure function of what the operator sees."""
+"""What the status of the ClusterPolicy says while nodes become known, and which events a lost GPU is worth: pure
+functions of what the operator sees.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +12,10 @@ import pytest
 from gpuplane import names
 from gpuplane.api.clusterpolicy import ClusterPolicy
 from gpuplane.api.gpunode import GPUNode
-from gpuplane.operator.policy import policy_status
-from kubekit.api.core import Node
+from gpuplane.api.offers import GpuUnits, UnitKind
+from gpuplane.operator.policy import holder_events, policy_status, stage_events
+from gpuplane.sharing import Assignment, Part, request_of, to_annotations
+from kubekit.api.core import Node, Pod
 
 NOW = "2026-11-23T10:00:00Z"
 OTHER = {"feature.node.kubernetes.io/system-os_release.ID": "ubuntu"}
@@ -66,3 +70,56 @@ def test_a_node_that_is_not_meant_is_not_waited_for(labels: dict[str, str], spec
 def test_discovery_that_is_late_on_one_node_does_not_hide_the_state_of_the_others() -> None:
     found = state(node("g1", **GPU), node("n2"), gpunodes=(gpunode("g1", READY),), discovering="g1 n2")
     assert found == ("ready", "Reconciled", "1 GPU node is ready")
+
+
+def with_gpus(*faults: str) -> GPUNode:
+    """A node with a GPU for each fault; an empty one is none."""
+    gpus = [{"index": at, "uuid": f"GPU-{at}", "model": "T4", "memoryMib": 15360} for at in range(len(faults))]
+    health = {f"GPU-{at}": fault for at, fault in enumerate(faults) if fault}
+    return msgspec.convert({"metadata": {"name": "n1"}, "status": {"gpus": gpus, "health": health}}, GPUNode)
+
+
+def holding(name: str, limits: dict[str, str], at: int | None = None) -> Pod:
+    """A pod of the node n1; with `at` the scheduler has given it a part of that GPU."""
+    container = {"name": "main", "resources": {"limits": limits}}
+    body = {"metadata": {"name": name, "namespace": "ml"}, "spec": {"nodeName": "n1", "containers": [container]}}
+    pod = msgspec.convert(body, Pod)
+    if at is None:
+        return pod
+    request = request_of(pod)
+    [ask] = request.asks
+    said = to_annotations(Assignment({"main": (Part(f"GPU-{at}", at, ask.core, 4096),)}), request, "n1", 0)
+    return msgspec.structs.replace(pod, metadata=msgspec.structs.replace(pod.metadata, annotations=said))
+
+
+def share(name: str, core: int, at: int) -> Pod:
+    return holding(name, {names.VCUDA_CORE: str(core), names.VCUDA_MEMORY: "16"}, at)
+
+
+def told(old: GPUNode, new: GPUNode, *pods: Pod, units: tuple[GpuUnits, ...] = ()) -> list[tuple[str, str, str]]:
+    return [(pod.metadata.name, reason, text) for pod, reason, text in holder_events(old, new, pods, units)]
+
+
+def test_the_pods_that_hold_a_lost_gpu_get_its_event_too() -> None:
+    old, new = with_gpus("", ""), with_gpus("", "Xid 79: fallen off the bus")
+    assert stage_events(old, new) == [("Warning", "GPULost", "GPU-1: Xid 79: fallen off the bus")]
+    found = told(old, new, share("serve", 50, 1), share("tune", 30, 1), share("eval", 40, 0))
+    text = "GPU 1 of n1, GPU-1: Xid 79: fallen off the bus; this pod holds {}% of it"
+    assert found == [("serve", "GPULost", text.format(50)), ("tune", "GPULost", text.format(30))]
+    assert told(new, new, share("serve", 50, 1)) == [], "once"
+    assert told(new, old, share("serve", 50, 1)) == [], "nothing is lost"
+
+
+def test_a_pod_gets_no_event_for_a_gpu_that_it_may_not_hold() -> None:
+    old, new = with_gpus("", ""), with_gpus("", "Xid 48: double bit ECC error")
+    one, both = holding("one", {names.GPU_RESOURCE: "1"}), holding("both", {names.GPU_RESOURCE: "2"})
+    assert told(old, new, one) == [], "its node alone knows which GPU it holds"
+    [(name, reason, text)] = told(old, new, both)
+    assert (name, reason) == ("both", "GPUUnhealthy") and text.endswith("double bit ECC error; this pod holds it")
+
+
+def test_the_event_of_a_replica_says_how_many_it_holds() -> None:
+    units = (GpuUnits(names.GPU_RESOURCE, UnitKind.REPLICA, 10, 10.0),)
+    pod = holding("two", {names.GPU_RESOURCE: "2"})
+    [(_, _, text)] = told(with_gpus(""), with_gpus("lost: NVML does not reach it"), pod, units=units)
+    assert text.endswith("this pod holds 2 replicas of it")

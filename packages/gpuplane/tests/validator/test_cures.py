@@ -9,8 +9,10 @@ import pynvml
 import pytest
 
 from gpuplane import cures
+from gpuplane.api.gpunode import NOT_LISTED
 from gpuplane.hardware.binding import GpuLost, need
-from gpuplane.hardware.health import APPLICATION_XIDS, xid_event
+from gpuplane.hardware.health import APPLICATION_XIDS, double_bit_event, lost_event, verdict, xid_event
+from gpuplane.operand.wrong_gpus import COMPUTES_WRONG
 from gpuplane.validator import driver_api, vectoradd
 from gpuplane.validator.process import failure
 from kubekit.errors import Retryable, Terminal
@@ -98,3 +100,36 @@ def test_an_unknown_xid_counts_as_the_gpus_fault() -> None:
 def test_what_applications_cause_is_cured_at_the_application() -> None:
     for xid in APPLICATION_XIDS - {45}:
         assert "application" in cures.of_xid(xid)
+
+
+def says(**facts: Any) -> str:
+    """What a GPU with these facts says of its health."""
+    return verdict(**{"lost": False, "uncorrected_errors": None, "row_remap_failure": None, "recovery": None, **facts})
+
+
+@pytest.mark.parametrize("xid", [*cures.XID, 777])
+def test_the_fault_of_a_gpu_after_an_xid_has_the_xids_cure(xid: int) -> None:
+    assert cures.of_fault(xid_event("GPU-0", xid).reason) == cures.of_xid(xid)
+
+
+@pytest.mark.parametrize(
+    ("fault", "cure"),
+    [
+        (NOT_LISTED, cures.of_nvml(15)),
+        (lost_event("GPU-0").reason, cures.of_nvml(15)),
+        (says(lost=True), cures.of_nvml(15)),
+        (double_bit_event("GPU-0").reason, cures.of_xid(48)),
+        (says(uncorrected_errors=3), cures.of_xid(48)),
+        (says(row_remap_failure=True), cures.of_xid(64)),
+        (COMPUTES_WRONG + "element 13 is 2.5 and should be 3.5", "nvidia-smi -q -d ECC"),
+        (says(recovery=1), "reset the GPU (nvidia-smi -r)"),
+        (says(recovery=2), "reboot"),
+        (says(recovery=3), "end the programs"),
+        (says(recovery=4), "when its jobs are done"),
+        (says(recovery=6), "reboot"),
+        (says(recovery=7), "reboot"),
+        (says(recovery=99), cures.LOOK_FOR_XID),
+    ],
+)
+def test_each_fault_that_a_gpunode_tells_of_has_its_cure(fault: str, cure: str) -> None:
+    assert cure in cures.of_fault(fault)

@@ -10,7 +10,7 @@ import msgspec
 from gpulab.demo.verdict import Promise
 from gpuplane.cli.models import short_model
 from gpuplane.cli.overview import NodeView
-from gpuplane.cli.status_text import stage_glyphs
+from gpuplane.cli.status_parts import stage_glyphs
 from gpuplane.cli.terminal import SPINNER, Console, count
 
 TITLE = "embedded cluster: no Kubernetes, no Docker, no GPU"

@@ -191,6 +191,11 @@ NOT_LISTED: Final = "lost: it is on the PCI bus, and NVML does not list it"
 """The health of a GPU that the driver does not answer for."""
 
 
+def is_lost(why: str) -> bool:
+    """Return whether a GPU with this health is lost, that is no longer reachable; others are not trusted."""
+    return "lost" in why or "off the bus" in why
+
+
 class GPUNodeStatus(Struct):
     """The observed state of the node, section by section; each has one writer.
 

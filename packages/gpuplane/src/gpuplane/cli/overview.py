@@ -149,12 +149,13 @@ def overview(
     refused: PolicyRefusal | None = None,
     version: str = "",
     by_mps: Collection[str] = (),
+    capacity: Mapping[str, Amounts] = MappingProxyType({}),
 ) -> Overview:
     """The overview.
 
-    `offered` says what each node's kubelet advertises, `away` why a node does not answer, `upgrades` how
-    far the upgrade of its driver is, `owners` which NVIDIADriver it has its driver from, `by_mps` whose replicas are
-    clients of MPS.
+    `offered` says what each node's kubelet advertises, `capacity` what it would if all GPUs were usable, `away` why a
+    node does not answer, `upgrades` how far the upgrade of its driver is, `owners` which NVIDIADriver it has its driver
+    from, `by_mps` whose replicas are clients of MPS.
     """
     gpunodes = sorted(gpunodes, key=lambda node: node.metadata.name)
     gpus = {node.metadata.name: node.status.gpus for node in gpunodes}
@@ -163,6 +164,10 @@ def overview(
         for node in gpunodes
         if (name := node.metadata.name)
     }
+    # Where all GPUs are lost, only the capacity says what the pods hold: replicas are no whole GPUs.
+    worth = {
+        name: units[name] or offered_units(capacity.get(name, {}), gpus[name], by_mps=name in by_mps) for name in gpus
+    }
     holders: dict[str, list[PodHolder]] = {}
     running = 0
     waiting: list[WaitingPod] = []
@@ -170,7 +175,7 @@ def overview(
         if pod.status.ended or not uses_gpus(pod):
             continue
         if name := pod.spec.node_name:
-            holders.setdefault(name, []).append(holder(pod, gpus.get(name, ()), units.get(name, ())))
+            holders.setdefault(name, []).append(holder(pod, gpus.get(name, ()), worth.get(name, ())))
             running += 1
         else:
             waiting.append(WaitingPod(f"{pod.metadata.namespace}/{pod.metadata.name}", pod.metadata.creation_timestamp))

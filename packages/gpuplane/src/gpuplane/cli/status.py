@@ -17,11 +17,13 @@ import msgspec
 from gpuplane import names
 from gpuplane.api.clusterpolicy import ClusterPolicy, chosen, is_paused
 from gpuplane.api.gpunode import GPUNode
+from gpuplane.api.offers import shared_by_mps
 from gpuplane.api.upgrade import UpgradeState, upgrade_record, upgrade_state
 from gpuplane.cli.collection import without_collection
 from gpuplane.cli.gpus_text import gpus_page
 from gpuplane.cli.overview import NodeView, Overview, Pause, PolicyRefusal, UpgradeView, of_namespace, overview
-from gpuplane.cli.status_text import nodes_page, progress, stage_glyphs
+from gpuplane.cli.status_parts import stage_glyphs
+from gpuplane.cli.status_text import nodes_page, progress
 from gpuplane.cli.terminal import Console, LivePage, age
 from kubekit.api.core import Deployment, Node, Pod
 from kubekit.errors import Terminal
@@ -116,6 +118,8 @@ def _overview(
         _pause(policies),
         refusal(policies),
         version,
+        {node.metadata.name for node in nodes if shared_by_mps(node.metadata.labels)},
+        {node.metadata.name: node.status.capacity for node in nodes},
     )
 
 

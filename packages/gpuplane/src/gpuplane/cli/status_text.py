@@ -6,37 +6,15 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from gpuplane import names
-from gpuplane.api.gpunode import StageState
-from gpuplane.api.offers import in_gpus
 from gpuplane.cli.models import short_model
 from gpuplane.cli.overview import NodeView, Overview, Pause, PolicyRefusal, WaitingPod
+from gpuplane.cli.status_parts import SHOWN, gpus_of, number_of, said, stage_glyphs
+from gpuplane.cli.status_trouble import alike, trouble
 from gpuplane.cli.status_upgrades import upgrades
 from gpuplane.cli.terminal import Console, age, count
 
 BAR = 24
 _VERDICT = 16  # columns of `✓ all ready`, or of how many nodes need you
-INDENT = 12  # where a text after `what` begins
-SHOWN = 5  # nodes with the same trouble; the rest are counted
-MARKS = {
-    StageState.DONE.value: ("good", "good"),
-    StageState.PRESENT.value: ("same", "good"),
-    StageState.SKIPPED.value: ("same", "dim"),
-    StageState.FAILED.value: ("bad", "bad"),
-    StageState.PENDING.value: ("wait", "dim"),
-    StageState.RUNNING.value: ("wait", "warn"),
-}
-
-
-def stage_glyphs(node: NodeView, screen: Console, running: str = "") -> str:
-    """One glyph for each stage, e.g. `✓=✓✗-----`; `running` replaces the glyph of what is on its way."""
-    marks = []
-    for state in node.stages.values():
-        # What is on its way and says why it gets nowhere is as bad as what failed.
-        stuck = state == StageState.RUNNING.value and node.what
-        glyph, colour = MARKS[StageState.FAILED.value if stuck else state]
-        text = running if running and state == StageState.RUNNING.value else screen.glyph(glyph)
-        marks.append(screen.paint(text, colour))
-    return "".join(marks)
 
 
 def nodes_page(name: str, seen: Overview, screen: Console, now: datetime, *, wide: bool = False) -> str:
@@ -73,7 +51,7 @@ def nodes_page(name: str, seen: Overview, screen: Console, now: datetime, *, wid
     lines += _paused(seen.paused, screen, now)
     lines += _refused(seen.refused, screen, now)
     for nodes in alike(troubled):
-        lines += ["", *_trouble(nodes, screen, now)]
+        lines += ["", *trouble(nodes, screen, now)]
     return "\n".join(lines)
 
 
@@ -85,7 +63,7 @@ def _waiting(pods: Sequence[WaitingPod], screen: Console, now: datetime) -> list
     more = [f"and {len(pods) - SHOWN} more"] if len(pods) > SHOWN else []
     mark = screen.paint(screen.glyph("warn"), "warn")
     head = f" {mark} {count(len(pods), 'pod')} {'waits' if len(pods) == 1 else 'wait'} for GPUs"
-    return ["", head, *_said(screen, what=", ".join([*shown, *more]), cure=f"gpuplane explain {pods[0].pod}")]
+    return ["", head, *said(screen, what=", ".join([*shown, *more]), cure=f"gpuplane explain {pods[0].pod}")]
 
 
 def _paused(pause: Pause | None, screen: Console, now: datetime) -> list[str]:
@@ -95,7 +73,7 @@ def _paused(pause: Pause | None, screen: Console, now: datetime) -> list[str]:
     head = "   ".join(filter(None, (f" {mark} operator paused", age(pause.since, now), "nothing is changed")))
     what = f"ClusterPolicy {pause.policy} carries {names.PAUSED_ANNOTATION}=true"
     cure = f"kubectl annotate clusterpolicy {pause.policy} {names.PAUSED_ANNOTATION}-"
-    return ["", head, *_said(screen, what=what, cure=cure)]
+    return ["", head, *said(screen, what=what, cure=cure)]
 
 
 def _refused(refusal: PolicyRefusal | None, screen: Console, now: datetime) -> list[str]:
@@ -105,7 +83,7 @@ def _refused(refusal: PolicyRefusal | None, screen: Console, now: datetime) -> l
     head = "   ".join(filter(None, (f" {mark} operator refused", age(refusal.since, now), "what is there goes on")))
     where = f"ClusterPolicy {refusal.policy} status.conditions"
     cure = "gpuplane install brings rights and definitions up to date; what the message names otherwise"
-    return ["", head, *_said(screen, what=refusal.what, where=where, cure=cure)]
+    return ["", head, *said(screen, what=refusal.what, where=where, cure=cure)]
 
 
 def progress(seen: Overview, screen: Console, now: datetime) -> str:
@@ -122,16 +100,6 @@ def progress(seen: Overview, screen: Console, now: datetime) -> str:
     return "\n".join([f" {len(ready)} of {count(len(seen.nodes), 'GPU node')} ready", *(row.rstrip() for row in rows)])
 
 
-def alike(troubled: Sequence[NodeView]) -> list[list[NodeView]]:
-    """Group the nodes by identical trouble: a pool whose driver cannot be installed is listed once."""
-    groups: dict[tuple[object, ...], list[NodeView]] = {}
-    for node in troubled:
-        own = node.ready or node.away or not node.what
-        key = (node.name,) if own else (node.stage, tuple(node.stages.values()), node.what, node.cure)
-        groups.setdefault(key, []).append(node)
-    return list(groups.values())
-
-
 def _bars(seen: Overview, screen: Console) -> list[str]:
     total = sum(model.total for model in seen.models)
     share = seen.held / total if total else 0.0
@@ -139,7 +107,7 @@ def _bars(seen: Overview, screen: Console) -> list[str]:
     width = max((*map(len, sizes), 6))
     fits = [f"{size:{width}} {screen.glyph('times')}{number}" for size, number in sizes.items()]
     left = [
-        f" Held   {screen.bar(share, BAR)}  {number_of(seen.held)} of {_gpus(total)}   {share:.0%}",
+        f" Held   {screen.bar(share, BAR)}  {number_of(seen.held)} of {gpus_of(total)}   {share:.0%}",
         f" Pods   {seen.running} running   {seen.waiting} waiting",
     ]
     rows = max(len(left), len(fits))
@@ -158,16 +126,6 @@ def _sized(size: str, screen: Console) -> str:
 def _version(seen: Overview) -> str:
     """`gpuplane 0.1.0`: the version that runs on the cluster."""
     return f"gpuplane {seen.version}".rstrip()
-
-
-def _gpus(gpus: float) -> str:
-    """`1 GPU`, `0.7 GPUs`."""
-    return f"{number_of(gpus)} {'GPU' if gpus == 1 else 'GPUs'}"
-
-
-def number_of(gpus: float) -> str:
-    """`2`, `1.6`, `0.25`."""
-    return in_gpus(round(gpus * 100))
 
 
 def _models(seen: Overview, screen: Console) -> list[str]:
@@ -210,52 +168,4 @@ def _wide(nodes: Sequence[NodeView], screen: Console, now: datetime) -> list[str
         if index:
             cells[1] = stage_glyphs(nodes[index - 1], screen)
         lines.append((" " + "   ".join(cells)).rstrip())
-    return lines
-
-
-def _trouble(nodes: Sequence[NodeView], screen: Console, now: datetime) -> list[str]:
-    """Format the trouble of a node, or of several nodes with the same trouble."""
-    heads = []
-    for node in nodes[:SHOWN]:
-        head, what, where, cure = _of_node(node, screen, now)
-        heads.append(head)
-    if len(nodes) > 1:
-        where = "\n".join(dict.fromkeys(node.where for node in nodes[:SHOWN] if node.where))
-    if len(nodes) > SHOWN:
-        heads.append(f"   and {len(nodes) - SHOWN} more nodes with the same trouble")
-    return [*heads, *_said(screen, what=what, where=where, cure=cure)]
-
-
-def _of_node(node: NodeView, screen: Console, now: datetime) -> tuple[str, str, str, str]:
-    """Its line, and what, where and cure."""
-    mark = screen.paint(screen.glyph("warn"), "warn") if node.ready else screen.paint(screen.glyph("bad"), "bad")
-    number = len(node.gpus)
-    if node.away:
-        effect = f"{count(number, 'GPU') if number else 'its GPUs'} out of reach"
-        what, where, cure = node.away, f"node/{node.name}", f"kubectl describe node {node.name}; look at its kubelet"
-    elif node.ready:
-        sick = [gpu for gpu in node.gpus if gpu.uuid in node.sick]
-        indices = ", ".join(str(gpu.index) for gpu in sick)
-        effect = f"GPU{'s' if len(sick) > 1 else ''} {indices} not usable; {number - len(sick)} of {number} left"
-        what = "\n".join(dict.fromkeys(node.sick[gpu.uuid] for gpu in sick))
-        where = "\n".join(f"{node.name}, PCI {gpu.pci}, {gpu.uuid}" for gpu in sick)
-        # A reset may suffice, but a lost GPU needs more, and this command cannot find out which.
-        cure = f"kubectl drain {node.name} --ignore-daemonsets; reboot it"
-    else:
-        effect = f"{count(number, 'GPU') if number else 'its GPUs'} not advertised"
-        if node.advertised:
-            effect = f"{_gpus(node.advertised)} advertised"
-        what, where, cure = node.what or f"waits for {node.waits_for}", node.where, node.cure
-    since = age(node.since, now)
-    plain = len(f" x {node.name}   {'x' * len(node.stages)}  {node.stage}   {since}   {effect}")
-    gap = "   " if screen.limit is None or plain <= screen.limit else "\n     "
-    return f" {mark} {node.name}   {stage_glyphs(node, screen)}  {node.stage}   {since}{gap}{effect}", what, where, cure
-
-
-def _said(screen: Console, **texts: str) -> list[str]:
-    """Lines such as `     what   no GPU`, for each of the texts that there is."""
-    lines = []
-    for name, text in texts.items():
-        parts = screen.wrapped(text, INDENT)
-        lines += [f"     {'' if number else name:6} {part}" for number, part in enumerate(parts)]
     return lines

@@ -18,8 +18,8 @@ from gpuplane.operator.mps import follows_mps
 from gpuplane.operator.nodes import NodeWriter, Settling
 from gpuplane.operator.observed import observe
 from gpuplane.operator.operands import enabled_gates
-from gpuplane.operator.pods import BY_NODE, concerns_node, is_operand, is_proof, node_of
-from gpuplane.operator.policy import is_selected, stage_events
+from gpuplane.operator.pods import BY_NODE, concerns_node, holds_gpus, is_operand, is_proof, node_of
+from gpuplane.operator.policy import holder_events, is_selected, new_faults, stage_events
 from gpuplane.operator.pools import PoolWatch
 from gpuplane.operator.stages import MPS_GATE
 from gpuplane.operator.taints import has_unlisted_key, in_the_way, seen_keys, why_off
@@ -129,8 +129,18 @@ class NodeController:
             self.controller.enqueue(name)
 
     def _report(self, old: GPUNode | None, new: GPUNode | None) -> None:
-        """Events for what changed on a node; nothing at the start, when everything is new."""
+        """Events for what changed on a node, also on the pods that hold a GPU which has failed; nothing at the start,
+        when everything is new.
+        """
         if old is None or new is None:
             return
         for level, reason, message in stage_events(old, new):
             self._recorder.event(new, level, reason, message)
+        name = new.metadata.name
+        node = self.nodes.get(name)
+        if node is None or not new_faults(old, new):
+            return
+        units = offered_units(node.status.capacity, new.status.gpus)
+        pods = [pod for pod in self._pods.by_index(BY_NODE, name) if holds_gpus(pod)]
+        for pod, reason, message in holder_events(old, new, pods, units):
+            self._recorder.event(pod, "Warning", reason, message)

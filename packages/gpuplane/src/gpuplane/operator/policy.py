@@ -9,9 +9,11 @@ import msgspec
 
 from gpuplane import names
 from gpuplane.api.clusterpolicy import ClusterPolicy, ClusterPolicySpec
-from gpuplane.api.gpunode import GPUNode, StageName, StageState
+from gpuplane.api.gpunode import GPUNode, StageName, StageState, is_lost
+from gpuplane.api.offers import GpuUnits
 from gpuplane.operator.manifest import Manifest
-from kubekit.api.core import DaemonSet, Node
+from gpuplane.sharing.held import held_parts
+from kubekit.api.core import DaemonSet, Node, Pod
 from kubekit.api.meta import Condition, to_dict
 from kubekit.kube.events import EventLevel
 
@@ -174,11 +176,46 @@ def stage_events(old: GPUNode, new: GPUNode) -> list[tuple[EventLevel, str, str]
             events.append(("Warning", "StageFailed", f"{name.value}: {after.message or after.reason}{cure}"[:1000]))
         elif after.state in (StageState.DONE, StageState.PRESENT):
             events.append(("Normal", "StageDone", f"{name.value}: {after.message or after.state.value}"[:1000]))
-    for uuid, why in new.status.health.items():
-        if uuid not in old.status.health:
-            lost = "lost" in why or "off the bus" in why
-            events.append(("Warning", "GPULost" if lost else "GPUUnhealthy", f"{uuid}: {why}"[:1000]))
+    for uuid, why in new_faults(old, new).items():
+        events.append(("Warning", fault_reason(why), f"{uuid}: {why}"[:1000]))
     return events
+
+
+def new_faults(old: GPUNode, new: GPUNode) -> dict[str, str]:
+    """Return by UUID why GPUs are not usable that were usable before."""
+    return {uuid: why for uuid, why in new.status.health.items() if uuid not in old.status.health}
+
+
+def fault_reason(why: str) -> str:
+    """Return the reason of the event of such a GPU."""
+    return "GPULost" if is_lost(why) else "GPUUnhealthy"
+
+
+def holder_events(
+    old: GPUNode, new: GPUNode, pods: Iterable[Pod], units: Sequence[GpuUnits]
+) -> list[tuple[Pod, str, str]]:
+    """(pod, reason, message) for each pod that holds a part of a GPU which has become unusable.
+
+    Pods whose GPUs their node alone knows are left out.
+
+    Args:
+        pods: those of the node.
+        units: what the node offers, or would if all its GPUs were usable.
+    """
+    faults = new_faults(old, new)
+    gpus = {gpu.index: gpu for gpu in new.status.gpus}
+    return [
+        (
+            pod,
+            fault_reason(faults[gpu.uuid]),
+            f"GPU {gpu.index} of {new.metadata.name}, {gpu.uuid}: {faults[gpu.uuid]}; this pod holds {part.of_gpu}"[
+                :1000
+            ],
+        )
+        for pod in pods
+        for part in held_parts(pod, new.status.gpus, units)
+        if (gpu := gpus.get(part.index)) is not None and gpu.uuid in faults
+    ]
 
 
 def digest(manifest: Mapping[str, Any]) -> bytes:
