@@ -14,7 +14,8 @@ from gpuplane.api.gpunode import GPU, GPUNode, GPUNodeStatus, Machine, Stage, St
 from gpuplane.cli.gpus_text import gpus_page
 from gpuplane.cli.overview import Overview, Pause, UpgradeView, of_namespace
 from gpuplane.cli.overview import overview as made
-from gpuplane.cli.status import refusal, to_json
+from gpuplane.cli.status import to_json
+from gpuplane.cli.status_reading import refusal
 from gpuplane.cli.status_text import nodes_page
 from gpuplane.cli.terminal import Console, age
 from gpuplane.names import VCUDA_CORE

@@ -104,9 +104,49 @@ async def test_a_cluster_without_gpuplane_is_told_with_the_exit_code_of_no(clust
 async def test_the_version_is_that_of_the_cluster(cluster: World, tmp_path: Path) -> None:
     _, out, _ = await gpuplane(tmp_path, "status")
     assert "gpuplane 0.0.7" in out
+
+
+async def test_a_cluster_that_has_the_crds_alone_is_told_as_one_without_gpuplane(
+    cluster: World, tmp_path: Path
+) -> None:
     await cluster.client.delete(Deployment, "gpu-operator", names.OPERATOR_NAMESPACE)
-    _, out, _ = await gpuplane(tmp_path, "status")
-    assert "gpuplane 0.0.7" not in out
+    for arguments in (("status",), ("status", "gpus"), ("status", "--watch"), ("status", "--wait", "-o", "json")):
+        code, out, err = await gpuplane(tmp_path, *arguments)
+        assert (code, out) == (1, ""), arguments
+        assert "gpuplane is not on this cluster: its CRDs are, its operator is not" in err
+        assert "gpuplane install" in err and "kubectl" not in err
+
+
+async def test_gpu_nodes_without_an_operator_are_listed_with_its_absence(cluster: World, tmp_path: Path) -> None:
+    await cluster.node("n1")
+    await report(cluster, "n1", ready=True)
+    assert "no operator" not in (await gpuplane(tmp_path, "status"))[1]
+    await cluster.client.delete(Deployment, "gpu-operator", names.OPERATOR_NAMESPACE)
+    code, out, _ = await gpuplane(tmp_path, "status")
+    assert code == 0 and "gpuplane 0.0.7" not in out
+    assert out.splitlines()[-3].endswith(" ✗ no operator")
+    assert out.splitlines()[-1].strip() == "cure   gpuplane install"
+    assert json.loads((await gpuplane(tmp_path, "status", "-o", "json"))[1])["unattended"] is True
+    code, out, _ = await gpuplane(tmp_path, "status", "-l", "pool=none")
+    assert (code, "no GPU nodes" in out) == (0, True), "others have nodes"
+
+
+async def test_an_operator_that_may_not_be_read_counts_as_there(cluster: World, tmp_path: Path) -> None:
+    roles = [one for one in manifests() if one["metadata"]["name"] == "gpuplane:view"]
+    cluster.server.extensions.identity.add("vera", User("vera", ("system:authenticated",)))
+    group = "rbac.authorization.k8s.io"
+    pods = {"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]}
+    rules = [*roles[0]["rules"], pods]
+    role = {"apiVersion": f"{group}/v1", "kind": "ClusterRole", "metadata": {"name": "view"}, "rules": rules}
+    for made in (role, granted("ClusterRoleBinding")):
+        await cluster.client.apply(made, "test", resource=built_in(made["apiVersion"], made["kind"]))
+    (tmp_path / "config").write_text(cluster.kubeconfig("vera"))
+
+    async def answered() -> bool:
+        code, out, _ = await gpuplane(tmp_path, "status")
+        return code == 0 and "no GPU nodes" in out
+
+    await until(answered)
 
 
 async def test_waiting_pods_are_named_with_the_command_that_explains(cluster: World, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from gpulab.distribution import GPUPLANE
 from gpuplane import names
 from gpuplane.api.gpunode import GPUNode, StageName, StageState
 from gpuplane.cli.install import apply
-from gpuplane.cli.status import Follower
+from gpuplane.cli.status_reading import Follower
 from gpuplane.cli.terminal import Console
 from gpuplane.explain.answer import explain
 from gpuplane.explain.reading import read

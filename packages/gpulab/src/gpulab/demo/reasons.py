@@ -15,7 +15,7 @@ import msgspec
 
 from gpulab.distribution import GPUPLANE
 from gpuplane.cli.overview import NodeView
-from gpuplane.cli.status import NotInstalled, observe, why_away
+from gpuplane.cli.status_reading import NotInstalled, observe, why_away
 from kubekit.api.core import ContainerStatus, Event, Node, Pod
 from kubekit.errors import KubekitError
 from kubekit.kube import Client

@@ -118,7 +118,7 @@ class Overview(msgspec.Struct, frozen=True, rename="camel"):
     """`fits` maps what a pod may ask to how many such pods could start now: a number of GPUs ("8", "1", "0.5" where
     there are shares), or one unit ("replica", "MPS replica", "mig-1g.10gb"). `paused` and `refused` are None while the
     operator works. `version` is that of the cluster's gpuplane, empty if unknown.
-    `waiting_pods` begin with the one that waits longest.
+    `waiting_pods` begin with the one that waits longest. `unattended`: the operator is gone from the cluster.
     """
 
     nodes: tuple[NodeView, ...]
@@ -132,6 +132,7 @@ class Overview(msgspec.Struct, frozen=True, rename="camel"):
     refused: PolicyRefusal | None = None
     version: str = ""
     waiting_pods: tuple[WaitingPod, ...] = ()
+    unattended: bool = False
 
     @property
     def troubled(self) -> tuple[NodeView, ...]:
@@ -150,6 +151,8 @@ def overview(
     version: str = "",
     by_mps: Collection[str] = (),
     capacity: Mapping[str, Amounts] = MappingProxyType({}),
+    *,
+    unattended: bool = False,
 ) -> Overview:
     """The overview.
 
@@ -207,6 +210,7 @@ def overview(
         paused=paused,
         refused=refused,
         version=version,
+        unattended=unattended,
     )
 
 

@@ -50,6 +50,7 @@ def nodes_page(name: str, seen: Overview, screen: Console, now: datetime, *, wid
     lines += upgrades(seen.nodes, screen, now)
     lines += _paused(seen.paused, screen, now)
     lines += _refused(seen.refused, screen, now)
+    lines += _unattended(screen) if seen.unattended else []
     for nodes in alike(troubled):
         lines += ["", *trouble(nodes, screen, now)]
     return "\n".join(lines)
@@ -84,6 +85,13 @@ def _refused(refusal: PolicyRefusal | None, screen: Console, now: datetime) -> l
     where = f"ClusterPolicy {refusal.policy} status.conditions"
     cure = "gpuplane install brings rights and definitions up to date; what the message names otherwise"
     return ["", head, *said(screen, what=refusal.what, where=where, cure=cure)]
+
+
+def _unattended(screen: Console) -> list[str]:
+    """The entry of a cluster that has GPU nodes of gpuplane and no operator, for example after `helm uninstall`."""
+    mark = screen.paint(screen.glyph("bad"), "bad")
+    what = f"namespace {names.OPERATOR_NAMESPACE} has no deployment gpu-operator: the nodes are as it left them"
+    return ["", f" {mark} no operator", *said(screen, what=what, cure="gpuplane install")]
 
 
 def progress(seen: Overview, screen: Console, now: datetime) -> str:

@@ -9,7 +9,6 @@ import msgspec
 
 from gpuplane import cures
 from gpuplane.api.gpunode import is_lost
-from gpuplane.cli.holders import PodHolder
 from gpuplane.cli.overview import NodeView
 from gpuplane.cli.status_parts import SHOWN, gpus_of, said, stage_glyphs
 from gpuplane.cli.terminal import Console, age, count
@@ -95,7 +94,7 @@ def faults_of(node: NodeView) -> list[Fault]:
             faults.append(Fault("", f"{node.name}, {uuid}", why, ""))
         else:
             at = f"{node.name}, PCI {gpu.pci}, {uuid}"
-            faults.append(Fault(str(gpu.index), at, why, _holders(node.held_by, gpu.index)))
+            faults.append(Fault(str(gpu.index), at, why, _holders(node, gpu.index)))
     return faults
 
 
@@ -117,11 +116,13 @@ def _effect(faults: Sequence[Fault], *, lost: bool) -> str:
     return f"GPU{'s' if len(indices) > 1 else ''} {', '.join(indices)} {'lost' if lost else 'not usable'}"
 
 
-def _holders(holders: Sequence[PodHolder], index: int) -> str:
+def _holders(node: NodeView, index: int) -> str:
     """Return which pods hold the GPU: `ml/serve-8 holds 50% of it`; those that may, where only the node knows."""
-    shown = [holder for holder in holders if holder.shown]
+    shown = [holder for holder in node.held_by if holder.shown]
     sure = [f"{holder.pod} holds {part.of_gpu}" for holder in shown for part in holder.parts if part.index == index]
-    maybe = [holder.pod for holder in shown if not holder.parts]
+    unknown = [holder for holder in shown if not holder.parts]
+    sure += [f"{holder.pod} holds it" for holder in unknown if holder.gpus >= len(node.gpus)]  # it holds all
+    maybe = [holder.pod for holder in unknown if holder.gpus < len(node.gpus)]
     if maybe:
         more = f" and {len(maybe) - SHOWN} more" if len(maybe) > SHOWN else ""
         sure.append(f"{', '.join(maybe[:SHOWN])}{more} may hold it: the node alone knows")

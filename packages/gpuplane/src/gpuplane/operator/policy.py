@@ -10,7 +10,7 @@ import msgspec
 from gpuplane import names
 from gpuplane.api.clusterpolicy import ClusterPolicy, ClusterPolicySpec
 from gpuplane.api.gpunode import GPUNode, StageName, StageState, is_lost
-from gpuplane.api.offers import GpuUnits
+from gpuplane.api.offers import WHOLE, GpuUnits, core_asked
 from gpuplane.operator.manifest import Manifest
 from gpuplane.sharing.held import held_parts
 from kubekit.api.core import DaemonSet, Node, Pod
@@ -202,20 +202,18 @@ def holder_events(
         pods: those of the node.
         units: what the node offers, or would if all its GPUs were usable.
     """
-    faults = new_faults(old, new)
-    gpus = {gpu.index: gpu for gpu in new.status.gpus}
-    return [
-        (
-            pod,
-            fault_reason(faults[gpu.uuid]),
-            f"GPU {gpu.index} of {new.metadata.name}, {gpu.uuid}: {faults[gpu.uuid]}; this pod holds {part.of_gpu}"[
-                :1000
-            ],
-        )
-        for pod in pods
-        for part in held_parts(pod, new.status.gpus, units)
-        if (gpu := gpus.get(part.index)) is not None and gpu.uuid in faults
-    ]
+    faults, gpus = new_faults(old, new), new.status.gpus
+    sick = {gpu.index: gpu for gpu in gpus if gpu.uuid in faults}
+    told = []
+    for pod in pods:
+        held = {part.index: part.of_gpu for part in held_parts(pod, gpus, units)}
+        if not held and core_asked(pod, units) >= WHOLE * len(gpus):
+            held = dict.fromkeys(sick, "it")  # a pod with all GPUs of its node
+        for index in sorted(held.keys() & sick.keys()):
+            uuid = sick[index].uuid
+            text = f"GPU {index} of {new.metadata.name}, {uuid}: {faults[uuid]}; this pod holds {held[index]}"
+            told.append((pod, fault_reason(faults[uuid]), text[:1000]))
+    return told
 
 
 def digest(manifest: Mapping[str, Any]) -> bytes:

@@ -1,8 +1,7 @@
 """Finds which part of which GPU a bound pod holds, as far as its annotation or its node says it. Pure.
 
 `gpuplane status gpus` and `gpuplane explain` both print what is found here, so that they agree. A pod that the extender
-placed carries its assignment. Of others only the node is known, but on a node with one GPU, and of a pod with all GPUs
-of its node, there is no doubt.
+placed carries its assignment. Of others only the node is known, but on a node with one GPU there is no doubt.
 """
 
 from __future__ import annotations
@@ -61,8 +60,6 @@ def held_parts(pod: Pod, gpus: Sequence[GPU], units: Sequence[GpuUnits]) -> tupl
                 return (HeldPart(gpus[0].index, core, memory, in_units(asked, units)),)
             memory = sum(ask.memory_mib for ask in request_of(pod).asks if ask.lasts)
             return (HeldPart(gpus[0].index, core, gpus[0].memory_mib if core == WHOLE else memory),)
-        if not parted and gpus and core == WHOLE * len(gpus):
-            return tuple(HeldPart(gpu.index, WHOLE, gpu.memory_mib) for gpu in gpus)
     return ()
 
 
