@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import re
 import subprocess
 import sys
@@ -43,6 +44,19 @@ def test_help_imports_nothing_heavy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("words", ["--help", "status -o json", "run driver --node-name n"])
+def test_the_parsers_are_built_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: str
+) -> None:
+    built = []
+    build = parser.build
+    monkeypatch.setattr(parser, "build", lambda *given, **more: built.append(given) or build(*given, **more))
+    with contextlib.suppress(SystemExit):
+        parse(words.split())
+    assert len(built) == 1
+    capsys.readouterr()
 
 
 @pytest.mark.parametrize(

@@ -81,8 +81,7 @@ def parse(arguments: Sequence[str]) -> Namespace:
     words = _without_help(arguments)
     for_all = not words or words[0].startswith("-")  # the help lists every command
     runs = words[:1] == ["run"]
-    known = knows(parser := build(only_run=runs), words)
-    if for_all or not known:
+    if for_all or not knows(parser := build(only_run=runs), words):
         parser = build(installed(), only_run=runs)
         if len(words) > 1:
             from gpuplane.cli.word_order import commands_first  # late: an operand's words need no other order
