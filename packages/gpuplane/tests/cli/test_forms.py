@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import sys
 from pathlib import Path
 
 import msgspec
@@ -10,11 +12,14 @@ import pytest
 import yaml
 
 from gpulab.clusters import clusters
+from gpuplane import names
 from gpuplane.cli.main import main
 from gpuplane.cli.parser import DOCUMENTS, FORMS, build
 from gpuplane.cli.verbs import installed
 from gpuplane.cli.word_order import named_parser, own_flags
+from kubekit.api.core import Namespace
 from simgpu.machines import machines
+from tests.support.extender_world import world
 from tinykube.cluster import ClusterSpec
 
 MANIFEST = "kind: Pod\nmetadata: {name: x}\nspec: {containers: []}\n"
@@ -22,8 +27,8 @@ NODES = "sn,cpu_milli,memory_mib,gpu,model\nn1,96000,1000000,8,T4\n"
 PODS = "name,cpu_milli,memory_mib,num_gpu,gpu_milli\np1,1000,1000,1,500\n"
 LISTS = ("status", "explain", "ls", "up")
 REPORTS = (
-    "check", "driver plan", "share run", "share top", "simulate packing", "simulate nodes", "install", "down", "demo",
-    "toolkit configure", "toolkit unconfigure",
+    "check", "driver plan", "share run", "share top", "simulate packing", "simulate nodes", "install", "uninstall",
+    "down", "demo", "toolkit configure", "toolkit unconfigure",
 )  # fmt: skip
 OFFLINE = (
     "ls",
@@ -116,3 +121,29 @@ def test_manifests_of_a_dry_run_are_yaml_or_a_list_in_json_that_kubectl_takes(
     assert list(yaml.safe_load_all(out_of(capsys, "install --dry-run -o yaml"))) == manifests
     listed = json.loads(out_of(capsys, "install --dry-run -o json"))
     assert (listed["apiVersion"], listed["kind"], listed["items"]) == ("v1", "List", manifests)
+
+
+async def test_removals_are_listed_with_the_objects_that_are_kept(tmp_path: Path) -> None:
+    async with world(tmp_path) as made:
+        (tmp_path / "config").write_text(made.kubeconfig())
+        namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": names.OPERATOR_NAMESPACE}}
+        await made.client.create(namespace, resource=Namespace.RESOURCE)
+
+        async def out(*words: str) -> str:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "gpuplane", "uninstall", *words, "--kubeconfig", str(tmp_path / "config"),
+                stdout=asyncio.subprocess.PIPE,
+            )  # fmt: skip
+            printed, _ = await process.communicate()
+            assert process.returncode == 0
+            return printed.decode()
+
+        text = await out("--dry-run")
+        found = json.loads(await out("--dry-run", "-o", "json"))
+        kept = f"Namespace {names.OPERATOR_NAMESPACE}"
+        why = {"object": kept, "why": "it was there before gpuplane"}
+        assert found["dryRun"] and why in found["kept"] and f"{kept} kept: {why['why']}" in text
+        assert set(text.splitlines()) > set(found["removed"]) and kept not in found["removed"]
+        assert yaml.safe_load(await out("--dry-run", "-o", "yaml")) == found
+        done = yaml.safe_load(await out("-q", "-o", "yaml"))
+        assert not done["dryRun"] and why in done["kept"]

@@ -174,18 +174,29 @@ async def _list_removals(options: Namespace, screen: Console, wanted: list[Manif
     async with Client.connect(options.kubeconfig, options.context, user_agent=MANAGER) as client:
         try:
             async with asyncio.timeout(options.timeout):
-                for manifest in wanted:
-                    why = await _why_kept(client, manifest)
-                    screen.print(f"{_title(manifest)} kept: {why}" if why else _title(manifest))
+                whys = [(manifest, await _why_kept(client, manifest)) for manifest in wanted]
         except TimeoutError:
             raise NoAnswer(
                 f"the cluster did not answer within {options.timeout:g} s", where=client.endpoint.context
             ) from None
+    if options.output != "text":
+        removed = [_title(manifest) for manifest, why in whys if not why]
+        screen.print(_removal(removed, {_title(manifest): why for manifest, why in whys if why}, options))
+        return 0
+    for manifest, why in whys:
+        screen.print(f"{_title(manifest)} kept: {why}" if why else _title(manifest))
     return 0
 
 
+def _removal(removed: list[str], kept: dict[str, str], options: Namespace) -> str:
+    """Return what was removed, or would be, and what is kept for which reason, as JSON or YAML."""
+    reasons = [{"object": title, "why": why} for title, why in kept.items()]
+    return as_document("Removal", {"dryRun": options.dry_run, "removed": removed, "kept": reasons}, options.output)
+
+
 async def _uninstall(options: Namespace, screen: Console, wanted: list[Manifest]) -> int:
-    removed = 0
+    removed: list[str] = []
+    kept: dict[str, str] = {}
     async with Client.connect(options.kubeconfig, options.context, user_agent=MANAGER) as client:
         manifest: Manifest = {}
         try:
@@ -196,14 +207,17 @@ async def _uninstall(options: Namespace, screen: Console, wanted: list[Manifest]
                             # An apply without labels takes back those that install applied.
                             bare = {**manifest, "metadata": {"name": manifest["metadata"]["name"]}}
                             await client.apply(bare, MANAGER, resource=resource_of(manifest))
+                        kept[_title(manifest)] = why
                         screen.say(f" {screen.glyph('warn')} {_title(manifest)} kept: {why}")
                     elif await remove(client, manifest):
-                        removed += 1
+                        removed.append(_title(manifest))
                         screen.say(f" {screen.glyph('good')} {_title(manifest)} removed")
         except TimeoutError:
             raise _late(manifest, "gone", options.timeout, "uninstall") from None
     if not removed:
         screen.say("gpuplane is not on this cluster: nothing to remove")
+    if options.output != "text":
+        screen.print(_removal(removed, kept, options))
     return 0
 
 

@@ -264,7 +264,9 @@ def _real(commands: Any) -> None:
     install.set_defaults(command=lazy("install", "install"))
 
     uninstall = commands.add_parser(
-        "uninstall", parents=parents, help="take gpuplane off the cluster, every node as it was"
+        "uninstall",
+        parents=[*parents, form_options(*DOCUMENTS)],
+        help="take gpuplane off the cluster, every node as it was",
     )
     uninstall.add_argument("--only", choices=["crds", "policy"], help="remove these objects of the installation alone")
     uninstall.add_argument("--dry-run", action="store_true", help="print what would be removed")
