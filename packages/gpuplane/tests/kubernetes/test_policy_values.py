@@ -12,14 +12,16 @@ from gpuplane.api.clusterpolicy import ClusterPolicy, ClusterPolicySpec
 from gpuplane.api.nvidiadriver import NVIDIADriver, NVIDIADriverSpec
 from gpuplane.api.validation import check_object, errors
 from gpuplane.operator.drivers import assign, choices, driver_groups
+from gpuplane.operator.exporter_objects import MONITOR
 from gpuplane.operator.installation import resource_of
 from gpuplane.operator.operands import manifests
 from gpuplane.operator.refusals import is_refusal, refusal_of
-from kubekit.api.core import Node
+from kubekit.api.core import CustomResourceDefinition, Node
 from kubekit.api.meta import ObjectMeta
 from kubekit.errors import KubekitError
 from kubekit.kube import Client
 from tests.support.realkube.control_plane import ControlPlane
+from tests.support.realkube.watching import until_objects
 
 OWNER = {"apiVersion": "v1", "kind": "Node", "name": "p", "uid": "u"}
 AFFINITY = {
@@ -76,21 +78,73 @@ for _group in ("driver", "toolkit", "devicePlugin", "dcgmExporter", "gfd", "vali
     }
 
 
+MONITOR_NAME = f"{MONITOR.plural}.{MONITOR.group}"
+TEXT, TEXTS = {"type": "string"}, {"type": "array", "items": {"type": "string"}}
+TIME = {
+    **TEXT,
+    "pattern": r"^(0|(([0-9]+)y)?(([0-9]+)w)?(([0-9]+)d)?(([0-9]+)h)?(([0-9]+)m)?(([0-9]+)s)?(([0-9]+)ms)?)$",
+}
+RELABELLING = {
+    "action": {**TEXT, "enum": ["replace", "keep", "drop", "hashmod", "labelmap", "labeldrop", "labelkeep"]},
+    **dict.fromkeys(("regex", "replacement", "separator", "targetLabel"), TEXT),
+    "sourceLabels": TEXTS,
+}
+ENDPOINT = {
+    **dict.fromkeys(("port", "path"), TEXT),
+    **dict.fromkeys(("interval", "scrapeTimeout"), TIME),
+    "honorLabels": {"type": "boolean"},
+    "relabelings": {"type": "array", "items": {"type": "object", "properties": RELABELLING}},
+}
+MONITOR_SPEC = {
+    "jobLabel": TEXT,
+    "selector": {"type": "object", "x-kubernetes-preserve-unknown-fields": True},
+    "namespaceSelector": {"type": "object", "properties": {"matchNames": TEXTS}},
+    "endpoints": {"type": "array", "items": {"type": "object", "properties": ENDPOINT}},
+}
+# Of the Prometheus operator's CRD, the fields that a ClusterPolicy can set and those of the manifest.
+MONITOR_CRD: dict[str, Any] = {
+    "apiVersion": "apiextensions.k8s.io/v1",
+    "kind": "CustomResourceDefinition",
+    "metadata": {"name": MONITOR_NAME},
+    "spec": {
+        "group": MONITOR.group,
+        "scope": "Namespaced",
+        "names": {"plural": MONITOR.plural, "singular": "servicemonitor", "kind": MONITOR.kind},
+        "versions": [
+            {
+                "name": MONITOR.version,
+                "served": True,
+                "storage": True,
+                "schema": {
+                    "openAPIV3Schema": {
+                        "type": "object",
+                        "properties": {"spec": {"type": "object", "properties": MONITOR_SPEC}},
+                    }
+                },
+            }
+        ],
+    },
+}
+
+
 def node() -> Node:
     labels = {names.OS_ID_LABEL: "ubuntu", names.OS_VERSION_LABEL: "22.04", names.OS_MAJOR_LABEL: "22"}
     labels |= {names.KERNEL_VERSION_LABEL: "5.15.0-97-generic", names.PCI_PRESENT_LABELS[0]: "true"}
     return Node(metadata=ObjectMeta(name="n", labels=labels))
 
 
-async def refused(client: Client, raw: dict[str, Any], *drivers: NVIDIADriver) -> dict[str, str]:
+async def refused(
+    client: Client, raw: dict[str, Any], *drivers: NVIDIADriver, monitored: bool = False
+) -> dict[str, str]:
     """Name -> why, for each object of the policy that the API server refuses. Nothing is stored."""
     spec = msgspec.convert(raw, ClusterPolicySpec)
     found = choices(spec, drivers)
     groups = driver_groups([node()], found, assign([node()], found))
     why = {}
-    for manifest in manifests(spec, groups, ("driver", "container-toolkit"), image="i", owner=OWNER):
+    removing = ("driver", "container-toolkit")
+    for manifest in manifests(spec, groups, removing, image="i", owner=OWNER, monitored=monitored):
         meta = manifest["metadata"]
-        resource = resource_of(manifest)
+        resource = MONITOR if manifest["kind"] == MONITOR.kind else resource_of(manifest)
         if resource.namespaced:
             meta["namespace"] = "default"
         path = resource.path(meta.get("namespace"), meta["name"])
@@ -109,6 +163,43 @@ async def test_every_value_reaches_kubernetes_in_a_type_that_it_takes(control_pl
     async with Client.connect(control_plane.kubeconfig) as client:
         assert await refused(client, ALL) == {}
         assert await refused(client, ALL | {"driver": ALL["driver"] | IMAGE}) == {}
+
+
+async def test_a_service_monitor_reaches_kubernetes_or_is_reported_with_its_field(control_plane: ControlPlane) -> None:
+    monitor = {
+        "enabled": True,
+        "interval": "15s",
+        "scrapeTimeout": "10s",
+        "honorLabels": False,
+        "additionalLabels": {"release": "prometheus"},
+        "relabelings": [{"sourceLabels": ["__meta_kubernetes_pod_node_name"], "targetLabel": "node"}],
+    }
+    wrong = {**monitor, "relabelings": [{"action": "rename"}]}
+    path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+    async with Client.connect(control_plane.kubeconfig) as client:
+        await client.request("POST", path, None, MONITOR_CRD)
+        try:
+            await until_objects(client, CustomResourceDefinition, is_established)
+            assert await refused(client, ALL | exporter(monitor), monitored=True) == {}
+            found = await refused(client, ALL | exporter(wrong), monitored=True)
+        finally:
+            await client.request("DELETE", f"{path}/{MONITOR_NAME}")
+    (said,) = found.values()
+    assert said.startswith("dcgmExporter.serviceMonitor: ") and "rename" in said
+
+
+def is_established(found: list[CustomResourceDefinition]) -> bool:
+    """Return whether ServiceMonitors are served."""
+    return any(
+        (condition.type, condition.status) == ("Established", "True")
+        for one in found
+        if one.metadata.name == MONITOR_NAME
+        for condition in one.status.conditions
+    )
+
+
+def exporter(monitor: dict[str, Any]) -> dict[str, Any]:
+    return {"dcgmExporter": ALL["dcgmExporter"] | {"serviceMonitor": monitor}}
 
 
 @pytest.mark.parametrize("limit", ["1", 1, "10%", "100%", None, ""])
