@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import re
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -294,18 +295,49 @@ async def test_watching_without_a_terminal_prints_a_line_for_each_change(
             await terminal.until(lambda: terminal.text.count("n1 ") == 2)
         assert "\x1b" not in terminal.text
         return
+    async with followed(*arguments) as line:
+        assert (await line()).startswith("n1   ")
+        await report(cluster, "n1", ready=True)
+        assert "ready" in await line()
+
+
+@contextlib.asynccontextmanager
+async def followed(*arguments: str) -> AsyncIterator[Callable[[], Awaitable[str]]]:
+    """A command that stays, with its stdout in a pipe; yields what returns the next line."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "gpuplane", *arguments, stdout=asyncio.subprocess.PIPE
     )
-    try:
-        assert process.stdout is not None
+    assert process.stdout is not None
+    out = process.stdout
+
+    async def line() -> str:
         async with asyncio.timeout(30):
-            assert (await process.stdout.readline()).decode().startswith("n1   ")
-            await report(cluster, "n1", ready=True)
-            assert "ready" in (await process.stdout.readline()).decode()
+            return (await out.readline()).decode().rstrip()
+
+    try:
+        yield line
     finally:
         process.terminate()
         await process.wait()
+
+
+async def test_a_pipe_gets_the_causes_of_changes_and_the_pods_that_wait(cluster: World, tmp_path: Path) -> None:
+    await cluster.node("n1", gpus=1)
+    await report(cluster, "n1", ready=True)
+    fault = "Xid 79: fallen off the bus"
+    async with followed("status", "gpus", "--watch", "--kubeconfig", str(tmp_path / "config")) as line:
+        assert [(await line()).split()[0] for _ in range(2)] == ["n1", "n1/0"]
+        await cluster.pod(gpu_pod("serve", whole=1, nodeName="n1"))
+        assert await line() == "n1/0   default/serve whole"
+        await cluster.client.patch(GPUNode, "n1", {"status": {"health": {"GPU-n1-0": fault}}})
+        assert (await line()).endswith(f"ready   GPU 0: {fault}; default/serve holds it")
+        assert await line() == f"n1/0   ✗ {fault}   default/serve whole"
+        await cluster.set_ready("n1", ready=False)
+        assert f"the node is not Ready: Test; GPU 0: {fault}" in await line()
+        await cluster.pod(gpu_pod("late", whole=1))
+        assert await line() == "default/late   waits for GPUs   gpuplane explain default/late"
+        await cluster.client.delete(GPUNode, "n1")
+        assert await line() == "n1   gone"
 
 
 async def test_waiting_shows_one_live_table_with_counts_and_ends_with_the_next_command(

@@ -33,7 +33,7 @@ def _node(node: NodeView, screen: Console, *, wide: bool) -> Iterator[str]:
     yield f"{name + model:46}  {free}{mark}"
     if not node.gpus:
         return
-    known = free_core(node.gpus, {}, node.held_by) is not None
+    known = is_known(node)
     if known:
         yield screen.paint(f"    {'CORE':{CELLS}}  {'MEMORY':{CELLS}}  HELD BY", "dim")
     for gpu in node.gpus:
@@ -48,7 +48,12 @@ def _node(node: NodeView, screen: Console, *, wide: bool) -> Iterator[str]:
         if wide:
             yield f"    {gpu.pci}  {gpu.uuid}"
     if not known:
-        yield from (f"    {_told(holder, node.units, screen)}" for holder in node.held_by if holder.shown)
+        yield from (f"    {held_below(holder, node.units, screen)}" for holder in node.held_by if holder.shown)
+
+
+def is_known(node: NodeView) -> bool:
+    """Return whether it is known which pod holds which of the node's GPUs."""
+    return free_core(node.gpus, {}, node.held_by) is not None
 
 
 def _gpu(gpu: GPU, held: Sequence[tuple[str, str, HeldPart]] | None, sick: str, screen: Console) -> Iterator[str]:
@@ -58,7 +63,7 @@ def _gpu(gpu: GPU, held: Sequence[tuple[str, str, HeldPart]] | None, sick: str, 
         return
     room = screen.width - 2 * CELLS - 8
     for letter, pod, part in held:
-        amount = _amount(part)
+        amount = amount_of(part)
         if pod:
             words.append(f"{letter} {screen.elided(pod, room - 3 - len(amount))} {amount}")
     core = cells([(letter, part.core / WHOLE) for letter, _, part in held], screen)
@@ -81,7 +86,8 @@ def cells(parts: Sequence[tuple[str, float]], screen: Console) -> str:
     return bar + screen.glyph("empty") * (CELLS - len(bar))
 
 
-def _amount(part: HeldPart) -> str:
+def amount_of(part: HeldPart) -> str:
+    """Return the part of a GPU that a pod holds: `whole`, `30% 5G`, `2 replicas`."""
     if part.unit:
         return part.unit
     if part.core >= WHOLE:
@@ -89,7 +95,7 @@ def _amount(part: HeldPart) -> str:
     return f"{part.core}%" + (f" {part.memory_mib / 1024:.1f}G".replace(".0G", "G") if part.memory_mib else "")
 
 
-def _told(holder: PodHolder, units: Sequence[GpuUnits], screen: Console) -> str:
+def held_below(holder: PodHolder, units: Sequence[GpuUnits], screen: Console) -> str:
     """Of a pod that was placed without the extender, which GPUs it has is known to its node alone."""
     gpus = in_gpus(round(holder.gpus * WHOLE))
     held = in_units(holder.units, units) or f"{gpus} {'GPU' if gpus == '1' else 'GPUs'}"

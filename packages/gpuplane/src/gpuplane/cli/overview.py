@@ -15,8 +15,9 @@ from gpuplane.api.offers import GpuUnits, UnitKind, core_offered, in_gpus, offer
 from gpuplane.api.requests import uses_gpus
 from gpuplane.cli.advice import other_kernel
 from gpuplane.cli.holders import WHOLE, PodHolder, fits_on, free_units, holder
+from gpuplane.sharing.held import units_when_healthy
 from kubekit.api.core import Pod
-from kubekit.api.quantity import Quantity
+from kubekit.api.quantity import Quantity, whole
 
 Amounts = Mapping[str, Quantity]
 """What a node's kubelet advertises, by resource."""
@@ -162,15 +163,17 @@ def overview(
     """
     gpunodes = sorted(gpunodes, key=lambda node: node.metadata.name)
     gpus = {node.metadata.name: node.status.gpus for node in gpunodes}
+    worth = {
+        name: units_when_healthy(offered.get(name, {}), capacity.get(name, {}), gpus[name], by_mps=name in by_mps)
+        for name in gpus
+    }
     units = {
-        name: offered_units(offered.get(name, {}), node.status.gpus, node.status.health, by_mps=name in by_mps)
+        name: _counted(worth[name], offered.get(name, {}))
+        or offered_units(offered.get(name, {}), node.status.gpus, node.status.health, by_mps=name in by_mps)
         for node in gpunodes
         if (name := node.metadata.name)
     }
-    # Where all GPUs are lost, only the capacity says what the pods hold: replicas are no whole GPUs.
-    worth = {
-        name: units[name] or offered_units(capacity.get(name, {}), gpus[name], by_mps=name in by_mps) for name in gpus
-    }
+    worth = {name: worth[name] or units[name] for name in gpus}
     holders: dict[str, list[PodHolder]] = {}
     running = 0
     waiting: list[WaitingPod] = []
@@ -214,6 +217,12 @@ def overview(
     )
 
 
+def _counted(units: Iterable[GpuUnits], allocatable: Amounts) -> tuple[GpuUnits, ...]:
+    """Return the units with the number of each that the kubelet offers now."""
+    counted = ((unit, whole(allocatable.get(unit.resource, 0))) for unit in units)
+    return tuple(msgspec.structs.replace(unit, count=count) for unit, count in counted if count > 0)
+
+
 def of_namespace(seen: Overview, namespace: str) -> Overview:
     """The overview with the pods of one namespace. What nodes and GPUs have in all stays: others hold it too."""
     mine = f"{namespace}/"
@@ -230,10 +239,10 @@ def of_namespace(seen: Overview, namespace: str) -> Overview:
 
 def _fits(views: Sequence[NodeView]) -> dict[str, int]:
     """Count the pods of each size that could start now."""
-    whole = [view for view in views if view.offers(UnitKind.WHOLE) or view.offers(UnitKind.SHARE)]
-    sizes = [WHOLE * size for size in (8, 4, 2, 1) if any(_whole_gpus(view) >= size for view in whole)]
-    sizes += [WHOLE // 2] * any(view.offers(UnitKind.SHARE) for view in whole)
-    fits = {in_gpus(size): sum(_fitting(view, size) for view in whole) for size in sizes}
+    several = [view for view in views if view.offers(UnitKind.WHOLE) or view.offers(UnitKind.SHARE)]
+    sizes = [WHOLE * size for size in (8, 4, 2, 1) if any(_whole_gpus(view) >= size for view in several)]
+    sizes += [WHOLE // 2] * any(view.offers(UnitKind.SHARE) for view in several)
+    fits = {in_gpus(size): sum(_fitting(view, size) for view in several) for size in sizes}
     for node, unit in ((each, unit) for each in views for unit in each.units):
         if unit.kind in (UnitKind.REPLICA, UnitKind.MIG):
             fits[unit.label] = fits.get(unit.label, 0) + free_units(unit, node.held_by)

@@ -1,27 +1,25 @@
 """`gpuplane status`: nodes by stage with reasons, and GPUs with who holds what.
 
 With --watch or --wait it stays on watches; nothing is polled. On a terminal the page is redrawn, elsewhere each change
-of a node is one line.
+is one line.
 """
 
 from __future__ import annotations
 
 import asyncio
 from argparse import Namespace
-from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 
-from gpuplane.api.upgrade import UpgradeState
 from gpuplane.cli.collection import without_collection
 from gpuplane.cli.gpus_text import gpus_page
-from gpuplane.cli.overview import NodeView, Overview, of_namespace
-from gpuplane.cli.status_parts import stage_glyphs
+from gpuplane.cli.overview import Overview, of_namespace
+from gpuplane.cli.status_changes import changes
 from gpuplane.cli.status_reading import Follower, cluster_name, observe
 from gpuplane.cli.status_text import nodes_page, progress
-from gpuplane.cli.terminal import Console, LivePage, age
+from gpuplane.cli.terminal import Console, LivePage
 from kubekit.kube import Client
 
 
@@ -83,24 +81,23 @@ async def _stay(options: Namespace, screen: Console) -> int:
 
 
 async def _follow(follower: Follower, name: str, options: Namespace, screen: Console) -> None:
-    last: dict[str, NodeView] = {}
-    paused = False
+    last: Overview | None = None
     table = LivePage(screen)
     while True:
         seen = follower.seen()
+        now = datetime.now(UTC)
         if options.watch and options.output not in ("text", "wide"):
             show(seen, name, options, screen)
         elif options.watch and screen.redraws:
             screen.redraw(text_of(seen, name, options, screen))
         elif screen.live and not options.watch:
-            table.show(progress(seen, screen, datetime.now(UTC)))
+            table.show(progress(seen, screen, now))
         else:
-            # What is asked for goes to stdout; with --wait the answer is the page at the end.
-            say = screen.print if options.watch else screen.say
-            last = _changed_lines(seen, last, screen, say)
-            if paused != (seen.paused is not None):
-                say("operator paused: nothing is changed" if seen.paused else "operator at work again")
-            paused = seen.paused is not None
+            mine = of_namespace(seen, options.namespace) if options.namespace else seen
+            for line in changes(last, mine, screen, now, gpus=options.what == "gpus"):
+                # What is asked for goes to stdout; with --wait the answer is the page at the end.
+                (screen.print if options.watch else screen.say)(line)
+            last = mine
         screen.out.flush()
         if options.wait and seen.nodes and not any(not node.ready for node in seen.nodes):
             table.clear()
@@ -109,22 +106,3 @@ async def _follow(follower: Follower, name: str, options: Namespace, screen: Con
                 screen.say("Next: gpuplane status gpus lists every GPU with its holders")
             return
         await follower.changed()
-
-
-def _changed_lines(
-    seen: Overview, last: dict[str, NodeView], screen: Console, say: Callable[[str], None]
-) -> dict[str, NodeView]:
-    """One line for each node that is not as it was."""
-    for node in seen.nodes:
-        before = last.get(node.name)
-        if before is None or _told(before) != _told(node):
-            text = f"{node.name}   {stage_glyphs(node, screen)}  {node.stage}"
-            if node.upgrade is not None and node.upgrade.state != UpgradeState.DONE:
-                text += f"   {node.upgrade.state}   {node.upgrade.why}".rstrip()
-            say(f"{text}   {node.what or age(node.since, datetime.now(UTC))}".rstrip())
-    return {node.name: node for node in seen.nodes}
-
-
-def _told(node: NodeView) -> tuple[object, ...]:
-    """Return the parts of a node whose change is worth a line."""
-    return node.stages, node.what, node.sick, node.upgrade

@@ -11,7 +11,7 @@ from gpuplane import names
 from gpuplane.api.clusterpolicy import ClusterPolicy, ClusterPolicySpec, chosen, is_paused
 from gpuplane.api.gpunode import GPUNode, GPUNodeStatus
 from gpuplane.api.nvidiadriver import NVIDIADriver
-from gpuplane.api.offers import core_held, core_offered, offered_units
+from gpuplane.api.offers import core_held, core_offered, offered_units, shared_by_mps
 from gpuplane.operator.drivers import choices, owner_of, why_none
 from gpuplane.operator.events import LimitedRecorder
 from gpuplane.operator.mps import follows_mps
@@ -23,6 +23,7 @@ from gpuplane.operator.policy import holder_events, is_selected, new_faults, sta
 from gpuplane.operator.pools import PoolWatch
 from gpuplane.operator.stages import MPS_GATE
 from gpuplane.operator.taints import has_unlisted_key, in_the_way, seen_keys, why_off
+from gpuplane.sharing.held import units_when_healthy
 from kubekit.api.core import ConfigMap, DaemonSet, Node, Pod
 from kubekit.kube import Client, Clock, Controller, SharedInformers, Source
 
@@ -140,7 +141,8 @@ class NodeController:
         node = self.nodes.get(name)
         if node is None or not new_faults(old, new):
             return
-        units = offered_units(node.status.capacity, new.status.gpus)
+        mps = shared_by_mps(node.metadata.labels)
+        units = units_when_healthy(node.status.allocatable, node.status.capacity, new.status.gpus, by_mps=mps)
         pods = [pod for pod in self._pods.by_index(BY_NODE, name) if holds_gpus(pod)]
         for pod, reason, message in holder_events(old, new, pods, units):
             self._recorder.event(pod, "Warning", reason, message)

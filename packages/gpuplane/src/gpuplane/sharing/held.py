@@ -12,10 +12,11 @@ from contextlib import suppress
 import msgspec
 
 from gpuplane.api.gpunode import GPU
-from gpuplane.api.offers import GpuUnits, UnitKind, core_asked, mig_memory_mib, units_asked
+from gpuplane.api.offers import GpuUnits, UnitKind, core_asked, mig_memory_mib, offered_units, units_asked
 from gpuplane.sharing.assignment import of_pod
 from gpuplane.sharing.request import WHOLE, request_of
 from kubekit.api.core import Pod
+from kubekit.api.quantity import Quantity, whole
 from kubekit.errors import InvalidInput
 
 
@@ -61,6 +62,22 @@ def held_parts(pod: Pod, gpus: Sequence[GPU], units: Sequence[GpuUnits]) -> tupl
             memory = sum(ask.memory_mib for ask in request_of(pod).asks if ask.lasts)
             return (HeldPart(gpus[0].index, core, gpus[0].memory_mib if core == WHOLE else memory),)
     return ()
+
+
+def units_when_healthy(
+    allocatable: Mapping[str, Quantity],
+    capacity: Mapping[str, Quantity],
+    gpus: Sequence[GPU],
+    *,
+    by_mps: bool = False,
+) -> tuple[GpuUnits, ...]:
+    """Return the units that a node would offer if all its GPUs were usable.
+
+    NB: what a pod holds must not follow from `allocatable`, which falls with a GPU, a moment after the GPUNode says so.
+    """
+    # The kubelet counts resources of a plugin that has gone in `capacity` for minutes.
+    offered = {name: amount for name, amount in capacity.items() if whole(allocatable.get(name, 0)) > 0}
+    return offered_units(offered or capacity, gpus, by_mps=by_mps)
 
 
 def in_parts(pod: Pod, units: Sequence[GpuUnits]) -> bool:
