@@ -28,6 +28,8 @@ from tests.support.terminals import on_terminal, plain
 from tests.support.until import until
 from tinykube.apiserver import User
 
+LOST = "lost: it is on the PCI bus, and NVML does not list it"
+WRONG = "fails the vectorAdd: element 13 of 50000 is 2.5094 and should be 3.5094"
 CRD = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/gpunodes.gpuplane.dev"
 
 
@@ -255,6 +257,10 @@ async def test_everything_fits_eighty_columns(cluster: World, tmp_path: Path, wh
         await cluster.node(node, gpus=4)
     await report(cluster, "a", ready=True)
     await report(cluster, name, ready=False)
+    for node in ("a", name):
+        await cluster.set_gpus(node, 4, health={f"GPU-{node}-{at}": why for at, why in enumerate((LOST, WRONG), 2)})
+    state = {names.UPGRADE_STATE_LABEL: "upgrade-failed"}
+    await cluster.client.patch(Node, name, {"metadata": {"labels": state}})
     for number in range(3):
         await cluster.pod(gpu_pod(f"a-notebook-with-quite-a-long-name-7d9c8bf6c-{number}", (20, 4), nodeName="a"))
     async with on_terminal("status", what, "--kubeconfig", str(tmp_path / "config"), lines=60) as terminal:
@@ -263,6 +269,15 @@ async def test_everything_fits_eighty_columns(cluster: World, tmp_path: Path, wh
     lines = plain(terminal.text).splitlines()
     assert max(map(len, lines)) <= 80, max(lines, key=len)
     assert any(line.strip().startswith("a ") or "4 GPUs" in line for line in lines)
+    assert LOST in " ".join(plain(terminal.text).split())
+
+
+async def test_an_error_fits_eighty_columns(cluster: World, tmp_path: Path) -> None:
+    await cluster.client.delete(Deployment, "gpu-operator", names.OPERATOR_NAMESPACE)
+    async with on_terminal("status", "--kubeconfig", str(tmp_path / "config")) as terminal:
+        assert await terminal.process.wait() == 1
+        await terminal.until(lambda: "puts it there" in " ".join(terminal.text.split()))
+    assert max(map(len, plain(terminal.text).splitlines())) <= 80
 
 
 async def test_watching_draws_no_more_than_the_window_shows(cluster: World, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from gpuplane.cli.status_parts import number_of
 from gpuplane.cli.terminal import Console
 
 CELLS = 20
+_NAME = 12  # columns that the name of a node has at least
 
 
 def gpus_page(seen: Overview, screen: Console, *, wide: bool = False) -> str:
@@ -24,13 +25,14 @@ def gpus_page(seen: Overview, screen: Console, *, wide: bool = False) -> str:
 def _node(node: NodeView, screen: Console, *, wide: bool) -> Iterator[str]:
     verdict = ("good", "ready") if node.ready else ("bad", node.stage)
     mark = screen.paint(f"{screen.glyph(verdict[0])} {verdict[1]}", verdict[0])
-    model = (
-        f"{short_model(node.gpus[0].model)} {node.gpus[0].memory_mib / 1024:.0f} GiB" if node.gpus else "no GPU seen"
-    )
-    model = f"   {model} {screen.glyph('times')}{len(node.gpus)}"
     free = f"{number_of(node.held)} held   {number_of(node.free)} free   "
-    name = screen.elided(node.name, screen.width - len(model) - len(free) - len(verdict[1]) - 4)
-    yield f"{name + model:46}  {free}{mark}"
+    left = screen.width - len(free) - len(verdict[1]) - 4  # columns for the name and the model
+    size = f" {node.gpus[0].memory_mib / 1024:.0f} GiB" if node.gpus else ""
+    size += f" {screen.glyph('times')}{len(node.gpus)}"
+    model = short_model(node.gpus[0].model) if node.gpus else "no GPU seen"
+    model = f"   {screen.elided(model, left - len(size) - 3 - _NAME)}{size}"
+    begin = 46 if screen.limit is None else min(46, left)
+    yield f"{screen.elided(node.name, left - len(model)) + model:{begin}}  {free}{mark}"
     if not node.gpus:
         return
     known = is_known(node)
@@ -57,19 +59,25 @@ def is_known(node: NodeView) -> bool:
 
 
 def _gpu(gpu: GPU, held: Sequence[tuple[str, str, HeldPart]] | None, sick: str, screen: Console) -> Iterator[str]:
-    words = [screen.paint(f"{screen.glyph('bad')} {sick}", "bad")] if sick else []
+    fault = f"{screen.glyph('bad')} {sick}" if sick else ""
     if held is None:
-        yield f"{gpu.index:>2}  {'   '.join(words)}".rstrip()
+        parts = screen.wrapped(fault, 4) or [""]
+        yield f"{gpu.index:>2}  {screen.paint(parts[0], 'bad') if fault else ''}".rstrip()
+        yield from (f"    {screen.paint(part, 'bad')}" for part in parts[1:])
         return
     room = screen.width - 2 * CELLS - 8
+    beside = bool(fault) and (screen.limit is None or len(fault) <= room)
+    words = [screen.paint(fault, "bad")] if beside else []
     for letter, pod, part in held:
-        amount = amount_of(part)
+        amount = screen.elided(amount_of(part), room - _NAME - 3)
         if pod:
             words.append(f"{letter} {screen.elided(pod, room - 3 - len(amount))} {amount}")
     core = cells([(letter, part.core / WHOLE) for letter, _, part in held], screen)
     memory = cells([(letter.lower(), part.memory_mib / max(1, gpu.memory_mib)) for letter, _, part in held], screen)
     yield f"{gpu.index:>2}  {core}  {memory}  {words[0] if words else ''}".rstrip()
     yield from (f"    {'':{2 * CELLS + 2}}  {word}" for word in words[1:])
+    if fault and not beside:
+        yield from (f"    {screen.paint(part, 'bad')}" for part in screen.wrapped(fault, 4))
 
 
 def letter_of(at: int) -> str:
@@ -99,5 +107,5 @@ def held_below(holder: PodHolder, units: Sequence[GpuUnits], screen: Console) ->
     """Of a pod that was placed without the extender, which GPUs it has is known to its node alone."""
     gpus = in_gpus(round(holder.gpus * WHOLE))
     held = in_units(holder.units, units) or f"{gpus} {'GPU' if gpus == '1' else 'GPUs'}"
-    end = f": {held}, its node alone knows which"
+    end = f": {screen.elided(held, screen.width - 50)}, its node alone knows which"
     return f"held by {screen.elided(holder.pod, screen.width - len(end) - 12)}{end}"

@@ -42,7 +42,7 @@ def _node_line(node: NodeView, screen: Console, now: datetime) -> str:
     if node.upgrade is not None and node.upgrade.state != UpgradeState.DONE:
         parts += [node.upgrade.state, node.upgrade.why]
     reasons = [node.away, node.what]
-    for fault in faults_of(node):
+    for fault in faults_of(node, screen):
         reasons.append(f"{f'GPU {fault.gpu}' if fault.gpu else fault.where}: {fault.why}")
         reasons.append(fault.held_by)
     why = "; ".join(filter(None, reasons)).replace("\n", "; ")

@@ -14,7 +14,6 @@ from gpuplane.cli.status_upgrades import upgrades
 from gpuplane.cli.terminal import Console, age, count
 
 BAR = 24
-_VERDICT = 16  # columns of `✓ all ready`, or of how many nodes need you
 
 
 def nodes_page(name: str, seen: Overview, screen: Console, now: datetime, *, wide: bool = False) -> str:
@@ -33,15 +32,12 @@ def nodes_page(name: str, seen: Overview, screen: Console, now: datetime, *, wid
         )
     troubled = seen.troubled
     version = _version(seen)
-    verdict = (
-        screen.paint(f"{screen.glyph('good')} all ready", "good")
-        if not troubled
-        else screen.paint(f"{screen.glyph('bad')} {len(troubled)} of {len(seen.nodes)} need you", "bad")
-    )
+    verdict = ("bad", f"{len(troubled)} of {len(seen.nodes)} need you") if troubled else ("good", "all ready")
     numbers = f"{count(len(seen.nodes), 'GPU node')}   {count(seen.gpus, 'GPU')}"
     rest = f"   {numbers}   {version}   "
-    name = screen.elided(name, max(10, screen.width - len(rest) - _VERDICT))
-    lines = [f"{name}{rest}{verdict}", ""]
+    name = screen.elided(name, max(10, screen.width - len(rest) - len(verdict[1]) - 2))
+    mark = screen.paint(f"{screen.glyph(verdict[0])} {verdict[1]}", verdict[0])
+    lines = [f"{name}{rest}{mark}", ""]
     lines += _bars(seen, screen)
     lines += ["", *_models(seen, screen)]
     lines += _waiting(seen.waiting_pods, screen, now)
@@ -118,6 +114,12 @@ def _bars(seen: Overview, screen: Console) -> list[str]:
         f" Held   {screen.bar(share, BAR)}  {number_of(seen.held)} of {gpus_of(total)}   {share:.0%}",
         f" Pods   {seen.running} running   {seen.waiting} waiting",
     ]
+    wide = max(map(len, (*left, " " * 55))) + 11 + max(map(len, (*fits, "")))
+    if screen.limit is not None and wide > screen.limit:
+        below = screen.wrapped(
+            ", ".join(f"{size} {screen.glyph('times')}{number}" for size, number in sizes.items()), 8
+        )
+        return left + [f" {'' if at else 'Fits':4}   {part}" for at, part in enumerate(below)]
     rows = max(len(left), len(fits))
     left += [""] * (rows - len(left))
     fits += [""] * (rows - len(fits))
@@ -137,7 +139,7 @@ def _version(seen: Overview) -> str:
 
 
 def _models(seen: Overview, screen: Console) -> list[str]:
-    names = {model.model: screen.elided(short_model(model.model), screen.width - 60) for model in seen.models}
+    names = {model.model: screen.elided(short_model(model.model), screen.width - 63) for model in seen.models}
     width = max(len("MODEL"), *map(len, names.values()))
     lines = [f" {'MODEL':{width}}   NODES   GPUS   {'HELD':22}   FREE   NOT READY"]
     for model in seen.models:

@@ -10,7 +10,7 @@ import msgspec
 from gpuplane import cures
 from gpuplane.api.gpunode import is_lost
 from gpuplane.cli.overview import NodeView
-from gpuplane.cli.status_parts import SHOWN, gpus_of, said, stage_glyphs
+from gpuplane.cli.status_parts import INDENT, SHOWN, gpus_of, said, stage_glyphs
 from gpuplane.cli.terminal import Console, age, count
 
 
@@ -54,7 +54,7 @@ def trouble(nodes: Sequence[NodeView], screen: Console, now: datetime) -> list[s
 
 def trouble_of(node: NodeView, screen: Console, now: datetime) -> Trouble:
     """Return the node's entry: what keeps the node as a whole from work, then the GPUs that are not usable."""
-    faults = faults_of(node)
+    faults = faults_of(node, screen)
     number = len(node.gpus)
     effects, what, where, cure = [], [], [], []
     if node.away:
@@ -76,14 +76,16 @@ def trouble_of(node: NodeView, screen: Console, now: datetime) -> Trouble:
         where += [fault.where for fault in faults]
         cure += _cures(node.name, faults)
     since, effect = age(node.since, now), "; ".join(effects)
-    plain = len(f" x {node.name}   {'x' * len(node.stages)}  {node.stage}   {since}   {effect}")
+    rest = f"  {node.stage}   {since}".rstrip()
+    name = screen.elided(node.name, screen.width - len(rest) - len(node.stages) - 6)
+    plain = len(f" x {name}   {'x' * len(node.stages)}{rest}   {effect}")
     gap = "   " if screen.limit is None or plain <= screen.limit else "\n     "
     mark = screen.paint(screen.glyph("warn"), "warn") if node.ready else screen.paint(screen.glyph("bad"), "bad")
-    head = f" {mark} {node.name}   {stage_glyphs(node, screen)}  {node.stage}   {since}{gap}{effect}"
+    head = f" {mark} {name}   {stage_glyphs(node, screen)}{rest}{gap}{effect}"
     return Trouble(head, *("\n".join(dict.fromkeys(filter(None, texts))) for texts in (what, where, cure)))
 
 
-def faults_of(node: NodeView) -> list[Fault]:
+def faults_of(node: NodeView, screen: Console) -> list[Fault]:
     """Return the GPUs of a node that are not usable, with the pods that hold them."""
     known = {gpu.uuid: gpu for gpu in node.gpus}
     order = sorted(node.sick, key=lambda uuid: (known[uuid].index if uuid in known else len(known), uuid))
@@ -94,7 +96,7 @@ def faults_of(node: NodeView) -> list[Fault]:
             faults.append(Fault("", f"{node.name}, {uuid}", why, ""))
         else:
             at = f"{node.name}, PCI {gpu.pci}, {uuid}"
-            faults.append(Fault(str(gpu.index), at, why, _holders(node, gpu.index)))
+            faults.append(Fault(str(gpu.index), at, why, _holders(node, gpu.index, screen)))
     return faults
 
 
@@ -116,13 +118,14 @@ def _effect(faults: Sequence[Fault], *, lost: bool) -> str:
     return f"GPU{'s' if len(indices) > 1 else ''} {', '.join(indices)} {'lost' if lost else 'not usable'}"
 
 
-def _holders(node: NodeView, index: int) -> str:
+def _holders(node: NodeView, index: int, screen: Console) -> str:
     """Return which pods hold the GPU: `ml/serve-8 holds 50% of it`; those that may, where only the node knows."""
-    shown = [holder for holder in node.held_by if holder.shown]
-    sure = [f"{holder.pod} holds {part.of_gpu}" for holder in shown for part in holder.parts if part.index == index]
-    unknown = [holder for holder in shown if not holder.parts]
-    sure += [f"{holder.pod} holds it" for holder in unknown if holder.gpus >= len(node.gpus)]  # it holds all
-    maybe = [holder.pod for holder in unknown if holder.gpus < len(node.gpus)]
+    room = screen.width - INDENT - 1
+    shown = [(screen.elided(holder.pod, room), holder) for holder in node.held_by if holder.shown]
+    sure = [f"{pod} holds {part.of_gpu}" for pod, holder in shown for part in holder.parts if part.index == index]
+    unknown = [(pod, holder.gpus >= len(node.gpus)) for pod, holder in shown if not holder.parts]
+    sure += [f"{pod} holds it" for pod, holds_all in unknown if holds_all]
+    maybe = [pod for pod, holds_all in unknown if not holds_all]
     if maybe:
         more = f" and {len(maybe) - SHOWN} more" if len(maybe) > SHOWN else ""
         sure.append(f"{', '.join(maybe[:SHOWN])}{more} may hold it: the node alone knows")

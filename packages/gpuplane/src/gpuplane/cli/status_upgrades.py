@@ -36,7 +36,8 @@ def upgrades(nodes: Sequence[NodeView], screen: Console, now: datetime) -> list[
     lines = ["", f" Driver upgrade   {'   '.join(parts)}"]
     told = [node for node in found if _order(node)]
     first = sorted(told, key=lambda node: (-_order(node), node.name))[:SHOWN]
-    lines += [_line(node, screen, now) for node in first]
+    for node in first:
+        lines += _lines(node, screen, now)
     if len(told) > SHOWN:
         lines.append(f"   and {len(told) - SHOWN} more: gpuplane status -o json")
     return lines
@@ -52,9 +53,16 @@ def _order(node: NodeView) -> int:
     return int(view.state == UpgradeState.FAILED or bool(view.why))
 
 
-def _line(node: NodeView, screen: Console, now: datetime) -> str:
+def _lines(node: NodeView, screen: Console, now: datetime) -> list[str]:
+    """Return the node's line; the reason goes below it where both do not fit."""
     view = node.upgrade
     assert view is not None, "only nodes with an upgrade are listed"
     glyph = ("bad", "bad") if view.state == UpgradeState.FAILED else ("wait", "warn")
     mark = screen.paint(screen.glyph(glyph[0]), glyph[1])
-    return f" {mark} {node.name}   {view.state:22}   {age(view.since, now):>4}   {view.why}".rstrip()
+    state = f"   {view.state:22}   {age(view.since, now):>4}"
+    name = screen.elided(node.name, screen.width - len(state) - 3)
+    fits = screen.limit is None or len(f" x {name}{state}   {view.why}") <= screen.limit
+    line = f" {mark} {name}{state}"
+    if fits:
+        return [f"{line}   {view.why}".rstrip()]
+    return [line.rstrip(), *(f"     {part}" for part in screen.wrapped(view.why, 5))]

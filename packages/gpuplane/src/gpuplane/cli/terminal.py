@@ -81,7 +81,11 @@ class Console:
     @property
     def limit(self) -> int | None:
         """The width that lines keep to: that of the window where a person reads, None for programs."""
-        return self.width if self.out.isatty() or os.environ.get("COLUMNS") else None
+        return self.width if self._is_read_by_people(self.out) else None
+
+    @staticmethod
+    def _is_read_by_people(stream: TextIO) -> bool:
+        return stream.isatty() or bool(os.environ.get("COLUMNS"))
 
     def elided(self, text: str, columns: int) -> str:
         """The text with its middle left out where a person reads and it is too long: `default/note..-x2x9p`."""
@@ -90,14 +94,14 @@ class Console:
         end = max(1, (columns - 2) // 2)
         return f"{text[: max(1, columns - 2 - end)]}..{text[-end:]}"
 
-    def wrapped(self, text: str, indent: int) -> list[str]:
+    def wrapped(self, text: str, indent: int, stream: TextIO | None = None) -> list[str]:
         """The lines of a text that begins `indent` columns from the left, broken between words where a person reads
         them at a known width; whole for programs, and so that a command can be copied where it fits.
         """
         lines = text.splitlines()
-        if self.limit is None:
+        if not self._is_read_by_people(stream or self.out):
             return lines
-        width = max(40, self.width - indent)
+        width = max(20, self.width - indent)
         return [
             part
             for line in lines
@@ -152,18 +156,22 @@ class Console:
     def error(self, error: KubekitError) -> None:
         """Print what is wrong, where, and what to do; the chain of causes below."""
         mark = self.paint(self.glyph("bad"), "bad", self.err)
-        self.err.write(f"{mark} {error.what}\n")
+        self._tell(f"{mark} ", error.what, 2)
         for name, text in (("where", error.where), ("cure", error.cure)):
             if text:
-                self.err.write(f"    {name:6} {text}\n")
+                self._tell(f"    {name:6} ", text, 11)
         for finding in getattr(error, "findings", ()):
-            self.err.write(f"    - {finding}\n")
+            self._tell("    - ", str(finding), 6)
         cause = error.__cause__
         while cause is not None:
             if str(cause):
-                self.err.write(f"    because {cause}\n")
+                self._tell("    because ", str(cause), 12)
             cause = cause.__cause__
         self.err.flush()
+
+    def _tell(self, head: str, text: str, indent: int) -> None:
+        """Write a part of an error; lines after the first begin `indent` columns from the left."""
+        self.err.write(head + f"\n{'':{indent}}".join(self.wrapped(text, indent, self.err) or [""]) + "\n")
 
     def json(self, kind: str, data: dict[str, Any]) -> None:
         """Versioned and sorted JSON on stdout."""
