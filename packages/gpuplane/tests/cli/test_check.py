@@ -35,6 +35,9 @@ def test_every_error_has_its_place_the_line_and_a_cure(policy: Path, capsys: pyt
     assert "      7 |     enable: false\n        |     ^^^^^^\n        = cure: did you mean enabled?" in out
     assert f"{policy}:8:23  GP112" in out
     assert "2 errors in 1 file" in out
+    assert main(["check", str(policy), "-v"]) == 1
+    assert main(["check", str(policy.with_name("absent.yaml")), "-v"]) == 3
+    assert "Traceback" in capsys.readouterr().err
 
 
 def test_pods_that_can_never_run_are_found_in_their_workloads(

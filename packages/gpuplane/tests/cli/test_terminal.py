@@ -104,6 +104,26 @@ async def test_a_cluster_without_gpuplane_is_told_with_the_exit_code_of_no(clust
     assert "Traceback" in err and "gpuplane is not on this cluster" in err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "token", "code", "says"),
+    [
+        (("explain", "default/absent"), "admin", 1, "absent"),
+        (("explain", "default/absent"), "nobody", 3, "Unauthorized"),
+        (("install",), "admin", 1, "field is immutable"),
+        (("install",), "nobody", 3, "Unauthorized"),
+    ],
+)
+async def test_a_stack_trace_does_not_change_the_exit_code(
+    cluster: World, tmp_path: Path, arguments: tuple[str, ...], token: str, code: int, says: str
+) -> None:
+    (tmp_path / "config").write_text(cluster.kubeconfig(token))
+    for verbose in ((), ("-v",)):
+        found, out, err = await gpuplane(tmp_path, *arguments, *verbose)
+        assert (found, out) == (code, "")
+        assert says in " ".join(err.split())
+        assert ("Traceback" in err) == bool(verbose)
+
+
 async def test_the_version_is_that_of_the_cluster(cluster: World, tmp_path: Path) -> None:
     _, out, _ = await gpuplane(tmp_path, "status")
     assert "gpuplane 0.0.7" in out
@@ -370,6 +390,72 @@ async def test_waiting_shows_one_live_table_with_counts_and_ends_with_the_next_c
     assert terminal.text.rstrip().splitlines()[-1] == "Next: gpuplane status gpus lists every GPU with its holders"
     drawn, _, page = terminal.text.rpartition("\x1b[J")
     assert "all ready" in plain(page) and "1 of 2 GPU nodes ready" in drawn
+
+
+async def test_waiting_that_runs_out_clears_the_table_and_says_what_comes_next(cluster: World, tmp_path: Path) -> None:
+    for name in ("n1", "n2"):
+        await cluster.node(name)
+    await report(cluster, "n1", ready=True)
+    await report(cluster, "n2", ready=False)
+    ends = ["✗ 1 of 2 GPU nodes ready after 1 s", "Next: gpuplane status --wait goes on waiting"]
+    wait = ("status", "--wait", "--timeout", "1s", "--kubeconfig", str(tmp_path / "config"))
+    async with on_terminal(*wait) as terminal:
+        assert await terminal.process.wait() == 1
+        await terminal.until(lambda: "Next:" in terminal.text)
+    drawn, _, page = terminal.text.rpartition("\x1b[J")
+    assert " 1 of 2 GPU nodes ready\n n2" in plain(drawn)
+    assert "1 of 2 need you" in page and plain(page).splitlines()[-2:] == ends
+    assert plain(page).count("1 of 2 GPU nodes ready") == 1, "the table is gone"
+    code, out, err = await gpuplane(tmp_path, "status", "--wait", "--timeout", "1s", "-o", "json")
+    assert (code, json.loads(out)["kind"], err.splitlines()[-2:]) == (1, "Status", ends)
+
+
+async def test_a_cluster_that_does_not_answer_in_time_is_no_cluster_without_gpus(tmp_path: Path) -> None:
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(silent, "127.0.0.1", 0)
+    async with server:
+        address = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        config = {
+            "current-context": "prod",
+            "clusters": [{"name": "c", "cluster": {"server": address}}],
+            "contexts": [{"name": "prod", "context": {"cluster": "c", "user": "u"}}],
+            "users": [{"name": "u", "user": {}}],
+        }
+        (tmp_path / "config").write_text(json.dumps(config))
+        code, out, err = await gpuplane(tmp_path, "status", "--wait", "--timeout", "1s")
+    assert (code, out) == (3, "")
+    assert "the cluster did not answer within 1 s" in err
+
+
+async def test_installing_draws_counts_then_the_nodes_and_ends_with_the_next_command(
+    cluster: World, tmp_path: Path
+) -> None:
+    await cluster.node("n1")
+    await report(cluster, "n1", ready=False)
+    await cluster.client.delete(Deployment, "gpu-operator", names.OPERATOR_NAMESPACE)  # it has another selector
+    arguments = ("install", "--wait", "--kubeconfig", str(tmp_path / "config"))
+    async with on_terminal(*arguments) as terminal:
+        await terminal.until(lambda: " 0 of 1 GPU node ready\n n1" in plain(terminal.text))
+        await report(cluster, "n1", ready=True)
+        assert await terminal.process.wait() == 0
+        await terminal.until(lambda: "Next:" in terminal.text)
+    counts = re.findall(r"(\d+) of (\d+) objects   \w+", plain(terminal.text))
+    [total] = {all for _, all in counts}
+    assert [int(done) for done, _ in counts] == list(range(1, int(total) + 1))
+    _, _, page = terminal.text.rpartition("\x1b[J")
+    assert f"✓ {total} objects applied\n" in plain(terminal.text) and "all ready" in page
+    assert page.rstrip().splitlines()[-1] == "Next: gpuplane status gpus lists every GPU with its holders"
+    await report(cluster, "n1", ready=False)
+    code, out, err = await gpuplane(tmp_path, "install", "--wait", "--timeout", "5s")
+    assert code == 1 and "1 of 1 need you" in out
+    assert f"✓ Deployment {names.OPERATOR_NAMESPACE}/gpu-operator\n" in err
+    assert err.splitlines()[-2:] == [
+        "✗ 0 of 1 GPU node ready after 5 s",
+        "Next: gpuplane status --wait goes on waiting",
+    ]
 
 
 def granted(kind: str, **metadata: str) -> dict[str, Any]:

@@ -18,8 +18,9 @@ from gpuplane.cli.gpus_text import gpus_page
 from gpuplane.cli.overview import Overview, of_namespace
 from gpuplane.cli.status_changes import changes
 from gpuplane.cli.status_reading import Follower, cluster_name, observe
-from gpuplane.cli.status_text import nodes_page, progress
+from gpuplane.cli.status_text import counted_ready, nodes_page, progress
 from gpuplane.cli.terminal import Console, LivePage
+from kubekit.errors import NoAnswer
 from kubekit.kube import Client
 
 
@@ -67,22 +68,31 @@ def to_json(seen: Overview) -> dict[str, Any]:
 async def _stay(options: Namespace, screen: Console) -> int:
     """Follow the cluster until it is ready (--wait) or for ever (--watch); 1 when --wait runs out of time."""
     async with Client.connect(options.kubeconfig, options.context, user_agent="gpuplane-status") as client:
-        follower = Follower(client, options.selector)
+        follower, table, known = Follower(client, options.selector), LivePage(screen), False
         try:
             async with asyncio.timeout(options.timeout if options.wait else None):
                 await follower.start()
-                await _follow(follower, cluster_name(client), options, screen)
+                known = True
+                await _follow(follower, table, cluster_name(client), options, screen)
         except TimeoutError:
-            show(follower.seen(), cluster_name(client), options, screen)
+            table.clear()
+            if not known:
+                raise NoAnswer(
+                    f"the cluster did not answer within {options.timeout:g} s", where=cluster_name(client)
+                ) from None
+            seen = follower.seen()
+            show(seen, cluster_name(client), options, screen)
+            screen.say(f"{screen.glyph('bad')} {counted_ready(seen)} after {options.timeout:g} s")
+            screen.say("Next: gpuplane status --wait goes on waiting")
             return 1
         finally:
+            table.clear()
             await follower.aclose()
     return 0
 
 
-async def _follow(follower: Follower, name: str, options: Namespace, screen: Console) -> None:
+async def _follow(follower: Follower, table: LivePage, name: str, options: Namespace, screen: Console) -> None:
     last: Overview | None = None
-    table = LivePage(screen)
     while True:
         seen = follower.seen()
         now = datetime.now(UTC)

@@ -90,9 +90,16 @@ def _unattended(screen: Console) -> list[str]:
     return ["", f" {mark} no operator", *said(screen, what=what, cure="gpuplane install")]
 
 
+def counted_ready(seen: Overview) -> str:
+    """Return how many nodes are ready: `1 of 2 GPU nodes ready`, or that there is none."""
+    if not seen.nodes:
+        return "no GPU node"
+    ready = sum(node.ready for node in seen.nodes)
+    return f"{ready} of {count(len(seen.nodes), 'GPU node')} ready"
+
+
 def progress(seen: Overview, screen: Console, now: datetime) -> str:
     """The table of the nodes on their way, and how many are ready; one row for each node that is not."""
-    ready = [node for node in seen.nodes if node.ready]
     if not seen.nodes:
         return f" {screen.glyph('wait')} no GPU node yet: discovery looks at the nodes"
     width = max(len(node.name) for node in seen.nodes)
@@ -101,7 +108,7 @@ def progress(seen: Overview, screen: Console, now: datetime) -> str:
         for node in seen.nodes
         if not node.ready
     ]
-    return "\n".join([f" {len(ready)} of {count(len(seen.nodes), 'GPU node')} ready", *(row.rstrip() for row in rows)])
+    return "\n".join([f" {counted_ready(seen)}", *(row.rstrip() for row in rows)])
 
 
 def _bars(seen: Overview, screen: Console) -> list[str]:
