@@ -270,6 +270,15 @@ async def call(*command: str, config: Path) -> int:
     return await process.wait()
 
 
+async def test_replicas_of_mps_are_told_from_time_slices(cluster: World, tmp_path: Path) -> None:
+    await cluster.node("n1", gpus=1)
+    await report(cluster, "n1", ready=True)
+    await cluster.set_ready("n1", ready=True, amounts={names.GPU_RESOURCE: "4", "cpu": "8"})
+    assert "Fits now  replica ×4" in (await gpuplane(tmp_path, "status"))[1]
+    await cluster.client.patch(Node, "n1", {"metadata": {"labels": {names.MPS_LABEL: "true"}}})
+    assert "Fits now  MPS replica ×4" in (await gpuplane(tmp_path, "status"))[1]
+
+
 @pytest.mark.parametrize("what", ["nodes", "gpus"])
 async def test_everything_fits_eighty_columns(cluster: World, tmp_path: Path, what: str) -> None:
     name = "ip-10-0-123-234.eu-central-1.compute.internal"
