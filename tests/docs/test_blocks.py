@@ -24,7 +24,7 @@ SHELL = ("bash", "sh")
 LANGUAGES = {*SHELL, "text", "yaml", "json", "python", "csv", "toml", "diff", "mermaid", "promql"}
 PROGRAMS = {
     *("cat", "chroot", "curl", "echo", "export", "kill", "ls", "make", "mkdir", "pip", "pytest", "python", "python3"),
-    *("ctr", "docker", "gpuplane", "helm", "kubectl", "skopeo", "source"),
+    *("ctr", "docker", "gpuplane", "helm", "kubectl", "nvidia-smi", "skopeo", "source"),
 }
 ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
 

@@ -103,7 +103,17 @@ class Machine:
         return Machine(directory, next(name for name, system in SYSTEMS.items() if system is self.system))
 
     def _build(self, device: str, switches: int) -> None:
-        for path in ("etc", "lib", "usr/src", "var/lib", "run", "sys/module", "proc/1", self.system.libraries):
+        for path in (
+            "etc",
+            "lib",
+            "usr/src",
+            "var/lib",
+            "run",
+            "sys/module",
+            "proc/1",
+            "usr/local/bin",
+            self.system.libraries,
+        ):
             (self.root / path).mkdir(parents=True, exist_ok=True)
         for path in ("trouble", "kill"):
             (self.state / path).mkdir(parents=True)

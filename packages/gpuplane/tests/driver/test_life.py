@@ -13,6 +13,7 @@ import pytest
 from gpuplane import names
 from gpuplane.driver import Action, DriverError, WantedDriver, install
 from gpuplane.driver.installer import LOCK, prepare, uninstall
+from gpuplane.driver.node_command import NODE_COMMAND
 from gpuplane.host import Command
 from packages.gpuplane.tests.driver.machine import ALSO, NEWER, PACKAGED, SYSTEMS, VERSION, WANTED, Machine, tree
 
@@ -76,7 +77,8 @@ async def test_the_whole_life(tmp_path: Path, way: Way) -> None:
     assert not compiler if way.packages else compiler
     assert any(way.packages in command for command in machine.ran)
     # What the host has of its own did not change by a byte; all that is new is in the driver's layer.
-    ours = ("var/lib/gpuplane", "run", "proc", "sys", *filter(None, (machine.system.hooks,)))
+    ours = ("var/lib/gpuplane", "run", "proc", "sys", NODE_COMMAND, *filter(None, (machine.system.hooks,)))
+    assert machine.host.exists(NODE_COMMAND) and not (machine.driver_root / NODE_COMMAND).exists()
     assert {k: v for k, v in tree(machine.root).items() if not k.startswith(ours)} == {
         k: v for k, v in bare.items() if not k.startswith(ours)
     }

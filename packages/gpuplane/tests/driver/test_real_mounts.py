@@ -68,6 +68,63 @@ def test_the_drivers_root_is_the_host_under_a_layer_of_its_own() -> None:
     assert done.stdout.strip() == "done", done.stderr
 
 
+COMMAND = """
+    import asyncio, pathlib, subprocess
+    from gpuplane.driver.installer import _run
+    from gpuplane.driver.node_command import NODE_COMMAND, command_files
+    from gpuplane.driver.steps import ROOT, clear, install, mount
+    from gpuplane.driver.released import Family, Released
+    from gpuplane.host import Host, apply_changes, revert
+
+    steps = install(Released(version="570.133.20", digest="d", family=Family.DEBIAN, os_id="debian"), "6.1.0")
+    assert steps[0].argv[0] == "rm"
+
+    def nvidia_smi(*words, user=0):
+        done = subprocess.run(["nvidia-smi", *words], capture_output=True, text=True, user=user)
+        return done.returncode, done.stdout + done.stderr
+
+    host = Host(pathlib.Path("/"))
+    before = sorted(pathlib.Path("/usr/local/bin").iterdir())
+    apply_changes(host, "driver", command_files(host, None))
+    code, said = nvidia_smi()
+    assert code == 12 and "no driver yet" in said
+    asyncio.run(_run(host, mount(("usr/local/bin",))))
+    inside = pathlib.Path(ROOT)
+    assert (inside / NODE_COMMAND).exists()
+    asyncio.run(_run(host, steps[:1]))
+    program = inside / "usr/bin/nvidia-smi"
+    program.write_text('#!/bin/sh\\necho "$(cat /etc/inside) $*"; exit 3\\n')
+    program.chmod(0o755)
+    (inside / "etc/inside").write_text("driver")
+    assert not (inside / NODE_COMMAND).exists()
+    assert nvidia_smi("-L", "a b") == (3, "driver -L a b\\n")
+    code, said = nvidia_smi(user=65534)
+    assert code == 4 and "sudo /usr/local/bin/nvidia-smi" in said
+    inside_first = subprocess.run(["chroot", ROOT, "nvidia-smi"], capture_output=True, text=True)
+    assert inside_first.stdout.startswith("driver ")
+    asyncio.run(_run(host, clear(True)))
+    revert(host, "driver")
+    assert sorted(pathlib.Path("/usr/local/bin").iterdir()) == before
+    print("done")
+"""
+
+
+@pytest.mark.namespaces
+def test_nvidia_smi_of_the_node_is_that_in_the_drivers_root() -> None:
+    if os.geteuid() != 0:
+        pytest.skip("overlays of the whole machine can be mounted by root only")
+    own = "cp -a /usr/local/bin /run/bin; mount --bind /run/bin /usr/local/bin"
+    setup = SETUP.replace('exec "$@"', f'{own}\nexec "$@"')
+    start = ("unshare", "--mount", "sh", "-c", setup, "sh")
+    if subprocess.run([*start, "true"], capture_output=True, check=False).returncode != 0:
+        pytest.skip("mounts are refused here")
+    done = subprocess.run(
+        [*start, sys.executable, "-c", textwrap.dedent(COMMAND)],
+        capture_output=True, text=True, check=False, timeout=60, env={**os.environ, "PYTHONSAFEPATH": "1"},
+    )  # fmt: skip
+    assert done.stdout.strip() == "done", done.stderr
+
+
 POD = """
     import asyncio, pathlib, subprocess, sys
     from gpuplane.driver.installer import _run

@@ -65,15 +65,23 @@ int start_with(int argc, char **argv)
     return i < argc ? start(root, argv + i) : 0;
 }
 
-/* sh FILE...: the only scripts here are a driver's .run files. */
+/* Becomes a program of the machine. */
+int start_program(char **argv)
+{
+    return start(root, argv);
+}
+
+/* sh FILE...: a driver's .run file, or a script of an operand. */
 int shell(int argc, char **argv)
 {
-    char path[PATH], version[64];
+    char path[PATH], version[64], head[16];
     if (argc < 2 || argv[1][0] == '-' || access(at(path, argv[1]), R_OK) != 0)
         return complain("0: cannot open %s%s", argc > 1 ? argv[1] : "", "") + 126;
-    if (!*setting(path, "version", version, sizeof version))
-        return complain("%s: this machine starts no scripts but a driver's .run file%s", argv[1], "") + 125;
-    return run_file(argc - 1, argv + 1);
+    if (*setting(path, "version", version, sizeof version))
+        return run_file(argc - 1, argv + 1);
+    if (strncmp(read_file(argv[1], head, sizeof head), "#!/bin/sh\n", 10) != 0)
+        return complain("%s: this machine starts no such scripts%s", argv[1], "") + 125;
+    return run_script(argc - 1, argv + 1);
 }
 
 /* kill [-TERM] ID...: the processes of such a machine are files of its proc. */

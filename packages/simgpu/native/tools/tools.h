@@ -40,6 +40,10 @@ int change_root(int argc, char **argv);
 int start_with(int argc, char **argv);
 int shell(int argc, char **argv);
 int terminate(int argc, char **argv);
+int start_program(char **argv); /* returns only when it cannot */
+
+/* script.c */
+int run_script(int argc, char **argv);
 
 /* mounts.c */
 int mount_tool(int argc, char **argv);

@@ -22,6 +22,7 @@ from gpuplane.driver.decide import Action, DriverDecision, DriverFacts, decide
 from gpuplane.driver.failures import DriverError, failure
 from gpuplane.driver.families import Parameter, Put, Run, Step, Unless
 from gpuplane.driver.hook import hook_files
+from gpuplane.driver.node_command import command_files
 from gpuplane.driver.observing import COMPONENT, compiler_of, module_version, observe
 from gpuplane.driver.released import MODULES, RECOMMENDED, Released, WantedDriver
 from gpuplane.host import (
@@ -169,13 +170,26 @@ async def _act_released(host: Host, facts: DriverFacts, driver: Released, action
                 "digest": "",
                 "loaded": _who_loaded(host, facts),
             }
-            apply_changes(host, COMPONENT, hook_files(host), notes)
+            _write_host_files(host, notes)
         await _mount(host, facts)
     elif action in _WRITING:
         await _write_root(host, facts, action)
     else:
         note(host, COMPONENT, {"loaded": "ours"})
         await _run(host, stepping.steps(action, facts), driver)
+
+
+def _write_host_files(host: Host, notes: dict[str, str]) -> None:
+    """Write what is on the host itself: the hooks, and `nvidia-smi` where that is possible."""
+    hooks = hook_files(host)
+    command = command_files(host, load_state(host, COMPONENT))
+    try:
+        apply_changes(host, COMPONENT, (*hooks, *command), notes)
+    except HostError as error:
+        if not command:
+            raise
+        log.warning("nvidia-smi of the node left out: %s", error)
+        apply_changes(host, COMPONENT, hooks, notes)
 
 
 async def _mount(host: Host, facts: DriverFacts) -> None:

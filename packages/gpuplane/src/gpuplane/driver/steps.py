@@ -14,6 +14,7 @@ from gpuplane import names
 from gpuplane.driver import cuda_repository, families
 from gpuplane.driver.decide import Action, DriverFacts
 from gpuplane.driver.families import LONG, Parameter, Put, Run, Step
+from gpuplane.driver.node_command import NODE_COMMAND
 from gpuplane.driver.released import Family, Released
 from gpuplane.driver.signing import SigningKey
 
@@ -99,7 +100,12 @@ def clear(mounted: bool) -> tuple[Step, ...]:
 
 
 def install(driver: Released, kernel: str) -> tuple[Step, ...]:
-    """User space, and all that building modules needs."""
+    """User space, and all that building modules needs. The driver's own nvidia-smi is the only one in the root."""
+    return (Run(argv=("rm", "-rf", f"/{NODE_COMMAND}")), *_packages(driver, kernel))
+
+
+def _packages(driver: Released, kernel: str) -> tuple[Step, ...]:
+    """User space from packages or NVIDIA's installer, with what building modules needs."""
     if driver.wanted.precompiled:
         return (
             *families.sources(driver),
