@@ -6,12 +6,15 @@ import json
 import tomllib
 from typing import Any
 
+import msgspec
 import pytest
 
-from gpuplane.toolkit import crio, docker
+from gpuplane.toolkit import crio, crio_packages, docker, runtime_config
 from gpuplane.toolkit.facts import RUNTIMES
 from gpuplane.toolkit.places import CRIO as PLACE
 from kubekit.errors import InvalidInput
+from simgpu.machines import machine
+from simgpu.machines.configs import runtime_files
 
 WHERE = "/etc/docker/daemon.json"
 
@@ -138,3 +141,39 @@ def test_a_broken_drop_in_of_others_is_told_by_name() -> None:
     with pytest.raises(InvalidInput) as caught:
         crio.configure(PLACE, "", {"/etc/crio/crio.conf.d/x": "[crio"}, programs=PROGRAMS, default=None)
     assert caught.value.where == "/etc/crio/crio.conf.d/x:1"
+
+
+def test_a_runtime_of_pods_stays_one_for_its_monitor_starts_no_other() -> None:
+    text = CRIO.replace("/usr/bin/conmon", "/usr/libexec/crio/conmonrs") + 'runtime_type = "pod"\n'
+    files = crio.configure(PLACE, text, {}, programs=PROGRAMS, default=None)
+    runtimes = tomllib.loads(files[PLACE.drop_in])["crio"]["runtime"]["runtimes"]
+    assert runtimes["nvidia"] == {
+        "runtime_path": PROGRAMS["nvidia"],
+        "runtime_type": "pod",
+        "monitor_path": "/usr/libexec/crio/conmonrs",
+    }
+    virtual = CRIO + 'runtime_type = "vm"\n'
+    files = crio.configure(PLACE, virtual, {}, programs=PROGRAMS, default=None)
+    assert tomllib.loads(files[PLACE.drop_in])["crio"]["runtime"]["runtimes"]["nvidia"]["runtime_type"] == "oci"
+
+
+OWN_PACKAGES = [row for row in crio_packages.PACKAGES if row.packager == "cri-o"]
+
+
+@pytest.mark.parametrize("row", OWN_PACKAGES, ids=lambda row: ".".join(map(str, row.since)))
+def test_simulated_machines_have_the_files_of_cri_os_packages_and_a_plan_finds_them(
+    world: Any, row: crio_packages.CrioPackages
+) -> None:
+    version = ".".join(map(str, (*row.since, 4)))
+    made = msgspec.structs.replace(machine("a10g-rhel9"), runtime_version=version)
+    files = {path: text for path, text in runtime_files(made).items() if not path.endswith("nvidia-container-runtime")}
+    assert {path for path in files if "crio.conf.d" in path} == {f"etc/crio/crio.conf.d/{row.drop_in}"}
+    assert {row.path(name).lstrip("/") for name in ("crun", "runc", "conmon")} <= files.keys()
+    for path, text in files.items():
+        world.write(path, text)
+    planned = world.plan(f"cri-o://{version}")
+    [text] = [file.data.decode() for file in planned.files if file.path == PLACE.drop_in]
+    nvidia = tomllib.loads(text)["crio"]["runtime"]["runtimes"]["nvidia"]
+    assert nvidia.get("monitor_path") == (row.path("conmon") if row.named else None)
+    [config] = [file.data.decode() for file in planned.files if file.path == runtime_config.PATH]
+    assert row.path("crun") in tomllib.loads(config)["nvidia-container-runtime"]["runtimes"][: 1 if row.named else None]

@@ -28,6 +28,7 @@ import msgspec
 
 from gpuplane import names
 from gpuplane.hardware import GPUFacts, MigDevice, MigMode
+from gpuplane.toolkit.crio_packages import READS_GIDS
 from gpuplane.toolkit.facts import CDI_HOOK, DriverFiles, NodeAccess, ToolkitFacts
 from gpuplane.toolkit.places import RuntimeName
 from kubekit.errors import InvalidInput
@@ -38,7 +39,7 @@ STRATEGIES = ("index", "uuid", "type-index")
 _VERSION = "0.5.0"
 _WITH_GIDS = "0.7.0"
 # The runtimes that read it, by the version of the format's library in their go.mod.
-_READS_GIDS = {RuntimeName.CONTAINERD: (1, 7, 17), RuntimeName.DOCKER: (26, 1), RuntimeName.CRIO: (1, 31)}
+_READS_GIDS = {RuntimeName.CONTAINERD: (1, 7, 17), RuntimeName.DOCKER: (26, 1), RuntimeName.CRIO: READS_GIDS}
 _COMMON = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
 _NOT_MANAGED = ("nvidia-fs", "nvidia-nvswitch", "nvidia-nvlink")
 _XORG = "libglxserver_nvidia.so"  # which the X server loads by its place

@@ -38,12 +38,17 @@ def configure(
         own["default_runtime"] = default
     if programs:
         own["runtimes"] = {
-            name: {**copy.deepcopy(options), "runtime_path": program, "runtime_type": "oci"}
+            name: {**copy.deepcopy(options), "runtime_path": program, "runtime_type": _type(options)}
             for name, program in programs.items()
         }
     if not own:
         return {}
     return {place.drop_in: f"# Written by gpuplane.\n{edit.dump({'crio': {'runtime': own}})}"}
+
+
+def _type(options: Mapping[str, Any]) -> str:
+    """The type of a runtime with these options. `pod` stays: its monitor is conmon-rs, which no other type starts."""
+    return "pod" if options.get("runtime_type") == "pod" else "oci"
 
 
 def stock_program(place: RuntimePaths, main: str, others: Mapping[str, str], ours: frozenset[str]) -> str:

@@ -15,7 +15,7 @@ import msgspec
 from gpuplane import names
 from gpuplane.hardware import GPUFacts
 from gpuplane.host import ChangesState, Host, load_state, observe_file
-from gpuplane.toolkit import leftovers, places, shipped, toml_edit
+from gpuplane.toolkit import crio_packages, leftovers, places, shipped, toml_edit
 from gpuplane.toolkit.driver_files import observe_devices, observe_driver
 from gpuplane.toolkit.facts import CDI_HOOK, LOW_LEVEL, PROGRAMS, ToolkitError, ToolkitFacts, decoded
 from gpuplane.toolkit.places import Edit, RuntimeName, RuntimePaths
@@ -25,7 +25,7 @@ from kubekit.protocol.sockets import KUBELET_DIR
 COMPONENT = "toolkit"
 OWN_HOOK = Path(__file__).parent.parent / "_native/cdi-hook"
 # Where runtimes lie: on the usual search path, and where cri-o's packages have their own.
-_PATHS = ("usr/local/sbin", "usr/local/bin", "usr/sbin", "usr/bin", "usr/libexec/crio")
+_PATHS = ("usr/local/sbin", "usr/local/bin", "usr/sbin", "usr/bin", *crio_packages.PROGRAM_DIRS)
 _ENDPOINTS = {"crio": RuntimeName.CRIO, "docker": RuntimeName.DOCKER, "containerd": RuntimeName.CONTAINERD}
 
 

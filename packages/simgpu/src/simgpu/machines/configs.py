@@ -85,19 +85,24 @@ cgroup_manager = "systemd"
 pause_image = "registry.k8s.io/pause:3.10"
 """
 
-_CRIO_DROP_IN = """\
-[crio.runtime]
-default_runtime = "crun"
+# cri-o's own packages by release: the name of their drop-in, where their programs lie, and whether the drop-in names
+# them. (cri-o/packaging)
+_CRIO_PACKAGES: Final = (
+    ((1, 28), "10-crun.conf", "/usr/bin/{}", False),
+    ((1, 29), "10-crio.conf", "/usr/bin/crio-{}", True),
+    ((1, 31), "10-crio.conf", "/usr/libexec/crio/{}", True),
+)
+_CRIO_RUNTIME = """\
 
-[crio.runtime.runtimes.crun]
-runtime_path = "/usr/bin/crun"
-runtime_root = "/run/crun"
-monitor_path = "/usr/bin/conmon"
+[crio.runtime.runtimes.{name}]
+runtime_path = "{runtime}"
+runtime_root = "/run/{name}"
+monitor_path = "{monitor}"
+"""
+_CRIO_ANNOTATIONS = """\
 
-[crio.runtime.runtimes.runc]
-runtime_path = "/usr/bin/runc"
-runtime_root = "/run/runc"
-monitor_path = "/usr/bin/conmon"
+[crio.runtime.runtimes.{name}]
+allowed_annotations = ["io.containers.trace-syscall"]
 """
 
 _DOCKER = {
@@ -122,15 +127,23 @@ def runtime_files(machine: NodeMachine) -> dict[str, str]:
     if machine.runtime == "docker":
         return {"etc/docker/daemon.json": json.dumps(_DOCKER, indent=4) + "\n", "usr/bin/dockerd": "", **programs}
     if machine.runtime == "cri-o":
-        return {
-            "etc/crio/crio.conf": _CRIO,
-            "etc/crio/crio.conf.d/10-crun.conf": _CRIO_DROP_IN,
-            "usr/bin/crun": "",
-            "usr/bin/conmon": "",
-            "usr/bin/crio": "",
-            **programs,
-        }
+        return {"usr/bin/crio": "", **_crio_files(machine.runtime_version), **programs}
     major = int(machine.runtime_version.split(".")[0])
     plugin = "io.containerd.grpc.v1.cri"
     text = _CONTAINERD_3 if major >= 2 else _CONTAINERD_2.format(version=2, plugin=plugin)
     return {"etc/containerd/config.toml": text, "usr/bin/containerd": "", **programs}
+
+
+def _crio_files(version: str) -> dict[str, str]:
+    """The configuration and the programs of cri-o's own packages of a release."""
+    major, minor = map(int, version.split(".")[:2])
+    _, drop_in, place, named = max(row for row in _CRIO_PACKAGES if row[0] <= (major, minor))
+    runtimes = (
+        _CRIO_RUNTIME.format(name=name, runtime=place.format(name), monitor=place.format("conmon"))
+        if named
+        else _CRIO_ANNOTATIONS.format(name=name)
+        for name in (("crun", "runc") if named else ("crun",))
+    )
+    text = f'[crio.runtime]\ndefault_runtime = "crun"\n{"".join(runtimes)}'
+    programs = {place.format(name).lstrip("/"): "" for name in ("crun", "runc", "conmon")}
+    return {"etc/crio/crio.conf": _CRIO, f"etc/crio/crio.conf.d/{drop_in}": text, **programs}
