@@ -19,9 +19,11 @@ from packages.gpuplane.tests.toolkit.real_machine import (
     BUSYBOX,
     CONFIG,
     DOCKER,
+    DOCKER_RELEASES,
     LIB,
     RELEASES,
     RealMachine,
+    assert_named,
     bring_busybox,
     containerd_machine,
     docker_machine,
@@ -79,6 +81,7 @@ async def test_pods_get_their_gpus_from_nvidias_runtime_and_it_goes_again(tmp_pa
     machine = containerd_machine(tmp_path / "machine", release)
     machine.with_driver(VERSION)
     async with started(machine, tmp_path) as cri:
+        assert_named(release, await cri.version(), RELEASES)
         runtime = f"containerd://{await cri.version()}"
         await configure(machine, runtime, set_as_default=False)
         assert await gpus_of(cri, "class", "nvidia", "GPU-0") == ONE
@@ -118,6 +121,19 @@ async def test_runtimes_of_the_old_kind_start_nvidias_too(tmp_path: Path, releas
         assert await gpus_of(cri, "plain", "", "GPU-0") == set()
 
 
+async def restart_docker(machine: RealMachine) -> None:
+    """End docker, which the machine then starts again; returns when the new one answers."""
+    pid = "/var/run/docker.pid"
+    before = machine.run("busybox", "cat", pid).stdout
+    assert machine.run("busybox", "kill", before.strip()).returncode == 0
+
+    async def is_another() -> bool:
+        now = machine.run("busybox", "cat", pid).stdout
+        return now not in ("", before) and await health.info(machine.host, DOCKER_PATHS) is not None
+
+    await until(is_another, what="docker again", seconds=60.0, seen=lambda: machine.log[-2000:])
+
+
 @pytest.mark.parametrize("release", list(DOCKER))
 async def test_docker_gives_containers_their_gpus_by_nvidias_runtime(tmp_path: Path, release: str) -> None:
     machine = docker_machine(tmp_path / "machine", release)
@@ -135,12 +151,19 @@ async def test_docker_gives_containers_their_gpus_by_nvidias_runtime(tmp_path: P
 
         assert gpus("--env=NVIDIA_VISIBLE_DEVICES=GPU-0") == set()
         version = await health.release(machine.host, DOCKER_PATHS)
+        assert_named(release, version, DOCKER_RELEASES)
         await configure(machine, f"docker://{version}")
         assert gpus("--env=NVIDIA_VISIBLE_DEVICES=GPU-0") == ONE  # it is the default
         assert gpus("--runtime=nvidia", "--env=NVIDIA_VISIBLE_DEVICES=all") == BOTH
         assert gpus("--runtime=runc", "--env=NVIDIA_VISIBLE_DEVICES=all") == set()
         assert gpus() == set()
-        if tuple(map(int, version.split(".")[:2])) >= (28, 2):  # before, docker has to start with `features.cdi`
+        knows = tuple(map(int, version.split(".")[:2]))
+        if (25, 0) <= knows < (28, 2):  # it reads `features.cdi` when it starts
+            assert (
+                "error" in machine.run("docker", "run", "--rm", "--device=nvidia.com/gpu=GPU-0", BUSYBOX).stderr.lower()
+            )
+            await restart_docker(machine)
+        if knows >= (25, 0):
             assert gpus("--device=nvidia.com/gpu=GPU-0") == ONE
         await unconfigure(machine.host)
         assert not (machine.root / TOOLKIT).exists()
