@@ -29,9 +29,11 @@ static const char usage[] =
 	"    --format=                   csv, then noheader and nounits as you like, separated by commas.\n\n"
 	"    -pm,  --persistence-mode=   0 or 1.\n"
 	"    -c,   --compute-mode=       0 or DEFAULT, 2 or PROHIBITED, 3 or EXCLUSIVE_PROCESS.\n"
-	"    -mig, --multi-instance-gpu= 0 or 1.\n\n"
+	"    -mig, --multi-instance-gpu= 0 or 1.\n"
+	"    -r,   --gpu-reset           Reset GPUs that no process uses; -i chooses them.\n\n"
 	"    dmon      Figures of GPUs, a line for each; dmon -h.\n"
 	"    pmon      Figures of processes, a line for each; pmon -h.\n"
+	"    nvlink -e Errors of each NVLink.\n"
 	"    topo -m   How GPUs are connected.\n"
 	"    mig       GPU instances: -lgip, -lgipp, -lgi, -lci, -cgi PROFILES [-C], -dci, -dgi.\n\n"
 	"Exit codes: 0, 2 wrong usage, 3 not supported by the GPU, 4 no permission, 6 no such GPU, 9 the driver is not loaded,\n"
@@ -44,7 +46,7 @@ void refuse(const char *option)
 
 struct wanted {
 	const char *gpus, *query_gpu, *query_apps, *format, *sections, *persistence, *mig, *mode, *file, *loop, *loop_ms;
-	bool list, query, help, help_gpu, help_apps, version;
+	bool list, query, reset, help, help_gpu, help_apps, version;
 };
 
 struct option {
@@ -64,6 +66,7 @@ static const struct option options[] = {
 	{{"-pm", "--persistence-mode", NULL}, AT(persistence), 0},
 	{{"-mig", "--multi-instance-gpu", NULL}, AT(mig), 0},
 	{{"-c", "--compute-mode", NULL}, AT(mode), 0},
+	{{"-r", "--gpu-reset", NULL}, 0, AT(reset)},
 	{{"-f", "--filename", NULL}, AT(file), 0},
 	{{"-l", "--loop", NULL}, AT(loop), 0},
 	{{"-lms", "--loop-ms", NULL}, AT(loop_ms), 0},
@@ -111,6 +114,8 @@ static int once(const struct wanted *wanted)
 		return set_mode('m', wanted->mig);
 	if (wanted->mode)
 		return set_mode('c', wanted->mode);
+	if (wanted->reset)
+		return reset_gpus();
 	if (wanted->list)
 		return list_gpus();
 	if (wanted->query_gpu)
@@ -139,7 +144,7 @@ int main(int argc, char **argv)
 	static const struct {
 		const char *name;
 		int (*run)(int, char **);
-	} verbs[] = {{"pmon", monitor_processes}, {"dmon", monitor_devices}, {"topo", show_topology}, {"mig", mig_command}};
+	} verbs[] = {{"pmon", monitor_processes}, {"dmon", monitor_devices}, {"topo", show_topology}, {"mig", mig_command}, {"nvlink", nvlink_command}};
 	struct wanted wanted = {.gpus = ""};
 	for (size_t i = 0; argc > 1 && i < sizeof verbs / sizeof *verbs; i++)
 		if (!strcmp(argv[1], verbs[i].name))

@@ -59,6 +59,7 @@ int open_nvml(void)
 		nvml.name = (result(*) arguments)(void *)missing;
 	NVML_FUNCTIONS(F)
 #undef F
+	*(void **)&node.reset = dlsym(library, "simgpuDeviceReset");
 	result started = nvml.Init_v2();
 	if (started != OK)
 		return failed(started);

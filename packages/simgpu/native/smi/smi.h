@@ -116,6 +116,7 @@ struct ci_info { device device, gpu_instance; unsigned id, profile; struct place
 	F(DeviceGetNvLinkState, (device, unsigned, unsigned *)) \
 	F(DeviceGetNvLinkRemoteDeviceType, (device, unsigned, unsigned *)) \
 	F(DeviceGetNvLinkRemotePciInfo_v2, (device, unsigned, struct pci *)) \
+	F(DeviceGetNvLinkErrorCounter, (device, unsigned, unsigned, unsigned long long *)) \
 	F(DeviceGetCpuAffinity, (device, unsigned, unsigned long *)) \
 	F(DeviceGetMemoryAffinity, (device, unsigned, unsigned long *, unsigned)) \
 	F(DeviceGetMigMode, (device, unsigned *, unsigned *)) \
@@ -156,6 +157,7 @@ struct node {
 	int cuda, major; /* 12080; of the driver's version */
 	unsigned count, all; /* chosen by -i; attached */
 	struct gpu gpus[MAX_GPUS];
+	result (*reset)(device); /* of the simulated driver: NVML has none, the real program asks the kernel's module */
 };
 extern struct node node;
 
@@ -184,6 +186,8 @@ int show_report(const char *sections);
 int monitor_processes(int argc, char **argv);
 int monitor_devices(int argc, char **argv);
 int show_topology(int argc, char **argv);
+int nvlink_command(int argc, char **argv);
+int reset_gpus(void);
 int mig_command(int argc, char **argv);
 int set_mode(char kind, const char *value);
 void refuse(const char *option);

@@ -7,14 +7,17 @@ import io
 import re
 import subprocess
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from simgpu import NATIVE, PROFILES, create_state
+from simgpu.faults import Faults
 
 GIB = 1 << 30
+ROOT = Path(__file__).parents[4]
 
 
 class Smi:
@@ -243,3 +246,49 @@ def test_help_names_each_option_and_needs_no_driver(tmp_path: Path) -> None:
     assert done.returncode == 0
     for option in ("--list-gpus", "--query-gpu=", "--query-compute-apps=", "pmon", "dmon", "topo -m", "-lgip"):
         assert option in done.stdout
+
+
+def test_a_reset_mends_the_gpus_that_no_process_uses(make_node: Callable[..., Any]) -> None:
+    smi = Smi(make_node("8x-a100"))
+    with closing(Faults(smi.node.state)) as faults:
+        faults.ecc(1, uncorrected=2)
+        faults.wrong_results(1)
+    holding(smi.node, GIB)  # on the first GPU
+    errors = "ecc.errors.uncorrected.volatile.total,ecc.errors.uncorrected.aggregate.total"
+    assert smi.csv(errors, "-i", "1") == [["2", "2"]]
+    [[bus]] = smi.csv("pci.bus_id", "-i", "1")
+    assert smi.run("--gpu-reset", "-i", "1") == f"GPU {bus} was successfully reset.\nAll done.\n"
+    assert smi.csv(errors, "-i", "1") == [["0", "2"]]
+    refused = smi.run("-r", code=255)
+    assert refused.count("In use by another client") == 1 and "1 device is currently being used" in refused
+    assert refused.count("was successfully reset") == 7
+    smi.run("-r", "-i", "99", code=6)
+
+
+def test_a_lost_gpu_needs_more_than_a_reset(smi: Smi) -> None:
+    with closing(Faults(smi.node.state)) as faults:
+        faults.off_bus(0)
+    assert "GPU is lost" in smi.run("-r", code=15)
+
+
+def test_errors_of_nvlinks_are_listed_by_link(make_node: Callable[..., Any]) -> None:
+    lines = Smi(make_node("8x-a100")).run("nvlink", "-e", "-i", "2").splitlines()
+    assert re.fullmatch(r"GPU 2: NVIDIA A100.* \(UUID: GPU-[-0-9a-f]+\)", lines[0])
+    assert lines[1:4] == ["\t Link 0: Replay Errors: 0", "\t Link 0: Recovery Errors: 0", "\t Link 0: CRC Errors: 0"]
+    assert len(lines) == 1 + 12 * 3
+
+
+def test_gpus_without_nvlinks_list_none_and_other_options_are_refused(make_node: Callable[..., Any]) -> None:
+    smi = Smi(make_node("1x-t4"))
+    assert len(smi.run("nvlink", "--errorcounters").splitlines()) == 1
+    assert '"-s" is not recognized' in smi.run("nvlink", "-s", code=2)
+    assert '"nvlink" is not recognized' in smi.run("nvlink", code=2)
+
+
+def test_every_command_that_a_cure_names_is_known(make_node: Callable[..., Any]) -> None:
+    cures = (ROOT / "packages/gpuplane/src/gpuplane/cures.py").read_text()
+    named = set(re.findall(r"nvidia-smi((?: (?:-[a-zA-Z]+|[A-Z_]+|nvlink|mig|topo)\b)*)", cures))
+    assert {" -r", " nvlink -e", " -L"} <= named
+    smi = Smi(make_node("8x-a100"))
+    for arguments in sorted(named):
+        assert "is not recognized" not in smi.run(*arguments.split())

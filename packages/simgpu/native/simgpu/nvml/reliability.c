@@ -63,6 +63,23 @@ EXPORT nvmlReturn_t nvmlDeviceClearEccErrorCounts(nvmlDevice_t device, unsigned 
 	return NVML_SUCCESS;
 }
 
+nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsigned *count, nvmlProcessInfo_t *list);
+
+/* What `nvidia-smi -r` does by the kernel's module: the GPU computes right again, and has no volatile errors. */
+EXPORT nvmlReturn_t simgpuDeviceReset(nvmlDevice_t device)
+{
+	unsigned count = 0;
+	GPU(device);
+	nvmlDeviceGetComputeRunningProcesses_v3(device, &count, 0);
+	if (count)
+		return NVML_IN_USE;
+	gpu->wrong_results = gpu->remap_pending = gpu->last_xid = 0;
+	gpu->ecc_corrected_volatile = gpu->ecc_uncorrected_volatile = 0;
+	gpu->recovery_action = 0;
+	simgpu_raise(&nvml_view, (uint32_t)(gpu - nvml_view.state->gpus), EVENT_RECOVERY_ACTION, 0);
+	return NVML_SUCCESS;
+}
+
 EXPORT nvmlReturn_t nvmlDeviceGetRemappedRows(nvmlDevice_t device, unsigned *correctable, unsigned *uncorrectable,
 					      unsigned *pending, unsigned *failure)
 {

@@ -50,6 +50,20 @@ EXPORT nvmlReturn_t nvmlDeviceGetNvLinkState(nvmlDevice_t device, unsigned link,
 	return NVML_SUCCESS;
 }
 
+/* Replays, recoveries, CRC errors of flits and of data, ECC errors: no fault of a link can be injected. */
+EXPORT nvmlReturn_t nvmlDeviceGetNvLinkErrorCounter(nvmlDevice_t device, unsigned link, unsigned counter,
+						    unsigned long long *value)
+{
+	GPU(device);
+	NEED(value);
+	if (!gpu->nvlinks)
+		return NVML_NOT_SUPPORTED;
+	if (!in_range(gpu, link) || counter > 4)
+		return NVML_INVALID_ARGUMENT;
+	*value = 0;
+	return NVML_SUCCESS;
+}
+
 EXPORT nvmlReturn_t nvmlDeviceGetNvLinkVersion(nvmlDevice_t device, unsigned link, unsigned *version)
 {
 	GPU(device);
