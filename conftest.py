@@ -28,6 +28,7 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 
 # pytest-xdist tells its workers a width, by which commands would wrap what they print into a pipe.
 os.environ.pop("COLUMNS", None)
+os.unsetenv("COLUMNS")  # readline, which pytest imports, sets it without os.environ
 
 
 @pytest.fixture(autouse=True)

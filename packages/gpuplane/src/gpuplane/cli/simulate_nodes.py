@@ -33,7 +33,7 @@ _DUPLICATE: Final = "GP117"
 def nodes(options: Namespace, screen: Console) -> int:
     question = _read(options, screen)
     if not question.pools:
-        cure = "a Provisioner of karpenter.sh/v1alpha5 or a NodePool of karpenter.sh/v1"
+        cure = "a Provisioner of karpenter.sh/v1alpha5 or a NodePool of karpenter.sh/v1 or v1beta1"
         raise InvalidInput("no file has a node pool", where="--pools", cure=cure)
     if not question.pods:
         raise InvalidInput("no file has a pod that waits", where="--pods", cure="a Pod, a workload, or a CSV of pods")
