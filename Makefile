@@ -31,7 +31,7 @@ demo:
 test: export PYTHONDONTWRITEBYTECODE =
 test: setup lint
 	@$(BIN)/pytest --clusters without -n auto --dist loadfile --no-loadscope-reorder; others=$$?; \
-	$(BIN)/pytest --clusters only -n auto --dist loadfile --no-loadscope-reorder --reruns 1 && exit $$others
+	$(BIN)/pytest --clusters only -n auto --dist loadfile --no-loadscope-reorder --reruns 1 --rerun-show-tracebacks && exit $$others
 
 # The same scenarios on real Kubernetes: built here once (Go 1.26, minutes), then started anew each time. On another
 # cluster: make test-kubernetes KUBECONFIG=FILE. What this machine cannot have is skipped, each test saying why. Real
