@@ -8,6 +8,7 @@ import errno
 import json
 import os
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -190,6 +191,34 @@ async def test_a_process_is_followed_by_pid_and_start_time(child):
     await waiting
     assert not processes.alive(running)
     await processes.ended(running)
+
+
+WITHOUT_ITS_FIRST_THREAD = """
+import ctypes, socket, sys, threading, time
+server = socket.create_server(("127.0.0.1", 0))
+threading.Thread(target=time.sleep, args=(3600,)).start()
+print(server.getsockname()[1], flush=True)
+ctypes.PyDLL(None).pthread_exit(None)
+"""
+
+
+async def test_a_process_is_alive_until_its_last_thread_has_ended():
+    """As a killed one of many threads, whose port the next one needs: its first thread is a zombie already."""
+    child = subprocess.Popen([sys.executable, "-c", WITHOUT_ITS_FIRST_THREAD], stdout=subprocess.PIPE, text=True)
+    try:
+        running = RunningProcess(child.pid, processes.started(child.pid))
+        port = int(child.stdout.readline())
+        while "State:\tZ" not in Path(f"/proc/{child.pid}/status").read_text():
+            await asyncio.sleep(0.01)
+        assert processes.alive(running)
+        assert processes.signal_(running, signal.SIGKILL)
+        await asyncio.wait_for(processes.ended(running), 20)
+        assert not processes.alive(running)
+        socket.create_server(("127.0.0.1", port)).close()
+    finally:
+        child.kill()
+        child.wait()
+        child.stdout.close()
 
 
 def test_processes_of_a_directory_are_found_by_their_environment(child, tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import uuid
 
 import pytest
 
@@ -19,7 +20,7 @@ async def test_it_is_the_version_that_the_module_pins(control_plane: ControlPlan
 
 @pytest.mark.parametrize("part", PARTS)
 async def test_a_killed_process_starts_again_and_nothing_is_lost(control_plane: ControlPlane, part: str) -> None:
-    name = f"kept-{part}"
+    name = f"kept-{part}-{uuid.uuid4().hex[:8]}"  # a second try finds what the first one left
     manifest = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": {"a": "1"}}
     control_plane.start()  # an API server may end a while after it lost etcd; what keeps it running starts it again
     async with Client.connect(control_plane.kubeconfig) as client:

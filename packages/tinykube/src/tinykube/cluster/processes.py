@@ -23,6 +23,7 @@ _MARK: Final = f"{MARK}=".encode()
 _OCTAL: Final = re.compile(rb"\\([0-7]{3})")  # a space, tab, newline or backslash of a path in /proc
 _STARTED: Final = 19  # fields after the command's name in /proc/<pid>/stat, counted from 0
 _PPID: Final = 1
+_THREADS: Final = 17
 
 
 def _stat(pid: int) -> list[str] | None:
@@ -34,9 +35,15 @@ def _stat(pid: int) -> list[str] | None:
 
 
 def started(pid: int) -> int | None:
-    """When a process started, in clock ticks since boot; None when it is gone (or a zombie)."""
+    """When a process started, in clock ticks since boot; None when it is gone (or a zombie).
+
+    A killed process of many threads looks like a zombie as soon as the first one has ended. Until the last one has,
+    its ports stay taken.
+    """
     fields = _stat(pid)
-    return None if fields is None or fields[0] in ("Z", "X") else int(fields[_STARTED])
+    if fields is None or (fields[0] in ("Z", "X") and int(fields[_THREADS]) <= 1):
+        return None
+    return int(fields[_STARTED])
 
 
 def alive(process: RunningProcess) -> bool:
