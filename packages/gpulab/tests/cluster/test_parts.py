@@ -23,6 +23,7 @@ from gpulab.distribution import GPUPLANE
 from gpuplane.cli.terminal import tilde
 from kubekit.errors import InvalidInput, Terminal
 from simgpu.machines import machine
+from tests.support.until import until
 from tinykube.cluster import ClusterSpec, MachineSpec, down, processes, up
 from tinykube.cluster.command_lock import usable
 from tinykube.cluster.directory import ClusterDirectory, RunningProcess, ServerEndpoint, write
@@ -202,23 +203,30 @@ ctypes.PyDLL(None).pthread_exit(None)
 """
 
 
-async def test_a_process_is_alive_until_its_last_thread_has_ended():
+@pytest.fixture
+def server():
+    """A process that listens, without its first thread; and its port."""
+    process = subprocess.Popen([sys.executable, "-c", WITHOUT_ITS_FIRST_THREAD], stdout=subprocess.PIPE, text=True)
+    yield process, int(process.stdout.readline())
+    process.kill()
+    process.wait()
+    process.stdout.close()
+
+
+async def test_a_process_is_alive_until_its_last_thread_has_ended(server):
     """As a killed one of many threads, whose port the next one needs: its first thread is a zombie already."""
-    child = subprocess.Popen([sys.executable, "-c", WITHOUT_ITS_FIRST_THREAD], stdout=subprocess.PIPE, text=True)
-    try:
-        running = RunningProcess(child.pid, processes.started(child.pid))
-        port = int(child.stdout.readline())
-        while "State:\tZ" not in Path(f"/proc/{child.pid}/status").read_text():
-            await asyncio.sleep(0.01)
-        assert processes.alive(running)
-        assert processes.signal_(running, signal.SIGKILL)
-        await asyncio.wait_for(processes.ended(running), 20)
-        assert not processes.alive(running)
-        socket.create_server(("127.0.0.1", port)).close()
-    finally:
-        child.kill()
-        child.wait()
-        child.stdout.close()
+    process, port = server
+
+    async def is_zombie():
+        return "State:\tZ" in Path(f"/proc/{process.pid}/status").read_text()
+
+    await until(is_zombie)
+    running = RunningProcess(process.pid, processes.started(process.pid))
+    assert processes.alive(running)
+    assert processes.signal_(running, signal.SIGKILL)
+    await asyncio.wait_for(processes.ended(running), 20)
+    assert not processes.alive(running)
+    socket.create_server(("127.0.0.1", port)).close()
 
 
 def test_processes_of_a_directory_are_found_by_their_environment(child, tmp_path):
