@@ -115,7 +115,7 @@ class Machine:
             self.system.libraries,
         ):
             (self.root / path).mkdir(parents=True, exist_ok=True)
-        for path in ("trouble", "kill"):
+        for path in ("trouble", "cured", "kill"):
             (self.state / path).mkdir(parents=True)
         if self.system.hooks:
             (self.root / self.system.hooks).mkdir(parents=True)
@@ -208,9 +208,11 @@ class Machine:
         """What the mirrors have."""
         (self.state / "repository").write_text("".join(f"{pattern}\n" for pattern in patterns))
 
-    def trouble(self, tool: str, code: int, text: str, pattern: str = "") -> None:
-        """Let a tool fail, with arguments that contain `pattern`."""
+    def trouble(self, tool: str, code: int, text: str, pattern: str = "", cured: str = "") -> None:
+        """Let a tool fail, with arguments that contain `pattern`, until the shell's condition `cured` holds."""
         (self.state / "trouble" / tool).write_text(f"{code}\n{pattern}\n{text}\n")
+        if cured:
+            (self.state / "cured" / tool).write_text(f"{cured}\n")
 
     def mend(self) -> None:
         for path in (self.state / "trouble").iterdir():

@@ -60,6 +60,23 @@ def with_version(machine: Machine, wanted: WantedDriver) -> WantedDriver:
     return msgspec.structs.replace(wanted, version=VERSION)
 
 
+def with_repository(name: str, text: str) -> Cure:
+    """A file of spec.driver.repoConfig."""
+    return lambda machine, wanted: msgspec.structs.replace(wanted, repositories=((name, text.encode()),))
+
+
+def booted(machine: Machine, wanted: WantedDriver) -> WantedDriver:
+    """The node's newer kernel."""
+    machine.boot(machine.system.kernels[1])
+    return wanted
+
+
+def allowed(machine: Machine, wanted: WantedDriver) -> WantedDriver:
+    """What the command of the cure, as it is printed, does."""
+    machine.write("etc/modprobe.d/10-unsupported-modules.conf", "allow_unsupported_modules 1\n")
+    return wanted
+
+
 def made_again(machine: Machine, wanted: WantedDriver) -> WantedDriver:
     """What the two commands of the cure, as they are printed, do."""
     machine.mend()
@@ -79,7 +96,9 @@ def downloaded(machine: Machine, wanted: WantedDriver) -> WantedDriver:
 
 
 class FailureCase(msgspec.Struct, frozen=True, kw_only=True):
-    """A failure made on a machine. With a `tool` it prints `text`; otherwise `before` brings the cause about."""
+    """A failure made on a machine. With a `tool` it prints `text`, until `cured` holds in its shell; otherwise `before`
+    brings the cause about.
+    """
 
     system: str
     reason: str
@@ -89,6 +108,7 @@ class FailureCase(msgspec.Struct, frozen=True, kw_only=True):
     code: int = 1
     text: str = ""
     argument: str = ""
+    cured: str = ""
     before: Cure = lambda machine, wanted: wanted
     switches: int = 0
 
@@ -140,11 +160,16 @@ CASES = [
     *(FailureCase(system=system, before=own_certificate, reason="CertificateUnknown", cure="spec.driver.certConfig",
         by=with_certificate) for system in SYSTEMS),
     FailureCase(system="debian", tool="curl", code=56, reason="ProxyRefused", cure="http://USER:PASSWORD@HOST:PORT",
-        text="curl: (56) Received HTTP code 407 from proxy after CONNECT", by=mended),
-    FailureCase(system="ubuntu", tool="apt-get", code=100, argument="update", reason="SignatureUnknown", by=mended,
+        text="curl: (56) Received HTTP code 407 from proxy after CONNECT", by=with_proxy,
+        cured=f'[ "${{https_proxy:-}}" = "{PROXY}" ]'),
+    FailureCase(system="ubuntu", tool="apt-get", code=100, argument="update", reason="SignatureUnknown",
+        by=with_repository("ours.sources", "URIs: https://m\nSigned-By: /etc/apt/keyrings/ours.gpg\n"),
+        cured='grep -qs "^Signed-By: /" "$SIMHOST_ROOT"/etc/apt/sources.list.d/*.sources',
         text="W: GPG error: https://m InRelease: The following signatures couldn't be verified: NO_PUBKEY 3BF863CC\n"
         "E: The repository 'https://m InRelease' is not signed.", cure="Signed-By: (.sources), gpgkey= (.repo)"),
-    FailureCase(system="rocky", tool="dnf", argument="install", reason="SignatureUnknown", cure="gpgkey=", by=mended,
+    FailureCase(system="rocky", tool="dnf", argument="install", reason="SignatureUnknown", cure="gpgkey=",
+        by=with_repository("ours.repo", "[ours]\nbaseurl=https://m\ngpgkey=https://m/key\n"),
+        cured='grep -qs "^gpgkey=" "$SIMHOST_ROOT"/etc/yum.repos.d/ours.repo',
         text="Public key for gcc-11.rpm is not installed\nError: GPG check FAILED"),
     FailureCase(system="sles", before=only(*NOT_HEADERS), reason="KernelHeadersMissing", by=stocked,
         cure="SUSEConnect -p sle-module-development-tools/15.6/"),
@@ -152,8 +177,8 @@ CASES = [
         reason="CompilerMissing", cure="SUSEConnect -p sle-module-development-tools/15.6/", by=stocked),
     FailureCase(system="ubuntu", before=only(*NOT_HEADERS), reason="KernelHeadersMissing", by=stocked,
         cure="spec.driver.repoConfig"),
-    FailureCase(system="rocky", before=only(*NOT_HEADERS), reason="KernelHeadersMissing", by=stocked,
-        cure="boot a kernel that they have headers for"),
+    FailureCase(system="rocky", before=only(*NOT_HEADERS, "kernel-devel-5.14.0-503*"), reason="KernelHeadersMissing",
+        by=booted, cure="boot a kernel that they have headers for"),
     FailureCase(system="ubuntu", before=only(*PLAIN, "linux-headers-*"), switches=4, reason="SwitchProgramsMissing",
         cure="CUDA_REPOSITORY_URL", by=stocked),
     FailureCase(system="rocky", before=only(*PLAIN, "kernel-devel-*"), switches=4, reason="SwitchProgramsMissing",
@@ -162,7 +187,8 @@ CASES = [
         cure="usePrecompiled: false", by=compiled),
     FailureCase(system="ubuntu", before=only(*(p for p in PLAIN if p != "gcc"), "linux-headers-*"),
         reason="CompilerMissing", cure='usePrecompiled: true and version: "570"', by=precompiled),
-    FailureCase(system="ubuntu", tool="apt-get", code=100, argument="libc6-dev", reason="PackageGone", by=mended,
+    FailureCase(system="ubuntu", tool="apt-get", code=100, argument="libc6-dev", reason="PackageGone", by=booted,
+        cured='[ "$kernel" = 5.15.0-101-generic ]',
         text="E: Failed to fetch http://m/libc6-dev.deb  404  Not Found [IP: 1.2.3.4 80]", cure="boot a newer kernel"),
     *(FailureCase(system=system, before=behind_proxy, reason="RepositoryUnreachable", cure=PROXIES, by=with_proxy)
         for system in SYSTEMS),
@@ -176,7 +202,8 @@ CASES = [
         by=downloaded),
     FailureCase(system="ubuntu", tool="modprobe", argument="nvidia", reason="SecureBoot", cure="mokutil --import",
         text="modprobe: ERROR: could not insert 'nvidia': Key was rejected by service", by=mended),
-    FailureCase(system="sles", tool="modprobe", argument="nvidia", reason="ModuleUnsupported", by=mended,
+    FailureCase(system="sles", tool="modprobe", argument="nvidia", reason="ModuleUnsupported", by=allowed,
+        cured='grep -qs "^allow_unsupported_modules 1" "$MACHINE"/etc/modprobe.d/*.conf',
         text="modprobe: ERROR: module 'nvidia' is unsupported", cure="allow_unsupported_modules 1"),
     FailureCase(system="debian", tool="modprobe", argument="nvidia", reason="GPUNotDriven", cure="lspci -k", by=mended,
         text="modprobe: ERROR: could not insert 'nvidia': No such device"),
@@ -192,7 +219,8 @@ CASES = [
         cure='usePrecompiled: true and version: "570"'),
     FailureCase(system="rocky", tool="make", code=2, argument="modules", reason="CompileFailed", by=precompiled,
         text="nv-linux.h:1: error: implicit declaration of function 'f'", cure="usePrecompiled: true"),
-    FailureCase(system="debian", tool="make", code=2, argument="modules", reason="CompileFailed", by=mended,
+    FailureCase(system="debian", tool="make", code=2, argument="modules", reason="CompileFailed", by=booted,
+        cured='[ "$kernel" = 6.1.0-20-amd64 ]',
         text="nv-linux.h:1: error: implicit declaration of function 'f'", cure="or boot another kernel"),
     FailureCase(system="rocky", tool="nvidia-persistenced", reason="NvidiaPersistencedFailed", by=mended,
         text="nvidia-persistenced failed to initialize.", cure="run it by hand"),
@@ -204,7 +232,7 @@ async def test_a_failure_has_its_reason_and_its_cure_cures(tmp_path: Path, case:
     machine = Machine(tmp_path, case.system, switches=case.switches)
     wanted = case.before(machine, WANTED)
     if case.tool:
-        machine.trouble(case.tool, case.code, case.text, case.argument)
+        machine.trouble(case.tool, case.code, case.text, case.argument, case.cured)
     with pytest.raises(DriverError) as caught:
         await install(machine.host, wanted=wanted)
     assert caught.value.reason == case.reason
