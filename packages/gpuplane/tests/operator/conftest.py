@@ -57,10 +57,6 @@ class Played:
         self._said: dict[tuple[str, str], tuple[str, str]] = {}
         self._changed = asyncio.Event()
         self._cordoned: set[str] = set()
-        # How long a driver takes until it reports: on real nodes longer than the operator's watch of pods takes.
-        self.install_seconds = 0.0
-        self._installing: set[str] = set()
-        self._installed: set[str] = set()
         self._states: dict[str, str] = {}
         self._pods: dict[str, dict[str, dict[str, Any]]] = {}  # node -> uid -> pod
         for resource in ("nodes", "pods", ("apps", "daemonsets"), GPUNODES, POLICY):
@@ -187,8 +183,6 @@ class Played:
         for gate, stage in REPORTS:
             if gate not in here:
                 return
-            if gate == "driver" and self._installs(name, here[gate]["metadata"]["uid"]):
-                return
             state = "failed" if stage == "cuda" and (name, self.driver(name)) in self.bad else "done"
             # As an operand does: once for each of its pods, and not again when somebody takes it away.
             said = (here[gate]["metadata"]["uid"], state)
@@ -197,20 +191,6 @@ class Played:
                 self._said[name, stage] = said
             if state == "failed":
                 return
-
-    def _installs(self, node: str, pod: str) -> bool:
-        """Return whether the driver pod still installs; afterwards the node is played again."""
-        if not self.install_seconds or pod in self._installed:
-            return False
-        if pod not in self._installing:
-            self._installing.add(pod)
-            asyncio.get_running_loop().call_later(self.install_seconds, self._end_of_installing, node, pod)
-        return True
-
-    def _end_of_installing(self, node: str, pod: str) -> None:
-        self._installed.add(pod)
-        self._dirty.add(node)
-        self._changed.set()
 
     def _daemonset(self, gate: str, node: dict[str, Any]) -> dict[str, Any] | None:
         labels, taints = node["metadata"].get("labels", {}), node["spec"].get("taints", ())

@@ -72,7 +72,6 @@ async def test_the_other_goes_on_after_kill_9_and_nothing_is_done_twice(played: 
             made[obj["spec"]["nodeName"]] += 1
 
     played.registry.subscribe("pods", count)
-    played.install_seconds = 0.5
     for number in range(NODES):
         await played.add_node(f"n{number}")
     policy = {"autoUpgrade": True, "maxParallelUpgrades": 0, "maxUnavailable": "25%"}

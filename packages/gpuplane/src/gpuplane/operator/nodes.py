@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from gpuplane import names
-from gpuplane.api.gpunode import GPUNode, GPUNodeStatus, StageState
+from gpuplane.api.gpunode import GPUNode, GPUNodeStatus, StageName, StageState
 from gpuplane.operator.decide import NodePlan, decide
 from gpuplane.operator.observed import ObservedNode
 from kubekit.api.core import Node, Pod
@@ -85,6 +85,12 @@ class Settling:
         return held.due - now
 
 
+def _drops_driver(seen: ObservedNode, plan: NodePlan) -> bool:
+    """Return whether the plan takes back the stage of a driver whose pod is being replaced."""
+    stage, before = StageName.DRIVER.value, seen.status.stages if seen.status is not None else {}
+    return bool(seen.stale) and plan.status is not None and stage in before and stage not in plan.status.stages
+
+
 class NodeWriter:
     """Writes plans. `writes` counts what was sent, by kind of object, for metrics."""
 
@@ -136,6 +142,8 @@ class NodeWriter:
         # NB: the GPUNode first: an operand that the gate lets in reports into it.
         hold = settling.wait(seen.name, plan, nodes)
         if plan.status is not None and not hold:
+            if _drops_driver(seen, plan) and not await self._is_one_there(seen.stale):
+                return None  # the watch of GPUNodes is ahead of that of pods: the stage is the next driver's
             await self._write_status(node, gpunode, plan.status)
         version = node.metadata.resource_version
         if plan.labels or plan.taint is not None:
@@ -179,6 +187,14 @@ class NodeWriter:
         except (AlreadyExists, Conflict, NotFound) as error:
             # Our picture is older than the object; what came in between is on its way by the watch.
             log.debug("write failed node=%s: %s", node.metadata.name, error)
+
+    async def _is_one_there(self, pods: Sequence[str]) -> bool:
+        """Return whether the API server has one of the operands' pods, whatever the watch has brought so far."""
+        for name in pods:
+            with contextlib.suppress(NotFound):
+                await self._client.get(Pod, name, names.OPERATOR_NAMESPACE)
+                return True
+        return False
 
     async def _delete(self, name: str) -> None:
         self.writes["gpunodes"] += 1

@@ -37,9 +37,9 @@ class ObservedNode(msgspec.Struct, frozen=True):
     ClusterPolicy wants and is empty when there is none (then everything is taken back). `offered` is the percent of
     GPUs that the kubelet offers, 100 for each whole one, and `held` the percent promised to pods. `answers` is False
     while the node is not Ready. `restarting`: an upgrade replaces the node's driver, and what stands on it has to stand
-    aside; `stale`: the pod that it replaces is still there. `driver_owner` is the NVIDIADriver that the node has its
-    driver from; `no_driver` (reason, message, cure) why it gets none; `off`, in the same form, which taints keep
-    operands off the node.
+    aside; `stale`: names of the driver pods that it replaces and that are still there. `driver_owner` is the
+    NVIDIADriver that the node has its driver from; `no_driver` (reason, message, cure) why it gets none; `off`, in the
+    same form, which taints keep operands off the node.
     """
 
     name: str
@@ -57,7 +57,7 @@ class ObservedNode(msgspec.Struct, frozen=True):
     taint_wanted: bool = False
     answers: bool = True
     restarting: bool = False
-    stale: bool = False
+    stale: tuple[str, ...] = ()
     driver_owner: str = ""
     no_driver: tuple[str, str, str] = ("", "", "")
     off: tuple[str, str, str] = ("", "", "")
@@ -104,17 +104,19 @@ def observe(
         taint_wanted=taint_wanted,
         answers=answers(node),
         restarting=restarting,
-        stale=restarting and _is_stale(upgrade_record(node), pods),
+        stale=_stale(upgrade_record(node), pods) if restarting else (),
         driver_owner=driver_owner,
         no_driver=no_driver,
         off=off,
     )
 
 
-def _is_stale(record: UpgradeRecord, pods: Iterable[Pod]) -> bool:
-    """Return whether the driver's pod that the upgrade began with, or one of another driver, is there."""
+def _stale(record: UpgradeRecord, pods: Iterable[Pod]) -> tuple[str, ...]:
+    """Return the names of the driver's pod that the upgrade began with, and of those of another driver."""
     drivers = (pod for pod in pods if pod.metadata.labels.get(COMPONENT_LABEL) == DRIVER)
-    return any(pod.metadata.uid == record.pod or digest_of(pod.spec) != record.target for pod in drivers)
+    return tuple(
+        pod.metadata.name for pod in drivers if pod.metadata.uid == record.pod or digest_of(pod.spec) != record.target
+    )
 
 
 def answers(node: Node) -> bool:
