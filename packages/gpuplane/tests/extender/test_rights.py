@@ -63,6 +63,9 @@ PATCHES: list[dict[str, Any]] = [
     {"metadata": {"labels": {"a": "b"}}},
     {"metadata": {"annotations": {"a": "b"}}},
     {"metadata": {"annotations": {"kept": None, names.SHARE_FREED_ANNOTATION: "now"}}},
+    {"metadata": {"finalizers": ["example.com/held"]}},
+    # The garbage collector deletes a Node whose owner does not exist.
+    {"metadata": {"ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": "none", "uid": "none"}]}},
     {"spec": {"unschedulable": True}},
     {"spec": {"taints": [{"key": "a", "effect": "NoExecute"}]}},
 ]
