@@ -126,6 +126,11 @@ def test_an_annotation_that_cannot_be_read_is_refused(text):
         translate(affine(text))
 
 
+def test_an_annotation_that_is_nested_too_deep_is_refused():
+    with pytest.raises(InvalidInput, match="affinity cannot be read"):
+        translate(affine('{"nodeAffinity":' + "[" * 100_000))
+
+
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.text(max_size=5),

@@ -79,6 +79,7 @@ def forged(assignment: Any, node: str = "n") -> Pod:
         "{",
         "[]",
         '{"containers":{"a":[{"uuid":"GPU-n-0"}]}}',
+        pytest.param('{"other":' + "[" * 100_000, id="deep"),
         Assignment({}, node="n"),
         Assignment({"a": (SHARE,)}, node="another"),
         Assignment({"a": (SHARE,)}),

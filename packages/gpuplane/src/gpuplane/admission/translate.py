@@ -128,7 +128,7 @@ def _affinity(pod: Object, kept: Object) -> list[str]:
         return [f"{names.ALPHA_AFFINITY_ANNOTATION} is ignored: spec.affinity says it"]
     try:
         affinity = msgspec.json.decode(text, type=dict[str, Any])
-    except (msgspec.DecodeError, UnicodeEncodeError) as error:
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
         raise _unreadable(str(error)) from error
     if foreign := sorted(affinity.keys() - _AFFINITIES):
         raise _unreadable(f"{foreign[0]} is unknown; it knows {', '.join(sorted(_AFFINITIES))}")

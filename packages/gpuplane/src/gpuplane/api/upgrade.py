@@ -83,7 +83,7 @@ def upgrade_record(node: Node) -> UpgradeRecord:
         return UpgradeRecord()
     try:
         return msgspec.json.decode(text, type=UpgradeRecord)
-    except (msgspec.DecodeError, UnicodeError):
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
         return UpgradeRecord()
 
 

@@ -91,7 +91,7 @@ _KNOWN: Final = frozenset({"quota", "pool"})
 def _object(text: str) -> dict[str, Any]:
     try:
         return msgspec.json.decode(text, type=dict[str, Any])
-    except (msgspec.DecodeError, UnicodeEncodeError) as error:
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
         raise InvalidInput(f"no JSON object: {error}") from error
 
 

@@ -104,7 +104,7 @@ def of_pod(pod: Pod, request: Request | None = None) -> Assignment | None:
         return _of_gpu_admission(said, request, node or "", pod.spec.node_name, where) if request else None
     try:
         assignment = msgspec.json.decode(ours, type=Assignment)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise InvalidInput(f"{names.ASSIGNMENT_ANNOTATION} is broken: {error}", where=where, cure=_CURE) from error
     wrong = _why_not(assignment, request, pod.spec.node_name)
     if wrong:

@@ -58,6 +58,6 @@ def deferred_of(container: Mapping[str, str], pod: Mapping[str, str]) -> list[De
             raise Terminal(f"the pod has the annotation {key}, which is for the device plugin only", cure="remove it")
         try:
             found.append(msgspec.json.decode(value, type=DeferredAllocation))
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, RecursionError) as error:
             raise Terminal(f"the annotation {key} is broken: {error}", cure="delete the pod") from error
     return found
