@@ -25,8 +25,9 @@ from gpuplane.operator.taints import (
     why_off,
 )
 from kubekit.api.core import DaemonSet, DaemonSetSpec, Node, NodeSpec, PodSpec, PodTemplate, Taint, Toleration
-from kubekit.kube import Client, SystemClock
+from kubekit.kube import Client, ServerError, SystemClock
 from tests.support.until import until
+from tests.support.virtual_time import VirtualClock
 
 NAMESPACE = names.OPERATOR_NAMESPACE
 GPUNODES = ("gpuplane.dev", "gpunodes")
@@ -297,34 +298,65 @@ async def test_a_pool_that_is_served_in_two_versions_counts_once(
     await asyncio.gather(running, return_exceptions=True)
 
 
+async def test_a_kind_that_the_api_server_cannot_list_holds_up_the_operator_for_a_while_only(
+    admin: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where Karpenter was removed with its conversion webhook, and its definitions and objects are left."""
+    request, broken, clock = admin.request, True, VirtualClock()
+
+    async def answer(method: str, path: str, *arguments: Any, **options: Any) -> bytes:
+        if broken and path == NodePool.RESOURCE.path():
+            raise ServerError("conversion webhook for karpenter.sh/v1beta1, Kind=NodePool failed: no service karpenter")
+        return await request(method, path, *arguments, **options)
+
+    monkeypatch.setattr(admin, "request", answer)
+    watch = pools.PoolWatch(admin, clock)
+    running = asyncio.create_task(watch.run())
+    known = asyncio.create_task(watch.known())
+
+    async def later() -> bool:
+        await clock.advance(1.0)
+        return known.done()
+
+    started = clock.now()
+    await until(later)
+    assert clock.now() - started >= pools.PATIENCE_SECONDS
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
 def watched(watch: pools.PoolWatch) -> list[str]:
     """Return the versions that have an informer."""
     return [path.split("/")[3] for path in watch._informers]
 
 
 async def test_pools_that_are_applied_together_count_together_and_their_use_does_not(
-    played: Any, admin: Client, monkeypatch: pytest.MonkeyPatch
+    played: Any, admin: Client
 ) -> None:
     """Each change of the tolerations replaces the operands' pods on all nodes."""
-    monkeypatch.setattr(pools, "SETTLE_SECONDS", 0.5)
-    resource = ("karpenter.sh", "nodepools")
+    resource, clock = ("karpenter.sh", "nodepools"), VirtualClock()
     crd = karpenter_crd("v1", "nodepools", "NodePool")
     await played.registry.create(("apiextensions.k8s.io", "customresourcedefinitions"), None, crd)
     counted: list[int] = []
-    watch = pools.PoolWatch(admin, SystemClock())
+    watch = pools.PoolWatch(admin, clock)
     watch.add_handler(lambda: counted.append(len(watch.pools())))
     running = asyncio.create_task(watch.run())
     await watch.known()
+
+    async def settled(number: int) -> list[int]:
+        """What has counted once that many pools are known, and no more has come for long."""
+        await until(lambda: len(watch._found()) == number)
+        await clock.advance(3 * pools.SETTLE_SECONDS)
+        return counted
+
     for number in range(10):
         taints = {"template": {"spec": {"taints": [{"key": f"team-{number}", "effect": "NoSchedule"}]}}}
         made = {**NODE_POOL, "metadata": {"name": f"pool-{number}"}, "spec": taints}
         await played.registry.create(resource, None, made)
-    await until(lambda: counted)
-    assert counted == [10]
+    assert await settled(10) == [10]
     await played.registry.patch(resource, None, "pool-0", {"status": {"resources": {"cpu": "4"}}}, "merge")
     await played.registry.delete(resource, None, "pool-9")
-    await until(lambda: len(counted) > 1)
-    assert counted == [10, 9]
+    assert await settled(9) == [10, 9]
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
 

@@ -8,6 +8,8 @@ Each change of the operands' tolerations replaces their pods, so that:
 
 - After `known`, every kind was asked for, and the pools of the served kinds were listed. The operator writes no
   DaemonSet before that: else each start would take the tolerations away and add them again.
+- A kind whose list fails in the API server for `PATIENCE_SECONDS`, as where the conversion webhook of a removed
+  Karpenter is missing, counts as one without pools. It must not keep the operator from its work.
 - Pools that are applied one after the other count together: a change counts once the taints have stayed the same for
   `SETTLE_SECONDS`, or after `LONGEST_SECONDS`. A new pool has no nodes for longer than that.
 """
@@ -22,12 +24,14 @@ from typing import Any, Final
 from gpuplane.api.karpenter import NEWER, POOL_KINDS, DeclaredPool, declared_pool
 from kubekit.api.core import Taint
 from kubekit.errors import Retryable
-from kubekit.kube import Client, Clock, Forbidden, Informer, NotFound
+from kubekit.kube import Client, Clock, Forbidden, Informer, NotFound, ServerError
 
 log = logging.getLogger("gpuplane.operator")
 CHECK_SECONDS: Final = 60.0
 SETTLE_SECONDS: Final = 5.0
 LONGEST_SECONDS: Final = 60.0
+PATIENCE_SECONDS: Final = 30.0
+_PAGE: Final = {"limit": "500"}  # as the informers ask for it: one object may be what cannot be listed
 _AWAY_SECONDS: Final = 1.0  # until an API server that did not answer is asked again
 
 
@@ -44,6 +48,7 @@ class PoolWatch:
         self._dirty = asyncio.Event()  # the taints differ from those that count
         self._settled: tuple[DeclaredPool, ...] = ()
         self._refused: set[str] = set()  # the kinds whose refusal is in the log
+        self._failing: dict[str, float] = {}  # path -> since when the API server fails to list the kind
 
     async def known(self) -> None:
         """Return when the pools of the cluster are known for the first time."""
@@ -73,9 +78,9 @@ class PoolWatch:
             if path in self._informers or (newer is not None and newer.RESOURCE.path() in self._informers):
                 continue
             try:
-                await self._client.request("GET", path, {"limit": "1"})
+                await self._client.request("GET", path, _PAGE)
             except NotFound:
-                self._refused.discard(path)
+                self._recovered(path)
                 continue
             except Forbidden as error:
                 if path not in self._refused:
@@ -83,8 +88,14 @@ class PoolWatch:
                     log.warning("node pools not read kind=%s: %s", kind.RESOURCE.kind, error)
                 continue
             except Retryable as error:
+                if self._fails_for_long(path, error):
+                    if path not in self._refused:
+                        self._refused.add(path)
+                        log.warning("node pools not read, going on without kind=%s: %s", kind.RESOURCE.kind, error)
+                    continue
                 log.warning("node pools not read, retrying kind=%s: %s", kind.RESOURCE.kind, error)
                 return _AWAY_SECONDS
+            self._recovered(path)
             informer: Informer[Any] = Informer(self._client, kind, clock=self._clock)
             self._tasks[path] = group.create_task(informer.run(), name=f"informer {path}")
             await informer.synced()
@@ -98,6 +109,16 @@ class PoolWatch:
             self._settled = self._found()
             self._known.set()
         return CHECK_SECONDS
+
+    def _fails_for_long(self, path: str, error: Retryable) -> bool:
+        """Return whether the API server answers, and has failed to list the kind for `PATIENCE_SECONDS`."""
+        if not isinstance(error, ServerError) or error.status != 500:
+            return False
+        return self._clock.now() - self._failing.setdefault(path, self._clock.now()) >= PATIENCE_SECONDS
+
+    def _recovered(self, path: str) -> None:
+        self._refused.discard(path)
+        self._failing.pop(path, None)
 
     def _drop(self, path: str) -> None:
         """Stop watching a version whose objects a newer one has: Karpenter was upgraded, and may stop serving it."""
