@@ -66,6 +66,15 @@ async def test_without_the_directory_nothing_is_made(machine: Machine) -> None:
     assert not (machine.root / "usr/local").exists()
 
 
+async def test_where_the_directory_is_usr_bin_the_script_is_not_its_own_program(machine: Machine) -> None:
+    shutil.rmtree(machine.root / "usr/local/bin")
+    (machine.root / "usr/local/bin").symlink_to("../bin")
+    before = {path: entry for path, entry in tree(machine.root).items() if path.startswith("usr/bin")}
+    assert (await install(machine.host, wanted=WANTED))[1].action is Action.DONE
+    assert {path: entry for path, entry in tree(machine.root).items() if path.startswith("usr/bin")} == before
+    await uninstall(machine.host)
+
+
 async def test_a_directory_that_cannot_be_written_leaves_out_the_command_only(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -125,6 +125,38 @@ def test_nvidia_smi_of_the_node_is_that_in_the_drivers_root() -> None:
     assert done.stdout.strip() == "done", done.stderr
 
 
+READ_ONLY = """
+    import pathlib
+    from gpuplane.driver.installer import _write_host_files
+    from gpuplane.host import Host, load_state, revert
+
+    host = Host(pathlib.Path("/run/node"))
+    for _ in range(2):
+        _write_host_files(host, {"digest": "d"})
+        assert load_state(host, "driver").notes == {"digest": "d"}
+        assert not host.exists("usr/local/bin/nvidia-smi")
+    revert(host, "driver")
+    assert load_state(host, "driver") is None
+    print("done")
+"""
+
+
+@pytest.mark.namespaces
+def test_a_read_only_usr_leaves_out_nvidia_smi_and_nothing_else() -> None:
+    if os.geteuid() != 0:
+        pytest.skip("file systems can be mounted by root only")
+    node = "mkdir -p /run/node/usr; mount -t tmpfs tmpfs /run/node/usr; mkdir -p /run/node/usr/local/bin"
+    setup = SETUP.replace('exec "$@"', f'{node}\nmount -o remount,ro /run/node/usr\nexec "$@"')
+    start = ("unshare", "--mount", "sh", "-c", setup, "sh")
+    if subprocess.run([*start, "true"], capture_output=True, check=False).returncode != 0:
+        pytest.skip("mounts are refused here")
+    done = subprocess.run(
+        [*start, sys.executable, "-c", textwrap.dedent(READ_ONLY)],
+        capture_output=True, text=True, check=False, timeout=60, env={**os.environ, "PYTHONSAFEPATH": "1"},
+    )  # fmt: skip
+    assert done.stdout.strip() == "done", done.stderr
+
+
 POD = """
     import asyncio, pathlib, subprocess, sys
     from gpuplane.driver.installer import _run

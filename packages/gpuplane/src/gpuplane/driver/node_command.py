@@ -2,7 +2,7 @@
 
 The driver's programs lie in its root, where no shell of the node looks. /usr/local/bin is on the PATH of every family
 of distributions, and no package writes there. A program that lies there already is left alone. A directory that is
-missing or cannot be written, as on a read-only /usr, only leaves out the script.
+missing, cannot be written, as on a read-only /usr, or is /usr/bin itself only leaves out the script.
 
 The script is part of the record of changes, so it goes with the driver. It is written before the driver's root is
 mounted: below an overlay no file may change. Inside of that root `steps.install` deletes it, so that the driver's own
@@ -20,6 +20,7 @@ from gpuplane.host import ChangesState, Host, ManagedFile, observe_file
 log = logging.getLogger("gpuplane.driver")
 
 NODE_COMMAND: Final = "usr/local/bin/nvidia-smi"
+_DIRECTORY: Final = NODE_COMMAND.rpartition("/")[0]
 _OWN: Final = "usr/bin/nvidia-smi"  # of a host's own driver, and of the driver in its root
 _NO_DRIVER: Final = 12  # nvidia-smi(1): NVML is not there
 _SCRIPT: Final = f"""#!/bin/sh
@@ -45,7 +46,9 @@ def command_files(host: Host, state: ChangesState | None) -> tuple[ManagedFile, 
     record = state.record(NODE_COMMAND) if state is not None else None
     there = host.stat(NODE_COMMAND, follow=False) is not None
     ours = record is not None and observe_file(host, NODE_COMMAND).fingerprint in record.after
-    if host.exists(_OWN) or not host.exists(NODE_COMMAND.rpartition("/")[0]) or (there and not ours):
+    # NB: in /usr/bin the script would be the program that it runs.
+    elsewhere = host.real(_DIRECTORY) not in (None, host.real(_OWN.rpartition("/")[0]))
+    if host.exists(_OWN) or not elsewhere or (there and not ours):
         log.info("nvidia-smi of the node left alone path=%s", host.shown(NODE_COMMAND))
         return ()
     return (ManagedFile(path=NODE_COMMAND, data=_SCRIPT.encode(), mode=0o755),)

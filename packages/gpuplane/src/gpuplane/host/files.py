@@ -217,7 +217,7 @@ class Host:
         """Delete a file or link; False when there is none."""
         try:
             with self._at(path, follow=False) as place:
-                os.unlink(place.name, dir_fd=place.directory)
+                _unlink(place.directory, place.name)
                 if durable and self._flush:
                     _flush(place)
                 return True
@@ -230,12 +230,12 @@ class Host:
         """
         temporary = _temporary(path.rpartition("/")[2])
         with contextlib.suppress(*_ABSENT), self._at(path, follow=False) as place:
-            os.unlink(temporary, dir_fd=place.directory)
+            _unlink(place.directory, temporary)
         with contextlib.suppress(*_ABSENT), self._at(path.rpartition("/")[0]) as place:
-            os.unlink(temporary, dir_fd=place.directory)
+            _unlink(place.directory, temporary)
         if self.readlink(path) is not None:
             with contextlib.suppress(*_ABSENT), self._at(path) as place:
-                os.unlink(_temporary(place.name), dir_fd=place.directory)
+                _unlink(place.directory, _temporary(place.name))
 
     def remove_dir(self, path: str) -> bool:
         """Delete a directory if it is empty; False when it is not, or there is none."""
@@ -408,6 +408,19 @@ def _stat(place: ResolvedPath) -> os.stat_result | None:
         return os.stat(place.name, dir_fd=place.directory, follow_symlinks=False)
     except FileNotFoundError:
         return None
+
+
+def _unlink(directory: int, name: str) -> None:
+    """Delete a file or link.
+
+    NB: the kernel refuses this on a read-only file system before it looks whether the file exists.
+    """
+    try:
+        os.unlink(name, dir_fd=directory)
+    except OSError as error:
+        if error.errno == errno.EROFS:
+            os.stat(name, dir_fd=directory, follow_symlinks=False)
+        raise
 
 
 def _temporary(name: str) -> str:
