@@ -228,6 +228,27 @@ def test_a_template_that_cannot_be_edited_safely_is_refused(text: str) -> None:
         template_edit.strip(text.replace("OURS", OURS), "imports", OURS, "/config.toml.tmpl")
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        '# odd """ quotes\nimports = ["/a"]\n' + BASE,
+        'x = [\n [1],\n]\nimports = ["/a"]\n' + BASE,
+    ],
+)
+def test_no_second_statement_is_added_to_a_template(text: str) -> None:
+    with pytest.raises(InvalidInput, match="cannot be edited safely"):
+        template_edit.add_element(text, "imports", OURS, "/config.toml.tmpl")
+
+
+@pytest.mark.parametrize("ends", [("{{/*", "*/}}"), ("{{- /*", "*/ -}}")])
+def test_imports_in_a_comment_of_the_template_are_none(ends: tuple[str, str]) -> None:
+    text = f'{ends[0]} as before:\nimports = ["/a"]\n{ends[1]}\n{BASE}'
+    added = template_edit.add_element(text, "imports", OURS, "/config.toml.tmpl")
+    assert added == LINE + text
+    assert template_edit.array(added, "imports") == [OURS]
+    assert template_edit.strip(added, "imports", OURS, "/config.toml.tmpl") == text
+
+
 def test_a_comment_of_ours_goes_from_a_template() -> None:
     text = f"{{{{ .A }}}}\n# {LINE}# mine\n"
     assert template_edit.strip(text, "imports", OURS, "f") == "{{ .A }}\n# mine\n"

@@ -19,6 +19,7 @@ _MARKED = re.compile(rf"{re.escape(edit.MARK)}[ \t]*\r?$", re.MULTILINE)
 _MARKED_COMMENT = re.compile(rf"^[ \t]*#[^\n]*{re.escape(edit.MARK)}[ \t]*(?:\r?\n|\Z)", re.MULTILINE)
 _HEADER = re.compile(r"^[ \t]*\[", re.MULTILINE)
 _IN_STRING = ('"""', "'''")
+_TEMPLATE_COMMENT = re.compile(r"\{\{(?:-\s)?/\*.*?\*/(?:\s-)?\}\}", re.DOTALL)
 
 
 def strip(text: str, key: str, element: str, where: str) -> str:
@@ -47,7 +48,8 @@ def add_element(text: str, key: str, element: str, where: str) -> str:
         InvalidInput: `key` is set more than once, in a way that cannot be read, or is no array of strings.
     """
     spans = _statements(text, key)
-    if len(spans) != len(_beginnings(text, key)) or len(spans) > 1:
+    # NB: a line that is passed over may be a statement all the same, and two of one key stop the runtime.
+    if len(spans) != len(_lines(text, key)) or len(spans) > 1:
         raise _refused(where, key, f'add "{element}" to its {key}')
     if not spans:
         newline = "\r\n" if "\r\n" in text else "\n"
@@ -89,10 +91,16 @@ def _statements(text: str, key: str) -> list[tuple[int, int]]:
 
 def _beginnings(text: str, key: str) -> list[int]:
     """Return the lines that set `key` of the top level: before the first table, and not in a string."""
-    spelled = f"(?:{re.escape(key)}|\"{re.escape(key)}\"|'{re.escape(key)}')"
     header = next((found.start() for found in _HEADER.finditer(text) if not _inside(text, found.start())), len(text))
+    return [begin for begin in _lines(text, key) if begin < header and not _inside(text, begin)]
+
+
+def _lines(text: str, key: str) -> list[int]:
+    """Return the lines that look like statements of `key`, in a table and in a string too; not in Go's comments."""
+    spelled = f"(?:{re.escape(key)}|\"{re.escape(key)}\"|'{re.escape(key)}')"
+    comments = [found.span() for found in _TEMPLATE_COMMENT.finditer(text)]
     lines = (found.start() for found in re.finditer(rf"^[ \t]*{spelled}[ \t]*=", text, re.MULTILINE))
-    return [begin for begin in lines if begin < header and not _inside(text, begin)]
+    return [begin for begin in lines if not any(first <= begin < last for first, last in comments)]
 
 
 def _inside(text: str, at: int) -> bool:
