@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import codecs
 import fcntl
 import os
 import pty
@@ -27,6 +28,8 @@ class Terminal:
         self.process = process
         self.text = ""
         self._handle = handle
+        # NB: one read may end within a character, or between the two that end a line.
+        self._decode = codecs.getincrementaldecoder("utf-8")(errors="replace").decode
         self._more = asyncio.Event()
         asyncio.get_running_loop().add_reader(handle, self._read)
 
@@ -37,7 +40,7 @@ class Terminal:
             data = b""
         if not data:
             asyncio.get_running_loop().remove_reader(self._handle)
-        self.text += data.decode(errors="replace").replace("\r\n", "\n")
+        self.text = (self.text + self._decode(data, final=not data)).replace("\r\n", "\n")
         self._more.set()
 
     def type(self, text: str) -> None:

@@ -284,6 +284,12 @@ def test_durations(text: str, seconds: float) -> None:
     assert duration(text) == seconds
 
 
+@pytest.mark.parametrize("text", ["nan", "nans", "-5", "-5s", "5ms", "1h30m", "", "s"])
+def test_what_is_no_duration_is_refused(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError):
+        duration(text)
+
+
 def test_every_component_can_be_named() -> None:
     for name in COMPONENTS:
         assert parse(["run", name]).component == name

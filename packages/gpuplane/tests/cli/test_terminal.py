@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 import json
 import re
 import sys
@@ -17,11 +18,12 @@ import yaml
 from gpuplane import names
 from gpuplane.api.gpunode import GPUNode, StageName
 from gpuplane.cli.completion import candidates
-from gpuplane.cli.terminal import clipped
+from gpuplane.cli.status_reading import Follower
+from gpuplane.cli.terminal import COLOURS, Console, clipped, harmless
 from gpuplane.operator.installation import manifests
 from kubekit.api.core import DaemonSet, Deployment, Event, Namespace, Node, Pod
 from kubekit.api.kinds import built_in
-from kubekit.kube import NotFound
+from kubekit.kube import NotFound, TooManyRequests
 from tests.support import find_kubectl
 from tests.support.extender_world import World, gpu_pod, world
 from tests.support.terminals import on_terminal, plain
@@ -537,8 +539,9 @@ async def test_who_may_view_the_cluster_sees_status_and_explain(cluster: World, 
     await cluster.node("n1")
     await report(cluster, "n1", ready=True)
     await cluster.pod(gpu_pod("tune", (40, 8)))
-    code, _, err = await gpuplane(tmp_path, "status")
-    assert (code, "forbidden" in err) == (3, True)
+    for words in (("status",), ("status", "--watch"), ("status", "--wait"), ("status", "--watch", "-o", "json")):
+        code, out, err = await gpuplane(tmp_path, *words)
+        assert (code, out, "forbidden" in err) == (3, "", True), words
     [role] = [one for one in manifests() if one["metadata"]["name"] == "gpuplane:view"]
     await cluster.client.apply(role, "test", resource=built_in(role["apiVersion"], role["kind"]))
 
@@ -548,6 +551,68 @@ async def test_who_may_view_the_cluster_sees_status_and_explain(cluster: World, 
     await until(allowed)
     assert "1 GPU node" in (await gpuplane(tmp_path, "status"))[1]
     assert "1 node" in (await gpuplane(tmp_path, "explain", "tune"))[1]
+
+
+async def test_watching_refuses_labels_that_the_server_refuses(cluster: World, tmp_path: Path) -> None:
+    for words in ((), ("--watch",), ("--wait",)):
+        code, out, err = await gpuplane(tmp_path, "status", "-l", "a in b", *words)
+        assert (code, out) == (1, "") and "unable to parse requirement" in err, words
+
+
+async def test_watching_goes_on_while_the_api_server_cannot_say_whether_there_is_an_operator(
+    cluster: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await cluster.node("n1")
+    await report(cluster, "n1", ready=False)
+    await cluster.client.delete(Deployment, "gpu-operator", names.OPERATOR_NAMESPACE)
+    follower = Follower(cluster.client)
+    try:
+        await follower.start()
+        assert follower.seen().unattended
+        get = cluster.client.get
+
+        async def away(kind: Any, *arguments: Any) -> Any:
+            if kind is Deployment:
+                raise TooManyRequests("try later")
+            return await get(kind, *arguments)
+
+        monkeypatch.setattr(cluster.client, "get", away)
+        await report(cluster, "n1", ready=True)
+        async with asyncio.timeout(30):
+            while not follower.seen().nodes[0].ready:
+                await follower.changed()
+    finally:
+        await follower.aclose()
+
+
+async def test_documents_of_a_watch_in_yaml_are_apart(cluster: World, tmp_path: Path) -> None:
+    await cluster.node("n1")
+    await report(cluster, "n1", ready=False)
+    async with followed("status", "-w", "-o", "yaml", "--kubeconfig", str(tmp_path / "config")) as line:
+        assert await line() == "---"
+        await report(cluster, "n1", ready=True)
+        text = ""
+        while not (found := await line()).startswith("---"):
+            text += found + "\n"
+    assert yaml.safe_load(text)["kind"] == "Status"
+
+
+async def test_what_users_write_gives_no_commands_to_a_terminal(cluster: World, tmp_path: Path) -> None:
+    await cluster.node("n1")
+    await report(cluster, "n1", ready=True)
+    evil = {names.GPU_POLICY_ANNOTATION: "\x1b]0;title\x07\x1b[2J\x9b31mA100"}
+    await cluster.pod(gpu_pod("late", whole=1, metadata={"name": "late", "annotations": evil}))
+    async with on_terminal("explain", "late", "--kubeconfig", str(tmp_path / "config")) as terminal:
+        assert await terminal.process.wait() == 0
+        await terminal.until(lambda: "^[]0;title^G^[[2J" in terminal.text)
+    assert not {"\x1b]", "\x1b[2J", "\x07", "\x9b"} & set(re.findall(r"\x1b\]|\x1b\[2J|\x07|\x9b", terminal.text))
+
+
+def test_control_characters_are_written_out_and_our_colours_stay() -> None:
+    screen = Console(io.StringIO(), io.StringIO(), colour="always")
+    painted = "".join(screen.paint(colour, colour) for colour in COLOURS)
+    assert harmless(f"{painted}\n\tü█") == f"{painted}\n\tü█"
+    assert harmless("a\x1b[8mb\x1bc\r\x00\x7f\x9b") == "a^[[8mb^[c^M^@^?\\x9b"
 
 
 def test_a_window_shows_the_head_and_the_end() -> None:

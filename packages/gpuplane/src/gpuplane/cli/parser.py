@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import math
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterable, Sequence
@@ -225,6 +226,8 @@ def duration(text: str) -> float:
         seconds = float(text[:-1]) * factor if factor else float(text)
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is no duration: 90s, 5m or 1h") from None
+    if math.isnan(seconds):
+        raise argparse.ArgumentTypeError(f"{text!r} is no duration: 90s, 5m or 1h")
     if seconds < 0:
         raise argparse.ArgumentTypeError(f"{text!r} is negative")
     return seconds

@@ -19,7 +19,7 @@ from gpuplane import names
 from gpuplane.cli.forms import as_document
 from gpuplane.cli.share_place import SharePlace, find_place, node_place, user_base
 from gpuplane.cli.share_text import HISTORY, top_page
-from gpuplane.cli.terminal import Console
+from gpuplane.cli.terminal import Console, harmless
 from gpuplane.cli.verbs import find_simulator
 from gpuplane.hardware import GPUSource
 from gpuplane.limits import GpuView, Observer, ShareStore, views
@@ -116,7 +116,7 @@ def _stay(looks: Looks, options: Namespace, screen: Console, *, live: bool) -> N
 
     with Live(console=Console(file=screen.out, highlight=False), auto_refresh=False, screen=True) as page:
         for view in _every(looks, options.interval):
-            text = top_page(looks.host, view, looks.history, screen)
+            text = harmless(top_page(looks.host, view, looks.history, screen))
             page.update(Text.from_ansi(text, no_wrap=True, overflow="ellipsis"), refresh=True)
 
 

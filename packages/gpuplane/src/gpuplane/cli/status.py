@@ -97,6 +97,8 @@ async def _follow(follower: Follower, table: LivePage, name: str, options: Names
         seen = follower.seen()
         now = datetime.now(UTC)
         if options.watch and options.output not in ("text", "wide"):
+            if options.output == "yaml":
+                screen.print("---")
             show(seen, name, options, screen)
         elif options.watch and screen.redraws:
             screen.redraw(text_of(seen, name, options, screen))

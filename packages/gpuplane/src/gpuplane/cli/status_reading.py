@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import Any, Final
 
 import msgspec
@@ -14,7 +15,7 @@ from gpuplane.api.offers import shared_by_mps
 from gpuplane.api.upgrade import upgrade_record, upgrade_state
 from gpuplane.cli.overview import Overview, Pause, PolicyRefusal, UpgradeView, overview
 from kubekit.api.core import Deployment, Node, Pod
-from kubekit.errors import Terminal
+from kubekit.errors import Retryable, Terminal
 from kubekit.kube import Client, Forbidden, Informer, NotFound
 
 OPERATOR: Final = "gpu-operator"  # its Deployment
@@ -164,12 +165,15 @@ class Follower:
     async def start(self) -> None:
         """Return when the first lists are complete, except that of the policies, which some users may not read.
 
-        Raises NotInstalled.
+        Raises NotInstalled, and what a list is refused with: an informer would ask for ever.
         """
+        one = {"limit": "1"}
         try:
-            self._operator, found = await asyncio.gather(
+            self._operator, found, *_ = await asyncio.gather(
                 read_operator(self._client),
-                self._client.request("GET", GPUNode.RESOURCE.path(), {"limit": "1"}),
+                self._client.request("GET", GPUNode.RESOURCE.path(), one),
+                self._client.request("GET", Pod.RESOURCE.path(), one),
+                self._client.request("GET", Node.RESOURCE.path(), {**one, "labelSelector": _labels(self._selector)}),
             )
         except NotFound:
             raise _not_installed(self._client, definitions=False) from None
@@ -194,7 +198,9 @@ class Follower:
         await asyncio.sleep(0.05)
         self._change.clear()
         if not self._operator.there:
-            self._operator = await read_operator(self._client)
+            # Where the API server cannot be asked, the next change asks again.
+            with contextlib.suppress(Retryable):
+                self._operator = await read_operator(self._client)
 
 
 def cluster_name(client: Client) -> str:

@@ -34,6 +34,8 @@ GLYPHS: Final = {
 }
 SPINNER: Final = ("⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏", "|/-\\")
 _COLOURED: Final = re.compile(r"(\x1b\[\d*m)")
+# All but tab, end of line and our own colours.
+_CONTROL: Final = re.compile(rf"(?!\x1b\[(?:0|{'|'.join(COLOURS.values())})m)[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 EIGHTHS: Final = " ▏▎▍▌▋▊▉"
 
 
@@ -44,6 +46,18 @@ def tilde(path: Path) -> str:
     except RuntimeError:  # no HOME, and a user without a name
         return shlex.quote(str(path))
     return f"~/{shlex.quote(str(path.relative_to(home)))}" if path.is_relative_to(home) else shlex.quote(str(path))
+
+
+def harmless(text: str) -> str:
+    """Return a text for a terminal: control characters are written out, as `^[` for the one that begins commands.
+
+    The texts of annotations and events are written by users of the cluster, also of other namespaces.
+    """
+    return _CONTROL.sub(lambda found: _written_out(ord(found[0])), text)
+
+
+def _written_out(code: int) -> str:
+    return f"^{chr(code ^ 64)}" if code < 128 else f"\\x{code:02x}"
 
 
 def count(number: int, thing: str) -> str:
@@ -116,7 +130,7 @@ class Console:
     def redraw(self, text: str) -> None:
         """Draw a page over the one before, as much of it as the window shows."""
         size = shutil.get_terminal_size((80, 24))
-        lines = "\x1b[K\n".join(clipped(text.splitlines(), size.columns, size.lines - 1))
+        lines = "\x1b[K\n".join(clipped(harmless(text).splitlines(), size.columns, size.lines - 1))
         self.out.write(f"\x1b[H{lines}\x1b[K\n\x1b[J")
         self.out.flush()
 
@@ -145,12 +159,12 @@ class Console:
 
     def print(self, text: str = "") -> None:
         """A line of the answer."""
-        self.out.write(text + "\n")
+        self.out.write((harmless(text) if self.out.isatty() else text) + "\n")
 
     def say(self, text: str = "") -> None:
         """A line of progress or a hint; nothing with --quiet."""
         if not self.quiet:
-            self.err.write(text + "\n")
+            self.err.write((harmless(text) if self.err.isatty() else text) + "\n")
             self.err.flush()
 
     def error(self, error: KubekitError) -> None:
@@ -171,6 +185,7 @@ class Console:
 
     def _tell(self, head: str, text: str, indent: int) -> None:
         """Write a part of an error; lines after the first begin `indent` columns from the left."""
+        text = harmless(text) if self.err.isatty() else text
         self.err.write(head + f"\n{'':{indent}}".join(self.wrapped(text, indent, self.err) or [""]) + "\n")
 
     def json(self, kind: str, data: dict[str, Any]) -> None:
@@ -198,7 +213,7 @@ class LivePage:
         if not self._screen.live:
             return
         size = shutil.get_terminal_size((80, 24))
-        lines = clipped(text.splitlines(), size.columns - 1, size.lines - 1)
+        lines = clipped(harmless(text).splitlines(), size.columns - 1, size.lines - 1)
         self._write("".join(f"{line}\n" for line in lines))
         self._rows = len(lines)
 
