@@ -21,7 +21,7 @@ from gpuplane.driver.released import WantedDriver
 from gpuplane.host import Command, Completed, Host
 
 TOOLS = Path(__file__).with_name("hosttools")
-COMMON = ("modprobe", "rmmod", "mount", "umount", "kill", "depmod", "env", "sh")
+COMMON = ("modprobe", "rmmod", "mount", "umount", "kill", "depmod", "dmesg", "env", "sh")
 FILES = ("rm", "mv", "mkdir", "install")
 ALSO = (
     *("gcc", "make", "*curl", "nvidia-*", "libc6-dev", "*libelf-devel", "libelf-dev", "cpio", "kmod", "file"),
@@ -91,6 +91,7 @@ class Machine:
         self.system = SYSTEMS[system]
         self.root, self.state = directory / "root", directory / "state"
         self.ran: list[str] = []
+        self.others: list[subprocess.Popen[bytes]] = []  # programs of the machine's own
         self.before: Callable[[str], None] = lambda _: None
         self.host = Host(self.root, self)
         if self.root.exists():

@@ -1,14 +1,14 @@
 """Each row of the table of failures: what a tool prints gives the row's reason, and the row's cure, carried out, cures.
 
 Where a tool can be made to fail by the cause itself (a proxy, a certificate, a full repository), it is; elsewhere the
-tool prints the real one's text until the cure is carried out.
+tool prints the real one's text for as long as the cause is on the machine (see `causes`).
 """
 
 from __future__ import annotations
 
 import platform
 import shutil
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import msgspec
@@ -20,17 +20,12 @@ from gpuplane.driver.failure_table import TABLE
 from gpuplane.driver.failures import meaning
 from gpuplane.driver.released import read_wanted
 from gpuplane.host import Command, Completed
+from packages.gpuplane.tests.driver import causes
 from packages.gpuplane.tests.driver.machine import ALSO, SYSTEMS, TOOLS, VERSION, WANTED, Machine
 
-Cure = Callable[[Machine, WantedDriver], WantedDriver]
+Cure = Callable[[Machine, WantedDriver], WantedDriver | Awaitable[WantedDriver]]
 PROXY = "http://user:secret@proxy.example:3128"
 PLAIN = tuple(pattern for pattern in ALSO if "nvidia" not in pattern)
-
-
-def mended(machine: Machine, wanted: WantedDriver) -> WantedDriver:
-    """The node is put in order: space freed, lock released, device unbound."""
-    machine.mend()
-    return wanted
 
 
 def stocked(machine: Machine, wanted: WantedDriver) -> WantedDriver:
@@ -79,7 +74,6 @@ def allowed(machine: Machine, wanted: WantedDriver) -> WantedDriver:
 
 def made_again(machine: Machine, wanted: WantedDriver) -> WantedDriver:
     """What the two commands of the cure, as they are printed, do."""
-    machine.mend()
     machine.unmount_driver()
     shutil.rmtree(machine.root / names.DRIVER_STORE)
     return wanted
@@ -96,8 +90,8 @@ def downloaded(machine: Machine, wanted: WantedDriver) -> WantedDriver:
 
 
 class FailureCase(msgspec.Struct, frozen=True, kw_only=True):
-    """A failure made on a machine. With a `tool` it prints `text`, until `cured` holds in its shell; otherwise `before`
-    brings the cause about.
+    """A failure made on a machine: `before` brings the cause about. With a `tool` it prints `text`, until `cured` holds
+    in its shell. `at` is a part of the place that the error names.
     """
 
     system: str
@@ -109,6 +103,7 @@ class FailureCase(msgspec.Struct, frozen=True, kw_only=True):
     text: str = ""
     argument: str = ""
     cured: str = ""
+    at: str = ""
     before: Cure = lambda machine, wanted: wanted
     switches: int = 0
 
@@ -145,18 +140,23 @@ SPACE, PROXIES = "free space below /var/lib/gpuplane", "spec.driver.env HTTPS_PR
 NOT_HEADERS = tuple(pattern for pattern in PLAIN if "headers" not in pattern)
 CASES = [
     FailureCase(system="ubuntu", tool="apt-get", code=100, argument="libc6-dev", reason="DiskFull", cure=SPACE,
-        text="E: You don't have enough free space in /var/cache/apt/archives/.", by=mended),
-    FailureCase(system="rocky", tool="dnf", argument="install", reason="DiskFull", cure=SPACE, by=mended,
+        before=causes.full, text="E: You don't have enough free space in /var/cache/apt/archives/.", by=causes.freed,
+        cured=causes.SPACE_FREED),
+    FailureCase(system="rocky", tool="dnf", argument="install", reason="DiskFull", cure=SPACE, by=causes.freed,
+        before=causes.full, cured=causes.SPACE_FREED,
         text="Error Summary\nDisk Requirements:\n   At least 230MB more space needed on the / filesystem."),
-    FailureCase(system="debian", tool="make", argument="modules", code=2, reason="DiskFull", cure=SPACE, by=mended,
+    FailureCase(system="debian", tool="make", argument="modules", code=2, reason="DiskFull", cure=SPACE,
+        before=causes.full, by=causes.freed, cured=causes.SPACE_FREED,
         text="fatal error: error writing to /tmp/ccX.s: No space left on device"),
-    FailureCase(system="sles", tool="zypper", argument="install", code=8, reason="HostFileSystem", by=mended,
+    FailureCase(system="sles", tool="zypper", argument="install", code=8, reason="HostFileSystem",
+        before=causes.read_only, by=causes.remounted, cured=causes.WRITABLE,
         text="Could not write: Read-only file system", cure="read-write"),
     FailureCase(system="ubuntu", tool="apt-get", code=100, argument="libc6-dev", reason="PackageManagerBusy",
         text="E: Could not get lock /var/lib/dpkg/lock-frontend. It is held by process 812 (unattended-upgr)",
-        cure="the installer tries again", by=mended),
+        cure="the installer tries again", before=causes.locked, by=causes.waited, cured=causes.UNLOCKED),
     FailureCase(system="sles", tool="zypper", argument="refresh", code=7, reason="PackageManagerBusy",
-        text="System management is locked by the application with pid 812 (zypper).", cure="fuser -v", by=mended),
+        text="System management is locked by the application with pid 812 (zypper).", cure="fuser -v",
+        before=causes.locked, by=causes.stuck_ended, cured=causes.ENDED),
     *(FailureCase(system=system, before=own_certificate, reason="CertificateUnknown", cure="spec.driver.certConfig",
         by=with_certificate) for system in SYSTEMS),
     FailureCase(system="debian", tool="curl", code=56, reason="ProxyRefused", cure="http://USER:PASSWORD@HOST:PORT",
@@ -200,20 +200,21 @@ CASES = [
     FailureCase(system="rocky", tool="curl", code=28, text="curl: (28) Connection timed out after 300000 ms",
         reason="DownloadFailed", cure=f"put it into /{names.DRIVER_DOWNLOADS}",
         by=downloaded),
-    FailureCase(system="ubuntu", tool="modprobe", argument="nvidia", reason="SecureBoot", cure="mokutil --import",
-        text="modprobe: ERROR: could not insert 'nvidia': Key was rejected by service", by=mended),
+    FailureCase(system="ubuntu", before=causes.rejected, reason="SecureBoot", cure="mokutil --import", at="modprobe",
+        by=causes.enrolled),
+    FailureCase(system="debian", before=causes.rejected, reason="SecureBoot", cure="switch Secure Boot off",
+        at="modprobe", by=causes.switched_off),
     FailureCase(system="sles", tool="modprobe", argument="nvidia", reason="ModuleUnsupported", by=allowed,
         cured='grep -qs "^allow_unsupported_modules 1" "$MACHINE"/etc/modprobe.d/*.conf',
         text="modprobe: ERROR: module 'nvidia' is unsupported", cure="allow_unsupported_modules 1"),
-    FailureCase(system="debian", tool="modprobe", argument="nvidia", reason="GPUNotDriven", cure="lspci -k", by=mended,
-        text="modprobe: ERROR: could not insert 'nvidia': No such device"),
-    FailureCase(system="ubuntu", tool="modprobe", argument="nvidia", reason="KernelMismatch", by=made_again,
-        text="modprobe: ERROR: could not insert 'nvidia': Exec format error",
+    FailureCase(system="debian", before=causes.passed_through, reason="GPUNotDriven", cure="unbind vfio-pci",
+        by=causes.unbound),
+    FailureCase(system="ubuntu", before=causes.of_another_kernel, reason="KernelMismatch", by=made_again,
         cure="umount -R -l /run/nvidia/driver; rm -rf /var/lib/gpuplane/driver/root"),
-    FailureCase(system="ubuntu", tool="modprobe", argument="nvidia", reason="ModuleInUse", by=mended,
-        text="modprobe: ERROR: could not remove 'nvidia': Module nvidia is in use", cure="stop what uses the GPUs"),
-    FailureCase(system="ubuntu", tool="modprobe", argument="nvidia", reason="ModprobeFailed", by=mended,
-        text="modprobe: ERROR: could not insert 'nvidia': Device or resource busy", cure="dmesg"),
+    FailureCase(system="ubuntu", before=causes.opened_meanwhile, reason="ModuleInUse", cure="stop what uses the GPUs",
+        at="rmmod nvidia", by=causes.users_stopped),
+    FailureCase(system="ubuntu", before=causes.number_taken, reason="ModprobeFailed", cure="dmesg",
+        by=causes.number_returned),
     FailureCase(system="ubuntu", tool="make", code=2, argument="modules", reason="CompilerMismatch", by=precompiled,
         text="gcc: error: unrecognized command-line option '-ftrivial-auto-var-init=zero'",
         cure='usePrecompiled: true and version: "570"'),
@@ -222,15 +223,19 @@ CASES = [
     FailureCase(system="debian", tool="make", code=2, argument="modules", reason="CompileFailed", by=booted,
         cured='[ "$kernel" = 6.1.0-20-amd64 ]',
         text="nv-linux.h:1: error: implicit declaration of function 'f'", cure="or boot another kernel"),
-    FailureCase(system="rocky", tool="nvidia-persistenced", reason="NvidiaPersistencedFailed", by=mended,
-        text="nvidia-persistenced failed to initialize.", cure="run it by hand"),
+    FailureCase(system="rocky", before=causes.directory_for_node, reason="NvidiaPersistencedFailed",
+        cure="run it by hand", by=causes.directory_removed),
 ]  # fmt: skip
+
+
+async def done(step: WantedDriver | Awaitable[WantedDriver]) -> WantedDriver:
+    return step if isinstance(step, WantedDriver) else await step
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 async def test_a_failure_has_its_reason_and_its_cure_cures(tmp_path: Path, case: FailureCase) -> None:
     machine = Machine(tmp_path, case.system, switches=case.switches)
-    wanted = case.before(machine, WANTED)
+    wanted = await done(case.before(machine, WANTED))
     if case.tool:
         machine.trouble(case.tool, case.code, case.text, case.argument, case.cured)
     with pytest.raises(DriverError) as caught:
@@ -238,8 +243,9 @@ async def test_a_failure_has_its_reason_and_its_cure_cures(tmp_path: Path, case:
     assert caught.value.reason == case.reason
     assert case.cure in caught.value.cure
     assert caught.value.where
+    assert case.at in caught.value.where
     assert "secret" not in str(caught.value)
-    await install(machine.host, wanted=case.by(machine, wanted))
+    await install(machine.host, wanted=await done(case.by(machine, wanted)))
     assert machine.loaded
 
 
@@ -254,7 +260,12 @@ def test_every_row_has_a_case() -> None:
     assert [
         row.reason.format(Tool=reason.removesuffix("Failed")) for row, reason in zip(printed, reasons, strict=True)
     ] == reasons
-    caused = {(case.reason, case.system == "sles") for case in CASES if not case.tool}
+    named = {row.reason for row in TABLE}
+    caused = {
+        (case.reason if case.reason in named else "{Tool}Failed", case.system == "sles")
+        for case in CASES
+        if not case.tool
+    }
     rest = [row for row in TABLE if row not in printed]
     assert {(row.reason, bool(row.systems)) for row in rest} <= caused
 
