@@ -22,6 +22,7 @@ static const char usage[] =
 	"    -lms, --loop-ms=            Repeat every so many milliseconds.\n"
 	"    -f,   --filename=           Print to this file.\n\n"
 	"    -q,   --query               Print all that is known of each GPU.\n"
+	"    -x,   --xml-format          With -q as XML.\n"
 	"    -d,   --display=            With -q only these sections: MEMORY, UTILIZATION, ECC, TEMPERATURE, POWER, CLOCK,\n"
 	"                                COMPUTE, PIDS, PERFORMANCE, ROW_REMAPPER, MIG.\n\n"
 	"    --query-gpu=                Fields of each GPU; --help-query-gpu lists them.\n"
@@ -35,7 +36,8 @@ static const char usage[] =
 	"    pmon      Figures of processes, a line for each; pmon -h.\n"
 	"    nvlink -e Errors of each NVLink.\n"
 	"    topo -m   How GPUs are connected.\n"
-	"    mig       GPU instances: -lgip, -lgipp, -lgi, -lci, -cgi PROFILES [-C], -dci, -dgi.\n\n"
+	"    mig       GPU instances: -lgip, -lgipp, -lgi, -cgi PROFILES [-C], -dgi; compute instances: -lcip, -lci,\n"
+	"              -cci [PROFILES], -dci; -gi IDS and -ci IDS choose instances.\n\n"
 	"Exit codes: 0, 2 wrong usage, 3 not supported by the GPU, 4 no permission, 6 no such GPU, 9 the driver is not loaded,\n"
 	"12 NVML is not there, 15 the GPU is lost.\n";
 
@@ -46,7 +48,7 @@ void refuse(const char *option)
 
 struct wanted {
 	const char *gpus, *query_gpu, *query_apps, *format, *sections, *persistence, *mig, *mode, *file, *loop, *loop_ms;
-	bool list, query, reset, help, help_gpu, help_apps, version;
+	bool list, query, xml, reset, help, help_gpu, help_apps, version;
 };
 
 struct option {
@@ -59,6 +61,7 @@ static const struct option options[] = {
 	{{"-i", "--id", NULL}, AT(gpus), 0},
 	{{"-L", "--list-gpus", NULL}, 0, AT(list)},
 	{{"-q", "--query", NULL}, 0, AT(query)},
+	{{"-x", "--xml-format", NULL}, 0, AT(xml)},
 	{{"-d", "--display", NULL}, AT(sections), 0},
 	{{"--query-gpu", NULL, NULL}, AT(query_gpu), 0},
 	{{"--query-compute-apps", NULL, NULL}, AT(query_apps), 0},
@@ -123,7 +126,7 @@ static int once(const struct wanted *wanted)
 	if (wanted->query_apps)
 		return query_processes(wanted->query_apps, wanted->format);
 	if (wanted->query)
-		return show_report(wanted->sections ? wanted->sections : "");
+		return show_report(wanted->sections ? wanted->sections : "", wanted->xml);
 	return show_table();
 }
 
@@ -151,6 +154,8 @@ int main(int argc, char **argv)
 			return verbs[i].run(argc - 1, argv + 1);
 	if (!read_options(argc, argv, &wanted))
 		return EXIT_INVALID;
+	if (wanted.xml && !wanted.query)
+		return refuse("-x"), EXIT_INVALID;
 	if (wanted.help)
 		return fputs(usage, stdout) < 0;
 	if (wanted.help_gpu || wanted.help_apps)

@@ -28,14 +28,14 @@ static void close_section(void)
 #define NUMBER(pattern, ...) (v = 0, nvml.__VA_ARGS__ == OK ? format(pattern, v) : NULL)
 #define WATTS(...) (v = 0, nvml.__VA_ARGS__ == OK ? format("%.2f W", v / 1000.0) : NULL)
 
-static const char *architecture(device gpu)
+const char *architecture(device gpu)
 {
 	static const char *const names[] = {NULL, NULL, "Kepler", "Maxwell", "Pascal", "Volta", "Turing", "Ampere", "Ada Lovelace", "Hopper", "Blackwell"};
 	unsigned v;
 	return nvml.DeviceGetArchitecture(gpu, &v) == OK && v < sizeof names / sizeof *names ? names[v] : NULL;
 }
 
-static const char *brand(device gpu)
+const char *brand(device gpu)
 {
 	unsigned v;
 	if (nvml.DeviceGetBrand(gpu, &v) != OK)
@@ -286,13 +286,15 @@ static bool choose(const char *wanted, unsigned *chosen)
 	return true;
 }
 
-int show_report(const char *wanted)
+int show_report(const char *wanted, bool xml)
 {
 	char when[64];
 	unsigned chosen;
 	time_t now = time(NULL);
 	if (!choose(wanted, &chosen))
 		return EXIT_INVALID;
+	if (xml)
+		return show_xml(wanted);
 	strftime(when, sizeof when, "%a %b %e %H:%M:%S %Y", localtime(&now));
 	puts("\n==============NVSMI LOG==============\n");
 	line("Timestamp", when);

@@ -100,12 +100,15 @@ struct ci_info { device device, gpu_instance; unsigned id, profile; struct place
 	F(DeviceGetApplicationsClock, (device, unsigned, unsigned *)) \
 	F(DeviceGetDefaultApplicationsClock, (device, unsigned, unsigned *)) \
 	F(DeviceGetCurrentClocksThrottleReasons, (device, unsigned long long *)) \
+	F(DeviceGetSupportedClocksThrottleReasons, (device, unsigned long long *)) \
+	F(DeviceGetMemoryErrorCounter, (device, unsigned, unsigned, unsigned, unsigned long long *)) \
 	F(DeviceGetEccMode, (device, unsigned *, unsigned *)) \
 	F(DeviceGetTotalEccErrors, (device, unsigned, unsigned, unsigned long long *)) \
 	F(DeviceGetRemappedRows, (device, unsigned *, unsigned *, unsigned *, unsigned *)) \
 	F(DeviceGetFieldValues, (device, int, struct field *)) \
 	F(DeviceGetCurrPcieLinkGeneration, (device, unsigned *)) \
 	F(DeviceGetMaxPcieLinkGeneration, (device, unsigned *)) \
+	F(DeviceGetGpuMaxPcieLinkGeneration, (device, unsigned *)) \
 	F(DeviceGetCurrPcieLinkWidth, (device, unsigned *)) \
 	F(DeviceGetMaxPcieLinkWidth, (device, unsigned *)) \
 	F(DeviceGetPcieReplayCounter, (device, unsigned *)) \
@@ -131,6 +134,7 @@ struct ci_info { device device, gpu_instance; unsigned id, profile; struct place
 	F(DeviceGetGpuInstanceRemainingCapacity, (device, unsigned, unsigned *)) \
 	F(DeviceGetGpuInstances, (device, unsigned, device *, unsigned *)) \
 	F(DeviceCreateGpuInstance, (device, unsigned, device *)) \
+	F(DeviceCreateGpuInstanceWithPlacement, (device, unsigned, const struct placement *, device *)) \
 	F(GpuInstanceGetInfo, (device, struct gi_info *)) \
 	F(GpuInstanceDestroy, (device)) \
 	F(GpuInstanceGetComputeInstanceProfileInfo, (device, unsigned, unsigned, struct ci_profile *)) \
@@ -150,6 +154,20 @@ struct gpu {
 	device handle;
 	unsigned index;
 };
+
+/* What a field is of: a GPU, and with --query-compute-apps a process on it. */
+struct subject {
+	const struct gpu *at;
+	device gpu;
+	const struct process *process;
+};
+
+/* `names` are all names that the option takes, the one of the header first. A value is NULL where NVML has none. */
+struct query_field {
+	const char *names, *unit, *help;
+	const char *(*value)(const struct subject *subject);
+};
+extern const struct query_field gpu_fields[], process_fields[]; /* the last one has no names */
 
 /* The driver, and the GPUs that the command is about. */
 struct node {
@@ -172,6 +190,11 @@ bool mig_enabled(device gpu);
 bool field_value(device gpu, unsigned id, unsigned long long *value);
 const char *compute_mode(device gpu);
 const char *mig_name(device instance); /* "3g.20gb" */
+/* fields.c; of one of `known` by a name, and its value with the unit. NULL for none, and for N/A. */
+const struct query_field *field_named(const struct query_field *known, const char *word, size_t length);
+const char *gpu_field(const struct gpu *at, const char *name);
+const char *architecture(device gpu); /* report.c */
+const char *brand(device gpu);
 /* What a call of NVML gave, as text; NULL for N/A. NB: macros, as a function's arguments may be read before the call. */
 #define number(call, pattern, value) ((call) == OK ? format(pattern, (unsigned long long)(value)) : NULL)
 #define on(call, value, yes, no) ((call) == OK ? (value) ? (yes) : (no) : NULL)
@@ -182,7 +205,8 @@ int list_gpus(void);
 int query_gpus(const char *fields, const char *how);
 int query_processes(const char *fields, const char *how);
 void list_fields(bool processes);
-int show_report(const char *sections);
+int show_report(const char *sections, bool xml); /* all for "" */
+int show_xml(const char *sections);
 int monitor_processes(int argc, char **argv);
 int monitor_devices(int argc, char **argv);
 int show_topology(int argc, char **argv);
@@ -190,6 +214,7 @@ int nvlink_command(int argc, char **argv);
 int reset_gpus(void);
 int mig_command(int argc, char **argv);
 int set_mode(char kind, const char *value);
+int complain(const char *what, result why); /* mig.c: a message, and the exit code */
 void refuse(const char *option);
 
 #endif

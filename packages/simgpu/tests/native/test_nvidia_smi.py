@@ -6,6 +6,7 @@ import csv
 import io
 import re
 import subprocess
+import xml.etree.ElementTree as ET
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -225,6 +226,37 @@ def test_instances_made_with_nvidia_smi_are_listed_by_it(mig: Smi) -> None:
     assert mig.run("mig", "-dgi").count("Successfully destroyed") == 2
 
 
+def test_compute_instances_are_made_and_removed_one_by_one(mig: Smi) -> None:
+    """What scripts do that make GPU instances first: -cgi, -lgi, -cci, and back."""
+    mig.run("mig", "-i", "0", "-cgi", "3g.20gb,19")
+    assert mig.run("mig", "-lci", code=6) == "No compute instances found: Not Found\n"
+    profiles = mig.run("mig", "-lcip", "-gi", "1")
+    assert "|   0      1       MIG 3g.20gb          2*     1/1           42        0     0     0   |" in profiles
+    assert len({len(line) for line in profiles.splitlines()}) == 1
+    done = (
+        "Successfully created compute instance ID  0 on GPU  0 GPU instance ID  1 using profile MIG 3g.20gb (ID  2)\n"
+    )
+    assert mig.run("mig", "-cci", "-gi", "1") == done
+    assert "Insufficient Resources" in mig.run("mig", "-cci", "2", "-gi", "1", code=19)
+    assert "Not Supported" in mig.run("mig", "-cci", "1c.3g.20gb", "-gi", "1", code=3)
+    assert "Not Found" in mig.run("mig", "-cci", "7g.40gb", "-gi", "1", code=6)
+    assert "0/1" in mig.run("mig", "-lcip", "-gi", "1")
+    assert mig.run("-L").count("MIG 3g.20gb") == 1
+    assert mig.run("mig", "--create-compute-instance", "0", "-gi", "2").count("MIG 1g.5gb") == 1
+    gone = "Successfully destroyed compute instance ID  0 from GPU  0 GPU instance ID  1\n"
+    assert mig.run("mig", "-dci", "-ci", "0", "-gi", "1") == gone
+    assert mig.run("mig", "-dgi", "-gi", "1") == "Successfully destroyed GPU instance ID  1 from GPU  0\n"
+    assert mig.run("mig", "-dgi", "-gi", "1", code=6) == "No GPU instances found: Not Found\n"
+    assert mig.run("mig", "-lgi").count("MIG ") == 1
+    assert "is not recognized" in mig.run("mig", "-cgi", code=2)
+
+
+def test_an_instance_begins_where_the_command_says(mig: Smi) -> None:
+    mig.run("mig", "-cgi", "3g.20gb:0", "-i", "0", "-C")
+    assert "          0:4     |" in mig.run("mig", "-lgi")
+    assert "Insufficient Resources" in mig.run("mig", "-cgi", "9:0", "-i", "0", code=19)
+
+
 def test_mig_without_mig_mode_finds_no_device(smi: Smi) -> None:
     assert smi.run("mig", "-lgi", code=6) == "No MIG-enabled devices found.\n"
     assert "Not Supported" in smi.run("-mig", "1", code=3)
@@ -292,3 +324,136 @@ def test_every_command_that_a_cure_names_is_known(make_node: Callable[..., Any])
     smi = Smi(make_node("8x-a100"))
     for arguments in sorted(named):
         assert "is not recognized" not in smi.run(*arguments.split())
+
+
+# -- -q -x -----------------------------------------------------------------------------------------------------------
+
+# By driver: the DTD, and the elements of a GPU that only some drivers have.
+ALWAYS_NOW = {"gpu_power_readings", "clocks_event_reasons", "fabric"}
+DTDS = {
+    "470.57.02": ("v11", {"power_readings", "clocks_throttle_reasons", "voltage", "gpu_module_id"}),
+    "535.161.08": ("v12", {*ALWAYS_NOW, "voltage", "gpu_reset_status", "gpu_module_id"}),
+    "580.82.07": ("v13", {*ALWAYS_NOW, "platformInfo", "gpu_recovery_action"}),
+}
+SOMETIMES = {name for _, names in DTDS.values() for name in names}
+# What programs read: path -> text. The order is that of the DTDs.
+READ = {
+    "product_name": "Tesla T4",
+    "product_architecture": "Turing",
+    "mig_mode/current_mig": "N/A",
+    "minor_number": "0",
+    "pci/pci_bus": "00",
+    "pci/pci_device": "1E",
+    "pci/pci_device_id": "1EB810DE",
+    "pci/pci_bus_id": "00000000:00:1E.0",
+    "pci/pci_gpu_link_info/pcie_gen/max_link_gen": "3",
+    "pci/pci_gpu_link_info/link_widths/current_link_width": "16x",
+    "fan_speed": "N/A",
+    "performance_state": "P8",
+    "fb_memory_usage/total": "15360 MiB",
+    "fb_memory_usage/used": "0 MiB",
+    "bar1_memory_usage/total": "16384 MiB",
+    "compute_mode": "Default",
+    "utilization/gpu_util": "0 %",
+    "encoder_stats/session_count": "N/A",
+    "ecc_mode/current_ecc": "Enabled",
+    "ecc_errors/volatile/dram_uncorrectable": "0",
+    "retired_pages/double_bit_retirement/retired_count": "N/A",
+    "remapped_rows": "N/A",
+    "temperature/gpu_temp": "32 C",
+    "clocks/sm_clock": "300 MHz",
+    "max_clocks/sm_clock": "1590 MHz",
+}
+
+
+def gpus_of(smi: Smi, *options: str) -> list[ET.Element]:
+    return ET.fromstring(smi.run("-q", "-x", *options)).findall("gpu")
+
+
+@pytest.mark.parametrize("driver", DTDS)
+def test_the_report_as_xml_has_the_elements_of_the_drivers_dtd(make_node: Callable[..., Any], driver: str) -> None:
+    smi = with_driver(make_node(), driver, "1x-t4")
+    text = smi.run("-q", "-x")
+    version, wanted = DTDS[driver]
+    assert text.splitlines()[:3] == [
+        '<?xml version="1.0" ?>',
+        f'<!DOCTYPE nvidia_smi_log SYSTEM "nvsmi_device_{version}.dtd">',
+        "<nvidia_smi_log>",
+    ]
+    log = ET.fromstring(text)
+    assert [part.tag for part in log] == ["timestamp", "driver_version", "cuda_version", "attached_gpus", "gpu"]
+    assert log.findtext("driver_version") == driver
+    gpu = log[-1]
+    assert gpu.get("id") == "00000000:00:1E.0"
+    assert {path: gpu.findtext(path) for path in READ} == READ
+    tags = [part.tag for part in gpu]
+    order = [tags.index(path.partition("/")[0]) for path in READ]
+    assert order == sorted(order)
+    assert len(tags) == len(set(tags))
+    assert SOMETIMES & set(tags) == wanted
+    assert gpu.findtext("mig_devices", "").strip() == "None"
+    assert tags[-2:] == ["processes", "accounted_processes"]
+    power = gpu.find("power_readings" if version == "v11" else "gpu_power_readings")
+    assert power is not None
+    assert power.findtext("power_limit" if version == "v11" else "current_power_limit") == "70.00 W"
+    assert (power.find("instant_power_draw") is not None) == (version == "v13")
+
+
+def test_processes_and_mig_devices_are_in_the_xml(mig: Smi) -> None:
+    mig.run("mig", "-i", "0", "-cgi", "3g.20gb,3g.20gb", "-C")
+    assert len(gpus_of(mig)) == 8
+    (gpu,) = gpus_of(mig, "-i", "0")
+    devices = gpu.findall("mig_devices/mig_device")
+    assert [device.findtext("gpu_instance_id") for device in devices] == ["1", "2"]
+    assert devices[0].findtext("device_attributes/shared/multiprocessor_count") == "42"
+    assert devices[0].findtext("fb_memory_usage/total") == "19968 MiB"
+    assert gpu.findtext("remapped_rows/remapped_row_corr") == "0"
+
+
+def test_a_process_is_listed_in_the_xml(smi: Smi) -> None:
+    holding(smi.node, 2 * GIB)
+    (process,) = gpus_of(smi)[0].findall("processes/process_info")
+    assert [part.tag for part in process] == [
+        *("gpu_instance_id", "compute_instance_id", "pid", "type", "process_name", "used_memory"),
+    ]
+    assert (process.findtext("type"), process.findtext("gpu_instance_id")) == ("C", "N/A")
+    assert "python" in (process.findtext("process_name") or "")
+
+
+def test_the_xml_has_the_sections_that_were_asked_for(smi: Smi) -> None:
+    (gpu,) = gpus_of(smi, "-d", "memory,PIDS")
+    assert [part.tag for part in gpu] == [
+        *("fb_memory_usage", "bar1_memory_usage", "cc_protected_memory_usage", "processes", "accounted_processes"),
+    ]
+    assert "is not recognized" in smi.run("-q", "-x", "-d", "COLOUR", code=2)
+    assert "is not recognized" in smi.run("-x", code=2)
+
+
+def test_fields_that_scripts_ask_for_are_known(smi: Smi) -> None:
+    asked = {
+        "clocks_event_reasons.gpu_idle": "Active",
+        "clocks_throttle_reasons.hw_slowdown": "Not Active",
+        "clocks_event_reasons.supported": "0x00000000000001FF",
+        "clocks.applications.graphics": "1590",
+        "ecc.errors.uncorrected.volatile.device_memory": "0",
+        "ecc.errors.corrected.aggregate.l2_cache": "0",
+        "retired_pages.pending": "[N/A]",
+        "remapped_rows.correctable": "[N/A]",
+        "gpu_recovery_action": "None",
+        "accounting.mode": "[N/A]",
+        "inforom.img": "[N/A]",
+        "pcie.link.gen.gpumax": "3",
+        "temperature.gpu.tlimit": "[N/A]",
+        "fabric.state": "[N/A]",
+    }
+    assert smi.csv(",".join(asked)) == [list(asked.values())]
+
+
+def test_errors_are_counted_where_they_are(make_node: Callable[..., Any]) -> None:
+    smi = Smi(make_node("8x-a100"))
+    with closing(Faults(smi.node.state)) as faults:
+        faults.ecc(1, uncorrected=2)
+    fields = "ecc.errors.uncorrected.volatile.dram,ecc.errors.uncorrected.volatile.sram"
+    assert smi.csv(fields, "-i", "1") == [["2", "0"]]
+    (gpu,) = gpus_of(smi, "-i", "1", "-d", "ECC")
+    assert gpu.findtext("ecc_errors/volatile/dram_uncorrectable") == "2"
