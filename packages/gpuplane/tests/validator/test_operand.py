@@ -290,6 +290,23 @@ async def test_no_usable_gpu_fails(world: Any, validator: Validator) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    "faults",
+    [
+        ("the driver asks for a reset of the GPU", "Xid 79: fallen off the bus"),
+        ("Xid 79: fallen off the bus", "the driver asks for a reset of the GPU"),
+        ("row remapping failed", "lost"),
+    ],
+)
+async def test_without_a_usable_gpu_the_cure_is_that_of_the_first_fault(
+    world: Any, validator: Validator, faults: tuple[str, str]
+) -> None:
+    """The same words have the same cure in `gpuplane status`."""
+    world.change(health=dict(zip(("GPU-0", "GPU-1"), faults, strict=True)))
+    await validator.reconcile("sim-1")
+    assert world.stage(CUDA).cure == cures.of_fault(faults[0])
+
+
 async def test_several_failing_gpus_are_all_named_and_no_driver_is_no_broken_gpu(
     world: Any, validator: Validator
 ) -> None:

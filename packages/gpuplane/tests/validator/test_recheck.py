@@ -133,6 +133,25 @@ async def test_the_validator_checks_every_ten_minutes(world: Any, context: Any) 
         await asyncio.gather(task, return_exceptions=True)
 
 
+async def test_a_policy_without_workload_runs_no_vector_add_on_idle_gpus_either(
+    world: Any, context: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_WITH_WORKLOAD", "false")
+    slept: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+
+    context = world.context(sleep=sleep, open_gpus=context.open_gpus)
+    task = asyncio.create_task(run(context, world.prove_plugin))
+    try:
+        await until(lambda: world.stage(StageName.CUDA) is not None and world.file("cuda-ready"))
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    assert (slept, world.ran) == ([], [])
+
+
 async def test_a_gpu_that_is_usable_again_is_proved_at_once(world: Any, context: Any) -> None:
     async def sleep(seconds: float) -> None:
         await asyncio.Event().wait()

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
+from importlib import resources
 from typing import Any
 
 import msgspec
 import pytest
+import yaml
 
 from gpuplane.api.clusterpolicy import ClusterPolicySpec
 from gpuplane.api.gpunode import StageName, StageState
@@ -137,6 +139,22 @@ async def test_the_pod_has_the_validators_image_and_goes_with_its_daemonset(worl
     made = world.client.objects["pods", pod_name("sim-1")]
     assert made["metadata"]["ownerReferences"] == [owner]
     assert made["spec"]["containers"][0]["image"] == "registry.local/gpuplane:1"
+
+
+async def test_the_pod_is_the_one_of_the_yaml(world: Any) -> None:
+    """An administrator who allows the pod in a policy of the cluster reads the file."""
+    written = yaml.safe_load(resources.files("gpuplane.validator").joinpath("validation-pod.yaml").read_text())
+    world.end_pods("Succeeded")
+    assert await run_pod(world.context(vector_add=None)) is None
+    pod = world.client.objects["pods", pod_name("sim-1")]
+    (made,), (container,) = pod["spec"].pop("containers"), written["spec"].pop("containers")
+    assert (made["name"], made["command"][1:]) == (container["name"], container["command"][1:])
+    assert set(made) == set(container)
+    terms = written["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    terms["nodeSelectorTerms"][0]["matchFields"][0]["values"] = ["sim-1"]
+    assert pod["spec"] == written["spec"]
+    assert pod["metadata"]["labels"] == written["metadata"]["labels"]
+    assert pod["metadata"]["name"].startswith(written["metadata"]["name"] + "-")
 
 
 @pytest.mark.parametrize(

@@ -61,8 +61,16 @@ class PluginProof(Protocol):
     async def __call__(self, context: OperandContext, offer: GpuOffer) -> ValidationProblem | None: ...
 
 
-async def run(context: OperandContext, prove_plugin: PluginProof = run_pod) -> None:
-    """Runs until cancelled. Status files and reports stay: they are facts about the node, not about this pod."""
+async def run(
+    context: OperandContext,
+    prove_plugin: PluginProof = run_pod,
+    environment: Mapping[str, str] = os.environ,
+) -> None:
+    """Runs until cancelled. Status files and reports stay: they are facts about the node, not about this pod.
+
+    Args:
+        environment: switches of the ClusterPolicy's `validator`.
+    """
     own = f"metadata.name={context.node_name}"
     nodes = Informer(context.client, GPUNode, fields=own)
     machines = Informer(context.client, Node, fields=own)
@@ -72,6 +80,7 @@ async def run(context: OperandContext, prove_plugin: PluginProof = run_pod) -> N
         nodes.get,
         lambda: allocatable_gpus(machines.get(name)),
         boot=lambda: boot_of(context, machines.get(name)),
+        environment=environment,
         prove_plugin=prove_plugin,
     )
     controller = Controller("validator", [nodes, machines], validator.reconcile)
@@ -82,10 +91,9 @@ async def run(context: OperandContext, prove_plugin: PluginProof = run_pod) -> N
             check_again.set()
 
     nodes.add_handler(changed)
-    others = [
-        asyncio.create_task(_watch_files(context, controller)),
-        asyncio.create_task(keep_checking(context, lambda: nodes.get(name), check_again)),
-    ]
+    others = [asyncio.create_task(_watch_files(context, controller))]
+    if not is_off(environment, NO_CUDA_ENV):
+        others.append(asyncio.create_task(keep_checking(context, lambda: nodes.get(name), check_again)))
     try:
         await controller.run()
     finally:
@@ -118,6 +126,11 @@ def boot_of(context: OperandContext, node: Node | None) -> str:
     """Names the boot that the node is in: the kernel's word, else the kubelet's; "" where neither is known."""
     said = context.host.read_text(BOOT_ID)
     return said or (node.status.node_info.boot_id if node is not None else "")
+
+
+def is_off(environment: Mapping[str, str], name: str) -> bool:
+    """Return whether a switch of the ClusterPolicy's `validator` is off."""
+    return environment.get(name, "").strip().lower() in ("false", "0", "f")
 
 
 def allocatable_gpus(node: Node | None) -> GpuOffer:
@@ -254,9 +267,6 @@ class Validator:
             log.info("waiting: %s", problem.message)
         return max(0.0, self._missing + MISSING_SECONDS - self._clock())
 
-    def _off(self, name: str) -> bool:
-        return self._environment.get(name, "").strip().lower() in ("false", "0", "f")
-
     def _grace(self, offered: bool) -> float:
         """Return how long GPUs that the kubelet no longer offers may stay away: a plugin that restarts is no
         failure.
@@ -288,7 +298,7 @@ class Validator:
             raise Failed(problem)
         if (problem := mark_features(self._host)) is not None:
             raise Failed(problem)
-        if self._off(NO_CUDA_ENV):
+        if is_off(self._environment, NO_CUDA_ENV):
             return NOT_WANTED
         vector_add = context.vector_add or _process(facts)
         results = await asyncio.gather(*(_errors(vector_add, gpu) for gpu in usable))
@@ -309,7 +319,7 @@ class Validator:
                     "NothingAllocatable", f"the kubelet offers no {offer.resource}", context.node_name, cure
                 )
             )
-        if self._off(NO_POD_ENV):
+        if is_off(self._environment, NO_POD_ENV):
             return NOT_WANTED
         try:
             problem = await self._prove_plugin(context, offer)

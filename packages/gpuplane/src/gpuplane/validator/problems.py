@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 from gpuplane import cures
@@ -22,7 +21,6 @@ def unusable(error: HostError | OSError) -> ValidationProblem:
 def no_usable_gpu(node: GPUNode) -> ValidationProblem:
     """Every GPU is out of use, or there is none; the cure is that of the first one's trouble."""
     name, health = node.metadata.name, node.status.health
-    look = f"kubectl describe gpunode {name}"
     if not node.status.gpus:
         return ValidationProblem(
             "NoUsableGPU", "the driver saw no GPU", name, "nvidia-smi -L and lspci -d 10de: on the node"
@@ -31,8 +29,8 @@ def no_usable_gpu(node: GPUNode) -> ValidationProblem:
     told = ", ".join(f"GPU {gpu.index} {why}" for gpu, why in sick[:3])
     more = f" and {len(sick) - 3} more" if len(sick) > 3 else ""
     message = f"none of {len(node.status.gpus)} GPUs is usable: {told}{more}"
-    xid = next((found for _, why in sick if (found := re.match(r"Xid (\d+)", why))), None)
-    return ValidationProblem("NoUsableGPU", message, name, cures.of_xid(int(xid[1])) if xid else look)
+    _, fault = sick[0]
+    return ValidationProblem("NoUsableGPU", message, name, cures.of_fault(fault))
 
 
 def vector_add_problem(failures: Sequence[tuple[GPU, KubekitError]]) -> ValidationProblem:

@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 import itertools
 import sys
+from importlib import resources
 from typing import Any, ClassVar, Final
 
 from gpuplane import names
@@ -24,6 +25,7 @@ from kubekit.errors import KubekitError
 from kubekit.kube import AlreadyExists, ApiError, Informer, NotFound
 
 NAME: Final = names.VALIDATION_POD
+MANIFEST: Final = "validation-pod.yaml"
 PATIENCE_SECONDS: Final = 180.0
 GRACE_SECONDS: Final = 10.0
 LOG_LINES: Final = 5
@@ -79,51 +81,32 @@ def manifest(context: OperandContext, ours: ValidatorPod | None, offer: GpuOffer
     """Return the pod. `ours` is the validator's own: the workload has its image, how to pull it, and its owner, the
     DaemonSet. The pod is deleted with the DaemonSet, and not when one validator pod is replaced by the next.
     """
-    field = {"key": "metadata.name", "operator": "In", "values": [context.node_name]}
-    metadata: dict[str, Any] = {
-        "name": pod_name(context.node_name),
-        "namespace": context.namespace,
-        "labels": {"app.kubernetes.io/name": NAME, "app.kubernetes.io/part-of": "gpuplane", "app": NAME},
-    }
-    image, pull, container = context.image, {}, {}
+    import yaml  # late: 4 MB, and most validators find their proof from before
+
+    pod: dict[str, Any] = yaml.safe_load(resources.files(__package__).joinpath(MANIFEST).read_text())
+    metadata, spec = pod["metadata"], pod["spec"]
+    metadata |= {"name": pod_name(context.node_name), "namespace": context.namespace}
+    affinity = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    affinity["nodeSelectorTerms"][0]["matchFields"][0]["values"] = [context.node_name]
+    (container,) = spec["containers"]
+    container["command"] = [sys.executable, "-m", PROGRAM]
+    container["resources"]["limits"] = {offer.resource: offer.least}
+    image = context.image
     if ours is not None:
         own = ours.spec.containers[0]
         image = image or own.image
         # NB: with the admission plugin AlwaysPullImages an image that is on the node needs its secrets too.
         if ours.spec.image_pull_secrets:
-            pull = {"imagePullSecrets": [{"name": secret.name} for secret in ours.spec.image_pull_secrets]}
+            spec["imagePullSecrets"] = [{"name": secret.name} for secret in ours.spec.image_pull_secrets]
         if own.image_pull_policy:
-            container = {"imagePullPolicy": own.image_pull_policy}
+            container["imagePullPolicy"] = own.image_pull_policy
         metadata["ownerReferences"] = [
             {"apiVersion": owner.api_version, "kind": owner.kind, "name": owner.name, "uid": owner.uid}
             for owner in ours.metadata.owner_references
             if owner.controller
         ]
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": metadata,
-        "spec": {
-            "restartPolicy": "Never",
-            "automountServiceAccountToken": False,
-            "tolerations": [{"operator": "Exists"}],
-            **pull,
-            "affinity": {
-                "nodeAffinity": {
-                    "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchFields": [field]}]}
-                }
-            },
-            "containers": [
-                {
-                    "name": NAME,
-                    "image": image or names.IMAGE,
-                    "command": [sys.executable, "-m", PROGRAM],
-                    "resources": {"limits": {offer.resource: offer.least}},
-                    **container,
-                }
-            ],
-        },
-    }
+    container["image"] = image or names.IMAGE
+    return pod
 
 
 def verdict(pod: Pod) -> ValidationProblem | bool | None:
