@@ -16,7 +16,7 @@ from gpulab.clusters import down as stop
 from gpulab.clusters import up as start
 from gpulab.distribution import GPUPLANE
 from gpuplane.cli.forms import as_document, require_form
-from gpuplane.cli.parser import did_you_mean
+from gpuplane.cli.options import did_you_mean
 from gpuplane.cli.terminal import Console, tilde
 from kubekit.errors import InvalidInput, KubekitError, UsageError
 from simgpu.machines import DEMO_MACHINES, machine, machines

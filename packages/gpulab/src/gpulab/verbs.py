@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from gpuplane.cli.components import ComponentCommand
-from gpuplane.cli.parser import DOCUMENTS, FORMS, completed, duration, examples, form_options, lazy, talk_options
+from gpuplane.cli.options import DOCUMENTS, FORMS, completed, duration, examples, form_options, lazy, talk_options
 from gpuplane.cli.verbs import Verbs
 
 

@@ -35,6 +35,11 @@ TRANSLATED_ANNOTATION: Final = "gpuplane.dev/translated-from"
 ADMISSION_NAME: Final = "gpuplane-admission"  # its Service, Deployment, account and webhook configurations
 ADMISSION_SECRET: Final = "gpuplane-admission-tls"  # Secret with its certificate, key and authorities
 
+# -- the extender --------------------------------------------------------------------------------------------------
+EXTENDER_NAME: Final = "gpuplane-scheduler"  # its Service, Deployment, account and lease
+SECOND_SCHEDULER_NAME: Final = "gpuplane-kube-scheduler"  # the Deployment of a second kube-scheduler that asks it
+EXTENDER_NOT_ASKED: Final = "ExtenderNotAsked"  # reason of the event of a share that was bound without asking it
+
 # -- shares --------------------------------------------------------------------------------------------------------
 # On a pod, written by its Binding: which GPUs its containers hold, and how much of each, as JSON.
 ASSIGNMENT_ANNOTATION: Final = "gpuplane.dev/assignment"

@@ -20,7 +20,8 @@ from gpuplane.cli import parser, verbs, word_order
 from gpuplane.cli.completion import candidates
 from gpuplane.cli.components import OPERANDS, OTHERS
 from gpuplane.cli.main import main
-from gpuplane.cli.parser import duration, parse
+from gpuplane.cli.options import duration
+from gpuplane.cli.parser import parse
 from tinykube.cluster import ClusterSpec
 
 COMPONENTS = OPERANDS | OTHERS | gpulab.verbs.COMPONENTS
@@ -78,7 +79,8 @@ def test_status_and_explain_import_nothing_that_they_do_not_use(module: str, unu
 def test_an_operand_starts_without_looking_for_other_packages() -> None:
     script = (
         "import sys\nfrom gpuplane.cli.parser import parse\nparse(['run', 'driver', '--node-name', 'n'])\n"
-        "print(sorted({'importlib.metadata', 'gpulab'} & set(sys.modules)))"
+        "others = {f'gpuplane.cli.{name}_parser' for name in ('cluster', 'local', 'machine', 'share', 'simulate')}\n"
+        "print(sorted({'importlib.metadata', 'gpulab', *others} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
@@ -111,7 +113,7 @@ def test_a_component_starts_without_the_parsers_of_other_commands(
 ) -> None:
     words = ["run", component, "--kubeconfig", "/k"]
     expected = vars(parser.build().parse_args(words))
-    monkeypatch.setattr(parser, "_real", None)
+    monkeypatch.setattr(parser, "_add_commands", None)
     found = vars(parser.parse(words))
     assert {**found, "command": None} == {**expected, "command": None}
 

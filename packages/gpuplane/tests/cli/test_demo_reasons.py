@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from gpulab.demo.reasons import Reason, reasons
 from gpuplane.api.gpunode import GPUNode, GPUNodeStatus, Stage, StageState, Summary
-from gpuplane.cli.overview import NodeView, node_view
+from gpuplane.cli.overview import node_view
+from gpuplane.cli.status_views import NodeView
 from kubekit.api.core import (
     ContainerState,
     ContainerStatus,

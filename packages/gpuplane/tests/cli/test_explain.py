@@ -16,7 +16,8 @@ from gpuplane.api.gpunode import Summary
 from gpuplane.api.offers import UnitKind
 from gpuplane.cli.explain_text import NODES, page
 from gpuplane.cli.holders import free_core, free_units
-from gpuplane.cli.overview import NodeView, overview
+from gpuplane.cli.overview import overview
+from gpuplane.cli.status_views import NodeView
 from gpuplane.cli.terminal import Console
 from gpuplane.explain.answer import Explanation
 from gpuplane.explain.serve import FREE_NODES, ExplanationRequest, answers

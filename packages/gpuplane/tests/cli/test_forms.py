@@ -14,7 +14,8 @@ import yaml
 from gpulab.clusters import clusters
 from gpuplane import names
 from gpuplane.cli.main import main
-from gpuplane.cli.parser import DOCUMENTS, FORMS, build
+from gpuplane.cli.options import DOCUMENTS, FORMS
+from gpuplane.cli.parser import build
 from gpuplane.cli.verbs import installed
 from gpuplane.cli.word_order import named_parser, own_flags
 from kubekit.api.core import Namespace

@@ -12,7 +12,8 @@ from gpuplane import names
 from gpuplane.api.offers import shared_by_mps
 from gpuplane.cli.explain_text import page
 from gpuplane.cli.gpus_text import gpus_page
-from gpuplane.cli.overview import Overview, overview
+from gpuplane.cli.overview import overview
+from gpuplane.cli.status_views import Overview
 from gpuplane.cli.terminal import Console
 from kubekit.api.core import Node, Pod
 from packages.gpuplane.tests.cli import explained_clusters as built

@@ -10,8 +10,9 @@ import msgspec
 import pytest
 
 from gpuplane.api.gpunode import GPU, GPUNode, GPUNodeStatus, Stage, StageName, StageState, summarize
-from gpuplane.cli.overview import Overview, Pause, PolicyRefusal, UpgradeView, of_namespace, overview
+from gpuplane.cli.overview import overview
 from gpuplane.cli.status_changes import changes
+from gpuplane.cli.status_views import Overview, Pause, PolicyRefusal, UpgradeView, of_namespace
 from gpuplane.cli.terminal import Console
 from kubekit.api.core import Pod
 

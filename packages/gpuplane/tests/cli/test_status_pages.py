@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from argparse import Namespace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -12,11 +13,11 @@ import pytest
 from gpuplane.api.clusterpolicy import ClusterPolicy, ClusterPolicyStatus
 from gpuplane.api.gpunode import GPU, GPUNode, GPUNodeStatus, Machine, Stage, StageName, StageState, summarize
 from gpuplane.cli.gpus_text import gpus_page
-from gpuplane.cli.overview import Overview, Pause, UpgradeView, of_namespace
 from gpuplane.cli.overview import overview as made
-from gpuplane.cli.status import to_json
+from gpuplane.cli.status import text_of, to_json
 from gpuplane.cli.status_reading import refusal
 from gpuplane.cli.status_text import nodes_page
+from gpuplane.cli.status_views import Overview, Pause, UpgradeView, of_namespace
 from gpuplane.cli.terminal import Console, age
 from gpuplane.names import VCUDA_CORE
 from gpuplane.sharing import Assignment, Part, request_of, to_annotations
@@ -79,6 +80,18 @@ def overview(nodes: Any, pods: Any, gpus: dict[str, int], *others: Any, **more: 
 
 def screen(ascii_only: bool = False) -> Console:
     return Console(io.StringIO(), io.StringIO(), colour="never", ascii_only=ascii_only)
+
+
+@pytest.mark.parametrize("page", ["nodes", "gpus"])
+def test_labels_that_no_gpu_node_has_are_not_blamed_on_discovery(page: str) -> None:
+    options = Namespace(namespace="", output="text", what=page)
+    seen = msgspec.structs.replace(overview([], [], {}), left_out=2)
+    text = text_of(seen, "prod", options, screen())
+    assert text.splitlines()[:1] == ["prod   no GPU nodes with these labels   gpuplane"]
+    assert "2 GPU nodes without the labels of -l" in text
+    assert "kubectl get nodes -l nvidia.com/gpu.present=true --show-labels" in text
+    assert "discovery" not in text
+    assert "discovery runs" in text_of(overview([], [], {}), "prod", options, screen())
 
 
 def test_healthy_nodes_are_counted_not_listed() -> None:

@@ -14,8 +14,8 @@ from typing import Final
 import msgspec
 
 from gpulab.distribution import GPUPLANE
-from gpuplane.cli.overview import NodeView
 from gpuplane.cli.status_reading import NotInstalled, observe, why_away
+from gpuplane.cli.status_views import NodeView
 from kubekit.api.core import ContainerStatus, Event, Node, Pod
 from kubekit.errors import KubekitError
 from kubekit.kube import Client

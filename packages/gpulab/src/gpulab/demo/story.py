@@ -9,8 +9,8 @@ import msgspec
 
 from gpulab.demo.verdict import Promise
 from gpuplane.cli.models import short_model
-from gpuplane.cli.overview import NodeView
 from gpuplane.cli.status_parts import stage_glyphs
+from gpuplane.cli.status_views import NodeView
 from gpuplane.cli.terminal import SPINNER, Console, count
 
 TITLE = "embedded cluster: no Kubernetes, no Docker, no GPU"

@@ -15,7 +15,7 @@ from gpuplane.api.codes import CODES
 from gpuplane.api.finding import Finding
 from gpuplane.api.manifests import Document, check_text
 from gpuplane.cli.forms import as_document, require_form
-from gpuplane.cli.parser import DOCUMENTS
+from gpuplane.cli.options import DOCUMENTS
 from gpuplane.cli.terminal import Console, count
 from gpuplane.sharing import findings_of_object
 from kubekit.errors import InvalidInput, NoAnswer

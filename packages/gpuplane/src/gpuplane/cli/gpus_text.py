@@ -9,8 +9,8 @@ from gpuplane.api.gpunode import GPU
 from gpuplane.api.offers import GpuUnits, in_gpus
 from gpuplane.cli.holders import WHOLE, HeldPart, PodHolder, free_core, in_units
 from gpuplane.cli.models import short_model
-from gpuplane.cli.overview import NodeView, Overview
 from gpuplane.cli.status_parts import number_of
+from gpuplane.cli.status_views import NodeView, Overview
 from gpuplane.cli.terminal import Console
 
 CELLS = 20

@@ -3,35 +3,24 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-
-def add_machine(
-    commands: Any,
-    talk: Callable[[], Any],
-    form: Callable[..., Any],
-    lazy: Callable[..., Any],
-    examples: Callable[..., None],
-) -> None:
-    """`driver plan` and the actions of `toolkit`; `talk`, `form`, `lazy` and `examples` are the parser's own."""
-    _driver(commands, talk, form, lazy, examples)
-    _toolkit(commands, talk, form, lazy, examples)
+from gpuplane.cli.options import DOCUMENTS, examples, form_options, lazy, talk_options
 
 
-def _driver(
-    commands: Any,
-    talk: Callable[[], Any],
-    form: Callable[..., Any],
-    lazy: Callable[..., Any],
-    examples: Callable[..., None],
-) -> None:
+def add_machine(commands: Any) -> None:
+    """`driver plan` and the actions of `toolkit`."""
+    _driver(commands)
+    _toolkit(commands)
+
+
+def _driver(commands: Any) -> None:
     driver = commands.add_parser("driver", help="the GPU driver of this machine, by hand")
     actions = driver.add_subparsers(title="actions", metavar="ACTION", required=True)
     plan = actions.add_parser(
         "plan",
-        parents=[talk(), form("text", "json", "yaml")],
+        parents=[talk_options(), form_options(*DOCUMENTS)],
         help="what installing a driver would do; does nothing",
     )
     plan.add_argument("--host-root", type=Path, default=Path("/"), metavar="DIR", help="root of the file system")
@@ -51,24 +40,18 @@ def _driver(
     examples(plan, *lines)
 
 
-def _toolkit(
-    commands: Any,
-    talk: Callable[[], Any],
-    form: Callable[..., Any],
-    lazy: Callable[..., Any],
-    examples: Callable[..., None],
-) -> None:
+def _toolkit(commands: Any) -> None:
     toolkit = commands.add_parser("toolkit", help="container runtime and CDI of this machine, by hand")
     actions = toolkit.add_subparsers(title="actions", metavar="ACTION", required=True)
 
     def action(name: str, about: str, *parents: ArgumentParser) -> ArgumentParser:
-        parser: ArgumentParser = actions.add_parser(name, parents=[talk(), *parents], help=about)
+        parser: ArgumentParser = actions.add_parser(name, parents=[talk_options(), *parents], help=about)
         root = parser.add_argument("--host-root", type=Path, default=Path("/"), metavar="DIR")
         root.help = "root of the machine's file system"
         parser.set_defaults(command=lazy("toolkit", name))
         return parser
 
-    configure = action("configure", "let the container runtime give GPUs to containers", form("text", "json", "yaml"))
+    configure = action("configure", "let the container runtime give GPUs to containers", form_options(*DOCUMENTS))
     configure.add_argument(
         "--runtime", choices=["containerd", "docker", "crio", "cri-o"], help="default: the one that is there"
     )
@@ -81,7 +64,7 @@ def _toolkit(
     configure.add_argument("--socket", default="", metavar="PATH", help="its socket (default: found)")
     configure.add_argument("--set-as-default", action="store_true", help="make nvidia the default runtime")
     unconfigure = action(
-        "unconfigure", "give the runtime its configuration back, byte for byte", form("text", "json", "yaml")
+        "unconfigure", "give the runtime its configuration back, byte for byte", form_options(*DOCUMENTS)
     )
     for parser in (configure, unconfigure):
         parser.add_argument("--dry-run", action="store_true", help="print a diff; exit 1 when there is one")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
+from gpuplane.cli.options import DOCUMENTS, examples, form_options, lazy, talk_options
 from gpuplane.cli.share_codes import FAILED
 
 _UNITS: Final = {
@@ -24,18 +24,14 @@ def memory(text: str) -> int:
     return int(float(found[1]) * _UNITS[found[2] or ""])
 
 
-def add_share(
-    commands: Any,
-    talk: Callable[[], Any],
-    form: Callable[..., Any],
-    lazy: Callable[[str, str], Any],
-    examples: Callable[..., None],
-) -> None:
-    """`share run` and `share top`; `talk`, `form`, `lazy` and `examples` are the parser's own."""
+def add_share(commands: Any) -> None:
+    """`share run` and `share top`."""
     share = commands.add_parser("share", help="a part of one GPU of this machine, real or simulated")
     actions = share.add_subparsers(title="actions", metavar="ACTION", required=True)
 
-    run = actions.add_parser("run", parents=[talk(), form("text", "json", "yaml")], help="run a command under limits")
+    run = actions.add_parser(
+        "run", parents=[talk_options(), form_options(*DOCUMENTS)], help="run a command under limits"
+    )
     run.wrong_usage = FAILED  # as docker's: what is below 125 is the command's own
     run.add_argument("--core", type=int, default=0, metavar="PERCENT", help="percent of the GPU's compute time")
     run.add_argument("--memory", type=memory, default=0, metavar="SIZE", help="GPU memory, as 5GiB or 512MiB")
@@ -60,7 +56,7 @@ def add_share(
     run.set_defaults(command=lazy("share_run", "run"))
 
     top = actions.add_parser(
-        "top", parents=[talk(), form("text", "json", "yaml")], help="who uses which part of this machine's GPUs"
+        "top", parents=[talk_options(), form_options(*DOCUMENTS)], help="who uses which part of this machine's GPUs"
     )
     top.add_argument("-w", "--watch", action="store_true", help="stay, also without a terminal: one answer a second")
     top.add_argument("--once", action="store_true", help="one answer, also on a terminal")

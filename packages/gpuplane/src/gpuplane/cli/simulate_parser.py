@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
+
+from gpuplane.cli.options import DOCUMENTS, examples, form_options, lazy, talk_options
 
 _POLICIES: Final = ("opportunity", "fragmentation", "tightest", "spread", "topology")
 
 
-def add_simulate(
-    commands: Any,
-    talk: Callable[[], Any],
-    form: Callable[..., Any],
-    lazy: Callable[..., Any],
-    examples: Callable[..., None],
-) -> None:
-    """`simulate packing` and `simulate nodes`; `talk`, `form`, `lazy` and `examples` are the parser's own."""
+def add_simulate(commands: Any) -> None:
+    """`simulate packing` and `simulate nodes`."""
     simulate = commands.add_parser("simulate", help="what a policy would do, with the code that a cluster runs")
     experiments = simulate.add_subparsers(title="experiments", metavar="EXPERIMENT", required=True)
     packing = experiments.add_parser(
         "packing",
-        parents=[talk(), form("text", "json", "yaml")],
+        parents=[talk_options(), form_options(*DOCUMENTS)],
         help="how much of a cluster's GPUs a trace of pods can hold: the openb experiment",
     )
     packing.add_argument("--nodes", type=Path, required=True, metavar="CSV", help="sn,cpu_milli,memory_mib,gpu,model")
@@ -41,7 +36,7 @@ def add_simulate(
     packing.add_argument("--arrival-order", type=Path, metavar="FILE", help="names of the pods that arrive, one a line")
     packing.add_argument("--node-order", type=Path, metavar="FILE", help="names of all nodes, the preferred ones first")
     packing.set_defaults(command=lazy("simulate", "packing"))
-    nodes = _add_nodes(experiments, talk, form, lazy)
+    nodes = _add_nodes(experiments)
 
     pack = "gpuplane simulate packing --nodes n.csv --pods p.csv"
     buy = "gpuplane simulate nodes --pools pools.yaml --pods pods.yaml"
@@ -50,10 +45,10 @@ def add_simulate(
     examples(nodes, buy, f"{buy} --types t.csv", f"{buy} -o json")
 
 
-def _add_nodes(experiments: Any, talk: Callable[[], Any], form: Callable[..., Any], lazy: Callable[..., Any]) -> Any:
+def _add_nodes(experiments: Any) -> Any:
     nodes = experiments.add_parser(
         "nodes",
-        parents=[talk(), form("text", "json", "yaml")],
+        parents=[talk_options(), form_options(*DOCUMENTS)],
         help="which nodes to buy for pods that wait, for how much, compared with Karpenter's own way",
     )
     nodes.add_argument(

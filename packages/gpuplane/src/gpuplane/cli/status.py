@@ -15,10 +15,10 @@ import msgspec
 
 from gpuplane.cli.collection import without_collection
 from gpuplane.cli.gpus_text import gpus_page
-from gpuplane.cli.overview import Overview, of_namespace
 from gpuplane.cli.status_changes import changes
 from gpuplane.cli.status_reading import Follower, cluster_name, observe
 from gpuplane.cli.status_text import counted_ready, nodes_page, progress
+from gpuplane.cli.status_views import Overview, of_namespace
 from gpuplane.cli.terminal import Console, LivePage
 from kubekit.errors import NoAnswer
 from kubekit.kube import Client
@@ -55,7 +55,7 @@ def text_of(seen: Overview, name: str, options: Namespace, screen: Console) -> s
         return yaml.safe_dump({"apiVersion": "cli.gpuplane.dev/v1", "kind": "Status", **to_json(seen)}).rstrip()
     if options.output == "name":
         return "\n".join(f"gpunode/{node.name}" for node in seen.nodes)
-    if options.what == "gpus":
+    if options.what == "gpus" and seen.nodes:
         return gpus_page(seen, screen, wide=options.output == "wide")
     return nodes_page(name, seen, screen, datetime.now(UTC), wide=options.output == "wide")
 

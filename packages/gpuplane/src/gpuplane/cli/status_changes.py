@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from datetime import datetime
 
 from gpuplane.api.upgrade import UpgradeState
+from gpuplane.cli import extender_use
 from gpuplane.cli.gpus_text import amount_of, held_below, is_known
-from gpuplane.cli.overview import NodeView, Overview
 from gpuplane.cli.status_parts import SHOWN, stage_glyphs
 from gpuplane.cli.status_trouble import faults_of
+from gpuplane.cli.status_views import NodeView, Overview
 from gpuplane.cli.terminal import Console, age, count
 
 
@@ -96,5 +97,9 @@ def _operator(before: Overview | None, after: Overview) -> Iterator[str]:
     if refused != (after.refused and after.refused.what):
         told = after.refused.what.replace("\n", "; ") if after.refused is not None else ""
         yield f"operator refused: {told}" if told else "operator no longer refused"
+    if after.unasked and not (before and before.unasked):
+        yield f"kube-scheduler does not ask the extender: {extender_use.reason(after.unasked, SHOWN)}"
+    elif before is not None and before.unasked and not after.unasked:
+        yield "kube-scheduler asks the extender again"
     if gone != after.unattended:
         yield "operator there again" if gone else "no operator: the nodes are as it left them"

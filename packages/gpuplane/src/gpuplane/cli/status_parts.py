@@ -6,7 +6,7 @@ from typing import Final
 
 from gpuplane.api.gpunode import StageState
 from gpuplane.api.offers import in_gpus
-from gpuplane.cli.overview import NodeView
+from gpuplane.cli.status_views import NodeView
 from gpuplane.cli.terminal import Console
 
 INDENT: Final = 12  # where a text after `what` begins

@@ -13,12 +13,15 @@ from gpuplane.api.clusterpolicy import ClusterPolicy, chosen, is_paused
 from gpuplane.api.gpunode import GPUNode
 from gpuplane.api.offers import shared_by_mps
 from gpuplane.api.upgrade import upgrade_record, upgrade_state
-from gpuplane.cli.overview import Overview, Pause, PolicyRefusal, UpgradeView, overview
-from kubekit.api.core import Deployment, Node, Pod
+from gpuplane.cli.extender_use import bound_without, not_asked, unconfigured
+from gpuplane.cli.overview import overview
+from gpuplane.cli.status_views import Overview, Pause, PolicyRefusal, UpgradeView
+from kubekit.api.core import Deployment, Event, Node, Pod
 from kubekit.errors import Retryable, Terminal
 from kubekit.kube import Client, Forbidden, Informer, NotFound
 
 OPERATOR: Final = "gpu-operator"  # its Deployment
+BYPASSES: Final = f"reason={names.EXTENDER_NOT_ASKED}"  # selects the events of shares bound without the extender
 PRESENT_LABEL = f"{names.GPU_PRESENT_LABEL}=true"
 
 
@@ -61,7 +64,26 @@ async def observe(client: Client, selector: str = "") -> Overview:
         raise _not_installed(client, definitions=False) from None
     if not gpunodes and not operator.there:
         raise _not_installed(client, definitions=True)
-    return _overview(_chosen(gpunodes, nodes, selector), pods, nodes, policies, operator)
+    # Only then is an event there to be read: on a large cluster their list takes longer than all others.
+    events = await bypasses(client) if bound_without(pods) else []
+    return _overview(gpunodes, pods, nodes, policies, operator, events, selector)
+
+
+async def read_unasked(client: Client) -> tuple[str, ...]:
+    """Return the signs that kube-scheduler does not ask the extender that was installed, see `Overview.unasked`."""
+    try:
+        pods = await client.list(Pod)
+    except Forbidden:
+        return ()
+    return unconfigured(pods, installed=True) or not_asked(await bypasses(client), pods)
+
+
+async def bypasses(client: Client) -> list[Event]:
+    """Return the events of shares that were bound without the extender, none if the user may not read them."""
+    try:
+        return await client.list(Event, fields=BYPASSES)
+    except Forbidden:
+        return []
 
 
 def _labels(selector: str) -> str:
@@ -96,10 +118,17 @@ async def _policies(client: Client) -> list[ClusterPolicy]:
 
 
 def _overview(
-    gpunodes: list[GPUNode], pods: list[Pod], nodes: list[Node], policies: list[ClusterPolicy], operator: OperatorView
+    gpunodes: list[GPUNode],
+    pods: list[Pod],
+    nodes: list[Node],
+    policies: list[ClusterPolicy],
+    operator: OperatorView,
+    events: list[Event],
+    selector: str,
 ) -> Overview:
-    return overview(
-        gpunodes,
+    selected = _chosen(gpunodes, nodes, selector)
+    seen = overview(
+        selected,
         pods,
         {node.metadata.name: node.status.allocatable for node in nodes},
         {node.metadata.name: why for node in nodes if (why := why_away(node))},
@@ -112,6 +141,8 @@ def _overview(
         {node.metadata.name: node.status.capacity for node in nodes},
         unattended=not operator.there,
     )
+    unasked = unconfigured(pods) or not_asked(events, pods)
+    return msgspec.structs.replace(seen, unasked=unasked, left_out=len(gpunodes) - len(selected))
 
 
 def _pause(policies: list[ClusterPolicy]) -> Pause | None:
@@ -157,13 +188,17 @@ class Follower:
         self._pods = Informer(client, Pod)
         self._nodes = Informer(client, Node, labels=_labels(selector))
         self._policies = Informer(client, ClusterPolicy)
+        self._events = Informer(client, Event, fields=BYPASSES)
         self._change = asyncio.Event()
-        self._informers: tuple[Informer[Any], ...] = (self._gpunodes, self._pods, self._nodes, self._policies)
+        self._informers: tuple[Informer[Any], ...] = (
+            *(self._gpunodes, self._pods, self._nodes),
+            *(self._policies, self._events),
+        )
         for informer in self._informers:
             informer.add_handler(lambda old, new: self._change.set())
 
     async def start(self) -> None:
-        """Return when the first lists are complete, except that of the policies, which some users may not read.
+        """Return when the first lists are complete, except those of policies and events, which some users may not read.
 
         Raises NotInstalled, and what a list is refused with: an informer would ask for ever.
         """
@@ -189,9 +224,15 @@ class Follower:
             await informer.stop()
 
     def seen(self) -> Overview:
-        nodes = self._nodes.items()
-        gpunodes = _chosen(self._gpunodes.items(), nodes, self._selector)
-        return _overview(gpunodes, self._pods.items(), nodes, self._policies.items(), self._operator)
+        return _overview(
+            self._gpunodes.items(),
+            self._pods.items(),
+            self._nodes.items(),
+            self._policies.items(),
+            self._operator,
+            self._events.items(),
+            self._selector,
+        )
 
     async def changed(self) -> None:
         await self._change.wait()

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from gpuplane import names
+from gpuplane.cli import extender_use
 from gpuplane.cli.models import short_model
-from gpuplane.cli.overview import NodeView, Overview, Pause, PolicyRefusal, WaitingPod
 from gpuplane.cli.status_parts import SHOWN, gpus_of, number_of, said, stage_glyphs
 from gpuplane.cli.status_trouble import alike, trouble
 from gpuplane.cli.status_upgrades import upgrades
+from gpuplane.cli.status_views import NodeView, Overview, Pause, PolicyRefusal, WaitingPod
 from gpuplane.cli.terminal import Console, age, count
 
 BAR = 24
@@ -21,13 +22,13 @@ def nodes_page(name: str, seen: Overview, screen: Console, now: datetime, *, wid
     if not seen.nodes:
         return "\n".join(
             (
-                f"{name}   no GPU nodes   {_version(seen)}",
+                f"{name}   no GPU nodes{' with these labels' if seen.left_out else ''}   {_version(seen)}",
                 "",
-                "    what   no node carries a GPU that discovery has seen",
-                "    cure   kubectl get pods -n gpu-operator shows whether discovery runs",
+                *_no_nodes(seen),
                 *_waiting(seen.waiting_pods, screen, now),
                 *_paused(seen.paused, screen, now),
                 *_refused(seen.refused, screen, now),
+                *_with_gap(unasked_entry(seen.unasked, screen)),
             )
         )
     troubled = seen.troubled
@@ -47,6 +48,7 @@ def nodes_page(name: str, seen: Overview, screen: Console, now: datetime, *, wid
     lines += _paused(seen.paused, screen, now)
     lines += _refused(seen.refused, screen, now)
     lines += _unattended(screen) if seen.unattended else []
+    lines += _with_gap(unasked_entry(seen.unasked, screen))
     for nodes in alike(troubled):
         lines += ["", *trouble(nodes, screen, now)]
     return "\n".join(lines)
@@ -88,6 +90,32 @@ def _unattended(screen: Console) -> list[str]:
     mark = screen.paint(screen.glyph("bad"), "bad")
     what = f"namespace {names.OPERATOR_NAMESPACE} has no deployment gpu-operator: the nodes are as it left them"
     return ["", f" {mark} no operator", *said(screen, what=what, cure="gpuplane install")]
+
+
+def _no_nodes(seen: Overview) -> tuple[str, str]:
+    """The cause and the cure of a page without nodes."""
+    if seen.left_out:
+        return (
+            f"    what   {count(seen.left_out, 'GPU node')} without the labels of -l",
+            f"    cure   kubectl get nodes -l {names.GPU_PRESENT_LABEL}=true --show-labels lists their labels",
+        )
+    return (
+        "    what   no node carries a GPU that discovery has seen",
+        "    cure   kubectl get pods -n gpu-operator shows whether discovery runs",
+    )
+
+
+def _with_gap(entry: list[str]) -> list[str]:
+    return ["", *entry] if entry else []
+
+
+def unasked_entry(unasked: Sequence[str], screen: Console) -> list[str]:
+    """The entry of a cluster whose kube-scheduler does not ask the extender; empty without a sign of it."""
+    if not unasked:
+        return []
+    mark = screen.paint(screen.glyph("warn"), "warn")
+    head = f" {mark} kube-scheduler does not ask the extender"
+    return [head, *said(screen, what=extender_use.reason(unasked, SHOWN), cure=extender_use.CURE)]
 
 
 def counted_ready(seen: Overview) -> str:

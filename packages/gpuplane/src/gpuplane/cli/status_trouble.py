@@ -9,8 +9,8 @@ import msgspec
 
 from gpuplane import cures
 from gpuplane.api.gpunode import is_lost
-from gpuplane.cli.overview import NodeView
 from gpuplane.cli.status_parts import INDENT, SHOWN, gpus_of, said, stage_glyphs
+from gpuplane.cli.status_views import NodeView
 from gpuplane.cli.terminal import Console, age, count
 
 

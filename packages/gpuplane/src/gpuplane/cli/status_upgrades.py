@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from gpuplane.api.upgrade import ACTIVE, UpgradeState
-from gpuplane.cli.overview import NodeView
+from gpuplane.cli.status_views import NodeView
 from gpuplane.cli.terminal import Console, age
 
 SHOWN = 10  # nodes; the rest are counted

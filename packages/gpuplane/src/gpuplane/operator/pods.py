@@ -13,7 +13,7 @@ from kubekit.api.core import Node, Pod
 
 BY_NODE: Final = "node"
 """The name of the index of pods by their node, for `node_of`."""
-_INSTALLED: Final = frozenset({"gpu-operator", "gpuplane-scheduler", names.ADMISSION_NAME})
+_INSTALLED: Final = frozenset({"gpu-operator", names.EXTENDER_NAME, names.ADMISSION_NAME})
 """The components of the installation itself, which outlive every policy."""
 
 

@@ -22,8 +22,8 @@ from kubekit.http_server import serving
 from kubekit.kube import Client, Clock, EventRecorder, Fenced, Lease, SystemClock
 
 log = logging.getLogger("gpuplane.scheduler")
-LEASE: Final = "gpuplane-scheduler"
-_AGENT: Final = "gpuplane-scheduler"
+LEASE: Final = names.EXTENDER_NAME
+_AGENT: Final = names.EXTENDER_NAME
 
 
 async def run(options: Namespace) -> None:

@@ -20,9 +20,9 @@ from gpuplane import names
 from kubekit.errors import UsageError
 
 PORT: Final = 3456
-SERVICE: Final = "gpuplane-scheduler"
+SERVICE: Final = names.EXTENDER_NAME
 SECOND_SCHEDULER: Final = "gpuplane"  # spec.schedulerName of the pods that it places
-SECOND: Final = "gpuplane-kube-scheduler"
+SECOND: Final = names.SECOND_SCHEDULER_NAME
 Manifest = dict[str, Any]
 
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from gpuplane import names
 from gpuplane.sharing import WHOLE, Assignment, LedgerGPU, Part
 
 Given = tuple[tuple[str, int], ...]
 """(UUID, percent of core), by UUID."""
 DIFFERS: Final = "AssignmentDiffers"
-BYPASSED: Final = "ExtenderNotAsked"
+BYPASSED: Final = names.EXTENDER_NOT_ASKED
 NOT_ASKED: Final = (
     "kube-scheduler bound this pod without asking gpuplane's extender, so perhaps no GPU of the node has room for it; "
     "`gpuplane run scheduler --print-config kube` prints the configuration that makes kube-scheduler ask"

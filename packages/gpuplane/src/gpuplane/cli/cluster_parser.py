@@ -1,0 +1,122 @@
+"""The arguments of the commands that work on the cluster of a kubeconfig."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from gpuplane.cli.options import (
+    DOCUMENTS,
+    FORMS,
+    cluster_options,
+    completed,
+    examples,
+    form_options,
+    lazy,
+    scope_options,
+    talk_options,
+    timeout_options,
+)
+
+
+def add_cluster_commands(commands: Any) -> None:
+    """Add `install`, `uninstall`, `status` and `explain`."""
+    parents = [talk_options(), cluster_options(), timeout_options()]
+    for add in (_install, _uninstall, _status, _explain):
+        add(commands, parents)
+
+
+def _install(commands: Any, parents: list[Any]) -> None:
+    install = commands.add_parser(
+        "install",
+        parents=[*parents, form_options(*DOCUMENTS)],
+        help="put gpuplane on the cluster of the current kubeconfig",
+    )
+    install.add_argument("--image", metavar="IMAGE", help="image of the operator and the operands")
+    install.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="PATH=VALUE",
+        help="a field of the ClusterPolicy's spec, as driver.enabled=false",
+    )
+    install.add_argument(
+        "--admission",
+        choices=["open", "closed", "none"],
+        default="open",
+        help="the webhook that refuses pods which can never run: open (default) lets pods pass while it is away, none "
+        "leaves it out",
+    )
+    install.add_argument(
+        "--scheduler",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="the extender that places pods with GPUs (default); kube-scheduler must be configured to call it",
+    )
+    install.add_argument("--only", choices=["crds", "policy"], help="apply these objects of the installation alone")
+    install.add_argument("--dry-run", action="store_true", help="print the manifests instead of applying them")
+    install.add_argument("--wait", action="store_true", help="until every GPU node is ready")
+    install.set_defaults(command=lazy("install", "install"))
+    examples(
+        install,
+        "gpuplane install --dry-run",
+        "gpuplane install --image registry.example.com/gpuplane:0.1.0 --wait",
+        "gpuplane install --scheduler --admission open --set driver.version=570.133.20",
+    )
+
+
+def _uninstall(commands: Any, parents: list[Any]) -> None:
+    uninstall = commands.add_parser(
+        "uninstall",
+        parents=[*parents, form_options(*DOCUMENTS)],
+        help="take gpuplane off the cluster, every node as it was",
+    )
+    uninstall.add_argument("--only", choices=["crds", "policy"], help="remove these objects of the installation alone")
+    uninstall.add_argument("--dry-run", action="store_true", help="print what would be removed")
+    uninstall.set_defaults(command=lazy("install", "uninstall"))
+    examples(uninstall, "gpuplane uninstall --dry-run", "gpuplane uninstall")
+
+
+def _status(commands: Any, parents: list[Any]) -> None:
+    status = commands.add_parser(
+        "status",
+        parents=[*parents, form_options(*FORMS), scope_options("nodes", "all")],
+        help="nodes by stage with reasons; GPUs with who holds what",
+    )
+    status.add_argument("what", nargs="?", choices=["nodes", "gpus"], default="nodes", help="nodes (default) or gpus")
+    status.add_argument("-w", "--watch", action="store_true", help="stay and show each change")
+    status.add_argument(
+        "--wait", action="store_true", help="until every GPU node is ready; exit 1 when --timeout runs out"
+    )
+    status.set_defaults(command=lazy("status", "status"))
+    examples(
+        status,
+        "gpuplane status",
+        "gpuplane status gpus -n ml            what the pods of one namespace hold",
+        "gpuplane status -l pool=train -w      the nodes of a pool, and each change",
+        "gpuplane status --wait --timeout 10m",
+        "gpuplane status -o json | jq .fits",
+    )
+
+
+def _explain(commands: Any, parents: list[Any]) -> None:
+    explain = commands.add_parser(
+        "explain",
+        parents=[*parents, form_options(*FORMS), scope_options("pods", "the context's")],
+        help="why a pod is where it is, or why it waits, GPU by GPU; what a code of a finding means",
+    )
+    what = explain.add_argument(
+        "what",
+        nargs="*",
+        metavar="POD|CODE",
+        help="a pod, also as NAMESPACE/NAME, or as GP201 (default: the pods that wait for GPUs)",
+    )
+    completed(what, "explained")
+    explain.set_defaults(command=lazy("explain", "run"))
+    examples(
+        explain,
+        "gpuplane explain ml/tune-42",
+        "gpuplane explain tune-42 -n ml -o json",
+        "gpuplane explain -A                   every pod that waits for GPUs",
+        "gpuplane explain GP201                what a code means",
+    )

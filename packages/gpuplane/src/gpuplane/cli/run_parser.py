@@ -1,0 +1,71 @@
+"""The arguments of `gpuplane run`: the components, each with the flags that it reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Final
+
+from gpuplane.cli.components import OPERANDS, OTHERS
+from gpuplane.cli.options import cluster_options, completed, examples, lazy
+from gpuplane.cli.verbs import Verbs
+
+_POLICIES: Final = ("opportunity", "fragmentation", "tightest", "spread", "topology")
+_RUN_FLAGS: Final[dict[str, dict[str, Any]]] = {
+    "node-name": {"default": "", "help": "the node it works for (default: $NODE_NAME)"},
+    "host-root": {
+        "type": Path, "default": Path("/"), "metavar": "DIR", "help": "root of the node's file system",
+    },
+    "kubelet-dir": {
+        "type": Path, "default": Path("/var/lib/kubelet"), "metavar": "DIR", "help": "the kubelet's directory",
+    },
+    "config": {"type": Path, "metavar": "FILE", "help": "the component's configuration file"},
+    "port": {"type": int, "help": "port to serve on"},
+    "lease-duration": {
+        "type": int, "default": 15, "metavar": "SECONDS",
+        "help": "how long another replica waits for one that is silent (default: 15)",
+    },
+    "tls-cert-file": {"type": Path, "metavar": "FILE", "help": "serve HTTPS with this certificate, in PEM"},
+    "tls-private-key-file": {"type": Path, "metavar": "FILE", "help": "its key; both are read again when they change"},
+    "client-ca-file": {
+        "type": Path, "metavar": "FILE", "help": "with HTTPS: take calls only with a certificate of this authority",
+    },
+    "node-policy": {
+        "choices": _POLICIES, "default": "opportunity", "help": "how nodes are chosen (default: %(default)s)",
+    },
+    "gpu-policy": {
+        "choices": _POLICIES, "default": "", "help": "how GPUs of a node are chosen (default: as --node-policy)",
+    },
+    "print-config": {
+        "choices": ["kube", "policy", "second"], "default": "",
+        "help": "print the configuration for kube-scheduler, and end: its current format (kube), the file of releases "
+        "before 1.23 (policy), or a second scheduler (second)",
+    },
+    "url": {"default": "", "help": "with --print-config: where kube-scheduler reaches it (default: the Service)"},
+    "uninstall": {"action": "store_true", "help": "undo what this component did to the node, and end"},
+}  # fmt: skip
+
+
+def add_run(commands: Any, extensions: Iterable[Verbs]) -> None:
+    """Add `run` with gpuplane's own components and those of `extensions`."""
+    run = commands.add_parser("run", help="start one component: what the pods start, and just as well a shell")
+    components = run.add_subparsers(title="components", metavar="COMPONENT", required=True)
+    known = OPERANDS | OTHERS
+    for verbs in extensions:
+        known = known | dict(verbs.components)
+    for name, component in known.items():
+        parents = [cluster_options()] if "kubeconfig" in component.flags else []
+        part = components.add_parser(name, parents=parents, help=component.about)
+        part.add_argument("-v", "--verbose", action="store_true", help="log details")
+        for flag in component.flags:
+            if flag in _RUN_FLAGS:
+                argument = part.add_argument(f"--{flag}", **_RUN_FLAGS[flag])
+                if flag == "node-name":
+                    completed(argument, "nodes")
+        part.set_defaults(command=lazy("run", "run"), component=name, entry=component)
+    examples(
+        run,
+        "gpuplane run operator --kubeconfig ~/.kube/config    from a shell",
+        "gpuplane run scheduler --print-config kube    what kube-scheduler needs",
+        "gpuplane run device-plugin --node-name gpu-t-01 -v",
+    )
