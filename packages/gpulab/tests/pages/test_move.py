@@ -1,11 +1,13 @@
-"""Move from NVIDIA's GPU operator: the page's commands, with a policy as NVIDIA's chart renders it.
+"""Move from NVIDIA's GPU operator: the page's commands by a real helm, with a policy as NVIDIA's chart renders it.
 
-NVIDIA's operator itself is not here: what it leaves to the commands is its custom resource, and removing it is the end
-of that. The page's helm commands are the only ones that are not run.
+NVIDIA's chart is in no registry: the release `gpu-operator` that the page removes has its CRDs and its custom resource,
+and the values file with which gpuplane's chart is installed is NVIDIA's own.
 """
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,13 +15,18 @@ import pytest
 
 from tests.support import pages
 from tests.support.pages import PageShell
+from tests.support.realkube import binaries
+from tests.support.realkube.binaries import Unavailable
 
 pytestmark = [
-    pytest.mark.deadline(300),
+    pytest.mark.deadline(500),
     pytest.mark.skipif(not pages.ASKED_FOR, reason=pages.HOW_TO_ASK),
 ]
 SAVE, INSTALL, COMPARE, BACK = pages.commands("tasks/move.md")
-CRDS = Path(__file__).parents[4] / "deploy/chart/gpuplane/crds"
+SAVE_DRIVERS, REMOVE, HELM_INSTALL = (block.text for block in pages.blocks("tasks/move.md") if block.language == "sh")
+ROOT = Path(__file__).parents[4]
+CRDS = ROOT / "deploy/chart/gpuplane/crds"
+VALUES = ROOT / "tests/chart/charts/gpu-operator.json"
 POLICY = """
 apiVersion: nvidia.com/v1
 kind: ClusterPolicy
@@ -48,18 +55,31 @@ spec:
 
 @pytest.fixture
 def shell(tmp_path: Path) -> Iterator[PageShell]:
+    """A reader who has helm, a checkout of gpuplane, and a cluster with NVIDIA's release on it."""
+    try:
+        programs = binaries.build("helm")
+    except Unavailable as problem:
+        pytest.skip(f"no helm: {problem}")
     shell = PageShell(tmp_path)
+    shell.environment["PATH"] = f"{programs}:{shell.environment['PATH']}"
+    (tmp_path / "deploy").symlink_to(ROOT / "deploy")
+    chart = tmp_path / "nvidias"
+    (chart / "templates").mkdir(parents=True)
+    (chart / "Chart.yaml").write_text("apiVersion: v2\nname: gpu-operator\nversion: v26.7.0\n")
+    (chart / "templates/clusterpolicy.yaml").write_text(POLICY)
+    shutil.copytree(CRDS, chart / "crds")
     yield shell
     shell.down("move")
 
 
 def test_a_cluster_moves_with_its_policy_and_back_as_the_page_says(shell: PageShell) -> None:
     shell.run("gpuplane up --detach --name move --node gpu-1=t4-ubuntu18")
-    (shell.home / "nvidias.yaml").write_text(POLICY)
-    shell.run(f"export KUBECONFIG=~/.gpuplane/move.kubeconfig; kubectl apply --server-side -f {CRDS}")
-    shell.run("kubectl wait --for=condition=Established crd --all && kubectl apply -f nvidias.yaml")
+    shell.run("export KUBECONFIG=~/.gpuplane/move.kubeconfig")
+    shell.run("helm install gpu-operator ./nvidias -n gpu-operator --create-namespace")
     shell.run(SAVE)
-    shell.run("kubectl delete clusterpolicy cluster-policy")
+    shell.run(SAVE_DRIVERS)
+    assert 'release "gpu-operator" uninstalled' in shell.run(REMOVE)
+    assert shell.run("kubectl get clusterpolicies -o name") == ""
     assert "condition met" in shell.run(INSTALL)
     compared = shell.run(COMPARE)
     for expected in ("gpu-1", "Tesla-T4", "nvidia-device-plugin-daemonset", "nvidia-dcgm-exporter"):
@@ -69,5 +89,18 @@ def test_a_cluster_moves_with_its_policy_and_back_as_the_page_says(shell: PageSh
     )
     assert installed == "/usr/local/nvidia single", "the policy is the saved one"
     shell.run(BACK)
+    assert_clean(shell)
+    # The other way of the page, with NVIDIA's own values for nodes whose driver is there.
+    values = json.loads(VALUES.read_text())
+    values["driver"]["enabled"] = False
+    (shell.home / "values.yaml").write_text(json.dumps(values))
+    assert "STATUS: deployed" in shell.run(HELM_INSTALL)
+    assert "condition met" in shell.run(INSTALL.strip().splitlines()[-1])
+    assert "gpu-1" in shell.run(COMPARE)
+    shell.run("helm uninstall gpuplane -n gpu-operator --wait")
+    assert_clean(shell)
+
+
+def assert_clean(shell: PageShell) -> None:
     labels = shell.run("kubectl get node gpu-1 -o jsonpath='{.metadata.labels}'")
     assert "kubernetes.io/hostname" in labels and "nvidia.com" not in labels

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from gpuplane import names
 from gpuplane.api.clusterpolicy import ClusterPolicy
@@ -22,6 +23,7 @@ from kubekit.kube import Client
 from tests.support.realkube import binaries
 from tests.support.realkube.binaries import Unavailable
 from tests.support.realkube.chart import CHART, helm
+from tests.support.realkube.stories import SHARED
 from tests.support.realkube.watching import gpu_node_is_ready, log, node_is_ready, until_objects
 
 THEIRS = Path(__file__).parents[4] / "tests/chart/charts/gpu-operator.json"
@@ -58,6 +60,7 @@ config:
 nodeSelector:
   example.com/gpu-type: nvidia
 """
+PRINTED = SHARED / "karpenter/device-plugin-values.yaml"
 # Labels and taints as a provisioner of nodes gives them; `other` is a node of nobody's pool.
 POOLS: dict[str, tuple[dict[str, str], str]] = {
     "shared": ({"example.com/gpu-type": "nvidia", names.PLUGIN_CONFIG_LABEL: "shared_gpu"}, names.SHARED_TAINT),
@@ -103,6 +106,16 @@ async def pools(tmp_path: Path) -> AsyncIterator[tuple[Embedded, Client]]:
             yield cluster, client
     finally:
         cluster.gpuplane("down", "-q")
+
+
+@pytest.mark.skipif(not PRINTED.exists(), reason="no shared manifests beside this checkout")
+def test_the_values_of_the_pools_are_the_printed_ones() -> None:
+    """Field by field, but for the label that the printed provisioners put on their nodes."""
+    printed, copied = yaml.safe_load(PRINTED.read_text()), yaml.safe_load(VALUES)
+    assert list(printed.pop("nodeSelector").values()) == list(copied.pop("nodeSelector").values())
+    for values in (printed, copied):
+        values["config"]["map"] = {name: yaml.safe_load(text) for name, text in values["config"]["map"].items()}
+    assert copied == printed
 
 
 async def test_both_pools_are_ready_with_the_replicas_of_their_configuration(pools: tuple[Embedded, Client]) -> None:
