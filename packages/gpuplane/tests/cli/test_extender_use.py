@@ -13,12 +13,12 @@ import msgspec
 import pytest
 
 from gpuplane import names
-from gpuplane.cli.extender_use import not_asked, reason, unconfigured
+from gpuplane.cli.extender_use import bound_without, not_asked, reason, unconfigured
 from gpuplane.cli.overview import overview
 from gpuplane.cli.status_changes import changes
 from gpuplane.cli.status_reading import observe
 from gpuplane.cli.status_text import nodes_page
-from gpuplane.cli.status_views import Overview
+from gpuplane.cli.status_views import ExtenderBypass, Overview, of_namespace
 from gpuplane.cli.terminal import Console
 from gpuplane.operator.installation import resource_of
 from gpuplane.scheduler.drift import NOT_ASKED
@@ -80,6 +80,14 @@ def test_an_older_assignment_and_that_of_another_scheduler_prove_nothing(later: 
     assert not_asked([event(pods[0])], pods) == ("ml/a",)
 
 
+def test_events_need_not_be_read_where_every_share_has_its_assignment() -> None:
+    """Their list is the longest of a large cluster."""
+    ended = msgspec.structs.replace(share("ended"), status=PodStatus(phase="Succeeded"))
+    pods = [share("placed", assigned=True), share("whole", core=200), share("waits", node=""), ended]
+    assert bound_without(pods) == []
+    assert bound_without([*pods, share("bypassed")]) == [share("bypassed")]
+
+
 def scheduler(*command: str, namespace: str = "kube-system") -> Pod:
     """The static pod of kubeadm."""
     return Pod(
@@ -110,15 +118,21 @@ def screen() -> Console:
 
 def test_the_page_and_its_changes_have_an_entry_with_the_cure() -> None:
     fine = overview([], [], {})
-    seen = msgspec.structs.replace(fine, unasked=tuple(f"ml/p{number}" for number in range(7)))
+    bypass = ExtenderBypass(shares=tuple(f"ml/p{number}" for number in range(7)))
+    seen = msgspec.structs.replace(fine, bypass=bypass)
     page = nodes_page("prod", seen, screen(), NOW)
     assert " ! kube-scheduler does not ask the extender" in page
-    assert "ml/p4 and 2 more were bound without it, perhaps to a GPU without room" in page
+    assert "ml/p4 and 2 more were bound without it, perhaps to GPUs without room" in page
     assert CURE in page
     assert "extender" not in nodes_page("prod", fine, screen(), NOW)
-    assert told(fine, seen) == [f"kube-scheduler does not ask the extender: {reason(seen.unasked, 5)}"]
+    assert told(fine, seen) == [f"kube-scheduler does not ask the extender: {reason(bypass, 5)}"]
     assert told(seen, fine) == ["kube-scheduler asks the extender again"]
     assert told(seen, seen) == []
+    assert of_namespace(seen, "ml").bypass == bypass
+    assert of_namespace(seen, "other").bypass is None
+    bare = ExtenderBypass(schedulers=("kube-system/kube-scheduler-cp1",))
+    assert reason(bare, 5) == "kube-system/kube-scheduler-cp1 starts without --config"
+    assert of_namespace(msgspec.structs.replace(fine, bypass=bare), "other").bypass == bare
 
 
 def told(before: Overview, after: Overview) -> list[str]:
@@ -201,4 +215,4 @@ async def test_a_user_who_may_not_read_events_gets_the_page_without_it(cluster: 
     (tmp_path / "config").write_text(cluster.kubeconfig(token=USER))
     async with Client.connect(tmp_path / "config", None, user_agent="test") as client:
         seen = await observe(client)
-    assert (seen.unasked, len(seen.nodes)) == ((), 1)
+    assert (seen.bypass, len(seen.nodes)) == (None, 1)

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from gpuplane import names
+from gpuplane.cli.status_views import ExtenderBypass
 from kubekit.api.core import Container, Event, Pod
 from kubekit.api.quantity import whole
 
@@ -74,14 +75,23 @@ def unconfigured(pods: Iterable[Pod], *, installed: bool = False) -> tuple[str, 
     return tuple(sorted(found)) if installed and names.SECOND_SCHEDULER_NAME not in there else ()
 
 
-def reason(unasked: Iterable[str], shown: int) -> str:
-    """Return in words what gives the scheduler away: `ml/share was bound without it`."""
-    unasked = list(unasked)
-    more = f" and {len(unasked) - shown} more" if len(unasked) > shown else ""
-    first = ", ".join(unasked[:shown]) + more
-    if unasked[0].startswith(f"{_CONTROL_PLANE}/{_SCHEDULER}"):
-        return f"{first} {'starts' if len(unasked) == 1 else 'start'} without --config"
-    return f"{first} {'was' if len(unasked) == 1 else 'were'} bound without it, perhaps to a GPU without room"
+def bypass_of(events: Iterable[Event], pods: Iterable[Pod], *, installed: bool = False) -> ExtenderBypass | None:
+    """Return what shows that kube-scheduler does not ask the extender; None without a sign. See `unconfigured`."""
+    pods = list(pods)
+    if schedulers := unconfigured(pods, installed=installed):
+        return ExtenderBypass(schedulers=schedulers)
+    shares = not_asked(events, pods)
+    return ExtenderBypass(shares=shares) if shares else None
+
+
+def reason(bypass: ExtenderBypass, shown: int) -> str:
+    """Return the sign in words: `ml/tune-7 was bound without it, perhaps to a GPU without room`."""
+    pods = bypass.schedulers or bypass.shares
+    first = ", ".join(pods[:shown]) + (f" and {len(pods) - shown} more" if len(pods) > shown else "")
+    one = len(pods) == 1
+    if bypass.schedulers:
+        return f"{first} {'starts' if one else 'start'} without --config"
+    return f"{first} {'was' if one else 'were'} bound without it, perhaps to {'a GPU' if one else 'GPUs'} without room"
 
 
 def _asks_share(pod: Pod) -> bool:

@@ -92,27 +92,21 @@ async def _install(options: Namespace, screen: Console, wanted: list[Manifest]) 
         if screen.live:
             page.clear()
             screen.say(f" {screen.glyph('good')} {count(len(wanted), 'object')} applied")
-        unasked = await _unasked(client, options, screen)
+        bypass: list[str] = []
+        if options.scheduler and options.only is None and not options.wait:  # the page of --wait has it
+            from gpuplane.cli.status import bypass_lines
+
+            bypass = await bypass_lines(client, screen)
     if options.output != "text":
         screen.print(
             as_document("Installation", {"applied": [_title(manifest) for manifest in wanted]}, options.output)
         )
         if options.wait and options.output == "yaml":
             screen.print("---")  # the status follows
-    if not options.wait:  # the status that follows says it too
-        for line in unasked:
-            screen.say(line)
+    for line in bypass:
+        screen.say(line)
+    if not options.wait:
         screen.say("Next: gpuplane status --wait")
-
-
-async def _unasked(client: Client, options: Namespace, screen: Console) -> list[str]:
-    """Return the lines about a kube-scheduler that does not ask the extender, none where that is unknown."""
-    if not options.scheduler or options.only is not None:
-        return []
-    from gpuplane.cli.status_reading import read_unasked
-    from gpuplane.cli.status_text import unasked_entry
-
-    return unasked_entry(await read_unasked(client), screen)
 
 
 async def _why_left(client: Client, manifest: Manifest) -> str:

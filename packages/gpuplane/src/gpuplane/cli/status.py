@@ -16,8 +16,8 @@ import msgspec
 from gpuplane.cli.collection import without_collection
 from gpuplane.cli.gpus_text import gpus_page
 from gpuplane.cli.status_changes import changes
-from gpuplane.cli.status_reading import Follower, cluster_name, observe
-from gpuplane.cli.status_text import counted_ready, nodes_page, progress
+from gpuplane.cli.status_reading import Follower, cluster_name, observe, read_bypass
+from gpuplane.cli.status_text import bypass_entry, counted_ready, nodes_page, progress
 from gpuplane.cli.status_views import Overview, of_namespace
 from gpuplane.cli.terminal import Console, LivePage
 from kubekit.errors import NoAnswer
@@ -58,6 +58,11 @@ def text_of(seen: Overview, name: str, options: Namespace, screen: Console) -> s
     if options.what == "gpus" and seen.nodes:
         return gpus_page(seen, screen, wide=options.output == "wide")
     return nodes_page(name, seen, screen, datetime.now(UTC), wide=options.output == "wide")
+
+
+async def bypass_lines(client: Client, screen: Console) -> list[str]:
+    """Return the page's entry about a kube-scheduler that does not ask the extender, empty without a sign of it."""
+    return bypass_entry(await read_bypass(client), screen)
 
 
 def to_json(seen: Overview) -> dict[str, Any]:

@@ -97,9 +97,10 @@ def _operator(before: Overview | None, after: Overview) -> Iterator[str]:
     if refused != (after.refused and after.refused.what):
         told = after.refused.what.replace("\n", "; ") if after.refused is not None else ""
         yield f"operator refused: {told}" if told else "operator no longer refused"
-    if after.unasked and not (before and before.unasked):
-        yield f"kube-scheduler does not ask the extender: {extender_use.reason(after.unasked, SHOWN)}"
-    elif before is not None and before.unasked and not after.unasked:
+    before_bypass = before.bypass if before is not None else None
+    if after.bypass is not None and before_bypass is None:
+        yield f"kube-scheduler does not ask the extender: {extender_use.reason(after.bypass, SHOWN)}"
+    elif after.bypass is None and before_bypass is not None:
         yield "kube-scheduler asks the extender again"
     if gone != after.unattended:
         yield "operator there again" if gone else "no operator: the nodes are as it left them"

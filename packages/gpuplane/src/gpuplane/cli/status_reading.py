@@ -13,9 +13,9 @@ from gpuplane.api.clusterpolicy import ClusterPolicy, chosen, is_paused
 from gpuplane.api.gpunode import GPUNode
 from gpuplane.api.offers import shared_by_mps
 from gpuplane.api.upgrade import upgrade_record, upgrade_state
-from gpuplane.cli.extender_use import bound_without, not_asked, unconfigured
+from gpuplane.cli.extender_use import bound_without, bypass_of
 from gpuplane.cli.overview import overview
-from gpuplane.cli.status_views import Overview, Pause, PolicyRefusal, UpgradeView
+from gpuplane.cli.status_views import ExtenderBypass, Overview, Pause, PolicyRefusal, UpgradeView
 from kubekit.api.core import Deployment, Event, Node, Pod
 from kubekit.errors import Retryable, Terminal
 from kubekit.kube import Client, Forbidden, Informer, NotFound
@@ -69,13 +69,13 @@ async def observe(client: Client, selector: str = "") -> Overview:
     return _overview(gpunodes, pods, nodes, policies, operator, events, selector)
 
 
-async def read_unasked(client: Client) -> tuple[str, ...]:
-    """Return the signs that kube-scheduler does not ask the extender that was installed, see `Overview.unasked`."""
+async def read_bypass(client: Client) -> ExtenderBypass | None:
+    """Return what shows that kube-scheduler does not ask the extender that is being installed; None without a sign."""
     try:
         pods = await client.list(Pod)
     except Forbidden:
-        return ()
-    return unconfigured(pods, installed=True) or not_asked(await bypasses(client), pods)
+        return None
+    return bypass_of(await bypasses(client), pods, installed=True)
 
 
 async def bypasses(client: Client) -> list[Event]:
@@ -141,8 +141,7 @@ def _overview(
         {node.metadata.name: node.status.capacity for node in nodes},
         unattended=not operator.there,
     )
-    unasked = unconfigured(pods) or not_asked(events, pods)
-    return msgspec.structs.replace(seen, unasked=unasked, left_out=len(gpunodes) - len(selected))
+    return msgspec.structs.replace(seen, bypass=bypass_of(events, pods), left_out=len(gpunodes) - len(selected))
 
 
 def _pause(policies: list[ClusterPolicy]) -> Pause | None:

@@ -11,7 +11,7 @@ from gpuplane.cli.models import short_model
 from gpuplane.cli.status_parts import SHOWN, gpus_of, number_of, said, stage_glyphs
 from gpuplane.cli.status_trouble import alike, trouble
 from gpuplane.cli.status_upgrades import upgrades
-from gpuplane.cli.status_views import NodeView, Overview, Pause, PolicyRefusal, WaitingPod
+from gpuplane.cli.status_views import ExtenderBypass, NodeView, Overview, Pause, PolicyRefusal, WaitingPod
 from gpuplane.cli.terminal import Console, age, count
 
 BAR = 24
@@ -28,7 +28,7 @@ def nodes_page(name: str, seen: Overview, screen: Console, now: datetime, *, wid
                 *_waiting(seen.waiting_pods, screen, now),
                 *_paused(seen.paused, screen, now),
                 *_refused(seen.refused, screen, now),
-                *_with_gap(unasked_entry(seen.unasked, screen)),
+                *_with_gap(bypass_entry(seen.bypass, screen)),
             )
         )
     troubled = seen.troubled
@@ -48,7 +48,7 @@ def nodes_page(name: str, seen: Overview, screen: Console, now: datetime, *, wid
     lines += _paused(seen.paused, screen, now)
     lines += _refused(seen.refused, screen, now)
     lines += _unattended(screen) if seen.unattended else []
-    lines += _with_gap(unasked_entry(seen.unasked, screen))
+    lines += _with_gap(bypass_entry(seen.bypass, screen))
     for nodes in alike(troubled):
         lines += ["", *trouble(nodes, screen, now)]
     return "\n".join(lines)
@@ -109,13 +109,13 @@ def _with_gap(entry: list[str]) -> list[str]:
     return ["", *entry] if entry else []
 
 
-def unasked_entry(unasked: Sequence[str], screen: Console) -> list[str]:
+def bypass_entry(bypass: ExtenderBypass | None, screen: Console) -> list[str]:
     """The entry of a cluster whose kube-scheduler does not ask the extender; empty without a sign of it."""
-    if not unasked:
+    if bypass is None:
         return []
     mark = screen.paint(screen.glyph("warn"), "warn")
     head = f" {mark} kube-scheduler does not ask the extender"
-    return [head, *said(screen, what=extender_use.reason(unasked, SHOWN), cure=extender_use.CURE)]
+    return [head, *said(screen, what=extender_use.reason(bypass, SHOWN), cure=extender_use.CURE)]
 
 
 def counted_ready(seen: Overview) -> str:

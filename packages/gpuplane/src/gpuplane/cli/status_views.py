@@ -41,6 +41,15 @@ class PolicyRefusal(msgspec.Struct, frozen=True, rename="camel"):
     since: str = ""
 
 
+class ExtenderBypass(msgspec.Struct, frozen=True, rename="camel"):
+    """Signs that kube-scheduler does not ask the extender: its own pods that start without a configuration, or
+    else the pods of shares that it bound without asking, as namespace/name.
+    """
+
+    schedulers: tuple[str, ...] = ()
+    shares: tuple[str, ...] = ()
+
+
 class NodeView(msgspec.Struct, frozen=True, rename="camel"):
     """One node. `stages` has all nine, each with its state and the seconds it took (None if unknown); `away` says
     why Kubernetes does not count on the node. `upgrade` is None where drivers are not upgraded. `advertised` is a
@@ -106,9 +115,8 @@ class Overview(msgspec.Struct, frozen=True, rename="camel"):
     there are shares), or one unit ("replica", "MPS replica", "mig-1g.10gb"). `paused` and `refused` are None while the
     operator works. `version` is that of the cluster's gpuplane, empty if unknown.
     `waiting_pods` begin with the one that waits longest. `unattended`: the operator is gone from the cluster.
-    `unasked` is why kube-scheduler is known not to ask the extender: the pods of shares that it bound without asking,
-    or its own pods; empty where it asks, or where nothing is known. `left_out` is the number of GPU nodes without the
-    labels that were asked for.
+    `bypass` is None where kube-scheduler asks the extender, or where nothing is known of it. `left_out` is the number
+    of GPU nodes without the labels that were asked for.
     """
 
     nodes: tuple[NodeView, ...]
@@ -123,7 +131,7 @@ class Overview(msgspec.Struct, frozen=True, rename="camel"):
     version: str = ""
     waiting_pods: tuple[WaitingPod, ...] = ()
     unattended: bool = False
-    unasked: tuple[str, ...] = ()
+    bypass: ExtenderBypass | None = None
     left_out: int = 0
 
     @property
@@ -142,11 +150,10 @@ def of_namespace(seen: Overview, namespace: str) -> Overview:
         for node in seen.nodes
     )
     running = sum(one.shown for node in nodes for one in node.held_by)
+    bypass = seen.bypass
+    if bypass is not None and not bypass.schedulers:
+        shares = tuple(pod for pod in bypass.shares if pod.startswith(mine))
+        bypass = ExtenderBypass(shares=shares) if shares else None
     return msgspec.structs.replace(
-        seen,
-        nodes=nodes,
-        waiting_pods=waiting,
-        waiting=len(waiting),
-        running=running,
-        unasked=tuple(pod for pod in seen.unasked if pod.startswith(mine)),
+        seen, nodes=nodes, waiting_pods=waiting, waiting=len(waiting), running=running, bypass=bypass
     )
