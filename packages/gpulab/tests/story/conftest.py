@@ -7,6 +7,7 @@ so), and what stood on the nodes before the first installation is on record in `
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import shutil
@@ -21,7 +22,7 @@ import msgspec
 import pytest
 
 from gpuplane import names
-from gpuplane.api.gpunode import GPUNode, StageName
+from gpuplane.api.gpunode import GPUNode, GPUNodeStatus, StageName
 from kubekit.api.core import Node, Pod
 from kubekit.kube import Client, NotFound
 from simgpu import STATE_PATH, Faults
@@ -102,10 +103,11 @@ class World:
         """kill -9 of the main processes of the pods whose names begin so; the pods' names."""
         killed = set()
         for path in (self.directory / "nodes" / node / "containers").glob("*/record.json"):
-            record = msgspec.json.decode(path.read_bytes(), type=ContainerRecord)
-            if record.pod.startswith(prefixes) and record.pid and is_running(record):
-                os.kill(record.pid, signal.SIGKILL)
-                killed.add(record.pod)
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has ended, or its record is gone
+                record = msgspec.json.decode(path.read_bytes(), type=ContainerRecord)
+                if record.pod.startswith(prefixes) and record.pid and is_running(record):
+                    os.kill(record.pid, signal.SIGKILL)
+                    killed.add(record.pod)
         return killed
 
 
@@ -140,6 +142,18 @@ class Story:
         except NotFound:
             self.world.gpuplane("install", "-q")
         return await self.until(GPUNode, lambda found: len(found) == len(NODES) and all(map(is_ready, found)) and found)
+
+    async def states(self, *, without: str = "") -> dict[str, GPUNodeStatus]:
+        """What is known of each node but one. Left out is what follows the pods up to five seconds later: how many GPUs
+        are free, and who holds them.
+        """
+
+        def of(node: GPUNode) -> GPUNodeStatus:
+            summary = msgspec.structs.replace(node.status.summary, free="")
+            return msgspec.structs.replace(node.status, summary=summary, held={})
+
+        nodes = await self.client.list(GPUNode)
+        return {node.metadata.name: of(node) for node in nodes if node.metadata.name != without}
 
     async def opt_out(self, *nodes: str) -> None:
         """Takes nodes out of our hands, and returns when they are as they were before."""

@@ -6,7 +6,6 @@ import pytest
 
 from gpuplane import names
 from gpuplane.api.clusterpolicy import ClusterPolicy
-from gpuplane.api.gpunode import GPUNode
 from gpuplane.api.nvidiadriver import NVIDIADriver
 from kubekit.api.core import DaemonSet, Node, Pod
 from kubekit.kube import NotFound
@@ -69,11 +68,7 @@ async def test_a_pool_whose_driver_is_nowhere_stops_alone_and_status_says_what_i
         Node, lambda found: all(n.metadata.labels.get(names.DRIVER_OWNER_LABEL) == "rest" for n in found) and found
     )
     await story.opt_out("sim-1")
-    before = {
-        node.metadata.name: node.metadata.resource_version
-        for node in await story.client.list(GPUNode)
-        if node.metadata.name != "sim-1"
-    }
+    before = await story.states(without="sim-1")
     published = {"repository": "nvcr.io/nvidia", "image": "driver", "version": "570", "usePrecompiled": True}
     await pools("pinned", nodeSelector={HOSTNAME: "sim-1"}, **published)
     await story.opt_in("sim-1")
@@ -90,8 +85,7 @@ async def test_a_pool_whose_driver_is_nowhere_stops_alone_and_status_says_what_i
     condition = await story.until(NVIDIADriver, told("pinned", "Ready", "DriverNotReady"))
     assert "sim-1" in condition.message
     # Nobody else was touched: same GPUNodes, and the same pods where the driver is.
-    after = {n.metadata.name: n.metadata.resource_version for n in await story.client.list(GPUNode)}
-    assert {name: version for name, version in after.items() if name != "sim-1"} == before
+    assert await story.states(without="sim-1") == before
     # A driver that can be had, by taking the wrong one away: the default's.
     await story.client.delete(NVIDIADriver, "pinned")
     node = await story.node("sim-1", lambda node: node.status.summary.stage == "ready")

@@ -143,7 +143,8 @@ async def test_each_stage_is_told_by_an_event(story):
 
 
 async def test_installing_twice_changes_nothing(story):
-    before = {node.metadata.name: node.metadata.resource_version for node in await story.ready()}
+    await story.ready()
+    before = await story.states()
     story.world.gpuplane("install", "-q", "--wait", "--timeout", "30s")
-    after = {node.metadata.name: node.metadata.resource_version for node in await story.ready()}
-    assert before == after
+    await story.ready()
+    assert await story.states() == before

@@ -30,11 +30,6 @@ def operands_on(pods: list[Pod]) -> set[str]:
     return {name for name in (PLUGIN, EXPORTER, LABELLER) for pod in pods if pod.metadata.name.startswith(name)}
 
 
-async def others(story, broken: str) -> dict[str, str]:
-    nodes = await story.client.list(GPUNode)
-    return {node.metadata.name: node.metadata.resource_version for node in nodes if node.metadata.name != broken}
-
-
 @contextlib.contextmanager
 def faults_of(story, node: str, gpu: int) -> Iterator[Faults]:
     """The faults of one GPU, cleared at the latest at the end of the block."""
@@ -70,7 +65,7 @@ def overwritten(path: Path, text: str) -> Iterator[None]:
 async def test_a_gpu_that_computes_wrong_stops_its_node_and_nobody_else(story):
     await story.ready()
     await story.opt_out("sim-1")
-    before = await others(story, "sim-1")
+    before = await story.states(without="sim-1")
     with faults_of(story, "sim-1", 3) as faults:
         faults.wrong_results(3)
         await story.opt_in("sim-1")
@@ -95,10 +90,10 @@ async def test_a_gpu_that_computes_wrong_stops_its_node_and_nobody_else(story):
             ),
             fields="involvedObject.name=sim-1",
         )
-        assert await others(story, "sim-1") == before
+        assert await story.states(without="sim-1") == before
     await story.validate_again("sim-1")
     await story.node("sim-1", is_ready)
-    assert await others(story, "sim-1") == before
+    assert await story.states(without="sim-1") == before
 
 
 async def test_a_fact_seen_to_be_false_takes_its_followers_back_and_no_running_pod(story):
@@ -230,7 +225,7 @@ async def test_a_machine_that_lacks_something_says_what_and_how_to_mend_it(story
 
 async def test_a_node_that_is_let_in_again_half_way_out_becomes_ready(story):
     await story.ready()
-    others_before = await others(story, "sim-1")
+    others_before = await story.states(without="sim-1")
     await story.client.patch(Node, "sim-1", {"metadata": {"labels": {OPERANDS_LABEL: "false"}}})
     await story.until(
         GPUNode,
@@ -249,4 +244,4 @@ async def test_a_node_that_is_let_in_again_half_way_out_becomes_ready(story):
         namespace="gpu-operator",
     )
     await story.ready()
-    assert await others(story, "sim-1") == others_before
+    assert await story.states(without="sim-1") == others_before
