@@ -29,7 +29,7 @@ from tinykube.apiserver.identity import ADMIN
 from tinykube.apiserver.server import ApiServer
 
 MODEL, MEMORY = "Tesla T4", 15360
-PATIENCE = 20.0
+PATIENCE = 60.0
 
 
 class Answered:

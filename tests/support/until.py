@@ -13,7 +13,7 @@ from typing import Any, Final
 from kubekit.kube import Client, Informer
 from kubekit.kube.tasks import first_of
 
-PATIENCE_SECONDS: Final = 20.0
+PATIENCE_SECONDS: Final = 60.0  # half of what a test may take: a computer that is busy with others fails no test
 POLL_SECONDS: Final = 0.02
 
 

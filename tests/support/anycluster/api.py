@@ -17,7 +17,7 @@ from urllib.parse import urlencode, urlsplit
 import yaml
 
 Object = dict[str, Any]
-PATIENCE_S: Final = 30.0
+PATIENCE_S: Final = 60.0
 TYPES: Final = {
     "json": "application/json-patch+json",
     "merge": "application/merge-patch+json",

@@ -171,7 +171,7 @@ async def test_what_contexts_cost_is_measured_while_it_runs_and_known_to_the_nex
     ]
     first = share.program("context(); answer(seen())\nfor _ in sys.stdin: answer(seen())", "--memory", "5GiB")
     before = line(first)
-    async with asyncio.timeout(20):  # two looks of the runner: one that measures, one that is sure
+    async with asyncio.timeout(60):  # two looks of the runner: one that measures, one that is sure
         await Host(share.base).wait_for(f"gpus/{uuid}/context")
     assert first.stdin is not None
     first.stdin.write("\n")
@@ -199,7 +199,7 @@ async def test_a_process_in_a_pid_namespace_of_its_own_is_known_by_its_own_id(sh
     pid, before = line(process)
     assert pid == 1
     [lease] = share.base.glob("gpus/*/lease")
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await Host(share.base).wait_for(f"gpus/{lease.parent.name}/context")
     output, errors = process.communicate("\n", timeout=20)
     assert json.loads(output)["free"] < before["free"]

@@ -357,7 +357,7 @@ async def followed(*arguments: str) -> AsyncIterator[Callable[[], Awaitable[str]
     out = process.stdout
 
     async def line() -> str:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             return (await out.readline()).decode().rstrip()
 
     try:
@@ -578,7 +578,7 @@ async def test_watching_goes_on_while_the_api_server_cannot_say_whether_there_is
 
         monkeypatch.setattr(cluster.client, "get", away)
         await report(cluster, "n1", ready=True)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while not follower.seen().nodes[0].ready:
                 await follower.changed()
     finally:

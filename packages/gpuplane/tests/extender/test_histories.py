@@ -71,7 +71,7 @@ class History:
         self.leader = Leader(client, self.recorder, Chosen(), self.clock, lambda: self.wall)
         self.ready = asyncio.Event()
         self.task = asyncio.create_task(self.leader.run(self.ready.set))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await self.ready.wait()
 
     async def crash(self) -> None:

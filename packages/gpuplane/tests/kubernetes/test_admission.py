@@ -139,7 +139,7 @@ async def webhook(control_plane: ControlPlane, admin: Client) -> AsyncIterator[N
         yield
     finally:
         process.terminate()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             await process.wait()
 
 

@@ -98,7 +98,7 @@ class Machine:
         return int((self.root / MPS / "nvidia.com/gpu/pipe/nvidia-cuda-mps-control.pid").read_text())
 
     async def ready(self, *, other_than: bytes = b"") -> bytes:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             async for _ in self.host.watch(f"{MPS}/{READY}"):
                 text = self.host.read(f"{MPS}/{READY}")
                 if text is not None and text != other_than:
@@ -106,7 +106,7 @@ class Machine:
         raise AssertionError("a watch never ends")
 
     async def gone(self) -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             async for _ in self.host.watch(f"{MPS}/{READY}"):
                 if not self.host.exists(f"{MPS}/{READY}"):
                     return
@@ -203,13 +203,13 @@ async def test_why_there_is_no_daemon_is_said_where_the_plugin_finds_it(machine:
     machine.programs.broken = "no such file"
     machine.config.write_text(SHARED.format(2))
     async with machine.running() as task:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             said = await machine.host.wait_for(f"{MPS}/{FAILED}")
         assert said == f"the driver has no {PROGRAM}".encode()
         machine.programs.broken = ""
         await machine.ready()
         assert not machine.host.exists(f"{MPS}/{FAILED}")
         machine.config.write_text(SHARED.format(100))
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             assert b"room for 48 clients" in await machine.host.wait_for(f"{MPS}/{FAILED}")
         assert not task.done()

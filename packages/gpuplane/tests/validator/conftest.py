@@ -201,7 +201,7 @@ class World:
     async def until(self, holds: Callable[[], bool]) -> None:
         """Wait, by a watch of the GPUNode, for something to be so."""
         stream = self.client.watch(GPUNode, None, "", f"metadata.name={NODE}", "", bad=None)
-        async with aclosing(stream), asyncio.timeout(20):
+        async with aclosing(stream), asyncio.timeout(60):
             waiting = asyncio.ensure_future(anext(stream))
             await asyncio.sleep(0)
             while not holds():

@@ -124,7 +124,7 @@ async def test_it_is_proved_again_as_soon_as_the_status_file_goes(world: Any, mo
         assert len(world.ran) == 2
         path = world.root / "run/nvidia/validations/cuda-ready"
         path.unlink()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             async for _ in Host(world.root).watch("run/nvidia/validations/cuda-ready"):
                 if path.exists():
                     break
@@ -355,7 +355,7 @@ async def test_after_a_boot_it_goes_on_the_moment_that_driver_and_toolkit_are_th
     before, path = len(world.client.writes), world.root / "run/nvidia/validations/cuda-ready"
     shutil.rmtree(world.root / "run")
     (world.root / "dev/nvidiactl").unlink()
-    async with running(world, vector_add=None), asyncio.timeout(20):
+    async with running(world, vector_add=None), asyncio.timeout(60):
         seen = Host(world.root).watch("run/nvidia/validations/cuda-ready")
         await anext(seen)
         for file, text in (

@@ -42,7 +42,7 @@ class Reconciler:
         return answer
 
     async def calls(self, count):
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while len(self.keys) < count:
                 self.called.clear()
                 await self.called.wait()

@@ -57,7 +57,7 @@ async def install(client):
     """The CRDs, and a wait until they are served."""
     for definition in crds():
         await client.apply(definition, "test")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         for definition in crds():
             name = definition["metadata"]["name"]
             while not any(
@@ -118,7 +118,7 @@ async def test_an_informer_follows_pages_and_changes(client):
     assert len(informer) == 30
     await client.patch(Node, "n03", {"metadata": {"labels": {"a": "b"}}})
     await client.delete(Node, "n04")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await asyncio.gather(gone.wait(), changed.wait())
     assert informer.get("n04") is None
     assert informer.lists == 1
@@ -128,7 +128,7 @@ async def test_an_informer_follows_pages_and_changes(client):
 async def test_a_version_of_another_life_does_not_wait_for_ever(client):
     """A server without persistence starts counting anew; informers hold versions of the one before."""
     with pytest.raises((Gone, ServerError)):
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await anext(client.watch(Pod, resource_version="99999999"))
 
 

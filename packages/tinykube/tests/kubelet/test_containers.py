@@ -211,7 +211,7 @@ async def test_a_killed_shim_takes_its_container_along(launcher: Launcher, root:
     main = os.pidfd_open(started.pid)
     os.kill(started.shim_pid, signal.SIGKILL)
     assert (await launcher.wait(started)).code == 137
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await readable(main)
     os.close(main)
 
