@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from kubekit.kube import Client
-from tests.support.realkube import images
+from tests.support.realkube import binaries, images
 from tests.support.realkube.binaries import Unavailable
 from tests.support.realkube.control_plane import ControlPlane
 from tests.support.realkube.life import Life, live
@@ -85,6 +85,15 @@ def stories(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoryCluster]:
 async def client(stories: StoryCluster) -> AsyncIterator[Client]:
     async with Client.connect(stories.plane.kubeconfig) as client:
         yield client
+
+
+@pytest.fixture(scope="session")
+def with_helm() -> None:
+    """A helm, for modules that call it."""
+    try:
+        binaries.build("helm")
+    except Unavailable as problem:
+        pytest.skip(f"no helm: {problem}")
 
 
 @pytest.fixture(scope="session")

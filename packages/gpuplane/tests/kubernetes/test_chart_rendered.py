@@ -1,0 +1,177 @@
+"""What a real helm renders of the chart: what `gpuplane install` applies, and what values reach."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+from deploy.chart import generate
+from gpuplane import names
+from gpuplane.api.clusterpolicy import ClusterPolicySpec
+from gpuplane.api.nvidiadriver import NVIDIADriver
+from gpuplane.api.validation import check_object, errors
+from gpuplane.operator.drivers import choices, owner_of
+from gpuplane.operator.installation import installation
+from packages.gpuplane.tests.kubernetes.chart_values import (
+    THEIRS,
+    is_hook,
+    nvidia_drivers,
+    operator,
+    place,
+    policy,
+    rendered,
+)
+from tests.support.realkube.chart import CHART, helm
+
+pytestmark = pytest.mark.usefixtures("with_helm")
+
+
+def test_it_lints() -> None:
+    assert "0 chart(s) failed" in helm("lint", "--strict", str(CHART))
+
+
+def test_it_renders_what_install_applies() -> None:
+    made = {place(manifest): manifest for manifest in rendered() if not is_hook(manifest)}
+    operator = made["Deployment", names.OPERATOR_NAMESPACE, "gpu-operator"]["spec"]["template"]["spec"]["containers"][0]
+    assert operator["image"] == names.IMAGE
+    assert made == {place(manifest): manifest for manifest in installation()}
+
+
+@pytest.mark.parametrize(
+    ("settings", "asked"),
+    [
+        ("admission.failurePolicy=Fail", {"admission": "closed"}),
+        ("admission.enabled=false", {"admission": ""}),
+        ("scheduler.enabled=false", {"scheduler": False}),
+        ("scheduler.enabled=false,admission.enabled=false", {"scheduler": False, "admission": ""}),
+    ],
+)
+def test_it_renders_what_install_applies_with_what_is_asked_for(settings: str, asked: dict[str, Any]) -> None:
+    made = {place(manifest): manifest for manifest in rendered("--set", settings) if not is_hook(manifest)}
+    assert made == {place(manifest): manifest for manifest in installation(**asked)}
+
+
+def test_in_its_own_namespace_it_does_not_make_it() -> None:
+    kinds = {manifest["kind"] for manifest in rendered("-n", names.OPERATOR_NAMESPACE)}
+    assert "Namespace" not in kinds and "Deployment" in kinds
+
+
+def test_values_reach_the_policy_and_the_operator() -> None:
+    settings = ["driver.enabled=false", "driver.version=570", "nfd.enabled=false", "mig.strategy=mixed"]
+    settings += ["driver.nvidiaDriverCRD.enabled=true", "driver.upgradePolicy.gpuPodDeletion.force=true"]
+    settings += ["operator.notReadyTaint=true", "operator.replicas=2", "operator.logging.level=debug"]
+    settings += ["operator.repository=registry.example.com/own", "operator.version=1.2", "operator.nodeSelector.a=b"]
+    settings += ["operator.imagePullSecrets[0]=pull", "operator.tolerations[0].operator=Exists"]
+    settings += ["operator.resources.limits.memory=1Gi", "operator.imagePullPolicy=Always"]
+    made = rendered("--set", ",".join(settings))
+    assert policy(made) == {
+        "driver": {
+            "enabled": False,
+            "version": "570",
+            "useNvidiaDriverCRD": True,
+            "upgradePolicy": {"podDeletion": {"force": True}},
+        },
+        "mig": {"strategy": "mixed"},
+        "nfd": {"enabled": False},
+        "operator": {"notReadyTaint": True},
+    }
+    found = operator(made)
+    pod = found["template"]["spec"]
+    (container,) = pod["containers"]
+    assert found["replicas"] == 2
+    assert container["args"] == ["run", "operator", "--verbose"]
+    assert container["image"] == "registry.example.com/own/gpuplane:1.2"
+    assert container["imagePullPolicy"] == "Always"
+    assert container["resources"] == {"limits": {"memory": "1Gi"}}
+    assert pod["imagePullSecrets"] == [{"name": "pull"}]
+    assert pod["nodeSelector"] == {"a": "b"}
+    assert pod["tolerations"][-1] == {"operator": "Exists"} and len(pod["tolerations"]) == 4
+
+
+def test_the_notes_name_the_image_that_runs_instead_of_theirs() -> None:
+    settings = "operator.repository=nvcr.io/nvidia,operator.image=gpu-operator,operator.version=v26.3.0"
+    notes = helm("install", "gpuplane", str(CHART), "--dry-run=client", "--set", settings).partition("NOTES:")[2]
+    assert f"gpuplane runs from {names.IMAGE}" in " ".join(notes.split())
+
+
+def test_without_deploy_cr_there_is_no_policy() -> None:
+    kinds = [m["kind"] for m in rendered("--set", "clusterPolicy.deployCR=false")]
+    assert "ClusterPolicy" not in kinds and "Deployment" in kinds
+
+
+def test_environment_reaches_the_operator_and_the_jobs_around_the_release() -> None:
+    setting = "operator.env[0].name=HTTPS_PROXY,operator.env[0].value=http://proxy:3128,operator.cleanupCRD=true"
+    made = rendered("--set", setting)
+    jobs = [m["spec"]["template"]["spec"] for m in made if m["kind"] == "Job"]
+    assert len(jobs) == 3
+    for pod in (operator(made)["template"]["spec"], *jobs):
+        assert pod["containers"][0]["env"][-1] == {"name": "HTTPS_PROXY", "value": "http://proxy:3128"}
+    variables = [one["name"] for one in operator(made)["template"]["spec"]["containers"][0]["env"]]
+    assert variables == ["POD_NAME", "POD_NAMESPACE", "POD_IP", "HTTPS_PROXY"]
+
+
+def test_a_driver_by_nvidiadriver_is_created_with_the_values_of_driver() -> None:
+    values = """
+    driver:
+      nvidiaDriverCRD: {enabled: true, nodeSelector: {tier: train}, driverType: vgpu}
+      repository: example.com
+      image: driver
+      version: 570
+      usePrecompiled: true
+      env: [{name: A, value: b}]
+      repoConfig: {configMapName: repositories}
+      certConfig: {name: certificates}
+      virtualTopology: {config: topology}
+      licensingConfig: {configMapName: licences, nlsEnabled: false}
+      upgradePolicy: {autoUpgrade: false}
+    """
+    made = rendered(values=values)
+    (found,) = nvidia_drivers(made)
+    assert found["metadata"]["name"] == "default"
+    assert found["spec"] == {
+        "driverType": "vgpu",
+        "nodeSelector": {"tier": "train"},
+        "repository": "example.com",
+        "image": "driver",
+        "version": "570",
+        "usePrecompiled": True,
+        "env": [{"name": "A", "value": "b"}],
+        "repoConfig": {"name": "repositories"},
+        "certConfig": {"name": "certificates"},
+        "virtualTopologyConfig": {"name": "topology"},
+        "licensingConfig": {"name": "licences", "nlsEnabled": False},
+    }
+    assert not errors(check_object(found, NVIDIADriver))
+    assert policy(made)["driver"]["useNvidiaDriverCRD"] is True
+    assert policy(made)["driver"]["upgradePolicy"] == {"autoUpgrade": False}
+
+
+def test_every_field_that_both_kinds_have_reaches_the_nvidiadriver() -> None:
+    theirs = json.loads((THEIRS / "gpu-operator.json").read_text())
+    theirs["driver"]["nvidiaDriverCRD"]["enabled"] = True
+    made = rendered(values=json.dumps(theirs))
+    (found,) = nvidia_drivers(made)
+    same = set(generate.driver_fields()) & theirs["driver"].keys()
+    assert len(same) > 10
+    assert {name: found["spec"][name] for name in same} == {name: theirs["driver"][name] for name in same}
+    assert found["spec"]["default"] is True
+    assert not errors(check_object(found, NVIDIADriver))
+
+
+def test_with_the_default_values_an_nvidiadriver_takes_every_node() -> None:
+    """Without it a node would wait with NoDriverForNode."""
+    made = rendered("--set", "driver.nvidiaDriverCRD.enabled=true")
+    drivers = [msgspec.convert(one, NVIDIADriver) for one in nvidia_drivers(made)]
+    found = choices(msgspec.convert(policy(made), ClusterPolicySpec), drivers)
+    assert owner_of({}, found) == "default"
+    own = "driver.nvidiaDriverCRD.enabled=true,driver.nvidiaDriverCRD.deployDefaultCR=false"
+    assert nvidia_drivers(rendered("--set", own)) == nvidia_drivers(rendered()) == []
+
+
+def test_every_toleration_of_the_operators_chart_is_kept_when_values_add_one() -> None:
+    default = operator(rendered())["template"]["spec"]["tolerations"]
+    added = operator(rendered("--set", "operator.tolerations[0].key=own"))["template"]["spec"]["tolerations"]
+    assert added == [*default, {"key": "own"}]
