@@ -60,10 +60,11 @@ async def way():
     labels |= gpu_labels(GpuFacts(driver=version, cuda=cuda, gpus=gpus))
     await unconfigure(host)
     await uninstall(host)
+    after = tree()
     print(json.dumps({
         "action": decision.action, "module": facts.module, "version": version, "gpus": len(gpus),
         "changed": changed, "again": again, "labels": labels,
-        "left": sorted(p for p in tree().keys() | before.keys() if tree().get(p) != before.get(p)),
+        "left": sorted(p for p in after.keys() | before.keys() if after.get(p) != before.get(p)),
     }))
 
 asyncio.run(way())
