@@ -25,7 +25,7 @@ from tinykube.cluster import ClusterHandle, ClusterSpec, MachineSpec
 from tinykube.kubelet.containers.records import ContainerRecord, is_running
 
 PATIENCE_SECONDS = 60.0
-Key = tuple[tuple[tuple[str, str], ...], tuple[str, ...], tuple[tuple[str, str | None], ...], bool]
+Key = tuple[str, bool]
 FAILED = pytest.StashKey[bool]()
 MANIFESTS = Path(__file__).parents[5] / "shared" / "manifests"
 
@@ -37,6 +37,7 @@ class Cluster:
         self.handle = handle
         self.client = client
         self._labels: dict[str, dict[str, None]] = {}
+        self._cordoned: set[str] = set()
 
     def root(self, node: str) -> Path:
         return self.handle.directory / "nodes" / node / "root"
@@ -75,12 +76,20 @@ class Cluster:
         self._labels.setdefault(node, {}).update(dict.fromkeys(labels))
         await self.client.patch(Node, node, {"metadata": {"labels": labels}})
 
+    async def cordon(self, *nodes: str) -> None:
+        """Keep the scheduler from these nodes."""
+        for node in nodes:
+            self._cordoned.add(node)
+            await self.client.patch(Node, node, {"spec": {"unschedulable": True}})
+
     async def give_back(self) -> None:
-        """Take away what a test made, for the next one: what runs in the default namespace, and labels of nodes."""
+        """Take away what a test made, for the next one: what runs in the default namespace, cordons and labels."""
         for kind in (Deployment, Pod):
             for obj in await self.client.list(kind, "default"):
                 await self.delete(kind, obj.metadata.name)
         await self.pods(lambda pods: not pods)
+        for node in self._cordoned:
+            await self.client.patch(Node, node, {"spec": {"unschedulable": None}})
         for node, labels in self._labels.items():
             await self.client.patch(Node, node, {"metadata": {"labels": labels}})
             await self.until(
@@ -171,10 +180,11 @@ async def running(
     clusters: dict[Key, ClusterHandle], tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> AsyncIterator[Any]:
     """`cluster = await running({"sim-1": "t4-ubuntu18"}, "mig.strategy=mixed")`: installed, with these settings;
-    `labels` are on its nodes before; without `extender` pods are bound by node and nothing else.
+    `labels` are on its nodes before, `configs` are in the ConfigMap `configs`; without `extender` pods are bound by
+    node and nothing else.
 
-    Tests that ask for the same have the same cluster, one after the other: each takes its pods and labels away. A test
-    that fails has its cluster removed.
+    Tests that ask for the same have the same cluster, one after the other: each takes its pods and labels away. A
+    cluster gets the extender with the first test that asks for it. A test that fails has its cluster removed.
     """
     used: dict[Key, Cluster] = {}
     async with AsyncExitStack() as stack:
@@ -182,25 +192,32 @@ async def running(
         async def start(
             machines: dict[str, str],
             *settings: str,
-            labels: dict[str, str | None] | None = None,
+            labels: dict[str, dict[str, str]] | None = None,
+            configs: dict[str, str] | None = None,
             extender: bool = False,
         ) -> Cluster:
-            key = (tuple(machines.items()), settings, tuple((labels or {}).items()), extender)
-            made = clusters.get(key)
-            if made is None:
+            asked = json.dumps([machines, settings, labels, configs])
+            key, without = (asked, extender), (asked, False)
+            begins, grows = key not in clusters and without not in clusters, key not in clusters
+            if begins:
                 nodes = tuple(MachineSpec(name=n, machine=m) for n, m in machines.items())
                 clusters[key] = await up(ClusterSpec(name="test", nodes=nodes), base=tmp_path_factory.mktemp("c"))
+            elif grows:
+                clusters[key] = clusters.pop(without)
             handle = clusters[key]
             client = await stack.enter_async_context(Client.connect(handle.kubeconfig))
             cluster = used[key] = Cluster(handle, client)
-            if made is None:
-                if labels:
-                    await cluster.until(Node, lambda nodes: len(nodes) == len(machines))
-                    for name in machines:
-                        await client.patch(Node, name, {"metadata": {"labels": labels}})
+            if begins and labels:
+                await cluster.until(Node, lambda nodes: len(nodes) == len(machines))
+                for name, added in labels.items():
+                    await client.patch(Node, name, {"metadata": {"labels": added}})
+            if grows:
                 parts = () if extender else ("--no-scheduler", "--admission", "none")
                 words = (word for one in settings for word in ("--set", one))
                 await cluster.gpuplane("install", "-q", *parts, *words)
+            if begins and configs:
+                body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "configs"}, "data": configs}
+                await client.create(body, namespace="gpu-operator")
             return cluster
 
         yield start

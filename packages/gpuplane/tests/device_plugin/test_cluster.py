@@ -1,4 +1,4 @@
-"""The device plugin as its users see it: manifests in, Nodes and Pods out, on an embedded cluster."""
+"""The device plugin as its users see it, without the extender: manifests in, Nodes and Pods out."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import os
 import signal
 import sys
 import urllib.request
-from collections import Counter
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -20,59 +19,41 @@ from gpuplane import names
 from gpuplane.api.gpunode import GPUNode
 from gpuplane.host import Host
 from gpuplane.limits import ShareStore
-from gpuplane.scheduler.drift import DIFFERS
-from gpuplane.sharing import Assignment, Part, of_pod, request_of, to_annotations
-from kubekit.api.core import Deployment, Event, Pod
+from gpuplane.sharing import Assignment, Part, request_of, to_annotations
+from kubekit.api.core import Pod
+from packages.gpuplane.tests.device_plugin.cluster_pods import phases, share
 
 SHARES_OF_24_GIB = {"tencent.com/vcuda-core": 100, "tencent.com/vcuda-memory": 96}
 PATIENCE_SECONDS = 60.0
+MACHINES = {"p40": "p40-ubuntu22", "l4": "l4-ubuntu24", "a100": "a100-ubuntu22"}
+SETTINGS = ("mig.strategy=mixed", "devicePlugin.config.name=configs")
+SHARES = {"nvidia-device-enable": "enable"}
+LABELS = {"p40": SHARES, "l4": SHARES, "a100": {"nvidia.com/device-plugin.config": "replicas"}}
+REPLICAS = {"version": "v1", "sharing": {"timeSlicing": {"resources": [{"name": "mig-1g.5gb", "replicas": 2}]}}}
+CONFIGS = {"default": "version: v1", "replicas": json.dumps(REPLICAS)}
 
 
-def of_pool(name: str) -> dict[str, str]:
-    """The labels of a Provisioner's nodes, by which the Deployments of karpenter/ select them."""
-    return {"jina.ai/node-type": name, "karpenter.sh/provisioner-name": name}
+async def cluster_for(node: str, running: Any) -> Any:
+    """The cluster of all tests, ready, where the scheduler sends pods to `node` alone.
+
+    Two nodes have shares from their start, the third is cut.
+    """
+    cluster = await running(MACHINES, *SETTINGS, labels=LABELS, configs=CONFIGS)
+    await cluster.until(
+        GPUNode, lambda nodes: sum(node.status.summary.stage == "ready" for node in nodes) == len(MACHINES)
+    )
+    await cluster.cordon(*(name for name in MACHINES if name != node))
+    return cluster
 
 
-def phases(pods: list[Pod]) -> Counter[str]:
-    return Counter(pod.status.phase for pod in pods)
-
-
-async def test_ten_pods_share_a_gpu_by_the_label_of_their_node(running: Any, manifests: Path) -> None:
-    machines = {"shared": "t4-ubuntu22", "whole": "t4-ubuntu22"}
-    cluster = await running(machines, "devicePlugin.config.name=plugin-configs", extender=True)
-    values = yaml.safe_load((manifests / "karpenter" / "device-plugin-values.yaml").read_text())
-    configs = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "plugin-configs"}}
-    await cluster.client.create({**configs, "data": values["config"]["map"]}, namespace="gpu-operator")
-    await cluster.amounts("shared", {"nvidia.com/gpu": 1})
-    # Not before: the pod that proves the node holds a GPU, or one of the ten, as long as it runs.
-    await cluster.until(GPUNode, lambda nodes: sum(node.status.summary.stage == "ready" for node in nodes) == 2)
-
-    await cluster.amounts("whole", {"nvidia.com/gpu": 1})
-    await cluster.label("whole", of_pool("gpu"))
-    await cluster.create(manifests / "karpenter" / "gpu.yaml")
-    await cluster.pods(lambda pods: phases(pods) == {"Running": 1})
-    await cluster.client.delete(Deployment, "test-gpu", "default")
-    await cluster.pods(lambda pods: not pods)
-
-    await cluster.label("shared", {"nvidia.com/device-plugin.config": "shared_gpu", **of_pool("gpu-shared")})
-    await cluster.amounts("shared", {"nvidia.com/gpu": 10})
-    await cluster.create(manifests / "karpenter" / "gpu-shared.yaml")
-    await cluster.client.patch(Deployment, "test-gpu-shared", {"spec": {"replicas": 11}}, namespace="default")
-    await cluster.pods(lambda pods: phases(pods) == {"Running": 10, "Pending": 1})
-    [waiting] = await cluster.pods(lambda pods: [pod for pod in pods if _waits(pod)])
-    assert ["Insufficient nvidia.com/gpu" in (one.message or "") for one in waiting.status.conditions] == [True]
-    assert not any(of_pod(pod) for pod in await cluster.client.list(Pod, "default")), "the kubelet chooses replicas"
-
-    await cluster.label("shared", {"nvidia.com/device-plugin.config": None})
-    await cluster.amounts("shared", {"nvidia.com/gpu": 1})
-    assert phases(await cluster.client.list(Pod, "default")) == {"Running": 10, "Pending": 1}, "nobody is evicted"
+async def test_a_machine_that_has_shares_from_the_start_gets_ready(running: Any) -> None:
+    cluster = await cluster_for("l4", running)
+    await cluster.amounts("l4", {"tencent.com/vcuda-core": 200})
 
 
 async def test_shares_as_gpu_managers_users_ask_for_them(running: Any, manifests: Path) -> None:
-    cluster = await running({"shares": "p40-ubuntu22"})
-    await cluster.amounts("shares", {"nvidia.com/gpu": 1})
-    await cluster.label("shares", {"nvidia-device-enable": "enable"})
-    await cluster.amounts("shares", SHARES_OF_24_GIB)
+    cluster = await cluster_for("p40", running)
+    await cluster.amounts("p40", SHARES_OF_24_GIB)
     await cluster.create(manifests / "gpu-manager" / "vcuda-test.yaml")
     part, whole = reversed(list(yaml.safe_load_all((manifests / "gpu-manager" / "pods.yaml").read_text())))
     await cluster.client.create(part, namespace="default")
@@ -112,10 +93,8 @@ def look(name: str, **limits: str) -> dict[str, Any]:
 
 
 async def test_a_share_is_held_to_what_it_asked(running: Any) -> None:
-    cluster = await running({"shares": "p40-ubuntu22"})
-    await cluster.amounts("shares", {"nvidia.com/gpu": 1})
-    await cluster.label("shares", {"nvidia-device-enable": "enable"})
-    await cluster.amounts("shares", SHARES_OF_24_GIB)
+    cluster = await cluster_for("p40", running)
+    await cluster.amounts("p40", SHARES_OF_24_GIB)
 
     await cluster.client.create(look("part", core="30", memory="20"), namespace="default")
     seen = json.loads(await cluster.ended("part"))
@@ -126,7 +105,7 @@ async def test_a_share_is_held_to_what_it_asked(running: Any) -> None:
     assert (seen["limits"], seen["nvml"], seen["cuda"]) == (None, 24576, 24451)
 
     # What has ended takes its share along.
-    shares = cluster.root("shares") / "var/lib/gpuplane/limits/shares"
+    shares = cluster.root("p40") / "var/lib/gpuplane/limits/shares"
     async with asyncio.timeout(PATIENCE_SECONDS):
         for share in list(shares.iterdir()):
             async for _ in Host(shares).watch(share.name):
@@ -135,17 +114,15 @@ async def test_a_share_is_held_to_what_it_asked(running: Any) -> None:
 
 
 async def test_metrics_by_gpu_managers_names(running: Any, manifests: Path) -> None:
-    cluster = await running({"shares": "p40-ubuntu22"})
-    await cluster.amounts("shares", {"nvidia.com/gpu": 1})
-    await cluster.label("shares", {"nvidia-device-enable": "enable"})
-    await cluster.amounts("shares", SHARES_OF_24_GIB)
+    cluster = await cluster_for("p40", running)
+    await cluster.amounts("p40", SHARES_OF_24_GIB)
     part = list(yaml.safe_load_all((manifests / "gpu-manager" / "pods.yaml").read_text()))[1]
     await cluster.client.create(part, namespace="default")
     [pod] = await cluster.pods(lambda pods: [pod for pod in pods if pod.status.phase == "Running"])
     [plugin] = [
         pod
         for pod in await cluster.client.list(Pod, "gpu-operator")
-        if pod.metadata.name.startswith("nvidia-device-plugin")
+        if pod.metadata.name.startswith("nvidia-device-plugin") and pod.spec.node_name == "p40"
     ]
 
     async def get(path: str) -> str:
@@ -154,7 +131,7 @@ async def test_metrics_by_gpu_managers_names(running: Any, manifests: Path) -> N
             return text
 
     metrics = await get("/metric")
-    who = 'container_name="gpu",namespace="default",node="shares",pod_name="part-card"'
+    who = 'container_name="gpu",namespace="default",node="p40",pod_name="part-card"'
     assert f'container_request_gpu_utilization{{{who},req_of_gpu="total"}} 0.3\n' in metrics
     assert f'container_request_gpu_memory{{{who},req_of_gpu_memory="total"}} 5120\n' in metrics
     for gpu in ("gpu0", "total"):
@@ -167,38 +144,12 @@ async def test_metrics_by_gpu_managers_names(running: Any, manifests: Path) -> N
     assert json.loads(await get("/version"))["version"]
 
 
-async def test_a_machine_that_has_shares_from_the_start_gets_ready(running: Any) -> None:
-    cluster = await running({"shares": "l4-ubuntu24"}, labels={"nvidia-device-enable": "enable"})
-    await cluster.until(GPUNode, lambda nodes: [node for node in nodes if node.status.summary.stage == "ready"])
-    await cluster.amounts("shares", {"tencent.com/vcuda-core": 200})
-
-
-SLEEP = ["sleep", "3600"]
-
-
-def share(name: str, *asks: tuple[int, int], scheduler: str = "nobody") -> dict[str, Any]:
-    """A pod that sleeps, with a container for each (core, memory units); nobody places it but the test."""
-    containers = [
-        {
-            "name": f"c{number}",
-            "image": "busybox",
-            "command": SLEEP,
-            "resources": {"limits": {"tencent.com/vcuda-core": core, "tencent.com/vcuda-memory": memory}},
-        }
-        for number, (core, memory) in enumerate(asks)
-    ]
-    # Not 0: the API server would delete the pod at once, and its part be bound again before its containers have ended.
-    spec = {"schedulerName": scheduler, "terminationGracePeriodSeconds": 1, "containers": containers}
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
-
-
 async def test_the_assignment_of_the_binding_is_obeyed_whatever_restarts(running: Any) -> None:
     """Two GPUs, and pods that ask alike: only their annotations tell them apart."""
-    cluster = await running({"shares": "l4-ubuntu24"}, labels={"nvidia-device-enable": "enable"})
-    await cluster.amounts("shares", {"tencent.com/vcuda-core": 200})
-    [node] = await cluster.client.list(GPUNode)
-    gpus = node.status.gpus
-    store = ShareStore(cluster.root("shares") / "var/lib/gpuplane/limits")
+    cluster = await cluster_for("l4", running)
+    await cluster.amounts("l4", {"tencent.com/vcuda-core": 200})
+    gpus = (await cluster.client.get(GPUNode, "l4")).status.gpus
+    store = ShareStore(cluster.root("l4") / "var/lib/gpuplane/limits")
 
     async def place(name: str, *on: int) -> None:
         made = await cluster.client.create(share(name, *((20, 8) for _ in on)), namespace="default")
@@ -206,8 +157,8 @@ async def test_the_assignment_of_the_binding_is_obeyed_whatever_restarts(running
         parts: dict[str, tuple[Part, ...]] = {
             f"c{n}": (Part(gpus[index].uuid, index, 20, 2048),) for n, index in enumerate(on)
         }
-        said = to_annotations(Assignment(parts), request_of(pod), "shares", 1)
-        await cluster.bind(name, "shares", said)
+        said = to_annotations(Assignment(parts), request_of(pod), "l4", 1)
+        await cluster.bind(name, "l4", said)
 
     async def held(name: str, *on: int) -> None:
         assert await ended_up(name) == "Running"
@@ -238,11 +189,11 @@ async def test_the_assignment_of_the_binding_is_obeyed_whatever_restarts(running
     for name, on in (("a", (1,)), ("b", (0, 1)), ("c", (0,)), ("d", (1,))):
         await held(name, *on)
 
-    cluster.kill_containers("shares", "nvidia-device-plugin")
+    cluster.kill_containers("l4", "nvidia-device-plugin")
     await again("e", 0)
-    os.kill(cluster.process("kubelet-shares"), signal.SIGKILL)
+    os.kill(cluster.process("kubelet-l4"), signal.SIGKILL)
     await again("f", 1)
-    for socket in (cluster.root("shares") / "var/lib/kubelet/device-plugins").glob("tencent*"):
+    for socket in (cluster.root("l4") / "var/lib/kubelet/device-plugins").glob("tencent*"):
         socket.unlink()
     await again("g", 0)
     await held("a", 1)
@@ -272,17 +223,7 @@ for index, profiles in ((0, ((9, 2), (19, 0), (19, 0))), (1, ())):
 
 
 async def test_gpus_that_are_cut_are_offered_by_their_profiles(running: Any) -> None:
-    shared = {"name": "mig-1g.5gb", "replicas": 2}
-    config = {"version": "v1", "sharing": {"timeSlicing": {"resources": [shared]}}}
-    settings = ("mig.strategy=mixed", "devicePlugin.config.name=configs", "devicePlugin.config.default=one")
-    cluster = await running({"a100": "a100-ubuntu22"}, *settings)
-    body = {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": {"name": "configs"},
-        "data": {"one": json.dumps(config)},
-    }
-    await cluster.client.create(body, namespace="gpu-operator")
+    cluster = await cluster_for("a100", running)
     await cluster.amounts("a100", {"nvidia.com/gpu": 8})
     driver = cluster.root("a100") / names.DRIVER_ROOT
     process = await asyncio.create_subprocess_exec(sys.executable, "-c", CUT, str(driver))
@@ -295,79 +236,3 @@ async def test_gpus_that_are_cut_are_offered_by_their_profiles(running: Any) -> 
         "nvidia-mig-3g.20gb.sock",
         "nvidia-mig-1g.5gb.sock",
     }
-
-
-async def test_whole_gpus_and_shares_side_by_side_are_the_same_silicon(running: Any) -> None:
-    both = "devicePlugin.env=" + json.dumps([{"name": "GPUPLANE_DIALECTS", "value": "nvidia,tencent"}])
-    cluster = await running({"both": "l4-ubuntu24"}, both, labels={"nvidia-device-enable": "enable"})
-    await cluster.until(GPUNode, lambda nodes: [node for node in nodes if node.status.summary.stage == "ready"])
-    await cluster.amounts("both", {"nvidia.com/gpu": 2, "tencent.com/vcuda-core": 200})
-
-    def whole(name: str) -> dict[str, Any]:
-        pod = share(name, (0, 0), scheduler="default-scheduler")
-        pod["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu": 1}}
-        return pod
-
-    async def phase(pod: dict[str, Any]) -> str:
-        name = pod["metadata"]["name"]
-        await cluster.client.create(pod, namespace="default")
-        found: str = await cluster.pods(
-            lambda pods: next(
-                (p.status.phase for p in pods if p.metadata.name == name and p.status.phase != "Pending"), ""
-            )
-        )
-        return found
-
-    part = share("part", (20, 8), scheduler="default-scheduler")
-    assert await phase(part) == "Running"
-    assert await phase(whole("one")) == "Running"
-    assert await phase(whole("two")) == "Failed", "its GPU is held in part, which no scheduler can know by itself"
-    [refused] = [pod for pod in await cluster.client.list(Pod, "default") if pod.metadata.name == "two"]
-    assert "1 whole GPU asked, 0 wholly free" in refused.status.message
-    more = share("more", (30, 8), scheduler="default-scheduler")
-    assert await phase(more) == "Running"
-    store = ShareStore(cluster.root("both") / "var/lib/gpuplane/limits")
-    assert len({gpu.uuid for found in store.all() for gpu in found.limits.gpus}) == 1
-
-
-async def test_a_plain_install_places_shares_gpu_by_gpu_and_no_pod_is_turned_away(running: Any) -> None:
-    """The extender is a part of it: assignments reach containers, and what does not fit waits instead of failing."""
-    both = "devicePlugin.env=" + json.dumps([{"name": "GPUPLANE_DIALECTS", "value": "nvidia,tencent"}])
-    cluster = await running({"both": "l4-ubuntu24"}, both, labels={"nvidia-device-enable": "enable"}, extender=True)
-    await cluster.until(GPUNode, lambda nodes: [node for node in nodes if node.status.summary.stage == "ready"])
-    await cluster.amounts("both", {"nvidia.com/gpu": 2, "tencent.com/vcuda-core": 200})
-    for name, core in (("a", 60), ("b", 60), ("c", 40), ("d", 30)):
-        await cluster.client.create(share(name, (core, 8), scheduler="default-scheduler"), namespace="default")
-    await cluster.pods(lambda pods: phases(pods) == {"Running": 4})
-    store = ShareStore(cluster.root("both") / "var/lib/gpuplane/limits")
-    held = {found.owner.pod: found.limits.gpus[0] for found in store.all()}
-    for pod in await cluster.client.list(Pod, "default"):
-        assignment = of_pod(pod)
-        assert assignment is not None
-        [part] = assignment.containers["c0"]
-        limit = held[pod.metadata.name]
-        assert (limit.uuid, limit.core, limit.memory_bytes) == (part.uuid, part.core, 2 << 30)
-    # GPUNode says the same of what the kubelet has given, so nobody is told of a difference.
-    said: dict[str, dict[str, int]] = {}
-    for pod in await cluster.client.list(Pod, "default"):
-        limit = held[pod.metadata.name]
-        said.setdefault(limit.uuid, {})[pod.metadata.uid] = limit.core
-    await cluster.until(GPUNode, lambda nodes: [node for node in nodes if node.status.held == said])
-    assert DIFFERS not in {event.reason for event in await cluster.client.list(Event)}
-
-    for name, resource, amount in (("whole", "nvidia.com/gpu", 1), ("part", "tencent.com/vcuda-core", 20)):
-        waiting = share(name, (0, 0), scheduler="default-scheduler")
-        waiting["spec"]["containers"][0]["resources"] = {"limits": {resource: amount}}
-        await cluster.client.create(waiting, namespace="default")
-    await cluster.pods(lambda pods: sum(_waits(pod) for pod in pods) == 2)
-    leaving = {"a", "c"} if held["a"].uuid == held["c"].uuid else {"a", "d"}
-    for name in leaving:
-        await cluster.delete(Pod, name)
-    # NB: until a deleted pod is gone it is Running at first, and Failed in the end.
-    await cluster.pods(lambda pods: not leaving & {pod.metadata.name for pod in pods} and phases(pods)["Running"] >= 3)
-    pods = await cluster.client.list(Pod, "default")
-    assert [f"{pod.metadata.name}: {pod.status.message}" for pod in pods if pod.status.phase == "Failed"] == []
-
-
-def _waits(pod: Pod) -> bool:
-    return any(condition.reason == "Unschedulable" for condition in pod.status.conditions)
