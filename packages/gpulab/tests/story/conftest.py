@@ -40,8 +40,7 @@ NODES = ("sim-1", "sim-2", "sim-3")
 KEPT = ("var/log/", "var/lib/kubelet/", "var/lib/simgpu/state", "dev/nvidiactl")
 
 
-# What the first installation says of pods. test_policy.py looks for it, and takes it away: to replace the pods of all
-# operands once more takes long.
+# What the first installation says of pods. test_policy.py looks for it: to replace the pods of all operands takes long.
 OF_PODS = (
     "daemonsets.labels.team=ml",
     "daemonsets.annotations.owner=ops",

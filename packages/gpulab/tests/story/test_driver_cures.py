@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from gpuplane.api.clusterpolicy import ClusterPolicy
 from gpuplane.api.gpunode import StageState
 
@@ -15,22 +13,17 @@ async def change(story, **driver) -> None:
     await story.client.patch(ClusterPolicy, POLICY, {"spec": {"driver": driver}})
 
 
-@pytest.mark.parametrize(
-    ("wrong", "cures"),
-    [
-        ({"enabled": False}, [("DriverDisabled", "spec.driver.enabled to true", {"enabled": True})]),
-        (
-            {"usePrecompiled": True, "kernelModuleType": "open", "version": "570"},
-            [
-                ("NoPrecompiled", "spec.driver.usePrecompiled: false", {"usePrecompiled": False}),
-                ("VersionUnknown", "570.133.20", {"version": "570.133.20"}),
-            ],
-        ),
-        ({"version": "579.1.1"}, [("VersionUnknown", "spec.driver.version", {"version": "580.82.07"})]),
-    ],
-    ids=lambda value: "-".join(value) if isinstance(value, dict) else None,
-)
-async def test_a_printed_cure_cures(story, cleanup, wrong, cures) -> None:
+# What is wrong first, and each printed cure with what a user sets: it leads to the next thing that is wrong.
+WRONG = {"enabled": False, "version": "579.1.1"}
+CURES = [
+    ("DriverDisabled", "spec.driver.enabled to true", {"enabled": True}),
+    ("VersionUnknown", "spec.driver.version", {"version": "570", "usePrecompiled": True, "kernelModuleType": "open"}),
+    ("NoPrecompiled", "spec.driver.usePrecompiled: false", {"usePrecompiled": False}),
+    ("VersionUnknown", "570.133.20", {"version": "570.133.20"}),
+]
+
+
+async def test_printed_cures_cure(story, cleanup) -> None:
     async def back() -> None:
         await change(story, **DEFAULTS)
         await story.opt_in("sim-1", NODE)
@@ -39,9 +32,9 @@ async def test_a_printed_cure_cures(story, cleanup, wrong, cures) -> None:
     await story.ready()
     cleanup(back())
     await story.opt_out("sim-1", NODE)
-    await change(story, **wrong)
+    await change(story, **WRONG)
     await story.opt_in(NODE)
-    for reason, cure, settings in cures:
+    for reason, cure, settings in CURES:
         node = await story.node(
             NODE, lambda node, reason=reason: (stage := node.status.stages.get("driver")) and stage.reason == reason
         )
