@@ -61,7 +61,8 @@ def test_a_compiler_that_fails_leaves_the_old_library(tmp_path: Path) -> None:
 
 
 def test_warnings_of_a_users_compiler_are_no_errors(tmp_path: Path) -> None:
-    strict = f"{sys.executable} -m ziglang cc -Weverything"
+    # The machine's own where there is one. In a new cache zig compiles parts of its runtime first, which takes longer.
+    strict = f"{shutil.which('cc') or f'{sys.executable} -m ziglang cc -rtlib=none'} -Wpadded"
     made = build("simhost", "--output", str(tmp_path / "out"), CC=strict, XDG_CACHE_HOME=str(tmp_path / "cache"))
     assert "warning:" in made.stderr and (made.returncode, (tmp_path / "out" / "simhost").is_file()) == (0, True)
 
