@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 from collections.abc import Awaitable, Callable, Iterator
@@ -112,6 +113,17 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     if not wanted or not collection_path.is_file():
         return None
     return True if place(collection_path).startswith(CLUSTERS) != (wanted == "only") else None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Look for garbage in what the tests make, not in modules and collected tests: a million objects that stay."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

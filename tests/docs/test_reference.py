@@ -180,6 +180,7 @@ def commands() -> list[tuple[str, str]]:
     return sorted(set(found))
 
 
+@cache
 def is_understood(command: str) -> bool:
     words = shlex.split(command.replace("\\", ""))
     try:
