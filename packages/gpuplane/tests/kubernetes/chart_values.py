@@ -5,14 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from gpuplane.operator.manifest import parse
 from tests.support.realkube.chart import CHART, helm
 
 
 def rendered(*arguments: str, values: str = "") -> list[dict[str, Any]]:
     text = helm("template", "gpuplane", str(CHART), "--include-crds", *arguments, values=values)
-    return [document for document in yaml.safe_load_all(text) if document]
+    return parse(text)
 
 
 def place(manifest: dict[str, Any]) -> tuple[str, str, str]:
