@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import re
 import subprocess
 import sys
@@ -244,8 +245,8 @@ def test_install_dry_run_prints_manifests_with_the_settings(capsys: pytest.Captu
 def test_install_brings_the_extender_and_admission_unless_they_are_left_out(
     capsys: pytest.CaptureFixture[str], words: tuple[str, ...], parts: set[str]
 ) -> None:
-    assert main(["install", "--dry-run", *words]) == 0
-    made = yaml.safe_load_all(capsys.readouterr().out)
+    assert main(["install", "--dry-run", "-o", "json", *words]) == 0
+    made = json.loads(capsys.readouterr().out)["items"]
     assert {m["metadata"]["name"] for m in made if m["kind"] == "Deployment"} == parts
 
 

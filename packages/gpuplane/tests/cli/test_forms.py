@@ -18,6 +18,7 @@ from gpuplane.cli.options import DOCUMENTS, FORMS
 from gpuplane.cli.parser import build
 from gpuplane.cli.verbs import installed
 from gpuplane.cli.word_order import named_parser, own_flags
+from gpuplane.operator.manifest import parse
 from kubekit.api.core import Namespace
 from simgpu.machines import machines
 from tests.support.extender_world import world
@@ -118,8 +119,8 @@ def test_wide_has_more_columns(capsys: pytest.CaptureFixture[str]) -> None:
 def test_manifests_of_a_dry_run_are_yaml_or_a_list_in_json_that_kubectl_takes(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    manifests = list(yaml.safe_load_all(out_of(capsys, "install --dry-run")))
-    assert list(yaml.safe_load_all(out_of(capsys, "install --dry-run -o yaml"))) == manifests
+    manifests = parse(out_of(capsys, "install --dry-run"))
+    assert parse(out_of(capsys, "install --dry-run -o yaml")) == manifests
     listed = json.loads(out_of(capsys, "install --dry-run -o json"))
     assert (listed["apiVersion"], listed["kind"], listed["items"]) == ("v1", "List", manifests)
 
