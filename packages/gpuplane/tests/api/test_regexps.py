@@ -90,7 +90,7 @@ from gpuplane.api.regexps import compile_regexp
 compile_regexp("a").matches("a")
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 refused = 0
-for number in range(70):
+for number in range(36):
     for expression in (r"(\pL{20}){10}", r"[\pL\pN]{1,60}", r"(\pL|\pN){40}x|(a|b)*a(a|b){20}"):
         try:
             compile_regexp(f"{expression}{number}").matches("ab\u00e4" * 500)
@@ -100,11 +100,11 @@ print(refused, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 
 """
 
 
-def test_two_hundred_heavy_expressions_use_some_tens_of_mebibytes() -> None:
+def test_a_hundred_heavy_expressions_use_some_tens_of_mebibytes() -> None:
     done = subprocess.run([sys.executable, "-c", MEASURED], capture_output=True, text=True, check=True, timeout=100)
     refused, grown_mib = map(int, done.stdout.split())
-    assert refused == 70  # the first of the three
-    assert grown_mib < 64
+    assert refused == 36  # the first of the three
+    assert grown_mib < 40  # 23 here; 60 where all are retained
 
 
 @pytest.mark.parametrize(
