@@ -65,7 +65,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 CLUSTERS = (
     "kubernetes/",  # make test-kubernetes
     "story/",
-    "device_plugin/test_cluster.py",
+    "device_plugin/test_cluster",
     "discovery/test_cluster.py",
     "cluster/",
     "pages/",
