@@ -67,6 +67,9 @@ CLUSTERS = (
     "story/",
     "device_plugin/test_cluster",
     "discovery/test_cluster.py",
+    "operator/test_upgrade_cluster.py",
+    "admission/test_embedded.py",
+    "cli/test_share_",
     "cluster/",
     "pages/",
     "limiter/",
@@ -74,12 +77,9 @@ CLUSTERS = (
     "clients/",
     "device_plugin/test_mps_cluster.py",
     "device_plugin/test_nri_cluster.py",
-    "operator/test_upgrade_cluster.py",
     "operator/test_leader.py",
-    "admission/test_embedded.py",
     "kubelet/",
     "conformance/",
-    "cli/test_share_",
     "cli/test_up.py",
     "controllers/",
     "extender/test_process.py",
@@ -139,8 +139,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """For `-n auto`: tests of whole clusters wait about half of their time."""
-    return (os.cpu_count() or 1) * (1 if config.getoption("clusters") == "without" else 2)
+    """For `-n auto`: tests of whole clusters wait about half of their time, the others a little."""
+    cores = os.cpu_count() or 1
+    return cores + 1 if config.getoption("clusters") == "without" else 2 * cores
 
 
 @pytest.hookimpl(optionalhook=True)
