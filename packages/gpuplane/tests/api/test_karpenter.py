@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 import yaml
 
-from gpuplane.api.karpenter import DeclaredPool, NodePool, Provisioner
+from gpuplane.api.karpenter import DeclaredPool, DisruptionBudget, NodePool, PoolDisruption, Provisioner, declared_pool
 from gpuplane.api.karpenter_checks import is_class, is_pool, read_class, read_pool
 from kubekit.api.core import Taint
 from kubekit.errors import InvalidInput
@@ -89,7 +90,12 @@ def test_a_node_pool_becomes_a_pool_without_defaults() -> None:
         used={"cpu": "8"},
         class_kind="EC2NodeClass",
         class_name="gpu",
+        disruption=PoolDisruption(
+            0.0, "WhenEmptyOrUnderutilized", (DisruptionBudget("10%"),), expire_after=2_592_000.0
+        ),
+        hash=pool.hash,
     )
+    assert pool.hash
     assert [r.min_values for r in pool.requirements] == [1]
 
 
@@ -103,6 +109,95 @@ def test_a_node_pool_of_v1beta1_has_its_kubelet_in_the_template() -> None:
     with pytest.raises(InvalidInput) as raised:
         read_pool(data)
     assert any("Gte" in finding for finding in raised.value.findings)
+
+
+def test_a_provisioner_says_when_its_nodes_go_and_what_its_machines_are() -> None:
+    pool = read_pool(yaml.safe_load(PROVISIONER))
+    assert pool.disruption == PoolDisruption(empty_after=30.0)
+    assert pool.machines["launchTemplate"] == "karpenter-gpu-shared-demo"
+    assert (pool.class_kind, pool.class_name, pool.termination_grace) == ("", "", None)
+    data = changed(PROVISIONER, "spec.ttlSecondsAfterEmpty", None)
+    data["spec"] |= {"consolidation": {"enabled": True}, "ttlSecondsUntilExpired": 60, "annotations": {"a": "b"}}
+    pool = read_pool(data)
+    assert pool.disruption == PoolDisruption(0.0, "WhenEmptyOrUnderutilized", expire_after=60.0)
+    assert pool.annotations == {"a": "b"}
+
+
+def test_a_node_pool_says_when_its_nodes_go() -> None:
+    data = changed(NODE_POOL, "spec.template.spec.terminationGracePeriod", "1h30m")
+    data["spec"]["template"]["spec"]["expireAfter"] = "Never"
+    night = {"nodes": "0", "reasons": ["Drifted"], "schedule": "0 9 * * mon-fri", "duration": "8h"}
+    data["spec"]["disruption"] = {"consolidationPolicy": "WhenEmpty", "consolidateAfter": "Never", "budgets": [night]}
+    pool = read_pool(data)
+    assert pool.termination_grace == 5400.0
+    budget = DisruptionBudget("0", ("Drifted",), "0 9 * * mon-fri", 28_800.0)
+    assert pool.disruption == PoolDisruption(None, "WhenEmpty", (budget,))
+
+
+def test_a_node_pool_of_v1beta1_expires_by_its_disruption() -> None:
+    data = changed(NODE_POOL.replace("karpenter.sh/v1", "karpenter.sh/v1beta1").replace("Gte", "Gt"), "spec.weight", 5)
+    data["spec"]["disruption"] = {"consolidationPolicy": "WhenUnderutilized", "expireAfter": "24h"}
+    found = read_pool(data).disruption
+    assert (found.policy, found.expire_after, found.consolidate_after) == ("WhenEmptyOrUnderutilized", 86_400.0, 0.0)
+
+
+def test_a_budget_that_cannot_be_read_admits_no_disruption() -> None:
+    for broken in ({"schedule": "@daily"}, {"duration": "8h"}, {"schedule": "@daily", "duration": "often"}):
+        data = changed(NODE_POOL, "spec.disruption", {"budgets": [{"nodes": "5", **broken}]})
+        pool = declared_pool(msgspec.convert(data, NodePool))  # as another release's API server may have stored it
+        assert pool.disruption.budgets == (DisruptionBudget("0"),)
+
+
+@pytest.mark.parametrize(
+    "text, path, value, drifts",
+    [
+        (PROVISIONER, "spec.labels", {"team": "blue"}, True),
+        (PROVISIONER, "spec.annotations", {"team": "red"}, True),
+        (PROVISIONER, "spec.taints", [], True),
+        (PROVISIONER, "spec.startupTaints", [{"key": "nvidia.com/gpu-shared", "effect": "NoSchedule"}], True),
+        (PROVISIONER, "spec.kubeletConfiguration", {"maxPods": 20, "clusterDNS": ["10.0.0.1"]}, True),
+        (PROVISIONER, "spec.requirements", [], False),
+        (PROVISIONER, "spec.limits", None, False),
+        (PROVISIONER, "spec.weight", 3, False),
+        (PROVISIONER, "spec.ttlSecondsAfterEmpty", 300, False),
+        (PROVISIONER, "spec.annotations", {}, False),
+        (NODE_POOL, "spec.template.metadata.labels", {"team": "blue"}, True),
+        (NODE_POOL, "spec.template.metadata.annotations", {"a": "b"}, True),
+        (NODE_POOL, "spec.template.spec.taints", [{"key": "boot", "effect": "NoExecute"}], True),
+        (NODE_POOL, "spec.template.spec.expireAfter", "1h", True),
+        (NODE_POOL, "spec.template.spec.terminationGracePeriod", "1h", True),
+        (NODE_POOL, "spec.template.spec.nodeClassRef.name", "other", True),
+        (NODE_POOL, "spec.template.spec.requirements", [], False),
+        (NODE_POOL, "spec.disruption", {"consolidateAfter": "1h"}, False),
+        (NODE_POOL, "spec.limits", {"cpu": "1"}, False),
+        (NODE_POOL, "spec.weight", 3, False),
+    ],
+)
+def test_nodes_drift_by_the_fields_that_they_are_made_of(text: str, path: str, value: Any, drifts: bool) -> None:
+    before, after = read_pool(yaml.safe_load(text)), read_pool(changed(text, path, value))
+    assert (before.hash != after.hash) == drifts
+
+
+def test_the_order_of_taints_drifts_no_node() -> None:
+    taints = [{"key": "a", "effect": "NoExecute"}, {"key": "b", "effect": "NoExecute"}]
+    ordered, turned = (read_pool(changed(NODE_POOL, "spec.template.spec.taints", t)) for t in (taints, taints[::-1]))
+    assert ordered.hash == turned.hash
+
+
+def test_a_class_drifts_by_its_fields_but_not_by_its_selectors() -> None:
+    data = {"apiVersion": "karpenter.k8s.aws/v1", "kind": "EC2NodeClass", "metadata": {"name": "gpu"}}
+    plain, *others = (
+        read_class({**data, "spec": {"amiSelectorTerms": [{"alias": "al2023@latest"}], **more}})
+        for more in ({}, {"subnetSelectorTerms": [{"id": "subnet-1"}]}, {"userData": "x"}, {"kubelet": {"maxPods": 9}})
+    )
+    assert plain.spec == {"amiSelectorTerms": [{"alias": "al2023@latest"}]}
+    assert [other.hash == plain.hash for other in others] == [True, False, False]
+
+
+def test_a_class_with_a_kubelet_of_another_type_is_refused() -> None:
+    data = {"apiVersion": "karpenter.k8s.aws/v1", "kind": "EC2NodeClass", "metadata": {"name": "gpu"}}
+    with pytest.raises(InvalidInput, match="EC2NodeClass/gpu"):
+        read_class({**data, "spec": {"kubelet": {"maxPods": "many"}}})
 
 
 def test_classes_of_both_kinds_become_one() -> None:
@@ -145,6 +240,16 @@ def test_classes_of_both_kinds_become_one() -> None:
         (NODE_POOL, "spec.template.spec.requirements.0.minValues", 51, "minValues 51 is not from 1 to 50"),
         (NODE_POOL, "spec.limits.cpu", "-1", "limits.cpu: -1 is below 0"),
         (NODE_POOL, "metadata.name", "", "metadata.name: is missing"),
+        (NODE_POOL, "spec.disruption", {"consolidationPolicy": "WhenUnderutilized"}, "consolidationPolicy"),
+        (NODE_POOL, "spec.disruption", {"consolidateAfter": "soon"}, "consolidateAfter: 'soon' is no duration"),
+        (NODE_POOL, "spec.template.spec.expireAfter", "1d", "expireAfter: '1d' is no duration such as 1h30m or Never"),
+        (NODE_POOL, "spec.template.spec.terminationGracePeriod", "Never", "'Never' is no duration such as 1h30m"),
+        (NODE_POOL, "spec.disruption", {"budgets": [{"nodes": "101%"}]}, "budgets[0].nodes: '101%'"),
+        (NODE_POOL, "spec.disruption", {"budgets": [{"reasons": ["Bored"]}]}, "budgets[0].reasons: 'Bored'"),
+        (NODE_POOL, "spec.disruption", {"budgets": [{"schedule": "@daily"}]}, "schedule: is set together"),
+        (NODE_POOL, "spec.disruption", {"budgets": [{"schedule": "at noon", "duration": "1h"}]}, "no cron schedule"),
+        (NODE_POOL, "spec.disruption", {"budgets": [{"schedule": "@daily", "duration": "1s"}]}, "in hours and minutes"),
+        (NODE_POOL, "spec.disruption", {"budgets": [{}] * 51}, "51 are more than 50"),
     ],
 )
 def test_an_invalid_pool_is_refused_with_the_rule(text: str, path: str, value: Any, finding: str) -> None:

@@ -16,9 +16,12 @@ from typing import Any, ClassVar, Final
 
 import msgspec
 
+from gpuplane.api.durations import duration
+from gpuplane.api.karpenter_hash import class_hash, hash_of
 from kubekit.api.core import Taint
 from kubekit.api.meta import ObjectMeta, Resource, Struct
 from kubekit.api.quantity import Quantity
+from kubekit.errors import InvalidInput
 
 GROUP: Final = "karpenter.sh"
 AWS_GROUP: Final = "karpenter.k8s.aws"
@@ -30,6 +33,8 @@ TYPE_LABEL: Final = "node.kubernetes.io/instance-type"
 ZONE_LABEL: Final = "topology.kubernetes.io/zone"
 ARCH_LABEL: Final = "kubernetes.io/arch"
 OS_LABEL: Final = "kubernetes.io/os"
+NEVER: Final = "Never"
+UNDERUTILIZED: Final = "WhenEmptyOrUnderutilized"
 
 
 class PoolRequirement(Struct):
@@ -46,24 +51,35 @@ class PoolRequirement(Struct):
 
 
 class PoolKubelet(Struct):
-    """The kubelet's settings that change what a node offers to pods; `kubelet` and `kubeletConfiguration` alike."""
+    """The kubelet's settings: `kubelet` and `kubeletConfiguration` alike. The first five change what nodes offer."""
 
     max_pods: int | None = None
     pods_per_core: int | None = None
     system_reserved: dict[str, Quantity] = {}
     kube_reserved: dict[str, Quantity] = {}
     eviction_hard: dict[str, str] = {}
+    eviction_soft: dict[str, str] = {}
+    eviction_soft_grace_period: dict[str, str] = {}
+    eviction_max_pod_grace_period: int | None = None
+    image_gc_high_threshold_percent: int | None = msgspec.field(default=None, name="imageGCHighThresholdPercent")
+    image_gc_low_threshold_percent: int | None = msgspec.field(default=None, name="imageGCLowThresholdPercent")
+    cpu_cfs_quota: bool | None = msgspec.field(default=None, name="cpuCFSQuota")
+    cluster_dns: tuple[str, ...] = msgspec.field(default=(), name="clusterDNS")
+    container_runtime: str = ""
 
 
 class NodeTemplateMeta(Struct):
     """`spec.template.metadata` of a NodePool."""
 
     labels: dict[str, str] = {}
+    annotations: dict[str, str] = {}
 
 
 class NodeClassRef(Struct):
-    """The reference to a class: `nodeClassRef` and `providerRef` alike."""
+    """The reference to a class: `nodeClassRef` and `providerRef` alike. The latter has no `group`."""
 
+    group: str = ""
+    kind: str = ""
     name: str = ""
 
 
@@ -91,6 +107,7 @@ class ProvisionerSpec(NodeTemplateSpec):
     """`spec` of a Provisioner."""
 
     labels: dict[str, str] = {}
+    annotations: dict[str, str] = {}
     kubelet_configuration: PoolKubelet = PoolKubelet()
     provider: dict[str, Any] | None = None
     provider_ref: NodeClassRef | None = None
@@ -106,6 +123,8 @@ class NodePoolTemplateSpec(NodeTemplateSpec):
 
     kubelet: PoolKubelet = PoolKubelet()
     node_class_ref: NodeClassRef | None = None
+    termination_grace_period: str | None = None
+    expire_after: str = "720h"
 
 
 class NodeTemplate(Struct):
@@ -115,10 +134,29 @@ class NodeTemplate(Struct):
     spec: NodePoolTemplateSpec = NodePoolTemplateSpec()
 
 
+class NodePoolBudget(Struct):
+    """One of `spec.disruption.budgets`. `nodes` is a number, or a percentage of the pool's nodes."""
+
+    nodes: str = "10%"
+    reasons: tuple[str, ...] = ()
+    schedule: str | None = None
+    duration: str | None = None
+
+
+class NodePoolDisruption(Struct):
+    """`spec.disruption` of a NodePool. `expire_after` is of v1beta1 only; v1 has it in the template."""
+
+    consolidate_after: str = "0s"
+    consolidation_policy: str = UNDERUTILIZED
+    budgets: tuple[NodePoolBudget, ...] = (NodePoolBudget(),)
+    expire_after: str | None = None
+
+
 class NodePoolSpec(Struct):
     """`spec` of a NodePool."""
 
     template: NodeTemplate = NodeTemplate()
+    disruption: NodePoolDisruption = NodePoolDisruption()
     limits: dict[str, Quantity] = {}
     weight: int | None = None
     replicas: int | None = None
@@ -167,12 +205,6 @@ class ClassSubnet(Struct):
     zone: str = ""
 
 
-class NodeClassSpec(Struct):
-    """`spec` of a class, as far as it changes what a node offers."""
-
-    kubelet: PoolKubelet = PoolKubelet()
-
-
 class NodeClassStatus(Struct):
     """`status` of a class."""
 
@@ -185,7 +217,7 @@ class AWSNodeTemplate(Struct):
     RESOURCE: ClassVar[Resource] = Resource(AWS_GROUP, "v1alpha1", "awsnodetemplates", "AWSNodeTemplate", False)
 
     metadata: ObjectMeta = ObjectMeta()
-    spec: NodeClassSpec = NodeClassSpec()
+    spec: dict[str, Any] = {}
     status: NodeClassStatus = NodeClassStatus()
 
 
@@ -195,7 +227,7 @@ class EC2NodeClass(Struct):
     RESOURCE: ClassVar[Resource] = Resource(AWS_GROUP, "v1", "ec2nodeclasses", "EC2NodeClass", False)
 
     metadata: ObjectMeta = ObjectMeta()
-    spec: NodeClassSpec = NodeClassSpec()
+    spec: dict[str, Any] = {}
     status: NodeClassStatus = NodeClassStatus()
 
 
@@ -213,19 +245,55 @@ CLASS_KINDS: Final[tuple[type[AWSNodeTemplate] | type[EC2NodeClass], ...]] = (
 
 
 class DeclaredClass(msgspec.Struct, frozen=True):
-    """The machines of a pool's nodes. `zones` are those of its subnets, empty if they are unknown."""
+    """The machines of a pool's nodes. `zones` are those of its subnets, empty if they are unknown.
+
+    `spec` is the object's own, for the provider; `hash` changes with each field of it that drifts nodes.
+    """
 
     kind: str
     name: str
     kubelet: PoolKubelet = PoolKubelet()
     zones: tuple[str, ...] = ()
+    spec: dict[str, Any] = {}
+    hash: str = ""
+
+
+class DisruptionBudget(msgspec.Struct, frozen=True):
+    """A limit on the nodes of a pool that are disrupted at the same time, while the budget is active.
+
+    `nodes` is a number ("3") or a percentage of the pool's nodes, rounded up ("10%"). `reasons` are those it limits
+    (Underutilized, Empty, Drifted, Unhealthy), all if empty. With a `schedule` (cron, in UTC) it is active for
+    `duration` seconds after each hit, else always.
+    """
+
+    nodes: str
+    reasons: tuple[str, ...] = ()
+    schedule: str = ""
+    duration: float = 0.0
+
+
+class PoolDisruption(msgspec.Struct, frozen=True):
+    """When nodes of a pool may be removed. All times are seconds, None for never.
+
+    `policy` is WhenEmpty, WhenEmptyOrUnderutilized, Balanced, or empty for no consolidation. A node may be consolidated
+    `consolidate_after` its last pod came or went. `empty_after` is ttlSecondsAfterEmpty of a Provisioner: a node is
+    deleted so long after it was stamped empty. `expire_after` counts from the node's creation. No `budgets` is no
+    limit.
+    """
+
+    consolidate_after: float | None = None
+    policy: str = ""
+    budgets: tuple[DisruptionBudget, ...] = ()
+    empty_after: float | None = None
+    expire_after: float | None = None
 
 
 class DeclaredPool(msgspec.Struct, frozen=True):
     """The nodes that a pool declares. `startup_taints` are on a new node until their owner takes them off.
 
-    `class_kind` and `class_name` name its class, and are empty if it describes its machines itself. `used` is what
-    counts against `limits` already. Pools of higher `weight` are preferred.
+    `class_kind` and `class_name` name its class; both are empty if it describes its machines itself, in `machines`.
+    `used` is what counts against `limits` already. Pools of higher `weight` are preferred. A drain that lasts longer
+    than `termination_grace` seconds is forced; None waits for ever. `hash` changes with each field that drifts nodes.
     """
 
     name: str
@@ -240,6 +308,11 @@ class DeclaredPool(msgspec.Struct, frozen=True):
     class_kind: str = ""
     class_name: str = ""
     kubelet: PoolKubelet = PoolKubelet()
+    machines: dict[str, Any] = {}
+    annotations: dict[str, str] = {}
+    disruption: PoolDisruption = PoolDisruption()
+    termination_grace: float | None = None
+    hash: str = ""
 
 
 def declared_pool(pool: Provisioner | NodePool) -> DeclaredPool:
@@ -259,6 +332,10 @@ def declared_pool(pool: Provisioner | NodePool) -> DeclaredPool:
             class_kind=AWSNodeTemplate.RESOURCE.kind if spec.provider_ref else "",
             class_name=spec.provider_ref.name if spec.provider_ref else "",
             kubelet=spec.kubelet_configuration,
+            machines=spec.provider or {},
+            annotations=spec.annotations,
+            disruption=_provisioner_disruption(spec),
+            hash=_provisioner_hash(spec),
         )
     template = pool.spec.template
     reference = template.spec.node_class_ref
@@ -271,16 +348,68 @@ def declared_pool(pool: Provisioner | NodePool) -> DeclaredPool:
         weight=pool.spec.weight or 0,
         limits=pool.spec.limits,
         used=pool.status.resources,
-        class_kind=EC2NodeClass.RESOURCE.kind if reference else "",
+        class_kind=(reference.kind or EC2NodeClass.RESOURCE.kind) if reference else "",
         class_name=reference.name if reference else "",
         kubelet=template.spec.kubelet,
+        annotations=template.metadata.annotations,
+        disruption=_node_pool_disruption(pool),
+        termination_grace=duration(template.spec.termination_grace_period),
+        hash=hash_of(msgspec.structs.replace(template, spec=msgspec.structs.replace(template.spec, requirements=()))),
     )
 
 
 def declared_class(found: AWSNodeTemplate | EC2NodeClass) -> DeclaredClass:
-    """Return what the class declares, from either kind."""
+    """Return what the class declares, from either kind. Raises InvalidInput for kubelet settings of another type."""
+    try:
+        kubelet = msgspec.convert(found.spec.get("kubelet") or {}, PoolKubelet)
+    except msgspec.ValidationError as error:
+        where = f"{found.RESOURCE.kind}/{found.metadata.name}"
+        raise InvalidInput(f"spec.kubelet: {error}", where=where, cure="correct the field") from error
     zones = tuple(sorted({subnet.zone for subnet in found.status.subnets if subnet.zone}))
-    return DeclaredClass(found.RESOURCE.kind, found.metadata.name, found.spec.kubelet, zones)
+    return DeclaredClass(
+        kind=found.RESOURCE.kind,
+        name=found.metadata.name,
+        kubelet=kubelet,
+        zones=zones,
+        spec=found.spec,
+        hash=class_hash(found.spec),
+    )
+
+
+def _provisioner_hash(spec: ProvisionerSpec) -> str:
+    parts = (spec.annotations, spec.labels, spec.taints, spec.startup_taints, spec.kubelet_configuration)
+    return hash_of(dict(zip(("annotations", "labels", "taints", "startupTaints", "kubelet"), parts, strict=True)))
+
+
+def _provisioner_disruption(spec: ProvisionerSpec) -> PoolDisruption:
+    """A Provisioner knows no budgets: all its empty nodes go together."""
+    consolidates = spec.consolidation is not None and spec.consolidation.enabled
+    return PoolDisruption(
+        consolidate_after=0.0 if consolidates else None,
+        policy=UNDERUTILIZED if consolidates else "",
+        empty_after=spec.ttl_seconds_after_empty,
+        expire_after=spec.ttl_seconds_until_expired,
+    )
+
+
+def _node_pool_disruption(pool: NodePool) -> PoolDisruption:
+    wanted = pool.spec.disruption
+    old = isinstance(pool, BetaNodePool)
+    policy = wanted.consolidation_policy
+    return PoolDisruption(
+        consolidate_after=duration(wanted.consolidate_after),
+        policy=UNDERUTILIZED if policy == "WhenUnderutilized" else policy,
+        budgets=tuple(_budget(budget) for budget in wanted.budgets),
+        expire_after=duration(wanted.expire_after or "720h") if old else duration(pool.spec.template.spec.expire_after),
+    )
+
+
+def _budget(budget: NodePoolBudget) -> DisruptionBudget:
+    """A budget whose duration is no duration, or that has only one of schedule and duration, admits no disruption."""
+    seconds = duration(budget.duration) if budget.duration else None
+    if bool(budget.schedule) != (seconds is not None):
+        return DisruptionBudget("0", budget.reasons)
+    return DisruptionBudget(budget.nodes, budget.reasons, budget.schedule or "", seconds or 0.0)
 
 
 # What the webhook of those releases adds, each unless the pool names the key: (key, value).

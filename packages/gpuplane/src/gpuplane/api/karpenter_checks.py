@@ -8,6 +8,7 @@ Source: the validation rules of the CRDs of `karpenter.sh/v1`, and the webhook o
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
@@ -17,10 +18,12 @@ from gpuplane.api import karpenter
 from gpuplane.api.karpenter import (
     CLASS_KINDS,
     POOL_KINDS,
+    UNDERUTILIZED,
     BetaNodePool,
     DeclaredClass,
     DeclaredPool,
     NodePool,
+    NodePoolBudget,
     PoolRequirement,
     Provisioner,
     ProvisionerSpec,
@@ -32,8 +35,16 @@ from kubekit.errors import InvalidInput
 OPERATORS: Final = ("In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt", "Gte", "Lte")
 OLD_OPERATORS: Final = OPERATORS[:6]
 COMPARISONS: Final = ("Gt", "Lt", "Gte", "Lte")
+OLD_POLICIES: Final = ("WhenEmpty", "WhenUnderutilized", UNDERUTILIZED)  # the last: Karpenter 1.0 converted the object
+POLICIES: Final = ("WhenEmpty", UNDERUTILIZED, "Balanced")
+REASONS: Final = ("Underutilized", "Empty", "Drifted", "Unhealthy")
 _EFFECTS: Final = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 _MOST_REQUIREMENTS, _MOST_MIN_VALUES, _MOST_WEIGHT = 100, 50, 100
+_MOST_BUDGETS: Final = 50
+_SECONDS: Final = re.compile(r"([0-9]+[smh])+")
+_MINUTES: Final = re.compile(r"([0-9]+[hm]|[0-9]+h[0-9]+m)(0s)?")
+_NODES: Final = re.compile(r"(100|[0-9]{1,2})%|[0-9]+")
+_SCHEDULE: Final = re.compile(r"^@(annually|yearly|monthly|weekly|daily|midnight|hourly)$|^\S+(\s+\S+){4}$")
 _OPEN_OF_KARPENTER: Final = (karpenter.CAPACITY_TYPE_LABEL,)  # of its own domain, what a requirement may name
 _OWN: Final = (karpenter.GROUP, karpenter.AWS_GROUP)
 
@@ -110,6 +121,46 @@ def _of_node_pool(pool: NodePool) -> Iterator[str]:
     if pool.spec.replicas is not None:
         yield "spec.replicas: static pools are not simulated; they buy the same nodes whatever pods request"
     yield from _of_weight(pool.spec.weight)
+    yield from _of_disruption(pool)
+
+
+def _of_disruption(pool: NodePool) -> Iterator[str]:
+    template, wanted = pool.spec.template.spec, pool.spec.disruption
+    old = isinstance(pool, BetaNodePool)
+    policies = OLD_POLICIES if old else POLICIES
+    if wanted.consolidation_policy not in policies:
+        yield (
+            f"spec.disruption.consolidationPolicy: {wanted.consolidation_policy!r} is unknown, "
+            f"choose of {', '.join(policies)}"
+        )
+    grace = template.termination_grace_period
+    for field, value, never in (
+        ("spec.disruption.consolidateAfter", wanted.consolidate_after, True),
+        ("spec.disruption.expireAfter", wanted.expire_after, True),
+        ("spec.template.spec.expireAfter", template.expire_after, True),
+        ("spec.template.spec.terminationGracePeriod", grace, False),
+    ):
+        if value is not None and not (never and value == karpenter.NEVER) and not _SECONDS.fullmatch(value):
+            yield f"{field}: {value!r} is no duration such as 1h30m{' or Never' * never}"
+    if len(wanted.budgets) > _MOST_BUDGETS:
+        yield f"spec.disruption.budgets: {len(wanted.budgets)} are more than {_MOST_BUDGETS}"
+    for index, budget in enumerate(wanted.budgets):
+        for problem in _of_budget(budget):
+            yield f"spec.disruption.budgets[{index}].{problem}"
+
+
+def _of_budget(budget: NodePoolBudget) -> Iterator[str]:
+    if not _NODES.fullmatch(budget.nodes):
+        yield f"nodes: {budget.nodes!r} is no whole number and no percentage from 0% to 100%"
+    for reason in budget.reasons:
+        if reason not in REASONS:
+            yield f"reasons: {reason!r} is unknown, choose of {', '.join(REASONS)}"
+    if (budget.schedule is None) != (budget.duration is None):
+        yield "schedule: is set together with duration only"
+    if budget.schedule is not None and not _SCHEDULE.search(budget.schedule):
+        yield f"schedule: {budget.schedule!r} is no cron schedule of five fields, and none such as @daily"
+    if budget.duration is not None and not _MINUTES.fullmatch(budget.duration):
+        yield f"duration: {budget.duration!r} is no duration in hours and minutes such as 1h30m"
 
 
 def _of_weight(weight: int | None) -> Iterator[str]:

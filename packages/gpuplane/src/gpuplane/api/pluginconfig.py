@@ -18,7 +18,8 @@ from typing import Any, Final
 import msgspec
 
 from gpuplane import names
-from gpuplane.api.pluginreading import SectionReader, duration
+from gpuplane.api.durations import duration
+from gpuplane.api.pluginreading import SectionReader
 from kubekit.errors import InvalidInput
 
 ANNOTATION_PREFIX: Final = names.CDI_ANNOTATION_PREFIX

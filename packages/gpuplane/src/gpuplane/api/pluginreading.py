@@ -5,15 +5,11 @@ Invariant: at `end`, whatever no call has asked for is a finding; so no field ca
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import Any, Final, TypeVar
 
 E = TypeVar("E", bound=StrEnum)
-
-_UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
-_DURATION: Final = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|s|m|h))+")
 _TRUE: Final = ("1", "t", "true", "TRUE", "True", "T")  # as Go reads the truth
 _FALSE: Final = ("0", "f", "false", "FALSE", "False", "F")
 
@@ -139,10 +135,3 @@ class SectionReader:
             if field not in self._asked:
                 near = get_close_matches(str(field), self._asked, 1)
                 self.wrong(str(field), "is unknown" + (f", did you mean {near[0]}?" if near else ""))
-
-
-def duration(text: Any) -> float | None:
-    """Return the seconds of a Go duration (1m30s), None for an invalid one."""
-    if isinstance(text, bool) or not _DURATION.fullmatch(str(text)):
-        return None
-    return sum(float(number) * _UNITS[unit] for number, unit in re.findall(r"(\d+(?:\.\d+)?)(ms|s|m|h)", str(text)))
