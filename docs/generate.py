@@ -24,6 +24,7 @@ from gpuplane.api.codes import CODES
 from gpuplane.api.crds import crds
 from gpuplane.api.effects import acts, why_not
 from gpuplane.api.gpunode import GPUNode, StageName
+from gpuplane.api.karpenter_crds import karpenter_crds
 from gpuplane.cli.parser import build
 from gpuplane.cli.verbs import installed
 from gpuplane.cures import CUDA, NVML, XID
@@ -146,6 +147,7 @@ def pages() -> dict[str, str]:
     return {
         "commands.md": commands(),
         "crds.md": custom_resources(),
+        "karpenter.md": karpenter_kinds(),
         "names.md": all_names(),
         "metrics.md": metrics(),
         "findings.md": findings(),
@@ -337,6 +339,16 @@ def custom_resources() -> str:
     return "\n".join([*out, *map(_kind, definitions)])
 
 
+def karpenter_kinds() -> str:
+    out = [
+        "# Karpenter's kinds\n",
+        HEAD,
+        "`gpuplane install --autoscaler` applies these definitions. They admit and refuse the same objects as"
+        " Karpenter's own, and the [autoscaler](../components/autoscaler.md) reads them.\n",
+    ]
+    return "\n".join([*out, *map(_kind, karpenter_crds())])
+
+
 def _kind(definition: Mapping[str, Any]) -> str:
     spec = definition["spec"]
     version = spec["versions"][0]
@@ -373,7 +385,7 @@ def _part(kind: str, part: str, body: Mapping[str, Any], shared: Mapping[str, st
     """Sections of a spec or a status: a table for each group of fields, one table for all that have no effect yet."""
     effects = (kind, part) == ("ClusterPolicy", "spec")
     yield f"### {kind}: {part}\n"
-    yield f"{body.get('description', '')}{_rules(body)}\n"
+    yield f"{_described(body)}\n"
     if effects:
         yield (
             "Every field of the GPU operator's kind is accepted. The column *acts* says whether this release does"
@@ -450,7 +462,8 @@ def _shared(schema: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _described(field: Mapping[str, Any]) -> str:
-    return f"{field.get('description', '')}{_rules(field)}".strip()
+    text, rules = str(field.get("description", "")), _rules(field)
+    return f"{text}{'.' if rules and not text.endswith('.') else ''}{rules}".strip()
 
 
 def _rules(schema: Mapping[str, Any]) -> str:

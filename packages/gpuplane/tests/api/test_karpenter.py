@@ -228,7 +228,7 @@ def test_classes_of_both_kinds_become_one() -> None:
         (PROVISIONER, "spec.requirements.0.minValues", 1, "minValues: is unknown in karpenter.sh/v1alpha5"),
         (PROVISIONER, "spec.requirements.0.values", [], "In needs values"),
         (PROVISIONER, "spec.requirements.0.key", "karpenter.sh/anything", "is set by Karpenter"),
-        (PROVISIONER, "spec.limits.resources.cpu", "ten", "limits.cpu"),
+        (PROVISIONER, "spec.limits.resources.cpu", "ten", "spec.limits.resources.cpu"),
         (PROVISIONER, "spec.taints.0.effect", "Never", "effect 'Never' is unknown"),
         (NODE_POOL, "spec.weight", 101, "101 is not from 1 to 100"),
         (NODE_POOL, "spec.template.spec.nodeClassRef", None, "names no class"),
@@ -273,7 +273,7 @@ def test_more_min_values_than_values_are_refused() -> None:
     data = changed(NODE_POOL, "spec.template.spec.requirements", [asked])
     with pytest.raises(InvalidInput) as caught:
         read_pool(data)
-    assert caught.value.findings == ("requirements[0]: size: minValues 2 is more than the 1 values",)
+    assert caught.value.findings == ("spec.template.spec.requirements[0]: size: minValues 2 is more than the 1 values",)
 
 
 def test_a_field_of_another_type_is_named() -> None:

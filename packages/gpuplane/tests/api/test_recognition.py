@@ -48,10 +48,10 @@ def test_a_key_that_stands_twice_is_a_warning_which_says_that_the_last_one_count
 
 
 def test_a_kind_that_nothing_serves_is_named_with_the_program_that_defines_it() -> None:
-    (found,) = (finding for finding in only(PROVISIONER).findings if finding.code == "GP104")
-    assert (found.severity, found.line) == ("warning", 2)
-    assert found.message == "neither Kubernetes nor gpuplane serves Provisioner of karpenter.sh/v1alpha5"
-    assert "Karpenter" in found.cure
+    (found,) = only("apiVersion: karpenter.sh/v1beta1\nkind: NodePool\nmetadata: {name: gpu}\n").findings
+    assert (found.code, found.severity, found.line) == ("GP104", "warning", 2)
+    assert found.message == "neither Kubernetes nor gpuplane serves NodePool of karpenter.sh/v1beta1"
+    assert "Karpenter" in found.cure and "NodePool and NodeClaim of v1" in found.cure
 
 
 @pytest.mark.parametrize(

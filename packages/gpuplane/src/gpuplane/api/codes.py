@@ -146,6 +146,13 @@ CODES: Final[dict[str, Code]] = {
         "failed without reason", "A failed stage of a GPUNode names its reason. Only gpuplane writes GPUNodes."
     ),
     "GP131": Code("unknown stage", "A GPUNode has a fixed set of stages. Only gpuplane writes GPUNodes."),
+    "GP132": Code(
+        "a rule of Karpenter's kind",
+        "The pool or class breaks a rule about several fields. Karpenter refuses it too, and so does the API server "
+        "after `gpuplane install --autoscaler`.",
+        "ttlSecondsAfterEmpty: 30\nconsolidation: {enabled: true}",
+        "consolidation: {enabled: true}",
+    ),
     "GP140": Code(
         "accepted without effect",
         "The field is known, so that existing manifests apply, but this release does not act on it. A warning only.",

@@ -35,6 +35,12 @@ ARCH_LABEL: Final = "kubernetes.io/arch"
 OS_LABEL: Final = "kubernetes.io/os"
 NEVER: Final = "Never"
 UNDERUTILIZED: Final = "WhenEmptyOrUnderutilized"
+OPERATORS: Final = ("In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt", "Gte", "Lte")
+OLD_OPERATORS: Final = OPERATORS[:6]
+POLICIES: Final = ("WhenEmpty", UNDERUTILIZED, "Balanced")
+OLD_POLICIES: Final = ("WhenEmpty", "WhenUnderutilized", UNDERUTILIZED)  # the last: Karpenter 1.0 converted the object
+REASONS: Final = ("Underutilized", "Empty", "Drifted", "Unhealthy")
+EFFECTS: Final = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 
 
 class PoolRequirement(Struct):

@@ -17,8 +17,13 @@ import msgspec
 from gpuplane.api import karpenter
 from gpuplane.api.karpenter import (
     CLASS_KINDS,
+    EFFECTS,
+    OLD_OPERATORS,
+    OLD_POLICIES,
+    OPERATORS,
+    POLICIES,
     POOL_KINDS,
-    UNDERUTILIZED,
+    REASONS,
     BetaNodePool,
     DeclaredClass,
     DeclaredPool,
@@ -28,25 +33,23 @@ from gpuplane.api.karpenter import (
     Provisioner,
     ProvisionerSpec,
 )
+from gpuplane.api.karpenter_aws_checks import kubelet_problems, machines_problems
+from gpuplane.api.karpenter_labels import RESTRICTED, is_restricted
 from kubekit.api.core import Taint
 from kubekit.api.quantity import Quantity, parse_quantity
 from kubekit.errors import InvalidInput
 
-OPERATORS: Final = ("In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt", "Gte", "Lte")
-OLD_OPERATORS: Final = OPERATORS[:6]
+STATIC: Final = "spec.replicas"
 COMPARISONS: Final = ("Gt", "Lt", "Gte", "Lte")
-OLD_POLICIES: Final = ("WhenEmpty", "WhenUnderutilized", UNDERUTILIZED)  # the last: Karpenter 1.0 converted the object
-POLICIES: Final = ("WhenEmpty", UNDERUTILIZED, "Balanced")
-REASONS: Final = ("Underutilized", "Empty", "Drifted", "Unhealthy")
-_EFFECTS: Final = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 _MOST_REQUIREMENTS, _MOST_MIN_VALUES, _MOST_WEIGHT = 100, 50, 100
 _MOST_BUDGETS: Final = 50
 _SECONDS: Final = re.compile(r"([0-9]+[smh])+")
+# Where a pool has the template of its nodes, their labels, its limits, and the settings of the kubelet.
+_OLD_PLACES: Final = ("spec", "spec.labels", "spec.limits.resources", "spec.kubeletConfiguration")
+_PLACES: Final = ("spec.template.spec", "spec.template.metadata.labels", "spec.limits", "spec.template.spec.kubelet")
 _MINUTES: Final = re.compile(r"([0-9]+[hm]|[0-9]+h[0-9]+m)(0s)?")
 _NODES: Final = re.compile(r"(100|[0-9]{1,2})%|[0-9]+")
 _SCHEDULE: Final = re.compile(r"^@(annually|yearly|monthly|weekly|daily|midnight|hourly)$|^\S+(\s+\S+){4}$")
-_OPEN_OF_KARPENTER: Final = (karpenter.CAPACITY_TYPE_LABEL,)  # of its own domain, what a requirement may name
-_OWN: Final = (karpenter.GROUP, karpenter.AWS_GROUP)
 
 
 def is_pool(data: Any) -> bool:
@@ -64,15 +67,36 @@ def read_pool(data: Mapping[str, Any]) -> DeclaredPool:
     kind = _kind_of(data, POOL_KINDS)
     assert kind is not None, "callers ask is_pool first"
     pool = _convert(data, kind)
-    found = list(_of_provisioner(pool.spec) if isinstance(pool, Provisioner) else _of_node_pool(pool))
     declared = karpenter.declared_pool(pool)
-    found += _of_both(declared, OLD_OPERATORS if isinstance(pool, Provisioner | BetaNodePool) else OPERATORS)
-    if found:
+    if found := list(_problems(pool, declared)):
         where = f"{kind.RESOURCE.kind}/{declared.name}"
         cure = "correct the fields, Karpenter refuses them too"
         what = f"the pool breaks {len(found)} rule{'s' * (len(found) > 1)} of its kind"
         raise InvalidInput(what, where=where, cure=cure, findings=tuple(found))
     return declared
+
+
+def pool_problems(data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield path and message of each rule that a pool breaks, which decodes; its machines are judged too."""
+    pool = msgspec.convert(data, _kind_of(data, POOL_KINDS))
+    declared = karpenter.declared_pool(pool)
+    for problem in _problems(pool, declared):
+        path, _, message = problem.partition(": ")
+        yield path, message
+    if not isinstance(pool, Provisioner):
+        return
+    for path, message in machines_problems(declared.machines) if declared.machines else ():
+        yield f"spec.provider{path and '.'}{path}", message
+    for path, message in kubelet_problems(msgspec.to_builtins(declared.kubelet)):
+        yield f"spec.kubeletConfiguration.{path}", message
+
+
+def _problems(pool: Provisioner | NodePool, declared: DeclaredPool) -> Iterator[str]:
+    """Yield each rule that the pool breaks, as `path: message`."""
+    old = isinstance(pool, Provisioner)
+    yield from _of_provisioner(pool.spec) if isinstance(pool, Provisioner) else _of_node_pool(pool)
+    places = _OLD_PLACES if old else _PLACES
+    yield from _of_both(declared, OLD_OPERATORS if old or isinstance(pool, BetaNodePool) else OPERATORS, places)
 
 
 def read_class(data: Mapping[str, Any]) -> DeclaredClass:
@@ -119,7 +143,7 @@ def _of_node_pool(pool: NodePool) -> Iterator[str]:
     if pool.spec.template.spec.node_class_ref is None or not pool.spec.template.spec.node_class_ref.name:
         yield "spec.template.spec.nodeClassRef: names no class"
     if pool.spec.replicas is not None:
-        yield "spec.replicas: static pools are not simulated; they buy the same nodes whatever pods request"
+        yield f"{STATIC}: static pools are not simulated; they buy the same nodes whatever pods request"
     yield from _of_weight(pool.spec.weight)
     yield from _of_disruption(pool)
 
@@ -168,22 +192,23 @@ def _of_weight(weight: int | None) -> Iterator[str]:
         yield f"spec.weight: {weight} is not from 1 to {_MOST_WEIGHT}"
 
 
-def _of_both(pool: DeclaredPool, operators: tuple[str, ...]) -> Iterator[str]:
+def _of_both(pool: DeclaredPool, operators: tuple[str, ...], places: tuple[str, str, str, str]) -> Iterator[str]:
+    template, labels, limits, kubelet = places
     if not pool.name:
         yield "metadata.name: is missing"
     if len(pool.requirements) > _MOST_REQUIREMENTS:
-        yield f"requirements: {len(pool.requirements)} are more than {_MOST_REQUIREMENTS}"
+        yield f"{template}.requirements: {len(pool.requirements)} are more than {_MOST_REQUIREMENTS}"
     for index, requirement in enumerate(pool.requirements):
         for problem in requirement_problems(requirement, operators):
-            yield f"requirements[{index}]: {requirement.key}: {problem}"
+            yield f"{template}.requirements[{index}]: {requirement.key}: {problem}"
     for key in pool.labels:
-        if _restricted(key):
-            yield f"labels: {key} is set by Karpenter, or by nodes themselves"
+        if is_restricted(key):
+            yield f"{labels}: {key} {RESTRICTED}"
     for field, taints in (("taints", pool.taints), ("startupTaints", pool.startup_taints)):
-        yield from _of_taints(field, taints)
-    yield from _of_amounts("limits", pool.limits)
-    yield from _of_amounts("kubelet.systemReserved", pool.kubelet.system_reserved)
-    yield from _of_amounts("kubelet.kubeReserved", pool.kubelet.kube_reserved)
+        yield from _of_taints(f"{template}.{field}", taints)
+    yield from _of_amounts(limits, pool.limits)
+    yield from _of_amounts(f"{kubelet}.systemReserved", pool.kubelet.system_reserved)
+    yield from _of_amounts(f"{kubelet}.kubeReserved", pool.kubelet.kube_reserved)
 
 
 def requirement_problems(requirement: PoolRequirement, operators: tuple[str, ...] = OPERATORS) -> Iterator[str]:
@@ -201,24 +226,15 @@ def requirement_problems(requirement: PoolRequirement, operators: tuple[str, ...
         yield f"minValues {requirement.min_values} is not from 1 to {_MOST_MIN_VALUES}"
     elif operator == "In" and requirement.min_values > len(set(values)):
         yield f"minValues {requirement.min_values} is more than the {len(set(values))} values"
-    if _restricted(requirement.key):
-        yield "is set by Karpenter, or by nodes themselves"
-
-
-def _restricted(key: str) -> bool:
-    if key == "kubernetes.io/hostname" or key in (karpenter.POOL_LABEL, karpenter.PROVISIONER_LABEL):
-        return True
-    if key in _OPEN_OF_KARPENTER or key.startswith(karpenter.INSTANCE_LABEL_PREFIX):
-        return False
-    domain = key.partition("/")[0] if "/" in key else ""
-    return any(domain == own or domain.endswith("." + own) for own in _OWN)
+    if is_restricted(requirement.key):
+        yield RESTRICTED
 
 
 def _of_taints(field: str, taints: tuple[Taint, ...]) -> Iterator[str]:
     seen = set()
     for index, taint in enumerate(taints):
-        if taint.effect not in _EFFECTS:
-            yield f"{field}[{index}]: effect {taint.effect!r} is unknown, choose of {', '.join(_EFFECTS)}"
+        if taint.effect not in EFFECTS:
+            yield f"{field}[{index}]: effect {taint.effect!r} is unknown, choose of {', '.join(EFFECTS)}"
         if (taint.key, taint.effect) in seen:
             yield f"{field}[{index}]: {taint.key} with effect {taint.effect} stands there already"
         seen.add((taint.key, taint.effect))

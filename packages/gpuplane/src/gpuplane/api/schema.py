@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import inspect
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any, Final
 
@@ -185,13 +185,20 @@ class PrinterColumn(msgspec.Struct, frozen=True):
 
 
 class ServedKind(msgspec.Struct, frozen=True):
-    """The serving of a kind beyond its schema."""
+    """The serving of a kind beyond its schema.
+
+    `schema` makes the schema of a kind whose Struct has only the fields that are read. `scale` are the paths of the
+    replicas that are wanted and that are there.
+    """
 
     kind: type[Any]
     singular: str
+    schema: Callable[[], Schema] | None = None
     short_names: tuple[str, ...] = ()
+    categories: tuple[str, ...] = ()
     columns: tuple[PrinterColumn, ...] = ()
     status_subresource: bool = False
+    scale: tuple[str, str] | None = None
     defaults: bool = True
 
 
@@ -202,7 +209,7 @@ OURS: Final = {"app.kubernetes.io/part-of": "gpuplane"}
 def definition(served: ServedKind) -> Schema:
     """The CustomResourceDefinition of a kind."""
     resource = served.kind.RESOURCE
-    schema = schema_of(served.kind, defaults=served.defaults)
+    schema = served.schema() if served.schema is not None else schema_of(served.kind, defaults=served.defaults)
     properties = schema["properties"]
     properties["apiVersion"] = {"type": "string"}
     properties["kind"] = {"type": "string"}
@@ -218,6 +225,12 @@ def definition(served: ServedKind) -> Schema:
     }
     if served.status_subresource:
         version["subresources"] = {"status": {}}
+    if served.scale is not None:
+        wanted, there = served.scale
+        version["subresources"] = {
+            **version.get("subresources", {}),
+            "scale": {"specReplicasPath": wanted, "statusReplicasPath": there},
+        }
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
@@ -231,6 +244,7 @@ def definition(served: ServedKind) -> Schema:
                 "plural": resource.plural,
                 "singular": served.singular,
                 **({"shortNames": list(served.short_names)} if served.short_names else {}),
+                **({"categories": list(served.categories)} if served.categories else {}),
             },
             "versions": [version],
         },

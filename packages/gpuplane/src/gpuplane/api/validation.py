@@ -22,7 +22,21 @@ from gpuplane.api.clusterpolicy import ClusterPolicy
 from gpuplane.api.effects import driver_without_effect, why_not, without_effect
 from gpuplane.api.finding import Finding
 from gpuplane.api.gpunode import GPUNode
+from gpuplane.api.karpenter import AWSNodeTemplate, EC2NodeClass, NodePool, Provisioner
+from gpuplane.api.karpenter_aws_checks import class_problems
+from gpuplane.api.karpenter_checks import STATIC, pool_problems
+from gpuplane.api.karpenter_crds import (
+    DEFINITIONS,
+    HOURS_OR_MINUTES,
+    LABEL_KEY,
+    LABEL_VALUE,
+    NODES,
+    SCHEDULE,
+    SECONDS,
+    SECONDS_OR_NEVER,
+)
 from gpuplane.api.marks import FieldRule
+from gpuplane.api.nodeclaim import NodeClaim
 from gpuplane.api.nodefeature import GROUP, NodeFeature, NodeFeatureRule
 from gpuplane.api.nodefeature_checks import RuleProblem, problems
 from gpuplane.api.nvidiadriver import NVIDIADriver
@@ -33,7 +47,13 @@ from kubekit.errors import InvalidInput
 
 K = TypeVar("K", bound=KubeObject)
 
-KINDS: Final[tuple[type[Any], ...]] = (ClusterPolicy, GPUNode, NVIDIADriver, NodeFeature, NodeFeatureRule)
+POOLS: Final = (Provisioner, NodePool)
+CLASSES: Final = (AWSNodeTemplate, EC2NodeClass)
+KARPENTER: Final = (*POOLS, NodeClaim, *CLASSES)
+KINDS: Final[tuple[type[Any], ...]] = (
+    *(ClusterPolicy, GPUNode, NVIDIADriver, NodeFeature, NodeFeatureRule),
+    *KARPENTER,
+)
 """The kinds that can be checked."""
 
 _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
@@ -58,6 +78,8 @@ def check_object(data: Any, kind: Any = None) -> list[Finding]:
     wrong = [*_metadata(data), *_walk(_schema(kind), _known_rules(kind), data)]
     if kind is NodeFeatureRule and not wrong:
         wrong = [_of_rule(problem) for problem in problems(data)]
+    if kind in KARPENTER and not wrong:
+        wrong = _of_karpenter(kind, data)
     # An error is reported once; the warning that the field has no effect follows when the error is corrected.
     return wrong + [warning for warning in _warnings(kind, data) if not any(_same(warning, it) for it in wrong)]
 
@@ -71,6 +93,18 @@ def _of_rule(problem: RuleProblem) -> Finding:
         at="value" if problem.shown else "key",
         shown=problem.shown,
     )
+
+
+def _of_karpenter(kind: type[Any], data: Mapping[str, Any]) -> list[Finding]:
+    """Return the findings about rules of Karpenter's kinds."""
+    found = pool_problems(data) if kind in POOLS else class_problems(data) if kind in CLASSES else ()
+    return [
+        Finding(code="GP140", path=path, message=message, severity="warning", at="key")
+        if path == STATIC
+        else Finding(code="GP132", path=path, message=message, at="key")
+        for path, message in found
+        if path != "metadata.name"  # GP103 is about it
+    ]
 
 
 def _same(warning: Finding, wrong: Finding) -> bool:
@@ -119,6 +153,8 @@ def _kind_of(api_version: str, kind: str) -> type[Any] | Finding | None:
             shown=_shown(kind),
         )
     same = next((known for known in ours if known.RESOURCE.kind == kind), None)
+    if same in KARPENTER:
+        return None  # an older version, which Karpenter serves, and gpuplane does not
     if same is not None:
         return Finding(
             code="GP102",
@@ -141,8 +177,16 @@ def _kind_of(api_version: str, kind: str) -> type[Any] | Finding | None:
 
 @cache
 def _schema(kind: Any) -> Schema:
-    schema = schema_of(kind)
+    made = next((served.schema for served in DEFINITIONS if served.kind is kind), None)
+    schema = schema_of(kind) if made is None else _without_rules(made())
     schema["properties"] |= {"apiVersion": {"type": "string"}, "kind": {"type": "string"}, "metadata": _ANYTHING}
+    return schema
+
+
+def _without_rules(schema: Any) -> Any:
+    """Return a schema without its rules in CEL: those of Karpenter's kinds stand in Python in modules of their own."""
+    if isinstance(schema, dict):
+        return {key: _without_rules(part) for key, part in schema.items() if key != "x-kubernetes-validations"}
     return schema
 
 
@@ -205,6 +249,14 @@ def _walk(
         return
     if isinstance(value, str):
         yield from _string(schema, value, path)
+    elif isinstance(value, (int, float)) and value > schema.get("maximum", value):
+        yield Finding(
+            code="GP114",
+            path=path,
+            message=f"{value} is above {schema['maximum']}",
+            cure=f"at most {schema['maximum']}",
+            shown=_shown(value),
+        )
     elif isinstance(value, (int, float)) and value < schema.get("minimum", value):
         yield Finding(
             code="GP114",
@@ -256,6 +308,8 @@ def _list(
 ) -> Iterator[Finding]:
     if len(value) > schema.get("maxItems", len(value)):
         yield Finding(code="GP114", path=path, message=f"has more than {schema['maxItems']} entries", at="key")
+    if len(value) < schema.get("minItems", 0):
+        yield Finding(code="GP114", path=path, message=f"has fewer than {schema['minItems']} entries", at="key")
     keys = schema.get("x-kubernetes-list-map-keys")
     seen: dict[str, int] = {}
     for index, item in enumerate(value):
@@ -287,6 +341,10 @@ def _string(schema: Schema, value: str, path: str) -> Iterator[Finding]:
             cure=f"did you mean {meant}?" if meant else "",
             shown=_shown(value),
         )
+    length = len(value)
+    if not schema.get("minLength", 0) <= length <= schema.get("maxLength", length):
+        bound = f"more than {schema['maxLength']} characters" if value else "no character"
+        yield Finding(code="GP114", path=path, message=f"has {bound}", shown=_shown(value))
     pattern = schema.get("pattern")
     if pattern and not re.search(pattern, value):
         yield Finding(code="GP113", path=path, message=f"{value!r} is not {_form(pattern)}", shown=_shown(value))
@@ -302,6 +360,13 @@ def _form(pattern: str) -> str:
         components.DURATION_PATTERN: "a duration as 15s or 1m30s",
         components.COUNT_OR_PERCENT: "a number or a percentage as 25%",
         components.IMAGE_PATTERN: "the name of an image",
+        LABEL_KEY: "a key of labels and taints",
+        LABEL_VALUE: "a value of labels and taints",
+        SECONDS: "a duration as 30s or 1h30m",
+        SECONDS_OR_NEVER: "a duration as 30s or 1h30m, or Never",
+        HOURS_OR_MINUTES: "a duration in hours and minutes as 1h30m",
+        NODES: "a number or a percentage from 0% to 100%",
+        SCHEDULE: "a schedule of cron with five fields, or one such as @daily",
         quantity.PATTERN: "a quantity as 2, 500m or 5Gi",
     }.get(pattern, f"of the form {pattern}")
 
