@@ -1,4 +1,4 @@
-"""What the autoscaler asks of a cloud. All that it knows of clouds goes through `CloudProvider`.
+"""The questions of the autoscaler to a cloud. All that it knows of clouds goes through `CloudProvider`.
 
 A provider observes and acts; it decides nothing. Every call may fail, arrive twice or late: `launch` with the same
 token returns the instance of the first call, `terminate` of an instance that is gone succeeds. Errors are those of
@@ -43,7 +43,7 @@ class Offering(msgspec.Struct, frozen=True, order=True):
 
 
 class ResolvedClass(msgspec.Struct, frozen=True):
-    """What a class means in the cloud at this moment. `trouble` says why nothing can be launched of it, with a cure.
+    """The meaning of a class in the cloud now. `trouble` says why nothing can be launched of it, with a cure.
 
     `subnets` are (id, zone); `images` are (id, arch, whether it is for GPUs), the newest first; `version` is that of
     the launch template that the class names, empty where it names none.
