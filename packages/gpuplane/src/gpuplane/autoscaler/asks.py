@@ -36,19 +36,34 @@ class PodAsk(msgspec.Struct, frozen=True, eq=False):
         return self.info.key
 
 
+PodReading = tuple[PodInfo, Request, str]
+"""A pod as the scheduler sees it, its request for GPUs, and why it can never run (empty if it can)."""
+
+
+def read_pod(pod: Mapping[str, Any]) -> PodReading:
+    """Read a pod object. Raises InvalidInput for an invalid quantity."""
+    info, request, trouble = compile_pod(pod), Request(), ""
+    try:
+        request = kind_of(request_of(msgspec.convert(pod, Pod)))
+    except InvalidInput as error:
+        trouble = f"{error.what}; {error.cure}" if error.cure else error.what
+    except msgspec.ValidationError as error:
+        raise InvalidInput(str(error), where=f"Pod/{info.key}", cure="correct the field") from error
+    return info, request, trouble
+
+
 def read_asks(pods: Iterable[Mapping[str, Any]]) -> list[PodAsk]:
     """Read pod objects, the largest first: by CPU, memory, age, name. Raises InvalidInput for an invalid quantity."""
-    read = []
-    for pod in pods:
-        info, request, trouble = compile_pod(pod), Request(), ""
-        try:
-            request = kind_of(request_of(msgspec.convert(pod, Pod)))
-        except InvalidInput as error:
-            trouble = f"{error.what}; {error.cure}" if error.cure else error.what
-        except msgspec.ValidationError as error:
-            raise InvalidInput(str(error), where=f"Pod/{info.key}", cure="correct the field") from error
-        read.append((info, request, trouble))
-    return _numbered(read)
+    return asks_of([read_pod(pod) for pod in pods])
+
+
+def asks_of(read: Sequence[PodReading], placed: Iterable[PodInfo] = ()) -> list[PodAsk]:
+    """Return pods that were read as asks, the largest first.
+
+    Args:
+        placed: the pods that run already: a pod that the anti-affinity of one of them selects is not free.
+    """
+    return _numbered(read, placed)
 
 
 def counted_in_gpus(asks: Iterable[PodAsk]) -> list[PodAsk]:
@@ -68,8 +83,9 @@ def _in_gpus(info: PodInfo) -> PodInfo:
     return msgspec.structs.replace(info, requests=requests)
 
 
-def _numbered(read: Sequence[tuple[PodInfo, Request, str]]) -> list[PodAsk]:
+def _numbered(read: Sequence[PodReading], placed: Iterable[PodInfo] = ()) -> list[PodAsk]:
     anti = {term for info, _, _ in read for term in info.affinity.anti_required}
+    anti |= {term for info in placed for term in info.affinity.anti_required}
     numbers: dict[bytes, int] = {}
     asks = []
     for info, request, trouble in read:

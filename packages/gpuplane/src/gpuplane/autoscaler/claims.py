@@ -12,25 +12,18 @@ Source: the scheduling of Karpenter 1.14, from its documentation and `karpenter.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Final
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
 from gpuplane.autoscaler.asks import IGNORED, PodAsk
+from gpuplane.autoscaler.existing import HOSTNAME, ExistingNode, NodeFilling, add_requests, hold_pod
 from gpuplane.autoscaler.options import NodeOption, PoolLimits, PoolOptions, admits_pod
 from gpuplane.autoscaler.requirements import lacking_values
 from gpuplane.sharing.node import NodeState
-from gpuplane.sharing.placement.fit import place_by_count, rate, taken
-from gpuplane.sharing.placement.policy import Placement
-from gpuplane.sharing.placement.tightest import TightestPolicy
-from kubekit.scheduling import filters
 from kubekit.scheduling.cache import SchedulerCache
 from kubekit.scheduling.check import FilterCheck
 from kubekit.scheduling.podinfo import NodeFacts, PodInfo, Requests
-
-_POLICY: Final = TightestPolicy()
-HOSTNAME: Final = "kubernetes.io/hostname"
 
 
 class NodeClaimDraft(msgspec.Struct, eq=False):
@@ -65,40 +58,44 @@ class Compatibility:
         return known
 
 
-def hold_pod(
-    option: NodeOption, requested: Requests, count: int, state: NodeState | None, ask: PodAsk
-) -> NodeState | str | None:
-    """Return the option's GPUs after a pod more, or the reason why it does not fit, as a text.
-
-    Args:
-        requested: the sum over the pods that are there, DaemonSets not among them.
-        count: the number of these pods.
-    """
-    failure = filters.check_resources(ask.info, option.free, requested, count, IGNORED)
-    if failure is not None:
-        return ", ".join(failure.reasons)
-    request = ask.request
-    if state is None or not request or not (option.places_shares or request.selects):
-        return state
-    counted = place_by_count(state, request)
-    if counted is not None:
-        return state if isinstance(counted, Placement) else counted.reason
-    rated = rate(state, request, _POLICY)
-    if rated is None:
-        return "no GPU has room for the share"
-    return taken(state, request, rated[0])
+def holds_all(
+    option: NodeOption, asks: Iterable[PodAsk], fits: Callable[[PodAsk, NodeOption], bool] | None = None
+) -> bool:
+    """Return whether a node of the option holds all these pods, none of which depends on others."""
+    requested: Requests = {}
+    state: NodeState | str | None = option.gpus
+    for count, ask in enumerate(asks):
+        admitted = fits(ask, option) if fits is not None else admits_pod(ask.info, option.facts)
+        if isinstance(state, str) or not admitted:
+            return False
+        state = hold_pod(option, requested, count, state, ask)
+        requested = add_requests(requested, ask.info.requests)
+    return not isinstance(state, str)
 
 
 class ClaimFilling:
-    """Fills claims with pods, in the order in which they come."""
+    """Fills existing nodes, then claims, with pods, in the order in which they come.
 
-    def __init__(self, pools: Sequence[PoolOptions], limits: PoolLimits) -> None:
+    `placed` is pod -> existing node.
+    """
+
+    def __init__(self, pools: Sequence[PoolOptions], limits: PoolLimits, existing: Iterable[ExistingNode] = ()) -> None:
         self._pools = sorted(pools, key=lambda found: (-found.pool.weight, found.pool.name))
         self._limits = limits
         self._fits = Compatibility()
         self.claims: list[NodeClaimDraft] = []
+        self._nodes = NodeFilling(existing)
         self._cache: SchedulerCache | None = None
         self._opened = 0
+
+    @property
+    def placed(self) -> dict[str, str]:
+        return self._nodes.placed
+
+    def fill_nodes(self, asks: Sequence[PodAsk]) -> list[PodAsk]:
+        """Place pods on existing nodes only; return those that none of them takes, in their order."""
+        self._prepare(asks)
+        return [ask for ask in asks if ask.trouble or not self._nodes.add(ask, self._cache)]
 
     def add_all(self, asks: Iterable[PodAsk]) -> list[PodAsk]:
         """Add pods; return those that fit nowhere, in their order.
@@ -106,8 +103,7 @@ class ClaimFilling:
         Pods that depend on others are tried again as long as that places one of them.
         """
         waiting = list(asks)
-        if self._cache is None and not all(ask.free for ask in waiting):
-            self._cache = self._with_domains()
+        self._prepare(waiting)
         while waiting:
             left = [ask for ask in waiting if not self.add(ask)]
             if len(left) == len(waiting) or all(ask.free for ask in left):
@@ -116,9 +112,11 @@ class ClaimFilling:
         return []
 
     def add(self, ask: PodAsk) -> bool:
-        """Add a pod to a claim, or to a new one; False if it fits nowhere."""
+        """Add a pod to an existing node, a claim, or a new claim; False if it fits nowhere."""
         if ask.trouble:
             return False
+        if self._nodes.add(ask, self._cache):
+            return True
         for claim in sorted(self.claims, key=lambda claim: len(claim.asks)):
             if ask.number not in claim.refused:
                 if self._join(claim, ask):
@@ -152,20 +150,10 @@ class ClaimFilling:
             for option in claim.pool.options:
                 if option.price >= claim.option.price:
                     break
-                if not self._limits.lacking(option) and self._holds_all(option, claim.asks):
+                if not self._limits.lacking(option) and holds_all(option, claim.asks, self._fits):
                     claim.options, claim.reserved = (option,), (option,)
                     break
             self._limits.take(claim.reserved)
-
-    def _holds_all(self, option: NodeOption, asks: Sequence[PodAsk]) -> bool:
-        requested: Requests = {}
-        state: NodeState | str | None = option.gpus
-        for count, ask in enumerate(asks):
-            if isinstance(state, str) or not self._fits(ask, option):
-                return False
-            state = hold_pod(option, requested, count, state, ask)
-            requested = _sum(requested, ask.info.requests)
-        return not isinstance(state, str)
 
     def _draft(
         self, pool: PoolOptions, options: tuple[NodeOption, ...], reserved: tuple[NodeOption, ...]
@@ -188,7 +176,7 @@ class ClaimFilling:
         if self._cache is not None and not self._admits(self._cache, claim, options[0], ask):
             return False
         claim.options, claim.states = tuple(options), tuple(states)
-        claim.requested = _sum(claim.requested, ask.info.requests)
+        claim.requested = add_requests(claim.requested, ask.info.requests)
         claim.asks.append(ask)
         return True
 
@@ -210,9 +198,14 @@ class ClaimFilling:
 
     # -- pods that depend on others ----------------------------------------------------------------------------------
 
+    def _prepare(self, asks: Iterable[PodAsk]) -> None:
+        if self._cache is None and not all(ask.free for ask in asks):
+            self._cache = self._with_domains()
+
     def _with_domains(self) -> SchedulerCache:
         """Return a cache in which every zone of every pool is a domain, though no node is there yet."""
         cache = SchedulerCache()
+        self._nodes.furnish(cache)
         for found in self._pools:
             for number, group in enumerate(_offerings(found.options)):
                 facts = group[0].facts
@@ -260,7 +253,3 @@ def _offerings(options: Sequence[NodeOption]) -> list[tuple[NodeOption, ...]]:
 
 def _lacks(pool: PoolOptions, options: Sequence[NodeOption]) -> str:
     return lacking_values(pool.conditions, [option.facts.labels for option in options])
-
-
-def _sum(requested: Requests, more: Requests) -> Requests:
-    return {**requested, **{name: requested.get(name, 0) + amount for name, amount in more.items()}}

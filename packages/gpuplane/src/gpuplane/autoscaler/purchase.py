@@ -1,10 +1,11 @@
 """The nodes to buy for the pods that wait: the decision as a whole, and the reason for each pod that gets none.
 
-1. Pods whose place depends on no other pod are covered by whole sets of nodes, priced together, one weight of pools
+1. Nodes that exist or are on their way take the pods that they hold (`existing`).
+2. Pods whose place depends on no other pod are covered by whole sets of nodes, priced together, one weight of pools
    after the other (`covering`).
-2. What is proposed is placed pod by pod with the scheduler's code; pods that remain, and those that depend on others,
+3. What is proposed is placed pod by pod with the scheduler's code; pods that remain, and those that depend on others,
    fill the nodes and open new ones (`claims`).
-3. Each node becomes the cheapest type that holds the same pods.
+4. Each node becomes the cheapest type that holds the same pods.
 
 Few pods are also filled in Karpenter's way, with the knowledge of shares, and the cheaper answer is taken. Pure: the
 same question has the same answer.
@@ -18,28 +19,40 @@ from typing import Final
 import msgspec
 
 from gpuplane.autoscaler.asks import IGNORED, PodAsk, pod_conditions
-from gpuplane.autoscaler.claims import ClaimFilling, Compatibility, NodeClaimDraft, hold_pod
+from gpuplane.autoscaler.claims import ClaimFilling, Compatibility
 from gpuplane.autoscaler.covering import cover
+from gpuplane.autoscaler.existing import ExistingNode, hold_pod
 from gpuplane.autoscaler.options import NodeOption, PoolLimits, PoolOptions
 from gpuplane.autoscaler.patterns import PatternKind, PatternMachine, kind_of_ask
 from gpuplane.autoscaler.requirements import first_conflict
 from kubekit.scheduling import filters
+from kubekit.scheduling.podinfo import Requests
 
 _FEW: Final = 200  # pods up to which both ways are tried
 
 
 class BoughtNode(msgspec.Struct, frozen=True):
-    """A node to buy, with the pods that it is for, as namespace/name."""
+    """A node to buy, with the pods that it is for, as namespace/name.
+
+    `options` hold these pods as well, of the same pool, the cheapest first: `option` and what may be bought in its
+    place if the cloud has none of it. `requests` is the sum over the pods.
+    """
 
     option: NodeOption
     pods: tuple[str, ...]
+    options: tuple[NodeOption, ...] = ()
+    requests: Requests = {}
 
 
 class NodePurchase(msgspec.Struct, frozen=True):
-    """The nodes to buy, and why each other pod (by namespace/name) waits: the reasons of each pool."""
+    """The nodes to buy, and why each other pod (by namespace/name) waits: the reasons of each pool.
+
+    `placed` is pod -> the node that exists, or is on its way, and holds it.
+    """
 
     nodes: tuple[BoughtNode, ...]
     waiting: dict[str, tuple[str, ...]]
+    placed: dict[str, str] = {}
 
     @property
     def price(self) -> float:
@@ -47,38 +60,44 @@ class NodePurchase(msgspec.Struct, frozen=True):
         return sum(node.option.price for node in self.nodes)
 
 
-def decide_purchase(asks: Sequence[PodAsk], pools: Sequence[PoolOptions]) -> NodePurchase:
-    """Return the nodes to buy by the price of the whole set."""
-    covered = _by_covering(asks, pools)
+def decide_purchase(
+    asks: Sequence[PodAsk], pools: Sequence[PoolOptions], existing: Sequence[ExistingNode] = ()
+) -> NodePurchase:
+    """Return the nodes to buy by the price of the whole set, for the pods that no existing node holds."""
+    covered = _by_covering(asks, pools, existing)
     if len(asks) > _FEW:
         return covered
-    filled = _by_filling(asks, pools, cheapest=True)
+    filled = _by_filling(asks, pools, existing, cheapest=True)
     return min(covered, filled, key=lambda answer: (len(answer.waiting), answer.price))
 
 
 def decide_as_karpenter(asks: Sequence[PodAsk], pools: Sequence[PoolOptions]) -> NodePurchase:
     """Return the nodes that Karpenter would buy: pod by pod, the price only at the end."""
-    return _by_filling(asks, pools, cheapest=False)
+    return _by_filling(asks, pools, (), cheapest=False)
 
 
-def _by_filling(asks: Sequence[PodAsk], pools: Sequence[PoolOptions], *, cheapest: bool) -> NodePurchase:
+def _by_filling(
+    asks: Sequence[PodAsk], pools: Sequence[PoolOptions], existing: Sequence[ExistingNode], *, cheapest: bool
+) -> NodePurchase:
     limits = PoolLimits(found.pool for found in pools)
-    filling = ClaimFilling(pools, limits)
+    filling = ClaimFilling(pools, limits, existing)
     left = filling.add_all(asks)
     if cheapest:
         filling.cheapen()
-    return _answer(filling.claims, left, pools, limits)
+    return _answer(filling, left, pools, limits)
 
 
-def _by_covering(asks: Sequence[PodAsk], pools: Sequence[PoolOptions]) -> NodePurchase:
+def _by_covering(
+    asks: Sequence[PodAsk], pools: Sequence[PoolOptions], existing: Sequence[ExistingNode]
+) -> NodePurchase:
     limits = PoolLimits(found.pool for found in pools)
-    filling = ClaimFilling(pools, limits)
+    filling = ClaimFilling(pools, limits, existing)
     fits = Compatibility()
     coverable = [found for found in pools if not found.has_min_values]
     kinds: dict[int, tuple[PatternKind, PodAsk]] = {}
     waiting: dict[int, list[PodAsk]] = {}
     rest: list[PodAsk] = []
-    for ask in asks:
+    for ask in filling.fill_nodes(asks):
         kind = kinds[ask.number][0] if ask.number in kinds else kind_of_ask(ask)
         if kind is None:
             rest.append(ask)
@@ -92,7 +111,7 @@ def _by_covering(asks: Sequence[PodAsk], pools: Sequence[PoolOptions]) -> NodePu
     order = {ask.key: at for at, ask in enumerate(asks)}
     left = filling.add_all(sorted(rest, key=lambda ask: order[ask.key]))
     filling.cheapen()
-    return _answer(filling.claims, left, pools, limits)
+    return _answer(filling, left, pools, limits)
 
 
 def _cover(
@@ -124,9 +143,12 @@ def _cover(
 
 
 def _answer(
-    claims: Sequence[NodeClaimDraft], left: Sequence[PodAsk], pools: Sequence[PoolOptions], limits: PoolLimits
+    filling: ClaimFilling, left: Sequence[PodAsk], pools: Sequence[PoolOptions], limits: PoolLimits
 ) -> NodePurchase:
-    nodes = [BoughtNode(claim.option, tuple(ask.key for ask in claim.asks)) for claim in claims]
+    nodes = [
+        BoughtNode(claim.option, tuple(ask.key for ask in claim.asks), claim.options, claim.requested)
+        for claim in filling.claims
+    ]
     nodes.sort(key=lambda node: (node.option.pool.name, node.option.price, node.option.machine.name, node.pods))
     waiting: dict[str, tuple[str, ...]] = {}
     known: dict[int, tuple[str, ...]] = {}
@@ -134,7 +156,7 @@ def _answer(
         if ask.number not in known:
             known[ask.number] = why_not(ask, pools, limits)
         waiting[ask.key] = known[ask.number]
-    return NodePurchase(tuple(nodes), waiting)
+    return NodePurchase(tuple(nodes), waiting, filling.placed)
 
 
 def why_not(ask: PodAsk, pools: Sequence[PoolOptions], limits: PoolLimits) -> tuple[str, ...]:
