@@ -142,6 +142,7 @@ class PodSpec(Struct):
     priority: int | None = None
     priority_class_name: str = ""
     restart_policy: str = ""
+    termination_grace_period_seconds: int | None = None
     tolerations: tuple[Toleration, ...] = ()
     resources: Resources = Resources()  # of the pod as a whole, instead of the sum over its containers
     overhead: dict[str, Quantity] = {}

@@ -1,0 +1,1 @@
+"""The end of a node: its pods leave in order, then its volumes, then its instance."""

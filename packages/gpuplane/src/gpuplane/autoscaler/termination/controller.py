@@ -1,0 +1,151 @@
+"""The controller of nodes that end: one key for each claim. `decide` decides, `writer` writes.
+
+A claim ends when it is deleted, by a user or by a decision of the autoscaler. The deletion of a Node ends its claim.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from typing import Final
+
+from gpuplane.api import nodeclaim
+from gpuplane.api.karpenter import POOL_LABEL
+from gpuplane.api.nodeclaim import NodeClaim
+from gpuplane.api.upgrade import unix_time
+from gpuplane.autoscaler.providers.provider import CloudInstance, CloudProvider
+from gpuplane.autoscaler.termination.claim_conditions import set_conditions
+from gpuplane.autoscaler.termination.claim_links import BY_NODE, claims_of_node, index_objects, node_of_claim
+from gpuplane.autoscaler.termination.decide import decide_end, drained_pods
+from gpuplane.autoscaler.termination.facts import EndStep, InstanceState
+from gpuplane.autoscaler.termination.observe import drain_pod, ending_node, instance_state
+from gpuplane.autoscaler.termination.writer import EndWriter
+from kubekit.api.core import Node, Pod
+from kubekit.kube import Client, Clock, Controller, EventRecorder, SharedInformers, Source
+
+log = logging.getLogger("gpuplane.autoscaler")
+WORKERS: Final = 16
+
+
+class TerminationController:
+    """Ends nodes. `ended` counts them by pool, for metrics."""
+
+    def __init__(
+        self,
+        client: Client,
+        informers: SharedInformers,
+        provider: CloudProvider,
+        recorder: EventRecorder,
+        clock: Clock,
+    ) -> None:
+        self.ended: dict[str, int] = {}
+        self.writer = EndWriter(client, self._wall)
+        self._client = client
+        self._provider = provider
+        self._recorder = recorder
+        self._clock = clock
+        self._claims = informers.of(NodeClaim)
+        self._nodes = informers.of(Node)
+        self._pods = informers.of(Pod)
+        index_objects(informers)
+        self.controller = Controller(
+            "termination",
+            [
+                self._claims,
+                Source(self._nodes, self._claims_of_node),
+                Source(self._pods, self._claims_of_pod),
+            ],
+            self.reconcile,
+            workers=WORKERS,
+            clock=clock,
+        )
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        await self.controller.run()
+
+    async def reconcile(self, name: str) -> float | None:
+        """Do the next step for one claim; returns the seconds after which to look again."""
+        claim = self._claims.get(name)
+        if claim is None:
+            return None
+        node = node_of_claim(self._nodes.by_index, claim)
+        if not claim.metadata.deletion_timestamp:
+            if node is not None and node.metadata.deletion_timestamp:
+                await self.writer.delete_claim(claim)
+            return None
+        if nodeclaim.FINALIZER not in claim.metadata.finalizers:
+            return None
+        step = await self._decide(claim, node)
+        await self._make(step, claim, node)
+        refused = [self.writer.evictions[pod.uid].after for pod in step.evict if pod.uid in self.writer.evictions]
+        times = [max(0.0, due - self._wall()) for due in refused]
+        return min([*times, step.again] if step.again is not None else times, default=None)
+
+    async def _decide(self, claim: NodeClaim, node: Node | None) -> EndStep:
+        pods = self._pods.by_index(BY_NODE, node.metadata.name) if node is not None else []
+        attached: tuple[str, ...] | None = None
+        instance: CloudInstance | InstanceState = InstanceState.UNKNOWN
+        while True:
+            now = self._wall()
+            seen = ending_node(claim, node, pods, instance=instance, attached=attached, evictions=self.writer.evictions)
+            step = decide_end(seen, now)
+            if step.ask_cloud:
+                instance = await self._instance(claim)
+            elif step.read_volumes:
+                waited = {pod.uid for pod in drained_pods(map(drain_pod, pods), now)}
+                staying = [pod for pod in pods if pod.metadata.uid not in waited and not pod.status.ended]
+                attached = await self.writer.attached(seen.node, staying)
+            else:
+                return step
+
+    async def _instance(self, claim: NodeClaim) -> CloudInstance | InstanceState:
+        if claim.status.provider_id:
+            found = await self._provider.instance(claim.status.provider_id)
+        else:
+            # The answer to the launch may have been lost: the instance carries the claim's name.
+            every = await self._provider.instances()
+            found = next((one for one in every if one.claim == claim.metadata.name), None)
+        return found if found is not None else instance_state(None)
+
+    async def _make(self, step: EndStep, claim: NodeClaim, node: Node | None) -> None:
+        if node is not None and step.mark:
+            await self.writer.mark(node)
+        if node is not None and step.delete_node:
+            await self.writer.delete_node(node)
+        await asyncio.gather(*map(self.writer.evict, step.evict), *map(self.writer.delete_pod, step.delete))
+        if step.trouble and node is not None:
+            self._recorder.event(node, "Warning", "FailedDraining", step.waits)
+        if step.terminate:
+            await self._terminate(claim)
+        if step.finish:
+            await self.writer.finish(claim, node)
+            pool = claim.metadata.labels.get(POOL_LABEL, "")
+            self.ended[pool] = self.ended.get(pool, 0) + 1
+            self.writer.forget({pod.metadata.uid for pod in self._pods.items()} if self.writer.evictions else set())
+        elif step.conditions:
+            await set_conditions(self._client, claim, step.conditions, self._clock.wall())
+
+    async def _terminate(self, claim: NodeClaim) -> None:
+        provider_id = claim.status.provider_id
+        if not provider_id:
+            found = await self._instance(claim)
+            if isinstance(found, InstanceState):
+                return
+            provider_id = found.provider_id
+        await self._provider.terminate(provider_id)
+        log.info("terminating instance=%s nodeclaim=%s", provider_id, claim.metadata.name)
+
+    def _claims_of_node(self, node: Node) -> Iterable[str]:
+        return [claim.metadata.name for claim in claims_of_node(self._claims.by_index, node)]
+
+    def _claims_of_pod(self, pod: Pod) -> Iterable[str]:
+        node = self._nodes.get(pod.spec.node_name) if pod.spec.node_name else None
+        if node is None:
+            return ()
+        claims = claims_of_node(self._claims.by_index, node)
+        return [claim.metadata.name for claim in claims if claim.metadata.deletion_timestamp]
+
+    def _wall(self) -> float:
+        return unix_time(self._clock.wall()) or 0.0
