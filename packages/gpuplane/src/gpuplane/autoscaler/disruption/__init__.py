@@ -1,0 +1,1 @@
+"""The removal of nodes: empty, expired, drifted, dear, interrupted or broken ones."""
