@@ -33,6 +33,7 @@ from gpuplane.discovery.gpu import GPU_LABELS
 from gpuplane.exporter.fields import DEFAULT_FIELDS, OFFERED_LABELS, OFFERED_METRICS
 from gpuplane.exporter.render import LOST
 from gpuplane.limits.exposition import METRICS as SHARE_METRICS
+from gpuplane.operator.autoscaler_install import SETTINGS as AUTOSCALER_SETTINGS
 from gpuplane.operator.gates import OPEN, PRE_INSTALLED, REMOVING
 from gpuplane.operator.metrics import OperatorState, operator_metrics
 from gpuplane.operator.operands import GROUP_LABEL
@@ -72,6 +73,10 @@ ENVIRONMENT: Final[dict[str, dict[str, str]]] = {
         "KUBERNETES_SERVICE_PORT": "see above",
         "KUBERNETES_EXEC_INFO": "given to credential plugins, as client-go does",
         "LD_LIBRARY_PATH": "the validator puts the driver's libraries before it for its vectorAdd",
+    },
+    "In the autoscaler's pod (`gpuplane install --cloud-env`)": {
+        **AUTOSCALER_SETTINGS,
+        "AWS_ACCESS_KEY_ID": "credentials of the cloud, as every other `AWS_` name that boto3 reads; kept in a Secret",
     },
     "In the driver's pod (`driver.env`)": {
         "BASE_URL": "a mirror: where `<version>/NVIDIA-Linux-<machine>-<version>.run` lies",

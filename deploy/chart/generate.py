@@ -28,8 +28,10 @@ from gpuplane import __version__, names
 from gpuplane.api.crds import crds
 from gpuplane.api.driver_groups import DriverSettings
 from gpuplane.api.effects import acts, fields, why_not
+from gpuplane.api.karpenter_crds import karpenter_crds
 from gpuplane.api.nvidiadriver import NVIDIADriverSpec
-from gpuplane.operator.installation import PARTS
+from gpuplane.operator.autoscaler_install import ROLE_ANNOTATION
+from gpuplane.operator.installation import AUTOSCALER, PARTS
 
 CHART: Final = Path(__file__).parent / "gpuplane"
 HEAD: Final = (
@@ -131,6 +133,19 @@ TOP: Final[dict[str, Schema]] = {
         "description": "The extender that places shares; kube-scheduler must be configured to call it.",
         "properties": {"enabled": _told(FLAG, "install it", True)},
     },
+    "autoscaler": {
+        "type": "object",
+        "description": "What buys nodes for pods that wait, as Karpenter's pools declare them.",
+        "properties": {
+            "enabled": _told(FLAG, "install it, with the definitions of Karpenter's kinds", False),
+            "clusterName": _told(TEXT, "name of the cluster in the cloud's tags; needed", ""),
+            "cloudEndpoint": _told(TEXT, "a cloud with Amazon's interfaces, instead of Amazon's", ""),
+            "cloudRole": _told(TEXT, "ARN of the cloud's role for its account", ""),
+            "env": _told(
+                MAP, "more settings, as INTERRUPTION_QUEUE; credentials are in the Secret gpuplane-autoscaler", {}
+            ),
+        },
+    },
     "config": {
         "type": "object",
         "description": "What the device plugin's own chart calls devicePlugin.config; its values files work here.",
@@ -180,7 +195,9 @@ def files() -> dict[str, str]:
     for entry in sorted(install.iterdir(), key=lambda e: e.name):
         if entry.is_file():
             made[f"templates/{entry.name}"] = template(entry.name, entry.read_text())
-    for part in PARTS:
+    for definition in karpenter_crds():
+        made[f"templates/{AUTOSCALER}-{definition['metadata']['name']}.yaml"] = definition_template(definition)
+    for part in (*PARTS, AUTOSCALER):
         for entry in install.joinpath(part).iterdir():
             made[f"templates/{part}-{entry.name}"] = part_template(part, entry.read_text())
     return made
@@ -249,7 +266,24 @@ ASKED: Final = {
     "shares": f"or {_KEPT.format('admission')} {_KEPT.format('scheduler')}",
     "scheduler": _KEPT.format("scheduler"),
     "admission": _KEPT.format("admission"),
+    AUTOSCALER: "(.Values.autoscaler).enabled",
 }
+# The autoscaler's settings come from the values.
+AUTOSCALER_REPLACED: Final = (
+    ("          ports:\n", '{{- include "gpuplane.autoscalerEnv" . | nindent 12 }}\n          ports:\n'),
+    (
+        "kind: ServiceAccount\nmetadata:\n",
+        "kind: ServiceAccount\nmetadata:\n{{- with .Values.autoscaler.cloudRole }}\n  annotations:\n"
+        f"    {ROLE_ANNOTATION}: {{{{ . | quote }}}}\n{{{{- end }}}}\n",
+    ),
+)
+
+
+def definition_template(definition: Schema) -> str:
+    """A definition of Karpenter's, which helm leaves on the cluster: with it would go all pools and claims."""
+    meta = {**definition["metadata"], "annotations": {"helm.sh/resource-policy": "keep"}}
+    text = yaml.safe_dump({**definition, "metadata": meta}, sort_keys=False, width=120, allow_unicode=True)
+    return f"{HEAD}{{{{- if {ASKED[AUTOSCALER]} }}}}\n{text.rstrip()}\n{{{{- end }}}}\n"
 
 
 def part_template(part: str, text: str) -> str:
@@ -264,6 +298,8 @@ def part_template(part: str, text: str) -> str:
             "    matchPolicy: Equivalent\n    timeoutSeconds: 5\n",
         ),
     ):
+        text = text.replace(old, new)
+    for old, new in AUTOSCALER_REPLACED if part == AUTOSCALER else ():
         text = text.replace(old, new)
     return f"{HEAD}{{{{- if {ASKED[part]} }}}}\n{text.rstrip()}\n{{{{- end }}}}\n"
 

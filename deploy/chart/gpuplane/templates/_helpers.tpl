@@ -15,6 +15,21 @@
 [run, operator{{ if eq ((.Values.operator.logging).level | default "info") "debug" }}, --verbose{{ end }}]
 {{- end -}}
 
+{{/* The settings of the autoscaler, by name. */}}
+{{- define "gpuplane.autoscalerEnv" -}}
+{{- $a := .Values.autoscaler -}}
+{{- $env := deepCopy ($a.env | default dict) -}}
+{{- with $a.clusterName }}{{- $_ := set $env "CLUSTER_NAME" . -}}{{ end -}}
+{{- with $a.cloudEndpoint }}{{- $_ := set $env "AWS_ENDPOINT_URL" . -}}{{ end -}}
+{{- if not $env.CLUSTER_NAME -}}
+{{- fail "autoscaler.clusterName is not set: the name that subnets and security groups carry in their tags" -}}
+{{- end -}}
+{{- range $name, $value := $env }}
+- name: {{ $name }}
+  value: {{ $value | quote }}
+{{- end }}
+{{- end -}}
+
 {{/* What values add to the operator's pod, its container, and its tolerations. */}}
 {{- define "gpuplane.pod" -}}
 {{- $more := dict -}}
@@ -57,7 +72,7 @@
 
 {{/* spec of the ClusterPolicy: the groups of values that are set, without what is the chart's own. */}}
 {{- define "gpuplane.spec" -}}
-{{- $spec := omit (deepCopy (.Values | toYaml | fromYaml)) "clusterPolicy" "config" "extraObjects" "platform" "gpuCluster" "draDriver" "node-feature-discovery" "global" "admission" "scheduler" -}}
+{{- $spec := omit (deepCopy (.Values | toYaml | fromYaml)) "clusterPolicy" "config" "extraObjects" "platform" "gpuCluster" "draDriver" "node-feature-discovery" "global" "admission" "scheduler" "autoscaler" -}}
 {{- range $key := .Files.Get "files/plugin-keys.json" | fromJsonArray }}{{- $_ := unset $spec $key -}}{{ end -}}
 {{- $_ := set $spec "nfd" (omit $spec.nfd "nodefeaturerules" "nameOverride" "master" "worker") -}}
 {{- $_ := set $spec "cdi" (omit $spec.cdi "nvidiaHookPath" "featureFlags") -}}

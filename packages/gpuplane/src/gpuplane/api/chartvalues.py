@@ -20,6 +20,7 @@ from kubekit.errors import InvalidInput
 CHART_KEYS: Final = frozenset(
     [
         "admission",
+        "autoscaler",
         "affinity",
         "allowDefaultNamespace",
         "clusterPolicy",

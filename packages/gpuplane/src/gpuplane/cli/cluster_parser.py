@@ -53,6 +53,7 @@ def _install(commands: Any, parents: list[Any]) -> None:
         default=True,
         help="the extender that places pods with GPUs (default); kube-scheduler must be configured to call it",
     )
+    _cloud_options(install)
     install.add_argument("--only", choices=["crds", "policy"], help="apply these objects of the installation alone")
     install.add_argument("--dry-run", action="store_true", help="print the manifests instead of applying them")
     install.add_argument("--wait", action="store_true", help="until every GPU node is ready")
@@ -62,6 +63,22 @@ def _install(commands: Any, parents: list[Any]) -> None:
         "gpuplane install --dry-run",
         "gpuplane install --image registry.example.com/gpuplane:0.1.0 --wait",
         "gpuplane install --scheduler --admission open --set driver.version=570.133.20",
+        "gpuplane install --autoscaler --cluster-name demo",
+    )
+
+
+def _cloud_options(install: Any) -> None:
+    cloud = install.add_argument_group("autoscaler")
+    cloud.add_argument("--autoscaler", action="store_true", help="buy nodes for pods that wait, as pools declare them")
+    cloud.add_argument("--cluster-name", metavar="NAME", help="name of the cluster in the cloud's tags")
+    cloud.add_argument("--cloud-endpoint", metavar="URL", help="a cloud with Amazon's interfaces instead of Amazon's")
+    cloud.add_argument("--cloud-role", metavar="ARN", help="role of the cloud for the autoscaler's account")
+    cloud.add_argument(
+        "--cloud-env",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a setting of the autoscaler, as INTERRUPTION_QUEUE=demo; credentials go into a Secret",
     )
 
 
@@ -71,7 +88,11 @@ def _uninstall(commands: Any, parents: list[Any]) -> None:
         parents=[*parents, form_options(*DOCUMENTS)],
         help="take gpuplane off the cluster, every node as it was",
     )
-    uninstall.add_argument("--only", choices=["crds", "policy"], help="remove these objects of the installation alone")
+    uninstall.add_argument(
+        "--only",
+        choices=["crds", "policy", "autoscaler", "nodes"],
+        help="remove these objects of the installation alone; nodes: those that the autoscaler bought, and their pools",
+    )
     uninstall.add_argument("--dry-run", action="store_true", help="print what would be removed")
     uninstall.set_defaults(command=lazy("install", "uninstall"))
     examples(uninstall, "gpuplane uninstall --dry-run", "gpuplane uninstall")

@@ -58,6 +58,12 @@ OTHERS: Final[dict[str, ComponentCommand]] = {
         ("kubeconfig", "port", "lease-duration"),
         busy=True,
     ),
+    "autoscaler": ComponentCommand(
+        "gpuplane.autoscaler.component",
+        "buys nodes for pods that wait, and ends them",
+        ("kubeconfig", "port"),
+        busy=True,
+    ),
     "scheduler": ComponentCommand(
         "gpuplane.scheduler.component",
         "places pods with GPUs for kube-scheduler, as its extender",

@@ -9,28 +9,32 @@ from typing import Any, Final
 import msgspec
 import yaml
 
+from gpuplane.api.karpenter import AWS_GROUP, GROUP
 from gpuplane.api.nodefeature import GROUP as NODE_FEATURES
 from gpuplane.api.schema import OURS
 from gpuplane.cli.contents import contents_of_others, is_labelled
 from gpuplane.cli.forms import as_document
 from gpuplane.cli.removal import remove, until_gone
 from gpuplane.cli.terminal import Console, LivePage, count
-from gpuplane.operator.installation import MANAGER, ONLY, POLICY_KIND, everything, installation, resource_of
-from kubekit.errors import NoAnswer, UsageError
+from gpuplane.operator.autoscaler_install import CLUSTER_NAME, ENDPOINT, AutoscalerInstall, read_environment
+from gpuplane.operator.installation import MANAGER, POLICY_KIND, installation, removals, resource_of
+from kubekit.errors import NoAnswer, Terminal, UsageError
 from kubekit.kube import Client, NotFound
 
 Manifest = dict[str, Any]
 DEFINITION: Final = "CustomResourceDefinition"
 # What others may have made first, and what takes all objects of others along when it is deleted.
 QUOTA: Final = "ResourceQuota"
-SHARED: Final = (DEFINITION, "Namespace", QUOTA)
+# Credentials may be a Secret that an administrator made.
+SHARED: Final = (DEFINITION, "Namespace", QUOTA, "Secret")
+KARPENTER: Final = (GROUP, AWS_GROUP)
 BEFORE: Final = "it was there before gpuplane"
 NAMED: Final = 3  # so many objects of others are named, the rest counted
 # Where to see what holds an object up that does not go.
 LOOK: Final = {
     POLICY_KIND: "gpuplane status shows what the nodes wait for, kubectl -n gpu-operator get pods the operator; ",
     "Namespace": "kubectl -n gpu-operator get pods shows what is left, as on a node that is not Ready; ",
-    DEFINITION: "kubectl get clusterpolicies,gpunodes shows what is left; ",
+    DEFINITION: "kubectl get clusterpolicies,gpunodes,nodeclaims shows what is left; ",
 }
 
 
@@ -47,6 +51,7 @@ def install(options: Namespace, screen: Console) -> int:
         only=options.only,
         admission="" if options.admission == "none" else options.admission,
         scheduler=options.scheduler,
+        autoscaler=_autoscaler(options),
     )
     if options.dry_run:
         if options.output == "json":  # as kubectl prints several objects
@@ -64,14 +69,33 @@ def install(options: Namespace, screen: Console) -> int:
     return 0
 
 
+def _autoscaler(options: Namespace) -> AutoscalerInstall | None:
+    """Return the autoscaler's settings; None for an installation without it."""
+    flags = {
+        "--cluster-name": options.cluster_name,
+        "--cloud-endpoint": options.cloud_endpoint,
+        "--cloud-role": options.cloud_role,
+        "--cloud-env": options.cloud_env,
+    }
+    if not options.autoscaler:
+        if given := [flag for flag, value in flags.items() if value]:
+            raise UsageError(f"{given[0]} is a setting of the autoscaler", cure=f"--autoscaler {given[0]} ...")
+        return None
+    named = {CLUSTER_NAME: options.cluster_name, ENDPOINT: options.cloud_endpoint}
+    environment = read_environment(options.cloud_env) | {name: value for name, value in named.items() if value}
+    return AutoscalerInstall(environment, options.cloud_role or "")
+
+
 def uninstall(options: Namespace, screen: Console) -> int:
-    wanted = [m for m in reversed(everything()) if options.only is None or m["kind"] == ONLY[options.only]]
+    wanted = removals(options.only)
     return asyncio.run((_list_removals if options.dry_run else _uninstall)(options, screen, wanted))
 
 
 async def _install(options: Namespace, screen: Console, wanted: list[Manifest]) -> None:
     async with Client.connect(options.kubeconfig, options.context, user_agent=MANAGER) as client:
         manifest: Manifest = {}
+        if options.autoscaler:
+            await _refuse_beside_karpenter(client, wanted)
         page = LivePage(screen)
         # One line that counts where it can be drawn over; a line for each object elsewhere, to be read later.
         try:
@@ -107,6 +131,21 @@ async def _install(options: Namespace, screen: Console, wanted: list[Manifest]) 
         screen.say(line)
     if not options.wait:
         screen.say("Next: gpuplane status --wait")
+
+
+async def _refuse_beside_karpenter(client: Client, wanted: list[Manifest]) -> None:
+    """Raises Terminal where Karpenter works, or its definitions are there, before anything is written."""
+    from gpuplane.autoscaler.rival import find_karpenter  # late: other installations need none of it
+
+    cure = "install without --autoscaler, or remove Karpenter first: helm uninstall karpenter karpenter-crd"
+    if found := await find_karpenter(client):
+        raise Terminal("Karpenter works on this cluster, and buys nodes for the same pods", where=found, cure=cure)
+    for manifest in wanted:
+        if manifest["kind"] == DEFINITION and manifest["spec"]["group"] in KARPENTER:
+            made = await _found(client, manifest)
+            if made is not None and not is_labelled(made):
+                what = "the definition is Karpenter's, or another program's"
+                raise Terminal(what, where=manifest["metadata"]["name"], cure=cure)
 
 
 async def _why_left(client: Client, manifest: Manifest) -> str:
@@ -181,7 +220,8 @@ async def _list_removals(options: Namespace, screen: Console, wanted: list[Manif
     async with Client.connect(options.kubeconfig, options.context, user_agent=MANAGER) as client:
         try:
             async with asyncio.timeout(options.timeout):
-                whys = [(manifest, await _why_kept(client, manifest)) for manifest in wanted]
+                there = [manifest for manifest in wanted if await _found(client, manifest) is not None]
+                whys = [(manifest, await _why_kept(client, manifest)) for manifest in there]
         except TimeoutError:
             raise NoAnswer(
                 f"the cluster did not answer within {options.timeout:g} s", where=client.endpoint.context

@@ -17,6 +17,12 @@ from gpuplane import names
 from gpuplane.api.clusterpolicy import ClusterPolicy, ClusterPolicySpec
 from gpuplane.api.crds import crds
 from gpuplane.api.validation import decode
+from gpuplane.operator.autoscaler_install import (
+    AutoscalerInstall,
+    autoscaler_everything,
+    autoscaler_manifests,
+    is_of_nodes,
+)
 from gpuplane.operator.manifest import Manifest, parse
 from kubekit.api.kinds import built_in
 from kubekit.api.meta import Resource
@@ -35,8 +41,11 @@ def resource_of(manifest: Mapping[str, Any]) -> Resource:
 
 # What the chart's hooks apply and remove by themselves.
 ONLY: Final = {"crds": "CustomResourceDefinition", "policy": POLICY_KIND}
+# What uninstall may take away alone, besides these: the autoscaler with the nodes it bought, or these nodes alone.
+REMOVED_ALONE: Final = (*ONLY, "autoscaler", "nodes")
 # Parts that an installation may leave out, in the order to apply; what they share comes first.
 PARTS: Final = ("shares", "scheduler", "admission")
+AUTOSCALER: Final = "autoscaler"  # the part that is left out unless asked for
 ADMISSION: Final = {"open": "Ignore", "closed": "Fail"}  # by what is asked for: failurePolicy of webhooks on pods
 
 
@@ -47,8 +56,10 @@ def installation(
     only: str | None = None,
     admission: str = "open",
     scheduler: bool = True,
+    autoscaler: AutoscalerInstall | None = None,
 ) -> list[Manifest]:
     """The manifests, or those of one kind: `only` is a key of ONLY, and `admission` one of ADMISSION, empty for none.
+    `autoscaler` is None for none.
 
     `image` is what operator and operands run, this release's own when it is empty; `settings` are
     `path.to.field=value` of the policy's spec.
@@ -60,6 +71,7 @@ def installation(
     asked = {"shares": bool(admission or scheduler), "scheduler": scheduler, "admission": bool(admission)}
     for part in PARTS:
         wanted += manifests(part) if asked[part] else []
+    wanted += autoscaler_manifests(manifests(AUTOSCALER), autoscaler) if autoscaler is not None else []
     for manifest in wanted:
         if manifest["kind"] == "Deployment":
             for container in manifest["spec"]["template"]["spec"]["containers"]:
@@ -79,7 +91,20 @@ def installation(
 
 def everything() -> list[Manifest]:
     """All that an installation may have put on a cluster, in the order to apply."""
-    return [*crds(), *manifests(), *(manifest for part in PARTS for manifest in manifests(part))]
+    parts = (manifest for part in PARTS for manifest in manifests(part))
+    return [*crds(), *manifests(), *parts, *autoscaler_everything(manifests(AUTOSCALER))]
+
+
+def removals(only: str | None = None) -> list[Manifest]:
+    """All that `uninstall` takes away, in its order. `only` is one of REMOVED_ALONE."""
+    wanted = everything()
+    if only == "nodes":
+        wanted = [manifest for manifest in wanted if is_of_nodes(manifest)]
+    elif only == AUTOSCALER:
+        wanted = autoscaler_everything(manifests(AUTOSCALER))
+    elif only is not None:
+        wanted = [manifest for manifest in wanted if manifest["kind"] == ONLY[only]]
+    return wanted[::-1]
 
 
 def manifests(part: str = "") -> list[Manifest]:

@@ -1,0 +1,189 @@
+"""The autoscaler's part of an installation: what it applies, what it needs, and the order of its removal."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuplane import names
+from gpuplane.api.karpenter import Provisioner
+from gpuplane.api.nodeclaim import NodeClaim, NodeClaimSpec
+from gpuplane.autoscaler import rival
+from gpuplane.cli.install import _refuse_beside_karpenter
+from gpuplane.cli.parser import parse
+from gpuplane.operator.autoscaler_install import AutoscalerInstall, read_environment
+from gpuplane.operator.installation import everything, installation, removals, resource_of
+from kubekit.api.meta import ObjectMeta
+from kubekit.errors import InvalidInput, Terminal
+from kubekit.kube import ApiEndpoint, Client, Forbidden, Invalid
+from kubekit.kube.auth import StaticAuth
+from tinykube.apiserver.identity import ADMIN, service_account_user
+from tinykube.apiserver.server import ApiServer
+
+NAME = "gpuplane-autoscaler"
+DEMO = AutoscalerInstall({"CLUSTER_NAME": "demo"})
+
+
+def kinds(manifests: list[dict[str, Any]]) -> list[str]:
+    return [f"{manifest['kind']} {manifest['metadata']['name']}" for manifest in manifests]
+
+
+def only(manifests: list[dict[str, Any]], kind: str, name: str = NAME) -> dict[str, Any]:
+    (found,) = (one for one in manifests if (one["kind"], one["metadata"]["name"]) == (kind, name))
+    return found
+
+
+def environment(manifests: list[dict[str, Any]]) -> dict[str, str]:
+    (container,) = only(manifests, "Deployment")["spec"]["template"]["spec"]["containers"]
+    return {entry["name"]: entry["value"] for entry in container["env"] if "value" in entry}
+
+
+def test_nothing_of_it_is_installed_unless_asked_for() -> None:
+    assert not [title for title in kinds(installation()) if "autoscaler" in title or "karpenter" in title]
+
+
+def test_definitions_come_first_and_the_deployment_last() -> None:
+    found = kinds(installation(autoscaler=DEMO))
+    added = [title for title in found if title not in kinds(installation())]
+    assert added[:5] == [
+        *("CustomResourceDefinition provisioners.karpenter.sh", "CustomResourceDefinition nodepools.karpenter.sh"),
+        "CustomResourceDefinition nodeclaims.karpenter.sh",
+        "CustomResourceDefinition awsnodetemplates.karpenter.k8s.aws",
+        "CustomResourceDefinition ec2nodeclasses.karpenter.k8s.aws",
+    ]
+    assert found[-1] == f"Deployment {NAME}" and f"Secret {NAME}" not in found
+
+
+def test_settings_are_environment_and_credentials_are_in_a_secret() -> None:
+    settings = ["INTERRUPTION_QUEUE=demo", "AWS_SECRET_ACCESS_KEY=s=1", "AWS_ACCESS_KEY_ID=a", "CLUSTER_NAME=demo"]
+    made = installation(image="x", autoscaler=AutoscalerInstall(read_environment(settings), "arn:aws:iam::1:role/r"))
+    assert environment(made) == {"CLUSTER_NAME": "demo", "INTERRUPTION_QUEUE": "demo"}
+    assert only(made, "Secret")["stringData"] == {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "s=1"}
+    assert only(made, "ServiceAccount")["metadata"]["annotations"] == {
+        "eks.amazonaws.com/role-arn": "arn:aws:iam::1:role/r"
+    }
+    spec = only(made, "Deployment")["spec"]["template"]["spec"]
+    assert spec["containers"][0]["image"] == "x"
+    assert spec["containers"][0]["envFrom"] == [{"secretRef": {"name": NAME, "optional": True}}]
+
+
+@pytest.mark.parametrize(
+    ("setting", "what"),
+    [("BATCH_MAX=3s", "did you mean BATCH_MAX_DURATION"), ("CLUSTER_NAME", "sets nothing"), ("A=", "sets nothing")],
+)
+def test_a_setting_that_is_none_is_refused(setting: str, what: str) -> None:
+    with pytest.raises(InvalidInput) as raised:
+        read_environment([setting])
+    assert what in f"{raised.value.what} {raised.value.cure}"
+
+
+def test_a_cluster_without_a_name_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="needs the name of the cluster"):
+        installation(autoscaler=AutoscalerInstall({"AWS_REGION": "us-east-1"}))
+
+
+def test_flags_of_the_autoscaler_are_refused_without_it(capsys: pytest.CaptureFixture[str]) -> None:
+    from gpuplane.cli.main import main
+
+    assert main(["install", "--dry-run", "--cluster-name", "demo"]) != 0
+    assert "--cluster-name is a setting of the autoscaler" in capsys.readouterr().err
+
+
+def test_the_nodes_end_before_what_ends_them() -> None:
+    found = kinds(removals())
+    assert sorted(found) == sorted(kinds(everything()))
+    pools = [f"CustomResourceDefinition {name}.karpenter.sh" for name in ("provisioners", "nodepools")]
+    assert found[:3] == [*pools, "CustomResourceDefinition nodeclaims.karpenter.sh"]
+    classes = found.index("CustomResourceDefinition ec2nodeclasses.karpenter.k8s.aws")
+    assert 3 < found.index(f"Deployment {NAME}") < found.index(f"ServiceAccount {NAME}") < classes
+    assert kinds(removals("nodes")) == found[:3]
+    assert kinds(removals("autoscaler")) == [title for title in found if title in kinds(removals("autoscaler"))]
+    assert set(kinds(removals("policy"))) == {"ClusterPolicy cluster-policy"}
+
+
+def test_uninstall_knows_what_it_may_remove_alone() -> None:
+    assert parse(["uninstall", "--only=nodes"]).only == "nodes"
+
+
+# -- on an API server --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def server(tmp_path: Path) -> AsyncIterator[ApiServer]:
+    server = await ApiServer.start(tmp_path / "pki")
+    server.extensions.identity.add("admin", ADMIN)
+    server.extensions.identity.add("autoscaler", service_account_user(names.OPERATOR_NAMESPACE, NAME))
+    yield server
+    await server.stop()
+
+
+def connected(server: ApiServer, who: str = "admin") -> Client:
+    tls = ssl.create_default_context(cafile=str(server.authority))
+    return Client(ApiEndpoint(host="127.0.0.1", port=server.port, auth=StaticAuth(token=who), tls=tls))
+
+
+async def installed(client: Client) -> None:
+    for manifest in installation(autoscaler=DEMO):
+        if manifest["kind"] != "ClusterPolicy":
+            await client.apply(manifest, "test", resource=resource_of(manifest))
+
+
+async def test_the_kinds_are_served_with_their_rules_and_the_account_may_work_with_them(server: ApiServer) -> None:
+    provisioner: dict[str, Any] = {
+        "apiVersion": "karpenter.sh/v1alpha5",
+        "kind": "Provisioner",
+        "metadata": {"name": "gpu"},
+        "spec": {"provider": {"launchTemplate": "gpu", "subnetSelector": {"a": "b"}}},
+    }
+    async with connected(server) as admin, connected(server, "autoscaler") as autoscaler:
+        await installed(admin)
+        path = Provisioner.RESOURCE.path()
+        await admin.request("POST", path, None, provisioner)
+        both = {**provisioner, "metadata": {"name": "b"}, "spec": {**provisioner["spec"], "providerRef": {"name": "x"}}}
+        with pytest.raises(Invalid, match="exactly one of provider and providerRef"):
+            await admin.request("POST", path, None, both)
+        (pool,) = await autoscaler.list(Provisioner)
+        assert pool.spec.provider == {"launchTemplate": "gpu", "subnetSelector": {"a": "b"}}
+        status = {"status": {"resources": {"cpu": "4"}}}
+        await autoscaler.patch(Provisioner, "gpu", status, subresource="status", manager="test")
+        with pytest.raises(Forbidden):
+            await autoscaler.patch(Provisioner, "gpu", {"spec": {"weight": 1}}, manager="test")
+        claim = NodeClaim(metadata=ObjectMeta(name="gpu-1"), spec=NodeClaimSpec(expire_after="Never"))
+        with pytest.raises(Invalid, match="requirements"):
+            await autoscaler.create(claim, manager="test")
+
+
+async def test_it_stands_aside_for_karpenter(server: ApiServer) -> None:
+    labels = {"app.kubernetes.io/name": "karpenter"}
+    template = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "c", "image": "karpenter"}]}}
+    deployment = {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "karpenter", "namespace": "kube-system", "labels": labels},
+        "spec": {"replicas": 1, "selector": {"matchLabels": labels}, "template": template},
+    }
+    wanted = installation(autoscaler=DEMO)
+    async with connected(server) as admin:
+        await _refuse_beside_karpenter(admin, wanted)
+        await rival.stand_aside(admin)
+        await admin.request("POST", "/apis/apps/v1/namespaces/kube-system/deployments", None, deployment)
+        with pytest.raises(Terminal, match="kube-system/karpenter"):
+            await rival.stand_aside(admin)
+        with pytest.raises(Terminal, match="kube-system/karpenter"):
+            await _refuse_beside_karpenter(admin, wanted)
+        path = "/apis/apps/v1/namespaces/kube-system/deployments/karpenter/scale"
+        await admin.request("PATCH", path, {}, {"spec": {"replicas": 0}}, content_type="application/merge-patch+json")
+        await rival.stand_aside(admin)
+
+
+async def test_definitions_that_another_program_made_are_not_overwritten(server: ApiServer) -> None:
+    theirs = next(one for one in installation(autoscaler=DEMO) if one["metadata"]["name"] == "nodepools.karpenter.sh")
+    bare = {**theirs, "metadata": {"name": theirs["metadata"]["name"]}}
+    async with connected(server) as admin:
+        await admin.apply(bare, "helm", resource=resource_of(theirs))
+        with pytest.raises(Terminal, match=r"nodepools\.karpenter\.sh"):
+            await _refuse_beside_karpenter(admin, installation(autoscaler=DEMO))
