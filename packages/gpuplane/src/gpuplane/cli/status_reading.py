@@ -15,6 +15,8 @@ from gpuplane.api.offers import shared_by_mps
 from gpuplane.api.upgrade import upgrade_record, upgrade_state
 from gpuplane.cli.extender_use import bound_without, bypass_of
 from gpuplane.cli.overview import overview
+from gpuplane.cli.pools import PoolView
+from gpuplane.cli.pools_reading import PoolFollower, read_pools
 from gpuplane.cli.status_views import ExtenderBypass, Overview, Pause, PolicyRefusal, UpgradeView
 from kubekit.api.core import Deployment, Event, Node, Pod
 from kubekit.errors import Retryable, Terminal
@@ -53,12 +55,13 @@ async def observe(client: Client, selector: str = "") -> Overview:
     not served, and where neither the operator nor an object of its is there.
     """
     try:
-        gpunodes, pods, nodes, policies, operator = await asyncio.gather(
+        gpunodes, pods, nodes, policies, operator, pools = await asyncio.gather(
             client.list(GPUNode),
             client.list(Pod),
             client.list(Node, labels=_labels(selector)),
             _policies(client),
             read_operator(client),
+            read_pools(client),
         )
     except NotFound:
         raise _not_installed(client, definitions=False) from None
@@ -66,7 +69,7 @@ async def observe(client: Client, selector: str = "") -> Overview:
         raise _not_installed(client, definitions=True)
     # Only then is an event there to be read: on a large cluster their list takes longer than all others.
     events = await bypasses(client) if bound_without(pods) else []
-    return _overview(gpunodes, pods, nodes, policies, operator, events, selector)
+    return _overview(gpunodes, pods, nodes, policies, operator, events, pools, selector)
 
 
 async def read_bypass(client: Client) -> ExtenderBypass | None:
@@ -124,6 +127,7 @@ def _overview(
     policies: list[ClusterPolicy],
     operator: OperatorView,
     events: list[Event],
+    pools: tuple[PoolView, ...],
     selector: str,
 ) -> Overview:
     selected = _chosen(gpunodes, nodes, selector)
@@ -141,7 +145,9 @@ def _overview(
         {node.metadata.name: node.status.capacity for node in nodes},
         unattended=not operator.there,
     )
-    return msgspec.structs.replace(seen, bypass=bypass_of(events, pods), left_out=len(gpunodes) - len(selected))
+    return msgspec.structs.replace(
+        seen, bypass=bypass_of(events, pods), left_out=len(gpunodes) - len(selected), pools=pools
+    )
 
 
 def _pause(policies: list[ClusterPolicy]) -> Pause | None:
@@ -189,6 +195,7 @@ class Follower:
         self._policies = Informer(client, ClusterPolicy)
         self._events = Informer(client, Event, fields=BYPASSES)
         self._change = asyncio.Event()
+        self._pools = PoolFollower(client, self._change.set)
         self._informers: tuple[Informer[Any], ...] = (
             *(self._gpunodes, self._pods, self._nodes),
             *(self._policies, self._events),
@@ -217,10 +224,12 @@ class Follower:
             informer.start()
         for informer in (self._gpunodes, self._pods, self._nodes):
             await informer.synced()
+        await self._pools.start()
 
     async def aclose(self) -> None:
         for informer in self._informers:
             await informer.stop()
+        await self._pools.aclose()
 
     def seen(self) -> Overview:
         return _overview(
@@ -230,6 +239,7 @@ class Follower:
             self._policies.items(),
             self._operator,
             self._events.items(),
+            self._pools.seen(),
             self._selector,
         )
 

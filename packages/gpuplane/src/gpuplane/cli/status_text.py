@@ -8,6 +8,7 @@ from datetime import datetime
 from gpuplane import names
 from gpuplane.cli import extender_use
 from gpuplane.cli.models import short_model
+from gpuplane.cli.pools_text import pool_lines
 from gpuplane.cli.status_parts import SHOWN, gpus_of, number_of, said, stage_glyphs
 from gpuplane.cli.status_trouble import alike, trouble
 from gpuplane.cli.status_upgrades import upgrades
@@ -23,8 +24,8 @@ def nodes_page(name: str, seen: Overview, screen: Console, now: datetime, *, wid
         return "\n".join(
             (
                 f"{name}   no GPU nodes{' with these labels' if seen.left_out else ''}   {_version(seen)}",
-                "",
-                *_no_nodes(seen),
+                *(_no_nodes(seen) if seen.left_out or not seen.pools else ()),
+                *pool_lines(seen.pools, screen),
                 *_waiting(seen.waiting_pods, screen, now),
                 *_paused(seen.paused, screen, now),
                 *_refused(seen.refused, screen, now),
@@ -41,6 +42,7 @@ def nodes_page(name: str, seen: Overview, screen: Console, now: datetime, *, wid
     lines = [f"{name}{rest}{mark}", ""]
     lines += _bars(seen, screen)
     lines += ["", *_models(seen, screen)]
+    lines += pool_lines(seen.pools, screen)
     lines += _waiting(seen.waiting_pods, screen, now)
     if wide:
         lines += ["", *_wide(seen.nodes, screen, now)]
@@ -92,14 +94,16 @@ def _unattended(screen: Console) -> list[str]:
     return ["", f" {mark} no operator", *said(screen, what=what, cure="gpuplane install")]
 
 
-def _no_nodes(seen: Overview) -> tuple[str, str]:
-    """The cause and the cure of a page without nodes."""
+def _no_nodes(seen: Overview) -> tuple[str, ...]:
+    """A gap, the cause and the cure of a page without nodes."""
     if seen.left_out:
         return (
+            "",
             f"    what   {count(seen.left_out, 'GPU node')} without the labels of -l",
             f"    cure   kubectl get nodes -l {names.GPU_PRESENT_LABEL}=true --show-labels lists their labels",
         )
     return (
+        "",
         "    what   no node carries a GPU that discovery has seen",
         "    cure   kubectl get pods -n gpu-operator shows whether discovery runs",
     )

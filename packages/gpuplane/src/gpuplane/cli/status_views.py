@@ -7,6 +7,7 @@ import msgspec
 from gpuplane.api.gpunode import GPU
 from gpuplane.api.offers import GpuUnits, UnitKind
 from gpuplane.cli.holders import PodHolder
+from gpuplane.cli.pools import PoolView
 
 
 class UpgradeView(msgspec.Struct, frozen=True, rename="camel"):
@@ -116,7 +117,7 @@ class Overview(msgspec.Struct, frozen=True, rename="camel"):
     operator works. `version` is that of the cluster's gpuplane, empty if unknown.
     `waiting_pods` begin with the one that waits longest. `unattended`: the operator is gone from the cluster.
     `bypass` is None where kube-scheduler asks the extender, or where nothing is known of it. `left_out` is the number
-    of GPU nodes without the labels that were asked for.
+    of GPU nodes without the labels that were asked for. `pools` are the node pools that buy nodes.
     """
 
     nodes: tuple[NodeView, ...]
@@ -133,6 +134,7 @@ class Overview(msgspec.Struct, frozen=True, rename="camel"):
     unattended: bool = False
     bypass: ExtenderBypass | None = None
     left_out: int = 0
+    pools: tuple[PoolView, ...] = ()
 
     @property
     def troubled(self) -> tuple[NodeView, ...]:
