@@ -52,7 +52,7 @@ class ClaimResources(Struct):
 class NodeClaimSpec(Struct):
     """`spec` of a NodeClaim.
 
-    `node_class_ref` is empty where the pool describes its machines itself; `expire_after` and
+    `node_class_ref` names the pool where that describes its machines itself; `expire_after` and
     `termination_grace_period` are durations such as 720h, empty for none.
     """
 

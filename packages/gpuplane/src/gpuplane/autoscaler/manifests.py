@@ -11,12 +11,12 @@ from typing import Any, Final
 
 import msgspec
 
-from gpuplane import names
 from gpuplane.api.chartvalues import is_values
 from gpuplane.api.clusterpolicy import ClusterPolicy
 from gpuplane.api.karpenter import DeclaredClass, DeclaredPool
 from gpuplane.api.karpenter_checks import is_class, is_pool, read_class, read_pool
 from gpuplane.autoscaler.options import SharingSettings
+from gpuplane.autoscaler.policies import plugin_environment, policy_sharing
 from kubekit.errors import InvalidInput
 
 _REPLICATED: Final = ("Deployment", "ReplicaSet", "StatefulSet", "ReplicationController")
@@ -139,15 +139,13 @@ def _sharing(
     if not policies:
         return _of_values(values)
     spec = policies[0].spec
-    environment = {names.MIG_STRATEGY_ENV: spec.mig.strategy} if spec.mig.strategy else {}
-    environment |= {variable.name: variable.value for variable in spec.device_plugin.env}
     config = spec.device_plugin.config
     if config is None or not config.name:
-        return msgspec.structs.replace(_of_values(values), environment=environment)
+        return msgspec.structs.replace(_of_values(values), environment=plugin_environment(spec))
     if config.name not in maps:
         what = f"spec.devicePlugin.config names the ConfigMap {config.name}, which is not among the files"
         raise InvalidInput(what, where="ClusterPolicy", cure="pass its manifest too")
-    return SharingSettings(maps[config.name], config.default, environment)
+    return policy_sharing(spec, maps[config.name])
 
 
 def _of_values(values: Iterable[Mapping[str, Any]]) -> SharingSettings:

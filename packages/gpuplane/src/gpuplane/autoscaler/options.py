@@ -44,11 +44,16 @@ class SharingSettings(msgspec.Struct, frozen=True):
     known: bool = True
 
 
+Learned = Mapping[tuple[str, tuple[tuple[str, int], ...]], Requests]
+"""(instance type, the sorted allocatable that was predicted) -> what nodes of it really offer."""
+
+
 class NodeOption(msgspec.Struct, frozen=True, eq=False):
     """One node that could be bought. `free` is what its DaemonSets leave of `facts.allocatable`.
 
-    `price` is in dollars an hour. `capacity` is what counts against the pool's limits. `gpus` is None where no GPU is
-    placed, only counted. Options are compared by identity.
+    `predicted` is the allocatable before it was corrected by what other nodes turned out to offer. `price` is in
+    dollars an hour. `capacity` is what counts against the pool's limits. `gpus` is None where no GPU is placed, only
+    counted. Options are compared by identity.
     """
 
     pool: DeclaredPool
@@ -61,6 +66,7 @@ class NodeOption(msgspec.Struct, frozen=True, eq=False):
     capacity: Requests
     daemons: tuple[PodInfo, ...] = ()
     gpus: NodeState | None = None
+    predicted: Requests = {}
 
     @property
     def places_shares(self) -> bool:
@@ -90,6 +96,7 @@ def make_options(
     region: str = "",
     zones: Sequence[str] = (),
     asked: Mapping[str, frozenset[str]] = {},
+    learned: Learned | None = None,
 ) -> PoolOptions:
     """Return what a pool could buy.
 
@@ -97,6 +104,7 @@ def make_options(
         daemons: a pod of each DaemonSet.
         zones: where types are offered, unless the pool's class names the zones of its subnets.
         asked: values that pods select of labels, for the pool's own labels that may have any value.
+        learned: corrections of what was predicted.
     """
     settings = next((one for one in classes if (one.kind, one.name) == (pool.class_kind, pool.class_name)), None)
     kubelet = settings.kubelet if settings is not None and pool.kubelet == PoolKubelet() else pool.kubelet
@@ -109,7 +117,7 @@ def make_options(
             continue
         for own in _own_labels(conditions, machine, asked):
             try:
-                template = _template(pool, machine, kubelet, own, sharing)
+                template = _template(pool, machine, kubelet, own, sharing, learned or {})
             except InvalidInput as error:
                 troubles[f"{machine.name}: {error}"] = None
                 continue
@@ -142,7 +150,12 @@ def _own_labels(
 
 
 def _template(
-    pool: DeclaredPool, machine: InstanceType, kubelet: PoolKubelet, own: Mapping[str, str], sharing: SharingSettings
+    pool: DeclaredPool,
+    machine: InstanceType,
+    kubelet: PoolKubelet,
+    own: Mapping[str, str],
+    sharing: SharingSettings,
+    learned: Learned,
 ) -> NodeOption:
     """Return the option without its offering. Raises InvalidInput for a configuration that cannot be followed."""
     pool_label = (
@@ -159,8 +172,10 @@ def _template(
         capacity |= gpus.offered
         state = gpus.state
     taints = tuple(NodeTaint(taint.key, taint.value, taint.effect) for taint in pool.taints)
-    facts = NodeFacts("", labels, offers, taints)
-    return NodeOption(pool, machine, "", "", 0.0, facts, offers, capacity, gpus=state)
+    real = learned.get((machine.name, tuple(sorted(offers.items()))))
+    corrected = offers if real is None else {name: real.get(name, 0) for name in offers} | real
+    facts = NodeFacts("", labels, corrected, taints)
+    return NodeOption(pool, machine, "", "", 0.0, facts, corrected, capacity, gpus=state, predicted=offers)
 
 
 def _future_gpus(machine: InstanceType, labels: Mapping[str, str], sharing: SharingSettings) -> FutureGPUs | None:
