@@ -103,6 +103,10 @@ SHARED_TAINT: Final = "nvidia.com/gpu-shared"  # of node pools whose GPUs are sh
 RETRY_ANNOTATION: Final = "gpuplane.dev/retry"  # on a GPUNode, any new value: validate again now
 PAUSED_ANNOTATION: Final = "gpuplane.dev/paused"  # "true" on the ClusterPolicy: the operator changes nothing
 
+# -- autoscaler ----------------------------------------------------------------------------------------------------
+# On a NodeClaim: the allocatable that was predicted of its node, as JSON.
+PREDICTED_ANNOTATION: Final = "gpuplane.dev/predicted-allocatable"
+
 # -- sharing -------------------------------------------------------------------------------------------------------
 SHARE_LABEL: Final = "nvidia-device-enable"  # on a node, "enable": it offers shares, as gpu-manager's nodes do
 PLUGIN_CONFIG_LABEL: Final = "nvidia.com/device-plugin.config"  # on a node: which of the plugin's configurations it has

@@ -1,0 +1,235 @@
+"""The controller of claims on their way: launched, registered, initialised, or given up in time.
+
+One key for each claim. `launch` and `joining` decide, `writer` writes. What ends a claim is `termination`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+import msgspec
+
+from gpuplane import names
+from gpuplane.api import karpenter
+from gpuplane.api.karpenter import DeclaredPool
+from gpuplane.api.nodeclaim import INITIALIZED, INITIALIZED_LABEL, LAUNCHED, REGISTERED, NodeClaim
+from gpuplane.api.upgrade import unix_time
+from gpuplane.autoscaler.cloud import ClosedOfferings, CloudView, machine_class
+from gpuplane.autoscaler.lifecycle import joining, launch
+from gpuplane.autoscaler.lifecycle.writer import LifecycleWriter
+from gpuplane.autoscaler.nodeclaims import difference, with_condition, with_ready
+from gpuplane.autoscaler.nodes import claim_options, is_true
+from gpuplane.autoscaler.options import NodeOption
+from gpuplane.autoscaler.providers.provider import CloudProvider, NoCapacity
+from gpuplane.autoscaler.snapshot import make_offers
+from gpuplane.autoscaler.watch import BY_PROVIDER, ClusterWatch
+from kubekit.api.core import Node
+from kubekit.api.meta import Condition, to_dict
+from kubekit.errors import KubekitError
+from kubekit.kube import Clock, Controller, EventRecorder, NotFound, Source
+from kubekit.scheduling.podinfo import amounts
+
+log = logging.getLogger("gpuplane.autoscaler")
+LAUNCH_SECONDS: Final = 300.0  # from the claim's creation to its instance
+REGISTRATION_SECONDS: Final = 900.0  # from the claim's creation to its node
+WORKERS: Final = 16
+_AGAIN_SECONDS: Final = 60.0  # a look without a cause, at a node that joins
+_BEHIND_SECONDS: Final = 0.5
+
+
+class LifecycleController:
+    """Brings claims from their creation to an initialised node. `writer` counts its deletions."""
+
+    def __init__(
+        self,
+        watch: ClusterWatch,
+        cloud: CloudView,
+        provider: CloudProvider,
+        closed: ClosedOfferings,
+        writer: LifecycleWriter,
+        recorder: EventRecorder,
+        clock: Clock,
+    ) -> None:
+        self.writer = writer
+        self._watch = watch
+        self._cloud = cloud
+        self._provider = provider
+        self._closed = closed
+        self._recorder = recorder
+        self._clock = clock
+        self.controller = Controller(
+            "nodeclaims",
+            [
+                watch.claims,
+                Source(watch.nodes, self._claims_of_node),
+                Source(watch.gpunodes, lambda gpunode: self._claim_names(gpunode.metadata.name)),
+                # Waited for, so that no claim is looked at before its pool and class are known.
+                *(Source(one, lambda obj: ()) for one in watch.informers),
+            ],
+            self.reconcile,
+            workers=WORKERS,
+            clock=clock,
+        )
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        await self.controller.run()
+
+    async def reconcile(self, name: str) -> float | None:
+        """Do the next step for one claim; returns the seconds after which to look again."""
+        claim = self._watch.claims.get(name)
+        if claim is None or claim.metadata.deletion_timestamp:
+            return None
+        if self.writer.behind(claim):
+            return _BEHIND_SECONDS
+        if not is_true(claim.status.conditions, LAUNCHED):
+            return await self._launch(claim)
+        if not is_true(claim.status.conditions, REGISTERED):
+            return await self._register(claim)
+        if not is_true(claim.status.conditions, INITIALIZED):
+            return await self._initialize(claim)
+        self.writer.forget(claim.metadata.uid)
+        return None
+
+    # -- launch ------------------------------------------------------------------------------------------------------
+
+    async def _launch(self, claim: NodeClaim) -> float | None:
+        left = self._left(claim, LAUNCH_SECONDS)
+        if left <= 0:
+            await self.writer.delete(claim, "LaunchTimeout")
+            return None
+        pool = self._pool_of(claim)
+        if pool is None:
+            await self.writer.delete(claim, "NodePoolNotFound")
+            return None
+        classes = self._watch.classes()
+        machines = machine_class(pool, classes)
+        resolved = await self._cloud.resolved(pool, classes)
+        if machines is None or resolved.trouble:
+            self._recorder.event(claim, "Warning", "NodeClassNotReady", resolved.trouble)
+            await self.writer.delete(claim, "NodeClassNotReady")
+            return None
+        try:
+            options = await self._options(claim, pool)
+            allowed = launch.open_options(options, self._closed.now())
+            if not allowed:
+                raise NoCapacity("the cloud refused every offering of the claim lately")
+            request = launch.launch_request(claim, allowed, machines, pool.kubelet)
+            instance = await self._provider.launch(request)
+        except NoCapacity as error:
+            self._closed.close(error.closed)
+            self._recorder.event(claim, "Warning", "InsufficientCapacityError", str(error))
+            await self.writer.delete(claim, "InsufficientCapacity")
+            return None
+        except KubekitError as error:
+            await self._set(claim, {}, LAUNCHED, "Unknown", "LaunchFailed", str(error))
+            raise
+        option = launch.launched_option(instance, options)
+        log.info(
+            "launched claim=%s instance=%s type=%s zone=%s capacity_type=%s",
+            *(claim.metadata.name, instance.provider_id, instance.machine, instance.zone, instance.capacity_type),
+        )
+        try:
+            labels, annotations = launch.launched_labels(instance, option), launch.launched_annotations(option)
+            claim = await self.writer.set_metadata(claim, labels, annotations)
+            status = launch.launched_status(instance, option)
+            await self._set(claim, status, LAUNCHED, "True", "Launched", "")
+        except NotFound:
+            # The claim went while its instance was launched, so no other process ends the instance soon.
+            await self._provider.terminate(instance.provider_id)
+            log.info("terminated instance=%s, its claim is gone claim=%s", instance.provider_id, claim.metadata.name)
+        return None
+
+    async def _options(self, claim: NodeClaim, pool: DeclaredPool) -> tuple[NodeOption, ...]:
+        """Return the nodes that the claim may become, by today's prices."""
+        facts = self._watch.facts()
+        cloud = await self._cloud.facts([pool], facts.classes, self._watch.learned())
+        only = msgspec.structs.replace(facts, pools=[pool], pods=(), nodes=())
+        own = {one.key: frozenset(one.values) for one in claim.spec.requirements if one.operator == "In"}
+        return claim_options(claim, make_offers(only, cloud, own)[0])
+
+    # -- registration ------------------------------------------------------------------------------------------------
+
+    async def _register(self, claim: NodeClaim) -> float | None:
+        nodes = self._watch.nodes.by_index(BY_PROVIDER, claim.status.provider_id)
+        if len(nodes) > 1:
+            several = ", ".join(sorted(node.metadata.name for node in nodes))
+            await self._set(claim, {}, REGISTERED, "Unknown", "MultipleNodesFound", f"nodes of one instance: {several}")
+            return _AGAIN_SECONDS
+        if not nodes:
+            left = self._left(claim, REGISTRATION_SECONDS)
+            if left <= 0:
+                self._recorder.event(claim, "Warning", "RegistrationTimeout", "its node did not join within 15 min")
+                await self.writer.delete(claim, "RegistrationTimeout")
+                return None
+            await self._set(claim, {}, REGISTERED, "Unknown", "NodeNotFound", "the node has not joined yet")
+            return left
+        [node] = nodes
+        if node.metadata.deletion_timestamp:
+            return _AGAIN_SECONDS
+        await self.writer.patch_node(node, joining.registration_patch(claim, node))
+        log.info("registered claim=%s node=%s", claim.metadata.name, node.metadata.name)
+        await self._set(claim, {"nodeName": node.metadata.name}, REGISTERED, "True", "Registered", "")
+        return None
+
+    # -- initialisation ----------------------------------------------------------------------------------------------
+
+    async def _initialize(self, claim: NodeClaim) -> float | None:
+        node = self._watch.nodes.get(claim.status.node_name)
+        if node is None:
+            return _AGAIN_SECONDS
+        gpunode = self._watch.gpunodes.get(node.metadata.name)
+        prepared = self._watch.prepares_nodes()
+        reason, message = joining.why_not_initialized(claim, node, gpunode, prepared=prepared)
+        if reason:
+            await self._set(claim, {}, INITIALIZED, "Unknown", reason, message)
+            return _AGAIN_SECONDS
+        await self.writer.patch_node(node, {"metadata": {"labels": {INITIALIZED_LABEL: "true"}}})
+        self._compare(claim, node)
+        status = joining.initialized_status(claim, node)
+        await self._set(claim, status, INITIALIZED, "True", "Initialized", "")
+        log.info("initialized claim=%s node=%s", claim.metadata.name, node.metadata.name)
+        return None
+
+    def _compare(self, claim: NodeClaim, node: Node) -> None:
+        """Report where the node offers something else than was predicted; later predictions are corrected by it."""
+        if names.PREDICTED_ANNOTATION not in claim.metadata.annotations:
+            return
+        found = difference(amounts(claim.status.allocatable), amounts(node.status.allocatable))
+        if found:
+            text = ", ".join(f"{name} {real} instead of {predicted}" for name, (predicted, real) in found.items())
+            message = f"the node offers {text}; nodes like it count so from now on"
+            self._recorder.event(claim, "Warning", "AllocatableDiffers", message)
+            log.warning("allocatable differs claim=%s node=%s: %s", claim.metadata.name, node.metadata.name, text)
+
+    # -- parts -------------------------------------------------------------------------------------------------------
+
+    async def _set(
+        self, claim: NodeClaim, fields: Mapping[str, object], name: str, status: str, reason: str, message: str
+    ) -> None:
+        """Write one condition, and Ready with it; nothing if that changes nothing."""
+        now, generation = self._clock.wall(), claim.metadata.generation
+        conditions: tuple[Condition, ...] = claim.status.conditions
+        after = with_condition(conditions, name, status, reason, message, now, generation)
+        after = with_ready(after, now, generation)
+        if fields or to_dict(after) != to_dict(conditions):
+            await self.writer.set_status(claim, fields, after)
+
+    def _left(self, claim: NodeClaim, seconds: float) -> float:
+        """Return the seconds until a claim is too old for a step."""
+        created, now = unix_time(claim.metadata.creation_timestamp), unix_time(self._clock.wall())
+        return seconds if created is None or now is None else created + seconds - now
+
+    def _pool_of(self, claim: NodeClaim) -> DeclaredPool | None:
+        name = claim.metadata.labels.get(karpenter.POOL_LABEL, "")
+        return next((pool for pool in self._watch.pools() if pool.name == name), None)
+
+    def _claims_of_node(self, node: Node) -> Iterable[str]:
+        found = self._watch.claims.by_index(BY_PROVIDER, node.spec.provider_id) if node.spec.provider_id else []
+        return [claim.metadata.name for claim in found]
+
+    def _claim_names(self, node: str) -> Iterable[str]:
+        found = self._watch.nodes.get(node)
+        return self._claims_of_node(found) if found is not None else ()

@@ -1,0 +1,115 @@
+"""The autoscaler at work: its controllers and the informers that they share. Nothing is stored: each start reads claims
+and instances again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final, Protocol
+
+import msgspec
+
+from gpuplane.autoscaler.cloud import ClosedOfferings, CloudView
+from gpuplane.autoscaler.creation import ClaimWriter, Nominations
+from gpuplane.autoscaler.disruption.controller import NodeDisruptionController
+from gpuplane.autoscaler.disruption.interruption import InterruptionHandler
+from gpuplane.autoscaler.garbage import InstanceCollector
+from gpuplane.autoscaler.lifecycle.controller import LifecycleController
+from gpuplane.autoscaler.lifecycle.writer import LifecycleWriter
+from gpuplane.autoscaler.metrics import AutoscalerState
+from gpuplane.autoscaler.pool_status import PoolStatusController
+from gpuplane.autoscaler.providers.provider import CloudProvider
+from gpuplane.autoscaler.provisioning import KEY, ProvisioningController
+from gpuplane.autoscaler.quantities import as_quantities
+from gpuplane.autoscaler.settings import AutoscalerSettings
+from gpuplane.autoscaler.snapshot import used_of_pool
+from gpuplane.autoscaler.supply import PoolSupply
+from gpuplane.autoscaler.termination.controller import TerminationController
+from gpuplane.autoscaler.watch import ClusterWatch
+from kubekit.kube import Client, Clock, Controller, EventRecorder, SharedInformers, SystemClock
+
+AGENT: Final = "gpuplane-autoscaler"
+
+
+class Controlling(Protocol):
+    """A part of the autoscaler that runs by itself."""
+
+    controller: Controller
+
+    async def run(self) -> None: ...
+
+
+class AutoscalerProcess:
+    """The autoscaler's controllers, with the informers that they share."""
+
+    def __init__(
+        self,
+        client: Client,
+        provider: CloudProvider,
+        settings: AutoscalerSettings,
+        *,
+        identity: str = "",
+        clock: Clock | None = None,
+    ) -> None:
+        clock = clock or SystemClock()
+        self.informers = SharedInformers(client, clock)
+        self._events = EventRecorder(client, AGENT, instance=identity, clock=clock)
+        self.watch = ClusterWatch(client, self.informers, clock)
+        self.closed = ClosedOfferings(clock, lambda: self.provisioning.controller.enqueue(KEY))
+        self.cloud = CloudView(provider, self.closed, settings.region)
+        self.writer = ClaimWriter(client, self.watch, Nominations(clock, settings.nominated_seconds), clock)
+        self.supply = PoolSupply(self.watch, self.writer, self.cloud, self.closed)
+        self.lives = LifecycleWriter(client)
+        self.provisioning = ProvisioningController(
+            self.watch,
+            self.cloud,
+            self.writer,
+            self._events,
+            clock,
+            idle=settings.batch_idle,
+            longest=settings.batch_longest,
+        )
+        self.lifecycle = LifecycleController(
+            self.watch, self.cloud, provider, self.closed, self.lives, self._events, clock
+        )
+        self.garbage = InstanceCollector(client, self.watch, provider, self.lives, clock)
+        self.pools = PoolStatusController(client, self.watch, clock)
+        parts = (client, self.informers)
+        self.disruption = NodeDisruptionController(*parts, self.supply, provider, self._events, clock)
+        self.termination = TerminationController(*parts, provider, self._events, clock)
+        self.interruptions = InterruptionHandler(*parts, self.supply, provider, self._events, clock)
+        self.controllers: list[Controlling] = [
+            *(self.lifecycle, self.provisioning, self.pools),
+            *(self.disruption, self.termination),
+        ]
+        self._clock = clock
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self.cloud.run(self._clock), name="prices")
+                group.create_task(self.garbage.run(), name="garbage")
+                group.create_task(self.interruptions.run(), name="interruptions")
+                for each in self.controllers:
+                    group.create_task(each.run(), name=each.controller.name)
+        finally:
+            await self._events.aclose()
+
+    def state(self) -> AutoscalerState:
+        """Return the facts for the metrics."""
+        claims = self.watch.claims.items()
+        used = {pool.name: used_of_pool(pool.name, claims, None) for pool in self.watch.pools()}
+        return AutoscalerState(
+            synced=self.supply.is_synced(),
+            created=self.writer.created,
+            deleted=self.lives.deleted,
+            collected=self.garbage.collected,
+            pools=[
+                msgspec.structs.replace(pool, used=dict(as_quantities(used[pool.name]))) for pool in self.watch.pools()
+            ],
+            claims=claims,
+            nodes=self.watch.nodes.items(),
+            last=self.provisioning.last,
+            decided_seconds=self.provisioning.decided_seconds,
+        )

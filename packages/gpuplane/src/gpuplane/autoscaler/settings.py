@@ -1,0 +1,50 @@
+"""The autoscaler's settings, by the names that Karpenter has in its environment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from gpuplane.api.durations import duration
+from kubekit.errors import InvalidInput
+
+
+class AutoscalerSettings(msgspec.Struct, frozen=True):
+    """`cluster` names the cluster in the cloud's tags. `batch_idle` and `batch_longest` are seconds.
+
+    `region` is the value of the nodes' region label; empty for an unknown region.
+    """
+
+    cluster: str
+    batch_idle: float = 1.0
+    batch_longest: float = 10.0
+    region: str = ""
+
+    @property
+    def nominated_seconds(self) -> float:
+        """Return how long a node is promised to a pod: twice the longest batch, and at least 10 s."""
+        return max(2 * self.batch_longest, 10.0)
+
+
+def read_settings(environment: Mapping[str, str]) -> AutoscalerSettings:
+    """Read the settings. Raises InvalidInput for a missing cluster name or an invalid duration."""
+    cluster = environment.get("CLUSTER_NAME", "")
+    if not cluster:
+        raise InvalidInput("the cluster has no name for the cloud's tags", where="CLUSTER_NAME", cure="set it")
+    return AutoscalerSettings(
+        cluster,
+        _seconds(environment, "BATCH_IDLE_DURATION", 1.0),
+        _seconds(environment, "BATCH_MAX_DURATION", 10.0),
+        environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION", ""),
+    )
+
+
+def _seconds(environment: Mapping[str, str], name: str, otherwise: float) -> float:
+    text = environment.get(name)
+    if not text:
+        return otherwise
+    seconds = duration(text)
+    if not seconds:
+        raise InvalidInput(f"{text!r} is no duration above 0", where=name, cure="write it like 1s or 500ms")
+    return seconds

@@ -1,0 +1,148 @@
+"""The autoscaler's view of the cluster, kept by watches: the facts from which decisions are made."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from typing import Any, Final
+
+import msgspec
+
+from gpuplane import names
+from gpuplane.api.clusterpolicy import ClusterPolicy, chosen
+from gpuplane.api.gpunode import GPUNode
+from gpuplane.api.karpenter import (
+    AWSNodeTemplate,
+    DeclaredClass,
+    DeclaredPool,
+    EC2NodeClass,
+    NodePool,
+    Provisioner,
+    declared_class,
+    declared_pool,
+)
+from gpuplane.api.nodeclaim import INITIALIZED, NodeClaim
+from gpuplane.autoscaler.nodes import is_true
+from gpuplane.autoscaler.observed import DaemonView, PodView, RawDaemonSet, RawPod, view_daemon, view_pod
+from gpuplane.autoscaler.options import Learned, SharingSettings
+from gpuplane.autoscaler.policies import policy_sharing
+from gpuplane.autoscaler.snapshot import ScalingFacts
+from kubekit.api.core import ConfigMap, Node
+from kubekit.errors import InvalidInput
+from kubekit.kube import Client, Clock, Informer, SharedInformers
+from kubekit.scheduling.podinfo import Requests, amounts
+
+log = logging.getLogger("gpuplane.autoscaler")
+BY_PROVIDER: Final = "provider-id"  # index of nodes and of claims; the name that `termination` uses
+WAITING: Final = "waiting"  # index of pods: those that wait for a node, under this name
+BY_NODE: Final = "node"  # index of pods
+
+
+class ClusterWatch:
+    """The informers that decisions read."""
+
+    def __init__(self, client: Client, informers: SharedInformers, clock: Clock) -> None:
+        self.nodes = informers.of(Node)
+        self.claims = informers.of(NodeClaim)
+        self.gpunodes = informers.of(GPUNode)
+        self.provisioners = informers.of(Provisioner)
+        self.node_pools = informers.of(NodePool)
+        self.templates = informers.of(AWSNodeTemplate)
+        self.node_classes = informers.of(EC2NodeClass)
+        self.policies = informers.of(ClusterPolicy)
+        self.configs = informers.of(ConfigMap, names.OPERATOR_NAMESPACE)
+        self.pods: Informer[RawPod] = Informer(client, RawPod, keep=view_pod, clock=clock)
+        self.daemons: Informer[RawDaemonSet] = Informer(client, RawDaemonSet, keep=view_daemon, clock=clock)
+        self.pods.add_index(WAITING, lambda pod: (WAITING,) if isinstance(pod, PodView) and pod.waits else ())
+        self.pods.add_index(BY_NODE, _node_of)
+        self.nodes.add_index(BY_PROVIDER, lambda node: (node.spec.provider_id,) if node.spec.provider_id else ())
+        self.claims.add_index(
+            BY_PROVIDER, lambda claim: (claim.status.provider_id,) if claim.status.provider_id else ()
+        )
+        self._refused: dict[str, str] = {}  # objects that cannot be read -> why, as it was logged
+
+    @property
+    def informers(self) -> tuple[Informer[Any], ...]:
+        """Return all of them, for controllers to wait for."""
+        return (
+            *(self.nodes, self.claims, self.gpunodes, self.provisioners, self.node_pools, self.templates),
+            *(self.node_classes, self.policies, self.configs, self.pods, self.daemons),
+        )
+
+    def waiting(self) -> list[PodView]:
+        """Return the pods that wait for a node."""
+        return [pod for pod in self.pods.by_index(WAITING, WAITING) if isinstance(pod, PodView)]
+
+    def pool_objects(self) -> list[Provisioner | NodePool]:
+        """Return the pools of both generations that are not being deleted."""
+        found: list[Provisioner | NodePool] = [*self.provisioners.items(), *self.node_pools.items()]
+        return [pool for pool in found if not pool.metadata.deletion_timestamp]
+
+    def pool_object(self, name: str) -> Provisioner | NodePool | None:
+        """Return a pool by its name; of two generations the newer one."""
+        return self.node_pools.get(name) or self.provisioners.get(name)
+
+    def pools(self) -> list[DeclaredPool]:
+        """Return what the pools declare. Two of one name are one; the newer generation counts."""
+        found = {pool.metadata.name: declared_pool(pool) for pool in self.pool_objects()}
+        return [found[name] for name in sorted(found)]
+
+    def classes(self) -> list[DeclaredClass]:
+        """Return what the classes declare; one that cannot be read is left out and logged."""
+        found = []
+        objects: list[AWSNodeTemplate | EC2NodeClass] = [*self.templates.items(), *self.node_classes.items()]
+        for one in objects:
+            try:
+                found.append(declared_class(one))
+            except InvalidInput as error:
+                self._log_once(f"{one.RESOURCE.kind}/{one.metadata.name}", str(error))
+        return found
+
+    def sharing(self) -> SharingSettings:
+        """Return how the ClusterPolicy in force shares GPUs; without one each GPU is one `nvidia.com/gpu`."""
+        policy = chosen(self.policies.items())[0]
+        if policy is None:
+            return SharingSettings(known=False)
+        config = policy.spec.device_plugin.config
+        found = self.configs.get(f"{names.OPERATOR_NAMESPACE}/{config.name}") if config and config.name else None
+        return policy_sharing(policy.spec, found.data if found is not None else {})
+
+    def prepares_nodes(self) -> bool:
+        """Return whether gpuplane prepares GPU nodes here, so that they report their stages."""
+        policy = chosen(self.policies.items())[0]
+        return policy is not None and not policy.metadata.deletion_timestamp
+
+    def learned(self) -> Learned:
+        """Return what nodes that have joined offer other than predicted; of several, the node that joined last."""
+        found: dict[tuple[str, tuple[tuple[str, int], ...]], Requests] = {}
+        for claim in sorted(self.claims.items(), key=lambda claim: claim.metadata.creation_timestamp):
+            text = claim.metadata.annotations.get(names.PREDICTED_ANNOTATION)
+            if text is None or not is_true(claim.status.conditions, INITIALIZED):
+                continue
+            predicted = msgspec.json.decode(text, type=dict[str, int])
+            real = amounts(claim.status.allocatable)
+            machine = claim.metadata.labels.get("node.kubernetes.io/instance-type", "")
+            found[machine, tuple(sorted(predicted.items()))] = real
+        return found
+
+    def facts(self) -> ScalingFacts:
+        """Return the cluster of this moment."""
+        return ScalingFacts(
+            pods=[pod for pod in self.pods.items() if isinstance(pod, PodView)],
+            nodes=self.nodes.items(),
+            claims=self.claims.items(),
+            gpunodes={one.metadata.name: one for one in self.gpunodes.items()},
+            pools=self.pools(),
+            classes=self.classes(),
+            daemons=[daemon for daemon in self.daemons.items() if isinstance(daemon, DaemonView)],
+            sharing=self.sharing(),
+        )
+
+    def _log_once(self, about: str, why: str) -> None:
+        if self._refused.get(about) != why:
+            self._refused[about] = why
+            log.warning("not read object=%s: %s", about, why)
+
+
+def _node_of(pod: RawPod) -> Iterable[str]:
+    return (pod.info.node_name,) if isinstance(pod, PodView) and pod.info is not None and pod.info.node_name else ()

@@ -1,0 +1,190 @@
+"""A client on the embedded API server's registry in the same process, without HTTP: any history, in virtual time.
+
+Writes can be lost before or after they are done, and a process can be stopped at any of them. Watches deliver late, in
+order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from enum import Enum
+from typing import Any
+
+import msgspec
+
+from kubekit.api.kinds import RESOURCES
+from kubekit.api.meta import Resource, to_dict
+from kubekit.kube.codec import ListPage
+from kubekit.kube.errors import Unreachable, from_response
+from kubekit.kube.watch import EventType, WatchEvent
+from tests.support.virtual_time import VirtualClock
+from tinykube.apiserver.failure import ApiFailure
+from tinykube.apiserver.registry import Registry
+
+
+class WriteFault(Enum):
+    NONE = "answered"
+    BEFORE = "lost on its way there"
+    AFTER = "done, and the answer lost"
+    STOP_BEFORE = "the process ends before the write"
+    STOP_AFTER = "the process ends after the write"
+
+
+class RegistryClient:
+    """The client's face, as far as the autoscaler uses it.
+
+    Args:
+        fault: what happens to the next write.
+        delay: seconds until a watch delivers the next change.
+    """
+
+    def __init__(
+        self,
+        registry: Registry,
+        clock: VirtualClock,
+        *,
+        fault: Callable[[], WriteFault] = lambda: WriteFault.NONE,
+        delay: Callable[[], float] = lambda: 0.0,
+    ) -> None:
+        self.registry = registry
+        self.writes = 0
+        self.stopped = asyncio.Event()
+        self._clock = clock
+        self._fault = fault
+        self._delay = delay
+
+    # -- reading ---------------------------------------------------------------------------------------------------
+
+    async def get(self, kind: Any, name: str, namespace: str | None = None) -> Any:
+        await self._alive()
+        found = self.registry.get(_named(kind.RESOURCE), namespace, name)
+        if found is None:
+            raise from_response(404, b'{"reason": "NotFound", "message": "gone"}')
+        return _convert(found, kind)
+
+    async def list(self, kind: Any, namespace: str | None = None, labels: str = "", fields: str = "") -> list[Any]:
+        await self._alive()
+        found = self.registry.list(_named(kind.RESOURCE), namespace, labels or None, fields or None)
+        return [_convert(obj, kind) for obj in found]
+
+    async def pages(
+        self, kind: Any, namespace: Any = None, labels: str = "", fields: str = "", *, bad: Any = None
+    ) -> AsyncIterator[ListPage]:
+        await self._alive()
+        version = str(self.registry.store.version)
+        yield ListPage(await self.list(kind, namespace, labels, fields), version, "")
+
+    def watch(
+        self,
+        kind: Any,
+        namespace: Any = None,
+        labels: str = "",
+        fields: str = "",
+        resource_version: str = "",
+        *,
+        bad: Any = None,
+    ) -> AsyncGenerator[WatchEvent[Any], None]:
+        queue: asyncio.Queue[tuple[str, dict[str, Any]]] = asyncio.Queue()
+        seen = int(resource_version)
+        last = 0.0
+
+        def note(change: str, obj: dict[str, Any], old: dict[str, Any] | None) -> None:
+            nonlocal last
+            if namespace and obj["metadata"].get("namespace") != namespace:
+                return
+            # NB: never before the change that came before it.
+            last = max(last, self._clock.now() + self._delay())
+            if last <= self._clock.now():
+                queue.put_nowait((change, obj))
+            else:
+                self._clock.call_later(last - self._clock.now(), lambda: queue.put_nowait((change, obj)))
+
+        # Subscribed at once: nothing that happens after the list is missed.
+        end = self.registry.subscribe(_named(kind.RESOURCE), note)
+
+        async def follow() -> AsyncGenerator[WatchEvent[Any], None]:
+            try:
+                while True:
+                    change, obj = await queue.get()
+                    if int(obj["metadata"]["resourceVersion"]) > seen:
+                        found = _convert(obj, kind)
+                        yield WatchEvent(EventType(change), found, found.metadata.resource_version)
+            finally:
+                end()
+
+        return follow()
+
+    # -- writing ---------------------------------------------------------------------------------------------------
+
+    async def create(self, obj: Any, *, namespace: str | None = None, resource: Any = None, manager: str = "",
+                     subresource: str | None = None) -> Any:  # fmt: skip
+        where: Resource = resource or (
+            RESOURCES[obj["apiVersion"], obj["kind"]] if isinstance(obj, dict) else type(obj).RESOURCE
+        )
+        body = dict(obj) if isinstance(obj, dict) else to_dict(obj)
+        body = {"apiVersion": where.api_version, "kind": where.kind, **body}
+        space = namespace or body["metadata"].get("namespace")
+        if self.stopped.is_set() and where.kind == "Event":
+            raise Unreachable("cut")  # the recorder gives up at its end, instead of waiting
+        made = await self._write(lambda: self.registry.create(_named(where), space, body, manager=manager))
+        return made if isinstance(obj, dict) else _convert(made, type(obj))
+
+    async def patch(self, kind: Any, name: str, patch: Any, namespace: str | None = None, type: str = "merge",
+                    subresource: str | None = None, *, manager: str = "") -> Any:  # fmt: skip
+        made = await self._write(
+            lambda: self.registry.patch(
+                _named(kind.RESOURCE), namespace, name, patch, type, subresource=subresource, manager=manager
+            )
+        )
+        return _convert(made, kind)
+
+    async def delete(self, kind: Any, name: str, namespace: str | None = None, uid: str | None = None,
+                     propagation: Any = None, *, grace_seconds: int | None = None) -> None:  # fmt: skip
+        where = kind if isinstance(kind, Resource) else kind.RESOURCE
+        preconditions = {"uid": uid} if uid else None
+        await self._write(
+            lambda: self.registry.delete(
+                _named(where), namespace, name, preconditions=preconditions, grace=grace_seconds
+            )
+        )
+
+    async def request(self, method: str, path: str, params: Any = None, body: Any = None, **_: Any) -> bytes:
+        """An eviction, the only raw request of the autoscaler; no budget refuses it here."""
+        assert method == "POST" and path.endswith("/eviction"), path
+        parts = path.split("/")
+        await self._write(lambda: self.registry.delete("pods", parts[4], parts[6]))
+        return b"{}"
+
+    async def _write(self, do: Callable[[], Any]) -> Any:
+        await self._alive()
+        self.writes += 1
+        fault = self._fault()
+        if fault is WriteFault.STOP_BEFORE:
+            self.stopped.set()
+        await self._alive()
+        if fault is WriteFault.BEFORE:
+            raise Unreachable("cut")
+        try:
+            answer = await do()
+        except ApiFailure as failure:
+            raise from_response(failure.status, msgspec.json.encode(failure.to_status())) from None
+        if fault is WriteFault.STOP_AFTER:
+            self.stopped.set()
+        await self._alive()
+        if fault is WriteFault.AFTER:
+            raise Unreachable("cut")
+        return answer
+
+    async def _alive(self) -> None:
+        """Wait for ever once the process has been stopped, until its task is cancelled."""
+        if self.stopped.is_set():
+            await asyncio.Event().wait()
+
+
+def _named(resource: Resource) -> tuple[str, str]:
+    return resource.group, resource.plural
+
+
+def _convert(obj: dict[str, Any], kind: Any) -> Any:
+    return msgspec.convert(obj, kind, strict=False)
