@@ -144,16 +144,30 @@ class ClaimedNodes:
             provider_id, name, pool, "g4dn.xlarge", "zone-1", "on-demand", more.get("image", ""), "running", ""
         )
         if node:
-            answer = {"type": "Ready", "status": "True" if ready else "Unknown"}
-            await self.registry.create(
-                "nodes",
-                None,
-                {
-                    "metadata": {"name": f"node-{name}", "labels": labels, "finalizers": [nodeclaim.FINALIZER]},
-                    "spec": {"providerID": provider_id},
-                    "status": {"conditions": [answer]},
-                },
-            )
+            await self._join(name, labels, ready=ready)
+
+    async def _join(self, name: str, labels: dict[str, str], *, ready: bool = True) -> None:
+        answer = {"type": "Ready", "status": "True" if ready else "Unknown"}
+        body = {
+            "metadata": {"name": f"node-{name}", "labels": labels, "finalizers": [nodeclaim.FINALIZER]},
+            "spec": {"providerID": f"aws:///zone-1/i-{name}"},
+            "status": {"conditions": [answer]},
+        }
+        await self.registry.create("nodes", None, body)
+
+    async def initialize(self, name: str) -> None:
+        """Let the node of a claim join and take pods."""
+        claim = self.claim(name)
+        assert claim is not None
+        await self._join(name, claim["metadata"]["labels"])
+        initialized = {"type": nodeclaim.INITIALIZED, "status": "True", "reason": nodeclaim.INITIALIZED}
+        conditions = [
+            *claim["status"]["conditions"],
+            {**initialized, "lastTransitionTime": self.clock.wall()},
+        ]
+        await self.registry.patch(
+            CLAIMS, None, name, {"status": {"conditions": conditions}}, "merge", subresource="status"
+        )
 
     async def add_pod(self, name: str, claim: str, **more: Any) -> None:
         """Add a running pod on the node of a claim. `more`: owner, labels, annotations, and fields of its spec."""

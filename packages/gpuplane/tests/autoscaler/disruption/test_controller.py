@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +12,13 @@ import pytest
 from gpuplane.api import nodeclaim
 from gpuplane.api.karpenter import DeclaredPool, DisruptionBudget, PoolDisruption
 from gpuplane.api.karpenter_hash import HASH_VERSION
+from gpuplane.autoscaler.asks import read_asks
 from gpuplane.autoscaler.disruption.controller import NodeDisruptionController
+from gpuplane.autoscaler.disruption.supply import PurchaseQuestion, RemovalWorld
 from gpuplane.autoscaler.providers.provider import MachineClass, ResolvedClass
+from gpuplane.autoscaler.purchase import BoughtNode
 from gpuplane.autoscaler.termination.controller import TerminationController
+from packages.gpuplane.tests.autoscaler.worlds import options_of, pool
 from tests.support.nodes_of_claims import ClaimedNodes, claimed_nodes
 
 TTL = PoolDisruption(empty_after=30.0)
@@ -27,6 +31,7 @@ class ListedSupply:
     def __init__(self) -> None:
         self.listed: dict[str, DeclaredPool] = {}
         self.nominated: set[str] = set()
+        self.moment: RemovalWorld | None = None
 
     def is_synced(self) -> bool:
         return True
@@ -40,11 +45,37 @@ class ListedSupply:
     def machines_of(self, pool: DeclaredPool) -> MachineClass | None:
         return MachineClass("EC2NodeClass", "c", hash="class")
 
-    def prices(self) -> Mapping[str, float]:
-        return {}
+    async def world(self) -> RemovalWorld:
+        assert self.moment is not None, "only a replacement needs the world"
+        return self.moment
 
     def close_offering(self, machine: str, zone: str, capacity_type: str) -> None:
         raise AssertionError("only interruptions close offerings")
+
+
+class PlayedWorld:
+    """Nodes of which each is a g4dn.12xlarge; pods never fit on another one of them. `most` claims can be bought."""
+
+    def __init__(self, cluster: ClaimedNodes) -> None:
+        self.cluster = cluster
+        self.bought: list[str] = []
+        self.most = 100
+
+    def prices(self) -> Mapping[str, float]:
+        return {node["metadata"]["name"]: 3.912 for node in self.cluster.registry.list("nodes")}
+
+    def question(self, without: Collection[str]) -> PurchaseQuestion:
+        moved = [pod for pod in self.cluster.pods() if pod["spec"].get("nodeName") in without]
+        asks = read_asks(moved)
+        keys = frozenset(ask.key for ask in asks)
+        return PurchaseQuestion(asks, keys, options_of(asks, pool()), ())
+
+    async def buy(self, nodes: Sequence[BoughtNode]) -> Sequence[str]:
+        made = [f"new-{len(self.bought) + number}" for number in range(min(len(nodes), self.most))]
+        for name in made:
+            await self.cluster.add(name, node=False)
+        self.bought += made
+        return made
 
 
 class DisruptedNodes:
@@ -214,3 +245,74 @@ async def test_a_disruption_that_a_restart_forgot_is_taken_back(nodes: Disrupted
     taint = {"key": nodeclaim.DISRUPTED_TAINT, "effect": "NoSchedule"}
     await cluster.registry.patch("nodes", None, "node-a", {"spec": {"taints": [taint]}}, "merge")
     await cluster.until(lambda: not (cluster.node("a") or {"spec": {"taints": [1]}})["spec"].get("taints"))
+
+
+HASHES = {nodeclaim.HASH_ANNOTATION: "old", nodeclaim.HASH_VERSION_ANNOTATION: HASH_VERSION}
+
+
+def taints(cluster: ClaimedNodes, claim: str) -> list[str]:
+    node = cluster.node(claim)
+    return [taint["key"] for taint in node["spec"].get("taints", ())] if node is not None else ["gone"]
+
+
+async def test_a_drifted_node_goes_when_its_replacement_takes_pods(nodes: DisruptedNodes) -> None:
+    cluster = nodes.cluster
+    nodes.supply.moment = world = PlayedWorld(cluster)
+    await cluster.add("a", annotations=HASHES)
+    await cluster.add_pod("work", "a")
+    nodes.pool(PoolDisruption(), hash="new")
+    await cluster.until(lambda: taints(cluster, "a") == [nodeclaim.DISRUPTED_TAINT])
+    assert cluster.condition("a", nodeclaim.DISRUPTION_REASON)["reason"] == "Drifted"
+    assert world.bought == ["new-0"]
+    await cluster.clock.advance(60)
+    assert nodes.claims() == {"a", "new-0"}
+
+    await cluster.initialize("new-0")
+    await cluster.until(
+        lambda: {pod["metadata"]["name"] for pod in cluster.pods() if "deletionTimestamp" in pod["metadata"]}
+    )
+    await cluster.kill_pods()
+    await cluster.until(lambda: nodes.claims() == {"new-0"})
+
+
+async def test_a_replacement_that_fails_gives_the_node_back(nodes: DisruptedNodes) -> None:
+    cluster = nodes.cluster
+    nodes.supply.moment = world = PlayedWorld(cluster)
+    await cluster.add("a", annotations=HASHES)
+    await cluster.add_pod("work", "a")
+    nodes.pool(PoolDisruption(), hash="new")
+    await cluster.until(lambda: taints(cluster, "a") == [nodeclaim.DISRUPTED_TAINT])
+    nodes.pool(PoolDisruption(), hash="old")
+    await cluster.registry.delete(("karpenter.sh", "nodeclaims"), None, world.bought[0])
+
+    await cluster.until(lambda: not taints(cluster, "a"))
+    await cluster.until(lambda: nodes.claims() == {"a"})
+    assert not cluster.condition("a", nodeclaim.DISRUPTION_REASON)
+
+
+async def test_a_replacement_that_cannot_be_bought_disrupts_nothing(nodes: DisruptedNodes) -> None:
+    cluster = nodes.cluster
+    nodes.supply.moment = world = PlayedWorld(cluster)
+    world.most = 0
+    await cluster.add("a", annotations=HASHES)
+    await cluster.add_pod("work", "a")
+    nodes.pool(PoolDisruption(), hash="new")
+    await cluster.until(lambda: cluster.condition("a", nodeclaim.DRIFTED))
+    await cluster.clock.advance(60)
+    assert not taints(cluster, "a")
+    assert nodes.claims() == {"a"}
+
+
+async def test_consolidation_waits_for_its_confirmation_then_replaces_a_node(nodes: DisruptedNodes) -> None:
+    cluster = nodes.cluster
+    nodes.supply.moment = PlayedWorld(cluster)
+    nodes.pool(PoolDisruption(consolidate_after=0.0, policy="WhenEmptyOrUnderutilized"))
+    await cluster.add("a")
+    await cluster.add_pod("work", "a")
+    await cluster.until(lambda: cluster.condition("a", nodeclaim.CONSOLIDATABLE))
+    began = cluster.clock.now()
+    await cluster.until(lambda: "new-0" in nodes.claims())
+    assert cluster.clock.now() - began >= 14
+
+    await cluster.until(lambda: taints(cluster, "a"))
+    assert cluster.condition("a", nodeclaim.DISRUPTION_REASON)["reason"] == "Underutilized"

@@ -10,6 +10,7 @@ import pytest
 
 from gpuplane.api.karpenter import DeclaredPool
 from gpuplane.autoscaler.disruption.interruption import ANSWERS, InterruptionHandler
+from gpuplane.autoscaler.disruption.supply import RemovalWorld
 from gpuplane.autoscaler.providers.provider import Interruption, MachineClass
 from kubekit.kube import Unreachable
 from tests.support.nodes_of_claims import ClaimedNodes, claimed_nodes
@@ -33,8 +34,8 @@ class ClosingSupply:
     def machines_of(self, pool: DeclaredPool) -> MachineClass | None:
         return None
 
-    def prices(self) -> dict[str, float]:
-        return {}
+    async def world(self) -> RemovalWorld:
+        raise AssertionError("an interruption needs no replacement before")
 
     def close_offering(self, machine: str, zone: str, capacity_type: str) -> None:
         self.closed.append((machine, zone, capacity_type))

@@ -2,11 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
+import msgspec
+
 from gpuplane.api.karpenter import DeclaredPool
+from gpuplane.autoscaler.asks import PodAsk
+from gpuplane.autoscaler.existing import ExistingNode
+from gpuplane.autoscaler.options import PoolOptions
 from gpuplane.autoscaler.providers.provider import MachineClass
+from gpuplane.autoscaler.purchase import BoughtNode
+
+
+class PurchaseQuestion(msgspec.Struct, frozen=True, eq=False):
+    """The needs of pods if some nodes were gone.
+
+    `asks` are the pods that wait, and those of the nodes that are taken as gone (`displaced`, as namespace/name).
+    `offers` can be bought now, `nodes` are there already or on their way.
+    """
+
+    asks: Sequence[PodAsk]
+    displaced: frozenset[str]
+    offers: Sequence[PoolOptions]
+    nodes: Sequence[ExistingNode]
+
+
+class RemovalWorld(Protocol):
+    """The cluster and the cloud at one moment."""
+
+    def prices(self) -> Mapping[str, float]:
+        """Return node -> dollars an hour, for the nodes whose price is known."""
+        ...
+
+    def question(self, without: Collection[str]) -> PurchaseQuestion:
+        """Return the needs of pods if these nodes, by name, were gone."""
+        ...
+
+    async def buy(self, nodes: Sequence[BoughtNode]) -> Sequence[str]:
+        """Create the claims of nodes to buy, and return the names of those that were created.
+
+        Of a node only its `options` are launched. A limit that is exceeded, or a failure, creates fewer.
+        """
+        ...
 
 
 class NodeSupply(Protocol):
@@ -28,10 +66,10 @@ class NodeSupply(Protocol):
         """Return the machines of a pool; None if its class is missing."""
         ...
 
-    def prices(self) -> Mapping[str, float]:
-        """Return node -> dollars an hour, for the nodes whose price is known."""
-        ...
-
     def close_offering(self, machine: str, zone: str, capacity_type: str) -> None:
         """Buy nothing of this offering for some minutes: the cloud takes such instances back."""
+        ...
+
+    async def world(self) -> RemovalWorld:
+        """Return the cluster and the cloud at this moment. Raises Retryable if the cloud does not answer."""
         ...

@@ -9,7 +9,7 @@ from gpuplane.api import nodeclaim
 from gpuplane.api.nodeclaim import NodeClaim
 from gpuplane.autoscaler.disruption.facts import DisruptableNode, DisruptionPlan
 from gpuplane.autoscaler.disruption.observe import is_tainted
-from gpuplane.autoscaler.termination.claim_conditions import MANAGER, set_conditions
+from gpuplane.autoscaler.termination.claim_conditions import MANAGER, holds, set_conditions
 from gpuplane.autoscaler.termination.observe import EXCLUDE_LABEL
 from gpuplane.autoscaler.termination.writer import EXCLUDE_VALUE, marking_patch
 from kubekit.api.core import Node
@@ -58,6 +58,15 @@ class DisruptionWriter:
         why = f"{plan.reason}: {plan.detail or plan.policy}"
         self._recorder.event(claim, "Normal", "DisruptionTerminating", f"the node {node.node} goes: {why}")
         log.info("disrupted nodeclaim=%s node=%s reason=%s by=%s", node.claim, node.node, plan.reason, plan.policy)
+
+    async def drop(self, claim: NodeClaim | None) -> None:
+        """Delete a claim that replaces nothing any more, unless its node takes pods already."""
+        if claim is None or holds(claim, nodeclaim.INITIALIZED):
+            return
+        try:
+            await self._client.delete(NodeClaim, claim.metadata.name, uid=claim.metadata.uid)
+        except (NotFound, Conflict) as error:
+            log.debug("already gone nodeclaim=%s: %s", claim.metadata.name, error)
 
 
 def unmarking_patch(node: Node) -> dict[str, Any]:
