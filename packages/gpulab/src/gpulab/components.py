@@ -73,6 +73,7 @@ async def run_kubelet(options: Namespace) -> None:
         platform=simulated_platform(directory),
         kubeconfig=options.kubeconfig,
         token=cluster.kubelet_token.read_text().strip(),
+        settings=node.kubelet,
     )
 
 

@@ -24,11 +24,13 @@ from gpuplane.cli.terminal import tilde
 from kubekit.errors import InvalidInput, Terminal
 from simgpu.machines import machine
 from tests.support.until import until
+from tinykube.apiserver.identity import node_user
 from tinykube.cluster import ClusterSpec, MachineSpec, down, processes, up
 from tinykube.cluster.command_lock import usable
 from tinykube.cluster.directory import ClusterDirectory, RunningProcess, ServerEndpoint, write
 from tinykube.cluster.kubeconfig import save
 from tinykube.cluster.supervisor import LAST_BACKOFF_S, STABLE_S, next_backoff, programs
+from tinykube.controlplane import NodeTokens
 
 SPEC = ClusterSpec(name="c", nodes=(MachineSpec(name="sim-1", machine="h100-ubuntu22"),), light_nodes=5)
 
@@ -92,6 +94,28 @@ def test_tokens_stay_and_new_nodes_get_theirs(tmp_path):
     assert len({second.admin, second.light_nodes, second.kubelet, second.signing_key, *second.nodes.values()}) == 6
     assert stat.S_IMODE((directory.path / "tokens.json").stat().st_mode) == 0o600
     assert directory.kubelet_token.read_text() == second.kubelet
+
+
+def test_the_token_of_a_node_that_left_is_deleted_and_a_component_has_its_own(tmp_path):
+    directory = ClusterDirectory(GPUPLANE, "c", tmp_path)
+    directory.create(SPEC)
+    nodes = NodeTokens(directory)
+    token = directory.tokens().nodes["sim-1"]
+    assert nodes.find(token) == node_user("sim-1")
+    assert nodes.find("other") is None
+    left = msgspec.structs.replace(SPEC, nodes=(), components={"cloud": {"any": 1}})
+    tokens = directory.ensure_tokens(left)
+    assert directory.tokens() == tokens
+    assert tokens.nodes == {}
+    assert len(tokens.components["cloud"]) == 48
+    assert nodes.find(token) is None
+
+
+def test_a_component_of_the_distribution_is_a_process(tmp_path):
+    found = programs(ClusterSpec(components={"cloud": {}}), directory := ClusterDirectory(GPUPLANE, "c", tmp_path))
+    assert found[0].name == "cloud"
+    kubeconfig, config = str(directory.kubeconfig_of("cloud")), str(directory.spec_file)
+    assert found[0].arguments == ("cloud", "--kubeconfig", kubeconfig, "--config", config)
 
 
 def test_a_broken_file_is_named_with_a_cure(tmp_path):

@@ -17,6 +17,7 @@ import msgspec
 
 from tinykube.apiserver.addresses import ServiceRange
 from tinykube.apiserver.extensions import Extensions
+from tinykube.apiserver.hooks import User
 from tinykube.apiserver.identity import ADMIN, node_user
 from tinykube.apiserver.server import ApiServer
 from tinykube.cluster.directory import ClusterDirectory, ServerEndpoint, Tokens, write
@@ -37,7 +38,7 @@ class ControlPlane:
     def __init__(self, directory: ClusterDirectory) -> None:
         self._directory = directory
         self._spec = directory.spec()
-        self._tokens = directory.ensure_tokens(self._spec)
+        self._tokens = directory.tokens()
 
     async def run(self) -> None:
         """Serve until cancelled. Raises Terminal when the port is taken or the data cannot be read."""
@@ -54,7 +55,7 @@ class ControlPlane:
             service_range=service_range(directory),
         )
         # NB: nothing is awaited until all accounts are added, so that no early request is refused.
-        admit(server.extensions, self._tokens)
+        admit(server.extensions, self._tokens, NodeTokens(directory))
         controllers = Controllers(
             server.registry, ca=server.authority.read_text(), node_grace_s=self._spec.grace_seconds
         )
@@ -87,12 +88,30 @@ def _scheduler_config(spec: ClusterSpec, distribution: Distribution) -> Schedule
     return parse(distribution.scheduler_config()) if distribution.scheduler_config else SchedulerConfig()
 
 
-def admit(extensions: Extensions, tokens: Tokens) -> None:
+class NodeTokens:
+    """The tokens of nodes, which join and leave while the API server runs."""
+
+    def __init__(self, directory: ClusterDirectory) -> None:
+        self._directory = directory
+        self._users: dict[str, User] = {}
+        self._seen = (0, 0)
+
+    def find(self, token: str) -> User | None:
+        """Return the node that a token stands for at this moment; None for an unknown token."""
+        file = self._directory.tokens_file.stat()
+        if (file.st_ino, file.st_mtime_ns) != self._seen:
+            self._users = {known: node_user(name) for name, known in self._directory.tokens().nodes.items()}
+            self._seen = (file.st_ino, file.st_mtime_ns)
+        return self._users.get(token)
+
+
+def admit(extensions: Extensions, tokens: Tokens, nodes: NodeTokens) -> None:
     """Lets the cluster's own people and machines in, and the API server into the kubelets."""
     extensions.streams.token = tokens.kubelet
     identity = extensions.identity
     identity.add(tokens.admin, ADMIN)
-    for name, token in tokens.nodes.items():
-        identity.add(token, node_user(name))
+    for token in tokens.components.values():
+        identity.add(token, ADMIN)
+    identity.find = nodes.find
     # One process is kubelet and operands of thousands of nodes, and acts as each of them.
     identity.add(tokens.light_nodes, ADMIN)

@@ -133,6 +133,8 @@ class RequestAuthenticator:
         self.accounts = accounts
         self._authorizer = authorizer
         self._fixed: dict[str, User] = {}
+        self.find: Callable[[str], User | None] = lambda token: None
+        """Finds the user of a token that may come and go while the server runs, such as a node's."""
 
     def add(self, token: str, user: User) -> None:
         """Let `token` stand for `user` from now on."""
@@ -141,6 +143,8 @@ class RequestAuthenticator:
     def who(self, token: str) -> User:
         """Raises InvalidToken."""
         user = self._fixed.get(token)
+        if user is None and "." not in token:  # those of service accounts have dots
+            user = self.find(token)
         return user if user is not None else self.accounts.check(token)[0]
 
     def authenticate(self, request: HttpRequest) -> User:

@@ -1,6 +1,19 @@
-"""The embedded cluster as processes: start it, find it, end it."""
+"""The embedded cluster as processes: start it, find it, change its nodes, end it."""
 
 from tinykube.cluster.lifecycle import ClusterHandle, clusters, down, load, up
+from tinykube.cluster.membership import add_node, remove_node
 from tinykube.cluster.spec import ClusterSpec, MachineSpec
+from tinykube.kubelet.settings import KubeletSettings
 
-__all__ = ["ClusterHandle", "ClusterSpec", "MachineSpec", "clusters", "down", "load", "up"]
+__all__ = [
+    "ClusterHandle",
+    "ClusterSpec",
+    "KubeletSettings",
+    "MachineSpec",
+    "add_node",
+    "clusters",
+    "down",
+    "load",
+    "remove_node",
+    "up",
+]

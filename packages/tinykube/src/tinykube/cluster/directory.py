@@ -43,13 +43,17 @@ class ServerEndpoint(msgspec.Struct, frozen=True):
 
 
 class Tokens(msgspec.Struct, frozen=True):
-    """Bearer tokens: the administrator's, the light nodes', one per node; `signing_key` (hex) signs those of pods."""
+    """Bearer tokens: the administrator's, the light nodes', one per node and per further component of the cluster.
+
+    `signing_key` (hex) signs the tokens of pods.
+    """
 
     admin: str
     light_nodes: str
     signing_key: str
     kubelet: str
     nodes: dict[str, str] = {}
+    components: dict[str, str] = {}
 
 
 class RunningProcess(msgspec.Struct, frozen=True):
@@ -79,6 +83,7 @@ class ClusterDirectory:
         self.run = self.path / "run"
         self.lock_file = self.path / "supervisor.lock"
         self.kubelet_token = self.path / "kubelet-token"
+        self.tokens_file = self.path / "tokens.json"
 
     @classmethod
     def of_config(cls, distribution: Distribution, config: Path) -> ClusterDirectory:
@@ -102,8 +107,11 @@ class ClusterDirectory:
         """Makes the directory, or writes a new spec into the one that is there."""
         for path in (self.path, self.logs, self.run, self.nodes, self.pki):
             path.mkdir(parents=True, exist_ok=True, mode=0o755 if path is not self.pki else 0o700)
-        write(self.spec_file, msgspec.json.format(msgspec.json.encode(spec)))
+        self.write_spec(spec)
         self.ensure_tokens(spec)
+
+    def write_spec(self, spec: ClusterSpec) -> None:
+        write(self.spec_file, msgspec.json.format(msgspec.json.encode(spec)))
 
     def spec(self) -> ClusterSpec:
         """Raises Terminal when there is none, or none that can be read."""
@@ -115,19 +123,28 @@ class ClusterDirectory:
     def endpoint(self) -> ServerEndpoint | None:
         return self.read(self.endpoint_file, ServerEndpoint)
 
+    def tokens(self) -> Tokens:
+        """Return the cluster's tokens. Raises Terminal when there are none."""
+        tokens = self.read(self.tokens_file, Tokens)
+        if tokens is None:
+            raise Terminal("there is no such cluster", where=str(self.path), cure=f"{self.distribution.name} up")
+        return tokens
+
     def ensure_tokens(self, spec: ClusterSpec) -> Tokens:
-        """The cluster's tokens; those that are there stay, so that kubeconfigs stay valid."""
-        path = self.path / "tokens.json"
-        known = self.read(path, Tokens)
-        nodes = dict(known.nodes) if known else {}
-        for node in spec.nodes:
-            nodes.setdefault(node.name, secrets.token_hex(_TOKEN_BYTES))
-        if known is None:
-            fresh = [secrets.token_hex(_TOKEN_BYTES) for _ in range(4)]
-            known = Tokens(fresh[0], fresh[1], fresh[2], fresh[3])
-        tokens = msgspec.structs.replace(known, nodes=nodes)
-        write(path, msgspec.json.encode(tokens), 0o600)
-        write(self.kubelet_token, tokens.kubelet.encode(), 0o600)
+        """Make the tokens that are missing; those of nodes that left the cluster are deleted, all others stay.
+
+        NB: only `up`, before anything runs, and the supervisor call this. Two writers would lose each other's tokens.
+        """
+        known = self.read(self.tokens_file, Tokens)
+        tokens = known or Tokens(_new_token(), _new_token(), _new_token(), _new_token())
+        tokens = msgspec.structs.replace(
+            tokens,
+            nodes={node.name: tokens.nodes.get(node.name) or _new_token() for node in spec.nodes},
+            components={name: tokens.components.get(name) or _new_token() for name in spec.components},
+        )
+        if tokens != known:
+            write(self.tokens_file, msgspec.json.encode(tokens), 0o600)
+            write(self.kubelet_token, tokens.kubelet.encode(), 0o600)
         return tokens
 
     def running(self, process: str) -> RunningProcess | None:
@@ -185,6 +202,10 @@ class ClusterDirectory:
             return True
         os.close(descriptor)
         return False
+
+
+def _new_token() -> str:
+    return secrets.token_hex(_TOKEN_BYTES)
 
 
 def write(path: Path, content: bytes, mode: int = 0o644) -> None:

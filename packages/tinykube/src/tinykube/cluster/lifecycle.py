@@ -192,7 +192,7 @@ async def _ready(directory: ClusterDirectory, port: int) -> bool:
 
 def _handle(directory: ClusterDirectory, spec: ClusterSpec, server: str) -> ClusterHandle:
     ca = (directory.pki / "ca.crt").read_bytes()
-    token = directory.ensure_tokens(spec).admin
+    token = directory.tokens().admin
     user = f"{directory.distribution.name}-admin"
     save(directory.kubeconfig, context=directory.context, server=server, ca=ca, user=user, token=token)
     return ClusterHandle(spec.name, directory.path, directory.kubeconfig, server, spec)

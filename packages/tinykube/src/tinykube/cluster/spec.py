@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
 from kubekit.errors import InvalidInput
+from tinykube.kubelet.settings import KubeletSettings
 
 _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 MAX_PORT: Final = 65535
@@ -20,13 +21,15 @@ class MachineSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     machine: str
+    kubelet: KubeletSettings = KubeletSettings()
 
 
 class ClusterSpec(msgspec.Struct, frozen=True, kw_only=True):
     """An embedded cluster. `port` 0 takes a free one at the first start and keeps it.
 
     `persist` keeps objects on disk, so that a killed API server loses nothing. `scheduler_config` is the absolute path
-    of a KubeSchedulerConfiguration or Policy (extenders), empty for that of the distribution.
+    of a KubeSchedulerConfiguration or Policy (extenders), empty for that of the distribution. `components` are further
+    processes of the distribution, by component, with settings that only the component reads.
     """
 
     name: str = "tinykube"
@@ -37,6 +40,7 @@ class ClusterSpec(msgspec.Struct, frozen=True, kw_only=True):
     persist: bool = False
     scheduler_config: str = ""
     images: dict[str, str] = {}
+    components: dict[str, dict[str, Any]] = {}
 
     @property
     def renew_seconds(self) -> float:

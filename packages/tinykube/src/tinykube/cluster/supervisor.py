@@ -2,7 +2,8 @@
 
 It holds no state: `cluster.json` lists the wanted processes, `run/` the running ones, and processes are followed by pid
 and start time, not as children. So it may be killed itself; the control plane then starts another one, which goes on
-with what it finds. Only `down` ends a cluster.
+with what it finds. Only `down` ends a cluster. After SIGHUP it reads `cluster.json` again, see
+`tinykube.cluster.membership`.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Final
 
 import msgspec
 
+from kubekit.errors import Terminal
 from tinykube.cluster import processes
 from tinykube.cluster.directory import ClusterDirectory, RunningProcess
 from tinykube.cluster.kubeconfig import save
@@ -49,13 +51,21 @@ def programs(spec: ClusterSpec, directory: ClusterDirectory) -> tuple[ClusterPro
     config = ("--config", str(directory.spec_file))
     found = []
     for node in spec.nodes:
-        name = f"kubelet-{node.name}"
+        name = kubelet_process(node.name)
         kubeconfig = ("--kubeconfig", str(directory.kubeconfig_of(name)))
         found.append(ClusterProcess(name, ("kubelet", "--node-name", node.name, *kubeconfig, *config)))
     if spec.light_nodes:
         kubeconfig = ("--kubeconfig", str(directory.kubeconfig_of(LIGHT_NODES)))
         found.append(ClusterProcess(LIGHT_NODES, ("light-nodes", *kubeconfig, *config)))
+    for name in spec.components:
+        kubeconfig = ("--kubeconfig", str(directory.kubeconfig_of(name)))
+        found.append(ClusterProcess(name, (name, *kubeconfig, *config)))
     return tuple(found)
+
+
+def kubelet_process(node: str) -> str:
+    """Return the name of the process that is a node's kubelet. Pure."""
+    return f"kubelet-{node}"
 
 
 def next_backoff(before: float, ran_s: float) -> float:
@@ -72,44 +82,83 @@ async def supervise(directory: ClusterDirectory) -> None:
         _log.info("cluster %s has a supervisor", directory.name)
         return
     _adopt_orphans()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGCHLD, processes.reap)
+    supervisor = Supervisor(directory)
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGCHLD, processes.reap)
+    loop.add_signal_handler(signal.SIGHUP, supervisor.reread)  # before the note, by which others signal this process
     directory.note_running(SUPERVISOR, _running(os.getpid(), 0))
-    await Supervisor(directory, directory.spec()).run()
+    await supervisor.run()
 
 
 class Supervisor:
-    """Starts what is missing and starts again what dies."""
+    """Starts what is missing, starts again what dies, and ends what the cluster's specification no longer lists."""
 
-    def __init__(self, directory: ClusterDirectory, spec: ClusterSpec) -> None:
+    def __init__(self, directory: ClusterDirectory) -> None:
         self._directory = directory
-        self._spec = spec
+        self._changed = asyncio.Event()
+        self._kept: dict[ClusterProcess, asyncio.Task[None]] = {}
+        self._ending: set[str] = set()
+
+    def reread(self) -> None:
+        """Follow the cluster's specification as it is now."""
+        self._changed.set()
 
     async def run(self) -> None:
         config = ("--config", str(self._directory.spec_file))
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._keep(ClusterProcess(CONTROL_PLANE, ("cluster", *config))))
-                await self._served()
-                for program in programs(self._spec, self._directory):
-                    group.create_task(self._keep(program))
+                server = await self._served()
+                while True:
+                    self._changed.clear()
+                    try:
+                        self._follow(self._directory.spec(), server, group)
+                    except Terminal as problem:
+                        _log.error("the cluster's specification is not followed: %s", problem)
+                    await self._changed.wait()
         finally:
             await self._stop()
 
-    async def _served(self) -> None:
-        """Returns when the API server has an address, and every other process a kubeconfig."""
-        directory = self._directory
-        while (endpoint := directory.endpoint()) is None:  # noqa: ASYNC110 - another process writes that file
+    async def _served(self) -> str:
+        """Return the address of the API server once there is one."""
+        while (endpoint := self._directory.endpoint()) is None:  # noqa: ASYNC110 - another process writes that file
             await asyncio.sleep(_ENDPOINT_POLL_S)
-        tokens = directory.ensure_tokens(self._spec)
+        return endpoint.server
+
+    def _follow(self, spec: ClusterSpec, server: str, group: asyncio.TaskGroup) -> None:
+        """Begin to keep the processes of a specification, and to end all others. Raises Terminal."""
+        self._give_access(spec, server)
+        wanted = programs(spec, self._directory)
+        for program in [program for program in self._kept if program not in wanted]:
+            self._kept.pop(program).cancel()
+        known = {CONTROL_PLANE, SUPERVISOR, *(program.name for program in wanted), *self._ending}
+        for name, running in self._directory.processes().items():
+            if name not in known:
+                self._ending.add(name)
+                group.create_task(self._end(name, running))
+        for program in wanted:
+            if program not in self._kept and program.name not in self._ending:
+                self._kept[program] = group.create_task(self._keep(program))
+
+    def _give_access(self, spec: ClusterSpec, server: str) -> None:
+        """Write the kubeconfig of every process."""
+        directory = self._directory
+        tokens = directory.ensure_tokens(spec)
+        users = {kubelet_process(name): (f"system:node:{name}", token) for name, token in tokens.nodes.items()}
+        users |= {name: (name, token) for name, token in tokens.components.items()}
+        if spec.light_nodes:
+            users[LIGHT_NODES] = (LIGHT_NODES, tokens.light_nodes)
         ca = (directory.pki / "ca.crt").read_bytes()
-        context, server = directory.context, endpoint.server
-        for node in self._spec.nodes:
-            path = directory.kubeconfig_of(f"kubelet-{node.name}")
-            user, token = f"system:node:{node.name}", tokens.nodes[node.name]
-            save(path, context=context, server=server, ca=ca, user=user, token=token)
-        if self._spec.light_nodes:
-            path = directory.kubeconfig_of(LIGHT_NODES)
-            save(path, context=context, server=server, ca=ca, user=LIGHT_NODES, token=tokens.light_nodes)
+        for process, (user, token) in users.items():
+            path = directory.kubeconfig_of(process)
+            save(path, context=directory.context, server=server, ca=ca, user=user, token=token)
+
+    async def _end(self, name: str, running: RunningProcess) -> None:
+        await _ended(running)
+        self._directory.note_running(name, None)
+        self._ending.discard(name)
+        self._changed.set()  # a process of this name may be wanted again
+        _log.info("%s (pid %d) ended: the cluster has no such process any more", name, running.pid)
 
     async def _keep(self, program: ClusterProcess) -> None:
         backoff = 0.0
@@ -138,15 +187,9 @@ class Supervisor:
         noted = self._directory.processes()
         noted.pop(SUPERVISOR, None)
         last = noted.pop(CONTROL_PLANE, None)
-        for group in (list(noted.values()), [last] if last else []):
-            for running in group:
-                processes.signal_(running, signal.SIGTERM)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(STOP_S):
-                    for running in group:
-                        await processes.ended(running)
-            for running in group:
-                processes.signal_(running, signal.SIGKILL)
+        await _ended(*noted.values())
+        if last is not None:
+            await _ended(last)
         for name in self._directory.processes():
             self._directory.note_running(name, None)
         _log.info("cluster %s is down", self._directory.name)
@@ -194,6 +237,18 @@ def spawn(directory: ClusterDirectory, program: ClusterProcess) -> int:
     # NB: followed by pid file descriptor, see processes.ended; without this, Popen warns when it is collected.
     process.returncode = 0
     return process.pid
+
+
+async def _ended(*all_running: RunningProcess) -> None:
+    """Ask processes to end, and kill them after a while."""
+    for running in all_running:
+        processes.signal_(running, signal.SIGTERM)
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(STOP_S):
+            for running in all_running:
+                await processes.ended(running)
+    for running in all_running:
+        processes.signal_(running, signal.SIGKILL)
 
 
 def _running(pid: int, restarts: int) -> RunningProcess:

@@ -13,18 +13,32 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tinykube.kubelet.platform import Platform
+    from tinykube.kubelet.settings import KubeletSettings
 
 __all__ = ["run_node", "stop_containers"]
 
 
 async def run_node(
-    *, node_name: str, directory: Path, platform: Platform, kubeconfig: Path, token: str = "", port: int = 0
+    *,
+    node_name: str,
+    directory: Path,
+    platform: Platform,
+    kubeconfig: Path,
+    token: str = "",
+    port: int = 0,
+    settings: KubeletSettings | None = None,
 ) -> None:
     """One node, until cancelled; see `tinykube.kubelet.kubelet.run`."""
     from tinykube.kubelet.kubelet import run as run_kubelet
 
     await run_kubelet(
-        node_name=node_name, directory=directory, platform=platform, kubeconfig=kubeconfig, token=token, port=port
+        node_name=node_name,
+        directory=directory,
+        platform=platform,
+        kubeconfig=kubeconfig,
+        token=token,
+        port=port,
+        settings=settings,
     )
 
 

@@ -37,6 +37,7 @@ from tinykube.kubelet.platform import Platform
 from tinykube.kubelet.pod import KubeletPod, all_containers
 from tinykube.kubelet.runtimes import ContainerRuntime
 from tinykube.kubelet.server import HttpProblem, KubeletBackend, KubeletServer, LogFile
+from tinykube.kubelet.settings import KubeletSettings
 from tinykube.kubelet.worker import PodWorker
 
 log = logging.getLogger("tinykube.kubelet")
@@ -54,6 +55,7 @@ class Kubelet:
         cluster: where containers find the API server.
         token: what the API server shows to ask for logs and exec; "" asks for none.
         port: of the HTTP endpoint; 0 takes a free one.
+        settings: what the command line of a real kubelet sets.
     """
 
     def __init__(
@@ -68,7 +70,9 @@ class Kubelet:
         port: int = 0,
         clock: KubeletClock | None = None,
         isolation: Isolation | None = None,
+        settings: KubeletSettings | None = None,
     ) -> None:
+        self._settings = settings or KubeletSettings()
         self.clock = clock or RealClock()
         self.machine_facts = facts = platform.machine
         root = directory / "root"
@@ -233,6 +237,7 @@ class Kubelet:
             devices={**dict.fromkeys(self.devices.forgotten(), (0, 0)), **self.devices.amounts()},
             recreated=self.devices.recreated,
             runtime_down=self.runtime.down,
+            settings=self._settings,
         )
         self.machine.allocatable = {"cpu": str(facts.machine.cpus), "memory": f"{facts.machine.memory_kib}Ki"}
         return facts
@@ -297,7 +302,14 @@ def read_cluster(kubeconfig: Path) -> ClusterAccess:
 
 
 async def run(
-    *, node_name: str, directory: Path, platform: Platform, kubeconfig: Path, token: str = "", port: int = 0
+    *,
+    node_name: str,
+    directory: Path,
+    platform: Platform,
+    kubeconfig: Path,
+    token: str = "",
+    port: int = 0,
+    settings: KubeletSettings | None = None,
 ) -> None:
     """Run the node whose directory is `directory`, until cancelled.
 
@@ -313,6 +325,7 @@ async def run(
             cluster=read_cluster(kubeconfig),
             token=token,
             port=port,
+            settings=settings,
         )
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGHUP, kubelet.reload_runtime)

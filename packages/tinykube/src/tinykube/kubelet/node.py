@@ -20,6 +20,7 @@ from kubekit.kube import AlreadyExists, ApiError, Client, Informer, NotFound
 from kubekit.kube.tasks import first_of
 from tinykube.kubelet.clock import KubeletClock
 from tinykube.kubelet.platform import MachineFacts
+from tinykube.kubelet.settings import KubeletSettings
 
 log = logging.getLogger("tinykube.kubelet")
 
@@ -29,7 +30,6 @@ RENEW_SECONDS: Final = 10.0
 STATUS_SECONDS: Final = 300.0
 KUBELET_VERSION: Final = "v1.34.1"
 _RETRY_SECONDS: Final = 1.0
-_PODS: Final = "110"
 
 
 class KubeletFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,6 +44,7 @@ class KubeletFacts(msgspec.Struct, frozen=True, kw_only=True):
     devices: dict[str, tuple[int, int]] = {}
     runtime_down: str = ""
     recreated: bool = False
+    settings: KubeletSettings = KubeletSettings()
 
 
 def node_labels(facts: KubeletFacts) -> dict[str, str]:
@@ -57,20 +58,34 @@ def node_labels(facts: KubeletFacts) -> dict[str, str]:
     }
     if machine.instance_type:
         labels["node.kubernetes.io/instance-type"] = machine.instance_type
-    return labels
+    return labels | facts.settings.labels
+
+
+def node_spec(settings: KubeletSettings) -> dict[str, Any]:
+    """Return `spec` of a new Node. Pure."""
+    spec: dict[str, Any] = {"providerID": settings.provider_id} if settings.provider_id else {}
+    if settings.taints:
+        spec["taints"] = [
+            {"key": key, "effect": effect} | ({"value": value} if value else {})
+            for key, value, effect in settings.taints
+        ]
+    return spec
 
 
 def node_status(facts: KubeletFacts, now: str, before: tuple[Any, ...] = ()) -> dict[str, Any]:
     """`status` as a patch holds it; `before` are the conditions that stand, whose transition times are kept. Pure."""
-    machine = facts.machine
+    machine, settings = facts.machine, facts.settings
     capacity = {
         "cpu": str(machine.cpus),
         "memory": f"{machine.memory_kib}Ki",
         "ephemeral-storage": "104845292Ki",
         "hugepages-2Mi": "0",
-        "pods": _PODS,
+        "pods": str(settings.max_pods),
     }
-    allocatable = capacity | {"memory": f"{machine.memory_kib - 102400}Ki", "ephemeral-storage": "96625420948"}
+    free_kib = machine.memory_kib - (settings.reserved_memory_mib << 10)
+    allocatable = capacity | {"memory": f"{free_kib}Ki", "ephemeral-storage": "96625420948"}
+    if settings.reserved_cpu_milli:
+        allocatable["cpu"] = f"{machine.cpus * 1000 - settings.reserved_cpu_milli}m"
     for resource, (total, healthy) in facts.devices.items():
         capacity[resource] = str(total)
         allocatable[resource] = str(healthy)
@@ -192,7 +207,7 @@ class NodeReporter:
                 "labels": node_labels(facts),
                 "annotations": {"volumes.kubernetes.io/controller-managed-attach-detach": "true"},
             },
-            "spec": {},
+            "spec": node_spec(facts.settings),
             "status": node_status(facts, self._now()),
         }
         try:

@@ -1,0 +1,59 @@
+"""Nodes that join and leave a running cluster, as the instances of a cloud do.
+
+A node that is listed in `cluster.json` has a kubelet: the supervisor sees to that. So to join is to be listed, and to
+leave is to be listed no more. Both may be repeated, after a crash too.
+
+NB: only one process may change the nodes of a running cluster.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from typing import Final
+
+import msgspec
+
+from tinykube.cluster import processes
+from tinykube.cluster.directory import ClusterDirectory
+from tinykube.cluster.spec import MachineSpec
+from tinykube.cluster.supervisor import SUPERVISOR, kubelet_process
+from tinykube.kubelet import stop_containers
+from tinykube.kubelet.containers import remove_tree
+
+_POLL_S: Final = 0.02
+
+
+def add_node(directory: ClusterDirectory, node: MachineSpec) -> None:
+    """List a node, or list it with other settings; its kubelet starts meanwhile. Raises Terminal for no cluster."""
+    spec = directory.spec()
+    others = tuple(known for known in spec.nodes if known.name != node.name)
+    directory.write_spec(msgspec.structs.replace(spec, nodes=(*others, node)))
+    _wake(directory)
+
+
+async def remove_node(directory: ClusterDirectory, name: str) -> None:
+    """Return when a node's kubelet and containers have ended and its directory is removed. Its log is kept.
+
+    The Node object stays. Raises Terminal for no cluster, OSError when the directory cannot be removed.
+    """
+    spec = directory.spec()
+    others = tuple(known for known in spec.nodes if known.name != name)
+    if others != spec.nodes:
+        directory.write_spec(msgspec.structs.replace(spec, nodes=others))
+    _wake(directory)
+    while directory.running(kubelet_process(name)) is not None:  # noqa: ASYNC110 - another process writes that file
+        await asyncio.sleep(_POLL_S)  # the supervisor ends it, and notes that
+    place = directory.nodes / name
+    while await asyncio.to_thread(stop_containers, place):  # noqa: ASYNC110 - containers of a kubelet that was killed
+        await asyncio.sleep(_POLL_S)
+    if place.exists():
+        await asyncio.to_thread(remove_tree, place)
+    directory.kubeconfig_of(kubelet_process(name)).unlink(missing_ok=True)
+
+
+def _wake(directory: ClusterDirectory) -> None:
+    """Let the supervisor read the specification. Where there is none, the next one reads it at its start."""
+    running = directory.running(SUPERVISOR)
+    if running is not None:
+        processes.signal_(running, signal.SIGHUP)
