@@ -71,6 +71,8 @@ CLUSTERS = (
     "admission/test_embedded.py",
     "cli/test_share_",
     "cluster/",
+    "cloud/test_cluster.py",
+    "cloud/test_story.py",
     "pages/",
     "limiter/",
     "limits/test_cluster.py",

@@ -47,8 +47,9 @@ async def run_kubelet(options: Namespace) -> None:
     The cluster's specification has the machine of the node. The machine is made at the first start. Raises UsageError.
     """
     from gpulab.images import IMAGES
+    from gpulab.machines import find_machine
     from gpulab.platform import simulated_platform
-    from simgpu.machines import build_node, machine
+    from simgpu.machines import build_node
     from tinykube.kubelet import run_node
 
     if not (options.node_name and options.kubeconfig and options.config):
@@ -66,7 +67,7 @@ async def run_kubelet(options: Namespace) -> None:
     os.umask(0o022)
     IMAGES.map(spec.images)
     directory = cluster.nodes / node.name
-    build_node(directory, node.name, machine(node.machine))
+    build_node(directory, node.name, find_machine(node.machine))
     await run_node(
         node_name=node.name,
         directory=directory,
@@ -75,6 +76,15 @@ async def run_kubelet(options: Namespace) -> None:
         token=cluster.kubelet_token.read_text().strip(),
         settings=node.kubelet,
     )
+
+
+async def run_cloud(options: Namespace) -> None:
+    """Run the simulated cloud of the cluster of `options.config`. Raises UsageError; Terminal without moto."""
+    if not (options.kubeconfig and options.config):
+        raise UsageError("a cloud belongs to a cluster", where="gpuplane run cloud", cure="--kubeconfig and --config")
+    from gpulab.cloud.process import run
+
+    await run(_directory(options, "cloud"), options.kubeconfig)
 
 
 async def run_light_nodes(options: Namespace) -> None:

@@ -8,9 +8,15 @@ import sys
 import time
 from argparse import Namespace
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+import msgspec
+
+from gpulab.cloud.client import answers
+from gpulab.cloud.settings import CLUSTER_NAME, COMPONENT, CloudAddress, CloudSettings, environment, read_address
+from gpulab.cloud.templates import read_template
 from gpulab.clusters import clusters, load
 from gpulab.clusters import down as stop
 from gpulab.clusters import up as start
@@ -18,23 +24,31 @@ from gpulab.distribution import GPUPLANE
 from gpuplane.cli.forms import as_document, require_form
 from gpuplane.cli.options import did_you_mean
 from gpuplane.cli.terminal import Console, tilde
-from kubekit.errors import InvalidInput, KubekitError, UsageError
+from kubekit.errors import InvalidInput, KubekitError, NoAnswer, Terminal, UsageError
 from simgpu.machines import DEMO_MACHINES, machine, machines
 from tinykube.cluster import ClusterHandle, ClusterSpec, MachineSpec
+from tinykube.cluster.directory import ClusterDirectory
+
+SYSTEM: Final = (MachineSpec(name="system", machine="cpu-ubuntu24"),)
+"""The nodes of a cluster with a cloud: one without GPUs, for what runs besides GPU pods."""
+_CLOUD_SECONDS: Final = 60.0
+_POLL_SECONDS: Final = 0.05
 
 
 def up(options: Namespace, screen: Console) -> int:
     if options.list_machines:
         return _list_machines(options, screen)
     require_form(options.output, ("text", "json", "yaml", "name"), "a started cluster")
+    components = cloud_components(options)
     spec = ClusterSpec(
         name=options.name,
-        nodes=node_specs(options.node, default=not options.light_nodes),
+        nodes=SYSTEM if components and not options.node else node_specs(options.node, default=not options.light_nodes),
         light_nodes=options.light_nodes,
         port=options.port,
         persist=options.persist,
         scheduler_config=str(options.scheduler_config.absolute()) if options.scheduler_config else "",
         images=image_directories(options.image),
+        components=components,
     )
     return asyncio.run(_up(spec, options, screen))
 
@@ -42,17 +56,18 @@ def up(options: Namespace, screen: Console) -> int:
 async def _up(spec: ClusterSpec, options: Namespace, screen: Console) -> int:
     began = time.monotonic()
     handle = await start(spec, progress=lambda text: screen.say(f" {screen.glyph('wait')} {text}"))
+    address = await _cloud(handle, screen) if spec.components else None
     took = time.monotonic() - began
     if options.output != "text":
         named = options.output == "name"
-        screen.print(handle.name if named else as_document("Cluster", describe(handle), options.output))
+        screen.print(handle.name if named else as_document("Cluster", describe(handle, address), options.output))
         screen.out.flush()
     else:
         screen.print(f"{screen.glyph('good')} cluster {handle.name} answers on {handle.server} after {took:.1f}s")
         if handle.containers is not None:
             screen.print(f"  containers: {handle.containers}")
         screen.say("Try:")
-        for line in next_commands(handle):
+        for line in next_commands(handle, address):
             screen.say(f"  {line}")
     if options.detach:
         return 0
@@ -81,9 +96,45 @@ def down(options: Namespace, screen: Console) -> int:
     return 0
 
 
-def describe(handle: ClusterHandle) -> dict[str, object]:
-    """Return the content of `-o json` and `-o yaml` for a cluster."""
+async def _cloud(handle: ClusterHandle, screen: Console) -> CloudAddress:
+    """Return the address of a cluster's cloud once it answers. Raises NoAnswer."""
+    screen.say(f" {screen.glyph('wait')} starting the simulated cloud")
+    directory = ClusterDirectory(GPUPLANE, handle.name, handle.directory.parent.parent)
+    try:
+        async with asyncio.timeout(_CLOUD_SECONDS):
+            while True:
+                address = read_address(directory)
+                if address is not None and await asyncio.to_thread(answers, address):
+                    return address
+                await asyncio.sleep(_POLL_SECONDS)
+    except TimeoutError:
+        log = directory.log_of(COMPONENT)
+        await stop(handle.name, base=directory.base, keep_files=True)
+        raise NoAnswer(
+            f"the simulated cloud did not answer within {_CLOUD_SECONDS:.0f} s", where=str(log), cure="look at the log"
+        ) from None
+
+
+def cloud_components(options: Namespace) -> dict[str, dict[str, Any]]:
+    """Return the cloud as the cluster's specification has it; nothing without --cloud. Raises UsageError, Terminal."""
+    if not options.cloud:
+        if options.launch_template:
+            raise UsageError("a launch template belongs to a cloud", where="--launch-template", cure="add --cloud")
+        return {}
+    lacking = [name for name in ("boto3", "flask", "flask_cors", "moto") if find_spec(name) is None]
+    if lacking:
+        cure = "pip install 'gpuplane-gpulab[cloud]'"
+        raise Terminal(f"the simulated cloud needs {', '.join(lacking)}", where="--cloud", cure=cure)
+    settings = CloudSettings(launch_templates=tuple(map(read_template, options.launch_template)))
+    return {COMPONENT: msgspec.to_builtins(settings)}
+
+
+def describe(handle: ClusterHandle, address: CloudAddress | None = None) -> dict[str, object]:
+    """Return the content of `-o json` and `-o yaml` for a cluster; `address` is that of its cloud."""
     mode = handle.containers
+    cloud = (
+        {} if address is None else {"cloud": {"environment": environment(address), "interruptionQueue": CLUSTER_NAME}}
+    )
     return {
         "name": handle.name,
         "kubeconfig": str(handle.kubeconfig),
@@ -93,16 +144,30 @@ def describe(handle: ClusterHandle) -> dict[str, object]:
         "lightNodes": handle.spec.light_nodes,
         "containers": None if mode is None else {"isolation": mode.isolation.value, "lacks": mode.lacks},
         "running": True,
-    }
+    } | cloud
 
 
-def next_commands(handle: ClusterHandle) -> list[str]:
+def next_commands(handle: ClusterHandle, address: CloudAddress | None = None) -> list[str]:
+    if address is not None:
+        return [
+            f"export KUBECONFIG={tilde(handle.kubeconfig)}",
+            *(f"export {name}={value}" for name, value in environment(address).items()),
+            "gpuplane install --autoscaler " + " ".join(autoscaler_options(address)),
+            "gpuplane cloud ls",
+            f"gpuplane down {handle.name}",
+        ]
     return [
         f"export KUBECONFIG={tilde(handle.kubeconfig)}",
         "kubectl get nodes",
         "gpuplane install --wait",
         f"gpuplane down {handle.name}",
     ]
+
+
+def autoscaler_options(address: CloudAddress) -> list[str]:
+    """Return the options by which `gpuplane install --autoscaler` uses a cluster's cloud."""
+    found = {**environment(address), "INTERRUPTION_QUEUE": CLUSTER_NAME}
+    return ["--cluster-name", CLUSTER_NAME, *(f"--cloud-env={name}={value}" for name, value in found.items())]
 
 
 def node_specs(wanted: Sequence[str], *, default: bool) -> tuple[MachineSpec, ...]:

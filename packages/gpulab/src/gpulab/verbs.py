@@ -9,6 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Final
 
+from gpulab.cloud.parser import add_cloud
 from gpuplane.cli.components import ComponentCommand
 from gpuplane.cli.options import DOCUMENTS, FORMS, completed, duration, examples, form_options, lazy, talk_options
 from gpuplane.cli.verbs import Verbs
@@ -45,6 +46,19 @@ def add_commands(commands: Any) -> None:
         help="take the programs of an image from DIR/bin, such as a virtual environment's; NAME may have *, DIR may be "
         "python; may be given again",
     )
+    up.add_argument(
+        "--cloud",
+        action="store_true",
+        help="with a simulated AWS whose instances become nodes (default: and one machine without GPUs)",
+    )
+    up.add_argument(
+        "--launch-template",
+        action="append",
+        type=Path,
+        default=[],
+        metavar="FILE",
+        help="a launch template of the cloud, in the form of aws ec2 create-launch-template; may be given again",
+    )
     up.add_argument("--detach", action="store_true", help="return once kubectl is answered")
     up.add_argument(
         "--list-machines",
@@ -58,6 +72,8 @@ def add_commands(commands: Any) -> None:
     completed(name, "gpulab.up:cluster_names")
     down.add_argument("--keep-files", action="store_true", help="leave the cluster's directory, to look at")
     down.set_defaults(command=lazy("gpulab.up", "down"))
+
+    add_cloud(commands)
 
     listed = commands.add_parser("ls", parents=lists, help="the embedded clusters of this user")
     listed.set_defaults(command=lazy("gpulab.up", "ls"))
@@ -76,6 +92,7 @@ def add_commands(commands: Any) -> None:
         "gpuplane up --detach",
         "gpuplane up --node h100-ubuntu22 --node big=a10g-rhel9",
         "gpuplane up --light-nodes 1000",
+        "gpuplane up --cloud --detach",
         "gpuplane up --list-machines -o wide",
     )
     examples(down, "gpuplane down", "gpuplane down demo --keep-files")
@@ -99,6 +116,7 @@ COMPONENTS: Final[dict[str, ComponentCommand]] = {
     "light-nodes": ComponentCommand(
         _MODULE, "many simulated nodes without processes", ("kubeconfig", "config"), "run_light_nodes", busy=True
     ),
+    "cloud": ComponentCommand(_MODULE, "the embedded cluster's simulated AWS", ("kubeconfig", "config"), "run_cloud"),
     "cluster-supervisor": ComponentCommand(
         _MODULE, "keeps the embedded cluster's processes alive", ("config",), "run_supervisor"
     ),

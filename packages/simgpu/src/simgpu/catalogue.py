@@ -5,6 +5,8 @@ MIG tables: NVIDIA, "Multi-Instance GPU User Guide", supported profiles and plac
 
 from __future__ import annotations
 
+from typing import Final
+
 from kubekit.errors import InvalidInput
 from simgpu.profile import GPUModel, GpuPlace, GpuProfile, MigProfileSpec
 
@@ -391,11 +393,22 @@ PROFILES: dict[str, GpuProfile] = {
 }
 
 
+_MODELS: Final = {name.partition("-")[2]: profile.model for name, profile in PROFILES.items()}
+_MOST: Final = 8
+
+
 def profile(name: str) -> GpuProfile:
-    """The profile of this name. Raises InvalidInput with the names there are."""
-    try:
+    """Return the profile of this name. Raises InvalidInput with the names there are.
+
+    A number of GPUs of a known model that no profile has, such as 4x-t4, are GPUs of one host bridge.
+    """
+    if name in PROFILES:
         return PROFILES[name]
-    except KeyError:
+    count, times, model = name.partition("x-")
+    if not (times and model in _MODELS and count.isdigit() and 1 <= int(count) <= _MOST):
         raise InvalidInput(
             f"no hardware profile {name!r}", where="hardware profile", cure=f"one of {', '.join(PROFILES)}"
-        ) from None
+        )
+    first = 0x1F - int(count)
+    places = tuple(GpuPlace(bus=0, device=first + index, bridge="root") for index in range(int(count)))
+    return GpuProfile(name=name, model=_MODELS[model], places=places)

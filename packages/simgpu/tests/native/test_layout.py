@@ -94,3 +94,15 @@ def test_a_driver_that_is_not_there_fails_cleanly(
     node = make_node()
     spoil(node)
     assert node.run('answer(code_of("cuInit", 0))') == code
+
+
+def test_any_number_of_a_known_gpu_up_to_eight_is_a_machine() -> None:
+    four = profile("4x-t4")
+    assert (four.count, four.model.name) == (4, PROFILES["1x-t4"].model.name)
+    assert len({(place.domain, place.bus, place.device) for place in profile("8x-l4").places}) == 8
+
+
+@pytest.mark.parametrize("name", ["9x-t4", "0x-t4", "2x-abacus", "x-t4", "t4", "-1x-t4"])
+def test_an_unknown_machine_is_refused_with_the_known_ones(name: str) -> None:
+    with pytest.raises(InvalidInput, match="8x-h100"):
+        profile(name)

@@ -1,0 +1,211 @@
+"""The simulated cloud on an embedded cluster: instances become nodes, and their ends take the machines away."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from typing import Any
+
+import boto3
+import msgspec
+import pytest
+
+from gpulab.cloud.client import answers, ask
+from gpulab.cloud.control import BootOrder, CapacityOrder, FaultOrder, InterruptOrder
+from gpulab.cloud.settings import COMPONENT, CloudAddress, CloudSettings, environment, read_address
+from gpulab.distribution import GPUPLANE
+from kubekit.api.core import Node
+from kubekit.errors import InvalidInput
+from kubekit.kube import Client
+from tests.support.until import until
+from tinykube.cluster import processes
+from tinykube.cluster.directory import ClusterDirectory
+
+PATIENCE_SECONDS = 60.0
+
+
+class Lab:
+    """A cluster with a cloud, and clients of both."""
+
+    def __init__(self, directory: ClusterDirectory, address: CloudAddress, client: Client) -> None:
+        self.directory = directory
+        self.address = address
+        self.client = client
+        found = environment(address)
+        self.ec2: Any = boto3.client(
+            "ec2",
+            endpoint_url=address.url,
+            region_name=address.region,
+            aws_access_key_id=found["AWS_ACCESS_KEY_ID"],
+            aws_secret_access_key=found["AWS_SECRET_ACCESS_KEY"],
+        )
+
+    def launch(self, kind: str = "spot", machine: str = "g4dn.xlarge") -> str:
+        """Launch one instance of the printed launch template; its id."""
+        subnets = self.ec2.describe_subnets(Filters=[{"Name": "tag:karpenter.sh/discovery", "Values": ["demo"]}])
+        overrides = [{"InstanceType": machine, "SubnetId": subnets["Subnets"][0]["SubnetId"]}]
+        template = {"LaunchTemplateName": "karpenter-gpu-demo", "Version": "$Latest"}
+        answer = self.ec2.create_fleet(
+            Type="instant",
+            LaunchTemplateConfigs=[{"LaunchTemplateSpecification": template, "Overrides": overrides}],
+            TargetCapacitySpecification={"TotalTargetCapacity": 1, "DefaultTargetCapacityType": kind},
+        )
+        instance: str = answer["Instances"][0]["InstanceIds"][0]
+        return instance
+
+    def state(self, instance: str) -> str:
+        found = self.ec2.describe_instances(InstanceIds=[instance])["Reservations"][0]["Instances"][0]
+        state: str = found["State"]["Name"]
+        return state
+
+    async def node_of(self, instance: str) -> Node | None:
+        nodes = await self.client.list(Node)
+        return next((node for node in nodes if node.spec.provider_id.endswith(f"/{instance}")), None)
+
+    async def joined(self, instance: str) -> Node:
+        """The node of an instance once it is Ready."""
+
+        async def ready() -> Node | None:
+            node = await self.node_of(instance)
+            standing = {c.type: c.status for c in node.status.conditions} if node is not None else {}
+            return node if standing.get("Ready") == "True" else None
+
+        node: Node = await until(ready, seconds=PATIENCE_SECONDS)
+        return node
+
+    async def gone(self, instance: str, node: str) -> None:
+        """Return when nothing is left of an instance's machine."""
+
+        async def nothing() -> bool:
+            return self.state(instance) == "terminated" and await self.node_of(instance) is None
+
+        await until(nothing, seconds=PATIENCE_SECONDS)
+        assert not (self.directory.nodes / node).exists()
+        assert not self.directory.kubeconfig_of(f"kubelet-{node}").exists()
+        assert self.directory.running(f"kubelet-{node}") is None
+        assert not processes.of_directory(self.directory.nodes / node)
+
+
+@pytest.fixture
+async def lab(embedded_cluster):
+    settings = msgspec.to_builtins(CloudSettings())
+    handle = await embedded_cluster(components={COMPONENT: settings})
+    directory = ClusterDirectory(GPUPLANE, handle.name, handle.directory.parent.parent)
+
+    def started() -> CloudAddress | None:
+        address = read_address(directory)
+        return address if address is not None and answers(address) else None
+
+    address = await until(lambda: asyncio.to_thread(started), seconds=PATIENCE_SECONDS)
+    async with Client.connect(handle.kubeconfig) as client:
+        yield Lab(directory, address, client)
+
+
+async def test_an_instance_joins_as_a_bare_node_and_leaves_without_a_trace(lab):
+    instance = lab.launch()
+    node = await lab.joined(instance)
+    name = node.metadata.name
+    assert node.spec.provider_id == f"aws:///us-east-1a/{instance}"
+    assert [(taint.key, taint.effect) for taint in node.spec.taints] == [("karpenter.sh/unregistered", "NoExecute")]
+    assert node.metadata.labels["node.kubernetes.io/instance-type"] == "g4dn.xlarge"
+    assert node.metadata.labels["topology.kubernetes.io/zone"] == "us-east-1a"
+    assert (node.status.capacity["cpu"], node.status.allocatable["cpu"]) == ("4", "3920m")
+    assert node.status.allocatable["pods"] == "29"
+    root = lab.directory.nodes / name / "root"
+    assert (root / "proc/modules").read_text() == ""
+    assert list((root / "sys/bus/pci/devices").glob("*/vendor"))
+    bill = ask(lab.address, "GET", "bill")
+    assert [(one["id"], one["node"], one["state"]) for one in bill["instances"]] == [(instance, name, "running")]
+    assert bill["dollarsPerHour"] == 0.2104
+    lab.ec2.terminate_instances(InstanceIds=[instance])
+    await lab.gone(instance, name)
+    assert ask(lab.address, "GET", "bill")["dollarsPerHour"] == 0
+
+
+async def test_a_node_leaves_with_containers_of_a_kubelet_that_was_killed(lab):
+    instance = lab.launch("on-demand", "g4dn.12xlarge")
+    node = await lab.joined(instance)
+    name = node.metadata.name
+    body = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "long"},
+        "spec": {
+            "nodeName": name,
+            "tolerations": [{"operator": "Exists"}],
+            "containers": [{"name": "c", "image": "busybox", "command": ["sleep", "1000"]}],
+        },
+    }
+    await lab.client.create(body, namespace="default")
+
+    def containers() -> list[Any]:
+        return list((lab.directory.nodes / name / "containers").glob("*/record.json"))
+
+    await until(containers, seconds=PATIENCE_SECONDS)
+    kubelet = lab.directory.running(f"kubelet-{name}")
+    assert kubelet is not None
+    os.kill(kubelet.pid, signal.SIGKILL)
+    lab.ec2.terminate_instances(InstanceIds=[instance])
+    await lab.gone(instance, name)
+
+
+async def test_people_take_instances_back_and_make_them_slow_or_rare(lab):
+    instance = lab.launch()
+    node = await lab.joined(instance)
+    with pytest.raises(InvalidInput, match="no such instance"):
+        ask(lab.address, "POST", "interrupt", InterruptOrder("i-none", 1.0))
+    ask(lab.address, "POST", "interrupt", InterruptOrder(instance, 0.1))
+    await lab.gone(instance, node.metadata.name)
+    with pytest.raises(InvalidInput, match="it is terminated"):
+        ask(lab.address, "POST", "interrupt", InterruptOrder(instance, 0.1))
+
+    found = ask(lab.address, "POST", "capacity", CapacityOrder("g4dn.xlarge", capacity_type="spot"))
+    assert found["closed"][0]["machine"] == "g4dn.xlarge"
+    with pytest.raises(IndexError):
+        lab.launch()
+    assert ask(lab.address, "POST", "capacity", CapacityOrder("g4dn.xlarge", open=True))["closed"] == []
+    with pytest.raises(InvalidInput, match=r"no instance type 'm5\.large'"):
+        ask(lab.address, "POST", "capacity", CapacityOrder("m5.large"))
+
+    ask(lab.address, "POST", "fault", FaultOrder("dead-boots", 1))
+    dead = lab.launch()
+    alive = lab.launch()
+    await lab.joined(alive)
+    assert await lab.node_of(dead) is None
+    assert lab.state(dead) == "running"
+
+    assert ask(lab.address, "POST", "boot", BootOrder(1000.0))["bootSeconds"] == 1000.0
+    slow = lab.launch()
+    ask(lab.address, "POST", "boot", BootOrder(0.0))
+    await lab.joined(slow)
+
+
+async def test_a_cloud_that_was_killed_has_lost_its_instances_and_their_machines_go(lab):
+    instance = lab.launch()
+    node = await lab.joined(instance)
+    name = node.metadata.name
+    cloud, kubelet = lab.directory.running(COMPONENT), lab.directory.running(f"kubelet-{name}")
+    assert cloud is not None
+    assert kubelet is not None
+    os.kill(cloud.pid, signal.SIGKILL)
+
+    async def gone() -> bool:
+        return not processes.alive(kubelet) and await lab.node_of(instance) is None
+
+    await until(gone, seconds=PATIENCE_SECONDS)
+    await until(lambda: not (lab.directory.nodes / name).exists(), seconds=PATIENCE_SECONDS)
+    await until(lambda: asyncio.to_thread(answers, lab.address), seconds=PATIENCE_SECONDS)
+    await lab.joined(lab.launch())
+
+
+async def test_a_supervisor_that_was_killed_finds_the_nodes_again(lab):
+    first = lab.launch()
+    node = await lab.joined(first)
+    supervisor = lab.directory.running("supervisor")
+    assert supervisor is not None
+    os.kill(supervisor.pid, signal.SIGKILL)
+    second = lab.launch()
+    await lab.joined(second)
+    lab.ec2.terminate_instances(InstanceIds=[first])
+    await lab.gone(first, node.metadata.name)
