@@ -195,15 +195,31 @@ class AutoscalerWorld:
     @contextlib.asynccontextmanager
     async def autoscaling(self, client: RegistryClient | None = None) -> AsyncIterator[AutoscalerProcess]:
         """An autoscaler at work for the block; its end is that of a process."""
-        client = client or RegistryClient(self.registry, self.clock)
-        process = AutoscalerProcess(client, self.cloud, self.settings, identity="test", clock=self.clock)  # type: ignore[arg-type]  # the face of a client
-        task = asyncio.create_task(process.run())
+        life = self.start(client or RegistryClient(self.registry, self.clock))
         try:
-            yield process
+            yield life.process
         finally:
-            ended = task.exception() if task.done() and not task.cancelled() else None
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-            for informer in process.watch.informers:
-                await informer.stop()
-            assert ended is None, ended
+            await life.end()
+
+    def start(self, client: RegistryClient) -> ProcessLife:
+        """Start an autoscaler; end it with `end`."""
+        process = AutoscalerProcess(client, self.cloud, self.settings, identity="test", clock=self.clock)  # type: ignore[arg-type]  # the face of a client
+        return ProcessLife(process, asyncio.create_task(process.run()))
+
+
+class ProcessLife:
+    """An autoscaler that runs."""
+
+    def __init__(self, process: AutoscalerProcess, task: asyncio.Task[None]) -> None:
+        self.process = process
+        self._task = task
+
+    async def end(self) -> None:
+        """End it as a process ends. Raises AssertionError if it has ended by itself."""
+        ended = self._task.exception() if self._task.done() and not self._task.cancelled() else None
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        watch, informers = self.process.watch, self.process.informers
+        for informer in (*watch.informers, *informers._informers.values()):
+            await informer.stop()
+        assert ended is None, ended
