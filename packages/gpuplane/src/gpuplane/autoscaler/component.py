@@ -1,0 +1,79 @@
+"""The autoscaler's process: `gpuplane run autoscaler`. It buys nodes for pods that wait, and brings them up.
+
+Several may run; a lease decides which one works. Nothing is stored: each start reads claims and instances again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import logging
+import os
+import secrets
+from argparse import Namespace
+from typing import Final
+
+import msgspec
+
+from gpuplane import names
+from gpuplane.autoscaler.metrics import paths
+from gpuplane.autoscaler.process import AGENT, AutoscalerProcess
+from gpuplane.autoscaler.providers.provider import CloudProvider
+from gpuplane.autoscaler.settings import read_settings
+from kubekit.errors import InvalidInput, Retryable
+from kubekit.http_server import serving
+from kubekit.kube import Client, Fenced, Lease
+
+log = logging.getLogger("gpuplane.autoscaler")
+PORT: Final = 8080
+LEASE: Final = "gpuplane-autoscaler"
+AWS: Final = "gpuplane.autoscaler.providers.aws"
+AWAY_SECONDS: Final = 1.0  # until an API server that did not answer is asked again
+
+
+async def run(options: Namespace) -> None:
+    """Run until cancelled, as the only one that works (a lease decides). Raises InvalidInput for a wrong setting."""
+    settings = read_settings(os.environ)
+    name = os.environ.get("POD_NAME") or AGENT
+    # NB: a process that was killed must not take its own lease up at once: what it sent last may still arrive.
+    identity = f"{name}-{secrets.token_hex(4)}"
+    async with (
+        Client.connect(options.kubeconfig, options.context, user_agent=AGENT) as own,
+        Fenced.connect(options.kubeconfig, options.context, user_agent=AGENT) as client,
+    ):
+        lease = Lease(own, LEASE, os.environ.get("POD_NAMESPACE", names.OPERATOR_NAMESPACE), identity)
+        client.fence = lease
+        provider = await connect(client)
+        autoscaler = AutoscalerProcess(client, provider, settings, identity=identity)
+        port = PORT if options.port is None else options.port
+        try:
+            async with serving(paths(autoscaler.state), os.environ.get("POD_IP", ""), port) as served:
+                log.info("serving port=%d cluster=%s", served, settings.cluster)
+                await lease.lead(autoscaler.run)
+        finally:
+            await provider.aclose()
+
+
+async def connect(client: Client) -> CloudProvider:
+    """Return the cloud's provider, by the environment. Raises InvalidInput where its libraries are not installed."""
+    version = await _version(client)
+    kubernetes = ".".join((str(version["major"]), str(version["minor"]).rstrip("+")))
+    try:
+        # Imported only here: boto3 is an extra, and no other component needs it.
+        provider, settings = (importlib.import_module(f"{AWS}.{part}") for part in ("provider", "settings"))
+    except ModuleNotFoundError as error:
+        what = f"the provider for AWS needs {error.name}, which is not installed"
+        raise InvalidInput(what, where="gpuplane run autoscaler", cure="pip install 'gpuplane[aws]'") from error
+    made: CloudProvider = provider.AwsProvider(settings.AwsSettings.from_environment(os.environ, kubernetes=kubernetes))
+    return made
+
+
+async def _version(client: Client) -> dict[str, str]:
+    """Return the version of the cluster; an API server that is away is waited for."""
+    while True:
+        try:
+            found: dict[str, str] = msgspec.json.decode(await client.request("GET", "/version"))
+            return found
+        except Retryable as error:
+            log.warning("version not read, retrying: %s", error)
+            await asyncio.sleep(AWAY_SECONDS)
