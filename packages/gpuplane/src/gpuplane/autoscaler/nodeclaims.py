@@ -135,7 +135,7 @@ def _class_ref(pool: DeclaredPool) -> NodeClassRef:
 
 
 def _seconds(seconds: float | None, otherwise: str) -> str:
-    return otherwise if seconds is None else f"{seconds:g}s"
+    return otherwise if seconds is None else f"{seconds:.0f}s"  # NB: %g would write 720h as 2.592e+06s
 
 
 def with_condition(
