@@ -53,6 +53,7 @@ class FakeCloud:
         self.machines = tuple(machines)
         self.closed: set[tuple[str, str, str]] = set()  # (capacity type, type, zone) without capacity
         self.resolved = ResolvedClass(zones=ZONES, images=(("image-1", "amd64", True),))
+        self.image = "image-1"
         self.late = 0.0
         self.launched: list[CloudInstance] = []
         self.ended: list[str] = []
@@ -103,7 +104,7 @@ class FakeCloud:
             machine=one.machine,
             zone=one.zone,
             capacity_type=one.capacity_type,
-            image="image-1",
+            image=self.image,
             state="running",
             launched=self.clock.wall(),
         )

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gpuplane.api import karpenter
 from gpuplane.api.karpenter import DeclaredPool
 from gpuplane.autoscaler.cloud import ClosedOfferings, CloudView, machine_class
 from gpuplane.autoscaler.creation import ClaimWriter
+from gpuplane.autoscaler.disruption.cluster_world import ClusterWorld
 from gpuplane.autoscaler.providers.provider import MachineClass, Offering
 from gpuplane.autoscaler.watch import ClusterWatch
 
@@ -38,17 +38,13 @@ class PoolSupply:
         """Return the machines of a pool; None if its class is missing."""
         return machine_class(pool, self._watch.classes())
 
-    def prices(self) -> Mapping[str, float]:
-        """Return node -> dollars an hour, for the nodes whose price is known."""
-        known = self._cloud.prices
-        found = {}
-        for node in self._watch.nodes.items():
-            labels = node.metadata.labels
-            kind = (labels.get(karpenter.TYPE_LABEL, ""), labels.get(karpenter.CAPACITY_TYPE_LABEL, ""))
-            if kind in known:
-                found[node.metadata.name] = known[kind]
-        return found
-
     def close_offering(self, machine: str, zone: str, capacity_type: str) -> None:
         """Buy nothing of this offering for some minutes: the cloud takes such instances back."""
         self._closed.close((Offering(0.0, machine, zone, capacity_type),))
+
+    async def world(self) -> ClusterWorld:
+        """Return the cluster and the cloud at this moment. Raises Retryable if the cloud does not answer."""
+        watch = self._watch
+        cloud = await self._cloud.facts(watch.pools(), watch.classes(), watch.learned())
+        # NB: the cloud may have taken its time; the cluster is read after it, so that nothing is decided on old facts.
+        return ClusterWorld(watch.facts(), cloud, self._writer)

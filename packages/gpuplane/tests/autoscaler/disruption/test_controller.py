@@ -70,7 +70,7 @@ class PlayedWorld:
         keys = frozenset(ask.key for ask in asks)
         return PurchaseQuestion(asks, keys, options_of(asks, pool()), ())
 
-    async def buy(self, nodes: Sequence[BoughtNode]) -> Sequence[str]:
+    async def buy(self, nodes: Sequence[BoughtNode], *, capped: bool) -> Sequence[str]:
         made = [f"new-{len(self.bought) + number}" for number in range(min(len(nodes), self.most))]
         for name in made:
             await self.cluster.add(name, node=False)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -20,15 +20,21 @@ from gpuplane.api.upgrade import unix_time
 from gpuplane.autoscaler.disruption.budgets import PoolCount, room_by_pool
 from gpuplane.autoscaler.disruption.commands import DisruptionCommand, command_state, is_gone
 from gpuplane.autoscaler.disruption.consolidation import (
+    ConsolidationMove,
     ConsolidationRound,
     confirm_move,
     decide_consolidation,
 )
 from gpuplane.autoscaler.disruption.drift_watch import DriftWatch
 from gpuplane.autoscaler.disruption.facts import DRIFTED, EMPTY, UNDERUTILIZED, DisruptableNode, DisruptionPlan
-from gpuplane.autoscaler.disruption.interruption import InterruptionHandler
 from gpuplane.autoscaler.disruption.marks_controller import MarksController
-from gpuplane.autoscaler.disruption.observe import EvictionBudget, compile_budgets, disruptable_node, is_tainted
+from gpuplane.autoscaler.disruption.observe import (
+    EvictionBudget,
+    compile_budgets,
+    disruptable_node,
+    is_moving,
+    is_tainted,
+)
 from gpuplane.autoscaler.disruption.removal import RemovalOutcome, plan_drifted, removal_outcome
 from gpuplane.autoscaler.disruption.supply import NodeSupply, RemovalWorld
 from gpuplane.autoscaler.disruption.voluntary import drifted, next_ttl, plan_drifted_empty, plan_empty, plan_ttl
@@ -44,16 +50,18 @@ log = logging.getLogger("gpuplane.autoscaler")
 KEY: Final = "cluster"
 PASS_SECONDS: Final = 10.0
 VALIDATION_SECONDS: Final = 15.0
+UNSEEN_SECONDS: Final = 0.2
 TRY_AGAIN_SECONDS: Final = 300.0  # until facts that admitted no consolidation are tried again
 _GATHER_SECONDS_PER_CLAIM: Final = 0.001
 _GATHER_AT_MOST: Final = 2.0
+_IN_THREAD: Final = 50  # claims
 
 Decision = tuple[DisruptionPlan, tuple[BoughtNode, ...], RemovalWorld | None]
 """A plan, the nodes to buy before, and the moment that they were decided on."""
 
 
 class NodeDisruptionController:
-    """Removes nodes of the autoscaler's own accord. `marks`, `drift` and `interruption` run with it."""
+    """Removes nodes of the autoscaler's own accord. `marks` and `drift` run with it."""
 
     def __init__(
         self,
@@ -85,13 +93,11 @@ class NodeDisruptionController:
         )
         self.marks = MarksController(client, informers, supply, recorder, clock, self._look_again)
         self.drift = DriftWatch(informers, supply, provider, self.marks, clock)
-        self.interruption = InterruptionHandler(client, informers, supply, provider, recorder, clock)
         self._watched: Sequence[Informer[Any]] = (self._claims, self._nodes, self._pods, self._budgets)
 
     async def run(self) -> None:
         """Work until cancelled."""
-        parts = (self.controller, self.marks.controller, self.drift.controller, self.interruption)
-        await first_of(*(part.run() for part in parts))
+        await first_of(self.controller.run(), self.marks.controller.run(), self.drift.controller.run())
 
     async def reconcile(self, key: str) -> float:
         """Make one pass; returns the seconds until the next one."""
@@ -103,6 +109,8 @@ class NodeDisruptionController:
         now = unix_time(self._clock.wall()) or 0.0
         pools = self._supply.pools()
         nodes = self._facts(now)
+        if self._sent:
+            return UNSEEN_SECONDS  # a plan on facts from before would count on places that pods are about to take
         decision = await self._decide(nodes, pools, now)
         if decision is not None:
             await self._carry_out(*decision)
@@ -136,7 +144,12 @@ class NodeDisruptionController:
             if node.initialized is not None:
                 count = counts.get(node.pool, PoolCount())
                 counts[node.pool] = PoolCount(count.nodes + 1, count.away + node.away)
-        return room_by_pool({name: pool.disruption.budgets for name, pool in pools.items()}, counts, reason, now)
+        room = room_by_pool({name: pool.disruption.budgets for name, pool in pools.items()}, counts, reason, now)
+        if reason != EMPTY:
+            # A Provisioner has no budgets: its nodes are replaced one after the other, as its own controller did.
+            for command in self.commands:
+                room |= {node.pool: 0.0 for node in command.plan.nodes if not _has_budgets(pools.get(node.pool))}
+        return room
 
     # -- decide ----------------------------------------------------------------------------------------------------
 
@@ -149,9 +162,11 @@ class NodeDisruptionController:
         plan = plan_ttl(nodes, rules, room[EMPTY], now) or plan_drifted_empty(nodes, room[DRIFTED])
         if plan is not None:
             return plan, (), None
+        if any(is_moving(claim, now) for claim in self._claims.items()):
+            return None  # the places that pods need are unknown until their successors are there
         if any(not node.is_empty and room[DRIFTED].get(node.pool, 0.0) >= 1.0 for node in drifted(nodes)):
             world = await self._supply.world()
-            found = await asyncio.to_thread(plan_drifted, nodes, room[DRIFTED], _asking(world))
+            found = await self._answer(lambda: plan_drifted(nodes, room[DRIFTED], _asking(world)))
             if found is not None:
                 return *found, world
         if self._proposed is None:
@@ -176,7 +191,7 @@ class NodeDisruptionController:
             still = plan_empty([node for node in nodes if node.claim in wanted], rules, room[EMPTY])
             return (still, (), None) if still is not None else None
         facts, world = await self._round(nodes, rules, room[UNDERUTILIZED])
-        found = await asyncio.to_thread(confirm_move, plan, facts)
+        found = await self._answer(lambda: confirm_move(plan, facts))
         return (*found, world) if found is not None else None
 
     async def _consolidate(
@@ -191,8 +206,7 @@ class NodeDisruptionController:
         ):
             return None
         facts, _ = await self._round(nodes, rules, room)
-        # In a thread, for hundreds of answers would keep the lease from being renewed.
-        found = await asyncio.to_thread(decide_consolidation, facts)
+        found = await self._answer(lambda: decide_consolidation(facts))
         self._fruitless = (looks_like, self._clock.now()) if found is None else None
         return found[0] if found is not None else None
 
@@ -204,6 +218,10 @@ class NodeDisruptionController:
         priced = [msgspec.structs.replace(node, price=prices.get(node.node)) for node in nodes]
         return ConsolidationRound(priced, rules, room, _asking(world), time.monotonic, self._tried), world
 
+    async def _answer(self, decide: Callable[[], ConsolidationMove | None]) -> ConsolidationMove | None:
+        """Decide in a thread where many nodes have to be asked for: else the lease would not be renewed."""
+        return decide() if len(self._claims) < _IN_THREAD else await asyncio.to_thread(decide)
+
     # -- act -------------------------------------------------------------------------------------------------------
 
     async def _carry_out(
@@ -211,7 +229,7 @@ class NodeDisruptionController:
     ) -> None:
         made: Sequence[str] = ()
         if bought and world is not None:
-            made = await world.buy(bought)
+            made = await world.buy(bought, capped=plan.reason == UNDERUTILIZED)
             if len(made) < len(bought):
                 log.info("replacements not bought, tried again reason=%s nodes=%d", plan.reason, len(plan.nodes))
                 await self._drop(made)
@@ -269,6 +287,10 @@ class NodeDisruptionController:
 
     def _look_again(self) -> None:
         self.controller.enqueue(KEY)
+
+
+def _has_budgets(pool: DeclaredPool | None) -> bool:
+    return pool is not None and bool(pool.disruption.budgets)
 
 
 def _asking(world: RemovalWorld) -> Any:

@@ -31,6 +31,8 @@ DELETION_COST_ANNOTATION: Final = "controller.kubernetes.io/pod-deletion-cost"
 _COST_UNIT, _PRIORITY_UNIT = 2.0**27, 2.0**25
 _MOST_COST: Final = 10.0
 _TRUE: Final = "true"
+MOVING_SECONDS: Final = 20.0
+"""Longest time from the deletion of a claim until the successors of its pods are counted elsewhere."""
 
 
 class EvictionBudgetSpec(Struct):
@@ -162,6 +164,12 @@ def is_leaving(claim: NodeClaim, node: Node | None) -> bool:
     """Return whether a claim, or its node, ends already, or is about to."""
     deleted = claim.metadata.deletion_timestamp or (node is not None and node.metadata.deletion_timestamp)
     return bool(deleted) or (node is not None and is_tainted(node))
+
+
+def is_moving(claim: NodeClaim, now: float) -> bool:
+    """Return whether pods have just left the claim's node, or are about to, and may not be seen elsewhere yet."""
+    deleted = unix_time(claim.metadata.deletion_timestamp or "")
+    return deleted is not None and not holds(claim, nodeclaim.DRAINED) and now - deleted < MOVING_SECONDS
 
 
 def is_tainted(node: Node) -> bool:

@@ -39,10 +39,13 @@ class RemovalWorld(Protocol):
         """Return the needs of pods if these nodes, by name, were gone."""
         ...
 
-    async def buy(self, nodes: Sequence[BoughtNode]) -> Sequence[str]:
+    async def buy(self, nodes: Sequence[BoughtNode], *, capped: bool) -> Sequence[str]:
         """Create the claims of nodes to buy, and return the names of those that were created.
 
-        Of a node only its `options` are launched. A limit that is exceeded, or a failure, creates fewer.
+        A limit that is exceeded, or a failure, creates fewer.
+
+        Args:
+            capped: launch no offer but the `options` of a node, which bound its price.
         """
         ...
 
