@@ -1,0 +1,127 @@
+"""Launch templates for classes that name none: made when they are needed, found by name again, deleted when old.
+
+The name is the digest of the content, so two processes make the same template, and a change makes another one.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from gpuplane.autoscaler.providers.aws.calls import AwsCalls
+from gpuplane.autoscaler.providers.aws.errors import code_of, is_template_missing
+from gpuplane.autoscaler.providers.aws.instances import tag_list
+from gpuplane.autoscaler.providers.aws.machines import DeclaredMachines
+from gpuplane.autoscaler.providers.provider import MANAGED_TAG
+from kubekit.errors import KubekitError
+from kubekit.kube.clock import Clock
+
+log = logging.getLogger("gpuplane.autoscaler")
+
+NAME_PREFIX: Final = "karpenter.k8s.aws/"
+_UNUSED_SECONDS: Final = 3600.0
+_DISKS: Final[dict[str, tuple[dict[str, Any], ...]]] = {
+    # Bottlerocket has its system on one disk, and images and logs of containers on another.
+    "Bottlerocket": (
+        {"DeviceName": "/dev/xvda", "Ebs": {"VolumeSize": 4, "VolumeType": "gp3", "Encrypted": True}},
+        {"DeviceName": "/dev/xvdb", "Ebs": {"VolumeSize": 20, "VolumeType": "gp3", "Encrypted": True}},
+    ),
+    "Custom": (),
+}
+_DISK: Final[tuple[dict[str, Any], ...]] = (
+    {"DeviceName": "/dev/xvda", "Ebs": {"VolumeSize": 20, "VolumeType": "gp3", "Encrypted": True}},
+)
+
+
+def template_data(
+    declared: DeclaredMachines, family: str, *, groups: Sequence[str], profile: str, user_data: str
+) -> dict[str, Any]:
+    """Return the content of a launch template; image and type come as overrides of the fleet."""
+    data: dict[str, Any] = {
+        "BlockDeviceMappings": list(declared.blocks or _DISKS.get(family, _DISK)),
+        "MetadataOptions": declared.metadata,
+        "UserData": user_data,
+    }
+    if profile:
+        data["IamInstanceProfile"] = {"Name": profile}
+    if declared.monitoring:
+        data["Monitoring"] = {"Enabled": True}
+    if declared.public_address is None:
+        data["SecurityGroupIds"] = list(groups)
+    else:
+        card = {"DeviceIndex": 0, "AssociatePublicIpAddress": declared.public_address, "Groups": list(groups)}
+        data["NetworkInterfaces"] = [card]
+    return data
+
+
+def template_name(cluster: str, data: Mapping[str, Any]) -> str:
+    """Return the name of a template with this content."""
+    digest = hashlib.sha256(msgspec.json.encode([cluster, data], order="deterministic")).hexdigest()
+    return NAME_PREFIX + digest[:20]
+
+
+class LaunchTemplates:
+    """The launch templates that this cluster has made."""
+
+    def __init__(self, cluster: str, calls: AwsCalls, clock: Clock) -> None:
+        self._cluster = cluster
+        self._calls = calls
+        self._clock = clock
+        self._used: dict[str, float] = {}  # name -> when
+
+    async def ensure(self, data: Mapping[str, Any]) -> str:
+        """Return the name of the template with this content, which is there when this returns."""
+        name = template_name(self._cluster, data)
+        known = name in self._used
+        self._used[name] = self._clock.now()
+        if not known:
+            await self._make(name, data)
+            await self._delete_unused()
+        return name
+
+    def forget(self, name: str) -> None:
+        """Make the template again at its next use: EC2 says that it is gone."""
+        self._used.pop(name, None)
+
+    async def _make(self, name: str, data: Mapping[str, Any]) -> None:
+        tags = {MANAGED_TAG: self._cluster, f"kubernetes.io/cluster/{self._cluster}": "owned"}
+        try:
+            await self._calls.call(
+                "ec2",
+                "create_launch_template",
+                LaunchTemplateName=name,
+                LaunchTemplateData=data,
+                TagSpecifications=[{"ResourceType": "launch-template", "Tags": tag_list(tags)}],
+            )
+        except KubekitError as error:
+            if code_of(error) != "InvalidLaunchTemplateName.AlreadyExistsException":
+                self.forget(name)
+                raise
+
+    async def _delete_unused(self) -> None:
+        """Delete this cluster's templates that no launch has used for an hour."""
+        filters = [{"Name": f"tag:{MANAGED_TAG}", "Values": [self._cluster]}]
+        now = self._clock.now()
+        old = datetime.datetime.fromisoformat(self._clock.wall()) - datetime.timedelta(seconds=_UNUSED_SECONDS)
+        try:
+            made = await self._calls.pages("ec2", "describe_launch_templates", "LaunchTemplates", Filters=filters)
+            for found in made:
+                name = found["LaunchTemplateName"]
+                used = self._used.get(name)
+                unused = now - used > _UNUSED_SECONDS if used is not None else _made_before(found, old)
+                if name.startswith(NAME_PREFIX) and unused:
+                    await self._calls.call("ec2", "delete_launch_template", LaunchTemplateName=name)
+                    self.forget(name)
+        except KubekitError as error:
+            if not is_template_missing(error):
+                log.warning("old launch templates not deleted: %s", error)
+
+
+def _made_before(found: Mapping[str, Any], moment: datetime.datetime) -> bool:
+    made = found.get("CreateTime")
+    return isinstance(made, datetime.datetime) and made < moment

@@ -1,0 +1,60 @@
+"""The account and the provider that the tests of AWS share."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from gpuplane.autoscaler.providers.aws.provider import AwsProvider
+from gpuplane.autoscaler.providers.aws.settings import AwsSettings
+from packages.gpuplane.tests.autoscaler.aws.account import TAG, TYPES, ZONES, Account
+from tests.support.aws_endpoint import CREDENTIALS, REGION, aws_endpoint
+from tests.support.virtual_time import VirtualClock
+
+
+@pytest.fixture
+def account(monkeypatch: pytest.MonkeyPatch) -> Iterator[Account]:
+    """An account with a cluster's things in it."""
+    for key, value in CREDENTIALS.items():
+        monkeypatch.setenv(key, value)
+    monkeypatch.delenv("AWS_PROFILE", raising=False)
+    with aws_endpoint() as endpoint:
+        ec2 = endpoint.client("ec2")
+        network = ec2.create_vpc(CidrBlock="10.0.0.0/16")["Vpc"]["VpcId"]
+        tags = [{"ResourceType": "subnet", "Tags": [TAG]}]
+        subnets = {}
+        for number, zone in enumerate(ZONES):
+            made = ec2.create_subnet(
+                VpcId=network, CidrBlock=f"10.0.{number}.0/24", AvailabilityZone=zone, TagSpecifications=tags
+            )
+            subnets[zone] = made["Subnet"]["SubnetId"]
+        group = ec2.create_security_group(
+            GroupName="nodes",
+            Description="nodes",
+            VpcId=network,
+            TagSpecifications=[{"ResourceType": "security-group", "Tags": [TAG]}],
+        )["GroupId"]
+        endpoint.types = TYPES
+        found = Account(endpoint, ec2, subnets, group, "")
+        found.image = found.new_image("gpu-1")
+        ec2.create_launch_template(
+            LaunchTemplateName="karpenter-gpu-demo",
+            LaunchTemplateData={"ImageId": found.image, "SecurityGroupIds": [group]},
+        )
+        yield found
+        ec2.close()
+
+
+@pytest.fixture
+def clock() -> VirtualClock:
+    """Time that the provider sees."""
+    return VirtualClock()
+
+
+@pytest.fixture
+async def provider(account: Account, clock: VirtualClock) -> AsyncIterator[AwsProvider]:
+    """The provider of the cluster demo."""
+    found = AwsProvider(AwsSettings("demo", REGION, account.endpoint.url, queue="demo", kubernetes="1.31"), clock=clock)
+    yield found
+    await found.aclose()
