@@ -17,6 +17,7 @@ from gpuplane.cli.install import _refuse_beside_karpenter
 from gpuplane.cli.parser import parse
 from gpuplane.operator.autoscaler_install import AutoscalerInstall, read_environment
 from gpuplane.operator.installation import everything, installation, removals, resource_of
+from kubekit.api.core import Node
 from kubekit.api.meta import ObjectMeta
 from kubekit.errors import InvalidInput, Terminal
 from kubekit.kube import ApiEndpoint, Client, Forbidden, Invalid
@@ -155,6 +156,19 @@ async def test_the_kinds_are_served_with_their_rules_and_the_account_may_work_wi
         claim = NodeClaim(metadata=ObjectMeta(name="gpu-1"), spec=NodeClaimSpec(expire_after="Never"))
         with pytest.raises(Invalid, match="requirements"):
             await autoscaler.create(claim, manager="test")
+
+
+async def test_it_changes_every_node_where_an_operand_changes_its_own_only(server: ApiServer) -> None:
+    taints = {"spec": {"taints": [{"key": "karpenter.sh/disrupted", "effect": "NoSchedule"}]}}
+    operand = service_account_user(names.OPERATOR_NAMESPACE, "gpu-feature-discovery")
+    server.extensions.identity.add("operand", operand)
+    async with connected(server) as admin, connected(server, "autoscaler") as autoscaler:
+        await installed(admin)
+        await admin.create({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}})
+        async with connected(server, "operand") as other:
+            with pytest.raises(Forbidden, match="gpuplane-own-node"):
+                await other.patch(Node, "n", {"metadata": {"labels": {"a": "b"}}}, manager="test")
+        await autoscaler.patch(Node, "n", taints, manager="test")
 
 
 async def test_it_stands_aside_for_karpenter(server: ApiServer) -> None:

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Final
 
 import msgspec
 
+from gpuplane import names
 from gpuplane.autoscaler.asks import PodReading, read_pod
 from gpuplane.sharing.assignment import Assignment, of_pod
 from gpuplane.sharing.request import Request
@@ -68,10 +69,14 @@ class PodView(RawPod):
 
 
 def view_pod(pod: RawPod) -> PodView | None:
-    """Return what is kept of a pod; None for one that has ended. Raises InvalidInput for an invalid quantity."""
-    if pod.status.get("phase") in ("Succeeded", "Failed"):
-        return None
+    """Return what is kept of a pod; None for a pod that has ended or is a validator's. Raises InvalidInput.
+
+    A validator's pod has a GPU of a new node for a moment. A pod that waits for this node must not get another one.
+    """
     meta = pod.metadata
+    proves = meta.namespace == names.OPERATOR_NAMESPACE and meta.labels.get("app") == names.VALIDATION_POD
+    if proves or pod.status.get("phase") in ("Succeeded", "Failed"):
+        return None
     raw = {"metadata": {**to_dict(meta), "namespace": meta.namespace}, "spec": pod.spec, "status": pod.status}
     info, request, trouble = read_pod(raw)
     owners = meta.owner_references
@@ -90,7 +95,7 @@ def view_pod(pod: RawPod) -> PodView | None:
         unschedulable=not info.nominated and not info.gates and _is_unschedulable(pod.status),
         daemon=next((owner.uid for owner in owners if owner.kind == DaemonSet.RESOURCE.kind), ""),
         mirror=_MIRROR in meta.annotations or any(owner.kind == "Node" for owner in owners),
-        assignment=_assignment(raw, request) if info.node_name and request else None,
+        assignment=_assignment(raw) if info.node_name and request else None,
     )
 
 
@@ -101,9 +106,9 @@ def _is_unschedulable(status: dict[str, Any]) -> bool:
     )
 
 
-def _assignment(raw: dict[str, Any], request: Request) -> Assignment | None:
+def _assignment(raw: dict[str, Any]) -> Assignment | None:
     try:
-        return of_pod(msgspec.convert(raw, Pod), request)
+        return of_pod(msgspec.convert(raw, Pod))  # NB: the request of a view has no names of containers
     except InvalidInput as error:
         log.warning("%s", error)
         return None
