@@ -15,7 +15,7 @@ from gpuplane.api.karpenter_crds import karpenter_crds
 from gpuplane.autoscaler import component
 from gpuplane.autoscaler.metrics import AutoscalerState, autoscaler_metrics
 from gpuplane.autoscaler.settings import read_settings
-from kubekit.errors import InvalidInput
+from kubekit.errors import InvalidInput, Terminal
 from kubekit.kube.clock import SystemClock
 from kubekit.kube.exposition import exposition
 from tests.support.autoscaler_world import PROVISIONERS, TYPES
@@ -51,7 +51,7 @@ def test_metrics_of_an_autoscaler_without_nodes_are_a_valid_text() -> None:
     assert "karpenter_cluster_state_synced 0" in text
 
 
-async def test_the_component_buys_over_http_while_it_holds_the_lease(
+async def test_the_component_stands_aside_for_karpenter_and_else_buys_while_it_holds_the_lease(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = await ApiServer.start(tmp_path / "pki")
@@ -87,7 +87,16 @@ async def test_the_component_buys_over_http_while_it_holds_the_lease(
     condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
     status = {"status": {"phase": "Pending", "conditions": [condition]}}
     await registry.patch("pods", "default", "p", status, "merge", subresource="status")
-    task = asyncio.create_task(component.run(Namespace(kubeconfig=tmp_path / "config", context=None, port=0)))
+    options = Namespace(kubeconfig=tmp_path / "config", context=None, port=0)
+    template = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [container]}}
+    spec = {"replicas": 1, "selector": {"matchLabels": {"a": "b"}}, "template": template}
+    meta = {"name": "karpenter", "labels": {"app.kubernetes.io/name": "karpenter"}}
+    await registry.create(("apps", "deployments"), "default", {"metadata": meta, "spec": spec})
+    with pytest.raises(Terminal, match="default/karpenter: Karpenter works on this cluster"):
+        await component.run(options)
+    assert not cloud.launched
+    await registry.delete(("apps", "deployments"), "default", "karpenter")
+    task = asyncio.create_task(component.run(options))
     try:
         await until(lambda: cloud.launched, task=task)
         held = registry.get(LEASES, "gpu-operator", component.LEASE) or {}

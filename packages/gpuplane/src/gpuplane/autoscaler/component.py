@@ -6,7 +6,6 @@ Several may run; a lease decides which one works. Nothing is stored: each start 
 from __future__ import annotations
 
 import asyncio
-import importlib
 import logging
 import os
 import secrets
@@ -19,15 +18,17 @@ from gpuplane import names
 from gpuplane.autoscaler.metrics import paths
 from gpuplane.autoscaler.process import AGENT, AutoscalerProcess
 from gpuplane.autoscaler.providers.provider import CloudProvider
+from gpuplane.autoscaler.rival import stand_aside
 from gpuplane.autoscaler.settings import read_settings
 from kubekit.errors import InvalidInput, Retryable
 from kubekit.http_server import serving
 from kubekit.kube import Client, Fenced, Lease
+from kubekit.kube.tasks import first_of
 
 log = logging.getLogger("gpuplane.autoscaler")
 PORT: Final = 8080
 LEASE: Final = "gpuplane-autoscaler"
-AWS: Final = "gpuplane.autoscaler.providers.aws"
+RIVAL_SECONDS: Final = 60.0  # between two looks for Karpenter
 AWAY_SECONDS: Final = 1.0  # until an API server that did not answer is asked again
 
 
@@ -49,9 +50,28 @@ async def run(options: Namespace) -> None:
         try:
             async with serving(paths(autoscaler.state), os.environ.get("POD_IP", ""), port) as served:
                 log.info("serving port=%d cluster=%s", served, settings.cluster)
-                await lease.lead(autoscaler.run)
+                await lease.lead(lambda: _work(autoscaler, client))
         finally:
             await provider.aclose()
+
+
+async def _work(autoscaler: AutoscalerProcess, client: Client) -> None:
+    """Work until cancelled. Raises Terminal where Karpenter works on the cluster, or begins to."""
+    await _look_for_karpenter(client)
+    await first_of(_stay_alone(client), autoscaler.run())
+
+
+async def _stay_alone(client: Client) -> None:
+    while True:
+        await asyncio.sleep(RIVAL_SECONDS)
+        await _look_for_karpenter(client)
+
+
+async def _look_for_karpenter(client: Client) -> None:
+    try:
+        await stand_aside(client)
+    except Retryable as error:
+        log.warning("not known whether Karpenter works, retrying: %s", error)
 
 
 async def connect(client: Client) -> CloudProvider:
@@ -60,12 +80,12 @@ async def connect(client: Client) -> CloudProvider:
     kubernetes = ".".join((str(version["major"]), str(version["minor"]).rstrip("+")))
     try:
         # Imported only here: boto3 is an extra, and no other component needs it.
-        provider, settings = (importlib.import_module(f"{AWS}.{part}") for part in ("provider", "settings"))
+        from gpuplane.autoscaler.providers.aws.provider import AwsProvider
+        from gpuplane.autoscaler.providers.aws.settings import AwsSettings
     except ModuleNotFoundError as error:
         what = f"the provider for AWS needs {error.name}, which is not installed"
         raise InvalidInput(what, where="gpuplane run autoscaler", cure="pip install 'gpuplane[aws]'") from error
-    made: CloudProvider = provider.AwsProvider(settings.AwsSettings.from_environment(os.environ, kubernetes=kubernetes))
-    return made
+    return AwsProvider(AwsSettings.from_environment(os.environ, kubernetes=kubernetes))
 
 
 async def _version(client: Client) -> dict[str, str]:
