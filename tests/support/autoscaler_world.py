@@ -30,6 +30,7 @@ from tinykube.apiserver.registry import Registry
 
 NOW = 1_795_000_000.0
 CLAIMS, PROVISIONERS = ("karpenter.sh", "nodeclaims"), ("karpenter.sh", "provisioners")
+POOLS = ("karpenter.sh", "nodepools")
 TYPES: dict[str, InstanceType] = {machine.name: machine for machine in aws_catalogue()}
 FOUR = ("g4dn.xlarge", "g4dn.2xlarge", "g4dn.4xlarge", "g4dn.12xlarge")
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gpuplane.autoscaler.providers.provider import CloudInstance
-from tests.support.autoscaler_world import CLAIMS, PROVISIONERS, AutoscalerWorld
+from tests.support.autoscaler_world import CLAIMS, POOLS, PROVISIONERS, AutoscalerWorld
 from tests.support.fake_cloud import CloudFault
 
 PLUGIN = {"version": "v1", "sharing": {"timeSlicing": {"resources": [{"name": "nvidia.com/gpu", "replicas": 10}]}}}
@@ -296,3 +296,36 @@ async def test_a_pod_of_a_node_that_is_deleted_gets_another_node(world: Autoscal
         await world.registry.delete(CLAIMS, None, world.claims()[0]["metadata"]["name"])
         await world.until(lambda: len(world.cloud.launched) == 2)
         await world.until(lambda: len(world.cloud.running()) == 1, seconds=200)
+
+
+async def test_a_pool_says_whether_nodes_can_be_bought_for_it(world: AutoscalerWorld) -> None:
+    await world.add_provisioner("gpu")
+    template = {
+        "spec": {
+            "requirements": [],
+            "nodeClassRef": {"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "c"},
+        }
+    }
+    meta = {"apiVersion": "karpenter.sh/v1", "kind": "NodePool"}
+    for name, spec in {
+        "without-class": {"template": template},
+        "static": {"template": template, "replicas": 2},
+    }.items():
+        await world.registry.create(POOLS, None, {**meta, "metadata": {"name": name}, "spec": spec})
+
+    def ready(kind: tuple[str, str], name: str) -> tuple[str, str]:
+        found = world.registry.get(kind, None, name) or {}
+        [one] = [one for one in found.get("status", {}).get("conditions", ()) if one["type"] == "Ready"] or [{}]
+        return one.get("status", ""), one.get("message", "")
+
+    async with world.autoscaling():
+        await world.until(lambda: all(ready(POOLS, name)[0] for name in ("without-class", "static")))
+        assert ready(PROVISIONERS, "gpu") == ("True", "")
+        assert ready(POOLS, "without-class") == (
+            "False",
+            "EC2NodeClass c, which the pool names, does not exist; create it",
+        )
+        assert "spec.replicas" in ready(POOLS, "static")[1]
+        await world.add_pods(1)
+        await world.until(world.bound)
+        assert [instance.pool for instance in world.cloud.launched] == ["gpu"]

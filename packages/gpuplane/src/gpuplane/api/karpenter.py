@@ -19,7 +19,7 @@ import msgspec
 from gpuplane.api.durations import duration
 from gpuplane.api.karpenter_hash import class_hash, hash_of
 from kubekit.api.core import Taint
-from kubekit.api.meta import ObjectMeta, Resource, Struct
+from kubekit.api.meta import Condition, ObjectMeta, Resource, Struct
 from kubekit.api.quantity import Quantity
 from kubekit.errors import InvalidInput
 
@@ -172,6 +172,8 @@ class PoolStatus(Struct):
     """`status` of either kind: `resources` are the sums over the pool's nodes, `nodes` among them or next to them."""
 
     resources: dict[str, Quantity] = {}
+    nodes: int = 0
+    conditions: tuple[Condition, ...] = ()
 
 
 class Provisioner(Struct):

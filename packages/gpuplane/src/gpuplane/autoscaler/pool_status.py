@@ -1,4 +1,4 @@
-"""Writes what each pool's nodes have together into the pool's `status.resources`."""
+"""Writes the status of pools: the sums over their nodes, and whether nodes can be bought for them."""
 
 from __future__ import annotations
 
@@ -7,13 +7,19 @@ from typing import Any, Final
 
 from gpuplane import names
 from gpuplane.api import karpenter
-from gpuplane.api.karpenter import NodePool, Provisioner
-from gpuplane.api.nodeclaim import NodeClaim
+from gpuplane.api.karpenter import NodePool, Provisioner, declared_pool
+from gpuplane.api.nodeclaim import READY, NodeClaim
+from gpuplane.autoscaler.cloud import CloudView
+from gpuplane.autoscaler.nodeclaims import with_condition
 from gpuplane.autoscaler.quantities import as_quantities
 from gpuplane.autoscaler.snapshot import used_of_pool
-from gpuplane.autoscaler.watch import ClusterWatch
+from gpuplane.autoscaler.watch import ClusterWatch, why_refused
+from kubekit.api.meta import Condition, to_dict
 from kubekit.kube import Client, Clock, Controller, NotFound, Source
 
+VALID: Final = "ValidationSucceeded"
+CLASS_READY: Final = "NodeClassReady"
+LOOK_SECONDS: Final = 60.0  # between two looks at what a class means in the cloud
 _MANAGER: Final = names.FIELD_MANAGER_PREFIX + "autoscaler"
 _GATHER_SECONDS: Final = 1.0
 
@@ -21,13 +27,17 @@ _GATHER_SECONDS: Final = 1.0
 class PoolStatusController:
     """Reconciles the status of pools; one key for each."""
 
-    def __init__(self, client: Client, watch: ClusterWatch, clock: Clock) -> None:
+    def __init__(self, client: Client, watch: ClusterWatch, cloud: CloudView, clock: Clock) -> None:
         self._client = client
         self._watch = watch
+        self._cloud = cloud
         self._clock = clock
         self.controller = Controller(
             "pools",
-            [watch.provisioners, watch.node_pools, Source(watch.claims, _pool_of)],
+            [
+                *(watch.provisioners, watch.node_pools, Source(watch.claims, _pool_of)),
+                *(Source(one, self._all) for one in (watch.templates, watch.node_classes)),
+            ],
             self.reconcile,
             clock=clock,
         )
@@ -37,24 +47,52 @@ class PoolStatusController:
         await self.controller.run()
 
     async def reconcile(self, name: str) -> float | None:
-        """Write the sums of one pool, unless they are there already."""
+        """Write the status of one pool, unless it is there already; returns the seconds until the next look."""
         # Claims of one purchase come together; gathered, they cost one write.
         await self._clock.sleep(_GATHER_SECONDS)
         pool = self._watch.pool_object(name)
-        if pool is None:
+        if pool is None or pool.metadata.deletion_timestamp:
             return None
-        used = used_of_pool(name, self._watch.claims.items(), None)
-        wanted: dict[str, Any] = dict(as_quantities(used))
-        if wanted == {key: str(amount) for key, amount in pool.status.resources.items()}:
-            return None
+        status = await self._status(pool)
+        resources = {key: str(amount) for key, amount in pool.status.resources.items()}
+        now: dict[str, Any] = {"resources": resources, "conditions": to_dict(pool.status.conditions)}
+        now |= {"nodes": pool.status.nodes} if "nodes" in status else {}
+        if status == now:
+            return LOOK_SECONDS
         kind = NodePool if isinstance(pool, NodePool) else Provisioner
-        stale = dict.fromkeys(pool.status.resources)
+        status["resources"] = {**dict.fromkeys(pool.status.resources), **status["resources"]}
         try:
-            patch = {"status": {"resources": {**stale, **wanted}}}
-            await self._client.patch(kind, name, patch, subresource="status", manager=_MANAGER)
+            await self._client.patch(kind, name, {"status": status}, subresource="status", manager=_MANAGER)
         except NotFound:
             return None
-        return None
+        return LOOK_SECONDS
+
+    async def _status(self, pool: Provisioner | NodePool) -> dict[str, Any]:
+        used = used_of_pool(pool.metadata.name, self._watch.claims.items(), None)
+        refused = why_refused(pool)
+        trouble = "" if refused else (await self._cloud.resolved(declared_pool(pool), self._watch.classes())).trouble
+        conditions = pool_conditions_of(pool, refused, trouble, self._clock.wall())
+        status: dict[str, Any] = {"resources": dict(as_quantities(used)), "conditions": to_dict(conditions)}
+        return status | ({"nodes": used["nodes"]} if isinstance(pool, NodePool) else {})
+
+    def _all(self, changed: object) -> Iterable[str]:
+        return [pool.metadata.name for pool in self._watch.pool_objects()]
+
+
+def pool_conditions_of(pool: Provisioner | NodePool, refused: str, trouble: str, now: str) -> tuple[Condition, ...]:
+    """Return a pool's conditions: valid, its class ready, and both together as Ready.
+
+    Args:
+        refused: why nothing is bought for it; empty for a sound pool.
+        trouble: why nothing can be launched of its class; empty for none.
+    """
+    conditions: tuple[Condition, ...] = pool.status.conditions
+    for name, why, reason in ((VALID, refused, "Invalid"), (CLASS_READY, refused or trouble, "NodeClassNotReady")):
+        state = ("False", reason, why) if why else ("True", name, "")
+        conditions = with_condition(conditions, name, *state, now, pool.metadata.generation)
+    why = refused or trouble
+    state = ("False", "Invalid" if refused else "NodeClassNotReady", why) if why else ("True", READY, "")
+    return with_condition(conditions, READY, *state, now, pool.metadata.generation)
 
 
 def _pool_of(claim: NodeClaim) -> Iterable[str]:

@@ -73,7 +73,7 @@ class AutoscalerProcess:
             self.watch, self.cloud, provider, self.closed, self.lives, self._events, clock
         )
         self.garbage = InstanceCollector(client, self.watch, provider, self.lives, clock)
-        self.pools = PoolStatusController(client, self.watch, clock)
+        self.pools = PoolStatusController(client, self.watch, self.cloud, clock)
         parts = (client, self.informers)
         self.disruption = NodeDisruptionController(*parts, self.supply, provider, self._events, clock)
         self.termination = TerminationController(*parts, provider, self._events, clock)

@@ -26,6 +26,7 @@ from gpuplane.autoscaler.nodes import is_true
 from gpuplane.autoscaler.observed import DaemonView, PodView, RawDaemonSet, RawPod, view_daemon, view_pod
 from gpuplane.autoscaler.options import Learned, SharingSettings
 from gpuplane.autoscaler.policies import policy_sharing
+from gpuplane.autoscaler.requirements import pool_conditions
 from gpuplane.autoscaler.snapshot import ScalingFacts
 from kubekit.api.core import ConfigMap, Node
 from kubekit.errors import InvalidInput
@@ -83,8 +84,8 @@ class ClusterWatch:
         return self.node_pools.get(name) or self.provisioners.get(name)
 
     def pools(self) -> list[DeclaredPool]:
-        """Return what the pools declare. Two of one name are one; the newer generation counts."""
-        found = {pool.metadata.name: declared_pool(pool) for pool in self.pool_objects()}
+        """Return what the pools declare that can be bought for; of two with one name the newer generation's."""
+        found = {pool.metadata.name: declared_pool(pool) for pool in self.pool_objects() if not why_refused(pool)}
         return [found[name] for name in sorted(found)]
 
     def classes(self) -> list[DeclaredClass]:
@@ -142,6 +143,21 @@ class ClusterWatch:
         if self._refused.get(about) != why:
             self._refused[about] = why
             log.warning("not read object=%s: %s", about, why)
+
+
+def why_refused(pool: Provisioner | NodePool) -> str:
+    """Return why nothing is bought for a pool, whatever its definition admitted; empty for a sound pool."""
+    if isinstance(pool, NodePool) and pool.spec.replicas is not None:
+        return "spec.replicas: gpuplane buys for pods that wait, and keeps no fixed number of nodes; remove the field"
+    declared = declared_pool(pool)
+    try:
+        pool_conditions(declared.requirements, declared.labels)
+        amounts(declared.limits)
+    except InvalidInput as error:
+        return f"spec.limits: {error}"
+    except (ValueError, IndexError) as error:
+        return f"spec.requirements: {error}; gpuplane check names the place"
+    return ""
 
 
 def _node_of(pod: RawPod) -> Iterable[str]:
