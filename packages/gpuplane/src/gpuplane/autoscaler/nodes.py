@@ -26,6 +26,7 @@ from kubekit.api.core import Node, Taint
 from kubekit.api.meta import Condition
 from kubekit.scheduling.podinfo import NodeFacts, NodeTaint, Requests, amounts
 
+_PLACE: Final[tuple[str, ...]] = (karpenter.TYPE_LABEL, karpenter.ZONE_LABEL, karpenter.CAPACITY_TYPE_LABEL)
 # Taints that go by themselves before a node is initialised; a prefix ends with a slash.
 EPHEMERAL: Final = (
     "node.kubernetes.io/not-ready",
@@ -47,6 +48,29 @@ def is_ephemeral(taint: Taint) -> bool:
     return any(taint.key == key or (key.endswith("/") and taint.key.startswith(key)) for key in EPHEMERAL)
 
 
+class OptionIndex:
+    """The options of each pool by type, zone and capacity type: a cluster has many launched claims of few kinds."""
+
+    def __init__(self, offers: Iterable[PoolOptions]) -> None:
+        self._pools = {found.pool.name: found for found in offers}
+        self._launched: dict[tuple[str, ...], list[NodeOption]] = {}
+        for found in self._pools.values():
+            for option in found.options:
+                place = (found.pool.name, option.machine.name, option.zone, option.capacity_type)
+                self._launched.setdefault(place, []).append(option)
+
+    def of(self, claim: NodeClaim) -> tuple[NodeOption, ...]:
+        """Return the nodes that a claim may become, as `claim_options`."""
+        labels = claim.metadata.labels
+        pool = labels.get(karpenter.POOL_LABEL, "")
+        found = self._pools.get(pool)
+        place = [labels.get(key, "") for key in _PLACE]
+        if found is None or not all(place):
+            return claim_options(claim, found)
+        launched = self._launched.get((pool, *place), ())
+        return claim_options(claim, msgspec.structs.replace(found, options=tuple(launched)))
+
+
 def claim_options(claim: NodeClaim, found: PoolOptions | None) -> tuple[NodeOption, ...]:
     """Return the nodes that a claim may become, the cheapest first: its requirements hold, and its requests fit.
 
@@ -54,11 +78,7 @@ def claim_options(claim: NodeClaim, found: PoolOptions | None) -> tuple[NodeOpti
     """
     if found is None:
         return ()
-    labels = {
-        key: value
-        for key, value in claim.metadata.labels.items()
-        if key in (karpenter.TYPE_LABEL, karpenter.ZONE_LABEL, karpenter.CAPACITY_TYPE_LABEL)
-    }
+    labels = {key: claim.metadata.labels[key] for key in _PLACE if key in claim.metadata.labels}
     conditions = pool_conditions(claim.spec.requirements, labels)
     requests = amounts(claim.spec.resources.requests)
     requests.pop("pods", None)

@@ -16,7 +16,7 @@ from gpuplane.api.nodeclaim import DISRUPTED_TAINT, NodeClaim
 from gpuplane.autoscaler.asks import PodAsk, asks_of, selected_values
 from gpuplane.autoscaler.catalogue import InstanceType
 from gpuplane.autoscaler.existing import ExistingNode
-from gpuplane.autoscaler.nodes import claim_options, node_of_claim, node_without_claim
+from gpuplane.autoscaler.nodes import OptionIndex, claim_options, node_of_claim, node_without_claim
 from gpuplane.autoscaler.observed import DaemonView, PodView
 from gpuplane.autoscaler.options import Learned, PoolOptions, SharingSettings, make_options
 from gpuplane.autoscaler.quantities import as_quantities
@@ -95,7 +95,7 @@ def take_snapshot(facts: ScalingFacts, cloud: CloudFacts, without: Collection[st
     running = [pod.info for name, pods in by_node.items() if name not in ending for pod in pods if pod.info is not None]
     asks = asks_of([pod.reading for pod in (*(pod for pod in facts.pods if pod.waits), *displaced)], running)
     all_offers = make_offers(facts, cloud, selected_values(asks))
-    found = {one.pool.name: one for one in all_offers}
+    index = OptionIndex(all_offers)
     nodes: list[ExistingNode] = []
     joined: set[str] = set()
     for node in facts.nodes:
@@ -109,14 +109,12 @@ def take_snapshot(facts: ScalingFacts, cloud: CloudFacts, without: Collection[st
         if claim is None:
             nodes.append(node_without_claim(node, gpunode, here, facts.daemons))
         else:
-            options = claim_options(claim, found.get(_pool_of(claim)))
-            nodes.append(node_of_claim(claim, node, gpunode, here, facts.daemons, options))
+            nodes.append(node_of_claim(claim, node, gpunode, here, facts.daemons, index.of(claim)))
     for claim in facts.claims:
         name = claim.metadata.name
         if name in joined or name in without or claim.metadata.deletion_timestamp:
             continue
-        options = claim_options(claim, found.get(_pool_of(claim)))
-        nodes.append(node_of_claim(claim, None, None, (), facts.daemons, options))
+        nodes.append(node_of_claim(claim, None, None, (), facts.daemons, index.of(claim)))
     return ClusterSnapshot(
         asks=tuple(asks),
         offers=tuple(_open(one, cloud) for one in all_offers),
