@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
+from gpuplane.autoscaler.metrics import autoscaler_metrics
 from gpuplane.autoscaler.providers.provider import CloudInstance
+from kubekit.kube.exposition import exposition
 from tests.support.autoscaler_world import CLAIMS, POOLS, PROVISIONERS, AutoscalerWorld
 from tests.support.fake_cloud import CloudFault
 
@@ -289,13 +291,18 @@ async def test_scaled_to_zero_the_node_goes_after_its_ttl_and_nothing_is_left(wo
 
 async def test_a_pod_of_a_node_that_is_deleted_gets_another_node(world: AutoscalerWorld) -> None:
     await world.add_provisioner("gpu")
-    async with world.autoscaling():
+    async with world.autoscaling() as process:
         await world.add_pods(1)
         await world.until(world.bound)
         await world.until(lambda: condition(world.claims()[0], "Ready") == "True")
         await world.registry.delete(CLAIMS, None, world.claims()[0]["metadata"]["name"])
         await world.until(lambda: len(world.cloud.launched) == 2)
         await world.until(lambda: len(world.cloud.running()) == 1, seconds=200)
+        text = exposition(autoscaler_metrics(process.state())).decode()
+        assert 'karpenter_nodeclaims_created_total{nodepool="gpu"} 2' in text
+        assert 'karpenter_nodepools_cost_total{nodepool="gpu"} 0.526' in text
+        assert 'karpenter_nodepools_usage{nodepool="gpu",resource_type="nodes"} 1' in text
+        assert 'karpenter_pods_eviction_requests_total{code="201"} 1' in text
 
 
 async def test_a_pool_says_whether_nodes_can_be_bought_for_it(world: AutoscalerWorld) -> None:

@@ -21,8 +21,20 @@ from kubekit.kube.exposition import Metric, MetricFamily, MetricType, Series, ga
 from kubekit.scheduling.podinfo import amounts
 
 CREATED: Final = Metric("karpenter_nodeclaims_created_total", MetricType.COUNTER, "Claims created, by pool.")
+DISRUPTED: Final = Metric(
+    "karpenter_nodeclaims_disrupted_total", MetricType.COUNTER, "Claims that were deleted, by reason and pool."
+)
 TERMINATED: Final = Metric(
-    "karpenter_nodeclaims_disrupted_total", MetricType.COUNTER, "Claims deleted before their node was ready, by reason."
+    "karpenter_nodeclaims_terminated_total", MetricType.COUNTER, "Claims that have ended, by pool."
+)
+EVICTIONS: Final = Metric(
+    "karpenter_pods_eviction_requests_total", MetricType.COUNTER, "Evictions asked for, by the answer's HTTP status."
+)
+NOTICES: Final = Metric(
+    "karpenter_interruption_received_messages_total", MetricType.COUNTER, "Notices of the cloud, by kind."
+)
+COST: Final = Metric(
+    "karpenter_nodepools_cost_total", MetricType.GAUGE, "Dollars an hour of a pool's nodes whose price is known."
 )
 LIMIT: Final = Metric("karpenter_nodepools_limit", MetricType.GAUGE, "Limits of pools, in base units.")
 USAGE: Final = Metric("karpenter_nodepools_usage", MetricType.GAUGE, "What a pool's nodes have, in base units.")
@@ -30,11 +42,15 @@ ALLOCATABLE: Final = Metric("karpenter_nodes_allocatable", MetricType.GAUGE, "Al
 
 
 class AutoscalerState(msgspec.Struct, frozen=True):
-    """The facts behind the metrics."""
+    """The facts behind the metrics. `disrupted` counts claims by (reason, pool), `cost` is dollars an hour by pool."""
 
     synced: bool = False
     created: Mapping[str, int] = {}
-    deleted: Mapping[str, int] = {}
+    disrupted: Mapping[tuple[str, str], int] = {}
+    terminated: Mapping[str, int] = {}
+    evictions: Mapping[int, int] = {}
+    notices: Mapping[str, int] = {}
+    cost: Mapping[str, float] = {}
     collected: int = 0
     pools: Sequence[DeclaredPool] = ()
     claims: Sequence[NodeClaim] = ()
@@ -45,10 +61,15 @@ class AutoscalerState(msgspec.Struct, frozen=True):
 
 def autoscaler_metrics(state: AutoscalerState) -> Iterator[MetricFamily]:
     """Yield the metrics of one moment."""
-    yield MetricFamily(CREATED, [(series({"nodepool": pool}), count) for pool, count in sorted(state.created.items())])
+    yield MetricFamily(CREATED, _by("nodepool", state.created))
+    by_reason = sorted(state.disrupted.items())
     yield MetricFamily(
-        TERMINATED, [(series({"reason": reason}), count) for reason, count in sorted(state.deleted.items())]
+        DISRUPTED, [(series({"reason": reason, "nodepool": pool}), count) for (reason, pool), count in by_reason]
     )
+    yield MetricFamily(TERMINATED, _by("nodepool", state.terminated))
+    yield MetricFamily(EVICTIONS, _by("code", {str(code): count for code, count in state.evictions.items()}))
+    yield MetricFamily(NOTICES, _by("message_type", state.notices))
+    yield MetricFamily(COST, _by("nodepool", state.cost))
     yield MetricFamily(LIMIT, [*_of_pools((pool.name, pool.limits) for pool in state.pools)])
     yield MetricFamily(USAGE, [*_of_pools((pool.name, pool.used) for pool in state.pools)])
     yield MetricFamily(
@@ -72,6 +93,10 @@ def autoscaler_metrics(state: AutoscalerState) -> Iterator[MetricFamily]:
     yield MetricFamily(
         Metric("gpuplane_instances_collected_total", MetricType.COUNTER, about), [(Series(""), state.collected)]
     )
+
+
+def _by(label: str, counted: Mapping[str, float]) -> list[tuple[Series, float]]:
+    return [(series({label: value}), number) for value, number in sorted(counted.items())]
 
 
 def _of_pools(pools: Iterable[tuple[str, Mapping[str, object]]]) -> Iterator[tuple[Series, float]]:

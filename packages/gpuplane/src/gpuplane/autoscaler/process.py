@@ -9,6 +9,7 @@ from typing import Final, Protocol
 
 import msgspec
 
+from gpuplane.api import karpenter
 from gpuplane.autoscaler.cloud import ClosedOfferings, CloudView
 from gpuplane.autoscaler.creation import ClaimWriter, Nominations
 from gpuplane.autoscaler.disruption.controller import NodeDisruptionController
@@ -103,7 +104,11 @@ class AutoscalerProcess:
         return AutoscalerState(
             synced=self.supply.is_synced(),
             created=self.writer.created,
-            deleted=self.lives.deleted,
+            disrupted=self._disrupted(),
+            terminated=self.termination.ended,
+            evictions=self.termination.writer.counts,
+            notices=self.interruptions.received,
+            cost=self._cost(),
             collected=self.garbage.collected,
             pools=[
                 msgspec.structs.replace(pool, used=dict(as_quantities(used[pool.name]))) for pool in self.watch.pools()
@@ -113,3 +118,21 @@ class AutoscalerProcess:
             last=self.provisioning.last,
             decided_seconds=self.provisioning.decided_seconds,
         )
+
+    def _disrupted(self) -> dict[tuple[str, str], int]:
+        """Return how many claims were deleted, by reason and pool: given up on their way, or disrupted."""
+        found = dict(self.lives.deleted)
+        for (reason, pool, _, _), count in self.disruption.writer.disrupted.items():
+            found[reason, pool] = found.get((reason, pool), 0) + count
+        return found
+
+    def _cost(self) -> dict[str, float]:
+        """Return pool -> dollars an hour of its launched nodes whose price is known."""
+        cost: dict[str, float] = {}
+        for claim in self.watch.claims.items():
+            labels = claim.metadata.labels
+            kind = (labels.get(karpenter.TYPE_LABEL, ""), labels.get(karpenter.CAPACITY_TYPE_LABEL, ""))
+            if kind in self.cloud.prices:
+                pool = labels.get(karpenter.POOL_LABEL, "")
+                cost[pool] = cost.get(pool, 0.0) + self.cloud.prices[kind]
+        return cost

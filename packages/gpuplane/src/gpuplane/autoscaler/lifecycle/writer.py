@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from gpuplane import names
+from gpuplane.api import karpenter
 from gpuplane.api.nodeclaim import NodeClaim
 from kubekit.api.core import Node
 from kubekit.api.meta import Condition, to_dict
@@ -17,10 +18,10 @@ MANAGER: Final = names.FIELD_MANAGER_PREFIX + "autoscaler"
 
 
 class LifecycleWriter:
-    """The writer of claims that are on their way. `deleted` counts claims by reason, for metrics."""
+    """The writer of claims that are on their way. `deleted` counts claims by (reason, pool), for metrics."""
 
     def __init__(self, client: Client) -> None:
-        self.deleted: dict[str, int] = {}
+        self.deleted: dict[tuple[str, str], int] = {}
         self._client = client
         self._written: dict[str, str] = {}  # uid of a claim -> the version that our last write made
 
@@ -69,5 +70,6 @@ class LifecycleWriter:
         except (NotFound, Conflict) as error:
             log.debug("claim is gone already claim=%s: %s", claim.metadata.name, error)
             return
-        self.deleted[reason] = self.deleted.get(reason, 0) + 1
+        key = (reason, claim.metadata.labels.get(karpenter.POOL_LABEL, ""))
+        self.deleted[key] = self.deleted.get(key, 0) + 1
         log.info("deleted claim=%s reason=%s", claim.metadata.name, reason)
