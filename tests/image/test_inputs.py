@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -17,6 +18,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from deploy.image.gpuplane_image import ImageError, debian, dependencies, elf
+from deploy.image.gpuplane_image.compose import UNUSED_SERVICES, USED_DATA, prune
 from deploy.image.gpuplane_image.containerfile import CONTAINERFILE, read_settings
 
 BUILD = CONTAINERFILE.parent / "build.py"
@@ -86,6 +88,22 @@ def test_the_settings_are_those_of_the_last_stage() -> None:
 def test_the_containerfile_names_the_version_of_the_project() -> None:
     version = dependencies.project()["version"]
     assert read_settings(CONTAINERFILE.read_text(), {}).labels["org.opencontainers.image.version"] == version
+
+
+def test_the_image_has_the_services_that_the_autoscaler_calls(tmp_path: Path) -> None:
+    packages = Path(sysconfig.get_path("purelib"))
+    for name in ("boto3", "botocore"):
+        shutil.copytree(packages / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    prune(tmp_path, UNUSED_SERVICES, USED_DATA)
+    assert sum(path.stat().st_size for path in (tmp_path / "botocore" / "data").rglob("*")) < 4 << 20
+    program = (
+        "import boto3; assert boto3.__file__.startswith(sys.argv[1]), boto3.__file__; "
+        "session = boto3.session.Session(region_name='us-east-1'); "
+        "[session.client(name) for name in ('ec2', 'pricing', 'sqs', 'ssm', 'sts')]"
+    )
+    start = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); {program}"
+    done = subprocess.run([sys.executable, "-c", start, str(tmp_path)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 @given(st.binary(max_size=300), st.integers(0, 63), st.binary(min_size=1, max_size=8))

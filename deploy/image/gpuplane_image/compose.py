@@ -56,6 +56,10 @@ _UNUSED_WHEEL = ("*.pyi", "*.pyx", "*.pxd", "*.pxi", "*.c", "*.h", "*/tests/*", 
 # rich colours source code with it, which gpuplane never shows: one of 250 languages is enough for its tracebacks.
 _UNUSED_LEXERS = ("pygments/lexers/*",)
 _USED_LEXERS = ("pygments/lexers/__init__.py", "pygments/lexers/_mapping.py", "pygments/lexers/python.py")
+# The descriptions of 400 services, 25 MB, of which the autoscaler calls a few; sts and sso are for credentials.
+UNUSED_SERVICES = ("botocore/data/*/*", "boto3/data/*", "boto3/examples/*")
+USED_SERVICES = ("ec2/2016-11-15", "pricing", "sqs", "ssm", "sso", "sso-oidc", "sts")
+USED_DATA = tuple(f"botocore/data/{service}/*" for service in USED_SERVICES)
 
 _STDLIB = f"usr/lib/python{dependencies.PYTHON}"
 _PACKAGES = "usr/lib/python3/dist-packages"  # where Debian's Python looks
@@ -84,7 +88,7 @@ def compose_base(root: Path, packages: Iterable[debian.Package], requirements: s
     owners: dict[str, str] = {}
     for package in packages:
         owners |= dict.fromkeys(debian.unpack(package, root, PACKAGES[package.name]), package.name)
-    _prune(root / _STDLIB, _UNUSED_STDLIB)
+    prune(root / _STDLIB, _UNUSED_STDLIB)
     (root / "etc/python3.11/sitecustomize.py").unlink(missing_ok=True)  # of its crash reporter
     (root / "usr/bin/python3").symlink_to(f"python{dependencies.PYTHON}")
     _certificates(root)
@@ -94,7 +98,7 @@ def compose_base(root: Path, packages: Iterable[debian.Package], requirements: s
         (root / path).mkdir(exist_ok=True)
     dependencies.install(requirements, root / _PACKAGES, os.uname().machine, cache)
     owners |= _recorded(root / _PACKAGES)
-    _prune(root / _PACKAGES, (*_UNUSED_WHEEL, *_UNUSED_LEXERS), _USED_LEXERS)
+    prune(root / _PACKAGES, (*_UNUSED_WHEEL, *_UNUSED_LEXERS, *UNUSED_SERVICES), (*_USED_LEXERS, *USED_DATA))
     _correct_records(root / _PACKAGES)
     elf.strip(root / _PACKAGES)
     compile_all(root, [root / _STDLIB, root / _PACKAGES], root)
@@ -106,7 +110,7 @@ def compose_gpuplane(root: Path, base: Path, cache: Path, epoch: int) -> Parts:
     """The upper layer; `base` is the tree of the lower one, whose Python compiles."""
     for wheel in dependencies.build_wheels(cache / "wheel", cache):
         dependencies.unpack_wheel(wheel, root / _PACKAGES)
-    _prune(root / _PACKAGES, _UNUSED_WHEEL)
+    prune(root / _PACKAGES, _UNUSED_WHEEL)
     _correct_records(root / _PACKAGES)
     (root / "usr/bin").mkdir(parents=True)
     for program, module in _PROGRAMS.items():
@@ -198,12 +202,14 @@ def _certificates(root: Path) -> None:
     (root / "usr/lib/ssl/cert.pem").symlink_to("/etc/ssl/certs/ca-certificates.crt")
 
 
-def _prune(folder: Path, patterns: tuple[str, ...], but: tuple[str, ...] = ()) -> None:
+def prune(folder: Path, patterns: tuple[str, ...], but: tuple[str, ...] = ()) -> None:
     for path in sorted(folder.rglob("*"), reverse=True):  # files before their folders
         if path.is_dir() and not path.is_symlink():
             if not any(path.iterdir()):
                 path.rmdir()
             continue
         name = str(path.relative_to(folder))
-        if name not in but and any(fnmatchcase(name, pattern) for pattern in patterns):
+        if any(fnmatchcase(name, pattern) for pattern in patterns) and not any(
+            fnmatchcase(name, pattern) for pattern in but
+        ):
             path.unlink()

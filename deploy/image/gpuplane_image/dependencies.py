@@ -23,6 +23,7 @@ REPOSITORY = Path(__file__).resolve().parents[3]
 PACKAGES = ("kubekit", "gpuplane")  # of this repository, those that a cluster needs
 PYTHON = "3.11"  # that of Debian bookworm
 GLIBC = "2_36"
+EXTRAS = ("aws",)  # of gpuplane, for components that run in the image: the autoscaler
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
@@ -38,6 +39,9 @@ def runtime_roots() -> set[str]:
     """What the packages of the image need of others, as a lock file spells it."""
     tables = [project(package) for package in PACKAGES]
     listed = [table["dependencies"] for table in tables]
+    extras = project().get("optional-dependencies")
+    assert isinstance(extras, dict)
+    listed += [extras[name] for name in EXTRAS]
     return set().union(*(roots(names) for names in listed if isinstance(names, list))) - {
         _canonical(str(table["name"])) for table in tables
     }
