@@ -71,6 +71,12 @@ class AwsEndpoint:
         """Plan a fault."""
         self._faults.append(PlannedFault(action, times, code, message, status, lose))
 
+    def calm(self) -> None:
+        """Forget all faults."""
+        self._faults.clear()
+        self.closed.clear()
+        self.hidden = 0
+
     def client(self, service: str) -> Any:
         """Return a client of the endpoint as any user has it."""
         return boto3.client(

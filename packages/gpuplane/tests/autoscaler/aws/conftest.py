@@ -14,7 +14,7 @@ from tests.support.virtual_time import VirtualClock
 
 
 @pytest.fixture
-def account(monkeypatch: pytest.MonkeyPatch) -> Iterator[Account]:
+def account(monkeypatch: pytest.MonkeyPatch, fast_retries: None) -> Iterator[Account]:
     """An account with a cluster's things in it."""
     for key, value in CREDENTIALS.items():
         monkeypatch.setenv(key, value)
@@ -58,3 +58,9 @@ async def provider(account: Account, clock: VirtualClock) -> AsyncIterator[AwsPr
     found = AwsProvider(AwsSettings("demo", REGION, account.endpoint.url, queue="demo", kubernetes="1.31"), clock=clock)
     yield found
     await found.aclose()
+
+
+@pytest.fixture
+def fast_retries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """boto3's own pauses between tries, as short as they can be: they are random, and up to a second long."""
+    monkeypatch.setattr("botocore.retries.standard.ExponentialBackoff.delay_amount", lambda *_: 0.0)

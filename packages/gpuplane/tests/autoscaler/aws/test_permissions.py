@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 from fnmatch import fnmatch
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gpuplane.autoscaler.providers.aws import permissions
 from gpuplane.autoscaler.providers.aws.permissions import CALLS, actions_of, iam_policy, refused_action
 from gpuplane.autoscaler.providers.aws.provider import AwsProvider
 from packages.gpuplane.tests.autoscaler.aws.account import Account
+
+ROOT = Path(__file__).parents[5]
 
 
 def granted(policy: dict[str, Any]) -> set[str]:
@@ -21,6 +25,19 @@ def test_the_policy_grants_the_actions_of_all_calls_and_no_others() -> None:
     assert granted(iam_policy("demo", queue="demo")) == {action for call in CALLS.values() for action in call.actions}
     assert not any("*" in action for action in granted(iam_policy("demo", queue="demo")))
     assert not any(action.startswith("sqs:") for action in granted(iam_policy("demo")))
+
+
+def test_the_reference_has_the_policy() -> None:
+    text = (ROOT / "docs/reference/aws.md").read_text()
+    documented = json.loads(text.partition("```json\n")[2].partition("```")[0])
+    parts = {"queue": "demo", "role": "karpenter-demo", "account": "111122223333", "region": "us-east-1"}
+    assert documented == iam_policy("demo", **parts)
+
+
+def test_each_call_of_the_table_is_made_somewhere() -> None:
+    folder = Path(permissions.__file__).parent
+    text = "".join(path.read_text() for path in folder.glob("*.py") if path.name != "permissions.py")
+    assert [name for name in CALLS if f'"{name}"' not in text] == []
 
 
 def test_only_things_of_the_cluster_are_made_and_ended() -> None:

@@ -3,6 +3,7 @@
 A fleet of type instant has all offerings of one capacity type as overrides, and EC2 takes the first that it has: the
 cheapest for on-demand, and for spot the best of price and depth. Spot and on-demand are two fleets, one after the
 other, each with a client token of its own.
+The tokens are numbered: a launch that is repeated with other offerings has the first token again, and EC2 refuses it.
 
 Source: the API reference of EC2, CreateFleet.
 """
@@ -97,7 +98,7 @@ def fleet_request(
         overrides.append(override | ({"ImageId": choice.image} if choice.image else {}))
     request: dict[str, Any] = {
         "Type": "instant",
-        "ClientToken": f"{token}-{capacity_type}",
+        "ClientToken": token,
         "LaunchTemplateConfigs": [
             {
                 "LaunchTemplateSpecification": {"LaunchTemplateName": template, "Version": version},

@@ -55,9 +55,9 @@ class InstanceLauncher:
             return before
         closed: list[Offering] = []
         what: dict[str, None] = {}
-        for offerings in fleet.by_capacity_type(request.offerings):
+        for number, offerings in enumerate(fleet.by_capacity_type(request.offerings), 1):
             try:
-                return await self._launch(request, found, offerings)
+                return await self._launch(request, found, offerings, f"{request.token}-{number}")
             except NoCapacity as error:
                 closed += error.closed
                 what[error.what] = None
@@ -71,7 +71,9 @@ class InstanceLauncher:
                 await self._instances.terminate(extra.provider_id)
         return found[0] if found else None
 
-    async def _launch(self, request: LaunchRequest, found: AwsClass, offerings: Sequence[Offering]) -> CloudInstance:
+    async def _launch(
+        self, request: LaunchRequest, found: AwsClass, offerings: Sequence[Offering], token: str
+    ) -> CloudInstance:
         source = await self._source(request, found, offerings)
         chosen = fleet.choices(offerings, found.subnets, source.images)
         if not chosen:
@@ -79,13 +81,13 @@ class InstanceLauncher:
             zones = ", ".join(sorted({offering.zone for offering in offerings}))
             raise NoCapacity(f"no subnet in {zones}, or no image for its types", closed=offerings, where=where)
         try:
-            answer = await self._create(request, found, source, chosen)
+            answer = await self._create(request, found, source, chosen, token)
         except KubekitError as error:
             if not (source.made and is_template_missing(error)):
                 raise
             self._templates.forget(source.name)  # deleted by a user or an earlier process: made again, once
             source = await self._source(request, found, offerings)
-            answer = await self._create(request, found, source, chosen)
+            answer = await self._create(request, found, source, chosen, token)
         launched = fleet.read_fleet(answer, chosen)
         offering = launched.choice.offering
         instance = CloudInstance(
@@ -115,13 +117,18 @@ class InstanceLauncher:
         return instance
 
     async def _create(
-        self, request: LaunchRequest, found: AwsClass, source: LaunchSource, chosen: Sequence[fleet.LaunchOverride]
+        self,
+        request: LaunchRequest,
+        found: AwsClass,
+        source: LaunchSource,
+        chosen: Sequence[fleet.LaunchOverride],
+        token: str,
     ) -> dict[str, object]:
         parameters = fleet.fleet_request(
             chosen,
             source.name,
             source.version,
-            token=request.token,
+            token=token,
             tags=launch_tags(request, self._settings.cluster, found.declared.tags, found.version),
             context=found.declared.context,
         )
