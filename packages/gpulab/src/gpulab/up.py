@@ -31,7 +31,7 @@ from tinykube.cluster.directory import ClusterDirectory
 
 SYSTEM: Final = (MachineSpec(name="system", machine="cpu-ubuntu24"),)
 """The nodes of a cluster with a cloud: one without GPUs, for what runs besides GPU pods."""
-_CLOUD_SECONDS: Final = 60.0
+_CLOUD_SECONDS: Final = 120.0  # 8 where nothing else runs, most of it moto's import
 _POLL_SECONDS: Final = 0.05
 
 

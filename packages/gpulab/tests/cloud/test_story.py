@@ -1,0 +1,195 @@
+"""Karpenter's printed manifests for shared GPUs on `gpuplane up --cloud`, verbatim: from no GPU node to two, and back.
+
+All parts are the product's own: the autoscaler's pod, its AWS provider against the simulated endpoint, the operands
+on the machines. A program that waits plays the printed image, since TensorFlow is not here.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from gpulab.cloud.settings import CLUSTER_NAME
+from gpuplane import names
+from gpuplane.api.karpenter import POOL_LABEL, Provisioner
+from gpuplane.api.nodeclaim import NodeClaim
+from kubekit.api.core import Node, Pod
+from kubekit.api.kinds import built_in
+from kubekit.kube import Client
+from tests.support.until import until, until_objects
+
+SHARED = Path(__file__).parents[5] / "shared" / "manifests" / "karpenter"
+GPUPLANE = (sys.executable, "-m", "gpuplane")
+CONFIGS = "device-plugin-configs"
+PATIENCE_SECONDS = 150.0
+pytestmark = [
+    pytest.mark.skipif(not SHARED.exists(), reason="no shared manifests beside this checkout"),
+    pytest.mark.deadline(400),
+]
+
+
+class CloudWorld:
+    """A cluster with a cloud and the autoscaler, as its owner has it."""
+
+    def __init__(self, home: Path) -> None:
+        self.environment = {**os.environ, "GPUPLANE_HOME": str(home), "HOME": str(home), "NO_COLOR": "1"}
+        program = home / "tensorflow" / "bin" / "python"
+        program.parent.mkdir(parents=True)
+        program.write_text("#!/bin/sh\nexec sleep 100000\n")
+        program.chmod(0o755)
+        image = f"tensorflow/*={program.parent.parent}"
+        found = json.loads(self.gpuplane("up", "--cloud", "--image", image, "--detach", "-q", "-o", "json"))
+        self.kubeconfig = Path(found["kubeconfig"])
+        self.directory = Path(found["directory"])
+        self.environment["KUBECONFIG"] = str(self.kubeconfig)
+        cloud = {**found["cloud"]["environment"], "INTERRUPTION_QUEUE": found["cloud"]["interruptionQueue"]}
+        settings = [f"--cloud-env={name}={value}" for name, value in cloud.items()]
+        policy = [f"--set=devicePlugin.config.name={CONFIGS}", "--set=devicePlugin.config.default=default"]
+        self.gpuplane("install", "--autoscaler", f"--cluster-name={CLUSTER_NAME}", *settings, *policy, "-q")
+
+    def gpuplane(self, *arguments: str) -> str:
+        done = subprocess.run(
+            [*GPUPLANE, *arguments], env=self.environment, capture_output=True, text=True, timeout=120, check=False
+        )
+        assert done.returncode == 0, f"gpuplane {' '.join(arguments)}: {done.returncode}\n{done.stdout}{done.stderr}"
+        return done.stdout
+
+    def bill(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.gpuplane("cloud", "ls", "-o", "json"))
+        return found
+
+    def running(self) -> list[str]:
+        """The types of the instances that run."""
+        return [one["machine"] for one in self.bill()["instances"] if one["state"] == "running"]
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CloudWorld]:
+    home = tmp_path_factory.mktemp("c")  # unix sockets lie below it, whose paths are short
+    world = CloudWorld(home)
+    yield world
+    world.gpuplane("down", "-q")
+
+
+@pytest.fixture
+async def client(world: CloudWorld) -> AsyncIterator[Client]:
+    async with Client.connect(world.kubeconfig) as client:
+        yield client
+
+
+def documents(name: str) -> list[dict[str, Any]]:
+    return [document for document in yaml.safe_load_all((SHARED / name).read_text()) if document]
+
+
+async def apply_printed(client: Client) -> None:
+    """Apply what is printed: the device plugin's values, two Provisioners, two Deployments."""
+    (values,) = documents("device-plugin-values.yaml")
+    meta = {"name": CONFIGS, "namespace": names.OPERATOR_NAMESPACE}
+    await client.apply(
+        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": values["config"]["map"]}, "me"
+    )
+    for name in ("provisioner-gpu.yaml", "provisioner-gpu-shared.yaml"):
+        for document in documents(name):
+            await client.apply(document, "me", resource=Provisioner.RESOURCE)
+    for name in ("gpu.yaml", "gpu-shared.yaml"):
+        for document in documents(name):
+            document["metadata"]["namespace"] = "default"
+            await client.apply(document, "me", resource=built_in("apps/v1", "Deployment"))
+
+
+async def scale(client: Client, name: str, replicas: int) -> None:
+    path = built_in("apps/v1", "Deployment").path("default", name)
+    body = json.dumps({"spec": {"replicas": replicas}}).encode()
+    await client.request("PATCH", path, {"fieldManager": "me"}, body, content_type="application/merge-patch+json")
+
+
+async def pods(client: Client, holds: Any) -> list[Pod]:
+    found: list[Pod] = await until_objects(
+        client, Pod, lambda found: holds(found) and found, namespace="default", seconds=PATIENCE_SECONDS
+    )
+    return found
+
+
+def all_run(count: int) -> Any:
+    """The condition that so many pods run, and no other is there."""
+
+    def holds(found: list[Pod]) -> bool:
+        left = [pod for pod in found if not pod.metadata.deletion_timestamp]
+        return len(left) == count and all(pod.status.phase == "Running" for pod in left)
+
+    return holds
+
+
+async def nodes_by_pool(client: Client) -> dict[str, list[Node]]:
+    found: dict[str, list[Node]] = {}
+    for node in await client.list(Node):
+        if pool := node.metadata.labels.get(POOL_LABEL):
+            found.setdefault(pool, []).append(node)
+    return found
+
+
+async def test_two_deployments_buy_two_unlike_nodes_and_give_them_back(world: CloudWorld, client: Client) -> None:
+    await apply_printed(client)
+    await pods(client, all_run(2))
+    bought = await nodes_by_pool(client)
+    assert {pool: len(nodes) for pool, nodes in bought.items()} == {"gpu": 1, "gpu-shared": 1}
+    (gpu,), (shared,) = bought["gpu"], bought["gpu-shared"]
+
+    async def advertised() -> bool:
+        amounts = [(await client.get(Node, node.metadata.name)).status.allocatable for node in (gpu, shared)]
+        return [amount.get(names.GPU_RESOURCE) for amount in amounts] == ["1", "10"]
+
+    await until(advertised, seconds=PATIENCE_SECONDS)
+    assert [taint.key for taint in gpu.spec.taints] == ["nvidia.com/gpu"]
+    assert [taint.key for taint in shared.spec.taints] == ["nvidia.com/gpu-shared"]
+    for node, pool in ((gpu, "gpu"), (shared, "gpu-shared")):
+        labels = node.metadata.labels
+        assert labels["jina.ai/node-type"] == labels["karpenter.sh/provisioner-name"] == pool
+        assert labels["node.kubernetes.io/instance-type"] == "g4dn.xlarge"
+        assert labels["karpenter.sh/capacity-type"] == "spot"
+    assert world.running() == ["g4dn.xlarge", "g4dn.xlarge"]
+
+    # Ten shares on one GPU: what the autoscaler knew before the node was there.
+    await scale(client, "test-gpu-shared", 10)
+    await pods(client, all_run(11))
+    assert world.running() == ["g4dn.xlarge", "g4dn.xlarge"]
+
+    for name in ("test-gpu", "test-gpu-shared"):
+        await scale(client, name, 0)
+
+    async def gone() -> bool:
+        return not await nodes_by_pool(client) and not await client.list(NodeClaim)
+
+    await until(gone, poll=0.5, seconds=PATIENCE_SECONDS)
+    bill = world.bill()
+    assert {one["state"] for one in bill["instances"]} == {"terminated"}
+    assert len(bill["instances"]) == 2
+    assert bill["dollarsPerHour"] == 0
+    assert [path.name for path in (world.directory / "nodes").iterdir()] == ["system"]
+    assert await client.list(Node)
+
+
+async def test_a_new_image_replaces_a_node(world: CloudWorld, client: Client) -> None:
+    await apply_printed(client)
+    await scale(client, "test-gpu-shared", 0)
+    await scale(client, "test-gpu", 1)
+    await pods(client, all_run(1))
+    (before,) = (await nodes_by_pool(client))["gpu"]
+    world.gpuplane("cloud", "new-image")
+
+    async def replaced() -> bool:
+        found = (await nodes_by_pool(client)).get("gpu", [])
+        return len(found) == 1 and found[0].metadata.name != before.metadata.name
+
+    await until(replaced, poll=0.5, seconds=300)
+    await pods(client, all_run(1))
+    await scale(client, "test-gpu", 0)
+    await until(lambda: not world.running(), poll=1.0, seconds=PATIENCE_SECONDS)
