@@ -106,6 +106,10 @@ PAUSED_ANNOTATION: Final = "gpuplane.dev/paused"  # "true" on the ClusterPolicy:
 # -- autoscaler ----------------------------------------------------------------------------------------------------
 # On a NodeClaim: the allocatable that was predicted of its node, as JSON.
 PREDICTED_ANNOTATION: Final = "gpuplane.dev/predicted-allocatable"
+# On an instance of AWS: the token of its launch, since a claim of an equal name has another.
+LAUNCH_TOKEN_TAG: Final = "gpuplane.dev/launch-token"
+# On an instance of AWS: the version of the launch template that its class names.
+TEMPLATE_VERSION_TAG: Final = "gpuplane.dev/launch-template-version"
 
 # -- sharing -------------------------------------------------------------------------------------------------------
 SHARE_LABEL: Final = "nvidia-device-enable"  # on a node, "enable": it offers shares, as gpu-manager's nodes do

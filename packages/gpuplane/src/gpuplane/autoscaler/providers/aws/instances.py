@@ -10,11 +10,12 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
+from gpuplane import names
 from gpuplane.autoscaler.catalogue import ON_DEMAND, SPOT
 from gpuplane.autoscaler.providers.provider import CLAIM_TAG, MANAGED_TAG, POOL_TAG, CloudInstance, LaunchRequest
 
-TOKEN_TAG: Final = "gpuplane.dev/launch-token"  # the token of the launch: a claim of an equal name has another
-VERSION_TAG: Final = "gpuplane.dev/launch-template-version"  # of the launch template that the class names
+TOKEN_TAG: Final = names.LAUNCH_TOKEN_TAG
+VERSION_TAG: Final = names.TEMPLATE_VERSION_TAG
 
 LIVE: Final = ("pending", "running", "shutting-down", "stopping", "stopped")
 STARTED: Final = (
