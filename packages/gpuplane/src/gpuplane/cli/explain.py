@@ -100,14 +100,26 @@ async def _ask(options: Namespace, namespace: str, name: str) -> Explanation:
                 space = namespace or client.namespace or "default"
                 pod = await _read_pod(client, space, name)
                 try:
-                    return explain(pod, await read_facts(client), SystemClock().wall())
+                    found = explain(pod, await read_facts(client), SystemClock().wall())
                 except Forbidden:
                     [found] = await _by_operator(client, space, [pod])
                     return found
+                return await _with_pools(client, pod, found)
         except TimeoutError:
             raise NoAnswer(
                 f"the cluster did not answer within {options.timeout:g} s", where=client.endpoint.context
             ) from None
+
+
+async def _with_pools(client: Client, pod: Object, found: Explanation) -> Explanation:
+    """Add what the node pools would buy for a pod that no node takes."""
+    if found.state != "waiting" or found.findings or found.runs_on or pod["spec"].get("schedulingGates"):
+        return found
+    from gpuplane.explain.pool_reading import read_pool_facts  # late: most clusters buy no nodes
+    from gpuplane.explain.pools import pool_answers
+
+    facts = await read_pool_facts(client)
+    return found if facts is None else msgspec.structs.replace(found, pools=pool_answers(pod, facts))
 
 
 async def _read_pod(client: Client, namespace: str, name: str) -> Object:

@@ -125,6 +125,7 @@ def _waiting(what: Explanation, screen: Console, nodes: int) -> Iterator[str]:
         return
     if not what.nodes:
         yield " the cluster has no nodes"
+        yield from _pools(what, screen)
         return
     yield from _tallies("node", what.nodes, what.node_reasons, width, screen)
     if what.gpus:
@@ -150,9 +151,23 @@ def _waiting(what: Explanation, screen: Console, nodes: int) -> Iterator[str]:
                 numbers = f"{first} to {number}: " if first < number else ""
                 yield from _wrapped("          ", f"({numbers}{cure.effect})", screen)
             first = number + 1
-    elif not what.runs_on:
+    elif not what.runs_on and not any(answer.type for answer in what.pools):
         yield ""
         yield " cure     none that is small: no single change of the pod or the cluster lets it run"
+    yield from _pools(what, screen)
+
+
+def _pools(what: Explanation, screen: Console) -> Iterator[str]:
+    """A line for each node pool: what it would buy at the list price, or the rule that says no."""
+    if not what.pools:
+        return
+    yield ""
+    width = max(len("POOL"), *(len(answer.pool) for answer in what.pools))
+    yield f" {'POOL':{width}}   BUYS"
+    for answer in what.pools:
+        text = answer.why_not or f"{answer.type} {answer.capacity_type}, {answer.price:.3f} $/h by the built-in list"
+        mark = screen.paint(screen.glyph("bad"), "bad") + " " if answer.why_not else ""
+        yield from _wrapped(f" {answer.pool:{width}}   {mark}", text, screen)
 
 
 def _tallies(thing: str, total: int, tallies: Iterable[ReasonTally], width: int, screen: Console) -> Iterator[str]:

@@ -70,6 +70,16 @@ class Held(msgspec.Struct, frozen=True, rename="camel"):
     unit: str = ""
 
 
+class PoolAnswer(msgspec.Struct, frozen=True, rename="camel"):
+    """The answer of one pool: it would buy `type` for `price` dollars an hour, or nothing by the rule `why_not`."""
+
+    pool: str
+    type: str = ""
+    capacity_type: str = ""
+    price: float = 0.0
+    why_not: str = ""
+
+
 class Explanation(msgspec.Struct, frozen=True, rename="camel"):
     """`state`: waiting, placed, ended, or nothing (it asks for no GPU).
 
@@ -97,6 +107,9 @@ class Explanation(msgspec.Struct, frozen=True, rename="camel"):
     runs_on: str = ""
     unread: tuple[str, ...] = ()  # the kinds that the user may not list: then only events say why the pod waits
     reported: tuple[str, ...] = ()  # the newest event of each reason, where `unread` says that nothing else is known
+    pools: tuple[
+        PoolAnswer, ...
+    ] = ()  # where no node takes the pod: what each node pool would buy, or why it would not
     note: str = ""  # further facts: gates, kube-scheduler's own words, an assignment that is broken
 
 
