@@ -60,8 +60,10 @@ async def requests(cluster: World) -> Counter[tuple[str, str]]:
 
 async def test_status_and_explain_read_one_list_of_each_kind(cluster: World, tmp_path: Path) -> None:
     lists: dict[tuple[str, str], Any] = {("list", "pods"): PAGES, ("list", "nodes"): 1, ("list", "gpunodes"): 1}
-    status = {**lists, ("list", "clusterpolicies"): 1, ("get", "deployments"): 1, ("list", "events"): 1}
+    pools = {("list", "provisioners"): 1, ("list", "nodepools"): 1}  # which are not served here
+    more = {("list", "nodeclaims"): 1, ("list", "clusterpolicies"): 1, ("list", "events"): 1, ("get", "deployments"): 1}
+    status = {**lists, **pools, **more}
     assert await asked(cluster, tmp_path, "status") == status
     assert await asked(cluster, tmp_path, "status", "gpus") == status
-    explain = {**lists, ("list", "namespaces"): 1, ("get", "configmaps"): 2, ("get", "pods"): 1}
+    explain = {**lists, **pools, ("list", "namespaces"): 1, ("get", "configmaps"): 2, ("get", "pods"): 1}
     assert await asked(cluster, tmp_path, "explain", "late") == explain
