@@ -2,57 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 import pytest
 
 from gpuplane.autoscaler.providers.provider import ResolvedClass
-from tests.support.autoscaler_world import CLAIMS, AutoscalerWorld
+from packages.gpuplane.tests.autoscaler.disruption.replicated import (
+    TYPE,
+    Replicated,
+    add_node_pool,
+    cpu_of,
+    disruption_reasons,
+    machines,
+)
+from tests.support.autoscaler_world import CLAIMS
 from tests.support.fake_cloud import ZONES
-
-TYPE = "node.kubernetes.io/instance-type"
-
-
-class Replicated(AutoscalerWorld):
-    """A world whose pods have a controller: `wanted` of each kind of pod there are at any time, `least` ran always."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.wanted: list[tuple[int, int, str]] = []  # (pods, GPUs, CPU)
-        self.most_running = 0
-
-    async def schedule(self) -> None:
-        await super().schedule()
-        for count, gpus, cpu in self.wanted:
-            alike = [pod for pod in self.registry.list("pods", "default") if _cpu(pod) == cpu]
-            if len(alike) < count:
-                await self.add_pods(count - len(alike), gpus, cpu=cpu)
-        self.most_running = max(self.most_running, len(self.cloud.running()))
-
-    def is_settled(self) -> bool:
-        pods = sum(count for count, _, _ in self.wanted)
-        return len(self.bound()) == pods and all(_is_ready(claim) for claim in self.claims())
-
-
-def _cpu(pod: dict[str, Any]) -> str:
-    return str(pod["spec"]["containers"][0]["resources"]["requests"]["cpu"])
-
-
-def _is_ready(claim: dict[str, Any]) -> bool:
-    conditions = claim.get("status", {}).get("conditions", ())
-    return "deletionTimestamp" not in claim["metadata"] and any(
-        one["type"] == "Ready" and one["status"] == "True" for one in conditions
-    )
-
-
-def _reasons(world: AutoscalerWorld) -> set[str]:
-    conditions = [one for claim in world.claims() for one in claim.get("status", {}).get("conditions", ())]
-    return {one["reason"] for one in conditions if one["type"] == "DisruptionReason"}
-
-
-def machines(world: AutoscalerWorld) -> list[str]:
-    return [one.machine for one in world.cloud.running()]
 
 
 @pytest.fixture
@@ -62,35 +25,12 @@ async def world() -> Replicated:
     return made
 
 
-async def add_node_pool(world: Replicated, **spec: Any) -> None:
-    """Add a pool of today's kind with its class."""
-    tagged = [{"tags": {"karpenter.sh/discovery": "demo"}}]
-    machines = {
-        "subnetSelectorTerms": tagged,
-        "securityGroupSelectorTerms": tagged,
-        "amiSelectorTerms": [{"alias": "al2023@latest"}],
-        "role": "nodes",
-    }
-    found = {"apiVersion": "karpenter.k8s.aws/v1", "kind": "EC2NodeClass", "metadata": {"name": "c"}, "spec": machines}
-    await world.registry.create(("karpenter.k8s.aws", "ec2nodeclasses"), None, found)
-    reference = {"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "c"}
-    types = {"key": TYPE, "operator": "In", "values": ["g4dn.xlarge"]}
-    template = {"spec": {"nodeClassRef": reference, "requirements": [types]}}
-    body = {
-        "apiVersion": "karpenter.sh/v1",
-        "kind": "NodePool",
-        "metadata": {"name": "gpu"},
-        "spec": {"template": template, **spec},
-    }
-    await world.registry.create(("karpenter.sh", "nodepools"), None, body)
-
-
 @pytest.mark.parametrize("generation", ["old", "new"])
 async def test_a_new_image_replaces_the_nodes_one_by_one_and_pods_move(world: Replicated, generation: str) -> None:
     if generation == "old":
         await world.add_provisioner("gpu")
     else:
-        await add_node_pool(world, disruption={"budgets": [{"nodes": "1"}], "consolidateAfter": "Never"})
+        await add_node_pool(world, "g4dn.xlarge", disruption={"budgets": [{"nodes": "1"}], "consolidateAfter": "Never"})
     world.wanted = [(3, 1, "3")]
     async with world.autoscaling():
         await world.until(lambda: world.is_settled() and len(world.bound()) == 3)
@@ -115,7 +55,7 @@ async def test_a_node_that_is_too_dear_is_replaced_by_a_cheaper_one(world: Repli
         await world.until(world.is_settled)
         assert machines(world) == ["g4dn.12xlarge"]
         world.wanted = [(1, 0, "2")]
-        big = next(pod for pod in world.registry.list("pods", "default") if _cpu(pod) == "20")
+        big = next(pod for pod in world.registry.list("pods", "default") if cpu_of(pod) == "20")
         await world.registry.delete("pods", "default", big["metadata"]["name"], grace=0)
         await world.until(
             lambda: world.is_settled() and [one.machine for one in world.cloud.running()] == ["g4dn.xlarge"],
@@ -133,13 +73,13 @@ async def test_pods_of_two_nodes_move_together(world: Replicated) -> None:
     async with world.autoscaling():
         await world.until(world.is_settled)
         assert len(world.cloud.running()) == 2
-        gone = next(pod for pod in world.registry.list("pods", "default") if _cpu(pod) == "2600m")
+        gone = next(pod for pod in world.registry.list("pods", "default") if cpu_of(pod) == "2600m")
         world.wanted = [(1, 0, "2500m"), (2, 0, "700m")]
         await world.registry.delete("pods", "default", gone["metadata"]["name"], grace=0)
         await world.pass_time(200)
         # 2500m and one of 700m fill one node: both nodes are needed, and nothing moves to and fro.
         assert len(world.cloud.launched) == 2
-        left = next(pod for pod in world.registry.list("pods", "default") if _cpu(pod) == "700m")
+        left = next(pod for pod in world.registry.list("pods", "default") if cpu_of(pod) == "700m")
         world.wanted = [(1, 0, "2500m"), (1, 0, "700m")]
         await world.registry.delete("pods", "default", left["metadata"]["name"], grace=0)
         await world.until(lambda: world.is_settled() and len(world.cloud.running()) == 1, seconds=300)
@@ -175,7 +115,7 @@ async def test_a_drift_that_a_crash_cuts_off_ends_well(world: Replicated, second
             seconds=900,
         )
         await world.until(lambda: len(world.cloud.running()) == 1, seconds=200)
-        assert not _reasons(world)
+        assert not disruption_reasons(world)
     assert len(world.claims()) == 1
     assert len(world.cloud.launched) == 2
     assert world.registry.list(CLAIMS)[0]["status"]["imageID"] == "image-2"
