@@ -110,6 +110,8 @@ PREDICTED_ANNOTATION: Final = "gpuplane.dev/predicted-allocatable"
 LAUNCH_TOKEN_TAG: Final = "gpuplane.dev/launch-token"
 # On an instance of AWS: the version of the launch template that its class names.
 TEMPLATE_VERSION_TAG: Final = "gpuplane.dev/launch-template-version"
+# On a NodeClaim: when the cloud was asked to restart its instance, for a repair.
+REBOOT_ISSUED_ANNOTATION: Final = "gpuplane.dev/reboot-issued"
 
 # -- sharing -------------------------------------------------------------------------------------------------------
 SHARE_LABEL: Final = "nvidia-device-enable"  # on a node, "enable": it offers shares, as gpu-manager's nodes do

@@ -22,6 +22,7 @@ from gpuplane.autoscaler.pool_status import PoolStatusController
 from gpuplane.autoscaler.providers.provider import CloudProvider
 from gpuplane.autoscaler.provisioning import KEY, ProvisioningController
 from gpuplane.autoscaler.quantities import as_quantities
+from gpuplane.autoscaler.repair.controller import RepairController
 from gpuplane.autoscaler.settings import AutoscalerSettings
 from gpuplane.autoscaler.snapshot import used_of_pool
 from gpuplane.autoscaler.supply import PoolSupply
@@ -83,6 +84,8 @@ class AutoscalerProcess:
             *(self.lifecycle, self.provisioning, self.pools),
             *(self.disruption, self.termination),
         ]
+        if settings.node_repair:
+            self.controllers.append(RepairController(*parts, provider, self._events, clock))
         self._clock = clock
 
     async def run(self) -> None:

@@ -13,13 +13,15 @@ from kubekit.errors import InvalidInput
 class AutoscalerSettings(msgspec.Struct, frozen=True):
     """`cluster` names the cluster in the cloud's tags. `batch_idle` and `batch_longest` are seconds.
 
-    `region` is the value of the nodes' region label; empty for an unknown region.
+    `region` is the value of the nodes' region label; empty for an unknown region. `node_repair`: broken nodes are
+    restarted, then replaced.
     """
 
     cluster: str
     batch_idle: float = 1.0
     batch_longest: float = 10.0
     region: str = ""
+    node_repair: bool = False
 
     @property
     def nominated_seconds(self) -> float:
@@ -28,7 +30,7 @@ class AutoscalerSettings(msgspec.Struct, frozen=True):
 
 
 def read_settings(environment: Mapping[str, str]) -> AutoscalerSettings:
-    """Read the settings. Raises InvalidInput for a missing cluster name or an invalid duration."""
+    """Read the settings. Raises InvalidInput for a missing cluster name, an invalid duration or an unknown gate."""
     cluster = environment.get("CLUSTER_NAME", "")
     if not cluster:
         raise InvalidInput("the cluster has no name for the cloud's tags", where="CLUSTER_NAME", cure="set it")
@@ -37,7 +39,25 @@ def read_settings(environment: Mapping[str, str]) -> AutoscalerSettings:
         _seconds(environment, "BATCH_IDLE_DURATION", 1.0),
         _seconds(environment, "BATCH_MAX_DURATION", 10.0),
         environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION", ""),
+        _has_gate(environment, "NodeRepair"),
     )
+
+
+def _has_gate(environment: Mapping[str, str], gate: str) -> bool:
+    """Return whether FEATURE_GATES, as A=true,B=false, opens a gate. No other gate can be opened here."""
+    opened = set()
+    for part in filter(None, environment.get("FEATURE_GATES", "").split(",")):
+        name, _, value = part.strip().partition("=")
+        if value.lower() not in ("true", "false"):
+            raise InvalidInput(
+                f"{part!r} is no feature gate", where="FEATURE_GATES", cure="write it like NodeRepair=true"
+            )
+        if value.lower() == "true":
+            opened.add(name)
+    if others := sorted(opened - {gate}):
+        what = f"the feature gates {', '.join(others)} are not there"
+        raise InvalidInput(what, where="FEATURE_GATES", cure="set them to false, or leave them out")
+    return gate in opened
 
 
 def _seconds(environment: Mapping[str, str], name: str, otherwise: float) -> float:
