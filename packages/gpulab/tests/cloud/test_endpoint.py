@@ -15,7 +15,8 @@ from botocore.config import Config
 
 from gpulab.cloud.catalogue import cloud_types
 from gpulab.cloud.endpoint import CloudEndpoint
-from gpulab.cloud.faults import LOST_ANSWERS, THROTTLED, ClosedOffering, CloudFaults
+from gpulab.cloud.fault_names import LOST_ANSWERS, THROTTLED
+from gpulab.cloud.faults import ClosedOffering, CloudFaults
 from gpulab.cloud.moto_app import CloudAnswer
 from gpulab.cloud.process import serve
 from gpulab.cloud.region import KUBERNETES, RegionMaker

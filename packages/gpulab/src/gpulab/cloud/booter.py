@@ -14,7 +14,7 @@ from typing import Final
 
 from gpulab.cloud.booting import cloud_nodes, node_spec, plan_boots
 from gpulab.cloud.endpoint import CloudEndpoint
-from gpulab.cloud.faults import DEAD_BOOTS
+from gpulab.cloud.fault_names import DEAD_BOOTS
 from gpulab.cloud.instances import SHUTTING_DOWN, TERMINATED, LabInstance
 from kubekit.api.core import Node
 from kubekit.errors import KubekitError

@@ -16,7 +16,8 @@ from gpulab.cloud.bill import make_bill
 from gpulab.cloud.booter import Booter
 from gpulab.cloud.catalogue import cloud_types
 from gpulab.cloud.endpoint import CloudEndpoint
-from gpulab.cloud.faults import COUNTED, ClosedOffering, CloudFaults
+from gpulab.cloud.fault_names import COUNTED
+from gpulab.cloud.faults import ClosedOffering, CloudFaults
 from gpulab.cloud.instances import RUNNING
 from gpulab.cloud.moto_app import CloudAnswer
 from gpulab.cloud.notices import spot_interruption

@@ -20,7 +20,8 @@ import msgspec
 
 from gpulab.cloud import own_answers
 from gpulab.cloud.catalogue import cloud_types, price
-from gpulab.cloud.faults import LOST_ANSWERS, THROTTLED, CloudFaults
+from gpulab.cloud.fault_names import LOST_ANSWERS, THROTTLED
+from gpulab.cloud.faults import CloudFaults
 from gpulab.cloud.fleet import INSTANT, FleetRequest, choose, fleet_answer, read_fleet, run_form
 from gpulab.cloud.instances import SHUTTING_DOWN, LabInstance, MotoRegion
 from gpulab.cloud.moto_app import CloudAnswer, MotoApp

@@ -2,18 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 import msgspec
-
-LOST_ANSWERS: Final = "lost-answers"
-THROTTLED: Final = "throttled"
-DEAD_BOOTS: Final = "dead-boots"
-COUNTED: Final = {
-    LOST_ANSWERS: "launches that happen, but whose answer is lost",
-    THROTTLED: "requests that are refused with RequestLimitExceeded",
-    DEAD_BOOTS: "instances that run, but never join the cluster",
-}
 
 
 class ClosedOffering(msgspec.Struct, frozen=True):

@@ -284,8 +284,7 @@ async def _end(directory: ClusterDirectory) -> None:
 
 def _leftovers(directory: ClusterDirectory) -> set[int]:
     noted = {r.pid for r in directory.processes().values() if processes.alive(r)}
-    marked = processes.of_directory(directory.path)
-    return noted | marked | processes.descendants(noted | marked)
+    return noted | processes.descendants(noted) | processes.family_of_directory(directory.path)
 
 
 def _remove(path: Path) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import time
 from typing import Final
 
 import msgspec
@@ -17,8 +18,7 @@ import msgspec
 from tinykube.cluster import processes
 from tinykube.cluster.directory import ClusterDirectory
 from tinykube.cluster.spec import MachineSpec
-from tinykube.cluster.supervisor import SUPERVISOR, kubelet_process
-from tinykube.kubelet import stop_containers
+from tinykube.cluster.supervisor import STOP_S, SUPERVISOR, kubelet_process
 from tinykube.kubelet.containers import remove_tree
 
 _POLL_S: Final = 0.02
@@ -45,7 +45,10 @@ async def remove_node(directory: ClusterDirectory, name: str) -> None:
     while directory.running(kubelet_process(name)) is not None:  # noqa: ASYNC110 - another process writes that file
         await asyncio.sleep(_POLL_S)  # the supervisor ends it, and notes that
     place = directory.nodes / name
-    while await asyncio.to_thread(stop_containers, place):  # noqa: ASYNC110 - containers of a kubelet that was killed
+    until = time.monotonic() + STOP_S
+    # A kubelet that was killed leaves containers, also such that it had not recorded yet.
+    while (left := await asyncio.to_thread(processes.family_of_directory, place)) and time.monotonic() < until:
+        processes.kill(left)
         await asyncio.sleep(_POLL_S)
     if place.exists():
         await asyncio.to_thread(remove_tree, place)

@@ -138,6 +138,12 @@ def of_directory(directory: Path) -> set[int]:
     return found
 
 
+def family_of_directory(directory: Path) -> set[int]:
+    """Return the processes that were started for a cluster's directory, and those that they started."""
+    marked = of_directory(directory)
+    return marked | descendants(marked)
+
+
 def root_source(mountinfo: bytes) -> bytes:
     """Return the source of the root file system. Format: proc_pid_mountinfo(5). Pure."""
     for line in mountinfo.splitlines():
