@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import threading
 import time
@@ -56,10 +57,14 @@ class Cloud:
 
 @pytest.fixture(scope="module")
 def started() -> Iterator[Cloud]:
+    from moto.ec2.models.instance_types import INSTANCE_TYPE_OFFERINGS
+
+    offered = copy.deepcopy(INSTANCE_TYPE_OFFERINGS)
     cloud = Cloud()
     yield cloud
     cloud.server.shutdown()
     cloud.server.server_close()
+    INSTANCE_TYPE_OFFERINGS.update(offered)  # which this process's other tests of moto read
 
 
 @pytest.fixture

@@ -87,9 +87,9 @@ class MotoRegion:
                 for name in types
                 for place in places
             ]
-        backend = known.InstanceTypeBackend
-        backend.instance_types = [found for found in backend.instance_types if found.name in types]
-        return set(types) - {found.name for found in backend.instance_types}
+        # Of this region's backend alone: the list that all have is the class's.
+        self._ec2.instance_types = [each for each in known.InstanceTypeBackend.instance_types if each.name in types]
+        return set(types) - {found.name for found in self._ec2.instance_types}
 
 
 def _read(found: Any) -> LabInstance:
