@@ -189,7 +189,12 @@ def core_asked(pod: Pod, units: Iterable[GpuUnits] = ()) -> int:
     Without a node, `nvidia.com/gpu: 1` counts as a GPU, and resources that only a node knows count as nothing.
     """
     core_of = {**_CORE_OF, **{unit.resource: unit.core for unit in units}}
-    return round(_most(pod, lambda container: sum(each * _limit(container, name) for name, each in core_of.items())))
+
+    def core(container: Container) -> float:
+        limits = container.resources.limits
+        return sum(core_of[name] * whole(limits[name]) for name in limits if name in core_of)
+
+    return round(_most(pod, core))
 
 
 def core_held(pod: Pod, units: Iterable[GpuUnits] = ()) -> int:
@@ -218,6 +223,8 @@ def _limit(container: Container, resource: str) -> int:
 
 def _most(pod: Pod, amount: Callable[[Container], float]) -> float:
     """The most that the pod's containers request at any time."""
+    if not pod.spec.init_containers:
+        return sum(map(amount, pod.spec.containers))
     init = [(container, container.sidecar) for container in pod.spec.init_containers]
     return max(sum(map(amount, phase)) for phase in phases(pod.spec.containers, init))
 

@@ -39,6 +39,8 @@ def not_asked(events: Iterable[Event], pods: Iterable[Pod]) -> tuple[str, ...]:
     It has asked where a pod of the same scheduler that was created later carries an assignment.
     """
     reported = {event.involved_object.uid for event in events if event.reason == names.EXTENDER_NOT_ASKED}
+    if not reported:
+        return ()
     pods = list(pods)
     bypassing = [pod for pod in bound_without(pods) if pod.metadata.uid in reported]
     asked: dict[str, str] = {}
@@ -96,7 +98,8 @@ def reason(bypass: ExtenderBypass, shown: int) -> str:
 
 def _asks_share(pod: Pod) -> bool:
     containers = (*pod.spec.containers, *pod.spec.init_containers)
-    return any(whole(container.resources.limits.get(names.VCUDA_CORE, 0)) % 100 for container in containers)
+    asked = (container.resources.limits.get(names.VCUDA_CORE) for container in containers)
+    return any(amount is not None and whole(amount) % 100 for amount in asked)
 
 
 def _is_unconfigured(container: Container) -> bool:

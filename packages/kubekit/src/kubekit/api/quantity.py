@@ -51,6 +51,7 @@ def parse_quantity(value: Quantity) -> Decimal:
     return Decimal(parts[1]) * _SUFFIX[parts[2]]
 
 
+@lru_cache(maxsize=4096)
 def whole(value: Quantity) -> int:
     """The quantity as an integer, rounded up as Kubernetes rounds (`Quantity.Value()`)."""
     return int(parse_quantity(value).to_integral_value(rounding=ROUND_CEILING))
