@@ -153,6 +153,7 @@ ELSEWHERE = {
     ("NodePool", "spec.disruption.expireAfter"),
     ("Provisioner", "spec.requirements.minValues"),
     ("Provisioner", "spec.providerRef.group"),
+    ("Provisioner", "status.nodes"),
 }
 
 

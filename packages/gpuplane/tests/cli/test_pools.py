@@ -67,7 +67,7 @@ def test_a_pool_counts_its_nodes_by_where_they_are_in_their_lives() -> None:
 
 
 def page(*pools: DeclaredPool) -> str:
-    seen = overview([], [], {}, version="0.1.0", pools=pool_views(pools, CLAIMS))
+    seen = msgspec.structs.replace(overview([], [], {}, version="0.1.0"), pools=pool_views(pools, CLAIMS))
     return nodes_page("demo", seen, Console(io.StringIO(), io.StringIO()), NOW)
 
 
@@ -91,7 +91,7 @@ def test_without_pools_the_page_says_that_no_node_carries_a_gpu() -> None:
 
 
 def test_json_lists_the_pools() -> None:
-    found = to_json(overview([], [], {}, pools=pool_views([GPU], CLAIMS)))["pools"]
+    found = to_json(msgspec.structs.replace(overview([], [], {}), pools=pool_views([GPU], CLAIMS)))["pools"]
     assert msgspec.json.decode(msgspec.json.encode(found)) == [
         {
             **{"name": "gpu", "kind": "Provisioner", "nodes": 1, "joining": 1, "ending": 1},
