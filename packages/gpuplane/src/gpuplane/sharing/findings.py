@@ -100,7 +100,9 @@ def _annotations(said: Mapping[str, str]) -> Iterator[Finding]:
                 shown=_shown(said[name]),
             )
     for name in _LISTS:
-        text = said.get(name, "")
+        if name not in said:
+            continue
+        text = said[name]
         entries, characters = text.count(",") + 1, len(text)
         if entries > MOST_LISTED or characters > LONGEST_LIST:
             yield Finding(
@@ -136,12 +138,15 @@ def _containers(spec: PodSpec) -> Iterator[Finding]:
 def _of_container(container: Container, path: str) -> Iterator[Finding]:
     asked: dict[str, int] = {}
     wrong = False
+    limits, requests = container.resources.limits, container.resources.requests
     for name in _MOST:
+        if name not in limits and name not in requests:
+            continue
         found = list(_of_resource(name, container.resources, path))
         yield from found
         wrong = wrong or bool(found)
-        if not found and name in container.resources.limits:
-            asked[name] = count(container.resources.limits[name])
+        if not found and name in limits:
+            asked[name] = count(limits[name])
     if wrong:
         return
     dialects = [name for name in _DIALECTS if asked.get(name)]

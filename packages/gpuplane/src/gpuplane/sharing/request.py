@@ -24,6 +24,16 @@ from kubekit.errors import InvalidInput
 
 WHOLE: Final = 100  # core of one whole GPU
 
+_READ: Final = frozenset(  # the annotations that a request is read from
+    {
+        *(names.NODE_POLICY_ANNOTATION, names.HAMI_NODE_POLICY_ANNOTATION),
+        *(names.GPU_POLICY_ANNOTATION, names.HAMI_GPU_POLICY_ANNOTATION),
+        *(names.GPU_MODELS_ANNOTATION, names.HAMI_GPU_MODELS_ANNOTATION),
+        *(names.NOT_GPU_MODELS_ANNOTATION, names.HAMI_NOT_GPU_MODELS_ANNOTATION),
+        *(names.GPU_UUIDS_ANNOTATION, names.HAMI_GPU_UUIDS_ANNOTATION),
+        *(names.NOT_GPU_UUIDS_ANNOTATION, names.HAMI_NOT_GPU_UUIDS_ANNOTATION),
+    }
+)
 _POLICY_OF_HAMI: Final = {"binpack": "tightest", "spread": "spread", "topology-aware": "topology"}
 
 
@@ -119,7 +129,10 @@ def request_of(pod: Pod) -> Request:
     asks = (*_asks(pod.spec.init_containers, init=True), *_asks(pod.spec.containers, init=False))
     if not asks:
         return Request()
+    cpu_milli, host_memory_mib = of_node(pod, "cpu", 1000), of_node(pod, "memory", 1 / 2**20)
     said = pod.metadata.annotations
+    if said.keys().isdisjoint(_READ):
+        return Request(asks, cpu_milli=cpu_milli, host_memory_mib=host_memory_mib)
     return Request(
         asks=asks,
         node_policy=_policy(said, names.NODE_POLICY_ANNOTATION, names.HAMI_NODE_POLICY_ANNOTATION),
@@ -128,8 +141,8 @@ def request_of(pod: Pod) -> Request:
         not_models=_listed(said, names.NOT_GPU_MODELS_ANNOTATION, names.HAMI_NOT_GPU_MODELS_ANNOTATION),
         uuids=_listed(said, names.GPU_UUIDS_ANNOTATION, names.HAMI_GPU_UUIDS_ANNOTATION),
         not_uuids=_listed(said, names.NOT_GPU_UUIDS_ANNOTATION, names.HAMI_NOT_GPU_UUIDS_ANNOTATION),
-        cpu_milli=of_node(pod, "cpu", 1000),
-        host_memory_mib=of_node(pod, "memory", 1 / 2**20),
+        cpu_milli=cpu_milli,
+        host_memory_mib=host_memory_mib,
     )
 
 
