@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import datetime
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
@@ -35,6 +36,17 @@ TYPES: dict[str, InstanceType] = {machine.name: machine for machine in aws_catal
 FOUR = ("g4dn.xlarge", "g4dn.2xlarge", "g4dn.4xlarge", "g4dn.12xlarge")
 
 
+class SkewedClock:
+    """The clock of the autoscaler's machine: its time of day may be wrong by `skew` seconds."""
+
+    def __init__(self, clock: VirtualClock) -> None:
+        self.skew = 0.0
+        self.now, self.call_later, self.sleep = clock.now, clock.call_later, clock.sleep
+
+    def wall(self) -> str:
+        return datetime.datetime.fromtimestamp(self.now() + self.skew, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
 class AutoscalerWorld:
     """`offered` is what a device plugin makes of a node's GPUs; `joins` says whether an instance ever joins."""
 
@@ -44,6 +56,7 @@ class AutoscalerWorld:
         install(self.registry, clock=self.clock.now)
         self.cloud = FakeCloud(self.clock, machines, launching=self._boot, ending=self._end)
         self.settings = AutoscalerSettings("demo")
+        self.machine = SkewedClock(self.clock)
         self.boot_seconds = 30.0
         self.joins: Callable[[CloudInstance], bool] = lambda instance: True
         self.offered: Callable[[CloudInstance], dict[str, str]] = lambda instance: {
@@ -204,7 +217,7 @@ class AutoscalerWorld:
 
     def start(self, client: RegistryClient) -> ProcessLife:
         """Start an autoscaler; end it with `end`."""
-        process = AutoscalerProcess(client, self.cloud, self.settings, identity="test", clock=self.clock)  # type: ignore[arg-type]  # the face of a client
+        process = AutoscalerProcess(client, self.cloud, self.settings, identity="test", clock=self.machine)  # type: ignore[arg-type]  # the face of a client
         return ProcessLife(process, asyncio.create_task(process.run()))
 
 

@@ -7,9 +7,11 @@ order.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import random
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from enum import Enum
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -17,10 +19,13 @@ from kubekit.api.kinds import RESOURCES
 from kubekit.api.meta import Resource, to_dict
 from kubekit.kube.codec import ListPage
 from kubekit.kube.errors import Unreachable, from_response
+from kubekit.kube.lease import LeaseLost
 from kubekit.kube.watch import EventType, WatchEvent
 from tests.support.virtual_time import VirtualClock
 from tinykube.apiserver.failure import ApiFailure
 from tinykube.apiserver.registry import Registry
+
+LATE_SECONDS: Final = 3.0  # less than a lease lasts, so the successor does not work yet
 
 
 class WriteFault(Enum):
@@ -29,6 +34,8 @@ class WriteFault(Enum):
     AFTER = "done, and the answer lost"
     STOP_BEFORE = "the process ends before the write"
     STOP_AFTER = "the process ends after the write"
+    STOP_LATE = "the process ends, and the write arrives seconds later"
+    LEASE = "the lease is lost: no write of this process is sent any more, and it works on until it is ended"
 
 
 class RegistryClient:
@@ -50,9 +57,15 @@ class RegistryClient:
         self.registry = registry
         self.writes = 0
         self.stopped = asyncio.Event()
+        self.fenced = False  # the lease is lost
+        self._late: set[asyncio.Task[None]] = set()
         self._clock = clock
         self._fault = fault
         self._delay = delay
+
+    def holds(self, chance: random.Random) -> bool:
+        """Return whether the process works on; one that has lost its lease does for a moment."""
+        return not self.stopped.is_set() and (not self.fenced or chance.random() < 0.5)
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
@@ -160,7 +173,12 @@ class RegistryClient:
         await self._alive()
         self.writes += 1
         fault = self._fault()
-        if fault is WriteFault.STOP_BEFORE:
+        self.fenced = self.fenced or fault is WriteFault.LEASE
+        if self.fenced:
+            raise LeaseLost("not written, for another one may lead by now")
+        if fault is WriteFault.STOP_LATE:
+            self._clock.call_later(LATE_SECONDS, lambda: self._arrive(do))
+        if fault in (WriteFault.STOP_BEFORE, WriteFault.STOP_LATE):
             self.stopped.set()
         await self._alive()
         if fault is WriteFault.BEFORE:
@@ -175,6 +193,17 @@ class RegistryClient:
         if fault is WriteFault.AFTER:
             raise Unreachable("cut")
         return answer
+
+    def _arrive(self, do: Callable[[], Any]) -> None:
+        """Do a write whose sender has ended; the answer reaches no process."""
+
+        async def arrive() -> None:
+            with contextlib.suppress(ApiFailure):
+                await do()
+
+        task = asyncio.ensure_future(arrive())
+        self._late.add(task)
+        task.add_done_callback(self._late.discard)
 
     async def _alive(self) -> None:
         """Wait for ever once the process has been stopped, until its task is cancelled."""

@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.autoscaler_world import AutoscalerWorld, ProcessLife
 from tests.support.fake_cloud import CloudFault
-from tests.support.registry_client import RegistryClient, WriteFault
+from tests.support.registry_client import LATE_SECONDS, RegistryClient, WriteFault
 
 FIRST: Final = int(os.environ.get("GPUPLANE_TEST_FIRST_SEED", "0"))
 SEEDS: Final = range(FIRST, FIRST + int(os.environ.get("GPUPLANE_TEST_SEEDS", "3")))
@@ -43,16 +43,24 @@ class History:
             return CloudFault.NONE
         return self.random.choice(list(CloudFault))
 
+    def set_clock(self) -> None:
+        """Let the time of day of the autoscaler's machine jump, forward (less than a launch may take) or back."""
+        if self.calm:
+            self.world.machine.skew = 0.0
+        elif self.random.random() < 0.02:
+            self.world.machine.skew = self.random.choice((0.0, 0.0, -7200.0, -20.0, 20.0, 200.0))
+
     def delay(self) -> float:
         return 0.0 if self.calm else self.random.choice((0.0, 0.0, 0.1, 1.0, 3.0))
 
     async def live(self) -> None:
         """Start the process, or start it again if it has ended."""
-        if self.life is not None and self.client is not None and not self.client.stopped.is_set():
+        if self.life is not None and self.client is not None and self.client.holds(self.random):
             return
         if self.life is not None:
             self.deaths += 1
             await self.life.end()
+            await self.world.clock.advance(LATE_SECONDS)  # until the lease of the ended process is over
         self.client = RegistryClient(self.world.registry, self.world.clock, fault=self.write_fault, delay=self.delay)
         self.life = self.world.start(self.client)
 
@@ -60,6 +68,7 @@ class History:
         end = self.world.clock.now() + seconds
         while self.world.clock.now() < end:
             await self.live()
+            self.set_clock()
             await self.world.clock.advance(self.random.choice((0.2, 0.5, 1.0)))
             await self.world.schedule()
             self.check()

@@ -4,6 +4,7 @@ Invariants:
 
 - An instance ends only if the API server itself, asked after the cloud, has no claim for it, and if it is old enough
   that its claim would be there.
+- A Node whose instance has no claim is deleted first, so its pods leave in order: `termination` ends the instance.
 - A claim ends only if its node has registered, is not Ready, and the cloud says that its instance is gone.
 """
 
@@ -13,12 +14,14 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from gpuplane.api.nodeclaim import REGISTERED, NodeClaim
+from gpuplane.api.nodeclaim import FINALIZER, REGISTERED, NodeClaim
 from gpuplane.api.upgrade import unix_time
 from gpuplane.autoscaler.lifecycle.writer import LifecycleWriter
 from gpuplane.autoscaler.nodes import is_true
 from gpuplane.autoscaler.providers.provider import CloudInstance, CloudProvider
-from gpuplane.autoscaler.watch import ClusterWatch
+from gpuplane.autoscaler.termination.writer import EndWriter
+from gpuplane.autoscaler.watch import BY_PROVIDER, ClusterWatch
+from kubekit.api.core import Node
 from kubekit.errors import KubekitError
 from kubekit.kube import Client, Clock
 
@@ -45,7 +48,8 @@ def orphans(instances: Iterable[CloudInstance], claims: Iterable[NodeClaim], now
     for instance in instances:
         claim = by_name.get(instance.claim)
         launched = unix_time(instance.launched)
-        young = launched is not None and now - launched < YOUNGEST_SECONDS
+        # A launch in the future is that of a clock that has jumped back: such an instance would stay for hours.
+        young = launched is not None and abs(now - launched) < YOUNGEST_SECONDS
         if instance.state in _ENDING or instance.provider_id in known or young:
             continue
         if claim is None or claim.status.provider_id:
@@ -88,9 +92,19 @@ class InstanceCollector:
             return
         claims = await self._client.list(NodeClaim)
         for instance in orphans(instances, claims, unix_time(self._clock.wall()) or 0.0):
+            nodes = self._watch.nodes.by_index(BY_PROVIDER, instance.provider_id)
+            if held := [node for node in nodes if FINALIZER in node.metadata.finalizers]:
+                for node in held:
+                    await self._delete_node(node)
+                continue
             await self._provider.terminate(instance.provider_id)
             self.collected += 1
             log.info("terminated instance=%s, which has no claim claim=%s", instance.provider_id, instance.claim)
+
+    async def _delete_node(self, node: Node) -> None:
+        if not node.metadata.deletion_timestamp:
+            await EndWriter(self._client, self._clock).delete_node(node)
+            log.info("deleted node=%s, whose claim is gone", node.metadata.name)
 
     async def collect_claims(self) -> None:
         """Delete the claims whose instance is gone."""

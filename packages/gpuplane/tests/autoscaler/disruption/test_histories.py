@@ -10,15 +10,12 @@ import os
 import random
 from typing import Any, Final
 
-import msgspec
 import pytest
 
 from gpuplane.api import nodeclaim
-from kubekit.kube.errors import from_response
 from packages.gpuplane.tests.autoscaler.disruption.replicated import Replicated, add_node_pool, is_ready
 from tests.support.fake_cloud import CloudFault
-from tests.support.registry_client import RegistryClient, WriteFault
-from tinykube.apiserver.failure import ApiFailure
+from tests.support.registry_client import LATE_SECONDS, RegistryClient, WriteFault
 from tinykube.apiserver.registry import WriteOptions
 from tinykube.apiserver.subresources import evict
 
@@ -32,11 +29,7 @@ class BudgetedClient(RegistryClient):
 
     async def request(self, method: str, path: str, params: Any = None, body: Any = None, **_: Any) -> bytes:
         _, _, _, _, namespace, _, name, _ = path.split("/")
-        await self._alive()
-        try:
-            await evict(self.registry, namespace, name, body, WriteOptions())
-        except ApiFailure as failure:
-            raise from_response(failure.status, msgspec.json.encode(failure.to_status())) from None
+        await self._write(lambda: evict(self.registry, namespace, name, body, WriteOptions()))
         return b"{}"
 
 
@@ -59,15 +52,24 @@ class DisruptedHistory:
     def write_fault(self) -> WriteFault:
         return WriteFault.NONE if self.calm or self.random.random() > 0.05 else self.random.choice(list(WriteFault))
 
+    def set_clock(self) -> None:
+        """Let the time of day of the autoscaler's machine jump, forward or back."""
+        if self.calm:
+            self.world.machine.skew = 0.0
+        elif self.random.random() < 0.02:
+            self.world.machine.skew = self.random.choice((0.0, 0.0, -7200.0, -20.0, 20.0, 400.0, 7200.0))
+
     def delay(self) -> float:
         return 0.0 if self.calm else self.random.choice((0.0, 0.0, 0.2, 1.0))
 
     async def live(self) -> None:
         """Start the process, or start it again if it has ended."""
-        if self.client is not None and not self.client.stopped.is_set():
+        if self.client is not None and self.client.holds(self.random):
             return
         await self.end()
-        self.deaths += self.client is not None
+        if self.client is not None:
+            self.deaths += 1
+            await self.world.clock.advance(LATE_SECONDS)  # until the lease of the ended process is over
         self.client = BudgetedClient(self.world.registry, self.world.clock, fault=self.write_fault, delay=self.delay)
         self._life = self.world.autoscaling(self.client)
         await self._life.__aenter__()
@@ -81,6 +83,7 @@ class DisruptedHistory:
         end = self.world.clock.now() + seconds
         while self.world.clock.now() < end:
             await self.live()
+            self.set_clock()
             await self.world.clock.advance(self.random.choice((0.5, 1.0, 2.0)))
             await self.world.schedule()
             await self.world.play_readiness()

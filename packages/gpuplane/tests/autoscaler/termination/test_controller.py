@@ -27,6 +27,14 @@ async def delete(cluster: ClaimedNodes, name: str) -> None:
     await cluster.registry.delete(CLAIMS, None, name)
 
 
+async def forget_claim(cluster: ClaimedNodes, name: str) -> None:
+    """Take the claim away as a user does who removes its finalizer."""
+    await cluster.registry.patch(CLAIMS, None, name, {"metadata": {"finalizers": None}}, "merge")
+    if cluster.claim(name) is not None:
+        await delete(cluster, name)
+    assert cluster.claim(name) is None
+
+
 def deleted(cluster: ClaimedNodes) -> set[str]:
     return {pod["metadata"]["name"] for pod in cluster.pods() if "deletionTimestamp" in pod["metadata"]}
 
@@ -60,6 +68,60 @@ async def test_a_deleted_node_ends_its_claim(cluster: ClaimedNodes) -> None:
 
         assert set(cluster.cloud.terminated) == {"aws:///zone-1/i-a"}
         assert cluster.node("b") is not None
+
+
+async def test_a_node_whose_claim_is_gone_is_drained_and_ends(cluster: ClaimedNodes) -> None:
+    await cluster.add("a")
+    await cluster.add_pod("work", "a")
+    await cluster.registry.delete("nodes", None, "node-a")
+    await forget_claim(cluster, "a")
+    async with cluster.running(controller(cluster).run):
+        await cluster.until(lambda: deleted(cluster) == {"work"})
+        node = cluster.node("a")
+        assert node is not None
+        assert {"key": nodeclaim.DISRUPTED_TAINT, "effect": "NoSchedule"} in node["spec"]["taints"]
+        assert not cluster.cloud.terminated
+
+        await cluster.kill_pods()
+        await cluster.until(lambda: cluster.node("a") is None)
+        assert set(cluster.cloud.terminated) == {"aws:///zone-1/i-a"}
+
+
+async def test_a_node_without_a_claim_ends_no_instance_that_is_not_the_clusters(cluster: ClaimedNodes) -> None:
+    await cluster.add("a")
+    await forget_claim(cluster, "a")
+    cluster.cloud.found.clear()  # what the cloud lists has the cluster's tag
+    await cluster.registry.delete("nodes", None, "node-a")
+    async with cluster.running(controller(cluster).run):
+        await cluster.until(lambda: cluster.node("a") is None)
+        assert not cluster.cloud.terminated
+
+
+async def test_a_node_without_a_claim_stays_until_it_is_deleted(cluster: ClaimedNodes) -> None:
+    await cluster.add("a")
+    await forget_claim(cluster, "a")
+    async with cluster.running(controller(cluster).run):
+        await cluster.clock.advance(120)
+        node = cluster.node("a")
+        assert node is not None and not node["spec"].get("taints")
+
+
+@pytest.mark.parametrize("crashes", [1, 2, 4])
+async def test_the_end_of_a_node_without_a_claim_goes_on_after_a_crash(cluster: ClaimedNodes, crashes: int) -> None:
+    await cluster.add("a")
+    await cluster.add_pod("work", "a")
+    await cluster.registry.delete("nodes", None, "node-a")
+    await forget_claim(cluster, "a")
+    for number in range(crashes + 1):
+        fresh = ClaimedNodes(cluster.server, cluster.client)
+        fresh.cloud, fresh.clock = cluster.cloud, cluster.clock
+        async with fresh.running(controller(fresh).run):
+            if number == crashes:
+                await cluster.until(lambda: cluster.node("a") is None)
+            else:
+                await cluster.clock.advance(number + 1)
+        await cluster.kill_pods()
+    assert set(cluster.cloud.terminated) == {"aws:///zone-1/i-a"}
 
 
 async def test_a_budget_holds_the_node_and_the_reason_is_an_event(cluster: ClaimedNodes) -> None:

@@ -116,7 +116,7 @@ class NodeDisruptionController:
             await self._carry_out(*decision)
             return 1.0
         waits = [PASS_SECONDS]
-        waits += [self._proposed[1] - now] if self._proposed is not None else []
+        waits += [self._proposed[1] - self._clock.now()] if self._proposed is not None else []
         ttl = next_ttl(nodes, {name: pool.disruption for name, pool in pools.items()}, now)
         return max(0.0, min([*waits, ttl] if ttl is not None else waits))
 
@@ -172,9 +172,9 @@ class NodeDisruptionController:
         if self._proposed is None:
             plan = plan_empty(nodes, rules, room[EMPTY]) or await self._consolidate(nodes, rules, room[UNDERUTILIZED])
             if plan is not None:
-                self._proposed = (plan, now + VALIDATION_SECONDS)
+                self._proposed = (plan, self._clock.now() + VALIDATION_SECONDS)
             return None
-        if now < self._proposed[1]:
+        if self._clock.now() < self._proposed[1]:
             return None
         plan, self._proposed = self._proposed[0], None
         return await self._confirm(plan, nodes, rules, room)
@@ -256,8 +256,9 @@ class NodeDisruptionController:
                 self.commands.remove(command)
             elif state.failed:
                 log.warning("disruption given up reason=%s: %s", command.plan.reason, state.failed)
-                self.commands.remove(command)  # and `_take_back` lets pods onto the nodes again
                 await self._drop(command.replacements)
+                await self._give_back(command)
+                self.commands.remove(command)
             else:
                 await self._taint(command)
 
@@ -273,6 +274,17 @@ class NodeDisruptionController:
         """Delete claims that were made for nothing, unless they take pods already."""
         for name in claims:
             await self.writer.drop(self._claims.get(name))
+
+    async def _give_back(self, command: DisruptionCommand) -> None:
+        """Let pods onto the nodes of a command again.
+
+        NB: also onto those that the watch shows without the taint: it may be behind our own write. A patch on a node
+        that has changed is refused, so the command counts against budgets until its nodes are surely free.
+        """
+        for one in command.plan.nodes:
+            claim, node = self._claims.get(one.claim), self._nodes.get(one.node)
+            if node is not None and claim is not None and not is_gone(claim):
+                await self.writer.untaint(node, claim)
 
     async def _take_back(self) -> None:
         """Let pods onto nodes again whose disruption was given up, or forgotten by a restart."""

@@ -22,6 +22,7 @@ from kubekit.api.core import Node, Pod
 from kubekit.kube import Client, Clock, Conflict, Controller, EventRecorder, NotFound, SharedInformers, Source
 
 log = logging.getLogger("gpuplane.autoscaler")
+LOOK_SECONDS = 300.0  # the longest wait: times of day are read again, since the clock may have jumped
 
 
 class MarksController:
@@ -95,7 +96,7 @@ class MarksController:
             return None
         late = event is not None and (written is None or event >= written + WRITE_SECONDS)
         await self._write(claim, node, marks, event if late else None)
-        return marks.again
+        return min(marks.again, LOOK_SECONDS) if marks.again is not None else None
 
     async def _write(self, claim: NodeClaim, node: Node | None, marks: ClaimMarks, event: float | None) -> None:
         if node is not None and marks.stamp is not None:

@@ -143,7 +143,8 @@ def disruptable_node(
         node=node.metadata.name if node is not None else "",
         pool=pool_of(claim),
         created=unix_time(claim.metadata.creation_timestamp) or 0.0,
-        initialized=_since(claim, nodeclaim.INITIALIZED) if initialized is not None and node is not None else None,
+        # Also without its Node: a claim that ends counts against budgets until it is gone.
+        initialized=_since(claim, nodeclaim.INITIALIZED) if initialized is not None else None,
         away=node is None or not is_ready(node) or is_leaving(claim, node),
         stays=_why_stays(claim, annotations, nominated=nominated),
         stays_for_pods=next((weight.holds for _, weight in weights if weight.holds), ""),
@@ -169,7 +170,7 @@ def is_leaving(claim: NodeClaim, node: Node | None) -> bool:
 def is_moving(claim: NodeClaim, now: float) -> bool:
     """Return whether pods have just left the claim's node, or are about to, and may not be seen elsewhere yet."""
     deleted = unix_time(claim.metadata.deletion_timestamp or "")
-    return deleted is not None and not holds(claim, nodeclaim.DRAINED) and now - deleted < MOVING_SECONDS
+    return deleted is not None and not holds(claim, nodeclaim.DRAINED) and abs(now - deleted) < MOVING_SECONDS
 
 
 def is_tainted(node: Node) -> bool:

@@ -165,7 +165,7 @@ class LifecycleController:
                 await self.writer.delete(claim, "RegistrationTimeout")
                 return None
             await self._set(claim, {}, REGISTERED, "Unknown", "NodeNotFound", "the node has not joined yet")
-            return left
+            return min(left, _AGAIN_SECONDS)
         [node] = nodes
         if node.metadata.deletion_timestamp:
             return _AGAIN_SECONDS

@@ -17,7 +17,7 @@ from gpuplane.api.nodeclaim import NodeClaim
 from gpuplane.api.upgrade import unix_time
 from gpuplane.autoscaler.disruption.observe import is_workload, pool_of
 from gpuplane.autoscaler.providers.provider import CloudProvider
-from gpuplane.autoscaler.repair.decide import PoolHealth, RepairStep, SickNode, decide_repair
+from gpuplane.autoscaler.repair.decide import LOOK_SECONDS, PoolHealth, RepairStep, SickNode, decide_repair
 from gpuplane.autoscaler.repair.observe import (
     BOOT_ANNOTATION,
     REBOOTING,
@@ -56,7 +56,7 @@ class RepairController:
         self._provider = provider
         self._recorder = recorder
         self._clock = clock
-        self._writer = EndWriter(client, self._wall)
+        self._writer = EndWriter(client, clock)
         self._claims = informers.of(NodeClaim)
         self._nodes = informers.of(Node)
         self._pods = informers.of(Pod)
@@ -89,7 +89,7 @@ class RepairController:
         seen = sick_node(claim, node, self._gpunodes.get(node.metadata.name), pods)
         step = decide_repair(seen, self._pool_health(pool_of(claim)), self._wall())
         await self._make(step, seen, claim, node, pods)
-        return step.again
+        return min(step.again, LOOK_SECONDS) if step.again is not None else None
 
     async def _make(self, step: RepairStep, seen: SickNode, claim: NodeClaim, node: Node, pods: Iterable[Pod]) -> None:
         if step.blocked:
@@ -100,8 +100,9 @@ class RepairController:
             await self._taint(node, wanted=True)
             await set_conditions(self._client, claim, {REBOOTING: (True, "RebootRequested")}, self._clock.wall())
         if step.drain:
-            leaving = [drain_pod(pod, self._writer.evictions.get(pod.metadata.uid)) for pod in pods if is_workload(pod)]
             now = self._wall()
+            held = self._writer.held(now)
+            leaving = [drain_pod(pod, held.get(pod.metadata.uid)) for pod in pods if is_workload(pod)]
             due = [pod for pod in leaving if pod.deleted is None and max(pod.evict_after, pod.held_until) <= now]
             await asyncio.gather(*(self._writer.evict(pod) for pod in due if not pod.tolerates))
         if step.reboot:

@@ -1,6 +1,7 @@
 """The controller of nodes that end: one key for each claim. `decide` decides, `writer` writes.
 
-A claim ends when it is deleted, by a user or by a decision of the autoscaler. The deletion of a Node ends its claim.
+A claim ends when it is deleted, by a user or by a decision of the autoscaler. The deletion of a Node ends its claim. A
+Node without a claim is ended by `orphans`.
 """
 
 from __future__ import annotations
@@ -17,15 +18,18 @@ from gpuplane.api.upgrade import unix_time
 from gpuplane.autoscaler.providers.provider import CloudInstance, CloudProvider
 from gpuplane.autoscaler.termination.claim_conditions import set_conditions
 from gpuplane.autoscaler.termination.claim_links import BY_NODE, claims_of_node, index_objects, node_of_claim
-from gpuplane.autoscaler.termination.decide import decide_end, drained_pods
+from gpuplane.autoscaler.termination.decide import POLL_SECONDS, decide_end, drained_pods
 from gpuplane.autoscaler.termination.facts import EndStep, InstanceState
 from gpuplane.autoscaler.termination.observe import drain_pod, ending_node, instance_state
+from gpuplane.autoscaler.termination.orphans import OrphanedNodes
 from gpuplane.autoscaler.termination.writer import EndWriter
 from kubekit.api.core import Node, Pod
 from kubekit.kube import Client, Clock, Controller, EventRecorder, SharedInformers, Source
+from kubekit.kube.tasks import first_of
 
 log = logging.getLogger("gpuplane.autoscaler")
 WORKERS: Final = 16
+LOOK_SECONDS: Final = 60.0  # the longest wait: times of day are read again, since the clock may have jumped
 
 
 class TerminationController:
@@ -40,7 +44,8 @@ class TerminationController:
         clock: Clock,
     ) -> None:
         self.ended: dict[str, int] = {}
-        self.writer = EndWriter(client, self._wall)
+        self.writer = EndWriter(client, clock)
+        self._asked: dict[str, float] = {}  # instance -> when the cloud was asked last to end it
         self._client = client
         self._provider = provider
         self._recorder = recorder
@@ -60,10 +65,11 @@ class TerminationController:
             workers=WORKERS,
             clock=clock,
         )
+        self.orphans = OrphanedNodes(client, informers, provider, recorder, clock, self.writer)
 
     async def run(self) -> None:
         """Work until cancelled."""
-        await self.controller.run()
+        await first_of(self.controller.run(), self.orphans.controller.run())
 
     async def reconcile(self, name: str) -> float | None:
         """Do the next step for one claim; returns the seconds after which to look again."""
@@ -80,8 +86,8 @@ class TerminationController:
         step = await self._decide(claim, node)
         await self._make(step, claim, node)
         refused = [self.writer.evictions[pod.uid].after for pod in step.evict if pod.uid in self.writer.evictions]
-        times = [max(0.0, due - self._wall()) for due in refused]
-        return min([*times, step.again] if step.again is not None else times, default=None)
+        times = [max(0.0, due - self._clock.now()) for due in refused]
+        return min([*times, step.again, LOOK_SECONDS] if step.again is not None else [*times, LOOK_SECONDS])
 
     async def _decide(self, claim: NodeClaim, node: Node | None) -> EndStep:
         pods = self._pods.by_index(BY_NODE, node.metadata.name) if node is not None else []
@@ -89,7 +95,8 @@ class TerminationController:
         instance: CloudInstance | InstanceState = InstanceState.UNKNOWN
         while True:
             now = self._wall()
-            seen = ending_node(claim, node, pods, instance=instance, attached=attached, evictions=self.writer.evictions)
+            held = self.writer.held(now)
+            seen = ending_node(claim, node, pods, instance=instance, attached=attached, evictions=held)
             step = decide_end(seen, now)
             if step.ask_cloud:
                 instance = await self._instance(claim)
@@ -121,6 +128,7 @@ class TerminationController:
             await self._terminate(claim)
         if step.finish:
             await self.writer.finish(claim, node)
+            self._asked.pop(claim.status.provider_id, None)
             pool = claim.metadata.labels.get(POOL_LABEL, "")
             self.ended[pool] = self.ended.get(pool, 0) + 1
             self.writer.forget({pod.metadata.uid for pod in self._pods.items()} if self.writer.evictions else set())
@@ -134,7 +142,11 @@ class TerminationController:
             if isinstance(found, InstanceState):
                 return
             provider_id = found.provider_id
+        last = self._asked.get(provider_id)
+        if last is not None and self._clock.now() - last < POLL_SECONDS:
+            return  # the watch has not shown the condition yet that says so
         await self._provider.terminate(provider_id)
+        self._asked[provider_id] = self._clock.now()
         log.info("terminating instance=%s nodeclaim=%s", provider_id, claim.metadata.name)
 
     def _claims_of_node(self, node: Node) -> Iterable[str]:

@@ -46,7 +46,8 @@ def decide_end(node: EndingNode, now: float) -> EndStep:
         return msgspec.structs.replace(step, mark=mark, delete_node=delete_node)
     if mark or delete_node:
         return EndStep(mark=mark, delete_node=delete_node)
-    if now < node.began + LEAST_DRAIN_SECONDS and not late:
+    # A clock that jumped back, or is behind the API server's, must not hold the instance.
+    if abs(now - node.began) < LEAST_DRAIN_SECONDS and not late:
         return EndStep(again=node.began + LEAST_DRAIN_SECONDS - now, waits="pods that were bound at the last moment")
     conditions = {nodeclaim.DRAINED: (not waiting, "Drained" if not waiting else "TerminationGracePeriodElapsed")}
     if node.attached is None:

@@ -7,8 +7,10 @@ refusal of an eviction is remembered, with a back-off of 100 ms to 10 s.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, Final
+
+import msgspec
 
 from gpuplane import names
 from gpuplane.api import nodeclaim
@@ -23,7 +25,7 @@ from gpuplane.autoscaler.termination.observe import (
 )
 from kubekit.api.core import Node, Pod
 from kubekit.api.meta import to_dict
-from kubekit.kube import Client, Conflict, NotFound
+from kubekit.kube import Client, Clock, Conflict, NotFound
 from kubekit.kube.errors import ServerError, TooManyRequests
 
 log = logging.getLogger("gpuplane.autoscaler")
@@ -36,11 +38,18 @@ EXCLUDE_VALUE: Final = "karpenter"
 class EndWriter:
     """The writer of nodes that end. `counts` are evictions by HTTP status, for metrics."""
 
-    def __init__(self, client: Client, now: Callable[[], float]) -> None:
-        self.evictions: dict[str, EvictionRecord] = {}  # by the pod's uid
+    def __init__(self, client: Client, clock: Clock) -> None:
+        self.evictions: dict[str, EvictionRecord] = {}  # by the pod's uid, in monotonic seconds
         self.counts: dict[int, int] = {}
         self._client = client
-        self._now = now
+        self._clock = clock
+
+    def held(self, now: float) -> dict[str, EvictionRecord]:
+        """Return the refusals with their times as seconds since 1970, by a clock that says `now`."""
+        ahead = now - self._clock.now()
+        return {
+            uid: msgspec.structs.replace(record, after=record.after + ahead) for uid, record in self.evictions.items()
+        }
 
     async def mark(self, node: Node) -> None:
         """Put the taint and the label of nodes that end on a node."""
@@ -79,7 +88,7 @@ class EndWriter:
             self._count(error.status)
             tries = self.evictions[pod.uid].tries + 1 if pod.uid in self.evictions else 0
             wait = min(BACKOFF_MOST_SECONDS, BACKOFF_FIRST_SECONDS * 2 ** min(tries, 16))
-            self.evictions[pod.uid] = EvictionRecord(self._now() + wait, tries, error.what)
+            self.evictions[pod.uid] = EvictionRecord(self._clock.now() + wait, tries, error.what)
         else:
             self._count(201)
             self.evictions.pop(pod.uid, None)
