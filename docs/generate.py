@@ -24,7 +24,10 @@ from gpuplane.api.codes import CODES
 from gpuplane.api.crds import crds
 from gpuplane.api.effects import acts, why_not
 from gpuplane.api.gpunode import GPUNode, StageName
+from gpuplane.api.karpenter import DeclaredPool
 from gpuplane.api.karpenter_crds import karpenter_crds
+from gpuplane.autoscaler.disruption.figures import DisruptionFigures
+from gpuplane.autoscaler.metrics import AutoscalerState, autoscaler_metrics
 from gpuplane.cli.parser import build
 from gpuplane.cli.verbs import installed
 from gpuplane.cures import CUDA, NVML, XID
@@ -42,6 +45,7 @@ from gpuplane.operator.stages import OPERANDS, operand_of
 from gpuplane.scheduler.leader import Leader
 from gpuplane.scheduler.metrics import Metrics as SchedulerMetrics
 from gpuplane.scheduler.policies import Chosen
+from kubekit.api.core import Node, NodeStatus
 from kubekit.api.meta import ObjectMeta
 from kubekit.kube import EventRecorder, SystemClock
 from kubekit.kube.exposition import MetricFamily
@@ -637,6 +641,10 @@ def metrics() -> str:
             ("metric", "type", "meaning"),
             [(code(metric.name), metric.type.value, metric.help) for metric in (*GPU_MANAGER_METRICS, *SHARE_METRICS)],
         ),
+        "## Autoscaler\n",
+        "Port 8080 of deployment/gpuplane-autoscaler, `/metrics`, `/healthz` and `/readyz`; Karpenter's names where"
+        " Karpenter has the metric.\n",
+        table(("metric", "type", "labels", "meaning"), _exposed(_autoscaler_metrics())),
         "## Admission\n",
         "`https://<pod of deployment/gpuplane-admission>:8443/metrics`, where the webhook is installed.\n",
         table(
@@ -657,6 +665,26 @@ def metrics() -> str:
         ),
     ]
     return "\n".join(out)
+
+
+def _autoscaler_metrics() -> Iterator[MetricFamily]:
+    labels = {"karpenter.sh/nodepool": "POOL"}
+    node = Node(metadata=ObjectMeta(name="NODE", labels=labels), status=NodeStatus(allocatable={"cpu": "1"}))
+    figures = DisruptionFigures({"Empty": {"POOL": 0.0}}, {"Empty": 0}, {("delete", "empty", "WhenEmpty"): 0}, {"": 0})
+    pool = DeclaredPool("POOL", limits={"cpu": "1"}, used={"cpu": "1"})
+    return autoscaler_metrics(
+        AutoscalerState(
+            created={"POOL": 0},
+            disrupted={("empty", "POOL"): 0},
+            terminated={"POOL": 0},
+            evictions={201: 0},
+            notices={"health": 0},
+            cost={"POOL": 0.0},
+            pools=[pool],
+            nodes=[node],
+            disruption=figures,
+        )
+    )
 
 
 def _scheduler_metrics() -> Iterator[MetricFamily]:

@@ -12,6 +12,7 @@ import msgspec
 from gpuplane.api import karpenter
 from gpuplane.api.karpenter import DeclaredPool
 from gpuplane.api.nodeclaim import INITIALIZED, NodeClaim
+from gpuplane.autoscaler.disruption.figures import DisruptionFigures, disruption_metrics
 from gpuplane.autoscaler.nodes import is_true
 from gpuplane.autoscaler.purchase import NodePurchase
 from kubekit.api.core import Node
@@ -57,6 +58,7 @@ class AutoscalerState(msgspec.Struct, frozen=True):
     nodes: Sequence[Node] = ()
     last: NodePurchase = NodePurchase((), {})
     decided_seconds: float = 0.0
+    disruption: DisruptionFigures = msgspec.field(default_factory=DisruptionFigures)
 
 
 def autoscaler_metrics(state: AutoscalerState) -> Iterator[MetricFamily]:
@@ -81,6 +83,7 @@ def autoscaler_metrics(state: AutoscalerState) -> Iterator[MetricFamily]:
             for name, amount in amounts(node.status.allocatable).items()
         ],
     )
+    yield from disruption_metrics(state.disruption)
     ready = Counter(is_true(claim.status.conditions, INITIALIZED) for claim in state.claims)
     yield gauge("karpenter_cluster_state_node_count", "Nodes of pools that are initialised.", ready[True])
     yield gauge("gpuplane_nodeclaims_on_their_way", "Claims whose node is not initialised yet.", ready[False])

@@ -120,6 +120,7 @@ class AutoscalerProcess:
             nodes=self.watch.nodes.items(),
             last=self.provisioning.last,
             decided_seconds=self.provisioning.decided_seconds,
+            disruption=self.disruption.figures,
         )
 
     def _disrupted(self) -> dict[tuple[str, str], int]:

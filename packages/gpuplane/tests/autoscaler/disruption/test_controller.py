@@ -199,6 +199,31 @@ async def test_a_node_that_is_not_to_be_disrupted_stays(nodes: DisruptedNodes) -
     assert nodes.claims() == {"a"}
 
 
+async def test_an_event_names_the_budget_that_holds_a_pod(nodes: DisruptedNodes) -> None:
+    cluster = nodes.cluster
+    nodes.supply.moment = PlayedWorld(cluster)
+    await cluster.add("a", annotations=HASHES)
+    await cluster.add_pod("work", "a", labels={"app": "w"})
+    budget = {"spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "w"}}}, "metadata": {"name": "b"}}
+    await cluster.registry.create(("policy", "poddisruptionbudgets"), "default", budget)
+    nodes.pool(PoolDisruption(), hash="new")
+
+    def messages() -> list[str]:
+        events = cluster.registry.list("events")
+        return [one["message"] for one in events if one["reason"] == "DisruptionBlocked"]
+
+    await cluster.until(messages)
+    assert messages() == ["PodDisruptionBudget b admits no eviction of default/work"]
+    await cluster.clock.advance(120)
+    assert len(messages()) == 1 and nodes.claims() == {"a"}
+
+    await cluster.registry.delete(("policy", "poddisruptionbudgets"), "default", "b")
+    nodes.pool(PoolDisruption(budgets=(DisruptionBudget("0"),)), hash="new")
+    await cluster.until(lambda: len(messages()) == 2, seconds=60)
+    assert "the budget nodes=0 of the pool pool admits no more nodes for Drifted: 0 of 1 are away" in messages()
+    assert nodes.disruption.figures.room["Drifted"] == {"pool": 0.0}
+
+
 async def test_an_expired_node_goes_whatever_runs_there(nodes: DisruptedNodes) -> None:
     cluster = nodes.cluster
     nodes.pool(PoolDisruption(budgets=(DisruptionBudget("0"),)))

@@ -33,6 +33,13 @@ def allowed_nodes(budgets: Iterable[DisruptionBudget], reason: str, nodes: int, 
     return min((_limit(one, nodes) for one in budgets if _counts(one, reason, now)), default=UNLIMITED)
 
 
+def tightest_budget(
+    budgets: Iterable[DisruptionBudget], reason: str, nodes: int, now: float
+) -> DisruptionBudget | None:
+    """Return the budget in force that admits the fewest of a pool's `nodes` for a reason; None without one."""
+    return min((one for one in budgets if _counts(one, reason, now)), key=lambda one: _limit(one, nodes), default=None)
+
+
 def room_by_pool(
     budgets: Mapping[str, Iterable[DisruptionBudget]], counts: Mapping[str, PoolCount], reason: str, now: float
 ) -> dict[str, float]:

@@ -39,7 +39,10 @@ BALANCE: Final = 2.0  # k of the policy Balanced: a move saves at least 1/k of i
 
 
 class ConsolidationRound(msgspec.Struct, frozen=True, eq=False):
-    """The facts of one try. `now` returns seconds; `seen` are claims that an earlier try got to alone."""
+    """The facts of one try. `now` returns seconds; `seen` are claims that an earlier try got to alone.
+
+    `why` is filled: claim -> why its node cannot go alone.
+    """
 
     nodes: Sequence[DisruptableNode]
     pools: Mapping[str, PoolDisruption]
@@ -47,6 +50,7 @@ class ConsolidationRound(msgspec.Struct, frozen=True, eq=False):
     ask: AskRemoval
     now: Callable[[], float]
     seen: set[str]
+    why: dict[str, str] = {}
 
 
 ConsolidationMove = tuple[DisruptionPlan, tuple[BoughtNode, ...]]
@@ -66,6 +70,13 @@ def confirm_move(plan: DisruptionPlan, facts: ConsolidationRound) -> Consolidati
     if len(still) != len(wanted) or len(list(within_room(still, facts.room))) != len(still):
         return None
     return _move(still, facts, plan.policy)
+
+
+def why_unconsolidatable(node: DisruptableNode, pools: Mapping[str, PoolDisruption]) -> str:
+    """Return why consolidation does not even try a node that its pool's policy covers; empty if it does."""
+    if node.pool not in pools or pools[node.pool].policy in ("", WHEN_EMPTY) or not node.consolidatable:
+        return ""
+    return node.held or ("the price of the node is unknown" if node.price is None else "")
 
 
 def consolidatable(nodes: Iterable[DisruptableNode], pools: Mapping[str, PoolDisruption]) -> list[DisruptableNode]:
@@ -116,19 +127,34 @@ def within_room_each(nodes: Iterable[DisruptableNode], room: Mapping[str, float]
 
 
 def _move(nodes: Sequence[DisruptableNode], facts: ConsolidationRound, policy: str) -> ConsolidationMove | None:
+    found = _weigh(nodes, facts, policy)
+    if not isinstance(found, str):
+        return found
+    if len(nodes) == 1:
+        facts.why[nodes[0].claim] = found
+    return None
+
+
+def _weigh(nodes: Sequence[DisruptableNode], facts: ConsolidationRound, policy: str) -> ConsolidationMove | str:
+    """Return the move of some nodes, or why there is none."""
     outcome = facts.ask([node.node for node in nodes])
-    if not outcome.is_possible or len(outcome.bought) > 1:
-        return None
+    if outcome.waiting:
+        pod, reasons = min(outcome.waiting.items())
+        return f"pod {pod} would find no place" + (f": {reasons[0]}" if reasons else "")
+    if outcome.unready:
+        return f"its pods would move to {', '.join(outcome.unready[:3])}, which takes no pods yet"
+    if len(outcome.bought) > 1:
+        return f"its pods would need {len(outcome.bought)} new nodes"
     saved = sum(node.price or 0.0 for node in nodes)
     bought: tuple[BoughtNode, ...] = ()
     if outcome.bought:
         replacement = cheaper(outcome, nodes)
         if replacement is None:
-            return None
+            return "no node that costs less holds its pods"
         bought = (replacement,)
         saved -= _worst_price(replacement.options)
     if not all(_is_balanced(pool, nodes, saved, facts) for pool in {node.pool for node in nodes}):
-        return None
+        return f"it would save {saved:.3f} $/h, which is not worth the disruption by the policy {BALANCED}"
     detail = f"saves {saved:.3f} $/h" + (f", replaced by {bought[0].option.machine.name}" if bought else "")
     return DisruptionPlan(UNDERUTILIZED, policy, tuple(nodes), detail, validate=True), bought
 

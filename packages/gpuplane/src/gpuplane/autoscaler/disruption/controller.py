@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -17,6 +18,13 @@ import msgspec
 from gpuplane.api.karpenter import DeclaredPool, PoolDisruption
 from gpuplane.api.nodeclaim import NodeClaim
 from gpuplane.api.upgrade import unix_time
+from gpuplane.autoscaler.disruption.blocked import (
+    BLOCKED,
+    UNCONSOLIDATABLE,
+    BlockedEvents,
+    blocked_nodes,
+    causes,
+)
 from gpuplane.autoscaler.disruption.budgets import PoolCount, room_by_pool
 from gpuplane.autoscaler.disruption.commands import DisruptionCommand, command_state, is_gone
 from gpuplane.autoscaler.disruption.consolidation import (
@@ -24,9 +32,11 @@ from gpuplane.autoscaler.disruption.consolidation import (
     ConsolidationRound,
     confirm_move,
     decide_consolidation,
+    why_unconsolidatable,
 )
 from gpuplane.autoscaler.disruption.drift_watch import DriftWatch
 from gpuplane.autoscaler.disruption.facts import DRIFTED, EMPTY, UNDERUTILIZED, DisruptableNode, DisruptionPlan
+from gpuplane.autoscaler.disruption.figures import DisruptionFigures
 from gpuplane.autoscaler.disruption.marks_controller import MarksController
 from gpuplane.autoscaler.disruption.observe import (
     EvictionBudget,
@@ -74,6 +84,8 @@ class NodeDisruptionController:
     ) -> None:
         self.writer = DisruptionWriter(client, recorder, clock)
         self.commands: list[DisruptionCommand] = []
+        self.figures = DisruptionFigures()
+        self._blocked = BlockedEvents(recorder, clock)
         self._supply = supply
         self._clock = clock
         self._claims = informers.of(NodeClaim)
@@ -139,12 +151,8 @@ class NodeDisruptionController:
     def _room(
         self, reason: str, nodes: Collection[DisruptableNode], pools: Mapping[str, DeclaredPool], now: float
     ) -> dict[str, float]:
-        counts: dict[str, PoolCount] = {}
-        for node in nodes:
-            if node.initialized is not None:
-                count = counts.get(node.pool, PoolCount())
-                counts[node.pool] = PoolCount(count.nodes + 1, count.away + node.away)
-        room = room_by_pool({name: pool.disruption.budgets for name, pool in pools.items()}, counts, reason, now)
+        budgets = {name: pool.disruption.budgets for name, pool in pools.items()}
+        room = room_by_pool(budgets, _pool_counts(nodes), reason, now)
         if reason != EMPTY:
             # A Provisioner has no budgets: its nodes are replaced one after the other, as its own controller did.
             for command in self.commands:
@@ -159,6 +167,14 @@ class NodeDisruptionController:
         """Return what is done now; a plan that has to be decided twice is remembered."""
         rules = {name: pool.disruption for name, pool in pools.items()}
         room = {reason: self._room(reason, nodes, pools, now) for reason in (EMPTY, DRIFTED, UNDERUTILIZED)}
+        self.figures.room = room
+        eligible = Counter(
+            cause for node in nodes if not node.away and node.pool in rules for cause in causes(node, rules[node.pool])
+        )
+        self.figures.eligible = {reason: eligible[reason] for reason in room}
+        self._blocked.keep({node.claim for node in nodes})
+        why = blocked_nodes(nodes, rules, _pool_counts(nodes), room, now)
+        self._blocked.report(BLOCKED, why, self._claims.get)
         plan = plan_ttl(nodes, rules, room[EMPTY], now) or plan_drifted_empty(nodes, room[DRIFTED])
         if plan is not None:
             return plan, (), None
@@ -177,7 +193,10 @@ class NodeDisruptionController:
         if self._clock.now() < self._proposed[1]:
             return None
         plan, self._proposed = self._proposed[0], None
-        return await self._confirm(plan, nodes, rules, room)
+        confirmed = await self._confirm(plan, nodes, rules, room)
+        if confirmed is None:
+            self.figures.refute(plan.policy)
+        return confirmed
 
     async def _confirm(
         self,
@@ -207,8 +226,14 @@ class NodeDisruptionController:
             return None
         facts, _ = await self._round(nodes, rules, room)
         found = await self._answer(lambda: decide_consolidation(facts))
+        self._report_kept(facts)
         self._fruitless = (looks_like, self._clock.now()) if found is None else None
         return found[0] if found is not None else None
+
+    def _report_kept(self, facts: ConsolidationRound) -> None:
+        """Say of each node that consolidation leaves why it does."""
+        untried = {node.claim: why_unconsolidatable(node, facts.pools) for node in facts.nodes}
+        self._blocked.report(UNCONSOLIDATABLE, {**untried, **facts.why}, self._claims.get)
 
     async def _round(
         self, nodes: Sequence[DisruptableNode], rules: Mapping[str, PoolDisruption], room: Mapping[str, float]
@@ -234,6 +259,7 @@ class NodeDisruptionController:
                 log.info("replacements not bought, tried again reason=%s nodes=%d", plan.reason, len(plan.nodes))
                 await self._drop(made)
                 return
+        self.figures.decide("replace" if made else "delete", plan.reason, plan.policy)
         if made:
             command = DisruptionCommand(plan, tuple(made), self._clock.now())
             self.commands.append(command)
@@ -259,6 +285,7 @@ class NodeDisruptionController:
                 await self._drop(command.replacements)
                 await self._give_back(command)
                 self.commands.remove(command)
+                self.figures.failures += 1
             else:
                 await self._taint(command)
 
@@ -299,6 +326,15 @@ class NodeDisruptionController:
 
     def _look_again(self) -> None:
         self.controller.enqueue(KEY)
+
+
+def _pool_counts(nodes: Iterable[DisruptableNode]) -> dict[str, PoolCount]:
+    counts: dict[str, PoolCount] = {}
+    for node in nodes:
+        if node.initialized is not None:
+            count = counts.get(node.pool, PoolCount())
+            counts[node.pool] = PoolCount(count.nodes + 1, count.away + node.away)
+    return counts
 
 
 def _has_budgets(pool: DeclaredPool | None) -> bool:
