@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gpuplane.api import nodeclaim
 from gpuplane.autoscaler.termination.controller import TerminationController
+from kubekit.kube.errors import from_response
 from tests.support.nodes_of_claims import CLAIMS, ClaimedNodes, claimed_nodes
 from tests.support.virtual_time import VirtualClock
 
@@ -169,6 +171,46 @@ async def test_attached_volumes_hold_the_instance(cluster: ClaimedNodes) -> None
 
         await cluster.registry.delete(("storage.k8s.io", "volumeattachments"), None, "at")
         await cluster.until(lambda: cluster.claim("a") is None)
+
+
+async def test_volumes_of_pods_that_stay_hold_nothing(cluster: ClaimedNodes) -> None:
+    await cluster.add("a")
+    volumes = [
+        {"name": "scratch", "ephemeral": {"volumeClaimTemplate": {"spec": {"accessModes": ["ReadWriteOnce"]}}}},
+        {"name": "gone", "persistentVolumeClaim": {"claimName": "gone"}},
+        {"name": "data", "persistentVolumeClaim": {"claimName": "data"}},
+    ]
+    await cluster.add_pod("stays", "a", tolerations=[{"operator": "Exists"}], volumes=volumes)
+    for claim, volume in (("stays-scratch", "pv-1"), ("data", "pv-2")):
+        resources = {"requests": {"storage": "1Gi"}}
+        spec = {"volumeName": volume, "accessModes": ["ReadWriteOnce"], "resources": resources}
+        await cluster.registry.create("persistentvolumeclaims", "default", {"metadata": {"name": claim}, "spec": spec})
+        source = {"persistentVolumeName": volume}
+        attachment = {"attacher": "ebs", "nodeName": "node-a", "source": source}
+        await cluster.registry.create(
+            ("storage.k8s.io", "volumeattachments"), None, {"metadata": {"name": volume}, "spec": attachment}
+        )
+    async with cluster.running(controller(cluster).run):
+        await delete(cluster, "a")
+        await cluster.until(lambda: cluster.claim("a") is None, seconds=60)
+
+
+async def test_a_pod_whose_eviction_is_refused_holds_no_other_pod(cluster: ClaimedNodes) -> None:
+    await cluster.add("a")
+    for name in ("work", "refused"):
+        await cluster.add_pod(name, "a")
+    request = cluster.client.request
+
+    async def guarded(method: str, path: str, *more: Any, **named: Any) -> bytes:
+        if path.endswith("/refused/eviction"):
+            raise from_response(403, b'{"reason": "Forbidden", "message": "a webhook says no"}')
+        return await request(method, path, *more, **named)
+
+    cluster.client.request = guarded  # type: ignore[method-assign]
+    async with cluster.running(controller(cluster).run):
+        await delete(cluster, "a")
+        await cluster.until(lambda: deleted(cluster) == {"work"})
+        await cluster.until(lambda: "a webhook says no" in str(cluster.registry.list("events")))
 
 
 async def test_the_claim_stays_while_the_cloud_still_ends_the_instance(cluster: ClaimedNodes) -> None:

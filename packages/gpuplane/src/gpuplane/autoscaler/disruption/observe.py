@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
@@ -16,6 +17,7 @@ from gpuplane.autoscaler.disruption.facts import DisruptableNode, PodWeight
 from gpuplane.autoscaler.disruption.marks import MarkedClaim
 from gpuplane.autoscaler.termination.claim_conditions import condition_of_claim, holds
 from gpuplane.autoscaler.termination.observe import (
+    held_by,
     hold_end,
     is_daemon,
     is_mirror,
@@ -28,6 +30,7 @@ from kubekit.api.meta import ObjectMeta, Resource, Struct
 from kubekit.scheduling.selectors import Selector, compile_selector
 
 DELETION_COST_ANNOTATION: Final = "controller.kubernetes.io/pod-deletion-cost"
+_COST: Final = re.compile(r"-?[0-9]{1,10}")
 _COST_UNIT, _PRIORITY_UNIT = 2.0**27, 2.0**25
 _MOST_COST: Final = 10.0
 _TRUE: Final = "true"
@@ -92,9 +95,11 @@ def weigh_pod(pod: Pod, budgets: EvictionBudgets, now: float) -> PodWeight:
 def why_held(pod: Pod, budgets: EvictionBudgets, now: float) -> str:
     """Return why a pod may not be evicted now, as words; empty if it may."""
     meta = pod.metadata
+    if meta.deletion_timestamp:
+        return ""  # it leaves already, whatever its annotation says
     if hold_end(pod) > now:
-        return f"pod {meta.namespace}/{meta.name} has {nodeclaim.DO_NOT_DISRUPT}"
-    if is_daemon(pod) or is_mirror(pod) or tolerates_disruption(pod.spec.tolerations) or meta.deletion_timestamp:
+        return f"pod {meta.namespace}/{meta.name} has {held_by(pod)}"
+    if is_daemon(pod) or is_mirror(pod) or tolerates_disruption(pod.spec.tolerations):
         return ""
     covering = [
         one for one in budgets.get(meta.namespace, ()) if one.selector is not None and one.selector.matches(meta.labels)
@@ -110,10 +115,9 @@ def why_held(pod: Pod, budgets: EvictionBudgets, now: float) -> str:
 
 def _deletion_cost(pod: Pod) -> float:
     text = pod.metadata.annotations.get(DELETION_COST_ANNOTATION, "")
-    try:
-        return float(int(text)) if text else 0.0
-    except ValueError:
-        return 0.0
+    # NB: a user of one namespace writes it; a number that no float holds must not end the decision about all nodes.
+    cost = int(text) if _COST.fullmatch(text) else 0
+    return float(cost) if -(2**31) <= cost < 2**31 else 0.0
 
 
 def is_workload(pod: Pod) -> bool:

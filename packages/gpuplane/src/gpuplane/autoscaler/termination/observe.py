@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
 import msgspec
 
@@ -68,9 +68,17 @@ class ClaimedVolume(Struct):
 
 
 class ClaimingVolume(Struct):
-    """A volume of a pod."""
+    """A volume of a pod. The claim of an `ephemeral` one is called as the pod and the volume."""
 
+    name: str = ""
     persistent_volume_claim: ClaimedVolume | None = None
+    ephemeral: dict[str, Any] | None = None
+
+    def claim_of(self, pod: str) -> str:
+        """Return the name of its claim; empty for a volume without one."""
+        if self.persistent_volume_claim is not None:
+            return self.persistent_volume_claim.claim_name
+        return f"{pod}-{self.name}" if self.ephemeral is not None else ""
 
 
 class ClaimingSpec(Struct):
@@ -193,6 +201,13 @@ def hold_end(pod: Pod) -> float:
     seconds = duration(text) if text else None
     started = unix_time(pod.status.start_time or pod.metadata.creation_timestamp)
     return started + seconds if seconds and started is not None else 0.0
+
+
+def held_by(pod: Pod) -> str:
+    """Return the annotation that forbids to disrupt a pod, by the name that the pod has."""
+    old = pod.metadata.annotations.get(nodeclaim.DO_NOT_EVICT) == "true"
+    new = nodeclaim.DO_NOT_DISRUPT in pod.metadata.annotations
+    return nodeclaim.DO_NOT_EVICT if old and not new else nodeclaim.DO_NOT_DISRUPT
 
 
 def tolerates_disruption(tolerations: Iterable[Toleration]) -> bool:

@@ -6,6 +6,7 @@ refusal of an eviction is remembered, with a back-off of 100 ms to 10 s.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Iterable
 from typing import Any, Final
@@ -26,12 +27,14 @@ from gpuplane.autoscaler.termination.observe import (
 from kubekit.api.core import Node, Pod
 from kubekit.api.meta import to_dict
 from kubekit.kube import Client, Clock, Conflict, NotFound
-from kubekit.kube.errors import ServerError, TooManyRequests
+from kubekit.kube.errors import BadRequest, Forbidden, Invalid, Rejected, ServerError, TooManyRequests
 
 log = logging.getLogger("gpuplane.autoscaler")
 MANAGER: Final = names.FIELD_MANAGER_PREFIX + "autoscaler"
 BACKOFF_FIRST_SECONDS: Final = 0.1
 BACKOFF_MOST_SECONDS: Final = 10.0
+REFUSALS: Final = (TooManyRequests, ServerError, BadRequest, Forbidden, Invalid, Rejected)
+"""The answers that hold one pod: 429 for its budget, 500 for a second budget, the others of admission plugins."""
 EXCLUDE_VALUE: Final = "karpenter"
 
 
@@ -84,7 +87,7 @@ class EndWriter:
         except (NotFound, Conflict) as error:
             self._count(error.status)
             self.evictions.pop(pod.uid, None)
-        except (TooManyRequests, ServerError) as error:  # 500 is the answer for a pod with two budgets
+        except REFUSALS as error:
             self._count(error.status)
             tries = self.evictions[pod.uid].tries + 1 if pod.uid in self.evictions else 0
             wait = min(BACKOFF_MOST_SECONDS, BACKOFF_FIRST_SECONDS * 2 ** min(tries, 16))
@@ -117,17 +120,14 @@ class EndWriter:
         return tuple(sorted(volume or name for name, volume in found.items() if volume not in kept))
 
     async def _volumes(self, pod: Pod) -> list[str]:
-        try:
-            seen = await self._client.get(ClaimingPod, pod.metadata.name, pod.metadata.namespace)
-            claims = [one.persistent_volume_claim for one in seen.spec.volumes]
-            bound = [
-                await self._client.get(VolumeClaim, claim.claim_name, pod.metadata.namespace)
-                for claim in claims
-                if claim is not None
-            ]
-        except NotFound:
-            return []
-        return [claim.spec.volume_name for claim in bound]
+        name, namespace = pod.metadata.name, pod.metadata.namespace
+        found = []
+        with contextlib.suppress(NotFound):
+            seen = await self._client.get(ClaimingPod, name, namespace)
+            for claim in filter(None, (volume.claim_of(name) for volume in seen.spec.volumes)):
+                with contextlib.suppress(NotFound):
+                    found.append((await self._client.get(VolumeClaim, claim, namespace)).spec.volume_name)
+        return found
 
     async def finish(self, claim: NodeClaim, node: Node | None) -> None:
         """Take the finalizers off node and claim, the claim's last: it is the record that the node must go."""
