@@ -23,13 +23,19 @@ IGNORED: Final = frozenset(("ephemeral-storage",))
 
 
 class PodAsk(msgspec.Struct, frozen=True, eq=False):
-    """A pod that waits. `number` is equal for pods of one kind; `trouble` is why it can never run."""
+    """A pod that waits. `number` is equal for pods of one kind; `trouble` is why it can never run.
+
+    `place` is equal for pods that labels and taints of nodes admit in the same way. `company` is equal for pods that
+    also depend on others in the same way, whatever they request; 0 for free pods.
+    """
 
     info: PodInfo
     request: Request
     number: int
     free: bool
     trouble: str = ""
+    place: int = 0
+    company: int = 0
 
     @property
     def key(self) -> str:
@@ -87,6 +93,8 @@ def _numbered(read: Sequence[PodReading], placed: Iterable[PodInfo] = ()) -> lis
     anti = {term for info, _, _ in read for term in info.affinity.anti_required}
     anti |= {term for info in placed for term in info.affinity.anti_required}
     numbers: dict[bytes, int] = {}
+    companies: dict[bytes, int] = {}
+    places: dict[bytes, int] = {}
     asks = []
     for info, request, trouble in read:
         free = not (
@@ -96,9 +104,15 @@ def _numbered(read: Sequence[PodReading], placed: Iterable[PodInfo] = ()) -> lis
             or any(constraint.hard for constraint in info.spread)
             or any(term.selects(info.namespace, info.labels, {}) for term in anti)
         )
-        place = (info.affinity.node_selector, info.affinity.node_required, info.tolerations)
-        alike = msgspec.json.encode((place, info.requests, request, "" if free else info.key))
-        asks.append(PodAsk(info, request, numbers.setdefault(alike, len(numbers)), free, trouble))
+        where = msgspec.json.encode((info.affinity.node_selector, info.affinity.node_required, info.tolerations))
+        place = places.setdefault(where, len(places))
+        company = 0
+        if not free:
+            others = (info.affinity.pod_required, info.affinity.anti_required, info.spread, info.ports)
+            depends = msgspec.json.encode((place, others, info.namespace, sorted(info.labels.items())))
+            company = companies.setdefault(depends, len(companies) + 1)
+        alike = msgspec.json.encode((place, info.requests, request, company, trouble))
+        asks.append(PodAsk(info, request, numbers.setdefault(alike, len(numbers)), free, trouble, place, company))
     asks.sort(key=_order)
     return asks
 

@@ -22,14 +22,19 @@ _MOST_ROUNDS: Final = 8  # of pricing, in each turn
 _TURNS: Final = 5
 _WHOLE_GREEDY_TURNS: Final = 2  # turns in which the answer is also built without the program's fractions
 _COLUMNS_A_ROUND: Final = 12
+_MANY_MACHINES: Final = 100  # from which only those are looked at that are among the cheapest for some kind alone
+_CHEAPEST_FOR_A_KIND: Final = 6
 
 Purchase = tuple[PatternMachine, Pattern, int]
 """A machine, the pods on each, and the number of such machines."""
 
+SinglePattern = tuple[float, int, PatternMachine]
+"""The cheapest way to hold one kind alone: (price of a pod, pods on a node, machine)."""
+
 
 def cover(machines: Sequence[PatternMachine], demand: Mapping[int, int]) -> list[Purchase]:
     """Return nodes that hold all pods of `demand` (kind -> pods) of which some machine holds one."""
-    single = _single_patterns(machines, demand)
+    machines, single = _promising(machines, demand)
     demand = {number: count for number, count in demand.items() if number in single and count > 0}
     if not demand:
         return []
@@ -53,23 +58,36 @@ def total_price(purchases: Sequence[Purchase]) -> float:
     return sum(machine.price * count for machine, _, count in purchases)
 
 
-def _single_patterns(
+def _promising(
     machines: Sequence[PatternMachine], demand: Mapping[int, int]
-) -> dict[int, tuple[float, int, PatternMachine]]:
-    """Return for each kind the cheapest way to hold it alone: (price of a pod, pods on a node, machine)."""
-    found: dict[int, tuple[float, int, PatternMachine]] = {}
-    for machine in machines:
+) -> tuple[list[PatternMachine], dict[int, SinglePattern]]:
+    """Return the machines to look at, and the cheapest way to hold each kind alone.
+
+    Of many machines those are left that are among the cheapest for some kind alone: others would cost time and hardly
+    ever pay.
+    """
+    ways: dict[int, list[tuple[float, int, int]]] = {}
+    for at, machine in enumerate(machines):
         for number in machine.kinds:
             count = machine.most(number, demand.get(number, 0))
-            if count and (number not in found or machine.price / count < found[number][0]):
-                found[number] = (machine.price / count, count, machine)
-    return found
+            if count:
+                ways.setdefault(number, []).append((machine.price / count, at, count))
+    single = {number: _as_single(machines, min(found)) for number, found in ways.items()}
+    if len(machines) <= _MANY_MACHINES:
+        return list(machines), single
+    kept = {at for found in ways.values() for _, at, _ in heapq.nsmallest(_CHEAPEST_FOR_A_KIND, found)}
+    return [machines[at] for at in sorted(kept)], single
+
+
+def _as_single(machines: Sequence[PatternMachine], way: tuple[float, int, int]) -> SinglePattern:
+    price, at, count = way
+    return price, count, machines[at]
 
 
 class _Program:
     """The linear program, by the revised simplex method. It begins with the patterns of single kinds."""
 
-    def __init__(self, demand: Mapping[int, int], single: Mapping[int, tuple[float, int, PatternMachine]]) -> None:
+    def __init__(self, demand: Mapping[int, int], single: Mapping[int, SinglePattern]) -> None:
         self.numbers = sorted(demand)
         self._row = {number: row for row, number in enumerate(self.numbers)}
         self._demand = demand

@@ -13,6 +13,7 @@ import msgspec
 
 from gpuplane import names
 from gpuplane.autoscaler.asks import IGNORED, PodAsk
+from gpuplane.autoscaler.domains import HOSTNAME, DomainCheck
 from gpuplane.autoscaler.options import NodeOption, admits_pod
 from gpuplane.sharing.node import NodeState
 from gpuplane.sharing.placement.fit import place_by_count, rate, taken
@@ -20,11 +21,9 @@ from gpuplane.sharing.placement.policy import Placement
 from gpuplane.sharing.placement.tightest import TightestPolicy
 from kubekit.scheduling import filters
 from kubekit.scheduling.cache import SchedulerCache
-from kubekit.scheduling.check import FilterCheck
 from kubekit.scheduling.podinfo import NodeFacts, PodInfo, Requests
 
 _POLICY: Final = TightestPolicy()
-HOSTNAME: Final = "kubernetes.io/hostname"
 
 
 class ExistingNode(msgspec.Struct, frozen=True, eq=False):
@@ -104,11 +103,15 @@ class NodeFilling:
             for pod in node.pods:
                 cache.place(msgspec.structs.replace(pod, node_name=node.name))
 
-    def add(self, ask: PodAsk, cache: SchedulerCache | None) -> bool:
-        """Place a pod on the first node that takes it; False if none does."""
+    def add(self, ask: PodAsk, cache: SchedulerCache | None, check: DomainCheck | None) -> bool:
+        """Place a pod on the first node that takes it; False if none does.
+
+        Args:
+            check: what the pods that are placed admit, None for a free pod.
+        """
         for at in range(self._first.get(ask.number, 0), len(self._nodes)):
             filled = self._nodes[at]
-            after = self._fits(filled, ask, cache)
+            after = self._fits(filled, ask, cache, check)
             if isinstance(after, str):
                 continue
             if ask.free:
@@ -124,12 +127,17 @@ class NodeFilling:
         return False
 
     @staticmethod
-    def _fits(filled: _FilledNode, ask: PodAsk, cache: SchedulerCache | None) -> NodeState | str | None:
+    def _fits(
+        filled: _FilledNode, ask: PodAsk, cache: SchedulerCache | None, check: DomainCheck | None
+    ) -> NodeState | str | None:
         node = filled.node
         if filters.check_unschedulable(ask.info, node.facts) or not admits_pod(ask.info, node.facts):
             return "taints or labels"
         after = hold_pod(node, filled.requested, filled.count, filled.state, ask)
-        if isinstance(after, str) or ask.free or cache is None:
+        if isinstance(after, str) or check is None or cache is None:
             return after
-        failure = FilterCheck(ask.info, cache, IGNORED)(cache.nodes[node.name])
-        return after if failure is None else ", ".join(failure.reasons)
+        there = cache.nodes[node.name]
+        if ask.info.ports and filters.check_ports(ask.info, there.ports) is not None:
+            return "host ports"
+        labels = there.facts.labels if there.facts is not None else node.facts.labels
+        return after if check.admits(labels) else "the pods that are placed"

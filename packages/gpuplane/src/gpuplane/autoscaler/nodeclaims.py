@@ -18,7 +18,7 @@ from gpuplane.api.karpenter_hash import HASH_VERSION
 from gpuplane.api.nodeclaim import ClaimResources, NodeClaim, NodeClaimSpec
 from gpuplane.autoscaler.asks import PodAsk
 from gpuplane.autoscaler.catalogue import REGION_LABEL
-from gpuplane.autoscaler.claims import holds_all
+from gpuplane.autoscaler.claims import MOST_OPTIONS, holds_all
 from gpuplane.autoscaler.options import NodeOption, PoolLimits, PoolOptions
 from gpuplane.autoscaler.providers.provider import MachineClass
 from gpuplane.autoscaler.purchase import BoughtNode
@@ -29,7 +29,6 @@ CLASS_HASH_ANNOTATION: Final = "karpenter.k8s.aws/ec2nodeclass-hash"
 CLASS_HASH_VERSION_ANNOTATION: Final = "karpenter.k8s.aws/ec2nodeclass-hash-version"
 CHOSEN: Final = (karpenter.TYPE_LABEL, karpenter.CAPACITY_TYPE_LABEL, karpenter.ZONE_LABEL)
 """Labels that the launch decides."""
-MOST_OPTIONS: Final = 60  # offerings that one launch names
 _LONGEST_POOL: Final = 50  # characters of the pool's name in that of a claim
 
 

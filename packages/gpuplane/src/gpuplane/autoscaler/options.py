@@ -236,6 +236,7 @@ class PoolLimits:
         for pool in pools:
             used, limits = amounts(pool.used), amounts(pool.limits)
             self._left[pool.name] = {name: limit - used.get(name, 0) for name, limit in limits.items()}
+        self._largest: dict[int, tuple[Sequence[NodeOption], Requests]] = {}  # by id; the options are held
 
     def lacking(self, option: NodeOption) -> str:
         """Return the limit that one more node of the option would exceed, as words; empty for none."""
@@ -244,6 +245,15 @@ class PoolLimits:
                 limit = parse_quantity(option.pool.limits[name]).normalize()
                 return f"the limit {name} {limit:f} of the pool is reached"
         return ""
+
+    def within(self, options: tuple[NodeOption, ...]) -> tuple[NodeOption, ...]:
+        """Return those of one pool's options of which one more node exceeds no limit."""
+        if not options:
+            return options
+        left, largest = self._left[options[0].pool.name], self._largest_of(options)
+        if all(largest[name] <= left[name] for name in left):
+            return options
+        return tuple(one for one in options if not self.lacking(one))
 
     def take(self, options: Sequence[NodeOption]) -> None:
         """Count one node, the largest of the options: so no later choice among them exceeds a limit."""
@@ -254,9 +264,17 @@ class PoolLimits:
         self._add(options, 1)
 
     def _add(self, options: Sequence[NodeOption], sign: int) -> None:
-        left = self._left[options[0].pool.name]
+        left, largest = self._left[options[0].pool.name], self._largest_of(options)
         for name in left:
-            left[name] += sign * max(_counted(option, name) for option in options)
+            left[name] += sign * largest[name]
+
+    def _largest_of(self, options: Sequence[NodeOption]) -> Requests:
+        known = self._largest.get(id(options))
+        if known is None:
+            names_of = self._left[options[0].pool.name]
+            largest = {name: max(_counted(option, name) for option in options) for name in names_of}
+            known = self._largest[id(options)] = (options, largest)
+        return known[1]
 
 
 def _counted(option: NodeOption, name: str) -> int:

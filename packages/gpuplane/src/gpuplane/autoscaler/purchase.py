@@ -4,7 +4,7 @@
 2. Pods whose place depends on no other pod are covered by whole sets of nodes, priced together, one weight of pools
    after the other (`covering`).
 3. What is proposed is placed pod by pod with the scheduler's code; pods that remain, and those that depend on others,
-   fill the nodes and open new ones (`claims`).
+   fill the nodes and open new ones (`filling`).
 4. Each node becomes the cheapest type that holds the same pods.
 
 Few pods are also filled in Karpenter's way, with the knowledge of shares, and the cheaper answer is taken. Pure: the
@@ -19,9 +19,10 @@ from typing import Final
 import msgspec
 
 from gpuplane.autoscaler.asks import IGNORED, PodAsk, pod_conditions
-from gpuplane.autoscaler.claims import ClaimFilling, Compatibility
+from gpuplane.autoscaler.claims import Compatibility
 from gpuplane.autoscaler.covering import cover
 from gpuplane.autoscaler.existing import ExistingNode, hold_pod
+from gpuplane.autoscaler.filling import ClaimFilling
 from gpuplane.autoscaler.options import NodeOption, PoolLimits, PoolOptions
 from gpuplane.autoscaler.patterns import PatternKind, PatternMachine, kind_of_ask
 from gpuplane.autoscaler.requirements import first_conflict
@@ -145,6 +146,7 @@ def _cover(
 def _answer(
     filling: ClaimFilling, left: Sequence[PodAsk], pools: Sequence[PoolOptions], limits: PoolLimits
 ) -> NodePurchase:
+    filling.settle()
     nodes = [
         BoughtNode(claim.option, tuple(ask.key for ask in claim.asks), claim.options, claim.requested)
         for claim in filling.claims
