@@ -114,5 +114,9 @@ class Kinds:
             raise Terminal(f"the API server serves no resource {resource!r}", cure="create its CRD first")
         return kind
 
+    def serves(self, resource: tuple[str, str]) -> bool:
+        """Return whether a resource, by group and plural, is served in any version."""
+        return resource in self._preferred
+
     def __iter__(self) -> Iterator[Kind]:
         return iter(tuple(self._served.values()))

@@ -24,6 +24,7 @@ Object = dict[str, Any]
 
 FOREGROUND: Final = "foregroundDeletion"
 ORPHAN: Final = "orphan"
+CLEANUP: Final = "customresourcecleanup.apiextensions.k8s.io"
 
 # Built-in kinds whose `generation` counts changes of what is wanted; custom kinds all do.
 _GENERATIONS: Final = frozenset(

@@ -103,6 +103,7 @@ class Registry:
             else:
                 self.kinds.add(info, rules)
         self._namespaces = self.kinds.find("namespaces").table
+        self._definitions = self.kinds.find("customresourcedefinitions").table
         self._add_namespaces()
 
     def restore(self, journal: Journal, objects: list[tuple[str, StoreEntry]], version: int) -> None:
@@ -269,6 +270,7 @@ class Registry:
             name = metadata["name"] = self._generate(kind, namespace, prefix)
         if info.namespaced:
             self._check_namespace(info, namespace, name or "")
+        self._check_definition(kind, name or "")
         if name and kind.table.get(namespace, name) is not None:
             raise failure.already_exists(info, name)
         lifecycle.prepare_create(info, obj, uid=str(uuid.uuid4()), now=self.now())
@@ -434,7 +436,11 @@ class Registry:
                 continue
             grace = lifecycle.grace_seconds(info, entry.obj, options.grace)
             decision = lifecycle.decide_deletion(
-                info, entry.obj, grace=options.grace, propagation=options.propagation, at=self.later(grace)
+                info,
+                self._held(kind, entry.obj),
+                grace=options.grace,
+                propagation=options.propagation,
+                at=self.later(grace),
             )
             if write.dry_run:
                 return entry, decision.remove
@@ -445,6 +451,26 @@ class Registry:
                 return entry, False
             return kind.table.put(namespace, name, decision.marked), False
         raise failure.conflict(info, name)
+
+    def _held(self, kind: Kind, obj: Object) -> Object:
+        """Return a definition with the finalizer that holds it, where one of its objects may have to wait."""
+        if kind.table is not self._definitions or "deletionTimestamp" in obj["metadata"]:
+            return obj
+        resource = (obj["spec"]["group"], obj["spec"]["names"]["plural"])
+        if not self.kinds.serves(resource):
+            return obj
+        objects = self.kinds.find(resource).table.items.values()
+        if not any(entry.obj["metadata"].get("finalizers") for entry in objects):
+            return obj
+        finalizers = [*(obj["metadata"].get("finalizers") or ()), lifecycle.CLEANUP]
+        return {**obj, "metadata": {**obj["metadata"], "finalizers": finalizers}}
+
+    def _check_definition(self, kind: Kind, name: str) -> None:
+        """A definition that goes gets no new objects."""
+        found = None if kind.info.model else self._definitions.get("", f"{kind.info.plural}.{kind.info.group}")
+        if found is not None and "deletionTimestamp" in found.obj["metadata"]:
+            what = "create not allowed while custom resource definition is terminating"
+            raise failure.forbidden(kind.info, name, what)
 
     def _put(self, kind: Kind, namespace: str, name: str, obj: Object, write: WriteOptions) -> StoreEntry:
         if write.dry_run:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from tinykube.controllers.cronjob import CronJobController
 from tinykube.controllers.daemonset import DaemonSetController
+from tinykube.controllers.definitions import DefinitionController
 from tinykube.controllers.deployment import DeploymentController
 from tinykube.controllers.disruption import DisruptionController
 from tinykube.controllers.endpoints import EndpointsController
@@ -50,6 +51,7 @@ class Controllers:
         controllers = (
             garbage,
             NamespaceController(registry, everything, ca),
+            DefinitionController(registry, everything),
             DaemonSetController(registry, index, recorders["daemonset-controller"]),
             ReplicaSetController(registry, index, recorders["replicaset-controller"]),
             DeploymentController(registry, index, recorders["deployment-controller"]),
