@@ -132,9 +132,13 @@ def cloud_components(options: Namespace) -> dict[str, dict[str, Any]]:
 def describe(handle: ClusterHandle, address: CloudAddress | None = None) -> dict[str, object]:
     """Return the content of `-o json` and `-o yaml` for a cluster; `address` is that of its cloud."""
     mode = handle.containers
-    cloud = (
-        {} if address is None else {"cloud": {"environment": environment(address), "interruptionQueue": CLUSTER_NAME}}
-    )
+    cloud: dict[str, Any] = {}
+    if address is not None:
+        cloud["cloud"] = {
+            "environment": environment(address),
+            "interruptionQueue": CLUSTER_NAME,
+            "serviceNetwork": _service_network(handle),
+        }
     return {
         "name": handle.name,
         "kubeconfig": str(handle.kubeconfig),
@@ -148,11 +152,15 @@ def describe(handle: ClusterHandle, address: CloudAddress | None = None) -> dict
 
 
 def next_commands(handle: ClusterHandle, address: CloudAddress | None = None) -> list[str]:
+    """Return the commands to go on with; a command may have several lines, none longer than 76 columns."""
     if address is not None:
+        first, *others = autoscaler_options(handle, address)
+        lines = [f"gpuplane install --autoscaler {first}", *(f"  {option}" for option in others)]
         return [
             f"export KUBECONFIG={tilde(handle.kubeconfig)}",
             *(f"export {name}={value}" for name, value in environment(address).items()),
-            "gpuplane install --autoscaler " + " ".join(autoscaler_options(address)),
+            *(f"{line} \\" for line in lines[:-1]),
+            lines[-1],
             "gpuplane cloud ls",
             f"gpuplane down {handle.name}",
         ]
@@ -164,10 +172,18 @@ def next_commands(handle: ClusterHandle, address: CloudAddress | None = None) ->
     ]
 
 
-def autoscaler_options(address: CloudAddress) -> list[str]:
+def autoscaler_options(handle: ClusterHandle, address: CloudAddress) -> list[str]:
     """Return the options by which `gpuplane install --autoscaler` uses a cluster's cloud."""
-    found = {**environment(address), "INTERRUPTION_QUEUE": CLUSTER_NAME}
-    return ["--cluster-name", CLUSTER_NAME, *(f"--cloud-env={name}={value}" for name, value in found.items())]
+    settings = {"INTERRUPTION_QUEUE": CLUSTER_NAME, "SERVICE_CIDR": _service_network(handle)}
+    found = {**environment(address), **settings}
+    return [f"--cluster-name={CLUSTER_NAME}", *(f"--cloud-env={name}={value}" for name, value in found.items())]
+
+
+def _service_network(handle: ClusterHandle) -> str:
+    """Return the network of the cluster's Services, which user data of today's images names."""
+    from tinykube.controlplane import service_range  # late: it takes half a second
+
+    return service_range(ClusterDirectory(GPUPLANE, handle.name, handle.directory.parent.parent)).network
 
 
 def node_specs(wanted: Sequence[str], *, default: bool) -> tuple[MachineSpec, ...]:

@@ -167,6 +167,8 @@ async def test_people_take_instances_back_and_make_them_slow_or_rare(lab):
     assert ask(lab.address, "POST", "capacity", CapacityOrder("g4dn.xlarge", open=True))["closed"] == []
     with pytest.raises(InvalidInput, match=r"no instance type 'm5\.large'"):
         ask(lab.address, "POST", "capacity", CapacityOrder("m5.large"))
+    with pytest.raises(InvalidInput, match="no zone 'us-east-1z'"):
+        ask(lab.address, "POST", "capacity", CapacityOrder("g4dn.xlarge", "us-east-1z"))
 
     ask(lab.address, "POST", "fault", FaultOrder("dead-boots", 1))
     dead = lab.launch()

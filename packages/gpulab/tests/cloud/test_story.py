@@ -193,3 +193,12 @@ async def test_a_new_image_replaces_a_node(world: CloudWorld, client: Client) ->
     await pods(client, all_run(1))
     await scale(client, "test-gpu", 0)
     await until(lambda: not world.running(), poll=1.0, seconds=PATIENCE_SECONDS)
+
+
+async def test_bought_nodes_end_before_their_kinds_are_removed(world: CloudWorld, client: Client) -> None:
+    await scale(client, "test-gpu", 1)
+    await pods(client, all_run(1))
+    assert world.running()
+    world.gpuplane("uninstall", "--only=nodes", "-q")
+    assert not await nodes_by_pool(client)
+    assert {one["state"] for one in world.bill()["instances"]} == {"terminated"}

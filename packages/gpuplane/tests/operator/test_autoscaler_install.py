@@ -13,9 +13,10 @@ from gpuplane import names
 from gpuplane.api.karpenter import Provisioner
 from gpuplane.api.nodeclaim import NodeClaim, NodeClaimSpec
 from gpuplane.autoscaler import rival
+from gpuplane.autoscaler.providers.aws.settings import AwsSettings
 from gpuplane.cli.install import _refuse_beside_karpenter
 from gpuplane.cli.parser import parse
-from gpuplane.operator.autoscaler_install import AutoscalerInstall, read_environment
+from gpuplane.operator.autoscaler_install import SETTINGS, AutoscalerInstall, read_environment
 from gpuplane.operator.installation import everything, installation, removals, resource_of
 from kubekit.api.core import Node
 from kubekit.api.meta import ObjectMeta
@@ -201,3 +202,14 @@ async def test_definitions_that_another_program_made_are_not_overwritten(server:
         await admin.apply(bare, "helm", resource=resource_of(theirs))
         with pytest.raises(Terminal, match=r"nodepools\.karpenter\.sh"):
             await _refuse_beside_karpenter(admin, installation(autoscaler=DEMO))
+
+
+def test_an_installation_takes_every_setting_that_the_provider_reads() -> None:
+    class Read(dict[str, str]):
+        def get(self, name: str, default: Any = None) -> Any:
+            self[name] = ""
+            return default
+
+    read = Read()
+    AwsSettings.from_environment(read)
+    assert {name for name in read if name != "AWS_DEFAULT_REGION"} <= set(SETTINGS)

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from gpulab.cloud.bill import CloudBill
-from gpulab.cloud.catalogue import cloud_types
+from gpulab.cloud.catalogue import SPOT_PART, cloud_types
 from gpulab.cloud.client import ask
 from gpulab.cloud.control import BootOrder, CapacityOrder, FaultOrder, InterruptOrder
 from gpulab.cloud.instances import TERMINATED
 from gpulab.cloud.settings import CloudAddress, require_address
 from gpulab.clusters import load
 from gpulab.distribution import GPUPLANE
+from gpuplane.autoscaler.catalogue import SPOT
 from gpuplane.cli.forms import as_document
 from gpuplane.cli.terminal import Console
 from tinykube.cluster.directory import ClusterDirectory
+
+_LEAST_COLUMNS: Final = 6  # what fits 80
 
 
 def ls(options: Namespace, screen: Console) -> int:
@@ -32,26 +35,33 @@ def ls(options: Namespace, screen: Console) -> int:
         for instance in bill.instances:
             screen.print(instance.id)
         return 0
-    for line in bill_lines(bill, wide=options.output == "wide"):
+    for line in bill_lines(bill, None if options.output == "wide" else screen.width):
         screen.print(line)
     return 0
 
 
-def bill_lines(bill: CloudBill, *, wide: bool = False) -> list[str]:
-    """Return the bill as lines of text. Pure."""
+def bill_lines(bill: CloudBill, width: int | None = None) -> list[str]:
+    """Return the bill as lines of text. The last columns are left out as far as they exceed `width`. Pure."""
     if not bill.instances:
         return ["no instance was launched so far"]
-    rows: list[tuple[str, ...]] = [("INSTANCE", "TYPE", "CAPACITY", "STATE", "AGE", "$/H", "$", "POOL", "NODE", "ZONE")]
+    rows: list[tuple[str, ...]] = [("INSTANCE", "TYPE", "CAPACITY", "STATE", "AGE", "$", "$/H", "POOL", "NODE", "ZONE")]
     for one in bill.instances:
         hourly = "" if one.state == TERMINATED else f"{one.dollars_per_hour:.4f}"
-        money = (hourly, f"{one.dollars:.4f}")
+        money = (f"{one.dollars:.4f}", hourly)
         rows.append(
             (one.id, one.machine, one.capacity_type, one.state, age(one.seconds), *money, one.pool, one.node, one.zone)
         )
-    shown = rows if wide else [row[:8] for row in rows]
-    widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
-    lines = ["   ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in shown]
-    return [*lines, f"now {bill.dollars_per_hour:.4f} $/h, so far {bill.dollars:.4f} $"]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    shown = len(widths)
+    while width is not None and shown > _LEAST_COLUMNS and sum(widths[:shown]) + 2 * (shown - 1) > width:
+        shown -= 1
+    lines = [
+        "  ".join(f"{cell:{size}}" for cell, size in zip(row[:shown], widths, strict=False)).rstrip() for row in rows
+    ]
+    lines.append(f"now {bill.dollars_per_hour:.4f} $/h, so far {bill.dollars:.4f} $")
+    if any(one.capacity_type == SPOT for one in bill.instances):
+        lines[-1] += f"; spot prices are invented: {SPOT_PART:.0%} of on-demand"
+    return lines
 
 
 def age(seconds: float) -> str:

@@ -24,6 +24,7 @@ from gpulab.cloud.notices import spot_interruption
 from gpulab.cloud.query import CloudRefusal
 from gpulab.cloud.region import RegionMaker
 from gpuplane.autoscaler.catalogue import SPOT
+from gpuplane.autoscaler.providers.aws_types import ZONES
 from kubekit.errors import InvalidInput
 
 _JSON: Final = "application/json"
@@ -121,6 +122,8 @@ class CloudControl:
         assert self.endpoint is not None
         if order.machine not in cloud_types():
             raise InvalidInput(f"no instance type {order.machine!r}", cure=f"one of {', '.join(cloud_types())}")
+        if order.zone not in ("", *ZONES):
+            raise InvalidInput(f"no zone {order.zone!r}", cure=f"one of {', '.join(ZONES)}")
         with self.endpoint.lock:
             if order.open:
                 self._known.open(order.machine)
@@ -131,8 +134,10 @@ class CloudControl:
 
     def _fault(self, order: FaultOrder) -> Any:
         assert self.endpoint is not None
-        if order.fault not in COUNTED or order.times < 0:
-            raise InvalidInput(f"no fault {order.fault!r} {order.times} times", cure=f"one of {', '.join(COUNTED)}")
+        if order.fault not in COUNTED:
+            raise InvalidInput(f"no fault {order.fault!r}", cure=f"one of {', '.join(COUNTED)}")
+        if order.times < 0:
+            raise InvalidInput(f"{order.times} times is negative", cure="0 ends a fault")
         with self.endpoint.lock:
             self._known.count(order.fault, order.times)
         return self._faults()

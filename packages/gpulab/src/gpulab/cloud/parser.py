@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser
+from argparse import ArgumentParser, ArgumentTypeError
 from typing import Any, Final
 
 from gpulab.cloud.fault_names import COUNTED
@@ -15,7 +15,7 @@ _NOTICE_SECONDS: Final = 120.0  # as EC2 gives
 def add_cloud(commands: Any) -> None:
     """Add `cloud` with its actions to the subparsers of `gpuplane`."""
     cloud = commands.add_parser("cloud", help="the simulated cloud of gpuplane up --cloud: its bill and its faults")
-    actions = cloud.add_subparsers(title="actions", metavar="ACTION")
+    actions = cloud.add_subparsers(title="actions", metavar="ACTION", required=True)
     examples(cloud, "gpuplane cloud ls", "gpuplane cloud fault throttled 20")
 
     listed = _action(actions, "ls", "the instances, and what they cost", FORMS)
@@ -55,11 +55,10 @@ def add_cloud(commands: Any) -> None:
             examples(action, "gpuplane cloud capacity g4dn.xlarge")
         action.set_defaults(command=lazy(_MODULE, "capacity"), open=opens, zone="", capacity_type="", during=None)
 
-    fault = _action(
-        actions, "fault", "let a fault happen: " + "; ".join(f"{n}: {t}" for n, t in COUNTED.items()), DOCUMENTS
-    )
-    fault.add_argument("fault", choices=list(COUNTED), help="the fault")
-    fault.add_argument("times", type=int, nargs="?", default=1, help="how often (default: %(default)s); 0 ends it")
+    fault = _action(actions, "fault", "let a fault happen: " + ", ".join(COUNTED), DOCUMENTS)
+    told = "; ".join(f"{name}: {text}" for name, text in COUNTED.items())
+    fault.add_argument("fault", choices=list(COUNTED), metavar="fault", help=told)
+    fault.add_argument("times", type=_times, nargs="?", default=1, help="how often (default: %(default)s); 0 ends it")
     fault.set_defaults(command=lazy(_MODULE, "fault"))
     examples(fault, "gpuplane cloud fault lost-answers", "gpuplane cloud fault throttled 20")
 
@@ -71,6 +70,12 @@ def add_cloud(commands: Any) -> None:
     image = _action(actions, "new-image", "publish a newer image, also in each launch template", DOCUMENTS)
     image.set_defaults(command=lazy(_MODULE, "image"))
     examples(image, "gpuplane cloud new-image")
+
+
+def _times(text: str) -> int:
+    if not text.isdecimal():
+        raise ArgumentTypeError(f"{text!r} is no number of times: 0 or more")
+    return int(text)
 
 
 def _action(actions: Any, name: str, text: str, forms: tuple[str, ...]) -> ArgumentParser:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final, NoReturn
 
 # NB: argparse looks for a translation of each of its words in the file system, a third of the time of the parsers.
-argparse._ = str  # type: ignore[attr-defined]
+argparse._ = lambda text: text  # type: ignore[attr-defined]
 
 FORMS: Final = ("text", "wide", "json", "yaml", "name")
 """The forms of a list of objects that have names."""

@@ -48,7 +48,9 @@ def choose(present: Sequence[str], label: str, default: str, fallbacks: Sequence
     there = ", ".join(present) or "none at all"
     for name, said in ((label, f"the node's label {names.PLUGIN_CONFIG_LABEL}"), (default, names.PLUGIN_DEFAULT_ENV)):
         if name and name not in present:
-            cure = f"name one of {there}" if present else "put it into the ConfigMap"
+            cure = (
+                f"name one of {there}" if present else "put it into a ConfigMap, named in spec.devicePlugin.config.name"
+            )
             raise InvalidInput(f"{said} names the configuration {name!r}, which does not exist", cure=cure)
         if name:
             return name

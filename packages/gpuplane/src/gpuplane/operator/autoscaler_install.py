@@ -33,6 +33,7 @@ SETTINGS: Final = {
     "BATCH_MAX_DURATION": "longest wait for more pods (10s)",
     "CLUSTER_ENDPOINT": "address of the API server, for user data that the autoscaler writes",
     "CLUSTER_CA_BUNDLE": "certificate of the API server in base64, for the same",
+    "SERVICE_CIDR": "network of Services, as 10.100.0.0/16; AL2023 needs it in its user data",
     "AWS_DEFAULT_INSTANCE_PROFILE": "instance profile of classes that name none",
     "ISOLATED_VPC": "`true`: the network has no way to the price list",
 }

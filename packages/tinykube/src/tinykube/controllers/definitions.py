@@ -1,7 +1,7 @@
 """Takes the objects of a CustomResourceDefinition away before it goes.
 
-An object with a finalizer holds its definition, as on a real server: whoever set the finalizer has work to do, such as
-to end the machine that a NodeClaim stands for.
+An object with a finalizer holds its definition, as on a real server: the program that set it has work to do, such as to
+end the machine of a NodeClaim.
 """
 
 from __future__ import annotations
