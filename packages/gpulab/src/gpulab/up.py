@@ -56,7 +56,10 @@ def up(options: Namespace, screen: Console) -> int:
 async def _up(spec: ClusterSpec, options: Namespace, screen: Console) -> int:
     began = time.monotonic()
     handle = await start(spec, progress=lambda text: screen.say(f" {screen.glyph('wait')} {text}"))
-    address = await _cloud(handle, screen) if spec.components else None
+    address = None
+    if spec.components:
+        screen.say(f" {screen.glyph('wait')} starting the simulated cloud")
+        address = await cloud_address(handle)
     took = time.monotonic() - began
     if options.output != "text":
         named = options.output == "name"
@@ -96,9 +99,8 @@ def down(options: Namespace, screen: Console) -> int:
     return 0
 
 
-async def _cloud(handle: ClusterHandle, screen: Console) -> CloudAddress:
+async def cloud_address(handle: ClusterHandle) -> CloudAddress:
     """Return the address of a cluster's cloud once it answers. Raises NoAnswer."""
-    screen.say(f" {screen.glyph('wait')} starting the simulated cloud")
     directory = ClusterDirectory(GPUPLANE, handle.name, handle.directory.parent.parent)
     try:
         async with asyncio.timeout(_CLOUD_SECONDS):
@@ -121,12 +123,17 @@ def cloud_components(options: Namespace) -> dict[str, dict[str, Any]]:
         if options.launch_template:
             raise UsageError("a launch template belongs to a cloud", where="--launch-template", cure="add --cloud")
         return {}
-    lacking = [name for name in ("boto3", "flask", "flask_cors", "moto") if find_spec(name) is None]
-    if lacking:
-        cure = "pip install 'gpuplane-gpulab[cloud]'"
-        raise Terminal(f"the simulated cloud needs {', '.join(lacking)}", where="--cloud", cure=cure)
+    require_cloud()
     settings = CloudSettings(launch_templates=tuple(map(read_template, options.launch_template)))
     return {COMPONENT: msgspec.to_builtins(settings)}
+
+
+def require_cloud() -> None:
+    """Raise Terminal when the modules of a simulated cloud are not installed."""
+    lacking = [name for name in ("boto3", "flask", "flask_cors", "moto") if find_spec(name) is None]
+    if lacking:
+        cure = "make setup in a clone, otherwise pip install 'gpuplane-gpulab[cloud]'"
+        raise Terminal(f"the simulated cloud needs {', '.join(lacking)}", where="--cloud", cure=cure)
 
 
 def describe(handle: ClusterHandle, address: CloudAddress | None = None) -> dict[str, object]:

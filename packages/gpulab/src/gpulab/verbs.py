@@ -83,7 +83,13 @@ def add_commands(commands: Any) -> None:
         "--progress", choices=["auto", "tty", "plain", "json", "quiet"], default="auto", help="form of progress"
     )
     demo.add_argument(
-        "--timeout", type=duration, metavar="TIME", default=60.0, help="how long an act may take at most (default: 60s)"
+        "--timeout",
+        type=duration,
+        metavar="TIME",
+        help="how long an act may take at most (default: 60s, with --cloud 120s)",
+    )
+    demo.add_argument(
+        "--cloud", action="store_true", help="nodes bought on a simulated AWS, shared and given back, in a minute"
     )
     demo.add_argument("--down", action="store_true", help="stop the cluster at the end")
     demo.set_defaults(command=lazy("gpulab.demo", "demo"))
@@ -102,7 +108,7 @@ def add_commands(commands: Any) -> None:
         "gpuplane ls -o wide                   with their kubeconfig files",
         "gpuplane ls -o name | xargs -n 1 gpuplane down",
     )
-    examples(demo, "gpuplane demo", "gpuplane demo --down -q -o json")
+    examples(demo, "gpuplane demo", "gpuplane demo --cloud", "gpuplane demo --down -q -o json")
 
 
 _MODULE: Final = "gpulab.components"

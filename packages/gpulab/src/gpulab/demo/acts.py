@@ -17,7 +17,7 @@ from gpulab.demo.following import watching
 from gpulab.demo.reasons import FULL_BYTES, Reason, ask, disk_reasons
 from gpulab.demo.shares import LATE
 from gpulab.demo.story import Story
-from gpulab.demo.verdict import PASSED, Break, Measured, Sharing, VectorAddVerdict, is_held_to_its_part
+from gpulab.demo.verdict import PASSED, Break, Measured, Promise, Sharing, VectorAddVerdict, is_held_to_its_part, judge
 from gpulab.distribution import GPUPLANE
 from gpuplane import names
 from gpuplane.api.gpunode import GPUNode, StageName, StageState
@@ -77,6 +77,15 @@ class Acts:
         await self._act("wait", self._wait(client))
         await self._act("break", self._break(client, handle))
         return handle
+
+    def promises(self) -> tuple[Promise, ...]:
+        """Compare what was measured with what was promised."""
+        return judge(self.measured)
+
+    def figures(self) -> dict[str, Any]:
+        """Return what was measured, for `-o json`."""
+        figures: dict[str, Any] = msgspec.to_builtins(self.measured)
+        return figures
 
     async def aclose(self) -> None:
         if self._watching is not None:
@@ -143,11 +152,7 @@ class Acts:
             if manifest["kind"] == "Deployment":
                 manifest["spec"]["replicas"] = 1  # a second extender would only take time from the machines
             await apply(client, manifest)
-        follower = Follower(client)
-        await follower.start()
-        self._opened.append(follower)
-        self._follower = follower
-        self._watching = asyncio.create_task(self._watch(follower), name="demo's nodes")
+        await self._follow(client)
         async with watching(client, GPUNode) as nodes:
             await nodes.until(lambda: self._healthy_are_ready(nodes.items(), began))
         pods = await client.list(Pod, names.OPERATOR_NAMESPACE)
@@ -159,6 +164,14 @@ class Acts:
         ready = {node.metadata.name: took for node in nodes if stage_holds(node, StageName.READY)}
         self._measured(bare_to_ready_seconds=ready | self.measured.bare_to_ready_seconds)
         return set(self.measured.healthy) <= set(self.measured.bare_to_ready_seconds)
+
+    async def _follow(self, client: Client) -> None:
+        """Show the GPU nodes from now on."""
+        follower = Follower(client)
+        await follower.start()
+        self._opened.append(follower)
+        self._follower = follower
+        self._watching = asyncio.create_task(self._watch(follower), name="demo's nodes")
 
     async def _watch(self, follower: Follower) -> None:
         while True:

@@ -15,22 +15,27 @@ from typing import Any, Final, NoReturn
 
 import msgspec
 
+from gpulab.cloud.settings import COMPONENT, CloudSettings
 from gpulab.clusters import clusters
 from gpulab.clusters import down as stop
 from gpulab.demo.acts import Acts, DemoFailed
+from gpulab.demo.cloud_acts import STEPS as CLOUD_STEPS
+from gpulab.demo.cloud_acts import CloudActs
 from gpulab.demo.live import Live
 from gpulab.demo.reasons import DEMO_BYTES, Reason, disk_reasons
 from gpulab.demo.shares import LATE
 from gpulab.demo.story import Story, ending, stage_times, verdict_line
-from gpulab.demo.verdict import Measured, Promise, judge
+from gpulab.demo.verdict import Promise
 from gpulab.distribution import GPUPLANE
-from gpulab.up import describe, node_specs
+from gpulab.up import SYSTEM, describe, node_specs, require_cloud
 from gpuplane.cli.forms import as_document
 from gpuplane.cli.terminal import Console, tilde
 from tinykube.cluster import ClusterHandle, ClusterSpec
 from tinykube.cluster.command_lock import command_lock
 
 NAME: Final = "demo"
+ACT_SECONDS: Final = 60.0
+CLOUD_ACT_SECONDS: Final = 120.0
 STEPS: Final = (
     ("up", "API server, scheduler, four bare machines"),
     ("prepare", "nine stages, each machine its own way"),
@@ -62,18 +67,28 @@ def _refuse() -> NoReturn:
 
 async def _tell(options: Namespace, screen: Console) -> int:
     began = time.monotonic()
-    story = Story(STEPS, lambda: time.monotonic() - began)
+    cloud = bool(getattr(options, "cloud", False))
+    if cloud:
+        require_cloud()
+    story = Story(CLOUD_STEPS if cloud else STEPS, lambda: time.monotonic() - began)
     if NAME in clusters():
         await stop(NAME)
     home = GPUPLANE.home()
     for reason in disk_reasons(home, shutil.disk_usage(home).free, DEMO_BYTES):
         raise DemoFailed(reason.what, where=reason.where, cure=reason.cure)
-    spec = ClusterSpec(name=NAME, nodes=node_specs(MACHINES, default=False), persist=True)
-    acts = Acts(spec, story, screen, patience_seconds=options.timeout)
+    patience = options.timeout or (CLOUD_ACT_SECONDS if cloud else ACT_SECONDS)
+    acts: Acts
+    if cloud:
+        components = {COMPONENT: msgspec.to_builtins(CloudSettings())}
+        spec = ClusterSpec(name=NAME, nodes=SYSTEM, persist=True, components=components)
+        acts = CloudActs(spec, story, screen, patience_seconds=patience)
+    else:
+        spec = ClusterSpec(name=NAME, nodes=node_specs(MACHINES, default=False), persist=True)
+        acts = Acts(spec, story, screen, patience_seconds=patience)
     try:
         async with Live(story, screen, options.progress):
             handle = await acts.play()
-        promises = judge(acts.measured)
+        promises = acts.promises()
         kept = all(promise.kept for promise in promises)
         reasons = () if kept else await acts.reasons()
     except DemoFailed as error:
@@ -87,53 +102,54 @@ async def _tell(options: Namespace, screen: Console) -> int:
     finally:
         await acts.aclose()
     if options.output != "text":
-        data = _json(handle, story, acts.measured, promises, reasons)
+        data = _json(handle, story, acts, promises, reasons)
         screen.print(as_document("Demo", data, options.output))
     else:
-        _ending(story, acts.measured, promises, screen)
+        _ending(story, acts.measured.healthy, promises, screen)
         for reason in reasons:
             screen.error(DemoFailed(reason.what, where=reason.where, cure=reason.cure))
     if options.down:
         await stop(NAME)
     elif options.output == "text":
-        _next(handle, screen)
+        _next(handle, screen, cloud=cloud)
     return 0 if kept else 1
 
 
 def _json(
-    handle: ClusterHandle, story: Story, measured: Measured, promises: Sequence[Promise], reasons: Sequence[Reason]
+    handle: ClusterHandle, story: Story, acts: Acts, promises: Sequence[Promise], reasons: Sequence[Reason]
 ) -> dict[str, Any]:
     return {
         "cluster": describe(handle),
         "seconds": round(story.clock(), 2),
         "stageSeconds": {node.name: node.took for node in story.nodes},
-        **msgspec.to_builtins(measured),
+        **acts.figures(),
         "promises": msgspec.to_builtins(promises),
         "reasons": msgspec.to_builtins(reasons),
     }
 
 
-def _ending(story: Story, measured: Measured, promises: Sequence[Promise], screen: Console) -> None:
+def _ending(story: Story, healthy: Sequence[str], promises: Sequence[Promise], screen: Console) -> None:
     screen.say()
     screen.print(verdict_line(promises, story.clock(), screen) + "\n")
-    for line in stage_times([node for node in story.nodes if node.name in measured.healthy]):
-        screen.print(line)
-    screen.print()
+    if nodes := [node for node in story.nodes if node.name in healthy]:
+        for line in stage_times(nodes):
+            screen.print(line)
+        screen.print()
     for line in ending(promises, screen):
         screen.print(line)
     screen.print()
 
 
-def _next(handle: ClusterHandle, screen: Console) -> None:
+def _next(handle: ClusterHandle, screen: Console, *, cloud: bool) -> None:
+    look = ("kubectl get gpunodes", "gpuplane status gpus", f"gpuplane explain {LATE.name}")
+    if cloud:
+        look = (f"gpuplane cloud ls --name {NAME}", "kubectl scale deployment tenths --replicas=10", "gpuplane status")
     screen.say("The cluster is still up. Try:")
-    for line in (
-        f"export KUBECONFIG={tilde(handle.kubeconfig)}",
-        "kubectl get gpunodes",
-        "gpuplane status gpus",
-        f"gpuplane explain {LATE.name}",
-        f"gpuplane down {NAME}",
-    ):
+    for line in (f"export KUBECONFIG={tilde(handle.kubeconfig)}", *look, f"gpuplane down {NAME}"):
         screen.say(f"  {line}")
+    if not cloud:
+        screen.say("Then, on a simulated AWS: nodes are bought for pods that wait, shared, and given back")
+        screen.say("  gpuplane demo --cloud")
 
 
 def _keep_looking(screen: Console) -> None:
