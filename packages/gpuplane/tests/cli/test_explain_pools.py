@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import copy
 import io
+import json
+import re
+import shlex
 import ssl
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
-from gpuplane.api.karpenter import DeclaredPool, PoolRequirement, Provisioner
+from gpuplane.api.karpenter import DeclaredPool, NodePool, PoolRequirement, Provisioner, declared_pool
 from gpuplane.api.karpenter_crds import karpenter_crds
 from gpuplane.autoscaler.options import SharingSettings
 from gpuplane.cli.explain_text import page
@@ -63,14 +68,204 @@ def test_replicas_are_known_before_the_node_exists() -> None:
 
 def test_the_page_lists_them_also_where_there_is_no_node() -> None:
     found = pool_answers(pod(), PoolFacts([GUARDED, pool("plain")], sharing=SHARING))
-    what = Explanation("ml/train", "waiting", asks="1 GPU", pools=found)
-    text = page(what, Console(io.StringIO(), io.StringIO()))
-    assert text.splitlines()[-4:] == [
-        "",
+    assert shown(found) == [
         " POOL      BUYS",
-        " plain     g4dn.xlarge on-demand, 0.526 $/h by the built-in list",
+        " plain     g4dn.xlarge on-demand, 0.526 $/h",
         " guarded   ✗ the pod does not tolerate the taint nvidia.com/gpu:NoSchedule",
+        "",
+        "   Prices are on-demand, of the built-in list (2026-07-20, us-east-1).",
     ]
+
+
+def shown(found: tuple[PoolAnswer, ...]) -> list[str]:
+    what = Explanation("ml/train", "waiting", asks="1 GPU", pools=found, priced="2026-07-20, us-east-1")
+    lines = page(what, Console(io.StringIO(), io.StringIO())).splitlines()
+    return lines[lines.index(" the cluster has no nodes") + 2 :]
+
+
+# -- the pool's own region, and spot -----------------------------------------------------------------------------------
+
+REGION, ZONE = "topology.kubernetes.io/region", "topology.kubernetes.io/zone"
+SPOT = PoolRequirement(key="karpenter.sh/capacity-type", operator="In", values=("spot",))
+EITHER = PoolRequirement(key="karpenter.sh/capacity-type", operator="In", values=("spot", "on-demand"))
+
+
+def requiring(*requirements: PoolRequirement) -> DeclaredPool:
+    return DeclaredPool("gpu", requirements=(TYPES, *requirements))
+
+
+def in_(key: str, *values: str) -> PoolRequirement:
+    return PoolRequirement(key=key, operator="In", values=values)
+
+
+def test_a_pool_of_spot_buys_for_at_most_the_price_of_on_demand() -> None:
+    found = pool_answers(pod(), PoolFacts([requiring(SPOT)], sharing=SHARING))
+    assert found == (PoolAnswer("gpu", "g4dn.xlarge", "spot", 0.526, spot=True),)
+    assert shown(found)[1:] == [
+        " gpu    g4dn.xlarge spot, at most 0.526 $/h",
+        "",
+        "   Prices are on-demand, of the built-in list (2026-07-20, us-east-1). Those of spot are known to the cloud"
+        " only.",
+    ]
+    found = pool_answers(pod(), PoolFacts([requiring(EITHER)], sharing=SHARING))
+    assert shown(found)[1] == " gpu    g4dn.xlarge on-demand, 0.526 $/h; spot is allowed and costs less"
+
+
+@pytest.mark.parametrize(
+    "requirement", [in_(REGION, "eu-west-1"), in_(ZONE, "eu-west-1b")], ids=["by its region", "by its zone"]
+)
+def test_a_pool_buys_in_its_own_region_at_a_price_that_is_not_known(requirement: PoolRequirement) -> None:
+    found = pool_answers(pod(), PoolFacts([requiring(ON_DEMAND, requirement)], sharing=SHARING))
+    assert (found[0].type, found[0].region) == ("g4dn.xlarge", "eu-west-1")
+    assert "on-demand in eu-west-1 are known to the cloud only" in shown(found)[-1]
+
+
+def test_the_region_of_the_autoscaler_decides_which_pods_get_a_node() -> None:
+    facts = PoolFacts([requiring(ON_DEMAND)], sharing=SHARING, region="eu-central-1")
+    near, far = pod(nodeSelector={ZONE: "eu-central-1a"}), pod(nodeSelector={ZONE: "us-east-1a"})
+    assert pool_answers(near, facts)[0].type == "g4dn.xlarge"
+    assert pool_answers(far, facts)[0].why_not == (
+        "topology.kubernetes.io/zone: the pod wants In us-east-1a, and no node of the pool would have it"
+    )
+    elsewhere = PoolFacts([requiring(ON_DEMAND, in_(REGION, "us-west-2"))], sharing=SHARING, region="eu-central-1")
+    assert pool_answers(pod(), elsewhere)[0].why_not == (
+        "topology.kubernetes.io/region: the pool has In us-west-2, and nodes are bought in eu-central-1"
+    )
+
+
+def test_the_requirement_that_excludes_every_type_is_named() -> None:
+    found = pool_answers(pod(), PoolFacts([requiring(ON_DEMAND, in_("kubernetes.io/arch", "arm64"))], sharing=SHARING))
+    assert found[0].why_not.startswith("node.kubernetes.io/instance-type: the pool has In g4dn.xlarge, g4dn.12xlarge")
+
+
+def test_what_the_status_of_a_pool_says_counts_first() -> None:
+    what = "no subnet has the tag karpenter.sh/discovery=demo"
+    found = pool_answers(pod(), PoolFacts([pool("plain")], sharing=SHARING, troubles={"plain": what}))
+    assert found == (PoolAnswer("plain", why_not=what),)
+
+
+# -- cures -------------------------------------------------------------------------------------------------------------
+
+CASES: dict[str, tuple[dict[str, Any], DeclaredPool]] = {
+    "a taint": (pod(), GUARDED),
+    "a label": (pod(nodeSelector={"disk": "ssd"}), pool("plain")),
+    "a label, a taint and a limit": (
+        pod(nodeSelector={"disk": "ssd"}),
+        msgspec.structs.replace(GUARDED, limits={"cpu": 2}),
+    ),
+    "node affinity": (
+        pod(
+            affinity={
+                "nodeAffinity": {
+                    "requiredDuringSchedulingIgnoredDuringExecution": {
+                        "nodeSelectorTerms": [
+                            {"matchExpressions": [{"key": "disk", "operator": "In", "values": ["ssd"]}]}
+                        ]
+                    }
+                }
+            }
+        ),
+        pool("plain"),
+    ),
+    "a limit of a Provisioner": (pod(), pool("plain", kind="Provisioner", limits={"cpu": 6}, used={"cpu": "4"})),
+    "a limit of nodes": (pod(), pool("plain", limits={"nodes": 1}, used={"nodes": "1"})),
+    "too large for its types": (pod(8), pool("plain")),
+    "too large for any type": (pod(40), pool("plain")),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+async def test_each_cure_makes_the_pool_buy_a_node(server: ApiServer, case: str) -> None:
+    asked, declared = CASES[case]
+    [answer] = pool_answers(asked, PoolFacts([declared], sharing=SHARING))
+    assert answer.why_not and not answer.type
+    assert answer.cures, answer
+    async with connected(server) as client:
+        for definition in karpenter_crds():
+            await client.apply(definition, "test", resource=resource_of(definition))
+        for cure in answer.cures:
+            kind = Provisioner if declared.kind == "Provisioner" else NodePool
+            await client.request("POST", kind.RESOURCE.path(), None, as_object(declared))
+            changed = copy.deepcopy(asked)
+            for change in cure.change.split("; "):
+                await carry_out(client, kind, changed, change)
+            now = declared_pool(await client.get(kind, declared.name))
+            # The status is the autoscaler's to write, so it is not part of the object that was made here.
+            after = msgspec.structs.replace(now, used=declared.used, class_kind="", class_name="", machines={})
+            [then] = pool_answers(changed, PoolFacts([after], sharing=SHARING))
+            assert then.type and cure.place.startswith(f"{then.type} {then.capacity_type}"), (cure, then)
+            await client.delete(kind, declared.name)
+
+
+def as_object(declared: DeclaredPool) -> dict[str, Any]:
+    requirements = [
+        {"key": one.key, "operator": one.operator, "values": list(one.values)} for one in declared.requirements
+    ]
+    taints = [{"key": taint.key, "effect": taint.effect} for taint in declared.taints]
+    if declared.kind == "Provisioner":
+        spec: dict[str, Any] = {
+            "requirements": requirements,
+            "taints": taints,
+            "limits": {"resources": declared.limits},
+            "provider": {"launchTemplate": "gpu", "subnetSelector": {"a": "b"}},
+        }
+        return {
+            "apiVersion": "karpenter.sh/v1alpha5",
+            "kind": "Provisioner",
+            "metadata": {"name": declared.name},
+            "spec": spec,
+        }
+    reference = {"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "gpu"}
+    template = {"requirements": requirements, "taints": taints, "nodeClassRef": reference}
+    return {
+        "apiVersion": "karpenter.sh/v1",
+        "kind": "NodePool",
+        "metadata": {"name": declared.name},
+        "spec": {"limits": declared.limits, "template": {"spec": template}},
+    }
+
+
+async def carry_out(client: Client, kind: type[Any], asked: dict[str, Any], change: str) -> None:
+    """Carry a change out as a person reads it: a command as it stands, else a change of the pod."""
+    spec = asked["spec"]
+    if change.startswith("kubectl "):
+        words = shlex.split(change)
+        assert words[:3] == ["kubectl", "patch", kind.RESOURCE.kind.lower()] and words[4::2] == ["--type", "-p"]
+        await client.patch(kind, words[3], json.loads(words[7]), type=words[5])
+    elif found := re.fullmatch(r"tolerate (\S+):(\S+)", change):
+        spec.setdefault("tolerations", []).append({"key": found[1], "operator": "Exists", "effect": found[2]})
+    elif found := re.fullmatch(r"drop (\S+)=(\S+) of the nodeSelector", change):
+        assert spec["nodeSelector"].pop(found[1]) == found[2]
+    elif found := re.fullmatch(r"drop (\S+) of the node affinity", change):
+        del spec["affinity"]
+    elif found := re.fullmatch(r"ask (\d+) instead of (\d+) GPUs", change):
+        limits = spec["containers"][0]["resources"]["limits"]
+        assert limits["nvidia.com/gpu"] == int(found[2])
+        limits["nvidia.com/gpu"] = int(found[1])
+    else:
+        pytest.fail(f"nobody could carry out {change!r}")
+
+
+def test_every_rule_is_named_one_after_the_other() -> None:
+    asked, declared = CASES["a label, a taint and a limit"]
+    [answer] = pool_answers(asked, PoolFacts([declared], sharing=SHARING))
+    assert (answer.why_not, *answer.also_not) == (
+        "the pod does not tolerate the taint nvidia.com/gpu:NoSchedule",
+        "disk: the pod wants In ssd, and no node of the pool would have it",
+        "the limit cpu 2 of the pool is reached",
+    )
+    assert shown((answer,))[4:7] == [
+        "           cure   tolerate nvidia.com/gpu:NoSchedule; drop disk=ssd of the nodeSelector; kubectl patch"
+        """ nodepool guarded --type merge -p '{"spec": {"limits": {"cpu": "4"}}}'""",
+        "                  buys g4dn.xlarge on-demand, 0.526 $/h",
+        "",
+    ]
+
+
+def test_a_pod_that_names_another_pool_is_not_told_to_leave_it() -> None:
+    asked = pod(nodeSelector={"karpenter.sh/nodepool": "other"})
+    [answer] = pool_answers(asked, PoolFacts([pool("plain")], sharing=SHARING))
+    assert answer.why_not and not answer.cures
 
 
 # -- reading -----------------------------------------------------------------------------------------------------------

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime
 from typing import Final
 
+from gpuplane.cli.explain_pools_text import buying_lines, pool_lines
 from gpuplane.cli.models import short_model
-from gpuplane.cli.terminal import Console, age
+from gpuplane.cli.terminal import Console, age, prefixed
 from gpuplane.explain.answer import HELD_WHOLE, TOGETHER, Explanation, FreeGPU, FreeNode, Held, ReasonTally
 from gpuplane.explain.proving import gib
 from gpuplane.sharing.placement import REASONS
@@ -61,7 +62,7 @@ def _body(what: Explanation, screen: Console, *, wide: bool) -> Iterator[str]:
     if what.findings:
         yield ""
         for finding in what.findings:
-            yield from _wrapped(f" {screen.paint(screen.glyph('bad'), 'bad')} ", finding, screen)
+            yield from prefixed(f" {screen.paint(screen.glyph('bad'), 'bad')} ", finding, screen)
         yield ""
         yield f"   gpuplane explain {what.findings[0].partition(' ')[0]} says more"
         return
@@ -71,7 +72,7 @@ def _body(what: Explanation, screen: Console, *, wide: bool) -> Iterator[str]:
         yield from _waiting(what, screen, len(what.free) if wide else NODES)
     if what.note and what.state != "ended":
         yield ""
-        yield from _wrapped("   ", what.note, screen)
+        yield from prefixed("   ", what.note, screen)
 
 
 # -- placed ------------------------------------------------------------------------------------------------------------
@@ -85,7 +86,7 @@ def _placed(what: Explanation, screen: Console) -> Iterator[str]:
         for number, row in enumerate(rows):
             yield " " + "   ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
             if number and what.held[number - 1].fault:
-                yield from _wrapped(
+                yield from prefixed(
                     f"   {screen.paint(screen.glyph('bad'), 'bad')} ", what.held[number - 1].fault, screen
                 )
     if what.runs_on:
@@ -114,18 +115,21 @@ def _waiting(what: Explanation, screen: Console, nodes: int) -> Iterator[str]:
     yield ""
     if what.unread:
         unread = ", ".join(what.unread)
-        yield from _wrapped(" ", f"This user may not list {unread}: only events say why the pod waits.", screen)
+        yield from prefixed(" ", f"This user may not list {unread}: only events say why the pod waits.", screen)
         for line in what.reported:
             yield ""
-            yield from _wrapped("   ", line, screen)
+            yield from prefixed("   ", line, screen)
         if not what.reported:
             yield "   no scheduler has reported why"
         yield ""
-        yield from _wrapped(" cure     ", f"an administrator runs gpuplane explain {what.pod}", screen)
+        yield from prefixed(" cure     ", f"an administrator runs gpuplane explain {what.pod}", screen)
         return
+    if what.buying is not None:
+        yield from buying_lines(what.buying, screen)
+        yield ""
     if not what.nodes:
         yield " the cluster has no nodes"
-        yield from _pools(what, screen)
+        yield from pool_lines(what, screen)
         return
     yield from _tallies("node", what.nodes, what.node_reasons, width, screen)
     if what.gpus:
@@ -143,31 +147,18 @@ def _waiting(what: Explanation, screen: Console, nodes: int) -> Iterator[str]:
             if beside:
                 yield f" {head:4} {number}   {cure.change:{size}}   runs now on {cure.place}"
             else:
-                yield from _wrapped(f" {head:4} {number}   ", cure.change, screen)
+                yield from prefixed(f" {head:4} {number}   ", cure.change, screen)
                 yield f"          runs now on {cure.place}"
             if number < len(what.cures) and what.cures[number].effect == cure.effect:
                 continue
             if cure.effect:
                 numbers = f"{first} to {number}: " if first < number else ""
-                yield from _wrapped("          ", f"({numbers}{cure.effect})", screen)
+                yield from prefixed("          ", f"({numbers}{cure.effect})", screen)
             first = number + 1
-    elif not what.runs_on and not any(answer.type for answer in what.pools):
+    elif not what.runs_on and not any(answer.type or answer.cures for answer in what.pools):
         yield ""
         yield " cure     none that is small: no single change of the pod or the cluster lets it run"
-    yield from _pools(what, screen)
-
-
-def _pools(what: Explanation, screen: Console) -> Iterator[str]:
-    """A line for each node pool: what it would buy at the list price, or the rule that says no."""
-    if not what.pools:
-        return
-    yield ""
-    width = max(len("POOL"), *(len(answer.pool) for answer in what.pools))
-    yield f" {'POOL':{width}}   BUYS"
-    for answer in what.pools:
-        text = answer.why_not or f"{answer.type} {answer.capacity_type}, {answer.price:.3f} $/h by the built-in list"
-        mark = screen.paint(screen.glyph("bad"), "bad") + " " if answer.why_not else ""
-        yield from _wrapped(f" {answer.pool:{width}}   {mark}", text, screen)
+    yield from pool_lines(what, screen)
 
 
 def _tallies(thing: str, total: int, tallies: Iterable[ReasonTally], width: int, screen: Console) -> Iterator[str]:
@@ -178,14 +169,7 @@ def _tallies(thing: str, total: int, tallies: Iterable[ReasonTally], width: int,
             words = f"{words:13} nearest {tally.nearest}, {tally.missing} missing"
         elif tally.nearest:
             words = f"{words:13} {tally.nearest}"
-        yield from _wrapped(f"{head if not number else '':10} {tally.count:>{width}}  ", words, screen)
-
-
-def _wrapped(prefix: str, text: str, screen: Console) -> Iterator[str]:
-    """The text behind the prefix, its further lines below its first."""
-    indent = len(prefix) - (9 if "\x1b" in prefix else 0)
-    for number, line in enumerate(screen.wrapped(text, indent) or [""]):
-        yield (prefix if not number else " " * indent) + line
+        yield from prefixed(f"{head if not number else '':10} {tally.count:>{width}}  ", words, screen)
 
 
 def _table(nodes: tuple[FreeNode, ...], unlisted: int, screen: Console, most: int) -> Iterator[str]:

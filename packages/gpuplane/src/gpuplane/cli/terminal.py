@@ -13,7 +13,7 @@ import shutil
 import sys
 import textwrap
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, TextIO
@@ -259,3 +259,10 @@ def age(since: str, now: datetime) -> str:
         if seconds >= 2 * size or (seconds >= size and unit == "m"):
             return f"{seconds // size}{unit}"
     return f"{seconds}s"
+
+
+def prefixed(prefix: str, text: str, screen: Console) -> Iterator[str]:
+    """Yield a text behind a prefix, its further lines below its first."""
+    indent = len(_COLOURED.sub("", prefix))
+    for number, line in enumerate(screen.wrapped(text, indent) or [""]):
+        yield (prefix if not number else " " * indent) + line

@@ -71,13 +71,38 @@ class Held(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class PoolAnswer(msgspec.Struct, frozen=True, rename="camel"):
-    """The answer of one pool: it would buy `type` for `price` dollars an hour, or nothing by the rule `why_not`."""
+    """The answer of one pool: it would buy `type` for `price` dollars an hour, or nothing by the rule `why_not`.
+
+    `price` is that of the built-in list: on-demand, in the region of `Explanation.priced`. `spot`: the pool may buy the
+    type as spot too, or only so where `capacity_type` is spot; such a node costs `price` at most. `region` is where the
+    pool buys, empty where that is unknown. `also_not` are further rules, each found once the rule before it is away.
+    `cures` let the pool buy a node; each was decided again with the change made.
+    """
 
     pool: str
     type: str = ""
     capacity_type: str = ""
     price: float = 0.0
     why_not: str = ""
+    spot: bool = False
+    region: str = ""
+    also_not: tuple[str, ...] = ()
+    cures: tuple[Cure, ...] = ()
+
+
+class Buying(msgspec.Struct, frozen=True, rename="camel"):
+    """The work of the autoscaler for a pod. `autoscaler` is its Deployment, empty where none is installed.
+
+    `state`: none-installed, not-running, standing-aside, coming (a node is on its way), refused (it said no), failed
+    (a launch found no capacity), nominated (a node that exists is promised), or undecided. `text` says it in words,
+    `claim` is the NodeClaim on its way. `cure` is empty where nothing has to be done.
+    """
+
+    state: str
+    text: str
+    autoscaler: str = ""
+    claim: str = ""
+    cure: str = ""
 
 
 class Explanation(msgspec.Struct, frozen=True, rename="camel"):
@@ -107,9 +132,10 @@ class Explanation(msgspec.Struct, frozen=True, rename="camel"):
     runs_on: str = ""
     unread: tuple[str, ...] = ()  # the kinds that the user may not list: then only events say why the pod waits
     reported: tuple[str, ...] = ()  # the newest event of each reason, where `unread` says that nothing else is known
-    pools: tuple[
-        PoolAnswer, ...
-    ] = ()  # where no node takes the pod: what each node pool would buy, or why it would not
+    # Where no node takes the pod: what each node pool would buy, or why it would not.
+    pools: tuple[PoolAnswer, ...] = ()
+    priced: str = ""  # date and region of the prices of `pools`
+    buying: Buying | None = None  # where there are node pools
     note: str = ""  # further facts: gates, kube-scheduler's own words, an assignment that is broken
 
 

@@ -121,15 +121,15 @@ def _first(choices: Iterable[tuple[str, dict[str, str]]]) -> Callable[[World, Ob
 
     def search(world: World, raw: Object, ask: Ask, nodes: list[str]) -> Iterator[Cure]:
         for change, amounts in islice(choices, TRIES):
-            for cure in proved(world, change, _asking(raw, ask, amounts), nodes):
+            for cure in proved(world, change, asking(raw, ask, amounts), nodes):
                 yield cure
                 return
 
     return search
 
 
-def _asking(raw: Object, ask: Ask, amounts: dict[str, str]) -> Object:
-    """The pod with other amounts in the container that asks."""
+def asking(raw: Object, ask: Ask, amounts: dict[str, str]) -> Object:
+    """Return the pod with other amounts in the container that asks."""
 
     def change(new: Object) -> None:
         container = (new["spec"]["initContainers"] if ask.init else new["spec"]["containers"])[ask.position]
@@ -180,6 +180,7 @@ def _tolerations(world: World, raw: Object, verdicts: list[NodeVerdict]) -> Iter
 
 
 def changed(raw: Object, change: Callable[[Object], Any]) -> Object:
+    """Return a copy of the pod to which a change was made."""
     new = copy.deepcopy(raw)
     change(new)
     return new

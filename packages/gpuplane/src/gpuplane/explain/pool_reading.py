@@ -1,15 +1,21 @@
-"""Reads node pools and what makes their nodes, where their kinds are served and the user may read them."""
+"""Reads node pools, what makes their nodes, and what the autoscaler has done: as far as the user may read it."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
+
+import msgspec
 
 from gpuplane import names
 from gpuplane.api.clusterpolicy import ClusterPolicy, chosen
 from gpuplane.api.karpenter import (
+    CLASS_KINDS,
+    NEWER,
+    POOL_KINDS,
     AWSNodeTemplate,
+    BetaEC2NodeClass,
     DeclaredClass,
     EC2NodeClass,
     NodePool,
@@ -17,33 +23,105 @@ from gpuplane.api.karpenter import (
     declared_class,
     declared_pool,
 )
+from gpuplane.api.nodeclaim import READY, NodeClaim
+from gpuplane.autoscaler.catalogue import REGION_LABEL
 from gpuplane.autoscaler.options import SharingSettings
 from gpuplane.autoscaler.policies import policy_sharing
+from gpuplane.autoscaler.rival import find_karpenter
+from gpuplane.explain.buying import BuyingFacts
 from gpuplane.explain.pools import PoolFacts
 from gpuplane.explain.reading import listed
 from gpuplane.explain.world import Object
-from kubekit.api.core import ConfigMap, DaemonSet
+from gpuplane.operator.autoscaler_install import NAME
+from kubekit.api.core import ConfigMap, DaemonSet, Deployment, Event
 from kubekit.errors import InvalidInput
 from kubekit.kube import Client, Forbidden, NotFound
 
 
-async def read_pool_facts(client: Client) -> PoolFacts | None:
-    """Return the facts about pools; None where there are none, or the user may not read them."""
-    provisioners, pools = await asyncio.gather(_objects(client, Provisioner), _objects(client, NodePool))
-    if not provisioners and not pools:
+async def read_pool_facts(client: Client, nodes: Iterable[Object] = ()) -> PoolFacts | None:
+    """Return the facts about pools; None where there are none, or the user may not read them.
+
+    Args:
+        nodes: the cluster's, whose label tells the region where the autoscaler's setting does not.
+    """
+    pools: list[Provisioner | NodePool] = []
+    for kind in POOL_KINDS:
+        # The same objects may be served in an older version too.
+        if kind not in NEWER or not any(isinstance(one, NEWER[kind]) for one in pools):
+            pools += await _objects(client, kind)
+    if not pools:
         return None
-    templates, classes, policies, daemons = await asyncio.gather(
-        _objects(client, AWSNodeTemplate),
-        _objects(client, EC2NodeClass),
-        _objects(client, ClusterPolicy),
-        _raw(client, DaemonSet.RESOURCE.path(None)),
+    classes: list[AWSNodeTemplate | EC2NodeClass] = []
+    for of_class in CLASS_KINDS:
+        if of_class is not BetaEC2NodeClass or not any(isinstance(one, EC2NodeClass) for one in classes):
+            classes += await _objects(client, of_class)
+    policies, daemons, autoscaler = await asyncio.gather(
+        _objects(client, ClusterPolicy), _raw(client, DaemonSet.RESOURCE.path(None)), _autoscaler(client)
     )
+    labels = ((node["metadata"].get("labels") or {}).get(REGION_LABEL, "") for node in nodes)
     return PoolFacts(
-        pools=[declared_pool(pool) for pool in (*provisioners, *pools)],
-        classes=_classes([*templates, *classes]),
+        pools=[declared_pool(pool) for pool in pools],
+        classes=_classes(classes),
         sharing=await _sharing(client, policies),
         daemons=[_pod_of(daemon) for daemon in daemons],
+        region=_region(autoscaler) or next(filter(None, labels), ""),
+        troubles={pool.metadata.name: why for pool in pools if (why := _why_not_ready(pool))},
     )
+
+
+async def read_buying_facts(client: Client, namespace: str, pod: str = "") -> BuyingFacts:
+    """Return the autoscaler and its traces, as far as the user may read them.
+
+    Args:
+        namespace: of the pods in question; empty for all.
+        pod: the only pod in question; empty for all.
+    """
+    own = f"involvedObject.kind=Pod{f',involvedObject.name={pod}' * bool(pod)}"
+    claims, events, of_claims, autoscaler = await asyncio.gather(
+        _objects(client, NodeClaim),
+        _events(client, namespace or None, own),
+        _events(client, None, "involvedObject.kind=NodeClaim"),
+        _autoscaler(client),
+    )
+    facts = BuyingFacts(claims, (*events, *of_claims))
+    if autoscaler is None:
+        try:
+            return msgspec.structs.replace(facts, karpenter=await find_karpenter(client))
+        except Forbidden:
+            return msgspec.structs.replace(facts, known=False)
+    return msgspec.structs.replace(
+        facts,
+        place=f"{names.OPERATOR_NAMESPACE}/{NAME}",
+        wanted=autoscaler.spec.replicas,
+        ready=autoscaler.status.ready_replicas,
+    )
+
+
+async def _events(client: Client, namespace: str | None, fields: str) -> list[Event]:
+    try:
+        return await client.list(Event, namespace, fields=fields)
+    except (Forbidden, NotFound):
+        return []
+
+
+async def _autoscaler(client: Client) -> Deployment | None:
+    try:
+        return await client.get(Deployment, NAME, names.OPERATOR_NAMESPACE)
+    except (Forbidden, NotFound):
+        return None
+
+
+def _region(autoscaler: Deployment | None) -> str:
+    """Return the region that the autoscaler's Deployment is set to; empty where its instance tells it."""
+    containers = autoscaler.spec.template.spec.containers if autoscaler is not None else ()
+    values = {variable.name: variable.value for container in containers for variable in container.env}
+    return values.get("AWS_REGION") or values.get("AWS_DEFAULT_REGION") or ""
+
+
+def _why_not_ready(pool: Provisioner | NodePool) -> str:
+    """Return why nothing is bought for a pool at all, as the autoscaler wrote into its status; empty for nothing."""
+    found = next((one for one in pool.status.conditions if one.type == READY), None)
+    return (found.message or found.reason) if found is not None and found.status == "False" else ""
 
 
 async def _objects(client: Client, kind: type[Any]) -> list[Any]:
@@ -60,7 +138,7 @@ async def _raw(client: Client, path: str) -> list[Object]:
         return []
 
 
-def _classes(found: Sequence[AWSNodeTemplate | EC2NodeClass]) -> list[DeclaredClass]:
+def _classes(found: Iterable[AWSNodeTemplate | EC2NodeClass]) -> list[DeclaredClass]:
     """Return the classes that can be read; a pool whose class cannot counts as one without settings of the kubelet."""
     read = []
     for one in found:

@@ -1,32 +1,48 @@
-"""The purchase that each node pool would make for a pod that waits, or the rule of the pool that says no. Pure.
+"""The purchase that each node pool would make for a pod that waits, or the rules of the pool that say no. Pure.
 
-The decision is the autoscaler's own; types and prices are those of the built-in list, so offerings that the cloud has
-closed, spot prices and the price of another region are not known here.
+The decision is the autoscaler's own. Types and prices are those of the built-in list (`pool_market`), so offerings that
+the cloud has closed are not known here. Where no pool buys, changes of the pod and of the pools are tried, and those
+with which the decision buys a node are cures.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from gpuplane.api.karpenter import DeclaredClass, DeclaredPool
 from gpuplane.autoscaler.asks import read_asks, selected_values
-from gpuplane.autoscaler.catalogue import aws_catalogue
-from gpuplane.autoscaler.options import SharingSettings, make_options
-from gpuplane.autoscaler.purchase import decide_purchase
+from gpuplane.autoscaler.catalogue import REGION_LABEL, SPOT
+from gpuplane.autoscaler.options import PoolOptions, SharingSettings, make_options
+from gpuplane.autoscaler.purchase import BoughtNode, decide_purchase
 from gpuplane.explain.answer import PoolAnswer
-from kubekit.scheduling.podinfo import compile_pod
+from gpuplane.explain.pod_cures import made_again
+from gpuplane.explain.pool_changes import PoolChange, changes
+from gpuplane.explain.pool_market import pool_market
+from gpuplane.explain.proving import Cure
+from kubekit.scheduling import filters
+from kubekit.scheduling.podinfo import PodInfo, compile_pod
+
+_MOST_CHANGES: Final = 4  # together in one cure
+_MOST_CURES: Final = 2  # of one pool
+_MOST_DECISIONS: Final = 40  # for the cures of one pool
 
 
 class PoolFacts(msgspec.Struct, frozen=True):
-    """The pools of the cluster, and what makes their nodes. `daemons` are a pod of each DaemonSet."""
+    """The pools of the cluster, and what makes their nodes. `daemons` are a pod of each DaemonSet.
+
+    `region` is that of the autoscaler, or of the cluster's nodes; empty for an unknown region. `troubles` is pool ->
+    why nothing is bought for it at all, as its status says.
+    """
 
     pools: Sequence[DeclaredPool] = ()
     classes: Sequence[DeclaredClass] = ()
     sharing: SharingSettings = SharingSettings()
     daemons: Sequence[Mapping[str, Any]] = ()
+    region: str = ""
+    troubles: Mapping[str, str] = {}
 
 
 def pool_answers(pod: Mapping[str, Any], facts: PoolFacts) -> tuple[PoolAnswer, ...]:
@@ -34,20 +50,105 @@ def pool_answers(pod: Mapping[str, Any], facts: PoolFacts) -> tuple[PoolAnswer, 
 
     Raises InvalidInput for a pod that cannot be read.
     """
-    asks = read_asks([pod])
-    daemons = [compile_pod(one) for one in facts.daemons]
-    catalogue = aws_catalogue()
-    found: list[tuple[tuple[bool, int, float, str], PoolAnswer]] = []
-    for pool in facts.pools:
-        offers = make_options(pool, facts.classes, catalogue, facts.sharing, daemons, asked=selected_values(asks))
-        purchase = decide_purchase(asks, [offers])
+    asker = _Asker(facts)
+    weights = {pool.name: pool.weight for pool in facts.pools}
+    found = [asker.answer(dict(pod), pool) for pool in facts.pools]
+    if not any(answer.type for answer in found):
+        found = [asker.cured(dict(pod), pool, answer) for pool, answer in zip(facts.pools, found, strict=True)]
+    found.sort(key=lambda answer: (bool(answer.why_not), -weights[answer.pool], answer.price, answer.pool))
+    return tuple(found)
+
+
+class _Asker:
+    """Makes the autoscaler's decision for one pod and one pool."""
+
+    def __init__(self, facts: PoolFacts) -> None:
+        self._facts = facts
+        self._daemons: list[PodInfo] = [compile_pod(one) for one in facts.daemons]
+
+    def answer(self, pod: dict[str, Any], pool: DeclaredPool) -> PoolAnswer:
+        offers, why, node = self._decide(pod, pool)
+        region = pool_market(pool, read_asks([pod]), self._facts.region).region
+        if node is None:
+            return PoolAnswer(pool.name, why_not=why, region=region)
+        option = node.option
+        [ask] = read_asks([pod])
+        alike = [one for one in offers.options if one.machine.name == option.machine.name]
+        kinds = {one.capacity_type for one in alike if filters.check_affinity(ask.info, one.facts) is None}
+        return PoolAnswer(
+            pool.name, option.machine.name, option.capacity_type, option.price, spot=SPOT in kinds, region=region
+        )
+
+    def cured(self, pod: dict[str, Any], pool: DeclaredPool, answer: PoolAnswer) -> PoolAnswer:
+        """Return the answer of a pool that does not buy with the further rules that say no, and with cures."""
+        if pool.name in self._facts.troubles:
+            return answer
+        rules: list[str] = []
+        cures: list[Cure] = []
+        left = _MOST_DECISIONS
+        waiting: list[tuple[tuple[PoolChange, ...], bool]] = [((), True)]
+        # Breadth first: few changes are found before many. Rules are those on the way of the first changes, since an
+        # alternative meets the same rule in other words.
+        while waiting and left and len(cures) < _MOST_CURES:
+            left -= 1
+            done, first = waiting.pop(0)
+            now, changed = (done[-1].pod, done[-1].pool) if done else (pod, pool)
+            offers, why, node = self._decide(now, changed)
+            if node is not None:
+                cures.append(_cure(pod, done, node))
+                continue
+            if first and why != answer.why_not and why not in rules:
+                rules.append(why)
+            if len(done) < _MOST_CHANGES:
+                [ask] = read_asks([now])
+                again = changes(now, ask, offers, lambda other, now=now: self._offers(now, other))  # type: ignore[misc]
+                waiting += [((*done, change), first and not at) for at, change in enumerate(again)]
+        return msgspec.structs.replace(answer, also_not=tuple(rules), cures=tuple(cures))
+
+    def _decide(self, pod: dict[str, Any], pool: DeclaredPool) -> tuple[PoolOptions, str, BoughtNode | None]:
+        """Return the offers of a pool, why it does not buy for the pod, and the node that it would buy."""
+        offers = self._offers(pod, pool)
+        trouble = self._facts.troubles.get(pool.name, "")
+        if trouble:
+            return offers, trouble, None
+        if not offers.options:
+            return offers, self._excluding(pod, offers), None
+        purchase = decide_purchase(read_asks([pod]), [offers])
         if purchase.nodes:
-            option = purchase.nodes[0].option
-            answer = PoolAnswer(pool.name, option.machine.name, option.capacity_type, option.price)
-        else:
-            reasons = (
-                reason.removeprefix(f"{pool.name}: ") for reasons in purchase.waiting.values() for reason in reasons
-            )
-            answer = PoolAnswer(pool.name, why_not="; ".join(reasons))
-        found.append(((bool(answer.why_not), -pool.weight, answer.price, pool.name), answer))
-    return tuple(answer for _, answer in sorted(found, key=lambda pair: pair[0]))
+            return offers, "", purchase.nodes[0]
+        reasons = (reason.removeprefix(f"{pool.name}: ") for some in purchase.waiting.values() for reason in some)
+        return offers, "; ".join(reasons), None
+
+    def _excluding(self, pod: dict[str, Any], offers: PoolOptions) -> str:
+        """Return the requirement of a pool without which it had options, as words; else its trouble."""
+        pool = offers.pool
+        for at, one in enumerate(pool.requirements):
+            others = msgspec.structs.replace(pool, requirements=pool.requirements[:at] + pool.requirements[at + 1 :])
+            if self._offers(pod, others).options:
+                wanted = f"the pool has {one.operator} {', '.join(one.values)}".rstrip()
+                if one.key == REGION_LABEL:
+                    return f"{one.key}: {wanted}, and nodes are bought in {self._facts.region}"
+                return f"{one.key}: {wanted}, and no known type satisfies that together with its other requirements"
+        return offers.trouble
+
+    def _offers(self, pod: dict[str, Any], pool: DeclaredPool) -> PoolOptions:
+        asks = read_asks([pod])
+        market = pool_market(pool, asks, self._facts.region)
+        return make_options(
+            pool,
+            self._facts.classes,
+            market.types,
+            self._facts.sharing,
+            self._daemons,
+            region=market.region,
+            zones=market.zones,
+            asked=selected_values(asks),
+        )
+
+
+def _cure(pod: dict[str, Any], done: Sequence[PoolChange], node: BoughtNode) -> Cure:
+    """Return the changes as one cure; `place` is the node that is bought then."""
+    bound = "at most " if node.option.capacity_type == SPOT else ""
+    place = f"{node.option.machine.name} {node.option.capacity_type}, {bound}{node.option.price:.3f} $/h"
+    effect = made_again(pod) if any(change.of_pod for change in done) else ""
+    return Cure("; ".join(change.words for change in done), place, effect)
