@@ -20,9 +20,11 @@ from gpuplane.autoscaler.options import PoolOptions, make_options
 from gpuplane.autoscaler.providers import aws_types
 from gpuplane.autoscaler.purchase import NodePurchase, decide_as_karpenter, decide_purchase
 from gpuplane.cli.forms import as_document
+from gpuplane.cli.nodes_drawn import draw
+from gpuplane.cli.nodes_html import nodes_page
 from gpuplane.cli.simulate import read_jobs, read_text
 from gpuplane.cli.simulate_types import read_types
-from gpuplane.cli.terminal import Console, count
+from gpuplane.cli.terminal import Console, count, prefixed
 from gpuplane.sharing.packing import MILLI, Job
 from kubekit.errors import InvalidInput
 from kubekit.scheduling.podinfo import compile_pod
@@ -42,6 +44,8 @@ def nodes(options: Namespace, screen: Console) -> int:
     ours = decide_purchase(asks, _offers(question, catalogue, options, asks))
     unaware = msgspec.structs.replace(question, sharing=msgspec.structs.replace(question.sharing, known=False))
     theirs = decide_as_karpenter(counted_in_gpus(asks), _offers(unaware, catalogue, options, asks))
+    if options.html is not None:
+        _write(options.html, nodes_page(ours, theirs, draw(ours.nodes, asks), prices))
     if options.output != "text":
         screen.print(as_document("NodePurchase", _as_json(ours, theirs, prices), options.output))
     else:
@@ -49,7 +53,18 @@ def nodes(options: Namespace, screen: Console) -> int:
         screen.print(f"nodes    {'   '.join(facts)}")
         screen.print()
         _show(ours, theirs, screen)
+    if options.html is not None:
+        screen.say(f"wrote {options.html}")
     return 0
+
+
+def _write(path: Path, page: str) -> None:
+    try:
+        path.write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise InvalidInput(
+            f"the page is not written: {error.strerror}", where=f"--html {path}", cure="name a file that can be written"
+        ) from error
 
 
 def _offers(
@@ -97,7 +112,8 @@ def _show(ours: NodePurchase, theirs: NodePurchase, screen: Console) -> None:
     if ours.nodes:
         screen.print()
     screen.print(f"  total        {ours.price:10.2f} $/h   {count(len(ours.nodes), 'node')}")
-    screen.print(f"  Karpenter    {theirs.price:10.2f} $/h   {_in_words(theirs, screen)}")
+    for line in prefixed(f"  Karpenter    {theirs.price:10.2f} $/h   ", _in_words(theirs, screen), screen):
+        screen.print(line)
     # A saving is a fact only where both ways run the same pods.
     if ours.waiting.keys() == theirs.waiting.keys() and theirs.price > 0:
         saved = theirs.price - ours.price
@@ -110,7 +126,7 @@ def _show(ours: NodePurchase, theirs: NodePurchase, screen: Console) -> None:
 def _in_words(answer: NodePurchase, screen: Console) -> str:
     machines = Counter(node.option.machine.name for node in answer.nodes)
     parts = [f"{number} {screen.glyph('times')} {name}" for name, number in machines.most_common(3)]
-    more = f" and {len(machines) - 3} types more" if len(machines) > 3 else ""
+    more = f" and {count(len(machines) - 3, 'type')} more" if len(machines) > 3 else ""
     waiting = f"; {count(len(answer.waiting), 'pod')} without a node" if answer.waiting else ""
     return f"{count(len(answer.nodes), 'node')}{': ' * bool(parts)}{', '.join(parts)}{more}{waiting}"
 

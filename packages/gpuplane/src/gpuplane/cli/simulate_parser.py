@@ -42,7 +42,7 @@ def add_simulate(commands: Any) -> None:
     buy = "gpuplane simulate nodes --pools pools.yaml --pods pods.yaml"
     examples(simulate, pack, buy)
     examples(packing, pack, f"{pack} --policy tightest", f"{pack} --inflate 1.1 -o json")
-    examples(nodes, buy, f"{buy} --types t.csv", f"{buy} -o json")
+    examples(nodes, buy, f"{buy} --types t.csv", f"{buy} --html nodes.html", f"{buy} -o json")
 
 
 def _add_nodes(experiments: Any) -> Any:
@@ -76,6 +76,7 @@ def _add_nodes(experiments: Any) -> Any:
         "AWS in us-east-1)",
     )
     nodes.add_argument("--zones", default="", metavar="ZONES", help="zones that offer the types, with commas")
+    nodes.add_argument("--html", type=Path, metavar="FILE", help="also draw the nodes on a page for a browser")
     nodes.set_defaults(command=lazy("simulate_nodes", "nodes"))
     return nodes
 
